@@ -1,1 +1,1 @@
-
+"""Residues and atoms: alphabets, atom layouts, rigid groups, stereochemistry. Stated once, here."""

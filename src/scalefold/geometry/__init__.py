@@ -1,1 +1,1 @@
-
+"""Rigid frames and superposition."""

@@ -1,0 +1,21 @@
+"""The typed configuration of a run: schema, presets, loading, JSON schema."""
+
+from scalefold.config.load import (
+    config_hash,
+    config_to_yaml,
+    json_schema,
+    load_config,
+    make_config,
+    preset_names,
+)
+from scalefold.config.schema import Config
+
+__all__ = [
+    "Config",
+    "config_hash",
+    "config_to_yaml",
+    "json_schema",
+    "load_config",
+    "make_config",
+    "preset_names",
+]

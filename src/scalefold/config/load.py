@@ -1,0 +1,146 @@
+"""Load a configuration: defaults <- preset <- YAML files, in this order, then validate."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from scalefold.config.schema import Config
+from scalefold.errors import InputError
+
+Tree = dict[str, Any]
+
+
+def load_config(paths: Sequence[Path], overrides: Mapping[str, Any] | None = None) -> Config:
+    """Read and validate a configuration.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        YAML files; later ones override earlier ones, key by key.
+    overrides : mapping, optional
+        Applied last; same nesting as the files.
+
+    Raises
+    ------
+    InputError
+        Naming the file, the key and the nearest valid name.
+    """
+    tree: Tree = {}
+    for path in paths:
+        tree = merge(tree, _read_yaml(path))
+    return make_config(merge(tree, dict(overrides or {})), source=", ".join(map(str, paths)))
+
+
+def make_config(tree: Mapping[str, Any], source: str = "configuration") -> Config:
+    """Validate a nested mapping (see ``load_config``); ``source`` names it in errors."""
+    preset = tree.get("preset", Config.model_fields["preset"].default)
+    try:
+        return Config.model_validate(merge(preset_tree(preset), dict(tree)))
+    except ValidationError as error:
+        raise InputError(f"{source}: " + "; ".join(_explain(error))) from None
+
+
+def preset_names() -> list[str]:
+    """Names that ``preset:`` takes."""
+    return list(_presets())
+
+
+def preset_tree(name: str) -> Tree:
+    """The settings of a preset, with those it extends."""
+    presets = _presets()
+    if name not in presets:
+        raise InputError(f"preset: {name!r} is not known{_nearest(name, presets)}")
+    own = dict(presets[name])
+    parent = own.pop("extends", None)
+    return merge(preset_tree(parent), own) if parent else own
+
+
+def config_to_yaml(config: Config) -> str:
+    """The complete configuration as YAML; loading it gives the same configuration."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+
+
+def config_hash(config: Config) -> str:
+    """Twelve hex digits that identify the configuration's content."""
+    canonical = json.dumps(config.model_dump(mode="json"), sort_keys=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+
+def json_schema() -> str:
+    """JSON schema of the configuration file, for editors and for Snakemake."""
+    schema = Config.model_json_schema()
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    schema["properties"]["preset"]["enum"] = preset_names()
+    return json.dumps(schema, indent=2) + "\n"
+
+
+def merge(base: Tree, top: Tree) -> Tree:
+    """Return ``base`` with ``top`` laid over it, mapping by mapping."""
+    merged = dict(base)
+    for key, value in top.items():
+        below = merged.get(key)
+        if isinstance(value, dict) and isinstance(below, dict):
+            merged[key] = merge(below, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+@cache
+def _presets() -> dict[str, Tree]:
+    return yaml.safe_load(
+        resources.files("scalefold.config").joinpath("presets.yaml").read_text("utf-8")
+    )
+
+
+def _read_yaml(path: Path) -> Tree:
+    try:
+        tree = yaml.safe_load(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such configuration file") from None
+    except yaml.YAMLError as error:
+        raise InputError(f"{path}: not valid YAML: {error}") from None
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        raise InputError(f"{path}: expected keys at the top level, found {type(tree).__name__}")
+    return tree
+
+
+def _explain(error: ValidationError) -> Iterator[str]:
+    for item in error.errors():
+        location = [part for part in item["loc"]]
+        key = ".".join(map(str, location)) or "configuration"
+        if item["type"] == "extra_forbidden":
+            section = _section(location[:-1])
+            yield f"unknown key {key!r}{_nearest(str(location[-1]), section.model_fields)}"
+        elif item["type"] == "missing":
+            yield f"key {key!r} is missing"
+        else:
+            yield f"{key}: {item['msg']} (found {item['input']!r})"
+
+
+def _section(location: Sequence[Any]) -> type[BaseModel]:
+    section: type[BaseModel] = Config
+    for name in location:
+        annotation = section.model_fields[str(name)].annotation
+        candidates = [annotation, *get_args(annotation)]
+        section = next(c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel))
+    return section
+
+
+def _nearest(name: str, valid: Mapping[str, Any]) -> str:
+    close = difflib.get_close_matches(name, list(valid), n=1)
+    if close:
+        return f", did you mean {close[0]!r}?"
+    return f", valid names are {', '.join(sorted(valid))}"

@@ -1,0 +1,307 @@
+"""The typed configuration: every key, its meaning, its default and its bounds.
+
+Frozen, unknown keys are errors. Defaults are AlphaFold2's initial training (Jumper et al. 2021,
+Suppl. Table 4); ``presets.yaml`` states the differences of every other preset as data.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Positive = Annotated[int, Field(ge=1)]
+NonNegative = Annotated[int, Field(ge=0)]
+Probability = Annotated[float, Field(ge=0.0, le=1.0)]
+Weight = Annotated[float, Field(ge=0.0)]
+
+
+class Section(BaseModel):
+    """Base of all sections: immutable, no unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+
+# --- raw data -----------------------------------------------------------------------------------
+
+
+class MirrorsConfig(Section):
+    """Where raw files come from. Each list is tried in order.
+
+    A mirror is an ``https://`` or ``http://`` root, a ``file://`` URL, or a folder's path.
+    """
+
+    mmcif: list[str] = Field(min_length=1, description="Roots of wwPDB archives.")
+    mmcif_path: str = Field(
+        "pub/pdb/data/structures/divided/mmCIF/{hash}/{entry}.cif.gz",
+        description="Path below a root; {hash} is the 2nd and 3rd last character of the entry id.",
+    )
+    alignments: list[str] = Field(min_length=1, description="Roots of OpenProteinSet archives.")
+    alignment_path: str = Field("pdb/{chain}/a3m/{name}.a3m", description="Path below a root.")
+    hhr_path: str = Field("pdb/{chain}/hhr/{name}.hhr", description="Path below a root.")
+
+
+class DataConfig(Section):
+    """Which chains, and their raw files."""
+
+    chains: Path = Field(description="Table of chains: chain_key, split, cluster_id (TSV).")
+    mirrors: MirrorsConfig
+    alignments: list[str] = Field(
+        ["uniref90_hits", "bfd_uniclust_hits", "mgnify_hits"],
+        min_length=1,
+        description="Alignment names, merged in this order; a chain needs at least one of them.",
+    )
+    template_hits: str | None = Field("pdb70_hits", description="Name of the hhr file, or null.")
+    buckets: Positive = Field(
+        1000, description="Hash buckets: the unit of work of fetch and pack (500-1,000 chains)."
+    )
+    download_threads: Positive = 8
+
+
+class ShardsConfig(Section):
+    """How shards are written."""
+
+    compression: Literal["none", "lz4", "zstd"] = "none"
+    max_msa_rows: Positive = Field(10_000, description="Rows kept of a merged alignment.")
+    max_template_hits: NonNegative = Field(20, description="Best hits kept, by sum of probs.")
+
+
+# --- features -----------------------------------------------------------------------------------
+
+
+class MaskedMsaConfig(Section):
+    """BERT masking of the MSA (Suppl. sec. 1.2.7); the rest of the probability is the MASK."""
+
+    replace_fraction: Probability = 0.15
+    uniform: Probability = 0.1
+    profile: Probability = 0.1
+    same: Probability = 0.1
+
+
+class BlockDeletionConfig(Section):
+    """MSA block deletion (Suppl. Alg. 1)."""
+
+    enabled: bool = True
+    fraction_per_block: Probability = 0.3
+    num_blocks: Positive = 5
+    randomize_num_blocks: bool = False
+
+
+class FeaturesConfig(Section):
+    """From a shard row to the model's fixed-shape tensors."""
+
+    crop_size: Positive = Field(256, description="N_res in training.")
+    max_msa_clusters: Positive = Field(
+        124, description="Clustered MSA rows, without the template rows (N_clust)."
+    )
+    max_extra_msa: Positive = Field(1024, description="Unclustered rows (N_extra_seq).")
+    max_templates: Positive = Field(4, description="Template slots (N_templ).")
+    template_pool: Positive = Field(20, description="Best hits that templates are drawn from.")
+    template_draw: Literal["alphafold", "mlperf"] = Field(
+        "alphafold",
+        description="Number of templates in training: min(U{0..n}, 4), or U{0..min(n, 4)}.",
+    )
+    template_date_margin_days: NonNegative = Field(
+        60, description="Templates must be released this long before the query."
+    )
+    masked_msa: MaskedMsaConfig = MaskedMsaConfig()
+    block_deletion: BlockDeletionConfig = BlockDeletionConfig()
+    clamp_fape_probability: Probability = 0.9
+
+
+class SamplingConfig(Section):
+    """Which chains are drawn in training, and how often."""
+
+    max_resolution_angstrom: Annotated[float, Field(gt=0)] = 9.0
+    allow_unknown_resolution: bool = True
+    max_single_residue_fraction: Probability = 0.8
+    require_cluster: bool = False
+    weights: Literal["alphafold", "mlperf", "uniform"] = Field(
+        "alphafold",
+        description="clip(L, 256, 512) / 512 over cluster size (alphafold) or its root (mlperf).",
+    )
+
+
+# --- model --------------------------------------------------------------------------------------
+
+
+class EvoformerConfig(Section):
+    """Evoformer stack (Suppl. Alg. 6)."""
+
+    num_blocks: Positive = 48
+    c_hidden_msa: Positive = 32
+    num_heads_msa: Positive = 8
+    c_hidden_pair: Positive = 32
+    num_heads_pair: Positive = 4
+    c_hidden_triangle: Positive = 128
+    c_hidden_outer: Positive = 32
+    transition_factor: Positive = 4
+    msa_dropout: Probability = 0.15
+    pair_dropout: Probability = 0.25
+
+
+class ExtraMsaConfig(EvoformerConfig):
+    """Extra MSA stack (Suppl. Alg. 18)."""
+
+    num_blocks: Positive = 4
+    c_hidden_msa: Positive = 8
+
+
+class TemplateConfig(Section):
+    """Template embedding (Suppl. Alg. 16, 17)."""
+
+    enabled: bool = True
+    embed_torsion_angles: bool = True
+    c_t: Positive = 64
+    num_blocks: Positive = 2
+    num_heads: Positive = 4
+    c_hidden_attention: Positive = 16
+    c_hidden_triangle: Positive = 64
+    transition_factor: Positive = 2
+    pair_dropout: Probability = 0.25
+    num_distogram_bins: Positive = 39
+    min_distance_angstrom: float = 3.25
+    max_distance_angstrom: float = 50.75
+    c_hidden_pointwise: Positive = 16
+    num_heads_pointwise: Positive = 4
+
+
+class StructureModuleConfig(Section):
+    """Structure module (Suppl. Alg. 20-24)."""
+
+    num_layers: Positive = 8
+    c_hidden: Positive = 16
+    num_heads: Positive = 12
+    num_qk_points: Positive = 4
+    num_v_points: Positive = 8
+    dropout: Probability = 0.1
+    c_angle: Positive = 128
+    num_angle_blocks: Positive = 2
+    translation_scale: float = Field(10.0, description="Å per unit of the frames' translation.")
+
+
+class ModelConfig(Section):
+    """Sizes of the model; names follow the supplement."""
+
+    c_m: Positive = 256
+    c_z: Positive = 128
+    c_s: Positive = 384
+    c_e: Positive = 64
+    relative_position_clip: Positive = 32
+    num_recycling_bins: Positive = 15
+    min_recycling_angstrom: float = 3.25
+    max_recycling_angstrom: float = 20.75
+    template: TemplateConfig = TemplateConfig()
+    extra_msa: ExtraMsaConfig = ExtraMsaConfig()
+    evoformer: EvoformerConfig = EvoformerConfig()
+    structure: StructureModuleConfig = StructureModuleConfig()
+    num_distogram_bins: Positive = 64
+    num_plddt_bins: Positive = 50
+    c_plddt: Positive = 128
+    pae_head: bool = Field(False, description="Predict aligned errors and pTM (the _ptm models).")
+    num_pae_bins: Positive = 64
+    max_pae_angstrom: float = 31.0
+
+
+# --- loss ---------------------------------------------------------------------------------------
+
+
+class LossConfig(Section):
+    """Weights of the loss terms (Suppl. eq. 7). A term of weight 0 is not computed."""
+
+    fape: Weight = 1.0
+    fape_backbone_share: Probability = Field(0.5, description="The rest is side-chain FAPE.")
+    chi: Weight = Field(1.0, description="Torsion loss, of 0.5 chi + 0.01 angle norm.")
+    distogram: Weight = 0.3
+    masked_msa: Weight = 2.0
+    plddt: Weight = 0.01
+    experimentally_resolved: Weight = 0.0
+    violation: Weight = 0.0
+    pae: Weight = 0.0
+    min_resolution_angstrom: float = 0.1
+    max_resolution_angstrom: float = 3.0
+
+
+# --- training -----------------------------------------------------------------------------------
+
+
+class OptimiserConfig(Section):
+    """Adam, its schedule, gradient clipping, weight averaging (Suppl. sec. 1.11.3)."""
+
+    learning_rate: Annotated[float, Field(gt=0)] = 1e-3
+    beta1: Probability = 0.9
+    beta2: Probability = 0.999
+    eps: Annotated[float, Field(gt=0)] = 1e-6
+    warmup_steps: NonNegative = 1000
+    decay_after_steps: NonNegative = Field(50_000, description="0: never.")
+    decay_factor: Probability = 0.95
+    clip_norm: Annotated[float, Field(gt=0)] = 0.1
+    clip_scope: Literal["sample", "global"] = Field(
+        "sample", description="Clip each sample's gradient (AlphaFold2) or the mean (MLPerf)."
+    )
+    averaging: Literal["ema", "swa"] = Field("ema", description="Both: a <- d a + (1 - d) w.")
+    averaging_decay: Probability = 0.999
+
+
+class TrainingConfig(Section):
+    """The training loop."""
+
+    steps: Positive = 78_000
+    global_batch_size: Positive = 128
+    max_recycling: NonNegative = Field(3, description="Passes before the last, 0 to this.")
+    recycling_draw: Literal["uniform", "stratified"] = Field(
+        "uniform", description="Independent draws, or shuffled cycles of all counts (MLPerf)."
+    )
+    precision: Literal["fp32", "tf32", "bf16"] = "bf16"
+    checkpoint_every: Positive = Field(500, description="Steps between published checkpoints.")
+    keep_checkpoints: NonNegative = Field(0, description="Newest kept; 0 keeps all.")
+    log_every: Positive = 10
+    max_non_finite_steps: NonNegative = Field(
+        10, description="Training stops with a diagnosis after this many skipped steps in a row."
+    )
+    loader_workers: NonNegative = 4
+    prefetch: Positive = Field(8, description="Samples prepared ahead.")
+    initial_weights: Path | None = Field(None, description="Start from these weights.")
+
+
+class EvaluationConfig(Section):
+    """Evaluation of checkpoints on the averaged weights."""
+
+    splits: list[str] = Field(["validation"], min_length=1)
+    recycling: NonNegative = 3
+    max_length: Positive = Field(2048, description="Longer chains are listed as skipped.")
+    seed: int = 0
+
+
+class Config(Section):
+    """A whole run."""
+
+    run_name: str = Field("run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    results: Path = Field(Path("results"), description="Folder of all outputs.")
+    seed: int = Field(0, ge=0, lt=2**31)
+    preset: str = Field("initial_training", description="Named settings that the rest overrides.")
+    data: DataConfig
+    shards: ShardsConfig = ShardsConfig()
+    features: FeaturesConfig = FeaturesConfig()
+    sampling: SamplingConfig = SamplingConfig()
+    model: ModelConfig = ModelConfig()
+    loss: LossConfig = LossConfig()
+    optimiser: OptimiserConfig = OptimiserConfig()
+    training: TrainingConfig = TrainingConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Config:
+        if self.loss.pae > 0 and not self.model.pae_head:
+            raise ValueError(
+                f"loss.pae is {self.loss.pae} but model.pae_head is false: set model.pae_head to "
+                "true, or loss.pae to 0"
+            )
+        masking = self.features.masked_msa
+        if masking.uniform + masking.profile + masking.same > 1.0:
+            raise ValueError(
+                "features.masked_msa: uniform + profile + same is "
+                f"{masking.uniform + masking.profile + masking.same}, must be at most 1"
+            )
+        return self
