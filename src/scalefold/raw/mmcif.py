@@ -1,0 +1,390 @@
+"""Read protein chains from mmCIF files.
+
+One entry file gives one :class:`Chain` for every protein chain that has coordinates. The semantics
+are AlphaFold2's (Jumper et al. 2021, Suppl. sec. 1.2.1), with one known fault mended: where a
+position of the sequence has several alternative monomers (microheterogeneity), the first listed one
+counts, so that sequence positions never shift.
+"""
+
+from __future__ import annotations
+
+import datetime
+import gzip
+import math
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import gemmi
+import numpy as np
+from Bio.Data.PDBData import protein_letters_3to1_extended
+from numpy.typing import NDArray
+
+from scalefold.chem.residues import ATOM37, ATOM37_INDEX, RESTYPE_INDEX, UNKNOWN
+from scalefold.errors import InputError
+
+_ABSENT: Final = ("?", ".", "")
+_GZIP_MAGIC: Final = b"\x1f\x8b"
+# Atom names may be written bare or in either kind of quotes.
+_SLOT: Final[dict[str, int]] = {
+    quoted: slot for slot, name in enumerate(ATOM37) for quoted in (name, f'"{name}"', f"'{name}'")
+}
+_CD, _NH1, _NH2 = (ATOM37_INDEX[name] for name in ("CD", "NH1", "NH2"))
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """One protein chain: its full sequence and what the experiment saw of it.
+
+    Parameters
+    ----------
+    chain_key
+        Lower-case entry id, underscore, *author* chain, as in ``1abc_A``.
+    entry_id
+        Lower-case entry id; not assumed to have four characters.
+    label_asym_id, auth_asym_id
+        The chain's name as the archive and as the authors have it.
+    sequence
+        One-letter codes of all ``N`` residues of the construct, also of those without coordinates.
+        Modified residues have their parent's letter where one is known, otherwise ``X``.
+    aatype
+        ``[N]`` uint8, AlphaFold2 residue order, 20 for everything but the 20 amino acids.
+    positions
+        ``[N, 37, 3]`` float32, Å, zero where there is no atom.
+    atom_mask
+        ``[N, 37]`` bool, true where an atom was observed.
+    method
+        Experimental method in lower case; several are joined by commas.
+    resolution
+        Å, or ``None`` where the entry states none (as NMR entries do).
+    release_date
+        First release, or ``None`` where the entry does not state it.
+    """
+
+    chain_key: str
+    entry_id: str
+    label_asym_id: str
+    auth_asym_id: str
+    sequence: str
+    aatype: NDArray[np.uint8]
+    positions: NDArray[np.float32]
+    atom_mask: NDArray[np.bool_]
+    method: str
+    resolution: float | None
+    release_date: datetime.date | None
+
+    def __len__(self) -> int:
+        """Return the number of residues, observed or not."""
+        return len(self.sequence)
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """One archive entry and its protein chains, in the file's order."""
+
+    entry_id: str
+    method: str
+    resolution: float | None
+    release_date: datetime.date | None
+    chains: tuple[Chain, ...]
+
+    def chain(self, chain_key: str) -> Chain:
+        """Return the chain with this key.
+
+        Raises
+        ------
+        InputError
+            The entry has no such protein chain.
+        """
+        for chain in self.chains:
+            if chain.chain_key == chain_key:
+                return chain
+        known = ", ".join(chain.chain_key for chain in self.chains)
+        raise InputError(
+            f"entry {self.entry_id} has no protein chain {chain_key!r} with coordinates; it has "
+            f"{known}. Name one of these (the part after '_' is the author's chain name)."
+        )
+
+
+def read_entry(path: Path) -> Entry:
+    """Read all protein chains with coordinates of one mmCIF file.
+
+    Parameters
+    ----------
+    path
+        ``*.cif`` or gzipped ``*.cif.gz``.
+
+    Returns
+    -------
+    Entry
+        Chains of the first model. Per atom, the alternative location of highest occupancy counts,
+        the first of equals. Selenium of MSE is stored as SD. NH1 and NH2 of arginine are swapped
+        where NH1 is the one farther from CD.
+
+    Raises
+    ------
+    InputError
+        The file is missing, truncated, not gzip though named so, not mmCIF, lacks a category that
+        is needed, or has no protein chain with coordinates.
+    """
+    return parse_entry(_read_bytes(path), source=str(path))
+
+
+def parse_entry(content: bytes, source: str) -> Entry:
+    """Read all protein chains from the (uncompressed) bytes of an mmCIF file.
+
+    ``source`` names the file in error messages; otherwise as :func:`read_entry`.
+    """
+    try:
+        document = gemmi.cif.read_string(content.decode("utf-8", errors="replace"))
+    except ValueError as error:
+        raise InputError(
+            f"{source}: not readable as mmCIF: {error}. Download the file again, or remove it "
+            "from the list of entries."
+        ) from error
+    if len(document) == 0:
+        raise InputError(f"{source}: holds no mmCIF data block. Download the file again.")
+    block = document[0]
+    entry_id = _first_value(block, "_entry.id")
+    if entry_id is None:
+        raise InputError(
+            f"{source}: has no _entry.id, so its chains cannot be named. Add one, or leave the "
+            "file out."
+        )
+    entry_id = entry_id.lower()
+    monomers = _protein_monomers(block, source)
+    if not monomers:
+        raise InputError(
+            f"{source}: entry {entry_id} has no protein chain. Remove it from the list of entries."
+        )
+    method = ",".join(gemmi.cif.as_string(v).lower() for v in block.find_values("_exptl.method"))
+    resolution = _resolution(block)
+    release_date = _release_date(block, source)
+
+    atoms = _AtomTable.read(block, source)
+    chains: list[Chain] = []
+    for label_asym_id, residues in monomers.items():
+        rows = atoms.rows_by_chain.get(label_asym_id)
+        if rows is None:
+            continue
+        positions, atom_mask = atoms.place(rows, residues)
+        if not atom_mask.any():
+            continue
+        auth_asym_id = atoms.auth_asym_id[rows[0]]
+        letters = [protein_letters_3to1_extended.get(name, "X") for name in residues.values()]
+        sequence = "".join(letter if len(letter) == 1 else "X" for letter in letters)
+        chains.append(
+            Chain(
+                chain_key=f"{entry_id}_{auth_asym_id}",
+                entry_id=entry_id,
+                label_asym_id=label_asym_id,
+                auth_asym_id=auth_asym_id,
+                sequence=sequence,
+                aatype=np.array([RESTYPE_INDEX.get(s, UNKNOWN) for s in sequence], np.uint8),
+                positions=positions,
+                atom_mask=atom_mask,
+                method=method,
+                resolution=resolution,
+                release_date=release_date,
+            )
+        )
+    if not chains:
+        raise InputError(
+            f"{source}: entry {entry_id} has {len(monomers)} protein chain(s) but coordinates for "
+            "none of them. Remove it from the list of entries."
+        )
+    keys = [chain.chain_key for chain in chains]
+    for key in keys:
+        if keys.count(key) > 1:
+            labels = [c.label_asym_id for c in chains if c.chain_key == key]
+            raise InputError(
+                f"{source}: protein chains {', '.join(labels)} (label_asym_id) share the author "
+                f"chain {key!r}, so the key is ambiguous. Remove the entry from the list."
+            )
+    return Entry(entry_id, method, resolution, release_date, tuple(chains))
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: no such file. Fetch it, or correct the path.") from error
+    if path.suffix != ".gz":
+        return content
+    if not content.startswith(_GZIP_MAGIC):
+        raise InputError(
+            f"{path}: named .gz, but its first bytes are {content[:8]!r} instead of a gzip header. "
+            "Download it again, or rename it if it is plain mmCIF."
+        )
+    try:
+        return gzip.decompress(content)
+    except EOFError as error:
+        raise InputError(
+            f"{path}: gzip stream is truncated ({len(content)} bytes are there). Download it again."
+        ) from error
+    except (zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(f"{path}: gzip stream is damaged ({error}). Download it again.") from error
+
+
+def _first_value(block: gemmi.cif.Block, tag: str) -> str | None:
+    """Return the first value of a tag, ``None`` where the tag or its value is absent."""
+    for value in block.find_values(tag):
+        return None if value in _ABSENT else str(gemmi.cif.as_string(value))
+    return None
+
+
+def _resolution(block: gemmi.cif.Block) -> float | None:
+    for tag in (
+        "_refine.ls_d_res_high",
+        "_em_3d_reconstruction.resolution",
+        "_reflns.d_resolution_high",
+    ):
+        value = _first_value(block, tag)
+        if value is None:
+            continue
+        resolution = float(gemmi.cif.as_number(value))
+        if math.isfinite(resolution) and resolution > 0.0:
+            return resolution
+    return None
+
+
+def _release_date(block: gemmi.cif.Block, source: str) -> datetime.date | None:
+    tag = "_pdbx_audit_revision_history.revision_date"
+    texts = [gemmi.cif.as_string(v) for v in block.find_values(tag) if v not in _ABSENT]
+    if not texts:
+        return None
+    try:
+        return min(datetime.date.fromisoformat(text) for text in texts)
+    except ValueError as error:
+        raise InputError(
+            f"{source}: {tag} holds {texts}, expected dates as YYYY-MM-DD ({error}). "
+            "Download the file again."
+        ) from error
+
+
+def _protein_monomers(block: gemmi.cif.Block, source: str) -> dict[str, dict[int, str]]:
+    """Return the monomer names of each protein chain: label_asym_id -> sequence number -> name.
+
+    A polymer with at least one peptide-like component is a protein, as in AlphaFold2.
+    """
+    sequence_rows = block.find("_entity_poly_seq.", ["entity_id", "num", "mon_id"])
+    asym_rows = block.find("_struct_asym.", ["id", "entity_id"])
+    component_rows = block.find("_chem_comp.", ["id", "type"])
+    for table, category in (
+        (sequence_rows, "_entity_poly_seq"),
+        (asym_rows, "_struct_asym"),
+        (component_rows, "_chem_comp"),
+    ):
+        if len(table) == 0:
+            raise InputError(
+                f"{source}: category {category} is absent or empty, so there is no protein chain "
+                "to be found. Use the archive's own mmCIF file (a coordinates-only export lacks "
+                "the sequence)."
+            )
+    peptides = {
+        gemmi.cif.as_string(row[0])
+        for row in component_rows
+        if "peptide" in gemmi.cif.as_string(row[1]).lower()
+    }
+    polymers: dict[str, dict[int, str]] = {}
+    has_peptide: set[str] = set()
+    for row in sequence_rows:
+        entity, name = gemmi.cif.as_string(row[0]), gemmi.cif.as_string(row[2])
+        if name in peptides:
+            has_peptide.add(entity)
+        # Further rows of the same number are alternatives (microheterogeneity).
+        polymers.setdefault(entity, {}).setdefault(int(row[1]), name)
+    chains: dict[str, dict[int, str]] = {}
+    for row in asym_rows:
+        entity = gemmi.cif.as_string(row[1])
+        if entity in has_peptide:
+            chains[gemmi.cif.as_string(row[0])] = dict(sorted(polymers[entity].items()))
+    return chains
+
+
+@dataclass(frozen=True, eq=False)
+class _AtomTable:
+    """The polymer atoms of the first model, as columns."""
+
+    rows_by_chain: dict[str, list[int]]
+    auth_asym_id: list[str]
+    residue_name: list[str]
+    sequence_number: list[str]
+    atom_name: list[str]
+    occupancy: list[str]
+    xyz: tuple[list[str], list[str], list[str]]
+
+    @staticmethod
+    def read(block: gemmi.cif.Block, source: str) -> _AtomTable:
+        tags = [
+            "label_asym_id",
+            "auth_asym_id",
+            "label_comp_id",
+            "label_seq_id",
+            "label_atom_id",
+            "Cartn_x",
+            "Cartn_y",
+            "Cartn_z",
+            "?occupancy",
+            "?pdbx_PDB_model_num",
+        ]
+        table = block.find("_atom_site.", tags)
+        if len(table) == 0:
+            raise InputError(
+                f"{source}: _atom_site is absent, empty or lacks one of the items "
+                f"{', '.join(tag for tag in tags if tag[0] != '?')}. Use the archive's own "
+                "mmCIF file."
+            )
+        columns = [list(table.column(i)) if table.has_column(i) else [] for i in range(len(tags))]
+        label, auth, residue, number, atom, x, y, z, occupancy, model = columns
+        rows_by_chain: dict[str, list[int]] = {}
+        for row, name in enumerate(label):
+            if number[row] in _ABSENT or (model and model[row] != model[0]):
+                continue
+            rows_by_chain.setdefault(gemmi.cif.as_string(name), []).append(row)
+        auth = [gemmi.cif.as_string(name) for name in auth]
+        return _AtomTable(rows_by_chain, auth, residue, number, atom, occupancy, (x, y, z))
+
+    def place(
+        self, rows: list[int], residues: dict[int, str]
+    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """Put a chain's atoms into their atom37 slots: positions [N, 37, 3] Å, mask [N, 37]."""
+        index = {number: i for i, number in enumerate(residues)}
+        names = list(residues.values())
+        positions = np.zeros((len(names), len(ATOM37), 3), np.float32)
+        atom_mask = np.zeros((len(names), len(ATOM37)), bool)
+        best: dict[tuple[int, int], float] = {}
+        x, y, z = self.xyz
+        for row in rows:
+            i = index.get(int(self.sequence_number[row]))
+            # An alternative monomer's atoms must not end in the chosen monomer's residue.
+            if i is None or gemmi.cif.as_string(self.residue_name[row]) != names[i]:
+                continue
+            slot = _SLOT.get(self.atom_name[row])
+            if slot is None:
+                if names[i] != "MSE" or gemmi.cif.as_string(self.atom_name[row]) != "SE":
+                    continue
+                slot = ATOM37_INDEX["SD"]
+            occupancy = gemmi.cif.as_number(self.occupancy[row], 0.0) if self.occupancy else 1.0
+            if occupancy <= best.get((i, slot), -math.inf):
+                continue
+            xyz = [gemmi.cif.as_number(axis[row]) for axis in (x, y, z)]
+            if not all(map(math.isfinite, xyz)):
+                continue
+            best[i, slot] = occupancy
+            positions[i, slot] = xyz
+            atom_mask[i, slot] = True
+        _order_arginine_nitrogens(positions, atom_mask, names)
+        return positions, atom_mask
+
+
+def _order_arginine_nitrogens(
+    positions: NDArray[np.float32], atom_mask: NDArray[np.bool_], names: list[str]
+) -> None:
+    """Swap NH1 and NH2, in place, where NH1 is the farther from CD (cis is NH1 by convention)."""
+    complete = atom_mask[:, [_CD, _NH1, _NH2]].all(axis=1) & (np.array(names) == "ARG")
+    to_first = np.linalg.norm(positions[:, _NH1] - positions[:, _CD], axis=-1)
+    to_second = np.linalg.norm(positions[:, _NH2] - positions[:, _CD], axis=-1)
+    swap = np.flatnonzero(complete & (to_first > to_second))
+    positions[swap[:, None], [_NH1, _NH2]] = positions[swap[:, None], [_NH2, _NH1]]
