@@ -1,0 +1,305 @@
+"""Read multiple sequence alignments (a3m) into arrays.
+
+This is the only place that knows letters: everything behind it sees AlphaFold2's residue numbers.
+Rare letters become what AlphaFold2 makes of them: B -> D, U -> C, Z -> E, J and O -> X.
+
+Shapes: ``N`` rows, ``L`` columns (the query's residues), ``D`` places with a deletion count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scalefold.chem.residues import GAP, MSA_SYMBOLS, UNKNOWN
+from scalefold.errors import InputError
+
+ROW_SOURCES: Final[tuple[str, ...]] = (
+    "other",
+    "uniref90_hits",
+    "bfd_uniclust_hits",
+    "mgnify_hits",
+    "uniref100_hits",
+    "colabfold_hits",
+    "swissprot_hits",
+)
+"""Where a row comes from, by its code: the stem of the a3m file. Files are merged in this order
+(AlphaFold2: UniRef90, BFD, MGnify), files of other names after them, by name."""
+
+_INVALID: Final = 255
+_MAX_UINT16: Final = 65_535
+# Rows that HH-suite adds to an a3m: secondary structure and accessibility, not sequences.
+_ANNOTATIONS: Final = frozenset({b"ss_pred", b"ss_conf", b"ss_dssp", b"sa_pred", b"sa_dssp"})
+
+
+def _code_table() -> NDArray[np.uint8]:
+    table = np.full(256, _INVALID, np.uint8)
+    for code, symbol in enumerate(MSA_SYMBOLS):
+        table[ord(symbol)] = code
+    for rare, common in (("B", "D"), ("U", "C"), ("Z", "E"), ("J", "X"), ("O", "X")):
+        table[ord(rare)] = table[ord(common)]
+    return table
+
+
+_CODES: Final = _code_table()
+
+
+@dataclass(frozen=True, eq=False)
+class Alignment:
+    """Aligned sequences, the query first, with the residues deleted relative to it.
+
+    Parameters
+    ----------
+    msa
+        ``[N, L]`` uint8: AlphaFold2 residue order, 20 unknown, 21 gap. Row 0 is the query.
+    del_ptr, del_col, del_val
+        Deletion counts, sparse: row ``i`` has ``del_val[k]`` residues between columns
+        ``del_col[k] - 1`` and ``del_col[k]`` for ``k`` in ``del_ptr[i]:del_ptr[i + 1]``.
+        ``[N + 1]`` uint32, ``[D]`` uint16, ``[D]`` uint16. Residues behind the last column are
+        not counted (as in AlphaFold2).
+    row_source
+        ``[N]`` uint8, index into :data:`ROW_SOURCES`.
+    """
+
+    msa: NDArray[np.uint8]
+    del_ptr: NDArray[np.uint32]
+    del_col: NDArray[np.uint16]
+    del_val: NDArray[np.uint16]
+    row_source: NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.msa)
+
+    def dense_deletions(self) -> NDArray[np.uint16]:
+        """Return the deletion counts as ``[N, L]``."""
+        dense = np.zeros(self.msa.shape, np.uint16)
+        rows = np.repeat(np.arange(len(self)), np.diff(self.del_ptr))
+        dense[rows, self.del_col] = self.del_val
+        return dense
+
+    def select(self, rows: NDArray[np.intp]) -> Alignment:
+        """Return the alignment of the given rows, in the given order."""
+        counts = np.diff(self.del_ptr)[rows].astype(np.int64)
+        ptr = np.concatenate([[0], np.cumsum(counts)])
+        within = np.arange(ptr[-1]) - np.repeat(ptr[:-1], counts)
+        places = np.repeat(self.del_ptr[:-1][rows].astype(np.int64), counts) + within
+        return Alignment(
+            msa=self.msa[rows],
+            del_ptr=ptr.astype(np.uint32),
+            del_col=self.del_col[places],
+            del_val=self.del_val[places],
+            row_source=self.row_source[rows],
+        )
+
+
+def encode_sequence(sequence: str) -> NDArray[np.uint8]:
+    """Return the alignment codes ``[L]`` of an upper-case sequence.
+
+    Raises
+    ------
+    InputError
+        A character is not a residue letter.
+    """
+    codes = _CODES[np.frombuffer(sequence.encode("latin-1", "replace"), np.uint8)]
+    if (codes >= GAP).any():
+        bad = sorted({s for s, code in zip(sequence, codes, strict=True) if code >= GAP})
+        raise InputError(f"sequence holds {bad}, expected upper-case residue letters only.")
+    return codes
+
+
+def read_a3m(path: Path, sequence: str) -> Alignment:
+    """Read one a3m file, see :func:`parse_a3m`. The row source is taken from the file's name."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: no such file. Fetch it, or correct the path.") from error
+    code = ROW_SOURCES.index(path.stem) if path.stem in ROW_SOURCES else 0
+    return parse_a3m(content, sequence, str(path), row_source=code)
+
+
+def parse_a3m(content: bytes, sequence: str, source: str, row_source: int = 0) -> Alignment:
+    """Parse an a3m alignment whose first row is the chain ``sequence``.
+
+    The query row must agree with ``sequence`` in every column; ``X`` on either side agrees with
+    anything (one tool writes a modified residue as its parent, another as ``X``). Row 0 of the
+    result is ``sequence`` itself. Rows keep the file's order, duplicates included; HH-suite's
+    annotation rows (``ss_pred`` and the like) are left out.
+
+    Parameters
+    ----------
+    content
+        The file's bytes.
+    sequence
+        ``L`` residue letters of the chain.
+    source
+        Names the file in error messages.
+    row_source
+        Code for :attr:`Alignment.row_source`.
+
+    Raises
+    ------
+    InputError
+        No row, text before the first header, a row of another width, an invalid symbol, or a
+        query that is not the chain's sequence.
+    """
+    names, rows = _split_records(content, source)
+    if not rows:
+        raise InputError(
+            f"{source}: alignment is empty, expected at least the query ({len(sequence)} residues)."
+            " Search again, or remove the file."
+        )
+    width = len(sequence)
+    if width > _MAX_UINT16:
+        raise InputError(f"{source}: {width} columns; at most {_MAX_UINT16} can be stored.")
+
+    symbols = np.frombuffer(b"".join(rows), np.uint8)
+    row_of = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
+    is_insertion = (symbols >= ord("a")) & (symbols <= ord("z"))
+    is_match = ~is_insertion
+    widths = np.bincount(row_of[is_match], minlength=len(rows))
+    wrong = np.flatnonzero(widths != width)
+    if len(wrong):
+        row = int(wrong[0])
+        raise InputError(
+            f"{source}: row {row + 1} ({names[row]}) has {widths[row]} aligned columns, the chain's"
+            f" sequence has {width} residues; {len(wrong)} of {len(rows)} rows differ. The "
+            "alignment belongs to another sequence or is damaged: search or fetch it again."
+        )
+    codes = _CODES[symbols[is_match]]
+    invalid = np.flatnonzero(codes == _INVALID)
+    if len(invalid):
+        row, column = divmod(int(invalid[0]), width)
+        symbol = chr(symbols[is_match][invalid[0]])
+        raise InputError(
+            f"{source}: row {row + 1} ({names[row]}), column {column + 1} holds {symbol!r}, "
+            "expected a residue letter or '-'. The file is damaged: search or fetch it again."
+        )
+    msa = codes.reshape(len(rows), width)
+
+    # A lower-case letter counts for the next aligned column of its row.
+    column_of = np.cumsum(is_match)[is_insertion] - row_of[is_insertion] * width
+    counted = column_of < width
+    places = row_of[is_insertion][counted] * width + column_of[counted]
+    places, counts = np.unique(places, return_counts=True)
+    deletion_rows, deletion_columns = np.divmod(places, max(width, 1))
+
+    if is_insertion[row_of == 0].any():
+        raise InputError(
+            f"{source}: the first row ({names[0]}) has insertions; the query must be its first row "
+            "and have none. Search again with the chain's sequence as query."
+        )
+    query = encode_sequence(sequence)
+    differs = np.flatnonzero((msa[0] != query) & (msa[0] != UNKNOWN) & (query != UNKNOWN))
+    if len(differs):
+        column = int(differs[0])
+        raise InputError(
+            f"{source}: the query differs from the chain's sequence in {len(differs)} of {width} "
+            f"columns; first in column {column + 1}: {MSA_SYMBOLS[msa[0, column]]!r} in the "
+            f"alignment, {sequence[column]!r} in the chain. The alignment belongs to another "
+            "sequence: search or fetch it again."
+        )
+    msa[0] = query
+    return Alignment(
+        msa=msa,
+        del_ptr=np.searchsorted(deletion_rows, np.arange(len(rows) + 1)).astype(np.uint32),
+        del_col=deletion_columns.astype(np.uint16),
+        del_val=np.minimum(counts, _MAX_UINT16).astype(np.uint16),
+        row_source=np.full(len(rows), row_source, np.uint8),
+    )
+
+
+def merge(alignments: Sequence[Alignment]) -> Alignment:
+    """Stack alignments of one query and drop duplicates.
+
+    Of rows that are the same in every column (deletions do not count), the first is kept; so the
+    query stays row 0. AlphaFold2 does this with letters, here codes are compared: rows that differ
+    only in B/D, U/C, Z/E or J/O/X count as the same.
+
+    Raises
+    ------
+    InputError
+        No alignment, or different widths.
+    """
+    if not alignments:
+        raise InputError("no alignment to merge; give at least one.")
+    widths = {alignment.msa.shape[1] for alignment in alignments}
+    if len(widths) > 1:
+        raise InputError(f"alignments of {sorted(widths)} columns do not belong to one query.")
+    counts = [np.diff(alignment.del_ptr) for alignment in alignments]
+    stacked = Alignment(
+        msa=np.concatenate([a.msa for a in alignments]),
+        del_ptr=np.concatenate([[0], np.cumsum(np.concatenate(counts))]).astype(np.uint32),
+        del_col=np.concatenate([a.del_col for a in alignments]),
+        del_val=np.concatenate([a.del_val for a in alignments]),
+        row_source=np.concatenate([a.row_source for a in alignments]),
+    )
+    as_items = np.ascontiguousarray(stacked.msa).view(np.dtype((np.void, stacked.msa.shape[1])))
+    _, first = np.unique(as_items[:, 0], return_index=True)
+    return stacked if len(first) == len(stacked) else stacked.select(np.sort(first))
+
+
+def read_folder(chain_folder: Path, sequence: str) -> Alignment:
+    """Read and merge all of ``<chain_folder>/a3m/*.a3m``.
+
+    Raises
+    ------
+    InputError
+        There is no a3m file, or one of them cannot be used.
+    """
+    paths = sorted((chain_folder / "a3m").glob("*.a3m"), key=_merge_order)
+    if not paths:
+        raise InputError(
+            f"{chain_folder / 'a3m'}: no *.a3m file. Fetch or search the alignments of "
+            f"{chain_folder.name}; the query alone is a valid alignment."
+        )
+    return merge([read_a3m(path, sequence) for path in paths])
+
+
+def profile(msa: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Return the frequency of each symbol in each column.
+
+    Parameters
+    ----------
+    msa
+        ``[N, L]`` uint8, codes 0 to 21.
+
+    Returns
+    -------
+    ndarray
+        ``[L, 22]`` float32, rows sum to 1: the full-MSA profile from which masking draws
+        (Suppl. sec. 1.2.7).
+    """
+    counts = np.stack([(msa == code).sum(axis=0) for code in range(GAP + 1)], axis=1)
+    return (counts / len(msa)).astype(np.float32)
+
+
+def _merge_order(path: Path) -> tuple[int, str]:
+    known = path.stem in ROW_SOURCES[1:]
+    return (ROW_SOURCES.index(path.stem) if known else len(ROW_SOURCES), path.name)
+
+
+def _split_records(content: bytes, source: str) -> tuple[list[str], list[bytes]]:
+    """Return the names and the unwrapped rows of an a3m file, annotation rows left out."""
+    names: list[str] = []
+    rows: list[bytes] = []
+    head, *records = (b"\n" + content.replace(b"\r", b"")).split(b"\n>")
+    if any(line and not line.startswith(b"#") for line in head.split(b"\n")):
+        raise InputError(
+            f"{source}: begins with {head.strip()[:40]!r} instead of a '>' header, so it is not an "
+            "a3m file. Search or fetch it again."
+        )
+    for record in records:
+        header, _, body = record.partition(b"\n")
+        name = header.split()[0] if header.strip() else b""
+        if name in _ANNOTATIONS:
+            continue
+        names.append(name.decode("utf-8", "replace"))
+        # Dots are optional padding of insert columns, they stand for nothing.
+        rows.append(body.translate(None, delete=b"\n ."))
+    return names, rows
