@@ -28,8 +28,7 @@ ROW_SOURCES: Final[tuple[str, ...]] = (
     "colabfold_hits",
     "swissprot_hits",
 )
-"""Where a row comes from, by its code: the stem of the a3m file. Files are merged in this order
-(AlphaFold2: UniRef90, BFD, MGnify), files of other names after them, by name."""
+"""Where a row comes from, by its code: the stem of the a3m file."""
 
 _INVALID: Final = 255
 _MAX_UINT16: Final = 65_535
@@ -244,21 +243,25 @@ def merge(alignments: Sequence[Alignment]) -> Alignment:
     return stacked if len(first) == len(stacked) else stacked.select(np.sort(first))
 
 
-def read_folder(chain_folder: Path, sequence: str) -> Alignment:
-    """Read and merge all of ``<chain_folder>/a3m/*.a3m``.
+def read_folder(chain_folder: Path, sequence: str, names: Sequence[str]) -> Alignment:
+    """Read ``<chain_folder>/a3m/<name>.a3m`` for each name and merge them in this order.
+
+    A chain need not have all of them (a database may have nothing to say), but at least one.
 
     Raises
     ------
     InputError
-        There is no a3m file, or one of them cannot be used.
+        None of the files is there, or one of them cannot be used.
     """
-    paths = sorted((chain_folder / "a3m").glob("*.a3m"), key=_merge_order)
-    if not paths:
+    paths = [chain_folder / "a3m" / f"{name}.a3m" for name in names]
+    present = [path for path in paths if path.is_file()]
+    if not present:
         raise InputError(
-            f"{chain_folder / 'a3m'}: no *.a3m file. Fetch or search the alignments of "
-            f"{chain_folder.name}; the query alone is a valid alignment."
+            f"{chain_folder / 'a3m'}: has none of {', '.join(path.name for path in paths)}. Fetch "
+            f"or search the alignments of {chain_folder.name}, or correct data.alignments; the "
+            "query alone is a valid alignment."
         )
-    return merge([read_a3m(path, sequence) for path in paths])
+    return merge([read_a3m(path, sequence) for path in present])
 
 
 def profile(msa: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -277,11 +280,6 @@ def profile(msa: NDArray[np.uint8]) -> NDArray[np.float32]:
     """
     counts = np.stack([(msa == code).sum(axis=0) for code in range(GAP + 1)], axis=1)
     return (counts / len(msa)).astype(np.float32)
-
-
-def _merge_order(path: Path) -> tuple[int, str]:
-    known = path.stem in ROW_SOURCES[1:]
-    return (ROW_SOURCES.index(path.stem) if known else len(ROW_SOURCES), path.name)
 
 
 def _split_records(content: bytes, source: str) -> tuple[list[str], list[bytes]]:
