@@ -1,0 +1,221 @@
+"""Read hhsearch's result files (hhr).
+
+Biopython's reader is not used: it drops ``Sum_probs``, by which templates are ranked.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scalefold.errors import InputError
+
+_QUERY_COLUMNS: Final = re.compile(r"^Match_columns\s+(\d+)", re.MULTILINE)
+_FIELD: Final = re.compile(r"([\w-]+)=(\S+)")
+_ROW: Final = re.compile(r"^([QT]) (\S+)\s+(\d+) ([A-Za-z-]+)\s+(\d+) \((\d+)\)\s*$")
+_ANNOTATIONS: Final = frozenset({"Consensus", "ss_dssp", "ss_pred", "ss_conf", "sa_dssp"})
+_FIELDS: Final = (
+    "Probab",
+    "E-value",
+    "Score",
+    "Aligned_cols",
+    "Identities",
+    "Similarity",
+    "Sum_probs",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class TemplateHit:
+    """One hit of hhsearch.
+
+    Parameters
+    ----------
+    number
+        The hit's number in the file, from 1.
+    name
+        The hit's whole title.
+    chain_key
+        Entry in lower case, underscore, author chain; taken from the title's first word.
+    probability
+        Probability of a true relation, percent.
+    e_value, score, similarity
+        As in the file.
+    aligned_columns
+        Pairs of match columns.
+    identities
+        Fraction of identical pairs.
+    sum_probs
+        Sum of the posterior probabilities of the aligned pairs.
+    template_neff
+        Diversity of the template's alignment, ``None`` where the file does not state it.
+    query_length, template_length
+        Match columns of the two profiles.
+    template_start
+        First aligned residue of the template, from 0.
+    query_aligned, template_aligned
+        The two aligned sequences with ``-`` for gaps, of equal length.
+    q_idx, t_idx
+        ``[M]`` int32: residues, from 0, that are aligned with each other.
+    """
+
+    number: int
+    name: str
+    chain_key: str
+    probability: float
+    e_value: float
+    score: float
+    aligned_columns: int
+    identities: float
+    similarity: float
+    sum_probs: float
+    template_neff: float | None
+    query_length: int
+    template_length: int
+    template_start: int
+    query_aligned: str
+    template_aligned: str
+    q_idx: NDArray[np.int32]
+    t_idx: NDArray[np.int32]
+
+    @property
+    def entry_id(self) -> str:
+        """Lower-case entry id."""
+        return self.chain_key.rpartition("_")[0]
+
+    @property
+    def template_fragment(self) -> str:
+        """The aligned stretch of the template, without gaps."""
+        return self.template_aligned.replace("-", "")
+
+
+def read_hhr(path: Path, query_sequence: str) -> list[TemplateHit]:
+    """Read a result file, see :func:`parse_hhr`."""
+    try:
+        text = path.read_text("utf-8", errors="replace")
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: no such file. Fetch it, or correct the path.") from error
+    return parse_hhr(text, query_sequence, str(path))
+
+
+def parse_hhr(text: str, query_sequence: str, source: str) -> list[TemplateHit]:
+    """Parse the hits of an hhr file, in the file's order; there may be none.
+
+    Parameters
+    ----------
+    text
+        The file's content.
+    query_sequence
+        The chain's sequence: its length and the letters of every aligned stretch are checked
+        (``X`` on either side agrees with anything).
+    source
+        Names the file in error messages.
+
+    Raises
+    ------
+    InputError
+        Not an hhr file, cut off in a hit, inconsistent positions, or of another query.
+    """
+    columns = _QUERY_COLUMNS.search(text)
+    if columns is None:
+        raise InputError(
+            f"{source}: has no 'Match_columns' line, so it is not an hhr file of hhsearch. Search "
+            "or fetch it again."
+        )
+    if int(columns[1]) != len(query_sequence):
+        raise InputError(
+            f"{source}: the query has {columns[1]} columns, the chain's sequence has "
+            f"{len(query_sequence)} residues. The file belongs to another sequence: search or "
+            "fetch it again."
+        )
+    _, *sections = re.split(r"^No (?=\d+\s*$)", text, flags=re.MULTILINE)
+    return [_parse_hit(section, query_sequence, source) for section in sections]
+
+
+def _parse_hit(section: str, query_sequence: str, source: str) -> TemplateHit:
+    lines = section.splitlines()
+    number = int(lines[0])
+    where = f"{source}: hit {number}"
+    if len(lines) < 3 or not lines[1].startswith(">"):
+        raise InputError(f"{where} has no title. The file is cut off: search or fetch it again.")
+    name = lines[1][1:].strip()
+    entry, _, chain = name.split()[0].rpartition("_") if name else ("", "", "")
+    if not entry:
+        raise InputError(
+            f"{where} is named {name!r}, expected <entry>_<chain>. Search a database of PDB chains."
+        )
+    fields = dict(_FIELD.findall(lines[2]))
+    missing = [field for field in _FIELDS if field not in fields]
+    if missing:
+        raise InputError(
+            f"{where} ({name.split()[0]}) lacks {', '.join(missing)}. The file is cut off or not "
+            "of hhsearch 3: search or fetch it again."
+        )
+    aligned = {"Q": "", "T": ""}
+    start: dict[str, int] = {}
+    end: dict[str, int] = {}
+    length: dict[str, int] = {}
+    for line in lines[3:]:
+        row = _ROW.match(line)
+        if row is None or row[2] in _ANNOTATIONS:
+            continue
+        side, first, letters, last = row[1], int(row[3]) - 1, row[4].upper(), int(row[5])
+        residues = len(letters) - letters.count("-")
+        if first != end.setdefault(side, first) or first + residues != last:
+            raise InputError(
+                f"{where} ({name.split()[0]}): row {side} states residues {first + 1}-{last}, "
+                f"expected {end[side] + 1}-{end[side] + residues} by its letters. The file is "
+                "damaged: search or fetch it again."
+            )
+        start.setdefault(side, first)
+        end[side] = last
+        length[side] = int(row[6])
+        aligned[side] += letters
+    query, template = aligned["Q"], aligned["T"]
+    if not query or len(query) != len(template):
+        raise InputError(
+            f"{where} ({name.split()[0]}): {len(query)} query and {len(template)} template columns."
+            " The file is cut off: search or fetch it again."
+        )
+    stretch = query.replace("-", "")
+    expected = query_sequence[start["Q"] : end["Q"]]
+    if len(stretch) != len(expected) or any(
+        a != b and "X" not in (a, b) for a, b in zip(stretch, expected, strict=False)
+    ):
+        raise InputError(
+            f"{where} ({name.split()[0]}): query residues {start['Q'] + 1}-{end['Q']} are "
+            f"{stretch[:30]}..., the chain has {expected[:30]}... there. The file belongs to "
+            "another sequence: search or fetch it again."
+        )
+    both = np.array([q != "-" and t != "-" for q, t in zip(query, template, strict=True)])
+    return TemplateHit(
+        number=number,
+        name=name,
+        chain_key=f"{entry.lower()}_{chain}",
+        probability=float(fields["Probab"]),
+        e_value=float(fields["E-value"]),
+        score=float(fields["Score"]),
+        aligned_columns=int(fields["Aligned_cols"]),
+        identities=float(fields["Identities"].rstrip("%")) / 100.0,
+        similarity=float(fields["Similarity"]),
+        sum_probs=float(fields["Sum_probs"]),
+        template_neff=float(fields["Template_Neff"]) if "Template_Neff" in fields else None,
+        query_length=length["Q"],
+        template_length=length["T"],
+        template_start=start["T"],
+        query_aligned=query,
+        template_aligned=template,
+        q_idx=_positions(query, start["Q"])[both],
+        t_idx=_positions(template, start["T"])[both],
+    )
+
+
+def _positions(aligned: str, start: int) -> NDArray[np.int32]:
+    """Return the residue index at each column; at gaps, that of the residue before."""
+    present = np.array([symbol != "-" for symbol in aligned])
+    return (start + np.cumsum(present) - 1).astype(np.int32)

@@ -1,0 +1,194 @@
+"""Template hits: which structures may serve as templates of a chain, and how residues correspond.
+
+The rules are AlphaFold2's (Jumper et al. 2021, Suppl. sec. 1.2.3). What depends on sequences alone
+(:func:`sequence_reason`, :func:`locate`) can be settled once for all chains of that sequence;
+what depends on the chain itself (:func:`chain_reason`: same entry, release dates) is asked for each
+chain.
+
+Indices count residues from 0: ``q_idx`` in the query chain, ``t_idx`` in the template chain.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from Bio.Align import PairwiseAligner, substitution_matrices
+from numpy.typing import NDArray
+
+from scalefold.raw.hhr import TemplateHit
+
+MAX_SUBSEQUENCE_RATIO: Final = 0.95
+MIN_ALIGN_RATIO: Final = 0.1
+MIN_TEMPLATE_RESIDUES: Final = 10
+MIN_REALIGNED_IDENTITY: Final = 0.9
+DATE_MARGIN_DAYS: Final = 60
+
+
+@dataclass(frozen=True, eq=False)
+class Template:
+    """A hit whose residues have been found in a real chain.
+
+    Parameters
+    ----------
+    chain_key
+        The chain with the coordinates; it can be another chain of the entry than the hit names.
+    sum_probs, probability
+        Of the hit, see :class:`~scalefold.raw.hhr.TemplateHit`.
+    q_idx, t_idx
+        ``[M]`` int32 pairs of corresponding residues.
+    """
+
+    chain_key: str
+    sum_probs: float
+    probability: float
+    q_idx: NDArray[np.int32]
+    t_idx: NDArray[np.int32]
+
+
+def sequence_reason(hit: TemplateHit, query_sequence: str) -> str | None:
+    """Return why sequences forbid this hit, or ``None``.
+
+    A hit is left out if it aligns at most a tenth of the query, if its residues are an exact part
+    of the query that covers more than 95 % of it (the query itself under another name), or if it
+    has fewer than 10 residues.
+    """
+    fragment = hit.template_fragment
+    align_ratio = hit.aligned_columns / len(query_sequence)
+    if align_ratio <= MIN_ALIGN_RATIO:
+        return f"aligns {align_ratio:.3f} of the query, more than {MIN_ALIGN_RATIO} is needed"
+    ratio = len(fragment) / len(query_sequence)
+    if ratio > MAX_SUBSEQUENCE_RATIO and fragment in query_sequence:
+        return f"is {ratio:.3f} of the query itself, at most {MAX_SUBSEQUENCE_RATIO} is allowed"
+    if len(fragment) < MIN_TEMPLATE_RESIDUES:
+        return f"has {len(fragment)} residues, {MIN_TEMPLATE_RESIDUES} are needed"
+    return None
+
+
+def chain_reason(
+    template_key: str,
+    template_date: datetime.date | None,
+    query_key: str,
+    query_date: datetime.date | None,
+    margin_days: int = DATE_MARGIN_DAYS,
+) -> str | None:
+    """Return why entry or release dates forbid a template for one chain, or ``None``.
+
+    A template must be of another entry and released at least ``margin_days`` before the query. An
+    unknown date on either side forbids: nobody can show that the template was known first.
+    """
+    if template_key.rpartition("_")[0] == query_key.rpartition("_")[0]:
+        return "is of the same entry as the query"
+    if query_date is None:
+        return "the query has no release date"
+    if template_date is None:
+        return "has no release date"
+    latest = query_date - datetime.timedelta(days=margin_days)
+    if template_date > latest:
+        return f"released {template_date}, after {latest} (query {query_date} - {margin_days} d)"
+    return None
+
+
+def best_hits(hits: Iterable[TemplateHit], count: int) -> list[TemplateHit]:
+    """Return the ``count`` hits of highest ``sum_probs``, best first, file order among equals."""
+    return sorted(hits, key=lambda hit: -hit.sum_probs)[:count]
+
+
+def locate(hit: TemplateHit, sequences: Mapping[str, str]) -> Template | str:
+    """Find a hit's residues in the chains of its entry.
+
+    The database that was searched may hold another version of the sequence than the structure
+    file. Tried in this order: the exact fragment in the named chain (at the hit's own position,
+    else anywhere), in any other chain; the fragment with ``X`` matching anything, in any chain; a
+    realignment with the named chain (or the entry's only one), of at least 90 % identity over the
+    shorter sequence.
+
+    Parameters
+    ----------
+    hit
+        A parsed hit.
+    sequences
+        Chain key -> sequence, of all protein chains of the hit's entry.
+
+    Returns
+    -------
+    Template or str
+        The reason as text where the hit cannot be used.
+    """
+    fragment = hit.template_fragment
+    # t_idx counts along the fragment from here on.
+    within = hit.t_idx - hit.template_start
+    named_first = sorted(sequences, key=lambda key: key != hit.chain_key)
+    for key in named_first:
+        offset = _find(fragment, sequences[key], hit.template_start)
+        if offset is not None:
+            return _template(hit, key, hit.q_idx, within + offset)
+    wildcard = re.compile("".join("." if s == "X" else f"[{s}X]" for s in fragment))
+    for key in named_first:
+        match = wildcard.search(sequences[key])
+        if match:
+            return _template(hit, key, hit.q_idx, within + match.start())
+
+    if hit.chain_key in sequences:
+        key = hit.chain_key
+    elif len(sequences) == 1:
+        key = next(iter(sequences))
+    else:
+        known = ", ".join(sequences) or "no protein chain"
+        return f"chain {hit.chain_key} is not in its entry, which has {known}"
+    pairs = _realign(fragment, sequences[key])
+    same = sum(fragment[i] == sequences[key][j] for i, j in pairs.items())
+    identity = same / min(len(fragment), len(sequences[key]))
+    if identity < MIN_REALIGNED_IDENTITY:
+        return (
+            f"is {identity:.2f} identical to chain {key}, {MIN_REALIGNED_IDENTITY} is needed: the "
+            "searched database and the structure hold different sequences"
+        )
+    kept = np.array([int(i) in pairs for i in within], bool)
+    moved = np.array([pairs[int(i)] for i in within[kept]], np.int32)
+    return _template(hit, key, hit.q_idx[kept], moved)
+
+
+def _template(
+    hit: TemplateHit, key: str, q_idx: NDArray[np.int32], t_idx: NDArray[np.int32]
+) -> Template:
+    return Template(key, hit.sum_probs, hit.probability, q_idx, t_idx.astype(np.int32))
+
+
+def _find(fragment: str, sequence: str, expected: int) -> int | None:
+    """Return where the fragment starts; of several places (repeats) the expected one."""
+    if sequence.startswith(fragment, expected):
+        return expected
+    offset = sequence.find(fragment)
+    return None if offset < 0 else offset
+
+
+@functools.cache
+def _aligner() -> PairwiseAligner:
+    aligner = PairwiseAligner(mode="global")
+    aligner.substitution_matrix = substitution_matrices.load("BLOSUM62")
+    aligner.open_gap_score = -11.0
+    aligner.extend_gap_score = -1.0
+    # The fragment is a part of the chain: what hangs over costs nothing.
+    aligner.end_gap_score = 0.0
+    return aligner
+
+
+def _realign(fragment: str, sequence: str) -> dict[int, int]:
+    """Return fragment index -> sequence index of the best alignment."""
+    aligner = _aligner()
+    alphabet = str(aligner.substitution_matrix.alphabet)
+    first, second = (
+        "".join(s if s in alphabet else "X" for s in text) for text in (fragment, sequence)
+    )
+    blocks = aligner.align(first, second)[0].aligned
+    return {
+        int(i): int(j)
+        for (i0, i1), (j0, j1) in zip(*blocks, strict=True)
+        for i, j in zip(range(i0, i1), range(j0, j1), strict=True)
+    }
