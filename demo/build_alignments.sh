@@ -74,10 +74,10 @@ done
         -A "$hh_data/cs219.lib" -D "$hh_data/context_data.lib"
 )
 
-# 5. Template hits.
+# 5. Template hits of at least 20 % probability (by default hhsearch lists ten however weak they are).
 for alignment in a3m/*.a3m; do
     key=$(basename "$alignment" .a3m)
-    hhsearch -v 0 -cpu 2 -maxseq 1000000 -i "$alignment" -d db/demo -o "hhr/$key.hhr"
+    hhsearch -v 0 -cpu 2 -maxseq 1000000 -p 20 -z 1 -b 1 -i "$alignment" -d db/demo -o "hhr/$key.hhr"
 done
 
 # 6. Into the mirror; clusters at 40 % identity into chains.tsv.
