@@ -68,8 +68,9 @@ def _group_atoms() -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.f
     ambiguous = np.zeros((21, NUM_GROUPS), np.float32)
     backbone = [ATOM37_INDEX[name] for name in ("C", "CA", "N")]
     psi = [ATOM37_INDEX[name] for name in ("CA", "C", "O")]
-    atoms[:NUM_RESTYPES, 0], atoms[:NUM_RESTYPES, 3] = backbone, psi
-    mask[:NUM_RESTYPES, 0] = mask[:NUM_RESTYPES, 3] = 1.0
+    # X too: an unknown residue whose backbone is observed has a backbone frame
+    atoms[:, 0], atoms[:, 3] = backbone, psi
+    mask[:, 0] = mask[:, 3] = 1.0
     atoms[:, 4:] = CHI_ATOMS[:, :, 1:]
     mask[:, 4:] = CHI_MASK
     # A 180° rotation of the last chi of Asp, Glu, Phe, Tyr gives the alternative naming.

@@ -92,6 +92,11 @@ class FeaturesConfig(Section):
     """From a shard row to the model's fixed-shape tensors."""
 
     crop_size: Positive = Field(256, description="N_res in training.")
+    residue_crop: Literal["alphafold", "uniform"] = Field(
+        "alphafold",
+        description="Start of the crop: nearer the N-terminus where the FAPE is not clamped "
+        "(Suppl. sec. 1.2.8), or uniform (MLPerf).",
+    )
     max_msa_clusters: Positive = Field(
         124, description="Clustered MSA rows, without the template rows (N_clust)."
     )

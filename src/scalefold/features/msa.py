@@ -1,0 +1,149 @@
+"""Features of one pass over an alignment: clustered rows and extra rows (Suppl. Table 1).
+
+Order of the steps, which matters: block deletion, choice of centres, masking, clustering of all
+other rows over the full length, then the residue crop. Summaries are made of the cropped columns
+only; columns do not mix there, so that the result is the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from scalefold.chem.residues import GAP
+from scalefold.config.schema import FeaturesConfig
+from scalefold.features.alignment import Alignment, Window, deletion_matrix, deletion_sums
+from scalefold.features.clusters import (
+    NUM_SYMBOLS,
+    nearest_centres,
+    summarize_clusters,
+    symbol_counts,
+)
+from scalefold.features.contract import Features
+from scalefold.features.draws import MsaDraws
+from scalefold.features.masking import mask_msa
+from scalefold.features.msa_rows import choose_rows
+
+
+def msa_features(
+    alignment: Alignment, draws: Sequence[MsaDraws], window: Window, config: FeaturesConfig
+) -> list[Features]:
+    """Make the features of several passes over one alignment.
+
+    Parameters
+    ----------
+    alignment : Alignment
+    draws : sequence of MsaDraws
+        One for each pass. Block deletion happens where a pass has deletion starts.
+    window : Window
+        Residues to return; the same in all passes.
+    config : FeaturesConfig
+
+    Returns
+    -------
+    list of dict
+        For each pass, unbatched and unpadded: ``msa_feat``, ``msa_mask``, ``true_msa``,
+        ``bert_mask``, ``extra_msa``, ``extra_has_deletion``, ``extra_deletion_value``,
+        ``extra_msa_mask``.
+    """
+    device = alignment.symbols.device
+    choices = [
+        choose_rows(
+            len(alignment.symbols),
+            draw,
+            config.max_msa_clusters,
+            config.block_deletion.fraction_per_block,
+        )
+        for draw in draws
+    ]
+    centres = [torch.from_numpy(choice.centres).to(device) for choice in choices]
+    others = [torch.from_numpy(choice.others).to(device) for choice in choices]
+    masked, chosen = [], []
+    for draw, rows in zip(draws, centres):
+        symbols, positions = mask_msa(
+            alignment.symbols[rows],
+            alignment.profile,
+            torch.from_numpy(draw.mask_position[: len(rows)]).to(device),
+            torch.from_numpy(draw.mask_symbol[: len(rows)]).to(device),
+            config.masked_msa,
+        )
+        masked.append(symbols)
+        chosen.append(positions)
+    nearest = _nearest(alignment, masked, others)
+    return [
+        _pass_features(alignment, *parts, window, config.max_extra_msa)
+        for parts in zip(centres, others, masked, chosen, nearest)
+    ]
+
+
+def deletion_value(deletions: Tensor) -> Tensor:
+    """Squash deletion counts to [0, 1): 2/pi atan(d / 3) (Suppl. Table 1)."""
+    return torch.atan(deletions / 3.0) * (2.0 / math.pi)
+
+
+def _nearest(
+    alignment: Alignment, masked: Sequence[Tensor], others: Sequence[Tensor]
+) -> list[Tensor]:
+    """Cluster of each of the other rows, pass by pass."""
+    if not any(len(rows) for rows in others):
+        return [rows.new_zeros(0) for rows in others]
+    # Passes share the one-hot encoding of the rows. After block deletion a pass may have fewer
+    # centres: all-gap rows, which agree with nothing and come last, fill it up.
+    most = max(len(symbols) for symbols in masked)
+    stacked = torch.stack(
+        [functional.pad(symbols, (0, 0, 0, most - len(symbols)), value=GAP) for symbols in masked]
+    )
+    nearest = nearest_centres(alignment.symbols, stacked)
+    return [cluster[rows] for cluster, rows in zip(nearest, others)]
+
+
+def _pass_features(
+    alignment: Alignment,
+    centres: Tensor,
+    others: Tensor,
+    masked: Tensor,
+    chosen: Tensor,
+    cluster: Tensor,
+    window: Window,
+    max_extra: int,
+) -> Features:
+    columns = slice(window.start, window.stop)
+    symbols = alignment.symbols[:, columns]
+    masked = masked[:, columns]
+    num_clusters = len(centres)
+
+    group = others.new_full((len(symbols),), -1)
+    group[others] = cluster
+    centre_deletions = deletion_matrix(alignment, centres, window)
+    profile, deletion_mean = summarize_clusters(
+        masked,
+        centre_deletions,
+        symbol_counts(symbols[others], cluster, num_clusters),
+        deletion_sums(alignment, group, num_clusters, window),
+        torch.bincount(cluster, minlength=num_clusters),
+    )
+    extra = others[:max_extra]
+    extra_deletions = deletion_matrix(alignment, extra, window)
+    return {
+        "msa_feat": torch.cat(
+            [
+                functional.one_hot(masked.long(), NUM_SYMBOLS).float(),
+                centre_deletions.clamp(0.0, 1.0)[..., None],
+                deletion_value(centre_deletions)[..., None],
+                profile,
+                deletion_value(deletion_mean)[..., None],
+            ],
+            -1,
+        ),
+        "msa_mask": torch.ones_like(centre_deletions),
+        "true_msa": symbols[centres].long(),
+        "bert_mask": chosen[:, columns].float(),
+        "extra_msa": symbols[extra].long(),
+        "extra_has_deletion": extra_deletions.clamp(0.0, 1.0),
+        "extra_deletion_value": deletion_value(extra_deletions),
+        "extra_msa_mask": torch.ones_like(extra_deletions),
+    }
