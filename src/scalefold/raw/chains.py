@@ -1,0 +1,157 @@
+"""The list of chains, the table of what was set aside, and where raw files lie."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, get_args
+
+from scalefold.errors import InputError
+
+Split = Literal["train", "validation", "template"]
+CHAIN_COLUMNS: Final = ("chain_key", "split", "cluster_id")
+REJECTED_COLUMNS: Final = ("chain_key", "stage", "reason")
+
+
+@dataclass(frozen=True)
+class ChainRow:
+    """One line of ``chains.tsv``.
+
+    Parameters
+    ----------
+    chain_key
+        ``<entry>_<author chain>``, the entry in lower case.
+    split
+        ``train``, ``validation``, or ``template`` (a structure only, without alignment).
+    cluster_id
+        Sequence cluster, ``None`` where it is not known.
+    """
+
+    chain_key: str
+    split: Split
+    cluster_id: str | None
+
+    @property
+    def entry_id(self) -> str:
+        """Lower-case entry id."""
+        return self.chain_key.rpartition("_")[0]
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A chain that a stage has set aside, and why."""
+
+    chain_key: str
+    stage: str
+    reason: str
+
+
+def read_chains(path: Path) -> list[ChainRow]:
+    """Read ``chains.tsv``: a header line and one line a chain, tab-separated.
+
+    Raises
+    ------
+    InputError
+        No such file, another header, a key without entry or chain, an unknown split, a chain that
+        is listed twice, or no chain at all. The message names the line.
+    """
+    lines = _read_lines(path, CHAIN_COLUMNS)
+    rows: list[ChainRow] = []
+    line_of: dict[str, int] = {}
+    for number, fields in lines:
+        chain_key, split, cluster_id = fields
+        entry, _, chain = chain_key.rpartition("_")
+        if len(entry) < 4 or entry != entry.lower() or not chain:
+            raise InputError(
+                f"{path}, line {number}: chain key {chain_key!r}, expected <entry>_<author chain> "
+                "with the entry in lower case, such as 1abc_A."
+            )
+        if split not in get_args(Split):
+            raise InputError(
+                f"{path}, line {number}: split {split!r} of {chain_key}, expected one of "
+                f"{', '.join(get_args(Split))}."
+            )
+        if chain_key in line_of:
+            raise InputError(
+                f"{path}: chain {chain_key} is listed twice, in lines {line_of[chain_key]} and "
+                f"{number}. Remove one of them."
+            )
+        line_of[chain_key] = number
+        rows.append(ChainRow(chain_key, split, cluster_id or None))  # type: ignore[arg-type]
+    if not rows:
+        raise InputError(f"{path}: lists no chain. Add at least one line below the header.")
+    return rows
+
+
+def read_rejected(path: Path) -> list[Rejected]:
+    """Read a table of rejected chains; a missing file is an empty table."""
+    if not path.exists():
+        return []
+    return [Rejected(*fields) for _, fields in _read_lines(path, REJECTED_COLUMNS)]
+
+
+def write_rejected(path: Path, rejected: Iterable[Rejected]) -> None:
+    """Write a table of rejected chains, atomically, sorted by chain and stage."""
+    ordered = sorted(rejected, key=lambda r: (r.chain_key, r.stage))
+    write_table(path, REJECTED_COLUMNS, [(r.chain_key, r.stage, r.reason) for r in ordered])
+
+
+def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Write a tab-separated table with a header, atomically.
+
+    Tabs and line breaks within a field become spaces.
+    """
+    text = "\n".join("\t".join(" ".join(f.split()) for f in row) for row in [columns, *rows])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.tmp.{os.getpid()}")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def folder_hash(entry_id: str) -> str:
+    """Return the archive's folder of an entry: its 2nd and 3rd last characters.
+
+    ``1abc`` lies in ``ab``, ``pdb_1abc5678`` in ``67`` (wwPDB's rule for both forms of the id).
+    """
+    return entry_id[-3:-1]
+
+
+def mmcif_path(raw: Path, entry_id: str) -> Path:
+    """Return where a raw folder holds an entry's mmCIF file."""
+    return raw / "mmcif" / folder_hash(entry_id) / f"{entry_id}.cif.gz"
+
+
+def alignment_folder(raw: Path, chain_key: str) -> Path:
+    """Return the folder of a chain's ``a3m`` and ``hhr`` in a raw folder."""
+    return raw / "alignments" / chain_key
+
+
+def _read_lines(path: Path, columns: Sequence[str]) -> list[tuple[int, list[str]]]:
+    """Return (line number, fields) of a table whose header must be ``columns``."""
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: no such file. Create it, or correct the path.") from error
+    header, *lines = text.split("\n")
+    if header.rstrip("\r").split("\t") != list(columns):
+        raise InputError(
+            f"{path}: the first line is {header[:80]!r}, expected the tab-separated header "
+            f"{' '.join(columns)}."
+        )
+    rows = []
+    for number, line in enumerate(lines, start=2):
+        if not line.strip():
+            continue
+        fields = line.rstrip("\r").split("\t")
+        if len(fields) != len(columns):
+            raise InputError(
+                f"{path}, line {number}: {len(fields)} tab-separated fields, expected "
+                f"{len(columns)} ({', '.join(columns)}). An empty last field still needs its tab."
+            )
+        rows.append((number, fields))
+    return rows

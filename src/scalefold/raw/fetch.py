@@ -1,0 +1,269 @@
+"""Fetch the raw files of a list of chains: mmCIF, alignments, template hits.
+
+Layout of the output folder::
+
+    mmcif/<hash>/<entry>.cif.gz
+    alignments/<chain_key>/a3m/<name>.a3m
+    alignments/<chain_key>/hhr/<name>.hhr
+    fetched.tsv                              path, bytes, sha256, source
+    rejected.tsv                             chain_key, stage, reason
+
+Runs may be interrupted at any moment and started again: complete files are kept, broken downloads
+go on where they ended. Several processes may fetch different buckets into one folder: each then has
+its own tables, ``fetched-<bucket>.tsv`` and ``rejected-<bucket>.tsv``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from scalefold.config.schema import DataConfig
+from scalefold.errors import InputError
+from scalefold.raw.chains import (
+    ChainRow,
+    Rejected,
+    alignment_folder,
+    folder_hash,
+    mmcif_path,
+    read_rejected,
+    write_rejected,
+    write_table,
+)
+from scalefold.raw.mirrors import Downloader, FetchedFile, UnavailableError
+
+STAGE: Final = "fetch"
+FETCHED_COLUMNS: Final = ("path", "bytes", "sha256", "source")
+
+
+@dataclass(frozen=True)
+class FetchSummary:
+    """What a fetch has done.
+
+    Parameters
+    ----------
+    complete
+        Keys of the chains all of whose necessary files are there.
+    rejected
+        Chains that lack a necessary file, and why.
+    without_templates
+        Keys of complete chains for which no mirror has template hits.
+    num_files, num_bytes
+        Files now there for the complete chains, and their size.
+    """
+
+    complete: tuple[str, ...]
+    rejected: tuple[Rejected, ...]
+    without_templates: tuple[str, ...]
+    num_files: int
+    num_bytes: int
+
+
+@dataclass(frozen=True)
+class _File:
+    roots: Sequence[str]
+    remote: str
+    local: Path
+
+
+def fetch(
+    chains: Sequence[ChainRow],
+    data: DataConfig,
+    out: Path,
+    *,
+    bucket: int | None = None,
+    downloader: Downloader | None = None,
+    console: Console | None = None,
+) -> FetchSummary:
+    """Bring all raw files of ``chains`` into ``out``.
+
+    A chain needs its entry's mmCIF file and, unless it only serves as a template, at least one of
+    the alignments of ``data.alignments``. Alignments and template hits that no mirror has are left
+    out; one that fails otherwise (server error, broken connection) rejects its chain, since a
+    later try may bring it.
+
+    Parameters
+    ----------
+    chains
+        What to fetch.
+    data
+        Mirrors, names of alignments and template hits, number of threads.
+    out
+        Output folder, see the module's text.
+    bucket
+        Number of the bucket that ``chains`` are; ``None`` if no other process fetches into ``out``.
+    downloader
+        Default: a new one with its standard patience.
+    console
+        Where progress is shown; default: standard error.
+
+    Raises
+    ------
+    InputError
+        A file cannot be written, a mirror is not understood, or no chain at all is complete.
+    """
+    files = {row.chain_key: _files_of(row, data, out) for row in chains}
+    jobs = {file.local: file for group in files.values() for file in group}
+    tag = "" if bucket is None else f"-{bucket:05d}"
+    own_downloader = downloader is None
+    downloader = downloader or Downloader(
+        connections=data.download_threads, part_suffix=f".part{tag}"
+    )
+    results: dict[Path, FetchedFile | UnavailableError] = {}
+    try:
+        _run(list(jobs.values()), downloader, data.download_threads, results, console)
+    finally:
+        # Also after an interruption: what is complete is on record.
+        _write_fetched(out, f"fetched{tag}.tsv", results)
+        if own_downloader:
+            downloader.close()
+    summary = _judge(chains, files, results)
+    _write_rejected(out / f"rejected{tag}.tsv", chains, summary.rejected)
+    if not summary.complete:
+        first = summary.rejected[0]
+        raise InputError(
+            f"none of {len(chains)} chains could be fetched; {first.chain_key}: {first.reason}. "
+            "Correct data.mirrors, or try again if the network was down."
+        )
+    return summary
+
+
+def _files_of(row: ChainRow, data: DataConfig, out: Path) -> list[_File]:
+    """Return a chain's files: mmCIF first, then alignments, then template hits."""
+    mirrors, entry, chain = data.mirrors, row.entry_id, row.chain_key
+    remote = mirrors.mmcif_path.format(hash=folder_hash(entry), entry=entry)
+    files = [_File(mirrors.mmcif, remote, mmcif_path(out, entry))]
+    if row.split == "template":
+        return files
+    folder = alignment_folder(out, chain)
+    for name in data.alignments:
+        remote = mirrors.alignment_path.format(chain=chain, name=name)
+        files.append(_File(mirrors.alignments, remote, folder / "a3m" / f"{name}.a3m"))
+    if data.template_hits is not None:
+        remote = mirrors.hhr_path.format(chain=chain, name=data.template_hits)
+        local = folder / "hhr" / f"{data.template_hits}.hhr"
+        files.append(_File(mirrors.alignments, remote, local))
+    return files
+
+
+def _run(
+    jobs: list[_File],
+    downloader: Downloader,
+    threads: int,
+    results: dict[Path, FetchedFile | UnavailableError],
+    console: Console | None,
+) -> None:
+    """Get all files with a bounded number of threads; fills ``results`` as they come."""
+    progress = Progress(
+        TextColumn("fetch"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("files, {task.fields[megabytes]:.1f} MB"),
+        TimeRemainingColumn(),
+        console=console or Console(stderr=True),
+    )
+    num_bytes = 0
+
+    def get(file: _File) -> FetchedFile | UnavailableError:
+        try:
+            return downloader.get(file.roots, file.remote, file.local)
+        except UnavailableError as error:
+            return error
+
+    with progress, ThreadPoolExecutor(threads, thread_name_prefix="fetch") as pool:
+        task = progress.add_task("fetch", total=len(jobs), megabytes=0.0)
+
+        def record(file: _File, future: Future[FetchedFile | UnavailableError]) -> None:
+            nonlocal num_bytes
+            if future.cancelled() or future.exception() is not None:
+                return
+            results[file.local] = result = future.result()
+            num_bytes += result.num_bytes if isinstance(result, FetchedFile) else 0
+            progress.update(task, advance=1, megabytes=num_bytes / 1e6)
+
+        futures: list[Future[FetchedFile | UnavailableError]] = []
+        try:
+            for file in jobs:
+                future = pool.submit(get, file)
+                future.add_done_callback(lambda done, file=file: record(file, done))  # type: ignore[misc]
+                futures.append(future)
+            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+            for future in done:
+                future.result()
+        except BaseException:
+            downloader.cancel()
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+
+
+def _judge(
+    chains: Sequence[ChainRow],
+    files: dict[str, list[_File]],
+    results: dict[Path, FetchedFile | UnavailableError],
+) -> FetchSummary:
+    complete: list[str] = []
+    rejected: list[Rejected] = []
+    without_templates: list[str] = []
+    kept: dict[Path, int] = {}
+    for row in chains:
+        group = files[row.chain_key]
+        outcome = {file.local: results[file.local] for file in group}
+        failed = [(p, r) for p, r in outcome.items() if isinstance(r, UnavailableError)]
+        alignments = [r for p, r in outcome.items() if p.suffix == ".a3m"]
+        needed = [r for p, r in failed if p.name.endswith(".cif.gz") or not r.is_absent]
+        if needed:
+            rejected.append(Rejected(row.chain_key, STAGE, str(needed[0])))
+        elif alignments and not any(isinstance(r, FetchedFile) for r in alignments):
+            reasons = "; ".join(str(r) for p, r in failed if p.suffix == ".a3m")
+            rejected.append(Rejected(row.chain_key, STAGE, f"no alignment: {reasons}"))
+        else:
+            complete.append(row.chain_key)
+            if any(p.suffix == ".hhr" for p, _ in failed):
+                without_templates.append(row.chain_key)
+            for path, result in outcome.items():
+                if isinstance(result, FetchedFile):
+                    kept[path] = result.num_bytes
+    return FetchSummary(
+        complete=tuple(complete),
+        rejected=tuple(rejected),
+        without_templates=tuple(without_templates),
+        num_files=len(kept),
+        num_bytes=sum(kept.values()),
+    )
+
+
+def _write_fetched(
+    out: Path, table: str, results: dict[Path, FetchedFile | UnavailableError]
+) -> None:
+    """Bring the table of files up to date; rows of files that other runs fetched stay."""
+    path = out / table
+    rows: dict[str, tuple[str, str, str, str]] = {}
+    if path.exists():
+        for line in path.read_text("utf-8").splitlines()[1:]:
+            name, num_bytes, sha256, source = line.split("\t")
+            if (out / name).exists():
+                rows[name] = (name, num_bytes, sha256, source)
+    for local, result in results.items():
+        if isinstance(result, FetchedFile):
+            name = local.relative_to(out).as_posix()
+            rows[name] = (name, str(result.num_bytes), result.sha256, result.source)
+    write_table(path, FETCHED_COLUMNS, [rows[name] for name in sorted(rows)])
+
+
+def _write_rejected(path: Path, chains: Sequence[ChainRow], rejected: Sequence[Rejected]) -> None:
+    """Replace this stage's rows of these chains; all others stay."""
+    keys = {row.chain_key for row in chains}
+    others = [r for r in read_rejected(path) if r.stage != STAGE or r.chain_key not in keys]
+    write_rejected(path, [*others, *rejected])
