@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
+from scalefold.chem.residues import ATOM37
+from scalefold.config.schema import ModelConfig
 from scalefold.geometry.rigid import Rigid
 
 
@@ -27,6 +30,24 @@ class Previous(NamedTuple):
     msa_first_row: Tensor
     pair: Tensor
     positions: Tensor
+
+    @staticmethod
+    def zeros(batch: int, num_res: int, config: ModelConfig, like: Tensor) -> Previous:
+        """What the first pass starts from.
+
+        Parameters
+        ----------
+        batch, num_res : int
+        config : ModelConfig
+        like : Tensor
+            A parameter of the trunk: gives device and type. Positions are in float32 at least.
+        """
+        wide = torch.promote_types(like.dtype, torch.float32)
+        return Previous(
+            like.new_zeros(batch, num_res, config.c_m),
+            like.new_zeros(batch, num_res, num_res, config.c_z),
+            like.new_zeros(batch, num_res, len(ATOM37), 3, dtype=wide),
+        )
 
 
 class Structure(NamedTuple):

@@ -1,1 +1,5 @@
+"""Fusible operations of the model: torch references, and the record that binds implementations."""
 
+from scalefold.ops.registry import TORCH, Ops
+
+__all__ = ["TORCH", "Ops"]

@@ -1,0 +1,164 @@
+"""The whole model: one recycling pass (Suppl. Alg. 2, lines 4-22).
+
+Legend: B samples, S clustered rows, T templates, N residues.
+
+Types: trunk, structure module and heads each compute in the type of their own parameters; the
+casts are the lines that say so below. Assembly keeps the structure module and the heads in
+float32 when it narrows the trunk. Coordinates and masks stay in float32 everywhere.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from scalefold.config.schema import ModelConfig
+from scalefold.features.contract import Features
+from scalefold.model.assembly import Assembly
+from scalefold.model.contract import Outputs, Previous, Structure
+from scalefold.model.embedders import ExtraMsaEmbedder, InputEmbedder, RecyclingEmbedder
+from scalefold.model.evoformer import EvoformerStack, ExtraMsaStack
+from scalefold.model.heads import AuxiliaryHeads
+from scalefold.model.structure import StructureModule
+from scalefold.model.template import TemplateEmbedder
+
+
+class _Representations(NamedTuple):
+    msa: Tensor  # (B, S + T, N, c_m)
+    pair: Tensor  # (B, N, N, c_z)
+    single: Tensor  # (B, N, c_s)
+
+
+class AlphaFold(nn.Module):
+    """AlphaFold2's monomer model.
+
+    The recycling loop is outside: call ``recycle`` without gradients for all passes but the last,
+    then the model itself.
+
+    Parameters
+    ----------
+    config : ModelConfig
+    assembly : Assembly, optional
+        Operations and axis that the modules are built with; default plain torch, one process.
+
+    Examples
+    --------
+    >>> previous = Previous.zeros(batch, num_res, config, like=next(model.parameters()))
+    >>> for features in passes[:-1]:
+    ...     with torch.no_grad():
+    ...         previous = model.recycle(features, previous)
+    >>> outputs, _ = model(passes[-1], previous)
+    """
+
+    def __init__(self, config: ModelConfig, assembly: Assembly | None = None) -> None:
+        super().__init__()
+        assembly = assembly or Assembly()
+        self.axis = assembly.axis
+        self.input_embedder = InputEmbedder(config, assembly)
+        self.recycling_embedder = RecyclingEmbedder(config, assembly)
+        self.template_embedder = (
+            TemplateEmbedder(config, assembly) if config.template.enabled else None
+        )
+        self.template_rows = config.template.enabled and config.template.embed_torsion_angles
+        self.extra_msa_embedder = ExtraMsaEmbedder(config.c_e, assembly)
+        self.extra_msa_stack = ExtraMsaStack(config.extra_msa, config.c_e, config.c_z, assembly)
+        self.evoformer = EvoformerStack(
+            config.evoformer, config.c_m, config.c_z, config.c_s, assembly
+        )
+        self.structure_module = StructureModule(config.structure, config.c_s, config.c_z, assembly)
+        self.aux_heads = AuxiliaryHeads(config)
+
+    def forward(self, features: Features, previous: Previous) -> tuple[Outputs, Previous]:
+        """One pass with all outputs.
+
+        Parameters
+        ----------
+        features : dict of str to Tensor
+            ``features.contract.INPUT_FEATURES`` (others are ignored).
+        previous : Previous
+            Of the pass before, or zeros.
+        """
+        trunk = self._trunk(features, previous)
+        structure = self._structure(trunk, features)
+        after = self._previous(trunk, structure, features)
+        return self._outputs(trunk, structure, after, features), after
+
+    def recycle(self, features: Features, previous: Previous) -> Previous:
+        """One pass of which only the next one's input is wanted: no heads."""
+        trunk = self._trunk(features, previous)
+        return self._previous(trunk, self._structure(trunk, features), features)
+
+    def replicated_modules(self) -> tuple[nn.Module, ...]:
+        """Modules that all ranks of an axis compute alike, each with the whole gradient."""
+        return self.evoformer.linear, self.structure_module, self.aux_heads
+
+    def _trunk(self, features: Features, previous: Previous) -> _Representations:
+        dtype = self.input_embedder.linear_msa_m.weight.dtype
+        seq_mask, key = features["seq_mask"], features["dropout_key"]
+        pair_mask = seq_mask[:, :, None] * seq_mask[:, None, :]
+        msa_mask = features["msa_mask"]
+
+        m, z = self.input_embedder(
+            features["target_feat"].to(dtype),
+            features["residue_index"],
+            features["msa_feat"].to(dtype),
+        )
+        previous = previous._replace(
+            msa_first_row=previous.msa_first_row.to(dtype), pair=previous.pair.to(dtype)
+        )
+        first_row, pair = self.recycling_embedder(features["aatype"], previous)
+        m = torch.cat([m[:, :1] + first_row[:, None], m[:, 1:]], dim=1)
+        z = z + pair
+
+        if self.template_embedder is not None:
+            z = z + self.template_embedder.embed_pair(features, z, pair_mask)
+            if self.template_rows:
+                rows, rows_mask = self.template_embedder.embed_rows(features)
+                m = torch.cat([m, rows], dim=1)
+                msa_mask = torch.cat([msa_mask, rows_mask], dim=1)
+
+        extra = self.extra_msa_embedder(features)
+        z = self.extra_msa_stack(extra, z, features["extra_msa_mask"], pair_mask, key)
+        m, z, s = self.evoformer(self.axis.split(m, dim=1), z, msa_mask, pair_mask, key)
+        return _Representations(m, z, s)
+
+    def _structure(self, trunk: _Representations, features: Features) -> Structure:
+        dtype = self.structure_module.linear_in.weight.dtype
+        return self.structure_module(
+            trunk.single.to(dtype),
+            trunk.pair.to(dtype),
+            features["aatype"],
+            features["seq_mask"].to(dtype),
+            features["dropout_key"],
+        )
+
+    def _previous(
+        self, trunk: _Representations, structure: Structure, features: Features
+    ) -> Previous:
+        index = features["residx_atom37_to_atom14"][..., None].expand(-1, -1, -1, 3)
+        positions = structure.positions[-1].gather(2, index)
+        positions = positions * features["atom37_atom_exists"][..., None].to(positions.dtype)
+        return Previous(trunk.msa[:, 0], trunk.pair, positions)
+
+    def _outputs(
+        self, trunk: _Representations, structure: Structure, after: Previous, features: Features
+    ) -> Outputs:
+        heads = self.aux_heads
+        dtype = heads.distogram.linear.weight.dtype
+        msa = trunk.msa[:, : features["msa_feat"].shape[1]]
+        pair = trunk.pair.to(dtype)
+        return Outputs(
+            msa=msa,
+            pair=trunk.pair,
+            single=trunk.single,
+            structure=structure,
+            positions=after.positions,
+            position_mask=features["atom37_atom_exists"],
+            distogram_logits=heads.distogram(pair),
+            masked_msa_logits=heads.masked_msa(msa.to(dtype)),
+            plddt_logits=heads.plddt(structure.single.to(dtype)),
+            experimentally_resolved_logits=heads.experimentally_resolved(trunk.single.to(dtype)),
+            pae_logits=None if heads.tm is None else heads.tm(pair),
+        )

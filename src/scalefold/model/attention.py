@@ -1,0 +1,104 @@
+"""The attention layers' parameters, shared by MSA, triangle and template attention.
+
+Legend: B samples, R rows (independent attentions), Q/K positions, H heads, C channels of a head.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from scalefold.model.assembly import Assembly
+from scalefold.model.linear import Linear
+
+
+class GatedAttention(nn.Module):
+    """Multi-head self-attention with a gate, over one of the two axes of a representation.
+
+    The part of Suppl. Alg. 7, 8, 13 and 14 that they have in common.
+
+    Parameters
+    ----------
+    channels : int
+        Channels of the representation.
+    head_channels, num_heads : int
+    along : {1, 2}
+        Axis of the representation that attention runs along; the other holds the independent rows.
+    """
+
+    def __init__(
+        self, channels: int, head_channels: int, num_heads: int, along: int, assembly: Assembly
+    ) -> None:
+        super().__init__()
+        self.num_heads, self.along, self.ops = num_heads, along, assembly.ops
+        hidden = head_channels * num_heads
+        self.linear_q = Linear(channels, hidden, bias=False, init="glorot")
+        self.linear_k = Linear(channels, hidden, bias=False, init="glorot")
+        self.linear_v = Linear(channels, hidden, bias=False, init="glorot")
+        self.linear_g = Linear(channels, hidden, init="gating")
+        self.linear_o = Linear(hidden, channels, init="final")
+
+    def project(self, x: Tensor, norm: nn.LayerNorm) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Queries, keys, values and gate of the normalised input, each (B, R, Q, H, C)."""
+        layers = (self.linear_q, self.linear_k, self.linear_v, self.linear_g)
+        projected = self.ops.normed_projection(
+            x, norm.weight, norm.bias, [f.weight for f in layers], [f.bias for f in layers]
+        )
+        q, k, v, gate = (self._rows_first(p.unflatten(-1, (self.num_heads, -1))) for p in projected)
+        return q, k, v, gate
+
+    def attend(
+        self,
+        projected: tuple[Tensor, Tensor, Tensor, Tensor],
+        mask: Tensor,
+        bias_BHQK: Tensor | None,
+    ) -> Tensor:
+        """Attention and output projection, in the layout of the representation.
+
+        Parameters
+        ----------
+        projected : tuple of Tensor
+            From ``project``.
+        mask : Tensor, the first three dimensions of the representation
+            1 for positions that may be attended to.
+        bias_BHQK : Tensor or None
+        """
+        out = self.ops.attention(*projected, self._rows_first(mask), bias_BHQK)
+        return self.linear_o(self._rows_first(out).flatten(-2))
+
+    def _rows_first(self, x: Tensor) -> Tensor:
+        """Swap the axes, as a view, where attention runs along the first; its own inverse."""
+        return x if self.along == 2 else x.transpose(1, 2)
+
+
+class GlobalAttention(nn.Module):
+    """Attention of one mean query a row, keys and values shared by heads (Suppl. Alg. 19).
+
+    Attention runs along axis 1 of the representation.
+    """
+
+    EPS = 1e-10
+
+    def __init__(
+        self, channels: int, head_channels: int, num_heads: int, assembly: Assembly
+    ) -> None:
+        super().__init__()
+        self.num_heads, self.ops = num_heads, assembly.ops
+        hidden = head_channels * num_heads
+        self.linear_q = Linear(channels, hidden, bias=False, init="glorot")
+        self.linear_k = Linear(channels, head_channels, bias=False, init="glorot")
+        self.linear_v = Linear(channels, head_channels, bias=False, init="glorot")
+        self.linear_g = Linear(channels, hidden, init="gating")
+        self.linear_o = Linear(hidden, channels, init="final")
+
+    def forward(self, x: Tensor, mask: Tensor, norm: nn.LayerNorm) -> Tensor:
+        """Update of ``x`` (B, S, N, C) under ``mask`` (B, S, N)."""
+        x = self.ops.layer_norm(x, norm.weight, norm.bias)
+        # Counts of up to thousands of rows: exact in float32, not in bfloat16.
+        count = mask.sum(1)[..., None] + self.EPS
+        mean = (torch.einsum("bsnc,bsn->bnc", x.to(count.dtype), mask) / count).to(x.dtype)
+        q = self.linear_q(mean).unflatten(-1, (self.num_heads, -1))
+        k, v = self.linear_k(x).transpose(1, 2), self.linear_v(x).transpose(1, 2)
+        gate = self.linear_g(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        out = self.ops.global_attention(q, k, v, gate, mask.transpose(1, 2))
+        return self.linear_o(out.transpose(1, 2).flatten(-2))

@@ -1,0 +1,44 @@
+"""Outer product mean: from the MSA to the pair representation (Suppl. Alg. 10)."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from scalefold.model.assembly import Assembly
+from scalefold.model.linear import Linear
+
+
+class OuterProductMean(nn.Module):
+    """Mean over sequences of the outer product of two projections (Alg. 10)."""
+
+    def __init__(self, c_m: int, c_z: int, c_hidden: int, assembly: Assembly) -> None:
+        super().__init__()
+        self.ops, self.axis = assembly.ops, assembly.axis
+        self.layer_norm = nn.LayerNorm(c_m)
+        self.linear_1 = Linear(c_m, c_hidden)
+        self.linear_2 = Linear(c_m, c_hidden)
+        self.linear_out = Linear(c_hidden**2, c_z, init="final")
+
+    def forward(self, m: Tensor, mask: Tensor, count: Tensor) -> Tensor:
+        """Update of the pair representation.
+
+        Parameters
+        ----------
+        m : Tensor, shape (B, S, N, c_m), sharded along N
+        mask : Tensor, shape (B, S, N), sharded along N
+        count : Tensor, shape (B, N, N), sharded along rows
+            Number of sequences in which both residues are real.
+
+        Returns
+        -------
+        Tensor, shape (B, N, N, c_z), sharded along rows
+        """
+        norm, layers = self.layer_norm, (self.linear_1, self.linear_2)
+        a, b = self.ops.normed_projection(
+            m, norm.weight, norm.bias, [f.weight for f in layers], [f.bias for f in layers]
+        )
+        mask = mask[..., None].to(a.dtype)
+        pending = self.axis.gather_to_sharded(b * mask, dim=2)
+        return self.ops.outer_product_mean(
+            a * mask, pending.wait(), count, self.linear_out.weight, self.linear_out.bias
+        )

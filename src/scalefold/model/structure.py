@@ -1,0 +1,128 @@
+"""Structure module (Suppl. Alg. 20, 23). All in float32 (see ``AlphaFold``).
+
+Legend: B samples, N residues, L layers.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from scalefold.config.schema import StructureModuleConfig
+from scalefold.geometry.rigid import Rigid, quaternion_to_rotation
+from scalefold.model.assembly import Assembly
+from scalefold.model.contract import Structure
+from scalefold.model.dropout import ResidualDropout
+from scalefold.model.invariant_point_attention import InvariantPointAttention
+from scalefold.model.linear import Linear
+from scalefold.model.torsion import AllAtoms, AngleResnet
+from scalefold.ops.dropout import mix
+
+
+class BackboneUpdate(nn.Module):
+    """A rigid update of each residue's frame (Alg. 23)."""
+
+    def __init__(self, c_s: int) -> None:
+        super().__init__()
+        self.linear = Linear(c_s, 6, init="final")
+
+    def forward(self, s: Tensor) -> Rigid:
+        """(B, N, c_s) to transforms of batch shape (B, N)."""
+        vector, translation = self.linear(s).split(3, dim=-1)
+        quaternion = torch.cat([torch.ones_like(vector[..., :1]), vector], -1)
+        quaternion = quaternion / torch.linalg.vector_norm(quaternion, dim=-1, keepdim=True)
+        return Rigid(quaternion_to_rotation(quaternion), translation)
+
+
+class SingleTransitionLayer(nn.Module):
+    """Three-layer residual network on each residue (Alg. 20, line 8)."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.linear_1 = Linear(channels, channels, init="relu")
+        self.linear_2 = Linear(channels, channels, init="relu")
+        self.linear_3 = Linear(channels, channels, init="final")
+
+    def forward(self, s: Tensor) -> Tensor:
+        """Update of s."""
+        return self.linear_3(torch.relu(self.linear_2(torch.relu(self.linear_1(s)))))
+
+
+class SingleTransition(nn.Module):
+    """Transition with dropout and normalisation (Alg. 20, lines 8-9)."""
+
+    def __init__(self, channels: int, dropout: float, assembly: Assembly) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([SingleTransitionLayer(channels)])
+        self.dropout = ResidualDropout(dropout, None, assembly)
+        self.layer_norm = nn.LayerNorm(channels)
+
+    def forward(self, s: Tensor, key: Tensor) -> Tensor:
+        """(B, N, channels) to the same."""
+        for layer in self.layers:
+            s = s + layer(s)
+        return self.layer_norm(self.dropout(torch.zeros_like(s), s, key))
+
+
+class StructureModule(nn.Module):
+    """Backbone frames, torsions and atoms from the trunk's representations (Alg. 20).
+
+    One set of weights is applied in every layer. Gradients between layers do not pass through
+    rotations. Dropout acts on the sum of residual and update, not on the update alone.
+    """
+
+    def __init__(
+        self, config: StructureModuleConfig, c_s: int, c_z: int, assembly: Assembly
+    ) -> None:
+        super().__init__()
+        self.num_layers, self.translation_scale = config.num_layers, config.translation_scale
+        self.layer_norm_s = nn.LayerNorm(c_s)
+        self.layer_norm_z = nn.LayerNorm(c_z)
+        self.linear_in = Linear(c_s, c_s)
+        self.ipa = InvariantPointAttention(config, c_s, c_z)
+        self.layer_norm_ipa = nn.LayerNorm(c_s)
+        self.transition = SingleTransition(c_s, config.dropout, assembly)
+        self.bb_update = BackboneUpdate(c_s)
+        self.angle_resnet = AngleResnet(c_s, config.c_angle, config.num_angle_blocks)
+        self.ipa_dropout = ResidualDropout(config.dropout, None, assembly)
+        self.all_atoms = AllAtoms()
+
+    def forward(self, s: Tensor, z: Tensor, aatype: Tensor, mask: Tensor, key: Tensor) -> Structure:
+        """Predict the structure.
+
+        Parameters
+        ----------
+        s : Tensor, shape (B, N, c_s)
+        z : Tensor, shape (B, N, N, c_z)
+        aatype : Tensor, shape (B, N), int64
+        mask : Tensor, shape (B, N)
+        key : Tensor, shape (B,), int64
+            Key of the dropout masks.
+        """
+        initial = self.layer_norm_s(s)
+        z = self.layer_norm_z(z)
+        s = self.linear_in(initial)
+        frames = Rigid.identity(tuple(s.shape[:2]), s)
+        layers = []
+        for layer in range(self.num_layers):
+            layer_key = mix(key, layer)
+            update = self.ipa(s, z, frames, mask)
+            s = self.ipa_dropout(torch.zeros_like(s), s + update, layer_key)
+            s = self.transition(self.layer_norm_ipa(s), layer_key)
+            frames = frames.compose(self.bb_update(s))
+            backbone = frames.scale_translation(self.translation_scale)
+            unnormalized, angles = self.angle_resnet(s, initial)
+            sidechain, positions = self.all_atoms(backbone, angles, aatype)
+            layers.append((*backbone, *sidechain, unnormalized, angles, positions))
+            frames = frames.detach_rotation()
+        rotation, translation, side_rotation, side_translation, unnormalized, angles, positions = (
+            torch.stack(parts) for parts in zip(*layers, strict=True)
+        )
+        return Structure(
+            backbone=Rigid(rotation, translation),
+            sidechain=Rigid(side_rotation, side_translation),
+            unnormalized_angles=unnormalized,
+            angles=angles,
+            positions=positions,
+            single=s,
+        )

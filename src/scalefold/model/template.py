@@ -1,0 +1,190 @@
+"""Template embedding (Suppl. Alg. 2 lines 7-13, Alg. 16, 17; sec. 1.7.1).
+
+Legend: B samples, T template slots, N residues. The number of slots is fixed; empty ones are
+masked, never skipped, so no branch depends on data. Templates are independent until pointwise
+attention: they are folded into the batch dimension.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from scalefold.chem.residues import ATOM37_INDEX
+from scalefold.config.schema import ModelConfig, TemplateConfig
+from scalefold.features.contract import Features
+from scalefold.model.assembly import Assembly
+from scalefold.model.embedders import distance_one_hot
+from scalefold.model.linear import Linear
+from scalefold.model.pair_stack import TemplatePairBlock
+from scalefold.ops.dropout import mix
+
+TEMPLATE_CLASSES = 22
+ANGLE_CHANNELS = TEMPLATE_CLASSES + 7 * 2 * 2 + 7
+_BACKBONE = [ATOM37_INDEX[name] for name in ("N", "CA", "C")]
+_PSI = 2
+
+
+class TemplateSingleEmbedder(nn.Module):
+    """Torsion angles of a template as a row of the MSA representation (Alg. 2, line 7)."""
+
+    def __init__(self, c_m: int) -> None:
+        super().__init__()
+        self.linear_1 = Linear(ANGLE_CHANNELS, c_m, init="relu")
+        self.linear_2 = Linear(c_m, c_m, init="relu")
+
+    def forward(self, features: Features) -> Tensor:
+        """Rows (B, T, N, c_m), replicated."""
+        parts = [
+            functional.one_hot(features["template_aatype"], TEMPLATE_CLASSES),
+            features["template_torsion_angles_sin_cos"].flatten(-2),
+            features["template_alt_torsion_angles_sin_cos"].flatten(-2),
+            features["template_torsion_angles_mask"],
+        ]
+        dtype = self.linear_1.weight.dtype
+        x = torch.cat([part.to(dtype) for part in parts], -1)
+        return self.linear_2(torch.relu(self.linear_1(x)))
+
+
+class TemplatePairEmbedder(nn.Module):
+    """Distances and residue types of a template as a pair representation (Alg. 2, line 9)."""
+
+    def __init__(self, config: TemplateConfig, assembly: Assembly) -> None:
+        super().__init__()
+        self.axis = assembly.axis
+        self.bins = (
+            config.min_distance_angstrom,
+            config.max_distance_angstrom,
+            config.num_distogram_bins,
+        )
+        # distances, their mask, both residue types, unit vector, mask of the backbone
+        channels = config.num_distogram_bins + 1 + 2 * TEMPLATE_CLASSES + 3 + 1
+        self.linear = Linear(channels, config.c_t, init="relu")
+
+    def forward(self, features: Features) -> Tensor:
+        """Pair representation (B, T, N, N, c_t), sharded along rows."""
+        beta, dtype = features["template_pseudo_beta"], self.linear.weight.dtype
+        distances = distance_one_hot(self.axis.split(beta, dim=2), beta, *self.bins)
+        beta_mask = self._pair(features["template_pseudo_beta_mask"])
+        backbone = features["template_all_atom_mask"][..., _BACKBONE].prod(-1)
+        backbone_mask = self._pair(backbone)
+        types = functional.one_hot(features["template_aatype"], TEMPLATE_CLASSES).to(dtype)
+        row_types = self.axis.split(types, dim=2)
+        pairs = (*backbone_mask.shape[:-1], -1)
+        x = torch.cat(
+            [
+                distances.to(dtype),
+                beta_mask.to(dtype),
+                types[:, :, None].expand(pairs),
+                row_types[:, :, :, None].expand(pairs),
+                # The monomer models were trained without unit vectors: their channels are zero.
+                backbone_mask.new_zeros(3, dtype=dtype).expand(pairs),
+                backbone_mask.to(dtype),
+            ],
+            -1,
+        )
+        return self.linear(x * backbone_mask.to(dtype))
+
+    def _pair(self, mask_BTN: Tensor) -> Tensor:
+        return (self.axis.split(mask_BTN, dim=2)[..., :, None] * mask_BTN[..., None, :])[..., None]
+
+
+class TemplatePairStack(nn.Module):
+    """Blocks on the pair representation of each template (Alg. 16)."""
+
+    def __init__(self, config: TemplateConfig, assembly: Assembly) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            TemplatePairBlock(
+                config.c_t,
+                config.c_hidden_triangle,
+                config.c_hidden_attention,
+                config.num_heads,
+                config.transition_factor,
+                config.pair_dropout,
+                assembly,
+            )
+            for _ in range(config.num_blocks)
+        )
+        self.layer_norm = nn.LayerNorm(config.c_t)
+
+    def forward(self, t: Tensor, pair_mask: Tensor, key: Tensor) -> Tensor:
+        """Return the updated t.
+
+        Parameters
+        ----------
+        t : Tensor, shape (B, T, N, N, c_t), sharded along rows
+        pair_mask : Tensor, shape (B, N, N), replicated
+        key : Tensor, shape (B,), int64
+        """
+        batch, slots = t.shape[:2]
+        mask = pair_mask.repeat_interleave(slots, dim=0)
+        # Each template has its own dropout masks.
+        slot = torch.arange(slots, device=key.device)
+        keys = mix(key[:, None], slot).flatten()
+        t = t.flatten(0, 1)
+        for block in self.blocks:
+            t = block(t, mask, keys)
+        return self.layer_norm(t).unflatten(0, (batch, slots))
+
+
+class _TemplateAttention(nn.Module):
+    """Parameters of the attention from a pair to its templates: no gate."""
+
+    def __init__(self, config: TemplateConfig, c_z: int, assembly: Assembly) -> None:
+        super().__init__()
+        self.num_heads, self.ops = config.num_heads_pointwise, assembly.ops
+        hidden = config.c_hidden_pointwise * config.num_heads_pointwise
+        self.linear_q = Linear(c_z, hidden, bias=False, init="glorot")
+        self.linear_k = Linear(config.c_t, hidden, bias=False, init="glorot")
+        self.linear_v = Linear(config.c_t, hidden, bias=False, init="glorot")
+        self.linear_o = Linear(hidden, c_z, init="final")
+
+    def forward(self, t: Tensor, z: Tensor, template_mask: Tensor) -> Tensor:
+        heads = (self.num_heads, -1)
+        q = self.linear_q(z).unflatten(-1, heads).flatten(1, 2)[:, :, None]
+        k, v = (
+            f(t).unflatten(-1, heads).flatten(2, 3).transpose(1, 2)
+            for f in (self.linear_k, self.linear_v)
+        )
+        out = self.ops.attention(q, k, v, None, template_mask[:, None], None)
+        return self.linear_o(out.flatten(-2).reshape(*z.shape[:-1], -1))
+
+
+class TemplatePointwiseAttention(nn.Module):
+    """Attention of each pair over the templates (Alg. 17); no gate."""
+
+    def __init__(self, config: TemplateConfig, c_z: int, assembly: Assembly) -> None:
+        super().__init__()
+        self.mha = _TemplateAttention(config, c_z, assembly)
+
+    def forward(self, t: Tensor, z: Tensor, template_mask: Tensor) -> Tensor:
+        """Update of z (B, N, N, c_z) from t (B, T, N, N, c_t) under mask (B, T); rows sharded."""
+        update = self.mha(t, z, template_mask)
+        has_template = (template_mask.sum(1) > 0).to(update.dtype)
+        return update * has_template[:, None, None, None]
+
+
+class TemplateEmbedder(nn.Module):
+    """Everything that enters the trunk from templates."""
+
+    def __init__(self, config: ModelConfig, assembly: Assembly) -> None:
+        super().__init__()
+        template = config.template
+        if template.embed_torsion_angles:
+            self.template_single_embedder = TemplateSingleEmbedder(config.c_m)
+        self.template_pair_embedder = TemplatePairEmbedder(template, assembly)
+        self.template_pair_stack = TemplatePairStack(template, assembly)
+        self.template_pointwise_att = TemplatePointwiseAttention(template, config.c_z, assembly)
+
+    def embed_pair(self, features: Features, z: Tensor, pair_mask: Tensor) -> Tensor:
+        """Update of z (B, N, N, c_z), sharded along rows (Alg. 2, lines 9-13)."""
+        t = self.template_pair_embedder(features)
+        t = self.template_pair_stack(t, pair_mask, features["dropout_key"])
+        return self.template_pointwise_att(t, z, features["template_mask"])
+
+    def embed_rows(self, features: Features) -> tuple[Tensor, Tensor]:
+        """Rows for the MSA stack (B, T, N, c_m) and their mask (B, T, N): the psi angle's."""
+        mask = features["template_torsion_angles_mask"][..., _PSI]
+        return self.template_single_embedder(features), mask

@@ -1,0 +1,80 @@
+"""Gated attention with mask and pair bias, and global attention: reference in plain torch.
+
+Legend: B samples, R rows (independent attentions), Q/K query and key positions, H heads, C channels
+of a head. Heads come after positions, as the projections leave them, so that attention along
+columns is a transposed view of its inputs and never a copy made by the caller.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from scalefold.ops.precision import accumulation_dtype
+
+MASKED_LOGIT = 1e9
+"""Subtracted from the logits of masked keys. Finite on purpose: a row whose keys are all masked
+(a padded residue) then attends as if none were, instead of giving NaN."""
+
+
+def attention(
+    q_BRQHC: Tensor,
+    k_BRKHC: Tensor,
+    v_BRKHC: Tensor,
+    gate_BRQHC: Tensor | None,
+    mask_BRK: Tensor,
+    bias_BHQK: Tensor | None,
+) -> Tensor:
+    """Scaled dot-product attention of AlphaFold2 (core of Suppl. Alg. 7, 8, 13, 14, 17).
+
+    Parameters
+    ----------
+    q_BRQHC, k_BRKHC, v_BRKHC : Tensor
+        Projections, unscaled; any strides.
+    gate_BRQHC : Tensor or None
+        Gate before its sigmoid.
+    mask_BRK : Tensor
+        1 for keys that take part; R may be 1 (the same mask for all rows).
+    bias_BHQK : Tensor or None
+        Added to the logits of all rows.
+
+    Returns
+    -------
+    Tensor, shape (B, R, Q, H, C), dtype of ``q``
+        Softmax and its normalisation are in float32 at least.
+    """
+    logits = torch.einsum("brqhc,brkhc->brhqk", q_BRQHC * q_BRQHC.shape[-1] ** -0.5, k_BRKHC)
+    logits = logits.to(accumulation_dtype(logits.dtype))
+    logits = logits + (MASKED_LOGIT * (mask_BRK.to(logits.dtype) - 1))[:, :, None, None, :]
+    if bias_BHQK is not None:
+        logits = logits + bias_BHQK[:, None].to(logits.dtype)
+    weights = torch.softmax(logits, dim=-1).to(v_BRKHC.dtype)
+    out = torch.einsum("brhqk,brkhc->brqhc", weights, v_BRKHC)
+    return out if gate_BRQHC is None else out * torch.sigmoid(gate_BRQHC)
+
+
+def global_attention(
+    q_BRHC: Tensor, k_BRKC: Tensor, v_BRKC: Tensor, gate_BRQHC: Tensor, mask_BRK: Tensor
+) -> Tensor:
+    """Attention of one query a row, keys and values shared by all heads (core of Suppl. Alg. 19).
+
+    Parameters
+    ----------
+    q_BRHC : Tensor
+        Query of each row, unscaled.
+    k_BRKC, v_BRKC : Tensor
+    gate_BRQHC : Tensor
+        Gate of each position before its sigmoid; the row's result is spread over positions by it.
+    mask_BRK : Tensor
+        1 for keys that take part.
+
+    Returns
+    -------
+    Tensor, shape (B, R, Q, H, C)
+    """
+    logits = torch.einsum("brhc,brkc->brhk", q_BRHC * q_BRHC.shape[-1] ** -0.5, k_BRKC)
+    logits = logits.to(accumulation_dtype(logits.dtype))
+    logits = logits + (MASKED_LOGIT * (mask_BRK.to(logits.dtype) - 1))[:, :, None, :]
+    weights = torch.softmax(logits, dim=-1).to(v_BRKC.dtype)
+    out = torch.einsum("brhk,brkc->brhc", weights, v_BRKC)
+    return out[:, :, None] * torch.sigmoid(gate_BRQHC)

@@ -1,0 +1,44 @@
+"""Layer normalisation, alone and followed by projections: reference in plain torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+from torch.nn import functional
+
+EPS = 1e-5
+"""AlphaFold2's (and torch's default) epsilon, added to the variance."""
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Normalise the last dimension, statistics in float32 at least; (..., C) -> (..., C)."""
+    return functional.layer_norm(x, weight.shape, weight, bias, EPS)
+
+
+def normed_projection(
+    x: Tensor,
+    norm_weight: Tensor,
+    norm_bias: Tensor,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor | None],
+) -> tuple[Tensor, ...]:
+    """Layer normalisation, then several linear maps of its one result.
+
+    Parameters
+    ----------
+    x : Tensor, shape (..., C)
+    norm_weight, norm_bias : Tensor, shape (C,)
+    weights : sequence of Tensor, shape (C_out, C)
+    biases : sequence of Tensor, shape (C_out,), or None
+
+    Returns
+    -------
+    tuple of Tensor, shape (..., C_out)
+        One for each weight.
+    """
+    normed = layer_norm(x, norm_weight, norm_bias)
+    return tuple(
+        functional.linear(normed, weight, bias)
+        for weight, bias in zip(weights, biases, strict=True)
+    )

@@ -1,0 +1,38 @@
+"""Outer product mean (Suppl. Alg. 10), from the projected operands on: reference in plain torch.
+
+Legend: B samples, S sequences, I/J residues, C hidden channels, Z channels of the pair
+representation.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+EPS = 1e-3
+"""Added to the number of sequences that two residues share."""
+
+
+def outer_product_mean(
+    a_BSIC: Tensor, b_BSJC: Tensor, count_BIJ: Tensor, weight: Tensor, bias: Tensor
+) -> Tensor:
+    """Sum over sequences of a_si (x) b_sj, projected, divided by the number of sequences.
+
+    The bias is inside the division, as in AlphaFold2's code.
+
+    Parameters
+    ----------
+    a_BSIC, b_BSJC : Tensor
+        Masked projections.
+    count_BIJ : Tensor
+        Number of sequences in which both residues are real.
+    weight : Tensor, shape (Z, C * C)
+    bias : Tensor, shape (Z,)
+
+    Returns
+    -------
+    Tensor, shape (B, I, J, Z)
+    """
+    outer = torch.einsum("bsic,bsjd->bijcd", a_BSIC, b_BSJC).flatten(-2)
+    return functional.linear(outer, weight, bias) / (count_BIJ[..., None].to(outer.dtype) + EPS)

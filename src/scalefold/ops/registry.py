@@ -1,0 +1,51 @@
+"""The set of operations that a model is built with.
+
+A model instance holds one `Ops`: a frozen record of functions, handed to its modules at
+construction. Blocks call ``self.ops.attention(...)`` and do not know whose it is. Chosen over
+module-level functions that are swapped (global state: two models in one process could not differ,
+which every parity test needs) and over flags through the forwards (every signature would grow with
+every kernel). Another implementation is bound with ``dataclasses.replace(TORCH, attention=...)``
+or a record of its own; state-dict keys cannot change, since the functions take plain tensors.
+
+This module is the only place where kernels are bound to the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from scalefold.ops.attention import attention, global_attention
+from scalefold.ops.dropout import residual_dropout
+from scalefold.ops.norm import layer_norm, normed_projection
+from scalefold.ops.outer_product import outer_product_mean
+from scalefold.ops.transition import transition
+from scalefold.ops.triangle import (
+    triangle_output,
+    triangle_product_incoming,
+    triangle_product_outgoing,
+    triangle_projection,
+)
+
+
+@dataclass(frozen=True)
+class Ops:
+    """One implementation of each fusible operation; signatures are those of the torch reference."""
+
+    layer_norm: Callable[..., Tensor] = layer_norm
+    normed_projection: Callable[..., tuple[Tensor, ...]] = normed_projection
+    attention: Callable[..., Tensor] = attention
+    global_attention: Callable[..., Tensor] = global_attention
+    triangle_projection: Callable[..., tuple[Tensor, Tensor, Tensor]] = triangle_projection
+    triangle_product_outgoing: Callable[..., Tensor] = triangle_product_outgoing
+    triangle_product_incoming: Callable[..., Tensor] = triangle_product_incoming
+    triangle_output: Callable[..., Tensor] = triangle_output
+    outer_product_mean: Callable[..., Tensor] = outer_product_mean
+    transition: Callable[..., Tensor] = transition
+    residual_dropout: Callable[..., Tensor] = residual_dropout
+
+
+TORCH = Ops()
+"""The reference: plain torch, any device, any floating-point type."""
