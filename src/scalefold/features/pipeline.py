@@ -8,19 +8,13 @@ import torch
 
 from scalefold.config.schema import FeaturesConfig
 from scalefold.errors import InputError
-from scalefold.features.alignment import Alignment, Window
+from scalefold.features.alignment import Alignment
 from scalefold.features.chain import chain_features
 from scalefold.features.contract import Features
-from scalefold.features.crop import choose_window, crop, pad
-from scalefold.features.draws import DrawKey, draw_msa, draw_sample, dropout_key
+from scalefold.features.crop import crop, pad
 from scalefold.features.msa import msa_features
-from scalefold.features.random import name_counter
-from scalefold.features.templates import (
-    Template,
-    draw_templates,
-    template_features,
-    usable_templates,
-)
+from scalefold.features.plan import Plan, evaluation_plan, training_plan
+from scalefold.features.templates import template_features
 from scalefold.shards.records import Sample
 
 
@@ -57,24 +51,7 @@ def training_features(
     InputError
         If the sample cannot be used; names the chain.
     """
-    key = DrawKey("training", seed, draw)
-    draws = draw_sample(key, config.template_pool)
-    clamped = draws.clamp < config.clamp_fape_probability
-    window = choose_window(
-        len(sample.chain),
-        config.crop_size,
-        draw=config.residue_crop,
-        clamped=clamped,
-        shift=draws.crop_shift,
-        start=draws.crop_start,
-    )
-    usable = usable_templates(
-        sample.templates, sample.chain.release_date, config.template_date_margin_days
-    )
-    templates = draw_templates(usable, draws, config)
-    return _assemble(
-        sample, config, key, passes, window, templates, config.crop_size, clamped, True, device
-    )
+    return make_features(sample, training_plan(sample, config, seed, draw, passes), config, device)
 
 
 def evaluation_features(
@@ -109,26 +86,45 @@ def evaluation_features(
     InputError
         If the sample cannot be used; names the chain.
     """
-    chain = sample.chain
-    usable = usable_templates(
-        sample.templates, chain.release_date, config.template_date_margin_days
-    )
-    return _assemble(
-        sample,
-        config,
-        DrawKey("evaluation", seed, name_counter(chain.chain_key)),
-        range(num_passes),
-        Window(0, len(chain)),
-        usable[: config.max_templates],
-        len(chain),
-        True,
-        False,
-        device,
-    )
+    return make_features(sample, evaluation_plan(sample, config, seed, num_passes), config, device)
+
+
+def make_features(
+    sample: Sample, plan: Plan, config: FeaturesConfig, device: torch.device | str = "cpu"
+) -> list[Features]:
+    """Carry out a plan: no randomness here. See :func:`training_features`."""
+    device = torch.device(device)
+    sizes = {
+        "N": plan.padded_length,
+        "S": config.max_msa_clusters,
+        "E": config.max_extra_msa,
+        "T": config.max_templates,
+    }
+    alignment = Alignment.from_record(sample.msa, sample.chain, device)
+    whole = {
+        **chain_features(sample.chain, plan.clamped, device),
+        **template_features(plan.templates, len(sample.chain), device),
+    }
+    shared = _batched(pad(crop(whole, plan.window), sizes))
+    per_pass = msa_features(alignment, plan.msa, plan.window, config)
+    return [
+        {
+            **shared,
+            **_batched(pad(features, sizes)),
+            "dropout_key": torch.tensor([key], device=device),
+        }
+        for features, key in zip(per_pass, plan.dropout_keys)
+    ]
 
 
 def collate(samples: Sequence[Features]) -> Features:
-    """Join samples of equal shapes along the batch dimension."""
+    """Join samples of equal shapes along the batch dimension.
+
+    Raises
+    ------
+    InputError
+        If the samples do not have the same features of the same shapes.
+    """
     if len(samples) == 1:
         return samples[0]
     first = samples[0]
@@ -141,54 +137,6 @@ def collate(samples: Sequence[Features]) -> Features:
                     "of one batch must be padded to the same sizes"
                 )
     return {name: torch.cat([features[name] for features in samples]) for name in first}
-
-
-def _assemble(
-    sample: Sample,
-    config: FeaturesConfig,
-    key: DrawKey,
-    passes: Sequence[int],
-    window: Window,
-    templates: Sequence[Template],
-    padded_length: int,
-    clamped: bool,
-    delete_blocks: bool,
-    device: torch.device | str,
-) -> list[Features]:
-    device = torch.device(device)
-    sizes = {
-        "N": padded_length,
-        "S": config.max_msa_clusters,
-        "E": config.max_extra_msa,
-        "T": config.max_templates,
-    }
-    chain, num_res = sample.chain, len(sample.chain)
-    whole = {
-        **chain_features(chain, clamped, device),
-        **template_features(templates, num_res, device),
-    }
-    shared = _batched(pad(crop(whole, window), sizes))
-    alignment = Alignment.from_record(sample.msa, chain, device)
-    msa_draws = [
-        draw_msa(
-            key,
-            pass_index,
-            num_rows=len(alignment.symbols),
-            num_clusters=min(config.max_msa_clusters, len(alignment.symbols)),
-            num_res=num_res,
-            block_deletion=config.block_deletion if delete_blocks else None,
-        )
-        for pass_index in passes
-    ]
-    per_pass = msa_features(alignment, msa_draws, window, config)
-    return [
-        {
-            **shared,
-            **_batched(pad(features, sizes)),
-            "dropout_key": torch.tensor([dropout_key(key, pass_index)], device=device),
-        }
-        for pass_index, features in zip(passes, per_pass)
-    ]
 
 
 def _batched(features: Features) -> Features:

@@ -1,0 +1,109 @@
+"""What to make of a sample: all choices, random and configured, before any tensor is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scalefold.config.schema import FeaturesConfig
+from scalefold.features.alignment import Window
+from scalefold.features.crop import choose_window
+from scalefold.features.draws import DrawKey, MsaDraws, draw_msa, draw_sample, dropout_key
+from scalefold.features.random import name_counter
+from scalefold.features.templates import Template, draw_templates, usable_templates
+from scalefold.shards.records import Sample
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Choices for one sample.
+
+    Attributes
+    ----------
+    window : Window
+        Residues that are used, in all passes.
+    padded_length : int
+        Residues to pad to.
+    templates : tuple of (TemplateHit, ChainRecord)
+        Templates that are used, in this order.
+    clamped : bool
+        Clamp the backbone FAPE.
+    msa : tuple of MsaDraws
+        Decisions of each pass.
+    dropout_keys : tuple of int
+        Key of each pass's dropout masks.
+    """
+
+    window: Window
+    padded_length: int
+    templates: tuple[Template, ...]
+    clamped: bool
+    msa: tuple[MsaDraws, ...]
+    dropout_keys: tuple[int, ...]
+
+
+def training_plan(
+    sample: Sample, config: FeaturesConfig, seed: int, draw: int, passes: Sequence[int]
+) -> Plan:
+    """Decide on a training sample: a pure function of (seed, draw, pass)."""
+    key = DrawKey("training", seed, draw)
+    draws = draw_sample(key, config.template_pool)
+    clamped = draws.clamp < config.clamp_fape_probability
+    templates = usable_templates(
+        sample.templates, sample.chain.release_date, config.template_date_margin_days
+    )
+    return Plan(
+        window=choose_window(
+            len(sample.chain),
+            config.crop_size,
+            draw=config.residue_crop,
+            clamped=clamped,
+            shift=draws.crop_shift,
+            start=draws.crop_start,
+        ),
+        padded_length=config.crop_size,
+        templates=tuple(draw_templates(templates, draws, config)),
+        clamped=clamped,
+        msa=_draw_passes(key, sample, config, passes, delete_blocks=config.block_deletion.enabled),
+        dropout_keys=tuple(dropout_key(key, pass_index) for pass_index in passes),
+    )
+
+
+def evaluation_plan(sample: Sample, config: FeaturesConfig, seed: int, num_passes: int) -> Plan:
+    """Decide on a chain to evaluate: a pure function of (seed, chain key, pass)."""
+    chain = sample.chain
+    key = DrawKey("evaluation", seed, name_counter(chain.chain_key))
+    passes = range(num_passes)
+    templates = usable_templates(
+        sample.templates, chain.release_date, config.template_date_margin_days
+    )
+    return Plan(
+        window=Window(0, len(chain)),
+        padded_length=len(chain),
+        templates=tuple(templates[: config.max_templates]),
+        clamped=True,
+        msa=_draw_passes(key, sample, config, passes, delete_blocks=False),
+        dropout_keys=tuple(dropout_key(key, pass_index) for pass_index in passes),
+    )
+
+
+def _draw_passes(
+    key: DrawKey,
+    sample: Sample,
+    config: FeaturesConfig,
+    passes: Sequence[int],
+    *,
+    delete_blocks: bool,
+) -> tuple[MsaDraws, ...]:
+    num_rows, num_res = sample.msa.msa.shape
+    return tuple(
+        draw_msa(
+            key,
+            pass_index,
+            num_rows=num_rows,
+            num_clusters=min(config.max_msa_clusters, num_rows),
+            num_res=num_res,
+            block_deletion=config.block_deletion if delete_blocks else None,
+        )
+        for pass_index in passes
+    )
