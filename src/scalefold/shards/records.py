@@ -15,12 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalefold.chem.residues import RESTYPES_WITH_X
+from scalefold.raw.chains import Split
 
 Origin = Literal["experimental", "distilled"]
 """Where a structure comes from: an experiment, or an earlier model's prediction."""
-
-Split = Literal["train", "validation", "template"]
-"""What a chain is for; ``template`` chains have a structure but no alignment."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +119,8 @@ class MsaRecord:
     del_col, del_val
         ``[D]`` uint16: column, and number of residues deleted to its left.
     row_source
-        ``[R]`` uint8, the alignment each row came from, by position in ``data.alignments``.
+        ``[R]`` uint8, the alignment each row came from: index into
+        :data:`scalefold.raw.alignments.ROW_SOURCES`.
     profile
         ``[N, 22]`` float32, frequency of each symbol over the *full* alignment.
     num_seq_full

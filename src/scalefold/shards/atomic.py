@@ -1,0 +1,123 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import io
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from scalefold.errors import InputError
+
+TEMPORARY_MARK: Final = ".tmp."
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class HashingFile(io.RawIOBase):
+    """A sequential, write-only file that hashes what goes through it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._file = path.open("wb")
+        self._sha256 = hashlib.sha256()
+        self.num_bytes = 0
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def tell(self) -> int:
+        """Return the number of bytes written."""
+        return self.num_bytes
+
+    def write(self, content: Any) -> int:
+        """Write and hash a bytes-like object."""
+        self._file.write(content)
+        self._sha256.update(content)
+        size = memoryview(content).nbytes
+        self.num_bytes += size
+        return size
+
+    def sync(self) -> None:
+        """Bring everything to the disk."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the file; again is no error."""
+        if not self.closed:
+            self._file.close()
+        super().close()
+
+    @property
+    def sha256(self) -> str:
+        """Hash of everything written so far, hexadecimal."""
+        return self._sha256.hexdigest()
+
+
+@contextlib.contextmanager
+def atomic_file(path: Path) -> Iterator[HashingFile]:
+    """Open a file that takes ``path``'s place when the block ends, and only if it ends well.
+
+    Written as ``<name>.tmp.<pid>``, synchronised, renamed, the folder synchronised. After an error
+    the temporary file is gone and an earlier file at ``path`` is as it was; after a kill the
+    temporary file may remain, which nothing reads.
+
+    Raises
+    ------
+    InputError
+        The disk or quota is full, or the folder does not exist or may not be written.
+    """
+    temporary = path.with_name(f"{path.name}{TEMPORARY_MARK}{os.getpid()}")
+    try:
+        file = HashingFile(temporary)
+    except OSError as error:
+        raise InputError(_explain(path, error, 0)) from error
+    try:
+        yield file
+        file.sync()
+        file.close()
+        temporary.replace(path)
+        _sync_folder(path.parent)
+    except BaseException as error:
+        # Closing flushes, which fails again where the disk is full.
+        with contextlib.suppress(OSError):
+            file.close()
+        temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise InputError(_explain(path, error, file.num_bytes)) from error
+        raise
+
+
+def write_bytes(path: Path, content: bytes) -> str:
+    """Write a whole file atomically and return its SHA-256 (see :func:`atomic_file`)."""
+    with atomic_file(path) as file:
+        file.write(content)
+        return file.sha256
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _explain(path: Path, error: OSError, num_bytes: int) -> str:
+    if error.errno in _NO_ROOM:
+        free = shutil.disk_usage(path.parent).free
+        return (
+            f"{path}: no room ({error.strerror}) after {num_bytes:,} bytes; {free:,} bytes are "
+            "free. Nothing half-written remains and earlier files are intact: make room, raise "
+            "the quota or choose another folder, and run the same command again."
+        )
+    return (
+        f"{path}: cannot be written ({error.strerror}). Create the folder {path.parent}, make it "
+        "writable, or choose another one."
+    )

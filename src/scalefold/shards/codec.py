@@ -1,0 +1,236 @@
+"""Records to one-row record batches and back.
+
+``encode_*`` checks shapes and types and computes the row hash; ``decode_*`` copies a row out of the
+file's map, sequentially, before anything works on it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, cast, get_args
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import DTypeLike, NDArray
+
+from scalefold.errors import InputError
+from scalefold.shards.records import ChainRecord, MsaRecord, Origin, TemplateHit
+from scalefold.shards.schema import HASH_COLUMN, SCHEMAS, TEMPLATE_TYPE, row_hash
+
+_NUM_ATOMS: Final = 37
+_NUM_SYMBOLS: Final = 22
+_BITS: Final = np.uint64(1) << np.arange(_NUM_ATOMS, dtype=np.uint64)
+
+
+def encode_chain(record: ChainRecord) -> pa.RecordBatch:
+    """Return the ``chain`` row of a record.
+
+    Raises
+    ------
+    InputError
+        An array's shape or type is not the record's, an atom is at a non-finite position, or the
+        origin is unknown.
+    """
+    key, n = record.chain_key, len(record.aatype)
+    _expect(key, "aatype", record.aatype, (n,), np.uint8)
+    _expect(key, "positions", record.positions, (n, _NUM_ATOMS, 3), np.float32)
+    _expect(key, "atom_mask", record.atom_mask, (n, _NUM_ATOMS), np.bool_)
+    if record.confidence is not None:
+        _expect(key, "confidence", record.confidence, (n,), np.float32)
+    if record.origin not in get_args(Origin):
+        raise InputError(
+            f"{key}: origin {record.origin!r}, expected {' or '.join(get_args(Origin))}"
+        )
+    xyz = record.positions[record.atom_mask]
+    if not np.isfinite(xyz).all():
+        raise InputError(
+            f"{key}: {np.sum(~np.isfinite(xyz).all(-1))} observed atom(s) have a non-finite "
+            "position. Clear their atom_mask, or leave the chain out."
+        )
+    return _batch(
+        "chain",
+        {
+            "chain_key": key,
+            "label_asym_id": record.label_asym_id,
+            "auth_asym_id": record.auth_asym_id,
+            "seq_id": record.seq_id,
+            "method": record.method,
+            "origin": record.origin,
+            "aatype": record.aatype,
+            "atom_mask": (record.atom_mask * _BITS).sum(axis=1, dtype=np.uint64),
+            "xyz": xyz.reshape(-1),
+            "resolution": record.resolution,
+            "release_date": record.release_date,
+            "cluster_id": record.cluster_id,
+            "confidence": record.confidence,
+        },
+    )
+
+
+def decode_chain(batch: pa.RecordBatch) -> ChainRecord:
+    """Return the record of a ``chain`` row (see :func:`encode_chain`)."""
+    aatype = _array(batch, "aatype")
+    atom_mask = (_array(batch, "atom_mask")[:, None] & _BITS) != 0
+    positions = np.zeros((len(aatype), _NUM_ATOMS, 3), np.float32)
+    positions[atom_mask] = _array(batch, "xyz").reshape(-1, 3)
+    has_confidence = batch.column("confidence").null_count == 0
+    return ChainRecord(
+        chain_key=_scalar(batch, "chain_key"),
+        label_asym_id=_scalar(batch, "label_asym_id"),
+        auth_asym_id=_scalar(batch, "auth_asym_id"),
+        seq_id=_scalar(batch, "seq_id"),
+        method=_scalar(batch, "method"),
+        origin=_scalar(batch, "origin"),
+        aatype=aatype,
+        positions=positions,
+        atom_mask=atom_mask,
+        resolution=_scalar(batch, "resolution"),
+        release_date=_scalar(batch, "release_date"),
+        cluster_id=_scalar(batch, "cluster_id"),
+        confidence=_array(batch, "confidence") if has_confidence else None,
+    )
+
+
+def encode_msa(record: MsaRecord) -> pa.RecordBatch:
+    """Return the ``msa`` row of a record.
+
+    Raises
+    ------
+    InputError
+        An array's shape or type is not the record's, the alignment is empty, or a template hit's
+        two index arrays differ in length.
+    """
+    key = f"alignment of sequence {record.seq_id.hex()[:12]}"
+    if record.msa.ndim != 2 or 0 in record.msa.shape:
+        raise InputError(
+            f"{key}: msa has shape {record.msa.shape}, expected [rows, residues] with at least "
+            "one of each (the query)"
+        )
+    r, n = record.msa.shape
+    d = len(record.del_col)
+    _expect(key, "msa", record.msa, (r, n), np.uint8)
+    _expect(key, "del_ptr", record.del_ptr, (r + 1,), np.uint32)
+    _expect(key, "del_col", record.del_col, (d,), np.uint16)
+    _expect(key, "del_val", record.del_val, (d,), np.uint16)
+    _expect(key, "row_source", record.row_source, (r,), np.uint8)
+    _expect(key, "profile", record.profile, (n, _NUM_SYMBOLS), np.float32)
+    if (
+        record.del_ptr[0] != 0
+        or record.del_ptr[-1] != d
+        or (np.diff(record.del_ptr.astype(int)) < 0).any()
+    ):
+        raise InputError(
+            f"{key}: del_ptr runs from {record.del_ptr[0]} to {record.del_ptr[-1]}, expected to "
+            f"rise from 0 to {d}, the number of deletions"
+        )
+    if record.num_seq_full < r:
+        raise InputError(f"{key}: num_seq_full {record.num_seq_full} is below the {r} rows stored")
+    for hit in record.templates:
+        _expect(f"{key}, hit {hit.chain_key}", "q_idx", hit.q_idx, (len(hit.t_idx),), np.int32)
+        _expect(f"{key}, hit {hit.chain_key}", "t_idx", hit.t_idx, (len(hit.q_idx),), np.int32)
+    return _batch(
+        "msa",
+        {
+            "seq_id": record.seq_id,
+            "num_res": n,
+            "num_seq": r,
+            "num_seq_full": record.num_seq_full,
+            "msa": record.msa.reshape(-1),
+            "del_ptr": record.del_ptr,
+            "del_col": record.del_col,
+            "del_val": record.del_val,
+            "row_source": record.row_source,
+            "profile": record.profile.reshape(-1),
+            "templates": record.templates,
+        },
+    )
+
+
+def decode_msa(batch: pa.RecordBatch) -> MsaRecord:
+    """Return the record of an ``msa`` row (see :func:`encode_msa`)."""
+    n, r = _scalar(batch, "num_res"), _scalar(batch, "num_seq")
+    return MsaRecord(
+        seq_id=_scalar(batch, "seq_id"),
+        msa=_array(batch, "msa").reshape(r, n),
+        del_ptr=_array(batch, "del_ptr"),
+        del_col=_array(batch, "del_col"),
+        del_val=_array(batch, "del_val"),
+        row_source=_array(batch, "row_source"),
+        profile=_array(batch, "profile").reshape(n, _NUM_SYMBOLS),
+        num_seq_full=_scalar(batch, "num_seq_full"),
+        templates=_decode_templates(batch.column("templates")),
+    )
+
+
+def _batch(family: str, values: dict[str, Any]) -> pa.RecordBatch:
+    """Build a one-row batch from Python values and numpy arrays, and add the row hash."""
+    schema = SCHEMAS[family]
+    columns = [
+        _column(field.type, 0 if field.name == HASH_COLUMN else values[field.name])
+        for field in schema
+    ]
+    batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+    columns[-1] = pa.array([row_hash(batch)], pa.uint64())
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _column(dtype: pa.DataType, value: Any) -> pa.Array:
+    if isinstance(value, np.ndarray):
+        kind = pa.LargeListArray if pa.types.is_large_list(dtype) else pa.ListArray
+        offset_type = pa.int64() if pa.types.is_large_list(dtype) else pa.int32()
+        items = pa.array(value, dtype.value_type)
+        return kind.from_arrays(pa.array([0, len(value)], offset_type), items, type=dtype)
+    if isinstance(value, tuple):
+        return _encode_templates(value)
+    return pa.array([value], dtype)
+
+
+def _encode_templates(hits: tuple[TemplateHit, ...]) -> pa.Array:
+    def lists(name: str, arrays: list[NDArray[np.int32]]) -> pa.Array:
+        offsets = np.cumsum([0, *map(len, arrays)], dtype=np.int32)
+        items = np.concatenate([np.zeros(0, np.int32), *arrays])
+        list_type = TEMPLATE_TYPE.field(name).type
+        return pa.ListArray.from_arrays(pa.array(offsets), pa.array(items), type=list_type)
+
+    structs = pa.StructArray.from_arrays(
+        [
+            pa.array([hit.chain_key for hit in hits], pa.string()),
+            pa.array([hit.sum_probs for hit in hits], pa.float32()),
+            pa.array([hit.prob for hit in hits], pa.float32()),
+            lists("q_idx", [hit.q_idx for hit in hits]),
+            lists("t_idx", [hit.t_idx for hit in hits]),
+        ],
+        fields=list(TEMPLATE_TYPE),
+    )
+    dtype = SCHEMAS["msa"].field("templates").type
+    return pa.ListArray.from_arrays(pa.array([0, len(hits)], pa.int32()), structs, type=dtype)
+
+
+def _decode_templates(column: pa.Array) -> tuple[TemplateHit, ...]:
+    keys, sum_probs, probs, q_idx, t_idx = column.flatten().flatten()
+    return tuple(
+        TemplateHit(
+            chain_key=keys[i].as_py(),
+            sum_probs=sum_probs[i].as_py(),
+            prob=probs[i].as_py(),
+            q_idx=q_idx[i].values.to_numpy().copy(),
+            t_idx=t_idx[i].values.to_numpy().copy(),
+        )
+        for i in range(len(keys))
+    )
+
+
+def _scalar(batch: pa.RecordBatch, name: str) -> Any:
+    return batch.column(name)[0].as_py()
+
+
+def _array(batch: pa.RecordBatch, name: str) -> NDArray[Any]:
+    return cast("NDArray[Any]", batch.column(name).flatten().to_numpy(zero_copy_only=True).copy())
+
+
+def _expect(
+    key: str, name: str, array: NDArray[Any], shape: tuple[int, ...], dtype: DTypeLike
+) -> None:
+    if array.shape != shape or array.dtype != dtype:
+        raise InputError(
+            f"{key}: {name} is {array.dtype} {array.shape}, expected {np.dtype(dtype)} {shape}"
+        )

@@ -1,0 +1,175 @@
+"""The manifest of a shard folder: its files, their hashes, and where the data come from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from scalefold.config.schema import Config
+from scalefold.errors import ChecksumError, InputError
+from scalefold.shards.atomic import write_bytes
+from scalefold.shards.schema import MANIFEST_FILE, SCHEMA_VERSION
+from scalefold.shards.writer import ShardFacts
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A raw file that went into the shards: path below the raw folder, size, SHA-256."""
+
+    path: str
+    bytes: int
+    sha256: str
+
+    @staticmethod
+    def of(raw: Path, path: Path) -> SourceFile:
+        """Return the facts of a file below the raw folder."""
+        content = path.read_bytes()
+        name = path.relative_to(raw).as_posix()
+        return SourceFile(name, len(content), hashlib.sha256(content).hexdigest())
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All raw files at once.
+
+    Parameters
+    ----------
+    files, bytes
+        Number and total size.
+    sha256
+        Hash over the lines ``<sha256>  <path>``, sorted by path.
+    """
+
+    files: int
+    bytes: int
+    sha256: str
+
+    @staticmethod
+    def of(sources: list[SourceFile]) -> Snapshot:
+        """Return the snapshot of a list of files, in any order, repetitions allowed."""
+        unique = {source.path: source for source in sources}
+        lines = [f"{unique[path].sha256}  {path}\n" for path in sorted(unique)]
+        return Snapshot(
+            files=len(unique),
+            bytes=sum(source.bytes for source in unique.values()),
+            sha256=hashlib.sha256("".join(lines).encode()).hexdigest(),
+        )
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a shard folder holds.
+
+    Parameters
+    ----------
+    schema_version
+        Of all files.
+    config_hash
+        See :func:`packing_hash`.
+    source
+        The raw files that were packed.
+    counts
+        Chains by split, alignments, chains set aside, template hits by what became of them.
+    files
+        All Arrow files and the table of rejected chains, sorted by name.
+    """
+
+    schema_version: int
+    config_hash: str
+    source: Snapshot
+    counts: dict[str, int]
+    files: tuple[ShardFacts, ...]
+
+    def write(self, folder: Path) -> str:
+        """Write ``manifest.json`` and return its SHA-256, which identifies the data."""
+        return write_bytes(
+            folder / MANIFEST_FILE, (json.dumps(asdict(self), indent=1) + "\n").encode()
+        )
+
+    @staticmethod
+    def read(folder: Path) -> Manifest:
+        """Read the manifest of a folder.
+
+        Raises
+        ------
+        InputError
+            There is no such folder, or no complete set of shards in it, or one of another version.
+        """
+        path = folder / MANIFEST_FILE
+        if not folder.is_dir():
+            raise InputError(
+                f"{folder}: no such shard folder. Run `scalefold pack`, or correct the path."
+            )
+        try:
+            tree: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        except FileNotFoundError as error:
+            raise InputError(
+                f"{path}: no manifest, so the shards of this folder are not complete. Run "
+                "`scalefold pack` to its end, or correct the path."
+            ) from error
+        except ValueError as error:
+            raise InputError(
+                f"{path}: not valid JSON ({error}). Restore it, or run `scalefold pack` again."
+            ) from error
+        version = tree.get("schema_version") if isinstance(tree, dict) else None
+        if version != SCHEMA_VERSION:
+            raise InputError(
+                f"{path}: schema version {version}, this version of scalefold reads "
+                f"{SCHEMA_VERSION}. Run `scalefold pack` again, with this version."
+            )
+        try:
+            return Manifest(
+                schema_version=version,
+                config_hash=tree["config_hash"],
+                source=Snapshot(**tree["source"]),
+                counts=tree["counts"],
+                files=tuple(ShardFacts(**facts) for facts in tree["files"]),
+            )
+        except (KeyError, TypeError) as error:
+            raise InputError(
+                f"{path}: an entry is missing or unknown ({error}). Restore it, or run "
+                "`scalefold pack` again."
+            ) from error
+
+    def facts(self, file: str) -> ShardFacts | None:
+        """Return what the manifest states of a file, ``None`` if it does not know it."""
+        return next((facts for facts in self.files if facts.file == file), None)
+
+    def check_bytes(self, folder: Path, file: str) -> None:
+        """Compare a file's size and SHA-256 with the manifest's.
+
+        Raises
+        ------
+        InputError
+            The file is missing or the manifest does not know it.
+        ChecksumError
+            They differ.
+        """
+        path, stated = folder / file, self.facts(file)
+        fix = "Restore it from a copy, or run `scalefold pack` again."
+        if stated is None:
+            raise InputError(f"{path}: the manifest does not list this file. {fix}")
+        try:
+            with path.open("rb") as stream:
+                sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+            size = path.stat().st_size
+        except FileNotFoundError as error:
+            raise InputError(f"{path}: listed in the manifest, but not there. {fix}") from error
+        if (size, sha256) != (stated.bytes, stated.sha256):
+            raise ChecksumError(
+                f"{path}: damaged or replaced: {size} bytes, sha256 {sha256}; the manifest states "
+                f"{stated.bytes} bytes, sha256 {stated.sha256}. {fix}"
+            )
+
+
+def packing_hash(config: Config) -> str:
+    """Return twelve hex digits of the sections ``data`` and ``shards``.
+
+    The number of download threads is left out: it says nothing about the data.
+    """
+    tree = config.model_dump(mode="json", include={"data", "shards"})
+    del tree["data"]["download_threads"]
+    return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:12]

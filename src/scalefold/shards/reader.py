@@ -1,0 +1,175 @@
+"""Read samples from a shard folder.
+
+A reader may be made before processes are forked or sent to another process: files are opened where
+and when they are first read.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from scalefold.errors import InputError
+from scalefold.shards.codec import decode_chain, decode_msa
+from scalefold.shards.manifest import Manifest
+from scalefold.shards.records import ChainRecord, MsaRecord, Sample, Split, entry_of
+from scalefold.shards.schema import INDEX_FILE, shard_file
+from scalefold.shards.shard_file import ShardFile
+
+
+class ShardReader:
+    """Samples and chains of a shard folder, by chain key.
+
+    Parameters
+    ----------
+    folder
+        What ``scalefold pack`` wrote.
+
+    Attributes
+    ----------
+    index : pyarrow.Table
+        One row a chain, sorted by chain key (``schema.SCHEMAS["index"]``).
+    manifest : Manifest
+        Files, counts and provenance.
+
+    Raises
+    ------
+    InputError
+        The folder or a file of it is missing, or of another schema version.
+    ChecksumError
+        The index is not the one that was written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.manifest = Manifest.read(folder)
+        self.manifest.check_bytes(folder, INDEX_FILE)
+        self.index: pa.Table = ShardFile(folder / INDEX_FILE, "index").table().combine_chunks()
+        self._keys = np.array([k.encode() for k in self.index["chain_key"].to_pylist()], np.bytes_)
+        if (self._keys[1:] <= self._keys[:-1]).any():
+            raise InputError(
+                f"{folder / INDEX_FILE}: chain keys are not unique and sorted. Run "
+                "`scalefold pack` again."
+            )
+        self._check_references()
+        self._files: dict[str, ShardFile] = {}
+        self._pid = os.getpid()
+
+    def __reduce__(self) -> tuple[type[ShardReader], tuple[Path]]:
+        """Send only the folder to another process."""
+        return ShardReader, (self.folder,)
+
+    def __len__(self) -> int:
+        """Return the number of chains."""
+        return self.index.num_rows
+
+    def __contains__(self, chain_key: object) -> bool:
+        """Return whether the folder has this chain."""
+        return isinstance(chain_key, str) and self._find(chain_key) is not None
+
+    def keys(self, split: Split | None = None) -> list[str]:
+        """Return the chain keys of a split (``None``: of all), sorted."""
+        keys = self.index["chain_key"]
+        if split is not None:
+            keys = keys.filter(pc.equal(self.index["split"], split))
+        return keys.to_pylist()
+
+    def chain(self, chain_key: str) -> ChainRecord:
+        """Return a chain.
+
+        Raises
+        ------
+        InputError
+            There is no such chain.
+        ChecksumError
+            Its row is damaged.
+        """
+        facts = self._facts(chain_key)
+        file = self._open("chain", facts["chain_shard"])
+        record = decode_chain(file.row(facts["chain_row"], chain_key))
+        if record.chain_key != chain_key:
+            raise InputError(
+                f"{file.path}, row {facts['chain_row']}: holds chain {record.chain_key}, the index "
+                f"says {chain_key}. Files of two runs are mixed: run `scalefold pack` again."
+            )
+        return record
+
+    def msa(self, chain_key: str) -> MsaRecord:
+        """Return a chain's alignment; raises as :meth:`chain`, and if the chain has none."""
+        facts = self._facts(chain_key)
+        if facts["msa_shard"] is None:
+            raise InputError(
+                f"{self.folder}: chain {chain_key} has no alignment, it is in split "
+                f"{facts['split']!r}. Samples are chains of the splits train and validation."
+            )
+        file = self._open("msa", facts["msa_shard"])
+        record = decode_msa(file.row(facts["msa_row"], chain_key))
+        if record.seq_id != facts["seq_id"]:
+            raise InputError(
+                f"{file.path}, row {facts['msa_row']}: alignment of sequence "
+                f"{record.seq_id.hex()[:12]}, chain {chain_key} has {facts['seq_id'].hex()[:12]}. "
+                "Files of two runs are mixed: run `scalefold pack` again."
+            )
+        return record
+
+    def sample(self, chain_key: str) -> Sample:
+        """Return a chain with its alignment and the structures of its template hits.
+
+        Hits of the chain's own entry are left out here, since one alignment can serve several
+        entries. Raises as :meth:`msa`.
+        """
+        facts = self._facts(chain_key)
+        msa = self.msa(chain_key)
+        entry = entry_of(chain_key)
+        hits = [hit for hit in msa.templates if entry_of(hit.chain_key) != entry]
+        structures = {key: self.chain(key) for key in sorted({hit.chain_key for hit in hits})}
+        return Sample(
+            chain=self.chain(chain_key),
+            msa=msa,
+            templates=tuple((hit, structures[hit.chain_key]) for hit in hits),
+            split=facts["split"],
+            cluster_size=facts["cluster_size"],
+        )
+
+    def _find(self, chain_key: str) -> int | None:
+        encoded = np.bytes_(chain_key.encode())
+        row = int(np.searchsorted(self._keys, encoded))
+        return row if row < len(self._keys) and self._keys[row] == encoded else None
+
+    def _facts(self, chain_key: str) -> dict[str, Any]:
+        """Return the index row of a chain."""
+        row = self._find(chain_key)
+        if row is None:
+            raise InputError(
+                f"{self.folder}: no chain {chain_key!r} among {len(self)}. Add it to the list of "
+                "chains and pack again; rejected.tsv says whether it was set aside."
+            )
+        return self.index.slice(row, 1).to_pylist()[0]
+
+    def _open(self, family: str, bucket: int) -> ShardFile:
+        if self._pid != os.getpid():
+            # Maps opened before a fork are the parent's.
+            self._files, self._pid = {}, os.getpid()
+        name = shard_file(family, bucket)
+        file = self._files.get(name)
+        if file is None:
+            file = self._files[name] = ShardFile(self.folder / name, family)
+        return file
+
+    def _check_references(self) -> None:
+        """Check that every file that the index names is there."""
+        known = {facts.file for facts in self.manifest.files}
+        for family in ("chain", "msa"):
+            for bucket in pc.unique(self.index[f"{family}_shard"].drop_null()).to_pylist():
+                name = shard_file(family, bucket)
+                if name not in known or not (self.folder / name).is_file():
+                    raise InputError(
+                        f"{self.folder / name}: the index refers to this file, but it is not "
+                        f"{'there' if name in known else 'in the manifest'}. Restore it, or run "
+                        "`scalefold pack` again."
+                    )

@@ -1,0 +1,187 @@
+"""Arrow schemas of the three shard families, file names, and the row hash.
+
+- ``msa-<bucket>.arrow``: one row an alignment. One alignment serves many chains; its identity is
+  (sequence hash, origin).
+- ``chain-<bucket>.arrow``: one row a chain: sequence, structure. Also the template store.
+- ``index.arrow``: one row a chain: where its two rows are, and all that sampling asks for, sorted
+  by chain key.
+
+Data shards have one row a record batch, so that a sample is one contiguous range of a file.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+from numpy.typing import NDArray
+
+SCHEMA_VERSION: Final = 1
+INDEX_FILE: Final = "index.arrow"
+MANIFEST_FILE: Final = "manifest.json"
+REJECTED_FILE: Final = "rejected.tsv"
+HASH_COLUMN: Final = "row_xxh3"
+
+_VERSION_KEY: Final = b"scalefold.schema_version"
+_FAMILY_KEY: Final = b"scalefold.family"
+
+
+def _required(name: str, dtype: pa.DataType) -> pa.Field:
+    return pa.field(name, dtype, nullable=False)
+
+
+def _list_of(dtype: pa.DataType) -> pa.DataType:
+    return pa.list_(_required("item", dtype))
+
+
+TEMPLATE_TYPE: Final = pa.struct(
+    [
+        _required("chain_key", pa.string()),
+        _required("sum_probs", pa.float32()),
+        _required("prob", pa.float32()),
+        _required("q_idx", _list_of(pa.int32())),
+        _required("t_idx", _list_of(pa.int32())),
+    ]
+)
+
+
+def _family(name: str, fields: list[pa.Field]) -> pa.Schema:
+    metadata = {_FAMILY_KEY: name.encode(), _VERSION_KEY: str(SCHEMA_VERSION).encode()}
+    return pa.schema(fields, metadata=metadata)
+
+
+SCHEMAS: Final[dict[str, pa.Schema]] = {
+    "msa": _family(
+        "msa",
+        [
+            _required("seq_id", pa.binary(32)),  # SHA-256 of the sequence
+            _required("num_res", pa.int32()),
+            _required("num_seq", pa.int32()),
+            _required("num_seq_full", pa.int32()),
+            _required("msa", pa.large_list(_required("item", pa.uint8()))),  # R x N, row-major
+            _required("del_ptr", _list_of(pa.uint32())),  # R + 1
+            _required("del_col", _list_of(pa.uint16())),
+            _required("del_val", _list_of(pa.uint16())),
+            _required("row_source", _list_of(pa.uint8())),  # R
+            _required("profile", _list_of(pa.float32())),  # N x 22
+            _required("templates", _list_of(TEMPLATE_TYPE)),
+            _required(HASH_COLUMN, pa.uint64()),
+        ],
+    ),
+    "chain": _family(
+        "chain",
+        [
+            _required("chain_key", pa.string()),
+            _required("label_asym_id", pa.string()),
+            _required("auth_asym_id", pa.string()),
+            _required("seq_id", pa.binary(32)),
+            _required("method", pa.string()),
+            _required("origin", pa.string()),  # experimental | distilled
+            _required("aatype", _list_of(pa.uint8())),  # N
+            _required("atom_mask", _list_of(pa.uint64())),  # N, bit a = atom37 slot a
+            _required("xyz", _list_of(pa.float32())),  # observed atoms x 3, by residue, then slot
+            pa.field("resolution", pa.float64()),
+            pa.field("release_date", pa.date32()),
+            pa.field("cluster_id", pa.string()),
+            pa.field("confidence", _list_of(pa.float32())),  # N
+            _required(HASH_COLUMN, pa.uint64()),
+        ],
+    ),
+    "index": _family(
+        "index",
+        [
+            _required("chain_key", pa.string()),
+            _required("split", pa.string()),
+            _required("origin", pa.string()),
+            _required("seq_id", pa.binary(32)),
+            _required("length", pa.int32()),
+            _required("chain_shard", pa.int32()),
+            _required("chain_row", pa.int32()),
+            pa.field("msa_shard", pa.int32()),  # null: template only
+            pa.field("msa_row", pa.int32()),
+            pa.field("release_date", pa.date32()),
+            pa.field("resolution", pa.float64()),
+            pa.field("cluster_id", pa.string()),
+            _required("cluster_size", pa.int32()),
+            _required("max_single_residue_fraction", pa.float64()),
+        ],
+    ),
+}
+"""Schema of each family, by name. Payload columns are hashed in the order given here."""
+
+
+def shard_file(family: str, bucket: int) -> str:
+    """File name of one bucket's shard."""
+    return f"{family}-{bucket:05d}.arrow"
+
+
+def summary_file(family: str, bucket: int) -> str:
+    """File name of the summary that goes with a bucket's shard."""
+    return f"{family}-{bucket:05d}.json"
+
+
+def schema_version(schema: pa.Schema) -> int | None:
+    """Schema version that a file's metadata states, ``None`` where it states none."""
+    text = (schema.metadata or {}).get(_VERSION_KEY)
+    return int(text) if text is not None and text.isdigit() else None
+
+
+def schema_family(schema: pa.Schema) -> str | None:
+    """Family that a file's metadata states, ``None`` where it states none."""
+    text = (schema.metadata or {}).get(_FAMILY_KEY)
+    return None if text is None else text.decode("utf-8", errors="replace")
+
+
+def row_hash(batch: pa.RecordBatch) -> int:
+    """XXH3-64 over all payload columns of a one-row batch, in schema order.
+
+    Each column enters as its name, a null flag and its value. Strings and byte strings enter as
+    their length and bytes; numbers as 8 bytes (integer or double, dates as days since 1970); lists
+    of numbers as their length and little-endian items; lists of structs as their length and, item
+    by item, their fields. Every part has a fixed or a stated length, so that different rows never
+    give the same stream.
+    """
+    state = xxhash.xxh3_64()
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        if field.name == HASH_COLUMN:
+            continue
+        state.update(field.name.encode() + b"\0")
+        _hash_value(state, field.type, column)
+    return state.intdigest()
+
+
+def _hash_value(state: xxhash.xxh3_64, dtype: pa.DataType, column: pa.Array) -> None:
+    """Feed the single value of a one-element array."""
+    if column.null_count:
+        state.update(b"\0")
+        return
+    state.update(b"\1")
+    if pa.types.is_list(dtype) or pa.types.is_large_list(dtype):
+        items = column.flatten()
+        state.update(len(items).to_bytes(8, "little"))
+        if pa.types.is_struct(dtype.value_type):
+            for i in range(len(items)):
+                for member, part in zip(dtype.value_type, items.slice(i, 1).flatten(), strict=True):
+                    _hash_value(state, member.type, part)
+        else:
+            state.update(_little_endian(items.to_numpy(zero_copy_only=True)))
+        return
+    if pa.types.is_date(dtype):
+        # Days since 1970: damaged days need not be a date.
+        column = column.view(pa.int32())
+    value = column[0].as_py()
+    if pa.types.is_string(dtype) or pa.types.is_fixed_size_binary(dtype):
+        content = value.encode() if isinstance(value, str) else value
+        state.update(len(content).to_bytes(8, "little") + content)
+    elif pa.types.is_floating(dtype):
+        state.update(np.float64(value).astype("<f8").tobytes())
+    else:
+        signed = not pa.types.is_unsigned_integer(dtype)
+        state.update(value.to_bytes(8, "little", signed=signed))
+
+
+def _little_endian(values: NDArray[Any]) -> memoryview:
+    little = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<"))
+    return little.view(np.uint8).data

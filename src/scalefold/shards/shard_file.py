@@ -1,0 +1,125 @@
+"""One Arrow file on disk: opening, and rows that are checked as they are read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+
+from scalefold.errors import ChecksumError, InputError
+from scalefold.shards.schema import (
+    HASH_COLUMN,
+    SCHEMA_VERSION,
+    SCHEMAS,
+    row_hash,
+    schema_family,
+    schema_version,
+)
+
+
+class ShardFile:
+    """A memory-mapped file of one family.
+
+    Parameters
+    ----------
+    path
+        The file.
+    family
+        What it should be: a key of :data:`~scalefold.shards.schema.SCHEMAS`.
+
+    Raises
+    ------
+    InputError
+        No such file, not an Arrow file (truncated, for instance), another family, or another
+        version of the schema.
+    """
+
+    def __init__(self, path: Path, family: str) -> None:
+        self.path = path
+        self.family = family
+        try:
+            self._map = pa.memory_map(str(path))
+            self._reader = pa.ipc.open_file(self._map)
+        except FileNotFoundError as error:
+            raise InputError(
+                f"{path}: no such shard. Run `scalefold pack` again, or restore the file."
+            ) from error
+        except (pa.ArrowInvalid, OSError) as error:
+            raise InputError(
+                f"{path}: not a complete Arrow file ({error}). Restore it, or run "
+                "`scalefold pack` again."
+            ) from error
+        self._check_schema()
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows of a data shard (one a record batch)."""
+        return self._reader.num_record_batches
+
+    def row(self, number: int, chain_key: str | None = None) -> pa.RecordBatch:
+        """Return one row of a data shard, after checking its hash.
+
+        ``chain_key`` names the chain that asks, in errors.
+
+        Raises
+        ------
+        InputError
+            There is no such row.
+        ChecksumError
+            The row is not what was written.
+        """
+        where = f"{self.path}, row {number}" + (f", chain {chain_key}" if chain_key else "")
+        if not 0 <= number < self.num_rows:
+            raise InputError(
+                f"{where}: the file has {self.num_rows} rows. Index and shard do not belong "
+                "together: run `scalefold pack` again."
+            )
+        try:
+            batch = self._reader.get_batch(number)
+            if batch.num_rows != 1:
+                raise pa.ArrowInvalid(f"record batch of {batch.num_rows} rows, expected 1")
+            # Offsets are checked before anything follows them.
+            batch.validate(full=True)
+            stated, found = batch.column(HASH_COLUMN)[0].as_py(), row_hash(batch)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise ChecksumError(
+                f"{where}: damaged, cannot be read as Arrow ({error}). Restore the file from a "
+                "copy, or run `scalefold pack` again for its bucket."
+            ) from error
+        if stated != found:
+            raise ChecksumError(
+                f"{where}: damaged, xxh3 of the row is {found:016x}, {stated:016x} was written. "
+                "Restore the file from a copy, or run `scalefold pack` again for its bucket."
+            )
+        return batch
+
+    def table(self) -> pa.Table:
+        """Return the whole file as a table (for the index)."""
+        try:
+            table = self._reader.read_all()
+            table.validate(full=True)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise ChecksumError(
+                f"{self.path}: damaged ({error}). Restore it, or run `scalefold pack` again."
+            ) from error
+        return table
+
+    def close(self) -> None:
+        """Close the map."""
+        self._map.close()
+
+    def _check_schema(self) -> None:
+        schema, fix = self._reader.schema, "Run `scalefold pack` again, with this version."
+        version, family = schema_version(schema), schema_family(schema)
+        if version is None or family is None:
+            raise InputError(f"{self.path}: an Arrow file, but not a ScaleFold shard. {fix}")
+        if version != SCHEMA_VERSION:
+            raise InputError(
+                f"{self.path}: schema version {version}, this version of scalefold reads "
+                f"{SCHEMA_VERSION}. {fix}"
+            )
+        if family != self.family or not schema.equals(SCHEMAS[self.family]):
+            raise InputError(
+                f"{self.path}: holds {family} rows {schema.names}, expected {self.family} rows "
+                f"{SCHEMAS[self.family].names}. {fix}"
+            )
