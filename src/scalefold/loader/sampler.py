@@ -1,0 +1,106 @@
+"""Which chain each draw of the training run takes (Suppl. sec. 1.2.5).
+
+Draws are independent, with replacement: chain ``i`` is taken with probability ``w_i / sum(w)``, and
+draw ``d`` is a pure function of (seed, d). There are no epochs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from scalefold.config.schema import SamplingConfig
+from scalefold.errors import InputError
+from scalefold.features.random import unit_floats, words
+
+
+class TrainingSampler:
+    """Chooses a chain for each draw.
+
+    Parameters
+    ----------
+    index : pyarrow.Table
+        One row a chain, as the index of the shards has it: ``chain_key``, ``split``, ``length``,
+        ``resolution``, ``cluster_id``, ``cluster_size``, ``max_single_residue_fraction``. Rows of
+        split ``train`` count. The order of the rows is of no importance.
+    config : SamplingConfig
+        Filters and weights.
+    seed : int
+        Seed of the run.
+
+    Attributes
+    ----------
+    keys : list of str
+        Chains that passed the filters, sorted.
+    probabilities : ndarray, shape (len(keys),), float64
+        Of each chain, in each draw.
+    removed : dict of str to int
+        Number of chains that each filter removed; a chain counts for the first that it fails.
+
+    Raises
+    ------
+    InputError
+        If no chain is left, or a key appears twice.
+    """
+
+    def __init__(self, index: pa.Table, config: SamplingConfig, seed: int) -> None:
+        train = index.filter(pc.equal(index["split"], "train")).sort_by("chain_key")
+        keys: list[str] = train["chain_key"].to_pylist()
+        for first, second in zip(keys, keys[1:], strict=False):
+            if first == second:
+                raise InputError(f"chain {first} is twice in the index; pack the shards again")
+        kept = np.ones(len(keys), np.bool_)
+        self.removed: dict[str, int] = {}
+        for name, passed in _filters(train, config):
+            self.removed[name] = int((kept & ~passed).sum())
+            kept &= passed
+        if not kept.any():
+            reasons = ", ".join(f"{name}: {count}" for name, count in self.removed.items())
+            raise InputError(
+                f"no training chain is left of {len(keys)} (removed by {reasons}); relax the "
+                "filters in section 'sampling', or add chains of split 'train'"
+            )
+        self.keys = [key for key, keep in zip(keys, kept) if keep]
+        weights = _weights(train, config)[kept]
+        self.probabilities = weights / weights.sum()
+        self._bounds = np.cumsum(self.probabilities)
+        self._seed = seed
+
+    def key(self, draw: int) -> str:
+        """Chain of a draw; any draw can be asked for at once."""
+        unit = unit_floats(words(1, "sampler", self._seed, draw))[0]
+        place = int(np.searchsorted(self._bounds, unit, side="right"))
+        return self.keys[min(place, len(self.keys) - 1)]  # the last bound may round below 1
+
+
+def _filters(train: pa.Table, config: SamplingConfig) -> list[tuple[str, NDArray[np.bool_]]]:
+    """Name of each filter, and which rows pass it."""
+    # unknown is NaN here, which compares as false
+    resolution = train["resolution"].to_numpy()
+    unknown = np.isnan(resolution)
+    fraction = train["max_single_residue_fraction"].to_numpy()
+    has_cluster = pc.is_valid(train["cluster_id"]).to_numpy()
+    return [
+        ("unknown resolution", ~unknown | config.allow_unknown_resolution),
+        (
+            f"resolution of {config.max_resolution_angstrom:g} Å or worse",
+            unknown | (resolution < config.max_resolution_angstrom),
+        ),
+        (
+            f"more than {config.max_single_residue_fraction:.0%} of one residue type",
+            fraction <= config.max_single_residue_fraction,
+        ),
+        ("unknown cluster", has_cluster | (not config.require_cluster)),
+    ]
+
+
+def _weights(train: pa.Table, config: SamplingConfig) -> NDArray[np.float64]:
+    if config.weights == "uniform":
+        return np.ones(len(train), np.float64)
+    by_length = np.clip(train["length"].to_numpy().astype(np.float64), 256, 512) / 512
+    # a chain of unknown cluster is a cluster of its own
+    has_cluster = pc.is_valid(train["cluster_id"]).to_numpy()
+    size = np.where(has_cluster, np.maximum(train["cluster_size"].to_numpy(), 1), 1)
+    return by_length / (np.sqrt(size) if config.weights == "mlperf" else size)

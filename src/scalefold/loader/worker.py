@@ -1,0 +1,172 @@
+"""Worker processes that prepare samples.
+
+Each worker has a pipe of its own, so that a death is noticed at once (the pipe closes) and is known
+to belong to the sample in hand, and so that workers end by themselves when their parent dies.
+Results travel through the pipe, not through shared memory, which containers often have too little
+of. Each worker is served by one thread of the parent.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import traceback
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from queue import SimpleQueue
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from scalefold.config.schema import FeaturesConfig
+from scalefold.errors import InputError
+from scalefold.features.contract import Features
+from scalefold.loader.prepare import SampleError, SampleReader, SampleTask, prepare
+
+_CLOSE_SECONDS = 5.0
+
+
+class _Failure(NamedTuple):
+    """An exception of a worker, as text: not every exception survives pickling."""
+
+    is_input_error: bool
+    message: str
+    trace: str
+
+
+class _Worker(NamedTuple):
+    process: BaseProcess
+    connection: Connection
+
+
+class WorkerPool:
+    """Prepares samples in worker processes.
+
+    Parameters
+    ----------
+    num_workers : int
+    reader : SampleReader
+        Pickled to each worker once.
+    config : FeaturesConfig
+    seed : int
+        Seed of the run.
+    """
+
+    def __init__(
+        self, num_workers: int, reader: SampleReader, config: FeaturesConfig, seed: int
+    ) -> None:
+        # spawn: a fork would copy the locks and CUDA state of a process that already has threads
+        context = multiprocessing.get_context("spawn")
+        self._workers: list[_Worker] = []
+        self._idle: SimpleQueue[_Worker] = SimpleQueue()
+        self._threads = ThreadPoolExecutor(num_workers, thread_name_prefix="scalefold-loader")
+        try:
+            for number in range(num_workers):
+                ours, theirs = context.Pipe()
+                process = context.Process(
+                    target=run_worker,
+                    args=(theirs, reader, config, seed),
+                    name=f"scalefold-loader-{number}",
+                    daemon=True,
+                )
+                process.start()
+                theirs.close()
+                self._workers.append(_Worker(process, ours))
+                self._idle.put(self._workers[-1])
+        except BaseException:
+            self.close()
+            raise
+
+    def submit(self, task: SampleTask) -> Future[list[Features]]:
+        """Queue a task; tasks start in the order of submission.
+
+        The future raises InputError or SampleError, naming the chain, also when the worker dies.
+        """
+        return self._threads.submit(self._serve, task)
+
+    def close(self) -> None:
+        """End all workers, whatever they are doing; can be called again."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for worker in self._workers:
+            worker.process.terminate()
+        for worker in self._workers:
+            worker.process.join(_CLOSE_SECONDS)
+            if worker.process.is_alive():
+                worker.process.kill()
+                worker.process.join()
+        # the threads see the pipes of the dead end, and finish
+        self._threads.shutdown(wait=True)
+        for worker in self._workers:
+            worker.connection.close()
+
+    def _serve(self, task: SampleTask) -> list[Features]:
+        # There are as many threads as workers, dead ones included, so this never blocks.
+        worker = self._idle.get()
+        try:
+            worker.connection.send(task)
+            reply = worker.connection.recv()
+        except (EOFError, OSError) as error:
+            worker.process.join(_CLOSE_SECONDS)
+            raise SampleError(
+                f"{task}: the loader's worker process {worker.process.pid} died while preparing "
+                f"this sample (exit code {worker.process.exitcode}; -9 is what the kernel does "
+                "when memory runs out: set training.loader_workers lower)"
+            ) from error
+        finally:
+            self._idle.put(worker)
+        if isinstance(reply, _Failure):
+            error_type = InputError if reply.is_input_error else SampleError
+            failure = error_type(reply.message)
+            failure.add_note(f"In worker process {worker.process.pid}:\n{reply.trace}")
+            raise failure
+        return _to_tensors(reply)
+
+
+def run_worker(
+    connection: Connection, reader: SampleReader, config: FeaturesConfig, seed: int
+) -> None:
+    """Body of a worker process: prepare samples until the pipe closes."""
+    # Ctrl-C reaches the whole process group; it is for the parent to end its workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+    while True:
+        try:
+            task = connection.recv()
+        except EOFError:
+            return
+        reply: Any
+        try:
+            reply = _to_arrays(prepare(reader, config, seed, task))
+        except Exception as error:
+            reply = _Failure(isinstance(error, InputError), str(error), traceback.format_exc())
+        try:
+            connection.send(reply)
+        except BrokenPipeError:  # the parent is gone
+            return
+
+
+def _to_arrays(passes: Sequence[Features]) -> list[dict[str, NDArray[Any]]]:
+    """Convert to arrays; a tensor that passes share becomes one array, so it is sent once."""
+    arrays: dict[int, NDArray[Any]] = {}
+    return [
+        {
+            name: arrays.setdefault(id(tensor), np.ascontiguousarray(tensor.numpy()))
+            for name, tensor in features.items()
+        }
+        for features in passes
+    ]
+
+
+def _to_tensors(passes: Sequence[Mapping[str, NDArray[Any]]]) -> list[Features]:
+    tensors: dict[int, torch.Tensor] = {}
+    return [
+        {
+            name: tensors.setdefault(id(array), torch.from_numpy(array))
+            for name, array in features.items()
+        }
+        for features in passes
+    ]
