@@ -44,7 +44,8 @@ def _default_frames() -> NDArray[np.float32]:
     for i in range(NUM_RESTYPES):
         # float64 arithmetic on the tabulated (3 decimals) positions
         at = {
-            name: ATOM14_LOCAL_POSITION[i, j].astype(np.float64) for j, name in enumerate(ATOM14[i])
+            name: ATOM14_LOCAL_POSITION[i, j].astype(np.float64).round(3)
+            for j, name in enumerate(ATOM14[i])
         }
         frames[i, 2] = _frame(at["N"] - at["CA"], np.array([1.0, 0.0, 0.0]), at["N"])
         frames[i, 3] = _frame(at["C"] - at["CA"], at["CA"] - at["N"], at["C"])
