@@ -195,9 +195,13 @@ class Downloader:
                 raise _MirrorError(f"{url}: HTTP {status}", is_absent=True)
             if status in _RETRY_STATUS:
                 raise _RetryError(f"HTTP {status}")
-            if status == 416:
+            if status == 416 and have:
+                # Nothing lies behind what is here: it is the whole file, or it never was its part.
+                if response.headers.get("Content-Range", "") == f"bytes */{have}":
+                    return
                 _discard(part)
-                raise _RetryError("HTTP 416: the partial file does not fit, starting anew")
+                self._stream(url, part)
+                return
             if status not in (200, 206):
                 raise _MirrorError(f"{url}: HTTP {status}")
             total, start = _extent(response)
@@ -210,12 +214,12 @@ class Downloader:
                 # Weak validators must not be used for ranges (RFC 9110, sec. 13.1.5).
                 etag = response.headers.get("ETag", "")
                 strong = "" if etag.startswith("W/") else etag
-                part.parent.mkdir(parents=True, exist_ok=True)
-                validator_file.write_text(
-                    f"{url}\n{strong or response.headers.get('Last-Modified', '')}", "utf-8"
-                )
+                stamp = f"{url}\n{strong or response.headers.get('Last-Modified', '')}"
+                with _Writer(validator_file, append=False) as writer:
+                    writer.write(stamp.encode())
             with _Writer(part, append) as writer:
-                for block in response.iter_raw(_BLOCK_BYTES):
+                # Blocks as they come: what a larger buffer held would be lost with the connection.
+                for block in response.iter_raw():
                     writer.write(block)
                     if self._cancelled.is_set():
                         raise _RetryError("interrupted")
@@ -305,8 +309,11 @@ def _extent(response: httpx.Response) -> tuple[int | None, int]:
 
 
 def _discard(part: Path) -> None:
-    part.unlink(missing_ok=True)
-    part.with_name(part.name + ".validator").unlink(missing_ok=True)
+    try:
+        part.unlink(missing_ok=True)
+        part.with_name(part.name + ".validator").unlink(missing_ok=True)
+    except OSError as error:
+        raise _write_error(part, error) from error
 
 
 def _finish(part: Path, target: Path, source: str) -> None:

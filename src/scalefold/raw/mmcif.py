@@ -294,7 +294,14 @@ def _protein_monomers(block: gemmi.cif.Block, source: str) -> dict[str, dict[int
         if name in peptides:
             has_peptide.add(entity)
         # Further rows of the same number are alternatives (microheterogeneity).
-        polymers.setdefault(entity, {}).setdefault(int(row[1]), name)
+        try:
+            number = int(row[1])
+        except ValueError as error:
+            raise InputError(
+                f"{source}: _entity_poly_seq.num of entity {entity} is {row[1]!r}, expected a "
+                "whole number. Download the file again."
+            ) from error
+        polymers.setdefault(entity, {}).setdefault(number, name)
     chains: dict[str, dict[int, str]] = {}
     for row in asym_rows:
         entity = gemmi.cif.as_string(row[1])
@@ -350,14 +357,14 @@ class _AtomTable:
         self, rows: list[int], residues: dict[int, str]
     ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Put a chain's atoms into their atom37 slots: positions [N, 37, 3] Å, mask [N, 37]."""
-        index = {number: i for i, number in enumerate(residues)}
+        index = {str(number): i for i, number in enumerate(residues)}
         names = list(residues.values())
         positions = np.zeros((len(names), len(ATOM37), 3), np.float32)
         atom_mask = np.zeros((len(names), len(ATOM37)), bool)
         best: dict[tuple[int, int], float] = {}
         x, y, z = self.xyz
         for row in rows:
-            i = index.get(int(self.sequence_number[row]))
+            i = index.get(self.sequence_number[row])
             # An alternative monomer's atoms must not end in the chosen monomer's residue.
             if i is None or gemmi.cif.as_string(self.residue_name[row]) != names[i]:
                 continue

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(scope="session")
+def demo() -> Path:
+    """The bundled mirror's folder."""
+    return REPOSITORY / "demo"
+
+
+@pytest.fixture(scope="session")
+def demo_mmcif(demo: Path) -> list[Path]:
+    """All bundled mmCIF files."""
+    paths = sorted((demo / "mirror/wwpdb").rglob("*.cif.gz"))
+    assert len(paths) >= 16
+    return paths
+
+
+@pytest.fixture(scope="session")
+def shared_mirror() -> Path:
+    """A second mirror of real files that a development machine may have beside the repository."""
+    folder = REPOSITORY.parent / "shared" / "mirror"
+    if not folder.is_dir():
+        pytest.skip("no shared mirror beside the repository")
+    return folder
+
+
+@dataclass
+class Site:
+    """Files by path, and how the next requests for each of them shall fail.
+
+    Faults, used up one a request: an integer is an HTTP status; ("drop", n) sends n bytes of the
+    body and closes the connection; "ignore-range" answers a range request with the whole file;
+    "no-length" sends the body without its length, ended by closing.
+    """
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    faults: dict[str, list[object]] = field(default_factory=dict)
+    etags: dict[str, str] = field(default_factory=dict)
+    requests: list[tuple[str, str | None]] = field(default_factory=list)
+    url: str = ""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    site: Site
+
+    def do_GET(self) -> None:
+        site, path = self.site, self.path
+        wanted = self.headers.get("Range")
+        site.requests.append((path, wanted))
+        faults = site.faults.get(path, [])
+        fault = faults.pop(0) if faults else None
+        if isinstance(fault, int):
+            self._head(fault, {"Content-Length": "0"})
+            return
+        if path not in site.files:
+            self._head(404, {"Content-Length": "0"})
+            return
+        body, etag = site.files[path], site.etags.get(path, '"v1"')
+        headers = {"ETag": etag} if etag else {}
+        status, start = 200, 0
+        same = self.headers.get("If-Range") in (None, etag)
+        if wanted and same and fault != "ignore-range":
+            start = int(re.fullmatch(r"bytes=(\d+)-", wanted)[1])  # type: ignore[index]
+            if start >= len(body):
+                self._head(416, {"Content-Length": "0", "Content-Range": f"bytes */{len(body)}"})
+                return
+            status = 206
+            headers["Content-Range"] = f"bytes {start}-{len(body) - 1}/{len(body)}"
+        if fault != "no-length":
+            headers["Content-Length"] = str(len(body) - start)
+        self._head(status, headers)
+        data = body[start:]
+        if isinstance(fault, tuple):
+            data = data[: fault[1]]
+        self.wfile.write(data)
+        self.wfile.flush()
+        if fault is not None:
+            self.close_connection = True
+            self.connection.shutdown(2)
+
+    def _head(self, status: int, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    """An HTTP server on a free local port that misbehaves on demand; fill its ``files``."""
+    site = Site()
+    handler = type("Handler", (_Handler,), {"site": site, "protocol_version": "HTTP/1.1"})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        site.url = f"http://127.0.0.1:{server.server_address[1]}"
+        try:
+            yield site
+        finally:
+            server.shutdown()
+            thread.join()

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scalefold.errors import InputError
+from scalefold.raw.chains import (
+    ChainRow,
+    Rejected,
+    alignment_folder,
+    folder_hash,
+    mmcif_path,
+    read_chains,
+    read_rejected,
+    write_rejected,
+)
+
+HEADER = "chain_key\tsplit\tcluster_id\n"
+
+
+def test_reads_rows(tmp_path: Path) -> None:
+    path = tmp_path / "chains.tsv"
+    path.write_text(HEADER + "1abc_A\ttrain\tc7\n\npdb_00001abc_AA\ttemplate\t\r\n")
+    first, second = read_chains(path)
+    assert first == ChainRow("1abc_A", "train", "c7")
+    assert first.entry_id == "1abc"
+    assert second == ChainRow("pdb_00001abc_AA", "template", None)
+    assert second.entry_id == "pdb_00001abc"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("chain\tsplit\n", "expected the tab-separated header chain_key split cluster_id"),
+        (HEADER, "lists no chain"),
+        (HEADER + "1abc_A\ttrain\n", "line 2: 2 tab-separated fields, expected 3"),
+        (HEADER + "1ABC_A\ttrain\t\n", "line 2: chain key '1ABC_A'"),
+        (HEADER + "1abc\ttrain\t\n", "expected <entry>_<author chain>"),
+        (HEADER + "1abc_A\ttest\t\n", "split 'test' of 1abc_A, expected one of train, validation"),
+        (
+            HEADER + "1abc_A\ttrain\t\n2abc_A\ttrain\t\n1abc_A\tvalidation\t\n",
+            "1abc_A is listed twice, in lines 2 and 4",
+        ),
+    ],
+)
+def test_bad_tables(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "chains.tsv"
+    path.write_text(text)
+    with pytest.raises(InputError, match=message) as caught:
+        read_chains(path)
+    assert str(path) in str(caught.value)
+
+
+def test_missing_table(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        read_chains(tmp_path / "none.tsv")
+
+
+def test_rejected_round_trip(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "rejected.tsv"
+    assert read_rejected(path) == []
+    rows = [Rejected("2abc_A", "fetch", "a\tb\nc"), Rejected("1abc_A", "pack", "x")]
+    write_rejected(path, rows)
+    assert read_rejected(path) == [
+        Rejected("1abc_A", "pack", "x"),
+        Rejected("2abc_A", "fetch", "a b c"),
+    ]
+    assert [p.name for p in path.parent.iterdir()] == ["rejected.tsv"]
+
+
+def test_layout() -> None:
+    assert folder_hash("1abc") == "ab"
+    assert folder_hash("pdb_1abc5678") == "67"  # wwPDB's own example
+    assert mmcif_path(Path("raw"), "1abc") == Path("raw/mmcif/ab/1abc.cif.gz")
+    assert alignment_folder(Path("raw"), "1abc_A") == Path("raw/alignments/1abc_A")

@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import csv
+import gzip
+import hashlib
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from scalefold.config.schema import DataConfig
+from scalefold.errors import InputError
+from scalefold.raw.chains import ChainRow, Rejected, read_chains, read_rejected, write_rejected
+from scalefold.raw.fetch import FetchSummary, fetch
+from scalefold.raw.mirrors import Downloader
+
+CIF = gzip.compress(b"data_x\n")
+PDB = "/pub/pdb/data/structures/divided/mmCIF"
+
+
+@pytest.fixture
+def downloader() -> Iterator[Downloader]:
+    with Downloader(attempts=2, backoff_seconds=0.001, timeout_seconds=5.0) as running:
+        yield running
+
+
+def settings(*roots: str, **changes: object) -> DataConfig:
+    values: dict[str, object] = {
+        "chains": Path("chains.tsv"),
+        "mirrors": {"mmcif": list(roots), "alignments": list(roots)},
+        "alignments": ["first_hits", "second_hits"],
+    }
+    return DataConfig.model_validate(values | changes)
+
+
+def run(chains: list[ChainRow], data: DataConfig, out: Path, **keys: object) -> FetchSummary:
+    return fetch(chains, data, out, console=Console(file=io.StringIO()), **keys)  # type: ignore[arg-type]
+
+
+def fetched_table(path: Path) -> dict[str, dict[str, str]]:
+    with path.open() as file:
+        return {row["path"]: row for row in csv.DictReader(file, delimiter="\t")}
+
+
+def train(chain_key: str) -> ChainRow:
+    return ChainRow(chain_key, "train", None)
+
+
+def fill(site, *chain_keys: str) -> None:
+    for key in chain_keys:
+        entry = key.partition("_")[0]
+        site.files[f"{PDB}/{entry[-3:-1]}/{entry}.cif.gz"] = CIF
+        site.files[f"/pdb/{key}/a3m/first_hits.a3m"] = f">{key}\n".encode()
+        site.files[f"/pdb/{key}/a3m/second_hits.a3m"] = b">2\n"
+        site.files[f"/pdb/{key}/hhr/pdb70_hits.hhr"] = b"hhr"
+
+
+def test_bundled_mirror(demo: Path, tmp_path: Path) -> None:
+    chains = read_chains(demo / "chains.tsv")
+    data = DataConfig.model_validate(
+        {
+            "chains": demo / "chains.tsv",
+            "mirrors": {
+                "mmcif": [str(demo / "mirror/wwpdb")],
+                "alignments": [(demo / "mirror/openproteinset").as_uri()],
+            },
+            "alignments": ["swissprot_hits"],
+        }
+    )
+    summary = run(chains, data, tmp_path)
+    assert set(summary.complete) == {row.chain_key for row in chains}
+    assert summary.rejected == ()
+    assert summary.without_templates == ()
+    files = [p for p in tmp_path.rglob("*") if p.is_file() and p.suffix != ".tsv"]
+    assert len(files) == summary.num_files == 21 + 2 * 18
+    table = fetched_table(tmp_path / "fetched.tsv")
+    assert len(table) == len(files)
+    for path in files:
+        row = table[path.relative_to(tmp_path).as_posix()]
+        assert row["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+        assert int(row["bytes"]) == path.stat().st_size
+    assert (tmp_path / "mmcif/pt/5pti.cif.gz").exists()
+    assert not (tmp_path / "alignments/1aki_A").exists()  # split "template"
+
+
+def test_shared_mirror_has_another_path_below_its_root(shared_mirror: Path, tmp_path: Path) -> None:
+    data = settings(str(shared_mirror / "openproteinset")).model_copy(
+        update={
+            "mirrors": settings(str(shared_mirror / "openproteinset")).mirrors.model_copy(
+                update={
+                    "mmcif": [str(shared_mirror / "wwpdb")],
+                    "mmcif_path": "pdb/data/structures/divided/mmCIF/{hash}/{entry}.cif.gz",
+                }
+            ),
+            "alignments": ["uniref100_hits", "colabfold_hits"],
+        }
+    )
+    summary = run([train("102m_A"), train("7zzx_B"), train("1a3p_A")], data, tmp_path)
+    assert set(summary.complete) == {"102m_A", "7zzx_B"}
+    assert summary.without_templates == summary.complete
+    assert [r.chain_key for r in summary.rejected] == ["1a3p_A"]  # its mmCIF is not there
+
+
+def test_two_chains_of_an_entry_share_one_download(
+    site, downloader: Downloader, tmp_path: Path
+) -> None:
+    fill(site, "1abc_A", "1abc_B")
+    chains = [train("1abc_A"), train("1abc_B")]
+    run(chains, settings(site.url), tmp_path, downloader=downloader)
+    assert len(site.requests) == 1 + 2 * 3
+    run(chains, settings(site.url), tmp_path, downloader=downloader)
+    assert len(site.requests) == 1 + 2 * 3  # nothing again
+
+
+def test_missing_files_reject_their_chain_only(
+    site, downloader: Downloader, tmp_path: Path
+) -> None:
+    fill(site, "1abc_A", "2abc_A", "3abc_A", "4abc_A", "5abc_A")
+    del site.files["/pdb/1abc_A/a3m/second_hits.a3m"]  # optional
+    del site.files[f"{PDB}/ab/2abc.cif.gz"]
+    del site.files["/pdb/3abc_A/a3m/first_hits.a3m"]
+    del site.files["/pdb/3abc_A/a3m/second_hits.a3m"]
+    del site.files["/pdb/4abc_A/hhr/pdb70_hits.hhr"]  # optional
+    site.faults["/pdb/5abc_A/a3m/second_hits.a3m"] = [500, 500]  # may come later
+    chains = [train(f"{i}abc_A") for i in range(1, 6)]
+    summary = run(chains, settings(site.url), tmp_path, downloader=downloader)
+    assert summary.complete == ("1abc_A", "4abc_A")
+    assert summary.without_templates == ("4abc_A",)
+    reasons = {r.chain_key: r.reason for r in summary.rejected}
+    assert "2abc.cif.gz: HTTP 404" in reasons["2abc_A"]
+    assert reasons["3abc_A"].startswith("no alignment: ")
+    assert "HTTP 500 (after 2 tries)" in reasons["5abc_A"]
+    assert read_rejected(tmp_path / "rejected.tsv") == list(summary.rejected)
+    # A second run gets what failed for the time being, and takes the chain off the list.
+    again = run(chains, settings(site.url), tmp_path, downloader=downloader)
+    assert again.complete == ("1abc_A", "4abc_A", "5abc_A")
+    assert {r.chain_key for r in read_rejected(tmp_path / "rejected.tsv")} == {"2abc_A", "3abc_A"}
+
+
+def test_other_rows_of_the_tables_stay(site, downloader: Downloader, tmp_path: Path) -> None:
+    fill(site, "1abc_A", "2xyz_A")
+    others = [Rejected("1abc_A", "pack", "x"), Rejected("9zzz_A", "fetch", "y")]
+    write_rejected(tmp_path / "rejected.tsv", [*others, Rejected("1abc_A", "fetch", "old")])
+    run([train("1abc_A")], settings(site.url), tmp_path, downloader=downloader)
+    assert read_rejected(tmp_path / "rejected.tsv") == others
+    run([train("2xyz_A")], settings(site.url), tmp_path, downloader=downloader)
+    table = fetched_table(tmp_path / "fetched.tsv")
+    assert {"mmcif/ab/1abc.cif.gz", "mmcif/xy/2xyz.cif.gz"} <= set(table)
+
+
+def test_buckets_have_their_own_tables(site, tmp_path: Path) -> None:
+    fill(site, "1abc_A")
+    run([train("1abc_A")], settings(site.url), tmp_path, bucket=7)
+    tables = sorted(p.name for p in tmp_path.iterdir() if p.is_file())
+    assert tables == ["fetched-00007.tsv", "rejected-00007.tsv"]
+
+
+def test_nothing_at_all_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"none of 1 chains .* 1abc_A: .*no such file"):
+        run([train("1abc_A")], settings(str(tmp_path / "nowhere")), tmp_path / "out")
+    assert len(read_rejected(tmp_path / "out/rejected.tsv")) == 1
+
+
+def test_an_interruption_keeps_what_is_complete(
+    site, downloader: Downloader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = [f"{i}abc_A" for i in range(1, 9)]
+    fill(site, *keys)
+    chains = [train(key) for key in keys]
+    data = settings(site.url, download_threads=1)
+    real_get, calls = downloader.get, []
+
+    def interrupted(*args):
+        calls.append(args)
+        if len(calls) == 6:
+            raise KeyboardInterrupt
+        return real_get(*args)
+
+    monkeypatch.setattr(downloader, "get", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(chains, data, tmp_path, downloader=downloader)
+    table = fetched_table(tmp_path / "fetched.tsv")
+    assert len(table) == 5
+    assert all((tmp_path / path).exists() for path in table)
+    requests = len(site.requests)
+    with Downloader(attempts=1) as fresh:
+        assert len(run(chains, data, tmp_path, downloader=fresh).complete) == 8
+    assert len(site.requests) == 8 * 4
+    assert requests >= 5
+
+
+def test_an_output_that_cannot_be_written_stops_the_run(
+    site, downloader: Downloader, tmp_path: Path
+) -> None:
+    fill(site, "1abc_A")
+    (tmp_path / "alignments").write_text("in the way")
+    with pytest.raises(InputError, match="cannot be written"):
+        run([train("1abc_A")], settings(site.url), tmp_path, downloader=downloader)
+    assert (tmp_path / "fetched.tsv").exists()

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from Bio import SearchIO
+
+from scalefold.errors import InputError
+from scalefold.raw.hhr import TemplateHit, parse_hhr, read_hhr
+
+HIT = """No 1
+>pdb_00001ABC_B2 SOME PROTEIN; x
+Probab=99.50  E-value=1.4e-05  Score=94.87  Aligned_cols=5  Identities=80%  Similarity=1.337  \
+Sum_probs=4.5  Template_Neff=2.000
+
+Q ss_pred           ccccc
+Q query             2 CDE-FG    6 (7)
+Q Consensus         2 cde~fg    6 (7)
+                      || |
+T Consensus        11 cDeHf~   16 (30)
+T pdb_00001ABC_B   11 CDEHF-   15 (30)
+T ss_dssp             HHHHHH
+Confidence            99 99
+
+
+"""
+FILE = "Query         query\nMatch_columns 7\nNo_of_seqs    1 out of 1\n\n No Hit\n  1 x\n\n"
+SEQUENCE = "ACDEFGH"
+
+
+def alignment_query(chain_folder: Path) -> str:
+    text = next((chain_folder / "a3m").glob("*.a3m")).read_text()
+    return "".join(text.split(">")[1].split("\n")[1:])
+
+
+def assert_same_as_biopython(path: Path, hits: list[TemplateHit]) -> None:
+    """Bio.SearchIO reads all but Sum_probs; its hits are grouped by name, ours are not."""
+    by_name: dict[str, list[TemplateHit]] = {}
+    for hit in hits:
+        by_name.setdefault(hit.name.split()[0], []).append(hit)
+    result = SearchIO.read(path, "hhsuite3-text")
+    assert {hit.id for hit in result} == set(by_name)
+    for group in result:
+        ours = by_name[group.id]
+        assert len(group.hsps) == len(ours)
+        for theirs, hit in zip(group.hsps, ours, strict=True):
+            assert theirs.query_start == hit.q_idx[0]
+            assert theirs.hit_start == hit.t_idx[0] == hit.template_start
+            assert theirs.query_end == hit.q_idx[-1] + 1
+            assert theirs.hit_end == hit.t_idx[-1] + 1
+            assert str(theirs.query.seq) == hit.query_aligned
+            assert str(theirs.hit.seq) == hit.template_aligned
+            assert theirs.evalue == hit.e_value
+            assert theirs.score == hit.score
+            assert theirs.prob == hit.probability
+
+
+def test_bundled_files_agree_with_biopython(demo: Path) -> None:
+    folders = sorted((demo / "mirror/openproteinset/pdb").iterdir())
+    assert len(folders) >= 12
+    for folder in folders:
+        path = folder / "hhr/pdb70_hits.hhr"
+        hits = read_hhr(path, alignment_query(folder))
+        assert_same_as_biopython(path, hits)
+        # Every chain is in the searched database and finds itself.
+        assert folder.name in [hit.chain_key for hit in hits]
+
+
+def test_openproteinset_files_agree_with_biopython(shared_mirror: Path) -> None:
+    for key, count in (("1a3p_A", 432), ("1a02_F", 500)):
+        folder = shared_mirror / "openproteinset/pdb" / key
+        hits = read_hhr(folder / "hhr/pdb70_hits.hhr", alignment_query(folder))
+        assert len(hits) == count
+        assert [hit.number for hit in hits] == list(range(1, count + 1))
+        assert_same_as_biopython(folder / "hhr/pdb70_hits.hhr", hits)
+
+
+def test_index_pairs_are_the_aligned_letters(demo: Path) -> None:
+    folder = demo / "mirror/openproteinset/pdb/2nwd_X"
+    query = alignment_query(folder)
+    hits = read_hhr(folder / "hhr/pdb70_hits.hhr", query)
+    gapped = next(hit for hit in hits if hit.chain_key == "1hml_A")
+    columns = zip(gapped.query_aligned, gapped.template_aligned, strict=True)
+    pairs = [(q, t) for q, t in columns if "-" not in (q, t)]
+    assert [query[i] for i in gapped.q_idx] == [q for q, _ in pairs]
+    fragment = gapped.template_fragment
+    assert [fragment[i - gapped.template_start] for i in gapped.t_idx] == [t for _, t in pairs]
+    assert len(pairs) == gapped.aligned_columns
+    assert "-" in gapped.template_aligned
+
+
+def test_all_fields() -> None:
+    (hit,) = parse_hhr(FILE + HIT, SEQUENCE, "x.hhr")
+    assert (hit.number, hit.chain_key, hit.entry_id) == (1, "pdb_00001abc_B2", "pdb_00001abc")
+    assert hit.name == "pdb_00001ABC_B2 SOME PROTEIN; x"
+    assert (hit.probability, hit.e_value, hit.score) == (99.5, 1.4e-5, 94.87)
+    assert (hit.aligned_columns, hit.identities, hit.similarity) == (5, 0.8, 1.337)
+    assert (hit.sum_probs, hit.template_neff) == (4.5, 2.0)
+    assert (hit.query_length, hit.template_length, hit.template_start) == (7, 30, 10)
+    assert (hit.query_aligned, hit.template_aligned) == ("CDE-FG", "CDEHF-")
+    assert hit.template_fragment == "CDEHF"
+    assert hit.q_idx.tolist() == [1, 2, 3, 4]
+    assert hit.t_idx.tolist() == [10, 11, 12, 14]
+    assert hit.q_idx.dtype == hit.t_idx.dtype == np.int32
+
+
+def test_no_hit_is_no_error() -> None:
+    assert parse_hhr(FILE, SEQUENCE, "x.hhr") == []
+
+
+def test_unknown_query_letters_agree() -> None:
+    assert len(parse_hhr(FILE + HIT, "AXDEFGH", "x.hhr")) == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (FILE, "", "no 'Match_columns' line"),
+        ("Match_columns 7", "Match_columns 8", "has 8 columns, .* 7 residues"),
+        ("CDE-FG", "CDW-FG", r"residues 2-6 are CDWFG\.\.\., the chain has CDEFG"),
+        ("Sum_probs=4.5", "", "lacks Sum_probs"),
+        ("CDEHF-   15", "CDEHF-   16", "row T states residues 11-16, expected 11-15"),
+        ("T pdb_00001ABC_B   11 CDEHF-   15 (30)", "", "6 query and 0 template columns"),
+        (">pdb_00001ABC_B2", ">nothing", "expected <entry>_<chain>"),
+        (HIT[5:], "", "has no title"),
+    ],
+)
+def test_bad_files(old: str, new: str, message: str) -> None:
+    text = FILE + HIT
+    assert old in text
+    with pytest.raises(InputError, match=message) as caught:
+        parse_hhr(text.replace(old, new, 1), SEQUENCE, "x.hhr")
+    assert "x.hhr" in str(caught.value)
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        read_hhr(tmp_path / "none.hhr", SEQUENCE)

@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+import errno
+import gzip
+import hashlib
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scalefold.errors import InputError
+from scalefold.raw.mirrors import Downloader, UnavailableError, local_folder
+
+BODY = bytes(range(256)) * 40
+
+
+@pytest.fixture(autouse=True)
+def body(site) -> None:
+    site.files["/d/a.a3m"] = BODY
+
+
+@pytest.fixture
+def downloader() -> Iterator[Downloader]:
+    with Downloader(attempts=3, backoff_seconds=0.001, timeout_seconds=5.0) as running:
+        yield running
+
+
+def only_file(folder: Path) -> Path:
+    files = [p for p in folder.rglob("*") if p.is_file()]
+    assert len(files) == 1, files
+    return files[0]
+
+
+def test_download(site, downloader: Downloader, tmp_path: Path) -> None:
+    target = tmp_path / "x/a.a3m"
+    fetched = downloader.get([site.url + "/"], "d/a.a3m", target)
+    assert target.read_bytes() == BODY
+    assert fetched.num_bytes == len(BODY)
+    assert fetched.sha256 == hashlib.sha256(BODY).hexdigest()
+    assert fetched.source == f"{site.url}/d/a.a3m"
+    assert only_file(tmp_path) == target
+
+
+def test_complete_files_are_not_asked_for_again(
+    site, downloader: Downloader, tmp_path: Path
+) -> None:
+    first = downloader.get([site.url], "d/a.a3m", tmp_path / "a.a3m")
+    assert downloader.get([site.url], "d/a.a3m", tmp_path / "a.a3m") == first
+    assert len(site.requests) == 1
+
+
+def test_a_dropped_connection_is_resumed_where_it_broke(
+    site, downloader: Downloader, tmp_path: Path
+) -> None:
+    site.faults["/d/a.a3m"] = [("drop", 1000), ("drop", 2000)]
+    downloader.get([site.url], "d/a.a3m", tmp_path / "a.a3m")
+    assert (tmp_path / "a.a3m").read_bytes() == BODY
+    assert [r for _, r in site.requests] == [None, "bytes=1000-", "bytes=3000-"]
+    assert only_file(tmp_path).name == "a.a3m"
+
+
+def test_a_later_run_resumes(site, tmp_path: Path) -> None:
+    target = tmp_path / "a.a3m"
+    site.faults["/d/a.a3m"] = [("drop", 1000)]
+    with Downloader(attempts=1) as first, pytest.raises(UnavailableError) as caught:
+        first.get([site.url], "d/a.a3m", target)
+    assert not caught.value.is_absent
+    assert not target.exists()
+    with Downloader(attempts=1) as second:
+        second.get([site.url], "d/a.a3m", target)
+    assert target.read_bytes() == BODY
+    assert site.requests[-1] == ("/d/a.a3m", "bytes=1000-")
+
+
+def test_a_changed_file_is_not_glued_to_its_old_beginning(site, tmp_path: Path) -> None:
+    target = tmp_path / "a.a3m"
+    site.faults["/d/a.a3m"] = [("drop", 1000)]
+    with Downloader(attempts=1) as first, pytest.raises(UnavailableError):
+        first.get([site.url], "d/a.a3m", target)
+    site.files["/d/a.a3m"], site.etags["/d/a.a3m"] = b"new" * 999, '"v2"'
+    with Downloader(attempts=1) as second:
+        second.get([site.url], "d/a.a3m", target)
+    assert target.read_bytes() == b"new" * 999
+
+
+@pytest.mark.parametrize("etag", ["", 'W/"weak"'])
+def test_without_a_strong_validator_it_starts_anew(
+    site, downloader: Downloader, tmp_path: Path, etag: str
+) -> None:
+    site.etags["/d/a.a3m"] = etag
+    site.faults["/d/a.a3m"] = [("drop", 1000)]
+    downloader.get([site.url], "d/a.a3m", tmp_path / "a.a3m")
+    assert (tmp_path / "a.a3m").read_bytes() == BODY
+    assert [r for _, r in site.requests] == [None, None]
+
+
+def test_a_server_without_ranges_starts_anew(site, downloader: Downloader, tmp_path: Path) -> None:
+    site.faults["/d/a.a3m"] = [("drop", 1000), "ignore-range"]
+    downloader.get([site.url], "d/a.a3m", tmp_path / "a.a3m")
+    assert (tmp_path / "a.a3m").read_bytes() == BODY
+
+
+def test_a_part_longer_than_the_file_starts_anew(
+    site, downloader: Downloader, tmp_path: Path
+) -> None:
+    (tmp_path / "a.a3m.part").write_bytes(b"x" * 99_999)
+    (tmp_path / "a.a3m.part.validator").write_text(f'{site.url}/d/a.a3m\n"v1"')
+    downloader.get([site.url], "d/a.a3m", tmp_path / "a.a3m")
+    assert (tmp_path / "a.a3m").read_bytes() == BODY
+
+
+def test_a_part_that_is_already_whole_is_taken(
+    site, downloader: Downloader, tmp_path: Path
+) -> None:
+    (tmp_path / "a.a3m.part").write_bytes(BODY)
+    (tmp_path / "a.a3m.part.validator").write_text(f'{site.url}/d/a.a3m\n"v1"')
+    downloader.get([site.url], "d/a.a3m", tmp_path / "a.a3m")
+    assert only_file(tmp_path).read_bytes() == BODY
+    assert len(site.requests) == 1
+
+
+def test_busy_servers_are_asked_again(site, downloader: Downloader, tmp_path: Path) -> None:
+    site.faults["/d/a.a3m"] = [503, 429]
+    downloader.get([site.url], "d/a.a3m", tmp_path / "a.a3m")
+    assert (tmp_path / "a.a3m").read_bytes() == BODY
+
+
+def test_a_broken_mirror_hands_over_to_the_next(
+    site, downloader: Downloader, tmp_path: Path
+) -> None:
+    site.faults["/d/a.a3m"] = [500, 500, 500]
+    folder = tmp_path / "mirror"
+    (folder / "d").mkdir(parents=True)
+    (folder / "d/a.a3m").write_bytes(b"local")
+    got = downloader.get([site.url, folder.as_uri()], "d/a.a3m", tmp_path / "a.a3m")
+    assert (tmp_path / "a.a3m").read_bytes() == b"local"
+    assert got.source == (folder / "d/a.a3m").as_uri()
+    assert len(site.requests) == 3
+
+
+def test_missing_everywhere_is_told_from_failing(
+    site, downloader: Downloader, tmp_path: Path
+) -> None:
+    (tmp_path / "empty").mkdir()
+    roots = [str(tmp_path / "empty"), site.url]
+    with pytest.raises(UnavailableError, match=r"no such file; .*/d/none: HTTP 404") as caught:
+        downloader.get(roots, "d/none", tmp_path / "none")
+    assert caught.value.is_absent
+    assert len(site.requests) == 1  # asking again would not help
+    site.faults["/d/none"] = [500, 500, 500]
+    with pytest.raises(UnavailableError, match=r"HTTP 500 \(after 3 tries\)") as caught:
+        downloader.get(roots, "d/none", tmp_path / "none")
+    assert not caught.value.is_absent
+
+
+def test_no_server_at_all(downloader: Downloader, tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        with pytest.raises(UnavailableError, match="ConnectError") as caught:
+            downloader.get([url], "d/a", tmp_path / "a")
+    assert not caught.value.is_absent
+
+
+@pytest.mark.parametrize("content", [gzip.compress(BODY)[:-20], b"<html>sorry</html>"])
+def test_damaged_gzip_is_not_accepted(
+    site, downloader: Downloader, tmp_path: Path, content: bytes
+) -> None:
+    good = gzip.compress(BODY[:500]) + gzip.compress(BODY[500:])
+    (tmp_path / "mirror").mkdir()
+    (tmp_path / "mirror/x.cif.gz").write_bytes(good)
+    site.files["/x.cif.gz"] = content
+    target = tmp_path / "out/x.cif.gz"
+    with pytest.raises(UnavailableError, match="gzip"):
+        downloader.get([site.url], "x.cif.gz", target)
+    assert list((tmp_path / "out").iterdir()) == []
+    downloader.get([site.url, str(tmp_path / "mirror")], "x.cif.gz", target)
+    assert target.read_bytes() == good
+
+
+def test_a_body_that_ends_early_without_length_is_caught_by_gzip(
+    site, downloader: Downloader, tmp_path: Path
+) -> None:
+    site.files["/x.cif.gz"] = gzip.compress(BODY)
+    site.faults["/x.cif.gz"] = ["no-length"]
+    downloader.get([site.url], "x.cif.gz", tmp_path / "x.cif.gz")
+    assert gzip.decompress((tmp_path / "x.cif.gz").read_bytes()) == BODY
+
+
+def test_local_copy_follows_its_source(downloader: Downloader, tmp_path: Path) -> None:
+    source, target = tmp_path / "m/a.a3m", tmp_path / "out/a.a3m"
+    source.parent.mkdir()
+    source.write_bytes(b"one")
+    downloader.get([str(tmp_path / "m")], "a.a3m", target)
+    os.utime(target, (1, 1))
+    downloader.get([str(tmp_path / "m")], "a.a3m", target)
+    assert target.stat().st_mtime == 1  # the same content is left alone
+    source.write_bytes(b"two")
+    assert downloader.get([str(tmp_path / "m")], "a.a3m", target).num_bytes == 3
+    assert target.read_bytes() == b"two"
+    source.unlink()
+    assert downloader.get([str(tmp_path / "m")], "a.a3m", target).source == "kept"
+
+
+def test_full_disk_is_named(
+    downloader: Downloader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m/a").write_bytes(BODY)
+    real_open = Path.open
+
+    class Full:
+        def __init__(self, file) -> None:
+            self._file = file
+
+        def write(self, block: bytes) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        def close(self) -> None:
+            self._file.close()
+
+    def open_full(self: Path, mode: str = "r", *args, **kwargs):
+        file = real_open(self, mode, *args, **kwargs)
+        return Full(file) if "part" in self.name and mode == "wb" else file
+
+    monkeypatch.setattr(Path, "open", open_full)
+    with pytest.raises(InputError, match=r"no space left on the device \(\d+ bytes free\)"):
+        downloader.get([str(tmp_path / "m")], "a", tmp_path / "out/a")
+    assert not (tmp_path / "out/a").exists()
+
+
+def test_output_that_cannot_be_a_folder(downloader: Downloader, tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m/a").write_bytes(b"x")
+    (tmp_path / "out").write_bytes(b"a file")
+    with pytest.raises(InputError, match="cannot be written"):
+        downloader.get([str(tmp_path / "m")], "a", tmp_path / "out/a")
+
+
+def test_roots(tmp_path: Path) -> None:
+    assert local_folder("https://x.org/pub") is None
+    assert local_folder("file:///a%20b/c") == Path("/a b/c")
+    assert local_folder(str(tmp_path)) == tmp_path
+    assert local_folder("relative") == Path.cwd() / "relative"
+    with pytest.raises(InputError, match=r"names host 'data'"):
+        local_folder("file://data/wwpdb")
+    with pytest.raises(InputError, match=r"scheme 'ftp'"):
+        local_folder("ftp://ftp.wwpdb.org/pub")

@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scalefold.raw.hhr import TemplateHit, read_hhr
+from scalefold.raw.mmcif import Entry, read_entry
+from scalefold.raw.templates import (
+    Template,
+    best_hits,
+    chain_reason,
+    locate,
+    sequence_reason,
+)
+
+FRAGMENT = "MKTAYIAKQRQISFVKSHFSRQ"
+
+
+def make_hit(
+    query: str, template: str, *, template_start: int = 0, chain_key: str = "1abc_A"
+) -> TemplateHit:
+    """A hit from two aligned rows; the query starts at its first residue."""
+    present_q = np.array([s != "-" for s in query])
+    present_t = np.array([s != "-" for s in template])
+    both = present_q & present_t
+    return TemplateHit(
+        number=1,
+        name=chain_key,
+        chain_key=chain_key,
+        probability=90.0,
+        e_value=1e-5,
+        score=50.0,
+        aligned_columns=int(both.sum()),
+        identities=1.0,
+        similarity=1.0,
+        sum_probs=12.5,
+        template_neff=None,
+        query_length=int(present_q.sum()),
+        template_length=int(present_t.sum()),
+        template_start=template_start,
+        query_aligned=query,
+        template_aligned=template,
+        q_idx=(np.cumsum(present_q) - 1)[both].astype(np.int32),
+        t_idx=(template_start + np.cumsum(present_t) - 1)[both].astype(np.int32),
+    )
+
+
+def assert_located(result: Template | str, key: str, sequence: str, hit: TemplateHit) -> None:
+    """Every pair must join the letters that the hit joins (where the chain agrees with it)."""
+    assert isinstance(result, Template), result
+    assert result.chain_key == key
+    assert (result.sum_probs, result.probability) == (hit.sum_probs, hit.probability)
+    letters = dict(
+        zip(
+            hit.q_idx,
+            (hit.template_fragment[i - hit.template_start] for i in hit.t_idx),
+            strict=True,
+        )
+    )
+    agreeing = [sequence[t] == letters[q] for q, t in zip(result.q_idx, result.t_idx, strict=True)]
+    assert np.mean(agreeing) >= 0.9
+
+
+def test_duplicates_are_excluded_only_when_they_cover_the_query() -> None:
+    query = FRAGMENT * 2
+    assert "of the query itself" in (sequence_reason(make_hit(query, query), query) or "")
+    # 95 % and one part of it less: allowed.
+    assert sequence_reason(make_hit(FRAGMENT, FRAGMENT), query) is None
+    changed = "W" + query[1:]
+    assert sequence_reason(make_hit(query, changed), query) is None
+
+
+def test_duplicate_threshold_is_more_than_95_percent() -> None:
+    query = "ACDEFGHIKLMNPQRSTVWY" * 2
+    at = make_hit(query[:38], query[:38])  # 38 / 40 = 0.95
+    above = make_hit(query[:39], query[:39])
+    assert sequence_reason(at, query) is None
+    assert sequence_reason(above, query) is not None
+
+
+def test_short_hits_are_excluded() -> None:
+    query = "ACDEFGHIKLMNPQRSTVWY" * 6
+    at_a_tenth = make_hit(query[:12], "W" * 12)
+    assert "aligns 0.100" in (sequence_reason(at_a_tenth, query) or "")
+    assert sequence_reason(make_hit(query[:13], "W" * 13), query) is None
+    nine = make_hit(query[:9], "W" * 9)
+    assert "9 residues, 10 are needed" in (sequence_reason(nine, query[:40]) or "")
+    assert sequence_reason(make_hit(query[:10], "W" * 10), query[:40]) is None
+
+
+QUERY_DATE = datetime.date(2020, 3, 31)
+
+
+@pytest.mark.parametrize(
+    ("template", "date", "query_date", "reason"),
+    [
+        ("2xyz_B", QUERY_DATE - datetime.timedelta(days=60), QUERY_DATE, None),
+        ("2xyz_B", QUERY_DATE - datetime.timedelta(days=59), QUERY_DATE, "after 2020-01-31"),
+        ("1abc_B", datetime.date(1990, 1, 1), QUERY_DATE, "same entry"),
+        ("2xyz_B", None, QUERY_DATE, "has no release date"),
+        ("2xyz_B", datetime.date(1990, 1, 1), None, "query has no release date"),
+    ],
+)
+def test_entry_and_date_rules(
+    template: str,
+    date: datetime.date | None,
+    query_date: datetime.date | None,
+    reason: str | None,
+) -> None:
+    result = chain_reason(template, date, "1abc_A", query_date)
+    assert (result is None) if reason is None else (reason in (result or ""))
+
+
+def test_margin_is_a_parameter() -> None:
+    day = datetime.timedelta(days=1)
+    assert chain_reason("2xyz_B", QUERY_DATE - day, "1abc_A", QUERY_DATE, margin_days=1) is None
+    assert chain_reason("2xyz_B", QUERY_DATE, "1abc_A", QUERY_DATE, margin_days=1) is not None
+
+
+def test_best_hits_by_sum_probs_stable() -> None:
+    hits = [
+        dataclasses.replace(make_hit(FRAGMENT, FRAGMENT), number=n, sum_probs=s)
+        for n, s in ((1, 3.0), (2, 9.0), (3, 9.0), (4, 5.0))
+    ]
+    assert [hit.number for hit in best_hits(hits, 3)] == [2, 3, 4]
+
+
+def test_exact_fragment_in_the_named_chain() -> None:
+    hit = make_hit(FRAGMENT, FRAGMENT, template_start=3)
+    sequence = "GSH" + FRAGMENT + "LEHHHH"
+    result = locate(hit, {"1abc_B": sequence, "1abc_A": sequence})
+    assert_located(result, "1abc_A", sequence, hit)
+    assert isinstance(result, Template)
+    assert result.t_idx.tolist() == list(range(3, 25))
+    assert result.t_idx.dtype == np.int32
+
+
+def test_database_numbering_may_differ_from_the_chain() -> None:
+    hit = make_hit(FRAGMENT, FRAGMENT, template_start=0)  # the database lacks the tag
+    sequence = "GSH" + FRAGMENT
+    assert_located(locate(hit, {"1abc_A": sequence}), "1abc_A", sequence, hit)
+
+
+def test_repeats_are_told_apart_by_position() -> None:
+    hit = make_hit(FRAGMENT, FRAGMENT, template_start=len(FRAGMENT))
+    result = locate(hit, {"1abc_A": FRAGMENT * 3})
+    assert isinstance(result, Template)
+    assert result.t_idx[0] == len(FRAGMENT)
+
+
+def test_other_chain_of_the_entry() -> None:
+    hit = make_hit(FRAGMENT, FRAGMENT)
+    result = locate(hit, {"1abc_A": "GGGG", "1abc_C": FRAGMENT})
+    assert_located(result, "1abc_C", FRAGMENT, hit)
+
+
+@pytest.mark.parametrize("in_hit", [True, False])
+def test_x_matches_anything(in_hit: bool) -> None:
+    known, masked = "GG" + FRAGMENT, "GG" + FRAGMENT.replace("Q", "X")
+    fragment, sequence = (masked[2:], known) if in_hit else (known[2:], masked)
+    result = locate(make_hit(FRAGMENT, fragment), {"1abc_A": sequence})
+    assert isinstance(result, Template)
+    assert result.t_idx.tolist() == list(range(2, 2 + len(FRAGMENT)))
+
+
+def test_realignment_maps_around_insertions_and_losses() -> None:
+    # The structure's sequence lost one residue and gained three against the database's.
+    sequence = "GSHM" + FRAGMENT[:8] + FRAGMENT[9:15] + "GGG" + FRAGMENT[15:] + "HHHH"
+    hit = make_hit(FRAGMENT, FRAGMENT, template_start=40)
+    result = locate(hit, {"1abc_A": sequence})
+    assert_located(result, "1abc_A", sequence, hit)
+    assert isinstance(result, Template)
+    assert 8 not in result.q_idx
+    expected = [*range(4, 12), *range(12, 18), *range(21, 28)]
+    assert result.t_idx.tolist() == expected
+
+
+def test_realignment_keeps_the_hits_gaps() -> None:
+    query = FRAGMENT[:5] + "WWW" + FRAGMENT[5:]
+    hit = make_hit(query, FRAGMENT[:5] + "---" + FRAGMENT[5:])
+    sequence = "A" + FRAGMENT[:10] + "C" + FRAGMENT[11:]
+    result = locate(hit, {"1abc_A": sequence})
+    assert_located(result, "1abc_A", sequence, hit)
+    assert isinstance(result, Template)
+    assert result.q_idx.tolist() == [*range(5), *range(8, len(query))]
+
+
+def test_too_different_sequences_and_missing_chains() -> None:
+    hit = make_hit(FRAGMENT, FRAGMENT)
+    other = "".join("G" if i % 5 == 0 else s for i, s in enumerate(FRAGMENT))  # 77 % identical
+    result = locate(hit, {"1abc_A": other})
+    assert isinstance(result, str)
+    assert "0.9 is needed" in result
+    missing = locate(hit, {"1abc_B": "GGG", "1abc_C": "GGG"})
+    assert isinstance(missing, str)
+    assert "chain 1abc_A is not in its entry, which has 1abc_B, 1abc_C" in missing
+    only = FRAGMENT[:10] + "A" + FRAGMENT[11:]
+    assert_located(locate(hit, {"1abc_Z": only}), "1abc_Z", only, hit)
+
+
+def test_bundled_hits_land_on_real_chains(demo: Path) -> None:
+    """The real relatives pass, and their aligned CA atoms lie like the query's."""
+    mirror = demo / "mirror/wwpdb/pub/pdb/data/structures/divided/mmCIF"
+
+    def entry(name: str) -> Entry:
+        return read_entry(mirror / name[-3:-1] / f"{name}.cif.gz")
+
+    for query_key, template_key, limit_angstrom in (
+        ("4zey_A", "2crb_A", 3.0),
+        ("2nwd_X", "1aki_A", 1.5),
+        ("2nwd_X", "1hml_A", 2.5),
+    ):
+        query_entry = entry(query_key.split("_")[0])
+        query = query_entry.chain(query_key)
+        path = demo / "mirror/openproteinset/pdb" / query_key / "hhr/pdb70_hits.hhr"
+        hits = read_hhr(path, query.sequence)
+        hit = next(hit for hit in hits if hit.chain_key == template_key)
+        assert sequence_reason(hit, query.sequence) is None
+        found_entry = entry(hit.entry_id)
+        dates = (found_entry.release_date, query_key, query_entry.release_date)
+        assert chain_reason(template_key, *dates) is None
+        located = locate(hit, {c.chain_key: c.sequence for c in found_entry.chains})
+        assert isinstance(located, Template)
+        template = found_entry.chain(located.chain_key)
+        seen = query.atom_mask[located.q_idx, 1] & template.atom_mask[located.t_idx, 1]
+        a = query.positions[located.q_idx[seen], 1].astype(np.float64)
+        b = template.positions[located.t_idx[seen], 1].astype(np.float64)
+        # Distances within each structure need no superposition.
+        inner = [np.linalg.norm(x[:, None] - x[None], axis=-1) for x in (a, b)]
+        assert np.sqrt(np.mean((inner[0] - inner[1]) ** 2)) < limit_angstrom, template_key
+
+
+def test_the_query_itself_is_filtered_out(demo: Path) -> None:
+    folder = demo / "mirror/openproteinset/pdb/3zee_A"
+    text = (folder / "a3m/swissprot_hits.a3m").read_text()
+    sequence = "".join(text.split(">")[1].split("\n")[1:])
+    hits = read_hhr(folder / "hhr/pdb70_hits.hhr", sequence)
+    assert {hit.chain_key for hit in hits} == {"3zee_A", "4i6p_A"}
+    assert all("of the query itself" in (sequence_reason(h, sequence) or "") for h in hits)
