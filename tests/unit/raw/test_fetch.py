@@ -4,6 +4,7 @@ import csv
 import gzip
 import hashlib
 import io
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -182,13 +183,13 @@ def test_an_interruption_keeps_what_is_complete(
     with pytest.raises(KeyboardInterrupt):
         run(chains, data, tmp_path, downloader=downloader)
     table = fetched_table(tmp_path / "fetched.tsv")
-    assert len(table) == 5
+    assert 5 <= len(table) <= 6  # one more may have been on its way
     assert all((tmp_path / path).exists() for path in table)
-    requests = len(site.requests)
     with Downloader(attempts=1) as fresh:
         assert len(run(chains, data, tmp_path, downloader=fresh).complete) == 8
-    assert len(site.requests) == 8 * 4
-    assert requests >= 5
+    asked = Counter(path for path, _ in site.requests)
+    for row in table.values():
+        assert asked[row["source"].removeprefix(site.url)] == 1
 
 
 def test_an_output_that_cannot_be_written_stops_the_run(
