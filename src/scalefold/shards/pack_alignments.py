@@ -1,0 +1,213 @@
+"""Second stage of packing: alignments and template hits of one bucket to an msa shard."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+
+from scalefold.config.schema import Config
+from scalefold.errors import InputError
+from scalefold.raw.alignments import profile, read_folder
+from scalefold.raw.chains import Rejected, alignment_folder, read_chains
+from scalefold.raw.hhr import TemplateHit as RawHit
+from scalefold.raw.hhr import read_hhr
+from scalefold.raw.templates import best_hits, locate, sequence_reason
+from scalefold.shards.buckets import bucket_chains, filled_buckets
+from scalefold.shards.manifest import SourceFile, packing_hash
+from scalefold.shards.records import MsaRecord, TemplateHit, entry_of
+from scalefold.shards.schema import SCHEMA_VERSION, shard_file
+from scalefold.shards.summary import (
+    AlignmentFacts,
+    BucketHead,
+    ChainFacts,
+    MsaSummary,
+    read_chain_summary,
+    write_summary,
+)
+from scalefold.shards.template_store import TemplateStore
+from scalefold.shards.writer import write_shard
+
+STAGE: Final = "alignment"
+TEMPLATE_OUTCOMES: Final = (
+    "kept",
+    "excluded by sequence",
+    "of the same entry",
+    "structure not packed",
+    "not found in its structure",
+    "beyond max_template_hits",
+)
+"""What can become of a template hit."""
+
+
+def pack_alignments(
+    config: Config, raw: Path, out: Path, bucket: int, console: Console | None = None
+) -> MsaSummary:
+    """Write ``msa-<bucket>.arrow`` and its summary: one row for each sequence of the bucket.
+
+    Chains of one sequence (and origin) share a row. It is made from the files of the first of
+    them, by chain key, that has usable ones; a chain whose files are tried and found bad is set
+    aside. Chains without any alignment files are left to :func:`~.pack_index.pack_index`, which
+    knows the alignments of all buckets.
+
+    Alignments are merged in the order of ``data.alignments`` and deduplicated; the profile is that
+    of the whole merged alignment, of which the first ``shards.max_msa_rows`` rows are stored.
+    Template hits are filtered by sequence, located in the chains of the chain shards, and the best
+    ``shards.max_template_hits`` by ``sum_probs`` are kept. Hits of the same entry do not count
+    among these: they are dropped, or, where chains of other entries share the row, kept besides
+    for those.
+
+    Parameters
+    ----------
+    config
+        Sections ``data`` and ``shards``.
+    raw
+        Raw folder, as ``scalefold fetch`` lays it out.
+    out
+        Shard folder with the chain shards of *all* buckets.
+    bucket
+        Number of the bucket.
+    console
+        Where progress is shown; default: standard error.
+
+    Raises
+    ------
+    InputError
+        The raw folder, the table of chains or a chain shard is missing, a chain shard was packed
+        with other settings, or there is no room.
+    """
+    if not raw.is_dir():
+        raise InputError(f"{raw}: no such raw folder. Run `scalefold fetch`, or correct the path.")
+    chains = read_chains(config.data.chains)
+    config_hash = packing_hash(config)
+    summaries = {
+        number: read_chain_summary(out, number, config_hash)
+        for number in filled_buckets(chains, config.data.buckets)
+    }
+    wanted = {
+        row.chain_key
+        for row in bucket_chains(chains, bucket, config.data.buckets)
+        if row.split != "template"
+    }
+    own_rows = summaries[bucket].rows if bucket in summaries else ()
+    groups: dict[tuple[str, str], list[ChainFacts]] = defaultdict(list)
+    for facts in sorted(own_rows, key=lambda facts: facts.chain_key):
+        if facts.chain_key in wanted:
+            groups[facts.seq_id, facts.origin].append(facts)
+
+    packer = _Packer(config, raw, TemplateStore(out, list(summaries.values())))
+    rows: list[AlignmentFacts] = []
+    with write_shard(out / shard_file("msa", bucket), "msa", config.shards.compression) as shard:
+        for (seq_id, origin), members in track(
+            groups.items(),
+            description=f"alignments, bucket {bucket}",
+            console=console or Console(stderr=True),
+        ):
+            for facts in members:
+                record = packer.record(facts, {entry_of(other.chain_key) for other in members})
+                if record is not None:
+                    rows.append(AlignmentFacts(shard.add(record), seq_id, origin, facts.chain_key))
+                    break
+    head = BucketHead(
+        family="msa",
+        bucket=bucket,
+        schema_version=SCHEMA_VERSION,
+        config_hash=config_hash,
+        shard=shard.facts,
+        rejected=tuple(packer.rejected),
+        sources=tuple(packer.sources),
+    )
+    counts = {outcome: packer.outcomes[outcome] for outcome in TEMPLATE_OUTCOMES}
+    summary = MsaSummary(head, tuple(rows), counts)
+    write_summary(out, summary)
+    return summary
+
+
+class _Packer:
+    """Makes the rows of one bucket, and remembers what it set aside."""
+
+    def __init__(self, config: Config, raw: Path, store: TemplateStore) -> None:
+        self._data, self._shards = config.data, config.shards
+        self._raw = raw
+        self._store = store
+        self.rejected: list[Rejected] = []
+        self.sources: list[SourceFile] = []
+        self.outcomes: Counter[str] = Counter()
+
+    def record(self, facts: ChainFacts, entries: set[str]) -> MsaRecord | None:
+        """Return the alignment of a chain, ``None`` if it has no files or unusable ones.
+
+        ``entries`` are those of all chains that will share it.
+        """
+        folder = alignment_folder(self._raw, facts.chain_key)
+        files = [folder / "a3m" / f"{name}.a3m" for name in self._data.alignments]
+        files = [path for path in files if path.is_file()]
+        if not files:
+            return None
+        hhr = folder / "hhr" / f"{self._data.template_hits}.hhr"
+        has_hits = self._data.template_hits is not None and hhr.is_file()
+        try:
+            sequence = self._store.sequences(entry_of(facts.chain_key))[facts.chain_key]
+            full = read_folder(folder, sequence, self._data.alignments)
+            raw_hits = read_hhr(hhr, sequence) if has_hits else []
+        except InputError as error:
+            self.rejected.append(Rejected(facts.chain_key, STAGE, str(error)))
+            return None
+        self.sources += [
+            SourceFile.of(self._raw, p) for p in [*files, *([hhr] if has_hits else [])]
+        ]
+        stored = full.select(np.arange(min(len(full), self._shards.max_msa_rows)))
+        return MsaRecord(
+            seq_id=bytes.fromhex(facts.seq_id),
+            msa=stored.msa,
+            del_ptr=stored.del_ptr,
+            del_col=stored.del_col,
+            del_val=stored.del_val,
+            row_source=stored.row_source,
+            profile=profile(full.msa),
+            num_seq_full=len(full),
+            templates=self._templates(raw_hits, sequence, entries),
+        )
+
+    def _templates(
+        self, raw_hits: list[RawHit], sequence: str, entries: set[str]
+    ) -> tuple[TemplateHit, ...]:
+        """Return the hits to keep, by falling sum of probabilities."""
+        kept: list[TemplateHit] = []
+        num_counted = 0
+        for hit in best_hits(raw_hits, len(raw_hits)):
+            is_own = hit.entry_id in entries
+            if not is_own and num_counted == self._shards.max_template_hits:
+                self.outcomes["beyond max_template_hits"] += 1
+                continue
+            outcome, template = self._try(hit, sequence, entries)
+            self.outcomes[outcome] += 1
+            if template is not None:
+                kept.append(template)
+                num_counted += not is_own
+        return tuple(kept)
+
+    def _try(self, hit: RawHit, sequence: str, entries: set[str]) -> tuple[str, TemplateHit | None]:
+        """Return what becomes of a hit, and the located hit if it can be used."""
+        if entries == {hit.entry_id}:
+            return "of the same entry", None
+        if sequence_reason(hit, sequence) is not None:
+            return "excluded by sequence", None
+        candidates = self._store.sequences(hit.entry_id)
+        if not candidates:
+            return "structure not packed", None
+        located = locate(hit, candidates)
+        if isinstance(located, str):
+            return "not found in its structure", None
+        template = TemplateHit(
+            chain_key=located.chain_key,
+            sum_probs=located.sum_probs,
+            prob=located.probability,
+            q_idx=located.q_idx,
+            t_idx=located.t_idx,
+        )
+        return "kept", template

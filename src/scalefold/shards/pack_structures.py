@@ -1,0 +1,128 @@
+"""First stage of packing: mmCIF files of one bucket to a chain shard."""
+
+from __future__ import annotations
+
+import hashlib
+from itertools import groupby
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+
+from scalefold.chem.residues import RESTYPES_WITH_X
+from scalefold.config.schema import Config
+from scalefold.errors import InputError
+from scalefold.raw.chains import ChainRow, Rejected, mmcif_path, read_chains
+from scalefold.raw.mmcif import Chain, read_entry
+from scalefold.shards.buckets import bucket_chains
+from scalefold.shards.manifest import SourceFile, packing_hash
+from scalefold.shards.records import ChainRecord
+from scalefold.shards.schema import SCHEMA_VERSION, shard_file
+from scalefold.shards.summary import BucketHead, ChainFacts, ChainSummary, write_summary
+from scalefold.shards.writer import write_shard
+
+STAGE: Final = "structure"
+
+
+def pack_structures(
+    config: Config, raw: Path, out: Path, bucket: int, console: Console | None = None
+) -> ChainSummary:
+    """Write ``chain-<bucket>.arrow`` and its summary: all chains of the bucket, of every split.
+
+    A chain that cannot be read is set aside with its reason, the others go on. The same input
+    gives the same bytes.
+
+    Parameters
+    ----------
+    config
+        ``data.chains``, ``data.buckets`` and ``shards.compression`` are used.
+    raw
+        Raw folder, as ``scalefold fetch`` lays it out.
+    out
+        Shard folder; made if need be.
+    bucket
+        Number of the bucket.
+    console
+        Where progress is shown; default: standard error.
+
+    Raises
+    ------
+    InputError
+        The raw folder or the table of chains is missing, or there is no room.
+    """
+    if not raw.is_dir():
+        raise InputError(f"{raw}: no such raw folder. Run `scalefold fetch`, or correct the path.")
+    chains = bucket_chains(read_chains(config.data.chains), bucket, config.data.buckets)
+    out.mkdir(parents=True, exist_ok=True)
+    facts: list[ChainFacts] = []
+    rejected: list[Rejected] = []
+    sources: list[SourceFile] = []
+    entries = [(entry, list(rows)) for entry, rows in groupby(chains, lambda row: row.entry_id)]
+    with write_shard(
+        out / shard_file("chain", bucket), "chain", config.shards.compression
+    ) as shard:
+        for entry_id, rows in track(
+            entries,
+            description=f"structures, bucket {bucket}",
+            console=console or Console(stderr=True),
+        ):
+            path = mmcif_path(raw, entry_id)
+            try:
+                entry = read_entry(path)
+                sources.append(SourceFile.of(raw, path))
+            except InputError as error:
+                rejected.extend(Rejected(row.chain_key, STAGE, str(error)) for row in rows)
+                continue
+            for row in rows:
+                try:
+                    record = _record(entry.chain(row.chain_key), row)
+                    facts.append(_facts(record, shard.add(record)))
+                except InputError as error:
+                    rejected.append(Rejected(row.chain_key, STAGE, f"{path}: {error}"))
+    head = BucketHead(
+        family="chain",
+        bucket=bucket,
+        schema_version=SCHEMA_VERSION,
+        config_hash=packing_hash(config),
+        shard=shard.facts,
+        rejected=tuple(rejected),
+        sources=tuple(sources),
+    )
+    summary = ChainSummary(head, tuple(facts))
+    write_summary(out, summary)
+    return summary
+
+
+def _record(chain: Chain, row: ChainRow) -> ChainRecord:
+    # The sequence that the record itself states: rare letters are X in it.
+    sequence = "".join(RESTYPES_WITH_X[code] for code in chain.aatype)
+    return ChainRecord(
+        chain_key=chain.chain_key,
+        label_asym_id=chain.label_asym_id,
+        auth_asym_id=chain.auth_asym_id,
+        seq_id=hashlib.sha256(sequence.encode()).digest(),
+        method=chain.method,
+        origin="experimental",
+        aatype=chain.aatype,
+        positions=chain.positions,
+        atom_mask=chain.atom_mask,
+        resolution=chain.resolution,
+        release_date=chain.release_date,
+        cluster_id=row.cluster_id,
+    )
+
+
+def _facts(record: ChainRecord, number: int) -> ChainFacts:
+    return ChainFacts(
+        chain_key=record.chain_key,
+        row=number,
+        seq_id=record.seq_id.hex(),
+        origin=record.origin,
+        length=len(record),
+        resolution=record.resolution,
+        release_date=None if record.release_date is None else record.release_date.isoformat(),
+        cluster_id=record.cluster_id,
+        max_single_residue_fraction=float(np.bincount(record.aatype).max() / len(record)),
+    )
