@@ -149,7 +149,15 @@ def _parse_hit(section: str, query_sequence: str, source: str) -> TemplateHit:
         raise InputError(
             f"{where} is named {name!r}, expected <entry>_<chain>. Search a database of PDB chains."
         )
-    fields = dict(_FIELD.findall(lines[2]))
+    fields: dict[str, float] = {}
+    for field, value in _FIELD.findall(lines[2]):
+        try:
+            fields[field] = float(value.removesuffix("%"))
+        except ValueError as error:
+            raise InputError(
+                f"{where} ({name.split()[0]}): {field} is {value!r}, expected a number. The file "
+                "is damaged: search or fetch it again."
+            ) from error
     missing = [field for field in _FIELDS if field not in fields]
     if missing:
         raise InputError(
@@ -193,18 +201,23 @@ def _parse_hit(section: str, query_sequence: str, source: str) -> TemplateHit:
             "another sequence: search or fetch it again."
         )
     both = np.array([q != "-" and t != "-" for q, t in zip(query, template, strict=True)])
+    if both.sum() != fields["Aligned_cols"]:
+        raise InputError(
+            f"{where} ({name.split()[0]}): {both.sum()} pairs are shown, Aligned_cols is "
+            f"{fields['Aligned_cols']:g}. The file is cut off: search or fetch it again."
+        )
     return TemplateHit(
         number=number,
         name=name,
         chain_key=f"{entry.lower()}_{chain}",
-        probability=float(fields["Probab"]),
-        e_value=float(fields["E-value"]),
-        score=float(fields["Score"]),
+        probability=fields["Probab"],
+        e_value=fields["E-value"],
+        score=fields["Score"],
         aligned_columns=int(fields["Aligned_cols"]),
-        identities=float(fields["Identities"].rstrip("%")) / 100.0,
-        similarity=float(fields["Similarity"]),
-        sum_probs=float(fields["Sum_probs"]),
-        template_neff=float(fields["Template_Neff"]) if "Template_Neff" in fields else None,
+        identities=fields["Identities"] / 100.0,
+        similarity=fields["Similarity"],
+        sum_probs=fields["Sum_probs"],
+        template_neff=fields.get("Template_Neff"),
         query_length=length["Q"],
         template_length=length["T"],
         template_start=start["T"],

@@ -138,7 +138,7 @@ def parse_entry(content: bytes, source: str) -> Entry:
     """
     try:
         document = gemmi.cif.read_string(content.decode("utf-8", errors="replace"))
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:  # gemmi raises either
         raise InputError(
             f"{source}: not readable as mmCIF: {error}. Download the file again, or remove it "
             "from the list of entries."

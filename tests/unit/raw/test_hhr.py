@@ -11,7 +11,7 @@ from scalefold.raw.hhr import TemplateHit, parse_hhr, read_hhr
 
 HIT = """No 1
 >pdb_00001ABC_B2 SOME PROTEIN; x
-Probab=99.50  E-value=1.4e-05  Score=94.87  Aligned_cols=5  Identities=80%  Similarity=1.337  \
+Probab=99.50  E-value=1.4e-05  Score=94.87  Aligned_cols=4  Identities=80%  Similarity=1.337  \
 Sum_probs=4.5  Template_Neff=2.000
 
 Q ss_pred           ccccc
@@ -95,7 +95,7 @@ def test_all_fields() -> None:
     assert (hit.number, hit.chain_key, hit.entry_id) == (1, "pdb_00001abc_B2", "pdb_00001abc")
     assert hit.name == "pdb_00001ABC_B2 SOME PROTEIN; x"
     assert (hit.probability, hit.e_value, hit.score) == (99.5, 1.4e-5, 94.87)
-    assert (hit.aligned_columns, hit.identities, hit.similarity) == (5, 0.8, 1.337)
+    assert (hit.aligned_columns, hit.identities, hit.similarity) == (4, 0.8, 1.337)
     assert (hit.sum_probs, hit.template_neff) == (4.5, 2.0)
     assert (hit.query_length, hit.template_length, hit.template_start) == (7, 30, 10)
     assert (hit.query_aligned, hit.template_aligned) == ("CDE-FG", "CDEHF-")
@@ -120,6 +120,8 @@ def test_unknown_query_letters_agree() -> None:
         ("Match_columns 7", "Match_columns 8", "has 8 columns, .* 7 residues"),
         ("CDE-FG", "CDW-FG", r"residues 2-6 are CDWFG\.\.\., the chain has CDEFG"),
         ("Sum_probs=4.5", "", "lacks Sum_probs"),
+        ("Sum_probs=4.5", "Sum_probs=4;5", "Sum_probs is '4;5', expected a number"),
+        ("Aligned_cols=4", "Aligned_cols=40", "4 pairs are shown, Aligned_cols is 40"),
         ("CDEHF-   15", "CDEHF-   16", "row T states residues 11-16, expected 11-15"),
         ("T pdb_00001ABC_B   11 CDEHF-   15 (30)", "", "6 query and 0 template columns"),
         (">pdb_00001ABC_B2", ">nothing", "expected <entry>_<chain>"),
