@@ -112,7 +112,8 @@ def fetch(
     Raises
     ------
     InputError
-        A file cannot be written, a mirror is not understood, or no chain at all is complete.
+        A file cannot be written, a mirror is not understood, or no chain at all is complete (of a
+        bucket: and another try may bring one).
     """
     files = {row.chain_key: _files_of(row, data, out) for row in chains}
     jobs = {file.local: file for group in files.values() for file in group}
@@ -131,13 +132,30 @@ def fetch(
             downloader.close()
     summary = _judge(chains, files, results)
     _write_rejected(out / f"rejected{tag}.tsv", chains, summary.rejected)
-    if not summary.complete:
+    is_final = all(r.is_final for r in results.values() if isinstance(r, UnavailableError))
+    if not summary.complete and (bucket is None or not is_final):
         first = summary.rejected[0]
         raise InputError(
             f"none of {len(chains)} chains could be fetched; {first.chain_key}: {first.reason}. "
             "Correct data.mirrors, or try again if the network was down."
         )
     return summary
+
+
+def local_sources(chains: Sequence[ChainRow], data: DataConfig) -> list[Path]:
+    """Return the files of local mirrors that `fetch` would read for ``chains``, sorted.
+
+    A workflow makes them inputs of its fetch jobs, so that a file that changed is fetched again. A
+    relative root gives relative paths.
+    """
+    sources: set[Path] = set()
+    for file in {f.local: f for row in chains for f in _files_of(row, data, Path())}.values():
+        for root in file.roots:
+            folder = local_folder(root)
+            if folder is not None and (folder / file.remote).is_file():
+                sources.add(Path(root if "://" not in root else folder) / file.remote)
+                break
+    return sorted(sources)
 
 
 def _files_of(row: ChainRow, data: DataConfig, out: Path) -> list[_File]:

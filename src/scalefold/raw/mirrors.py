@@ -43,12 +43,14 @@ class UnavailableError(Exception):
     """No mirror gave the file.
 
     ``is_absent`` is true where every mirror says that it does not have it, false where at least one
-    failed otherwise, so that another try may succeed.
+    failed otherwise. ``is_final`` is true where another try would end the same: each mirror either
+    lacks the file, or is local and holds a damaged one.
     """
 
-    def __init__(self, reasons: Sequence[str], is_absent: bool) -> None:
+    def __init__(self, reasons: Sequence[str], is_absent: bool, is_final: bool) -> None:
         super().__init__("; ".join(reasons))
         self.is_absent = is_absent
+        self.is_final = is_final
 
 
 class _MirrorError(Exception):
@@ -130,7 +132,7 @@ class Downloader:
             The file cannot be written (no space, no permission), or a root is not understood.
         """
         reasons: list[str] = []
-        is_absent = True
+        is_absent = is_final = True
         for root in roots:
             folder = local_folder(root)
             try:
@@ -143,9 +145,10 @@ class Downloader:
             except _MirrorError as error:
                 reasons.append(str(error))
                 is_absent = is_absent and error.is_absent
+                is_final = is_final and (error.is_absent or folder is not None)
         if target.exists():
             return FetchedFile(target.stat().st_size, file_sha256(target), "kept")
-        raise UnavailableError(reasons, is_absent)
+        raise UnavailableError(reasons, is_absent, is_final)
 
     def _copy(self, source: Path, target: Path) -> FetchedFile:
         if not source.is_file():
