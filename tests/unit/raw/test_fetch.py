@@ -14,7 +14,7 @@ from rich.console import Console
 from scalefold.config.schema import DataConfig
 from scalefold.errors import InputError
 from scalefold.raw.chains import ChainRow, Rejected, read_chains, read_rejected, write_rejected
-from scalefold.raw.fetch import FetchSummary, fetch
+from scalefold.raw.fetch import FetchSummary, fetch, local_sources
 from scalefold.raw.mirrors import Downloader
 
 CIF = gzip.compress(b"data_x\n")
@@ -200,3 +200,40 @@ def test_an_output_that_cannot_be_written_stops_the_run(
     with pytest.raises(InputError, match="cannot be written"):
         run([train("1abc_A")], settings(site.url), tmp_path, downloader=downloader)
     assert (tmp_path / "fetched.tsv").exists()
+
+
+def test_bucket_of_damaged_local_files_is_set_aside(tmp_path: Path) -> None:
+    mirror = tmp_path / "mirror"
+    path = mirror / PDB[1:] / "ab/1abc.cif.gz"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(CIF[:-6])
+    chains = [ChainRow("1abc_A", "template", None)]
+    summary = run(chains, settings(str(mirror)), tmp_path / "raw", bucket=3)
+    assert [r.chain_key for r in summary.rejected] == ["1abc_A"]
+    assert "1abc.cif.gz" in read_rejected(tmp_path / "raw/rejected-00003.tsv")[0].reason
+    with pytest.raises(InputError, match=r"1abc\.cif\.gz"):
+        run(chains, settings(str(mirror)), tmp_path / "raw")
+
+
+def test_bucket_that_no_server_gives_is_an_error(site, downloader, tmp_path: Path) -> None:
+    fill(site, "1abc_A")
+    site.files[f"{PDB}/ab/1abc.cif.gz"] = CIF[:-6]  # a later try may bring the whole file
+    with pytest.raises(InputError, match=r"1abc\.cif\.gz"):
+        run([train("1abc_A")], settings(site.url), tmp_path, bucket=3, downloader=downloader)
+
+
+def test_local_sources_are_what_fetch_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    second = tmp_path / "second"
+    for root in (Path("first"), second):
+        path = root / PDB[1:] / "ab/1abc.cif.gz"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(CIF)
+    alignment = second / "pdb/1abc_A/a3m/second_hits.a3m"
+    alignment.parent.mkdir(parents=True)
+    alignment.write_text(">1abc_A\nA\n")
+    data = settings("https://unused.example", "first", second.as_uri())
+    chains = [train("1abc_A"), train("1abc_B")]
+    assert local_sources(chains, data) == [alignment, Path("first") / PDB[1:] / "ab/1abc.cif.gz"]
