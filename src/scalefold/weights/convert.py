@@ -1,0 +1,92 @@
+"""Import from and export to other codes' weight files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Literal, cast, get_args
+
+import torch
+from torch import Tensor
+
+from scalefold.config.schema import ModelConfig
+from scalefold.errors import InputError
+from scalefold.shards.atomic import atomic_file
+from scalefold.weights.alphafold import read_alphafold
+from scalefold.weights.matching import State, check_state
+from scalefold.weights.mlperf import read_mlperf
+from scalefold.weights.openfold import read_openfold
+
+Format = Literal["openfold", "alphafold", "mlperf"]
+"""Whose names and layout a file has."""
+
+
+def import_weights(path: Path, source_format: Format, config: ModelConfig) -> State:
+    """Read another code's weights for a model; strict.
+
+    Parameters
+    ----------
+    path : Path
+        ``.npz`` for AlphaFold, a torch file for the others.
+    source_format : str
+        ``openfold``, ``alphafold`` or ``mlperf``.
+    config : ModelConfig
+        The model that they are for.
+
+    Returns
+    -------
+    dict of str to Tensor
+        float32, ScaleFold's names, in the model's order.
+
+    Raises
+    ------
+    InputError
+        Naming the file, and listing every parameter that is missing, unknown or misshapen.
+    """
+    match source_format:
+        case "openfold":
+            state = read_openfold(path)
+        case "alphafold":
+            state = read_alphafold(path, config)
+        case "mlperf":
+            state = read_mlperf(path)
+        case _:
+            raise InputError(
+                f"weight format {source_format!r} is not known, choose one of "
+                f"{', '.join(get_args(Format))}"
+            )
+    return check_state(state, config, str(path))
+
+
+def guess_format(path: Path) -> Format:
+    """Format by file name: ``.npz`` is AlphaFold's, anything else is taken for OpenFold's."""
+    return "alphafold" if path.suffix == ".npz" else "openfold"
+
+
+def export_weights(
+    state: Mapping[str, Tensor], config: ModelConfig, path: Path, target_format: str = "openfold"
+) -> None:
+    """Write weights that another code reads; strict, atomic.
+
+    Parameters
+    ----------
+    state : mapping of name to Tensor
+        For example from `scalefold.train.checkpoint.load_weights`.
+    config : ModelConfig
+        The model that they are of.
+    path : Path
+    target_format : str
+        ``openfold``: a plain state dictionary, float32, as OpenFold's current version loads it.
+
+    Raises
+    ------
+    InputError
+        If the format is not known, the state is not the model's, or the file cannot be written.
+    """
+    if target_format != "openfold":
+        raise InputError(f"export format {target_format!r} is not known, the only one is openfold")
+    checked = check_state(state, config, "the state to export")
+    # Contiguous copies: a view of a flat buffer would take the whole buffer into the file.
+    plain = {name: value.cpu().clone() for name, value in checked.items()}
+    with atomic_file(path) as file:
+        torch.save(plain, cast(IO[bytes], file))

@@ -1,0 +1,248 @@
+"""Import and export against the complete parameter lists of the other codes."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from scalefold.config.load import preset_tree
+from scalefold.config.schema import ModelConfig
+from scalefold.errors import InputError
+from scalefold.model.alphafold import AlphaFold
+from scalefold.weights import check_state, export_weights, guess_format, import_weights
+from scalefold.weights.alphafold import alphafold_entries, alphafold_to_current
+from scalefold.weights.matching import model_shapes
+from scalefold.weights.mlperf import mlperf_to_current
+from scalefold.weights.openfold import current_names
+
+DATA = Path(__file__).parents[2] / "data" / "weights" / "parameters.json.gz"
+MODELS = [f"model_{i}{suffix}" for i in range(1, 6) for suffix in ("", "_ptm")]
+
+
+@cache
+def _data() -> dict[str, Any]:
+    return json.loads(gzip.decompress(DATA.read_bytes()))
+
+
+def _listed(code: str, model: str) -> dict[str, tuple[int, ...]]:
+    entry = _data()[code][model]
+    entry = _data()[code][entry] if isinstance(entry, str) else entry
+    return {name: tuple(shape) for name, shape in entry.items()}
+
+
+def _config(preset: str, **overrides: Any) -> ModelConfig:
+    return ModelConfig.model_validate({**preset_tree(preset).get("model", {}), **overrides})
+
+
+@cache
+def _shapes(preset: str) -> dict[str, torch.Size]:
+    return model_shapes(_config(preset))
+
+
+def _meta(shapes: dict[str, tuple[int, ...]]) -> dict[str, torch.Tensor]:
+    return {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
+
+
+def _micro() -> ModelConfig:
+    return _config("tiny", evoformer={**preset_tree("tiny")["model"]["evoformer"], "num_blocks": 1})
+
+
+@pytest.fixture(scope="module")
+def state() -> dict[str, torch.Tensor]:
+    """A micro model's state with no two equal values."""
+    torch.manual_seed(0)
+    return {k: torch.randn_like(v) for k, v in AlphaFold(_micro()).state_dict().items()}
+
+
+@pytest.mark.parametrize("model", ["model_1", "model_3", "model_1_ptm", "model_3_ptm", "mlperf"])
+def test_our_names_are_openfolds(model: str) -> None:
+    listed = _listed("openfold", "initial_training" if model == "mlperf" else model)
+    ours = {name: tuple(shape) for name, shape in _shapes(model).items()}
+    assert ours == listed
+
+
+def test_mlperf_preset_has_the_benchmarks_number_of_parameters() -> None:
+    assert sum(shape.numel() for shape in _shapes("mlperf").values()) == 93_229_082
+
+
+def test_first_version_names_become_current_ones() -> None:
+    old = _meta(_listed("openfold_first_version", "model_1_ptm"))
+    new = current_names(old)
+    assert {k: tuple(v.shape) for k, v in new.items()} == _listed("openfold", "model_1_ptm")
+    assert current_names(new) == new  # current names are left alone
+
+
+def test_mlperf_names_become_ours() -> None:
+    new = mlperf_to_current(_meta(_listed("mlperf", "mlperf")))
+    assert {k: v.shape for k, v in new.items()} == _shapes("mlperf")
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_alphafold_array_is_used_exactly_once(model: str) -> None:
+    config, listed = _config(model), _listed("alphafold", model)
+    entries = alphafold_entries(config)
+    assert sorted(entry.key for entry in entries) == sorted(listed)
+    names = [name for entry in entries for name in entry.names]
+    assert sorted(names) == sorted(_shapes(model))  # sorted lists: none twice
+    state = alphafold_to_current(
+        {key: np.empty(shape, np.float32) for key, shape in listed.items()}, config, model
+    )
+    assert {k: v.shape for k, v in state.items()} == _shapes(model)
+
+
+def _two_blocks(model: str) -> ModelConfig:
+    return _config(model, evoformer={"num_blocks": 2}, extra_msa={"num_blocks": 2})
+
+
+def _filled(model: str) -> dict[str, np.ndarray]:
+    arrays = {}
+    for i, (key, shape) in enumerate(sorted(_listed("alphafold", model).items())):
+        if "/extra_msa_stack/" in key or "/evoformer_iteration/" in key:
+            shape = (2, *shape[1:])
+        j = np.arange(np.prod(shape), dtype=np.int64)
+        values = ((j * 7919 + i * 104729) % 65521) / 65521 - 0.5
+        arrays[key] = values.astype(np.float32).reshape(shape)
+    return arrays
+
+
+@pytest.mark.parametrize("model", ["model_1_ptm", "model_3"])
+def test_alphafold_layouts_are_those_that_openfold_reads(model: str, tmp_path: Path) -> None:
+    path = tmp_path / f"params_{model}.npz"
+    np.savez(path, **_filled(model))
+    state = import_weights(path, guess_format(path), _two_blocks(model))
+    expected = _data()["alphafold_fingerprints"][model]
+    assert state.keys() == expected.keys()
+    for name, value in state.items():
+        flat = value.double().flatten()
+        found = float((flat * torch.arange(flat.numel(), dtype=torch.float64).cos()).sum())
+        # Only the order of float64 additions may differ.
+        assert found == pytest.approx(expected[name], rel=1e-9, abs=1e-9), name
+
+
+def test_alphafold_round_trip_through_layouts_is_bit_exact() -> None:
+    config, arrays = _two_blocks("model_3"), _filled("model_3")
+    state = alphafold_to_current(arrays, config, "synthetic")
+    for entry in alphafold_entries(config):
+        blocks = [state[name] for name in entry.names]
+        shape = arrays[entry.key].shape[1:] if entry.stacked else arrays[entry.key].shape
+        back = [(b.T if b.ndim == 2 else b).reshape(shape).numpy() for b in blocks]
+        np.testing.assert_array_equal(
+            np.stack(back) if entry.stacked else back[0], arrays[entry.key]
+        )
+
+
+def test_alphafold_file_of_another_model_lists_what_differs(tmp_path: Path) -> None:
+    arrays = _filled("model_1_ptm")
+    with pytest.raises(InputError, match=r"does not fit.* 73 unknown: .*/template_embedding/"):
+        alphafold_to_current(arrays, _two_blocks("model_3"), "params.npz")
+    with pytest.raises(InputError, match=r"first dimension"):
+        alphafold_to_current(arrays, _config("model_1_ptm", extra_msa={"num_blocks": 2}), "x")
+
+
+def test_export_and_import_is_bit_exact(state: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    path = tmp_path / "weights.pt"
+    export_weights(state, _micro(), path)
+    back = import_weights(path, "openfold", _micro())
+    assert list(back) == list(state)
+    assert all(torch.equal(back[name], state[name]) for name in state)
+    AlphaFold(_micro()).load_state_dict(back, strict=True)
+
+
+def test_export_of_a_view_writes_the_view_only(
+    state: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    export_weights(state, _micro(), tmp_path / "plain.pt")
+    flat = torch.cat([v.flatten() for v in state.values()] + [torch.zeros(10**6)])
+    views, start = {}, 0
+    for name, value in state.items():
+        views[name] = flat[start : start + value.numel()].view(value.shape)
+        start += value.numel()
+    export_weights(views, _micro(), tmp_path / "views.pt")
+    sizes = [(tmp_path / name).stat().st_size for name in ("plain.pt", "views.pt")]
+    assert sizes[0] == sizes[1]
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        lambda s: {"ema": {"params": s, "decay": 0.999}, "state_dict": {"model.x": torch.zeros(1)}},
+        lambda s: {"state_dict": {f"model.{k}": v for k, v in s.items()}, "epoch": 3},
+        lambda s: {"module": {f"module.model.{k}": v for k, v in s.items()}},
+    ],
+    ids=["ema", "lightning", "deepspeed"],
+)
+def test_openfold_containers(layout: Any, state: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    torch.save(layout(state), tmp_path / "w.pt")
+    back = import_weights(tmp_path / "w.pt", "openfold", _micro())
+    assert all(torch.equal(back[name], state[name]) for name in state)
+
+
+def test_mlperf_containers(state: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    # Names that both codes share suffice here: the full translation has its own test.
+    swa = {"averaged_model.n_averaged": torch.tensor(3)}
+    swa |= {f"averaged_model.{k}": v for k, v in state.items()}
+    torch.save(swa, tmp_path / "swa_checkpoint.pt")
+    torch.save({"alphafold_state_dict": state, "iteration": 7}, tmp_path / "resumable.pt")
+    for name in ("swa_checkpoint.pt", "resumable.pt"):
+        back = import_weights(tmp_path / name, "mlperf", _micro())
+        assert all(torch.equal(back[k], state[k]) for k in state)
+
+
+def test_mismatches_are_all_listed(state: dict[str, torch.Tensor]) -> None:
+    changed = dict(state)
+    first, second = list(state)[:2]
+    del changed[first]
+    changed[second] = torch.zeros(3, 5)
+    changed["extra.weight"] = torch.zeros(2)
+    with pytest.raises(InputError) as error:
+        check_state(changed, _micro(), "file.pt")
+    message = str(error.value)
+    assert f"1 missing: {first}" in message
+    assert "1 unknown: extra.weight (2,)" in message
+    assert f"1 misshapen: {second} is (3, 5)" in message
+
+
+def test_narrow_types_widen_and_others_are_refused(state: dict[str, torch.Tensor]) -> None:
+    half = {name: value.bfloat16() for name, value in state.items()}
+    full = check_state(half, _micro(), "x")
+    assert all(
+        v.dtype == torch.float32 and torch.equal(v, half[k].float()) for k, v in full.items()
+    )
+    name = next(iter(state))
+    with pytest.raises(InputError, match="float64"):
+        check_state({**state, name: state[name].double()}, _micro(), "x")
+    with pytest.raises(InputError, match=rf"NaN.*{name}"):
+        check_state({**state, name: torch.full_like(state[name], torch.nan)}, _micro(), "x")
+
+
+def test_bad_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"missing.pt: no such"):
+        import_weights(tmp_path / "missing.pt", "openfold", _micro())
+    with pytest.raises(InputError, match=r"missing.npz: no such"):
+        import_weights(tmp_path / "missing.npz", "alphafold", _micro())
+    (tmp_path / "bad.pt").write_bytes(b"not a torch file")
+    (tmp_path / "bad.npz").write_bytes(b"PK\x03\x04 broken")
+    for name, kind in (("bad.pt", "openfold"), ("bad.pt", "mlperf"), ("bad.npz", "alphafold")):
+        with pytest.raises(InputError, match=name):
+            import_weights(tmp_path / name, kind, _micro())  # type: ignore[arg-type]
+
+
+def test_a_file_that_would_run_code_is_refused(tmp_path: Path) -> None:
+    torch.save({"state_dict": {}, "hook": Path("/")}, tmp_path / "code.pt")
+    with pytest.raises(InputError, match="tensors"):
+        import_weights(tmp_path / "code.pt", "openfold", _micro())
+
+
+def test_unknown_formats_are_refused(state: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="jax"):
+        import_weights(tmp_path / "x", "jax", _micro())  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="alphafold"):
+        export_weights(state, _micro(), tmp_path / "x", "alphafold")
+    assert not (tmp_path / "x").exists()
