@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 
@@ -10,7 +10,7 @@ from scalefold.config.schema import FeaturesConfig
 from scalefold.errors import InputError
 from scalefold.features.alignment import Alignment
 from scalefold.features.chain import chain_features
-from scalefold.features.contract import Features
+from scalefold.features.contract import ALL_FEATURES, Features
 from scalefold.features.crop import crop, pad
 from scalefold.features.msa import msa_features
 from scalefold.features.plan import Plan, evaluation_plan, training_plan
@@ -137,6 +137,27 @@ def collate(samples: Sequence[Features]) -> Features:
                     "of one batch must be padded to the same sizes"
                 )
     return {name: torch.cat([features[name] for features in samples]) for name in first}
+
+
+def collate_passes(samples: Sequence[Sequence[Features]]) -> list[Features]:
+    """Join samples pass by pass; passes go on sharing the tensors of the sample features.
+
+    Parameters
+    ----------
+    samples : sequence of sequence of dict
+        For each sample its passes, equally many.
+    """
+    first, *others = zip(*samples, strict=True)
+    joined = collate(first)
+    shared = {name: tensor for name, tensor in joined.items() if not ALL_FEATURES[name].per_pass}
+    return [joined] + [
+        {**shared, **collate([_without(features, shared) for features in parts])}
+        for parts in others
+    ]
+
+
+def _without(features: Features, names: Collection[str]) -> Features:
+    return {name: tensor for name, tensor in features.items() if name not in names}
 
 
 def _batched(features: Features) -> Features:

@@ -16,7 +16,7 @@ import torch
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.features.contract import Features
-from scalefold.features.pipeline import collate
+from scalefold.features.pipeline import collate_passes
 from scalefold.loader.prepare import SampleReader, SampleTask, prepare
 from scalefold.loader.recycling import recycling_count
 from scalefold.loader.sampler import TrainingSampler
@@ -132,15 +132,12 @@ class TrainingLoader(Iterator[Batch]):
         if self._closed:
             raise RuntimeError("the loader is closed: make a new one with start_step")
         started = time.perf_counter()
+        self._fill()
+        if not self._pending:
+            raise StopIteration
+        head = self._pending[0]
         try:
-            self._fill()
-            if not self._pending:
-                raise StopIteration
-            head = self._pending[0]
-            self._await(head)
-            samples = [result.result() for result in head.results]
-        except StopIteration:
-            raise
+            samples = self._collect(head)
         except BaseException:
             self.close()
             raise
@@ -152,7 +149,7 @@ class TrainingLoader(Iterator[Batch]):
             draws=[task.draw for task in head.tasks],
             chain_keys=[task.chain_key for task in head.tasks],
             recycling=head.recycling,
-            passes=_to_device([collate(parts) for parts in zip(*samples)], self._device),
+            passes=_to_device(collate_passes(samples), self._device),
             wait_seconds=waited,
         )
 
@@ -196,16 +193,11 @@ class TrainingLoader(Iterator[Batch]):
         results = [self._pool.submit(task) for task in tasks] if self._pool is not None else []
         return _Pending(step, recycling, tasks, results)
 
-    def _await(self, head: _Pending) -> None:
-        """Wait for the head's samples; raise as soon as any sample under way has failed."""
+    def _collect(self, head: _Pending) -> list[list[Features]]:
+        """Return the head's samples; raise as soon as any sample under way has failed."""
         if self._pool is None:
-            for task in head.tasks:
-                done: Future[list[Features]] = Future()
-                done.set_result(
-                    prepare(self._reader, self._config.features, self._config.seed, task)
-                )
-                head.results.append(done)
-            return
+            config = self._config
+            return [prepare(self._reader, config.features, config.seed, t) for t in head.tasks]
         under_way = {result for pending in self._pending for result in pending.results}
         while True:
             finished = {result for result in under_way if result.done()}
@@ -213,7 +205,7 @@ class TrainingLoader(Iterator[Batch]):
                 result.result()
             under_way -= finished
             if all(result.done() for result in head.results):
-                return
+                return [result.result() for result in head.results]
             wait(under_way, return_when=FIRST_COMPLETED)
 
 

@@ -6,6 +6,8 @@ draw ``d`` is a pure function of (seed, d). There are no epochs.
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -48,7 +50,7 @@ class TrainingSampler:
     def __init__(self, index: pa.Table, config: SamplingConfig, seed: int) -> None:
         train = index.filter(pc.equal(index["split"], "train")).sort_by("chain_key")
         keys: list[str] = train["chain_key"].to_pylist()
-        for first, second in zip(keys, keys[1:], strict=False):
+        for first, second in itertools.pairwise(keys):
             if first == second:
                 raise InputError(f"chain {first} is twice in the index; pack the shards again")
         kept = np.ones(len(keys), np.bool_)

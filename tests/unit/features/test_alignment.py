@@ -1,0 +1,49 @@
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from scalefold.errors import InputError
+from scalefold.features.alignment import Alignment, Window, deletion_matrix, deletion_sums
+
+
+@pytest.fixture(scope="module")
+def sample(make_sample):
+    return make_sample(length=25, rows=40)
+
+
+@pytest.fixture(scope="module")
+def alignment(sample):
+    return Alignment.from_record(sample.msa, sample.chain, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("window", [Window(0, 25), Window(4, 9), Window(24, 1)])
+def test_deletions_of_rows(sample, alignment, window, dense_deletions):
+    rows = torch.tensor([5, 0, 39, 17, 18])
+    found = deletion_matrix(alignment, rows, window)
+    expected = dense_deletions(sample.msa)[rows, window.start : window.stop]
+    np.testing.assert_array_equal(found, expected)
+    assert found.dtype == torch.float32
+
+
+@pytest.mark.parametrize("window", [Window(0, 25), Window(7, 12)])
+def test_deletion_sums_over_groups(sample, alignment, window, dense_deletions):
+    group = torch.from_numpy(np.random.default_rng(0).integers(-1, 4, 40))
+    found = deletion_sums(alignment, group, 5, window)
+    dense = dense_deletions(sample.msa)[:, window.start : window.stop]
+    for g in range(5):
+        np.testing.assert_array_equal(found[g], dense[group.numpy() == g].sum(0))
+
+
+def test_width_must_be_the_sequence(sample, make_chain):
+    with pytest.raises(InputError, match=r"1abc_A: alignment is 25 columns wide.*has 26"):
+        Alignment.from_record(sample.msa, make_chain(length=26), torch.device("cpu"))
+
+
+def test_first_row_must_be_the_sequence(sample):
+    msa = sample.msa.msa.copy()
+    msa[0, 3] = (msa[0, 3] + 1) % 20
+    wrong = dataclasses.replace(sample.msa, msa=msa)
+    with pytest.raises(InputError, match=r"1abc_A: the first of 40 alignment rows is not"):
+        Alignment.from_record(wrong, sample.chain, torch.device("cpu"))

@@ -1,0 +1,174 @@
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from scalefold.config.schema import FeaturesConfig
+from scalefold.features.alignment import Alignment, Window
+from scalefold.features.draws import DrawKey, MsaDraws, draw_msa
+from scalefold.features.msa import msa_features
+from scalefold.features.msa_rows import choose_rows
+
+LENGTH, ROWS = 40, 60
+CONFIG = FeaturesConfig(max_msa_clusters=8, max_extra_msa=12)
+WHOLE = Window(0, LENGTH)
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def sample(make_sample):
+    return make_sample(length=LENGTH, rows=ROWS)
+
+
+@pytest.fixture(scope="module")
+def alignment(sample):
+    return Alignment.from_record(sample.msa, sample.chain, CPU)
+
+
+def draws(index=0, block_deletion=CONFIG.block_deletion):
+    return draw_msa(
+        DrawKey("training", 0, index),
+        0,
+        num_rows=ROWS,
+        num_clusters=8,
+        num_res=LENGTH,
+        block_deletion=block_deletion,
+    )
+
+
+def test_crop_before_or_after_summarising_is_the_same(alignment):
+    window = Window(11, 20)
+    for draw in (draws(0), draws(1, None)):
+        whole = msa_features(alignment, [draw], WHOLE, CONFIG)[0]
+        cropped = msa_features(alignment, [draw], window, CONFIG)[0]
+        for name, tensor in cropped.items():
+            assert torch.equal(tensor, whole[name][:, window.start : window.stop]), name
+
+
+def test_clusters_look_at_columns_outside_the_crop(alignment):
+    window = Window(11, 20)
+    draw = draws(2, None)
+    cropped = msa_features(alignment, [draw], window, CONFIG)[0]
+    inside = alignment.symbols[:, window.start : window.stop]
+    short = alignment._replace(
+        symbols=inside,
+        profile=alignment.profile[window.start : window.stop],
+        deletion_row=alignment.deletion_row[:0],
+        deletion_column=alignment.deletion_column[:0],
+        deletion_count=alignment.deletion_count[:0],
+    )
+    short_draw = dataclasses.replace(
+        draw,
+        mask_position=draw.mask_position[:, window.start : window.stop],
+        mask_symbol=draw.mask_symbol[:, window.start : window.stop],
+    )
+    blind = msa_features(short, [short_draw], Window(0, window.size), CONFIG)[0]
+    assert torch.equal(cropped["true_msa"], blind["true_msa"])
+    assert torch.equal(cropped["msa_feat"][..., :23], blind["msa_feat"][..., :23])
+    assert not torch.equal(cropped["msa_feat"][..., 25:48], blind["msa_feat"][..., 25:48])
+
+
+def test_passes_together_are_passes_apart(alignment):
+    several = [draws(0), draws(1), draws(2, None)]
+    together = msa_features(alignment, several, WHOLE, CONFIG)
+    for draw, features in zip(several, together):
+        alone = msa_features(alignment, [draw], WHOLE, CONFIG)[0]
+        for name, tensor in features.items():
+            assert torch.equal(tensor, alone[name]), name
+
+
+def test_permuting_rows_permutes_nothing_but_the_draws(sample, alignment):
+    """The same decisions about the same sequences give the same features in any row order."""
+    draw = draws(3, None)
+    order = np.concatenate([[0], 1 + np.random.default_rng(5).permutation(ROWS - 1)])
+    rank = np.argsort(order)  # new row of each old row
+    starts = sample.msa.del_ptr[:-1][order].astype(int)
+    stops = sample.msa.del_ptr[1:][order].astype(int)
+    places = np.concatenate([np.arange(a, b) for a, b in zip(starts, stops)])
+    shuffled = dataclasses.replace(
+        sample.msa,
+        msa=sample.msa.msa[order],
+        del_ptr=np.concatenate([[0], np.cumsum(stops - starts)]).astype(np.uint32),
+        del_col=sample.msa.del_col[places],
+        del_val=sample.msa.del_val[places],
+    )
+    moved = MsaDraws(
+        draw.deletion_starts, rank[draw.row_order], draw.mask_position, draw.mask_symbol
+    )
+    expected = msa_features(alignment, [draw], WHOLE, CONFIG)[0]
+    found = msa_features(
+        Alignment.from_record(shuffled, sample.chain, CPU), [moved], WHOLE, CONFIG
+    )[0]
+    for name, tensor in found.items():
+        assert torch.equal(tensor, expected[name]), name
+
+
+def test_profile_and_deletions_by_hand(sample, alignment, dense_deletions):
+    """Clusters and summaries computed row by row, from the masked centres that come out."""
+    draw = draws(4)
+    features = msa_features(alignment, [draw], WHOLE, CONFIG)[0]
+    choice = choose_rows(ROWS, draw, CONFIG.max_msa_clusters, 0.3)
+    masked = features["msa_feat"][..., :23].argmax(-1).numpy()
+    msa, deletions = sample.msa.msa, dense_deletions(sample.msa)
+    members = {c: [] for c in range(len(choice.centres))}
+    for row in choice.others:
+        agreement = [(msa[row] == m)[m < 21].sum() for m in masked]
+        members[int(np.argmax(agreement))].append(row)
+    assert sum(map(len, members.values())) == len(choice.others) > 12
+    for c, rows in members.items():
+        stack = np.stack([masked[c], *msa[rows]])
+        profile = np.stack([(stack == s).mean(0) for s in range(23)], -1)
+        np.testing.assert_allclose(features["msa_feat"][c, :, 25:48], profile, atol=2e-6)
+        mean = np.stack([deletions[choice.centres[c]], *deletions[rows]]).mean(0)
+        squashed = 2 / np.pi * np.arctan(mean / 3)
+        np.testing.assert_allclose(features["msa_feat"][c, :, 48], squashed, atol=2e-6)
+        own = deletions[choice.centres[c]]
+        np.testing.assert_array_equal(features["msa_feat"][c, :, 23], np.minimum(own, 1))
+        np.testing.assert_allclose(
+            features["msa_feat"][c, :, 24], 2 / np.pi * np.arctan(own / 3), atol=2e-7
+        )
+    extra = choice.others[: CONFIG.max_extra_msa]
+    np.testing.assert_array_equal(features["extra_msa"], msa[extra])
+    np.testing.assert_array_equal(features["extra_has_deletion"], np.minimum(deletions[extra], 1))
+    np.testing.assert_allclose(
+        features["extra_deletion_value"], 2 / np.pi * np.arctan(deletions[extra] / 3), atol=2e-7
+    )
+
+
+def test_bert_targets(alignment):
+    features = msa_features(alignment, [draws(5)], WHOLE, CONFIG)[0]
+    masked = features["msa_feat"][..., :23].argmax(-1)
+    changed = masked != features["true_msa"]
+    assert changed.any()
+    assert (features["bert_mask"][changed] == 1).all()
+    assert (features["true_msa"] < 22).all()
+    # the query is masked too
+    queries = [
+        msa_features(alignment, [draws(i)], WHOLE, CONFIG)[0]["bert_mask"][0] for i in range(20)
+    ]
+    assert 0.08 < torch.stack(queries).mean() < 0.22
+
+
+def test_query_alone(sample):
+    single = dataclasses.replace(
+        sample.msa,
+        msa=sample.msa.msa[:1],
+        del_ptr=np.zeros(2, np.uint32),
+        del_col=sample.msa.del_col[:0],
+        del_val=sample.msa.del_val[:0],
+    )
+    draw = draw_msa(
+        DrawKey("training", 0, 0),
+        0,
+        num_rows=1,
+        num_clusters=1,
+        num_res=LENGTH,
+        block_deletion=CONFIG.block_deletion,
+    )
+    alignment = Alignment.from_record(single, sample.chain, CPU)
+    features = msa_features(alignment, [draw], WHOLE, CONFIG)[0]
+    assert features["msa_feat"].shape == (1, LENGTH, 49)
+    assert features["extra_msa"].shape == (0, LENGTH)
+    one_hot = features["msa_feat"][..., :23]
+    torch.testing.assert_close(features["msa_feat"][..., 25:48], one_hot, rtol=2e-6, atol=0)

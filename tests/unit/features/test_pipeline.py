@@ -1,0 +1,194 @@
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from scalefold.config.schema import FeaturesConfig
+from scalefold.errors import InputError
+from scalefold.features.contract import ALL_FEATURES, INPUT_FEATURES, validate
+from scalefold.features.pipeline import (
+    collate,
+    collate_passes,
+    evaluation_features,
+    training_features,
+)
+
+CONFIG = FeaturesConfig(crop_size=24, max_msa_clusters=6, max_extra_msa=10, max_templates=3)
+SIZES = {"B": 1, "N": 24, "S": 6, "E": 10, "T": 3}
+
+
+@pytest.fixture(scope="module")
+def sample(make_sample):
+    return make_sample(length=40, rows=50)
+
+
+def equal(first, second):
+    assert first.keys() == second.keys()
+    return [name for name in first if not torch.equal(first[name], second[name])]
+
+
+def test_contract(sample):
+    for features in training_features(sample, CONFIG, 0, 0, range(2)):
+        validate(features, SIZES)
+        assert all(torch.isfinite(t).all() for t in features.values() if t.is_floating_point())
+
+
+def test_draws_are_pure(sample):
+    first = training_features(sample, CONFIG, 3, 8, range(3))
+    again = training_features(sample, CONFIG, 3, 8, [2, 0])
+    assert equal(first[2], again[0]) == []
+    assert equal(first[0], again[1]) == []
+    assert equal(first[0], training_features(sample, CONFIG, 3, 9, [0])[0]) != []
+    assert equal(first[0], training_features(sample, CONFIG, 4, 8, [0])[0]) != []
+
+
+def test_passes_differ_in_pass_features_alone(sample):
+    for draw in range(5):
+        first, second = training_features(sample, CONFIG, 0, draw, range(2))
+        differing = set(equal(first, second))
+        assert {"msa_feat", "extra_msa", "dropout_key"} <= differing
+        assert all(ALL_FEATURES[name].per_pass for name in differing)
+        # shared, not copied
+        assert first["all_atom_positions"] is second["all_atom_positions"]
+
+
+def test_target_feat_is_never_masked(sample):
+    for features in training_features(sample, CONFIG, 0, 1, range(4)):
+        start = int(features["residue_index"][0, 0])
+        expected = sample.chain.aatype[start : start + 24]
+        np.testing.assert_array_equal(features["target_feat"][0, :, 1:].argmax(-1), expected)
+        assert (features["target_feat"][0, :, 0] == 0).all()
+        assert (features["target_feat"].sum(-1) == 1).all()
+
+
+def test_padding_never_changes_real_residues(make_sample):
+    """A chain shorter than the crop: larger crops only add zeros."""
+    short = make_sample(length=20, rows=50)
+    tight = CONFIG.model_copy(update={"crop_size": 20})
+    for draw in range(3):
+        exact = training_features(short, tight, 0, draw, [0, 1])
+        padded = training_features(short, CONFIG, 0, draw, [0, 1])
+        for first, second in zip(exact, padded):
+            for name, spec in ALL_FEATURES.items():
+                if "N" not in spec.dims:
+                    assert torch.equal(first[name], second[name]), name
+                    continue
+                axis = spec.dims.index("N")
+                assert torch.equal(first[name], second[name].narrow(axis, 0, 20)), name
+                assert second[name].narrow(axis, 20, 4).abs().sum() == 0, name
+
+
+def test_masks_say_what_is_padding(make_sample):
+    features = training_features(make_sample(length=20, rows=4), CONFIG, 0, 0, [0])[0]
+    assert features["seq_mask"][0].tolist() == [1] * 20 + [0] * 4
+    rows = features["msa_mask"][0].amax(-1)
+    assert 1 <= rows.sum() <= 4
+    assert torch.equal(features["msa_mask"][0], rows[:, None] * features["seq_mask"])
+    assert features["seq_length"].item() == 20
+    assert features["msa_feat"][0][rows == 0].abs().sum() == 0
+
+
+def test_template_slots(sample):
+    numbers = set()
+    for draw in range(40):
+        features = training_features(sample, CONFIG, 0, draw, [0])[0]
+        filled = features["template_mask"][0]
+        count = int(filled.sum())
+        numbers.add(count)
+        assert filled.tolist() == [1] * count + [0] * (3 - count)
+        for name in INPUT_FEATURES:
+            if name.startswith("template_"):
+                assert features[name][0, count:].abs().sum() == 0, name
+    assert numbers == {0, 1, 2, 3}
+
+
+def test_clamping_rate(make_sample):
+    tiny = make_sample(length=6, rows=2, templates=0)
+    values = [
+        training_features(tiny, CONFIG, 0, draw, [0])[0]["use_clamped_fape"].item()
+        for draw in range(300)
+    ]
+    assert set(values) == {0.0, 1.0}
+    assert abs(np.mean(values) - 0.9) < 4.5 * np.sqrt(0.9 * 0.1 / 300)
+
+
+def test_moving_the_structure_moves_nothing_that_the_model_reads(sample):
+    rotation = torch.linalg.qr(torch.randn(3, 3, generator=torch.Generator().manual_seed(0)))[0]
+    rotation = (rotation * torch.linalg.det(rotation).sign()).numpy()
+    moved_chain = dataclasses.replace(
+        sample.chain,
+        positions=(sample.chain.positions @ rotation.T + 3.0) * sample.chain.atom_mask[..., None],
+    )
+    moved = dataclasses.replace(sample, chain=moved_chain)
+    before = training_features(sample, CONFIG, 0, 0, [0])[0]
+    after = training_features(moved, CONFIG, 0, 0, [0])[0]
+    changed = set(equal(before, after))
+    assert not changed & INPUT_FEATURES.keys()
+    assert {"all_atom_positions", "backbone_rigid_tensor"} <= changed
+    assert not {name for name in changed if name.endswith(("mask", "exists", "ambiguous"))}
+
+
+def test_evaluation_takes_the_whole_chain(sample):
+    first, second = evaluation_features(sample, CONFIG, 0, 2)
+    validate(first, {**SIZES, "N": 40})
+    assert first["residue_index"][0].tolist() == list(range(40))
+    assert first["msa_mask"].sum() == 6 * 40
+    assert first["bert_mask"].sum() > 0
+    assert set(equal(first, second)) >= {"msa_feat", "extra_msa"}
+    # the best templates, in order
+    hit, chain = sample.templates[0]
+    np.testing.assert_array_equal(
+        first["template_aatype"][0, 0, torch.from_numpy(hit.q_idx).long()], chain.aatype[hit.t_idx]
+    )
+    assert first["template_mask"].sum() == 3
+    assert first["use_clamped_fape"].item() == 1
+
+
+def test_evaluation_depends_on_seed_and_key_alone(sample):
+    first = evaluation_features(sample, CONFIG, 0, 1)[0]
+    assert equal(first, evaluation_features(sample, CONFIG, 0, 3)[0]) == []
+    assert equal(first, evaluation_features(sample, CONFIG, 1, 1)[0]) != []
+    renamed = dataclasses.replace(
+        sample, chain=dataclasses.replace(sample.chain, chain_key="9xyz_B")
+    )
+    assert "msa_feat" in equal(first, evaluation_features(renamed, CONFIG, 0, 1)[0])
+
+
+def test_evaluation_deletes_no_blocks(make_sample):
+    """All rows fit: every row must be there."""
+    few = make_sample(length=20, rows=14)
+    features = evaluation_features(few, CONFIG, 0, 1)[0]
+    rows = torch.cat([features["true_msa"][0], features["extra_msa"][0, :8]])
+    assert sorted(map(tuple, rows.tolist())) == sorted(map(tuple, few.msa.msa.tolist()))
+
+
+def test_unknown_resolution_is_zero(sample):
+    unknown = dataclasses.replace(sample, chain=dataclasses.replace(sample.chain, resolution=None))
+    assert training_features(unknown, CONFIG, 0, 0, [0])[0]["resolution"].item() == 0
+    assert training_features(sample, CONFIG, 0, 0, [0])[0]["resolution"].item() == 2
+
+
+def test_a_chain_without_atoms_is_an_error_that_names_it(sample):
+    empty = dataclasses.replace(sample.chain, atom_mask=np.zeros_like(sample.chain.atom_mask))
+    with pytest.raises(InputError, match="1abc_A: 40 residues, 0 observed atoms"):
+        training_features(dataclasses.replace(sample, chain=empty), CONFIG, 0, 0, [0])
+
+
+def test_collate(sample):
+    parts = [training_features(sample, CONFIG, 0, draw, range(2)) for draw in range(3)]
+    joined = collate_passes(parts)
+    assert len(joined) == 2
+    for index, features in enumerate(joined):
+        validate(features, {**SIZES, "B": 3})
+        for name, tensor in features.items():
+            for b, part in enumerate(parts):
+                assert torch.equal(tensor[b], part[index][name][0]), name
+    assert joined[0]["aatype"] is joined[1]["aatype"]
+
+
+def test_collate_refuses_unequal_lengths(sample, make_sample):
+    first = evaluation_features(sample, CONFIG, 0, 1)[0]
+    second = evaluation_features(make_sample(length=30), CONFIG, 0, 1)[0]
+    with pytest.raises(InputError, match=r"cannot batch feature .*padded to the same sizes"):
+        collate([first, second])
