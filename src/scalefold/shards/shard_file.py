@@ -44,7 +44,7 @@ class ShardFile:
             raise InputError(
                 f"{path}: no such shard. Run `scalefold pack` again, or restore the file."
             ) from error
-        except (pa.ArrowInvalid, OSError) as error:
+        except (pa.ArrowException, OSError, ValueError) as error:
             raise InputError(
                 f"{path}: not a complete Arrow file ({error}). Restore it, or run "
                 "`scalefold pack` again."
