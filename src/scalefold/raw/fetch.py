@@ -42,7 +42,7 @@ from scalefold.raw.chains import (
     write_rejected,
     write_table,
 )
-from scalefold.raw.mirrors import Downloader, FetchedFile, UnavailableError
+from scalefold.raw.mirrors import Downloader, FetchedFile, UnavailableError, local_folder
 
 STAGE: Final = "fetch"
 FETCHED_COLUMNS: Final = ("path", "bytes", "sha256", "source")

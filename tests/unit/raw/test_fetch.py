@@ -237,3 +237,7 @@ def test_local_sources_are_what_fetch_reads(
     data = settings("https://unused.example", "first", second.as_uri())
     chains = [train("1abc_A"), train("1abc_B")]
     assert local_sources(chains, data) == [alignment, Path("first") / PDB[1:] / "ab/1abc.cif.gz"]
+
+
+def test_bucket_without_chains(tmp_path: Path) -> None:
+    assert run([], settings("unused"), tmp_path, bucket=1) == FetchSummary((), (), (), 0, 0)
