@@ -30,8 +30,8 @@ class DistanceBounds(NamedTuple):
     upper: NDArray[np.float32]
 
 
-def _radii() -> NDArray[np.float32]:
-    radii = np.zeros((21, 14), np.float32)
+def _radii() -> NDArray[np.float64]:
+    radii = np.zeros((21, 14))
     for i, atoms in enumerate(ATOM14):
         for j, name in enumerate(atoms):
             radii[i, j] = VAN_DER_WAALS_RADIUS_ANGSTROM[name[0]]
@@ -39,7 +39,7 @@ def _radii() -> NDArray[np.float32]:
 
 
 ATOM14_RADIUS_ANGSTROM: Final = _radii()
-"""[21, 14] van der Waals radius of each atom, 0 where there is none."""
+"""[21, 14] float64, van der Waals radius of each atom, 0 where there is none."""
 
 
 def opposite_edge(angle: BondAngle, bonds: tuple[Bond, ...]) -> Bond:
@@ -76,7 +76,7 @@ def atom14_distance_bounds(
     for i in range(NUM_RESTYPES):
         atoms, bonds = ATOM14[i], BONDS[RESTYPE_NAMES[i]]
         n = len(atoms)
-        radius = ATOM14_RADIUS_ANGSTROM[i, :n].astype(np.float64)
+        radius = ATOM14_RADIUS_ANGSTROM[i, :n]
         different = ~np.eye(n, dtype=bool)
         touching = radius[:, None] + radius[None, :] - overlap_tolerance_angstrom
         lower[i, :n, :n] = different * touching

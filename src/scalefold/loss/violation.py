@@ -40,15 +40,15 @@ class _Tables(NamedTuple):
 
 
 @functools.cache
-def _tables(device: torch.device) -> _Tables:
+def _tables(device: torch.device, dtype: torch.dtype) -> _Tables:
     # Kept on the device: a copy from the host has no place in a captured CUDA graph. Never made as
     # inference tensors, which could not take part in a later backward pass.
     bounds = atom14_distance_bounds(OVERLAP_TOLERANCE_ANGSTROM, TOLERANCE_FACTOR)
     with torch.inference_mode(False):
         return _Tables(
-            torch.tensor(ATOM14_RADIUS_ANGSTROM, device=device),
-            torch.tensor(bounds.lower, device=device),
-            torch.tensor(bounds.upper, device=device),
+            torch.tensor(ATOM14_RADIUS_ANGSTROM, device=device, dtype=dtype),
+            torch.tensor(bounds.lower, device=device, dtype=dtype),
+            torch.tensor(bounds.upper, device=device, dtype=dtype),
         )
 
 
@@ -185,7 +185,7 @@ def violation_loss(
     -------
     Tensor, shape (B,)
     """
-    tables = _tables(positions.device)
+    tables = _tables(positions.device, positions.dtype)
     peptide = peptide_violations(positions, exists, residue_index, aatype)
     clash = clash_sum(positions, exists, residue_index, tables.radius[aatype])
     within = within_residue_sum(positions, exists, tables.lower[aatype], tables.upper[aatype])
