@@ -49,8 +49,8 @@ def test_ideal_atoms_land_on_the_real_ones(tensors, targets):
             distances.append(float((placed - positions[n, atom]).norm()))
     assert len(distances) > 400
     # Bond lengths and angles of a crystal structure of 1984 differ from the ideal ones by a few
-    # hundredths of an Å and a few degrees; Arg 17 of this one is bent. A wrong frame would put whole
-    # groups more than 1 Å off.
+    # hundredths of an Å and a few degrees; Arg 17 of this one is bent. A wrong frame would put
+    # whole groups more than 1 Å off.
     assert np.mean(distances) < 0.1
     assert np.quantile(distances, 0.99) < 0.5
 

@@ -1,0 +1,160 @@
+import time
+from itertools import islice
+
+import pytest
+import torch
+
+from scalefold.errors import InputError
+from scalefold.features.contract import validate
+from scalefold.features.pipeline import training_features
+from scalefold.loader.loader import TrainingLoader
+from scalefold.loader.prepare import SampleError
+from scalefold.loader.recycling import recycling_count
+
+SIZES = {"B": 2, "N": 16, "S": 4, "E": 6, "T": 2}
+
+
+def take(loader, count):
+    with loader:
+        return list(islice(loader, count))
+
+
+def same(first, second):
+    assert (first.step, first.draws, first.chain_keys, first.recycling) == (
+        second.step,
+        second.draws,
+        second.chain_keys,
+        second.recycling,
+    )
+    assert len(first.passes) == len(second.passes)
+    for a, b in zip(first.passes, second.passes):
+        assert a.keys() == b.keys()
+        for name in a:
+            assert torch.equal(a[name], b[name]), name
+
+
+def test_batches(reader_type, loader_config):
+    config = loader_config()
+    reader = reader_type()
+    loader = TrainingLoader(reader, config)
+    sampler = loader.sampler
+    for step, batch in enumerate(take(loader, 6)):
+        assert batch.step == step
+        assert batch.draws == [2 * step, 2 * step + 1]
+        assert batch.chain_keys == [sampler.key(d) for d in batch.draws]
+        assert batch.recycling == recycling_count(11, step, 3, "uniform")
+        assert len(batch.passes) == batch.recycling + 1
+        assert batch.wait_seconds > 0
+        for index, features in enumerate(batch.passes):
+            validate(features, SIZES)
+            for b, (draw, key) in enumerate(zip(batch.draws, batch.chain_keys)):
+                alone = training_features(reader.sample(key), config.features, 11, draw, [index])
+                for name, tensor in alone[0].items():
+                    assert torch.equal(features[name][b], tensor[0]), name
+
+
+def test_the_step_is_the_whole_position(reader_type, loader_config):
+    whole = take(TrainingLoader(reader_type(), loader_config()), 8)
+    rest = take(TrainingLoader(reader_type(), loader_config(), start_step=5), 3)
+    for first, second in zip(whole[5:], rest, strict=True):
+        same(first, second)
+
+
+def test_ranks_share_the_global_batch(reader_type, loader_config):
+    config = loader_config(global_batch_size=4)
+    whole = take(TrainingLoader(reader_type(), config), 4)
+    ranks = [take(TrainingLoader(reader_type(), config, rank=r, world_size=2), 4) for r in (0, 1)]
+    for batch, first, second in zip(whole, *ranks, strict=True):
+        assert batch.recycling == first.recycling == second.recycling
+        assert batch.draws == first.draws + second.draws
+        assert batch.chain_keys == first.chain_keys + second.chain_keys
+        for a, b, c in zip(batch.passes, first.passes, second.passes):
+            for name in a:
+                assert torch.equal(a[name], torch.cat([b[name], c[name]])), name
+
+
+def test_ends_with_the_run(reader_type, loader_config):
+    batches = take(TrainingLoader(reader_type(), loader_config(steps=3)), 10)
+    assert [b.step for b in batches] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("rank", "world_size"), [(0, 4), (2, 2), (-1, 2)])
+def test_batch_must_divide(reader_type, loader_config, rank, world_size):
+    with pytest.raises(InputError, match=r"training.global_batch_size 2 cannot be divided among"):
+        TrainingLoader(reader_type(), loader_config(), rank=rank, world_size=world_size)
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "error", "message"),
+    [
+        ("bad", InputError, r"chain 1bbb_A \(draw \d+\): row 7 is damaged"),
+        ("broken", SampleError, r"chain 1bbb_A \(draw \d+\): KeyError: 'no such column'"),
+    ],
+)
+def test_an_unusable_chain_is_named(reader_type, loader_config, behaviour, error, message):
+    loader = TrainingLoader(reader_type(behaviour={"1bbb_A": behaviour}), loader_config())
+    with pytest.raises(error, match=message):
+        take(loader, 20)
+    with pytest.raises(RuntimeError, match="closed"):
+        next(loader)
+
+
+def test_workers_change_nothing(reader_type, loader_config):
+    expected = take(TrainingLoader(reader_type(), loader_config(), start_step=2), 6)
+    slow_first = reader_type(behaviour={"1aaa_A": "slow"})
+    found = take(TrainingLoader(slow_first, loader_config(loader_workers=2), start_step=2), 6)
+    for first, second in zip(expected, found, strict=True):
+        same(first, second)
+
+
+def test_workers_share_sample_features_between_passes(reader_type, loader_config):
+    for workers in (0, 1):
+        loader = TrainingLoader(reader_type(), loader_config(loader_workers=workers))
+        batch = next(b for b in take(loader, 8) if b.recycling)
+        first, second = batch.passes[:2]
+        assert first["all_atom_positions"] is second["all_atom_positions"]
+        assert first["msa_feat"] is not second["msa_feat"]
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "error", "message"),
+    [
+        ("bad", InputError, r"chain 1bbb_A \(draw \d+\): row 7 is damaged"),
+        ("broken", SampleError, r"chain 1bbb_A \(draw \d+\): KeyError"),
+        ("dies", SampleError, r"chain 1bbb_A \(draw \d+\): the loader's worker process .*code -9"),
+    ],
+)
+def test_failures_of_workers_surface_with_the_chain(
+    reader_type, loader_config, behaviour, error, message
+):
+    reader = reader_type(behaviour={"1bbb_A": behaviour})
+    with pytest.raises(error, match=message) as caught:
+        take(TrainingLoader(reader, loader_config(loader_workers=1)), 20)
+    if behaviour == "broken":
+        # the worker's own traceback
+        assert "in sample" in "".join(caught.value.__notes__)
+
+
+def test_failures_ahead_do_not_wait_for_their_turn(reader_type, loader_config):
+    """Draws 0, 1 hang; one further ahead fails: it must be raised, not waited for."""
+    probe = TrainingLoader(reader_type(), loader_config())
+    order = [probe.sampler.key(d) for d in range(6)]
+    first, other = order[0], next(k for k in order if k != order[0])
+    reader = reader_type(behaviour={first: "hangs", other: "bad"})
+    loader = TrainingLoader(reader, loader_config(loader_workers=2, prefetch=6))
+    started = time.monotonic()
+    with pytest.raises(InputError, match=f"chain {other} "):
+        take(loader, 1)
+    assert time.monotonic() - started < 60
+
+
+def test_close_ends_hanging_workers(reader_type, loader_config):
+    reader = reader_type(behaviour={k: "hangs" for k in ("1aaa_A", "1bbb_A", "1ccc_A")})
+    loader = TrainingLoader(reader, loader_config(loader_workers=2))
+    loader._fill()
+    processes = [worker.process for worker in loader._pool._workers]
+    started = time.monotonic()
+    loader.close()
+    assert time.monotonic() - started < 20
+    assert not any(process.is_alive() for process in processes)
+    loader.close()
