@@ -1,8 +1,8 @@
-"""Write ``model_golden.json`` from the public OpenFold; see README.md here.
+"""Write ``model_golden.json`` from the public OpenFold; see README_model.md.
 
     python tests/parity/regenerate_model_golden.py
 
-An ``openfold`` that can be imported must be on the path, prepared as README.md says; nothing of it is
+An importable ``openfold`` is needed, prepared as README_model.md says; nothing of it is
 in this repository.
 """
 

@@ -1,4 +1,4 @@
-"""The model against golden numbers of the public OpenFold, in float64 (see README.md here).
+"""The model against golden numbers of the public OpenFold, in float64 (see README_model.md).
 
 Weights and inputs are made by formula (`scalefold.model.example`), so only results are stored: for
 each output and each parameter's gradient its norm and its dot product with a random tensor, and for

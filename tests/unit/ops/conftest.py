@@ -1,0 +1,9 @@
+import pytest
+
+from scalefold.config.load import preset_tree
+from scalefold.config.schema import ModelConfig
+
+
+@pytest.fixture
+def tiny_model_sections() -> ModelConfig:
+    return ModelConfig.model_validate(preset_tree("tiny")["model"])
