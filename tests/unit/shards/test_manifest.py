@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import hashlib
+import json
+
+import pytest
+
+from scalefold.config import make_config
+from scalefold.errors import ChecksumError, InputError
+from scalefold.shards.manifest import Manifest, Snapshot, SourceFile, packing_hash
+from scalefold.shards.writer import ShardFacts
+
+
+def config(data: dict | None = None, shards: dict | None = None):
+    mirrors = {"mmcif": ["m"], "alignments": ["a"]}
+    return make_config(
+        {"data": {"chains": "c.tsv", "mirrors": mirrors, **(data or {})}, "shards": shards or {}}
+    )
+
+
+def manifest(**changes) -> Manifest:
+    content = b"hello"
+    facts = ShardFacts("a.arrow", 5, 1, hashlib.sha256(content).hexdigest())
+    values = {
+        "schema_version": 1,
+        "config_hash": "abc",
+        "source": Snapshot.of([]),
+        "counts": {"chains, train": 1},
+        "files": (facts,),
+    }
+    return Manifest(**{**values, **changes})
+
+
+def test_round_trip(tmp_path):
+    sha256 = manifest().write(tmp_path)
+    assert sha256 == hashlib.sha256((tmp_path / "manifest.json").read_bytes()).hexdigest()
+    assert Manifest.read(tmp_path) == manifest()
+
+
+def test_missing_folder_manifest_and_nonsense_are_told_apart(tmp_path):
+    with pytest.raises(InputError, match="no such shard folder"):
+        Manifest.read(tmp_path / "no")
+    with pytest.raises(InputError, match="not complete"):
+        Manifest.read(tmp_path)
+    (tmp_path / "manifest.json").write_text("{")
+    with pytest.raises(InputError, match="not valid JSON"):
+        Manifest.read(tmp_path)
+    (tmp_path / "manifest.json").write_text('{"schema_version": 1}')
+    with pytest.raises(InputError, match="config_hash"):
+        Manifest.read(tmp_path)
+    (tmp_path / "manifest.json").write_text("[]")
+    with pytest.raises(InputError, match="schema version None"):
+        Manifest.read(tmp_path)
+
+
+def test_other_version_is_refused(tmp_path):
+    manifest(schema_version=7).write(tmp_path)
+    with pytest.raises(InputError, match="schema version 7, this version of scalefold reads 1"):
+        Manifest.read(tmp_path)
+
+
+def test_check_bytes(tmp_path):
+    path = tmp_path / "a.arrow"
+    with pytest.raises(InputError, match="not there"):
+        manifest().check_bytes(tmp_path, "a.arrow")
+    path.write_bytes(b"hello")
+    manifest().check_bytes(tmp_path, "a.arrow")
+    with pytest.raises(InputError, match="does not list"):
+        manifest().check_bytes(tmp_path, "b.arrow")
+    for damaged in (b"hellp", b"hell"):
+        path.write_bytes(damaged)
+        with pytest.raises(ChecksumError, match="manifest states 5 bytes") as caught:
+            manifest().check_bytes(tmp_path, "a.arrow")
+        assert hashlib.sha256(damaged).hexdigest() in str(caught.value)
+        assert hashlib.sha256(b"hello").hexdigest() in str(caught.value)
+
+
+def test_snapshot_is_that_of_the_set_of_files():
+    a, b = SourceFile("a", 3, "11"), SourceFile("b", 4, "22")
+    snapshot = Snapshot.of([b, a, b])
+    assert (snapshot.files, snapshot.bytes) == (2, 7)
+    assert snapshot.sha256 == hashlib.sha256(b"11  a\n22  b\n").hexdigest()
+    assert Snapshot.of([a]) != snapshot
+
+
+def test_source_file_states_path_below_raw_and_hash(tmp_path):
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "f").write_bytes(b"abc")
+    expected = SourceFile("x/f", 3, hashlib.sha256(b"abc").hexdigest())
+    assert SourceFile.of(tmp_path, tmp_path / "x" / "f") == expected
+
+
+def test_packing_hash_covers_data_and_shards_only():
+    base = packing_hash(config())
+    assert packing_hash(config({"download_threads": 3})) == base
+    changed = [
+        config({"chains": "d.tsv"}),
+        config({"alignments": ["x"]}),
+        config({"buckets": 5}),
+        config({"template_hits": None}),
+        config(shards={"max_msa_rows": 7}),
+        config(shards={"compression": "zstd"}),
+    ]
+    assert len({base, *map(packing_hash, changed)}) == len(changed) + 1
+    tree = json.loads(config().model_dump_json())
+    tree["seed"] = 5
+    assert packing_hash(make_config(tree)) == base

@@ -1,0 +1,422 @@
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from scalefold.config import make_config
+from scalefold.errors import InputError
+from scalefold.raw.alignments import profile, read_folder
+from scalefold.raw.chains import alignment_folder, mmcif_path, read_chains, read_rejected
+from scalefold.raw.hhr import read_hhr
+from scalefold.raw.mmcif import read_entry
+from scalefold.shards.buckets import bucket_of
+from scalefold.shards.pack import pack_alignments, pack_index, pack_structures
+from scalefold.shards.reader import ShardReader
+from scalefold.shards.verify import verify
+
+QUIET = Console(quiet=True)
+
+
+def test_bundled_chains_are_packed_as_they_were_read(demo):
+    reader = ShardReader(demo.out)
+    rows = read_chains(demo.table)
+    assert reader.keys() == sorted(row.chain_key for row in rows)
+    for row in rows:
+        chain = read_entry(mmcif_path(demo.raw, row.entry_id)).chain(row.chain_key)
+        record = reader.chain(row.chain_key)
+        np.testing.assert_array_equal(record.aatype, chain.aatype)
+        np.testing.assert_array_equal(record.positions, chain.positions)
+        np.testing.assert_array_equal(record.atom_mask, chain.atom_mask)
+        assert (record.resolution, record.release_date) == (chain.resolution, chain.release_date)
+        assert (record.method, record.cluster_id) == (chain.method, row.cluster_id)
+        assert record.seq_id == hashlib.sha256(record.sequence.encode()).digest()
+        if row.split == "template":
+            continue
+        folder = alignment_folder(demo.raw, row.chain_key)
+        full = read_folder(folder, chain.sequence, ["swissprot_hits"])
+        msa = reader.msa(row.chain_key)
+        np.testing.assert_array_equal(msa.msa, full.msa)
+        np.testing.assert_array_equal(msa.del_ptr, full.del_ptr)
+        np.testing.assert_array_equal(msa.del_col, full.del_col)
+        np.testing.assert_array_equal(msa.del_val, full.del_val)
+        np.testing.assert_array_equal(msa.profile, profile(full.msa))
+        np.testing.assert_array_equal(msa.msa[0], chain.aatype)
+        assert msa.num_seq_full == len(full)
+    assert read_rejected(demo.out / "rejected.tsv") == []
+
+
+def test_index_states_clusters_and_composition(demo):
+    reader = ShardReader(demo.out)
+    rows = {row.chain_key: row for row in read_chains(demo.table)}
+    training = [row.cluster_id for row in rows.values() if row.split == "train"]
+    for facts in reader.index.to_pylist():
+        row = rows[facts["chain_key"]]
+        sequence = reader.chain(row.chain_key).sequence
+        assert facts["split"] == row.split
+        assert facts["length"] == len(sequence)
+        assert facts["cluster_size"] == training.count(row.cluster_id)
+        assert facts["max_single_residue_fraction"] == max(
+            sequence.count(letter) / len(sequence) for letter in set(sequence)
+        )
+    assert reader.index["cluster_size"].to_pylist().count(2) == 2
+
+
+def test_template_hits_meet_their_structures(demo):
+    """Aligned residues are those of the hhr file, so identities are the file's."""
+    reader = ShardReader(demo.out)
+    sample = reader.sample("2nwd_X")
+    assert [hit.chain_key for hit, _ in sample.templates] == ["1aki_A", "1hml_A"]
+    path = alignment_folder(demo.raw, "2nwd_X") / "hhr/pdb70_hits.hhr"
+    raw = {hit.chain_key: hit for hit in read_hhr(path, sample.chain.sequence)}
+    for hit, chain in sample.templates:
+        assert chain.chain_key == hit.chain_key
+        assert hit.sum_probs == np.float32(raw[hit.chain_key].sum_probs)
+        same = sample.chain.aatype[hit.q_idx] == chain.aatype[hit.t_idx]
+        assert same.mean() == pytest.approx(raw[hit.chain_key].identities, abs=0.006)
+
+
+def test_same_input_gives_the_same_bytes(demo, demo_copy):
+    def hashes(work):
+        return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in work.out.iterdir()}
+
+    # In place over itself, two processes; the table's path is part of the configuration.
+    before = hashes(demo_copy)
+    for path in demo_copy.out.iterdir():
+        path.unlink()
+    demo_copy.pack(jobs=2)
+    after = hashes(demo_copy)
+    assert before.keys() == after.keys()
+    shards = [name for name in before if name.endswith((".arrow", ".tsv"))]
+    assert {name: after[name] for name in shards} == {name: before[name] for name in shards}
+    demo_copy.pack()
+    assert hashes(demo_copy) == after
+    assert not [p for p in demo_copy.out.iterdir() if ".tmp." in p.name]
+
+
+@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+def test_compression_changes_the_files_but_not_the_data(demo, demo_copy, compression):
+    demo_copy.settings["compression"] = compression
+    manifest = demo_copy.pack()
+    plain = ShardReader(demo.out)
+    assert manifest.facts("msa-00000.arrow") != plain.manifest.facts("msa-00000.arrow")
+    packed = ShardReader(demo_copy.out)
+    for key in plain.keys("train"):
+        np.testing.assert_array_equal(packed.msa(key).msa, plain.msa(key).msa)
+        np.testing.assert_array_equal(packed.chain(key).positions, plain.chain(key).positions)
+    assert verify(demo_copy.out) == []
+
+
+def test_row_cap_keeps_the_first_rows_and_the_full_profile(work):
+    work.list_chains(("5pti_A", "train", "c"))
+    work.structure("5pti")
+    work.alignment("5pti_A")
+    work.settings["max_msa_rows"] = 10
+    work.pack()
+    msa = ShardReader(work.out).msa("5pti_A")
+    sequence = ShardReader(work.out).chain("5pti_A").sequence
+    full = read_folder(alignment_folder(work.raw, "5pti_A"), sequence, ["swissprot_hits"])
+    np.testing.assert_array_equal(msa.msa, full.msa[:10])
+    assert len(msa.del_ptr) == 11
+    assert msa.del_ptr[-1] == len(msa.del_col) == full.del_ptr[10]
+    assert msa.num_seq_full == len(full) > 10
+    np.testing.assert_array_equal(msa.profile, profile(full.msa))
+
+
+def test_alignments_are_merged_in_the_order_of_the_configuration(work):
+    work.list_chains(("5pti_A", "train", "c"))
+    work.structure("5pti")
+    first = work.alignment("5pti_A")
+    query, other = first.read_text().split(">")[1:3]
+    first.with_name("mgnify_hits.a3m").write_text(f">{query}>{other}")
+    first.with_name("uniref90_hits.a3m").write_text(f">{query}>last\n{'-' * 57}A\n>{other}")
+    config = work.config.model_dump(mode="json")
+    config["data"]["alignments"] = ["mgnify_hits", "uniref90_hits", "bfd_uniclust_hits"]
+    config = make_config(config)
+    bucket = bucket_of("5pti", 3)
+    for stage in (pack_structures, pack_alignments):
+        stage(config, work.raw, work.out, bucket, QUIET)
+    pack_index(config, work.raw, work.out)
+    msa = ShardReader(work.out).msa("5pti_A")
+    # Query, the row of both files (once), the row of the second file only.
+    assert msa.msa.shape == (3, 58)
+    assert msa.row_source.tolist() == [3, 3, 1]
+    assert (msa.msa[2, :-1] == 21).all()
+
+
+# --- bad input: set aside with a reason, the rest goes on --------------------------------------
+
+
+def break_truncated(work):
+    path = mmcif_path(work.raw, "1aki")
+    path.write_bytes(path.read_bytes()[:5000])
+
+
+def break_not_gzip(work):
+    path = mmcif_path(work.raw, "1aki")
+    path.write_bytes(gzip.decompress(path.read_bytes()))
+
+
+def break_missing_file(work):
+    mmcif_path(work.raw, "1aki").unlink()
+
+
+def break_no_protein(work):
+    path = mmcif_path(work.raw, "1aki")
+    text = gzip.decompress(path.read_bytes()).decode().replace("peptide", "saccharide")
+    path.write_bytes(gzip.compress(text.replace("PEPTIDE", "SACCHARIDE").encode()))
+
+
+def break_width(work):
+    path = alignment_folder(work.raw, "1aki_A") / "a3m/swissprot_hits.a3m"
+    path.write_text(path.read_text() + ">extra\nAAAA\n")
+
+
+def break_empty_alignment(work):
+    (alignment_folder(work.raw, "1aki_A") / "a3m/swissprot_hits.a3m").write_text("")
+
+
+def break_other_query(work):
+    path = alignment_folder(work.raw, "1aki_A") / "a3m/swissprot_hits.a3m"
+    sequence = read_entry(mmcif_path(work.raw, "1aki")).chain("1aki_A").sequence
+    path.write_text(f">query\nW{sequence[1:]}\n")
+
+
+def break_no_alignment(work):
+    (alignment_folder(work.raw, "1aki_A") / "a3m/swissprot_hits.a3m").unlink()
+
+
+def break_hits(work):
+    (alignment_folder(work.raw, "1aki_A") / "hhr/pdb70_hits.hhr").write_text("nonsense\n")
+
+
+@pytest.mark.parametrize(
+    ("damage", "stage", "words"),
+    [
+        (break_truncated, "structure", "1aki.cif.gz: gzip stream is truncated"),
+        (break_not_gzip, "structure", "1aki.cif.gz: named .gz, but"),
+        (break_missing_file, "structure", "1aki.cif.gz: no such file"),
+        (break_no_protein, "structure", "has no protein chain"),
+        (break_width, "alignment", "has 4 aligned columns"),
+        (break_empty_alignment, "alignment", "alignment is empty"),
+        (break_other_query, "alignment", "the query differs from the chain's sequence in 1 of 129"),
+        (break_no_alignment, "index", "no alignment: none of swissprot_hits"),
+        (break_hits, "alignment", "not an hhr file"),
+    ],
+)
+def test_bad_chain_is_set_aside_and_the_rest_goes_on(work, damage, stage, words):
+    work.list_chains(("1aki_A", "train", "l"), ("5pti_A", "train", "b"), ("2nwd_X", "train", "l"))
+    for entry in ("1aki", "5pti", "2nwd"):
+        work.structure(entry)
+    for key in ("5pti_A", "2nwd_X"):
+        work.alignment(key)
+    sequence = read_entry(mmcif_path(work.raw, "1aki")).chain("1aki_A").sequence
+    a3m = work.alignment("5pti_A", renamed="1aki_A")
+    a3m.write_text(f">query\n{sequence}\n")
+    (alignment_folder(work.raw, "1aki_A") / "hhr/pdb70_hits.hhr").unlink()
+
+    damage(work)
+    manifest = work.pack()
+    rejected = read_rejected(work.out / "rejected.tsv")
+    assert [(r.chain_key, r.stage) for r in rejected] == [("1aki_A", stage)]
+    assert words in rejected[0].reason
+    assert manifest.counts["chains set aside"] == 1
+    reader = ShardReader(work.out)
+    assert reader.keys("train") == ["2nwd_X", "5pti_A"]
+    assert reader.sample("2nwd_X").cluster_size == 1
+    if stage == "structure":
+        assert "1aki_A" not in reader
+        assert manifest.counts["template hits, structure not packed"] > 0
+    else:
+        # Its structure is sound and can serve as a template.
+        assert reader.keys("template") == ["1aki_A"]
+        assert [hit.chain_key for hit, _ in reader.sample("2nwd_X").templates] == ["1aki_A"]
+    assert verify(work.out) == []
+
+
+def test_chain_that_its_entry_lacks_is_set_aside(work):
+    work.list_chains(("5pti_A", "train", "b"), ("5pti_Z", "train", "b"))
+    work.structure("5pti")
+    work.alignment("5pti_A")
+    work.pack()
+    (rejected,) = read_rejected(work.out / "rejected.tsv")
+    assert rejected.chain_key == "5pti_Z"
+    assert "it has 5pti_A" in rejected.reason
+
+
+def test_reasons_of_fetch_are_taken_over_for_missing_chains_only(work):
+    work.list_chains(("5pti_A", "train", "b"), ("1aki_A", "train", "l"))
+    work.structure("5pti")
+    work.alignment("5pti_A")
+    table = "chain_key\tstage\treason\n1aki_A\tfetch\tHTTP 404\n5pti_A\tfetch\tof long ago\n"
+    (work.raw / "rejected-00001.tsv").write_text(table)
+    work.pack()
+    rejected = read_rejected(work.out / "rejected.tsv")
+    assert [(r.chain_key, r.stage) for r in rejected] == [
+        ("1aki_A", "fetch"),
+        ("1aki_A", "structure"),
+    ]
+
+
+def test_nothing_left_is_an_error(work):
+    work.list_chains(("5pti_A", "train", "b"), ("1aki_A", "template", "l"))
+    work.structure("1aki")
+    work.raw.mkdir(exist_ok=True)
+    with pytest.raises(InputError, match="no chain for training or validation is left of the 2"):
+        work.pack()
+    assert not (work.out / "manifest.json").exists()
+
+
+def test_chain_listed_twice_is_refused(work):
+    work.list_chains(("5pti_A", "train", "b"), ("5pti_A", "validation", "b"))
+    work.structure("5pti")
+    with pytest.raises(InputError, match="5pti_A is listed twice, in lines 2 and 3"):
+        work.pack()
+
+
+def test_missing_paths_are_refused(work):
+    with pytest.raises(InputError, match=r"chains\.tsv: no such file"):
+        work.pack()
+    work.list_chains(("5pti_A", "train", "b"))
+    with pytest.raises(InputError, match="no such raw folder"):
+        work.pack()
+    work.structure("5pti")
+    bucket = bucket_of("5pti", 3)
+    with pytest.raises(InputError, match=f"Pack the structures of bucket {bucket} again"):
+        pack_alignments(work.config, work.raw, work.out, bucket, QUIET)
+    pack_structures(work.config, work.raw, work.out, bucket, QUIET)
+    with pytest.raises(InputError, match=f"Pack the alignments of bucket {bucket} again"):
+        pack_index(work.config, work.raw, work.out)
+
+
+def test_parts_of_different_runs_are_not_mixed(work):
+    work.list_chains(("5pti_A", "train", "b"))
+    work.structure("5pti")
+    work.alignment("5pti_A")
+    work.pack()
+    work.settings["max_msa_rows"] = 5
+    with pytest.raises(InputError, match="packed with settings"):
+        pack_index(work.config, work.raw, work.out)
+    work.settings.clear()
+    work.list_chains(("5pti_A", "train", "other"))
+    with pytest.raises(InputError, match="cluster of 5pti_A is 'other', it was packed as 'b'"):
+        pack_index(work.config, work.raw, work.out)
+    work.list_chains(("5pti_A", "train", "b"), ("5pti_B", "train", "b"))
+    with pytest.raises(InputError, match="5pti_B is new since its bucket was packed"):
+        pack_index(work.config, work.raw, work.out)
+    work.list_chains(("5pti_A", "train", "b"))
+    shard = work.out / f"msa-{bucket_of('5pti', 3):05d}.arrow"
+    shard.write_bytes(shard.read_bytes()[:-1])
+    with pytest.raises(InputError, match=r"msa-0000\d\.arrow: \d+ bytes, its bucket was packed"):
+        pack_index(work.config, work.raw, work.out)
+
+
+# --- one alignment for many chains ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("buckets", [1, 7])
+def test_chains_of_one_sequence_share_an_alignment(work, buckets):
+    """Within a bucket, and across: 9xyz has no alignment files of its own."""
+    work.buckets = buckets
+    work.list_chains(("5pti_A", "train", "b"), ("9xyz_A", "train", "b"))
+    work.structure("5pti")
+    work.structure("5pti", renamed="9xyz")
+    work.alignment("5pti_A")
+    assert buckets == 1 or bucket_of("5pti", buckets) != bucket_of("9xyz", buckets)
+    manifest = work.pack()
+    assert manifest.counts["alignments"] == 1
+    reader = ShardReader(work.out)
+    assert reader.keys("train") == ["5pti_A", "9xyz_A"]
+    first, second = reader.sample("5pti_A"), reader.sample("9xyz_A")
+    np.testing.assert_array_equal(first.msa.msa, second.msa.msa)
+    assert first.cluster_size == second.cluster_size == 2
+    assert verify(work.out) == []
+
+
+def test_bad_alignment_gives_way_to_that_of_the_next_chain(work):
+    work.buckets = 1
+    work.list_chains(("5pti_A", "train", ""), ("9xyz_A", "train", ""), ("9zzz_A", "train", ""))
+    work.structure("5pti")
+    work.structure("5pti", renamed="9xyz")
+    work.structure("5pti", renamed="9zzz")
+    work.alignment("5pti_A").write_text("")
+    work.alignment("5pti_A", renamed="9xyz_A")
+    work.pack()
+    (rejected,) = read_rejected(work.out / "rejected.tsv")
+    assert (rejected.chain_key, rejected.stage) == ("5pti_A", "alignment")
+    reader = ShardReader(work.out)
+    assert reader.keys("train") == ["9xyz_A", "9zzz_A"]
+    # Without a cluster each is one of its own.
+    assert {
+        facts["cluster_size"] for facts in reader.index.to_pylist() if facts["msa_shard"] == 0
+    } == {1}
+
+
+@pytest.mark.parametrize("buckets", [1, 7])
+def test_a_chain_never_gets_a_template_of_its_own_entry(work, buckets):
+    """9xyz is 2nwd under another name; the search finds the first 100 residues of both.
+
+    In one bucket the shared row keeps both hits; otherwise the row is 2nwd's.
+    """
+    work.buckets = buckets
+    work.list_chains(("2nwd_X", "train", "l"), ("9xyz_X", "train", "l"))
+    work.structure("2nwd")
+    work.structure("2nwd", renamed="9xyz")
+    sequence = read_entry(mmcif_path(work.raw, "2nwd")).chain("2nwd_X").sequence
+    hit = (
+        "\nNo {number}\n>{name}\nProbab=90.00  E-value=1e-9  Score=100  Aligned_cols=100  "
+        "Identities=100%  Similarity=1.0  Sum_probs={sum_probs}\n\n"
+        f"Q query  1 {sequence[:100]}  100 (130)\nT {{name}}  1 {sequence[:100]}  100 (130)\n"
+    )
+    hhr = work.alignment("2nwd_X").parents[1] / "hhr/pdb70_hits.hhr"
+    first = hit.format(number=1, name="2NWD_X", sum_probs=99.0)
+    second = hit.format(number=2, name="9XYZ_X", sum_probs=98.0)
+    hhr.write_text(f"Query query\nMatch_columns 130\n{first}{second}")
+    work.pack()
+    reader = ShardReader(work.out)
+    stored = [hit.chain_key for hit in reader.msa("9xyz_X").templates]
+    assert stored == (["2nwd_X", "9xyz_X"] if buckets == 1 else ["9xyz_X"])
+    templates = {
+        key: [chain.chain_key for _, chain in reader.sample(key).templates]
+        for key in reader.keys("train")
+    }
+    from_own_bucket = ["2nwd_X"] if buckets == 1 else []
+    assert templates == {"2nwd_X": ["9xyz_X"], "9xyz_X": from_own_bucket}
+    assert verify(work.out) == []
+
+
+@pytest.mark.parametrize("cap", [0, 1, 2])
+def test_template_cap_keeps_the_best(work, cap):
+    work.list_chains(
+        ("2nwd_X", "train", "l"), ("1aki_A", "template", ""), ("1hml_A", "template", "")
+    )
+    for entry in ("2nwd", "1aki", "1hml"):
+        work.structure(entry)
+    work.alignment("2nwd_X")
+    work.settings["max_template_hits"] = cap
+    manifest = work.pack()
+    hits = ShardReader(work.out).msa("2nwd_X").templates
+    assert [hit.chain_key for hit in hits] == ["1aki_A", "1hml_A"][:cap]
+    assert manifest.counts["template hits, kept"] == cap
+    outcomes = {k: n for k, n in manifest.counts.items() if k.startswith("template hits")}
+    path = alignment_folder(work.raw, "2nwd_X") / "hhr/pdb70_hits.hhr"
+    sequence = ShardReader(work.out).chain("2nwd_X").sequence
+    assert sum(outcomes.values()) == len(read_hhr(path, sequence))
+
+
+def test_manifest_states_the_raw_files(demo):
+    manifest = json.loads((demo.out / "manifest.json").read_text())
+    files = [p for p in demo.raw.rglob("*") if p.is_file()]
+    lines = [
+        f"{hashlib.sha256(p.read_bytes()).hexdigest()}  {p.relative_to(demo.raw).as_posix()}\n"
+        for p in sorted(files, key=lambda p: p.relative_to(demo.raw).as_posix())
+    ]
+    assert manifest["source"] == {
+        "files": len(files),
+        "bytes": sum(p.stat().st_size for p in files),
+        "sha256": hashlib.sha256("".join(lines).encode()).hexdigest(),
+    }

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from scalefold.errors import InputError
+from scalefold.shards.codec import decode_msa
+from scalefold.shards.reader import ShardReader
+from scalefold.shards.shard_file import ShardFile
+from scalefold.shards.verify import verify
+
+
+def test_sound_folder_has_no_problems(demo):
+    assert verify(demo.out) == []
+
+
+def test_flipped_bit_is_found_twice_and_the_rest_is_checked(demo_copy):
+    """By the file's hash and by the row's; the chain that needs the row is named too."""
+    path = demo_copy.out / "msa-00000.arrow"
+    payload = decode_msa(ShardFile(path, "msa").row(1)).msa.tobytes()
+    content = bytearray(path.read_bytes())
+    content[content.index(payload) + 5] ^= 0x10
+    path.write_bytes(content)
+    users = [
+        facts["chain_key"]
+        for facts in ShardReader(demo_copy.out).index.to_pylist()
+        if (facts["msa_shard"], facts["msa_row"]) == (0, 1)
+    ]
+    problems = verify(demo_copy.out)
+    assert [problem.file for problem in problems] == [path.name, path.name, "index.arrow"]
+    assert "sha256" in problems[0].message
+    assert "row 1: damaged, xxh3" in problems[1].message
+    assert problems[2].message == f"{users[0]}: no sound row 1 in msa-00000.arrow."
+
+
+@pytest.mark.parametrize(
+    "name", ["chain-00001.arrow", "msa-00002.arrow", "index.arrow", "rejected.tsv"]
+)
+def test_missing_file_is_found(demo_copy, name):
+    (demo_copy.out / name).unlink()
+    problems = verify(demo_copy.out)
+    assert problems[0].file == name
+    assert "not there" in problems[0].message
+
+
+def test_truncated_file_is_found(demo_copy):
+    path = demo_copy.out / "chain-00001.arrow"
+    path.write_bytes(path.read_bytes()[:-100])
+    messages = [problem.message for problem in verify(demo_copy.out) if problem.file == path.name]
+    assert any("the manifest states" in message for message in messages)
+    assert any("not a complete Arrow file" in message for message in messages)
+
+
+def test_swapped_files_are_found(demo_copy, tmp_path):
+    a, b = (demo_copy.out / f"chain-0000{i}.arrow" for i in (0, 2))
+    shutil.move(a, tmp_path / "a")
+    shutil.move(b, a)
+    shutil.move(tmp_path / "a", b)
+    problems = verify(demo_copy.out)
+    files = {problem.file for problem in problems}
+    assert files == {"chain-00000.arrow", "chain-00002.arrow", "index.arrow"}
+    assert any("its row holds" in problem.message for problem in problems)
+
+
+def test_leftovers_are_found(demo_copy):
+    shutil.copy(demo_copy.out / "msa-00000.arrow", demo_copy.out / "msa-00009.arrow")
+    (demo_copy.out / "msa-00000.arrow.tmp.123").write_bytes(b"x")
+    assert [problem.file for problem in verify(demo_copy.out)] == [
+        "msa-00000.arrow.tmp.123",
+        "msa-00009.arrow",
+    ]
+
+
+def test_folder_without_manifest_is_refused(demo_copy):
+    (demo_copy.out / "manifest.json").unlink()
+    with pytest.raises(InputError, match="no manifest"):
+        verify(demo_copy.out)
