@@ -1,0 +1,70 @@
+# make demo   from bundled raw files to weights and a report, in results/demo
+# make test   lint and all tests
+#
+# PYTHON       interpreter for the environment (3.11 or newer)
+# VENV         where the environment is made
+# TORCH_INDEX  where torch comes from, if not from the default index: for the CPU build
+#              make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
+# PYTEST       options for pytest, such as PYTEST="-n 2"
+PYTHON ?= python3
+VENV ?= .venv
+TORCH_INDEX ?=
+PYTEST ?=
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+CONSTRAINTS := envs/constraints.txt
+TORCH := $(shell grep '^torch==' $(CONSTRAINTS))
+BIN := $(abspath $(VENV))/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+SNAKEMAKE := PATH="$(BIN):$$PATH" snakemake
+CODE := src kernels tests
+
+.PHONY: help demo test lint format environment developer-environment clean-demo
+
+help:
+	@grep -E '^# ' Makefile | cut -c3-
+
+demo: $(VENV)/.installed
+	$(SNAKEMAKE) --profile local
+	@echo "Report: results/demo/report.html"
+
+test: lint
+	$(BIN)/python -m pytest $(PYTEST)
+
+lint: $(VENV)/.installed-developer
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/mypy
+	$(BIN)/snakefmt --check Snakefile workflow
+	$(SNAKEMAKE) --lint --configfile demo/config.yaml
+
+format: $(VENV)/.installed-developer
+	$(BIN)/ruff check --fix $(CODE)
+	$(BIN)/ruff format $(CODE)
+	$(BIN)/snakefmt Snakefile workflow
+
+environment: $(VENV)/.installed
+
+developer-environment: $(VENV)/.installed-developer
+
+clean-demo:
+	rm -rf results/demo
+
+$(VENV)/.installed: pyproject.toml $(CONSTRAINTS) | $(VENV)/bin/python
+	$(PIP) install -c $(CONSTRAINTS) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$(TORCH)"
+	$(PIP) install -c $(CONSTRAINTS) -e ".[workflow]"
+	touch $@
+
+$(VENV)/.installed-developer: $(VENV)/.installed
+	$(PIP) install -c $(CONSTRAINTS) -e ".[workflow,test,lint]"
+	touch $@
+
+$(VENV)/bin/python:
+	@command -v $(PYTHON) >/dev/null || { echo "make: no $(PYTHON) found: install Python 3.11 or newer, or name one: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: $$($(PYTHON) --version) is too old, ScaleFold needs 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "make: $(PYTHON) cannot make environments: install its venv module (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)

@@ -1,0 +1,26 @@
+# From raw protein data to trained weights and a report. The demo: `snakemake --profile local`;
+# a run of your own: `snakemake --profile local --configfile my.yaml`. Without any --configfile,
+# config.yaml is used. Settings are checked in workflow/rules/settings.smk.
+from snakemake.utils import min_version
+
+min_version("9.0")
+
+if not workflow.overwrite_configfiles:
+
+    configfile: "config.yaml"
+
+
+include: "workflow/rules/settings.smk"
+include: "workflow/rules/raw.smk"
+include: "workflow/rules/shards.smk"
+include: "workflow/rules/train.smk"
+include: "workflow/rules/evaluate.smk"
+include: "workflow/rules/report.smk"
+
+
+rule all:
+    default_target: True
+    input:
+        f"{RUN}/report.html",
+        f"{RUN}/report.json",
+        f"{RUN}/rejected.tsv",
