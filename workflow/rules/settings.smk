@@ -21,7 +21,7 @@ try:
         CHAINS.setdefault(bucket_of(row.entry_id, CONFIG.data.buckets), []).append(row)
 except InputError as error:
     raise WorkflowError(str(error)) from None
-validate(config, "../schemas/config.schema.json", set_default=False)
+validate(CONFIG.model_dump(mode="json"), "../schemas/config.schema.json", set_default=False)
 
 # The environment that runs Snakemake also has `scalefold`, unless a container or conda brings one.
 shell.prefix(f'set -euo pipefail; export PATH="$PATH":{json.dumps(str(Path(sys.executable).parent))}; ')

@@ -6,6 +6,7 @@ from scalefold.config.load import (
     json_schema,
     load_config,
     make_config,
+    preset_model,
     preset_names,
 )
 from scalefold.config.schema import Config
@@ -17,5 +18,6 @@ __all__ = [
     "json_schema",
     "load_config",
     "make_config",
+    "preset_model",
     "preset_names",
 ]

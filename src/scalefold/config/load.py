@@ -14,7 +14,7 @@ from typing import Any, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from scalefold.config.schema import Config
+from scalefold.config.schema import Config, ModelConfig
 from scalefold.errors import InputError
 
 Tree = dict[str, Any]
@@ -45,7 +45,11 @@ def make_config(tree: Mapping[str, Any], source: str = "configuration") -> Confi
     """Validate a nested mapping (see ``load_config``); ``source`` names it in errors."""
     preset = tree.get("preset", Config.model_fields["preset"].default)
     try:
-        return Config.model_validate(merge(preset_tree(preset), dict(tree)))
+        defaults = preset_tree(preset)
+    except InputError as error:
+        raise InputError(f"{source}: {error}") from None
+    try:
+        return Config.model_validate(merge(defaults, dict(tree)))
     except ValidationError as error:
         raise InputError(f"{source}: " + "; ".join(_explain(error))) from None
 
@@ -63,6 +67,26 @@ def preset_tree(name: str) -> Tree:
     own = dict(presets[name])
     parent = own.pop("extends", None)
     return merge(preset_tree(parent), own) if parent else own
+
+
+def preset_model(name: str, overrides: Mapping[str, Any] | None = None) -> ModelConfig:
+    """The model of a preset, without the rest of a run.
+
+    Parameters
+    ----------
+    name : str
+    overrides : mapping, optional
+        Laid over the preset, nested as in a configuration file: only the section ``model`` counts.
+
+    Raises
+    ------
+    InputError
+        Naming the preset or the key.
+    """
+    # What a run needs besides, and a model does not.
+    rest = {"chains": "-", "mirrors": {"mmcif": ["-"], "alignments": ["-"]}}
+    tree = merge({"preset": name, "data": rest}, dict(overrides or {}))
+    return make_config(tree, source=f"preset {name}").model
 
 
 def config_to_yaml(config: Config) -> str:

@@ -1,0 +1,76 @@
+"""config.yaml names every key with its default; the JSON schema in the repository is current."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from scalefold.config import json_schema, load_config, make_config
+from scalefold.shards.manifest import packing_hash
+
+ROOT = Path(__file__).parents[3]
+COMMENTED_KEY = re.compile(r"#(?=( {2})*[a-z_0-9]+:)")
+
+
+def uncommented() -> dict[str, Any]:
+    """Return config.yaml with every key that stands behind a `#`."""
+    lines = (ROOT / "config.yaml").read_text("utf-8").splitlines()
+    return yaml.safe_load("\n".join(COMMENTED_KEY.sub("", line, count=1) for line in lines))
+
+
+def keys(tree: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from keys(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}"
+
+
+def test_config_yaml_names_every_key_and_its_default() -> None:
+    complete = load_config([ROOT / "config.yaml"]).model_dump(mode="json")
+    assert sorted(keys(uncommented())) == sorted(keys(complete))
+    assert uncommented() == complete
+
+
+def test_config_yaml_explains_what_it_sets() -> None:
+    lines = (ROOT / "config.yaml").read_text("utf-8").splitlines()
+    settings = [line for line in lines if re.match(r"#?( {2})*[a-z_0-9]+: +[^# ]", line)]
+    explained = [line for line in settings if "  # " in line]
+    assert len(settings) == len(list(keys(uncommented())))
+    assert len(explained) >= 0.85 * len(settings)
+
+
+def test_demo_configuration() -> None:
+    config = load_config([ROOT / "demo/config.yaml"])
+    assert (config.preset, config.run_name) == ("tiny", "demo")
+    assert (ROOT / config.data.chains).is_file()
+    assert len(packing_hash(config)) == 12
+
+
+def test_schema_in_the_repository_is_current() -> None:
+    path = ROOT / "workflow/schemas/config.schema.json"
+    assert path.read_text("utf-8") == json_schema(), (
+        f"write it anew: scalefold config schema -o {path.relative_to(ROOT)}"
+    )
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "demo/config.yaml"])
+def test_schema_takes_the_configurations(name: str) -> None:
+    schema = yaml.safe_load(json_schema())
+    jsonschema.validate(yaml.safe_load((ROOT / name).read_text("utf-8")), schema)
+
+
+def test_schema_refuses_what_the_typed_configuration_refuses() -> None:
+    schema = yaml.safe_load(json_schema())
+    tree = yaml.safe_load((ROOT / "demo/config.yaml").read_text("utf-8"))
+    for wrong in ({"trainig": {}}, {"preset": "tinny"}, {"training": {"steps": 0}}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(tree | wrong, schema)
+        with pytest.raises(ValueError, match="trainig|tinny|steps"):
+            make_config(tree | wrong)

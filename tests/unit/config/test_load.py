@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import ValidationError
+
+from scalefold.config import (
+    Config,
+    config_hash,
+    config_to_yaml,
+    load_config,
+    make_config,
+    preset_model,
+    preset_names,
+)
+from scalefold.errors import InputError
+
+DATA = {"chains": "chains.tsv", "mirrors": {"mmcif": ["m"], "alignments": ["a"]}}
+
+
+def tree(**sections: Any) -> dict[str, Any]:
+    return {"data": DATA, **sections}
+
+
+def written(path: Path, **sections: Any) -> Path:
+    path.write_text(yaml.safe_dump(sections))
+    return path
+
+
+def test_later_files_override_key_by_key(tmp_path: Path) -> None:
+    first = written(
+        tmp_path / "a.yaml", data=DATA, training={"steps": 5, "log_every": 3}, preset="tiny"
+    )
+    second = written(tmp_path / "b.yaml", training={"steps": 7})
+    config = load_config([first, second], {"training": {"prefetch": 2}})
+    assert (config.training.steps, config.training.log_every, config.training.prefetch) == (7, 3, 2)
+
+
+def test_what_is_set_overrides_the_preset_that_overrides_the_defaults() -> None:
+    config = make_config(tree(preset="mlperf", optimiser={"clip_norm": 0.2}))
+    assert config.optimiser.clip_norm == 0.2
+    assert config.optimiser.averaging == "swa"
+    assert config.optimiser.beta2 == 0.999
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_preset_is_valid(name: str) -> None:
+    config = make_config(tree(preset=name))
+    assert config.preset == name
+    assert preset_model(name) == config.model
+    assert (config.loss.pae > 0) == name.endswith("_ptm")
+
+
+def test_yaml_of_a_configuration_gives_the_same_configuration() -> None:
+    config = make_config(tree(preset="model_3_ptm", training={"initial_weights": "w.pt"}))
+    assert make_config(yaml.safe_load(config_to_yaml(config))) == config
+
+
+def test_hash_follows_the_content_and_not_how_it_was_stated() -> None:
+    config = make_config(tree())
+    stated = make_config(tree(training={"steps": config.training.steps}))
+    other = make_config(tree(training={"steps": config.training.steps + 1}))
+    assert config_hash(config) == config_hash(stated) != config_hash(other)
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"trainig": {"steps": 1}}, "unknown key 'trainig', did you mean 'training'?"),
+        ({"training": {"step": 1}}, "unknown key 'training.step', did you mean 'steps'?"),
+        (
+            {"model": {"template": {"num_block": 1}}},
+            "unknown key 'model.template.num_block', did you mean 'num_blocks'?",
+        ),
+        ({"training": {"steps": 0}}, "training.steps: Input should be greater than or equal to 1"),
+        ({"training": {"steps": "many"}}, "training.steps: .*found 'many'"),
+        ({"training": {"precision": "fp8"}}, "training.precision: .*'fp32', 'tf32' or 'bf16'"),
+        ({"preset": "tinny"}, "preset: 'tinny' is not known, did you mean 'tiny'?"),
+        ({"loss": {"pae": 0.1}}, "set model.pae_head to true, or loss.pae to 0"),
+        ({"features": {"masked_msa": {"same": 0.9}}}, "uniform .* is 1.1"),
+        ({"run_name": "../up"}, "run_name: .*found '../up'"),
+        ({"training": None}, "training: "),
+    ],
+)
+def test_errors_name_the_source_the_key_and_the_mend(
+    sections: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match="my.yaml: .*" + message.replace("?", r"\?")) as raised:
+        make_config(tree(**sections), source="my.yaml")
+    assert "\n" not in str(raised.value)
+
+
+def test_unset_required_key() -> None:
+    with pytest.raises(InputError, match="key 'data' is missing"):
+        make_config({})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a: [1", "not valid YAML"),
+        ("- 1\n", "expected keys at the top level, found list"),
+        (None, "no such configuration file"),
+    ],
+)
+def test_unreadable_files(tmp_path: Path, content: str | None, message: str) -> None:
+    path = tmp_path / "run.yaml"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(InputError, match=f"run.yaml: {message}"):
+        load_config([path])
+
+
+def test_a_configuration_cannot_be_changed() -> None:
+    config = make_config(tree())
+    with pytest.raises(ValidationError, match="frozen"):
+        config.training.steps = 3  # type: ignore[misc]
+
+
+def test_preset_model_names_the_unknown_key() -> None:
+    with pytest.raises(InputError, match=r"preset tiny: unknown key 'model.c_mm', did you mean"):
+        preset_model("tiny", {"model": {"c_mm": 3}})
+    assert isinstance(make_config(tree()), Config)
