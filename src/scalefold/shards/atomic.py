@@ -83,7 +83,7 @@ def atomic_file(path: Path) -> Iterator[HashingFile]:
         file.sync()
         file.close()
         temporary.replace(path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except BaseException as error:
         # Closing flushes, which fails again where the disk is full.
         with contextlib.suppress(OSError):
@@ -101,7 +101,25 @@ def write_bytes(path: Path, content: bytes) -> str:
         return file.sha256
 
 
-def _sync_folder(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
+    """Make an output folder and those above it, where they are not there.
+
+    Raises
+    ------
+    InputError
+        It cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"{folder}: cannot be made ({error.strerror}). Choose another output folder, or make "
+            "room and permission for this one."
+        ) from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring a folder's entries (names, renames) to the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,13 +13,14 @@ import pyarrow as pa
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.raw.chains import (
+    REJECTED_COLUMNS,
     ChainRow,
     Rejected,
     Split,
     read_chains,
     read_rejected,
-    write_rejected,
 )
+from scalefold.shards.atomic import atomic_file
 from scalefold.shards.buckets import bucket_of, filled_buckets
 from scalefold.shards.manifest import Manifest, Snapshot, packing_hash
 from scalefold.shards.schema import INDEX_FILE, REJECTED_FILE, SCHEMA_VERSION, SCHEMAS
@@ -203,10 +203,11 @@ def _index_rows(
 
 
 def _write_rejected(path: Path, rejected: Sequence[Rejected]) -> ShardFacts:
-    write_rejected(path, rejected)
-    content = path.read_bytes()
-    sha256 = hashlib.sha256(content).hexdigest()
-    return ShardFacts(path.name, len(content), len(rejected), sha256)
+    rows = [REJECTED_COLUMNS, *((r.chain_key, r.stage, r.reason) for r in rejected)]
+    lines = ["\t".join(" ".join(field.split()) for field in row) + "\n" for row in rows]
+    with atomic_file(path) as file:
+        file.write("".join(lines).encode())
+    return ShardFacts(path.name, file.num_bytes, len(rejected), file.sha256)
 
 
 def _check_sizes(out: Path, manifest: Manifest) -> None:

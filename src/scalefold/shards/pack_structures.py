@@ -16,6 +16,7 @@ from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.raw.chains import ChainRow, Rejected, mmcif_path, read_chains
 from scalefold.raw.mmcif import Chain, read_entry
+from scalefold.shards.atomic import make_folder
 from scalefold.shards.buckets import bucket_chains
 from scalefold.shards.manifest import SourceFile, packing_hash
 from scalefold.shards.records import ChainRecord
@@ -55,7 +56,7 @@ def pack_structures(
     if not raw.is_dir():
         raise InputError(f"{raw}: no such raw folder. Run `scalefold fetch`, or correct the path.")
     chains = bucket_chains(read_chains(config.data.chains), bucket, config.data.buckets)
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     facts: list[ChainFacts] = []
     rejected: list[Rejected] = []
     sources: list[SourceFile] = []

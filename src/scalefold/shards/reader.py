@@ -162,14 +162,21 @@ class ShardReader:
         return file
 
     def _check_references(self) -> None:
-        """Check that every file that the index names is there."""
-        known = {facts.file for facts in self.manifest.files}
+        """Check that every file that the index names is there, and of the stated size."""
+        sizes = {facts.file: facts.bytes for facts in self.manifest.files}
         for family in ("chain", "msa"):
             for bucket in pc.unique(self.index[f"{family}_shard"].drop_null()).to_pylist():
                 name = shard_file(family, bucket)
-                if name not in known or not (self.folder / name).is_file():
+                path, stated = self.folder / name, sizes.get(name)
+                if stated is None or not path.is_file():
                     raise InputError(
-                        f"{self.folder / name}: the index refers to this file, but it is not "
-                        f"{'there' if name in known else 'in the manifest'}. Restore it, or run "
+                        f"{path}: the index refers to this file, but it is not "
+                        f"{'in the manifest' if stated is None else 'there'}. Restore it, or run "
                         "`scalefold pack` again."
+                    )
+                if path.stat().st_size != stated:
+                    raise InputError(
+                        f"{path}: {path.stat().st_size} bytes, the manifest states {stated}. It "
+                        "was cut off or packed again since: restore it, or run `scalefold pack` "
+                        "to its end."
                     )

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import json
+import os
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from scalefold.raw.alignments import profile, read_folder
 from scalefold.raw.chains import alignment_folder, mmcif_path, read_chains, read_rejected
 from scalefold.raw.hhr import read_hhr
 from scalefold.raw.mmcif import read_entry
+from scalefold.shards.atomic import HashingFile
 from scalefold.shards.buckets import bucket_of
 from scalefold.shards.pack import pack_alignments, pack_index, pack_structures
 from scalefold.shards.reader import ShardReader
@@ -291,6 +294,32 @@ def test_missing_paths_are_refused(work):
     pack_structures(work.config, work.raw, work.out, bucket, QUIET)
     with pytest.raises(InputError, match=f"Pack the alignments of bucket {bucket} again"):
         pack_index(work.config, work.raw, work.out)
+
+
+def test_output_folder_that_cannot_be_made_is_refused(work):
+    work.list_chains(("5pti_A", "train", "b"))
+    work.structure("5pti")
+    work.out.write_text("a file")
+    with pytest.raises(InputError, match="shards: cannot be made"):
+        work.pack()
+
+
+def test_full_disk_spares_what_is_there(demo_copy, monkeypatch):
+    """An alignment shard finds no room: the shards are as they were, and sound."""
+    demo_copy.pack()
+    before = {path: path.read_bytes() for path in demo_copy.out.iterdir()}
+    real = HashingFile.write
+
+    def write(self: HashingFile, content: bytes) -> int:
+        if "msa-00001" in str(self._file.name) and self.num_bytes > 20_000:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(self, content)
+
+    monkeypatch.setattr(HashingFile, "write", write)
+    with pytest.raises(InputError, match=r"msa-00001\.arrow: no room \(No space left"):
+        demo_copy.pack()
+    assert {path: path.read_bytes() for path in demo_copy.out.iterdir()} == before
+    assert verify(demo_copy.out) == []
 
 
 def test_parts_of_different_runs_are_not_mixed(work):

@@ -123,6 +123,14 @@ def test_missing_folder_and_file(demo_copy, tmp_path):
         ShardReader(demo_copy.out)
 
 
+def test_shard_of_another_size_is_noticed_on_opening(demo_copy):
+    path = demo_copy.out / "chain-00001.arrow"
+    size = path.stat().st_size
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(InputError, match=f"{size - 1} bytes, the manifest states {size}"):
+        ShardReader(demo_copy.out)
+
+
 def test_index_that_refers_to_an_unknown_file(demo_copy):
     def change(rows):
         rows[3]["chain_shard"] = 77
