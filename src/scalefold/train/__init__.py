@@ -1,1 +1,1 @@
-
+"""Training: `assemble` builds a run's parts, `loop` runs them, `checkpoint` keeps them."""

@@ -1,0 +1,124 @@
+"""All choices of a run, made once, in order: precision, kernels, parallelism, model, optimiser."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scalefold.config.schema import Config
+from scalefold.model.alphafold import AlphaFold
+from scalefold.model.assembly import Assembly
+from scalefold.ops import TORCH
+from scalefold.parallel import IdentityAxis
+from scalefold.train.averaging import WeightAverage
+from scalefold.train.checkpoint import load_weights
+from scalefold.train.optimiser import Adam
+from scalefold.train.parameters import FlatParameters
+from scalefold.train.precision import narrow_parameters, set_matrix_products
+from scalefold.train.step import TrainingStep
+from scalefold.weights import State, check_state, guess_format, import_weights
+
+
+@dataclass(frozen=True, eq=False)
+class Trainer:
+    """What `assemble` built, and its state as named tensors."""
+
+    model: AlphaFold
+    parameters: FlatParameters
+    optimiser: Adam
+    average: WeightAverage
+    step: TrainingStep
+
+    def weights(self) -> State:
+        """Copy of the master weights, on the CPU."""
+        return self._copies(self.parameters.master)
+
+    def averaged(self) -> State:
+        """Copy of the averaged weights, on the CPU."""
+        return self._copies(self.average.average)
+
+    def optimiser_state(self) -> dict[str, Any]:
+        """Everything else that the next update depends on, on the CPU."""
+        return {
+            "first_moment": self._copies(self.optimiser.first_moment),
+            "second_moment": self._copies(self.optimiser.second_moment),
+            "updates": self.optimiser.updates.cpu(),
+            "averaged_updates": self.average.updates.cpu(),
+        }
+
+    def restore(
+        self, weights: State, averaged: State, state: Mapping[str, Any], source: str
+    ) -> None:
+        """Put back what `weights`, `averaged` and `optimiser_state` returned; bit-exact."""
+        flat = self.parameters
+        flat.load(flat.master, weights, f"{source}, weights")
+        flat.load(self.average.average, averaged, f"{source}, averaged weights")
+        for name, buffer in (
+            ("first_moment", self.optimiser.first_moment),
+            ("second_moment", self.optimiser.second_moment),
+        ):
+            flat.load(buffer, state[name], f"{source}, {name}")
+        self.optimiser.updates.copy_(state["updates"])
+        self.average.updates.copy_(state["averaged_updates"])
+        flat.publish()
+
+    def _copies(self, buffer: Tensor) -> State:
+        # One copy of the whole buffer off the device, then separate tensors: views of one buffer
+        # would take all of it into every file that holds one of them.
+        on_cpu = buffer.cpu()
+        return {name: view.clone() for name, view in self.parameters.by_name(on_cpu).items()}
+
+
+def assemble(config: Config, device: torch.device) -> Trainer:
+    """Build what a training run needs, in its initial state.
+
+    Parameters
+    ----------
+    config : Config
+    device : torch.device
+
+    Raises
+    ------
+    InputError
+        If the precision is not possible on the device, or ``training.initial_weights`` do not fit.
+    """
+    # 1. Precision of float32 matrix products (a setting of the process).
+    precision = config.training.precision
+    set_matrix_products(precision, device)
+
+    # 2. Operations and parallelism: plain torch, one process a sample.
+    assembly = Assembly(ops=TORCH, axis=IdentityAxis())
+
+    # 3. The model. Initialised on the CPU from the run's seed: the same weights on every device.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        model = AlphaFold(config.model, assembly)
+    initial = _initial_weights(config)
+    if initial is not None:
+        model.load_state_dict(initial)
+    model = model.to(device).train()
+
+    # 4. Parameters into flat float32 master buffers; the trunk's into a bfloat16 working copy.
+    parameters = FlatParameters(model, narrow_parameters(precision))
+
+    # 5. Optimiser and weight averaging, over the master buffers.
+    optimiser = Adam(parameters.master, config.optimiser)
+    average = WeightAverage(parameters.master, config.optimiser)
+
+    # 6. The step that ties them together.
+    step = TrainingStep(model, parameters, optimiser, average, config)
+    return Trainer(model, parameters, optimiser, average, step)
+
+
+def _initial_weights(config: Config) -> State | None:
+    """The weights that ``training.initial_weights`` names: a checkpoint folder or a weight file."""
+    path = config.training.initial_weights
+    if path is None:
+        return None
+    if path.is_dir():
+        return check_state(load_weights(path, "averaged"), config.model, str(path))
+    return import_weights(path, guess_format(path), config.model)

@@ -1,0 +1,52 @@
+"""Averages of the weights over training; evaluation uses these.
+
+Both are ``a <- d a + (1 - d) w`` after each update. They differ at the start: AlphaFold2's
+exponential moving average (Suppl. sec. 1.11.7) begins with the initial weights, what MLPerf calls
+stochastic weight averaging with the weights after the first update.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from scalefold.config.schema import OptimiserConfig
+
+
+class WeightAverage:
+    """A running average of flat weights.
+
+    Parameters
+    ----------
+    weights : Tensor, shape (P,), float32
+        Initial weights.
+    config : OptimiserConfig
+
+    Attributes
+    ----------
+    average : Tensor, shape (P,), float32
+        Before the first update, the initial weights.
+    updates : Tensor, scalar, float64
+        Updates averaged so far.
+    """
+
+    def __init__(self, weights: Tensor, config: OptimiserConfig) -> None:
+        self._decay = config.averaging_decay
+        self._first = 1.0 if config.averaging == "swa" else 1.0 - self._decay
+        self.average = weights.clone()
+        self.updates = torch.zeros((), dtype=torch.float64, device=weights.device)
+
+    @torch.no_grad()
+    def update(self, weights: Tensor, finite: Tensor) -> None:
+        """Take in the weights after an update.
+
+        Parameters
+        ----------
+        weights : Tensor, shape (P,), float32
+        finite : Tensor, scalar, bool
+            Where false (the step was skipped) the average stays exactly as it is.
+        """
+        share = torch.where(self.updates > 0, 1.0 - self._decay, self._first)
+        active = finite.to(torch.float64)
+        self.average.lerp_(weights, (share * active).float())
+        self.updates += active

@@ -1,0 +1,266 @@
+"""Checkpoints: folders that are there whole or not at all, and say what they are.
+
+``step-<8 digits>/`` holds ``weights.pt`` and ``averaged.pt`` (state dictionaries, float32, readable
+by ``torch.load(weights_only=True)`` and by OpenFold), ``training.pt`` (what else the next step
+depends on) and ``checkpoint.json`` (what it is, with the hash of each file). The mark
+``step-<8 digits>.ready`` beside it comes last and holds the hash of ``checkpoint.json``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import pickle
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any, Final, Literal, cast
+
+import torch
+
+from scalefold.errors import ChecksumError, InputError
+from scalefold.shards.atomic import TEMPORARY_MARK, atomic_file, sync_folder, write_bytes
+from scalefold.weights.matching import State
+
+logger = logging.getLogger(__name__)
+
+FORMAT: Final = 1
+METADATA_FILE: Final = "checkpoint.json"
+_NAME: Final = re.compile(r"step-(\d{8})")
+_READY: Final = ".ready"
+_FILES: Final = ("weights", "averaged", "training")
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """Size and SHA-256 of a file."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """``checkpoint.json``.
+
+    Attributes
+    ----------
+    format : int
+        Version of the layout.
+    step : int
+        Training steps made; 0 is the untrained model.
+    config : dict
+        The whole configuration of the run.
+    config_hash : str
+    data_manifest_sha256 : str
+        Hash of the shards' ``manifest.json``.
+    scalefold_version : str
+    commit : str or None
+        Commit of the source checkout, where there is one.
+    files : dict of str to FileFacts
+    """
+
+    format: int
+    step: int
+    config: dict[str, Any]
+    config_hash: str
+    data_manifest_sha256: str
+    scalefold_version: str
+    commit: str | None
+    files: dict[str, FileFacts]
+
+
+def checkpoint_path(folder: Path, step: int) -> Path:
+    """The folder of a step's checkpoint."""
+    return folder / f"step-{step:08d}"
+
+
+def ready_mark(checkpoint: Path) -> Path:
+    """The mark that says that a checkpoint is complete."""
+    return checkpoint.with_name(checkpoint.name + _READY)
+
+
+def save(
+    folder: Path,
+    *,
+    step: int,
+    weights: State,
+    averaged: State,
+    training: Mapping[str, Any],
+    description: Mapping[str, Any],
+) -> Path:
+    """Write a checkpoint: to a temporary folder, synchronised, renamed, then marked as ready.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the run's checkpoints.
+    step : int
+    weights, averaged : dict of str to Tensor
+    training : mapping
+        Tensors, numbers, strings and dictionaries of them.
+    description : mapping
+        The fields of `Metadata` that are not known here.
+
+    Returns
+    -------
+    Path
+        The checkpoint's folder. One that is complete already is left as it is.
+
+    Raises
+    ------
+    InputError
+        If the disk is full or the folder may not be written; earlier checkpoints are intact.
+    """
+    final = checkpoint_path(folder, step)
+    if ready_mark(final).exists():
+        return final
+    temporary = folder / f"{final.name}{TEMPORARY_MARK}{os.getpid()}"
+    try:
+        temporary.mkdir(parents=True)
+        contents = dict(zip(_FILES, (weights, averaged, dict(training))))
+        files = {f"{name}.pt": _write(temporary / f"{name}.pt", contents[name]) for name in _FILES}
+        metadata = Metadata(format=FORMAT, step=step, files=files, **description)
+        mark = write_bytes(
+            temporary / METADATA_FILE, (json.dumps(asdict(metadata), indent=1) + "\n").encode()
+        )
+        if final.exists():
+            logger.warning("%s: replaced; it was never marked as complete", final)
+            shutil.rmtree(final)
+        temporary.rename(final)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    sync_folder(folder)
+    write_bytes(ready_mark(final), f"{mark}\n".encode())
+    return final
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Complete checkpoints, oldest first; others are ignored with a line in the log."""
+    if not folder.is_dir():
+        return []
+    found = []
+    for path in sorted(folder.iterdir()):
+        if not path.is_dir() or not path.name.startswith("step-"):
+            continue
+        if _NAME.fullmatch(path.name) and ready_mark(path).exists():
+            found.append(path)
+        else:
+            logger.warning("%s: ignored, it was not written to its end", path)
+    return found
+
+
+def latest(folder: Path) -> Path | None:
+    """The newest complete checkpoint, if there is one."""
+    found = checkpoints(folder)
+    return found[-1] if found else None
+
+
+def prune(folder: Path, keep: int) -> None:
+    """Delete all but the ``keep`` newest complete checkpoints; 0 keeps all."""
+    for path in checkpoints(folder)[:-keep] if keep else []:
+        ready_mark(path).unlink()  # first: a half-deleted folder must not look complete
+        shutil.rmtree(path)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete temporary folders of writers that were killed; only for the holder of the lock."""
+    for path in folder.glob(f"step-*{TEMPORARY_MARK}*"):
+        logger.info("%s: removed, left by an interrupted write", path)
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def read_metadata(checkpoint: Path) -> Metadata:
+    """Read and check what a checkpoint says of itself.
+
+    Raises
+    ------
+    InputError
+        If the folder or its description is missing, not valid, or of another format.
+    ChecksumError
+        If the description is not the one that the mark vouches for.
+    """
+    path = checkpoint / METADATA_FILE
+    try:
+        content = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise InputError(
+            f"{checkpoint}: no checkpoint here ({METADATA_FILE} is missing); give the folder "
+            "step-<number> of a run's weights"
+        ) from None
+    mark = ready_mark(checkpoint)
+    if mark.exists():
+        _compare_hash(path, hashlib.sha256(content).hexdigest(), mark.read_text("utf-8").strip())
+    try:
+        tree = json.loads(content)
+        if tree["format"] != FORMAT:
+            raise InputError(
+                f"{path}: checkpoint format {tree['format']!r}, this version of scalefold reads "
+                f"{FORMAT}: use the version that wrote it ({tree.get('scalefold_version')})"
+            )
+        files = {name: FileFacts(**facts) for name, facts in tree.pop("files").items()}
+        return Metadata(**tree, files=files)
+    except (ValueError, KeyError, TypeError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"{path}: not a valid description of a checkpoint ({error}). It is damaged: use "
+            "another checkpoint"
+        ) from None
+
+
+def load_weights(checkpoint: Path, which: Literal["averaged", "weights"] = "averaged") -> State:
+    """Weights of a checkpoint, on the CPU; needs nothing else of the training code.
+
+    Raises
+    ------
+    InputError, ChecksumError
+        If the checkpoint or its file is missing or damaged.
+    """
+    return cast(State, _read(checkpoint, which))
+
+
+def load_training(checkpoint: Path) -> dict[str, Any]:
+    """What `save` was given as ``training``; raises as `load_weights`."""
+    return cast(dict[str, Any], _read(checkpoint, "training"))
+
+
+def _write(path: Path, content: object) -> FileFacts:
+    with atomic_file(path) as file:
+        try:
+            torch.save(content, cast(IO[bytes], file))
+        except RuntimeError as error:
+            # torch's writer may hide the system's error behind one of its own.
+            if isinstance(error.__context__, OSError):
+                raise error.__context__ from None
+            raise
+        return FileFacts(file.num_bytes, file.sha256)
+
+
+def _read(checkpoint: Path, name: str) -> object:
+    path = checkpoint / f"{name}.pt"
+    stated = read_metadata(checkpoint).files.get(path.name)
+    if stated is None:
+        raise InputError(f"{checkpoint / METADATA_FILE}: does not list {path.name}")
+    try:
+        with path.open("rb") as stream:
+            found = hashlib.file_digest(stream, "sha256").hexdigest()
+        _compare_hash(path, found, stated.sha256)
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise InputError(f"{path}: missing, the checkpoint is not whole: use another") from None
+    except pickle.UnpicklingError as error:
+        raise InputError(f"{path}: holds more than tensors and numbers: {error}") from None
+
+
+def _compare_hash(path: Path, found: str, stated: str) -> None:
+    if found != stated:
+        raise ChecksumError(
+            f"{path}: damaged or replaced: sha256 {found}, {stated} was written. Use another "
+            "checkpoint (an earlier step of the run), or restore the file from a copy"
+        )

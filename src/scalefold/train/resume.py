@@ -1,0 +1,75 @@
+"""May a run continue from a checkpoint? Only with what the result depends on unchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from scalefold.config.schema import Config
+from scalefold.errors import InputError
+from scalefold.train.checkpoint import Metadata
+
+FREE_KEYS: Final = (
+    "run_name",
+    "results",
+    "preset",  # a name; what it sets is compared key by key
+    "data",  # paths and buckets; the manifest's hash stands for the data themselves
+    "shards",
+    "evaluation",
+    "training.steps",
+    "training.checkpoint_every",
+    "training.keep_checkpoints",
+    "training.log_every",
+    "training.max_non_finite_steps",
+    "training.loader_workers",
+    "training.prefetch",
+)
+"""Keys and sections that may change when a run is resumed; no other may."""
+
+_ABSENT: Final = "(absent)"
+
+
+def check_resumable(
+    checkpoint: Path, metadata: Metadata, config: Config, data_manifest_sha256: str
+) -> None:
+    """Refuse to continue with another model, seed, optimiser or data.
+
+    Raises
+    ------
+    InputError
+        Listing every differing key with both values, and the hashes of the data where they differ.
+    """
+    differences = [
+        f"{key}: {before!r} in the checkpoint, {now!r} now"
+        for key, before, now in config_differences(metadata.config, config.model_dump(mode="json"))
+        if not _is_free(key)
+    ]
+    if metadata.data_manifest_sha256 != data_manifest_sha256:
+        differences.append(
+            f"training data: manifest {metadata.data_manifest_sha256[:12]} in the checkpoint, "
+            f"{data_manifest_sha256[:12]} now (the shards were packed again, or are others)"
+        )
+    if differences:
+        raise InputError(
+            f"{checkpoint}: this run cannot continue from there, {len(differences)} things "
+            f"differ: {'; '.join(differences)}. Undo the changes, or start a new run in another "
+            f"folder (with training.initial_weights: {checkpoint} to keep what was learned). Only "
+            f"these may change: {', '.join(FREE_KEYS)}"
+        )
+
+
+def config_differences(
+    before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = ""
+) -> Iterator[tuple[str, Any, Any]]:
+    """Dotted keys whose values differ, with both values."""
+    for key in [*before, *(key for key in now if key not in before)]:
+        one, other = before.get(key, _ABSENT), now.get(key, _ABSENT)
+        if isinstance(one, Mapping) and isinstance(other, Mapping):
+            yield from config_differences(one, other, f"{prefix}{key}.")
+        elif one != other:
+            yield f"{prefix}{key}", one, other
+
+
+def _is_free(key: str) -> bool:
+    return any(key == free or key.startswith(f"{free}.") for free in FREE_KEYS)
