@@ -11,21 +11,19 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import traceback
-from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from queue import SimpleQueue
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from scalefold.config.schema import FeaturesConfig
 from scalefold.errors import InputError
 from scalefold.features.contract import Features
 from scalefold.loader.prepare import SampleError, SampleReader, SampleTask, prepare
+from scalefold.loader.transfer import receive_passes, send_passes
 
 _CLOSE_SECONDS = 5.0
 
@@ -109,6 +107,8 @@ class WorkerPool:
         try:
             worker.connection.send(task)
             reply = worker.connection.recv()
+            if not isinstance(reply, _Failure):
+                return receive_passes(worker.connection, reply)
         except (EOFError, OSError) as error:
             worker.process.join(_CLOSE_SECONDS)
             raise SampleError(
@@ -118,12 +118,10 @@ class WorkerPool:
             ) from error
         finally:
             self._idle.put(worker)
-        if isinstance(reply, _Failure):
-            error_type = InputError if reply.is_input_error else SampleError
-            failure = error_type(reply.message)
-            failure.add_note(f"In worker process {worker.process.pid}:\n{reply.trace}")
-            raise failure
-        return _to_tensors(reply)
+        error_type = InputError if reply.is_input_error else SampleError
+        failure = error_type(reply.message)
+        failure.add_note(f"In worker process {worker.process.pid}:\n{reply.trace}")
+        raise failure
 
 
 def run_worker(
@@ -138,35 +136,15 @@ def run_worker(
             task = connection.recv()
         except EOFError:
             return
-        reply: Any
+        failure = None
         try:
-            reply = _to_arrays(prepare(reader, config, seed, task))
+            passes = prepare(reader, config, seed, task)
         except Exception as error:
-            reply = _Failure(isinstance(error, InputError), str(error), traceback.format_exc())
+            failure = _Failure(isinstance(error, InputError), str(error), traceback.format_exc())
         try:
-            connection.send(reply)
+            if failure is None:
+                send_passes(connection, passes)
+            else:
+                connection.send(failure)
         except BrokenPipeError:  # the parent is gone
             return
-
-
-def _to_arrays(passes: Sequence[Features]) -> list[dict[str, NDArray[Any]]]:
-    """Convert to arrays; a tensor that passes share becomes one array, so it is sent once."""
-    arrays: dict[int, NDArray[Any]] = {}
-    return [
-        {
-            name: arrays.setdefault(id(tensor), np.ascontiguousarray(tensor.numpy()))
-            for name, tensor in features.items()
-        }
-        for features in passes
-    ]
-
-
-def _to_tensors(passes: Sequence[Mapping[str, NDArray[Any]]]) -> list[Features]:
-    tensors: dict[int, torch.Tensor] = {}
-    return [
-        {
-            name: tensors.setdefault(id(array), torch.from_numpy(array))
-            for name, array in features.items()
-        }
-        for features in passes
-    ]

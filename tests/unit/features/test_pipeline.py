@@ -192,3 +192,19 @@ def test_collate_refuses_unequal_lengths(sample, make_sample):
     second = evaluation_features(make_sample(length=30), CONFIG, 0, 1)[0]
     with pytest.raises(InputError, match=r"cannot batch feature .*padded to the same sizes"):
         collate([first, second])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_the_device_changes_nothing_but_rounding(make_sample):
+    sample = make_sample(length=300, rows=700)
+    config = FeaturesConfig(crop_size=256)
+    on_cpu = training_features(sample, config, 0, 0, range(2), "cpu")
+    on_gpu = training_features(sample, config, 0, 0, range(2), "cuda")
+    for first, second in zip(on_cpu, on_gpu):
+        for name, tensor in first.items():
+            other = second[name].cpu()
+            if tensor.is_floating_point():
+                torch.testing.assert_close(other, tensor, atol=2e-6, rtol=2e-6, msg=name)
+            else:
+                assert torch.equal(other, tensor), name
