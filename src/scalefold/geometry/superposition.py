@@ -23,6 +23,28 @@ def _check(mobile: Tensor, target: Tensor, mask: Tensor) -> None:
 
 
 @torch.no_grad()
+def optimal_rotation(covariance: Tensor) -> Tensor:
+    """Proper rotation that brings one centred point set closest to another.
+
+    Parameters
+    ----------
+    covariance : Tensor, shape (..., 3, 3)
+        Sum over points of mobile times target coordinates: ``sum_n mobile[n, i] target[n, j]``.
+
+    Returns
+    -------
+    Tensor, shape (..., 3, 3)
+        ``R`` of least ``sum_n |R mobile[n] - target[n]|^2``; one of them where it is not unique.
+    """
+    u, _, vh = torch.linalg.svd(covariance)
+    # Of the two orthogonal optima the reflection is avoided by turning the weakest axis.
+    handedness = torch.linalg.det(u) * torch.linalg.det(vh)
+    turn = torch.ones_like(covariance[..., 0])
+    turn[..., 2] = torch.where(handedness < 0, -1.0, 1.0)
+    return (vh.mT * turn[..., None, :]) @ u.mT
+
+
+@torch.no_grad()
 def superpose(mobile: Tensor, target: Tensor, mask: Tensor) -> Rigid:
     """Rigid transform that brings ``mobile`` closest to ``target`` (weighted least squares).
 
@@ -60,12 +82,7 @@ def superpose(mobile: Tensor, target: Tensor, mask: Tensor) -> Rigid:
     x_mean = (weight * x).sum(-2) / total
     y_mean = (weight * y).sum(-2) / total
     covariance = ((x - x_mean[..., None, :]) * weight).mT @ (y - y_mean[..., None, :])
-    u, _, vh = torch.linalg.svd(covariance)
-    # Of the two orthogonal optima the reflection is avoided by turning the weakest axis.
-    handedness = torch.linalg.det(u) * torch.linalg.det(vh)
-    turn = torch.ones_like(x_mean)
-    turn[..., 2] = torch.where(handedness < 0, -1.0, 1.0)
-    rotation = (vh.mT * turn[..., None, :]) @ u.mT
+    rotation = optimal_rotation(covariance)
     translation = y_mean - (rotation @ x_mean[..., None])[..., 0]
     return Rigid(rotation, translation).to(mobile.dtype)
 
