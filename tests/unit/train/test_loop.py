@@ -1,0 +1,194 @@
+"""The loop: what it writes, how it ends, what it refuses."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from scalefold.config import Config, make_config
+from scalefold.config.load import merge
+from scalefold.errors import InputError
+from scalefold.train import loop
+from scalefold.train.checkpoint import checkpoints, load_weights, read_metadata
+from scalefold.train.health import DivergedError
+from scalefold.train.loop import TrainingResult, train
+from scalefold.train.metrics import MetricsLog
+from scalefold.train.signals import stop_on_signals
+from scalefold.weights import export_weights
+
+
+def _train(
+    config: Config, shards: Path, out: Path, *, resume: bool = False, **more: Any
+) -> TrainingResult:
+    more = {"stop": threading.Event(), "console": Console(file=io.StringIO())} | more
+    return train(config, shards, out, resume=resume, device=torch.device("cpu"), **more)
+
+
+def _records(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_whole_run(
+    micro: Config, shards: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        result = _train(micro, shards, tmp_path)
+    assert (result.step, result.completed, result.skipped_steps) == (6, True, 0)
+    published = checkpoints(tmp_path / "weights")
+    assert [p.name for p in published] == [f"step-{s:08d}" for s in (0, 2, 4, 6)]
+    assert result.checkpoint == published[-1]
+
+    first, last = load_weights(published[0]), load_weights(published[-1])
+    assert all(torch.equal(a, b) for a, b in zip(first.values(),
+               load_weights(published[0], "weights").values()))  # fmt: skip
+    assert any(not torch.equal(first[name], last[name]) for name in first)
+    metadata = read_metadata(published[-1])
+    assert metadata.config == micro.model_dump(mode="json")
+
+    records = _records(tmp_path)
+    assert [r["step"] for r in records] == [1, 2, 3, 4, 5, 6]
+    assert {
+        "step", "samples", "loss", "loss/fape", "loss/chi", "loss/distogram", "loss/masked_msa",
+        "loss/plddt", "lddt_ca", "grad_norm", "learning_rate", "recycling", "step_seconds",
+        "samples_per_second", "loader_wait_seconds", "time", "skipped_steps",
+    } == records[0].keys()  # fmt: skip
+    assert records[-1]["samples"] == 12
+    assert [r["learning_rate"] for r in records[:3]] == [5e-4, 1e-3, 1e-3]
+    assert "step 6/6  loss" in caplog.text  # plain lines where there is no terminal
+
+    # The whole run again is nothing to do; without --resume it is refused.
+    again = _train(micro, shards, tmp_path, resume=True)
+    assert (again.step, again.checkpoint) == (6, result.checkpoint)
+    assert _records(tmp_path) == records
+    with pytest.raises(InputError, match=r"the last is step-00000006\. Continue it with --resume"):
+        _train(micro, shards, tmp_path)
+
+
+def test_more_steps_may_be_added(micro_tree: dict[str, Any], shards: Path, tmp_path: Path) -> None:
+    for steps in (2, 3):
+        config = make_config(merge(micro_tree, {"training": {"steps": steps}}))
+        result = _train(config, shards, tmp_path, resume=True)
+        assert (result.step, result.completed) == (steps, True)
+    assert [r["step"] for r in _records(tmp_path)] == [1, 2, 3]
+
+
+def test_a_stop_request_ends_with_a_checkpoint(
+    micro: Config, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real signal, sent while step 3 is being logged."""
+    write = MetricsLog.write
+
+    def interrupting(self: MetricsLog, record: dict[str, Any]) -> None:
+        write(self, record)
+        if record["step"] == 3:
+            signal.raise_signal(signal.SIGUSR1)
+
+    monkeypatch.setattr(MetricsLog, "write", interrupting)
+    with stop_on_signals() as stop:
+        result = _train(micro, shards, tmp_path, stop=stop)
+    assert stop.reason == "SIGUSR1"
+    assert (result.step, result.completed) == (3, False)
+    assert result.checkpoint.name == "step-00000003"
+    assert signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL
+
+
+def test_signals_are_turned_into_requests_and_a_second_interrupt_ends() -> None:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+        with stop_on_signals() as stop:
+            assert not stop.is_set()
+            signal.raise_signal(number)
+            assert stop.is_set()
+            assert stop.reason == number.name
+            signal.raise_signal(signal.SIGTERM)  # a scheduler's second signal is no emergency
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+
+
+def test_pruning_and_log_interval(micro_tree: dict[str, Any], shards: Path, tmp_path: Path) -> None:
+    change = {"training": {"keep_checkpoints": 1, "log_every": 4}}
+    _train(make_config(merge(micro_tree, change)), shards, tmp_path)
+    assert [p.name for p in checkpoints(tmp_path / "weights")] == ["step-00000006"]
+    assert [r["step"] for r in _records(tmp_path)] == [1, 4, 6]
+
+
+def test_diverged_weights_stop_the_run_and_are_never_published(
+    micro_tree: dict[str, Any], shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """NaN put into the weights after step 2: later steps are skipped, named, then an error."""
+    config = make_config(
+        merge(micro_tree, {"training": {"max_non_finite_steps": 1, "checkpoint_every": 10}})
+    )
+    assemble = loop.assemble
+
+    def poisoned(*args: Any) -> Any:
+        trainer = assemble(*args)
+        step, count = trainer.step, iter(range(100))
+
+        def poisoning(passes: Any, rate: float) -> Any:
+            if next(count) == 2:
+                trainer.parameters.by_name(trainer.parameters.master)[
+                    "aux_heads.distogram.linear.bias"
+                ][0] = torch.nan
+            return step(passes, rate)
+
+        object.__setattr__(trainer, "step", poisoning)
+        return trainer
+
+    monkeypatch.setattr(loop, "assemble", poisoned)
+    with pytest.raises(DivergedError) as error:
+        _train(config, shards, tmp_path)
+    assert "training stopped at step 4: 2 steps in a row" in str(error.value)
+    assert "loss terms distogram" in str(error.value)
+    assert "chain 5pti_A" in caplog.text or "chain 1a8o_A" in caplog.text
+    assert [p.name for p in checkpoints(tmp_path / "weights")] == ["step-00000000"]
+    records = _records(tmp_path)
+    assert [r["skipped_steps"] for r in records] == [0, 0, 1]
+    assert records[-1]["loss"] is None
+
+
+def test_initial_weights_from_a_file_and_from_a_checkpoint(
+    micro: Config, micro_tree: dict[str, Any], shards: Path, tmp_path: Path
+) -> None:
+    trained = _train(micro, shards, tmp_path / "first").checkpoint
+    averaged = load_weights(trained)
+    export_weights(averaged, micro.model, tmp_path / "weights.pt")
+    for number, source in enumerate((trained, tmp_path / "weights.pt")):
+        change = {"training": {"initial_weights": str(source), "steps": 1}, "seed": 5}
+        out = tmp_path / f"next{number}"
+        _train(make_config(merge(micro_tree, change)), shards, out)
+        started = load_weights(out / "weights/step-00000000", "weights")
+        assert all(torch.equal(started[name], averaged[name]) for name in averaged)
+    wrong = merge(micro_tree, {"training": {"initial_weights": str(trained)}, "model": {"c_m": 16}})
+    with pytest.raises(InputError, match=r"step-00000006 does not fit the model.*misshapen"):
+        _train(make_config(wrong), shards, tmp_path / "wrong")
+
+
+def test_a_checkpoint_of_another_model_is_refused(
+    micro: Config, micro_tree: dict[str, Any], shards: Path, tmp_path: Path
+) -> None:
+    _train(micro, shards, tmp_path)
+    before = _records(tmp_path)
+    other = make_config(merge(micro_tree, {"model": {"c_z": 16}, "training": {"steps": 9}}))
+    with pytest.raises(InputError, match=r"model\.c_z: 8 in the checkpoint, 16 now"):
+        _train(other, shards, tmp_path, resume=True)
+    assert _records(tmp_path) == before
+
+
+def test_a_live_line_on_a_terminal(micro: Config, shards: Path, tmp_path: Path) -> None:
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=120)
+    _train(micro, shards, tmp_path, console=console)
+    shown = screen.getvalue()
+    assert "6/6" in shown
+    for part in ("loss", "lDDT-Cα", "samples/s", "left"):
+        assert part in shown

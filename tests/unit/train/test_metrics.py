@@ -1,0 +1,43 @@
+import json
+from pathlib import Path
+
+from scalefold.train.metrics import METRICS_FILE, MetricsLog
+
+
+def _steps(path: Path) -> list[int]:
+    return [json.loads(line)["step"] for line in (path / METRICS_FILE).read_text().splitlines()]
+
+
+def test_records_after_the_checkpoint_are_removed_on_resume(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path, 0)
+    for step in range(1, 8):
+        log.write({"step": step, "loss": 1.5, "time": 0.0})
+    log.close()
+    with (tmp_path / METRICS_FILE).open("a") as file:
+        file.write('{"step": 8, "lo')  # killed while writing
+    log = MetricsLog(tmp_path, 4)
+    log.write({"step": 5, "loss": 2.5, "time": 0.0})
+    log.close()
+    assert _steps(tmp_path) == [1, 2, 3, 4, 5]
+    assert "2.5" in (tmp_path / METRICS_FILE).read_text()
+
+
+def test_numbers_that_json_lacks_become_null(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path, 0)
+    log.write({"step": 1, "loss": float("nan"), "grad_norm": float("inf"), "time": 0.0})
+    log.sync()
+    log.close()
+    assert json.loads((tmp_path / METRICS_FILE).read_text()) == {
+        "step": 1, "loss": None, "grad_norm": None, "time": 0.0,
+    }  # fmt: skip
+
+
+def test_tensorboard_gets_the_same_numbers(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    log = MetricsLog(tmp_path, 0)
+    for step in (1, 2):
+        log.write({"step": step, "loss/fape": 0.5 * step, "time": 0.0})
+    log.close()
+    board = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [(e.step, e.value) for e in board.Scalars("loss/fape")] == [(1, 0.5), (2, 1.0)]

@@ -1,0 +1,85 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalefold.config import Config, make_config
+from scalefold.config.load import config_hash, merge
+from scalefold.errors import InputError
+from scalefold.train.checkpoint import Metadata
+from scalefold.train.resume import FREE_KEYS, check_resumable, config_differences
+
+HERE = Path("weights/step-00000004")
+
+
+def _metadata(config: Config, data: str = "d" * 64) -> Metadata:
+    return Metadata(
+        1, 4, config.model_dump(mode="json"), config_hash(config), data, "0.1.0", None, {}
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"run_name": "other", "results": "elsewhere"},
+        {"training": {"steps": 99, "checkpoint_every": 7, "keep_checkpoints": 2, "log_every": 3}},
+        {"training": {"loader_workers": 2, "prefetch": 1, "max_non_finite_steps": 1}},
+        {"evaluation": {"recycling": 0}},
+        {"data": {"buckets": 3}},
+        {},
+    ],
+)
+def test_what_the_result_does_not_depend_on_may_change(
+    change: dict[str, Any], micro_tree: dict[str, Any]
+) -> None:
+    before, now = make_config(micro_tree), make_config(merge(micro_tree, change))
+    check_resumable(HERE, _metadata(before), now, "d" * 64)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seed": 7}, "seed: 0 in the checkpoint, 7 now"),
+        ({"model": {"c_m": 16}}, "model.c_m: 8 in the checkpoint, 16 now"),
+        ({"optimiser": {"learning_rate": 0.5}}, "optimiser.learning_rate: 0.001 in"),
+        ({"training": {"global_batch_size": 4}}, "training.global_batch_size: 2 in"),
+        ({"training": {"precision": "bf16"}}, "training.precision: 'fp32' in"),
+        ({"loss": {"violation": 1.0}}, "loss.violation: 0.0 in"),
+        ({"features": {"crop_size": 8}}, "features.crop_size: 16 in"),
+        ({"sampling": {"weights": "uniform"}}, "sampling.weights: 'alphafold' in"),
+    ],
+)
+def test_what_it_depends_on_may_not(
+    change: dict[str, Any], message: str, micro_tree: dict[str, Any]
+) -> None:
+    before, now = make_config(micro_tree), make_config(merge(micro_tree, change))
+    with pytest.raises(InputError) as error:
+        check_resumable(HERE, _metadata(before), now, "d" * 64)
+    assert message in str(error.value)
+    assert "1 things differ" in str(error.value)
+
+
+def test_other_data_are_refused_with_both_hashes(micro: Config) -> None:
+    with pytest.raises(
+        InputError, match="manifest dddddddddddd in the checkpoint, eeeeeeeeeeee now"
+    ):
+        check_resumable(HERE, _metadata(micro), micro, "e" * 64)
+
+
+def test_all_differences_are_listed_and_absent_keys_too() -> None:
+    before = {"a": {"x": 1, "y": 2}, "b": 3}
+    now = {"a": {"x": 1, "y": 4, "z": 5}}
+    assert list(config_differences(before, now)) == [
+        ("a.y", 2, 4),
+        ("a.z", "(absent)", 5),
+        ("b", 3, "(absent)"),
+    ]
+
+
+def test_free_keys_exist(micro: Config) -> None:
+    tree = micro.model_dump(mode="json")
+    for key in FREE_KEYS:
+        node = tree
+        for part in key.split("."):
+            assert part in node, key
+            node = node[part]
