@@ -21,6 +21,10 @@ include: "workflow/rules/report.smk"
 rule all:
     default_target: True
     input:
+        # Also what the report does not ask for once it is there: so it is made again if deleted.
+        rules.index.input,
+        rules.index.output,
+        EVALUATIONS,
         f"{RUN}/report.html",
         f"{RUN}/report.json",
-        f"{RUN}/rejected.tsv",
+        f"{RUN}/config.yaml",

@@ -1,10 +1,11 @@
-# Raw files: mmCIF, alignments, template hits, from mirrors to one folder. One job a bucket.
-def mirror_files(suffix):
+# Raw files, from mirrors to one folder: structures, and alignments with template hits. One job of
+# each kind a bucket.
+def mirror_files(kind):
     """Input function: a bucket's files on local mirrors; one that changes is fetched again."""
 
     def files(wildcards):
-        sources = local_sources(CHAINS[int(wildcards.bucket)], CONFIG.data)
-        return [path.as_posix() for path in sources if path.name.endswith(suffix)]
+        sources = local_sources(CHAINS[int(wildcards.bucket)], CONFIG.data, kind)
+        return [path.as_posix() for path in sources]
 
     return files
 
@@ -14,29 +15,51 @@ def chain_table(wildcards):
     return [(c.chain_key, c.split, c.cluster_id) for c in CHAINS[int(wildcards.bucket)]]
 
 
-rule fetch:
+rule fetch_structures:
     input:
-        structures=mirror_files(".cif.gz"),
-        alignments=mirror_files(".a3m"),
-        template_hits=mirror_files(".hhr"),
-        config=ancient(f"{RUN}/config.yaml"),
+        mirror_files("structures"),
     output:
-        fetched=f"{RUN}/raw/fetched-{{bucket}}.tsv",
-        rejected=f"{RUN}/raw/rejected-{{bucket}}.tsv",
+        fetched=f"{RUN}/raw/fetched-structures-{{bucket}}.tsv",
+        rejected=f"{RUN}/raw/rejected-structures-{{bucket}}.tsv",
     log:
-        f"{RUN}/logs/fetch/{{bucket}}.log",
+        f"{RUN}/logs/fetch_structures/{{bucket}}.log",
     benchmark:
-        f"{RUN}/benchmarks/fetch/{{bucket}}.tsv"
+        f"{RUN}/benchmarks/fetch_structures/{{bucket}}.tsv"
+    retries: 2
     threads: 1
     resources:
         mem_mb=1000,
         runtime=240,
-    retries: 2
     params:
+        *settings("data.mirrors.mmcif", "data.mirrors.mmcif_path"),
         chains=chain_table,
-        settings=settings("data.mirrors", "data.alignments", "data.template_hits"),
         raw=f"{RUN}/raw",
         bucket=lambda wildcards: int(wildcards.bucket),
     shell:
-        "scalefold fetch --config {input.config:q} --out {params.raw:q} --bucket {params.bucket}"
-        " 2>&1 | tee {log:q}"
+        "scalefold fetch --only structures {CONFIG_OPTIONS} --out {params.raw:q}"
+        " --bucket {params.bucket} 2>&1 | tee {log:q}"
+
+
+rule fetch_alignments:
+    input:
+        mirror_files("alignments"),
+    output:
+        fetched=f"{RUN}/raw/fetched-alignments-{{bucket}}.tsv",
+        rejected=f"{RUN}/raw/rejected-alignments-{{bucket}}.tsv",
+    log:
+        f"{RUN}/logs/fetch_alignments/{{bucket}}.log",
+    benchmark:
+        f"{RUN}/benchmarks/fetch_alignments/{{bucket}}.tsv"
+    retries: 2
+    threads: 1
+    resources:
+        mem_mb=1000,
+        runtime=240,
+    params:
+        *settings("data.mirrors", "data.alignments", "data.template_hits"),
+        chains=chain_table,
+        raw=f"{RUN}/raw",
+        bucket=lambda wildcards: int(wildcards.bucket),
+    shell:
+        "scalefold fetch --only alignments {CONFIG_OPTIONS} --out {params.raw:q}"
+        " --bucket {params.bucket} 2>&1 | tee {log:q}"

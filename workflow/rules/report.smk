@@ -4,7 +4,6 @@ rule report:
         evaluations=EVALUATIONS,
         trained=f"{RUN}/training.done",
         manifest=f"{SHARDS}/manifest.json",
-        config=ancient(f"{RUN}/config.yaml"),
     output:
         html=f"{RUN}/report.html",
         json=f"{RUN}/report.json",

@@ -1,30 +1,44 @@
 # What all rules need to know: the checked configuration, the buckets, the checkpoints, the paths.
 import json
+import os
+import shlex
 import sys
+from functools import reduce
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 from snakemake.utils import validate
 
-from scalefold.config import config_to_yaml, make_config
+from scalefold.config import load_config
 from scalefold.errors import InputError
 from scalefold.raw.chains import read_chains
 from scalefold.raw.fetch import local_sources
-from scalefold.raw.mirrors import local_folder
 from scalefold.shards.buckets import bucket_of
-from scalefold.shards.manifest import packing_hash
 
+# The same files and overrides are given to every command, so that all see one configuration.
+overrides = workflow.config_settings.config
+CONFIG_OPTIONS = " ".join(
+    [f"--config {shlex.quote(os.path.relpath(path))}" for path in workflow.configfiles]
+    + [
+        f"--set {shlex.quote(f'{key}={json.dumps(value)}')}"
+        for key, value in overrides.items()
+    ]
+)
 try:
-    CONFIG = make_config(config, source=", ".join(map(str, workflow.configfiles)))
+    CONFIG = load_config([Path(path) for path in workflow.configfiles], overrides)
     CHAINS = {}
     for row in read_chains(CONFIG.data.chains):
         CHAINS.setdefault(bucket_of(row.entry_id, CONFIG.data.buckets), []).append(row)
 except InputError as error:
     raise WorkflowError(str(error)) from None
-validate(CONFIG.model_dump(mode="json"), "../schemas/config.schema.json", set_default=False)
+validate(
+    CONFIG.model_dump(mode="json"), "../schemas/config.schema.json", set_default=False
+)
 
 # The environment that runs Snakemake also has `scalefold`, unless a container or conda brings one.
-shell.prefix(f'set -euo pipefail; export PATH="$PATH":{json.dumps(str(Path(sys.executable).parent))}; ')
+shell.prefix(
+    f'set -euo pipefail; export PATH="$PATH":{json.dumps(str(Path(sys.executable).parent))}; '
+)
 
 RUN = (CONFIG.results / CONFIG.run_name).as_posix()
 BUCKETS = [f"{bucket:05d}" for bucket in sorted(CHAINS)]
@@ -36,15 +50,23 @@ wildcard_constraints:
 
 
 def settings(*keys):
-    """The given keys of the configuration as text: a rule reruns when these change."""
+    """Keys and sections of the configuration as parameters: a rule reruns when one changes."""
+
+    def leaves(key, value):
+        if isinstance(value, dict):
+            return [
+                leaf for name in value for leaf in leaves(f"{key}.{name}", value[name])
+            ]
+        return [f"{key}={json.dumps(value)}"]
+
     tree = CONFIG.model_dump(mode="json")
-    chosen = {}
-    for key in keys:
-        value = tree
-        for name in key.split("."):
-            value = value[name]
-        chosen[key] = value
-    return json.dumps(chosen, sort_keys=True)
+    texts = [
+        leaf
+        for key in keys
+        for leaf in leaves(key, reduce(dict.__getitem__, key.split("."), tree))
+    ]
+    # Functions, since Snakemake takes braces in plain strings for wildcards.
+    return [lambda wildcards, text=text: text for text in texts]
 
 
 localrules:
@@ -54,7 +76,7 @@ localrules:
 
 
 rule config:
-    # The complete configuration: what every other rule reads, and a record of the run.
+    # The complete configuration, as a record of the run.
     output:
         f"{RUN}/config.yaml",
     log:
@@ -66,6 +88,6 @@ rule config:
         mem_mb=500,
         runtime=5,
     params:
-        tree=config_to_yaml(CONFIG),
+        *settings(*CONFIG.model_dump()),
     shell:
-        "printf '%s' {params.tree:q} > {output:q} 2> {log:q}"
+        "scalefold config show {CONFIG_OPTIONS} > {output:q} 2> {log:q}"

@@ -1,10 +1,10 @@
 # Training. Its checkpoints stay undeclared: Snakemake deletes the declared outputs of a job that
-# failed or runs again, and an interrupted training goes on from its last checkpoint.
+# failed or runs again, and an interrupted training goes on from its last checkpoint. With other
+# settings or data it starts anew, and the earlier one is moved to replaced/.
 rule train:
     input:
         index=f"{SHARDS}/index.arrow",
         manifest=f"{SHARDS}/manifest.json",
-        config=ancient(f"{RUN}/config.yaml"),
     output:
         f"{RUN}/training.done",
     log:
@@ -17,11 +17,11 @@ rule train:
         runtime=2880,
         gpu=1,
     params:
-        settings=settings(
+        *settings(
             "seed", "features", "sampling", "model", "loss", "optimiser", "training"
         ),
         shards=SHARDS,
         run=RUN,
     shell:
-        "{{ scalefold train --config {input.config:q} --shards {params.shards:q}"
-        " --out {params.run:q} --resume && touch {output:q}; }} 2>&1 | tee -a {log:q}"
+        "{{ scalefold train {CONFIG_OPTIONS} --shards {params.shards:q}"
+        " --out {params.run:q} --resume --set-aside && touch {output:q}; }} 2>&1 | tee -a {log:q}"

@@ -269,6 +269,11 @@ class TrainingConfig(Section):
     prefetch: Positive = Field(8, description="Samples prepared ahead.")
     initial_weights: Path | None = Field(None, description="Start from these weights.")
 
+    def published_steps(self) -> list[int]:
+        """Steps whose checkpoints are there when training has ended, rising; 0 is the untrained."""
+        steps = sorted({*range(0, self.steps, self.checkpoint_every), self.steps})
+        return steps[-self.keep_checkpoints :]
+
 
 class EvaluationConfig(Section):
     """Evaluation of checkpoints on the averaged weights."""

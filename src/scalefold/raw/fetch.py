@@ -9,8 +9,8 @@ Layout of the output folder::
     rejected.tsv                             chain_key, stage, reason
 
 Runs may be interrupted at any moment and started again: complete files are kept, broken downloads
-go on where they ended. Several processes may fetch different buckets into one folder: each then has
-its own tables, ``fetched-<bucket>.tsv`` and ``rejected-<bucket>.tsv``.
+go on where they ended. Several processes may fetch different buckets, or structures and alignments,
+into one folder: each then has its own tables, ``fetched-structures-<bucket>.tsv`` and so on.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from rich.console import Console
 from rich.progress import (
@@ -45,6 +45,9 @@ from scalefold.raw.chains import (
 from scalefold.raw.mirrors import Downloader, FetchedFile, UnavailableError, local_folder
 
 STAGE: Final = "fetch"
+Kind = Literal["structures", "alignments"]
+"""mmCIF files; or alignments and template hits."""
+
 FETCHED_COLUMNS: Final = ("path", "bytes", "sha256", "source")
 
 
@@ -83,6 +86,7 @@ def fetch(
     data: DataConfig,
     out: Path,
     *,
+    only: Kind | None = None,
     bucket: int | None = None,
     downloader: Downloader | None = None,
     console: Console | None = None,
@@ -102,6 +106,8 @@ def fetch(
         Mirrors, names of alignments and template hits, number of threads.
     out
         Output folder, see the module's text.
+    only
+        Leave out the other kind, and judge chains by this one alone.
     bucket
         Number of the bucket that ``chains`` are; ``None`` if no other process fetches into ``out``.
     downloader
@@ -115,9 +121,9 @@ def fetch(
         A file cannot be written, a mirror is not understood, or no chain at all is complete (of a
         bucket: and another try may bring one).
     """
-    files = {row.chain_key: _files_of(row, data, out) for row in chains}
+    files = {row.chain_key: _files_of(row, data, out, only) for row in chains}
     jobs = {file.local: file for group in files.values() for file in group}
-    tag = "" if bucket is None else f"-{bucket:05d}"
+    tag = ("" if only is None else f"-{only}") + ("" if bucket is None else f"-{bucket:05d}")
     own_downloader = downloader is None
     downloader = downloader or Downloader(
         connections=data.download_threads, part_suffix=f".part{tag}"
@@ -142,28 +148,31 @@ def fetch(
     return summary
 
 
-def local_sources(chains: Sequence[ChainRow], data: DataConfig) -> list[Path]:
+def local_sources(chains: Sequence[ChainRow], data: DataConfig, only: Kind) -> list[Path]:
     """Return the files of local mirrors that `fetch` would read for ``chains``, sorted.
 
     A workflow makes them inputs of its fetch jobs, so that a file that changed is fetched again. A
     relative root gives relative paths.
     """
     sources: set[Path] = set()
-    for file in {f.local: f for row in chains for f in _files_of(row, data, Path())}.values():
+    groups = (_files_of(row, data, Path(), only) for row in chains)
+    for file in {file.local: file for group in groups for file in group}.values():
         for root in file.roots:
             folder = local_folder(root)
             if folder is not None and (folder / file.remote).is_file():
-                sources.add(Path(root if "://" not in root else folder) / file.remote)
+                sources.add((folder if "://" in root else Path(root)) / file.remote)
                 break
     return sorted(sources)
 
 
-def _files_of(row: ChainRow, data: DataConfig, out: Path) -> list[_File]:
+def _files_of(row: ChainRow, data: DataConfig, out: Path, only: Kind | None) -> list[_File]:
     """Return a chain's files: mmCIF first, then alignments, then template hits."""
     mirrors, entry, chain = data.mirrors, row.entry_id, row.chain_key
-    remote = mirrors.mmcif_path.format(hash=folder_hash(entry), entry=entry)
-    files = [_File(mirrors.mmcif, remote, mmcif_path(out, entry))]
-    if row.split == "template":
+    files = []
+    if only != "alignments":
+        remote = mirrors.mmcif_path.format(hash=folder_hash(entry), entry=entry)
+        files.append(_File(mirrors.mmcif, remote, mmcif_path(out, entry)))
+    if only == "structures" or row.split == "template":
         return files
     folder = alignment_folder(out, chain)
     for name in data.alignments:

@@ -72,5 +72,5 @@ def test_schema_refuses_what_the_typed_configuration_refuses() -> None:
     for wrong in ({"trainig": {}}, {"preset": "tinny"}, {"training": {"steps": 0}}):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(tree | wrong, schema)
-        with pytest.raises(ValueError, match="trainig|tinny|steps"):
+        with pytest.raises(ValueError, match=r"trainig|tinny|steps"):
             make_config(tree | wrong)

@@ -236,7 +236,24 @@ def test_local_sources_are_what_fetch_reads(
     alignment.write_text(">1abc_A\nA\n")
     data = settings("https://unused.example", "first", second.as_uri())
     chains = [train("1abc_A"), train("1abc_B")]
-    assert local_sources(chains, data) == [alignment, Path("first") / PDB[1:] / "ab/1abc.cif.gz"]
+    assert local_sources(chains, data, "structures") == [Path("first") / PDB[1:] / "ab/1abc.cif.gz"]
+    assert local_sources(chains, data, "alignments") == [alignment]
+
+
+def test_structures_and_alignments_apart(site, tmp_path: Path) -> None:
+    fill(site, "1abc_A")
+    chains = [train("1abc_A"), ChainRow("2abc_A", "template", None)]
+    first = run(chains, settings(site.url), tmp_path, only="structures", bucket=7)
+    assert [r.chain_key for r in first.rejected] == ["2abc_A"]
+    assert not (tmp_path / "alignments").exists()
+    second = run(chains, settings(site.url), tmp_path, only="alignments", bucket=7)
+    assert not second.rejected
+    assert sorted(path.name for path in tmp_path.glob("*.tsv")) == [
+        "fetched-alignments-00007.tsv",
+        "fetched-structures-00007.tsv",
+        "rejected-alignments-00007.tsv",
+        "rejected-structures-00007.tsv",
+    ]
 
 
 def test_bucket_without_chains(tmp_path: Path) -> None:

@@ -1,0 +1,61 @@
+"""``scalefold config``: look at configurations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scalefold.cli.options import ConfigFiles, Overrides, read_config
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    help="Show, check and describe configurations.",
+)
+
+
+@app.command(
+    epilog="Example: [cyan]scalefold config show -c demo/config.yaml -s training.steps=20[/]"
+)
+def show(config: ConfigFiles, set_: Overrides = None) -> None:
+    """Print the complete configuration: defaults, preset, files and overrides resolved."""
+    from scalefold.config import config_to_yaml
+
+    typer.echo(config_to_yaml(read_config(config, set_)), nl=False)
+
+
+@app.command(epilog="Example: [cyan]scalefold config check -c config.yaml[/]")
+def check(config: ConfigFiles, set_: Overrides = None) -> None:
+    """Validate a configuration; says which key is wrong and what would be right."""
+    from scalefold.config import config_hash
+
+    loaded = read_config(config, set_)
+    typer.echo(f"valid: run {loaded.run_name}, preset {loaded.preset}, hash {config_hash(loaded)}")
+
+
+@app.command(
+    epilog="Example: [cyan]scalefold config schema -o workflow/schemas/config.schema.json[/]"
+)
+def schema(
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write it here.")
+    ] = None,
+) -> None:
+    """Print the JSON schema of configuration files, for editors and for Snakemake."""
+    from scalefold.config import json_schema
+
+    if out is None:
+        typer.echo(json_schema(), nl=False)
+    else:
+        out.write_text(json_schema(), encoding="utf-8")
+
+
+@app.command()
+def presets() -> None:
+    """List the presets: what [cyan]preset:[/] can be."""
+    from scalefold.config import preset_names
+
+    for name in preset_names():
+        typer.echo(name)

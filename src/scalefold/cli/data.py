@@ -1,0 +1,159 @@
+"""``scalefold fetch``, ``pack``, ``inspect``, ``verify``: from raw files to checked shards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from scalefold.cli.options import ConfigFiles, Overrides, read_config
+from scalefold.errors import InputError
+
+Bucket = Annotated[
+    int | None,
+    typer.Option(
+        metavar="NUMBER", help="Only the chains of this hash bucket, 0 to data.buckets - 1."
+    ),
+]
+RawFolder = Annotated[
+    Path, typer.Option("--raw", metavar="FOLDER", help="Raw files that `scalefold fetch` brought.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module to the application."""
+    panel = "Data"
+    app.command(
+        rich_help_panel=panel,
+        epilog="Example: [cyan]scalefold fetch -c demo/config.yaml --out results/demo/raw[/]",
+    )(fetch)
+    app.command(
+        rich_help_panel=panel,
+        epilog="Example: [cyan]scalefold pack -c demo/config.yaml --raw results/demo/raw "
+        "--out results/demo/shards[/]",
+    )(pack)
+    app.command(
+        rich_help_panel=panel,
+        epilog="Examples: [cyan]scalefold inspect results/demo/shards[/], "
+        "[cyan]scalefold inspect results/demo/shards --chain 5pti_A[/]",
+    )(inspect)
+    app.command(
+        rich_help_panel=panel, epilog="Example: [cyan]scalefold verify results/demo/shards[/]"
+    )(verify)
+
+
+def fetch(
+    config: ConfigFiles,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Raw folder.")],
+    only: Annotated[
+        Literal["structures", "alignments"] | None,
+        typer.Option(help="mmCIF files only, or alignments and template hits only."),
+    ] = None,
+    bucket: Bucket = None,
+    set_: Overrides = None,
+) -> None:
+    """Bring the raw files of the listed chains: mmCIF, alignments, template hits.
+
+    Can be interrupted and started again. Chains that lack a file are listed with the reason in
+    rejected.tsv (with --only and --bucket: rejected-<only>-<bucket>.tsv).
+    """
+    from scalefold.raw import fetch as raw_fetch
+    from scalefold.raw.chains import read_chains
+    from scalefold.shards.buckets import bucket_chains
+
+    loaded = read_config(config, set_)
+    chains = read_chains(loaded.data.chains)
+    if bucket is not None:
+        chains = bucket_chains(chains, bucket, loaded.data.buckets)
+    summary = raw_fetch.fetch(chains, loaded.data, out, only=only, bucket=bucket)
+    typer.echo(
+        f"{out}: {len(summary.complete)} of {len(chains)} chains complete, "
+        f"{summary.num_files} files, {summary.num_bytes / 1e6:.1f} MB"
+    )
+    for rejected in summary.rejected:
+        typer.echo(f"rejected {rejected.chain_key}: {rejected.reason}", err=True)
+
+
+def pack(
+    config: ConfigFiles,
+    raw: RawFolder,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Shard folder.")],
+    stage: Annotated[
+        Literal["structures", "alignments", "index", "all"],
+        typer.Option(
+            help="[cyan]structures[/]: chain shards; [cyan]alignments[/]: msa shards, needs the "
+            "chain shards of all buckets; [cyan]index[/]: index and manifest, needs all shards."
+        ),
+    ] = "all",
+    bucket: Bucket = None,
+    jobs: Annotated[
+        int, typer.Option("--jobs", "-j", min=1, help="Processes, with --stage all.")
+    ] = 1,
+    set_: Overrides = None,
+) -> None:
+    """Pack raw files into Arrow shards.
+
+    Chains that cannot be used are listed with the reason in rejected.tsv; the rest goes on.
+    """
+    from scalefold.shards import pack as packing
+
+    loaded = read_config(config, set_)
+    per_bucket = stage in ("structures", "alignments")
+    if per_bucket != (bucket is not None):
+        raise InputError(
+            f"--stage {stage} "
+            + ("works on one bucket: add --bucket" if per_bucket else "takes no --bucket")
+        )
+    if bucket is None:
+        manifest = (
+            packing.pack(loaded, raw, out, jobs=jobs)
+            if stage == "all"
+            else packing.pack_index(loaded, raw, out)
+        )
+        counts = ", ".join(f"{name} {count}" for name, count in manifest.counts.items())
+        typer.echo(f"{out}: {counts}")
+        return
+    work = packing.pack_structures if stage == "structures" else packing.pack_alignments
+    summary = work(loaded, raw, out, bucket)
+    typer.echo(
+        f"{out / summary.head.shard.file}: {summary.head.shard.rows} rows, "
+        f"{summary.head.shard.bytes / 1e6:.1f} MB"
+    )
+    for rejected in summary.head.rejected:
+        typer.echo(f"rejected {rejected.chain_key}: {rejected.reason}", err=True)
+
+
+def inspect(
+    path: Annotated[Path, typer.Argument(help="A shard folder, or one .arrow file of it.")],
+    chain: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Show this chain, such as 5pti_A.")
+    ] = None,
+) -> None:
+    """Show what a shard folder, a shard file or one chain holds."""
+    from rich.console import Console
+
+    from scalefold.shards import inspect as inspection
+
+    console = Console()
+    if chain is None:
+        inspection.describe_folder(path, console)
+    else:
+        inspection.describe_chain(path, chain, console)
+
+
+def verify(
+    shards: Annotated[Path, typer.Argument(help="Shard folder.")],
+) -> None:
+    """Check every hash of a shard folder, and that its files agree with each other.
+
+    Exit code 2 if anything is wrong.
+    """
+    from scalefold.shards import verify as verification
+
+    problems = verification.verify(shards)
+    for problem in problems:
+        typer.echo(f"{shards / problem.file}: {problem.message}", err=True)
+    if problems:
+        raise InputError(f"{shards}: {len(problems)} problems, listed above")
+    typer.echo(f"{shards}: all files, rows and references are sound")

@@ -1,0 +1,122 @@
+"""``scalefold train``, ``evaluate``, ``report``: from shards to weights and what they are worth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scalefold.cli.options import ConfigFiles, Device, Overrides, ShardFolder, read_config
+from scalefold.errors import InputError
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module to the application."""
+    panel = "Training"
+    app.command(
+        rich_help_panel=panel,
+        epilog="Example: [cyan]scalefold train -c demo/config.yaml --shards results/demo/shards "
+        "--out results/demo[/]. After an interruption the same with [cyan]--resume[/].",
+    )(train)
+    app.command(
+        rich_help_panel=panel,
+        epilog="Example: [cyan]scalefold evaluate results/demo/weights/step-00000200 "
+        "-c demo/config.yaml --shards results/demo/shards --out step-00000200.json[/]",
+    )(evaluate)
+    app.command(
+        rich_help_panel=panel,
+        epilog="Example: [cyan]scalefold report results/demo --shards results/demo/shards[/]",
+    )(report)
+
+
+def train(
+    config: ConfigFiles,
+    shards: ShardFolder,
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FOLDER",
+            help="The run's folder: gets weights/, metrics.jsonl, tensorboard/.",
+        ),
+    ],
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue from the last complete checkpoint, if any.")
+    ] = False,
+    set_aside: Annotated[
+        bool,
+        typer.Option(
+            "--set-aside",
+            help="With --resume: where the folder holds a training with other settings or data, "
+            "move that to replaced/ and start anew, instead of an error.",
+        ),
+    ] = False,
+    device: Device = "auto",
+    set_: Overrides = None,
+) -> None:
+    """Train, and publish checkpoints on the way.
+
+    SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 end it in order: it finishes its step, writes a checkpoint
+    and leaves with exit code 75; the same command with --resume continues.
+    """
+    from scalefold.cli.device import torch_device
+    from scalefold.cli.logs import log_to_stderr
+    from scalefold.train.loop import train as run
+    from scalefold.train.replacement import set_aside_other_run
+    from scalefold.train.signals import EXIT_STOPPED, stop_on_signals
+
+    loaded = read_config(config, set_)
+    if set_aside and not resume:
+        raise InputError("--set-aside only goes with --resume")
+    if set_aside:
+        set_aside_other_run(loaded, shards, out)
+    with stop_on_signals() as stop:
+        result = run(
+            loaded,
+            shards,
+            out,
+            resume=resume,
+            device=torch_device(device),
+            stop=stop,
+            console=log_to_stderr(),
+        )
+    typer.echo(f"{result.checkpoint}: step {result.step} of {loaded.training.steps}")
+    if result.skipped_steps:
+        typer.echo(f"{result.skipped_steps} steps were not finite and not applied", err=True)
+    if not result.completed:
+        typer.echo(f"stopped by {stop.reason}; continue with --resume", err=True)
+        raise typer.Exit(EXIT_STOPPED)
+
+
+def evaluate(
+    checkpoint: Annotated[Path, typer.Argument(help="A checkpoint folder, step-<number>.")],
+    config: ConfigFiles,
+    shards: ShardFolder,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="JSON to write.")],
+    split: Annotated[
+        list[str] | None,
+        typer.Option(help="Default: evaluation.splits. Give it several times for several."),
+    ] = None,
+    device: Device = "auto",
+    set_: Overrides = None,
+) -> None:
+    """Predict every chain with a checkpoint's averaged weights, and compare with the structures."""
+    from scalefold.cli.device import torch_device
+    from scalefold.evaluate.run import evaluate_checkpoint
+
+    loaded = read_config(config, set_)
+    splits = split or loaded.evaluation.splits
+    evaluate_checkpoint(loaded, checkpoint, shards, out, splits, torch_device(device))
+    typer.echo(f"{out}: written")
+
+
+def report(
+    run: Annotated[Path, typer.Argument(help="The run's folder.")],
+    shards: ShardFolder,
+) -> None:
+    """Write report.html (one file, opens offline) and report.json of a run."""
+    from scalefold.report import write_report
+
+    write_report(run, shards)

@@ -1,0 +1,109 @@
+"""``scalefold weights``: exchange weights with other codes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from scalefold.cli.options import Overrides, parse_overrides, read_config
+from scalefold.errors import InputError
+
+if TYPE_CHECKING:
+    from scalefold.config.schema import ModelConfig
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    help="Import and export weights: OpenFold, AlphaFold, MLPerf.",
+)
+Preset = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="The model's sizes are this preset's, such as model_1_ptm."),
+]
+ModelFiles = Annotated[
+    list[Path] | None,
+    typer.Option("--config", "-c", metavar="FILE", help="The model's sizes are this run's."),
+]
+
+
+@app.command(
+    "import",
+    epilog="Example: [cyan]scalefold weights import params_model_1.npz --format alphafold "
+    "--preset model_1 --out model_1.pt[/]",
+)
+def import_(
+    path: Annotated[Path, typer.Argument(help="The other code's file (.npz, .pt, .ckpt).")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="Weights to write.")],
+    source_format: Annotated[
+        Literal["openfold", "alphafold", "mlperf"] | None,
+        typer.Option("--format", "-f", help="Default: by the file's name."),
+    ] = None,
+    preset: Preset = None,
+    config: ModelFiles = None,
+    set_: Overrides = None,
+) -> None:
+    """Read another code's weights, strictly, for training.initial_weights.
+
+    Every parameter that is missing, unknown or of another shape is listed, and nothing is written.
+    """
+    from scalefold.weights import export_weights, guess_format, import_weights
+
+    model = _model(preset, config, set_)
+    state = import_weights(path, source_format or guess_format(path), model)
+    # ScaleFold's weight files are OpenFold's: a state dictionary of the same names.
+    export_weights(state, model, out)
+    count = sum(value.numel() for value in state.values())
+    typer.echo(f"{out}: {len(state)} tensors, {count:,} parameters")
+
+
+@app.command(
+    epilog="Example: [cyan]scalefold weights export results/demo/weights/step-00000200 "
+    "--out openfold.pt[/]"
+)
+def export(
+    path: Annotated[
+        Path, typer.Argument(help="A checkpoint folder, or a weight file with --preset/--config.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="File to write.")],
+    target_format: Annotated[
+        Literal["openfold"], typer.Option("--format", "-f", help="Whose format.")
+    ] = "openfold",
+    which: Annotated[
+        Literal["averaged", "weights"],
+        typer.Option(help="Of a checkpoint: averaged weights, or those of its last step."),
+    ] = "averaged",
+    preset: Preset = None,
+    config: ModelFiles = None,
+    set_: Overrides = None,
+) -> None:
+    """Write weights that another code loads."""
+    from scalefold.weights import export_weights, import_weights
+
+    if path.is_dir():
+        from scalefold.config import make_config
+        from scalefold.train.checkpoint import load_weights, read_metadata
+
+        if preset or config:
+            raise InputError(f"{path}: a checkpoint states its model: leave out --preset, --config")
+        model = make_config(read_metadata(path).config, source=str(path)).model
+        state = load_weights(path, which)
+    else:
+        model = _model(preset, config, set_)
+        state = import_weights(path, "openfold", model)
+    export_weights(state, model, out, target_format)
+    typer.echo(f"{out}: weights of {path}, format {target_format}")
+
+
+def _model(
+    preset: str | None, config: list[Path] | None, overrides: list[str] | None
+) -> ModelConfig:
+    """Return the sizes of the model from a preset's name or a run's configuration."""
+    if (preset is None) == (not config):
+        raise InputError("give either --preset or --config, to say which model the weights are of")
+    if config:
+        return read_config(config, overrides).model
+    from scalefold.config import preset_model
+
+    return preset_model(str(preset), parse_overrides(overrides or []))
