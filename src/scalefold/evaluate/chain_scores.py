@@ -1,0 +1,104 @@
+"""All metrics of one predicted chain."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from scalefold.chem.residues import CA
+from scalefold.evaluate.metrics import (
+    Comparison,
+    lddt_all_atom,
+    lddt_ca,
+    rmsd_ca,
+    superposed_scores,
+    with_best_naming,
+)
+from scalefold.features.contract import Features
+from scalefold.model import Outputs
+from scalefold.model.confidence import plddt
+
+METRICS: Final = (
+    "lddt_ca",
+    "lddt_all_atom",
+    "gdt_ts",
+    "tm_score",
+    "rmsd_ca_angstrom",
+    "mean_plddt",
+)
+"""Scores of a chain, in the order of tables; lDDT, GDT and TM-score 0 to 1, pLDDT 0 to 100."""
+
+_DIGITS: Final = 6
+_RESIDUE_DIGITS: Final = 4
+
+
+def score_chain(outputs: Outputs, features: Features) -> dict[str, Any]:
+    """Compare a prediction with the true structure.
+
+    Parameters
+    ----------
+    outputs : Outputs
+        Of one chain (B = 1), whole and without padding.
+    features : dict
+        Those that the prediction was made from, with targets.
+
+    Returns
+    -------
+    dict
+        ``METRICS``; ``observed``, the number of residues with an observed C-alpha; and
+        ``per_residue`` with the lists ``lddt_ca`` and ``plddt``. What cannot be said is None:
+        scores of a chain of which nothing was observed, the lDDT of an unobserved residue.
+        ``mean_plddt`` is over all residues, observed or not.
+
+    Raises
+    ------
+    InputError
+        If a predicted coordinate is not finite.
+    """
+    comparison = Comparison(
+        predicted=outputs.positions[0],
+        predicted_mask=outputs.position_mask[0],
+        true=features["all_atom_positions"][0],
+        true_mask=features["all_atom_mask"][0],
+        aatype=features["aatype"][0],
+    )
+    confidence = plddt(outputs.plddt_logits[0].cpu().double())
+    ca, superposed = lddt_ca(comparison), superposed_scores(comparison)
+    scores = {
+        "lddt_ca": ca.score,
+        "lddt_all_atom": lddt_all_atom(with_best_naming(comparison)).score,
+        "gdt_ts": superposed.gdt_ts,
+        "tm_score": superposed.tm_score,
+        "rmsd_ca_angstrom": rmsd_ca(comparison),
+        "mean_plddt": float(confidence.mean()),
+    }
+    assert tuple(scores) == METRICS
+    return {
+        "observed": int(comparison.true_mask[:, CA].sum()),
+        **{name: _number(value, _DIGITS) for name, value in scores.items()},
+        "per_residue": {"lddt_ca": _list(ca.per_residue), "plddt": _list(confidence)},
+    }
+
+
+def not_finite(outputs: Outputs) -> str | None:
+    """Name the outputs that hold NaN or infinity, None if there are none."""
+    wrong = [
+        name
+        for name, value in (
+            ("positions", outputs.positions),
+            ("pLDDT logits", outputs.plddt_logits),
+        )
+        if not bool(torch.isfinite(value).all())
+    ]
+    return " and ".join(wrong) or None
+
+
+def _number(value: float, digits: int) -> float | None:
+    return round(value, digits) if math.isfinite(value) else None
+
+
+def _list(values: Tensor) -> list[float | None]:
+    return [_number(value, _RESIDUE_DIGITS) for value in values.tolist()]

@@ -1,0 +1,57 @@
+"""What an evaluation leaves: one JSON file, and its table of chains as TSV."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from scalefold.evaluate.chain_scores import METRICS
+from scalefold.shards.atomic import write_bytes
+
+TABLE_COLUMNS: Final = ("chain_key", "split", "length", "observed", *METRICS)
+
+
+def mean_by_split(
+    chains: Sequence[dict[str, Any]], splits: Iterable[str]
+) -> dict[str, dict[str, float | None]]:
+    """Mean of each metric over the chains of a split; each chain counts the same.
+
+    Chains without a value are left out of that metric's mean; None where no chain has one.
+    """
+    means: dict[str, dict[str, float | None]] = {}
+    for split in splits:
+        means[split] = {}
+        for metric in METRICS:
+            values = [
+                chain[metric]
+                for chain in chains
+                if chain["split"] == split and chain[metric] is not None
+            ]
+            means[split][metric] = round(sum(values) / len(values), 6) if values else None
+    return means
+
+
+def write_evaluation(evaluation: dict[str, Any], out: Path) -> None:
+    """Write the table, then the JSON file, each atomically: the JSON's presence means done.
+
+    Parameters
+    ----------
+    evaluation : dict
+        See ``evaluate_checkpoint``.
+    out : Path
+        The JSON file; the table gets the same name with ``.tsv``.
+
+    Raises
+    ------
+    InputError
+        If the disk is full or the folder may not be written.
+    """
+    out.parent.mkdir(parents=True, exist_ok=True)
+    lines = ["\t".join(TABLE_COLUMNS)]
+    for chain in evaluation["chains"]:
+        cells = [chain[column] for column in TABLE_COLUMNS]
+        lines.append("\t".join("" if cell is None else str(cell) for cell in cells))
+    write_bytes(out.with_suffix(".tsv"), ("\n".join(lines) + "\n").encode())
+    write_bytes(out, (json.dumps(evaluation, indent=1, allow_nan=False) + "\n").encode())

@@ -1,0 +1,289 @@
+"""Evaluation of a checkpoint, from bundled raw files through shards to the result file."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+
+import gemmi
+import pytest
+import torch
+from rich.console import Console
+
+from scalefold.config import Config, config_hash, make_config
+from scalefold.config.load import merge
+from scalefold.errors import InputError
+from scalefold.evaluate import evaluate_checkpoint
+from scalefold.evaluate.chain_scores import METRICS
+from scalefold.features.pipeline import evaluation_features
+from scalefold.model import AlphaFold, Previous
+from scalefold.model.confidence import plddt
+from scalefold.model.example import set_example_weights
+from scalefold.raw.chains import read_chains
+from scalefold.raw.fetch import fetch
+from scalefold.shards.pack import pack
+from scalefold.shards.reader import ShardReader
+from scalefold.train import checkpoint as checkpoints
+from scalefold.train.provenance import data_hash
+
+DEMO = Path(__file__).parents[3] / "demo"
+CHAINS = """chain_key\tsplit\tcluster_id
+5pti_A\ttrain\t1
+1lcd_A\ttrain\t2
+3u8v_A\tvalidation\t3
+3jqh_A\tvalidation\t4
+"""
+SETTINGS = {
+    "preset": "tiny",
+    "data": {
+        "alignments": ["swissprot_hits"],
+        "buckets": 1,
+        "mirrors": {
+            "mmcif": [str(DEMO / "mirror/wwpdb")],
+            "alignments": [str(DEMO / "mirror/openproteinset")],
+        },
+    },
+    "evaluation": {"splits": ["train", "validation"], "recycling": 1, "max_length": 150},
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("evaluate")
+
+
+@pytest.fixture(scope="module")
+def settings(folder: Path) -> Callable[..., Config]:
+    table = folder / "chains.tsv"
+    table.write_text(CHAINS)
+
+    def make(**changes: object) -> Config:
+        return make_config(merge(merge(SETTINGS, {"data": {"chains": str(table)}}), changes))
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def shards(folder: Path, settings: Callable[..., Config]) -> Path:
+    config = settings()
+    fetch(read_chains(config.data.chains), config.data, folder / "raw", console=Console(quiet=True))
+    pack(config, folder / "raw", folder / "shards", console=Console(quiet=True))
+    return folder / "shards"
+
+
+def save_checkpoint(config: Config, shards: Path, out: Path, poison: str | None = None) -> Path:
+    model = AlphaFold(config.model)
+    set_example_weights(model)
+    averaged = {name: value.clone() for name, value in model.state_dict().items()}
+    if poison is not None:
+        averaged[poison].view(-1)[0] = math.nan
+    # Only the averaged weights may be used.
+    weights = {name: torch.full_like(value, math.nan) for name, value in averaged.items()}
+    return checkpoints.save(
+        out,
+        step=7,
+        weights=weights,
+        averaged=averaged,
+        training={},
+        description={
+            "config": config.model_dump(mode="json"),
+            "config_hash": config_hash(config),
+            "data_manifest_sha256": data_hash(shards),
+            "scalefold_version": "0",
+            "commit": None,
+        },
+    )
+
+
+@pytest.fixture(scope="module")
+def checkpoint(folder: Path, shards: Path, settings: Callable[..., Config]) -> Path:
+    return save_checkpoint(settings(), shards, folder / "weights")
+
+
+@pytest.fixture(scope="module")
+def evaluated(
+    folder: Path, shards: Path, checkpoint: Path, settings: Callable[..., Config]
+) -> dict:
+    out = folder / "evaluation" / "step-00000007.json"
+    evaluate_checkpoint(settings(), checkpoint, shards, out, structures=folder / "structures")
+    return json.loads(out.read_text("utf-8"))
+
+
+def test_every_chain_is_scored_or_listed_as_skipped(evaluated):
+    assert evaluated["step"] == 7
+    assert evaluated["weights"] == "averaged"
+    assert evaluated["recycling"] == 1
+    assert [c["chain_key"] for c in evaluated["chains"]] == ["1lcd_A", "5pti_A", "3u8v_A"]
+    (skipped,) = evaluated["skipped"]
+    assert skipped["chain_key"] == "3jqh_A"
+    assert skipped["reason"] == "167 residues, more than evaluation.max_length (150)"
+    assert evaluated["failed"] == []
+    assert evaluated["counts"] == {
+        "train": {"scored": 2, "skipped": 0, "failed": 0},
+        "validation": {"scored": 1, "skipped": 1, "failed": 0},
+    }
+
+
+def test_scores_and_per_residue_arrays(evaluated):
+    for chain in evaluated["chains"]:
+        for metric in METRICS:
+            assert chain[metric] is not None
+        for metric in ("lddt_ca", "lddt_all_atom", "gdt_ts", "tm_score"):
+            assert 0 <= chain[metric] <= 1
+        assert 0 <= chain["mean_plddt"] <= 100
+        assert chain["rmsd_ca_angstrom"] > 1  # random weights
+        residues = chain["per_residue"]
+        assert len(residues["lddt_ca"]) == len(residues["plddt"]) == chain["length"]
+        assert None not in residues["plddt"]
+        assert sum(value is not None for value in residues["lddt_ca"]) == chain["observed"]
+    by_key = {chain["chain_key"]: chain for chain in evaluated["chains"]}
+    assert (by_key["3u8v_A"]["length"], by_key["3u8v_A"]["observed"]) == (93, 83)
+
+
+def test_means_are_over_the_chains_of_a_split(evaluated):
+    values = [c["lddt_ca"] for c in evaluated["chains"] if c["split"] == "train"]
+    assert evaluated["mean"]["train"]["lddt_ca"] == pytest.approx(sum(values) / 2, abs=1e-6)
+    assert evaluated["mean"]["validation"]["gdt_ts"] == evaluated["chains"][2]["gdt_ts"]
+
+
+def test_table_beside_the_json(folder, evaluated):
+    lines = (folder / "evaluation" / "step-00000007.tsv").read_text("utf-8").splitlines()
+    header, *rows = [line.split("\t") for line in lines]
+    assert header == ["chain_key", "split", "length", "observed", *METRICS]
+    assert [row[0] for row in rows] == ["1lcd_A", "5pti_A", "3u8v_A"]
+    assert float(rows[1][header.index("lddt_ca")]) == evaluated["chains"][1]["lddt_ca"]
+
+
+def test_structures_hold_the_prediction_and_its_plddt(folder, evaluated):
+    structure = gemmi.read_structure(str(folder / "structures" / "5pti_A.cif"))
+    chain = structure[0]["A"]
+    assert gemmi.one_letter_code([r.name for r in chain]) == (
+        "RPDFCLEPPYTGPCKARIIRYFYNAKAGLCQTFVYGGCRAKRNNFKSAEDCMRTCGGA"
+    )
+    expected = evaluated["chains"][1]["per_residue"]["plddt"]
+    assert [residue[0].b_iso for residue in chain] == pytest.approx(expected, abs=0.01)
+    assert all(atom.element.name == atom.name[0] for residue in chain for atom in residue)
+
+
+def test_again_gives_the_same_bytes_and_nothing_of_the_machine(
+    folder, shards, checkpoint, settings, evaluated, tmp_path
+):
+    again = tmp_path / "other" / "step-00000007.json"
+    torch.rand(3)  # the process's random state must not matter
+    evaluate_checkpoint(settings(), checkpoint, shards, again)
+    content = again.read_bytes()
+    assert content == (folder / "evaluation" / "step-00000007.json").read_bytes()
+    assert str(folder).encode() not in content
+
+
+def test_a_chain_does_not_depend_on_which_others_are_evaluated(
+    shards, checkpoint, settings, evaluated, tmp_path
+):
+    alone = evaluate_checkpoint(
+        settings(), checkpoint, shards, tmp_path / "e.json", splits=["validation"]
+    )
+    assert alone["chains"] == evaluated["chains"][2:]
+    assert list(alone["mean"]) == ["validation"]
+
+
+def test_agrees_with_the_model_run_by_hand(shards, checkpoint, settings, evaluated):
+    config = settings()
+    model = AlphaFold(config.model)
+    set_example_weights(model)
+    model.eval()
+    passes = evaluation_features(ShardReader(shards).sample("1lcd_A"), config.features, 0, 2)
+    with torch.no_grad():
+        previous = Previous.zeros(1, 51, config.model, like=next(model.parameters()))
+        _, previous = model(passes[0], previous)
+        outputs, _ = model(passes[1], previous)
+    confidence = plddt(outputs.plddt_logits)[0].double()
+    torch.testing.assert_close(
+        confidence,
+        torch.tensor(evaluated["chains"][0]["per_residue"]["plddt"], dtype=torch.float64),
+        atol=1e-3,
+        rtol=0,
+    )
+
+
+def test_progress_in_a_log_names_every_chain(shards, checkpoint, settings, tmp_path, caplog):
+    caplog.set_level("INFO", logger="scalefold")
+    evaluate_checkpoint(
+        settings(),
+        checkpoint,
+        shards,
+        tmp_path / "e.json",
+        splits=["train"],
+        console=Console(file=StringIO()),
+    )
+    assert "evaluating step-00000007: 1/2  1lcd_A: lDDT-Cα 0." in caplog.text
+
+
+def test_checkpoint_of_another_model(shards, checkpoint, settings, tmp_path):
+    other = settings(model={"c_m": 48, "evoformer": {"num_blocks": 3}})
+    with pytest.raises(InputError, match=r"model\.c_m: 32 in the checkpoint, 48 in the conf") as e:
+        evaluate_checkpoint(other, checkpoint, shards, tmp_path / "e.json")
+    assert "model.evoformer.num_blocks: 2 in the checkpoint" in str(e.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_weights_that_are_not_finite_are_named(shards, settings, tmp_path):
+    name = "aux_heads.plddt.linear_3.weight"
+    bad = save_checkpoint(settings(), shards, tmp_path / "w", poison=name)
+    with pytest.raises(InputError, match=name.replace(".", r"\.")):
+        evaluate_checkpoint(settings(), bad, shards, tmp_path / "e.json")
+
+
+def test_a_prediction_that_is_not_finite_is_recorded_and_the_rest_goes_on(
+    shards, checkpoint, settings, tmp_path, monkeypatch
+):
+    forward = AlphaFold.forward
+
+    def broken(self, features, previous):
+        outputs, after = forward(self, features, previous)
+        if outputs.positions.shape[1] == 58:
+            outputs = outputs._replace(positions=outputs.positions * math.inf)
+        return outputs, after
+
+    monkeypatch.setattr(AlphaFold, "forward", broken)
+    result = evaluate_checkpoint(
+        settings(), checkpoint, shards, tmp_path / "e.json", splits=["train"]
+    )
+    assert [chain["chain_key"] for chain in result["chains"]] == ["1lcd_A"]
+    (failed,) = result["failed"]
+    assert failed["chain_key"] == "5pti_A"
+    assert failed["reason"] == "the predicted positions are not finite"
+    assert result["mean"]["train"]["lddt_ca"] == result["chains"][0]["lddt_ca"]
+
+
+def test_a_damaged_row_is_recorded_and_the_rest_goes_on(
+    shards, checkpoint, settings, evaluated, tmp_path
+):
+    damaged = tmp_path / "shards"
+    shutil.copytree(shards, damaged)
+    sample = ShardReader(shards).sample("5pti_A")
+    (path,) = damaged.glob("chain-*.arrow")
+    content = bytearray(path.read_bytes())
+    offset = content.find(sample.chain.positions[sample.chain.atom_mask].tobytes())
+    content[offset + 100] ^= 1
+    path.write_bytes(content)
+    result = evaluate_checkpoint(
+        settings(), checkpoint, damaged, tmp_path / "e.json", splits=["train"]
+    )
+    assert result["chains"] == evaluated["chains"][:1]
+    assert "5pti_A" in result["failed"][0]["reason"]
+
+
+def test_nothing_scored_is_an_error_and_writes_nothing(shards, checkpoint, settings, tmp_path):
+    short = settings(evaluation={"max_length": 20})
+    with pytest.raises(InputError, match=r"none of 4 chains could be scored.*max_length \(20\)"):
+        evaluate_checkpoint(short, checkpoint, shards, tmp_path / "e.json")
+    assert not list(tmp_path.iterdir())
+
+
+def test_unknown_split(shards, checkpoint, settings, tmp_path):
+    with pytest.raises(InputError, match="choose from train, validation"):
+        evaluate_checkpoint(settings(), checkpoint, shards, tmp_path / "e.json", ["template"])
