@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from scalefold.config.load import preset_tree
 from scalefold.config.schema import LossConfig
@@ -338,6 +339,27 @@ def test_worse_predictions_cost_more(
     ]
     for name in ("fape", "violation"):
         assert all(a[name] < b[name] for a, b in pairwise(costs)), name
+
+
+def test_no_value_is_read_on_the_host(
+    make_truth: Any, noisy_outputs: Any, all_terms: LossConfig
+) -> None:
+    """With tensors that have no data, anything that depends on values fails."""
+    features = make_truth(0, 8)
+    outputs = noisy_outputs(features)
+    total_loss(outputs, features, all_terms)  # tables are on the device from the first call on
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+
+        def fake(value: Any) -> Any:
+            if isinstance(value, Tensor):
+                return mode.from_tensor(value)
+            return type(value)(*(fake(v) for v in value))
+
+        loss, terms = total_loss(
+            fake(outputs), {k: fake(v) for k, v in features.items()}, all_terms
+        )
+    assert loss.shape == ()
+    assert set(terms) == set(TERMS)
 
 
 def test_all_weights_zero_is_an_error(make_truth: Any, noisy_outputs: Any) -> None:
