@@ -259,6 +259,9 @@ class TrainingConfig(Section):
         "uniform", description="Independent draws, or shuffled cycles of all counts (MLPerf)."
     )
     precision: Literal["fp32", "tf32", "bf16"] = "bf16"
+    recomputation: Literal["none", "full"] = Field(
+        "none", description="full: keep only the blocks' inputs for backward; less memory, slower."
+    )
     checkpoint_every: Positive = Field(500, description="Steps between published checkpoints.")
     keep_checkpoints: NonNegative = Field(0, description="Newest kept; 0 keeps all.")
     log_every: Positive = 10

@@ -19,6 +19,7 @@ from scalefold.train.checkpoint import load_weights
 from scalefold.train.optimiser import Adam
 from scalefold.train.parameters import FlatParameters
 from scalefold.train.precision import narrow_parameters, set_matrix_products
+from scalefold.train.recomputation import recompute_blocks
 from scalefold.train.step import TrainingStep
 from scalefold.weights import State, check_state, guess_format, import_weights
 
@@ -101,6 +102,8 @@ def assemble(config: Config, device: torch.device) -> Trainer:
     if initial is not None:
         model.load_state_dict(initial)
     model = model.to(device).train()
+    if config.training.recomputation == "full":
+        recompute_blocks(model)
 
     # 4. Parameters into flat float32 master buffers; the trunk's into a bfloat16 working copy.
     parameters = FlatParameters(model, narrow_parameters(precision))

@@ -22,6 +22,7 @@ FREE_KEYS: Final = (
     "training.keep_checkpoints",
     "training.log_every",
     "training.max_non_finite_steps",
+    "training.recomputation",
     "training.loader_workers",
     "training.prefetch",
 )
