@@ -8,7 +8,8 @@ rule evaluate:
         trained=f"{RUN}/training.done",
         manifest=f"{SHARDS}/manifest.json",
     output:
-        f"{RUN}/evaluation/step-{{step}}.json",
+        json=f"{RUN}/evaluation/step-{{step}}.json",
+        table=f"{RUN}/evaluation/step-{{step}}.tsv",
     log:
         f"{RUN}/logs/evaluate/step-{{step}}.log",
     benchmark:
@@ -21,7 +22,7 @@ rule evaluate:
     params:
         *settings("evaluation", "features", "model"),
         checkpoint=f"{RUN}/weights/step-{{step}}",
-        shards=SHARDS,
+        shards=folder(SHARDS),
     shell:
         "scalefold evaluate {params.checkpoint:q} {CONFIG_OPTIONS}"
-        " --shards {params.shards:q} --out {output:q} 2>&1 | tee {log:q}"
+        " --shards {params.shards:q} --out {output.json:q} 2>&1 | tee {log:q}"

@@ -16,6 +16,25 @@ rule report:
         mem_mb=4000,
         runtime=30,
     params:
-        run=RUN,
+        run=folder(RUN),
+        shards=folder(SHARDS),
     shell:
-        "scalefold report {params.run:q} 2>&1 | tee {log:q}"
+        "scalefold report {params.run:q} --shards {params.shards:q} 2>&1 | tee {log:q}"
+
+
+rule config:
+    # The complete configuration, as a record of the run.
+    output:
+        f"{RUN}/config.yaml",
+    log:
+        f"{RUN}/logs/config.log",
+    benchmark:
+        f"{RUN}/benchmarks/config.tsv"
+    threads: 1
+    resources:
+        mem_mb=500,
+        runtime=5,
+    params:
+        *settings(*CONFIG.model_dump()),
+    shell:
+        "scalefold config show {CONFIG_OPTIONS} > {output:q} 2> {log:q}"

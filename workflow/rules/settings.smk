@@ -69,25 +69,27 @@ def settings(*keys):
     return [lambda wildcards, text=text: text for text in texts]
 
 
+def folder(path):
+    """A folder that a command is given, as a parameter: its files are the inputs and outputs."""
+    return lambda wildcards: path
+
+
+def mirror_files(kind):
+    """Input function: a bucket's files on local mirrors; one that changes is fetched again."""
+
+    def files(wildcards):
+        sources = local_sources(CHAINS[int(wildcards.bucket)], CONFIG.data, kind)
+        return [path.as_posix() for path in sources]
+
+    return files
+
+
+def chain_table(wildcards):
+    """A bucket's lines of the list of chains: a changed line concerns its bucket only."""
+    return [(c.chain_key, c.split, c.cluster_id) for c in CHAINS[int(wildcards.bucket)]]
+
+
 localrules:
     all,
     config,
     all_structures,
-
-
-rule config:
-    # The complete configuration, as a record of the run.
-    output:
-        f"{RUN}/config.yaml",
-    log:
-        f"{RUN}/logs/config.log",
-    benchmark:
-        f"{RUN}/benchmarks/config.tsv"
-    threads: 1
-    resources:
-        mem_mb=500,
-        runtime=5,
-    params:
-        *settings(*CONFIG.model_dump()),
-    shell:
-        "scalefold config show {CONFIG_OPTIONS} > {output:q} 2> {log:q}"

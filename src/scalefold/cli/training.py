@@ -94,22 +94,41 @@ def evaluate(
     checkpoint: Annotated[Path, typer.Argument(help="A checkpoint folder, step-<number>.")],
     config: ConfigFiles,
     shards: ShardFolder,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="JSON to write.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", "-o", metavar="FILE", help="JSON to write; a table is written beside it."
+        ),
+    ],
     split: Annotated[
         list[str] | None,
         typer.Option(help="Default: evaluation.splits. Give it several times for several."),
     ] = None,
+    structures: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Also write the predicted structures, as mmCIF."),
+    ] = None,
     device: Device = "auto",
     set_: Overrides = None,
 ) -> None:
-    """Predict every chain with a checkpoint's averaged weights, and compare with the structures."""
+    """Predict whole chains with a checkpoint's averaged weights, and compare with the truth."""
     from scalefold.cli.device import torch_device
-    from scalefold.evaluate.run import evaluate_checkpoint
+    from scalefold.cli.logs import log_to_stderr
+    from scalefold.evaluate import evaluate_checkpoint
 
-    loaded = read_config(config, set_)
-    splits = split or loaded.evaluation.splits
-    evaluate_checkpoint(loaded, checkpoint, shards, out, splits, torch_device(device))
-    typer.echo(f"{out}: written")
+    result = evaluate_checkpoint(
+        read_config(config, set_),
+        checkpoint,
+        shards,
+        out,
+        splits=split,
+        device=torch_device(device),
+        structures=structures,
+        console=log_to_stderr(),
+    )
+    for name, means in result["mean"].items():
+        shown = [f"{metric} {value:.3f}" for metric, value in means.items() if value is not None]
+        typer.echo(f"step {result['step']}, {name}: {', '.join(shown)}")
 
 
 def report(
