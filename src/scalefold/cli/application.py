@@ -14,7 +14,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from scalefold import __version__
-from scalefold.cli import configuration, data, training, weights
+from scalefold.cli import benchmarks, configuration, data, training, weights
 from scalefold.cli.logs import log_to_stderr
 from scalefold.errors import InputError
 
@@ -71,5 +71,6 @@ def main(
 
 data.register(app)
 training.register(app)
+app.add_typer(benchmarks.app, name="bench")
 app.add_typer(weights.app, name="weights")
 app.add_typer(configuration.app, name="config")

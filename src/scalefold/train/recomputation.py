@@ -23,6 +23,6 @@ def recompute_blocks(model: AlphaFold) -> None:
 
 def _recompute(blocks: Iterable[nn.Module]) -> None:
     for block in blocks:
-        block.forward = functools.partial(  # type: ignore[method-assign]
+        block.forward = functools.partial(
             checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False
         )

@@ -1,0 +1,1 @@
+"""Benchmarks: every number carries its device, commit, shapes and command."""
