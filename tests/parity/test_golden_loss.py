@@ -7,8 +7,9 @@ change what they compute. Such a change is to be explained in its commit, with a
 Tolerance. Another CPU or torch version adds float32 numbers in another order: each operation's
 result moves by some 2^-24, and training may amplify that from step to step (a distance that
 changes its bin, the sign of one of Adam's first updates; larger rates than here, or the violation
-loss from random weights, make it chaotic within ten steps). The file holds how far the losses moved,
-step by step, in runs whose initial weights were multiplied by 1 + 2^-22 u, u uniform in [-1, 1].
+loss from random weights, make it chaotic within ten steps). The file holds how far the losses
+moved, step by step, in runs whose initial weights were multiplied by 1 + 2^-22 u, u uniform in
+[-1, 1].
 The test allows ten times the largest movement up to that step, and at least 1e-5. As a check, other
 instruction sets (``ATEN_CPU_CAPABILITY=default``) and two threads moved the losses by at most 1e-6,
 the gradient norm by 2e-5, of which it is allowed 2e-4.
