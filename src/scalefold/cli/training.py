@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
     )(evaluate)
     app.command(
         rich_help_panel=panel,
-        epilog="Example: [cyan]scalefold report results/demo --shards results/demo/shards[/]",
+        epilog="Example: [cyan]scalefold report results/demo[/]",
     )(report)
 
 
@@ -133,9 +133,15 @@ def evaluate(
 
 def report(
     run: Annotated[Path, typer.Argument(help="The run's folder.")],
-    shards: ShardFolder,
+    shards: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Default: shards/ in the run's folder.")
+    ] = None,
 ) -> None:
-    """Write report.html (one file, opens offline) and report.json of a run."""
+    """Write report.html (one file, opens offline) and report.json of a run.
+
+    Works at any time, also while training goes on: what is missing is named in the report.
+    """
     from scalefold.report import write_report
 
     write_report(run, shards)
+    typer.echo(f"{run / 'report.html'}, {run / 'report.json'}")

@@ -22,6 +22,7 @@ from scalefold.train.resume import check_resumable
 logger = logging.getLogger(__name__)
 
 REPLACED_FOLDER: Final = "replaced"
+EVALUATION_FOLDER: Final = "evaluation"
 
 
 def set_aside_other_run(config: Config, shards: Path, out: Path) -> Path | None:
@@ -40,7 +41,7 @@ def set_aside_other_run(config: Config, shards: Path, out: Path) -> Path | None:
     Returns
     -------
     Path or None
-        Where the earlier run's weights and metrics are now: ``out/replaced/<number>``.
+        Where the earlier run's weights, metrics and evaluations are now: ``out/replaced/<number>``.
 
     Raises
     ------
@@ -58,7 +59,7 @@ def set_aside_other_run(config: Config, shards: Path, out: Path) -> Path | None:
         for path in sorted(folder.iterdir()):
             if path.name != LOCK_FILE:
                 path.rename(target / WEIGHTS_FOLDER / path.name)
-        for name in (METRICS_FILE, TENSORBOARD_FOLDER):
+        for name in (METRICS_FILE, TENSORBOARD_FOLDER, EVALUATION_FOLDER):
             if (out / name).exists():
                 (out / name).rename(target / name)
         logger.warning("training starts anew, the earlier one is kept in %s: %s", target, reason)

@@ -1,0 +1,24 @@
+"""Check what the demo has left: all files, and that training was seen to work."""
+
+import json
+import sys
+from pathlib import Path
+
+REQUIRED_RISE = 0.15
+
+run = Path(sys.argv[1])
+for name in ("report.html", "report.json", "config.yaml", "rejected.tsv", "metrics.jsonl"):
+    if not (run / name).is_file():
+        sys.exit(f"{run / name}: missing")
+if not list(run.glob("weights/step-*/averaged.pt")):
+    sys.exit(f"{run / 'weights'}: no weights")
+report = json.loads((run / "report.json").read_text("utf-8"))
+lddt = report["summary"]["lddt_ca"]["train"]
+first, last = lddt["first"], lddt["last"]
+rise = last["value"] - first["value"]
+print(
+    f"mean lDDT-CA of the training chains: {first['value']:.3f} at step {first['step']}, "
+    f"{last['value']:.3f} at step {last['step']}: a rise of {rise:.3f}"
+)
+if first["step"] != 0 or rise < REQUIRED_RISE:
+    sys.exit(f"expected a rise of at least {REQUIRED_RISE} from step 0")

@@ -1,0 +1,191 @@
+"""The commands as a user meets them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from typer.testing import CliRunner
+
+from scalefold.cli import app
+from scalefold.cli.options import parse_overrides
+from scalefold.config import json_schema, load_config, preset_names
+from scalefold.errors import InputError
+
+ROOT = Path(__file__).parents[3]
+DEMO = str(ROOT / "demo/config.yaml")
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(app, [*arguments], prog_name="scalefold")
+
+
+def commands(command: Any, names: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """All commands that do something, by their words."""
+    if not hasattr(command, "commands"):
+        return [names]
+    parts = [commands(c, (*names, n)) for n, c in command.commands.items()]
+    return [words for part in parts for words in part]
+
+
+ALL = commands(typer.main.get_command(app))
+
+
+def test_commands() -> None:
+    named = {words[0] for words in ALL}
+    assert {"fetch", "pack", "inspect", "verify", "train", "evaluate", "report"} <= named
+    assert {("weights", "import"), ("weights", "export"), ("config", "schema")} <= set(ALL)
+
+
+@pytest.mark.parametrize("words", ALL, ids=" ".join)
+def test_help_of_every_command_explains_every_option(words: tuple[str, ...]) -> None:
+    command: Any = typer.main.get_command(app)
+    for word in words:
+        command = command.commands[word]
+    assert len(command.help) > 20
+    for parameter in command.params:
+        if parameter.name != "help":
+            assert parameter.help, f"{' '.join(words)}: no help for {parameter.name}"
+    result = run(*words, "--help")
+    assert result.exit_code == 0
+    assert "Usage: scalefold" in result.output
+
+
+def test_help_is_immediate() -> None:
+    """Neither help nor an error of usage loads what only running a command needs."""
+    code = (
+        "import sys; from scalefold.cli import app\n"
+        "try: app(['train', '--help'], prog_name='scalefold')\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'numpy', 'pyarrow', 'gemmi', 'Bio', 'matplotlib', 'scalefold.config'}\n"
+        "print('loaded:', sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "loaded: []"
+
+
+def test_input_error_is_one_message_and_code_2() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "scalefold", "config", "check", "-c", "no[1].yaml"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr == "error: no[1].yaml: no such configuration file\n"
+    assert done.stdout == ""
+
+
+def test_version() -> None:
+    result = run("--version")
+    assert (result.exit_code, result.output) == (0, "scalefold 0.1.0\n")
+
+
+def test_config_show_resolves_files_and_overrides(tmp_path: Path) -> None:
+    second = tmp_path / "second.yaml"
+    second.write_text("training: {steps: 5, prefetch: 3}\n")
+    result = run("config", "show", "-c", DEMO, "-c", str(second), "-s", "training.steps=20")
+    tree = yaml.safe_load(result.output)
+    assert (tree["training"]["steps"], tree["training"]["prefetch"]) == (20, 3)
+    assert tree == load_config([Path(DEMO), second], {"training": {"steps": 20}}).model_dump(
+        mode="json"
+    )
+
+
+def test_config_schema_and_presets(tmp_path: Path) -> None:
+    assert run("config", "schema").output == json_schema()
+    assert run("config", "schema", "-o", str(tmp_path / "s.json")).exit_code == 0
+    assert json.loads((tmp_path / "s.json").read_text()) == json.loads(json_schema())
+    assert run("config", "presets").output.split() == preset_names()
+
+
+def test_config_check_names_the_nearest_key() -> None:
+    result = run("config", "check", "-c", DEMO, "-s", "training.step=5")
+    assert result.exit_code == 2
+    assert "unknown key 'training.step', did you mean 'steps'?" in result.stderr
+    assert "valid: run demo, preset tiny" in run("config", "check", "-c", DEMO).output
+
+
+@pytest.mark.parametrize(
+    ("texts", "tree"),
+    [
+        (["training.steps=20"], {"training": {"steps": 20}}),
+        (["a.b=1", "a.c=[x, y]"], {"a": {"b": 1, "c": ["x", "y"]}}),
+        (['a={"b": 1}', "a.c=2"], {"a": {"b": 1, "c": 2}}),
+        (["a.b=null"], {"a": {"b": None}}),
+        (["a=b=c"], {"a": "b=c"}),
+    ],
+)
+def test_overrides(texts: list[str], tree: dict[str, Any]) -> None:
+    assert parse_overrides(texts) == tree
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["training.steps"], "expected KEY=VALUE"),
+        (["training..steps=1"], "expected KEY=VALUE"),
+        (["a=[1"], "not valid YAML"),
+        (["a=1", "a.b=2"], "'a' was given a value before"),
+    ],
+)
+def test_bad_overrides(texts: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        parse_overrides(texts)
+
+
+def test_fetch_pack_inspect_verify(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    chains = tmp_path / "chains.tsv"
+    lines = (ROOT / "demo/chains.tsv").read_text().splitlines()
+    kept = [line for line in lines if line[:6] in ("chain_", "5pti_A", "1a8o_A", "2crb_A")]
+    chains.write_text("\n".join(kept) + "\n")
+    raw, shards = tmp_path / "raw", tmp_path / "shards"
+    options = ("-c", DEMO, "-s", f"data.chains={chains}", "-s", "data.buckets=1")
+    for result in (
+        run("fetch", *options, "--out", str(raw)),
+        run("pack", *options, "--raw", str(raw), "--out", str(shards)),
+        run("verify", str(shards)),
+    ):
+        assert result.exit_code == 0, result.output
+    assert "5pti_A" in run("inspect", str(shards / "chain-00000.arrow")).output
+    assert "RPDFCLEPPYTGPCKARI" in run("inspect", str(shards), "--chain", "5pti_A").output
+    missing = run("inspect", str(shards), "--chain", "9xyz_A")
+    assert (missing.exit_code, "no chain '9xyz_A'" in missing.stderr) == (2, True)
+
+    shard = shards / "msa-00000.arrow"
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    damaged = run("verify", str(shards))
+    assert damaged.exit_code == 2
+    assert f"{shard}" in damaged.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--stage", "structures"), "works on one bucket: add --bucket"),
+        (("--stage", "index", "--bucket", "0"), "takes no --bucket"),
+    ],
+)
+def test_pack_says_when_a_bucket_is_missing(arguments: tuple[str, ...], message: str) -> None:
+    result = run("pack", "-c", DEMO, "--raw", "r", "--out", "s", *arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+def test_device_errors() -> None:
+    from scalefold.cli.device import torch_device
+
+    assert torch_device("cpu").type == "cpu"
+    assert torch_device("auto").type in ("cpu", "cuda")
+    for name, message in (("gpu", "expected auto, cpu"), ("cuda:99", "torch sees")):
+        with pytest.raises(InputError, match=message):
+            torch_device(name)

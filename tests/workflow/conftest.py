@@ -1,0 +1,123 @@
+"""A small workflow in a folder of its own: a few bundled chains, a few steps of a minute model."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+CHAINS = {
+    "5pti_A": "train",
+    "1a8o_A": "train",
+    "1lcd_A": "train",
+    "4zey_A": "train",
+    "1ay7_B": "validation",
+    "2crb_A": "template",
+    "1mol_A": "train",
+}
+DAMAGED = "1mol"
+"""Entry whose structure file is cut off, from the start."""
+
+CONFIG = {
+    "run_name": "micro",
+    "preset": "tiny",
+    "data": {
+        "chains": "chains.tsv",
+        "mirrors": {"mmcif": ["mirror/wwpdb"], "alignments": ["mirror/openproteinset"]},
+        "alignments": ["swissprot_hits"],
+        "buckets": 3,
+    },
+    "features": {"crop_size": 16, "max_msa_clusters": 4, "max_extra_msa": 4, "max_templates": 1},
+    "model": {
+        "evoformer": {"num_blocks": 1},
+        "structure": {"num_layers": 1},
+    },
+    "training": {"steps": 2, "checkpoint_every": 1, "log_every": 1, "max_recycling": 0},
+    "evaluation": {"splits": ["train", "validation"], "recycling": 0},
+}
+
+
+@dataclass(frozen=True)
+class Workflow:
+    """A copy of the workflow, and its run."""
+
+    folder: Path
+
+    @property
+    def run(self) -> Path:
+        """The run's results."""
+        return self.folder / "results/micro"
+
+    def snakemake(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run Snakemake as a user does, without the environment's programs on the PATH."""
+        options = ["--configfile", "micro.yaml", "--profile", "local", "--nocolor"]
+        return subprocess.run(
+            [sys.executable, "-m", "snakemake", *options, *arguments],
+            cwd=self.folder,
+            env={**os.environ, "PATH": "/usr/local/bin:/usr/bin:/bin"},
+            text=True,
+            capture_output=True,
+            check=False,
+        )
+
+    def succeed(self, *arguments: str) -> str:
+        """Run to success and return all output."""
+        done = self.snakemake(*arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def planned(self, *arguments: str) -> dict[str, int]:
+        """Jobs that a dry run lists, by rule, without those that have nothing to do."""
+        output = self.succeed("--dry-run", *arguments)
+        table = re.search(r"^Job stats:\njob .*\n[- ]+\n((?:\w+ +\d+\n)+)", output, re.MULTILINE)
+        if table is None:
+            assert "Nothing to be done" in output, output
+            return {}
+        counts = Counter({line.split()[0]: int(line.split()[1]) for line in table[1].splitlines()})
+        del counts["total"], counts["all"]
+        return dict(counts)
+
+
+@pytest.fixture(scope="session")
+def template_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Everything but the results."""
+    folder = tmp_path_factory.mktemp("workflow")
+    shutil.copy(ROOT / "Snakefile", folder)
+    shutil.copytree(ROOT / "workflow", folder / "workflow")
+    (folder / "local").symlink_to("workflow/profiles/local")
+    (folder / "micro.yaml").write_text(yaml.safe_dump(CONFIG))
+    rows = [f"{key}\t{split}\t{key}" for key, split in CHAINS.items()]
+    (folder / "chains.tsv").write_text("\n".join(["chain_key\tsplit\tcluster_id", *rows]) + "\n")
+    for key in CHAINS:
+        entry = key[:4]
+        relative = f"wwpdb/pub/pdb/data/structures/divided/mmCIF/{entry[1:3]}/{entry}.cif.gz"
+        target = folder / "mirror" / relative
+        target.parent.mkdir(parents=True, exist_ok=True)
+        content = (ROOT / "demo/mirror" / relative).read_bytes()
+        target.write_bytes(content[: len(content) // 2] if entry == DAMAGED else content)
+        alignments = ROOT / "demo/mirror/openproteinset/pdb" / key
+        if alignments.exists():
+            shutil.copytree(alignments, folder / "mirror/openproteinset/pdb" / key)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def finished(template_folder: Path) -> tuple[Workflow, str]:
+    """The workflow after one whole run, and what that printed."""
+    workflow = Workflow(template_folder)
+    return workflow, workflow.succeed()
+
+
+@pytest.fixture
+def workflow(finished: tuple[Workflow, str]) -> Workflow:
+    """The workflow after one whole run; a test leaves it as it found it."""
+    return finished[0]

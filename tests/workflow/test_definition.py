@@ -1,0 +1,76 @@
+"""The workflow as it is written: configuration, profile, lint."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+
+ACCEPTED_LINTS = {
+    # The environment that runs Snakemake holds all programs; containers are to come.
+    "Specify a conda environment or container for each rule.",
+    # Names of configuration files must not count as parameters: each rule lists the keys it uses.
+    "Shell command directly uses variable CONFIG_OPTIONS from outside of the rule",
+}
+
+
+def snakemake(*arguments: str, folder: Path = ROOT) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "snakemake", "--nocolor", *arguments],
+        cwd=folder,
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    return done.stdout + done.stderr
+
+
+def test_lint(template_folder: Path) -> None:
+    output = snakemake("--lint", "--configfile", "micro.yaml", folder=template_folder)
+    titles = {title.rstrip(":") for title in re.findall(r"^    \* (.*)$", output, re.MULTILINE)}
+    assert titles <= ACCEPTED_LINTS, output
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"trainig": {"steps": 3}}, "unknown key 'trainig', did you mean 'training'?"),
+        ({"training": {"step": 3}}, "unknown key 'training.step', did you mean 'steps'?"),
+        ({"data": {"chains": "no.tsv"}}, "no.tsv: no such file"),
+    ],
+)
+def test_configuration_errors_are_one_message(
+    template_folder: Path, tmp_path: Path, change: dict, message: str
+) -> None:
+    path = tmp_path / "wrong.yaml"
+    path.write_text(yaml.safe_dump(change))
+    arguments = ["-n", "--profile", "local", "--configfile", "micro.yaml", str(path)]
+    output = snakemake(*arguments, folder=template_folder)
+    assert message in output
+    assert "Traceback" not in output
+
+
+def test_profile_runs_the_demo_unless_told_otherwise() -> None:
+    assert (ROOT / "local").is_symlink()
+    assert (ROOT / "local").readlink() == Path("workflow/profiles/local")
+    demo = snakemake("-n", "--profile", "local", "config", "--forceall")
+    assert "results/demo/config.yaml" in demo
+    # config.yaml lists its chains in a table that the user makes.
+    own = snakemake("-n", "--profile", "local", "--configfile", "config.yaml")
+    assert "data/chains.tsv: no such file" in own
+    assert "data/chains.tsv: no such file" in snakemake("-n")
+
+
+def test_every_rule_has_log_benchmark_threads_and_resources() -> None:
+    for path in sorted((ROOT / "workflow/rules").glob("*.smk")):
+        for text in re.split(r"^rule ", path.read_text(), flags=re.MULTILINE)[1:]:
+            if "touch(" in text and "shell:" not in text:
+                continue  # runs nothing
+            for word in ("log:", "benchmark:", "threads:", "resources:", "mem_mb=", "runtime="):
+                assert word in text, f"{path.name}, rule {text.split(':')[0]}: no {word}"

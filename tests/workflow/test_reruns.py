@@ -1,0 +1,185 @@
+"""What runs again after what has changed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from scalefold.raw.chains import mmcif_path, read_chains
+from scalefold.shards.buckets import bucket_of
+
+AFTER_INDEX = {"train": 1, "evaluate": 3, "report": 1}
+BUCKETS = 3
+
+
+@contextlib.contextmanager
+def touched(path: Path) -> Iterator[None]:
+    """Give a file a new time, for a while."""
+    before = path.stat()
+    os.utime(path, (time.time() + 2, time.time() + 2))
+    try:
+        yield
+    finally:
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@contextlib.contextmanager
+def absent(path: Path) -> Iterator[None]:
+    """Take a file away, for a while."""
+    aside = path.with_name(path.name + ".aside")
+    path.rename(aside)
+    try:
+        yield
+    finally:
+        aside.rename(path)
+
+
+@contextlib.contextmanager
+def rewritten(path: Path, text: str) -> Iterator[None]:
+    """Give a file other content, for a while."""
+    before, times = path.read_bytes(), path.stat()
+    path.write_text(text)
+    try:
+        yield
+    finally:
+        path.write_bytes(before)
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def test_whole_run(finished) -> None:
+    workflow, output = finished
+    run = workflow.run
+    assert "step 2/2" in output  # progress of training is shown
+    assert {"report.html", "report.json", "metrics.jsonl"} <= {p.name for p in run.iterdir()}
+    assert (run / "weights/step-00000002/averaged.pt").is_file()
+    assert [json.loads(p.read_text())["step"] for p in sorted(run.glob("evaluation/*.json"))] == [
+        0,
+        1,
+        2,
+    ]
+    complete = yaml.safe_load((run / "config.yaml").read_text())
+    assert complete["training"]["steps"] == 2
+    assert complete["optimiser"]["beta2"] == 0.999
+    for folder in ("logs", "benchmarks"):
+        names = {path.stem for path in (run / folder).iterdir()}
+        assert {"fetch_structures", "structures", "pack", "index", "train", "report"} <= names
+
+
+def test_damaged_chain_is_set_aside_and_the_rest_goes_on(workflow) -> None:
+    header, *rows = (workflow.run / "rejected.tsv").read_text().splitlines()
+    assert header == "chain_key\tstage\treason"
+    assert {row.split("\t")[0] for row in rows} == {"1mol_A"}
+    assert "1mol.cif.gz" in rows[0]
+    evaluation = json.loads((workflow.run / "evaluation/step-00000002.json").read_text())
+    scored = {chain["chain_key"] for chain in evaluation["chains"]}
+    assert scored == {"5pti_A", "1a8o_A", "1lcd_A", "4zey_A", "1ay7_B"}
+
+
+def test_second_run_does_nothing(workflow) -> None:
+    assert "Nothing to be done" in workflow.succeed()
+
+
+def test_touched_structure(workflow) -> None:
+    path = mmcif_path(workflow.folder, "5pti").name
+    (source,) = workflow.folder.glob(f"mirror/wwpdb/**/{path}")
+    with touched(source):
+        # Any structure may be a template of any alignment: those are all packed again.
+        assert workflow.planned() == {
+            "fetch_structures": 1,
+            "structures": 1,
+            "all_structures": 1,
+            "pack": len(
+                {
+                    bucket_of(r.entry_id, BUCKETS)
+                    for r in read_chains(workflow.folder / "chains.tsv")
+                }
+            ),
+            "index": 1,
+            **AFTER_INDEX,
+        }
+    assert workflow.planned() == {}
+
+
+def test_touched_alignment(workflow) -> None:
+    source = workflow.folder / "mirror/openproteinset/pdb/5pti_A/a3m/swissprot_hits.a3m"
+    with touched(source):
+        assert workflow.planned() == {"fetch_alignments": 1, "pack": 1, "index": 1, **AFTER_INDEX}
+
+
+def test_new_line_in_the_list_of_chains_concerns_its_bucket(workflow) -> None:
+    path = workflow.folder / "chains.tsv"
+    text = path.read_text().replace("2crb_A\ttemplate", "2crb_A\tvalidation")
+    with rewritten(path, text):
+        planned = workflow.planned()
+    assert planned["fetch_alignments"] == planned["structures"] == 1
+
+
+@pytest.mark.parametrize("rule", ["structures", "pack", "index", "train", "evaluate", "report"])
+def test_every_stage_can_be_rerun_alone(workflow, rule: str) -> None:
+    planned = workflow.planned("--forcerun", rule)
+    order = ["fetch_structures", "structures", "pack", "index", "train", "evaluate", "report"]
+    assert set(planned) - {"all_structures"} == set(order[order.index(rule) :])
+
+
+def test_deleted_results_are_made_again(workflow) -> None:
+    shards = workflow.run / "shards"
+    with absent(next(shards.glob("msa-*.arrow"))):
+        assert workflow.planned() == {"pack": 1, "index": 1, **AFTER_INDEX}
+    with absent(workflow.run / "evaluation/step-00000001.json"):
+        assert workflow.planned() == {"evaluate": 1, "report": 1}
+    with absent(workflow.run / "report.html"):
+        assert workflow.planned() == {"report": 1}
+
+
+def test_changed_settings_concern_their_stages(workflow) -> None:
+    def planned(**section: object) -> dict[str, int]:
+        tree = yaml.safe_load(path.read_text())
+        for name, values in section.items():
+            tree[name] = {**tree.get(name, {}), **values} if isinstance(values, dict) else values
+        with rewritten(path, yaml.safe_dump(tree)):
+            return workflow.planned()
+
+    path = workflow.folder / "micro.yaml"
+    assert planned(optimiser={"clip_norm": 0.2}) == {"config": 1, **AFTER_INDEX}
+    assert planned(evaluation={"seed": 5}) == {"config": 1, "evaluate": 3, "report": 1}
+    assert planned(data={"download_threads": 3}) == {"config": 1}
+    packed = planned(shards={"compression": "lz4"})
+    assert packed.keys() == {"config", "structures", "all_structures", "pack", "index"} | set(
+        AFTER_INDEX
+    )
+
+
+def test_report_is_made_again_for_real(workflow) -> None:
+    def numbers() -> dict:
+        content = json.loads((workflow.run / "report.json").read_text())
+        del content["timings"]  # the first report's own is not in it
+        return content
+
+    before = numbers()
+    (workflow.run / "report.html").unlink()
+    output = workflow.succeed()
+    assert re.findall(r"^(?:local)?rule (\w+):", output, re.MULTILINE) == ["report", "all"]
+    assert numbers() == before
+
+
+def test_training_with_another_seed_keeps_the_first_one(workflow) -> None:
+    first = (workflow.run / "weights/step-00000002/weights.pt").read_bytes()
+    workflow.succeed("--config", "seed=1", "--until", "train")
+    assert (workflow.run / "weights/step-00000002/weights.pt").read_bytes() != first
+    assert (workflow.run / "replaced/1/weights/step-00000002/weights.pt").read_bytes() == first
+    # Back to the first seed: the same training, to the bit.
+    workflow.succeed()
+    assert (workflow.run / "weights/step-00000002/weights.pt").read_bytes() == first
+
+
+def test_shards_are_verified(workflow) -> None:
+    workflow.succeed("verify")
+    assert "sound" in (workflow.run / "verified.txt").read_text()
