@@ -1,0 +1,57 @@
+"""Predicted against true lDDT-C-alpha of residues: is the model's confidence right?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+BIN_WIDTH: Final = 10
+"""Width of a bin of pLDDT, which goes from 0 to 100."""
+
+
+def calibration(chains: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Compare pLDDT with the true score, residue by residue.
+
+    Parameters
+    ----------
+    chains : iterable of mapping
+        ``chains`` of an evaluation.
+
+    Returns
+    -------
+    dict
+        ``residues``, the number of observed residues; ``bins`` of pLDDT, 10 wide, with ``low``,
+        ``high``, ``count``, ``mean_plddt`` and ``mean_lddt_ca`` (both 0 to 100, None in an empty
+        bin); ``mean_absolute_error``, and the ``correlation`` (Pearson) over all residues, None
+        where they cannot be said.
+    """
+    predicted, true = [], []
+    for chain in chains:
+        residues = chain["per_residue"]
+        for plddt, lddt in zip(residues["plddt"], residues["lddt_ca"]):
+            if plddt is not None and lddt is not None:
+                predicted.append(plddt)
+                true.append(100.0 * lddt)
+    x, y = np.array(predicted), np.array(true)
+    number = np.minimum(x // BIN_WIDTH, 100 // BIN_WIDTH - 1)
+    bins = []
+    for index in range(100 // BIN_WIDTH):
+        inside = number == index
+        bins.append(
+            {
+                "low": index * BIN_WIDTH,
+                "high": (index + 1) * BIN_WIDTH,
+                "count": int(inside.sum()),
+                "mean_plddt": round(float(x[inside].mean()), 3) if inside.any() else None,
+                "mean_lddt_ca": round(float(y[inside].mean()), 3) if inside.any() else None,
+            }
+        )
+    varies = len(x) > 1 and float(x.std()) > 0 and float(y.std()) > 0
+    return {
+        "residues": len(x),
+        "bins": bins,
+        "mean_absolute_error": round(float(np.abs(x - y).mean()), 3) if len(x) else None,
+        "correlation": round(float(np.corrcoef(x, y)[0, 1]), 4) if varies else None,
+    }

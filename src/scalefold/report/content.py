@@ -1,0 +1,198 @@
+"""What the report says, as plain data: the content of ``report.json`` and of the page."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import asdict
+from typing import Any, Final
+
+import scalefold
+from scalefold.evaluate.chain_scores import METRICS
+from scalefold.report.calibration import calibration
+from scalefold.report.inputs import RunFiles
+
+FORMAT: Final = 1
+Content = dict[str, Any]
+
+
+def report_content(name: str, files: RunFiles) -> Content:
+    """Gather the report's numbers.
+
+    Parameters
+    ----------
+    name : str
+        Of the run.
+    files : RunFiles
+
+    Returns
+    -------
+    dict
+        ``summary``, ``notes``, ``training`` (the metrics log, key by key), ``evaluations`` (means
+        by checkpoint), ``chains`` (scores of the last evaluation), ``calibration`` by split,
+        ``timings`` by stage, ``rejected``, ``provenance``. JSON can hold all of it.
+    """
+    return {
+        "format": FORMAT,
+        "run": name,
+        "summary": _summary(files),
+        "notes": list(files.notes),
+        "training": _columns(files.metrics),
+        "evaluations": [
+            {key: evaluation.get(key) for key in ("step", "checkpoint", "mean", "counts")}
+            for evaluation in files.evaluations
+        ],
+        "chains": _chains(files),
+        "calibration": _calibration(files),
+        "timings": _timings(files),
+        "rejected": _rejected(files),
+        "provenance": _provenance(files),
+    }
+
+
+def _summary(files: RunFiles) -> dict[str, Any]:
+    config = files.checkpoints[-1].config if files.checkpoints else {}
+    last = files.metrics[-1] if files.metrics else {}
+    speeds = [r["samples_per_second"] for r in files.metrics if r.get("samples_per_second")]
+    return {
+        "step": max([c.step for c in files.checkpoints] + [last.get("step", 0)]),
+        "planned_steps": config.get("training", {}).get("steps"),
+        "preset": config.get("preset"),
+        "samples": last.get("samples"),
+        "loss": last.get("loss"),
+        "skipped_steps": last.get("skipped_steps"),
+        "samples_per_second_median": statistics.median(speeds) if speeds else None,
+        "training_seconds": _elapsed(files),
+        "lddt_ca": {split: _progress_of(split, files) for split in _splits(files)},
+    }
+
+
+def _progress_of(split: str, files: RunFiles) -> dict[str, Any]:
+    """First, last and best mean lDDT-C-alpha of a split over the evaluated checkpoints."""
+    means = [
+        (evaluation["step"], evaluation["mean"].get(split, {}).get("lddt_ca"))
+        for evaluation in files.evaluations
+    ]
+    known = [(step, value) for step, value in means if value is not None]
+    if not known:
+        return {"first": None, "last": None, "best": None}
+    best = max(known, key=lambda pair: pair[1])
+    return {
+        name: {"step": step, "value": value}
+        for name, (step, value) in (("first", known[0]), ("last", known[-1]), ("best", best))
+    }
+
+
+def _splits(files: RunFiles) -> list[str]:
+    """Splits of the evaluations, validation first."""
+    found = {split for evaluation in files.evaluations for split in evaluation["mean"]}
+    return sorted(found, key=lambda split: (split != "validation", split))
+
+
+def _elapsed(files: RunFiles) -> float | None:
+    """Seconds of training, pauses left out: mean logged step time times steps."""
+    seconds = [record["step_seconds"] for record in files.metrics if record.get("step_seconds")]
+    return statistics.fmean(seconds) * files.metrics[-1]["step"] if seconds else None
+
+
+def _columns(records: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    keys = {key: None for record in records for key in record}
+    return {key: [record.get(key) for record in records] for key in keys}
+
+
+def _chains(files: RunFiles) -> dict[str, Any]:
+    if not files.evaluations:
+        return {"step": None, "first_step": None, "rows": []}
+    first, last = files.evaluations[0], files.evaluations[-1]
+    before = {chain["chain_key"]: chain["lddt_ca"] for chain in first["chains"]}
+    rows = []
+    for chain in last["chains"]:
+        earlier = before.get(chain["chain_key"]) if first is not last else None
+        known = earlier is not None and chain["lddt_ca"] is not None
+        rows.append(
+            {
+                **{key: chain.get(key) for key in ("chain_key", "split", "length", "observed")},
+                **{metric: chain.get(metric) for metric in METRICS},
+                "lddt_ca_gain": round(chain["lddt_ca"] - earlier, 6) if known else None,
+            }
+        )
+    return {"step": last["step"], "first_step": first["step"], "rows": rows}
+
+
+def _calibration(files: RunFiles) -> dict[str, Any]:
+    if not files.evaluations:
+        return {}
+    chains = files.evaluations[-1]["chains"]
+    return {
+        split: calibration(chain for chain in chains if chain["split"] == split)
+        for split in _splits(files)
+        if any(chain["split"] == split for chain in chains)
+    }
+
+
+def _timings(files: RunFiles) -> list[dict[str, Any]]:
+    rules: dict[str, dict[str, Any]] = {}
+    for job in files.benchmarks:
+        row = rules.setdefault(
+            job.rule, {"stage": job.rule, "jobs": 0, "seconds": 0.0, "max_rss_mb": None}
+        )
+        row["jobs"] += 1
+        row["seconds"] = round(row["seconds"] + job.seconds, 3)
+        if job.max_rss_mb is not None:
+            row["max_rss_mb"] = max(row["max_rss_mb"] or 0.0, job.max_rss_mb)
+    return sorted(rules.values(), key=lambda row: -row["seconds"])
+
+
+def _rejected(files: RunFiles) -> list[dict[str, str]]:
+    rows = [asdict(rejected) for rejected in files.rejected]
+    if files.evaluations:
+        last = files.evaluations[-1]
+        for fate in ("skipped", "failed"):
+            for chain in last[fate]:
+                rows.append(
+                    {
+                        "chain_key": chain["chain_key"],
+                        "stage": f"evaluate ({fate})",
+                        "reason": chain["reason"],
+                    }
+                )
+    return rows
+
+
+def _provenance(files: RunFiles) -> dict[str, Any]:
+    last = files.checkpoints[-1] if files.checkpoints else None
+    evaluation = files.evaluations[-1] if files.evaluations else {}
+    times = [record["time"] for record in files.metrics if record.get("time")]
+    manifest = files.manifest
+    return {
+        "commit": last and last.commit,
+        "scalefold_version": last and last.scalefold_version,
+        "report_version": scalefold.__version__,
+        "config_hash": last and last.config_hash,
+        "config": last and last.config,
+        "checkpoints": [checkpoint.step for checkpoint in files.checkpoints],
+        "checkpoint_bytes": last and sum(facts.bytes for facts in last.files.values()),
+        "data_manifest_sha256": files.manifest_sha256,
+        "data_source": manifest and asdict(manifest.source),
+        "data_counts": manifest and manifest.counts,
+        "shards": _shards(files),
+        "evaluated_with": {
+            key: evaluation.get(key)
+            for key in ("scalefold_version", "torch_version", "device", "recycling", "seed")
+        },
+        "first_record_time": min(times) if times else None,
+        "last_record_time": max(times) if times else None,
+    }
+
+
+def _shards(files: RunFiles) -> dict[str, dict[str, int]]:
+    """Files, rows and bytes by shard family."""
+    families: dict[str, dict[str, int]] = {}
+    for facts in files.manifest.files if files.manifest else ():
+        if not facts.file.endswith(".arrow"):
+            continue
+        family = facts.file.partition("-")[0].removesuffix(".arrow")
+        row = families.setdefault(family, {"files": 0, "rows": 0, "bytes": 0})
+        row["files"] += 1
+        row["rows"] += facts.rows
+        row["bytes"] += facts.bytes
+    return families

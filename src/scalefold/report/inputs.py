@@ -1,0 +1,246 @@
+"""Read what a run left, whole or not.
+
+A report is wanted most where something went wrong. So a file that is missing, cut off or not what
+it should be is left out and named in ``notes``, which the report shows first.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from scalefold.errors import InputError
+from scalefold.shards.manifest import Manifest
+from scalefold.shards.schema import MANIFEST_FILE
+from scalefold.train.checkpoint import Metadata, checkpoints, read_metadata
+
+_EVALUATION_KEYS: Final = ("step", "checkpoint", "mean", "chains", "skipped", "failed")
+_CHAIN_KEYS: Final = ("chain_key", "split", "length", "lddt_ca", "per_residue")
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A chain that a stage set aside, and why."""
+
+    chain_key: str
+    stage: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """Resources of one job, as Snakemake measured them.
+
+    Attributes
+    ----------
+    rule : str
+    seconds : float
+    max_rss_mb : float or None
+        Largest resident memory; None where it was not measured.
+    """
+
+    rule: str
+    seconds: float
+    max_rss_mb: float | None
+
+
+@dataclass
+class RunFiles:
+    """The files of a run, by step where there are several.
+
+    Attributes
+    ----------
+    metrics : list of dict
+        Records of the metrics log, by step; the later of two of the same step.
+    evaluations : list of dict
+    checkpoints : list of Metadata
+    manifest : Manifest or None
+    manifest_sha256 : str or None
+    rejected : list of Rejected
+    benchmarks : list of Benchmark
+    notes : list of str
+        What is missing or could not be read.
+    """
+
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+    evaluations: list[dict[str, Any]] = field(default_factory=list)
+    checkpoints: list[Metadata] = field(default_factory=list)
+    manifest: Manifest | None = None
+    manifest_sha256: str | None = None
+    rejected: list[Rejected] = field(default_factory=list)
+    benchmarks: list[Benchmark] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def read_run(run: Path, shards: Path) -> RunFiles:
+    """Read everything that a report is made from.
+
+    Parameters
+    ----------
+    run : Path
+        The run's folder: ``metrics.jsonl``, ``evaluation/``, ``weights/``, ``rejected.tsv``,
+        ``benchmarks/``.
+    shards : Path
+
+    Raises
+    ------
+    InputError
+        If there is no such run folder; anything else that is wrong becomes a note.
+    """
+    if not run.is_dir():
+        raise InputError(f"{run}: no such run folder. Give the folder that training wrote to")
+    files = RunFiles()
+    files.metrics = _metrics(run / "metrics.jsonl", files.notes)
+    files.evaluations = _evaluations(run / "evaluation", files.notes)
+    files.checkpoints = _checkpoints(run / "weights", files.notes)
+    files.manifest, files.manifest_sha256 = _manifest(shards, files.notes)
+    files.rejected = _rejected(run / "rejected.tsv", files.notes)
+    files.benchmarks = _benchmarks(run / "benchmarks", files.notes)
+    files.notes.extend(_disagreements(files))
+    return files
+
+
+def _metrics(path: Path, notes: list[str]) -> list[dict[str, Any]]:
+    if not path.is_file():
+        notes.append("No training metrics yet: metrics.jsonl is not there.")
+        return []
+    by_step: dict[int, dict[str, Any]] = {}
+    broken = []
+    lines = path.read_text("utf-8", errors="replace").splitlines()
+    for number, line in enumerate(lines, 1):
+        try:
+            record = json.loads(line)
+            by_step[int(record["step"])] = record
+        except (ValueError, KeyError, TypeError):
+            broken.append(number)
+    if broken:
+        notes.append(
+            f"metrics.jsonl: {_count(len(broken), 'line')} not written to the end and left out "
+            f"(line {', '.join(map(str, broken[:5]))}{', …' if len(broken) > 5 else ''})."
+        )
+    if not by_step:
+        notes.append("No training metrics yet: metrics.jsonl holds no complete record.")
+    return [by_step[step] for step in sorted(by_step)]
+
+
+def _evaluations(folder: Path, notes: list[str]) -> list[dict[str, Any]]:
+    found = []
+    for path in sorted(folder.glob("step-*.json")):
+        try:
+            evaluation = json.loads(path.read_text("utf-8"))
+            missing = [key for key in _EVALUATION_KEYS if key not in evaluation]
+            for chain in evaluation.get("chains", []):
+                missing += [f"chains.{key}" for key in _CHAIN_KEYS if key not in chain]
+        except (ValueError, TypeError, AttributeError) as error:
+            notes.append(f"evaluation/{path.name}: left out, not valid JSON ({error}).")
+            continue
+        if missing:
+            notes.append(
+                f"evaluation/{path.name}: left out, not an evaluation: {missing[0]} is missing."
+            )
+            continue
+        found.append(evaluation)
+    if not found:
+        notes.append("No evaluations yet: evaluation/ holds no finished one.")
+    return sorted(found, key=lambda evaluation: evaluation["step"])
+
+
+def _checkpoints(folder: Path, notes: list[str]) -> list[Metadata]:
+    found = []
+    for path in checkpoints(folder):
+        try:
+            found.append(read_metadata(path))
+        except InputError as error:
+            notes.append(f"Checkpoint {path.name}: left out: {error}.")
+    if not found:
+        notes.append("No checkpoint yet: weights/ holds no complete one.")
+    return found
+
+
+def _manifest(shards: Path, notes: list[str]) -> tuple[Manifest | None, str | None]:
+    try:
+        manifest = Manifest.read(shards)
+    except InputError as error:
+        notes.append(f"The shards' manifest cannot be read: {error}")
+        return None, None
+    return manifest, hashlib.sha256((shards / MANIFEST_FILE).read_bytes()).hexdigest()
+
+
+def _rejected(path: Path, notes: list[str]) -> list[Rejected]:
+    if not path.is_file():
+        notes.append("No table of rejected chains: rejected.tsv is not there.")
+        return []
+    with path.open(encoding="utf-8", errors="replace", newline="") as stream:
+        rows = list(csv.DictReader(stream, delimiter="\t", quoting=csv.QUOTE_NONE))
+    return [
+        Rejected(row.get("chain_key") or "", row.get("stage") or "", row.get("reason") or "")
+        for row in rows
+    ]
+
+
+def _benchmarks(folder: Path, notes: list[str]) -> list[Benchmark]:
+    found = []
+    for path in sorted(folder.rglob("*.tsv")):
+        rule = path.relative_to(folder).parts[0].removesuffix(".tsv")
+        try:
+            with path.open(encoding="utf-8", newline="") as stream:
+                for row in csv.DictReader(stream, delimiter="\t"):
+                    found.append(
+                        Benchmark(rule, float(row["s"]), _float_or_none(row.get("max_rss")))
+                    )
+        except (ValueError, KeyError, TypeError):
+            name = path.relative_to(folder.parent).as_posix()
+            notes.append(f"{name}: left out, not a benchmark table of Snakemake.")
+    return found
+
+
+def _disagreements(files: RunFiles) -> Iterator[str]:
+    """Results of one folder that do not belong together."""
+    last = files.checkpoints[-1] if files.checkpoints else None
+    expectations: list[tuple[str, str, Callable[[dict[str, Any]], Any], str | None]] = []
+    if last is not None:
+        expectations.append(
+            (
+                "checkpoints of another configuration than that of the last one",
+                "checkpoint_config_hash",
+                lambda evaluation: evaluation.get("checkpoint_config_hash"),
+                last.config_hash,
+            )
+        )
+    expectations.append(
+        (
+            "other shards than those of this report",
+            "data_manifest_sha256",
+            lambda evaluation: evaluation.get("data_manifest_sha256"),
+            files.manifest_sha256,
+        )
+    )
+    for what, key, get, expected in expectations:
+        steps = [
+            str(evaluation["step"])
+            for evaluation in files.evaluations
+            if expected is not None and get(evaluation) not in (None, expected)
+        ]
+        if steps:
+            yield f"Evaluations of step {', '.join(steps)} are of {what} ({key} differs)."
+    if last is not None and files.manifest_sha256 not in (None, last.data_manifest_sha256):
+        yield (
+            "The last checkpoint was trained on other shards than those of this report "
+            "(data_manifest_sha256 differs)."
+        )
+
+
+def _float_or_none(text: str | None) -> float | None:
+    try:
+        return float(text or "")
+    except ValueError:
+        return None  # "-" or "NA": the job was too short to be measured
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun} was" if number == 1 else f"{number} {noun}s were"

@@ -1,0 +1,91 @@
+"""The HTML page: one file with everything in it."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jinja2
+import yaml
+from markupsafe import Markup
+
+from scalefold.report.content import Content
+from scalefold.report.figures import (
+    calibration_figure,
+    lddt_figure,
+    scores_figure,
+    training_figures,
+)
+
+
+def render_page(content: Content, evaluations: Sequence[Mapping[str, Any]]) -> str:
+    """Render the report.
+
+    Parameters
+    ----------
+    content : dict
+        See ``report_content``.
+    evaluations : sequence of mapping
+        With their chains, for the curves of single chains.
+    """
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("scalefold.report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        number=_number, size=_size, duration=_duration, moment=_moment, percent=_percent
+    )
+    config = content["provenance"]["config"]
+    splits = list(content["summary"]["lddt_ca"])
+    return environment.get_template("report.html.j2").render(
+        **content,
+        training_figures=training_figures(content["training"]),
+        lddt_figure=lddt_figure(evaluations, splits),
+        scores_figure=scores_figure(evaluations, splits[0]) if splits else None,
+        calibration_figure=calibration_figure(content["calibration"]),
+        config_text=None if config is None else yaml.safe_dump(config, sort_keys=False),
+        longest_stage=max((row["seconds"] for row in content["timings"]), default=0.0) or 1.0,
+        Markup=Markup,
+    )
+
+
+def _number(value: float | None, digits: int = 3, signed: bool = False) -> str:
+    if value is None:
+        return "–"
+    text = f"{value:+.{digits}f}" if signed else f"{value:,.{digits}f}"
+    return text.replace("-", "−")
+
+
+def _percent(value: float) -> str:
+    return f"{100 * min(1.0, max(0.0, value)):.1f}%"
+
+
+def _size(num_bytes: float | None) -> str:
+    if num_bytes is None:
+        return "–"
+    for unit in ("B", "kB", "MB", "GB"):
+        if num_bytes < 1000:
+            return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
+        num_bytes /= 1000
+    return f"{num_bytes:.1f} TB"
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "–"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+
+
+def _moment(timestamp: float | None) -> str:
+    if timestamp is None:
+        return "–"
+    moment = datetime.datetime.fromtimestamp(timestamp, datetime.UTC)
+    return moment.strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,0 +1,45 @@
+"""Write the report of a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from scalefold.report.content import report_content
+from scalefold.report.inputs import read_run
+from scalefold.report.page import render_page
+from scalefold.shards.atomic import write_bytes
+
+
+def write_report(
+    run: Path,
+    shards: Path | None = None,
+    out_html: Path | None = None,
+    out_json: Path | None = None,
+) -> None:
+    """Write the HTML report and the same numbers as JSON, each atomically.
+
+    May be called at any time, also while training goes on or after it broke off: what is missing or
+    damaged is named in the report. It depends on the run's files alone, so the same files give the
+    same bytes.
+
+    Parameters
+    ----------
+    run : Path
+        The run's folder.
+    shards : Path, optional
+        Shards that the run was trained on; default ``shards`` in the run's folder.
+    out_html, out_json : Path, optional
+        Default ``report.html`` and ``report.json`` in the run's folder.
+
+    Raises
+    ------
+    InputError
+        If there is no such run folder, or the report cannot be written.
+    """
+    files = read_run(run, run / "shards" if shards is None else shards)
+    content = report_content(run.resolve().name, files)
+    page = render_page(content, files.evaluations)
+    text = json.dumps(content, indent=1, allow_nan=False)
+    write_bytes(out_json or run / "report.json", (text + "\n").encode())
+    write_bytes(out_html or run / "report.html", page.encode())

@@ -1,0 +1,279 @@
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import yaml
+
+from scalefold.errors import InputError
+from scalefold.report import write_report
+from scalefold.report.content import report_content
+from scalefold.report.inputs import read_run
+
+VOID = {"meta", "br", "link", "img", "input", "hr"}
+
+
+class Page(HTMLParser):
+    """Text, ids and references of a page; fails where tags do not match."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.references: list[str] = []
+        self.text: list[str] = []
+        self.headings = 0
+        self.tables = 0
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        named = dict(attrs)
+        if "id" in named:
+            self.ids.append(named["id"])
+        self.references += [
+            value or "" for name, value in attrs if name in ("src", "href", "xlink:href", "action")
+        ]
+        if tag == "th":
+            assert named.get("scope") in ("col", "row")
+            self.headings += 1
+        self.tables += tag == "table"
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] not in ("style", "script"):
+            self.text.append(data)
+
+
+def report_of(run: Path) -> tuple[str, Page, dict]:
+    write_report(run)
+    text = (run / "report.html").read_text("utf-8")
+    return text, Page(text), json.loads((run / "report.json").read_text("utf-8"))
+
+
+def content_of(run: Path) -> dict:
+    """The numbers alone: figures take time."""
+    return report_content(run.name, read_run(run, run / "shards"))
+
+
+def test_says_what_ran_and_how_good_it_became(make_run):
+    _, page, content = report_of(make_run())
+    words = " ".join(" ".join(page.text).split())
+    assert "200 of 200 steps, 200 samples" in words
+    assert "14 train, 4 validation, 3 template chains" in words
+    best = content["summary"]["lddt_ca"]["validation"]["best"]
+    assert best["step"] == 200
+    assert f"{best['value']:.3f}" in words
+    for key in ("1a8o_A", "102m_A", "9xyz_A", "4bad_A", "not a gzip file"):
+        assert key in words
+    assert content["notes"] == []
+
+
+def test_figures_are_there_with_words_for_those_who_cannot_see_them(make_run):
+    text, page, _ = report_of(make_run())
+    figures = re.findall(
+        r'<svg viewBox="[^"]+" role="img" aria-labelledby="([\w-]+) ([\w-]+)">', text
+    )
+    # loss, lDDT, five terms, gradient norm, rate, speed, loader; lDDT, scores; calibration
+    assert len(figures) == 11 + 2 + 1
+    assert {name for pair in figures for name in pair} <= set(page.ids)
+    assert "Loss term: masked msa" in text
+    assert "lDDT-Cα by checkpoint" in text
+    assert "Mean lDDT-Cα over 5 checkpoints: validation from 0.170 to" in text
+
+
+def test_is_one_file_that_needs_no_network(make_run):
+    text, page, _ = report_of(make_run())
+    # Only the configuration may name web addresses, as text.
+    assert [reference for reference in page.references if not reference.startswith("#")] == []
+    without_config = re.sub(r"<details>.*</details>", "", text, flags=re.DOTALL)
+    assert "http" not in without_config
+    assert "@import" not in text
+    assert all(target.startswith("#") for target in re.findall(r"url\(([^)]*)\)", text))
+
+
+def test_ids_are_unique_and_references_resolve(make_run):
+    text, page, _ = report_of(make_run())
+    assert len(page.ids) == len(set(page.ids))
+    targets = {reference[1:] for reference in page.references}
+    targets |= set(re.findall(r"url\(#([^)]*)\)", text))
+    assert targets <= set(page.ids)
+
+
+def test_colours_of_figures_follow_the_page(make_run):
+    text, _, _ = report_of(make_run())
+    svgs = "".join(re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL))
+    assert "var(--series-1)" in svgs
+    assert set(re.findall(r"#[0-9a-f]{6}\b", svgs)) <= {"#000000"}
+
+
+def test_names_are_escaped(make_run):
+    run = make_run(name="a<script>alert(1)")
+    path = run / "evaluation" / "step-00000200.json"
+    path.write_text(path.read_text("utf-8").replace("1a8o_A", "<img src=x>$x_A"), "utf-8")
+    text, _, content = report_of(run)
+    assert "<b>x</b>" not in text
+    assert "<img" not in text
+    assert text.count("<script>") == 1
+    assert "&lt;b&gt;x&lt;/b&gt;_A" in text
+    assert "<img src=x>$x_A" in {row["chain_key"] for row in content["chains"]["rows"]}
+    assert content["run"] == run.name
+
+
+def test_provenance_is_complete(make_run):
+    run = make_run()
+    text, page, content = report_of(run)
+    facts = content["provenance"]
+    for value in (
+        facts["commit"],
+        facts["config_hash"],
+        facts["data_manifest_sha256"],
+        facts["data_source"]["sha256"],
+        "torch 2.13.0 on cpu",
+        "1 file, 18 rows, 4.2 MB",
+        "2026-09-21 14:13:20 UTC to 2026-09-21 14:16:00 UTC",
+    ):
+        assert value in text
+    start = page.text.index("Full configuration")
+    config = next(t for t in page.text[start + 1 :] if t.strip())
+    assert yaml.safe_load(config) == facts["config"]
+
+
+def test_chains_table_and_gain(make_run):
+    content = content_of(make_run())
+    rows = {row["chain_key"]: row for row in content["chains"]["rows"]}
+    assert content["chains"]["step"] == 200
+    assert rows["1a8o_A"]["lddt_ca_gain"] == pytest.approx(rows["1a8o_A"]["lddt_ca"] - 0.17)
+
+
+def test_timings_are_added_up_by_stage(make_run):
+    text, _, content = report_of(make_run())
+    rows = {row["stage"]: row for row in content["timings"]}
+    assert rows["evaluate"] == {
+        "stage": "evaluate",
+        "jobs": 2,
+        "seconds": 20.0,
+        "max_rss_mb": 705.0,
+    }
+    assert rows["index"]["max_rss_mb"] is None
+    assert "2 min 43 s" in text
+
+
+def test_the_same_files_give_the_same_bytes(make_run, tmp_path):
+    run = make_run()
+    write_report(run, out_html=tmp_path / "a.html", out_json=tmp_path / "a.json")
+    write_report(run, run / "shards", tmp_path / "b.html", tmp_path / "b.json")
+    assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
+    assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
+
+
+def test_a_line_cut_off_by_a_kill_is_left_out_and_named(make_run):
+    run = make_run()
+    path = run / "metrics.jsonl"
+    path.write_text(path.read_text("utf-8")[:-40], "utf-8")
+    text, _, content = report_of(run)
+    assert content["training"]["step"][-1] == 199
+    note = "metrics.jsonl: 1 line was not written to the end and left out (line 200)."
+    assert content["notes"] == [note]
+    assert note in text
+
+
+def test_a_folder_with_nothing_in_it_gives_a_report_that_says_so(tmp_path):
+    (tmp_path / "run").mkdir()
+    text, _, content = report_of(tmp_path / "run")
+    assert len(content["notes"]) == 5
+    for words in (
+        "No checkpoint has been evaluated yet.",
+        "Nothing has been logged yet.",
+        "No chain was set aside.",
+    ):
+        assert words in text
+    assert "<svg" not in text
+
+
+def test_before_the_first_evaluation(make_run):
+    text, _, content = report_of(make_run(evaluated=()))
+    assert content["chains"]["rows"] == []
+    assert "No evaluations yet: evaluation/ holds no finished one." in content["notes"]
+    assert "Loss, weighted sum" in text
+
+
+def test_after_a_single_evaluation_there_is_no_gain(make_run):
+    content = content_of(make_run(evaluated=(100,)))
+    assert all(row["lddt_ca_gain"] is None for row in content["chains"]["rows"])
+
+
+def test_one_record_and_records_without_numbers(make_run):
+    run = make_run()
+    record = {"step": 1, "loss": None, "lddt_ca": 0.2, "loss/fape": None}
+    (run / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    text, _, content = report_of(run)
+    assert content["summary"]["loss"] is None
+    assert "Loss, weighted sum" not in text
+    assert "lDDT-Cα of training crops" in text
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [('{"step": 50', "not valid JSON"), ('{"step": 50}', "checkpoint is missing"), ("[]", "left")],
+)
+def test_a_damaged_evaluation_is_left_out_and_named(make_run, content, said):
+    run = make_run()
+    (run / "evaluation" / "step-00000050.json").write_text(content)
+    report = content_of(run)
+    assert [e["step"] for e in report["evaluations"]] == [0, 100, 150, 200]
+    assert said in report["notes"][0]
+
+
+def test_chains_without_scores(make_run):
+    run = make_run()
+    path = run / "evaluation" / "step-00000200.json"
+    evaluation = json.loads(path.read_text("utf-8"))
+    for chain in evaluation["chains"]:
+        if chain["split"] == "validation":
+            chain.update(lddt_ca=None, tm_score=None)
+            chain["per_residue"]["lddt_ca"] = [None] * chain["length"]
+    evaluation["mean"]["validation"]["lddt_ca"] = None
+    path.write_text(json.dumps(evaluation))
+    _, _, content = report_of(run)
+    assert content["calibration"]["validation"]["residues"] == 0
+    assert content["calibration"]["validation"]["correlation"] is None
+    assert content["summary"]["lddt_ca"]["validation"]["last"]["step"] == 150
+
+
+def test_results_that_do_not_belong_together_are_named(make_run):
+    run = make_run()
+    path = run / "evaluation" / "step-00000050.json"
+    evaluation = json.loads(path.read_text("utf-8"))
+    path.write_text(json.dumps({**evaluation, "checkpoint_config_hash": "feedfeedfeed"}))
+    content = content_of(run)
+    (note,) = content["notes"]
+    assert note.startswith("Evaluations of step 50 are of checkpoints of another configuration")
+
+
+def test_a_damaged_checkpoint_and_missing_shards_are_notes(make_run):
+    run = make_run()
+    (run / "weights" / "step-00000200" / "checkpoint.json").write_text("{")
+    shutil.rmtree(run / "shards")
+    content = content_of(run)
+    assert content["provenance"]["checkpoints"] == [0]
+    assert any("step-00000200" in note for note in content["notes"])
+    assert any("manifest cannot be read" in note for note in content["notes"])
+
+
+def test_no_such_run(tmp_path):
+    with pytest.raises(InputError, match="no such run folder"):
+        write_report(tmp_path / "nothing")
