@@ -1,0 +1,97 @@
+"""Every command, file and link that the documents name exists."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from scalefold.cli import app
+from scalefold.config import load_config
+
+ROOT = Path(__file__).parents[3]
+DOCUMENTS = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "demo/README.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+RULES = {
+    name
+    for path in (ROOT / "workflow/rules").glob("*.smk")
+    for name in re.findall(r"^rule (\w+):", path.read_text(), re.MULTILINE)
+}
+
+
+def commands(program: str) -> list[tuple[str, list[str]]]:
+    """Return (document, words) of every command in a bash block or a code span."""
+    found = []
+    for path in DOCUMENTS:
+        text = path.read_text("utf-8")
+        blocks = re.findall(r"^```bash\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+        lines = [line for block in blocks for line in block.splitlines()]
+        spans = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S))
+        for line in [*lines, *spans]:
+            words = shlex.split(line, comments=True)
+            if words and words[0] == program:
+                found.append((path.name, words[1:]))
+    return found
+
+
+@pytest.mark.parametrize(("document", "words"), commands("scalefold"))
+def test_scalefold_commands(document: str, words: list[str]) -> None:
+    command: Any = typer.main.get_command(app)
+    rest = list(words)
+    while rest and hasattr(command, "commands") and not rest[0].startswith("-"):
+        assert rest[0] in command.commands, f"{document}: no command {' '.join(words)}"
+        command = command.commands[rest.pop(0)]
+    options = {name for parameter in command.params for name in parameter.opts} | {"--help"}
+    for word in rest:
+        if word.startswith("-"):
+            assert word in options, f"{document}: {' '.join(words)}: no option {word}"
+
+
+@pytest.mark.parametrize(("document", "words"), commands("snakemake"))
+def test_snakemake_commands(document: str, words: list[str]) -> None:
+    taking_rules = False
+    for i, word in enumerate(words):
+        if word.startswith("-"):
+            taking_rules = word in ("-R", "--until")
+        elif words[i - 1] == "--profile":
+            assert (ROOT / word).exists(), f"{document}: no profile {word}"
+        elif words[i - 1] == "--configfile":
+            assert word == "my.yaml" or (ROOT / word).is_file(), f"{document}: no {word}"
+        elif taking_rules and not word.startswith("<"):
+            assert word in RULES, f"{document}: no rule {word}"
+
+
+@pytest.mark.parametrize(("document", "words"), commands("make"))
+def test_make_targets(document: str, words: list[str]) -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for word in words:
+        if "=" in word:
+            assert re.search(rf"^{word.partition('=')[0]} \?=", makefile, re.MULTILINE), document
+        else:
+            assert re.search(rf"^{word}:", makefile, re.MULTILINE), f"{document}: no target {word}"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_relative_links(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", path.read_text("utf-8")):
+        if "://" not in target:
+            assert (path.parent / target).exists(), f"{path.name}: no {target}"
+
+
+def test_readme_names_every_rule_and_every_stage() -> None:
+    text = (ROOT / "README.md").read_text()
+    for rule in RULES - {"config", "all_structures"}:
+        assert f"`{rule}`" in text, rule
+
+
+def test_configuration_of_the_full_model_on_the_demo() -> None:
+    config = load_config([ROOT / "demo/mlperf.yaml"])
+    assert config.preset == "mlperf"
+    assert config.features.crop_size == 256
+    assert config.data == load_config([ROOT / "demo/config.yaml"]).data
