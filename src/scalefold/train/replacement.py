@@ -54,7 +54,8 @@ def set_aside_other_run(config: Config, shards: Path, out: Path) -> Path | None:
         if reason is None:
             return None
         replaced = out / REPLACED_FOLDER
-        target = replaced / str(sum(1 for _ in replaced.glob("*")) + 1)
+        number = 1 + max((int(path.name) for path in replaced.glob("[0-9]*")), default=0)
+        target = replaced / str(number)
         (target / WEIGHTS_FOLDER).mkdir(parents=True)
         for path in sorted(folder.iterdir()):
             if path.name != LOCK_FILE:

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import fcntl
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from scalefold.config import Config, make_config
+from scalefold.errors import InputError
+from scalefold.train import checkpoint as checkpoints
+from scalefold.train.provenance import data_hash
+from scalefold.train.replacement import set_aside_other_run
+
+
+def configuration(**training: Any) -> Config:
+    data = {"chains": "c.tsv", "mirrors": {"mmcif": ["m"], "alignments": ["a"]}}
+    steps = {"steps": 4, "checkpoint_every": 2}
+    return make_config({"preset": "tiny", "data": data, "training": {**steps, **training}})
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Path:
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    (folder / "manifest.json").write_text("{}")
+    return folder
+
+
+@pytest.fixture
+def run(tmp_path: Path, shards: Path) -> Path:
+    """A folder whose training has made 4 steps."""
+    out = tmp_path / "run"
+    description = {
+        "config": configuration().model_dump(mode="json"),
+        "config_hash": "",
+        "data_manifest_sha256": data_hash(shards),
+        "scalefold_version": "0",
+        "commit": None,
+    }
+    for step in (0, 2, 4):
+        state = {"w": torch.full((2,), float(step))}
+        checkpoints.save(
+            out / "weights",
+            step=step,
+            weights=state,
+            averaged=state,
+            training={"step": step},
+            description=description,
+        )
+    (out / "metrics.jsonl").write_text('{"step": 1}\n')
+    (out / "evaluation").mkdir()
+    (out / "evaluation/step-00000004.json").write_text("{}")
+    return out
+
+
+@pytest.mark.parametrize(
+    "training",
+    [{}, {"steps": 6}, {"log_every": 1}, {"steps": 8, "checkpoint_every": 4}],
+    ids=str,
+)
+def test_a_run_that_goes_on_stays(run: Path, shards: Path, training: dict[str, int]) -> None:
+    before = sorted(run.rglob("*.pt"))
+    assert set_aside_other_run(configuration(**training), shards, run) is None
+    assert sorted(run.rglob("*.pt")) == before
+    assert (run / "metrics.jsonl").is_file()
+
+
+def test_nothing_there(tmp_path: Path, shards: Path) -> None:
+    assert set_aside_other_run(configuration(), shards, tmp_path / "new") is None
+    assert not (tmp_path / "new/replaced").exists()
+
+
+@pytest.mark.parametrize(
+    "training",
+    [{"max_recycling": 1}, {"steps": 2}, {"checkpoint_every": 1}],
+    ids=str,
+)
+def test_another_run_is_moved_whole(run: Path, shards: Path, training: dict[str, int]) -> None:
+    target = set_aside_other_run(configuration(**training), shards, run)
+    assert target == run / "replaced/1"
+    assert checkpoints.checkpoints(run / "weights") == []
+    moved = checkpoints.checkpoints(target / "weights")
+    assert [path.name for path in moved] == ["step-00000000", "step-00000002", "step-00000004"]
+    assert checkpoints.load_weights(moved[-1])["w"].tolist() == [4.0, 4.0]
+    assert (target / "metrics.jsonl").is_file()
+    assert (target / "evaluation/step-00000004.json").is_file()
+    assert not (run / "evaluation").exists()
+
+
+def test_other_data_and_a_second_time(run: Path, shards: Path) -> None:
+    (shards / "manifest.json").write_text('{"other": 1}')
+    assert set_aside_other_run(configuration(), shards, run) == run / "replaced/1"
+    assert set_aside_other_run(configuration(), shards, run) is None
+    (run / "replaced/1/weights").rename(run / "weights-back")
+    (run / "weights").joinpath("training.lock").unlink()
+    (run / "weights").rmdir()
+    (run / "weights-back").rename(run / "weights")
+    assert set_aside_other_run(configuration(), shards, run) == run / "replaced/2"
+
+
+def test_not_while_another_training_is_at_work(
+    run: Path, shards: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The lock belongs to a process, so this one cannot exclude itself: stand in for the system.
+    def refuse(descriptor: int, operation: int) -> None:
+        raise BlockingIOError
+
+    monkeypatch.setattr(fcntl, "lockf", refuse)
+    with pytest.raises(InputError, match="another training writes here"):
+        set_aside_other_run(configuration(), shards, run)
+    assert (run / "weights/step-00000004").is_dir()
