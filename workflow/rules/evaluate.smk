@@ -22,7 +22,7 @@ rule evaluate:
     params:
         *settings("evaluation", "features", "model"),
         checkpoint=f"{RUN}/weights/step-{{step}}",
-        shards=folder(SHARDS),
+        shards=literal(SHARDS),
     shell:
         "scalefold evaluate {params.checkpoint:q} {CONFIG_OPTIONS}"
         " --shards {params.shards:q} --out {output.json:q} 2>&1 | tee {log:q}"

@@ -18,7 +18,7 @@ rule fetch_structures:
     params:
         *settings("data.mirrors.mmcif", "data.mirrors.mmcif_path"),
         chains=chain_table,
-        raw=folder(f"{RUN}/raw"),
+        raw=literal(f"{RUN}/raw"),
         bucket=lambda wildcards: int(wildcards.bucket),
     shell:
         "scalefold fetch --only structures {CONFIG_OPTIONS} --out {params.raw:q}"
@@ -43,7 +43,7 @@ rule fetch_alignments:
     params:
         *settings("data.mirrors", "data.alignments", "data.template_hits"),
         chains=chain_table,
-        raw=folder(f"{RUN}/raw"),
+        raw=literal(f"{RUN}/raw"),
         bucket=lambda wildcards: int(wildcards.bucket),
     shell:
         "scalefold fetch --only alignments {CONFIG_OPTIONS} --out {params.raw:q}"

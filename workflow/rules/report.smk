@@ -16,8 +16,8 @@ rule report:
         mem_mb=4000,
         runtime=30,
     params:
-        run=folder(RUN),
-        shards=folder(SHARDS),
+        run=literal(RUN),
+        shards=literal(SHARDS),
     shell:
         "scalefold report {params.run:q} --shards {params.shards:q} 2>&1 | tee {log:q}"
 

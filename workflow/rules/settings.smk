@@ -1,9 +1,10 @@
 # What all rules need to know: the checked configuration, the buckets, the checkpoints, the paths.
+import hashlib
 import json
 import os
 import shlex
 import sys
-from functools import reduce
+from functools import cache, reduce
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
@@ -65,13 +66,12 @@ def settings(*keys):
         for key in keys
         for leaf in leaves(key, reduce(dict.__getitem__, key.split("."), tree))
     ]
-    # Functions, since Snakemake takes braces in plain strings for wildcards.
-    return [lambda wildcards, text=text: text for text in texts]
+    return [literal(text) if "{" in text else text for text in texts]
 
 
-def folder(path):
-    """A folder that a command is given, as a parameter: its files are the inputs and outputs."""
-    return lambda wildcards: path
+def literal(text):
+    """A text as a parameter: Snakemake would take braces in the text itself for wildcards."""
+    return lambda wildcards: text
 
 
 def mirror_files(kind):
@@ -84,9 +84,15 @@ def mirror_files(kind):
     return files
 
 
+@cache
+def hashed_lines(bucket):
+    rows = [(c.chain_key, c.split, c.cluster_id) for c in CHAINS[bucket]]
+    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:12]
+
+
 def chain_table(wildcards):
-    """A bucket's lines of the list of chains: a changed line concerns its bucket only."""
-    return [(c.chain_key, c.split, c.cluster_id) for c in CHAINS[int(wildcards.bucket)]]
+    """A bucket's lines of the list of chains, hashed: a changed line concerns its bucket only."""
+    return hashed_lines(int(wildcards.bucket))
 
 
 localrules:

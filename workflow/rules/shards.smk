@@ -24,8 +24,8 @@ rule structures:
     params:
         *settings(*PACKING),
         chains=chain_table,
-        raw=folder(f"{RUN}/raw"),
-        shards=folder(SHARDS),
+        raw=literal(f"{RUN}/raw"),
+        shards=literal(SHARDS),
         bucket=lambda wildcards: int(wildcards.bucket),
     shell:
         "scalefold pack --stage structures {CONFIG_OPTIONS} --raw {params.raw:q}"
@@ -62,8 +62,8 @@ rule pack:
     params:
         *settings(*PACKING),
         chains=chain_table,
-        raw=folder(f"{RUN}/raw"),
-        shards=folder(SHARDS),
+        raw=literal(f"{RUN}/raw"),
+        shards=literal(SHARDS),
         bucket=lambda wildcards: int(wildcards.bucket),
     shell:
         "scalefold pack --stage alignments {CONFIG_OPTIONS} --raw {params.raw:q}"
@@ -98,8 +98,8 @@ rule index:
         runtime=60,
     params:
         *settings(*PACKING),
-        raw=folder(f"{RUN}/raw"),
-        shards=folder(SHARDS),
+        raw=literal(f"{RUN}/raw"),
+        shards=literal(SHARDS),
     shell:
         "{{ scalefold pack --stage index {CONFIG_OPTIONS} --raw {params.raw:q}"
         " --out {params.shards:q} && cp {output.rejected:q} {output.summary:q}; }} 2>&1 | tee {log:q}"
@@ -121,6 +121,6 @@ rule verify:
         mem_mb=4000,
         runtime=480,
     params:
-        shards=folder(SHARDS),
+        shards=literal(SHARDS),
     shell:
         "scalefold verify {params.shards:q} > {output:q} 2> >(tee {log:q} >&2)"

@@ -20,8 +20,8 @@ rule train:
         *settings(
             "seed", "features", "sampling", "model", "loss", "optimiser", "training"
         ),
-        shards=folder(SHARDS),
-        run=folder(RUN),
+        shards=literal(SHARDS),
+        run=literal(RUN),
     shell:
         "{{ scalefold train {CONFIG_OPTIONS} --shards {params.shards:q}"
         " --out {params.run:q} --resume --set-aside && touch {output:q}; }} 2>&1 | tee -a {log:q}"

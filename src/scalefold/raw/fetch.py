@@ -154,6 +154,9 @@ def local_sources(chains: Sequence[ChainRow], data: DataConfig, only: Kind) -> l
     A workflow makes them inputs of its fetch jobs, so that a file that changed is fetched again. A
     relative root gives relative paths.
     """
+    roots = data.mirrors.mmcif if only == "structures" else data.mirrors.alignments
+    if all(local_folder(root) is None for root in roots):
+        return []
     sources: set[Path] = set()
     groups = (_files_of(row, data, Path(), only) for row in chains)
     for file in {file.local: file for group in groups for file in group}.values():
