@@ -40,7 +40,7 @@ lint: $(VENV)/.installed-developer
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy
 	$(BIN)/snakefmt --check Snakefile workflow
-	$(SNAKEMAKE) --lint --configfile demo/config.yaml
+	$(BIN)/python -m pytest tests/workflow/test_definition.py::test_lint
 
 format: $(VENV)/.installed-developer
 	$(BIN)/ruff check --fix $(CODE)
