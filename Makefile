@@ -55,7 +55,7 @@ clean-demo:
 	rm -rf results/demo
 
 $(VENV)/.installed: pyproject.toml $(CONSTRAINTS) | $(VENV)/bin/python
-	$(PIP) install -c $(CONSTRAINTS) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$(TORCH)"
+	$(PIP) install -c $(CONSTRAINTS) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) "$(TORCH)"
 	$(PIP) install -c $(CONSTRAINTS) -e ".[workflow]"
 	touch $@
 
