@@ -57,23 +57,25 @@ class Workflow:
         """The run's results."""
         return self.folder / "results/micro"
 
-    def snakemake(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run Snakemake as a user does, without the environment's programs on the PATH."""
+    def start(self, *arguments: str, output: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
+        """Start Snakemake as a user does, without the environment's programs on the PATH."""
         options = ["--configfile", "micro.yaml", "--profile", "local", "--nocolor"]
-        return subprocess.run(
+        return subprocess.Popen(
             [sys.executable, "-m", "snakemake", *options, *arguments],
             cwd=self.folder,
             env={**os.environ, "PATH": "/usr/local/bin:/usr/bin:/bin"},
             text=True,
-            capture_output=True,
-            check=False,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
         )
 
     def succeed(self, *arguments: str) -> str:
         """Run to success and return all output."""
-        done = self.snakemake(*arguments)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout + done.stderr
+        process = self.start(*arguments, output=subprocess.PIPE)
+        stdout, stderr = process.communicate()
+        assert process.returncode == 0, stdout + stderr
+        return stdout + stderr
 
     def planned(self, *arguments: str) -> dict[str, int]:
         """Jobs that a dry run lists, by rule, without those that have nothing to do."""

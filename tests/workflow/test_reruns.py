@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -183,3 +184,26 @@ def test_training_with_another_seed_keeps_the_first_one(workflow) -> None:
 def test_shards_are_verified(workflow) -> None:
     workflow.succeed("verify")
     assert "sound" in (workflow.run / "verified.txt").read_text()
+
+
+def test_interrupted_training_goes_on(workflow) -> None:
+    # The last test here: it leaves another training behind.
+    options = ["seed=2", "training={steps: 400, checkpoint_every: 400, max_recycling: 0}"]
+    log = workflow.run / "logs/train.log"
+    log.unlink()
+    first = workflow.start("--config", *options, "--until", "train")
+    while "step 1/400" not in (log.read_text() if log.exists() else ""):
+        assert first.poll() is None, log.read_text()
+        time.sleep(0.2)
+    os.killpg(first.pid, signal.SIGINT)  # Ctrl-C
+    assert first.wait(timeout=60) != 0
+    last = sorted((workflow.run / "weights").glob("step-*.ready"))[-1].stem
+    step = int(last.removeprefix("step-"))
+    assert 1 <= step < 400
+    assert not (workflow.run / "training.done").exists()
+
+    options[1] = f"training={{steps: {step + 1}, checkpoint_every: 400, max_recycling: 0}}"
+    workflow.succeed("--config", *options, "--until", "train")
+    assert f"continuing from results/micro/weights/{last}" in log.read_text()
+    steps = {path.stem for path in (workflow.run / "weights").glob("step-*.ready")}
+    assert steps == {"step-00000000", last, f"step-{step + 1:08d}"}

@@ -25,4 +25,4 @@ rule evaluate:
         shards=literal(SHARDS),
     shell:
         "scalefold evaluate {params.checkpoint:q} {CONFIG_OPTIONS}"
-        " --shards {params.shards:q} --out {output.json:q} 2>&1 | tee {log:q}"
+        " --shards {params.shards:q} --out {output.json:q} 2>&1 | tee -i {log:q}"

@@ -22,7 +22,7 @@ rule fetch_structures:
         bucket=lambda wildcards: int(wildcards.bucket),
     shell:
         "scalefold fetch --only structures {CONFIG_OPTIONS} --out {params.raw:q}"
-        " --bucket {params.bucket} 2>&1 | tee {log:q}"
+        " --bucket {params.bucket} 2>&1 | tee -i {log:q}"
 
 
 rule fetch_alignments:
@@ -47,4 +47,4 @@ rule fetch_alignments:
         bucket=lambda wildcards: int(wildcards.bucket),
     shell:
         "scalefold fetch --only alignments {CONFIG_OPTIONS} --out {params.raw:q}"
-        " --bucket {params.bucket} 2>&1 | tee {log:q}"
+        " --bucket {params.bucket} 2>&1 | tee -i {log:q}"

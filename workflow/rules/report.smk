@@ -19,7 +19,7 @@ rule report:
         run=literal(RUN),
         shards=literal(SHARDS),
     shell:
-        "scalefold report {params.run:q} --shards {params.shards:q} 2>&1 | tee {log:q}"
+        "scalefold report {params.run:q} --shards {params.shards:q} 2>&1 | tee -i {log:q}"
 
 
 rule config:

@@ -36,6 +36,8 @@ validate(
     CONFIG.model_dump(mode="json"), "../schemas/config.schema.json", set_default=False
 )
 
+# Commands log through `tee -i`, which outlives an interruption: a training that is interrupted says
+# what it does while it ends in order.
 # The environment that runs Snakemake also has `scalefold`, unless a container or conda brings one.
 shell.prefix(
     f'set -euo pipefail; export PATH="$PATH":{json.dumps(str(Path(sys.executable).parent))}; '

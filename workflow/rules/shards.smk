@@ -29,7 +29,7 @@ rule structures:
         bucket=lambda wildcards: int(wildcards.bucket),
     shell:
         "scalefold pack --stage structures {CONFIG_OPTIONS} --raw {params.raw:q}"
-        " --out {params.shards:q} --bucket {params.bucket} 2>&1 | tee {log:q}"
+        " --out {params.shards:q} --bucket {params.bucket} 2>&1 | tee -i {log:q}"
 
 
 rule all_structures:
@@ -67,7 +67,7 @@ rule pack:
         bucket=lambda wildcards: int(wildcards.bucket),
     shell:
         "scalefold pack --stage alignments {CONFIG_OPTIONS} --raw {params.raw:q}"
-        " --out {params.shards:q} --bucket {params.bucket} 2>&1 | tee {log:q}"
+        " --out {params.shards:q} --bucket {params.bucket} 2>&1 | tee -i {log:q}"
 
 
 rule index:
@@ -102,7 +102,7 @@ rule index:
         shards=literal(SHARDS),
     shell:
         "{{ scalefold pack --stage index {CONFIG_OPTIONS} --raw {params.raw:q}"
-        " --out {params.shards:q} && cp {output.rejected:q} {output.summary:q}; }} 2>&1 | tee {log:q}"
+        " --out {params.shards:q} && cp {output.rejected:q} {output.summary:q}; }} 2>&1 | tee -i {log:q}"
 
 
 rule verify:
@@ -123,4 +123,4 @@ rule verify:
     params:
         shards=literal(SHARDS),
     shell:
-        "scalefold verify {params.shards:q} > {output:q} 2> >(tee {log:q} >&2)"
+        "scalefold verify {params.shards:q} > {output:q} 2> >(tee -i {log:q} >&2)"

@@ -24,4 +24,4 @@ rule train:
         run=literal(RUN),
     shell:
         "{{ scalefold train {CONFIG_OPTIONS} --shards {params.shards:q}"
-        " --out {params.run:q} --resume --set-aside && touch {output:q}; }} 2>&1 | tee -a {log:q}"
+        " --out {params.run:q} --resume --set-aside && touch {output:q}; }} 2>&1 | tee -i -a {log:q}"
