@@ -29,7 +29,8 @@ help:
 	@grep -E '^# ' Makefile | cut -c3-
 
 demo: $(VENV)/.installed
-	$(SNAKEMAKE) --profile local
+	@# Two evaluations at a time: the tiny model leaves room, also on a GPU.
+	$(SNAKEMAKE) --profile local --resources gpu=2
 	@echo "Report: results/demo/report.html"
 
 test: lint
