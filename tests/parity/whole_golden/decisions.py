@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
@@ -77,6 +77,16 @@ class _Each(TorchFunctionMode):
     def __init__(self, function: Callable[[str, State, Force], Tensor]) -> None:
         super().__init__()
         self._function = function
+        self._initialise = nn.init.trunc_normal_
+
+    def __enter__(self) -> _Each:
+        # Rejection sampling of weights that are overwritten afterwards decides at random.
+        nn.init.trunc_normal_ = lambda tensor, *_, **__: tensor
+        return super().__enter__()
+
+    def __exit__(self, *given: Any) -> None:
+        nn.init.trunc_normal_ = self._initialise
+        super().__exit__(*given)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

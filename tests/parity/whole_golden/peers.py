@@ -107,6 +107,11 @@ class Peer:
             self.rigid = importlib.import_module("openfold.rigid_utils")
             self.loss = importlib.import_module("openfold.loss")
             self.mean = "_masked_mean"
+            # Recomputation in the backward pass is out of reach of decisions.py.
+            for stack in ("evoformer_stack", "extra_msa_stack", "template_pair_stack"):
+                module: Any = importlib.import_module(f"openfold.model.{stack}")
+                if hasattr(module, "gradient_checkpointing_fn"):
+                    module.gradient_checkpointing_fn = lambda block, *given: block(*given)
 
     @staticmethod
     def _import_mlperf() -> None:
