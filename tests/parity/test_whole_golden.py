@@ -32,7 +32,7 @@ GOLDEN: Final = FOLDER / "openfold.npz"
 RELATIVE_TOLERANCE: Final = 1e-9
 # A gradient smaller than this share of the largest is zero but for rounding (a bias that a softmax
 # does not feel): its error is measured against this share.
-ZERO_GRADIENT: Final = 1e-8
+ZERO_GRADIENT: Final = 1e-7
 
 ALL_TERMS: Final = LossConfig(violation=1.0, experimentally_resolved=0.01, pae=0.1)
 INITIAL_TERMS: Final = LossConfig()

@@ -13,94 +13,95 @@ from typing import Any
 import numpy as np
 
 Run = dict[str, Any]
+Groups = dict[tuple[str, str], list[Run]]
 KINDS = ("outputs", "terms", "gradients")
+CODES = ("ours", "oracle")
 
 
-def model_of(run: Run) -> str:
-    sizes = run["sizes"]
-    width = "full width" if sizes["c_m"] == 256 else "tiny"
-    return f"{width}, {sizes['evoformer_blocks']} blocks"
+def grouped(sections: dict[str, Any], comparison: str) -> Groups:
+    """Runs by model and oracle."""
+    groups: Groups = {}
+    for section, content in sections.items():
+        for run in content["runs"]:
+            if run["comparison"] == comparison:
+                sizes = run["sizes"]
+                width = "full width" if sizes["c_m"] == 256 else "tiny"
+                key = (f"{width}, {sizes['evoformer_blocks']} blocks", section.split()[0])
+                groups.setdefault(key, []).append(run)
+    return dict(sorted(groups.items()))
 
 
-def float64_rows(sections: dict[str, Any]) -> None:
-    print("| oracle | case | model | seeds | outputs | loss terms, total | gradients |")
+def mean_square(values: list[float]) -> float:
+    return float(np.sqrt(np.mean(np.square(values))))
+
+
+def float64_table(groups: Groups) -> None:
+    print("| model | oracle | cases | seeds | outputs | terms and total | gradients |")
     print("|---|---|---|---|---|---|---|")
-    groups: dict[tuple[str, str, str], list[Run]] = {}
-    for section, content in sections.items():
-        for run in content["runs"]:
-            if run["comparison"] == "float64":
-                key = (section.split()[0], run["case"], model_of(run))
-                groups.setdefault(key, []).append(run)
     for key, runs in groups.items():
-        cells = [max(run[kind]["worst"]["error"] for run in runs) for kind in KINDS]
-        seeds = len({run["seed"] for run in runs})
-        print(f"| {' | '.join(key)} | {seeds} | " + " | ".join(f"{c:.0e}" for c in cells) + " |")
+        cells = [f"{max(r[kind]['worst']['error'] for r in runs):.1e}" for kind in KINDS]
+        counts = [str(len({r[name] for r in runs})) for name in ("case", "seed")]
+        print(f"| {' | '.join([*key, *counts, *cells])} |")
 
 
-def float32_rows(sections: dict[str, Any]) -> None:
-    groups: dict[tuple[str, str, str], list[Run]] = {}
-    for section, content in sections.items():
-        for run in content["runs"]:
-            if run["comparison"] == "float32":
-                key = (section.split()[0], run["case"], model_of(run))
-                groups.setdefault(key, []).append(run)
+def float32_table(groups: Groups) -> None:
+    print("| model | oracle | seeds | what | ours | oracle's | worst single ratio |")
+    print("|---|---|---|---|---|---|---|")
     for key, runs in groups.items():
-        print("\n" + ", ".join(key) + f", seeds {[run['seed'] for run in runs]}")
-        for mode in ("free", "forced"):
-            for kind in KINDS:
-                parts = [run[mode][kind] for run in runs]
-                cells = [
-                    "ours "
-                    + " ".join(f"{p['together']['ours']:.1e}" for p in parts)
-                    + " oracle "
-                    + " ".join(f"{p['together']['oracle']:.1e}" for p in parts)
-                ]
-                if kind == "gradients":
-                    by_tensor = [p["ratio_by_tensor"] for p in parts]
-                    cells.append(
-                        "by tensor: median ratio "
-                        + " ".join(f"{r['median']:.2f}" for r in by_tensor)
-                        + " largest "
-                        + " ".join(f"{r['max']:.2f}" for r in by_tensor)
-                        + f" above 2: {sum(p['above_twice'] for p in parts)}"
-                        + f" below 1/2: {sum(p['below_half'] for p in parts)}"
-                        + f" of {sum(p['tensors'] for p in parts)}"
-                    )
-                    totals = [
-                        np.sqrt(np.mean([p["together"][c] ** 2 for p in parts]))
-                        for c in ("ours", "oracle")
-                    ]
-                    cells.append(f"root mean square {totals[0]:.1e} and {totals[1]:.1e}")
-                else:
-                    for name in parts[0]["errors"]["ours"]:
-                        mine, other = (
-                            float(np.sqrt(np.mean([p["errors"][c][name] ** 2 for p in parts])))
-                            for c in ("ours", "oracle")
-                        )
-                        cells.append(f"{name} {mine:.1e} {other:.1e} x{mine / other:.2f}")
-                print(f"  {mode} {kind}: " + "; ".join(cells))
-        for run in runs:
-            flips = {
-                code: {k: v["otherwise_in_float32"] for k, v in kinds.items()}
-                for code, kinds in run["decisions"].items()
+        for kind in ("outputs", "terms"):
+            names = runs[0]["free"][kind]["errors"]["ours"]
+            by_name = {
+                n: [mean_square([r["free"][kind]["errors"][c][n] for r in runs]) for c in CODES]
+                for n in names
             }
-            print(f"  decided otherwise, seed {run['seed']}: {flips}")
+            top = max(by_name, key=lambda n: by_name[n][0] / by_name[n][1])
+            ratio = f"{by_name[top][0] / by_name[top][1]:.2f} ({top}, {by_name[top][0]:.1e})"
+            cells = [
+                f"{mean_square([r['free'][kind]['together'][c] for r in runs]):.1e}" for c in CODES
+            ]
+            print(f"| {' | '.join([*key, str(len(runs)), kind, *cells, ratio])} |")
+        for mode in ("free", "forced"):
+            parts = [r[mode]["gradients"] for r in runs]
+            cells = [f"{mean_square([p['together'][c] for p in parts]):.1e}" for c in CODES]
+            ratio = f"{max(p['ratio_by_tensor']['max'] for p in parts):.2f}"
+            name = "gradients" + (", decisions forced" if mode == "forced" else "")
+            print(f"| {' | '.join([*key, str(len(runs)), name, *cells, ratio])} |")
 
 
-def levelling_rows(sections: dict[str, Any]) -> None:
-    for section, content in sections.items():
-        for run in content["runs"]:
-            if run["comparison"] == "not levelled":
-                terms = {n: f"{e:.0e}" for n, e in run["terms"]["errors"].items()}
-                gradients = run["gradients"]["worst"]
-                print(section.split()[0], run["case"], terms, gradients)
+def gradient_table(groups: Groups) -> None:
+    print(
+        "| model | oracle | seed | ours, oracle's | by tensor: 5 % / median / 95 % | > 2 | < 1/2 |"
+    )
+    print("|---|---|---|---|---|---|---|")
+    for key, runs in groups.items():
+        for run in runs:
+            for mode in ("free", "forced"):
+                part = run[mode]["gradients"]
+                total, ratio = part["together"], part["ratio_by_tensor"]
+                share = [f"{part[k]} of {part['tensors']}" for k in ("above_twice", "below_half")]
+                cells = [
+                    f"{run['seed']}{', forced' if mode == 'forced' else ''}",
+                    f"{total['ours']:.1e}, {total['oracle']:.1e}",
+                    " / ".join(f"{ratio[q]:.2f}" for q in ("q05", "median", "q95")),
+                ]
+                print(f"| {' | '.join([*key, *cells, *share])} |")
+
+
+def level_table(groups: Groups) -> None:
+    runs = [run for found in groups.values() for run in found]
+    for name in runs[0]["terms"]["errors"]:
+        print(f"{name}: at most {max(r['terms']['errors'][name] for r in runs):.0e}")
+    print(f"a gradient: {max(r['gradients']['worst']['error'] for r in runs):.0e}")
 
 
 def main() -> None:
     sections = json.loads(Path(sys.argv[1]).read_text("utf-8"))
-    float64_rows(sections)
-    float32_rows(sections)
-    levelling_rows(sections)
+    float64_table(grouped(sections, "float64"))
+    for table in (float32_table, gradient_table):
+        print()
+        table(grouped(sections, "float32"))
+    print()
+    level_table(grouped(sections, "not levelled"))
 
 
 if __name__ == "__main__":
