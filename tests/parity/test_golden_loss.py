@@ -37,7 +37,7 @@ from scalefold.train.schedule import learning_rate
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = Path(__file__).with_name("golden_loss.json")
-CHAINS = ("5pti_A", "1a8o_A", "2crb_A", "1mol_A")
+CHAINS = ("5pti_A", "1a8o_A", "4zey_A", "1mol_A")
 STEPS = 20
 PERTURBATION = 2.0**-22
 FACTOR, FLOOR = 10.0, 1e-5

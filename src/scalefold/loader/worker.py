@@ -60,6 +60,7 @@ class WorkerPool:
         # spawn: a fork would copy the locks and CUDA state of a process that already has threads
         context = multiprocessing.get_context("spawn")
         self._workers: list[_Worker] = []
+        self._death: SampleError | None = None
         self._idle: SimpleQueue[_Worker] = SimpleQueue()
         self._threads = ThreadPoolExecutor(num_workers, thread_name_prefix="scalefold-loader")
         try:
@@ -104,6 +105,10 @@ class WorkerPool:
     def _serve(self, task: SampleTask) -> list[Features]:
         # There are as many threads as workers, dead ones included, so this never blocks.
         worker = self._idle.get()
+        if self._death is not None:
+            # Tasks behind the one that a worker died of tell of that one, not of themselves.
+            self._idle.put(worker)
+            raise SampleError(str(self._death)) from self._death
         try:
             worker.connection.send(task)
             reply = worker.connection.recv()
@@ -111,11 +116,12 @@ class WorkerPool:
                 return receive_passes(worker.connection, reply)
         except (EOFError, OSError) as error:
             worker.process.join(_CLOSE_SECONDS)
-            raise SampleError(
+            self._death = SampleError(
                 f"{task}: the loader's worker process {worker.process.pid} died while preparing "
                 f"this sample (exit code {worker.process.exitcode}; -9 is what the kernel does "
                 "when memory runs out: set training.loader_workers lower)"
-            ) from error
+            )
+            raise self._death from error
         finally:
             self._idle.put(worker)
         error_type = InputError if reply.is_input_error else SampleError

@@ -84,7 +84,7 @@ def test_splits_share_no_cluster_and_no_hit(
     assert all(cluster.values())
     train = [key for key in split if split[key] == "train"]
     validation = [key for key in split if split[key] == "validation"]
-    assert len(train) >= 9
+    assert len(train) >= 6
     assert len(validation) >= 3
     assert not {cluster[k] for k in train} & {cluster[k] for k in validation}
     for key in train + validation:

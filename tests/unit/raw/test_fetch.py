@@ -75,7 +75,7 @@ def test_bundled_mirror(demo: Path, tmp_path: Path) -> None:
     assert summary.rejected == ()
     assert summary.without_templates == ()
     files = [p for p in tmp_path.rglob("*") if p.is_file() and p.suffix != ".tsv"]
-    assert len(files) == summary.num_files == 21 + 2 * 18
+    assert len(files) == summary.num_files == 21 + 2 * 17
     table = fetched_table(tmp_path / "fetched.tsv")
     assert len(table) == len(files)
     for path in files:

@@ -26,8 +26,8 @@ def shown(console: Console) -> dict[str, list[str]]:
 def test_folder(demo, console):
     describe_folder(demo.out, console)
     rows = shown(console)
-    assert rows["chains, train"] == ["14"]
-    assert rows["alignments"] == ["18"]
+    assert rows["chains, train"] == ["6"]
+    assert rows["alignments"] == ["17"]
     assert rows["length: shortest, median, longest"] == ["51, 97, 167"]
     assert rows["index.arrow"][0] == "21"
 

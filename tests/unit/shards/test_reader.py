@@ -48,9 +48,9 @@ def digest(folder, keys) -> str:
 
 def test_keys_by_split(demo):
     reader = ShardReader(demo.out)
-    assert reader.keys("template") == ["1aki_A", "1hml_A", "4i6p_A"]
-    assert reader.keys("validation") == ["102m_A", "1ay7_B", "2nwd_X", "4i39_A"]
-    assert len(reader.keys("train")) == 14
+    assert reader.keys("template") == ["1aki_A", "1hml_A", "2crb_A", "4i6p_A"]
+    assert reader.keys("train") == ["1a7g_E", "1a8o_A", "1lcd_A", "3zee_A", "4zey_A", "5pti_A"]
+    assert len(reader.keys("validation")) == 11
     assert sorted(reader.keys()) == reader.keys()
     assert len(reader) == 21
     assert "1aki_A" in reader
@@ -199,12 +199,12 @@ def test_flipped_bit_in_the_index_is_noticed_on_opening(demo_copy):
 def test_manifest_counts(demo):
     manifest = Manifest.read(demo.out)
     assert {k: n for k, n in manifest.counts.items() if k.startswith("chains")} == {
-        "chains, train": 14,
-        "chains, validation": 4,
-        "chains, template": 3,
+        "chains, train": 6,
+        "chains, validation": 11,
+        "chains, template": 4,
         "chains set aside": 0,
     }
-    assert manifest.counts["alignments"] == 18
+    assert manifest.counts["alignments"] == 17
 
 
 @pytest.mark.parametrize(
