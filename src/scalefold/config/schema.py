@@ -64,7 +64,11 @@ class ShardsConfig(Section):
 
     compression: Literal["none", "lz4", "zstd"] = "none"
     max_msa_rows: Positive = Field(10_000, description="Rows kept of a merged alignment.")
-    max_template_hits: NonNegative = Field(20, description="Best hits kept, by sum of probs.")
+    max_template_hits: NonNegative = Field(
+        100,
+        description="Best hits kept, by sum of probs; more than features.template_pool, since "
+        "dates are judged later.",
+    )
 
 
 # --- features -----------------------------------------------------------------------------------
