@@ -15,6 +15,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from scalefold.config.load import make_config
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.features.contract import Features
@@ -56,23 +57,31 @@ def bench_step(
         Variants: all combinations.
     repeats : int
         Timed steps of each recycling count; the median counts.
+
+    Raises
+    ------
+    InputError
+        A variant is not known, the shards cannot be used, or the file cannot be written.
     """
+    settings = [
+        _variant(config, precision, recomputation)
+        for precision in precisions
+        for recomputation in recomputations
+    ]
     counts = range(config.training.max_recycling + 1)
     passes = _passes(config, shards, device)
     variants = []
-    for precision in precisions:
-        for recomputation in recomputations:
-            training = config.training.model_copy(
-                update={"precision": precision, "recomputation": recomputation}
-            )
-            variant = config.model_copy(update={"training": training})
-            row: dict[str, Any] = {"precision": precision, "recomputation": recomputation}
-            try:
-                row |= _measure(assemble(variant, device), variant, passes, counts, repeats, device)
-            except torch.OutOfMemoryError as error:
-                row["out_of_memory"] = str(error).splitlines()[0]
-            variants.append(row)
-            console.print(_table([row]))
+    for variant in settings:
+        row: dict[str, Any] = {
+            "precision": variant.training.precision,
+            "recomputation": variant.training.recomputation,
+        }
+        try:
+            row |= _measure(assemble(variant, device), variant, passes, counts, repeats, device)
+        except torch.OutOfMemoryError as error:
+            row["out_of_memory"] = str(error).splitlines()[0]
+        variants.append(row)
+        console.print(_table([row]))
     result = {
         "benchmark": "step",
         "command": shlex.join(["scalefold", *sys.argv[1:]]),
@@ -86,6 +95,13 @@ def bench_step(
     }
     write_bytes(out, (json.dumps(result, indent=2) + "\n").encode())
     return result
+
+
+def _variant(config: Config, precision: str, recomputation: str) -> Config:
+    """Return the configuration with these two settings, validated."""
+    tree = config.model_dump(mode="json")
+    tree["training"] |= {"precision": precision, "recomputation": recomputation}
+    return make_config(tree, source="variant")
 
 
 def _passes(config: Config, shards: Path, device: torch.device) -> list[Features]:

@@ -49,7 +49,9 @@ def schema(
     if out is None:
         typer.echo(json_schema(), nl=False)
     else:
-        out.write_text(json_schema(), encoding="utf-8")
+        from scalefold.shards.atomic import write_bytes
+
+        write_bytes(out, json_schema().encode())
 
 
 @app.command()

@@ -81,6 +81,8 @@ def export(
     """Write weights that another code loads."""
     from scalefold.weights import export_weights, import_weights
 
+    if not path.exists():
+        raise InputError(f"{path}: no such checkpoint folder or weight file")
     if path.is_dir():
         from scalefold.config import make_config
         from scalefold.train.checkpoint import load_weights, read_metadata

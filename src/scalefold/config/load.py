@@ -38,7 +38,8 @@ def load_config(paths: Sequence[Path], overrides: Mapping[str, Any] | None = Non
     tree: Tree = {}
     for path in paths:
         tree = merge(tree, _read_yaml(path))
-    return make_config(merge(tree, dict(overrides or {})), source=", ".join(map(str, paths)))
+    source = ", ".join([*map(str, paths), *(["overrides"] if overrides else [])])
+    return make_config(merge(tree, dict(overrides or {})), source=source)
 
 
 def make_config(tree: Mapping[str, Any], source: str = "configuration") -> Config:
@@ -132,6 +133,8 @@ def _read_yaml(path: Path) -> Tree:
         tree = yaml.safe_load(path.read_text("utf-8"))
     except FileNotFoundError:
         raise InputError(f"{path}: no such configuration file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read as a configuration file: {error}") from None
     except yaml.YAMLError as error:
         raise InputError(f"{path}: not valid YAML: {error}") from None
     if tree is None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scalefold.evaluate.chain_scores import METRICS
-from scalefold.shards.atomic import write_bytes
+from scalefold.shards.atomic import make_folder, write_bytes
 
 TABLE_COLUMNS: Final = ("chain_key", "split", "length", "observed", *METRICS)
 
@@ -48,7 +48,7 @@ def write_evaluation(evaluation: dict[str, Any], out: Path) -> None:
     InputError
         If the disk is full or the folder may not be written.
     """
-    out.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(out.parent)
     lines = ["\t".join(TABLE_COLUMNS)]
     for chain in evaluation["chains"]:
         cells = [chain[column] for column in TABLE_COLUMNS]

@@ -28,6 +28,7 @@ from scalefold.evaluate.structure_file import write_structure
 from scalefold.features.pipeline import evaluation_features
 from scalefold.model import AlphaFold
 from scalefold.model.confidence import plddt
+from scalefold.shards.atomic import make_folder
 from scalefold.shards.reader import ShardReader
 from scalefold.train.checkpoint import read_metadata
 from scalefold.train.provenance import data_hash
@@ -80,8 +81,9 @@ def evaluate_checkpoint(
     Raises
     ------
     InputError
-        Bad checkpoint, shards or split; or not a single chain could be scored, in which case
-        nothing is written. Some failed chains among others are recorded, not raised.
+        Bad checkpoint, shards or split; an output folder that cannot be made; or not a single chain
+        could be scored, in which case nothing is written. Some failed chains among others are
+        recorded, not raised.
     """
     device = torch.device(device)
     chosen = _checked_splits(config.evaluation.splits if splits is None else splits)
@@ -89,8 +91,9 @@ def evaluate_checkpoint(
     reader = ShardReader(shards)
     chains = _chains(reader, chosen, shards)
     model = load_model(checkpoint, metadata, config.model, device)
-    if structures is not None:
-        structures.mkdir(parents=True, exist_ok=True)
+    # Before the work: a path that cannot be should not cost an evaluation.
+    for folder in [out.parent] if structures is None else [out.parent, structures]:
+        make_folder(folder)
 
     scored: list[dict[str, Any]] = []
     set_aside: dict[str, list[dict[str, Any]]] = {"skipped": [], "failed": []}

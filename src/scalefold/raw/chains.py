@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -102,15 +103,28 @@ def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[str]
     """Write a tab-separated table with a header, atomically.
 
     Tabs and line breaks within a field become spaces.
+
+    Raises
+    ------
+    InputError
+        The disk is full, or the folder cannot be made or written; an earlier table stays.
     """
     text = "\n".join("\t".join(" ".join(f.split()) for f in row) for row in [columns, *rows])
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.tmp.{os.getpid()}")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise InputError(
+            f"{path}: cannot be written ({error.strerror}). Make room or permission in that "
+            "folder, or choose another one, and start again; what is complete is kept."
+        ) from error
 
 
 def folder_hash(entry_id: str) -> str:

@@ -28,6 +28,7 @@ from scalefold.errors import InputError
 _ABSENT_STATUS: Final = frozenset({403, 404, 410})  # S3 answers 403 for what is not there.
 _RETRY_STATUS: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 _BLOCK_BYTES: Final = 1 << 20
+_REPLACE: Final = "replace it on that mirror, or add another mirror to data.mirrors"
 
 
 @dataclass(frozen=True)
@@ -343,8 +344,8 @@ def _gzip_problem(path: Path) -> str | None:
                     if block:  # another gzip member follows
                         inflater = zlib.decompressobj(wbits=31)
     except zlib.error as error:
-        return f"is not a whole gzip file ({error})"
-    return None if inflater.eof else "is a truncated gzip file"
+        return f"is not a whole gzip file ({error}): {_REPLACE}"
+    return None if inflater.eof else f"is a truncated gzip file: {_REPLACE}"
 
 
 def _write_error(path: Path, error: OSError) -> InputError:

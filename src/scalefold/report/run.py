@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from scalefold.errors import InputError
 from scalefold.report.content import report_content
 from scalefold.report.inputs import read_run
 from scalefold.report.page import render_page
@@ -35,8 +36,10 @@ def write_report(
     Raises
     ------
     InputError
-        If there is no such run folder, or the report cannot be written.
+        If there is no such run folder, no such ``shards``, or the report cannot be written.
     """
+    if shards is not None and not shards.is_dir():
+        raise InputError(f"{shards}: no such shard folder. Correct the path, or leave it out")
     files = read_run(run, run / "shards" if shards is None else shards)
     content = report_content(run.resolve().name, files)
     page = render_page(content, files.evaluations)

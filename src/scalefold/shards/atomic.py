@@ -89,8 +89,10 @@ def atomic_file(path: Path) -> Iterator[HashingFile]:
         with contextlib.suppress(OSError):
             file.close()
         temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise InputError(_explain(path, error, file.num_bytes)) from error
+        # torch's writer hides the system's error behind one of its own.
+        cause = error.__context__ if isinstance(error, RuntimeError) else error
+        if isinstance(cause, OSError):
+            raise InputError(_explain(path, cause, file.num_bytes)) from error
         raise
 
 

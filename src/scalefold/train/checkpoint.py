@@ -232,13 +232,7 @@ def load_training(checkpoint: Path) -> dict[str, Any]:
 
 def _write(path: Path, content: object) -> FileFacts:
     with atomic_file(path) as file:
-        try:
-            torch.save(content, cast(IO[bytes], file))
-        except RuntimeError as error:
-            # torch's writer may hide the system's error behind one of its own.
-            if isinstance(error.__context__, OSError):
-                raise error.__context__ from None
-            raise
+        torch.save(content, cast(IO[bytes], file))
         return FileFacts(file.num_bytes, file.sha256)
 
 

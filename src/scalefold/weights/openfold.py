@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import pickle
 import re
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -53,11 +51,12 @@ def read_torch(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise InputError(f"{path}: no such weight file") from None
-    except (pickle.UnpicklingError, RuntimeError, EOFError, zipfile.BadZipFile, OSError) as error:
+    # Bytes that are no pickle make torch's reader fail in any way: IndexError, KeyError, ...
+    except Exception as error:
         raise InputError(
-            f"{path}: cannot be read as a torch file of tensors: {error}. If it holds more than "
-            "tensors, save its state dictionary alone in the code that wrote it; otherwise it is "
-            "damaged"
+            f"{path}: cannot be read as a torch file of tensors ({type(error).__name__}: "
+            f"{error}). If it holds more than tensors, save its state dictionary alone in the code "
+            "that wrote it; otherwise it is damaged"
         ) from None
 
 

@@ -113,6 +113,24 @@ def test_config_check_names_the_nearest_key() -> None:
 
 
 @pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["config", "schema", "-o", "{here}/no/s.json"], "cannot be written"),
+        (["weights", "export", "{here}/no", "-o", "{here}/w.pt"], "no such checkpoint folder"),
+        (
+            ["bench", "step", "-c", DEMO, "--shards", "{here}", "-o", "x", "--precision", "fp17"],
+            "fp17",
+        ),
+        (["report", "{here}", "--shards", "{here}/no"], "no such shard folder"),
+    ],
+)
+def test_bad_paths_and_values(arguments: list[str], message: str, tmp_path: Path) -> None:
+    result = run(*[text.format(here=tmp_path) for text in arguments])
+    assert result.exit_code == 2, result.output
+    assert message in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(
     ("texts", "tree"),
     [
         (["training.steps=20"], {"training": {"steps": 20}}),

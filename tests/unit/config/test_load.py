@@ -103,6 +103,7 @@ def test_unset_required_key() -> None:
     [
         ("a: [1", "not valid YAML"),
         ("- 1\n", "expected keys at the top level, found list"),
+        ("\0", "not valid YAML"),
         (None, "no such configuration file"),
     ],
 )
@@ -112,6 +113,18 @@ def test_unreadable_files(tmp_path: Path, content: str | None, message: str) -> 
         path.write_text(content)
     with pytest.raises(InputError, match=f"run.yaml: {message}"):
         load_config([path])
+
+
+def test_a_folder_is_no_configuration(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read as a configuration file"):
+        load_config([tmp_path])
+
+
+def test_overrides_are_named_beside_the_files(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("{}")
+    with pytest.raises(InputError, match=r"run\.yaml, overrides: .*unknown key 'training.stepz'"):
+        load_config([path], {"training": {"stepz": 1}})
 
 
 def test_a_configuration_cannot_be_changed() -> None:

@@ -284,6 +284,17 @@ def test_nothing_scored_is_an_error_and_writes_nothing(shards, checkpoint, setti
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("option", ["out", "structures"])
+def test_outputs_are_checked_before_the_work(
+    shards, checkpoint, settings, tmp_path, monkeypatch, option
+):
+    (tmp_path / "file").write_text("in the way")
+    paths = {"out": tmp_path / "e.json", option: tmp_path / "file" / "below" / "e"}
+    monkeypatch.setattr("scalefold.evaluate.run._evaluate_chain", None)
+    with pytest.raises(InputError, match="below: cannot be made" if option == "out" else "below/e"):
+        evaluate_checkpoint(settings(), checkpoint, shards, **paths)
+
+
 def test_unknown_split(shards, checkpoint, settings, tmp_path):
     with pytest.raises(InputError, match="choose from train, validation"):
         evaluate_checkpoint(settings(), checkpoint, shards, tmp_path / "e.json", ["template"])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,25 @@ def test_rejected_round_trip(tmp_path: Path) -> None:
         Rejected("2abc_A", "fetch", "a b c"),
     ]
     assert [p.name for p in path.parent.iterdir()] == ["rejected.tsv"]
+
+
+def test_a_table_that_cannot_be_written_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "rejected.tsv"
+    write_rejected(path, [Rejected("1abc_A", "fetch", "x")])
+    before = path.read_bytes()
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(InputError, match=r"rejected\.tsv: cannot be written \(No space left"):
+        write_rejected(path, [])
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+    with pytest.raises(InputError, match="cannot be written"):
+        write_rejected(path / "below" / "t.tsv", [])
 
 
 def test_layout() -> None:

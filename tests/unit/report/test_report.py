@@ -277,3 +277,10 @@ def test_a_damaged_checkpoint_and_missing_shards_are_notes(make_run):
 def test_no_such_run(tmp_path):
     with pytest.raises(InputError, match="no such run folder"):
         write_report(tmp_path / "nothing")
+
+
+def test_no_such_shards(make_run, tmp_path):
+    run = make_run()
+    with pytest.raises(InputError, match="nothing: no such shard folder"):
+        write_report(run, tmp_path / "nothing")
+    assert not (run / "report.html").exists()

@@ -228,8 +228,10 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"missing.npz: no such"):
         import_weights(tmp_path / "missing.npz", "alphafold", _micro())
     (tmp_path / "bad.pt").write_bytes(b"not a torch file")
+    (tmp_path / "text.pt").write_bytes(b"run_name: x\n")
     (tmp_path / "bad.npz").write_bytes(b"PK\x03\x04 broken")
-    for name, kind in (("bad.pt", "openfold"), ("bad.pt", "mlperf"), ("bad.npz", "alphafold")):
+    bad = [("bad.pt", "openfold"), ("text.pt", "openfold"), ("bad.pt", "mlperf")]
+    for name, kind in [*bad, ("bad.npz", "alphafold")]:
         with pytest.raises(InputError, match=name):
             import_weights(tmp_path / name, kind, _micro())  # type: ignore[arg-type]
 
