@@ -54,6 +54,38 @@ def test_every_preset_is_valid(name: str) -> None:
     assert (config.loss.pae > 0) == name.endswith("_ptm")
 
 
+def test_training_settings_of_the_presets_are_those_of_their_sources() -> None:
+    """Jumper et al. 2021, Suppl. 1.2, 1.11 and Tables 4, 5; MLPerf HPC v3.0 rules for OpenFold."""
+
+    def settings(preset: str) -> tuple[Any, ...]:
+        c = make_config(tree(preset=preset))
+        o, f = c.optimiser, c.features
+        assert (o.beta1, o.beta2, o.eps, o.clip_norm) == (0.9, 0.999, 1e-6, 0.1)
+        assert (f.masked_msa.replace_fraction, f.clamp_fape_probability) == (0.15, 0.9)
+        assert (f.max_templates, f.template_pool, c.training.max_recycling) == (4, 20, 3)
+        return (
+            (o.learning_rate, o.warmup_steps, o.clip_scope, o.averaging, o.averaging_decay),
+            (f.crop_size, f.max_msa_clusters, f.max_extra_msa, f.block_deletion.enabled),
+        )
+
+    def rows(preset: str) -> tuple[bool, int, int]:
+        c = make_config(tree(preset=preset))
+        return (
+            c.model.template.enabled, c.features.max_msa_clusters, c.features.max_extra_msa
+        )  # fmt: skip
+
+    af2 = (1e-3, 1000, "sample", "ema", 0.999)
+    assert settings("initial_training") == (af2, (256, 124, 1024, True))
+    assert settings("finetuning") == ((5e-4, 0, *af2[2:]), (384, 508, 5120, True))
+    assert settings("mlperf") == ((1e-3, 0, "global", "swa", 0.9), (256, 124, 1024, False))
+    deletion = make_config(tree(preset="initial_training")).features.block_deletion
+    assert (deletion.num_blocks, deletion.fraction_per_block) == (5, 0.3)
+    models = [rows(f"model_{number}") for number in range(1, 6)]
+    assert models[:2] == [(True, 508, 5120), (True, 508, 1024)]
+    assert models[2:] == [(False, 512, 5120), (False, 512, 5120), (False, 512, 1024)]
+    assert [rows(f"model_{number}_ptm") for number in range(1, 6)] == models
+
+
 def test_yaml_of_a_configuration_gives_the_same_configuration() -> None:
     config = make_config(tree(preset="model_3_ptm", training={"initial_weights": "w.pt"}))
     assert make_config(yaml.safe_load(config_to_yaml(config))) == config
