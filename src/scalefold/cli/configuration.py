@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from scalefold.cli.options import ConfigFiles, Overrides, read_config
+from scalefold.errors import InputError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -28,10 +29,23 @@ def show(config: ConfigFiles, set_: Overrides = None) -> None:
 
 @app.command(epilog="Example: [cyan]scalefold config check -c config.yaml[/]")
 def check(config: ConfigFiles, set_: Overrides = None) -> None:
-    """Validate a configuration; says which key is wrong and what would be right."""
+    """Validate a configuration; says which key is wrong and what would be right.
+
+    The list of chains and mirrors that are folders must be there.
+    """
     from scalefold.config import config_hash
+    from scalefold.raw.chains import read_chains
+    from scalefold.raw.mirrors import local_folder
 
     loaded = read_config(config, set_)
+    read_chains(loaded.data.chains)
+    for key in ("mmcif", "alignments"):
+        for root in getattr(loaded.data.mirrors, key):
+            folder = local_folder(root)
+            if folder is not None and not folder.is_dir():
+                raise InputError(
+                    f"data.mirrors.{key}: {root} is no folder here; correct it, or make it"
+                )
     typer.echo(f"valid: run {loaded.run_name}, preset {loaded.preset}, hash {config_hash(loaded)}")
 
 

@@ -153,7 +153,9 @@ def verify(
 
     problems = verification.verify(shards)
     for problem in problems:
-        typer.echo(f"{shards / problem.file}: {problem.message}", err=True)
+        path = str(shards / problem.file)
+        about = "" if path in problem.message else f"{path}: "
+        typer.echo(f"{about}{problem.message}", err=True)
     if problems:
         raise InputError(f"{shards}: {len(problems)} problems, listed above")
     typer.echo(f"{shards}: all files, rows and references are sound")

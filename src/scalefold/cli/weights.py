@@ -59,7 +59,7 @@ def import_(
 
 
 @app.command(
-    epilog="Example: [cyan]scalefold weights export results/demo/weights/step-00000200 "
+    epilog="Example: [cyan]scalefold weights export results/demo/weights/step-00000800 "
     "--out openfold.pt[/]"
 )
 def export(

@@ -52,5 +52,9 @@ class Linear(nn.Linear):
                 self.bias.fill_(1.0 if self._init == "gating" else 0.0)
 
     def _truncated_normal(self, scale: float) -> None:
+        # By the inverse of the distribution function: torch's own trunc_normal_ draws otherwise in
+        # other versions of torch, and the same seed should give the same weights.
         std = math.sqrt(scale / self.in_features) / _TRUNCATED_STD
-        nn.init.trunc_normal_(self.weight, std=std, a=-2 * std, b=2 * std)
+        within = math.erf(2 / math.sqrt(2))
+        self.weight.uniform_(-within, within).erfinv_().mul_(std * math.sqrt(2))
+        self.weight.clamp_(-2 * std, 2 * std)

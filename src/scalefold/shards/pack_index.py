@@ -95,7 +95,7 @@ def pack_index(config: Config, raw: Path, out: Path) -> Manifest:
     rejected = sorted({*set_aside, *from_fetch}, key=lambda r: (r.chain_key, r.stage, r.reason))
     splits = Counter(row["split"] for row in rows)
     if not splits["train"] + splits["validation"]:
-        reasons = "; ".join(f"{r.chain_key}: {r.reason}" for r in rejected[:3])
+        reasons = "; ".join(f"{r.chain_key}: {r.reason}" for r in rejected[:20])
         raise InputError(
             f"{out}: no chain for training or validation is left of the {len(chains)} listed in "
             f"{config.data.chains}. {reasons or 'All are in the split template.'}"

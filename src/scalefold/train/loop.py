@@ -18,6 +18,7 @@ from scalefold.config.load import config_hash
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.loader.loader import Batch, TrainingLoader
+from scalefold.loader.prepare import SampleError
 from scalefold.shards.reader import ShardReader
 from scalefold.train import checkpoint as checkpoints
 from scalefold.train.assemble import Trainer, assemble
@@ -173,7 +174,13 @@ class _Run:
         self._publish(metrics)  # step 0: the untrained model, for comparison
         started = time.perf_counter()
         while self.step < training.steps and not stop.is_set():
-            batch = next(loader)
+            try:
+                batch = next(loader)
+            except (InputError, SampleError):
+                # The steps made are sound, whatever is wrong with the sample of the next.
+                self._read(0, started, metrics, progress)
+                logger.info("stopped before step %d: %s", self.step + 1, self._publish(metrics))
+                raise
             assert batch.step == self.step, (batch.step, self.step)
             self.step += 1
             rate = learning_rate(self.step, self._config.optimiser)

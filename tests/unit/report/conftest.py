@@ -119,7 +119,12 @@ def write_manifest(shards: Path) -> str:
         schema_version=1,
         config_hash="0123456789ab",
         source=Snapshot(files=61, bytes=3_400_000, sha256="5e" * 32),
-        counts={"train": 14, "validation": 4, "template": 3, "rejected": 2},
+        counts={
+            "chains, train": 14,
+            "chains, validation": 4,
+            "chains, template": 3,
+            "chains set aside": 2,
+        },
         files=(
             ShardFacts("chain-00000.arrow", 1_200_000, 21, "a1" * 32),
             ShardFacts("index.arrow", 6_000, 21, "a2" * 32),

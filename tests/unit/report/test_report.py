@@ -73,7 +73,7 @@ def test_says_what_ran_and_how_good_it_became(make_run):
     _, page, content = report_of(make_run())
     words = " ".join(" ".join(page.text).split())
     assert "200 of 200 steps, 200 samples" in words
-    assert "14 train, 4 validation, 3 template chains" in words
+    assert "chains: 14 train, 4 validation, 3 template." in words
     best = content["summary"]["lddt_ca"]["validation"]["best"]
     assert best["step"] == 200
     assert f"{best['value']:.3f}" in words

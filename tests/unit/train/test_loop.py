@@ -17,6 +17,7 @@ from rich.console import Console
 from scalefold.config import Config, make_config
 from scalefold.config.load import merge
 from scalefold.errors import InputError
+from scalefold.loader.loader import Batch, TrainingLoader
 from scalefold.train import loop
 from scalefold.train.checkpoint import checkpoints, load_weights, read_metadata
 from scalefold.train.health import DivergedError
@@ -192,3 +193,29 @@ def test_a_live_line_on_a_terminal(micro: Config, shards: Path, tmp_path: Path) 
     assert "6/6" in shown
     for part in ("loss", "lDDT-Cα", "samples/s", "left"):
         assert part in shown
+
+
+def test_steps_before_an_unusable_sample_are_kept(
+    micro: Config, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loader meets a damaged row at step 4; the three steps before it are in a checkpoint."""
+    deliver = TrainingLoader.__next__
+
+    def damaged(loader: TrainingLoader) -> Batch:
+        batch = deliver(loader)
+        if batch.step == 3:
+            raise InputError("msa-00000.arrow: row 7 is damaged")
+        return batch
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TrainingLoader, "__next__", damaged)
+        with pytest.raises(InputError, match="row 7 is damaged"):
+            _train(micro, shards, tmp_path / "run")
+    assert checkpoints(tmp_path / "run/weights")[-1].name == "step-00000003"
+    assert [r["step"] for r in _records(tmp_path / "run")] == [1, 2, 3]
+
+    # Once the shard is whole again, the run goes on as if nothing had been.
+    resumed = _train(micro, shards, tmp_path / "run", resume=True)
+    plain = _train(micro, shards, tmp_path / "plain")
+    for name, weight in load_weights(plain.checkpoint).items():
+        assert torch.equal(weight, load_weights(resumed.checkpoint)[name]), name
