@@ -21,8 +21,8 @@ def register(app: typer.Typer) -> None:
     )(train)
     app.command(
         rich_help_panel=panel,
-        epilog="Example: [cyan]scalefold evaluate results/demo/weights/step-00000800 "
-        "-c demo/config.yaml --shards results/demo/shards --out step-00000800.json[/]",
+        epilog="Example: [cyan]scalefold evaluate results/demo/weights/step-00001000 "
+        "-c demo/config.yaml --shards results/demo/shards --out step-00001000.json[/]",
     )(evaluate)
     app.command(
         rich_help_panel=panel,

@@ -59,7 +59,7 @@ def import_(
 
 
 @app.command(
-    epilog="Example: [cyan]scalefold weights export results/demo/weights/step-00000800 "
+    epilog="Example: [cyan]scalefold weights export results/demo/weights/step-00001000 "
     "--out openfold.pt[/]"
 )
 def export(
