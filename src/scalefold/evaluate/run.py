@@ -22,12 +22,12 @@ from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.evaluate.chain_scores import not_finite, score_chain
 from scalefold.evaluate.prediction import load_model, predict
-from scalefold.evaluate.progress import ChainProgress
 from scalefold.evaluate.results import mean_by_split, write_evaluation
 from scalefold.evaluate.structure_file import write_structure
 from scalefold.features.pipeline import evaluation_features
 from scalefold.model import AlphaFold
 from scalefold.model.confidence import plddt
+from scalefold.progress import LiveLine
 from scalefold.shards.atomic import make_folder
 from scalefold.shards.reader import ShardReader
 from scalefold.train.checkpoint import read_metadata
@@ -97,10 +97,9 @@ def evaluate_checkpoint(
 
     scored: list[dict[str, Any]] = []
     set_aside: dict[str, list[dict[str, Any]]] = {"skipped": [], "failed": []}
-    with ChainProgress(
-        f"evaluating {checkpoint.name}", len(chains), console or Console(stderr=True)
-    ) as progress:
-        for chain_key, split, length in chains:
+    console = console or Console(stderr=True)
+    with LiveLine(f"evaluating {checkpoint.name}:", len(chains), console) as progress:
+        for done, (chain_key, split, length) in enumerate(chains, 1):
             fate, result = _evaluate_chain(
                 model, reader, config, chain_key, length, device, structures
             )
@@ -108,13 +107,12 @@ def evaluate_checkpoint(
             if fate == "scored":
                 scored.append(record)
                 value = record["lddt_ca"]
-                progress.advance(
-                    f"{chain_key}: lDDT-Cα " + ("undefined" if value is None else f"{value:.3f}")
-                )
+                said = "lDDT-Cα " + ("undefined" if value is None else f"{value:.3f}")
             else:
                 set_aside[fate].append(record)
                 logger.warning("%s %s: %s", chain_key, fate, record["reason"])
-                progress.advance(f"{chain_key}: {fate}")
+                said = fate
+            progress.show(done, f"{chain_key}: {said}")
 
     if not scored:
         first = [*set_aside["failed"], *set_aside["skipped"]][0]

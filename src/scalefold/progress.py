@@ -1,0 +1,86 @@
+"""What a user sees of long work: one live line on a terminal, plain lines in a log file."""
+
+from __future__ import annotations
+
+import logging
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+logger = logging.getLogger(__name__)
+
+
+class LiveLine:
+    """Counts what is done, says something of it, and how much time is left.
+
+    Parameters
+    ----------
+    title : str
+        Stands before the count.
+    total : int
+        The count in the end.
+    console : Console
+        Where to; a live line if it is a terminal, otherwise lines in the log.
+    done : int
+        The count before.
+    seconds_between_lines : float
+        In the log; the first and the last line are always written.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        total: int,
+        console: Console,
+        done: int = 0,
+        seconds_between_lines: float = 0.0,
+    ) -> None:
+        self._title, self._total, self._first = title, total, done
+        self._pause = seconds_between_lines
+        self._started = time.monotonic()
+        self._last_line = -float("inf")
+        self._live: Progress | None = None
+        if console.is_terminal:
+            self._live = Progress(
+                TextColumn("{task.fields[title]}"),
+                BarColumn(bar_width=20),
+                MofNCompleteColumn(),
+                TextColumn("{task.description}", markup=False),
+                console=console,
+            )
+            self._task = self._live.add_task("", total=total, completed=done, title=title)
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, done: int, text: str) -> None:
+        """So many are done, more than before; ``text`` says what became of the last."""
+        now = time.monotonic()
+        left = (now - self._started) / (done - self._first) * (self._total - done)
+        text = f"{text}  {format_duration(left)} left"
+        if self._live is not None:
+            self._live.update(self._task, completed=done, description=text)
+        elif done in (self._first + 1, self._total) or now - self._last_line >= self._pause:
+            self._last_line = now
+            logger.info("%s %d/%d  %s", self._title, done, self._total, text)
+
+
+def format_duration(seconds: float) -> str:
+    """``h:mm:ss``, or ``m:ss`` below an hour."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
