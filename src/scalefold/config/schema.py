@@ -6,10 +6,11 @@ Suppl. Table 4); ``presets.yaml`` states the differences of every other preset a
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Positive = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
@@ -298,6 +299,11 @@ class Config(Section):
     results: Path = Field(Path("results"), description="Folder of all outputs.")
     seed: int = Field(0, ge=0, lt=2**31)
     preset: str = Field("initial_training", description="Named settings that the rest overrides.")
+    container: str | None = Field(
+        None,
+        description="Image for `snakemake --sdm apptainer`: docker:// or another registry's "
+        "reference, or the path of a .sif file.",
+    )
     data: DataConfig
     shards: ShardsConfig = ShardsConfig()
     features: FeaturesConfig = FeaturesConfig()
@@ -307,6 +313,19 @@ class Config(Section):
     optimiser: OptimiserConfig = OptimiserConfig()
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+
+    @field_validator("container")
+    @classmethod
+    def _image(cls, container: str | None) -> str | None:
+        # Snakemake would take a reference without its scheme for a file, and say so late.
+        if container is not None and not re.fullmatch(
+            r"(docker|oras|library|https?)://\S+|\S+\.sif", container
+        ):
+            raise ValueError(
+                "is neither a reference with its scheme (docker://registry/name:tag) nor the path "
+                "of an image file (scalefold.sif), without spaces"
+            )
+        return container
 
     @model_validator(mode="after")
     def _consistent(self) -> Config:

@@ -13,6 +13,7 @@ from scalefold.train.checkpoint import Metadata
 FREE_KEYS: Final = (
     "run_name",
     "results",
+    "container",  # where the code runs; the checkpoint records the version that ran
     "preset",  # a name; what it sets is compared key by key
     "data",  # paths and buckets; the manifest's hash stands for the data themselves
     "shards",

@@ -169,3 +169,26 @@ def test_preset_model_names_the_unknown_key() -> None:
     with pytest.raises(InputError, match=r"preset tiny: unknown key 'model.c_mm', did you mean"):
         preset_model("tiny", {"model": {"c_mm": 3}})
     assert isinstance(make_config(tree()), Config)
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        None,
+        "docker://registry.example/scalefold:1.0.0",
+        "docker://registry.example/scalefold@sha256:" + 64 * "0",
+        "oras://registry.example/scalefold:1.0.0",
+        "images/scalefold.sif",
+    ],
+)
+def test_container_is_a_reference_or_an_image_file(image: str | None) -> None:
+    assert make_config(tree(container=image)).container == image
+
+
+@pytest.mark.parametrize(
+    "image",
+    ["", "registry.example/scalefold:1.0.0", "scalefold", "docker://", "my image.sif", ".sif "],
+)
+def test_container_without_scheme_or_ending_is_refused(image: str) -> None:
+    with pytest.raises(InputError, match=r"container: .*docker://registry/name:tag.*\.sif"):
+        make_config(tree(container=image))
