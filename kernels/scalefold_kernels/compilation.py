@@ -1,0 +1,204 @@
+"""Compile kernels for a GPU that is not there, and read what they need.
+
+``python -m scalefold_kernels.compilation [op ...]`` prints registers, spills and shared memory of
+every configuration that the ops list, for A100 and H100/H200; rc 1 if one does not fit. It needs no
+GPU: Triton brings ptxas along.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pkgutil
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, field
+from importlib import import_module
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+SHARED_BYTES = {"sm_80": 163 * 1024, "sm_90": 227 * 1024}
+"""Shared memory that a block may have (CUDA C++ programming guide, compute capabilities)."""
+
+
+@dataclass(frozen=True)
+class CompileCase:
+    """One configuration of a kernel, as it is launched.
+
+    Attributes
+    ----------
+    name : str
+        ``<kernel> <what is special>``; unique within the op.
+    kernel : triton.JITFunction
+    signature : mapping of str to str
+        Type of each argument that is no constexpr: ``*bf16:16`` (pointer, aligned to 16 bytes),
+        ``i32:16`` (divisible by 16), ``i32``, ``i64``, ``fp32``. Arguments that are 1 at the launch
+        (unit strides) belong into ``constexprs``: Triton makes constants of them.
+    constexprs : mapping
+        Value of each constexpr; ``None`` for a pointer that is absent.
+    num_warps, num_stages : int
+    architectures : tuple of str
+        For which GPUs this configuration is meant.
+    """
+
+    name: str
+    kernel: Any
+    signature: Mapping[str, str]
+    constexprs: Mapping[str, Any] = field(default_factory=dict)
+    num_warps: int = 4
+    num_stages: int = 2
+    architectures: tuple[str, ...] = ("sm_80", "sm_90")
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one thread (registers, spills) and one block (shared memory) of a kernel need."""
+
+    registers: int
+    spilled_bytes: int
+    shared_bytes: int
+
+
+def compile_offline(case: CompileCase, arch: str) -> Resources:
+    """Compile for ``arch`` (``sm_80``, ``sm_90``) without a GPU; Triton's cache is used.
+
+    Spills are the thread's local memory in the compiled object, the number that Triton itself
+    reports as ``n_spills`` once a GPU has loaded it.
+    """
+    types = {name: kind.split(":")[0] for name, kind in case.signature.items()}
+    aligned = {
+        (case.kernel.arg_names.index(name),): [["tt.divisibility", 16]]
+        for name, kind in case.signature.items()
+        if kind.endswith(":16")
+    }
+    signature = {name: types.get(name, "constexpr") for name in case.kernel.arg_names}
+    lacking = set(case.kernel.arg_names) - set(types) - set(case.constexprs)
+    unknown = (set(types) | set(case.constexprs)) - set(case.kernel.arg_names)
+    if lacking or unknown:
+        raise ValueError(
+            f"{case.name}: arguments of the kernel without a type or value: {sorted(lacking)}; "
+            f"given, but no arguments: {sorted(unknown)}"
+        )
+    compiled = triton.compile(
+        ASTSource(case.kernel, signature, dict(case.constexprs), aligned),
+        target=GPUTarget("cuda", int(arch.removeprefix("sm_")), 32),
+        options={"num_warps": case.num_warps, "num_stages": case.num_stages},
+    )
+    registers, local_bytes = _usage(compiled.asm["cubin"])
+    return Resources(registers, local_bytes, compiled.metadata.shared)
+
+
+def _usage(cubin: bytes) -> tuple[int, int]:
+    """Registers and local memory (bytes) of a thread, as the object itself records them."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        report = subprocess.run(
+            [triton.knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name],
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+    found = re.search(r"REG:(\d+) STACK:(\d+) .*LOCAL:(\d+)", report)
+    if found is None:
+        raise RuntimeError(f"cuobjdump reports no resource usage:\n{report}")
+    registers, stack, local = map(int, found.groups())
+    return registers, stack + local
+
+
+def all_cases(ops: Iterable[str] = ()) -> dict[str, tuple[str, int]]:
+    """``<op>: <case name>`` of every listed configuration -> (op, place in its list)."""
+    import scalefold_kernels
+
+    folders = {m.name for m in pkgutil.iter_modules(scalefold_kernels.__path__) if m.ispkg}
+    unknown = set(ops) - folders
+    if unknown:
+        raise ValueError(f"no op {sorted(unknown)}; there are {sorted(folders)}")
+    found: dict[str, tuple[str, int]] = {}
+    for op in sorted(set(ops) or folders):
+        for place, case in enumerate(_cases(op)()):
+            key = f"{op}: {case.name}"
+            if key in found:
+                raise ValueError(f"two configurations are called {key!r}")
+            found[key] = op, place
+    return found
+
+
+def _cases(op: str) -> Callable[[], list[CompileCase]]:
+    return getattr(import_module(f"scalefold_kernels.{op}"), "compile_cases", list)
+
+
+def compile_all(
+    ops: Iterable[str] = (), processes: int = 2
+) -> dict[str, dict[str, Resources | str]]:
+    """``{case: {arch: resources}}`` of every configuration; an error's text where it fails."""
+    jobs = [
+        (key, op, place, arch)
+        for key, (op, place) in all_cases(ops).items()
+        for arch in _cases(op)()[place].architectures
+    ]
+    results: dict[str, dict[str, Resources | str]] = {}
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        for (key, _, _, arch), result in zip(jobs, pool.map(_job, jobs), strict=True):
+            results.setdefault(key, {})[arch] = result
+    return results
+
+
+def _job(job: tuple[str, str, int, str]) -> Resources | str:
+    _, op, place, arch = job
+    try:
+        return compile_offline(_cases(op)()[place], arch)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def complaint(result: Resources | str, arch: str) -> str | None:
+    """Why this kernel may not be used on ``arch``, or None."""
+    if isinstance(result, str):
+        return result
+    if result.spilled_bytes:
+        return f"spills {result.spilled_bytes} bytes a thread: smaller tile or more warps"
+    if result.shared_bytes > SHARED_BYTES[arch]:
+        return f"needs {result.shared_bytes} bytes shared memory, {SHARED_BYTES[arch]} are there"
+    return None
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line: see the module's docstring."""
+    parser = argparse.ArgumentParser(prog="python -m scalefold_kernels.compilation")
+    parser.add_argument("ops", nargs="*", metavar="OP", help="default: all")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
+    parser.add_argument("--processes", type=int, default=2)
+    options = parser.parse_args(arguments)
+    results = compile_all(options.ops, options.processes)
+    failures = 0
+    for key, by_arch in results.items():
+        for arch, result in by_arch.items():
+            wrong = complaint(result, arch)
+            failures += wrong is not None
+            print(f"{arch}  {key:60}  {wrong or _line(result)}", flush=True)
+    if options.json:
+        plain = {
+            key: {a: r if isinstance(r, str) else asdict(r) for a, r in by_arch.items()}
+            for key, by_arch in results.items()
+        }
+        options.json.write_text(json.dumps(plain))
+    return int(failures > 0)
+
+
+def _line(result: Resources | str) -> str:
+    assert isinstance(result, Resources)
+    return f"{result.registers:4} registers, {result.shared_bytes:6} bytes shared memory"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""Which tile each kernel runs with: tables by architecture and shape class, and their lookup.
+
+``<kernel>.json`` beside this file holds one kernel's table::
+
+    {
+      "default": {"BLOCK_M": 64, "num_warps": 4, "num_stages": 2},
+      "ranged": ["N"],
+      "candidates": {"BLOCK_M": [64, 128], "num_warps": [4, 8], "num_stages": [2, 3]},
+      "sm_90": [
+        {"where": {"N": [0, 256], "C": [32, 32], "dtype": "bf16"},
+         "tile": {"BLOCK_M": 128, "num_warps": 8, "num_stages": 2}}
+      ]
+    }
+
+The first rule of the architecture whose ``where`` holds wins (a number within the bounds, both
+included; a word equal); else ``default``, which must run on every architecture and for every shape.
+``ranged`` and ``candidates`` are read by the tuner alone (``scalefold bench tune``), which rewrites
+the rules of the GPU that it runs on: a rule is made for each shape that the benchmark meets; a
+``ranged`` size extends halfway to the next measured one, all others are exact. ``candidates`` is
+either lists by name, of which all combinations are tried, or a list of whole tiles.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+Tile = dict[str, int]
+Shape = Mapping[str, int | str]
+
+_FOLDER = Path(__file__).parent
+
+
+def architecture(device: torch.device) -> str:
+    """``sm_<compute capability>`` of a CUDA device; ``cpu`` for anything else (the interpreter)."""
+    if device.type != "cuda":
+        return "cpu"
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"sm_{major}{minor}"
+
+
+def tile(kernel: str, arch: str, shape: Shape) -> Tile:
+    """Tile for a launch: block sizes, ``num_warps`` and ``num_stages``, as keyword arguments.
+
+    Parameters
+    ----------
+    kernel : str
+        Name of the table.
+    arch : str
+        As `architecture` returns it.
+    shape : mapping
+        What the table's rules speak of: sizes, and words such as ``dtype``.
+
+    Raises
+    ------
+    ValueError
+        There is no such table, or a rule speaks of something that ``shape`` lacks.
+    """
+    if _override is not None:
+        return _override.tile(kernel, arch, shape)
+    return dict(_lookup(kernel, arch, tuple(shape.items())))
+
+
+def table_path(kernel: str) -> Path:
+    """Where a kernel's table is."""
+    return _FOLDER / f"{kernel}.json"
+
+
+@cache
+def read_table(kernel: str) -> dict[str, Any]:
+    """Return a kernel's whole table."""
+    path = table_path(kernel)
+    if not path.is_file():
+        known = ", ".join(sorted(p.stem for p in _FOLDER.glob("*.json"))) or "none"
+        raise ValueError(f"no tile table {path.name} for kernel {kernel!r}; there are: {known}")
+    table: dict[str, Any] = json.loads(path.read_text())
+    return table
+
+
+@cache
+def _lookup(kernel: str, arch: str, shape: tuple[tuple[str, int | str], ...]) -> Tile:
+    table, sizes = read_table(kernel), dict(shape)
+    for rule in table.get(arch, []):
+        if all(_holds(kernel, name, wanted, sizes) for name, wanted in rule["where"].items()):
+            return dict(rule["tile"])
+    return dict(table["default"])
+
+
+def _holds(kernel: str, name: str, wanted: str | list[int], sizes: Shape) -> bool:
+    if name not in sizes:
+        raise ValueError(
+            f"{table_path(kernel).name} has a rule on {name!r}; the launch gives {sorted(sizes)}"
+        )
+    value = sizes[name]
+    if isinstance(wanted, str) or isinstance(value, str):
+        return value == wanted
+    low, high = wanted
+    return low <= value <= high
+
+
+class Overridden:
+    """Lookups seen while the tuner runs an op, and the tile that one of them is given instead."""
+
+    def __init__(self) -> None:
+        self.seen: dict[tuple[str, str, tuple[tuple[str, int | str], ...]], Tile] = {}
+        self.instead: dict[tuple[str, str, tuple[tuple[str, int | str], ...]], Tile] = {}
+
+    def tile(self, kernel: str, arch: str, shape: Shape) -> Tile:
+        """Answer a lookup."""
+        key = (kernel, arch, tuple(shape.items()))
+        self.seen.setdefault(key, _lookup(*key))
+        return dict(self.instead.get(key, self.seen[key]))
+
+
+# Of the module and not of a context: autograd runs backward in a thread of its own.
+_override: Overridden | None = None
+
+
+@contextmanager
+def overridden() -> Iterator[Overridden]:
+    """Watch and replace lookups, in all threads; for the tuner and for tests of single tiles."""
+    global _override
+    _override = Overridden()
+    try:
+        yield _override
+    finally:
+        _override = None
+        _lookup.cache_clear()
+        read_table.cache_clear()

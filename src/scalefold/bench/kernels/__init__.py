@@ -1,0 +1,1 @@
+"""Benchmarks of the fused operations: one file an op, each with ``cases()``."""

@@ -1,0 +1,52 @@
+"""Kernels run in Triton's interpreter where there is no GPU; ``gpu`` tests need one.
+
+The interpreter executes a kernel's program blocks one after the other in numpy. bfloat16 products
+are wrong in it, so what needs bfloat16 is marked ``gpu``.
+"""
+
+import os
+
+import pytest
+import torch
+
+GPU = torch.cuda.is_available()
+if not GPU:
+    # Read when a kernel is defined, so it must stand before any import of scalefold_kernels.
+    os.environ["TRITON_INTERPRET"] = "1"
+
+triton = pytest.importorskip("triton", reason="Triton is not installed")
+from triton.runtime import interpreter  # noqa: E402
+
+DEVICE = torch.device("cuda" if GPU else "cpu")
+
+
+def _index_of_one_element() -> None:
+    """Loops over run-time bounds: Triton 3.6 calls int() on an array of shape (1,).
+
+    numpy 2.4 made that an error; the element itself is what is meant.
+    """
+    original = interpreter._patch_lang_tensor
+
+    def patched(tensor: type, scope: interpreter._LangPatchScope) -> None:
+        original(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    interpreter._patch_lang_tensor = patched
+
+
+if not GPU:
+    _index_of_one_element()
+
+
+@pytest.fixture
+def device() -> torch.device:
+    """Where the kernels of a test run."""
+    return DEVICE
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if GPU:
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
