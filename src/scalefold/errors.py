@@ -1,5 +1,7 @@
 """Errors that are the user's to mend."""
 
+from collections.abc import Sequence
+
 
 class InputError(ValueError):
     """Bad input: a file, key or shape that cannot be used.
@@ -11,3 +13,10 @@ class InputError(ValueError):
 
 class ChecksumError(InputError):
     """Stored bytes do not have the hash that was recorded for them."""
+
+
+def listed(findings: Sequence[str], shown: int = 8) -> str:
+    """The first few findings, each on an indented line after the text before; the rest counted."""
+    rest = len(findings) - shown
+    lines = [*findings[:shown], *([f"and {rest} more"] if rest > 0 else [])]
+    return "".join(f"\n  {line}" for line in lines)

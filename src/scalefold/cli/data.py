@@ -127,7 +127,8 @@ def pack(
 def inspect(
     path: Annotated[Path, typer.Argument(help="A shard folder, or one .arrow file of it.")],
     chain: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Show this chain, such as 5pti_A.")
+        str | None,
+        typer.Option(metavar="KEY", help="Show this chain of the folder, such as 5pti_A."),
     ] = None,
 ) -> None:
     """Show what a shard folder, a shard file or one chain holds."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from scalefold.config.schema import ModelConfig
-from scalefold.errors import InputError
+from scalefold.errors import InputError, listed
 from scalefold.features.contract import Features
 from scalefold.model import AlphaFold, Outputs, Previous
 from scalefold.train.checkpoint import Metadata, load_weights
@@ -36,8 +36,8 @@ def load_model(
     Raises
     ------
     InputError
-        If the checkpoint is of another model (each differing key is listed), damaged, or holds
-        values that are not finite.
+        If the checkpoint is of another model (the first few differing keys are listed), damaged, or
+        holds values that are not finite.
     """
     differences = [
         f"model.{key}: {before!r} in the checkpoint, {now!r} in the configuration"
@@ -47,8 +47,8 @@ def load_model(
     ]
     if differences:
         raise InputError(
-            f"{checkpoint}: checkpoint of another model: {'; '.join(differences)}. Evaluate it "
-            "with the configuration that it was trained with"
+            f"{checkpoint}: checkpoint of another model. What differs ({len(differences)}):"
+            f"{listed(differences)}\nEvaluate it with the configuration that it was trained with"
         )
     set_matrix_products("fp32", device)
     model = AlphaFold(config)

@@ -66,8 +66,14 @@ def describe_chain(folder: Path, chain_key: str, console: Console) -> None:
     Raises
     ------
     InputError
-        The folder or the chain is not there, or a row is damaged.
+        The folder or the chain is not there, a file is given instead, or a row is damaged.
     """
+    if folder.is_file():
+        raise InputError(
+            f"{folder}: one file; a chain's structure, alignment and templates stand in several. "
+            f"Ask the folder: scalefold inspect {folder.parent} --chain {chain_key}. Without "
+            "--chain the rows of this file are listed"
+        )
     reader = ShardReader(folder)
     table = _table(chain_key, "what", "value")
     index = reader.index.filter(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scalefold.config.schema import Config
-from scalefold.errors import InputError
+from scalefold.errors import InputError, listed
 from scalefold.train.checkpoint import Metadata
 
 FREE_KEYS: Final = (
@@ -40,7 +40,8 @@ def check_resumable(
     Raises
     ------
     InputError
-        Listing every differing key with both values, and the hashes of the data where they differ.
+        Listing the first few differing keys with both values, after the hashes of the data where
+        these differ.
     """
     differences = [
         f"{key}: {before!r} in the checkpoint, {now!r} now"
@@ -48,16 +49,18 @@ def check_resumable(
         if not _is_free(key)
     ]
     if metadata.data_manifest_sha256 != data_manifest_sha256:
-        differences.append(
+        differences.insert(
+            0,
             f"training data: manifest {metadata.data_manifest_sha256[:12]} in the checkpoint, "
-            f"{data_manifest_sha256[:12]} now (the shards were packed again, or are others)"
+            f"{data_manifest_sha256[:12]} now (the shards were packed again, or are others)",
         )
     if differences:
         raise InputError(
-            f"{checkpoint}: this run cannot continue from there, {len(differences)} things "
-            f"differ: {'; '.join(differences)}. Undo the changes, or start a new run in another "
-            f"folder (with training.initial_weights: {checkpoint} to keep what was learned). Only "
-            f"these may change: {', '.join(FREE_KEYS)}"
+            f"{checkpoint}: this run cannot continue from there. What differs "
+            f"({len(differences)}):{listed(differences)}\n"
+            "Undo the changes, or start a new run in another folder (with "
+            f"training.initial_weights: {checkpoint} to keep what was learned). Only these may "
+            f"change: {', '.join(FREE_KEYS)}"
         )
 
 

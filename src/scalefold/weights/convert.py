@@ -41,7 +41,7 @@ def import_weights(path: Path, source_format: Format, config: ModelConfig) -> St
     Raises
     ------
     InputError
-        Naming the file, and listing every parameter that is missing, unknown or misshapen.
+        Naming the file, and listing parameters that are missing, unknown or misshapen.
     """
     match source_format:
         case "openfold":

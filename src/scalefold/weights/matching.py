@@ -9,14 +9,13 @@ import torch
 from torch import Tensor
 
 from scalefold.config.schema import ModelConfig
-from scalefold.errors import InputError
+from scalefold.errors import InputError, listed
 from scalefold.model.alphafold import AlphaFold
 
 State = dict[str, Tensor]
 """Parameter name -> tensor."""
 
 _LOSSLESS: Final = (torch.float32, torch.bfloat16, torch.float16)
-_SHOWN: Final = 20
 
 
 def model_shapes(config: ModelConfig) -> dict[str, torch.Size]:
@@ -33,7 +32,7 @@ def check_shapes(
     Raises
     ------
     InputError
-        Listing what is missing, unknown, or of another shape (the first twenty, all counted).
+        Listing what is missing, unknown, or of another shape (the first few, all counted).
     """
     missing = [f"{n} {tuple(expected[n])}" for n in expected if n not in found]
     unknown = [f"{n} {tuple(found[n])}" for n in found if n not in expected]
@@ -50,15 +49,11 @@ def refuse_differences(
 ) -> None:
     """Raise an `InputError` that lists these differences, unless there are none."""
     kinds = (("missing", missing), ("unknown", unknown), ("misshapen", misshapen))
-    parts = [
-        f"{len(names)} {kind}: {', '.join(names[:_SHOWN])}{', ...' if len(names) > _SHOWN else ''}"
-        for kind, names in kinds
-        if names
-    ]
+    parts = [f"\n{len(names)} {kind}:{listed(names)}" for kind, names in kinds if names]
     if parts:
         raise InputError(
-            f"{source} does not fit the model. {'. '.join(parts)}. Choose the preset (templates, "
-            "pTM head, sizes) that these weights belong to"
+            f"{source} does not fit the model.{''.join(parts)}\n"
+            "Choose the preset (templates, pTM head, sizes) that these weights belong to"
         )
 
 
@@ -83,13 +78,14 @@ def check_state(state: Mapping[str, Tensor], config: ModelConfig, source: str) -
     wrong = [f"{n} is {v.dtype}" for n, v in state.items() if v.dtype not in _LOSSLESS]
     if wrong:
         raise InputError(
-            f"{source}: weights must be float32 (or bfloat16, float16): {', '.join(wrong[:_SHOWN])}"
+            f"{source}: weights must be float32 (or bfloat16, float16), {len(wrong)} are not:"
+            f"{listed(wrong)}"
         )
     full = {name: state[name].detach().float() for name in expected}
     not_finite = [name for name, value in full.items() if not bool(value.isfinite().all())]
     if not_finite:
         raise InputError(
-            f"{source}: {len(not_finite)} parameters hold NaN or infinity: "
-            f"{', '.join(not_finite[:_SHOWN])}. The file is damaged, or its training diverged"
+            f"{source}: {len(not_finite)} parameters hold NaN or infinity:{listed(not_finite)}\n"
+            "The file is damaged, or its training diverged"
         )
     return full

@@ -226,7 +226,10 @@ def test_checkpoint_of_another_model(shards, checkpoint, settings, tmp_path):
     other = settings(model={"c_m": 48, "evoformer": {"num_blocks": 3}})
     with pytest.raises(InputError, match=r"model\.c_m: 32 in the checkpoint, 48 in the conf") as e:
         evaluate_checkpoint(other, checkpoint, shards, tmp_path / "e.json")
-    assert "model.evoformer.num_blocks: 2 in the checkpoint" in str(e.value)
+    _, first, second, mend = str(e.value).splitlines()
+    assert (first[:2], second[:2]) == ("  ", "  ")
+    assert "model.evoformer.num_blocks: 2 in the checkpoint" in second
+    assert mend.startswith("Evaluate it with the configuration")
     assert not list(tmp_path.iterdir())
 
 

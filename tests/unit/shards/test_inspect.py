@@ -75,6 +75,10 @@ def test_template_only_chain(demo, console):
 def test_unknown_names_are_refused(demo, console, tmp_path):
     with pytest.raises(InputError, match="no chain '9zzz_A'"):
         describe_chain(demo.out, "9zzz_A", console)
+    for name in ("chain-00000.arrow", "msa-00000.arrow", "index.arrow"):
+        with pytest.raises(InputError) as error:
+            describe_chain(demo.out / name, "5pti_A", console)
+        assert f"scalefold inspect {demo.out} --chain 5pti_A." in str(error.value)
     with pytest.raises(InputError, match="no such shard folder"):
         describe_folder(tmp_path / "no", console)
     with pytest.raises(InputError, match="not named as a shard"):

@@ -80,8 +80,12 @@ def test_load_checks_names_and_shapes() -> None:
     del bad["2.weight"]
     with pytest.raises(InputError) as error:
         flat.load(flat.master, bad, "step-00000004, first_moment")
-    for part in ("step-00000004, first_moment", "missing: 2.weight (3, 5)", "unknown: more (1,)",
-                 "0.bias is (6,), the model has (5,)"):  # fmt: skip
+    for part in (
+        "step-00000004, first_moment",
+        "1 missing:\n  2.weight (3, 5)",
+        "1 unknown:\n  more (1,)",
+        "1 misshapen:\n  0.bias is (6,), the model has (5,)",
+    ):
         assert part in str(error.value)
 
 

@@ -56,7 +56,7 @@ def test_what_it_depends_on_may_not(
     with pytest.raises(InputError) as error:
         check_resumable(HERE, _metadata(before), now, "d" * 64)
     assert message in str(error.value)
-    assert "1 things differ" in str(error.value)
+    assert f"What differs (1):\n  {message}" in str(error.value)
 
 
 def test_other_data_are_refused_with_both_hashes(micro: Config) -> None:
@@ -66,7 +66,21 @@ def test_other_data_are_refused_with_both_hashes(micro: Config) -> None:
         check_resumable(HERE, _metadata(micro), micro, "e" * 64)
 
 
-def test_all_differences_are_listed_and_absent_keys_too() -> None:
+def test_many_differences_are_a_short_list_data_first(micro_tree: dict[str, Any]) -> None:
+    heads = {name: 3 for name in ("num_heads_msa", "num_heads_pair", "c_hidden_outer")}
+    change = {"model": {"c_m": 16, "c_z": 16, "c_s": 24, "evoformer": heads, "extra_msa": heads}}
+    before, now = make_config(micro_tree), make_config(merge(micro_tree, change))
+    with pytest.raises(InputError) as error:
+        check_resumable(HERE, _metadata(before), now, "e" * 64)
+    head, *lines, mend = str(error.value).splitlines()
+    assert head.endswith("What differs (10):")
+    assert lines[0].startswith("  training data: manifest dddddddddddd")
+    assert lines[1] == "  model.c_m: 8 in the checkpoint, 16 now"
+    assert lines[8:] == ["  and 2 more"]
+    assert mend.startswith("Undo the changes, or start a new run")
+
+
+def test_all_differences_are_found_and_absent_keys_too() -> None:
     before = {"a": {"x": 1, "y": 2}, "b": 3}
     now = {"a": {"x": 1, "y": 4, "z": 5}}
     assert list(config_differences(before, now)) == [
