@@ -216,10 +216,9 @@ class Peer:
         from openfold.model.alphafold import AlphaFold as PeerModel
 
         model = PeerModel(mlperf_config(config)).to(last["seq_mask"].dtype)
-        names = {mlperf_name(name): name for name in own.state_dict()}
-        model.load_state_dict(
-            {theirs: own.state_dict()[name] for theirs, name in names.items()}, strict=True
-        )
+        state = own.state_dict()
+        names = {mlperf_name(name): name for name in state}
+        model.load_state_dict({t: state[name] for t, name in names.items()}, strict=True)
         model.train()
         loss = PeerLossConfig()
         for name, key in _MLPERF_TERMS.items():
