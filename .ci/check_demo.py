@@ -7,11 +7,12 @@ from pathlib import Path
 REQUIRED_RISE = 0.15
 
 run = Path(sys.argv[1])
-for name in ("report.html", "report.json", "config.yaml", "rejected.tsv", "metrics.jsonl"):
+for name in ("report.html", "report.json", "config.yaml", "rejected.tsv"):
     if not (run / name).is_file():
         sys.exit(f"{run / name}: missing")
-if not list(run.glob("weights/step-*/averaged.pt")):
-    sys.exit(f"{run / 'weights'}: no weights")
+for name in ("metrics.jsonl", "step-*/averaged.pt"):
+    if not list(run.glob(f"weights/*/{name}")):
+        sys.exit(f"{run / 'weights'}: no {name}")
 report = json.loads((run / "report.json").read_text("utf-8"))
 lddt = report["summary"]["lddt_ca"]["train"]
 first, last = lddt["first"], lddt["last"]

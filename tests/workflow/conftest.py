@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from scalefold.config import load_config, run_key
+
 ROOT = Path(__file__).parents[2]
 CHAINS = {
     "5pti_A": "train",
@@ -56,6 +58,17 @@ class Workflow:
     def run(self) -> Path:
         """The run's results."""
         return self.folder / "results/micro"
+
+    def training(self, **settings: object) -> Path:
+        """Folder of the training with the configuration, or with it changed."""
+        return self.run / "weights" / self._key(settings)
+
+    def evaluation(self) -> Path:
+        """Folder of the training's evaluations."""
+        return self.run / "evaluation" / self._key({})
+
+    def _key(self, settings: dict[str, object]) -> str:
+        return run_key(load_config([self.folder / "micro.yaml"], settings))
 
     def start(self, *arguments: str, output: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
         """Start Snakemake as a user does, without the environment's programs on the PATH."""

@@ -59,13 +59,11 @@ def test_whole_run(finished) -> None:
     workflow, output = finished
     run = workflow.run
     assert "step 2/2" in output  # progress of training is shown
-    assert {"report.html", "report.json", "metrics.jsonl"} <= {p.name for p in run.iterdir()}
-    assert (run / "weights/step-00000002/averaged.pt").is_file()
-    assert [json.loads(p.read_text())["step"] for p in sorted(run.glob("evaluation/*.json"))] == [
-        0,
-        1,
-        2,
-    ]
+    assert {"report.html", "report.json"} <= {path.name for path in run.iterdir()}
+    assert (workflow.training() / "step-00000002/averaged.pt").is_file()
+    assert (workflow.training() / "metrics.jsonl").is_file()
+    evaluations = sorted(workflow.evaluation().glob("*.json"))
+    assert [json.loads(path.read_text())["step"] for path in evaluations] == [0, 1, 2]
     complete = yaml.safe_load((run / "config.yaml").read_text())
     assert complete["training"]["steps"] == 2
     assert complete["optimiser"]["beta2"] == 0.999
@@ -79,7 +77,7 @@ def test_damaged_chain_is_set_aside_and_the_rest_goes_on(workflow) -> None:
     assert header == "chain_key\tstage\treason"
     assert {row.split("\t")[0] for row in rows} == {"1mol_A"}
     assert "1mol.cif.gz" in rows[0]
-    evaluation = json.loads((workflow.run / "evaluation/step-00000002.json").read_text())
+    evaluation = json.loads((workflow.evaluation() / "step-00000002.json").read_text())
     scored = {chain["chain_key"] for chain in evaluation["chains"]}
     assert scored == {"5pti_A", "1a8o_A", "1lcd_A", "4zey_A", "1ay7_B"}
 
@@ -134,7 +132,7 @@ def test_deleted_results_are_made_again(workflow) -> None:
     shards = workflow.run / "shards"
     with absent(next(shards.glob("msa-*.arrow"))):
         assert workflow.planned() == {"pack": 1, "index": 1, **AFTER_INDEX}
-    with absent(workflow.run / "evaluation/step-00000001.json"):
+    with absent(workflow.evaluation() / "step-00000001.json"):
         assert workflow.planned() == {"evaluate": 1, "report": 1}
     with absent(workflow.run / "report.html"):
         assert workflow.planned() == {"report": 1}
@@ -171,14 +169,11 @@ def test_report_is_made_again_for_real(workflow) -> None:
     assert numbers() == before
 
 
-def test_training_with_another_seed_keeps_the_first_one(workflow) -> None:
-    first = (workflow.run / "weights/step-00000002/weights.pt").read_bytes()
+def test_another_seed_is_another_training_and_the_way_back_is_free(workflow) -> None:
     workflow.succeed("--config", "seed=1", "--until", "train")
-    assert (workflow.run / "weights/step-00000002/weights.pt").read_bytes() != first
-    assert (workflow.run / "replaced/1/weights/step-00000002/weights.pt").read_bytes() == first
-    # Back to the first seed: the same training, to the bit.
-    workflow.succeed()
-    assert (workflow.run / "weights/step-00000002/weights.pt").read_bytes() == first
+    first, second = (workflow.training(seed=seed) / "step-00000002/weights.pt" for seed in (0, 1))
+    assert first.read_bytes() != second.read_bytes()
+    assert workflow.planned() == {}
 
 
 def test_shards_are_verified(workflow) -> None:
@@ -189,21 +184,21 @@ def test_shards_are_verified(workflow) -> None:
 def test_interrupted_training_goes_on(workflow) -> None:
     # The last test here: it leaves another training behind.
     options = ["seed=2", "training={steps: 400, checkpoint_every: 400, max_recycling: 0}"]
-    log = workflow.run / "logs/train.log"
-    log.unlink()
+    training = workflow.training(seed=2)
+    log = workflow.run / f"logs/train/{training.name}.log"
     first = workflow.start("--config", *options, "--until", "train")
     while "step 1/400" not in (log.read_text() if log.exists() else ""):
         assert first.poll() is None, log.read_text()
         time.sleep(0.2)
     os.killpg(first.pid, signal.SIGINT)  # Ctrl-C
     assert first.wait(timeout=60) != 0
-    last = sorted((workflow.run / "weights").glob("step-*.ready"))[-1].stem
+    last = sorted(training.glob("step-*.ready"))[-1].stem
     step = int(last.removeprefix("step-"))
     assert 1 <= step < 400
-    assert not (workflow.run / "training.done").exists()
+    assert not (training / "training.done").exists()
 
     options[1] = f"training={{steps: {step + 1}, checkpoint_every: 400, max_recycling: 0}}"
     workflow.succeed("--config", *options, "--until", "train")
-    assert f"continuing from results/micro/weights/{last}" in log.read_text()
-    steps = {path.stem for path in (workflow.run / "weights").glob("step-*.ready")}
+    assert f"continuing from {(training / last).relative_to(workflow.folder)}" in log.read_text()
+    steps = {path.stem for path in training.glob("step-*.ready")}
     assert steps == {"step-00000000", last, f"step-{step + 1:08d}"}

@@ -2,7 +2,7 @@
 rule report:
     input:
         evaluations=EVALUATIONS,
-        trained=f"{RUN}/training.done",
+        trained=f"{TRAINING}/training.done",
         manifest=f"{SHARDS}/manifest.json",
     output:
         html=f"{RUN}/report.html",
@@ -17,9 +17,10 @@ rule report:
         runtime=30,
     params:
         run=literal(RUN),
+        key=KEY,
         shards=literal(SHARDS),
     shell:
-        "scalefold report {params.run:q} --shards {params.shards:q} 2>&1 | tee -i {log:q}"
+        "scalefold report {params.run:q} --key {params.key} --shards {params.shards:q} 2>&1 | tee -i {log:q}"
 
 
 rule config:

@@ -10,7 +10,7 @@ from pathlib import Path
 from snakemake.exceptions import WorkflowError
 from snakemake.utils import validate
 
-from scalefold.config import load_config
+from scalefold.config import load_config, run_key
 from scalefold.errors import InputError
 from scalefold.raw.chains import read_chains
 from scalefold.raw.fetch import local_sources
@@ -44,6 +44,9 @@ shell.prefix(
 )
 
 RUN = (CONFIG.results / CONFIG.run_name).as_posix()
+# Another training has another key: settings that its weights do not depend on do not count.
+KEY = run_key(CONFIG)
+TRAINING = f"{RUN}/weights/{KEY}"
 BUCKETS = [f"{bucket:05d}" for bucket in sorted(CHAINS)]
 
 

@@ -33,7 +33,7 @@ def check(config: ConfigFiles, set_: Overrides = None) -> None:
 
     The list of chains and mirrors that are folders must be there.
     """
-    from scalefold.config import config_hash
+    from scalefold.config import run_key
     from scalefold.raw.chains import read_chains
     from scalefold.raw.mirrors import local_folder
 
@@ -46,7 +46,19 @@ def check(config: ConfigFiles, set_: Overrides = None) -> None:
                 raise InputError(
                     f"data.mirrors.{key}: {root} is no folder here; correct it, or make it"
                 )
-    typer.echo(f"valid: run {loaded.run_name}, preset {loaded.preset}, hash {config_hash(loaded)}")
+    typer.echo(f"valid: run {loaded.run_name}, preset {loaded.preset}, key {run_key(loaded)}")
+
+
+@app.command(epilog="Example: [cyan]scalefold config key -c demo/config.yaml[/]")
+def key(config: ConfigFiles, set_: Overrides = None) -> None:
+    """Print the key of a configuration's training: the name of its folder below weights/.
+
+    Settings that the trained weights do not depend on (names, number of steps, evaluation, loader
+    processes) do not change it.
+    """
+    from scalefold.config import run_key
+
+    typer.echo(run_key(read_config(config, set_)))
 
 
 @app.command(

@@ -17,11 +17,11 @@ def register(app: typer.Typer) -> None:
     app.command(
         rich_help_panel=panel,
         epilog="Example: [cyan]scalefold train -c demo/config.yaml --shards results/demo/shards "
-        "--out results/demo[/]. After an interruption the same with [cyan]--resume[/].",
+        "--out training[/]. After an interruption the same with [cyan]--resume[/].",
     )(train)
     app.command(
         rich_help_panel=panel,
-        epilog="Example: [cyan]scalefold evaluate results/demo/weights/step-00001000 "
+        epilog="Example: [cyan]scalefold evaluate training/step-00001000 "
         "-c demo/config.yaml --shards results/demo/shards --out step-00001000.json[/]",
     )(evaluate)
     app.command(
@@ -39,7 +39,7 @@ def train(
             "--out",
             "-o",
             metavar="FOLDER",
-            help="The run's folder: gets weights/, metrics.jsonl, tensorboard/.",
+            help="The training's folder: gets step-<number>/, metrics.jsonl, tensorboard/.",
         ),
     ],
     resume: Annotated[
@@ -49,8 +49,8 @@ def train(
         bool,
         typer.Option(
             "--set-aside",
-            help="With --resume: where the folder holds a training with other settings or data, "
-            "move that to replaced/ and start anew, instead of an error.",
+            help="With --resume: where the folder holds a training with other data or settings, "
+            "move that to replaced/ in it and start anew, instead of an error.",
         ),
     ] = False,
     device: Device = "auto",
@@ -133,6 +133,13 @@ def evaluate(
 
 def report(
     run: Annotated[Path, typer.Argument(help="The run's folder.")],
+    key: Annotated[
+        str | None,
+        typer.Option(
+            help="Which of the run's trainings, as `scalefold config key` names it; needed if "
+            "there are several."
+        ),
+    ] = None,
     shards: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Default: shards/ in the run's folder.")
     ] = None,
@@ -143,5 +150,5 @@ def report(
     """
     from scalefold.report import write_report
 
-    write_report(run, shards)
+    write_report(run, key, shards)
     typer.echo(f"{run / 'report.html'}, {run / 'report.json'}")

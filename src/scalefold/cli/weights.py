@@ -59,8 +59,7 @@ def import_(
 
 
 @app.command(
-    epilog="Example: [cyan]scalefold weights export results/demo/weights/step-00001000 "
-    "--out openfold.pt[/]"
+    epilog="Example: [cyan]scalefold weights export training/step-00001000 --out openfold.pt[/]"
 )
 def export(
     path: Annotated[

@@ -1,5 +1,6 @@
 """The typed configuration of a run: schema, presets, loading, JSON schema."""
 
+from scalefold.config.identity import run_key
 from scalefold.config.load import (
     config_hash,
     config_to_yaml,
@@ -20,4 +21,5 @@ __all__ = [
     "make_config",
     "preset_model",
     "preset_names",
+    "run_key",
 ]

@@ -167,6 +167,7 @@ def _provenance(files: RunFiles) -> dict[str, Any]:
         "commit": last and last.commit,
         "scalefold_version": last and last.scalefold_version,
         "report_version": scalefold.__version__,
+        "run_key": files.key or None,
         "config_hash": last and last.config_hash,
         "config": last and last.config,
         "checkpoints": [checkpoint.step for checkpoint in files.checkpoints],

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -55,6 +55,8 @@ class RunFiles:
 
     Attributes
     ----------
+    key : str
+        Of the training, see `scalefold.config.run_key`; empty where none has begun.
     metrics : list of dict
         Records of the metrics log, by step; the later of two of the same step.
     evaluations : list of dict
@@ -67,6 +69,7 @@ class RunFiles:
         What is missing or could not be read.
     """
 
+    key: str = ""
     metrics: list[dict[str, Any]] = field(default_factory=list)
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     checkpoints: list[Metadata] = field(default_factory=list)
@@ -77,32 +80,50 @@ class RunFiles:
     notes: list[str] = field(default_factory=list)
 
 
-def read_run(run: Path, shards: Path) -> RunFiles:
+def read_run(run: Path, key: str | None, shards: Path) -> RunFiles:
     """Read everything that a report is made from.
 
     Parameters
     ----------
     run : Path
-        The run's folder: ``metrics.jsonl``, ``evaluation/``, ``weights/``, ``rejected.tsv``,
-        ``benchmarks/``.
+        The run's folder: ``weights/<key>/`` (checkpoints and metrics), ``evaluation/<key>/``,
+        ``rejected.tsv``, ``benchmarks/``.
+    key : str or None
+        Of the training; None: the only one.
     shards : Path
 
     Raises
     ------
     InputError
-        If there is no such run folder; anything else that is wrong becomes a note.
+        If there is no such run folder or training; anything else that is wrong becomes a note.
     """
     if not run.is_dir():
         raise InputError(f"{run}: no such run folder. Give the folder that training wrote to")
-    files = RunFiles()
-    files.metrics = _metrics(run / "metrics.jsonl", files.notes)
-    files.evaluations = _evaluations(run / "evaluation", files.notes)
-    files.checkpoints = _checkpoints(run / "weights", files.notes)
+    keys = sorted(path.name for path in run.glob("weights/*/"))
+    files = RunFiles(key=_chosen(key, keys, run))
+    training = run / "weights" / files.key
+    files.metrics = _metrics(training / "metrics.jsonl", files.notes)
+    files.evaluations = _evaluations(run / "evaluation" / files.key, files.notes)
+    files.checkpoints = _checkpoints(training, files.notes)
     files.manifest, files.manifest_sha256 = _manifest(shards, files.notes)
     files.rejected = _rejected(run / "rejected.tsv", files.notes)
-    files.benchmarks = _benchmarks(run / "benchmarks", files.notes)
+    others = {other for other in keys if other != files.key}
+    files.benchmarks = _benchmarks(run / "benchmarks", others, files.notes)
     files.notes.extend(_disagreements(files))
     return files
+
+
+def _chosen(key: str | None, keys: Sequence[str], run: Path) -> str:
+    if key is None and len(keys) < 2:
+        return keys[0] if keys else ""
+    if key is None or key not in keys:
+        raise InputError(
+            f"{run / 'weights'}: "
+            + ("holds several trainings" if key is None else f"no training {key!r}")
+            + f"; there are {', '.join(keys) or 'none'}. Choose one with --key (`scalefold config "
+            "key` prints that of a configuration)"
+        )
+    return key
 
 
 def _metrics(path: Path, notes: list[str]) -> list[dict[str, Any]]:
@@ -183,10 +204,13 @@ def _rejected(path: Path, notes: list[str]) -> list[Rejected]:
     ]
 
 
-def _benchmarks(folder: Path, notes: list[str]) -> list[Benchmark]:
+def _benchmarks(folder: Path, others: set[str], notes: list[str]) -> list[Benchmark]:
+    """All jobs but those of other trainings, which have their key in the path."""
     found = []
     for path in sorted(folder.rglob("*.tsv")):
-        rule = path.relative_to(folder).parts[0].removesuffix(".tsv")
+        rule, *rest = path.relative_to(folder).with_suffix("").parts
+        if others.intersection(rest):
+            continue
         try:
             with path.open(encoding="utf-8", newline="") as stream:
                 for row in csv.DictReader(stream, delimiter="\t"):
@@ -202,32 +226,17 @@ def _benchmarks(folder: Path, notes: list[str]) -> list[Benchmark]:
 def _disagreements(files: RunFiles) -> Iterator[str]:
     """Results of one folder that do not belong together."""
     last = files.checkpoints[-1] if files.checkpoints else None
-    expectations: list[tuple[str, str, Callable[[dict[str, Any]], Any], str | None]] = []
-    if last is not None:
-        expectations.append(
-            (
-                "checkpoints of another configuration than that of the last one",
-                "checkpoint_config_hash",
-                lambda evaluation: evaluation.get("checkpoint_config_hash"),
-                last.config_hash,
-            )
+    expected = files.manifest_sha256
+    steps = [
+        str(evaluation["step"])
+        for evaluation in files.evaluations
+        if expected is not None and evaluation.get("data_manifest_sha256") not in (None, expected)
+    ]
+    if steps:
+        yield (
+            f"Evaluations of step {', '.join(steps)} are of other shards than those of this report "
+            "(data_manifest_sha256 differs)."
         )
-    expectations.append(
-        (
-            "other shards than those of this report",
-            "data_manifest_sha256",
-            lambda evaluation: evaluation.get("data_manifest_sha256"),
-            files.manifest_sha256,
-        )
-    )
-    for what, key, get, expected in expectations:
-        steps = [
-            str(evaluation["step"])
-            for evaluation in files.evaluations
-            if expected is not None and get(evaluation) not in (None, expected)
-        ]
-        if steps:
-            yield f"Evaluations of step {', '.join(steps)} are of {what} ({key} differs)."
     if last is not None and files.manifest_sha256 not in (None, last.data_manifest_sha256):
         yield (
             "The last checkpoint was trained on other shards than those of this report "

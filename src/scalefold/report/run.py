@@ -14,6 +14,7 @@ from scalefold.shards.atomic import write_bytes
 
 def write_report(
     run: Path,
+    key: str | None = None,
     shards: Path | None = None,
     out_html: Path | None = None,
     out_json: Path | None = None,
@@ -28,6 +29,8 @@ def write_report(
     ----------
     run : Path
         The run's folder.
+    key : str, optional
+        Which of its trainings (`scalefold.config.run_key`); default the only one.
     shards : Path, optional
         Shards that the run was trained on; default ``shards`` in the run's folder.
     out_html, out_json : Path, optional
@@ -36,11 +39,11 @@ def write_report(
     Raises
     ------
     InputError
-        If there is no such run folder, no such ``shards``, or the report cannot be written.
+        If there is no such run folder, training or ``shards``, or the report cannot be written.
     """
     if shards is not None and not shards.is_dir():
         raise InputError(f"{shards}: no such shard folder. Correct the path, or leave it out")
-    files = read_run(run, run / "shards" if shards is None else shards)
+    files = read_run(run, key, run / "shards" if shards is None else shards)
     content = report_content(run.resolve().name, files)
     page = render_page(content, files.evaluations)
     text = json.dumps(content, indent=1, allow_nan=False)

@@ -33,8 +33,6 @@ from scalefold.train.schedule import learning_rate
 
 logger = logging.getLogger(__name__)
 
-WEIGHTS_FOLDER = "weights"
-
 
 @dataclass(frozen=True)
 class TrainingResult:
@@ -76,7 +74,8 @@ def train(
     shards : Path
         What ``scalefold pack`` wrote.
     out : Path
-        The run's folder: gets ``weights/`` (checkpoints), ``metrics.jsonl``, ``tensorboard/``.
+        The training's folder: gets ``step-<number>/`` (checkpoints), ``metrics.jsonl``,
+        ``tensorboard/``. One training a folder; `scalefold.config.run_key` is a name for it.
     resume : bool
         Continue from the last complete checkpoint of ``out``, bit-exactly on a CPU; from the start
         if there is none.
@@ -94,15 +93,14 @@ def train(
         If more than ``training.max_non_finite_steps`` steps in a row were not finite.
     """
     reader = ShardReader(shards)
-    folder = out / WEIGHTS_FOLDER
-    with writer_lock(folder):
-        checkpoints.remove_leftovers(folder)
-        start = _starting_point(folder, resume)
+    with writer_lock(out):
+        checkpoints.remove_leftovers(out)
+        start = _starting_point(out, resume)
         manifest_hash = data_hash(shards)
         if start is not None:
             check_resumable(start, checkpoints.read_metadata(start), config, manifest_hash)
         trainer = assemble(config, device)
-        run = _Run(config, trainer, folder, manifest_hash)
+        run = _Run(config, trainer, out, manifest_hash)
         if start is not None:
             run.restore(start)
         metrics = MetricsLog(out, run.step)

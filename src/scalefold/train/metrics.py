@@ -28,7 +28,7 @@ class MetricsLog:
     Parameters
     ----------
     out : Path
-        The run's folder.
+        The training's folder.
     step : int
         Step that the run continues from. Later records, of a run that was killed after its last
         checkpoint, are removed: they are about to be made again.

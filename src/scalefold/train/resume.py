@@ -6,28 +6,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from scalefold.config.identity import FREE_KEYS, trajectory_settings
 from scalefold.config.schema import Config
 from scalefold.errors import InputError, listed
 from scalefold.train.checkpoint import Metadata
-
-FREE_KEYS: Final = (
-    "run_name",
-    "results",
-    "container",  # where the code runs; the checkpoint records the version that ran
-    "preset",  # a name; what it sets is compared key by key
-    "data",  # paths and buckets; the manifest's hash stands for the data themselves
-    "shards",
-    "evaluation",
-    "training.steps",
-    "training.checkpoint_every",
-    "training.keep_checkpoints",
-    "training.log_every",
-    "training.max_non_finite_steps",
-    "training.recomputation",
-    "training.loader_workers",
-    "training.prefetch",
-)
-"""Keys and sections that may change when a run is resumed; no other may."""
 
 _ABSENT: Final = "(absent)"
 
@@ -45,8 +27,10 @@ def check_resumable(
     """
     differences = [
         f"{key}: {before!r} in the checkpoint, {now!r} now"
-        for key, before, now in config_differences(metadata.config, config.model_dump(mode="json"))
-        if not _is_free(key)
+        for key, before, now in config_differences(
+            trajectory_settings(metadata.config),
+            trajectory_settings(config.model_dump(mode="json")),
+        )
     ]
     if metadata.data_manifest_sha256 != data_manifest_sha256:
         differences.insert(
@@ -74,7 +58,3 @@ def config_differences(
             yield from config_differences(one, other, f"{prefix}{key}.")
         elif one != other:
             yield f"{prefix}{key}", one, other
-
-
-def _is_free(key: str) -> bool:
-    return any(key == free or key.startswith(f"{free}.") for free in FREE_KEYS)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from scalefold.config import config_hash, make_config
+from scalefold.config import config_hash, make_config, run_key
 from scalefold.evaluate.results import mean_by_split
 from scalefold.shards.manifest import Manifest, Snapshot
 from scalefold.shards.writer import ShardFacts
@@ -152,9 +152,10 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
                 },
             }
         )
+        key = run_key(config)
         for step in (0, STEPS):
             checkpoints.save(
-                run / "weights",
+                run / "weights" / key,
                 step=step,
                 weights={"w": torch.zeros(3)},
                 averaged={"w": torch.zeros(3)},
@@ -168,11 +169,12 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
                 },
             )
         lines = [json.dumps(record) + "\n" for record in metrics_records()]
-        (run / "metrics.jsonl").write_text("".join(lines), "utf-8")
-        (run / "evaluation").mkdir()
+        (run / "weights" / key / "metrics.jsonl").write_text("".join(lines), "utf-8")
+        evaluations = run / "evaluation" / key
+        evaluations.mkdir(parents=True)
         for step in evaluated:
             text = json.dumps(evaluation(step, config_hash(config), sha256))
-            (run / "evaluation" / f"step-{step:08d}.json").write_text(text, "utf-8")
+            (evaluations / f"step-{step:08d}.json").write_text(text, "utf-8")
         (run / "rejected.tsv").write_text(
             "chain_key\tstage\treason\n"
             "4bad_A\tfetch\tmmcif/ba/4bad.cif.gz: not a gzip file\n"
@@ -183,10 +185,10 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
             "s\th:m:s\tmax_rss\tmax_vms\tmax_uss\tmax_pss\tio_in\tio_out\tmean_load\tcpu_time\n"
         )
         benchmarks = {
-            "train.tsv": "163.2\t0:02:43\t812.5\t1\t1\t1\t0\t0\t98\t160",
+            f"train/{key}.tsv": "163.2\t0:02:43\t812.5\t1\t1\t1\t0\t0\t98\t160",
             "index.tsv": "1.2\t0:00:01\t-\t-\t-\t-\t-\t-\t-\t0",
-            "evaluate/step-00000000.tsv": "9.5\t0:00:09\t701.0\t1\t1\t1\t0\t0\t98\t9",
-            "evaluate/step-00000200.tsv": "10.5\t0:00:10\t705.0\t1\t1\t1\t0\t0\t98\t9",
+            f"evaluate/{key}/step-00000000.tsv": "9.5\t0:00:09\t701.0\t1\t1\t1\t0\t0\t98\t9",
+            f"evaluate/{key}/step-00000200.tsv": "10.5\t0:00:10\t705.0\t1\t1\t1\t0\t0\t98\t9",
         }
         for path, row in benchmarks.items():
             target = run / "benchmarks" / path

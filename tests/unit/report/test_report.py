@@ -66,7 +66,13 @@ def report_of(run: Path) -> tuple[str, Page, dict]:
 
 def content_of(run: Path) -> dict:
     """The numbers alone: figures take time."""
-    return report_content(run.name, read_run(run, run / "shards"))
+    return report_content(run.name, read_run(run, None, run / "shards"))
+
+
+def training_of(run: Path, kind: str = "weights") -> Path:
+    """The folder of the only training."""
+    (folder,) = (run / kind).iterdir()
+    return folder
 
 
 def test_says_what_ran_and_how_good_it_became(make_run):
@@ -122,7 +128,7 @@ def test_colours_of_figures_follow_the_page(make_run):
 
 def test_names_are_escaped(make_run):
     run = make_run(name="a<script>alert(1)")
-    path = run / "evaluation" / "step-00000200.json"
+    path = training_of(run, "evaluation") / "step-00000200.json"
     path.write_text(path.read_text("utf-8").replace("1a8o_A", "<img src=x>$x_A"), "utf-8")
     text, _, content = report_of(run)
     assert "<b>x</b>" not in text
@@ -175,14 +181,14 @@ def test_timings_are_added_up_by_stage(make_run):
 def test_the_same_files_give_the_same_bytes(make_run, tmp_path):
     run = make_run()
     write_report(run, out_html=tmp_path / "a.html", out_json=tmp_path / "a.json")
-    write_report(run, run / "shards", tmp_path / "b.html", tmp_path / "b.json")
+    write_report(run, None, run / "shards", tmp_path / "b.html", tmp_path / "b.json")
     assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
     assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
 
 
 def test_a_line_cut_off_by_a_kill_is_left_out_and_named(make_run):
     run = make_run()
-    path = run / "metrics.jsonl"
+    path = training_of(run) / "metrics.jsonl"
     path.write_text(path.read_text("utf-8")[:-40], "utf-8")
     text, _, content = report_of(run)
     assert content["training"]["step"][-1] == 199
@@ -219,7 +225,7 @@ def test_after_a_single_evaluation_there_is_no_gain(make_run):
 def test_one_record_and_records_without_numbers(make_run):
     run = make_run()
     record = {"step": 1, "loss": None, "lddt_ca": 0.2, "loss/fape": None}
-    (run / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    (training_of(run) / "metrics.jsonl").write_text(json.dumps(record) + "\n")
     text, _, content = report_of(run)
     assert content["summary"]["loss"] is None
     assert "Loss, weighted sum" not in text
@@ -232,7 +238,7 @@ def test_one_record_and_records_without_numbers(make_run):
 )
 def test_a_damaged_evaluation_is_left_out_and_named(make_run, content, said):
     run = make_run()
-    (run / "evaluation" / "step-00000050.json").write_text(content)
+    (training_of(run, "evaluation") / "step-00000050.json").write_text(content)
     report = content_of(run)
     assert [e["step"] for e in report["evaluations"]] == [0, 100, 150, 200]
     assert said in report["notes"][0]
@@ -240,7 +246,7 @@ def test_a_damaged_evaluation_is_left_out_and_named(make_run, content, said):
 
 def test_chains_without_scores(make_run):
     run = make_run()
-    path = run / "evaluation" / "step-00000200.json"
+    path = training_of(run, "evaluation") / "step-00000200.json"
     evaluation = json.loads(path.read_text("utf-8"))
     for chain in evaluation["chains"]:
         if chain["split"] == "validation":
@@ -256,22 +262,40 @@ def test_chains_without_scores(make_run):
 
 def test_results_that_do_not_belong_together_are_named(make_run):
     run = make_run()
-    path = run / "evaluation" / "step-00000050.json"
+    path = training_of(run, "evaluation") / "step-00000050.json"
     evaluation = json.loads(path.read_text("utf-8"))
-    path.write_text(json.dumps({**evaluation, "checkpoint_config_hash": "feedfeedfeed"}))
+    path.write_text(json.dumps({**evaluation, "data_manifest_sha256": "feed" * 16}))
     content = content_of(run)
     (note,) = content["notes"]
-    assert note.startswith("Evaluations of step 50 are of checkpoints of another configuration")
+    assert note.startswith("Evaluations of step 50 are of other shards than those of this report")
 
 
 def test_a_damaged_checkpoint_and_missing_shards_are_notes(make_run):
     run = make_run()
-    (run / "weights" / "step-00000200" / "checkpoint.json").write_text("{")
+    (training_of(run) / "step-00000200" / "checkpoint.json").write_text("{")
     shutil.rmtree(run / "shards")
     content = content_of(run)
     assert content["provenance"]["checkpoints"] == [0]
     assert any("step-00000200" in note for note in content["notes"])
     assert any("manifest cannot be read" in note for note in content["notes"])
+
+
+def test_one_of_several_trainings_is_chosen_by_its_key(make_run):
+    run = make_run()
+    one = content_of(run)
+    key = training_of(run).name
+    assert one["provenance"]["run_key"] == key
+    shutil.copytree(training_of(run), run / "weights/0123456789ab")
+    benchmark = run / "benchmarks/train" / f"{key}.tsv"
+    shutil.copy(benchmark, benchmark.with_name("0123456789ab.tsv"))
+    with pytest.raises(InputError, match=rf"several trainings; there are 0123456789ab, {key}"):
+        write_report(run)
+    with pytest.raises(InputError, match="no training 'x'; there are"):
+        write_report(run, "x")
+    assert report_content(run.name, read_run(run, key, run / "shards")) == one
+    other = report_content(run.name, read_run(run, "0123456789ab", run / "shards"))
+    assert (other["training"], other["evaluations"]) == (one["training"], [])
+    assert other["timings"] == [t for t in one["timings"] if t["stage"] != "evaluate"]
 
 
 def test_no_such_run(tmp_path):
@@ -282,5 +306,5 @@ def test_no_such_run(tmp_path):
 def test_no_such_shards(make_run, tmp_path):
     run = make_run()
     with pytest.raises(InputError, match="nothing: no such shard folder"):
-        write_report(run, tmp_path / "nothing")
+        write_report(run, shards=tmp_path / "nothing")
     assert not (run / "report.html").exists()

@@ -104,13 +104,13 @@ def test_killed_and_resumed_equals_uninterrupted(
 
     out = tmp_path / "out"
     assert _records(out) == _records(uninterrupted)
-    ours, theirs = checkpoints(out / "weights"), checkpoints(uninterrupted / "weights")
+    ours, theirs = checkpoints(out), checkpoints(uninterrupted)
     assert [p.name for p in ours] == [p.name for p in theirs]
     for one, other in zip(ours, theirs, strict=True):
         for which in ("weights", "averaged"):
             _assert_identical(load_weights(one, which), load_weights(other, which))  # type: ignore[arg-type]
         _assert_identical(load_training(one), load_training(other))
-    assert not list((out / "weights").glob("*.tmp.*"))
+    assert not list(out.glob("*.tmp.*"))
 
 
 def _assert_identical(one: Any, other: Any) -> None:
@@ -125,7 +125,7 @@ def _assert_identical(one: Any, other: Any) -> None:
 
 
 def test_the_runs_that_are_compared_do_train(uninterrupted: Path) -> None:
-    first, *_, last = checkpoints(uninterrupted / "weights")
+    first, *_, last = checkpoints(uninterrupted)
     before, after = load_weights(first, "weights"), load_weights(last, "weights")
     changed = sum(not torch.equal(before[name], after[name]) for name in before)
     assert changed > 0.5 * len(before)

@@ -44,7 +44,7 @@ def test_a_whole_run(
     with caplog.at_level(logging.INFO):
         result = _train(micro, shards, tmp_path)
     assert (result.step, result.completed, result.skipped_steps) == (6, True, 0)
-    published = checkpoints(tmp_path / "weights")
+    published = checkpoints(tmp_path)
     assert [p.name for p in published] == [f"step-{s:08d}" for s in (0, 2, 4, 6)]
     assert result.checkpoint == published[-1]
 
@@ -117,7 +117,7 @@ def test_signals_are_turned_into_requests_and_a_second_interrupt_ends() -> None:
 def test_pruning_and_log_interval(micro_tree: dict[str, Any], shards: Path, tmp_path: Path) -> None:
     change = {"training": {"keep_checkpoints": 1, "log_every": 4}}
     _train(make_config(merge(micro_tree, change)), shards, tmp_path)
-    assert [p.name for p in checkpoints(tmp_path / "weights")] == ["step-00000006"]
+    assert [p.name for p in checkpoints(tmp_path)] == ["step-00000006"]
     assert [r["step"] for r in _records(tmp_path)] == [1, 4, 6]
 
 
@@ -151,7 +151,7 @@ def test_diverged_weights_stop_the_run_and_are_never_published(
     assert "training stopped at step 4: 2 steps in a row" in str(error.value)
     assert "loss terms distogram" in str(error.value)
     assert "chain 5pti_A" in caplog.text or "chain 1a8o_A" in caplog.text
-    assert [p.name for p in checkpoints(tmp_path / "weights")] == ["step-00000000"]
+    assert [p.name for p in checkpoints(tmp_path)] == ["step-00000000"]
     records = _records(tmp_path)
     assert [r["skipped_steps"] for r in records] == [0, 0, 1]
     assert records[-1]["loss"] is None
@@ -167,7 +167,7 @@ def test_initial_weights_from_a_file_and_from_a_checkpoint(
         change = {"training": {"initial_weights": str(source), "steps": 1}, "seed": 5}
         out = tmp_path / f"next{number}"
         _train(make_config(merge(micro_tree, change)), shards, out)
-        started = load_weights(out / "weights/step-00000000", "weights")
+        started = load_weights(out / "step-00000000", "weights")
         assert all(torch.equal(started[name], averaged[name]) for name in averaged)
     wrong = merge(micro_tree, {"training": {"initial_weights": str(trained)}, "model": {"c_m": 16}})
     with pytest.raises(InputError, match=r"(?s)step-00000006 does not fit the model.*misshapen"):
@@ -211,7 +211,7 @@ def test_steps_before_an_unusable_sample_are_kept(
         patched.setattr(TrainingLoader, "__next__", damaged)
         with pytest.raises(InputError, match="row 7 is damaged"):
             _train(micro, shards, tmp_path / "run")
-    assert checkpoints(tmp_path / "run/weights")[-1].name == "step-00000003"
+    assert checkpoints(tmp_path / "run")[-1].name == "step-00000003"
     assert [r["step"] for r in _records(tmp_path / "run")] == [1, 2, 3]
 
     # Once the shard is whole again, the run goes on as if nothing had been.

@@ -42,7 +42,7 @@ def run(tmp_path: Path, shards: Path) -> Path:
     for step in (0, 2, 4):
         state = {"w": torch.full((2,), float(step))}
         checkpoints.save(
-            out / "weights",
+            out,
             step=step,
             weights=state,
             averaged=state,
@@ -50,14 +50,12 @@ def run(tmp_path: Path, shards: Path) -> Path:
             description=description,
         )
     (out / "metrics.jsonl").write_text('{"step": 1}\n')
-    (out / "evaluation").mkdir()
-    (out / "evaluation/step-00000004.json").write_text("{}")
     return out
 
 
 @pytest.mark.parametrize(
     "training",
-    [{}, {"steps": 6}, {"log_every": 1}, {"steps": 8, "checkpoint_every": 4}],
+    [{}, {"steps": 6}, {"steps": 2}, {"log_every": 1}, {"steps": 8, "checkpoint_every": 4}],
     ids=str,
 )
 def test_a_run_that_goes_on_stays(run: Path, shards: Path, training: dict[str, int]) -> None:
@@ -74,29 +72,25 @@ def test_nothing_there(tmp_path: Path, shards: Path) -> None:
 
 @pytest.mark.parametrize(
     "training",
-    [{"max_recycling": 1}, {"steps": 2}, {"checkpoint_every": 1}],
+    [{"max_recycling": 1}, {"steps": 3}, {"checkpoint_every": 1}],
     ids=str,
 )
 def test_another_run_is_moved_whole(run: Path, shards: Path, training: dict[str, int]) -> None:
     target = set_aside_other_run(configuration(**training), shards, run)
     assert target == run / "replaced/1"
-    assert checkpoints.checkpoints(run / "weights") == []
-    moved = checkpoints.checkpoints(target / "weights")
+    assert sorted(path.name for path in run.iterdir()) == ["replaced", "training.lock"]
+    moved = checkpoints.checkpoints(target)
     assert [path.name for path in moved] == ["step-00000000", "step-00000002", "step-00000004"]
     assert checkpoints.load_weights(moved[-1])["w"].tolist() == [4.0, 4.0]
     assert (target / "metrics.jsonl").is_file()
-    assert (target / "evaluation/step-00000004.json").is_file()
-    assert not (run / "evaluation").exists()
 
 
 def test_other_data_and_a_second_time(run: Path, shards: Path) -> None:
     (shards / "manifest.json").write_text('{"other": 1}')
     assert set_aside_other_run(configuration(), shards, run) == run / "replaced/1"
     assert set_aside_other_run(configuration(), shards, run) is None
-    (run / "replaced/1/weights").rename(run / "weights-back")
-    (run / "weights").joinpath("training.lock").unlink()
-    (run / "weights").rmdir()
-    (run / "weights-back").rename(run / "weights")
+    for path in (run / "replaced/1").iterdir():
+        path.rename(run / path.name)
     assert set_aside_other_run(configuration(), shards, run) == run / "replaced/2"
 
 
@@ -110,4 +104,4 @@ def test_not_while_another_training_is_at_work(
     monkeypatch.setattr(fcntl, "lockf", refuse)
     with pytest.raises(InputError, match="another training writes here"):
         set_aside_other_run(configuration(), shards, run)
-    assert (run / "weights/step-00000004").is_dir()
+    assert (run / "step-00000004").is_dir()

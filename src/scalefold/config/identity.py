@@ -1,0 +1,62 @@
+"""What a run is: the settings that its result depends on, and the key made of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from scalefold.config.schema import Config
+
+FREE_KEYS: Final = (
+    "run_name",
+    "results",
+    "container",
+    "preset",  # a name; what it sets is compared key by key
+    "data",  # paths and buckets; the manifest's hash stands for the data themselves
+    "shards",
+    "evaluation",
+    "training.steps",
+    "training.checkpoint_every",
+    "training.keep_checkpoints",
+    "training.log_every",
+    "training.max_non_finite_steps",
+    "training.recomputation",
+    "training.loader_workers",
+    "training.prefetch",
+)
+"""Keys and sections that may change when a run is resumed; no other may."""
+
+
+def trajectory_settings(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Every setting that the weights after a number of steps depend on, by its dotted key.
+
+    Parameters
+    ----------
+    tree : mapping
+        A whole configuration, as ``model_dump(mode="json")`` gives it.
+    """
+    return {key: value for key, value in _leaves(tree) if not _is_free(key)}
+
+
+def run_key(config: Config) -> str:
+    """Twelve hex digits that stand for the trajectory of a training; its folder is named by them.
+
+    Configurations with the same key may continue each other's checkpoints (where the data are the
+    same too); a configuration with another key is another run.
+    """
+    canonical = json.dumps(trajectory_settings(config.model_dump(mode="json")), sort_keys=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _is_free(key: str) -> bool:
+    return any(key == free or key.startswith(f"{free}.") for free in FREE_KEYS)

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scalefold.config import make_config, run_key
+from scalefold.config.identity import FREE_KEYS, trajectory_settings
+
+BASE: dict[str, Any] = {
+    "preset": "tiny",
+    "data": {"chains": "c.tsv", "mirrors": {"mmcif": ["m"], "alignments": ["a"]}},
+}
+
+
+def key(**sections: Any) -> str:
+    return run_key(make_config(BASE | sections))
+
+
+def test_key_is_twelve_hex_digits_and_follows_the_content() -> None:
+    assert int(key(), 16) >= 0
+    assert len(key()) == 12
+    learning_rate = make_config(BASE).optimiser.learning_rate
+    assert key(optimiser={"learning_rate": learning_rate}) == key()
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"run_name": "other", "results": "elsewhere", "container": "x.sif"},
+        {"training": {"steps": 5, "checkpoint_every": 1, "log_every": 1, "loader_workers": 0}},
+        {"evaluation": {"seed": 5}},
+        {"shards": {"compression": "lz4"}},
+    ],
+)
+def test_what_the_trajectory_does_not_depend_on_leaves_the_key(sections: dict[str, Any]) -> None:
+    assert key(**sections) == key()
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"seed": 1},
+        {"features": {"crop_size": 32}},
+        {"sampling": {"weights": "uniform"}},
+        {"model": {"template": {"enabled": False}}},
+        {"loss": {"chi": 0.5}},
+        {"optimiser": {"clip_norm": 0.2}},
+        {"training": {"global_batch_size": 64}},
+        {"training": {"precision": "bf16"}},
+        {"training": {"initial_weights": "w.pt"}},
+    ],
+)
+def test_what_it_depends_on_changes_the_key(sections: dict[str, Any]) -> None:
+    assert key(**sections) != key()
+
+
+def test_every_setting_is_either_free_or_in_the_key() -> None:
+    tree = make_config(BASE).model_dump(mode="json")
+    sections = {name.partition(".")[0] for name in trajectory_settings(tree)}
+    free = {name for name in FREE_KEYS if "." not in name}
+    assert sections | free == set(tree)
+    assert not sections & free
