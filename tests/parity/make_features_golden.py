@@ -7,12 +7,12 @@ Run once for each reference, by hand; the tests only read what it wrote:
     python tests/parity/make_features_golden.py mlperf /path/to/MLPerf/openfold \
         demo tests/parity/golden/features_mlperf.npz
 
-The reference is imported from the path given (it needs ml_collections, dm-tree or dacite); none of
-its code is here. Every random function that its transforms call is replaced by one that hands out
-the plan's decisions in the order in which the reference asks, and fails if it asks differently.
-Positions are given in float64. The sample is a real one (2nwd_X of the demo) with some residues
-renamed to X, some atoms taken away and deletions put in, so that masks, unknown residues and
-deletions are covered.
+The reference is imported from the path given (see ``peer_code.py``); none of its code is here.
+Every random function that its transforms call is replaced by one that hands out the plan's
+decisions in the order in which the reference asks, and fails if it asks differently. Positions are
+given in float64. The sample is a real one (2nwd_X of the demo) with some residues renamed to X,
+some atoms taken away and deletions put in, so that masks, unknown residues and deletions are
+covered.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from peer_code import PeerCode
 
 from scalefold.chem.residues import ATOM37_INDEX, UNKNOWN
 from scalefold.config.schema import FeaturesConfig
@@ -76,7 +77,7 @@ CASES: dict[str, list[tuple[str, dict[str, Any], str, int, tuple[str, ...]]]] = 
 
 def main(oracle: str, source: str, demo: str, out: str) -> None:
     """Write the golden file of one reference."""
-    sys.path.insert(0, source)
+    PeerCode(oracle, Path(source))
     run = {"openfold": _run_openfold, "mlperf": _run_mlperf}[oracle]
     sample = _sample(Path(demo))
     arrays: dict[str, Any] = {"about": np.asarray(__doc__), **_sample_arrays(sample)}
@@ -368,14 +369,6 @@ def _run_openfold(
 def _run_mlperf(
     sample: Sample, plan: Plan, config: FeaturesConfig, mode: str
 ) -> dict[str, torch.Tensor]:
-    # The reference's configuration uses mutable dataclass defaults, which Python 3.11 forbids
-    # unless they are hashable.
-    original = dataclasses.dataclass
-    dataclasses.dataclass = functools.partial(original, unsafe_hash=True)  # type: ignore[assignment]
-    try:
-        import openfold.config  # noqa: F401
-    finally:
-        dataclasses.dataclass = original
     import Bio.Data
     from Bio.Data import PDBData
 

@@ -1,8 +1,7 @@
 """Compare all loss terms and gradients with OpenFold's or MLPerf HPC's, float64, same inputs.
 
 Not a test: a check for development, run with a checkout of aqlaboratory/openfold or of MLPerf HPC's
-OpenFold, in an environment with ml_collections and dm-tree beside scalefold (OpenFold's own
-installation downloads ``openfold/resources/stereo_chemical_props.txt``, which must be there)::
+OpenFold (see ``peer_code.py``)::
 
     python tests/parity/loss_golden/compare_peers.py {openfold,mlperf} <folder that holds openfold/>
 
@@ -18,10 +17,7 @@ Known differences of both from AlphaFold2, levelled here (scalefold follows Alph
 
 from __future__ import annotations
 
-import functools
-import importlib
 import sys
-import types
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +25,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import scalefold.loss.violation as violation_module
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from peer_code import EPS, PeerCode
+from test_whole_golden import openfold_angle_tolerance
+
 from scalefold.geometry.rigid import Rigid
 from scalefold.loss.distogram import distogram_loss
 from scalefold.loss.experimentally_resolved import experimentally_resolved_loss
@@ -40,49 +39,20 @@ from scalefold.loss.pae import pae_loss
 from scalefold.loss.plddt import plddt_loss
 from scalefold.loss.renaming import rename_ground_truth
 from scalefold.loss.torsion import torsion_loss
+from scalefold.loss.violation import violation_loss
 
 KIND, FOLDER = sys.argv[1], Path(sys.argv[2])
 LAYERED = {"backbone", "sidechain", "positions", "angles", "unnormalized_angles"}
 GOOD_RESOLUTION = torch.tensor([1.5], dtype=torch.float64)
 
 
-class _TorchInFloat64(types.ModuleType):
-    """The torch module, but what it calls float32 is float64."""
-
-    float32 = torch.float64
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(torch, name)
-
-
-def load_peer() -> tuple[Any, Any, Any]:
-    """The peer's loss module, Rigid and Rotation."""
-    sys.path.insert(0, str(FOLDER))
-    if KIND == "openfold":  # its packages import CUDA extensions: enter without their __init__
-        for name in ("openfold", "openfold.utils"):
-            package = types.ModuleType(name)
-            package.__path__ = [str(FOLDER / name.replace(".", "/"))]
-            sys.modules[name] = package
-        loss = importlib.import_module("openfold.utils.loss")
-        loss.masked_mean = functools.partial(loss.masked_mean, eps=1e-10)
-        rigid = importlib.import_module("openfold.utils.rigid_utils")
-    else:  # its configuration is not valid from Python 3.11 on, and not needed
-        config = types.ModuleType("openfold.config")
-        config.LossConfig = object
-        sys.modules["openfold.config"] = config
-        loss = importlib.import_module("openfold.loss")
-        loss._masked_mean = functools.partial(loss._masked_mean, eps=1e-10)
-        rigid = importlib.import_module("openfold.rigid_utils")
-    rigid.torch = _TorchInFloat64("torch")
-    return loss, rigid.Rigid, rigid.Rotation
-
-
-torch.set_default_dtype(torch.float64)  # of their constants
-LOSS, PEER_RIGID, PEER_ROTATION = load_peer()
+CODE = PeerCode(KIND, FOLDER)
+LOSS = CODE.loss
 
 
 def peer_rigid(rotation: Tensor, translation: Tensor) -> Any:
-    return PEER_RIGID(PEER_ROTATION(rot_mats=rotation, quats=None), translation)
+    rotations = CODE.rigid.Rotation(rot_mats=rotation, quats=None)
+    return CODE.rigid.Rigid(rotations, translation)
 
 
 def peer_fape(
@@ -94,8 +64,7 @@ def peer_fape(
     point_mask: Tensor,
     clamp: float | None,
 ) -> Tensor:
-    eps = 1e-4
-    value = LOSS.compute_fape(
+    value: Tensor = LOSS.compute_fape(
         peer_rigid(*frames),
         peer_rigid(*true),
         frame_mask,
@@ -104,10 +73,9 @@ def peer_fape(
         point_mask,
         length_scale=10.0,
         l1_clamp_distance=clamp,
-        eps=eps,
+        eps=EPS["fape"],
     )
-    f, p = frame_mask.sum(-1), point_mask.sum(-1)
-    return value * (eps + f) * (eps + p) / (eps + f * p)
+    return value
 
 
 def compare(name: str, ours: Any, peers: Any, arguments: dict[str, Tensor]) -> float:
@@ -198,7 +166,12 @@ def compare_structure(x: dict[str, Tensor]) -> float:
         else:  # batch, layer
             angles, unnormalized_angles = (a.transpose(0, 1) for a in (angles, unnormalized_angles))
         return LOSS.supervised_chi_loss(
-            angles, unnormalized_angles, chi_weight=0.5, angle_norm_weight=0.01, eps=1e-6, **given
+            angles,
+            unnormalized_angles,
+            chi_weight=0.5,
+            angle_norm_weight=0.01,
+            eps=EPS["chi"],
+            **given,
         )
 
     errors.append(
@@ -221,14 +194,12 @@ def compare_structure(x: dict[str, Tensor]) -> float:
         found = LOSS.find_structural_violations(
             x, positions, violation_tolerance_factor=12.0, clash_overlap_tolerance=1.5
         )
-        return LOSS.violation_loss(found, x["atom14_atom_exists"], eps=1e-6)
+        return LOSS.violation_loss(found, x["atom14_atom_exists"], eps=EPS["violation"])
 
-    ideal, _ = violation_module.PEPTIDE_COS_CA_C_N
-    violation_module.PEPTIDE_COS_CA_C_N = (ideal, violation_module.PEPTIDE_BOND_STDDEV_ANGSTROM[0])
     errors.append(
         compare(
             "violation",
-            lambda positions: violation_module.violation_loss(
+            lambda positions: violation_loss(
                 positions, x["atom14_atom_exists"], x["residue_index"], x["aatype"]
             ),
             peer_violation,
@@ -259,17 +230,16 @@ def compare_heads(x: dict[str, Tensor]) -> float:
         "distogram": (
             lambda logits: distogram_loss(logits, x["pseudo_beta"], x["pseudo_beta_mask"]),
             lambda logits: LOSS.distogram_loss(
-                logits, x["pseudo_beta"], x["pseudo_beta_mask"], eps=1e-6
+                logits, x["pseudo_beta"], x["pseudo_beta_mask"], eps=EPS["distogram"]
             ),
         ),
         "masked_msa": (
             lambda logits: masked_msa_loss(logits, x["true_msa"], x["bert_mask"]),
             lambda logits: LOSS.masked_msa_loss(
-                # twice the eps: these divide by eps + half the count, and then by two
                 logits,
                 x["true_msa"],
                 x["bert_mask"],
-                eps=0.5e-8,
+                eps=EPS["masked_msa"],
                 **bins,
             ),
         ),
@@ -278,19 +248,28 @@ def compare_heads(x: dict[str, Tensor]) -> float:
                 logits, x["all_atom_mask"], x["atom37_atom_exists"]
             ),
             lambda logits: LOSS.experimentally_resolved_loss(
-                logits, x["atom37_atom_exists"], x["all_atom_mask"], eps=1e-8, **limits
+                logits,
+                x["atom37_atom_exists"],
+                x["all_atom_mask"],
+                eps=EPS["experimentally_resolved"],
+                **limits,
             ),
         ),
         "plddt": (
             lambda logits: plddt_loss(logits, x["predicted_ca"], true_ca, ca_mask),
             lambda logits: LOSS.lddt_loss(
-                logits, atoms, x["all_atom_positions"], x["all_atom_mask"], eps=1e-8, **limits
+                logits,
+                atoms,
+                x["all_atom_positions"],
+                x["all_atom_mask"],
+                eps=EPS["plddt"],
+                **limits,
             ),
         ),
         "pae": (
             lambda logits: pae_loss(logits, frames, true, mask),
             lambda logits: LOSS.tm_loss(
-                logits, quaternions, x["backbone_rigid_tensor"], mask, eps=0.5e-8, **limits
+                logits, quaternions, x["backbone_rigid_tensor"], mask, eps=EPS["pae"], **limits
             ),
         ),
     }
@@ -309,7 +288,8 @@ def main() -> None:
         }
     inputs = {k: v.double() if v.is_floating_point() else v for k, v in inputs.items()}
     samples = [one_sample(inputs, number) for number in range(2)]
-    worst = max(max(compare_structure(x), compare_heads(x)) for x in samples)
+    with CODE.prepared(torch.float64, levelled=True), openfold_angle_tolerance():
+        worst = max(max(compare_structure(x), compare_heads(x)) for x in samples)
     print(f"worst relative difference from {KIND}: {worst:.1e}")
     if worst > 1e-9:
         raise SystemExit(1)
