@@ -1,7 +1,8 @@
 """The application: its commands, and how errors leave it.
 
 Exit codes: 0 done; 1 an error of the program (with traceback); 2 an error of the user's input or of
-the command line (one message); 130 interrupted.
+the command line (one message); 75 a training was stopped before its end and can be resumed; 130
+interrupted.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="The way of the data: fetch, pack, train, evaluate, report; `snakemake --profile local` "
-    "runs them all. Exit codes: 0 done, 1 error of the program, 2 error of the input.",
+    "runs them all. Exit codes: 0 done, 1 error of the program, 2 error of the input, 75 a "
+    "training was stopped before its end and can be resumed.",
 )
 
 

@@ -60,6 +60,9 @@ def train(
 
     SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 end it in order: it finishes its step, writes a checkpoint
     and leaves with exit code 75; the same command with --resume continues.
+
+    It ends likewise, but with exit code 0 and for good, when an evaluation of one of its
+    checkpoints reaches evaluation.target_lddt.
     """
     from scalefold.cli.device import torch_device
     from scalefold.cli.logs import log_to_stderr
@@ -83,6 +86,11 @@ def train(
             console=log_to_stderr(),
         )
     typer.echo(f"{result.checkpoint}: step {result.step} of {loaded.training.steps}")
+    if result.target is not None:
+        typer.echo(
+            f"target reached: mean lDDT-Cα of {result.target.split} {result.target.lddt_ca:.3f} at "
+            f"step {result.target.step}"
+        )
     if result.skipped_steps:
         typer.echo(f"{result.skipped_steps} steps were not finite and not applied", err=True)
     if not result.completed:
@@ -111,7 +119,11 @@ def evaluate(
     device: Device = "auto",
     set_: Overrides = None,
 ) -> None:
-    """Predict whole chains with a checkpoint's averaged weights, and compare with the truth."""
+    """Predict whole chains with a checkpoint's averaged weights, and compare with the truth.
+
+    Where the mean lDDT-Cα of the first of evaluation.splits reaches evaluation.target_lddt, the
+    training that the checkpoint belongs to is told to end.
+    """
     from scalefold.cli.device import torch_device
     from scalefold.cli.logs import log_to_stderr
     from scalefold.evaluate import evaluate_checkpoint

@@ -286,6 +286,15 @@ class TrainingConfig(Section):
 class EvaluationConfig(Section):
     """Evaluation of checkpoints on the averaged weights."""
 
+    mode: Literal["after", "async"] = Field(
+        "after",
+        description="When the workflow evaluates: after training, or each checkpoint beside it.",
+    )
+    target_lddt: Probability | None = Field(
+        None,
+        description="Training ends when the mean lDDT-CA of the first split reaches this; needs "
+        "mode async.",
+    )
     splits: list[str] = Field(["validation"], min_length=1)
     recycling: NonNegative = 3
     max_length: Positive = Field(2048, description="Longer chains are listed as skipped.")
@@ -333,6 +342,12 @@ class Config(Section):
             raise ValueError(
                 f"loss.pae is {self.loss.pae} but model.pae_head is false: set model.pae_head to "
                 "true, or loss.pae to 0"
+            )
+        if self.evaluation.target_lddt is not None and self.evaluation.mode != "async":
+            raise ValueError(
+                f"evaluation.target_lddt is {self.evaluation.target_lddt} but evaluation.mode is "
+                "after, when no training is left to end: set evaluation.mode to async, or "
+                "evaluation.target_lddt to null"
             )
         masking = self.features.masked_msa
         if masking.uniform + masking.profile + masking.same > 1.0:

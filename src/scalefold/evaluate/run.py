@@ -18,7 +18,7 @@ from rich.console import Console
 
 import scalefold
 from scalefold.config.load import config_hash
-from scalefold.config.schema import Config
+from scalefold.config.schema import Config, EvaluationConfig
 from scalefold.errors import InputError
 from scalefold.evaluate.chain_scores import not_finite, score_chain
 from scalefold.evaluate.prediction import load_model, predict
@@ -30,8 +30,9 @@ from scalefold.model.confidence import plddt
 from scalefold.progress import LiveLine
 from scalefold.shards.atomic import make_folder
 from scalefold.shards.reader import ShardReader
-from scalefold.train.checkpoint import read_metadata
+from scalefold.train.checkpoint import Metadata, read_metadata
 from scalefold.train.provenance import data_hash
+from scalefold.train.target import TargetReached
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +55,8 @@ def evaluate_checkpoint(
     Parameters
     ----------
     config : Config
-        Its ``model`` section must be the checkpoint's.
+        Its ``model`` section must be the checkpoint's. Where ``evaluation.target_lddt`` is reached,
+        a message is left for the training in the checkpoint's folder, see `scalefold.train.target`.
     checkpoint : Path
         Folder ``step-<8 digits>``.
     shards : Path
@@ -120,6 +122,7 @@ def evaluate_checkpoint(
             f"{checkpoint}: none of {len(chains)} chains could be scored; {first['chain_key']}: "
             f"{first['reason']}"
         )
+    mean = mean_by_split(scored, chosen)
     evaluation = {
         "format": FORMAT,
         "step": metadata.step,
@@ -134,7 +137,7 @@ def evaluate_checkpoint(
         "scalefold_version": scalefold.__version__,
         "torch_version": torch.__version__,
         "device": _device_name(device),
-        "mean": mean_by_split(scored, chosen),
+        "mean": mean,
         "counts": {
             split: {
                 name: sum(chain["split"] == split for chain in members)
@@ -145,8 +148,27 @@ def evaluate_checkpoint(
         "chains": scored,
         **set_aside,
     }
+    _tell_training(config.evaluation, checkpoint, metadata, mean)
     write_evaluation(evaluation, out)
     return evaluation
+
+
+def _tell_training(
+    config: EvaluationConfig,
+    checkpoint: Path,
+    metadata: Metadata,
+    mean: dict[str, dict[str, float | None]],
+) -> None:
+    """End the training that the checkpoint belongs to if it has reached its target.
+
+    Before the evaluation is written, since that says that all is done.
+    """
+    split = config.splits[0]
+    value = mean.get(split, {}).get("lddt_ca")
+    if config.target_lddt is not None and value is not None and value >= config.target_lddt:
+        logger.info("mean lDDT-Cα of %s is %.3f: the target is reached", split, value)
+        reached = TargetReached(metadata.step, split, value, metadata.data_manifest_sha256)
+        reached.write(checkpoint.parent)
 
 
 def _evaluate_chain(

@@ -30,6 +30,7 @@ from scalefold.train.provenance import data_hash, source_commit
 from scalefold.train.readback import Readback
 from scalefold.train.resume import check_resumable
 from scalefold.train.schedule import learning_rate
+from scalefold.train.target import TargetReached, TargetWatch
 
 logger = logging.getLogger(__name__)
 
@@ -45,15 +46,18 @@ class TrainingResult:
     checkpoint : Path
         The last checkpoint.
     completed : bool
-        Whether the run's last step was made; False after a stop request.
+        Whether the run's last step was made or its target reached; False after a stop request.
     skipped_steps : int
         Steps that were not applied because they were not finite.
+    target : TargetReached or None
+        The evaluation that ended the run.
     """
 
     step: int
     checkpoint: Path
     completed: bool
     skipped_steps: int
+    target: TargetReached | None = None
 
 
 def train(
@@ -137,6 +141,7 @@ class _Run:
         self.step = 0
         self._config, self._trainer, self._folder = config, trainer, folder
         self._health = Health(config.training.max_non_finite_steps)
+        self._target = TargetWatch(folder, config.evaluation, manifest_hash)
         self._description: dict[str, Any] = {
             "config": config.model_dump(mode="json"),
             "config_hash": config_hash(config),
@@ -171,7 +176,7 @@ class _Run:
         training = self._config.training
         self._publish(metrics)  # step 0: the untrained model, for comparison
         started = time.perf_counter()
-        while self.step < training.steps and not stop.is_set():
+        while self.step < training.steps and not stop.is_set() and not self._target.look():
             try:
                 batch = next(loader)
             except (InputError, SampleError):
@@ -191,10 +196,11 @@ class _Run:
                 self._publish(metrics)
         self._read(0, started, metrics, progress)
         published = self._publish(metrics)
-        completed = self.step >= training.steps
-        if not completed:
+        target = self._target.reached
+        if self.step < training.steps:
             logger.info("stopped at step %d of %d: %s", self.step, training.steps, published)
-        return TrainingResult(self.step, published, completed, self._health.skipped)
+        completed = self.step >= training.steps or target is not None
+        return TrainingResult(self.step, published, completed, self._health.skipped, target)
 
     def _read(
         self, leave: int, started: float, metrics: MetricsLog, progress: ProgressLine

@@ -29,7 +29,7 @@ def test_key_is_twelve_hex_digits_and_follows_the_content() -> None:
     [
         {"run_name": "other", "results": "elsewhere", "container": "x.sif"},
         {"training": {"steps": 5, "checkpoint_every": 1, "log_every": 1, "loader_workers": 0}},
-        {"evaluation": {"seed": 5}},
+        {"evaluation": {"seed": 5, "mode": "async", "target_lddt": 0.8}},
         {"shards": {"compression": "lz4"}},
     ],
 )

@@ -1,0 +1,112 @@
+"""An evaluation that reaches the target ends the training, for good."""
+
+from __future__ import annotations
+
+import io
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from scalefold.config import Config, make_config
+from scalefold.config.load import merge
+from scalefold.errors import InputError
+from scalefold.evaluate import evaluate_checkpoint
+from scalefold.train.checkpoint import checkpoint_path, checkpoints, ready_mark
+from scalefold.train.loop import TrainingResult, train
+from scalefold.train.metrics import MetricsLog
+from scalefold.train.provenance import data_hash
+from scalefold.train.target import TARGET_FILE, TargetReached, read_target
+
+QUIET = Console(file=io.StringIO())
+
+
+@pytest.fixture
+def targeted(micro_tree: dict[str, Any]) -> Any:
+    def make(target: float | None, splits: tuple[str, ...] = ("train",), **training: int) -> Config:
+        evaluation = {"mode": "async", "target_lddt": target, "splits": splits, "recycling": 0}
+        return make_config(merge(micro_tree, {"evaluation": evaluation, "training": training}))
+
+    return make
+
+
+def _train(config: Config, shards: Path, out: Path) -> TrainingResult:
+    return train(
+        config, shards, out,
+        resume=True, device=torch.device("cpu"), stop=threading.Event(), console=QUIET,
+    )  # fmt: skip
+
+
+def test_training_ends_when_an_evaluation_beside_it_reaches_the_target(
+    targeted: Any, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = targeted(0.01)
+    out = tmp_path / "training"
+    monkeypatch.setattr("scalefold.train.target._SECONDS_BETWEEN_LOOKS", 0.0)
+    write = MetricsLog.write
+
+    def evaluating(self: MetricsLog, record: dict[str, Any]) -> None:
+        write(self, record)
+        if record["step"] == 3:
+            evaluate_checkpoint(
+                config, checkpoint_path(out, 2), shards, tmp_path / "e.json", console=QUIET
+            )
+
+    monkeypatch.setattr(MetricsLog, "write", evaluating)
+    result = _train(config, shards, out)
+    assert (result.step, result.completed) == (3, True)
+    assert result.target is not None
+    assert (result.target.step, result.target.split) == (2, "train")
+    assert result.target.lddt_ca >= 0.01
+    assert ready_mark(result.checkpoint).exists()
+    assert [path.name for path in checkpoints(out)] == [f"step-{s:08d}" for s in (0, 2, 3)]
+
+    again = _train(config, shards, out)
+    assert (again.step, again.completed, again.target) == (3, True, result.target)
+    # A higher target has not been reached, and none means all steps.
+    assert _train(targeted(0.999, steps=4), shards, out).step == 4
+    assert _train(targeted(None, steps=5), shards, out).step == 5
+
+
+def test_no_message_below_the_target_or_of_another_split(
+    targeted: Any, shards: Path, tmp_path: Path
+) -> None:
+    path = _train(targeted(None, steps=1), shards, tmp_path / "training").checkpoint
+    for config, splits in ((targeted(1.0), None), (targeted(0.0, ("validation",)), ["train"])):
+        evaluate_checkpoint(config, path, shards, tmp_path / "e.json", splits=splits, console=QUIET)
+        assert not (path.parent / TARGET_FILE).exists()
+
+
+def test_a_message_means_one_target_split_and_data(targeted: Any, tmp_path: Path) -> None:
+    reached = TargetReached(step=7, split="train", lddt_ca=0.8, data_manifest_sha256="d" * 64)
+    reached.write(tmp_path)
+    assert read_target(tmp_path, targeted(0.8).evaluation, "d" * 64) == reached
+    assert read_target(tmp_path, targeted(0.81).evaluation, "d" * 64) is None
+    assert read_target(tmp_path, targeted(None).evaluation, "d" * 64) is None
+    assert read_target(tmp_path, targeted(0.8, ("validation",)).evaluation, "d" * 64) is None
+    assert read_target(tmp_path, targeted(0.8).evaluation, "e" * 64) is None
+    assert read_target(tmp_path / "other", targeted(0.8).evaluation, "d" * 64) is None
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"step": 1}'])
+def test_a_damaged_message_is_named(text: str, targeted: Any, tmp_path: Path) -> None:
+    (tmp_path / TARGET_FILE).write_text(text)
+    with pytest.raises(InputError, match=rf"{TARGET_FILE}: not written by an evaluation.*delete"):
+        read_target(tmp_path, targeted(0.8).evaluation, "d" * 64)
+
+
+def test_data_of_the_message_are_the_checkpoints(
+    targeted: Any, shards: Path, tmp_path: Path
+) -> None:
+    config = targeted(0.0, steps=1)
+    path = _train(targeted(None, steps=1), shards, tmp_path / "training").checkpoint
+    evaluate_checkpoint(config, path, shards, tmp_path / "e.json", console=QUIET)
+    assert read_target(path.parent, config.evaluation, data_hash(shards)) is not None
+
+
+def test_a_target_needs_evaluation_beside_training(micro_tree: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"set evaluation\.mode to async"):
+        make_config(merge(micro_tree, {"evaluation": {"target_lddt": 0.8}}))
