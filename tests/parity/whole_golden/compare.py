@@ -182,12 +182,12 @@ def compare_float32(
     return agreement(case, config, seed, references["ours"], references["oracle"]), report
 
 
-def rounded(value: Any) -> Any:
-    """Six digits of every number: more is not read, and would make the file large."""
+def six_digits(value: Any) -> Any:
+    """More digits are not read, and would make the file large."""
     if isinstance(value, dict):
-        return {name: rounded(entry) for name, entry in value.items()}
+        return {name: six_digits(entry) for name, entry in value.items()}
     if isinstance(value, list):
-        return [rounded(entry) for entry in value]
+        return [six_digits(entry) for entry in value]
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
@@ -271,7 +271,7 @@ def main() -> None:
         file[f"{given.kind} {given.what}"] = {
             **provenance(),
             "command": command.partition(" --json")[0],
-            "runs": rounded(reports),
+            "runs": six_digits(reports),
         }
         given.json.parent.mkdir(parents=True, exist_ok=True)
         given.json.write_text(json.dumps(file, indent=1) + "\n", "utf-8")
