@@ -22,6 +22,7 @@ from scalefold.ops.dropout import mix
 
 TEMPLATE_CLASSES = 22
 ANGLE_CHANNELS = TEMPLATE_CLASSES + 7 * 2 * 2 + 7
+# Atom by atom: a list of indices would be copied to the device, which no captured graph may do.
 _BACKBONE = [ATOM37_INDEX[name] for name in ("N", "CA", "C")]
 _PSI = 2
 
@@ -67,7 +68,8 @@ class TemplatePairEmbedder(nn.Module):
         beta, dtype = features["template_pseudo_beta"], self.linear.weight.dtype
         distances = distance_one_hot(self.axis.split(beta, dim=2), beta, *self.bins)
         beta_mask = self._pair(features["template_pseudo_beta_mask"])
-        backbone = features["template_all_atom_mask"][..., _BACKBONE].prod(-1)
+        n, ca, c = (features["template_all_atom_mask"][..., atom] for atom in _BACKBONE)
+        backbone = n * ca * c
         backbone_mask = self._pair(backbone)
         types = functional.one_hot(features["template_aatype"], TEMPLATE_CLASSES).to(dtype)
         row_types = self.axis.split(types, dim=2)
