@@ -1,0 +1,351 @@
+"""Layer normalisation, alone and fused with the projection that follows.
+
+Legend: R rows (all dimensions but the last), C channels, P outputs of the projection. Statistics
+and sums are float32; a program holds whole rows, so mean and variance are taken in two passes over
+registers and no cancellation can happen, whatever the mean.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def row_offsets(rows, size1, size2, stride0, stride1, stride2, ROW_DIMS: tl.constexpr):
+    """Where each row starts in a tensor with up to three row dimensions of any strides."""
+    if ROW_DIMS == 1:
+        return rows.to(tl.int64) * stride2
+    elif ROW_DIMS == 2:
+        return (rows // size2).to(tl.int64) * stride1 + (rows % size2).to(tl.int64) * stride2
+    else:
+        outer, inner = rows // size2, rows % size2
+        offset = (outer // size1).to(tl.int64) * stride0 + (outer % size1).to(tl.int64) * stride1
+        return offset + inner.to(tl.int64) * stride2
+
+
+@triton.jit
+def standardise(x, inside_c, C: tl.constexpr, EPS: tl.constexpr, BLOCK_C: tl.constexpr):
+    """Rows of mean 0 and variance 1, and the factor 1 / standard deviation; x is 0 beyond C."""
+    mean = tl.sum(x, 1) * (1.0 / C)
+    centred = x - mean[:, None]
+    if BLOCK_C != C:
+        centred = tl.where(inside_c[None, :], centred, 0.0)
+    rstd = tl.rsqrt(tl.sum(centred * centred, 1) * (1.0 / C) + EPS)
+    return centred * rstd[:, None], rstd
+
+
+@triton.jit
+def standardise_backward(grad, x_hat, rstd, C: tl.constexpr):
+    """Gradient of a row from the gradient of its standardised values (both 0 beyond C)."""
+    mean_grad = tl.sum(grad, 1) * (1.0 / C)
+    mean_product = tl.sum(grad * x_hat, 1) * (1.0 / C)
+    return (grad - mean_grad[:, None] - x_hat * mean_product[:, None]) * rstd[:, None]
+
+
+@triton.jit
+def layer_norm_forward_kernel(
+    x_ptr,
+    weight_ptr,
+    bias_ptr,
+    out_ptr,
+    num_rows,
+    size1,
+    size2,
+    stride0,
+    stride1,
+    stride2,
+    stride_c,
+    C: tl.constexpr,
+    EPS: tl.constexpr,
+    ROW_DIMS: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):
+    """``out = standardise(x) * weight + bias``; ``out`` is contiguous."""
+    rows = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
+    columns = tl.arange(0, BLOCK_C)
+    inside_c = columns < C
+    inside = (rows < num_rows)[:, None] & inside_c[None, :]
+    offsets = row_offsets(rows, size1, size2, stride0, stride1, stride2, ROW_DIMS)
+    x = tl.load(x_ptr + offsets[:, None] + columns[None, :] * stride_c, mask=inside, other=0.0)
+    weight = tl.load(weight_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
+    bias = tl.load(bias_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
+    x_hat, _ = standardise(x.to(tl.float32), inside_c, C, EPS, BLOCK_C)
+    out = x_hat * weight[None, :] + bias[None, :]
+    out_offsets = rows.to(tl.int64)[:, None] * C + columns[None, :]
+    tl.store(out_ptr + out_offsets, out.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def layer_norm_backward_kernel(
+    grad_ptr,
+    x_ptr,
+    weight_ptr,
+    grad_x_ptr,
+    partial_ptr,
+    num_rows,
+    grad_size1,
+    grad_size2,
+    grad_stride0,
+    grad_stride1,
+    grad_stride2,
+    grad_stride_c,
+    size1,
+    size2,
+    stride0,
+    stride1,
+    stride2,
+    stride_c,
+    C: tl.constexpr,
+    EPS: tl.constexpr,
+    GRAD_ROW_DIMS: tl.constexpr,
+    ROW_DIMS: tl.constexpr,
+    PROGRAMS: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):
+    """Gradient of x, and each program's sums for weight and bias, in a fixed order of rows.
+
+    ``partial`` is (2, PROGRAMS, C). Sums run in one float32 accumulator for each of BLOCK_R rows
+    and are folded at the end, so that no chain of additions is longer than
+    num_rows / (PROGRAMS * BLOCK_R). Statistics are made again from x: cheaper than their traffic.
+    """
+    program = tl.program_id(0)
+    columns = tl.arange(0, BLOCK_C)
+    inside_c = columns < C
+    weight = tl.load(weight_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
+    weight_sum = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
+    bias_sum = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
+    for start in range(program * BLOCK_R, num_rows, PROGRAMS * BLOCK_R):
+        rows = start + tl.arange(0, BLOCK_R)
+        inside = (rows < num_rows)[:, None] & inside_c[None, :]
+        offsets = row_offsets(rows, size1, size2, stride0, stride1, stride2, ROW_DIMS)
+        x = tl.load(x_ptr + offsets[:, None] + columns[None, :] * stride_c, mask=inside, other=0.0)
+        offsets = row_offsets(
+            rows, grad_size1, grad_size2, grad_stride0, grad_stride1, grad_stride2, GRAD_ROW_DIMS
+        )
+        grad = tl.load(
+            grad_ptr + offsets[:, None] + columns[None, :] * grad_stride_c, mask=inside, other=0.0
+        ).to(tl.float32)
+        x_hat, rstd = standardise(x.to(tl.float32), inside_c, C, EPS, BLOCK_C)
+        weight_sum += grad * x_hat
+        bias_sum += grad
+        grad_x = standardise_backward(grad * weight[None, :], x_hat, rstd, C)
+        out_offsets = rows.to(tl.int64)[:, None] * C + columns[None, :]
+        tl.store(grad_x_ptr + out_offsets, grad_x.to(grad_x_ptr.dtype.element_ty), mask=inside)
+    tl.store(partial_ptr + program * C + columns, tl.sum(weight_sum, 0), mask=inside_c)
+    tl.store(partial_ptr + (PROGRAMS + program) * C + columns, tl.sum(bias_sum, 0), mask=inside_c)
+
+
+@triton.jit
+def sum_partials_kernel(
+    partial_ptr, out_ptr, num_partials, width, BLOCK_P: tl.constexpr, BLOCK_W: tl.constexpr
+):
+    """Sum (batch, num_partials, width) over its middle dimension, in a fixed order."""
+    batch = tl.program_id(1)
+    columns = tl.program_id(0) * BLOCK_W + tl.arange(0, BLOCK_W)
+    inside_w = columns < width
+    total = tl.zeros((BLOCK_P, BLOCK_W), tl.float32)
+    base = batch.to(tl.int64) * num_partials * width
+    for start in range(0, num_partials, BLOCK_P):
+        rows = start + tl.arange(0, BLOCK_P)
+        inside = (rows < num_partials)[:, None] & inside_w[None, :]
+        offsets = rows.to(tl.int64)[:, None] * width + columns[None, :]
+        total += tl.load(partial_ptr + base + offsets, mask=inside, other=0.0)
+    out = tl.sum(total, 0).to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + batch * width + columns, out, mask=inside_w)
+
+
+@triton.jit
+def projection_forward_kernel(
+    x_ptr,
+    norm_weight_ptr,
+    norm_bias_ptr,
+    weight_ptr,
+    bias_ptr,
+    out_ptr,
+    num_rows,
+    num_outputs,
+    first_biased,
+    size1,
+    size2,
+    stride0,
+    stride1,
+    stride2,
+    stride_c,
+    C: tl.constexpr,
+    EPS: tl.constexpr,
+    ROW_DIMS: tl.constexpr,
+    PRECISION: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):
+    """``out = layer_norm(x) @ weight.T + bias``, (R, P); the normalised rows stay on the chip.
+
+    ``weight`` is (P, C); ``bias`` holds outputs ``first_biased`` to P, or is None.
+    """
+    rows = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
+    columns = tl.arange(0, BLOCK_C)
+    inside_c = columns < C
+    inside_r = rows < num_rows
+    offsets = row_offsets(rows, size1, size2, stride0, stride1, stride2, ROW_DIMS)
+    x = tl.load(
+        x_ptr + offsets[:, None] + columns[None, :] * stride_c,
+        mask=inside_r[:, None] & inside_c[None, :],
+        other=0.0,
+    )
+    norm_weight = tl.load(norm_weight_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
+    norm_bias = tl.load(norm_bias_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
+    x_hat, _ = standardise(x.to(tl.float32), inside_c, C, EPS, BLOCK_C)
+    normed = (x_hat * norm_weight[None, :] + norm_bias[None, :]).to(weight_ptr.dtype.element_ty)
+    out_rows = rows.to(tl.int64)[:, None] * num_outputs
+    for start in range(0, num_outputs, BLOCK_P):
+        outputs = start + tl.arange(0, BLOCK_P)
+        inside_p = outputs < num_outputs
+        weight = tl.load(
+            weight_ptr + outputs[None, :] * C + columns[:, None],
+            mask=inside_p[None, :] & inside_c[:, None],
+            other=0.0,
+        )
+        out = tl.dot(normed, weight, input_precision=PRECISION)
+        if bias_ptr is not None:
+            biased = inside_p & (outputs >= first_biased)
+            bias = tl.load(bias_ptr + outputs - first_biased, mask=biased, other=0.0)
+            out += bias.to(tl.float32)[None, :]
+        tl.store(
+            out_ptr + out_rows + outputs[None, :],
+            out.to(out_ptr.dtype.element_ty),
+            mask=inside_r[:, None] & inside_p[None, :],
+        )
+
+
+@triton.jit
+def projection_backward_input_kernel(
+    grad_ptr,
+    x_ptr,
+    norm_weight_ptr,
+    weight_ptr,
+    grad_x_ptr,
+    partial_ptr,
+    num_rows,
+    num_outputs,
+    size1,
+    size2,
+    stride0,
+    stride1,
+    stride2,
+    stride_c,
+    C: tl.constexpr,
+    EPS: tl.constexpr,
+    ROW_DIMS: tl.constexpr,
+    PRECISION: tl.constexpr,
+    PROGRAMS: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):
+    """Gradient of x through projection and normalisation, and sums for the norm's weight and bias.
+
+    ``grad`` (R, P) and ``grad_x`` (R, C) are contiguous; ``partial`` is (2, PROGRAMS, C).
+    """
+    program = tl.program_id(0)
+    columns = tl.arange(0, BLOCK_C)
+    inside_c = columns < C
+    norm_weight = tl.load(norm_weight_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
+    weight_sum = tl.zeros((BLOCK_C,), tl.float32)
+    bias_sum = tl.zeros((BLOCK_C,), tl.float32)
+    for first_row in range(program * BLOCK_R, num_rows, PROGRAMS * BLOCK_R):
+        rows = first_row + tl.arange(0, BLOCK_R)
+        inside_r = rows < num_rows
+        inside = inside_r[:, None] & inside_c[None, :]
+        grad_rows = rows.to(tl.int64)[:, None] * num_outputs
+        grad_normed = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
+        for start in range(0, num_outputs, BLOCK_P):
+            outputs = start + tl.arange(0, BLOCK_P)
+            inside_p = outputs < num_outputs
+            grad = tl.load(
+                grad_ptr + grad_rows + outputs[None, :],
+                mask=inside_r[:, None] & inside_p[None, :],
+                other=0.0,
+            )
+            weight = tl.load(
+                weight_ptr + outputs[:, None] * C + columns[None, :],
+                mask=inside_p[:, None] & inside_c[None, :],
+                other=0.0,
+            )
+            grad_normed = tl.dot(grad, weight, grad_normed, input_precision=PRECISION)
+        offsets = row_offsets(rows, size1, size2, stride0, stride1, stride2, ROW_DIMS)
+        x = tl.load(x_ptr + offsets[:, None] + columns[None, :] * stride_c, mask=inside, other=0.0)
+        x_hat, rstd = standardise(x.to(tl.float32), inside_c, C, EPS, BLOCK_C)
+        weight_sum += tl.sum(grad_normed * x_hat, 0)
+        bias_sum += tl.sum(grad_normed, 0)
+        grad_x = standardise_backward(grad_normed * norm_weight[None, :], x_hat, rstd, C)
+        out_offsets = rows.to(tl.int64)[:, None] * C + columns[None, :]
+        tl.store(grad_x_ptr + out_offsets, grad_x.to(grad_x_ptr.dtype.element_ty), mask=inside)
+    tl.store(partial_ptr + program * C + columns, weight_sum, mask=inside_c)
+    tl.store(partial_ptr + (PROGRAMS + program) * C + columns, bias_sum, mask=inside_c)
+
+
+@triton.jit
+def projection_backward_weight_kernel(
+    grad_ptr,
+    x_ptr,
+    norm_weight_ptr,
+    norm_bias_ptr,
+    partial_ptr,
+    num_rows,
+    num_outputs,
+    size1,
+    size2,
+    stride0,
+    stride1,
+    stride2,
+    stride_c,
+    C: tl.constexpr,
+    EPS: tl.constexpr,
+    ROW_DIMS: tl.constexpr,
+    PRECISION: tl.constexpr,
+    SPLITS: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):
+    """Sums over a split of the rows of ``grad^T layer_norm(x)`` and of ``grad``.
+
+    ``partial`` is (SPLITS, P * C + P): the weights' sums, then the biases'.
+    """
+    split = tl.program_id(1)
+    outputs = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
+    inside_p = outputs < num_outputs
+    columns = tl.arange(0, BLOCK_C)
+    inside_c = columns < C
+    norm_weight = tl.load(norm_weight_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
+    norm_bias = tl.load(norm_bias_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
+    weight_sum = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
+    bias_sum = tl.zeros((BLOCK_P,), tl.float32)
+    for first_row in range(split * BLOCK_R, num_rows, SPLITS * BLOCK_R):
+        rows = first_row + tl.arange(0, BLOCK_R)
+        inside_r = rows < num_rows
+        offsets = row_offsets(rows, size1, size2, stride0, stride1, stride2, ROW_DIMS)
+        x = tl.load(
+            x_ptr + offsets[:, None] + columns[None, :] * stride_c,
+            mask=inside_r[:, None] & inside_c[None, :],
+            other=0.0,
+        )
+        grad = tl.load(
+            grad_ptr + rows.to(tl.int64)[:, None] * num_outputs + outputs[None, :],
+            mask=inside_r[:, None] & inside_p[None, :],
+            other=0.0,
+        )
+        x_hat, _ = standardise(x.to(tl.float32), inside_c, C, EPS, BLOCK_C)
+        normed = (x_hat * norm_weight[None, :] + norm_bias[None, :]).to(grad_ptr.dtype.element_ty)
+        # Rows beyond the last have grad 0, so their normed values do not matter.
+        weight_sum = tl.dot(tl.trans(grad), normed, weight_sum, input_precision=PRECISION)
+        bias_sum += tl.sum(grad.to(tl.float32), 0)
+    base = partial_ptr + split.to(tl.int64) * num_outputs * (C + 1)
+    tl.store(
+        base + outputs[:, None] * C + columns[None, :],
+        weight_sum,
+        mask=inside_p[:, None] & inside_c[None, :],
+    )
+    tl.store(base + num_outputs * C + outputs, bias_sum, mask=inside_p)

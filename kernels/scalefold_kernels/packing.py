@@ -1,0 +1,75 @@
+"""Several tensors as one, without a copy where they lie side by side already.
+
+Weights of q, k, v and gate follow each other in a training run's flat buffer, and an attention's
+backward can write the four gradients into one tensor: both are then one matrix as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def join(parts: Sequence[Tensor], dim: int) -> Tensor:
+    """Concatenate along ``dim``; a view where the parts are consecutive slices of one tensor.
+
+    For use below autograd (inside an op, or in a backward function): it does not track gradients.
+    """
+    dim = dim % parts[0].ndim
+    if torch.compiler.is_compiling() or not _consecutive(parts, dim):
+        return torch.cat(list(parts), dim)
+    first = parts[0]
+    size = list(first.shape)
+    size[dim] = sum(part.shape[dim] for part in parts)
+    return first.as_strided(size, first.stride(), first.storage_offset())
+
+
+def _consecutive(parts: Sequence[Tensor], dim: int) -> bool:
+    first = parts[0]
+    storage, end = first.untyped_storage().data_ptr(), first.storage_offset()
+    for part in parts:
+        if (
+            part.untyped_storage().data_ptr() != storage
+            or part.storage_offset() != end
+            or part.stride() != first.stride()
+            or part.dtype != first.dtype
+            or part.shape[:dim] != first.shape[:dim]
+            or part.shape[dim + 1 :] != first.shape[dim + 1 :]
+        ):
+            return False
+        end += part.shape[dim] * part.stride(dim)
+    return True
+
+
+def split(packed: Tensor, sizes: Sequence[int]) -> tuple[Tensor, ...]:
+    """Views of the last dimension's slices; their gradients are joined as `join` does."""
+    return tuple(_Split.apply(packed, list(sizes))) if len(sizes) > 1 else (packed,)
+
+
+class _Split(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, packed: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
+        return packed.split(sizes, -1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return join(grads, -1), None
+
+
+def joined(parts: Sequence[Tensor], dim: int) -> Tensor:
+    """`join` with gradients: each part gets its slice of the whole's."""
+    return _Join.apply(dim, *parts) if len(parts) > 1 else parts[0]
+
+
+class _Join(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, dim: int, *parts: Tensor) -> Tensor:
+        ctx.dim, ctx.sizes = dim, [part.shape[dim] for part in parts]
+        return join(parts, dim)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *grad.split(ctx.sizes, ctx.dim)

@@ -1,0 +1,67 @@
+"""Tensors of any strides as rows of channels, the form in which kernels take them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+MAX_ROW_DIMS = 3
+
+
+@dataclass(frozen=True)
+class Rows:
+    """All dimensions but the last, merged where memory allows it, slowest first.
+
+    Attributes
+    ----------
+    tensor : Tensor
+        What the strides speak of: the input, or a copy where it has too many dimensions.
+    num_rows : int
+    num_dims : int
+        1 to 3 dimensions remain.
+    sizes : tuple of int
+        Of the last two of three dimensions.
+    strides : tuple of int
+        Of three dimensions and of the channels.
+    """
+
+    tensor: Tensor
+    num_rows: int
+    num_dims: int
+    sizes: tuple[int, int]
+    strides: tuple[int, int, int, int]
+
+
+def rows_of(x: Tensor) -> Rows:
+    """Describe ``x`` (..., C) as rows; no copy unless more than three row dimensions remain.
+
+    Raises
+    ------
+    ValueError
+        More than 2^31 - 1 rows.
+    """
+    merged = _merged(x)
+    if len(merged) > MAX_ROW_DIMS:
+        x = x.contiguous()
+        merged = _merged(x)
+    num_rows = x.numel() // x.shape[-1] if x.shape[-1] else 0
+    if num_rows >= 2**31:
+        raise ValueError(f"{num_rows} rows of shape {tuple(x.shape)}; kernels take 2^31 - 1")
+    padded = [(1, 0)] * (MAX_ROW_DIMS - len(merged)) + merged
+    (_, stride0), (size1, stride1), (size2, stride2) = padded
+    strides = (stride0, stride1, stride2, x.stride(-1))
+    return Rows(x, num_rows, max(len(merged), 1), (size1, size2), strides)
+
+
+def _merged(x: Tensor) -> list[tuple[int, int]]:
+    """(size, stride) of the row dimensions, neighbours merged where one stride serves both."""
+    merged: list[tuple[int, int]] = []
+    for size, stride in zip(x.shape[:-1], x.stride()[:-1], strict=True):
+        if size == 1:
+            continue
+        if merged and merged[-1][1] == size * stride:
+            merged[-1] = (merged[-1][0] * size, stride)
+        else:
+            merged.append((size, stride))
+    return merged

@@ -1,0 +1,174 @@
+"""LayerNorm and LayerNorm with projections against the float64 reference."""
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from scalefold.ops import norm as reference
+from scalefold_kernels.norm import layer_norm, normed_projection
+from scalefold_kernels.packing import join, split
+from scalefold_kernels.rows import rows_of
+
+# float32 statistics and sums of a few hundred terms: rounding errors of about 1e-6 of the result.
+CLOSE = {"atol": 2e-5, "rtol": 2e-5}
+
+
+def draw(*shape: int, seed: int = 0, device: torch.device | str = "cpu") -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(device)
+
+
+def gradients(function, arguments: Sequence, grads: Sequence[Tensor]) -> tuple:
+    """Outputs of a function and gradients of all its tensors, nested sequences flattened."""
+    flat = [t for a in arguments for t in (a if isinstance(a, list) else [a]) if t is not None]
+    flat = [t for t in flat if t.requires_grad]
+    outputs = function(*arguments)
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    return [*outputs, *torch.autograd.grad(outputs, flat, [g.to(outputs[0].dtype) for g in grads])]
+
+
+def in_float64(arguments: Sequence) -> list:
+    def convert(a):
+        if isinstance(a, list):
+            return [convert(t) for t in a]
+        return None if a is None else a.detach().double().requires_grad_()
+
+    return [convert(a) for a in arguments]
+
+
+def strided(kind: str, *shape: int, device) -> Tensor:
+    """A tensor of this shape in another memory layout."""
+    if kind == "contiguous":
+        return draw(*shape, device=device)
+    if kind == "transposed":
+        return draw(shape[1], shape[0], *shape[2:], device=device).transpose(0, 1)
+    if kind == "sliced":
+        return draw(*shape[:-1], shape[-1] + 5, device=device)[..., 2:-3]
+    if kind == "three row dimensions":
+        return draw(shape[1], shape[0] * 2, shape[2] + 1, shape[3], device=device)[
+            :, ::2, 1:
+        ].transpose(0, 1)
+    if kind == "channels first":
+        return draw(*shape[:-2], shape[-1], shape[-2], device=device).transpose(-1, -2)
+    raise ValueError(kind)
+
+
+LAYOUTS = ["contiguous", "transposed", "sliced", "three row dimensions", "channels first"]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("channels", [8, 32, 48, 100])
+def test_layer_norm_and_gradients(layout: str, channels: int, device: torch.device) -> None:
+    x = strided(layout, 2, 3, 7, channels, device=device).requires_grad_()
+    weight = draw(channels, seed=1, device=device).requires_grad_()
+    bias = draw(channels, seed=2, device=device).requires_grad_()
+    grad = strided(layout, 2, 3, 7, channels, device=device).flip(0)
+    ours = gradients(layer_norm, [x, weight, bias], [grad])
+    expected = gradients(reference.layer_norm, in_float64([x, weight, bias]), [grad])
+    for a, b in zip(ours, expected, strict=True):
+        torch.testing.assert_close(a.double(), b, **CLOSE)
+
+
+def test_rows_of_merges_what_one_stride_serves() -> None:
+    x = draw(2, 3, 4, 5)
+    assert rows_of(x).num_dims == 1
+    assert rows_of(x.transpose(0, 1)).num_dims == 3
+    assert rows_of(x.transpose(1, 2)).strides[:3] == (60, 5, 20)
+    assert rows_of(x[0, 0, 0]).num_rows == 1
+    many = draw(2, 2, 2, 2, 3).permute(3, 1, 0, 2, 4)
+    assert rows_of(many).tensor.is_contiguous()
+
+
+def projection_case(channels: int, outputs: Sequence[int], biased: Sequence[bool], device) -> list:
+    weights = [
+        draw(p, channels, seed=3 + i, device=device).requires_grad_() for i, p in enumerate(outputs)
+    ]
+    biases = [
+        draw(p, seed=30 + i, device=device).requires_grad_() if has else None
+        for i, (p, has) in enumerate(zip(outputs, biased, strict=True))
+    ]
+    return [
+        draw(channels, seed=1, device=device).requires_grad_(),
+        draw(channels, seed=2, device=device).requires_grad_(),
+        weights,
+        biases,
+    ]
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "three row dimensions", "channels first"])
+@pytest.mark.parametrize(
+    ("channels", "outputs", "biased"),
+    [
+        (20, [12, 12, 12, 12], [False, False, False, True]),
+        (32, [4], [False]),
+        (12, [40, 3, 5], [True, False, True]),
+        (272, [6, 5], [False, True]),  # wider than what is fused
+    ],
+)
+def test_projections_and_gradients(
+    layout: str, channels: int, outputs: list, biased: list, device: torch.device
+) -> None:
+    x = strided(layout, 2, 3, 7, channels, device=device).requires_grad_()
+    arguments = [x, *projection_case(channels, outputs, biased, device)]
+    grads = [draw(2, 3, 7, p, seed=50 + i, device=device) for i, p in enumerate(outputs)]
+    ours = gradients(normed_projection, arguments, grads)
+    expected = gradients(reference.normed_projection, in_float64(arguments), grads)
+    for a, b in zip(ours, expected, strict=True):
+        torch.testing.assert_close(a.double(), b, **CLOSE)
+
+
+def test_no_rows(device: torch.device) -> None:
+    x = torch.zeros(0, 3, 8, device=device, requires_grad=True)
+    arguments = projection_case(8, [4], [True], device)
+    (out,) = normed_projection(x, *arguments)
+    assert out.shape == (0, 3, 4)
+    assert (torch.autograd.grad(out.sum(), arguments[0])[0] == 0).all()
+
+
+def test_same_bits_every_time(device: torch.device) -> None:
+    x, (weight, bias, *_) = draw(300, 40, device=device), projection_case(40, [4], [True], device)
+    x.requires_grad_()
+    grad = draw(300, 40, seed=9, device=device)
+    first, second = (gradients(layer_norm, [x, weight, bias], [grad]) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_wrong_parameters_are_named() -> None:
+    with pytest.raises(ValueError, match=r"8 channels: weight has shape \(7,\)"):
+        layer_norm(torch.zeros(2, 8), torch.zeros(7), torch.zeros(8))
+    with pytest.raises(ValueError, match="float64"):
+        layer_norm(torch.zeros(2, 8).double(), torch.zeros(8).double(), torch.zeros(8).double())
+
+
+def test_registered_as_torch_expects(device: torch.device) -> None:
+    x = draw(5, 8, device=device).requires_grad_()
+    weight, bias, weights, biases = projection_case(8, [4, 4], [False, True], device)
+    torch.library.opcheck(torch.ops.scalefold.layer_norm, (x, weight, bias))
+    torch.library.opcheck(
+        torch.ops.scalefold.normed_projection,
+        (x, weight, bias, weights, [biases[1]], [False, True]),
+    )
+
+
+def test_join_copies_only_what_lies_apart() -> None:
+    whole = draw(3, 10)
+    parts = whole.split([4, 5, 1], -1)
+    assert join(parts, -1).data_ptr() == whole.data_ptr()
+    assert torch.equal(join(parts, -1), whole)
+    apart = [parts[1], parts[0]]
+    assert torch.equal(join(apart, -1), torch.cat(apart, -1))
+    assert join(apart, -1).data_ptr() != whole.data_ptr()
+    flat = draw(24)
+    rows = [flat[:12].view(3, 4), flat[12:].view(3, 4)]
+    assert join(rows, 0).data_ptr() == flat.data_ptr()
+    assert join(rows, 0).shape == (6, 4)
+    with_gap = [flat[:8].view(2, 4), flat[12:].view(3, 4)]
+    assert torch.equal(join(with_gap, 0), torch.cat(with_gap, 0))
+
+
+def test_split_takes_gradients_back() -> None:
+    x = draw(3, 7).requires_grad_()
+    a, b = split(x, [3, 4])
+    (grad,) = torch.autograd.grad((a.sum() + (2 * b).sum()), x)
+    assert torch.equal(grad, torch.tensor([1.0] * 3 + [2.0] * 4).expand(3, 7))
