@@ -18,15 +18,17 @@ KINDS = ("outputs", "terms", "gradients")
 CODES = ("ours", "oracle")
 
 
-def grouped(sections: dict[str, Any], comparison: str) -> Groups:
-    """Runs by model and oracle."""
+def grouped(sections: dict[str, Any], comparison: str, *, by_passes: bool = False) -> Groups:
+    """Runs by model, with the number of passes where that is asked for, and oracle."""
     groups: Groups = {}
     for section, content in sections.items():
         for run in content["runs"]:
             if run["comparison"] == comparison:
                 sizes = run["sizes"]
                 width = "full width" if sizes["c_m"] == 256 else "tiny"
-                key = (f"{width}, {sizes['evoformer_blocks']} blocks", section.split()[0])
+                model = f"{width}, {sizes['evoformer_blocks']} blocks"
+                passes = f", {sizes['passes']} passes" if by_passes else ""
+                key = (model + passes, section.split()[0])
                 groups.setdefault(key, []).append(run)
     return dict(sorted(groups.items()))
 
@@ -68,6 +70,26 @@ def float32_table(groups: Groups) -> None:
             print(f"| {' | '.join([*key, str(len(runs)), name, *cells, ratio])} |")
 
 
+def ratio_table(groups: Groups) -> None:
+    """Ours to the oracle's: of all tensors of a kind together, and how single ones scatter."""
+    print("| model | oracle | what | ratio in a run: min / median / max | single > 2 | < 1/2 |")
+    print("|---|---|---|---|---|---|")
+    for key, runs in groups.items():
+        for mode, kind in (("free", "outputs"), ("free", "gradients"), ("forced", "gradients")):
+            parts = [r[mode][kind] for r in runs]
+            ratios = np.quantile([p["together"]["ratio"] for p in parts], [0, 0.5, 1])
+            tensors = sum(p["tensors"] for p in parts)
+            cells = [
+                kind + (", decisions forced" if mode == "forced" else ""),
+                " / ".join(f"{ratio:.2f}" for ratio in ratios),
+                *(
+                    f"{sum(p[k] for p in parts)} of {tensors}"
+                    for k in ("above_twice", "below_half")
+                ),
+            ]
+            print(f"| {' | '.join([*key, *cells])} |")
+
+
 def gradient_table(groups: Groups) -> None:
     print(
         "| model | oracle | seed | ours, oracle's | by tensor: 5 % / median / 95 % | > 2 | < 1/2 |"
@@ -97,9 +119,9 @@ def level_table(groups: Groups) -> None:
 def main() -> None:
     sections = json.loads(Path(sys.argv[1]).read_text("utf-8"))
     float64_table(grouped(sections, "float64"))
-    for table in (float32_table, gradient_table):
+    for table in (float32_table, ratio_table, gradient_table):
         print()
-        table(grouped(sections, "float32"))
+        table(grouped(sections, "float32", by_passes=True))
     print()
     level_table(grouped(sections, "not levelled"))
 
