@@ -264,6 +264,11 @@ class TrainingConfig(Section):
         "uniform", description="Independent draws, or shuffled cycles of all counts (MLPerf)."
     )
     precision: Literal["fp32", "tf32", "bf16"] = "bf16"
+    kernels: Literal["auto", "torch", "triton"] = Field(
+        "auto",
+        description="Triton kernels, plain torch, or auto: Triton wherever it can run; the log "
+        "says where it cannot.",
+    )
     recomputation: Literal["none", "full"] = Field(
         "none", description="full: keep only the blocks' inputs for backward; less memory, slower."
     )

@@ -7,7 +7,7 @@ which every parity test needs) and over flags through the forwards (every signat
 every kernel). Another implementation is bound with ``dataclasses.replace(TORCH, attention=...)``
 or a record of its own; state-dict keys cannot change, since the functions take plain tensors.
 
-This module is the only place where kernels are bound to the model.
+`scalefold.ops.triton` makes the record that holds the kernels.
 """
 
 from __future__ import annotations

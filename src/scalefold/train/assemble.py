@@ -12,7 +12,7 @@ from torch import Tensor
 from scalefold.config.schema import Config
 from scalefold.model.alphafold import AlphaFold
 from scalefold.model.assembly import Assembly
-from scalefold.ops import TORCH
+from scalefold.ops import select_ops
 from scalefold.parallel import IdentityAxis
 from scalefold.train.averaging import WeightAverage
 from scalefold.train.checkpoint import load_weights
@@ -91,8 +91,9 @@ def assemble(config: Config, device: torch.device) -> Trainer:
     precision = config.training.precision
     set_matrix_products(precision, device)
 
-    # 2. Operations and parallelism: plain torch, one process a sample.
-    assembly = Assembly(ops=TORCH, axis=IdentityAxis())
+    # 2. Operations and parallelism: one process a sample.
+    ops = select_ops(config.training.kernels, device)
+    assembly = Assembly(ops=ops, axis=IdentityAxis())
 
     # 3. The model. Initialised on the CPU from the run's seed: the same weights on every device.
     with torch.random.fork_rng(devices=[]):

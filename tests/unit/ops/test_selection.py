@@ -1,0 +1,44 @@
+import logging
+
+import pytest
+import torch
+
+from scalefold.errors import InputError
+from scalefold.ops import TORCH, Ops, select_ops
+from scalefold.ops.triton import triton_ops, why_not
+
+CPU = torch.device("cpu")
+
+
+def test_auto_without_a_gpu_is_torch_and_says_why(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "scalefold")
+    assert select_ops("auto", CPU) is TORCH
+    (line,) = caplog.messages
+    assert "the device is cpu" in line
+
+
+def test_torch_is_silent(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "scalefold")
+    assert select_ops("torch", CPU) is TORCH
+    assert not caplog.messages
+
+
+def test_triton_without_a_gpu_is_an_error() -> None:
+    with pytest.raises(InputError, match=r"training\.kernels: triton .* the device is cpu; set"):
+        select_ops("triton", CPU)
+
+
+def test_old_gpus_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla V100")
+    obstacle = why_not(torch.device("cuda"))
+    assert obstacle is not None
+    assert "Tesla V100 has 7.0" in obstacle
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    assert why_not(torch.device("cuda")) is None
+    assert isinstance(select_ops("auto", torch.device("cuda")), Ops)
+
+
+def test_the_kernels_fill_the_record() -> None:
+    assert isinstance(triton_ops(), Ops)
