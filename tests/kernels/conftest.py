@@ -5,6 +5,7 @@ are wrong in it, so what needs bfloat16 is marked ``gpu``.
 """
 
 import os
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -42,6 +43,15 @@ if not GPU:
 def device() -> torch.device:
     """Where the kernels of a test run."""
     return DEVICE
+
+
+@pytest.fixture
+def poisoned_memory() -> Iterator[None]:
+    """New memory holds NaN, so that an element that a kernel leaves unwritten shows."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    assert torch.empty(1).isnan()
+    yield
+    torch.use_deterministic_algorithms(False)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

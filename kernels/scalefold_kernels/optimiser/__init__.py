@@ -1,0 +1,19 @@
+"""Global-norm clip, Adam, weight average and working copy over flat buffers."""
+
+from scalefold_kernels.optimiser.cases import compile_cases
+from scalefold_kernels.optimiser.op import (
+    AdamConstants,
+    accumulate_gradient,
+    apply_update,
+    gradient_square_sums,
+    num_sums,
+)
+
+__all__ = [
+    "AdamConstants",
+    "accumulate_gradient",
+    "apply_update",
+    "compile_cases",
+    "gradient_square_sums",
+    "num_sums",
+]
