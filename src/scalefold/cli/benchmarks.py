@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from scalefold.cli.options import ConfigFiles, Device, Overrides, ShardFolder, read_config
+from scalefold.errors import InputError
+
+if TYPE_CHECKING:
+    import torch
 
 app = typer.Typer(no_args_is_help=True, help="Measure speed and memory on this machine.")
 
@@ -50,3 +54,86 @@ def step(
         device=torch_device(device),
         console=log_to_stderr(),
     )
+
+
+Op = Annotated[
+    list[str] | None, typer.Option("--op", help="Only this op; several times for several.")
+]
+Shape = Annotated[
+    str, typer.Option(help="Only shapes whose setting or name holds this text, such as N=256.")
+]
+Precision = Annotated[str, typer.Option(help="bf16 or fp32.")]
+
+
+@app.command(epilog="Example: [cyan]scalefold bench kernels --op attention --shape N=256[/]")
+def kernels(
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="JSON to write.")] = Path(
+        "kernels.json"
+    ),
+    op: Op = None,
+    shape: Shape = "",
+    precision: Precision = "bf16",
+    compare: Annotated[
+        bool, typer.Option(help="Also torch.compile, and other implementations that are installed.")
+    ] = True,
+    device: Device = "auto",
+) -> None:
+    """Check each kernel against float64, then time it beside other implementations."""
+    from scalefold.bench.kernels.run import all_cases, bench_kernels, require_kernels
+    from scalefold.cli.device import torch_device
+    from scalefold.cli.logs import log_to_stderr
+
+    chosen, dtype = torch_device(device), _dtype(precision)
+    require_kernels(chosen)
+    right = bench_kernels(
+        all_cases(op or (), shape),
+        out,
+        dtype=dtype,
+        compare=compare,
+        device=chosen,
+        console=log_to_stderr(),
+    )
+    raise typer.Exit(0 if right else 1)
+
+
+@app.command(epilog="Example: [cyan]scalefold bench tune --op norm[/]")
+def tune(
+    op: Op = None,
+    shape: Shape = "",
+    precision: Precision = "bf16",
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--folder",
+            metavar="FOLDER",
+            help="Write the tables there; default: where the kernels read them.",
+        ),
+    ] = None,
+    device: Device = "auto",
+) -> None:
+    """Find the fastest tiles of each kernel on this GPU, and write them into its table."""
+    from scalefold.bench.kernels.run import all_cases, require_kernels
+    from scalefold.bench.kernels.tune import tune as tune_cases
+    from scalefold.cli.device import torch_device
+    from scalefold.cli.logs import log_to_stderr
+
+    chosen, dtype = torch_device(device), _dtype(precision)
+    require_kernels(chosen)
+    written = tune_cases(
+        all_cases(op or (), shape),
+        folder=folder,
+        dtype=dtype,
+        device=chosen,
+        console=log_to_stderr(),
+    )
+    for path in written:
+        typer.echo(path)
+
+
+def _dtype(precision: str) -> torch.dtype:
+    import torch
+
+    known = {"bf16": torch.bfloat16, "fp32": torch.float32}
+    if precision not in known:
+        raise InputError(f"--precision {precision}: choose one of {', '.join(known)}")
+    return known[precision]

@@ -1,0 +1,98 @@
+"""LayerNorm, alone and followed by the projections that the model makes of it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from scalefold.bench.kernels.case import Inputs, KernelCase, Work
+from scalefold.ops import norm as reference
+from scalefold.ops.triton import triton_ops
+
+_BF16 = 2
+"""Bytes an element, for the floors."""
+
+# (what, rows and columns, channels, setting)
+_REPRESENTATIONS = [
+    ("pair N=256", (256, 256), 128, "initial training"),
+    ("MSA 128 x 256", (128, 256), 256, "initial training"),
+    ("extra MSA 1024 x 256", (1024, 256), 64, "initial training"),
+    ("pair N=384", (384, 384), 128, "fine-tuning"),
+    ("MSA 512 x 384", (512, 384), 256, "fine-tuning"),
+    ("extra MSA 5120 x 384", (5120, 384), 64, "fine-tuning"),
+    ("pair N=512", (512, 512), 128, "general"),
+    ("pair N=1024", (1024, 1024), 128, "general"),
+]
+
+
+def cases() -> list[KernelCase]:
+    """LayerNorm of each representation, and its projections to q, k, v and gate, and to a bias."""
+    found = []
+    for what, size, channels, setting in _REPRESENTATIONS:
+        found.append(_norm_case(what, size, channels, setting))
+        to = [("q, k, v, gate", [channels] * 4), *([("bias", [4])] if channels == 128 else [])]
+        for name, outputs in to:
+            found.append(_projection_case(f"{what} to {name}", size, channels, outputs, setting))
+    return found
+
+
+def _norm_case(what: str, size: tuple[int, int], channels: int, setting: str) -> KernelCase:
+    volume = size[0] * size[1] * channels * _BF16
+    return KernelCase(
+        op="norm",
+        shape=f"LayerNorm {what}",
+        setting=setting,
+        inputs=partial(_norm_inputs, size, channels),
+        reference=reference.layer_norm,
+        ours=triton_ops().layer_norm,
+        forward=Work(2 * volume),
+        backward=Work(3 * volume),
+    )
+
+
+def _projection_case(
+    what: str, size: tuple[int, int], channels: int, outputs: list[int], setting: str
+) -> KernelCase:
+    rows, width = size[0] * size[1], sum(outputs)
+    narrow, wide = rows * channels * _BF16, rows * width * _BF16
+    flops = 2 * rows * channels * width
+    return KernelCase(
+        op="norm",
+        shape=f"LayerNorm and projection, {what}",
+        setting=setting,
+        inputs=partial(_projection_inputs, size, channels, outputs),
+        reference=reference.normed_projection,
+        ours=triton_ops().normed_projection,
+        forward=Work(narrow + wide, flops),
+        backward=Work(2 * narrow + wide, 2 * flops),
+    )
+
+
+def _norm_inputs(
+    size: tuple[int, int], channels: int, device: torch.device, dtype: torch.dtype
+) -> Inputs:
+    def leaf(value: Tensor) -> Tensor:
+        return value.to(dtype).requires_grad_()
+
+    x = 2 * torch.randn(1, *size, channels, device=device) + 0.5
+    weight = 1 + 0.1 * torch.randn(channels, device=device)
+    return leaf(x), leaf(weight), leaf(0.1 * torch.randn(channels, device=device))
+
+
+def _projection_inputs(
+    size: tuple[int, int],
+    channels: int,
+    outputs: list[int],
+    device: torch.device,
+    dtype: torch.dtype,
+) -> Inputs:
+    weights = [
+        (torch.randn(p, channels, device=device) * channels**-0.5).to(dtype).requires_grad_()
+        for p in outputs
+    ]
+    # Of several projections the last, the gate, has a bias.
+    gate_bias = torch.randn(outputs[-1], device=device).to(dtype).requires_grad_()
+    biases = [*[None] * (len(outputs) - 1), gate_bias if len(outputs) > 1 else None]
+    return (*_norm_inputs(size, channels, device, dtype), weights, biases)

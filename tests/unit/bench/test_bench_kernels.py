@@ -1,0 +1,133 @@
+import json
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from scalefold.bench.kernels.agreement import Exact, convert, evaluate, tensors
+from scalefold.bench.kernels.case import KernelCase, Work
+from scalefold.bench.kernels.run import gradients_like
+from scalefold.bench.kernels.table import case_table
+from scalefold.bench.kernels.timing import Device
+from scalefold.bench.kernels.tune import candidates, rules, table_text
+
+CPU = torch.device("cpu")
+
+
+def inputs(device: torch.device, dtype: torch.dtype) -> tuple:
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator).to(device, dtype).requires_grad_()
+
+    return draw(40, 30), [draw(20, 30), None]
+
+
+def reference(x: Tensor, parameters: list) -> tuple[Tensor, Tensor]:
+    return functional.linear(x, parameters[0]), x.tanh()
+
+
+def case(ours=reference) -> KernelCase:
+    return KernelCase("op", "a shape", inputs, reference, ours, Work(10, 20), Work(30))
+
+
+def test_the_reference_agrees_with_itself() -> None:
+    agreement = Exact(case(), CPU, torch.bfloat16).agreement(reference)
+    assert agreement.good
+    # bfloat16 keeps 8 bits, so a rounded result is wrong by about 2^-9 of itself.
+    assert 2**-11 < agreement.error < 2**-7
+
+
+@pytest.mark.parametrize(
+    ("wrong", "tensor"),
+    [
+        (lambda x, p: ((y := x @ p[0].T) + 0.02 * y.detach(), x.tanh()), "output 0"),
+        (lambda x, p: (functional.linear(x, p[0]), x.tanh() * float("nan")), "output 1"),
+        (lambda x, p: (functional.linear(x, p[0].detach() * 2 - p[0]), x.tanh()), "gradient 1"),
+        (lambda x, p: (functional.linear(x.detach(), p[0]), x.tanh()), "gradient 0"),
+    ],
+)
+def test_what_is_wrong_is_named(wrong, tensor: str) -> None:
+    agreement = Exact(case(), CPU, torch.bfloat16).agreement(wrong)
+    assert not agreement.good
+    assert agreement.tensor == tensor
+
+
+def test_no_times_for_what_is_wrong() -> None:
+    agreement = Exact(case(), CPU, torch.bfloat16).agreement(lambda x, p: (x @ p[0].T, x))
+    row = {"op": "op", "shape": "s", "setting": "general", "right": False}
+    shown = case_table(row | {"agreement": vars(agreement)})
+    assert isinstance(shown, str)
+    assert "WRONG, so no times: output 1" in shown
+
+
+def test_converted_inputs_are_new_leaves_of_the_same_kind() -> None:
+    x = torch.ones(2, requires_grad=True)
+    keys, mask = torch.ones(2, dtype=torch.int64), torch.ones(2)
+    wide = convert((x, [keys, None], mask), torch.float64)
+    assert wide[0].dtype == torch.float64
+    assert wide[0].is_leaf
+    assert wide[0].requires_grad
+    assert wide[1][0] is keys
+    assert not wide[2].requires_grad
+    assert len(list(tensors(wide))) == 3
+
+
+def test_gradients_of_slices_are_slices_of_one_tensor() -> None:
+    a, b = torch.zeros(3, 6).split([2, 4], -1)
+    first, second, alone = gradients_like([a, b, torch.zeros(3, 2)])
+    assert first.stride() == (6, 1)
+    assert second.data_ptr() == first.data_ptr() + 2 * 4
+    assert alone.stride() == (2, 1)
+
+
+def test_gradients_of_all_inputs() -> None:
+    values = evaluate(
+        reference, inputs(CPU, torch.float32), [torch.ones(40, 20), torch.ones(40, 30)]
+    )
+    assert [tuple(v.shape) for v in values] == [(40, 20), (40, 30), (40, 30), (20, 30)]
+
+
+def test_the_floor_is_the_slowest_of_three_rates() -> None:
+    gpu = Device(
+        bytes_per_second=4.0, flops_per_second=8.0, exponentials_per_second=2.0, cache_bytes=1
+    )
+    assert gpu.floor(Work(bytes=8, flops=8)) == 2.0
+    assert gpu.floor(Work(bytes=8, flops=32)) == 4.0
+    assert gpu.floor(Work(bytes=8, flops=8, exponentials=10)) == 5.0
+
+
+def test_candidates_are_all_combinations_or_a_list() -> None:
+    assert list(candidates({"candidates": {"A": [1, 2], "B": [3]}})) == [
+        {"A": 1, "B": 3},
+        {"A": 2, "B": 3},
+    ]
+    assert list(candidates({"candidates": [{"A": 1}]})) == [{"A": 1}]
+    assert list(candidates({})) == []
+
+
+def test_rules_cover_every_size_once() -> None:
+    found = [
+        ({"N": n, "C": c, "dtype": "bfloat16"}, {"BLOCK": n + c})
+        for n in (100, 400)
+        for c in (8, 9)
+    ]
+    made = rules(found, ["N"])
+    assert len(made) == 4
+    for n, tile in [(0, 100), (100, 100), (200, 100), (201, 400), (10**9, 400)]:
+        fitting = [
+            rule["tile"]
+            for rule in made
+            if rule["where"]["dtype"] == "bfloat16"
+            and rule["where"]["C"] == [8, 8]
+            and rule["where"]["N"][0] <= n <= rule["where"]["N"][1]
+        ]
+        assert fitting == [{"BLOCK": tile + 8}]
+
+
+def test_tables_are_written_one_rule_a_line() -> None:
+    table = {"default": {"A": 1}, "sm_90": [{"where": {}, "tile": {"A": 2}}] * 2}
+    text = table_text(table)
+    assert json.loads(text) == table
+    assert len(text.splitlines()) == 7
