@@ -1,0 +1,1 @@
+scalefold.post-deploy.sh
