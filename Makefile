@@ -18,6 +18,8 @@ SHELL := bash
 
 CONSTRAINTS := envs/constraints.txt
 TORCH := $(shell grep '^torch==' $(CONSTRAINTS))
+# For the tests of kernels where torch is its CPU build: the version of the GPU machines that they are measured on.
+TRITON := triton==3.6.0
 BIN := $(abspath $(VENV))/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 SNAKEMAKE := PATH="$(BIN):$$PATH" snakemake
@@ -62,6 +64,9 @@ $(VENV)/.installed: pyproject.toml $(CONSTRAINTS) | $(VENV)/bin/python
 
 $(VENV)/.installed-developer: $(VENV)/.installed
 	$(PIP) install -c $(CONSTRAINTS) -e ".[workflow,test,lint]"
+	@# The CUDA build of torch has brought the Triton that it asks for; the CPU build brings none.
+	$(BIN)/python -c 'import sys, torch; sys.exit(torch.version.cuda is None and sys.platform == "linux")' || \
+	    $(PIP) install "$(TRITON)"
 	touch $@
 
 $(VENV)/bin/python:

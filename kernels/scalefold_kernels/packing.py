@@ -57,19 +57,3 @@ class _Split(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         return join(grads, -1), None
-
-
-def joined(parts: Sequence[Tensor], dim: int) -> Tensor:
-    """`join` with gradients: each part gets its slice of the whole's."""
-    return _Join.apply(dim, *parts) if len(parts) > 1 else parts[0]
-
-
-class _Join(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, dim: int, *parts: Tensor) -> Tensor:
-        ctx.dim, ctx.sizes = dim, [part.shape[dim] for part in parts]
-        return join(parts, dim)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *grad.split(ctx.sizes, ctx.dim)

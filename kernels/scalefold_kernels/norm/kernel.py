@@ -80,7 +80,9 @@ def layer_norm_backward_kernel(
     grad_ptr,
     x_ptr,
     weight_ptr,
+    bias_ptr,
     grad_x_ptr,
+    normed_ptr,
     partial_ptr,
     num_rows,
     grad_size1,
@@ -105,14 +107,17 @@ def layer_norm_backward_kernel(
 ):
     """Gradient of x, and each program's sums for weight and bias, in a fixed order of rows.
 
-    ``partial`` is (2, PROGRAMS, C). Sums run in one float32 accumulator for each of BLOCK_R rows
-    and are folded at the end, so that no chain of additions is longer than
+    ``partial`` is (PROGRAMS, 2 * C): weight, bias. Sums run in one float32 accumulator for each of
+    BLOCK_R rows and are folded at the end, so that no chain of additions is longer than
     num_rows / (PROGRAMS * BLOCK_R). Statistics are made again from x: cheaper than their traffic.
+    With ``normed``, the forward's result is written again too, for the gradient of what used it.
     """
     program = tl.program_id(0)
     columns = tl.arange(0, BLOCK_C)
     inside_c = columns < C
     weight = tl.load(weight_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
+    if normed_ptr is not None:
+        bias = tl.load(bias_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
     weight_sum = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     bias_sum = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     for start in range(program * BLOCK_R, num_rows, PROGRAMS * BLOCK_R):
@@ -132,27 +137,52 @@ def layer_norm_backward_kernel(
         grad_x = standardise_backward(grad * weight[None, :], x_hat, rstd, C)
         out_offsets = rows.to(tl.int64)[:, None] * C + columns[None, :]
         tl.store(grad_x_ptr + out_offsets, grad_x.to(grad_x_ptr.dtype.element_ty), mask=inside)
-    tl.store(partial_ptr + program * C + columns, tl.sum(weight_sum, 0), mask=inside_c)
-    tl.store(partial_ptr + (PROGRAMS + program) * C + columns, tl.sum(bias_sum, 0), mask=inside_c)
+        if normed_ptr is not None:
+            normed = x_hat * weight[None, :] + bias[None, :]
+            tl.store(normed_ptr + out_offsets, normed.to(normed_ptr.dtype.element_ty), mask=inside)
+    partial = partial_ptr + program * 2 * C + columns
+    tl.store(partial, tl.sum(weight_sum, 0), mask=inside_c)
+    tl.store(partial + C, tl.sum(bias_sum, 0), mask=inside_c)
 
 
 @triton.jit
 def sum_partials_kernel(
     partial_ptr, out_ptr, num_partials, width, BLOCK_P: tl.constexpr, BLOCK_W: tl.constexpr
 ):
-    """Sum (batch, num_partials, width) over its middle dimension, in a fixed order."""
-    batch = tl.program_id(1)
+    """Sum (num_partials, width) over its first dimension, in a fixed order."""
     columns = tl.program_id(0) * BLOCK_W + tl.arange(0, BLOCK_W)
     inside_w = columns < width
     total = tl.zeros((BLOCK_P, BLOCK_W), tl.float32)
-    base = batch.to(tl.int64) * num_partials * width
     for start in range(0, num_partials, BLOCK_P):
         rows = start + tl.arange(0, BLOCK_P)
         inside = (rows < num_partials)[:, None] & inside_w[None, :]
         offsets = rows.to(tl.int64)[:, None] * width + columns[None, :]
-        total += tl.load(partial_ptr + base + offsets, mask=inside, other=0.0)
-    out = tl.sum(total, 0).to(out_ptr.dtype.element_ty)
-    tl.store(out_ptr + batch * width + columns, out, mask=inside_w)
+        total += tl.load(partial_ptr + offsets, mask=inside, other=0.0)
+    tl.store(out_ptr + columns, tl.sum(total, 0).to(out_ptr.dtype.element_ty), mask=inside_w)
+
+
+@triton.jit
+def column_sums_kernel(
+    x_ptr,
+    partial_ptr,
+    num_rows,
+    num_columns,
+    stride,
+    PROGRAMS: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):
+    """Each program's sums over rows, (PROGRAMS, columns), of a matrix with this row stride."""
+    program = tl.program_id(1)
+    columns = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
+    inside_c = columns < num_columns
+    total = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
+    for start in range(program * BLOCK_R, num_rows, PROGRAMS * BLOCK_R):
+        rows = start + tl.arange(0, BLOCK_R)
+        inside = (rows < num_rows)[:, None] & inside_c[None, :]
+        offsets = rows.to(tl.int64)[:, None] * stride + columns[None, :]
+        total += tl.load(x_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
+    tl.store(partial_ptr + program * num_columns + columns, tl.sum(total, 0), mask=inside_c)
 
 
 @triton.jit
@@ -176,54 +206,57 @@ def projection_forward_kernel(
     EPS: tl.constexpr,
     ROW_DIMS: tl.constexpr,
     PRECISION: tl.constexpr,
+    PROGRAMS: tl.constexpr,
     BLOCK_R: tl.constexpr,
     BLOCK_P: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
     """``out = layer_norm(x) @ weight.T + bias``, (R, P); the normalised rows stay on the chip.
 
-    ``weight`` is (P, C); ``bias`` holds outputs ``first_biased`` to P, or is None.
+    ``weight`` is (P, C); ``bias`` holds outputs ``first_biased`` to P, or is None. A program keeps
+    its BLOCK_P rows of the weight and goes through PROGRAMS-th parts of x, so that weights do not
+    flow from the cache again and again; programs of one part run beside each other and share x.
     """
-    rows = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
+    outputs = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
     columns = tl.arange(0, BLOCK_C)
-    inside_c = columns < C
-    inside_r = rows < num_rows
-    offsets = row_offsets(rows, size1, size2, stride0, stride1, stride2, ROW_DIMS)
-    x = tl.load(
-        x_ptr + offsets[:, None] + columns[None, :] * stride_c,
-        mask=inside_r[:, None] & inside_c[None, :],
-        other=0.0,
-    )
+    inside_c, inside_p = columns < C, outputs < num_outputs
     norm_weight = tl.load(norm_weight_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
     norm_bias = tl.load(norm_bias_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
-    x_hat, _ = standardise(x.to(tl.float32), inside_c, C, EPS, BLOCK_C)
-    normed = (x_hat * norm_weight[None, :] + norm_bias[None, :]).to(weight_ptr.dtype.element_ty)
-    out_rows = rows.to(tl.int64)[:, None] * num_outputs
-    for start in range(0, num_outputs, BLOCK_P):
-        outputs = start + tl.arange(0, BLOCK_P)
-        inside_p = outputs < num_outputs
-        weight = tl.load(
-            weight_ptr + outputs[None, :] * C + columns[:, None],
-            mask=inside_p[None, :] & inside_c[:, None],
+    weight = tl.load(
+        weight_ptr + outputs[None, :] * C + columns[:, None],
+        mask=inside_p[None, :] & inside_c[:, None],
+        other=0.0,
+    )
+    if bias_ptr is not None:
+        biased = inside_p & (outputs >= first_biased)
+        bias = tl.load(bias_ptr + outputs - first_biased, mask=biased, other=0.0).to(tl.float32)
+    for start in range(tl.program_id(1) * BLOCK_R, num_rows, PROGRAMS * BLOCK_R):
+        rows = start + tl.arange(0, BLOCK_R)
+        inside_r = rows < num_rows
+        offsets = row_offsets(rows, size1, size2, stride0, stride1, stride2, ROW_DIMS)
+        x = tl.load(
+            x_ptr + offsets[:, None] + columns[None, :] * stride_c,
+            mask=inside_r[:, None] & inside_c[None, :],
             other=0.0,
         )
+        x_hat, _ = standardise(x.to(tl.float32), inside_c, C, EPS, BLOCK_C)
+        normed = (x_hat * norm_weight[None, :] + norm_bias[None, :]).to(weight.dtype)
         out = tl.dot(normed, weight, input_precision=PRECISION)
         if bias_ptr is not None:
-            biased = inside_p & (outputs >= first_biased)
-            bias = tl.load(bias_ptr + outputs - first_biased, mask=biased, other=0.0)
-            out += bias.to(tl.float32)[None, :]
+            out += bias[None, :]
         tl.store(
-            out_ptr + out_rows + outputs[None, :],
+            out_ptr + rows.to(tl.int64)[:, None] * num_outputs + outputs[None, :],
             out.to(out_ptr.dtype.element_ty),
             mask=inside_r[:, None] & inside_p[None, :],
         )
 
 
 @triton.jit
-def projection_backward_input_kernel(
+def projection_backward_kernel(
     grad_ptr,
     x_ptr,
     norm_weight_ptr,
+    norm_bias_ptr,
     weight_ptr,
     grad_x_ptr,
     partial_ptr,
@@ -244,108 +277,47 @@ def projection_backward_input_kernel(
     BLOCK_P: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """Gradient of x through projection and normalisation, and sums for the norm's weight and bias.
+    """All gradients of a narrow projection (P <= BLOCK_P) in one pass over x.
 
-    ``grad`` (R, P) and ``grad_x`` (R, C) are contiguous; ``partial`` is (2, PROGRAMS, C).
+    ``grad`` (R, P) and ``grad_x`` (R, C) are contiguous; ``partial`` is (PROGRAMS, 2 C + P C + P):
+    the norm's weight and bias, the projection's weight and bias.
     """
     program = tl.program_id(0)
-    columns = tl.arange(0, BLOCK_C)
-    inside_c = columns < C
-    norm_weight = tl.load(norm_weight_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
-    weight_sum = tl.zeros((BLOCK_C,), tl.float32)
-    bias_sum = tl.zeros((BLOCK_C,), tl.float32)
-    for first_row in range(program * BLOCK_R, num_rows, PROGRAMS * BLOCK_R):
-        rows = first_row + tl.arange(0, BLOCK_R)
-        inside_r = rows < num_rows
-        inside = inside_r[:, None] & inside_c[None, :]
-        grad_rows = rows.to(tl.int64)[:, None] * num_outputs
-        grad_normed = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
-        for start in range(0, num_outputs, BLOCK_P):
-            outputs = start + tl.arange(0, BLOCK_P)
-            inside_p = outputs < num_outputs
-            grad = tl.load(
-                grad_ptr + grad_rows + outputs[None, :],
-                mask=inside_r[:, None] & inside_p[None, :],
-                other=0.0,
-            )
-            weight = tl.load(
-                weight_ptr + outputs[:, None] * C + columns[None, :],
-                mask=inside_p[:, None] & inside_c[None, :],
-                other=0.0,
-            )
-            grad_normed = tl.dot(grad, weight, grad_normed, input_precision=PRECISION)
-        offsets = row_offsets(rows, size1, size2, stride0, stride1, stride2, ROW_DIMS)
-        x = tl.load(x_ptr + offsets[:, None] + columns[None, :] * stride_c, mask=inside, other=0.0)
-        x_hat, rstd = standardise(x.to(tl.float32), inside_c, C, EPS, BLOCK_C)
-        weight_sum += tl.sum(grad_normed * x_hat, 0)
-        bias_sum += tl.sum(grad_normed, 0)
-        grad_x = standardise_backward(grad_normed * norm_weight[None, :], x_hat, rstd, C)
-        out_offsets = rows.to(tl.int64)[:, None] * C + columns[None, :]
-        tl.store(grad_x_ptr + out_offsets, grad_x.to(grad_x_ptr.dtype.element_ty), mask=inside)
-    tl.store(partial_ptr + program * C + columns, weight_sum, mask=inside_c)
-    tl.store(partial_ptr + (PROGRAMS + program) * C + columns, bias_sum, mask=inside_c)
-
-
-@triton.jit
-def projection_backward_weight_kernel(
-    grad_ptr,
-    x_ptr,
-    norm_weight_ptr,
-    norm_bias_ptr,
-    partial_ptr,
-    num_rows,
-    num_outputs,
-    size1,
-    size2,
-    stride0,
-    stride1,
-    stride2,
-    stride_c,
-    C: tl.constexpr,
-    EPS: tl.constexpr,
-    ROW_DIMS: tl.constexpr,
-    PRECISION: tl.constexpr,
-    SPLITS: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-    BLOCK_P: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-):
-    """Sums over a split of the rows of ``grad^T layer_norm(x)`` and of ``grad``.
-
-    ``partial`` is (SPLITS, P * C + P): the weights' sums, then the biases'.
-    """
-    split = tl.program_id(1)
-    outputs = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
-    inside_p = outputs < num_outputs
-    columns = tl.arange(0, BLOCK_C)
-    inside_c = columns < C
+    columns, outputs = tl.arange(0, BLOCK_C), tl.arange(0, BLOCK_P)
+    inside_c, inside_p = columns < C, outputs < num_outputs
     norm_weight = tl.load(norm_weight_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
     norm_bias = tl.load(norm_bias_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
+    weight_offsets = outputs[:, None] * C + columns[None, :]
+    inside_w = inside_p[:, None] & inside_c[None, :]
+    weight = tl.load(weight_ptr + weight_offsets, mask=inside_w, other=0.0)
+    norm_weight_sum = tl.zeros((BLOCK_C,), tl.float32)
+    norm_bias_sum = tl.zeros((BLOCK_C,), tl.float32)
     weight_sum = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
     bias_sum = tl.zeros((BLOCK_P,), tl.float32)
-    for first_row in range(split * BLOCK_R, num_rows, SPLITS * BLOCK_R):
-        rows = first_row + tl.arange(0, BLOCK_R)
+    for start in range(program * BLOCK_R, num_rows, PROGRAMS * BLOCK_R):
+        rows = start + tl.arange(0, BLOCK_R)
         inside_r = rows < num_rows
-        offsets = row_offsets(rows, size1, size2, stride0, stride1, stride2, ROW_DIMS)
-        x = tl.load(
-            x_ptr + offsets[:, None] + columns[None, :] * stride_c,
-            mask=inside_r[:, None] & inside_c[None, :],
-            other=0.0,
-        )
+        inside = inside_r[:, None] & inside_c[None, :]
         grad = tl.load(
             grad_ptr + rows.to(tl.int64)[:, None] * num_outputs + outputs[None, :],
             mask=inside_r[:, None] & inside_p[None, :],
             other=0.0,
         )
-        x_hat, _ = standardise(x.to(tl.float32), inside_c, C, EPS, BLOCK_C)
-        normed = (x_hat * norm_weight[None, :] + norm_bias[None, :]).to(grad_ptr.dtype.element_ty)
+        offsets = row_offsets(rows, size1, size2, stride0, stride1, stride2, ROW_DIMS)
+        x = tl.load(x_ptr + offsets[:, None] + columns[None, :] * stride_c, mask=inside, other=0.0)
+        x_hat, rstd = standardise(x.to(tl.float32), inside_c, C, EPS, BLOCK_C)
         # Rows beyond the last have grad 0, so their normed values do not matter.
+        normed = (x_hat * norm_weight[None, :] + norm_bias[None, :]).to(grad.dtype)
         weight_sum = tl.dot(tl.trans(grad), normed, weight_sum, input_precision=PRECISION)
         bias_sum += tl.sum(grad.to(tl.float32), 0)
-    base = partial_ptr + split.to(tl.int64) * num_outputs * (C + 1)
-    tl.store(
-        base + outputs[:, None] * C + columns[None, :],
-        weight_sum,
-        mask=inside_p[:, None] & inside_c[None, :],
-    )
-    tl.store(base + num_outputs * C + outputs, bias_sum, mask=inside_p)
+        grad_normed = tl.dot(grad, weight, input_precision=PRECISION)
+        norm_weight_sum += tl.sum(grad_normed * x_hat, 0)
+        norm_bias_sum += tl.sum(grad_normed, 0)
+        grad_x = standardise_backward(grad_normed * norm_weight[None, :], x_hat, rstd, C)
+        out_offsets = rows.to(tl.int64)[:, None] * C + columns[None, :]
+        tl.store(grad_x_ptr + out_offsets, grad_x.to(grad_x_ptr.dtype.element_ty), mask=inside)
+    partial = partial_ptr + program * (2 * C + num_outputs * (C + 1))
+    tl.store(partial + columns, norm_weight_sum, mask=inside_c)
+    tl.store(partial + C + columns, norm_bias_sum, mask=inside_c)
+    tl.store(partial + 2 * C + weight_offsets, weight_sum, mask=inside_w)
+    tl.store(partial + 2 * C + num_outputs * C + outputs, bias_sum, mask=inside_p)

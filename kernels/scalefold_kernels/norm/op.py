@@ -11,14 +11,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from scalefold_kernels.norm.kernel import (
+    column_sums_kernel,
     layer_norm_backward_kernel,
     layer_norm_forward_kernel,
-    projection_backward_input_kernel,
-    projection_backward_weight_kernel,
+    projection_backward_kernel,
     projection_forward_kernel,
     sum_partials_kernel,
 )
-from scalefold_kernels.packing import join, joined, split
+from scalefold_kernels.packing import join, split
 from scalefold_kernels.rows import Rows, rows_of
 from scalefold_kernels.tiles import architecture, tile
 
@@ -28,8 +28,11 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MAX_CHANNELS = 8192
 """A program holds whole rows."""
 
-MAX_FUSED_CHANNELS = 256
-"""Wider rows do not leave room on the chip for the projection's tiles: two kernels serve them."""
+MAX_FUSED_CHANNELS = 128
+"""Wider rows leave too little room on the chip: LayerNorm and the library's product are faster."""
+
+MAX_NARROW_OUTPUTS = 64
+"""Up to here all gradients of a projection are made in one pass over its input."""
 
 
 def _shape(rows: Rows, **more: int) -> dict[str, int | str]:
@@ -53,10 +56,6 @@ def _check(x: Tensor, weight: Tensor, bias: Tensor) -> None:
         raise ValueError(f"layer_norm of {channels} channels; the kernel takes {MAX_CHANNELS}")
     if x.dtype not in DTYPES:
         raise ValueError(f"layer_norm of {x.dtype}; the kernel takes float32, bfloat16, float16")
-
-
-def _precision(x: Tensor) -> str:
-    return "ieee" if x.dtype == torch.float32 else "tf32"
 
 
 @torch.library.custom_op("scalefold::layer_norm", mutates_args=())
@@ -95,21 +94,37 @@ def _(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 @torch.library.custom_op("scalefold::layer_norm_backward", mutates_args=())
 def layer_norm_backward(grad: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients of x, and of weight and bias as (2, C); the sums have a fixed order."""
+    parameters = weight.new_zeros(2, x.shape[-1])
+    grad_x, _ = _launch_backward(grad, x, weight, None, parameters)
+    return grad_x, parameters
+
+
+@layer_norm_backward.register_fake
+def _(grad: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape), weight.new_empty(2, x.shape[-1])
+
+
+def _launch_backward(
+    grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, parameters: Tensor
+) -> tuple[Tensor, Tensor | None]:
+    """Gradient of x, and the forward's result again if ``bias`` is given; fills ``parameters``."""
     grad_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    channels = x.shape[-1]
+    normed = None if bias is None else torch.empty_like(grad_x)
     if x.numel() == 0:
-        return grad_x, weight.new_zeros(2, channels)
-    rows, grad_rows = rows_of(x), rows_of(grad)
+        return grad_x, normed
+    rows, grad_rows, channels = rows_of(x), rows_of(grad), x.shape[-1]
     block_c = triton.next_power_of_2(channels)
     launch = tile("layer_norm_backward", architecture(x.device), _shape(rows))
     block_r = max(1, launch.pop("ELEMENTS") // block_c)
     programs = min(launch.pop("PROGRAMS"), triton.cdiv(rows.num_rows, block_r))
-    partial = torch.empty(2, programs, channels, dtype=torch.float32, device=x.device)
+    partial = torch.empty(programs, 2 * channels, dtype=torch.float32, device=x.device)
     layer_norm_backward_kernel[(programs,)](
         grad_rows.tensor,
         rows.tensor,
         weight.contiguous(),
+        None if bias is None else bias.contiguous(),
         grad_x,
+        normed,
         partial,
         rows.num_rows,
         *_geometry(grad_rows),
@@ -123,12 +138,8 @@ def layer_norm_backward(grad: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor
         BLOCK_C=block_c,
         **launch,
     )
-    return grad_x, _sum_partials(partial, weight.dtype)
-
-
-@layer_norm_backward.register_fake
-def _(grad: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    return x.new_empty(x.shape), weight.new_empty(2, x.shape[-1])
+    _sum_partials(partial, parameters)
+    return grad_x, normed
 
 
 def _save_for_layer_norm(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -145,19 +156,27 @@ def _layer_norm_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tenso
 layer_norm.register_autograd(_layer_norm_gradients, setup_context=_save_for_layer_norm)
 
 
-def _sum_partials(partial: Tensor, dtype: torch.dtype) -> Tensor:
-    """Sum (batch, partials, width) over the middle, in a fixed order."""
-    batch, num_partials, width = partial.shape
-    out = torch.empty(batch, width, dtype=dtype, device=partial.device)
-    launch = tile(
-        "sum_partials",
-        architecture(partial.device),
-        {"partials": num_partials, "width": batch * width},
-    )
-    sum_partials_kernel[(triton.cdiv(width, launch["BLOCK_W"]), batch)](
+def _sum_partials(partial: Tensor, out: Tensor) -> None:
+    """Sum (partials, width) over the partials, in a fixed order, into ``out``."""
+    num_partials, width = partial.shape
+    shape: dict[str, int | str] = {"partials": num_partials, "width": width}
+    launch = tile("sum_partials", architecture(partial.device), shape)
+    sum_partials_kernel[(triton.cdiv(width, launch["BLOCK_W"]),)](
         partial, out, num_partials, width, **launch
     )
-    return out
+
+
+def _column_sums(x: Tensor, out: Tensor) -> None:
+    """Sum a matrix with rows of any stride over its rows, into ``out``."""
+    num_rows, num_columns = x.shape
+    shape: dict[str, int | str] = {"rows": num_rows, "columns": num_columns}
+    launch = tile("column_sums", architecture(x.device), shape)
+    programs = min(launch.pop("PROGRAMS"), triton.cdiv(num_rows, launch["BLOCK_R"]))
+    partial = torch.empty(programs, num_columns, dtype=torch.float32, device=x.device)
+    column_sums_kernel[(triton.cdiv(num_columns, launch["BLOCK_C"]), programs)](
+        x, partial, num_rows, num_columns, x.stride(0), PROGRAMS=programs, **launch
+    )
+    _sum_partials(partial, out)
 
 
 @torch.library.custom_op("scalefold::normed_projection", mutates_args=())
@@ -175,12 +194,18 @@ def _normed_projection(
     """
     _check(x, norm_weight, norm_bias)
     weight, (bias, first_biased) = join(weights, 0), _joined_biases(weights, biases, biased)
+    if not _fused(x):
+        normed = layer_norm(x, norm_weight, norm_bias)
+        return functional.linear(normed, weight, _whole_bias(bias, first_biased))
     out = torch.empty(*x.shape[:-1], weight.shape[0], dtype=x.dtype, device=x.device)
     if out.numel() == 0:
         return out
-    rows, channels, outputs = rows_of(x), x.shape[-1], weight.shape[0]
+    rows, outputs = rows_of(x), weight.shape[0]
     launch = tile("projection_forward", architecture(x.device), _shape(rows, P=outputs))
-    projection_forward_kernel[(triton.cdiv(rows.num_rows, launch["BLOCK_R"]),)](
+    blocks = triton.cdiv(outputs, launch["BLOCK_P"])
+    programs = triton.cdiv(launch.pop("PROGRAMS"), blocks)
+    programs = min(programs, triton.cdiv(rows.num_rows, launch["BLOCK_R"]))
+    projection_forward_kernel[(blocks, programs)](
         rows.tensor,
         norm_weight.contiguous(),
         norm_bias.contiguous(),
@@ -191,11 +216,8 @@ def _normed_projection(
         outputs,
         first_biased,
         *_geometry(rows),
-        C=channels,
-        EPS=EPS,
-        ROW_DIMS=rows.num_dims,
-        PRECISION=_precision(x),
-        BLOCK_C=_block_c(channels),
+        PROGRAMS=programs,
+        **_constants(rows),
         **launch,
     )
     return out
@@ -227,45 +249,98 @@ def _joined_biases(
     return join(parts, 0).contiguous(), sum(weight.shape[0] for weight in weights[:skipped])
 
 
-def _block_c(channels: int) -> int:
-    """Tile of a matrix product's inner dimension: a power of two, at least 16."""
-    return max(16, triton.next_power_of_2(channels))
+def _whole_bias(bias: Tensor | None, first_biased: int) -> Tensor | None:
+    """The bias of all outputs: zeros before ``first_biased``."""
+    return bias if bias is None or not first_biased else functional.pad(bias, (first_biased, 0))
+
+
+def _fused(x: Tensor) -> bool:
+    """Whether the projection is a kernel of ours: by measurement, see docs/kernels/norm.md.
+
+    float32 has no fast matrix product in Triton; the library's follows torch's own settings.
+    """
+    return x.shape[-1] <= MAX_FUSED_CHANNELS and (x.dtype != torch.float32 or not x.is_cuda)
+
+
+def _constants(rows: Rows) -> dict[str, Any]:
+    x = rows.tensor
+    return {
+        "C": x.shape[-1],
+        "EPS": EPS,
+        "ROW_DIMS": rows.num_dims,
+        "PRECISION": "ieee" if x.dtype == torch.float32 else "tf32",
+        # A matrix product's inner dimension is at least 16.
+        "BLOCK_C": max(16, triton.next_power_of_2(x.shape[-1])),
+    }
 
 
 @torch.library.custom_op("scalefold::normed_projection_backward", mutates_args=())
 def normed_projection_backward(
-    grad: Tensor, x: Tensor, norm_weight: Tensor, norm_bias: Tensor, weights: Sequence[Tensor]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of x, of the norm's weight and bias (2, C), and of the projections.
+    grad: Tensor,
+    x: Tensor,
+    norm_weight: Tensor,
+    norm_bias: Tensor,
+    weights: Sequence[Tensor],
+    first_biased: int,
+) -> tuple[Tensor, Tensor]:
+    """Gradients of x, and of all parameters as one vector.
 
-    The last are one vector: the weights' (P, C), then the biases' (P,).
+    They are the norm's weight and bias (C each), the projections' weights (P, C) and biases (P,),
+    of which those before ``first_biased`` are not computed.
     """
     weight = join(weights, 0).contiguous()
     outputs, channels = weight.shape
-    grad_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    parameters = weight.new_empty(2 * channels + outputs * (channels + 1))
     if x.numel() == 0:
-        return (
-            grad_x,
-            norm_weight.new_zeros(2, channels),
-            weight.new_zeros(outputs * (channels + 1)),
-        )
-    grad, rows, norm_weight = grad.contiguous(), rows_of(x), norm_weight.contiguous()
-    arch, shape = architecture(x.device), _shape(rows, P=outputs)
-    common = {
-        "C": channels,
-        "EPS": EPS,
-        "ROW_DIMS": rows.num_dims,
-        "PRECISION": _precision(x),
-        "BLOCK_C": _block_c(channels),
-    }
+        return x.new_empty(x.shape), parameters.zero_()
+    grad = grad.contiguous()
+    if _fused(x) and outputs <= MAX_NARROW_OUTPUTS:
+        return _narrow_backward(grad, x, norm_weight, norm_bias, weight, parameters), parameters
+    grad_normed = grad @ weight
+    grad_x, normed = _launch_backward(
+        grad_normed, x, norm_weight, norm_bias, parameters[: 2 * channels]
+    )
+    assert normed is not None
+    grad, normed = grad.view(-1, outputs), normed.view(-1, channels)
+    end = 2 * channels + outputs * channels
+    torch.mm(grad.t(), normed, out=parameters[2 * channels : end].view(outputs, channels))
+    if first_biased < outputs:
+        _column_sums(grad[:, first_biased:], parameters[end + first_biased :])
+    return grad_x, parameters
 
-    launch = tile("projection_backward_input", arch, shape)
+
+@normed_projection_backward.register_fake
+def _(
+    grad: Tensor,
+    x: Tensor,
+    norm_weight: Tensor,
+    norm_bias: Tensor,
+    weights: Sequence[Tensor],
+    first_biased: int,
+) -> tuple[Tensor, Tensor]:
+    outputs, channels = sum(weight.shape[0] for weight in weights), x.shape[-1]
+    size = 2 * channels + outputs * (channels + 1)
+    return x.new_empty(x.shape), weights[0].new_empty(size)
+
+
+def _narrow_backward(
+    grad: Tensor,
+    x: Tensor,
+    norm_weight: Tensor,
+    norm_bias: Tensor,
+    weight: Tensor,
+    parameters: Tensor,
+) -> Tensor:
+    grad_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    rows, outputs = rows_of(x), weight.shape[0]
+    launch = tile("projection_backward", architecture(x.device), _shape(rows, P=outputs))
     programs = min(launch.pop("PROGRAMS"), triton.cdiv(rows.num_rows, launch["BLOCK_R"]))
-    partial = torch.empty(2, programs, channels, dtype=torch.float32, device=x.device)
-    projection_backward_input_kernel[(programs,)](
+    partial = torch.empty(programs, parameters.numel(), dtype=torch.float32, device=x.device)
+    projection_backward_kernel[(programs,)](
         grad,
         rows.tensor,
-        norm_weight,
+        norm_weight.contiguous(),
+        norm_bias.contiguous(),
         weight,
         grad_x,
         partial,
@@ -273,43 +348,12 @@ def normed_projection_backward(
         outputs,
         *_geometry(rows),
         PROGRAMS=programs,
-        **common,
+        BLOCK_P=max(16, triton.next_power_of_2(outputs)),
+        **_constants(rows),
         **launch,
     )
-    grad_norm = _sum_partials(partial, norm_weight.dtype)
-
-    launch = tile("projection_backward_weight", arch, shape)
-    blocks = triton.cdiv(outputs, launch["BLOCK_P"])
-    splits = triton.cdiv(launch.pop("PROGRAMS"), blocks)
-    splits = min(splits, triton.cdiv(rows.num_rows, launch["BLOCK_R"]))
-    partial = torch.empty(1, splits, outputs * (channels + 1), dtype=torch.float32, device=x.device)
-    projection_backward_weight_kernel[(blocks, splits)](
-        grad,
-        rows.tensor,
-        norm_weight,
-        norm_bias.contiguous(),
-        partial,
-        rows.num_rows,
-        outputs,
-        *_geometry(rows),
-        SPLITS=splits,
-        **common,
-        **launch,
-    )
-    return grad_x, grad_norm, _sum_partials(partial, weight.dtype)[0]
-
-
-@normed_projection_backward.register_fake
-def _(
-    grad: Tensor, x: Tensor, norm_weight: Tensor, norm_bias: Tensor, weights: Sequence[Tensor]
-) -> tuple[Tensor, Tensor, Tensor]:
-    outputs = sum(weight.shape[0] for weight in weights)
-    channels = x.shape[-1]
-    return (
-        x.new_empty(x.shape),
-        norm_weight.new_empty(2, channels),
-        weights[0].new_empty(outputs * (channels + 1)),
-    )
+    _sum_partials(partial, parameters)
+    return grad_x
 
 
 def _save_for_projection(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -319,15 +363,20 @@ def _save_for_projection(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> N
 
 def _projection_gradients(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     x, norm_weight, norm_bias, *weights = ctx.saved_tensors
-    grad_x, grad_norm, flat = torch.ops.scalefold.normed_projection_backward(
-        grad, x, norm_weight, norm_bias, weights
-    )
     sizes = [weight.shape[0] for weight in weights]
-    num_weights = sum(sizes) * x.shape[-1]
-    grad_weights = flat[:num_weights].view(sum(sizes), -1).split(sizes)
-    grad_biases = flat[num_weights:].split(sizes)
-    grad_biases = [g for g, has in zip(grad_biases, ctx.biased, strict=True) if has]
-    return grad_x, grad_norm[0], grad_norm[1], list(grad_weights), grad_biases, None
+    skipped = ctx.biased.index(True) if any(ctx.biased) else len(sizes)
+    grad_x, parameters = torch.ops.scalefold.normed_projection_backward(
+        grad, x, norm_weight, norm_bias, weights, sum(sizes[:skipped])
+    )
+    channels, outputs = x.shape[-1], sum(sizes)
+    grad_norm_weight, grad_norm_bias, grad_weight, grad_bias = parameters.split(
+        [channels, channels, outputs * channels, outputs]
+    )
+    grad_weights = list(grad_weight.view(outputs, channels).split(sizes))
+    grad_biases = [
+        part for part, has in zip(grad_bias.split(sizes), ctx.biased, strict=True) if has
+    ]
+    return grad_x, grad_norm_weight, grad_norm_bias, grad_weights, grad_biases, None
 
 
 _normed_projection.register_autograd(_projection_gradients, setup_context=_save_for_projection)
@@ -340,20 +389,18 @@ def normed_projection(
     weights: Sequence[Tensor],
     biases: Sequence[Tensor | None],
 ) -> tuple[Tensor, ...]:
-    """Layer normalisation, then several linear maps of its one result, as one kernel.
+    """Layer normalisation, then several linear maps of its one result.
 
-    The results are slices of one tensor (..., P). Gradients that are such slices of one tensor too
-    are taken as they are; others are first copied together. Rows wider than `MAX_FUSED_CHANNELS`
-    go through `layer_norm` and one matrix product of the library.
+    The results are slices of one tensor (..., P), the product of one kernel or one call of the
+    library; only x is kept for backward. Gradients that are such slices of one tensor too are taken
+    as they are, others are first copied together.
     """
-    present, biased = [b for b in biases if b is not None], [b is not None for b in biases]
-    if x.shape[-1] <= MAX_FUSED_CHANNELS:
-        packed = torch.ops.scalefold.normed_projection(
-            x, norm_weight, norm_bias, list(weights), present, biased
-        )
-        return split(packed, [weight.shape[0] for weight in weights])
-    normed = torch.ops.scalefold.layer_norm(x, norm_weight, norm_bias)
-    if not present:
-        packed = functional.linear(normed, joined(weights, 0))
-        return split(packed, [weight.shape[0] for weight in weights])
-    return tuple(functional.linear(normed, w, b) for w, b in zip(weights, biases, strict=True))
+    packed = torch.ops.scalefold.normed_projection(
+        x,
+        norm_weight,
+        norm_bias,
+        list(weights),
+        [bias for bias in biases if bias is not None],
+        [bias is not None for bias in biases],
+    )
+    return split(packed, [weight.shape[0] for weight in weights])

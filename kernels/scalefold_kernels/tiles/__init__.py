@@ -110,12 +110,17 @@ class Overridden:
     def __init__(self) -> None:
         self.seen: dict[tuple[str, str, tuple[tuple[str, int | str], ...]], Tile] = {}
         self.instead: dict[tuple[str, str, tuple[tuple[str, int | str], ...]], Tile] = {}
+        self._forced: dict[str, Tile] = {}
 
     def tile(self, kernel: str, arch: str, shape: Shape) -> Tile:
         """Answer a lookup."""
         key = (kernel, arch, tuple(shape.items()))
         self.seen.setdefault(key, _lookup(*key))
-        return dict(self.instead.get(key, self.seen[key]))
+        return dict(self.instead.get(key) or self._forced.get(kernel) or self.seen[key])
+
+    def force(self, kernel: str, **tile: int) -> None:
+        """Give every lookup of a kernel this tile."""
+        self._forced[kernel] = tile
 
 
 # Of the module and not of a context: autograd runs backward in a thread of its own.
