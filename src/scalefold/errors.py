@@ -15,6 +15,14 @@ class ChecksumError(InputError):
     """Stored bytes do not have the hash that was recorded for them."""
 
 
+class ElsewhereError(InputError):
+    """An error of the input that another process of the same training found, and prints."""
+
+
+class RankLostError(RuntimeError):
+    """The exchange with the other processes of a training broke off; says what is known of them."""
+
+
 def listed(findings: Sequence[str], shown: int = 8) -> str:
     """The first few findings, each on an indented line after the text before; the rest counted."""
     rest = len(findings) - shown

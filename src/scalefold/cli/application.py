@@ -17,22 +17,26 @@ from typer.core import TyperGroup
 from scalefold import __version__
 from scalefold.cli import benchmarks, configuration, data, training, weights
 from scalefold.cli.logs import log_to_stderr
-from scalefold.errors import InputError
+from scalefold.errors import ElsewhereError, InputError, RankLostError
 
+EXIT_ERROR = 1
 EXIT_INPUT_ERROR = 2
 EXIT_INTERRUPTED = 130
 
 
 class _Commands(TyperGroup):
-    """Prints an :class:`InputError` as one message instead of a traceback."""
+    """Prints errors that are not the program's as one message instead of a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except InputError as error:
+        except ElsewhereError:
+            raise typer.Exit(EXIT_INPUT_ERROR) from None
+        except (InputError, RankLostError) as error:
             message = Text.assemble(("error: ", "bold red"), (str(error), "red"))
             Console(stderr=True).print(message, soft_wrap=True)
-            raise typer.Exit(EXIT_INPUT_ERROR) from None
+            is_input = isinstance(error, InputError)
+            raise typer.Exit(EXIT_INPUT_ERROR if is_input else EXIT_ERROR) from None
         except KeyboardInterrupt:
             Console(stderr=True).print("interrupted", style="red")
             raise typer.Exit(EXIT_INTERRUPTED) from None

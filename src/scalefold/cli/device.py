@@ -5,10 +5,13 @@ from __future__ import annotations
 import torch
 
 from scalefold.errors import InputError
+from scalefold.parallel.launch import Place
 
 
-def torch_device(name: str) -> torch.device:
+def torch_device(name: str, place: Place | None = None) -> torch.device:
     """Return the device of a name; ``auto`` is a GPU if there is one, otherwise the CPU.
+
+    Of several processes on a node each gets its own GPU, unless the launcher lets each see one.
 
     Raises
     ------
@@ -16,7 +19,7 @@ def torch_device(name: str) -> torch.device:
         The name is not known, or this machine has no such device.
     """
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -24,6 +27,13 @@ def torch_device(name: str) -> torch.device:
     if device is None or device.type not in ("cpu", "cuda"):
         raise InputError(f"--device {name!r}: expected auto, cpu, cuda, or cuda:<number>")
     count = torch.cuda.device_count()
+    if place is not None and device.type == "cuda":
+        device = torch.device("cuda", place.local_rank if count > 1 else 0)
+        if place.local_size > count > 1:
+            raise InputError(
+                f"{place.local_size} processes on this node, but torch sees {count} GPUs: start as "
+                "many processes as GPUs"
+            )
     if device.type == "cuda" and (device.index or 0) >= count:
         raise InputError(f"--device {name}: torch sees {count} GPUs here; use cpu, or auto")
     return device

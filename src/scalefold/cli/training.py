@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from scalefold.cli.options import ConfigFiles, Device, Overrides, ShardFolder, read_config
 from scalefold.errors import InputError
+
+if TYPE_CHECKING:
+    from scalefold.train.loop import TrainingResult
 
 
 def register(app: typer.Typer) -> None:
@@ -58,34 +61,47 @@ def train(
 ) -> None:
     """Train, and publish checkpoints on the way.
 
-    SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 end it in order: it finishes its step, writes a checkpoint
-    and leaves with exit code 75; the same command with --resume continues.
+    Several processes, one a GPU, train together when torchrun starts them: [cyan]torchrun
+    --nproc-per-node 8 -m scalefold train …[/]. They share each step's samples.
+
+    SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 (to any of them) end it in order: it finishes its step,
+    writes a checkpoint and leaves with exit code 75; the same command with --resume continues, also
+    with another number of processes.
 
     It ends likewise, but with exit code 0 and for good, when an evaluation of one of its
     checkpoints reaches evaluation.target_lddt.
     """
     from scalefold.cli.device import torch_device
     from scalefold.cli.logs import log_to_stderr
+    from scalefold.parallel.launch import find_place, joined
     from scalefold.train.loop import train as run
-    from scalefold.train.replacement import set_aside_other_run
     from scalefold.train.signals import EXIT_STOPPED, stop_on_signals
 
-    loaded = read_config(config, set_)
     if set_aside and not resume:
         raise InputError("--set-aside only goes with --resume")
-    if set_aside:
-        set_aside_other_run(loaded, shards, out)
-    with stop_on_signals() as stop:
+    loaded, place = read_config(config, set_), find_place()
+    chosen = torch_device(device, place)
+    console = log_to_stderr(place)
+    with stop_on_signals() as stop, joined(place, chosen) as mesh:
         result = run(
             loaded,
             shards,
             out,
             resume=resume,
-            device=torch_device(device),
+            set_aside=set_aside,
+            device=chosen,
             stop=stop,
-            console=log_to_stderr(),
+            mesh=mesh,
+            console=console,
         )
-    typer.echo(f"{result.checkpoint}: step {result.step} of {loaded.training.steps}")
+    if mesh.first:
+        _say(result, loaded.training.steps, stop.reason)
+    if not result.completed:
+        raise typer.Exit(EXIT_STOPPED)
+
+
+def _say(result: TrainingResult, steps: int, reason: str) -> None:
+    typer.echo(f"{result.checkpoint}: step {result.step} of {steps}")
     if result.target is not None:
         typer.echo(
             f"target reached: mean lDDT-Cα of {result.target.split} {result.target.lddt_ca:.3f} at "
@@ -94,8 +110,7 @@ def train(
     if result.skipped_steps:
         typer.echo(f"{result.skipped_steps} steps were not finite and not applied", err=True)
     if not result.completed:
-        typer.echo(f"stopped by {stop.reason}; continue with --resume", err=True)
-        raise typer.Exit(EXIT_STOPPED)
+        typer.echo(f"stopped by {reason}; continue with --resume", err=True)
 
 
 def evaluate(

@@ -1,5 +1,7 @@
-"""Parallelism that the model can see: one interface, `Axis`; the identity on one process."""
+"""Parallelism: the `Axis` that the model sees, and the ranks that a training is divided among."""
 
 from scalefold.parallel.axis import Axis, IdentityAxis, Pending, Ready
+from scalefold.parallel.mesh import SINGLE, Mesh
+from scalefold.parallel.ranks import ALONE, Ranks
 
-__all__ = ["Axis", "IdentityAxis", "Pending", "Ready"]
+__all__ = ["ALONE", "SINGLE", "Axis", "IdentityAxis", "Mesh", "Pending", "Ranks", "Ready"]

@@ -13,7 +13,7 @@ from scalefold.config.schema import Config
 from scalefold.model.alphafold import AlphaFold
 from scalefold.model.assembly import Assembly
 from scalefold.ops import select_ops
-from scalefold.parallel import IdentityAxis
+from scalefold.parallel import SINGLE, IdentityAxis, Mesh
 from scalefold.train.averaging import WeightAverage
 from scalefold.train.checkpoint import load_weights
 from scalefold.train.optimiser import Adam
@@ -51,6 +51,17 @@ class Trainer:
             "averaged_updates": self.average.updates.cpu(),
         }
 
+    def state(self) -> list[Tensor]:
+        """All state, in place: what ranks must have in common before they train together."""
+        return [
+            self.parameters.master,
+            self.average.average,
+            self.optimiser.first_moment,
+            self.optimiser.second_moment,
+            self.optimiser.updates,
+            self.average.updates,
+        ]
+
     def restore(
         self, weights: State, averaged: State, state: Mapping[str, Any], source: str
     ) -> None:
@@ -74,13 +85,15 @@ class Trainer:
         return {name: view.clone() for name, view in self.parameters.by_name(on_cpu).items()}
 
 
-def assemble(config: Config, device: torch.device) -> Trainer:
+def assemble(config: Config, device: torch.device, mesh: Mesh = SINGLE) -> Trainer:
     """Build what a training run needs, in its initial state.
 
     Parameters
     ----------
     config : Config
     device : torch.device
+    mesh : Mesh
+        How the work is divided among processes.
 
     Raises
     ------
@@ -91,7 +104,7 @@ def assemble(config: Config, device: torch.device) -> Trainer:
     precision = config.training.precision
     set_matrix_products(precision, device)
 
-    # 2. Operations and parallelism: one process a sample.
+    # 2. Operations, and the parallelism that the model sees: one process a sample.
     ops = select_ops(config.training.kernels, device)
     assembly = Assembly(ops=ops, axis=IdentityAxis())
 
@@ -113,8 +126,8 @@ def assemble(config: Config, device: torch.device) -> Trainer:
     optimiser = Adam(parameters.master, config.optimiser)
     average = WeightAverage(parameters.master, config.optimiser)
 
-    # 6. The step that ties them together.
-    step = TrainingStep(model, parameters, optimiser, average, config)
+    # 6. The step that ties them together, and ranks by the mean of their gradients.
+    step = TrainingStep(model, parameters, optimiser, average, config, mesh.data)
     return Trainer(model, parameters, optimiser, average, step)
 
 

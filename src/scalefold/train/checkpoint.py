@@ -15,7 +15,7 @@ import os
 import pickle
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, Final, Literal, cast
@@ -92,6 +92,7 @@ def save(
     averaged: State,
     training: Mapping[str, Any],
     description: Mapping[str, Any],
+    confirm: Callable[[], None] = lambda: None,
 ) -> Path:
     """Write a checkpoint: to a temporary folder, synchronised, renamed, then marked as ready.
 
@@ -105,6 +106,8 @@ def save(
         Tensors, numbers, strings and dictionaries of them.
     description : mapping
         The fields of `Metadata` that are not known here.
+    confirm : callable
+        Called just before the checkpoint appears; raises if it must not.
 
     Returns
     -------
@@ -128,6 +131,7 @@ def save(
         mark = write_bytes(
             temporary / METADATA_FILE, (json.dumps(asdict(metadata), indent=1) + "\n").encode()
         )
+        confirm()
         if final.exists():
             logger.warning("%s: replaced; it was never marked as complete", final)
             shutil.rmtree(final)

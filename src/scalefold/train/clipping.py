@@ -1,54 +1,96 @@
-"""Gradient clipping, over the samples of a step: each sample's gradient, or their mean's.
+"""Mean gradient of a step, over the samples of all ranks, clipped.
 
 AlphaFold2 clips each sample's gradient by its global norm before averaging (Suppl. sec. 1.11.3), so
-that one bad sample cannot rule a batch; MLPerf clips the mean.
+that one bad sample cannot rule a batch; MLPerf clips the mean. In the second case gradients are on
+their way to the other ranks while backward still runs; in the first a sample's norm must be known
+before.
 """
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
-from scalefold.train.parameters import flat_norm
+from scalefold.config.schema import OptimiserConfig
+from scalefold.parallel import Pending, Ranks
+from scalefold.parallel.buckets import BUCKET_ELEMENTS, Completion, bucket_slices
+from scalefold.train.parameters import FlatParameters, flat_norm
 
 _EPS = 1e-6
 """Added to the norm, as ``torch.nn.utils.clip_grad_norm_`` does."""
 
 
 class ClippedMean:
-    """Mean over samples of gradients, clipped by norm.
+    """Mean over samples and ranks of gradients, clipped by norm.
+
+    Sums are in float32: over the samples of a rank in their order, then over the ranks. So another
+    number of ranks gives the same mean but for the order of the additions.
 
     Parameters
     ----------
-    like : Tensor, shape (P,), float32
-    clip_norm : float
-    scope : ``"sample"`` or ``"global"``
+    parameters : FlatParameters
+        Whose gradients these are.
+    config : OptimiserConfig
+        ``clip_norm`` and ``clip_scope`` are used.
+    ranks : Ranks
+        Each with as many samples as the others.
     """
 
-    def __init__(self, like: Tensor, clip_norm: float, scope: Literal["sample", "global"]) -> None:
-        self._clip_norm, self._scope = clip_norm, scope
-        self._sum = torch.zeros_like(like)
-        self._norms: list[Tensor] = []
+    def __init__(self, parameters: FlatParameters, config: OptimiserConfig, ranks: Ranks) -> None:
+        self._parameters, self._ranks = parameters, ranks
+        self._clip_norm, self._per_sample = config.clip_norm, config.clip_scope == "sample"
+        self._sum = torch.zeros_like(parameters.master)
+        self._sent: list[Pending] = []
+        starts = [start for _, start in parameters.placed]
+        self._buckets = bucket_slices(starts, self._sum.numel(), BUCKET_ELEMENTS)
+        self._completion = None
+        if ranks.size > 1 and not self._per_sample:
+            self._completion = Completion(parameters.placed, self._buckets)
 
     def start(self) -> None:
         """Begin a step."""
         self._sum.zero_()
-        self._norms = []
+        self._sent = []
 
-    def add(self, gradient: Tensor) -> Tensor:
-        """Take in one sample's gradient; returns its norm, a scalar on the device."""
-        norm = flat_norm(gradient)
-        self._norms.append(norm)
-        if self._scope == "sample":
-            self._sum.addcmul_(gradient, _scale(norm, self._clip_norm))
+    def differentiate(self, loss: Tensor, *, last: bool) -> Tensor:
+        """Take in the gradient of a sample's loss, the ``last`` of this rank or not.
+
+        Returns
+        -------
+        Tensor, scalar, float32
+            Norm of the sample's gradient.
+        """
+        flat = self._parameters
+        flat.zero_gradient()
+        if last and self._completion is not None:
+            with self._completion.watch(self._add_and_send):
+                loss.backward()
+            return flat_norm(flat.gradient)
+        loss.backward()
+        flat.collect_gradient()
+        norm = flat_norm(flat.gradient)
+        if self._per_sample:
+            self._sum.addcmul_(flat.gradient, self._scale(norm))
         else:
-            self._sum.add_(gradient)
+            self._sum.add_(flat.gradient)
+        if last:
+            self.send()
         return norm
 
-    def finish(self) -> tuple[Tensor, Tensor]:
+    def send(self) -> None:
+        """Send what this rank has, to be summed up with the others'."""
+        for bucket in self._buckets:
+            self._send(bucket)
+
+    def finish(self, num_samples: int, mean_norm: Tensor) -> tuple[Tensor, Tensor]:
         """End a step.
+
+        Parameters
+        ----------
+        num_samples : int
+            Of all ranks.
+        mean_norm : Tensor, scalar
+            Mean of all samples' norms.
 
         Returns
         -------
@@ -58,12 +100,21 @@ class ClippedMean:
             Before clipping: the mean of the samples' norms, or the norm of the mean. Not finite
             where any sample's gradient is not.
         """
-        mean = self._sum.div_(len(self._norms))
-        if self._scope == "sample":
-            return mean, torch.stack(self._norms).mean()
+        for pending in self._sent:
+            pending.wait()
+        mean = self._sum.div_(num_samples)
+        if self._per_sample:
+            return mean, mean_norm
         norm = flat_norm(mean)
-        return mean.mul_(_scale(norm, self._clip_norm)), norm
+        return mean.mul_(self._scale(norm)), norm
 
+    def _add_and_send(self, bucket: slice) -> None:
+        self._parameters.collect_gradient(bucket)
+        self._sum[bucket] += self._parameters.gradient[bucket]
+        self._send(bucket)
 
-def _scale(norm: Tensor, clip_norm: float) -> Tensor:
-    return (clip_norm / (norm + _EPS)).clamp(max=1.0)
+    def _send(self, bucket: slice) -> None:
+        self._sent.append(self._ranks.sum(self._sum[bucket]))
+
+    def _scale(self, norm: Tensor) -> Tensor:
+        return (self._clip_norm / (norm + _EPS)).clamp(max=1.0)

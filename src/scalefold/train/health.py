@@ -48,7 +48,7 @@ class Health:
             return
         self.skipped += 1
         self.in_a_row += 1
-        cause = diagnosis(numbers, chain_keys)
+        cause = diagnosis(numbers, chain_keys) or "see the other ranks for the cause"
         logger.warning(
             "step %d skipped, not finite: %s (%d in a row, %d in all)",
             step, cause, self.in_a_row, self.skipped,
@@ -64,7 +64,7 @@ class Health:
 
 
 def diagnosis(numbers: HostNumbers, chain_keys: list[str]) -> str:
-    """Which chains, and what of each was not finite."""
+    """Which chains of this rank, and what of each was not finite; empty if all was well here."""
     causes = []
     for chain_key, sample in zip(chain_keys, numbers.per_sample, strict=True):
         terms = [name for name, value in sample.items() if not math.isfinite(value)]
@@ -76,4 +76,4 @@ def diagnosis(numbers: HostNumbers, chain_keys: list[str]) -> str:
             causes.append(f"chain {chain_key}: weighted loss, though each term is finite")
         elif "grad_norm" in terms:
             causes.append(f"chain {chain_key}: gradient, though the loss is finite")
-    return "; ".join(causes) or f"gradient norm {numbers.gradient_norm} of {', '.join(chain_keys)}"
+    return "; ".join(causes)

@@ -1,33 +1,41 @@
-"""The training loop."""
+"""The training loop.
+
+All ranks go through the same steps and take every decision from the same numbers, so that none
+waits for one that has left. The first rank also reads the checkpoint to start from, and writes; the
+others meanwhile go on until they need it for an exchange.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
 
-import scalefold
 from scalefold.config.load import config_hash
 from scalefold.config.schema import Config
-from scalefold.errors import InputError
+from scalefold.errors import ElsewhereError, InputError
 from scalefold.loader.loader import Batch, TrainingLoader
 from scalefold.loader.prepare import SampleError
+from scalefold.parallel import SINGLE, Mesh
+from scalefold.parallel.ranks import broadcast_all, on_first, same_everywhere
 from scalefold.shards.reader import ShardReader
 from scalefold.train import checkpoint as checkpoints
 from scalefold.train.assemble import Trainer, assemble
+from scalefold.train.exchange import Notice
 from scalefold.train.health import Health
-from scalefold.train.lock import writer_lock
-from scalefold.train.metrics import MetricsLog, Record
-from scalefold.train.progress import ProgressLine
-from scalefold.train.provenance import data_hash, source_commit
-from scalefold.train.readback import Readback
+from scalefold.train.journal import Journal
+from scalefold.train.lock import WriterLock
+from scalefold.train.metrics import Record
+from scalefold.train.provenance import data_hash
+from scalefold.train.readback import HostNumbers, Readback
+from scalefold.train.replacement import set_aside_other_run
 from scalefold.train.resume import check_resumable
 from scalefold.train.schedule import learning_rate
 from scalefold.train.target import TargetReached, TargetWatch
@@ -50,7 +58,7 @@ class TrainingResult:
     skipped_steps : int
         Steps that were not applied because they were not finite.
     target : TargetReached or None
-        The evaluation that ended the run.
+        The evaluation that ended the run; known to the first rank.
     """
 
     step: int
@@ -68,9 +76,13 @@ def train(
     resume: bool,
     device: torch.device,
     stop: threading.Event,
+    set_aside: bool = False,
+    mesh: Mesh = SINGLE,
     console: Console | None = None,
 ) -> TrainingResult:
     """Train from random weights, from ``training.initial_weights``, or on from the last checkpoint.
+
+    With several processes, each of them calls this with the same arguments but for ``device``.
 
     Parameters
     ----------
@@ -81,11 +93,16 @@ def train(
         The training's folder: gets ``step-<number>/`` (checkpoints), ``metrics.jsonl``,
         ``tensorboard/``. One training a folder; `scalefold.config.run_key` is a name for it.
     resume : bool
-        Continue from the last complete checkpoint of ``out``, bit-exactly on a CPU; from the start
-        if there is none.
+        Continue from the last complete checkpoint of ``out``, on a CPU bit-exactly with the same
+        number of processes; from the start if there is none.
     device : torch.device
     stop : Event
-        When set, the step at hand is finished, a checkpoint written, and the call returns.
+        When set on any rank, the step at hand is finished, a checkpoint written, and the call
+        returns on all.
+    set_aside : bool
+        Move a training of other data or settings out of the way, see `set_aside_other_run`.
+    mesh : Mesh
+        How samples are divided among processes.
     console : Console, optional
         For the progress line; default standard error.
 
@@ -95,66 +112,78 @@ def train(
         Bad shards, another writer at work, a checkpoint of another run, a full disk.
     DivergedError
         If more than ``training.max_non_finite_steps`` steps in a row were not finite.
+    RankLostError
+        If another process has ended or does not answer.
     """
     reader = ShardReader(shards)
-    with writer_lock(out):
+    manifest_hash = data_hash(shards)
+    same_everywhere(mesh.world, "configuration and data", config_hash(config) + manifest_hash[:12])
+    lock = WriterLock(out)
+
+    def claim() -> Path | None:
+        lock.acquire()
         checkpoints.remove_leftovers(out)
-        start = _starting_point(out, resume)
-        manifest_hash = data_hash(shards)
-        if start is not None:
-            check_resumable(start, checkpoints.read_metadata(start), config, manifest_hash)
-        trainer = assemble(config, device)
-        run = _Run(config, trainer, out, manifest_hash)
-        if start is not None:
-            run.restore(start)
-        metrics = MetricsLog(out, run.step)
-        console = console or Console(stderr=True)
-        try:
-            with (
-                TrainingLoader(reader, config, device, run.step) as loader,
-                ProgressLine(run.step, config.training.steps, console) as progress,
-            ):
-                return run.go(loader, metrics, progress, stop)
-        finally:
-            metrics.close()
+        if set_aside:
+            set_aside_other_run(config, manifest_hash, out)
+        return _starting_point(config, out, manifest_hash, resume)
+
+    try:
+        start = on_first(mesh.world, claim)
+        run = _Run(config, assemble(config, device, mesh), mesh, out)
+        run.begin(start)
+        target = TargetWatch(out, config.evaluation, manifest_hash)
+        with contextlib.ExitStack() as stack:
+            journal = None
+            if mesh.first:
+                console = console or Console(stderr=True)
+                journal = Journal(config, out, run.step, manifest_hash, lock, console)
+                stack.enter_context(journal)
+            rank, size = mesh.data.rank, mesh.data.size
+            loader = TrainingLoader(reader, config, device, run.step, rank, size)
+            return run.go(stack.enter_context(loader), journal, target, stop)
+    finally:
+        lock.release()
 
 
-def _starting_point(folder: Path, resume: bool) -> Path | None:
-    last = checkpoints.latest(folder)
+def _starting_point(config: Config, out: Path, manifest_hash: str, resume: bool) -> Path | None:
+    last = checkpoints.latest(out)
     if last is None:
         if resume:
-            logger.info("%s: no complete checkpoint to continue from, starting at step 0", folder)
+            logger.info("%s: no complete checkpoint to continue from, starting at step 0", out)
         return None
     if not resume:
         raise InputError(
-            f"{folder}: holds checkpoints of a run already, the last is {last.name}. Continue it "
+            f"{out}: holds checkpoints of a run already, the last is {last.name}. Continue it "
             "with --resume, or choose another folder (or delete this one)"
         )
     logger.info("continuing from %s", last)
+    check_resumable(last, checkpoints.read_metadata(last), config, manifest_hash)
     return last
 
 
 class _Run:
     """The state of a run and the order of its events."""
 
-    def __init__(self, config: Config, trainer: Trainer, folder: Path, manifest_hash: str) -> None:
+    def __init__(self, config: Config, trainer: Trainer, mesh: Mesh, out: Path) -> None:
         self.step = 0
-        self._config, self._trainer, self._folder = config, trainer, folder
+        self._config, self._trainer, self._mesh, self._out = config, trainer, mesh, out
         self._health = Health(config.training.max_non_finite_steps)
-        self._target = TargetWatch(folder, config.evaluation, manifest_hash)
-        self._description: dict[str, Any] = {
-            "config": config.model_dump(mode="json"),
-            "config_hash": config_hash(config),
-            "data_manifest_sha256": manifest_hash,
-            "scalefold_version": scalefold.__version__,
-            "commit": source_commit(),
-        }
+        self._failure: InputError | SampleError | None = None
+        self._absent = self._stopped = self._on_target = False
         # Numbers of a step are read when the next one is under way, so that a GPU never waits.
         self._unread: deque[_Unread] = deque()
         self._lag = 1 if trainer.parameters.master.is_cuda else 0
 
-    def restore(self, checkpoint: Path) -> None:
-        """Continue from a checkpoint of this run."""
+    def begin(self, checkpoint: Path | None) -> None:
+        """Start from a checkpoint of this run, or at step 0, all ranks with the first one's state."""
+        world = self._mesh.world
+        self.step, self._health.skipped, self._health.in_a_row = on_first(
+            world, lambda: self._restore(checkpoint) if checkpoint else (0, 0, 0)
+        )
+        broadcast_all(world, self._trainer.state())
+        self._trainer.parameters.publish()
+
+    def _restore(self, checkpoint: Path) -> tuple[int, int, int]:
         state = checkpoints.load_training(checkpoint)
         self._trainer.restore(
             checkpoints.load_weights(checkpoint, "weights"),
@@ -162,99 +191,115 @@ class _Run:
             state["optimiser"],
             str(checkpoint),
         )
-        self.step = state["step"]
-        self._health.skipped, self._health.in_a_row = state["skipped"], state["skipped_in_a_row"]
+        return state["step"], state["skipped"], state["skipped_in_a_row"]
 
     def go(
         self,
         loader: TrainingLoader,
-        metrics: MetricsLog,
-        progress: ProgressLine,
+        journal: Journal | None,
+        target: TargetWatch,
         stop: threading.Event,
     ) -> TrainingResult:
         """Make all steps; publish checkpoints at the start, now and then, and at the end."""
-        training = self._config.training
-        self._publish(metrics)  # step 0: the untrained model, for comparison
+        training, world = self._config.training, self._mesh.world
+        self._publish(journal)  # step 0: the untrained model, for comparison
+        self._on_target = on_first(world, target.look)
         started = time.perf_counter()
-        while self.step < training.steps and not stop.is_set() and not self._target.look():
-            try:
-                batch = next(loader)
-            except (InputError, SampleError):
-                # The steps made are sound, whatever is wrong with the sample of the next.
-                self._read(0, started, metrics, progress)
-                logger.info("stopped before step %d: %s", self.step + 1, self._publish(metrics))
-                raise
-            assert batch.step == self.step, (batch.step, self.step)
+        while self.step < training.steps and not self._ends(target, stop):
+            batch = self._next(loader)
             self.step += 1
             rate = learning_rate(self.step, self._config.optimiser)
-            numbers = self._trainer.step(batch.passes, rate)
+
+            def notice(waited: float = batch.wait_seconds if batch else 0.0) -> Notice:
+                return Notice(stop.is_set(), self._mesh.first and target.look(), waited)
+
+            if batch is None:
+                numbers = self._trainer.step.abstain(notice)
+            else:
+                numbers = self._trainer.step(batch.passes, rate, notice)
             self._unread.append(_Unread.of(self.step, rate, batch, Readback(numbers)))
             del batch  # its features take memory that the next step needs
-            started = self._read(self._lag, started, metrics, progress)
+            started = self._read(self._lag, started, journal)
             if self.step % training.checkpoint_every == 0:
-                started = self._read(0, started, metrics, progress)
-                self._publish(metrics)
-        self._read(0, started, metrics, progress)
-        published = self._publish(metrics)
-        target = self._target.reached
+                started = self._read(0, started, journal)
+                if not self._absent:
+                    self._publish(journal)
+        self._read(0, started, journal)
+        published = self._publish(journal)
+        completed = self.step >= training.steps or self._on_target or target.reached is not None
         if self.step < training.steps:
             logger.info("stopped at step %d of %d: %s", self.step, training.steps, published)
-        completed = self.step >= training.steps or target is not None
-        return TrainingResult(self.step, published, completed, self._health.skipped, target)
+        world.barrier()  # nobody leaves while the last checkpoint is being written
+        if self._failure is not None:
+            raise self._failure
+        if self._absent:
+            raise ElsewhereError("another rank could not read its samples, see its message")
+        return TrainingResult(self.step, published, completed, self._health.skipped, target.reached)
 
-    def _read(
-        self, leave: int, started: float, metrics: MetricsLog, progress: ProgressLine
-    ) -> float:
+    def _ends(self, target: TargetWatch, stop: threading.Event) -> bool:
+        """Whether all ranks know that no further step is to be made."""
+        alone = self._mesh.world.size == 1  # needs no agreement
+        return (
+            self._absent
+            or self._stopped
+            or self._on_target
+            or (alone and (stop.is_set() or target.look()))
+        )
+
+    def _next(self, loader: TrainingLoader) -> Batch | None:
+        """Samples of the next step, of this rank; None once there is something wrong with one.
+
+        The other ranks learn of that from the step, so that all end with the steps made so far.
+        """
+        if self._failure is None:
+            try:
+                batch = next(loader)
+            except (InputError, SampleError) as error:
+                self._failure = error
+            else:
+                assert batch.step == self.step, (batch.step, self.step)
+                return batch
+        return None
+
+    def _read(self, leave: int, started: float, journal: Journal | None) -> float:
         """Read the numbers of all steps but the last ``leave``; returns when it was done."""
         while len(self._unread) > leave:
             unread = self._unread.popleft()
             numbers = unread.readback.get()
             now = time.perf_counter()
             seconds, started = now - started, now
+            if numbers.absent:  # nor is any later step applied
+                self._absent = True
+                self.step = min(self.step, unread.step - 1)
+                continue
+            self._stopped |= numbers.stop
+            self._on_target |= numbers.target
             self._health.check(unread.step, numbers, unread.chain_keys)
-            names = [name for name in numbers.per_sample[0] if name != "grad_norm"]
-            size = self._config.training.global_batch_size
-            record: Record = {
-                "step": unread.step,
-                "samples": unread.step * size,
-                **{name: numbers.mean(name) for name in names},
-                "grad_norm": numbers.gradient_norm,
-                "learning_rate": unread.learning_rate,
-                "recycling": unread.recycling,
-                "skipped_steps": self._health.skipped,
-                "step_seconds": seconds,
-                "samples_per_second": size / seconds,
-                "loader_wait_seconds": unread.wait_seconds,
-                "time": time.time(),
-            }
-            every = self._config.training.log_every
-            if unread.step % every == 0 or unread.step in (1, self._config.training.steps):
-                metrics.write(record)
-            progress.update(record)
+            if journal is not None:
+                journal.record(self._record(unread, numbers, seconds))
         return started
 
-    def _publish(self, metrics: MetricsLog) -> Path:
-        """Write a checkpoint of this step, its log first, unless there is one."""
-        path = checkpoints.checkpoint_path(self._folder, self.step)
-        if checkpoints.ready_mark(path).exists():
-            return path
-        metrics.sync()
-        trainer = self._trainer
-        path = checkpoints.save(
-            self._folder,
-            step=self.step,
-            weights=trainer.weights(),
-            averaged=trainer.averaged(),
-            training={
-                "step": self.step,
-                "skipped": self._health.skipped,
-                "skipped_in_a_row": self._health.in_a_row,
-                "optimiser": trainer.optimiser_state(),
-            },
-            description=self._description,
-        )
-        checkpoints.prune(self._folder, self._config.training.keep_checkpoints)
-        return path
+    def _record(self, unread: _Unread, numbers: HostNumbers, seconds: float) -> Record:
+        size = self._config.training.global_batch_size
+        return {
+            "step": unread.step,
+            "samples": unread.step * size,
+            **numbers.means,
+            "grad_norm": numbers.gradient_norm,
+            "learning_rate": unread.learning_rate,
+            "recycling": unread.recycling,
+            "skipped_steps": self._health.skipped,
+            "step_seconds": seconds,
+            "samples_per_second": size / seconds,
+            "loader_wait_seconds": numbers.wait_seconds,
+            "time": time.time(),
+        }
+
+    def _publish(self, journal: Journal | None) -> Path:
+        """Have a checkpoint of this step written, and say where it is."""
+        if journal is not None:
+            journal.publish(self.step, self._trainer, self._health)
+        return checkpoints.checkpoint_path(self._out, self.step)
 
 
 @dataclass(frozen=True, eq=False)
@@ -263,9 +308,9 @@ class _Unread:
     learning_rate: float
     chain_keys: list[str]
     recycling: int
-    wait_seconds: float
     readback: Readback
 
     @staticmethod
-    def of(step: int, rate: float, batch: Batch, readback: Readback) -> _Unread:
-        return _Unread(step, rate, batch.chain_keys, batch.recycling, batch.wait_seconds, readback)
+    def of(step: int, rate: float, batch: Batch | None, readback: Readback) -> _Unread:
+        keys, recycling = (batch.chain_keys, batch.recycling) if batch is not None else ([], 0)
+        return _Unread(step, rate, keys, recycling, readback)

@@ -43,6 +43,8 @@ class FlatParameters:
         Master weights.
     gradient : Tensor, shape (P,), float32
         Gradients of the last backward pass, complete after `collect_gradient`.
+    placed : list of (Parameter, int)
+        The model's parameters and where they start in the buffers, by this.
     """
 
     def __init__(
@@ -69,6 +71,10 @@ class FlatParameters:
         self._num_narrow = end
         end = self._place(wide, end)
         size = _round_up(end, _NORM_ROW)
+        self.placed = sorted(
+            ((parameters[name], start) for name, start in self._offsets.items()),
+            key=lambda placed: placed[1],
+        )
 
         device = next(iter(parameters.values())).device
         self.master = torch.zeros(size, device=device)
@@ -117,9 +123,11 @@ class FlatParameters:
         self.gradient.zero_()
         self._working_gradient.zero_()
 
-    def collect_gradient(self) -> None:
-        """Complete `gradient` after a backward pass: widen what is narrow."""
-        self.gradient[: self._num_narrow].copy_(self._working_gradient)
+    def collect_gradient(self, part: slice = slice(None)) -> None:
+        """Complete `gradient`, or a part of it, after backward: widen what is narrow."""
+        start, stop, _ = part.indices(self._num_narrow)
+        if start < stop:
+            self.gradient[start:stop].copy_(self._working_gradient[start:stop])
 
     def _place(self, names: list[str], start: int) -> int:
         for name in names:

@@ -6,33 +6,53 @@ from dataclasses import dataclass
 
 import torch
 
+from scalefold.train import exchange
 from scalefold.train.step import StepNumbers
 
 
 @dataclass(frozen=True)
 class HostNumbers:
-    """`StepNumbers` as Python numbers."""
+    """`StepNumbers` as Python numbers; all but ``per_sample`` are the same on all ranks.
+
+    Attributes
+    ----------
+    per_sample : list of dict
+        Numbers of this rank's samples.
+    means : dict of str to float
+        Their means over the samples of all ranks.
+    gradient_norm : float
+    finite : bool
+        Whether the step was applied.
+    absent : bool
+        Whether it was not because a rank had no samples.
+    stop, target : bool
+        Whether a rank asks for the end; whether because the target is reached.
+    wait_seconds : float
+        How long ranks waited for their samples, on average.
+    """
 
     per_sample: list[dict[str, float]]
+    means: dict[str, float]
     gradient_norm: float
     finite: bool
-
-    def mean(self, name: str) -> float:
-        """Mean of a column over the samples."""
-        return sum(sample[name] for sample in self.per_sample) / len(self.per_sample)
+    absent: bool
+    stop: bool
+    target: bool
+    wait_seconds: float
 
 
 class Readback:
     """A copy to the host that is under way; on a GPU it waits for its own step only."""
 
     def __init__(self, numbers: StepNumbers) -> None:
-        self._names = numbers.names
+        self._names, self._num_ranks = numbers.names, numbers.num_ranks
         self._shape = numbers.per_sample.shape
         flat = torch.cat(
             [
-                numbers.per_sample.flatten(),
+                numbers.exchanged,
                 numbers.gradient_norm[None],
                 numbers.finite[None].float(),
+                numbers.per_sample.flatten(),
             ]
         )
         self._event: torch.cuda.Event | None = None
@@ -48,9 +68,20 @@ class Readback:
         """Wait for the copy and return the numbers."""
         if self._event is not None:
             self._event.synchronize()
-        rows = self._host[:-2].view(self._shape).tolist()
+        told = self._host[: exchange.LENGTH].tolist()
+        norm, finite = self._host[exchange.LENGTH : exchange.LENGTH + 2].tolist()
+        rows = self._host[exchange.LENGTH + 2 :].view(self._shape).tolist()
+        num_samples = self._num_ranks * len(rows)
         return HostNumbers(
             per_sample=[dict(zip(self._names, row)) for row in rows],
-            gradient_norm=float(self._host[-2]),
-            finite=bool(self._host[-1]),
+            means={
+                name: value / num_samples
+                for name, value in zip(self._names, told[exchange.COLUMNS :])
+            },
+            gradient_norm=norm,
+            finite=bool(finite),
+            absent=told[exchange.ABSENT] > 0,
+            stop=told[exchange.STOP] > 0,
+            target=told[exchange.TARGET] > 0,
+            wait_seconds=told[exchange.WAIT_SECONDS] / self._num_ranks,
         )

@@ -14,8 +14,7 @@ from typing import Final
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.train import checkpoint as checkpoints
-from scalefold.train.lock import LOCK_FILE, writer_lock
-from scalefold.train.provenance import data_hash
+from scalefold.train.lock import LOCK_FOLDER
 from scalefold.train.resume import check_resumable
 
 logger = logging.getLogger(__name__)
@@ -23,8 +22,8 @@ logger = logging.getLogger(__name__)
 REPLACED_FOLDER: Final = "replaced"
 
 
-def set_aside_other_run(config: Config, shards: Path, out: Path) -> Path | None:
-    """Move away the training that ``out`` holds, unless ``config`` and ``shards`` continue it.
+def set_aside_other_run(config: Config, data_manifest_sha256: str, out: Path) -> Path | None:
+    """Move away the training that ``out`` holds, unless configuration and data continue it.
 
     It is another one if it saw other data or settings (see `check_resumable`), or has passed a step
     whose checkpoint is wanted and is not there.
@@ -32,36 +31,30 @@ def set_aside_other_run(config: Config, shards: Path, out: Path) -> Path | None:
     Parameters
     ----------
     config : Config
-    shards : Path
+    data_manifest_sha256 : str
     out : Path
-        The training's folder, as for `train`.
+        The training's folder, whose lock the caller holds.
 
     Returns
     -------
     Path or None
         Where everything of the earlier training is now: ``out/replaced/<number>``.
-
-    Raises
-    ------
-    InputError
-        If another training is at work in ``out``.
     """
-    with writer_lock(out):
-        reason = _difference(config, shards, out)
-        if reason is None:
-            return None
-        replaced = out / REPLACED_FOLDER
-        number = 1 + max((int(path.name) for path in replaced.glob("[0-9]*")), default=0)
-        target = replaced / str(number)
-        target.mkdir(parents=True)
-        for path in sorted(out.iterdir()):
-            if path.name not in (LOCK_FILE, REPLACED_FOLDER):
-                path.rename(target / path.name)
-        logger.warning("training starts anew, the earlier one is kept in %s: %s", target, reason)
-        return target
+    reason = _difference(config, data_manifest_sha256, out)
+    if reason is None:
+        return None
+    replaced = out / REPLACED_FOLDER
+    number = 1 + max((int(path.name) for path in replaced.glob("[0-9]*")), default=0)
+    target = replaced / str(number)
+    target.mkdir(parents=True)
+    for path in sorted(out.iterdir()):
+        if path.name not in (LOCK_FOLDER, REPLACED_FOLDER):
+            path.rename(target / path.name)
+    logger.warning("training starts anew, the earlier one is kept in %s: %s", target, reason)
+    return target
 
 
-def _difference(config: Config, shards: Path, out: Path) -> str | None:
+def _difference(config: Config, data_manifest_sha256: str, out: Path) -> str | None:
     """Say why a folder's checkpoints are not a part of this run; None if they are."""
     found = {checkpoints.read_metadata(path).step for path in checkpoints.checkpoints(out)}
     if not found:
@@ -69,7 +62,7 @@ def _difference(config: Config, shards: Path, out: Path) -> str | None:
     last = max(found)
     path = checkpoints.checkpoint_path(out, last)
     try:
-        check_resumable(path, checkpoints.read_metadata(path), config, data_hash(shards))
+        check_resumable(path, checkpoints.read_metadata(path), config, data_manifest_sha256)
     except InputError as error:
         return str(error)
     training = config.training

@@ -1,7 +1,11 @@
 import pytest
 import torch
+from torch import nn
 
+from scalefold.config.schema import OptimiserConfig
+from scalefold.parallel import ALONE
 from scalefold.train.clipping import ClippedMean
+from scalefold.train.parameters import FlatParameters
 
 SIZE = 4096 * 3
 
@@ -20,12 +24,16 @@ def _reference_clip(gradient: torch.Tensor, limit: float) -> torch.Tensor:
 
 
 def _run(scope: str, gradients: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    mean = ClippedMean(torch.zeros(SIZE), 0.1, scope)  # type: ignore[arg-type]
+    model = nn.ParameterDict({"w": nn.Parameter(torch.zeros(SIZE))})
+    config = OptimiserConfig(clip_norm=0.1, clip_scope=scope)  # type: ignore[arg-type]
+    mean = ClippedMean(FlatParameters(model), config, ALONE)
     for _ in range(2):  # twice: a step must not see the one before
         mean.start()
-        for gradient in gradients:
-            mean.add(gradient)
-        result, norm = mean.finish()
+        norms = [
+            mean.differentiate((model["w"] * gradient).sum(), last=number == len(gradients))
+            for number, gradient in enumerate(gradients, 1)
+        ]
+        result, norm = mean.finish(len(gradients), torch.stack(norms).mean())
     return result, norm
 
 

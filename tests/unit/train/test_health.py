@@ -1,4 +1,5 @@
 import logging
+from dataclasses import replace
 from math import inf, nan
 
 import pytest
@@ -11,7 +12,16 @@ GOOD = {"loss": 1.0, "lddt_ca": 0.5, "grad_norm": 2.0, "loss/fape": 1.0, "loss/c
 
 def _numbers(*samples: dict[str, float]) -> HostNumbers:
     rows = [GOOD | sample for sample in samples]
-    return HostNumbers(rows, 1.0, all(row == GOOD for row in rows))
+    return HostNumbers(
+        per_sample=rows, means=rows[0], gradient_norm=1.0, finite=all(row == GOOD for row in rows),
+        absent=False, stop=False, target=False, wait_seconds=0.0,
+    )  # fmt: skip
+
+
+def test_a_rank_whose_samples_are_sound_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    elsewhere = replace(_numbers({}), finite=False)
+    Health(max_in_a_row=1).check(3, elsewhere, ["1aaa_A"])
+    assert "step 3 skipped, not finite: see the other ranks for the cause" in caplog.text
 
 
 def test_counts_and_stops_after_too_many_in_a_row(caplog: pytest.LogCaptureFixture) -> None:

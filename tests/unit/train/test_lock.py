@@ -1,53 +1,198 @@
+"""One writer, in processes of their own; machines are told apart by what a file says of them."""
+
+from __future__ import annotations
+
+import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from scalefold.errors import InputError
-from scalefold.train.lock import LOCK_FILE, writer_lock
+from scalefold.train import lock as locks
+from scalefold.train.lock import LOCK_FOLDER, WriterLock
 
+# Holds the lock of a folder. Further arguments: seconds between beats, and the name of another
+# machine that it pretends to run on.
 HOLDER = """
-import sys, time
+import dataclasses, sys, time
 from pathlib import Path
-from scalefold.train.lock import writer_lock
-with writer_lock(Path(sys.argv[1])):
-    print("held", flush=True)
-    time.sleep(60)
+from scalefold.train import lock
+from scalefold.errors import InputError
+folder, lock.BEAT_SECONDS, lock.SILENCE_SECONDS = Path(sys.argv[1]), float(sys.argv[2]), 1.0
+if len(sys.argv) > 3:
+    here = lock.Holder.this_process()
+    away = dataclasses.replace(here, boot=sys.argv[3], host=sys.argv[3])
+    lock.Holder.this_process = staticmethod(lambda: away)
+held = lock.WriterLock(folder)
+held.acquire()
+print("held", flush=True)
+for line in sys.stdin:
+    if line == "confirm\\n":
+        try:
+            held.confirm()
+            print("mine", flush=True)
+        except InputError as error:
+            print(str(error).replace("\\n", " "), flush=True)
+    else:
+        break
+held.release()
+print("released", flush=True)
 """
 
 
-def test_a_second_writer_is_refused_until_the_first_is_gone(tmp_path: Path) -> None:
-    folder = tmp_path / "weights"
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(folder)], stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "held\n"
-        with (
-            pytest.raises(InputError, match=rf"process {holder.pid} on .*, since "),
-            writer_lock(folder),
-        ):
-            pass
-        # Deleting nothing, cleaning nothing: a killed holder leaves the file, not the lock.
-        os.kill(holder.pid, signal.SIGKILL)
-        holder.wait()
-    finally:
+class Holder:
+    def __init__(self, folder: Path, beat: float = 0.1, machine: str | None = None) -> None:
+        arguments = [str(folder), str(beat), *([machine] if machine else [])]
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", HOLDER, *arguments],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert self.line() == "held"
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def say(self, word: str) -> str:
+        assert self.process.stdin is not None
+        self.process.stdin.write(word + "\n")
+        self.process.stdin.flush()
+        return self.line()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def hold(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(locks, "SILENCE_SECONDS", 1.0)
+    monkeypatch.setattr(locks, "BEAT_SECONDS", 0.1)
+    holders = []
+
+    def start(*arguments: Any, **more: Any) -> Holder:
+        holders.append(Holder(*arguments, **more))
+        return holders[-1]
+
+    yield start
+    for holder in holders:
         holder.kill()
-        holder.wait()
-    with writer_lock(folder):
-        assert f"process {os.getpid()} " in (folder / LOCK_FILE).read_text()
-    with writer_lock(folder):
+
+
+def test_a_second_writer_is_refused_until_the_first_is_gone(hold: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "training"
+    holder = hold(folder)
+    with pytest.raises(InputError, match=rf"process {holder.process.pid} on .*, since "):
+        WriterLock(folder).acquire()
+    assert holder.say("confirm") == "mine"
+    os.kill(holder.process.pid, signal.SIGKILL)
+    holder.process.wait()
+    started = time.monotonic()
+    with WriterLock(folder) as lock:
+        assert time.monotonic() - started < 0.5  # noticed at once, nothing to clean up
+        lock.confirm()
+        (file,) = (folder / LOCK_FOLDER).iterdir()
+        assert json.loads(file.read_text().splitlines()[0])["process"] == os.getpid()
+    with WriterLock(folder):
         pass
+
+
+def test_a_lock_that_was_given_back_is_free(hold: Any, tmp_path: Path) -> None:
+    holder = hold(tmp_path, machine="elsewhere")
+    assert holder.say("release") == "released"
+    with WriterLock(tmp_path) as lock:
+        lock.confirm()
+
+
+def test_a_holder_on_another_machine_is_believed_while_it_beats(hold: Any, tmp_path: Path) -> None:
+    holder = hold(tmp_path, machine="elsewhere")
+    with pytest.raises(InputError, match=rf"process {holder.process.pid} on elsewhere"):
+        WriterLock(tmp_path).acquire()
+    assert holder.say("confirm") == "mine"
+
+
+def test_a_dead_machine_loses_its_lock(hold: Any, tmp_path: Path) -> None:
+    holder = hold(tmp_path, machine="elsewhere")
+    holder.kill()
+    started = time.monotonic()
+    with WriterLock(tmp_path) as lock:
+        assert 0.9 < time.monotonic() - started < 5
+        lock.confirm()
+
+
+def test_a_frozen_holder_finds_that_it_has_lost_the_lock(hold: Any, tmp_path: Path) -> None:
+    holder = hold(tmp_path, machine="elsewhere")
+    os.kill(holder.process.pid, signal.SIGSTOP)
+    with WriterLock(tmp_path):
+        os.kill(holder.process.pid, signal.SIGCONT)
+        time.sleep(0.3)
+        assert f"another training has taken over here (process {os.getpid()}" in holder.say(
+            "confirm"
+        )
+        assert holder.say("release") == "released"
+        with pytest.raises(InputError, match="another training writes here"):
+            WriterLock(tmp_path).acquire()
+
+
+def test_a_holder_that_wakes_up_during_a_takeover_keeps_the_lock(
+    hold: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder = hold(tmp_path, machine="elsewhere")
+    os.kill(holder.process.pid, signal.SIGSTOP)
+    is_free = WriterLock._is_free
+
+    def waking(lock: WriterLock, *arguments: Any) -> bool:
+        free = is_free(lock, *arguments)
+        os.kill(holder.process.pid, signal.SIGCONT)
+        time.sleep(0.5)
+        return free
+
+    monkeypatch.setattr(WriterLock, "_is_free", waking)
+    with pytest.raises(InputError, match="on elsewhere"):
+        WriterLock(tmp_path).acquire()
+    assert holder.say("confirm") == "mine"
+
+
+def test_many_at_once_one_succeeds(tmp_path: Path, hold: Any) -> None:
+    hold(tmp_path).kill()
+    command = [sys.executable, "-c", HOLDER, str(tmp_path), "0.1"]
+    processes = [
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        for _ in range(6)
+    ]
+    try:
+        deadline = time.monotonic() + 60
+        while sum(p.poll() is None for p in processes) > 1 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        losers = [p for p in processes if p.poll() is not None]
+        assert len(losers) == 5
+        for loser in losers:
+            assert loser.stderr is not None
+            assert b"another training writes here" in loser.stderr.read()
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with (
-        pytest.raises(InputError, match="cannot be written"),
-        writer_lock(tmp_path / "file/weights"),
-    ):
-        pass
+    with pytest.raises(InputError, match="cannot be written"):
+        WriterLock(tmp_path / "file/training").acquire()
+
+
+def test_a_file_without_a_name_is_watched_like_a_holder_elsewhere(
+    hold: Any, tmp_path: Path
+) -> None:
+    (tmp_path / LOCK_FOLDER).mkdir()
+    (tmp_path / LOCK_FOLDER / "7").write_text("")
+    with WriterLock(tmp_path):
+        assert [path.name for path in (tmp_path / LOCK_FOLDER).iterdir()] == ["8"]

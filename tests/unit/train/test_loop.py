@@ -135,12 +135,12 @@ def test_diverged_weights_stop_the_run_and_are_never_published(
         trainer = assemble(*args)
         step, count = trainer.step, iter(range(100))
 
-        def poisoning(passes: Any, rate: float) -> Any:
+        def poisoning(*arguments: Any) -> Any:
             if next(count) == 2:
                 trainer.parameters.by_name(trainer.parameters.master)[
                     "aux_heads.distogram.linear.bias"
                 ][0] = torch.nan
-            return step(passes, rate)
+            return step(*arguments)
 
         object.__setattr__(trainer, "step", poisoning)
         return trainer

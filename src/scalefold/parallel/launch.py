@@ -1,0 +1,103 @@
+"""Joining the processes that a launcher such as torchrun has started.
+
+The only place that reads the launcher's environment variables (``RANK``, ``WORLD_SIZE``,
+``LOCAL_RANK``, ``LOCAL_WORLD_SIZE``, ``MASTER_ADDR``, ``MASTER_PORT``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+import torch
+import torch.distributed as dist
+
+from scalefold.errors import InputError
+from scalefold.parallel.mesh import SINGLE, Mesh
+from scalefold.parallel.ranks import ALONE, ProcessGroup
+
+EXCHANGE_TIMEOUT: Final = timedelta(minutes=10)
+"""After this long without an answer, a rank takes the others for dead. Longer than writing a
+checkpoint takes, and than waiting for a slow sample."""
+
+_VARIABLES: Final = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which of the launched processes this one is.
+
+    Attributes
+    ----------
+    rank, world_size : int
+        Among all processes.
+    local_rank, local_size : int
+        Among those of this node.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+
+
+def find_place(environment: Mapping[str, str] = os.environ) -> Place | None:
+    """Read where the launcher has put this process; None if there was no launcher.
+
+    Raises
+    ------
+    InputError
+        If it set only some of its variables, or to no numbers.
+    """
+    missing = [name for name in _VARIABLES if name not in environment]
+    if "RANK" in missing and "WORLD_SIZE" in missing:
+        return None
+    if missing:
+        raise InputError(
+            f"the environment has some variables of a launcher but not {', '.join(missing)}: start "
+            "several processes with torchrun, or unset RANK and WORLD_SIZE for one"
+        )
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    values = [environment.get(name, "1") for name in names]
+    try:
+        return Place(*map(int, values))
+    except ValueError:
+        found = ", ".join(f"{name}={value}" for name, value in zip(names, values))
+        raise InputError(f"the launcher's variables are no numbers: {found}") from None
+
+
+@contextlib.contextmanager
+def joined(place: Place | None, device: torch.device) -> Iterator[Mesh]:
+    """Connect to the other processes: NCCL between GPUs, gloo between CPUs.
+
+    Leaving in order waits for the others; leaving by an exception leaves word for them and does not
+    wait: the launcher ends them.
+    """
+    if place is None:
+        yield SINGLE
+        return
+    store, rank, world_size = next(iter(dist.rendezvous("env://", timeout=EXCHANGE_TIMEOUT)))
+    on_gpu = device.type == "cuda"
+    if on_gpu:
+        torch.cuda.set_device(device)
+    dist.init_process_group(
+        "nccl" if on_gpu else "gloo",
+        store=dist.PrefixStore("scalefold/group", store),
+        rank=rank,
+        world_size=world_size,
+        timeout=EXCHANGE_TIMEOUT,
+        device_id=device if on_gpu else None,
+    )
+    assert dist.group.WORLD is not None
+    world = ProcessGroup(dist.group.WORLD, dist.PrefixStore("scalefold/ranks", store))
+    try:
+        yield Mesh(world=world, data=world, dap=ALONE)
+        world.barrier()
+    except BaseException as error:
+        world.tell(error)
+        raise
+    dist.destroy_process_group()

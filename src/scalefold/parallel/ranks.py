@@ -1,0 +1,216 @@
+"""A group of processes (ranks) that train one model together, as the rest of the code sees it.
+
+One interface, and `ALONE`, the group of one, so that no caller asks how many there are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeVar, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from scalefold.errors import ElsewhereError, InputError, RankLostError
+from scalefold.parallel.axis import Pending, Ready
+
+T = TypeVar("T")
+
+_SURVIVORS_SECONDS: Final = 3.0
+"""How long survivors of a broken exchange wait for each other, to tell who is missing."""
+
+
+class Ranks(Protocol):
+    """A group of ranks. All of them must make the same calls in the same order."""
+
+    @property
+    def rank(self) -> int:
+        """Place of this process, from 0."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        ...
+
+    def sum(self, x: Tensor) -> Pending:
+        """Sum over the ranks, in place; ``x`` is not to be touched before ``wait()``.
+
+        The sum is the same on all ranks to the last bit.
+        """
+        ...
+
+    def broadcast(self, x: Tensor) -> None:
+        """Overwrite ``x`` with that of rank 0."""
+        ...
+
+    def share(self, value: T | None) -> T:
+        """Rank 0's value; pickled, so for the start and the end of a run, not for its steps."""
+        ...
+
+    def barrier(self) -> None:
+        """Wait until all ranks are here."""
+        ...
+
+
+class Alone:
+    """The group of one process."""
+
+    rank = 0
+    size = 1
+
+    def sum(self, x: Tensor) -> Pending:
+        """Return ``x``, ready."""
+        return Ready(x)
+
+    def broadcast(self, x: Tensor) -> None:
+        """Do nothing."""
+
+    def share(self, value: T | None) -> T:
+        """Return the value."""
+        return cast(T, value)
+
+    def barrier(self) -> None:
+        """Do nothing."""
+
+
+ALONE: Final = Alone()
+
+
+class ProcessGroup:
+    """The ranks of a torch process group.
+
+    Parameters
+    ----------
+    group : dist.ProcessGroup
+    store : dist.Store
+        Where a rank finds what others said before they ended.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, store: dist.Store) -> None:
+        self._group, self._store = group, store
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+
+    def sum(self, x: Tensor) -> Pending:
+        """Start an all-reduce."""
+        with self._told():
+            return _Summing(self, x, dist.all_reduce(x, group=self._group, async_op=True))
+
+    def broadcast(self, x: Tensor) -> None:
+        """Overwrite ``x`` with that of rank 0."""
+        with self._told():
+            dist.broadcast(x, group=self._group, group_src=0)
+
+    def share(self, value: T | None) -> T:
+        """Rank 0's value."""
+        values = [value]
+        with self._told():
+            dist.broadcast_object_list(values, group=self._group, group_src=0)
+        return cast(T, values[0])
+
+    def barrier(self) -> None:
+        """Wait until all ranks are here."""
+        with self._told():
+            dist.barrier(self._group)
+
+    def tell(self, error: BaseException) -> None:
+        """Leave word for the others of why this rank ends."""
+        text = f"{type(error).__name__}: {error}"
+        with contextlib.suppress(RuntimeError):  # the store is gone: so are the others
+            self._store.set(f"ended/{self.rank}", text)
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            raise RankLostError(self._diagnosis(error)) from error
+
+    def _diagnosis(self, error: RuntimeError) -> str:
+        reason = str(error).splitlines()[0]
+        what = f"rank {self.rank}: the exchange with the other ranks broke off ({reason})"
+        try:
+            # Whoever lost contact says so; who says nothing is what the others lost contact with.
+            self._store.set(f"lost/{self.rank}", "")
+            deadline = time.monotonic() + _SURVIVORS_SECONDS
+            while (missing := self._silent()) and time.monotonic() < deadline:
+                time.sleep(0.1)
+            ended = [
+                f"rank {rank} ended with {self._store.get(f'ended/{rank}').decode()}"
+                for rank in range(self.size)
+                if rank != self.rank and self._store.check([f"ended/{rank}"])
+            ]
+        except RuntimeError:
+            return f"{what}, and so did that with the launcher"
+        if missing:
+            names = ", ".join(map(str, missing))
+            ended.append(f"rank {names} gave no sign of life: killed, stuck, or its node is gone")
+        return "; ".join([what, *ended])
+
+    def _silent(self) -> list[int]:
+        return [
+            rank
+            for rank in range(self.size)
+            if not (self._store.check([f"lost/{rank}"]) or self._store.check([f"ended/{rank}"]))
+        ]
+
+
+@dataclass(frozen=True)
+class _Summing:
+    ranks: ProcessGroup
+    value: Tensor
+    work: Any
+
+    def wait(self) -> Tensor:
+        """Wait for the sum: the host on a CPU, the current stream on a GPU."""
+        with self.ranks._told():
+            self.work.wait()
+        return self.value
+
+
+def on_first(ranks: Ranks, action: Callable[[], T]) -> T:
+    """Do something on rank 0 alone; all get its result.
+
+    Raises
+    ------
+    InputError
+        What the action raised; on the other ranks as `ElsewhereError`.
+    """
+    outcome: tuple[T | None, str | None] | None = None
+    if ranks.rank == 0:
+        try:
+            outcome = action(), None
+        except InputError as error:
+            ranks.share((None, str(error)))
+            raise
+    result, error_text = ranks.share(outcome)
+    if error_text is not None:
+        raise ElsewhereError(error_text)
+    return cast(T, result)
+
+
+def same_everywhere(ranks: Ranks, what: str, value: str) -> None:
+    """Check that all ranks were started with the same thing.
+
+    Raises
+    ------
+    InputError
+        On the ranks where it is another than on rank 0.
+    """
+    first = ranks.share(value)
+    if value != first:
+        raise InputError(
+            f"rank {ranks.rank} has {what} {value}, rank 0 has {first}: start all ranks with the "
+            "same command, and from a file system that they share"
+        )
+
+
+def broadcast_all(ranks: Ranks, tensors: list[Tensor]) -> None:
+    """Overwrite tensors with those of rank 0."""
+    with torch.no_grad():
+        for tensor in tensors:
+            ranks.broadcast(tensor)

@@ -1,0 +1,41 @@
+"""``scalefold-torchrun``: torchrun for jobs of a cluster, with the same options.
+
+Two things differ. SIGTERM and SIGUSR1 are passed on to the processes, which then take the time they
+need to write a checkpoint (torchrun kills them after 30 s). And it leaves with their exit code, so
+that a training that was stopped (75) can be told from one that failed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.run import main as torchrun
+
+_PASSED_ON: Final = (signal.SIGTERM, signal.SIGUSR1)
+
+
+def main() -> None:
+    """Run torchrun with the arguments of this process."""
+    for number in _PASSED_ON:
+        signal.signal(number, _pass_on)
+    try:
+        # torchrun installs handlers of its own for the signals named here, and no others.
+        torchrun(["--signals-to-handle=SIGINT", *sys.argv[1:]])
+    except ChildFailedError as error:
+        _, first = error.get_first_failure()
+        raise SystemExit(first.exitcode if first.exitcode > 0 else 128 - first.exitcode) from None
+
+
+def _pass_on(number: int, frame: FrameType | None) -> None:
+    # Those that this thread has started; not their children, such as the loader's workers.
+    started = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    if not started:
+        raise SystemExit(128 + number)
+    for process in started:
+        os.kill(int(process), number)

@@ -1,0 +1,99 @@
+"""What the first rank writes of a run: metrics, progress, checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+
+import scalefold
+from scalefold.config.load import config_hash
+from scalefold.config.schema import Config
+from scalefold.train import checkpoint as checkpoints
+from scalefold.train.assemble import Trainer
+from scalefold.train.health import Health
+from scalefold.train.lock import WriterLock
+from scalefold.train.metrics import MetricsLog, Record
+from scalefold.train.progress import ProgressLine
+from scalefold.train.provenance import source_commit
+
+
+class Journal:
+    """Writes into a training's folder, whose lock this process holds.
+
+    Parameters
+    ----------
+    config : Config
+    out : Path
+        The training's folder.
+    step : int
+        Steps made before.
+    data_manifest_sha256 : str
+    lock : WriterLock
+        Confirmed before each checkpoint.
+    console : Console
+        For the progress line.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        out: Path,
+        step: int,
+        data_manifest_sha256: str,
+        lock: WriterLock,
+        console: Console,
+    ) -> None:
+        self._training, self._out, self._lock = config.training, out, lock
+        self._metrics = MetricsLog(out, step)
+        self._progress = ProgressLine(step, config.training.steps, console)
+        self._description: dict[str, Any] = {
+            "config": config.model_dump(mode="json"),
+            "config_hash": config_hash(config),
+            "data_manifest_sha256": data_manifest_sha256,
+            "scalefold_version": scalefold.__version__,
+            "commit": source_commit(),
+        }
+
+    def __enter__(self) -> Journal:
+        self._progress.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._progress.__exit__(kind, error, trace)
+        self._metrics.close()
+
+    def record(self, record: Record) -> None:
+        """Log a step's numbers if it is to be logged, and show them."""
+        step = record["step"]
+        if step % self._training.log_every == 0 or step in (1, self._training.steps):
+            self._metrics.write(record)
+        self._progress.update(record)
+
+    def publish(self, step: int, trainer: Trainer, health: Health) -> None:
+        """Write a checkpoint of a step, its log first, unless there is one."""
+        if checkpoints.ready_mark(checkpoints.checkpoint_path(self._out, step)).exists():
+            return
+        self._metrics.sync()
+        checkpoints.save(
+            self._out,
+            step=step,
+            weights=trainer.weights(),
+            averaged=trainer.averaged(),
+            training={
+                "step": step,
+                "skipped": health.skipped,
+                "skipped_in_a_row": health.in_a_row,
+                "optimiser": trainer.optimiser_state(),
+            },
+            description=self._description,
+            confirm=self._lock.confirm,
+        )
+        checkpoints.prune(self._out, self._training.keep_checkpoints)
