@@ -83,6 +83,23 @@ def read_table(kernel: str) -> dict[str, Any]:
     return table
 
 
+def configured(kernel: str) -> list[tuple[str, Shape, Tile]]:
+    """Every rule of a table as (architecture, a shape for which it holds, tile).
+
+    For the offline compilation. Names that a rule leaves open are not in the shape.
+    """
+    return [
+        (arch, {name: _example(wanted) for name, wanted in rule["where"].items()}, rule["tile"])
+        for arch, value in read_table(kernel).items()
+        if arch.startswith("sm_")
+        for rule in value
+    ]
+
+
+def _example(wanted: str | list[int]) -> int | str:
+    return wanted if isinstance(wanted, str) else min(wanted[1], max(wanted[0], 1 << 16))
+
+
 @cache
 def _lookup(kernel: str, arch: str, shape: tuple[tuple[str, int | str], ...]) -> Tile:
     table, sizes = read_table(kernel), dict(shape)

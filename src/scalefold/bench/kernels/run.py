@@ -95,7 +95,7 @@ def bench_kernels(
     InputError
         The file cannot be written.
     """
-    torch.cuda.set_device(device)
+    torch.cuda.set_device(device.index or 0)
     gpu = Device.measure(device, dtype)
     result: dict[str, Any] = {
         "benchmark": "kernels",

@@ -56,7 +56,7 @@ def tune(
     InputError
         The winners of a case are wrong, or a file cannot be written.
     """
-    torch.cuda.set_device(device)
+    torch.cuda.set_device(device.index or 0)
     gpu = Device.measure(device, dtype)
     winners: dict[Key, dict[str, int]] = {}
     for case in cases:
