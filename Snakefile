@@ -3,7 +3,7 @@
 # config.yaml is used. Settings are checked in workflow/rules/settings.smk.
 from snakemake.utils import min_version
 
-min_version("9.0")
+min_version("9.27")
 
 if not workflow.overwrite_configfiles:
 
@@ -13,7 +13,9 @@ if not workflow.overwrite_configfiles:
 include: "workflow/rules/settings.smk"
 include: "workflow/rules/raw.smk"
 include: "workflow/rules/shards.smk"
+include: "workflow/rules/launcher.smk"
 include: "workflow/rules/train.smk"
+include: "workflow/rules/published.smk"
 include: "workflow/rules/evaluate.smk"
 include: "workflow/rules/report.smk"
 
@@ -24,6 +26,7 @@ rule all:
         # Also what the report does not ask for once it is there: so it is made again if deleted.
         rules.index.input,
         rules.index.output,
+        TRAINED,
         EVALUATIONS,
         f"{RUN}/report.html",
         f"{RUN}/report.json",

@@ -107,7 +107,8 @@ def template_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Everything but the results."""
     folder = tmp_path_factory.mktemp("workflow")
     shutil.copy(ROOT / "Snakefile", folder)
-    shutil.copytree(ROOT / "workflow", folder / "workflow")
+    for name in ("workflow", "envs"):
+        shutil.copytree(ROOT / name, folder / name)
     (folder / "local").symlink_to("workflow/profiles/local")
     (folder / "micro.yaml").write_text(yaml.safe_dump(CONFIG))
     rows = [f"{key}\t{split}\t{key}" for key, split in CHAINS.items()]

@@ -12,13 +12,6 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 
-ACCEPTED_LINTS = {
-    # The environment that runs Snakemake holds all programs; containers are to come.
-    "Specify a conda environment or container for each rule.",
-    # Names of configuration files must not count as parameters: each rule lists the keys it uses.
-    "Shell command directly uses variable CONFIG_OPTIONS from outside of the rule",
-}
-
 
 def snakemake(*arguments: str, folder: Path = ROOT) -> str:
     done = subprocess.run(
@@ -33,8 +26,7 @@ def snakemake(*arguments: str, folder: Path = ROOT) -> str:
 
 def test_lint(template_folder: Path) -> None:
     output = snakemake("--lint", "--configfile", "micro.yaml", folder=template_folder)
-    titles = {title.rstrip(":") for title in re.findall(r"^    \* (.*)$", output, re.MULTILINE)}
-    assert titles <= ACCEPTED_LINTS, output
+    assert "your workflow is in a good condition" in output
 
 
 @pytest.mark.parametrize(
@@ -67,10 +59,19 @@ def test_profile_runs_the_demo_unless_told_otherwise() -> None:
     assert "data/chains.tsv: no such file" in snakemake("-n")
 
 
-def test_every_rule_has_log_benchmark_threads_and_resources() -> None:
+def test_every_rule_has_log_benchmark_environment_threads_and_resources() -> None:
     for path in sorted((ROOT / "workflow/rules").glob("*.smk")):
-        for text in re.split(r"^rule ", path.read_text(), flags=re.MULTILINE)[1:]:
+        for text in re.split(r"^(?:rule|checkpoint) ", path.read_text(), flags=re.MULTILINE)[1:]:
             if "touch(" in text and "shell:" not in text:
                 continue  # runs nothing
-            for word in ("log:", "benchmark:", "threads:", "resources:", "mem_mb=", "runtime="):
+            words = [
+                "log:",
+                "benchmark:",
+                "conda:",
+                "threads:",
+                "resources:",
+                "mem_mb=",
+                "runtime=",
+            ]
+            for word in words:
                 assert word in text, f"{path.name}, rule {text.split(':')[0]}: no {word}"

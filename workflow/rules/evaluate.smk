@@ -1,12 +1,8 @@
 # Evaluation, one job a published checkpoint, on the averaged weights.
-STEPS = [f"{step:08d}" for step in CONFIG.training.published_steps()]
-EVALUATIONS = expand(f"{RUN}/evaluation/{KEY}/step-{{step}}.json", step=STEPS)
-
-
 rule evaluate:
     input:
-        trained=f"{TRAINING}/training.done",
-        manifest=f"{SHARDS}/manifest.json",
+        checkpoint=ready_mark,
+        manifest=ancient(f"{SHARDS}/manifest.json"),  # other data have other checkpoints
     output:
         json=f"{RUN}/evaluation/{KEY}/step-{{step}}.json",
         table=f"{RUN}/evaluation/{KEY}/step-{{step}}.tsv",
@@ -14,15 +10,19 @@ rule evaluate:
         f"{RUN}/logs/evaluate/{KEY}/step-{{step}}.log",
     benchmark:
         f"{RUN}/benchmarks/evaluate/{KEY}/step-{{step}}.tsv"
+    retries: 2
+    conda:
+        ENVIRONMENT
     threads: 1
     resources:
-        mem_mb=16000,
+        mem_mb=growing(16000),
         runtime=240,
         gpu=1,
     params:
         *settings("evaluation"),
+        config=given_configuration,
         checkpoint=f"{TRAINING}/step-{{step}}",
         shards=literal(SHARDS),
     shell:
-        "scalefold evaluate {params.checkpoint:q} {CONFIG_OPTIONS}"
+        "scalefold evaluate {params.checkpoint:q} {params.config}"
         " --shards {params.shards:q} --out {output.json:q} 2>&1 | tee -i {log:q}"

@@ -11,17 +11,20 @@ rule fetch_structures:
     benchmark:
         f"{RUN}/benchmarks/fetch_structures/{{bucket}}.tsv"
     retries: 2
+    conda:
+        DATA_ENVIRONMENT
     threads: 1
     resources:
-        mem_mb=1000,
+        mem_mb=growing(1000),
         runtime=240,
     params:
         *settings("data.mirrors.mmcif", "data.mirrors.mmcif_path"),
+        config=given_configuration,
         chains=chain_table,
         raw=literal(f"{RUN}/raw"),
         bucket=lambda wildcards: int(wildcards.bucket),
     shell:
-        "scalefold fetch --only structures {CONFIG_OPTIONS} --out {params.raw:q}"
+        "scalefold fetch --only structures {params.config} --out {params.raw:q}"
         " --bucket {params.bucket} 2>&1 | tee -i {log:q}"
 
 
@@ -36,15 +39,18 @@ rule fetch_alignments:
     benchmark:
         f"{RUN}/benchmarks/fetch_alignments/{{bucket}}.tsv"
     retries: 2
+    conda:
+        DATA_ENVIRONMENT
     threads: 1
     resources:
-        mem_mb=1000,
+        mem_mb=growing(1000),
         runtime=240,
     params:
         *settings("data.mirrors", "data.alignments", "data.template_hits"),
+        config=given_configuration,
         chains=chain_table,
         raw=literal(f"{RUN}/raw"),
         bucket=lambda wildcards: int(wildcards.bucket),
     shell:
-        "scalefold fetch --only alignments {CONFIG_OPTIONS} --out {params.raw:q}"
+        "scalefold fetch --only alignments {params.config} --out {params.raw:q}"
         " --bucket {params.bucket} 2>&1 | tee -i {log:q}"

@@ -2,7 +2,7 @@
 rule report:
     input:
         evaluations=EVALUATIONS,
-        trained=f"{TRAINING}/training.done",
+        trained=TRAINED,
         manifest=f"{SHARDS}/manifest.json",
     output:
         html=f"{RUN}/report.html",
@@ -11,9 +11,11 @@ rule report:
         f"{RUN}/logs/report.log",
     benchmark:
         f"{RUN}/benchmarks/report.tsv"
+    conda:
+        ENVIRONMENT
     threads: 1
     resources:
-        mem_mb=4000,
+        mem_mb=growing(4000),
         runtime=30,
     params:
         run=literal(RUN),
@@ -31,11 +33,14 @@ rule config:
         f"{RUN}/logs/config.log",
     benchmark:
         f"{RUN}/benchmarks/config.tsv"
+    conda:
+        DATA_ENVIRONMENT
     threads: 1
     resources:
-        mem_mb=500,
+        mem_mb=growing(500),
         runtime=5,
     params:
         *settings(*CONFIG.model_dump()),
+        config=given_configuration,
     shell:
-        "scalefold config show {CONFIG_OPTIONS} > {output:q} 2> {log:q}"
+        "scalefold config show {params.config} > {output:q} 2> {log:q}"

@@ -16,15 +16,7 @@ from scalefold.raw.chains import read_chains
 from scalefold.raw.fetch import local_sources
 from scalefold.shards.buckets import bucket_of
 
-# The same files and overrides are given to every command, so that all see one configuration.
 overrides = workflow.config_settings.config
-CONFIG_OPTIONS = " ".join(
-    [f"--config {shlex.quote(os.path.relpath(path))}" for path in workflow.configfiles]
-    + [
-        f"--set {shlex.quote(f'{key}={json.dumps(value)}')}"
-        for key, value in overrides.items()
-    ]
-)
 try:
     CONFIG = load_config([Path(path) for path in workflow.configfiles], overrides)
     CHAINS = {}
@@ -35,6 +27,19 @@ except InputError as error:
 validate(
     CONFIG.model_dump(mode="json"), "../schemas/config.schema.json", set_default=False
 )
+
+
+def given_configuration(wildcards, threads):
+    """The same files and overrides for every command, so that all see one configuration.
+
+    How it was given is no reason to run a job again, which lists the keys that it uses. For that,
+    Snakemake leaves out parameters that are functions of `threads`.
+    """
+    words = [w for p in workflow.configfiles for w in ("--config", os.path.relpath(p))]
+    for key, value in overrides.items():
+        words += ["--set", f"{key}={json.dumps(value)}"]
+    return shlex.join(words)
+
 
 # Commands log through `tee -i`, which outlives an interruption: a training that is interrupted says
 # what it does while it ends in order.
@@ -47,7 +52,17 @@ RUN = (CONFIG.results / CONFIG.run_name).as_posix()
 # Another training has another key: settings that its weights do not depend on do not count.
 KEY = run_key(CONFIG)
 TRAINING = f"{RUN}/weights/{KEY}"
+TRAINED = f"{TRAINING}/training.done"
 BUCKETS = [f"{bucket:05d}" for bucket in sorted(CHAINS)]
+
+
+# Environments of `--sdm conda`. The one for the data stages is small; the image of `--sdm apptainer`,
+# `container` in the configuration, serves all.
+DATA_ENVIRONMENT = "../../envs/data.yaml"
+ENVIRONMENT = "../../envs/scalefold.yaml"
+
+
+container: CONFIG.container
 
 
 wildcard_constraints:
@@ -87,6 +102,11 @@ def mirror_files(kind):
         return [path.as_posix() for path in sources]
 
     return files
+
+
+def growing(amount):
+    """A resource that is asked for twofold at the second attempt, threefold at the third."""
+    return lambda wildcards, attempt: amount * attempt
 
 
 @cache

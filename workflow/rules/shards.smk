@@ -17,18 +17,21 @@ rule structures:
         f"{RUN}/logs/structures/{{bucket}}.log",
     benchmark:
         f"{RUN}/benchmarks/structures/{{bucket}}.tsv"
+    conda:
+        DATA_ENVIRONMENT
     threads: 1
     resources:
-        mem_mb=4000,
+        mem_mb=growing(4000),
         runtime=120,
     params:
         *settings(*PACKING),
+        config=given_configuration,
         chains=chain_table,
         raw=literal(f"{RUN}/raw"),
         shards=literal(SHARDS),
         bucket=lambda wildcards: int(wildcards.bucket),
     shell:
-        "scalefold pack --stage structures {CONFIG_OPTIONS} --raw {params.raw:q}"
+        "scalefold pack --stage structures {params.config} --raw {params.raw:q}"
         " --out {params.shards:q} --bucket {params.bucket} 2>&1 | tee -i {log:q}"
 
 
@@ -55,18 +58,21 @@ rule pack:
         f"{RUN}/logs/pack/{{bucket}}.log",
     benchmark:
         f"{RUN}/benchmarks/pack/{{bucket}}.tsv"
+    conda:
+        DATA_ENVIRONMENT
     threads: 1
     resources:
-        mem_mb=8000,
+        mem_mb=growing(8000),
         runtime=240,
     params:
         *settings(*PACKING),
+        config=given_configuration,
         chains=chain_table,
         raw=literal(f"{RUN}/raw"),
         shards=literal(SHARDS),
         bucket=lambda wildcards: int(wildcards.bucket),
     shell:
-        "scalefold pack --stage alignments {CONFIG_OPTIONS} --raw {params.raw:q}"
+        "scalefold pack --stage alignments {params.config} --raw {params.raw:q}"
         " --out {params.shards:q} --bucket {params.bucket} 2>&1 | tee -i {log:q}"
 
 
@@ -92,16 +98,19 @@ rule index:
         f"{RUN}/logs/index.log",
     benchmark:
         f"{RUN}/benchmarks/index.tsv"
+    conda:
+        DATA_ENVIRONMENT
     threads: 1
     resources:
-        mem_mb=8000,
+        mem_mb=growing(8000),
         runtime=60,
     params:
         *settings(*PACKING),
+        config=given_configuration,
         raw=literal(f"{RUN}/raw"),
         shards=literal(SHARDS),
     shell:
-        "{{ scalefold pack --stage index {CONFIG_OPTIONS} --raw {params.raw:q}"
+        "{{ scalefold pack --stage index {params.config} --raw {params.raw:q}"
         " --out {params.shards:q} && cp {output.rejected:q} {output.summary:q}; }} 2>&1 | tee -i {log:q}"
 
 
@@ -116,9 +125,11 @@ rule verify:
         f"{RUN}/logs/verify.log",
     benchmark:
         f"{RUN}/benchmarks/verify.tsv"
+    conda:
+        DATA_ENVIRONMENT
     threads: 1
     resources:
-        mem_mb=4000,
+        mem_mb=growing(4000),
         runtime=480,
     params:
         shards=literal(SHARDS),

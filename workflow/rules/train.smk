@@ -1,26 +1,38 @@
-# Training. Its checkpoints stay undeclared: Snakemake deletes the declared outputs of a job that
-# failed or runs again, and an interrupted training goes on from its last checkpoint. With other
-# settings it has another key, thus another folder; with other data it starts anew, and the earlier
-# one is moved to replaced/ in the folder.
-rule train:
+# Training, as one job: one process on this machine, or processes on several nodes of a cluster.
+# Its checkpoints stay undeclared: Snakemake deletes the declared outputs of a job that failed or runs
+# again, and an interrupted training goes on from its last checkpoint. With other settings it has
+# another key, thus another folder; with other data it starts anew, and the earlier one is moved to
+# replaced/ in the folder.
+checkpoint train:
     input:
         index=f"{SHARDS}/index.arrow",
         manifest=f"{SHARDS}/manifest.json",
     output:
-        f"{TRAINING}/training.done",
+        TRAINED,
     log:
         f"{RUN}/logs/train/{KEY}.log",
     benchmark:
         f"{RUN}/benchmarks/train/{KEY}.tsv"
+    priority: 1  # goes before evaluations, where both wait for the same resources
+    conda:
+        ENVIRONMENT
+    container:
+        None  # see in_container
     threads: 8
     resources:
         mem_mb=32000,
         runtime=2880,
         gpu=1,
+        nodes=1,
+        processes=1,
     params:
         *settings("training"),  # all else that matters is in the key
+        config=given_configuration,
+        launcher=launcher,
+        when_stopped=when_stopped,
         shards=literal(SHARDS),
         training=literal(TRAINING),
     shell:
-        "{{ scalefold train {CONFIG_OPTIONS} --shards {params.shards:q}"
-        " --out {params.training:q} --resume --set-aside && touch {output:q}; }} 2>&1 | tee -i -a {log:q}"
+        "{{ {params.launcher} train {params.config} --shards {params.shards:q}"
+        " --out {params.training:q} --resume --set-aside && touch {output:q}"
+        " || {params.when_stopped}; }} 2>&1 | tee -i -a {log:q}"

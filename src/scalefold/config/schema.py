@@ -354,6 +354,12 @@ class Config(Section):
                 "after, when no training is left to end: set evaluation.mode to async, or "
                 "evaluation.target_lddt to null"
             )
+        if self.evaluation.mode == "async" and self.training.keep_checkpoints:
+            raise ValueError(
+                f"training.keep_checkpoints is {self.training.keep_checkpoints} but "
+                "evaluation.mode is async, and a checkpoint could be deleted before it is "
+                "evaluated: set training.keep_checkpoints to 0, or evaluation.mode to after"
+            )
         masking = self.features.masked_msa
         if masking.uniform + masking.profile + masking.same > 1.0:
             raise ValueError(

@@ -192,3 +192,11 @@ def test_container_is_a_reference_or_an_image_file(image: str | None) -> None:
 def test_container_without_scheme_or_ending_is_refused(image: str) -> None:
     with pytest.raises(InputError, match=r"container: .*docker://registry/name:tag.*\.sif"):
         make_config(tree(container=image))
+
+
+def test_checkpoints_are_kept_where_evaluation_runs_beside_training() -> None:
+    evaluation, training = {"mode": "async"}, {"keep_checkpoints": 2}
+    with pytest.raises(InputError, match=r"keep_checkpoints is 2 .* set training.keep_checkpoints"):
+        make_config(tree(evaluation=evaluation, training=training))
+    make_config(tree(evaluation=evaluation))
+    make_config(tree(training=training))

@@ -1,0 +1,43 @@
+# How training is started: on this machine, or on the nodes of a cluster's job.
+from snakemake.settings.types import DeploymentMethod
+
+
+def launcher(wildcards, resources, threads):
+    """What `scalefold` is started with: `processes` of them on each of `nodes` nodes."""
+    torchrun = (
+        f"{in_container()}scalefold-torchrun --nproc-per-node={resources.processes}"
+    )
+    if resources.get(
+        "mpi"
+    ):  # the job's script is on the first node, and starts one task on each
+        threads = resources.tasks * threads // resources.nodes
+        return (
+            f"{resources.mpi} --nodes={resources.nodes} --ntasks={resources.nodes}"
+            f" --ntasks-per-node=1 --cpus-per-task={threads} --kill-on-bad-exit=1"
+            f" {torchrun} --nnodes={resources.nodes} --rdzv-backend=c10d"
+            " --rdzv-id=$SLURM_JOB_ID"
+            " --rdzv-endpoint=$(hostname):$((20000 + SLURM_JOB_ID % 10000)) -m scalefold"
+        )
+    if resources.processes > 1:
+        return f"{torchrun} --standalone -m scalefold"
+    return f"{in_container()}scalefold"
+
+
+def in_container():
+    """Called where the processes are: what starts them on the nodes is not in the image."""
+    deployment = workflow.deployment_settings
+    if DeploymentMethod.APPTAINER not in deployment.deployment_method:
+        return ""
+    if CONFIG.container is None:
+        return ""
+    arguments = f"--home {shlex.quote(os.getcwd())} {deployment.apptainer_args}"
+    return f"apptainer exec {arguments} {shlex.quote(CONFIG.container)} "
+
+
+def when_stopped(wildcards, resources):
+    """After exit code 75, stopped before the end: a cluster's job queues up anew, as itself."""
+    if resources.get("mpi"):
+        return (
+            "{ [ $? -eq 75 ] && scontrol requeue $SLURM_JOB_ID && sleep 600; exit 1; }"
+        )
+    return "exit"
