@@ -18,7 +18,7 @@ def compile_cases() -> list[CompileCase]:
 def _case(shared: int, kind: str, has_x: bool) -> CompileCase:
     shape = {"S": 256 if shared else 1, "columns": 256 * 128, "shared": shared, "dtype": kind}
     sizes = tile("residual_dropout", "sm_90", shape)
-    launch = {key: sizes.pop(key) for key in ("num_warps", "num_stages")}
+    launch = sizes.pop("num_warps"), sizes.pop("num_stages")
     pointer = f"*{kind}:16"
     strides = [f"{t}_stride{d}" for t in ("x", "update") for d in ("_b", 1, 2)]
     signature = {
@@ -40,4 +40,4 @@ def _case(shared: int, kind: str, has_x: bool) -> CompileCase:
         **sizes,
     }
     name = f"shared {shared} {kind}{'' if has_x else ' gradient'}"
-    return CompileCase(name, residual_dropout_kernel, signature, constexprs, **launch)
+    return CompileCase(name, residual_dropout_kernel, signature, constexprs, *launch)

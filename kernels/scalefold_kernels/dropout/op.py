@@ -91,7 +91,12 @@ def _launch(
     sizes = tile(
         "residual_dropout",
         architecture(update.device),
-        {"S": num_shared, "columns": num_columns, "shared": shared, "dtype": _name(update.dtype)},
+        {
+            "S": num_shared,
+            "columns": num_columns,
+            "shared": shared,
+            "dtype": str(update.dtype).removeprefix("torch."),
+        },
     )
     strides = _strides(update, dims)
     grid = (
@@ -122,7 +127,3 @@ def _launch(
 def _strides(tensor: Tensor, dims: int) -> list[int]:
     batch, *others = tensor.stride()
     return [batch] + [0] * (3 - dims) + others
-
-
-def _name(dtype: torch.dtype) -> str:
-    return {torch.bfloat16: "bf16", torch.float32: "fp32"}.get(dtype, str(dtype))

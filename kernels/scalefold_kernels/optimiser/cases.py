@@ -35,14 +35,14 @@ def compile_cases() -> list[CompileCase]:
             square_sums_kernel,
             {**gradient, **scalars, **_SIZES},
             {"HAS_NARROW": True, "ITERATIONS": 12, **norm[0]},
-            **norm[1],
+            *norm[1],
         ),
         CompileCase(
             "accumulate",
             accumulate_kernel,
             {**gradient, "total_ptr": _FP32, "norm_ptr": _FP32, **_SIZES},
             {**_CLIP, "FIRST": False, "HAS_NARROW": True, "NUM_SUMS": 1024, **update[0]},
-            **update[1],
+            *update[1],
         ),
         CompileCase(
             "update",
@@ -65,13 +65,12 @@ def compile_cases() -> list[CompileCase]:
                 "NUM_SUMS": 1024,
                 **update[0],
             },
-            **update[1],
+            *update[1],
         ),
     ]
 
 
-def _tile(name: str) -> tuple[dict[str, int], dict[str, int]]:
-    """Block sizes, and how to launch."""
+def _tile(name: str) -> tuple[dict[str, int], tuple[int, int]]:
+    """Block sizes; warps and stages."""
     sizes = tile(name, "sm_90", {"P": 93_000_000})
-    launch = {key: sizes.pop(key) for key in ("num_warps", "num_stages")}
-    return sizes, launch
+    return sizes, (sizes.pop("num_warps"), sizes.pop("num_stages"))

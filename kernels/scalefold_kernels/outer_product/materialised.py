@@ -1,0 +1,149 @@
+"""Many sequences: the outer product of a few rows of residues at a time in memory.
+
+The products over sequences are then most of the work, and are matrix products as they stand; the
+outer product stays in the order [i, c, j, d] in which they leave and take it.
+One sample at a time. Legend as in `kernel`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import triton
+from torch import Tensor
+
+from scalefold_kernels.outer_product.kernel import (
+    outer_gradient_kernel,
+    outer_weight_gradient_kernel,
+    project_outer_kernel,
+)
+from scalefold_kernels.outer_product.launch import (
+    EPS,
+    block,
+    launch_tile,
+    mean_gradient,
+    num_splits,
+    precision,
+)
+
+MAX_ELEMENTS = 1 << 27
+"""Of the outer product in memory at a time: 256 MiB in bfloat16."""
+
+
+def forward(
+    a_SIC: Tensor, b_SJC: Tensor, count_IJ: Tensor, weight: Tensor, bias: Tensor, out_IJZ: Tensor
+) -> None:
+    """Write the outer product mean of one sample."""
+    a, b = a_SIC.flatten(1), b_SJC.flatten(1)
+    size_j, size_z = count_IJ.shape[1], weight.shape[0]
+    sizes = launch_tile("outer_product_projection", a_SIC, weight)
+    for rows, columns in _chunks(a_SIC, size_j):
+        outer = torch.mm(a[:, columns].t(), b)
+        count = count_IJ[rows]
+        grid = (
+            triton.cdiv(size_j, sizes["BLOCK_J"]),
+            count.shape[0],
+            triton.cdiv(size_z, sizes["BLOCK_Z"]),
+        )
+        project_outer_kernel[grid](
+            outer,
+            weight,
+            bias,
+            count,
+            out_IJZ[rows],
+            size_j,
+            a_SIC.shape[2],
+            size_z,
+            *count.stride(),
+            EPS=EPS,
+            PRECISION=precision(a),
+            **sizes,
+        )
+
+
+def backward(
+    grad_IJZ: Tensor,
+    a_SIC: Tensor,
+    b_SJC: Tensor,
+    count_IJ: Tensor,
+    weight: Tensor,
+    grad_a_SIC: Tensor,
+    grad_b_SJC: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Write the operands' gradients of one sample; returns partial sums of weight's and bias's.
+
+    Returns
+    -------
+    weight : Tensor, shape (parts, C, D, Z), float32, Z contiguous
+    bias : Tensor, shape (Z,), float32
+    """
+    a, b = a_SIC.flatten(1), b_SJC.flatten(1)
+    grad, grad_bias = mean_gradient(grad_IJZ, count_IJ)
+    grad_a = grad_a_SIC.view_as(a)
+    sum_b = torch.zeros(b.shape, dtype=torch.float32, device=b.device)
+    parts = []
+    for rows, columns in _chunks(a_SIC, count_IJ.shape[1]):
+        a_chunk = a[:, columns]
+        outer = torch.mm(a_chunk.t(), b)
+        parts.append(_weight_gradient(grad[rows], outer, a_SIC, weight))
+        grad_outer = _outer_gradient(grad[rows], outer, a_SIC, weight)
+        grad_a[:, columns] = torch.mm(b, grad_outer.t())
+        sum_b += torch.mm(a_chunk, grad_outer)
+    grad_b_SJC.copy_(sum_b.view(b_SJC.shape))
+    return torch.cat(parts), grad_bias
+
+
+def _chunks(a_SIC: Tensor, size_j: int) -> Iterator[tuple[slice, slice]]:
+    """Rows of residues, and the columns that they are in ``a`` flattened."""
+    _, size_i, channels = a_SIC.shape
+    at_once = max(1, MAX_ELEMENTS // (channels * channels * size_j))
+    for start in range(0, size_i, at_once):
+        end = min(start + at_once, size_i)
+        yield slice(start, end), slice(start * channels, end * channels)
+
+
+def _weight_gradient(grad: Tensor, outer: Tensor, a_SIC: Tensor, weight: Tensor) -> Tensor:
+    size_i, size_j, size_z = grad.shape
+    channels = a_SIC.shape[2]
+    sizes = launch_tile("outer_product_projection_weight", a_SIC, weight)
+    per_multiprocessor = sizes.pop("RESIDENT")
+    blocks = (
+        triton.cdiv(channels * channels, sizes["BLOCK_K"]),
+        triton.cdiv(size_z, sizes["BLOCK_Z"]),
+    )
+    splits = num_splits(blocks[0] * blocks[1], per_multiprocessor, size_i, grad.device)
+    parts = torch.empty(
+        (splits, channels, channels, size_z), dtype=torch.float32, device=grad.device
+    )
+    outer_weight_gradient_kernel[(*blocks, splits)](
+        grad,
+        outer,
+        parts,
+        size_i,
+        size_j,
+        channels,
+        size_z,
+        triton.cdiv(size_i, splits),
+        PRECISION=precision(grad),
+        **sizes,
+    )
+    return parts
+
+
+def _outer_gradient(grad: Tensor, out: Tensor, a_SIC: Tensor, weight: Tensor) -> Tensor:
+    """Written over ``out``, the outer product, which is not needed any more."""
+    size_i, size_j, size_z = grad.shape
+    sizes = launch_tile("outer_product_projection_input", a_SIC, weight)
+    outer_gradient_kernel[(triton.cdiv(size_j, sizes["BLOCK_J"]), size_i)](
+        grad,
+        weight,
+        out,
+        size_j,
+        a_SIC.shape[2],
+        size_z,
+        PRECISION=precision(grad),
+        BLOCK_Z=block(size_z),
+        **sizes,
+    )
+    return out

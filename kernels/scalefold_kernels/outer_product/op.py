@@ -1,0 +1,153 @@
+"""``scalefold::outer_product_mean``: registration, and the choice between two ways.
+
+With few sequences both products are one kernel and the outer product stays on the chip
+(`chained`); with many it is written a few rows at a time (`materialised`). Backward recomputes it.
+
+Legend: B samples, S sequences, I/J residues, C hidden channels, Z channels of the pair
+representation.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scalefold_kernels.outer_product import chained, materialised
+from scalefold_kernels.outer_product.launch import sum_parts
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def outer_product_mean(
+    a_BSIC: Tensor, b_BSJC: Tensor, count_BIJ: Tensor, weight: Tensor, bias: Tensor
+) -> Tensor:
+    """Sum over sequences of a_si (x) b_sj, projected, divided by the number of sequences.
+
+    Parameters
+    ----------
+    a_BSIC, b_BSJC : Tensor
+        Masked projections.
+    count_BIJ : Tensor
+        Number of sequences in which both residues are real.
+    weight : Tensor, shape (Z, C * C)
+    bias : Tensor, shape (Z,)
+
+    Returns
+    -------
+    Tensor, shape (B, I, J, Z)
+    """
+    return _outer_product_mean(a_BSIC, b_BSJC, count_BIJ, weight, bias)[0]
+
+
+@torch.library.custom_op("scalefold::outer_product_mean", mutates_args=())
+def _outer_product_mean(
+    a_BSIC: Tensor, b_BSJC: Tensor, count_BIJ: Tensor, weight: Tensor, bias: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The result; and a as [b, i, c, s] if the chained way was taken, else nothing."""
+    _check(a_BSIC, b_BSJC, count_BIJ, weight, bias)
+    out, a_BICS = _results(a_BSIC, b_BSJC, count_BIJ, weight, bias)
+    weight, bias = weight.contiguous(), bias.contiguous()
+    if _is_chained(a_BSIC, weight):
+        a_BICS.copy_(a_BSIC.permute(0, 2, 3, 1))
+    for sample in range(a_BSIC.shape[0]):
+        others = b_BSJC[sample], count_BIJ[sample], weight, bias, out[sample]
+        if _is_chained(a_BSIC, weight):
+            chained.forward(a_BICS[sample], *others)
+        else:
+            materialised.forward(a_BSIC[sample], *others)
+    return out, a_BICS
+
+
+@_outer_product_mean.register_fake
+def _results(
+    a_BSIC: Tensor, b_BSJC: Tensor, count_BIJ: Tensor, weight: Tensor, bias: Tensor
+) -> tuple[Tensor, Tensor]:
+    batch, num_seq, size_i, channels = a_BSIC.shape
+    out = a_BSIC.new_empty(batch, size_i, b_BSJC.shape[2], weight.shape[0])
+    if _is_chained(a_BSIC, weight):
+        return out, a_BSIC.new_empty(batch, size_i, channels, num_seq)
+    return out, a_BSIC.new_empty(0)
+
+
+@torch.library.custom_op("scalefold::outer_product_mean_backward", mutates_args=())
+def _outer_product_mean_backward(
+    grad_BIJZ: Tensor, a: Tensor, b_BSJC: Tensor, count_BIJ: Tensor, weight: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """``a`` is [b, i, c, s] for the chained way, else [b, s, i, c]."""
+    grad_a, grad_b, grad_weight, _ = _gradients(grad_BIJZ, a, b_BSJC, count_BIJ, weight)
+    weight = weight.contiguous()
+    way = chained if _is_chained(b_BSJC, weight) else materialised
+    weight_parts, bias_sums = [], []
+    for sample in range(grad_BIJZ.shape[0]):
+        parts, bias_sum = way.backward(
+            grad_BIJZ[sample],
+            a[sample],
+            b_BSJC[sample],
+            count_BIJ[sample],
+            weight,
+            grad_a[sample],
+            grad_b[sample],
+        )
+        weight_parts.append(parts)
+        bias_sums.append(bias_sum)
+    channels = b_BSJC.shape[-1]
+    parts = weight_parts[0] if len(weight_parts) == 1 else torch.cat(weight_parts)
+    grad_CDZ = grad_weight.unflatten(1, (channels, channels)).permute(1, 2, 0)
+    sum_parts(parts, grad_CDZ)
+    return grad_a, grad_b, grad_weight, torch.stack(bias_sums).sum(0).to(weight.dtype)
+
+
+@_outer_product_mean_backward.register_fake
+def _gradients(
+    grad_BIJZ: Tensor, a: Tensor, b_BSJC: Tensor, count_BIJ: Tensor, weight: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    batch, num_seq, _, channels = b_BSJC.shape
+    return (
+        a.new_empty(batch, num_seq, grad_BIJZ.shape[1], channels),
+        b_BSJC.new_empty(b_BSJC.shape),
+        weight.new_empty(weight.shape),
+        weight.new_empty(weight.shape[0]),
+    )
+
+
+def _is_chained(operand_BSNC: Tensor, weight: Tensor) -> bool:
+    _, num_seq, _, channels = operand_BSNC.shape
+    return chained.fits(num_seq, channels, weight.shape[0])
+
+
+def _check(a_BSIC: Tensor, b_BSJC: Tensor, count_BIJ: Tensor, weight: Tensor, bias: Tensor) -> None:
+    batch, num_seq, size_i, channels = a_BSIC.shape
+    size_j, size_z = b_BSJC.shape[2], weight.shape[0]
+    for name, tensor, wanted in (
+        ("b", b_BSJC, (batch, num_seq, size_j, channels)),
+        ("count", count_BIJ, (batch, size_i, size_j)),
+        ("weight", weight, (size_z, channels * channels)),
+        ("bias", bias, (size_z,)),
+    ):
+        if tensor.shape != wanted:
+            raise ValueError(
+                f"outer_product_mean of a {tuple(a_BSIC.shape)}: {name} has shape "
+                f"{tuple(tensor.shape)}, must be {wanted}"
+            )
+    dtypes = {t.dtype for t in (a_BSIC, b_BSJC, weight, bias)}
+    if len(dtypes) > 1 or a_BSIC.dtype not in DTYPES:
+        raise ValueError(
+            "outer_product_mean takes float32, bfloat16 or float16, the same for all operands; "
+            f"found {sorted(map(str, dtypes))}"
+        )
+
+
+def _save(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
+    a_BSIC, b_BSJC, count_BIJ, weight, _ = inputs
+    a = output[1] if _is_chained(a_BSIC, weight) else a_BSIC
+    ctx.save_for_backward(a, b_BSJC, count_BIJ, weight)
+
+
+def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    grad_a, grad_b, grad_weight, grad_bias = _outer_product_mean_backward(grad, *ctx.saved_tensors)
+    return grad_a, grad_b, None, grad_weight, grad_bias
+
+
+_outer_product_mean.register_autograd(_backward, setup_context=_save)

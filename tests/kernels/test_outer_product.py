@@ -1,0 +1,146 @@
+"""Outer product mean: value and every gradient against the torch reference in float64."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from scalefold.ops.outer_product import outer_product_mean as reference
+from scalefold_kernels.outer_product import chained, materialised, outer_product_mean
+
+FEW = 9
+MANY = chained.MAX_SEQUENCES + 2
+
+# B, S, I, J, C, Z
+SHAPES = [
+    (1, FEW, 6, 7, 8, 12),
+    (2, FEW, 35, 33, 5, 24),
+    (1, 1, 3, 2, 32, 16),
+    (1, MANY, 5, 6, 8, 12),
+    (2, MANY, 9, 35, 5, 7),
+    (1, 3, 5, 6, 33, 4),  # more channels than the chained kernels take
+]
+
+
+def _inputs(
+    shape: tuple[int, ...], device: torch.device, dtype: torch.dtype
+) -> tuple[list[Tensor], Tensor, Tensor]:
+    """Differentiable inputs; count; gradient of the result. Some pairs share no sequence."""
+    torch.manual_seed(0)
+    batch, num_seq, size_i, size_j, channels, size_z = shape
+    tensors = [
+        torch.randn(batch, num_seq, size_i, channels),
+        torch.randn(batch, num_seq, size_j, channels),
+        torch.randn(size_z, channels**2) / channels,
+        torch.randn(size_z),
+    ]
+    # Sequence 0 has all residues, so that no division by 1e-3 hides everything else in the norm.
+    count = torch.randint(1, num_seq + 1, (batch, size_i, size_j)).float()
+    gradient = torch.randn(batch, size_i, size_j, size_z)
+    return [t.to(device, dtype) for t in tensors], count.to(device), gradient.to(device, dtype)
+
+
+def _results(
+    op: object, tensors: list[Tensor], count: Tensor, gradient: Tensor, dtype: torch.dtype
+) -> list[Tensor]:
+    leaves = [t.detach().to(dtype).requires_grad_() for t in tensors]
+    a, b, weight, bias = leaves
+    out = op(a, b, count, weight, bias)
+    return [out, *torch.autograd.grad(out, leaves, gradient.to(dtype))]
+
+
+def _error(x: Tensor, exact: Tensor) -> float:
+    return ((x.double() - exact).norm() / exact.norm()).item()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_value_and_gradients(
+    shape: tuple[int, ...], device: torch.device, poisoned_memory: None
+) -> None:
+    inputs = _inputs(shape, device, torch.float32)
+    exact = _results(reference, *inputs, torch.float64)
+    # Random roundings of sums of S and of C * C or J * Z terms, in float32.
+    tolerance = 8 * torch.finfo(torch.float32).eps
+    for ours, expected in zip(
+        _results(outer_product_mean, *inputs, torch.float32), exact, strict=True
+    ):
+        assert ours.shape == expected.shape
+        assert _error(ours, expected) <= tolerance
+
+
+@pytest.mark.parametrize("num_seq", [FEW, MANY])
+def test_residues_without_a_common_sequence(num_seq: int, device: torch.device) -> None:
+    (a, b, weight, bias), count, _ = _inputs((1, num_seq, 4, 5, 8, 6), device, torch.float32)
+    a[:, :, 2] = 0
+    count[:, 2] = 0
+    out = outer_product_mean(a, b, count, weight, bias)
+    torch.testing.assert_close(out[:, 2], (bias / 1e-3).expand(1, 5, 6))
+    assert out.isfinite().all()
+
+
+@pytest.mark.parametrize("num_seq", [FEW, MANY])
+def test_strided_inputs(num_seq: int, device: torch.device) -> None:
+    (a, b, weight, bias), count, _ = _inputs((2, num_seq, 6, 5, 8, 4), device, torch.float32)
+    expected = outer_product_mean(a, b, count, weight, bias)
+    a = a.transpose(1, 2).contiguous().transpose(1, 2)
+    b = torch.stack([b, b], dim=-1)[..., 0]
+    count = count.transpose(1, 2).contiguous().transpose(1, 2)
+    weight = weight.t().contiguous().t()
+    assert torch.equal(outer_product_mean(a, b, count, weight, bias), expected)
+
+
+def test_many_sequences_a_few_rows_at_a_time(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = _inputs((1, MANY, 7, 6, 8, 5), device, torch.float32)
+    whole = _results(outer_product_mean, *inputs, torch.float32)
+    monkeypatch.setattr(materialised, "MAX_ELEMENTS", 3 * 8 * 6 * 8)
+    for part, expected in zip(
+        _results(outer_product_mean, *inputs, torch.float32), whole, strict=True
+    ):
+        torch.testing.assert_close(part, expected, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("num_seq", [FEW, MANY])
+def test_two_runs_give_the_same_bits(num_seq: int, device: torch.device) -> None:
+    inputs = _inputs((1, num_seq, 6, 7, 8, 5), device, torch.float32)
+    runs = [_results(outer_product_mean, *inputs, torch.float32) for _ in range(2)]
+    assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
+
+
+def test_shapes_and_types_are_checked(device: torch.device) -> None:
+    (a, b, weight, bias), count, _ = _inputs((1, 3, 4, 5, 8, 6), device, torch.float32)
+    with pytest.raises(ValueError, match="count"):
+        outer_product_mean(a, b, count[:, :2], weight, bias)
+    with pytest.raises(ValueError, match="float64"):
+        outer_product_mean(a.double(), b, count, weight, bias)
+
+
+@pytest.mark.parametrize("num_seq", [FEW, MANY])
+def test_opcheck(num_seq: int, device: torch.device) -> None:
+    (a, b, weight, bias), count, _ = _inputs((1, num_seq, 3, 4, 8, 5), device, torch.float32)
+    for tensor in (a, b, weight, bias):
+        tensor.requires_grad_()
+    torch.library.opcheck(
+        torch.ops.scalefold.outer_product_mean,
+        (a, b, count, weight, bias),
+    )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (1, 128, 256, 256, 32, 128),
+        (2, 60, 70, 129, 32, 128),
+        (1, 33, 100, 37, 16, 64),
+        (1, 300, 80, 96, 32, 128),
+    ],
+)
+def test_bfloat16(shape: tuple[int, ...], device: torch.device) -> None:
+    inputs = _inputs(shape, device, torch.bfloat16)
+    exact = _results(reference, *inputs, torch.float64)
+    plain = _results(reference, *inputs, torch.bfloat16)
+    for ours, torch_s, expected in zip(
+        _results(outer_product_mean, *inputs, torch.bfloat16), plain, exact, strict=True
+    ):
+        assert _error(ours, expected) <= 2 * _error(torch_s, expected)
