@@ -269,6 +269,10 @@ class TrainingConfig(Section):
         description="Triton kernels, plain torch, or auto: Triton wherever it can run; the log "
         "says where it cannot.",
     )
+    cuda_graphs: Literal["auto", "on", "off"] = Field(
+        "auto",
+        description="Capture a sample's passes and replay them; auto: wherever there is a GPU.",
+    )
     recomputation: Literal["none", "full"] = Field(
         "none", description="full: keep only the blocks' inputs for backward; less memory, slower."
     )

@@ -16,10 +16,13 @@ from scalefold.ops import select_ops
 from scalefold.parallel import SINGLE, IdentityAxis, Mesh
 from scalefold.train.averaging import WeightAverage
 from scalefold.train.checkpoint import load_weights
+from scalefold.train.clipping import ClippedMean
+from scalefold.train.graphs import GraphedSampleGradient, use_graphs
 from scalefold.train.optimiser import Adam
 from scalefold.train.parameters import FlatParameters
 from scalefold.train.precision import narrow_parameters, set_matrix_products
 from scalefold.train.recomputation import recompute_blocks
+from scalefold.train.sample import SampleGradient
 from scalefold.train.step import TrainingStep
 from scalefold.weights import State, check_state, guess_format, import_weights
 
@@ -126,8 +129,14 @@ def assemble(config: Config, device: torch.device, mesh: Mesh = SINGLE) -> Train
     optimiser = Adam(parameters.master, config.optimiser)
     average = WeightAverage(parameters.master, config.optimiser)
 
-    # 6. The step that ties them together, and ranks by the mean of their gradients.
-    step = TrainingStep(model, parameters, optimiser, average, config, mesh.data)
+    # 6. A sample's passes, captured as CUDA graphs or launched kernel by kernel.
+    plain = SampleGradient(model, parameters, config)
+    graphs = use_graphs(config.training.cuda_graphs, device)
+    gradient = GraphedSampleGradient(plain) if graphs else plain
+
+    # 7. The step that ties them together, and ranks by the mean of their gradients.
+    mean = ClippedMean(parameters, config.optimiser, mesh.data, overlap=not graphs)
+    step = TrainingStep(gradient, mean, parameters, optimiser, average, mesh.data)
     return Trainer(model, parameters, optimiser, average, step)
 
 

@@ -8,6 +8,9 @@ before.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -34,9 +37,19 @@ class ClippedMean:
         ``clip_norm`` and ``clip_scope`` are used.
     ranks : Ranks
         Each with as many samples as the others.
+    overlap : bool
+        Send gradients while backward still runs, where the scope of clipping allows it. Not
+        possible if backward is a captured graph.
     """
 
-    def __init__(self, parameters: FlatParameters, config: OptimiserConfig, ranks: Ranks) -> None:
+    def __init__(
+        self,
+        parameters: FlatParameters,
+        config: OptimiserConfig,
+        ranks: Ranks,
+        *,
+        overlap: bool = True,
+    ) -> None:
         self._parameters, self._ranks = parameters, ranks
         self._clip_norm, self._per_sample = config.clip_norm, config.clip_scope == "sample"
         self._sum = torch.zeros_like(parameters.master)
@@ -44,7 +57,7 @@ class ClippedMean:
         starts = [start for _, start in parameters.placed]
         self._buckets = bucket_slices(starts, self._sum.numel(), BUCKET_ELEMENTS)
         self._completion = None
-        if ranks.size > 1 and not self._per_sample:
+        if overlap and ranks.size > 1 and not self._per_sample:
             self._completion = Completion(parameters.placed, self._buckets)
 
     def start(self) -> None:
@@ -52,8 +65,17 @@ class ClippedMean:
         self._sum.zero_()
         self._sent = []
 
-    def differentiate(self, loss: Tensor, *, last: bool) -> Tensor:
-        """Take in the gradient of a sample's loss, the ``last`` of this rank or not.
+    @contextlib.contextmanager
+    def overlapped(self, *, last: bool) -> Iterator[None]:
+        """Around a sample's backward pass: what it completes of the ``last`` is sent at once."""
+        if last and self._completion is not None:
+            with self._completion.watch(self._add_and_send):
+                yield
+        else:
+            yield
+
+    def add(self, *, last: bool) -> Tensor:
+        """Take in what a sample's backward pass left, the ``last`` of this rank or not.
 
         Returns
         -------
@@ -61,12 +83,8 @@ class ClippedMean:
             Norm of the sample's gradient.
         """
         flat = self._parameters
-        flat.zero_gradient()
         if last and self._completion is not None:
-            with self._completion.watch(self._add_and_send):
-                loss.backward()
             return flat_norm(flat.gradient)
-        loss.backward()
         flat.collect_gradient()
         norm = flat_norm(flat.gradient)
         if self._per_sample:

@@ -13,13 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from scalefold.chem.residues import CA
-from scalefold.config.schema import Config
 from scalefold.features.contract import Features
-from scalefold.loss.lddt import lddt
-from scalefold.loss.total import total_loss
-from scalefold.model.alphafold import AlphaFold
-from scalefold.model.contract import Previous
 from scalefold.parallel import Ranks
 from scalefold.train import exchange
 from scalefold.train.averaging import WeightAverage
@@ -27,6 +21,7 @@ from scalefold.train.clipping import ClippedMean
 from scalefold.train.exchange import Notice
 from scalefold.train.optimiser import Adam
 from scalefold.train.parameters import FlatParameters
+from scalefold.train.sample import SampleNumbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,20 +56,31 @@ _GRADIENT_NORM = 1  # column; the loss is before it
 
 
 class TrainingStep:
-    """The step of a run; owns no state but scratch space. ``ranks`` have different samples."""
+    """The step of a run; owns no state but scratch space.
+
+    Parameters
+    ----------
+    gradient : callable
+        A `SampleGradient`, or what stands for it.
+    mean : ClippedMean
+    parameters : FlatParameters
+    optimiser : Adam
+    average : WeightAverage
+    ranks : Ranks
+        They have different samples.
+    """
 
     def __init__(
         self,
-        model: AlphaFold,
+        gradient: Callable[[list[Features]], SampleNumbers],
+        mean: ClippedMean,
         parameters: FlatParameters,
         optimiser: Adam,
         average: WeightAverage,
-        config: Config,
         ranks: Ranks,
     ) -> None:
-        self._model, self._parameters, self._config = model, parameters, config
+        self._gradient, self._mean, self._parameters = gradient, mean, parameters
         self._optimiser, self._average, self._ranks = optimiser, average, ranks
-        self._mean = ClippedMean(parameters, config.optimiser, ranks)
 
     def __call__(
         self, passes: list[Features], learning_rate: float, notice: Callable[[], Notice] = Notice
@@ -92,13 +98,17 @@ class TrainingStep:
         """
         num_samples = passes[0]["aatype"].shape[0]
         self._mean.start()
-        columns: dict[str, list[Tensor]] = {}
+        numbers, norms = [], []
         for sample in range(num_samples):
             one = [{k: v[sample : sample + 1] for k, v in f.items()} for f in passes]
-            for name, value in self._backward(one, last=sample == num_samples - 1).items():
-                columns.setdefault(name, []).append(value.float())
-        per_sample = torch.stack([torch.stack(values) for values in columns.values()], dim=1)
-        return self._conclude(tuple(columns), per_sample, learning_rate, notice())
+            last = sample == num_samples - 1
+            with self._mean.overlapped(last=last):
+                numbers.append(self._gradient(one))
+            norms.append(self._mean.add(last=last))
+        loss, *others = numbers[0].names
+        values = torch.stack([of_sample.values for of_sample in numbers])
+        per_sample = torch.cat([values[:, :1], torch.stack(norms)[:, None], values[:, 1:]], dim=1)
+        return self._conclude((loss, "grad_norm", *others), per_sample, learning_rate, notice())
 
     def abstain(self, notice: Callable[[], Notice] = Notice) -> StepNumbers:
         """Take part in the other ranks' step without samples: nobody's step is applied."""
@@ -123,28 +133,3 @@ class TrainingStep:
         self._average.update(self._parameters.master, finite)
         self._parameters.publish()
         return StepNumbers(names, per_sample, told, self._ranks.size, norm, finite)
-
-    def _backward(self, passes: list[Features], *, last: bool) -> dict[str, Tensor]:
-        """Add one sample's gradient to the mean; returns its numbers."""
-        model, features = self._model, passes[-1]
-        batch, num_res = features["aatype"].shape
-        like = model.input_embedder.linear_msa_m.weight
-        previous = Previous.zeros(batch, num_res, self._config.model, like)
-        with torch.no_grad():
-            for recycled in passes[:-1]:
-                previous = model.recycle(recycled, previous)
-        outputs, _ = model(features, previous)
-        loss, terms = total_loss(outputs, features, self._config.loss)
-
-        norm = self._mean.differentiate(loss, last=last)
-        score = lddt(
-            outputs.positions[:, :, CA].detach().float(),
-            features["all_atom_positions"][:, :, CA],
-            features["all_atom_mask"][:, :, CA],
-        )
-        return {
-            "loss": loss.detach(),
-            "grad_norm": norm,
-            "lddt_ca": score.mean(),
-            **{f"loss/{name}": value for name, value in terms.items()},
-        }

@@ -1,0 +1,84 @@
+"""What a step does for one sample: recycling passes, loss, gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from scalefold.chem.residues import CA
+from scalefold.config.schema import Config
+from scalefold.features.contract import Features
+from scalefold.loss.lddt import lddt
+from scalefold.loss.total import total_loss
+from scalefold.model.alphafold import AlphaFold
+from scalefold.model.contract import Previous
+from scalefold.train.parameters import FlatParameters
+
+
+@dataclass(frozen=True, eq=False)
+class SampleNumbers:
+    """What is told of a sample: the loss first, then lDDT-Ca and each unweighted loss term.
+
+    Attributes
+    ----------
+    names : tuple of str
+    values : Tensor, shape (len(names),), float32
+    """
+
+    names: tuple[str, ...]
+    values: Tensor
+
+
+class SampleGradient:
+    """The gradient of one sample's loss, left in the parameters' gradient buffers.
+
+    Parameters
+    ----------
+    model : AlphaFold
+    parameters : FlatParameters
+        Of the model.
+    config : Config
+        ``model`` and ``loss`` are used.
+    """
+
+    def __init__(self, model: AlphaFold, parameters: FlatParameters, config: Config) -> None:
+        self._model, self._parameters, self._config = model, parameters, config
+
+    def __call__(self, passes: list[Features]) -> SampleNumbers:
+        """Make all passes of a sample; gradients flow through the last one only."""
+        previous = self.before_first(passes[0])
+        for features in passes[:-1]:
+            previous = self.recycle(features, previous)
+        return self.differentiate(passes[-1], previous)
+
+    def before_first(self, features: Features) -> Previous:
+        """What the first pass starts from."""
+        batch, num_res = features["aatype"].shape
+        like = self._model.input_embedder.linear_msa_m.weight
+        return Previous.zeros(batch, num_res, self._config.model, like)
+
+    @torch.no_grad()
+    def recycle(self, features: Features, previous: Previous) -> Previous:
+        """Make a pass of which only the next one's input is wanted."""
+        return self._model.recycle(features, previous)
+
+    def differentiate(self, features: Features, previous: Previous) -> SampleNumbers:
+        """Make the last pass, forward and backward."""
+        outputs, _ = self._model(features, previous)
+        loss, terms = total_loss(outputs, features, self._config.loss)
+        self._parameters.zero_gradient()
+        loss.backward()
+        score = lddt(
+            outputs.positions[:, :, CA].detach().float(),
+            features["all_atom_positions"][:, :, CA],
+            features["all_atom_mask"][:, :, CA],
+        )
+        numbers = {
+            "loss": loss.detach(),
+            "lddt_ca": score.mean(),
+            **{f"loss/{name}": value for name, value in terms.items()},
+        }
+        values = torch.stack([value.float() for value in numbers.values()])
+        return SampleNumbers(tuple(numbers), values)
