@@ -175,7 +175,7 @@ class _Run:
         self._lag = 1 if trainer.parameters.master.is_cuda else 0
 
     def begin(self, checkpoint: Path | None) -> None:
-        """Start from a checkpoint of this run, or at step 0, all ranks with the first one's state."""
+        """Start from a checkpoint of this run, or at step 0; the first rank has it, all get it."""
         world = self._mesh.world
         self.step, self._health.skipped, self._health.in_a_row = on_first(
             world, lambda: self._restore(checkpoint) if checkpoint else (0, 0, 0)

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from scalefold.cli.device import torch_device
+from scalefold.errors import InputError
+from scalefold.parallel import ALONE, SINGLE
+from scalefold.parallel.launch import Place, find_place, joined
+from scalefold.parallel.ranks import on_first, same_everywhere
+
+TORCHRUN = {
+    "RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4",
+    "MASTER_ADDR": "node1", "MASTER_PORT": "29500",
+}  # fmt: skip
+
+
+def test_place_of_a_launched_process() -> None:
+    assert find_place(TORCHRUN) == Place(rank=5, world_size=8, local_rank=1, local_size=4)
+    assert find_place({"PATH": "/bin", "MASTER_ADDR": "left over"}) is None
+
+
+def test_half_a_launcher_and_wrong_numbers_are_errors() -> None:
+    half = {name: value for name, value in TORCHRUN.items() if not name.startswith("MASTER")}
+    with pytest.raises(InputError, match="but not MASTER_ADDR, MASTER_PORT: start"):
+        find_place(half)
+    with pytest.raises(InputError, match="no numbers: RANK=x"):
+        find_place(TORCHRUN | {"RANK": "x"})
+
+
+def test_without_a_launcher_there_is_one_process() -> None:
+    with joined(None, torch.device("cpu")) as mesh:
+        assert mesh is SINGLE
+        assert mesh.first
+        assert (mesh.data.size, mesh.dap.size) == (1, 1)
+
+
+def test_the_group_of_one_is_the_identity() -> None:
+    x = torch.tensor([1.0, 2.0])
+    assert ALONE.sum(x).wait() is x
+    assert on_first(ALONE, lambda: 7) == 7
+    same_everywhere(ALONE, "data", "abc")
+    with pytest.raises(InputError, match="bad"):
+        on_first(ALONE, _bad)
+
+
+def _bad() -> int:
+    raise InputError("bad")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "local", "chosen"), [(4, 2, "cuda:2"), (1, 2, "cuda:0"), (8, 7, "cuda:7")]
+)
+def test_each_process_of_a_node_gets_its_gpu(
+    monkeypatch: pytest.MonkeyPatch, gpus: int, local: int, chosen: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    place = Place(rank=10, world_size=16, local_rank=local, local_size=gpus if gpus > 1 else 8)
+    for name in ("auto", "cuda"):
+        assert torch_device(name, place) == torch.device(chosen)
+    assert torch_device("cpu", place).type == "cpu"
+
+
+def test_more_processes_than_gpus_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(InputError, match="4 processes on this node, but torch sees 2 GPUs"):
+        torch_device("cuda", Place(rank=0, world_size=4, local_rank=0, local_size=4))
