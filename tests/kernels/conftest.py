@@ -24,7 +24,7 @@ DEVICE = torch.device("cuda" if GPU else "cpu")
 def _index_of_one_element() -> None:
     """Loops over run-time bounds: Triton 3.6 calls int() on an array of shape (1,).
 
-    numpy 2.4 made that an error; the element itself is what is meant.
+    numpy 2.4 made that an error; the element itself is what is meant, as Triton 3.7 has it.
     """
     original = interpreter._patch_lang_tensor
 

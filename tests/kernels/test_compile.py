@@ -36,3 +36,39 @@ def test_compiles_without_spills(case: str, compiled: dict) -> None:
     wrong = {arch: complaint(result, arch) for arch, result in compiled[case].items()}
     assert not any(wrong.values()), wrong
     assert wrong
+
+
+SPILLING = """
+import triton
+import triton.language as tl
+from scalefold_kernels.compilation import CompileCase, compile_offline, complaint
+
+
+@triton.jit
+def kernel(x_ptr, BLOCK: tl.constexpr):
+    columns = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + columns)  # one warp holds all of it until the sum is known
+    tl.store(x_ptr + columns, x * tl.sum(x))
+
+
+for block in (512, 16384):
+    case = CompileCase("hold", kernel, {"x_ptr": "*fp32:16"}, {"BLOCK": block}, num_warps=1)
+    print(complaint(compile_offline(case, "sm_90"), "sm_90"))
+"""
+
+
+def test_a_kernel_that_spills_is_refused(tmp_path: Path) -> None:
+    program = tmp_path / "spilling.py"
+    program.write_text(SPILLING)
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    out = subprocess.run(
+        [sys.executable, program], env=environment, check=True, capture_output=True, text=True
+    ).stdout.splitlines()
+    assert out[0] == "None"
+    assert out[1].startswith("spills ")
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    assert complaint(Resources(64, 0, 164 * 1024), "sm_90") is None
+    assert "166912" in str(complaint(Resources(64, 0, 164 * 1024), "sm_80"))
+    assert complaint("CompilationError: no", "sm_90") == "CompilationError: no"

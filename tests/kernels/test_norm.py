@@ -6,7 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from scalefold.model.assembly import Assembly
+from scalefold.model.triangle import TriangleAttentionStartingNode
 from scalefold.ops import norm as reference
+from scalefold.train.parameters import FlatParameters
 from scalefold_kernels.norm import layer_norm, normed_projection
 from scalefold_kernels.packing import join, split
 from scalefold_kernels.rows import rows_of
@@ -172,3 +175,13 @@ def test_split_takes_gradients_back() -> None:
     a, b = split(x, [3, 4])
     (grad,) = torch.autograd.grad((a.sum() + (2 * b).sum()), x)
     assert torch.equal(grad, torch.tensor([1.0] * 3 + [2.0] * 4).expand(3, 7))
+
+
+def test_projections_of_attention_are_one_matrix_in_a_training_run() -> None:
+    attention = TriangleAttentionStartingNode(64, 16, 4, Assembly())
+    FlatParameters(attention, narrow=lambda name: True)
+    mha = attention.mha
+    weights = [f.weight for f in (mha.linear_q, mha.linear_k, mha.linear_v, mha.linear_g)]
+    whole = join([w.detach() for w in weights], 0)
+    assert whole.shape == (256, 64)
+    assert whole.data_ptr() == mha.linear_q.weight.data_ptr()
