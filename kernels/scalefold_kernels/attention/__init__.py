@@ -1,0 +1,5 @@
+"""Gated attention with mask and pair bias."""
+
+from scalefold_kernels.attention.op import attention
+
+__all__ = ["attention"]

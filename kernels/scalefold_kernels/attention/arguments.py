@@ -1,0 +1,113 @@
+"""What the launches know of an attention's arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+_DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
+
+
+class Inputs(NamedTuple):
+    """Arguments of ``scalefold.ops.attention``, channels contiguous."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    gate: Tensor | None
+    mask: Tensor
+    bias: Tensor | None
+
+    @property
+    def batch(self) -> int:
+        return self.q.shape[0]
+
+    @property
+    def num_rows(self) -> int:
+        return self.q.shape[1]
+
+    @property
+    def num_queries(self) -> int:
+        return self.q.shape[2]
+
+    @property
+    def num_keys(self) -> int:
+        return self.k.shape[2]
+
+    @property
+    def num_heads(self) -> int:
+        return self.q.shape[3]
+
+    @property
+    def channels(self) -> int:
+        return self.q.shape[4]
+
+    @property
+    def scale(self) -> float:
+        return self.channels**-0.5
+
+    @property
+    def mask_strides(self) -> tuple[int, int, int]:
+        """Those of (B, R, K); one row may serve all."""
+        batch, row, key = self.mask.stride()
+        return batch, row if self.mask.shape[1] > 1 else 0, key
+
+    @property
+    def shape_class(self) -> dict[str, int | str]:
+        """What the rules of the tile tables speak of."""
+        return {
+            "Q": self.num_queries,
+            "K": self.num_keys,
+            "C": self.channels,
+            "dtype": _DTYPES.get(self.q.dtype, str(self.q.dtype)),
+        }
+
+
+def checked(
+    q: Tensor, k: Tensor, v: Tensor, gate: Tensor | None, mask: Tensor, bias: Tensor | None
+) -> Inputs:
+    """Arguments as the kernels want them.
+
+    Raises
+    ------
+    ValueError
+        Shapes or types do not fit each other.
+    """
+    batch, rows, queries, heads, channels = q.shape
+    keys = k.shape[2]
+    expected = {
+        "k": (k, (batch, rows, keys, heads, channels)),
+        "v": (v, (batch, rows, keys, heads, channels)),
+        "gate": (gate, (batch, rows, queries, heads, channels)),
+        "mask": (mask, (batch, 1 if mask.shape[1] == 1 else rows, keys)),
+        "bias": (bias, (batch, heads, queries, keys)),
+    }
+    for name, (tensor, shape) in expected.items():
+        if tensor is not None and tuple(tensor.shape) != shape:
+            raise ValueError(
+                f"attention of q {tuple(q.shape)} needs {name} of shape {shape}, "
+                f"found {tuple(tensor.shape)}"
+            )
+    for name, tensor in (("k", k), ("v", v), ("gate", gate)):
+        if tensor is not None and tensor.dtype != q.dtype:
+            raise ValueError(f"q is {q.dtype} and {name} is {tensor.dtype}; convert one of them")
+    gate = None if gate is None else _channels_last(gate)
+    return Inputs(_channels_last(q), _channels_last(k), _channels_last(v), gate, mask, bias)
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def new_rows(shape: Sequence[int], like: Tensor) -> Tensor:
+    """New memory (B, R, N, ...) with rows and positions in the order in which ``like`` has them.
+
+    So that attention along columns, a transposed view, gives the transposed view of a dense tensor.
+    """
+    batch, rows, length, *others = shape
+    if like.stride(1) < like.stride(2):
+        return like.new_empty((batch, length, rows, *others)).transpose(1, 2)
+    return like.new_empty((batch, rows, length, *others))

@@ -1,0 +1,156 @@
+"""Gated attention with mask and pair bias as an operator of torch.
+
+Forward keeps its arguments, its result and one number a query and head. Backward computes the
+weights again from it. Gradients of q, k, v and gate are slices of one tensor, laid out like the
+projections that they are the gradients of, so that nothing needs to copy them together.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scalefold_kernels.attention import portable
+from scalefold_kernels.attention.arguments import checked, new_rows
+
+
+def attention(
+    q_BRQHC: Tensor,
+    k_BRKHC: Tensor,
+    v_BRKHC: Tensor,
+    gate_BRQHC: Tensor | None,
+    mask_BRK: Tensor,
+    bias_BHQK: Tensor | None,
+) -> Tensor:
+    """Scaled dot-product attention of AlphaFold2 (core of Suppl. Alg. 7, 8, 13, 14, 17).
+
+    Parameters
+    ----------
+    q_BRQHC, k_BRKHC, v_BRKHC : Tensor
+        Projections, unscaled; any strides (a copy is made where channels are not contiguous).
+    gate_BRQHC : Tensor or None
+        Gate before its sigmoid.
+    mask_BRK : Tensor
+        Not 0 for keys that take part; R may be 1 (the same mask for all rows).
+    bias_BHQK : Tensor or None
+        Added to the logits of all rows; any strides.
+
+    Returns
+    -------
+    Tensor, shape (B, R, Q, H, C), dtype of ``q``
+        Rows and queries in memory as those of ``q``.
+    """
+    out, _ = _attention(q_BRQHC, k_BRKHC, v_BRKHC, gate_BRQHC, mask_BRK, bias_BHQK)
+    return out
+
+
+@torch.library.custom_op("scalefold::attention", mutates_args=())
+def _attention(
+    q: Tensor, k: Tensor, v: Tensor, gate: Tensor | None, mask: Tensor, bias: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    inputs = checked(q, k, v, gate, mask, bias)
+    out, lse = new_rows(q.shape, q), _statistics(q)
+    portable.forward(inputs, out, lse)
+    return out, lse
+
+
+@_attention.register_fake
+def _(
+    q: Tensor, k: Tensor, v: Tensor, gate: Tensor | None, mask: Tensor, bias: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    return new_rows(q.shape, q), _statistics(q)
+
+
+@torch.library.custom_op("scalefold::attention_backward", mutates_args=())
+def _attention_backward(
+    grad_out: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate: Tensor | None,
+    mask: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    lse: Tensor,
+    bias_gradient: bool,
+) -> list[Tensor]:
+    inputs = checked(q, k, v, gate, mask, bias)
+    if grad_out.stride(-1) != 1:
+        grad_out = grad_out.contiguous()
+    results = _gradients(q, k, gate)
+    grad_q, grad_k, grad_v, grad_gate = _slices(results, gate is not None)
+    delta = _statistics(q)
+    grad_ungated = grad_out if gate is None else new_rows(q.shape, q)
+    portable.backward_gate(inputs, out, grad_out, grad_gate, grad_ungated, delta)
+    portable.backward_queries(inputs, lse, delta, grad_ungated, grad_q)
+    portable.backward_keys(inputs, lse, delta, grad_ungated, grad_k, grad_v)
+    if bias is not None and bias_gradient:
+        partial = portable.backward_bias(inputs, lse, delta, grad_ungated)
+        results.append(partial.sum(0).to(bias.dtype))
+    return results
+
+
+@_attention_backward.register_fake
+def _(
+    grad_out: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate: Tensor | None,
+    mask: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    lse: Tensor,
+    bias_gradient: bool,
+) -> list[Tensor]:
+    results = _gradients(q, k, gate)
+    if bias is not None and bias_gradient:
+        results.append(torch.empty_like(bias, memory_format=torch.contiguous_format))
+    return results
+
+
+def _save(ctx: Any, inputs: tuple[Tensor | None, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*inputs, *output)
+
+
+def _backward(
+    ctx: Any, grad_out: Tensor | None, _grad_lse: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    if grad_out is None:
+        return (None,) * 6
+    q, k, v, gate, mask, bias, out, lse = ctx.saved_tensors
+    wanted = ctx.needs_input_grad[5]
+    results = _attention_backward(grad_out, q, k, v, gate, mask, bias, out, lse, wanted)
+    grads = _slices(results, gate is not None)
+    return *grads, None, results[-1] if wanted else None
+
+
+_attention.register_autograd(_backward, setup_context=_save)
+
+
+def _statistics(q: Tensor) -> Tensor:
+    """(B, R, H, Q), one number a softmax; each head starts at a multiple of 16 bytes."""
+    batch, rows, queries, heads, _ = q.shape
+    padded = (batch, rows, heads, -(-queries // 4) * 4)
+    return torch.empty(padded, device=q.device, dtype=torch.float32)[..., :queries]
+
+
+def _gradients(q: Tensor, k: Tensor, gate: Tensor | None) -> list[Tensor]:
+    """Memory for the gradients: one tensor (B, R, N, q k v gate, H, C) where lengths are equal."""
+    if q.shape == k.shape:
+        batch, rows, length, heads, channels = q.shape
+        shape = (batch, rows, length, 3 if gate is None else 4, heads, channels)
+        return [new_rows(shape, q)]
+    parts = [new_rows(x.shape, x) for x in (q, k, k)]
+    return parts if gate is None else [*parts, new_rows(q.shape, q)]
+
+
+def _slices(results: list[Tensor], gated: bool) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    if results[0].ndim == 6:
+        parts = results[0].unbind(3)
+    else:
+        parts = tuple(results[: 4 if gated else 3])
+    return parts[0], parts[1], parts[2], parts[3] if gated else None

@@ -1,0 +1,179 @@
+"""Launches of the kernels that serve any GPU, type, head size and length."""
+
+from __future__ import annotations
+
+import torch
+import triton
+from torch import Tensor
+
+from scalefold_kernels.attention import kernel as kernels
+from scalefold_kernels.attention.arguments import Inputs
+from scalefold_kernels.tiles import Tile, architecture, tile
+
+
+def forward(inputs: Inputs, out: Tensor, lse: Tensor) -> None:
+    """Fill ``out`` and ``lse``."""
+    q, k, v, gate, mask, bias = inputs
+    sizes = _tile("attention_forward", inputs)
+    kernels.forward_kernel[_per_row(inputs, inputs.num_queries, sizes["BLOCK_Q"])](
+        q,
+        k,
+        v,
+        gate,
+        mask,
+        bias,
+        out,
+        lse,
+        *map(_strides, (q, k, v, gate)),
+        inputs.mask_strides,
+        _strides(bias),
+        _strides(out),
+        lse.stride(2),
+        *_scalars(inputs),
+        C=inputs.channels,
+        HAS_GATE=gate is not None,
+        HAS_BIAS=bias is not None,
+        **sizes,
+    )
+
+
+def backward_queries(
+    inputs: Inputs, lse: Tensor, delta: Tensor, grad_ungated: Tensor, grad_q: Tensor
+) -> None:
+    """Fill ``grad_q``."""
+    q, k, v, _, mask, bias = inputs
+    sizes = _tile("attention_backward_queries", inputs)
+    kernels.backward_queries_kernel[_per_row(inputs, inputs.num_queries, sizes["BLOCK_Q"])](
+        q,
+        k,
+        v,
+        mask,
+        bias,
+        lse,
+        delta,
+        grad_ungated,
+        grad_q,
+        *map(_strides, (q, k, v)),
+        inputs.mask_strides,
+        *map(_strides, (bias, grad_ungated, grad_q)),
+        lse.stride(2),
+        *_scalars(inputs),
+        C=inputs.channels,
+        HAS_BIAS=bias is not None,
+        **sizes,
+    )
+
+
+def backward_keys(
+    inputs: Inputs,
+    lse: Tensor,
+    delta: Tensor,
+    grad_ungated: Tensor,
+    grad_k: Tensor,
+    grad_v: Tensor,
+) -> None:
+    """Fill ``grad_k`` and ``grad_v``."""
+    q, k, v, _, mask, bias = inputs
+    sizes = _tile("attention_backward_keys", inputs)
+    kernels.backward_keys_kernel[_per_row(inputs, inputs.num_keys, sizes["BLOCK_K"])](
+        q,
+        k,
+        v,
+        mask,
+        bias,
+        lse,
+        delta,
+        grad_ungated,
+        grad_k,
+        grad_v,
+        *map(_strides, (q, k, v)),
+        inputs.mask_strides,
+        *map(_strides, (bias, grad_ungated, grad_k, grad_v)),
+        lse.stride(2),
+        *_scalars(inputs),
+        C=inputs.channels,
+        HAS_BIAS=bias is not None,
+        **sizes,
+    )
+
+
+def backward_bias(inputs: Inputs, lse: Tensor, delta: Tensor, grad_ungated: Tensor) -> Tensor:
+    """Partial sums (groups of rows, B, H, Q, K) of the bias gradient, float32."""
+    q, k, v, _, mask, bias = inputs
+    sizes = _tile("attention_backward_bias", inputs)
+    batch, heads = inputs.batch, inputs.num_heads
+    tiles = triton.cdiv(inputs.num_queries, sizes["BLOCK_Q"]) * triton.cdiv(
+        inputs.num_keys, sizes["BLOCK_K"]
+    )
+    groups = triton.cdiv(inputs.num_rows, sizes["ROWS"])
+    partial = torch.empty(
+        (groups, batch, heads, inputs.num_queries, inputs.num_keys),
+        device=q.device,
+        dtype=torch.float32,
+    )
+    kernels.backward_bias_kernel[(tiles * heads * groups, batch)](
+        q,
+        k,
+        v,
+        mask,
+        bias,
+        lse,
+        delta,
+        grad_ungated,
+        partial,
+        *map(_strides, (q, k, v)),
+        inputs.mask_strides,
+        *map(_strides, (bias, grad_ungated)),
+        lse.stride(2),
+        *_scalars(inputs),
+        C=inputs.channels,
+        **sizes,
+    )
+    return partial
+
+
+def backward_gate(
+    inputs: Inputs,
+    out: Tensor,
+    grad_out: Tensor,
+    grad_gate: Tensor | None,
+    grad_ungated: Tensor | None,
+    delta: Tensor,
+) -> None:
+    """Fill ``delta`` and, where there is a gate, the gradients of gate and ungated output."""
+    gate = inputs.gate
+    sizes = _tile("attention_backward_gate", inputs)
+    blocks = triton.cdiv(inputs.num_queries, sizes["BLOCK_Q"])
+    kernels.backward_gate_kernel[(blocks * inputs.num_rows, inputs.batch)](
+        gate,
+        out,
+        grad_out,
+        grad_gate,
+        grad_ungated,
+        delta,
+        *map(_strides, (gate, out, grad_out, grad_gate, grad_ungated)),
+        delta.stride(2),
+        inputs.num_rows,
+        inputs.num_heads,
+        inputs.num_queries,
+        C=inputs.channels,
+        HAS_GATE=gate is not None,
+        **sizes,
+    )
+
+
+def _per_row(inputs: Inputs, positions: int, block: int) -> tuple[int, int]:
+    return triton.cdiv(positions, block) * inputs.num_heads * inputs.num_rows, inputs.batch
+
+
+def _scalars(inputs: Inputs) -> tuple[int, int, int, int, float]:
+    sizes = inputs.num_rows, inputs.num_heads, inputs.num_queries, inputs.num_keys
+    return *sizes, inputs.scale
+
+
+def _strides(x: Tensor | None) -> tuple[int, ...]:
+    return (0, 0, 0, 0) if x is None else tuple(x.stride()[:4])
+
+
+def _tile(kernel: str, inputs: Inputs) -> Tile:
+    return tile(kernel, architecture(inputs.q.device), inputs.shape_class)

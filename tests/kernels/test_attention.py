@@ -1,0 +1,215 @@
+"""Attention: values and gradients beside the reference's, in all layouts that the model uses."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from scalefold.ops import attention as reference
+from scalefold_kernels.attention import attention
+
+EPS = torch.finfo(torch.float32).eps
+
+# samples, rows, queries, keys, heads, channels
+SHAPES = [
+    (1, 3, 19, 19, 2, 8),
+    (2, 2, 70, 70, 1, 16),
+    (1, 2, 33, 33, 3, 20),
+    (2, 3, 1, 4, 2, 16),
+    (1, 1, 5, 66, 1, 32),
+]
+
+
+def _inputs(
+    shape: tuple[int, ...],
+    device: torch.device,
+    gated: bool = True,
+    biased: bool = True,
+) -> list[Tensor | None]:
+    batch, rows, queries, keys, heads, channels = shape
+    generator = torch.Generator(device).manual_seed(0)
+
+    def normal(*size: int) -> Tensor:
+        return torch.randn(*size, device=device, generator=generator)
+
+    q, gate = (normal(batch, rows, queries, heads, channels) for _ in range(2))
+    k, v = (normal(batch, rows, keys, heads, channels) for _ in range(2))
+    mask = (torch.rand(batch, rows, keys, device=device, generator=generator) > 0.3).float()
+    mask[:, :, 0] = 1
+    bias = normal(batch, heads, queries, keys)
+    return [q, k, v, gate if gated else None, mask, bias if biased else None]
+
+
+def _run(
+    op: Callable[..., Tensor], inputs: list[Tensor | None], dtype: torch.dtype
+) -> list[Tensor]:
+    """Output and gradients, for the same random gradient of the output."""
+    converted = [None if x is None else x.detach().to(dtype) for x in inputs]
+    leaves = [x for i, x in enumerate(converted) if x is not None and i != 4]
+    for leaf in leaves:
+        leaf.requires_grad_()
+    out = op(*converted)
+    generator = torch.Generator(out.device).manual_seed(1)
+    gradient = torch.randn(out.shape, device=out.device, generator=generator).to(dtype)
+    return [out.detach(), *torch.autograd.grad(out, leaves, gradient)]
+
+
+def _assert_close(ours: list[Tensor], exact: list[Tensor], terms: int) -> None:
+    """Within the error of sums of so many float32 products, relative to each tensor's size."""
+    for a, b in zip(ours, exact, strict=True):
+        assert a.shape == b.shape
+        assert a.isfinite().all()
+        limit = 4 * terms**0.5 * EPS * b.abs().max()
+        assert (a - b).abs().max() <= limit
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("gated", "biased"), [(True, True), (False, True), (True, False)])
+def test_value_and_gradients(
+    shape: tuple[int, ...], gated: bool, biased: bool, device: torch.device, poisoned_memory: None
+) -> None:
+    inputs = _inputs(shape, device, gated, biased)
+    ours = _run(attention, inputs, torch.float32)
+    exact = _run(reference.attention, inputs, torch.float64)
+    _assert_close(ours, exact, terms=shape[1] * shape[2] * shape[3])
+
+
+def test_row_without_unmasked_keys_attends_to_all_alike(
+    device: torch.device, poisoned_memory: None
+) -> None:
+    inputs = _inputs((1, 3, 19, 21, 2, 8), device)
+    inputs[4][:, 1] = 0
+    ours = _run(attention, inputs, torch.float32)
+    # In float32 too: float64 still tells the logits apart beside the masking term.
+    expected = _run(reference.attention, inputs, torch.float32)
+    _assert_close(ours, expected, terms=3 * 19 * 21)
+    mean = inputs[2][:, 1].mean(1, keepdim=True) * inputs[3][:, 1].sigmoid()
+    torch.testing.assert_close(ours[0][:, 1], mean)
+
+
+def test_one_mask_for_all_rows(device: torch.device) -> None:
+    q, k, v, gate, mask, bias = _inputs((2, 3, 19, 19, 2, 8), device)
+    one = mask[:, :1]
+    expected = attention(q, k, v, gate, one.expand_as(mask).contiguous(), bias)
+    assert torch.equal(attention(q, k, v, gate, one, bias), expected)
+
+
+def test_masked_keys_have_no_influence(device: torch.device) -> None:
+    inputs = _inputs((1, 2, 19, 19, 2, 8), device)
+    before = _run(attention, inputs, torch.float32)
+    away = inputs[4][..., None, None] == 0
+    for i in (1, 2):
+        inputs[i] = torch.where(away, 1e3 * torch.rand_like(inputs[i]), inputs[i])
+    after = _run(attention, inputs, torch.float32)
+    assert torch.equal(before[0], after[0])
+    for gradient in after[2:4]:
+        assert (gradient * away).abs().max() == 0
+
+
+def _packed(shape: tuple[int, ...], device: torch.device, columns: bool) -> list[Tensor]:
+    """q, k, v and gate as slices of one projection; a transposed view of it for columns."""
+    batch, rows, length, _, heads, channels = shape
+    size = (batch, length, rows) if columns else (batch, rows, length)
+    generator = torch.Generator(device).manual_seed(2)
+    x = torch.randn(*size, 4 * heads * channels, device=device, generator=generator)
+    parts = [p.unflatten(-1, (heads, channels)) for p in x.split(heads * channels, -1)]
+    return [p.transpose(1, 2) for p in parts] if columns else parts
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_views_of_a_packed_projection(columns: bool, device: torch.device) -> None:
+    shape = (2, 3, 19, 19, 2, 8)
+    parts = _packed(shape, device, columns)
+    mask, bias = _inputs(shape, device)[4:]
+    # Heads last, as a linear layer leaves them.
+    strided = bias.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+    dense = [p.contiguous() for p in parts]
+    leaves = [p.detach().requires_grad_() for p in parts]
+    out = attention(*leaves, mask, strided)
+    assert torch.equal(out, attention(*dense, mask, bias))
+    assert (out.transpose(1, 2) if columns else out).is_contiguous()
+    grads = torch.autograd.grad(out.sum(), leaves)
+    # Side by side, in the order of the projection: its gradient needs no copy.
+    width = shape[4] * shape[5]
+    first = grads[0].storage_offset()
+    assert [g.storage_offset() for g in grads] == [first + i * width for i in range(4)]
+    assert all(g.stride() == parts[0].stride() for g in grads)
+
+
+def test_channels_need_not_be_contiguous(device: torch.device) -> None:
+    q, k, v, gate, mask, bias = _inputs((1, 2, 19, 19, 2, 8), device)
+    turned = [x.transpose(-1, -2).contiguous().transpose(-1, -2) for x in (q, k, v, gate)]
+    expected = attention(q, k, v, gate, mask, bias)
+    assert torch.equal(attention(*turned, mask, bias), expected)
+
+
+def test_same_bits_every_time(device: torch.device) -> None:
+    inputs = _inputs((1, 3, 19, 19, 1, 16), device)
+    first = _run(attention, inputs, torch.float32)
+    second = _run(attention, inputs, torch.float32)
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_arguments_are_checked(device: torch.device) -> None:
+    q, k, v, gate, mask, bias = _inputs((1, 2, 19, 19, 2, 8), device)
+    with pytest.raises(ValueError, match=r"needs bias of shape \(1, 2, 19, 19\)"):
+        attention(q, k, v, gate, mask, bias[:, :1])
+    with pytest.raises(ValueError, match=r"k is torch\.float64"):
+        attention(q, k.double(), v, gate, mask, bias)
+
+
+@pytest.mark.parametrize("gated", [True, False])
+def test_opcheck(gated: bool, device: torch.device) -> None:
+    inputs = _inputs((1, 2, 5, 5, 1, 8), device, gated=gated)
+    for x in (*inputs[:4], inputs[5]):
+        if x is not None:
+            x.requires_grad_()
+    torch.library.opcheck(torch.ops.scalefold.attention, tuple(inputs))
+
+
+# The model's own: triangle, extra MSA rows, MSA columns, template pair stack; and awkward ones.
+LARGE = [
+    (1, 24, 256, 256, 4, 32),
+    (1, 20, 384, 384, 4, 32),
+    (1, 40, 256, 256, 8, 8),
+    (1, 30, 128, 128, 8, 32),
+    (4, 9, 256, 256, 4, 16),
+    (1, 7, 200, 200, 2, 32),
+    (1, 5, 131, 131, 3, 64),
+    (1, 9, 640, 640, 2, 32),
+    (1, 300, 1, 4, 4, 16),
+]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", LARGE)
+@pytest.mark.parametrize(("gated", "biased"), [(True, True), (False, False)])
+@pytest.mark.parametrize("columns", [False, True])
+def test_bfloat16(
+    shape: tuple[int, ...], gated: bool, biased: bool, columns: bool, device: torch.device
+) -> None:
+    if columns and shape[2] != shape[3]:
+        pytest.skip("a packed projection has as many queries as keys")
+    inputs = _inputs(shape, device, gated, biased)
+    if columns:
+        inputs[:4] = _packed(shape, device, columns)
+        inputs[3] = inputs[3] if gated else None
+    inputs = [x if x is None else x.bfloat16() for x in inputs]
+    ours = _run(attention, inputs, torch.bfloat16)
+    torchs = _run(reference.attention, inputs, torch.bfloat16)
+    exact = _run(reference.attention, inputs, torch.float64)
+    for a, b, c in zip(ours, torchs, exact, strict=True):
+        assert a.isfinite().all()
+        assert (a - c).norm() <= 2 * (b - c).norm()
+
+
+@pytest.mark.gpu
+def test_graph_capture(device: torch.device) -> None:
+    inputs = [x.bfloat16() for x in _inputs((1, 6, 130, 130, 4, 32), device)]
+    expected = _run(attention, inputs, torch.bfloat16)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        static = _run(attention, inputs, torch.bfloat16)
+    graph.replay()
+    assert all(torch.equal(a, b) for a, b in zip(static, expected, strict=True))
