@@ -47,8 +47,9 @@ snakemake --profile local --cores 2 --nocolor \
     || { cat workflow.log; fail "the workflow failed"; }
 run=results/smoke_test
 [ -s "$run/report.html" ] || fail "no report"
-[ -s "$run/weights/step-00000002/averaged.pt" ] || fail "no weights"
-ran_on=$(python -c 'import json, sys; print(json.load(open(sys.argv[1]))["device"])' \
-    "$run/evaluation/step-00000002.json")
+weights=$(find "$run" -path '*/step-00000002/averaged.pt')
+[ -s "$weights" ] || fail "no weights"
+evaluation=$(find "$run" -name step-00000002.json)
+ran_on=$(python -c 'import json, sys; print(json.load(open(sys.argv[1]))["device"])' "$evaluation")
 [ "$wanted" != gpu ] || [ "$ran_on" != cpu ] || fail "the workflow ran on the CPU, not on a GPU"
 echo "the workflow ran from raw files to the report, on $ran_on"

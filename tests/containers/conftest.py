@@ -1,0 +1,213 @@
+"""The image, truly built here: no registry, on a base made from Debian's packages.
+
+`make container-test` runs this. Everything lies in one folder (``--container-cache``) and is used
+again by the next run; without ``--build-containers`` only the recipes' texts are tested.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CONTAINERFILE = ROOT / "containers/Containerfile"
+RELEASES = {(3, 11): "bookworm", (3, 13): "trixie"}
+"""Debian's releases by their Python: wheels that are built here must suit the image."""
+
+CACHE = "/var/tmp/scalefold-containers"
+BASE, IMAGE = "localhost/scalefold-base", "localhost/scalefold"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("containers")
+    group.addoption("--build-containers", action="store_true", help="build the image, and run it")
+    group.addoption(
+        "--container-cache",
+        default="/var/tmp/scalefold-containers",
+        help="folder of all that is built",
+    )
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """The folder in which things are built, and the tools that build them."""
+
+    cache: Path
+
+    def run(self, *command: str | Path, log: str, **options: object) -> str:
+        """Standard output of a command that must succeed; all it says is in ``logs/<log>.log``."""
+        path = self.cache / "logs" / f"{log}.log"
+        path.parent.mkdir(exist_ok=True)
+        with path.open("a") as stream:
+            start = stream.tell()
+            print("$", *command, file=stream, flush=True)
+            done = subprocess.run(
+                ["nice", *map(str, command)],
+                stdout=subprocess.PIPE,
+                stderr=stream,
+                text=True,
+                check=False,
+                **options,  # type: ignore[call-overload]
+            )
+            stream.write(done.stdout)
+        if done.returncode:
+            tail = "\n".join(path.read_bytes()[start:].decode(errors="replace").splitlines()[-60:])
+            raise RuntimeError(f"{command[0]} exited with {done.returncode} ({path}):\n{tail}")
+        return done.stdout.strip()
+
+    def buildah(self, *arguments: str | Path, log: str = "buildah") -> str:
+        """Buildah with images and containers of its own."""
+        folders = ("--root", self.cache / "storage", "--runroot", self.cache / "run")
+        return self.run("buildah", *folders, *arguments, log=log)
+
+    def debian(self, release: str, target: Path, *packages: str) -> None:
+        """A minimal Debian as a folder or tar file, or a skipped test where none can be had."""
+        # Signatures are checked, dates are not: clocks differ, and snapshots of archives are old.
+        dates = ("Acquire::Check-Valid-Until", "Acquire::Check-Date")
+        options = [f'--aptopt={name} "false"' for name in dates]
+        if packages:
+            options.append(f"--include={','.join(packages)}")
+        try:
+            self.run("mmdebstrap", "--variant=apt", *options, release, target, log=release)
+        except RuntimeError as error:
+            shutil.rmtree(target, ignore_errors=True)
+            pytest.skip(f"no packages of Debian {release} can be had here: {error}")
+
+
+@pytest.fixture(scope="session")
+def workshop(request: pytest.FixtureRequest) -> Iterator[Workshop]:
+    """The cache folder, used by one run at a time; afterwards nothing in it is mounted."""
+    if not request.config.getoption("--build-containers", default=False):
+        pytest.skip("make container-test builds the image and runs it")
+    if not sys.platform.startswith("linux") or os.geteuid() != 0:
+        pytest.skip("building needs root on Linux: sudo make container-test")
+    for tool in ("buildah", "mmdebstrap", "unshare"):
+        if shutil.which(tool) is None:
+            pytest.skip(f"no {tool} here (Debian, Ubuntu: apt install buildah mmdebstrap)")
+    if sys.version_info[:2] not in RELEASES:
+        known = ", ".join(f"{major}.{minor}" for major, minor in RELEASES)
+        pytest.skip(f"Python {sys.version_info[0]}.{sys.version_info[1]}: Debian has {known}")
+    cache = Path(request.config.getoption("--container-cache")).resolve()
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pytest.skip(f"another run uses {cache}")
+        yield Workshop(cache)
+    mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    assert not [mount for mount in mounts if Path(mount).is_relative_to(cache)]
+
+
+@pytest.fixture(scope="session")
+def base(workshop: Workshop) -> str:
+    """A Debian with nothing but apt, in the place of the published image's base."""
+    if not workshop.buildah("images", "--quiet", "--filter", f"reference={BASE}"):
+        tar = workshop.cache / "base.tar"
+        workshop.debian(RELEASES[sys.version_info[:2]], tar)
+        container = workshop.buildah("from", "scratch")
+        workshop.buildah("add", container, tar, "/")
+        workshop.buildah("commit", container, BASE)
+        workshop.buildah("rm", container)
+        tar.unlink()
+    return BASE
+
+
+@pytest.fixture(scope="session")
+def wheels(workshop: Workshop) -> Path:
+    """All dependencies, found by this machine's pip settings: these stay outside the image."""
+    inputs = [ROOT / "pyproject.toml", ROOT / "envs/constraints.txt"]
+    content = b"".join(path.read_bytes() for path in inputs) + sys.version.encode()
+    folder = workshop.cache / "wheels" / hashlib.sha256(content).hexdigest()[:12]
+    if not folder.is_dir():
+        shutil.rmtree(folder.parent, ignore_errors=True)
+        # Layers of other dependencies are of no more use either.
+        workshop.buildah("rmi", "--all", "--force")
+        project = tomllib.loads(inputs[0].read_text("utf-8"))["project"]
+        wanted = [*project["dependencies"], *project["optional-dependencies"]["workflow"]]
+        making = folder.with_suffix(".tmp")
+        pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--wheel-dir", making)
+        workshop.run(*pip, "--constraint", inputs[1], *wanted, log="wheels")
+        making.rename(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def image(workshop: Workshop, wheels: Path, base: str) -> str:
+    """Name of the built image."""
+    settings = workshop.cache / "pip.conf"
+    settings.write_text("[global]\nno-index = true\nfind-links = /run/wheels\n")
+    workshop.buildah(
+        *("bud", "--isolation", "chroot", "--layers", "--tag", IMAGE),
+        *("--build-arg", f"BASE={base}", "--build-arg", "VERSION=1.2.3"),
+        *("--secret", f"id=pip,src={settings}", "--volume", f"{wheels}:/run/wheels:ro"),
+        *("--file", CONTAINERFILE, ROOT),
+        log="image",
+    )
+    return IMAGE
+
+
+@pytest.fixture(scope="session")
+def inside(workshop: Workshop, image: str) -> Iterator[Callable[..., str]]:
+    """Run a command in a container of the image, as the image's user or another; its output."""
+    container = workshop.buildah("from", image)
+
+    def run(*command: str, user: str | None = None, source: bool = True) -> str:
+        options = ["--isolation", "chroot"]
+        if source:
+            options += ["--volume", f"{ROOT}:/source:ro"]
+        if user is not None:
+            options += ["--user", user]
+        return workshop.buildah("run", *options, container, "--", *command, log="inside")
+
+    yield run
+    workshop.buildah("rm", container)
+
+
+@pytest.fixture(scope="session")
+def apptainer(workshop: Workshop) -> Path:
+    """Apptainer's program: this machine's, or Debian's in a tree of its own."""
+    if installed := shutil.which("apptainer"):
+        return Path(installed)
+    tree = workshop.cache / "sid"
+    if not (tree / "usr/bin/apptainer").exists():
+        workshop.debian("sid", tree, "apptainer", "squashfuse", "mount")
+        for name in ("hosts", "localtime"):  # Apptainer hands these on
+            shutil.copy(f"/etc/{name}", tree / "etc" / name)
+    program = workshop.cache / "bin/apptainer"
+    program.parent.mkdir(exist_ok=True)
+    shutil.copy(Path(__file__).with_name("apptainer.sh"), program)
+    return program
+
+
+@pytest.fixture(scope="session")
+def sif(workshop: Workshop, image: str, apptainer: Path) -> Path:
+    """The image as a SIF file, by the Apptainer definition."""
+    identity = workshop.buildah("images", "--quiet", image)
+    file = workshop.cache / "sif" / f"{identity}.sif"
+    if not file.exists():
+        shutil.rmtree(file.parent, ignore_errors=True)
+        file.parent.mkdir()
+        archive = workshop.cache / "image.tar"
+        archive.unlink(missing_ok=True)
+        workshop.buildah("push", image, f"docker-archive:{archive}:{image}")
+        arguments = {"BOOTSTRAP": "docker-archive", "IMAGE": archive}
+        options = [f"--build-arg={name}={value}" for name, value in arguments.items()]
+        workshop.run(
+            *(apptainer, "build", "--notest", "--mksquashfs-args", "-Xcompression-level 1"),
+            *(*options, file, ROOT / "containers/scalefold.def"),
+            log="sif",
+            env={**os.environ, "APPTAINER_TMPDIR": str(workshop.cache)},
+        )
+        archive.unlink()
+    return file
