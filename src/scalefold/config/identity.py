@@ -23,6 +23,7 @@ FREE_KEYS: Final = (
     "training.log_every",
     "training.max_non_finite_steps",
     "training.recomputation",
+    "training.cuda_graphs",
     "training.kernels",  # other roundings, as another device has
     "training.loader_workers",
     "training.prefetch",

@@ -269,7 +269,7 @@ class TrainingConfig(Section):
         description="Triton kernels, plain torch, or auto: Triton wherever it can run; the log "
         "says where it cannot.",
     )
-    cuda_graphs: Literal["auto", "on", "off"] = Field(
+    cuda_graphs: Literal["auto"] | bool = Field(  # YAML reads on and off as booleans
         "auto",
         description="Capture a sample's passes and replay them; auto: wherever there is a GPU.",
     )

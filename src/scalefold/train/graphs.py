@@ -26,7 +26,7 @@ _Result = TypeVar("_Result")
 _Shapes = tuple[tuple[str, torch.Size], ...]
 
 
-def use_graphs(setting: Literal["auto", "on", "off"], device: torch.device) -> bool:
+def use_graphs(setting: Literal["auto"] | bool, device: torch.device) -> bool:
     """Decide on ``training.cuda_graphs``; auto means on where there is a CUDA device.
 
     Raises
@@ -34,12 +34,12 @@ def use_graphs(setting: Literal["auto", "on", "off"], device: torch.device) -> b
     InputError
         If graphs are asked for on another device.
     """
-    if setting == "on" and device.type != "cuda":
+    if setting is True and device.type != "cuda":
         raise InputError(
             f"training.cuda_graphs is on, but the device is {device.type!r}: set it to auto or "
             "off, or train on an NVIDIA GPU"
         )
-    return setting != "off" and device.type == "cuda"
+    return setting is not False and device.type == "cuda"
 
 
 class GraphedSampleGradient:

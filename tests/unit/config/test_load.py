@@ -147,6 +147,13 @@ def test_unreadable_files(tmp_path: Path, content: str | None, message: str) -> 
         load_config([path])
 
 
+def test_on_and_off_are_what_yaml_makes_of_them(tmp_path: Path) -> None:
+    for word, value in (("off", False), ("on", True), ("auto", "auto")):
+        path = written(tmp_path / f"{word}.yaml", **tree(training={"cuda_graphs": "WORD"}))
+        path.write_text(path.read_text().replace("WORD", word))
+        assert load_config([path]).training.cuda_graphs == value
+
+
 def test_a_folder_is_no_configuration(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read as a configuration file"):
         load_config([tmp_path])
