@@ -1,0 +1,81 @@
+"""Configurations that the offline compilation checks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from scalefold_kernels.compilation import CompileCase
+from scalefold_kernels.tiles import Tile
+from scalefold_kernels.triangle import kernel
+from scalefold_kernels.triangle.launch import Sizes, block
+
+_FLOAT32 = {"mean", "reciprocal", "partial", "partial_bias", "share", "x"}
+_NUMBERS = {"ROWS", "TOTAL", "COLUMNS", "LAST_ROWS", "PARTS", "SIZE", "P"}
+
+
+def compile_cases() -> list[CompileCase]:
+    """Every kernel in bfloat16: for Evoformer, template block, and wider pairs."""
+    found = []
+    for arch in ("sm_80", "sm_90"):
+        for pair, hidden in ((128, 128), (64, 64), (256, 48)):
+            found += _cases(Sizes(256 * 256, pair, hidden, torch.bfloat16, arch))
+    return found
+
+
+def _cases(sizes: Sizes) -> list[CompileCase]:
+    pair, hidden = sizes.pair, sizes.hidden
+    found = []
+    for name, whole, limit in (
+        ("projection_forward", {"BLOCK_Z": block(pair)}, {"BLOCK_C": min(pair, hidden)}),
+        ("projection_backward", {"BLOCK_Z": block(pair)}, {"BLOCK_C": min(pair, hidden)}),
+        ("output_forward", {"BLOCK_C": block(hidden)}, {"BLOCK_Z": pair}),
+        ("output_backward", {"BLOCK_C": block(hidden)}, {"BLOCK_Z": pair}),
+    ):
+        constants = whole | sizes.constants()
+        found.append(
+            _case(sizes, name, getattr(kernel, name), constants, sizes.tile(name, **limit))
+        )
+    for part, columns, unit_strides in (
+        ("projection", pair, {"gradient_position": 1, "standard_column": 1}),
+        ("projection", pair, {"gradient_row": 1, "standard_column": 1}),
+        ("output", hidden, {"gradient_row": 1, "standard_position": 1}),
+    ):
+        tile = sizes.tile(f"{part}_weights", BLOCK_R=pair, BLOCK_N=columns)
+        del tile["PARTS"]
+        name = f"{part}_weights {' '.join(unit_strides)}"
+        constants = {"PRECISION": sizes.precision, **unit_strides}
+        found.append(_case(sizes, name, kernel.weight_gradient, constants, tile))
+    constants = {"COLUMNS": pair, "BLOCK_N": block(pair)}
+    tile = sizes.tile("finish_weights")
+    found.append(_case(sizes, "finish_weights", kernel.finish_weights, constants, tile))
+    return [*found, _case(sizes, "sum_rows", kernel.sum_rows, {}, sizes.tile("sum_rows"))]
+
+
+def _case(
+    sizes: Sizes, name: str, compiled: Any, constants: dict[str, Any], tile: Tile
+) -> CompileCase:
+    options = {"num_warps": tile.pop("num_warps"), "num_stages": tile.pop("num_stages", 3)}
+    tile.pop("maxnreg", None)
+    constants = constants | tile
+    signature = {}
+    for argument in compiled.arg_names:
+        if argument == "eps":
+            signature[argument] = "fp32"
+        elif (
+            argument in _NUMBERS
+            or "_position" in argument
+            or argument.endswith(("_row", "_column"))
+        ):
+            signature[argument] = "i32:16"
+        else:
+            signature[argument] = "*fp32:16" if argument in _FLOAT32 else "*bf16:16"
+    return CompileCase(
+        f"{name} Z={sizes.pair} C={sizes.hidden} {sizes.arch}",
+        compiled,
+        {name: kind for name, kind in signature.items() if name not in constants},
+        constants,
+        **options,
+        architectures=(sizes.arch,),
+    )

@@ -1,0 +1,248 @@
+"""Triangle multiplication in its three parts, registered with torch.library.
+
+The signatures are those of `scalefold.ops.triangle`. What passes between the parts is a view with
+the shape (B, I, J, C) of a contiguous (C, B, I, J) tensor.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scalefold_kernels.triangle import launch
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def triangle_projection(
+    z_BIJZ: Tensor, mask_BIJ: Tensor, *parameters: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Masked operands, and the output gate before its sigmoid (Suppl. Alg. 11, 12, lines 1-3).
+
+    Parameters
+    ----------
+    z_BIJZ : Tensor, shape (B, I, J, Z)
+    mask_BIJ : Tensor, shape (B, I, J)
+        Takes no gradient.
+    parameters
+        Weight and bias of the normalisation and of the five projections: a, its gate, b, its gate,
+        and the output gate; shapes (Z,), (C, Z) and (C,), (Z, Z) and (Z,).
+
+    Returns
+    -------
+    a, b : Tensor, shape (B, I, J, C)
+    gate : Tensor, shape (B, I, J, Z)
+    """
+    a, b, gate, _, _ = _projection(z_BIJZ, mask_BIJ, list(parameters))
+    return a.permute(1, 2, 3, 0), b.permute(1, 2, 3, 0), gate
+
+
+def triangle_product_outgoing(a_BIKC: Tensor, b_BJKC: Tensor) -> Tensor:
+    """Sum over k of a_ik b_jk (Alg. 11, line 4); (B, I, K, C), (B, J, K, C) -> (B, I, J, C)."""
+    a_CBIK, b_CBJK = a_BIKC.permute(3, 0, 1, 2), b_BJKC.permute(3, 0, 1, 2)
+    return _product(a_CBIK, b_CBJK, True).permute(1, 2, 3, 0)
+
+
+def triangle_product_incoming(a_BKIC: Tensor, b_BKJC: Tensor) -> Tensor:
+    """Sum over k of a_ki b_kj (Alg. 12, line 4); (B, K, I, C), (B, K, J, C) -> (B, I, J, C)."""
+    a_CBKI, b_CBKJ = a_BKIC.permute(3, 0, 1, 2), b_BKJC.permute(3, 0, 1, 2)
+    return _product(a_CBKI, b_CBKJ, False).permute(1, 2, 3, 0)
+
+
+def triangle_output(product_BIJC: Tensor, gate_BIJZ: Tensor, *parameters: Tensor) -> Tensor:
+    """Normalise the product, project it, and open the gate (Alg. 11, 12, line 4, end).
+
+    Parameters
+    ----------
+    product_BIJC : Tensor, shape (B, I, J, C)
+    gate_BIJZ : Tensor, shape (B, I, J, Z)
+        Before its sigmoid.
+    parameters
+        Weight and bias of the normalisation, (C,), and of the projection, (Z, C) and (Z,).
+
+    Returns
+    -------
+    Tensor, shape (B, I, J, Z)
+    """
+    out, _, _ = _output(product_BIJC.permute(3, 0, 1, 2), gate_BIJZ, list(parameters))
+    return out
+
+
+@torch.library.custom_op("scalefold::triangle_projection", mutates_args=())
+def _projection(
+    z: Tensor, mask: Tensor, parameters: list[Tensor]
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    _check(z, parameters)
+    z, mask, *parameters = _contiguous(z, mask, *parameters)
+    a, b, gate, mean, reciprocal = launch.projection(z, mask, parameters)
+    return a, b, gate, mean, reciprocal
+
+
+@_projection.register_fake
+def _(
+    z: Tensor, mask: Tensor, parameters: list[Tensor]
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    a = z.new_empty(parameters[2].shape[0], *mask.shape)
+    mean = z.new_empty(mask.shape, dtype=torch.float32)
+    return a, torch.empty_like(a), z.new_empty(z.shape), mean, torch.empty_like(mean)
+
+
+@torch.library.custom_op("scalefold::triangle_projection_backward", mutates_args=())
+def _projection_backward(
+    gradients: list[Tensor],
+    z: Tensor,
+    mask: Tensor,
+    operands: list[Tensor],
+    statistics: list[Tensor],
+    parameters: list[Tensor],
+) -> tuple[Tensor, Tensor]:
+    z, mask, *parameters = _contiguous(z, mask, *parameters)
+    gradients = _contiguous(*gradients)
+    return launch.projection_backward(gradients, z, mask, operands, statistics, parameters)
+
+
+@_projection_backward.register_fake
+def _(
+    gradients: list[Tensor],
+    z: Tensor,
+    mask: Tensor,
+    operands: list[Tensor],
+    statistics: list[Tensor],
+    parameters: list[Tensor],
+) -> tuple[Tensor, Tensor]:
+    return z.new_empty(z.shape), z.new_empty(sum(p.numel() for p in parameters))
+
+
+def _save_projection(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    z, mask, parameters = inputs
+    a, b, gate, mean, reciprocal = output
+    ctx.set_materialize_grads(False)
+    ctx.gate_shape = gate.shape
+    ctx.save_for_backward(z, mask, a, b, mean, reciprocal, *parameters)
+
+
+def _projection_gradients(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
+    z, mask, a, b, mean, reciprocal, *parameters = ctx.saved_tensors
+    d_a, d_b, d_gate, _, _ = gradients
+    d_a, d_b, d_gate = _or_zeros(d_a, a), _or_zeros(d_b, b), _or_zeros(d_gate, z)
+    d_z, flat = torch.ops.scalefold.triangle_projection_backward(
+        [d_a, d_b, d_gate], z, mask, [a, b], [mean, reciprocal], parameters
+    )
+    return d_z, None, _unpack(flat, parameters)
+
+
+_projection.register_autograd(_projection_gradients, setup_context=_save_projection)
+
+
+@torch.library.custom_op("scalefold::triangle_product", mutates_args=())
+def _product(a: Tensor, b: Tensor, outgoing: bool) -> Tensor:
+    """Outgoing: (C, B, I, K), (C, B, J, K) -> (C, B, I, J); incoming: K before I and J."""
+    return _matrix_product(a, b.mT) if outgoing else _matrix_product(a.mT, b)
+
+
+@_product.register_fake
+def _(a: Tensor, b: Tensor, outgoing: bool) -> Tensor:
+    rows, columns = (a.shape[2], b.shape[2]) if outgoing else (a.shape[3], b.shape[3])
+    return a.new_empty(*a.shape[:2], rows, columns)
+
+
+def _save_product(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    a, b, ctx.outgoing = inputs
+    ctx.save_for_backward(a, b)
+
+
+def _product_gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+    """Both are contiguous, as the backward of the projection reads them."""
+    a, b = ctx.saved_tensors
+    if ctx.outgoing:
+        return _matrix_product(gradient, b), _matrix_product(gradient.mT, a), None
+    return _matrix_product(b, gradient.mT), _matrix_product(a, gradient), None
+
+
+_product.register_autograd(_product_gradients, setup_context=_save_product)
+
+
+def _matrix_product(x: Tensor, y: Tensor) -> Tensor:
+    """Matrix product of the last two dimensions, each matrix plain or transposed in memory."""
+    x, y = (t if t.is_contiguous() or t.mT.is_contiguous() else t.contiguous() for t in (x, y))
+    return torch.bmm(x.flatten(0, 1), y.flatten(0, 1)).unflatten(0, x.shape[:2])
+
+
+@torch.library.custom_op("scalefold::triangle_output", mutates_args=())
+def _output(
+    product: Tensor, gate: Tensor, parameters: list[Tensor]
+) -> tuple[Tensor, Tensor, Tensor]:
+    _check(product, parameters)
+    product, gate, *parameters = _contiguous(product, gate, *parameters)
+    out, mean, reciprocal = launch.output(product, gate, parameters)
+    return out, mean, reciprocal
+
+
+@_output.register_fake
+def _(product: Tensor, gate: Tensor, parameters: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    mean = product.new_empty(product.shape[1:], dtype=torch.float32)
+    return gate.new_empty(gate.shape), mean, torch.empty_like(mean)
+
+
+@torch.library.custom_op("scalefold::triangle_output_backward", mutates_args=())
+def _output_backward(
+    gradient: Tensor,
+    product: Tensor,
+    gate: Tensor,
+    statistics: list[Tensor],
+    parameters: list[Tensor],
+) -> tuple[Tensor, Tensor, Tensor]:
+    gradient, product, gate, *parameters = _contiguous(gradient, product, gate, *parameters)
+    return launch.output_backward(gradient, product, gate, statistics, parameters)
+
+
+@_output_backward.register_fake
+def _(
+    gradient: Tensor,
+    product: Tensor,
+    gate: Tensor,
+    statistics: list[Tensor],
+    parameters: list[Tensor],
+) -> tuple[Tensor, Tensor, Tensor]:
+    flat = gate.new_empty(sum(p.numel() for p in parameters))
+    return product.new_empty(product.shape), gate.new_empty(gate.shape), flat
+
+
+def _save_output(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    product, gate, parameters = inputs
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(product, gate, *output[1:], *parameters)
+
+
+def _output_gradients(ctx: Any, gradient: Tensor, *_: None) -> tuple[Any, ...]:
+    product, gate, mean, reciprocal, *parameters = ctx.saved_tensors
+    d_product, d_gate, flat = torch.ops.scalefold.triangle_output_backward(
+        gradient, product, gate, [mean, reciprocal], parameters
+    )
+    return d_product, d_gate, _unpack(flat, parameters)
+
+
+_output.register_autograd(_output_gradients, setup_context=_save_output)
+
+
+def _contiguous(*tensors: Tensor) -> list[Tensor]:
+    return [t.contiguous() for t in tensors]
+
+
+def _or_zeros(gradient: Tensor | None, like: Tensor) -> Tensor:
+    return torch.zeros_like(like) if gradient is None else gradient
+
+
+def _unpack(flat: Tensor, parameters: list[Tensor]) -> list[Tensor]:
+    parts = flat.split([p.numel() for p in parameters])
+    return [part.view(p.shape) for part, p in zip(parts, parameters, strict=True)]
+
+
+def _check(x: Tensor, parameters: list[Tensor]) -> None:
+    if x.dtype not in DTYPES:
+        raise ValueError(f"triangle multiplication of {x.dtype}; the kernels take {DTYPES}")
+    wrong = {p.dtype for p in parameters} - {x.dtype}
+    if wrong:
+        raise ValueError(f"triangle multiplication of {x.dtype} with parameters of {wrong}")
