@@ -1,0 +1,171 @@
+"""Attention with pair bias, mask and gate, in each place where the model has it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scalefold.bench.kernels.case import Function, Inputs, KernelCase, Work
+from scalefold.ops.attention import attention
+from scalefold.ops.triton import triton_ops
+
+_BF16 = 2
+"""Bytes an element, for the floors."""
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """Sizes of one attention.
+
+    ``columns``: rows and positions swapped, as views of a representation whose rows are contiguous.
+    """
+
+    samples: int
+    rows: int
+    length: int
+    heads: int
+    channels: int
+    biased: bool = True
+    columns: bool = False
+    gated: bool = True
+
+    @property
+    def elements(self) -> int:
+        """Of q."""
+        return self.samples * self.rows * self.length * self.heads * self.channels
+
+    @property
+    def weights(self) -> int:
+        return self.samples * self.rows * self.heads * self.length**2
+
+
+_SHAPES = [
+    ("triangle attention N=256", _Shape(1, 256, 256, 4, 32), "initial training"),
+    ("triangle attention, ending node N=256", _Shape(1, 256, 256, 4, 32, columns=True), ""),
+    ("triangle attention without gate N=256", _Shape(1, 256, 256, 4, 32, gated=False), ""),
+    ("MSA row attention 128 x 256", _Shape(1, 128, 256, 8, 32), "initial training"),
+    (
+        "MSA column attention 128 x 256",
+        _Shape(1, 256, 128, 8, 32, biased=False, columns=True),
+        "initial training",
+    ),
+    ("extra MSA row attention 1024 x 256", _Shape(1, 1024, 256, 8, 8), "initial training"),
+    ("template triangle attention N=256", _Shape(4, 256, 256, 4, 16), "initial training"),
+    ("triangle attention N=384", _Shape(1, 384, 384, 4, 32), "fine-tuning"),
+    ("MSA row attention 512 x 384", _Shape(1, 512, 384, 8, 32), "fine-tuning"),
+    ("triangle attention N=512", _Shape(1, 512, 512, 4, 32), "general"),
+    ("triangle attention N=1024", _Shape(1, 1024, 1024, 4, 32), "general"),
+]
+
+
+def cases() -> list[KernelCase]:
+    """All kinds of attention but the global one."""
+    return [_case(name, shape, setting or "initial training") for name, shape, setting in _SHAPES]
+
+
+def _case(name: str, shape: _Shape, setting: str) -> KernelCase:
+    # The weights of few rows in float64 fit any GPU; rows do not know of each other.
+    few = _Shape(**{**vars(shape), "rows": min(shape.rows, 16)})
+    peers: dict[str, Any] = {}
+    if shape.biased:
+        peers = {"cuEquivariance": _cuequivariance, "trifast": partial(_trifast, shape)}
+    return KernelCase(
+        op="attention",
+        shape=name,
+        setting=setting,
+        inputs=partial(_inputs, shape),
+        check_inputs=partial(_inputs, few),
+        reference=attention,
+        ours=triton_ops().attention,
+        forward=_forward(shape),
+        backward=_backward(shape),
+        peers=peers,
+    )
+
+
+def _forward(shape: _Shape) -> Work:
+    """Read q, k, v and gate, write the result; two products; an exponential a weight."""
+    return Work(
+        bytes=(5 if shape.gated else 4) * shape.elements * _BF16,
+        flops=4 * shape.weights * shape.channels,
+        exponentials=shape.weights,
+    )
+
+
+def _backward(shape: _Shape) -> Work:
+    """Read what forward had, its result and gradient, write four gradients; five products.
+
+    The weights are computed again once.
+    """
+    return Work(
+        bytes=(10 if shape.gated else 8) * shape.elements * _BF16,
+        flops=10 * shape.weights * shape.channels,
+        exponentials=shape.weights,
+    )
+
+
+def _inputs(shape: _Shape, device: torch.device, dtype: torch.dtype) -> Inputs:
+    generator = torch.Generator(device).manual_seed(0)
+    size = [shape.samples, shape.rows, shape.length]
+    if shape.columns:
+        size[1:] = reversed(size[1:])
+    parts = []
+    for _ in range(4 if shape.gated else 3):
+        x = torch.randn(*size, shape.heads, shape.channels, generator=generator, device=device)
+        x = x.to(dtype)
+        parts.append((x.transpose(1, 2) if shape.columns else x).requires_grad_())
+    mask = torch.ones(shape.samples, shape.rows, shape.length, device=device, dtype=dtype)
+    bias = None
+    if shape.biased:
+        pairs = (shape.samples, shape.length, shape.length, shape.heads)
+        # Heads last, as the projection of the pair representation leaves them.
+        x = torch.randn(*pairs, generator=generator, device=device).to(dtype)
+        bias = x.permute(0, 3, 1, 2).requires_grad_()
+    gate = parts[3] if shape.gated else None
+    return *parts[:3], gate, mask, bias
+
+
+def _gated(out: Tensor, gate: Tensor | None) -> Tensor:
+    return out if gate is None else out * torch.sigmoid(gate)
+
+
+def _cuequivariance() -> Function | None:
+    """Without a gate of its own: torch applies it."""
+    try:
+        peer = import_module("cuequivariance_torch").triangle_attention
+    except ImportError:
+        return None
+
+    def attend(
+        q: Tensor, k: Tensor, v: Tensor, gate: Tensor | None, mask: Tensor, bias: Tensor
+    ) -> Tensor:
+        heads_first = (x.transpose(2, 3) for x in (q, k, v))
+        keep = mask.bool()[:, :, None, None]
+        out = peer(*heads_first, bias[:, None], keep, scale=q.shape[-1] ** -0.5)
+        return _gated(out.transpose(2, 3), gate)
+
+    return attend
+
+
+def _trifast(shape: _Shape) -> Function | None:
+    """Square only, heads of 16 or more channels; without a gate of its own."""
+    if shape.rows != shape.length or shape.channels < 16:
+        return None
+    try:
+        peer = import_module("trifast").triangle_attention
+    except ImportError:
+        return None
+
+    def attend(
+        q: Tensor, k: Tensor, v: Tensor, gate: Tensor | None, mask: Tensor, bias: Tensor
+    ) -> Tensor:
+        heads_first = (x.permute(0, 3, 1, 2, 4) for x in (q, k, v))
+        out = peer(*heads_first, bias, ~mask.bool())
+        return _gated(out.permute(0, 2, 3, 1, 4), gate)
+
+    return attend
