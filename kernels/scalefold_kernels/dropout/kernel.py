@@ -22,7 +22,8 @@ def mix(state, coordinate):
     return x ^ ((x >> 31) & ((1 << 33) - 1))
 
 
-@triton.jit
+# One binary for all layers: a number 1 would be folded into the code, and is no tensor there.
+@triton.jit(do_not_specialize=["layer"])
 def residual_dropout_kernel(
     x_ptr,
     update_ptr,
