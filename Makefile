@@ -1,5 +1,8 @@
 # make demo   from bundled raw files to weights and a report, in results/demo
 # make test   lint and all tests
+# make container-test    build the image and its SIF file from packages, and run them: as root, minutes
+# make container-check   on a machine with a GPU: IMAGE=scalefold.sif, docker://... or a local image's name
+# make container-clean   remove what container-test keeps for its next run
 #
 # PYTHON       interpreter for the environment (3.11 or newer)
 # VENV         where the environment is made
@@ -10,6 +13,8 @@ PYTHON ?= python3
 VENV ?= .venv
 TORCH_INDEX ?=
 PYTEST ?=
+IMAGE ?= scalefold.sif
+CONTAINER_CACHE := /var/tmp/scalefold-containers
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -23,9 +28,10 @@ TRITON := triton==3.6.0
 BIN := $(abspath $(VENV))/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 SNAKEMAKE := PATH="$(BIN):$$PATH" snakemake
-CODE := src kernels tests
+CODE := src kernels tests containers envs
 
-.PHONY: help demo test lint format environment developer-environment clean-demo
+.PHONY: help demo test lint format environment developer-environment clean-demo \
+	container-test container-check container-clean
 
 help:
 	@grep -E '^# ' Makefile | cut -c3-
@@ -43,6 +49,7 @@ lint: $(VENV)/.installed-developer
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy
 	$(BIN)/snakefmt --check Snakefile workflow
+	$(BIN)/hadolint containers/Containerfile
 	$(BIN)/python -m pytest tests/workflow/test_definition.py::test_lint
 
 format: $(VENV)/.installed-developer
@@ -56,6 +63,15 @@ developer-environment: $(VENV)/.installed-developer
 
 clean-demo:
 	rm -rf results/demo
+
+container-test: $(VENV)/.installed-developer
+	$(BIN)/python -m pytest tests/containers --build-containers --container-cache $(CONTAINER_CACHE) -rsP --durations=0 $(PYTEST)
+
+container-check:
+	containers/check.sh "$(IMAGE)"
+
+container-clean:
+	rm -rf $(CONTAINER_CACHE)
 
 $(VENV)/.installed: pyproject.toml $(CONSTRAINTS) | $(VENV)/bin/python
 	$(PIP) install -c $(CONSTRAINTS) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) "$(TORCH)"

@@ -13,6 +13,7 @@ enter=(unshare --user --map-root-user)
 
 # Callers without administration's folders on their PATH lack pivot_root.
 PATH=$PATH:/usr/sbin:/sbin
+# shellcheck disable=SC2016  # the inner shell expands them
 exec unshare --mount --propagation private bash -c '
     set -euo pipefail
     tree=$1 here=$PWD
