@@ -8,13 +8,16 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from scalefold.config import load_config, run_key
+from scalefold.config.load import merge
 
 ROOT = Path(__file__).parents[2]
 CHAINS = {
@@ -53,6 +56,7 @@ class Workflow:
     """A copy of the workflow, and its run."""
 
     folder: Path
+    profile: str = "local"
 
     @property
     def run(self) -> Path:
@@ -72,7 +76,7 @@ class Workflow:
 
     def start(self, *arguments: str, output: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
         """Start Snakemake as a user does, without the environment's programs on the PATH."""
-        options = ["--configfile", "micro.yaml", "--profile", "local", "--nocolor"]
+        options = ["--configfile", "micro.yaml", "--profile", self.profile, "--nocolor"]
         return subprocess.Popen(
             [sys.executable, "-m", "snakemake", *options, *arguments],
             cwd=self.folder,
@@ -102,15 +106,14 @@ class Workflow:
         return dict(counts)
 
 
-@pytest.fixture(scope="session")
-def template_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Everything but the results."""
-    folder = tmp_path_factory.mktemp("workflow")
+def write_workflow(folder: Path, settings: dict[str, Any]) -> None:
+    """Write everything but the results."""
     shutil.copy(ROOT / "Snakefile", folder)
     for name in ("workflow", "envs"):
         shutil.copytree(ROOT / name, folder / name)
-    (folder / "local").symlink_to("workflow/profiles/local")
-    (folder / "micro.yaml").write_text(yaml.safe_dump(CONFIG))
+    for name in ("local", "slurm"):
+        (folder / name).symlink_to(f"workflow/profiles/{name}")
+    (folder / "micro.yaml").write_text(yaml.safe_dump(merge(CONFIG, settings)))
     rows = [f"{key}\t{split}\t{key}" for key, split in CHAINS.items()]
     (folder / "chains.tsv").write_text("\n".join(["chain_key\tsplit\tcluster_id", *rows]) + "\n")
     for key in CHAINS:
@@ -123,7 +126,24 @@ def template_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         alignments = ROOT / "demo/mirror/openproteinset/pdb" / key
         if alignments.exists():
             shutil.copytree(alignments, folder / "mirror/openproteinset/pdb" / key)
-    return folder
+
+
+@pytest.fixture(scope="session")
+def new_workflow(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Workflow]:
+    """Makes workflows of their own: `new_workflow(profile, settings)`."""
+
+    def make(profile: str, settings: dict[str, Any]) -> Workflow:
+        folder = tmp_path_factory.mktemp("workflow")
+        write_workflow(folder, settings)
+        return Workflow(folder, profile)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def template_folder(new_workflow: Callable[..., Workflow]) -> Path:
+    """Everything but the results."""
+    return new_workflow("local", {}).folder
 
 
 @pytest.fixture(scope="session")

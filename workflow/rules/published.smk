@@ -1,6 +1,7 @@
 # Which checkpoints are evaluated, and when. With `evaluation.mode: after` it is known from the start,
 # and all are evaluated when training has ended. With `async` a checkpoint is taken up while training
 # goes on; those that are missing then (a job failed, no workflow was running) follow at its end.
+import contextlib
 import threading
 import time
 
@@ -58,11 +59,17 @@ class CheckpointNews:
             time.sleep(2)
             # Before training runs, the shards may still change, and with them what is out of date.
             if any(job.name == "train" for job in list(scheduler.running)):
-                self.found = tuple(step for step in published() if step in SCHEDULED)
-            if not self.finished:
-                scheduler._open_jobs.release(
-                    2
-                )  # wakes it: to ask for news, and to act on them
+                with contextlib.suppress(
+                    FileNotFoundError
+                ):  # an old one is just set aside
+                    self.found = tuple(
+                        step for step in published() if step in SCHEDULED
+                    )
+                if not self.finished:
+                    # Wakes it, to ask for news and then to act on them.
+                    scheduler._open_jobs.release(2)
+            else:
+                self.found = self.told
 
 
 NEWS = CheckpointNews()
@@ -76,6 +83,7 @@ def evaluations_so_far(wildcards):
         if not NEWS.found:
             raise
         return [evaluation(step) for step in NEWS.tell()]
+    NEWS.tell()
     steps = published()
     # A training that reached its target ended between two scheduled steps.
     return [

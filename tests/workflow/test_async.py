@@ -1,0 +1,78 @@
+"""Evaluation of each checkpoint beside training."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+TRAINING = {"steps": 40, "checkpoint_every": 10, "log_every": 1, "max_recycling": 0}
+PLANNING = ["--dry-run", "--lint", "--dag", "--rulegraph", "--summary", "--unlock"]
+
+
+@pytest.fixture(scope="module")
+def workflow(new_workflow: Callable[..., Any]) -> Any:
+    """Data are packed, nothing is trained."""
+    made = new_workflow("local", {"training": TRAINING, "evaluation": {"mode": "async"}})
+    made.succeed("--until", "index")
+    return made
+
+
+@pytest.mark.parametrize("option", PLANNING)
+def test_planning_waits_for_nothing(workflow: Any, option: str) -> None:
+    process = workflow.start(option, output=subprocess.PIPE)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+
+
+def test_every_checkpoint_is_evaluated(workflow: Any) -> None:
+    output = workflow.succeed()
+    steps = [
+        json.loads(p.read_text())["step"] for p in sorted(workflow.evaluation().glob("*.json"))
+    ]
+    assert steps == [0, 10, 20, 30, 40]
+    assert output.count("(Rule: report)") == 1
+    assert "Nothing to be done" in workflow.succeed()
+
+
+def test_results_are_those_of_an_evaluation_after_training(workflow: Any) -> None:
+    path = workflow.evaluation() / "step-00000020.json"
+    before = path.read_bytes()
+    path.unlink()
+    planned = workflow.planned("--config", "evaluation={mode: after}")
+    assert planned["evaluate"] == len(list(workflow.evaluation().glob("*.json"))) + 1
+    workflow.succeed("--config", "evaluation={mode: after}", "--until", "evaluate")
+    assert scores(path.read_bytes()) == scores(before)
+
+
+def scores(content: bytes) -> dict[str, Any]:
+    evaluation = json.loads(content)
+    del evaluation["config_hash"]  # of the whole configuration, evaluation.mode included
+    return evaluation
+
+
+def test_failed_training_ends_the_workflow(workflow: Any) -> None:
+    started = time.monotonic()
+    settings = "training={initial_weights: absent.pt, steps: 5}"
+    process = workflow.start("--config", settings, output=subprocess.PIPE)
+    stdout, stderr = process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert "absent.pt" in stdout + stderr
+    assert time.monotonic() - started < 100
+
+
+def test_target_ends_the_training(workflow: Any) -> None:
+    # Only an evaluation beside the training can end it: this one would take many minutes.
+    steps = 100_000
+    settings = f"training={{steps: {steps}, checkpoint_every: 100, max_recycling: 0}}"
+    target = "evaluation={mode: async, target_lddt: 0.001}"
+    workflow.succeed("--resources", "gpu=2", "--config", "seed=1", settings, target)
+    training = workflow.training(seed=1)
+    published = [path.stem for path in sorted(training.glob("step-*.ready"))]
+    evaluated = [p.stem for p in sorted(workflow.run.glob(f"evaluation/{training.name}/*.json"))]
+    assert published[-1] < f"step-{steps:08d}"
+    assert evaluated == published
