@@ -102,6 +102,7 @@ def layer_norm_backward_kernel(
     GRAD_ROW_DIMS: tl.constexpr,
     ROW_DIMS: tl.constexpr,
     PROGRAMS: tl.constexpr,
+    STAGES: tl.constexpr,
     BLOCK_R: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
@@ -120,7 +121,7 @@ def layer_norm_backward_kernel(
         bias = tl.load(bias_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
     weight_sum = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     bias_sum = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
-    for start in range(program * BLOCK_R, num_rows, PROGRAMS * BLOCK_R):
+    for start in tl.range(program * BLOCK_R, num_rows, PROGRAMS * BLOCK_R, num_stages=STAGES):
         rows = start + tl.arange(0, BLOCK_R)
         inside = (rows < num_rows)[:, None] & inside_c[None, :]
         offsets = row_offsets(rows, size1, size2, stride0, stride1, stride2, ROW_DIMS)
@@ -169,6 +170,7 @@ def column_sums_kernel(
     num_columns,
     stride,
     PROGRAMS: tl.constexpr,
+    STAGES: tl.constexpr,
     BLOCK_R: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
@@ -177,7 +179,7 @@ def column_sums_kernel(
     columns = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     inside_c = columns < num_columns
     total = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
-    for start in range(program * BLOCK_R, num_rows, PROGRAMS * BLOCK_R):
+    for start in tl.range(program * BLOCK_R, num_rows, PROGRAMS * BLOCK_R, num_stages=STAGES):
         rows = start + tl.arange(0, BLOCK_R)
         inside = (rows < num_rows)[:, None] & inside_c[None, :]
         offsets = rows.to(tl.int64)[:, None] * stride + columns[None, :]
@@ -207,6 +209,7 @@ def projection_forward_kernel(
     ROW_DIMS: tl.constexpr,
     PRECISION: tl.constexpr,
     PROGRAMS: tl.constexpr,
+    CHUNKS: tl.constexpr,
     BLOCK_R: tl.constexpr,
     BLOCK_P: tl.constexpr,
     BLOCK_C: tl.constexpr,
@@ -214,22 +217,21 @@ def projection_forward_kernel(
     """``out = layer_norm(x) @ weight.T + bias``, (R, P); the normalised rows stay on the chip.
 
     ``weight`` is (P, C); ``bias`` holds outputs ``first_biased`` to P, or is None. A program keeps
-    its BLOCK_P rows of the weight and goes through PROGRAMS-th parts of x, so that weights do not
-    flow from the cache again and again; programs of one part run beside each other and share x.
+    the weights of its CHUNKS * BLOCK_P outputs and goes through every PROGRAMS-th block of rows, so
+    that weights do not flow from the cache again and again; programs with the same rows and other
+    outputs run beside each other.
     """
-    outputs = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
+    first = tl.program_id(0) * CHUNKS * BLOCK_P
     columns = tl.arange(0, BLOCK_C)
-    inside_c, inside_p = columns < C, outputs < num_outputs
+    inside_c = columns < C
     norm_weight = tl.load(norm_weight_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
     norm_bias = tl.load(norm_bias_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
-    weight = tl.load(
-        weight_ptr + outputs[None, :] * C + columns[:, None],
-        mask=inside_p[None, :] & inside_c[:, None],
-        other=0.0,
-    )
-    if bias_ptr is not None:
-        biased = inside_p & (outputs >= first_biased)
-        bias = tl.load(bias_ptr + outputs - first_biased, mask=biased, other=0.0).to(tl.float32)
+    weights = ()
+    for chunk in tl.static_range(CHUNKS):
+        outputs = first + chunk * BLOCK_P + tl.arange(0, BLOCK_P)
+        inside = (outputs < num_outputs)[None, :] & inside_c[:, None]
+        weight_offsets = outputs[None, :] * C + columns[:, None]
+        weights = weights + (tl.load(weight_ptr + weight_offsets, mask=inside, other=0.0),)
     for start in range(tl.program_id(1) * BLOCK_R, num_rows, PROGRAMS * BLOCK_R):
         rows = start + tl.arange(0, BLOCK_R)
         inside_r = rows < num_rows
@@ -240,15 +242,21 @@ def projection_forward_kernel(
             other=0.0,
         )
         x_hat, _ = standardise(x.to(tl.float32), inside_c, C, EPS, BLOCK_C)
-        normed = (x_hat * norm_weight[None, :] + norm_bias[None, :]).to(weight.dtype)
-        out = tl.dot(normed, weight, input_precision=PRECISION)
-        if bias_ptr is not None:
-            out += bias[None, :]
-        tl.store(
-            out_ptr + rows.to(tl.int64)[:, None] * num_outputs + outputs[None, :],
-            out.to(out_ptr.dtype.element_ty),
-            mask=inside_r[:, None] & inside_p[None, :],
-        )
+        normed = (x_hat * norm_weight[None, :] + norm_bias[None, :]).to(weight_ptr.dtype.element_ty)
+        out_rows = out_ptr + rows.to(tl.int64)[:, None] * num_outputs
+        for chunk in tl.static_range(CHUNKS):
+            outputs = first + chunk * BLOCK_P + tl.arange(0, BLOCK_P)
+            inside_p = outputs < num_outputs
+            out = tl.dot(normed, weights[chunk], input_precision=PRECISION)
+            if bias_ptr is not None:
+                biased = inside_p & (outputs >= first_biased)
+                bias = tl.load(bias_ptr + outputs - first_biased, mask=biased, other=0.0)
+                out += bias.to(tl.float32)[None, :]
+            tl.store(
+                out_rows + outputs[None, :],
+                out.to(out_ptr.dtype.element_ty),
+                mask=inside_r[:, None] & inside_p[None, :],
+            )
 
 
 @triton.jit

@@ -202,7 +202,7 @@ def _normed_projection(
         return out
     rows, outputs = rows_of(x), weight.shape[0]
     launch = tile("projection_forward", architecture(x.device), _shape(rows, P=outputs))
-    blocks = triton.cdiv(outputs, launch["BLOCK_P"])
+    blocks = triton.cdiv(outputs, launch["CHUNKS"] * launch["BLOCK_P"])
     programs = triton.cdiv(launch.pop("PROGRAMS"), blocks)
     programs = min(programs, triton.cdiv(rows.num_rows, launch["BLOCK_R"]))
     projection_forward_kernel[(blocks, programs)](

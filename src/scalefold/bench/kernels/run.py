@@ -19,7 +19,7 @@ from rich.console import Console
 import scalefold.bench.kernels as package
 from scalefold.bench.kernels.agreement import Exact, evaluate, tensors
 from scalefold.bench.kernels.case import Function, Inputs, KernelCase
-from scalefold.bench.kernels.table import case_table, heading
+from scalefold.bench.kernels.table import TABLE_WIDTH, case_table, heading
 from scalefold.bench.kernels.timing import Device, time_calls
 from scalefold.errors import InputError
 from scalefold.ops.triton import why_not
@@ -108,6 +108,8 @@ def bench_kernels(
         "matmul_flops_per_second": gpu.flops_per_second,
         "cases": [],
     }
+    if not console.is_terminal:
+        console.width = TABLE_WIDTH
     console.print(heading(result))
     for case in cases:
         row = _measure(case, dtype, compare, device, gpu)

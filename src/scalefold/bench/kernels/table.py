@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
+
+TABLE_WIDTH = 110
+"""Columns of a table that goes into a file."""
 
 
 def heading(result: dict[str, Any]) -> str:
@@ -28,7 +32,7 @@ def case_table(row: dict[str, Any]) -> Table | str:
             f" against float64, limit {agreement['limit']:.2e} "
             f"(torch has {agreement['torch_error']:.2e})"
         )
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
     for name in ("", "forward µs", "+ backward µs", "TB/s", "TFLOP/s", "of floor", "peak MiB"):
         table.add_column(name, justify="left" if not name else "right")
     table.add_column("error", justify="right")
