@@ -135,7 +135,7 @@ class WriterLock:
         try:
             self._files.mkdir(parents=True, exist_ok=True)
             while not self._try():
-                pass
+                time.sleep(0.1)
         except OSError as error:
             raise InputError(
                 f"{self._files}: cannot be written ({error.strerror}): make the folder writable, "

@@ -23,7 +23,7 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 class StopRequest(threading.Event):
     """Set when the run is to end; remembers why."""
 
-    reason: str = "a request"
+    reason: str = "a signal to another process"
 
 
 @contextlib.contextmanager

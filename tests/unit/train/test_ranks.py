@@ -102,6 +102,19 @@ def test_a_killed_rank_then_all_killed_then_resumed_equals_uninterrupted(
     assert_same_end(out, alone)
 
 
+@pytest.mark.slow
+def test_a_rank_that_hangs_is_given_up_after_the_time_limit(
+    trainings: Trainings, tmp_path: Path
+) -> None:
+    """The limit is 5 s here; the launcher then gives a process 30 s before it kills it."""
+    started = time.monotonic()
+    code, output = trainings.run(tmp_path / "out", 2, {"rank": 1, "step": 3, "what": "SIGSTOP"})
+    assert code == 1
+    assert time.monotonic() - started < 120
+    assert "rank 1 gave no sign of life: killed, stuck, or its node is gone" in output
+    assert steps(tmp_path / "out") == [0, 2]
+
+
 def test_a_signal_to_one_rank_stops_all_and_another_number_goes_on(
     trainings: Trainings, alone: Path, tmp_path: Path
 ) -> None:
