@@ -37,19 +37,34 @@ class Alignment(NamedTuple):
         0-19 residues, 20 unknown, 21 gap.
     deletion_row, deletion_column, deletion_count : Tensor, shape (D,), int64
         Residues deleted to the left of a position, where there are any.
-    profile : Tensor, shape (N, 22), float32
-        Frequency of each symbol over the full alignment.
     """
 
     symbols: Tensor
     deletion_row: Tensor
     deletion_column: Tensor
     deletion_count: Tensor
-    profile: Tensor
+
+
+class StoredAlignment(NamedTuple):
+    """An alignment as the shards have it: small enough to be sent anywhere.
+
+    Attributes
+    ----------
+    symbols : Tensor, shape (R, N), uint8
+    deletion_end : Tensor, shape (R,), int32
+        One past the last deletion of each row.
+    deletion_column, deletion_count : Tensor, shape (D,), int16
+        Bits of unsigned numbers, which torch knows little of.
+    """
+
+    symbols: Tensor
+    deletion_end: Tensor
+    deletion_column: Tensor
+    deletion_count: Tensor
 
     @staticmethod
-    def from_record(msa: MsaRecord, chain: ChainRecord, device: torch.device) -> Alignment:
-        """Move a stored alignment to a device.
+    def from_record(msa: MsaRecord, chain: ChainRecord) -> StoredAlignment:
+        """Check a record and share its memory.
 
         Raises
         ------
@@ -67,14 +82,23 @@ class Alignment(NamedTuple):
                 f"{chain.chain_key}: the first of {num_rows} alignment rows is not the chain's "
                 "sequence: pack the chain again from its own alignment"
             )
-        ends = msa.del_ptr.astype(np.int64)
-        lengths = ends[1:] - ends[:-1]
+        return StoredAlignment(
+            symbols=torch.from_numpy(msa.msa),
+            deletion_end=torch.from_numpy(msa.del_ptr[1:].view(np.int32)),
+            deletion_column=torch.from_numpy(msa.del_col.view(np.int16)),
+            deletion_count=torch.from_numpy(msa.del_val.view(np.int16)),
+        )
+
+    def unpack(self) -> Alignment:
+        """Number the rows of the deletions, on the device that the alignment is on."""
+        number = torch.arange(
+            len(self.deletion_count), dtype=torch.int32, device=self.symbols.device
+        )
         return Alignment(
-            symbols=torch.from_numpy(msa.msa).to(device),
-            deletion_row=torch.from_numpy(np.repeat(np.arange(num_rows), lengths)).to(device),
-            deletion_column=torch.from_numpy(msa.del_col.astype(np.int64)).to(device),
-            deletion_count=torch.from_numpy(msa.del_val.astype(np.int64)).to(device),
-            profile=torch.from_numpy(msa.profile).to(device),
+            symbols=self.symbols,
+            deletion_row=torch.bucketize(number, self.deletion_end, right=True),
+            deletion_column=self.deletion_column.long() & 0xFFFF,
+            deletion_count=self.deletion_count.long() & 0xFFFF,
         )
 
 
@@ -94,10 +118,11 @@ def deletion_matrix(alignment: Alignment, rows: Tensor, window: Window) -> Tenso
     """
     place = rows.new_full((alignment.symbols.shape[0],), -1)
     place[rows] = torch.arange(len(rows), device=rows.device)
-    row, column, count = _in_window(alignment, place, window)
-    matrix = torch.zeros((len(rows), window.size), device=rows.device)
-    matrix[row, column] = count.float()
-    return matrix
+    matrix = torch.zeros(len(rows) * window.size + 1, device=rows.device)
+    matrix.scatter_(
+        0, _slots(alignment, place, len(rows), window), alignment.deletion_count.float()
+    )
+    return matrix[:-1].view(len(rows), window.size)
 
 
 def deletion_sums(alignment: Alignment, group: Tensor, num_groups: int, window: Window) -> Tensor:
@@ -116,17 +141,18 @@ def deletion_sums(alignment: Alignment, group: Tensor, num_groups: int, window: 
     Tensor, shape (num_groups, W), int64
         Exact: integers are summed.
     """
-    row, column, count = _in_window(alignment, group, window)
-    sums = count.new_zeros(num_groups * window.size)
-    sums.index_add_(0, row * window.size + column, count)
-    return sums.view(num_groups, window.size)
+    sums = group.new_zeros(num_groups * window.size + 1)
+    sums.scatter_add_(0, _slots(alignment, group, num_groups, window), alignment.deletion_count)
+    return sums[:-1].view(num_groups, window.size)
 
 
-def _in_window(
-    alignment: Alignment, place: Tensor, window: Window
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Deletions whose row has a place >= 0 and whose column is in the window, renumbered."""
+def _slots(alignment: Alignment, place: Tensor, num_places: int, window: Window) -> Tensor:
+    """Where in (places, W), flattened, each deletion belongs.
+
+    Those outside the window, or in rows of place -1, go into one more slot behind all others: to
+    leave them out would make a tensor of unknown size, and a GPU's host wait for it.
+    """
     row = place[alignment.deletion_row]
     column = alignment.deletion_column - window.start
     inside = (row >= 0) & (column >= 0) & (column < window.size)
-    return row[inside], column[inside], alignment.deletion_count[inside]
+    return torch.where(inside, row * window.size + column, num_places * window.size)

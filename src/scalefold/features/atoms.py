@@ -5,9 +5,7 @@ Legend: N residues; leading dimensions may be added to all. Positions in Å.
 
 from __future__ import annotations
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from scalefold.chem.residues import (
@@ -21,12 +19,8 @@ from scalefold.chem.residues import (
     CB,
     RESTYPE_INDEX,
 )
+from scalefold.features.constants import per_residue
 from scalefold.features.contract import Features
-
-
-def per_residue(table: NDArray[np.generic], aatype: Tensor) -> Tensor:
-    """Rows of a table by residue type: (21, ...), (N,) int64 -> (N, ...)."""
-    return torch.from_numpy(table).to(aatype.device)[aatype]
 
 
 def atom_layout(aatype: Tensor) -> Features:

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from scalefold.chem.residues import GAP, MASK
 
 NUM_SYMBOLS = MASK + 1
 
-_ONE_HOT_BYTES = 32 * 2**20
-"""Memory of one block of one-hot rows."""
+_ONE_HOT_BYTES = {"cpu": 32 * 2**20, "cuda": 256 * 2**20}
+"""Memory of one block of one-hot rows, by device: caches of a CPU, launches of a GPU."""
 
 
 def nearest_centres(rows: Tensor, centres: Tensor) -> Tensor:
@@ -35,8 +36,11 @@ def nearest_centres(rows: Tensor, centres: Tensor) -> Tensor:
     Tensor, shape (P, R), int64
     """
     num_passes, num_centres, num_res = centres.shape
-    encoded_centres = _one_hot(centres.flatten(0, 1))
-    block = max(1, _ONE_HOT_BYTES // (num_res * GAP))
+    # Gaps, which do not count, make the width a multiple of 8: CUDA's integer GEMM asks for that.
+    filling = (0, -num_res % 8)
+    rows = functional.pad(rows, filling, value=GAP)
+    encoded_centres = _one_hot(functional.pad(centres.flatten(0, 1), filling, value=GAP))
+    block = max(1, _ONE_HOT_BYTES[rows.device.type] // (rows.shape[1] * GAP))
     nearest = []
     for start in range(0, len(rows), block):
         agreement = _count_common(_one_hot(rows[start : start + block]), encoded_centres)
@@ -63,8 +67,18 @@ def symbol_counts(symbols: Tensor, group: Tensor, num_groups: int) -> Tensor:
     width = symbols.shape[1]
     column = torch.arange(width, device=symbols.device)
     slot = (group[:, None] * width + column) * NUM_SYMBOLS + symbols
-    counts = torch.bincount(slot.flatten(), minlength=num_groups * width * NUM_SYMBOLS)
-    return counts.view(num_groups, width, NUM_SYMBOLS)
+    return count_each(slot.flatten(), num_groups * width * NUM_SYMBOLS).view(
+        num_groups, width, NUM_SYMBOLS
+    )
+
+
+def count_each(values: Tensor, num_values: int) -> Tensor:
+    """How often each of 0 to ``num_values - 1`` occurs: (K,) int64 -> (num_values,) int64.
+
+    As `torch.bincount`, which makes a GPU's host wait to see the largest value.
+    """
+    counts = values.new_zeros(num_values)
+    return counts.scatter_add_(0, values, counts.new_ones(1).expand(len(values)))
 
 
 def summarize_clusters(
@@ -112,18 +126,9 @@ def _count_common(first: Tensor, second: Tensor) -> Tensor:
     counts above 256.
     """
     if first.is_cuda or torch.backends.mkldnn.is_available():
-        # CUDA asks for more than 16 rows and for multiples of 8 elsewhere
+        # CUDA asks for more than 16 rows in the first matrix, a multiple of 8 in the second
         num_first, num_second = len(first), len(second)
-        first = _pad_to(first, max(num_first, 17), 8)
-        second = _pad_to(second, -(-num_second // 8) * 8, 8)
+        first = functional.pad(first, (0, 0, 0, max(17 - num_first, 0)))
+        second = functional.pad(second, (0, 0, 0, -num_second % 8))
         return torch._int_mm(first, second.T)[:num_first, :num_second]
     return first.float() @ second.float().T
-
-
-def _pad_to(matrix: Tensor, rows: int, column_multiple: int) -> Tensor:
-    columns = -(-matrix.shape[1] // column_multiple) * column_multiple
-    if matrix.shape == (rows, columns):
-        return matrix
-    return torch.nn.functional.pad(
-        matrix, (0, columns - matrix.shape[1], 0, rows - matrix.shape[0])
-    )

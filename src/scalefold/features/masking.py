@@ -2,43 +2,47 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
 
-from scalefold.chem.residues import MASK, NUM_RESTYPES
+from scalefold.chem.residues import GAP, NUM_RESTYPES
 from scalefold.config.schema import MaskedMsaConfig
 
-NUM_SYMBOLS = MASK + 1
+_NUM_KNOWN = GAP + 1
+"""Symbols that may replace a masked one, besides the MASK."""
 
 
-def replacement_probabilities(symbols: Tensor, profile: Tensor, config: MaskedMsaConfig) -> Tensor:
-    """Distribution that a masked position's new symbol is drawn from.
+def replacement_bounds(
+    profile: NDArray[np.float32], config: MaskedMsaConfig
+) -> NDArray[np.float32]:
+    """Cumulative probabilities of a masked position's new symbol, but for "the same symbol".
+
+    A new symbol is a uniform amino acid, one of the column's profile, the same as before, or else
+    the MASK. What all rows have in common is summed here, once, so that every device compares
+    draws with the same numbers.
 
     Parameters
     ----------
-    symbols : Tensor, shape (S, N), integer
-        0-21, before masking.
-    profile : Tensor, shape (N, 22)
+    profile : ndarray, shape (N, 22)
         Of the full alignment, gaps included.
     config : MaskedMsaConfig
 
     Returns
     -------
-    Tensor, shape (S, N, 23), float32
-        A uniform amino acid, one of the column's profile, the same symbol, or else the MASK.
+    ndarray, shape (N, 22), float32
+        Probability that the new symbol is drawn uniformly or from the profile, and is at most this
+        one.
     """
-    uniform = profile.new_zeros(22)
+    uniform = np.zeros(_NUM_KNOWN)
     uniform[:NUM_RESTYPES] = 1.0 / NUM_RESTYPES
-    same = functional.one_hot(symbols.long(), 22).to(profile.dtype)
-    known = config.uniform * uniform + config.profile * profile + config.same * same
-    rest = 1.0 - config.uniform - config.profile - config.same
-    return functional.pad(known, (0, 1), value=rest)
+    return np.cumsum(config.uniform * uniform + config.profile * profile, -1).astype(np.float32)
 
 
 def mask_msa(
     symbols: Tensor,
-    profile: Tensor,
+    bounds: Tensor,
     mask_position: Tensor,
     mask_symbol: Tensor,
     config: MaskedMsaConfig,
@@ -48,7 +52,9 @@ def mask_msa(
     Parameters
     ----------
     symbols : Tensor, shape (S, N), uint8
-    profile : Tensor, shape (N, 22), float32
+        0-21.
+    bounds : Tensor, shape (N, 22), float32
+        Of `replacement_bounds`.
     mask_position, mask_symbol : Tensor, shape (S, N), float32
         Uniform in [0, 1).
     config : MaskedMsaConfig
@@ -61,16 +67,11 @@ def mask_msa(
         Positions chosen for masking, also where the symbol happens to stay the same.
     """
     chosen = mask_position < config.replace_fraction
-    row, column = chosen.nonzero(as_tuple=True)
-    cumulative = _cumulative(symbols[row, column], profile[column], config)
-    # A class of probability 0 has an empty interval and is never drawn. The last bound is left
-    # open, so that rounding of the sum cannot lead past the MASK.
-    drawn = (mask_symbol[row, column, None] >= cumulative[:, :-1]).sum(-1)
-    masked = symbols.clone()
-    masked[row, column] = drawn.to(symbols.dtype)
-    return masked, chosen
-
-
-def _cumulative(symbols: Tensor, profile: Tensor, config: MaskedMsaConfig) -> Tensor:
-    """Cumulative probabilities of single positions: (M,), (M, 22) -> (M, 23)."""
-    return torch.cumsum(replacement_probabilities(symbols, profile, config), -1)
+    # The drawn symbol is the number of symbols whose cumulative probability is not above the draw;
+    # from the old symbol on, that probability has the one of "the same" in it. Of 22 bounds, so
+    # that rounding of the sum cannot lead past the MASK; a class of probability 0 is never drawn.
+    draw = mask_symbol[..., None]
+    below = (draw >= bounds).sum(-1).minimum(symbols)
+    above = (draw >= bounds + config.same).sum(-1) - symbols
+    drawn = (below + above.clamp(min=0)).to(symbols.dtype)
+    return torch.where(chosen, drawn, symbols), chosen

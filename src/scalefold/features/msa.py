@@ -19,26 +19,31 @@ from scalefold.config.schema import FeaturesConfig
 from scalefold.features.alignment import Alignment, Window, deletion_matrix, deletion_sums
 from scalefold.features.clusters import (
     NUM_SYMBOLS,
+    count_each,
     nearest_centres,
     summarize_clusters,
     symbol_counts,
 )
 from scalefold.features.contract import Features
-from scalefold.features.draws import MsaDraws
+from scalefold.features.inputs import PassInputs
 from scalefold.features.masking import mask_msa
-from scalefold.features.msa_rows import choose_rows
 
 
 def msa_features(
-    alignment: Alignment, draws: Sequence[MsaDraws], window: Window, config: FeaturesConfig
+    alignment: Alignment,
+    bounds: Tensor,
+    passes: Sequence[PassInputs],
+    window: Window,
+    config: FeaturesConfig,
 ) -> list[Features]:
     """Make the features of several passes over one alignment.
 
     Parameters
     ----------
     alignment : Alignment
-    draws : sequence of MsaDraws
-        One for each pass. Block deletion happens where a pass has deletion starts.
+    bounds : Tensor, shape (N, 22), float32
+        Of `scalefold.features.masking.replacement_bounds`.
+    passes : sequence of PassInputs
     window : Window
         Residues to return; the same in all passes.
     config : FeaturesConfig
@@ -50,25 +55,15 @@ def msa_features(
         ``bert_mask``, ``extra_msa``, ``extra_has_deletion``, ``extra_deletion_value``,
         ``extra_msa_mask``.
     """
-    device = alignment.symbols.device
-    choices = [
-        choose_rows(
-            len(alignment.symbols),
-            draw,
-            config.max_msa_clusters,
-            config.block_deletion.fraction_per_block,
-        )
-        for draw in draws
-    ]
-    centres = [torch.from_numpy(choice.centres).to(device) for choice in choices]
-    others = [torch.from_numpy(choice.others).to(device) for choice in choices]
+    centres = [part.centres.long() for part in passes]
+    others = [part.others.long() for part in passes]
     masked, chosen = [], []
-    for draw, rows in zip(draws, centres):
+    for rows, part in zip(centres, passes):
         symbols, positions = mask_msa(
             alignment.symbols[rows],
-            alignment.profile,
-            torch.from_numpy(draw.mask_position[: len(rows)]).to(device),
-            torch.from_numpy(draw.mask_symbol[: len(rows)]).to(device),
+            bounds,
+            part.mask_position,
+            part.mask_symbol,
             config.masked_msa,
         )
         masked.append(symbols)
@@ -124,7 +119,7 @@ def _pass_features(
         centre_deletions,
         symbol_counts(symbols[others], cluster, num_clusters),
         deletion_sums(alignment, group, num_clusters, window),
-        torch.bincount(cluster, minlength=num_clusters),
+        count_each(cluster, num_clusters),
     )
     extra = others[:max_extra]
     extra_deletions = deletion_matrix(alignment, extra, window)

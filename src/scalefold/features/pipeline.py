@@ -8,13 +8,14 @@ import torch
 
 from scalefold.config.schema import FeaturesConfig
 from scalefold.errors import InputError
-from scalefold.features.alignment import Alignment
+from scalefold.features.alignment import Window
 from scalefold.features.chain import chain_features
 from scalefold.features.contract import ALL_FEATURES, Features
 from scalefold.features.crop import crop, pad
+from scalefold.features.inputs import FeatureInputs, feature_inputs
 from scalefold.features.msa import msa_features
 from scalefold.features.plan import Plan, evaluation_plan, training_plan
-from scalefold.features.templates import template_features
+from scalefold.features.template_features import template_features
 from scalefold.shards.records import Sample
 
 
@@ -93,27 +94,45 @@ def make_features(
     sample: Sample, plan: Plan, config: FeaturesConfig, device: torch.device | str = "cpu"
 ) -> list[Features]:
     """Carry out a plan: no randomness here. See :func:`training_features`."""
-    device = torch.device(device)
+    inputs = feature_inputs(sample, plan, config)
+    return features_of(inputs.to(torch.device(device)), config, len(inputs.passes))
+
+
+def features_of(inputs: FeatureInputs, config: FeaturesConfig, num_passes: int) -> list[Features]:
+    """Make the features of the first passes, on the device that the inputs are on.
+
+    On a GPU, all work is queued on the current stream and nothing waits for it.
+
+    Parameters
+    ----------
+    inputs : FeatureInputs
+    config : FeaturesConfig
+    num_passes : int
+        Passes that will be used, at most those of the inputs.
+
+    Returns
+    -------
+    list of dict
+        As :func:`training_features`.
+    """
+    passes = inputs.passes[:num_passes]
     sizes = {
-        "N": plan.padded_length,
+        "N": inputs.padded_length,
         "S": config.max_msa_clusters,
         "E": config.max_extra_msa,
         "T": config.max_templates,
     }
-    alignment = Alignment.from_record(sample.msa, sample.chain, device)
-    whole = {
-        **chain_features(sample.chain, plan.clamped, device),
-        **template_features(plan.templates, len(sample.chain), device),
-    }
-    shared = _batched(pad(crop(whole, plan.window), sizes))
-    per_pass = msa_features(alignment, plan.msa, plan.window, config)
+    context = {**chain_features(inputs), **template_features(inputs.templates)}
+    used = Window(inputs.window.start - inputs.context.start, inputs.window.size)
+    shared = _batched(pad(crop(context, used), sizes))
+    per_pass = msa_features(inputs.alignment.unpack(), inputs.bounds, passes, inputs.window, config)
     return [
         {
             **shared,
             **_batched(pad(features, sizes)),
-            "dropout_key": torch.tensor([key], device=device),
+            "dropout_key": torch.full((1,), part.dropout_key, device=inputs.bounds.device),
         }
-        for features, key in zip(per_pass, plan.dropout_keys)
+        for features, part in zip(per_pass, passes)
     ]
 
 

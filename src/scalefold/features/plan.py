@@ -50,7 +50,10 @@ def training_plan(
     draws = draw_sample(key, config.template_pool)
     clamped = draws.clamp < config.clamp_fape_probability
     templates = usable_templates(
-        sample.templates, sample.chain.release_date, config.template_date_margin_days
+        sample.templates,
+        sample.chain.release_date,
+        config.template_date_margin_days,
+        config.template_pool,
     )
     return Plan(
         window=choose_window(
@@ -75,12 +78,15 @@ def evaluation_plan(sample: Sample, config: FeaturesConfig, seed: int, num_passe
     key = DrawKey("evaluation", seed, name_counter(chain.chain_key))
     passes = range(num_passes)
     templates = usable_templates(
-        sample.templates, chain.release_date, config.template_date_margin_days
+        sample.templates,
+        chain.release_date,
+        config.template_date_margin_days,
+        config.max_templates,
     )
     return Plan(
         window=Window(0, len(chain)),
         padded_length=len(chain),
-        templates=tuple(templates[: config.max_templates]),
+        templates=tuple(templates),
         clamped=True,
         msa=_draw_passes(key, sample, config, passes, delete_blocks=False),
         dropout_keys=tuple(dropout_key(key, pass_index) for pass_index in passes),

@@ -63,5 +63,13 @@ def integers_below(unit: NDArray[np.float64], bound: int) -> NDArray[np.int64]:
 
 
 def permutation(source: Words) -> NDArray[np.int64]:
-    """Uniform permutation of ``range(len(source))``."""
-    return np.argsort(source, kind="stable").astype(np.int64)
+    """Uniform permutation of ``range(len(source))``.
+
+    Places are sorted by their words, with the place itself in the lowest bits: plain numbers sort
+    several times faster than an index array, and no two are equal.
+    """
+    count = len(source)
+    place_bits = np.uint64(max(count - 1, 1).bit_length())
+    keys = (source >> place_bits << place_bits) | np.arange(count, dtype=np.uint64)
+    keys.sort()
+    return (keys & ((np.uint64(1) << place_bits) - np.uint64(1))).astype(np.int64)

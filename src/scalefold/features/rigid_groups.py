@@ -5,6 +5,9 @@ Computed in float64: positions far from the origin lose digits in differences of
 
 from __future__ import annotations
 
+from typing import Final
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,9 +17,16 @@ from scalefold.chem.rigid_groups import (
     GROUP_MASK,
     NUM_GROUPS,
 )
-from scalefold.features.atoms import per_residue
+from scalefold.features.constants import on_device, per_residue
 from scalefold.features.contract import Features
 from scalefold.geometry.rigid import Rigid
+
+# The backbone has C on the positive x axis: half a turn about y.
+_BACKWARDS: Final = np.ones((NUM_GROUPS, 3))
+_BACKWARDS[0, [0, 2]] = -1.0
+
+# Alternative naming: half a turn about the chi axis, x.
+_HALF_TURN: Final = np.array([1.0, -1.0, -1.0])
 
 
 def rigid_group_targets(aatype: Tensor, positions: Tensor, mask: Tensor) -> Features:
@@ -44,13 +54,8 @@ def rigid_group_targets(aatype: Tensor, positions: Tensor, mask: Tensor) -> Feat
 
     negative_x, origin, xy_plane = positions.double()[residue, atoms].unbind(-2)
     frames = Rigid.from_three_points(negative_x, origin, xy_plane)
-    # The backbone has C on the positive x axis: half a turn about y.
-    backwards = torch.ones(NUM_GROUPS, 3, dtype=torch.float64, device=positions.device)
-    backwards[0, 0] = backwards[0, 2] = -1.0
-    rotation = frames.rotation * backwards[:, None, :]
-    # Alternative naming: half a turn about the chi axis, x.
-    turn = torch.ones(*ambiguous.shape, 3, dtype=torch.float64, device=positions.device)
-    turn[..., 1:] -= 2.0 * ambiguous[..., None]
+    rotation = frames.rotation * on_device(_BACKWARDS, positions.device)[:, None, :]
+    turn = torch.where(ambiguous[..., None] > 0, on_device(_HALF_TURN, positions.device), 1.0)
 
     frames_4x4 = Rigid(rotation, frames.translation).to_4x4().float()
     alternative_4x4 = Rigid(rotation * turn[..., None, :], frames.translation).to_4x4().float()

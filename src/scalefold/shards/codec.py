@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import DTypeLike, NDArray
 
 from scalefold.errors import InputError
-from scalefold.shards.records import ChainRecord, MsaRecord, Origin, TemplateHit
+from scalefold.shards.records import ChainRecord, MsaRecord, Origin, PartialChain, TemplateHit
 from scalefold.shards.schema import HASH_COLUMN, SCHEMAS, TEMPLATE_TYPE, row_hash
 
 _NUM_ATOMS: Final = 37
@@ -67,27 +67,35 @@ def encode_chain(record: ChainRecord) -> pa.RecordBatch:
 
 
 def decode_chain(batch: pa.RecordBatch) -> ChainRecord:
-    """Return the record of a ``chain`` row (see :func:`encode_chain`)."""
+    """Return the record of a ``chain`` row (see :func:`encode_chain`).
+
+    Positions are spread over the 37 atom slots when they are first asked for.
+    """
     aatype = _array(batch, "aatype")
     atom_mask = (_array(batch, "atom_mask")[:, None] & _BITS) != 0
-    positions = np.zeros((len(aatype), _NUM_ATOMS, 3), np.float32)
-    positions[atom_mask] = _array(batch, "xyz").reshape(-1, 3)
+    xyz = _array(batch, "xyz").reshape(-1, 3)
+
+    def spread() -> dict[str, Any]:
+        positions = np.zeros((len(aatype), _NUM_ATOMS, 3), np.float32)
+        positions[atom_mask] = xyz
+        return {"positions": positions}
+
     has_confidence = batch.column("confidence").null_count == 0
-    return ChainRecord(
-        chain_key=_scalar(batch, "chain_key"),
-        label_asym_id=_scalar(batch, "label_asym_id"),
-        auth_asym_id=_scalar(batch, "auth_asym_id"),
-        seq_id=_scalar(batch, "seq_id"),
-        method=_scalar(batch, "method"),
-        origin=_scalar(batch, "origin"),
-        aatype=aatype,
-        positions=positions,
-        atom_mask=atom_mask,
-        resolution=_scalar(batch, "resolution"),
-        release_date=_scalar(batch, "release_date"),
-        cluster_id=_scalar(batch, "cluster_id"),
-        confidence=_array(batch, "confidence") if has_confidence else None,
-    )
+    known = {
+        "chain_key": _scalar(batch, "chain_key"),
+        "label_asym_id": _scalar(batch, "label_asym_id"),
+        "auth_asym_id": _scalar(batch, "auth_asym_id"),
+        "seq_id": _scalar(batch, "seq_id"),
+        "method": _scalar(batch, "method"),
+        "origin": _scalar(batch, "origin"),
+        "aatype": aatype,
+        "atom_mask": atom_mask,
+        "resolution": _scalar(batch, "resolution"),
+        "release_date": _scalar(batch, "release_date"),
+        "cluster_id": _scalar(batch, "cluster_id"),
+        "confidence": _array(batch, "confidence") if has_confidence else None,
+    }
+    return PartialChain.of(known, spread)
 
 
 def encode_msa(record: MsaRecord) -> pa.RecordBatch:

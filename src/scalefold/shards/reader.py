@@ -17,7 +17,14 @@ import pyarrow.compute as pc
 from scalefold.errors import InputError
 from scalefold.shards.codec import decode_chain, decode_msa
 from scalefold.shards.manifest import Manifest
-from scalefold.shards.records import ChainRecord, MsaRecord, Sample, Split, entry_of
+from scalefold.shards.records import (
+    ChainRecord,
+    MsaRecord,
+    PartialChain,
+    Sample,
+    Split,
+    entry_of,
+)
 from scalefold.shards.schema import INDEX_FILE, shard_file
 from scalefold.shards.shard_file import ShardFile
 
@@ -56,6 +63,7 @@ class ShardReader:
                 f"{folder / INDEX_FILE}: chain keys are not unique and sorted. Run "
                 "`scalefold pack` again."
             )
+        self._columns = dict(zip(self.index.column_names, self.index.columns, strict=True))
         self._check_references()
         self._files: dict[str, ShardFile] = {}
         self._pid = os.getpid()
@@ -121,27 +129,31 @@ class ShardReader:
         """Return a chain with its alignment and the structures of its template hits.
 
         Hits of the chain's own entry are left out here, since one alignment can serve several
-        entries. Raises as :meth:`msa`.
+        entries. Structures of hits are read when they are first looked at, their dates come from
+        the index. Raises as :meth:`msa`.
         """
         facts = self._facts(chain_key)
         msa = self.msa(chain_key)
         entry = entry_of(chain_key)
         hits = [hit for hit in msa.templates if entry_of(hit.chain_key) != entry]
-        structures = {key: self.chain(key) for key in sorted({hit.chain_key for hit in hits})}
         return Sample(
             chain=self.chain(chain_key),
             msa=msa,
-            templates=tuple((hit, structures[hit.chain_key]) for hit in hits),
+            templates=tuple((hit, self._unread_chain(hit.chain_key)) for hit in hits),
             split=facts["split"],
             cluster_size=facts["cluster_size"],
         )
+
+    def _unread_chain(self, chain_key: str) -> ChainRecord:
+        known = {"chain_key": chain_key, "release_date": self._facts(chain_key)["release_date"]}
+        return PartialChain.of(known, lambda: vars(self.chain(chain_key)))
 
     def _find(self, chain_key: str) -> int | None:
         encoded = np.bytes_(chain_key.encode())
         row = int(np.searchsorted(self._keys, encoded))
         return row if row < len(self._keys) and self._keys[row] == encoded else None
 
-    def _facts(self, chain_key: str) -> dict[str, Any]:
+    def _facts(self, chain_key: str) -> _IndexRow:
         """Return the index row of a chain."""
         row = self._find(chain_key)
         if row is None:
@@ -149,7 +161,7 @@ class ShardReader:
                 f"{self.folder}: no chain {chain_key!r} among {len(self)}. Add it to the list of "
                 "chains and pack again; rejected.tsv says whether it was set aside."
             )
-        return self.index.slice(row, 1).to_pylist()[0]
+        return _IndexRow(self._columns, row)
 
     def _open(self, family: str, bucket: int) -> ShardFile:
         if self._pid != os.getpid():
@@ -180,3 +192,13 @@ class ShardReader:
                         "was cut off or packed again since: restore it, or run `scalefold pack` "
                         "to its end."
                     )
+
+
+class _IndexRow:
+    """One row of the index; a value is converted when it is asked for."""
+
+    def __init__(self, columns: dict[str, pa.ChunkedArray], row: int) -> None:
+        self._columns, self._row = columns, row
+
+    def __getitem__(self, name: str) -> Any:
+        return self._columns[name][self._row].as_py()

@@ -8,8 +8,9 @@ reader's own copies, never views of a file.
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,6 +81,35 @@ class ChainRecord:
     def sequence(self) -> str:
         """One-letter codes, ``X`` for everything but the 20 amino acids."""
         return "".join(RESTYPES_WITH_X[code] for code in self.aatype)
+
+
+class PartialChain(ChainRecord):
+    """A chain of which some fields are known; the others are read when one is first asked for.
+
+    Most template hits of a sample are too new, or are not drawn: their atoms are never needed.
+    """
+
+    @staticmethod
+    def of(known: Mapping[str, Any], read: Callable[[], Mapping[str, Any]]) -> PartialChain:
+        """Make one.
+
+        Parameters
+        ----------
+        known : mapping
+            Fields by name.
+        read : callable
+            Returns more of them: ``vars()`` of another chain, which may be partial too. What it
+            raises is raised where the chain is looked at.
+        """
+        chain = object.__new__(PartialChain)
+        chain.__dict__.update(known, _read=read)
+        return chain
+
+    def __getattribute__(self, name: str) -> Any:
+        known = object.__getattribute__(self, "__dict__")
+        while name in ChainRecord.__dataclass_fields__ and name not in known:
+            known.update(known["_read"]())
+        return object.__getattribute__(self, name)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,8 @@ Data shards have one row a record batch, so that a sample is one contiguous rang
 
 from __future__ import annotations
 
+import functools
+import struct
 from typing import Any, Final
 
 import numpy as np
@@ -145,41 +147,56 @@ def row_hash(batch: pa.RecordBatch) -> int:
     """
     state = xxhash.xxh3_64()
     for field, column in zip(batch.schema, batch.columns, strict=True):
-        if field.name == HASH_COLUMN:
-            continue
-        state.update(field.name.encode() + b"\0")
-        _hash_value(state, field.type, column)
+        if field.name != HASH_COLUMN:
+            state.update(field.name.encode() + b"\0")
+            _hash_value(state, _kind(field.type), column)
     return state.intdigest()
 
 
-def _hash_value(state: xxhash.xxh3_64, dtype: pa.DataType, column: pa.Array) -> None:
+@functools.cache
+def _kind(dtype: pa.DataType) -> str:
+    """How the values of a type enter the hash."""
+    if pa.types.is_list(dtype) or pa.types.is_large_list(dtype):
+        return "structs" if pa.types.is_struct(dtype.value_type) else "numbers"
+    if pa.types.is_date(dtype):
+        return "date"
+    if pa.types.is_string(dtype) or pa.types.is_fixed_size_binary(dtype):
+        return "bytes"
+    if pa.types.is_floating(dtype):
+        return "float"
+    return "unsigned" if pa.types.is_unsigned_integer(dtype) else "signed"
+
+
+def _hash_value(state: xxhash.xxh3_64, kind: str, column: pa.Array) -> None:
     """Feed the single value of a one-element array."""
     if column.null_count:
         state.update(b"\0")
         return
     state.update(b"\1")
-    if pa.types.is_list(dtype) or pa.types.is_large_list(dtype):
+    if kind == "numbers":
         items = column.flatten()
         state.update(len(items).to_bytes(8, "little"))
-        if pa.types.is_struct(dtype.value_type):
-            for i in range(len(items)):
-                for member, part in zip(dtype.value_type, items.slice(i, 1).flatten(), strict=True):
-                    _hash_value(state, member.type, part)
-        else:
-            state.update(_little_endian(items.to_numpy(zero_copy_only=True)))
-        return
-    if pa.types.is_date(dtype):
-        # Days since 1970: damaged days need not be a date.
-        column = column.view(pa.int32())
-    value = column[0].as_py()
-    if pa.types.is_string(dtype) or pa.types.is_fixed_size_binary(dtype):
-        content = value.encode() if isinstance(value, str) else value
-        state.update(len(content).to_bytes(8, "little") + content)
-    elif pa.types.is_floating(dtype):
-        state.update(np.float64(value).astype("<f8").tobytes())
+        state.update(_little_endian(items.to_numpy(zero_copy_only=True)))
+    elif kind == "structs":
+        items = column.flatten()
+        state.update(len(items).to_bytes(8, "little"))
+        members = [(_kind(field.type), part) for field, part in zip(items.type, items.flatten())]
+        for i in range(len(items)):
+            for member, part in members:
+                _hash_value(state, member, part[i : i + 1])
     else:
-        signed = not pa.types.is_unsigned_integer(dtype)
-        state.update(value.to_bytes(8, "little", signed=signed))
+        # Days since 1970: damaged days need not be a date.
+        value = (column.view(pa.int32()) if kind == "date" else column)[0].as_py()
+        state.update(_scalar_bytes(kind, value))
+
+
+def _scalar_bytes(kind: str, value: Any) -> bytes:
+    if kind == "bytes":
+        content = value.encode() if isinstance(value, str) else value
+        return len(content).to_bytes(8, "little") + content
+    if kind == "float":
+        return struct.pack("<d", value)
+    return value.to_bytes(8, "little", signed=kind != "unsigned")
 
 
 def _little_endian(values: NDArray[Any]) -> memoryview:

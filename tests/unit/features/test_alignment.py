@@ -5,7 +5,12 @@ import pytest
 import torch
 
 from scalefold.errors import InputError
-from scalefold.features.alignment import Alignment, Window, deletion_matrix, deletion_sums
+from scalefold.features.alignment import (
+    StoredAlignment,
+    Window,
+    deletion_matrix,
+    deletion_sums,
+)
 
 
 @pytest.fixture(scope="module")
@@ -15,7 +20,7 @@ def sample(make_sample):
 
 @pytest.fixture(scope="module")
 def alignment(sample):
-    return Alignment.from_record(sample.msa, sample.chain, torch.device("cpu"))
+    return StoredAlignment.from_record(sample.msa, sample.chain).unpack()
 
 
 @pytest.mark.parametrize("window", [Window(0, 25), Window(4, 9), Window(24, 1)])
@@ -38,7 +43,7 @@ def test_deletion_sums_over_groups(sample, alignment, window, dense_deletions):
 
 def test_width_must_be_the_sequence(sample, make_chain):
     with pytest.raises(InputError, match=r"1abc_A: alignment is 25 columns wide.*has 26"):
-        Alignment.from_record(sample.msa, make_chain(length=26), torch.device("cpu"))
+        StoredAlignment.from_record(sample.msa, make_chain(length=26))
 
 
 def test_first_row_must_be_the_sequence(sample):
@@ -46,4 +51,14 @@ def test_first_row_must_be_the_sequence(sample):
     msa[0, 3] = (msa[0, 3] + 1) % 20
     wrong = dataclasses.replace(sample.msa, msa=msa)
     with pytest.raises(InputError, match=r"1abc_A: the first of 40 alignment rows is not"):
-        Alignment.from_record(wrong, sample.chain, torch.device("cpu"))
+        StoredAlignment.from_record(wrong, sample.chain)
+
+
+def test_unpacked_deletions_are_the_stored_ones(sample, alignment, dense_deletions):
+    """Counts above 32,767 do not fit into torch's signed numbers."""
+    rows, columns = dense_deletions(sample.msa).nonzero()
+    np.testing.assert_array_equal(alignment.deletion_row, rows)
+    np.testing.assert_array_equal(alignment.deletion_column, columns)
+    large = dataclasses.replace(sample.msa, del_val=np.full_like(sample.msa.del_val, 65_535))
+    unpacked = StoredAlignment.from_record(large, sample.chain).unpack()
+    assert (unpacked.deletion_count == 65_535).all()

@@ -5,15 +5,16 @@ import pytest
 import torch
 
 from scalefold.config.schema import FeaturesConfig
-from scalefold.features.alignment import Alignment, Window
+from scalefold.features.alignment import StoredAlignment, Window
 from scalefold.features.draws import DrawKey, MsaDraws, draw_msa
+from scalefold.features.inputs import pass_inputs
+from scalefold.features.masking import replacement_bounds
 from scalefold.features.msa import msa_features
 from scalefold.features.msa_rows import choose_rows
 
 LENGTH, ROWS = 40, 60
 CONFIG = FeaturesConfig(max_msa_clusters=8, max_extra_msa=12)
 WHOLE = Window(0, LENGTH)
-CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +24,20 @@ def sample(make_sample):
 
 @pytest.fixture(scope="module")
 def alignment(sample):
-    return Alignment.from_record(sample.msa, sample.chain, CPU)
+    return StoredAlignment.from_record(sample.msa, sample.chain).unpack()
+
+
+@pytest.fixture(scope="module")
+def features_of(sample):
+    """Features of passes whose decisions are given, by default over the sample's whole length."""
+
+    def make(alignment, draws, window=WHOLE, profile=sample.msa.profile):
+        bounds = torch.from_numpy(replacement_bounds(profile, CONFIG.masked_msa))
+        rows = len(alignment.symbols)
+        passes = [pass_inputs(rows, draw, CONFIG, 0) for draw in draws]
+        return msa_features(alignment, bounds, passes, window, CONFIG)
+
+    return make
 
 
 def draws(index=0, block_deletion=CONFIG.block_deletion):
@@ -37,23 +51,22 @@ def draws(index=0, block_deletion=CONFIG.block_deletion):
     )
 
 
-def test_crop_before_or_after_summarising_is_the_same(alignment):
+def test_crop_before_or_after_summarising_is_the_same(alignment, features_of):
     window = Window(11, 20)
     for draw in (draws(0), draws(1, None)):
-        whole = msa_features(alignment, [draw], WHOLE, CONFIG)[0]
-        cropped = msa_features(alignment, [draw], window, CONFIG)[0]
+        whole = features_of(alignment, [draw])[0]
+        cropped = features_of(alignment, [draw], window)[0]
         for name, tensor in cropped.items():
             assert torch.equal(tensor, whole[name][:, window.start : window.stop]), name
 
 
-def test_clusters_look_at_columns_outside_the_crop(alignment):
+def test_clusters_look_at_columns_outside_the_crop(alignment, sample, features_of):
     window = Window(11, 20)
     draw = draws(2, None)
-    cropped = msa_features(alignment, [draw], window, CONFIG)[0]
+    cropped = features_of(alignment, [draw], window)[0]
     inside = alignment.symbols[:, window.start : window.stop]
     short = alignment._replace(
         symbols=inside,
-        profile=alignment.profile[window.start : window.stop],
         deletion_row=alignment.deletion_row[:0],
         deletion_column=alignment.deletion_column[:0],
         deletion_count=alignment.deletion_count[:0],
@@ -63,22 +76,23 @@ def test_clusters_look_at_columns_outside_the_crop(alignment):
         mask_position=draw.mask_position[:, window.start : window.stop],
         mask_symbol=draw.mask_symbol[:, window.start : window.stop],
     )
-    blind = msa_features(short, [short_draw], Window(0, window.size), CONFIG)[0]
+    profile = sample.msa.profile[window.start : window.stop]
+    blind = features_of(short, [short_draw], Window(0, window.size), profile)[0]
     assert torch.equal(cropped["true_msa"], blind["true_msa"])
     assert torch.equal(cropped["msa_feat"][..., :23], blind["msa_feat"][..., :23])
     assert not torch.equal(cropped["msa_feat"][..., 25:48], blind["msa_feat"][..., 25:48])
 
 
-def test_passes_together_are_passes_apart(alignment):
+def test_passes_together_are_passes_apart(alignment, features_of):
     several = [draws(0), draws(1), draws(2, None)]
-    together = msa_features(alignment, several, WHOLE, CONFIG)
+    together = features_of(alignment, several)
     for draw, features in zip(several, together):
-        alone = msa_features(alignment, [draw], WHOLE, CONFIG)[0]
+        alone = features_of(alignment, [draw])[0]
         for name, tensor in features.items():
             assert torch.equal(tensor, alone[name]), name
 
 
-def test_permuting_rows_permutes_nothing_but_the_draws(sample, alignment):
+def test_permuting_rows_permutes_nothing_but_the_draws(sample, alignment, features_of):
     """The same decisions about the same sequences give the same features in any row order."""
     draw = draws(3, None)
     order = np.concatenate([[0], 1 + np.random.default_rng(5).permutation(ROWS - 1)])
@@ -96,18 +110,17 @@ def test_permuting_rows_permutes_nothing_but_the_draws(sample, alignment):
     moved = MsaDraws(
         draw.deletion_starts, rank[draw.row_order], draw.mask_position, draw.mask_symbol
     )
-    expected = msa_features(alignment, [draw], WHOLE, CONFIG)[0]
-    found = msa_features(
-        Alignment.from_record(shuffled, sample.chain, CPU), [moved], WHOLE, CONFIG
-    )[0]
+    expected = features_of(alignment, [draw])[0]
+    again = StoredAlignment.from_record(shuffled, sample.chain).unpack()
+    found = features_of(again, [moved])[0]
     for name, tensor in found.items():
         assert torch.equal(tensor, expected[name]), name
 
 
-def test_profile_and_deletions_by_hand(sample, alignment, dense_deletions):
+def test_profile_and_deletions_by_hand(sample, alignment, dense_deletions, features_of):
     """Clusters and summaries computed row by row, from the masked centres that come out."""
     draw = draws(4)
-    features = msa_features(alignment, [draw], WHOLE, CONFIG)[0]
+    features = features_of(alignment, [draw])[0]
     choice = choose_rows(ROWS, draw, CONFIG.max_msa_clusters, 0.3)
     masked = features["msa_feat"][..., :23].argmax(-1).numpy()
     msa, deletions = sample.msa.msa, dense_deletions(sample.msa)
@@ -136,21 +149,19 @@ def test_profile_and_deletions_by_hand(sample, alignment, dense_deletions):
     )
 
 
-def test_bert_targets(alignment):
-    features = msa_features(alignment, [draws(5)], WHOLE, CONFIG)[0]
+def test_bert_targets(alignment, features_of):
+    features = features_of(alignment, [draws(5)])[0]
     masked = features["msa_feat"][..., :23].argmax(-1)
     changed = masked != features["true_msa"]
     assert changed.any()
     assert (features["bert_mask"][changed] == 1).all()
     assert (features["true_msa"] < 22).all()
     # the query is masked too
-    queries = [
-        msa_features(alignment, [draws(i)], WHOLE, CONFIG)[0]["bert_mask"][0] for i in range(20)
-    ]
+    queries = [features_of(alignment, [draws(i)])[0]["bert_mask"][0] for i in range(20)]
     assert 0.08 < torch.stack(queries).mean() < 0.22
 
 
-def test_query_alone(sample):
+def test_query_alone(sample, features_of):
     single = dataclasses.replace(
         sample.msa,
         msa=sample.msa.msa[:1],
@@ -166,8 +177,8 @@ def test_query_alone(sample):
         num_res=LENGTH,
         block_deletion=CONFIG.block_deletion,
     )
-    alignment = Alignment.from_record(single, sample.chain, CPU)
-    features = msa_features(alignment, [draw], WHOLE, CONFIG)[0]
+    alignment = StoredAlignment.from_record(single, sample.chain).unpack()
+    features = features_of(alignment, [draw])[0]
     assert features["msa_feat"].shape == (1, LENGTH, 49)
     assert features["extra_msa"].shape == (0, LENGTH)
     one_hot = features["msa_feat"][..., :23]

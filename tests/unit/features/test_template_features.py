@@ -6,11 +6,13 @@ import pytest
 import torch
 
 from scalefold.config.schema import FeaturesConfig
+from scalefold.features.alignment import Window
 from scalefold.features.draws import DrawKey, draw_sample
-from scalefold.features.templates import draw_templates, template_features, usable_templates
+from scalefold.features.inputs import aligned_templates
+from scalefold.features.template_features import template_features
+from scalefold.features.templates import draw_templates, usable_templates
 
 QUERY_DATE = datetime.date(2020, 3, 1)
-CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
@@ -27,13 +29,13 @@ def test_released_sixty_days_before_the_query(templates):
     last_day = QUERY_DATE - datetime.timedelta(days=60)
     dates = [last_day, last_day + datetime.timedelta(days=1), QUERY_DATE, None]
     candidates = [dated(t, d) for t, d in zip(templates, dates)]
-    usable = usable_templates(candidates, QUERY_DATE, 60)
+    usable = usable_templates(candidates, QUERY_DATE, 60, 20)
     assert [hit for hit, _ in usable] == [candidates[0][0]]
-    assert len(usable_templates(candidates, QUERY_DATE, 0)) == 3
+    assert len(usable_templates(candidates, QUERY_DATE, 0, 20)) == 3
 
 
 def test_query_without_a_date_gets_none(templates):
-    assert usable_templates(templates, None, 60) == []
+    assert usable_templates(templates, None, 60, 20) == []
 
 
 def test_template_needs_five_aligned_atoms(templates):
@@ -43,10 +45,11 @@ def test_template_needs_five_aligned_atoms(templates):
     mask[0] = True  # not aligned
     assert 0 not in hit.t_idx
     assert (
-        usable_templates([(hit, dataclasses.replace(chain, atom_mask=mask))], QUERY_DATE, 0) == []
+        usable_templates([(hit, dataclasses.replace(chain, atom_mask=mask))], QUERY_DATE, 0, 20)
+        == []
     )
     mask[hit.t_idx[5], 0] = True
-    assert usable_templates([(hit, dataclasses.replace(chain, atom_mask=mask))], QUERY_DATE, 0)
+    assert usable_templates([(hit, dataclasses.replace(chain, atom_mask=mask))], QUERY_DATE, 0, 20)
 
 
 def counts(templates, config, trials=4000):
@@ -83,7 +86,7 @@ def test_only_the_pool_is_drawn_from(templates):
 
 
 def test_features_by_hand(templates):
-    features = template_features(templates[:3], 40, CPU)
+    features = template_features(aligned_templates(templates[:3], Window(0, 40)))
     for slot, (hit, chain) in enumerate(templates[:3]):
         aligned = dict(zip(hit.q_idx.tolist(), hit.t_idx.tolist()))
         for q in range(40):
@@ -104,6 +107,21 @@ def test_features_by_hand(templates):
 
 
 def test_no_templates():
-    features = template_features([], 40, CPU)
+    features = template_features(aligned_templates([], Window(0, 40)))
     assert {tensor.shape[0] for tensor in features.values()} == {0}
     assert features["template_torsion_angles_sin_cos"].shape == (0, 40, 7, 2)
+
+
+def test_only_templates_that_may_be_drawn_are_looked_at(templates):
+    def unread():
+        yield from templates[:2]
+        raise AssertionError("a third template was looked at")
+
+    assert usable_templates(unread(), QUERY_DATE, 0, 2) == list(templates[:2])
+
+
+def test_templates_of_a_part_of_the_query(templates):
+    whole = aligned_templates(templates[:3], Window(0, 40))
+    part = aligned_templates(templates[:3], Window(7, 20))
+    for tensor, expected in zip(part, whole, strict=True):
+        assert torch.equal(tensor, expected[:, 7:27])

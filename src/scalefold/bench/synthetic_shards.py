@@ -1,0 +1,146 @@
+"""Shards of made-up chains of a stated size, for benchmarks of reading: no data set is needed.
+
+Sizes are those of deep alignments in OpenProteinSet: rows of falling similarity to the query, gaps
+in runs at both ends, deletions at some places, template hits over most of the query.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+from pathlib import Path
+
+import numpy as np
+
+from scalefold.chem.residues import ATOM37_MASK, GAP
+from scalefold.shards.manifest import Manifest, Snapshot
+from scalefold.shards.records import ChainRecord, MsaRecord, TemplateHit
+from scalefold.shards.schema import INDEX_FILE, SCHEMA_VERSION, SCHEMAS, shard_file
+from scalefold.shards.writer import write_shard
+
+_DELETION_RATE = 0.01  # of positions of an alignment
+_TRAINED = datetime.date(2020, 1, 1)
+_TEMPLATE = datetime.date(2010, 1, 1)
+
+
+def write_synthetic_shards(
+    folder: Path, *, num_chains: int, num_rows: int, num_res: int, num_hits: int, seed: int = 0
+) -> None:
+    """Write a shard folder of training chains that all have the same size.
+
+    Parameters
+    ----------
+    folder : Path
+    num_chains : int
+        Training chains; as many templates as there are hits are added.
+    num_rows, num_res : int
+        Of each alignment.
+    num_hits : int
+        Template hits of each chain.
+    seed : int
+    """
+    import pyarrow as pa
+
+    generator = np.random.default_rng(seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    chains = [_chain(generator, f"s{i:03d}_A", num_res, _TRAINED) for i in range(num_chains)]
+    templates = [_chain(generator, f"t{i:03d}_A", num_res + 10, _TEMPLATE) for i in range(num_hits)]
+    facts = []
+    with write_shard(folder / shard_file("chain", 0), "chain") as shard:
+        for record in [*chains, *templates]:
+            shard.add(record)
+    facts.append(shard.facts)
+    with write_shard(folder / shard_file("msa", 0), "msa") as shard:
+        for record in chains:
+            hits = tuple(_hit(generator, i, t, num_res) for i, t in enumerate(templates))
+            shard.add(_alignment(generator, record, num_rows, hits))
+    facts.append(shard.facts)
+    rows = [
+        {
+            "chain_key": record.chain_key,
+            "split": "train" if number < num_chains else "template",
+            "origin": record.origin,
+            "seq_id": record.seq_id,
+            "length": len(record),
+            "chain_shard": 0,
+            "chain_row": number,
+            "msa_shard": 0 if number < num_chains else None,
+            "msa_row": number if number < num_chains else None,
+            "release_date": record.release_date,
+            "resolution": record.resolution,
+            "cluster_id": record.chain_key,
+            "cluster_size": 1,
+            "max_single_residue_fraction": 0.1,
+        }
+        for number, record in enumerate([*chains, *templates])
+    ]
+    with write_shard(folder / INDEX_FILE, "index") as shard:
+        shard.add_batch(pa.RecordBatch.from_pylist(rows, schema=SCHEMAS["index"]))
+    facts.append(shard.facts)
+    Manifest(
+        schema_version=SCHEMA_VERSION,
+        config_hash="synthetic",
+        source=Snapshot.of([]),
+        counts={"chains, train": num_chains},
+        files=tuple(sorted(facts, key=lambda f: f.file)),
+    ).write(folder)
+
+
+def _chain(
+    generator: np.random.Generator, key: str, num_res: int, date: datetime.date
+) -> ChainRecord:
+    aatype = generator.integers(0, 20, num_res).astype(np.uint8)
+    mask = ATOM37_MASK[aatype] > 0
+    # a walk of CA atoms, the residue's atoms around each
+    trace = np.cumsum(generator.normal(scale=2.2, size=(num_res, 1, 3)), 0)
+    positions = (trace + generator.normal(scale=1.5, size=(num_res, 37, 3))).astype(np.float32)
+    return ChainRecord(
+        chain_key=key,
+        label_asym_id="A",
+        auth_asym_id="A",
+        seq_id=hashlib.sha256(key.encode()).digest(),
+        method="synthetic",
+        origin="experimental",
+        aatype=aatype,
+        positions=positions * mask[..., None],
+        atom_mask=mask,
+        resolution=2.0,
+        release_date=date,
+        cluster_id=key,
+    )
+
+
+def _hit(
+    generator: np.random.Generator, rank: int, template: ChainRecord, num_res: int
+) -> TemplateHit:
+    start = int(generator.integers(0, num_res // 8 + 1))
+    q_idx = np.arange(start, num_res, dtype=np.int32)
+    return TemplateHit(template.chain_key, 300.0 - rank, 99.0, q_idx, q_idx + np.int32(5))
+
+
+def _alignment(
+    generator: np.random.Generator, chain: ChainRecord, num_rows: int, hits: tuple[TemplateHit, ...]
+) -> MsaRecord:
+    width = len(chain)
+    identity = np.linspace(0.9, 0.2, num_rows)[:, None]
+    other = generator.integers(0, 20, (num_rows, width), np.uint8)
+    kept = generator.random((num_rows, width), np.float32) < identity
+    msa = np.where(kept, chain.aatype, other)
+    left, right = generator.integers(0, width // 4 + 1, (2, num_rows, 1))
+    column = np.arange(width)
+    msa[(column < left) | (column >= width - right)] = GAP
+    msa[0] = chain.aatype
+    deleted = generator.random((num_rows, width), np.float32) < _DELETION_RATE
+    deleted[0] = False
+    row, del_col = deleted.nonzero()
+    return MsaRecord(
+        seq_id=chain.seq_id,
+        msa=msa,
+        del_ptr=np.searchsorted(row, np.arange(num_rows + 1)).astype(np.uint32),
+        del_col=del_col.astype(np.uint16),
+        del_val=generator.integers(1, 20, len(row)).astype(np.uint16),
+        row_source=np.zeros(num_rows, np.uint8),
+        profile=np.stack([(msa == s).mean(0) for s in range(22)], -1).astype(np.float32),
+        num_seq_full=num_rows,
+        templates=hits,
+    )

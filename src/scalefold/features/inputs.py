@@ -1,0 +1,204 @@
+"""What features are made from, as plain tensors: all decisions made, no transform done.
+
+`feature_inputs` runs where the sample was read; its result can be sent to another process and to a
+GPU, where `scalefold.features.pipeline.features_of` makes the features without ever asking the host
+anything: whatever a shape depends on is a Python number here.
+
+Legend: N residues of the chain, M of the context (the crop, and the residue before it), T
+templates, R alignment rows, S cluster centres, K rows to be clustered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from scalefold.chem.residues import GAP
+from scalefold.config.schema import FeaturesConfig
+from scalefold.errors import InputError
+from scalefold.features.alignment import StoredAlignment, Window
+from scalefold.features.draws import MsaDraws
+from scalefold.features.masking import replacement_bounds
+from scalefold.features.msa_rows import choose_rows
+from scalefold.features.plan import Plan
+from scalefold.features.templates import Template
+from scalefold.shards.records import ChainRecord, Sample
+
+
+class Structure(NamedTuple):
+    """Residues and atoms; leading dimensions may be added.
+
+    Attributes
+    ----------
+    aatype : Tensor, shape (M,), uint8
+        0-20; 21 where a template has no residue.
+    positions : Tensor, shape (M, 37, 3), float32
+        Å.
+    atom_mask : Tensor, shape (M, 37), bool
+    """
+
+    aatype: Tensor
+    positions: Tensor
+    atom_mask: Tensor
+
+
+class PassInputs(NamedTuple):
+    """Decisions of one recycling pass.
+
+    Attributes
+    ----------
+    centres : Tensor, shape (S,), int32
+        Rows that are cluster centres, the query first.
+    others : Tensor, shape (K,), int32
+        Rows that are clustered; the first of them are the extra rows.
+    mask_position, mask_symbol : Tensor, shape (S, N), float32
+        Uniform in [0, 1).
+    dropout_key : int
+    """
+
+    centres: Tensor
+    others: Tensor
+    mask_position: Tensor
+    mask_symbol: Tensor
+    dropout_key: int
+
+
+class FeatureInputs(NamedTuple):
+    """All that the features of a sample are made from.
+
+    Attributes
+    ----------
+    window : Window
+        Residues that are used.
+    context : Window
+        The same with the residue before, which the first torsion angles need.
+    padded_length : int
+        Residues to pad to.
+    num_res : int
+        Of the whole chain.
+    resolution : float
+        Å; 0 where unknown.
+    clamped : bool
+        Clamp the backbone FAPE.
+    chain : Structure
+        The context.
+    templates : Structure, leading dimension T
+        Aligned to the context.
+    alignment : StoredAlignment
+        All rows, full length.
+    bounds : Tensor, shape (N, 22), float32
+        Of `scalefold.features.masking.replacement_bounds`.
+    passes : tuple of PassInputs
+    """
+
+    window: Window
+    context: Window
+    padded_length: int
+    num_res: int
+    resolution: float
+    clamped: bool
+    chain: Structure
+    templates: Structure
+    alignment: StoredAlignment
+    bounds: Tensor
+    passes: tuple[PassInputs, ...]
+
+    def to(self, device: torch.device) -> FeatureInputs:
+        """Move all tensors."""
+        moved: FeatureInputs = _moved(self, device)
+        return moved
+
+
+def feature_inputs(sample: Sample, plan: Plan, config: FeaturesConfig) -> FeatureInputs:
+    """Collect what features are made from. Tensors share the sample's memory where they can.
+
+    Raises
+    ------
+    InputError
+        If the alignment is not the chain's, or the chain has no residues or no observed atom.
+    """
+    chain, window = sample.chain, plan.window
+    if len(chain) == 0 or not chain.atom_mask.any():
+        raise InputError(
+            f"{chain.chain_key}: {len(chain)} residues, {int(chain.atom_mask.sum())} observed "
+            "atoms: nothing can be learnt from it; take it out of the table of chains"
+        )
+    start = max(window.start - 1, 0)
+    context = Window(start, window.stop - start)
+    return FeatureInputs(
+        window=window,
+        context=context,
+        padded_length=plan.padded_length,
+        num_res=len(chain),
+        resolution=float(chain.resolution or 0.0),
+        clamped=plan.clamped,
+        chain=_structure(chain, context),
+        templates=aligned_templates(plan.templates, context),
+        alignment=StoredAlignment.from_record(sample.msa, chain),
+        bounds=torch.from_numpy(replacement_bounds(sample.msa.profile, config.masked_msa)),
+        passes=tuple(
+            pass_inputs(len(sample.msa.msa), draws, config, key)
+            for draws, key in zip(plan.msa, plan.dropout_keys, strict=True)
+        ),
+    )
+
+
+def pass_inputs(
+    num_rows: int, draws: MsaDraws, config: FeaturesConfig, dropout_key: int
+) -> PassInputs:
+    """Choose the rows of a pass; its other decisions stay as they are."""
+    choice = choose_rows(
+        num_rows, draws, config.max_msa_clusters, config.block_deletion.fraction_per_block
+    )
+    num_centres = len(choice.centres)
+    return PassInputs(
+        centres=torch.from_numpy(choice.centres.astype(np.int32)),
+        others=torch.from_numpy(choice.others.astype(np.int32)),
+        mask_position=torch.from_numpy(draws.mask_position[:num_centres]),
+        mask_symbol=torch.from_numpy(draws.mask_symbol[:num_centres]),
+        dropout_key=dropout_key,
+    )
+
+
+def aligned_templates(templates: Sequence[Template], context: Window) -> Structure:
+    """Residues of templates at the query's places; gaps (21) without atoms where there are none.
+
+    Parameters
+    ----------
+    templates : sequence of (TemplateHit, ChainRecord)
+    context : Window
+        Residues of the query.
+    """
+    shape = len(templates), context.size
+    aatype = np.full(shape, GAP, np.uint8)
+    positions = np.zeros((*shape, 37, 3), np.float32)
+    mask = np.zeros((*shape, 37), np.bool_)
+    for slot, (hit, chain) in enumerate(templates):
+        inside = (hit.q_idx >= context.start) & (hit.q_idx < context.stop)
+        place, taken = hit.q_idx[inside] - context.start, hit.t_idx[inside]
+        aatype[slot, place] = chain.aatype[taken]
+        positions[slot, place] = chain.positions[taken]
+        mask[slot, place] = chain.atom_mask[taken]
+    return Structure(*map(torch.from_numpy, (aatype, positions, mask)))
+
+
+def _structure(chain: ChainRecord, context: Window) -> Structure:
+    part = slice(context.start, context.stop)
+    return Structure(
+        torch.from_numpy(chain.aatype[part]),
+        torch.from_numpy(chain.positions[part]),
+        torch.from_numpy(chain.atom_mask[part]),
+    )
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, tuple):
+        parts = [_moved(part, device) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    return value
