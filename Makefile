@@ -1,5 +1,7 @@
 # make demo   from bundled raw files to weights and a report, in results/demo
 # make test   lint and all tests
+# make test-slurm        the workflow on a real Slurm cluster on this machine: as root, half an hour;
+#                        tests/workflow/slurm/install.sh installs the daemons
 # make container-test    build the image and its SIF file from packages, and run them: as root, minutes
 # make container-check   on a machine with a GPU: IMAGE=scalefold.sif, docker://... or a local image's name
 # make container-clean   remove what container-test keeps for its next run
@@ -30,7 +32,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 SNAKEMAKE := PATH="$(BIN):$$PATH" snakemake
 CODE := src kernels tests containers envs
 
-.PHONY: help demo test lint format environment developer-environment clean-demo \
+.PHONY: help demo test test-slurm lint format environment developer-environment clean-demo \
 	container-test container-check container-clean
 
 help:
@@ -43,6 +45,9 @@ demo: $(VENV)/.installed
 
 test: lint
 	$(BIN)/python -m pytest $(PYTEST)
+
+test-slurm: $(VENV)/.installed-developer
+	$(BIN)/python -m pytest tests/workflow/slurm -m slurm -rs $(PYTEST)
 
 lint: $(VENV)/.installed-developer
 	$(BIN)/ruff check $(CODE)

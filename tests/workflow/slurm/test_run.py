@@ -1,0 +1,76 @@
+"""`snakemake --profile slurm` on a cluster: from raw files to the report, and single stages."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from typing import Any
+
+import pytest
+from tests.workflow.slurm.cluster import Cluster, ask
+
+pytestmark = pytest.mark.slurm
+STEPS = [0, 20, 40, 60]
+
+
+def jobs(output: str) -> list[str]:
+    """Rules of the jobs that ended, sorted."""
+    return sorted(re.findall(r"^Finished jobid: \d+ \(Rule: (\w+)\)$", output, re.MULTILINE))
+
+
+def test_from_raw_files_to_the_report(finished: tuple[Any, str]) -> None:
+    workflow, _ = finished
+    report = json.loads((workflow.run / "report.json").read_text())
+    assert report
+    evaluations = sorted(workflow.evaluation().glob("step-*.json"))
+    assert [json.loads(path.read_text())["step"] for path in evaluations] == STEPS
+
+
+def test_training_ran_on_two_nodes_in_one_job(finished: tuple[Any, str], cluster: Cluster) -> None:
+    (train,) = cluster.records("train")
+    assert train.state == "COMPLETED"
+    assert re.fullmatch(r"node\[\d[-,]\d\]", train.nodes)
+    (step,) = ask("sacct", "-n", "-P", "-j", f"{train.job}.0", "-o", "NNodes,NTasks").splitlines()
+    assert step == "2|2"
+
+
+def test_checkpoints_were_evaluated_beside_the_training(
+    finished: tuple[Any, str], cluster: Cluster
+) -> None:
+    (train,) = cluster.records("train")
+    evaluations = cluster.records("evaluate")
+    assert len(evaluations) == len(STEPS)
+    beside = [job for job in evaluations if job.start < train.end]
+    assert beside
+    assert all(job.state == "COMPLETED" for job in evaluations)
+
+
+def test_second_run_does_nothing(finished: tuple[Any, str]) -> None:
+    workflow, _ = finished
+    assert "Nothing to be done" in workflow.succeed()
+
+
+def test_evaluation_equals_a_synchronous_one(finished: tuple[Any, str]) -> None:
+    workflow, _ = finished
+    path = workflow.evaluation() / "step-00000040.json"
+    before = path.read_bytes()
+    path.unlink()
+    (workflow.run / "report.html").unlink()
+    assert jobs(workflow.succeed()) == ["all", "evaluate", "report"]
+    assert path.read_bytes() == before
+
+
+def test_identical_shards_are_not_evaluated_again(finished: tuple[Any, str]) -> None:
+    workflow, _ = finished
+    next((workflow.run / "shards").glob("msa-*.arrow")).unlink()
+    output = workflow.succeed()
+    assert jobs(output) == ["all", "index", "pack", "report", "train"]
+
+
+@pytest.mark.parametrize("option", ["--dry-run", "--dag", "--unlock", "--summary", "--lint"])
+def test_planning_waits_for_nothing(finished: tuple[Any, str], option: str) -> None:
+    workflow, _ = finished
+    process = workflow.start(option, "--config", "seed=5", output=subprocess.PIPE)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
