@@ -11,7 +11,7 @@ from scalefold.cli.options import ConfigFiles, Device, Overrides, ShardFolder, r
 from scalefold.errors import InputError
 
 if TYPE_CHECKING:
-    from scalefold.train.loop import TrainingResult
+    from scalefold.train.run import TrainingResult
 
 
 def register(app: typer.Typer) -> None:

@@ -1,18 +1,10 @@
-"""The training loop.
-
-All ranks go through the same steps and take every decision from the same numbers, so that none
-waits for one that has left. The first rank also reads the checkpoint to start from, and writes; the
-others meanwhile go on until they need it for an exchange.
-"""
+"""Training, from its arguments to its result: who may write, where it starts, what it needs."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import threading
-import time
-from collections import deque
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -20,52 +12,22 @@ from rich.console import Console
 
 from scalefold.config.load import config_hash
 from scalefold.config.schema import Config
-from scalefold.errors import ElsewhereError, InputError
-from scalefold.loader.loader import Batch, TrainingLoader
-from scalefold.loader.prepare import SampleError
+from scalefold.errors import InputError
+from scalefold.loader.loader import TrainingLoader
 from scalefold.parallel import SINGLE, Mesh
-from scalefold.parallel.ranks import broadcast_all, on_first, same_everywhere
+from scalefold.parallel.ranks import on_first, same_everywhere
 from scalefold.shards.reader import ShardReader
 from scalefold.train import checkpoint as checkpoints
-from scalefold.train.assemble import Trainer, assemble
-from scalefold.train.exchange import Notice
-from scalefold.train.health import Health
+from scalefold.train.assemble import assemble
 from scalefold.train.journal import Journal
 from scalefold.train.lock import WriterLock
-from scalefold.train.metrics import Record
 from scalefold.train.provenance import data_hash
-from scalefold.train.readback import HostNumbers, Readback
 from scalefold.train.replacement import set_aside_other_run
 from scalefold.train.resume import check_resumable
-from scalefold.train.schedule import learning_rate
-from scalefold.train.target import TargetReached, TargetWatch
+from scalefold.train.run import Run, TrainingResult
+from scalefold.train.target import TargetWatch
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class TrainingResult:
-    """How a call of `train` ended.
-
-    Attributes
-    ----------
-    step : int
-        Steps made in all.
-    checkpoint : Path
-        The last checkpoint.
-    completed : bool
-        Whether the run's last step was made or its target reached; False after a stop request.
-    skipped_steps : int
-        Steps that were not applied because they were not finite.
-    target : TargetReached or None
-        The evaluation that ended the run; known to the first rank.
-    """
-
-    step: int
-    checkpoint: Path
-    completed: bool
-    skipped_steps: int
-    target: TargetReached | None = None
 
 
 def train(
@@ -129,7 +91,7 @@ def train(
 
     try:
         start = on_first(mesh.world, claim)
-        run = _Run(config, assemble(config, device, mesh), mesh, out)
+        run = Run(config, assemble(config, device, mesh), mesh, out)
         run.begin(start)
         target = TargetWatch(out, config.evaluation, manifest_hash)
         with contextlib.ExitStack() as stack:
@@ -159,158 +121,3 @@ def _starting_point(config: Config, out: Path, manifest_hash: str, resume: bool)
     logger.info("continuing from %s", last)
     check_resumable(last, checkpoints.read_metadata(last), config, manifest_hash)
     return last
-
-
-class _Run:
-    """The state of a run and the order of its events."""
-
-    def __init__(self, config: Config, trainer: Trainer, mesh: Mesh, out: Path) -> None:
-        self.step = 0
-        self._config, self._trainer, self._mesh, self._out = config, trainer, mesh, out
-        self._health = Health(config.training.max_non_finite_steps)
-        self._failure: InputError | SampleError | None = None
-        self._absent = self._stopped = self._on_target = False
-        # Numbers of a step are read when the next one is under way, so that a GPU never waits.
-        self._unread: deque[_Unread] = deque()
-        self._lag = 1 if trainer.parameters.master.is_cuda else 0
-
-    def begin(self, checkpoint: Path | None) -> None:
-        """Start from a checkpoint of this run, or at step 0; the first rank has it, all get it."""
-        world = self._mesh.world
-        self.step, self._health.skipped, self._health.in_a_row = on_first(
-            world, lambda: self._restore(checkpoint) if checkpoint else (0, 0, 0)
-        )
-        broadcast_all(world, self._trainer.state())
-        self._trainer.parameters.publish()
-
-    def _restore(self, checkpoint: Path) -> tuple[int, int, int]:
-        state = checkpoints.load_training(checkpoint)
-        self._trainer.restore(
-            checkpoints.load_weights(checkpoint, "weights"),
-            checkpoints.load_weights(checkpoint, "averaged"),
-            state["optimiser"],
-            str(checkpoint),
-        )
-        return state["step"], state["skipped"], state["skipped_in_a_row"]
-
-    def go(
-        self,
-        loader: TrainingLoader,
-        journal: Journal | None,
-        target: TargetWatch,
-        stop: threading.Event,
-    ) -> TrainingResult:
-        """Make all steps; publish checkpoints at the start, now and then, and at the end."""
-        training, world = self._config.training, self._mesh.world
-        self._publish(journal)  # step 0: the untrained model, for comparison
-        self._on_target = on_first(world, target.look)
-        started = time.perf_counter()
-        while self.step < training.steps and not self._ends(target, stop):
-            batch = self._next(loader)
-            self.step += 1
-            rate = learning_rate(self.step, self._config.optimiser)
-
-            def notice(waited: float = batch.wait_seconds if batch else 0.0) -> Notice:
-                return Notice(stop.is_set(), self._mesh.first and target.look(), waited)
-
-            if batch is None:
-                numbers = self._trainer.step.abstain(notice)
-            else:
-                numbers = self._trainer.step(batch.passes, rate, notice)
-            self._unread.append(_Unread.of(self.step, rate, batch, Readback(numbers)))
-            del batch  # its features take memory that the next step needs
-            started = self._read(self._lag, started, journal)
-            if self.step % training.checkpoint_every == 0:
-                started = self._read(0, started, journal)
-                if not self._absent:
-                    self._publish(journal)
-        self._read(0, started, journal)
-        published = self._publish(journal)
-        completed = self.step >= training.steps or self._on_target or target.reached is not None
-        if self.step < training.steps:
-            logger.info("stopped at step %d of %d: %s", self.step, training.steps, published)
-        world.barrier()  # nobody leaves while the last checkpoint is being written
-        if self._failure is not None:
-            raise self._failure
-        if self._absent:
-            raise ElsewhereError("another rank could not read its samples, see its message")
-        return TrainingResult(self.step, published, completed, self._health.skipped, target.reached)
-
-    def _ends(self, target: TargetWatch, stop: threading.Event) -> bool:
-        """Whether all ranks know that no further step is to be made."""
-        alone = self._mesh.world.size == 1  # needs no agreement
-        return (
-            self._absent
-            or self._stopped
-            or self._on_target
-            or (alone and (stop.is_set() or target.look()))
-        )
-
-    def _next(self, loader: TrainingLoader) -> Batch | None:
-        """Samples of the next step, of this rank; None once there is something wrong with one.
-
-        The other ranks learn of that from the step, so that all end with the steps made so far.
-        """
-        if self._failure is None:
-            try:
-                batch = next(loader)
-            except (InputError, SampleError) as error:
-                self._failure = error
-            else:
-                assert batch.step == self.step, (batch.step, self.step)
-                return batch
-        return None
-
-    def _read(self, leave: int, started: float, journal: Journal | None) -> float:
-        """Read the numbers of all steps but the last ``leave``; returns when it was done."""
-        while len(self._unread) > leave:
-            unread = self._unread.popleft()
-            numbers = unread.readback.get()
-            now = time.perf_counter()
-            seconds, started = now - started, now
-            if numbers.absent:  # nor is any later step applied
-                self._absent = True
-                self.step = min(self.step, unread.step - 1)
-                continue
-            self._stopped |= numbers.stop
-            self._on_target |= numbers.target
-            self._health.check(unread.step, numbers, unread.chain_keys)
-            if journal is not None:
-                journal.record(self._record(unread, numbers, seconds))
-        return started
-
-    def _record(self, unread: _Unread, numbers: HostNumbers, seconds: float) -> Record:
-        size = self._config.training.global_batch_size
-        return {
-            "step": unread.step,
-            "samples": unread.step * size,
-            **numbers.means,
-            "grad_norm": numbers.gradient_norm,
-            "learning_rate": unread.learning_rate,
-            "recycling": unread.recycling,
-            "skipped_steps": self._health.skipped,
-            "step_seconds": seconds,
-            "samples_per_second": size / seconds,
-            "loader_wait_seconds": numbers.wait_seconds,
-            "time": time.time(),
-        }
-
-    def _publish(self, journal: Journal | None) -> Path:
-        """Have a checkpoint of this step written, and say where it is."""
-        if journal is not None:
-            journal.publish(self.step, self._trainer, self._health)
-        return checkpoints.checkpoint_path(self._out, self.step)
-
-
-@dataclass(frozen=True, eq=False)
-class _Unread:
-    step: int
-    learning_rate: float
-    chain_keys: list[str]
-    recycling: int
-    readback: Readback
-
-    @staticmethod
-    def of(step: int, rate: float, batch: Batch | None, readback: Readback) -> _Unread:
-        keys, recycling = (batch.chain_keys, batch.recycling) if batch is not None else ([], 0)
-        return _Unread(step, rate, keys, recycling, readback)
