@@ -22,10 +22,9 @@ rule fetch_structures:
         config=given_configuration,
         chains=chain_table,
         raw=literal(f"{RUN}/raw"),
-        bucket=lambda wildcards: int(wildcards.bucket),
     shell:
         "scalefold fetch --only structures {params.config} --out {params.raw:q}"
-        " --bucket {params.bucket} 2>&1 | tee -i {log:q}"
+        " --bucket {wildcards.bucket} 2>&1 | tee -i {log:q}"
 
 
 rule fetch_alignments:
@@ -50,7 +49,6 @@ rule fetch_alignments:
         config=given_configuration,
         chains=chain_table,
         raw=literal(f"{RUN}/raw"),
-        bucket=lambda wildcards: int(wildcards.bucket),
     shell:
         "scalefold fetch --only alignments {params.config} --out {params.raw:q}"
-        " --bucket {params.bucket} 2>&1 | tee -i {log:q}"
+        " --bucket {wildcards.bucket} 2>&1 | tee -i {log:q}"

@@ -1,4 +1,5 @@
 # What all rules need to know: the checked configuration, the buckets, the checkpoints, the paths.
+import gc
 import hashlib
 import json
 import os
@@ -17,6 +18,7 @@ from scalefold.raw.fetch import local_sources
 from scalefold.shards.buckets import bucket_of
 
 overrides = workflow.config_settings.config
+gc.disable()
 try:
     CONFIG = load_config([Path(path) for path in workflow.configfiles], overrides)
     CHAINS = {}
@@ -24,6 +26,9 @@ try:
         CHAINS.setdefault(bucket_of(row.entry_id, CONFIG.data.buckets), []).append(row)
 except InputError as error:
     raise WorkflowError(str(error)) from None
+# Of a large table there are a million objects to stay: the collector need not look at them again.
+gc.freeze()
+gc.enable()
 validate(
     CONFIG.model_dump(mode="json"), "../schemas/config.schema.json", set_default=False
 )
@@ -71,22 +76,22 @@ wildcard_constraints:
 
 
 def settings(*keys):
-    """Keys and sections of the configuration as parameters: a rule reruns when one changes."""
+    """Keys and sections of the configuration as parameters: a job reruns when one changes.
+
+    A dictionary each, which Snakemake takes as it is: of a text it would format the braces.
+    """
 
     def leaves(key, value):
-        if isinstance(value, dict):
-            return [
-                leaf for name in value for leaf in leaves(f"{key}.{name}", value[name])
-            ]
-        return [f"{key}={json.dumps(value)}"]
+        if not isinstance(value, dict):
+            return [{key: value}]
+        return [leaf for name in value for leaf in leaves(f"{key}.{name}", value[name])]
 
     tree = CONFIG.model_dump(mode="json")
-    texts = [
+    return [
         leaf
         for key in keys
         for leaf in leaves(key, reduce(dict.__getitem__, key.split("."), tree))
     ]
-    return [literal(text) if "{" in text else text for text in texts]
 
 
 def literal(text):

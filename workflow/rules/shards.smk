@@ -29,10 +29,9 @@ rule structures:
         chains=chain_table,
         raw=literal(f"{RUN}/raw"),
         shards=literal(SHARDS),
-        bucket=lambda wildcards: int(wildcards.bucket),
     shell:
         "scalefold pack --stage structures {params.config} --raw {params.raw:q}"
-        " --out {params.shards:q} --bucket {params.bucket} 2>&1 | tee -i {log:q}"
+        " --out {params.shards:q} --bucket {wildcards.bucket} 2>&1 | tee -i {log:q}"
 
 
 rule all_structures:
@@ -70,10 +69,9 @@ rule pack:
         chains=chain_table,
         raw=literal(f"{RUN}/raw"),
         shards=literal(SHARDS),
-        bucket=lambda wildcards: int(wildcards.bucket),
     shell:
         "scalefold pack --stage alignments {params.config} --raw {params.raw:q}"
-        " --out {params.shards:q} --bucket {params.bucket} 2>&1 | tee -i {log:q}"
+        " --out {params.shards:q} --bucket {wildcards.bucket} 2>&1 | tee -i {log:q}"
 
 
 rule index:
