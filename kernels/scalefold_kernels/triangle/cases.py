@@ -37,16 +37,13 @@ def _cases(sizes: Sizes) -> list[CompileCase]:
         found.append(
             _case(sizes, name, getattr(kernel, name), constants, sizes.tile(name, **limit))
         )
-    for part, columns, unit_strides in (
-        ("projection", pair, {"gradient_position": 1, "standard_column": 1}),
-        ("projection", pair, {"gradient_row": 1, "standard_column": 1}),
-        ("output", hidden, {"gradient_row": 1, "standard_position": 1}),
+    for name, most_rows, columns in (
+        ("projection_weights", max(pair, hidden), pair),
+        ("output_weights", pair, hidden),
     ):
-        tile = sizes.tile(f"{part}_weights", BLOCK_R=pair, BLOCK_N=columns)
+        tile = sizes.tile(name, BLOCK_R=most_rows, BLOCK_N=columns)
         del tile["PARTS"]
-        name = f"{part}_weights {' '.join(unit_strides)}"
-        constants = {"PRECISION": sizes.precision, **unit_strides}
-        found.append(_case(sizes, name, kernel.weight_gradient, constants, tile))
+        found.append(_case(sizes, name, getattr(kernel, name), sizes.constants(), tile))
     constants = {"COLUMNS": pair, "BLOCK_N": block(pair)}
     tile = sizes.tile("finish_weights")
     found.append(_case(sizes, "finish_weights", kernel.finish_weights, constants, tile))

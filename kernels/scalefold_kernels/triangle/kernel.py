@@ -58,20 +58,19 @@ def _vector(pointer, first, SIZE, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _standardise(x, CHANNELS: tl.constexpr, AXIS: tl.constexpr, BLOCK: tl.constexpr, eps):
-    """Zero mean, unit variance over AXIS, zeros in the padding; mean; reciprocal deviation."""
-    mean = tl.sum(x, AXIS) / CHANNELS
-    centred = x - tl.expand_dims(mean, AXIS)
+def _standardise(x, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, eps):
+    """Rows of zero mean and unit variance, zeros in the padding; mean; reciprocal deviation."""
+    mean = tl.sum(x, 1) / CHANNELS
+    centred = x - mean[:, None]
     if CHANNELS != BLOCK:
-        real = tl.expand_dims(tl.arange(0, BLOCK) < CHANNELS, 1 - AXIS)
-        centred = tl.where(real, centred, 0.0)
-    reciprocal = 1.0 / tl.sqrt(tl.sum(centred * centred, AXIS) / CHANNELS + eps)
-    return centred * tl.expand_dims(reciprocal, AXIS), mean, reciprocal
+        centred = tl.where(tl.arange(0, BLOCK)[None, :] < CHANNELS, centred, 0.0)
+    reciprocal = 1.0 / tl.sqrt(tl.sum(centred * centred, 1) / CHANNELS + eps)
+    return centred * reciprocal[:, None], mean, reciprocal
 
 
 @triton.jit
 def _norm_gradient(gradient, standard, reciprocal, CHANNELS: tl.constexpr):
-    """Gradient of the input of `_standardise` along axis 1 from that of its result."""
+    """Gradient of the input of `_standardise` from that of its result."""
     along = tl.sum(gradient * standard, 1) / CHANNELS
     mean = tl.sum(gradient, 1) / CHANNELS
     return (gradient - mean[:, None] - standard * along[:, None]) * reciprocal[:, None]
@@ -93,7 +92,7 @@ def projection_forward(
     row = position.to(tl.int64)[:, None] * Z
     x = tl.load(z + row + zed[None, :], mask=inside, other=0.0).to(tl.float32)
     mask_P = tl.load(mask + position, mask=position < P, other=0.0).to(tl.float32)
-    standard, mean_P, reciprocal_P = _standardise(x, Z, 1, BLOCK_Z, eps)
+    standard, mean_P, reciprocal_P = _standardise(x, Z, BLOCK_Z, eps)
     tl.store(mean + position, mean_P, mask=position < P)
     tl.store(reciprocal + position, reciprocal_P, mask=position < P)
     normed = standard * _vector(norm_weight, 0, Z, BLOCK_Z)[None, :]
@@ -114,12 +113,11 @@ def projection_forward(
         opened += _vector(tl.where(is_a, a_gate_bias, b_gate_bias), channels, C, BLOCK_C)[None, :]
         value += _vector(tl.where(is_a, a_bias, b_bias), channels, C, BLOCK_C)[None, :]
         value *= _sigmoid(opened) * mask_P[:, None]
-        channel = channels + tl.arange(0, BLOCK_C)[:, None]
-        offset = channel.to(tl.int64) * P + position[None, :]
+        channel = channels + tl.arange(0, BLOCK_C)[None, :]
         tl.store(
-            tl.where(is_a, a, b) + offset,
-            tl.trans(value.to(z.dtype.element_ty)),
-            mask=(channel < C) & (position[None, :] < P),
+            tl.where(is_a, a, b) + channel.to(tl.int64) * P + position[:, None],
+            value.to(z.dtype.element_ty),
+            mask=(position[:, None] < P) & (channel < C),
         )
     for first in tl.range(0, Z, BLOCK_C, num_stages=STAGES):
         w = _matrix(gate_weight, first, Z, Z, BLOCK_C, BLOCK_Z)
@@ -139,21 +137,21 @@ def output_forward(
 ):  # fmt: skip
     position = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
     row = position.to(tl.int64)[:, None] * Z
-    channel = tl.arange(0, BLOCK_C)[:, None]
-    inside = (channel < C) & (position[None, :] < P)
-    offset = channel.to(tl.int64) * P + position[None, :]
+    channel = tl.arange(0, BLOCK_C)[None, :]
+    inside = (position[:, None] < P) & (channel < C)
+    offset = channel.to(tl.int64) * P + position[:, None]
     x = tl.load(product + offset, mask=inside, other=0.0).to(tl.float32)
-    standard, mean_P, reciprocal_P = _standardise(x, C, 0, BLOCK_C, eps)
+    standard, mean_P, reciprocal_P = _standardise(x, C, BLOCK_C, eps)
     tl.store(mean + position, mean_P, mask=position < P)
     tl.store(reciprocal + position, reciprocal_P, mask=position < P)
-    normed = standard * _vector(norm_weight, 0, C, BLOCK_C)[:, None]
-    normed = (normed + _vector(norm_bias, 0, C, BLOCK_C)[:, None]).to(product.dtype.element_ty)
+    normed = standard * _vector(norm_weight, 0, C, BLOCK_C)[None, :]
+    normed = (normed + _vector(norm_bias, 0, C, BLOCK_C)[None, :]).to(product.dtype.element_ty)
     for first in tl.range(0, Z, BLOCK_Z, num_stages=STAGES):
         column = first + tl.arange(0, BLOCK_Z)
         inside_PZ = (position[:, None] < P) & (column[None, :] < Z)
         logit = tl.load(gate + row + column[None, :], mask=inside_PZ, other=0.0)
         w = _matrix(weight, first, Z, C, BLOCK_Z, BLOCK_C)
-        value = tl.dot(tl.trans(normed), tl.trans(w), input_precision=PRECISION)
+        value = tl.dot(normed, tl.trans(w), input_precision=PRECISION)
         value += _vector(bias, first, Z, BLOCK_Z)[None, :]
         value *= _sigmoid(logit.to(tl.float32))
         tl.store(out + row + column[None, :], value.to(out.dtype.element_ty), mask=inside_PZ)
@@ -170,17 +168,17 @@ def output_backward(
     dtype: tl.constexpr = product.dtype.element_ty
     position = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
     row = position.to(tl.int64)[:, None] * Z
-    channel = tl.arange(0, BLOCK_C)
-    inside_CP = (channel[:, None] < C) & (position[None, :] < P)
-    offset_CP = channel.to(tl.int64)[:, None] * P + position[None, :]
-    x = tl.load(product + offset_CP, mask=inside_CP, other=0.0).to(tl.float32)
+    channel = tl.arange(0, BLOCK_C)[None, :]
+    inside_PC = (position[:, None] < P) & (channel < C)
+    offset_PC = channel.to(tl.int64) * P + position[:, None]
+    x = tl.load(product + offset_PC, mask=inside_PC, other=0.0).to(tl.float32)
     mean_P = tl.load(mean + position, mask=position < P, other=0.0)
     reciprocal_P = tl.load(reciprocal + position, mask=position < P, other=0.0)
     scale_C = _vector(norm_weight, 0, C, BLOCK_C)
     shift_C = _vector(norm_bias, 0, C, BLOCK_C)
-    standard_CP = (x - mean_P[None, :]) * reciprocal_P[None, :]
-    normed = tl.trans((standard_CP * scale_C[:, None] + shift_C[:, None]).to(dtype))
-    tl.store(standard + offset_CP, standard_CP.to(dtype), mask=inside_CP)
+    standard_PC = (x - mean_P[:, None]) * reciprocal_P[:, None]
+    normed = (standard_PC * scale_C[None, :] + shift_C[None, :]).to(dtype)
+    tl.store(standard + offset_PC, standard_PC.to(dtype), mask=inside_PC)
     d_normed = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
     for first in tl.range(0, Z, BLOCK_Z, num_stages=STAGES):
         column = first + tl.arange(0, BLOCK_Z)
@@ -198,10 +196,10 @@ def output_backward(
         tl.store(d_value + offset_PZ, gradient, mask=inside_PZ)
         d_normed = tl.dot(gradient, w, d_normed, input_precision=PRECISION)
     # Read again: held over the loop it would cost registers, and with them warps.
-    x = tl.trans(tl.load(product + offset_CP, mask=inside_CP, other=0.0)).to(tl.float32)
+    x = tl.load(product + offset_PC, mask=inside_PC, other=0.0).to(tl.float32)
     standard_PC = (x - mean_P[:, None]) * reciprocal_P[:, None]
     d_x = _norm_gradient(d_normed * scale_C[None, :], standard_PC, reciprocal_P, C)
-    tl.store(d_product + offset_CP, tl.trans(d_x.to(dtype)), mask=inside_CP)
+    tl.store(d_product + offset_PC, d_x.to(dtype), mask=inside_PC)
 
 
 @triton.jit
@@ -234,11 +232,12 @@ def projection_backward(
     for step in tl.range(0, 2 * ((C + BLOCK_C - 1) // BLOCK_C), num_stages=STAGES):
         first = step // 2 * BLOCK_C
         is_a = step % 2 == 0
-        channel = first + tl.arange(0, BLOCK_C)[:, None]
-        inside_CP = (channel < C) & (position[None, :] < P)
-        offset = channel.to(tl.int64) * P + position[None, :]
-        gradient = tl.load(tl.where(is_a, d_a, d_b) + offset, mask=inside_CP, other=0.0)
-        value = tl.load(tl.where(is_a, a, b) + offset, mask=inside_CP, other=0.0)
+        channel = first + tl.arange(0, BLOCK_C)[None, :]
+        inside_PC = (position[:, None] < P) & (channel < C)
+        offset = channel.to(tl.int64) * P + position[:, None]
+        gradient = tl.load(tl.where(is_a, d_a, d_b) + offset, mask=inside_PC, other=0.0)
+        gradient = gradient.to(tl.float32)
+        value = tl.load(tl.where(is_a, a, b) + offset, mask=inside_PC, other=0.0)
         gate_w = tl.where(is_a, a_gate_weight, b_gate_weight)
         gate_w = _matrix(gate_w, first, C, Z, BLOCK_C, BLOCK_Z)
         w = _matrix(tl.where(is_a, a_weight, b_weight), first, C, Z, BLOCK_C, BLOCK_Z)
@@ -246,14 +245,13 @@ def projection_backward(
         opened += _vector(tl.where(is_a, a_gate_bias, b_gate_bias), first, C, BLOCK_C)[None, :]
         opened = _sigmoid(opened)
         # With operand = mask gate value: d_logit = d_operand mask value gate (1 - gate).
-        gradient = tl.trans(gradient).to(tl.float32)
         d_value = (gradient * opened * mask_P[:, None]).to(dtype)
-        d_logit = (gradient * tl.trans(value).to(tl.float32) * (1.0 - opened)).to(dtype)
+        d_logit = (gradient * value.to(tl.float32) * (1.0 - opened)).to(dtype)
         d_normed = tl.dot(d_value, w, d_normed, input_precision=PRECISION)
         d_normed = tl.dot(d_logit, gate_w, d_normed, input_precision=PRECISION)
         at = d_values + tl.where(is_a, 0, 2) * C * P.to(tl.int64) + offset
-        tl.store(at, tl.trans(d_value), mask=inside_CP)
-        tl.store(at + C * P.to(tl.int64), tl.trans(d_logit), mask=inside_CP)
+        tl.store(at, d_value, mask=inside_PC)
+        tl.store(at + C * P.to(tl.int64), d_logit, mask=inside_PC)
     for first in tl.range(0, Z, BLOCK_C, num_stages=STAGES):
         column = first + tl.arange(0, BLOCK_C)
         inside_column = (position[:, None] < P) & (column[None, :] < Z)
@@ -267,22 +265,17 @@ def projection_backward(
 
 
 @triton.jit
-def weight_gradient(
-    gradient, standard, partial, partial_bias, P, ROWS, TOTAL, COLUMNS,
-    gradient_row, gradient_position, standard_position, standard_column,
-    BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_P: tl.constexpr, PRECISION: tl.constexpr,
+def _sum_products(
+    gradient, standard, row, column, P, ROWS, COLUMNS, gradient_row, gradient_position,
+    standard_position, standard_column, BLOCK_P: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Part s of S: sums over its positions of gradient x standard, and of the gradient.
-
-    partial (S, TOTAL, COLUMNS), partial_bias (S, TOTAL); program (s, t) has rows t BLOCK_R....
-    """
-    row = tl.program_id(1) * BLOCK_R + tl.arange(0, BLOCK_R)
-    column = tl.program_id(2) * BLOCK_N + tl.arange(0, BLOCK_N)
-    total = tl.zeros((BLOCK_R, BLOCK_N), tl.float32)
-    total_bias = tl.zeros((BLOCK_R, 16), tl.float32)
-    ones = tl.full((BLOCK_P, 16), 1.0, gradient.dtype.element_ty)
+    """Sums over this program's positions of gradient x standard, and of the gradient (16 times)."""
+    dtype: tl.constexpr = gradient.dtype.element_ty
+    products = tl.zeros((row.shape[0], column.shape[0]), tl.float32)
+    sums = tl.zeros((row.shape[0], 16), tl.float32)
+    ones = tl.full((BLOCK_P, 16), 1.0, dtype)
     for tile in range(tl.program_id(0), tl.cdiv(P, BLOCK_P), tl.num_programs(0)):
-        position = tile * BLOCK_P + tl.arange(0, BLOCK_P).to(tl.int64)
+        position = (tile * BLOCK_P + tl.arange(0, BLOCK_P)).to(tl.int64)
         left = tl.load(
             gradient + row[:, None] * gradient_row + position[None, :] * gradient_position,
             mask=(row[:, None] < ROWS) & (position[None, :] < P),
@@ -293,13 +286,58 @@ def weight_gradient(
             mask=(position[:, None] < P) & (column[None, :] < COLUMNS),
             other=0.0,
         )
-        total = tl.dot(left, right, total, input_precision=PRECISION)
-        total_bias = tl.dot(left, ones, total_bias, input_precision=PRECISION)
-    place = tl.program_id(0) * TOTAL + row
+        products = tl.dot(left, right, products, input_precision=PRECISION)
+        sums = tl.dot(left, ones, sums, input_precision=PRECISION)
+    return products, sums
+
+
+@triton.jit
+def _store_part(partial, partial_bias, products, sums, first, row, column, TOTAL, ROWS, COLUMNS):
+    """Part s of partial (S, TOTAL, COLUMNS) and partial_bias (S, TOTAL), rows first + row."""
+    place = tl.program_id(0) * TOTAL + first + row
     inside = (row[:, None] < ROWS) & (column[None, :] < COLUMNS)
-    tl.store(partial + place[:, None] * COLUMNS + column[None, :], total, mask=inside)
+    tl.store(partial + place[:, None] * COLUMNS + column[None, :], products, mask=inside)
     if tl.program_id(2) == 0:
-        tl.store(partial_bias + place, tl.sum(total_bias, 1) / 16, mask=row < ROWS)
+        tl.store(partial_bias + place, tl.sum(sums, 1) / 16, mask=row < ROWS)
+
+
+@triton.jit
+def output_weights(
+    d_value, standard, partial, partial_bias, P,
+    Z: tl.constexpr, C: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_P: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Sums of d_value (P, Z) x standard (C, P); program (s, t, u): part, rows and columns."""
+    row = tl.program_id(1) * BLOCK_R + tl.arange(0, BLOCK_R)
+    column = tl.program_id(2) * BLOCK_N + tl.arange(0, BLOCK_N)
+    products, sums = _sum_products(
+        d_value, standard, row, column, P, Z, C, 1, Z, 1, P, BLOCK_P, PRECISION
+    )
+    _store_part(partial, partial_bias, products, sums, 0, row, column, Z, Z, C)
+
+
+@triton.jit
+def projection_weights(
+    d_values, d_gate, standard, partial, partial_bias, P,
+    Z: tl.constexpr, C: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_P: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Sums of d_values (4 C, P), then of d_gate (P, Z), x standard (P, Z)."""
+    ABOVE: tl.constexpr = (4 * C + BLOCK_R - 1) // BLOCK_R
+    column = tl.program_id(2) * BLOCK_N + tl.arange(0, BLOCK_N)
+    if tl.program_id(1) < ABOVE:
+        row = tl.program_id(1) * BLOCK_R + tl.arange(0, BLOCK_R)
+        products, sums = _sum_products(
+            d_values, standard, row.to(tl.int64), column, P, 4 * C, Z, P, 1, Z, 1,
+            BLOCK_P, PRECISION,
+        )  # fmt: skip
+        _store_part(partial, partial_bias, products, sums, 0, row, column, 4 * C + Z, 4 * C, Z)
+    else:
+        row = (tl.program_id(1) - ABOVE) * BLOCK_R + tl.arange(0, BLOCK_R)
+        products, sums = _sum_products(
+            d_gate, standard, row, column, P, Z, Z, 1, Z, Z, 1, BLOCK_P, PRECISION
+        )
+        _store_part(partial, partial_bias, products, sums, 4 * C, row, column, 4 * C + Z, Z, Z)
 
 
 @triton.jit

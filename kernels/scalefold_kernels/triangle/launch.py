@@ -93,10 +93,15 @@ def projection_backward(
         d_z, d_values, standard, sizes.positions,
         BLOCK_Z=block(pair), **sizes.constants(), **blocks,
     )  # fmt: skip
-    sums = _Sums(z, sizes, "projection", 4 * hidden + pair, pair)
-    sums.add(0, d_values, standard.view(-1, pair))
-    sums.add(4 * hidden, gradients[2].view(-1, pair).mT, standard.view(-1, pair))
-    return d_z, sums.finish(scale, shift, [a_w, a_gate_w, b_w, b_gate_w, gate_w])
+    partial, partial_bias = _partial(z, sizes, "projection_weights", 4 * hidden + pair, pair)
+    blocks = sizes.tile("projection_weights", BLOCK_R=max(pair, hidden), BLOCK_N=pair)
+    rows = triton.cdiv(4 * hidden, blocks["BLOCK_R"]) + triton.cdiv(pair, blocks["BLOCK_R"])
+    kernel.projection_weights[(blocks.pop("PARTS"), rows, triton.cdiv(pair, blocks["BLOCK_N"]))](
+        d_values, gradients[2], standard, partial, partial_bias, sizes.positions,
+        **sizes.constants(), **blocks,
+    )  # fmt: skip
+    weights = [a_w, a_gate_w, b_w, b_gate_w, gate_w]
+    return d_z, _finish(sizes, partial, partial_bias, scale, shift, weights)
 
 
 def output(product: Tensor, gate: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -132,9 +137,14 @@ def output_backward(
         d_product, d_gate, d_value, standard, sizes.positions,
         BLOCK_C=block(hidden), **sizes.constants(), **blocks,
     )  # fmt: skip
-    sums = _Sums(gate, sizes, "output", pair, hidden)
-    sums.add(0, d_value.view(-1, pair).mT, standard.view(hidden, -1).mT)
-    return d_product, d_gate, sums.finish(scale, shift, [weight])
+    partial, partial_bias = _partial(gate, sizes, "output_weights", pair, hidden)
+    blocks = sizes.tile("output_weights", BLOCK_R=pair, BLOCK_N=hidden)
+    rows = triton.cdiv(pair, blocks["BLOCK_R"])
+    kernel.output_weights[(blocks.pop("PARTS"), rows, triton.cdiv(hidden, blocks["BLOCK_N"]))](
+        d_value, standard, partial, partial_bias, sizes.positions,
+        **sizes.constants(), **blocks,
+    )  # fmt: skip
+    return d_product, d_gate, _finish(sizes, partial, partial_bias, scale, shift, [weight])
 
 
 def _statistics(like: Tensor) -> tuple[Tensor, Tensor]:
@@ -142,44 +152,38 @@ def _statistics(like: Tensor) -> tuple[Tensor, Tensor]:
     return mean, torch.empty_like(mean)
 
 
-class _Sums:
-    """Sums over positions that make the gradients of projections, in parts of fixed order."""
+def _partial(
+    like: Tensor, sizes: Sizes, name: str, rows: int, columns: int
+) -> tuple[Tensor, Tensor]:
+    """Where the parts of the sums over positions go: their number is the tile's."""
+    parts = sizes.tile(name)["PARTS"]
+    partial = like.new_empty(parts, rows, columns, dtype=torch.float32)
+    return partial, partial.new_empty(parts, rows)
 
-    def __init__(self, like: Tensor, sizes: Sizes, part: str, rows: int, columns: int) -> None:
-        self.sizes, self.part = sizes, part
-        self.parts = sizes.tile(f"{part}_weights")["PARTS"]
-        self.weights = like.new_empty(self.parts, rows, columns, dtype=torch.float32)
-        self.biases = self.weights.new_empty(self.parts, rows)
 
-    def add(self, first: int, gradient: Tensor, standard: Tensor) -> None:
-        """Rows first...: gradient (rows, P) times standard (P, columns)."""
-        rows, columns = gradient.shape[0], standard.shape[1]
-        blocks = self.sizes.tile(f"{self.part}_weights", BLOCK_R=rows, BLOCK_N=columns)
-        del blocks["PARTS"]
-        grid = triton.cdiv(rows, blocks["BLOCK_R"]), triton.cdiv(columns, blocks["BLOCK_N"])
-        kernel.weight_gradient[(self.parts, *grid)](
-            gradient, standard, self.weights[:, first:], self.biases[:, first:],
-            self.sizes.positions, rows, self.biases.shape[1], columns,
-            *gradient.stride(), *standard.stride(),
-            PRECISION=self.sizes.precision, **blocks,
-        )  # fmt: skip
-
-    def finish(self, scale: Tensor, shift: Tensor, weights: Sequence[Tensor]) -> Tensor:
-        """Gradients of scale, shift, and each weight and its bias, all in one vector."""
-        _, total, columns = self.weights.shape
-        rows, last = weights[0].shape[0], weights[-1].shape[0]
-        gradients = scale.new_empty(2 * columns + total * (columns + 1))
-        blocks = self.sizes.tile("finish_weights")
-        grid = triton.cdiv(max(rows, last), blocks["BLOCK_R"]), len(weights)
-        share = self.weights.new_empty(grid[0] * grid[1], 2 * columns)
-        unused = [weights[0]] * (5 - len(weights))
-        kernel.finish_weights[grid](
-            self.weights, self.biases, scale, shift, *weights, *unused,
-            gradients, share, self.parts, total, rows, last,
-            COLUMNS=columns, BLOCK_N=triton.next_power_of_2(columns), **blocks,
-        )  # fmt: skip
-        blocks = self.sizes.tile("sum_rows")
-        kernel.sum_rows[(triton.cdiv(2 * columns, blocks["BLOCK_N"]),)](
-            share, gradients, *share.shape, **blocks
-        )
-        return gradients
+def _finish(
+    sizes: Sizes,
+    partial: Tensor,
+    partial_bias: Tensor,
+    scale: Tensor,
+    shift: Tensor,
+    weights: Sequence[Tensor],
+) -> Tensor:
+    """Gradients of scale, shift, and each weight and its bias, all in one vector."""
+    parts, total, columns = partial.shape
+    rows, last = weights[0].shape[0], weights[-1].shape[0]
+    gradients = scale.new_empty(2 * columns + total * (columns + 1))
+    blocks = sizes.tile("finish_weights")
+    grid = triton.cdiv(max(rows, last), blocks["BLOCK_R"]), len(weights)
+    share = partial.new_empty(grid[0] * grid[1], 2 * columns)
+    unused = [weights[0]] * (5 - len(weights))
+    kernel.finish_weights[grid](
+        partial, partial_bias, scale, shift, *weights, *unused,
+        gradients, share, parts, total, rows, last,
+        COLUMNS=columns, BLOCK_N=triton.next_power_of_2(columns), **blocks,
+    )  # fmt: skip
+    blocks = sizes.tile("sum_rows")
+    kernel.sum_rows[(triton.cdiv(2 * columns, blocks["BLOCK_N"]),)](
+        share, gradients, *share.shape, **blocks
+    )
+    return gradients
