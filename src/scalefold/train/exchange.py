@@ -52,12 +52,13 @@ def pack(per_sample: Tensor, not_finite: Tensor, notice: Notice) -> Tensor:
     num_samples, num_columns = per_sample.shape
     if COLUMNS + num_columns > LENGTH:
         raise ValueError(f"{num_columns} numbers a sample, there is room for {LENGTH - COLUMNS}")
-    told = torch.tensor([notice.stop, notice.target, notice.wait_seconds], dtype=torch.float32)
+    told = torch.zeros(COLUMNS)
+    told[ABSENT] = num_samples == 0
+    told[STOP], told[TARGET], told[WAIT_SECONDS] = notice.stop, notice.target, notice.wait_seconds
     if per_sample.is_cuda:  # from pinned memory, the copy does not make the host wait
-        told = told.pin_memory().to(per_sample.device, non_blocking=True)
+        told = told.pin_memory()
     vector = per_sample.new_zeros(LENGTH)
-    vector[ABSENT] = float(num_samples == 0)
-    vector[NOT_FINITE] = not_finite
-    vector[STOP:COLUMNS] = told
-    vector[COLUMNS : COLUMNS + num_columns] = per_sample.sum(0)
+    vector[:COLUMNS].copy_(told, non_blocking=True)
+    vector[NOT_FINITE].copy_(not_finite)
+    vector[COLUMNS : COLUMNS + num_columns].copy_(per_sample.sum(0))
     return vector
