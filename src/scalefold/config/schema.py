@@ -264,6 +264,9 @@ class TrainingConfig(Section):
         "uniform", description="Independent draws, or shuffled cycles of all counts (MLPerf)."
     )
     precision: Literal["fp32", "tf32", "bf16"] = "bf16"
+    deterministic: bool = Field(
+        False, description="On a GPU, the same bits in every run; slower. A CPU gives them anyway."
+    )
     kernels: Literal["auto", "torch", "triton"] = Field(
         "auto",
         description="Triton kernels, plain torch, or auto: Triton wherever it can run; the log "
@@ -284,6 +287,11 @@ class TrainingConfig(Section):
     )
     loader_workers: NonNegative = 4
     prefetch: Positive = Field(8, description="Samples prepared ahead.")
+    max_staleness: NonNegative = Field(
+        512,
+        description="Steps that a slow sample may come after its place, while others that are "
+        "ready go first; 0: all in order, bit-reproducibly. Without workers always in order.",
+    )
     initial_weights: Path | None = Field(None, description="Start from these weights.")
 
     def published_steps(self) -> list[int]:

@@ -20,7 +20,7 @@ from scalefold.train.clipping import ClippedMean
 from scalefold.train.graphs import GraphedSampleGradient, use_graphs
 from scalefold.train.optimiser import Adam
 from scalefold.train.parameters import FlatParameters
-from scalefold.train.precision import narrow_parameters, set_matrix_products
+from scalefold.train.precision import narrow_parameters, set_determinism, set_matrix_products
 from scalefold.train.recomputation import recompute_blocks
 from scalefold.train.sample import SampleGradient
 from scalefold.train.step import TrainingStep
@@ -103,9 +103,10 @@ def assemble(config: Config, device: torch.device, mesh: Mesh = SINGLE) -> Train
     InputError
         If the precision is not possible on the device, or ``training.initial_weights`` do not fit.
     """
-    # 1. Precision of float32 matrix products (a setting of the process).
+    # 1. Settings of the process: precision of float32 matrix products, determinism.
     precision = config.training.precision
     set_matrix_products(precision, device)
+    set_determinism(config.training.deterministic)
 
     # 2. Operations, and the parallelism that the model sees: one process a sample.
     ops = select_ops(config.training.kernels, device)
@@ -129,13 +130,16 @@ def assemble(config: Config, device: torch.device, mesh: Mesh = SINGLE) -> Train
     optimiser = Adam(parameters.master, config.optimiser)
     average = WeightAverage(parameters.master, config.optimiser)
 
-    # 6. A sample's passes, captured as CUDA graphs or launched kernel by kernel.
-    plain = SampleGradient(model, parameters, config)
+    # 6. The mean gradient of the ranks: on its way while backward runs, or after a replayed graph.
     graphs = use_graphs(config.training.cuda_graphs, device)
+    mean = ClippedMean(parameters, config.optimiser, mesh.data, overlap=not graphs)
+
+    # 7. A sample's passes, launched kernel by kernel or captured as CUDA graphs.
+    differentiate = parameters.accumulate if mean.overlaps else parameters.differentiate
+    plain = SampleGradient(model, differentiate, config)
     gradient = GraphedSampleGradient(plain) if graphs else plain
 
-    # 7. The step that ties them together, and ranks by the mean of their gradients.
-    mean = ClippedMean(parameters, config.optimiser, mesh.data, overlap=not graphs)
+    # 8. The step that ties them together.
     step = TrainingStep(gradient, mean, parameters, optimiser, average, mesh.data)
     return Trainer(model, parameters, optimiser, average, step)
 

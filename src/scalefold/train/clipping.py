@@ -60,6 +60,11 @@ class ClippedMean:
         if overlap and ranks.size > 1 and not self._per_sample:
             self._completion = Completion(parameters.placed, self._buckets)
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether gradients are sent while backward runs: then hooks must see them arrive."""
+        return self._completion is not None
+
     def start(self) -> None:
         """Begin a step."""
         self._sum.zero_()

@@ -123,6 +123,30 @@ class FlatParameters:
         self.gradient.zero_()
         self._working_gradient.zero_()
 
+    def accumulate(self, loss: Tensor) -> None:
+        """Differentiate a loss; hooks on the parameters see each gradient as it arrives."""
+        self.zero_gradient()
+        loss.backward()
+
+    def differentiate(self, loss: Tensor) -> None:
+        """Differentiate a loss, with a few large copies for the thousands of small additions.
+
+        The same gradients as `accumulate`, but no hook of a parameter is called.
+        """
+        self.zero_gradient()
+        parameters = [parameter for parameter, _ in self.placed]
+        gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+        groups: dict[tuple[torch.dtype, bool], tuple[list[Tensor], list[Tensor]]] = {}
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            if gradient is not None and parameter.grad is not None:
+                # One tensor of another layout would send its whole group the slow way.
+                key = gradient.dtype, gradient.is_contiguous()
+                views, values = groups.setdefault(key, ([], []))
+                views.append(parameter.grad)
+                values.append(gradient)
+        for views, values in groups.values():
+            torch._foreach_copy_(views, values)
+
     def collect_gradient(self, part: slice = slice(None)) -> None:
         """Complete `gradient`, or a part of it, after backward: widen what is narrow."""
         start, stop, _ = part.indices(self._num_narrow)

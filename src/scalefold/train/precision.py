@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Final, Literal
 
@@ -45,3 +46,19 @@ def set_matrix_products(precision: Precision, device: torch.device) -> None:
         torch.set_float32_matmul_precision("high")
     else:
         torch.set_float32_matmul_precision("highest")
+
+
+def set_determinism(deterministic: bool) -> None:
+    """Choose whether repeated runs on a GPU give the same bits: a setting of the process.
+
+    Raises
+    ------
+    RuntimeError
+        From torch, later, at an operation that has no deterministic implementation.
+    """
+    if deterministic:
+        # cuBLAS reads it when it starts; with the default it may choose by what else is running.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        # What determinism needs; filling every new tensor is for finding mistakes.
+        torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.use_deterministic_algorithms(deterministic)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +15,6 @@ from scalefold.loss.lddt import lddt
 from scalefold.loss.total import total_loss
 from scalefold.model.alphafold import AlphaFold
 from scalefold.model.contract import Previous
-from scalefold.train.parameters import FlatParameters
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,14 +37,16 @@ class SampleGradient:
     Parameters
     ----------
     model : AlphaFold
-    parameters : FlatParameters
-        Of the model.
+    differentiate : callable
+        Leaves the gradient of a loss in the model's gradient buffers, see `FlatParameters`.
     config : Config
         ``model`` and ``loss`` are used.
     """
 
-    def __init__(self, model: AlphaFold, parameters: FlatParameters, config: Config) -> None:
-        self._model, self._parameters, self._config = model, parameters, config
+    def __init__(
+        self, model: AlphaFold, differentiate: Callable[[Tensor], None], config: Config
+    ) -> None:
+        self._model, self._differentiate, self._config = model, differentiate, config
 
     def __call__(self, passes: list[Features]) -> SampleNumbers:
         """Make all passes of a sample; gradients flow through the last one only."""
@@ -68,8 +70,7 @@ class SampleGradient:
         """Make the last pass, forward and backward."""
         outputs, _ = self._model(features, previous)
         loss, terms = total_loss(outputs, features, self._config.loss)
-        self._parameters.zero_gradient()
-        loss.backward()
+        self._differentiate(loss)
         score = lddt(
             outputs.positions[:, :, CA].detach().float(),
             features["all_atom_positions"][:, :, CA],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,15 @@ gpu = pytest.mark.gpu
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
+@pytest.fixture(autouse=True)
+def _determinism_is_put_back() -> Iterator[None]:
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
 def _trainer(tree: dict[str, Any], **training: Any) -> Trainer:
-    trainer = assemble(make_config(merge(tree, {"training": training})), torch.device("cuda"))
+    settings = {"training": {**training, "deterministic": True}}
+    trainer = assemble(make_config(merge(tree, settings)), torch.device("cuda"))
     generator = torch.Generator().manual_seed(3)
     for view in trainer.parameters.by_name(trainer.parameters.master).values():
         view += 0.05 * torch.randn(view.shape, generator=generator).to(view)

@@ -103,3 +103,22 @@ def test_norm_keeps_precision_over_many_elements() -> None:
     # Sums run over at most 4096 terms at a time; each addition rounds by 2^-24, in the worst case
     # (equal terms) always the same way. One running sum over 2^24 terms would be off without bound.
     assert float(flat_norm(buffer)) == pytest.approx(4096e-3, rel=4096 * 2**-24)
+
+
+@pytest.mark.parametrize("narrow", [None, lambda name: name.startswith("a")])
+def test_copied_gradients_are_the_accumulated_ones(narrow: object) -> None:
+    torch.manual_seed(0)
+    model = nn.ParameterDict(
+        {name: nn.Parameter(torch.randn(5, 7)) for name in ("a", "a_transposed", "b", "unused")}
+    )
+    flat = FlatParameters(model, narrow)  # type: ignore[arg-type]
+    found = []
+    for differentiate in (flat.accumulate, flat.differentiate):
+        flat.gradient.fill_(torch.nan)  # of an earlier step
+        product = model["a"].float() @ model["a_transposed"].float().t()
+        differentiate((product**2).sum() + (model["b"] ** 3).sum())
+        flat.collect_gradient()
+        found.append(flat.gradient.clone())
+    assert torch.equal(*found)
+    assert found[0].isfinite().all()
+    assert found[0].count_nonzero() == 3 * 5 * 7
