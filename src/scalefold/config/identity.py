@@ -24,9 +24,11 @@ FREE_KEYS: Final = (
     "training.max_non_finite_steps",
     "training.recomputation",
     "training.cuda_graphs",
+    "training.deterministic",
     "training.kernels",  # other roundings, as another device has
     "training.loader_workers",
     "training.prefetch",
+    "training.max_staleness",  # above 0 the order of samples hangs on their speed anyway
 )
 """Keys and sections that may change when a run is resumed; no other may."""
 
