@@ -17,7 +17,7 @@ _BOTH = ("sm_80", "sm_90")
 
 # What the defaults are compiled for: channels, outputs, type.
 _DEFAULT_NORMS = [(32, "float32"), (128, "bfloat16"), (384, "bfloat16"), (1024, "bfloat16")]
-_DEFAULT_PROJECTIONS = [(64, 256, "bfloat16"), (128, 4, "bfloat16"), (128, 512, "bfloat16")]
+_DEFAULT_PROJECTIONS = [(64, 64, "bfloat16"), (128, 4, "bfloat16"), (128, 512, "bfloat16")]
 
 
 def compile_cases() -> list[CompileCase]:
@@ -94,7 +94,7 @@ def _settings(
     table: str, names: Sequence[str], defaults: Sequence[tuple[int | str, ...]]
 ) -> Iterator[tuple[tuple[str, ...], Shape, Tile]]:
     for arch, shape, tile in configured(table):
-        yield (arch,), shape, tile
+        yield (arch,), {"dtype": "bfloat16", **shape}, tile
     for values in defaults:
         yield _BOTH, dict(zip(names, values, strict=True)), read_table(table)["default"]
 
@@ -108,14 +108,16 @@ def _case(
     kind: str,
     constexprs: dict[str, Any],
 ) -> CompileCase:
-    """A launch on contiguous rows; sizes that are not pointers are 32-bit and may be anything."""
+    """A launch on contiguous rows, of any number; outputs are divisible by 16 where P is."""
     launch = {k: constexprs[k] for k in ("num_warps", "num_stages") if k in constexprs}
     given = {"C": shape.get("C"), "EPS": EPS, "ROW_DIMS": 1, "stride_c": 1, **constexprs}
     given = {k: v for k, v in given.items() if k in kernel.arg_names}
     signature = {n: f"*{kind}:16" for n in pointers if n not in given}
     signature |= {n: "*fp32:16" for n in kernel.arg_names if n == "partial_ptr"}
     rest = [n for n in kernel.arg_names if n not in given and n not in signature]
-    signature |= {n: "i32:16" if "stride" in n else "i32" for n in rest}
+    even = [n for n in rest if "stride" in n]
+    even += ["num_outputs", "first_biased"] if int(shape.get("P", 1)) % 16 == 0 else []
+    signature |= {n: "i32:16" if n in even else "i32" for n in rest}
     described = ", ".join(f"{k}={v}" for k, v in {**shape, **constexprs}.items())
     return CompileCase(
         f"{name} {described}", kernel, signature, given, architectures=architectures, **launch

@@ -36,6 +36,9 @@ Shape = Mapping[str, int | str]
 
 _FOLDER = Path(__file__).parent
 
+_LARGE = 1024
+"""What stands for a size of which a rule says no more than that it may be large."""
+
 
 def architecture(device: torch.device) -> str:
     """``sm_<compute capability>`` of a CUDA device; ``cpu`` for anything else (the interpreter)."""
@@ -97,7 +100,7 @@ def configured(kernel: str) -> list[tuple[str, Shape, Tile]]:
 
 
 def _example(wanted: str | list[int]) -> int | str:
-    return wanted if isinstance(wanted, str) else min(wanted[1], max(wanted[0], 1 << 16))
+    return wanted if isinstance(wanted, str) else min(wanted[1], max(wanted[0], _LARGE))
 
 
 @cache

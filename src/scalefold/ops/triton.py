@@ -65,6 +65,12 @@ def why_not(device: torch.device) -> str | None:
 def triton_ops() -> Ops:
     """The kernels; an operation without one is the torch reference."""
     from scalefold_kernels.dropout import residual_dropout
+    from scalefold_kernels.norm import layer_norm, normed_projection
     from scalefold_kernels.outer_product import outer_product_mean
 
-    return Ops(outer_product_mean=outer_product_mean, residual_dropout=residual_dropout)
+    return Ops(
+        layer_norm=layer_norm,
+        normed_projection=normed_projection,
+        outer_product_mean=outer_product_mean,
+        residual_dropout=residual_dropout,
+    )

@@ -117,9 +117,10 @@ class Device:
 
 
 def _copy_rate(device: torch.device, num_bytes: int = 1 << 30) -> float:
-    source = torch.empty(num_bytes, dtype=torch.uint8, device=device)
+    # By a kernel of one addition an element: on an H200 it reaches 4.2 TB/s, `copy_` only 2.7.
+    source = torch.empty(num_bytes // 4, dtype=torch.float32, device=device)
     target = torch.empty_like(source)
-    return 2 * num_bytes / time_calls([lambda: target.copy_(source)]).seconds
+    return 2 * num_bytes / time_calls([lambda: torch.add(source, 1.0, out=target)]).seconds
 
 
 def _product_rate(device: torch.device, dtype: torch.dtype, size: int = 8192) -> float:
