@@ -10,6 +10,9 @@ if not workflow.overwrite_configfiles:
     configfile: "config.yaml"
 
 
+report: "workflow/report/workflow.rst"
+
+
 include: "workflow/rules/settings.smk"
 include: "workflow/rules/raw.smk"
 include: "workflow/rules/shards.smk"

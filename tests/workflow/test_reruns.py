@@ -86,6 +86,12 @@ def test_second_run_does_nothing(workflow) -> None:
     assert "Nothing to be done" in workflow.succeed()
 
 
+def test_report_of_snakemake(workflow) -> None:
+    workflow.succeed("--report", "snakemake.html")
+    page = (workflow.folder / "snakemake.html").read_text()
+    assert "Chains that a stage set aside" in page
+
+
 def test_touched_structure(workflow) -> None:
     path = mmcif_path(workflow.folder, "5pti").name
     (source,) = workflow.folder.glob(f"mirror/wwpdb/**/{path}")

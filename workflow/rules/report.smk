@@ -5,7 +5,9 @@ rule report:
         trained=TRAINED,
         manifest=f"{SHARDS}/manifest.json",
     output:
-        html=f"{RUN}/report.html",
+        html=report(
+            f"{RUN}/report.html", category="Results", caption="../report/report.rst"
+        ),
         json=f"{RUN}/report.json",
     log:
         f"{RUN}/logs/report.log",

@@ -91,7 +91,9 @@ rule index:
         index=f"{SHARDS}/index.arrow",
         manifest=f"{SHARDS}/manifest.json",
         rejected=f"{SHARDS}/rejected.tsv",
-        summary=f"{RUN}/rejected.tsv",
+        summary=report(
+            f"{RUN}/rejected.tsv", category="Data", caption="../report/rejected.rst"
+        ),
     log:
         f"{RUN}/logs/index.log",
     benchmark:
