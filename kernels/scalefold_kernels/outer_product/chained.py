@@ -37,9 +37,19 @@ def fits(num_seq: int, channels: int, pair_channels: int) -> bool:
 
 
 def forward(
-    a_ICS: Tensor, b_SJC: Tensor, count_IJ: Tensor, weight: Tensor, bias: Tensor, out_IJZ: Tensor
+    a_SIC: Tensor,
+    a_ICS: Tensor,
+    b_SJC: Tensor,
+    count_IJ: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    out_IJZ: Tensor,
 ) -> None:
-    """Write the outer product mean of one sample."""
+    """Write the outer product mean of one sample, and ``a_ICS``: a with its sequences last.
+
+    Operands are read fastest with the dimension that a product sums over last; backward needs both.
+    """
+    sum_parts(a_SIC.transpose(0, 1)[None], a_ICS.transpose(1, 2))
     channels = b_SJC.shape[2]
     _chained_products(
         a_ICS.permute(1, 0, 2),
@@ -54,6 +64,7 @@ def forward(
 
 def backward(
     grad_IJZ: Tensor,
+    a_SIC: Tensor,
     a_ICS: Tensor,
     b_SJC: Tensor,
     count_IJ: Tensor,
@@ -73,7 +84,7 @@ def backward(
     weight_ZCD = weight.unflatten(1, (channels, channels))
     for first, second, third, out in (
         (grad.transpose(0, 1), weight_ZCD.permute(1, 0, 2), b_SJC.permute(1, 2, 0), grad_a_SIC),
-        (grad, weight_ZCD.permute(2, 0, 1), a_ICS, grad_b_SJC),
+        (grad, weight_ZCD.permute(2, 0, 1), a_SIC.permute(1, 2, 0), grad_b_SJC),
     ):
         sizes = launch_tile("outer_product_backward", b_SJC, weight)
         _operand_gradient(first, second, third, out, sizes)

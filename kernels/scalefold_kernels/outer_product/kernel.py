@@ -237,25 +237,21 @@ def mean_gradient_kernel(
     BLOCK_J: tl.constexpr,
     BLOCK_Z: tl.constexpr,
 ):
-    """``out[i,j,z] = grad[i,j,z] / count[i,j]``, and ``parts[i,z] = sum_j out[i,j,z]``."""
-    i = tl.program_id(0).to(tl.int64)
+    """``out[i,j,z] = grad[i,j,z] / count[i,j]``; ``parts[z] = sum_j out`` for each block of j."""
+    i = tl.program_id(1).to(tl.int64)
     z = tl.arange(0, BLOCK_Z)
-    total = tl.zeros((BLOCK_J, BLOCK_Z), tl.float32)
-    for start in range(0, size_j, BLOCK_J):
-        j = (start + tl.arange(0, BLOCK_J)).to(tl.int64)
-        inside = (j < size_j)[:, None] & (z < size_z)[None, :]
-        count = tl.load(
-            count_ptr + i * count_stride_i + j * count_stride_j, mask=j < size_j, other=1.0
-        )
-        grad = tl.load(
-            grad_ptr + i * grad_stride_i + j[:, None] * grad_stride_j + z[None, :] * grad_stride_z,
-            mask=inside,
-            other=0.0,
-        )
-        grad = grad.to(tl.float32) / (count.to(tl.float32) + EPS)[:, None]
-        total += grad
-        tl.store(out_ptr + (i * size_j + j)[:, None] * size_z + z[None, :], grad, mask=inside)
-    tl.store(parts_ptr + i * size_z + z, tl.sum(total, axis=0), mask=z < size_z)
+    j = (tl.program_id(0) * BLOCK_J + tl.arange(0, BLOCK_J)).to(tl.int64)
+    inside = (j < size_j)[:, None] & (z < size_z)[None, :]
+    count = tl.load(count_ptr + i * count_stride_i + j * count_stride_j, mask=j < size_j, other=1.0)
+    grad = tl.load(
+        grad_ptr + i * grad_stride_i + j[:, None] * grad_stride_j + z[None, :] * grad_stride_z,
+        mask=inside,
+        other=0.0,
+    )
+    grad = grad.to(tl.float32) / (count.to(tl.float32) + EPS)[:, None]
+    tl.store(out_ptr + (i * size_j + j)[:, None] * size_z + z[None, :], grad, mask=inside)
+    part = i * tl.num_programs(0) + tl.program_id(0)
+    tl.store(parts_ptr + part * size_z + z, tl.sum(grad, axis=0), mask=z < size_z)
 
 
 @triton.jit

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import torch
 import triton
@@ -52,9 +51,19 @@ def _multiprocessors(device: torch.device) -> int:
 
 
 def sum_parts(parts_PWUV: Tensor, out_WUV: Tensor) -> None:
-    """Sum float32 parts in their order into a tensor of any strides and type."""
+    """Sum parts in their order into a tensor of any strides and type; one part: a copy.
+
+    Parameters
+    ----------
+    parts_PWUV : Tensor
+        The last dimension contiguous.
+    out_WUV : Tensor
+    """
     _, size_w, size_u, size_v = parts_PWUV.shape
-    block_u, block_v = 32, 64
+    if parts_PWUV.stride(3) != 1:
+        parts_PWUV = parts_PWUV.contiguous()
+    block_v = min(64, triton.next_power_of_2(size_v))
+    block_u = min(2048 // block_v, triton.next_power_of_2(size_u))
     grid = (size_w, triton.cdiv(size_u, block_u), triton.cdiv(size_v, block_v))
     sum_parts_kernel[grid](
         parts_PWUV,
@@ -72,11 +81,12 @@ def sum_parts(parts_PWUV: Tensor, out_WUV: Tensor) -> None:
 def mean_gradient(grad_IJZ: Tensor, count_IJ: Tensor) -> tuple[Tensor, Tensor]:
     """Gradient of the sum before the division by the count, and the bias's gradient (Z,)."""
     size_i, size_j, size_z = grad_IJZ.shape
-    out = torch.empty(grad_IJZ.shape, dtype=grad_IJZ.dtype, device=grad_IJZ.device)
-    parts = torch.empty(size_i, size_z, dtype=torch.float32, device=grad_IJZ.device)
     block_z = block(size_z)
-    options: dict[str, Any] = {"num_warps": 8, "num_stages": 2}
-    mean_gradient_kernel[(size_i,)](
+    block_j = max(1, 8192 // block_z)
+    blocks_j = triton.cdiv(size_j, block_j)
+    out = torch.empty(grad_IJZ.shape, dtype=grad_IJZ.dtype, device=grad_IJZ.device)
+    parts = torch.empty(size_i * blocks_j, size_z, dtype=torch.float32, device=grad_IJZ.device)
+    mean_gradient_kernel[(blocks_j, size_i)](
         grad_IJZ,
         count_IJ,
         out,
@@ -86,8 +96,8 @@ def mean_gradient(grad_IJZ: Tensor, count_IJ: Tensor) -> tuple[Tensor, Tensor]:
         *grad_IJZ.stride(),
         *count_IJ.stride(),
         EPS=EPS,
-        BLOCK_J=max(1, 8192 // block_z),
+        BLOCK_J=block_j,
         BLOCK_Z=block_z,
-        **options,
+        num_warps=8,
     )
     return out, parts.sum(0)

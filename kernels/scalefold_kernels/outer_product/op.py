@@ -49,12 +49,10 @@ def _outer_product_mean(
     _check(a_BSIC, b_BSJC, count_BIJ, weight, bias)
     out, a_BICS = _results(a_BSIC, b_BSJC, count_BIJ, weight, bias)
     weight, bias = weight.contiguous(), bias.contiguous()
-    if _is_chained(a_BSIC, weight):
-        a_BICS.copy_(a_BSIC.permute(0, 2, 3, 1))
     for sample in range(a_BSIC.shape[0]):
         others = b_BSJC[sample], count_BIJ[sample], weight, bias, out[sample]
         if _is_chained(a_BSIC, weight):
-            chained.forward(a_BICS[sample], *others)
+            chained.forward(a_BSIC[sample], a_BICS[sample], *others)
         else:
             materialised.forward(a_BSIC[sample], *others)
     return out, a_BICS
@@ -73,23 +71,30 @@ def _results(
 
 @torch.library.custom_op("scalefold::outer_product_mean_backward", mutates_args=())
 def _outer_product_mean_backward(
-    grad_BIJZ: Tensor, a: Tensor, b_BSJC: Tensor, count_BIJ: Tensor, weight: Tensor
+    grad_BIJZ: Tensor,
+    a_BSIC: Tensor,
+    a_BICS: Tensor,
+    b_BSJC: Tensor,
+    count_BIJ: Tensor,
+    weight: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """``a`` is [b, i, c, s] for the chained way, else [b, s, i, c]."""
-    grad_a, grad_b, grad_weight, _ = _gradients(grad_BIJZ, a, b_BSJC, count_BIJ, weight)
+    arguments = a_BSIC, a_BICS, b_BSJC, count_BIJ, weight
+    grad_a, grad_b, grad_weight, _ = _gradients(grad_BIJZ, *arguments)
     weight = weight.contiguous()
-    way = chained if _is_chained(b_BSJC, weight) else materialised
     weight_parts, bias_sums = [], []
     for sample in range(grad_BIJZ.shape[0]):
-        parts, bias_sum = way.backward(
-            grad_BIJZ[sample],
-            a[sample],
+        others = (
             b_BSJC[sample],
             count_BIJ[sample],
             weight,
             grad_a[sample],
             grad_b[sample],
         )
+        grad, a = grad_BIJZ[sample], a_BSIC[sample]
+        if _is_chained(a_BSIC, weight):
+            parts, bias_sum = chained.backward(grad, a, a_BICS[sample], *others)
+        else:
+            parts, bias_sum = materialised.backward(grad, a, *others)
         weight_parts.append(parts)
         bias_sums.append(bias_sum)
     channels = b_BSJC.shape[-1]
@@ -101,11 +106,15 @@ def _outer_product_mean_backward(
 
 @_outer_product_mean_backward.register_fake
 def _gradients(
-    grad_BIJZ: Tensor, a: Tensor, b_BSJC: Tensor, count_BIJ: Tensor, weight: Tensor
+    grad_BIJZ: Tensor,
+    a_BSIC: Tensor,
+    a_BICS: Tensor,
+    b_BSJC: Tensor,
+    count_BIJ: Tensor,
+    weight: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    batch, num_seq, _, channels = b_BSJC.shape
     return (
-        a.new_empty(batch, num_seq, grad_BIJZ.shape[1], channels),
+        a_BSIC.new_empty(a_BSIC.shape),
         b_BSJC.new_empty(b_BSJC.shape),
         weight.new_empty(weight.shape),
         weight.new_empty(weight.shape[0]),
@@ -141,8 +150,7 @@ def _check(a_BSIC: Tensor, b_BSJC: Tensor, count_BIJ: Tensor, weight: Tensor, bi
 
 def _save(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
     a_BSIC, b_BSJC, count_BIJ, weight, _ = inputs
-    a = output[1] if _is_chained(a_BSIC, weight) else a_BSIC
-    ctx.save_for_backward(a, b_BSJC, count_BIJ, weight)
+    ctx.save_for_backward(a_BSIC, output[1], b_BSJC, count_BIJ, weight)
 
 
 def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:

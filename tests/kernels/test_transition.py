@@ -1,0 +1,127 @@
+"""Transition: value and every gradient against the torch reference in float64."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from scalefold.ops.transition import transition as reference
+from scalefold_kernels.transition import op, transition
+
+# Shape of x without channels, C, H
+SHAPES = [
+    ((1, 5, 7), 8, 32),
+    ((2, 3, 11), 12, 50),
+    ((33,), 64, 128),
+    ((1,), 5, 3),
+]
+
+
+def _inputs(
+    shape: tuple[int, ...], channels: int, hidden: int, device: torch.device, dtype: torch.dtype
+) -> list[Tensor]:
+    """x, the six parameters, and the gradient of the result."""
+    torch.manual_seed(0)
+    tensors = [
+        2 * torch.randn(*shape, channels) + 0.5,
+        1 + 0.1 * torch.randn(channels),
+        0.1 * torch.randn(channels),
+        torch.randn(hidden, channels) * channels**-0.5,
+        0.1 * torch.randn(hidden),
+        torch.randn(channels, hidden) * hidden**-0.5,
+        0.1 * torch.randn(channels),
+        torch.randn(*shape, channels),
+    ]
+    return [t.to(device, dtype) for t in tensors]
+
+
+def _results(op: Callable[..., Tensor], inputs: list[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    leaves = [t.detach().to(dtype, copy=True).requires_grad_() for t in inputs[:-1]]
+    out = op(*leaves)
+    return [out, *torch.autograd.grad(out, leaves, inputs[-1].to(dtype))]
+
+
+def _error(x: Tensor, exact: Tensor) -> float:
+    return ((x.double() - exact).norm() / exact.norm()).item()
+
+
+@pytest.mark.parametrize(("shape", "channels", "hidden"), SHAPES)
+def test_value_and_gradients(
+    shape: tuple[int, ...],
+    channels: int,
+    hidden: int,
+    device: torch.device,
+    poisoned_memory: None,
+) -> None:
+    inputs = _inputs(shape, channels, hidden, device, torch.float32)
+    exact = _results(reference, inputs, torch.float64)
+    plain = _results(reference, inputs, torch.float32)
+    # Where a sum is short, one rounding of its result may be all the error that torch makes.
+    rounding = torch.finfo(torch.float32).eps
+    for ours, torch_s, expected in zip(
+        _results(transition, inputs, torch.float32), plain, exact, strict=True
+    ):
+        assert ours.shape == expected.shape
+        assert _error(ours, expected) <= 2 * max(_error(torch_s, expected), rounding)
+
+
+def test_strided_input(device: torch.device) -> None:
+    x, *parameters, _ = _inputs((3, 4, 5), 16, 32, device, torch.float32)
+    expected = transition(x, *parameters)
+    for strided in (
+        x.transpose(0, 1).contiguous().transpose(0, 1),
+        torch.cat([x, x], dim=-1)[..., :16],
+        x.permute(3, 0, 1, 2).contiguous().permute(1, 2, 3, 0),
+    ):
+        assert torch.equal(transition(strided, *parameters), expected)
+    transposed = [p.t().contiguous().t() if p.dim() == 2 else p for p in parameters]
+    assert torch.equal(transition(x, *transposed), expected)
+
+
+def test_no_rows(device: torch.device) -> None:
+    x, *parameters, _ = _inputs((0, 4), 16, 32, device, torch.float32)
+    assert transition(x, *parameters).shape == (0, 4, 16)
+
+
+def test_a_few_rows_at_a_time(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = _inputs((23,), 16, 32, device, torch.float32)
+    whole = _results(transition, inputs, torch.float32)
+    monkeypatch.setattr(op, "MAX_HIDDEN_ELEMENTS", 10 * 32)
+    for part, expected in zip(_results(transition, inputs, torch.float32), whole, strict=True):
+        torch.testing.assert_close(part, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_shapes_and_types_are_checked(device: torch.device) -> None:
+    x, *parameters, _ = _inputs((3,), 16, 32, device, torch.float32)
+    with pytest.raises(ValueError, match="norm_weight"):
+        transition(x[..., :8], *parameters)
+    with pytest.raises(ValueError, match="float64"):
+        transition(x.double(), *parameters)
+
+
+def test_opcheck(device: torch.device) -> None:
+    *tensors, _ = _inputs((2, 3), 16, 32, device, torch.float32)
+    leaves = tuple(t.requires_grad_() for t in tensors)
+    torch.library.opcheck(torch.ops.scalefold.transition, leaves)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("shape", "channels", "hidden"),
+    [
+        ((1, 256, 256), 128, 512),
+        ((1, 128, 256), 256, 1024),
+        ((1, 300, 111), 64, 128),
+        ((997,), 24, 96),
+        ((70, 33), 200, 300),
+    ],
+)
+def test_bfloat16(shape: tuple[int, ...], channels: int, hidden: int, device: torch.device) -> None:
+    inputs = _inputs(shape, channels, hidden, device, torch.bfloat16)
+    exact = _results(reference, inputs, torch.float64)
+    plain = _results(reference, inputs, torch.bfloat16)
+    for ours, torch_s, expected in zip(
+        _results(transition, inputs, torch.bfloat16), plain, exact, strict=True
+    ):
+        assert _error(ours, expected) <= 2 * _error(torch_s, expected)
