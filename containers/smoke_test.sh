@@ -42,6 +42,9 @@ echo '#include <Python.h>' > launcher.c
 gcc -shared -fPIC -I"$(python -c 'import sysconfig; print(sysconfig.get_path("include"))')" \
     launcher.c -o launcher.so || fail "extensions of Python cannot be compiled"
 
+# What NCCL loads where there is InfiniBand.
+python -c 'import ctypes; ctypes.CDLL("libibverbs.so.1"); ctypes.CDLL("libmlx5.so.1")'
+
 snakemake --profile local --cores 2 --nocolor \
     --configfile demo/config.yaml containers/smoke_test.yaml > workflow.log 2>&1 \
     || { cat workflow.log; fail "the workflow failed"; }

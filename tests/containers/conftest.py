@@ -159,19 +159,28 @@ def image(workshop: Workshop, wheels: Path, base: str) -> str:
 
 @pytest.fixture(scope="session")
 def inside(workshop: Workshop, image: str) -> Iterator[Callable[..., str]]:
-    """Run a command in a container of the image, as the image's user or another; its output."""
-    container = workshop.buildah("from", image)
+    """Run a command in a container of the image, the repository being /source; its output."""
+    yield from container(workshop, image, "--volume", f"{ROOT}:/source:ro")
 
-    def run(*command: str, user: str | None = None, source: bool = True) -> str:
-        options = ["--isolation", "chroot"]
-        if source:
-            options += ["--volume", f"{ROOT}:/source:ro"]
-        if user is not None:
-            options += ["--user", user]
-        return workshop.buildah("run", *options, container, "--", *command, log="inside")
+
+@pytest.fixture
+def untouched(workshop: Workshop, image: str) -> Iterator[Callable[..., str]]:
+    """Run a command in a container of the image in which nothing has run yet; its output."""
+    yield from container(workshop, image)
+
+
+def container(workshop: Workshop, image: str, *options: str) -> Iterator[Callable[..., str]]:
+    name = workshop.buildah("from", image)
+
+    def run(*command: str, user: str | None = None) -> str:
+        as_user = () if user is None else ("--user", user)
+        return workshop.buildah(
+            *("run", "--isolation", "chroot", *options, *as_user, name, "--", *command),
+            log="inside",
+        )
 
     yield run
-    workshop.buildah("rm", container)
+    workshop.buildah("rm", name)
 
 
 @pytest.fixture(scope="session")
@@ -198,8 +207,10 @@ def sif(workshop: Workshop, image: str, apptainer: Path) -> Path:
     if not file.exists():
         shutil.rmtree(file.parent, ignore_errors=True)
         file.parent.mkdir()
-        archive = workshop.cache / "image.tar"
-        archive.unlink(missing_ok=True)
+        scratch = workshop.cache / "scratch"
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir()
+        archive = scratch / "image.tar"
         workshop.buildah("push", image, f"docker-archive:{archive}:{image}")
         arguments = {"BOOTSTRAP": "docker-archive", "IMAGE": archive}
         options = [f"--build-arg={name}={value}" for name, value in arguments.items()]
@@ -207,7 +218,7 @@ def sif(workshop: Workshop, image: str, apptainer: Path) -> Path:
             *(apptainer, "build", "--notest", "--mksquashfs-args", "-Xcompression-level 1"),
             *(*options, file, ROOT / "containers/scalefold.def"),
             log="sif",
-            env={**os.environ, "APPTAINER_TMPDIR": str(workshop.cache)},
+            env={**os.environ, "APPTAINER_TMPDIR": str(scratch)},
         )
-        archive.unlink()
+        shutil.rmtree(scratch)
     return file
