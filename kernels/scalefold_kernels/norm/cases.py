@@ -113,7 +113,7 @@ def _case(
     given = {"C": shape.get("C"), "EPS": EPS, "ROW_DIMS": 1, "stride_c": 1, **constexprs}
     given = {k: v for k, v in given.items() if k in kernel.arg_names}
     signature = {n: f"*{kind}:16" for n in pointers if n not in given}
-    signature |= {n: "*fp32:16" for n in kernel.arg_names if n == "partial_ptr"}
+    signature |= {n: "*fp32:16" for n in kernel.arg_names if n in ("partial_ptr", "stats_ptr")}
     rest = [n for n in kernel.arg_names if n not in given and n not in signature]
     even = [n for n in rest if "stride" in n]
     even += ["num_outputs", "first_biased"] if int(shape.get("P", 1)) % 16 == 0 else []

@@ -24,13 +24,33 @@ def row_offsets(rows, size1, size2, stride0, stride1, stride2, ROW_DIMS: tl.cons
 
 @triton.jit
 def standardise(x, inside_c, C: tl.constexpr, EPS: tl.constexpr, BLOCK_C: tl.constexpr):
-    """Rows of mean 0 and variance 1, and the factor 1 / standard deviation; x is 0 beyond C."""
+    """Rows of mean 0 and variance 1, mean and 1 / standard deviation; x is 0 beyond C."""
     mean = tl.sum(x, 1) * (1.0 / C)
     centred = x - mean[:, None]
     if BLOCK_C != C:
         centred = tl.where(inside_c[None, :], centred, 0.0)
     rstd = tl.rsqrt(tl.sum(centred * centred, 1) * (1.0 / C) + EPS)
-    return centred * rstd[:, None], rstd
+    return centred * rstd[:, None], mean, rstd
+
+
+@triton.jit
+def standardise_again(
+    x, stats_ptr, rows, num_rows, inside_c, C: tl.constexpr, BLOCK_C: tl.constexpr
+):
+    """What `standardise` returned, without the mean, from the statistics that it gave."""
+    mean = tl.load(stats_ptr + rows, mask=rows < num_rows, other=0.0)
+    rstd = tl.load(stats_ptr + num_rows + rows, mask=rows < num_rows, other=0.0)
+    x_hat = (x - mean[:, None]) * rstd[:, None]
+    if BLOCK_C != C:
+        x_hat = tl.where(inside_c[None, :], x_hat, 0.0)
+    return x_hat, rstd
+
+
+@triton.jit
+def store_statistics(stats_ptr, rows, num_rows, mean, rstd):
+    """Keep mean and 1 / standard deviation of each row: (2, R)."""
+    tl.store(stats_ptr + rows, mean, mask=rows < num_rows)
+    tl.store(stats_ptr + num_rows + rows, rstd, mask=rows < num_rows)
 
 
 @triton.jit
@@ -47,6 +67,7 @@ def layer_norm_forward_kernel(
     weight_ptr,
     bias_ptr,
     out_ptr,
+    stats_ptr,
     num_rows,
     size1,
     size2,
@@ -60,7 +81,7 @@ def layer_norm_forward_kernel(
     BLOCK_R: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """``out = standardise(x) * weight + bias``; ``out`` is contiguous."""
+    """``out = standardise(x) * weight + bias``, contiguous."""
     rows = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     columns = tl.arange(0, BLOCK_C)
     inside_c = columns < C
@@ -69,7 +90,8 @@ def layer_norm_forward_kernel(
     x = tl.load(x_ptr + offsets[:, None] + columns[None, :] * stride_c, mask=inside, other=0.0)
     weight = tl.load(weight_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
     bias = tl.load(bias_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
-    x_hat, _ = standardise(x.to(tl.float32), inside_c, C, EPS, BLOCK_C)
+    x_hat, mean, rstd = standardise(x.to(tl.float32), inside_c, C, EPS, BLOCK_C)
+    store_statistics(stats_ptr, rows, num_rows, mean, rstd)
     out = x_hat * weight[None, :] + bias[None, :]
     out_offsets = rows.to(tl.int64)[:, None] * C + columns[None, :]
     tl.store(out_ptr + out_offsets, out.to(out_ptr.dtype.element_ty), mask=inside)
@@ -81,6 +103,7 @@ def layer_norm_backward_kernel(
     x_ptr,
     weight_ptr,
     bias_ptr,
+    stats_ptr,
     grad_x_ptr,
     normed_ptr,
     partial_ptr,
@@ -98,7 +121,6 @@ def layer_norm_backward_kernel(
     stride2,
     stride_c,
     C: tl.constexpr,
-    EPS: tl.constexpr,
     GRAD_ROW_DIMS: tl.constexpr,
     ROW_DIMS: tl.constexpr,
     PROGRAMS: tl.constexpr,
@@ -110,7 +132,7 @@ def layer_norm_backward_kernel(
 
     ``partial`` is (PROGRAMS, 2 * C): weight, bias. Sums run in one float32 accumulator for each of
     BLOCK_R rows and are folded at the end, so that no chain of additions is longer than
-    num_rows / (PROGRAMS * BLOCK_R). Statistics are made again from x: cheaper than their traffic.
+    num_rows / (PROGRAMS * BLOCK_R).
     With ``normed``, the forward's result is written again too, for the gradient of what used it.
     """
     program = tl.program_id(0)
@@ -132,7 +154,8 @@ def layer_norm_backward_kernel(
         grad = tl.load(
             grad_ptr + offsets[:, None] + columns[None, :] * grad_stride_c, mask=inside, other=0.0
         ).to(tl.float32)
-        x_hat, rstd = standardise(x.to(tl.float32), inside_c, C, EPS, BLOCK_C)
+        x = x.to(tl.float32)
+        x_hat, rstd = standardise_again(x, stats_ptr, rows, num_rows, inside_c, C, BLOCK_C)
         weight_sum += grad * x_hat
         bias_sum += grad
         grad_x = standardise_backward(grad * weight[None, :], x_hat, rstd, C)
@@ -195,6 +218,7 @@ def projection_forward_kernel(
     weight_ptr,
     bias_ptr,
     out_ptr,
+    stats_ptr,
     num_rows,
     num_outputs,
     first_biased,
@@ -241,7 +265,9 @@ def projection_forward_kernel(
             mask=inside_r[:, None] & inside_c[None, :],
             other=0.0,
         )
-        x_hat, _ = standardise(x.to(tl.float32), inside_c, C, EPS, BLOCK_C)
+        x_hat, mean, rstd = standardise(x.to(tl.float32), inside_c, C, EPS, BLOCK_C)
+        if tl.program_id(0) == 0:
+            store_statistics(stats_ptr, rows, num_rows, mean, rstd)
         normed = (x_hat * norm_weight[None, :] + norm_bias[None, :]).to(weight_ptr.dtype.element_ty)
         out_rows = out_ptr + rows.to(tl.int64)[:, None] * num_outputs
         for chunk in tl.static_range(CHUNKS):
@@ -266,6 +292,7 @@ def projection_backward_kernel(
     norm_weight_ptr,
     norm_bias_ptr,
     weight_ptr,
+    stats_ptr,
     grad_x_ptr,
     partial_ptr,
     num_rows,
@@ -277,7 +304,6 @@ def projection_backward_kernel(
     stride2,
     stride_c,
     C: tl.constexpr,
-    EPS: tl.constexpr,
     ROW_DIMS: tl.constexpr,
     PRECISION: tl.constexpr,
     PROGRAMS: tl.constexpr,
@@ -313,7 +339,8 @@ def projection_backward_kernel(
         )
         offsets = row_offsets(rows, size1, size2, stride0, stride1, stride2, ROW_DIMS)
         x = tl.load(x_ptr + offsets[:, None] + columns[None, :] * stride_c, mask=inside, other=0.0)
-        x_hat, rstd = standardise(x.to(tl.float32), inside_c, C, EPS, BLOCK_C)
+        x = x.to(tl.float32)
+        x_hat, rstd = standardise_again(x, stats_ptr, rows, num_rows, inside_c, C, BLOCK_C)
         # Rows beyond the last have grad 0, so their normed values do not matter.
         normed = (x_hat * norm_weight[None, :] + norm_bias[None, :]).to(grad.dtype)
         weight_sum = tl.dot(tl.trans(grad), normed, weight_sum, input_precision=PRECISION)

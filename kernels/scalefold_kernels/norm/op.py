@@ -58,13 +58,20 @@ def _check(x: Tensor, weight: Tensor, bias: Tensor) -> None:
         raise ValueError(f"layer_norm of {x.dtype}; the kernel takes float32, bfloat16, float16")
 
 
-@torch.library.custom_op("scalefold::layer_norm", mutates_args=())
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Normalise the last dimension of a tensor of any strides; the result is contiguous."""
+    out: Tensor = torch.ops.scalefold.layer_norm(x, weight, bias)[0]
+    return out
+
+
+@torch.library.custom_op("scalefold::layer_norm", mutates_args=())
+def _layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """The result, and each row's mean and 1 / standard deviation, (2, R) float32."""
     _check(x, weight, bias)
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    stats = _new_stats(x)
     if x.numel() == 0:
-        return out
+        return out, stats
     rows, channels = rows_of(x), x.shape[-1]
     block_c = triton.next_power_of_2(channels)
     launch = tile("layer_norm_forward", architecture(x.device), _shape(rows))
@@ -74,6 +81,7 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         weight.contiguous(),
         bias.contiguous(),
         out,
+        stats,
         rows.num_rows,
         *_geometry(rows),
         C=channels,
@@ -83,34 +91,46 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         BLOCK_C=block_c,
         **launch,
     )
-    return out
+    return out, stats
 
 
-@layer_norm.register_fake
-def _(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return x.new_empty(x.shape)
+@_layer_norm.register_fake
+def _(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape), _new_stats(x)
+
+
+def _new_stats(x: Tensor) -> Tensor:
+    return x.new_empty(2, x.shape[:-1].numel(), dtype=torch.float32)
 
 
 @torch.library.custom_op("scalefold::layer_norm_backward", mutates_args=())
-def layer_norm_backward(grad: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+def layer_norm_backward(
+    grad: Tensor, x: Tensor, weight: Tensor, stats: Tensor
+) -> tuple[Tensor, Tensor]:
     """Gradients of x, and of weight and bias as (2, C); the sums have a fixed order."""
-    parameters = weight.new_zeros(2, x.shape[-1])
-    grad_x, _ = _launch_backward(grad, x, weight, None, parameters)
+    parameters = weight.new_empty(2, x.shape[-1])
+    grad_x, _ = _launch_backward(grad, x, weight, None, stats, parameters)
     return grad_x, parameters
 
 
 @layer_norm_backward.register_fake
-def _(grad: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+def _(grad: Tensor, x: Tensor, weight: Tensor, stats: Tensor) -> tuple[Tensor, Tensor]:
     return x.new_empty(x.shape), weight.new_empty(2, x.shape[-1])
 
 
 def _launch_backward(
-    grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, parameters: Tensor
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stats: Tensor,
+    parameters: Tensor,
 ) -> tuple[Tensor, Tensor | None]:
     """Gradient of x, and the forward's result again if ``bias`` is given; fills ``parameters``."""
     grad_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     normed = None if bias is None else torch.empty_like(grad_x)
     if x.numel() == 0:
+        parameters.zero_()
         return grad_x, normed
     rows, grad_rows, channels = rows_of(x), rows_of(grad), x.shape[-1]
     block_c = triton.next_power_of_2(channels)
@@ -123,6 +143,7 @@ def _launch_backward(
         rows.tensor,
         weight.contiguous(),
         None if bias is None else bias.contiguous(),
+        stats,
         grad_x,
         normed,
         partial,
@@ -130,7 +151,6 @@ def _launch_backward(
         *_geometry(grad_rows),
         *_geometry(rows),
         C=channels,
-        EPS=EPS,
         GRAD_ROW_DIMS=grad_rows.num_dims,
         ROW_DIMS=rows.num_dims,
         PROGRAMS=programs,
@@ -142,18 +162,20 @@ def _launch_backward(
     return grad_x, normed
 
 
-def _save_for_layer_norm(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+def _save_for_layer_norm(
+    ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]
+) -> None:
     x, weight, _ = inputs
-    ctx.save_for_backward(x, weight)
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(x, weight, output[1])
 
 
-def _layer_norm_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    x, weight = ctx.saved_tensors
-    grad_x, parameters = torch.ops.scalefold.layer_norm_backward(grad, x, weight)
+def _layer_norm_gradients(ctx: Any, grad: Tensor, _: None) -> tuple[Tensor, Tensor, Tensor]:
+    grad_x, parameters = torch.ops.scalefold.layer_norm_backward(grad, *ctx.saved_tensors)
     return grad_x, parameters[0], parameters[1]
 
 
-layer_norm.register_autograd(_layer_norm_gradients, setup_context=_save_for_layer_norm)
+_layer_norm.register_autograd(_layer_norm_gradients, setup_context=_save_for_layer_norm)
 
 
 def _sum_partials(partial: Tensor, out: Tensor) -> None:
@@ -187,19 +209,20 @@ def _normed_projection(
     weights: Sequence[Tensor],
     biases: Sequence[Tensor],
     biased: Sequence[bool],
-) -> Tensor:
-    """All projections of the normalised input, side by side in the last dimension.
+) -> tuple[Tensor, Tensor]:
+    """All projections of the normalised input, side by side in the last dimension; statistics.
 
     ``biases`` are those that there are; ``biased`` says of each weight whether it has one.
     """
     _check(x, norm_weight, norm_bias)
     weight, (bias, first_biased) = join(weights, 0), _joined_biases(weights, biases, biased)
     if not _fused(x):
-        normed = layer_norm(x, norm_weight, norm_bias)
-        return functional.linear(normed, weight, _whole_bias(bias, first_biased))
+        normed, stats = _layer_norm(x, norm_weight, norm_bias)
+        return functional.linear(normed, weight, _whole_bias(bias, first_biased)), stats
     out = torch.empty(*x.shape[:-1], weight.shape[0], dtype=x.dtype, device=x.device)
+    stats = _new_stats(x)
     if out.numel() == 0:
-        return out
+        return out, stats
     rows, outputs = rows_of(x), weight.shape[0]
     launch = tile("projection_forward", architecture(x.device), _shape(rows, P=outputs))
     blocks = triton.cdiv(outputs, launch["CHUNKS"] * launch["BLOCK_P"])
@@ -212,15 +235,17 @@ def _normed_projection(
         weight.contiguous(),
         bias,
         out,
+        stats,
         rows.num_rows,
         outputs,
         first_biased,
         *_geometry(rows),
+        EPS=EPS,
         PROGRAMS=programs,
         **_constants(rows),
         **launch,
     )
-    return out
+    return out, stats
 
 
 @_normed_projection.register_fake
@@ -231,8 +256,8 @@ def _(
     weights: Sequence[Tensor],
     biases: Sequence[Tensor],
     biased: Sequence[bool],
-) -> Tensor:
-    return x.new_empty(*x.shape[:-1], sum(weight.shape[0] for weight in weights))
+) -> tuple[Tensor, Tensor]:
+    return x.new_empty(*x.shape[:-1], sum(w.shape[0] for w in weights)), _new_stats(x)
 
 
 def _joined_biases(
@@ -266,7 +291,6 @@ def _constants(rows: Rows) -> dict[str, Any]:
     x = rows.tensor
     return {
         "C": x.shape[-1],
-        "EPS": EPS,
         "ROW_DIMS": rows.num_dims,
         "PRECISION": "ieee" if x.dtype == torch.float32 else "tf32",
         # A matrix product's inner dimension is at least 16.
@@ -281,6 +305,7 @@ def normed_projection_backward(
     norm_weight: Tensor,
     norm_bias: Tensor,
     weights: Sequence[Tensor],
+    stats: Tensor,
     first_biased: int,
 ) -> tuple[Tensor, Tensor]:
     """Gradients of x, and of all parameters as one vector.
@@ -295,10 +320,11 @@ def normed_projection_backward(
         return x.new_empty(x.shape), parameters.zero_()
     grad = grad.contiguous()
     if _fused(x) and outputs <= MAX_NARROW_OUTPUTS:
-        return _narrow_backward(grad, x, norm_weight, norm_bias, weight, parameters), parameters
+        grad_x = _narrow_backward(grad, x, norm_weight, norm_bias, weight, stats, parameters)
+        return grad_x, parameters
     grad_normed = grad @ weight
     grad_x, normed = _launch_backward(
-        grad_normed, x, norm_weight, norm_bias, parameters[: 2 * channels]
+        grad_normed, x, norm_weight, norm_bias, stats, parameters[: 2 * channels]
     )
     assert normed is not None
     grad, normed = grad.view(-1, outputs), normed.view(-1, channels)
@@ -316,6 +342,7 @@ def _(
     norm_weight: Tensor,
     norm_bias: Tensor,
     weights: Sequence[Tensor],
+    stats: Tensor,
     first_biased: int,
 ) -> tuple[Tensor, Tensor]:
     outputs, channels = sum(weight.shape[0] for weight in weights), x.shape[-1]
@@ -329,6 +356,7 @@ def _narrow_backward(
     norm_weight: Tensor,
     norm_bias: Tensor,
     weight: Tensor,
+    stats: Tensor,
     parameters: Tensor,
 ) -> Tensor:
     grad_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
@@ -342,6 +370,7 @@ def _narrow_backward(
         norm_weight.contiguous(),
         norm_bias.contiguous(),
         weight,
+        stats,
         grad_x,
         partial,
         rows.num_rows,
@@ -356,17 +385,18 @@ def _narrow_backward(
     return grad_x
 
 
-def _save_for_projection(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+def _save_for_projection(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     x, norm_weight, norm_bias, weights, _, ctx.biased = inputs
-    ctx.save_for_backward(x, norm_weight, norm_bias, *weights)
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(x, norm_weight, norm_bias, output[1], *weights)
 
 
-def _projection_gradients(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    x, norm_weight, norm_bias, *weights = ctx.saved_tensors
+def _projection_gradients(ctx: Any, grad: Tensor, _: None) -> tuple[Any, ...]:
+    x, norm_weight, norm_bias, stats, *weights = ctx.saved_tensors
     sizes = [weight.shape[0] for weight in weights]
     skipped = ctx.biased.index(True) if any(ctx.biased) else len(sizes)
     grad_x, parameters = torch.ops.scalefold.normed_projection_backward(
-        grad, x, norm_weight, norm_bias, weights, sum(sizes[:skipped])
+        grad, x, norm_weight, norm_bias, weights, stats, sum(sizes[:skipped])
     )
     channels, outputs = x.shape[-1], sum(sizes)
     grad_norm_weight, grad_norm_bias, grad_weight, grad_bias = parameters.split(
@@ -392,10 +422,10 @@ def normed_projection(
     """Layer normalisation, then several linear maps of its one result.
 
     The results are slices of one tensor (..., P), the product of one kernel or one call of the
-    library; only x is kept for backward. Gradients that are such slices of one tensor too are taken
-    as they are, others are first copied together.
+    library; x and its statistics are kept for backward. Gradients that are such slices of one
+    tensor too are taken as they are, others are first copied together.
     """
-    packed = torch.ops.scalefold.normed_projection(
+    packed, _ = torch.ops.scalefold.normed_projection(
         x,
         norm_weight,
         norm_bias,
