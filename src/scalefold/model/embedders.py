@@ -16,6 +16,7 @@ from scalefold.features.contract import Features
 from scalefold.model.assembly import Assembly
 from scalefold.model.contract import Previous
 from scalefold.model.linear import Linear
+from scalefold.model.norm import LayerNorm
 
 TARGET_CHANNELS = 22
 MSA_CHANNELS = 49
@@ -77,8 +78,8 @@ class RecyclingEmbedder(nn.Module):
             config.num_recycling_bins,
         )
         self.linear = Linear(config.num_recycling_bins, config.c_z)
-        self.layer_norm_m = nn.LayerNorm(config.c_m)
-        self.layer_norm_z = nn.LayerNorm(config.c_z)
+        self.layer_norm_m = LayerNorm(config.c_m, assembly)
+        self.layer_norm_z = LayerNorm(config.c_z, assembly)
 
     def forward(self, aatype: Tensor, previous: Previous) -> tuple[Tensor, Tensor]:
         """Updates of the first MSA row and of the pair representation.

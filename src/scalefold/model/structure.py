@@ -15,6 +15,7 @@ from scalefold.model.contract import Structure
 from scalefold.model.dropout import ResidualDropout
 from scalefold.model.invariant_point_attention import InvariantPointAttention
 from scalefold.model.linear import Linear
+from scalefold.model.norm import LayerNorm
 from scalefold.model.torsion import AllAtoms, AngleResnet
 from scalefold.ops.dropout import mix
 
@@ -55,7 +56,7 @@ class SingleTransition(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList([SingleTransitionLayer(channels)])
         self.dropout = ResidualDropout(dropout, None, assembly)
-        self.layer_norm = nn.LayerNorm(channels)
+        self.layer_norm = LayerNorm(channels, assembly)
 
     def forward(self, s: Tensor, key: Tensor) -> Tensor:
         """(B, N, channels) to the same."""
@@ -76,11 +77,11 @@ class StructureModule(nn.Module):
     ) -> None:
         super().__init__()
         self.num_layers, self.translation_scale = config.num_layers, config.translation_scale
-        self.layer_norm_s = nn.LayerNorm(c_s)
-        self.layer_norm_z = nn.LayerNorm(c_z)
+        self.layer_norm_s = LayerNorm(c_s, assembly)
+        self.layer_norm_z = LayerNorm(c_z, assembly)
         self.linear_in = Linear(c_s, c_s)
         self.ipa = InvariantPointAttention(config, c_s, c_z)
-        self.layer_norm_ipa = nn.LayerNorm(c_s)
+        self.layer_norm_ipa = LayerNorm(c_s, assembly)
         self.transition = SingleTransition(c_s, config.dropout, assembly)
         self.bb_update = BackboneUpdate(c_s)
         self.angle_resnet = AngleResnet(c_s, config.c_angle, config.num_angle_blocks)

@@ -17,6 +17,7 @@ from scalefold.features.contract import Features
 from scalefold.model.assembly import Assembly
 from scalefold.model.embedders import distance_one_hot
 from scalefold.model.linear import Linear
+from scalefold.model.norm import LayerNorm
 from scalefold.model.pair_stack import TemplatePairBlock
 from scalefold.ops.dropout import mix
 
@@ -109,7 +110,7 @@ class TemplatePairStack(nn.Module):
             )
             for _ in range(config.num_blocks)
         )
-        self.layer_norm = nn.LayerNorm(config.c_t)
+        self.layer_norm = LayerNorm(config.c_t, assembly)
 
     def forward(self, t: Tensor, pair_mask: Tensor, key: Tensor) -> Tensor:
         """Return the updated t.
