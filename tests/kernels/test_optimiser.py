@@ -2,12 +2,16 @@
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+import scalefold_kernels.optimiser
 from scalefold.config.schema import OptimiserConfig
+from scalefold.parallel import SINGLE
 from scalefold.train.averaging import WeightAverage
 from scalefold.train.clipping import ClippedMean
 from scalefold.train.optimiser import Adam
+from scalefold.train.parameters import FlatParameters, flat_norm
+from scalefold.train.update import FusedUpdate, TorchUpdate
 from scalefold_kernels.optimiser import (
     AdamConstants,
     accumulate_gradient,
@@ -72,22 +76,28 @@ class _Fused:
 
 
 class _Plain:
-    """The same step as `scalefold.train` composes it of torch operations."""
+    """The same step of torch operations."""
 
     def __init__(self, weights: Tensor, config: OptimiserConfig) -> None:
-        self.weights = weights.clone()
-        self.mean = ClippedMean(weights, config.clip_norm, config.clip_scope)
+        self.weights, self.config = weights.clone(), config
         self.adam, self.average = Adam(weights, config), WeightAverage(weights, config)
 
     def update(self, *gradients: Tensor) -> Tensor:
-        self.mean.start()
-        for gradient in gradients:
-            self.mean.add(gradient)
-        mean, norm = self.mean.finish()
+        norms = [flat_norm(gradient) for gradient in gradients]
+        if self.config.clip_scope == "sample":
+            clipped = [g * self._scale(norm) for g, norm in zip(gradients, norms, strict=True)]
+            mean, norm = sum(clipped) / len(gradients), sum(norms) / len(gradients)
+        else:
+            mean = sum(gradients) / len(gradients)
+            norm = flat_norm(mean)
+            mean *= self._scale(norm)
         rate = torch.tensor(RATE, dtype=torch.float64, device=norm.device)
         self.adam.update(self.weights, mean, rate, norm.isfinite())
         self.average.update(self.weights, norm.isfinite())
         return norm
+
+    def _scale(self, norm: Tensor) -> Tensor:
+        return (self.config.clip_norm / (norm + 1e-6)).clamp(max=1.0)
 
 
 def _assert_equal(fused: _Fused, plain: _Plain, steps: int) -> None:
@@ -187,6 +197,35 @@ def test_not_finite_changes_nothing(broken: str, device: torch.device) -> None:
     assert all(torch.equal(a, b) for a, b in zip(fused.state(), before, strict=True))
     assert fused.updates == 1
     assert fused.averaged == 1
+
+
+@pytest.mark.parametrize("scope", ["sample", "global"])
+def test_a_step_s_end_is_the_same_fused_or_not(scope: str, device: torch.device) -> None:
+    config = OptimiserConfig(clip_scope=scope)
+    results = []
+    for kernels in (None, scalefold_kernels.optimiser):
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Linear(40, 30), nn.Linear(30, 50)).to(device)
+        flat = FlatParameters(model, lambda name: name.startswith("0"))
+        adam, average = Adam(flat.master, config), WeightAverage(flat.master, config)
+        mean = ClippedMean(flat, config, SINGLE.data)
+        end = TorchUpdate(flat, adam, average)
+        if kernels is not None:
+            end = FusedUpdate(kernels, flat, adam, average, config)
+        for bad in (False, True, False):
+            mean.start()
+            norms = []
+            for sample in range(2):
+                for parameter in model.parameters():
+                    parameter.grad.normal_()
+                norms.append(mean.add(last=sample == 1))
+            sound = torch.tensor(not bad, device=device)
+            rate = torch.tensor(RATE, dtype=torch.float64, device=device)
+            norm, applied = end(mean, 2, torch.stack(norms).mean(), sound, rate)
+            assert applied == (not bad)
+        results.append((flat.master, average.average, norm, adam.updates, average.updates))
+    for fused, plain in zip(*reversed(results), strict=True):
+        torch.testing.assert_close(fused, plain, rtol=8 * EPS, atol=512 * RATE * EPS)
 
 
 def test_two_runs_give_the_same_bits(device: torch.device) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from importlib import import_module
 from importlib.util import find_spec
+from types import ModuleType
 from typing import Literal
 
 import torch
@@ -60,6 +62,15 @@ def why_not(device: torch.device) -> str | None:
             f"RTX 30) and {name} has {major}.{minor}"
         )
     return None
+
+
+def optimiser_kernels(
+    kind: Literal["auto", "torch", "triton"], device: torch.device
+) -> ModuleType | None:
+    """`scalefold_kernels.optimiser`, or None for plain torch; after `select_ops`."""
+    if kind == "torch" or why_not(device) is not None:
+        return None
+    return import_module("scalefold_kernels.optimiser")
 
 
 def triton_ops() -> Ops:

@@ -13,6 +13,7 @@ from scalefold.config.schema import Config
 from scalefold.model.alphafold import AlphaFold
 from scalefold.model.assembly import Assembly
 from scalefold.ops import select_ops
+from scalefold.ops.triton import optimiser_kernels
 from scalefold.parallel import SINGLE, IdentityAxis, Mesh
 from scalefold.train.averaging import WeightAverage
 from scalefold.train.checkpoint import load_weights
@@ -24,6 +25,7 @@ from scalefold.train.precision import narrow_parameters, set_determinism, set_ma
 from scalefold.train.recomputation import recompute_blocks
 from scalefold.train.sample import SampleGradient
 from scalefold.train.step import TrainingStep
+from scalefold.train.update import FusedUpdate, TorchUpdate, Update
 from scalefold.weights import State, check_state, guess_format, import_weights
 
 
@@ -139,8 +141,14 @@ def assemble(config: Config, device: torch.device, mesh: Mesh = SINGLE) -> Train
     plain = SampleGradient(model, differentiate, config)
     gradient = GraphedSampleGradient(plain) if graphs else plain
 
-    # 8. The step that ties them together.
-    step = TrainingStep(gradient, mean, parameters, optimiser, average, mesh.data)
+    # 8. What ends a step: operation by operation, or in two launches.
+    kernels = optimiser_kernels(config.training.kernels, device)
+    update: Update = TorchUpdate(parameters, optimiser, average)
+    if kernels is not None:
+        update = FusedUpdate(kernels, parameters, optimiser, average, config.optimiser)
+
+    # 9. The step that ties them together.
+    step = TrainingStep(gradient, mean, parameters, update, mesh.data)
     return Trainer(model, parameters, optimiser, average, step)
 
 

@@ -28,11 +28,13 @@ class WeightAverage:
         Before the first update, the initial weights.
     updates : Tensor, scalar, float64
         Updates averaged so far.
+    share, first_share : float
+        Weight of new weights in their average; of the first ones.
     """
 
     def __init__(self, weights: Tensor, config: OptimiserConfig) -> None:
-        self._decay = config.averaging_decay
-        self._first = 1.0 if config.averaging == "swa" else 1.0 - self._decay
+        self.share = 1.0 - config.averaging_decay
+        self.first_share = 1.0 if config.averaging == "swa" else self.share
         self.average = weights.clone()
         self.updates = torch.zeros((), dtype=torch.float64, device=weights.device)
 
@@ -46,7 +48,7 @@ class WeightAverage:
         finite : Tensor, scalar, bool
             Where false (the step was skipped) the average stays exactly as it is.
         """
-        share = torch.where(self.updates > 0, 1.0 - self._decay, self._first)
+        share = torch.where(self.updates > 0, self.share, self.first_share)
         active = finite.to(torch.float64)
         self.average.lerp_(weights, (share * active).float())
         self.updates += active

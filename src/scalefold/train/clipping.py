@@ -105,6 +105,12 @@ class ClippedMean:
         for bucket in self._buckets:
             self._send(bucket)
 
+    def collect(self) -> Tensor:
+        """Sum over all samples and ranks, in this object's buffer; not for `finish` after that."""
+        for pending in self._sent:
+            pending.wait()
+        return self._sum
+
     def finish(self, num_samples: int, mean_norm: Tensor) -> tuple[Tensor, Tensor]:
         """End a step.
 
@@ -123,9 +129,7 @@ class ClippedMean:
             Before clipping: the mean of the samples' norms, or the norm of the mean. Not finite
             where any sample's gradient is not.
         """
-        for pending in self._sent:
-            pending.wait()
-        mean = self._sum.div_(num_samples)
+        mean = self.collect().div_(num_samples)
         if self._per_sample:
             return mean, mean_norm
         norm = flat_norm(mean)

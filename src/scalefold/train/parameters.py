@@ -114,6 +114,11 @@ class FlatParameters:
         for name, view in views.items():
             view.copy_(values[name])
 
+    @property
+    def working(self) -> Tensor | None:
+        """Working copy of the first parameters in the narrow type; None if all are float32."""
+        return self._working if self._num_narrow else None
+
     def publish(self) -> None:
         """Bring the working copy up to date with the master weights."""
         self._working.copy_(self.master[: self._num_narrow])

@@ -16,12 +16,11 @@ from torch import Tensor
 from scalefold.features.contract import Features
 from scalefold.parallel import Ranks
 from scalefold.train import exchange
-from scalefold.train.averaging import WeightAverage
 from scalefold.train.clipping import ClippedMean
 from scalefold.train.exchange import Notice
-from scalefold.train.optimiser import Adam
 from scalefold.train.parameters import FlatParameters
 from scalefold.train.sample import SampleNumbers
+from scalefold.train.update import Update
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,8 +63,7 @@ class TrainingStep:
         A `SampleGradient`, or what stands for it.
     mean : ClippedMean
     parameters : FlatParameters
-    optimiser : Adam
-    average : WeightAverage
+    update : Update
     ranks : Ranks
         They have different samples.
     """
@@ -75,12 +73,11 @@ class TrainingStep:
         gradient: Callable[[list[Features]], SampleNumbers],
         mean: ClippedMean,
         parameters: FlatParameters,
-        optimiser: Adam,
-        average: WeightAverage,
+        update: Update,
         ranks: Ranks,
     ) -> None:
         self._gradient, self._mean, self._parameters = gradient, mean, parameters
-        self._optimiser, self._average, self._ranks = optimiser, average, ranks
+        self._update, self._ranks = update, ranks
 
     def __call__(
         self, passes: list[Features], learning_rate: float, notice: Callable[[], Notice] = Notice
@@ -125,11 +122,7 @@ class TrainingStep:
         told = self._ranks.sum(exchange.pack(per_sample, (~sound).sum(), notice)).wait()
         num_samples = self._ranks.size * max(len(per_sample), 1)
         mean_norm = told[exchange.COLUMNS + _GRADIENT_NORM] / num_samples
-        gradient, norm = self._mean.finish(num_samples, mean_norm)
-
-        finite = (told[exchange.ABSENT] + told[exchange.NOT_FINITE] == 0) & norm.isfinite()
-        rate = torch.full((), learning_rate, dtype=torch.float64, device=norm.device)
-        self._optimiser.update(self._parameters.master, gradient, rate, finite)
-        self._average.update(self._parameters.master, finite)
-        self._parameters.publish()
+        sound = told[exchange.ABSENT] + told[exchange.NOT_FINITE] == 0
+        rate = torch.full((), learning_rate, dtype=torch.float64, device=told.device)
+        norm, finite = self._update(self._mean, num_samples, mean_norm, sound, rate)
         return StepNumbers(names, per_sample, told, self._ranks.size, norm, finite)
