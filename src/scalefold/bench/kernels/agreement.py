@@ -61,14 +61,14 @@ class Exact:
             torch.randn(shape, generator=generator, device=device).to(dtype) for shape in shapes
         ]
         self._exact = evaluate(case.reference, wide, self._grads)
-        self._rounding = [_error(exact.to(dtype), exact) for exact in self._exact]
+        self._rounding = [error(exact.to(dtype), exact) for exact in self._exact]
         self._torch = self._errors(case.reference)
 
     def agreement(self, function: Function) -> Agreement:
         """Compare a function with the exact result; the tensor that is nearest to its limit."""
         found = [
-            Agreement(name, error, of_torch, FACTOR * max(of_torch, rounding))
-            for name, error, of_torch, rounding in zip(
+            Agreement(name, of_ours, of_torch, FACTOR * max(of_torch, rounding))
+            for name, of_ours, of_torch, rounding in zip(
                 self._names(), self._errors(function), self._torch, self._rounding, strict=True
             )
         ]
@@ -77,7 +77,7 @@ class Exact:
 
     def _errors(self, function: Function) -> list[float]:
         values = evaluate(function, self._inputs, self._grads)
-        return [_error(value, exact) for value, exact in zip(values, self._exact, strict=True)]
+        return [error(value, exact) for value, exact in zip(values, self._exact, strict=True)]
 
     def _names(self) -> list[str]:
         outputs = len(self._grads)
@@ -116,7 +116,8 @@ def convert(value: Any, dtype: torch.dtype) -> Any:
     return value
 
 
-def _error(value: Tensor, exact: Tensor) -> float:
+def error(value: Tensor, exact: Tensor) -> float:
+    """``|value - exact| / |exact|``, Euclidean norms; ``|value|`` if the exact result is zero."""
     difference = torch.linalg.vector_norm(value.double() - exact).item()
     size = torch.linalg.vector_norm(exact).item()
     return difference / size if size else difference

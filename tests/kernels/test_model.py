@@ -1,0 +1,44 @@
+"""The model with kernels is the model without them."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from scalefold.bench.kernels.agreement import FACTOR, error
+from scalefold.config.load import preset_tree
+from scalefold.config.schema import ModelConfig
+from scalefold.features.contract import Features
+from scalefold.model import AlphaFold, Assembly, Previous
+from scalefold.model.example import example_features
+from scalefold.ops import TORCH, Ops
+from scalefold.ops.triton import triton_ops
+
+
+def run(ops: Ops, features: Features, device: torch.device, dtype: torch.dtype) -> list[Tensor]:
+    """Outputs of a training pass of the tiny model, and all parameter gradients as one vector."""
+    config = ModelConfig.model_validate(preset_tree("tiny")["model"])
+    torch.manual_seed(0)
+    model = AlphaFold(config, Assembly(ops=ops)).to(device).train()
+    with torch.no_grad():  # "final" layers begin at 0 and would hide what is before them
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn(parameter.shape).to(device))
+    model = model.to(dtype)
+    features = {n: v.to(dtype) if v.is_floating_point() else v for n, v in features.items()}
+    like = model.evoformer.linear.weight
+    previous = Previous.zeros(1, features["aatype"].shape[1], config, like)
+    outputs, recycled = model(features, previous)
+    values = [recycled.msa_first_row, recycled.pair, recycled.positions, outputs.distogram_logits]
+    sum(v.square().mean() for v in values).backward()
+    gradient = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    return [*(v.detach() for v in values), gradient]
+
+
+@pytest.mark.timeout(300)
+def test_outputs_and_gradients_are_those_of_torch(device: torch.device) -> None:
+    features = example_features({"B": 1, "N": 6, "S": 3, "E": 2, "T": 1})
+    features = {name: value.to(device) for name, value in features.items()}
+    exact = run(TORCH, features, device, torch.float64)
+    with_torch = run(TORCH, features, device, torch.float32)
+    with_kernels = run(triton_ops(), features, device, torch.float32)
+    for ours, theirs, value in zip(with_kernels, with_torch, exact, strict=True):
+        assert error(ours, value) <= FACTOR * max(error(theirs, value), 2.0**-24)
