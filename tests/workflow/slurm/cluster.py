@@ -96,14 +96,18 @@ class Cluster:
 
     def stop(self) -> None:
         """Cancel what runs, and end every daemon by its process id."""
-        subprocess.run(["scancel", "--user=root"], check=False)
         try:
-            wait_for(lambda: not ask("squeue", "-h"), "an empty queue")
+            self.clear()
         finally:
             for process in reversed(self._processes):
                 end(process)
             for name in ("slurm.conf", "slurmdbd.conf", "gres.conf", "cgroup.conf"):
                 (ETC / name).unlink(missing_ok=True)
+
+    def clear(self) -> None:
+        """Cancel all jobs."""
+        subprocess.run(["scancel", "--user=root"], check=True)
+        wait_for(lambda: not ask("squeue", "-h"), "an empty queue")
 
     def start_node(self, number: int) -> None:
         """Start the daemon of a node."""
@@ -248,11 +252,6 @@ class Cluster:
         """Nodes of a running job."""
         names = ask("squeue", "-h", "-j", str(job), "-o", "%N")
         return ask("scontrol", "show", "hostnames", names).splitlines()
-
-    def states(self, job: int) -> list[str]:
-        """How each start of a job ended: more than one if it was queued again."""
-        lines = ask("sacct", "-X", "-n", "-D", "-P", "-j", str(job), "-o", "State").splitlines()
-        return [line.split(" ")[0] for line in lines]
 
     def running(self, rule: str) -> list[int]:
         """Ids of a rule's jobs that run now."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,9 +15,19 @@ import pytest
 from tests.workflow.slurm.cluster import NODES, Cluster, ask, wait_for
 
 pytestmark = pytest.mark.slurm
-STEPS = 120
-SETTINGS = {"steps": STEPS, "checkpoint_every": STEPS, "global_batch_size": 4, "log_every": 1}
-LONG = ["seed=3", f"training={ {**SETTINGS, 'loader_workers': 0, 'max_recycling': 0} }"]
+EVERY = 5
+PROCESSES = 4
+ENDLESS = {
+    "steps": 1_000_000,
+    "checkpoint_every": EVERY,
+    "log_every": 1,
+    "global_batch_size": PROCESSES,
+    "loader_workers": 0,
+    "max_recycling": 0,
+}
+"""A training that does not end by itself, however fast the machine."""
+# Not `after`: its graph would hold the evaluations of all the checkpoints to come.
+CONFIGURATION = ["seed=3", f"training={ENDLESS}", "evaluation={mode: async}"]
 
 
 @pytest.fixture(scope="module")
@@ -27,121 +38,136 @@ def workflow(on_cluster: Callable[..., Any]) -> Any:
     return made
 
 
-@pytest.fixture(scope="module")
-def undisturbed(workflow: Any) -> bytes:
-    """The weights of a long training that nothing happened to."""
-    workflow.succeed("--config", *LONG, "results=quiet", "--until", "train")
-    (folder,) = (workflow.folder / "quiet/micro/weights").iterdir()
-    return weights(folder)
+@pytest.fixture
+def undisturbed(workflow: Any) -> Callable[[int], bytes]:
+    """Gives the weights at a step of a training that nothing happened to."""
 
+    def weights(step: int) -> bytes:
+        out = workflow.folder / f"undisturbed/{step}"
+        settings = [
+            word for item in [*CONFIGURATION, f"training.steps={step}"] for word in ("--set", item)
+        ]
+        launcher = Path(sys.executable).with_name("scalefold-torchrun")
+        command = [launcher, "--standalone", f"--nproc-per-node={PROCESSES}", "-m", "scalefold"]
+        command += ["train", "--config", "micro.yaml", *settings]
+        command += ["--shards", workflow.run / "shards", "--out", out]
+        if not out.exists():
+            subprocess.run(command, cwd=workflow.folder, check=True, capture_output=True)
+        return (out / f"step-{step:08d}/weights.pt").read_bytes()
 
-def weights(folder: Path) -> bytes:
-    return (folder / f"step-{STEPS:08d}/weights.pt").read_bytes()
+    return weights
 
 
 class Training:
     """A training that has begun, as a test sees it."""
 
-    def __init__(self, workflow: Any, cluster: Cluster, *arguments: str) -> None:
-        self._workflow, self._cluster = workflow, cluster
-        self.process = workflow.start(*arguments, output=subprocess.PIPE)
-        self.log = workflow.run / "logs/train" / f"{self.folder.name}.log"
+    def __init__(self, workflow: Any, cluster: Cluster, *options: str) -> None:
+        self._cluster = cluster
+        self.folder: Path = workflow.training(seed=3)
+        self.log: Path = workflow.run / "logs/train" / f"{self.folder.name}.log"
+        arguments = ["--until", "train", "--config", *CONFIGURATION]
+        self.process = workflow.start(*options, *arguments, output=subprocess.PIPE)
 
-    @property
-    def folder(self) -> Path:
-        return self._workflow.training(seed=3)
+    def published(self) -> list[int]:
+        """Steps of the complete checkpoints."""
+        return sorted(int(p.stem.removeprefix("step-")) for p in self.folder.glob("step-*.ready"))
 
-    def steps(self) -> int:
-        """Steps that the metrics tell of."""
-        path = self.folder / "metrics.jsonl"
-        return len(path.read_text().splitlines()) if path.exists() else 0
-
-    def reach(self, steps: int) -> int:
-        """Wait until so many steps are made; returns the job."""
-        wait_for(lambda: self.steps() >= steps, f"step {steps}", 120)
+    def reach(self, step: int) -> int:
+        """Wait for the checkpoint of a step; returns the job."""
+        wait_for(lambda: step in self.published(), f"the checkpoint of step {step}", 300)
         (job,) = self._cluster.running("train")
         return job
 
-    def weights(self) -> bytes:
-        return weights(self.folder)
+    def goes_on(self) -> tuple[int, bytes]:
+        """Wait for the next scheduled checkpoint but one; returns its step and weights."""
+        step = (self.published()[-1] // EVERY + 2) * EVERY
+        self.reach(step)
+        return step, (self.folder / f"step-{step:08d}/weights.pt").read_bytes()
 
-    def succeed(self) -> str:
-        stdout, stderr = self.process.communicate(timeout=400)
-        assert self.process.returncode == 0, stdout + stderr
-        return stdout + stderr
+    def says(self, text: str) -> None:
+        """Wait until the log has a text."""
+        wait_for(lambda: text in self.log.read_text(), f"'{text}' in {self.log}", 300)
 
 
 @pytest.fixture
 def training(workflow: Any, cluster: Cluster) -> Iterator[Training]:
-    """A long training under way, in place of the one of the test before."""
+    """A training under way, in place of the one of the test before."""
     folder: Path = workflow.training(seed=3)
     if folder.exists():
         folder.rename(workflow.folder / f"used-{time.monotonic_ns()}")
-    begun = Training(workflow, cluster, "--config", *LONG, "--until", "train")
+        (workflow.run / f"logs/train/{folder.name}.log").unlink()
+    begun = Training(workflow, cluster)
     yield begun
     if begun.process.poll() is None:
         os.killpg(begun.process.pid, signal.SIGINT)
         begun.process.communicate(timeout=60)
-    subprocess.run(["scancel", "--user=root"], check=True)
-    wait_for(lambda: not ask("squeue", "-h"), "an empty queue")
+    cluster.clear()
 
 
 def test_preempted_training_goes_on(
-    training: Training, cluster: Cluster, undisturbed: bytes
+    training: Training, cluster: Cluster, undisturbed: Callable[[int], bytes]
 ) -> None:
-    job = training.reach(10)
+    job = training.reach(EVERY)
     # All nodes for a job of a partition with precedence.
-    urgent = ["--partition=urgent", f"--nodes={NODES}", "--exclusive", "--wrap=sleep 5"]
+    urgent = ["--partition=urgent", f"--nodes={NODES}", "--exclusive", "--wrap=sleep 1"]
     subprocess.run(["sbatch", "--output=/dev/null", *urgent], check=True)
-    training.succeed()
-    assert training.weights() == undisturbed
-    assert cluster.states(job)[-1] == "COMPLETED"
-    assert len(cluster.states(job)) == 2
-    assert "stopped by SIGTERM" in training.log.read_text()
+    training.says("stopped by SIGTERM")
+    wait_for(lambda: cluster.running("train") == [job], "the same job to run again", 120)
+    step, weights = training.goes_on()
+    assert weights == undisturbed(step)
 
 
 def test_time_limit_leads_to_a_checkpoint_and_on(
-    training: Training, cluster: Cluster, undisturbed: bytes
+    training: Training, cluster: Cluster, undisturbed: Callable[[int], bytes]
 ) -> None:
-    job = training.reach(10)
+    job = training.reach(EVERY)
     # Slurm sends the profile's signal 30 s before the end, or up to a minute earlier.
     minutes = int(ask("squeue", "-h", "-j", str(job), "-o", "%M").split(":")[0]) + 1
     ask("scontrol", "update", f"jobid={job}", f"timelimit={minutes}")
-    training.succeed()
-    assert training.weights() == undisturbed
-    assert "stopped by SIGUSR1" in training.log.read_text()
-    assert len(cluster.states(job)) == 2
+    training.says("stopped by SIGUSR1")
+    ask("scontrol", "update", f"jobid={job}", "timelimit=60")
+    wait_for(lambda: cluster.running("train") == [job], "the same job to run again", 120)
+    step, weights = training.goes_on()
+    assert weights == undisturbed(step)
 
 
-def test_node_that_fails(training: Training, cluster: Cluster, undisturbed: bytes) -> None:
-    job = training.reach(10)
+def test_node_that_fails(
+    training: Training, cluster: Cluster, undisturbed: Callable[[int], bytes]
+) -> None:
+    job = training.reach(EVERY)
     node = cluster.nodes_of(job)[-1]
     ask("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
     try:
-        training.succeed()
+        wait_for(lambda: cluster.running("train") != [job], "the end of the job", 60)
+        wait_for(lambda: cluster.running("train"), "the job to run elsewhere", 120)
+        step, weights = training.goes_on()
+        assert node not in cluster.nodes_of(cluster.running("train")[0])
     finally:
         ask("scontrol", "update", f"nodename={node}", "state=resume")
-    assert training.weights() == undisturbed
+    assert weights == undisturbed(step)
 
 
 def test_killed_snakemake_leaves_one_writer(
-    training: Training, workflow: Any, undisturbed: bytes
+    training: Training, workflow: Any, cluster: Cluster, undisturbed: Callable[[int], bytes]
 ) -> None:
-    job = training.reach(5)
+    first = training.reach(EVERY)
     os.killpg(training.process.pid, signal.SIGKILL)
     training.process.communicate()
-    arguments = ["--config", *LONG, "--until", "train"]
-    locked = workflow.start(*arguments, output=subprocess.PIPE)
-    assert "--unlock" in "".join(locked.communicate())
+    locked = Training(workflow, cluster)
+    assert "--unlock" in "".join(locked.process.communicate())
     workflow.succeed("--unlock")
-    # The job is still there: a second training is refused.
-    second = workflow.start(*arguments, "--retries", "0", output=subprocess.PIPE)
-    output = "".join(second.communicate(timeout=300))
-    if second.returncode != 0:
-        assert "another training writes here" in training.log.read_text(), output
-    wait_for(lambda: not ask("squeue", "-h", "-j", str(job)), "the end of the first job", 300)
-    workflow.succeed(*arguments)
-    assert training.weights() == undisturbed
+    # The job is still there, and another one is refused.
+    second = Training(workflow, cluster, "--retries", "0")
+    output = "".join(second.process.communicate(timeout=300))
+    assert second.process.returncode != 0, output
+    assert "another training writes here" in training.log.read_text()
+    assert cluster.running("train") == [first]
+    cluster.clear()
+    third = Training(workflow, cluster)
+    step, weights = third.goes_on()
+    os.killpg(third.process.pid, signal.SIGINT)
+    third.process.communicate(timeout=60)
+    assert weights == undisturbed(step)
 
 
 def test_cancelled_evaluation_is_made_again(workflow: Any, cluster: Cluster) -> None:
