@@ -94,7 +94,7 @@ def _settings(
     table: str, names: Sequence[str], defaults: Sequence[tuple[int | str, ...]]
 ) -> Iterator[tuple[tuple[str, ...], Shape, Tile]]:
     for arch, shape, tile in configured(table):
-        yield (arch,), {"dtype": "bfloat16", **shape}, tile
+        yield (arch,), {"C": 256, "dtype": "bfloat16", **shape}, tile
     for values in defaults:
         yield _BOTH, dict(zip(names, values, strict=True)), read_table(table)["default"]
 
