@@ -7,13 +7,14 @@ def launcher(wildcards, resources, threads):
     torchrun = (
         f"{in_container()}scalefold-torchrun --nproc-per-node={resources.processes}"
     )
-    if resources.get(
-        "mpi"
-    ):  # the job's script is on the first node, and starts one task on each
+    if resources.get("mpi"):
+        # The job's script is on the first node, and starts one task on each.
         threads = resources.tasks * threads // resources.nodes
         return (
             f"{resources.mpi} --nodes={resources.nodes} --ntasks={resources.nodes}"
-            f" --ntasks-per-node=1 --cpus-per-task={threads} --kill-on-bad-exit=1"
+            f" --ntasks-per-node=1 --cpus-per-task={threads}"
+            # All ends when one task has, but not at once: the others may be about to leave in order.
+            " --kill-on-bad-exit=0 --wait=60"
             f" {torchrun} --nnodes={resources.nodes} --rdzv-backend=c10d"
             " --rdzv-id=$SLURM_JOB_ID"
             " --rdzv-endpoint=$(hostname):$((20000 + SLURM_JOB_ID % 10000)) -m scalefold"

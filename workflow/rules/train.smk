@@ -32,7 +32,9 @@ checkpoint train:
         when_stopped=when_stopped,
         shards=literal(SHARDS),
         training=literal(TRAINING),
+    # Snakemake deletes a job's log when it starts again; training.log tells the whole story.
     shell:
-        "{{ {params.launcher} train {params.config} --shards {params.shards:q}"
+        "mkdir -p {params.training:q};"
+        " {{ {params.launcher} train {params.config} --shards {params.shards:q}"
         " --out {params.training:q} --resume --set-aside && touch {output:q}"
-        " || {params.when_stopped}; }} 2>&1 | tee -i -a {log:q}"
+        " || {params.when_stopped}; }} 2>&1 | tee -i -a {log:q} {params.training:q}/training.log"

@@ -7,6 +7,7 @@ that a training that was stopped (75) can be told from one that failed.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -29,13 +30,14 @@ def main() -> None:
         torchrun(["--signals-to-handle=SIGINT", *sys.argv[1:]])
     except ChildFailedError as error:
         _, first = error.get_first_failure()
+        for number in _PASSED_ON:  # while the interpreter shuts down, they would be its end
+            signal.signal(number, signal.SIG_IGN)
         raise SystemExit(first.exitcode if first.exitcode > 0 else 128 - first.exitcode) from None
 
 
 def _pass_on(number: int, frame: FrameType | None) -> None:
-    # Those that this thread has started; not their children, such as the loader's workers.
-    started = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    if not started:
-        raise SystemExit(128 + number)
-    for process in started:
-        os.kill(int(process), number)
+    # To those that this thread has started; not to their children, such as the loader's workers.
+    # Before they are there, and when they have ended, there is nothing to stop.
+    for process in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(process), number)

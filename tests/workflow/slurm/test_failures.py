@@ -64,7 +64,7 @@ class Training:
     def __init__(self, workflow: Any, cluster: Cluster, *options: str) -> None:
         self._cluster = cluster
         self.folder: Path = workflow.training(seed=3)
-        self.log: Path = workflow.run / "logs/train" / f"{self.folder.name}.log"
+        self.log: Path = self.folder / "training.log"
         arguments = ["--until", "train", "--config", *CONFIGURATION]
         self.process = workflow.start(*options, *arguments, output=subprocess.PIPE)
 
@@ -95,7 +95,6 @@ def training(workflow: Any, cluster: Cluster) -> Iterator[Training]:
     folder: Path = workflow.training(seed=3)
     if folder.exists():
         folder.rename(workflow.folder / f"used-{time.monotonic_ns()}")
-        (workflow.run / f"logs/train/{folder.name}.log").unlink()
     begun = Training(workflow, cluster)
     yield begun
     if begun.process.poll() is None:
