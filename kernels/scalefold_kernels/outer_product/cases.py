@@ -138,7 +138,9 @@ def _case(
     constexprs: dict[str, Any],
     launch: tuple[int, int],
 ) -> CompileCase:
-    return CompileCase(f"{name} {dtype} {arch}", function, signature, constexprs, *launch, (arch,))
+    return CompileCase(
+        f"{name} {dtype} {arch}", function, signature, constexprs, *launch, architectures=(arch,)
+    )
 
 
 def _tile(

@@ -213,7 +213,7 @@ def sum_parts_kernel(
     inside = (u < size_u)[:, None] & (v < size_v)[None, :]
     parts_ptrs = parts_ptr + w * parts_stride_w + u[:, None] * parts_stride_u + v[None, :]
     total = tl.zeros((BLOCK_U, BLOCK_V), tl.float32)
-    for _ in range(num_parts):
+    for _ in tl.range(num_parts, loop_unroll_factor=8):
         total += tl.load(parts_ptrs, mask=inside, other=0.0)
         parts_ptrs += parts_stride
     out_ptrs = out_ptr + w * out_stride_w + u[:, None] * out_stride_u + v[None, :] * out_stride_v

@@ -35,7 +35,9 @@ def _forward(size: tuple[int, int, int], dtype: str, arch: str) -> CompileCase:
     }
     constexprs = {"EPS": 1e-5, "BLOCK_C": size[1], **_constants(size, dtype), **sizes}
     name = f"forward C={size[1]} H={size[2]} {dtype} {arch}"
-    return CompileCase(name, transition_forward_kernel, signature, constexprs, *launch, (arch,))
+    return CompileCase(
+        name, transition_forward_kernel, signature, constexprs, *launch, architectures=(arch,)
+    )
 
 
 def _hidden(size: tuple[int, int, int], dtype: str, arch: str) -> CompileCase:
@@ -48,7 +50,9 @@ def _hidden(size: tuple[int, int, int], dtype: str, arch: str) -> CompileCase:
     }
     constexprs = {**_constants(size, dtype), **sizes}
     name = f"hidden C={size[1]} H={size[2]} {dtype} {arch}"
-    return CompileCase(name, transition_hidden_kernel, signature, constexprs, *launch, (arch,))
+    return CompileCase(
+        name, transition_hidden_kernel, signature, constexprs, *launch, architectures=(arch,)
+    )
 
 
 def _constants(size: tuple[int, int, int], dtype: str) -> dict[str, int | str]:

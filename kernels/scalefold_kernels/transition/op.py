@@ -12,7 +12,8 @@ import torch
 import triton
 from torch import Tensor
 
-from scalefold_kernels.norm.op import EPS, layer_norm, layer_norm_backward
+from scalefold_kernels.norm.op import EPS
+from scalefold_kernels.sums import sum_rows
 from scalefold_kernels.tiles import architecture, tile
 from scalefold_kernels.transition.kernel import (
     transition_forward_kernel,
@@ -99,7 +100,7 @@ def transition_backward(
     rows, grad_rows = _rows(x), _rows(grad)
     num_rows, num_hidden = rows.shape[0], up_weight.shape[0]
     up, down = up_weight.contiguous(), down_weight.contiguous()
-    normed = layer_norm(rows, norm_weight, norm_bias)
+    normed, stats = torch.ops.scalefold.layer_norm(rows, norm_weight, norm_bias)
     grad_normed = torch.empty_like(normed)
     sums: list[tuple[Tensor, ...]] = []
     at_once = max(1, MAX_HIDDEN_ELEMENTS // num_hidden)
@@ -112,7 +113,9 @@ def transition_backward(
         grad_up = torch.mm(grad_hidden.t(), normed[chunk])
         grad_down = torch.mm(grad_rows[chunk].t(), hidden)
         sums.append((grad_up, grad_up_bias, grad_down, grad_down_bias))
-    grad_x, grad_norm = layer_norm_backward(grad_normed, rows, norm_weight)
+    grad_x, grad_norm = torch.ops.scalefold.layer_norm_backward(
+        grad_normed, rows, norm_weight, stats
+    )
     grads = [_total(parts).to(x.dtype) for parts in zip(*sums, strict=True)]
     return grad_x.view(x.shape), grad_norm, *grads
 
@@ -167,7 +170,8 @@ def _hidden(
         PRECISION=_precision(normed),
         **sizes,
     )
-    return hidden, grad_hidden, up_bias_sums.sum(0), down_bias_sums.sum(0)
+    grad_up_bias = sum_rows(up_bias_sums, torch.float32)
+    return hidden, grad_hidden, grad_up_bias, sum_rows(down_bias_sums, torch.float32)
 
 
 def _total(parts: tuple[Tensor, ...]) -> Tensor:
