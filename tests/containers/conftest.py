@@ -31,11 +31,7 @@ BASE, IMAGE = "localhost/scalefold-base", "localhost/scalefold"
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("containers")
     group.addoption("--build-containers", action="store_true", help="build the image, and run it")
-    group.addoption(
-        "--container-cache",
-        default="/var/tmp/scalefold-containers",
-        help="folder of all that is built",
-    )
+    group.addoption("--container-cache", default=CACHE, help="folder of all that is built")
 
 
 @dataclass(frozen=True)
@@ -104,7 +100,9 @@ def workshop(request: pytest.FixtureRequest) -> Iterator[Workshop]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             pytest.skip(f"another run uses {cache}")
-        yield Workshop(cache)
+        workshop = Workshop(cache)
+        workshop.buildah("rm", "--all")  # of a run that was killed
+        yield workshop
     mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
     assert not [mount for mount in mounts if Path(mount).is_relative_to(cache)]
 
@@ -115,10 +113,10 @@ def base(workshop: Workshop) -> str:
     if not workshop.buildah("images", "--quiet", "--filter", f"reference={BASE}"):
         tar = workshop.cache / "base.tar"
         workshop.debian(RELEASES[sys.version_info[:2]], tar)
-        container = workshop.buildah("from", "scratch")
-        workshop.buildah("add", container, tar, "/")
-        workshop.buildah("commit", container, BASE)
-        workshop.buildah("rm", container)
+        started = workshop.buildah("from", "scratch")
+        workshop.buildah("add", started, tar, "/")
+        workshop.buildah("commit", started, BASE)
+        workshop.buildah("rm", started)
         tar.unlink()
     return BASE
 
