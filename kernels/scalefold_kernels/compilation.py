@@ -48,6 +48,8 @@ class CompileCase:
     num_warps, num_stages : int
     architectures : tuple of str
         For which GPUs this configuration is meant.
+    maxnreg : int or None
+        The most registers that a thread may have, where the launch limits them.
     """
 
     name: str
@@ -57,6 +59,7 @@ class CompileCase:
     num_warps: int = 4
     num_stages: int = 2
     architectures: tuple[str, ...] = ("sm_80", "sm_90")
+    maxnreg: int | None = None
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,11 @@ def compile_offline(case: CompileCase, arch: str) -> Resources:
     compiled = triton.compile(
         ASTSource(case.kernel, signature, dict(case.constexprs), aligned),
         target=GPUTarget("cuda", int(arch.removeprefix("sm_")), 32),
-        options={"num_warps": case.num_warps, "num_stages": case.num_stages},
+        options={
+            "num_warps": case.num_warps,
+            "num_stages": case.num_stages,
+            "maxnreg": case.maxnreg,
+        },
     )
     registers, local_bytes = _usage(compiled.asm["cubin"])
     return Resources(registers, local_bytes, compiled.metadata.shared)

@@ -53,8 +53,8 @@ def _cases(sizes: Sizes) -> list[CompileCase]:
 def _case(
     sizes: Sizes, name: str, compiled: Any, constants: dict[str, Any], tile: Tile
 ) -> CompileCase:
-    options = {"num_warps": tile.pop("num_warps"), "num_stages": tile.pop("num_stages", 3)}
-    tile.pop("maxnreg", None)
+    names = ("num_warps", "num_stages", "maxnreg")
+    options = {name: tile.pop(name) for name in names if name in tile}
     constants = constants | tile
     signature = {}
     for argument in compiled.arg_names:

@@ -71,13 +71,14 @@ def _forward(samples: int, length: int, channels: int) -> Work:
 
 
 def _backward(samples: int, length: int, channels: int) -> Work:
-    """Each tensor of forward is read and its gradient passed on; products for both factors.
+    """What the three parts pass on, each tensor once in each part that needs it.
 
-    The gates are computed again: three of forward's projections.
+    Output: three tensors in, two out; product: three in, two out; projection: six in, one out.
+    The operands' gates and the output's projection are computed again.
     """
     positions = samples * length**2
     return Work(
-        bytes=19 * positions * channels * _BF16,
+        bytes=17 * positions * channels * _BF16,
         flops=2 * positions * channels * (15 * channels + 2 * length),
         exponentials=2 * 3 * positions * channels,
     )
