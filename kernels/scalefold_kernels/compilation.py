@@ -25,9 +25,14 @@ from typing import Any
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from triton.experimental.gluon._runtime import GluonASTSource, GluonJITFunction
 
 SHARED_BYTES = {"sm_80": 163 * 1024, "sm_90": 227 * 1024}
 """Shared memory that a block may have (CUDA C++ programming guide, compute capabilities)."""
+
+
+Signature = str | tuple[str, ...]
+"""Type of an argument, see `CompileCase`."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +44,11 @@ class CompileCase:
     name : str
         ``<kernel> <what is special>``; unique within the op.
     kernel : triton.JITFunction
-    signature : mapping of str to str
+    signature : mapping of str to str or tuple of str
         Type of each argument that is no constexpr: ``*bf16:16`` (pointer, aligned to 16 bytes),
-        ``i32:16`` (divisible by 16), ``i32``, ``i64``, ``fp32``. Arguments that are 1 at the launch
-        (unit strides) belong into ``constexprs``: Triton makes constants of them.
+        ``i32:16`` (divisible by 16), ``i32``, ``i64``, ``fp32``, ``tensordesc<...>``; a tuple of
+        them for a tuple. Arguments that are 1 at the launch (unit strides) belong into
+        ``constexprs``, or are ``=1`` in a tuple: Triton makes constants of them.
     constexprs : mapping
         Value of each constexpr; ``None`` for a pointer that is absent.
     num_warps, num_stages : int
@@ -54,7 +60,7 @@ class CompileCase:
 
     name: str
     kernel: Any
-    signature: Mapping[str, str]
+    signature: Mapping[str, Signature]
     constexprs: Mapping[str, Any] = field(default_factory=dict)
     num_warps: int = 4
     num_stages: int = 2
@@ -77,12 +83,18 @@ def compile_offline(case: CompileCase, arch: str) -> Resources:
     Spills are the thread's local memory in the compiled object, the number that Triton itself
     reports as ``n_spills`` once a GPU has loaded it.
     """
-    types = {name: kind.split(":")[0] for name, kind in case.signature.items()}
-    aligned = {
-        (case.kernel.arg_names.index(name),): [["tt.divisibility", 16]]
-        for name, kind in case.signature.items()
-        if kind.endswith(":16")
-    }
+    types: dict[str, Any] = {}
+    constants: dict[Any, Any] = dict(case.constexprs)
+    aligned = {}
+    for name, kinds in case.signature.items():
+        types[name] = _type(kinds)
+        place = case.kernel.arg_names.index(name)
+        for i, kind in enumerate(kinds if isinstance(kinds, tuple) else [kinds]):
+            path = (place, i) if isinstance(kinds, tuple) else (place,)
+            if kind.endswith(":16"):
+                aligned[path] = [["tt.divisibility", 16]]
+            elif kind == "=1":
+                constants[path] = 1
     signature = {name: types.get(name, "constexpr") for name in case.kernel.arg_names}
     lacking = set(case.kernel.arg_names) - set(types) - set(case.constexprs)
     unknown = (set(types) | set(case.constexprs)) - set(case.kernel.arg_names)
@@ -91,8 +103,9 @@ def compile_offline(case: CompileCase, arch: str) -> Resources:
             f"{case.name}: arguments of the kernel without a type or value: {sorted(lacking)}; "
             f"given, but no arguments: {sorted(unknown)}"
         )
+    source = GluonASTSource if isinstance(case.kernel, GluonJITFunction) else ASTSource
     compiled = triton.compile(
-        ASTSource(case.kernel, signature, dict(case.constexprs), aligned),
+        source(case.kernel, signature, constants, aligned),
         target=GPUTarget("cuda", int(arch.removeprefix("sm_")), 32),
         options={
             "num_warps": case.num_warps,
@@ -102,6 +115,12 @@ def compile_offline(case: CompileCase, arch: str) -> Resources:
     )
     registers, local_bytes = _usage(compiled.asm["cubin"])
     return Resources(registers, local_bytes, compiled.metadata.shared)
+
+
+def _type(kind: Signature) -> Any:
+    if isinstance(kind, tuple):
+        return tuple(map(_type, kind))
+    return "constexpr" if kind == "=1" else kind.split(":")[0]
 
 
 def _usage(cubin: bytes) -> tuple[int, int]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from scalefold.ops import attention as reference
-from scalefold_kernels.attention import attention
+from scalefold_kernels.attention import attention, op
 
 EPS = torch.finfo(torch.float32).eps
 
@@ -182,7 +182,16 @@ LARGE = [
 ]
 
 
+@pytest.fixture(params=["portable", "hopper"])
+def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    hopper = request.param == "hopper"
+    if hopper and torch.cuda.get_device_capability()[0] != 9:
+        pytest.skip("needs an H100 or H200")
+    monkeypatch.setattr(op, "HOPPER_KERNELS", hopper)
+
+
 @pytest.mark.gpu
+@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("shape", LARGE)
 @pytest.mark.parametrize(("gated", "biased"), [(True, True), (False, False)])
 @pytest.mark.parametrize("columns", [False, True])
@@ -205,11 +214,32 @@ def test_bfloat16(
 
 
 @pytest.mark.gpu
+@pytest.mark.usefixtures("kernels")
+def test_row_without_unmasked_keys_in_bfloat16(device: torch.device) -> None:
+    inputs = _inputs((1, 3, 256, 256, 4, 32), device)
+    inputs[4][:, 1] = 0
+    inputs = [x.bfloat16() for x in inputs]
+    ours = _run(attention, inputs, torch.bfloat16)
+    torchs = _run(reference.attention, inputs, torch.bfloat16)
+    exact = _run(reference.attention, inputs, torch.float32)
+    for a, b, c in zip(ours, torchs, exact, strict=True):
+        assert (a - c).norm() <= 2 * (b - c).norm()
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("kernels")
 def test_graph_capture(device: torch.device) -> None:
-    inputs = [x.bfloat16() for x in _inputs((1, 6, 130, 130, 4, 32), device)]
-    expected = _run(attention, inputs, torch.bfloat16)
+    inputs = [x.bfloat16() for x in _inputs((1, 6, 136, 136, 4, 32), device)]
+    leaves = [x.requires_grad_() for i, x in enumerate(inputs) if i != 4]
+    gradient = torch.randn_like(inputs[0])
+
+    def run() -> list[Tensor]:
+        out = attention(*inputs)
+        return [out, *torch.autograd.grad(out, leaves, gradient)]
+
+    expected = run()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        static = _run(attention, inputs, torch.bfloat16)
+        static = run()
     graph.replay()
     assert all(torch.equal(a, b) for a, b in zip(static, expected, strict=True))

@@ -32,6 +32,14 @@ def positions(pointer, stride, first, count, C: tl.constexpr, BLOCK: tl.constexp
 
 
 @triton.jit
+def pairs(strides, batch, row, query, head, channels):
+    """Offsets (pairs, channels) of (query, head) pairs of one row."""
+    start = batch.to(tl.int64) * strides[0] + row.to(tl.int64) * strides[1]
+    pair = query.to(tl.int64) * strides[2] + head * strides[3]
+    return start + pair[:, None] + channels[None, :]
+
+
+@triton.jit
 def load(pointer, stride, first, count, C: tl.constexpr, BLOCK: tl.constexpr):
     """Tile (BLOCK, C padded to a power of two), zero where there is nothing."""
     addresses, inside = positions(pointer, stride, first, count, C, BLOCK)
@@ -139,39 +147,39 @@ def backward_gate_kernel(
     gate, out, grad_out, grad_gate, grad_ungated, delta,
     gate_strides, out_strides, grad_out_strides, grad_gate_strides, grad_ungated_strides,
     delta_stride, num_rows, num_heads, num_queries,
-    C: tl.constexpr, HAS_GATE: tl.constexpr, BLOCK_Q: tl.constexpr,
+    C: tl.constexpr, HAS_GATE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Gradients of the gate and of the ungated output, and delta = sum over C of out * grad_out.
 
     From the gated output alone, without a division: with s = sigmoid(gate) and out = s * o,
     d gate = grad_out * o * s (1 - s) = grad_out * out * (1 - s), and the softmax's
-    delta = sum(o * s * grad_out).
+    delta = sum(o * s * grad_out). One program: a block of (query, head) pairs of one row, heads
+    fastest, as they lie in memory.
     """
+    BLOCK_C: tl.constexpr = max(16, triton.next_power_of_2(C))
     batch = tl.program_id(1)
-    num_blocks = tl.cdiv(num_queries, BLOCK_Q)
+    num_blocks = tl.cdiv(num_queries * num_heads, BLOCK)
     row = tl.program_id(0) // num_blocks
-    first = tl.program_id(0) % num_blocks * BLOCK_Q
-    queries = first + tl.arange(0, BLOCK_Q)
-    for head in range(num_heads):
-        offset = row_offset(out_strides, batch, row, head)
-        o = load(out + offset, out_strides[2], first, num_queries, C, BLOCK_Q)
-        offset = row_offset(grad_out_strides, batch, row, head)
-        grad = load(grad_out + offset, grad_out_strides[2], first, num_queries, C, BLOCK_Q)
-        grad = grad.to(tl.float32)
-        product = o.to(tl.float32) * grad
-        start = ((batch * num_rows + row).to(tl.int64) * num_heads + head) * delta_stride
-        tl.store(delta + start + queries, tl.sum(product, 1), mask=queries < num_queries)
-        if HAS_GATE:
-            offset = row_offset(gate_strides, batch, row, head)
-            g = load(gate + offset, gate_strides[2], first, num_queries, C, BLOCK_Q)
-            open_share = sigmoid(g)
-            offset = row_offset(grad_gate_strides, batch, row, head)
-            tile = product * (1.0 - open_share)
-            store(grad_gate + offset, tile, grad_gate_strides[2], first, num_queries, C, BLOCK_Q)
-            offset = row_offset(grad_ungated_strides, batch, row, head)
-            tile = grad * open_share
-            stride = grad_ungated_strides[2]
-            store(grad_ungated + offset, tile, stride, first, num_queries, C, BLOCK_Q)
+    pair = tl.program_id(0) % num_blocks * BLOCK + tl.arange(0, BLOCK)
+    query, head = pair // num_heads, pair % num_heads
+    channels = tl.arange(0, BLOCK_C)
+    exists = query < num_queries
+    inside = exists[:, None] & (channels[None, :] < C)
+    o = tl.load(out + pairs(out_strides, batch, row, query, head, channels), mask=inside, other=0.0)
+    offsets = pairs(grad_out_strides, batch, row, query, head, channels)
+    grad = tl.load(grad_out + offsets, mask=inside, other=0.0).to(tl.float32)
+    product = o.to(tl.float32) * grad
+    start = (batch * num_rows + row).to(tl.int64) * num_heads * delta_stride
+    tl.store(delta + start + head * delta_stride + query, tl.sum(product, 1), mask=exists)
+    if HAS_GATE:
+        offsets = pairs(gate_strides, batch, row, query, head, channels)
+        share = sigmoid(tl.load(gate + offsets, mask=inside, other=0.0))
+        grad_share = (product * (1.0 - share)).to(grad_gate.dtype.element_ty)
+        offsets = pairs(grad_gate_strides, batch, row, query, head, channels)
+        tl.store(grad_gate + offsets, grad_share, mask=inside)
+        grad = (grad * share).to(grad_ungated.dtype.element_ty)
+        offsets = pairs(grad_ungated_strides, batch, row, query, head, channels)
+        tl.store(grad_ungated + offsets, grad, mask=inside)
 
 
 @triton.jit
@@ -334,3 +342,14 @@ def backward_bias_kernel(
     offsets = (start + queries[:, None]) * num_keys + keys[None, :]
     inside = (queries[:, None] < num_queries) & (keys[None, :] < num_keys)
     tl.store(partial + offsets, total, mask=inside)
+
+
+@triton.jit
+def sum_groups_kernel(partial, out, num_groups, size, BLOCK: tl.constexpr):
+    """Sum over the first dimension of ``partial`` (groups, size), in its order."""
+    n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for _ in range(num_groups):
+        total += tl.load(partial + n, mask=n < size, other=0.0)
+        partial += size
+    tl.store(out + n, total.to(out.dtype.element_ty), mask=n < size)

@@ -7,13 +7,24 @@ projections that they are the gradients of, so that nothing needs to copy them t
 
 from __future__ import annotations
 
+from functools import cache
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import torch
+import triton
 from torch import Tensor
 
 from scalefold_kernels.attention import portable
-from scalefold_kernels.attention.arguments import checked, new_rows
+from scalefold_kernels.attention.arguments import Inputs, checked, new_rows
+
+HOPPER_KERNELS = False
+"""Whether H100 and H200 run kernels of their own (`hopper_launch`) where these serve.
+
+Off until ``pytest tests/kernels/test_attention.py`` has passed with them on such a GPU: their last
+change, compact loops, has only been compiled. docs/kernels/attention.md says what was measured.
+"""
 
 
 def attention(
@@ -52,7 +63,11 @@ def _attention(
 ) -> tuple[Tensor, Tensor]:
     inputs = checked(q, k, v, gate, mask, bias)
     out, lse = new_rows(q.shape, q), _statistics(q)
-    portable.forward(inputs, out, lse)
+    hopper = _hopper(inputs)
+    if hopper is None:
+        portable.forward(inputs, out, lse)
+    else:
+        hopper.forward(inputs, None if bias is None else hopper.bias_rows(bias), out, lse)
     return out, lse
 
 
@@ -77,18 +92,28 @@ def _attention_backward(
     bias_gradient: bool,
 ) -> list[Tensor]:
     inputs = checked(q, k, v, gate, mask, bias)
-    if grad_out.stride(-1) != 1:
+    hopper = _hopper(inputs)
+    if hopper is not None:
+        grad_out = hopper.gradient_rows(grad_out)
+    elif grad_out.stride(-1) != 1:
         grad_out = grad_out.contiguous()
     results = _gradients(q, k, gate)
     grad_q, grad_k, grad_v, grad_gate = _slices(results, gate is not None)
     delta = _statistics(q)
     grad_ungated = grad_out if gate is None else new_rows(q.shape, q)
     portable.backward_gate(inputs, out, grad_out, grad_gate, grad_ungated, delta)
-    portable.backward_queries(inputs, lse, delta, grad_ungated, grad_q)
-    portable.backward_keys(inputs, lse, delta, grad_ungated, grad_k, grad_v)
-    if bias is not None and bias_gradient:
-        partial = portable.backward_bias(inputs, lse, delta, grad_ungated)
-        results.append(partial.sum(0).to(bias.dtype))
+    arguments = lse, delta, grad_ungated
+    sum_bias = bias is not None and bias_gradient
+    if hopper is None:
+        portable.backward_queries(inputs, *arguments, grad_q)
+        portable.backward_keys(inputs, *arguments, grad_k, grad_v)
+        partial = portable.backward_bias(inputs, *arguments) if sum_bias else None
+    else:
+        rows = None if bias is None else hopper.bias_rows(bias)
+        partial = hopper.backward_queries(inputs, rows, *arguments, grad_q, sum_bias)
+        hopper.backward_keys(inputs, rows, *arguments, grad_k, grad_v)
+    if bias is not None and partial is not None:
+        results.append(portable.sum_groups(partial, bias.dtype))
     return results
 
 
@@ -129,6 +154,25 @@ def _backward(
 
 
 _attention.register_autograd(_backward, setup_context=_save)
+
+
+@cache
+def _hopper_module() -> ModuleType:
+    return import_module("scalefold_kernels.attention.hopper_launch")
+
+
+def _hopper(inputs: Inputs) -> ModuleType | None:
+    """Kernels of a Hopper GPU, where they serve these arguments."""
+    if not (
+        HOPPER_KERNELS
+        and inputs.q.is_cuda
+        and torch.cuda.get_device_capability(inputs.q.device)[0] == 9
+        # Gluon, in which they are written, changes from version to version.
+        and triton.__version__.startswith("3.6.")
+    ):
+        return None
+    module = _hopper_module()
+    return module if module.serves(inputs) else None
 
 
 def _statistics(q: Tensor) -> Tensor:

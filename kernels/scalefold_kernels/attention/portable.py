@@ -143,7 +143,7 @@ def backward_gate(
     """Fill ``delta`` and, where there is a gate, the gradients of gate and ungated output."""
     gate = inputs.gate
     sizes = _tile("attention_backward_gate", inputs)
-    blocks = triton.cdiv(inputs.num_queries, sizes["BLOCK_Q"])
+    blocks = triton.cdiv(inputs.num_queries * inputs.num_heads, sizes["BLOCK"])
     kernels.backward_gate_kernel[(blocks * inputs.num_rows, inputs.batch)](
         gate,
         out,
@@ -160,6 +160,16 @@ def backward_gate(
         HAS_GATE=gate is not None,
         **sizes,
     )
+
+
+def sum_groups(partial: Tensor, dtype: torch.dtype) -> Tensor:
+    """Sum of ``partial`` over its first dimension."""
+    groups, *shape = partial.shape
+    out = torch.empty(shape, device=partial.device, dtype=dtype)
+    sizes = tile("attention_sum_groups", architecture(partial.device), {})
+    grid = (triton.cdiv(out.numel(), sizes["BLOCK"]),)
+    kernels.sum_groups_kernel[grid](partial, out, groups, out.numel(), **sizes)
+    return out
 
 
 def _per_row(inputs: Inputs, positions: int, block: int) -> tuple[int, int]:

@@ -1,0 +1,133 @@
+"""Configurations for the offline compilation: what the launches ask for at the model's shapes.
+
+The launches run on tensors without memory, with the kernels replaced by notes of their arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import ModuleType
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from scalefold_kernels.attention import hopper_launch, portable
+from scalefold_kernels.attention import kernel as portable_kernels
+from scalefold_kernels.attention.arguments import Inputs, checked
+from scalefold_kernels.compilation import CompileCase, Signature
+
+_KINDS = {torch.bfloat16: "bf16", torch.float32: "fp32"}
+
+# Rows, length, heads, channels, gate, bias.
+_SHAPES = {
+    "triangle N=256": (256, 256, 4, 32, True, True),
+    "triangle N=384": (384, 384, 4, 32, True, True),
+    "MSA column": (256, 128, 8, 32, True, False),
+    "extra MSA row": (1024, 256, 8, 8, True, True),
+    "template": (256, 256, 4, 16, True, True),
+    "wide heads": (64, 128, 2, 64, False, True),
+}
+
+_PORTABLE = [
+    ("triangle N=256", torch.bfloat16),
+    ("MSA column", torch.bfloat16),
+    ("wide heads", torch.bfloat16),
+    ("triangle N=256", torch.float32),
+]
+
+
+def compile_cases() -> list[CompileCase]:
+    """All kernels of the folder."""
+    return [*_portable(), *_hopper()]
+
+
+def _portable() -> Iterator[CompileCase]:
+    for arch in ("sm_80", "sm_90"):
+        for name, dtype in _PORTABLE:
+            inputs, out, lse = _arguments(name, dtype)
+            grads = lse, lse, out
+            launches: dict[str, Callable[[], Any]] = {
+                "forward": partial(portable.forward, inputs, out, lse),
+                "backward_gate": partial(portable.backward_gate, inputs, out, out, out, out, lse),
+                "backward_queries": partial(portable.backward_queries, inputs, *grads, inputs.q),
+                "backward_keys": partial(
+                    portable.backward_keys, inputs, *grads, inputs.q, inputs.q
+                ),
+            }
+            if inputs.bias is not None:
+                launches["backward_bias"] = partial(portable.backward_bias, inputs, *grads)
+            for kernel, launch in launches.items():
+                described = f"{kernel} for {arch}, {name}, {_KINDS[dtype]}"
+                with patch.object(portable, "architecture", lambda _, arch=arch: arch):
+                    yield _noted(portable_kernels, f"{kernel}_kernel", launch, described, arch)
+
+
+def _hopper() -> Iterator[CompileCase]:
+    for name in _SHAPES:
+        inputs, out, lse = _arguments(name, torch.bfloat16)
+        bias, grads = inputs.bias, (lse, lse, out)
+        launches: dict[str, Callable[[], Any]] = {
+            "forward": partial(hopper_launch.forward, inputs, bias, out, lse),
+            "backward_queries": partial(
+                hopper_launch.backward_queries, inputs, bias, *grads, inputs.q, bias is not None
+            ),
+            "backward_keys": partial(
+                hopper_launch.backward_keys, inputs, bias, *grads, inputs.q, inputs.q
+            ),
+        }
+        for kernel, launch in launches.items():
+            # H100 and H200: 132 multiprocessors.
+            with patch.object(hopper_launch, "_multiprocessors", lambda _: 132):
+                described = f"{kernel} on Hopper, {name}"
+                yield _noted(hopper_launch, f"{kernel}_kernel", launch, described, "sm_90")
+
+
+def _arguments(name: str, dtype: torch.dtype) -> tuple[Inputs, Tensor, Tensor]:
+    rows, length, heads, channels, gated, biased = _SHAPES[name]
+    packed = torch.empty((1, rows, length, 4, heads, channels), dtype=dtype, device="meta")
+    q, k, v, gate = packed.unbind(3)
+    mask = torch.empty((1, rows, length), dtype=dtype, device="meta")
+    bias = torch.empty((1, heads, length, length), dtype=dtype, device="meta") if biased else None
+    statistics = torch.empty((1, rows, heads, length), device="meta")
+    out = torch.empty((1, rows, length, heads, channels), dtype=dtype, device="meta")
+    return checked(q, k, v, gate if gated else None, mask, bias), out, statistics
+
+
+def _noted(
+    module: ModuleType, name: str, launch: Callable[[], Any], described: str, arch: str
+) -> CompileCase:
+    """The one call of ``module.name`` that ``launch`` makes."""
+    kernel, calls = getattr(module, name), []
+
+    class Note:
+        def __getitem__(self, grid: Any) -> Callable[..., None]:
+            return lambda *args, **kwargs: calls.append((args, kwargs))
+
+    with patch.object(module, name, Note()):
+        launch()
+    ((args, constexprs),) = calls
+    options = {k: constexprs.pop(k) for k in ("num_warps", "num_stages") if k in constexprs}
+    signature: dict[str, Signature] = {}
+    for argument, value in zip(kernel.arg_names, args, strict=False):
+        if value is None or (isinstance(value, int) and value == 1):
+            constexprs[argument] = value
+        else:
+            signature[argument] = _kind(value)
+    return CompileCase(described, kernel, signature, constexprs, architectures=(arch,), **options)
+
+
+def _kind(value: Any) -> Signature:
+    if isinstance(value, tuple):
+        return tuple(str(_kind(x)) for x in value)
+    if isinstance(value, Tensor):
+        return f"*{_KINDS[value.dtype]}:16"
+    if isinstance(value, float):
+        return "fp32"
+    if isinstance(value, int):
+        if value == 1:
+            return "=1"
+        return "i32:16" if value % 16 == 0 else "i32"
+    return f"tensordesc<{_KINDS[value.base.dtype]}{value.block_shape},{value.layout!r}>"
