@@ -4,24 +4,27 @@ from snakemake.settings.types import DeploymentMethod
 
 def launcher(wildcards, resources, threads):
     """What `scalefold` is started with: `processes` of them on each of `nodes` nodes."""
-    torchrun = (
-        f"{in_container()}scalefold-torchrun --nproc-per-node={resources.processes}"
-    )
+    nodes, processes = resources.nodes, resources.processes
+    torchrun = f"{in_container()}scalefold-torchrun --nproc-per-node={processes}"
     if resources.get("mpi"):
         # The job's script is on the first node, and starts one task on each.
-        threads = resources.tasks * threads // resources.nodes
+        threads = resources.tasks * threads // nodes
         return (
-            f"{resources.mpi} --nodes={resources.nodes} --ntasks={resources.nodes}"
-            f" --ntasks-per-node=1 --cpus-per-task={threads}"
+            f"{share(threads, processes)} {resources.mpi}"
+            f" --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --cpus-per-task={threads}"
             # All ends when one task has, but not at once: the others may be about to leave in order.
             " --kill-on-bad-exit=0 --wait=60"
-            f" {torchrun} --nnodes={resources.nodes} --rdzv-backend=c10d"
-            " --rdzv-id=$SLURM_JOB_ID"
+            f" {torchrun} --nnodes={nodes} --rdzv-backend=c10d --rdzv-id=$SLURM_JOB_ID"
             " --rdzv-endpoint=$(hostname):$((20000 + SLURM_JOB_ID % 10000)) -m scalefold"
         )
-    if resources.processes > 1:
-        return f"{torchrun} --standalone -m scalefold"
+    if processes > 1:
+        return f"{share(threads, processes)} {torchrun} --standalone -m scalefold"
     return f"{in_container()}scalefold"
+
+
+def share(threads, processes):
+    """Each process's CPU threads: Snakemake has set those of the job, which all of them would take."""
+    return f"OMP_NUM_THREADS={max(1, threads // processes)}"
 
 
 def in_container():
