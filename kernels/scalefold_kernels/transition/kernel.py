@@ -57,7 +57,7 @@ def transition_forward_kernel(
     BLOCK_C: tl.constexpr,
     BLOCK_H: tl.constexpr,
 ):
-    """``down(relu(up(norm(x))))`` of a block of rows; its hidden channels never leave the chip."""
+    """``x + down(relu(up(norm(x))))`` of a block of rows; hidden channels never leave the chip."""
     FITS: tl.constexpr = C == BLOCK_C and H % BLOCK_H == 0
     first = tl.program_id(0) * BLOCK_R
     channels = tl.arange(0, BLOCK_C)
@@ -68,7 +68,7 @@ def transition_forward_kernel(
     x = tl.load(x_ptrs + channels[None, :], mask=(channels < C)[None, :], other=0.0)
     normed = layer_norm(x, norm_weight_ptr, norm_bias_ptr, channels, C, EPS)
     bias = tl.load(down_bias_ptr + channels, mask=channels < C, other=0.0).to(tl.float32)
-    out = tl.zeros((BLOCK_R, BLOCK_C), tl.float32) + bias[None, :]
+    out = x.to(tl.float32) + bias[None, :]  # before the loop, where x is at hand
     for start in range(0, H, BLOCK_H):
         h = start + tl.arange(0, BLOCK_H)
         up = load_matrix(up_ptr, h, channels, H, C, FITS)

@@ -1,4 +1,4 @@
-"""``scalefold::transition``: LayerNorm, linear, ReLU, linear in one kernel.
+"""``scalefold::transition``: LayerNorm, linear, ReLU, linear and residual in one kernel.
 
 Forward never writes the hidden channels. Backward does, for some rows at a time: they and their
 gradient come out of one kernel, and three large matrix products and a LayerNorm's backward follow.
@@ -39,7 +39,7 @@ def transition(
     down_weight: Tensor,
     down_bias: Tensor,
 ) -> Tensor:
-    """Normalise, widen, ReLU, narrow; (..., C) -> (..., C), contiguous.
+    """``x`` plus: normalise, widen, ReLU, narrow; (..., C) -> (..., C), contiguous.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ def transition_backward(
         grad_normed, rows, norm_weight, stats
     )
     grads = [_total(parts).to(x.dtype) for parts in zip(*sums, strict=True)]
-    return grad_x.view(x.shape), grad_norm, *grads
+    return grad_x.add_(grad_rows).view(x.shape), grad_norm, *grads
 
 
 @transition_backward.register_fake

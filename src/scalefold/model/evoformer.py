@@ -109,7 +109,7 @@ class EvoformerBlock(nn.Module):
         m = axis.switch(m, sharded=1, to=2).wait()
         column_mask = axis.split(msa_mask, dim=2)
         m = m + self.msa_att_col(m, column_mask)
-        m = m + self.msa_transition(m)
+        m = self.msa_transition(m)
         returning = axis.switch(m, sharded=2, to=1)
         z = z + self.outer_product_mean(m, column_mask, axis.split(sequence_count, dim=1))
         z = self.pair_stack(z, pair_mask, key)

@@ -74,7 +74,7 @@ class PairStack(_PairUpdates):
             Key of the dropout masks.
         """
         z = self._attend(self._multiply(z, pair_mask, key), pair_mask, key)
-        return z + self.pair_transition(z)
+        return self.pair_transition(z)
 
 
 class TemplatePairBlock(_PairUpdates):
@@ -86,4 +86,4 @@ class TemplatePairBlock(_PairUpdates):
     def forward(self, t: Tensor, pair_mask: Tensor, key: Tensor) -> Tensor:
         """Return the updated t; arguments as ``PairStack``, templates in the batch dimension."""
         t = self._multiply(self._attend(t, pair_mask, key), pair_mask, key)
-        return t + self.pair_transition(t)
+        return self.pair_transition(t)

@@ -22,7 +22,7 @@ class Transition(nn.Module):
         self.linear_2 = Linear(factor * channels, channels, init="final")
 
     def forward(self, x: Tensor) -> Tensor:
-        """Update of ``x`` (..., channels), however it is sharded."""
+        """Return the updated ``x`` (..., channels), however it is sharded."""
         norm, up, down = self.layer_norm, self.linear_1, self.linear_2
         return self.ops.transition(
             x, norm.weight, norm.bias, up.weight, up.bias, down.weight, down.bias

@@ -18,6 +18,9 @@ def transition(
     down_weight: Tensor,
     down_bias: Tensor,
 ) -> Tensor:
-    """Normalise, widen, ReLU, narrow; (..., C) -> (..., C)."""
+    """``x`` plus: normalise, widen, ReLU, narrow; (..., C) -> (..., C).
+
+    The sum is part of the operation, since a kernel has ``x`` at hand.
+    """
     hidden = functional.linear(layer_norm(x, norm_weight, norm_bias), up_weight, up_bias)
-    return functional.linear(torch.relu(hidden), down_weight, down_bias)
+    return x + functional.linear(torch.relu(hidden), down_weight, down_bias)

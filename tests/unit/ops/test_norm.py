@@ -22,7 +22,7 @@ def test_projections_share_one_normalisation() -> None:
 def test_transition_written_out() -> None:
     x, norm = torch.randn(3, 4), (torch.ones(4), torch.zeros(4))
     up, down = (torch.randn(8, 4), torch.randn(8)), (torch.randn(4, 8), torch.randn(4))
-    expected = (layer_norm(x, *norm) @ up[0].T + up[1]).clamp(min=0) @ down[0].T + down[1]
+    expected = (layer_norm(x, *norm) @ up[0].T + up[1]).clamp(min=0) @ down[0].T + down[1] + x
     torch.testing.assert_close(transition(x, *norm, *up, *down), expected)
 
 
