@@ -75,13 +75,25 @@ def optimiser_kernels(
 
 def triton_ops() -> Ops:
     """The kernels; an operation without one is the torch reference."""
+    from scalefold_kernels.attention import attention
     from scalefold_kernels.dropout import residual_dropout
     from scalefold_kernels.norm import layer_norm, normed_projection
     from scalefold_kernels.outer_product import outer_product_mean
+    from scalefold_kernels.triangle import (
+        triangle_output,
+        triangle_product_incoming,
+        triangle_product_outgoing,
+        triangle_projection,
+    )
 
     return Ops(
         layer_norm=layer_norm,
         normed_projection=normed_projection,
+        attention=attention,
         outer_product_mean=outer_product_mean,
         residual_dropout=residual_dropout,
+        triangle_output=triangle_output,
+        triangle_product_incoming=triangle_product_incoming,
+        triangle_product_outgoing=triangle_product_outgoing,
+        triangle_projection=triangle_projection,
     )
