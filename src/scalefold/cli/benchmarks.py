@@ -137,3 +137,51 @@ def _dtype(precision: str) -> torch.dtype:
     if precision not in known:
         raise InputError(f"--precision {precision}: choose one of {', '.join(known)}")
     return known[precision]
+
+
+@app.command(
+    epilog="Example: [cyan]scalefold bench loader -c demo/config.yaml -s preset=mlperf "
+    "-s training.global_batch_size=1 --delay-every 50 --delay-seconds 6 -o loader.json[/]"
+)
+def loader(
+    config: ConfigFiles,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="JSON to write.")],
+    shards: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Shards; default: made-up ones of the next two sizes."),
+    ] = None,
+    rows: Annotated[int, typer.Option(min=1, help="Alignment rows of made-up chains.")] = 10_000,
+    residues: Annotated[int, typer.Option(min=16, help="Residues of made-up chains.")] = 384,
+    steps: Annotated[int, typer.Option(min=1, help="Timed steps.")] = 100,
+    step_seconds: Annotated[float, typer.Option(min=0, help="Length of a step.")] = 0.2,
+    delay_every: Annotated[
+        int, typer.Option(min=0, help="Delay one sample in so many; 0: none.")
+    ] = 0,
+    delay_seconds: Annotated[float, typer.Option(min=0, help="By so much.")] = 0.0,
+    device: Device = "auto",
+    set_: Overrides = None,
+) -> None:
+    """Time the loader beside torch's DataLoader, with and without delayed samples."""
+    import tempfile
+
+    from scalefold.bench.loader import Delay, bench_loader
+    from scalefold.bench.synthetic_shards import write_synthetic_shards
+    from scalefold.cli.device import torch_device
+    from scalefold.cli.logs import log_to_stderr
+
+    with tempfile.TemporaryDirectory() as temporary:
+        if shards is None:
+            shards = Path(temporary)
+            write_synthetic_shards(
+                shards, num_chains=8, num_rows=rows, num_res=residues, num_hits=40
+            )
+        bench_loader(
+            read_config(config, set_),
+            shards,
+            out,
+            steps=steps,
+            step_seconds=step_seconds,
+            delay=Delay(delay_every, delay_seconds),
+            device=torch_device(device),
+            console=log_to_stderr(),
+        )

@@ -1,10 +1,9 @@
-"""The training loader: batches of features in the order of the steps, prepared ahead."""
+"""The training loader: batches of features, read ahead, served in order or ready first."""
 
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from types import TracebackType
@@ -16,11 +15,16 @@ import torch
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.features.contract import Features
-from scalefold.features.pipeline import collate_passes
-from scalefold.loader.prepare import SampleReader, SampleTask, prepare
+from scalefold.loader.finish import Finish
+from scalefold.loader.order import Position, ServingOrder, overtaken
+from scalefold.loader.order_bias import OrderBias
+from scalefold.loader.parcel import Parcel
+from scalefold.loader.prepare import Preparation, SampleReader, SampleTask
 from scalefold.loader.recycling import recycling_count
 from scalefold.loader.sampler import TrainingSampler
 from scalefold.loader.worker import WorkerPool
+
+START = Position(0)
 
 
 class TrainingReader(SampleReader, Protocol):
@@ -39,42 +43,44 @@ class Batch:
     ----------
     step : int
     draws : list of int
-        Index of each sample's draw in the run.
+        Index of each sample's draw in the run, rising.
     chain_keys : list of str
+    lateness : list of int
+        Steps that each sample comes after its place; negative: before.
     recycling : int
         Passes without gradient; the same on all ranks.
     passes : list of dict
-        Features of each of the ``recycling + 1`` passes, batched.
+        Features of each of the ``recycling + 1`` passes, batched. On a GPU they are ready for work
+        that is queued on the stream on which the batch was asked for.
     wait_seconds : float
-        How long the step waited for this batch.
+        How long the step waited for samples.
     """
 
     step: int
     draws: list[int]
     chain_keys: list[str]
+    lateness: list[int]
     recycling: int
     passes: list[Features]
     wait_seconds: float
 
 
-@dataclass(frozen=True, eq=False)
-class _Pending:
-    step: int
-    recycling: int
-    tasks: list[SampleTask]
-    results: list[Future[list[Features]]]
-
-
 class TrainingLoader(Iterator[Batch]):
-    """Iterates over the batches of a training run, from a step on to the run's last.
+    """Iterates over the batches of a training run, from a position on to the run's last step.
 
-    Batches come in the order of the steps and are bit-reproducible: sample ``i`` of step ``s`` is
-    draw ``s * global_batch_size + i`` whatever the number of ranks and workers, and rank ``r`` gets
-    the ``r``-th contiguous part. The step number is the whole position.
+    Draw ``d`` is a pure function of the seed, and its place is at step ``d // global_batch_size``
+    whatever the number of ranks and workers; rank ``r`` has the ``r``-th contiguous part of each
+    step. With ``training.max_staleness`` 0 samples are served at their places, bit-reproducibly.
+    Otherwise the first samples that are ready are served, each rank's for itself, no sample more
+    than so many steps late (`scalefold.loader.order`).
 
-    With ``training.loader_workers`` 0 samples are prepared when they are asked for; otherwise
-    worker processes prepare at least ``training.prefetch`` samples ahead. Use as a context manager,
-    or call :meth:`close`.
+    With ``training.loader_workers`` 0 samples are prepared when they are asked for, in order;
+    otherwise worker processes keep ``training.prefetch`` samples ahead, and as many as a step
+    needs. Samples that later ones have overtaken do not count there. Use as a context manager, or
+    call :meth:`close`.
+
+    Ranks that share their samples (axial parallelism) have one loader among them: ready-first
+    would give each another batch.
 
     Parameters
     ----------
@@ -83,9 +89,9 @@ class TrainingLoader(Iterator[Batch]):
     config : Config
         Sections ``features``, ``sampling``, ``training`` and the seed are used.
     device : torch.device or str
-        Where batches are put.
-    start_step : int
-        First step to deliver.
+        Where batches are put. A GPU makes the features itself, beside the step that is running.
+    start : Position
+        Of all ranks, as `Position.union` of :meth:`position` gives it.
     rank, world_size : int
         This process's part of each global batch.
 
@@ -95,8 +101,8 @@ class TrainingLoader(Iterator[Batch]):
         If the global batch cannot be divided among the ranks, or no chain is left to train on.
         While iterating: if a chain cannot be used. The message names the chain.
     SampleError
-        While iterating: if a sample failed otherwise, or its worker died. Failures of samples
-        prepared ahead are raised at once, not when their turn comes.
+        While iterating: if a sample failed otherwise, or worker processes died of it twice.
+        Failures of samples prepared ahead are raised at once, not when their turn comes.
     """
 
     def __init__(
@@ -104,7 +110,7 @@ class TrainingLoader(Iterator[Batch]):
         reader: TrainingReader,
         config: Config,
         device: torch.device | str = "cpu",
-        start_step: int = 0,
+        start: Position = START,
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
@@ -115,43 +121,48 @@ class TrainingLoader(Iterator[Batch]):
                 f"{world_size} ranks (this is rank {rank}): make it a multiple of the ranks"
             )
         self.sampler = TrainingSampler(reader.index, config.sampling, config.seed)
-        self._reader = reader
+        self.bias = OrderBias(reader.index)
         self._config = config
-        self._device = torch.device(device)
         self._local_size = training.global_batch_size // world_size
-        self._first_of_rank = rank * self._local_size
-        self._next_step = start_step
-        self._pending: deque[_Pending] = deque()
+        self._order = ServingOrder(
+            start, self._local_size, training.global_batch_size, rank, training.max_staleness
+        )
+        device = torch.device(device)
+        self._finish = Finish(config.features, device)
+        self._preparation = Preparation(
+            reader, config.features, config.seed, make_features=device.type == "cpu"
+        )
+        self._results: dict[int, Future[Parcel]] = {}
         self._closed = False
         self._pool: WorkerPool | None = None
         if training.loader_workers:
-            self._pool = WorkerPool(training.loader_workers, reader, config.features, config.seed)
+            self._pool = WorkerPool(training.loader_workers, self._preparation)
 
     def __next__(self) -> Batch:
-        """Return the next step's batch, waiting for it if need be."""
+        """Return the next step's batch, waiting for samples if need be."""
         if self._closed:
-            raise RuntimeError("the loader is closed: make a new one with start_step")
-        started = time.perf_counter()
-        self._fill()
-        if not self._pending:
+            raise RuntimeError("the loader is closed: make a new one from a position")
+        step, training = self._order.step, self._config.training
+        if step >= training.steps:
             raise StopIteration
-        head = self._pending[0]
+        recycling = recycling_count(
+            self._config.seed, step, training.max_recycling, training.recycling_draw
+        )
+        started = time.perf_counter()
         try:
-            samples = self._collect(head)
+            draws = self._collect() if self._pool is not None else self._prepare(recycling + 1)
         except BaseException:
             self.close()
             raise
         waited = time.perf_counter() - started
-        self._pending.popleft()
-        self._fill()
-        return Batch(
-            step=head.step,
-            draws=[task.draw for task in head.tasks],
-            chain_keys=[task.chain_key for task in head.tasks],
-            recycling=head.recycling,
-            passes=_to_device(collate_passes(samples), self._device),
-            wait_seconds=waited,
-        )
+        parcels = [self._results.pop(draw).result() for draw in draws]
+        lateness = self._order.serve(draws)
+        keys = [self.sampler.key(draw) for draw in draws]
+        self.bias.add(keys, lateness)
+        if self._pool is not None:
+            self._fill()
+        passes = self._finish(parcels, recycling + 1)
+        return Batch(step, draws, keys, lateness, recycling, passes, waited)
 
     def __enter__(self) -> TrainingLoader:
         return self
@@ -164,55 +175,78 @@ class TrainingLoader(Iterator[Batch]):
     ) -> None:
         self.close()
 
+    def position(self, step: int) -> Position:
+        """Where this rank is in its data when so many steps have been made.
+
+        Parameters
+        ----------
+        step : int
+            The number of batches taken, or a few less: of steps that came to nothing.
+        """
+        return self._order.position(step)
+
     def close(self) -> None:
         """End the workers and drop what they prepared; can be called again."""
         self._closed = True
-        self._pending.clear()
+        self._results.clear()
         if self._pool is not None:
             self._pool.close()
             self._pool = None
 
-    def _fill(self) -> None:
-        """Plan steps until enough samples are under way (one step where there are no workers)."""
-        training = self._config.training
-        ahead = training.prefetch if self._pool is not None else 1
-        while self._next_step < training.steps and len(self._pending) * self._local_size < ahead:
-            self._pending.append(self._plan(self._next_step))
-            self._next_step += 1
+    def _prepare(self, num_passes: int) -> list[int]:
+        """Prepare this step's samples here and now."""
+        draws = [self._order.take_up() for _ in range(self._local_size)]
+        for draw in draws:
+            task = SampleTask(draw, self.sampler.key(draw), num_passes)
+            prepared = self._preparation.finish(task, self._preparation.read(task))
+            result: Future[Parcel] = Future()
+            result.set_result(Parcel.pack(prepared))
+            self._results[draw] = result
+        return draws
 
-    def _plan(self, step: int) -> _Pending:
-        config = self._config
-        recycling = recycling_count(
-            config.seed, step, config.training.max_recycling, config.training.recycling_draw
-        )
-        first = step * config.training.global_batch_size + self._first_of_rank
-        tasks = [
-            SampleTask(draw, self.sampler.key(draw), recycling + 1)
-            for draw in range(first, first + self._local_size)
-        ]
-        results = [self._pool.submit(task) for task in tasks] if self._pool is not None else []
-        return _Pending(step, recycling, tasks, results)
-
-    def _collect(self, head: _Pending) -> list[list[Features]]:
-        """Return the head's samples; raise as soon as any sample under way has failed."""
-        if self._pool is None:
-            config = self._config
-            return [prepare(self._reader, config.features, config.seed, t) for t in head.tasks]
-        under_way = {result for pending in self._pending for result in pending.results}
+    def _collect(self) -> list[int]:
+        """Wait until the samples of this step are ready; raise as soon as any has failed."""
         while True:
-            finished = {result for result in under_way if result.done()}
-            for result in finished:
-                result.result()
-            under_way -= finished
-            if all(result.done() for result in head.results):
-                return [result.result() for result in head.results]
-            wait(under_way, return_when=FIRST_COMPLETED)
+            self._fill()
+            ready = self._ready()
+            for draw in ready:
+                self._results[draw].result()
+            chosen = self._order.choose(ready)
+            if chosen is not None:
+                return chosen
+            wait(
+                [result for draw, result in self._results.items() if draw not in ready],
+                return_when=FIRST_COMPLETED,
+            )
 
+    def _fill(self) -> None:
+        """Have samples prepared until enough are ready or on their way."""
+        assert self._pool is not None
+        ahead = max(self._config.training.prefetch, self._local_size)
+        ready = self._ready()
+        in_hand = len(self._results) - len(ready)
+        on_their_way = len(self._results) - overtaken(self._order.outstanding, ready)
+        while on_their_way < ahead and in_hand < self._pool.capacity and self._goes_on():
+            draw = self._order.take_up()
+            task = SampleTask(draw, self.sampler.key(draw), self._num_passes(draw))
+            self._results[draw] = self._pool.submit(task)
+            in_hand += 1
+            on_their_way += 1
 
-def _to_device(passes: Sequence[Features], device: torch.device) -> list[Features]:
-    """Move features; a tensor that passes share is moved once."""
-    moved: dict[int, torch.Tensor] = {}
-    return [
-        {name: moved.setdefault(id(tensor), tensor.to(device)) for name, tensor in features.items()}
-        for features in passes
-    ]
+    def _ready(self) -> set[int]:
+        return {draw for draw, result in self._results.items() if result.done()}
+
+    def _goes_on(self) -> bool:
+        """Whether a further draw can be wanted: in order, not after the last step."""
+        order = self._order
+        return not order.in_place or order.upcoming_place() < self._config.training.steps
+
+    def _num_passes(self, draw: int) -> int:
+        """Passes to make decisions for: all, unless the step that the sample serves is known."""
+        training = self._config.training
+        if not self._order.in_place:
+            return training.max_recycling + 1
+        step = self._order.place(draw)
+        return 1 + recycling_count(
+            self._config.seed, step, training.max_recycling, training.recycling_draw
+        )

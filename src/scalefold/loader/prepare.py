@@ -1,18 +1,24 @@
-"""One training sample, from its chain key to its features."""
+"""One training sample, from its chain key to what its features are made from."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from scalefold.config.schema import FeaturesConfig
 from scalefold.errors import InputError
 from scalefold.features.contract import Features
-from scalefold.features.pipeline import training_features
+from scalefold.features.inputs import FeatureInputs, feature_inputs
+from scalefold.features.pipeline import features_of
+from scalefold.features.plan import training_plan
 from scalefold.shards.records import Sample
 
 
 class SampleReader(Protocol):
-    """Hands out samples by chain key. Picklable where worker processes are used."""
+    """Hands out samples by chain key.
+
+    Where worker processes are used it is pickled to them, and asked by several threads at once.
+    """
 
     def sample(self, key: str) -> Sample:
         """Read one sample."""
@@ -34,22 +40,55 @@ class SampleError(RuntimeError):
     """A training sample could not be prepared; the message names the chain."""
 
 
-def prepare(
-    reader: SampleReader, config: FeaturesConfig, seed: int, task: SampleTask
-) -> list[Features]:
-    """Read a sample and make the features of its passes, on the CPU.
+Prepared = FeatureInputs | list[Features]
+"""What a step still needs to make its features from; or, for a CPU, the features."""
 
-    Raises
-    ------
-    InputError
-        The sample cannot be used; names the chain.
-    SampleError
-        Anything else went wrong; names the chain.
+
+@dataclass(frozen=True, eq=False)
+class Preparation:
+    """How samples are prepared.
+
+    Parameters
+    ----------
+    reader : SampleReader
+    config : FeaturesConfig
+    seed : int
+        Seed of the run.
+    make_features : bool
+        Make the features too. For training on a CPU, whose other cores would be idle otherwise; a
+        GPU makes them itself, and only those of passes that are used.
     """
-    try:
-        sample = reader.sample(task.chain_key)
-        return training_features(sample, config, seed, task.draw, range(task.num_passes))
-    except InputError as error:
-        raise type(error)(f"{task}: {error}") from error
-    except Exception as error:
-        raise SampleError(f"{task}: {type(error).__name__}: {error}") from error
+
+    reader: SampleReader
+    config: FeaturesConfig
+    seed: int
+    make_features: bool
+
+    def read(self, task: SampleTask) -> FeatureInputs:
+        """Read a sample and make all decisions about it: mostly waiting for storage.
+
+        Raises
+        ------
+        InputError
+            The sample cannot be used; names the chain.
+        SampleError
+            Anything else went wrong; names the chain.
+        """
+        try:
+            sample = self.reader.sample(task.chain_key)
+            passes = range(task.num_passes)
+            plan = training_plan(sample, self.config, self.seed, task.draw, passes)
+            return feature_inputs(sample, plan, self.config)
+        except InputError as error:
+            raise type(error)(f"{task}: {error}") from error
+        except Exception as error:
+            raise SampleError(f"{task}: {type(error).__name__}: {error}") from error
+
+    def finish(self, task: SampleTask, inputs: FeatureInputs) -> Prepared:
+        """Do what else is to be done before the sample is handed over: mostly computing."""
+        if not self.make_features:
+            return inputs
+        try:
+            return features_of(inputs, self.config, task.num_passes)
+        except Exception as error:
+            raise SampleError(f"{task}: {type(error).__name__}: {error}") from error

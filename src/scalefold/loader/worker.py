@@ -1,31 +1,41 @@
 """Worker processes that prepare samples.
 
-Each worker has a pipe of its own, so that a death is noticed at once (the pipe closes) and is known
-to belong to the sample in hand, and so that workers end by themselves when their parent dies.
-Results travel through the pipe, not through shared memory, which containers often have too little
-of. Each worker is served by one thread of the parent.
+Each worker has a pipe of its own, so that a death is noticed at once (the pipe closes), and so that
+workers end by themselves when their parent dies. Results travel through the pipe, not through
+shared memory, which containers often have too little of.
+
+A worker reads several samples at once, in threads: one that waits for storage holds up no other.
+When a worker dies, what it had in hand is done again, one sample at a time, in a new process. So
+the sample that it died of is known when that one dies too.
 """
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
+import os
 import signal
+import threading
 import traceback
+from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from queue import SimpleQueue
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 
-from scalefold.config.schema import FeaturesConfig
 from scalefold.errors import InputError
-from scalefold.features.contract import Features
-from scalefold.loader.prepare import SampleError, SampleReader, SampleTask, prepare
-from scalefold.loader.transfer import receive_passes, send_passes
+from scalefold.loader import parcel
+from scalefold.loader.parcel import Parcel
+from scalefold.loader.prepare import Preparation, SampleError, SampleTask
 
-_CLOSE_SECONDS = 5.0
+TASKS_PER_WORKER: Final = 8
+"""Samples that a worker reads at once. Reads that wait take no processor."""
+
+_CLOSE_SECONDS: Final = 5.0
+_DEATHS: Final = 2  # of workers, until a sample is given up
 
 
 class _Failure(NamedTuple):
@@ -36,9 +46,32 @@ class _Failure(NamedTuple):
     trace: str
 
 
-class _Worker(NamedTuple):
-    process: BaseProcess
-    connection: Connection
+@dataclass(eq=False)
+class _Job:
+    """A task in hand, and how many workers have died with it."""
+
+    task: SampleTask
+    result: Future[Parcel] = field(default_factory=Future)
+    deaths: int = 0
+
+
+@dataclass(eq=False)
+class _Worker:
+    """A place for a worker process; all is guarded by the pool's lock.
+
+    Attributes
+    ----------
+    in_hand : dict of int to _Job
+        By draw.
+    suspects : deque of _Job
+        Were in hand when a process died; done alone, one after another.
+    """
+
+    number: int
+    in_hand: dict[int, _Job] = field(default_factory=dict)
+    suspects: deque[_Job] = field(default_factory=deque)
+    process: BaseProcess | None = None
+    connection: Connection | None = None
 
 
 class WorkerPool:
@@ -47,110 +80,175 @@ class WorkerPool:
     Parameters
     ----------
     num_workers : int
-    reader : SampleReader
-        Pickled to each worker once.
-    config : FeaturesConfig
-    seed : int
-        Seed of the run.
+    preparation : Preparation
+        Pickled to each worker.
     """
 
-    def __init__(
-        self, num_workers: int, reader: SampleReader, config: FeaturesConfig, seed: int
-    ) -> None:
+    def __init__(self, num_workers: int, preparation: Preparation) -> None:
+        self.capacity = num_workers * TASKS_PER_WORKER
+        self._preparation = preparation
         # spawn: a fork would copy the locks and CUDA state of a process that already has threads
-        context = multiprocessing.get_context("spawn")
-        self._workers: list[_Worker] = []
-        self._death: SampleError | None = None
-        self._idle: SimpleQueue[_Worker] = SimpleQueue()
-        self._threads = ThreadPoolExecutor(num_workers, thread_name_prefix="scalefold-loader")
+        self._context = multiprocessing.get_context("spawn")
+        self._lock = threading.RLock()
+        self._closed = False
+        self._threads: list[threading.Thread] = []
+        self._workers = [_Worker(number) for number in range(num_workers)]
         try:
-            for number in range(num_workers):
-                ours, theirs = context.Pipe()
-                process = context.Process(
-                    target=run_worker,
-                    args=(theirs, reader, config, seed),
-                    name=f"scalefold-loader-{number}",
-                    daemon=True,
-                )
-                process.start()
-                theirs.close()
-                self._workers.append(_Worker(process, ours))
-                self._idle.put(self._workers[-1])
+            with self._lock:
+                for worker in self._workers:
+                    self._start(worker)
         except BaseException:
             self.close()
             raise
 
-    def submit(self, task: SampleTask) -> Future[list[Features]]:
-        """Queue a task; tasks start in the order of submission.
+    def submit(self, task: SampleTask) -> Future[Parcel]:
+        """Have a sample prepared; at most ``capacity`` are in hand at a time.
 
-        The future raises InputError or SampleError, naming the chain, also when the worker dies.
+        The future raises InputError or SampleError, naming the chain; also when worker processes
+        die of this sample, twice.
         """
-        return self._threads.submit(self._serve, task)
+        job = _Job(task)
+        with self._lock:
+            worker = min(self._workers, key=_load)
+            if _under_suspicion(worker):
+                worker.suspects.append(job)  # waits there, and is done alone
+            else:
+                self._send(worker, job)
+        return job.result
 
     def close(self) -> None:
         """End all workers, whatever they are doing; can be called again."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        for worker in self._workers:
-            worker.process.terminate()
-        for worker in self._workers:
-            worker.process.join(_CLOSE_SECONDS)
-            if worker.process.is_alive():
-                worker.process.kill()
-                worker.process.join()
+        with self._lock:
+            self._closed = True
+            processes = [w.process for w in self._workers if w.process is not None]
+            connections = [w.connection for w in self._workers if w.connection is not None]
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.join(_CLOSE_SECONDS)
+            if process.is_alive():
+                process.kill()
+                process.join()
         # the threads see the pipes of the dead end, and finish
-        self._threads.shutdown(wait=True)
-        for worker in self._workers:
-            worker.connection.close()
+        for thread in self._threads:
+            thread.join()
+        for connection in connections:
+            connection.close()
 
-    def _serve(self, task: SampleTask) -> list[Features]:
-        # There are as many threads as workers, dead ones included, so this never blocks.
-        worker = self._idle.get()
-        if self._death is not None:
-            # Tasks behind the one that a worker died of tell of that one, not of themselves.
-            self._idle.put(worker)
-            raise SampleError(str(self._death)) from self._death
+    def _start(self, worker: _Worker) -> None:
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(
+            target=run_worker,
+            args=(theirs, self._preparation),
+            name=f"scalefold-loader-{worker.number}",
+            daemon=True,
+        )
+        process.start()
+        theirs.close()
+        worker.process, worker.connection = process, ours
+        thread = threading.Thread(
+            target=self._receive, args=(worker, ours), name=process.name, daemon=True
+        )
+        self._threads.append(thread)
+        thread.start()
+
+    def _send(self, worker: _Worker, job: _Job) -> None:
+        if worker.connection is None:
+            self._start(worker)
+        worker.in_hand[job.task.draw] = job
+        assert worker.connection is not None
+        with contextlib.suppress(OSError):  # of a dead process: its thread will see that
+            worker.connection.send(job.task)
+
+    def _receive(self, worker: _Worker, connection: Connection) -> None:
+        """Body of a thread: hand out what one process sends, until it ends."""
         try:
-            worker.connection.send(task)
-            reply = worker.connection.recv()
-            if not isinstance(reply, _Failure):
-                return receive_passes(worker.connection, reply)
-        except (EOFError, OSError) as error:
-            worker.process.join(_CLOSE_SECONDS)
-            self._death = SampleError(
-                f"{task}: the loader's worker process {worker.process.pid} died while preparing "
-                f"this sample (exit code {worker.process.exitcode}; -9 is what the kernel does "
-                "when memory runs out: set training.loader_workers lower)"
+            while True:
+                draw, reply = connection.recv()
+                if not isinstance(reply, _Failure):
+                    reply = parcel.receive(connection, reply)
+                with self._lock:
+                    job = worker.in_hand.pop(draw)
+                    self._next_suspect(worker)
+                if isinstance(reply, Parcel):
+                    job.result.set_result(reply)
+                else:
+                    job.result.set_exception(_exception(reply, worker))
+        except (EOFError, OSError):
+            with self._lock:
+                if not self._closed:
+                    self._bury(worker)
+
+    def _bury(self, worker: _Worker) -> None:
+        """Take up a dead process's tasks again, or give up the one that it died of."""
+        process, connection = worker.process, worker.connection
+        assert process is not None
+        assert connection is not None
+        process.join(_CLOSE_SECONDS)
+        connection.close()
+        worker.process = worker.connection = None
+        jobs, worker.in_hand = list(worker.in_hand.values()), {}
+        for job in jobs:
+            job.deaths += 1
+        if len(jobs) == 1 and jobs[0].deaths >= _DEATHS:
+            (guilty,) = jobs
+            guilty.result.set_exception(
+                SampleError(
+                    f"{guilty.task}: {guilty.deaths} worker processes of the loader died while "
+                    f"preparing this sample, the last, {process.pid}, with exit code "
+                    f"{process.exitcode} (-9 is what the kernel does when memory runs out: set "
+                    "training.loader_workers lower)"
+                )
             )
-            raise self._death from error
-        finally:
-            self._idle.put(worker)
-        error_type = InputError if reply.is_input_error else SampleError
-        failure = error_type(reply.message)
-        failure.add_note(f"In worker process {worker.process.pid}:\n{reply.trace}")
-        raise failure
+            jobs = []
+        worker.suspects.extendleft(reversed(jobs))
+        self._next_suspect(worker)
+
+    def _next_suspect(self, worker: _Worker) -> None:
+        if worker.suspects and not worker.in_hand:
+            self._send(worker, worker.suspects.popleft())
 
 
-def run_worker(
-    connection: Connection, reader: SampleReader, config: FeaturesConfig, seed: int
-) -> None:
+def _under_suspicion(worker: _Worker) -> bool:
+    return bool(worker.suspects) or any(job.deaths for job in worker.in_hand.values())
+
+
+def _load(worker: _Worker) -> tuple[bool, int]:
+    """Order of workers for a new task: those under suspicion last, then by what they have."""
+    return _under_suspicion(worker), len(worker.in_hand) + len(worker.suspects)
+
+
+def _exception(failure: _Failure, worker: _Worker) -> Exception:
+    exception = (InputError if failure.is_input_error else SampleError)(failure.message)
+    exception.add_note(f"In worker process {worker.number}:\n{failure.trace}")
+    return exception
+
+
+def run_worker(connection: Connection, preparation: Preparation) -> None:
     """Body of a worker process: prepare samples until the pipe closes."""
     # Ctrl-C reaches the whole process group; it is for the parent to end its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
+    computing, sending = threading.Lock(), threading.Lock()
+
+    def work(task: SampleTask) -> None:
+        reply: object
+        try:
+            inputs = preparation.read(task)
+            with computing:  # one after another: all at once would all be late
+                reply = preparation.finish(task, inputs)
+        except Exception as error:
+            reply = _Failure(isinstance(error, InputError), str(error), traceback.format_exc())
+        with sending, contextlib.suppress(OSError):  # the parent is gone
+            if isinstance(reply, _Failure):
+                connection.send((task.draw, reply))
+            else:
+                parcel.send(connection, task.draw, reply)
+
+    threads = ThreadPoolExecutor(TASKS_PER_WORKER)
     while True:
         try:
             task = connection.recv()
-        except EOFError:
-            return
-        failure = None
-        try:
-            passes = prepare(reader, config, seed, task)
-        except Exception as error:
-            failure = _Failure(isinstance(error, InputError), str(error), traceback.format_exc())
-        try:
-            if failure is None:
-                send_passes(connection, passes)
-            else:
-                connection.send(failure)
-        except BrokenPipeError:  # the parent is gone
-            return
+        except (EOFError, OSError):
+            os._exit(0)  # nobody is left to wait for what is in hand, which may take long
+        threads.submit(work, task)

@@ -52,6 +52,10 @@ class Ranks(Protocol):
         """Rank 0's value; pickled, so for the start and the end of a run, not for its steps."""
         ...
 
+    def gather(self, value: T) -> list[T]:
+        """All ranks' values, in the order of ranks; pickled too."""
+        ...
+
     def barrier(self) -> None:
         """Wait until all ranks are here."""
         ...
@@ -73,6 +77,10 @@ class Alone:
     def share(self, value: T | None) -> T:
         """Return the value."""
         return cast(T, value)
+
+    def gather(self, value: T) -> list[T]:
+        """Return the value, alone."""
+        return [value]
 
     def barrier(self) -> None:
         """Do nothing."""
@@ -111,6 +119,13 @@ class ProcessGroup:
         with self._told():
             dist.broadcast_object_list(values, group=self._group, group_src=0)
         return cast(T, values[0])
+
+    def gather(self, value: T) -> list[T]:
+        """All ranks' values."""
+        values: list[T | None] = [None] * self.size
+        with self._told():
+            dist.all_gather_object(values, value, group=self._group)
+        return cast(list[T], values)
 
     def barrier(self) -> None:
         """Wait until all ranks are here."""

@@ -232,7 +232,7 @@ def _scalar(batch: pa.RecordBatch, name: str) -> Any:
 
 
 def _array(batch: pa.RecordBatch, name: str) -> NDArray[Any]:
-    return cast("NDArray[Any]", batch.column(name).flatten().to_numpy(zero_copy_only=True).copy())
+    return cast("NDArray[Any]", batch.column(name)[0].values.to_numpy(zero_copy_only=True).copy())
 
 
 def _expect(

@@ -174,11 +174,11 @@ def _hash_value(state: xxhash.xxh3_64, kind: str, column: pa.Array) -> None:
         return
     state.update(b"\1")
     if kind == "numbers":
-        items = column.flatten()
+        items = column[0].values
         state.update(len(items).to_bytes(8, "little"))
         state.update(_little_endian(items.to_numpy(zero_copy_only=True)))
     elif kind == "structs":
-        items = column.flatten()
+        items = column[0].values
         state.update(len(items).to_bytes(8, "little"))
         members = [(_kind(field.type), part) for field, part in zip(items.type, items.flatten())]
         for i in range(len(items)):

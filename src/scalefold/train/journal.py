@@ -11,6 +11,7 @@ from rich.console import Console
 import scalefold
 from scalefold.config.load import config_hash
 from scalefold.config.schema import Config
+from scalefold.loader.order import Position
 from scalefold.train import checkpoint as checkpoints
 from scalefold.train.assemble import Trainer
 from scalefold.train.health import Health
@@ -77,7 +78,7 @@ class Journal:
             self._metrics.write(record)
         self._progress.update(record)
 
-    def publish(self, step: int, trainer: Trainer, health: Health) -> None:
+    def publish(self, step: int, trainer: Trainer, health: Health, position: Position) -> None:
         """Write a checkpoint of a step, its log first, unless there is one."""
         if checkpoints.ready_mark(checkpoints.checkpoint_path(self._out, step)).exists():
             return
@@ -91,6 +92,7 @@ class Journal:
                 "step": step,
                 "skipped": health.skipped,
                 "skipped_in_a_row": health.in_a_row,
+                "data": position.state(),
                 "optimiser": trainer.optimiser_state(),
             },
             description=self._description,

@@ -101,7 +101,7 @@ def train(
                 journal = Journal(config, out, run.step, manifest_hash, lock, console)
                 stack.enter_context(journal)
             rank, size = mesh.data.rank, mesh.data.size
-            loader = TrainingLoader(reader, config, device, run.step, rank, size)
+            loader = TrainingLoader(reader, config, device, run.position, rank, size)
             return run.go(stack.enter_context(loader), journal, target, stop)
     finally:
         lock.release()

@@ -17,6 +17,7 @@ from pathlib import Path
 from scalefold.config.schema import Config
 from scalefold.errors import ElsewhereError, InputError
 from scalefold.loader.loader import Batch, TrainingLoader
+from scalefold.loader.order import Position
 from scalefold.loader.prepare import SampleError
 from scalefold.parallel import Mesh
 from scalefold.parallel.ranks import broadcast_all, on_first
@@ -63,6 +64,8 @@ class Run:
 
     def __init__(self, config: Config, trainer: Trainer, mesh: Mesh, out: Path) -> None:
         self.step = 0
+        self.position = Position(0)
+        """Where all ranks' loaders start."""
         self._config, self._trainer, self._mesh, self._out = config, trainer, mesh, out
         self._health = Health(config.training.max_non_finite_steps)
         self._failure: InputError | SampleError | None = None
@@ -74,13 +77,14 @@ class Run:
     def begin(self, checkpoint: Path | None) -> None:
         """Start from a checkpoint of this run, or at step 0; the first rank has it, all get it."""
         world = self._mesh.world
-        self.step, self._health.skipped, self._health.in_a_row = on_first(
-            world, lambda: self._restore(checkpoint) if checkpoint else (0, 0, 0)
+        self.position, self._health.skipped, self._health.in_a_row = on_first(
+            world, lambda: self._restore(checkpoint) if checkpoint else (Position(0), 0, 0)
         )
+        self.step = self.position.step
         broadcast_all(world, self._trainer.state())
         self._trainer.parameters.publish()
 
-    def _restore(self, checkpoint: Path) -> tuple[int, int, int]:
+    def _restore(self, checkpoint: Path) -> tuple[Position, int, int]:
         state = checkpoints.load_training(checkpoint)
         self._trainer.restore(
             checkpoints.load_weights(checkpoint, "weights"),
@@ -88,7 +92,9 @@ class Run:
             state["optimiser"],
             str(checkpoint),
         )
-        return state["step"], state["skipped"], state["skipped_in_a_row"]
+        # checkpoints of earlier versions were in order, and have no more than the step
+        position = Position.of_state(state.get("data", Position(state["step"]).state()))
+        return position, state["skipped"], state["skipped_in_a_row"]
 
     def go(
         self,
@@ -99,7 +105,7 @@ class Run:
     ) -> TrainingResult:
         """Make all steps; publish checkpoints at the start, now and then, and at the end."""
         training, world = self._config.training, self._mesh.world
-        self._publish(journal)  # step 0: the untrained model, for comparison
+        self._publish(journal, loader)  # step 0: the untrained model, for comparison
         self._on_target = on_first(world, target.look)
         started = time.perf_counter()
         while self.step < training.steps and not self._ends(target, stop):
@@ -120,9 +126,9 @@ class Run:
             if self.step % training.checkpoint_every == 0:
                 started = self._read(0, started, journal)
                 if not self._absent:
-                    self._publish(journal)
+                    self._publish(journal, loader)
         self._read(0, started, journal)
-        published = self._publish(journal)
+        published = self._publish(journal, loader)
         completed = self.step >= training.steps or self._on_target or target.reached is not None
         if self.step < training.steps:
             logger.info("stopped at step %d of %d: %s", self.step, training.steps, published)
@@ -189,13 +195,16 @@ class Run:
             "step_seconds": seconds,
             "samples_per_second": size / seconds,
             "loader_wait_seconds": numbers.wait_seconds,
+            "lateness_steps": unread.lateness,
             "time": time.time(),
         }
 
-    def _publish(self, journal: Journal | None) -> Path:
+    def _publish(self, journal: Journal | None, loader: TrainingLoader) -> Path:
         """Have a checkpoint of this step written, and say where it is."""
+        positions = self._mesh.data.gather(loader.position(self.step))
         if journal is not None:
-            journal.publish(self.step, self._trainer, self._health)
+            position = Position.union(positions)
+            journal.publish(self.step, self._trainer, self._health, position)
         return checkpoints.checkpoint_path(self._out, self.step)
 
 
@@ -205,9 +214,12 @@ class _Unread:
     learning_rate: float
     chain_keys: list[str]
     recycling: int
+    lateness: int
     readback: Readback
 
     @staticmethod
     def of(step: int, rate: float, batch: Batch | None, readback: Readback) -> _Unread:
-        keys, recycling = (batch.chain_keys, batch.recycling) if batch is not None else ([], 0)
-        return _Unread(step, rate, keys, recycling, readback)
+        if batch is None:
+            return _Unread(step, rate, [], 0, 0, readback)
+        latest = max(batch.lateness)
+        return _Unread(step, rate, batch.chain_keys, batch.recycling, latest, readback)

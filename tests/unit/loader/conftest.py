@@ -24,7 +24,8 @@ from scalefold.shards.records import ChainRecord, MsaRecord, Sample
 
 
 class Reader:
-    def __init__(self, keys=("1aaa_A", "1bbb_A", "1ccc_A"), behaviour=None):
+    def __init__(self, keys=("1aaa_A", "1bbb_A", "1ccc_A"), behaviour=None, marks=None):
+        self.marks = marks
         self.keys = keys
         self.behaviour = behaviour or {}
         self.index = pa.table({
@@ -39,18 +40,27 @@ class Reader:
 
     def sample(self, key):
         action = self.behaviour.get(key)
+        if action and action.endswith(" once"):
+            try:
+                (self.marks / key).touch(exist_ok=False)
+                action = action.removesuffix(" once")
+            except FileExistsError:
+                action = None
         if action == "bad":
             raise InputError("row 7 is damaged")
         if action == "broken":
             raise KeyError("no such column")
         if action == "dies":
             os.kill(os.getpid(), signal.SIGKILL)
+        if action == "held":
+            while not (self.marks / "let go").exists():
+                time.sleep(0.01)
         if action == "slow":
-            time.sleep(1.0)
+            time.sleep(2.0)
         if action == "hangs":
             time.sleep(600)
         generator = np.random.default_rng(self.keys.index(key))
-        aatype = generator.integers(0, 20, 20 + self.keys.index(key)).astype(np.uint8)
+        aatype = generator.integers(0, 20, 20 + self.keys.index(key) % 5).astype(np.uint8)
         mask = ATOM37_MASK[aatype] > 0
         positions = generator.normal(size=(*mask.shape, 3)).astype(np.float32) * mask[..., None]
         chain = ChainRecord(key, "A", "A", bytes(32), "x", "experimental", aatype, positions,

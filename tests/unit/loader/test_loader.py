@@ -1,3 +1,4 @@
+import threading
 import time
 from itertools import islice
 
@@ -8,6 +9,7 @@ from scalefold.errors import InputError
 from scalefold.features.contract import validate
 from scalefold.features.pipeline import training_features
 from scalefold.loader.loader import TrainingLoader
+from scalefold.loader.order import Position
 from scalefold.loader.prepare import SampleError
 from scalefold.loader.recycling import recycling_count
 
@@ -53,9 +55,9 @@ def test_batches(reader_type, loader_config):
                     assert torch.equal(features[name][b], tensor[0]), name
 
 
-def test_the_step_is_the_whole_position(reader_type, loader_config):
+def test_the_step_is_the_whole_position_in_order(reader_type, loader_config):
     whole = take(TrainingLoader(reader_type(), loader_config()), 8)
-    rest = take(TrainingLoader(reader_type(), loader_config(), start_step=5), 3)
+    rest = take(TrainingLoader(reader_type(), loader_config(), start=Position(5)), 3)
     for first, second in zip(whole[5:], rest, strict=True):
         same(first, second)
 
@@ -100,9 +102,9 @@ def test_an_unusable_chain_is_named(reader_type, loader_config, behaviour, error
 
 
 def test_workers_change_nothing(reader_type, loader_config):
-    expected = take(TrainingLoader(reader_type(), loader_config(), start_step=2), 6)
+    expected = take(TrainingLoader(reader_type(), loader_config(), start=Position(2)), 6)
     slow_first = reader_type(behaviour={"1aaa_A": "slow"})
-    found = take(TrainingLoader(slow_first, loader_config(loader_workers=2), start_step=2), 6)
+    found = take(TrainingLoader(slow_first, loader_config(loader_workers=2), start=Position(2)), 6)
     for first, second in zip(expected, found, strict=True):
         same(first, second)
 
@@ -121,7 +123,11 @@ def test_workers_share_sample_features_between_passes(reader_type, loader_config
     [
         ("bad", InputError, r"chain 1bbb_A \(draw \d+\): row 7 is damaged"),
         ("broken", SampleError, r"chain 1bbb_A \(draw \d+\): KeyError"),
-        ("dies", SampleError, r"chain 1bbb_A \(draw \d+\): the loader's worker process .*code -9"),
+        (
+            "dies",
+            SampleError,
+            r"chain 1bbb_A \(draw \d+\): 2 worker processes of the loader died .*exit code -9",
+        ),
     ],
 )
 def test_failures_of_workers_surface_with_the_chain(
@@ -153,8 +159,108 @@ def test_close_ends_hanging_workers(reader_type, loader_config):
     loader = TrainingLoader(reader, loader_config(loader_workers=2))
     loader._fill()
     processes = [worker.process for worker in loader._pool._workers]
+    assert len(processes) == 2
     started = time.monotonic()
     loader.close()
     assert time.monotonic() - started < 20
     assert not any(process.is_alive() for process in processes)
     loader.close()
+
+
+def test_a_death_loses_and_repeats_nothing(reader_type, loader_config, tmp_path):
+    """The first time, the worker dies of a chain; what else it had in hand is not to blame."""
+    expected = take(TrainingLoader(reader_type(), loader_config()), 6)
+    dies = reader_type(behaviour={"1bbb_A": "dies once"}, marks=tmp_path)
+    config = loader_config(loader_workers=2, prefetch=6)
+    found = take(TrainingLoader(dies, config), 6)
+    assert list(tmp_path.iterdir()), "no worker died"
+    for first, second in zip(expected, found, strict=True):
+        same(first, second)
+
+
+KEYS = tuple(f"{number}key_A" for number in range(1000, 1060))
+
+
+@pytest.fixture
+def held(reader_type, loader_config, tmp_path):
+    """A reader that holds back the very first sample, until it is let go."""
+    sampler = TrainingLoader(reader_type(KEYS), loader_config()).sampler
+    first, *others = [sampler.key(draw) for draw in range(12)]
+    assert first not in others
+    return reader_type(KEYS, behaviour={first: "held once"}, marks=tmp_path), tmp_path / "let go"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_slow_sample_holds_up_no_step(held, loader_config, workers):
+    reader, let_go = held
+    config = loader_config(
+        steps=500, global_batch_size=1, loader_workers=workers, max_staleness=400
+    )
+    with TrainingLoader(reader, config) as loader:
+        batches = [next(loader) for _ in range(40)]  # all while one is held back
+        assert 0 in loader.position(40).late
+        let_go.touch()
+        while batches[-1].draws != [0]:
+            batches.append(next(loader))
+        report, position = loader.bias.report(), loader.position(len(batches))
+    draws = [b.draws[0] for b in batches]
+    assert len({*draws}) == len(draws)
+    assert {*draws} == {*range(len(draws)), *position.early} - {*position.late}
+    assert batches[-1].lateness == [len(batches) - 1]
+    assert report["latest"] == len(batches) - 1
+    assert report["reordered_share"] > 0.5
+    assert report["by_length"]["< 128"]["samples"] == len(batches)
+
+
+def test_staleness_is_bounded(held, loader_config):
+    """A step waits for a sample that is due."""
+    reader, let_go = held
+    config = loader_config(
+        steps=100, global_batch_size=1, loader_workers=2, prefetch=4, max_staleness=5
+    )
+    with TrainingLoader(reader, config) as loader:
+        batches = [next(loader) for _ in range(5)]
+        threading.Timer(0.5, let_go.touch).start()
+        batches += [next(loader) for _ in range(6)]
+    assert (batches[5].draws, batches[5].lateness) == ([0], [5])
+    assert max(b.lateness[0] for b in batches) == 5
+
+
+def test_ready_first_resumes_exactly(held, reader_type, loader_config):
+    """Also with another number of ranks: together they serve each draw once."""
+    config = loader_config(
+        steps=100, global_batch_size=2, loader_workers=2, prefetch=4, max_staleness=50
+    )
+    with TrainingLoader(held[0], config) as loader:
+        before = list(islice(loader, 4))
+        position, earlier = loader.position(4), loader.position(2)
+    served = [d for b in before for d in b.draws]
+    assert 0 in position.late
+    assert len(position.late) == len(position.early)
+    assert {*range(8), *position.early} - {*position.late} == {*served}
+    assert {*range(4), *earlier.early} - {*earlier.late} == {*served[:4]}
+
+    in_order = loader_config(steps=100, global_batch_size=2)
+    after = [
+        d
+        for rank in (0, 1)
+        for b in take(TrainingLoader(reader_type(KEYS), in_order, "cpu", position, rank, 2), 6)
+        for d in b.draws
+    ]
+    # the second rank's share of late and early draws may be another than the first's
+    assert len({*served, *after}) == len(served) + len(after) == 20
+    assert {*range(14)} <= {*served, *after}
+
+
+def test_a_batch_does_not_depend_on_when_it_is_served(reader_type, loader_config, tmp_path):
+    config = loader_config(
+        steps=30, global_batch_size=1, loader_workers=2, prefetch=4, max_staleness=20
+    )
+    reader = reader_type()
+    for batch in take(TrainingLoader(reader, config), 10):
+        assert len(batch.passes) == batch.recycling + 1
+        (draw,), (key,) = batch.draws, batch.chain_keys
+        for index, features in enumerate(batch.passes):
+            alone = training_features(reader.sample(key), config.features, 11, draw, [index])[0]
+            for name, tensor in alone.items():
+                assert torch.equal(features[name], tensor), name

@@ -16,11 +16,11 @@ sys.path.insert(0, sys.argv[1])
 from made_up_reader import Reader
 
 from scalefold.config.schema import FeaturesConfig
-from scalefold.loader.prepare import SampleTask
+from scalefold.loader.prepare import Preparation, SampleTask
 from scalefold.loader.worker import WorkerPool
 
 if __name__ == "__main__":
-    pool = WorkerPool(2, Reader(), FeaturesConfig(crop_size=16), 0)
+    pool = WorkerPool(2, Preparation(Reader(), FeaturesConfig(crop_size=16), 0, True))
     pool.submit(SampleTask(0, "1aaa_A", 1)).result()
     print(*(worker.process.pid for worker in pool._workers), flush=True)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -60,7 +60,7 @@ def test_a_whole_run(
     assert {
         "step", "samples", "loss", "loss/fape", "loss/chi", "loss/distogram", "loss/masked_msa",
         "loss/plddt", "lddt_ca", "grad_norm", "learning_rate", "recycling", "step_seconds",
-        "samples_per_second", "loader_wait_seconds", "time", "skipped_steps",
+        "samples_per_second", "loader_wait_seconds", "lateness_steps", "time", "skipped_steps",
     } == records[0].keys()  # fmt: skip
     assert records[-1]["samples"] == 12
     assert [r["learning_rate"] for r in records[:3]] == [5e-4, 1e-3, 1e-3]

@@ -1,0 +1,298 @@
+"""Time the loader beside torch's DataLoader: waits of a step, throughput, processor time.
+
+Every loader serves the same samples of the same shards to steps of a stated length. On a CPU the
+step is slept, and a wait is how long the loader was called. On a GPU the step is a kernel that
+spins, the host is one step ahead, as in training, and a wait is how long the device was idle
+between two steps.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import multiprocessing
+import shlex
+import statistics
+import sys
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, closing
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch.utils.data import DataLoader, Dataset
+
+from scalefold.config.load import make_config
+from scalefold.config.schema import Config
+from scalefold.features.contract import Features
+from scalefold.features.pipeline import collate_passes
+from scalefold.loader.loader import TrainingLoader
+from scalefold.loader.parcel import Parcel
+from scalefold.loader.prepare import Preparation, SampleTask
+from scalefold.loader.recycling import recycling_count
+from scalefold.loader.sampler import TrainingSampler
+from scalefold.shards.atomic import write_bytes
+from scalefold.shards.reader import ShardReader
+from scalefold.shards.records import Sample
+from scalefold.train.provenance import source_commit
+
+_WARM_UP_STEPS = 5
+"""Not counted: workers start."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Delay:
+    """Every so many-th sample takes so many seconds longer; 0: none."""
+
+    every: int = 0
+    seconds: float = 0.0
+
+
+class DelayedReader:
+    """A shard reader that waits before some reads, as a busy file system makes it do.
+
+    Reads are counted over all processes that it is passed to when they start.
+    """
+
+    def __init__(self, reader: ShardReader, delay: Delay) -> None:
+        self._reader, self._delay = reader, delay
+        self._reads = multiprocessing.get_context("spawn").Value("q", 0)
+
+    @property
+    def index(self) -> Any:
+        """The shards' index."""
+        return self._reader.index
+
+    def sample(self, key: str) -> Sample:
+        """Read a sample, after the delay if it is one of those."""
+        with self._reads.get_lock():
+            number = self._reads.value
+            self._reads.value += 1
+        if self._delay.every and number % self._delay.every == self._delay.every // 2:
+            time.sleep(self._delay.seconds)
+        return self._reader.sample(key)
+
+
+def bench_loader(
+    config: Config,
+    shards: Path,
+    out: Path,
+    *,
+    steps: int,
+    step_seconds: float,
+    delay: Delay,
+    device: torch.device,
+    console: Console,
+) -> dict[str, Any]:
+    """Measure both loaders with and without delayed samples, and write the numbers as JSON.
+
+    Parameters
+    ----------
+    config : Config
+        Sizes of the features; ``training.loader_workers``, ``prefetch``, ``max_staleness``, and
+        ``global_batch_size`` as the number of samples a step of this process.
+    shards : Path
+    out : Path
+        JSON file to write.
+    steps : int
+        Timed steps.
+    step_seconds : float
+        Length of a step; 0 measures the largest throughput.
+    delay : Delay
+    device : torch.device
+    """
+    reader = ShardReader(shards)
+    result: dict[str, Any] = {
+        "benchmark": "loader",
+        "command": shlex.join(["scalefold", *sys.argv[1:]]),
+        "commit": source_commit(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
+        "torch": torch.__version__,
+        "workers": config.training.loader_workers,
+        "samples_per_step": config.training.global_batch_size,
+        "step_seconds": step_seconds,
+        "processor_seconds": processor_seconds(config, reader),
+        "loaders": [],
+    }
+    console.print("processor time of a sample:", result["processor_seconds"])
+    in_order = _with_training(config, max_staleness=0)
+    loaders: dict[str, Callable[[Delay], AbstractContextManager[Iterator[Any]]]] = {
+        "torch DataLoader": lambda late: closing(_torch_batches(in_order, reader, late, device)),
+        "in order": lambda late: TrainingLoader(DelayedReader(reader, late), in_order, device),
+        "ready first": lambda late: TrainingLoader(DelayedReader(reader, late), config, device),
+    }
+    for late in [Delay(), delay] if delay.every else [Delay()]:
+        for name, make in loaders.items():
+            row = {"loader": name, "delay": dataclasses.asdict(late)}
+            row |= _measure(make(late), steps, step_seconds, device)
+            result["loaders"].append(row)
+            console.print(_table([row]))
+    write_bytes(out, (json.dumps(result, indent=2) + "\n").encode())
+    return result
+
+
+def processor_seconds(config: Config, reader: ShardReader, samples: int = 40) -> dict[str, float]:
+    """Processor time of a sample on one core: read, decide, pack; the copy into a pipe excluded."""
+    sampler = TrainingSampler(reader.index, config.sampling, config.seed)
+    preparation = Preparation(reader, config.features, config.seed, make_features=False)
+    passes = config.training.max_recycling + 1
+    seconds = []
+    for draw in range(samples + 5):
+        task = SampleTask(draw, sampler.key(draw), passes)
+        started = time.thread_time()
+        parcel = Parcel.pack(preparation.finish(task, preparation.read(task)))
+        seconds.append(time.thread_time() - started)
+    last = seconds[5:]
+    return {
+        "p50": round(statistics.median(last), 5),
+        "p99": round(float(np.quantile(last, 0.99)), 5),
+        "megabytes": round(parcel.header.num_bytes / 1e6, 2),
+    }
+
+
+def _measure(
+    opened: AbstractContextManager[Iterator[Any]], steps: int, seconds: float, device: torch.device
+) -> dict[str, Any]:
+    """Serve steps: how long each waited, and how many were made a second."""
+    clock = _DeviceClock(seconds, device) if device.type == "cuda" else _HostClock(seconds)
+    hosts = []
+    with opened as batches:
+        for step in range(_WARM_UP_STEPS + steps):
+            if step == _WARM_UP_STEPS:
+                began = time.perf_counter()
+            started = time.perf_counter()
+            batch = next(batches)
+            hosts.append(time.perf_counter() - started)
+            clock.step(hosts[-1])
+            del batch
+        waits = clock.waits()[_WARM_UP_STEPS:]
+        total = time.perf_counter() - began
+        order = batches.bias.report() if isinstance(batches, TrainingLoader) else None
+    return {
+        "wait_seconds": _spread(waits),
+        "wait_share": round(sum(waits) / total, 5),
+        "host_seconds": _spread(hosts[_WARM_UP_STEPS:]),
+        "steps_per_second": round(steps / total, 3),
+        "order": order,
+    }
+
+
+def _spread(seconds: Sequence[float]) -> dict[str, float]:
+    return {
+        "mean": round(statistics.mean(seconds), 5),
+        "p50": round(statistics.median(seconds), 5),
+        "p99": round(float(np.quantile(seconds, 0.99)), 5),
+        "max": round(max(seconds), 5),
+    }
+
+
+class _HostClock:
+    """Steps that the host sleeps."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._waits: list[float] = []
+
+    def step(self, host_seconds: float) -> None:
+        """Make a step after so many seconds in the loader."""
+        self._waits.append(host_seconds)
+        time.sleep(self._seconds)
+
+    def waits(self) -> list[float]:
+        """Return how long each step waited."""
+        return self._waits
+
+
+class _DeviceClock:
+    """Steps that the device spins, one of them queued ahead."""
+
+    def __init__(self, seconds: float, device: torch.device) -> None:
+        self._cycles = int(seconds * self._cycles_per_second(device))
+        self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+
+    @staticmethod
+    def _cycles_per_second(device: torch.device) -> float:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        cycles = 10**8
+        torch.cuda._sleep(cycles // 100)
+        start.record()
+        torch.cuda._sleep(cycles)
+        end.record()
+        torch.cuda.synchronize(device)
+        return cycles / (start.elapsed_time(end) / 1000)
+
+    def step(self, host_seconds: float) -> None:
+        """Queue a step behind the batch, and wait for the step before."""
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        torch.cuda._sleep(self._cycles)
+        end.record()
+        if self._events:
+            self._events[-1][1].synchronize()
+        self._events.append((start, end))
+
+    def waits(self) -> list[float]:
+        """Return how long the device was idle before each step."""
+        torch.cuda.synchronize()
+        pairs = itertools.pairwise(self._events)
+        return [0.0] + [last.elapsed_time(first) / 1000 for (_, last), (first, _) in pairs]
+
+
+class _Draws(Dataset[list[Features]]):
+    """The samples of a run for torch's DataLoader: features are made in its workers."""
+
+    def __init__(self, config: Config, reader: DelayedReader) -> None:
+        self._config, self._reader = config, reader
+        self._sampler = TrainingSampler(reader.index, config.sampling, config.seed)
+
+    def __len__(self) -> int:
+        return self._config.training.steps * self._config.training.global_batch_size
+
+    def __getitem__(self, draw: int) -> list[Features]:
+        training = self._config.training
+        step = draw // training.global_batch_size
+        recycling = recycling_count(
+            self._config.seed, step, training.max_recycling, training.recycling_draw
+        )
+        features = Preparation(self._reader, self._config.features, self._config.seed, True)
+        task = SampleTask(draw, self._sampler.key(draw), recycling + 1)
+        return cast(list[Features], features.finish(task, features.read(task)))
+
+
+def _torch_batches(
+    config: Config, reader: ShardReader, delay: Delay, device: torch.device
+) -> Generator[list[Features], None, None]:
+    training = config.training
+    loader = DataLoader(
+        _Draws(config, DelayedReader(reader, delay)),
+        batch_size=training.global_batch_size,
+        num_workers=training.loader_workers,
+        prefetch_factor=max(training.prefetch // max(training.loader_workers, 1), 1),
+        collate_fn=collate_passes,
+        pin_memory=device.type == "cuda",
+        multiprocessing_context="spawn",
+    )
+    for passes in loader:
+        yield [{name: t.to(device, non_blocking=True) for name, t in f.items()} for f in passes]
+
+
+def _with_training(config: Config, **settings: Any) -> Config:
+    tree = config.model_dump(mode="json")
+    tree["training"] |= settings
+    return make_config(tree, source="benchmark")
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> Table:
+    table = Table("loader", "delayed", "wait p50 / p99 / max, ms", "share", "steps a second")
+    for row in rows:
+        wait, delay = row["wait_seconds"], row["delay"]
+        late = f"1 in {delay['every']}, {delay['seconds']:g} s" if delay["every"] else "none"
+        times = " / ".join(f"{1000 * wait[name]:.1f}" for name in ("p50", "p99", "max"))
+        speed = f"{row['steps_per_second']:.2f}"
+        table.add_row(row["loader"], late, times, f"{row['wait_share']:.2%}", speed)
+    return table

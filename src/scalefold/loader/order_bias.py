@@ -1,0 +1,66 @@
+"""How far samples were served from their places, and whether long chains come late."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+_EDGES: Final = (128, 256, 384, 512, 1024)
+"""Lengths, in residues, at which the classes of the report end."""
+
+
+class OrderBias:
+    """Collects the lateness of served samples by the length of their chains.
+
+    Parameters
+    ----------
+    index : pyarrow.Table
+        ``chain_key`` and ``length`` of all chains.
+    """
+
+    def __init__(self, index: pa.Table) -> None:
+        self._lengths = dict(zip(index["chain_key"].to_pylist(), index["length"].to_pylist()))
+        classes = len(_EDGES) + 1
+        self._samples, self._reordered, self._lateness, self._distance = np.zeros(
+            (4, classes), np.int64
+        )
+        self._latest = self._earliest = 0
+
+    def add(self, keys: Sequence[str], lateness: Sequence[int]) -> None:
+        """Count served samples: their chains, and by how many steps each was late."""
+        for key, steps in zip(keys, lateness, strict=True):
+            number = int(np.searchsorted(_EDGES, self._lengths[key], side="right"))
+            self._samples[number] += 1
+            self._reordered[number] += steps != 0
+            self._lateness[number] += steps
+            self._distance[number] += abs(steps)
+            self._latest = max(self._latest, steps)
+            self._earliest = min(self._earliest, steps)
+
+    def report(self) -> dict[str, Any]:
+        """Share of samples not at their place, mean and largest distances in steps, by length.
+
+        ``mean_lateness`` of a class far above or below that of the others is a bias: such chains
+        are seen later or earlier than they were drawn.
+        """
+        names = [f"< {edge}" for edge in _EDGES] + [f">= {_EDGES[-1]}"]
+        total = max(int(self._samples.sum()), 1)
+        return {
+            "samples": int(self._samples.sum()),
+            "reordered_share": float(self._reordered.sum() / total),
+            "mean_distance": float(self._distance.sum() / total),
+            "latest": self._latest,
+            "earliest": self._earliest,
+            "by_length": {
+                name: {
+                    "samples": int(count),
+                    "reordered_share": float(self._reordered[i] / count),
+                    "mean_lateness": float(self._lateness[i] / count),
+                }
+                for i, (name, count) in enumerate(zip(names, self._samples))
+                if count
+            },
+        }
