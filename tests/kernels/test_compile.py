@@ -18,12 +18,14 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Re
     """All results, from one process outside the interpreter."""
     out: Path = tmp_path_factory.mktemp("compiled") / "resources.json"
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-m", "scalefold_kernels.compilation", "--json", out],
         env=environment,
         check=False,
         capture_output=True,
+        text=True,
     )
+    assert out.is_file(), done.stderr
     return {
         key: {a: r if isinstance(r, str) else Resources(**r) for a, r in by_arch.items()}
         for key, by_arch in json.loads(out.read_text()).items()
