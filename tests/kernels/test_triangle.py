@@ -69,6 +69,7 @@ SIZES = [
     (64, 64, 1, 3, 3),  # template block
     (136, 36, 1, 3, 3),  # wider than a tile
     (36, 136, 1, 3, 3),
+    (16, 24, 1, 1, 1),  # Triton makes a constant of a size that is 1
 ]
 
 

@@ -22,7 +22,10 @@ INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 
 @triton.jit
 def _sigmoid(x):
-    """Two special-function instructions; relative error about 2^-21 of any normal result."""
+    """Two special-function instructions; relative error about 2^-21 of any normal result.
+
+    Impure, so that Triton does not make it again for each layout in which the result is used.
+    """
     if INTERPRETED:
         return tl.sigmoid(x)
     else:
@@ -249,9 +252,9 @@ def projection_backward(
         d_logit = (gradient * value.to(tl.float32) * (1.0 - opened)).to(dtype)
         d_normed = tl.dot(d_value, w, d_normed, input_precision=PRECISION)
         d_normed = tl.dot(d_logit, gate_w, d_normed, input_precision=PRECISION)
-        at = d_values + tl.where(is_a, 0, 2) * C * P.to(tl.int64) + offset
+        at = d_values + tl.where(is_a, 0, 2) * C * tl.cast(P, tl.int64) + offset
         tl.store(at, d_value, mask=inside_PC)
-        tl.store(at + C * P.to(tl.int64), d_logit, mask=inside_PC)
+        tl.store(at + C * tl.cast(P, tl.int64), d_logit, mask=inside_PC)
     for first in tl.range(0, Z, BLOCK_C, num_stages=STAGES):
         column = first + tl.arange(0, BLOCK_C)
         inside_column = (position[:, None] < P) & (column[None, :] < Z)

@@ -117,9 +117,8 @@ def _(
 
 def _save_projection(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     z, mask, parameters = inputs
-    a, b, gate, mean, reciprocal = output
+    a, b, _, mean, reciprocal = output
     ctx.set_materialize_grads(False)
-    ctx.gate_shape = gate.shape
     ctx.save_for_backward(z, mask, a, b, mean, reciprocal, *parameters)
 
 
