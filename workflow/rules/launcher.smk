@@ -24,7 +24,8 @@ def launcher(wildcards, resources, threads):
 
 def share(threads, processes):
     """Each process's CPU threads: Snakemake has set those of the job, which all of them would take."""
-    return f"OMP_NUM_THREADS={max(1, threads // processes)}"
+    own = max(1, threads // processes)
+    return f"OMP_NUM_THREADS={own} MKL_NUM_THREADS={own}"
 
 
 def in_container():

@@ -52,7 +52,9 @@ def undisturbed(workflow: Any) -> Callable[[int], bytes]:
         command += ["train", "--config", "micro.yaml", *settings]
         command += ["--shards", workflow.run / "shards", "--out", out]
         if not out.exists():
-            subprocess.run(command, cwd=workflow.folder, check=True, capture_output=True)
+            # As many CPU threads as the cluster's processes have: their number decides roundings.
+            one = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+            subprocess.run(command, cwd=workflow.folder, env=one, check=True, capture_output=True)
         return (out / f"step-{step:08d}/weights.pt").read_bytes()
 
     return weights
