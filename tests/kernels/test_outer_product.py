@@ -32,6 +32,7 @@ def _inputs(
         torch.randn(batch, num_seq, size_j, channels),
         torch.randn(size_z, channels**2) / channels,
         torch.randn(size_z),
+        torch.randn(batch, size_i, size_j, size_z),
     ]
     # Sequence 0 has all residues, so that no division by 1e-3 hides everything else in the norm.
     count = torch.randint(1, num_seq + 1, (batch, size_i, size_j)).float()
@@ -43,8 +44,8 @@ def _results(
     op: object, tensors: list[Tensor], count: Tensor, gradient: Tensor, dtype: torch.dtype
 ) -> list[Tensor]:
     leaves = [t.detach().to(dtype).requires_grad_() for t in tensors]
-    a, b, weight, bias = leaves
-    out = op(a, b, count, weight, bias)
+    a, b, weight, bias, z = leaves
+    out = op(a, b, count, weight, bias, z)
     return [out, *torch.autograd.grad(out, leaves, gradient.to(dtype))]
 
 
@@ -69,23 +70,23 @@ def test_value_and_gradients(
 
 @pytest.mark.parametrize("num_seq", [FEW, MANY])
 def test_residues_without_a_common_sequence(num_seq: int, device: torch.device) -> None:
-    (a, b, weight, bias), count, _ = _inputs((1, num_seq, 4, 5, 8, 6), device, torch.float32)
+    (a, b, weight, bias, z), count, _ = _inputs((1, num_seq, 4, 5, 8, 6), device, torch.float32)
     a[:, :, 2] = 0
     count[:, 2] = 0
-    out = outer_product_mean(a, b, count, weight, bias)
-    torch.testing.assert_close(out[:, 2], (bias / 1e-3).expand(1, 5, 6))
+    out = outer_product_mean(a, b, count, weight, bias, z)
+    torch.testing.assert_close(out[:, 2], z[:, 2] + bias / 1e-3)
     assert out.isfinite().all()
 
 
 @pytest.mark.parametrize("num_seq", [FEW, MANY])
 def test_strided_inputs(num_seq: int, device: torch.device) -> None:
-    (a, b, weight, bias), count, _ = _inputs((2, num_seq, 6, 5, 8, 4), device, torch.float32)
-    expected = outer_product_mean(a, b, count, weight, bias)
+    (a, b, weight, bias, z), count, _ = _inputs((2, num_seq, 6, 5, 8, 4), device, torch.float32)
+    expected = outer_product_mean(a, b, count, weight, bias, z)
     a = a.transpose(1, 2).contiguous().transpose(1, 2)
     b = torch.stack([b, b], dim=-1)[..., 0]
-    count = count.transpose(1, 2).contiguous().transpose(1, 2)
+    count, z = (t.transpose(1, 2).contiguous().transpose(1, 2) for t in (count, z))
     weight = weight.t().contiguous().t()
-    assert torch.equal(outer_product_mean(a, b, count, weight, bias), expected)
+    assert torch.equal(outer_product_mean(a, b, count, weight, bias, z), expected)
 
 
 def test_many_sequences_a_few_rows_at_a_time(
@@ -108,21 +109,21 @@ def test_two_runs_give_the_same_bits(num_seq: int, device: torch.device) -> None
 
 
 def test_shapes_and_types_are_checked(device: torch.device) -> None:
-    (a, b, weight, bias), count, _ = _inputs((1, 3, 4, 5, 8, 6), device, torch.float32)
+    (a, b, weight, bias, z), count, _ = _inputs((1, 3, 4, 5, 8, 6), device, torch.float32)
     with pytest.raises(ValueError, match="count"):
-        outer_product_mean(a, b, count[:, :2], weight, bias)
+        outer_product_mean(a, b, count[:, :2], weight, bias, z)
     with pytest.raises(ValueError, match="float64"):
-        outer_product_mean(a.double(), b, count, weight, bias)
+        outer_product_mean(a.double(), b, count, weight, bias, z)
 
 
 @pytest.mark.parametrize("num_seq", [FEW, MANY])
 def test_opcheck(num_seq: int, device: torch.device) -> None:
-    (a, b, weight, bias), count, _ = _inputs((1, num_seq, 3, 4, 8, 5), device, torch.float32)
-    for tensor in (a, b, weight, bias):
+    (a, b, weight, bias, z), count, _ = _inputs((1, num_seq, 3, 4, 8, 5), device, torch.float32)
+    for tensor in (a, b, weight, bias, z):
         tensor.requires_grad_()
     torch.library.opcheck(
         torch.ops.scalefold.outer_product_mean,
-        (a, b, count, weight, bias),
+        (a, b, count, weight, bias, z),
     )
 
 

@@ -111,7 +111,7 @@ class EvoformerBlock(nn.Module):
         m = m + self.msa_att_col(m, column_mask)
         m = self.msa_transition(m)
         returning = axis.switch(m, sharded=2, to=1)
-        z = z + self.outer_product_mean(m, column_mask, axis.split(sequence_count, dim=1))
+        z = self.outer_product_mean(m, column_mask, axis.split(sequence_count, dim=1), z)
         z = self.pair_stack(z, pair_mask, key)
         return returning.wait(), z
 

@@ -19,8 +19,8 @@ class OuterProductMean(nn.Module):
         self.linear_2 = Linear(c_m, c_hidden)
         self.linear_out = Linear(c_hidden**2, c_z, init="final")
 
-    def forward(self, m: Tensor, mask: Tensor, count: Tensor) -> Tensor:
-        """Update of the pair representation.
+    def forward(self, m: Tensor, mask: Tensor, count: Tensor, z: Tensor) -> Tensor:
+        """Return the updated pair representation.
 
         Parameters
         ----------
@@ -28,6 +28,7 @@ class OuterProductMean(nn.Module):
         mask : Tensor, shape (B, S, N), sharded along N
         count : Tensor, shape (B, N, N), sharded along rows
             Number of sequences in which both residues are real.
+        z : Tensor, shape (B, N, N, c_z), sharded along rows
 
         Returns
         -------
@@ -40,5 +41,5 @@ class OuterProductMean(nn.Module):
         mask = mask[..., None].to(a.dtype)
         pending = self.axis.gather_to_sharded(b * mask, dim=2)
         return self.ops.outer_product_mean(
-            a * mask, pending.wait(), count, self.linear_out.weight, self.linear_out.bias
+            a * mask, pending.wait(), count, self.linear_out.weight, self.linear_out.bias, z
         )

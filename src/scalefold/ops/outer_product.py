@@ -15,9 +15,14 @@ EPS = 1e-3
 
 
 def outer_product_mean(
-    a_BSIC: Tensor, b_BSJC: Tensor, count_BIJ: Tensor, weight: Tensor, bias: Tensor
+    a_BSIC: Tensor,
+    b_BSJC: Tensor,
+    count_BIJ: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    z_BIJZ: Tensor,
 ) -> Tensor:
-    """Sum over sequences of a_si (x) b_sj, projected, divided by the number of sequences.
+    """``z`` plus: sum over sequences of a_si (x) b_sj, projected, divided by their number.
 
     The bias is inside the division, as in AlphaFold2's code.
 
@@ -29,10 +34,13 @@ def outer_product_mean(
         Number of sequences in which both residues are real.
     weight : Tensor, shape (Z, C * C)
     bias : Tensor, shape (Z,)
+    z_BIJZ : Tensor
+        Pair representation.
 
     Returns
     -------
     Tensor, shape (B, I, J, Z)
     """
     outer = torch.einsum("bsic,bsjd->bijcd", a_BSIC, b_BSJC).flatten(-2)
-    return functional.linear(outer, weight, bias) / (count_BIJ[..., None].to(outer.dtype) + EPS)
+    number = count_BIJ[..., None].to(outer.dtype) + EPS
+    return z_BIJZ + functional.linear(outer, weight, bias) / number

@@ -47,7 +47,7 @@ def _case(num_seq: int, num_res: int, setting: str) -> KernelCase:
         check_inputs=partial(_inputs, num_seq, min(num_res, _CHECKED_RESIDUES)),
         reference=reference.outer_product_mean,
         ours=triton_ops().outer_product_mean,
-        forward=Work(operands + result, product + projection),
+        forward=Work(operands + 2 * result, product + projection),
         # The outer product anew, its gradient, and the gradients of both operands and the weight.
         backward=Work(2 * operands + result, 3 * product + 2 * projection),
     )
@@ -64,4 +64,5 @@ def _inputs(num_seq: int, num_res: int, device: torch.device, dtype: torch.dtype
         count.to(dtype),
         leaf(_PAIR_CHANNELS, _CHANNELS**2, scale=1 / _CHANNELS),
         leaf(_PAIR_CHANNELS, scale=0.1),
+        leaf(1, num_res, num_res, _PAIR_CHANNELS),
     )

@@ -1,0 +1,72 @@
+"""Transition: LayerNorm, linear, ReLU, linear."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from scalefold.bench.kernels.case import Inputs, KernelCase, Work
+from scalefold.ops import transition as reference
+from scalefold.ops.triton import triton_ops
+
+_BF16 = 2
+"""Bytes an element, for the floors."""
+
+# (what, rows, channels, hidden channels, setting)
+_SIZES = [
+    ("pair N=256", (256, 256), 128, 512, "initial training"),
+    ("MSA 128 x 256", (128, 256), 256, 1024, "initial training"),
+    ("extra MSA 1024 x 256", (1024, 256), 64, 256, "initial training"),
+    ("template pairs 4 x N=256", (1024, 256), 64, 128, "initial training"),
+    ("pair N=384", (384, 384), 128, 512, "fine-tuning"),
+    ("MSA 512 x 384", (512, 384), 256, 1024, "fine-tuning"),
+    ("pair N=1024", (1024, 1024), 128, 512, "general"),
+]
+
+
+def cases() -> list[KernelCase]:
+    """The transitions of all representations."""
+    return [_case(*size) for size in _SIZES]
+
+
+def _case(
+    what: str, size: tuple[int, int], channels: int, num_hidden: int, setting: str
+) -> KernelCase:
+    volume = size[0] * size[1] * channels * _BF16
+    product = 2 * size[0] * size[1] * channels * num_hidden
+    return KernelCase(
+        op="transition",
+        shape=what,
+        setting=setting,
+        inputs=partial(_inputs, size, channels, num_hidden),
+        check_inputs=partial(_inputs, (min(size[0], 256), size[1]), channels, num_hidden),
+        reference=reference.transition,
+        ours=triton_ops().transition,
+        forward=Work(2 * volume, 2 * product),
+        # The hidden channels anew, their gradient, and the gradients of input and weights.
+        backward=Work(3 * volume, 5 * product),
+    )
+
+
+def _inputs(
+    size: tuple[int, int],
+    channels: int,
+    num_hidden: int,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> Inputs:
+    def leaf(*shape: int, scale: float = 0.1, shift: float = 0.0) -> Tensor:
+        value = shift + scale * torch.randn(shape, device=device)
+        return value.to(dtype).requires_grad_()
+
+    return (
+        leaf(1, *size, channels, scale=2.0, shift=0.5),
+        leaf(channels, shift=1.0),
+        leaf(channels),
+        leaf(num_hidden, channels, scale=channels**-0.5),
+        leaf(num_hidden),
+        leaf(channels, num_hidden, scale=num_hidden**-0.5),
+        leaf(channels),
+    )
