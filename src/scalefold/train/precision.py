@@ -60,5 +60,5 @@ def set_determinism(deterministic: bool) -> None:
         # cuBLAS reads it when it starts; with the default it may choose by what else is running.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         # What determinism needs; filling every new tensor is for finding mistakes.
-        torch.utils.deterministic.fill_uninitialized_memory = False
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.use_deterministic_algorithms(deterministic)
