@@ -120,11 +120,12 @@ def bench_loader(
         "loaders": [],
     }
     console.print("processor time of a sample:", result["processor_seconds"])
+    config = _with_training(config, steps=_WARM_UP_STEPS + steps)
     in_order = _with_training(config, max_staleness=0)
     loaders: dict[str, Callable[[Delay], AbstractContextManager[Iterator[Any]]]] = {
-        "torch DataLoader": lambda late: closing(_torch_batches(in_order, reader, late, device)),
-        "in order": lambda late: TrainingLoader(DelayedReader(reader, late), in_order, device),
         "ready first": lambda late: TrainingLoader(DelayedReader(reader, late), config, device),
+        "in order": lambda late: TrainingLoader(DelayedReader(reader, late), in_order, device),
+        "torch DataLoader": lambda late: closing(_torch_batches(in_order, reader, late, device)),
     }
     for late in [Delay(), delay] if delay.every else [Delay()]:
         for name, make in loaders.items():
@@ -132,7 +133,7 @@ def bench_loader(
             row |= _measure(make(late), steps, step_seconds, device)
             result["loaders"].append(row)
             console.print(_table([row]))
-    write_bytes(out, (json.dumps(result, indent=2) + "\n").encode())
+            write_bytes(out, (json.dumps(result, indent=2) + "\n").encode())
     return result
 
 
@@ -158,18 +159,18 @@ def processor_seconds(config: Config, reader: ShardReader, samples: int = 40) ->
 def _measure(
     opened: AbstractContextManager[Iterator[Any]], steps: int, seconds: float, device: torch.device
 ) -> dict[str, Any]:
-    """Serve steps: how long each waited, and how many were made a second."""
+    """Serve all steps: how long each waited, and how many were made a second."""
     clock = _DeviceClock(seconds, device) if device.type == "cuda" else _HostClock(seconds)
     hosts = []
+    began = started = time.perf_counter()
     with opened as batches:
-        for step in range(_WARM_UP_STEPS + steps):
-            if step == _WARM_UP_STEPS:
-                began = time.perf_counter()
-            started = time.perf_counter()
-            batch = next(batches)
+        for step, batch in enumerate(batches, 1):
+            del batch
             hosts.append(time.perf_counter() - started)
             clock.step(hosts[-1])
-            del batch
+            started = time.perf_counter()
+            if step == _WARM_UP_STEPS:
+                began = started
         waits = clock.waits()[_WARM_UP_STEPS:]
         total = time.perf_counter() - began
         order = batches.bias.report() if isinstance(batches, TrainingLoader) else None

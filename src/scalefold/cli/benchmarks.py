@@ -140,8 +140,8 @@ def _dtype(precision: str) -> torch.dtype:
 
 
 @app.command(
-    epilog="Example: [cyan]scalefold bench loader -c demo/config.yaml -s preset=mlperf "
-    "-s training.global_batch_size=1 --delay-every 50 --delay-seconds 6 -o loader.json[/]"
+    epilog="Example: [cyan]scalefold bench loader -c demo/mlperf.yaml --delay-every 50 "
+    "--delay-seconds 6 -o loader.json[/]"
 )
 def loader(
     config: ConfigFiles,

@@ -290,7 +290,8 @@ class TrainingConfig(Section):
     max_staleness: NonNegative = Field(
         512,
         description="Steps that a slow sample may come after its place, while others that are "
-        "ready go first; 0: all in order, bit-reproducibly. Without workers always in order.",
+        "ready go first; 0: all in order, bit-reproducibly. Without workers, or with "
+        "training.deterministic, always in order.",
     )
     initial_weights: Path | None = Field(None, description="Start from these weights.")
 

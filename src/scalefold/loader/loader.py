@@ -70,9 +70,9 @@ class TrainingLoader(Iterator[Batch]):
 
     Draw ``d`` is a pure function of the seed, and its place is at step ``d // global_batch_size``
     whatever the number of ranks and workers; rank ``r`` has the ``r``-th contiguous part of each
-    step. With ``training.max_staleness`` 0 samples are served at their places, bit-reproducibly.
-    Otherwise the first samples that are ready are served, each rank's for itself, no sample more
-    than so many steps late (`scalefold.loader.order`).
+    step. With ``training.max_staleness`` 0 (or ``training.deterministic``) samples are served at
+    their places, bit-reproducibly. Otherwise the first samples that are ready are served, each
+    rank's for itself, no sample more than so many steps late (`scalefold.loader.order`).
 
     With ``training.loader_workers`` 0 samples are prepared when they are asked for, in order;
     otherwise worker processes keep ``training.prefetch`` samples ahead, and as many as a step
@@ -124,8 +124,9 @@ class TrainingLoader(Iterator[Batch]):
         self.bias = OrderBias(reader.index)
         self._config = config
         self._local_size = training.global_batch_size // world_size
+        staleness = 0 if training.deterministic else training.max_staleness
         self._order = ServingOrder(
-            start, self._local_size, training.global_batch_size, rank, training.max_staleness
+            start, self._local_size, training.global_batch_size, rank, staleness
         )
         device = torch.device(device)
         self._finish = Finish(config.features, device)

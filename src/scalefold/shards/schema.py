@@ -12,6 +12,7 @@ Data shards have one row a record batch, so that a sample is one contiguous rang
 from __future__ import annotations
 
 import functools
+import itertools
 import struct
 from typing import Any, Final
 
@@ -180,14 +181,29 @@ def _hash_value(state: xxhash.xxh3_64, kind: str, column: pa.Array) -> None:
     elif kind == "structs":
         items = column[0].values
         state.update(len(items).to_bytes(8, "little"))
-        members = [(_kind(field.type), part) for field, part in zip(items.type, items.flatten())]
-        for i in range(len(items)):
-            for member, part in members:
-                _hash_value(state, member, part[i : i + 1])
+        members = [_encoded(field.type, part) for field, part in zip(items.type, items.flatten())]
+        for parts in zip(*members):
+            for part in parts:
+                state.update(part)
     else:
         # Days since 1970: damaged days need not be a date.
         value = (column.view(pa.int32()) if kind == "date" else column)[0].as_py()
         state.update(_scalar_bytes(kind, value))
+
+
+def _encoded(dtype: pa.DataType, column: pa.Array) -> list[bytes]:
+    """What each value of a column adds to the hash: as `_hash_value`, all at once."""
+    kind = _kind(dtype)
+    if kind != "numbers":
+        values = column.to_pylist()
+        return [b"\0" if v is None else b"\1" + _scalar_bytes(kind, v) for v in values]
+    if column.null_count:
+        raise pa.ArrowInvalid("a list that may not be null is null")
+    items, ends = column.values.to_numpy(zero_copy_only=True), column.offsets.to_pylist()
+    return [
+        b"\1" + (end - start).to_bytes(8, "little") + _little_endian(items[start:end]).tobytes()
+        for start, end in itertools.pairwise(ends)
+    ]
 
 
 def _scalar_bytes(kind: str, value: Any) -> bytes:
