@@ -124,4 +124,6 @@ def test_bfloat16(shape: tuple[int, ...], shared_dim: int | None, device: torch.
         results.append((out, *torch.autograd.grad(out, (x, update), gradient)))
     for ours, torch_s, exact in zip(*results, strict=True):
         assert (ours - exact).norm() <= 2 * (torch_s - exact).norm()
-        assert torch.equal(ours == 0, exact == 0)
+    # The mask, from the gradient of the update: a sum with x may round to 0 in one type alone.
+    of_kernel, _, of_reference = (gradients[-1] for gradients in results)
+    assert torch.equal(of_kernel == 0, of_reference == 0)

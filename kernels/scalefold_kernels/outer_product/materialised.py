@@ -32,13 +32,7 @@ MAX_ELEMENTS = 1 << 27
 
 
 def forward(
-    a_SIC: Tensor,
-    b_SJC: Tensor,
-    count_IJ: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    z_IJZ: Tensor,
-    out_IJZ: Tensor,
+    a_SIC: Tensor, b_SJC: Tensor, count_IJ: Tensor, weight: Tensor, bias: Tensor, out_IJZ: Tensor
 ) -> None:
     """Write the outer product mean of one sample."""
     a, b = a_SIC.flatten(1), b_SJC.flatten(1)
@@ -57,13 +51,11 @@ def forward(
             weight,
             bias,
             count,
-            z_IJZ[rows],
             out_IJZ[rows],
             size_j,
             a_SIC.shape[2],
             size_z,
             *count.stride(),
-            *z_IJZ.stride(),
             EPS=EPS,
             PRECISION=precision(a),
             **sizes,

@@ -45,24 +45,19 @@ def outer_product_mean(
     -------
     Tensor, shape (B, I, J, Z)
     """
-    return _outer_product_mean(a_BSIC, b_BSJC, count_BIJ, weight, bias, z_BIJZ)[0]
+    return z_BIJZ + _outer_product_mean(a_BSIC, b_BSJC, count_BIJ, weight, bias)[0]
 
 
 @torch.library.custom_op("scalefold::outer_product_mean", mutates_args=())
 def _outer_product_mean(
-    a_BSIC: Tensor,
-    b_BSJC: Tensor,
-    count_BIJ: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    z_BIJZ: Tensor,
+    a_BSIC: Tensor, b_BSJC: Tensor, count_BIJ: Tensor, weight: Tensor, bias: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The result; and a as [b, i, c, s] if the chained way was taken, else nothing."""
-    _check(a_BSIC, b_BSJC, count_BIJ, weight, bias, z_BIJZ)
-    out, a_BICS = _results(a_BSIC, b_BSJC, count_BIJ, weight, bias, z_BIJZ)
+    _check(a_BSIC, b_BSJC, count_BIJ, weight, bias)
+    out, a_BICS = _results(a_BSIC, b_BSJC, count_BIJ, weight, bias)
     weight, bias = weight.contiguous(), bias.contiguous()
     for sample in range(a_BSIC.shape[0]):
-        others = b_BSJC[sample], count_BIJ[sample], weight, bias, z_BIJZ[sample], out[sample]
+        others = b_BSJC[sample], count_BIJ[sample], weight, bias, out[sample]
         if _is_chained(a_BSIC, weight):
             chained.forward(a_BSIC[sample], a_BICS[sample], *others)
         else:
@@ -72,12 +67,7 @@ def _outer_product_mean(
 
 @_outer_product_mean.register_fake
 def _results(
-    a_BSIC: Tensor,
-    b_BSJC: Tensor,
-    count_BIJ: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    z_BIJZ: Tensor,
+    a_BSIC: Tensor, b_BSJC: Tensor, count_BIJ: Tensor, weight: Tensor, bias: Tensor
 ) -> tuple[Tensor, Tensor]:
     batch, num_seq, size_i, channels = a_BSIC.shape
     out = a_BSIC.new_empty(batch, size_i, b_BSJC.shape[2], weight.shape[0])
@@ -143,14 +133,7 @@ def _is_chained(operand_BSNC: Tensor, weight: Tensor) -> bool:
     return chained.fits(num_seq, channels, weight.shape[0])
 
 
-def _check(
-    a_BSIC: Tensor,
-    b_BSJC: Tensor,
-    count_BIJ: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    z_BIJZ: Tensor,
-) -> None:
+def _check(a_BSIC: Tensor, b_BSJC: Tensor, count_BIJ: Tensor, weight: Tensor, bias: Tensor) -> None:
     batch, num_seq, size_i, channels = a_BSIC.shape
     size_j, size_z = b_BSJC.shape[2], weight.shape[0]
     for name, tensor, wanted in (
@@ -158,14 +141,13 @@ def _check(
         ("count", count_BIJ, (batch, size_i, size_j)),
         ("weight", weight, (size_z, channels * channels)),
         ("bias", bias, (size_z,)),
-        ("z", z_BIJZ, (batch, size_i, size_j, size_z)),
     ):
         if tensor.shape != wanted:
             raise ValueError(
                 f"outer_product_mean of a {tuple(a_BSIC.shape)}: {name} has shape "
                 f"{tuple(tensor.shape)}, must be {wanted}"
             )
-    dtypes = {t.dtype for t in (a_BSIC, b_BSJC, weight, bias, z_BIJZ)}
+    dtypes = {t.dtype for t in (a_BSIC, b_BSJC, weight, bias)}
     if len(dtypes) > 1 or a_BSIC.dtype not in DTYPES:
         raise ValueError(
             "outer_product_mean takes float32, bfloat16 or float16, the same for all operands; "
@@ -174,13 +156,13 @@ def _check(
 
 
 def _save(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
-    a_BSIC, b_BSJC, count_BIJ, weight, _, _ = inputs
+    a_BSIC, b_BSJC, count_BIJ, weight, _ = inputs
     ctx.save_for_backward(a_BSIC, output[1], b_BSJC, count_BIJ, weight)
 
 
 def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     grad_a, grad_b, grad_weight, grad_bias = _outer_product_mean_backward(grad, *ctx.saved_tensors)
-    return grad_a, grad_b, None, grad_weight, grad_bias, grad
+    return grad_a, grad_b, None, grad_weight, grad_bias
 
 
 _outer_product_mean.register_autograd(_backward, setup_context=_save)

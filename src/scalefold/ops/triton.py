@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from scalefold.errors import InputError
 from scalefold.ops.registry import TORCH, Ops
@@ -97,3 +99,10 @@ def triton_ops() -> Ops:
         triangle_product_outgoing=triangle_product_outgoing,
         triangle_projection=triangle_projection,
     )
+
+
+def transition_kernel() -> Callable[..., Tensor]:
+    """The transition's kernel, for the benchmark: not bound before it has been proven on a GPU."""
+    from scalefold_kernels.transition import transition
+
+    return transition
