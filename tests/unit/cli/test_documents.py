@@ -21,7 +21,7 @@ DOCUMENTS = [
 RULES = {
     name
     for path in (ROOT / "workflow/rules").glob("*.smk")
-    for name in re.findall(r"^rule (\w+):", path.read_text(), re.MULTILINE)
+    for name in re.findall(r"^(?:rule|checkpoint) (\w+):", path.read_text(), re.MULTILINE)
 }
 
 
@@ -31,7 +31,7 @@ def commands(program: str) -> list[tuple[str, list[str]]]:
     for path in DOCUMENTS:
         text = path.read_text("utf-8")
         blocks = re.findall(r"^```bash\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-        lines = [line for block in blocks for line in block.splitlines()]
+        lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
         spans = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S))
         for line in [*lines, *spans]:
             words = shlex.split(line, comments=True)
