@@ -171,8 +171,8 @@ def _measure(
             started = time.perf_counter()
             if step == _WARM_UP_STEPS:
                 began = started
+        total = started - began
         waits = clock.waits()[_WARM_UP_STEPS:]
-        total = time.perf_counter() - began
         order = batches.bias.report() if isinstance(batches, TrainingLoader) else None
     return {
         "wait_seconds": _spread(waits),
