@@ -253,6 +253,11 @@ class Cluster:
         names = ask("squeue", "-h", "-j", str(job), "-o", "%N")
         return ask("scontrol", "show", "hostnames", names).splitlines()
 
+    def states(self, job: int) -> list[str]:
+        """How each start of a job ended: more than one if it was queued again."""
+        lines = ask("sacct", "-X", "-n", "-D", "-P", "-j", str(job), "-o", "State").splitlines()
+        return [line.split(" ")[0] for line in lines]
+
     def running(self, rule: str) -> list[int]:
         """Ids of a rule's jobs that run now."""
         lines = ask("squeue", "-h", "-t", "RUNNING", "-o", "%i %k").splitlines()
