@@ -57,7 +57,7 @@ def read_chains(path: Path) -> list[ChainRow]:
         No such file, another header, a key without entry or chain, an unknown split, a chain that
         is listed twice, or no chain at all. The message names the line.
     """
-    lines = _read_lines(path, CHAIN_COLUMNS)
+    lines = read_table(path, CHAIN_COLUMNS)
     rows: list[ChainRow] = []
     splits = get_args(Split)
     line_of: dict[str, int] = {}
@@ -90,13 +90,45 @@ def read_rejected(path: Path) -> list[Rejected]:
     """Read a table of rejected chains; a missing file is an empty table."""
     if not path.exists():
         return []
-    return [Rejected(*fields) for _, fields in _read_lines(path, REJECTED_COLUMNS)]
+    return [Rejected(*fields) for _, fields in read_table(path, REJECTED_COLUMNS)]
 
 
 def write_rejected(path: Path, rejected: Iterable[Rejected]) -> None:
     """Write a table of rejected chains, atomically, sorted by chain and stage."""
     ordered = sorted(rejected, key=lambda r: (r.chain_key, r.stage))
     write_table(path, REJECTED_COLUMNS, [(r.chain_key, r.stage, r.reason) for r in ordered])
+
+
+def read_table(path: Path, columns: Sequence[str]) -> list[tuple[int, list[str]]]:
+    """Return (line number, fields) of a tab-separated table whose header must be ``columns``.
+
+    Raises
+    ------
+    InputError
+        No such file, another header, or a line of another number of fields.
+    """
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: no such file. Create it, or correct the path.") from error
+    header, *lines = text.split("\n")
+    if header.rstrip("\r").split("\t") != list(columns):
+        raise InputError(
+            f"{path}: the first line is {header[:80]!r}, expected the tab-separated header "
+            f"{' '.join(columns)}."
+        )
+    rows = []
+    for number, line in enumerate(lines, start=2):
+        if not line.strip():
+            continue
+        fields = line.rstrip("\r").split("\t")
+        if len(fields) != len(columns):
+            raise InputError(
+                f"{path}, line {number}: {len(fields)} tab-separated fields, expected "
+                f"{len(columns)} ({', '.join(columns)}). An empty last field still needs its tab."
+            )
+        rows.append((number, fields))
+    return rows
 
 
 def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -143,29 +175,3 @@ def mmcif_path(raw: Path, entry_id: str) -> Path:
 def alignment_folder(raw: Path, chain_key: str) -> Path:
     """Return the folder of a chain's ``a3m`` and ``hhr`` in a raw folder."""
     return raw / "alignments" / chain_key
-
-
-def _read_lines(path: Path, columns: Sequence[str]) -> list[tuple[int, list[str]]]:
-    """Return (line number, fields) of a table whose header must be ``columns``."""
-    try:
-        text = path.read_text("utf-8")
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: no such file. Create it, or correct the path.") from error
-    header, *lines = text.split("\n")
-    if header.rstrip("\r").split("\t") != list(columns):
-        raise InputError(
-            f"{path}: the first line is {header[:80]!r}, expected the tab-separated header "
-            f"{' '.join(columns)}."
-        )
-    rows = []
-    for number, line in enumerate(lines, start=2):
-        if not line.strip():
-            continue
-        fields = line.rstrip("\r").split("\t")
-        if len(fields) != len(columns):
-            raise InputError(
-                f"{path}, line {number}: {len(fields)} tab-separated fields, expected "
-                f"{len(columns)} ({', '.join(columns)}). An empty last field still needs its tab."
-            )
-        rows.append((number, fields))
-    return rows

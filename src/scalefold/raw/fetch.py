@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from rich.console import Console
 from rich.progress import (
@@ -40,15 +40,11 @@ from scalefold.raw.chains import (
     mmcif_path,
     read_rejected,
     write_rejected,
-    write_table,
 )
+from scalefold.raw.fetched import Kind, table_tag, update_fetched
 from scalefold.raw.mirrors import Downloader, FetchedFile, UnavailableError, local_folder
 
 STAGE: Final = "fetch"
-Kind = Literal["structures", "alignments"]
-"""mmCIF files; or alignments and template hits."""
-
-FETCHED_COLUMNS: Final = ("path", "bytes", "sha256", "source")
 
 
 @dataclass(frozen=True)
@@ -123,7 +119,7 @@ def fetch(
     """
     files = {row.chain_key: _files_of(row, data, out, only) for row in chains}
     jobs = {file.local: file for group in files.values() for file in group}
-    tag = ("" if only is None else f"-{only}") + ("" if bucket is None else f"-{bucket:05d}")
+    tag = table_tag(only, bucket)
     own_downloader = downloader is None
     downloader = downloader or Downloader(
         connections=data.download_threads, part_suffix=f".part{tag}"
@@ -133,7 +129,8 @@ def fetch(
         _run(list(jobs.values()), downloader, data.download_threads, results, console)
     finally:
         # Also after an interruption: what is complete is on record.
-        _write_fetched(out, f"fetched{tag}.tsv", results)
+        got = {path: file for path, file in results.items() if isinstance(file, FetchedFile)}
+        update_fetched(out / f"fetched{tag}.tsv", got)
         if own_downloader:
             downloader.close()
     summary = _judge(chains, files, results)
@@ -272,24 +269,6 @@ def _judge(
         num_files=len(kept),
         num_bytes=sum(kept.values()),
     )
-
-
-def _write_fetched(
-    out: Path, table: str, results: dict[Path, FetchedFile | UnavailableError]
-) -> None:
-    """Bring the table of files up to date; rows of files that other runs fetched stay."""
-    path = out / table
-    rows: dict[str, tuple[str, str, str, str]] = {}
-    if path.exists():
-        for line in path.read_text("utf-8").splitlines()[1:]:
-            name, num_bytes, sha256, source = line.split("\t")
-            if (out / name).exists():
-                rows[name] = (name, num_bytes, sha256, source)
-    for local, result in results.items():
-        if isinstance(result, FetchedFile):
-            name = local.relative_to(out).as_posix()
-            rows[name] = (name, str(result.num_bytes), result.sha256, result.source)
-    write_table(path, FETCHED_COLUMNS, [rows[name] for name in sorted(rows)])
 
 
 def _write_rejected(path: Path, chains: Sequence[ChainRow], rejected: Sequence[Rejected]) -> None:

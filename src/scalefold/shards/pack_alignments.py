@@ -10,10 +10,11 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from scalefold.config.schema import Config
+from scalefold.config.schema import Config, DataConfig
 from scalefold.errors import InputError
 from scalefold.raw.alignments import profile, read_folder
 from scalefold.raw.chains import Rejected, alignment_folder, read_chains
+from scalefold.raw.fetched import check_fetched
 from scalefold.raw.hhr import TemplateHit as RawHit
 from scalefold.raw.hhr import read_hhr
 from scalefold.raw.templates import best_hits, locate, sequence_reason
@@ -77,8 +78,8 @@ def pack_alignments(
     Raises
     ------
     InputError
-        The raw folder, the table of chains or a chain shard is missing, a chain shard was packed
-        with other settings, or there is no room.
+        The raw folder, the table of chains, a chain shard or a file that was fetched is missing, a
+        chain shard was packed with other settings, or there is no room.
     """
     if not raw.is_dir():
         raise InputError(f"{raw}: no such raw folder. Run `scalefold fetch`, or correct the path.")
@@ -93,6 +94,8 @@ def pack_alignments(
         for row in bucket_chains(chains, bucket, config.data.buckets)
         if row.split != "template"
     }
+    files = [path for key in sorted(wanted) for path in _files(config.data, raw, key)]
+    check_fetched(raw, files, "alignments", bucket)
     own_rows = summaries[bucket].rows if bucket in summaries else ()
     groups: dict[tuple[str, str], list[ChainFacts]] = defaultdict(list)
     for facts in sorted(own_rows, key=lambda facts: facts.chain_key):
@@ -127,6 +130,15 @@ def pack_alignments(
     return summary
 
 
+def _files(data: DataConfig, raw: Path, chain_key: str) -> list[Path]:
+    """Return the files that a chain may have: alignments, then template hits."""
+    folder = alignment_folder(raw, chain_key)
+    files = [folder / "a3m" / f"{name}.a3m" for name in data.alignments]
+    if data.template_hits is not None:
+        files.append(folder / "hhr" / f"{data.template_hits}.hhr")
+    return files
+
+
 class _Packer:
     """Makes the rows of one bucket, and remembers what it set aside."""
 
@@ -144,22 +156,18 @@ class _Packer:
         ``entries`` are those of all chains that will share it.
         """
         folder = alignment_folder(self._raw, facts.chain_key)
-        files = [folder / "a3m" / f"{name}.a3m" for name in self._data.alignments]
-        files = [path for path in files if path.is_file()]
-        if not files:
+        files = [p for p in _files(self._data, self._raw, facts.chain_key) if p.is_file()]
+        if not any(path.suffix == ".a3m" for path in files):
             return None
-        hhr = folder / "hhr" / f"{self._data.template_hits}.hhr"
-        has_hits = self._data.template_hits is not None and hhr.is_file()
+        hhr = next((path for path in files if path.suffix == ".hhr"), None)
         try:
             sequence = self._store.sequences(entry_of(facts.chain_key))[facts.chain_key]
             full = read_folder(folder, sequence, self._data.alignments)
-            raw_hits = read_hhr(hhr, sequence) if has_hits else []
+            raw_hits = [] if hhr is None else read_hhr(hhr, sequence)
         except InputError as error:
             self.rejected.append(Rejected(facts.chain_key, STAGE, str(error)))
             return None
-        self.sources += [
-            SourceFile.of(self._raw, p) for p in [*files, *([hhr] if has_hits else [])]
-        ]
+        self.sources += [SourceFile.of(self._raw, path) for path in files]
         stored = full.select(np.arange(min(len(full), self._shards.max_msa_rows)))
         return MsaRecord(
             seq_id=bytes.fromhex(facts.seq_id),

@@ -14,7 +14,9 @@ from scalefold.config import make_config
 from scalefold.errors import InputError
 from scalefold.raw.alignments import profile, read_folder
 from scalefold.raw.chains import alignment_folder, mmcif_path, read_chains, read_rejected
+from scalefold.raw.fetched import update_fetched
 from scalefold.raw.hhr import read_hhr
+from scalefold.raw.mirrors import FetchedFile
 from scalefold.raw.mmcif import read_entry
 from scalefold.shards.atomic import HashingFile
 from scalefold.shards.buckets import bucket_of
@@ -267,6 +269,37 @@ def test_reasons_of_fetch_are_taken_over_for_missing_chains_only(work):
         ("1aki_A", "fetch"),
         ("1aki_A", "structure"),
     ]
+
+
+@pytest.mark.parametrize("tag", ["", "-{kind}", "-{kind}-{bucket:05d}"])
+@pytest.mark.parametrize("kind", ["structures", "alignments", "template hits"])
+def test_file_that_fetch_had_got_and_is_gone_is_an_error(work, kind, tag):
+    work.list_chains(("5pti_A", "train", "c"), ("2nwd_X", "train", "c"))
+    for key in ("5pti_A", "2nwd_X"):
+        work.structure(key.partition("_")[0])
+        work.alignment(key)
+    lost = {
+        "structures": mmcif_path(work.raw, "5pti"),
+        "alignments": alignment_folder(work.raw, "5pti_A") / "a3m/swissprot_hits.a3m",
+        "template hits": alignment_folder(work.raw, "5pti_A") / "hhr/pdb70_hits.hhr",
+    }[kind]
+    kind = "structures" if kind == "structures" else "alignments"
+    table = work.raw / f"fetched{tag.format(kind=kind, bucket=bucket_of('5pti', 3))}.tsv"
+    sha256 = hashlib.sha256(lost.read_bytes()).hexdigest()
+    file = FetchedFile(lost.stat().st_size, sha256, "mirror")
+    update_fetched(table, {lost: file})
+    work.pack()  # all is there
+    lost.unlink()
+    with pytest.raises(InputError) as raised:
+        work.pack()
+    message = str(raised.value)
+    assert message.startswith(f"{lost}: fetch had got it, as {table.name} says")
+    assert "`scalefold fetch`" in message
+    assert f"-R fetch_{kind}" in message
+    # Once fetch was asked again and no mirror has it any more, the table does not list it.
+    update_fetched(table, {})
+    work.pack()
+    assert "2nwd_X" in ShardReader(work.out).keys("train")
 
 
 def test_nothing_left_is_an_error(work):
