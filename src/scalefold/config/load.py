@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -149,25 +149,42 @@ def _explain(error: ValidationError) -> Iterator[str]:
         location = [part for part in item["loc"]]
         key = ".".join(map(str, location)) or "configuration"
         if item["type"] == "extra_forbidden":
-            section = _section(location[:-1])
-            yield f"unknown key {key!r}{_nearest(str(location[-1]), section.model_fields)}"
+            yield f"unknown key {key!r}{_right_key(location)}"
         elif item["type"] == "missing":
             yield f"key {key!r} is missing"
         else:
             yield f"{key}: {item['msg']} (found {item['input']!r})"
 
 
-def _section(location: Sequence[Any]) -> type[BaseModel]:
-    section: type[BaseModel] = Config
-    for name in location:
-        annotation = section.model_fields[str(name)].annotation
-        candidates = [annotation, *get_args(annotation)]
-        section = next(c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel))
-    return section
+def _right_key(location: Sequence[Any]) -> str:
+    """Return a hint: keys of this name in other sections, else the nearest of its own section."""
+    *parents, name = map(str, location)
+    section: type[BaseModel] | None = Config
+    for parent in parents:
+        section = _section(section.model_fields[parent].annotation) if section else None
+    elsewhere = [key for key in _keys(Config) if key.rpartition(".")[2] == name]
+    if elsewhere:
+        return f", did you mean {' or '.join(map(repr, elsewhere))}?"
+    return _nearest(name, section.model_fields if section else {}, parents)
 
 
-def _nearest(name: str, valid: Mapping[str, Any]) -> str:
+def _keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """Yield the dotted keys of a section and of those within it."""
+    for name, field in section.model_fields.items():
+        yield prefix + name
+        below = _section(field.annotation)
+        if below is not None:
+            yield from _keys(below, f"{prefix}{name}.")
+
+
+def _section(annotation: Any) -> type[BaseModel] | None:
+    """Return the section that a key holds, also one that may be null."""
+    candidates = [annotation, *get_args(annotation)]
+    return next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)
+
+
+def _nearest(name: str, valid: Iterable[str], parents: Sequence[str] = ()) -> str:
     close = difflib.get_close_matches(name, list(valid), n=1)
     if close:
-        return f", did you mean {close[0]!r}?"
+        return f", did you mean {'.'.join([*parents, *close])!r}?"
     return f", valid names are {', '.join(sorted(valid))}"

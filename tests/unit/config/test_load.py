@@ -102,11 +102,21 @@ def test_hash_follows_the_content_and_not_how_it_was_stated() -> None:
     ("sections", "message"),
     [
         ({"trainig": {"steps": 1}}, "unknown key 'trainig', did you mean 'training'?"),
-        ({"training": {"step": 1}}, "unknown key 'training.step', did you mean 'steps'?"),
+        ({"training": {"step": 1}}, "unknown key 'training.step', did you mean 'training.steps'?"),
         (
             {"model": {"template": {"num_block": 1}}},
-            "unknown key 'model.template.num_block', did you mean 'num_blocks'?",
+            "unknown key 'model.template.num_block', did you mean 'model.template.num_blocks'?",
         ),
+        (
+            {"data": DATA | {"mmcif_path": "{entry}.cif.gz"}},
+            "unknown key 'data.mmcif_path', did you mean 'data.mirrors.mmcif_path'?",
+        ),
+        ({"steps": 5}, "unknown key 'steps', did you mean 'training.steps'?"),
+        (
+            {"features": {"alignments": []}},
+            "did you mean 'data.mirrors.alignments' or 'data.alignments'?",
+        ),
+        ({"data": DATA | {"xyz": 1}}, "unknown key 'data.xyz', valid names are alignments, "),
         ({"training": {"steps": 0}}, "training.steps: Input should be greater than or equal to 1"),
         ({"training": {"steps": "many"}}, "training.steps: .*found 'many'"),
         ({"training": {"precision": "fp8"}}, "training.precision: .*'fp32', 'tf32' or 'bf16'"),
