@@ -108,7 +108,7 @@ def test_config_schema_and_presets(tmp_path: Path) -> None:
 def test_config_check_names_the_nearest_key() -> None:
     result = run("config", "check", "-c", DEMO, "-s", "training.step=5")
     assert result.exit_code == 2
-    assert "unknown key 'training.step', did you mean 'steps'?" in result.stderr
+    assert "unknown key 'training.step', did you mean 'training.steps'?" in result.stderr
     assert "valid: run demo, preset tiny" in run("config", "check", "-c", DEMO).output
 
 
