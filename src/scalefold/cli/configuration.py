@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from scalefold.cli.options import ConfigFiles, Overrides, read_config
-from scalefold.errors import InputError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -35,17 +34,11 @@ def check(config: ConfigFiles, set_: Overrides = None) -> None:
     """
     from scalefold.config import run_key
     from scalefold.raw.chains import read_chains
-    from scalefold.raw.mirrors import local_folder
+    from scalefold.raw.fetch import check_mirrors
 
     loaded = read_config(config, set_)
     read_chains(loaded.data.chains)
-    for key in ("mmcif", "alignments"):
-        for root in getattr(loaded.data.mirrors, key):
-            folder = local_folder(root)
-            if folder is not None and not folder.is_dir():
-                raise InputError(
-                    f"data.mirrors.{key}: {root} is no folder here; correct it, or make it"
-                )
+    check_mirrors(loaded.data)
     typer.echo(f"valid: run {loaded.run_name}, preset {loaded.preset}, key {run_key(loaded)}")
 
 

@@ -42,7 +42,13 @@ from scalefold.raw.chains import (
     write_rejected,
 )
 from scalefold.raw.fetched import Kind, table_tag, update_fetched
-from scalefold.raw.mirrors import Downloader, FetchedFile, UnavailableError, local_folder
+from scalefold.raw.mirrors import (
+    Downloader,
+    FetchedFile,
+    UnavailableError,
+    check_roots,
+    local_folder,
+)
 
 STAGE: Final = "fetch"
 
@@ -114,9 +120,10 @@ def fetch(
     Raises
     ------
     InputError
-        A file cannot be written, a mirror is not understood, or no chain at all is complete (of a
-        bucket: and another try may bring one).
+        A file cannot be written, a mirror is not understood or a folder that is not there, or no
+        chain at all is complete (of a bucket: and another try may bring one).
     """
+    check_mirrors(data, only)
     files = {row.chain_key: _files_of(row, data, out, only) for row in chains}
     jobs = {file.local: file for group in files.values() for file in group}
     tag = table_tag(only, bucket)
@@ -143,6 +150,14 @@ def fetch(
             "Correct data.mirrors, or try again if the network was down."
         )
     return summary
+
+
+def check_mirrors(data: DataConfig, only: Kind | None = None) -> None:
+    """Raise an InputError if a mirror that a fetch would use is a folder that is not there."""
+    if only != "alignments":
+        check_roots(data.mirrors.mmcif, "data.mirrors.mmcif")
+    if only != "structures":
+        check_roots(data.mirrors.alignments, "data.mirrors.alignments")
 
 
 def local_sources(chains: Sequence[ChainRow], data: DataConfig, only: Kind) -> list[Path]:

@@ -296,6 +296,20 @@ def local_folder(root: str) -> Path | None:
     return Path(root).absolute()
 
 
+def check_roots(roots: Sequence[str], key: str) -> None:
+    """Refuse mirrors that are folders, but not there; ``key`` names their list in errors.
+
+    Raises
+    ------
+    InputError
+        Such a mirror, or what `local_folder` refuses.
+    """
+    for root in roots:
+        folder = local_folder(root)
+        if folder is not None and not folder.is_dir():
+            raise InputError(f"{key}: {root} is no folder here; correct it, or make it")
+
+
 def file_sha256(path: Path) -> str:
     """Return the SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:

@@ -158,6 +158,27 @@ def test_bad_overrides(texts: list[str], message: str) -> None:
         parse_overrides(texts)
 
 
+@pytest.mark.parametrize("kind", ["mmcif", "alignments"])
+def test_mirror_that_is_no_folder_is_refused(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    options = ("-c", DEMO, "-s", f"data.mirrors.{kind}=[{tmp_path / 'no'}]")
+    out = tmp_path / "raw"
+    only = "structures" if kind == "mmcif" else "alignments"
+    for result in (
+        run("config", "check", *options),
+        run("fetch", *options, "--out", str(out)),
+        run("fetch", *options, "--out", str(out), "--only", only, "--bucket", "0"),
+    ):
+        assert result.exit_code == 2, result.output
+        assert f"data.mirrors.{kind}: {tmp_path / 'no'} is no folder here" in result.stderr
+    assert not out.exists()
+    # A fetch of the other kind does not use it.
+    other = "alignments" if kind == "mmcif" else "structures"
+    assert run("fetch", *options, "--out", str(out), "--only", other).exit_code == 0
+
+
 def test_fetch_pack_inspect_verify(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     chains = tmp_path / "chains.tsv"

@@ -160,7 +160,7 @@ def test_buckets_have_their_own_tables(site, tmp_path: Path) -> None:
 
 def test_nothing_at_all_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none of 1 chains .* 1abc_A: .*no such file"):
-        run([train("1abc_A")], settings(str(tmp_path / "nowhere")), tmp_path / "out")
+        run([train("1abc_A")], settings(str(tmp_path)), tmp_path / "out")
     assert len(read_rejected(tmp_path / "out/rejected.tsv")) == 1
 
 
@@ -257,4 +257,5 @@ def test_structures_and_alignments_apart(site, tmp_path: Path) -> None:
 
 
 def test_bucket_without_chains(tmp_path: Path) -> None:
-    assert run([], settings("unused"), tmp_path, bucket=1) == FetchSummary((), (), (), 0, 0)
+    data = settings("https://unused.example")
+    assert run([], data, tmp_path, bucket=1) == FetchSummary((), (), (), 0, 0)
