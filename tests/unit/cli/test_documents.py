@@ -84,6 +84,20 @@ def test_relative_links(path: Path) -> None:
             assert (path.parent / target).exists(), f"{path.name}: no {target}"
 
 
+def test_example_with_mirrors_of_ones_own_is_a_whole_configuration(tmp_path: Path) -> None:
+    text = (ROOT / "docs/data.md").read_text("utf-8")
+    (example,) = re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    (tmp_path / "my.yaml").write_text(example)
+    mirrors = load_config([tmp_path / "my.yaml"]).data.mirrors
+    files = {path for _, path in re.findall(r'"(.*?)" +# (/\S+)', example)}
+    values = {"hash": "pt", "entry": "5pti", "chain": "5pti_A"}
+    assert files == {
+        f"{mirrors.mmcif[0]}/{mirrors.mmcif_path.format(**values)}",
+        f"{mirrors.alignments[0]}/{mirrors.alignment_path.format(name='uniref90_hits', **values)}",
+        f"{mirrors.alignments[0]}/{mirrors.hhr_path.format(name='pdb70_hits', **values)}",
+    }
+
+
 def test_readme_names_every_rule_and_every_stage() -> None:
     text = (ROOT / "README.md").read_text()
     for rule in RULES - {"config", "all_structures"}:
