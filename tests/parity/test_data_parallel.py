@@ -74,7 +74,8 @@ with joined(find_place(), torch.device("cpu")) as mesh:
         before = trainer.parameters.master.clone()
         gradients, records = [], []
         reader = ShardReader(Path(shards))
-        with TrainingLoader(reader, loaded, "cpu", 0, mesh.data.rank, mesh.data.size) as loader:
+        place = {"rank": mesh.data.rank, "world_size": mesh.data.size}
+        with TrainingLoader(reader, loaded, "cpu", **place) as loader:
             for batch in loader:
                 numbers = trainer.step(batch.passes, float(rate))
                 records.append({
