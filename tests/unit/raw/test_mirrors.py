@@ -164,7 +164,7 @@ def test_no_server_at_all(downloader: Downloader, tmp_path: Path) -> None:
     assert not caught.value.is_absent
 
 
-@pytest.mark.parametrize("content", [gzip.compress(BODY)[:-20], b"<html>sorry</html>"])
+@pytest.mark.parametrize("content", [gzip.compress(BODY, mtime=0)[:-20], b"<html>sorry</html>"])
 def test_damaged_gzip_is_not_accepted(
     site, downloader: Downloader, tmp_path: Path, content: bytes
 ) -> None:
