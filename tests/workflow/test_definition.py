@@ -34,7 +34,7 @@ def test_lint(template_folder: Path) -> None:
     ("change", "message"),
     [
         ({"trainig": {"steps": 3}}, "unknown key 'trainig', did you mean 'training'?"),
-        ({"training": {"step": 3}}, "unknown key 'training.step', did you mean 'steps'?"),
+        ({"training": {"step": 3}}, "unknown key 'training.step', did you mean 'training.steps'?"),
         ({"data": {"chains": "no.tsv"}}, "no.tsv: no such file"),
     ],
 )
