@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from scalefold.errors import InputError
 from scalefold.ops.registry import TORCH, Ops
@@ -81,6 +79,7 @@ def triton_ops() -> Ops:
     from scalefold_kernels.dropout import residual_dropout
     from scalefold_kernels.norm import layer_norm, normed_projection
     from scalefold_kernels.outer_product import outer_product_mean
+    from scalefold_kernels.transition import transition
     from scalefold_kernels.triangle import (
         triangle_output,
         triangle_product_incoming,
@@ -98,11 +97,5 @@ def triton_ops() -> Ops:
         triangle_product_incoming=triangle_product_incoming,
         triangle_product_outgoing=triangle_product_outgoing,
         triangle_projection=triangle_projection,
+        transition=transition,
     )
-
-
-def transition_kernel() -> Callable[..., Tensor]:
-    """The transition's kernel, for the benchmark: not bound before it has been proven on a GPU."""
-    from scalefold_kernels.transition import transition
-
-    return transition

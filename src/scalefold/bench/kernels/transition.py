@@ -9,7 +9,7 @@ from torch import Tensor
 
 from scalefold.bench.kernels.case import Inputs, KernelCase, Work
 from scalefold.ops import transition as reference
-from scalefold.ops.triton import transition_kernel
+from scalefold.ops.triton import triton_ops
 
 _BF16 = 2
 """Bytes an element, for the floors."""
@@ -43,7 +43,7 @@ def _case(
         inputs=partial(_inputs, size, channels, num_hidden),
         check_inputs=partial(_inputs, (min(size[0], 256), size[1]), channels, num_hidden),
         reference=reference.transition,
-        ours=transition_kernel(),
+        ours=triton_ops().transition,
         forward=Work(2 * volume, 2 * product),
         # The hidden channels anew, their gradient, and the gradients of input and weights.
         backward=Work(3 * volume, 5 * product),
