@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from scalefold.model.assembly import Assembly
-from scalefold.model.triangle import TriangleAttentionStartingNode
+from scalefold.model.triangle_attention import TriangleAttentionStartingNode
 from scalefold.ops import norm as reference
 from scalefold.train.parameters import FlatParameters
 from scalefold_kernels.norm import layer_norm, normed_projection

@@ -13,9 +13,11 @@ from torch import Tensor, nn
 from scalefold.model.assembly import Assembly
 from scalefold.model.dropout import ResidualDropout
 from scalefold.model.transition import Transition
-from scalefold.model.triangle import (
+from scalefold.model.triangle_attention import (
     TriangleAttentionEndingNode,
     TriangleAttentionStartingNode,
+)
+from scalefold.model.triangle_multiplication import (
     TriangleMultiplicationIncoming,
     TriangleMultiplicationOutgoing,
 )

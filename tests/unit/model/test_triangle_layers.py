@@ -2,9 +2,11 @@ import pytest
 import torch
 
 from scalefold.model.example import set_example_weights
-from scalefold.model.triangle import (
+from scalefold.model.triangle_attention import (
     TriangleAttentionEndingNode,
     TriangleAttentionStartingNode,
+)
+from scalefold.model.triangle_multiplication import (
     TriangleMultiplicationIncoming,
     TriangleMultiplicationOutgoing,
 )

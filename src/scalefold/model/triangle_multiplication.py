@@ -1,7 +1,6 @@
-"""Triangle multiplication and triangle attention (Suppl. Alg. 11-14).
+"""Triangle multiplication (Suppl. Alg. 11, 12).
 
-Legend: z (B, N, N, c) a pair representation, mask (B, N, N). With DAP, all of these but attention
-around the ending node see z sharded along rows; that one sees it sharded along columns.
+Legend: z (B, N, N, c) a pair representation, mask (B, N, N); with DAP both are sharded along rows.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from scalefold.model.assembly import Assembly
-from scalefold.model.attention import GatedAttention
 from scalefold.model.linear import Linear
 
 
@@ -70,54 +68,3 @@ class TriangleMultiplicationIncoming(_TriangleMultiplication):
     def _product(self, a: Tensor, b: Tensor) -> Tensor:
         partial = self.ops.triangle_product_incoming(a, b)
         return self.axis.reduce_to_sharded(partial, dim=1).wait()
-
-
-class _TriangleAttention(nn.Module):
-    """Parameters that Alg. 13 and 14 share."""
-
-    def __init__(
-        self, channels: int, head_channels: int, num_heads: int, along: int, assembly: Assembly
-    ) -> None:
-        super().__init__()
-        self.ops, self.axis = assembly.ops, assembly.axis
-        self.layer_norm = nn.LayerNorm(channels)
-        self.linear = Linear(channels, num_heads, bias=False, init="normal")
-        self.mha = GatedAttention(channels, head_channels, num_heads, along, assembly)
-
-    def _bias(self, z: Tensor) -> Tensor:
-        norm = self.layer_norm
-        (bias,) = self.ops.normed_projection(
-            z, norm.weight, norm.bias, [self.linear.weight], [None]
-        )
-        return bias
-
-
-class TriangleAttentionStartingNode(_TriangleAttention):
-    """Gated self-attention along rows: edges that share their starting node (Alg. 13)."""
-
-    def __init__(
-        self, channels: int, head_channels: int, num_heads: int, assembly: Assembly
-    ) -> None:
-        super().__init__(channels, head_channels, num_heads, 2, assembly)
-
-    def forward(self, z: Tensor, mask: Tensor) -> Tensor:
-        """Update of ``z``; both are sharded along rows."""
-        pending = self.axis.gather_to_sharded(self._bias(z), dim=1)
-        projected = self.mha.project(z, self.layer_norm)
-        return self.mha.attend(projected, mask, pending.wait().permute(0, 3, 1, 2))
-
-
-class TriangleAttentionEndingNode(_TriangleAttention):
-    """Gated self-attention along columns: edges that share their ending node (Alg. 14)."""
-
-    def __init__(
-        self, channels: int, head_channels: int, num_heads: int, assembly: Assembly
-    ) -> None:
-        super().__init__(channels, head_channels, num_heads, 1, assembly)
-
-    def forward(self, z: Tensor, mask: Tensor) -> Tensor:
-        """Update of ``z``; both are sharded along columns."""
-        pending = self.axis.gather_to_sharded(self._bias(z), dim=2)
-        projected = self.mha.project(z, self.layer_norm)
-        # The bias of query i and key k is that of edge ki: its first residue is the key's.
-        return self.mha.attend(projected, mask, pending.wait().permute(0, 3, 2, 1))
