@@ -22,6 +22,30 @@ def mix(state, coordinate):
     return x ^ ((x >> 31) & ((1 << 33) - 1))
 
 
+@triton.jit
+def dropout_factor(state, c1, c2, c3, threshold, scale, DIMS: tl.constexpr, SHARED: tl.constexpr):
+    """What an update is multiplied by: 0 where dropped, else ``scale``.
+
+    Parameters
+    ----------
+    state
+        Hash of key and layer.
+    c1, c2, c3
+        Coordinates: a number, (R, 1) and (1, C). The result has this shape or, where it does not
+        depend on one of them (``SHARED``, 1 to 3; 0 for none), one that is broadcast to it.
+    DIMS : int
+        How many of them there are, counted from the last.
+    """
+    zero = tl.zeros((1, 1), tl.int32)
+    if DIMS == 3:
+        state = mix(state, zero if SHARED == 1 else zero + c1)
+    if DIMS >= 2:
+        state = mix(state, zero if SHARED == 2 else c2)
+    state = mix(state, zero if SHARED == 3 else c3)
+    uniform = (state >> 40) & UNIFORM_MASK
+    return tl.where(uniform >= threshold, scale, 0.0)
+
+
 # One binary for all layers: a number 1 would be folded into the code, and is no tensor there.
 @triton.jit(do_not_specialize=["layer"])
 def residual_dropout_kernel(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from scalefold.model.assembly import Assembly
+from scalefold.ops.dropout import Dropout
 
 
 class ResidualDropout(nn.Module):
@@ -28,6 +29,11 @@ class ResidualDropout(nn.Module):
 
     def forward(self, x: Tensor, update: Tensor, key_B: Tensor) -> Tensor:
         """Return ``x`` plus the update; shapes (B, ...), ``key_B`` int64."""
+        dropout = self.draw(key_B)
+        return x + update if dropout is None else self.ops.residual_dropout(x, update, *dropout)
+
+    def draw(self, key_B: Tensor) -> Dropout | None:
+        """This pass's dropout, for an operation that adds its own update; None if nothing drops."""
         if not self.training or self.rate == 0.0:
-            return x + update
-        return self.ops.residual_dropout(x, update, key_B, self.layer, self.rate, self.shared_dim)
+            return None
+        return Dropout(key_B, self.layer, self.rate, self.shared_dim)

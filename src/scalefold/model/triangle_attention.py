@@ -1,7 +1,7 @@
 """Triangle attention (Suppl. Alg. 13, 14).
 
-Legend: z (B, N, N, c) a pair representation, mask (B, N, N). With DAP, attention around the starting
-node sees z sharded along rows, around the ending node along columns.
+Legend: z (B, N, N, c) a pair representation, mask (B, N, N). With DAP, attention around the
+starting node sees z sharded along rows, around the ending node along columns.
 """
 
 from __future__ import annotations

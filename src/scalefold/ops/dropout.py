@@ -14,6 +14,7 @@ small tensors. It is no cryptographic generator and need not be.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -91,6 +92,26 @@ def dropout_mask(
     bits = random_bits(key_B, layer, shape, start)
     uniform = (bits >> (64 - _UNIFORM_BITS)) & ((1 << _UNIFORM_BITS) - 1)
     return uniform >= round(rate * (1 << _UNIFORM_BITS))
+
+
+class Dropout(NamedTuple):
+    """Dropout of one layer in one pass: all that its mask depends on but the coordinates.
+
+    Attributes
+    ----------
+    key_B : Tensor, shape (B,), int64
+    layer : int
+    rate : float
+        Probability of being dropped, in [0, 1).
+    shared_dim : int or None
+        Dimension, counted from the end, over which one mask is shared (Suppl. sec. 1.11.6). Where
+        a tensor is sharded, it is along this dimension, so no rank needs to know its offset.
+    """
+
+    key_B: Tensor
+    layer: int
+    rate: float
+    shared_dim: int | None
 
 
 def residual_dropout(
