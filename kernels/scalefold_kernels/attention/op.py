@@ -19,13 +19,6 @@ from torch import Tensor
 from scalefold_kernels.attention import portable
 from scalefold_kernels.attention.arguments import Inputs, checked, new_rows
 
-HOPPER_KERNELS = False
-"""Whether H100 and H200 run kernels of their own (`hopper_launch`) where these serve.
-
-Off until ``pytest tests/kernels/test_attention.py`` has passed with them on such a GPU: their last
-change, compact loops, has only been compiled. docs/kernels/attention.md says what was measured.
-"""
-
 
 def attention(
     q_BRQHC: Tensor,
@@ -164,8 +157,7 @@ def _hopper_module() -> ModuleType:
 def _hopper(inputs: Inputs) -> ModuleType | None:
     """Kernels of a Hopper GPU, where they serve these arguments."""
     if not (
-        HOPPER_KERNELS
-        and inputs.q.is_cuda
+        inputs.q.is_cuda
         and torch.cuda.get_device_capability(inputs.q.device)[0] == 9
         # Gluon, in which they are written, changes from version to version.
         and triton.__version__.startswith("3.6.")
