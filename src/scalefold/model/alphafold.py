@@ -81,14 +81,15 @@ class AlphaFold(nn.Module):
             Of the pass before, or zeros.
         """
         trunk = self._trunk(features, previous)
-        structure = self._structure(trunk, features)
+        structure = self.structure_module(*self._structure_inputs(trunk, features))
         after = self._previous(trunk, structure, features)
         return self._outputs(trunk, structure, after, features), after
 
     def recycle(self, features: Features, previous: Previous) -> Previous:
-        """One pass of which only the next one's input is wanted: no heads."""
+        """One pass of which only the next one's input is wanted: last atoms only, no heads."""
         trunk = self._trunk(features, previous)
-        return self._previous(trunk, self._structure(trunk, features), features)
+        structure = self.structure_module.last_layer(*self._structure_inputs(trunk, features))
+        return self._previous(trunk, structure, features)
 
     def replicated_modules(self) -> tuple[nn.Module, ...]:
         """Modules that all ranks of an axis compute alike, each with the whole gradient."""
@@ -124,9 +125,11 @@ class AlphaFold(nn.Module):
         m, z, s = self.evoformer(self.axis.split(m, dim=1), z, msa_mask, pair_mask, key)
         return _Representations(m, z, s)
 
-    def _structure(self, trunk: _Representations, features: Features) -> Structure:
+    def _structure_inputs(
+        self, trunk: _Representations, features: Features
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         dtype = self.structure_module.linear_in.weight.dtype
-        return self.structure_module(
+        return (
             trunk.single.to(dtype),
             trunk.pair.to(dtype),
             features["aatype"],

@@ -7,6 +7,7 @@ units of the translation scale (10 Å).
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,18 +24,38 @@ _SOFTPLUS_INVERSE_OF_ONE = math.log(math.e - 1)
 
 
 class PointProjection(nn.Module):
-    """Points in the local frame of each residue, mapped to global coordinates."""
+    """Parameters of the points that a residue holds in its local frame."""
 
     def __init__(self, c_s: int, num_heads: int, num_points: int) -> None:
         super().__init__()
         self.points = (num_heads, num_points)
         self.linear = Linear(c_s, 3 * num_heads * num_points)
 
-    def forward(self, s: Tensor, frames: Rigid) -> Tensor:
-        """(B, I, c_s) and frames (B, I) to points (B, I, H, P, 3)."""
-        # Channels are ordered (coordinate, head, point).
-        local = self.linear(s).unflatten(-1, (3, *self.points)).movedim(-3, -1)
-        return frames.unsqueeze(-1).unsqueeze(-1).apply(local)
+    def by_coordinate(self, name: str) -> Tensor:
+        """The layer's ``weight`` or ``bias``; channels are (coordinate, head, point)."""
+        parameter: Tensor = getattr(self.linear, name)
+        return parameter.unflatten(0, (3, *self.points))
+
+
+class SharedTerms(NamedTuple):
+    """What does not change from layer to layer of the structure module.
+
+    Attributes
+    ----------
+    pair : Tensor, shape (B, I, J, c_z)
+    pair_logits : Tensor, shape (B, H, I, J)
+        What pair and mask add to the logits.
+    point_weight : Tensor, shape (H, 1, 1)
+        Of a squared distance in the logits.
+    weight, bias : Tensor, shapes (channels, c_s), (channels,)
+        The four projections of the single representation as one.
+    """
+
+    pair: Tensor
+    pair_logits: Tensor
+    point_weight: Tensor
+    weight: Tensor
+    bias: Tensor
 
 
 class InvariantPointAttention(nn.Module):
@@ -59,47 +80,71 @@ class InvariantPointAttention(nn.Module):
             heads * (c_z + config.c_hidden + 4 * config.num_v_points), c_s, init="final"
         )
 
-    def forward(self, s: Tensor, z: Tensor, frames: Rigid, mask: Tensor) -> Tensor:
+    def shared_terms(self, z: Tensor, mask: Tensor) -> SharedTerms:
+        """Compute once what all layers use.
+
+        Parameters
+        ----------
+        z : Tensor, shape (B, I, J, c_z)
+        mask : Tensor, shape (B, I)
+        """
+        pair_mask = mask[:, None, :, None] * mask[:, None, None, :]
+        pair_logits = math.sqrt(1 / 3) * self.linear_b(z).permute(0, 3, 1, 2)
+        point_weight = functional.softplus(self.head_weights) * math.sqrt(
+            2 / (9 * self.config.num_qk_points)
+        )
+        return SharedTerms(
+            pair=z,
+            pair_logits=pair_logits + MASKED_LOGIT * (pair_mask - 1),
+            point_weight=(-0.5 * math.sqrt(1 / 3) * point_weight)[:, None, None],
+            weight=self._packed("weight"),
+            bias=self._packed("bias"),
+        )
+
+    def _packed(self, name: str) -> Tensor:
+        """Weights or biases of queries, keys and values, and all points, by output channel."""
+        points = [f.by_coordinate(name) for f in (self.linear_q_points, self.linear_kv_points)]
+        features = [getattr(f, name) for f in (self.linear_q, self.linear_kv)]
+        return torch.cat([*features, torch.cat(points, dim=2).flatten(0, 2)])
+
+    def forward(self, s: Tensor, frames: Rigid, shared: SharedTerms) -> Tensor:
         """Update of the single representation.
 
         Parameters
         ----------
         s : Tensor, shape (B, I, c_s)
-        z : Tensor, shape (B, I, J, c_z)
         frames : Rigid, batch shape (B, I)
-        mask : Tensor, shape (B, I)
+        shared : SharedTerms
 
         Returns
         -------
         Tensor, shape (B, I, c_s)
         """
         config = self.config
-        q = self.linear_q(s).unflatten(-1, (config.num_heads, -1))
-        kv = self.linear_kv(s).unflatten(-1, (config.num_heads, -1))
-        k, v = kv.split(config.c_hidden, dim=-1)
-        q_points = self.linear_q_points(s, frames)
-        k_points, v_points = self.linear_kv_points(s, frames).split(
-            [config.num_qk_points, config.num_v_points], dim=-2
+        heads, hidden = config.num_heads, config.num_heads * config.c_hidden
+        frames = frames.unsqueeze(-1).unsqueeze(-1)
+        projected = functional.linear(s, shared.weight, shared.bias)
+        q, kv, local = projected.tensor_split([hidden, 3 * hidden], dim=-1)
+        q = q.unflatten(-1, (heads, -1))
+        k, v = kv.unflatten(-1, (heads, -1)).chunk(2, dim=-1)
+        points = frames.apply(local.unflatten(-1, (3, heads, -1)).movedim(-3, -1))
+        q_points, k_points, v_points = points.split(
+            [config.num_qk_points, config.num_qk_points, config.num_v_points], dim=-2
         )
 
         # Each of the three kinds of logits has unit variance at initialisation; each weighs 1/3.
-        features = torch.einsum("bihc,bjhc->bhij", q, k) * config.c_hidden**-0.5
-        pair = self.linear_b(z).permute(0, 3, 1, 2)
-        point_weight = functional.softplus(self.head_weights) * math.sqrt(
-            2 / (9 * config.num_qk_points)
-        )
-        distance = ((q_points[:, :, None] - k_points[:, None]) ** 2).sum((-1, -2))
-        points = -0.5 * point_weight[:, None, None] * distance.permute(0, 3, 1, 2)
-        logits = math.sqrt(1 / 3) * (features + pair + points)
-        pair_mask = mask[:, :, None] * mask[:, None, :]
-        logits = logits + (MASKED_LOGIT * (pair_mask - 1))[:, None]
+        features = torch.einsum("bihc,bjhc->bhij", q, k) * (3 * config.c_hidden) ** -0.5
+        # Differences, not a product of matrices: that would cancel, and may be rounded to TF32.
+        difference = q_points[:, :, None] - k_points[:, None]
+        distance = (difference**2).sum(-1).sum(-1).permute(0, 3, 1, 2)
+        logits = features + shared.pair_logits + shared.point_weight * distance
         weights = torch.softmax(logits, dim=-1)
 
         out = torch.einsum("bhij,bjhc->bihc", weights, v)
         out_points = torch.einsum("bhij,bjhpx->bihpx", weights, v_points)
-        out_points = frames.unsqueeze(-1).unsqueeze(-1).invert_apply(out_points)
+        out_points = frames.invert_apply(out_points)
         norms = torch.sqrt((out_points**2).sum(-1) + EPS)
-        out_pair = torch.einsum("bhij,bijc->bihc", weights, z)
+        out_pair = torch.einsum("bhij,bijc->bihc", weights, shared.pair)
         # Coordinates are concatenated one after the other: x of all points, then y, then z.
         parts = [
             out.flatten(-2),

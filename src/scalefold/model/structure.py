@@ -13,7 +13,7 @@ from scalefold.geometry.rigid import Rigid, quaternion_to_rotation
 from scalefold.model.assembly import Assembly
 from scalefold.model.contract import Structure
 from scalefold.model.dropout import ResidualDropout
-from scalefold.model.invariant_point_attention import InvariantPointAttention
+from scalefold.model.invariant_point_attention import InvariantPointAttention, SharedTerms
 from scalefold.model.linear import Linear
 from scalefold.model.norm import LayerNorm
 from scalefold.model.torsion import AllAtoms, AngleResnet
@@ -101,29 +101,55 @@ class StructureModule(nn.Module):
             Key of the dropout masks.
         """
         initial = self.layer_norm_s(s)
-        z = self.layer_norm_z(z)
+        layers = self._layers(initial, z, mask, key)
+        # Torsions and atoms feed nothing back: they are made for all layers at once.
+        return self._build(initial, layers, aatype)
+
+    def last_layer(
+        self, s: Tensor, z: Tensor, aatype: Tensor, mask: Tensor, key: Tensor
+    ) -> Structure:
+        """The same of the last layer only (L = 1): atoms of those before are not built."""
+        initial = self.layer_norm_s(s)
+        layers = self._layers(initial, z, mask, key)
+        return self._build(initial, layers[-1:], aatype)
+
+    def _layers(
+        self, initial: Tensor, z: Tensor, mask: Tensor, key: Tensor
+    ) -> list[tuple[Tensor, Rigid]]:
+        """Single representation and backbone frames, in units of the scale, after each layer."""
+        shared = self.ipa.shared_terms(self.layer_norm_z(z), mask)
         s = self.linear_in(initial)
         frames = Rigid.identity(tuple(s.shape[:2]), s)
         layers = []
-        for layer in range(self.num_layers):
-            layer_key = mix(key, layer)
-            update = self.ipa(s, z, frames, mask)
-            s = self.ipa_dropout(torch.zeros_like(s), s + update, layer_key)
-            s = self.transition(self.layer_norm_ipa(s), layer_key)
-            frames = frames.compose(self.bb_update(s))
-            backbone = frames.scale_translation(self.translation_scale)
-            unnormalized, angles = self.angle_resnet(s, initial)
-            sidechain, positions = self.all_atoms(backbone, angles, aatype)
-            layers.append((*backbone, *sidechain, unnormalized, angles, positions))
+        for layer_key in mix(key[:, None], torch.arange(self.num_layers, device=key.device)).T:
+            s, frames = self._layer(s, frames, shared, layer_key)
+            layers.append((s, frames))
             frames = frames.detach_rotation()
-        rotation, translation, side_rotation, side_translation, unnormalized, angles, positions = (
-            torch.stack(parts) for parts in zip(*layers, strict=True)
+        return layers
+
+    def _layer(
+        self, s: Tensor, frames: Rigid, shared: SharedTerms, key: Tensor
+    ) -> tuple[Tensor, Rigid]:
+        update = self.ipa(s, frames, shared)
+        s = self.ipa_dropout(torch.zeros_like(s), s + update, key)
+        s = self.transition(self.layer_norm_ipa(s), key)
+        return s, frames.compose(self.bb_update(s))
+
+    def _build(
+        self, initial: Tensor, layers: list[tuple[Tensor, Rigid]], aatype: Tensor
+    ) -> Structure:
+        singles, frames = zip(*layers, strict=True)
+        backbone = Rigid(
+            torch.stack([frame.rotation for frame in frames]),
+            torch.stack([frame.translation for frame in frames]) * self.translation_scale,
         )
+        unnormalized, angles = self.angle_resnet(torch.stack(singles), initial)
+        sidechain, positions = self.all_atoms(backbone, angles, aatype)
         return Structure(
-            backbone=Rigid(rotation, translation),
-            sidechain=Rigid(side_rotation, side_translation),
+            backbone=backbone,
+            sidechain=sidechain,
             unnormalized_angles=unnormalized,
             angles=angles,
             positions=positions,
-            single=s,
+            single=singles[-1],
         )

@@ -5,11 +5,14 @@ Legend: B samples, N residues.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional
 
 from scalefold.chem.residues import ATOM14_LOCAL_POSITION, ATOM14_MASK, ATOM14_RIGID_GROUP
-from scalefold.chem.rigid_groups import DEFAULT_FRAMES
+from scalefold.chem.rigid_groups import DEFAULT_FRAMES, NUM_GROUPS
 from scalefold.geometry.rigid import Rigid
 from scalefold.model.linear import Linear
 
@@ -64,77 +67,76 @@ class AngleResnet(nn.Module):
         return angles, angles / torch.sqrt(square.clamp(min=EPS))
 
 
+def _atom_maps() -> NDArray[np.float32]:
+    """[21, 14, 8, 4] what an atom takes of each group's three axes and origin: of its own only."""
+    maps = np.zeros((*ATOM14_RIGID_GROUP.shape, NUM_GROUPS, 4), np.float32)
+    types, slots = np.nonzero(ATOM14_MASK)
+    groups = ATOM14_RIGID_GROUP[types, slots]
+    maps[types, slots, groups, :3] = ATOM14_LOCAL_POSITION[types, slots]
+    maps[types, slots, groups, 3] = 1.0
+    return maps
+
+
 class AllAtoms(nn.Module):
     """Frames of all rigid groups and atom positions from the backbone and torsions (Alg. 24)."""
 
     default_frames: Tensor
-    atom_group: Tensor
-    atom_mask: Tensor
-    local_positions: Tensor
+    atom_maps: Tensor
 
     def __init__(self) -> None:
         super().__init__()
-        for name, table in (
-            ("default_frames", DEFAULT_FRAMES),
-            ("atom_group", ATOM14_RIGID_GROUP),
-            ("atom_mask", ATOM14_MASK),
-            ("local_positions", ATOM14_LOCAL_POSITION),
-        ):
-            self.register_buffer(name, torch.tensor(table), persistent=False)
+        self.register_buffer("default_frames", torch.tensor(DEFAULT_FRAMES), persistent=False)
+        self.register_buffer("atom_maps", torch.tensor(_atom_maps()), persistent=False)
 
     def forward(self, backbone: Rigid, angles: Tensor, aatype: Tensor) -> tuple[Rigid, Tensor]:
         """Build the residues.
 
         Parameters
         ----------
-        backbone : Rigid, batch shape (B, N), Å
-        angles : Tensor, shape (B, N, 7, 2)
+        backbone : Rigid, batch shape (..., B, N), Å
+        angles : Tensor, shape (..., B, N, 7, 2)
             (sin, cos), normalised.
         aatype : Tensor, shape (B, N), int64
 
         Returns
         -------
-        frames : Rigid, batch shape (B, N, 8)
-        positions : Tensor, shape (B, N, 14, 3), Å
+        frames : Rigid, batch shape (..., B, N, 8)
+        positions : Tensor, shape (..., B, N, 14, 3), Å
             Zero where the residue type has no such atom.
         """
-        frames = self._frames(backbone, angles, aatype)
-        group = self.atom_group[aatype]
-        index = group[..., None].expand(*group.shape, 3)
-        of_atom = Rigid(
-            frames.rotation.gather(-3, index[..., None].expand(*index.shape, 3)),
-            frames.translation.gather(-2, index),
+        frames = backbone.unsqueeze(-1).compose(self._groups(angles, aatype))
+        axes_and_origin = torch.cat(
+            [frames.rotation.transpose(-1, -2), frames.translation[..., None, :]], -2
         )
-        positions = of_atom.apply(self.local_positions[aatype])
-        return frames, positions * self.atom_mask[aatype][..., None]
+        # A sum over all groups, not a choice of one: its gradient needs no atomic additions.
+        maps = self.atom_maps[aatype][..., None]
+        positions = (maps * axes_and_origin[..., None, :, :, :]).sum((-3, -2))
+        return frames, positions
 
-    def _frames(self, backbone: Rigid, angles: Tensor, aatype: Tensor) -> Rigid:
+    def _groups(self, angles: Tensor, aatype: Tensor) -> Rigid:
+        """Frames of all groups seen from the backbone, batch shape (..., B, N, 8)."""
         sine, cosine = angles.unbind(-1)
         # The backbone group has no torsion of its own: rotation by zero.
-        sine = torch.cat([torch.zeros_like(sine[..., :1]), sine], -1)
-        cosine = torch.cat([torch.ones_like(cosine[..., :1]), cosine], -1)
-        zero, one = torch.zeros_like(sine), torch.ones_like(sine)
-        about_x = torch.stack(
-            [
-                torch.stack([one, zero, zero], -1),
-                torch.stack([zero, cosine, -sine], -1),
-                torch.stack([zero, sine, cosine], -1),
-            ],
-            -2,
-        )
-        turned = Rigid.from_4x4(self.default_frames[aatype]).compose(
-            Rigid(about_x, about_x.new_zeros(about_x.shape[:-1]))
+        sine = functional.pad(sine, (1, 0), value=0.0)[..., None]
+        cosine = functional.pad(cosine, (1, 0), value=1.0)[..., None]
+        default = Rigid.from_4x4(self.default_frames[aatype])
+        x, y, z = default.rotation.unbind(-1)
+        turned = Rigid(
+            torch.stack(
+                [x.expand(*sine.shape[:-1], 3), cosine * y + sine * z, cosine * z - sine * y], -1
+            ),
+            default.translation.expand(*sine.shape[:-1], 3),
         )
         # chi2-4 hang from the chi before; all other groups from the backbone.
-        to_backbone = [_group(turned, i) for i in range(_CHI1 + 1)]
-        for i in range(_CHI1 + 1, 8):
-            to_backbone.append(to_backbone[-1].compose(_group(turned, i)))
-        stacked = Rigid(
-            torch.stack([frame.rotation for frame in to_backbone], -3),
-            torch.stack([frame.translation for frame in to_backbone], -2),
+        groups = [_group(turned, slice(_CHI1 + 1))]
+        for chi in range(_CHI1 + 1, NUM_GROUPS):
+            before = _group(groups[-1], slice(-1, None))
+            groups.append(before.compose(_group(turned, slice(chi, chi + 1))))
+        return Rigid(
+            torch.cat([frame.rotation for frame in groups], -3),
+            torch.cat([frame.translation for frame in groups], -2),
         )
-        return backbone.unsqueeze(-1).compose(stacked)
 
 
-def _group(frames: Rigid, index: int) -> Rigid:
-    return Rigid(frames.rotation[..., index, :, :], frames.translation[..., index, :])
+def _group(frames: Rigid, groups: slice) -> Rigid:
+    return Rigid(frames.rotation[..., groups, :, :], frames.translation[..., groups, :])

@@ -67,16 +67,16 @@ def test_written_out(ipa) -> None:
         x = torch.cat(coordinates)  # (heads * pv, 3)
         results.append(torch.cat([*features, x[:, 0], x[:, 1], x[:, 2], *norms, *pairs]))
     expected = ipa.linear_out(torch.stack(results))
-    out = ipa(s, z, t, torch.ones(1, 4).double())
+    out = ipa(s, t, ipa.shared_terms(z, torch.ones(1, 4).double()))
     torch.testing.assert_close(out[0], expected, rtol=1e-10, atol=1e-10)
 
 
 def test_invariant_to_global_motion(ipa) -> None:
     s, z, t = torch.randn(1, 4, 6).double(), torch.randn(1, 4, 4, 5).double(), frames()
     motion = Rigid(t.rotation[0, 3], 5 * t.translation[0, 2])
-    mask = torch.ones(1, 4).double()
+    shared = ipa.shared_terms(z, torch.ones(1, 4).double())
     torch.testing.assert_close(
-        ipa(s, z, motion.compose(t), mask), ipa(s, z, t, mask), rtol=1e-10, atol=1e-10
+        ipa(s, motion.compose(t), shared), ipa(s, t, shared), rtol=1e-10, atol=1e-10
     )
 
 

@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+from torch.utils._pytree import tree_map
 
 from scalefold.geometry.rigid import Rigid, quaternion_to_rotation
 from scalefold.model.assembly import Assembly
@@ -85,7 +86,7 @@ def test_dropout_acts_on_the_sum_of_residual_and_update(module, arguments) -> No
 
 def test_gradients_between_layers_pass_translations_but_not_rotations(module, arguments) -> None:
     entering: list[Rigid] = []
-    module.ipa.register_forward_pre_hook(lambda _, inputs: entering.append(inputs[2]))
+    module.ipa.register_forward_pre_hook(lambda _, inputs: entering.append(inputs[1]))
     structure = module(*arguments)
     assert len(entering) == module.num_layers
     for frames in entering[1:]:
@@ -124,8 +125,17 @@ def test_the_angle_net_takes_the_normalised_initial_single(module, arguments) ->
     module.angle_resnet.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[1]))
     module(*arguments)
     expected = module.layer_norm_s(arguments[0])
-    assert len(seen) == module.num_layers
-    assert all(torch.equal(x, expected) for x in seen)
+    assert len(seen) == 1  # for all layers at once
+    assert torch.equal(seen[0], expected)
+
+
+def test_the_last_layer_alone_is_that_of_the_whole(module, arguments) -> None:
+    whole, last = module(*arguments), module.last_layer(*arguments)
+    assert torch.equal(last.single, whole.single)
+    close = {"rtol": 1e-12, "atol": 1e-12}  # the angle net multiplies matrices of another size
+    for name in ("backbone", "sidechain", "unnormalized_angles", "angles", "positions"):
+        reference = tree_map(lambda of_layers: of_layers[-1:], getattr(whole, name))
+        torch.testing.assert_close(getattr(last, name), reference, **close)
 
 
 def test_masked_residues_have_no_influence(module, arguments) -> None:
