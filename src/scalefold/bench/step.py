@@ -1,13 +1,10 @@
-"""Time whole training steps, by precision, recomputation and recycling count."""
+"""Time whole training steps under one or several settings."""
 
 from __future__ import annotations
 
-import json
-import shlex
-import statistics
-import sys
-import time
-from collections.abc import Sequence
+import gc
+import itertools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +12,13 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from scalefold.config.load import make_config
+from scalefold.bench.flops import StepFlops, count_flops, peak_flops_per_second
+from scalefold.bench.measure import measure_steps, prepared_passes
+from scalefold.bench.record import provenance, write_record
+from scalefold.config.load import make_config, merge
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
-from scalefold.features.contract import Features
-from scalefold.features.pipeline import collate_passes, training_features
-from scalefold.loader.sampler import TrainingSampler
-from scalefold.shards.atomic import write_bytes
-from scalefold.shards.reader import ShardReader
-from scalefold.train.assemble import Trainer, assemble
-from scalefold.train.provenance import source_commit
+from scalefold.train.assemble import assemble
 
 
 def bench_step(
@@ -32,160 +26,135 @@ def bench_step(
     shards: Path,
     out: Path,
     *,
-    precisions: Sequence[str],
-    recomputations: Sequence[str],
+    vary: Mapping[str, Sequence[Any]],
     repeats: int,
+    memory_gib: float | None,
     device: torch.device,
     console: Console,
 ) -> dict[str, Any]:
     """Time training steps (passes, loss, backward, clip, update, averaging) and write them as JSON.
 
-    Features are prepared before the clock starts: loading has its own benchmark. Each variant is
-    warmed up with one step of the largest recycling count; a variant that does not fit into the
-    device's memory is recorded as such.
+    Features are prepared before the clock starts: loading has its own benchmark. A variant that
+    does not fit into the device's memory is recorded as such.
 
     Parameters
     ----------
     config : Config
-        Shapes, model, loss and optimiser; ``training.precision`` and ``training.recomputation`` are
-        replaced by the variants.
     shards : Path
         Where the samples come from.
     out : Path
-        JSON file to write.
-    precisions, recomputations : sequence of str
-        Variants: all combinations.
+        JSON file to write, anew after each variant.
+    vary : mapping
+        Values to try by dotted key, such as ``training.recomputation: [none, full]``; with several
+        keys, all combinations.
     repeats : int
         Timed steps of each recycling count; the median counts.
+    memory_gib : float or None
+        Let torch allocate no more than this: as on a smaller GPU.
+    device : torch.device
+    console : Console
 
     Raises
     ------
     InputError
-        A variant is not known, the shards cannot be used, or the file cannot be written.
+        A variant is not possible, the shards cannot be used, or the file cannot be written.
     """
-    settings = [
-        _variant(config, precision, recomputation)
-        for precision in precisions
-        for recomputation in recomputations
-    ]
-    counts = range(config.training.max_recycling + 1)
-    passes = _passes(config, shards, device)
-    variants = []
-    for variant in settings:
-        row: dict[str, Any] = {
-            "precision": variant.training.precision,
-            "recomputation": variant.training.recomputation,
-        }
-        try:
-            row |= _measure(assemble(variant, device), variant, passes, counts, repeats, device)
-        except torch.OutOfMemoryError as error:
-            row["out_of_memory"] = str(error).splitlines()[0]
-        variants.append(row)
-        console.print(_table([row]))
-    result = {
-        "benchmark": "step",
-        "command": shlex.join(["scalefold", *sys.argv[1:]]),
-        "commit": source_commit(),
-        "device": _device_name(device),
-        "torch": torch.__version__,
-        "preset": config.preset,
-        "shapes": _shapes(config),
-        "samples_per_step": config.training.global_batch_size,
-        "variants": variants,
+    settings = [dict(zip(vary, values)) for values in itertools.product(*vary.values())]
+    configs = [varied(config, changes) for changes in settings]
+    limit_memory(memory_gib, device)
+    result = provenance("step", config, device) | {
+        "memory_limit_gib": memory_gib,
+        "peak_flops_per_second": peak_flops_per_second(device),
+        "variants": [],
     }
-    write_bytes(out, (json.dumps(result, indent=2) + "\n").encode())
+    flops = count_flops(config)
+    for changes, variant in zip(settings, configs, strict=True):
+        row = {"settings": changes, **measure_variant(variant, shards, flops, repeats, device)}
+        result["variants"].append(row)
+        write_record(result, out)
+        console.print(step_table([(_said(changes), row)]))
     return result
 
 
-def _variant(config: Config, precision: str, recomputation: str) -> Config:
-    """Return the configuration with these two settings, validated."""
+def varied(config: Config, changes: Mapping[str, Any]) -> Config:
+    """The configuration with some values, by their dotted keys, replaced; validated."""
     tree = config.model_dump(mode="json")
-    tree["training"] |= {"precision": precision, "recomputation": recomputation}
+    for key, value in changes.items():
+        branch: Any = value
+        for name in reversed(key.split(".")):
+            branch = {name: branch}
+        tree = merge(tree, branch)
     return make_config(tree, source="variant")
 
 
-def _passes(config: Config, shards: Path, device: torch.device) -> list[Features]:
-    reader = ShardReader(shards)
-    sampler = TrainingSampler(reader.index, config.sampling, config.seed)
-    numbers = range(config.training.max_recycling + 1)
-    samples = [
-        training_features(
-            reader.sample(sampler.key(draw)), config.features, config.seed, draw, numbers, device
-        )
-        for draw in range(config.training.global_batch_size)
-    ]
-    return collate_passes(samples)
+def limit_memory(gib: float | None, device: torch.device) -> None:
+    """Let torch allocate no more than this on the device: a setting of the process.
+
+    Raises
+    ------
+    InputError
+        If the device has no memory of its own, or less.
+    """
+    if gib is None:
+        return
+    if device.type != "cuda":
+        raise InputError("--memory-gib limits a GPU's memory, but the device is the CPU")
+    total = torch.cuda.get_device_properties(device).total_memory
+    if gib * 2**30 > total:
+        raise InputError(f"--memory-gib {gib}: the GPU has {total / 2**30:.1f} GiB")
+    torch.cuda.set_per_process_memory_fraction(gib * 2**30 / total, device)
 
 
-def _measure(
-    trainer: Trainer,
-    config: Config,
-    passes: list[Features],
-    counts: Sequence[int],
-    repeats: int,
-    device: torch.device,
+def measure_variant(
+    config: Config, shards: Path, flops: StepFlops, repeats: int, device: torch.device
 ) -> dict[str, Any]:
-    rate = config.optimiser.learning_rate
-    on_gpu = device.type == "cuda"
-    if on_gpu:
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)
-    trainer.step(passes, rate)
-    seconds = []
-    for count in counts:
-        times = []
-        for _ in range(repeats):
-            _synchronise(device)
-            started = time.perf_counter()
-            numbers = trainer.step(passes[: count + 1], rate)
-            _synchronise(device)
-            times.append(time.perf_counter() - started)
-            if not bool(numbers.finite):
-                raise InputError(
-                    "a step of the benchmark was not finite, so its time means nothing"
-                )
-        seconds.append(statistics.median(times))
-    return {
-        "step_seconds_by_recycling": [round(s, 4) for s in seconds],
-        "mean_step_seconds": round(statistics.mean(seconds), 4),
-        "peak_memory_gib": round(torch.cuda.max_memory_allocated(device) / 2**30, 2)
-        if on_gpu
-        else None,
-    }
+    """Assemble and time one variant; of one that does not fit, say so."""
+    try:
+        passes = prepared_passes(config, shards, device)
+        trainer = assemble(config, device)
+        measured = measure_steps(trainer, config, passes, flops, repeats=repeats, device=device)
+        return measured.rounded()
+    except torch.OutOfMemoryError as error:
+        return {"out_of_memory": str(error).splitlines()[0]}
+    finally:
+        trainer = passes = None  # type: ignore[assignment]  # before the next is assembled
+        gc.collect()
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
 
 
-def _synchronise(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
-
-
-def _shapes(config: Config) -> dict[str, int]:
-    features = config.features
-    return {
-        "N_res": features.crop_size,
-        "msa_clusters": features.max_msa_clusters,
-        "extra_msa": features.max_extra_msa,
-        "templates": features.max_templates,
-        "evoformer_blocks": config.model.evoformer.num_blocks,
-    }
-
-
-def _table(rows: Sequence[dict[str, Any]]) -> Table:
-    table = Table("precision", "recomputation", "s by recycling 0, 1, …", "mean s", "peak GiB")
-    for row in rows:
+def step_table(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
+    """Measurements of variants or rungs as a table."""
+    table = Table(
+        "",
+        "s by recycling 0, 1, …",
+        "mean s",
+        "samples/s",
+        "launches",
+        "GPU busy s",
+        "peak GiB",
+        "model FLOP utilisation",
+    )
+    for name, row in rows:
         if "out_of_memory" in row:
-            table.add_row(row["precision"], row["recomputation"], "out of memory", "-", "-")
-        else:
-            times = " / ".join(f"{s:.3f}" for s in row["step_seconds_by_recycling"])
-            table.add_row(
-                row["precision"],
-                row["recomputation"],
-                times,
-                f"{row['mean_step_seconds']:.3f}",
-                str(row["peak_memory_gib"] or "-"),
-            )
+            table.add_row(name, "out of memory", *["-"] * 6)
+            continue
+        table.add_row(
+            name,
+            _by_recycling(row["step_seconds_by_recycling"], "{:.3f}"),
+            f"{row['mean_step_seconds']:.3f}",
+            f"{row['samples_per_second']:.2f}",
+            _by_recycling(row["launches_by_recycling"], "{}"),
+            _by_recycling(row["gpu_busy_seconds_by_recycling"], "{:.3f}"),
+            "-" if row["peak_memory_gib"] is None else f"{row['peak_memory_gib']:.1f}",
+            "-" if row["flop_utilisation"] is None else f"{100 * row['flop_utilisation']:.1f} %",
+        )
     return table
+
+
+def _by_recycling(values: Sequence[Any] | None, form: str) -> str:
+    return "-" if values is None else " / ".join(form.format(value) for value in values)
+
+
+def _said(changes: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key.rsplit('.', 1)[-1]} {value}" for key, value in changes.items())

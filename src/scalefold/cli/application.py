@@ -77,6 +77,6 @@ def main(
 
 data.register(app)
 training.register(app)
-app.add_typer(benchmarks.app, name="bench")
+benchmarks.register(app)
 app.add_typer(weights.app, name="weights")
 app.add_typer(configuration.app, name="config")

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scalefold.cli.options import ConfigFiles, Device, Overrides, ShardFolder, read_config
+from scalefold.cli.options import (
+    ConfigFiles,
+    Device,
+    Overrides,
+    ShardFolder,
+    parse_variations,
+    read_config,
+)
 from scalefold.errors import InputError
 
 if TYPE_CHECKING:
@@ -16,30 +23,55 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Measure speed and memory on this machine.")
 
 
+def register(main_app: typer.Typer) -> None:
+    """Add the commands of this module to the application."""
+    main_app.add_typer(app, name="bench")
+    main_app.command(
+        rich_help_panel="Training",
+        epilog="Example: [cyan]scalefold profile -c demo/mlperf.yaml --shards results/demo/shards "
+        "--out profile[/]",
+    )(profile)
+
+
 @app.callback()
 def main() -> None:
     """Measure speed and memory on this machine."""
 
 
+Repeats = Annotated[
+    int, typer.Option(min=1, help="Timed steps of each recycling count; the median counts.")
+]
+MemoryLimit = Annotated[
+    float | None,
+    typer.Option(
+        "--memory-gib",
+        metavar="GIB",
+        help="Let torch allocate no more than this: as on a smaller GPU.",
+    ),
+]
+
+
 @app.command(
-    epilog="Example: [cyan]scalefold bench step -c demo/config.yaml -s preset=mlperf "
-    "-s training.global_batch_size=1 --precision bf16 --shards results/demo/shards -o step.json[/]"
+    epilog="Example: [cyan]scalefold bench step -c demo/mlperf.yaml --shards results/demo/shards "
+    "--vary 'training.recomputation=[none, full]' -o step.json[/]"
 )
 def step(
     config: ConfigFiles,
     shards: ShardFolder,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="JSON to write.")],
-    precision: Annotated[
-        list[str], typer.Option(help="fp32, tf32 or bf16; several times for several.")
-    ],
-    recomputation: Annotated[
-        list[str] | None, typer.Option(help="none or full; several times for several.")
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=[VALUE, …]",
+            help="Try each of these values; give several keys for all combinations.",
+        ),
     ] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Timed steps of each recycling count.")] = 3,
+    repeats: Repeats = 5,
+    memory_gib: MemoryLimit = None,
     device: Device = "auto",
     set_: Overrides = None,
 ) -> None:
-    """Time whole training steps by recycling count, and their peak memory."""
+    """Time whole training steps: by recycling count, launches, GPU-busy time, memory, FLOPs."""
     from scalefold.bench.step import bench_step
     from scalefold.cli.device import torch_device
     from scalefold.cli.logs import log_to_stderr
@@ -48,9 +80,35 @@ def step(
         read_config(config, set_),
         shards,
         out,
-        precisions=precision,
-        recomputations=recomputation or ["none"],
+        vary=parse_variations(vary or []),
         repeats=repeats,
+        memory_gib=memory_gib,
+        device=torch_device(device),
+        console=log_to_stderr(),
+    )
+
+
+def profile(
+    config: ConfigFiles,
+    shards: ShardFolder,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="FOLDER", help="Gets traces and costs.json.")
+    ],
+    device: Device = "auto",
+    set_: Overrides = None,
+) -> None:
+    """Say where a training step's time goes: by module, forward and backward, and by kernel.
+
+    Traces (*.json.gz) open in https://ui.perfetto.dev or chrome://tracing.
+    """
+    from scalefold.bench.profile import profile_step
+    from scalefold.cli.device import torch_device
+    from scalefold.cli.logs import log_to_stderr
+
+    profile_step(
+        read_config(config, set_),
+        shards,
+        out,
         device=torch_device(device),
         console=log_to_stderr(),
     )

@@ -62,21 +62,9 @@ def parse_overrides(overrides: list[str]) -> dict[str, Any]:
     InputError
         One of them is not ``KEY=VALUE``, its value is not YAML, or two of them contradict.
     """
-    import yaml
-
     tree: dict[str, Any] = {}
     for text in overrides:
-        key, equals, value = text.partition("=")
-        names = key.strip().split(".")
-        if not equals or not all(names):
-            raise InputError(
-                f"--set {text!r}: expected KEY=VALUE with the key's full path, such as "
-                "training.steps=20"
-            )
-        try:
-            parsed = yaml.safe_load(value)
-        except yaml.YAMLError as error:
-            raise InputError(f"--set {text!r}: the value is not valid YAML: {error}") from None
+        names, parsed = _assignment("--set", text)
         section = tree
         for name in names[:-1]:
             section = section.setdefault(name, {})
@@ -86,3 +74,40 @@ def parse_overrides(overrides: list[str]) -> dict[str, Any]:
                 )
         section[names[-1]] = parsed
     return tree
+
+
+def parse_variations(variations: list[str]) -> dict[str, list[Any]]:
+    """Turn ``["training.recomputation=[none, full]", …]`` into the values of each key.
+
+    Raises
+    ------
+    InputError
+        One of them is not ``KEY=[VALUE, …]``.
+    """
+    values: dict[str, list[Any]] = {}
+    for text in variations:
+        names, parsed = _assignment("--vary", text)
+        if not isinstance(parsed, list) or not parsed:
+            raise InputError(
+                f"--vary {text!r}: expected a list of values, such as "
+                "'training.recomputation=[none, full]'"
+            )
+        values[".".join(names)] = parsed
+    return values
+
+
+def _assignment(option: str, text: str) -> tuple[list[str], Any]:
+    """The key's names and the value, read as YAML, of ``KEY=VALUE``."""
+    import yaml
+
+    key, equals, value = text.partition("=")
+    names = key.strip().split(".")
+    if not equals or not all(names):
+        raise InputError(
+            f"{option} {text!r}: expected KEY=VALUE with the key's full path, such as "
+            "training.steps=20"
+        )
+    try:
+        return names, yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise InputError(f"{option} {text!r}: the value is not valid YAML: {error}") from None

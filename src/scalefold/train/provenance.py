@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import subprocess
 from pathlib import Path
+from typing import Final
 
 import scalefold
 from scalefold.shards.schema import MANIFEST_FILE
 
+_PACKAGE: Final = Path(scalefold.__file__).resolve().parent
+COMMIT_FILE: Final = "commit.txt"
+"""In the package: ``git archive``, or the build of a wheel, writes the commit into it."""
 
-def source_commit() -> str | None:
-    """Commit of the source checkout, with ``+`` if it has changes; None if installed otherwise."""
-    folder = Path(scalefold.__file__).resolve().parent
-    if not any((parent / ".git").exists() for parent in folder.parents):
-        return None
-    commit = _git(folder, "rev-parse", "HEAD")
-    changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
+
+def source_commit(package: Path = _PACKAGE) -> str | None:
+    """Commit of the code, with ``+`` if it has changes since; None where nothing tells.
+
+    That of the git checkout that the package belongs to, else what was written into the package
+    when it was built.
+    """
+    # A package that is installed inside somebody's checkout is not of that checkout.
+    if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
+        return recorded_commit(package / COMMIT_FILE)
+    commit = _git(package, "rev-parse", "HEAD")
+    changes = _git(package, "status", "--porcelain", "--untracked-files=no")
     return commit and commit + ("+" if changes else "")
+
+
+def recorded_commit(file: Path) -> str | None:
+    """Commit that was written down, None if it was not: the file then holds git's placeholder."""
+    text = file.read_text("utf-8").strip() if file.is_file() else ""
+    return text if re.fullmatch(r"[0-9a-f]{40}\+?", text) else None
 
 
 def data_hash(shards: Path) -> str:

@@ -3,58 +3,56 @@
 from __future__ import annotations
 
 import json
+from io import StringIO
 from pathlib import Path
 
+import pytest
 import torch
 from rich.console import Console
 
-from scalefold.bench.step import bench_step
-from scalefold.config import make_config
-from scalefold.raw.chains import read_chains
-from scalefold.raw.fetch import fetch
-from scalefold.shards.pack import pack
+from scalefold.bench.step import bench_step, limit_memory
+from scalefold.config import Config
+from scalefold.errors import InputError
 
-DEMO = Path(__file__).parents[3] / "demo"
+CPU = torch.device("cpu")
 
 
-def test_step_benchmark_covers_all_variants_and_recycling_counts(tmp_path: Path) -> None:
-    chains = tmp_path / "chains.tsv"
-    chains.write_text("chain_key\tsplit\tcluster_id\n5pti_A\ttrain\t5pti_A\n")
-    config = make_config(
-        {
-            "preset": "tiny",
-            "data": {
-                "chains": str(chains),
-                "mirrors": {
-                    "mmcif": [str(DEMO / "mirror/wwpdb")],
-                    "alignments": [str(DEMO / "mirror/openproteinset")],
-                },
-                "alignments": ["swissprot_hits"],
-                "buckets": 1,
-            },
-            "features": {"crop_size": 16, "max_msa_clusters": 2, "max_extra_msa": 2},
-            "training": {"max_recycling": 1},
-        }
-    )
-    quiet = Console(quiet=True)
-    fetch(read_chains(chains), config.data, tmp_path / "raw", console=quiet)
-    pack(config, tmp_path / "raw", tmp_path / "shards", console=quiet)
-
+def test_all_combinations_and_recycling_counts(
+    config: Config, shards: Path, tmp_path: Path
+) -> None:
+    printed = StringIO()
     result = bench_step(
         config,
-        tmp_path / "shards",
+        shards,
         tmp_path / "step.json",
-        precisions=["fp32"],
-        recomputations=["none", "full"],
+        vary={"training.recomputation": ["none", "full"], "training.global_batch_size": [1, 2]},
         repeats=1,
-        device=torch.device("cpu"),
-        console=quiet,
+        memory_gib=None,
+        device=CPU,
+        console=Console(file=printed, width=200),
     )
 
     assert json.loads((tmp_path / "step.json").read_text()) == result
-    assert [v["recomputation"] for v in result["variants"]] == ["none", "full"]
+    settings = [tuple(variant["settings"].values()) for variant in result["variants"]]
+    assert settings == [("none", 1), ("none", 2), ("full", 1), ("full", 2)]
     for variant in result["variants"]:
-        assert len(variant["step_seconds_by_recycling"]) == 2
-        assert all(seconds > 0 for seconds in variant["step_seconds_by_recycling"])
-    assert result["device"] == "CPU"
-    assert result["shapes"]["N_res"] == 16
+        seconds, samples = (
+            variant["step_seconds_by_recycling"],
+            variant["settings"]["training.global_batch_size"],
+        )
+        assert len(seconds) == 2
+        assert min(seconds) > 0
+        mean = variant["mean_step_seconds"]
+        assert mean == pytest.approx(sum(seconds) / 2, rel=1e-3)
+        assert variant["samples_per_second"] == pytest.approx(samples / mean, rel=1e-3)
+        single = result["variants"][0]["teraflops_by_recycling"]
+        assert variant["teraflops_by_recycling"] == pytest.approx(
+            [samples * one for one in single], rel=1e-3
+        )
+    assert (result["device"], result["shapes"]["N_res"]) == ("CPU", 16)
+    assert "recomputation none, global_batch_size 2" in printed.getvalue()
+
+
+def test_a_cpu_has_no_memory_to_limit() -> None:
+    with pytest.raises(InputError, match="the device is the CPU"):
+        limit_memory(40.0, CPU)

@@ -1,0 +1,173 @@
+"""Time, launches and memory of one way to make training steps."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from scalefold.bench.flops import StepFlops, peak_flops_per_second
+from scalefold.bench.trace import trace
+from scalefold.config.schema import Config
+from scalefold.errors import InputError
+from scalefold.features.contract import Features
+from scalefold.features.pipeline import collate_passes, training_features
+from scalefold.loader.sampler import TrainingSampler
+from scalefold.shards.reader import ShardReader
+from scalefold.train.assemble import Trainer
+
+
+@dataclass(frozen=True)
+class StepMeasurement:
+    """What was measured. GPU numbers are None on a CPU.
+
+    Attributes
+    ----------
+    first_step_seconds : float
+        The first step of all: compilation and capture are in it.
+    step_seconds_by_recycling : list of float
+        Medians; passes, loss, backward, clip, update, averaging.
+    mean_step_seconds : float
+        Over uniformly drawn recycling counts.
+    samples_per_second : float
+    launches_by_recycling : list of int or None
+        Pieces of work that the device ran in a step: kernels, copies, fills.
+    gpu_busy_seconds_by_recycling : list of float or None
+        Time in which it ran one; what perfect launching would take.
+    peak_memory_gib, reserved_memory_gib : float or None
+        Most allocated by tensors, and most taken from the device.
+    teraflops_by_recycling : list of float
+        Floating-point operations of the model, see `scalefold.bench.flops`.
+    flop_utilisation : float or None
+        Of the mean step: operations a second over the device's peak in bfloat16.
+    """
+
+    first_step_seconds: float
+    step_seconds_by_recycling: list[float]
+    mean_step_seconds: float
+    samples_per_second: float
+    launches_by_recycling: list[int] | None
+    gpu_busy_seconds_by_recycling: list[float] | None
+    peak_memory_gib: float | None
+    reserved_memory_gib: float | None
+    teraflops_by_recycling: list[float]
+    flop_utilisation: float | None
+
+    def rounded(self) -> dict[str, Any]:
+        """For JSON, with the digits that mean something."""
+        return {
+            name: [_rounded(v) for v in value] if isinstance(value, list) else _rounded(value)
+            for name, value in asdict(self).items()
+        }
+
+
+def prepared_passes(config: Config, shards: Path, device: torch.device) -> list[Features]:
+    """Features of a step's samples for all recycling passes: loading is not measured here."""
+    reader = ShardReader(shards)
+    sampler = TrainingSampler(reader.index, config.sampling, config.seed)
+    numbers = range(config.training.max_recycling + 1)
+    samples = [
+        training_features(
+            reader.sample(sampler.key(draw)), config.features, config.seed, draw, numbers, device
+        )
+        for draw in range(config.training.global_batch_size)
+    ]
+    return collate_passes(samples)
+
+
+def measure_steps(
+    trainer: Trainer,
+    config: Config,
+    passes: list[Features],
+    flops: StepFlops,
+    *,
+    repeats: int,
+    device: torch.device,
+) -> StepMeasurement:
+    """Time steps by recycling count, after one of each kind to warm up.
+
+    Raises
+    ------
+    InputError
+        If a step was not finite.
+    """
+    on_gpu, rate = device.type == "cuda", config.optimiser.learning_rate
+    counts = range(len(passes))
+
+    def step(recycling: int) -> None:
+        numbers = trainer.step(passes[: recycling + 1], rate)
+        if not bool(numbers.finite):  # waits for the device
+            raise InputError("a step of the benchmark was not finite, so its time means nothing")
+
+    if on_gpu:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+    first = _seconds(partial(step, counts[-1]), device)
+    seconds = [
+        statistics.median(_seconds(partial(step, count), device) for _ in range(repeats))
+        for count in counts
+    ]
+    peak, reserved = None, None
+    launches, busy = None, None
+    if on_gpu:
+        peak = torch.cuda.max_memory_allocated(device) / 2**30
+        reserved = torch.cuda.max_memory_reserved(device) / 2**30
+        launches, busy = _device_work(step, len(passes), device)
+    samples = config.training.global_batch_size
+    operations = [flops.of_step(count, samples) for count in counts]
+    best = peak_flops_per_second(device)
+    mean = statistics.mean(seconds)
+    return StepMeasurement(
+        first_step_seconds=first,
+        step_seconds_by_recycling=seconds,
+        mean_step_seconds=mean,
+        samples_per_second=samples / mean,
+        launches_by_recycling=launches,
+        gpu_busy_seconds_by_recycling=busy,
+        peak_memory_gib=peak,
+        reserved_memory_gib=reserved,
+        teraflops_by_recycling=[count * 1e-12 for count in operations],
+        flop_utilisation=None if best is None else statistics.mean(operations) / mean / best,
+    )
+
+
+def _device_work(
+    step: Callable[[int], None], num_counts: int, device: torch.device
+) -> tuple[list[int], list[float]]:
+    """Launches and busy seconds by recycling count.
+
+    Of the first two counts; each further pass repeats the second's work.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        traces = [
+            trace(partial(step, count), Path(folder) / "step.json.gz", device, host=False)
+            for count in range(min(num_counts, 2))
+        ]
+    launches = _continued([len(found.work) for found in traces], num_counts)
+    return launches, _continued([found.busy_seconds for found in traces], num_counts)
+
+
+def _continued(values: list[Any], length: int) -> list[Any]:
+    first, last = values[0], values[-1]
+    return [first + number * (last - first) for number in range(length)]
+
+
+def _seconds(work: Callable[[], object], device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    started = time.perf_counter()
+    work()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - started
+
+
+def _rounded(value: Any) -> Any:
+    return float(f"{value:.5g}") if isinstance(value, float) else value
