@@ -58,11 +58,11 @@ class SingleTransition(nn.Module):
         self.dropout = ResidualDropout(dropout, None, assembly)
         self.layer_norm = LayerNorm(channels, assembly)
 
-    def forward(self, s: Tensor, key: Tensor) -> Tensor:
-        """(B, N, channels) to the same."""
+    def forward(self, s: Tensor, kept: Tensor) -> Tensor:
+        """(B, N, channels) to the same; ``kept`` is what dropout multiplies with."""
         for layer in self.layers:
             s = s + layer(s)
-        return self.layer_norm(self.dropout(torch.zeros_like(s), s, key))
+        return self.layer_norm(s * kept)
 
 
 class StructureModule(nn.Module):
@@ -119,20 +119,29 @@ class StructureModule(nn.Module):
         """Single representation and backbone frames, in units of the scale, after each layer."""
         shared = self.ipa.shared_terms(self.layer_norm_z(z), mask)
         s = self.linear_in(initial)
+        keys = mix(key, torch.arange(self.num_layers, device=key.device)[:, None])
+        kept = zip(
+            _kept(self.ipa_dropout, keys, s), _kept(self.transition.dropout, keys, s), strict=True
+        )
         frames = Rigid.identity(tuple(s.shape[:2]), s)
         layers = []
-        for layer_key in mix(key[:, None], torch.arange(self.num_layers, device=key.device)).T:
-            s, frames = self._layer(s, frames, shared, layer_key)
+        for kept_ipa, kept_transition in kept:
+            s, frames = self._layer(s, frames, shared, kept_ipa, kept_transition)
             layers.append((s, frames))
             frames = frames.detach_rotation()
         return layers
 
     def _layer(
-        self, s: Tensor, frames: Rigid, shared: SharedTerms, key: Tensor
+        self,
+        s: Tensor,
+        frames: Rigid,
+        shared: SharedTerms,
+        kept_ipa: Tensor,
+        kept_transition: Tensor,
     ) -> tuple[Tensor, Rigid]:
         update = self.ipa(s, frames, shared)
-        s = self.ipa_dropout(torch.zeros_like(s), s + update, key)
-        s = self.transition(self.layer_norm_ipa(s), key)
+        s = self.layer_norm_ipa((s + update) * kept_ipa)
+        s = self.transition(s, kept_transition)
         return s, frames.compose(self.bb_update(s))
 
     def _build(
@@ -153,3 +162,10 @@ class StructureModule(nn.Module):
             positions=positions,
             single=singles[-1],
         )
+
+
+def _kept(dropout: ResidualDropout, keys_LB: Tensor, like: Tensor) -> Tensor:
+    """What dropout multiplies tensors like the given one with in each layer, (L, B, N, c_s)."""
+    ones = torch.ones((keys_LB.numel(), *like.shape[1:]), dtype=like.dtype, device=like.device)
+    kept = dropout(torch.zeros_like(ones), ones, keys_LB.flatten())
+    return kept.unflatten(0, keys_LB.shape)

@@ -8,6 +8,7 @@ from scalefold.geometry.rigid import Rigid, quaternion_to_rotation
 from scalefold.model.assembly import Assembly
 from scalefold.model.example import set_example_weights
 from scalefold.model.structure import BackboneUpdate, StructureModule
+from scalefold.ops.dropout import mix
 
 
 @pytest.fixture
@@ -68,10 +69,25 @@ def test_layers_share_weights(config) -> None:
 def test_layers_have_different_dropout_masks(module, arguments) -> None:
     module.train()
     seen: list[torch.Tensor] = []
-    module.ipa_dropout.register_forward_hook(lambda *call: seen.append(call[2] == 0))
+    for layer_norm in (module.layer_norm_ipa, module.transition.layer_norm):
+        layer_norm.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0] == 0))
     module(*arguments)
-    assert len(seen) == module.num_layers
-    assert not torch.equal(seen[0], seen[1])
+    assert len(seen) == 2 * module.num_layers
+    masks = torch.stack(seen).flatten(1)
+    equal = (masks[:, None] == masks).all(-1)
+    assert torch.equal(equal, torch.eye(len(seen), dtype=torch.bool))
+
+
+def test_dropout_masks_are_those_of_one_layer_at_a_time(module, arguments) -> None:
+    module.train()
+    dropped: list[torch.Tensor] = []
+    module.layer_norm_ipa.register_forward_pre_hook(lambda _, inputs: dropped.append(inputs[0]))
+    s, *_, key = arguments
+    module(*arguments)
+    ones = torch.ones_like(s)
+    for layer, x in enumerate(dropped):
+        alone = module.ipa_dropout(torch.zeros_like(s), ones, mix(key, layer))
+        assert torch.equal(x == 0, alone == 0)
 
 
 def test_dropout_acts_on_the_sum_of_residual_and_update(module, arguments) -> None:
