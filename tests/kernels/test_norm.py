@@ -114,7 +114,9 @@ def test_projections_and_gradients(
 ) -> None:
     x = strided(layout, 2, 3, 7, channels, device=device).requires_grad_()
     arguments = [x, *projection_case(channels, outputs, biased, device)]
-    grads = [draw(2, 3, 7, p, seed=50 + i, device=device) for i, p in enumerate(outputs)]
+    # The last gradient is that of x itself, which is passed through.
+    sizes = [*outputs, channels]
+    grads = [draw(2, 3, 7, p, seed=50 + i, device=device) for i, p in enumerate(sizes)]
     ours = gradients(normed_projection, arguments, grads)
     expected = gradients(reference.normed_projection, in_float64(arguments), grads)
     for a, b in zip(ours, expected, strict=True):
@@ -124,7 +126,7 @@ def test_projections_and_gradients(
 def test_no_rows(device: torch.device) -> None:
     x = torch.zeros(0, 3, 8, device=device, requires_grad=True)
     arguments = projection_case(8, [4], [True], device)
-    (out,) = normed_projection(x, *arguments)
+    out, _ = normed_projection(x, *arguments)
     assert out.shape == (0, 3, 4)
     assert (torch.autograd.grad(out.sum(), arguments[0])[0] == 0).all()
 
@@ -148,10 +150,14 @@ def test_registered_as_torch_expects(device: torch.device) -> None:
     x = draw(5, 8, device=device).requires_grad_()
     weight, bias, weights, biases = projection_case(8, [4, 4], [False, True], device)
     torch.library.opcheck(torch.ops.scalefold.layer_norm, (x, weight, bias))
-    torch.library.opcheck(
-        torch.ops.scalefold.normed_projection,
-        (x, weight, bias, weights, [biases[1]], [False, True]),
-    )
+    # Autograd is a function around these two.
+    x, weight, bias, *others = (t.detach() for t in (x, weight, bias, *weights, biases[1]))
+    weights, biases = others[:2], others[2:]
+    arguments = (x, weight, bias, weights, biases, [False, True])
+    torch.library.opcheck(torch.ops.scalefold.normed_projection, arguments)
+    stats = torch.ones(2, 5, device=device)
+    arguments = (draw(5, 8, device=device), x, weight, bias, weights, stats, x, 4)
+    torch.library.opcheck(torch.ops.scalefold.normed_projection_backward, arguments)
 
 
 def test_join_copies_only_what_lies_apart() -> None:

@@ -43,13 +43,14 @@ def _(
 
 
 @torch.library.custom_op("scalefold::dropped", mutates_args=())
-def _dropped(
+def dropped(
     gradient: Tensor, key_B: Tensor, layer: int, rate: float, shared_dim: int | None
 ) -> Tensor:
+    """Gradient of the update: the result's, under the same mask."""
     return _launch(None, gradient, key_B, layer, rate, shared_dim)
 
 
-@_dropped.register_fake
+@dropped.register_fake
 def _(gradient: Tensor, key_B: Tensor, layer: int, rate: float, shared_dim: int | None) -> Tensor:
     return torch.empty_like(gradient, memory_format=torch.contiguous_format)
 
@@ -62,8 +63,8 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     (key_B,) = ctx.saved_tensors
     needs = ctx.needs_input_grad
-    dropped = _dropped(gradient, key_B, *ctx.constants) if needs[1] else None
-    return gradient if needs[0] else None, dropped, None, None, None, None
+    of_update = dropped(gradient, key_B, *ctx.constants) if needs[1] else None
+    return gradient if needs[0] else None, of_update, None, None, None, None
 
 
 _residual_dropout.register_autograd(_backward, setup_context=_save)

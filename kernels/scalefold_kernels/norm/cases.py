@@ -22,7 +22,7 @@ _DEFAULT_PROJECTIONS = [(64, 64, "bfloat16"), (128, 4, "bfloat16"), (128, 512, "
 
 def compile_cases() -> list[CompileCase]:
     """All kernels of the folder."""
-    return [*_norms(), *_projections(), *_sums()]
+    return [*_norms(), *_projections()]
 
 
 def _norms() -> Iterator[CompileCase]:
@@ -39,11 +39,12 @@ def _norms() -> Iterator[CompileCase]:
                 yield _case(table, kernel, archs, shape, pointers, kind, launch | blocks)
                 continue
             kernel = kernels.layer_norm_backward_kernel
-            pointers = ["grad_ptr", "x_ptr", "weight_ptr", "bias_ptr", "grad_x_ptr", "normed_ptr"]
+            pointers = ["grad_ptr", "x_ptr", "weight_ptr", "bias_ptr", "grad_x_ptr"]
+            pointers += ["through_ptr", "normed_ptr"]
             geometry = {"GRAD_ROW_DIMS": 1, "grad_stride_c": 1}
             more = launch | blocks | geometry
             yield _case(table, kernel, archs, shape, pointers, kind, more)
-            bare = more | {"bias_ptr": None, "normed_ptr": None}
+            bare = more | {"bias_ptr": None, "through_ptr": None, "normed_ptr": None}
             yield _case(f"{table} alone", kernel, archs, shape, pointers, kind, bare)
 
 
@@ -66,20 +67,11 @@ def _projections() -> Iterator[CompileCase]:
     narrow = [d for d in _DEFAULT_PROJECTIONS if d[1] <= MAX_NARROW_OUTPUTS]
     for archs, shape, tile in _settings("projection_backward", names, narrow):
         kind = _KINDS[str(shape["dtype"])]
-        pointers = ["grad_ptr", "x_ptr", *parameters, "grad_x_ptr"]
+        pointers = ["grad_ptr", "x_ptr", *parameters, "through_ptr", "grad_x_ptr"]
         block_p = {"BLOCK_P": max(16, triton.next_power_of_2(int(shape["P"])))}
         kernel = kernels.projection_backward_kernel
         more = tile | _products(shape) | block_p
         yield _case("projection_backward", kernel, archs, shape, pointers, kind, more)
-
-
-def _sums() -> Iterator[CompileCase]:
-    for archs, shape, tile in _settings("sum_partials", [], [()]):
-        kernel, pointers = kernels.sum_partials_kernel, ["out_ptr"]
-        yield _case("sum_partials", kernel, archs, shape, pointers, "bf16", tile)
-    for archs, shape, tile in _settings("column_sums", [], [()]):
-        kernel, pointers = kernels.column_sums_kernel, ["x_ptr"]
-        yield _case("column_sums", kernel, archs, shape, pointers, "bf16", tile)
 
 
 def _products(shape: Shape) -> dict[str, Any]:

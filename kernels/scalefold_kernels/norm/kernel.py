@@ -104,6 +104,7 @@ def layer_norm_backward_kernel(
     weight_ptr,
     bias_ptr,
     stats_ptr,
+    through_ptr,
     grad_x_ptr,
     normed_ptr,
     partial_ptr,
@@ -133,7 +134,8 @@ def layer_norm_backward_kernel(
     ``partial`` is (PROGRAMS, 2 * C): weight, bias. Sums run in one float32 accumulator for each of
     BLOCK_R rows and are folded at the end, so that no chain of additions is longer than
     num_rows / (PROGRAMS * BLOCK_R).
-    With ``normed``, the forward's result is written again too, for the gradient of what used it.
+    With ``normed``, the forward's result is written again too, for the gradient of what used it;
+    ``through`` (R, C) is x's gradient from elsewhere, and is added.
     """
     program = tl.program_id(0)
     columns = tl.arange(0, BLOCK_C)
@@ -160,6 +162,8 @@ def layer_norm_backward_kernel(
         bias_sum += grad
         grad_x = standardise_backward(grad * weight[None, :], x_hat, rstd, C)
         out_offsets = rows.to(tl.int64)[:, None] * C + columns[None, :]
+        if through_ptr is not None:
+            grad_x += tl.load(through_ptr + out_offsets, mask=inside, other=0.0).to(tl.float32)
         tl.store(grad_x_ptr + out_offsets, grad_x.to(grad_x_ptr.dtype.element_ty), mask=inside)
         if normed_ptr is not None:
             normed = x_hat * weight[None, :] + bias[None, :]
@@ -167,47 +171,6 @@ def layer_norm_backward_kernel(
     partial = partial_ptr + program * 2 * C + columns
     tl.store(partial, tl.sum(weight_sum, 0), mask=inside_c)
     tl.store(partial + C, tl.sum(bias_sum, 0), mask=inside_c)
-
-
-@triton.jit
-def sum_partials_kernel(
-    partial_ptr, out_ptr, num_partials, width, BLOCK_P: tl.constexpr, BLOCK_W: tl.constexpr
-):
-    """Sum (num_partials, width) over its first dimension, in a fixed order."""
-    columns = tl.program_id(0) * BLOCK_W + tl.arange(0, BLOCK_W)
-    inside_w = columns < width
-    total = tl.zeros((BLOCK_P, BLOCK_W), tl.float32)
-    for start in range(0, num_partials, BLOCK_P):
-        rows = start + tl.arange(0, BLOCK_P)
-        inside = (rows < num_partials)[:, None] & inside_w[None, :]
-        offsets = rows.to(tl.int64)[:, None] * width + columns[None, :]
-        total += tl.load(partial_ptr + offsets, mask=inside, other=0.0)
-    tl.store(out_ptr + columns, tl.sum(total, 0).to(out_ptr.dtype.element_ty), mask=inside_w)
-
-
-@triton.jit
-def column_sums_kernel(
-    x_ptr,
-    partial_ptr,
-    num_rows,
-    num_columns,
-    stride,
-    PROGRAMS: tl.constexpr,
-    STAGES: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-):
-    """Each program's sums over rows, (PROGRAMS, columns), of a matrix with this row stride."""
-    program = tl.program_id(1)
-    columns = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
-    inside_c = columns < num_columns
-    total = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
-    for start in tl.range(program * BLOCK_R, num_rows, PROGRAMS * BLOCK_R, num_stages=STAGES):
-        rows = start + tl.arange(0, BLOCK_R)
-        inside = (rows < num_rows)[:, None] & inside_c[None, :]
-        offsets = rows.to(tl.int64)[:, None] * stride + columns[None, :]
-        total += tl.load(x_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
-    tl.store(partial_ptr + program * num_columns + columns, tl.sum(total, 0), mask=inside_c)
 
 
 @triton.jit
@@ -293,6 +256,7 @@ def projection_backward_kernel(
     norm_bias_ptr,
     weight_ptr,
     stats_ptr,
+    through_ptr,
     grad_x_ptr,
     partial_ptr,
     num_rows,
@@ -313,7 +277,8 @@ def projection_backward_kernel(
 ):
     """All gradients of a narrow projection (P <= BLOCK_P) in one pass over x.
 
-    ``grad`` (R, P) and ``grad_x`` (R, C) are contiguous; ``partial`` is (PROGRAMS, 2 C + P C + P):
+    ``grad`` (R, P), ``grad_x`` and ``through`` (R, C), x's gradient from elsewhere or None, are
+    contiguous; ``partial`` is (PROGRAMS, 2 C + P C + P):
     the norm's weight and bias, the projection's weight and bias.
     """
     program = tl.program_id(0)
@@ -350,6 +315,8 @@ def projection_backward_kernel(
         norm_bias_sum += tl.sum(grad_normed, 0)
         grad_x = standardise_backward(grad_normed * norm_weight[None, :], x_hat, rstd, C)
         out_offsets = rows.to(tl.int64)[:, None] * C + columns[None, :]
+        if through_ptr is not None:
+            grad_x += tl.load(through_ptr + out_offsets, mask=inside, other=0.0).to(tl.float32)
         tl.store(grad_x_ptr + out_offsets, grad_x.to(grad_x_ptr.dtype.element_ty), mask=inside)
     partial = partial_ptr + program * (2 * C + num_outputs * (C + 1))
     tl.store(partial + columns, norm_weight_sum, mask=inside_c)

@@ -11,15 +11,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from scalefold_kernels.norm.kernel import (
-    column_sums_kernel,
     layer_norm_backward_kernel,
     layer_norm_forward_kernel,
     projection_backward_kernel,
     projection_forward_kernel,
-    sum_partials_kernel,
 )
-from scalefold_kernels.packing import join, split
+from scalefold_kernels.packing import join
 from scalefold_kernels.rows import Rows, rows_of
+from scalefold_kernels.sums import column_sums, sum_rows
 from scalefold_kernels.tiles import architecture, tile
 
 EPS = 1e-5
@@ -105,16 +104,18 @@ def _new_stats(x: Tensor) -> Tensor:
 
 @torch.library.custom_op("scalefold::layer_norm_backward", mutates_args=())
 def layer_norm_backward(
-    grad: Tensor, x: Tensor, weight: Tensor, stats: Tensor
+    grad: Tensor, x: Tensor, weight: Tensor, stats: Tensor, through: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of x, and of weight and bias as (2, C); the sums have a fixed order."""
+    """Gradients of x, its gradient ``through`` elsewhere added; of weight and bias, (2, C)."""
     parameters = weight.new_empty(2, x.shape[-1])
-    grad_x, _ = _launch_backward(grad, x, weight, None, stats, parameters)
+    grad_x, _ = _launch_backward(grad, x, weight, None, stats, through, parameters)
     return grad_x, parameters
 
 
 @layer_norm_backward.register_fake
-def _(grad: Tensor, x: Tensor, weight: Tensor, stats: Tensor) -> tuple[Tensor, Tensor]:
+def _(
+    grad: Tensor, x: Tensor, weight: Tensor, stats: Tensor, through: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     return x.new_empty(x.shape), weight.new_empty(2, x.shape[-1])
 
 
@@ -124,6 +125,7 @@ def _launch_backward(
     weight: Tensor,
     bias: Tensor | None,
     stats: Tensor,
+    through: Tensor | None,
     parameters: Tensor,
 ) -> tuple[Tensor, Tensor | None]:
     """Gradient of x, and the forward's result again if ``bias`` is given; fills ``parameters``."""
@@ -144,6 +146,7 @@ def _launch_backward(
         weight.contiguous(),
         None if bias is None else bias.contiguous(),
         stats,
+        None if through is None else through.contiguous(),
         grad_x,
         normed,
         partial,
@@ -158,7 +161,7 @@ def _launch_backward(
         BLOCK_C=block_c,
         **launch,
     )
-    _sum_partials(partial, parameters)
+    sum_rows(partial, parameters.dtype, parameters)
     return grad_x, normed
 
 
@@ -176,29 +179,6 @@ def _layer_norm_gradients(ctx: Any, grad: Tensor, _: None) -> tuple[Tensor, Tens
 
 
 _layer_norm.register_autograd(_layer_norm_gradients, setup_context=_save_for_layer_norm)
-
-
-def _sum_partials(partial: Tensor, out: Tensor) -> None:
-    """Sum (partials, width) over the partials, in a fixed order, into ``out``."""
-    num_partials, width = partial.shape
-    shape: dict[str, int | str] = {"partials": num_partials, "width": width}
-    launch = tile("sum_partials", architecture(partial.device), shape)
-    sum_partials_kernel[(triton.cdiv(width, launch["BLOCK_W"]),)](
-        partial, out, num_partials, width, **launch
-    )
-
-
-def _column_sums(x: Tensor, out: Tensor) -> None:
-    """Sum a matrix with rows of any stride over its rows, into ``out``."""
-    num_rows, num_columns = x.shape
-    shape: dict[str, int | str] = {"rows": num_rows, "columns": num_columns}
-    launch = tile("column_sums", architecture(x.device), shape)
-    programs = min(launch.pop("PROGRAMS"), triton.cdiv(num_rows, launch["BLOCK_R"]))
-    partial = torch.empty(programs, num_columns, dtype=torch.float32, device=x.device)
-    column_sums_kernel[(triton.cdiv(num_columns, launch["BLOCK_C"]), programs)](
-        x, partial, num_rows, num_columns, x.stride(0), PROGRAMS=programs, **launch
-    )
-    _sum_partials(partial, out)
 
 
 @torch.library.custom_op("scalefold::normed_projection", mutates_args=())
@@ -306,11 +286,12 @@ def normed_projection_backward(
     norm_bias: Tensor,
     weights: Sequence[Tensor],
     stats: Tensor,
+    through: Tensor | None,
     first_biased: int,
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of x, and of all parameters as one vector.
+    """Gradients of x, ``through`` (its gradient from elsewhere) added; of all parameters, a vector.
 
-    They are the norm's weight and bias (C each), the projections' weights (P, C) and biases (P,),
+    These are the norm's weight and bias (C each), the projections' weights (P, C) and biases (P,),
     of which those before ``first_biased`` are not computed.
     """
     weight = join(weights, 0).contiguous()
@@ -320,18 +301,18 @@ def normed_projection_backward(
         return x.new_empty(x.shape), parameters.zero_()
     grad = grad.contiguous()
     if _fused(x) and outputs <= MAX_NARROW_OUTPUTS:
-        grad_x = _narrow_backward(grad, x, norm_weight, norm_bias, weight, stats, parameters)
-        return grad_x, parameters
+        arguments = norm_weight, norm_bias, weight, stats, through
+        return _narrow_backward(grad, x, *arguments, parameters), parameters
     grad_normed = grad @ weight
     grad_x, normed = _launch_backward(
-        grad_normed, x, norm_weight, norm_bias, stats, parameters[: 2 * channels]
+        grad_normed, x, norm_weight, norm_bias, stats, through, parameters[: 2 * channels]
     )
     assert normed is not None
     grad, normed = grad.view(-1, outputs), normed.view(-1, channels)
     end = 2 * channels + outputs * channels
     torch.mm(grad.t(), normed, out=parameters[2 * channels : end].view(outputs, channels))
     if first_biased < outputs:
-        _column_sums(grad[:, first_biased:], parameters[end + first_biased :])
+        column_sums(grad[:, first_biased:], parameters[end + first_biased :])
     return grad_x, parameters
 
 
@@ -343,6 +324,7 @@ def _(
     norm_bias: Tensor,
     weights: Sequence[Tensor],
     stats: Tensor,
+    through: Tensor | None,
     first_biased: int,
 ) -> tuple[Tensor, Tensor]:
     outputs, channels = sum(weight.shape[0] for weight in weights), x.shape[-1]
@@ -357,6 +339,7 @@ def _narrow_backward(
     norm_bias: Tensor,
     weight: Tensor,
     stats: Tensor,
+    through: Tensor | None,
     parameters: Tensor,
 ) -> Tensor:
     grad_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
@@ -371,6 +354,7 @@ def _narrow_backward(
         norm_bias.contiguous(),
         weight,
         stats,
+        None if through is None else through.contiguous(),
         grad_x,
         partial,
         rows.num_rows,
@@ -381,35 +365,62 @@ def _narrow_backward(
         **_constants(rows),
         **launch,
     )
-    _sum_partials(partial, parameters)
+    sum_rows(partial, parameters.dtype, parameters)
     return grad_x
 
 
-def _save_for_projection(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    x, norm_weight, norm_bias, weights, _, ctx.biased = inputs
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(x, norm_weight, norm_bias, output[1], *weights)
+class _NormedProjection(torch.autograd.Function):
+    """A function, and no autograd of the operator: one of the results is x itself."""
 
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        norm_weight: Tensor,
+        norm_bias: Tensor,
+        biased: list[bool],
+        *parameters: Tensor,
+    ) -> tuple[Tensor, ...]:
+        weights, biases = parameters[: len(biased)], parameters[len(biased) :]
+        packed, stats = torch.ops.scalefold.normed_projection(
+            x, norm_weight, norm_bias, weights, biases, biased
+        )
+        ctx.set_materialize_grads(False)
+        ctx.biased = biased
+        ctx.save_for_backward(x, norm_weight, norm_bias, stats, *weights)
+        return *packed.split([weight.shape[0] for weight in weights], -1), x
 
-def _projection_gradients(ctx: Any, grad: Tensor, _: None) -> tuple[Any, ...]:
-    x, norm_weight, norm_bias, stats, *weights = ctx.saved_tensors
-    sizes = [weight.shape[0] for weight in weights]
-    skipped = ctx.biased.index(True) if any(ctx.biased) else len(sizes)
-    grad_x, parameters = torch.ops.scalefold.normed_projection_backward(
-        grad, x, norm_weight, norm_bias, weights, stats, sum(sizes[:skipped])
-    )
-    channels, outputs = x.shape[-1], sum(sizes)
-    grad_norm_weight, grad_norm_bias, grad_weight, grad_bias = parameters.split(
-        [channels, channels, outputs * channels, outputs]
-    )
-    grad_weights = list(grad_weight.view(outputs, channels).split(sizes))
-    grad_biases = [
-        part for part, has in zip(grad_bias.split(sizes), ctx.biased, strict=True) if has
-    ]
-    return grad_x, grad_norm_weight, grad_norm_bias, grad_weights, grad_biases, None
-
-
-_normed_projection.register_autograd(_projection_gradients, setup_context=_save_for_projection)
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        x, norm_weight, norm_bias, stats, *weights = ctx.saved_tensors
+        *grad_parts, through = grads
+        if all(part is None for part in grad_parts):
+            return through, *[None] * (3 + len(weights) + sum(ctx.biased))
+        sizes = [weight.shape[0] for weight in weights]
+        skipped = ctx.biased.index(True) if any(ctx.biased) else len(sizes)
+        parts = [
+            x.new_zeros(*x.shape[:-1], size) if part is None else part
+            for part, size in zip(grad_parts, sizes, strict=True)
+        ]
+        grad_x, parameters = torch.ops.scalefold.normed_projection_backward(
+            join(parts, -1),
+            x,
+            norm_weight,
+            norm_bias,
+            weights,
+            stats,
+            through,
+            sum(sizes[:skipped]),
+        )
+        channels, outputs = x.shape[-1], sum(sizes)
+        grad_norm_weight, grad_norm_bias, grad_weight, grad_bias = parameters.split(
+            [channels, channels, outputs * channels, outputs]
+        )
+        grad_weights = grad_weight.view(outputs, channels).split(sizes)
+        grad_biases = (
+            part for part, has in zip(grad_bias.split(sizes), ctx.biased, strict=True) if has
+        )
+        return grad_x, grad_norm_weight, grad_norm_bias, None, *grad_weights, *grad_biases
 
 
 def normed_projection(
@@ -419,18 +430,13 @@ def normed_projection(
     weights: Sequence[Tensor],
     biases: Sequence[Tensor | None],
 ) -> tuple[Tensor, ...]:
-    """Layer normalisation, then several linear maps of its one result.
+    """Layer normalisation, then several linear maps of its one result; and ``x`` itself, last.
 
-    The results are slices of one tensor (..., P), the product of one kernel or one call of the
-    library; x and its statistics are kept for backward. Gradients that are such slices of one
-    tensor too are taken as they are, others are first copied together.
+    The maps' results are slices of one tensor (..., P), the product of one kernel or one call of
+    the library; x and its statistics are kept for backward. Gradients that are such slices of one
+    tensor too are taken as they are, others are first copied together. The gradient of the ``x``
+    that is returned is added in the kernel that makes the rest of x's gradient.
     """
-    packed, _ = torch.ops.scalefold.normed_projection(
-        x,
-        norm_weight,
-        norm_bias,
-        list(weights),
-        [bias for bias in biases if bias is not None],
-        [bias is not None for bias in biases],
-    )
-    return split(packed, [weight.shape[0] for weight in weights])
+    given = [bias for bias in biases if bias is not None]
+    biased = [bias is not None for bias in biases]
+    return _NormedProjection.apply(x, norm_weight, norm_bias, biased, *weights, *given)

@@ -10,6 +10,10 @@ from torch import Tensor, nn
 
 from scalefold.model.assembly import Assembly
 from scalefold.model.linear import Linear
+from scalefold.ops.dropout import Dropout
+
+Projected = tuple[Tensor, Tensor, Tensor, Tensor]
+"""Queries, keys, values and gate."""
 
 
 class GatedAttention(nn.Module):
@@ -38,33 +42,38 @@ class GatedAttention(nn.Module):
         self.linear_g = Linear(channels, hidden, init="gating")
         self.linear_o = Linear(hidden, channels, init="final")
 
-    def project(self, x: Tensor, norm: nn.LayerNorm) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Queries, keys, values and gate of the normalised input, each (B, R, Q, H, C)."""
+    def project(self, x: Tensor, norm: nn.LayerNorm) -> tuple[Projected, Tensor]:
+        """Queries, keys, values, gate of the normalised input, each (B, R, Q, H, C); and ``x``."""
         layers = (self.linear_q, self.linear_k, self.linear_v, self.linear_g)
-        projected = self.ops.normed_projection(
+        *projected, x = self.ops.normed_projection(
             x, norm.weight, norm.bias, [f.weight for f in layers], [f.bias for f in layers]
         )
         q, k, v, gate = (self._rows_first(p.unflatten(-1, (self.num_heads, -1))) for p in projected)
-        return q, k, v, gate
+        return (q, k, v, gate), x
 
     def attend(
         self,
-        projected: tuple[Tensor, Tensor, Tensor, Tensor],
+        x: Tensor,
+        projected: Projected,
         mask: Tensor,
         bias_BHQK: Tensor | None,
+        dropout: Dropout | None,
     ) -> Tensor:
-        """Attention and output projection, in the layout of the representation.
+        """Return ``x`` with the attention's output added.
 
         Parameters
         ----------
-        projected : tuple of Tensor
+        x, projected
             From ``project``.
         mask : Tensor, the first three dimensions of the representation
             1 for positions that may be attended to.
         bias_BHQK : Tensor or None
+        dropout : Dropout or None
+            Of what is added.
         """
         out = self.ops.attention(*projected, self._rows_first(mask), bias_BHQK)
-        return self.linear_o(self._rows_first(out).flatten(-2))
+        heads, linear = self._rows_first(out).flatten(-2), self.linear_o
+        return self.ops.residual_linear(x, heads, linear.weight, linear.bias, dropout)
 
     def _rows_first(self, x: Tensor) -> Tensor:
         """Swap the axes, as a view, where attention runs along the first; its own inverse."""
@@ -92,13 +101,16 @@ class GlobalAttention(nn.Module):
         self.linear_o = Linear(hidden, channels, init="final")
 
     def forward(self, x: Tensor, mask: Tensor, norm: nn.LayerNorm) -> Tensor:
-        """Update of ``x`` (B, S, N, C) under ``mask`` (B, S, N)."""
-        x = self.ops.layer_norm(x, norm.weight, norm.bias)
+        """Return the updated ``x`` (B, S, N, C) under ``mask`` (B, S, N)."""
+        layers = (self.linear_q, self.linear_k, self.linear_v, self.linear_g)
+        queries, k, v, gate, x = self.ops.normed_projection(
+            x, norm.weight, norm.bias, [f.weight for f in layers], [f.bias for f in layers]
+        )
+        # The query of the mean is the mean of queries, as the projection has no bias.
         # Counts of up to thousands of rows: exact in float32, not in bfloat16.
         count = mask.sum(1)[..., None] + self.EPS
-        mean = (torch.einsum("bsnc,bsn->bnc", x.to(count.dtype), mask) / count).to(x.dtype)
-        q = self.linear_q(mean).unflatten(-1, (self.num_heads, -1))
-        k, v = self.linear_k(x).transpose(1, 2), self.linear_v(x).transpose(1, 2)
-        gate = self.linear_g(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-        out = self.ops.global_attention(q, k, v, gate, mask.transpose(1, 2))
-        return self.linear_o(out.transpose(1, 2).flatten(-2))
+        q = (torch.einsum("bsnc,bsn->bnc", queries.to(count.dtype), mask) / count).to(x.dtype)
+        q, gate = (t.unflatten(-1, (self.num_heads, -1)) for t in (q, gate))
+        k, v, gate, mask = (t.transpose(1, 2) for t in (k, v, gate, mask))
+        heads = self.ops.global_attention(q, k, v, gate, mask).transpose(1, 2).flatten(-2)
+        return self.ops.residual_linear(x, heads, self.linear_o.weight, self.linear_o.bias, None)

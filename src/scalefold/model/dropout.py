@@ -33,7 +33,7 @@ class ResidualDropout(nn.Module):
         return x + update if dropout is None else self.ops.residual_dropout(x, update, *dropout)
 
     def draw(self, key_B: Tensor) -> Dropout | None:
-        """This pass's dropout, for an operation that adds its own update; None if nothing drops."""
+        """Dropout of a pass, for an operation that adds its own update; None if nothing drops."""
         if not self.training or self.rate == 0.0:
             return None
         return Dropout(key_B, self.layer, self.rate, self.shared_dim)

@@ -105,13 +105,15 @@ class EvoformerBlock(nn.Module):
             Key of the dropout masks.
         """
         axis = self.axis
-        m = self.msa_dropout(m, self.msa_att_row(m, z, axis.split(msa_mask, dim=1)), key)
+        row_mask, dropout = axis.split(msa_mask, dim=1), self.msa_dropout.draw(key)
+        m, z = self.msa_att_row(m, z, row_mask, dropout)
         m = axis.switch(m, sharded=1, to=2).wait()
         column_mask = axis.split(msa_mask, dim=2)
-        m = m + self.msa_att_col(m, column_mask)
+        m = self.msa_att_col(m, column_mask)
         m = self.msa_transition(m)
+        count = axis.split(sequence_count, dim=1)
+        m, z = self.outer_product_mean(m, column_mask, count, z)
         returning = axis.switch(m, sharded=2, to=1)
-        z = self.outer_product_mean(m, column_mask, axis.split(sequence_count, dim=1), z)
         z = self.pair_stack(z, pair_mask, key)
         return returning.wait(), z
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from scalefold.model.assembly import Assembly
 from scalefold.model.attention import GatedAttention, GlobalAttention
 from scalefold.model.linear import Linear
+from scalefold.ops.dropout import Dropout
 
 
 class MsaRowAttentionWithPairBias(nn.Module):
@@ -26,15 +27,18 @@ class MsaRowAttentionWithPairBias(nn.Module):
         self.linear_z = Linear(c_z, num_heads, bias=False, init="normal")
         self.mha = GatedAttention(c_m, head_channels, num_heads, 2, assembly)
 
-    def forward(self, m: Tensor, z: Tensor, mask: Tensor) -> Tensor:
-        """Update of ``m``; ``mask`` (B, S, N) is sharded as ``m`` is."""
+    def forward(
+        self, m: Tensor, z: Tensor, mask: Tensor, dropout: Dropout | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the updated ``m``, and ``z``; ``mask`` (B, S, N) is sharded as ``m`` is."""
         norm = self.layer_norm_z
-        (bias,) = self.ops.normed_projection(
+        bias, z = self.ops.normed_projection(
             z, norm.weight, norm.bias, [self.linear_z.weight], [None]
         )
         pending = self.axis.gather_to_sharded(bias, dim=1)
-        projected = self.mha.project(m, self.layer_norm_m)
-        return self.mha.attend(projected, mask, pending.wait().permute(0, 3, 1, 2))
+        projected, m = self.mha.project(m, self.layer_norm_m)
+        bias = pending.wait().permute(0, 3, 1, 2)
+        return self.mha.attend(m, projected, mask, bias, dropout), z
 
 
 class _MsaAttention(nn.Module):
@@ -48,7 +52,8 @@ class _MsaAttention(nn.Module):
         self.mha = GatedAttention(c_m, head_channels, num_heads, along, assembly)
 
     def forward(self, m: Tensor, mask: Tensor) -> Tensor:
-        return self.mha.attend(self.mha.project(m, self.layer_norm_m), mask, None)
+        projected, m = self.mha.project(m, self.layer_norm_m)
+        return self.mha.attend(m, projected, mask, None, None)
 
 
 class MsaColumnAttention(nn.Module):
@@ -59,7 +64,7 @@ class MsaColumnAttention(nn.Module):
         self._msa_att = _MsaAttention(c_m, head_channels, num_heads, 1, assembly)
 
     def forward(self, m: Tensor, mask: Tensor) -> Tensor:
-        """Update of ``m``; both are sharded along N."""
+        """Return the updated ``m``; both are sharded along N."""
         return self._msa_att(m, mask)
 
 
@@ -72,5 +77,5 @@ class MsaColumnGlobalAttention(nn.Module):
         self.global_attention = GlobalAttention(c_m, head_channels, num_heads, assembly)
 
     def forward(self, m: Tensor, mask: Tensor) -> Tensor:
-        """Update of ``m``; both are sharded along N."""
+        """Return the updated ``m``; both are sharded along N."""
         return self.global_attention(m, mask, self.layer_norm_m)

@@ -19,8 +19,8 @@ class OuterProductMean(nn.Module):
         self.linear_2 = Linear(c_m, c_hidden)
         self.linear_out = Linear(c_hidden**2, c_z, init="final")
 
-    def forward(self, m: Tensor, mask: Tensor, count: Tensor, z: Tensor) -> Tensor:
-        """Return the updated pair representation.
+    def forward(self, m: Tensor, mask: Tensor, count: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Return ``m``, and the updated pair representation.
 
         Parameters
         ----------
@@ -32,14 +32,17 @@ class OuterProductMean(nn.Module):
 
         Returns
         -------
-        Tensor, shape (B, N, N, c_z), sharded along rows
+        m : Tensor
+            What is passed on, see ``ops.normed_projection``.
+        z : Tensor, shape (B, N, N, c_z), sharded along rows
         """
         norm, layers = self.layer_norm, (self.linear_1, self.linear_2)
-        a, b = self.ops.normed_projection(
+        a, b, m = self.ops.normed_projection(
             m, norm.weight, norm.bias, [f.weight for f in layers], [f.bias for f in layers]
         )
         mask = mask[..., None].to(a.dtype)
         pending = self.axis.gather_to_sharded(b * mask, dim=2)
-        return self.ops.outer_product_mean(
+        z = self.ops.outer_product_mean(
             a * mask, pending.wait(), count, self.linear_out.weight, self.linear_out.bias, z
         )
+        return m, z

@@ -56,9 +56,11 @@ class _PairUpdates(nn.Module):
         return self.dropout_mul_in(z, self.tri_mul_in(z, rows), key)
 
     def _attend(self, z: Tensor, mask: Tensor, key: Tensor) -> Tensor:
-        z = self.dropout_att_start(z, self.tri_att_start(z, self.axis.split(mask, dim=1)), key)
+        dropout = self.dropout_att_start.draw(key)
+        z = self.tri_att_start(z, self.axis.split(mask, dim=1), dropout)
         z = self.axis.switch(z, sharded=1, to=2).wait()
-        z = self.dropout_att_end(z, self.tri_att_end(z, self.axis.split(mask, dim=2)), key)
+        dropout = self.dropout_att_end.draw(key)
+        z = self.tri_att_end(z, self.axis.split(mask, dim=2), dropout)
         return self.axis.switch(z, sharded=2, to=1).wait()
 
 

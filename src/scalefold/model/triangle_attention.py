@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from scalefold.model.assembly import Assembly
 from scalefold.model.attention import GatedAttention
 from scalefold.model.linear import Linear
+from scalefold.ops.dropout import Dropout
 
 
 class _TriangleAttention(nn.Module):
@@ -25,12 +26,12 @@ class _TriangleAttention(nn.Module):
         self.linear = Linear(channels, num_heads, bias=False, init="normal")
         self.mha = GatedAttention(channels, head_channels, num_heads, along, assembly)
 
-    def _bias(self, z: Tensor) -> Tensor:
+    def _bias(self, z: Tensor) -> tuple[Tensor, Tensor]:
         norm = self.layer_norm
-        (bias,) = self.ops.normed_projection(
+        bias, z = self.ops.normed_projection(
             z, norm.weight, norm.bias, [self.linear.weight], [None]
         )
-        return bias
+        return bias, z
 
 
 class TriangleAttentionStartingNode(_TriangleAttention):
@@ -41,11 +42,13 @@ class TriangleAttentionStartingNode(_TriangleAttention):
     ) -> None:
         super().__init__(channels, head_channels, num_heads, 2, assembly)
 
-    def forward(self, z: Tensor, mask: Tensor) -> Tensor:
-        """Update of ``z``; both are sharded along rows."""
-        pending = self.axis.gather_to_sharded(self._bias(z), dim=1)
-        projected = self.mha.project(z, self.layer_norm)
-        return self.mha.attend(projected, mask, pending.wait().permute(0, 3, 1, 2))
+    def forward(self, z: Tensor, mask: Tensor, dropout: Dropout | None) -> Tensor:
+        """Return the updated ``z``; both are sharded along rows."""
+        bias, z = self._bias(z)
+        pending = self.axis.gather_to_sharded(bias, dim=1)
+        projected, z = self.mha.project(z, self.layer_norm)
+        bias = pending.wait().permute(0, 3, 1, 2)
+        return self.mha.attend(z, projected, mask, bias, dropout)
 
 
 class TriangleAttentionEndingNode(_TriangleAttention):
@@ -56,9 +59,11 @@ class TriangleAttentionEndingNode(_TriangleAttention):
     ) -> None:
         super().__init__(channels, head_channels, num_heads, 1, assembly)
 
-    def forward(self, z: Tensor, mask: Tensor) -> Tensor:
-        """Update of ``z``; both are sharded along columns."""
-        pending = self.axis.gather_to_sharded(self._bias(z), dim=2)
-        projected = self.mha.project(z, self.layer_norm)
+    def forward(self, z: Tensor, mask: Tensor, dropout: Dropout | None) -> Tensor:
+        """Return the updated ``z``; both are sharded along columns."""
+        bias, z = self._bias(z)
+        pending = self.axis.gather_to_sharded(bias, dim=2)
+        projected, z = self.mha.project(z, self.layer_norm)
         # The bias of query i and key k is that of edge ki: its first residue is the key's.
-        return self.mha.attend(projected, mask, pending.wait().permute(0, 3, 2, 1))
+        bias = pending.wait().permute(0, 3, 2, 1)
+        return self.mha.attend(z, projected, mask, bias, dropout)

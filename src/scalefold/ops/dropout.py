@@ -99,7 +99,7 @@ class Dropout(NamedTuple):
 
     Attributes
     ----------
-    key_B : Tensor, shape (B,), int64
+    key : Tensor, shape (B,), int64
     layer : int
     rate : float
         Probability of being dropped, in [0, 1).
@@ -108,7 +108,7 @@ class Dropout(NamedTuple):
         a tensor is sharded, it is along this dimension, so no rank needs to know its offset.
     """
 
-    key_B: Tensor
+    key: Tensor
     layer: int
     rate: float
     shared_dim: int | None

@@ -23,7 +23,10 @@ def normed_projection(
     weights: Sequence[Tensor],
     biases: Sequence[Tensor | None],
 ) -> tuple[Tensor, ...]:
-    """Layer normalisation, then several linear maps of its one result.
+    """Layer normalisation, then several linear maps of its one result; and ``x`` itself.
+
+    What else needs ``x`` (a residual sum, another projection) takes the one that is returned: a
+    kernel then adds the gradients that meet there while it has x's in registers.
 
     Parameters
     ----------
@@ -35,10 +38,11 @@ def normed_projection(
     Returns
     -------
     tuple of Tensor, shape (..., C_out)
-        One for each weight.
+        One for each weight; the last is ``x``.
     """
     normed = layer_norm(x, norm_weight, norm_bias)
-    return tuple(
+    projected = (
         functional.linear(normed, weight, bias)
         for weight, bias in zip(weights, biases, strict=True)
     )
+    return *projected, x

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from scalefold.ops.attention import attention, global_attention
 from scalefold.ops.dropout import residual_dropout
+from scalefold.ops.linear import residual_linear
 from scalefold.ops.norm import layer_norm, normed_projection
 from scalefold.ops.outer_product import outer_product_mean
 from scalefold.ops.transition import transition
@@ -45,6 +46,7 @@ class Ops:
     outer_product_mean: Callable[..., Tensor] = outer_product_mean
     transition: Callable[..., Tensor] = transition
     residual_dropout: Callable[..., Tensor] = residual_dropout
+    residual_linear: Callable[..., Tensor] = residual_linear
 
 
 TORCH = Ops()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Literal
+from typing import Final, Literal
 
 import torch
 
@@ -15,33 +17,57 @@ from scalefold.ops.registry import TORCH, Ops
 
 logger = logging.getLogger(__name__)
 
+Kernels = Literal["auto", "torch", "triton"] | Sequence[str]
+
 MIN_CAPABILITY = (8, 0)
 """Compute capability of the oldest GPUs with bfloat16 matrix products: A100, RTX 30."""
 
 
-def select_ops(kind: Literal["auto", "torch", "triton"], device: torch.device) -> Ops:
+PACKAGES: Final[dict[str, tuple[str, ...]]] = {
+    "norm": ("layer_norm", "normed_projection"),
+    "dropout": ("residual_dropout",),
+    "linear": ("residual_linear",),
+    "outer_product": ("outer_product_mean",),
+    "triangle": (
+        "triangle_projection",
+        "triangle_product_outgoing",
+        "triangle_product_incoming",
+        "triangle_output",
+    ),
+    "attention": ("attention",),
+    "transition": ("transition",),
+}
+"""The packages of kernels, and the operations that each has."""
+
+OPTIMISER: Final = "optimiser"
+"""The package whose kernels are no operation of the model."""
+
+
+def select_ops(kernels: Kernels, device: torch.device) -> Ops:
     """Operations that a model on ``device`` is built with.
 
     Parameters
     ----------
-    kind : {"auto", "torch", "triton"}
+    kernels : {"auto", "torch", "triton"} or list of str
         ``auto``: the kernels, or plain torch, with one logged line that says why, where they cannot
-        run.
+        run. A list: the kernels of these packages alone.
     device : torch.device
 
     Raises
     ------
     InputError
-        ``triton`` where the kernels cannot run.
+        Kernels that are asked for by name cannot run.
     """
-    if kind == "torch":
+    if kernels == "torch" or not kernels:
         return TORCH
     obstacle = why_not(device)
     if obstacle is None:
-        return triton_ops()
-    if kind == "triton":
+        chosen = PACKAGES if isinstance(kernels, str) else kernels
+        return triton_ops(name for name in chosen if name != OPTIMISER)
+    if kernels != "auto":
+        asked = kernels if isinstance(kernels, str) else ", ".join(kernels)
         raise InputError(
-            f"training.kernels: triton cannot run here: {obstacle}; set training.kernels to "
+            f"training.kernels: {asked} cannot run here: {obstacle}; set training.kernels to "
             "auto or torch for plain PyTorch"
         )
     logger.info("Plain PyTorch instead of the Triton kernels: %s", obstacle)
@@ -64,38 +90,20 @@ def why_not(device: torch.device) -> str | None:
     return None
 
 
-def optimiser_kernels(
-    kind: Literal["auto", "torch", "triton"], device: torch.device
-) -> ModuleType | None:
+def optimiser_kernels(kernels: Kernels, device: torch.device) -> ModuleType | None:
     """`scalefold_kernels.optimiser`, or None for plain torch; after `select_ops`."""
-    if kind == "torch" or why_not(device) is not None:
+    wanted = kernels != "torch" if isinstance(kernels, str) else OPTIMISER in kernels
+    if not wanted or why_not(device) is not None:
         return None
-    return import_module("scalefold_kernels.optimiser")
+    return import_module(f"scalefold_kernels.{OPTIMISER}")
 
 
-def triton_ops() -> Ops:
-    """The kernels; an operation without one is the torch reference."""
-    from scalefold_kernels.attention import attention
-    from scalefold_kernels.dropout import residual_dropout
-    from scalefold_kernels.norm import layer_norm, normed_projection
-    from scalefold_kernels.outer_product import outer_product_mean
-    from scalefold_kernels.transition import transition
-    from scalefold_kernels.triangle import (
-        triangle_output,
-        triangle_product_incoming,
-        triangle_product_outgoing,
-        triangle_projection,
-    )
-
-    return Ops(
-        layer_norm=layer_norm,
-        normed_projection=normed_projection,
-        attention=attention,
-        outer_product_mean=outer_product_mean,
-        residual_dropout=residual_dropout,
-        triangle_output=triangle_output,
-        triangle_product_incoming=triangle_product_incoming,
-        triangle_product_outgoing=triangle_product_outgoing,
-        triangle_projection=triangle_projection,
-        transition=transition,
-    )
+def triton_ops(packages: Iterable[str] = PACKAGES) -> Ops:
+    """The kernels of some packages; an operation without one is the torch reference."""
+    modules = {name: import_module(f"scalefold_kernels.{name}") for name in packages}
+    functions = {
+        operation: getattr(module, operation)
+        for name, module in modules.items()
+        for operation in PACKAGES[name]
+    }
+    return replace(TORCH, **functions)

@@ -14,9 +14,10 @@ def test_statistics_of_bfloat16_are_taken_in_float32() -> None:
 def test_projections_share_one_normalisation() -> None:
     x, weights = torch.randn(3, 4), [torch.randn(5, 4), torch.randn(2, 4)]
     norm = torch.randn(4), torch.randn(4)
-    first, second = normed_projection(x, *norm, weights, [torch.randn(5), None])
+    first, second, through = normed_projection(x, *norm, weights, [torch.randn(5), None])
     assert first.shape == (3, 5)
     torch.testing.assert_close(second, layer_norm(x, *norm) @ weights[1].T)
+    assert through is x
 
 
 def test_transition_written_out() -> None:
