@@ -36,21 +36,12 @@ def multiply_rotations(first: Tensor, second: Tensor) -> Tensor:
 
 def quaternion_to_rotation(quaternion: Tensor) -> Tensor:
     """Rotation matrices of unit quaternions (a, b, c, d): (..., 4) -> (..., 3, 3)."""
-    a, b, c, d = quaternion.unbind(-1)
-    return torch.stack(
-        [
-            torch.stack(
-                [a * a + b * b - c * c - d * d, 2 * (b * c - a * d), 2 * (b * d + a * c)], -1
-            ),
-            torch.stack(
-                [2 * (b * c + a * d), a * a - b * b + c * c - d * d, 2 * (c * d - a * b)], -1
-            ),
-            torch.stack(
-                [2 * (b * d - a * c), 2 * (c * d + a * b), a * a - b * b - c * c + d * d], -1
-            ),
-        ],
-        -2,
-    )
+    a, v = quaternion[..., :1, None], quaternion[..., 1:]
+    eye = torch.eye(3, dtype=v.dtype, device=v.device).expand(*v.shape, 3)
+    # Euler and Rodrigues: (a^2 - |v|^2) x + 2 v (v.x) + 2 a (v cross x), for each unit vector x.
+    square = a.square() - v.square().sum(-1, keepdim=True)[..., None]
+    cross = torch.linalg.cross(eye, v[..., None, :].expand_as(eye))  # transposed: order turned
+    return square * eye + 2 * (v[..., :, None] * v[..., None, :] + a * cross)
 
 
 class Rigid(NamedTuple):
