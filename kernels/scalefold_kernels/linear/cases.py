@@ -51,7 +51,7 @@ def _case(
     for block, size in (("BLOCK_K", inputs), ("BLOCK_C", channels)):
         launch[block] = max(16, triton.next_power_of_2(min(launch[block], size)))
     constexprs = {
-        "K": inputs, "C": channels, "DIMS": 3, "SHARED": shared or 0, "GROUPS": 33,
+        "K": inputs, "C": channels, "DIMS": 3, "SHARED": shared or 0,
         "PRECISION": "tf32", "key_stride": 1, **launch,
     }  # fmt: skip
     pointers = {n: "*bf16:16" for n in kernel.arg_names if n.endswith("_ptr")}

@@ -1,7 +1,7 @@
 """A linear map, dropout and the sum with a residual in one pass; and all of its gradients in one.
 
 Legend: R rows (positions along D2), K input channels, C output channels. Rows lie in lines: (B, D1)
-lines of D2 rows. A program keeps its weights on the chip and goes through every GROUPS-th line of
+lines of D2 rows. A program keeps its weights on the chip and goes through every so many-th line of
 a sample at the same positions: a mask that is shared by lines is hashed once.
 """
 
@@ -30,7 +30,6 @@ def residual_linear_forward_kernel(
     C: tl.constexpr,
     DIMS: tl.constexpr,
     SHARED: tl.constexpr,
-    GROUPS: tl.constexpr,
     PRECISION: tl.constexpr,
     STAGES: tl.constexpr,
     BLOCK_R: tl.constexpr,
@@ -59,7 +58,7 @@ def residual_linear_forward_kernel(
             factor = dropout_factor(
                 state, 0, first + rows, columns[None, :], threshold, scale, DIMS, SHARED
             )
-    for line in tl.range(tl.program_id(1), size1, GROUPS, num_stages=STAGES):
+    for line in tl.range(tl.program_id(1), size1, tl.num_programs(1), num_stages=STAGES):
         start = (sample * size1 + line).to(tl.int64) * size2 + first
         at = rows * K + k[None, :]
         h = tl.load(h_ptr + start * K + at, mask=inside_r & inside_k[None, :], other=0.0)
@@ -95,7 +94,6 @@ def residual_linear_backward_kernel(
     C: tl.constexpr,
     DIMS: tl.constexpr,
     SHARED: tl.constexpr,
-    GROUPS: tl.constexpr,
     PRECISION: tl.constexpr,
     STAGES: tl.constexpr,
     BLOCK_R: tl.constexpr,
@@ -124,7 +122,7 @@ def residual_linear_backward_kernel(
             factor = dropout_factor(
                 state, 0, first + rows, columns[None, :], threshold, scale, DIMS, SHARED
             )
-    for line in tl.range(tl.program_id(1), size1, GROUPS, num_stages=STAGES):
+    for line in tl.range(tl.program_id(1), size1, tl.num_programs(1), num_stages=STAGES):
         start = (sample * size1 + line).to(tl.int64) * size2 + first
         at = rows * C + columns[None, :]
         grad = tl.load(grad_ptr + start * C + at, mask=inside_r & inside_c[None, :], other=0.0)
@@ -141,7 +139,7 @@ def residual_linear_backward_kernel(
         grad_h = tl.dot(grad, weight, input_precision=PRECISION)
         tl.store(grad_h_ptr + start * K + at, grad_h.to(grad_h_ptr.dtype.element_ty), mask=inside)
         weight_sum = tl.dot(grad.T, h, weight_sum, input_precision=PRECISION)
-    program = tl.program_id(0) * GROUPS + tl.program_id(1)
+    program = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
     partial = partial_ptr + program.to(tl.int64) * (C * K + C)
     tl.store(partial + weight_at, weight_sum, mask=inside_w)
     if tl.program_id(2) == 0:

@@ -77,7 +77,7 @@ def _residual_linear(
     launch = _Launch(x, weight, dropout)
     sizes = launch.tile("residual_linear_forward")
     sizes["BLOCK_C"] = min(sizes["BLOCK_C"], _block(launch.channels))
-    grid, groups = launch.grid(sizes)
+    grid = launch.grid(sizes)
     residual_linear_forward_kernel[(*grid, triton.cdiv(launch.channels, sizes["BLOCK_C"]))](
         x.contiguous(),
         h.contiguous(),
@@ -85,7 +85,6 @@ def _residual_linear(
         bias.contiguous(),
         out,
         *launch.arguments(),
-        GROUPS=groups,
         BLOCK_K=_block(launch.inputs),
         **launch.constants(),
         **sizes,
@@ -134,8 +133,8 @@ def _residual_linear_backward(
     launch = _Launch(grad, weight, dropout)
     sizes = launch.tile("residual_linear_backward")
     sizes["BLOCK_K"] = min(sizes["BLOCK_K"], _block(inputs))
-    grid, groups = launch.grid(sizes)
-    partial = parameters.new_empty(grid[0] * groups, parameters.numel(), dtype=torch.float32)
+    grid = launch.grid(sizes)
+    partial = parameters.new_empty(grid[0] * grid[1], parameters.numel(), dtype=torch.float32)
     residual_linear_backward_kernel[(*grid, triton.cdiv(inputs, sizes["BLOCK_K"]))](
         grad.contiguous(),
         h,
@@ -143,7 +142,6 @@ def _residual_linear_backward(
         grad_h,
         partial,
         *launch.arguments(),
-        GROUPS=groups,
         BLOCK_C=_block(channels),
         **launch.constants(),
         **sizes,
@@ -216,11 +214,10 @@ class _Launch:
         }
         return tile(name, architecture(self._weight.device), shape)
 
-    def grid(self, sizes: dict[str, int]) -> tuple[tuple[int, int], int]:
-        """Blocks of positions, and groups of lines; the latter once more. Takes PROGRAMS out."""
+    def grid(self, sizes: dict[str, int]) -> tuple[int, int]:
+        """Blocks of positions, and groups of lines; takes PROGRAMS out of ``sizes``."""
         blocks = self.batch * triton.cdiv(self.size2, sizes["BLOCK_R"])
-        groups = max(1, min(self.size1, sizes.pop("PROGRAMS") // blocks))
-        return (blocks, groups), groups
+        return blocks, max(1, min(self.size1, sizes.pop("PROGRAMS") // blocks))
 
     def arguments(self) -> tuple[Any, ...]:
         """From ``key_ptr`` to ``key_stride``."""
