@@ -100,10 +100,12 @@ class _CapturedPasses:
         return SampleNumbers(self._numbers.names, self._numbers.values.clone())
 
     def _load(self, features: Features) -> None:
-        names = self._features.keys()
-        torch._foreach_copy_(
-            [self._features[name] for name in names], [features[name] for name in names]
-        )
+        # One launch for all tensors of a type; mixed, each would have its own.
+        for dtype in {tensor.dtype for tensor in self._features.values()}:
+            names = [name for name, tensor in self._features.items() if tensor.dtype == dtype]
+            torch._foreach_copy_(
+                [self._features[name] for name in names], [features[name] for name in names]
+            )
 
     def _capture(self, work: Callable[[], _Result]) -> tuple[torch.cuda.CUDAGraph, _Result]:
         # Once without capture: libraries and kernels initialise what capture forbids.
