@@ -70,25 +70,42 @@ class Parcel:
         return _Unpickler(self.header.pickled, tensors).load()
 
 
-def send(connection: Connection, header: Any, value: Any) -> None:
-    """Send an object; a tensor that it has twice is sent once.
+class Message(NamedTuple):
+    """An object ready to be sent: all that can fail, but for the connection, has been done."""
+
+    header: Header
+    contents: list[memoryview]
+
+    @staticmethod
+    def of(value: Any) -> Message:
+        """Take an object apart; its tensors, on the CPU, must stay as they are until it is sent.
+
+        A tensor that the object has twice is sent once.
+        """
+        header, tensors = _take_apart(value)
+        return Message(header, [_bytes(tensor) for tensor in tensors])
+
+
+def send(connection: Connection, header: Any, message: Message) -> None:
+    """Send a message.
+
+    Whoever breaks off in the middle must close the connection: what came next would be read as the
+    missing part.
 
     Parameters
     ----------
     connection : Connection
     header : object
         Anything that helps the receiver to know what comes.
-    value : object
-        Picklable but for its tensors, which are on the CPU.
+    message : Message
     """
-    parcel_header, tensors = _take_apart(value)
-    connection.send((header, parcel_header))
-    for tensor in tensors:
-        _write(connection.fileno(), _bytes(tensor))
+    connection.send((header, message.header))
+    for content in message.contents:
+        _write(connection.fileno(), content)
 
 
 def receive(connection: Connection, header: Header) -> Parcel:
-    """Receive the contents of what :func:`send` sends, once its headers are known."""
+    """Receive the contents of a message, once its headers are known."""
     block = np.empty(header.num_bytes, np.uint8)
     content = block.data
     for place in header.places:
@@ -140,7 +157,9 @@ def _view(block: Tensor, place: _Place) -> Tensor:
 
 
 def _bytes(tensor: Tensor) -> memoryview:
-    array: NDArray[np.uint8] = tensor.contiguous().flatten().view(torch.uint8).numpy()
+    # A contiguous tensor of one element or none may have any stride, which `view` refuses.
+    flat = tensor.contiguous().as_strided((tensor.numel(),), (1,))
+    array: NDArray[np.uint8] = flat.view(torch.uint8).numpy()
     return array.data
 
 

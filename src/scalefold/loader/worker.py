@@ -28,7 +28,7 @@ import torch
 
 from scalefold.errors import InputError
 from scalefold.loader import parcel
-from scalefold.loader.parcel import Parcel
+from scalefold.loader.parcel import Message, Parcel
 from scalefold.loader.prepare import Preparation, SampleError, SampleTask
 
 TASKS_PER_WORKER: Final = 8
@@ -174,7 +174,7 @@ class WorkerPool:
                     job.result.set_result(reply)
                 else:
                     job.result.set_exception(_exception(reply, worker))
-        except (EOFError, OSError):
+        except Exception:  # its end; or it sent what cannot be read, and no more of it can be
             with self._lock:
                 if not self._closed:
                     self._bury(worker)
@@ -184,8 +184,11 @@ class WorkerPool:
         process, connection = worker.process, worker.connection
         assert process is not None
         assert connection is not None
-        process.join(_CLOSE_SECONDS)
         connection.close()
+        process.join(_CLOSE_SECONDS)
+        if process.is_alive():
+            process.kill()
+            process.join()
         worker.process = worker.connection = None
         jobs, worker.in_hand = list(worker.in_hand.values()), {}
         for job in jobs:
@@ -232,18 +235,25 @@ def run_worker(connection: Connection, preparation: Preparation) -> None:
     computing, sending = threading.Lock(), threading.Lock()
 
     def work(task: SampleTask) -> None:
-        reply: object
+        reply: Message | _Failure
         try:
             inputs = preparation.read(task)
             with computing:  # one after another: all at once would all be late
-                reply = preparation.finish(task, inputs)
+                reply = Message.of(preparation.finish(task, inputs))
         except Exception as error:
             reply = _Failure(isinstance(error, InputError), str(error), traceback.format_exc())
-        with sending, contextlib.suppress(OSError):  # the parent is gone
-            if isinstance(reply, _Failure):
-                connection.send((task.draw, reply))
-            else:
-                parcel.send(connection, task.draw, reply)
+        try:
+            with sending:
+                if isinstance(reply, _Failure):
+                    connection.send((task.draw, reply))
+                else:
+                    parcel.send(connection, task.draw, reply)
+        except OSError:
+            os._exit(0)  # the parent is gone
+        except BaseException:
+            # Nothing that is sent now would be understood; the parent notices the end.
+            traceback.print_exc()
+            os._exit(1)
 
     threads = ThreadPoolExecutor(TASKS_PER_WORKER)
     while True:

@@ -1,4 +1,4 @@
-"""Workers end by themselves when their parent is killed."""
+"""What worker processes hand over, and how they end."""
 
 import os
 import subprocess
@@ -6,6 +6,14 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from scalefold.config.schema import FeaturesConfig
+from scalefold.loader.prepare import Preparation, SampleTask
+from scalefold.loader.worker import WorkerPool
 
 PARENT = """
 import os
@@ -51,3 +59,30 @@ def test_workers_outlive_no_killed_parent(reader_type, tmp_path):
     while any(map(alive, pids)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not any(map(alive, pids))
+
+
+def check_equal(found: Any, expected: Any) -> None:
+    if isinstance(expected, torch.Tensor):
+        assert found.dtype == expected.dtype
+        assert torch.equal(found, expected)
+    elif isinstance(expected, tuple):
+        for ours, other in zip(found, expected, strict=True):
+            check_equal(ours, other)
+    else:
+        assert found == expected
+
+
+@pytest.mark.parametrize("max_msa_clusters", [4, 12, 16])
+def test_inputs_of_features_arrive_as_they_were_made(reader_type, max_msa_clusters):
+    """With more centres than the 12 rows, no row is left to be clustered: empty arrays."""
+    config = FeaturesConfig(crop_size=16, max_msa_clusters=max_msa_clusters, max_extra_msa=6)
+    preparation = Preparation(reader_type(), config, 0, make_features=False)
+    tasks = [SampleTask(draw, preparation.reader.keys[draw % 3], 4) for draw in range(12)]
+    pool = WorkerPool(1, preparation)
+    try:
+        results = [pool.submit(task) for task in tasks]
+        for task, result in zip(tasks, results, strict=True):
+            inputs = result.result(timeout=60).open(torch.device("cpu"))
+            check_equal(inputs, preparation.read(task))
+    finally:
+        pool.close()
