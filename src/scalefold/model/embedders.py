@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from scalefold.chem.residues import CA, CB, RESTYPE_INDEX
 from scalefold.config.schema import ModelConfig
@@ -17,6 +16,7 @@ from scalefold.model.assembly import Assembly
 from scalefold.model.contract import Previous
 from scalefold.model.linear import Linear
 from scalefold.model.norm import LayerNorm
+from scalefold.model.one_hot import distance_one_hot, one_hot
 
 TARGET_CHANNELS = 22
 MSA_CHANNELS = 49
@@ -62,8 +62,8 @@ class InputEmbedder(nn.Module):
     def _relative_position(self, row_index: Tensor, residue_index: Tensor) -> Tensor:
         offset = row_index[:, :, None] - residue_index[:, None]
         offset = offset.clamp(-self.clip, self.clip) + self.clip
-        one_hot = functional.one_hot(offset, 2 * self.clip + 1)
-        return self.linear_relpos(one_hot.to(self.linear_relpos.weight.dtype))
+        position = one_hot(offset, 2 * self.clip + 1)
+        return self.linear_relpos(position.to(self.linear_relpos.weight.dtype))
 
 
 class RecyclingEmbedder(nn.Module):
@@ -120,37 +120,11 @@ class ExtraMsaEmbedder(nn.Module):
             for name in ("extra_msa", "extra_has_deletion", "extra_deletion_value")
         )
         deletions = torch.stack([has_deletion, deletion_value], -1)
-        one_hot = functional.one_hot(symbols, MSA_CLASSES)
-        return self.linear(torch.cat([one_hot.to(dtype), deletions.to(dtype)], -1))
+        classes = one_hot(symbols, MSA_CLASSES)
+        return self.linear(torch.cat([classes.to(dtype), deletions.to(dtype)], -1))
 
 
 def pseudo_beta(aatype: Tensor, positions: Tensor) -> Tensor:
     """C-beta positions, C-alpha of glycine: (..., N), (..., N, 37, 3) -> (..., N, 3)."""
     is_glycine = (aatype == _GLYCINE)[..., None]
     return torch.where(is_glycine, positions[..., CA, :], positions[..., CB, :])
-
-
-def distance_one_hot(
-    rows: Tensor, columns: Tensor, min_angstrom: float, max_angstrom: float, num_bins: int
-) -> Tensor:
-    """One-hot distance of each pair (Suppl. Alg. 5, 32).
-
-    Bins start at ``min_angstrom``, are equally wide, and the last, starting at ``max_angstrom``,
-    is open. Closer pairs, and distances exactly on an edge, have no bin.
-
-    Parameters
-    ----------
-    rows : Tensor, shape (..., I, 3), Å
-    columns : Tensor, shape (..., J, 3), Å
-
-    Returns
-    -------
-    Tensor, shape (..., I, J, num_bins), dtype of ``rows``
-    """
-    square = ((rows[..., :, None, :] - columns[..., None, :, :]) ** 2).sum(-1, keepdim=True)
-    edges = torch.linspace(
-        min_angstrom, max_angstrom, num_bins, dtype=rows.dtype, device=rows.device
-    )
-    lower = edges**2
-    upper = torch.cat([lower[1:], lower.new_full((1,), float("inf"))])
-    return ((square > lower) & (square < upper)).to(rows.dtype)

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from scalefold.chem.residues import ATOM37_INDEX
 from scalefold.config.schema import ModelConfig, TemplateConfig
 from scalefold.features.contract import Features
 from scalefold.model.assembly import Assembly
-from scalefold.model.embedders import distance_one_hot
 from scalefold.model.linear import Linear
 from scalefold.model.norm import LayerNorm
+from scalefold.model.one_hot import distance_one_hot, one_hot
 from scalefold.model.pair_stack import TemplatePairBlock
 from scalefold.ops.dropout import mix
 
@@ -39,7 +38,7 @@ class TemplateSingleEmbedder(nn.Module):
     def forward(self, features: Features) -> Tensor:
         """Rows (B, T, N, c_m), replicated."""
         parts = [
-            functional.one_hot(features["template_aatype"], TEMPLATE_CLASSES),
+            one_hot(features["template_aatype"], TEMPLATE_CLASSES),
             features["template_torsion_angles_sin_cos"].flatten(-2),
             features["template_alt_torsion_angles_sin_cos"].flatten(-2),
             features["template_torsion_angles_mask"],
@@ -72,7 +71,7 @@ class TemplatePairEmbedder(nn.Module):
         n, ca, c = (features["template_all_atom_mask"][..., atom] for atom in _BACKBONE)
         backbone = n * ca * c
         backbone_mask = self._pair(backbone)
-        types = functional.one_hot(features["template_aatype"], TEMPLATE_CLASSES).to(dtype)
+        types = one_hot(features["template_aatype"], TEMPLATE_CLASSES).to(dtype)
         row_types = self.axis.split(types, dim=2)
         pairs = (*backbone_mask.shape[:-1], -1)
         x = torch.cat(

@@ -6,17 +6,17 @@ from scalefold.model.embedders import (
     ExtraMsaEmbedder,
     InputEmbedder,
     RecyclingEmbedder,
-    distance_one_hot,
     pseudo_beta,
 )
 from scalefold.model.example import set_example_weights
+from scalefold.model.one_hot import distance_one_hot
 
 
 def test_recycling_bins() -> None:
     edges = [3.25 + 1.25 * i for i in range(15)]  # 3.25 to 20.75
     distances = torch.tensor([0.0, 3.2, 3.3, *[e + 0.6 for e in edges], 500.0])
     line = torch.stack([distances, torch.zeros_like(distances), torch.zeros_like(distances)], -1)
-    one_hot = distance_one_hot(torch.zeros(1, 3), line, 3.25, 20.75, 15)[0]
+    one_hot = distance_one_hot(torch.zeros(1, 3), line, 3.25, 20.75, 15)[0].int()
     assert one_hot.shape == (len(distances), 15)
     assert (one_hot[:2] == 0).all(), "closer than the first edge: no bin"
     assert one_hot[2:].sum(-1).eq(1).all()
