@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from scalefold.ops import triangle as reference
+from scalefold.ops.dropout import Dropout
 from scalefold_kernels import triangle
 
 # float32 sums of some hundred terms, standardised twice: rounding errors of about 1e-6.
@@ -31,13 +32,13 @@ def arguments(pair: int, hidden: int, *size: int, device: torch.device) -> list[
     return [z.requires_grad_(), mask, *(p.requires_grad_() for p in parameters)]
 
 
-def update(ops, direction: str) -> Callable[..., Tensor]:
+def update(ops, direction: str, dropout: Dropout | None = None) -> Callable[..., Tensor]:
     """The whole update, as the model makes it of its parts."""
 
     def run(z: Tensor, mask: Tensor, *parameters: Tensor) -> Tensor:
-        a, b, gate = ops.triangle_projection(z, mask, *parameters[:12])
+        a, b, gate, z = ops.triangle_projection(z, mask, *parameters[:12])
         product = getattr(ops, f"triangle_product_{direction}")(a, b)
-        return ops.triangle_output(product, gate, *parameters[12:])
+        return ops.triangle_output(z, product, gate, *parameters[12:], dropout)
 
     return run
 
@@ -126,12 +127,30 @@ def test_nothing_comes_from_masked_pairs(device: torch.device) -> None:
     mask = torch.zeros(1, 4, 4, device=device)
     values = results(update(triangle, "outgoing"), [z, mask, *parameters], torch.float32)
     assert all(v.isfinite().all() for v in values)
-    a, b, _ = triangle.triangle_projection(z, mask, *parameters[:12])
+    a, b, _, _ = triangle.triangle_projection(z, mask, *parameters[:12])
     assert (a == 0).all()
     assert (b == 0).all()
 
 
-@pytest.mark.parametrize("unused", [0, 1, 2])
+@pytest.mark.usefixtures("poisoned_memory")
+@pytest.mark.parametrize("shared_dim", [-3, -2, -1, None])
+def test_dropout_of_the_update(shared_dim: int | None, device: torch.device) -> None:
+    inputs = arguments(20, 24, 2, 3, 5, device=device)
+    inputs[0] = inputs[0].detach().requires_grad_()
+    key = torch.tensor([11, -(1 << 60)], device=device)
+    product, gate = draw(2, 3, 5, 24, seed=31), draw(2, 3, 5, 20, seed=32)
+    inputs = [inputs[0], *(x.to(device).requires_grad_() for x in (product, gate)), *inputs[14:]]
+    dropout = Dropout(key, 1, 0.4, shared_dim)
+    ours = results(lambda *x: triangle.triangle_output(*x, dropout), inputs, torch.float32)
+    exact = results(lambda *x: reference.triangle_output(*x, dropout), inputs, torch.float64)
+    for x, y in zip(ours, exact, strict=True):
+        torch.testing.assert_close(x.double(), y, **CLOSE)
+    dropped = exact[0] == inputs[0]
+    assert 0 < dropped.sum() < dropped.numel()
+    assert (ours[0][dropped] == inputs[0][dropped]).all()
+
+
+@pytest.mark.parametrize("unused", [0, 1, 2, 3])
 def test_an_output_without_a_gradient(unused: int, device: torch.device) -> None:
     inputs = arguments(16, 24, 1, 3, 3, device=device)[:14]
     inputs = [inputs[0], *(x.detach() for x in inputs[1:])]
@@ -155,18 +174,24 @@ def test_wrong_types_are_named() -> None:
     inputs = arguments(16, 16, 1, 2, 2, device=torch.device("cpu"))
     with pytest.raises(ValueError, match="float64"):
         triangle.triangle_projection(*(x.double() for x in inputs[:14]))
+    wrong = [x.detach().double() for x in inputs[14:]]
     with pytest.raises(ValueError, match=r"float32 with parameters of .*float64"):
-        triangle.triangle_output(inputs[0], inputs[0], *(x.detach().double() for x in inputs[14:]))
+        triangle.triangle_output(inputs[0], inputs[0], inputs[0], *wrong, None)
 
 
 def test_registered_as_torch_expects(device: torch.device) -> None:
     z, mask, *parameters = arguments(16, 16, 1, 3, 3, device=device)
     ops = torch.ops.scalefold
-    torch.library.opcheck(ops.triangle_projection, (z, mask, parameters[:12]))
+    plain = [x.detach() for x in parameters]
+    torch.library.opcheck(ops.triangle_projection, (z.detach(), mask, plain[:12]))
     a = draw(4, 1, 3, 3, device=device).requires_grad_()
     torch.library.opcheck(ops.triangle_product, (a, a.detach(), True))
+    key = torch.tensor([5], device=device)
+    torch.library.opcheck(ops.triangle_dropout_mask, ([1, 3, 3, 16], key, 2, 0.5, -3))
+    keep = ops.triangle_dropout_mask([1, 3, 3, 16], key, 2, 0.5, -3)
     product = draw(16, 1, 3, 3, device=device).requires_grad_()
-    torch.library.opcheck(ops.triangle_output, (product, z, parameters[12:]))
+    torch.library.opcheck(ops.triangle_output, (z, product, z, parameters[12:], keep, 2.0))
+    torch.library.opcheck(ops.triangle_output, (z, product, z, parameters[12:], None, 1.0))
 
 
 @pytest.mark.gpu

@@ -9,10 +9,17 @@ import torch
 from scalefold_kernels.compilation import CompileCase
 from scalefold_kernels.tiles import Tile
 from scalefold_kernels.triangle import kernel
-from scalefold_kernels.triangle.launch import Sizes, block
+from scalefold_kernels.triangle.sizes import Sizes, block
 
 _FLOAT32 = {"mean", "reciprocal", "partial", "partial_bias", "share", "x"}
 _NUMBERS = {"ROWS", "TOTAL", "COLUMNS", "LAST_ROWS", "PARTS", "SIZE", "P"}
+_NUMBERS |= {"keep_b", "keep_i", "keep_j", "key_stride", "threshold", "D1", "D2", "D3"}
+_KINDS = {"eps": "fp32", "factor": "fp32", "layer": "i32", "keep": "*u8:16", "key": "*i64:16"}
+_VARIANTS: dict[str, dict[str, Any]] = {
+    "projection_backward": {"HAS_THROUGH": True},
+    "output_forward": {"HAS_DROPOUT": True, "keep_z": 1},
+    "output_backward": {"HAS_DROPOUT": True, "keep_z": 1},
+}
 
 
 def compile_cases() -> list[CompileCase]:
@@ -33,7 +40,7 @@ def _cases(sizes: Sizes) -> list[CompileCase]:
         ("output_forward", {"BLOCK_C": block(hidden)}, {"BLOCK_Z": pair}),
         ("output_backward", {"BLOCK_C": block(hidden)}, {"BLOCK_Z": pair}),
     ):
-        constants = whole | sizes.constants()
+        constants: dict[str, Any] = whole | sizes.constants() | _VARIANTS.get(name, {})
         found.append(
             _case(sizes, name, getattr(kernel, name), constants, sizes.tile(name, **limit))
         )
@@ -47,7 +54,9 @@ def _cases(sizes: Sizes) -> list[CompileCase]:
     constants = {"COLUMNS": pair, "BLOCK_N": block(pair)}
     tile = sizes.tile("finish_weights")
     found.append(_case(sizes, "finish_weights", kernel.finish_weights, constants, tile))
-    return [*found, _case(sizes, "sum_rows", kernel.sum_rows, {}, sizes.tile("sum_rows"))]
+    for name in ("sum_rows", "dropout_mask"):
+        found.append(_case(sizes, name, getattr(kernel, name), {}, sizes.tile(name)))
+    return found
 
 
 def _case(
@@ -58,8 +67,8 @@ def _case(
     constants = constants | tile
     signature = {}
     for argument in compiled.arg_names:
-        if argument == "eps":
-            signature[argument] = "fp32"
+        if argument in _KINDS:
+            signature[argument] = _KINDS[argument]
         elif (
             argument in _NUMBERS
             or "_position" in argument

@@ -17,6 +17,8 @@ those of the matrix products.
 import triton
 import triton.language as tl
 
+from scalefold_kernels.dropout.kernel import UNIFORM_MASK, mix
+
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 
 
@@ -80,6 +82,15 @@ def _norm_gradient(gradient, standard, reciprocal, CHANNELS: tl.constexpr):
 
 
 @triton.jit
+def _kept(keep, keep_b, keep_i, keep_j, position, ROWS, COLUMNS):
+    """Where each position's row of the dropout mask begins."""
+    j = position % COLUMNS
+    i = position // COLUMNS % ROWS
+    sample = position // COLUMNS // ROWS
+    return keep + sample.to(tl.int64) * keep_b + i.to(tl.int64) * keep_i + j * keep_j
+
+
+@triton.jit
 def projection_forward(
     z, mask, norm_weight, norm_bias,
     a_weight, a_bias, a_gate_weight, a_gate_bias,
@@ -134,7 +145,9 @@ def projection_forward(
 
 @triton.jit
 def output_forward(
-    product, gate, norm_weight, norm_bias, weight, bias, out, mean, reciprocal, P, eps,
+    z, product, gate, norm_weight, norm_bias, weight, bias,
+    keep, keep_b, keep_i, keep_j, keep_z, factor, out, mean, reciprocal, P, ROWS, COLUMNS, eps,
+    HAS_DROPOUT: tl.constexpr,
     Z: tl.constexpr, C: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_Z: tl.constexpr,
     BLOCK_C: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -157,13 +170,20 @@ def output_forward(
         value = tl.dot(normed, tl.trans(w), input_precision=PRECISION)
         value += _vector(bias, first, Z, BLOCK_Z)[None, :]
         value *= _sigmoid(logit.to(tl.float32))
+        if HAS_DROPOUT:
+            kept = _kept(keep, keep_b, keep_i, keep_j, position, ROWS, COLUMNS)
+            kept = tl.load(kept[:, None] + column[None, :] * keep_z, mask=inside_PZ, other=0)
+            value *= kept.to(tl.float32) * factor
+        value += tl.load(z + row + column[None, :], mask=inside_PZ, other=0.0).to(tl.float32)
         tl.store(out + row + column[None, :], value.to(out.dtype.element_ty), mask=inside_PZ)
 
 
 @triton.jit
 def output_backward(
     d_out, product, gate, mean, reciprocal, norm_weight, norm_bias, weight, bias,
-    d_product, d_gate, d_value, standard, P,
+    keep, keep_b, keep_i, keep_j, keep_z, factor,
+    d_product, d_gate, d_value, standard, P, ROWS, COLUMNS,
+    HAS_DROPOUT: tl.constexpr,
     Z: tl.constexpr, C: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_Z: tl.constexpr,
     BLOCK_C: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -192,6 +212,10 @@ def output_backward(
         value += _vector(bias, first, Z, BLOCK_Z)[None, :]
         gradient = tl.load(d_out + offset_PZ, mask=inside_PZ, other=0.0).to(tl.float32)
         opened = _sigmoid(tl.load(gate + offset_PZ, mask=inside_PZ, other=0.0).to(tl.float32))
+        if HAS_DROPOUT:
+            kept = _kept(keep, keep_b, keep_i, keep_j, position, ROWS, COLUMNS)
+            kept = tl.load(kept[:, None] + column[None, :] * keep_z, mask=inside_PZ, other=0)
+            gradient *= kept.to(tl.float32) * factor
         gradient *= opened
         d_logit = gradient * value * (1.0 - opened)
         tl.store(d_gate + offset_PZ, d_logit.to(dtype), mask=inside_PZ)
@@ -207,15 +231,17 @@ def output_backward(
 
 @triton.jit
 def projection_backward(
-    d_a, d_b, d_gate, z, mask, mean, reciprocal, a, b, norm_weight, norm_bias,
+    d_a, d_b, d_gate, d_through, z, mask, mean, reciprocal, a, b, norm_weight, norm_bias,
     a_weight, a_gate_weight, a_gate_bias, b_weight, b_gate_weight, b_gate_bias, gate_weight,
     d_z, d_values, standard, P,
+    HAS_THROUGH: tl.constexpr,
     Z: tl.constexpr, C: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_Z: tl.constexpr,
     BLOCK_C: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Gradient of z; d_values (4, C, P) and standard (P, Z) for those of the weights.
 
-    d_values: gradients of a's value and its gate's logit, then of b's.
+    d_through: gradient of z elsewhere, added here. d_values: gradients of a's value and its gate's
+    logit, then of b's.
     """
     dtype: tl.constexpr = z.dtype.element_ty
     position = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
@@ -264,6 +290,8 @@ def projection_backward(
     x = tl.load(z + row + zed[None, :], mask=inside, other=0.0).to(tl.float32)
     standard_PZ = (x - mean_P[:, None]) * reciprocal_P[:, None]
     d_x = _norm_gradient(d_normed * scale_Z[None, :], standard_PZ, reciprocal_P, Z)
+    if HAS_THROUGH:
+        d_x += tl.load(d_through + row + zed[None, :], mask=inside, other=0.0).to(tl.float32)
     tl.store(d_z + row + zed[None, :], d_x.to(dtype), mask=inside)
 
 
@@ -401,3 +429,18 @@ def sum_rows(x, out, ROWS, SIZE, BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr):
         inside = (row[:, None] < ROWS) & (column[None, :] < SIZE)
         total += tl.load(x + row[:, None] * SIZE + column[None, :], mask=inside, other=0.0)
     tl.store(out + column, tl.sum(total, 0).to(out.dtype.element_ty), mask=column < SIZE)
+
+
+# One binary for all layers: a number 1 would be folded into the code, and is no tensor there.
+@triton.jit(do_not_specialize=["layer"])
+def dropout_mask(
+    key, key_stride, layer, threshold, keep, D1, D2, D3, SIZE,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Fill keep (B, D1, D2, D3): 1 where an update is kept, as `scalefold.ops.dropout` says."""
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    sample = tl.program_id(1)
+    state = mix(mix(tl.load(key + sample * key_stride), tl.zeros((), tl.int32)), layer)
+    state = mix(mix(mix(state, index // D3 // D2), index // D3 % D2), index % D3)
+    kept = ((state >> 40) & UNIFORM_MASK) >= threshold
+    tl.store(keep + sample.to(tl.int64) * SIZE + index, kept.to(tl.uint8), mask=index < SIZE)

@@ -1,4 +1,4 @@
-"""Triangle multiplication: what the kernels are launched with.
+"""Triangle multiplication: which kernels are launched.
 
 Between the parts, operands and product are (C, B, I, J): positions last, so that the product is one
 batched matrix product of plain matrices.
@@ -7,73 +7,35 @@ batched matrix product of plain matrices.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from types import ModuleType
 
 import torch
 import triton
 from torch import Tensor
 
-from scalefold_kernels.tiles import Tile, architecture, tile
-from scalefold_kernels.triangle import kernel
+from scalefold_kernels.tiles import architecture, tile
+from scalefold_kernels.triangle import hopper_launch, kernel, portable
+from scalefold_kernels.triangle.sizes import DroppedOut, Sizes
 
-EPS = 1e-5
-"""Added to the variance, as in `scalefold.ops.norm`."""
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """What tiles are chosen by: positions P, pair channels Z, hidden channels C."""
-
-    positions: int
-    pair: int
-    hidden: int
-    dtype: torch.dtype
-    arch: str
-
-    @classmethod
-    def of(cls, x: Tensor, positions: int, pair: int, hidden: int) -> Sizes:
-        """With the type and the GPU of a tensor."""
-        return cls(positions, pair, hidden, x.dtype, architecture(x.device))
-
-    def tile(self, name: str, **limits: int) -> Tile:
-        """Tile of a kernel; no block of it larger than its entry in ``limits`` needs."""
-        shape: dict[str, int | str] = {"P": self.positions, "Z": self.pair, "C": self.hidden}
-        shape["dtype"] = str(self.dtype).removeprefix("torch.")
-        found = tile(f"triangle_{name}", self.arch, shape)
-        return found | {name: min(found[name], block(size)) for name, size in limits.items()}
-
-    def constants(self) -> dict[str, int | str]:
-        """Compile-time constants that the kernels of the two parts share."""
-        return {"Z": self.pair, "C": self.hidden, "PRECISION": self.precision}
-
-    @property
-    def precision(self) -> str:
-        """How float32 is multiplied: without rounding it to TensorFloat-32."""
-        return "ieee" if self.dtype == torch.float32 else "tf32"
+HOPPER_KERNELS = False
+"""Whether `hopper_launch` takes what it can; else `portable` takes all."""
 
 
-def block(size: int) -> int:
-    """Smallest tile of a matrix product that holds ``size``."""
-    return max(16, triton.next_power_of_2(size))
+def _kernels(sizes: Sizes) -> ModuleType:
+    return hopper_launch if HOPPER_KERNELS and hopper_launch.serves(sizes) else portable
 
 
 def projection(z: Tensor, mask: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Operands (C, B, I, J), gate, and the mean and reciprocal deviation of each position."""
+    """Operands (C, B, I, J), gate (B, I, J, Z), and each position's mean, reciprocal deviation."""
     hidden, pair = parameters[2].shape
     sizes = Sizes.of(z, mask.numel(), pair, hidden)
-    a = z.new_empty(hidden, *mask.shape)
-    b, gate = torch.empty_like(a), torch.empty_like(z)
-    mean, reciprocal = _statistics(mask)
-    blocks = sizes.tile("projection_forward", BLOCK_C=min(hidden, pair))
-    kernel.projection_forward[(triton.cdiv(sizes.positions, blocks["BLOCK_P"]),)](
-        z, mask, *parameters, a, b, gate, mean, reciprocal, sizes.positions, EPS,
-        BLOCK_Z=block(pair), **sizes.constants(), **blocks,
-    )  # fmt: skip
-    return a, b, gate, mean, reciprocal
+    found: tuple[Tensor, ...] = _kernels(sizes).projection(sizes, z, mask, parameters)
+    return found
 
 
 def projection_backward(
     gradients: Sequence[Tensor],
+    d_through: Tensor | None,
     z: Tensor,
     mask: Tensor,
     operands: Sequence[Tensor],
@@ -81,18 +43,12 @@ def projection_backward(
     parameters: Sequence[Tensor],
 ) -> tuple[Tensor, Tensor]:
     """Gradient of z; gradients of the parameters, one after the other in one vector."""
-    scale, shift, a_w, _, a_gate_w, a_gate_b, b_w, _, b_gate_w, b_gate_b, gate_w, _ = parameters
+    scale, shift, a_w, _, a_gate_w, _, b_w, _, b_gate_w, _, gate_w, _ = parameters
     hidden, pair = a_w.shape
     sizes = Sizes.of(z, mask.numel(), pair, hidden)
-    d_z, standard = torch.empty_like(z), torch.empty_like(z)
-    d_values = z.new_empty(4 * hidden, sizes.positions)
-    blocks = sizes.tile("projection_backward", BLOCK_C=min(hidden, pair))
-    kernel.projection_backward[(triton.cdiv(sizes.positions, blocks["BLOCK_P"]),)](
-        *gradients, z, mask, *statistics, *operands, scale, shift,
-        a_w, a_gate_w, a_gate_b, b_w, b_gate_w, b_gate_b, gate_w,
-        d_z, d_values, standard, sizes.positions,
-        BLOCK_Z=block(pair), **sizes.constants(), **blocks,
-    )  # fmt: skip
+    d_z, d_values, standard = _kernels(sizes).projection_input(
+        sizes, gradients, d_through, z, mask, operands, statistics, parameters
+    )
     partial, partial_bias = _partial(z, sizes, "projection_weights", 4 * hidden + pair, pair)
     blocks = sizes.tile("projection_weights", BLOCK_R=max(pair, hidden), BLOCK_N=pair)
     rows = triton.cdiv(4 * hidden, blocks["BLOCK_R"]) + triton.cdiv(pair, blocks["BLOCK_R"])
@@ -104,18 +60,42 @@ def projection_backward(
     return d_z, _finish(sizes, partial, partial_bias, scale, shift, weights)
 
 
-def output(product: Tensor, gate: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Update (B, I, J, Z), and the mean and reciprocal deviation of each position's product."""
+def mask_shape(shape: Sequence[int], shared_dim: int | None) -> list[int]:
+    """Of the mask of a tensor: 1 in the dimension over which it is shared."""
+    shape = list(shape)
+    if shared_dim is not None:
+        shape[shared_dim] = 1
+    return shape
+
+
+def dropout_mask(
+    shape: Sequence[int], key: Tensor, layer: int, rate: float, shared_dim: int | None
+) -> Tensor:
+    """Which elements of an update (B, I, J, Z) are kept, uint8."""
+    keep = torch.empty(mask_shape(shape, shared_dim), dtype=torch.uint8, device=key.device)
+    size, threshold = keep[0].numel(), round(rate * (kernel.UNIFORM_MASK.value + 1))
+    blocks = tile("triangle_dropout_mask", architecture(key.device), {})
+    kernel.dropout_mask[(triton.cdiv(size, blocks["BLOCK"]), keep.shape[0])](
+        key, key.stride(0), layer, threshold, keep, *keep.shape[1:], size, **blocks
+    )
+    return keep
+
+
+def output(
+    z: Tensor,
+    product: Tensor,
+    gate: Tensor,
+    parameters: Sequence[Tensor],
+    keep: Tensor | None,
+    factor: float,
+) -> tuple[Tensor, ...]:
+    """Updated z, and the mean and reciprocal deviation of each position's product."""
     pair, hidden = parameters[2].shape
     sizes = Sizes.of(gate, product[0].numel(), pair, hidden)
-    out = torch.empty_like(gate)
-    mean, reciprocal = _statistics(product[0])
-    blocks = sizes.tile("output_forward", BLOCK_Z=pair)
-    kernel.output_forward[(triton.cdiv(sizes.positions, blocks["BLOCK_P"]),)](
-        product, gate, *parameters, out, mean, reciprocal, sizes.positions, EPS,
-        BLOCK_C=block(hidden), **sizes.constants(), **blocks,
-    )  # fmt: skip
-    return out, mean, reciprocal
+    found: tuple[Tensor, ...] = _kernels(sizes).output(
+        sizes, z, product, gate, parameters, DroppedOut.of(keep, factor)
+    )
+    return found
 
 
 def output_backward(
@@ -124,19 +104,16 @@ def output_backward(
     gate: Tensor,
     statistics: Sequence[Tensor],
     parameters: Sequence[Tensor],
+    keep: Tensor | None,
+    factor: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of product and gate; of the parameters, one after the other in one vector."""
     scale, shift, weight, _ = parameters
     pair, hidden = weight.shape
     sizes = Sizes.of(gate, product[0].numel(), pair, hidden)
-    d_product, standard = torch.empty_like(product), torch.empty_like(product)
-    d_gate, d_value = torch.empty_like(gate), torch.empty_like(gate)
-    blocks = sizes.tile("output_backward", BLOCK_Z=pair)
-    kernel.output_backward[(triton.cdiv(sizes.positions, blocks["BLOCK_P"]),)](
-        d_out, product, gate, *statistics, *parameters,
-        d_product, d_gate, d_value, standard, sizes.positions,
-        BLOCK_C=block(hidden), **sizes.constants(), **blocks,
-    )  # fmt: skip
+    d_product, d_gate, d_value, standard = portable.output_input(
+        sizes, d_out, product, gate, statistics, parameters, DroppedOut.of(keep, factor)
+    )
     partial, partial_bias = _partial(gate, sizes, "output_weights", pair, hidden)
     blocks = sizes.tile("output_weights", BLOCK_R=pair, BLOCK_N=hidden)
     rows = triton.cdiv(pair, blocks["BLOCK_R"])
@@ -145,11 +122,6 @@ def output_backward(
         **sizes.constants(), **blocks,
     )  # fmt: skip
     return d_product, d_gate, _finish(sizes, partial, partial_bias, scale, shift, [weight])
-
-
-def _statistics(like: Tensor) -> tuple[Tensor, Tensor]:
-    mean = torch.empty(like.shape, dtype=torch.float32, device=like.device)
-    return mean, torch.empty_like(mean)
 
 
 def _partial(

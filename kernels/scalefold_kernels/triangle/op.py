@@ -18,7 +18,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 def triangle_projection(
     z_BIJZ: Tensor, mask_BIJ: Tensor, *parameters: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Masked operands, and the output gate before its sigmoid (Suppl. Alg. 11, 12, lines 1-3).
 
     Parameters
@@ -33,10 +33,11 @@ def triangle_projection(
     Returns
     -------
     a, b : Tensor, shape (B, I, J, C)
-    gate : Tensor, shape (B, I, J, Z)
+    gate, z : Tensor, shape (B, I, J, Z)
+        z as it came; the gradient of this one is added in the kernel that makes z's.
     """
-    a, b, gate, _, _ = _projection(z_BIJZ, mask_BIJ, list(parameters))
-    return a.permute(1, 2, 3, 0), b.permute(1, 2, 3, 0), gate
+    a, b, gate, z = _Projection.apply(z_BIJZ, mask_BIJ, *parameters)
+    return a.permute(1, 2, 3, 0), b.permute(1, 2, 3, 0), gate, z
 
 
 def triangle_product_outgoing(a_BIKC: Tensor, b_BJKC: Tensor) -> Tensor:
@@ -51,22 +52,41 @@ def triangle_product_incoming(a_BKIC: Tensor, b_BKJC: Tensor) -> Tensor:
     return _product(a_CBKI, b_CBKJ, False).permute(1, 2, 3, 0)
 
 
-def triangle_output(product_BIJC: Tensor, gate_BIJZ: Tensor, *parameters: Tensor) -> Tensor:
-    """Normalise the product, project it, and open the gate (Alg. 11, 12, line 4, end).
+def triangle_output(
+    z_BIJZ: Tensor,
+    product_BIJC: Tensor,
+    gate_BIJZ: Tensor,
+    norm_weight: Tensor,
+    norm_bias: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    dropout: tuple[Tensor, int, float, int | None] | None,
+) -> Tensor:
+    """Normalise the product, project it, open the gate (Alg. 11, 12, line 4, end); add to z.
 
     Parameters
     ----------
+    z_BIJZ : Tensor, shape (B, I, J, Z)
     product_BIJC : Tensor, shape (B, I, J, C)
     gate_BIJZ : Tensor, shape (B, I, J, Z)
         Before its sigmoid.
-    parameters
-        Weight and bias of the normalisation, (C,), and of the projection, (Z, C) and (Z,).
+    norm_weight, norm_bias : Tensor, shape (C,)
+    weight : Tensor, shape (Z, C)
+    bias : Tensor, shape (Z,)
+    dropout : tuple or None
+        Key (B,), layer, rate, and the dimension, counted from the end, that shares one mask.
 
     Returns
     -------
     Tensor, shape (B, I, J, Z)
     """
-    out, _, _ = _output(product_BIJC.permute(3, 0, 1, 2), gate_BIJZ, list(parameters))
+    keep, scale = None, 1.0
+    if dropout is not None:
+        keep = _dropout_mask(list(z_BIJZ.shape), *dropout)
+        scale = 1.0 / (1.0 - dropout[2])
+    parameters = [norm_weight, norm_bias, weight, bias]
+    product_CBIJ = product_BIJC.permute(3, 0, 1, 2)
+    out, _, _ = _output(z_BIJZ, product_CBIJ, gate_BIJZ, parameters, keep, scale)
     return out
 
 
@@ -92,6 +112,7 @@ def _(
 @torch.library.custom_op("scalefold::triangle_projection_backward", mutates_args=())
 def _projection_backward(
     gradients: list[Tensor],
+    d_through: Tensor | None,
     z: Tensor,
     mask: Tensor,
     operands: list[Tensor],
@@ -100,12 +121,16 @@ def _projection_backward(
 ) -> tuple[Tensor, Tensor]:
     z, mask, *parameters = _contiguous(z, mask, *parameters)
     gradients = _contiguous(*gradients)
-    return launch.projection_backward(gradients, z, mask, operands, statistics, parameters)
+    d_through = None if d_through is None else d_through.contiguous()
+    return launch.projection_backward(
+        gradients, d_through, z, mask, operands, statistics, parameters
+    )
 
 
 @_projection_backward.register_fake
 def _(
     gradients: list[Tensor],
+    d_through: Tensor | None,
     z: Tensor,
     mask: Tensor,
     operands: list[Tensor],
@@ -115,24 +140,27 @@ def _(
     return z.new_empty(z.shape), z.new_empty(sum(p.numel() for p in parameters))
 
 
-def _save_projection(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    z, mask, parameters = inputs
-    a, b, _, mean, reciprocal = output
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(z, mask, a, b, mean, reciprocal, *parameters)
+class _Projection(torch.autograd.Function):
+    """`_projection`, and z itself (a custom operation may not return its input)."""
 
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, mask: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
+        a, b, gate, mean, reciprocal = _projection(z, mask, list(parameters))
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(z, mask, a, b, mean, reciprocal, *parameters)
+        return a, b, gate, z
 
-def _projection_gradients(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
-    z, mask, a, b, mean, reciprocal, *parameters = ctx.saved_tensors
-    d_a, d_b, d_gate, _, _ = gradients
-    d_a, d_b, d_gate = _or_zeros(d_a, a), _or_zeros(d_b, b), _or_zeros(d_gate, z)
-    d_z, flat = torch.ops.scalefold.triangle_projection_backward(
-        [d_a, d_b, d_gate], z, mask, [a, b], [mean, reciprocal], parameters
-    )
-    return d_z, None, _unpack(flat, parameters)
-
-
-_projection.register_autograd(_projection_gradients, setup_context=_save_projection)
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        z, mask, a, b, mean, reciprocal, *parameters = ctx.saved_tensors
+        d_a, d_b, d_gate, d_through = gradients
+        if d_a is d_b is d_gate is None:
+            return d_through, *[None] * (1 + len(parameters))
+        d_a, d_b, d_gate = _or_zeros(d_a, a), _or_zeros(d_b, b), _or_zeros(d_gate, z)
+        d_z, flat = _projection_backward(
+            [d_a, d_b, d_gate], d_through, z, mask, [a, b], [mean, reciprocal], parameters
+        )
+        return d_z, None, *_unpack(flat, parameters)
 
 
 @torch.library.custom_op("scalefold::triangle_product", mutates_args=())
@@ -169,20 +197,44 @@ def _matrix_product(x: Tensor, y: Tensor) -> Tensor:
     return torch.bmm(x.flatten(0, 1), y.flatten(0, 1)).unflatten(0, x.shape[:2])
 
 
+@torch.library.custom_op("scalefold::triangle_dropout_mask", mutates_args=())
+def _dropout_mask(
+    shape: list[int], key: Tensor, layer: int, rate: float, shared_dim: int | None
+) -> Tensor:
+    return launch.dropout_mask(shape, key, layer, rate, shared_dim)
+
+
+@_dropout_mask.register_fake
+def _(shape: list[int], key: Tensor, layer: int, rate: float, shared_dim: int | None) -> Tensor:
+    return key.new_empty(launch.mask_shape(shape, shared_dim), dtype=torch.uint8)
+
+
 @torch.library.custom_op("scalefold::triangle_output", mutates_args=())
 def _output(
-    product: Tensor, gate: Tensor, parameters: list[Tensor]
+    z: Tensor,
+    product: Tensor,
+    gate: Tensor,
+    parameters: list[Tensor],
+    keep: Tensor | None,
+    scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     _check(product, parameters)
-    product, gate, *parameters = _contiguous(product, gate, *parameters)
-    out, mean, reciprocal = launch.output(product, gate, parameters)
+    z, product, gate, *parameters = _contiguous(z, product, gate, *parameters)
+    out, mean, reciprocal = launch.output(z, product, gate, parameters, keep, scale)
     return out, mean, reciprocal
 
 
 @_output.register_fake
-def _(product: Tensor, gate: Tensor, parameters: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+def _(
+    z: Tensor,
+    product: Tensor,
+    gate: Tensor,
+    parameters: list[Tensor],
+    keep: Tensor | None,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
     mean = product.new_empty(product.shape[1:], dtype=torch.float32)
-    return gate.new_empty(gate.shape), mean, torch.empty_like(mean)
+    return z.new_empty(z.shape), mean, torch.empty_like(mean)
 
 
 @torch.library.custom_op("scalefold::triangle_output_backward", mutates_args=())
@@ -192,9 +244,11 @@ def _output_backward(
     gate: Tensor,
     statistics: list[Tensor],
     parameters: list[Tensor],
+    keep: Tensor | None,
+    scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     gradient, product, gate, *parameters = _contiguous(gradient, product, gate, *parameters)
-    return launch.output_backward(gradient, product, gate, statistics, parameters)
+    return launch.output_backward(gradient, product, gate, statistics, parameters, keep, scale)
 
 
 @_output_backward.register_fake
@@ -204,23 +258,25 @@ def _(
     gate: Tensor,
     statistics: list[Tensor],
     parameters: list[Tensor],
+    keep: Tensor | None,
+    scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     flat = gate.new_empty(sum(p.numel() for p in parameters))
     return product.new_empty(product.shape), gate.new_empty(gate.shape), flat
 
 
 def _save_output(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    product, gate, parameters = inputs
+    _, product, gate, parameters, keep, ctx.scale = inputs
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(product, gate, *output[1:], *parameters)
+    ctx.save_for_backward(keep, product, gate, *output[1:], *parameters)
 
 
 def _output_gradients(ctx: Any, gradient: Tensor, *_: None) -> tuple[Any, ...]:
-    product, gate, mean, reciprocal, *parameters = ctx.saved_tensors
-    d_product, d_gate, flat = torch.ops.scalefold.triangle_output_backward(
-        gradient, product, gate, [mean, reciprocal], parameters
+    keep, product, gate, mean, reciprocal, *parameters = ctx.saved_tensors
+    d_product, d_gate, flat = _output_backward(
+        gradient, product, gate, [mean, reciprocal], parameters, keep, ctx.scale
     )
-    return d_product, d_gate, _unpack(flat, parameters)
+    return gradient, d_product, d_gate, _unpack(flat, parameters), None, None
 
 
 _output.register_autograd(_output_gradients, setup_context=_save_output)

@@ -52,8 +52,8 @@ class _PairUpdates(nn.Module):
 
     def _multiply(self, z: Tensor, mask: Tensor, key: Tensor) -> Tensor:
         rows = self.axis.split(mask, dim=1)
-        z = self.dropout_mul_out(z, self.tri_mul_out(z, rows), key)
-        return self.dropout_mul_in(z, self.tri_mul_in(z, rows), key)
+        z = self.tri_mul_out(z, rows, self.dropout_mul_out.draw(key))
+        return self.tri_mul_in(z, rows, self.dropout_mul_in.draw(key))
 
     def _attend(self, z: Tensor, mask: Tensor, key: Tensor) -> Tensor:
         dropout = self.dropout_att_start.draw(key)

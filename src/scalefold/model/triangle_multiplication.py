@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from scalefold.model.assembly import Assembly
 from scalefold.model.linear import Linear
+from scalefold.ops.dropout import Dropout
 
 
 class _TriangleMultiplication(nn.Module):
@@ -26,8 +27,8 @@ class _TriangleMultiplication(nn.Module):
         self.linear_g = Linear(channels, channels, init="gating")
         self.linear_z = Linear(c_hidden, channels, init="final")
 
-    def forward(self, z: Tensor, mask: Tensor) -> Tensor:
-        """Update of ``z``; both are sharded along rows."""
+    def forward(self, z: Tensor, mask: Tensor, dropout: Dropout | None) -> Tensor:
+        """Return the updated ``z``; both are sharded along rows."""
         parameters = [
             parameter
             for layer in (
@@ -40,10 +41,10 @@ class _TriangleMultiplication(nn.Module):
             )
             for parameter in (layer.weight, layer.bias)
         ]
-        a, b, gate = self.ops.triangle_projection(z, mask, *parameters)
+        a, b, gate, z = self.ops.triangle_projection(z, mask, *parameters)
         norm, out = self.layer_norm_out, self.linear_z
         return self.ops.triangle_output(
-            self._product(a, b), gate, norm.weight, norm.bias, out.weight, out.bias
+            z, self._product(a, b), gate, norm.weight, norm.bias, out.weight, out.bias, dropout
         )
 
     def _product(self, a: Tensor, b: Tensor) -> Tensor:

@@ -39,7 +39,7 @@ class Ops:
     normed_projection: Callable[..., tuple[Tensor, ...]] = normed_projection
     attention: Callable[..., Tensor] = attention
     global_attention: Callable[..., Tensor] = global_attention
-    triangle_projection: Callable[..., tuple[Tensor, Tensor, Tensor]] = triangle_projection
+    triangle_projection: Callable[..., tuple[Tensor, ...]] = triangle_projection
     triangle_product_outgoing: Callable[..., Tensor] = triangle_product_outgoing
     triangle_product_incoming: Callable[..., Tensor] = triangle_product_incoming
     triangle_output: Callable[..., Tensor] = triangle_output

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from scalefold.ops.dropout import Dropout, residual_dropout
 from scalefold.ops.norm import layer_norm
 
 
@@ -28,13 +29,16 @@ def triangle_projection(
     b_gate_bias: Tensor,
     gate_weight: Tensor,
     gate_bias: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Lines 1-3: both operands, masked, and the output gate before its sigmoid.
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Lines 1-3: both operands, masked, and the output gate before its sigmoid; and z itself.
+
+    What else needs z, the residual sum, takes the one that is returned: a kernel then adds the
+    gradients that meet there while it has z's in registers.
 
     Returns
     -------
     a, b : Tensor, shape (B, I, J, C)
-    gate : Tensor, shape (B, I, J, Z)
+    gate, z : Tensor, shape (B, I, J, Z)
     """
     normed = layer_norm(z_BIJZ, norm_weight, norm_bias)
     mask = mask_BIJ[..., None].to(normed.dtype)
@@ -42,7 +46,7 @@ def triangle_projection(
     b_gate = torch.sigmoid(functional.linear(normed, b_gate_weight, b_gate_bias))
     a = mask * a_gate * functional.linear(normed, a_weight, a_bias)
     b = mask * b_gate * functional.linear(normed, b_weight, b_bias)
-    return a, b, functional.linear(normed, gate_weight, gate_bias)
+    return a, b, functional.linear(normed, gate_weight, gate_bias), z_BIJZ
 
 
 def triangle_product_outgoing(a_BIKC: Tensor, b_BJKC: Tensor) -> Tensor:
@@ -56,13 +60,16 @@ def triangle_product_incoming(a_BKIC: Tensor, b_BKJC: Tensor) -> Tensor:
 
 
 def triangle_output(
+    z_BIJZ: Tensor,
     product_BIJC: Tensor,
     gate_BIJZ: Tensor,
     norm_weight: Tensor,
     norm_bias: Tensor,
     weight: Tensor,
     bias: Tensor,
+    dropout: Dropout | None,
 ) -> Tensor:
-    """Line 4, end: normalise, project, gate; -> (B, I, J, Z)."""
+    """Line 4, end: normalise, project, gate; added to z, some elements dropped -> (B, I, J, Z)."""
     projected = functional.linear(layer_norm(product_BIJC, norm_weight, norm_bias), weight, bias)
-    return projected * torch.sigmoid(gate_BIJZ)
+    update = projected * torch.sigmoid(gate_BIJZ)
+    return z_BIJZ + update if dropout is None else residual_dropout(z_BIJZ, update, *dropout)

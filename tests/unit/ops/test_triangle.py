@@ -1,6 +1,7 @@
 import torch
 from torch.nn import functional
 
+from scalefold.ops.dropout import Dropout, dropout_mask
 from scalefold.ops.triangle import (
     triangle_output,
     triangle_product_incoming,
@@ -35,7 +36,8 @@ def test_projection_masks_and_gates_operands_only() -> None:
     norm = draw(4, seed=1), draw(4, seed=2)
     weights = [draw(5, 4, seed=3 + i) if i % 2 == 0 else draw(5, seed=3 + i) for i in range(8)]
     gate = draw(4, 4, seed=20), draw(4, seed=21)
-    a, b, g = triangle_projection(z, mask, *norm, *weights, *gate)
+    a, b, g, same = triangle_projection(z, mask, *norm, *weights, *gate)
+    assert same is z
     assert (a[0, 1, 2] == 0).all()
     assert (b[0, 1, 2] == 0).all()
     assert (g[0, 1, 2] != 0).all()
@@ -44,12 +46,18 @@ def test_projection_masks_and_gates_operands_only() -> None:
     torch.testing.assert_close(b[0, 0, 1], expected)
 
 
-def test_output_gate() -> None:
-    product, gate = draw(1, 2, 2, 5), draw(1, 2, 2, 4, seed=1)
+def test_output_is_gated_dropped_and_added() -> None:
+    z, product, gate = draw(1, 2, 2, 4, seed=5), draw(1, 2, 2, 5), draw(1, 2, 2, 4, seed=1)
     norm = torch.ones(5).double(), torch.zeros(5).double()
     weight, bias = draw(4, 5, seed=2), draw(4, seed=3)
-    out = triangle_output(product, gate, *norm, weight, bias)
+    out = triangle_output(z, product, gate, *norm, weight, bias, None)
     x = product[0, 1, 0]
     x = (x - x.mean()) / torch.sqrt(x.var(unbiased=False) + 1e-5)
     expected = (weight @ x + bias) / (1 + torch.exp(-gate[0, 1, 0]))
-    torch.testing.assert_close(out[0, 1, 0], expected)
+    torch.testing.assert_close(out[0, 1, 0], z[0, 1, 0] + expected)
+    key = torch.tensor([3])
+    dropped = triangle_output(
+        z, product, gate, *norm, weight, bias, Dropout(key, layer=2, rate=0.25, shared_dim=-3)
+    )
+    keep = dropout_mask(key, 2, 0.25, [1, 2, 4])
+    torch.testing.assert_close(dropped, torch.where(keep, z + (out - z) / 0.75, z))

@@ -54,17 +54,17 @@ def _update(ops: Ops, direction: str) -> Callable[..., Tensor]:
     multiply = getattr(ops, f"triangle_product_{direction}")
 
     def update(z: Tensor, mask: Tensor, projection: list[Tensor], output: list[Tensor]) -> Tensor:
-        a, b, gate = ops.triangle_projection(z, mask, *projection)
-        return ops.triangle_output(multiply(a, b), gate, *output)
+        a, b, gate, z = ops.triangle_projection(z, mask, *projection)
+        return ops.triangle_output(z, multiply(a, b), gate, *output, None)
 
     return update
 
 
 def _forward(samples: int, length: int, channels: int) -> Work:
-    """Read z; write and read a, b, gate and product; write the update. Three sigmoids."""
+    """Read z twice; write and read a, b, gate and product; write the sum. Three sigmoids."""
     positions = samples * length**2
     return Work(
-        bytes=10 * positions * channels * _BF16,
+        bytes=11 * positions * channels * _BF16,
         flops=2 * positions * channels * (6 * channels + length),
         exponentials=2 * 3 * positions * channels,
     )
@@ -73,12 +73,12 @@ def _forward(samples: int, length: int, channels: int) -> Work:
 def _backward(samples: int, length: int, channels: int) -> Work:
     """What the three parts pass on, each tensor once in each part that needs it.
 
-    Output: three tensors in, two out; product: three in, two out; projection: six in, one out.
+    Output: three tensors in, two out; product: three in, two out; projection: seven in, one out.
     The operands' gates and the output's projection are computed again.
     """
     positions = samples * length**2
     return Work(
-        bytes=17 * positions * channels * _BF16,
+        bytes=18 * positions * channels * _BF16,
         flops=2 * positions * channels * (15 * channels + 2 * length),
         exponentials=2 * 3 * positions * channels,
     )
@@ -116,7 +116,7 @@ def _cuequivariance(direction: str) -> Function | None:
         scale, shift, a, a_bias, a_gate, a_gate_bias, b, b_bias, b_gate, b_gate_bias, *gate = (
             projection
         )
-        return peer(
+        return z + peer(
             z,
             direction=direction,
             mask=mask,

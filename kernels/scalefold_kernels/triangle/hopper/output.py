@@ -1,0 +1,148 @@
+"""Output of triangle multiplication on Hopper GPUs; see `parts`, and `..kernel` for names."""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from scalefold_kernels.triangle.hopper.parts import (
+    LOADER_REGISTERS,
+    TILE,
+    columns,
+    kept,
+    mma_layout,
+    sigmoid,
+    standardise,
+    widen,
+)
+
+
+@gluon.jit
+def load_tiles(args, C: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr):
+    """The loader warp; each warp group has STAGES places of its own."""
+    (
+        weight_desc, product_desc, gate_desc, z_desc, weight_smem, product_smem, gate_smem, z_smem,
+        weight_full, full, empty, z_empty, P,
+    ) = args  # fmt: skip
+    mbarrier.expect(weight_full, C * C * 2)
+    tma.async_copy_global_to_shared(weight_desc, [0, 0], weight_full, weight_smem)
+    rounds = gl.cdiv(gl.cdiv(P, TILE), gl.num_programs(0) * GROUPS)
+    for i in range(rounds):
+        phase = (i // STAGES) & 1
+        for w in gl.static_range(GROUPS):
+            first = ((i * GROUPS + w) * gl.num_programs(0) + gl.program_id(0)) * TILE
+            if first < P:
+                slot = w * STAGES + i % STAGES
+                mbarrier.wait(empty.index(slot), phase ^ 1)
+                mbarrier.expect(full.index(slot), 3 * TILE * C * 2)
+                tma.async_copy_global_to_shared(
+                    product_desc, [0, first], full.index(slot), product_smem.index(slot)
+                )
+                tma.async_copy_global_to_shared(
+                    gate_desc, [first, 0], full.index(slot), gate_smem.index(slot)
+                )
+                mbarrier.wait(z_empty.index(slot), phase ^ 1)
+                tma.async_copy_global_to_shared(
+                    z_desc, [first, 0], full.index(slot), z_smem.index(slot)
+                )
+
+
+@gluon.jit
+def update(
+    w, args, HAS_DROPOUT: gl.constexpr, C: gl.constexpr,
+    GROUPS: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """Warp group ``w``. The result takes the place of z in shared memory."""
+    (
+        out_desc, norm_weight, norm_bias, bias, dropped, mean, reciprocal,
+        weight_smem, product_smem, gate_smem, z_smem, weight_full, full, empty, z_empty,
+        P, ROWS, COLUMNS, eps,
+    ) = args  # fmt: skip
+    S: gl.constexpr = mma_layout(C)
+    A: gl.constexpr = gl.DotOperandLayout(0, S, 2)
+    dtype: gl.constexpr = out_desc.dtype
+    mbarrier.wait(weight_full, 0)
+    rounds = gl.cdiv(gl.cdiv(P, TILE), gl.num_programs(0) * GROUPS)
+    for i in range(rounds):
+        first = ((i * GROUPS + w) * gl.num_programs(0) + gl.program_id(0)) * TILE
+        if first < P:
+            slot = w * STAGES + i % STAGES
+            position = first + gl.arange(0, TILE, layout=gl.SliceLayout(1, S))
+            inside = position < P
+            mbarrier.wait(full.index(slot), (i // STAGES) & 1)
+            x = widen(product_smem.index(slot).permute((1, 0)).load(S))
+            standard, mean_P, reciprocal_P = standardise(x, eps)
+            gl.store(mean + position, mean_P, mask=inside)
+            gl.store(reciprocal + position, reciprocal_P, mask=inside)
+            normed = standard * columns(norm_weight, S)
+            normed = (normed + columns(norm_bias, S)).to(dtype)
+            normed = gl.convert_layout(normed, A)
+            zero = gl.full([TILE, C], 0.0, gl.float32, S)
+            weight = weight_smem.permute((1, 0))
+            value = warpgroup_mma(normed, weight, zero, use_acc=False, is_async=True)
+            opened = sigmoid(widen(gate_smem.index(slot).load(S)))
+            mbarrier.arrive(empty.index(slot))
+            if HAS_DROPOUT:
+                opened *= kept(dropped, gl.minimum(position, P - 1), ROWS, COLUMNS, C)
+            value = warpgroup_mma_wait(0, [value])
+            value = (value + columns(bias, S)) * opened
+            value += widen(z_smem.index(slot).load(S))
+            z_smem.index(slot).store(value.to(dtype))
+            fence_async_shared()
+            tma.async_copy_shared_to_global(out_desc, [first, 0], z_smem.index(slot))
+            tma.store_wait(0)
+            mbarrier.arrive(z_empty.index(slot))
+
+
+@gluon.jit
+def output_forward_kernel(
+    product_desc, gate_desc, z_desc, weight_desc, out_desc, norm_weight, norm_bias, bias,
+    keep, keep_b, keep_i, keep_j, keep_z, factor, mean, reciprocal, P, ROWS, COLUMNS, eps,
+    HAS_DROPOUT: gl.constexpr, C: gl.constexpr,
+    GROUPS: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr,
+):  # fmt: skip
+    """Result (P, Z), statistics (P,)."""
+    dtype: gl.constexpr = z_desc.dtype
+    slots: gl.constexpr = GROUPS * STAGES
+    barrier: gl.constexpr = mbarrier.MBarrierLayout()
+    weight_smem = gl.allocate_shared_memory(dtype, [C, C], weight_desc.layout)
+    product_smem = gl.allocate_shared_memory(dtype, [slots, C, TILE], product_desc.layout)
+    gate_smem = gl.allocate_shared_memory(dtype, [slots, TILE, C], gate_desc.layout)
+    z_smem = gl.allocate_shared_memory(dtype, [slots, TILE, C], z_desc.layout)
+    full = gl.allocate_shared_memory(gl.int64, [slots, 1], barrier)
+    empty = gl.allocate_shared_memory(gl.int64, [slots, 1], barrier)
+    z_empty = gl.allocate_shared_memory(gl.int64, [slots, 1], barrier)
+    more = gl.allocate_shared_memory(gl.int64, [1, 1], barrier)
+    for slot in gl.static_range(slots):
+        mbarrier.init(full.index(slot), 1)
+        mbarrier.init(empty.index(slot), 1)
+        mbarrier.init(z_empty.index(slot), 1)
+    weight_full = more.index(0)
+    mbarrier.init(weight_full, 1)
+    P = gl.to_tensor(P)
+    dropped = (
+        keep, gl.to_tensor(keep_b), gl.to_tensor(keep_i), gl.to_tensor(keep_j), keep_z, factor,
+    )  # fmt: skip
+    load_args = (
+        weight_desc, product_desc, gate_desc, z_desc, weight_smem, product_smem, gate_smem, z_smem,
+        weight_full, full, empty, z_empty, P,
+    )  # fmt: skip
+    args = (
+        out_desc, norm_weight, norm_bias, bias, dropped, mean, reciprocal,
+        weight_smem, product_smem, gate_smem, z_smem, weight_full, full, empty, z_empty,
+        P, gl.to_tensor(ROWS), gl.to_tensor(COLUMNS), eps,
+    )  # fmt: skip
+    gl.warp_specialize(
+        [
+            (update, (gl.to_tensor(0), args, HAS_DROPOUT, C, GROUPS, STAGES)),
+            (update, (gl.to_tensor(1), args, HAS_DROPOUT, C, GROUPS, STAGES)),
+            (load_tiles, (load_args, C, GROUPS, STAGES)),
+        ],
+        [4, 1],
+        [REGISTERS, LOADER_REGISTERS],
+    )

@@ -1,0 +1,95 @@
+"""Launches of the kernels for any GPU, see `kernel`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import triton
+from torch import Tensor
+
+from scalefold_kernels.triangle import kernel
+from scalefold_kernels.triangle.sizes import EPS, DroppedOut, Sizes, block, statistics_of
+
+
+def projection(
+    sizes: Sizes, z: Tensor, mask: Tensor, parameters: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    """Operands (C, B, I, J), gate (B, I, J, Z), and the statistics of each position."""
+    a = z.new_empty(sizes.hidden, *mask.shape)
+    b, gate = torch.empty_like(a), torch.empty_like(z)
+    mean, reciprocal = statistics_of(mask)
+    blocks = sizes.tile("projection_forward", BLOCK_C=min(sizes.hidden, sizes.pair))
+    kernel.projection_forward[(triton.cdiv(sizes.positions, blocks["BLOCK_P"]),)](
+        z, mask, *parameters, a, b, gate, mean, reciprocal, sizes.positions, EPS,
+        BLOCK_Z=block(sizes.pair), **sizes.constants(), **blocks,
+    )  # fmt: skip
+    return a, b, gate, mean, reciprocal
+
+
+def projection_input(
+    sizes: Sizes,
+    gradients: Sequence[Tensor],
+    d_through: Tensor | None,
+    z: Tensor,
+    mask: Tensor,
+    operands: Sequence[Tensor],
+    statistics: Sequence[Tensor],
+    parameters: Sequence[Tensor],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradient of z; d_values (4 C, P) and standard (P, Z), of which the weights' are made."""
+    scale, shift, a_w, _, a_gate_w, a_gate_b, b_w, _, b_gate_w, b_gate_b, gate_w, _ = parameters
+    d_z, standard = torch.empty_like(z), torch.empty_like(z)
+    d_values = z.new_empty(4 * sizes.hidden, sizes.positions)
+    blocks = sizes.tile("projection_backward", BLOCK_C=min(sizes.hidden, sizes.pair))
+    kernel.projection_backward[(triton.cdiv(sizes.positions, blocks["BLOCK_P"]),)](
+        *gradients, d_through, z, mask, *statistics, *operands, scale, shift,
+        a_w, a_gate_w, a_gate_b, b_w, b_gate_w, b_gate_b, gate_w,
+        d_z, d_values, standard, sizes.positions,
+        HAS_THROUGH=d_through is not None, BLOCK_Z=block(sizes.pair),
+        **sizes.constants(), **blocks,
+    )  # fmt: skip
+    return d_z, d_values, standard
+
+
+def output(
+    sizes: Sizes,
+    z: Tensor,
+    product: Tensor,
+    gate: Tensor,
+    parameters: Sequence[Tensor],
+    dropped: DroppedOut,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Updated z, and the statistics of each position's product."""
+    out = torch.empty_like(z)
+    mean, reciprocal = statistics_of(product[0])
+    blocks = sizes.tile("output_forward", BLOCK_Z=sizes.pair)
+    kernel.output_forward[(triton.cdiv(sizes.positions, blocks["BLOCK_P"]),)](
+        z, product, gate, *parameters, *dropped, out, mean, reciprocal,
+        sizes.positions, *z.shape[1:3], EPS,
+        HAS_DROPOUT=dropped.keep is not None, BLOCK_C=block(sizes.hidden),
+        **sizes.constants(), **blocks,
+    )  # fmt: skip
+    return out, mean, reciprocal
+
+
+def output_input(
+    sizes: Sizes,
+    d_out: Tensor,
+    product: Tensor,
+    gate: Tensor,
+    statistics: Sequence[Tensor],
+    parameters: Sequence[Tensor],
+    dropped: DroppedOut,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of product and gate; d_value (P, Z) and standard (C, P), for the weight's."""
+    d_product, standard = torch.empty_like(product), torch.empty_like(product)
+    d_gate, d_value = torch.empty_like(gate), torch.empty_like(gate)
+    blocks = sizes.tile("output_backward", BLOCK_Z=sizes.pair)
+    kernel.output_backward[(triton.cdiv(sizes.positions, blocks["BLOCK_P"]),)](
+        d_out, product, gate, *statistics, *parameters, *dropped,
+        d_product, d_gate, d_value, standard, sizes.positions, *gate.shape[1:3],
+        HAS_DROPOUT=dropped.keep is not None, BLOCK_C=block(sizes.hidden),
+        **sizes.constants(), **blocks,
+    )  # fmt: skip
+    return d_product, d_gate, d_value, standard

@@ -1,0 +1,88 @@
+"""Triangle multiplication: what the launches of all its kernels share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+from scalefold_kernels.tiles import Tile, architecture, tile
+
+EPS = 1e-5
+"""Added to the variance, as in `scalefold.ops.norm`."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What tiles are chosen by: positions P, pair channels Z, hidden channels C."""
+
+    positions: int
+    pair: int
+    hidden: int
+    dtype: torch.dtype
+    arch: str
+
+    @classmethod
+    def of(cls, x: Tensor, positions: int, pair: int, hidden: int) -> Sizes:
+        """With the type and the GPU of a tensor."""
+        return cls(positions, pair, hidden, x.dtype, architecture(x.device))
+
+    def tile(self, name: str, **limits: int) -> Tile:
+        """Tile of a kernel; no block of it larger than its entry in ``limits`` needs."""
+        shape: dict[str, int | str] = {"P": self.positions, "Z": self.pair, "C": self.hidden}
+        shape["dtype"] = str(self.dtype).removeprefix("torch.")
+        found = tile(f"triangle_{name}", self.arch, shape)
+        return found | {name: min(found[name], block(size)) for name, size in limits.items()}
+
+    def constants(self) -> dict[str, int | str]:
+        """Compile-time constants that the kernels of the two parts share."""
+        return {"Z": self.pair, "C": self.hidden, "PRECISION": self.precision}
+
+    @property
+    def precision(self) -> str:
+        """How float32 is multiplied: without rounding it to TensorFloat-32."""
+        return "ieee" if self.dtype == torch.float32 else "tf32"
+
+
+def block(size: int) -> int:
+    """Smallest tile of a matrix product that holds ``size``."""
+    return max(16, triton.next_power_of_2(size))
+
+
+class DroppedOut(NamedTuple):
+    """Which elements of an update are kept, as the kernels want it.
+
+    Attributes
+    ----------
+    keep : Tensor or None
+        uint8.
+    sample, row, column, channel : int
+        Its strides; 0 where one mask is shared.
+    factor : float
+        What is kept is multiplied with it.
+    """
+
+    keep: Tensor | None
+    sample: int
+    row: int
+    column: int
+    channel: int
+    factor: float
+
+    @classmethod
+    def of(cls, keep: Tensor | None, factor: float) -> DroppedOut:
+        """With the strides of a contiguous mask, of size 1 where it is shared."""
+        if keep is None:
+            return cls(None, 0, 0, 0, 0, factor)
+        steps = (s if n > 1 else 0 for n, s in zip(keep.shape, keep.stride(), strict=True))
+        sample, row, column, channel = steps
+        return cls(keep, sample, row, column, channel, factor)
+
+
+def statistics_of(like: Tensor) -> tuple[Tensor, Tensor]:
+    """New memory for mean and reciprocal deviation."""
+    mean = torch.empty(like.shape, dtype=torch.float32, device=like.device)
+    return mean, torch.empty_like(mean)
