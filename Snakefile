@@ -29,8 +29,7 @@ rule all:
         # Also what the report does not ask for once it is there: so it is made again if deleted.
         rules.index.input,
         rules.index.output,
-        TRAINED,
+        expand(TRAINED, key=KEYS.values()),
         EVALUATIONS,
-        f"{RUN}/report.html",
-        f"{RUN}/report.json",
+        expand(f"{RUN}/report{{of}}.{{kind}}", of=REPORTS, kind=["html", "json"]),
         f"{RUN}/config.yaml",

@@ -113,7 +113,7 @@ def write_workflow(folder: Path, settings: dict[str, Any]) -> None:
         shutil.copytree(ROOT / name, folder / name)
     for name in ("local", "slurm"):
         (folder / name).symlink_to(f"workflow/profiles/{name}")
-    (folder / "micro.yaml").write_text(yaml.safe_dump(merge(CONFIG, settings)))
+    (folder / "micro.yaml").write_text(yaml.safe_dump(merge(CONFIG, settings), sort_keys=False))
     rows = [f"{key}\t{split}\t{key}" for key, split in CHAINS.items()]
     (folder / "chains.tsv").write_text("\n".join(["chain_key\tsplit\tcluster_id", *rows]) + "\n")
     for key in CHAINS:

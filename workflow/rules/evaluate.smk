@@ -4,12 +4,12 @@ rule evaluate:
         checkpoint=ready_mark,
         manifest=ancient(f"{SHARDS}/manifest.json"),  # other data have other checkpoints
     output:
-        json=f"{RUN}/evaluation/{KEY}/step-{{step}}.json",
-        table=f"{RUN}/evaluation/{KEY}/step-{{step}}.tsv",
+        json=f"{RUN}/evaluation/{{key}}/step-{{step}}.json",
+        table=f"{RUN}/evaluation/{{key}}/step-{{step}}.tsv",
     log:
-        f"{RUN}/logs/evaluate/{KEY}/step-{{step}}.log",
+        f"{RUN}/logs/evaluate/{{key}}/step-{{step}}.log",
     benchmark:
-        f"{RUN}/benchmarks/evaluate/{KEY}/step-{{step}}.tsv"
+        f"{RUN}/benchmarks/evaluate/{{key}}/step-{{step}}.tsv"
     retries: 2
     conda:
         ENVIRONMENT
@@ -19,8 +19,8 @@ rule evaluate:
         runtime=240,
         gpu=1,
     params:
-        *settings("evaluation"),
-        config=given_configuration,
+        *training_settings("evaluation"),
+        config=given_training,
         checkpoint=f"{TRAINING}/step-{{step}}",
         shards=literal(SHARDS),
     shell:

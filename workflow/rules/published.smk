@@ -9,17 +9,19 @@ from snakemake.exceptions import IncompleteCheckpointException
 from snakemake.io import flag
 
 ASYNC = CONFIG.evaluation.mode == "async"
-SCHEDULED = CONFIG.training.published_steps()
+SCHEDULED = {
+    KEYS[stage]: config.training.published_steps() for stage, config in STAGES.items()
+}
 
 
-def evaluation(step):
-    return f"{RUN}/evaluation/{KEY}/step-{step:08d}.json"
+def evaluation(key, step):
+    return f"{RUN}/evaluation/{key}/step-{step:08d}.json"
 
 
-def published():
-    """Steps of all checkpoints that were trained on the present shards, rising."""
+def published(key):
+    """Steps of a training's checkpoints that were trained on the present shards, rising."""
     data = hashlib.sha256(Path(f"{SHARDS}/manifest.json").read_bytes()).hexdigest()
-    marks = Path(TRAINING).glob("step-*.ready")
+    marks = Path(TRAINING.format(key=key)).glob("step-*.ready")
     found = [
         mark for mark in marks if trained_on(mark, mark.stat().st_mtime_ns) == data
     ]
@@ -58,14 +60,20 @@ class CheckpointNews:
         while True:
             time.sleep(2)
             # Before training runs, the shards may still change, and with them what is out of date.
-            if any(job.name == "train" for job in list(scheduler.running)):
+            running = [job for job in list(scheduler.running) if job.name == "train"]
+            if running:
+                key = running[
+                    0
+                ].wildcards.key  # one at a time: each starts from the one before
                 with contextlib.suppress(
                     FileNotFoundError
                 ):  # an old one is just set aside
                     self.found = tuple(
-                        step for step in published() if step in SCHEDULED
+                        (key, step) for step in published(key) if step in SCHEDULED[key]
                     )
                 if not self.finished:
+                    # Snakemake remembers jobs that the end of an earlier training has replaced.
+                    scheduler.workflow.dag._queue_input_jobs = None
                     # Wakes it, to ask for news and then to act on them.
                     scheduler._open_jobs.release(2)
             else:
@@ -76,32 +84,45 @@ NEWS = CheckpointNews()
 
 
 def evaluations_so_far(wildcards):
-    """Those of the checkpoints published so far; all, once training has ended."""
-    try:
-        checkpoints.train.get()
-    except IncompleteCheckpointException:
-        if not NEWS.found:
-            raise
-        return [evaluation(step) for step in NEWS.tell()]
-    NEWS.tell()
-    steps = published()
+    """Of all trainings: those of the checkpoints published so far; all, once one has ended."""
+    known, waiting = [], None
+    for key in KEYS.values():
+        try:
+            known += evaluations_in_the_end(key)
+        except IncompleteCheckpointException as error:
+            waiting = error
+    news = [evaluation(key, step) for key, step in NEWS.tell()]
+    known += [path for path in news if path not in known]
+    if waiting and not known:
+        raise waiting
+    return known
+
+
+def evaluations_in_the_end(key):
+    """Those of a training's checkpoints, when it has ended; without `async` known before."""
+    scheduled = SCHEDULED[key]
+    if not ASYNC:
+        return [evaluation(key, step) for step in scheduled]
+    checkpoints.train.get(key=key)
+    steps = published(key)
     # A training that reached its target ended between two scheduled steps.
     return [
-        evaluation(step) for step in steps if step in SCHEDULED or step == steps[-1]
+        evaluation(key, step)
+        for step in steps
+        if step in scheduled or step == steps[-1]
     ]
 
 
+# Only one job may have such an input: Snakemake (9.27) doubles those for which it has no news.
 EVALUATIONS = (
-    flag(evaluations_so_far, "from_queue", NEWS)
-    if ASYNC
-    else [evaluation(step) for step in SCHEDULED]
+    flag(evaluations_so_far, "from_queue", NEWS) if ASYNC else evaluations_so_far
 )
 
 
 def ready_mark(wildcards):
     if not ASYNC:
-        checkpoints.train.get()
-    return f"{TRAINING}/step-{wildcards.step}.ready"
+        checkpoints.train.get(key=wildcards.key)
+    return f"{TRAINING.format(key=wildcards.key)}/step-{wildcards.step}.ready"
 
 
 onstart:

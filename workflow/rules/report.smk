@@ -1,18 +1,20 @@
-# The report: one HTML file that opens offline, and the same numbers as JSON.
+# The report of each training: one HTML file that opens offline, and the same numbers as JSON.
 rule report:
     input:
-        evaluations=EVALUATIONS,
-        trained=TRAINED,
+        evaluations=lambda wildcards: evaluations_in_the_end(REPORTS[wildcards.of]),
+        trained=lambda wildcards: TRAINED.format(key=REPORTS[wildcards.of]),
         manifest=f"{SHARDS}/manifest.json",
     output:
         html=report(
-            f"{RUN}/report.html", category="Results", caption="../report/report.rst"
+            f"{RUN}/report{{of}}.html",
+            category="Results",
+            caption="../report/report.rst",
         ),
-        json=f"{RUN}/report.json",
+        json=f"{RUN}/report{{of}}.json",
     log:
-        f"{RUN}/logs/report.log",
+        f"{RUN}/logs/report{{of}}.log",
     benchmark:
-        f"{RUN}/benchmarks/report.tsv"
+        f"{RUN}/benchmarks/report{{of}}.tsv"
     conda:
         ENVIRONMENT
     threads: 1
@@ -21,10 +23,11 @@ rule report:
         runtime=30,
     params:
         run=literal(RUN),
-        key=KEY,
+        key=lambda wildcards: REPORTS[wildcards.of],
         shards=literal(SHARDS),
     shell:
-        "scalefold report {params.run:q} --key {params.key} --shards {params.shards:q} 2>&1 | tee -i {log:q}"
+        "scalefold report {params.run:q} --key {params.key} --shards {params.shards:q}"
+        " --out {output.html:q} 2>&1 | tee -i {log:q}"
 
 
 rule config:

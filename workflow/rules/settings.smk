@@ -11,7 +11,7 @@ from pathlib import Path
 from snakemake.exceptions import WorkflowError
 from snakemake.utils import validate
 
-from scalefold.config import load_config, run_key
+from scalefold.config import load_config, load_stages, run_key
 from scalefold.errors import InputError
 from scalefold.raw.chains import read_chains
 from scalefold.raw.fetch import local_sources
@@ -20,7 +20,9 @@ from scalefold.shards.buckets import bucket_of
 overrides = workflow.config_settings.config
 gc.disable()
 try:
-    CONFIG = load_config([Path(path) for path in workflow.configfiles], overrides)
+    files = [Path(path) for path in workflow.configfiles]
+    CONFIG = load_config(files, overrides)
+    STAGES = load_stages(files, overrides)
     CHAINS = {}
     for row in read_chains(CONFIG.data.chains):
         CHAINS.setdefault(bucket_of(row.entry_id, CONFIG.data.buckets), []).append(row)
@@ -46,6 +48,13 @@ def given_configuration(wildcards, threads):
     return shlex.join(words)
 
 
+def given_training(wildcards, threads):
+    """The configuration of one training, likewise."""
+    stage = stage_of(wildcards)
+    chosen = f" --stage {shlex.quote(stage)}" if stage else ""
+    return given_configuration(wildcards, threads) + chosen
+
+
 # Commands log through `tee -i`, which outlives an interruption: a training that is interrupted says
 # what it does while it ends in order.
 # The environment that runs Snakemake also has `scalefold`, unless a container or conda brings one.
@@ -54,10 +63,12 @@ shell.prefix(
 )
 
 RUN = (CONFIG.results / CONFIG.run_name).as_posix()
-# Another training has another key: settings that its weights do not depend on do not count.
-KEY = run_key(CONFIG)
-TRAINING = f"{RUN}/weights/{KEY}"
+# The trainings of the run, in order. One with other settings has another key: those that its weights
+# do not depend on do not count.
+KEYS = {stage: run_key(config) for stage, config in STAGES.items()}
+TRAINING = f"{RUN}/weights/{{key}}"
 TRAINED = f"{TRAINING}/training.done"
+REPORTS = {f"-{stage}" if stage else "": key for stage, key in KEYS.items()}
 BUCKETS = [f"{bucket:05d}" for bucket in sorted(CHAINS)]
 
 
@@ -72,7 +83,9 @@ container: CONFIG.container
 
 wildcard_constraints:
     bucket=r"\d{5}",
+    key=r"[0-9a-f]{12}",
     step=r"\d{8}",
+    of=f"(?:{'|'.join(REPORTS)})",
 
 
 def settings(*keys):
@@ -80,18 +93,37 @@ def settings(*keys):
 
     A dictionary each, which Snakemake takes as it is: of a text it would format the braces.
     """
-
-    def leaves(key, value):
-        if not isinstance(value, dict):
-            return [{key: value}]
-        return [leaf for name in value for leaf in leaves(f"{key}.{name}", value[name])]
-
     tree = CONFIG.model_dump(mode="json")
     return [
-        leaf
+        {leaf: value}
         for key in keys
-        for leaf in leaves(key, reduce(dict.__getitem__, key.split("."), tree))
+        for leaf, value in leaves(key, reduce(dict.__getitem__, key.split("."), tree))
     ]
+
+
+def leaves(key, value):
+    """All keys below a key, in full, with their values."""
+    if not isinstance(value, dict):
+        return [(key, value)]
+    return [leaf for name in value for leaf in leaves(f"{key}.{name}", value[name])]
+
+
+def training_settings(section):
+    """The same, of the training that a job's wildcard `key` stands for."""
+    trees = {
+        KEYS[stage]: dict(leaves(section, config.model_dump(mode="json")[section]))
+        for stage, config in STAGES.items()
+    }
+
+    def setting(name):
+        return lambda wildcards: {name: trees[wildcards.key][name]}
+
+    return [setting(name) for name in next(iter(trees.values()))]
+
+
+def stage_of(wildcards):
+    """Name of the stage that a job's wildcard `key` stands for."""
+    return next(stage for stage, key in KEYS.items() if key == wildcards.key)
 
 
 def literal(text):

@@ -3,16 +3,23 @@
 # again, and an interrupted training goes on from its last checkpoint. With other settings it has
 # another key, thus another folder; with other data it starts anew, and the earlier one is moved to
 # replaced/ in the folder.
+def stage_before(wildcards):
+    """A training that starts from the weights of another waits for it."""
+    keys = list(KEYS.values())
+    return [TRAINED.format(key=key) for key in keys[: keys.index(wildcards.key)][-1:]]
+
+
 checkpoint train:
     input:
         index=f"{SHARDS}/index.arrow",
         manifest=f"{SHARDS}/manifest.json",
+        before=stage_before,
     output:
         TRAINED,
     log:
-        f"{RUN}/logs/train/{KEY}.log",
+        f"{RUN}/logs/train/{{key}}.log",
     benchmark:
-        f"{RUN}/benchmarks/train/{KEY}.tsv"
+        f"{RUN}/benchmarks/train/{{key}}.tsv"
     priority: 1  # goes before evaluations, where both wait for the same resources
     conda:
         ENVIRONMENT
@@ -26,12 +33,12 @@ checkpoint train:
         nodes=1,
         processes=1,
     params:
-        *settings("training"),  # all else that matters is in the key
-        config=given_configuration,
+        *training_settings("training"),  # all else that matters is in the key
+        config=given_training,
         launcher=launcher,
         when_stopped=when_stopped,
         shards=literal(SHARDS),
-        training=literal(TRAINING),
+        training=TRAINING,
     # Snakemake deletes a job's log when it starts again; training.log tells the whole story.
     shell:
         "mkdir -p {params.training:q};"

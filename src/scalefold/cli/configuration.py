@@ -7,7 +7,14 @@ from typing import Annotated
 
 import typer
 
-from scalefold.cli.options import ConfigFiles, Overrides, read_config
+from scalefold.cli.options import (
+    ConfigFiles,
+    Overrides,
+    Stage,
+    parse_overrides,
+    read_config,
+    read_stage,
+)
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -19,11 +26,15 @@ app = typer.Typer(
 @app.command(
     epilog="Example: [cyan]scalefold config show -c demo/config.yaml -s training.steps=20[/]"
 )
-def show(config: ConfigFiles, set_: Overrides = None) -> None:
-    """Print the complete configuration: defaults, preset, files and overrides resolved."""
+def show(config: ConfigFiles, set_: Overrides = None, stage: Stage = None) -> None:
+    """Print the complete configuration: defaults, preset, files and overrides resolved.
+
+    With --stage that of one training, by itself.
+    """
     from scalefold.config import config_to_yaml
 
-    typer.echo(config_to_yaml(read_config(config, set_)), nl=False)
+    loaded = read_stage(config, set_, stage) if stage else read_config(config, set_)
+    typer.echo(config_to_yaml(loaded), nl=False)
 
 
 @app.command(epilog="Example: [cyan]scalefold config check -c config.yaml[/]")
@@ -32,14 +43,17 @@ def check(config: ConfigFiles, set_: Overrides = None) -> None:
 
     The list of chains and mirrors that are folders must be there.
     """
-    from scalefold.config import run_key
+    from scalefold.config import load_stages, run_key
     from scalefold.raw.chains import read_chains
     from scalefold.raw.fetch import check_mirrors
 
-    loaded = read_config(config, set_)
+    stages = load_stages(config, parse_overrides(set_ or []))
+    loaded = next(iter(stages.values()))
     read_chains(loaded.data.chains)
     check_mirrors(loaded.data)
-    typer.echo(f"valid: run {loaded.run_name}, preset {loaded.preset}, key {run_key(loaded)}")
+    for name, one in stages.items():
+        about = f"stage {name}" if name else f"run {one.run_name}"
+        typer.echo(f"valid: {about}, preset {one.preset}, key {run_key(one)}")
 
 
 @app.command(epilog="Example: [cyan]scalefold config key -c demo/config.yaml[/]")
@@ -47,11 +61,12 @@ def key(config: ConfigFiles, set_: Overrides = None) -> None:
     """Print the key of a configuration's training: the name of its folder below weights/.
 
     Settings that the trained weights do not depend on (names, number of steps, evaluation, loader
-    processes) do not change it.
+    processes) do not change it. Of several stages, a line each: key and name.
     """
-    from scalefold.config import run_key
+    from scalefold.config import load_stages, run_key
 
-    typer.echo(run_key(read_config(config, set_)))
+    for name, one in load_stages(config, parse_overrides(set_ or [])).items():
+        typer.echo(f"{run_key(one)} {name}".rstrip())
 
 
 @app.command(

@@ -30,6 +30,12 @@ Overrides = Annotated[
         help="Override one key, such as [cyan]training.steps=20[/]; the value is read as YAML.",
     ),
 ]
+Stage = Annotated[
+    str | None,
+    typer.Option(
+        "--stage", metavar="NAME", help="Which of the configuration's stages, if it has several."
+    ),
+]
 ShardFolder = Annotated[
     Path, typer.Option("--shards", metavar="FOLDER", help="Shards that `scalefold pack` wrote.")
 ]
@@ -52,6 +58,31 @@ def read_config(files: list[Path], overrides: list[str] | None) -> Config:
     from scalefold.config import load_config
 
     return load_config(files, parse_overrides(overrides or []))
+
+
+def read_stage(files: list[Path], overrides: list[str] | None, stage: str | None) -> Config:
+    """Load the configuration of one training, of those that the files describe.
+
+    Raises
+    ------
+    InputError
+        If there are several and none of them is named, or there is none of the name; see also
+        `read_config`.
+    """
+    from scalefold.config import load_stages
+
+    stages = load_stages(files, parse_overrides(overrides or []))
+    if stage is None and len(stages) == 1:
+        return next(iter(stages.values()))
+    if not stage or stage not in stages:
+        names = ", ".join(stages)
+        found = "" if stage is None else f" {stage!r}"
+        raise InputError(
+            f"--stage{found}: the configuration's stages are {names}. Choose one"
+            if names
+            else f"--stage{found}: the configuration has no stages. Leave the option out"
+        )
+    return stages[stage]
 
 
 def parse_overrides(overrides: list[str]) -> dict[str, Any]:

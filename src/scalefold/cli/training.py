@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scalefold.cli.options import ConfigFiles, Device, Overrides, ShardFolder, read_config
+from scalefold.cli.options import ConfigFiles, Device, Overrides, ShardFolder, Stage, read_stage
 from scalefold.errors import InputError
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def train(
         ),
     ] = False,
     device: Device = "auto",
+    stage: Stage = None,
     set_: Overrides = None,
 ) -> None:
     """Train, and publish checkpoints on the way.
@@ -79,7 +80,7 @@ def train(
 
     if set_aside and not resume:
         raise InputError("--set-aside only goes with --resume")
-    loaded, place = read_config(config, set_), find_place()
+    loaded, place = read_stage(config, set_, stage), find_place()
     chosen = torch_device(device, place)
     console = log_to_stderr(place)
     with stop_on_signals() as stop, joined(place, chosen) as mesh:
@@ -132,6 +133,7 @@ def evaluate(
         typer.Option(metavar="FOLDER", help="Also write the predicted structures, as mmCIF."),
     ] = None,
     device: Device = "auto",
+    stage: Stage = None,
     set_: Overrides = None,
 ) -> None:
     """Predict whole chains with a checkpoint's averaged weights, and compare with the truth.
@@ -144,7 +146,7 @@ def evaluate(
     from scalefold.evaluate import evaluate_checkpoint
 
     result = evaluate_checkpoint(
-        read_config(config, set_),
+        read_stage(config, set_, stage),
         checkpoint,
         shards,
         out,
@@ -170,6 +172,15 @@ def report(
     shards: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Default: shards/ in the run's folder.")
     ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="HTML to write, and JSON beside it; default: report.html in the run's folder.",
+        ),
+    ] = None,
 ) -> None:
     """Write report.html (one file, opens offline) and report.json of a run.
 
@@ -177,5 +188,6 @@ def report(
     """
     from scalefold.report import write_report
 
-    write_report(run, key, shards)
-    typer.echo(f"{run / 'report.html'}, {run / 'report.json'}")
+    html = run / "report.html" if out is None else out
+    write_report(run, key, shards, html, html.with_suffix(".json"))
+    typer.echo(f"{html}, {html.with_suffix('.json')}")

@@ -11,6 +11,7 @@ from scalefold.config.load import (
     preset_names,
 )
 from scalefold.config.schema import Config
+from scalefold.config.stages import load_stages
 
 __all__ = [
     "Config",
@@ -18,6 +19,7 @@ __all__ = [
     "config_to_yaml",
     "json_schema",
     "load_config",
+    "load_stages",
     "make_config",
     "preset_model",
     "preset_names",

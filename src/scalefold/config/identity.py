@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from pathlib import PurePath
 from typing import Any, Final
 
 from scalefold.config.schema import Config
@@ -17,6 +18,7 @@ FREE_KEYS: Final = (
     "data",  # paths and buckets; the manifest's hash stands for the data themselves
     "shards",
     "evaluation",
+    "stages",  # a training is one of them
     "training.steps",
     "training.checkpoint_every",
     "training.keep_checkpoints",
@@ -36,12 +38,19 @@ FREE_KEYS: Final = (
 def trajectory_settings(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Every setting that the weights after a number of steps depend on, by its dotted key.
 
+    Initial weights that are of the run itself are named from its folder, which may be moved.
+
     Parameters
     ----------
     tree : mapping
         A whole configuration, as ``model_dump(mode="json")`` gives it.
     """
-    return {key: value for key, value in _leaves(tree) if not _is_free(key)}
+    settings = {key: value for key, value in _leaves(tree) if not _is_free(key)}
+    run = PurePath(tree["results"], tree["run_name"])
+    initial = PurePath(tree["training"]["initial_weights"] or "")
+    if initial.is_relative_to(run):
+        settings["training.initial_weights"] = initial.relative_to(run).as_posix()
+    return settings
 
 
 def run_key(config: Config) -> str:

@@ -35,11 +35,16 @@ def load_config(paths: Sequence[Path], overrides: Mapping[str, Any] | None = Non
     InputError
         Naming the file, the key and the nearest valid name.
     """
+    return make_config(*read_files(paths, overrides or {}))
+
+
+def read_files(paths: Sequence[Path], overrides: Mapping[str, Any]) -> tuple[Tree, str]:
+    """Lay files and overrides over each other; also returns what errors call them."""
     tree: Tree = {}
     for path in paths:
         tree = merge(tree, _read_yaml(path))
     source = ", ".join([*map(str, paths), *(["overrides"] if overrides else [])])
-    return make_config(merge(tree, dict(overrides or {})), source=source)
+    return merge(tree, dict(overrides)), source
 
 
 def make_config(tree: Mapping[str, Any], source: str = "configuration") -> Config:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -254,6 +254,18 @@ class OptimiserConfig(Section):
     averaging_decay: Probability = 0.999
 
 
+KernelPackage = Literal[
+    "norm",
+    "dropout",
+    "linear",
+    "outer_product",
+    "triangle",
+    "attention",
+    "transition",
+    "optimiser",
+]
+
+
 class TrainingConfig(Section):
     """The training loop."""
 
@@ -267,17 +279,20 @@ class TrainingConfig(Section):
     deterministic: bool = Field(
         False, description="On a GPU, the same bits in every run; slower. A CPU gives them anyway."
     )
-    kernels: Literal["auto", "torch", "triton"] = Field(
+    kernels: Literal["auto", "torch", "triton"] | list[KernelPackage] = Field(
         "auto",
         description="Triton kernels, plain torch, or auto: Triton wherever it can run; the log "
-        "says where it cannot.",
+        "says where it cannot. A list: the kernels of these packages alone.",
     )
     cuda_graphs: Literal["auto"] | bool = Field(  # YAML reads on and off as booleans
         "auto",
         description="Capture a sample's passes and replay them; auto: wherever there is a GPU.",
     )
-    recomputation: Literal["none", "full"] = Field(
-        "none", description="full: keep only the blocks' inputs for backward; less memory, slower."
+    recomputation: Literal["none", "selective", "full", "auto"] = Field(
+        "none",
+        description="What is made again in backward to save memory: nothing; projections (half the "
+        "memory, a few per cent slower); all but the blocks' inputs (least memory, slowest); auto: "
+        "the first of these that fits.",
     )
     checkpoint_every: Positive = Field(500, description="Steps between published checkpoints.")
     keep_checkpoints: NonNegative = Field(0, description="Newest kept; 0 keeps all.")
@@ -340,6 +355,11 @@ class Config(Section):
     optimiser: OptimiserConfig = OptimiserConfig()
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    stages: dict[str, dict[str, Any]] = Field(
+        {},
+        description="Trainings in a row, by name: what each sets on top of all else. Each starts "
+        "from the weights of the one before.",
+    )
 
     @field_validator("container")
     @classmethod

@@ -26,7 +26,7 @@ def uncommented() -> dict[str, Any]:
 
 def keys(tree: dict[str, Any], prefix: str = "") -> Iterator[str]:
     for key, value in tree.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and value:
             yield from keys(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}"

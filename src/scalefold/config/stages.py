@@ -1,0 +1,86 @@
+"""A run of several trainings in a row, each from the weights of the one before.
+
+Every stage is the configuration with some settings laid over it, and by itself a whole
+configuration of one training.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from scalefold.config.identity import run_key
+from scalefold.config.load import Tree, make_config, merge, read_files
+from scalefold.config.schema import Config
+from scalefold.errors import InputError
+
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]*")
+_OF_THE_RUN: Final = ("run_name", "results", "container", "data", "shards", "stages")
+"""What all stages have in common."""
+
+
+def load_stages(
+    paths: Sequence[Path], overrides: Mapping[str, Any] | None = None
+) -> dict[str, Config]:
+    """Read a configuration, and make those of its trainings.
+
+    Parameters
+    ----------
+    paths, overrides
+        See `scalefold.config.load_config`. Overrides win over the stages' settings too.
+
+    Returns
+    -------
+    dict of str to Config
+        By name, in order; without ``stages``, the configuration itself under the empty name. Those
+        after the first start from the averaged weights that the one before ends with: their
+        ``training.initial_weights`` say so.
+
+    Raises
+    ------
+    InputError
+        Naming the file, the stage and the key.
+    """
+    given = dict(overrides or {})
+    tree, source = read_files(paths, given)
+    stages = make_config(tree, source).stages
+    if not stages:
+        return {"": make_config(tree, source)}
+    made: dict[str, Config] = {}
+    before: Config | None = None
+    for name, settings in stages.items():
+        where = f"{source}, stages.{name}"
+        _check(name, settings, where)
+        own = merge(merge({**tree, "stages": {}}, settings), {**given, "stages": {}})
+        if before is not None:
+            own = merge(own, {"training": {"initial_weights": _last_checkpoint(before, where)}})
+        before = made[name] = make_config(own, where)
+    return made
+
+
+def _check(name: str, settings: Tree, where: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise InputError(f"{where}: a stage's name has lower-case letters, digits, '-' and '_'")
+    common = [key for key in settings if key in _OF_THE_RUN]
+    if common:
+        raise InputError(f"{where}: {', '.join(common)} is of the whole run: set it outside stages")
+    training = settings.get("training")
+    if isinstance(training, dict) and "initial_weights" in training:
+        raise InputError(
+            f"{where}: training.initial_weights follows from the stage before; for the first one, "
+            "set it outside stages"
+        )
+
+
+def _last_checkpoint(stage: Config, where: str) -> str:
+    """Return where the workflow has a training's last checkpoint."""
+    if stage.evaluation.target_lddt is not None:
+        raise InputError(
+            f"{where}: starts from step {stage.training.steps} of the stage before, which could "
+            f"end earlier: its evaluation.target_lddt is {stage.evaluation.target_lddt}. Set that "
+            "in the last stage only"
+        )
+    folder = stage.results / stage.run_name / "weights" / run_key(stage)
+    return (folder / f"step-{stage.training.steps:08d}").as_posix()

@@ -1,0 +1,90 @@
+"""Several trainings in a row, each from the weights of the one before, for real."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from scalefold.config import load_stages, run_key
+
+NAMES = ["small_batch", "large_batch", "finetuning"]
+STAGES = {
+    "small_batch": {},
+    "large_batch": {"training": {"global_batch_size": 2}},
+    "finetuning": {
+        "features": {"crop_size": 24, "max_msa_clusters": 6, "max_extra_msa": 8},
+        "loss": {"violation": 1.0},
+        "optimiser": {"learning_rate": 5e-4},
+    },
+}
+"""configs/scratch.yaml, small."""
+
+
+@pytest.fixture(scope="module")
+def finished(new_workflow: Callable[..., Any]) -> Any:
+    """The workflow after one whole run, each checkpoint evaluated beside the training."""
+    workflow = new_workflow("local", {"stages": STAGES, "evaluation": {"mode": "async"}})
+    workflow.succeed()
+    return workflow
+
+
+def folders(workflow: Any) -> dict[str, Path]:
+    stages = load_stages([workflow.folder / "micro.yaml"])
+    return {name: workflow.run / "weights" / run_key(stage) for name, stage in stages.items()}
+
+
+def test_each_stage_starts_from_the_averaged_weights_of_the_one_before(finished: Any) -> None:
+    training = list(folders(finished).values())
+    assert len(training) == 3
+    for before, after in itertools.pairwise(training):
+        last = torch.load(before / "step-00000002/averaged.pt", weights_only=True)
+        first = torch.load(after / "step-00000000/weights.pt", weights_only=True)
+        assert last.keys() == first.keys()
+        assert all(torch.equal(last[name], first[name]) for name in last)
+
+
+def test_each_stage_has_its_settings_evaluations_and_report(finished: Any) -> None:
+    sizes = []
+    for name, folder in folders(finished).items():
+        metadata = json.loads((folder / "step-00000002/checkpoint.json").read_text())
+        sizes.append(metadata["config"]["training"]["global_batch_size"])
+        evaluations = sorted((finished.run / "evaluation" / folder.name).glob("step-*.json"))
+        assert [json.loads(path.read_text())["step"] for path in evaluations] == [0, 1, 2]
+        report = json.loads((finished.run / f"report-{name}.json").read_text())
+        assert report["provenance"]["run_key"] == folder.name
+        assert [row["step"] for row in report["evaluations"]] == [0, 1, 2]
+    assert sizes == [1, 2, 1]
+
+
+def test_second_run_does_nothing(finished: Any) -> None:
+    assert "Nothing to be done" in finished.succeed()
+
+
+def test_evaluation_after_training_is_of_the_same_checkpoints(finished: Any) -> None:
+    planned = finished.planned("--config", "evaluation={mode: after}")
+    assert planned == {"config": 1, "evaluate": 9, "report": 3}
+
+
+def test_what_is_deleted_is_made_again(finished: Any) -> None:
+    report = finished.run / "report-large_batch.html"
+    report.unlink()
+    next((finished.run / "evaluation").glob("*/step-00000001.json")).unlink()
+    output = finished.succeed()
+    rules = re.findall(r"^(?:local)?rule (\w+):", output, re.MULTILINE)
+    assert set(rules) == {"all", "evaluate", "report"}
+    assert rules.count("evaluate") == 1
+    assert report.is_file()
+
+
+def test_a_changed_stage_concerns_those_after_it(finished: Any) -> None:
+    changed = json.dumps({"large_batch": {"optimiser": {"clip_norm": 0.2}}})
+    planned = finished.planned("--config", f"stages={changed}")
+    assert planned["train"] == 2
+    assert {"fetch_structures", "structures", "pack", "index"}.isdisjoint(planned)
