@@ -139,6 +139,13 @@ def _timings(files: RunFiles) -> list[dict[str, Any]]:
         row["seconds"] = round(row["seconds"] + job.seconds, 3)
         if job.max_rss_mb is not None:
             row["max_rss_mb"] = max(row["max_rss_mb"] or 0.0, job.max_rss_mb)
+    if files.sessions:
+        # Snakemake knows the last job only, which may have found the training complete.
+        known = [s.max_rss_mb for s in files.sessions if s.max_rss_mb is not None]
+        row = rules.setdefault("train", {"stage": "train", "max_rss_mb": None})
+        row["jobs"] = len(files.sessions)
+        row["seconds"] = round(sum(s.ended - s.started for s in files.sessions), 3)
+        row["max_rss_mb"] = max([row["max_rss_mb"] or 0.0, *known]) or None
     return sorted(rules.values(), key=lambda row: -row["seconds"])
 
 

@@ -18,6 +18,7 @@ from scalefold.errors import InputError
 from scalefold.shards.manifest import Manifest
 from scalefold.shards.schema import MANIFEST_FILE
 from scalefold.train.checkpoint import Metadata, checkpoints, read_metadata
+from scalefold.train.sessions import Session, read_sessions
 
 _EVALUATION_KEYS: Final = ("step", "checkpoint", "mean", "chains", "skipped", "failed")
 _CHAIN_KEYS: Final = ("chain_key", "split", "length", "lddt_ca", "per_residue")
@@ -59,6 +60,8 @@ class RunFiles:
         Of the training, see `scalefold.config.run_key`; empty where none has begun.
     metrics : list of dict
         Records of the metrics log, by step; the later of two of the same step.
+    sessions : list of Session
+        Of the training, in order.
     evaluations : list of dict
     checkpoints : list of Metadata
     manifest : Manifest or None
@@ -71,6 +74,7 @@ class RunFiles:
 
     key: str = ""
     metrics: list[dict[str, Any]] = field(default_factory=list)
+    sessions: list[Session] = field(default_factory=list)
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     checkpoints: list[Metadata] = field(default_factory=list)
     manifest: Manifest | None = None
@@ -103,6 +107,10 @@ def read_run(run: Path, key: str | None, shards: Path) -> RunFiles:
     files = RunFiles(key=_chosen(key, keys, run))
     training = run / "weights" / files.key
     files.metrics = _metrics(training / "metrics.jsonl", files.notes)
+    try:
+        files.sessions = read_sessions(training, [r["time"] for r in files.metrics if "time" in r])
+    except InputError as error:
+        files.notes.append(f"{error}.")
     files.evaluations = _evaluations(run / "evaluation" / files.key, files.notes)
     files.checkpoints = _checkpoints(training, files.notes)
     files.manifest, files.manifest_sha256 = _manifest(shards, files.notes)

@@ -25,6 +25,7 @@ from scalefold.train.provenance import data_hash
 from scalefold.train.replacement import set_aside_other_run
 from scalefold.train.resume import check_resumable
 from scalefold.train.run import Run, TrainingResult
+from scalefold.train.sessions import session
 from scalefold.train.target import TargetWatch
 
 logger = logging.getLogger(__name__)
@@ -100,6 +101,9 @@ def train(
                 console = console or Console(stderr=True)
                 journal = Journal(config, out, run.step, manifest_hash, lock, console)
                 stack.enter_context(journal)
+                if run.step < config.training.steps:
+                    size = mesh.world.size
+                    stack.enter_context(session(out, lambda: run.step, processes=size))
             rank, size = mesh.data.rank, mesh.data.size
             loader = TrainingLoader(reader, config, device, run.position, rank, size)
             return run.go(stack.enter_context(loader), journal, target, stop)

@@ -178,6 +178,30 @@ def test_timings_are_added_up_by_stage(make_run):
     assert "2 min 43 s" in text
 
 
+def test_time_of_a_training_is_that_of_all_its_sessions(make_run):
+    run = make_run()
+    (training,) = (run / "weights").iterdir()
+    last = json.loads((training / "metrics.jsonl").read_text().splitlines()[-1])
+    started, heard = 1790000000.0, last["time"]
+    events = [
+        {"event": "start", "step": 0, "time": started - 100, "processes": 2},
+        {"event": "end", "step": 10, "time": started - 70, "max_rss_mb": 900.0},
+        {"event": "start", "step": 10, "time": started, "processes": 4},  # and was killed
+    ]
+    lines = "".join(json.dumps(event) + "\n" for event in events)
+    (training / "sessions.jsonl").write_text(lines)
+    (row,) = [row for row in content_of(run)["timings"] if row["stage"] == "train"]
+    assert row == {
+        "stage": "train",
+        "jobs": 2,
+        "seconds": pytest.approx(30 + heard - started),
+        "max_rss_mb": 900.0,
+    }
+    (training / "sessions.jsonl").write_text(lines + '{"event": "st')
+    content = content_of(run)
+    assert any("sessions.jsonl" in note for note in content["notes"])
+
+
 def test_the_same_files_give_the_same_bytes(make_run, tmp_path):
     run = make_run()
     write_report(run, out_html=tmp_path / "a.html", out_json=tmp_path / "a.json")

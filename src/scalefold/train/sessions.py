@@ -1,0 +1,124 @@
+"""When a training was at work: it may take many processes, one after the other, to its end.
+
+``sessions.jsonl`` in the training's folder has a line for the start and one for the end of each. A
+session that was killed has no end; the metrics log tells how far it came.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import math
+import resource
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from scalefold.errors import InputError
+
+logger = logging.getLogger(__name__)
+
+SESSIONS_FILE: Final = "sessions.jsonl"
+
+
+@dataclass(frozen=True)
+class Session:
+    """A process of training, from its start to its end, or to the last that was heard of it.
+
+    Attributes
+    ----------
+    started, ended : float
+        Unix time, seconds.
+    processes : int
+        That trained together.
+    max_rss_mb : float or None
+        Largest resident memory of the first of them; None where it was killed.
+    """
+
+    started: float
+    ended: float
+    processes: int
+    max_rss_mb: float | None
+
+
+def read_sessions(out: Path, logged: Sequence[float]) -> list[Session]:
+    """Read what `session` noted.
+
+    Parameters
+    ----------
+    out : Path
+        The training's folder.
+    logged : sequence of float
+        Times of the metrics log: signs of life of sessions that were killed.
+
+    Raises
+    ------
+    InputError
+        If the file is damaged. That there is none is no error: nothing was trained.
+    """
+    path = out / SESSIONS_FILE
+    if not path.is_file():
+        return []
+    try:
+        events = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        starts = [place for place, event in enumerate(events) if event["event"] == "start"]
+        sessions = []
+        for place, following in zip(starts, [*starts[1:], len(events)]):
+            start, end = events[place], {}
+            if place + 1 < following:
+                end = events[place + 1]
+            until = events[following]["time"] if following < len(events) else math.inf
+            heard = max((t for t in logged if start["time"] <= t < until), default=start["time"])
+            sessions.append(
+                Session(
+                    started=start["time"],
+                    ended=end.get("time", heard),
+                    processes=start["processes"],
+                    max_rss_mb=end.get("max_rss_mb"),
+                )
+            )
+        return sessions
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path}: left out, it is damaged ({error!r})") from None
+
+
+@contextlib.contextmanager
+def session(out: Path, step: Callable[[], int], **facts: Any) -> Iterator[None]:
+    """Note the start and the end of a session.
+
+    Parameters
+    ----------
+    out : Path
+        The training's folder.
+    step : callable
+        Says how many steps are made.
+    **facts
+        What else the line of the start is to tell.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written at the start.
+    """
+    path = out / SESSIONS_FILE
+    try:
+        _append(path, {"event": "start", "step": step(), "time": time.time(), **facts})
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror}). Make room") from error
+    try:
+        yield
+    finally:
+        kibibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        end = {"event": "end", "step": step(), "time": time.time(), "max_rss_mb": kibibytes / 1024}
+        try:
+            _append(path, end)
+        except OSError as error:  # whatever has ended the training is of more interest
+            logger.warning("%s: the end of this session is not noted (%s)", path, error.strerror)
+
+
+def _append(path: Path, line: dict[str, Any]) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
