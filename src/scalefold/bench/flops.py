@@ -8,18 +8,17 @@ counted, nor is what recomputation does twice, so that faster code cannot raise 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from scalefold.config.load import make_config
 from scalefold.config.schema import Config
-from scalefold.features.contract import ALL_FEATURES, Features
 from scalefold.loss.total import total_loss
 from scalefold.model.alphafold import AlphaFold
 from scalefold.model.contract import Previous
+from scalefold.train.memory import empty_features, for_counting
 
 PEAK_FLOPS_PER_SECOND: Final = {
     "H200": 989.4e12,
@@ -65,36 +64,12 @@ def count_flops(config: Config) -> StepFlops:
 
     Every block of the Evoformer costs the same, so one and two are counted and the rest follows.
     """
-    one, two = (_count(_with_blocks(config, blocks)) for blocks in (1, 2))
+    one, two = (_count(for_counting(config, blocks)) for blocks in (1, 2))
     more = config.model.evoformer.num_blocks - 1
     return StepFlops(
         one.recycling_pass + more * (two.recycling_pass - one.recycling_pass),
         one.training_pass + more * (two.training_pass - one.training_pass),
     )
-
-
-def empty_features(config: Config) -> Features:
-    """Features of the configured training shapes, one sample, their values left open."""
-    shapes = config.features
-    sizes = {
-        "B": 1,
-        "N": shapes.crop_size,
-        "S": shapes.max_msa_clusters,
-        "E": shapes.max_extra_msa,
-        "T": shapes.max_templates,
-    }
-    return {
-        name: torch.empty(
-            [sizes[dim] if isinstance(dim, str) else dim for dim in spec.dims], dtype=spec.dtype
-        )
-        for name, spec in ALL_FEATURES.items()
-    }
-
-
-def _with_blocks(config: Config, blocks: int) -> Config:
-    tree: dict[str, Any] = config.model_dump(mode="json")
-    tree["model"]["evoformer"]["num_blocks"] = blocks
-    return make_config(tree, source="counting")
 
 
 def _count(config: Config) -> StepFlops:

@@ -19,10 +19,11 @@ from scalefold.train.averaging import WeightAverage
 from scalefold.train.checkpoint import load_weights
 from scalefold.train.clipping import ClippedMean
 from scalefold.train.graphs import GraphedSampleGradient, use_graphs
+from scalefold.train.memory import choose_recomputation
 from scalefold.train.optimiser import Adam
 from scalefold.train.parameters import FlatParameters
 from scalefold.train.precision import narrow_parameters, set_determinism, set_matrix_products
-from scalefold.train.recomputation import recompute_blocks
+from scalefold.train.recomputation import SelectiveRecomputation, recompute_blocks
 from scalefold.train.sample import SampleGradient
 from scalefold.train.step import TrainingStep
 from scalefold.train.update import FusedUpdate, TorchUpdate, Update
@@ -110,8 +111,13 @@ def assemble(config: Config, device: torch.device, mesh: Mesh = SINGLE) -> Train
     set_matrix_products(precision, device)
     set_determinism(config.training.deterministic)
 
-    # 2. Operations, and the parallelism that the model sees: one process a sample.
+    # 2. Operations, what of their results is kept for backward, and the parallelism that the model
+    # sees: one process a sample.
     ops = select_ops(config.training.kernels, device)
+    recomputation = choose_recomputation(config, ops, device)
+    selective = SelectiveRecomputation() if recomputation == "selective" else None
+    if selective is not None:
+        ops = selective.operations(ops)
     assembly = Assembly(ops=ops, axis=IdentityAxis())
 
     # 3. The model. Initialised on the CPU from the run's seed: the same weights on every device.
@@ -122,7 +128,9 @@ def assemble(config: Config, device: torch.device, mesh: Mesh = SINGLE) -> Train
     if initial is not None:
         model.load_state_dict(initial)
     model = model.to(device).train()
-    if config.training.recomputation == "full":
+    if selective is not None:
+        selective.watch(model)
+    elif recomputation == "full":
         recompute_blocks(model)
 
     # 4. Parameters into flat float32 master buffers; the trunk's into a bfloat16 working copy.

@@ -1,28 +1,186 @@
-"""Activation recomputation: trade time for memory by running blocks again in backward."""
+"""Activation recomputation: trade time for memory by making some values again in backward.
+
+``full`` keeps the inputs of each block alone and runs the whole block again. ``selective`` keeps
+what is dear to make (attention's and the triangle product's results, the residual stream) and drops
+what is large and cheap: the projections that come from a representation through one LayerNorm and
+one matrix product (q, k, v and gate of an attention; a, b and gate of a triangle multiplication),
+more than half of a block's memory for a few per cent of its time.
+
+Neither changes a result or a state-dict key: dropout masks depend on the key and the layer alone,
+and the same kernels give the same bits again.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterator
+from typing import Any, Final
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.checkpoint import checkpoint
 
 from scalefold.model.alphafold import AlphaFold
+from scalefold.ops import TORCH, Ops
+
+PROJECTIONS: Final = ("normed_projection", "triangle_projection")
+"""Operations whose results `SelectiveRecomputation` drops."""
+
+_checkpoint = functools.partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
 
 
 def recompute_blocks(model: AlphaFold) -> None:
-    """Keep only the inputs of each Evoformer and extra MSA block for backward.
+    """Keep only the inputs of each Evoformer and extra MSA block for backward."""
+    for block in _blocks(model):
+        block.forward = functools.partial(_checkpoint, block.forward)
 
-    Changes no result and no state-dict key: dropout masks depend on the key and the layer alone, so
-    the second run of a block sees the first one's.
+
+class SelectiveRecomputation:
+    """Drops projections as soon as forward is done with them, and makes them again in backward.
+
+    Every tensor that autograd saves inside a block passes through `_pack`. One that lies in the
+    memory of a projection's result is replaced by the projection's arguments and the place in it.
+    The first one that backward asks for makes the projection again, the last one lets go of it.
+
+    Examples
+    --------
+    >>> selective = SelectiveRecomputation()
+    >>> model = AlphaFold(config, Assembly(ops=selective.operations(ops)))
+    >>> selective.watch(model)
     """
-    _recompute(model.extra_msa_stack.blocks)
-    _recompute(model.evoformer.blocks)
+
+    def __init__(self) -> None:
+        self._results: dict[StorageWeakRef, tuple[_Projection, int]] = {}
+        self._undecided: list[_Saved] | None = None
+
+    def operations(self, ops: Ops) -> Ops:
+        """The operations that the model is to be built with.
+
+        Those without a kernel keep their arguments alone, as the kernels do by themselves.
+        """
+        plain = {
+            field.name: functools.partial(_checkpoint, getattr(ops, field.name))
+            for field in dataclasses.fields(ops)
+            if getattr(ops, field.name) is getattr(TORCH, field.name)
+        }
+        ops = dataclasses.replace(ops, **plain)
+        projections = {
+            name: functools.partial(self._project, getattr(ops, name)) for name in PROJECTIONS
+        }
+        return dataclasses.replace(ops, **projections)
+
+    def watch(self, model: AlphaFold) -> None:
+        """Let the model's blocks forget projections."""
+        for block in _blocks(model):
+            block.forward = functools.partial(self._run, block.forward)
+
+    def _run(self, forward: Callable[..., Any], *arguments: Any) -> Any:
+        with saved_tensors_hooks(self._pack, _unpack):
+            results = forward(*arguments)
+        self._results.clear()
+        return results
+
+    def _project(self, operation: Callable[..., Any], *arguments: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return operation(*arguments)
+        # What the operation itself saves may be its result, which is known only afterwards.
+        self._undecided = []
+        results = operation(*arguments)
+        projection = _Projection(operation, arguments)
+        given = {_memory(t) for t in _tensors(arguments)}
+        for number, result in enumerate(results):
+            if _memory(result) not in given:
+                self._results.setdefault(_memory(result), (projection, number))
+        for saved in self._undecided:
+            saved.decide(self._results)
+        self._undecided = None
+        return results
+
+    def _pack(self, tensor: Tensor) -> _Saved:
+        saved = _Saved(tensor)
+        if self._undecided is None:
+            saved.decide(self._results)
+        else:
+            self._undecided.append(saved)
+        return saved
 
 
-def _recompute(blocks: Iterable[nn.Module]) -> None:
-    for block in blocks:
-        block.forward = functools.partial(
-            checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False
-        )
+class _Projection:
+    """A projection that can be made again, and how many saved tensors lie in its results."""
+
+    def __init__(self, operation: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        self._operation, self._arguments = operation, _detached(arguments)
+        self.num_saved = self._num_wanted = 0
+        self._results: tuple[Tensor, ...] = ()
+
+    def take(self, number: int) -> Tensor:
+        """One of the results, for one of the saved tensors."""
+        if not self._results:
+            with torch.no_grad():
+                self._results = tuple(self._operation(*self._arguments))
+            self._num_wanted = self.num_saved
+        result = self._results[number]
+        self._num_wanted -= 1
+        if not self._num_wanted:
+            self._results = ()
+        return result
+
+
+class _Saved:
+    """What autograd saved: a tensor, or a place in a projection's result."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor: Tensor | None = tensor
+        self._place: Callable[[Tensor], Tensor] = torch.Tensor.detach
+        self._source: tuple[_Projection, int] | None = None
+
+    def decide(self, results: dict[StorageWeakRef, tuple[_Projection, int]]) -> None:
+        """Let go of the tensor if it lies in one of the results."""
+        assert self.tensor is not None
+        self._source = results.get(_memory(self.tensor))
+        if self._source is not None:
+            self._source[0].num_saved += 1
+            geometry = self.tensor.size(), self.tensor.stride(), self.tensor.storage_offset()
+            self._place = lambda result: result.as_strided(*geometry)
+            self.tensor = None
+
+    def get(self) -> Tensor:
+        """The tensor, made again if need be."""
+        if self.tensor is not None:
+            return self.tensor
+        assert self._source is not None
+        projection, number = self._source
+        return self._place(projection.take(number))
+
+
+def _unpack(saved: _Saved) -> Tensor:
+    return saved.get()
+
+
+def _memory(tensor: Tensor) -> StorageWeakRef:
+    """Identity of the memory that a tensor lies in; valid also when the memory has been freed."""
+    return StorageWeakRef(tensor.untyped_storage())
+
+
+def _tensors(values: Any) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors(value)
+
+
+def _detached(values: Any) -> Any:
+    if isinstance(values, Tensor):
+        return values.detach()
+    if isinstance(values, list | tuple):
+        return type(values)(_detached(value) for value in values)
+    return values
+
+
+def _blocks(model: AlphaFold) -> Iterator[nn.Module]:
+    yield from model.extra_msa_stack.blocks
+    yield from model.evoformer.blocks

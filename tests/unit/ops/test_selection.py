@@ -1,11 +1,14 @@
 import logging
+from dataclasses import replace
+from typing import get_args
 
 import pytest
 import torch
 
+from scalefold.config.schema import KernelPackage
 from scalefold.errors import InputError
 from scalefold.ops import TORCH, Ops, select_ops
-from scalefold.ops.triton import triton_ops, why_not
+from scalefold.ops.triton import OPTIMISER, PACKAGES, optimiser_kernels, triton_ops, why_not
 
 CPU = torch.device("cpu")
 
@@ -42,3 +45,21 @@ def test_old_gpus_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_kernels_fill_the_record() -> None:
     assert isinstance(triton_ops(), Ops)
+
+
+def test_some_kernels_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scalefold.ops.triton.why_not", lambda device: None)
+    ops, cuda = select_ops(["dropout", "optimiser"], torch.device("cuda")), torch.device("cuda")
+    assert ops == replace(TORCH, residual_dropout=triton_ops().residual_dropout)
+    assert optimiser_kernels(["dropout", "optimiser"], cuda) is not None
+    assert optimiser_kernels(["dropout"], cuda) is None
+    assert select_ops([], cuda) is TORCH
+
+
+def test_named_kernels_without_a_gpu_are_an_error() -> None:
+    with pytest.raises(InputError, match=r"training\.kernels: norm, attention cannot run here"):
+        select_ops(["norm", "attention"], CPU)
+
+
+def test_the_configuration_knows_every_package() -> None:
+    assert set(get_args(KernelPackage)) == {*PACKAGES, OPTIMISER}

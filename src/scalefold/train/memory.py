@@ -1,0 +1,202 @@
+"""How much memory a training pass needs, found without a GPU and without computing anything.
+
+The pass is made on fake tensors, which have shapes and lifetimes but no values: what is alive
+when is counted as the allocator of a GPU would see it.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+import weakref
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from scalefold.config.load import make_config
+from scalefold.config.schema import Config
+from scalefold.features.contract import ALL_FEATURES, Features
+from scalefold.loss.total import total_loss
+from scalefold.model.alphafold import AlphaFold
+from scalefold.model.assembly import Assembly
+from scalefold.model.contract import Previous
+from scalefold.ops import Ops
+from scalefold.train.precision import narrow_parameters
+from scalefold.train.recomputation import SelectiveRecomputation, recompute_blocks
+
+logger = logging.getLogger(__name__)
+
+Recomputation = Literal["none", "selective", "full"]
+
+_MODES: Final[tuple[Recomputation, ...]] = ("none", "selective", "full")
+_BYTES_A_PARAMETER: Final = 4 * 5 + 2 * 2
+"""Master weight, gradient, two moments, average in float32; working copy, gradient in bfloat16."""
+_RESERVE: Final = 0.10
+"""Of the need: scratch space of kernels and libraries, gaps between tensors, features to come."""
+
+
+@dataclass(frozen=True)
+class PassMemory:
+    """Bytes of a training pass of one sample, besides parameters and features.
+
+    Attributes
+    ----------
+    kept : int
+        What forward leaves for backward.
+    more : int
+        What backward needs on top of that at most.
+    """
+
+    kept: int
+    more: int
+
+    @property
+    def peak(self) -> int:
+        """Most that is alive at a time."""
+        return self.kept + self.more
+
+
+def choose_recomputation(config: Config, ops: Ops, device: torch.device) -> Recomputation:
+    """Decide on ``training.recomputation``; auto is the least that fits into the free memory.
+
+    Of a device without memory of its own nothing is known: none.
+    """
+    setting = config.training.recomputation
+    if setting != "auto":
+        return setting
+    if device.type != "cuda":
+        return "none"
+    free, needs = free_bytes(device), {}
+    for mode in _MODES:
+        needs[mode] = bytes_needed(config, ops, mode)
+        if needs[mode] <= free:
+            break
+    told = ", ".join(f"{name} {_gib(need)}" for name, need in needs.items())
+    logger.info("training.recomputation: %s (memory needed: %s; free: %s)", mode, told, _gib(free))
+    return mode
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory of a GPU that this process may still take."""
+    free, total = torch.cuda.mem_get_info(device)
+    limit = int(total * torch.cuda.get_per_process_memory_fraction(device))
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return min(free + unused, limit - torch.cuda.memory_allocated(device))
+
+
+def bytes_needed(config: Config, ops: Ops, recomputation: Recomputation) -> int:
+    """Memory of a training process: parameters, their optimiser, and a sample's training pass."""
+    with FakeTensorMode():
+        parameters = sum(p.numel() for p in AlphaFold(config.model).parameters())
+    needed = pass_memory(config, ops, recomputation).peak + parameters * _BYTES_A_PARAMETER
+    return int(needed * (1 + _RESERVE))
+
+
+def pass_memory(config: Config, ops: Ops, recomputation: Recomputation) -> PassMemory:
+    """Memory of a training pass.
+
+    Every block of the Evoformer keeps the same, so one and two are counted and the rest follows.
+    """
+    one, two = (_count(for_counting(config, blocks), ops, recomputation) for blocks in (1, 2))
+    more = config.model.evoformer.num_blocks - 1
+    return PassMemory(one.kept + more * (two.kept - one.kept), max(one.more, two.more))
+
+
+def empty_features(config: Config) -> Features:
+    """Features of the configured training shapes, one sample, their values left open."""
+    shapes = config.features
+    sizes = {
+        "B": 1,
+        "N": shapes.crop_size,
+        "S": shapes.max_msa_clusters,
+        "E": shapes.max_extra_msa,
+        "T": shapes.max_templates,
+    }
+    return {
+        name: torch.empty(
+            [sizes[dim] if isinstance(dim, str) else dim for dim in spec.dims], dtype=spec.dtype
+        )
+        for name, spec in ALL_FEATURES.items()
+    }
+
+
+def for_counting(config: Config, blocks: int) -> Config:
+    """The configuration with an Evoformer of so many blocks, for counting on fake tensors."""
+    tree: dict[str, Any] = config.model_dump(mode="json")
+    tree["model"]["evoformer"]["num_blocks"] = blocks
+    # Violations keep tables of constants from one call to the next, which must not become fake;
+    # they have no matrix product, and their memory is small.
+    tree["loss"]["violation"] = 0.0
+    return make_config(tree, source="counting")
+
+
+def _count(config: Config, ops: Ops, recomputation: Recomputation) -> PassMemory:
+    selective = SelectiveRecomputation() if recomputation == "selective" else None
+    with FakeTensorMode(), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        # Kernels look whether their weights lie side by side; here they may think so.
+        warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")
+        model = AlphaFold(
+            config.model, Assembly(selective.operations(ops) if selective else ops)
+        ).train()
+        narrow = narrow_parameters(config.training.precision)
+        for name, parameter in model.named_parameters():
+            if narrow is not None and narrow(name):
+                parameter.data = parameter.data.bfloat16()
+        if selective is not None:
+            selective.watch(model)
+        elif recomputation == "full":
+            recompute_blocks(model)
+        features = empty_features(config)
+        like = model.input_embedder.linear_msa_m.weight
+        previous = Previous.zeros(1, config.features.crop_size, config.model, like)
+        with _Living() as living:
+            outputs, _ = model(features, previous)
+            loss, _ = total_loss(outputs, features, config.loss)
+            del outputs
+            kept = living.bytes
+            living.most = kept
+            torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
+    return PassMemory(kept, living.most - kept)
+
+
+class _Living(TorchDispatchMode):
+    """Counts the bytes of memory that operations have made and that are still alive."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = self.most = 0
+        self._known: dict[int, weakref.ref[Any]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = {id(t.untyped_storage()) for t in tree_leaves((args, kwargs)) if _is(t)}
+        results = func(*args, **(kwargs or {}))
+        for result in tree_leaves(results):
+            if _is(result):
+                self._see(result.untyped_storage(), given)
+        self.most = max(self.most, self.bytes)
+        return results
+
+    def _see(self, memory: torch.UntypedStorage, given: set[int]) -> None:
+        key, size = id(memory), memory.nbytes()
+        if key in given or key in self._known:
+            return
+        self.bytes += size
+
+        def gone(_: object) -> None:
+            self.bytes -= size
+            self._known.pop(key, None)
+
+        self._known[key] = weakref.ref(memory, gone)
+
+
+def _is(value: object) -> bool:
+    return isinstance(value, Tensor)
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB"
