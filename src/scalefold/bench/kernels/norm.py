@@ -14,6 +14,9 @@ from scalefold.ops.triton import triton_ops
 _BF16 = 2
 """Bytes an element, for the floors."""
 
+_GATE = 3
+"""Which of several projections has a bias."""
+
 # (what, rows and columns, channels, setting)
 _REPRESENTATIONS = [
     ("pair N=256", (256, 256), 128, "initial training"),
@@ -32,7 +35,9 @@ def cases() -> list[KernelCase]:
     found = []
     for what, size, channels, setting in _REPRESENTATIONS:
         found.append(_norm_case(what, size, channels, setting))
-        to = [("q, k, v, gate", [channels] * 4), *([("bias", [4])] if channels == 128 else [])]
+        to = [("q, k, v, gate", [channels] * 4)]
+        if channels == 128:
+            to = [("q, k, v, gate, bias", [channels] * 4 + [4]), ("bias", [8])]
         for name, outputs in to:
             found.append(_projection_case(f"{what} to {name}", size, channels, outputs, setting))
     return found
@@ -66,7 +71,8 @@ def _projection_case(
         reference=reference.normed_projection,
         ours=triton_ops().normed_projection,
         forward=Work(narrow + wide, flops),
-        backward=Work(2 * narrow + wide, 2 * flops),
+        # With the gradient of x itself, which is passed through.
+        backward=Work(3 * narrow + wide, 2 * flops),
     )
 
 
@@ -92,7 +98,6 @@ def _projection_inputs(
         (torch.randn(p, channels, device=device) * channels**-0.5).to(dtype).requires_grad_()
         for p in outputs
     ]
-    # Of several projections the last, the gate, has a bias.
-    gate_bias = torch.randn(outputs[-1], device=device).to(dtype).requires_grad_()
-    biases = [*[None] * (len(outputs) - 1), gate_bias if len(outputs) > 1 else None]
+    gate_bias = torch.randn(channels, device=device).to(dtype).requires_grad_()
+    biases = [gate_bias if projection == _GATE else None for projection in range(len(outputs))]
     return (*_norm_inputs(size, channels, device, dtype), weights, biases)

@@ -1,0 +1,70 @@
+"""The end of an attention: a linear map added to the residual, with dropout."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+
+from scalefold.bench.kernels.case import Inputs, KernelCase, Work
+from scalefold.ops import linear as reference
+from scalefold.ops.triton import triton_ops
+
+_BF16 = 2
+"""Bytes an element, for the floors."""
+
+_LAYER, _PAIR_RATE, _MSA_RATE = 7, 0.25, 0.15
+
+# (what, rows and columns, channels in and out, rate, shared dimension, setting)
+_UPDATES = [
+    ("pair N=256, starting node", (256, 256), 128, _PAIR_RATE, -3, "initial training"),
+    ("pair N=256, ending node", (256, 256), 128, _PAIR_RATE, -2, "initial training"),
+    ("MSA 128 x 256, by rows", (128, 256), 256, _MSA_RATE, -3, "initial training"),
+    ("MSA 128 x 256, by columns", (128, 256), 256, 0.0, None, "initial training"),
+    ("extra MSA 1024 x 256, by rows", (1024, 256), 64, _MSA_RATE, -3, "initial training"),
+    ("pair N=384, starting node", (384, 384), 128, _PAIR_RATE, -3, "fine-tuning"),
+    ("MSA 512 x 384, by rows", (512, 384), 256, _MSA_RATE, -3, "fine-tuning"),
+    ("pair N=1024, ending node", (1024, 1024), 128, _PAIR_RATE, -2, "general"),
+]
+
+
+def cases() -> list[KernelCase]:
+    """Attentions of the Evoformer and of the extra MSA stack."""
+    return [_case(*update) for update in _UPDATES]
+
+
+def _case(
+    what: str,
+    size: tuple[int, int],
+    channels: int,
+    rate: float,
+    shared_dim: int | None,
+    setting: str,
+) -> KernelCase:
+    rows = size[0] * size[1]
+    volume, flops = rows * channels * _BF16, 2 * rows * channels**2
+    return KernelCase(
+        op="linear",
+        shape=what,
+        setting=setting,
+        inputs=partial(_inputs, (*size, channels), rate, shared_dim),
+        reference=reference.residual_linear,
+        ours=triton_ops().residual_linear,
+        forward=Work(3 * volume, flops),
+        backward=Work(3 * volume, 2 * flops),
+    )
+
+
+def _inputs(
+    shape: tuple[int, ...],
+    rate: float,
+    shared_dim: int | None,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> Inputs:
+    x, h = (torch.randn(1, *shape, device=device) for _ in range(2))
+    weight = torch.randn(shape[-1], shape[-1], device=device) * shape[-1] ** -0.5
+    bias = torch.randn(shape[-1], device=device)
+    key = torch.randint(-(2**62), 2**62, (1,), device=device)
+    dropout = (key, _LAYER, rate, shared_dim) if rate else None
+    return *(t.to(dtype).requires_grad_() for t in (x, h, weight, bias)), dropout
