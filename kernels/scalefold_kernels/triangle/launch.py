@@ -17,7 +17,7 @@ from scalefold_kernels.tiles import architecture, tile
 from scalefold_kernels.triangle import hopper_launch, kernel, portable
 from scalefold_kernels.triangle.sizes import DroppedOut, Sizes
 
-HOPPER_KERNELS = False
+HOPPER_KERNELS = True
 """Whether `hopper_launch` takes what it can; else `portable` takes all."""
 
 
