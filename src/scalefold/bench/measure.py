@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -22,6 +24,8 @@ from scalefold.features.pipeline import collate_passes, training_features
 from scalefold.loader.sampler import TrainingSampler
 from scalefold.shards.reader import ShardReader
 from scalefold.train.assemble import Trainer
+
+_MOST_REPEATS: Final = 10
 
 
 @dataclass(frozen=True)
@@ -82,16 +86,29 @@ def prepared_passes(config: Config, shards: Path, device: torch.device) -> list[
     return collate_passes(samples)
 
 
+@contextlib.contextmanager
+def released(device: torch.device) -> Iterator[None]:
+    """Afterwards, memory of what was assembled within is free again."""
+    try:
+        yield
+    finally:
+        gc.collect()
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
 def measure_steps(
     trainer: Trainer,
     config: Config,
     passes: list[Features],
     flops: StepFlops,
     *,
-    repeats: int,
+    seconds: float,
     device: torch.device,
 ) -> StepMeasurement:
-    """Time steps by recycling count, after one of each kind to warm up.
+    """Time steps by recycling count, after one of the most passes to warm up.
+
+    Steps of a count are repeated until they took so many seconds, `_MOST_REPEATS` times at most.
 
     Raises
     ------
@@ -110,10 +127,7 @@ def measure_steps(
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
     first = _seconds(partial(step, counts[-1]), device)
-    seconds = [
-        statistics.median(_seconds(partial(step, count), device) for _ in range(repeats))
-        for count in counts
-    ]
+    by_recycling = [_median_seconds(partial(step, count), seconds, device) for count in counts]
     peak, reserved = None, None
     launches, busy = None, None
     if on_gpu:
@@ -123,10 +137,10 @@ def measure_steps(
     samples = config.training.global_batch_size
     operations = [flops.of_step(count, samples) for count in counts]
     best = peak_flops_per_second(device)
-    mean = statistics.mean(seconds)
+    mean = statistics.mean(by_recycling)
     return StepMeasurement(
         first_step_seconds=first,
-        step_seconds_by_recycling=seconds,
+        step_seconds_by_recycling=by_recycling,
         mean_step_seconds=mean,
         samples_per_second=samples / mean,
         launches_by_recycling=launches,
@@ -157,6 +171,15 @@ def _device_work(
 def _continued(values: list[Any], length: int) -> list[Any]:
     first, last = values[0], values[-1]
     return [first + number * (last - first) for number in range(length)]
+
+
+def _median_seconds(
+    work: Callable[[], object], enough_seconds: float, device: torch.device
+) -> float:
+    times: list[float] = []
+    while len(times) < _MOST_REPEATS and sum(times) < enough_seconds:
+        times.append(_seconds(work, device))
+    return statistics.median(times)
 
 
 def _seconds(work: Callable[[], object], device: torch.device) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from scalefold.bench.flops import StepFlops, count_flops, peak_flops_per_second
-from scalefold.bench.measure import measure_steps, prepared_passes
+from scalefold.bench.measure import measure_steps, prepared_passes, released
 from scalefold.bench.record import provenance, write_record
 from scalefold.config.load import make_config, merge
 from scalefold.config.schema import Config
@@ -27,7 +26,7 @@ def bench_step(
     out: Path,
     *,
     vary: Mapping[str, Sequence[Any]],
-    repeats: int,
+    seconds: float,
     memory_gib: float | None,
     device: torch.device,
     console: Console,
@@ -47,8 +46,8 @@ def bench_step(
     vary : mapping
         Values to try by dotted key, such as ``training.recomputation: [none, full]``; with several
         keys, all combinations.
-    repeats : int
-        Timed steps of each recycling count; the median counts.
+    seconds : float
+        Steps of each recycling count are repeated for about this long; the median counts.
     memory_gib : float or None
         Let torch allocate no more than this: as on a smaller GPU.
     device : torch.device
@@ -69,7 +68,7 @@ def bench_step(
     }
     flops = count_flops(config)
     for changes, variant in zip(settings, configs, strict=True):
-        row = {"settings": changes, **measure_variant(variant, shards, flops, repeats, device)}
+        row = {"settings": changes, **_measure(variant, shards, flops, seconds, device)}
         result["variants"].append(row)
         write_record(result, out)
         console.print(step_table([(_said(changes), row)]))
@@ -105,35 +104,30 @@ def limit_memory(gib: float | None, device: torch.device) -> None:
     torch.cuda.set_per_process_memory_fraction(gib * 2**30 / total, device)
 
 
-def measure_variant(
-    config: Config, shards: Path, flops: StepFlops, repeats: int, device: torch.device
+def _measure(
+    config: Config, shards: Path, flops: StepFlops, seconds: float, device: torch.device
 ) -> dict[str, Any]:
     """Assemble and time one variant; of one that does not fit, say so."""
-    try:
-        passes = prepared_passes(config, shards, device)
-        trainer = assemble(config, device)
-        measured = measure_steps(trainer, config, passes, flops, repeats=repeats, device=device)
-        return measured.rounded()
-    except torch.OutOfMemoryError as error:
-        return {"out_of_memory": str(error).splitlines()[0]}
-    finally:
-        trainer = passes = None  # type: ignore[assignment]  # before the next is assembled
-        gc.collect()
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
+    with released(device):
+        try:
+            trainer, passes = assemble(config, device), prepared_passes(config, shards, device)
+            measured = measure_steps(trainer, config, passes, flops, seconds=seconds, device=device)
+            return measured.rounded()
+        except torch.OutOfMemoryError as error:
+            return {"out_of_memory": str(error).splitlines()[0]}
 
 
 def step_table(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
     """Measurements of variants or rungs as a table."""
     table = Table(
         "",
-        "s by recycling 0, 1, …",
+        "s by recycling",
         "mean s",
         "samples/s",
         "launches",
         "GPU busy s",
         "peak GiB",
-        "model FLOP utilisation",
+        "MFU",
     )
     for name, row in rows:
         if "out_of_memory" in row:
@@ -141,19 +135,23 @@ def step_table(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:
             continue
         table.add_row(
             name,
-            _by_recycling(row["step_seconds_by_recycling"], "{:.3f}"),
+            " / ".join(f"{seconds:.3f}" for seconds in row["step_seconds_by_recycling"]),
             f"{row['mean_step_seconds']:.3f}",
             f"{row['samples_per_second']:.2f}",
-            _by_recycling(row["launches_by_recycling"], "{}"),
-            _by_recycling(row["gpu_busy_seconds_by_recycling"], "{:.3f}"),
+            first_and_more(row["launches_by_recycling"], "{}"),
+            first_and_more(row["gpu_busy_seconds_by_recycling"], "{:.3f}"),
             "-" if row["peak_memory_gib"] is None else f"{row['peak_memory_gib']:.1f}",
             "-" if row["flop_utilisation"] is None else f"{100 * row['flop_utilisation']:.1f} %",
         )
     return table
 
 
-def _by_recycling(values: Sequence[Any] | None, form: str) -> str:
-    return "-" if values is None else " / ".join(form.format(value) for value in values)
+def first_and_more(values: Sequence[float] | None, form: str) -> str:
+    """A number without recycling, and what each pass adds."""
+    if values is None:
+        return "-"
+    first = form.format(values[0])
+    return first if len(values) == 1 else f"{first} + {form.format(values[1] - values[0])}"
 
 
 def _said(changes: Mapping[str, Any]) -> str:

@@ -38,8 +38,9 @@ def main() -> None:
     """Measure speed and memory on this machine."""
 
 
-Repeats = Annotated[
-    int, typer.Option(min=1, help="Timed steps of each recycling count; the median counts.")
+Seconds = Annotated[
+    float,
+    typer.Option(help="Repeat steps of each recycling count for so long; the median counts."),
 ]
 MemoryLimit = Annotated[
     float | None,
@@ -66,7 +67,7 @@ def step(
             help="Try each of these values; give several keys for all combinations.",
         ),
     ] = None,
-    repeats: Repeats = 5,
+    seconds: Seconds = 3.0,
     memory_gib: MemoryLimit = None,
     device: Device = "auto",
     set_: Overrides = None,
@@ -81,11 +82,56 @@ def step(
         shards,
         out,
         vary=parse_variations(vary or []),
-        repeats=repeats,
+        seconds=seconds,
         memory_gib=memory_gib,
         device=torch_device(device),
         console=log_to_stderr(),
     )
+
+
+@app.command(
+    epilog="Example: [cyan]scalefold bench ladder -c demo/mlperf.yaml --shards results/demo/shards "
+    "-o results/demo/ladder.json --plot ladder.svg[/]"
+)
+def ladder(
+    config: ConfigFiles,
+    shards: ShardFolder,
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="JSON to write; rungs that it holds already are kept. As ladder.json in a run's "
+            "folder it is shown in the run's report.",
+        ),
+    ],
+    only: Annotated[
+        list[str] | None, typer.Option(help="Measure only this rung; several times for several.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also draw it: .svg, .png or .pdf.")
+    ] = None,
+    device: Device = "auto",
+    set_: Overrides = None,
+) -> None:
+    """Time the way from plain PyTorch to everything, one change of the configuration at a time."""
+    from scalefold.bench.ladder import bench_ladder
+    from scalefold.cli.device import torch_device
+    from scalefold.cli.logs import log_to_stderr
+
+    result = bench_ladder(
+        read_config(config, set_),
+        shards,
+        out,
+        only=only or (),
+        device=torch_device(device),
+        console=log_to_stderr(),
+    )
+    if plot is not None:
+        from scalefold.report.ladder import save_ladder
+
+        save_ladder(result, plot)
 
 
 def profile(
@@ -195,6 +241,40 @@ def _dtype(precision: str) -> torch.dtype:
     if precision not in known:
         raise InputError(f"--precision {precision}: choose one of {', '.join(known)}")
     return known[precision]
+
+
+@app.command(
+    epilog="Example: [cyan]scalefold bench curves -c demo/curves.yaml --shards results/demo/shards "
+    "--reference training.precision=fp32 --reference training.kernels=torch "
+    "--reference training.cuda_graphs=off -o curves.json[/]"
+)
+def curves(
+    config: ConfigFiles,
+    shards: ShardFolder,
+    reference: Annotated[
+        list[str],
+        typer.Option(metavar="KEY=VALUE", help="What is different in the reference, key by key."),
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="JSON to write.")],
+    seeds: Annotated[int, typer.Option(min=2, help="So many: 0, 1, …")] = 3,
+    device: Device = "auto",
+    set_: Overrides = None,
+) -> None:
+    """Compare loss curves with a reference's, several seeds each; exit code 1 beyond the spread."""
+    from scalefold.bench.curves import bench_curves
+    from scalefold.cli.device import torch_device
+    from scalefold.cli.logs import log_to_stderr
+
+    result = bench_curves(
+        read_config(config, set_),
+        read_config(config, [*(set_ or []), *reference]),
+        shards,
+        out,
+        seeds=range(seeds),
+        device=torch_device(device),
+        console=log_to_stderr(),
+    )
+    raise typer.Exit(0 if result["within_spread"] else 1)
 
 
 @app.command(

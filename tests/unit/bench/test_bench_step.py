@@ -26,7 +26,7 @@ def test_all_combinations_and_recycling_counts(
         shards,
         tmp_path / "step.json",
         vary={"training.recomputation": ["none", "full"], "training.global_batch_size": [1, 2]},
-        repeats=1,
+        seconds=0.01,
         memory_gib=None,
         device=CPU,
         console=Console(file=printed, width=200),

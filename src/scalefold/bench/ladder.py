@@ -1,0 +1,264 @@
+"""The ablation: from plain PyTorch to everything, one change of the configuration a rung.
+
+The rungs are those of the ScaleFold paper (arXiv 2404.11068, Fig. 8), with kernels one by one. Each
+holds all changes of the rungs before it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, get_args
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from scalefold.bench.flops import StepFlops, count_flops, peak_flops_per_second
+from scalefold.bench.measure import measure_steps, prepared_passes, released
+from scalefold.bench.record import provenance, write_record
+from scalefold.bench.step import first_and_more, varied
+from scalefold.config.schema import Config, KernelPackage
+from scalefold.errors import InputError
+from scalefold.loader.loader import TrainingLoader
+from scalefold.shards.reader import ShardReader
+from scalefold.train.assemble import Trainer, assemble
+
+logger = logging.getLogger(__name__)
+
+_TIMED_SECONDS: Final = 2.0
+"""Steps of a recycling count are repeated until they took about this long."""
+_LOADED_SECONDS: Final = 6.0
+"""Likewise steps with loading."""
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One change.
+
+    Attributes
+    ----------
+    name : str
+        Short, for the command line.
+    title : str
+        What is changed.
+    changes : dict
+        Settings by their dotted keys.
+    """
+
+    name: str
+    title: str
+    changes: dict[str, Any]
+
+
+def rungs() -> tuple[Rung, ...]:
+    """All rungs, from the bottom."""
+    kernels: tuple[str, ...] = get_args(KernelPackage)
+    return (
+        Rung(
+            "baseline",
+            "plain PyTorch, TF32, blocks recomputed, samples made in the step",
+            {
+                "training.precision": "tf32",
+                "training.recomputation": "full",
+                "training.kernels": "torch",
+                "training.cuda_graphs": False,
+                "training.loader_workers": 0,
+                "training.max_staleness": 0,
+            },
+        ),
+        Rung("bf16", "trunk in bfloat16", {"training.precision": "bf16"}),
+        Rung(
+            "loader",
+            "non-blocking loader, features on the GPU beside the step",
+            {"training.loader_workers": 4, "training.max_staleness": 512},
+        ),
+        *(
+            Rung(
+                name,
+                f"kernels: {name.replace('_', ' ')}",
+                {"training.kernels": list(kernels[: number + 1])},
+            )
+            for number, name in enumerate(kernels)
+        ),
+        Rung("graphs", "CUDA graphs", {"training.cuda_graphs": True}),
+        Rung("kept", "nothing recomputed", {"training.recomputation": "none"}),
+    )
+
+
+def bench_ladder(
+    config: Config,
+    shards: Path,
+    out: Path,
+    *,
+    only: Collection[str] = (),
+    device: torch.device,
+    console: Console,
+) -> dict[str, Any]:
+    """Measure each rung, and write them as JSON, anew after each.
+
+    Rungs that the file holds already, by the same code on the same device, are not measured again.
+
+    Parameters
+    ----------
+    config : Config
+        Shapes, model, loss and optimiser.
+    shards : Path
+        Where the samples come from.
+    out : Path
+        JSON file.
+    only : collection of str
+        Measure these rungs alone; default all.
+    device : torch.device
+    console : Console
+
+    Raises
+    ------
+    InputError
+        An unknown rung, shards that cannot be used, a file that cannot be written.
+    """
+    ladder = rungs()
+    unknown = set(only) - {rung.name for rung in ladder}
+    if unknown:
+        names = ", ".join(rung.name for rung in ladder)
+        raise InputError(f"no rung {', '.join(sorted(unknown))}; there are {names}")
+    result = provenance("ladder", config, device) | {
+        "peak_flops_per_second": peak_flops_per_second(device),
+        "samples_per_step": config.training.global_batch_size,
+        "rungs": [],
+    }
+    done = _measured_before(out, result)
+    flops = count_flops(config)
+    for rung, settings in _cumulative(ladder):
+        row = done.get(rung.name)
+        if row is None and (not only or rung.name in only):
+            loads = rung.changes.keys() & {"training.loader_workers"} or rung is ladder[-1]
+            variant = varied(config, settings)
+            row = {"rung": rung.name, "title": rung.title, "changes": rung.changes}
+            row |= _measure(variant, shards, flops, device, with_loading=bool(loads))
+        if row is not None:
+            result["rungs"].append(row)
+            write_record(result, out)
+            console.print(ladder_table(result["rungs"][-1:]))
+    console.print(ladder_table(result["rungs"]))
+    return result
+
+
+def _cumulative(ladder: Sequence[Rung]) -> Iterator[tuple[Rung, dict[str, Any]]]:
+    settings: dict[str, Any] = {}
+    for rung in ladder:
+        settings = settings | rung.changes
+        yield rung, settings
+
+
+def _measured_before(out: Path, now: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Rungs of an earlier call, if all that counts was the same."""
+    if not out.is_file():
+        return {}
+    try:
+        before = json.loads(out.read_text("utf-8"))
+        same = all(before[key] == now[key] for key in now if key not in ("command", "rungs"))
+        rows = {row["rung"]: row for row in before["rungs"]}
+    except (ValueError, KeyError, TypeError):
+        raise InputError(f"{out}: not a file of bench ladder; choose another --out") from None
+    if not same:
+        logger.info("%s is of other code, device or shapes: all rungs are measured anew", out)
+    return rows if same else {}
+
+
+def _measure(
+    config: Config, shards: Path, flops: StepFlops, device: torch.device, *, with_loading: bool
+) -> dict[str, Any]:
+    with released(device):
+        try:
+            trainer = assemble(config, device)
+            measured = measure_steps(
+                trainer,
+                config,
+                prepared_passes(config, shards, device),
+                flops,
+                seconds=_TIMED_SECONDS,
+                device=device,
+            )
+            row = measured.rounded()
+            if with_loading:
+                row["loading_seconds"] = _loading_seconds(
+                    trainer, config, shards, measured.step_seconds_by_recycling, device
+                )
+            return row
+        except torch.OutOfMemoryError as error:
+            return {"out_of_memory": str(error).splitlines()[0]}
+
+
+def _loading_seconds(
+    trainer: Trainer,
+    config: Config,
+    shards: Path,
+    step_seconds: Sequence[float],
+    device: torch.device,
+) -> float:
+    """What the run's own loader adds to a mean step: time of real steps less that of prepared."""
+    warm_up = 2
+    mean = sum(step_seconds) / len(step_seconds)
+    steps = max(4, min(40, int(_LOADED_SECONDS / mean)))
+    config = varied(config, {"training.steps": warm_up + steps})
+    prepared, started = 0.0, 0.0
+    with TrainingLoader(ShardReader(shards), config, device) as loader:
+        for number, batch in enumerate(loader):
+            if number == warm_up:
+                _synchronise(device)
+                started = time.perf_counter()
+            trainer.step(batch.passes, config.optimiser.learning_rate)
+            if number >= warm_up:
+                prepared += step_seconds[batch.recycling]
+        _synchronise(device)
+        seconds = time.perf_counter() - started
+    return float(f"{max(0.0, seconds - prepared) / steps:.3g}")
+
+
+def _synchronise(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def total_seconds(row: Mapping[str, Any]) -> float:
+    """Seconds of a mean step of a rung, loading included where it was measured."""
+    return float(row["mean_step_seconds"] + row.get("loading_seconds", 0.0))
+
+
+def ladder_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Rungs as a table, each with how many times faster it is than the first."""
+    table = Table(
+        "rung",
+        "s by recycling",
+        "mean s",
+        "loading s",
+        "× first",
+        "launches",
+        "GPU busy s",
+        "peak GiB",
+        "MFU",
+    )
+    measured = [row for row in rows if "out_of_memory" not in row]
+    for row in rows:
+        if "out_of_memory" in row:
+            table.add_row(row["rung"], "out of memory", *["-"] * 7)
+            continue
+        loading, peak = row.get("loading_seconds"), row["peak_memory_gib"]
+        used = row["flop_utilisation"]
+        table.add_row(
+            row["rung"],
+            " / ".join(f"{seconds:.3f}" for seconds in row["step_seconds_by_recycling"]),
+            f"{row['mean_step_seconds']:.3f}",
+            "-" if loading is None else f"{loading:.3f}",
+            f"{total_seconds(measured[0]) / total_seconds(row):.2f}",
+            first_and_more(row["launches_by_recycling"], "{}"),
+            first_and_more(row["gpu_busy_seconds_by_recycling"], "{:.3f}"),
+            "-" if peak is None else f"{peak:.1f}",
+            "-" if used is None else f"{100 * used:.1f} %",
+        )
+    return table

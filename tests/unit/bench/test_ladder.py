@@ -1,0 +1,145 @@
+"""The ladder's rungs are settings, measured once each and drawn as they were measured."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from scalefold.bench import ladder as module
+from scalefold.bench.ladder import (
+    Rung,
+    _cumulative,
+    bench_ladder,
+    ladder_table,
+    rungs,
+    total_seconds,
+)
+from scalefold.bench.step import varied
+from scalefold.config import Config
+from scalefold.errors import InputError
+from scalefold.report.ladder import ladder_figure, save_ladder
+
+CPU = torch.device("cpu")
+ON_A_CPU = (
+    Rung("baseline", "slow", {"training.recomputation": "full", "training.loader_workers": 0}),
+    Rung("kept", "fast", {"training.recomputation": "none"}),
+)
+
+
+def test_the_top_is_the_default_configuration(config: Config) -> None:
+    *_, (_, settings) = _cumulative(rungs())
+    top, default = (varied(config, changes).training for changes in (settings, {}))
+    default = varied(
+        config,
+        {
+            f"training.{key}": type(default).model_fields[key].default
+            for key in ("precision", "recomputation", "loader_workers", "max_staleness")
+        },
+    ).training
+    for key in type(top).model_fields:
+        if key == "kernels":
+            assert module.KernelPackage.__args__ == tuple(top.kernels)  # all: what auto means
+        elif key == "cuda_graphs":
+            assert (top.cuda_graphs, default.cuda_graphs) == (True, "auto")
+        else:
+            assert getattr(top, key) == getattr(default, key), key
+
+
+def test_every_rung_changes_something_and_is_possible(config: Config) -> None:
+    before = config
+    for rung, settings in _cumulative(rungs()):
+        variant = varied(config, settings)
+        assert variant != before, rung.name
+        before = variant
+
+
+def measure(config: Config, shards: Path, out: Path, **options: Any) -> tuple[dict, str]:
+    printed = StringIO()
+    console = Console(file=printed, width=160)
+    return bench_ladder(config, shards, out, device=CPU, console=console, **options), (
+        printed.getvalue()
+    )
+
+
+def test_rungs_are_measured_once_and_kept(
+    config: Config, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "rungs", lambda: ON_A_CPU)
+    monkeypatch.setattr(module, "_TIMED_SECONDS", 0.01)
+    monkeypatch.setattr(module, "_LOADED_SECONDS", 0.01)
+    out = tmp_path / "ladder.json"
+    first, _ = measure(config, shards, out, only=["kept"])
+    assert [row["rung"] for row in first["rungs"]] == ["kept"]
+    both, printed = measure(config, shards, out)
+    assert json.loads(out.read_text()) == both
+    assert [row["rung"] for row in both["rungs"]] == ["baseline", "kept"]
+    assert both["rungs"][1] == first["rungs"][0]
+    for row in both["rungs"]:
+        assert row["mean_step_seconds"] > 0
+        assert row["loading_seconds"] >= 0  # both change how samples come, or are the last
+    assert "baseline" in printed
+    other = varied(config, {"features.crop_size": 12})
+    anew, _ = measure(other, shards, out, only=["kept"])
+    assert [row["rung"] for row in anew["rungs"]] == ["kept"]
+    assert anew["rungs"][0] != first["rungs"][0]
+
+
+def test_unknown_rungs_and_other_files_are_refused(
+    config: Config, shards: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match="no rung grafs; there are baseline, bf16"):
+        measure(config, shards, tmp_path / "l.json", only=["grafs"])
+    (tmp_path / "l.json").write_text('{"a": 1}')
+    with pytest.raises(InputError, match="not a file of bench ladder"):
+        measure(config, shards, tmp_path / "l.json")
+
+
+def row(name: str, seconds: float, **more: Any) -> dict[str, Any]:
+    return {
+        "rung": name,
+        "mean_step_seconds": seconds,
+        "step_seconds_by_recycling": [seconds],
+        "launches_by_recycling": [1000],
+        "gpu_busy_seconds_by_recycling": [seconds],
+        "peak_memory_gib": 20.0,
+        "flop_utilisation": 0.1,
+        **more,
+    }
+
+
+LADDER = {
+    "device": "Some GPU",
+    "rungs": [
+        row("baseline", 2.0, loading_seconds=0.5),
+        {"rung": "large", "out_of_memory": "too large"},
+        row("graphs", 0.25),
+    ],
+}
+
+
+def test_gains_count_loading_and_what_does_not_fit_is_left_out(tmp_path: Path) -> None:
+    assert total_seconds(LADDER["rungs"][0]) == 2.5
+    printed = StringIO()
+    Console(file=printed, width=160).print(ladder_table(LADDER["rungs"]))
+    assert "10.00" in printed.getvalue()
+    assert "out of memory" in printed.getvalue()
+    drawn = ladder_figure(LADDER)
+    assert drawn is not None
+    for text in ("2.500 s", "×10.0", "+ graphs", "waiting for samples"):
+        assert text in drawn.svg
+    assert "large" not in drawn.svg
+    save_ladder(LADDER, tmp_path / "ladder.svg")
+    assert "×10.0" in (tmp_path / "ladder.svg").read_text()
+
+
+def test_nothing_measured_is_not_drawn(tmp_path: Path) -> None:
+    empty = {"device": "CPU", "rungs": []}
+    assert ladder_figure(empty) is None
+    with pytest.raises(InputError, match="nothing to draw"):
+        save_ladder(empty, tmp_path / "ladder.svg")
