@@ -118,12 +118,12 @@ def test_shapes_and_types_are_checked(device: torch.device) -> None:
 
 @pytest.mark.parametrize("num_seq", [FEW, MANY])
 def test_opcheck(num_seq: int, device: torch.device) -> None:
-    (a, b, weight, bias, _), count, _ = _inputs((1, num_seq, 3, 4, 8, 5), device, torch.float32)
-    for tensor in (a, b, weight, bias):
+    (a, b, weight, bias, z), count, _ = _inputs((1, num_seq, 3, 4, 8, 5), device, torch.float32)
+    for tensor in (a, b, weight, bias, z):
         tensor.requires_grad_()
     torch.library.opcheck(
         torch.ops.scalefold.outer_product_mean,
-        (a, b, count, weight, bias),
+        (a, b, count, weight, bias, z),
     )
 
 

@@ -38,20 +38,19 @@ def _chained(name: str, dtype: str, arch: str, table: str) -> CompileCase:
     strides = [
         *("first_stride_k", "first_stride_x", "second_stride_y", "second_stride_m"),
         *("third_stride_k", "out_stride_split", "out_stride_x", "out_stride_y"),
-        *("count_stride_x", "third_stride_n" if mean else "third_stride_d"),
+        *("third_stride_n", "count_stride_x", "z_stride_x", "z_stride_y"),
     ]
     lengths = [f"size_{axis}" for axis in "xymdnk"]
     signature = {
         **operands,
         "out_ptr": kind if mean else "*fp32:16",
-        **({"count_ptr": "*fp32:16", "bias_ptr": kind} if mean else {}),
+        **({"count_ptr": "*fp32:16", "bias_ptr": kind, "z_ptr": kind} if mean else {}),
         **dict.fromkeys([*lengths, *strides, "k_per_split"], "i32:16"),
     }
     constexprs = {
-        **dict.fromkeys(("first_stride_m", "second_stride_d", "out_stride_n"), 1),
-        "third_stride_d" if mean else "third_stride_n": 1,
-        "count_stride_y": 1,
-        **({} if mean else {"count_ptr": None, "bias_ptr": None}),
+        **dict.fromkeys(("first_stride_m", "second_stride_d", "third_stride_d"), 1),
+        **dict.fromkeys(("out_stride_n", "count_stride_y", "z_stride_n"), 1),
+        **({} if mean else dict.fromkeys(("count_ptr", "bias_ptr", "z_ptr"))),
         "EPS": 1e-3,
         "MEAN": mean,
         "PRECISION": _precision(dtype),
@@ -91,12 +90,14 @@ def _project(dtype: str, arch: str) -> CompileCase:
     sizes, launch = _tile("outer_product_projection", arch, _MANY, dtype)
     kind = _pointer(dtype)
     signature = {
-        **dict.fromkeys(("outer_ptr", "weight_ptr", "bias_ptr", "out_ptr"), kind),
+        **dict.fromkeys(("outer_ptr", "weight_ptr", "bias_ptr", "z_ptr", "out_ptr"), kind),
         "count_ptr": "*fp32:16",
-        **dict.fromkeys(("size_j", "size_c", "size_z", "count_stride_i"), "i32:16"),
+        **dict.fromkeys(("size_j", "size_c", "size_z"), "i32:16"),
+        **dict.fromkeys(("count_stride_i", "z_stride_i", "z_stride_j"), "i32:16"),
     }
     constexprs = {
         "count_stride_j": 1,
+        "z_stride_z": 1,
         "EPS": 1e-3,
         "PRECISION": _precision(dtype),
         **sizes,

@@ -43,6 +43,7 @@ def forward(
     count_IJ: Tensor,
     weight: Tensor,
     bias: Tensor,
+    z_IJZ: Tensor,
     out_IJZ: Tensor,
 ) -> None:
     """Write the outer product mean of one sample, and ``a_ICS``: a with its sequences last.
@@ -59,6 +60,7 @@ def forward(
         launch_tile("outer_product_forward", b_SJC, weight),
         count_IJ,
         bias,
+        z_IJZ,
     )
 
 
@@ -118,6 +120,7 @@ def _chained_products(
     sizes: dict[str, int],
     count_XY: Tensor | None = None,
     bias_N: Tensor | None = None,
+    z_XYN: Tensor | None = None,
 ) -> None:
     num_k, size_x, size_m = first_KXM.shape
     size_y, _, size_d = second_YMD.shape
@@ -134,6 +137,7 @@ def _chained_products(
         out_PXYN,
         count_XY,
         bias_N,
+        z_XYN,
         size_x,
         size_y,
         size_m,
@@ -145,6 +149,7 @@ def _chained_products(
         *third_KDN.stride(),
         *out_PXYN.stride(),
         *((0, 0) if count_XY is None else count_XY.stride()),
+        *((0, 0, 0) if z_XYN is None else z_XYN.stride()),
         triton.cdiv(num_k, splits),
         EPS=EPS,
         MEAN=count_XY is not None,

@@ -18,6 +18,7 @@ def chained_products_kernel(
     out_ptr,
     count_ptr,
     bias_ptr,
+    z_ptr,
     size_x,
     size_y,
     size_m,
@@ -39,6 +40,9 @@ def chained_products_kernel(
     out_stride_n,
     count_stride_x,
     count_stride_y,
+    z_stride_x,
+    z_stride_y,
+    z_stride_n,
     k_per_split,
     EPS: tl.constexpr,
     MEAN: tl.constexpr,
@@ -63,8 +67,8 @@ def chained_products_kernel(
 
     A program holds ``second`` for ``BLOCK_Y`` y, and walks along k: the inner product's result
     stays in registers, where, with y slowest among its rows, it is the outer product's operand as
-    it lies. With ``MEAN`` (forward) bias and count follow; gradients are partial sums in float32,
-    over ``k_per_split`` of k each.
+    it lies. With ``MEAN`` (forward) bias, count and z take part; gradients are partial sums in
+    float32, over ``k_per_split`` of k each.
     """
     block_x = tl.program_id(1)
     block_y = tl.program_id(0)
@@ -89,7 +93,20 @@ def chained_products_kernel(
     )
     first_mask = (x < size_x)[:, None] & (m < size_m)[None, :]
     third_mask = (d < size_d)[:, None] & (n < size_n)[None, :]
+    rows = tl.arange(0, BLOCK_Y * BLOCK_X)
+    row_x = (block_x * BLOCK_X + rows % BLOCK_X).to(tl.int64)
+    row_y = (block_y * BLOCK_Y + rows // BLOCK_X).to(tl.int64)
+    row_inside = (row_x < size_x) & (row_y < size_y)
+    out_mask = row_inside[:, None] & (n < size_n)[None, :]
     out = tl.zeros((BLOCK_Y * BLOCK_X, BLOCK_N), tl.float32)
+    if MEAN:
+        # All that is added to the products, before the division and before the loop.
+        count_rows = count_ptr + row_x * count_stride_x + row_y * count_stride_y
+        count = tl.load(count_rows, mask=row_inside, other=1.0).to(tl.float32) + EPS
+        z_rows = z_ptr + row_x * z_stride_x + row_y * z_stride_y
+        z = tl.load(z_rows[:, None] + n[None, :] * z_stride_n, mask=out_mask, other=0.0)
+        bias = tl.load(bias_ptr + n, mask=n < size_n, other=0.0).to(tl.float32)
+        out = z.to(tl.float32) * count[:, None] + bias[None, :]
     start = split * k_per_split
     for k in range(start, tl.minimum(start + k_per_split, size_k)):
         k_long = tl.cast(k, tl.int64)
@@ -100,20 +117,10 @@ def chained_products_kernel(
         inner = inner.reshape(BLOCK_Y * BLOCK_X, BLOCK_D).to(third.dtype)
         out = tl.dot(inner, third, out, input_precision=PRECISION)
 
-    rows = tl.arange(0, BLOCK_Y * BLOCK_X)
-    x = (block_x * BLOCK_X + rows % BLOCK_X).to(tl.int64)
-    y = (block_y * BLOCK_Y + rows // BLOCK_X).to(tl.int64)
-    inside = (x < size_x) & (y < size_y)
     if MEAN:
-        count = tl.load(count_ptr + x * count_stride_x + y * count_stride_y, mask=inside, other=1.0)
-        bias = tl.load(bias_ptr + n, mask=n < size_n, other=0.0).to(tl.float32)
-        out = (out + bias[None, :]) / (count.to(tl.float32) + EPS)[:, None]
-    out_rows = split.to(tl.int64) * out_stride_split + x * out_stride_x + y * out_stride_y
-    tl.store(
-        out_ptr + out_rows[:, None] + n[None, :] * out_stride_n,
-        out,
-        mask=inside[:, None] & (n < size_n)[None, :],
-    )
+        out /= count[:, None]
+    out_rows = split.to(tl.int64) * out_stride_split + row_x * out_stride_x + row_y * out_stride_y
+    tl.store(out_ptr + out_rows[:, None] + n[None, :] * out_stride_n, out, mask=out_mask)
 
 
 @triton.jit
@@ -213,7 +220,7 @@ def sum_parts_kernel(
     inside = (u < size_u)[:, None] & (v < size_v)[None, :]
     parts_ptrs = parts_ptr + w * parts_stride_w + u[:, None] * parts_stride_u + v[None, :]
     total = tl.zeros((BLOCK_U, BLOCK_V), tl.float32)
-    for _ in range(num_parts):
+    for _ in tl.range(num_parts, loop_unroll_factor=8):
         total += tl.load(parts_ptrs, mask=inside, other=0.0)
         parts_ptrs += parts_stride
     out_ptrs = out_ptr + w * out_stride_w + u[:, None] * out_stride_u + v[None, :] * out_stride_v
@@ -260,19 +267,23 @@ def project_outer_kernel(
     weight_ptr,
     bias_ptr,
     count_ptr,
+    z_ptr,
     out_ptr,
     size_j,
     size_c,
     size_z,
     count_stride_i,
     count_stride_j,
+    z_stride_i,
+    z_stride_j,
+    z_stride_z,
     EPS: tl.constexpr,
     PRECISION: tl.constexpr,
     BLOCK_J: tl.constexpr,
     BLOCK_K: tl.constexpr,
     BLOCK_Z: tl.constexpr,
 ):
-    """``out[i,j,z] = (bias[z] + sum_cd outer[i,c,j,d] weight[z,c,d]) / count[i,j]``."""
+    """``out = z + (bias[z] + sum_cd outer[i,c,j,d] weight[z,c,d]) / count[i,j]``."""
     i = tl.program_id(1).to(tl.int64)
     j = tl.program_id(0) * BLOCK_J + tl.arange(0, BLOCK_J)
     z = tl.program_id(2) * BLOCK_Z + tl.arange(0, BLOCK_Z)
@@ -295,12 +306,11 @@ def project_outer_kernel(
         total = tl.dot(outer, weight.T, total, input_precision=PRECISION)
     count = tl.load(count_ptr + i * count_stride_i + j * count_stride_j, mask=j < size_j, other=1.0)
     bias = tl.load(bias_ptr + z, mask=z < size_z, other=0.0).to(tl.float32)
-    total = (total + bias[None, :]) / (count.to(tl.float32) + EPS)[:, None]
-    tl.store(
-        out_ptr + (i * size_j + j)[:, None] * size_z + z[None, :],
-        total,
-        mask=(j < size_j)[:, None] & (z < size_z)[None, :],
-    )
+    inside = (j < size_j)[:, None] & (z < size_z)[None, :]
+    start_ptrs = z_ptr + i * z_stride_i + j[:, None] * z_stride_j + z[None, :] * z_stride_z
+    start = tl.load(start_ptrs, mask=inside, other=0.0).to(tl.float32)
+    total = start + (total + bias[None, :]) / (count.to(tl.float32) + EPS)[:, None]
+    tl.store(out_ptr + (i * size_j + j)[:, None] * size_z + z[None, :], total, mask=inside)
 
 
 @triton.jit

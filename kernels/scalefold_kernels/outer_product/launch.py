@@ -9,6 +9,7 @@ import triton
 from torch import Tensor
 
 from scalefold_kernels.outer_product.kernel import mean_gradient_kernel, sum_parts_kernel
+from scalefold_kernels.sums import sum_rows
 from scalefold_kernels.tiles import architecture, tile
 
 EPS = 1e-3
@@ -50,6 +51,11 @@ def _multiprocessors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
+def total(parts: list[Tensor]) -> Tensor:
+    """Sum in float32, unless there is but one."""
+    return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0, dtype=torch.float32)
+
+
 def sum_parts(parts_PWUV: Tensor, out_WUV: Tensor) -> None:
     """Sum parts in their order into a tensor of any strides and type; one part: a copy.
 
@@ -62,8 +68,9 @@ def sum_parts(parts_PWUV: Tensor, out_WUV: Tensor) -> None:
     _, size_w, size_u, size_v = parts_PWUV.shape
     if parts_PWUV.stride(3) != 1:
         parts_PWUV = parts_PWUV.contiguous()
-    block_v = min(64, triton.next_power_of_2(size_v))
-    block_u = min(2048 // block_v, triton.next_power_of_2(size_u))
+    # Small blocks: enough programs that each has few parts to wait for one after the other.
+    block_v = min(16 if len(parts_PWUV) > 1 else 64, triton.next_power_of_2(size_v))
+    block_u = min(32, triton.next_power_of_2(size_u))
     grid = (size_w, triton.cdiv(size_u, block_u), triton.cdiv(size_v, block_v))
     sum_parts_kernel[grid](
         parts_PWUV,
@@ -75,6 +82,7 @@ def sum_parts(parts_PWUV: Tensor, out_WUV: Tensor) -> None:
         *out_WUV.stride(),
         BLOCK_U=block_u,
         BLOCK_V=block_v,
+        num_warps=2,
     )
 
 
@@ -100,4 +108,4 @@ def mean_gradient(grad_IJZ: Tensor, count_IJ: Tensor) -> tuple[Tensor, Tensor]:
         BLOCK_Z=block_z,
         num_warps=8,
     )
-    return out, parts.sum(0)
+    return out, sum_rows(parts, torch.float32)

@@ -25,6 +25,7 @@ from scalefold_kernels.outer_product.launch import (
     mean_gradient,
     num_splits,
     precision,
+    total,
 )
 
 MAX_ELEMENTS = 1 << 27
@@ -32,14 +33,21 @@ MAX_ELEMENTS = 1 << 27
 
 
 def forward(
-    a_SIC: Tensor, b_SJC: Tensor, count_IJ: Tensor, weight: Tensor, bias: Tensor, out_IJZ: Tensor
+    a_SIC: Tensor,
+    b_SJC: Tensor,
+    count_IJ: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    z_IJZ: Tensor,
+    out_IJZ: Tensor,
+    outer: Tensor | None,
 ) -> None:
-    """Write the outer product mean of one sample."""
+    """Write the outer product mean of one sample; the outer product into ``outer``, if given."""
     a, b = a_SIC.flatten(1), b_SJC.flatten(1)
     size_j, size_z = count_IJ.shape[1], weight.shape[0]
     sizes = launch_tile("outer_product_projection", a_SIC, weight)
     for rows, columns in _chunks(a_SIC, size_j):
-        outer = torch.mm(a[:, columns].t(), b)
+        part = torch.mm(a[:, columns].t(), b, out=outer)
         count = count_IJ[rows]
         grid = (
             triton.cdiv(size_j, sizes["BLOCK_J"]),
@@ -47,15 +55,17 @@ def forward(
             triton.cdiv(size_z, sizes["BLOCK_Z"]),
         )
         project_outer_kernel[grid](
-            outer,
+            part,
             weight,
             bias,
             count,
+            z_IJZ[rows],
             out_IJZ[rows],
             size_j,
             a_SIC.shape[2],
             size_z,
             *count.stride(),
+            *z_IJZ.stride(),
             EPS=EPS,
             PRECISION=precision(a),
             **sizes,
@@ -70,8 +80,11 @@ def backward(
     weight: Tensor,
     grad_a_SIC: Tensor,
     grad_b_SJC: Tensor,
+    outer: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Write the operands' gradients of one sample; returns partial sums of weight's and bias's.
+
+    The outer product is made anew unless forward kept it.
 
     Returns
     -------
@@ -81,17 +94,22 @@ def backward(
     a, b = a_SIC.flatten(1), b_SJC.flatten(1)
     grad, grad_bias = mean_gradient(grad_IJZ, count_IJ)
     grad_a = grad_a_SIC.view_as(a)
-    sum_b = torch.zeros(b.shape, dtype=torch.float32, device=b.device)
-    parts = []
+    weight_parts, b_parts = [], []
     for rows, columns in _chunks(a_SIC, count_IJ.shape[1]):
         a_chunk = a[:, columns]
-        outer = torch.mm(a_chunk.t(), b)
-        parts.append(_weight_gradient(grad[rows], outer, a_SIC, weight))
-        grad_outer = _outer_gradient(grad[rows], outer, a_SIC, weight)
+        part = torch.mm(a_chunk.t(), b) if outer is None else outer
+        weight_parts.append(_weight_gradient(grad[rows], part, a_SIC, weight))
+        grad_outer = _outer_gradient(grad[rows], part, a_SIC, weight)
         grad_a[:, columns] = torch.mm(b, grad_outer.t())
-        sum_b += torch.mm(a_chunk, grad_outer)
-    grad_b_SJC.copy_(sum_b.view(b_SJC.shape))
-    return torch.cat(parts), grad_bias
+        b_parts.append(torch.mm(a_chunk, grad_outer))
+    grad_b_SJC.copy_(total(b_parts).view(b_SJC.shape))
+    parts = weight_parts[0] if len(weight_parts) == 1 else torch.cat(weight_parts)
+    return parts, grad_bias
+
+
+def fits(size_i: int, size_j: int, channels: int) -> bool:
+    """Whether the outer product of a sample is made at once, and may be kept for backward."""
+    return size_i * size_j * channels * channels <= MAX_ELEMENTS
 
 
 def _chunks(a_SIC: Tensor, size_j: int) -> Iterator[tuple[slice, slice]]:
@@ -131,8 +149,9 @@ def _weight_gradient(grad: Tensor, outer: Tensor, a_SIC: Tensor, weight: Tensor)
     return parts
 
 
-def _outer_gradient(grad: Tensor, out: Tensor, a_SIC: Tensor, weight: Tensor) -> Tensor:
-    """Written over ``out``, the outer product, which is not needed any more."""
+def _outer_gradient(grad: Tensor, outer: Tensor, a_SIC: Tensor, weight: Tensor) -> Tensor:
+    """As ``outer`` lies, but apart from it: what forward kept may be asked for again."""
+    out = torch.empty_like(outer)
     size_i, size_j, size_z = grad.shape
     sizes = launch_tile("outer_product_projection_input", a_SIC, weight)
     outer_gradient_kernel[(triton.cdiv(size_j, sizes["BLOCK_J"]), size_i)](

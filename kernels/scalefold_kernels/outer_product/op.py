@@ -1,7 +1,8 @@
 """``scalefold::outer_product_mean``: registration, and the choice between two ways.
 
 With few sequences both products are one kernel and the outer product stays on the chip
-(`chained`); with many it is written a few rows at a time (`materialised`). Backward recomputes it.
+(`chained`), also in backward; with many it is written (`materialised`) and, if it is not too large,
+kept for backward.
 
 Legend: B samples, S sequences, I/J residues, C hidden channels, Z channels of the pair
 representation.
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from scalefold_kernels.outer_product import chained, materialised
-from scalefold_kernels.outer_product.launch import sum_parts
+from scalefold_kernels.outer_product.launch import sum_parts, total
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -45,34 +46,50 @@ def outer_product_mean(
     -------
     Tensor, shape (B, I, J, Z)
     """
-    return z_BIJZ + _outer_product_mean(a_BSIC, b_BSJC, count_BIJ, weight, bias)[0]
+    return _outer_product_mean(a_BSIC, b_BSJC, count_BIJ, weight, bias, z_BIJZ)[0]
 
 
 @torch.library.custom_op("scalefold::outer_product_mean", mutates_args=())
 def _outer_product_mean(
-    a_BSIC: Tensor, b_BSJC: Tensor, count_BIJ: Tensor, weight: Tensor, bias: Tensor
+    a_BSIC: Tensor,
+    b_BSJC: Tensor,
+    count_BIJ: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    z_BIJZ: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """The result; and a as [b, i, c, s] if the chained way was taken, else nothing."""
-    _check(a_BSIC, b_BSJC, count_BIJ, weight, bias)
-    out, a_BICS = _results(a_BSIC, b_BSJC, count_BIJ, weight, bias)
+    """The result; and what backward wants.
+
+    The chained way: a as [b, i, c, s]. Else, if it is not too large: the outer product.
+    """
+    _check(a_BSIC, b_BSJC, count_BIJ, weight, bias, z_BIJZ)
+    out, kept = _results(a_BSIC, b_BSJC, count_BIJ, weight, bias, z_BIJZ)
     weight, bias = weight.contiguous(), bias.contiguous()
     for sample in range(a_BSIC.shape[0]):
-        others = b_BSJC[sample], count_BIJ[sample], weight, bias, out[sample]
+        others = b_BSJC[sample], count_BIJ[sample], weight, bias, z_BIJZ[sample], out[sample]
         if _is_chained(a_BSIC, weight):
-            chained.forward(a_BSIC[sample], a_BICS[sample], *others)
+            chained.forward(a_BSIC[sample], kept[sample], *others)
         else:
-            materialised.forward(a_BSIC[sample], *others)
-    return out, a_BICS
+            materialised.forward(a_BSIC[sample], *others, _outer(kept, sample))
+    return out, kept
 
 
 @_outer_product_mean.register_fake
 def _results(
-    a_BSIC: Tensor, b_BSJC: Tensor, count_BIJ: Tensor, weight: Tensor, bias: Tensor
+    a_BSIC: Tensor,
+    b_BSJC: Tensor,
+    count_BIJ: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    z_BIJZ: Tensor,
 ) -> tuple[Tensor, Tensor]:
     batch, num_seq, size_i, channels = a_BSIC.shape
-    out = a_BSIC.new_empty(batch, size_i, b_BSJC.shape[2], weight.shape[0])
+    size_j = b_BSJC.shape[2]
+    out = a_BSIC.new_empty(batch, size_i, size_j, weight.shape[0])
     if _is_chained(a_BSIC, weight):
         return out, a_BSIC.new_empty(batch, size_i, channels, num_seq)
+    if materialised.fits(size_i, size_j, channels):
+        return out, a_BSIC.new_empty(batch, size_i, channels, size_j, channels)
     return out, a_BSIC.new_empty(0)
 
 
@@ -80,12 +97,12 @@ def _results(
 def _outer_product_mean_backward(
     grad_BIJZ: Tensor,
     a_BSIC: Tensor,
-    a_BICS: Tensor,
+    kept: Tensor,
     b_BSJC: Tensor,
     count_BIJ: Tensor,
     weight: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    arguments = a_BSIC, a_BICS, b_BSJC, count_BIJ, weight
+    arguments = a_BSIC, kept, b_BSJC, count_BIJ, weight
     grad_a, grad_b, grad_weight, _ = _gradients(grad_BIJZ, *arguments)
     weight = weight.contiguous()
     weight_parts, bias_sums = [], []
@@ -99,23 +116,23 @@ def _outer_product_mean_backward(
         )
         grad, a = grad_BIJZ[sample], a_BSIC[sample]
         if _is_chained(a_BSIC, weight):
-            parts, bias_sum = chained.backward(grad, a, a_BICS[sample], *others)
+            parts, bias_sum = chained.backward(grad, a, kept[sample], *others)
         else:
-            parts, bias_sum = materialised.backward(grad, a, *others)
+            parts, bias_sum = materialised.backward(grad, a, *others, _outer(kept, sample))
         weight_parts.append(parts)
         bias_sums.append(bias_sum)
     channels = b_BSJC.shape[-1]
     parts = weight_parts[0] if len(weight_parts) == 1 else torch.cat(weight_parts)
     grad_CDZ = grad_weight.unflatten(1, (channels, channels)).permute(1, 2, 0)
     sum_parts(parts, grad_CDZ)
-    return grad_a, grad_b, grad_weight, torch.stack(bias_sums).sum(0).to(weight.dtype)
+    return grad_a, grad_b, grad_weight, total(bias_sums).to(weight.dtype)
 
 
 @_outer_product_mean_backward.register_fake
 def _gradients(
     grad_BIJZ: Tensor,
     a_BSIC: Tensor,
-    a_BICS: Tensor,
+    kept: Tensor,
     b_BSJC: Tensor,
     count_BIJ: Tensor,
     weight: Tensor,
@@ -128,12 +145,24 @@ def _gradients(
     )
 
 
+def _outer(kept: Tensor, sample: int) -> Tensor | None:
+    """The outer product as a matrix (I C, J D), if it is kept."""
+    return kept[sample].flatten(2).flatten(0, 1) if kept.numel() else None
+
+
 def _is_chained(operand_BSNC: Tensor, weight: Tensor) -> bool:
     _, num_seq, _, channels = operand_BSNC.shape
     return chained.fits(num_seq, channels, weight.shape[0])
 
 
-def _check(a_BSIC: Tensor, b_BSJC: Tensor, count_BIJ: Tensor, weight: Tensor, bias: Tensor) -> None:
+def _check(
+    a_BSIC: Tensor,
+    b_BSJC: Tensor,
+    count_BIJ: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    z_BIJZ: Tensor,
+) -> None:
     batch, num_seq, size_i, channels = a_BSIC.shape
     size_j, size_z = b_BSJC.shape[2], weight.shape[0]
     for name, tensor, wanted in (
@@ -141,13 +170,14 @@ def _check(a_BSIC: Tensor, b_BSJC: Tensor, count_BIJ: Tensor, weight: Tensor, bi
         ("count", count_BIJ, (batch, size_i, size_j)),
         ("weight", weight, (size_z, channels * channels)),
         ("bias", bias, (size_z,)),
+        ("z", z_BIJZ, (batch, size_i, size_j, size_z)),
     ):
         if tensor.shape != wanted:
             raise ValueError(
                 f"outer_product_mean of a {tuple(a_BSIC.shape)}: {name} has shape "
                 f"{tuple(tensor.shape)}, must be {wanted}"
             )
-    dtypes = {t.dtype for t in (a_BSIC, b_BSJC, weight, bias)}
+    dtypes = {t.dtype for t in (a_BSIC, b_BSJC, weight, bias, z_BIJZ)}
     if len(dtypes) > 1 or a_BSIC.dtype not in DTYPES:
         raise ValueError(
             "outer_product_mean takes float32, bfloat16 or float16, the same for all operands; "
@@ -156,13 +186,13 @@ def _check(a_BSIC: Tensor, b_BSJC: Tensor, count_BIJ: Tensor, weight: Tensor, bi
 
 
 def _save(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
-    a_BSIC, b_BSJC, count_BIJ, weight, _ = inputs
+    a_BSIC, b_BSJC, count_BIJ, weight, _, _ = inputs
     ctx.save_for_backward(a_BSIC, output[1], b_BSJC, count_BIJ, weight)
 
 
 def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     grad_a, grad_b, grad_weight, grad_bias = _outer_product_mean_backward(grad, *ctx.saved_tensors)
-    return grad_a, grad_b, None, grad_weight, grad_bias
+    return grad_a, grad_b, None, grad_weight, grad_bias, grad
 
 
 _outer_product_mean.register_autograd(_backward, setup_context=_save)
