@@ -1,0 +1,154 @@
+"""Does a faster way of training learn alike? Loss curves of two configurations, several seeds each.
+
+A seed decides on the initial weights and on every draw, the same in both configurations. So curves
+of one configuration differ from seed to seed by what chance does; two configurations are alike if
+the means of their curves differ by no more.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from scalefold.config.schema import Config
+from scalefold.errors import InputError
+from scalefold.loader.loader import TrainingLoader
+from scalefold.shards.atomic import write_bytes
+from scalefold.shards.reader import ShardReader
+from scalefold.train.assemble import assemble
+from scalefold.train.provenance import source_commit
+from scalefold.train.schedule import learning_rate
+
+WINDOWS: Final = 20
+"""Parts of a curve; single steps are too noisy to compare."""
+
+
+def bench_curves(
+    config: Config,
+    reference: Config,
+    shards: Path,
+    out: Path,
+    *,
+    seeds: Sequence[int],
+    device: torch.device,
+    console: Console,
+) -> dict[str, Any]:
+    """Train with both configurations from each seed, compare the loss curves, write them as JSON.
+
+    Parameters
+    ----------
+    config, reference : Config
+        Of equally many steps, which `WINDOWS` divides.
+    shards : Path
+    out : Path
+        JSON file to write.
+    seeds : sequence of int
+        At least two.
+
+    Raises
+    ------
+    InputError
+        If there are too few seeds, or the numbers of steps do not fit.
+    """
+    steps = config.training.steps
+    if len(seeds) < 2:
+        raise InputError(f"{len(seeds)} seed: a spread needs two at least")
+    if steps != reference.training.steps or steps % WINDOWS:
+        raise InputError(
+            f"training.steps is {steps} and {reference.training.steps} (reference): they must be "
+            f"equal, and a multiple of {WINDOWS}"
+        )
+    reader = ShardReader(shards)
+    curves: dict[str, list[list[float]]] = {"reference": [], "ours": []}
+    for seed in seeds:
+        for name, one in (("reference", reference), ("ours", config)):
+            started = time.perf_counter()
+            losses = loss_curve(one.model_copy(update={"seed": seed}), reader, device)
+            curves[name].append(windowed(losses))
+            seconds = time.perf_counter() - started
+            console.print(f"{name}, seed {seed}: loss {curves[name][-1][-1]:.3f}, {seconds:.0f} s")
+    result = {
+        "benchmark": "curves",
+        "command": shlex.join(["scalefold", *sys.argv[1:]]),
+        "commit": source_commit(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
+        "torch": torch.__version__,
+        "steps": steps,
+        "seeds": list(seeds),
+        **compare(curves["ours"], curves["reference"]),
+        "curves": curves,
+    }
+    write_bytes(out, (json.dumps(result, indent=2) + "\n").encode())
+    console.print(_table(result))
+    return result
+
+
+def loss_curve(config: Config, reader: ShardReader, device: torch.device) -> list[float]:
+    """Train without checkpoints, and return the mean loss of each step's samples."""
+    trainer = assemble(config, device)
+    losses = []
+    with TrainingLoader(reader, config, device) as loader:
+        for batch in loader:
+            numbers = trainer.step(batch.passes, learning_rate(batch.step + 1, config.optimiser))
+            losses.append(numbers.per_sample[:, 0].mean())
+    return torch.stack(losses).tolist()
+
+
+def windowed(losses: Sequence[float]) -> list[float]:
+    """Mean of each of `WINDOWS` equal parts."""
+    size = len(losses) // WINDOWS
+    return [statistics.fmean(losses[i : i + size]) for i in range(0, size * WINDOWS, size)]
+
+
+def compare(
+    ours: Sequence[Sequence[float]], reference: Sequence[Sequence[float]]
+) -> dict[str, Any]:
+    """Window by window: difference of the means over seeds, and the reference's spread.
+
+    Parameters
+    ----------
+    ours, reference : sequence of sequence of float
+        A curve for each seed.
+
+    Returns
+    -------
+    dict
+        ``difference`` and ``spread`` (largest minus smallest of the seeds) by window;
+        ``largest_ratio`` of the one to the other; ``within_spread``, whether it is 1 at most.
+    """
+    differences = [
+        statistics.fmean(a) - statistics.fmean(b)
+        for a, b in zip(zip(*ours), zip(*reference), strict=True)
+    ]
+    spreads = [max(values) - min(values) for values in zip(*reference)]
+    ratios = [abs(d) / s if s else float(d != 0) * 1e9 for d, s in zip(differences, spreads)]
+    return {
+        "difference": differences,
+        "spread": spreads,
+        "largest_ratio": max(ratios),
+        "within_spread": max(ratios) <= 1.0,
+    }
+
+
+def _table(result: dict[str, Any]) -> Table:
+    verdict = "within" if result["within_spread"] else "beyond"
+    table = Table(
+        "steps up to", "reference", "ours", "difference", "spread of seeds",
+        title=f"{verdict} the spread: at most {result['largest_ratio']:.2f} of it",
+    )  # fmt: skip
+    means = {name: [statistics.fmean(w) for w in zip(*c)] for name, c in result["curves"].items()}
+    for number in range(WINDOWS):
+        row = (means["reference"], means["ours"], result["difference"], result["spread"])
+        last = (number + 1) * result["steps"] // WINDOWS
+        table.add_row(str(last), *(f"{values[number]:.3f}" for values in row))
+    return table

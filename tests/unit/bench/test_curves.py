@@ -1,0 +1,63 @@
+"""Loss curves: when two ways of training count as alike."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from scalefold.bench.curves import WINDOWS, bench_curves, compare, windowed
+from scalefold.config import Config
+from scalefold.errors import InputError
+
+
+def test_a_difference_counts_against_the_spread_of_the_reference() -> None:
+    reference = [[4.0, 2.0], [5.0, 2.5], [6.0, 3.0]]
+    shifted = [[value + 1.0 for value in curve] for curve in reference]
+    result = compare(shifted, reference)
+    assert result["difference"] == [1.0, 1.0]
+    assert result["spread"] == [2.0, 1.0]
+    assert result["largest_ratio"] == 1.0
+    assert result["within_spread"]
+    beyond = [[value + 1.125 for value in curve] for curve in reference]
+    assert not compare(beyond, reference)["within_spread"]
+
+
+def test_windows_are_means_of_equal_parts() -> None:
+    assert windowed([float(i // 3) for i in range(3 * WINDOWS)]) == list(map(float, range(WINDOWS)))
+
+
+def test_the_same_configuration_gives_the_same_curves(
+    config: Config, shards: Path, tmp_path: Path
+) -> None:
+    short = _with_training(config, steps=WINDOWS)
+    out, cpu, quiet = tmp_path / "curves.json", torch.device("cpu"), Console(quiet=True)
+    result = bench_curves(short, short, shards, out, seeds=[0, 1], device=cpu, console=quiet)
+    assert json.loads(out.read_text()) == result
+    assert result["difference"] == [0.0] * WINDOWS
+    assert min(result["spread"]) > 0.0  # another seed is another curve
+
+
+@pytest.mark.parametrize(
+    ("steps", "reference_steps", "seeds", "message"),
+    [
+        (WINDOWS, WINDOWS, [0], "1 seed: a spread needs two"),
+        (WINDOWS, 2 * WINDOWS, [0, 1], "must be equal"),
+        (WINDOWS + 1, WINDOWS + 1, [0, 1], f"a multiple of {WINDOWS}"),
+    ],
+)
+def test_what_cannot_be_compared(
+    config: Config, steps: int, reference_steps: int, seeds: list[int], message: str
+) -> None:
+    ours, reference = (_with_training(config, steps=n) for n in (steps, reference_steps))
+    with pytest.raises(InputError, match=message):
+        bench_curves(
+            ours, reference, Path("shards"), Path("curves.json"),
+            seeds=seeds, device=torch.device("cpu"), console=Console(quiet=True),
+        )  # fmt: skip
+
+
+def _with_training(config: Config, **settings: Any) -> Config:
+    return config.model_copy(update={"training": config.training.model_copy(update=settings)})
