@@ -29,7 +29,8 @@ def report_content(name: str, files: RunFiles) -> Content:
     dict
         ``summary``, ``notes``, ``training`` (the metrics log, key by key), ``evaluations`` (means
         by checkpoint), ``chains`` (scores of the last evaluation), ``calibration`` by split,
-        ``timings`` by stage, ``rejected``, ``provenance``. JSON can hold all of it.
+        ``timings`` by stage, ``ladder`` (of the benchmark, or None), ``rejected``,
+        ``provenance``. JSON can hold all of it.
     """
     return {
         "format": FORMAT,
@@ -44,6 +45,7 @@ def report_content(name: str, files: RunFiles) -> Content:
         "chains": _chains(files),
         "calibration": _calibration(files),
         "timings": _timings(files),
+        "ladder": files.ladder,
         "rejected": _rejected(files),
         "provenance": _provenance(files),
     }

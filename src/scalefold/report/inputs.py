@@ -22,6 +22,7 @@ from scalefold.train.sessions import Session, read_sessions
 
 _EVALUATION_KEYS: Final = ("step", "checkpoint", "mean", "chains", "skipped", "failed")
 _CHAIN_KEYS: Final = ("chain_key", "split", "length", "lddt_ca", "per_residue")
+LADDER_FILE: Final = "ladder.json"
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,8 @@ class RunFiles:
     manifest_sha256 : str or None
     rejected : list of Rejected
     benchmarks : list of Benchmark
+    ladder : dict or None
+        What ``scalefold bench ladder`` measured, if it did.
     notes : list of str
         What is missing or could not be read.
     """
@@ -81,6 +84,7 @@ class RunFiles:
     manifest_sha256: str | None = None
     rejected: list[Rejected] = field(default_factory=list)
     benchmarks: list[Benchmark] = field(default_factory=list)
+    ladder: dict[str, Any] | None = None
     notes: list[str] = field(default_factory=list)
 
 
@@ -91,7 +95,7 @@ def read_run(run: Path, key: str | None, shards: Path) -> RunFiles:
     ----------
     run : Path
         The run's folder: ``weights/<key>/`` (checkpoints and metrics), ``evaluation/<key>/``,
-        ``rejected.tsv``, ``benchmarks/``.
+        ``rejected.tsv``, ``benchmarks/``, ``ladder.json``.
     key : str or None
         Of the training; None: the only one.
     shards : Path
@@ -117,6 +121,7 @@ def read_run(run: Path, key: str | None, shards: Path) -> RunFiles:
     files.rejected = _rejected(run / "rejected.tsv", files.notes)
     others = {other for other in keys if other != files.key}
     files.benchmarks = _benchmarks(run / "benchmarks", others, files.notes)
+    files.ladder = _ladder(run / LADDER_FILE, files.notes)
     files.notes.extend(_disagreements(files))
     return files
 
@@ -229,6 +234,20 @@ def _benchmarks(folder: Path, others: set[str], notes: list[str]) -> list[Benchm
             name = path.relative_to(folder.parent).as_posix()
             notes.append(f"{name}: left out, not a benchmark table of Snakemake.")
     return found
+
+
+def _ladder(path: Path, notes: list[str]) -> dict[str, Any] | None:
+    if not path.is_file():
+        return None  # measured on request only: nothing is missing
+    try:
+        ladder = json.loads(path.read_text("utf-8"))
+        complete = ladder["benchmark"] == "ladder" and all("rung" in r for r in ladder["rungs"])
+    except (ValueError, KeyError, TypeError):
+        complete = False
+    if not complete:
+        notes.append(f"{path.name}: left out, not what scalefold bench ladder writes.")
+        return None
+    return ladder
 
 
 def _disagreements(files: RunFiles) -> Iterator[str]:

@@ -17,6 +17,7 @@ from scalefold.report.figures import (
     scores_figure,
     training_figures,
 )
+from scalefold.report.ladder import ladder_figure
 
 
 def render_page(content: Content, evaluations: Sequence[Mapping[str, Any]]) -> str:
@@ -47,6 +48,7 @@ def render_page(content: Content, evaluations: Sequence[Mapping[str, Any]]) -> s
         lddt_figure=lddt_figure(evaluations, splits),
         scores_figure=scores_figure(evaluations, splits[0]) if splits else None,
         calibration_figure=calibration_figure(content["calibration"]),
+        ladder_figure=content["ladder"] and ladder_figure(content["ladder"]),
         config_text=None if config is None else yaml.safe_dump(config, sort_keys=False),
         longest_stage=max((row["seconds"] for row in content["timings"]), default=0.0) or 1.0,
         Markup=Markup,

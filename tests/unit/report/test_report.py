@@ -202,6 +202,40 @@ def test_time_of_a_training_is_that_of_all_its_sessions(make_run):
     assert any("sessions.jsonl" in note for note in content["notes"])
 
 
+def test_a_ladder_of_the_benchmark_is_shown(make_run):
+    run = make_run()
+    assert 'id="speed"' not in report_of(run)[0]
+    row = {
+        "rung": "baseline",
+        "title": "plain <PyTorch>",
+        "step_seconds_by_recycling": [1.5, 2.5],
+        "mean_step_seconds": 2.0,
+        "launches_by_recycling": [40000, 50000],
+        "gpu_busy_seconds_by_recycling": [1.4, 2.4],
+        "peak_memory_gib": 20.25,
+        "flop_utilisation": 0.05,
+    }
+    ladder = {
+        "benchmark": "ladder",
+        "device": "Some GPU",
+        "torch": "2.11",
+        "commit": None,
+        "rungs": [row, row | {"rung": "graphs", "mean_step_seconds": 0.5}],
+    }
+    (run / "ladder.json").write_text(json.dumps(ladder))
+    html, _, content = report_of(run)
+    assert content["ladder"] == ladder
+    for text in ("Some GPU", "plain &lt;PyTorch&gt;", "40,000", "×4.0", "5.0%"):
+        assert text in html
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"benchmark": "step", "rungs": []}'])
+def test_a_file_that_is_no_ladder_is_left_out_and_named(make_run, text):
+    run = make_run()
+    (run / "ladder.json").write_text(text)
+    assert any("ladder.json: left out" in note for note in content_of(run)["notes"])
+
+
 def test_the_same_files_give_the_same_bytes(make_run, tmp_path):
     run = make_run()
     write_report(run, out_html=tmp_path / "a.html", out_json=tmp_path / "a.json")
