@@ -12,6 +12,7 @@ from scalefold_kernels.linear.kernel import (
     residual_linear_backward_kernel,
     residual_linear_forward_kernel,
 )
+from scalefold_kernels.linear.op import MAX_FUSED_GRADIENT
 from scalefold_kernels.tiles import Shape, Tile, configured, read_table
 
 _KERNELS = {
@@ -29,6 +30,8 @@ def compile_cases() -> list[CompileCase]:
         _case(table, archs, shape, tile, shared)
         for table in _KERNELS
         for archs, shape, tile in _settings(table)
+        if table == "residual_linear_forward"
+        or int(shape["C"]) * int(shape["K"]) <= MAX_FUSED_GRADIENT
         for shared in (None, 1, 2)
     ]
 
@@ -69,5 +72,5 @@ def _case(
         "size2": "i32",
     }
     dropout = "no dropout" if shared is None else f"shared {shared}"
-    name = f"{table} K={inputs} C={channels}, {dropout}, {tile}"
+    name = f"{table} {'/'.join(archs)} K={inputs} C={channels}, {dropout}, {tile}"
     return CompileCase(name, kernel, pointers | numbers, constexprs, architectures=archs, **warps)

@@ -19,7 +19,10 @@ from scalefold_kernels.sums import column_sums, sum_rows
 from scalefold_kernels.tiles import architecture, tile
 
 MAX_FUSED_CHANNELS = 256
-"""Inputs or outputs: above, weights and their gradient do not fit on the chip beside the rows."""
+"""Inputs or outputs: above, weights do not fit on the chip beside the rows."""
+
+MAX_FUSED_GRADIENT = 128 * 128
+"""Elements of a weight: above, its gradient does not fit in a program's registers."""
 
 
 class Dropout(NamedTuple):
@@ -121,10 +124,10 @@ def _residual_linear_backward(
     grad_h, parameters = _gradients(h, weight)
     if grad.numel() == 0:
         return grad_h, parameters.zero_()
-    h = h.contiguous()
-    if not _fused(weight):
+    h, grad = h.contiguous(), grad.contiguous()
+    if not _fused(weight) or weight.numel() > MAX_FUSED_GRADIENT:
         grad = grad if key is None else dropped(grad, key, layer, rate, shared_dim)
-        grad, end = grad.reshape(-1, channels), weight.numel()
+        grad, end = grad.view(-1, channels), weight.numel()
         torch.mm(grad, weight, out=grad_h.view(-1, inputs))
         torch.mm(grad.t(), h.view(-1, inputs), out=parameters[:end].view_as(weight))
         column_sums(grad, parameters[end:])
@@ -136,7 +139,7 @@ def _residual_linear_backward(
     grid = launch.grid(sizes)
     partial = parameters.new_empty(grid[0] * grid[1], parameters.numel(), dtype=torch.float32)
     residual_linear_backward_kernel[(*grid, triton.cdiv(inputs, sizes["BLOCK_K"]))](
-        grad.contiguous(),
+        grad,
         h,
         weight.contiguous(),
         grad_h,
