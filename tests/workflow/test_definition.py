@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from scalefold.shards.buckets import bucket_of
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -58,6 +60,23 @@ def test_profile_runs_the_demo_unless_told_otherwise() -> None:
     own = snakemake("-n", "--profile", "local", "--configfile", "config.yaml")
     assert "data/chains.tsv: no such file" in own
     assert "data/chains.tsv: no such file" in snakemake("-n")
+
+
+@pytest.mark.parametrize(("name", "trainings"), [("mlperf", 1), ("scratch", 3)])
+def test_full_reproductions_dry_run(tmp_path: Path, name: str, trainings: int) -> None:
+    entries = [f"{number:04d}" for number in range(3000)]
+    chains = tmp_path / "chains.tsv"
+    rows = [f"{entry}_A\t{'train' if entry < '2900' else 'validation'}\t" for entry in entries]
+    chains.write_text("\n".join(["chain_key\tsplit\tcluster_id", *rows]) + "\n")
+    own = tmp_path / "my.yaml"
+    own.write_text(yaml.safe_dump({"data": {"chains": str(chains)}, "results": str(tmp_path)}))
+    files = [str(ROOT / "config.yaml"), str(own), str(ROOT / f"configs/{name}.yaml")]
+    output = snakemake("-n", "--quiet", "all", "--profile", "slurm", "--configfile", *files)
+    jobs = dict(re.findall(r"^(\w+) +(\d+)$", output, re.MULTILINE))
+    buckets = str(len({bucket_of(entry, 1000) for entry in entries}))
+    for rule in ("fetch_structures", "fetch_alignments", "structures", "pack"):
+        assert jobs[rule] == buckets, output
+    assert (jobs["train"], jobs["report"]) == (str(trainings), str(trainings))
 
 
 def test_every_rule_has_log_benchmark_environment_threads_and_resources() -> None:
