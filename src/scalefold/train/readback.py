@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 import torch
@@ -41,8 +42,36 @@ class HostNumbers:
     wait_seconds: float
 
 
+class Mark:
+    """When the work was done that had been asked for so far, on a GPU as its own clock has it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._event: torch.cuda.Event | None = None
+        self._seconds = time.perf_counter()
+        if device.type == "cuda":
+            self._event = torch.cuda.Event(enable_timing=True)
+            self._event.record()
+
+    def wait(self) -> None:
+        """Wait for that work."""
+        if self._event is not None:
+            self._event.synchronize()
+
+    def seconds_since(self, earlier: Mark) -> float:
+        """Time since an earlier mark of the same device; both must have been waited for."""
+        if self._event is None or earlier._event is None:
+            return self._seconds - earlier._seconds
+        return earlier._event.elapsed_time(self._event) / 1000
+
+
 class Readback:
-    """A copy to the host that is under way; on a GPU it waits for its own step only."""
+    """A copy to the host that is under way; on a GPU it waits for its own step only.
+
+    Attributes
+    ----------
+    mark : Mark
+        The end of the step.
+    """
 
     def __init__(self, numbers: StepNumbers) -> None:
         self._names, self._num_ranks = numbers.names, numbers.num_ranks
@@ -55,19 +84,16 @@ class Readback:
                 numbers.per_sample.flatten(),
             ]
         )
-        self._event: torch.cuda.Event | None = None
         if flat.is_cuda:
             self._host = torch.empty_like(flat, device="cpu", pin_memory=True)
             self._host.copy_(flat, non_blocking=True)
-            self._event = torch.cuda.Event()
-            self._event.record()
         else:
             self._host = flat
+        self.mark = Mark(flat.device)
 
     def get(self) -> HostNumbers:
         """Wait for the copy and return the numbers."""
-        if self._event is not None:
-            self._event.synchronize()
+        self.mark.wait()
         told = self._host[: exchange.LENGTH].tolist()
         norm, finite = self._host[exchange.LENGTH : exchange.LENGTH + 2].tolist()
         rows = self._host[exchange.LENGTH + 2 :].view(self._shape).tolist()

@@ -27,7 +27,7 @@ from scalefold.train.exchange import Notice
 from scalefold.train.health import Health
 from scalefold.train.journal import Journal
 from scalefold.train.metrics import Record
-from scalefold.train.readback import HostNumbers, Readback
+from scalefold.train.readback import HostNumbers, Mark, Readback
 from scalefold.train.schedule import learning_rate
 from scalefold.train.target import TargetReached, TargetWatch
 
@@ -72,6 +72,7 @@ class Run:
         self._absent = self._stopped = self._on_target = False
         # Numbers of a step are read when the next one is under way, so that a GPU never waits.
         self._unread: deque[_Unread] = deque()
+        self._last_read = Mark(trainer.parameters.master.device)
         self._lag = 1 if trainer.parameters.master.is_cuda else 0
 
     def begin(self, checkpoint: Path | None) -> None:
@@ -107,7 +108,7 @@ class Run:
         training, world = self._config.training, self._mesh.world
         self._publish(journal, loader)  # step 0: the untrained model, for comparison
         self._on_target = on_first(world, target.look)
-        started = time.perf_counter()
+        self._last_read = Mark(self._trainer.parameters.master.device)
         while self.step < training.steps and not self._ends(target, stop):
             batch = self._next(loader)
             self.step += 1
@@ -122,12 +123,12 @@ class Run:
                 numbers = self._trainer.step(batch.passes, rate, notice)
             self._unread.append(_Unread.of(self.step, rate, batch, Readback(numbers)))
             del batch  # its features take memory that the next step needs
-            started = self._read(self._lag, started, journal)
+            self._read(self._lag, journal)
             if self.step % training.checkpoint_every == 0:
-                started = self._read(0, started, journal)
+                self._read(0, journal)
                 if not self._absent:
                     self._publish(journal, loader)
-        self._read(0, started, journal)
+        self._read(0, journal)
         published = self._publish(journal, loader)
         completed = self.step >= training.steps or self._on_target or target.reached is not None
         if self.step < training.steps:
@@ -164,13 +165,13 @@ class Run:
                 return batch
         return None
 
-    def _read(self, leave: int, started: float, journal: Journal | None) -> float:
-        """Read the numbers of all steps but the last ``leave``; returns when it was done."""
+    def _read(self, leave: int, journal: Journal | None) -> None:
+        """Read the numbers of all steps but the last ``leave``."""
         while len(self._unread) > leave:
             unread = self._unread.popleft()
             numbers = unread.readback.get()
-            now = time.perf_counter()
-            seconds, started = now - started, now
+            seconds = unread.readback.mark.seconds_since(self._last_read)
+            self._last_read = unread.readback.mark
             if numbers.absent:  # nor is any later step applied
                 self._absent = True
                 self.step = min(self.step, unread.step - 1)
@@ -180,7 +181,6 @@ class Run:
             self._health.check(unread.step, numbers, unread.chain_keys)
             if journal is not None:
                 journal.record(self._record(unread, numbers, seconds))
-        return started
 
     def _record(self, unread: _Unread, numbers: HostNumbers, seconds: float) -> Record:
         size = self._config.training.global_batch_size
