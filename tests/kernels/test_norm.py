@@ -106,6 +106,7 @@ def projection_case(channels: int, outputs: Sequence[int], biased: Sequence[bool
         (20, [12, 12, 12, 12], [False, False, False, True]),
         (32, [4], [False]),
         (12, [40, 3, 5], [True, False, True]),
+        (12, [40, 32, 5], [True, False, False]),  # the last lies aside
         (272, [6, 5], [False, True]),  # wider than what is fused
     ],
 )
@@ -156,7 +157,7 @@ def test_registered_as_torch_expects(device: torch.device) -> None:
     arguments = (x, weight, bias, weights, biases, [False, True])
     torch.library.opcheck(torch.ops.scalefold.normed_projection, arguments)
     stats = torch.ones(2, 5, device=device)
-    arguments = (draw(5, 8, device=device), x, weight, bias, weights, stats, x, 0)
+    arguments = (draw(5, 8, device=device), None, *arguments[:4], [True, True], stats, x)
     torch.library.opcheck(torch.ops.scalefold.normed_projection_backward, arguments)
 
 

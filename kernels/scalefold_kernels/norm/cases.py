@@ -9,7 +9,9 @@ import triton
 
 from scalefold_kernels.compilation import CompileCase
 from scalefold_kernels.norm import kernel as kernels
-from scalefold_kernels.norm.op import EPS, MAX_NARROW_OUTPUTS
+from scalefold_kernels.norm.op import EPS
+from scalefold_kernels.norm.projection import kernel as projections
+from scalefold_kernels.norm.projection.op import MAX_NARROW_OUTPUTS, MAX_OUTPUTS_ASIDE
 from scalefold_kernels.tiles import Shape, Tile, configured, read_table
 
 _KINDS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
@@ -53,24 +55,26 @@ def _projections() -> Iterator[CompileCase]:
     parameters = ["norm_weight_ptr", "norm_bias_ptr", "weight_ptr"]
     for archs, shape, tile in _settings("projection_forward", names, _DEFAULT_PROJECTIONS):
         kind = _KINDS[str(shape["dtype"])]
-        pointers = [
-            "x_ptr",
-            "norm_weight_ptr",
-            "norm_bias_ptr",
-            "weight_ptr",
-            "bias_ptr",
-            "out_ptr",
-        ]
-        kernel = kernels.projection_forward_kernel
-        more = tile | _products(shape)
-        yield _case("projection_forward", kernel, archs, shape, pointers, kind, more)
+        pointers = ["x_ptr", *parameters, "bias_ptr", "out_ptr"]
+        kernel = projections.projection_forward_kernel
+        more = tile | _products(shape) | {"BLOCK_S": MAX_OUTPUTS_ASIDE}
+        alone = more | {"aside_weight_ptr": None, "aside_ptr": None}
+        yield _case("projection_forward", kernel, archs, shape, pointers, kind, alone)
+        if int(shape["P"]) > MAX_NARROW_OUTPUTS:
+            pointers += ["aside_weight_ptr", "aside_ptr"]
+            yield _case("projection_forward aside", kernel, archs, shape, pointers, kind, more)
     narrow = [d for d in _DEFAULT_PROJECTIONS if d[1] <= MAX_NARROW_OUTPUTS]
     for archs, shape, tile in _settings("projection_backward", names, narrow):
         kind = _KINDS[str(shape["dtype"])]
         pointers = ["grad_ptr", "x_ptr", *parameters, "through_ptr", "grad_x_ptr"]
-        block_p = {"BLOCK_P": max(16, triton.next_power_of_2(int(shape["P"])))}
-        kernel = kernels.projection_backward_kernel
-        more = tile | _products(shape) | block_p
+        more = {"BLOCK_P": max(16, triton.next_power_of_2(int(shape["P"])))}
+        more |= {"GRAD_ROW_DIMS": 1, "grad_stride_c": 1}
+        if shape.get("others", 0):
+            pointers += ["grad_normed_ptr", "normed_ptr"]
+        else:
+            more |= {"grad_normed_ptr": None, "normed_ptr": None}
+        kernel = projections.projection_backward_kernel
+        more |= tile | _products(shape)
         yield _case("projection_backward", kernel, archs, shape, pointers, kind, more)
 
 

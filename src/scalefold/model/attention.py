@@ -42,14 +42,34 @@ class GatedAttention(nn.Module):
         self.linear_g = Linear(channels, hidden, init="gating")
         self.linear_o = Linear(hidden, channels, init="final")
 
-    def project(self, x: Tensor, norm: nn.LayerNorm) -> tuple[Projected, Tensor]:
-        """Queries, keys, values, gate of the normalised input, each (B, R, Q, H, C); and ``x``."""
-        layers = (self.linear_q, self.linear_k, self.linear_v, self.linear_g)
-        *projected, x = self.ops.normed_projection(
+    def project(
+        self, x: Tensor, norm: nn.LayerNorm, *others: Linear
+    ) -> tuple[Projected, list[Tensor], Tensor]:
+        """Everything that is made of the normalised input.
+
+        Parameters
+        ----------
+        x : Tensor, the representation
+        norm : LayerNorm
+        others
+            Further projections of the normalised input.
+
+        Returns
+        -------
+        projected : tuple of Tensor, each (B, R, Q, H, C)
+            Queries, keys, values, gate.
+        others : list of Tensor
+        x : Tensor
+            What is passed on, see ``ops.normed_projection``.
+        """
+        layers = (self.linear_q, self.linear_k, self.linear_v, self.linear_g, *others)
+        q, k, v, gate, *rest, x = self.ops.normed_projection(
             x, norm.weight, norm.bias, [f.weight for f in layers], [f.bias for f in layers]
         )
-        q, k, v, gate = (self._rows_first(p.unflatten(-1, (self.num_heads, -1))) for p in projected)
-        return (q, k, v, gate), x
+        q, k, v, gate = (
+            self._rows_first(p.unflatten(-1, (self.num_heads, -1))) for p in (q, k, v, gate)
+        )
+        return (q, k, v, gate), rest, x
 
     def attend(
         self,

@@ -16,9 +16,9 @@ outer product mean         residues        rows        gather one operand (2 MB)
 -> switch m back           to sequences                all-to-all (17 MB), under the pair stack
 multiplication outgoing    (on its way)    rows        gather b (17 MB)
 multiplication incoming    (on its way)    rows        reduce-scatter of partial sums (17 MB)
-attention, starting node   (on its way)    rows        gather bias (0.5 MB), under q/k/v/g
+attention, starting node   (on its way)    rows        gather bias (0.5 MB)
 -> switch z                                to columns  all-to-all (17 MB)
-attention, ending node     (on its way)    columns     gather bias (0.5 MB), under q/k/v/g
+attention, ending node     (on its way)    columns     gather bias (0.5 MB)
 -> switch z back                           to rows     all-to-all (17 MB)
 pair transition            (on its way)    rows        none
 =========================  ==============  ==========  =========================================

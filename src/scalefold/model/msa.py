@@ -36,7 +36,7 @@ class MsaRowAttentionWithPairBias(nn.Module):
             z, norm.weight, norm.bias, [self.linear_z.weight], [None]
         )
         pending = self.axis.gather_to_sharded(bias, dim=1)
-        projected, m = self.mha.project(m, self.layer_norm_m)
+        projected, _, m = self.mha.project(m, self.layer_norm_m)
         bias = pending.wait().permute(0, 3, 1, 2)
         return self.mha.attend(m, projected, mask, bias, dropout), z
 
@@ -52,7 +52,7 @@ class _MsaAttention(nn.Module):
         self.mha = GatedAttention(c_m, head_channels, num_heads, along, assembly)
 
     def forward(self, m: Tensor, mask: Tensor) -> Tensor:
-        projected, m = self.mha.project(m, self.layer_norm_m)
+        projected, _, m = self.mha.project(m, self.layer_norm_m)
         return self.mha.attend(m, projected, mask, None, None)
 
 

@@ -21,17 +21,10 @@ class _TriangleAttention(nn.Module):
         self, channels: int, head_channels: int, num_heads: int, along: int, assembly: Assembly
     ) -> None:
         super().__init__()
-        self.ops, self.axis = assembly.ops, assembly.axis
+        self.axis = assembly.axis
         self.layer_norm = nn.LayerNorm(channels)
         self.linear = Linear(channels, num_heads, bias=False, init="normal")
         self.mha = GatedAttention(channels, head_channels, num_heads, along, assembly)
-
-    def _bias(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        norm = self.layer_norm
-        bias, z = self.ops.normed_projection(
-            z, norm.weight, norm.bias, [self.linear.weight], [None]
-        )
-        return bias, z
 
 
 class TriangleAttentionStartingNode(_TriangleAttention):
@@ -44,10 +37,8 @@ class TriangleAttentionStartingNode(_TriangleAttention):
 
     def forward(self, z: Tensor, mask: Tensor, dropout: Dropout | None) -> Tensor:
         """Return the updated ``z``; both are sharded along rows."""
-        bias, z = self._bias(z)
-        pending = self.axis.gather_to_sharded(bias, dim=1)
-        projected, z = self.mha.project(z, self.layer_norm)
-        bias = pending.wait().permute(0, 3, 1, 2)
+        projected, (bias,), z = self.mha.project(z, self.layer_norm, self.linear)
+        bias = self.axis.gather_to_sharded(bias, dim=1).wait().permute(0, 3, 1, 2)
         return self.mha.attend(z, projected, mask, bias, dropout)
 
 
@@ -61,9 +52,7 @@ class TriangleAttentionEndingNode(_TriangleAttention):
 
     def forward(self, z: Tensor, mask: Tensor, dropout: Dropout | None) -> Tensor:
         """Return the updated ``z``; both are sharded along columns."""
-        bias, z = self._bias(z)
-        pending = self.axis.gather_to_sharded(bias, dim=2)
-        projected, z = self.mha.project(z, self.layer_norm)
+        projected, (bias,), z = self.mha.project(z, self.layer_norm, self.linear)
         # The bias of query i and key k is that of edge ki: its first residue is the key's.
-        bias = pending.wait().permute(0, 3, 2, 1)
+        bias = self.axis.gather_to_sharded(bias, dim=2).wait().permute(0, 3, 2, 1)
         return self.mha.attend(z, projected, mask, bias, dropout)

@@ -1,0 +1,208 @@
+"""Layer normalisation fused with the projections that follow.
+
+Legend: R rows (all dimensions but the last), C channels, P outputs of the projections, S of one
+that lies aside.
+"""
+
+import triton
+import triton.language as tl
+
+from scalefold_kernels.norm.kernel import (
+    row_offsets,
+    standardise,
+    standardise_again,
+    standardise_backward,
+    store_statistics,
+)
+
+
+@triton.jit
+def projection_forward_kernel(
+    x_ptr,
+    norm_weight_ptr,
+    norm_bias_ptr,
+    weight_ptr,
+    bias_ptr,
+    aside_weight_ptr,
+    out_ptr,
+    aside_ptr,
+    stats_ptr,
+    num_rows,
+    num_outputs,
+    first_biased,
+    num_aside,
+    size1,
+    size2,
+    stride0,
+    stride1,
+    stride2,
+    stride_c,
+    C: tl.constexpr,
+    EPS: tl.constexpr,
+    ROW_DIMS: tl.constexpr,
+    PRECISION: tl.constexpr,
+    PROGRAMS: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):
+    """``out = layer_norm(x) @ weight.T + bias``, (R, P); the normalised rows stay on the chip.
+
+    ``weight`` is (P, C); ``bias`` holds outputs ``first_biased`` to P, or is None. ``aside`` (R, S)
+    is another projection with few outputs, weight (S, C), or None. A program keeps
+    the weights of its CHUNKS * BLOCK_P outputs and goes through every PROGRAMS-th block of rows, so
+    that weights do not flow from the cache again and again; programs with the same rows and other
+    outputs run beside each other.
+    """
+    first = tl.program_id(0) * CHUNKS * BLOCK_P
+    columns = tl.arange(0, BLOCK_C)
+    inside_c = columns < C
+    norm_weight = tl.load(norm_weight_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
+    norm_bias = tl.load(norm_bias_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
+    weights = ()
+    for chunk in tl.static_range(CHUNKS):
+        outputs = first + chunk * BLOCK_P + tl.arange(0, BLOCK_P)
+        inside = (outputs < num_outputs)[None, :] & inside_c[:, None]
+        weight_offsets = outputs[None, :] * C + columns[:, None]
+        weights = weights + (tl.load(weight_ptr + weight_offsets, mask=inside, other=0.0),)
+    if aside_ptr is not None:
+        few = tl.arange(0, BLOCK_S)
+        inside_s = few < num_aside
+        aside_weight = tl.load(
+            aside_weight_ptr + few[None, :] * C + columns[:, None],
+            mask=inside_s[None, :] & inside_c[:, None],
+            other=0.0,
+        )
+    for start in range(tl.program_id(1) * BLOCK_R, num_rows, PROGRAMS * BLOCK_R):
+        rows = start + tl.arange(0, BLOCK_R)
+        inside_r = rows < num_rows
+        offsets = row_offsets(rows, size1, size2, stride0, stride1, stride2, ROW_DIMS)
+        x = tl.load(
+            x_ptr + offsets[:, None] + columns[None, :] * stride_c,
+            mask=inside_r[:, None] & inside_c[None, :],
+            other=0.0,
+        )
+        x_hat, mean, rstd = standardise(x.to(tl.float32), inside_c, C, EPS, BLOCK_C)
+        if tl.program_id(0) == 0:
+            store_statistics(stats_ptr, rows, num_rows, mean, rstd)
+        normed = (x_hat * norm_weight[None, :] + norm_bias[None, :]).to(weight_ptr.dtype.element_ty)
+        out_rows = out_ptr + rows.to(tl.int64)[:, None] * num_outputs
+        for chunk in tl.static_range(CHUNKS):
+            outputs = first + chunk * BLOCK_P + tl.arange(0, BLOCK_P)
+            inside_p = outputs < num_outputs
+            out = tl.dot(normed, weights[chunk], input_precision=PRECISION)
+            if bias_ptr is not None:
+                biased = inside_p & (outputs >= first_biased)
+                bias = tl.load(bias_ptr + outputs - first_biased, mask=biased, other=0.0)
+                out += bias.to(tl.float32)[None, :]
+            tl.store(
+                out_rows + outputs[None, :],
+                out.to(out_ptr.dtype.element_ty),
+                mask=inside_r[:, None] & inside_p[None, :],
+            )
+        if aside_ptr is not None:
+            if tl.program_id(0) == 0:
+                aside = tl.dot(normed, aside_weight, input_precision=PRECISION)
+                tl.store(
+                    aside_ptr + rows.to(tl.int64)[:, None] * num_aside + few[None, :],
+                    aside.to(aside_ptr.dtype.element_ty),
+                    mask=inside_r[:, None] & inside_s[None, :],
+                )
+
+
+@triton.jit
+def projection_backward_kernel(
+    grad_ptr,
+    grad_normed_ptr,
+    x_ptr,
+    norm_weight_ptr,
+    norm_bias_ptr,
+    weight_ptr,
+    stats_ptr,
+    through_ptr,
+    grad_x_ptr,
+    normed_ptr,
+    partial_ptr,
+    num_rows,
+    num_outputs,
+    grad_size1,
+    grad_size2,
+    grad_stride0,
+    grad_stride1,
+    grad_stride2,
+    grad_stride_c,
+    size1,
+    size2,
+    stride0,
+    stride1,
+    stride2,
+    stride_c,
+    C: tl.constexpr,
+    GRAD_ROW_DIMS: tl.constexpr,
+    ROW_DIMS: tl.constexpr,
+    PRECISION: tl.constexpr,
+    PROGRAMS: tl.constexpr,
+    STAGES: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):
+    """All gradients of a narrow projection (P <= BLOCK_P) in one pass over x.
+
+    ``grad`` is (R, P), of any strides. (R, C), contiguous: ``grad_x``; and, where they are not
+    None, ``grad_normed``, what the normalised rows' gradient has from other projections,
+    ``through``, x's gradient from elsewhere, and ``normed``, the normalised rows, written again.
+    ``partial`` is (PROGRAMS, 2 C + P C + P): the norm's weight and bias, the projection's.
+    """
+    program = tl.program_id(0)
+    columns, outputs = tl.arange(0, BLOCK_C), tl.arange(0, BLOCK_P)
+    inside_c, inside_p = columns < C, outputs < num_outputs
+    norm_weight = tl.load(norm_weight_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
+    norm_bias = tl.load(norm_bias_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
+    weight_offsets = outputs[:, None] * C + columns[None, :]
+    inside_w = inside_p[:, None] & inside_c[None, :]
+    weight = tl.load(weight_ptr + weight_offsets, mask=inside_w, other=0.0)
+    norm_weight_sum = tl.zeros((BLOCK_C,), tl.float32)
+    norm_bias_sum = tl.zeros((BLOCK_C,), tl.float32)
+    weight_sum = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
+    bias_sum = tl.zeros((BLOCK_P,), tl.float32)
+    for start in tl.range(program * BLOCK_R, num_rows, PROGRAMS * BLOCK_R, num_stages=STAGES):
+        rows = start + tl.arange(0, BLOCK_R)
+        inside_r = rows < num_rows
+        inside = inside_r[:, None] & inside_c[None, :]
+        offsets = row_offsets(
+            rows, grad_size1, grad_size2, grad_stride0, grad_stride1, grad_stride2, GRAD_ROW_DIMS
+        )
+        grad = tl.load(
+            grad_ptr + offsets[:, None] + outputs[None, :] * grad_stride_c,
+            mask=inside_r[:, None] & inside_p[None, :],
+            other=0.0,
+        )
+        offsets = row_offsets(rows, size1, size2, stride0, stride1, stride2, ROW_DIMS)
+        x = tl.load(x_ptr + offsets[:, None] + columns[None, :] * stride_c, mask=inside, other=0.0)
+        x = x.to(tl.float32)
+        out_offsets = rows.to(tl.int64)[:, None] * C + columns[None, :]
+        x_hat, rstd = standardise_again(x, stats_ptr, rows, num_rows, inside_c, C, BLOCK_C)
+        # Rows beyond the last have grad 0, so their normed values do not matter.
+        normed = (x_hat * norm_weight[None, :] + norm_bias[None, :]).to(grad.dtype)
+        weight_sum = tl.dot(tl.trans(grad), normed, weight_sum, input_precision=PRECISION)
+        bias_sum += tl.sum(grad.to(tl.float32), 0)
+        grad_normed = tl.dot(grad, weight, input_precision=PRECISION)
+        if grad_normed_ptr is not None:
+            wide = tl.load(grad_normed_ptr + out_offsets, mask=inside, other=0.0)
+            grad_normed += wide.to(tl.float32)
+        if normed_ptr is not None:
+            tl.store(normed_ptr + out_offsets, normed, mask=inside)
+        norm_weight_sum += tl.sum(grad_normed * x_hat, 0)
+        norm_bias_sum += tl.sum(grad_normed, 0)
+        grad_x = standardise_backward(grad_normed * norm_weight[None, :], x_hat, rstd, C)
+        if through_ptr is not None:
+            grad_x += tl.load(through_ptr + out_offsets, mask=inside, other=0.0).to(tl.float32)
+        tl.store(grad_x_ptr + out_offsets, grad_x.to(grad_x_ptr.dtype.element_ty), mask=inside)
+    partial = partial_ptr + program * (2 * C + num_outputs * (C + 1))
+    tl.store(partial + columns, norm_weight_sum, mask=inside_c)
+    tl.store(partial + C + columns, norm_bias_sum, mask=inside_c)
+    tl.store(partial + 2 * C + weight_offsets, weight_sum, mask=inside_w)
+    tl.store(partial + 2 * C + num_outputs * C + outputs, bias_sum, mask=inside_p)
