@@ -329,6 +329,9 @@ class EvaluationConfig(Section):
         "mode async.",
     )
     splits: list[str] = Field(["validation"], min_length=1)
+    precision: Literal["auto", "fp32", "tf32", "bf16"] = Field(
+        "auto", description="auto: that of training on a GPU, fp32 on a CPU."
+    )
     recycling: NonNegative = 3
     max_length: Positive = Field(2048, description="Longer chains are listed as skipped.")
     seed: int = 0

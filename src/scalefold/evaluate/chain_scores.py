@@ -17,8 +17,8 @@ from scalefold.evaluate.metrics import (
     superposed_scores,
     with_best_naming,
 )
+from scalefold.evaluate.prediction import Prediction
 from scalefold.features.contract import Features
-from scalefold.model import Outputs
 from scalefold.model.confidence import plddt
 
 METRICS: Final = (
@@ -35,15 +35,19 @@ _DIGITS: Final = 6
 _RESIDUE_DIGITS: Final = 4
 
 
-def score_chain(outputs: Outputs, features: Features) -> dict[str, Any]:
+TRUTH: Final = ("aatype", "all_atom_positions", "all_atom_mask")
+"""Features that a prediction is compared with."""
+
+
+def score_chain(prediction: Prediction, truth: Features) -> dict[str, Any]:
     """Compare a prediction with the true structure.
 
     Parameters
     ----------
-    outputs : Outputs
-        Of one chain (B = 1), whole and without padding.
-    features : dict
-        Those that the prediction was made from, with targets.
+    prediction : Prediction
+        Of one chain, whole and without padding.
+    truth : dict
+        The features `TRUTH` of the chain, without the batch dimension.
 
     Returns
     -------
@@ -59,13 +63,13 @@ def score_chain(outputs: Outputs, features: Features) -> dict[str, Any]:
         If a predicted coordinate is not finite.
     """
     comparison = Comparison(
-        predicted=outputs.positions[0],
-        predicted_mask=outputs.position_mask[0],
-        true=features["all_atom_positions"][0],
-        true_mask=features["all_atom_mask"][0],
-        aatype=features["aatype"][0],
+        predicted=prediction.positions,
+        predicted_mask=prediction.position_mask,
+        true=truth["all_atom_positions"],
+        true_mask=truth["all_atom_mask"],
+        aatype=truth["aatype"],
     )
-    confidence = plddt(outputs.plddt_logits[0].cpu().double())
+    confidence = plddt(prediction.plddt_logits.double())
     ca, superposed = lddt_ca(comparison), superposed_scores(comparison)
     scores = {
         "lddt_ca": ca.score,
@@ -83,13 +87,13 @@ def score_chain(outputs: Outputs, features: Features) -> dict[str, Any]:
     }
 
 
-def not_finite(outputs: Outputs) -> str | None:
-    """Name the outputs that hold NaN or infinity, None if there are none."""
+def not_finite(prediction: Prediction) -> str | None:
+    """Name the parts of a prediction that hold NaN or infinity, None if there are none."""
     wrong = [
         name
         for name, value in (
-            ("positions", outputs.positions),
-            ("pLDDT logits", outputs.plddt_logits),
+            ("positions", prediction.positions),
+            ("pLDDT logits", prediction.plddt_logits),
         )
         if not bool(torch.isfinite(value).all())
     ]

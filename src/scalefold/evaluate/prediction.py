@@ -1,37 +1,144 @@
-"""Predict a whole chain: the recycling loop without gradients, in float32."""
+"""Predict whole chains: the recycling loop without gradients.
+
+On a GPU chains are padded to lengths of a few kinds, so that kernels are compiled for few shapes,
+and short ones, whose launches would take longer than their work, are replayed as CUDA graphs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 import torch
+from torch import Tensor
+from torch.nn import functional
 
-from scalefold.config.schema import ModelConfig
+from scalefold.config.schema import Config, ModelConfig
 from scalefold.errors import InputError, listed
-from scalefold.features.contract import Features
+from scalefold.features.contract import INPUT_FEATURES, Features
 from scalefold.model import AlphaFold, Outputs, Previous
+from scalefold.model.assembly import Assembly
+from scalefold.ops import select_ops
 from scalefold.train.checkpoint import Metadata, load_weights
-from scalefold.train.precision import set_matrix_products
+from scalefold.train.graphs import capture, use_graphs
+from scalefold.train.precision import Precision, narrow_parameters, set_matrix_products
 from scalefold.train.resume import config_differences
-from scalefold.weights import check_state
+from scalefold.weights import State, check_state
+
+LENGTH_STEP: Final = 64
+"""On a GPU chains are padded to multiples of this."""
+LONGEST_GRAPHED: Final = 384
+"""Longer chains keep a GPU busy without graphs, and their graphs would take much memory."""
 
 
-def load_model(
-    checkpoint: Path, metadata: Metadata, config: ModelConfig, device: torch.device
-) -> AlphaFold:
-    """Build the model with a checkpoint's averaged weights, in float32, for inference.
+class Prediction(NamedTuple):
+    """What is scored of a chain, on the CPU.
 
-    Matrix products of the process are set to full float32, so that a checkpoint's scores do not
-    depend on the precision that it was trained in.
+    Attributes
+    ----------
+    positions : Tensor, shape (N, 37, 3), float32
+        Å.
+    position_mask : Tensor, shape (N, 37)
+    plddt_logits : Tensor, shape (N, bins), float32
+    """
+
+    positions: Tensor
+    position_mask: Tensor
+    plddt_logits: Tensor
+
+
+class Predictor:
+    """A model at work on whole chains.
 
     Parameters
     ----------
-    checkpoint : Path
-    metadata : Metadata
-        Of the checkpoint.
+    model : AlphaFold
+        On its device, in evaluation mode.
     config : ModelConfig
+        Of the model.
+    length_step : int
+        Chains are padded to multiples of this; 1: not at all.
+    graphs : bool
+        Replay short chains as CUDA graphs. Those of the last length are kept: let chains come by
+        length.
+    """
+
+    def __init__(
+        self, model: AlphaFold, config: ModelConfig, *, length_step: int, graphs: bool
+    ) -> None:
+        self._model, self._config = model, config
+        self._length_step, self._graphs = length_step, graphs
+        self._captured: tuple[int, _GraphedPasses] | None = None
+
+    @torch.inference_mode()
+    def __call__(self, passes: Sequence[Features]) -> Prediction:
+        """Run all recycling passes of one chain.
+
+        Parameters
+        ----------
+        passes : sequence of dict
+            Features of each pass, B = 1, on the model's device; at least one.
+        """
+        length = passes[0]["aatype"].shape[1]
+        padded = -(-length // self._length_step) * self._length_step
+        inputs = [_padded_inputs(features, padded) for features in passes]
+        outputs = self._outputs(inputs, padded)
+        return Prediction(
+            *(
+                value[0, :length].cpu()
+                for value in (outputs.positions, outputs.position_mask, outputs.plddt_logits)
+            )
+        )
+
+    def _outputs(self, passes: list[Features], length: int) -> Outputs:
+        if not self._graphs or length > LONGEST_GRAPHED:
+            self._captured = None  # a long chain may need the memory
+            return predict(self._model, passes, self._config)
+        if self._captured is None or self._captured[0] != length:
+            self._captured = None
+            self._captured = length, _GraphedPasses(self._model, passes[0], self._config)
+        return self._captured[1](passes)
+
+
+def predictor(config: Config, weights: State, device: torch.device) -> Predictor:
+    """Assemble a model for inference, with kernels and graphs as training is configured.
+
+    Parameters
+    ----------
+    config : Config
+        ``model``, ``evaluation.precision``, ``training.kernels``, ``training.cuda_graphs`` are
+        used.
+    weights : dict
+        Of all parameters of the model.
     device : torch.device
+    """
+    precision = choose_precision(config, device)
+    set_matrix_products(precision, device)
+    model = AlphaFold(config.model, Assembly(ops=select_ops(config.training.kernels, device)))
+    model.load_state_dict(weights)
+    model = model.to(device).eval().requires_grad_(False)
+    narrow = narrow_parameters(precision)
+    for name, parameter in model.named_parameters():
+        if narrow is not None and narrow(name):
+            parameter.data = parameter.data.bfloat16()
+    return Predictor(
+        model,
+        config.model,
+        length_step=LENGTH_STEP if device.type == "cuda" else 1,
+        graphs=use_graphs(config.training.cuda_graphs, device),
+    )
+
+
+def choose_precision(config: Config, device: torch.device) -> Precision:
+    """Decide on ``evaluation.precision``; auto is training's on a GPU, and float32 on a CPU."""
+    if config.evaluation.precision != "auto":
+        return config.evaluation.precision
+    return config.training.precision if device.type == "cuda" else "fp32"
+
+
+def averaged_weights(checkpoint: Path, metadata: Metadata, config: ModelConfig) -> State:
+    """Averaged weights of a checkpoint.
 
     Raises
     ------
@@ -50,12 +157,7 @@ def load_model(
             f"{checkpoint}: checkpoint of another model. What differs ({len(differences)}):"
             f"{listed(differences)}\nEvaluate it with the configuration that it was trained with"
         )
-    set_matrix_products("fp32", device)
-    model = AlphaFold(config)
-    model.load_state_dict(
-        check_state(load_weights(checkpoint, "averaged"), config, str(checkpoint))
-    )
-    return model.to(device).eval().requires_grad_(False)
+    return check_state(load_weights(checkpoint, "averaged"), config, str(checkpoint))
 
 
 @torch.inference_mode()
@@ -70,9 +172,59 @@ def predict(model: AlphaFold, passes: Sequence[Features], config: ModelConfig) -
     config : ModelConfig
         Of the model.
     """
-    batch, num_res = passes[0]["aatype"].shape
-    previous = Previous.zeros(batch, num_res, config, like=next(model.parameters()))
+    previous = _before_first(model, passes[0], config)
     for features in passes[:-1]:
         previous = model.recycle(features, previous)
     outputs, _ = model(passes[-1], previous)
     return outputs
+
+
+class _GraphedPasses:
+    """A recycling pass and the last pass of one length, captured."""
+
+    def __init__(self, model: AlphaFold, features: Features, config: ModelConfig) -> None:
+        self._features = {name: tensor.clone() for name, tensor in features.items()}
+        self._previous = _before_first(model, features, config)
+        pool = torch.cuda.graph_pool_handle()
+
+        def recycle() -> None:
+            new = model.recycle(self._features, self._previous)
+            torch._foreach_copy_(list(self._previous), list(new))
+
+        def last() -> Any:
+            return model(self._features, self._previous)[0]
+
+        self._recycle, _ = capture(recycle, pool)
+        self._last, self._outputs = capture(last, pool)
+
+    def __call__(self, passes: Sequence[Features]) -> Outputs:
+        """Outputs of the last pass, valid until the next call."""
+        torch._foreach_zero_(list(self._previous))
+        for features in passes[:-1]:
+            self._load(features)
+            self._recycle.replay()
+        self._load(passes[-1])
+        self._last.replay()
+        return self._outputs
+
+    def _load(self, features: Features) -> None:
+        for name, buffer in self._features.items():
+            buffer.copy_(features[name])
+
+
+def _before_first(model: AlphaFold, features: Features, config: ModelConfig) -> Previous:
+    batch, num_res = features["aatype"].shape
+    like = model.input_embedder.linear_msa_m.weight
+    return Previous.zeros(batch, num_res, config, like)
+
+
+def _padded_inputs(features: Features, length: int) -> Features:
+    """What the model reads, with residues added that all masks leave out."""
+    padded = {}
+    for name, spec in INPUT_FEATURES.items():
+        tensor = features[name]
+        widths: list[int] = []
+        for dim, size in zip(spec.dims, tensor.shape, strict=True):
+            widths[:0] = (0, length - size if dim == "N" else 0)
+        padded[name] = functional.pad(tensor, widths) if any(widths) else tensor
+    return padded

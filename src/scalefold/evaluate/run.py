@@ -9,7 +9,11 @@ beside training or after it, and may be interrupted and started again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
@@ -20,12 +24,17 @@ import scalefold
 from scalefold.config.load import config_hash
 from scalefold.config.schema import Config, EvaluationConfig
 from scalefold.errors import InputError
-from scalefold.evaluate.chain_scores import not_finite, score_chain
-from scalefold.evaluate.prediction import load_model, predict
+from scalefold.evaluate.chain_scores import TRUTH, not_finite, score_chain
+from scalefold.evaluate.prediction import (
+    Prediction,
+    averaged_weights,
+    choose_precision,
+    predictor,
+)
 from scalefold.evaluate.results import mean_by_split, write_evaluation
 from scalefold.evaluate.structure_file import write_structure
+from scalefold.features.contract import Features
 from scalefold.features.pipeline import evaluation_features
-from scalefold.model import AlphaFold
 from scalefold.model.confidence import plddt
 from scalefold.progress import LiveLine
 from scalefold.shards.atomic import make_folder
@@ -38,6 +47,11 @@ logger = logging.getLogger(__name__)
 
 FORMAT: Final = 1
 _EVALUATED_SPLITS: Final = ("train", "validation")
+_SCORING_THREADS: Final = min(4, os.cpu_count() or 1)
+_MOST_PENDING: Final = 16
+"""Predictions that wait to be scored: bounds the memory they take."""
+
+Fate = Literal["scored", "skipped", "failed"]
 
 
 def evaluate_checkpoint(
@@ -92,30 +106,17 @@ def evaluate_checkpoint(
     metadata = read_metadata(checkpoint)
     reader = ShardReader(shards)
     chains = _chains(reader, chosen, shards)
-    model = load_model(checkpoint, metadata, config.model, device)
+    weights = averaged_weights(checkpoint, metadata, config.model)
     # Before the work: a path that cannot be should not cost an evaluation.
     for folder in [out.parent] if structures is None else [out.parent, structures]:
         make_folder(folder)
 
-    scored: list[dict[str, Any]] = []
-    set_aside: dict[str, list[dict[str, Any]]] = {"skipped": [], "failed": []}
     console = console or Console(stderr=True)
     with LiveLine(f"evaluating {checkpoint.name}:", len(chains), console) as progress:
-        for done, (chain_key, split, length) in enumerate(chains, 1):
-            fate, result = _evaluate_chain(
-                model, reader, config, chain_key, length, device, structures
-            )
-            record = {"chain_key": chain_key, "split": split, "length": length, **result}
-            if fate == "scored":
-                scored.append(record)
-                value = record["lddt_ca"]
-                said = "lDDT-Cα " + ("undefined" if value is None else f"{value:.3f}")
-            else:
-                set_aside[fate].append(record)
-                logger.warning("%s %s: %s", chain_key, fate, record["reason"])
-                said = fate
-            progress.show(done, f"{chain_key}: {said}")
-
+        results = evaluate_chains(
+            predictor(config, weights, device), reader, chains, config, device, structures, progress
+        )
+    scored, set_aside = results["scored"], {k: results[k] for k in ("skipped", "failed")}
     if not scored:
         first = [*set_aside["failed"], *set_aside["skipped"]][0]
         raise InputError(
@@ -129,6 +130,7 @@ def evaluate_checkpoint(
         "checkpoint": checkpoint.name,
         "weights": "averaged",
         "recycling": config.evaluation.recycling,
+        "precision": choose_precision(config, device),
         "seed": config.evaluation.seed,
         "aggregation": "mean over chains",
         "checkpoint_config_hash": metadata.config_hash,
@@ -171,21 +173,90 @@ def _tell_training(
         reached.write(checkpoint.parent)
 
 
-def _evaluate_chain(
-    model: AlphaFold,
+def evaluate_chains(
+    predict: Callable[[Sequence[Features]], Prediction],
+    reader: ShardReader,
+    chains: Sequence[tuple[str, str, int]],
+    config: Config,
+    device: torch.device,
+    structures: Path | None,
+    progress: LiveLine,
+) -> dict[str, list[dict[str, Any]]]:
+    """Predict and score chains, the short ones first; scoring goes on beside the predictions.
+
+    Parameters
+    ----------
+    predict : callable
+        A `Predictor`.
+    reader : ShardReader
+    chains : sequence of (key, split, length)
+    config : Config
+    device : torch.device
+        Where features are made.
+    structures : Path or None
+        Folder for the predicted structures.
+    progress : LiveLine
+        Counts the chains.
+
+    Returns
+    -------
+    dict
+        Records of ``scored``, ``skipped`` and ``failed`` chains, each in the order of ``chains``.
+    """
+    fates: dict[str, tuple[Fate, dict[str, Any]]] = {}
+    pending: deque[tuple[str, Future[dict[str, Any]]]] = deque()
+
+    def settle(key: str, fate: Fate, result: dict[str, Any]) -> None:
+        fates[key] = fate, result
+        if fate == "scored":
+            value = result["lddt_ca"]
+            said = "lDDT-Cα " + ("undefined" if value is None else f"{value:.3f}")
+        else:
+            logger.warning("%s %s: %s", key, fate, result["reason"])
+            said = fate
+        progress.show(len(fates), f"{key}: {said}")
+
+    with ThreadPoolExecutor(_SCORING_THREADS) as pool:
+        for key, _, length in sorted(chains, key=lambda chain: chain[2]):
+            predicted = _predict_chain(predict, reader, config, key, length, device)
+            if isinstance(predicted, _SetAside):
+                settle(key, predicted.fate, {"reason": predicted.reason})
+            else:
+                pending.append((key, pool.submit(_score, key, *predicted, structures)))
+            while pending and (pending[0][1].done() or len(pending) > _MOST_PENDING):
+                done, future = pending.popleft()
+                settle(done, "scored", future.result())
+        while pending:
+            done, future = pending.popleft()
+            settle(done, "scored", future.result())
+    results: dict[str, list[dict[str, Any]]] = {"scored": [], "skipped": [], "failed": []}
+    for key, split, length in chains:
+        fate, result = fates[key]
+        results[fate].append({"chain_key": key, "split": split, "length": length, **result})
+    return results
+
+
+@dataclass(frozen=True)
+class _SetAside:
+    fate: Literal["skipped", "failed"]
+    reason: str
+
+
+def _predict_chain(
+    predict: Callable[[Sequence[Features]], Prediction],
     reader: ShardReader,
     config: Config,
     chain_key: str,
     length: int,
     device: torch.device,
-    structures: Path | None,
-) -> tuple[Literal["scored", "skipped", "failed"], dict[str, Any]]:
-    """Predict and score one chain, or say why not."""
+) -> tuple[Prediction, Features] | _SetAside:
+    """Predict one chain, or say why not; with features on the CPU that hold the truth."""
     settings = config.evaluation
     if length > settings.max_length:
-        return "skipped", {
-            "reason": f"{length} residues, more than evaluation.max_length ({settings.max_length})"
-        }
+        return _SetAside(
+            "skipped",
+            f"{length} residues, more than evaluation.max_length ({settings.max_length})",
+        )
     try:
         passes = evaluation_features(
             reader.sample(chain_key),
@@ -194,28 +265,35 @@ def _evaluate_chain(
             settings.recycling + 1,
             device,
         )
-        outputs = predict(model, passes, config.model)
+        prediction = predict(passes)
     except InputError as error:
-        return "failed", {"reason": str(error)}
+        return _SetAside("failed", str(error))
     except torch.OutOfMemoryError:
         torch.cuda.empty_cache()
-        return "failed", {
-            "reason": f"{length} residues need more memory than {_device_name(device)} has; use a "
-            "larger device or lower evaluation.max_length"
-        }
-    wrong = not_finite(outputs)
+        return _SetAside(
+            "failed",
+            f"{length} residues need more memory than {_device_name(device)} has; use a larger "
+            "device or lower evaluation.max_length",
+        )
+    wrong = not_finite(prediction)
     if wrong is not None:
-        return "failed", {"reason": f"the predicted {wrong} are not finite"}
+        return _SetAside("failed", f"the predicted {wrong} are not finite")
+    return prediction, {name: passes[-1][name][0].cpu() for name in TRUTH}
+
+
+def _score(
+    chain_key: str, prediction: Prediction, truth: Features, structures: Path | None
+) -> dict[str, Any]:
     if structures is not None:
         write_structure(
             structures / f"{chain_key}.cif",
             chain_key,
-            passes[-1]["aatype"][0].cpu(),
-            outputs.positions[0].cpu(),
-            outputs.position_mask[0].cpu() > 0,
-            plddt(outputs.plddt_logits[0].cpu().double()),
+            truth["aatype"],
+            prediction.positions,
+            prediction.position_mask > 0,
+            plddt(prediction.plddt_logits.double()),
         )
-    return "scored", score_chain(outputs, passes[-1])
+    return score_chain(prediction, truth)
 
 
 def _checked_splits(splits: Sequence[str]) -> list[str]:

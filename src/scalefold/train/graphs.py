@@ -77,7 +77,6 @@ class _CapturedPasses:
     def __init__(self, gradient: SampleGradient, features: Features, pool: Any) -> None:
         self._features = {name: tensor.clone() for name, tensor in features.items()}
         self._previous = gradient.before_first(features)
-        self._pool = pool
 
         def recycle() -> None:
             new = gradient.recycle(self._features, self._previous)
@@ -86,8 +85,8 @@ class _CapturedPasses:
         def differentiate() -> SampleNumbers:
             return gradient.differentiate(self._features, self._previous)
 
-        self._recycle, _ = self._capture(recycle)
-        self._differentiate, self._numbers = self._capture(differentiate)
+        self._recycle, _ = capture(recycle, pool)
+        self._differentiate, self._numbers = capture(differentiate, pool)
 
     def __call__(self, passes: list[Features]) -> SampleNumbers:
         torch._foreach_zero_(list(self._previous))
@@ -107,19 +106,28 @@ class _CapturedPasses:
                 [self._features[name] for name in names], [features[name] for name in names]
             )
 
-    def _capture(self, work: Callable[[], _Result]) -> tuple[torch.cuda.CUDAGraph, _Result]:
-        # Once without capture: libraries and kernels initialise what capture forbids.
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            work()
-        torch.cuda.current_stream().wait_stream(stream)
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            result = work()
-        return graph, result
+
+def capture(work: Callable[[], _Result], pool: Any) -> tuple[torch.cuda.CUDAGraph, _Result]:
+    """Capture some work as a CUDA graph; what it returns is overwritten by each replay.
+
+    Parameters
+    ----------
+    work : callable
+        Is run once before, since libraries and kernels initialise what capture forbids.
+    pool : handle
+        Memory pool, of graphs that are replayed one after the other.
+    """
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        work()
+    torch.cuda.current_stream().wait_stream(stream)
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool):
+        result = work()
+    return graph, result
 
 
 def _sizes(features: Features) -> str:

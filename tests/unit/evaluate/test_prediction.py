@@ -1,0 +1,112 @@
+"""A chain's prediction does not depend on how it is padded, nor on whether it is replayed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from scalefold.config import Config, make_config
+from scalefold.evaluate.prediction import Prediction, Predictor, choose_precision, predictor
+from scalefold.features.pipeline import evaluation_features
+from scalefold.model import AlphaFold
+from scalefold.model.example import set_example_weights
+from scalefold.raw.chains import read_chains
+from scalefold.raw.fetch import fetch
+from scalefold.shards.pack import pack
+from scalefold.shards.reader import ShardReader
+
+DEMO = Path(__file__).parents[3] / "demo"
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
+    table = tmp_path_factory.mktemp("chains") / "chains.tsv"
+    table.write_text("chain_key\tsplit\tcluster_id\n1lcd_A\ttrain\t2\n5pti_A\ttrain\t1\n")
+    mirrors = {
+        "mmcif": [str(DEMO / "mirror/wwpdb")],
+        "alignments": [str(DEMO / "mirror/openproteinset")],
+    }
+    data = {
+        "chains": str(table),
+        "alignments": ["swissprot_hits"],
+        "buckets": 1,
+        "mirrors": mirrors,
+    }
+    return make_config({"preset": "tiny", "data": data})
+
+
+@pytest.fixture(scope="module")
+def reader(config: Config, tmp_path_factory: pytest.TempPathFactory) -> ShardReader:
+    folder, quiet = tmp_path_factory.mktemp("data"), Console(quiet=True)
+    fetch(read_chains(config.data.chains), config.data, folder / "raw", console=quiet)
+    pack(config, folder / "raw", folder / "shards", console=quiet)
+    return ShardReader(folder / "shards")
+
+
+def example_model(config: Config) -> AlphaFold:
+    model = AlphaFold(config.model).eval().requires_grad_(False)
+    set_example_weights(model)
+    return model
+
+
+def predicted(
+    config: Config, reader: ShardReader, key: str, model: AlphaFold, **options: Any
+) -> Prediction:
+    device = next(model.parameters()).device
+    passes = evaluation_features(reader.sample(key), config.features, 0, 3, device)
+    return Predictor(model, config.model, **options)(passes)
+
+
+@pytest.mark.parametrize("key", ["1lcd_A", "5pti_A"])
+def test_padding_changes_nothing(config: Config, reader: ShardReader, key: str) -> None:
+    # In float64, where other orders of summation stay far below what a padded residue would do.
+    model = example_model(config).double()
+    alone = predicted(config, reader, key, model, length_step=1, graphs=False)
+    padded = predicted(config, reader, key, model, length_step=64, graphs=False)
+    assert alone.positions.dtype == torch.float64
+    assert alone.positions.abs().max() > 1
+    for ours, reference in zip(padded, alone, strict=True):
+        torch.testing.assert_close(ours, reference, rtol=1e-9, atol=1e-9)
+
+
+def test_precision_is_trainings_on_a_gpu_unless_set(config: Config) -> None:
+    def chosen(device: torch.device, training: str, evaluation: str) -> str:
+        tree = config.model_dump(mode="json")
+        tree["training"]["precision"] = training
+        tree["evaluation"]["precision"] = evaluation
+        return choose_precision(make_config(tree), device)
+
+    assert chosen(CUDA, "bf16", "auto") == "bf16"
+    assert chosen(CPU, "bf16", "auto") == "fp32"
+    assert chosen(CPU, "fp32", "bf16") == "bf16"
+
+
+def test_bfloat16_works_in_the_trunk_alone(config: Config, reader: ShardReader) -> None:
+    tree = config.model_dump(mode="json")
+    tree["evaluation"]["precision"] = "bf16"
+    narrow = make_config(tree)
+    weights = example_model(config).state_dict()
+    run = predictor(narrow, weights, CPU)
+    types = {p.dtype for n, p in run._model.named_parameters() if n.startswith("evoformer")}
+    assert types == {torch.bfloat16}
+    assert run._model.structure_module.linear_in.weight.dtype == torch.float32
+    passes = evaluation_features(reader.sample("1lcd_A"), config.features, 0, 1)
+    wide = predictor(config, weights, CPU)(passes)
+    ours = run(passes)
+    # pLDDT logits are of order one here; bfloat16 has eight bits.
+    assert (ours.plddt_logits - wide.plddt_logits).abs().mean() < 2**-8 * 8
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_replayed_predictions_equal_launched_ones(config: Config, reader: ShardReader) -> None:
+    model = example_model(config).to(CUDA)
+    for key in ("1lcd_A", "5pti_A"):
+        eager = predicted(config, reader, key, model, length_step=64, graphs=False)
+        graphed = predicted(config, reader, key, model, length_step=64, graphs=True)
+        assert all(torch.equal(a, b) for a, b in zip(graphed, eager, strict=True))
