@@ -67,6 +67,7 @@ def rungs() -> tuple[Rung, ...]:
                 "training.recomputation": "full",
                 "training.kernels": "torch",
                 "training.cuda_graphs": False,
+                "training.compile": False,
                 "training.loader_workers": 0,
                 "training.max_staleness": 0,
             },
@@ -85,6 +86,7 @@ def rungs() -> tuple[Rung, ...]:
             )
             for number, name in enumerate(kernels)
         ),
+        Rung("compiled", "structure module and losses compiled", {"training.compile": True}),
         Rung("graphs", "CUDA graphs", {"training.cuda_graphs": True}),
         Rung("kept", "nothing recomputed", {"training.recomputation": "none"}),
     )

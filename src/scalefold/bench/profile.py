@@ -34,7 +34,7 @@ def profile_step(
     """Trace one recycling pass, one training pass, and a whole step, and say what they cost.
 
     The passes are launched one kernel after the other, since a captured graph does not know whose
-    its kernels are; the whole step is made as configured.
+    its kernels are, and nothing is compiled over modules; the whole step is made as configured.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ def _profile_passes(
     config: Config, features: Features, out: Path, device: torch.device
 ) -> dict[str, list[Cost]]:
     """Costs by module of a recycling pass and of a training pass, both without graphs."""
-    trainer = assemble(_with(config, cuda_graphs=False), device)
+    trainer = assemble(_with(config, cuda_graphs=False, compile=False), device)
 
     def differentiate(loss: Tensor) -> None:
         with named_range("(gradients)"):

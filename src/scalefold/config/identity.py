@@ -26,6 +26,7 @@ FREE_KEYS: Final = (
     "training.max_non_finite_steps",
     "training.recomputation",
     "training.cuda_graphs",
+    "training.compile",
     "training.deterministic",
     "training.kernels",  # other roundings, as another device has
     "training.loader_workers",

@@ -288,6 +288,10 @@ class TrainingConfig(Section):
         "auto",
         description="Capture a sample's passes and replay them; auto: wherever there is a GPU.",
     )
+    compile: Literal["auto"] | bool = Field(
+        False,
+        description="torch.compile for structure module and losses; auto: wherever Triton can run.",
+    )
     recomputation: Literal["none", "selective", "full", "auto"] = Field(
         "none",
         description="What is made again in backward to save memory: nothing; projections (half the "

@@ -39,8 +39,13 @@ class _Tables(NamedTuple):
     upper: Tensor  # (21, 14, 14)
 
 
-@functools.cache
+@torch.compiler.assume_constant_result
 def _tables(device: torch.device, dtype: torch.dtype) -> _Tables:
+    return _kept_tables(device, dtype)
+
+
+@functools.cache
+def _kept_tables(device: torch.device, dtype: torch.dtype) -> _Tables:
     # Kept on the device: a copy from the host has no place in a captured CUDA graph. Never made as
     # inference tensors, which could not take part in a later backward pass.
     bounds = atom14_distance_bounds(OVERLAP_TOLERANCE_ANGSTROM, TOLERANCE_FACTOR)

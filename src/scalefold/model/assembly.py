@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from scalefold.ops import TORCH, Ops
 from scalefold.parallel import Axis, IdentityAxis
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def as_written(function: _Function) -> _Function:
+    """Leave a function as it is: each of its operations is launched on its own."""
+    return function
 
 
 @dataclass
@@ -18,10 +27,14 @@ class Assembly:
         Implementation of the fusible operations.
     axis : Axis
         How a sample is split over ranks.
+    compiled : callable
+        What is done to functions of many small operations: `torch.compile`, or nothing. They call
+        no ``ops``, whose kernels a compiler cannot join with what is around them.
     """
 
     ops: Ops = TORCH
     axis: Axis = field(default_factory=IdentityAxis)
+    compiled: Callable[[_Function], _Function] = as_written
     _layers: int = 0
 
     def next_layer(self) -> int:

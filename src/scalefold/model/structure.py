@@ -56,7 +56,7 @@ class SingleTransition(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList([SingleTransitionLayer(channels)])
         self.dropout = ResidualDropout(dropout, None, assembly)
-        self.layer_norm = LayerNorm(channels, assembly)
+        self.layer_norm = nn.LayerNorm(channels)
 
     def forward(self, s: Tensor, kept: Tensor) -> Tensor:
         """(B, N, channels) to the same; ``kept`` is what dropout multiplies with."""
@@ -81,12 +81,15 @@ class StructureModule(nn.Module):
         self.layer_norm_z = LayerNorm(c_z, assembly)
         self.linear_in = Linear(c_s, c_s)
         self.ipa = InvariantPointAttention(config, c_s, c_z)
-        self.layer_norm_ipa = LayerNorm(c_s, assembly)
+        self.layer_norm_ipa = nn.LayerNorm(c_s)
         self.transition = SingleTransition(c_s, config.dropout, assembly)
         self.bb_update = BackboneUpdate(c_s)
         self.angle_resnet = AngleResnet(c_s, config.c_angle, config.num_angle_blocks)
         self.ipa_dropout = ResidualDropout(config.dropout, None, assembly)
         self.all_atoms = AllAtoms()
+        # Functions, not methods: a method held by its own module would keep both alive.
+        self._compiled_layer = assembly.compiled(StructureModule._layer)
+        self._compiled_build = assembly.compiled(StructureModule._build)
 
     def forward(self, s: Tensor, z: Tensor, aatype: Tensor, mask: Tensor, key: Tensor) -> Structure:
         """Predict the structure.
@@ -103,7 +106,7 @@ class StructureModule(nn.Module):
         initial = self.layer_norm_s(s)
         layers = self._layers(initial, z, mask, key)
         # Torsions and atoms feed nothing back: they are made for all layers at once.
-        return self._build(initial, layers, aatype)
+        return self._compiled_build(self, initial, layers, aatype)
 
     def last_layer(
         self, s: Tensor, z: Tensor, aatype: Tensor, mask: Tensor, key: Tensor
@@ -111,7 +114,7 @@ class StructureModule(nn.Module):
         """The same of the last layer only (L = 1): atoms of those before are not built."""
         initial = self.layer_norm_s(s)
         layers = self._layers(initial, z, mask, key)
-        return self._build(initial, layers[-1:], aatype)
+        return self._compiled_build(self, initial, layers[-1:], aatype)
 
     def _layers(
         self, initial: Tensor, z: Tensor, mask: Tensor, key: Tensor
@@ -126,7 +129,7 @@ class StructureModule(nn.Module):
         frames = Rigid.identity(tuple(s.shape[:2]), s)
         layers = []
         for kept_ipa, kept_transition in kept:
-            s, frames = self._layer(s, frames, shared, kept_ipa, kept_transition)
+            s, frames = self._compiled_layer(self, s, frames, shared, kept_ipa, kept_transition)
             layers.append((s, frames))
             frames = frames.detach_rotation()
         return layers

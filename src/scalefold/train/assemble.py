@@ -18,13 +18,14 @@ from scalefold.parallel import SINGLE, IdentityAxis, Mesh
 from scalefold.train.averaging import WeightAverage
 from scalefold.train.checkpoint import load_weights
 from scalefold.train.clipping import ClippedMean
+from scalefold.train.compilation import choose_compilation
 from scalefold.train.graphs import GraphedSampleGradient, use_graphs
 from scalefold.train.memory import choose_recomputation
 from scalefold.train.optimiser import Adam
 from scalefold.train.parameters import FlatParameters
 from scalefold.train.precision import narrow_parameters, set_determinism, set_matrix_products
 from scalefold.train.recomputation import SelectiveRecomputation, recompute_blocks
-from scalefold.train.sample import SampleGradient
+from scalefold.train.sample import SampleGradient, judge
 from scalefold.train.step import TrainingStep
 from scalefold.train.update import FusedUpdate, TorchUpdate, Update
 from scalefold.weights import State, check_state, guess_format, import_weights
@@ -111,14 +112,15 @@ def assemble(config: Config, device: torch.device, mesh: Mesh = SINGLE) -> Train
     set_matrix_products(precision, device)
     set_determinism(config.training.deterministic)
 
-    # 2. Operations, what of their results is kept for backward, and the parallelism that the model
-    # sees: one process a sample.
+    # 2. Operations, what of their results is kept for backward, what is compiled, and the
+    # parallelism that the model sees: one process a sample.
     ops = select_ops(config.training.kernels, device)
     recomputation = choose_recomputation(config, ops, device)
     selective = SelectiveRecomputation() if recomputation == "selective" else None
     if selective is not None:
         ops = selective.operations(ops)
-    assembly = Assembly(ops=ops, axis=IdentityAxis())
+    compiled = choose_compilation(config.training.compile, device)
+    assembly = Assembly(ops=ops, axis=IdentityAxis(), compiled=compiled)
 
     # 3. The model. Initialised on the CPU from the run's seed: the same weights on every device.
     with torch.random.fork_rng(devices=[]):
@@ -146,7 +148,7 @@ def assemble(config: Config, device: torch.device, mesh: Mesh = SINGLE) -> Train
 
     # 7. A sample's passes, launched kernel by kernel or captured as CUDA graphs.
     differentiate = parameters.accumulate if mean.overlaps else parameters.differentiate
-    plain = SampleGradient(model, differentiate, config)
+    plain = SampleGradient(model, differentiate, config, compiled(judge))
     gradient = GraphedSampleGradient(plain) if graphs else plain
 
     # 8. What ends a step: operation by operation, or in two launches.

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from scalefold.chem.residues import CA
-from scalefold.config.schema import Config
+from scalefold.config.schema import Config, LossConfig
 from scalefold.features.contract import Features
 from scalefold.loss.lddt import lddt
 from scalefold.loss.total import total_loss
 from scalefold.model.alphafold import AlphaFold
-from scalefold.model.contract import Previous
+from scalefold.model.contract import Outputs, Previous
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +31,23 @@ class SampleNumbers:
     values: Tensor
 
 
+def judge(
+    outputs: Outputs, features: Features, config: LossConfig
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Loss of a sample, and what else is told of it: lDDT-Ca, then each unweighted loss term."""
+    loss, terms = total_loss(outputs, features, config)
+    score = lddt(
+        outputs.positions[:, :, CA].detach().float(),
+        features["all_atom_positions"][:, :, CA],
+        features["all_atom_mask"][:, :, CA],
+    )
+    named = {f"loss/{name}": value.float() for name, value in terms.items()}
+    return loss, {"lddt_ca": score.mean(), **named}
+
+
+Judge = Callable[[Outputs, Features, LossConfig], tuple[Tensor, dict[str, Tensor]]]
+
+
 class SampleGradient:
     """The gradient of one sample's loss, left in the parameters' gradient buffers.
 
@@ -41,12 +58,19 @@ class SampleGradient:
         Leaves the gradient of a loss in the model's gradient buffers, see `FlatParameters`.
     config : Config
         ``model`` and ``loss`` are used.
+    judge : callable
+        `judge`, or what it was compiled to.
     """
 
     def __init__(
-        self, model: AlphaFold, differentiate: Callable[[Tensor], None], config: Config
+        self,
+        model: AlphaFold,
+        differentiate: Callable[[Tensor], None],
+        config: Config,
+        judge: Judge = judge,
     ) -> None:
         self._model, self._differentiate, self._config = model, differentiate, config
+        self._judge = judge
 
     def __call__(self, passes: list[Features]) -> SampleNumbers:
         """Make all passes of a sample; gradients flow through the last one only."""
@@ -69,17 +93,7 @@ class SampleGradient:
     def differentiate(self, features: Features, previous: Previous) -> SampleNumbers:
         """Make the last pass, forward and backward."""
         outputs, _ = self._model(features, previous)
-        loss, terms = total_loss(outputs, features, self._config.loss)
+        loss, numbers = self._judge(outputs, features, self._config.loss)
         self._differentiate(loss)
-        score = lddt(
-            outputs.positions[:, :, CA].detach().float(),
-            features["all_atom_positions"][:, :, CA],
-            features["all_atom_mask"][:, :, CA],
-        )
-        numbers = {
-            "loss": loss.detach(),
-            "lddt_ca": score.mean(),
-            **{f"loss/{name}": value for name, value in terms.items()},
-        }
-        values = torch.stack([value.float() for value in numbers.values()])
-        return SampleNumbers(tuple(numbers), values)
+        values = torch.stack([loss.detach().float(), *numbers.values()])
+        return SampleNumbers(("loss", *numbers), values)

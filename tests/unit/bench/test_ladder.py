@@ -47,6 +47,8 @@ def test_the_top_is_the_default_configuration(config: Config) -> None:
             assert module.KernelPackage.__args__ == tuple(top.kernels)  # all: what auto means
         elif key == "cuda_graphs":
             assert (top.cuda_graphs, default.cuda_graphs) == (True, "auto")
+        elif key == "compile":
+            assert top.compile
         else:
             assert getattr(top, key) == getattr(default, key), key
 

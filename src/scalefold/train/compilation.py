@@ -1,0 +1,50 @@
+"""torch.compile for the many small operations of structure module and losses.
+
+A pass launches a thousand operations of a few microseconds on small float32 tensors there;
+compiled, neighbours become one kernel. The trunk has kernels of its own and is not compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Literal, TypeVar, cast
+
+import torch
+
+from scalefold.errors import InputError
+from scalefold.model.assembly import as_written
+from scalefold.ops.triton import why_not
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+_VARIANTS: Final = 64
+"""Shapes, and passes with and without gradients, that a process may compile a function for."""
+
+
+def choose_compilation(
+    setting: Literal["auto"] | bool, device: torch.device
+) -> Callable[[_Function], _Function]:
+    """Decide on ``training.compile``: `torch.compile`, or what leaves a function as it is.
+
+    Each new shape is compiled anew, at its first use; the number of variants that torch allows is
+    raised, a setting of the process.
+
+    Raises
+    ------
+    InputError
+        If compilation is asked for where it cannot be.
+    """
+    obstacle = why_not(device)
+    if setting is True and obstacle is not None:
+        raise InputError(
+            "training.compile is on, but the Triton kernels that compiled code is made of cannot "
+            f"run here: {obstacle}; set it to auto or off"
+        )
+    if setting is False or obstacle is not None:
+        return as_written
+    torch._dynamo.config.recompile_limit = _VARIANTS
+
+    def compiled(function: _Function) -> _Function:
+        return cast(_Function, torch.compile(function, fullgraph=True, dynamic=False))
+
+    return compiled
