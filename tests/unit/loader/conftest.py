@@ -20,7 +20,13 @@ import pyarrow as pa
 
 from scalefold.chem.residues import ATOM37_MASK
 from scalefold.errors import InputError
+from scalefold.loader.prepare import Preparation
 from scalefold.shards.records import ChainRecord, MsaRecord, Sample
+
+
+class Unsendable(Preparation):
+    def finish(self, task, inputs):
+        return inputs if task.chain_key == "1aaa_A" else lambda: inputs
 
 
 class Reader:

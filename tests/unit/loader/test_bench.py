@@ -6,7 +6,7 @@ from scalefold.shards.reader import ShardReader
 
 
 def test_made_up_shards_can_be_read(tmp_path, loader_config):
-    write_synthetic_shards(tmp_path, num_chains=3, num_rows=50, num_res=40, num_hits=4)
+    write_synthetic_shards(tmp_path, lengths=[40, 40, 48], num_rows=50, num_hits=4)
     reader = ShardReader(tmp_path)
     assert reader.keys("train") == ["s000_A", "s001_A", "s002_A"]
     sample = reader.sample("s001_A")

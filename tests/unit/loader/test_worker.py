@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from scalefold.config.schema import FeaturesConfig
-from scalefold.loader.prepare import Preparation, SampleTask
+from scalefold.loader.prepare import Preparation, SampleError, SampleTask
 from scalefold.loader.worker import WorkerPool
 
 PARENT = """
@@ -24,7 +24,7 @@ sys.path.insert(0, sys.argv[1])
 from made_up_reader import Reader
 
 from scalefold.config.schema import FeaturesConfig
-from scalefold.loader.prepare import Preparation, SampleTask
+from scalefold.loader.prepare import Preparation, SampleError, SampleTask
 from scalefold.loader.worker import WorkerPool
 
 if __name__ == "__main__":
@@ -70,6 +70,23 @@ def check_equal(found: Any, expected: Any) -> None:
             check_equal(ours, other)
     else:
         assert found == expected
+
+
+def test_what_cannot_be_sent_is_an_error_and_spoils_nothing_else(reader_type):
+    unsendable = sys.modules[reader_type.__module__].Unsendable
+    preparation = unsendable(reader_type(), FeaturesConfig(crop_size=16), 0, False)
+    tasks = [SampleTask(draw, preparation.reader.keys[draw % 2], 1) for draw in range(8)]
+    pool = WorkerPool(1, preparation)
+    try:
+        results = [pool.submit(task) for task in tasks]
+        for task, result in zip(tasks[::2], results[::2], strict=True):
+            inputs = result.result(timeout=60).open(torch.device("cpu"))
+            check_equal(inputs, preparation.read(task))
+        for result in results[1::2]:
+            with pytest.raises(SampleError, match="pickle"):
+                result.result(timeout=60)
+    finally:
+        pool.close()
 
 
 @pytest.mark.parametrize("max_msa_clusters", [4, 12, 16])
