@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,27 +25,38 @@ _TEMPLATE = datetime.date(2010, 1, 1)
 
 
 def write_synthetic_shards(
-    folder: Path, *, num_chains: int, num_rows: int, num_res: int, num_hits: int, seed: int = 0
+    folder: Path,
+    *,
+    lengths: Sequence[int],
+    num_rows: int,
+    num_hits: int,
+    split: str = "train",
+    seed: int = 0,
 ) -> None:
-    """Write a shard folder of training chains that all have the same size.
+    """Write a shard folder of made-up chains.
 
     Parameters
     ----------
     folder : Path
-    num_chains : int
-        Training chains; as many templates as there are hits are added.
-    num_rows, num_res : int
+    lengths : sequence of int
+        Residues of each chain; as many templates as there are hits are added.
+    num_rows : int
         Of each alignment.
     num_hits : int
         Template hits of each chain.
+    split : str
+        Of the chains.
     seed : int
     """
     import pyarrow as pa
 
     generator = np.random.default_rng(seed)
     folder.mkdir(parents=True, exist_ok=True)
-    chains = [_chain(generator, f"s{i:03d}_A", num_res, _TRAINED) for i in range(num_chains)]
-    templates = [_chain(generator, f"t{i:03d}_A", num_res + 10, _TEMPLATE) for i in range(num_hits)]
+    num_chains, longest = len(lengths), max(lengths)
+    chains = [
+        _chain(generator, f"s{i:03d}_A", length, _TRAINED) for i, length in enumerate(lengths)
+    ]
+    templates = [_chain(generator, f"t{i:03d}_A", longest + 10, _TEMPLATE) for i in range(num_hits)]
     facts = []
     with write_shard(folder / shard_file("chain", 0), "chain") as shard:
         for record in [*chains, *templates]:
@@ -52,13 +64,13 @@ def write_synthetic_shards(
     facts.append(shard.facts)
     with write_shard(folder / shard_file("msa", 0), "msa") as shard:
         for record in chains:
-            hits = tuple(_hit(generator, i, t, num_res) for i, t in enumerate(templates))
+            hits = tuple(_hit(generator, i, t, len(record)) for i, t in enumerate(templates))
             shard.add(_alignment(generator, record, num_rows, hits))
     facts.append(shard.facts)
     rows = [
         {
             "chain_key": record.chain_key,
-            "split": "train" if number < num_chains else "template",
+            "split": split if number < num_chains else "template",
             "origin": record.origin,
             "seq_id": record.seq_id,
             "length": len(record),
@@ -81,7 +93,7 @@ def write_synthetic_shards(
         schema_version=SCHEMA_VERSION,
         config_hash="synthetic",
         source=Snapshot.of([]),
-        counts={"chains, train": num_chains},
+        counts={f"chains, {split}": num_chains},
         files=tuple(sorted(facts, key=lambda f: f.file)),
     ).write(folder)
 

@@ -134,6 +134,32 @@ def ladder(
         save_ladder(result, plot)
 
 
+@app.command(
+    epilog="Example: [cyan]scalefold bench evaluation -c demo/mlperf.yaml -o evaluation.json[/]"
+)
+def evaluation(
+    config: ConfigFiles,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="JSON to write.")],
+    chains: Annotated[int, typer.Option(min=1, help="Number of made-up chains.")] = 180,
+    rows: Annotated[int, typer.Option(min=1, help="Alignment rows of each.")] = 2_000,
+    device: Device = "auto",
+    set_: Overrides = None,
+) -> None:
+    """Time the evaluation of made-up chains of lengths as in CAMEO, with random weights."""
+    from scalefold.bench.evaluation import bench_evaluation
+    from scalefold.cli.device import torch_device
+    from scalefold.cli.logs import log_to_stderr
+
+    bench_evaluation(
+        read_config(config, set_),
+        out,
+        num_chains=chains,
+        num_rows=rows,
+        device=torch_device(device),
+        console=log_to_stderr(),
+    )
+
+
 def profile(
     config: ConfigFiles,
     shards: ShardFolder,
@@ -310,9 +336,7 @@ def loader(
     with tempfile.TemporaryDirectory() as temporary:
         if shards is None:
             shards = Path(temporary)
-            write_synthetic_shards(
-                shards, num_chains=8, num_rows=rows, num_res=residues, num_hits=40
-            )
+            write_synthetic_shards(shards, lengths=[residues] * 8, num_rows=rows, num_hits=40)
         bench_loader(
             read_config(config, set_),
             shards,
