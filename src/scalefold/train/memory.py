@@ -100,11 +100,11 @@ def bytes_needed(config: Config, ops: Ops, recomputation: Recomputation) -> int:
 def pass_memory(config: Config, ops: Ops, recomputation: Recomputation) -> PassMemory:
     """Memory of a training pass.
 
-    Every block of the Evoformer keeps the same, so one and two are counted and the rest follows.
+    Every block of the Evoformer keeps the same, so two are counted and the rest follows.
     """
-    one, two = (_count(for_counting(config, blocks), ops, recomputation) for blocks in (1, 2))
-    more = config.model.evoformer.num_blocks - 1
-    return PassMemory(one.kept + more * (two.kept - one.kept), max(one.more, two.more))
+    counted, of_block = _count(for_counting(config, 2), ops, recomputation)
+    others = config.model.evoformer.num_blocks - 2
+    return PassMemory(counted.kept + others * of_block, counted.more)
 
 
 def empty_features(config: Config) -> Features:
@@ -135,7 +135,8 @@ def for_counting(config: Config, blocks: int) -> Config:
     return make_config(tree, source="counting")
 
 
-def _count(config: Config, ops: Ops, recomputation: Recomputation) -> PassMemory:
+def _count(config: Config, ops: Ops, recomputation: Recomputation) -> tuple[PassMemory, int]:
+    """Memory of a pass of this very configuration, and of that what its second block keeps."""
     selective = SelectiveRecomputation() if recomputation == "selective" else None
     with FakeTensorMode(), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         # Kernels look whether their weights lie side by side; here they may think so.
@@ -154,14 +155,17 @@ def _count(config: Config, ops: Ops, recomputation: Recomputation) -> PassMemory
         features = empty_features(config)
         like = model.input_embedder.linear_msa_m.weight
         previous = Previous.zeros(1, config.features.crop_size, config.model, like)
+        after_block: list[int] = []
         with _Living() as living:
+            for block in model.evoformer.blocks:
+                block.register_forward_hook(lambda *_: after_block.append(living.bytes))
             outputs, _ = model(features, previous)
             loss, _ = total_loss(outputs, features, config.loss)
             del outputs
             kept = living.bytes
             living.most = kept
             torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
-    return PassMemory(kept, living.most - kept)
+    return PassMemory(kept, living.most - kept), after_block[1] - after_block[0]
 
 
 class _Living(TorchDispatchMode):

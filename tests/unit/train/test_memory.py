@@ -37,7 +37,7 @@ def wide(micro_tree: dict[str, Any]) -> Any:
 
 def test_counted_for_all_blocks_from_the_first_two(wide: Any) -> None:
     deep = for_counting(wide, 3)
-    counted = memory._count(deep, TORCH, "none")
+    counted, _ = memory._count(deep, TORCH, "none")
     assert pass_memory(deep, TORCH, "none").kept == counted.kept
 
 
