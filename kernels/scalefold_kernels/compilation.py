@@ -20,8 +20,11 @@ from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+from unittest.mock import patch
 
+import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -75,6 +78,57 @@ class Resources:
     registers: int
     spilled_bytes: int
     shared_bytes: int
+
+
+_KINDS = {
+    torch.float32: "fp32",
+    torch.bfloat16: "bf16",
+    torch.float16: "fp16",
+    torch.int64: "i64",
+    torch.int32: "i32",
+    torch.uint8: "u8",
+}
+
+
+def recorded(
+    module: ModuleType, name: str, launch: Callable[[], Any], described: str, arch: str
+) -> CompileCase:
+    """The one launch of the kernel ``module.name`` that a function makes of tensors without memory.
+
+    ``launch`` runs with a stand-in for the kernel that notes the arguments.
+    """
+    kernel, calls = getattr(module, name), []
+
+    class Note:
+        def __getitem__(self, grid: Any) -> Callable[..., None]:
+            return lambda *args, **kwargs: calls.append((args, kwargs))
+
+    with patch.object(module, name, Note()):
+        launch()
+    ((args, constexprs),) = calls
+    names = ("num_warps", "num_stages", "maxnreg")
+    options = {k: constexprs.pop(k) for k in names if k in constexprs}
+    signature: dict[str, Signature] = {}
+    for argument, value in zip(kernel.arg_names, args, strict=False):
+        if value is None or (isinstance(value, int) and value == 1):
+            constexprs[argument] = value
+        else:
+            signature[argument] = _signature(value)
+    return CompileCase(described, kernel, signature, constexprs, architectures=(arch,), **options)
+
+
+def _signature(value: Any) -> Signature:
+    if isinstance(value, tuple):
+        return tuple(str(_signature(x)) for x in value)
+    if isinstance(value, torch.Tensor):
+        return f"*{_KINDS[value.dtype]}:16"
+    if isinstance(value, float):
+        return "fp32"
+    if isinstance(value, int):
+        if value == 1:
+            return "=1"
+        return "i32:16" if value % 16 == 0 else "i32"
+    return f"tensordesc<{_KINDS[value.base.dtype]}{value.block_shape},{value.layout!r}>"
 
 
 def compile_offline(case: CompileCase, arch: str) -> Resources:

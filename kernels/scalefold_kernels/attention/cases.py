@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
@@ -17,7 +16,7 @@ from torch import Tensor
 from scalefold_kernels.attention import hopper_launch, portable
 from scalefold_kernels.attention import kernel as portable_kernels
 from scalefold_kernels.attention.arguments import Inputs, checked
-from scalefold_kernels.compilation import CompileCase, Signature
+from scalefold_kernels.compilation import CompileCase, recorded
 
 _KINDS = {torch.bfloat16: "bf16", torch.float32: "fp32"}
 
@@ -62,7 +61,7 @@ def _portable() -> Iterator[CompileCase]:
             for kernel, launch in launches.items():
                 described = f"{kernel} for {arch}, {name}, {_KINDS[dtype]}"
                 with patch.object(portable, "architecture", lambda _, arch=arch: arch):
-                    yield _noted(portable_kernels, f"{kernel}_kernel", launch, described, arch)
+                    yield recorded(portable_kernels, f"{kernel}_kernel", launch, described, arch)
 
 
 def _hopper() -> Iterator[CompileCase]:
@@ -82,7 +81,7 @@ def _hopper() -> Iterator[CompileCase]:
             # H100 and H200: 132 multiprocessors.
             with patch.object(hopper_launch, "_multiprocessors", lambda _: 132):
                 described = f"{kernel} on Hopper, {name}"
-                yield _noted(hopper_launch, f"{kernel}_kernel", launch, described, "sm_90")
+                yield recorded(hopper_launch, f"{kernel}_kernel", launch, described, "sm_90")
 
 
 def _arguments(name: str, dtype: torch.dtype) -> tuple[Inputs, Tensor, Tensor]:
@@ -94,40 +93,3 @@ def _arguments(name: str, dtype: torch.dtype) -> tuple[Inputs, Tensor, Tensor]:
     statistics = torch.empty((1, rows, heads, length), device="meta")
     out = torch.empty((1, rows, length, heads, channels), dtype=dtype, device="meta")
     return checked(q, k, v, gate if gated else None, mask, bias), out, statistics
-
-
-def _noted(
-    module: ModuleType, name: str, launch: Callable[[], Any], described: str, arch: str
-) -> CompileCase:
-    """The one call of ``module.name`` that ``launch`` makes."""
-    kernel, calls = getattr(module, name), []
-
-    class Note:
-        def __getitem__(self, grid: Any) -> Callable[..., None]:
-            return lambda *args, **kwargs: calls.append((args, kwargs))
-
-    with patch.object(module, name, Note()):
-        launch()
-    ((args, constexprs),) = calls
-    options = {k: constexprs.pop(k) for k in ("num_warps", "num_stages") if k in constexprs}
-    signature: dict[str, Signature] = {}
-    for argument, value in zip(kernel.arg_names, args, strict=False):
-        if value is None or (isinstance(value, int) and value == 1):
-            constexprs[argument] = value
-        else:
-            signature[argument] = _kind(value)
-    return CompileCase(described, kernel, signature, constexprs, architectures=(arch,), **options)
-
-
-def _kind(value: Any) -> Signature:
-    if isinstance(value, tuple):
-        return tuple(str(_kind(x)) for x in value)
-    if isinstance(value, Tensor):
-        return f"*{_KINDS[value.dtype]}:16"
-    if isinstance(value, float):
-        return "fp32"
-    if isinstance(value, int):
-        if value == 1:
-            return "=1"
-        return "i32:16" if value % 16 == 0 else "i32"
-    return f"tensordesc<{_KINDS[value.base.dtype]}{value.block_shape},{value.layout!r}>"
