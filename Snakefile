@@ -32,4 +32,7 @@ rule all:
         expand(TRAINED, key=KEYS.values()),
         EVALUATIONS,
         expand(f"{RUN}/report{{of}}.{{kind}}", of=REPORTS, kind=["html", "json"]),
+        expand(f"{RUN}/mlperf{{of}}.log", of=REPORTS)
+        if CONFIG.preset == "mlperf"
+        else [],
         f"{RUN}/config.yaml",

@@ -187,6 +187,25 @@ def test_shards_are_verified(workflow) -> None:
     assert "sound" in (workflow.run / "verified.txt").read_text()
 
 
+def test_mlperf_log(workflow) -> None:
+    path = workflow.run / "mlperf.log"
+    workflow.succeed(str(path.relative_to(workflow.folder)))
+    lines = path.read_text().splitlines()
+    assert all(line.startswith(":::MLLOG ") for line in lines)
+    events = [json.loads(line.removeprefix(":::MLLOG ")) for line in lines]
+    times = [event["time_ms"] for event in events]
+    assert times == sorted(times)
+    values = {event["key"]: event["value"] for event in events}
+    assert (values["global_batch_size"], values["train_samples"]) == (1, 4)
+    assert values["eval_samples"] == 4  # of the first split, which is train here
+    keys = [event["key"] for event in events]
+    assert keys[0] == "init_start"
+    assert (keys[-1], events[-1]["metadata"]["status"]) == ("run_stop", "aborted")  # no target
+    evaluated = [e["metadata"]["epoch_num"] for e in events if e["key"] == "eval_accuracy"]
+    assert evaluated == [0, 1, 2]
+    assert keys.count("epoch_start") == keys.count("epoch_stop") == 2
+
+
 def test_interrupted_training_goes_on(workflow) -> None:
     # The last test here: it leaves another training behind.
     options = ["seed=2", "training={steps: 400, checkpoint_every: 400, max_recycling: 0}"]

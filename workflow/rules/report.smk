@@ -30,6 +30,32 @@ rule report:
         " --out {output.html:q} 2>&1 | tee -i {log:q}"
 
 
+rule mlperf_log:
+    # Part of `all` with the preset mlperf.
+    input:
+        report=f"{RUN}/report{{of}}.json",
+        manifest=f"{SHARDS}/manifest.json",
+    output:
+        f"{RUN}/mlperf{{of}}.log",
+    log:
+        f"{RUN}/logs/mlperf_log{{of}}.log",
+    benchmark:
+        f"{RUN}/benchmarks/mlperf_log{{of}}.tsv"
+    conda:
+        ENVIRONMENT
+    threads: 1
+    resources:
+        mem_mb=growing(4000),
+        runtime=30,
+    params:
+        run=literal(RUN),
+        key=lambda wildcards: REPORTS[wildcards.of],
+        shards=literal(SHARDS),
+    shell:
+        "scalefold mlperf-log {params.run:q} --key {params.key} --shards {params.shards:q}"
+        " --out {output:q} 2>&1 | tee -i {log:q}"
+
+
 rule config:
     # The complete configuration, as a record of the run.
     output:

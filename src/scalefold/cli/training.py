@@ -31,6 +31,10 @@ def register(app: typer.Typer) -> None:
         rich_help_panel=panel,
         epilog="Example: [cyan]scalefold report results/demo[/]",
     )(report)
+    app.command(
+        rich_help_panel=panel,
+        epilog="Example: [cyan]scalefold mlperf-log results/mlperf --out mlperf.log[/]",
+    )(mlperf_log)
 
 
 def train(
@@ -160,15 +164,19 @@ def evaluate(
         typer.echo(f"step {result['step']}, {name}: {', '.join(shown)}")
 
 
+RunFolder = Annotated[Path, typer.Argument(help="The run's folder.")]
+Key = Annotated[
+    str | None,
+    typer.Option(
+        help="Which of the run's trainings, as `scalefold config key` names it; needed if there "
+        "are several."
+    ),
+]
+
+
 def report(
-    run: Annotated[Path, typer.Argument(help="The run's folder.")],
-    key: Annotated[
-        str | None,
-        typer.Option(
-            help="Which of the run's trainings, as `scalefold config key` names it; needed if "
-            "there are several."
-        ),
-    ] = None,
+    run: RunFolder,
+    key: Key = None,
     shards: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Default: shards/ in the run's folder.")
     ] = None,
@@ -191,3 +199,18 @@ def report(
     html = run / "report.html" if out is None else out
     write_report(run, key, shards, html, html.with_suffix(".json"))
     typer.echo(f"{html}, {html.with_suffix('.json')}")
+
+
+def mlperf_log(
+    run: RunFolder,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="Log to write.")],
+    key: Key = None,
+    shards: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Default: shards/ in the run's folder.")
+    ] = None,
+) -> None:
+    """Tell a run in the lines of MLPerf's logs (:::MLLOG), made of the files that it left."""
+    from scalefold.report.mlperf_log import write_mlperf_log
+
+    write_mlperf_log(run, key, run / "shards" if shards is None else shards, out)
+    typer.echo(out)

@@ -1,0 +1,177 @@
+"""A run told in the lines of MLPerf's logs (``:::MLLOG {…}``), which its tools read.
+
+Training and evaluations are processes of their own, so the log is made of what they left, with the
+times of that: run_start is when the training's first process began to build the model, an
+evaluation starts when its checkpoint is published and stops when its result is there. What a
+submission says of itself (organisation, platform, division) is not in it.
+
+Keys: mlcommons/hpc, OpenFold, and the compliance checker for HPC v3.0 (mlcommons/logging).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from scalefold.config.load import make_config
+from scalefold.config.schema import Config
+from scalefold.errors import InputError
+from scalefold.model import AlphaFold
+from scalefold.report.inputs import RunFiles, read_run
+from scalefold.shards.atomic import write_bytes
+from scalefold.shards.reader import ShardReader
+from scalefold.train.checkpoint import checkpoint_path, ready_mark
+
+PREFIX: Final = ":::MLLOG "
+
+
+@dataclass(frozen=True, order=True)
+class Event:
+    """A line of the log; ``kind`` is INTERVAL_START, INTERVAL_END or POINT_IN_TIME."""
+
+    seconds: float
+    number: int
+    key: str = field(compare=False)
+    value: Any = field(compare=False, default=None)
+    kind: str = field(compare=False, default="POINT_IN_TIME")
+    metadata: dict[str, Any] = field(compare=False, default_factory=dict)
+
+    def line(self) -> str:
+        """Write it as MLPerf's tools read it."""
+        content = {
+            "namespace": "",
+            "time_ms": round(1000 * self.seconds),
+            "event_type": self.kind,
+            "key": self.key,
+            "value": self.value,
+            "metadata": {"file": "scalefold", "lineno": 0, **self.metadata},
+        }
+        return PREFIX + json.dumps(content)
+
+
+def write_mlperf_log(run: Path, key: str | None, shards: Path, out: Path) -> None:
+    """Write the log of a run's training.
+
+    Parameters
+    ----------
+    run : Path
+        The run's folder.
+    key : str or None
+        Of the training; None: the only one.
+    shards : Path
+    out : Path
+
+    Raises
+    ------
+    InputError
+        If there is no such training, or it has not begun.
+    """
+    files = read_run(run, key, shards)
+    if not files.checkpoints or not files.sessions:
+        raise InputError(f"{run / 'weights' / files.key}: no training has begun here")
+    events = [*_events(run, files, shards)]
+    write_bytes(out, "".join(event.line() + "\n" for event in sorted(events)).encode())
+
+
+def _events(run: Path, files: RunFiles, shards: Path) -> Iterator[Event]:
+    config = make_config(files.checkpoints[-1].config, str(run))
+    start = files.sessions[0].started
+    numbers = iter(range(1_000_000))
+
+    def event(seconds: float, key: str, value: Any = None, **more: Any) -> Event:
+        return Event(seconds, next(numbers), key, value, **more)
+
+    yield event(start, "init_start", kind="INTERVAL_START")
+    for name, value in _facts(config, files, shards):
+        yield event(start, name, value)
+    yield event(start, "init_stop", kind="INTERVAL_END")
+    yield event(start, "run_start", kind="INTERVAL_START")
+
+    size = config.training.global_batch_size
+    split = config.evaluation.splits[0]
+    last, before, reached = start, None, False
+    for evaluation in files.evaluations:
+        step, value = evaluation["step"], evaluation["mean"].get(split, {}).get("lddt_ca")
+        about = {"epoch_num": step * size}
+        ready = ready_mark(checkpoint_path(run / "weights" / files.key, step))
+        if not ready.exists():
+            continue  # the checkpoint was given up to make room
+        published = ready.stat().st_mtime
+        if before is not None:
+            yield event(before, "epoch_start", kind="INTERVAL_START", metadata=about)
+            yield event(published, "epoch_stop", kind="INTERVAL_END", metadata=about)
+        before = published
+        done = (run / "evaluation" / files.key / f"{ready.stem}.json").stat().st_mtime
+        yield event(published, "eval_start", kind="INTERVAL_START", metadata=about)
+        yield event(done, "eval_accuracy", value, metadata=about)
+        yield event(done, "eval_stop", kind="INTERVAL_END", metadata=about)
+        last = max(last, done)
+        target = config.evaluation.target_lddt
+        if target is not None and value is not None and value >= target:
+            reached = True
+            break
+    yield event(
+        last,
+        "run_stop",
+        kind="INTERVAL_END",
+        metadata={"status": "success" if reached else "aborted"},
+    )
+
+
+def _facts(config: Config, files: RunFiles, shards: Path) -> Iterator[tuple[str, Any]]:
+    """What MLPerf's rules want to see of a run's settings."""
+    training, loss, optimiser = config.training, config.loss, config.optimiser
+    index = ShardReader(shards).index.select(["split", "release_date"]).to_pylist()
+    dates = [row["release_date"] for row in index if row["split"] == "train"]
+    split = config.evaluation.splits[0]
+    with torch.device("meta"):
+        model = AlphaFold(config.model)
+    yield "submission_benchmark", "openfold"
+    yield "cache_clear", True
+    yield "seed", config.seed
+    yield "number_of_ranks", files.sessions[-1].processes
+    yield "global_batch_size", training.global_batch_size
+    yield "target_avg_lddt_ca_value", config.evaluation.target_lddt
+    yield "train_max_pdb_release_date", str(max((d for d in dates if d), default=None))
+    yield "train_samples", len(dates)
+    yield "eval_samples", sum(row["split"] == split for row in index)
+    yield "val_max_sequence_length", config.evaluation.max_length
+    yield "val_every_iters", training.checkpoint_every
+    yield "precision", training.precision
+    yield "model_parameters_count", sum(p.numel() for p in model.parameters())
+    initial = training.initial_weights
+    if initial is not None and initial.is_file():
+        with initial.open("rb") as stream:
+            yield "init_checkpoint_sha256sum", hashlib.file_digest(stream, "sha256").hexdigest()
+    yield "train_sequence_crop_size", config.features.crop_size
+    yield "num_recycling_iters", training.max_recycling
+    yield "max_msa_clusters", config.features.max_msa_clusters
+    yield "max_extra_msa", config.features.max_extra_msa
+    yield "templates_enabled", config.model.template.enabled
+    yield "max_templates", config.features.max_templates
+    yield "fape_loss_weight", loss.fape
+    yield "fape_loss_backbone_weight", loss.fape_backbone_share
+    yield "fape_loss_sidechain_weight", 1 - loss.fape_backbone_share
+    yield "supervised_chi_loss_weight", loss.chi
+    yield "distogram_loss_weight", loss.distogram
+    yield "masked_msa_loss_weight", loss.masked_msa
+    yield "plddt_loss_weight", loss.plddt
+    yield "opt_name", "Adam"
+    yield "opt_base_learning_rate", optimiser.learning_rate
+    yield "opt_learning_rate_warmup_init", 0.0
+    yield "opt_learning_rate_warmup_steps", optimiser.warmup_steps
+    yield "opt_adam_beta_1", optimiser.beta1
+    yield "opt_adam_beta_2", optimiser.beta2
+    yield "opt_adam_epsilon", optimiser.eps
+    yield "opt_weight_decay", 0.0
+    yield "opt_amsgrad", False
+    yield "opt_gradient_clipping", True
+    yield "opt_gradient_clip_norm", optimiser.clip_norm
+    yield "swa_enabled", optimiser.averaging == "swa"
+    yield "swa_decay_rate", optimiser.averaging_decay
