@@ -6,18 +6,24 @@ import gc
 import weakref
 from collections.abc import Callable
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from scalefold.config import make_config
+from scalefold.config.load import merge
 from scalefold.config.schema import Config, ModelConfig
+from scalefold.loader.loader import TrainingLoader
 from scalefold.model.alphafold import AlphaFold
 from scalefold.model.assembly import Assembly
 from scalefold.model.contract import Previous
 from scalefold.model.example import example_features, set_example_weights
 from scalefold.ops import TORCH, Ops
+from scalefold.shards.reader import ShardReader
+from scalefold.train.assemble import assemble
 from scalefold.train.recomputation import PROJECTIONS, SelectiveRecomputation, recompute_blocks
 
 SIZES = {"B": 1, "N": 9, "S": 3, "E": 4, "T": 2}
@@ -128,3 +134,26 @@ def test_passes_without_gradient_are_left_alone(micro: Config) -> None:
     with torch.no_grad():
         ours, reference = model.recycle(features, before), plain.recycle(features, before)
     assert all(torch.equal(a, b) for a, b in zip(ours, reference, strict=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("graphs", [False, True])
+def test_weights_after_steps_on_a_gpu_are_the_same_to_the_bit(
+    micro_tree: dict[str, Any], shards: Path, graphs: bool
+) -> None:
+    def weights(recomputation: str) -> Tensor:
+        settings = {"recomputation": recomputation, "precision": "bf16", "cuda_graphs": graphs}
+        config = make_config(merge(micro_tree, {"training": settings | {"deterministic": True}}))
+        trainer = assemble(config, torch.device("cuda"))
+        with TrainingLoader(ShardReader(shards), config, "cuda") as loader:
+            for batch in loader:
+                assert bool(trainer.step(batch.passes, 1e-3).finite)
+        return trainer.parameters.master.clone()
+
+    try:
+        plain = weights("none")
+        assert torch.equal(weights("selective"), plain)
+        assert torch.equal(weights("full"), plain)
+    finally:
+        torch.use_deterministic_algorithms(False)
