@@ -138,17 +138,19 @@ class FlatParameters:
 
         The same gradients as `accumulate`, but no hook of a parameter is called.
         """
-        self.zero_gradient()
         parameters = [parameter for parameter, _ in self.placed]
         gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
         groups: dict[tuple[torch.dtype, bool], tuple[list[Tensor], list[Tensor]]] = {}
         for parameter, gradient in zip(parameters, gradients, strict=True):
-            if gradient is not None and parameter.grad is not None:
-                # One tensor of another layout would send its whole group the slow way.
-                key = gradient.dtype, gradient.is_contiguous()
-                views, values = groups.setdefault(key, ([], []))
-                views.append(parameter.grad)
-                values.append(gradient)
+            assert parameter.grad is not None  # a view of a buffer
+            if gradient is None:
+                parameter.grad.zero_()  # the loss does not depend on it
+                continue
+            # One tensor of another layout would send its whole group the slow way.
+            key = gradient.dtype, gradient.is_contiguous()
+            views, values = groups.setdefault(key, ([], []))
+            views.append(parameter.grad)
+            values.append(gradient)
         for views, values in groups.values():
             torch._foreach_copy_(views, values)
 

@@ -114,7 +114,8 @@ def test_copied_gradients_are_the_accumulated_ones(narrow: object) -> None:
     flat = FlatParameters(model, narrow)  # type: ignore[arg-type]
     found = []
     for differentiate in (flat.accumulate, flat.differentiate):
-        flat.gradient.fill_(torch.nan)  # of an earlier step
+        for parameter in model.values():
+            parameter.grad.fill_(torch.nan)  # of an earlier step
         product = model["a"].float() @ model["a_transposed"].float().t()
         differentiate((product**2).sum() + (model["b"] ** 3).sum())
         flat.collect_gradient()
