@@ -1,14 +1,16 @@
 """Gated attention with mask and pair bias."""
 
 from scalefold_kernels.attention.op import attention
+from scalefold_kernels.attention.pointwise import pointwise_attention
 from scalefold_kernels.compilation import CompileCase
 
-__all__ = ["attention", "compile_cases"]
+__all__ = ["attention", "compile_cases", "pointwise_attention"]
 
 
 def compile_cases() -> list[CompileCase]:
     """Configurations for the offline compilation."""
     # The kernels for Hopper are imported where they are needed: they are for one Triton.
-    from scalefold_kernels.attention.cases import compile_cases as cases
+    from scalefold_kernels.attention import cases
+    from scalefold_kernels.attention.pointwise import cases as pointwise
 
-    return cases()
+    return [*cases.compile_cases(), *pointwise.compile_cases()]

@@ -145,13 +145,10 @@ class _TemplateAttention(nn.Module):
 
     def forward(self, t: Tensor, z: Tensor, template_mask: Tensor) -> Tensor:
         heads = (self.num_heads, -1)
-        q = self.linear_q(z).unflatten(-1, heads).flatten(1, 2)[:, :, None]
-        k, v = (
-            f(t).unflatten(-1, heads).flatten(2, 3).transpose(1, 2)
-            for f in (self.linear_k, self.linear_v)
-        )
-        out = self.ops.attention(q, k, v, None, template_mask[:, None], None)
-        return self.linear_o(out.flatten(-2).reshape(*z.shape[:-1], -1))
+        q = self.linear_q(z).flatten(1, 2).unflatten(-1, heads)
+        k, v = (f(t).flatten(2, 3).unflatten(-1, heads) for f in (self.linear_k, self.linear_v))
+        out = self.ops.pointwise_attention(q, k, v, template_mask)
+        return self.linear_o(out.flatten(-2).unflatten(1, z.shape[1:3]))
 
 
 class TemplatePointwiseAttention(nn.Module):

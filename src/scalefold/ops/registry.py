@@ -22,6 +22,7 @@ from scalefold.ops.dropout import residual_dropout
 from scalefold.ops.linear import residual_linear
 from scalefold.ops.norm import layer_norm, normed_projection
 from scalefold.ops.outer_product import outer_product_mean
+from scalefold.ops.pointwise_attention import pointwise_attention
 from scalefold.ops.transition import transition
 from scalefold.ops.triangle import (
     triangle_output,
@@ -39,6 +40,7 @@ class Ops:
     normed_projection: Callable[..., tuple[Tensor, ...]] = normed_projection
     attention: Callable[..., Tensor] = attention
     global_attention: Callable[..., Tensor] = global_attention
+    pointwise_attention: Callable[..., Tensor] = pointwise_attention
     triangle_projection: Callable[..., tuple[Tensor, ...]] = triangle_projection
     triangle_product_outgoing: Callable[..., Tensor] = triangle_product_outgoing
     triangle_product_incoming: Callable[..., Tensor] = triangle_product_incoming
