@@ -21,7 +21,7 @@ from scalefold.model import AlphaFold, Outputs, Previous
 from scalefold.model.assembly import Assembly
 from scalefold.ops import select_ops
 from scalefold.train.checkpoint import Metadata, load_weights
-from scalefold.train.graphs import capture, use_graphs
+from scalefold.train.graphs import capture
 from scalefold.train.precision import Precision, narrow_parameters, set_matrix_products
 from scalefold.train.resume import config_differences
 from scalefold.weights import State, check_state
@@ -102,7 +102,7 @@ class Predictor:
 
 
 def predictor(config: Config, weights: State, device: torch.device) -> Predictor:
-    """Assemble a model for inference, with kernels and graphs as training is configured.
+    """Assemble a model for inference; on a GPU with kernels and graphs as training is configured.
 
     Parameters
     ----------
@@ -113,9 +113,10 @@ def predictor(config: Config, weights: State, device: torch.device) -> Predictor
         Of all parameters of the model.
     device : torch.device
     """
-    precision = choose_precision(config, device)
+    precision, on_gpu = choose_precision(config, device), device.type == "cuda"
     set_matrix_products(precision, device)
-    model = AlphaFold(config.model, Assembly(ops=select_ops(config.training.kernels, device)))
+    ops = select_ops(config.training.kernels if on_gpu else "torch", device)
+    model = AlphaFold(config.model, Assembly(ops=ops))
     model.load_state_dict(weights)
     model = model.to(device).eval().requires_grad_(False)
     narrow = narrow_parameters(precision)
@@ -125,8 +126,8 @@ def predictor(config: Config, weights: State, device: torch.device) -> Predictor
     return Predictor(
         model,
         config.model,
-        length_step=LENGTH_STEP if device.type == "cuda" else 1,
-        graphs=use_graphs(config.training.cuda_graphs, device),
+        length_step=LENGTH_STEP if on_gpu else 1,
+        graphs=on_gpu and config.training.cuda_graphs is not False,
     )
 
 
