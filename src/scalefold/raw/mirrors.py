@@ -90,13 +90,10 @@ class Downloader:
         self._cancelled = threading.Event()
         self._attempts = attempts
         self._backoff_seconds = backoff_seconds
-        self._client = httpx.Client(
-            # The bytes are stored and hashed as they are; a transfer encoding would change them.
-            headers={"Accept-Encoding": "identity", "User-Agent": "scalefold"},
-            timeout=timeout_seconds,
-            follow_redirects=True,
-            limits=httpx.Limits(max_connections=connections),
-        )
+        self._timeout_seconds = timeout_seconds
+        self._connections = connections
+        self._lock = threading.Lock()
+        self._opened: httpx.Client | None = None
 
     def __enter__(self) -> Downloader:
         """Return itself."""
@@ -113,7 +110,8 @@ class Downloader:
 
     def close(self) -> None:
         """Close all connections."""
-        self._client.close()
+        if self._opened is not None:
+            self._opened.close()
 
     def cancel(self) -> None:
         """Make all threads stop at their next block; their downloads can go on later."""
@@ -150,6 +148,27 @@ class Downloader:
         if target.exists():
             return FetchedFile(target.stat().st_size, file_sha256(target), "kept")
         raise UnavailableError(reasons, is_absent, is_final)
+
+    def _client(self) -> httpx.Client:
+        """Return the client of all threads; made when first used, for folders need none."""
+        with self._lock:
+            if self._opened is None:
+                try:
+                    self._opened = httpx.Client(
+                        # The bytes are stored and hashed as they are; a transfer encoding would
+                        # change them.
+                        headers={"Accept-Encoding": "identity", "User-Agent": "scalefold"},
+                        timeout=self._timeout_seconds,
+                        follow_redirects=True,
+                        limits=httpx.Limits(max_connections=self._connections),
+                    )
+                except OSError as error:
+                    raise InputError(
+                        f"certificates for https cannot be loaded: {error}. The variables "
+                        "SSL_CERT_FILE and SSL_CERT_DIR name them: correct or unset these (in a "
+                        "container those of the host reach in)"
+                    ) from error
+            return self._opened
 
     def _copy(self, source: Path, target: Path) -> FetchedFile:
         if not source.is_file():
@@ -193,7 +212,7 @@ class Downloader:
                 have = part.stat().st_size
         if have:
             headers = {"Range": f"bytes={have}-", "If-Range": validator}
-        with self._client.stream("GET", url, headers=headers) as response:
+        with self._client().stream("GET", url, headers=headers) as response:
             status = response.status_code
             if status in _ABSENT_STATUS:
                 raise _MirrorError(f"{url}: HTTP {status}", is_absent=True)

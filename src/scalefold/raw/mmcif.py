@@ -11,6 +11,7 @@ from __future__ import annotations
 import datetime
 import gzip
 import math
+import re
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ from scalefold.errors import InputError
 from scalefold.raw.atom_site import ABSENT, AtomTable
 
 _GZIP_MAGIC: Final = b"\x1f\x8b"
+_CLOSED_BEFORE_ATOMS: Final = re.compile(rb"\n#[ \t\r]*\nloop_[ \t\r]*\n_atom_site\.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,6 +142,7 @@ def parse_entry(content: bytes, source: str) -> Entry:
         ) from error
     if len(document) == 0:
         raise InputError(f"{source}: holds no mmCIF data block. Download the file again.")
+    _check_end(content, source)
     block = document[0]
     entry_id = _first_value(block, "_entry.id")
     if entry_id is None:
@@ -220,6 +223,20 @@ def _read_bytes(path: Path) -> bytes:
         ) from error
     except (zlib.error, gzip.BadGzipFile) as error:
         raise InputError(f"{path}: gzip stream is damaged ({error}). Download it again.") from error
+
+
+def _check_end(content: bytes, source: str) -> None:
+    """Notice a file that was cut at a line's end, where what is left is valid mmCIF.
+
+    The archives, and most programs, close every category with a line ``#``: if the one before the
+    coordinates is closed so, then the last must be.
+    """
+    last = content[-4096:].rstrip().rpartition(b"\n")[2].strip()
+    if last != b"#" and _CLOSED_BEFORE_ATOMS.search(content):
+        raise InputError(
+            f"{source}: ends with {last[:60].decode('utf-8', 'replace')!r}, expected '#', which "
+            "closes its other categories: the file was cut. Download it again."
+        )
 
 
 def _first_value(block: gemmi.cif.Block, tag: str) -> str | None:

@@ -54,6 +54,19 @@ def test_mmcif(demo_mmcif: list[Path], entry_id: str) -> None:
     assert result["error"] > 10
 
 
+@pytest.mark.parametrize("entry_id", ["3jqh", "3zee", "5pti"])
+def test_mmcif_cut_at_the_end_of_a_line(demo_mmcif: list[Path], entry_id: str) -> None:
+    """Anywhere behind the first atoms, where what is left would be valid mmCIF."""
+    path = next(p for p in demo_mmcif if p.name.startswith(entry_id))
+    lines = gzip.decompress(path.read_bytes()).splitlines(keepends=True)
+    atoms = next(n for n, line in enumerate(lines) if line.startswith(b"ATOM"))
+    parse_entry(b"".join(lines), "the-file")
+    for number in range(atoms + 50, len(lines), len(lines) // 25):
+        if lines[number - 1].strip() != b"#":  # the end of a category
+            with pytest.raises(InputError, match="the-file"):
+                parse_entry(b"".join(lines[:number]), "the-file")
+
+
 @pytest.mark.parametrize("chain_key", ["2nwd_X", "3jqh_A"])
 def test_a3m_and_hhr(demo: Path, chain_key: str) -> None:
     folder = demo / "mirror/openproteinset/pdb" / chain_key

@@ -43,6 +43,19 @@ def test_download(site, downloader: Downloader, tmp_path: Path) -> None:
     assert only_file(tmp_path) == target
 
 
+def test_certificates_that_are_not_there_concern_https_only(
+    site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    absent = tmp_path / "ca-bundle.crt"
+    monkeypatch.setenv("SSL_CERT_FILE", str(absent))
+    (tmp_path / "mirror").mkdir()
+    (tmp_path / "mirror/a.a3m").write_bytes(BODY)
+    with Downloader() as downloader:
+        downloader.get([str(tmp_path / "mirror")], "a.a3m", tmp_path / "a.a3m")
+        with pytest.raises(InputError, match=r"SSL_CERT_FILE.*unset"):
+            downloader.get([site.url], "d/a.a3m", tmp_path / "b.a3m")
+
+
 def test_complete_files_are_not_asked_for_again(
     site, downloader: Downloader, tmp_path: Path
 ) -> None:
