@@ -314,6 +314,10 @@ class TrainingConfig(Section):
     )
     initial_weights: Path | None = Field(None, description="Start from these weights.")
 
+    def publishes(self, step: int) -> bool:
+        """Whether a step's checkpoint is published whatever happens."""
+        return step % self.checkpoint_every == 0 or step == self.steps
+
     def published_steps(self) -> list[int]:
         """Steps whose checkpoints are there when training has ended, rising; 0 is the untrained."""
         steps = sorted({*range(0, self.steps, self.checkpoint_every), self.steps})

@@ -165,11 +165,19 @@ def latest(folder: Path) -> Path | None:
     return found[-1] if found else None
 
 
-def prune(folder: Path, keep: int) -> None:
-    """Delete all but the ``keep`` newest complete checkpoints; 0 keeps all."""
-    for path in checkpoints(folder)[:-keep] if keep else []:
-        ready_mark(path).unlink()  # first: a half-deleted folder must not look complete
-        shutil.rmtree(path)
+def prune(folder: Path, keep: int, scheduled: Callable[[int], bool] = lambda step: True) -> None:
+    """Delete all complete checkpoints but the ``keep`` newest; 0 keeps all.
+
+    Those of steps that are not scheduled do not count, and stay only as long as they are the newest
+    of all: they are there since the training was asked to stop, to go on from.
+    """
+    found = checkpoints(folder)
+    regular = [path for path in found if scheduled(int(path.name.removeprefix("step-")))]
+    kept = {*regular[-keep:], *found[-1:]} if keep else set(found)
+    for path in found:
+        if path not in kept:
+            ready_mark(path).unlink()  # first: a half-deleted folder must not look complete
+            shutil.rmtree(path)
 
 
 def remove_leftovers(folder: Path) -> None:

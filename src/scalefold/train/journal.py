@@ -98,4 +98,4 @@ class Journal:
             description=self._description,
             confirm=self._lock.confirm,
         )
-        checkpoints.prune(self._out, self._training.keep_checkpoints)
+        checkpoints.prune(self._out, self._training.keep_checkpoints, self._training.publishes)

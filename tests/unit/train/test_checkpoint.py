@@ -81,6 +81,20 @@ def test_latest_and_pruning(tmp_path: Path) -> None:
     assert len(checkpoints(tmp_path)) == 2
 
 
+def test_pruning_keeps_scheduled_ones_and_what_a_stopped_training_goes_on_from(
+    tmp_path: Path,
+) -> None:
+    def steps(keep: int) -> list[int]:
+        prune(tmp_path, keep, lambda step: step % 50 == 0)
+        return [int(path.name.removeprefix("step-")) for path in checkpoints(tmp_path)]
+
+    for step in (0, 50, 73, 99):  # stopped twice
+        _save(tmp_path, step)
+    assert steps(2) == [0, 50, 99]
+    _save(tmp_path, 100)
+    assert steps(2) == [50, 100]
+
+
 @pytest.mark.parametrize("stage", ["first file", "third file", "description", "rename", "mark"])
 def test_an_interrupted_write_is_never_taken_for_a_checkpoint(
     stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
