@@ -51,6 +51,14 @@ def test_configuration_errors_are_one_message(
     assert "Traceback" not in output
 
 
+def test_several_nodes_need_an_image_that_is_a_file(template_folder: Path) -> None:
+    arguments = ["-n", "--configfile", "micro.yaml", "--profile", "local", "--sdm", "apptainer"]
+    arguments += ["--config", "container=docker://registry/scalefold:0.1.0"]
+    arguments += ["--set-resources", "train:nodes=2"]
+    output = snakemake(*arguments, folder=template_folder)
+    assert "apptainer pull scalefold.sif docker://registry/scalefold:0.1.0" in output
+
+
 def test_profile_runs_the_demo_unless_told_otherwise() -> None:
     assert (ROOT / "local").is_symlink()
     assert (ROOT / "local").readlink() == Path("workflow/profiles/local")

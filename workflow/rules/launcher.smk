@@ -5,6 +5,12 @@ from snakemake.settings.types import DeploymentMethod
 def launcher(wildcards, resources, threads):
     """What `scalefold` is started with: `processes` of them on each of `nodes` nodes."""
     nodes, processes = resources.nodes, resources.processes
+    if nodes > 1 and in_container() and "://" in CONFIG.container:
+        raise WorkflowError(
+            f"container: {CONFIG.container} would be converted by each of {nodes} nodes for itself. "
+            f"Run `apptainer pull scalefold.sif {CONFIG.container}` once, in a folder that all nodes "
+            "see, and set container: scalefold.sif"
+        )
     torchrun = f"{in_container()}scalefold-torchrun --nproc-per-node={processes}"
     if resources.get("mpi"):
         # The job's script is on the first node, and starts one task on each.

@@ -111,8 +111,9 @@ def pack(
             if stage == "all"
             else packing.pack_index(loaded, raw, out)
         )
-        counts = ", ".join(f"{name} {count}" for name, count in manifest.counts.items())
-        typer.echo(f"{out}: {counts}")
+        typer.echo(f"{out}:")
+        for name, count in manifest.counts.items():
+            typer.echo(f"{count:>10,}  {name}")
         return
     work = packing.pack_structures if stage == "structures" else packing.pack_alignments
     summary = work(loaded, raw, out, bucket)

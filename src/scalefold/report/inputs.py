@@ -106,7 +106,7 @@ def read_run(run: Path, key: str | None, shards: Path) -> RunFiles:
         If there is no such run folder or training; anything else that is wrong becomes a note.
     """
     if not run.is_dir():
-        raise InputError(f"{run}: no such run folder. Give the folder that training wrote to")
+        raise InputError(f"{run}: no such run folder. Give that of a run: results/<run_name>")
     keys = sorted(path.name for path in run.glob("weights/*/"))
     files = RunFiles(key=_chosen(key, keys, run))
     training = run / "weights" / files.key
