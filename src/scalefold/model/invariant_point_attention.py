@@ -45,8 +45,8 @@ class SharedTerms(NamedTuple):
     pair : Tensor, shape (B, I, J, c_z)
     pair_logits : Tensor, shape (B, H, I, J)
         What pair and mask add to the logits.
-    point_weight : Tensor, shape (H, 1, 1)
-        Of a squared distance in the logits.
+    point_weight : Tensor, shape (H, 1)
+        Of half a squared distance in the logits.
     weight, bias : Tensor, shapes (channels, c_s), (channels,)
         The four projections of the single representation as one.
     """
@@ -96,7 +96,7 @@ class InvariantPointAttention(nn.Module):
         return SharedTerms(
             pair=z,
             pair_logits=pair_logits + MASKED_LOGIT * (pair_mask - 1),
-            point_weight=(-0.5 * math.sqrt(1 / 3) * point_weight)[:, None, None],
+            point_weight=math.sqrt(1 / 3) * point_weight[:, None],
             weight=self._packed("weight"),
             bias=self._packed("bias"),
         )
@@ -132,17 +132,15 @@ class InvariantPointAttention(nn.Module):
             [config.num_qk_points, config.num_qk_points, config.num_v_points], dim=-2
         )
 
-        # Each of the three kinds of logits has unit variance at initialisation; each weighs 1/3.
-        features = torch.einsum("bihc,bjhc->bhij", q, k) * (3 * config.c_hidden) ** -0.5
-        # Differences, not a product of matrices: that would cancel, and may be rounded to TF32.
-        difference = q_points[:, :, None] - k_points[:, None]
-        distance = (difference**2).sum(-1).sum(-1).permute(0, 3, 1, 2)
-        logits = features + shared.pair_logits + shared.point_weight * distance
-        weights = torch.softmax(logits, dim=-1)
+        logits = self._logits(q, k, q_points, k_points, shared.point_weight)
+        weights = torch.softmax(logits + shared.pair_logits, dim=-1)
 
-        out = torch.einsum("bhij,bjhc->bihc", weights, v)
-        out_points = torch.einsum("bhij,bjhpx->bihpx", weights, v_points)
-        out_points = frames.invert_apply(out_points)
+        # Features and points of the values under the same weights: one product.
+        values = torch.cat([v, v_points.flatten(-2)], -1)
+        out, out_points = torch.einsum("bhij,bjhc->bihc", weights, values).tensor_split(
+            [config.c_hidden], dim=-1
+        )
+        out_points = frames.invert_apply(out_points.unflatten(-1, (-1, 3)))
         norms = torch.sqrt((out_points**2).sum(-1) + EPS)
         out_pair = torch.einsum("bhij,bijc->bihc", weights, shared.pair)
         # Coordinates are concatenated one after the other: x of all points, then y, then z.
@@ -153,3 +151,30 @@ class InvariantPointAttention(nn.Module):
             out_pair.flatten(-2),
         ]
         return self.linear_out(torch.cat(parts, -1))
+
+    def _logits(
+        self, q: Tensor, k: Tensor, q_points: Tensor, k_points: Tensor, weight: Tensor
+    ) -> Tensor:
+        """What features and distances of points add to the logits, (B, H, I, J).
+
+        As one product, q k - w/2 |x - y|^2 = (q, w x, -w/2 |x|^2, 1) (k, y, 1, -w/2 |y|^2). In
+        float64, because squares of coordinates cancel in it, and TF32 would round them.
+
+        Parameters
+        ----------
+        q, k : Tensor, shape (B, I or J, H, C)
+        q_points, k_points : Tensor, shape (B, I or J, H, P, 3)
+        weight : Tensor, shape (H, 1)
+        """
+        x, y = q_points.flatten(-2).double(), k_points.flatten(-2).double()
+        half = -0.5 * weight.double()
+        one = torch.ones_like(x[..., :1])
+        # Each of the three kinds of logits has unit variance at initialisation; each weighs 1/3.
+        queries = [q * (3 * self.config.c_hidden) ** -0.5, weight * x, half * _square(x), one]
+        keys = [k, y, one, half * _square(y)]
+        product = torch.einsum("bihc,bjhc->bhij", torch.cat(queries, -1), torch.cat(keys, -1))
+        return product.to(q.dtype)
+
+
+def _square(x: Tensor) -> Tensor:
+    return x.square().sum(-1, keepdim=True)

@@ -47,13 +47,15 @@ def _batches(tree: dict[str, Any], shards: Path) -> list[list[Features]]:
 @gpu
 @needs_cuda
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("recomputation", ["none", "full"])
+@pytest.mark.parametrize(
+    ("recomputation", "compile"), [("none", False), ("full", False), ("none", True)]
+)
 def test_replayed_steps_equal_eager_ones(
-    micro_tree: dict[str, Any], shards: Path, precision: str, recomputation: str
+    micro_tree: dict[str, Any], shards: Path, precision: str, recomputation: str, compile: bool
 ) -> None:
     batches = _batches(micro_tree, shards)
     assert {len(passes) for passes in batches} == {1, 2}
-    settings = {"precision": precision, "recomputation": recomputation}
+    settings = {"precision": precision, "recomputation": recomputation, "compile": compile}
     eager = _trainer(micro_tree, cuda_graphs="off", **settings)
     graphed = _trainer(micro_tree, cuda_graphs="on", **settings)
     for passes in batches:
