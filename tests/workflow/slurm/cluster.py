@@ -235,15 +235,18 @@ class Cluster:
         """Number of nodes without a job."""
         return len(set(ask("sinfo", "-h", "-N", "-t", "idle", "-o", "%N").split()))
 
-    def records(self, rule: str) -> list[Record]:
-        """Accounting records of a rule's jobs, a record for each time that one was started."""
-        columns = "JobIDRaw,Comment,State,Start,End,NodeList"
+    def records(self, rule: str, folder: Path) -> list[Record]:
+        """Accounting records of a rule's jobs, a record for each time that one was started.
+
+        ``folder`` is the workflow's, of which there are several on this cluster.
+        """
+        columns = "JobIDRaw,Comment,State,Start,End,NodeList,WorkDir"
         table = ask("sacct", "-X", "-n", "-P", "-D", "-S", "now-1day", "-o", columns)
         found = []
         for line in table.splitlines():
-            job, comment, state, start, end_, nodes = line.split("|")
+            job, comment, state, start, end_, nodes, where = line.split("|")
             name = comment.removeprefix("rule_").replace("_wildcards_", " ")
-            if name.split(" ")[0] == rule:
+            if name.split(" ")[0] == rule and Path(where) == folder:
                 times = (_time(start), _time(end_))
                 found.append(Record(int(job), name, state.split(" ")[0], *times, nodes))
         return found

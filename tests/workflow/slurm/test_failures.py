@@ -172,7 +172,7 @@ def test_cancelled_evaluation_is_made_again(workflow: Any, cluster: Cluster) -> 
     ask("scancel", str(job))
     stdout, stderr = process.communicate(timeout=300)
     assert process.returncode == 0, stdout + stderr
-    states = {record.job: record.state for record in cluster.records("evaluate")}
+    states = {record.job: record.state for record in cluster.records("evaluate", workflow.folder)}
     assert states[job] == "CANCELLED"
     assert len(list(workflow.evaluation().glob("step-*.json"))) == 4
 

@@ -28,7 +28,7 @@ def test_from_raw_files_to_the_report(finished: tuple[Any, str]) -> None:
 
 
 def test_training_ran_on_two_nodes_in_one_job(finished: tuple[Any, str], cluster: Cluster) -> None:
-    (train,) = cluster.records("train")
+    (train,) = cluster.records("train", finished[0].folder)
     assert train.state == "COMPLETED"
     assert re.fullmatch(r"node\[\d[-,]\d\]", train.nodes)
     (step,) = ask("sacct", "-n", "-P", "-j", f"{train.job}.0", "-o", "NNodes,NTasks").splitlines()
@@ -38,8 +38,8 @@ def test_training_ran_on_two_nodes_in_one_job(finished: tuple[Any, str], cluster
 def test_checkpoints_were_evaluated_beside_the_training(
     finished: tuple[Any, str], cluster: Cluster
 ) -> None:
-    (train,) = cluster.records("train")
-    evaluations = cluster.records("evaluate")
+    (train,) = cluster.records("train", finished[0].folder)
+    evaluations = cluster.records("evaluate", finished[0].folder)
     assert len(evaluations) == len(STEPS)
     beside = [job for job in evaluations if job.start < train.end]
     assert beside
@@ -66,6 +66,12 @@ def test_identical_shards_are_not_evaluated_again(finished: tuple[Any, str]) -> 
     next((workflow.run / "shards").glob("msa-*.arrow")).unlink()
     output = workflow.succeed()
     assert jobs(output) == ["all", "index", "pack", "report", "train"]
+
+
+def test_single_stages_run_again(finished: tuple[Any, str]) -> None:
+    workflow, _ = finished
+    assert jobs(workflow.succeed("--forcerun", "report")) == ["all", "report"]
+    assert jobs(workflow.succeed("-R", "index", "--until", "index")) == ["index"]
 
 
 @pytest.mark.parametrize("option", ["--dry-run", "--dag", "--unlock", "--summary", "--lint"])
