@@ -16,8 +16,8 @@ from scalefold.bench.measure import measure_steps, prepared_passes, released
 from scalefold.bench.record import provenance, write_record
 from scalefold.config.load import make_config, merge
 from scalefold.config.schema import Config
-from scalefold.errors import InputError
 from scalefold.train.assemble import assemble
+from scalefold.train.memory import limit_memory
 
 
 def bench_step(
@@ -60,7 +60,8 @@ def bench_step(
     """
     settings = [dict(zip(vary, values)) for values in itertools.product(*vary.values())]
     configs = [varied(config, changes) for changes in settings]
-    limit_memory(memory_gib, device)
+    if memory_gib is not None:
+        limit_memory(memory_gib, device)
     result = provenance("step", config, device) | {
         "memory_limit_gib": memory_gib,
         "peak_flops_per_second": peak_flops_per_second(device),
@@ -84,24 +85,6 @@ def varied(config: Config, changes: Mapping[str, Any]) -> Config:
             branch = {name: branch}
         tree = merge(tree, branch)
     return make_config(tree, source="variant")
-
-
-def limit_memory(gib: float | None, device: torch.device) -> None:
-    """Let torch allocate no more than this on the device: a setting of the process.
-
-    Raises
-    ------
-    InputError
-        If the device has no memory of its own, or less.
-    """
-    if gib is None:
-        return
-    if device.type != "cuda":
-        raise InputError("--memory-gib limits a GPU's memory, but the device is the CPU")
-    total = torch.cuda.get_device_properties(device).total_memory
-    if gib * 2**30 > total:
-        raise InputError(f"--memory-gib {gib}: the GPU has {total / 2**30:.1f} GiB")
-    torch.cuda.set_per_process_memory_fraction(gib * 2**30 / total, device)
 
 
 def _measure(

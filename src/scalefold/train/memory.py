@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from scalefold.config.load import make_config
 from scalefold.config.schema import Config
+from scalefold.errors import InputError
 from scalefold.features.contract import ALL_FEATURES, Features
 from scalefold.loss.total import total_loss
 from scalefold.model.alphafold import AlphaFold
@@ -83,10 +84,34 @@ def choose_recomputation(config: Config, ops: Ops, device: torch.device) -> Reco
 
 def free_bytes(device: torch.device) -> int:
     """Memory of a GPU that this process may still take."""
-    free, total = torch.cuda.mem_get_info(device)
-    limit = int(total * torch.cuda.get_per_process_memory_fraction(device))
-    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return min(free + unused, limit - torch.cuda.memory_allocated(device))
+    number = _number(device)
+    free, total = torch.cuda.mem_get_info(number)
+    limit = int(total * torch.cuda.get_per_process_memory_fraction(number))
+    allocated = torch.cuda.memory_allocated(number)
+    unused = torch.cuda.memory_reserved(number) - allocated
+    return min(free + unused, limit - allocated)
+
+
+def limit_memory(gib: float, device: torch.device) -> None:
+    """Let torch allocate no more than this on a GPU: a setting of the process.
+
+    Raises
+    ------
+    InputError
+        If the device has no memory of its own, or less.
+    """
+    if device.type != "cuda":
+        raise InputError("--memory-gib limits a GPU's memory, but the device is the CPU")
+    number = _number(device)
+    _, total = torch.cuda.mem_get_info(number)
+    if gib * 2**30 > total:
+        raise InputError(f"--memory-gib {gib}: the GPU has {_gib(total)}")
+    torch.cuda.set_per_process_memory_fraction(gib * 2**30 / total, number)
+
+
+def _number(device: torch.device) -> int:
+    """Number of a GPU; the current one where the device does not say."""
+    return torch.cuda.current_device() if device.index is None else device.index
 
 
 def bytes_needed(config: Config, ops: Ops, recomputation: Recomputation) -> int:

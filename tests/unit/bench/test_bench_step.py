@@ -10,9 +10,10 @@ import pytest
 import torch
 from rich.console import Console
 
-from scalefold.bench.step import bench_step, limit_memory
+from scalefold.bench.step import bench_step
 from scalefold.config import Config
 from scalefold.errors import InputError
+from scalefold.train.memory import limit_memory
 
 CPU = torch.device("cpu")
 

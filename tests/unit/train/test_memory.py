@@ -12,6 +12,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from scalefold.config import make_config
 from scalefold.config.load import merge
+from scalefold.errors import InputError
 from scalefold.loss.total import total_loss
 from scalefold.model import AlphaFold, Previous
 from scalefold.model.assembly import Assembly
@@ -99,3 +100,18 @@ def test_without_memory_to_look_at_auto_is_none(wide: Any) -> None:
     )
     assert choose_recomputation(config, TORCH, torch.device("cpu")) == "none"
     assert choose_recomputation(wide, TORCH, CUDA) == "none"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("device", [CUDA, torch.device("cuda", 0)])
+def test_a_limit_is_what_is_free(device: torch.device) -> None:
+    try:
+        memory.limit_memory(2.0, device)
+        assert memory.free_bytes(device) <= 2 * 2**30
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.empty(3 * 2**30, dtype=torch.uint8, device=device)
+        with pytest.raises(InputError, match="--memory-gib 100000"):
+            memory.limit_memory(100_000, device)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, 0)
