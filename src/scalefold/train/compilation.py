@@ -43,8 +43,11 @@ def choose_compilation(
     if setting is False or obstacle is not None:
         return as_written
     torch._dynamo.config.recompile_limit = _VARIANTS
+    # Softmax over some hundred elements fits into one kernel; online, it would be three.
+    options: dict[str, Any] = {"online_softmax": False}
 
     def compiled(function: _Function) -> _Function:
-        return cast(_Function, torch.compile(function, fullgraph=True, dynamic=False))
+        whole = torch.compile(function, fullgraph=True, dynamic=False, options=options)
+        return cast(_Function, whole)
 
     return compiled
