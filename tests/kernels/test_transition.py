@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from scalefold.ops.transition import transition as reference
-from scalefold_kernels.transition import op, transition
+from scalefold_kernels.transition import op, portable, transition
 
 # Shape of x without channels, C, H
 SHAPES = [
@@ -87,7 +87,7 @@ def test_no_rows(device: torch.device) -> None:
 def test_a_few_rows_at_a_time(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = _inputs((23,), 16, 32, device, torch.float32)
     whole = _results(transition, inputs, torch.float32)
-    monkeypatch.setattr(op, "MAX_HIDDEN_ELEMENTS", 10 * 32)
+    monkeypatch.setattr(portable, "MAX_HIDDEN_ELEMENTS", 10 * 32)
     for part, expected in zip(_results(transition, inputs, torch.float32), whole, strict=True):
         torch.testing.assert_close(part, expected, rtol=1e-5, atol=1e-5)
 
@@ -107,6 +107,7 @@ def test_opcheck(device: torch.device) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("kernels", ["portable", "hopper"])
 @pytest.mark.parametrize(
     ("shape", "channels", "hidden"),
     [
@@ -114,10 +115,20 @@ def test_opcheck(device: torch.device) -> None:
         ((1, 128, 256), 256, 1024),
         ((1, 300, 111), 64, 128),
         ((997,), 24, 96),
-        ((70, 33), 200, 300),
+        ((70, 33), 200, 304),
+        ((3, 50), 16, 8),
     ],
 )
-def test_bfloat16(shape: tuple[int, ...], channels: int, hidden: int, device: torch.device) -> None:
+def test_bfloat16(
+    kernels: str,
+    shape: tuple[int, ...],
+    channels: int,
+    hidden: int,
+    device: torch.device,
+    monkeypatch: pytest.MonkeyPatch,
+    poisoned_memory: None,
+) -> None:
+    _take(kernels, device, monkeypatch)
     inputs = _inputs(shape, channels, hidden, device, torch.bfloat16)
     exact = _results(reference, inputs, torch.float64)
     plain = _results(reference, inputs, torch.bfloat16)
@@ -125,3 +136,31 @@ def test_bfloat16(shape: tuple[int, ...], channels: int, hidden: int, device: to
         _results(transition, inputs, torch.bfloat16), plain, exact, strict=True
     ):
         assert _error(ours, expected) <= 2 * _error(torch_s, expected)
+
+
+@pytest.mark.gpu
+def test_norm_of_weight_zero(device: torch.device) -> None:
+    """No gradient is made by dividing by a weight."""
+    inputs = _inputs((500,), 64, 256, device, torch.bfloat16)
+    inputs[1][::3] = 0.0
+    exact = _results(reference, inputs, torch.float64)
+    plain = _results(reference, inputs, torch.bfloat16)
+    for ours, torch_s, expected in zip(
+        _results(transition, inputs, torch.bfloat16), plain, exact, strict=True
+    ):
+        assert _error(ours, expected) <= 2 * _error(torch_s, expected)
+
+
+@pytest.mark.gpu
+def test_two_runs_give_the_same_bits(device: torch.device) -> None:
+    inputs = _inputs((40000,), 128, 512, device, torch.bfloat16)
+    runs = [_results(transition, inputs, torch.bfloat16) for _ in range(2)]
+    assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
+
+
+def _take(kernels: str, device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the op use these kernels; skip where they cannot run."""
+    if kernels == "portable":
+        monkeypatch.setattr(op, "_hopper", lambda rows, parameters: None)
+    elif torch.cuda.get_device_capability(device)[0] != 9:
+        pytest.skip("needs a Hopper GPU")

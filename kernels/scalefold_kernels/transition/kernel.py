@@ -143,3 +143,51 @@ def transition_hidden_kernel(
     kind = hidden_ptr.dtype.element_ty
     tl.store(hidden_ptr + offset + at, tl.maximum(hidden, 0.0).to(kind), mask=inside)
     tl.store(grad_hidden_ptr + offset + at, grad_hidden.to(kind), mask=inside)
+
+
+@triton.jit
+def transition_finish_kernel(
+    raw_ptr,
+    up_ptr,
+    norm_weight_ptr,
+    norm_bias_ptr,
+    sums_ptr,
+    grad_up_ptr,
+    grad_norm_ptr,
+    grad_up_bias_ptr,
+    grad_down_bias_ptr,
+    C: tl.constexpr,
+    H: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+):
+    """Gradients of ``up``, the norm's weight and bias, and all biases, of some channels.
+
+    From ``raw = grad_hidden^T x_hat`` (H, C) and ``sums`` (H + C) over rows of ``grad_hidden`` and
+    of the result's gradient, both float32. With ``normed = x_hat w + b`` and
+    ``grad_normed = grad_hidden up``, every sum over rows is one of these two.
+    """
+    c = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
+    weight = tl.load(norm_weight_ptr + c, mask=c < C, other=0.0).to(tl.float32)
+    bias = tl.load(norm_bias_ptr + c, mask=c < C, other=0.0).to(tl.float32)
+    weight_sum = tl.zeros((BLOCK_H, BLOCK_C), tl.float32)
+    bias_sum = tl.zeros((BLOCK_H, BLOCK_C), tl.float32)
+    for start in range(0, H, BLOCK_H):
+        h = start + tl.arange(0, BLOCK_H)
+        at = h[:, None] * C + c[None, :]
+        inside = (h < H)[:, None] & (c < C)[None, :]
+        raw = tl.load(raw_ptr + at, mask=inside, other=0.0)
+        up = tl.load(up_ptr + at, mask=inside, other=0.0).to(tl.float32)
+        total = tl.load(sums_ptr + h, mask=h < H, other=0.0)
+        weight_sum += raw * up
+        bias_sum += total[:, None] * up
+        grad_up = raw * weight[None, :] + total[:, None] * bias[None, :]
+        kind = grad_up_ptr.dtype.element_ty
+        tl.store(grad_up_ptr + at, grad_up.to(kind), mask=inside)
+        if tl.program_id(0) == 0:
+            tl.store(grad_up_bias_ptr + h, total.to(kind), mask=h < H)
+    kind = grad_norm_ptr.dtype.element_ty
+    tl.store(grad_norm_ptr + c, tl.sum(weight_sum, 0).to(kind), mask=c < C)
+    tl.store(grad_norm_ptr + C + c, tl.sum(bias_sum, 0).to(kind), mask=c < C)
+    down_bias = tl.load(sums_ptr + H + c, mask=c < C, other=0.0)
+    tl.store(grad_down_bias_ptr + c, down_bias.to(kind), mask=c < C)

@@ -1,0 +1,167 @@
+"""Forward of the transition on Hopper GPUs; see `parts`."""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from scalefold_kernels.hopper import mma_layout
+from scalefold_kernels.transition.hopper.parts import REGISTERS, ROWS, load_weights, normalise
+
+
+@gluon.jit
+def load(
+    args,
+    C: gl.constexpr, H: gl.constexpr,
+    BLOCK_C: gl.constexpr, BLOCK_H: gl.constexpr, STAGES: gl.constexpr, X_STAGES: gl.constexpr,
+):  # fmt: skip
+    """The loader warp."""
+    (
+        x_desc, up_desc, down_desc, x_smem, up_smem, down_smem,
+        x_full, x_empty, up_full, up_empty, down_full, down_empty, num_tiles,
+    ) = args  # fmt: skip
+    i = gl.to_tensor(0)
+    n = gl.to_tensor(0)
+    for tile in range(gl.program_id(0), num_tiles, gl.num_programs(0)):
+        for w in gl.static_range(2):
+            place = n % X_STAGES * 2 + w
+            mbarrier.wait(x_empty.index(place), ((n // X_STAGES) & 1) ^ 1)
+            mbarrier.expect(x_full.index(place), ROWS * BLOCK_C * 2)
+            tma.async_copy_global_to_shared(
+                x_desc, [(2 * tile + w) * ROWS, 0], x_full.index(place), x_smem.index(place)
+            )
+        n += 1
+        i = load_weights(
+            up_desc, down_desc, up_smem, down_smem, up_full, up_empty, down_full, down_empty, i,
+            C, H, BLOCK_C, BLOCK_H, STAGES,
+        )  # fmt: skip
+
+
+@gluon.jit
+def activate(hidden, up_bias, h, H: gl.constexpr, A: gl.constexpr, dtype: gl.constexpr):
+    """Bias and ReLU; the left operand of the second product, in registers."""
+    bias = gl.load(up_bias + h, mask=h < H, other=0.0).to(gl.float32)
+    return gl.convert_layout(gl.maximum(hidden + bias[None, :], 0.0).to(dtype), A)
+
+
+@gluon.jit
+def compute(
+    w: gl.constexpr, args,
+    C: gl.constexpr, H: gl.constexpr, EPS: gl.constexpr,
+    BLOCK_C: gl.constexpr, BLOCK_H: gl.constexpr, STAGES: gl.constexpr, X_STAGES: gl.constexpr,
+):  # fmt: skip
+    """Warp group ``w``."""
+    (
+        norm_weight, norm_bias, up_bias, down_bias, out_desc, x_smem, up_smem, down_smem,
+        x_full, x_empty, up_full, up_empty, down_full, down_empty, num_tiles,
+    ) = args  # fmt: skip
+    HIDDEN: gl.constexpr = mma_layout(BLOCK_H)
+    OUT: gl.constexpr = mma_layout(BLOCK_C)
+    A: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
+    dtype: gl.constexpr = x_smem.dtype
+    last: gl.constexpr = (H - 1) // BLOCK_H * BLOCK_H
+    c = gl.arange(0, BLOCK_C, layout=gl.SliceLayout(0, OUT))
+    h = gl.arange(0, BLOCK_H, layout=gl.SliceLayout(0, HIDDEN))
+    zero = gl.full([ROWS, BLOCK_H], 0.0, gl.float32, HIDDEN)
+    i = gl.to_tensor(0)
+    n = gl.to_tensor(0)
+    for tile in range(gl.program_id(0), num_tiles, gl.num_programs(0)):
+        place = n % X_STAGES * 2 + w
+        mbarrier.wait(x_full.index(place), (n // X_STAGES) & 1)
+        x_tile = x_smem.index(place)
+        x = x_tile.load(OUT)
+        normalise(x_tile, norm_weight, norm_bias, C, BLOCK_C, EPS)
+        fence_async_shared()
+        if X_STAGES > 1:
+            if n > 0:
+                tma.store_wait(0)
+                mbarrier.arrive(x_empty.index((n + X_STAGES - 1) % X_STAGES * 2 + w))
+        bias = gl.load(down_bias + c, mask=c < C, other=0.0).to(gl.float32)
+        out = x.to(gl.float32) + bias[None, :]
+        slot = i % STAGES
+        mbarrier.wait(up_full.index(slot), (i // STAGES) & 1)
+        hidden = warpgroup_mma(x_tile, up_smem.index(slot).permute((1, 0)), zero, use_acc=False)
+        mbarrier.arrive(up_empty.index(slot))
+        for first in range(0, last, BLOCK_H):
+            left = activate(hidden, up_bias, first + h, H, A, dtype)
+            mbarrier.wait(down_full.index(slot), (i // STAGES) & 1)
+            down = down_smem.index(slot).permute((1, 0))
+            out = warpgroup_mma(left, down, out, is_async=True)
+            i += 1
+            following = i % STAGES
+            mbarrier.wait(up_full.index(following), (i // STAGES) & 1)
+            up = up_smem.index(following).permute((1, 0))
+            hidden = warpgroup_mma(x_tile, up, zero, use_acc=False, is_async=True)
+            # Within the iteration: across iterations, ptxas (12.8) would wait after each step.
+            out, hidden = warpgroup_mma_wait(0, [out, hidden])
+            mbarrier.arrive(down_empty.index(slot))
+            mbarrier.arrive(up_empty.index(following))
+            slot = following
+        left = activate(hidden, up_bias, last + h, H, A, dtype)
+        mbarrier.wait(down_full.index(slot), (i // STAGES) & 1)
+        out = warpgroup_mma(left, down_smem.index(slot).permute((1, 0)), out)
+        mbarrier.arrive(down_empty.index(slot))
+        i += 1
+        x_tile.store(out.to(dtype))
+        fence_async_shared()
+        tma.async_copy_shared_to_global(out_desc, [(2 * tile + w) * ROWS, 0], x_tile)
+        if X_STAGES == 1:
+            tma.store_wait(0)
+            mbarrier.arrive(x_empty.index(place))
+        n += 1
+    tma.store_wait(0)
+
+
+@gluon.jit
+def forward_kernel(
+    x_desc, up_desc, down_desc, out_desc, norm_weight, norm_bias, up_bias, down_bias, num_tiles,
+    C: gl.constexpr, H: gl.constexpr, EPS: gl.constexpr,
+    BLOCK_C: gl.constexpr, BLOCK_H: gl.constexpr, STAGES: gl.constexpr, X_STAGES: gl.constexpr,
+    GROUP_REGISTERS: gl.constexpr,
+):  # fmt: skip
+    """``x + down(relu(up(norm(x))))``; hidden channels never leave the chip. See `parts`."""
+    dtype: gl.constexpr = x_desc.dtype
+    barrier: gl.constexpr = mbarrier.MBarrierLayout()
+    places: gl.constexpr = 2 * X_STAGES
+    x_smem = gl.allocate_shared_memory(dtype, [places, ROWS, BLOCK_C], x_desc.layout)
+    up_smem = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_H, BLOCK_C], up_desc.layout)
+    down_smem = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_C, BLOCK_H], down_desc.layout)
+    x_full = gl.allocate_shared_memory(gl.int64, [places, 1], barrier)
+    x_empty = gl.allocate_shared_memory(gl.int64, [places, 1], barrier)
+    up_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    up_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    down_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    down_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    for place in gl.static_range(places):
+        mbarrier.init(x_full.index(place), 1)
+        mbarrier.init(x_empty.index(place), 1)
+    for slot in gl.static_range(STAGES):
+        mbarrier.init(up_full.index(slot), 1)
+        mbarrier.init(up_empty.index(slot), 2)
+        mbarrier.init(down_full.index(slot), 1)
+        mbarrier.init(down_empty.index(slot), 2)
+    tiles = gl.to_tensor(num_tiles)
+    load_args = (
+        x_desc, up_desc, down_desc, x_smem, up_smem, down_smem,
+        x_full, x_empty, up_full, up_empty, down_full, down_empty, tiles,
+    )  # fmt: skip
+    args = (
+        norm_weight, norm_bias, up_bias, down_bias, out_desc, x_smem, up_smem, down_smem,
+        x_full, x_empty, up_full, up_empty, down_full, down_empty, tiles,
+    )  # fmt: skip
+    # fmt: off
+    gl.warp_specialize(
+        [
+            (compute, (0, args, C, H, EPS, BLOCK_C, BLOCK_H, STAGES, X_STAGES)),
+            (compute, (1, args, C, H, EPS, BLOCK_C, BLOCK_H, STAGES, X_STAGES)),
+            (load, (load_args, C, H, BLOCK_C, BLOCK_H, STAGES, X_STAGES)),
+        ],
+        [4, 1],
+        [GROUP_REGISTERS, REGISTERS - 2 * GROUP_REGISTERS],
+    )
+    # fmt: on
