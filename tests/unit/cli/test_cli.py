@@ -14,7 +14,7 @@ import yaml
 from typer.testing import CliRunner
 
 from scalefold.cli import app
-from scalefold.cli.options import parse_overrides
+from scalefold.cli.options import parse_overrides, parse_variations
 from scalefold.config import json_schema, load_config, preset_names
 from scalefold.errors import InputError
 
@@ -157,6 +157,27 @@ def test_overrides(texts: list[str], tree: dict[str, Any]) -> None:
 def test_bad_overrides(texts: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
         parse_overrides(texts)
+
+
+def test_variations() -> None:
+    texts = ["training.recomputation=[none, full]", "training.kernels=[auto, [norm, dropout]]"]
+    assert parse_variations(texts) == {
+        "training.recomputation": ["none", "full"],
+        "training.kernels": ["auto", ["norm", "dropout"]],
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("training.recomputation=full", "expected a list of values"),
+        ("training.recomputation=[]", "expected a list of values"),
+        ("=[1]", "--vary '=.1.': expected KEY=VALUE"),
+    ],
+)
+def test_bad_variations(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        parse_variations([text])
 
 
 @pytest.mark.parametrize("kind", ["mmcif", "alignments"])
