@@ -54,7 +54,7 @@ MemoryLimit = Annotated[
 
 @app.command(
     epilog="Example: [cyan]scalefold bench step -c demo/mlperf.yaml --shards results/demo/shards "
-    "--vary 'training.recomputation=[none, full]' -o step.json[/]"
+    "--vary 'training.recomputation=\\[none, full]' -o step.json[/]"
 )
 def step(
     config: ConfigFiles,

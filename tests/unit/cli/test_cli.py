@@ -118,8 +118,10 @@ def test_config_check_names_the_nearest_key() -> None:
         (["config", "schema", "-o", "{here}/no/s.json"], "cannot be written"),
         (["weights", "export", "{here}/no", "-o", "{here}/w.pt"], "no such checkpoint folder"),
         (
-            ["bench", "step", "-c", DEMO, "--shards", "{here}", "-o", "x"]
-            + ["--vary", "training.precision=[fp17]"],
+            [
+                *("bench", "step", "-c", DEMO, "--shards", "{here}", "-o", "x"),
+                *("--vary", "training.precision=[fp17]"),
+            ],
             "fp17",
         ),
         (["report", "{here}", "--shards", "{here}/no"], "no such shard folder"),
