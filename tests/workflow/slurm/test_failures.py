@@ -76,7 +76,12 @@ class Training:
 
     def reach(self, step: int) -> int:
         """Wait for the checkpoint of a step; returns the job."""
-        wait_for(lambda: step in self.published(), f"the checkpoint of step {step}", 300)
+        try:
+            wait_for(lambda: step in self.published(), f"the checkpoint of step {step}", 600)
+        except TimeoutError as error:
+            error.add_note(ask("squeue") + "\n" + ask("sinfo"))
+            error.add_note(self.log.read_text()[-3000:] if self.log.exists() else "no log yet")
+            raise
         (job,) = self._cluster.running("train")
         return job
 
@@ -101,7 +106,7 @@ def training(workflow: Any, cluster: Cluster) -> Iterator[Training]:
     yield begun
     if begun.process.poll() is None:
         os.killpg(begun.process.pid, signal.SIGINT)
-        begun.process.communicate(timeout=60)
+        begun.process.communicate(timeout=180)
     cluster.clear()
 
 
@@ -161,7 +166,7 @@ def test_killed_snakemake_leaves_one_writer(
     third = Training(workflow, cluster)
     step, weights = third.goes_on()
     os.killpg(third.process.pid, signal.SIGINT)
-    third.process.communicate(timeout=60)
+    third.process.communicate(timeout=180)
     assert weights == undisturbed(step)
 
 
