@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from scalefold.bench.kernels.agreement import FACTOR, error
 from scalefold.model.assembly import Assembly
 from scalefold.model.triangle_attention import TriangleAttentionStartingNode
 from scalefold.ops import norm as reference
@@ -29,6 +30,17 @@ def gradients(function, arguments: Sequence, grads: Sequence[Tensor]) -> tuple:
     outputs = function(*arguments)
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
     return [*outputs, *torch.autograd.grad(outputs, flat, [g.to(outputs[0].dtype) for g in grads])]
+
+
+def rounded(arguments: Sequence, dtype: torch.dtype) -> list:
+    """New leaves of a type whose values are those in bfloat16."""
+
+    def convert(a):
+        if isinstance(a, list):
+            return [convert(t) for t in a]
+        return None if a is None else a.detach().bfloat16().to(dtype).requires_grad_()
+
+    return [convert(a) for a in arguments]
 
 
 def in_float64(arguments: Sequence) -> list:
@@ -192,3 +204,58 @@ def test_projections_of_attention_are_one_matrix_in_a_training_run() -> None:
     whole = join([w.detach() for w in weights], 0)
     assert whole.shape == (256, 64)
     assert whole.data_ptr() == mha.linear_q.weight.data_ptr()
+
+
+# (rows, channels, outputs): pair with its bias, pair bias, MSA, extra MSA, and what fits nothing.
+IN_BFLOAT16 = [
+    ((1, 97, 130), 128, [128, 128, 128, 128, 4]),
+    ((2, 33, 65), 128, [8]),
+    ((1, 37, 256), 256, [256, 256, 256, 256]),
+    ((1, 300, 64), 64, [64, 64, 64, 64]),
+    ((2, 40, 33), 64, [64, 64, 64, 64, 4]),
+    ((3, 7, 11), 48, [40, 40, 40, 40, 16]),
+    ((1, 50, 9), 200, [96, 32]),
+    ((1, 5, 7), 20, [12, 12, 12, 100]),
+]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("rows", "channels", "outputs"), IN_BFLOAT16)
+@pytest.mark.parametrize("passed_through", [True, False])
+def test_projections_in_bfloat16(
+    rows: tuple[int, ...],
+    channels: int,
+    outputs: list,
+    passed_through: bool,
+    device: torch.device,
+    poisoned_memory: None,
+) -> None:
+    biased = [i == 3 for i in range(len(outputs))]
+    x = 2 * draw(*rows, channels, device=device) + 1
+    arguments = [x, *projection_case(channels, outputs, biased, device)]
+    grads = [draw(*rows, p, seed=50 + i, device=device) for i, p in enumerate([*outputs, channels])]
+    results = []
+    for function, dtype in (
+        (normed_projection, torch.bfloat16),
+        (reference.normed_projection, torch.bfloat16),
+        (reference.normed_projection, torch.float64),
+    ):
+        leaves = rounded(arguments, dtype)
+        used = len(grads) if passed_through else len(grads) - 1
+        given = [g.bfloat16().to(dtype) for g in grads[:used]]
+        results.append(gradients(lambda *a, f=function, n=used: f(*a)[:n], leaves, given))
+    for ours, torch_s, exact in zip(*results, strict=True):
+        assert error(ours, exact) <= FACTOR * max(error(torch_s, exact), 2.0**-9)
+
+
+@pytest.mark.gpu
+def test_pair_bias_gradient_of_any_strides(device: torch.device) -> None:
+    case = projection_case(128, [128, 128, 128, 128, 4], [False] * 3 + [True, False], device)
+    arguments = rounded([draw(2, 33, 40, 128, device=device), *case], torch.bfloat16)
+    bias = draw(2, 33, 40, 4, seed=5, device=device).bfloat16()
+    found = []
+    for order in ((0, 1, 2, 3), (0, 3, 1, 2), (0, 3, 2, 1)):
+        back = [order.index(dim) for dim in range(4)]
+        strided = bias.permute(order).contiguous().permute(back)
+        found.append(gradients(lambda *a: normed_projection(*a)[4], arguments, [strided]))
+    assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other))

@@ -11,7 +11,7 @@ from scalefold_kernels.compilation import CompileCase
 from scalefold_kernels.norm import kernel as kernels
 from scalefold_kernels.norm.op import EPS
 from scalefold_kernels.norm.projection import kernel as projections
-from scalefold_kernels.norm.projection.op import MAX_NARROW_OUTPUTS, MAX_OUTPUTS_ASIDE
+from scalefold_kernels.norm.projection.arguments import MAX_FEW_OUTPUTS, MAX_NARROW_OUTPUTS
 from scalefold_kernels.tiles import Shape, Tile, configured, read_table
 
 _KINDS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
@@ -24,7 +24,10 @@ _DEFAULT_PROJECTIONS = [(64, 64, "bfloat16"), (128, 4, "bfloat16"), (128, 512, "
 
 def compile_cases() -> list[CompileCase]:
     """All kernels of the folder."""
-    return [*_norms(), *_projections()]
+    # Imported here: the kernels for Hopper are for one Triton.
+    from scalefold_kernels.norm.projection.hopper_cases import compile_cases as hopper_cases
+
+    return [*_norms(), *_projections(), *hopper_cases()]
 
 
 def _norms() -> Iterator[CompileCase]:
@@ -57,7 +60,7 @@ def _projections() -> Iterator[CompileCase]:
         kind = _KINDS[str(shape["dtype"])]
         pointers = ["x_ptr", *parameters, "bias_ptr", "out_ptr"]
         kernel = projections.projection_forward_kernel
-        more = tile | _products(shape) | {"BLOCK_S": MAX_OUTPUTS_ASIDE}
+        more = tile | _products(shape) | {"BLOCK_S": MAX_FEW_OUTPUTS}
         alone = more | {"aside_weight_ptr": None, "aside_ptr": None}
         yield _case("projection_forward", kernel, archs, shape, pointers, kind, alone)
         if int(shape["P"]) > MAX_NARROW_OUTPUTS:

@@ -59,18 +59,28 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 def _layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     """The result, and each row's mean and 1 / standard deviation, (2, R) float32."""
     check(x, weight, bias)
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     stats = new_stats(x)
+    return launch_forward(x, weight.contiguous(), bias.contiguous(), stats), stats
+
+
+@_layer_norm.register_fake
+def _(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape), new_stats(x)
+
+
+def launch_forward(x: Tensor, weight: Tensor, bias: Tensor, stats: Tensor) -> Tensor:
+    """The normalised rows; fills ``stats``. Parameters are contiguous."""
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if x.numel() == 0:
-        return out, stats
+        return out
     rows, channels = rows_of(x), x.shape[-1]
     block_c = triton.next_power_of_2(channels)
     launch = tile("layer_norm_forward", architecture(x.device), shape(rows))
     block_r = max(1, launch.pop("ELEMENTS") // block_c)
     layer_norm_forward_kernel[(triton.cdiv(rows.num_rows, block_r),)](
         rows.tensor,
-        weight.contiguous(),
-        bias.contiguous(),
+        weight,
+        bias,
         out,
         stats,
         rows.num_rows,
@@ -82,12 +92,7 @@ def _layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor
         BLOCK_C=block_c,
         **launch,
     )
-    return out, stats
-
-
-@_layer_norm.register_fake
-def _(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    return x.new_empty(x.shape), new_stats(x)
+    return out
 
 
 def new_stats(x: Tensor) -> Tensor:

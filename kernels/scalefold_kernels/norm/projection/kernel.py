@@ -127,6 +127,7 @@ def projection_backward_kernel(
     partial_ptr,
     num_rows,
     num_outputs,
+    first_biased,
     grad_size1,
     grad_size2,
     grad_stride0,
@@ -154,7 +155,8 @@ def projection_backward_kernel(
     ``grad`` is (R, P), of any strides. (R, C), contiguous: ``grad_x``; and, where they are not
     None, ``grad_normed``, what the normalised rows' gradient has from other projections,
     ``through``, x's gradient from elsewhere, and ``normed``, the normalised rows, written again.
-    ``partial`` is (PROGRAMS, 2 C + P C + P): the norm's weight and bias, the projection's.
+    ``partial`` is (PROGRAMS, 2 C + P - first_biased + P C): the norm's weight and bias, biases of
+    outputs from ``first_biased`` on, the weight.
     """
     program = tl.program_id(0)
     columns, outputs = tl.arange(0, BLOCK_C), tl.arange(0, BLOCK_P)
@@ -201,8 +203,10 @@ def projection_backward_kernel(
         if through_ptr is not None:
             grad_x += tl.load(through_ptr + out_offsets, mask=inside, other=0.0).to(tl.float32)
         tl.store(grad_x_ptr + out_offsets, grad_x.to(grad_x_ptr.dtype.element_ty), mask=inside)
-    partial = partial_ptr + program * (2 * C + num_outputs * (C + 1))
+    biases = num_outputs - first_biased
+    partial = partial_ptr + program * (2 * C + biases + num_outputs * C)
     tl.store(partial + columns, norm_weight_sum, mask=inside_c)
     tl.store(partial + C + columns, norm_bias_sum, mask=inside_c)
-    tl.store(partial + 2 * C + weight_offsets, weight_sum, mask=inside_w)
-    tl.store(partial + 2 * C + num_outputs * C + outputs, bias_sum, mask=inside_p)
+    biased = inside_p & (outputs >= first_biased)
+    tl.store(partial + 2 * C + outputs - first_biased, bias_sum, mask=biased)
+    tl.store(partial + 2 * C + biases + weight_offsets, weight_sum, mask=inside_w)

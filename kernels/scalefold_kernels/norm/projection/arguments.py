@@ -1,0 +1,163 @@
+"""What the launches of normalised projections are given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from scalefold_kernels.packing import join
+
+MAX_FUSED_CHANNELS = 128
+"""Of the portable kernels: wider rows leave too little room on the chip beside the weights."""
+
+MAX_NARROW_OUTPUTS = 64
+"""Up to here the portable kernels make all gradients of a projection in one pass over its input."""
+
+MAX_FEW_OUTPUTS = 16
+"""Up to here a projection beside wide ones has a tensor of its own."""
+
+
+class Norm(NamedTuple):
+    """Weight and bias of the normalisation (C,), contiguous, and its statistics (2, R)."""
+
+    weight: Tensor
+    bias: Tensor
+    stats: Tensor
+
+
+class Sizes(NamedTuple):
+    """What the shapes of all results and gradients follow from.
+
+    Attributes
+    ----------
+    channels : int
+        C.
+    outputs : int
+        P, of the projections whose results lie side by side.
+    first_biased : int
+        The first output with a bias, P where there is none.
+    few : int
+        S, outputs of the projection that has a result of its own; 0 without one.
+    """
+
+    channels: int
+    outputs: int
+    first_biased: int
+    few: int
+
+    @classmethod
+    def of(cls, x: Tensor, weights: Sequence[Tensor], biased: Sequence[bool]) -> Sizes:
+        """From the operator's arguments."""
+        beside, few = apart(x, weights, biased)
+        outputs = [weight.shape[0] for weight in beside]
+        skipped = list(biased).index(True) if any(biased) else len(beside)
+        num_few = 0 if few is None else few.shape[0]
+        return cls(x.shape[-1], sum(outputs), sum(outputs[:skipped]), num_few)
+
+    @property
+    def sums(self) -> int:
+        """Number of the norm's parameters and of biases from the first on."""
+        return 2 * self.channels + self.outputs - self.first_biased
+
+    @property
+    def parameters(self) -> int:
+        """Number of all parameters, biases before the first not counted."""
+        return self.sums + (self.few + self.outputs) * self.channels
+
+
+class Projections(NamedTuple):
+    """All projections of one normalised input, contiguous.
+
+    Attributes
+    ----------
+    sizes : Sizes
+    weight : Tensor, shape (P, C)
+    few : Tensor or None, shape (S, C)
+    bias : Tensor or None
+        Of outputs ``first_biased`` to P.
+    """
+
+    sizes: Sizes
+    weight: Tensor
+    few: Tensor | None
+    bias: Tensor | None
+
+    @classmethod
+    def of(
+        cls,
+        x: Tensor,
+        weights: Sequence[Tensor],
+        biases: Sequence[Tensor],
+        biased: Sequence[bool],
+    ) -> Projections:
+        """From the operator's arguments."""
+        beside, few = apart(x, weights, biased)
+        return cls(
+            Sizes.of(x, weights, biased),
+            join(beside, 0).contiguous(),
+            None if few is None else few.contiguous(),
+            _joined(beside, biases, biased) if biases else None,
+        )
+
+
+def apart(
+    x: Tensor, weights: Sequence[Tensor], biased: Sequence[bool]
+) -> tuple[Sequence[Tensor], Tensor | None]:
+    """Weights whose results lie side by side; that with a result of its own, if there is one."""
+    *others, last = weights
+    if (
+        fused(x)
+        and last.shape[0] <= MAX_FEW_OUTPUTS
+        and not biased[-1]
+        and sum(weight.shape[0] for weight in others) > MAX_NARROW_OUTPUTS
+    ):
+        return others, last
+    return weights, None
+
+
+def fused(x: Tensor) -> bool:
+    """Whether the portable kernels serve: by measurement, see docs/kernels/norm.md.
+
+    float32 has no fast matrix product in Triton; the library's follows torch's own settings.
+    """
+    return x.shape[-1] <= MAX_FUSED_CHANNELS and (x.dtype != torch.float32 or not x.is_cuda)
+
+
+class Gradients(NamedTuple):
+    """Of all parameters, views of one vector.
+
+    Attributes
+    ----------
+    vector : Tensor
+        All of the others, in this order.
+    sums : Tensor, shape (2 C + P - first_biased,)
+        Of the norm's weight and bias, and the projections' biases.
+    few : Tensor, shape (S, C)
+    weight : Tensor, shape (P, C)
+    """
+
+    vector: Tensor
+    sums: Tensor
+    few: Tensor
+    weight: Tensor
+
+    @classmethod
+    def of(cls, vector: Tensor, sizes: Sizes) -> Gradients:
+        """Take the vector apart."""
+        channels, outputs = sizes.channels, sizes.outputs
+        lengths = [sizes.sums, sizes.few * channels, outputs * channels]
+        sums, few, weight = vector.split(lengths)
+        return cls(vector, sums, few.view(-1, channels), weight.view(outputs, channels))
+
+
+def _joined(weights: Sequence[Tensor], biases: Sequence[Tensor], biased: Sequence[bool]) -> Tensor:
+    """Biases from the first on as one vector, zeros for projections without one."""
+    skipped, remaining = list(biased).index(True), iter(biases)
+    parts = [
+        next(remaining) if has else weight.new_zeros(weight.shape[0])
+        for weight, has in zip(weights[skipped:], biased[skipped:], strict=False)
+    ]
+    return join(parts, 0).contiguous()

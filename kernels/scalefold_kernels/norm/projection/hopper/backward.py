@@ -1,0 +1,299 @@
+"""Backward of normalised projections on Hopper GPUs, all but the wide weights' gradients.
+
+The gradient of the normalised rows stays on the chip, from the product with the weights through
+LayerNorm's backward to the sum with x's gradient from elsewhere; the normalised rows are written
+for the product that gives the weights' gradients.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from scalefold_kernels.hopper import mma_layout, widen
+from scalefold_kernels.norm.projection.hopper.forward import REGISTERS, ROWS, part_width
+
+
+@gluon.jit
+def load(
+    args, BLOCKS: gl.constexpr, BLOCK_C: gl.constexpr, BLOCK_P: gl.constexpr, BLOCK_S: gl.constexpr,
+    STAGES: gl.constexpr, HAS_THROUGH: gl.constexpr, HAS_ASIDE: gl.constexpr,
+):  # fmt: skip
+    """The loader warp."""
+    (
+        grad_desc, weight_desc, aside_desc, x_desc, through_desc,
+        grad_smem, weight_smem, aside_smem, x_smem, through_smem,
+        grad_full, grad_empty, weight_full, weight_empty, rows_full, rows_empty, aside_full,
+        num_tiles,
+    ) = args  # fmt: skip
+    i = gl.to_tensor(0)
+    n = gl.to_tensor(0)
+    for tile in range(gl.program_id(0), num_tiles, gl.num_programs(0)):
+        for block in range(BLOCKS):
+            slot = i % STAGES
+            phase = ((i // STAGES) & 1) ^ 1
+            mbarrier.wait(weight_empty.index(slot), phase)
+            mbarrier.expect(weight_full.index(slot), BLOCK_P * BLOCK_C * 2)
+            tma.async_copy_global_to_shared(
+                weight_desc, [block * BLOCK_P, 0], weight_full.index(slot), weight_smem.index(slot)
+            )
+            for w in gl.static_range(2):
+                place = 2 * slot + w
+                mbarrier.wait(grad_empty.index(place), phase)
+                mbarrier.expect(grad_full.index(place), ROWS * BLOCK_P * 2)
+                tma.async_copy_global_to_shared(
+                    grad_desc, [(2 * tile + w) * ROWS, block * BLOCK_P], grad_full.index(place),
+                    grad_smem.index(place),
+                )  # fmt: skip
+            i += 1
+        if HAS_ASIDE:
+            if n == 0:
+                mbarrier.expect(aside_full, BLOCK_S * BLOCK_C * 2)
+                tma.async_copy_global_to_shared(aside_desc, [0, 0], aside_full, aside_smem)
+        for w in gl.static_range(2):
+            at = [(2 * tile + w) * ROWS, 0]
+            mbarrier.wait(rows_empty.index(w), (n & 1) ^ 1)
+            if HAS_THROUGH:
+                mbarrier.expect(rows_full.index(w), 2 * ROWS * BLOCK_C * 2)
+                tma.async_copy_global_to_shared(
+                    through_desc, at, rows_full.index(w), through_smem.index(w)
+                )
+            else:
+                mbarrier.expect(rows_full.index(w), ROWS * BLOCK_C * 2)
+            tma.async_copy_global_to_shared(x_desc, at, rows_full.index(w), x_smem.index(w))
+        n += 1
+
+
+@gluon.jit
+def sum_columns(tile, sums, first, end, BLOCK: gl.constexpr):
+    """Write the sum of a tile over its rows, where column + first is within 0 and end."""
+    WIDTH: gl.constexpr = part_width(BLOCK)
+    L: gl.constexpr = mma_layout(WIDTH)
+    for part in gl.static_range(BLOCK // WIDTH):
+        c = first + part * WIDTH + gl.arange(0, WIDTH, layout=gl.SliceLayout(0, L))
+        piece = widen(tile.slice(part * WIDTH, WIDTH, dim=1).load(L))
+        gl.store(sums + c, gl.sum(piece, 0), mask=(c >= 0) & (c < end))
+
+
+@gluon.jit
+def halves(x):
+    """Left and right columns."""
+    L: gl.constexpr = mma_layout(x.shape[1] // 2)
+    left, right = gl.split(x.reshape([ROWS, 2, x.shape[1] // 2]).permute((0, 2, 1)))
+    return gl.convert_layout(left, L), gl.convert_layout(right, L)
+
+
+@gluon.jit
+def parts(x, BLOCK_C: gl.constexpr):
+    """Columns by parts, of which there are one or two."""
+    if BLOCK_C == 128:
+        return halves(x)
+    else:
+        return (x,)
+
+
+@gluon.jit
+def normalise_backward(
+    grad_normed, x_tile, grad_tile, norm_weight, norm_bias, mean, rstd, sums,
+    C: gl.constexpr, BLOCK_C: gl.constexpr, HAS_THROUGH: gl.constexpr,
+):  # fmt: skip
+    """LayerNorm's gradient, added to what is in its tile; normalised rows in the place of x."""
+    WIDTH: gl.constexpr = part_width(BLOCK_C)
+    L: gl.constexpr = mma_layout(WIDTH)
+    column = gl.arange(0, WIDTH, layout=gl.SliceLayout(0, L))
+    grads = parts(grad_normed, BLOCK_C)
+    scaled = ()
+    mean_grad = gl.full([ROWS], 0.0, gl.float32, gl.SliceLayout(1, L))
+    mean_product = mean_grad
+    for part in gl.static_range(BLOCK_C // WIDTH):
+        c = part * WIDTH + column
+        inside = c < C
+        scale = gl.load(norm_weight + c, mask=inside, other=0.0).to(gl.float32)
+        piece = x_tile.slice(part * WIDTH, WIDTH, dim=1)
+        x_hat = (widen(piece.load(L)) - mean[:, None]) * rstd[:, None]
+        product = grads[part] * x_hat
+        gl.store(sums + c, gl.sum(product, 0), mask=inside)
+        gl.store(sums + C + c, gl.sum(grads[part], 0), mask=inside)
+        mean_grad += gl.sum(grads[part] * scale[None, :], 1) * (1.0 / C)
+        mean_product += gl.sum(product * scale[None, :], 1) * (1.0 / C)
+        scaled = scaled + (grads[part] * scale[None, :],)
+    for part in gl.static_range(BLOCK_C // WIDTH):
+        c = part * WIDTH + column
+        piece = x_tile.slice(part * WIDTH, WIDTH, dim=1)
+        x_hat = (widen(piece.load(L)) - mean[:, None]) * rstd[:, None]
+        scale = gl.load(norm_weight + c, mask=c < C, other=0.0).to(gl.float32)
+        shift = gl.load(norm_bias + c, mask=c < C, other=0.0).to(gl.float32)
+        piece.store((x_hat * scale[None, :] + shift[None, :]).to(x_tile.dtype))
+        grad = (scaled[part] - mean_grad[:, None] - x_hat * mean_product[:, None]) * rstd[:, None]
+        piece = grad_tile.slice(part * WIDTH, WIDTH, dim=1)
+        if HAS_THROUGH:
+            grad += widen(piece.load(L))
+        piece.store(grad.to(grad_tile.dtype))
+
+
+@gluon.jit
+def compute(
+    w, args,
+    C: gl.constexpr, P: gl.constexpr, S: gl.constexpr, BLOCKS: gl.constexpr,
+    FIRST_BIASED: gl.constexpr, BLOCK_C: gl.constexpr, BLOCK_P: gl.constexpr,
+    BLOCK_S: gl.constexpr, STAGES: gl.constexpr,
+    HAS_THROUGH: gl.constexpr, HAS_ASIDE: gl.constexpr,
+):  # fmt: skip
+    """Warp group ``w``."""
+    (
+        norm_weight, norm_bias, stats, sums, aside, aside_stride, aside_stride_s, aside_sums,
+        normed_desc, grad_x_desc,
+        grad_smem, weight_smem, aside_smem, few_smem, x_smem, through_smem,
+        grad_full, grad_empty, weight_full, weight_empty, rows_full, rows_empty, aside_full,
+        num_rows, num_tiles,
+    ) = args  # fmt: skip
+    OUT: gl.constexpr = mma_layout(BLOCK_C)
+    A: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
+    TURNED: gl.constexpr = gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_S, 16]
+    )
+    ROW: gl.constexpr = gl.SliceLayout(1, mma_layout(part_width(BLOCK_C)))
+    WIDTH: gl.constexpr = 2 * C + P - FIRST_BIASED
+    x_tile, grad_tile = x_smem.index(w), through_smem.index(w)
+    few_tile = few_smem.index(w)
+    weight_sum = gl.full([max(BLOCK_C, 64), BLOCK_S], 0.0, gl.float32, TURNED)
+    i = gl.to_tensor(0)
+    n = gl.to_tensor(0)
+    for tile in range(gl.program_id(0), num_tiles, gl.num_programs(0)):
+        first = (2 * tile + w) * ROWS
+        tile_sums = sums + (2 * tile + w).to(gl.int64) * WIDTH
+        grad_normed = gl.full([ROWS, BLOCK_C], 0.0, gl.float32, OUT)
+        for block in range(BLOCKS):
+            slot = i % STAGES
+            place = 2 * slot + w
+            mbarrier.wait(weight_full.index(slot), (i // STAGES) & 1)
+            mbarrier.wait(grad_full.index(place), (i // STAGES) & 1)
+            grad_normed = warpgroup_mma(
+                grad_smem.index(place), weight_smem.index(slot), grad_normed, is_async=True
+            )
+            if (block + 1) * BLOCK_P > FIRST_BIASED:
+                sum_columns(
+                    grad_smem.index(place), tile_sums + 2 * C, block * BLOCK_P - FIRST_BIASED,
+                    P - FIRST_BIASED, BLOCK_P,
+                )  # fmt: skip
+            grad_normed = warpgroup_mma_wait(0, [grad_normed])
+            mbarrier.arrive(weight_empty.index(slot))
+            mbarrier.arrive(grad_empty.index(place))
+            i += 1
+        if HAS_ASIDE:
+            r = first + gl.arange(0, ROWS, layout=gl.SliceLayout(1, A))
+            s = gl.arange(0, BLOCK_S, layout=gl.SliceLayout(0, A))
+            few = gl.load(
+                aside + (r.to(gl.int64) * aside_stride)[:, None] + (s * aside_stride_s)[None, :],
+                mask=(r < num_rows)[:, None] & (s < S)[None, :],
+                other=0.0,
+            )
+            few_tile.store(few)
+            mbarrier.wait(aside_full, 0)
+            grad_normed = warpgroup_mma(few, aside_smem, grad_normed)
+        mbarrier.wait(rows_full.index(w), n & 1)
+        row = first + gl.arange(0, ROWS, layout=ROW)
+        mean = gl.load(stats + row, mask=row < num_rows, other=0.0)
+        rstd = gl.load(stats + num_rows + row, mask=row < num_rows, other=0.0)
+        normalise_backward(
+            grad_normed, x_tile, grad_tile, norm_weight, norm_bias, mean, rstd, tile_sums,
+            C, BLOCK_C, HAS_THROUGH,
+        )  # fmt: skip
+        fence_async_shared()
+        tma.async_copy_shared_to_global(normed_desc, [first, 0], x_tile)
+        tma.async_copy_shared_to_global(grad_x_desc, [first, 0], grad_tile)
+        if HAS_ASIDE:
+            weight_sum = warpgroup_mma(x_tile.permute((1, 0)), few_tile, weight_sum)
+        tma.store_wait(0)
+        mbarrier.arrive(rows_empty.index(w))
+        n += 1
+    if HAS_ASIDE:
+        c = gl.arange(0, BLOCK_C, layout=gl.SliceLayout(1, TURNED))
+        s = gl.arange(0, BLOCK_S, layout=gl.SliceLayout(0, TURNED))
+        aside_sums += (2 * gl.program_id(0) + w) * C * S
+        gl.store(
+            aside_sums + s[None, :] * C + c[:, None],
+            weight_sum,
+            mask=(c < C)[:, None] & (s < S)[None, :],
+        )
+
+
+@gluon.jit
+def projection_backward_hopper_kernel(
+    grad_desc, weight_desc, aside_desc, x_desc, through_desc, normed_desc, grad_x_desc,
+    norm_weight, norm_bias, stats, sums, aside, aside_stride, aside_stride_s, aside_sums,
+    num_rows, num_tiles,
+    C: gl.constexpr, P: gl.constexpr, S: gl.constexpr, FIRST_BIASED: gl.constexpr,
+    BLOCK_C: gl.constexpr, BLOCK_P: gl.constexpr, BLOCK_S: gl.constexpr, STAGES: gl.constexpr,
+    HAS_THROUGH: gl.constexpr, HAS_ASIDE: gl.constexpr,
+    GROUP_REGISTERS: gl.constexpr,
+):  # fmt: skip
+    """See the module. ``sums`` (2 num_tiles, 2 C + P - FIRST_BIASED): of each group's rows, for the
+    norm's weight and bias and the projections' biases; ``aside_sums`` (2 programs, S, C).
+    """
+    dtype: gl.constexpr = x_desc.dtype
+    barrier: gl.constexpr = mbarrier.MBarrierLayout()
+    BLOCKS: gl.constexpr = (P + BLOCK_P - 1) // BLOCK_P
+    few_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, BLOCK_S], gl.bfloat16)
+    grad_smem = gl.allocate_shared_memory(dtype, [2 * STAGES, ROWS, BLOCK_P], grad_desc.layout)
+    weight_smem = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_P, BLOCK_C], weight_desc.layout)
+    aside_smem = gl.allocate_shared_memory(dtype, [BLOCK_S, BLOCK_C], aside_desc.layout)
+    few_smem = gl.allocate_shared_memory(dtype, [2, ROWS, BLOCK_S], few_layout)
+    x_smem = gl.allocate_shared_memory(dtype, [2, ROWS, BLOCK_C], x_desc.layout)
+    through_smem = gl.allocate_shared_memory(dtype, [2, ROWS, BLOCK_C], grad_x_desc.layout)
+    grad_full = gl.allocate_shared_memory(gl.int64, [2 * STAGES, 1], barrier)
+    grad_empty = gl.allocate_shared_memory(gl.int64, [2 * STAGES, 1], barrier)
+    weight_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    weight_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    rows_full = gl.allocate_shared_memory(gl.int64, [2, 1], barrier)
+    rows_empty = gl.allocate_shared_memory(gl.int64, [2, 1], barrier)
+    more = gl.allocate_shared_memory(gl.int64, [1, 1], barrier)
+    for place in gl.static_range(2 * STAGES):
+        mbarrier.init(grad_full.index(place), 1)
+        mbarrier.init(grad_empty.index(place), 1)
+    for slot in gl.static_range(STAGES):
+        mbarrier.init(weight_full.index(slot), 1)
+        mbarrier.init(weight_empty.index(slot), 2)
+    for group in gl.static_range(2):
+        mbarrier.init(rows_full.index(group), 1)
+        mbarrier.init(rows_empty.index(group), 1)
+    aside_full = more.index(0)
+    mbarrier.init(aside_full, 1)
+    rows, tiles = gl.to_tensor(num_rows), gl.to_tensor(num_tiles)
+    load_args = (
+        grad_desc, weight_desc, aside_desc, x_desc, through_desc,
+        grad_smem, weight_smem, aside_smem, x_smem, through_smem,
+        grad_full, grad_empty, weight_full, weight_empty, rows_full, rows_empty, aside_full, tiles,
+    )  # fmt: skip
+    args = (
+        norm_weight, norm_bias, stats, sums,
+        aside, gl.to_tensor(aside_stride), gl.to_tensor(aside_stride_s), aside_sums,
+        normed_desc, grad_x_desc,
+        grad_smem, weight_smem, aside_smem, few_smem, x_smem, through_smem,
+        grad_full, grad_empty, weight_full, weight_empty, rows_full, rows_empty, aside_full,
+        rows, tiles,
+    )  # fmt: skip
+    # fmt: off
+    gl.warp_specialize(
+        [
+            (compute, (
+                gl.to_tensor(0), args, C, P, S, BLOCKS, FIRST_BIASED, BLOCK_C, BLOCK_P, BLOCK_S,
+                STAGES, HAS_THROUGH, HAS_ASIDE,
+            )),
+            (compute, (
+                gl.to_tensor(1), args, C, P, S, BLOCKS, FIRST_BIASED, BLOCK_C, BLOCK_P, BLOCK_S,
+                STAGES, HAS_THROUGH, HAS_ASIDE,
+            )),
+            (load, (
+                load_args, BLOCKS, BLOCK_C, BLOCK_P, BLOCK_S, STAGES, HAS_THROUGH, HAS_ASIDE,
+            )),
+        ],
+        [4, 1],
+        [GROUP_REGISTERS, REGISTERS - 2 * GROUP_REGISTERS],
+    )
+    # fmt: on

@@ -1,0 +1,181 @@
+"""Launches of the kernels for Hopper GPUs (H100, H200), and what these serve."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Literal
+
+import torch
+import triton
+from torch import Tensor
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from scalefold_kernels.norm.op import EPS, shape
+from scalefold_kernels.norm.projection.arguments import (
+    MAX_FEW_OUTPUTS,
+    MAX_NARROW_OUTPUTS,
+    Gradients,
+    Norm,
+    Projections,
+)
+from scalefold_kernels.norm.projection.hopper.backward import projection_backward_hopper_kernel
+from scalefold_kernels.norm.projection.hopper.forward import (
+    ROWS,
+    projection_forward_hopper_kernel,
+)
+from scalefold_kernels.rows import Rows, rows_of
+from scalefold_kernels.sums import sum_rows
+from scalefold_kernels.tiles import tile
+
+MAX_CHANNELS = {"forward": 256, "backward": 128}
+"""Rows lie on the chip; backward, their gradient lies in a warp group's registers besides."""
+
+_VECTOR = 8
+"""bfloat16 elements in the 16 bytes at whose multiples the copy engine's rows start."""
+
+
+def serves(x: Tensor, projections: Projections, direction: Literal["forward", "backward"]) -> bool:
+    """Whether the kernel of this direction, on a Hopper GPU, can take the arguments."""
+    sizes, rows = projections.sizes, rows_of(x)
+    matrices = (projections.weight, projections.few)
+    return (
+        x.dtype == torch.bfloat16
+        and rows.num_rows > 1
+        and rows.num_dims == 1
+        and sizes.channels <= MAX_CHANNELS[direction]
+        and sizes.channels % _VECTOR == 0
+        and sizes.outputs % _VECTOR == 0
+        and sizes.outputs > MAX_NARROW_OUTPUTS
+        and _reachable(_matrix(rows))
+        and all(_reachable(matrix) for matrix in matrices if matrix is not None)
+    )
+
+
+def forward(x: Tensor, norm: Norm, projections: Projections, out: Tensor, few: Tensor) -> None:
+    """Fill ``out``, ``few`` and the statistics."""
+    rows, sizes, weight = rows_of(x), projections.sizes, projections.weight
+    tiles = tile("projection_forward_hopper", "sm_90", shape(rows, P=sizes.outputs, S=sizes.few))
+    width, block = _width(sizes.channels), tiles["BLOCK_P"]
+    num_tiles = triton.cdiv(rows.num_rows, 2 * ROWS.value)
+    few_weight = weight if projections.few is None else projections.few
+    projection_forward_hopper_kernel[(_programs(num_tiles, x.device),)](
+        _tiles_of(_matrix(rows), ROWS.value, width),
+        _tiles_of(weight, block, width),
+        _tiles_of(few_weight, MAX_FEW_OUTPUTS, width),
+        _tiles_of(out.view(-1, sizes.outputs), ROWS.value, block),
+        norm.weight,
+        norm.bias,
+        norm.weight if projections.bias is None else projections.bias,
+        few,
+        norm.stats,
+        sizes.first_biased,
+        rows.num_rows,
+        num_tiles,
+        C=sizes.channels,
+        P=sizes.outputs,
+        S=sizes.few,
+        EPS=EPS,
+        BLOCK_C=width,
+        BLOCK_S=MAX_FEW_OUTPUTS,
+        HAS_BIAS=projections.bias is not None,
+        HAS_ASIDE=sizes.few > 0,
+        **tiles,
+    )
+
+
+def backward(
+    grad: Tensor,
+    grad_few: Tensor | None,
+    x: Tensor,
+    norm: Norm,
+    projections: Projections,
+    through: Tensor | None,
+    gradients: Gradients,
+) -> Tensor:
+    """Gradient of x; fills ``gradients``."""
+    rows, sizes, weight = rows_of(x), projections.sizes, projections.weight
+    tiles = tile("projection_backward_hopper", "sm_90", shape(rows, P=sizes.outputs, S=sizes.few))
+    width, block = _width(sizes.channels), tiles["BLOCK_P"]
+    num_tiles = triton.cdiv(rows.num_rows, 2 * ROWS.value)
+    programs = _programs(num_tiles, x.device)
+    x_rows = _matrix(rows)
+    grad_rows = grad.reshape(-1, sizes.outputs)
+    if not _reachable(grad_rows):
+        grad_rows = grad_rows.contiguous()
+    grad_x, normed = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for _ in range(2))
+    normed_rows, grad_x_rows = (t.view(-1, sizes.channels) for t in (normed, grad_x))
+    through_rows = grad_x_rows if through is None else through.view(-1, sizes.channels)
+    few_rows = grad_rows if grad_few is None else _matrix(_one_stride(grad_few))
+    sums = torch.empty(2 * num_tiles, sizes.sums, dtype=torch.float32, device=x.device)
+    few_sums = sums.new_empty(2 * programs, sizes.few * sizes.channels)
+    few_weight = weight if projections.few is None else projections.few
+    projection_backward_hopper_kernel[(programs,)](
+        _tiles_of(grad_rows, ROWS.value, block),
+        _tiles_of(weight, block, width),
+        _tiles_of(few_weight, MAX_FEW_OUTPUTS, width),
+        _tiles_of(x_rows, ROWS.value, width),
+        _tiles_of(through_rows, ROWS.value, width),
+        _tiles_of(normed_rows, ROWS.value, width),
+        _tiles_of(grad_x_rows, ROWS.value, width),
+        norm.weight,
+        norm.bias,
+        norm.stats,
+        sums,
+        few_rows,
+        *few_rows.stride(),
+        few_sums,
+        rows.num_rows,
+        num_tiles,
+        C=sizes.channels,
+        P=sizes.outputs,
+        S=sizes.few,
+        FIRST_BIASED=sizes.first_biased,
+        BLOCK_C=width,
+        BLOCK_S=MAX_FEW_OUTPUTS,
+        HAS_THROUGH=through is not None,
+        HAS_ASIDE=sizes.few > 0,
+        **tiles,
+    )
+    sum_rows(sums, x.dtype, gradients.sums)
+    if sizes.few:
+        sum_rows(few_sums, x.dtype, gradients.few)
+    torch.mm(grad_rows.t(), normed_rows, out=gradients.weight)
+    return grad_x
+
+
+def _matrix(rows: Rows) -> Tensor:
+    """Rows with one stride as a matrix."""
+    x = rows.tensor
+    return x.as_strided((rows.num_rows, x.shape[-1]), (rows.strides[2], x.stride(-1)))
+
+
+def _one_stride(x: Tensor) -> Rows:
+    """Rows with one stride, copied where they have more."""
+    rows = rows_of(x)
+    return rows if rows.num_dims == 1 else rows_of(x.contiguous())
+
+
+def _width(channels: int) -> int:
+    """Channels in shared memory; those beyond the tensor's are zeros."""
+    return max(16, triton.next_power_of_2(channels))
+
+
+def _tiles_of(x: Tensor, rows: int, columns: int) -> TensorDescriptor:
+    layout = gl.NVMMASharedLayout.get_default_for([rows, columns], gl.bfloat16)
+    return TensorDescriptor(x, [*x.shape], [*x.stride()], [rows, columns], layout)
+
+
+def _reachable(x: Tensor) -> bool:
+    """Whether the copy engine can read a matrix: contiguous at the end, 16-byte steps."""
+    return x.stride(1) == 1 and x.stride(0) % _VECTOR == 0 and x.data_ptr() % (2 * _VECTOR) == 0
+
+
+def _programs(num_tiles: int, device: torch.device) -> int:
+    """One on each multiprocessor, with every so many-th tile."""
+    return min(num_tiles, _multiprocessors(device))
+
+
+@cache
+def _multiprocessors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
