@@ -95,7 +95,7 @@ def _measure(
         try:
             trainer, passes = assemble(config, device), prepared_passes(config, shards, device)
             measured = measure_steps(trainer, config, passes, flops, seconds=seconds, device=device)
-            return measured.rounded()
+            return {"recomputation": trainer.recomputation, **measured.rounded()}
         except torch.OutOfMemoryError as error:
             return {"out_of_memory": str(error).splitlines()[0]}
 

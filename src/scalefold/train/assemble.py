@@ -20,7 +20,7 @@ from scalefold.train.checkpoint import load_weights
 from scalefold.train.clipping import ClippedMean
 from scalefold.train.compilation import choose_compilation
 from scalefold.train.graphs import GraphedSampleGradient, use_graphs
-from scalefold.train.memory import choose_recomputation
+from scalefold.train.memory import Recomputation, choose_recomputation
 from scalefold.train.optimiser import Adam
 from scalefold.train.parameters import FlatParameters
 from scalefold.train.precision import narrow_parameters, set_determinism, set_matrix_products
@@ -40,6 +40,7 @@ class Trainer:
     optimiser: Adam
     average: WeightAverage
     step: TrainingStep
+    recomputation: Recomputation
 
     def weights(self) -> State:
         """Copy of the master weights, on the CPU."""
@@ -159,7 +160,7 @@ def assemble(config: Config, device: torch.device, mesh: Mesh = SINGLE) -> Train
 
     # 9. The step that ties them together.
     step = TrainingStep(gradient, mean, parameters, update, mesh.data)
-    return Trainer(model, parameters, optimiser, average, step)
+    return Trainer(model, parameters, optimiser, average, step, recomputation)
 
 
 def _initial_weights(config: Config) -> State | None:

@@ -36,6 +36,7 @@ def test_all_combinations_and_recycling_counts(
     assert json.loads((tmp_path / "step.json").read_text()) == result
     settings = [tuple(variant["settings"].values()) for variant in result["variants"]]
     assert settings == [("none", 1), ("none", 2), ("full", 1), ("full", 2)]
+    assert [v["recomputation"] for v in result["variants"]] == ["none", "none", "full", "full"]
     for variant in result["variants"]:
         seconds, samples = (
             variant["step_seconds_by_recycling"],
