@@ -19,12 +19,13 @@ COMMIT_FILE: Final = "commit.txt"
 def source_commit(package: Path = _PACKAGE) -> str | None:
     """Commit of the code, with ``+`` if it has changes since; None where nothing tells.
 
-    That of the git checkout that the package belongs to, else what was written into the package
-    when it was built.
+    What was written into the package when it was built or copied, else that of the git checkout
+    that the package belongs to.
     """
+    recorded = recorded_commit(package / COMMIT_FILE)
     # A package that is installed inside somebody's checkout is not of that checkout.
-    if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
-        return recorded_commit(package / COMMIT_FILE)
+    if recorded or _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
+        return recorded
     commit = _git(package, "rev-parse", "HEAD")
     changes = _git(package, "status", "--porcelain", "--untracked-files=no")
     return commit and commit + ("+" if changes else "")
