@@ -98,6 +98,26 @@ def test_config_show_resolves_files_and_overrides(tmp_path: Path) -> None:
     )
 
 
+def test_stages(tmp_path: Path) -> None:
+    path = tmp_path / "stages.yaml"
+    path.write_text("stages: {first: {}, second: {training: {steps: 7}}}")
+    files = ["-c", DEMO, "-c", str(path)]
+    lines = run("config", "key", *files).stdout.splitlines()
+    assert [line.split()[1] for line in lines] == ["first", "second"]
+    second = yaml.safe_load(run("config", "show", *files, "--stage", "second").stdout)
+    assert second["training"]["steps"] == 7
+    assert lines[0].split()[0] in second["training"]["initial_weights"]
+    training = ["--shards", "x", "--out", str(tmp_path / "out")]
+    for arguments, message in [
+        (files, "stages are first, second"),
+        ([*files, "--stage", "third"], "'third': the configuration's stages are first, second"),
+        (["-c", DEMO, "--stage", "first"], "has no stages"),
+    ]:
+        result = run("train", *arguments, *training)
+        assert result.exit_code == 2
+        assert message in result.output.replace("\n", " ")
+
+
 def test_config_schema_and_presets(tmp_path: Path) -> None:
     assert run("config", "schema").output == json_schema()
     assert run("config", "schema", "-o", str(tmp_path / "s.json")).exit_code == 0
