@@ -5,7 +5,6 @@ Legend: B samples, R rows (independent attentions), Q/K positions, H heads, C ch
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from scalefold.model.assembly import Assembly
@@ -106,8 +105,6 @@ class GlobalAttention(nn.Module):
     Attention runs along axis 1 of the representation.
     """
 
-    EPS = 1e-10
-
     def __init__(
         self, channels: int, head_channels: int, num_heads: int, assembly: Assembly
     ) -> None:
@@ -123,14 +120,10 @@ class GlobalAttention(nn.Module):
     def forward(self, x: Tensor, mask: Tensor, norm: nn.LayerNorm) -> Tensor:
         """Return the updated ``x`` (B, S, N, C) under ``mask`` (B, S, N)."""
         layers = (self.linear_q, self.linear_k, self.linear_v, self.linear_g)
-        queries, k, v, gate, x = self.ops.normed_projection(
+        q, k, v, gate, x = self.ops.normed_projection(
             x, norm.weight, norm.bias, [f.weight for f in layers], [f.bias for f in layers]
         )
-        # The query of the mean is the mean of queries, as the projection has no bias.
-        # Counts of up to thousands of rows: exact in float32, not in bfloat16.
-        count = mask.sum(1)[..., None] + self.EPS
-        q = (torch.einsum("bsnc,bsn->bnc", queries.to(count.dtype), mask) / count).to(x.dtype)
         q, gate = (t.unflatten(-1, (self.num_heads, -1)) for t in (q, gate))
-        k, v, gate, mask = (t.transpose(1, 2) for t in (k, v, gate, mask))
+        q, k, v, gate, mask = (t.transpose(1, 2) for t in (q, k, v, gate, mask))
         heads = self.ops.global_attention(q, k, v, gate, mask).transpose(1, 2).flatten(-2)
         return self.ops.residual_linear(x, heads, self.linear_o.weight, self.linear_o.bias, None)

@@ -12,6 +12,9 @@ from torch import Tensor
 
 from scalefold.ops.precision import accumulation_dtype
 
+MEAN_EPS = 1e-10
+"""Added to the number of positions that a mean query is of."""
+
 MASKED_LOGIT = 1e9
 """Subtracted from the logits of masked keys. Finite on purpose: a row whose keys are all masked
 (a padded residue) then attends as if none were, instead of giving NaN."""
@@ -54,24 +57,31 @@ def attention(
 
 
 def global_attention(
-    q_BRHC: Tensor, k_BRKC: Tensor, v_BRKC: Tensor, gate_BRQHC: Tensor, mask_BRK: Tensor
+    q_BRKHC: Tensor, k_BRKC: Tensor, v_BRKC: Tensor, gate_BRQHC: Tensor, mask_BRK: Tensor
 ) -> Tensor:
-    """Attention of one query a row, keys and values shared by all heads (core of Suppl. Alg. 19).
+    """Attention of one mean query a row, keys and values shared by heads (core of Suppl. Alg. 19).
 
     Parameters
     ----------
-    q_BRHC : Tensor
-        Query of each row, unscaled.
+    q_BRKHC : Tensor
+        Queries, unscaled, whose mean under the mask is the row's: the query of the mean, as their
+        projection has no bias.
     k_BRKC, v_BRKC : Tensor
     gate_BRQHC : Tensor
         Gate of each position before its sigmoid; the row's result is spread over positions by it.
     mask_BRK : Tensor
-        1 for keys that take part.
+        1 for positions that take part.
 
     Returns
     -------
     Tensor, shape (B, R, Q, H, C)
     """
+    # Sums over up to thousands of rows: in float32, not in bfloat16.
+    wide = accumulation_dtype(q_BRKHC.dtype)
+    mask_BRK = mask_BRK.to(wide)
+    count = mask_BRK.sum(-1)[..., None, None] + MEAN_EPS
+    mean_BRHC = (q_BRKHC.to(wide) * mask_BRK[..., None, None]).sum(2) / count
+    q_BRHC = mean_BRHC.to(k_BRKC.dtype)
     logits = torch.einsum("brhc,brkc->brhk", q_BRHC * q_BRHC.shape[-1] ** -0.5, k_BRKC)
     logits = logits.to(accumulation_dtype(logits.dtype))
     logits = logits + (MASKED_LOGIT * (mask_BRK.to(logits.dtype) - 1))[:, :, None, :]
