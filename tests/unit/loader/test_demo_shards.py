@@ -7,7 +7,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from scalefold.config import make_config
+from scalefold.config import load_config, make_config
 from scalefold.features.contract import validate
 from scalefold.features.pipeline import evaluation_features, training_features
 from scalefold.loader.loader import TrainingLoader
@@ -92,6 +92,15 @@ def test_every_chain_gives_features(reader, demo_config):
     assert templates["2nwd_X"] == 2
     # an entry without a release date gets no templates
     assert templates["1a8o_A"] == 0
+
+
+@pytest.mark.parametrize("name", ["learn", "curves"])
+def test_no_chain_to_be_learned_lacks_extra_rows(reader, name):
+    features = load_config([DEMO / f"{name}.yaml"]).features
+    samples = [reader.sample(key) for key in reader.keys("train")]
+    assert min(len(sample.msa.msa) for sample in samples) > features.max_msa_clusters
+    if name == "learn":  # whole chains
+        assert max(len(sample.chain) for sample in samples) <= features.crop_size
 
 
 def test_template_of_a_homologue_resembles_the_query(reader, demo_config):
