@@ -10,6 +10,7 @@ from scalefold.bench.kernels.agreement import FACTOR, error
 from scalefold.ops import linear as reference
 from scalefold.ops.dropout import Dropout, dropout_mask
 from scalefold_kernels.linear import residual_linear
+from scalefold_kernels.norm import normed_projection
 
 LAYER, RATE = 17, 0.25
 # float32: sums of at most some hundred products, each rounded once.
@@ -140,6 +141,26 @@ def test_registered_as_torch_expects(shared_dim: int, device: torch.device) -> N
     tensors = [t.requires_grad_() for t in arguments((1, 2, 3, 8), 4, device)]
     drop = dropout((1,), shared_dim, device) or (None, 0, 0.0, None)
     torch.library.opcheck(torch.ops.scalefold.residual_linear, (*tensors, *drop))
+
+
+def test_attention_s_ends_compile_whole(device: torch.device) -> None:
+    x, h, weight, bias = arguments((1, 3, 5, 16), 8, device)
+    norm = [draw(16, seed=s, device=device, dtype=torch.float32) for s in (5, 6)]
+    first = draw(8, 16, seed=7, device=device, dtype=torch.float32)
+    leaves = [t.requires_grad_() for t in (x, *norm, first, weight, bias)]
+    drop = dropout((1,), -3, device)
+
+    def update(x, norm_weight, norm_bias, first, weight, bias):
+        h, x = normed_projection(x, norm_weight, norm_bias, [first], [None])
+        return residual_linear(x, h, weight, bias, drop)
+
+    def results(function):
+        out = function(*leaves)
+        return out, *torch.autograd.grad(out.square().sum(), leaves)
+
+    compiled = results(torch.compile(update, backend="aot_eager", fullgraph=True))
+    for ours, eager in zip(compiled, results(update), strict=True):
+        torch.testing.assert_close(ours, eager, rtol=0, atol=0)
 
 
 GPU_CASES = [
