@@ -144,7 +144,7 @@ def test_registered_as_torch_expects(shared_dim: int, device: torch.device) -> N
 
 
 def test_attention_s_ends_compile_whole(device: torch.device) -> None:
-    x, h, weight, bias = arguments((1, 3, 5, 16), 8, device)
+    x, _, weight, bias = arguments((1, 3, 5, 16), 8, device)
     norm = [draw(16, seed=s, device=device, dtype=torch.float32) for s in (5, 6)]
     first = draw(8, 16, seed=7, device=device, dtype=torch.float32)
     leaves = [t.requires_grad_() for t in (x, *norm, first, weight, bias)]
