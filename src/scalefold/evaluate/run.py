@@ -9,13 +9,9 @@ beside training or after it, and may be interrupted and started again.
 from __future__ import annotations
 
 import logging
-import os
-from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, cast
 
 import torch
 from rich.console import Console
@@ -24,18 +20,9 @@ import scalefold
 from scalefold.config.load import config_hash
 from scalefold.config.schema import Config, EvaluationConfig
 from scalefold.errors import InputError
-from scalefold.evaluate.chain_scores import TRUTH, not_finite, score_chain
-from scalefold.evaluate.prediction import (
-    Prediction,
-    averaged_weights,
-    choose_precision,
-    predictor,
-)
+from scalefold.evaluate.chains import Chain, device_name, evaluate_chains
+from scalefold.evaluate.prediction import averaged_weights, choose_precision, predictor
 from scalefold.evaluate.results import mean_by_split, write_evaluation
-from scalefold.evaluate.structure_file import write_structure
-from scalefold.features.contract import Features
-from scalefold.features.pipeline import evaluation_features
-from scalefold.model.confidence import plddt
 from scalefold.progress import LiveLine
 from scalefold.shards.atomic import make_folder
 from scalefold.shards.reader import ShardReader
@@ -47,11 +34,6 @@ logger = logging.getLogger(__name__)
 
 FORMAT: Final = 1
 _EVALUATED_SPLITS: Final = ("train", "validation")
-_SCORING_THREADS: Final = min(4, os.cpu_count() or 1)
-_MOST_PENDING: Final = 16
-"""Predictions that wait to be scored: bounds the memory they take."""
-
-Fate = Literal["scored", "skipped", "failed"]
 
 
 def evaluate_checkpoint(
@@ -138,7 +120,7 @@ def evaluate_checkpoint(
         "data_manifest_sha256": data_hash(shards),
         "scalefold_version": scalefold.__version__,
         "torch_version": torch.__version__,
-        "device": _device_name(device),
+        "device": device_name(device),
         "mean": mean,
         "counts": {
             split: {
@@ -173,129 +155,6 @@ def _tell_training(
         reached.write(checkpoint.parent)
 
 
-def evaluate_chains(
-    predict: Callable[[Sequence[Features]], Prediction],
-    reader: ShardReader,
-    chains: Sequence[tuple[str, str, int]],
-    config: Config,
-    device: torch.device,
-    structures: Path | None,
-    progress: LiveLine,
-) -> dict[str, list[dict[str, Any]]]:
-    """Predict and score chains, the short ones first; scoring goes on beside the predictions.
-
-    Parameters
-    ----------
-    predict : callable
-        A `Predictor`.
-    reader : ShardReader
-    chains : sequence of (key, split, length)
-    config : Config
-    device : torch.device
-        Where features are made.
-    structures : Path or None
-        Folder for the predicted structures.
-    progress : LiveLine
-        Counts the chains.
-
-    Returns
-    -------
-    dict
-        Records of ``scored``, ``skipped`` and ``failed`` chains, each in the order of ``chains``.
-    """
-    fates: dict[str, tuple[Fate, dict[str, Any]]] = {}
-    pending: deque[tuple[str, Future[dict[str, Any]]]] = deque()
-
-    def settle(key: str, fate: Fate, result: dict[str, Any]) -> None:
-        fates[key] = fate, result
-        if fate == "scored":
-            value = result["lddt_ca"]
-            said = "lDDT-Cα " + ("undefined" if value is None else f"{value:.3f}")
-        else:
-            logger.warning("%s %s: %s", key, fate, result["reason"])
-            said = fate
-        progress.show(len(fates), f"{key}: {said}")
-
-    with ThreadPoolExecutor(_SCORING_THREADS) as pool:
-        for key, _, length in sorted(chains, key=lambda chain: chain[2]):
-            predicted = _predict_chain(predict, reader, config, key, length, device)
-            if isinstance(predicted, _SetAside):
-                settle(key, predicted.fate, {"reason": predicted.reason})
-            else:
-                pending.append((key, pool.submit(_score, key, *predicted, structures)))
-            while pending and (pending[0][1].done() or len(pending) > _MOST_PENDING):
-                done, future = pending.popleft()
-                settle(done, "scored", future.result())
-        while pending:
-            done, future = pending.popleft()
-            settle(done, "scored", future.result())
-    results: dict[str, list[dict[str, Any]]] = {"scored": [], "skipped": [], "failed": []}
-    for key, split, length in chains:
-        fate, result = fates[key]
-        results[fate].append({"chain_key": key, "split": split, "length": length, **result})
-    return results
-
-
-@dataclass(frozen=True)
-class _SetAside:
-    fate: Literal["skipped", "failed"]
-    reason: str
-
-
-def _predict_chain(
-    predict: Callable[[Sequence[Features]], Prediction],
-    reader: ShardReader,
-    config: Config,
-    chain_key: str,
-    length: int,
-    device: torch.device,
-) -> tuple[Prediction, Features] | _SetAside:
-    """Predict one chain, or say why not; with features on the CPU that hold the truth."""
-    settings = config.evaluation
-    if length > settings.max_length:
-        return _SetAside(
-            "skipped",
-            f"{length} residues, more than evaluation.max_length ({settings.max_length})",
-        )
-    try:
-        passes = evaluation_features(
-            reader.sample(chain_key),
-            config.features,
-            settings.seed,
-            settings.recycling + 1,
-            device,
-        )
-        prediction = predict(passes)
-    except InputError as error:
-        return _SetAside("failed", str(error))
-    except torch.OutOfMemoryError:
-        torch.cuda.empty_cache()
-        return _SetAside(
-            "failed",
-            f"{length} residues need more memory than {_device_name(device)} has; use a larger "
-            "device or lower evaluation.max_length",
-        )
-    wrong = not_finite(prediction)
-    if wrong is not None:
-        return _SetAside("failed", f"the predicted {wrong} are not finite")
-    return prediction, {name: passes[-1][name][0].cpu() for name in TRUTH}
-
-
-def _score(
-    chain_key: str, prediction: Prediction, truth: Features, structures: Path | None
-) -> dict[str, Any]:
-    if structures is not None:
-        write_structure(
-            structures / f"{chain_key}.cif",
-            chain_key,
-            truth["aatype"],
-            prediction.positions,
-            prediction.position_mask > 0,
-            plddt(prediction.plddt_logits.double()),
-        )
-    return score_chain(prediction, truth)
-
-
 def _checked_splits(splits: Sequence[str]) -> list[str]:
     unknown = [split for split in splits if split not in _EVALUATED_SPLITS]
     if unknown or not splits:
@@ -306,7 +165,7 @@ def _checked_splits(splits: Sequence[str]) -> list[str]:
     return [split for split in _EVALUATED_SPLITS if split in splits]
 
 
-def _chains(reader: ShardReader, splits: Sequence[str], shards: Path) -> list[tuple[str, str, int]]:
+def _chains(reader: ShardReader, splits: Sequence[str], shards: Path) -> list[Chain]:
     """Key, split and length of the chains, by split and key."""
     columns = reader.index.select(["chain_key", "split", "length"]).to_pydict()
     rows = list(zip(*(columns[name] for name in ("chain_key", "split", "length")), strict=True))
@@ -317,8 +176,4 @@ def _chains(reader: ShardReader, splits: Sequence[str], shards: Path) -> list[tu
             f"{shards}: no chain in the splits {', '.join(splits)}; there are {found}. Set "
             "evaluation.splits, or pack chains of these splits"
         )
-    return cast(list[tuple[str, str, int]], chains)
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    return cast(list[Chain], chains)

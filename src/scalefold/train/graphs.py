@@ -125,7 +125,8 @@ def capture(work: Callable[[], _Result], pool: Any) -> tuple[torch.cuda.CUDAGrap
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool):
+    # What other threads do meanwhile, such as making features, is no mistake.
+    with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
         result = work()
     return graph, result
 

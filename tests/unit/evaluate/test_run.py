@@ -293,7 +293,7 @@ def test_outputs_are_checked_before_the_work(
 ):
     (tmp_path / "file").write_text("in the way")
     paths = {"out": tmp_path / "e.json", option: tmp_path / "file" / "below" / "e"}
-    monkeypatch.setattr("scalefold.evaluate.run._predict_chain", None)
+    monkeypatch.setattr("scalefold.evaluate.run.evaluate_chains", None)
     with pytest.raises(InputError, match="below: cannot be made" if option == "out" else "below/e"):
         evaluate_checkpoint(settings(), checkpoint, shards, **paths)
 
