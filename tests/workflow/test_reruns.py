@@ -202,7 +202,7 @@ def test_mlperf_log(workflow) -> None:
     assert keys[0] == "init_start"
     assert (keys[-1], events[-1]["metadata"]["status"]) == ("run_stop", "aborted")  # no target
     evaluated = [e["metadata"]["epoch_num"] for e in events if e["key"] == "eval_accuracy"]
-    assert evaluated == [0, 1, 2]
+    assert sorted(evaluated) == [0, 1, 2]  # after training, in any order
     assert keys.count("epoch_start") == keys.count("epoch_stop") == 2
 
 

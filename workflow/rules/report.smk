@@ -14,7 +14,7 @@ rule report:
     log:
         f"{RUN}/logs/report{{of}}.log",
     benchmark:
-        f"{RUN}/benchmarks/report{{of}}.tsv"
+        f"{RUN}/benchmarks/report/report{{of}}.tsv"
     conda:
         ENVIRONMENT
     threads: 1
@@ -40,7 +40,7 @@ rule mlperf_log:
     log:
         f"{RUN}/logs/mlperf_log{{of}}.log",
     benchmark:
-        f"{RUN}/benchmarks/mlperf_log{{of}}.tsv"
+        f"{RUN}/benchmarks/mlperf_log/mlperf{{of}}.tsv"
     conda:
         ENVIRONMENT
     threads: 1
