@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -49,6 +50,11 @@ CONFIG = {
     "training": {"steps": 2, "checkpoint_every": 1, "log_every": 1, "max_recycling": 0},
     "evaluation": {"splits": ["train", "validation"], "recycling": 0},
 }
+
+
+# A shell that starts the tests in the background has them, and what they start, ignore Ctrl-C, with
+# which they interrupt workflows.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @dataclass(frozen=True)
