@@ -75,6 +75,7 @@ def test_rungs_are_measured_once_and_kept(
     monkeypatch.setattr(module, "rungs", lambda: ON_A_CPU)
     monkeypatch.setattr(module, "_TIMED_SECONDS", 0.01)
     monkeypatch.setattr(module, "_LOADED_SECONDS", 0.01)
+    monkeypatch.setattr("scalefold.bench.record.source_commit", lambda: "c0ffee")
     out = tmp_path / "ladder.json"
     first, _ = measure(config, shards, out, only=["kept"])
     assert [row["rung"] for row in first["rungs"]] == ["kept"]
@@ -86,6 +87,9 @@ def test_rungs_are_measured_once_and_kept(
         assert row["mean_step_seconds"] > 0
         assert row["loading_seconds"] >= 0  # both change how samples come, or are the last
     assert "baseline" in printed
+    monkeypatch.setattr("scalefold.bench.record.source_commit", lambda: "beef")
+    changed, _ = measure(config, shards, out, only=["kept"])
+    assert [row["rung"] for row in changed["rungs"]] == ["kept"]  # of other code: anew
     other = varied(config, {"features.crop_size": 12})
     anew, _ = measure(other, shards, out, only=["kept"])
     assert [row["rung"] for row in anew["rungs"]] == ["kept"]
