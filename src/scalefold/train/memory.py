@@ -37,7 +37,7 @@ Recomputation = Literal["none", "selective", "full"]
 _MODES: Final[tuple[Recomputation, ...]] = ("none", "selective", "full")
 _BYTES_A_PARAMETER: Final = 4 * 5 + 2 * 2
 """Master weight, gradient, two moments, average in float32; working copy, gradient in bfloat16."""
-_RESERVE: Final = 0.10
+_RESERVE: Final = 0.15
 """Of the need: scratch space of kernels and libraries, gaps between tensors, features to come."""
 
 
