@@ -126,7 +126,11 @@ class StructureModule(nn.Module):
         kept = zip(
             _kept(self.ipa_dropout, keys, s), _kept(self.transition.dropout, keys, s), strict=True
         )
-        frames = Rigid.identity(tuple(s.shape[:2]), s)
+        start = Rigid.identity(tuple(s.shape[:2]), s)
+        # As those of later layers are, in memory and gradient: one compiled layer serves all.
+        frames = Rigid(
+            start.rotation.contiguous(), start.translation.requires_grad_(s.requires_grad)
+        )
         layers = []
         for kept_ipa, kept_transition in kept:
             s, frames = self._compiled_layer(self, s, frames, shared, kept_ipa, kept_transition)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,10 @@ def test_compilation_where_it_cannot_be_is_refused() -> None:
 def test_what_is_compiled_can_be_traced_whole_and_means_the_same(
     micro_tree: dict[str, Any], shards: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Traced as torch.compile does, the operations themselves run: the same numbers to rounding."""
+    """Traced as torch.compile does, the operations themselves run: the same numbers to rounding.
+
+    Each function is compiled once with gradients and once without, however many layers there are.
+    """
     every_term = {"violation": 1.0, "experimentally_resolved": 0.01, "pae": 0.1}
     changes = {
         "loss": every_term,
@@ -46,15 +50,17 @@ def test_what_is_compiled_can_be_traced_whole_and_means_the_same(
     }
     config = make_config(merge(micro_tree, changes))
     eager = assemble(config, CPU)
-    functions: list[str] = []
+    graphs: Counter[str] = Counter()
 
     def traced(function: Any) -> Any:
-        functions.append(function.__name__)
-        return torch.compile(function, backend="eager", fullgraph=True, dynamic=False)
+        def backend(graph: torch.fx.GraphModule, _: object) -> Any:
+            graphs[function.__name__] += 1
+            return graph.forward
+
+        return torch.compile(function, backend=backend, fullgraph=True, dynamic=False)
 
     monkeypatch.setattr(assembling, "choose_compilation", lambda *_: traced)
     compiled = assemble(config, CPU)
-    assert functions == ["global_attention", "_layer", "_build", "judge"]
     with TrainingLoader(ShardReader(shards), config, "cpu") as loader:
         passes = next(batch.passes for batch in loader if len(batch.passes) == 2)
     ours, reference = compiled.step(passes, 1e-3), eager.step(passes, 1e-3)
@@ -64,3 +70,4 @@ def test_what_is_compiled_can_be_traced_whole_and_means_the_same(
     close = {"rtol": 10 * torch.finfo(torch.float32).eps, "atol": 1e-6}
     torch.testing.assert_close(ours.per_sample, reference.per_sample, **close)
     torch.testing.assert_close(ours.gradient_norm, reference.gradient_norm, **close)
+    assert graphs == {"global_attention": 2, "_layer": 2, "_build": 2, "judge": 1}
