@@ -13,7 +13,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from scalefold_kernels.attention import hopper_launch, portable
+from scalefold_kernels.attention import hopper_launch, hopper_plan, portable
 from scalefold_kernels.attention import kernel as portable_kernels
 from scalefold_kernels.attention.arguments import Inputs, checked
 from scalefold_kernels.compilation import CompileCase, recorded
@@ -67,20 +67,24 @@ def _portable() -> Iterator[CompileCase]:
 def _hopper() -> Iterator[CompileCase]:
     for name in _SHAPES:
         inputs, out, lse = _arguments(name, torch.bfloat16)
+        if not hopper_launch.serves(inputs):
+            continue
         bias, grads = inputs.bias, (lse, lse, out)
-        launches: dict[str, Callable[[], Any]] = {
-            "forward": partial(hopper_launch.forward, inputs, bias, out, lse),
-            "backward_queries": partial(
-                hopper_launch.backward_queries, inputs, bias, *grads, inputs.q, bias is not None
-            ),
-            "backward_keys": partial(
-                hopper_launch.backward_keys, inputs, bias, *grads, inputs.q, inputs.q
-            ),
+        queries = partial(hopper_launch.backward_queries, inputs, bias, *grads, inputs.q)
+        keys = partial(hopper_launch.backward_keys, inputs, bias, *grads, inputs.q, inputs.q)
+        launches: dict[str, tuple[str, Callable[[], Any]]] = {
+            "forward": ("forward", partial(hopper_launch.forward, inputs, bias, out, lse)),
+            "backward_queries": ("backward_queries", partial(queries, False)),
+            "backward_keys": ("backward_keys", keys),
         }
-        for kernel, launch in launches.items():
+        if bias is not None:
+            held = hopper_launch.sums_in_registers(inputs)
+            kernel = "backward_queries_bias" if held else "backward_queries"
+            launches["backward_queries and bias"] = (kernel, partial(queries, True))
+        for described, (kernel, launch) in launches.items():
             # H100 and H200: 132 multiprocessors.
-            with patch.object(hopper_launch, "_multiprocessors", lambda _: 132):
-                described = f"{kernel} on Hopper, {name}"
+            with patch.object(hopper_plan, "_multiprocessors", lambda _: 132):
+                described = f"{described} on Hopper, {name}"
                 yield recorded(hopper_launch, f"{kernel}_kernel", launch, described, "sm_90")
 
 

@@ -6,11 +6,11 @@ sizes and strides alone.
 
 from __future__ import annotations
 
-from functools import cache
-from typing import NamedTuple
-
 import torch
 import triton
+from scalefold_kernels.attention.hopper.backward_queries_bias import BLOCK_K as BIAS_BLOCK_K
+from scalefold_kernels.attention.hopper.backward_queries_bias import backward_queries_bias_kernel
+from scalefold_kernels.attention.hopper_plan import KERNELS, Plan, dealt, plan, programs, width
 from torch import Tensor
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
@@ -19,31 +19,24 @@ from scalefold_kernels.attention.arguments import Inputs
 from scalefold_kernels.attention.hopper.backward_keys import backward_keys_kernel
 from scalefold_kernels.attention.hopper.backward_queries import backward_queries_kernel
 from scalefold_kernels.attention.hopper.forward import forward_kernel
-from scalefold_kernels.tiles import Tile, tile
 
-SHARED_BYTES = 227 * 1024 - 2048
-"""Shared memory of a program; some is the compiler's own."""
+MIN_PROGRAMS = 2
+"""A multiprocessor must hold so many at a time; one alone hides no waits."""
 
 MIN_QUERIES = 32
 """Of fewer queries most of a warp group's 64 would be empty."""
 
 MAX_CHANNELS = 32
-"""Wider heads gave wrong values (64 channels, H200); the model has none."""
+"""Of 64 channels some tiles gave wrong values on an H200; the model has no such heads."""
 
-_REGISTERS = {2: 232, 4: 104}
-"""Of a thread, by the number of warp groups that compute."""
+BIAS_KEYS = range(129, 257)
+"""Numbers of keys with which registers hold the sum of the bias's gradient."""
+
+BIAS_CHANNELS = 16
+"""The fewest with which that is faster: rows of 16 bytes keep the copy engine busy."""
 
 _VECTOR = 8
 """bfloat16 elements in the 16 bytes at whose multiples the copy engine's rows start."""
-
-
-class Plan(NamedTuple):
-    """How a kernel is launched: its constants, and the rows of a program."""
-
-    constants: dict[str, int]
-    tiles: int
-    rows: int
-    row_groups: int
 
 
 def serves(inputs: Inputs) -> bool:
@@ -58,8 +51,13 @@ def serves(inputs: Inputs) -> bool:
         and inputs.channels % _VECTOR == 0
         and inputs.channels <= MAX_CHANNELS
         and all(map(_reachable, tensors))
-        and all(f(inputs, 1) <= SHARED_BYTES for f in _SHARED.values())
+        and all(programs(kernel, inputs) >= MIN_PROGRAMS for kernel in KERNELS)
     )
+
+
+def sums_in_registers(inputs: Inputs) -> bool:
+    """Whether `backward_queries_bias` takes less time than passes over the keys."""
+    return inputs.num_keys in BIAS_KEYS and inputs.channels >= BIAS_CHANNELS
 
 
 def bias_rows(bias: Tensor) -> Tensor:
@@ -79,10 +77,10 @@ def gradient_rows(grad_out: Tensor) -> Tensor:
 def forward(inputs: Inputs, bias: Tensor | None, out: Tensor, lse: Tensor) -> None:
     """Fill ``out`` and ``lse``; ``bias`` is from `bias_rows`."""
     q, k, v, gate, mask, _ = inputs
-    plan = _plan("attention_forward_hopper", inputs)
-    groups, block = plan.constants["GROUPS"], plan.constants["BLOCK_K"]
+    own = plan("attention_forward_hopper", inputs)
+    block = own.constants["BLOCK_K"]
     q_desc = _rows_descriptor(q, 64)
-    forward_kernel[(plan.tiles * plan.row_groups, inputs.batch)](
+    forward_kernel[(own.tiles * own.row_groups, inputs.batch)](
         q_desc,
         _rows_descriptor(k, block),
         _rows_descriptor(v, block),
@@ -93,7 +91,7 @@ def forward(inputs: Inputs, bias: Tensor | None, out: Tensor, lse: Tensor) -> No
         lse,
         *inputs.mask_strides,
         lse.stride(2),
-        plan.rows,
+        own.rows,
         inputs.num_rows,
         inputs.num_heads,
         inputs.num_queries,
@@ -101,10 +99,7 @@ def forward(inputs: Inputs, bias: Tensor | None, out: Tensor, lse: Tensor) -> No
         inputs.scale,
         HAS_GATE=gate is not None,
         HAS_BIAS=bias is not None,
-        C=_width(inputs),
-        NUM_BLOCKS=triton.cdiv(inputs.num_keys, block),
-        REGISTERS=_REGISTERS[groups],
-        **plan.constants,
+        **own.constants,
     )
 
 
@@ -118,27 +113,32 @@ def backward_queries(
     sum_bias: bool,
 ) -> Tensor | None:
     """Fill ``grad_q``; return partial sums (groups of rows, B, H, Q, K) of the bias gradient."""
+    if bias is not None and sum_bias and sums_in_registers(inputs):
+        return _backward_queries_bias(inputs, bias, lse, delta, grad_ungated, grad_q)
     q, k, v, _, mask, _ = inputs
-    plan = _plan("attention_backward_queries_hopper", inputs)
-    groups, block = plan.constants["GROUPS"], plan.constants["BLOCK_K"]
-    partial = None
-    if sum_bias:
-        sizes = inputs.batch, inputs.num_heads, inputs.num_queries, inputs.num_keys
-        partial = torch.empty((plan.row_groups, *sizes), device=q.device, dtype=torch.float32)
-    backward_queries_kernel[(plan.tiles * plan.row_groups, inputs.batch)](
+    own = plan("attention_backward_queries_hopper", inputs)
+    block, passes = own.constants["BLOCK_K"], own.constants["PASSES"]
+    partial = _partial(inputs, own) if sum_bias else None
+    count, waiting = own.tiles * own.row_groups, None
+    if passes > 1:
+        size = inputs.batch, count, own.rows, 64, width(inputs)
+        waiting = torch.empty(size, device=q.device, dtype=torch.float32)
+    backward_queries_kernel[(count, inputs.batch)](
         _rows_descriptor(q, 64),
         _rows_descriptor(k, block),
         _rows_descriptor(v, block),
         _rows_descriptor(grad_ungated, 64),
         _bias_descriptor(bias, q, 64, block),
-        _rows_descriptor(grad_q, 64),
-        mask,
+        grad_q,
         lse,
         delta,
+        mask,
         lse if partial is None else partial,
+        lse if waiting is None else waiting,
+        *grad_q.stride()[:4],
         *inputs.mask_strides,
         lse.stride(2),
-        plan.rows,
+        own.rows,
         inputs.num_rows,
         inputs.num_heads,
         inputs.num_queries,
@@ -146,10 +146,44 @@ def backward_queries(
         inputs.scale,
         HAS_BIAS=bias is not None,
         SUM_BIAS=sum_bias,
-        C=_width(inputs),
-        NUM_BLOCKS=triton.cdiv(inputs.num_keys, groups * block),
-        REGISTERS=_REGISTERS[groups],
-        **plan.constants,
+        CHANNELS=inputs.channels,
+        **own.constants,
+    )
+    return partial
+
+
+def _backward_queries_bias(
+    inputs: Inputs,
+    bias: Tensor,
+    lse: Tensor,
+    delta: Tensor,
+    grad_ungated: Tensor,
+    grad_q: Tensor,
+) -> Tensor:
+    q, k, v, _, mask, _ = inputs
+    own = dealt({}, inputs, triton.cdiv(inputs.num_queries, 64), 1)
+    partial = _partial(inputs, own)
+    backward_queries_bias_kernel[(own.tiles * own.row_groups, inputs.batch)](
+        _rows_descriptor(q, 64),
+        _rows_descriptor(k, BIAS_BLOCK_K.value),
+        _rows_descriptor(v, BIAS_BLOCK_K.value),
+        _rows_descriptor(grad_ungated, 64),
+        _bias_descriptor(bias, q, 64, BIAS_BLOCK_K.value),
+        _rows_descriptor(grad_q, 64),
+        lse,
+        delta,
+        mask,
+        partial,
+        *inputs.mask_strides,
+        lse.stride(2),
+        own.rows,
+        inputs.num_rows,
+        inputs.num_heads,
+        inputs.num_queries,
+        inputs.num_keys,
+        inputs.scale,
+        C=width(inputs),
+        num_warps=4,
     )
     return partial
 
@@ -165,9 +199,9 @@ def backward_keys(
 ) -> None:
     """Fill ``grad_k`` and ``grad_v``."""
     q, k, v, _, mask, _ = inputs
-    plan = _plan("attention_backward_keys_hopper", inputs)
-    groups, block = plan.constants["GROUPS"], plan.constants["BLOCK_Q"]
-    backward_keys_kernel[(plan.tiles * plan.row_groups, inputs.batch)](
+    own = plan("attention_backward_keys_hopper", inputs)
+    block = own.constants["BLOCK_Q"]
+    backward_keys_kernel[(own.tiles * own.row_groups, inputs.batch)](
         _rows_descriptor(q, block),
         _rows_descriptor(k, 64),
         _rows_descriptor(v, 64),
@@ -179,81 +213,19 @@ def backward_keys(
         _rows_descriptor(grad_v, 64),
         mask,
         *inputs.mask_strides,
-        plan.rows,
+        own.rows,
         inputs.num_rows,
         inputs.num_heads,
         inputs.num_keys,
         inputs.scale,
         HAS_BIAS=bias is not None,
-        C=_width(inputs),
-        NUM_BLOCKS=triton.cdiv(inputs.num_queries, block),
-        REGISTERS=_REGISTERS[groups],
-        **plan.constants,
+        **own.constants,
     )
 
 
-def _plan(kernel: str, inputs: Inputs) -> Plan:
-    """Rows are dealt out so that the programs fill the GPU once, where there are enough of them."""
-    sizes = _sizes(kernel, inputs)
-    stages = 2 if _SHARED[kernel](inputs, 2) <= SHARED_BYTES else 1
-    queries, keys = inputs.num_queries, inputs.num_keys
-    blocks = {
-        "attention_forward_hopper": triton.cdiv(queries, 64 * sizes["GROUPS"]),
-        "attention_backward_queries_hopper": triton.cdiv(queries, 64),
-        "attention_backward_keys_hopper": triton.cdiv(keys, 64 * sizes["GROUPS"]),
-    }[kernel]
-    tiles = blocks * inputs.num_heads
-    wanted = max(1, _multiprocessors(inputs.q.device) // (tiles * inputs.batch))
-    rows = triton.cdiv(inputs.num_rows, wanted)
-    return Plan({**sizes, "STAGES": stages}, tiles, rows, triton.cdiv(inputs.num_rows, rows))
-
-
-def _sizes(kernel: str, inputs: Inputs) -> Tile:
-    return tile(kernel, "sm_90", inputs.shape_class)
-
-
-def _forward_bytes(inputs: Inputs, stages: int) -> int:
-    """Shared memory: bias; keys and values; queries, gate and result; mask."""
-    sizes = _sizes("attention_forward_hopper", inputs)
-    queries = 64 * sizes["GROUPS"]
-    keys = _round_up(inputs.num_keys, sizes["BLOCK_K"])
-    bias = 0 if inputs.bias is None else 2 * queries * keys
-    return bias + 2 * _width(inputs) * (2 * stages * keys + 3 * queries) + 4 * stages * keys
-
-
-def _backward_queries_bytes(inputs: Inputs, stages: int) -> int:
-    """Shared memory: bias and its gradient; keys and values; queries; exchange; mask."""
-    sizes = _sizes("attention_backward_queries_hopper", inputs)
-    groups, width = sizes["GROUPS"], _width(inputs)
-    keys = _round_up(inputs.num_keys, groups * sizes["BLOCK_K"])
-    bias = 0 if inputs.bias is None else (2 + 4) * 64 * keys
-    exchange = 4 * (groups - 1) * 64 * width
-    return bias + 2 * width * (2 * stages * keys + 3 * 64) + exchange + 4 * stages * keys
-
-
-def _backward_keys_bytes(inputs: Inputs, stages: int) -> int:
-    """Shared memory: bias; queries and gradient; keys, values and results; statistics."""
-    sizes = _sizes("attention_backward_keys_hopper", inputs)
-    keys = 64 * sizes["GROUPS"]
-    queries = _round_up(inputs.num_queries, sizes["BLOCK_Q"])
-    bias = 0 if inputs.bias is None else 2 * queries * keys
-    return bias + 2 * _width(inputs) * (2 * stages * queries + 4 * keys) + 8 * stages * queries
-
-
-_SHARED = {
-    "attention_forward_hopper": _forward_bytes,
-    "attention_backward_queries_hopper": _backward_queries_bytes,
-    "attention_backward_keys_hopper": _backward_keys_bytes,
-}
-
-
-def _round_up(number: int, multiple: int) -> int:
-    return -(-number // multiple) * multiple
-
-
-def _width(inputs: Inputs) -> int:
-    """Channels in shared memory; those beyond the head's are zeros."""
-    return max(16, triton.next_power_of_2(inputs.channels))
+def _partial(inputs: Inputs, own: Plan) -> Tensor:
+    sizes = inputs.batch, inputs.num_heads, inputs.num_queries, inputs.num_keys
+    return torch.empty((own.row_groups, *sizes), device=inputs.q.device, dtype=torch.float32)
 
 
 def _rows_descriptor(x: Tensor, block: int) -> TensorDescriptor:
@@ -288,8 +260,3 @@ def _reachable(x: Tensor) -> bool:
         and x.data_ptr() % (2 * _VECTOR) == 0
         and all(step > 0 and step % _VECTOR == 0 for step in _steps(x)[:-1])
     )
-
-
-@cache
-def _multiprocessors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count

@@ -46,6 +46,9 @@ def attention(
     Tensor, shape (B, R, Q, H, C), dtype of ``q``
         Rows and queries in memory as those of ``q``.
     """
+    if bias_BHQK is not None and bias_BHQK.stride(-1) != 1:
+        # Heads last, as a linear map leaves them: one copy for forward and backward.
+        bias_BHQK = bias_BHQK.contiguous()
     out, _ = _attention(q_BRQHC, k_BRKHC, v_BRKHC, gate_BRQHC, mask_BRK, bias_BHQK)
     return out
 

@@ -1,8 +1,8 @@
-"""Gradients of queries and of the bias on Hopper GPUs; see `parts`.
+"""Gradients of queries and of the bias on Hopper GPUs, for any number of keys; see `parts`.
 
-One program: 64 queries of one head, for consecutive rows. The keys are dealt out to GROUPS warp
-groups. The sum over rows of the gradient of the logits, which is the bias's, stays in shared
-memory: in registers, it would leave too few for the rest.
+The sum over rows of the gradient of the logits, which is the bias's, stays in shared memory. So
+that several programs find room on a multiprocessor, keys are then dealt out to passes over the
+rows; the gradients of queries wait in global memory from one pass to the next.
 """
 
 from triton.experimental import gluon
@@ -16,185 +16,46 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from scalefold_kernels.attention.hopper.parts import (
-    LOADER_REGISTERS,
     LOG2E,
-    MASKED_LOGIT,
-    mma_layout,
-    widen,
+    count,
+    load_keys,
+    load_mask,
+    store_mask,
 )
+from scalefold_kernels.hopper import mma_layout, widen
 
 
 @gluon.jit
-def load_rows(
-    args,
-    HAS_BIAS: gl.constexpr, GROUPS: gl.constexpr, C: gl.constexpr,
-    BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr, STAGES: gl.constexpr,
-):  # fmt: skip
-    """The loader warp."""
-    (
-        q_desc, k_desc, v_desc, grad_desc, bias_desc, mask, mask_stride_r, mask_stride_k,
-        query_smem, k_smem, v_smem, bias_smem, mask_smem, unmasked_smem,
-        query_full, query_empty, full, empty, bias_full,
-        batch, head, first_q, first_row, rows, num_keys,
-    ) = args  # fmt: skip
-    blocks: gl.constexpr = GROUPS * NUM_BLOCKS
-    if HAS_BIAS:
-        mbarrier.expect(bias_full, blocks * 64 * BLOCK_K * 2)
-        for block in gl.static_range(blocks):
-            corner = [batch, head, first_q, block * BLOCK_K]
-            tma.async_copy_global_to_shared(bias_desc, corner, bias_full, bias_smem.index(block))
-    layout: gl.constexpr = gl.BlockedLayout([BLOCK_K // 32], [32], [1], [0])
-    one: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
-    for i in range(rows):
-        row = first_row + i
-        mbarrier.wait(query_empty, (i & 1) ^ 1)
-        mbarrier.expect(query_full, 2 * 64 * C * 2)
-        at = [batch, row, first_q, head, 0]
-        tma.async_copy_global_to_shared(q_desc, at, query_full, query_smem.index(0))
-        tma.async_copy_global_to_shared(grad_desc, at, query_full, query_smem.index(1))
-        stage = i % STAGES
-        mbarrier.wait(empty.index(stage), ((i // STAGES) & 1) ^ 1)
-        for j in range(blocks):
-            slot = stage * blocks + j
-            mbarrier.expect(full.index(slot), 2 * BLOCK_K * C * 2)
-            place = [batch, row, j * BLOCK_K, head, 0]
-            tma.async_copy_global_to_shared(k_desc, place, full.index(slot), k_smem.index(slot))
-            tma.async_copy_global_to_shared(v_desc, place, full.index(slot), v_smem.index(slot))
-        unmasked = gl.to_tensor(0)
-        for block in gl.static_range(blocks):
-            keys = block * BLOCK_K + gl.arange(0, BLOCK_K, layout=layout)
-            addresses = mask + row.to(gl.int64) * mask_stride_r + keys * mask_stride_k
-            keep = gl.load(addresses, mask=keys < num_keys, other=0.0) != 0
-            unmasked += gl.sum(keep.to(gl.int32), 0)
-            added = gl.where(keep, 0.0, MASKED_LOGIT)
-            added = gl.where(keys < num_keys, added, float("-inf"))
-            mask_smem.index(stage * blocks + block).store(added)
-        unmasked_smem.index(stage).store(gl.full([1], 0, gl.int32, one) + unmasked)
-        for w in gl.static_range(GROUPS):
-            mbarrier.arrive(full.index(stage * blocks + w * NUM_BLOCKS))
+def by_thread(x):
+    """A tile of logits such that what a thread holds of a row's pair of lines is contiguous."""
+    N: gl.constexpr = x.shape[1]
+    return gl.permute(gl.reshape(x, [4, 2, 8, N // 8, 4, 2]), (3, 0, 2, 4, 1, 5))
 
 
 @gluon.jit
-def products(
-    q, grad, k_smem, v_smem, bias_smem, slot, place, full, phase,
-    HAS_BIAS: gl.constexpr, C: gl.constexpr, BLOCK_K: gl.constexpr,
-):  # fmt: skip
-    """Start the logits and the gradients of the weights of a block of keys."""
-    S: gl.constexpr = mma_layout(BLOCK_K)
-    if HAS_BIAS:
-        s = widen(bias_smem.index(place).reshape([64, BLOCK_K]).load(S))
-    else:
-        s = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
-    mbarrier.wait(full.index(slot), phase)
-    k = k_smem.index(slot).reshape([BLOCK_K, C]).permute((1, 0))
-    v = v_smem.index(slot).reshape([BLOCK_K, C]).permute((1, 0))
-    s = warpgroup_mma(q, k, s, use_acc=HAS_BIAS, is_async=True)
-    zero = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
-    grad_p = warpgroup_mma(grad, v, zero, use_acc=False, is_async=True)
-    return s, grad_p
-
-
-@gluon.jit
-def differentiate(
-    w, args,
-    HAS_BIAS: gl.constexpr, SUM_BIAS: gl.constexpr, GROUPS: gl.constexpr, C: gl.constexpr,
-    BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr, STAGES: gl.constexpr,
-):  # fmt: skip
-    """Warp group ``w``."""
-    (
-        grad_q_desc, lse, delta, statistics_stride, partial,
-        query_smem, k_smem, v_smem, bias_smem, sums_smem, mask_smem, unmasked_smem, out_smem,
-        others_smem, others_full, others_empty,
-        query_full, query_empty, full, empty, bias_full,
-        batch, head, first_q, first_row, rows, num_rows, num_heads, num_queries, num_keys, scale,
-    ) = args  # fmt: skip
-    S: gl.constexpr = mma_layout(BLOCK_K)
-    OUT: gl.constexpr = mma_layout(C)
-    A: gl.constexpr = gl.DotOperandLayout(0, S, 2)
-    A_P: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
-    by_row: gl.constexpr = gl.SliceLayout(1, S)
-    by_column: gl.constexpr = gl.SliceLayout(0, S)
-    one: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
-    blocks: gl.constexpr = GROUPS * NUM_BLOCKS
-    queries = first_q + gl.arange(0, 64, layout=by_row)
-    inside = queries < num_queries
-    first_place = w * NUM_BLOCKS
-    if SUM_BIAS:
-        for block in gl.static_range(NUM_BLOCKS):
-            zero = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
-            sums_smem.index(first_place + block).store(zero)
-    if HAS_BIAS:
-        mbarrier.wait(bias_full, 0)
-    for i in range(rows):
-        row = first_row + i
-        stage = i % STAGES
-        phase = (i // STAGES) & 1
-        first_slot = stage * blocks + first_place
-        start = ((batch * num_rows + row).to(gl.int64) * num_heads + head) * statistics_stride
-        # Beyond the last query every weight is 0.
-        lse_tile = gl.load(lse + start + queries, mask=inside, other=float("inf"))
-        delta_tile = gl.load(delta + start + queries, mask=inside, other=0.0)
-        mbarrier.wait(query_full, i & 1)
-        q = query_smem.index(0).reshape([64, C]).load(A)
-        grad = query_smem.index(1).reshape([64, C]).load(A)
-        mbarrier.arrive(query_empty)
-        q = (widen(q) * scale).to(q.dtype)
-        mbarrier.wait(full.index(first_slot), phase)
-        unmasked = gl.sum(unmasked_smem.index(stage).load(one), 0)
-        grad_q = gl.full([64, C], 0.0, gl.float32, OUT)
-        for j in range(NUM_BLOCKS):
-            slot = first_slot + j
-            s, grad_p = products(
-                q, grad, k_smem, v_smem, bias_smem, slot, first_place + j, full, phase,
-                HAS_BIAS, C, BLOCK_K,
-            )  # fmt: skip
-            s, grad_p = warpgroup_mma_wait(0, [s, grad_p])
-            if unmasked < blocks * BLOCK_K:
-                added = mask_smem.index(slot).load(by_column)
-                added = gl.where((unmasked == 0) & (added == MASKED_LOGIT), 0.0, added)
-                s = s * (unmasked > 0).to(gl.float32) + added[None, :]
-            p = gl.exp2(s * LOG2E - lse_tile[:, None])
-            grad_s = p * (grad_p - delta_tile[:, None])
-            if SUM_BIAS:
-                sums = sums_smem.index(first_place + j)
-                sums.store(sums.load(S) + grad_s)
-            grad_s = gl.convert_layout(grad_s.to(q.dtype), A_P)
-            k = k_smem.index(slot).reshape([BLOCK_K, C])
-            grad_q = warpgroup_mma(grad_s, k, grad_q)
-        mbarrier.arrive(empty.index(stage))
-        if w > 0:
-            mbarrier.wait(others_empty, (i & 1) ^ 1)
-            others_smem.index(w - 1).store(grad_q)
-            mbarrier.arrive(others_full)
-        else:
-            mbarrier.wait(others_full, i & 1)
-            for other in gl.static_range(GROUPS - 1):
-                grad_q += others_smem.index(other).load(OUT)
-            mbarrier.arrive(others_empty)
-            tma.store_wait(0)
-            out_smem.reshape([64, C]).store((grad_q * scale).to(q.dtype))
-            fence_async_shared()
-            at = [batch, row, first_q, head, 0]
-            tma.async_copy_shared_to_global(grad_q_desc, at, out_smem)
-    if SUM_BIAS:
-        for block in gl.static_range(NUM_BLOCKS):
-            keys = (first_place + block) * BLOCK_K + gl.arange(0, BLOCK_K, layout=by_column)
-            offsets = queries[:, None].to(gl.int64) * num_keys + keys[None, :]
-            both = inside[:, None] & (keys[None, :] < num_keys)
-            gl.store(partial + offsets, sums_smem.index(first_place + block).load(S), mask=both)
-    tma.store_wait(0)
+def by_position(x, S: gl.constexpr):
+    """Inverse of `by_thread`."""
+    N: gl.constexpr = x.shape[0]
+    tile = gl.reshape(gl.permute(x, (1, 4, 2, 0, 3, 5)), [64, N * 8])
+    return gl.convert_layout(tile, S, assert_trivial=True)
 
 
 @gluon.jit
 def backward_queries_kernel(
-    q_desc, k_desc, v_desc, grad_desc, bias_desc, grad_q_desc, mask, lse, delta, partial,
+    q_desc, k_desc, v_desc, grad_desc, bias_desc, grad_q, lse, delta, mask, partial, waiting,
+    grad_stride_b, grad_stride_r, grad_stride_q, grad_stride_h,
     mask_stride_b, mask_stride_r, mask_stride_k, statistics_stride,
     rows_per_program, num_rows, num_heads, num_queries, num_keys, scale,
-    HAS_BIAS: gl.constexpr, SUM_BIAS: gl.constexpr, GROUPS: gl.constexpr, C: gl.constexpr,
-    BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr, STAGES: gl.constexpr,
-    REGISTERS: gl.constexpr,
+    HAS_BIAS: gl.constexpr, SUM_BIAS: gl.constexpr,
+    C: gl.constexpr, CHANNELS: gl.constexpr,
+    BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr, PASSES: gl.constexpr,
+    KEYS: gl.constexpr, PLACES: gl.constexpr,
 ):  # fmt: skip
-    """See the module. ``partial`` (groups of rows, B, H, Q, K), float32."""
+    """See the module. ``NUM_BLOCKS``: of a pass.
+
+    ``partial`` (groups of rows, B, H, Q, K) and ``waiting`` (B, programs, rows of a program, 64, C)
+    are float32.
+    """
     num_q_blocks = gl.cdiv(num_queries, 64)
     first_q = gl.program_id(0) % num_q_blocks * 64
     head = gl.program_id(0) // num_q_blocks % num_heads
@@ -204,90 +65,153 @@ def backward_queries_kernel(
     batch = gl.program_id(1)
 
     dtype: gl.constexpr = q_desc.dtype
-    blocks: gl.constexpr = GROUPS * NUM_BLOCKS
-    slots: gl.constexpr = STAGES * blocks
     flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     barrier: gl.constexpr = mbarrier.MBarrierLayout()
-    queries: gl.constexpr = [1, 1, 64, 1, C]
-    keys: gl.constexpr = [slots, 1, 1, BLOCK_K, 1, C]
-    tile: gl.constexpr = [blocks if HAS_BIAS else 1, 1, 1, 64, BLOCK_K]
-    sum_tiles: gl.constexpr = [blocks if SUM_BIAS else 1, 64, BLOCK_K]
+    block: gl.constexpr = [PLACES, 1, 1, BLOCK_K, 1, C]
     query_smem = gl.allocate_shared_memory(dtype, [2, 1, 1, 64, 1, C], q_desc.layout)
-    out_smem = gl.allocate_shared_memory(dtype, queries, q_desc.layout)
-    k_smem = gl.allocate_shared_memory(dtype, keys, k_desc.layout)
-    v_smem = gl.allocate_shared_memory(dtype, keys, k_desc.layout)
-    bias_smem = gl.allocate_shared_memory(dtype, tile, bias_desc.layout)
-    sums_layout: gl.constexpr = gl.NVMMASharedLayout(128, 32, 2)
-    sums_smem = gl.allocate_shared_memory(gl.float32, sum_tiles, sums_layout)
-    others_layout: gl.constexpr = gl.NVMMASharedLayout(min(4 * C, 128), 32, 2)
-    others_smem = gl.allocate_shared_memory(gl.float32, [GROUPS - 1, 64, C], others_layout)
-    mask_smem = gl.allocate_shared_memory(gl.float32, [slots, BLOCK_K], flat)
-    unmasked_smem = gl.allocate_shared_memory(gl.int32, [STAGES, 1], flat)
-    full = gl.allocate_shared_memory(gl.int64, [slots, 1], barrier)
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
-    more = gl.allocate_shared_memory(gl.int64, [5, 1], barrier)
-    query_full, query_empty, bias_full = more.index(0), more.index(1), more.index(2)
-    others_full, others_empty = more.index(3), more.index(4)
-    for slot in gl.static_range(slots):
-        # A group's first block is announced by the copy engine and, for the mask, the loader.
-        mbarrier.init(full.index(slot), 2 if slot % NUM_BLOCKS == 0 else 1)
-    for stage in gl.static_range(STAGES):
-        mbarrier.init(empty.index(stage), GROUPS)
+    k_smem = gl.allocate_shared_memory(dtype, block, k_desc.layout)
+    v_smem = gl.allocate_shared_memory(dtype, block, k_desc.layout)
+    tiles: gl.constexpr = NUM_BLOCKS if HAS_BIAS else 1
+    bias_smem = gl.allocate_shared_memory(dtype, [tiles, 1, 1, 64, BLOCK_K], bias_desc.layout)
+    threads: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [5, 4, 3, 2, 1, 0])
+    sum_tiles: gl.constexpr = [NUM_BLOCKS, BLOCK_K // 8 if SUM_BIAS else 1, 4, 8, 4, 2, 2]
+    sums_smem = gl.allocate_shared_memory(gl.float32, sum_tiles, threads)
+    mask_smem = gl.allocate_shared_memory(gl.bfloat16, [NUM_BLOCKS, BLOCK_K], flat)
+    full = gl.allocate_shared_memory(gl.int64, [PLACES, 1], barrier)
+    others = gl.allocate_shared_memory(gl.int64, [2, 1], barrier)
+    query_full, bias_full = others.index(0), others.index(1)
+    for n in gl.static_range(PLACES):
+        mbarrier.init(full.index(n), 1)
     mbarrier.init(query_full, 1)
-    mbarrier.init(query_empty, GROUPS)
     mbarrier.init(bias_full, 1)
-    mbarrier.init(others_full, GROUPS - 1)
-    mbarrier.init(others_empty, 1)
+    fence_async_shared()
+
+    S: gl.constexpr = mma_layout(BLOCK_K)
+    OUT: gl.constexpr = mma_layout(C)
+    A: gl.constexpr = gl.DotOperandLayout(0, S, 2)
+    A_P: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
+    by_row: gl.constexpr = gl.SliceLayout(1, S)
+    by_column: gl.constexpr = gl.SliceLayout(0, S)
+
+    mbarrier.expect(query_full, 2 * 64 * C * 2)
+    first = [batch, first_row, first_q, head, 0]
+    tma.async_copy_global_to_shared(q_desc, first, query_full, query_smem.index(0))
+    tma.async_copy_global_to_shared(grad_desc, first, query_full, query_smem.index(1))
+    for n in gl.static_range(PLACES):
+        load_keys(
+            k_desc, v_desc, k_smem.index(n), v_smem.index(n), full.index(n),
+            batch, first_row, n * BLOCK_K, head, True, C, BLOCK_K,
+        )  # fmt: skip
 
     mask += batch.to(gl.int64) * mask_stride_b
-    if SUM_BIAS:
-        place = (group * gl.num_programs(1) + batch).to(gl.int64) * num_heads + head
-        partial += place * num_queries * num_keys
-    load_args = (
-        q_desc, k_desc, v_desc, grad_desc, bias_desc,
-        mask, gl.to_tensor(mask_stride_r), gl.to_tensor(mask_stride_k),
-        query_smem, k_smem, v_smem, bias_smem, mask_smem, unmasked_smem,
-        query_full, query_empty, full, empty, bias_full,
-        batch, head, first_q, first_row, rows, gl.to_tensor(num_keys),
-    )  # fmt: skip
-    args = (
-        grad_q_desc, lse, delta, gl.to_tensor(statistics_stride), partial,
-        query_smem, k_smem, v_smem, bias_smem, sums_smem, mask_smem, unmasked_smem, out_smem,
-        others_smem, others_full, others_empty,
-        query_full, query_empty, full, empty, bias_full,
-        batch, head, first_q, first_row, rows, gl.to_tensor(num_rows), gl.to_tensor(num_heads),
-        gl.to_tensor(num_queries), gl.to_tensor(num_keys), scale,
-    )  # fmt: skip
-    # fmt: off
-    if GROUPS == 2:
-        gl.warp_specialize(
-            [
-                (differentiate, (gl.to_tensor(0), args, HAS_BIAS, SUM_BIAS, GROUPS, C,
-                                 BLOCK_K, NUM_BLOCKS, STAGES)),
-                (differentiate, (gl.to_tensor(1), args, HAS_BIAS, SUM_BIAS, GROUPS, C,
-                                 BLOCK_K, NUM_BLOCKS, STAGES)),
-                (load_rows, (load_args, HAS_BIAS, GROUPS, C,
-                             BLOCK_K, NUM_BLOCKS, STAGES)),
-            ],
-            [4, 1],
-            [REGISTERS, LOADER_REGISTERS],
-        )
-    else:
-        gl.static_assert(GROUPS == 4)
-        gl.warp_specialize(
-            [
-                (differentiate, (gl.to_tensor(0), args, HAS_BIAS, SUM_BIAS, GROUPS, C,
-                                 BLOCK_K, NUM_BLOCKS, STAGES)),
-                (differentiate, (gl.to_tensor(1), args, HAS_BIAS, SUM_BIAS, GROUPS, C,
-                                 BLOCK_K, NUM_BLOCKS, STAGES)),
-                (differentiate, (gl.to_tensor(2), args, HAS_BIAS, SUM_BIAS, GROUPS, C,
-                                 BLOCK_K, NUM_BLOCKS, STAGES)),
-                (differentiate, (gl.to_tensor(3), args, HAS_BIAS, SUM_BIAS, GROUPS, C,
-                                 BLOCK_K, NUM_BLOCKS, STAGES)),
-                (load_rows, (load_args, HAS_BIAS, GROUPS, C,
-                             BLOCK_K, NUM_BLOCKS, STAGES)),
-            ],
-            [4, 4, 4, 1],
-            [REGISTERS, REGISTERS, REGISTERS, LOADER_REGISTERS],
-        )
-    # fmt: on
+    unmasked = count(load_mask(mask, mask_stride_r, mask_stride_k, first_row, num_keys, KEYS))
+    queries = first_q + gl.arange(0, 64, layout=by_row)
+    inside = queries < num_queries
+    places = gl.arange(0, 64, layout=gl.SliceLayout(1, OUT))
+    channels = gl.arange(0, C, layout=gl.SliceLayout(0, OUT))
+    program = batch * gl.num_programs(0) + gl.program_id(0)
+    waiting += program.to(gl.int64) * rows_per_program * (64 * C)
+    offsets = places[:, None].to(gl.int64) * grad_stride_q + channels[None, :]
+    start = batch.to(gl.int64) * grad_stride_b + head * grad_stride_h
+    grad_q += start + first_q.to(gl.int64) * grad_stride_q
+    present = ((first_q + places) < num_queries)[:, None] & (channels < CHANNELS)[None, :]
+    tile = (group * gl.num_programs(1) + batch).to(gl.int64) * num_heads + head
+    partial += tile * num_queries * num_keys
+    for turn in range(PASSES):
+        if HAS_BIAS:
+            gl.thread_barrier()
+            mbarrier.expect(bias_full, NUM_BLOCKS * 64 * BLOCK_K * 2)
+            for b in range(NUM_BLOCKS):
+                corner = [batch, head, first_q, (turn * NUM_BLOCKS + b) * BLOCK_K]
+                tma.async_copy_global_to_shared(bias_desc, corner, bias_full, bias_smem.index(b))
+        if SUM_BIAS:
+            for b in range(NUM_BLOCKS):
+                zero = by_thread(gl.full([64, BLOCK_K], 0.0, gl.float32, S))
+                sums_smem.index(b).store(zero)
+        if HAS_BIAS:
+            mbarrier.wait(bias_full, turn & 1)
+        for i in range(rows):
+            row = first_row + i
+            last = i + 1 == rows
+            more = (not last) | (turn < PASSES - 1)
+            after = gl.where(last, first_row, row + 1)
+            all_kept = unmasked == PASSES * NUM_BLOCKS * BLOCK_K
+            if not all_kept:
+                store_mask(
+                    mask, mask_stride_r, mask_stride_k, row, turn * NUM_BLOCKS * BLOCK_K,
+                    num_keys, unmasked, mask_smem, 0, BLOCK_K, NUM_BLOCKS,
+                )  # fmt: skip
+            factor = (unmasked > 0).to(gl.float32)
+            kept = load_mask(mask, mask_stride_r, mask_stride_k, after, num_keys, KEYS)
+            start = ((batch * num_rows + row).to(gl.int64) * num_heads + head) * statistics_stride
+            # Beyond the last query every weight is 0.
+            lse_tile = gl.load(lse + start + queries, mask=inside, other=float("inf"))
+            delta_tile = gl.load(delta + start + queries, mask=inside, other=0.0)
+            own = waiting + i * (64 * C) + places[:, None] * C + channels[None, :]
+            if PASSES == 1:
+                sums_q = gl.full([64, C], 0.0, gl.float32, OUT)
+            else:
+                earlier = gl.full([64, C], 0, gl.int32, OUT) + turn > 0
+                sums_q = gl.load(own, mask=earlier, other=0.0)
+            mbarrier.wait(query_full, (turn * rows + i) & 1)
+            q = query_smem.index(0).reshape([64, C]).load(A)
+            grad_out = query_smem.index(1).reshape([64, C]).load(A)
+            q = (widen(q) * scale).to(dtype)
+            gl.thread_barrier()
+            mbarrier.expect(query_full, 2 * 64 * C * 2, pred=more)
+            at = [batch, after, first_q, head, 0]
+            tma.async_copy_global_to_shared(q_desc, at, query_full, query_smem.index(0), pred=more)
+            tma.async_copy_global_to_shared(
+                grad_desc, at, query_full, query_smem.index(1), pred=more
+            )
+            for j in range(NUM_BLOCKS):
+                # PLACES divides NUM_BLOCKS: a block has the same place in every row.
+                place = j % PLACES
+                ready = full.index(place)
+                mbarrier.wait(ready, ((turn * rows + i) * (NUM_BLOCKS // PLACES) + j // PLACES) & 1)
+                if HAS_BIAS:
+                    s = widen(bias_smem.index(j).reshape([64, BLOCK_K]).load(S))
+                else:
+                    s = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
+                k = k_smem.index(place).reshape([BLOCK_K, C])
+                v = v_smem.index(place).reshape([BLOCK_K, C])
+                s = warpgroup_mma(q, k.permute((1, 0)), s, use_acc=HAS_BIAS, is_async=True)
+                grad_p = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
+                grad_p = warpgroup_mma(
+                    grad_out, v.permute((1, 0)), grad_p, use_acc=False, is_async=True
+                )
+                s, grad_p = warpgroup_mma_wait(0, [s, grad_p])
+                if not all_kept:
+                    s = s * factor + mask_smem.index(j).load(by_column).to(gl.float32)[None, :]
+                p = gl.exp2(s * LOG2E - lse_tile[:, None])
+                grad_s = p * (grad_p - delta_tile[:, None])
+                left = gl.convert_layout(grad_s.to(dtype), A_P)
+                sums_q = warpgroup_mma(left, k, sums_q, is_async=True)
+                if SUM_BIAS:
+                    sums = sums_smem.index(j)
+                    sums.store(sums.load(by_thread(grad_s).type.layout) + by_thread(grad_s))
+                sums_q = warpgroup_mma_wait(0, [sums_q])
+                gl.thread_barrier()
+                beyond = j + PLACES >= NUM_BLOCKS
+                next_block = gl.where(beyond, j + PLACES - NUM_BLOCKS, j + PLACES)
+                next_turn = gl.where(beyond & last, turn + 1, turn)
+                load_keys(
+                    k_desc, v_desc, k_smem.index(place), v_smem.index(place), ready,
+                    batch, gl.where(beyond, after, row),
+                    (next_turn * NUM_BLOCKS + next_block) * BLOCK_K, head, more | (not beyond),
+                    C, BLOCK_K,
+                )  # fmt: skip
+            unmasked = count(kept)
+            if turn == PASSES - 1:
+                result = (sums_q * scale).to(dtype)
+                gl.store(grad_q + row.to(gl.int64) * grad_stride_r + offsets, result, mask=present)
+            else:
+                gl.store(own, sums_q)
+        if SUM_BIAS:
+            for b in range(NUM_BLOCKS):
+                keys = (turn * NUM_BLOCKS + b) * BLOCK_K + gl.arange(0, BLOCK_K, layout=by_column)
+                at = queries[:, None].to(gl.int64) * num_keys + keys[None, :]
+                both = inside[:, None] & (keys[None, :] < num_keys)
+                zero = by_thread(gl.full([64, BLOCK_K], 0.0, gl.float32, S))
+                summed = by_position(sums_smem.index(b).load(zero.type.layout), S)
+                gl.store(partial + at, summed, mask=both)

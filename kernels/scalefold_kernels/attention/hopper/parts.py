@@ -1,38 +1,27 @@
 """What the kernels for Hopper GPUs share.
 
-They are written in Gluon, Triton's lower level: a loader warp brings tiles to shared memory by the
-bulk copy engine (TMA) and announces them on barriers, warp groups compute. Both follow the rows in
-the same order, the loader ahead by as much as shared memory holds. A program keeps its tile of the
-bias in shared memory for all its rows.
+They are written in Gluon, Triton's lower level. A program has 64 queries or keys of one head, for
+consecutive rows. Its tile of the bias stays in shared memory for all of them; what it goes through
+in blocks arrives by the bulk copy engine (TMA) in a ring of places, announced on barriers. Programs
+of one warp group share a multiprocessor and so hide each other's waits; `backward_queries_bias`,
+which needs more room, has warp groups instead, and one warp that loads for them.
 
-Layouts: ``S`` of logits, ``O`` of sums over keys or queries (both as the tensor cores leave them),
-``A`` and ``A_P`` of their left operands in registers.
+Layouts: ``S`` of logits, ``OUT`` of sums over keys or queries (both as the tensor cores leave
+them), ``A`` and ``A_P`` of their left operands in registers.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
 LOG2E = gl.constexpr(1.4426950408889634)
 MASKED_LOGIT = gl.constexpr(-1e9)
 
-LOADER_REGISTERS = gl.constexpr(40)
-"""Of a thread of the loader; what it gives up goes to the warp groups that compute."""
-
-
-@gluon.constexpr_function
-def mma_layout(columns):
-    """Of a tile of 64 rows, as four warps hold it."""
-    return gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, columns, 16]
-    )
-
 
 @gluon.jit
-def widen(x):
-    """bfloat16 to float32, one instruction an element (the compiler's own takes two)."""
-    return gl.inline_asm_elementwise(
-        "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;", "=f,=f,r", [x], gl.float32, True, 2
-    )
+def log2(x):
+    """Of numbers that are not subnormal, to 2^-22; the exact one takes thirty instructions."""
+    return gl.inline_asm_elementwise("lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], gl.float32, True, 1)
 
 
 @gluon.jit
@@ -52,10 +41,52 @@ def row_max(x):
 
 
 @gluon.jit
-def row_sum(x):
-    """Sum of each row; see `row_max`."""
+def lane_sums(x):
+    """Sums (rows, 4) of what each of the four threads of a row holds."""
     M: gl.constexpr = x.shape[0]
     N: gl.constexpr = x.shape[1]
-    rows: gl.constexpr = gl.SliceLayout(1, x.type.layout)
-    even, odd = gl.split(gl.reshape(x, [M, N // 2, 2]))
-    return gl.convert_layout(gl.sum(even + odd, 1), rows)
+    even, odd = gl.split(gl.reshape(x, [M, N // 8, 4, 2]))
+    return gl.sum(even + odd, 1)
+
+
+@gluon.jit
+def load_mask(mask, stride_r, stride_k, row, num_keys, KEYS: gl.constexpr):
+    """The mask of a row; every warp holds all of it."""
+    layout: gl.constexpr = gl.BlockedLayout([KEYS // 32], [32], [gl.num_warps()], [0])
+    keys = gl.arange(0, KEYS, layout=layout)
+    start = mask + row.to(gl.int64) * stride_r
+    return gl.load(start + keys * stride_k, mask=keys < num_keys, other=0.0)
+
+
+@gluon.jit
+def count(kept):
+    """How many keys take part."""
+    return gl.sum((kept != 0).to(gl.int32), 0)
+
+
+@gluon.jit
+def store_mask(
+    mask, stride_r, stride_k, row, first_key, num_keys, unmasked, mask_smem, first_place,
+    BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr,
+):  # fmt: skip
+    """Store what is added to the logits of each key; without unmasked ones all weigh the same."""
+    layout: gl.constexpr = gl.BlockedLayout([BLOCK_K // 32], [32], [gl.num_warps()], [0])
+    mask_row = mask + row.to(gl.int64) * stride_r
+    for block in range(NUM_BLOCKS):
+        keys = first_key + block * BLOCK_K + gl.arange(0, BLOCK_K, layout=layout)
+        kept = gl.load(mask_row + keys * stride_k, mask=keys < num_keys, other=0.0) != 0
+        added = gl.where(kept | (unmasked == 0), 0.0, MASKED_LOGIT)
+        added = gl.where(keys < num_keys, added, float("-inf"))
+        mask_smem.index(first_place + block).store(added.to(gl.bfloat16))
+
+
+@gluon.jit
+def load_keys(
+    k_desc, v_desc, k_smem, v_smem, ready, batch, row, first_key, head, wanted,
+    C: gl.constexpr, BLOCK_K: gl.constexpr,
+):  # fmt: skip
+    """Start the copies of a block of keys and values, if it is wanted."""
+    at = [batch, row, first_key, head, 0]
+    mbarrier.expect(ready, 2 * BLOCK_K * C * 2, pred=wanted)
+    tma.async_copy_global_to_shared(k_desc, at, ready, k_smem, pred=wanted)
+    tma.async_copy_global_to_shared(v_desc, at, ready, v_smem, pred=wanted)

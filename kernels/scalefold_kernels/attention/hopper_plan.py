@@ -1,0 +1,125 @@
+"""How the kernels for Hopper GPUs are launched: rows of a program, blocks, shared memory."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+import torch
+import triton
+
+from scalefold_kernels.attention.arguments import Inputs
+from scalefold_kernels.tiles import tile
+
+SHARED_BYTES = 228 * 1024
+"""Shared memory of a multiprocessor."""
+
+RESERVED_BYTES = 1024
+"""Of each program's shared memory, by the system."""
+
+REGISTERS = 64 * 1024
+"""Of a multiprocessor."""
+
+THREADS = 128
+"""Of a program: one warp group."""
+
+
+class Plan(NamedTuple):
+    """How a kernel is launched.
+
+    Attributes
+    ----------
+    constants : dict
+        Constants of the kernel and options of the launch.
+    tiles : int
+        Programs that share a row, for one sample.
+    rows, row_groups : int
+        Rows of a program; how many programs share a tile.
+    """
+
+    constants: dict[str, int]
+    tiles: int
+    rows: int
+    row_groups: int
+
+
+def plan(kernel: str, inputs: Inputs) -> Plan:
+    """For one of the kernels that have a table of tiles."""
+    own = inputs.num_keys if kernel == "attention_backward_keys_hopper" else inputs.num_queries
+    return dealt(constants(kernel, inputs), inputs, triton.cdiv(own, 64), programs(kernel, inputs))
+
+
+def dealt(constants: dict[str, int], inputs: Inputs, blocks: int, programs: int) -> Plan:
+    """Rows are dealt out so that the programs fill the GPU once, where there are enough of them.
+
+    ``programs``: how many of them a multiprocessor holds at a time.
+    """
+    tiles = blocks * inputs.num_heads
+    together = _multiprocessors(inputs.q.device) * programs
+    rows = triton.cdiv(inputs.num_rows, max(1, together // (tiles * inputs.batch)))
+    return Plan(constants, tiles, rows, triton.cdiv(inputs.num_rows, rows))
+
+
+def constants(kernel: str, inputs: Inputs) -> dict[str, int]:
+    """The tile, with places of the ring that divide the number of blocks."""
+    sizes = tile(kernel, "sm_90", inputs.shape_class)
+    if kernel == "attention_backward_keys_hopper":
+        blocks = triton.cdiv(inputs.num_queries, sizes["BLOCK_Q"])
+    elif kernel == "attention_backward_queries_hopper":
+        passes = 1 if inputs.bias is None else triton.cdiv(inputs.num_keys, sizes["PASS_K"])
+        del sizes["PASS_K"]
+        sizes["PASSES"] = passes
+        blocks = triton.cdiv(inputs.num_keys, sizes["BLOCK_K"] * passes)
+    else:
+        blocks = triton.cdiv(inputs.num_keys, sizes["BLOCK_K"])
+    places = max(n for n in range(1, sizes["PLACES"] + 1) if blocks % n == 0)
+    keys = max(32, triton.next_power_of_2(inputs.num_keys))
+    return {**sizes, "PLACES": places, "NUM_BLOCKS": blocks, "KEYS": keys, "C": width(inputs)}
+
+
+def programs(kernel: str, inputs: Inputs) -> int:
+    """How many programs a multiprocessor holds at a time."""
+    sizes = constants(kernel, inputs)
+    # Barriers, and what alignment costs.
+    needed = KERNELS[kernel](inputs, sizes) + 256 + RESERVED_BYTES
+    return min(SHARED_BYTES // needed, REGISTERS // (THREADS * sizes["maxnreg"]))
+
+
+def _forward_bytes(inputs: Inputs, sizes: dict[str, int]) -> int:
+    """Shared memory: bias; keys and values; queries and result; mask."""
+    block, channels = sizes["BLOCK_K"], sizes["C"]
+    keys = sizes["NUM_BLOCKS"] * block
+    bias = 2 * 64 * (block if inputs.bias is None else keys)
+    return bias + 2 * channels * (2 * sizes["PLACES"] * block + 2 * 64) + 2 * keys
+
+
+def _backward_queries_bytes(inputs: Inputs, sizes: dict[str, int]) -> int:
+    """Shared memory: bias and its gradient; keys and values; queries and gradient; mask."""
+    block, channels = sizes["BLOCK_K"], sizes["C"]
+    keys = sizes["NUM_BLOCKS"] * block
+    bias = 2 * 64 * block + 4 * 8 * keys if inputs.bias is None else (2 + 4) * 64 * keys
+    return bias + 2 * channels * (2 * sizes["PLACES"] * block + 2 * 64) + 2 * keys
+
+
+def _backward_keys_bytes(inputs: Inputs, sizes: dict[str, int]) -> int:
+    """Shared memory: bias; queries and gradient; keys, values and results; statistics."""
+    block, channels, places = sizes["BLOCK_Q"], sizes["C"], sizes["PLACES"]
+    bias = 2 * 64 * block * (1 if inputs.bias is None else sizes["NUM_BLOCKS"])
+    return bias + 2 * channels * (2 * places * block + 4 * 64) + 8 * places * block
+
+
+KERNELS = {
+    "attention_forward_hopper": _forward_bytes,
+    "attention_backward_queries_hopper": _backward_queries_bytes,
+    "attention_backward_keys_hopper": _backward_keys_bytes,
+}
+
+
+def width(inputs: Inputs) -> int:
+    """Channels in shared memory; those beyond the head's are zeros."""
+    return max(16, triton.next_power_of_2(inputs.channels))
+
+
+@cache
+def _multiprocessors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
