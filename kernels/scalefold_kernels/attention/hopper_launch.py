@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import torch
 import triton
-from scalefold_kernels.attention.hopper.backward_queries_bias import BLOCK_K as BIAS_BLOCK_K
-from scalefold_kernels.attention.hopper.backward_queries_bias import backward_queries_bias_kernel
-from scalefold_kernels.attention.hopper_plan import KERNELS, Plan, dealt, plan, programs, width
 from torch import Tensor
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
@@ -18,7 +15,10 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from scalefold_kernels.attention.arguments import Inputs
 from scalefold_kernels.attention.hopper.backward_keys import backward_keys_kernel
 from scalefold_kernels.attention.hopper.backward_queries import backward_queries_kernel
+from scalefold_kernels.attention.hopper.backward_queries_bias import BLOCK_K as BIAS_BLOCK_K
+from scalefold_kernels.attention.hopper.backward_queries_bias import backward_queries_bias_kernel
 from scalefold_kernels.attention.hopper.forward import forward_kernel
+from scalefold_kernels.attention.hopper_plan import KERNELS, Plan, dealt, plan, programs, width
 
 MIN_PROGRAMS = 2
 """A multiprocessor must hold so many at a time; one alone hides no waits."""
