@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from scalefold.ops import triangle as reference
-from scalefold.ops.dropout import Dropout
+from scalefold.ops.dropout import Dropout, dropout_mask
 from scalefold_kernels import triangle
+from scalefold_kernels.triangle import launch, sizes
 
 # float32 sums of some hundred terms, standardised twice: rounding errors of about 1e-6.
 CLOSE = {"atol": 2e-5, "rtol": 2e-5}
@@ -150,6 +151,20 @@ def test_dropout_of_the_update(shared_dim: int | None, device: torch.device) -> 
     assert (ours[0][dropped] == inputs[0][dropped]).all()
 
 
+@pytest.mark.parametrize("shared_dim", [-3, -2, -1, None])
+def test_mask_in_words(shared_dim: int | None, device: torch.device) -> None:
+    """As the kernels for Hopper read it: bit c % 32 of word c // 32 is that of channel c."""
+    z, key = draw(2, 3, 5, 64, device=device), torch.tensor([3, -7], device=device)
+    shape = [3, 5, 64]
+    if shared_dim is not None:
+        shape[shared_dim] = 1
+    words = torch.empty(2, *shape[:2], 2, dtype=torch.int32, device=device)
+    launch.dropout_mask(words, z, sizes.Dropout(key, 4, 0.3, shared_dim))
+    bits = (words[..., None] >> torch.arange(32, device=device)) & 1
+    expected = dropout_mask(key, 4, 0.3, shape).expand(-1, -1, -1, 64)
+    assert torch.equal(bits.flatten(-2).bool(), expected)
+
+
 @pytest.mark.parametrize("unused", [0, 1, 2, 3])
 def test_an_output_without_a_gradient(unused: int, device: torch.device) -> None:
     inputs = arguments(16, 24, 1, 3, 3, device=device)[:14]
@@ -186,15 +201,15 @@ def test_registered_as_torch_expects(device: torch.device) -> None:
     torch.library.opcheck(ops.triangle_projection, (z.detach(), mask, plain[:12]))
     a = draw(4, 1, 3, 3, device=device).requires_grad_()
     torch.library.opcheck(ops.triangle_product, (a, a.detach(), True))
-    key = torch.tensor([5], device=device)
-    torch.library.opcheck(ops.triangle_dropout_mask, ([1, 3, 3, 16], key, 2, 0.5, -3))
-    keep = ops.triangle_dropout_mask([1, 3, 3, 16], key, 2, 0.5, -3)
     product = draw(16, 1, 3, 3, device=device).requires_grad_()
-    torch.library.opcheck(ops.triangle_output, (z, product, z, parameters[12:], keep, 2.0))
-    torch.library.opcheck(ops.triangle_output, (z, product, z, parameters[12:], None, 1.0))
+    for key in (torch.tensor([5], device=device), None):
+        torch.library.opcheck(
+            ops.triangle_output, (z, product, z, parameters[12:], key, 2, 0.5, -3)
+        )
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("hopper", [True, False])
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(
     ("pair", "hidden", "batch", "length"),
@@ -208,9 +223,49 @@ def test_registered_as_torch_expects(device: torch.device) -> None:
         (128, 32, 1, 65),
     ],
 )
-def test_bfloat16(direction: str, pair: int, hidden: int, batch: int, length: int) -> None:
+def test_bfloat16(
+    direction: str,
+    pair: int,
+    hidden: int,
+    batch: int,
+    length: int,
+    hopper: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(launch, "HOPPER_KERNELS", hopper)
     inputs = arguments(pair, hidden, batch, length, length, device=torch.device("cuda"))
     assert_as_exact_as_torch(update(triangle, direction), update(reference, direction), inputs)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("hopper", [True, False])
+@pytest.mark.parametrize(
+    ("batch", "rows", "columns", "channels"),
+    [(1, 64, 64, 128), (2, 9, 24, 128), (4, 40, 40, 64), (1, 3, 8, 64)],
+)
+def test_dropout_in_bfloat16(
+    hopper: bool,
+    batch: int,
+    rows: int,
+    columns: int,
+    channels: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(launch, "HOPPER_KERNELS", hopper)
+    device = torch.device("cuda")
+    z, _, *parameters = arguments(channels, channels, batch, rows, columns, device=device)
+    product, gate = (
+        draw(batch, rows, columns, channels, seed=i, device=device).requires_grad_()
+        for i in (31, 32)
+    )
+    key = torch.arange(batch, device=device)
+    for shared_dim in (-3, None):
+        dropout = Dropout(key, 7, 0.25, shared_dim)
+        assert_as_exact_as_torch(
+            lambda *x: triangle.triangle_output(*x, dropout),  # noqa: B023
+            lambda *x: reference.triangle_output(*x, dropout),  # noqa: B023
+            [z, product, gate, *parameters[12:]],
+        )
 
 
 @pytest.mark.gpu

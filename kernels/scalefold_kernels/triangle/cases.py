@@ -1,87 +1,95 @@
-"""Configurations that the offline compilation checks."""
+"""Configurations that the offline compilation checks: what the launches ask for.
+
+The launches run on tensors without memory, see `recorded`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any
+from unittest.mock import patch
 
 import torch
+from torch import Tensor
 
-from scalefold_kernels.compilation import CompileCase
-from scalefold_kernels.tiles import Tile
-from scalefold_kernels.triangle import kernel
-from scalefold_kernels.triangle.sizes import Sizes, block
+from scalefold_kernels.compilation import CompileCase, recorded
+from scalefold_kernels.triangle import hopper_launch, launch, portable
+from scalefold_kernels.triangle import kernel as portable_kernels
+from scalefold_kernels.triangle.sizes import Dropout, DroppedOut, Sizes
 
-_FLOAT32 = {"mean", "reciprocal", "partial", "partial_bias", "share", "x"}
-_NUMBERS = {"ROWS", "TOTAL", "COLUMNS", "LAST_ROWS", "PARTS", "SIZE", "P"}
-_NUMBERS |= {"keep_b", "keep_i", "keep_j", "key_stride", "threshold", "D1", "D2", "D3"}
-_KINDS = {"eps": "fp32", "factor": "fp32", "layer": "i32", "keep": "*u8:16", "key": "*i64:16"}
-_VARIANTS: dict[str, dict[str, Any]] = {
-    "projection_backward": {"HAS_THROUGH": True},
-    "output_forward": {"HAS_DROPOUT": True, "keep_z": 1},
-    "output_backward": {"HAS_DROPOUT": True, "keep_z": 1},
-}
+_CHANNELS = [(128, 128), (64, 64), (256, 48)]
+"""Of pairs, and hidden: Evoformer, template block, wider pairs."""
 
 
 def compile_cases() -> list[CompileCase]:
-    """Every kernel in bfloat16: for Evoformer, template block, and wider pairs."""
-    found = []
-    for arch in ("sm_80", "sm_90"):
-        for pair, hidden in ((128, 128), (64, 64), (256, 48)):
-            found += _cases(Sizes(256 * 256, pair, hidden, torch.bfloat16, arch))
+    """Every kernel in bfloat16."""
+    found: list[CompileCase] = []
+    for pair, hidden in _CHANNELS:
+        for arch in ("sm_80", "sm_90"):
+            sizes = Sizes(256 * 256, pair, hidden, torch.bfloat16, arch)
+            found += _cases(sizes, portable, portable_kernels, "")
+            if hopper_launch.serves(sizes):
+                with patch.object(hopper_launch, "_multiprocessors", lambda _: 132):  # H100, H200
+                    found += _cases(sizes, hopper_launch, hopper_launch, "_kernel")
     return found
 
 
-def _cases(sizes: Sizes) -> list[CompileCase]:
+def _cases(
+    sizes: Sizes, launches: ModuleType, kernels: ModuleType, suffix: str
+) -> Iterator[CompileCase]:
+    """``suffix``: of the kernels' names."""
     pair, hidden = sizes.pair, sizes.hidden
-    found = []
-    for name, whole, limit in (
-        ("projection_forward", {"BLOCK_Z": block(pair)}, {"BLOCK_C": min(pair, hidden)}),
-        ("projection_backward", {"BLOCK_Z": block(pair)}, {"BLOCK_C": min(pair, hidden)}),
-        ("output_forward", {"BLOCK_C": block(hidden)}, {"BLOCK_Z": pair}),
-        ("output_backward", {"BLOCK_C": block(hidden)}, {"BLOCK_Z": pair}),
-    ):
-        constants: dict[str, Any] = whole | sizes.constants() | _VARIANTS.get(name, {})
-        found.append(
-            _case(sizes, name, getattr(kernel, name), constants, sizes.tile(name, **limit))
-        )
-    for name, most_rows, columns in (
-        ("projection_weights", max(pair, hidden), pair),
-        ("output_weights", pair, hidden),
-    ):
-        tile = sizes.tile(name, BLOCK_R=most_rows, BLOCK_N=columns)
-        del tile["PARTS"]
-        found.append(_case(sizes, name, getattr(kernel, name), sizes.constants(), tile))
-    constants = {"COLUMNS": pair, "BLOCK_N": block(pair)}
-    tile = sizes.tile("finish_weights")
-    found.append(_case(sizes, "finish_weights", kernel.finish_weights, constants, tile))
-    for name in ("sum_rows", "dropout_mask"):
-        found.append(_case(sizes, name, getattr(kernel, name), {}, sizes.tile(name)))
-    return found
-
-
-def _case(
-    sizes: Sizes, name: str, compiled: Any, constants: dict[str, Any], tile: Tile
-) -> CompileCase:
-    names = ("num_warps", "num_stages", "maxnreg")
-    options = {name: tile.pop(name) for name in names if name in tile}
-    constants = constants | tile
-    signature = {}
-    for argument in compiled.arg_names:
-        if argument in _KINDS:
-            signature[argument] = _KINDS[argument]
-        elif (
-            argument in _NUMBERS
-            or "_position" in argument
-            or argument.endswith(("_row", "_column"))
+    z, operand = _empty(1, 256, 256, pair), _empty(hidden, 1, 256, 256)
+    mask, numbers = z[..., 0].contiguous(), _empty(1, 256, 256, dtype=torch.float32)
+    projection = [_empty(pair)] * 2 + [_empty(hidden, pair), _empty(hidden)] * 4
+    projection += [_empty(pair, pair), _empty(pair)]
+    output = [_empty(hidden)] * 2 + [_empty(pair, hidden), _empty(pair)]
+    dropout = Dropout(torch.empty(1, dtype=torch.int64, device="meta"), 5, 0.25, -3)
+    keep = _empty(1, 1, 256, pair, dtype=torch.uint8)
+    words = _empty(1, 1, 256, -(-pair // 32), dtype=torch.int32)
+    dropped = DroppedOut.of(keep if launches is portable else words, dropout)
+    statistics, operands = [numbers, numbers], [operand, operand]
+    found: dict[str, Callable[[], Any]] = {
+        "projection_forward": lambda: launches.projection(sizes, z, mask, projection),
+        "projection_backward": lambda: launches.projection_backward(
+            sizes, [*operands, z], z, z, mask, operands, statistics, projection
+        ),
+        "output_forward": lambda: launches.output(sizes, z, operand, z, output, dropped),
+        "output_backward": lambda: launches.output_backward(
+            sizes, z, operand, z, statistics, output, dropped
+        ),
+    }
+    if launches is portable:
+        found["projection_weights"] = found["projection_backward"]
+        scale, shift, *_ = projection
+        weights = projection[2::2]
+        sums = _empty(26, 4 * hidden + pair, pair, dtype=torch.float32)
+        found |= {
+            "output_weights": found["output_backward"],
+            "finish_weights": lambda: launch.finish(
+                sizes, sums, sums[:, :, 0].contiguous(), scale, shift, weights
+            ),
+        }
+        found["sum_rows"] = found["finish_weights"]
+        found["dropout_mask"] = lambda: launch.dropout_mask(words, z, dropout)
+    for name, run in found.items():
+        described = f"{name} Z={pair} C={hidden} {sizes.arch}" + (suffix and " Hopper")
+        others: dict[str, Any] = {k + suffix: _Nothing() for k in found if k != name}
+        last = _Nothing() if name != "projection_weights" else portable_kernels.projection_weights
+        with (
+            patch.multiple(kernels, **others),
+            patch.object(portable_kernels, "projection_weights", last),
         ):
-            signature[argument] = "i32:16"
-        else:
-            signature[argument] = "*fp32:16" if argument in _FLOAT32 else "*bf16:16"
-    return CompileCase(
-        f"{name} Z={sizes.pair} C={sizes.hidden} {sizes.arch}",
-        compiled,
-        {name: kind for name, kind in signature.items() if name not in constants},
-        constants,
-        **options,
-        architectures=(sizes.arch,),
-    )
+            yield recorded(kernels, name + suffix, run, described, sizes.arch)
+
+
+class _Nothing:
+    """A kernel that is not the one that is looked at."""
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        return lambda *args, **kwargs: None
+
+
+def _empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")

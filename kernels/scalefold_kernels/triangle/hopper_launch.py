@@ -15,7 +15,9 @@ from torch import Tensor
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from scalefold_kernels.triangle import portable
 from scalefold_kernels.triangle.hopper.output import output_forward_kernel
+from scalefold_kernels.triangle.hopper.output_backward import output_backward_kernel
 from scalefold_kernels.triangle.hopper.projection import projection_forward_kernel
 from scalefold_kernels.triangle.hopper.projection_backward import projection_backward_kernel
 from scalefold_kernels.triangle.sizes import EPS, DroppedOut, Sizes, statistics_of
@@ -51,20 +53,19 @@ def projection(
     scale, shift, a_w, a_b, a_gate_w, a_gate_b, b_w, b_b, b_gate_w, b_gate_b, gate_w, gate_b = (
         parameters
     )
-    channels = sizes.pair
-    a = z.new_empty(channels, *mask.shape)
+    a = z.new_empty(sizes.hidden, *mask.shape)
     b, gate = torch.empty_like(a), torch.empty_like(z)
     mean, reciprocal = statistics_of(mask)
     projection_forward_kernel[(_programs(sizes, z),)](
-        _rows(z), *(_matrix(w, channels) for w in (a_w, a_gate_w, b_w, b_gate_w, gate_w)),
-        _columns(a, channels), _columns(b, channels), _rows(gate),
+        _rows(z), *(_matrix(w, 64) for w in (a_w, a_gate_w, b_w, b_gate_w, gate_w)),
+        _columns(a, 64), _columns(b, 64), _rows(gate, 64),
         mask, scale, shift, a_b, a_gate_b, b_b, b_gate_b, gate_b, mean, reciprocal,
-        sizes.positions, EPS, C=channels, GROUPS=GROUPS, REGISTERS=_REGISTERS,
+        sizes.positions, EPS, C=sizes.pair, GROUPS=GROUPS, REGISTERS=_REGISTERS,
     )  # fmt: skip
     return a, b, gate, mean, reciprocal
 
 
-def projection_input(
+def projection_backward(
     sizes: Sizes,
     gradients: Sequence[Tensor],
     d_through: Tensor | None,
@@ -74,7 +75,7 @@ def projection_input(
     statistics: Sequence[Tensor],
     parameters: Sequence[Tensor],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As `portable.projection_input`."""
+    """As `portable.projection_backward`."""
     scale, shift, a_w, _, a_gate_w, a_gate_b, b_w, _, b_gate_w, b_gate_b, gate_w, _ = parameters
     d_z, standard = torch.empty_like(z), torch.empty_like(z)
     d_values = z.new_empty(4 * sizes.hidden, sizes.positions)
@@ -86,7 +87,7 @@ def projection_input(
         scale, shift, a_gate_b, b_gate_b, sizes.positions,
         HAS_THROUGH=d_through is not None, C=sizes.pair, REGISTERS=_REGISTERS,
     )  # fmt: skip
-    return d_z, d_values, standard
+    return d_z, *portable.projection_weights(sizes, d_values, gradients[2], standard)
 
 
 def output(
@@ -109,6 +110,30 @@ def output(
         REGISTERS=_REGISTERS,
     )  # fmt: skip
     return out, mean, reciprocal
+
+
+def output_backward(
+    sizes: Sizes,
+    d_out: Tensor,
+    product: Tensor,
+    gate: Tensor,
+    statistics: Sequence[Tensor],
+    parameters: Sequence[Tensor],
+    dropped: DroppedOut,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of product and gate; parts of the sums that the parameters' are made of."""
+    scale, shift, weight, bias = parameters
+    d_product, d_gate = torch.empty_like(product), torch.empty_like(gate)
+    programs, channels = _programs(sizes, gate), sizes.pair
+    partial = gate.new_empty(programs, channels, channels, dtype=torch.float32)
+    partial_bias = partial.new_empty(programs, channels)
+    output_backward_kernel[(programs,)](
+        _rows(d_out, 64), _columns(product, channels), _rows(gate, 64), _matrix(weight, 64),
+        _columns(d_product, channels), _rows(d_gate, 64), *statistics, scale, shift, bias,
+        *dropped, partial, partial_bias, sizes.positions, *gate.shape[1:3],
+        HAS_DROPOUT=dropped.keep is not None, C=channels, STAGES=2, REGISTERS=160,
+    )  # fmt: skip
+    return d_product, d_gate, partial, partial_bias
 
 
 def _programs(sizes: Sizes, x: Tensor) -> int:

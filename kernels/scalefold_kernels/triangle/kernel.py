@@ -82,12 +82,16 @@ def _norm_gradient(gradient, standard, reciprocal, CHANNELS: tl.constexpr):
 
 
 @triton.jit
-def _kept(keep, keep_b, keep_i, keep_j, position, ROWS, COLUMNS):
-    """Where each position's row of the dropout mask begins."""
+def _dropped_out(
+    update, keep, keep_b, keep_i, keep_j, factor, position, column, inside, ROWS, COLUMNS
+):  # fmt: skip
+    """An update (positions, columns) after dropout; ``keep`` from `dropout_mask`, not packed."""
     j = position % COLUMNS
     i = position // COLUMNS % ROWS
     sample = position // COLUMNS // ROWS
-    return keep + sample.to(tl.int64) * keep_b + i.to(tl.int64) * keep_i + j * keep_j
+    row = keep + sample.to(tl.int64) * keep_b + i.to(tl.int64) * keep_i + j * keep_j
+    kept = tl.load(row[:, None] + column[None, :], mask=inside, other=0)
+    return update * (kept.to(tl.float32) * factor)
 
 
 @triton.jit
@@ -146,7 +150,7 @@ def projection_forward(
 @triton.jit
 def output_forward(
     z, product, gate, norm_weight, norm_bias, weight, bias,
-    keep, keep_b, keep_i, keep_j, keep_z, factor, out, mean, reciprocal, P, ROWS, COLUMNS, eps,
+    keep, keep_b, keep_i, keep_j, factor, out, mean, reciprocal, P, ROWS, COLUMNS, eps,
     HAS_DROPOUT: tl.constexpr,
     Z: tl.constexpr, C: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_Z: tl.constexpr,
     BLOCK_C: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
@@ -171,9 +175,10 @@ def output_forward(
         value += _vector(bias, first, Z, BLOCK_Z)[None, :]
         value *= _sigmoid(logit.to(tl.float32))
         if HAS_DROPOUT:
-            kept = _kept(keep, keep_b, keep_i, keep_j, position, ROWS, COLUMNS)
-            kept = tl.load(kept[:, None] + column[None, :] * keep_z, mask=inside_PZ, other=0)
-            value *= kept.to(tl.float32) * factor
+            value = _dropped_out(
+                value, keep, keep_b, keep_i, keep_j, factor, position, column, inside_PZ,
+                ROWS, COLUMNS,
+            )  # fmt: skip
         value += tl.load(z + row + column[None, :], mask=inside_PZ, other=0.0).to(tl.float32)
         tl.store(out + row + column[None, :], value.to(out.dtype.element_ty), mask=inside_PZ)
 
@@ -181,7 +186,7 @@ def output_forward(
 @triton.jit
 def output_backward(
     d_out, product, gate, mean, reciprocal, norm_weight, norm_bias, weight, bias,
-    keep, keep_b, keep_i, keep_j, keep_z, factor,
+    keep, keep_b, keep_i, keep_j, factor,
     d_product, d_gate, d_value, standard, P, ROWS, COLUMNS,
     HAS_DROPOUT: tl.constexpr,
     Z: tl.constexpr, C: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_Z: tl.constexpr,
@@ -213,9 +218,10 @@ def output_backward(
         gradient = tl.load(d_out + offset_PZ, mask=inside_PZ, other=0.0).to(tl.float32)
         opened = _sigmoid(tl.load(gate + offset_PZ, mask=inside_PZ, other=0.0).to(tl.float32))
         if HAS_DROPOUT:
-            kept = _kept(keep, keep_b, keep_i, keep_j, position, ROWS, COLUMNS)
-            kept = tl.load(kept[:, None] + column[None, :] * keep_z, mask=inside_PZ, other=0)
-            gradient *= kept.to(tl.float32) * factor
+            gradient = _dropped_out(
+                gradient, keep, keep_b, keep_i, keep_j, factor, position, column, inside_PZ,
+                ROWS, COLUMNS,
+            )  # fmt: skip
         gradient *= opened
         d_logit = gradient * value * (1.0 - opened)
         tl.store(d_gate + offset_PZ, d_logit.to(dtype), mask=inside_PZ)
@@ -375,7 +381,7 @@ def projection_weights(
 def finish_weights(
     partial, partial_bias, scale, shift, weight_0, weight_1, weight_2, weight_3, weight_4,
     result, share, PARTS, TOTAL, ROWS, LAST_ROWS, COLUMNS: tl.constexpr,
-    BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_S: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Adds the parts up, undoes the normalisation's scale and shift; see the top of this file.
 
@@ -401,9 +407,14 @@ def finish_weights(
     bias = tl.zeros((BLOCK_R,), tl.float32)
     place = matrix * ROWS + row
     offset = place[:, None] * COLUMNS + column[None, :]
-    for part in range(PARTS):
-        product += tl.load(partial + part * TOTAL * COLUMNS + offset, mask=inside, other=0.0)
-        bias += tl.load(partial_bias + part * TOTAL + place, mask=row < rows, other=0.0)
+    for first in range(0, PARTS, BLOCK_S):
+        part = first + tl.arange(0, BLOCK_S)
+        at = partial + part[:, None, None] * TOTAL * COLUMNS + offset[None, :, :]
+        there = (part < PARTS)[:, None, None] & inside[None, :, :]
+        product += tl.sum(tl.load(at, mask=there, other=0.0), 0)
+        at = partial_bias + part[:, None] * TOTAL + place[None, :]
+        there = (part < PARTS)[:, None] & (row < rows)[None, :]
+        bias += tl.sum(tl.load(at, mask=there, other=0.0), 0)
     w = tl.load(weight + row[:, None] * COLUMNS + column[None, :], mask=inside, other=0.0)
     w = w.to(tl.float32)
     gradient = product * _vector(scale, 0, COLUMNS, BLOCK_N)[None, :]
@@ -434,13 +445,26 @@ def sum_rows(x, out, ROWS, SIZE, BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr):
 # One binary for all layers: a number 1 would be folded into the code, and is no tensor there.
 @triton.jit(do_not_specialize=["layer"])
 def dropout_mask(
-    key, key_stride, layer, threshold, keep, D1, D2, D3, SIZE,
-    BLOCK: tl.constexpr,
+    key, key_stride, layer, threshold, keep, D1, D2, D3, WORDS, SIZE,
+    SHARED: tl.constexpr, PACKED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Fill keep (B, D1, D2, D3): 1 where an update is kept, as `scalefold.ops.dropout` says."""
-    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    """Which channels of an update are kept: the mask of `scalefold.ops.dropout`.
+
+    D3 channels in WORDS of 32; whether they share one draw is SHARED. D1 and D2 are 1 where shared.
+    keep: for each sample SIZE = D1 D2 WORDS words if PACKED, else D1 D2 D3 bytes.
+    """
+    word = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    bit = tl.arange(0, 32)[None, :]
     sample = tl.program_id(1)
     state = mix(mix(tl.load(key + sample * key_stride), tl.zeros((), tl.int32)), layer)
-    state = mix(mix(mix(state, index // D3 // D2), index // D3 % D2), index % D3)
-    kept = ((state >> 40) & UNIFORM_MASK) >= threshold
-    tl.store(keep + sample.to(tl.int64) * SIZE + index, kept.to(tl.uint8), mask=index < SIZE)
+    place = word // WORDS
+    state = mix(mix(state, place // D2), place % D2)[:, None]
+    channel = (word % WORDS)[:, None] * 32 + bit
+    state = mix(state, channel * 0 if SHARED else channel)
+    kept = (((state >> 40) & UNIFORM_MASK) >= threshold) & (channel < D3)
+    if PACKED:
+        words = tl.sum(tl.where(kept, 1 << bit, 0), 1).to(tl.int32)
+        tl.store(keep + sample.to(tl.int64) * SIZE + word, words, mask=word < SIZE)
+    else:
+        at = (sample.to(tl.int64) * D1 * D2 + place)[:, None] * D3 + channel
+        tl.store(keep + at, kept.to(tl.uint8), mask=(word < SIZE)[:, None] & (channel < D3))

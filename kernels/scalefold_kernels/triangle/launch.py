@@ -15,7 +15,7 @@ from torch import Tensor
 
 from scalefold_kernels.tiles import architecture, tile
 from scalefold_kernels.triangle import hopper_launch, kernel, portable
-from scalefold_kernels.triangle.sizes import DroppedOut, Sizes
+from scalefold_kernels.triangle.sizes import Dropout, DroppedOut, Sizes
 
 HOPPER_KERNELS = True
 """Whether `hopper_launch` takes what it can; else `portable` takes all."""
@@ -46,39 +46,37 @@ def projection_backward(
     scale, shift, a_w, _, a_gate_w, _, b_w, _, b_gate_w, _, gate_w, _ = parameters
     hidden, pair = a_w.shape
     sizes = Sizes.of(z, mask.numel(), pair, hidden)
-    d_z, d_values, standard = _kernels(sizes).projection_input(
+    d_z, partial, partial_bias = _kernels(sizes).projection_backward(
         sizes, gradients, d_through, z, mask, operands, statistics, parameters
     )
-    partial, partial_bias = _partial(z, sizes, "projection_weights", 4 * hidden + pair, pair)
-    blocks = sizes.tile("projection_weights", BLOCK_R=max(pair, hidden), BLOCK_N=pair)
-    rows = triton.cdiv(4 * hidden, blocks["BLOCK_R"]) + triton.cdiv(pair, blocks["BLOCK_R"])
-    kernel.projection_weights[(blocks.pop("PARTS"), rows, triton.cdiv(pair, blocks["BLOCK_N"]))](
-        d_values, gradients[2], standard, partial, partial_bias, sizes.positions,
-        **sizes.constants(), **blocks,
-    )  # fmt: skip
     weights = [a_w, a_gate_w, b_w, b_gate_w, gate_w]
-    return d_z, _finish(sizes, partial, partial_bias, scale, shift, weights)
+    return d_z, finish(sizes, partial, partial_bias, scale, shift, weights)
 
 
-def mask_shape(shape: Sequence[int], shared_dim: int | None) -> list[int]:
-    """Of the mask of a tensor: 1 in the dimension over which it is shared."""
-    shape = list(shape)
-    if shared_dim is not None:
-        shape[shared_dim] = 1
-    return shape
+def empty_mask(z: Tensor, hidden: int, shared_dim: int | None) -> Tensor:
+    """Memory for the dropout mask of z (B, I, J, Z): size 1 where it is shared.
+
+    Of words of 32 channels for the kernels that take them, of bytes for the others.
+    """
+    batch, rows, columns, pair = z.shape
+    sizes = Sizes.of(z, batch * rows * columns, pair, hidden)
+    shape = [1 if i - 4 == shared_dim else n for i, n in enumerate(z.shape[:3])]
+    if _kernels(sizes) is hopper_launch:
+        return torch.empty(*shape, triton.cdiv(pair, 32), dtype=torch.int32, device=z.device)
+    return torch.empty(*shape, pair, dtype=torch.uint8, device=z.device)
 
 
-def dropout_mask(
-    shape: Sequence[int], key: Tensor, layer: int, rate: float, shared_dim: int | None
-) -> Tensor:
-    """Which elements of an update (B, I, J, Z) are kept, uint8."""
-    keep = torch.empty(mask_shape(shape, shared_dim), dtype=torch.uint8, device=key.device)
-    size, threshold = keep[0].numel(), round(rate * (kernel.UNIFORM_MASK.value + 1))
-    blocks = tile("triangle_dropout_mask", architecture(key.device), {})
+def dropout_mask(keep: Tensor, z: Tensor, dropout: Dropout) -> None:
+    """Fill the mask from `empty_mask`."""
+    channels = z.shape[3]
+    words = triton.cdiv(channels, 32)
+    size = keep[0, ..., 0].numel() * words
+    blocks = tile("triangle_dropout_mask", architecture(keep.device), {})
     kernel.dropout_mask[(triton.cdiv(size, blocks["BLOCK"]), keep.shape[0])](
-        key, key.stride(0), layer, threshold, keep, *keep.shape[1:], size, **blocks
-    )
-    return keep
+        dropout.key, dropout.key.stride(0), dropout.layer, dropout.threshold, keep,
+        *keep.shape[1:3], channels, words, size,
+        SHARED=dropout.shared_dim == -1, PACKED=keep.dtype == torch.int32, **blocks,
+    )  # fmt: skip
 
 
 def output(
@@ -86,16 +84,19 @@ def output(
     product: Tensor,
     gate: Tensor,
     parameters: Sequence[Tensor],
-    keep: Tensor | None,
-    factor: float,
-) -> tuple[Tensor, ...]:
-    """Updated z, and the mean and reciprocal deviation of each position's product."""
+    dropout: Dropout | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Updated z, mean and reciprocal deviation of each position's product, the dropout mask."""
     pair, hidden = parameters[2].shape
     sizes = Sizes.of(gate, product[0].numel(), pair, hidden)
-    found: tuple[Tensor, ...] = _kernels(sizes).output(
-        sizes, z, product, gate, parameters, DroppedOut.of(keep, factor)
+    keep = z.new_empty(0)
+    if dropout is not None:
+        keep = empty_mask(z, hidden, dropout.shared_dim)
+        dropout_mask(keep, z, dropout)
+    out, mean, reciprocal = _kernels(sizes).output(
+        sizes, z, product, gate, parameters, DroppedOut.of(keep, dropout)
     )
-    return found
+    return out, mean, reciprocal, keep
 
 
 def output_backward(
@@ -104,36 +105,20 @@ def output_backward(
     gate: Tensor,
     statistics: Sequence[Tensor],
     parameters: Sequence[Tensor],
-    keep: Tensor | None,
-    factor: float,
+    keep: Tensor,
+    dropout: Dropout | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of product and gate; of the parameters, one after the other in one vector."""
     scale, shift, weight, _ = parameters
     pair, hidden = weight.shape
     sizes = Sizes.of(gate, product[0].numel(), pair, hidden)
-    d_product, d_gate, d_value, standard = portable.output_input(
-        sizes, d_out, product, gate, statistics, parameters, DroppedOut.of(keep, factor)
+    d_product, d_gate, partial, partial_bias = _kernels(sizes).output_backward(
+        sizes, d_out, product, gate, statistics, parameters, DroppedOut.of(keep, dropout)
     )
-    partial, partial_bias = _partial(gate, sizes, "output_weights", pair, hidden)
-    blocks = sizes.tile("output_weights", BLOCK_R=pair, BLOCK_N=hidden)
-    rows = triton.cdiv(pair, blocks["BLOCK_R"])
-    kernel.output_weights[(blocks.pop("PARTS"), rows, triton.cdiv(hidden, blocks["BLOCK_N"]))](
-        d_value, standard, partial, partial_bias, sizes.positions,
-        **sizes.constants(), **blocks,
-    )  # fmt: skip
-    return d_product, d_gate, _finish(sizes, partial, partial_bias, scale, shift, [weight])
+    return d_product, d_gate, finish(sizes, partial, partial_bias, scale, shift, [weight])
 
 
-def _partial(
-    like: Tensor, sizes: Sizes, name: str, rows: int, columns: int
-) -> tuple[Tensor, Tensor]:
-    """Where the parts of the sums over positions go: their number is the tile's."""
-    parts = sizes.tile(name)["PARTS"]
-    partial = like.new_empty(parts, rows, columns, dtype=torch.float32)
-    return partial, partial.new_empty(parts, rows)
-
-
-def _finish(
+def finish(
     sizes: Sizes,
     partial: Tensor,
     partial_bias: Tensor,

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from scalefold_kernels.triangle import launch
+from scalefold_kernels.triangle.sizes import Dropout
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -80,13 +81,10 @@ def triangle_output(
     -------
     Tensor, shape (B, I, J, Z)
     """
-    keep, scale = None, 1.0
-    if dropout is not None:
-        keep = _dropout_mask(list(z_BIJZ.shape), *dropout)
-        scale = 1.0 / (1.0 - dropout[2])
     parameters = [norm_weight, norm_bias, weight, bias]
     product_CBIJ = product_BIJC.permute(3, 0, 1, 2)
-    out, _, _ = _output(z_BIJZ, product_CBIJ, gate_BIJZ, parameters, keep, scale)
+    key, *others = (None, 0, 0.0, None) if dropout is None else dropout
+    out, *_ = _output(z_BIJZ, product_CBIJ, gate_BIJZ, parameters, key, *others)
     return out
 
 
@@ -197,31 +195,21 @@ def _matrix_product(x: Tensor, y: Tensor) -> Tensor:
     return torch.bmm(x.flatten(0, 1), y.flatten(0, 1)).unflatten(0, x.shape[:2])
 
 
-@torch.library.custom_op("scalefold::triangle_dropout_mask", mutates_args=())
-def _dropout_mask(
-    shape: list[int], key: Tensor, layer: int, rate: float, shared_dim: int | None
-) -> Tensor:
-    return launch.dropout_mask(shape, key, layer, rate, shared_dim)
-
-
-@_dropout_mask.register_fake
-def _(shape: list[int], key: Tensor, layer: int, rate: float, shared_dim: int | None) -> Tensor:
-    return key.new_empty(launch.mask_shape(shape, shared_dim), dtype=torch.uint8)
-
-
 @torch.library.custom_op("scalefold::triangle_output", mutates_args=())
 def _output(
     z: Tensor,
     product: Tensor,
     gate: Tensor,
     parameters: list[Tensor],
-    keep: Tensor | None,
-    scale: float,
-) -> tuple[Tensor, Tensor, Tensor]:
+    key: Tensor | None,
+    layer: int,
+    rate: float,
+    shared_dim: int | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     _check(product, parameters)
     z, product, gate, *parameters = _contiguous(z, product, gate, *parameters)
-    out, mean, reciprocal = launch.output(z, product, gate, parameters, keep, scale)
-    return out, mean, reciprocal
+    dropout = None if key is None else Dropout(key, layer, rate, shared_dim)
+    return launch.output(z, product, gate, parameters, dropout)
 
 
 @_output.register_fake
@@ -230,11 +218,16 @@ def _(
     product: Tensor,
     gate: Tensor,
     parameters: list[Tensor],
-    keep: Tensor | None,
-    scale: float,
-) -> tuple[Tensor, Tensor, Tensor]:
+    key: Tensor | None,
+    layer: int,
+    rate: float,
+    shared_dim: int | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     mean = product.new_empty(product.shape[1:], dtype=torch.float32)
-    return z.new_empty(z.shape), mean, torch.empty_like(mean)
+    keep = z.new_empty(0)
+    if key is not None:
+        keep = launch.empty_mask(z, product.shape[0], shared_dim)
+    return z.new_empty(z.shape), mean, torch.empty_like(mean), keep
 
 
 @torch.library.custom_op("scalefold::triangle_output_backward", mutates_args=())
@@ -244,11 +237,15 @@ def _output_backward(
     gate: Tensor,
     statistics: list[Tensor],
     parameters: list[Tensor],
-    keep: Tensor | None,
-    scale: float,
+    keep: Tensor,
+    key: Tensor | None,
+    layer: int,
+    rate: float,
+    shared_dim: int | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     gradient, product, gate, *parameters = _contiguous(gradient, product, gate, *parameters)
-    return launch.output_backward(gradient, product, gate, statistics, parameters, keep, scale)
+    dropout = None if key is None else Dropout(key, layer, rate, shared_dim)
+    return launch.output_backward(gradient, product, gate, statistics, parameters, keep, dropout)
 
 
 @_output_backward.register_fake
@@ -258,25 +255,28 @@ def _(
     gate: Tensor,
     statistics: list[Tensor],
     parameters: list[Tensor],
-    keep: Tensor | None,
-    scale: float,
+    keep: Tensor,
+    key: Tensor | None,
+    layer: int,
+    rate: float,
+    shared_dim: int | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     flat = gate.new_empty(sum(p.numel() for p in parameters))
     return product.new_empty(product.shape), gate.new_empty(gate.shape), flat
 
 
 def _save_output(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    _, product, gate, parameters, keep, ctx.scale = inputs
+    _, product, gate, parameters, key, *ctx.dropout = inputs
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(keep, product, gate, *output[1:], *parameters)
+    ctx.save_for_backward(key, product, gate, *output[1:], *parameters)
 
 
 def _output_gradients(ctx: Any, gradient: Tensor, *_: None) -> tuple[Any, ...]:
-    keep, product, gate, mean, reciprocal, *parameters = ctx.saved_tensors
+    key, product, gate, mean, reciprocal, keep, *parameters = ctx.saved_tensors
     d_product, d_gate, flat = _output_backward(
-        gradient, product, gate, [mean, reciprocal], parameters, keep, ctx.scale
+        gradient, product, gate, [mean, reciprocal], parameters, keep, key, *ctx.dropout
     )
-    return gradient, d_product, d_gate, _unpack(flat, parameters), None, None
+    return gradient, d_product, d_gate, _unpack(flat, parameters), None, None, None, None
 
 
 _output.register_autograd(_output_gradients, setup_context=_save_output)

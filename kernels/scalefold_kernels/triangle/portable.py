@@ -27,7 +27,7 @@ def projection(
     return a, b, gate, mean, reciprocal
 
 
-def projection_input(
+def projection_backward(
     sizes: Sizes,
     gradients: Sequence[Tensor],
     d_through: Tensor | None,
@@ -37,7 +37,7 @@ def projection_input(
     statistics: Sequence[Tensor],
     parameters: Sequence[Tensor],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradient of z; d_values (4 C, P) and standard (P, Z), of which the weights' are made."""
+    """Gradient of z; sums (parts, 4 C + Z, Z) and (parts, 4 C + Z) for the parameters'."""
     scale, shift, a_w, _, a_gate_w, a_gate_b, b_w, _, b_gate_w, b_gate_b, gate_w, _ = parameters
     d_z, standard = torch.empty_like(z), torch.empty_like(z)
     d_values = z.new_empty(4 * sizes.hidden, sizes.positions)
@@ -49,7 +49,22 @@ def projection_input(
         HAS_THROUGH=d_through is not None, BLOCK_Z=block(sizes.pair),
         **sizes.constants(), **blocks,
     )  # fmt: skip
-    return d_z, d_values, standard
+    return d_z, *projection_weights(sizes, d_values, gradients[2], standard)
+
+
+def projection_weights(
+    sizes: Sizes, d_values: Tensor, d_gate: Tensor, standard: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Sums (parts, 4 C + Z, Z) and (parts, 4 C + Z) that the parameters' gradients are made of."""
+    pair, hidden = sizes.pair, sizes.hidden
+    partial, partial_bias = _partial(standard, sizes, "projection_weights", 4 * hidden + pair, pair)
+    blocks = sizes.tile("projection_weights", BLOCK_R=max(pair, hidden), BLOCK_N=pair)
+    rows = triton.cdiv(4 * hidden, blocks["BLOCK_R"]) + triton.cdiv(pair, blocks["BLOCK_R"])
+    kernel.projection_weights[(blocks.pop("PARTS"), rows, triton.cdiv(pair, blocks["BLOCK_N"]))](
+        d_values, d_gate, standard, partial, partial_bias, sizes.positions,
+        **sizes.constants(), **blocks,
+    )  # fmt: skip
+    return partial, partial_bias
 
 
 def output(
@@ -73,7 +88,7 @@ def output(
     return out, mean, reciprocal
 
 
-def output_input(
+def output_backward(
     sizes: Sizes,
     d_out: Tensor,
     product: Tensor,
@@ -82,7 +97,7 @@ def output_input(
     parameters: Sequence[Tensor],
     dropped: DroppedOut,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of product and gate; d_value (P, Z) and standard (C, P), for the weight's."""
+    """Gradients of product and gate; sums (parts, Z, C) and (parts, Z) for the parameters'."""
     d_product, standard = torch.empty_like(product), torch.empty_like(product)
     d_gate, d_value = torch.empty_like(gate), torch.empty_like(gate)
     blocks = sizes.tile("output_backward", BLOCK_Z=sizes.pair)
@@ -92,4 +107,21 @@ def output_input(
         HAS_DROPOUT=dropped.keep is not None, BLOCK_C=block(sizes.hidden),
         **sizes.constants(), **blocks,
     )  # fmt: skip
-    return d_product, d_gate, d_value, standard
+    pair, hidden = sizes.pair, sizes.hidden
+    partial, partial_bias = _partial(gate, sizes, "output_weights", pair, hidden)
+    blocks = sizes.tile("output_weights", BLOCK_R=pair, BLOCK_N=hidden)
+    rows = triton.cdiv(pair, blocks["BLOCK_R"])
+    kernel.output_weights[(blocks.pop("PARTS"), rows, triton.cdiv(hidden, blocks["BLOCK_N"]))](
+        d_value, standard, partial, partial_bias, sizes.positions,
+        **sizes.constants(), **blocks,
+    )  # fmt: skip
+    return d_product, d_gate, partial, partial_bias
+
+
+def _partial(
+    like: Tensor, sizes: Sizes, name: str, rows: int, columns: int
+) -> tuple[Tensor, Tensor]:
+    """Where the parts of the sums over positions go: their number is the tile's."""
+    parts = sizes.tile(name)["PARTS"]
+    partial = like.new_empty(parts, rows, columns, dtype=torch.float32)
+    return partial, partial.new_empty(parts, rows)

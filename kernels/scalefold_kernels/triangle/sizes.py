@@ -9,6 +9,7 @@ import torch
 import triton
 from torch import Tensor
 
+from scalefold_kernels.dropout.kernel import UNIFORM_MASK
 from scalefold_kernels.tiles import Tile, architecture, tile
 
 EPS = 1e-5
@@ -52,14 +53,28 @@ def block(size: int) -> int:
     return max(16, triton.next_power_of_2(size))
 
 
+class Dropout(NamedTuple):
+    """What `scalefold.ops.dropout.Dropout` holds, in its order."""
+
+    key: Tensor
+    layer: int
+    rate: float
+    shared_dim: int | None
+
+    @property
+    def threshold(self) -> int:
+        """Below which a draw is dropped."""
+        return round(self.rate * (UNIFORM_MASK.value + 1))
+
+
 class DroppedOut(NamedTuple):
     """Which elements of an update are kept, as the kernels want it.
 
     Attributes
     ----------
     keep : Tensor or None
-        uint8.
-    sample, row, column, channel : int
+        From `launch.dropout_mask`.
+    sample, row, column : int
         Its strides; 0 where one mask is shared.
     factor : float
         What is kept is multiplied with it.
@@ -69,17 +84,16 @@ class DroppedOut(NamedTuple):
     sample: int
     row: int
     column: int
-    channel: int
     factor: float
 
     @classmethod
-    def of(cls, keep: Tensor | None, factor: float) -> DroppedOut:
-        """With the strides of a contiguous mask, of size 1 where it is shared."""
-        if keep is None:
-            return cls(None, 0, 0, 0, 0, factor)
+    def of(cls, keep: Tensor, dropout: Dropout | None) -> DroppedOut:
+        """With the strides of a mask, which is of size 1 where it is shared."""
+        if dropout is None:
+            return cls(None, 0, 0, 0, 1.0)
         steps = (s if n > 1 else 0 for n, s in zip(keep.shape, keep.stride(), strict=True))
-        sample, row, column, channel = steps
-        return cls(keep, sample, row, column, channel, factor)
+        sample, row, column, _ = steps
+        return cls(keep, sample, row, column, 1.0 / (1.0 - dropout.rate))
 
 
 def statistics_of(like: Tensor) -> tuple[Tensor, Tensor]:

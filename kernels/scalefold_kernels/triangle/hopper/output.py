@@ -10,15 +10,15 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from scalefold_kernels.hopper import mma_layout, widen
 from scalefold_kernels.triangle.hopper.parts import (
     LOADER_REGISTERS,
     TILE,
     columns,
-    kept,
-    mma_layout,
+    dropped_out,
+    mask_rows,
     sigmoid,
     standardise,
-    widen,
 )
 
 
@@ -87,10 +87,11 @@ def update(
             value = warpgroup_mma(normed, weight, zero, use_acc=False, is_async=True)
             opened = sigmoid(widen(gate_smem.index(slot).load(S)))
             mbarrier.arrive(empty.index(slot))
-            if HAS_DROPOUT:
-                opened *= kept(dropped, gl.minimum(position, P - 1), ROWS, COLUMNS, C)
             value = warpgroup_mma_wait(0, [value])
             value = (value + columns(bias, S)) * opened
+            if HAS_DROPOUT:
+                rows = mask_rows(dropped, first, P - 1, ROWS, COLUMNS, S)
+                value = dropped_out(value, dropped, rows, 0)
             value += widen(z_smem.index(slot).load(S))
             z_smem.index(slot).store(value.to(dtype))
             fence_async_shared()
@@ -102,7 +103,7 @@ def update(
 @gluon.jit
 def output_forward_kernel(
     product_desc, gate_desc, z_desc, weight_desc, out_desc, norm_weight, norm_bias, bias,
-    keep, keep_b, keep_i, keep_j, keep_z, factor, mean, reciprocal, P, ROWS, COLUMNS, eps,
+    keep, keep_b, keep_i, keep_j, factor, mean, reciprocal, P, ROWS, COLUMNS, eps,
     HAS_DROPOUT: gl.constexpr, C: gl.constexpr,
     GROUPS: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
@@ -126,7 +127,7 @@ def output_forward_kernel(
     mbarrier.init(weight_full, 1)
     P = gl.to_tensor(P)
     dropped = (
-        keep, gl.to_tensor(keep_b), gl.to_tensor(keep_i), gl.to_tensor(keep_j), keep_z, factor,
+        keep, gl.to_tensor(keep_b), gl.to_tensor(keep_i), gl.to_tensor(keep_j), factor,
     )  # fmt: skip
     load_args = (
         weight_desc, product_desc, gate_desc, z_desc, weight_smem, product_smem, gate_smem, z_smem,

@@ -15,24 +15,10 @@ from triton.experimental.gluon import language as gl
 TILE = gl.constexpr(64)
 """Positions of a tile: the rows of a warp group's matrix product."""
 
+LOG2E = gl.constexpr(1.4426950408889634)
+
 LOADER_REGISTERS = gl.constexpr(40)
 """Of a thread of the loader; what it gives up goes to the warp groups that compute."""
-
-
-@gluon.constexpr_function
-def mma_layout(columns):
-    """Of a tile of 64 rows, as four warps hold it."""
-    return gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, columns, 16]
-    )
-
-
-@gluon.jit
-def widen(x):
-    """bfloat16 to float32, one instruction an element (the compiler's own takes two)."""
-    return gl.inline_asm_elementwise(
-        "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;", "=f,=f,r", [x], gl.float32, True, 2
-    )
 
 
 @gluon.jit
@@ -55,6 +41,35 @@ def sigmoid(x):
 
 
 @gluon.jit
+def open_gate(logit, bias, inverse_mask):
+    """``sigmoid(logit + bias) * mask``, two instructions beside the two special functions.
+
+    bias : of a column, times -log2 e
+    inverse_mask : of a row, see `invert_mask`
+    """
+    return gl.inline_asm_elementwise(
+        """{
+        .reg .f32 t;
+        fma.rn.f32 t, $1, 0fBFB8AA3B, $2;
+        ex2.approx.ftz.f32 t, t;
+        fma.rn.f32 t, t, $3, $3;
+        rcp.approx.ftz.f32 $0, t;
+        }""",
+        "=f,f,f,f",
+        [logit, bias, inverse_mask],
+        gl.float32,
+        True,
+        1,
+    )
+
+
+@gluon.jit
+def invert_mask(mask):
+    """1 / mask; for 0 so large a number that the inverse of it or of more is flushed to 0."""
+    return gl.where(mask == 0, 3.0e38, 1.0 / mask)
+
+
+@gluon.jit
 def row_sum(x):
     """Sum of each row in two chains, since the compiler keeps the order of a reduction."""
     M: gl.constexpr = x.shape[0]
@@ -71,6 +86,16 @@ def opaque_zero():
     Addresses and descriptors of all weights, computed once before the loop, would spill.
     """
     return gl.inline_asm_elementwise("mov.b32 $0, 0;", "=r,r", [0], gl.int32, False, 1)
+
+
+@gluon.jit
+def by_position(pointer, first, P, LAYOUT: gl.constexpr):
+    """Numbers of the positions ``first`` and following of a tile of this layout.
+
+    Beyond the end they are the last one's: what the copy engine brings from there is 0 in any case.
+    """
+    position = first + gl.arange(0, TILE, layout=gl.SliceLayout(1, LAYOUT))
+    return gl.load(pointer + gl.minimum(position, P - 1)).to(gl.float32)
 
 
 @gluon.jit
@@ -93,12 +118,48 @@ def standardise(x, eps):
 
 
 @gluon.jit
-def kept(dropped, position, ROWS, COLUMNS, C: gl.constexpr):
-    """What dropout multiplies a tile of an update with; ``dropped`` as `..sizes.DroppedOut`."""
-    keep, keep_b, keep_i, keep_j, keep_z, factor = dropped
-    j = position % COLUMNS
-    i = position // COLUMNS % ROWS
+def mask_rows(dropped, first, last, ROWS, COLUMNS, LAYOUT: gl.constexpr):
+    """Where the words of the mask begin for the positions of a tile of this layout.
+
+    ``dropped`` as `..sizes.DroppedOut`.
+    """
+    _, keep_b, keep_i, keep_j, _ = dropped
+    CHANNELS: gl.constexpr = LAYOUT.instr_shape[1]
+    y = gl.reshape(
+        gl.full([TILE, CHANNELS], 0.0, gl.float32, LAYOUT), [TILE, CHANNELS // 32, 4, 4, 2]
+    )
+    BY_WORD: gl.constexpr = gl.SliceLayout(2, gl.SliceLayout(2, gl.SliceLayout(4, y.type.layout)))
+    position = first + gl.arange(0, TILE, layout=gl.SliceLayout(1, BY_WORD))
+    position = gl.minimum(position, last)
     sample = position // COLUMNS // ROWS
-    row = keep + sample.to(gl.int64) * keep_b + i.to(gl.int64) * keep_i + j * keep_j
-    channel = gl.arange(0, C, layout=gl.SliceLayout(0, mma_layout(C)))
-    return gl.load(row[:, None] + channel[None, :] * keep_z).to(gl.float32) * factor
+    i = position // COLUMNS % ROWS
+    return sample * keep_b + i * keep_i + position % COLUMNS * keep_j
+
+
+@gluon.jit
+def dropped_out(x, dropped, rows, channel):
+    """A tile of an update, channels ``channel`` and following, after dropout.
+
+    For 32 channels of a position there is one word, of which a thread of a quad (number q) needs
+    the bits 8 k + 2 q and 8 k + 2 q + 1, for k from 0 to 3.
+    """
+    keep, _, _, _, factor = dropped
+    M: gl.constexpr = x.shape[0]
+    WORDS: gl.constexpr = x.shape[1] // 32
+    y = gl.reshape(x, [M, WORDS, 4, 4, 2])
+    ALL: gl.constexpr = y.type.layout
+    BY_THREAD: gl.constexpr = gl.SliceLayout(2, gl.SliceLayout(4, ALL))
+    BY_WORD: gl.constexpr = gl.SliceLayout(2, BY_THREAD)
+    word = channel // 32 + gl.arange(0, WORDS, layout=gl.SliceLayout(0, BY_WORD))
+    words = gl.load(keep + rows[:, None] + word[None, :])
+    q = gl.arange(0, 4, layout=gl.SliceLayout(0, gl.SliceLayout(0, BY_THREAD)))
+    words = gl.expand_dims(words, 2) >> gl.expand_dims(gl.expand_dims(2 * q, 0), 0)
+    LAST_THREE: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(0, ALL))
+    k = gl.arange(0, 4, layout=gl.SliceLayout(1, gl.SliceLayout(2, LAST_THREE)))
+    e = gl.arange(0, 2, layout=gl.SliceLayout(0, gl.SliceLayout(0, LAST_THREE)))
+    k = gl.expand_dims(gl.expand_dims(k, 1), 2)
+    e = gl.expand_dims(gl.expand_dims(e, 0), 0)
+    bit = gl.expand_dims(gl.expand_dims(1 << (8 * k + e), 0), 0)
+    kept = (gl.expand_dims(gl.expand_dims(words, 2), 4) & bit) != 0
+    y = gl.where(kept, y * factor, 0.0)
+    return gl.convert_layout(gl.reshape(y, x.shape), x.type.layout)

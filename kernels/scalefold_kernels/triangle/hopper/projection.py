@@ -10,25 +10,30 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from scalefold_kernels.hopper import mma_layout, widen
 from scalefold_kernels.triangle.hopper.parts import (
     LOADER_REGISTERS,
+    LOG2E,
     TILE,
+    by_position,
     columns,
-    mma_layout,
+    invert_mask,
     opaque_zero,
-    sigmoid,
+    open_gate,
     standardise,
-    widen,
 )
 
 
 @gluon.jit
 def load_tiles(args, C: gl.constexpr, GROUPS: gl.constexpr):
-    """The loader warp."""
+    """The loader warp; a weight is several blocks of 64 rows."""
     weights, z_desc, weight_smem, z_smem, weight_full, full, empty, P = args
+    HALVES: gl.constexpr = C // 64
     mbarrier.expect(weight_full, 5 * C * C * 2)
     for i in gl.static_range(5):
-        tma.async_copy_global_to_shared(weights[i], [0, 0], weight_full, weight_smem.index(i))
+        for half in gl.static_range(HALVES):
+            place = weight_smem.index(i * HALVES + half)
+            tma.async_copy_global_to_shared(weights[i], [half * 64, 0], weight_full, place)
     rounds = gl.cdiv(gl.cdiv(P, TILE), gl.num_programs(0) * GROUPS)
     for i in range(rounds):
         for w in gl.static_range(GROUPS):
@@ -40,62 +45,80 @@ def load_tiles(args, C: gl.constexpr, GROUPS: gl.constexpr):
 
 
 @gluon.jit
-def project(
-    w, args, C: gl.constexpr, GROUPS: gl.constexpr
-):  # fmt: skip
-    """Warp group ``w``."""
+def multiply(normed, weight_smem, place):
+    """Start a product with 64 rows of a weight."""
+    zero = gl.full([TILE, 64], 0.0, gl.float32, mma_layout(64))
+    weight = weight_smem.index(place).permute((1, 0))
+    return warpgroup_mma(normed, weight, zero, use_acc=False, is_async=True)
+
+
+@gluon.jit
+def project(w, args, C: gl.constexpr, GROUPS: gl.constexpr):
+    """Warp group ``w``: 64 channels at a time; products of the next are under way meanwhile."""
     (
         operands, gate_desc, mask, norm_weight, norm_bias, biases, mean, reciprocal,
         weight_smem, z_smem, out_smem, weight_full, full, empty, P, eps,
     ) = args  # fmt: skip
+    HALVES: gl.constexpr = C // 64
     S: gl.constexpr = mma_layout(C)
-    A: gl.constexpr = gl.DotOperandLayout(0, S, 2)
+    H: gl.constexpr = mma_layout(64)
+    A: gl.constexpr = gl.DotOperandLayout(0, H, 2)
     dtype: gl.constexpr = gate_desc.dtype
-    out = out_smem.index(w)
-    turned = out._reinterpret(dtype, [C, TILE], operands[0].layout).permute((1, 0))
     mbarrier.wait(weight_full, 0)
     rounds = gl.cdiv(gl.cdiv(P, TILE), gl.num_programs(0) * GROUPS)
     for i in range(rounds):
         first = ((i * GROUPS + w) * gl.num_programs(0) + gl.program_id(0)) * TILE
         if first < P:
-            position = first + gl.arange(0, TILE, layout=gl.SliceLayout(1, S))
-            inside = position < P
-            mask_P = gl.load(mask + position, mask=inside, other=0.0).to(gl.float32)
+            inverse_mask = invert_mask(by_position(mask, first, P, H))
             mbarrier.wait(full.index(w), i & 1)
             x = widen(z_smem.index(w).load(S))
             mbarrier.arrive(empty.index(w))
             standard, mean_P, reciprocal_P = standardise(x, eps)
-            gl.store(mean + position, mean_P, mask=inside)
-            gl.store(reciprocal + position, reciprocal_P, mask=inside)
-            normed = standard * columns(norm_weight, S)
-            normed = (normed + columns(norm_bias, S)).to(dtype)
-            normed = gl.convert_layout(normed, A)
-            zero = gl.full([TILE, C], 0.0, gl.float32, S)
+            position = first + gl.arange(0, TILE, layout=gl.SliceLayout(1, S))
+            gl.store(mean + position, mean_P, mask=position < P)
+            gl.store(reciprocal + position, reciprocal_P, mask=position < P)
+            normed = standard * columns(norm_weight, S) + columns(norm_bias, S)
+            normed = gl.convert_layout(normed.to(dtype), A)
+            weight = opaque_zero()
+            opened = multiply(normed, weight_smem, weight + HALVES)
+            value = multiply(normed, weight_smem, weight)
             for side in gl.static_range(2):
-                place = opaque_zero() + 2 * side
-                gate_w = weight_smem.index(place + 1).permute((1, 0))
-                weight = weight_smem.index(place).permute((1, 0))
-                opened = warpgroup_mma(normed, gate_w, zero, use_acc=False, is_async=True)
-                value = warpgroup_mma(normed, weight, zero, use_acc=False, is_async=True)
-                opened = warpgroup_mma_wait(1, [opened])
-                opened = sigmoid(opened + columns(biases[2 * side + 1], S))
-                opened *= mask_P[:, None]
-                value = warpgroup_mma_wait(0, [value])
-                value = (value + columns(biases[2 * side], S)) * opened
-                tma.store_wait(0)
-                turned.store(value.to(dtype))
+                for half in gl.static_range(HALVES):
+                    weight = opaque_zero() + 2 * side * HALVES + half + 1
+                    if half + 1 < HALVES:
+                        next_opened = multiply(normed, weight_smem, weight + HALVES)
+                        next_value = multiply(normed, weight_smem, weight)
+                    elif side == 0:
+                        next_opened = multiply(normed, weight_smem, weight + 2 * HALVES)
+                        next_value = multiply(normed, weight_smem, weight + HALVES)
+                    else:
+                        # Of the gate: the first and the last 64 channels.
+                        next_opened = multiply(normed, weight_smem, weight + HALVES)
+                        next_value = multiply(normed, weight_smem, weight + 2 * HALVES - 1)
+                    opened, value = warpgroup_mma_wait(2, [opened, value])
+                    bias = columns(biases[2 * side + 1] + half * 64, H) * -LOG2E
+                    opened = open_gate(opened, bias, inverse_mask[:, None])
+                    value = (value + columns(biases[2 * side] + half * 64, H)) * opened
+                    out = out_smem.index(2 * w + (side * HALVES + half) % 2)
+                    tma.store_wait(1)
+                    out.permute((1, 0)).store(value.to(dtype))
+                    fence_async_shared()
+                    tma.async_copy_shared_to_global(operands[side], [half * 64, first], out)
+                    opened, value = next_opened, next_value
+            opened, value = warpgroup_mma_wait(0, [opened, value])
+            for half in gl.static_range(HALVES):
+                if half == 0:
+                    logit = opened
+                else:
+                    logit = value
+                logit += columns(biases[4] + half * 64, H)
+                out = out_smem.index(w * 2 + half)
+                tma.store_wait(1)
+                out.store(logit.to(dtype))
                 fence_async_shared()
-                tma.async_copy_shared_to_global(
-                    operands[side], [0, first],
-                    out._reinterpret(dtype, [C, TILE], operands[0].layout),
-                )  # fmt: skip
-            weight = weight_smem.index(opaque_zero() + 4).permute((1, 0))
-            logit = warpgroup_mma(normed, weight, zero, use_acc=False)
-            logit += columns(biases[4], S)
-            tma.store_wait(0)
-            out.store(logit.to(dtype))
-            fence_async_shared()
-            tma.async_copy_shared_to_global(gate_desc, [first, 0], out)
+                tma.async_copy_shared_to_global(gate_desc, [first, half * 64], out)
+            if HALVES == 1:  # an odd number of results for two places
+                tma.store_wait(0)
     tma.store_wait(0)
 
 
@@ -107,12 +130,14 @@ def projection_forward_kernel(
     C: gl.constexpr, GROUPS: gl.constexpr,
     REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """Masked operands (C, P), gate (P, Z), statistics (P,)."""
+    """Masked operands (C, P), gate (P, C), statistics (P,)."""
+    gl.static_assert(a_weight_desc.block_shape[0] == 64)
+    gl.static_assert(a_desc.block_shape[0] == 64)
     dtype: gl.constexpr = z_desc.dtype
     barrier: gl.constexpr = mbarrier.MBarrierLayout()
-    weight_smem = gl.allocate_shared_memory(dtype, [5, C, C], a_weight_desc.layout)
+    weight_smem = gl.allocate_shared_memory(dtype, [5 * C // 64, 64, C], a_weight_desc.layout)
     z_smem = gl.allocate_shared_memory(dtype, [GROUPS, TILE, C], z_desc.layout)
-    out_smem = gl.allocate_shared_memory(dtype, [GROUPS, TILE, C], gate_desc.layout)
+    out_smem = gl.allocate_shared_memory(dtype, [2 * GROUPS, TILE, 64], gate_desc.layout)
     full = gl.allocate_shared_memory(gl.int64, [GROUPS, 1], barrier)
     empty = gl.allocate_shared_memory(gl.int64, [GROUPS, 1], barrier)
     more = gl.allocate_shared_memory(gl.int64, [1, 1], barrier)

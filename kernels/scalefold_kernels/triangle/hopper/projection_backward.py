@@ -15,14 +15,15 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from scalefold_kernels.hopper import mma_layout, widen
 from scalefold_kernels.triangle.hopper.parts import (
     LOADER_REGISTERS,
+    LOG2E,
     TILE,
+    by_position,
     columns,
-    mma_layout,
+    open_gate,
     row_sum,
-    sigmoid,
-    widen,
 )
 
 GROUPS = gl.constexpr(2)
@@ -124,12 +125,9 @@ def differentiate(w, args, HAS_THROUGH: gl.constexpr, C: gl.constexpr):
         start = (i * gl.num_programs(0) + gl.program_id(0)) * TILE * GROUPS
         if start < P:
             first = start + w * TILE
-            position = first + gl.arange(0, TILE, layout=gl.SliceLayout(1, S))
-            inside = position < P
-            mean_P = gl.load(mean + position, mask=inside, other=0.0)
-            reciprocal_P = gl.load(reciprocal + position, mask=inside, other=0.0)
-            mask_P = gl.load(mask + position, mask=inside, other=0.0).to(gl.float32)
-            mask_P = gl.convert_layout(mask_P, gl.SliceLayout(1, H))
+            mean_P = by_position(mean, first, P, S)
+            reciprocal_P = by_position(reciprocal, first, P, S)
+            mask_P = by_position(mask, first, P, H)
             whole = w * WHOLE + WHOLES * i % WHOLE
             z = whole_smem.index(whole)
             mbarrier.wait(whole_full.index(whole), (WHOLES * i // WHOLE) & 1)
@@ -162,7 +160,7 @@ def differentiate(w, args, HAS_THROUGH: gl.constexpr, C: gl.constexpr):
                 value = widen(value_smem.permute((1, 0)).load(H))
                 bias = gl.where(side == 0, a_gate_bias, b_gate_bias) + channel
                 opened = warpgroup_mma_wait(0, [opened])
-                opened = sigmoid(opened + columns(bias, H))
+                opened = open_gate(opened, columns(bias, H) * -LOG2E, 1.0)
                 d_value = (gradient * opened * mask_P[:, None]).to(dtype)
                 d_logit = (gradient * value * (1.0 - opened)).to(dtype)
                 gradient_smem.permute((1, 0)).store(d_value)
@@ -177,13 +175,12 @@ def differentiate(w, args, HAS_THROUGH: gl.constexpr, C: gl.constexpr):
                 weight = weight_smem.index(next_slot)
                 d_normed = warpgroup_mma(d_value, weight, d_normed, is_async=True)
                 d_normed = warpgroup_mma(d_logit, gate_weight, d_normed, is_async=True)
-                if step > 0:
-                    tma.store_wait(2)
-                    mbarrier.arrive(block_empty.index(w * SLOTS + (n - 2) % SLOTS))
-                    mbarrier.arrive(block_empty.index(w * SLOTS + (n - 1) % SLOTS))
                 d_normed = warpgroup_mma_wait(0, [d_normed])
                 mbarrier.arrive(weight_empty.index(slot))
                 mbarrier.arrive(weight_empty.index(next_slot))
+                tma.store_wait(0)
+                mbarrier.arrive(block_empty.index(w * SLOTS + slot))
+                mbarrier.arrive(block_empty.index(w * SLOTS + next_slot))
             last = i * 5 * HALVES + 4 * HALVES
             for half in gl.static_range(HALVES):
                 n = last + half
@@ -194,9 +191,6 @@ def differentiate(w, args, HAS_THROUGH: gl.constexpr, C: gl.constexpr):
                     block_smem.index(w * SLOTS + slot), weight_smem.index(slot), d_normed,
                     is_async=True,
                 )  # fmt: skip
-            tma.store_wait(0)
-            mbarrier.arrive(block_empty.index(w * SLOTS + (last - 2) % SLOTS))
-            mbarrier.arrive(block_empty.index(w * SLOTS + (last - 1) % SLOTS))
             d_normed = warpgroup_mma_wait(0, [d_normed])
             for half in gl.static_range(HALVES):
                 slot = (last + half) % SLOTS

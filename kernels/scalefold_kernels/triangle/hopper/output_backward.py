@@ -1,0 +1,255 @@
+"""Gradients of the output's operands and weight on Hopper GPUs; see `parts` and `..kernel`.
+
+Two warp groups work on tiles of their own. What they make of the gradient and of the product stays
+where these came to in shared memory, and a third warp group adds up the weight's gradient from
+there, in registers over all tiles of the program.
+
+The normalisation's scale and shift are worked into weight and bias first: a projection of
+``standard * scale + shift`` is one of ``standard``.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from scalefold_kernels.hopper import mma_layout, widen
+from scalefold_kernels.triangle.hopper.parts import (
+    TILE,
+    by_position,
+    columns,
+    dropped_out,
+    mask_rows,
+    opaque_zero,
+    row_sum,
+    sigmoid,
+)
+
+GROUPS = gl.constexpr(2)
+SUM_COLUMNS = gl.constexpr(8)
+"""The narrowest matrix product: with a matrix of ones, it sums the gradient over positions."""
+
+LOADER_REGISTERS = gl.constexpr(24)
+"""The least that there is; the third warp group needs the others'."""
+
+SUM_REGISTERS = gl.constexpr(168)
+"""Of a thread of the third, which holds the sums."""
+
+
+@gluon.jit
+def tile_of(i, w):
+    """First position of the tile number ``i`` of a warp group."""
+    return ((i * GROUPS + w) * gl.num_programs(0) + gl.program_id(0)) * TILE
+
+
+@gluon.jit
+def num_rounds(P):
+    """Tiles of a warp group, of which the last may be beyond the end."""
+    return gl.cdiv(gl.cdiv(P, TILE), gl.num_programs(0) * GROUPS)
+
+
+@gluon.jit
+def load_tiles(args, C: gl.constexpr, STAGES: gl.constexpr):
+    """The loader warp; each warp group has STAGES places of its own."""
+    d_out_desc, product_desc, gate_desc, d_out_smem, product_smem, gate_smem, full, empty, P = args
+    HALVES: gl.constexpr = C // 64
+    for i in range(num_rounds(P)):
+        for w in gl.static_range(GROUPS):
+            first = tile_of(i, w)
+            if first < P:
+                slot = w * STAGES + i % STAGES
+                bar = full.index(slot)
+                mbarrier.wait(empty.index(slot), ((i // STAGES) & 1) ^ 1)
+                mbarrier.expect(bar, 3 * TILE * C * 2)
+                tma.async_copy_global_to_shared(
+                    product_desc, [0, first], bar, product_smem.index(slot)
+                )
+                for half in gl.static_range(HALVES):
+                    at = [first, half * 64]
+                    place = slot * HALVES + half
+                    tma.async_copy_global_to_shared(gate_desc, at, bar, gate_smem.index(place))
+                    tma.async_copy_global_to_shared(d_out_desc, at, bar, d_out_smem.index(place))
+
+
+@gluon.jit
+def differentiate(
+    w, args, HAS_DROPOUT: gl.constexpr, C: gl.constexpr, STAGES: gl.constexpr
+):  # fmt: skip
+    """Warp group ``w``: gradients of gate and product."""
+    (
+        d_product_desc, d_gate_desc, mean, reciprocal, dropped, weight_smem, bias_smem,
+        d_out_smem, product_smem, gate_smem, full, ready, empty, P, ROWS, COLUMNS,
+    ) = args  # fmt: skip
+    HALVES: gl.constexpr = C // 64
+    S: gl.constexpr = mma_layout(C)
+    H: gl.constexpr = mma_layout(64)
+    A: gl.constexpr = gl.DotOperandLayout(0, S, 2)
+    dtype: gl.constexpr = d_gate_desc.dtype
+    i = gl.to_tensor(0)
+    first = tile_of(i, w)
+    while first < P:
+        slot = w * STAGES + i % STAGES
+        mean_P = by_position(mean, first, P, S)
+        reciprocal_P = by_position(reciprocal, first, P, S)
+        rows = mask_rows(dropped, first, P - 1, ROWS, COLUMNS, H)
+        mbarrier.wait(full.index(slot), (i // STAGES) & 1)
+        product = product_smem.index(slot).permute((1, 0))
+        standard = (widen(product.load(S)) - mean_P[:, None]) * reciprocal_P[:, None]
+        product.store(standard.to(dtype))
+        fence_async_shared()
+        d_standard = gl.full([TILE, C], 0.0, gl.float32, S)
+        for half in range(HALVES):
+            weight = weight_smem.index(half)
+            gate = gate_smem.index(slot * HALVES + half)
+            d_out = d_out_smem.index(slot * HALVES + half)
+            value = gl.full([TILE, 64], 0.0, gl.float32, H)
+            value = warpgroup_mma(
+                product, weight.permute((1, 0)), value, use_acc=False, is_async=True
+            )
+            gradient = widen(d_out.load(H))
+            if HAS_DROPOUT:
+                gradient = dropped_out(gradient, dropped, rows, half * 64)
+            value = warpgroup_mma_wait(0, [value])
+            value += bias_smem.index(half).load(gl.SliceLayout(0, H))[None, :]
+            opened = sigmoid(widen(gate.load(H)))
+            value *= 1.0 - opened
+            gradient *= opened
+            gate.store((gradient * value).to(dtype))
+            gradient = gradient.to(dtype)
+            d_out.store(gradient)
+            fence_async_shared()
+            tma.async_copy_shared_to_global(d_gate_desc, [first, half * 64], gate)
+            gradient = gl.convert_layout(gradient, A)
+            d_standard = warpgroup_mma(gradient, weight, d_standard)
+        mbarrier.arrive(ready.index(slot))
+        standard = widen(product.load(S))
+        along = row_sum(d_standard * standard) * (1.0 / C)
+        average = row_sum(d_standard) * (1.0 / C)
+        d_x = d_standard - average[:, None] - standard * along[:, None]
+        # Read again: held over the loop, number and address would cost registers.
+        reciprocal_P = by_position(reciprocal, first + opaque_zero(), P, S)
+        d_x = (d_x * reciprocal_P[:, None]).to(dtype)
+        tma.store_wait(0)
+        gate = gate_smem.index(slot * HALVES)
+        turned = gate._reinterpret(dtype, [C, TILE], d_product_desc.layout)
+        turned.permute((1, 0)).store(d_x)
+        fence_async_shared()
+        tma.async_copy_shared_to_global(d_product_desc, [0, first], turned)
+        tma.store_wait(0)
+        mbarrier.arrive(empty.index(slot))
+        i += 1
+        first = tile_of(i, w)
+
+
+@gluon.jit
+def add_up(args, C: gl.constexpr, STAGES: gl.constexpr):
+    """The warp group of the weight's gradient."""
+    partial, partial_bias, d_out_smem, product_smem, ones_smem, ready, empty, P = args
+    HALVES: gl.constexpr = C // 64
+    S: gl.constexpr = mma_layout(C)
+    ONES: gl.constexpr = mma_layout(SUM_COLUMNS)
+    dtype: gl.constexpr = d_out_smem.dtype
+    products = gl.full([C, C], 0.0, gl.float32, S)
+    sums = gl.full([C, SUM_COLUMNS], 0.0, gl.float32, ONES)
+    for i in range(num_rounds(P)):
+        for w in range(GROUPS):
+            if tile_of(i, w) < P:
+                slot = w * STAGES + i % STAGES
+                mbarrier.wait(ready.index(slot), (i // STAGES) & 1)
+                standard = product_smem.index(slot).permute((1, 0))
+                gradient = d_out_smem.index(slot * HALVES)
+                gradient = gradient._reinterpret(dtype, [TILE, C], d_out_smem.layout)
+                gradient = gradient.permute((1, 0))
+                products = warpgroup_mma(gradient, standard, products, is_async=True)
+                sums = warpgroup_mma(gradient, ones_smem, sums, is_async=True)
+                products, sums = warpgroup_mma_wait(0, [products, sums])
+                mbarrier.arrive(empty.index(slot))
+    row = gl.arange(0, C, layout=gl.SliceLayout(1, S))
+    column = gl.arange(0, C, layout=gl.SliceLayout(0, S))
+    gl.store(partial + gl.program_id(0) * C * C + row[:, None] * C + column[None, :], products)
+    row = gl.arange(0, C, layout=gl.SliceLayout(1, ONES))
+    sums = gl.sum(sums, 1) * (1.0 / SUM_COLUMNS)
+    gl.store(partial_bias + gl.program_id(0) * C + row, sums)
+
+
+@gluon.jit
+def fold(weight_desc, norm_weight, norm_bias, bias, weight_smem, bias_smem, bar, C: gl.constexpr):
+    """Bring the weight to shared memory; work scale and shift into it and into the bias."""
+    HALVES: gl.constexpr = C // 64
+    S: gl.constexpr = mma_layout(C)
+    rows: gl.constexpr = gl.SliceLayout(1, S)
+    mbarrier.expect(bar, C * C * 2)
+    for half in gl.static_range(HALVES):
+        tma.async_copy_global_to_shared(weight_desc, [half * 64, 0], bar, weight_smem.index(half))
+    mbarrier.wait(bar, 0)
+    for half in gl.static_range(HALVES):
+        weight = widen(weight_smem.index(half).load(S))
+        added = gl.load(bias + half * 64 + gl.arange(0, 64, layout=rows)).to(gl.float32)
+        bias_smem.index(half).store(added + row_sum(weight * columns(norm_bias, S)))
+        weight_smem.index(half).store((weight * columns(norm_weight, S)).to(weight_desc.dtype))
+
+
+@gluon.jit
+def output_backward_kernel(
+    d_out_desc, product_desc, gate_desc, weight_desc, d_product_desc, d_gate_desc,
+    mean, reciprocal, norm_weight, norm_bias, bias,
+    keep, keep_b, keep_i, keep_j, factor, partial, partial_bias, P, ROWS, COLUMNS,
+    HAS_DROPOUT: gl.constexpr, C: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr,
+):  # fmt: skip
+    """d_product (C, P), d_gate (P, C); partial (programs, C, C), partial_bias (programs, C)."""
+    HALVES: gl.constexpr = C // 64
+    dtype: gl.constexpr = gate_desc.dtype
+    slots: gl.constexpr = GROUPS * STAGES
+    barrier: gl.constexpr = mbarrier.MBarrierLayout()
+    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    weight_smem = gl.allocate_shared_memory(dtype, [HALVES, 64, C], weight_desc.layout)
+    product_smem = gl.allocate_shared_memory(dtype, [slots, C, TILE], product_desc.layout)
+    gate_smem = gl.allocate_shared_memory(dtype, [slots * HALVES, TILE, 64], gate_desc.layout)
+    d_out_smem = gl.allocate_shared_memory(dtype, [slots * HALVES, TILE, 64], gate_desc.layout)
+    bias_smem = gl.allocate_shared_memory(gl.float32, [HALVES, 64], flat)
+    ones_layout: gl.constexpr = gl.NVMMASharedLayout(0, 16, 2)
+    ones_smem = gl.allocate_shared_memory(dtype, [TILE, SUM_COLUMNS], ones_layout)
+    full = gl.allocate_shared_memory(gl.int64, [slots, 1], barrier)
+    ready = gl.allocate_shared_memory(gl.int64, [slots, 1], barrier)
+    empty = gl.allocate_shared_memory(gl.int64, [slots, 1], barrier)
+    more = gl.allocate_shared_memory(gl.int64, [1, 1], barrier)
+    for slot in gl.static_range(slots):
+        mbarrier.init(full.index(slot), 1)
+        mbarrier.init(ready.index(slot), 1)
+        mbarrier.init(empty.index(slot), 2)
+    mbarrier.init(more.index(0), 1)
+    fold(
+        weight_desc, norm_weight, norm_bias, bias, weight_smem, bias_smem, more.index(0), C
+    )  # fmt: skip
+    ones = gl.full([TILE, SUM_COLUMNS], 1.0, gl.float32, mma_layout(SUM_COLUMNS))
+    ones_smem.store(ones.to(dtype))
+    fence_async_shared()
+
+    P = gl.to_tensor(P)
+    dropped = (
+        keep, gl.to_tensor(keep_b), gl.to_tensor(keep_i), gl.to_tensor(keep_j), factor,
+    )  # fmt: skip
+    load_args = (
+        d_out_desc, product_desc, gate_desc, d_out_smem, product_smem, gate_smem, full, empty, P,
+    )  # fmt: skip
+    args = (
+        d_product_desc, d_gate_desc, mean, reciprocal, dropped, weight_smem, bias_smem,
+        d_out_smem, product_smem, gate_smem, full, ready, empty,
+        P, gl.to_tensor(ROWS), gl.to_tensor(COLUMNS),
+    )  # fmt: skip
+    sum_args = (partial, partial_bias, d_out_smem, product_smem, ones_smem, ready, empty, P)
+    gl.warp_specialize(
+        [
+            (differentiate, (gl.to_tensor(0), args, HAS_DROPOUT, C, STAGES)),
+            (differentiate, (gl.to_tensor(1), args, HAS_DROPOUT, C, STAGES)),
+            (add_up, (sum_args, C, STAGES)),
+            (load_tiles, (load_args, C, STAGES)),
+        ],
+        [4, 4, 1],
+        [REGISTERS, SUM_REGISTERS, LOADER_REGISTERS],
+    )
