@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from unittest.mock import patch
 
-from triton.experimental.gluon import language as gl
+import torch
 
-from scalefold_kernels.compilation import CompileCase
+from scalefold_kernels.compilation import CompileCase, recorded
 from scalefold_kernels.tiles import tile
-from scalefold_kernels.transition.hopper.backward import backward_kernel
-from scalefold_kernels.transition.hopper.forward import forward_kernel
-from scalefold_kernels.transition.hopper.parts import ROWS
-from scalefold_kernels.transition.hopper_launch import MAX_BACKWARD_CHANNELS
+from scalefold_kernels.transition import hopper_launch
+from scalefold_kernels.transition.arguments import Parameters
 from scalefold_kernels.transition.kernel import (
     transition_finish_kernel,
     transition_forward_kernel,
@@ -33,14 +34,7 @@ def compile_cases() -> list[CompileCase]:
         for arch in ("sm_80", "sm_90")
         for make in (_forward, _hidden)
     ]
-    hopper = [_hopper_forward(size) for size in _SIZES]
-    backward = [
-        make(size)
-        for size in _SIZES
-        if size[1] <= MAX_BACKWARD_CHANNELS
-        for make in (_hopper_backward, _finish)
-    ]
-    return portable + hopper + backward
+    return [*portable, *_hopper()]
 
 
 def _forward(size: tuple[int, int, int], dtype: str, arch: str) -> CompileCase:
@@ -72,53 +66,43 @@ def _hidden(size: tuple[int, int, int], dtype: str, arch: str) -> CompileCase:
     )
 
 
-def _hopper_forward(size: tuple[int, int, int]) -> CompileCase:
-    sizes, launch = _tile("transition_forward_hopper", size, "bfloat16", "sm_90")
-    block = sizes["BLOCK_H"]
-    signature = {
-        **dict.fromkeys(("x_desc", "out_desc"), _tiles(ROWS.value, size[1])),
-        "up_desc": _tiles(block, size[1]),
-        "down_desc": _tiles(size[1], block),
-        **dict.fromkeys(("norm_weight", "norm_bias", "up_bias", "down_bias"), "*bf16:16"),
-        "num_tiles": "i32",
-    }
-    return _hopper_case("forward", size, forward_kernel, signature, sizes, launch)
-
-
-def _hopper_backward(size: tuple[int, int, int]) -> CompileCase:
-    sizes, launch = _tile("transition_backward_hopper", size, "bfloat16", "sm_90")
-    block = sizes["BLOCK_H"]
-    rows = "x_desc", "grad_desc", "x_hat_desc", "grad_x_desc"
-    signature = {
-        **dict.fromkeys(rows, _tiles(ROWS.value, size[1])),
-        **dict.fromkeys(("hidden_desc", "grad_hidden_desc"), _tiles(ROWS.value, block)),
-        "up_desc": _tiles(block, size[1]),
-        "down_desc": _tiles(size[1], block),
-        **dict.fromkeys(("norm_weight", "norm_bias", "up_bias"), "*bf16:16"),
-        "sums": "*fp32:16",
-        "num_tiles": "i32",
-    }
-    return _hopper_case("backward", size, backward_kernel, signature, sizes, launch)
-
-
-def _hopper_case(
-    name: str,
-    size: tuple[int, int, int],
-    function: Any,
-    signature: dict[str, str],
-    sizes: dict[str, int],
-    launch: tuple[int, int],
-) -> CompileCase:
-    constexprs = {"C": size[1], "H": size[2], "EPS": 1e-5, "BLOCK_C": size[1], **sizes}
-    described = f"{name} on Hopper C={size[1]} H={size[2]}"
-    return CompileCase(
-        described, function, signature, constexprs, *launch, architectures=("sm_90",)
-    )
-
-
-def _tiles(rows: int, columns: int) -> str:
-    layout = gl.NVMMASharedLayout.get_default_for([rows, columns], gl.bfloat16)
-    return f"tensordesc<bf16{[rows, columns]},{layout!r}>"
+def _hopper() -> Iterator[CompileCase]:
+    for size in _SIZES:
+        rows, channels, num_hidden = size
+        x, up, down, row, column = (
+            torch.empty(shape, dtype=torch.bfloat16, device="meta")
+            for shape in (
+                (rows, channels),
+                (num_hidden, channels),
+                (channels, num_hidden),
+                (channels,),
+                (num_hidden,),
+            )
+        )
+        parameters = Parameters(row, row, up, column, down, row)
+        described = f"on Hopper C={channels} H={num_hidden}"
+        # H100 and H200: 132 multiprocessors.
+        with patch.object(hopper_launch, "_multiprocessors", lambda _: 132):
+            cases = [
+                recorded(
+                    hopper_launch,
+                    "forward_kernel",
+                    partial(hopper_launch.forward, x, parameters, x),
+                    f"forward {described}",
+                    "sm_90",
+                ),
+                recorded(
+                    hopper_launch,
+                    "backward_kernel",
+                    partial(hopper_launch.backward_rows, x, x, parameters),
+                    f"backward {described}",
+                    "sm_90",
+                ),
+            ]
+        for case in cases:
+            # Of what a tile needs once; the loop over hidden channels has registers enough.
+            yield replace(case, allowed_spill_bytes=160)
+        yield _finish(size)
 
 
 def _finish(size: tuple[int, int, int]) -> CompileCase:

@@ -21,9 +21,6 @@ from scalefold_kernels.transition.kernel import transition_finish_kernel
 GROUP_ROWS = 64
 """Rows of a warp group; a program has two."""
 
-MAX_BACKWARD_CHANNELS = 128
-"""With more, the portable kernels are as fast (docs/kernels/transition.md)."""
-
 _VECTOR = 8
 """bfloat16 elements in the 16 bytes at whose multiples the copy engine's rows start."""
 
@@ -38,11 +35,6 @@ def serves(x_RC: Tensor, parameters: Parameters) -> bool:
         and parameters.up_weight.shape[0] % _VECTOR == 0
         and all(map(_reachable, matrices))
     )
-
-
-def serves_backward(x_RC: Tensor) -> bool:
-    """Whether backward can too, with room for enough of the weights ahead."""
-    return x_RC.shape[1] <= MAX_BACKWARD_CHANNELS
 
 
 def forward(x_RC: Tensor, parameters: Parameters, out_RC: Tensor) -> None:
@@ -75,7 +67,7 @@ def backward(grad_RC: Tensor, x_RC: Tensor, parameters: Parameters) -> list[Tens
     norm_weight, norm_bias, up, *_ = parameters
     if not _reachable(grad_RC):
         grad_RC = grad_RC.contiguous()
-    hidden, grad_hidden, x_hat, grad_x, sums = _backward_rows(grad_RC, x_RC, parameters)
+    hidden, grad_hidden, x_hat, grad_x, sums = backward_rows(grad_RC, x_RC, parameters)
     num_hidden, channels = up.shape
     totals = sum_rows(sums, torch.float32)
     raw = torch.mm(grad_hidden.t(), x_hat, out_dtype=torch.float32)
@@ -100,7 +92,7 @@ def backward(grad_RC: Tensor, x_RC: Tensor, parameters: Parameters) -> list[Tens
     return [grad_x, grad_norm, grad_up, grad_up_bias, grad_down, grad_down_bias]
 
 
-def _backward_rows(
+def backward_rows(
     grad_RC: Tensor, x_RC: Tensor, parameters: Parameters
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Hidden channels, their gradient, normalised rows, gradient of x, sums for both biases."""

@@ -74,8 +74,7 @@ def transition_backward(
     """Gradients of x; of the norm's weight and bias as (2, C); of the four others in order."""
     parameters = checked(x, norm_weight, norm_bias, up_weight, up_bias, down_weight, down_bias)
     rows = rows_of(x)
-    hopper = _hopper(rows, parameters)
-    kernels = hopper if hopper and hopper.serves_backward(rows) else portable
+    kernels = _hopper(rows, parameters) or portable
     grad_x, *others = kernels.backward(rows_of(grad), rows, parameters)
     return grad_x.view(x.shape), *others
 

@@ -21,9 +21,12 @@ from scalefold_kernels.hopper import mma_layout, widen
 from scalefold_kernels.transition.hopper.parts import (
     REGISTERS,
     ROWS,
+    load_bias,
     load_weights,
     normalise,
     part_width,
+    relu,
+    relu_backward,
 )
 
 
@@ -31,7 +34,8 @@ from scalefold_kernels.transition.hopper.parts import (
 def load(
     args,
     C: gl.constexpr, H: gl.constexpr,
-    BLOCK_C: gl.constexpr, BLOCK_H: gl.constexpr, STAGES: gl.constexpr, X_STAGES: gl.constexpr,
+    BLOCK_C: gl.constexpr, BLOCK_H: gl.constexpr,
+    UP_STAGES: gl.constexpr, DOWN_STAGES: gl.constexpr,
 ):  # fmt: skip
     """The loader warp."""
     (
@@ -43,50 +47,47 @@ def load(
     for tile in range(gl.program_id(0), num_tiles, gl.num_programs(0)):
         for w in gl.static_range(2):
             at = [(2 * tile + w) * ROWS, 0]
-            place = n % X_STAGES * 2 + w
-            full = rows_full.index(place)
-            mbarrier.wait(rows_empty.index(place), ((n // X_STAGES) & 1) ^ 1)
-            mbarrier.expect(full, 2 * ROWS * BLOCK_C * 2)
-            tma.async_copy_global_to_shared(x_desc, at, full, x_smem.index(place))
-            tma.async_copy_global_to_shared(grad_desc, at, full, grad_smem.index(place))
+            mbarrier.wait(rows_empty.index(w), (n & 1) ^ 1)
+            mbarrier.expect(rows_full.index(w), 2 * ROWS * BLOCK_C * 2)
+            tma.async_copy_global_to_shared(x_desc, at, rows_full.index(w), x_smem.index(w))
+            tma.async_copy_global_to_shared(grad_desc, at, rows_full.index(w), grad_smem.index(w))
         n += 1
         i = load_weights(
             up_desc, down_desc, up_smem, down_smem, up_full, up_empty, down_full, down_empty, i,
-            C, H, BLOCK_C, BLOCK_H, STAGES,
+            C, H, BLOCK_C, BLOCK_H, UP_STAGES, DOWN_STAGES,
         )  # fmt: skip
 
 
 @gluon.jit
-def sum_columns(tile, sums, C: gl.constexpr, BLOCK_C: gl.constexpr):
-    """Write the sum of a tile over its rows."""
-    WIDTH: gl.constexpr = min(BLOCK_C, 64)
-    L: gl.constexpr = mma_layout(WIDTH)
-    for part in gl.static_range(BLOCK_C // WIDTH):
-        c = part * WIDTH + gl.arange(0, WIDTH, layout=gl.SliceLayout(0, L))
-        piece = widen(tile.slice(part * WIDTH, WIDTH, dim=1).load(L))
-        gl.store(sums + c, gl.sum(piece, 0), mask=c < C)
+def sum_rows(tile, COLUMNS: gl.constexpr):
+    """Start the sum of a tile over its rows, in each row of the result: a product with ones.
+
+    Shuffles between threads and warps take longer than these idle tensor cores.
+    """
+    L: gl.constexpr = mma_layout(COLUMNS)
+    ones = gl.full([ROWS, ROWS], 1.0, tile.dtype, gl.DotOperandLayout(0, L, 2))
+    zero = gl.full([ROWS, COLUMNS], 0.0, gl.float32, L)
+    return warpgroup_mma(ones, tile, zero, use_acc=False, is_async=True)
 
 
 @gluon.jit
-def activate(hidden, grad_hidden, up_bias, sums, h, H: gl.constexpr, dtype: gl.constexpr):
-    """Bias and ReLU of both; writes the gradient's sum over the rows."""
-    bias = gl.load(up_bias + h, mask=h < H, other=0.0).to(gl.float32)
-    hidden = hidden + bias[None, :]
-    grad_hidden = gl.where(hidden > 0.0, grad_hidden, 0.0)
-    gl.store(sums + h, gl.sum(grad_hidden, 0), mask=h < H)
-    return gl.maximum(hidden, 0.0).to(dtype), grad_hidden.to(dtype)
+def write_first_row(x, out, N: gl.constexpr):
+    """The first N elements of a tile's first row, to memory."""
+    L: gl.constexpr = x.type.layout
+    row = gl.arange(0, ROWS, layout=gl.SliceLayout(1, L))[:, None]
+    column = gl.arange(0, x.shape[1], layout=gl.SliceLayout(0, L))[None, :]
+    gl.store(out + column + row, x, mask=(row == 0) & (column < N))
 
 
 @gluon.jit
-def write(hidden, grad_hidden, out_smem, place, hidden_desc, grad_hidden_desc, row, first):
+def write(hidden, grad_hidden, hidden_tile, grad_tile, hidden_desc, grad_desc, row, first):
     """Start copying both away, once the copies before have left shared memory."""
     tma.store_wait(0)
-    hidden_tile, grad_tile = out_smem.index(2 * place), out_smem.index(2 * place + 1)
     hidden_tile.store(hidden)
     grad_tile.store(grad_hidden)
     fence_async_shared()
     tma.async_copy_shared_to_global(hidden_desc, [row, first], hidden_tile)
-    tma.async_copy_shared_to_global(grad_hidden_desc, [row, first], grad_tile)
+    tma.async_copy_shared_to_global(grad_desc, [row, first], grad_tile)
 
 
 @gluon.jit
@@ -141,7 +142,8 @@ def normalise_backward(
 def compute(
     w: gl.constexpr, args,
     C: gl.constexpr, H: gl.constexpr, EPS: gl.constexpr,
-    BLOCK_C: gl.constexpr, BLOCK_H: gl.constexpr, STAGES: gl.constexpr, X_STAGES: gl.constexpr,
+    BLOCK_C: gl.constexpr, BLOCK_H: gl.constexpr,
+    UP_STAGES: gl.constexpr, DOWN_STAGES: gl.constexpr,
 ):  # fmt: skip
     """Warp group ``w``."""
     (
@@ -153,77 +155,85 @@ def compute(
     HIDDEN: gl.constexpr = mma_layout(BLOCK_H)
     OUT: gl.constexpr = mma_layout(BLOCK_C)
     A: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
-    dtype: gl.constexpr = x_smem.dtype
     last: gl.constexpr = (H - 1) // BLOCK_H * BLOCK_H
     h = gl.arange(0, BLOCK_H, layout=gl.SliceLayout(0, HIDDEN))
     zero = gl.full([ROWS, BLOCK_H], 0.0, gl.float32, HIDDEN)
+    x_tile, grad_tile = x_smem.index(w), grad_smem.index(w)
+    hidden_tile, grad_hidden_tile = out_smem.index(2 * w), out_smem.index(2 * w + 1)
     i = gl.to_tensor(0)
     n = gl.to_tensor(0)
     for tile in range(gl.program_id(0), num_tiles, gl.num_programs(0)):
         row = (2 * tile + w) * ROWS
         tile_sums = sums + (2 * tile + w).to(gl.int64) * (H + C)
-        place = n % X_STAGES * 2 + w
-        x_tile, grad_tile = x_smem.index(place), grad_smem.index(place)
-        mbarrier.wait(rows_full.index(place), (n // X_STAGES) & 1)
+        mbarrier.wait(rows_full.index(w), n & 1)
+        grad_sums = warpgroup_mma_wait(0, [sum_rows(grad_tile, BLOCK_C)])
+        write_first_row(grad_sums, tile_sums + H, C)
         mean, rstd = normalise(x_tile, norm_weight, norm_bias, C, BLOCK_C, EPS)
         fence_async_shared()
-        if X_STAGES > 1:
-            if n > 0:
-                tma.store_wait(0)
-                mbarrier.arrive(rows_empty.index((n + X_STAGES - 1) % X_STAGES * 2 + w))
         grad_normed = gl.full([ROWS, BLOCK_C], 0.0, gl.float32, OUT)
-        slot = i % STAGES
-        mbarrier.wait(up_full.index(slot), (i // STAGES) & 1)
+        slot = i % UP_STAGES
+        mbarrier.wait(up_full.index(slot), (i // UP_STAGES) & 1)
         up = up_smem.index(slot).permute((1, 0))
         hidden = warpgroup_mma(x_tile, up, zero, use_acc=False, is_async=True)
-        mbarrier.wait(down_full.index(slot), (i // STAGES) & 1)
-        down = down_smem.index(slot)
+        down_slot = i % DOWN_STAGES
+        mbarrier.wait(down_full.index(down_slot), (i // DOWN_STAGES) & 1)
+        down = down_smem.index(down_slot)
         grad_hidden = warpgroup_mma(grad_tile, down, zero, use_acc=False, is_async=True)
-        sum_columns(grad_tile, tile_sums + H, C, BLOCK_C)
+        bias = load_bias(up_bias, 0, h, H, BLOCK_H)
         hidden, grad_hidden = warpgroup_mma_wait(0, [hidden, grad_hidden])
-        mbarrier.arrive(down_empty.index(slot))
+        mbarrier.arrive(down_empty.index(down_slot))
         for first in range(0, last, BLOCK_H):
-            hidden16, grad16 = activate(
-                hidden, grad_hidden, up_bias, tile_sums, first + h, H, dtype
-            )
+            hidden16 = relu(hidden + bias.to(gl.float32)[None, :])
+            grad16 = relu_backward(grad_hidden, hidden16)
             left = gl.convert_layout(grad16, A)
             grad_normed = warpgroup_mma(left, up_smem.index(slot), grad_normed, is_async=True)
             i += 1
-            following = i % STAGES
-            mbarrier.wait(up_full.index(following), (i // STAGES) & 1)
+            following = i % UP_STAGES
+            mbarrier.wait(up_full.index(following), (i // UP_STAGES) & 1)
             up = up_smem.index(following).permute((1, 0))
             hidden = warpgroup_mma(x_tile, up, zero, use_acc=False, is_async=True)
-            mbarrier.wait(down_full.index(following), (i // STAGES) & 1)
-            down = down_smem.index(following)
+            down_slot = i % DOWN_STAGES
+            mbarrier.wait(down_full.index(down_slot), (i // DOWN_STAGES) & 1)
+            down = down_smem.index(down_slot)
             grad_hidden = warpgroup_mma(grad_tile, down, zero, use_acc=False, is_async=True)
-            write(hidden16, grad16, out_smem, w, hidden_desc, grad_hidden_desc, row, first)
+            write(
+                hidden16, grad16, hidden_tile, grad_hidden_tile, hidden_desc, grad_hidden_desc,
+                row, first,
+            )  # fmt: skip
+            total = sum_rows(grad_hidden_tile, BLOCK_H)
+            bias = load_bias(up_bias, first + BLOCK_H, h, H, BLOCK_H)
             # Within the iteration: across iterations, ptxas (12.8) would wait after each step.
-            grad_normed, hidden, grad_hidden = warpgroup_mma_wait(
-                0, [grad_normed, hidden, grad_hidden]
+            grad_normed, hidden, grad_hidden, total = warpgroup_mma_wait(
+                0, [grad_normed, hidden, grad_hidden, total]
             )
             mbarrier.arrive(up_empty.index(slot))
-            mbarrier.arrive(down_empty.index(following))
+            mbarrier.arrive(down_empty.index(down_slot))
+            write_first_row(total, tile_sums + first, BLOCK_H)
             slot = following
         # The normalised rows have had their last use.
         mbarrier.expect(x_again.index(w), ROWS * BLOCK_C * 2)
         tma.async_copy_global_to_shared(x_desc, [row, 0], x_again.index(w), x_tile)
-        hidden16, grad16 = activate(hidden, grad_hidden, up_bias, tile_sums, last + h, H, dtype)
+        hidden16 = relu(hidden + bias.to(gl.float32)[None, :])
+        grad16 = relu_backward(grad_hidden, hidden16)
         left = gl.convert_layout(grad16, A)
         grad_normed = warpgroup_mma(left, up_smem.index(slot), grad_normed, is_async=True)
-        write(hidden16, grad16, out_smem, w, hidden_desc, grad_hidden_desc, row, last)
-        grad_normed = warpgroup_mma_wait(0, [grad_normed])
+        write(
+            hidden16, grad16, hidden_tile, grad_hidden_tile, hidden_desc, grad_hidden_desc,
+            row, last,
+        )  # fmt: skip
+        total = sum_rows(grad_hidden_tile, BLOCK_H)
+        grad_normed, total = warpgroup_mma_wait(0, [grad_normed, total])
         mbarrier.arrive(up_empty.index(slot))
+        write_first_row(total, tile_sums + last, H - last)
         i += 1
         mbarrier.wait(x_again.index(w), n & 1)
         normalise_backward(grad_normed, x_tile, grad_tile, norm_weight, mean, rstd, C, BLOCK_C)
         fence_async_shared()
         tma.async_copy_shared_to_global(x_hat_desc, [row, 0], x_tile)
         tma.async_copy_shared_to_global(grad_x_desc, [row, 0], grad_tile)
-        if X_STAGES == 1:
-            tma.store_wait(0)
-            mbarrier.arrive(rows_empty.index(place))
+        tma.store_wait(0)
+        mbarrier.arrive(rows_empty.index(w))
         n += 1
-    tma.store_wait(0)
 
 
 @gluon.jit
@@ -231,33 +241,33 @@ def backward_kernel(
     x_desc, grad_desc, up_desc, down_desc, hidden_desc, grad_hidden_desc, x_hat_desc, grad_x_desc,
     norm_weight, norm_bias, up_bias, sums, num_tiles,
     C: gl.constexpr, H: gl.constexpr, EPS: gl.constexpr,
-    BLOCK_C: gl.constexpr, BLOCK_H: gl.constexpr, STAGES: gl.constexpr, X_STAGES: gl.constexpr,
+    BLOCK_C: gl.constexpr, BLOCK_H: gl.constexpr,
+    UP_STAGES: gl.constexpr, DOWN_STAGES: gl.constexpr,
     GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """See the module. ``sums`` (2 num_tiles, H + C): of each group's rows, for both biases."""
     dtype: gl.constexpr = x_desc.dtype
     barrier: gl.constexpr = mbarrier.MBarrierLayout()
-    places: gl.constexpr = 2 * X_STAGES
-    x_smem = gl.allocate_shared_memory(dtype, [places, ROWS, BLOCK_C], x_desc.layout)
-    grad_smem = gl.allocate_shared_memory(dtype, [places, ROWS, BLOCK_C], grad_desc.layout)
-    up_smem = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_H, BLOCK_C], up_desc.layout)
-    down_smem = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_C, BLOCK_H], down_desc.layout)
+    x_smem = gl.allocate_shared_memory(dtype, [2, ROWS, BLOCK_C], x_desc.layout)
+    grad_smem = gl.allocate_shared_memory(dtype, [2, ROWS, BLOCK_C], grad_desc.layout)
+    up_smem = gl.allocate_shared_memory(dtype, [UP_STAGES, BLOCK_H, BLOCK_C], up_desc.layout)
+    down_smem = gl.allocate_shared_memory(dtype, [DOWN_STAGES, BLOCK_C, BLOCK_H], down_desc.layout)
     out_smem = gl.allocate_shared_memory(dtype, [4, ROWS, BLOCK_H], hidden_desc.layout)
-    rows_full = gl.allocate_shared_memory(gl.int64, [places, 1], barrier)
-    rows_empty = gl.allocate_shared_memory(gl.int64, [places, 1], barrier)
+    rows_full = gl.allocate_shared_memory(gl.int64, [2, 1], barrier)
+    rows_empty = gl.allocate_shared_memory(gl.int64, [2, 1], barrier)
     x_again = gl.allocate_shared_memory(gl.int64, [2, 1], barrier)
-    up_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
-    up_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
-    down_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
-    down_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    up_full = gl.allocate_shared_memory(gl.int64, [UP_STAGES, 1], barrier)
+    up_empty = gl.allocate_shared_memory(gl.int64, [UP_STAGES, 1], barrier)
+    down_full = gl.allocate_shared_memory(gl.int64, [DOWN_STAGES, 1], barrier)
+    down_empty = gl.allocate_shared_memory(gl.int64, [DOWN_STAGES, 1], barrier)
     for group in gl.static_range(2):
+        mbarrier.init(rows_full.index(group), 1)
+        mbarrier.init(rows_empty.index(group), 1)
         mbarrier.init(x_again.index(group), 1)
-    for place in gl.static_range(places):
-        mbarrier.init(rows_full.index(place), 1)
-        mbarrier.init(rows_empty.index(place), 1)
-    for slot in gl.static_range(STAGES):
+    for slot in gl.static_range(UP_STAGES):
         mbarrier.init(up_full.index(slot), 1)
         mbarrier.init(up_empty.index(slot), 2)
+    for slot in gl.static_range(DOWN_STAGES):
         mbarrier.init(down_full.index(slot), 1)
         mbarrier.init(down_empty.index(slot), 2)
     tiles = gl.to_tensor(num_tiles)
@@ -274,9 +284,9 @@ def backward_kernel(
     # fmt: off
     gl.warp_specialize(
         [
-            (compute, (0, args, C, H, EPS, BLOCK_C, BLOCK_H, STAGES, X_STAGES)),
-            (compute, (1, args, C, H, EPS, BLOCK_C, BLOCK_H, STAGES, X_STAGES)),
-            (load, (load_args, C, H, BLOCK_C, BLOCK_H, STAGES, X_STAGES)),
+            (compute, (0, args, C, H, EPS, BLOCK_C, BLOCK_H, UP_STAGES, DOWN_STAGES)),
+            (compute, (1, args, C, H, EPS, BLOCK_C, BLOCK_H, UP_STAGES, DOWN_STAGES)),
+            (load, (load_args, C, H, BLOCK_C, BLOCK_H, UP_STAGES, DOWN_STAGES)),
         ],
         [4, 1],
         [GROUP_REGISTERS, REGISTERS - 2 * GROUP_REGISTERS],

@@ -11,7 +11,14 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from scalefold_kernels.hopper import mma_layout
-from scalefold_kernels.transition.hopper.parts import REGISTERS, ROWS, load_weights, normalise
+from scalefold_kernels.transition.hopper.parts import (
+    REGISTERS,
+    ROWS,
+    load_bias,
+    load_weights,
+    normalise,
+    relu,
+)
 
 
 @gluon.jit
@@ -38,15 +45,8 @@ def load(
         n += 1
         i = load_weights(
             up_desc, down_desc, up_smem, down_smem, up_full, up_empty, down_full, down_empty, i,
-            C, H, BLOCK_C, BLOCK_H, STAGES,
+            C, H, BLOCK_C, BLOCK_H, STAGES, STAGES,
         )  # fmt: skip
-
-
-@gluon.jit
-def activate(hidden, up_bias, h, H: gl.constexpr, A: gl.constexpr, dtype: gl.constexpr):
-    """Bias and ReLU; the left operand of the second product, in registers."""
-    bias = gl.load(up_bias + h, mask=h < H, other=0.0).to(gl.float32)
-    return gl.convert_layout(gl.maximum(hidden + bias[None, :], 0.0).to(dtype), A)
 
 
 @gluon.jit
@@ -81,14 +81,15 @@ def compute(
             if n > 0:
                 tma.store_wait(0)
                 mbarrier.arrive(x_empty.index((n + X_STAGES - 1) % X_STAGES * 2 + w))
-        bias = gl.load(down_bias + c, mask=c < C, other=0.0).to(gl.float32)
-        out = x.to(gl.float32) + bias[None, :]
+        out_bias = gl.load(down_bias + c, mask=c < C, other=0.0).to(gl.float32)
+        out = x.to(gl.float32) + out_bias[None, :]
         slot = i % STAGES
         mbarrier.wait(up_full.index(slot), (i // STAGES) & 1)
         hidden = warpgroup_mma(x_tile, up_smem.index(slot).permute((1, 0)), zero, use_acc=False)
         mbarrier.arrive(up_empty.index(slot))
-        for first in range(0, last, BLOCK_H):
-            left = activate(hidden, up_bias, first + h, H, A, dtype)
+        bias = load_bias(up_bias, 0, h, H, BLOCK_H)
+        for first in range(BLOCK_H, last + BLOCK_H, BLOCK_H):
+            left = gl.convert_layout(relu(hidden + bias.to(gl.float32)[None, :]), A)
             mbarrier.wait(down_full.index(slot), (i // STAGES) & 1)
             down = down_smem.index(slot).permute((1, 0))
             out = warpgroup_mma(left, down, out, is_async=True)
@@ -97,12 +98,13 @@ def compute(
             mbarrier.wait(up_full.index(following), (i // STAGES) & 1)
             up = up_smem.index(following).permute((1, 0))
             hidden = warpgroup_mma(x_tile, up, zero, use_acc=False, is_async=True)
+            bias = load_bias(up_bias, first, h, H, BLOCK_H)
             # Within the iteration: across iterations, ptxas (12.8) would wait after each step.
             out, hidden = warpgroup_mma_wait(0, [out, hidden])
             mbarrier.arrive(down_empty.index(slot))
             mbarrier.arrive(up_empty.index(following))
             slot = following
-        left = activate(hidden, up_bias, last + h, H, A, dtype)
+        left = gl.convert_layout(relu(hidden + bias.to(gl.float32)[None, :]), A)
         mbarrier.wait(down_full.index(slot), (i // STAGES) & 1)
         out = warpgroup_mma(left, down_smem.index(slot).permute((1, 0)), out)
         mbarrier.arrive(down_empty.index(slot))

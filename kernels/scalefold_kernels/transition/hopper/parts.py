@@ -35,24 +35,61 @@ def part_width(columns):
 def load_weights(
     up_desc, down_desc, up_smem, down_smem, up_full, up_empty, down_full, down_empty, i,
     C: gl.constexpr, H: gl.constexpr,
-    BLOCK_C: gl.constexpr, BLOCK_H: gl.constexpr, STAGES: gl.constexpr,
+    BLOCK_C: gl.constexpr, BLOCK_H: gl.constexpr,
+    UP_STAGES: gl.constexpr, DOWN_STAGES: gl.constexpr,
 ):  # fmt: skip
     """All weights once, the first of them the ``i``-th of the program; returns the next i."""
     for first in range(0, H, BLOCK_H):
-        slot = i % STAGES
-        phase = ((i // STAGES) & 1) ^ 1
-        mbarrier.wait(up_empty.index(slot), phase)
+        slot = i % UP_STAGES
+        mbarrier.wait(up_empty.index(slot), ((i // UP_STAGES) & 1) ^ 1)
         mbarrier.expect(up_full.index(slot), BLOCK_H * BLOCK_C * 2)
         tma.async_copy_global_to_shared(
             up_desc, [first, 0], up_full.index(slot), up_smem.index(slot)
         )
-        mbarrier.wait(down_empty.index(slot), phase)
+        slot = i % DOWN_STAGES
+        mbarrier.wait(down_empty.index(slot), ((i // DOWN_STAGES) & 1) ^ 1)
         mbarrier.expect(down_full.index(slot), BLOCK_H * BLOCK_C * 2)
         tma.async_copy_global_to_shared(
             down_desc, [0, first], down_full.index(slot), down_smem.index(slot)
         )
         i += 1
     return i
+
+
+@gluon.jit
+def load_bias(bias, first, h, H: gl.constexpr, BLOCK_H: gl.constexpr):
+    """Of a block of hidden channels."""
+    if H % BLOCK_H == 0:
+        return gl.load(bias + first + h)
+    else:
+        return gl.load(bias + first + h, mask=first + h < H, other=0.0)
+
+
+@gluon.jit
+def relu(x):
+    """To bfloat16, two elements an instruction."""
+    return gl.inline_asm_elementwise(
+        "cvt.rn.relu.bf16x2.f32 $0, $2, $1;", "=r,f,f", [x], gl.bfloat16, True, 2
+    )
+
+
+@gluon.jit
+def relu_backward(grad, out):
+    """``grad`` to bfloat16, and 0 where ``out`` of the ReLU is."""
+    return gl.inline_asm_elementwise(
+        """{
+        .reg .b32 g, m, zero;
+        mov.b32 zero, 0;
+        cvt.rn.bf16x2.f32 g, $2, $1;
+        set.gt.bf16x2.bf16x2 m, $3, zero;
+        mul.rn.bf16x2 $0, g, m;
+        }""",
+        "=r,f,f,r",
+        [grad, out],
+        gl.bfloat16,
+        True,
+        2,
+    )
 
 
 @gluon.jit
