@@ -95,7 +95,8 @@ class InvariantPointAttention(nn.Module):
         )
         return SharedTerms(
             pair=z,
-            pair_logits=pair_logits + MASKED_LOGIT * (pair_mask - 1),
+            # Keys last in memory, too, for the softmax over them in each layer.
+            pair_logits=(pair_logits + MASKED_LOGIT * (pair_mask - 1)).contiguous(),
             point_weight=math.sqrt(1 / 3) * point_weight[:, None],
             weight=self._packed("weight"),
             bias=self._packed("bias"),

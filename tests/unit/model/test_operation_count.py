@@ -63,7 +63,7 @@ def counts(config) -> Callable[[int], dict[str, int]]:
 
 # What it takes with torch 2.13, and a tenth for what other versions do otherwise.
 LAYER = {"forward": 72, "backward": 155, "recycle": 72}
-REST = {"forward": 224, "backward": 106, "recycle": 221}
+REST = {"forward": 225, "backward": 106, "recycle": 222}
 
 
 def test_the_structure_module_takes_few_operations(counts) -> None:
