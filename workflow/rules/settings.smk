@@ -28,8 +28,10 @@ try:
         CHAINS.setdefault(bucket_of(row.entry_id, CONFIG.data.buckets), []).append(row)
 except InputError as error:
     raise WorkflowError(str(error)) from None
-# Of a large table there are a million objects to stay: the collector need not look at them again.
+# Of a large table there are a million objects to stay: the collector need not look at them again; nor,
+# as often as it does by default, at a graph of thousands of jobs: a fifth of the time of a dry run.
 gc.freeze()
+gc.set_threshold(50_000, 20, 20)
 gc.enable()
 validate(
     CONFIG.model_dump(mode="json"), "../schemas/config.schema.json", set_default=False
