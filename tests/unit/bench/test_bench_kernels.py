@@ -1,10 +1,13 @@
 import json
+from dataclasses import replace
 
 import pytest
 import torch
+from rich.console import Console
 from torch import Tensor
 from torch.nn import functional
 
+from scalefold.bench.kernels import run
 from scalefold.bench.kernels.agreement import Exact, convert, evaluate, tensors
 from scalefold.bench.kernels.case import KernelCase, Work
 from scalefold.bench.kernels.run import gradients_like
@@ -60,6 +63,34 @@ def test_no_times_for_what_is_wrong() -> None:
     shown = case_table(row | {"agreement": vars(agreement)})
     assert isinstance(shown, str)
     assert "WRONG, so no times: output 1" in shown
+
+
+def test_a_peer_that_fails_is_named_and_the_rest_is_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(*inputs: object) -> Tensor:
+        raise ImportError("no module named tqdm")
+
+    times = {
+        "seconds": {"forward": 1e-6, "forward_backward": 2e-6},
+        "method": {"forward": "graph", "forward_backward": "graph"},
+        "peak_bytes": 0,
+    }
+    with_peer = replace(case(), peers={"peer": lambda: broken})
+    all_three = [("ScaleFold", reference), ("peer", broken), ("torch", reference)]
+    monkeypatch.setattr(run, "_implementations", lambda case, compare: all_three)
+    monkeypatch.setattr(run, "_times", lambda *arguments: times)
+    row = run._measure(with_peer, torch.bfloat16, True, CPU, Device(1e12, 1e13, 1e12, 0))
+    console = Console(width=110)
+    with console.capture() as shown:
+        console.print(case_table(row))
+    lines = shown.get().splitlines()
+    assert any("peer failed: ImportError: no module named tqdm" in line for line in lines)
+    assert all(any(line.strip().startswith(name) for line in lines) for name in ("Scale", "torch"))
+
+    monkeypatch.setattr(run, "_implementations", lambda case, compare: [("torch", broken)])
+    with pytest.raises(ImportError):
+        run._measure(with_peer, torch.bfloat16, True, CPU, Device(1e12, 1e13, 1e12, 0))
 
 
 def test_converted_inputs_are_new_leaves_of_the_same_kind() -> None:

@@ -139,9 +139,15 @@ def _measure(
     implementations = []
     if ours.good:
         for name, function in _implementations(case, compare):
-            error = ours.error if function is case.ours else _error(exact, function)
-            times = _times(case, function, dtype, device, gpu)
-            implementations.append({"name": name, "error": error} | times)
+            try:
+                error = ours.error if function is case.ours else _error(exact, function)
+                numbers = {"error": error} | _times(case, function, dtype, device, gpu)
+            except Exception as failure:
+                if name not in case.peers:
+                    raise
+                # Code of others may lack a package or refuse a shape; the rest is measured.
+                numbers = {"failed": f"{type(failure).__name__}: {failure}"}
+            implementations.append({"name": name} | numbers)
     row["implementations"] = implementations
     del exact
     torch.cuda.empty_cache()

@@ -40,8 +40,13 @@ def case_table(row: dict[str, Any]) -> Table | str:
     table.add_row(
         "floor", *(f"{floor[p] * 1e6:.1f}" for p in ("forward", "forward_backward")), *[""] * 5
     )
+    failed = []
     for implementation in row["implementations"]:
-        table.add_row(implementation["name"], *_numbers(row, implementation))
+        if "failed" in implementation:
+            failed.append(f"{implementation['name']} failed: {implementation['failed']}")
+        else:
+            table.add_row(implementation["name"], *_numbers(row, implementation))
+    table.caption, table.caption_justify = "\n".join(failed), "left"
     return table
 
 
