@@ -216,6 +216,20 @@ def test_bfloat16(
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("shape", LARGE[:6])
+def test_without_masked_keys_in_bfloat16(shape: tuple[int, ...], device: torch.device) -> None:
+    inputs = _inputs(shape, device)
+    inputs[4] = torch.ones_like(inputs[4])
+    inputs = [x.bfloat16() for x in inputs]
+    ours = _run(attention, inputs, torch.bfloat16)
+    torchs = _run(reference.attention, inputs, torch.bfloat16)
+    exact = _run(reference.attention, inputs, torch.float64)
+    for a, b, c in zip(ours, torchs, exact, strict=True):
+        assert (a - c).norm() <= 2 * (b - c).norm()
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("kernels")
 def test_row_without_unmasked_keys_in_bfloat16(device: torch.device) -> None:
     inputs = _inputs((1, 3, 256, 256, 4, 32), device)
     inputs[4][:, 1] = 0
