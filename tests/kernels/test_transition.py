@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 
 from scalefold.ops.transition import transition as reference
+from scalefold_kernels.tiles import tile
 from scalefold_kernels.transition import op, portable, transition
+from scalefold_kernels.transition.kernel import transition_finish_kernel
 
 # Shape of x without channels, C, H
 SHAPES = [
@@ -104,6 +106,25 @@ def test_opcheck(device: torch.device) -> None:
     *tensors, _ = _inputs((2, 3), 16, 32, device, torch.float32)
     leaves = tuple(t.requires_grad_() for t in tensors)
     torch.library.opcheck(torch.ops.scalefold.transition, leaves)
+
+
+def test_what_follows_from_sums_over_rows(device: torch.device) -> None:
+    rows, channels, hidden = 7, 12, 20
+    torch.manual_seed(0)
+    d, x_hat, grad = torch.randn(rows, hidden), torch.randn(rows, channels), torch.randn(rows, 12)
+    up, weight, bias = torch.randn(hidden, channels), torch.randn(channels), torch.randn(channels)
+    raw, sums = d.t() @ x_hat, torch.cat([d.sum(0), grad.sum(0)])
+    arguments = [t.to(device) for t in (raw, up, weight, bias, sums)]
+    shapes = (hidden, channels), (2, channels), (hidden,), (channels,)
+    results = [torch.full(shape, float("nan"), device=device) for shape in shapes]
+    sizes = tile("transition_finish", "cpu", {"rows": rows, "C": channels, "H": hidden})
+    programs = -(-channels // sizes["BLOCK_C"])
+    transition_finish_kernel[(programs,)](*arguments, *results, C=channels, H=hidden, **sizes)
+    normed, grad_normed = x_hat * weight + bias, d @ up
+    norm = torch.stack([(grad_normed * x_hat).sum(0), grad_normed.sum(0)])
+    expected = d.t() @ normed, norm, d.sum(0), grad.sum(0)
+    for result, wanted in zip(results, expected, strict=True):
+        torch.testing.assert_close(result.cpu(), wanted, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.gpu
