@@ -292,11 +292,11 @@ class TrainingConfig(Section):
         False,
         description="torch.compile for structure module and losses; auto: wherever Triton can run.",
     )
-    recomputation: Literal["none", "selective", "full", "auto"] = Field(
-        "none",
+    recomputation: Literal["auto", "none", "selective", "full"] = Field(
+        "auto",
         description="What is made again in backward to save memory: nothing; projections (half the "
-        "memory, a few per cent slower); all but the blocks' inputs (least memory, slowest); auto: "
-        "the first of these that fits.",
+        "memory, 4 % slower); all but the blocks' inputs (least memory, slowest); auto: the first "
+        "of these that fits.",
     )
     checkpoint_every: Positive = Field(500, description="Steps between published checkpoints.")
     keep_checkpoints: NonNegative = Field(0, description="Newest kept; 0 keeps all.")

@@ -39,7 +39,7 @@ def test_the_top_is_the_default_configuration(config: Config) -> None:
         config,
         {
             f"training.{key}": type(default).model_fields[key].default
-            for key in ("precision", "recomputation", "loader_workers", "max_staleness")
+            for key in ("precision", "loader_workers", "max_staleness")
         },
     ).training
     for key in type(top).model_fields:
@@ -47,6 +47,8 @@ def test_the_top_is_the_default_configuration(config: Config) -> None:
             assert module.KernelPackage.__args__ == tuple(top.kernels)  # all: what auto means
         elif key == "cuda_graphs":
             assert (top.cuda_graphs, default.cuda_graphs) == (True, "auto")
+        elif key == "recomputation":
+            assert (top.recomputation, default.recomputation) == ("none", "auto")
         elif key == "compile":
             assert top.compile
         else:

@@ -17,6 +17,7 @@ from scalefold.loss.total import total_loss
 from scalefold.model import AlphaFold, Previous
 from scalefold.model.assembly import Assembly
 from scalefold.ops import TORCH
+from scalefold.ops.triton import triton_ops
 from scalefold.train import memory
 from scalefold.train.memory import (
     PassMemory,
@@ -47,6 +48,13 @@ def test_each_kind_keeps_less_than_the_one_before(wide: Any) -> None:
     needs = {kind: pass_memory(deep, OTHERS, kind) for kind in ("none", "selective", "full")}
     assert needs["none"].kept > needs["selective"].kept > needs["full"].kept
     assert all(need.more > 0 for need in needs.values())
+
+
+def test_kernels_can_be_counted(wide: Any) -> None:
+    """Each has a fake implementation, and nothing beside it looks at values."""
+    bf16 = make_config(merge(wide.model_dump(mode="json"), {"training": {"precision": "bf16"}}))
+    with_kernels, plain = (pass_memory(bf16, ops, "none").kept for ops in (triton_ops(), TORCH))
+    assert with_kernels < plain
 
 
 def test_agrees_with_what_autograd_holds(wide: Any) -> None:
@@ -95,11 +103,12 @@ def test_auto_is_the_least_that_fits(
 
 
 def test_without_memory_to_look_at_auto_is_none(wide: Any) -> None:
-    config = make_config(
-        merge(wide.model_dump(mode="json"), {"training": {"recomputation": "auto"}})
-    )
-    assert choose_recomputation(config, TORCH, torch.device("cpu")) == "none"
-    assert choose_recomputation(wide, TORCH, CUDA) == "none"
+    def chosen(setting: str, device: torch.device) -> str:
+        tree = merge(wide.model_dump(mode="json"), {"training": {"recomputation": setting}})
+        return choose_recomputation(make_config(tree), TORCH, device)
+
+    assert chosen("auto", torch.device("cpu")) == "none"
+    assert chosen("selective", CUDA) == "selective"
 
 
 @pytest.mark.gpu
