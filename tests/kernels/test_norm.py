@@ -259,3 +259,14 @@ def test_pair_bias_gradient_of_any_strides(device: torch.device) -> None:
         strided = bias.permute(order).contiguous().permute(back)
         found.append(gradients(lambda *a: normed_projection(*a)[4], arguments, [strided]))
     assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other))
+
+
+def test_a_pair_bias_lies_as_attention_reads_it(device: torch.device) -> None:
+    # In float32 a GPU's library makes the projections, one beside the other.
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    for outputs in ([4], [40, 40, 4]):
+        case = projection_case(16, outputs, [False] * len(outputs), device)
+        x, *parameters = rounded([draw(2, 5, 7, 16, device=device), *case], dtype)
+        *_, bias, through = normed_projection(x, *parameters)
+        assert through.data_ptr() == x.data_ptr()
+        assert bias.permute(0, 3, 1, 2).is_contiguous()

@@ -63,8 +63,10 @@ def _projections() -> Iterator[CompileCase]:
         more = tile | _products(shape) | {"BLOCK_S": MAX_FEW_OUTPUTS}
         alone = more | {"aside_weight_ptr": None, "aside_ptr": None}
         yield _case("projection_forward", kernel, archs, shape, pointers, kind, alone)
-        if int(shape["P"]) > MAX_NARROW_OUTPUTS:
+        few = int(shape["P"]) <= MAX_FEW_OUTPUTS
+        if few or int(shape["P"]) > MAX_NARROW_OUTPUTS:
             pointers += ["aside_weight_ptr", "aside_ptr"]
+            more |= {"CHUNKS": 0} if few else {}
             yield _case("projection_forward aside", kernel, archs, shape, pointers, kind, more)
     narrow = [d for d in _DEFAULT_PROJECTIONS if d[1] <= MAX_NARROW_OUTPUTS]
     for archs, shape, tile in _settings("projection_backward", names, narrow):

@@ -17,7 +17,7 @@ MAX_NARROW_OUTPUTS = 64
 """Up to here the portable kernels make all gradients of a projection in one pass over its input."""
 
 MAX_FEW_OUTPUTS = 16
-"""Up to here a projection beside wide ones has a tensor of its own."""
+"""Up to here a projection, alone or beside wide ones, has a tensor of its own, outputs first."""
 
 
 class Norm(NamedTuple):
@@ -97,7 +97,7 @@ class Projections(NamedTuple):
         beside, few = apart(x, weights, biased)
         return cls(
             Sizes.of(x, weights, biased),
-            join(beside, 0).contiguous(),
+            join(beside, 0).contiguous() if beside else x.new_empty(0, x.shape[-1]),
             None if few is None else few.contiguous(),
             _joined(beside, biases, biased) if biases else None,
         )
@@ -112,7 +112,7 @@ def apart(
         fused(x)
         and last.shape[0] <= MAX_FEW_OUTPUTS
         and not biased[-1]
-        and sum(weight.shape[0] for weight in others) > MAX_NARROW_OUTPUTS
+        and (not others or sum(weight.shape[0] for weight in others) > MAX_NARROW_OUTPUTS)
     ):
         return others, last
     return weights, None

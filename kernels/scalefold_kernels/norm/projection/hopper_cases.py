@@ -28,7 +28,7 @@ _SIZES = [
 
 _TYPES = {
     **dict.fromkeys(("stats", "sums", "aside_sums"), "*fp32:16"),
-    **dict.fromkeys(("num_rows", "num_tiles", "aside_stride"), "i32"),
+    **dict.fromkeys(("num_rows", "sample_rows", "num_tiles", "aside_stride"), "i32"),
     **dict.fromkeys(("first_biased", "aside_stride_s"), "i32:16"),
 }
 

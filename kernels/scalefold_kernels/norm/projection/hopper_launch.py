@@ -71,6 +71,7 @@ def forward(x: Tensor, norm: Norm, projections: Projections, out: Tensor, few: T
         norm.stats,
         sizes.first_biased,
         rows.num_rows,
+        rows.num_rows // x.shape[0],
         num_tiles,
         C=sizes.channels,
         P=sizes.outputs,
@@ -85,7 +86,7 @@ def forward(x: Tensor, norm: Norm, projections: Projections, out: Tensor, few: T
 
 
 def backward(
-    grad: Tensor,
+    grad: Tensor | None,
     grad_few: Tensor | None,
     x: Tensor,
     norm: Norm,
@@ -94,6 +95,7 @@ def backward(
     gradients: Gradients,
 ) -> Tensor:
     """Gradient of x; fills ``gradients``."""
+    assert grad is not None
     rows, sizes, weight = rows_of(x), projections.sizes, projections.weight
     tiles = tile("projection_backward_hopper", "sm_90", shape(rows, P=sizes.outputs, S=sizes.few))
     width, block = _width(sizes.channels), tiles["BLOCK_P"]

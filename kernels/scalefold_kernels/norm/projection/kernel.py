@@ -31,6 +31,7 @@ def projection_forward_kernel(
     num_outputs,
     first_biased,
     num_aside,
+    sample_rows,
     size1,
     size2,
     stride0,
@@ -50,8 +51,8 @@ def projection_forward_kernel(
 ):
     """``out = layer_norm(x) @ weight.T + bias``, (R, P); the normalised rows stay on the chip.
 
-    ``weight`` is (P, C); ``bias`` holds outputs ``first_biased`` to P, or is None. ``aside`` (R, S)
-    is another projection with few outputs, weight (S, C), or None. A program keeps
+    ``weight`` is (P, C); ``bias`` holds outputs ``first_biased`` to P, or is None. ``aside`` (B, S,
+    sample_rows) is another projection with few outputs, weight (S, C), or None. A program keeps
     the weights of its CHUNKS * BLOCK_P outputs and goes through every PROGRAMS-th block of rows, so
     that weights do not flow from the cache again and again; programs with the same rows and other
     outputs run beside each other.
@@ -105,8 +106,11 @@ def projection_forward_kernel(
         if aside_ptr is not None:
             if tl.program_id(0) == 0:
                 aside = tl.dot(normed, aside_weight, input_precision=PRECISION)
+                # Of row r of a sample: the sample's outputs begin at its first row times S.
+                r = rows % sample_rows
+                at = (rows - r).to(tl.int64)[:, None] * num_aside + few[None, :] * sample_rows
                 tl.store(
-                    aside_ptr + rows.to(tl.int64)[:, None] * num_aside + few[None, :],
+                    aside_ptr + at + r[:, None],
                     aside.to(aside_ptr.dtype.element_ty),
                     mask=inside_r[:, None] & inside_s[None, :],
                 )

@@ -35,10 +35,10 @@ def normed_projection(
 
     The maps' results are slices of one tensor (..., P), the product of one kernel or one call of
     the library; x and its statistics are kept for backward. Gradients that are such slices of one
-    tensor too are taken as they are, others are first copied together. A last map of few outputs (a
-    pair bias after queries, keys, values and gate) has a tensor of its own: it would spoil the
-    alignment of the others' rows. The gradient of the ``x`` that is returned is added in the kernel
-    that makes the rest of x's gradient.
+    tensor too are taken as they are, others are first copied together. A last or only map of few
+    outputs (a pair bias) has a tensor of its own, outputs before rows in memory, as attention reads
+    it; among the others it would spoil the alignment of their rows. The gradient of the ``x`` that
+    is returned is added in the kernel that makes the rest of x's gradient.
     """
     given = [bias for bias in biases if bias is not None]
     biased = [bias is not None for bias in biases]
@@ -66,7 +66,7 @@ class _NormedProjection(torch.autograd.Function):
         ctx.save_for_backward(x, norm_weight, norm_bias, stats, *weights)
         beside, alone = apart(x, weights, biased)
         parts = packed.split([weight.shape[0] for weight in beside], -1)
-        return *parts, *([] if alone is None else [few]), x
+        return *(parts if beside else []), *([] if alone is None else [few.movedim(1, -1)]), x
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -80,7 +80,7 @@ class _NormedProjection(torch.autograd.Function):
         ]
         beside, few = apart(x, weights, ctx.biased)
         grad_x, vector = torch.ops.scalefold.normed_projection_backward(
-            join(parts[: len(beside)], -1),
+            join(parts[: len(beside)], -1) if beside else None,
             None if few is None else parts[-1],
             x,
             norm_weight,
@@ -115,7 +115,7 @@ def _normed_projection(
     biases: Sequence[Tensor],
     biased: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Projections of the normalised input side by side; the one of few outputs; statistics.
+    """Projections side by side; that of few outputs, (B, S, ...); the norm's statistics.
 
     ``biases`` are those that there are; ``biased`` says of each weight whether it has one.
     """
@@ -143,14 +143,14 @@ def _(
 
 def _results(x: Tensor, sizes: Sizes) -> tuple[Tensor, Tensor, Tensor]:
     """Memory for what the operator returns."""
-    rows = x.shape[:-1]
-    few = x.new_empty(*rows, sizes.few) if sizes.few else x.new_empty(0)
-    return x.new_empty(*rows, sizes.outputs), few, new_stats(x)
+    batch, *rows, _ = x.shape
+    few = x.new_empty(batch, sizes.few, *rows) if sizes.few else x.new_empty(0)
+    return x.new_empty(batch, *rows, sizes.outputs), few, new_stats(x)
 
 
 @torch.library.custom_op("scalefold::normed_projection_backward", mutates_args=())
 def normed_projection_backward(
-    grad: Tensor,
+    grad: Tensor | None,
     grad_few: Tensor | None,
     x: Tensor,
     norm_weight: Tensor,
@@ -178,7 +178,7 @@ def normed_projection_backward(
 
 @normed_projection_backward.register_fake
 def _(
-    grad: Tensor,
+    grad: Tensor | None,
     grad_few: Tensor | None,
     x: Tensor,
     norm_weight: Tensor,

@@ -43,7 +43,9 @@ def forward(x: Tensor, norm: Norm, projections: Projections, out: Tensor, few: T
         return
     rows = rows_of(x)
     launch = tile("projection_forward", architecture(x.device), shape(rows, P=outputs))
-    blocks = triton.cdiv(outputs, launch["CHUNKS"] * launch["BLOCK_P"])
+    if outputs == 0:
+        launch["CHUNKS"] = 0
+    blocks = triton.cdiv(outputs, max(1, launch["CHUNKS"] * launch["BLOCK_P"])) or 1
     programs = triton.cdiv(launch.pop("PROGRAMS"), blocks)
     programs = min(programs, triton.cdiv(rows.num_rows, launch["BLOCK_R"]))
     projection_forward_kernel[(blocks, programs)](
@@ -60,6 +62,7 @@ def forward(x: Tensor, norm: Norm, projections: Projections, out: Tensor, few: T
         outputs,
         projections.sizes.first_biased,
         projections.sizes.few,
+        rows.num_rows // x.shape[0],
         *geometry(rows),
         EPS=EPS,
         PROGRAMS=programs,
@@ -70,7 +73,7 @@ def forward(x: Tensor, norm: Norm, projections: Projections, out: Tensor, few: T
 
 
 def backward(
-    grad: Tensor,
+    grad: Tensor | None,
     grad_few: Tensor | None,
     x: Tensor,
     norm: Norm,
@@ -80,6 +83,11 @@ def backward(
 ) -> Tensor:
     """Gradient of x; fills ``gradients``."""
     weight, (channels, outputs, first_biased, _) = projections.weight, projections.sizes
+    if grad is None:
+        assert grad_few is not None
+        assert projections.few is not None
+        few, vector = projections.few, gradients.vector
+        return _narrow(grad_few, None, x, norm, few, len(few), through, vector)[0]
     if fused(x) and outputs <= MAX_NARROW_OUTPUTS:
         parameters = gradients.vector
         return _narrow(grad, None, x, norm, weight, first_biased, through, parameters)[0]

@@ -91,7 +91,7 @@ def halves(x):
 @gluon.jit
 def parts(x, BLOCK_C: gl.constexpr):
     """Columns by parts, of which there are one or two."""
-    if BLOCK_C == 2 * part_width(BLOCK_C):
+    if part_width(BLOCK_C) < BLOCK_C:
         return halves(x)
     else:
         return (x,)

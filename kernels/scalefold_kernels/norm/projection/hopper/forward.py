@@ -111,7 +111,7 @@ def compute(
     (
         norm_weight, norm_bias, bias, first_biased, aside, stats, out_desc,
         x_smem, weight_smem, aside_smem, out_smem,
-        x_full, x_empty, weight_full, weight_empty, aside_full, num_rows, num_tiles,
+        x_full, x_empty, weight_full, weight_empty, aside_full, num_rows, sample_rows, num_tiles,
     ) = args  # fmt: skip
     OUT: gl.constexpr = mma_layout(BLOCK_P)
     FEW: gl.constexpr = mma_layout(BLOCK_S)
@@ -137,8 +137,11 @@ def compute(
             few = warpgroup_mma(x_tile, aside_smem.permute((1, 0)), none, use_acc=False)
             r = first + gl.arange(0, ROWS, layout=gl.SliceLayout(1, FEW))
             s = gl.arange(0, BLOCK_S, layout=gl.SliceLayout(0, FEW))
+            # Of row r of a sample: the sample's outputs begin at its first row times S.
+            within = r % sample_rows
+            at = (r - within).to(gl.int64)[:, None] * S + s[None, :] * sample_rows
             gl.store(
-                aside + (r.to(gl.int64) * S)[:, None] + s[None, :],
+                aside + at + within[:, None],
                 few.to(dtype),
                 mask=(r < num_rows)[:, None] & (s < S)[None, :],
             )
@@ -173,7 +176,7 @@ def compute(
 @gluon.jit
 def projection_forward_hopper_kernel(
     x_desc, weight_desc, aside_desc, out_desc,
-    norm_weight, norm_bias, bias, aside, stats, first_biased, num_rows, num_tiles,
+    norm_weight, norm_bias, bias, aside, stats, first_biased, num_rows, sample_rows, num_tiles,
     C: gl.constexpr, P: gl.constexpr, S: gl.constexpr, EPS: gl.constexpr,
     BLOCK_C: gl.constexpr, BLOCK_P: gl.constexpr, BLOCK_S: gl.constexpr,
     STAGES: gl.constexpr, X_STAGES: gl.constexpr, OUT_STAGES: gl.constexpr,
@@ -210,7 +213,8 @@ def projection_forward_hopper_kernel(
     args = (
         norm_weight, norm_bias, bias, gl.to_tensor(first_biased), aside, stats, out_desc,
         x_smem, weight_smem, aside_smem, out_smem,
-        x_full, x_empty, weight_full, weight_empty, aside_full, rows, tiles,
+        x_full, x_empty, weight_full, weight_empty, aside_full, rows, gl.to_tensor(sample_rows),
+        tiles,
     )  # fmt: skip
     # fmt: off
     gl.warp_specialize(
