@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from scalefold.bench.measure import prepared_passes
+from scalefold.bench.measure import prepared_passes, released
 from scalefold.bench.module_costs import Cost, module_costs, named_modules, named_range
 from scalefold.bench.record import provenance, write_record
 from scalefold.bench.trace import Trace, trace
@@ -55,7 +55,8 @@ def profile_step(
     """
     make_folder(out)
     passes = prepared_passes(_single_sample(config), shards, device)
-    by_pass = _profile_passes(config, passes[0], out, device)
+    with released(device):
+        by_pass = _profile_passes(config, passes[0], out, device)
     whole = _profile_step(config, passes[:1], out, device)
     result = provenance("profile", config, device)
     for name, costs in by_pass.items():
