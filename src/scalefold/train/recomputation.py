@@ -133,27 +133,27 @@ class _Saved:
     """What autograd saved: a tensor, or a place in a projection's result."""
 
     def __init__(self, tensor: Tensor) -> None:
-        self.tensor: Tensor | None = tensor
-        self._place: Callable[[Tensor], Tensor] = torch.Tensor.detach
-        self._source: tuple[_Projection, int] | None = None
+        self._tensor: Tensor | None = tensor
+        self._make: Callable[[], Tensor] | None = None
 
     def decide(self, results: dict[StorageWeakRef, tuple[_Projection, int]]) -> None:
         """Let go of the tensor if it lies in one of the results."""
-        assert self.tensor is not None
-        self._source = results.get(_memory(self.tensor))
-        if self._source is not None:
-            self._source[0].num_saved += 1
-            geometry = self.tensor.size(), self.tensor.stride(), self.tensor.storage_offset()
-            self._place = lambda result: result.as_strided(*geometry)
-            self.tensor = None
+        tensor = self._tensor
+        assert tensor is not None
+        source = results.get(_memory(tensor))
+        if source is not None:
+            projection, number = source
+            projection.num_saved += 1
+            place = tensor.size(), tensor.stride(), tensor.storage_offset()
+            self._make = lambda: projection.take(number).as_strided(*place)
+            self._tensor = None
 
     def get(self) -> Tensor:
         """The tensor, made again if need be."""
-        if self.tensor is not None:
-            return self.tensor
-        assert self._source is not None
-        projection, number = self._source
-        return self._place(projection.take(number))
+        if self._make is not None:
+            return self._make()
+        assert self._tensor is not None
+        return self._tensor
 
 
 def _unpack(saved: _Saved) -> Tensor:
