@@ -81,7 +81,7 @@ def test_full_reproductions_dry_run(tmp_path: Path, name: str, trainings: int) -
     files = [str(ROOT / "config.yaml"), str(own), str(ROOT / f"configs/{name}.yaml")]
     output = snakemake("-n", "--quiet", "all", "--profile", "slurm", "--configfile", *files)
     jobs = dict(re.findall(r"^(\w+) +(\d+)$", output, re.MULTILINE))
-    buckets = str(len({bucket_of(entry, 1000) for entry in entries}))
+    buckets = str(len({bucket_of(entry, 600) for entry in entries}))
     for rule in ("fetch_structures", "fetch_alignments", "structures", "pack"):
         assert jobs[rule] == buckets, output
     assert (jobs["train"], jobs["report"]) == (str(trainings), str(trainings))
