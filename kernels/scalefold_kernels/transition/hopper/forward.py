@@ -58,7 +58,7 @@ def compute(
     """Warp group ``w``."""
     (
         norm_weight, norm_bias, up_bias, down_bias, out_desc, x_smem, up_smem, down_smem,
-        x_full, x_empty, up_full, up_empty, down_full, down_empty, turns, num_tiles,
+        x_full, x_empty, up_full, up_empty, down_full, down_empty, num_tiles,
     ) = args  # fmt: skip
     HIDDEN: gl.constexpr = mma_layout(BLOCK_H)
     OUT: gl.constexpr = mma_layout(BLOCK_C)
@@ -70,7 +70,6 @@ def compute(
     zero = gl.full([ROWS, BLOCK_H], 0.0, gl.float32, HIDDEN)
     i = gl.to_tensor(0)
     n = gl.to_tensor(0)
-    turn = gl.to_tensor(0)
     for tile in range(gl.program_id(0), num_tiles, gl.num_programs(0)):
         place = n % X_STAGES * 2 + w
         mbarrier.wait(x_full.index(place), (n // X_STAGES) & 1)
@@ -91,8 +90,6 @@ def compute(
         bias = load_bias(up_bias, 0, h, H, BLOCK_H)
         for first in range(BLOCK_H, last + BLOCK_H, BLOCK_H):
             left = gl.convert_layout(relu(hidden + bias.to(gl.float32)[None, :]), A)
-            # The groups take turns with the tensor cores, group 0 first.
-            mbarrier.wait(turns.index(w), (turn & 1) ^ (1 - w))
             mbarrier.wait(down_full.index(slot), (i // STAGES) & 1)
             down = down_smem.index(slot).permute((1, 0))
             out = warpgroup_mma(left, down, out, is_async=True)
@@ -101,8 +98,6 @@ def compute(
             mbarrier.wait(up_full.index(following), (i // STAGES) & 1)
             up = up_smem.index(following).permute((1, 0))
             hidden = warpgroup_mma(x_tile, up, zero, use_acc=False, is_async=True)
-            mbarrier.arrive(turns.index(1 - w))
-            turn += 1
             bias = load_bias(up_bias, first, h, H, BLOCK_H)
             # Within the iteration: across iterations, ptxas (12.8) would wait after each step.
             out, hidden = warpgroup_mma_wait(0, [out, hidden])
@@ -144,9 +139,6 @@ def forward_kernel(
     up_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
     down_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
     down_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
-    turns = gl.allocate_shared_memory(gl.int64, [2, 1], barrier)
-    for group in gl.static_range(2):
-        mbarrier.init(turns.index(group), 1)
     for place in gl.static_range(places):
         mbarrier.init(x_full.index(place), 1)
         mbarrier.init(x_empty.index(place), 1)
@@ -162,7 +154,7 @@ def forward_kernel(
     )  # fmt: skip
     args = (
         norm_weight, norm_bias, up_bias, down_bias, out_desc, x_smem, up_smem, down_smem,
-        x_full, x_empty, up_full, up_empty, down_full, down_empty, turns, tiles,
+        x_full, x_empty, up_full, up_empty, down_full, down_empty, tiles,
     )  # fmt: skip
     # fmt: off
     gl.warp_specialize(
