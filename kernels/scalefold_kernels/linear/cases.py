@@ -23,6 +23,9 @@ _KERNELS = {
 # Channels in and out: pair, templates, MSA.
 _DEFAULTS = [(128, 128), (64, 64), (256, 256)]
 
+_ALLOWED_SPILL_BYTES = {("residual_linear_backward", ("sm_90",), 128, 1): 8}
+"""Of the tile that was the fastest on an H200 nevertheless: 37 us, without spills 44."""
+
 
 def compile_cases() -> list[CompileCase]:
     """Without dropout, and with masks shared by lines and by positions."""
@@ -73,4 +76,12 @@ def _case(
     }
     dropout = "no dropout" if shared is None else f"shared {shared}"
     name = f"{table} {'/'.join(archs)} K={inputs} C={channels}, {dropout}, {tile}"
-    return CompileCase(name, kernel, pointers | numbers, constexprs, architectures=archs, **warps)
+    return CompileCase(
+        name,
+        kernel,
+        pointers | numbers,
+        constexprs,
+        architectures=archs,
+        allowed_spill_bytes=_ALLOWED_SPILL_BYTES.get((table, archs, inputs, shared), 0),
+        **warps,
+    )

@@ -134,8 +134,7 @@ def residual_linear_backward_kernel(
                 factor = dropout_factor(
                     state, line, first + rows, columns[None, :], threshold, scale, DIMS, SHARED
                 )
-            # Not times the factor: truth values take fewer registers over the loop.
-            grad = tl.where(factor > 0.0, grad.to(tl.float32) * scale, 0.0).to(h.dtype)
+            grad = (grad.to(tl.float32) * factor).to(h.dtype)
         bias_sum += tl.sum(grad.to(tl.float32), 0)
         grad_h = tl.dot(grad, weight, input_precision=PRECISION)
         tl.store(grad_h_ptr + start * K + at, grad_h.to(grad_h_ptr.dtype.element_ty), mask=inside)
