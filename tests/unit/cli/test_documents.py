@@ -34,9 +34,8 @@ def commands(program: str) -> list[tuple[str, list[str]]]:
         lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
         spans = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S))
         for line in [*lines, *spans]:
-            words = shlex.split(line, comments=True)
-            if words and words[0] == program:
-                found.append((path.name, words[1:]))
+            if line.split()[:1] == [program]:
+                found.append((path.name, shlex.split(line, comments=True)[1:]))
     return found
 
 

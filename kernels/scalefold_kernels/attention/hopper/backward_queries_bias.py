@@ -188,6 +188,7 @@ def backward_queries_bias_kernel(
     mbarrier.init(query_empty, 2)
     for n in gl.static_range(2, 5):
         mbarrier.init(more.index(n), 1)
+    fence_async_shared()
 
     mask += batch.to(gl.int64) * mask_stride_b
     place = (group * gl.num_programs(1) + batch).to(gl.int64) * num_heads + head

@@ -229,8 +229,9 @@ def compute(
         mbarrier.wait(x_again.index(w), n & 1)
         normalise_backward(grad_normed, x_tile, grad_tile, norm_weight, mean, rstd, C, BLOCK_C)
         fence_async_shared()
-        tma.async_copy_shared_to_global(x_hat_desc, [row, 0], x_tile)
+        # The tile that was written last goes first: so all threads' fences come before both copies.
         tma.async_copy_shared_to_global(grad_x_desc, [row, 0], grad_tile)
+        tma.async_copy_shared_to_global(x_hat_desc, [row, 0], x_tile)
         tma.store_wait(0)
         mbarrier.arrive(rows_empty.index(w))
         n += 1
@@ -270,6 +271,7 @@ def backward_kernel(
     for slot in gl.static_range(DOWN_STAGES):
         mbarrier.init(down_full.index(slot), 1)
         mbarrier.init(down_empty.index(slot), 2)
+    fence_async_shared()
     tiles = gl.to_tensor(num_tiles)
     load_args = (
         x_desc, grad_desc, up_desc, down_desc, x_smem, grad_smem, up_smem, down_smem,

@@ -147,6 +147,7 @@ def forward_kernel(
         mbarrier.init(up_empty.index(slot), 2)
         mbarrier.init(down_full.index(slot), 1)
         mbarrier.init(down_empty.index(slot), 2)
+    fence_async_shared()
     tiles = gl.to_tensor(num_tiles)
     load_args = (
         x_desc, up_desc, down_desc, x_smem, up_smem, down_smem,

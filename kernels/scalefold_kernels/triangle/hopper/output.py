@@ -125,6 +125,7 @@ def output_forward_kernel(
         mbarrier.init(z_empty.index(slot), 1)
     weight_full = more.index(0)
     mbarrier.init(weight_full, 1)
+    fence_async_shared()
     P = gl.to_tensor(P)
     dropped = (
         keep, gl.to_tensor(keep_b), gl.to_tensor(keep_i), gl.to_tensor(keep_j), factor,

@@ -146,6 +146,7 @@ def projection_forward_kernel(
         mbarrier.init(empty.index(w), 1)
     weight_full = more.index(0)
     mbarrier.init(weight_full, 1)
+    fence_async_shared()
     weights = (
         a_weight_desc, a_gate_weight_desc, b_weight_desc, b_gate_weight_desc, gate_weight_desc,
     )  # fmt: skip

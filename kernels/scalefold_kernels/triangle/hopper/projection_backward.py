@@ -245,6 +245,7 @@ def projection_backward_kernel(
     for slot in gl.static_range(wholes):
         mbarrier.init(whole_full.index(slot), 1)
         mbarrier.init(whole_empty.index(slot), 1)
+    fence_async_shared()
     weights = (
         a_weight_desc, a_gate_weight_desc, b_weight_desc, b_gate_weight_desc, gate_weight_desc,
     )  # fmt: skip

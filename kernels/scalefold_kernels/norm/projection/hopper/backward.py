@@ -205,8 +205,9 @@ def compute(
             C, BLOCK_C, HAS_THROUGH,
         )  # fmt: skip
         fence_async_shared()
-        tma.async_copy_shared_to_global(normed_desc, [first, 0], x_tile)
+        # The tile that was written last goes first: so all threads' fences come before both copies.
         tma.async_copy_shared_to_global(grad_x_desc, [first, 0], grad_tile)
+        tma.async_copy_shared_to_global(normed_desc, [first, 0], x_tile)
         if HAS_ASIDE:
             weight_sum = warpgroup_mma(x_tile.permute((1, 0)), few_tile, weight_sum)
         tma.store_wait(0)
@@ -264,6 +265,7 @@ def projection_backward_hopper_kernel(
         mbarrier.init(rows_empty.index(group), 1)
     aside_full = more.index(0)
     mbarrier.init(aside_full, 1)
+    fence_async_shared()
     rows, tiles = gl.to_tensor(num_rows), gl.to_tensor(num_tiles)
     load_args = (
         grad_desc, weight_desc, aside_desc, x_desc, through_desc,

@@ -205,6 +205,7 @@ def projection_forward_hopper_kernel(
         mbarrier.init(weight_empty.index(slot), 2)
     aside_full = more.index(0)
     mbarrier.init(aside_full, 1)
+    fence_async_shared()
     rows, tiles = gl.to_tensor(num_rows), gl.to_tensor(num_tiles)
     load_args = (
         x_desc, weight_desc, aside_desc, x_smem, weight_smem, aside_smem,
