@@ -92,6 +92,8 @@ def evaluate_checkpoint(
     # Before the work: a path that cannot be should not cost an evaluation.
     for folder in [out.parent] if structures is None else [out.parent, structures]:
         make_folder(folder)
+    if out.is_dir():
+        raise InputError(f"{out}: is a folder; the evaluation is one JSON file, name it")
 
     console = console or Console(stderr=True)
     with LiveLine(f"evaluating {checkpoint.name}:", len(chains), console) as progress:

@@ -128,6 +128,13 @@ def test_every_chain_is_scored_or_listed_as_skipped(evaluated):
     }
 
 
+def test_a_folder_as_result_is_refused_before_the_work(
+    folder: Path, shards: Path, checkpoint: Path, settings: Callable[..., Config]
+) -> None:
+    with pytest.raises(InputError, match="is a folder; the evaluation is one JSON file"):
+        evaluate_checkpoint(settings(), checkpoint, shards, folder)
+
+
 def test_scores_and_per_residue_arrays(evaluated):
     for chain in evaluated["chains"]:
         for metric in METRICS:
