@@ -41,9 +41,10 @@ def show(config: ConfigFiles, set_: Overrides = None, stage: Stage = None) -> No
 def check(config: ConfigFiles, set_: Overrides = None) -> None:
     """Validate a configuration; says which key is wrong and what would be right.
 
-    The list of chains and mirrors that are folders must be there.
+    The list of chains, mirrors that are folders and the weights to start from must be there.
     """
     from scalefold.config import load_stages, run_key
+    from scalefold.errors import InputError
     from scalefold.raw.chains import read_chains
     from scalefold.raw.fetch import check_mirrors
 
@@ -51,6 +52,9 @@ def check(config: ConfigFiles, set_: Overrides = None) -> None:
     loaded = next(iter(stages.values()))
     read_chains(loaded.data.chains)
     check_mirrors(loaded.data)
+    start = loaded.training.initial_weights
+    if start is not None and not start.exists():
+        raise InputError(f"training.initial_weights: {start}: no such file or checkpoint folder")
     for name, one in stages.items():
         about = f"stage {name}" if name else f"run {one.run_name}"
         typer.echo(f"valid: {about}, preset {one.preset}, key {run_key(one)}")

@@ -336,7 +336,7 @@ class EvaluationConfig(Section):
         description="Training ends when the mean lDDT-CA of the first split reaches this; needs "
         "mode async.",
     )
-    splits: list[str] = Field(["validation"], min_length=1)
+    splits: list[Literal["train", "validation"]] = Field(["validation"], min_length=1)
     precision: Literal["auto", "fp32", "tf32", "bf16"] = Field(
         "auto", description="auto: that of training on a GPU, fp32 on a CPU."
     )

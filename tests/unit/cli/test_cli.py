@@ -133,6 +133,19 @@ def test_config_check_names_the_nearest_key() -> None:
 
 
 @pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("training.initial_weights=/no.pt", "training.initial_weights: /no.pt: no such file"),
+        ("evaluation.splits=[test]", "Input should be 'train' or 'validation' (found 'test')"),
+    ],
+)
+def test_config_check_finds_what_would_fail_late(override: str, message: str) -> None:
+    result = run("config", "check", "-c", DEMO, "-s", override)
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["config", "schema", "-o", "{here}/no/s.json"], "cannot be written"),
