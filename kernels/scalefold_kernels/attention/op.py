@@ -49,6 +49,9 @@ def attention(
     if bias_BHQK is not None and bias_BHQK.stride(-1) != 1:
         # Heads last, as a linear map leaves them: one copy for forward and backward.
         bias_BHQK = bias_BHQK.contiguous()
+    if mask_BRK.stride(-1) != 1:
+        # Attention along columns: every program would gather each of its rows' masks.
+        mask_BRK = mask_BRK.contiguous()
     out, _ = _attention(q_BRQHC, k_BRKHC, v_BRKHC, gate_BRQHC, mask_BRK, bias_BHQK)
     return out
 
