@@ -51,6 +51,17 @@ def test_configuration_errors_are_one_message(
     assert "Traceback" not in output
 
 
+def test_dry_run_says_that_a_mirror_is_not_there(template_folder: Path, tmp_path: Path) -> None:
+    absent = tmp_path / "absent"
+    change = tmp_path / "wrong.yaml"
+    change.write_text(yaml.safe_dump({"data": {"mirrors": {"mmcif": [absent.as_uri()]}}}))
+    arguments = ["-n", "--profile", "local", "--configfile", "micro.yaml", str(change)]
+    output = snakemake(*arguments, folder=template_folder)
+    assert f"data.mirrors.mmcif: {absent.as_uri()} is no folder here" in output
+    assert re.search(rf"Missing input files for rule fetch_structures:.*{absent}\n", output, re.S)
+    assert "Traceback" not in output
+
+
 def test_several_nodes_need_an_image_that_is_a_file(template_folder: Path) -> None:
     arguments = ["-n", "--configfile", "micro.yaml", "--profile", "local", "--sdm", "apptainer"]
     arguments += ["--config", "container=docker://registry/scalefold:0.1.0"]

@@ -92,6 +92,13 @@ def test_report_of_snakemake(workflow) -> None:
     assert "Chains that a stage set aside" in page
 
 
+def test_a_mirror_that_is_gone_is_not_missed(workflow) -> None:
+    with absent(workflow.folder / "mirror"):
+        assert workflow.planned() == {}
+        assert "data.mirrors.mmcif: mirror/wwpdb is no folder here" in workflow.succeed("--dry-run")
+    assert workflow.planned() == {}
+
+
 def test_touched_structure(workflow) -> None:
     path = mmcif_path(workflow.folder, "5pti").name
     (source,) = workflow.folder.glob(f"mirror/wwpdb/**/{path}")

@@ -9,12 +9,13 @@ from functools import cache, reduce
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
+from snakemake.logging import logger
 from snakemake.utils import validate
 
 from scalefold.config import load_config, load_stages, run_key
 from scalefold.errors import InputError
 from scalefold.raw.chains import read_chains
-from scalefold.raw.fetch import local_sources
+from scalefold.raw.fetch import check_mirrors, local_sources
 from scalefold.shards.buckets import bucket_of
 
 overrides = workflow.config_settings.config
@@ -28,6 +29,11 @@ try:
         CHAINS.setdefault(bucket_of(row.entry_id, CONFIG.data.buckets), []).append(row)
 except InputError as error:
     raise WorkflowError(str(error)) from None
+try:
+    check_mirrors(CONFIG.data)
+except InputError as error:
+    # Where there is something to fetch, Snakemake ends with the folder's name; if not, it is not missed.
+    logger.warning(str(error))
 # Of a large table there are a million objects to stay: the collector need not look at them again; nor,
 # as often as it does by default, at a graph of thousands of jobs: a fifth of the time of a dry run.
 gc.freeze()
@@ -134,7 +140,10 @@ def literal(text):
 
 
 def mirror_files(kind):
-    """Input function: a bucket's files on local mirrors; one that changes is fetched again."""
+    """Input function: a bucket's files on local mirrors; one that changes is fetched again.
+
+    A mirror that should be a folder and is not there is an input that is missing.
+    """
 
     def files(wildcards):
         sources = local_sources(CHAINS[int(wildcards.bucket)], CONFIG.data, kind)

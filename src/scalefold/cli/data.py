@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from scalefold.cli.options import ConfigFiles, Overrides, read_config
-from scalefold.errors import InputError
+from scalefold.errors import InputError, listed
+
+if TYPE_CHECKING:
+    from scalefold.raw.chains import Rejected
 
 Bucket = Annotated[
     int | None,
@@ -55,8 +59,9 @@ def fetch(
 ) -> None:
     """Bring the raw files of the listed chains: mmCIF, alignments, template hits.
 
-    Can be interrupted and started again. Chains that lack a file are listed with the reason in
-    rejected.tsv (with --only and --bucket: rejected-<only>-<bucket>.tsv).
+    Can be interrupted and started again. Chains that lack their structure or all alignments are set
+    aside: rejected.tsv lists them with the reason (with --only and --bucket:
+    rejected-<only>-<bucket>.tsv).
     """
     from scalefold.raw import fetch as raw_fetch
     from scalefold.raw.chains import read_chains
@@ -71,8 +76,27 @@ def fetch(
         f"{out}: {len(summary.complete)} of {len(chains)} chains complete, "
         f"{summary.num_files} files, {summary.num_bytes / 1e6:.1f} MB"
     )
-    for rejected in summary.rejected:
-        typer.echo(f"rejected {rejected.chain_key}: {rejected.reason}", err=True)
+    for name, keys in summary.absent.items():
+        _say_absent(name, len(keys), summary.num_searched)
+    _say_rejected(summary.rejected)
+
+
+def _say_absent(name: str, num_absent: int, num_chains: int) -> None:
+    if num_absent < num_chains:
+        typer.echo(f"no mirror has {name} for {num_absent} of {num_chains} chains", err=True)
+        return
+    key = "template_hits" if name.endswith(".hhr") else "alignments"
+    typer.echo(
+        f"no mirror has {name} for any of {num_chains} chains: is its name in data.{key} right, "
+        "and the path in data.mirrors?",
+        err=True,
+    )
+
+
+def _say_rejected(rejected: Sequence[Rejected]) -> None:
+    if rejected:
+        reasons = listed([f"{r.chain_key}: {r.reason}" for r in rejected])
+        typer.echo(f"set aside, {len(rejected)}:{reasons}", err=True)
 
 
 def pack(
@@ -121,8 +145,7 @@ def pack(
         f"{out / summary.head.shard.file}: {summary.head.shard.rows} rows, "
         f"{summary.head.shard.bytes / 1e6:.1f} MB"
     )
-    for rejected in summary.head.rejected:
-        typer.echo(f"rejected {rejected.chain_key}: {rejected.reason}", err=True)
+    _say_rejected(summary.head.rejected)
 
 
 def inspect(

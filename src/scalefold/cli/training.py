@@ -194,12 +194,16 @@ def report(
 ) -> None:
     """Write report.html (one file, opens offline) and report.json of a run.
 
-    Works at any time, also while training goes on: what is missing is named in the report.
+    Works at any time, also while training goes on: what is missing is named here and in the report.
+
+    The folder has weights/<key>/ (what train --out wrote), evaluation/<key>/step-<number>.json
+    (what evaluate --out wrote) and shards/; <key> is any name, the same in both.
     """
     from scalefold.report import write_report
 
     html = run / "report.html" if out is None else out
-    write_report(run, key, shards, html, html.with_suffix(".json"))
+    for note in write_report(run, key, shards, html, html.with_suffix(".json")):
+        typer.echo(f"note: {note}", err=True)
     typer.echo(f"{html}, {html.with_suffix('.json')}")
 
 

@@ -157,8 +157,11 @@ def _explain(error: ValidationError) -> Iterator[str]:
             yield f"unknown key {key!r}{_right_key(location)}"
         elif item["type"] == "missing":
             yield f"key {key!r} is missing"
+        elif item["type"] == "value_error" and isinstance(item["input"], dict):
+            # Keys that contradict each other: the message names them, with their values.
+            yield str(item["ctx"]["error"])
         else:
-            yield f"{key}: {item['msg']} (found {item['input']!r})"
+            yield f"{key}: {item['msg'].removeprefix('Value error, ')} (found {item['input']!r})"
 
 
 def _right_key(location: Sequence[Any]) -> str:

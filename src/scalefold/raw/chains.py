@@ -105,17 +105,19 @@ def read_table(path: Path, columns: Sequence[str]) -> list[tuple[int, list[str]]
     Raises
     ------
     InputError
-        No such file, another header, or a line of another number of fields.
+        No such file or none of text, another header, or a line of another number of fields.
     """
     try:
         text = path.read_text("utf-8")
     except FileNotFoundError as error:
         raise InputError(f"{path}: no such file. Create it, or correct the path.") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read as a table of text: {error}.") from error
     header, *lines = text.split("\n")
     if header.rstrip("\r").split("\t") != list(columns):
         raise InputError(
             f"{path}: the first line is {header[:80]!r}, expected the tab-separated header "
-            f"{' '.join(columns)}."
+            f"{' '.join(columns)}.{_other_separator(header)}"
         )
     rows = []
     for number, line in enumerate(lines, start=2):
@@ -125,10 +127,20 @@ def read_table(path: Path, columns: Sequence[str]) -> list[tuple[int, list[str]]
         if len(fields) != len(columns):
             raise InputError(
                 f"{path}, line {number}: {len(fields)} tab-separated fields, expected "
-                f"{len(columns)} ({', '.join(columns)}). An empty last field still needs its tab."
+                f"{len(columns)} ({', '.join(columns)})."
+                + (_other_separator(line) or " An empty last field still needs its tab.")
             )
         rows.append((number, fields))
     return rows
+
+
+def _other_separator(line: str) -> str:
+    """Return a hint, where a line of a table has something else between its fields than tabs."""
+    names = {" ": "spaces", ",": "commas", ";": "semicolons"}
+    found = next((name for sign, name in names.items() if sign in line.strip()), None)
+    if found is None or "\t" in line:
+        return ""
+    return f" It has {found} where tabs belong: replace them."
 
 
 def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

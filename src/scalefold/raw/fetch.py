@@ -63,15 +63,19 @@ class FetchSummary:
         Keys of the chains all of whose necessary files are there.
     rejected
         Chains that lack a necessary file, and why.
-    without_templates
-        Keys of complete chains for which no mirror has template hits.
+    absent
+        Names of alignments and template hits (``pdb70_hits.hhr``) that no mirror has for some
+        chains, and the keys of these. Not a fault of a chain that has another alignment.
+    num_searched
+        Chains for which alignments and template hits were asked.
     num_files, num_bytes
         Files now there for the complete chains, and their size.
     """
 
     complete: tuple[str, ...]
     rejected: tuple[Rejected, ...]
-    without_templates: tuple[str, ...]
+    absent: dict[str, tuple[str, ...]]
+    num_searched: int
     num_files: int
     num_bytes: int
 
@@ -120,8 +124,9 @@ def fetch(
     Raises
     ------
     InputError
-        A file cannot be written, a mirror is not understood or a folder that is not there, or no
-        chain at all is complete (of a bucket: and another try may bring one).
+        A file cannot be written, a mirror is not understood or a folder that is not there, or none
+        of the chains for training and validation is complete (of a bucket: and another try may
+        bring one).
     """
     check_mirrors(data, only)
     files = {row.chain_key: _files_of(row, data, out, only) for row in chains}
@@ -143,11 +148,13 @@ def fetch(
     summary = _judge(chains, files, results)
     _write_rejected(out / f"rejected{tag}.tsv", chains, summary.rejected)
     is_final = all(r.is_final for r in results.values() if isinstance(r, UnavailableError))
-    if not summary.complete and (bucket is None or not is_final):
-        first = summary.rejected[0]
+    # A template is of use to other chains only; of them alone nothing can be made.
+    wanted = {r.chain_key for r in chains if r.split != "template"} or set(files)
+    if wanted.isdisjoint(summary.complete) and (bucket is None or not is_final):
+        first = next(r for r in summary.rejected if r.chain_key in wanted)
         raise InputError(
-            f"none of {len(chains)} chains could be fetched; {first.chain_key}: {first.reason}. "
-            "Correct data.mirrors, or try again if the network was down."
+            f"none of {len(wanted)} chains could be fetched; {first.chain_key}: {first.reason}. "
+            "Correct data.mirrors or data.alignments, or try again if the network was down."
         )
     return summary
 
@@ -164,11 +171,14 @@ def local_sources(chains: Sequence[ChainRow], data: DataConfig, only: Kind) -> l
     """Return the files of local mirrors that `fetch` would read for ``chains``, sorted.
 
     A workflow makes them inputs of its fetch jobs, so that a file that changed is fetched again. A
-    relative root gives relative paths.
+    relative root gives relative paths. Mirrors that are folders, but not there, are returned in
+    place of files: without them there is no fetching.
     """
     roots = data.mirrors.mmcif if only == "structures" else data.mirrors.alignments
-    if all(local_folder(root) is None for root in roots):
-        return []
+    folders = [folder for folder in map(local_folder, roots) if folder is not None]
+    missing = [folder for folder in folders if not folder.is_dir()]
+    if missing or not folders:
+        return missing
     sources: set[Path] = set()
     groups = (_files_of(row, data, Path(), only) for row in chains)
     for file in {file.local: file for group in groups for file in group}.values():
@@ -257,13 +267,18 @@ def _judge(
 ) -> FetchSummary:
     complete: list[str] = []
     rejected: list[Rejected] = []
-    without_templates: list[str] = []
+    absent: dict[str, list[str]] = {}
+    num_searched = 0
     kept: dict[Path, int] = {}
     for row in chains:
         group = files[row.chain_key]
         outcome = {file.local: results[file.local] for file in group}
         failed = [(p, r) for p, r in outcome.items() if isinstance(r, UnavailableError)]
         alignments = [r for p, r in outcome.items() if p.suffix == ".a3m"]
+        num_searched += bool(alignments)
+        for path, failure in failed:
+            if failure.is_absent and path.suffix in (".a3m", ".hhr"):
+                absent.setdefault(path.name, []).append(row.chain_key)
         needed = [r for p, r in failed if p.name.endswith(".cif.gz") or not r.is_absent]
         if needed:
             rejected.append(Rejected(row.chain_key, STAGE, str(needed[0])))
@@ -272,15 +287,14 @@ def _judge(
             rejected.append(Rejected(row.chain_key, STAGE, f"no alignment: {reasons}"))
         else:
             complete.append(row.chain_key)
-            if any(p.suffix == ".hhr" for p, _ in failed):
-                without_templates.append(row.chain_key)
             for path, result in outcome.items():
                 if isinstance(result, FetchedFile):
                     kept[path] = result.num_bytes
     return FetchSummary(
         complete=tuple(complete),
         rejected=tuple(rejected),
-        without_templates=tuple(without_templates),
+        absent={name: tuple(keys) for name, keys in absent.items()},
+        num_searched=num_searched,
         num_files=len(kept),
         num_bytes=sum(kept.values()),
     )

@@ -31,6 +31,21 @@ def update_fetched(path: Path, files: Mapping[Path, FetchedFile]) -> None:
     write_table(path, FETCHED_COLUMNS, [rows[name] for name in sorted(rows)])
 
 
+def check_raw(raw: Path) -> None:
+    """Refuse a folder that is not there, or that nothing was fetched into.
+
+    Raises
+    ------
+    InputError
+        There is neither a folder ``mmcif`` below it nor a table of what was fetched.
+    """
+    if not (raw / "mmcif").is_dir() and not any(raw.glob("fetched*.tsv")):
+        found = "nothing was fetched into it" if raw.is_dir() else "no such raw folder"
+        raise InputError(
+            f"{raw}: {found}. `scalefold fetch --out {raw}` fills it; or correct the path."
+        )
+
+
 def check_fetched(raw: Path, needed: Iterable[Path], kind: Kind, bucket: int) -> None:
     """Refuse a raw folder that has lost files since they were fetched.
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scalefold.errors import InputError
+from scalefold.raw.chains import Rejected, read_rejected
 from scalefold.shards.manifest import Manifest
 from scalefold.shards.schema import MANIFEST_FILE
 from scalefold.train.checkpoint import Metadata, checkpoints, read_metadata
@@ -23,15 +24,6 @@ from scalefold.train.sessions import Session, read_sessions
 _EVALUATION_KEYS: Final = ("step", "checkpoint", "mean", "chains", "skipped", "failed")
 _CHAIN_KEYS: Final = ("chain_key", "split", "length", "lddt_ca", "per_residue")
 LADDER_FILE: Final = "ladder.json"
-
-
-@dataclass(frozen=True)
-class Rejected:
-    """A chain that a stage set aside, and why."""
-
-    chain_key: str
-    stage: str
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -103,10 +95,10 @@ def read_run(run: Path, key: str | None, shards: Path) -> RunFiles:
     Raises
     ------
     InputError
-        If there is no such run folder or training; anything else that is wrong becomes a note.
+        If there is no such run folder, nothing of a run in it, or no such training; anything else
+        that is wrong becomes a note.
     """
-    if not run.is_dir():
-        raise InputError(f"{run}: no such run folder. Give that of a run: results/<run_name>")
+    _check_run(run)
     keys = sorted(path.name for path in run.glob("weights/*/"))
     files = RunFiles(key=_chosen(key, keys, run))
     training = run / "weights" / files.key
@@ -124,6 +116,18 @@ def read_run(run: Path, key: str | None, shards: Path) -> RunFiles:
     files.ladder = _ladder(run / LADDER_FILE, files.notes)
     files.notes.extend(_disagreements(files))
     return files
+
+
+def _check_run(run: Path) -> None:
+    if not run.is_dir():
+        raise InputError(f"{run}: no such run folder. Give that of a run: results/<run_name>")
+    expected = ("weights/*/", "evaluation/*/", f"shards/{MANIFEST_FILE}")
+    if not any(next(run.glob(pattern), None) for pattern in expected):
+        raise InputError(
+            f"{run}: no run folder: it has neither weights/<key>/ (a training, with metrics.jsonl) "
+            f"nor evaluation/<key>/ nor {expected[-1]}. Give results/<run_name>, or a folder that "
+            "is laid out like it"
+        )
 
 
 def _chosen(key: str | None, keys: Sequence[str], run: Path) -> str:
@@ -209,12 +213,11 @@ def _rejected(path: Path, notes: list[str]) -> list[Rejected]:
     if not path.is_file():
         notes.append("No table of rejected chains: rejected.tsv is not there.")
         return []
-    with path.open(encoding="utf-8", errors="replace", newline="") as stream:
-        rows = list(csv.DictReader(stream, delimiter="\t", quoting=csv.QUOTE_NONE))
-    return [
-        Rejected(row.get("chain_key") or "", row.get("stage") or "", row.get("reason") or "")
-        for row in rows
-    ]
+    try:
+        return read_rejected(path)
+    except InputError as error:
+        notes.append(f"Table of rejected chains: left out: {error}")
+        return []
 
 
 def _benchmarks(folder: Path, others: set[str], notes: list[str]) -> list[Benchmark]:

@@ -74,7 +74,10 @@ def write_mlperf_log(run: Path, key: str | None, shards: Path, out: Path) -> Non
     """
     files = read_run(run, key, shards)
     if not files.checkpoints or not files.sessions:
-        raise InputError(f"{run / 'weights' / files.key}: no training has begun here")
+        raise InputError(
+            f"{run / 'weights' / files.key}: no training has published a checkpoint here yet: "
+            "`scalefold train` does"
+        )
     events = [*_events(run, files, shards)]
     write_bytes(out, "".join(event.line() + "\n" for event in sorted(events)).encode())
 

@@ -18,7 +18,7 @@ def write_report(
     shards: Path | None = None,
     out_html: Path | None = None,
     out_json: Path | None = None,
-) -> None:
+) -> list[str]:
     """Write the HTML report and the same numbers as JSON, each atomically.
 
     May be called at any time, also while training goes on or after it broke off: what is missing or
@@ -36,10 +36,16 @@ def write_report(
     out_html, out_json : Path, optional
         Default ``report.html`` and ``report.json`` in the run's folder.
 
+    Returns
+    -------
+    list of str
+        What is missing or could not be read: the notes that the report shows first.
+
     Raises
     ------
     InputError
-        If there is no such run folder, training or ``shards``, or the report cannot be written.
+        If there is no such run folder, training or ``shards``, nothing in the folder to report on,
+        or the report cannot be written.
     """
     if shards is not None and not shards.is_dir():
         raise InputError(f"{shards}: no such shard folder. Correct the path, or leave it out")
@@ -49,3 +55,4 @@ def write_report(
     text = json.dumps(content, indent=1, allow_nan=False)
     write_bytes(out_json or run / "report.json", (text + "\n").encode())
     write_bytes(out_html or run / "report.html", page.encode())
+    return files.notes

@@ -108,7 +108,8 @@ class Manifest:
         except FileNotFoundError as error:
             raise InputError(
                 f"{path}: no manifest, so the shards of this folder are not complete. Run "
-                "`scalefold pack` to its end, or correct the path."
+                "`scalefold pack` to its end (of its stages, index writes this file), or correct "
+                "the path."
             ) from error
         except ValueError as error:
             raise InputError(

@@ -14,7 +14,7 @@ from scalefold.config.schema import Config, DataConfig
 from scalefold.errors import InputError
 from scalefold.raw.alignments import profile, read_folder
 from scalefold.raw.chains import Rejected, alignment_folder, read_chains
-from scalefold.raw.fetched import check_fetched
+from scalefold.raw.fetched import check_fetched, check_raw
 from scalefold.raw.hhr import TemplateHit as RawHit
 from scalefold.raw.hhr import read_hhr
 from scalefold.raw.templates import best_hits, locate, sequence_reason
@@ -81,8 +81,7 @@ def pack_alignments(
         The raw folder, the table of chains, a chain shard or a file that was fetched is missing, a
         chain shard was packed with other settings, or there is no room.
     """
-    if not raw.is_dir():
-        raise InputError(f"{raw}: no such raw folder. Run `scalefold fetch`, or correct the path.")
+    check_raw(raw)
     chains = read_chains(config.data.chains)
     config_hash = packing_hash(config)
     summaries = {

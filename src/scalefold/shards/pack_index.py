@@ -11,7 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from scalefold.config.schema import Config
-from scalefold.errors import InputError
+from scalefold.errors import InputError, listed
 from scalefold.raw.chains import (
     REJECTED_COLUMNS,
     ChainRow,
@@ -20,6 +20,7 @@ from scalefold.raw.chains import (
     read_chains,
     read_rejected,
 )
+from scalefold.raw.fetched import check_raw
 from scalefold.shards.atomic import atomic_file
 from scalefold.shards.buckets import bucket_of, filled_buckets
 from scalefold.shards.manifest import Manifest, Snapshot, packing_hash
@@ -72,9 +73,10 @@ def pack_index(config: Config, raw: Path, out: Path) -> Manifest:
     Raises
     ------
     InputError
-        A bucket was not packed, or with other settings or another table of chains; or no chain for
-        training or validation is left.
+        The raw folder is missing; a bucket was not packed, or with other settings or another table
+        of chains; or no chain for training or validation is left.
     """
+    check_raw(raw)
     chains = read_chains(config.data.chains)
     config_hash = packing_hash(config)
     buckets = filled_buckets(chains, config.data.buckets)
@@ -95,7 +97,7 @@ def pack_index(config: Config, raw: Path, out: Path) -> Manifest:
     rejected = sorted({*set_aside, *from_fetch}, key=lambda r: (r.chain_key, r.stage, r.reason))
     splits = Counter(row["split"] for row in rows)
     if not splits["train"] + splits["validation"]:
-        reasons = "; ".join(f"{r.chain_key}: {r.reason}" for r in rejected[:20])
+        reasons = listed([f"{r.chain_key}: {r.reason}" for r in rejected])
         raise InputError(
             f"{out}: no chain for training or validation is left of the {len(chains)} listed in "
             f"{config.data.chains}. {reasons or 'All are in the split template.'}"

@@ -15,7 +15,7 @@ from scalefold.chem.residues import RESTYPES_WITH_X
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.raw.chains import ChainRow, Rejected, mmcif_path, read_chains
-from scalefold.raw.fetched import check_fetched
+from scalefold.raw.fetched import check_fetched, check_raw
 from scalefold.raw.mmcif import Chain, read_entry
 from scalefold.shards.atomic import make_folder
 from scalefold.shards.buckets import bucket_chains
@@ -55,8 +55,7 @@ def pack_structures(
         The raw folder, the table of chains or a file that was fetched is missing, or there is no
         room.
     """
-    if not raw.is_dir():
-        raise InputError(f"{raw}: no such raw folder. Run `scalefold fetch`, or correct the path.")
+    check_raw(raw)
     chains = bucket_chains(read_chains(config.data.chains), bucket, config.data.buckets)
     check_fetched(raw, {mmcif_path(raw, row.entry_id) for row in chains}, "structures", bucket)
     make_folder(out)

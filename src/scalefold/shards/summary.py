@@ -122,7 +122,7 @@ def _read(
     folder: Path, family: str, bucket: int, config_hash: str, stage: str
 ) -> tuple[dict[str, Any], BucketHead]:
     path = folder / summary_file(family, bucket)
-    fix = f"Pack the {stage} of bucket {bucket} again."
+    fix = f"`scalefold pack --stage {stage} --bucket {bucket}` writes it."
     try:
         tree = json.loads(path.read_text("utf-8"))
         head = tree["head"]

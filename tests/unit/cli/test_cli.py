@@ -264,6 +264,38 @@ def test_fetch_pack_inspect_verify(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert f"{shard}" in damaged.stderr
 
 
+def test_fetch_says_what_no_mirror_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    options = ("-c", DEMO, "--out", str(tmp_path))
+    misspelt = ("-s", "data.alignments=[swisprot_hits]", "-s", "data.template_hits=pdb7_hits")
+    bucket = run("fetch", *options, *misspelt, "--bucket", "0")
+    assert bucket.exit_code == 0, bucket.output  # whether others have it is not known
+    for name, key in (("swisprot_hits.a3m", "alignments"), ("pdb7_hits.hhr", "template_hits")):
+        message = f"no mirror has {name} for any of 8 chains: is its name in data.{key} right"
+        assert message in bucket.stderr
+    assert "set aside, 8:\n" in bucket.stderr
+    whole = run("fetch", *options, *misspelt)
+    assert whole.exit_code == 2, whole.output
+    assert "none of 17 chains could be fetched" in whole.stderr
+    assert "Correct data.mirrors or data.alignments" in whole.stderr
+    one_of_two = run("fetch", *options, "-s", "data.alignments=[swissprot_hits,unirref]")
+    assert one_of_two.exit_code == 0, one_of_two.output
+    assert "no mirror has unirref.a3m for any of 17 chains" in one_of_two.stderr
+    assert "set aside" not in one_of_two.stderr
+
+
+def test_report_of_a_training_and_an_evaluation_made_by_hand(tmp_path: Path) -> None:
+    """A folder laid out like a run is one; what it lacks is said on the terminal too."""
+    wrong = run("report", str(tmp_path))
+    assert (wrong.exit_code, "no run folder" in wrong.stderr) == (2, True)
+    (tmp_path / "weights/first").mkdir(parents=True)
+    made = run("report", str(tmp_path), "--out", str(tmp_path / "first.html"))
+    assert made.exit_code == 0, made.output
+    notes = json.loads((tmp_path / "first.json").read_text())["notes"]
+    assert len(notes) >= 3
+    assert [line for line in made.stderr.splitlines() if line] == [f"note: {n}" for n in notes]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

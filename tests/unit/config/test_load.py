@@ -135,6 +135,16 @@ def test_errors_name_the_source_the_key_and_the_mend(
     assert "\n" not in str(raised.value)
 
 
+def test_keys_that_contradict_each_other_are_named_and_nothing_else() -> None:
+    changes = {"evaluation": {"mode": "async"}, "training": {"keep_checkpoints": 3}}
+    with pytest.raises(InputError) as raised:
+        make_config(tree(**changes), source="my.yaml")
+    start = "my.yaml: training.keep_checkpoints is 3 but evaluation.mode is async, and a checkpoint"
+    assert str(raised.value).startswith(start)
+    assert "found" not in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
 def test_unset_required_key() -> None:
     with pytest.raises(InputError, match="key 'data' is missing"):
         make_config({})

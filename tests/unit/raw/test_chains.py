@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import gzip
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,13 @@ def test_reads_rows(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("chain\tsplit\n", "expected the tab-separated header chain_key split cluster_id"),
+        ("chain_key split cluster_id\n", "It has spaces where tabs belong"),
+        ("chain_key,split,cluster_id\n", "It has commas where tabs belong"),
+        (
+            HEADER + "1abc_A  train  c7\n",
+            "line 2: 1 tab-separated .* It has spaces where tabs belong",
+        ),
+        (HEADER + "1abc_A\ttrain\n", "An empty last field still needs its tab"),
         (HEADER, "lists no chain"),
         (HEADER + "1abc_A\ttrain\n", "line 2: 2 tab-separated fields, expected 3"),
         (HEADER + "1ABC_A\ttrain\t\n", "line 2: chain key '1ABC_A'"),
@@ -51,6 +59,14 @@ def test_bad_tables(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
         read_chains(path)
     assert str(path) in str(caught.value)
+
+
+def test_what_is_no_text_is_no_table(tmp_path: Path) -> None:
+    path = tmp_path / "chains.tsv"
+    path.write_bytes(gzip.compress(HEADER.encode()))
+    for table in (path, tmp_path):
+        with pytest.raises(InputError, match=f"{table}: cannot be read as a table of text"):
+            read_chains(table)
 
 
 def test_missing_table(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_bundled_mirror(demo: Path, tmp_path: Path) -> None:
     summary = run(chains, data, tmp_path)
     assert set(summary.complete) == {row.chain_key for row in chains}
     assert summary.rejected == ()
-    assert summary.without_templates == ()
+    assert (summary.absent, summary.num_searched) == ({}, 17)
     files = [p for p in tmp_path.rglob("*") if p.is_file() and p.suffix != ".tsv"]
     assert len(files) == summary.num_files == 21 + 2 * 17
     table = fetched_table(tmp_path / "fetched.tsv")
@@ -100,7 +100,7 @@ def test_shared_mirror_has_another_path_below_its_root(shared_mirror: Path, tmp_
     )
     summary = run([train("102m_A"), train("7zzx_B"), train("1a3p_A")], data, tmp_path)
     assert set(summary.complete) == {"102m_A", "7zzx_B"}
-    assert summary.without_templates == summary.complete
+    assert summary.absent["pdb70_hits.hhr"] == summary.complete
     assert [r.chain_key for r in summary.rejected] == ["1a3p_A"]  # its mmCIF is not there
 
 
@@ -128,7 +128,11 @@ def test_missing_files_reject_their_chain_only(
     chains = [train(f"{i}abc_A") for i in range(1, 6)]
     summary = run(chains, settings(site.url), tmp_path, downloader=downloader)
     assert summary.complete == ("1abc_A", "4abc_A")
-    assert summary.without_templates == ("4abc_A",)
+    assert summary.absent == {
+        "second_hits.a3m": ("1abc_A", "3abc_A"),
+        "first_hits.a3m": ("3abc_A",),
+        "pdb70_hits.hhr": ("4abc_A",),
+    }
     reasons = {r.chain_key: r.reason for r in summary.rejected}
     assert "2abc.cif.gz: HTTP 404" in reasons["2abc_A"]
     assert reasons["3abc_A"].startswith("no alignment: ")
@@ -258,4 +262,4 @@ def test_structures_and_alignments_apart(site, tmp_path: Path) -> None:
 
 def test_bucket_without_chains(tmp_path: Path) -> None:
     data = settings("https://unused.example")
-    assert run([], data, tmp_path, bucket=1) == FetchSummary((), (), (), 0, 0)
+    assert run([], data, tmp_path, bucket=1) == FetchSummary((), (), {}, 0, 0, 0)

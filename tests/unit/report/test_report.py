@@ -255,8 +255,8 @@ def test_a_line_cut_off_by_a_kill_is_left_out_and_named(make_run):
     assert note in text
 
 
-def test_a_folder_with_nothing_in_it_gives_a_report_that_says_so(tmp_path):
-    (tmp_path / "run").mkdir()
+def test_a_training_that_has_just_begun_gives_a_report_that_says_so(tmp_path):
+    (tmp_path / "run/weights/0123456789ab").mkdir(parents=True)
     text, _, content = report_of(tmp_path / "run")
     assert len(content["notes"]) == 5
     for words in (
@@ -359,6 +359,15 @@ def test_one_of_several_trainings_is_chosen_by_its_key(make_run):
 def test_no_such_run(tmp_path):
     with pytest.raises(InputError, match="no such run folder"):
         write_report(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("wrong", [".", "weights", "shards", "evaluation"])
+def test_a_folder_that_is_no_run_is_refused(make_run, wrong):
+    folder = (make_run() / wrong).resolve()
+    folder = folder.parent if wrong == "." else folder
+    with pytest.raises(InputError, match=f"{folder}: no run folder: it has neither weights/<key>/"):
+        write_report(folder)
+    assert not (folder / "report.html").exists()
 
 
 def test_no_such_shards(make_run, tmp_path):

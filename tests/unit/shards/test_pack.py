@@ -324,13 +324,27 @@ def test_missing_paths_are_refused(work):
     work.list_chains(("5pti_A", "train", "b"))
     with pytest.raises(InputError, match="no such raw folder"):
         work.pack()
+    work.raw.mkdir()
+    with pytest.raises(InputError, match=r"raw: nothing was fetched into it\. `scalefold fetch"):
+        work.pack()
+    with pytest.raises(InputError, match="raw: nothing was fetched into it"):
+        pack_index(work.config, work.raw, work.out)
+
+
+def test_a_stage_before_its_turn_names_the_file_and_the_command(work):
+    work.list_chains(("5pti_A", "train", "b"))
     work.structure("5pti")
     bucket = bucket_of("5pti", 3)
-    with pytest.raises(InputError, match=f"Pack the structures of bucket {bucket} again"):
+    command = f"`scalefold pack --stage {{}} --bucket {bucket}` writes it"
+    file = f"{{}}-{bucket:05d}.json: no such file"
+    with pytest.raises(InputError, match=f"{file.format('chain')}. {command.format('structures')}"):
         pack_alignments(work.config, work.raw, work.out, bucket, QUIET)
     pack_structures(work.config, work.raw, work.out, bucket, QUIET)
-    with pytest.raises(InputError, match=f"Pack the alignments of bucket {bucket} again"):
+    with pytest.raises(InputError, match=f"{file.format('msa')}. {command.format('alignments')}"):
         pack_index(work.config, work.raw, work.out)
+    pack_alignments(work.config, work.raw, work.out, bucket, QUIET)
+    with pytest.raises(InputError, match=r"manifest.json: no manifest, .* index writes this file"):
+        ShardReader(work.out)
 
 
 def test_output_folder_that_cannot_be_made_is_refused(work):
