@@ -7,10 +7,7 @@ the means of their curves differ by no more.
 
 from __future__ import annotations
 
-import json
-import shlex
 import statistics
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,13 +17,12 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from scalefold.bench.record import provenance, write_record
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.loader.loader import TrainingLoader
-from scalefold.shards.atomic import write_bytes
 from scalefold.shards.reader import ShardReader
 from scalefold.train.assemble import assemble
-from scalefold.train.provenance import source_commit
 from scalefold.train.schedule import learning_rate
 
 WINDOWS: Final = 20
@@ -77,18 +73,13 @@ def bench_curves(
             curves[name].append(windowed(losses))
             seconds = time.perf_counter() - started
             console.print(f"{name}, seed {seed}: loss {curves[name][-1][-1]:.3f}, {seconds:.0f} s")
-    result = {
-        "benchmark": "curves",
-        "command": shlex.join(["scalefold", *sys.argv[1:]]),
-        "commit": source_commit(),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
-        "torch": torch.__version__,
+    result = provenance("curves", config, device) | {
         "steps": steps,
         "seeds": list(seeds),
         **compare(curves["ours"], curves["reference"]),
         "curves": curves,
     }
-    write_bytes(out, (json.dumps(result, indent=2) + "\n").encode())
+    write_record(result, out)
     console.print(_table(result))
     return result
 

@@ -10,11 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import multiprocessing
-import shlex
 import statistics
-import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing
@@ -27,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 from torch.utils.data import DataLoader, Dataset
 
+from scalefold.bench.record import provenance, write_record
 from scalefold.config.load import make_config
 from scalefold.config.schema import Config
 from scalefold.features.contract import Features
@@ -36,10 +34,8 @@ from scalefold.loader.parcel import Parcel
 from scalefold.loader.prepare import Preparation, SampleTask
 from scalefold.loader.recycling import recycling_count
 from scalefold.loader.sampler import TrainingSampler
-from scalefold.shards.atomic import write_bytes
 from scalefold.shards.reader import ShardReader
 from scalefold.shards.records import Sample
-from scalefold.train.provenance import source_commit
 
 _WARM_UP_STEPS = 5
 """Not counted: workers start."""
@@ -107,12 +103,7 @@ def bench_loader(
     device : torch.device
     """
     reader = ShardReader(shards)
-    result: dict[str, Any] = {
-        "benchmark": "loader",
-        "command": shlex.join(["scalefold", *sys.argv[1:]]),
-        "commit": source_commit(),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
-        "torch": torch.__version__,
+    result = provenance("loader", config, device) | {
         "workers": config.training.loader_workers,
         "samples_per_step": config.training.global_batch_size,
         "step_seconds": step_seconds,
@@ -133,7 +124,7 @@ def bench_loader(
             row |= _measure(make(late), steps, step_seconds, device)
             result["loaders"].append(row)
             console.print(_table([row]))
-            write_bytes(out, (json.dumps(result, indent=2) + "\n").encode())
+            write_record(result, out)
     return result
 
 

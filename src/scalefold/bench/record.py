@@ -13,18 +13,22 @@ import torch
 import scalefold
 from scalefold.config.schema import Config
 from scalefold.shards.atomic import write_bytes
-from scalefold.train.provenance import source_commit
+from scalefold.train.provenance import made_with
 
 
-def provenance(benchmark: str, config: Config, device: torch.device) -> dict[str, Any]:
-    """The head of a benchmark's JSON."""
+def origin(benchmark: str, device: torch.device) -> dict[str, Any]:
+    """The head of a benchmark's JSON: what was run, of which code, on what."""
     return {
         "benchmark": benchmark,
         "command": shlex.join(["scalefold", *sys.argv[1:]]),
         "version": scalefold.__version__,
-        "commit": source_commit(),
-        "device": device_name(device),
-        "torch": torch.__version__,
+        **made_with(device),
+    }
+
+
+def provenance(benchmark: str, config: Config, device: torch.device) -> dict[str, Any]:
+    """`origin`, and the configuration's shapes."""
+    return origin(benchmark, device) | {
         "preset": config.preset,
         "shapes": {
             "N_res": config.features.crop_size,
@@ -45,8 +49,3 @@ def write_record(result: dict[str, Any], out: Path) -> None:
         If it cannot be written.
     """
     write_bytes(out, (json.dumps(result, indent=2) + "\n").encode())
-
-
-def device_name(device: torch.device) -> str:
-    """The GPU's name, or CPU."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"

@@ -160,6 +160,41 @@ def evaluation(
     )
 
 
+@app.command(
+    epilog="Example: [cyan]torchrun --nproc-per-node 2 -m scalefold bench scaling "
+    "-c demo/mlperf.yaml --shards results/demo/shards -o scaling.json[/]"
+)
+def scaling(
+    config: ConfigFiles,
+    shards: ShardFolder,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="JSON to write.")],
+    steps: Annotated[int, typer.Option(min=1, help="Steps whose losses are compared.")] = 5,
+    device: Device = "auto",
+    set_: Overrides = None,
+) -> None:
+    """Compare losses and step times of several processes, started by torchrun, with those of one.
+
+    Each process has one sample a step.
+    """
+    from scalefold.bench.scaling import bench_scaling
+    from scalefold.cli.device import torch_device
+    from scalefold.cli.logs import log_to_stderr
+    from scalefold.parallel.launch import find_place, joined
+
+    place = find_place()
+    chosen = torch_device(device, place)
+    with joined(place, chosen) as mesh:
+        bench_scaling(
+            read_config(config, set_),
+            shards,
+            out,
+            steps=steps,
+            device=chosen,
+            mesh=mesh,
+            console=log_to_stderr(place),
+        )
+
+
 def profile(
     config: ConfigFiles,
     shards: ShardFolder,

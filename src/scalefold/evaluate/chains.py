@@ -24,6 +24,7 @@ from scalefold.features.pipeline import evaluation_features
 from scalefold.model.confidence import plddt
 from scalefold.progress import LiveLine
 from scalefold.shards.reader import ShardReader
+from scalefold.train.provenance import device_name
 
 logger = logging.getLogger(__name__)
 
@@ -185,8 +186,3 @@ def _score(
             plddt(prediction.plddt_logits.double()),
         )
     return score_chain(prediction, truth)
-
-
-def device_name(device: torch.device) -> str:
-    """The GPU's name, or cpu."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

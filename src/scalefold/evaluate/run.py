@@ -20,14 +20,14 @@ import scalefold
 from scalefold.config.load import config_hash
 from scalefold.config.schema import Config, EvaluationConfig
 from scalefold.errors import InputError
-from scalefold.evaluate.chains import Chain, device_name, evaluate_chains
+from scalefold.evaluate.chains import Chain, evaluate_chains
 from scalefold.evaluate.prediction import averaged_weights, choose_precision, predictor
 from scalefold.evaluate.results import mean_by_split, write_evaluation
 from scalefold.progress import LiveLine
 from scalefold.shards.atomic import make_folder
 from scalefold.shards.reader import ShardReader
 from scalefold.train.checkpoint import Metadata, read_metadata
-from scalefold.train.provenance import data_hash
+from scalefold.train.provenance import data_hash, device_name, source_commit
 from scalefold.train.target import TargetReached
 
 logger = logging.getLogger(__name__)
@@ -121,6 +121,7 @@ def evaluate_checkpoint(
         "config_hash": config_hash(config),
         "data_manifest_sha256": data_hash(shards),
         "scalefold_version": scalefold.__version__,
+        "commit": source_commit(),
         "torch_version": torch.__version__,
         "device": device_name(device),
         "mean": mean,

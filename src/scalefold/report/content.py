@@ -187,8 +187,18 @@ def _provenance(files: RunFiles) -> dict[str, Any]:
         "shards": _shards(files),
         "evaluated_with": {
             key: evaluation.get(key)
-            for key in ("scalefold_version", "torch_version", "device", "recycling", "seed")
+            for key in (
+                "scalefold_version",
+                "commit",
+                "torch_version",
+                "device",
+                "recycling",
+                "seed",
+            )
         },
+        "trained_with": [
+            {"processes": session.processes, **session.made_with} for session in files.sessions
+        ],
         "first_record_time": min(times) if times else None,
         "last_record_time": max(times) if times else None,
     }

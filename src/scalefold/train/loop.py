@@ -21,7 +21,7 @@ from scalefold.train import checkpoint as checkpoints
 from scalefold.train.assemble import assemble
 from scalefold.train.journal import Journal
 from scalefold.train.lock import WriterLock
-from scalefold.train.provenance import data_hash
+from scalefold.train.provenance import data_hash, made_with
 from scalefold.train.replacement import set_aside_other_run
 from scalefold.train.resume import check_resumable
 from scalefold.train.run import Run, TrainingResult
@@ -103,7 +103,8 @@ def train(
                 stack.enter_context(journal)
                 if run.step < config.training.steps:
                     size = mesh.world.size
-                    stack.enter_context(session(out, lambda: run.step, processes=size))
+                    facts = made_with(device)
+                    stack.enter_context(session(out, lambda: run.step, processes=size, **facts))
             rank, size = mesh.data.rank, mesh.data.size
             loader = TrainingLoader(reader, config, device, run.position, rank, size)
             return run.go(stack.enter_context(loader), journal, target, stop)

@@ -8,6 +8,8 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
+import torch
+
 import scalefold
 from scalefold.shards.schema import MANIFEST_FILE
 
@@ -35,6 +37,20 @@ def recorded_commit(file: Path) -> str | None:
     """Commit that was written down, None if it was not: the file then holds git's placeholder."""
     text = file.read_text("utf-8").strip() if file.is_file() else ""
     return text if re.fullmatch(r"[0-9a-f]{40}\+?", text) else None
+
+
+def device_name(device: torch.device) -> str:
+    """The GPU's name, or CPU."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+
+
+def made_with(device: torch.device) -> dict[str, str | None]:
+    """Commit, torch's version and device: what a number of this process was made with."""
+    return {
+        "commit": source_commit(),
+        "torch": torch.__version__,
+        "device": device_name(device),
+    }
 
 
 def data_hash(shards: Path) -> str:

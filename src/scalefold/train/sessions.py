@@ -36,12 +36,15 @@ class Session:
         That trained together.
     max_rss_mb : float or None
         Largest resident memory of the first of them; None where it was killed.
+    made_with : dict
+        Commit, torch's version and device, as far as it was noted.
     """
 
     started: float
     ended: float
     processes: int
     max_rss_mb: float | None
+    made_with: dict[str, Any]
 
 
 def read_sessions(out: Path, logged: Sequence[float]) -> list[Session]:
@@ -78,6 +81,7 @@ def read_sessions(out: Path, logged: Sequence[float]) -> list[Session]:
                     ended=end.get("time", heard),
                     processes=start["processes"],
                     max_rss_mb=end.get("max_rss_mb"),
+                    made_with={key: start.get(key) for key in ("commit", "torch", "device")},
                 )
             )
         return sessions

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import functools
-import json
 import pkgutil
-import shlex
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -21,10 +18,9 @@ from scalefold.bench.kernels.agreement import Exact, evaluate, tensors
 from scalefold.bench.kernels.case import Function, Inputs, KernelCase
 from scalefold.bench.kernels.table import TABLE_WIDTH, case_table, heading
 from scalefold.bench.kernels.timing import Device, time_calls
+from scalefold.bench.record import origin, write_record
 from scalefold.errors import InputError
 from scalefold.ops.triton import why_not
-from scalefold.shards.atomic import write_bytes
-from scalefold.train.provenance import source_commit
 
 MAX_COPIES = 16
 _PACKAGES = ("torch", "triton", "cuequivariance_torch", "trifast")
@@ -97,11 +93,7 @@ def bench_kernels(
     """
     torch.cuda.set_device(device.index or 0)
     gpu = Device.measure(device, dtype)
-    result: dict[str, Any] = {
-        "benchmark": "kernels",
-        "command": shlex.join(["scalefold", *sys.argv[1:]]),
-        "commit": source_commit(),
-        "device": torch.cuda.get_device_name(device),
+    result = origin("kernels", device) | {
         "versions": _versions(),
         "dtype": str(dtype).removeprefix("torch."),
         "copy_bytes_per_second": gpu.bytes_per_second,
@@ -115,7 +107,7 @@ def bench_kernels(
         row = _measure(case, dtype, compare, device, gpu)
         result["cases"].append(row)
         console.print(case_table(row))
-        write_bytes(out, (json.dumps(result, indent=2) + "\n").encode())
+        write_record(result, out)
     return all(row["right"] for row in result["cases"])
 
 

@@ -1,0 +1,66 @@
+"""Two processes are measured against one, and train as it does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from scalefold.bench.scaling import bench_scaling
+from scalefold.config import Config, config_to_yaml
+from scalefold.errors import InputError
+from scalefold.parallel import SINGLE
+
+
+def test_one_process_has_nobody_to_compare_with(
+    config: Config, shards: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match="torchrun"):
+        bench_scaling(
+            config,
+            shards,
+            tmp_path / "scaling.json",
+            steps=1,
+            device=torch.device("cpu"),
+            mesh=SINGLE,
+            console=Console(quiet=True),
+        )
+
+
+def test_two_processes_train_as_one_does(config: Config, shards: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(config_to_yaml(config))
+    out = tmp_path / "scaling.json"
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+        "-m", "scalefold", "bench", "scaling", "-c", str(tmp_path / "config.yaml"),
+        "--shards", str(shards), "--steps", "2", "-o", str(out), "--device", "cpu",
+        "-s", "optimiser.clip_scope=global",
+    ]  # fmt: skip
+    done = subprocess.run(
+        command,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(out.read_text())
+
+    steps = result["training_steps"]
+    assert len(steps["losses"]["one"]) == len(steps["losses"]["all"]) == 2
+    # Two terms have one sum (clipped one by one, their products may be rounded or not).
+    assert steps["largest_relative_difference"] == 0
+    assert steps["processes_have_equal_weights"]
+    assert steps["equal_to_one_process"]
+    seconds = result["step_seconds_by_recycling"]
+    assert len(seconds["one"]) == len(seconds["all"]) == 2
+    assert result["efficiency"] == pytest.approx(
+        sum(seconds["one"]) / sum(seconds["all"]), abs=1e-4
+    )
+    assert (result["processes"], result["device"]) == (2, "CPU")

@@ -1,0 +1,25 @@
+"""What sessions of a training leave in its folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from scalefold.train.sessions import SESSIONS_FILE, read_sessions, session
+
+
+def test_a_session_tells_what_it_was_made_with(tmp_path: Path) -> None:
+    facts = {"commit": "c0ffee", "torch": "2.11.0", "device": "Some GPU"}
+    with session(tmp_path, lambda: 7, processes=2, **facts):
+        pass
+    [found] = read_sessions(tmp_path, [])
+    assert (found.processes, found.made_with) == (2, facts)
+    assert found.started <= found.ended
+
+
+def test_what_an_earlier_version_did_not_note_is_none(tmp_path: Path) -> None:
+    line = '{"event": "start", "step": 0, "time": 10.0, "processes": 1}\n'
+    (tmp_path / SESSIONS_FILE).write_text(line)
+    [killed] = read_sessions(tmp_path, [11.0, 14.0])
+    assert killed.ended == 14.0
+    assert killed.max_rss_mb is None
+    assert set(killed.made_with.values()) == {None}
