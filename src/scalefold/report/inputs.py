@@ -17,7 +17,7 @@ from typing import Any, Final
 from scalefold.errors import InputError
 from scalefold.raw.chains import Rejected, read_rejected
 from scalefold.shards.manifest import Manifest
-from scalefold.shards.schema import MANIFEST_FILE
+from scalefold.shards.schema import MANIFEST_FILE, REJECTED_FILE
 from scalefold.train.checkpoint import Metadata, checkpoints, read_metadata
 from scalefold.train.sessions import Session, read_sessions
 
@@ -87,7 +87,7 @@ def read_run(run: Path, key: str | None, shards: Path) -> RunFiles:
     ----------
     run : Path
         The run's folder: ``weights/<key>/`` (checkpoints and metrics), ``evaluation/<key>/``,
-        ``rejected.tsv``, ``benchmarks/``, ``ladder.json``.
+        ``benchmarks/``, ``ladder.json``.
     key : str or None
         Of the training; None: the only one.
     shards : Path
@@ -110,7 +110,7 @@ def read_run(run: Path, key: str | None, shards: Path) -> RunFiles:
     files.evaluations = _evaluations(run / "evaluation" / files.key, files.notes)
     files.checkpoints = _checkpoints(training, files.notes)
     files.manifest, files.manifest_sha256 = _manifest(shards, files.notes)
-    files.rejected = _rejected(run / "rejected.tsv", files.notes)
+    files.rejected = _rejected(shards / REJECTED_FILE, files.notes)
     others = {other for other in keys if other != files.key}
     files.benchmarks = _benchmarks(run / "benchmarks", others, files.notes)
     files.ladder = _ladder(run / LADDER_FILE, files.notes)
@@ -211,12 +211,12 @@ def _manifest(shards: Path, notes: list[str]) -> tuple[Manifest | None, str | No
 
 def _rejected(path: Path, notes: list[str]) -> list[Rejected]:
     if not path.is_file():
-        notes.append("No table of rejected chains: rejected.tsv is not there.")
+        notes.append("No table of rejected chains: the shards have no rejected.tsv.")
         return []
     try:
         return read_rejected(path)
     except InputError as error:
-        notes.append(f"Table of rejected chains: left out: {error}")
+        notes.append(f"The table of rejected chains is left out: {error}")
         return []
 
 

@@ -175,7 +175,7 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
         for step in evaluated:
             text = json.dumps(evaluation(step, config_hash(config), sha256))
             (evaluations / f"step-{step:08d}.json").write_text(text, "utf-8")
-        (run / "rejected.tsv").write_text(
+        (run / "shards/rejected.tsv").write_text(
             "chain_key\tstage\treason\n"
             "4bad_A\tfetch\tmmcif/ba/4bad.cif.gz: not a gzip file\n"
             "<b>x</b>_A\tpack\talignment is 12 columns wide, the sequence has 57 residues\n",

@@ -338,6 +338,15 @@ def test_a_damaged_checkpoint_and_missing_shards_are_notes(make_run):
     assert any("manifest cannot be read" in note for note in content["notes"])
 
 
+def test_a_damaged_table_of_rejected_chains_is_a_note(make_run):
+    run = make_run()
+    assert len(content_of(run)["rejected"]) > 1
+    (run / "shards/rejected.tsv").write_text("chain_key\tstage\treason\n4bad_A\tfe")
+    content = content_of(run)
+    assert {row["stage"].partition(" ")[0] for row in content["rejected"]} <= {"evaluate"}
+    assert any("rejected.tsv, line 2: 2 tab-separated fields" in n for n in content["notes"])
+
+
 def test_one_of_several_trainings_is_chosen_by_its_key(make_run):
     run = make_run()
     one = content_of(run)
