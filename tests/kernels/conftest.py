@@ -49,6 +49,8 @@ def device() -> torch.device:
 def poisoned_memory() -> Iterator[None]:
     """New memory holds NaN, so that an element that a kernel leaves unwritten shows."""
     torch.use_deterministic_algorithms(True, warn_only=True)
+    # A deterministic training, made before in this process, switches it off.
+    torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
     assert torch.empty(1).isnan()
     yield
     torch.use_deterministic_algorithms(False)
