@@ -20,16 +20,19 @@ def register(app: typer.Typer) -> None:
     app.command(
         rich_help_panel=panel,
         epilog="Example: [cyan]scalefold train -c demo/config.yaml --shards results/demo/shards "
-        "--out training[/]. After an interruption the same with [cyan]--resume[/].",
+        "--out results/mine/weights/first[/]. After an interruption the same with "
+        "[cyan]--resume[/].",
     )(train)
     app.command(
         rich_help_panel=panel,
-        epilog="Example: [cyan]scalefold evaluate training/step-00001000 "
-        "-c demo/config.yaml --shards results/demo/shards --out step-00001000.json[/]",
+        epilog="Example: [cyan]scalefold evaluate results/mine/weights/first/step-00001000 "
+        "-c demo/config.yaml --shards results/demo/shards "
+        "--out results/mine/evaluation/first/step-00001000.json[/]",
     )(evaluate)
     app.command(
         rich_help_panel=panel,
-        epilog="Example: [cyan]scalefold report results/demo[/]",
+        epilog="Examples: [cyan]scalefold report results/demo[/], "
+        "[cyan]scalefold report results/mine --shards results/demo/shards[/]",
     )(report)
     app.command(
         rich_help_panel=panel,
