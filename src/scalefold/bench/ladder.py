@@ -30,7 +30,7 @@ from scalefold.train.assemble import Trainer, assemble
 
 logger = logging.getLogger(__name__)
 
-_TIMED_SECONDS: Final = 2.0
+_TIMED_SECONDS: Final = 1.0
 """Steps of a recycling count are repeated until they took about this long."""
 _LOADED_SECONDS: Final = 6.0
 """Likewise steps with loading."""

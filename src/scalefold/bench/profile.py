@@ -6,7 +6,7 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import torch
 from rich.console import Console
@@ -14,7 +14,7 @@ from rich.table import Table
 from torch import Tensor
 
 from scalefold.bench.measure import prepared_passes, released
-from scalefold.bench.module_costs import Cost, module_costs, named_modules, named_range
+from scalefold.bench.module_costs import Cost, Phase, module_costs, named_modules, named_range
 from scalefold.bench.record import provenance, write_record
 from scalefold.bench.trace import Trace, trace
 from scalefold.config.load import make_config
@@ -26,6 +26,7 @@ from scalefold.train.sample import SampleGradient
 
 _LEAST_SHARE: Final = 0.005  # of the whole: smaller rows are left out of printed tables
 _KERNEL_ROWS: Final = 30
+_PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
 
 
 def profile_step(
@@ -43,7 +44,8 @@ def profile_step(
         Where the sample comes from.
     out : Path
         Folder; gets ``recycling-pass.json.gz``, ``training-pass.json.gz`` and ``step.json.gz``
-        (Chrome traces, for https://ui.perfetto.dev) and ``costs.json``.
+        (Chrome traces, for https://ui.perfetto.dev); ``costs.json``, all kernels of all modules;
+        and ``modules.json``, its sums by module, as in the printed tables.
     device : torch.device
     console : Console
         Gets the tables.
@@ -59,8 +61,10 @@ def profile_step(
         by_pass = _profile_passes(config, passes[0], out, device)
     whole = _profile_step(config, passes[:1], out, device)
     result = provenance("profile", config, device)
+    modules = dict(result)
     for name, costs in by_pass.items():
         console.print(_module_table(name, costs))
+        modules[name] = {"seconds": _total(costs), "modules": _module_rows(costs)}
         result[name] = {
             "seconds": _total(costs),
             "launches": sum(cost.launches for cost in costs),
@@ -76,6 +80,7 @@ def profile_step(
         ],
     }
     write_record(result, out / "costs.json")
+    write_record(modules, out / "modules.json")
     return result
 
 
@@ -138,7 +143,6 @@ def _total(costs: Sequence[Cost]) -> float:
 
 
 def _module_table(name: str, costs: Sequence[Cost]) -> Table:
-    """Time of each module with all that is in it, as a tree; small ones are left out."""
     total = _total(costs)
     table = Table(
         f"{name}: module",
@@ -149,6 +153,19 @@ def _module_table(name: str, costs: Sequence[Cost]) -> Table:
         "launches",
         title=f"{name}: {total * 1e3:.1f} ms of device work",
     )
+    for row in _module_rows(costs):
+        module, milliseconds = row["module"], row["milliseconds"]
+        table.add_row(
+            "  " * module.count(".") + module.rsplit(".", 1)[-1],
+            *(f"{milliseconds[phase]:.2f}" for phase in _PHASES),
+            f"{0.1 * sum(milliseconds.values()) / total:.1f}",
+            str(row["launches"]),
+        )
+    return table
+
+
+def _module_rows(costs: Sequence[Cost]) -> list[dict[str, Any]]:
+    """Time of each module with all that is in it, as a tree; small ones are left out."""
     sums: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for cost in costs:
         parts = cost.module.split(".")
@@ -156,18 +173,16 @@ def _module_table(name: str, costs: Sequence[Cost]) -> Table:
             row = sums[".".join(parts[: depth + 1])]
             row[cost.phase] += cost.seconds
             row["launches"] += cost.launches
-    for module in sorted(sums, key=lambda path: _tree_order(path, sums)):
-        row = sums[module]
-        seconds = _all_phases(row)
-        if seconds < _LEAST_SHARE * total:
-            continue
-        table.add_row(
-            "  " * module.count(".") + module.rsplit(".", 1)[-1],
-            *(f"{row[phase] * 1e3:.2f}" for phase in ("forward", "backward", "recomputation")),
-            f"{100 * seconds / total:.1f}",
-            f"{row['launches']:.0f}",
-        )
-    return table
+    least = _LEAST_SHARE * _total(costs)
+    return [
+        {
+            "module": module,
+            "milliseconds": {phase: round(sums[module][phase] * 1e3, 3) for phase in _PHASES},
+            "launches": int(sums[module]["launches"]),
+        }
+        for module in sorted(sums, key=lambda path: _tree_order(path, sums))
+        if _all_phases(sums[module]) >= least
+    ]
 
 
 def _tree_order(path: str, sums: dict[str, dict[str, float]]) -> list[tuple[float, str]]:
@@ -178,7 +193,7 @@ def _tree_order(path: str, sums: dict[str, dict[str, float]]) -> list[tuple[floa
 
 
 def _all_phases(row: dict[str, float]) -> float:
-    return row["forward"] + row["backward"] + row["recomputation"]
+    return sum(row[phase] for phase in _PHASES)
 
 
 def _by_kernel(found: Trace) -> list[tuple[str, float, int]]:

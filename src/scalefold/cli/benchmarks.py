@@ -199,7 +199,10 @@ def profile(
     config: ConfigFiles,
     shards: ShardFolder,
     out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="FOLDER", help="Gets traces and costs.json.")
+        Path,
+        typer.Option(
+            "--out", "-o", metavar="FOLDER", help="Gets traces, costs.json, modules.json."
+        ),
     ],
     device: Device = "auto",
     set_: Overrides = None,

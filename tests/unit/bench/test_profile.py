@@ -6,6 +6,7 @@ import gzip
 import json
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -108,3 +109,14 @@ def test_profile_covers_passes_and_step(config: Config, shards: Path, tmp_path: 
     assert unattributed < 0.1 * total
     assert {cost["phase"] for cost in result["recycling pass"]["costs"]} == {"forward"}
     assert "tri_mul_out" in printed.getvalue()
+    _check_modules(json.loads((tmp_path / "modules.json").read_text())["training pass"])
+
+
+def _check_modules(training: dict[str, Any]) -> None:
+    """A module's time holds that of what is in it; the outermost hold nearly all."""
+    times = {row["module"]: sum(row["milliseconds"].values()) for row in training["modules"]}
+    for module, milliseconds in times.items():
+        inner = [t for name, t in times.items() if name.rpartition(".")[0] == module]
+        assert milliseconds >= sum(inner) - 1e-3 * (len(inner) + 1)  # each is rounded
+    outermost = sum(t for name, t in times.items() if "." not in name)
+    assert 0.95 < outermost / (1e3 * training["seconds"]) < 1.0 + 1e-6 * len(times)
