@@ -32,11 +32,10 @@ def positions(pointer, stride, first, count, C: tl.constexpr, BLOCK: tl.constexp
 
 
 @triton.jit
-def pairs(strides, batch, row, query, head, channels):
-    """Offsets (pairs, channels) of (query, head) pairs of one row."""
+def side_by_side(strides, batch, row, query, head, channel, C: tl.constexpr):
+    """Offsets (heads, queries, channels) in a row; heads are side by side."""
     start = batch.to(tl.int64) * strides[0] + row.to(tl.int64) * strides[1]
-    pair = query.to(tl.int64) * strides[2] + head * strides[3]
-    return start + pair[:, None] + channels[None, :]
+    return start + query.to(tl.int64) * strides[2] + (head * C + channel)
 
 
 @triton.jit
@@ -147,38 +146,41 @@ def backward_gate_kernel(
     gate, out, grad_out, grad_gate, grad_ungated, delta,
     gate_strides, out_strides, grad_out_strides, grad_gate_strides, grad_ungated_strides,
     delta_stride, num_rows, num_heads, num_queries,
-    C: tl.constexpr, HAS_GATE: tl.constexpr, BLOCK: tl.constexpr,
+    C: tl.constexpr, HAS_GATE: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
     """Gradients of the gate and of the ungated output, and delta = sum over C of out * grad_out.
 
     From the gated output alone, without a division: with s = sigmoid(gate) and out = s * o,
     d gate = grad_out * o * s (1 - s) = grad_out * out * (1 - s), and the softmax's
-    delta = sum(o * s * grad_out). One program: a block of (query, head) pairs of one row, heads
-    fastest, as they lie in memory.
+    delta = sum(o * s * grad_out). One program: a block of queries of one row, with all their heads
+    as they lie in memory; in delta queries are side by side.
     """
-    BLOCK_C: tl.constexpr = max(16, triton.next_power_of_2(C))
     batch = tl.program_id(1)
-    num_blocks = tl.cdiv(num_queries * num_heads, BLOCK)
+    num_blocks = tl.cdiv(num_queries, BLOCK_Q)
     row = tl.program_id(0) // num_blocks
-    pair = tl.program_id(0) % num_blocks * BLOCK + tl.arange(0, BLOCK)
-    query, head = pair // num_heads, pair % num_heads
-    channels = tl.arange(0, BLOCK_C)
-    exists = query < num_queries
-    inside = exists[:, None] & (channels[None, :] < C)
-    o = tl.load(out + pairs(out_strides, batch, row, query, head, channels), mask=inside, other=0.0)
-    offsets = pairs(grad_out_strides, batch, row, query, head, channels)
+    queries = tl.program_id(0) % num_blocks * BLOCK_Q + tl.arange(0, BLOCK_Q)
+    heads = tl.arange(0, BLOCK_H)
+    # Heads before queries: then lanes go through the heads of a query first.
+    head, query = heads[:, None, None], queries[None, :, None]
+    channel = tl.arange(0, triton.next_power_of_2(C))[None, None, :]
+    inside = (query < num_queries) & (head < num_heads) & (channel < C)
+    offsets = side_by_side(out_strides, batch, row, query, head, channel, C)
+    o = tl.load(out + offsets, mask=inside, other=0.0)
+    offsets = side_by_side(grad_out_strides, batch, row, query, head, channel, C)
     grad = tl.load(grad_out + offsets, mask=inside, other=0.0).to(tl.float32)
     product = o.to(tl.float32) * grad
-    start = (batch * num_rows + row).to(tl.int64) * num_heads * delta_stride
-    tl.store(delta + start + head * delta_stride + query, tl.sum(product, 1), mask=exists)
+    delta += (batch * num_rows + row).to(tl.int64) * num_heads * delta_stride
+    exists = (queries[None, :] < num_queries) & (heads[:, None] < num_heads)
+    at = heads[:, None] * delta_stride + queries[None, :]
+    tl.store(delta + at, tl.sum(product, 2), mask=exists)
     if HAS_GATE:
-        offsets = pairs(gate_strides, batch, row, query, head, channels)
+        offsets = side_by_side(gate_strides, batch, row, query, head, channel, C)
         share = sigmoid(tl.load(gate + offsets, mask=inside, other=0.0))
         grad_share = (product * (1.0 - share)).to(grad_gate.dtype.element_ty)
-        offsets = pairs(grad_gate_strides, batch, row, query, head, channels)
+        offsets = side_by_side(grad_gate_strides, batch, row, query, head, channel, C)
         tl.store(grad_gate + offsets, grad_share, mask=inside)
         grad = (grad * share).to(grad_ungated.dtype.element_ty)
-        offsets = pairs(grad_ungated_strides, batch, row, query, head, channels)
+        offsets = side_by_side(grad_ungated_strides, batch, row, query, head, channel, C)
         tl.store(grad_ungated + offsets, grad, mask=inside)
 
 

@@ -143,7 +143,11 @@ def backward_gate(
     """Fill ``delta`` and, where there is a gate, the gradients of gate and ungated output."""
     gate = inputs.gate
     sizes = _tile("attention_backward_gate", inputs)
-    blocks = triton.cdiv(inputs.num_queries * inputs.num_heads, sizes["BLOCK"])
+    heads = triton.next_power_of_2(inputs.num_heads)
+    block_q = max(1, sizes.pop("BLOCK") // (heads * triton.next_power_of_2(inputs.channels)))
+    gate = None if gate is None else _heads_together(gate)
+    out, grad_out = _heads_together(out), _heads_together(grad_out)
+    blocks = triton.cdiv(inputs.num_queries, block_q)
     kernels.backward_gate_kernel[(blocks * inputs.num_rows, inputs.batch)](
         gate,
         out,
@@ -158,8 +162,15 @@ def backward_gate(
         inputs.num_queries,
         C=inputs.channels,
         HAS_GATE=gate is not None,
+        BLOCK_Q=block_q,
+        BLOCK_H=heads,
         **sizes,
     )
+
+
+def _heads_together(x: Tensor) -> Tensor:
+    """Heads one after the other in memory: a position's channels are read as one line."""
+    return x if x.stride(3) == x.shape[4] else x.contiguous()
 
 
 def sum_groups(partial: Tensor, dtype: torch.dtype) -> Tensor:
