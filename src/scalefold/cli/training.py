@@ -177,14 +177,16 @@ Key = Annotated[
         "are several."
     ),
 ]
+RunShards = Annotated[
+    Path | None,
+    typer.Option("--shards", metavar="FOLDER", help="Default: shards/ in the run's folder."),
+]
 
 
 def report(
     run: RunFolder,
     key: Key = None,
-    shards: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Default: shards/ in the run's folder.")
-    ] = None,
+    shards: RunShards = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -214,9 +216,7 @@ def mlperf_log(
     run: RunFolder,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="Log to write.")],
     key: Key = None,
-    shards: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Default: shards/ in the run's folder.")
-    ] = None,
+    shards: RunShards = None,
 ) -> None:
     """Tell a run in the lines of MLPerf's logs (:::MLLOG), made of the files that it left."""
     from scalefold.report.mlperf_log import write_mlperf_log

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, get_args
 
@@ -96,7 +96,7 @@ def read_rejected(path: Path) -> list[Rejected]:
 def write_rejected(path: Path, rejected: Iterable[Rejected]) -> None:
     """Write a table of rejected chains, atomically, sorted by chain and stage."""
     ordered = sorted(rejected, key=lambda r: (r.chain_key, r.stage))
-    write_table(path, REJECTED_COLUMNS, [(r.chain_key, r.stage, r.reason) for r in ordered])
+    write_table(path, REJECTED_COLUMNS, map(astuple, ordered))
 
 
 def read_table(path: Path, columns: Sequence[str]) -> list[tuple[int, list[str]]]:
@@ -146,19 +146,16 @@ def _other_separator(line: str) -> str:
 def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Write a tab-separated table with a header, atomically.
 
-    Tabs and line breaks within a field become spaces.
-
     Raises
     ------
     InputError
         The disk is full, or the folder cannot be made or written; an earlier table stays.
     """
-    text = "\n".join("\t".join(" ".join(f.split()) for f in row) for row in [columns, *rows])
     temporary = path.with_name(f"{path.name}.tmp.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("w", encoding="utf-8") as file:
-            file.write(text + "\n")
+            file.write(table_text(columns, rows))
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -169,6 +166,12 @@ def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[str]
             f"{path}: cannot be written ({error.strerror}). Make room or permission in that "
             "folder, or choose another one, and start again; what is complete is kept."
         ) from error
+
+
+def table_text(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table as `read_table` reads it; tabs and line breaks in a field become spaces."""
+    lines = ("\t".join(" ".join(field.split()) for field in row) for row in (columns, *rows))
+    return "".join(line + "\n" for line in lines)
 
 
 def folder_hash(entry_id: str) -> str:

@@ -95,19 +95,6 @@ class Downloader:
         self._lock = threading.Lock()
         self._opened: httpx.Client | None = None
 
-    def __enter__(self) -> Downloader:
-        """Return itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Close all connections."""
-        self.close()
-
     def close(self) -> None:
         """Close all connections."""
         if self._opened is not None:

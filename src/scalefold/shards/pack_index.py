@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from scalefold.raw.chains import (
     Split,
     read_chains,
     read_rejected,
+    table_text,
 )
 from scalefold.raw.fetched import check_raw
 from scalefold.shards.atomic import atomic_file
@@ -100,7 +101,7 @@ def pack_index(config: Config, raw: Path, out: Path) -> Manifest:
         reasons = listed([f"{r.chain_key}: {r.reason}" for r in rejected])
         raise InputError(
             f"{out}: no chain for training or validation is left of the {len(chains)} listed in "
-            f"{config.data.chains}. {reasons or 'All are in the split template.'}"
+            f"{config.data.chains}" + (f":{reasons}" if rejected else ": all are in split template")
         )
     index = pa.RecordBatch.from_pylist(rows, schema=SCHEMAS["index"])
     with write_shard(out / INDEX_FILE, "index") as shard:
@@ -205,10 +206,8 @@ def _index_rows(
 
 
 def _write_rejected(path: Path, rejected: Sequence[Rejected]) -> ShardFacts:
-    rows = [REJECTED_COLUMNS, *((r.chain_key, r.stage, r.reason) for r in rejected)]
-    lines = ["\t".join(" ".join(field.split()) for field in row) + "\n" for row in rows]
     with atomic_file(path) as file:
-        file.write("".join(lines).encode())
+        file.write(table_text(REJECTED_COLUMNS, map(astuple, rejected)).encode())
     return ShardFacts(path.name, file.num_bytes, len(rejected), file.sha256)
 
 

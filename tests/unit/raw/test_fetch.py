@@ -6,6 +6,7 @@ import hashlib
 import io
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ PDB = "/pub/pdb/data/structures/divided/mmCIF"
 
 @pytest.fixture
 def downloader() -> Iterator[Downloader]:
-    with Downloader(attempts=2, backoff_seconds=0.001, timeout_seconds=5.0) as running:
+    with closing(Downloader(attempts=2, backoff_seconds=0.001, timeout_seconds=5.0)) as running:
         yield running
 
 
@@ -189,7 +190,7 @@ def test_an_interruption_keeps_what_is_complete(
     table = fetched_table(tmp_path / "fetched.tsv")
     assert 5 <= len(table) <= 6  # one more may have been on its way
     assert all((tmp_path / path).exists() for path in table)
-    with Downloader(attempts=1) as fresh:
+    with closing(Downloader(attempts=1)) as fresh:
         assert len(run(chains, data, tmp_path, downloader=fresh).complete) == 8
     asked = Counter(path for path, _ in site.requests)
     for row in table.values():

@@ -6,6 +6,7 @@ import hashlib
 import os
 import socket
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ def body(site) -> None:
 
 @pytest.fixture
 def downloader() -> Iterator[Downloader]:
-    with Downloader(attempts=3, backoff_seconds=0.001, timeout_seconds=5.0) as running:
+    with closing(Downloader(attempts=3, backoff_seconds=0.001, timeout_seconds=5.0)) as running:
         yield running
 
 
@@ -50,7 +51,7 @@ def test_certificates_that_are_not_there_concern_https_only(
     monkeypatch.setenv("SSL_CERT_FILE", str(absent))
     (tmp_path / "mirror").mkdir()
     (tmp_path / "mirror/a.a3m").write_bytes(BODY)
-    with Downloader() as downloader:
+    with closing(Downloader()) as downloader:
         downloader.get([str(tmp_path / "mirror")], "a.a3m", tmp_path / "a.a3m")
         with pytest.raises(InputError, match=r"SSL_CERT_FILE.*unset"):
             downloader.get([site.url], "d/a.a3m", tmp_path / "b.a3m")
@@ -77,11 +78,11 @@ def test_a_dropped_connection_is_resumed_where_it_broke(
 def test_a_later_run_resumes(site, tmp_path: Path) -> None:
     target = tmp_path / "a.a3m"
     site.faults["/d/a.a3m"] = [("drop", 1000)]
-    with Downloader(attempts=1) as first, pytest.raises(UnavailableError) as caught:
+    with closing(Downloader(attempts=1)) as first, pytest.raises(UnavailableError) as caught:
         first.get([site.url], "d/a.a3m", target)
     assert not caught.value.is_absent
     assert not target.exists()
-    with Downloader(attempts=1) as second:
+    with closing(Downloader(attempts=1)) as second:
         second.get([site.url], "d/a.a3m", target)
     assert target.read_bytes() == BODY
     assert site.requests[-1] == ("/d/a.a3m", "bytes=1000-")
@@ -90,10 +91,10 @@ def test_a_later_run_resumes(site, tmp_path: Path) -> None:
 def test_a_changed_file_is_not_glued_to_its_old_beginning(site, tmp_path: Path) -> None:
     target = tmp_path / "a.a3m"
     site.faults["/d/a.a3m"] = [("drop", 1000)]
-    with Downloader(attempts=1) as first, pytest.raises(UnavailableError):
+    with closing(Downloader(attempts=1)) as first, pytest.raises(UnavailableError):
         first.get([site.url], "d/a.a3m", target)
     site.files["/d/a.a3m"], site.etags["/d/a.a3m"] = b"new" * 999, '"v2"'
-    with Downloader(attempts=1) as second:
+    with closing(Downloader(attempts=1)) as second:
         second.get([site.url], "d/a.a3m", target)
     assert target.read_bytes() == b"new" * 999
 
