@@ -1,10 +1,20 @@
-"""Averages over the entries that a mask keeps."""
+"""Sums over many numbers, and averages over the entries that a mask keeps."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
+
+
+def wide_sum(value: Tensor, dims: Sequence[int]) -> Tensor:
+    """Sum over ``dims`` in float64, to float64.
+
+    A term sums up to 10^7 numbers into one; in float32 that one, and what is made of it, would have
+    errors of the size of its last digit, whatever those of the numbers are.
+    """
+    return value.sum(tuple(dims), dtype=torch.float64)
 
 
 def masked_mean(value: Tensor, mask: Tensor, dims: Sequence[int], eps: float) -> Tensor:
@@ -18,6 +28,11 @@ def masked_mean(value: Tensor, mask: Tensor, dims: Sequence[int], eps: float) ->
     dims : sequence of int
     eps : float
         Added to the number of entries: an empty mask gives 0, and no NaN in the gradient.
+
+    Returns
+    -------
+    Tensor, float64
+        Of the dimensions that are left.
     """
     mask = mask.expand_as(value)
-    return (mask * value).sum(tuple(dims)) / (eps + mask.sum(tuple(dims)))
+    return wide_sum(mask * value, dims) / (eps + wide_sum(mask, dims))

@@ -169,8 +169,8 @@ def total_loss(
     Returns
     -------
     loss : Tensor, shape ()
-        float32 (float64 for float64 outputs).
-    terms : dict of Tensor, shape ()
+        float64, as the terms' sums are carried in it.
+    terms : dict of Tensor, shape (), float64
         Unweighted mean of each computed term over the batch, detached.
 
     Raises

@@ -56,7 +56,7 @@ BF16_POLICY: Final = (
     Rule("island", "ExtraMsaEmbedder", _FP32, "features, until they are joined"),
     Rule("state", "recycled positions", _FP32, "coordinates"),
     Rule("state", "recycled representations", _BF16, "what the trunk made, and reads again"),
-    Rule("state", "losses", _FP32, "small differences of large sums"),
+    Rule("state", "losses", _FP64, "sums of up to 10^7 numbers, from float32 on"),
     Rule("state", "gradient of a sample, trunk", _BF16, "what backward makes"),
     Rule("state", "gradient of a sample, rest", _FP32, "what backward makes"),
     Rule("state", "sum over samples and ranks", _FP32, "small gradients beside large ones"),

@@ -235,10 +235,10 @@ def test_half_precision_logits_and_autocast_do_not_lower_precision(
     )  # fmt: skip
     raised = single._replace(**{name: getattr(single, name).float() for name in heads})
     expected = total_loss(raised, features, all_terms)[0]
-    assert expected.dtype == torch.float32
+    assert expected.dtype == torch.float64
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = total_loss(single, features, all_terms)[0]
-    assert found.dtype == torch.float32
+    assert found.dtype == torch.float64
     assert torch.equal(found, expected)
 
 
