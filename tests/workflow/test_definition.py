@@ -62,6 +62,16 @@ def test_dry_run_says_that_a_mirror_is_not_there(template_folder: Path, tmp_path
     assert "Traceback" not in output
 
 
+def test_dry_run_says_that_weights_to_start_from_are_not_there(template_folder: Path) -> None:
+    arguments = ["-n", "--profile", "local", "--configfile", "micro.yaml", "--config"]
+    output = snakemake(*arguments, "training={initial_weights: no.pt}", folder=template_folder)
+    assert re.search(
+        r"Missing input files for rule train:.*affected files:\s+no\.pt\n", output, re.S
+    )
+    there = snakemake(*arguments, "training={initial_weights: micro.yaml}", folder=template_folder)
+    assert "This was a dry-run" in there
+
+
 def test_several_nodes_need_an_image_that_is_a_file(template_folder: Path) -> None:
     arguments = ["-n", "--configfile", "micro.yaml", "--profile", "local", "--sdm", "apptainer"]
     arguments += ["--config", "container=docker://registry/scalefold:0.1.0"]
@@ -89,7 +99,9 @@ def test_full_reproductions_dry_run(tmp_path: Path, name: str, trainings: int) -
     chains.write_text("\n".join(["chain_key\tsplit\tcluster_id", *rows]) + "\n")
     own = tmp_path / "my.yaml"
     own.write_text(yaml.safe_dump({"data": {"chains": str(chains)}, "results": str(tmp_path)}))
-    files = [str(ROOT / "config.yaml"), str(own), str(ROOT / f"configs/{name}.yaml")]
+    weights = tmp_path / "weights.yaml"  # the benchmark's checkpoint is not here
+    weights.write_text(yaml.safe_dump({"training": {"initial_weights": str(own)}}))
+    files = ["config.yaml", str(own), f"configs/{name}.yaml", str(weights)]
     output = snakemake("-n", "--quiet", "all", "--profile", "slurm", "--configfile", *files)
     jobs = dict(re.findall(r"^(\w+) +(\d+)$", output, re.MULTILINE))
     buckets = str(len({bucket_of(entry, 600) for entry in entries}))

@@ -3,17 +3,21 @@
 # again, and an interrupted training goes on from its last checkpoint. With other settings it has
 # another key, thus another folder; with other data it starts anew, and the earlier one is moved to
 # replaced/ in the folder.
-def stage_before(wildcards):
-    """A training that starts from the weights of another waits for it."""
+def started_from(wildcards):
+    """A training that starts from the weights of another waits for it; given ones must be there."""
     keys = list(KEYS.values())
-    return [TRAINED.format(key=key) for key in keys[: keys.index(wildcards.key)][-1:]]
+    position = keys.index(wildcards.key)
+    if position > 0:
+        return TRAINED.format(key=keys[position - 1])
+    given = next(iter(STAGES.values())).training.initial_weights
+    return [] if given is None else given.as_posix()
 
 
 checkpoint train:
     input:
         index=f"{SHARDS}/index.arrow",
         manifest=f"{SHARDS}/manifest.json",
-        before=stage_before,
+        start=started_from,
     output:
         TRAINED,
     log:
