@@ -264,7 +264,9 @@ def projection_backward_hopper_kernel(
         mbarrier.init(rows_full.index(group), 1)
         mbarrier.init(rows_empty.index(group), 1)
     aside_full = more.index(0)
-    mbarrier.init(aside_full, 1)
+    # A barrier that nobody waits for must not be: its memory is given away while it lives.
+    if HAS_ASIDE:
+        mbarrier.init(aside_full, 1)
     fence_async_shared()
     rows, tiles = gl.to_tensor(num_rows), gl.to_tensor(num_tiles)
     load_args = (

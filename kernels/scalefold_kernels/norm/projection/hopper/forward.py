@@ -202,9 +202,12 @@ def projection_forward_hopper_kernel(
         mbarrier.init(x_empty.index(place), 1)
     for slot in gl.static_range(STAGES):
         mbarrier.init(weight_full.index(slot), 1)
-        mbarrier.init(weight_empty.index(slot), 2)
+        # A barrier that nobody waits for must not be: its memory is given away while it lives.
+        if BLOCKS > STAGES:
+            mbarrier.init(weight_empty.index(slot), 2)
     aside_full = more.index(0)
-    mbarrier.init(aside_full, 1)
+    if HAS_ASIDE:
+        mbarrier.init(aside_full, 1)
     fence_async_shared()
     rows, tiles = gl.to_tensor(num_rows), gl.to_tensor(num_tiles)
     load_args = (
