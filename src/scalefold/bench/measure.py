@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -16,7 +15,7 @@ from typing import Any, Final
 import torch
 
 from scalefold.bench.flops import StepFlops, peak_flops_per_second
-from scalefold.bench.trace import trace
+from scalefold.bench.trace import gpu_work
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.features.contract import Features
@@ -159,11 +158,7 @@ def _device_work(
 
     Of the first two counts; each further pass repeats the second's work.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        traces = [
-            trace(partial(step, count), Path(folder) / "step.json.gz", device, host=False)
-            for count in range(min(num_counts, 2))
-        ]
+    traces = [gpu_work(partial(step, count), device) for count in range(min(num_counts, 2))]
     launches = _continued([len(found.work) for found in traces], num_counts)
     return launches, _continued([found.busy_seconds for found in traces], num_counts)
 

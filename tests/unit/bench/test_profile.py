@@ -8,6 +8,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from rich.console import Console
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from scalefold.bench.module_costs import module_costs, named_modules, named_range
 from scalefold.bench.profile import profile_step
-from scalefold.bench.trace import Span, Trace, enclosing, trace
+from scalefold.bench.trace import Span, Trace, enclosing, gpu_work, trace
 from scalefold.config import Config
 
 CPU = torch.device("cpu")
@@ -120,3 +121,19 @@ def _check_modules(training: dict[str, Any]) -> None:
         assert milliseconds >= sum(inner) - 1e-3 * (len(inner) + 1)  # each is rounded
     outermost = sum(t for name, t in times.items() if "." not in name)
     assert 0.95 < outermost / (1e3 * training["seconds"]) < 1.0 + 1e-6 * len(times)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_what_a_gpu_runs_is_the_same_with_and_without_a_file(tmp_path: Path) -> None:
+    device = torch.device("cuda")
+    x = torch.randn(512, 512, device=device)
+
+    def work() -> None:
+        (x @ x).relu_().sum().item()
+
+    work()
+    filed = trace(work, tmp_path / "trace.json.gz", device, host=False)
+    found = gpu_work(work, device)
+    assert [span.name for span in found.work] == [span.name for span in filed.work]
+    assert 0 < found.busy_seconds <= found.work[-1].end - found.work[0].start
