@@ -14,7 +14,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
@@ -76,12 +76,19 @@ class CompileCase:
 
 @dataclass(frozen=True)
 class Resources:
-    """What one thread (registers, spills) and one block (shared memory) of a kernel need."""
+    """What one thread (registers, spills) and one block (shared memory) of a kernel need.
+
+    Attributes
+    ----------
+    idle_barriers : sequence of str
+        Barriers in shared memory that are initialised and then never used.
+    """
 
     registers: int
     spilled_bytes: int
     shared_bytes: int
     allowed_spill_bytes: int = 0
+    idle_barriers: Sequence[str] = ()
 
 
 _KINDS = {
@@ -172,7 +179,13 @@ def compile_offline(case: CompileCase, arch: str) -> Resources:
         },
     )
     registers, local_bytes = _usage(compiled.asm["cubin"])
-    return Resources(registers, local_bytes, compiled.metadata.shared, case.allowed_spill_bytes)
+    return Resources(
+        registers,
+        local_bytes,
+        compiled.metadata.shared,
+        case.allowed_spill_bytes,
+        list(_idle_barriers(compiled.asm["ttgir"].splitlines())),
+    )
 
 
 def _type(kind: Signature) -> Any:
@@ -197,6 +210,31 @@ def _usage(cubin: bytes) -> tuple[int, int]:
         raise RuntimeError(f"cuobjdump reports no resource usage:\n{report}")
     registers, stack, local = map(int, found.groups())
     return registers, stack + local
+
+
+def _idle_barriers(lines: list[str]) -> Iterator[str]:
+    """Names of the barriers that only the making of them mentions, in Triton's own code."""
+    for line in lines:
+        made = re.match(r"\s*(%\S+) = ttg\.local_alloc : \(\) -> !ttg\.memdesc<\w+xi64,", line)
+        if made and all(map(_initialises, _closure(lines, made[1]))):
+            yield made[1].removeprefix("%")
+
+
+def _closure(lines: list[str], value: str) -> Iterator[str]:
+    """Lines that use a value or an element of it; up to where another value has its name."""
+    defines, mentions = (rf"\s*{re.escape(value)} = ", rf"{re.escape(value)}(?![\w$.-])")
+    start = next(n for n, line in enumerate(lines, 1) if re.match(defines, line))
+    for n, line in enumerate(lines[start:], start):
+        if re.match(defines, line):
+            return
+        if element := re.match(rf"\s*(%\S+) = ttg\.memdesc_index {re.escape(value)}\[", line):
+            yield from _closure(lines[n:], element[1])
+        elif re.search(mentions, line):
+            yield line
+
+
+def _initialises(line: str) -> bool:
+    return "ttng.init_barrier" in line
 
 
 def all_cases(ops: Iterable[str] = ()) -> dict[str, tuple[str, int]]:
@@ -251,6 +289,11 @@ def complaint(result: Resources | str, arch: str) -> str | None:
         return result
     if result.spilled_bytes > result.allowed_spill_bytes:
         return f"spills {result.spilled_bytes} bytes a thread: smaller tile or more warps"
+    if result.idle_barriers:
+        return (
+            f"barriers {', '.join(result.idle_barriers)} are made and never used: their memory is "
+            "given to something else while they live; make them where they are waited for"
+        )
     if result.shared_bytes > SHARED_BYTES[arch]:
         return f"needs {result.shared_bytes} bytes shared memory, {SHARED_BYTES[arch]} are there"
     return None

@@ -1,4 +1,4 @@
-"""Every configuration that the ops list compiles for A100 and H100/H200, without spilling."""
+"""Every configuration that the ops list compiles for A100 and H100/H200, without complaint."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Re
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("case", CASES)
-def test_compiles_without_spills(case: str, compiled: dict) -> None:
+def test_compiles_without_complaint(case: str, compiled: dict) -> None:
     wrong = {arch: complaint(result, arch) for arch, result in compiled[case].items()}
     assert not any(wrong.values()), wrong
     assert wrong
@@ -59,15 +59,51 @@ for block in (512, 16384):
 """
 
 
-def test_a_kernel_that_spills_is_refused(tmp_path: Path) -> None:
-    program = tmp_path / "spilling.py"
-    program.write_text(SPILLING)
+IDLING = """
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier
+from scalefold_kernels.compilation import CompileCase, compile_offline, complaint
+
+
+@gluon.jit
+def kernel(x_ptr, WAITS: gl.constexpr):
+    barriers = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    for n in gl.static_range(2):
+        mbarrier.init(barriers.index(n), 1)
+    if WAITS:
+        mbarrier.arrive(barriers.index(1))
+        mbarrier.wait(barriers.index(1), 0)
+    gl.store(x_ptr, 1.0)
+
+
+for waits in (True, False):
+    case = CompileCase("wait", kernel, {"x_ptr": "*fp32:16"}, {"WAITS": waits})
+    print(complaint(compile_offline(case, "sm_90"), "sm_90"))
+"""
+
+
+def complaints(program: str, folder: Path) -> list[str]:
+    """What a program prints, run outside the interpreter."""
+    path = folder / "program.py"
+    path.write_text(program)
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    out = subprocess.run(
-        [sys.executable, program], env=environment, check=True, capture_output=True, text=True
-    ).stdout.splitlines()
-    assert out[0] == "None"
-    assert out[1].startswith("spills ")
+    done = subprocess.run(
+        [sys.executable, path], env=environment, check=True, capture_output=True, text=True
+    )
+    return done.stdout.splitlines()
+
+
+def test_a_kernel_that_spills_is_refused(tmp_path: Path) -> None:
+    small, large = complaints(SPILLING, tmp_path)
+    assert small == "None"
+    assert large.startswith("spills ")
+
+
+def test_a_barrier_that_nobody_waits_for_is_refused(tmp_path: Path) -> None:
+    waits, idles = complaints(IDLING, tmp_path)
+    assert waits == "None"
+    assert idles.startswith("barriers barriers are made and never used")
 
 
 def test_what_does_not_fit_is_refused() -> None:
