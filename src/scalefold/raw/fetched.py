@@ -42,7 +42,7 @@ def check_raw(raw: Path) -> None:
     if not (raw / "mmcif").is_dir() and not any(raw.glob("fetched*.tsv")):
         found = "nothing was fetched into it" if raw.is_dir() else "no such raw folder"
         raise InputError(
-            f"{raw}: {found}. `scalefold fetch --out {raw}` fills it; or correct the path."
+            f"{raw}: {found}. Run `scalefold fetch`, and give the folder that was its --out."
         )
 
 

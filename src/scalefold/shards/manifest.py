@@ -106,10 +106,15 @@ class Manifest:
         try:
             tree: dict[str, Any] = json.loads(path.read_text("utf-8"))
         except FileNotFoundError as error:
+            below = folder / "shards"
+            fix = (
+                f"The shards are in {below}: give that folder."
+                if (below / MANIFEST_FILE).is_file()
+                else "Run `scalefold pack` to its end (of its stages, index writes this file), or "
+                "correct the path."
+            )
             raise InputError(
-                f"{path}: no manifest, so the shards of this folder are not complete. Run "
-                "`scalefold pack` to its end (of its stages, index writes this file), or correct "
-                "the path."
+                f"{path}: no manifest, so the shards of this folder are not complete. {fix}"
             ) from error
         except ValueError as error:
             raise InputError(

@@ -42,6 +42,10 @@ def test_missing_folder_manifest_and_nonsense_are_told_apart(tmp_path):
         Manifest.read(tmp_path / "no")
     with pytest.raises(InputError, match="not complete"):
         Manifest.read(tmp_path)
+    (tmp_path / "shards").mkdir()
+    manifest().write(tmp_path / "shards")
+    with pytest.raises(InputError, match=f"The shards are in {tmp_path}/shards: give that folder"):
+        Manifest.read(tmp_path)
     (tmp_path / "manifest.json").write_text("{")
     with pytest.raises(InputError, match="not valid JSON"):
         Manifest.read(tmp_path)

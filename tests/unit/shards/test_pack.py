@@ -325,7 +325,9 @@ def test_missing_paths_are_refused(work):
     with pytest.raises(InputError, match="no such raw folder"):
         work.pack()
     work.raw.mkdir()
-    with pytest.raises(InputError, match=r"raw: nothing was fetched into it\. `scalefold fetch"):
+    with pytest.raises(
+        InputError, match=r"raw: nothing was fetched into it\. Run `scalefold fetch`"
+    ):
         work.pack()
     with pytest.raises(InputError, match="raw: nothing was fetched into it"):
         pack_index(work.config, work.raw, work.out)
