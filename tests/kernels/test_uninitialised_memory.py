@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from triton import knobs
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.runtime import driver
 
 from scalefold.config.load import preset_model
 from scalefold.model import Assembly
@@ -46,9 +47,9 @@ def fill_kernel(different, value, KIBIBYTES: gl.constexpr):
 @contextmanager
 def leftover(word: int) -> Iterator[list[str]]:
     """Fill all shared memory before each launch of a Triton kernel; yields the kernels' names."""
-    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-    most = properties.shared_memory_per_block_optin // 1024
-    programs = 2 * properties.multi_processor_count
+    device = driver.active.utils.get_device_properties(torch.cuda.current_device())
+    most = device["max_shared_mem"] // 1024
+    programs = 2 * device["multiprocessor_count"]
     different = torch.zeros(programs, 256, dtype=torch.int32, device="cuda")
     names: list[str] = []
 
