@@ -3,7 +3,9 @@
 Not a test: a check for development, see README.md::
 
     python tests/parity/whole_golden/compare.py {openfold,mlperf} <folder that holds openfold/> \
-        {float64,levelling,float32,deep,golden} [--seeds 5] [--json docs/benchmarks/numerics.json]
+        {float64,levelling,tiny,float32,deep,golden,golden-float32} [--seeds 5] [--json FILE]
+
+``tiny``, ``float32`` and ``deep`` compare errors of float32: of the tiny model, two blocks, 48.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import re
 import subprocess
 import sys
 import time
@@ -24,6 +27,17 @@ from torch import Tensor
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 from decisions import Decisions  # noqa: E402
 from peers import Peer  # noqa: E402
+from pooling import (  # noqa: E402
+    KINDS,
+    ZERO_GRADIENT,
+    Errors,
+    Pooled,
+    float32_errors,
+    pool_all,
+    zero_floor,
+)
+from test_float32_error import CASE as FLOAT32_CASE  # noqa: E402
+from test_float32_error import GOLDEN as FLOAT32_GOLDEN  # noqa: E402
 from test_whole_golden import (  # noqa: E402
     CASES,
     GOLDEN,
@@ -38,14 +52,14 @@ from test_whole_golden import (  # noqa: E402
 from scalefold.config.schema import ModelConfig  # noqa: E402
 
 TWO_BLOCKS: dict[str, Any] = {"evoformer": {"num_blocks": 2}, "extra_msa": {"num_blocks": 2}}
-KINDS = ("outputs", "terms", "gradients")
-ZERO_GRADIENT = 1e-8  # of the largest: smaller ones are measured against this
+WHAT = ("float64", "levelling", "tiny", "float32", "deep", "golden", "golden-float32")
+FoundErrors = dict[str, dict[str, Errors]]
+"""Of one seed, by mode (free, forced) and code (ours, oracle)."""
 
 
 def errors(kind: str, found: dict[str, Tensor], true: dict[str, Tensor]) -> dict[str, float]:
     """Norm of the difference over the norm, by tensor; zero gradients against a floor."""
-    largest = max(value.norm().item() for value in true.values())
-    floor = ZERO_GRADIENT * largest if kind == "gradients" else 0.0
+    floor = zero_floor(true) if kind == "gradients" else 0.0
     return {
         name: (found[name].double() - value).norm().item() / max(value.norm().item(), floor)
         for name, value in true.items()
@@ -123,7 +137,7 @@ def compare_float64(
 
 def compare_float32(
     peer: Peer, case: str, config: ModelConfig, seed: int
-) -> tuple[dict[str, Any], dict[str, Any]]:
+) -> tuple[dict[str, Any], dict[str, Any], FoundErrors]:
     """Float64 against float64; and both codes' float32 against our float64, free and forced."""
     chosen = CASES[case]
     wide = load_passes(chosen.batch, chosen.recycles)
@@ -137,7 +151,7 @@ def compare_float32(
     references: dict[str, Result] = {}
     for code, function in runs.items():
         with Decisions.recorded() as decisions:
-            own = function(wide)
+            references[code] = function(wide)
         with decisions.compared() as flips:
             found["free"][code] = function(narrow)
         with decisions.forced():
@@ -146,40 +160,49 @@ def compare_float32(
             kind: {"made": made, "otherwise_in_float32": flips[kind]}
             for kind, made in decisions.counts.items()
         }
-        references[code] = own
+    true = references["ours"]
+    by_tensor: FoundErrors = {}
     for mode, results in found.items():
-        report[mode] = {}
-        for kind in KINDS:
-            reference = getattr(references["ours"], kind)
-            by_code = {}
-            for code, result in results.items():
-                values = {n: v for n, v in getattr(result, kind).items() if n in reference}
-                by_code[code] = (errors(kind, values, reference), together(values, reference))
-            (mine, mine_all), (other, other_all) = by_code["ours"], by_code["oracle"]
-            if kind == "gradients":  # those that are nothing but rounding tell nothing
-                floor = ZERO_GRADIENT * max(v.norm().item() for v in reference.values())
-                real = {n for n, v in reference.items() if v.norm().item() > floor}
-                mine, other = ({n: e[n] for n in e if n in real} for e in (mine, other))
-            ratio = {n: mine[n] / max(other[n], 1e-9) for n in mine}
-            top = max(ratio, key=ratio.__getitem__)
-            report[mode][kind] = {
-                "together": {"ours": mine_all, "oracle": other_all, "ratio": mine_all / other_all},
-                "worst": {"ours": worst(mine), "oracle": worst(other)},
-                "ratio_by_tensor": quantiles(list(ratio.values())),
-                "largest_ratio": {"tensor": top, "ours": mine[top], "oracle": other[top]},
-                "above_twice": sum(r > 2 for r in ratio.values()),
-                "below_half": sum(r < 0.5 for r in ratio.values()),
-                "tensors": len(ratio),
+        by_tensor[mode] = {code: float32_errors(result, true) for code, result in results.items()}
+        report[mode] = {kind: summary(kind, by_tensor[mode], results, true) for kind in KINDS}
+    return agreement(case, config, seed, true, references["oracle"]), report, by_tensor
+
+
+def summary(
+    kind: str, by_code: dict[str, Errors], results: dict[str, Result], true: Result
+) -> dict[str, Any]:
+    """What is kept of one kind of numbers in one run."""
+    reference = getattr(true, kind)
+    all_of_it = {code: together(getattr(r, kind), reference) for code, r in results.items()}
+    report = {
+        "together": {**all_of_it, "ratio": all_of_it["ours"] / all_of_it["oracle"]},
+        "worst": {code: worst(errors[kind]) for code, errors in by_code.items()},
+    }
+    if kind != "gradients":
+        report["errors"] = {code: errors[kind] for code, errors in by_code.items()}
+    return report
+
+
+def pooled(found: list[FoundErrors]) -> dict[str, Any]:
+    """Over the runs, by mode and kind; of each tensor the numbers of `Pooled`."""
+    report: dict[str, Any] = {"runs": len(found), "numbers": list(Pooled._fields)}
+    for mode in found[0]:
+        both = ([run[mode][code] for run in found] for code in ("ours", "oracle"))
+        report[mode] = {
+            kind: {
+                "tensors": len(by_name),
+                **{
+                    name: {
+                        **quantiles([getattr(p, name) for p in by_name.values()]),
+                        "above_twice": [n for n, p in by_name.items() if getattr(p, name) > 2],
+                    }
+                    for name in ("ratio", "each_alike")
+                },
+                "by_tensor": {name: list(numbers) for name, numbers in by_name.items()},
             }
-            if kind != "gradients":
-                report[mode][kind]["errors"] = {"ours": mine, "oracle": other}
-            else:
-                pairs = [(mine[n], other[n]) for n in mine]
-                report[mode][kind]["median_error"] = {
-                    code: float(np.median(values))
-                    for code, values in zip(("ours", "oracle"), zip(*pairs, strict=True))
-                }
-    return agreement(case, config, seed, references["ours"], references["oracle"]), report
+            for kind, by_name in pool_all(*both).items()
+        }
+    return report
 
 
 def six_digits(value: Any) -> Any:
@@ -215,11 +238,49 @@ def provenance() -> dict[str, Any]:
     }
 
 
+def _one_line(numbers: re.Match[str]) -> str:
+    return f"[{' '.join(numbers[1].split())}]"
+
+
+def write_golden(peer: Peer) -> None:
+    """The peer's float64 numbers, for `test_whole_golden.py`."""
+    stored = {}
+    for case, chosen in CASES.items():
+        passes = load_passes(chosen.batch, chosen.recycles)
+        result = peer.run(model_config(chosen), chosen.loss, passes)
+        stored |= {f"{case}/{key}": value for key, value in record(result).items()}
+    np.savez_compressed(GOLDEN, **stored)
+    print(f"{GOLDEN.name}: {GOLDEN.stat().st_size / 1e3:.0f} kB")
+
+
+def write_golden_float32(peer: Peer, seeds: range) -> None:
+    """The peer's float32 errors against its own float64, for `test_float32_error.py`."""
+    chosen = CASES[FLOAT32_CASE]
+    config = model_config(chosen)
+    runs = [
+        float32_errors(
+            peer.run(config, chosen.loss, load_passes(chosen.batch, 0, torch.float32), seed),
+            peer.run(config, chosen.loss, load_passes(chosen.batch, 0), seed),
+        )
+        for seed in seeds
+    ]
+    stored: dict[str, Any] = {}
+    if FLOAT32_GOLDEN.exists():  # the other peer's
+        with np.load(FLOAT32_GOLDEN) as others:
+            stored = dict(others)
+    for kind in KINDS:
+        names = sorted(set.intersection(*(set(errors[kind]) for errors in runs)))
+        stored[f"{peer.kind}/{kind}/names"] = np.array(names)
+        stored[f"{peer.kind}/{kind}"] = np.float32([[e[kind][n] for n in names] for e in runs])
+    np.savez_compressed(FLOAT32_GOLDEN, **stored)
+    print(f"{FLOAT32_GOLDEN.name}: {FLOAT32_GOLDEN.stat().st_size / 1e3:.0f} kB")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("kind", choices=["openfold", "mlperf"])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("what", choices=["float64", "levelling", "float32", "deep", "golden"])
+    parser.add_argument("what", choices=WHAT)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--cases", nargs="*", default=list(CASES))
@@ -227,6 +288,7 @@ def main() -> None:
     given = parser.parse_args()
     peer = Peer(given.kind, given.folder)
     reports: list[dict[str, Any]] = []
+    found: list[FoundErrors] = []
 
     def note(kind: str, report: dict[str, Any], start: float) -> None:
         report = {"comparison": kind, "seconds": round(time.time() - start, 1), **report}
@@ -235,36 +297,33 @@ def main() -> None:
 
     seeds = range(given.first_seed, given.first_seed + given.seeds)
     if given.what == "golden":
-        stored = {}
-        for case in CASES:
-            chosen = CASES[case]
-            passes = load_passes(chosen.batch, chosen.recycles)
-            result = peer.run(model_config(chosen), chosen.loss, passes)
-            stored |= {f"{case}/{key}": value for key, value in record(result).items()}
-        np.savez_compressed(GOLDEN, **stored)
-        print(f"{GOLDEN.name}: {GOLDEN.stat().st_size / 1e3:.0f} kB")
-        return
+        write_golden(peer)
+    elif given.what == "golden-float32":
+        write_golden_float32(peer, seeds)
     with openfold_angle_tolerance():
         for case in given.cases:
             chosen, start = CASES[case], time.time()
-            wide = model_config(chosen, "initial_training", **TWO_BLOCKS)
+            models = {
+                "tiny": model_config(chosen),
+                "float32": model_config(chosen, "initial_training", **TWO_BLOCKS),
+                "deep": model_config(chosen, "initial_training"),
+            }
             if given.what == "float64":
-                note("float64", compare_float64(peer, case, model_config(chosen)), start)
+                note("float64", compare_float64(peer, case, models["tiny"]), start)
                 start = time.time()
-                note("float64", compare_float64(peer, case, wide), start)
-            elif given.what in ("float32", "deep"):
-                full = model_config(chosen, "initial_training")
+                note("float64", compare_float64(peer, case, models["float32"]), start)
+            elif given.what in models:
                 for seed in seeds:
                     start = time.time()
-                    config = wide if given.what == "float32" else full
-                    exact, rounded = compare_float32(peer, case, config, seed)
+                    exact, rounded, errors = compare_float32(peer, case, models[given.what], seed)
                     note("float64", exact, start)
                     note("float32", rounded, start)
+                    found.append(errors)
     if given.what == "levelling":  # what the levelled differences amount to, on these batches
         for case in given.cases:
             start = time.time()
-            found = compare_float64(peer, case, model_config(CASES[case]), levelled=False)
-            note("not levelled", found, start)
+            report = compare_float64(peer, case, model_config(CASES[case]), levelled=False)
+            note("not levelled", report, start)
     if given.json is not None:
         file = json.loads(given.json.read_text("utf-8")) if given.json.exists() else {}
         command = f"compare.py {given.kind} FOLDER {' '.join(sys.argv[3:])}"
@@ -272,9 +331,12 @@ def main() -> None:
             **provenance(),
             "command": command.partition(" --json")[0],
             "runs": six_digits(reports),
+            **({"pooled": six_digits(pooled(found))} if found else {}),
         }
         given.json.parent.mkdir(parents=True, exist_ok=True)
-        given.json.write_text(json.dumps(file, indent=1) + "\n", "utf-8")
+        # lists of numbers on one line
+        text = re.sub(r"\[([-+.e\d,\s]+)\]", _one_line, json.dumps(file, indent=1))
+        given.json.write_text(text + "\n", "utf-8")
 
 
 if __name__ == "__main__":

@@ -44,6 +44,7 @@ class Peer:
     """
 
     def __init__(self, kind: str, folder: Path) -> None:
+        self.kind = kind
         self._code = PeerCode(kind, folder)
         if kind == "mlperf":
             # Recomputation in the backward pass is out of reach of decisions.py.
