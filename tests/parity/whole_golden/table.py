@@ -16,6 +16,12 @@ Run = dict[str, Any]
 Groups = dict[tuple[str, str], list[Run]]
 KINDS = ("outputs", "terms", "gradients")
 CODES = ("ours", "oracle")
+ROWS = (
+    ("free", "outputs"),
+    ("free", "terms"),
+    ("free", "gradients"),
+    ("forced", "gradients"),
+)
 
 
 def grouped(sections: dict[str, Any], comparison: str, *, by_passes: bool = False) -> Groups:
@@ -33,6 +39,10 @@ def grouped(sections: dict[str, Any], comparison: str, *, by_passes: bool = Fals
     return dict(sorted(groups.items()))
 
 
+def label(mode: str, kind: str) -> str:
+    return kind + (", decisions forced" if mode == "forced" else "")
+
+
 def mean_square(values: list[float]) -> float:
     return float(np.sqrt(np.mean(np.square(values))))
 
@@ -46,67 +56,50 @@ def float64_table(groups: Groups) -> None:
         print(f"| {' | '.join([*key, *counts, *cells])} |")
 
 
-def float32_table(groups: Groups) -> None:
-    print("| model | oracle | seeds | what | ours | oracle's | worst single ratio |")
+def together_table(groups: Groups) -> None:
+    """All tensors of a kind in one run: ours, the oracle's, and their ratio in the runs."""
+    print("| model | oracle | runs | what | ours | oracle's | ratio: min / median / max |")
     print("|---|---|---|---|---|---|---|")
     for key, runs in groups.items():
-        for kind in ("outputs", "terms"):
-            names = runs[0]["free"][kind]["errors"]["ours"]
-            by_name = {
-                n: [mean_square([r["free"][kind]["errors"][c][n] for r in runs]) for c in CODES]
-                for n in names
-            }
-            top = max(by_name, key=lambda n: by_name[n][0] / by_name[n][1])
-            ratio = f"{by_name[top][0] / by_name[top][1]:.2f} ({top}, {by_name[top][0]:.1e})"
+        for mode, kind in ROWS:
+            parts = [r[mode][kind]["together"] for r in runs]
+            ratios = np.quantile([p["ratio"] for p in parts], [0, 0.5, 1])
             cells = [
-                f"{mean_square([r['free'][kind]['together'][c] for r in runs]):.1e}" for c in CODES
-            ]
-            print(f"| {' | '.join([*key, str(len(runs)), kind, *cells, ratio])} |")
-        for mode in ("free", "forced"):
-            parts = [r[mode]["gradients"] for r in runs]
-            cells = [f"{mean_square([p['together'][c] for p in parts]):.1e}" for c in CODES]
-            ratio = f"{max(p['ratio_by_tensor']['max'] for p in parts):.2f}"
-            name = "gradients" + (", decisions forced" if mode == "forced" else "")
-            print(f"| {' | '.join([*key, str(len(runs)), name, *cells, ratio])} |")
-
-
-def ratio_table(groups: Groups) -> None:
-    """Ours to the oracle's: of all tensors of a kind together, and how single ones scatter."""
-    print("| model | oracle | what | ratio in a run: min / median / max | single > 2 | < 1/2 |")
-    print("|---|---|---|---|---|---|")
-    for key, runs in groups.items():
-        for mode, kind in (("free", "outputs"), ("free", "gradients"), ("forced", "gradients")):
-            parts = [r[mode][kind] for r in runs]
-            ratios = np.quantile([p["together"]["ratio"] for p in parts], [0, 0.5, 1])
-            tensors = sum(p["tensors"] for p in parts)
-            cells = [
-                kind + (", decisions forced" if mode == "forced" else ""),
+                *key,
+                str(len(runs)),
+                label(mode, kind),
+                *(f"{mean_square([p[code] for p in parts]):.1e}" for code in CODES),
                 " / ".join(f"{ratio:.2f}" for ratio in ratios),
-                *(
-                    f"{sum(p[k] for p in parts)} of {tensors}"
-                    for k in ("above_twice", "below_half")
-                ),
             ]
-            print(f"| {' | '.join([*key, *cells])} |")
+            print(f"| {' | '.join(cells)} |")
 
 
-def gradient_table(groups: Groups) -> None:
-    print(
-        "| model | oracle | seed | ours, oracle's | by tensor: 5 % / median / 95 % | > 2 | < 1/2 |"
-    )
-    print("|---|---|---|---|---|---|---|")
-    for key, runs in groups.items():
-        for run in runs:
-            for mode in ("free", "forced"):
-                part = run[mode]["gradients"]
-                total, ratio = part["together"], part["ratio_by_tensor"]
-                share = [f"{part[k]} of {part['tensors']}" for k in ("above_twice", "below_half")]
-                cells = [
-                    f"{run['seed']}{', forced' if mode == 'forced' else ''}",
-                    f"{total['ours']:.1e}, {total['oracle']:.1e}",
-                    " / ".join(f"{ratio[q]:.2f}" for q in ("q05", "median", "q95")),
-                ]
-                print(f"| {' | '.join([*key, *cells, *share])} |")
+def pooled_table(sections: dict[str, Any]) -> None:
+    """Each tensor over the runs: how many are above twice the oracle's error, and the largest."""
+    print("| section | runs | what | tensors | ratio: median, max, above 2 | each run alike |")
+    print("|---|---|---|---|---|---|")
+    for section, content in sections.items():
+        pooled = content.get("pooled")
+        for mode, kind in ROWS if pooled else ():
+            part = pooled[mode][kind]
+            cells = [section, str(pooled["runs"]), label(mode, kind), str(part["tensors"])]
+            for name in ("ratio", "each_alike"):
+                found = part[name]
+                cells.append(
+                    f"{found['median']:.2f}, {found['max']:.2f}, {len(found['above_twice'])}"
+                )
+            print(f"| {' | '.join(cells)} |")
+
+
+def terms_table(sections: dict[str, Any]) -> None:
+    """Error of each loss term over the runs, decisions free."""
+    for section, content in sections.items():
+        if "pooled" in content:
+            print(f"\n| {section} | ours | oracle's | ratio | each run alike |")
+            print("|---|---|---|---|---|")
+            for name, numbers in content["pooled"]["free"]["terms"]["by_tensor"].items():
+                ours, oracle, ratio, alike = numbers
+                print(f"| {name} | {ours:.1e} | {oracle:.1e} | {ratio:.2f} | {alike:.2f} |")
 
 
 def level_table(groups: Groups) -> None:
@@ -119,9 +112,11 @@ def level_table(groups: Groups) -> None:
 def main() -> None:
     sections = json.loads(Path(sys.argv[1]).read_text("utf-8"))
     float64_table(grouped(sections, "float64"))
-    for table in (float32_table, ratio_table, gradient_table):
-        print()
-        table(grouped(sections, "float32", by_passes=True))
+    print()
+    together_table(grouped(sections, "float32", by_passes=True))
+    print()
+    pooled_table(sections)
+    terms_table(sections)
     print()
     level_table(grouped(sections, "not levelled"))
 
