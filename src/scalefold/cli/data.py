@@ -121,6 +121,7 @@ def pack(
     Chains that cannot be used are listed with the reason in rejected.tsv; the rest goes on.
     """
     from scalefold.shards import pack as packing
+    from scalefold.shards.schema import REJECTED_FILE
 
     loaded = read_config(config, set_)
     per_bucket = stage in ("structures", "alignments")
@@ -138,6 +139,8 @@ def pack(
         typer.echo(f"{out}:")
         for name, count in manifest.counts.items():
             typer.echo(f"{count:>10,}  {name}")
+        if manifest.counts["chains set aside"]:
+            typer.echo(f"{out / REJECTED_FILE} says why chains were set aside", err=True)
         return
     work = packing.pack_structures if stage == "structures" else packing.pack_alignments
     summary = work(loaded, raw, out, bucket)

@@ -241,15 +241,15 @@ def test_fetch_pack_inspect_verify(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     chains = tmp_path / "chains.tsv"
     lines = (ROOT / "demo/chains.tsv").read_text().splitlines()
     kept = [line for line in lines if line[:6] in ("chain_", "5pti_A", "1a8o_A", "2crb_A")]
-    chains.write_text("\n".join(kept) + "\n")
+    chains.write_text("\n".join([*kept, "5pti_Z\ttrain\t"]) + "\n")  # no such chain
     raw, shards = tmp_path / "raw", tmp_path / "shards"
     options = ("-c", DEMO, "-s", f"data.chains={chains}", "-s", "data.buckets=1")
-    for result in (
-        run("fetch", *options, "--out", str(raw)),
-        run("pack", *options, "--raw", str(raw), "--out", str(shards)),
-        run("verify", str(shards)),
-    ):
+    fetched = run("fetch", *options, "--out", str(raw))
+    packed = run("pack", *options, "--raw", str(raw), "--out", str(shards))
+    for result in (fetched, packed, run("verify", str(shards))):
         assert result.exit_code == 0, result.output
+    assert "set aside, 1:\n  5pti_Z: no alignment: " in fetched.stderr
+    assert f"{shards / 'rejected.tsv'} says why" in packed.stderr
     assert "5pti_A" in run("inspect", str(shards / "chain-00000.arrow")).output
     assert "RPDFCLEPPYTGPCKARI" in run("inspect", str(shards), "--chain", "5pti_A").output
     missing = run("inspect", str(shards), "--chain", "9xyz_A")
