@@ -50,11 +50,12 @@ from test_whole_golden import (  # noqa: E402
 )
 
 from scalefold.config.schema import ModelConfig  # noqa: E402
+from scalefold.features.contract import ALL_FEATURES, Features  # noqa: E402
 
 TWO_BLOCKS: dict[str, Any] = {"evoformer": {"num_blocks": 2}, "extra_msa": {"num_blocks": 2}}
 WHAT = ("float64", "levelling", "tiny", "float32", "deep", "golden", "golden-float32")
-FoundErrors = dict[str, dict[str, Errors]]
-"""Of one seed, by mode (free, forced) and code (ours, oracle)."""
+FoundErrors = dict[str, dict[str, list[Errors]]]
+"""Of one seed, by mode (free, forced) and code (ours, oracle); one entry a draw."""
 
 
 def errors(kind: str, found: dict[str, Tensor], true: dict[str, Tensor]) -> dict[str, float]:
@@ -135,10 +136,26 @@ def compare_float64(
     return agreement(case, config, seed, ours, theirs)
 
 
+def reordered(passes: list[Features], draw: int) -> list[Features]:
+    """The same with extra MSA rows in another order: equal results, rounded otherwise."""
+    if draw == 0:
+        return passes
+    generator = torch.Generator().manual_seed(draw)
+    rows = torch.randperm(passes[0]["extra_msa"].shape[1], generator=generator)
+    return [
+        {n: v[:, rows] if "E" in ALL_FEATURES[n].dims else v for n, v in features.items()}
+        for features in passes
+    ]
+
+
 def compare_float32(
-    peer: Peer, case: str, config: ModelConfig, seed: int
+    peer: Peer, case: str, config: ModelConfig, seed: int, draws: int
 ) -> tuple[dict[str, Any], dict[str, Any], FoundErrors]:
-    """Float64 against float64; and both codes' float32 against our float64, free and forced."""
+    """Float64 against float64; and both codes' float32 against our float64, free and forced.
+
+    The float32 run is repeated: each draw is rounded otherwise, the result that it should have is
+    the same. Decisions are forced on the first.
+    """
     chosen = CASES[case]
     wide = load_passes(chosen.batch, chosen.recycles)
     narrow = load_passes(chosen.batch, chosen.recycles, torch.float32)
@@ -147,48 +164,50 @@ def compare_float32(
         "ours": lambda passes: run(config, chosen.loss, passes, seed),
         "oracle": lambda passes: peer.run(config, chosen.loss, passes, seed),
     }
-    found: dict[str, dict[str, Result]] = {"free": {}, "forced": {}}
+    found: dict[str, dict[str, list[Result]]] = {"free": {}, "forced": {}}
     references: dict[str, Result] = {}
     for code, function in runs.items():
         with Decisions.recorded() as decisions:
             references[code] = function(wide)
         with decisions.compared() as flips:
-            found["free"][code] = function(narrow)
+            first = function(narrow)
+        rest = [function(reordered(narrow, draw)) for draw in range(1, draws)]
+        found["free"][code] = [first, *rest]
         with decisions.forced():
-            found["forced"][code] = function(narrow)
+            found["forced"][code] = [function(narrow)]
         report.setdefault("decisions", {})[code] = {
             kind: {"made": made, "otherwise_in_float32": flips[kind]}
             for kind, made in decisions.counts.items()
         }
     true = references["ours"]
     by_tensor: FoundErrors = {}
-    for mode, results in found.items():
-        by_tensor[mode] = {code: float32_errors(result, true) for code, result in results.items()}
-        report[mode] = {kind: summary(kind, by_tensor[mode], results, true) for kind in KINDS}
+    for mode, by_code in found.items():
+        by_tensor[mode] = {
+            code: [float32_errors(result, true) for result in results]
+            for code, results in by_code.items()
+        }
+        report[mode] = {kind: summary(kind, by_code, true) for kind in KINDS}
     return agreement(case, config, seed, true, references["oracle"]), report, by_tensor
 
 
-def summary(
-    kind: str, by_code: dict[str, Errors], results: dict[str, Result], true: Result
-) -> dict[str, Any]:
-    """What is kept of one kind of numbers in one run."""
+def summary(kind: str, by_code: dict[str, list[Result]], true: Result) -> dict[str, Any]:
+    """All numbers of one kind together: root mean square over the draws."""
     reference = getattr(true, kind)
-    all_of_it = {code: together(getattr(r, kind), reference) for code, r in results.items()}
-    report = {
-        "together": {**all_of_it, "ratio": all_of_it["ours"] / all_of_it["oracle"]},
-        "worst": {code: worst(errors[kind]) for code, errors in by_code.items()},
+    all_of_it = {
+        code: float(np.sqrt(np.mean([together(getattr(r, kind), reference) ** 2 for r in results])))
+        for code, results in by_code.items()
     }
-    if kind != "gradients":
-        report["errors"] = {code: errors[kind] for code, errors in by_code.items()}
-    return report
+    return {"together": {**all_of_it, "ratio": all_of_it["ours"] / all_of_it["oracle"]}}
 
 
 def pooled(found: list[FoundErrors]) -> dict[str, Any]:
     """Over the runs, by mode and kind; of each tensor the numbers of `Pooled`."""
-    report: dict[str, Any] = {"runs": len(found), "numbers": list(Pooled._fields)}
+    report: dict[str, Any] = {"seeds": len(found), "numbers": list(Pooled._fields)}
     for mode in found[0]:
-        both = ([run[mode][code] for run in found] for code in ("ours", "oracle"))
-        report[mode] = {
+        both = [
+            [errors for run in found for errors in run[mode][code]] for code in ("ours", "oracle")
+        ]
+        report[mode] = {"runs": len(both[0])} | {
             kind: {
                 "tensors": len(by_name),
                 **{
@@ -282,6 +301,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("what", choices=WHAT)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--draws", type=int, default=1, help="float32 runs of each seed")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--cases", nargs="*", default=list(CASES))
     parser.add_argument("--json", type=Path)
@@ -315,7 +335,9 @@ def main() -> None:
             elif given.what in models:
                 for seed in seeds:
                     start = time.time()
-                    exact, rounded, errors = compare_float32(peer, case, models[given.what], seed)
+                    exact, rounded, errors = compare_float32(
+                        peer, case, models[given.what], seed, given.draws
+                    )
                     found.append(errors)
                     if given.what != "tiny":  # of its many runs only the pooled errors are kept
                         note("float64", exact, start)

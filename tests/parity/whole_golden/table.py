@@ -82,7 +82,7 @@ def pooled_table(sections: dict[str, Any]) -> None:
         pooled = content.get("pooled")
         for mode, kind in ROWS if pooled else ():
             part = pooled[mode][kind]
-            cells = [section, str(pooled["runs"]), label(mode, kind), str(part["tensors"])]
+            cells = [section, str(pooled[mode]["runs"]), label(mode, kind), str(part["tensors"])]
             for name in ("ratio", "each_alike"):
                 found = part[name]
                 cells.append(
