@@ -25,12 +25,12 @@ from rich.table import Table
 from torch.utils.data import DataLoader, Dataset
 
 from scalefold.bench.record import provenance, write_record
+from scalefold.bench.sample_costs import device_costs, processor_seconds
 from scalefold.config.load import make_config
 from scalefold.config.schema import Config
 from scalefold.features.contract import Features
 from scalefold.features.pipeline import collate_passes
 from scalefold.loader.loader import TrainingLoader
-from scalefold.loader.parcel import Parcel
 from scalefold.loader.prepare import Preparation, SampleTask
 from scalefold.loader.recycling import recycling_count
 from scalefold.loader.sampler import TrainingSampler
@@ -111,6 +111,9 @@ def bench_loader(
         "loaders": [],
     }
     console.print("processor time of a sample:", result["processor_seconds"])
+    if device.type == "cuda":
+        result["features_of_a_sample"] = device_costs(config, reader, device)
+        console.print("features of a sample on the device:", result["features_of_a_sample"])
     config = _with_training(config, steps=_WARM_UP_STEPS + steps)
     in_order = _with_training(config, max_staleness=0)
     loaders: dict[str, Callable[[Delay], AbstractContextManager[Iterator[Any]]]] = {
@@ -126,25 +129,6 @@ def bench_loader(
             console.print(_table([row]))
             write_record(result, out)
     return result
-
-
-def processor_seconds(config: Config, reader: ShardReader, samples: int = 40) -> dict[str, float]:
-    """Processor time of a sample on one core: read, decide, pack; the copy into a pipe excluded."""
-    sampler = TrainingSampler(reader.index, config.sampling, config.seed)
-    preparation = Preparation(reader, config.features, config.seed, make_features=False)
-    passes = config.training.max_recycling + 1
-    seconds = []
-    for draw in range(samples + 5):
-        task = SampleTask(draw, sampler.key(draw), passes)
-        started = time.thread_time()
-        parcel = Parcel.pack(preparation.finish(task, preparation.read(task)))
-        seconds.append(time.thread_time() - started)
-    last = seconds[5:]
-    return {
-        "p50": round(statistics.median(last), 5),
-        "p99": round(float(np.quantile(last, 0.99)), 5),
-        "megabytes": round(parcel.header.num_bytes / 1e6, 2),
-    }
 
 
 def _measure(

@@ -1,6 +1,6 @@
 """Made-up shards of the loader's benchmark are shards like others."""
 
-from scalefold.bench.loader import processor_seconds
+from scalefold.bench.sample_costs import processor_seconds
 from scalefold.bench.synthetic_shards import write_synthetic_shards
 from scalefold.shards.reader import ShardReader
 
