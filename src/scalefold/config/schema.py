@@ -289,7 +289,7 @@ class TrainingConfig(Section):
         description="Capture a sample's passes and replay them; auto: wherever there is a GPU.",
     )
     compile: Literal["auto"] | bool = Field(
-        False,
+        "auto",
         description="torch.compile for structure module and losses; auto: wherever Triton can run.",
     )
     recomputation: Literal["auto", "none", "selective", "full"] = Field(

@@ -40,6 +40,7 @@ MICRO: dict[str, Any] = {
         "checkpoint_every": 2,
         "log_every": 1,
         "loader_workers": 0,
+        "compile": False,  # takes longer than a test
     },
 }
 
