@@ -12,7 +12,7 @@ from scalefold_kernels.linear.kernel import (
     residual_linear_backward_kernel,
     residual_linear_forward_kernel,
 )
-from scalefold_kernels.linear.op import MAX_FUSED_GRADIENT
+from scalefold_kernels.linear.portable import MAX_FUSED_GRADIENT
 from scalefold_kernels.tiles import Shape, Tile, configured, read_table
 
 _KERNELS = {
@@ -31,7 +31,7 @@ _ALLOWED_SPILL_BYTES: dict[tuple[str, tuple[str, ...], int, int | None], int] = 
 
 def compile_cases() -> list[CompileCase]:
     """Without dropout, and with masks shared by lines and by positions."""
-    return [
+    portable = [
         _case(table, archs, shape, tile, shared)
         for table in _KERNELS
         for archs, shape, tile in _settings(table)
@@ -39,6 +39,10 @@ def compile_cases() -> list[CompileCase]:
         or int(shape["C"]) * int(shape["K"]) <= MAX_FUSED_GRADIENT
         for shared in (None, 1, 2)
     ]
+    # Imported here: the kernels for Hopper are for one Triton.
+    from scalefold_kernels.linear.hopper_cases import compile_cases as hopper_cases
+
+    return [*portable, *hopper_cases()]
 
 
 def _settings(table: str) -> Iterator[tuple[tuple[str, ...], Shape, Tile]]:

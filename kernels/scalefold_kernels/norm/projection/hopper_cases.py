@@ -7,13 +7,11 @@ from typing import Any
 from triton.experimental.gluon import language as gl
 
 from scalefold_kernels.compilation import CompileCase
+from scalefold_kernels.hopper import ROWS
 from scalefold_kernels.norm.op import EPS
 from scalefold_kernels.norm.projection.arguments import MAX_FEW_OUTPUTS, Sizes
 from scalefold_kernels.norm.projection.hopper.backward import projection_backward_hopper_kernel
-from scalefold_kernels.norm.projection.hopper.forward import (
-    ROWS,
-    projection_forward_hopper_kernel,
-)
+from scalefold_kernels.norm.projection.hopper.forward import projection_forward_hopper_kernel
 from scalefold_kernels.norm.projection.hopper_launch import MAX_CHANNELS
 from scalefold_kernels.tiles import tile
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Literal
 
 import torch
 import triton
 from torch import Tensor
-from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from scalefold_kernels.copy_engine import VECTOR, num_programs, padded, reachable, tiles_of
+from scalefold_kernels.hopper import ROWS
 from scalefold_kernels.norm.op import EPS, shape
 from scalefold_kernels.norm.projection.arguments import (
     MAX_FEW_OUTPUTS,
@@ -20,19 +19,13 @@ from scalefold_kernels.norm.projection.arguments import (
     Projections,
 )
 from scalefold_kernels.norm.projection.hopper.backward import projection_backward_hopper_kernel
-from scalefold_kernels.norm.projection.hopper.forward import (
-    ROWS,
-    projection_forward_hopper_kernel,
-)
+from scalefold_kernels.norm.projection.hopper.forward import projection_forward_hopper_kernel
 from scalefold_kernels.rows import Rows, rows_of
 from scalefold_kernels.sums import sum_rows
 from scalefold_kernels.tiles import tile
 
 MAX_CHANNELS = {"forward": 256, "backward": 128}
 """Rows lie on the chip; backward, their gradient lies in a warp group's registers besides."""
-
-_VECTOR = 8
-"""bfloat16 elements in the 16 bytes at whose multiples the copy engine's rows start."""
 
 
 def serves(x: Tensor, projections: Projections, direction: Literal["forward", "backward"]) -> bool:
@@ -44,11 +37,11 @@ def serves(x: Tensor, projections: Projections, direction: Literal["forward", "b
         and rows.num_rows > 1
         and rows.num_dims == 1
         and sizes.channels <= MAX_CHANNELS[direction]
-        and sizes.channels % _VECTOR == 0
-        and sizes.outputs % _VECTOR == 0
+        and sizes.channels % VECTOR == 0
+        and sizes.outputs % VECTOR == 0
         and sizes.outputs > MAX_NARROW_OUTPUTS
-        and _reachable(_matrix(rows))
-        and all(_reachable(matrix) for matrix in matrices if matrix is not None)
+        and reachable(_matrix(rows))
+        and all(reachable(matrix) for matrix in matrices if matrix is not None)
     )
 
 
@@ -56,14 +49,14 @@ def forward(x: Tensor, norm: Norm, projections: Projections, out: Tensor, few: T
     """Fill ``out``, ``few`` and the statistics."""
     rows, sizes, weight = rows_of(x), projections.sizes, projections.weight
     tiles = tile("projection_forward_hopper", "sm_90", shape(rows, P=sizes.outputs, S=sizes.few))
-    width, block = _width(sizes.channels), tiles["BLOCK_P"]
+    width, block = padded(sizes.channels), tiles["BLOCK_P"]
     num_tiles = triton.cdiv(rows.num_rows, 2 * ROWS.value)
     few_weight = weight if projections.few is None else projections.few
-    projection_forward_hopper_kernel[(_programs(num_tiles, x.device),)](
-        _tiles_of(_matrix(rows), ROWS.value, width),
-        _tiles_of(weight, block, width),
-        _tiles_of(few_weight, MAX_FEW_OUTPUTS, width),
-        _tiles_of(out.view(-1, sizes.outputs), ROWS.value, block),
+    projection_forward_hopper_kernel[(num_programs(num_tiles, x.device),)](
+        tiles_of(_matrix(rows), ROWS.value, width),
+        tiles_of(weight, block, width),
+        tiles_of(few_weight, MAX_FEW_OUTPUTS, width),
+        tiles_of(out.view(-1, sizes.outputs), ROWS.value, block),
         norm.weight,
         norm.bias,
         norm.weight if projections.bias is None else projections.bias,
@@ -98,12 +91,12 @@ def backward(
     assert grad is not None
     rows, sizes, weight = rows_of(x), projections.sizes, projections.weight
     tiles = tile("projection_backward_hopper", "sm_90", shape(rows, P=sizes.outputs, S=sizes.few))
-    width, block = _width(sizes.channels), tiles["BLOCK_P"]
+    width, block = padded(sizes.channels), tiles["BLOCK_P"]
     num_tiles = triton.cdiv(rows.num_rows, 2 * ROWS.value)
-    programs = _programs(num_tiles, x.device)
+    programs = num_programs(num_tiles, x.device)
     x_rows = _matrix(rows)
     grad_rows = grad.reshape(-1, sizes.outputs)
-    if not _reachable(grad_rows):
+    if not reachable(grad_rows):
         grad_rows = grad_rows.contiguous()
     grad_x, normed = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for _ in range(2))
     normed_rows, grad_x_rows = (t.view(-1, sizes.channels) for t in (normed, grad_x))
@@ -113,13 +106,13 @@ def backward(
     few_sums = sums.new_empty(2 * programs, sizes.few * sizes.channels)
     few_weight = weight if projections.few is None else projections.few
     projection_backward_hopper_kernel[(programs,)](
-        _tiles_of(grad_rows, ROWS.value, block),
-        _tiles_of(weight, block, width),
-        _tiles_of(few_weight, MAX_FEW_OUTPUTS, width),
-        _tiles_of(x_rows, ROWS.value, width),
-        _tiles_of(through_rows, ROWS.value, width),
-        _tiles_of(normed_rows, ROWS.value, width),
-        _tiles_of(grad_x_rows, ROWS.value, width),
+        tiles_of(grad_rows, ROWS.value, block),
+        tiles_of(weight, block, width),
+        tiles_of(few_weight, MAX_FEW_OUTPUTS, width),
+        tiles_of(x_rows, ROWS.value, width),
+        tiles_of(through_rows, ROWS.value, width),
+        tiles_of(normed_rows, ROWS.value, width),
+        tiles_of(grad_x_rows, ROWS.value, width),
         norm.weight,
         norm.bias,
         norm.stats,
@@ -156,28 +149,3 @@ def _one_stride(x: Tensor) -> Rows:
     """Rows with one stride, copied where they have more."""
     rows = rows_of(x)
     return rows if rows.num_dims == 1 else rows_of(x.contiguous())
-
-
-def _width(channels: int) -> int:
-    """Channels in shared memory; those beyond the tensor's are zeros."""
-    return max(16, triton.next_power_of_2(channels))
-
-
-def _tiles_of(x: Tensor, rows: int, columns: int) -> TensorDescriptor:
-    layout = gl.NVMMASharedLayout.get_default_for([rows, columns], gl.bfloat16)
-    return TensorDescriptor(x, [*x.shape], [*x.stride()], [rows, columns], layout)
-
-
-def _reachable(x: Tensor) -> bool:
-    """Whether the copy engine can read a matrix: contiguous at the end, 16-byte steps."""
-    return x.stride(1) == 1 and x.stride(0) % _VECTOR == 0 and x.data_ptr() % (2 * _VECTOR) == 0
-
-
-def _programs(num_tiles: int, device: torch.device) -> int:
-    """One on each multiprocessor, with every so many-th tile."""
-    return min(num_tiles, _multiprocessors(device))
-
-
-@cache
-def _multiprocessors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count

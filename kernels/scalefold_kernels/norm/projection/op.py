@@ -9,9 +9,9 @@ from types import ModuleType
 from typing import Any, Literal
 
 import torch
-import triton
 from torch import Tensor
 
+from scalefold_kernels.gpu import runs_gluon
 from scalefold_kernels.norm.op import check, new_stats
 from scalefold_kernels.norm.projection import portable
 from scalefold_kernels.norm.projection.arguments import (
@@ -195,12 +195,7 @@ def _hopper(
     x: Tensor, projections: Projections, direction: Literal["forward", "backward"]
 ) -> ModuleType | None:
     """Launches of the kernels for a Hopper GPU, where they serve these arguments."""
-    if not (
-        x.is_cuda
-        and torch.cuda.get_device_capability(x.device)[0] == 9
-        # Gluon, in which they are written, changes from version to version.
-        and triton.__version__.startswith("3.6.")
-    ):
+    if not runs_gluon(x):
         return None
     module = _hopper_module()
     return module if module.serves(x, projections, direction) else None

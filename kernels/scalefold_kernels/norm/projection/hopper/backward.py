@@ -15,8 +15,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from scalefold_kernels.hopper import mma_layout, widen
-from scalefold_kernels.norm.projection.hopper.forward import REGISTERS, ROWS, part_width
+from scalefold_kernels.hopper import REGISTERS, ROWS, mma_layout, part_width, widen
 
 
 @gluon.jit

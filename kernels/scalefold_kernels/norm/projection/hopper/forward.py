@@ -18,47 +18,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
 )
 
-from scalefold_kernels.hopper import mma_layout, widen
-
-ROWS = gl.constexpr(64)
-"""Of a warp group."""
-
-REGISTERS = gl.constexpr(504)
-"""Of three threads, one of each warp group and one of the loader, of which a program has 128."""
-
-
-@gluon.constexpr_function
-def part_width(columns):
-    """Rows are normalised by parts of this many channels, for want of registers."""
-    return min(columns, 64)
-
-
-@gluon.jit
-def normalise(tile, weight, bias, C: gl.constexpr, BLOCK_C: gl.constexpr, EPS: gl.constexpr):
-    """LayerNorm of a tile's rows in its place; returns their mean and 1 / standard deviation."""
-    WIDTH: gl.constexpr = part_width(BLOCK_C)
-    L: gl.constexpr = mma_layout(WIDTH)
-    column = gl.arange(0, WIDTH, layout=gl.SliceLayout(0, L))
-    mean = gl.full([ROWS], 0.0, gl.float32, gl.SliceLayout(1, L))
-    for part in gl.static_range(BLOCK_C // WIDTH):
-        mean += gl.sum(widen(tile.slice(part * WIDTH, WIDTH, dim=1).load(L)), 1)
-    mean *= 1.0 / C
-    variance = gl.full([ROWS], 0.0, gl.float32, gl.SliceLayout(1, L))
-    for part in gl.static_range(BLOCK_C // WIDTH):
-        centred = widen(tile.slice(part * WIDTH, WIDTH, dim=1).load(L)) - mean[:, None]
-        if C < BLOCK_C:
-            centred = gl.where((part * WIDTH + column < C)[None, :], centred, 0.0)
-        variance += gl.sum(centred * centred, 1)
-    rstd = gl.rsqrt(variance * (1.0 / C) + EPS)
-    for part in gl.static_range(BLOCK_C // WIDTH):
-        c = part * WIDTH + column
-        piece = tile.slice(part * WIDTH, WIDTH, dim=1)
-        x_hat = (widen(piece.load(L)) - mean[:, None]) * rstd[:, None]
-        # Both are 0 beyond C.
-        scale = gl.load(weight + c, mask=c < C, other=0.0).to(gl.float32)
-        shift = gl.load(bias + c, mask=c < C, other=0.0).to(gl.float32)
-        piece.store((x_hat * scale[None, :] + shift[None, :]).to(tile.dtype))
-    return mean, rstd
+from scalefold_kernels.hopper import REGISTERS, ROWS, mma_layout, normalise, part_width
 
 
 @gluon.jit

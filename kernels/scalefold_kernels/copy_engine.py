@@ -1,0 +1,41 @@
+"""Matrices as the copy engine (TMA) of Hopper GPUs reads and writes them, for launches."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+import triton
+from torch import Tensor
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+VECTOR = 8
+"""bfloat16 elements in the 16 bytes at whose multiples rows start."""
+
+
+def reachable(x: Tensor) -> bool:
+    """Whether it can take a matrix of bfloat16: contiguous at the end, steps of 16 bytes."""
+    return x.stride(1) == 1 and x.stride(0) % VECTOR == 0 and x.data_ptr() % (2 * VECTOR) == 0
+
+
+def tiles_of(x: Tensor, rows: int, columns: int) -> TensorDescriptor:
+    """Tiles of a matrix of bfloat16; beyond it they are zeros, and nothing is written."""
+    layout = gl.NVMMASharedLayout.get_default_for([rows, columns], gl.bfloat16)
+    return TensorDescriptor(x, [*x.shape], [*x.stride()], [rows, columns], layout)
+
+
+def padded(channels: int) -> int:
+    """Channels in shared memory; those beyond the tensor's are zeros."""
+    return max(16, triton.next_power_of_2(channels))
+
+
+def num_programs(num_tiles: int, device: torch.device) -> int:
+    """One on each multiprocessor, with every so many-th tile."""
+    return min(num_tiles, multiprocessors(device))
+
+
+@cache
+def multiprocessors(device: torch.device) -> int:
+    """How many the GPU has."""
+    return torch.cuda.get_device_properties(device).multi_processor_count

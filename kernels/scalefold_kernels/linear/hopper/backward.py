@@ -1,0 +1,227 @@
+"""Backward of the residual linear map on Hopper GPUs: all gradients in one pass.
+
+A program keeps the weights of its inputs on the chip. A loader warp brings rows of the result's
+gradient and of ``h`` by the copy engine (TMA), some tiles ahead. Two warp groups share each tile of
+64 rows: each drops its half of the outputs in its place, makes half of the inputs' gradient, and
+sums the gradient of its half of the weights' rows in registers until the last tile. The bias's
+gradient is one more product, with ones.
+
+Legend: as `linear.kernel`. Beyond the last row and channel the copy engine reads zeros and writes
+nothing.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from scalefold_kernels.dropout.kernel import mix
+from scalefold_kernels.hopper import REGISTERS, ROWS, mma_layout, widen
+from scalefold_kernels.linear.hopper.parts import kept
+
+ONES = gl.constexpr(8)
+"""Columns of ones, the least that this product takes."""
+
+PART = gl.constexpr(32)
+"""Outputs that are dropped at a time."""
+
+
+@gluon.jit
+def load(
+    args, BLOCK_K: gl.constexpr, BLOCK_C: gl.constexpr, COLUMN_BLOCKS: gl.constexpr,
+    STAGES: gl.constexpr,
+):  # fmt: skip
+    """The loader warp."""
+    (
+        grad_desc, h_desc, weight_desc, grad_smem, h_smem, weight_smem,
+        full, empty, weight_full,
+        blocks, groups, sample_blocks, num_lines, line_rows, sample_rows,
+    ) = args  # fmt: skip
+    column = (gl.program_id(0) % COLUMN_BLOCKS) * BLOCK_K
+    program = gl.program_id(0) // COLUMN_BLOCKS
+    block = program % blocks
+    first = block // sample_blocks * sample_rows + block % sample_blocks * ROWS
+    mbarrier.expect(weight_full, BLOCK_C * BLOCK_K * 2)
+    tma.async_copy_global_to_shared(weight_desc, [0, column], weight_full, weight_smem)
+    n = gl.to_tensor(0)
+    for line in range(program // blocks, num_lines, groups):
+        row = first + line * line_rows
+        slot = n % STAGES
+        mbarrier.wait(empty.index(slot), ((n // STAGES) & 1) ^ 1)
+        mbarrier.expect(full.index(slot), ROWS * (BLOCK_C + BLOCK_K) * 2)
+        tma.async_copy_global_to_shared(
+            grad_desc, [row, 0], full.index(slot), grad_smem.index(slot)
+        )
+        tma.async_copy_global_to_shared(h_desc, [row, column], full.index(slot), h_smem.index(slot))
+        n += 1
+
+
+@gluon.jit
+def compute(
+    w: gl.constexpr, args, C: gl.constexpr, K: gl.constexpr, SHARED: gl.constexpr,
+    BLOCK_K: gl.constexpr, BLOCK_C: gl.constexpr, COLUMN_BLOCKS: gl.constexpr,
+    STAGES: gl.constexpr,
+):  # fmt: skip
+    """Warp group ``w``."""
+    (
+        grad_h_desc, partial, key, layer, threshold, scale, key_stride,
+        grad_smem, h_smem, weight_smem, ones_smem, bits_smem, out_smem,
+        full, empty, dropped, weight_full,
+        blocks, groups, sample_blocks, num_lines, line_rows, sample_rows,
+    ) = args  # fmt: skip
+    HALF_C: gl.constexpr = BLOCK_C // 2
+    HALF_K: gl.constexpr = BLOCK_K // 2
+    OUT: gl.constexpr = mma_layout(HALF_K)
+    SUM: gl.constexpr = mma_layout(BLOCK_K)
+    BIAS: gl.constexpr = mma_layout(ONES)
+    L: gl.constexpr = mma_layout(PART)
+    FLAT: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    column = (gl.program_id(0) % COLUMN_BLOCKS) * BLOCK_K
+    program = gl.program_id(0) // COLUMN_BLOCKS
+    block = program % blocks
+    sample, first = block // sample_blocks, block % sample_blocks * ROWS
+    if SHARED > 0:
+        state = mix(mix(gl.load(key + sample * key_stride), gl.to_tensor(0)), layer)
+    if SHARED == 1:
+        # A bit for each part of the outputs; they would not fit in registers.
+        position = first + gl.arange(0, ROWS, layout=gl.SliceLayout(1, L))
+        of_row = mix(mix(state, gl.to_tensor(0)), position)[:, None]
+        bits = gl.full([ROWS, PART], 0, gl.int32, L)
+        for part in gl.static_range(HALF_C // PART):
+            c = w * HALF_C + part * PART + gl.arange(0, PART, layout=gl.SliceLayout(0, L))
+            bits += kept(mix(of_row, c[None, :]), threshold).to(gl.int32) << part
+        bits_tile = bits_smem.index(w)
+        bits_tile.store(bits)
+    zero = gl.full([ROWS, HALF_K], 0.0, gl.float32, OUT)
+    weight_sum = gl.full([HALF_C, BLOCK_K], 0.0, gl.float32, SUM)
+    bias_sum = gl.full([HALF_C, ONES], 0.0, gl.float32, BIAS)
+    out_tile = out_smem.index(w)
+    weight = weight_smem.slice(w * HALF_K, HALF_K, dim=1)
+    n = gl.to_tensor(0)
+    for line in range(program // blocks, num_lines, groups):
+        # Each time: the barrier must stay what its memory is for.
+        mbarrier.wait(weight_full, 0)
+        slot = n % STAGES
+        phase = (n // STAGES) & 1
+        grad_tile = grad_smem.index(slot)
+        half = grad_tile.slice(w * HALF_C, HALF_C, dim=1)
+        mbarrier.wait(full.index(slot), phase)
+        if SHARED > 0:
+            if SHARED == 1:
+                bits = bits_tile.load(L)
+            for part in gl.static_range(HALF_C // PART):
+                piece = half.slice(part * PART, PART, dim=1)
+                if SHARED == 1:
+                    keep = ((bits >> part) & 1) == 1
+                else:
+                    c = w * HALF_C + part * PART + gl.arange(0, PART, layout=FLAT)
+                    hashes = mix(mix(mix(state, line), gl.to_tensor(0)), c)
+                    of_line = gl.convert_layout(
+                        kept(hashes, threshold).to(gl.int32), gl.SliceLayout(0, L)
+                    )
+                    keep = (of_line == 1)[None, :]
+                piece.store(gl.where(keep, widen(piece.load(L)) * scale, 0.0).to(piece.dtype))
+            fence_async_shared()
+            mbarrier.arrive(dropped.index(slot))
+            mbarrier.wait(dropped.index(slot), phase)
+        grad_h = warpgroup_mma(grad_tile, weight, zero, use_acc=False, is_async=True)
+        turned = half.permute((1, 0))
+        bias_sum = warpgroup_mma(turned, ones_smem, bias_sum, is_async=True)
+        weight_sum = warpgroup_mma(turned, h_smem.index(slot), weight_sum, is_async=True)
+        grad_h = warpgroup_mma_wait(2, [grad_h])
+        tma.store_wait(0)
+        out_tile.store(grad_h.to(out_tile.dtype))
+        fence_async_shared()
+        row = sample * sample_rows + line * line_rows + first
+        tma.async_copy_shared_to_global(grad_h_desc, [row, column + w * HALF_K], out_tile)
+        bias_sum, weight_sum = warpgroup_mma_wait(0, [bias_sum, weight_sum])
+        mbarrier.arrive(empty.index(slot))
+        n += 1
+    partial += program.to(gl.int64) * (C * K + C)
+    c = w * HALF_C + gl.arange(0, HALF_C, layout=gl.SliceLayout(1, SUM))
+    k = column + gl.arange(0, BLOCK_K, layout=gl.SliceLayout(0, SUM))
+    inside = (c < C)[:, None] & (k < K)[None, :]
+    gl.store(partial + c[:, None] * K + k[None, :], weight_sum, mask=inside)
+    c = w * HALF_C + gl.arange(0, HALF_C, layout=gl.SliceLayout(1, BIAS))
+    one = gl.arange(0, ONES, layout=gl.SliceLayout(0, BIAS)) + column
+    inside = (c < C)[:, None] & (one == 0)[None, :]
+    gl.store(partial + C * K + c[:, None] + one[None, :], bias_sum, mask=inside)
+    tma.store_wait(0)
+
+
+@gluon.jit(do_not_specialize=["layer"])
+def residual_linear_backward_hopper_kernel(
+    grad_desc, h_desc, weight_desc, grad_h_desc,
+    partial, key, layer, threshold, scale, key_stride,
+    blocks, groups, sample_blocks, num_lines, line_rows, sample_rows,
+    C: gl.constexpr, K: gl.constexpr, SHARED: gl.constexpr,
+    BLOCK_K: gl.constexpr, BLOCK_C: gl.constexpr, COLUMN_BLOCKS: gl.constexpr,
+    STAGES: gl.constexpr,
+    GROUP_REGISTERS: gl.constexpr,
+):  # fmt: skip
+    """As `.kernel.residual_linear_backward_kernel`; see the module.
+
+    Positions of all samples come in ``blocks`` of 64, ``sample_blocks`` a sample; a block has
+    ``num_lines`` lines, ``line_rows`` apart, which ``groups`` programs share.
+    """
+    dtype: gl.constexpr = grad_desc.dtype
+    barrier: gl.constexpr = mbarrier.MBarrierLayout()
+    ones_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, ONES], gl.bfloat16)
+    out_layout: gl.constexpr = grad_h_desc.layout
+    FLAT: gl.constexpr = gl.BlockedLayout([1, 8], [16, 2], [4, 1], [1, 0])
+    grad_smem = gl.allocate_shared_memory(dtype, [STAGES, ROWS, BLOCK_C], grad_desc.layout)
+    h_smem = gl.allocate_shared_memory(dtype, [STAGES, ROWS, BLOCK_K], h_desc.layout)
+    weight_smem = gl.allocate_shared_memory(dtype, [BLOCK_C, BLOCK_K], weight_desc.layout)
+    out_smem = gl.allocate_shared_memory(dtype, [2, ROWS, BLOCK_K // 2], out_layout)
+    ones_smem = gl.allocate_shared_memory(dtype, [ROWS, ONES], ones_layout)
+    bits_layout: gl.constexpr = gl.SwizzledSharedLayout(2, 1, 8, [1, 0])
+    bits_smem = gl.allocate_shared_memory(
+        gl.int32, [2, ROWS if SHARED == 1 else 1, PART], bits_layout
+    )
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    dropped = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    more = gl.allocate_shared_memory(gl.int64, [1, 1], barrier)
+    for slot in gl.static_range(STAGES):
+        mbarrier.init(full.index(slot), 1)
+        mbarrier.init(empty.index(slot), 2)
+        if SHARED > 0:
+            mbarrier.init(dropped.index(slot), 2)
+    weight_full = more.index(0)
+    mbarrier.init(weight_full, 1)
+    ones_smem.store(gl.full([ROWS, ONES], 1.0, gl.bfloat16, FLAT))
+    fence_async_shared()
+    blocks, groups, sample_blocks = (
+        gl.to_tensor(blocks), gl.to_tensor(groups), gl.to_tensor(sample_blocks),
+    )  # fmt: skip
+    num_lines, line_rows, sample_rows = (
+        gl.to_tensor(num_lines), gl.to_tensor(line_rows), gl.to_tensor(sample_rows),
+    )  # fmt: skip
+    load_args = (
+        grad_desc, h_desc, weight_desc, grad_smem, h_smem, weight_smem,
+        full, empty, weight_full,
+        blocks, groups, sample_blocks, num_lines, line_rows, sample_rows,
+    )  # fmt: skip
+    args = (
+        grad_h_desc, partial, key, gl.to_tensor(layer), gl.to_tensor(threshold),
+        gl.to_tensor(scale), gl.to_tensor(key_stride),
+        grad_smem, h_smem, weight_smem, ones_smem, bits_smem, out_smem,
+        full, empty, dropped, weight_full,
+        blocks, groups, sample_blocks, num_lines, line_rows, sample_rows,
+    )  # fmt: skip
+    # fmt: off
+    gl.warp_specialize(
+        [
+            (compute, (0, args, C, K, SHARED, BLOCK_K, BLOCK_C, COLUMN_BLOCKS, STAGES)),
+            (compute, (1, args, C, K, SHARED, BLOCK_K, BLOCK_C, COLUMN_BLOCKS, STAGES)),
+            (load, (load_args, BLOCK_K, BLOCK_C, COLUMN_BLOCKS, STAGES)),
+        ],
+        [4, 1],
+        [GROUP_REGISTERS, REGISTERS - 2 * GROUP_REGISTERS],
+    )
+    # fmt: on

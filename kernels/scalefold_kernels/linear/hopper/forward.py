@@ -1,0 +1,202 @@
+"""Forward of the residual linear map on Hopper GPUs, in Gluon, the level below Triton.
+
+A program keeps the weights of its columns on the chip. A loader warp brings rows of the residual
+and of what is multiplied by the copy engine (TMA), some tiles ahead; two warp groups have 64 rows
+each, at the same positions of every so many-th line: a mask that is shared by lines stays in their
+registers. Results leave by the copy engine from where the residual was.
+
+Legend: as `linear.kernel`. Beyond the last row and channel the copy engine reads zeros and writes
+nothing.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+)
+
+from scalefold_kernels.dropout.kernel import mix
+from scalefold_kernels.hopper import REGISTERS, ROWS, mma_layout, widen
+from scalefold_kernels.linear.hopper.parts import kept
+
+
+@gluon.jit
+def first_lines(w, blocks, groups, num_lines, COLUMN_BLOCKS: gl.constexpr):
+    """Block of positions of a warp group and its first line, past the end where it has none."""
+    group = (gl.program_id(0) // COLUMN_BLOCKS) * 2 + w
+    return group % blocks, gl.where(group // blocks < groups, group // blocks, num_lines)
+
+
+@gluon.jit
+def load(
+    args, BLOCK_K: gl.constexpr, BLOCK_C: gl.constexpr, COLUMN_BLOCKS: gl.constexpr,
+    H_STAGES: gl.constexpr, X_STAGES: gl.constexpr,
+):  # fmt: skip
+    """The loader warp."""
+    (
+        h_desc, x_desc, weight_desc, h_smem, x_smem, weight_smem,
+        h_full, h_empty, x_full, x_empty, weight_full,
+        blocks, groups, sample_blocks, num_lines, line_rows, sample_rows,
+    ) = args  # fmt: skip
+    column = (gl.program_id(0) % COLUMN_BLOCKS) * BLOCK_C
+    mbarrier.expect(weight_full, BLOCK_C * BLOCK_K * 2)
+    tma.async_copy_global_to_shared(weight_desc, [column, 0], weight_full, weight_smem)
+    block0, line0 = first_lines(0, blocks, groups, num_lines, COLUMN_BLOCKS)
+    block1, line1 = first_lines(1, blocks, groups, num_lines, COLUMN_BLOCKS)
+    n = gl.to_tensor(0)
+    for line in range(gl.minimum(line0, line1), num_lines, groups):
+        for w in gl.static_range(2):
+            block = block0 if w == 0 else block1
+            mine = line + ((line0 if w == 0 else line1) - gl.minimum(line0, line1))
+            if mine < num_lines:
+                row = block // sample_blocks * sample_rows + block % sample_blocks * ROWS
+                row += mine * line_rows
+                place = n % H_STAGES * 2 + w
+                mbarrier.wait(h_empty.index(place), ((n // H_STAGES) & 1) ^ 1)
+                mbarrier.expect(h_full.index(place), ROWS * BLOCK_K * 2)
+                tma.async_copy_global_to_shared(
+                    h_desc, [row, 0], h_full.index(place), h_smem.index(place)
+                )
+                place = n % X_STAGES * 2 + w
+                mbarrier.wait(x_empty.index(place), ((n // X_STAGES) & 1) ^ 1)
+                mbarrier.expect(x_full.index(place), ROWS * BLOCK_C * 2)
+                tma.async_copy_global_to_shared(
+                    x_desc, [row, column], x_full.index(place), x_smem.index(place)
+                )
+        n += 1
+
+
+@gluon.jit
+def compute(
+    w, args, C: gl.constexpr, SHARED: gl.constexpr,
+    BLOCK_K: gl.constexpr, BLOCK_C: gl.constexpr, COLUMN_BLOCKS: gl.constexpr,
+    H_STAGES: gl.constexpr, X_STAGES: gl.constexpr,
+):  # fmt: skip
+    """Warp group ``w``."""
+    (
+        out_desc, bias, key, layer, threshold, scale, key_stride, h_smem, x_smem, weight_smem,
+        h_full, h_empty, x_full, x_empty, weight_full,
+        blocks, groups, sample_blocks, num_lines, line_rows, sample_rows,
+    ) = args  # fmt: skip
+    OUT: gl.constexpr = mma_layout(BLOCK_C)
+    FLAT: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    block, line0 = first_lines(w, blocks, groups, num_lines, COLUMN_BLOCKS)
+    sample, first = block // sample_blocks, block % sample_blocks * ROWS
+    column = (gl.program_id(0) % COLUMN_BLOCKS) * BLOCK_C
+    c = column + gl.arange(0, BLOCK_C, layout=gl.SliceLayout(0, OUT))
+    shift = gl.load(bias + c, mask=c < C, other=0.0).to(gl.float32)
+    if SHARED > 0:
+        state = mix(mix(gl.load(key + sample * key_stride), gl.to_tensor(0)), layer)
+    if SHARED == 1:
+        position = first + gl.arange(0, ROWS, layout=gl.SliceLayout(1, OUT))
+        hashes = mix(mix(mix(state, gl.to_tensor(0)), position)[:, None], c[None, :])
+        factor = gl.where(kept(hashes, threshold), scale, 0.0)
+    zero = gl.full([ROWS, BLOCK_C], 0.0, gl.float32, OUT)
+    n = gl.to_tensor(0)
+    for line in range(line0, num_lines, groups):
+        # Each time: the barrier must stay what its memory is for.
+        mbarrier.wait(weight_full, 0)
+        place = n % H_STAGES * 2 + w
+        mbarrier.wait(h_full.index(place), (n // H_STAGES) & 1)
+        update = warpgroup_mma(
+            h_smem.index(place), weight_smem.permute((1, 0)), zero, use_acc=False
+        )
+        mbarrier.arrive(h_empty.index(place))
+        update += shift[None, :]
+        if SHARED == 1:
+            update *= factor
+        if SHARED == 2:
+            flat = column + gl.arange(0, BLOCK_C, layout=FLAT)
+            hashes = mix(mix(mix(state, line), gl.to_tensor(0)), flat)
+            of_line = gl.where(kept(hashes, threshold), scale, 0.0)
+            update *= gl.convert_layout(of_line, gl.SliceLayout(0, OUT))[None, :]
+        if X_STAGES > 1:
+            # The tile before has left: its place may be filled.
+            tma.store_wait(0)
+            if n > 0:
+                mbarrier.arrive(x_empty.index((n - 1) % X_STAGES * 2 + w))
+        place = n % X_STAGES * 2 + w
+        x_tile = x_smem.index(place)
+        mbarrier.wait(x_full.index(place), (n // X_STAGES) & 1)
+        x_tile.store((widen(x_tile.load(OUT)) + update).to(x_tile.dtype))
+        fence_async_shared()
+        row = sample * sample_rows + line * line_rows + first
+        tma.async_copy_shared_to_global(out_desc, [row, column], x_tile)
+        if X_STAGES == 1:
+            tma.store_wait(0)
+            mbarrier.arrive(x_empty.index(place))
+        n += 1
+    tma.store_wait(0)
+
+
+@gluon.jit(do_not_specialize=["layer"])
+def residual_linear_forward_hopper_kernel(
+    x_desc, h_desc, weight_desc, out_desc,
+    bias, key, layer, threshold, scale, key_stride,
+    blocks, groups, sample_blocks, num_lines, line_rows, sample_rows,
+    C: gl.constexpr, SHARED: gl.constexpr,
+    BLOCK_K: gl.constexpr, BLOCK_C: gl.constexpr, COLUMN_BLOCKS: gl.constexpr,
+    H_STAGES: gl.constexpr, X_STAGES: gl.constexpr,
+    GROUP_REGISTERS: gl.constexpr,
+):  # fmt: skip
+    """As `.kernel.residual_linear_forward_kernel`; see the module.
+
+    Positions of all samples come in ``blocks`` of 64, ``sample_blocks`` a sample; a block has
+    ``num_lines`` lines, ``line_rows`` apart, which ``groups`` warp groups share.
+    """
+    dtype: gl.constexpr = x_desc.dtype
+    barrier: gl.constexpr = mbarrier.MBarrierLayout()
+    h_smem = gl.allocate_shared_memory(dtype, [2 * H_STAGES, ROWS, BLOCK_K], h_desc.layout)
+    x_smem = gl.allocate_shared_memory(dtype, [2 * X_STAGES, ROWS, BLOCK_C], x_desc.layout)
+    weight_smem = gl.allocate_shared_memory(dtype, [BLOCK_C, BLOCK_K], weight_desc.layout)
+    h_full = gl.allocate_shared_memory(gl.int64, [2 * H_STAGES, 1], barrier)
+    h_empty = gl.allocate_shared_memory(gl.int64, [2 * H_STAGES, 1], barrier)
+    x_full = gl.allocate_shared_memory(gl.int64, [2 * X_STAGES, 1], barrier)
+    x_empty = gl.allocate_shared_memory(gl.int64, [2 * X_STAGES, 1], barrier)
+    more = gl.allocate_shared_memory(gl.int64, [1, 1], barrier)
+    for place in gl.static_range(2 * H_STAGES):
+        mbarrier.init(h_full.index(place), 1)
+        mbarrier.init(h_empty.index(place), 1)
+    for place in gl.static_range(2 * X_STAGES):
+        mbarrier.init(x_full.index(place), 1)
+        mbarrier.init(x_empty.index(place), 1)
+    weight_full = more.index(0)
+    mbarrier.init(weight_full, 1)
+    fence_async_shared()
+    blocks, groups, sample_blocks = (
+        gl.to_tensor(blocks), gl.to_tensor(groups), gl.to_tensor(sample_blocks),
+    )  # fmt: skip
+    num_lines, line_rows, sample_rows = (
+        gl.to_tensor(num_lines), gl.to_tensor(line_rows), gl.to_tensor(sample_rows),
+    )  # fmt: skip
+    load_args = (
+        h_desc, x_desc, weight_desc, h_smem, x_smem, weight_smem,
+        h_full, h_empty, x_full, x_empty, weight_full,
+        blocks, groups, sample_blocks, num_lines, line_rows, sample_rows,
+    )  # fmt: skip
+    args = (
+        out_desc, bias, key, gl.to_tensor(layer), gl.to_tensor(threshold), gl.to_tensor(scale),
+        gl.to_tensor(key_stride), h_smem, x_smem, weight_smem,
+        h_full, h_empty, x_full, x_empty, weight_full,
+        blocks, groups, sample_blocks, num_lines, line_rows, sample_rows,
+    )  # fmt: skip
+    # fmt: off
+    gl.warp_specialize(
+        [
+            (compute, (
+                gl.to_tensor(0), args, C, SHARED, BLOCK_K, BLOCK_C, COLUMN_BLOCKS,
+                H_STAGES, X_STAGES,
+            )),
+            (compute, (
+                gl.to_tensor(1), args, C, SHARED, BLOCK_K, BLOCK_C, COLUMN_BLOCKS,
+                H_STAGES, X_STAGES,
+            )),
+            (load, (load_args, BLOCK_K, BLOCK_C, COLUMN_BLOCKS, H_STAGES, X_STAGES)),
+        ],
+        [4, 1],
+        [GROUP_REGISTERS, REGISTERS - 2 * GROUP_REGISTERS],
+    )
+    # fmt: on
