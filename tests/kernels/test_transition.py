@@ -109,22 +109,30 @@ def test_opcheck(device: torch.device) -> None:
 
 
 def test_what_follows_from_sums_over_rows(device: torch.device) -> None:
-    rows, channels, hidden = 7, 12, 20
+    rows, channels, hidden = 8, 12, 20
     torch.manual_seed(0)
-    d, x_hat, grad = torch.randn(rows, hidden), torch.randn(rows, channels), torch.randn(rows, 12)
+    d, x_hat = torch.randn(rows, hidden), torch.randn(rows, channels)
+    out, grad = torch.randn(rows, hidden), torch.randn(rows, channels)
     up, weight, bias = torch.randn(hidden, channels), torch.randn(channels), torch.randn(channels)
-    raw, sums = d.t() @ x_hat, torch.cat([d.sum(0), grad.sum(0)])
-    arguments = [t.to(device) for t in (raw, up, weight, bias, sums)]
-    shapes = (hidden, channels), (2, channels), (hidden,), (channels,)
+    products = torch.stack([_by_parts(d, x_hat), _by_parts(out, grad)])
+    sums = d.unflatten(0, (2, -1)).sum(1)
+    arguments = [t.to(device) for t in (products, sums, up, weight, bias)]
+    sizes = tile("transition_finish", "cpu", {"C": channels, "H": hidden})
+    grid = -(-hidden // sizes["BLOCK_H"]), -(-channels // sizes["BLOCK_C"])
+    shapes = (hidden, channels), (channels, hidden), (hidden,), (grid[0], 2, channels)
     results = [torch.full(shape, float("nan"), device=device) for shape in shapes]
-    sizes = tile("transition_finish", "cpu", {"rows": rows, "C": channels, "H": hidden})
-    programs = -(-channels // sizes["BLOCK_C"])
-    transition_finish_kernel[(programs,)](*arguments, *results, C=channels, H=hidden, **sizes)
+    transition_finish_kernel[grid](*arguments, *results, 2, C=channels, H=hidden, **sizes)
     normed, grad_normed = x_hat * weight + bias, d @ up
     norm = torch.stack([(grad_normed * x_hat).sum(0), grad_normed.sum(0)])
-    expected = d.t() @ normed, norm, d.sum(0), grad.sum(0)
+    results[-1] = results[-1].sum(0)
+    expected = d.t() @ normed, grad.t() @ out, d.sum(0), norm
     for result, wanted in zip(results, expected, strict=True):
         torch.testing.assert_close(result.cpu(), wanted, rtol=1e-4, atol=1e-4)
+
+
+def _by_parts(x: Tensor, y: Tensor) -> Tensor:
+    """``x^T y`` over each half of the rows."""
+    return torch.stack([a.t() @ b for a, b in zip(x.chunk(2), y.chunk(2), strict=True)])
 
 
 @pytest.mark.gpu

@@ -147,47 +147,50 @@ def transition_hidden_kernel(
 
 @triton.jit
 def transition_finish_kernel(
-    raw_ptr,
+    products_ptr,
+    sums_ptr,
     up_ptr,
     norm_weight_ptr,
     norm_bias_ptr,
-    sums_ptr,
     grad_up_ptr,
-    grad_norm_ptr,
+    grad_down_ptr,
     grad_up_bias_ptr,
-    grad_down_bias_ptr,
+    norm_sums_ptr,
+    num_parts,
     C: tl.constexpr,
     H: tl.constexpr,
     BLOCK_C: tl.constexpr,
     BLOCK_H: tl.constexpr,
 ):
-    """Gradients of ``up``, the norm's weight and bias, and all biases, of some channels.
+    """Gradients of the weights, the inner bias, and the norm's as sums for each block of H.
 
-    From ``raw = grad_hidden^T x_hat`` (H, C) and ``sums`` (H + C) over rows of ``grad_hidden`` and
-    of the result's gradient, both float32. With ``normed = x_hat w + b`` and
-    ``grad_normed = grad_hidden up``, every sum over rows is one of these two.
+    ``products`` (2, parts, H, C) and ``sums`` (parts, H), float32, are parts of sums over rows: of
+    ``raw = grad_hidden^T x_hat``, of ``hidden^T grad``, and of ``grad_hidden``. With
+    ``normed = x_hat w + b`` and ``grad_normed = grad_hidden up``, every other sum over rows follows
+    from them.
     """
-    c = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
+    block = tl.program_id(0)
+    h = block * BLOCK_H + tl.arange(0, BLOCK_H)
+    c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    at = h[:, None] * C + c[None, :]
+    inside = (h < H)[:, None] & (c < C)[None, :]
+    raw = tl.zeros((BLOCK_H, BLOCK_C), tl.float32)
+    down = tl.zeros((BLOCK_H, BLOCK_C), tl.float32)
+    total = tl.zeros((BLOCK_H,), tl.float32)
+    for part in tl.range(num_parts, loop_unroll_factor=4):
+        raw += tl.load(products_ptr + part * H * C + at, mask=inside, other=0.0)
+        down += tl.load(products_ptr + (num_parts + part) * H * C + at, mask=inside, other=0.0)
+        total += tl.load(sums_ptr + part * H + h, mask=h < H, other=0.0)
+    up = tl.load(up_ptr + at, mask=inside, other=0.0).to(tl.float32)
     weight = tl.load(norm_weight_ptr + c, mask=c < C, other=0.0).to(tl.float32)
     bias = tl.load(norm_bias_ptr + c, mask=c < C, other=0.0).to(tl.float32)
-    weight_sum = tl.zeros((BLOCK_H, BLOCK_C), tl.float32)
-    bias_sum = tl.zeros((BLOCK_H, BLOCK_C), tl.float32)
-    for start in range(0, H, BLOCK_H):
-        h = start + tl.arange(0, BLOCK_H)
-        at = h[:, None] * C + c[None, :]
-        inside = (h < H)[:, None] & (c < C)[None, :]
-        raw = tl.load(raw_ptr + at, mask=inside, other=0.0)
-        up = tl.load(up_ptr + at, mask=inside, other=0.0).to(tl.float32)
-        total = tl.load(sums_ptr + h, mask=h < H, other=0.0)
-        weight_sum += raw * up
-        bias_sum += total[:, None] * up
-        grad_up = raw * weight[None, :] + total[:, None] * bias[None, :]
-        kind = grad_up_ptr.dtype.element_ty
-        tl.store(grad_up_ptr + at, grad_up.to(kind), mask=inside)
-        if tl.program_id(0) == 0:
-            tl.store(grad_up_bias_ptr + h, total.to(kind), mask=h < H)
-    kind = grad_norm_ptr.dtype.element_ty
-    tl.store(grad_norm_ptr + c, tl.sum(weight_sum, 0).to(kind), mask=c < C)
-    tl.store(grad_norm_ptr + C + c, tl.sum(bias_sum, 0).to(kind), mask=c < C)
-    down_bias = tl.load(sums_ptr + H + c, mask=c < C, other=0.0)
-    tl.store(grad_down_bias_ptr + c, down_bias.to(kind), mask=c < C)
+    kind = grad_up_ptr.dtype.element_ty
+    grad_up = raw * weight[None, :] + total[:, None] * bias[None, :]
+    tl.store(grad_up_ptr + at, grad_up.to(kind), mask=inside)
+    down_inside = (c < C)[:, None] & (h < H)[None, :]
+    tl.store(grad_down_ptr + c[:, None] * H + h[None, :], down.T.to(kind), mask=down_inside)
+    if tl.program_id(1) == 0:
+        tl.store(grad_up_bias_ptr + h, total.to(kind), mask=h < H)
+    norm_sums = norm_sums_ptr + block * 2 * C + c
+    tl.store(norm_sums, tl.sum(raw * up, 0), mask=c < C)
+    tl.store(norm_sums + C, tl.sum(total[:, None] * up, 0), mask=c < C)

@@ -10,15 +10,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from scalefold_kernels.hopper import mma_layout
-from scalefold_kernels.transition.hopper.parts import (
-    REGISTERS,
-    ROWS,
-    load_bias,
-    load_weights,
-    normalise,
-    relu,
-)
+from scalefold_kernels.hopper import REGISTERS, ROWS, mma_layout, normalise
+from scalefold_kernels.transition.hopper.parts import load_bias, load_weights, relu
 
 
 @gluon.jit

@@ -14,21 +14,12 @@ Legend: C channels, H hidden channels; BLOCK_C, BLOCK_H their blocks in shared m
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma
 
-from scalefold_kernels.hopper import mma_layout, widen
+from scalefold_kernels.hopper import ROWS, mma_layout
 
-ROWS = gl.constexpr(64)
-"""Of a warp group."""
-
-REGISTERS = gl.constexpr(504)
-"""Of three threads, one of each warp group and one of the loader, of which a program has 128."""
-
-
-@gluon.constexpr_function
-def part_width(columns):
-    """Wide rows are worked on by parts of so many channels, for want of registers."""
-    return columns if columns < 256 else 64
+DEPTH = gl.constexpr(64)
+"""Of the pieces in which long products are made: a row of them is a swizzled unit, 128 bytes."""
 
 
 @gluon.jit
@@ -93,28 +84,43 @@ def relu_backward(grad, out):
 
 
 @gluon.jit
-def normalise(tile, weight, bias, C: gl.constexpr, BLOCK_C: gl.constexpr, EPS: gl.constexpr):
-    """LayerNorm of a tile's rows in its place; returns their mean and 1 / standard deviation."""
-    WIDTH: gl.constexpr = part_width(BLOCK_C)
-    L: gl.constexpr = mma_layout(WIDTH)
-    column = gl.arange(0, WIDTH, layout=gl.SliceLayout(0, L))
-    mean = gl.full([ROWS], 0.0, gl.float32, gl.SliceLayout(1, L))
-    for part in gl.static_range(BLOCK_C // WIDTH):
-        mean += gl.sum(widen(tile.slice(part * WIDTH, WIDTH, dim=1).load(L)), 1)
-    mean *= 1.0 / C
-    variance = gl.full([ROWS], 0.0, gl.float32, gl.SliceLayout(1, L))
-    for part in gl.static_range(BLOCK_C // WIDTH):
-        centred = widen(tile.slice(part * WIDTH, WIDTH, dim=1).load(L)) - mean[:, None]
-        if C < BLOCK_C:
-            centred = gl.where((part * WIDTH + column < C)[None, :], centred, 0.0)
-        variance += gl.sum(centred * centred, 1)
-    rstd = gl.rsqrt(variance * (1.0 / C) + EPS)
-    for part in gl.static_range(BLOCK_C // WIDTH):
-        c = part * WIDTH + column
-        piece = tile.slice(part * WIDTH, WIDTH, dim=1)
-        x_hat = (widen(piece.load(L)) - mean[:, None]) * rstd[:, None]
-        # Both are 0 beyond C.
-        scale = gl.load(weight + c, mask=c < C, other=0.0).to(gl.float32)
-        shift = gl.load(bias + c, mask=c < C, other=0.0).to(gl.float32)
-        piece.store((x_hat * scale[None, :] + shift[None, :]).to(tile.dtype))
-    return mean, rstd
+def sum_rows(tile, COLUMNS: gl.constexpr):
+    """Start the sum of a tile over its rows, in each row of the result: a product with ones.
+
+    Shuffles between threads and warps take longer than these idle tensor cores.
+    """
+    L: gl.constexpr = mma_layout(COLUMNS)
+    ones = gl.full([ROWS, ROWS], 1.0, tile.dtype, gl.DotOperandLayout(0, L, 2))
+    zero = gl.full([ROWS, COLUMNS], 0.0, gl.float32, L)
+    return warpgroup_mma(ones, tile, zero, use_acc=False, is_async=True)
+
+
+@gluon.jit
+def write_first_row(x, out, N: gl.constexpr):
+    """The first N elements of a tile's first row, to memory."""
+    L: gl.constexpr = x.type.layout
+    row = gl.arange(0, ROWS, layout=gl.SliceLayout(1, L))[:, None]
+    column = gl.arange(0, x.shape[1], layout=gl.SliceLayout(0, L))[None, :]
+    gl.store(out + column + row, x, mask=(row == 0) & (column < N))
+
+
+@gluon.jit
+def columns(x, WIDTH: gl.constexpr):
+    """A tile's columns by parts of so many."""
+    if x.shape[1] > WIDTH:
+        L: gl.constexpr = mma_layout(x.shape[1] // 2)
+        left, right = gl.split(x.reshape([ROWS, 2, x.shape[1] // 2]).permute((0, 2, 1)))
+        return columns(gl.convert_layout(left, L), WIDTH) + columns(
+            gl.convert_layout(right, L), WIDTH
+        )
+    else:
+        return (x,)
+
+
+@gluon.jit
+def skip(full, empty, i, STAGES: gl.constexpr):
+    """Give back a slot that the other group uses, not before it is full; returns i + 1."""
+    slot = i % STAGES
+    mbarrier.wait(full.index(slot), (i // STAGES) & 1)
+    mbarrier.arrive(empty.index(slot))
+    return i + 1

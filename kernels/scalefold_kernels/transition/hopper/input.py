@@ -1,0 +1,186 @@
+"""Second kernel of the backward: the gradient of the rows; see `parts`.
+
+The product of hidden channels' gradient with ``up``; LayerNorm's backward and the residual's
+gradient follow on the chip. At a tile's end, ``x_hat`` and the result's gradient come through the
+same ring as ``up``, one slot each for each warp group.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from scalefold_kernels.hopper import REGISTERS, ROWS, mma_layout, widen
+from scalefold_kernels.transition.hopper.parts import DEPTH, columns, skip
+
+WIDTH = gl.constexpr(32)
+"""Rows end in parts of so many channels, for want of registers."""
+
+
+@gluon.jit
+def load(args, H: gl.constexpr, BLOCK_C: gl.constexpr, STAGES: gl.constexpr):
+    """The loader warp."""
+    (
+        grad_hidden_desc, up_desc, x_hat_desc, grad_desc, left, right, full, empty, num_tiles,
+    ) = args  # fmt: skip
+    i = gl.to_tensor(0)
+    for tile in range(gl.program_id(0), num_tiles, gl.num_programs(0)):
+        row = 2 * tile * ROWS
+        for h in range(0, H, DEPTH):
+            slot = i % STAGES
+            mbarrier.wait(empty.index(slot), ((i // STAGES) & 1) ^ 1)
+            mbarrier.expect(full.index(slot), (2 * ROWS + BLOCK_C) * DEPTH * 2)
+            for w in gl.static_range(2):
+                tma.async_copy_global_to_shared(
+                    grad_hidden_desc,
+                    [row + w * ROWS, h],
+                    full.index(slot),
+                    left.index(2 * slot + w),
+                )
+            tma.async_copy_global_to_shared(up_desc, [h, 0], full.index(slot), right.index(slot))
+            i += 1
+        for w in gl.static_range(2):
+            at = [row + w * ROWS, 0]
+            i = load_rows(x_hat_desc, at, right, full, empty, i, BLOCK_C, STAGES)
+            i = load_rows(grad_desc, at, right, full, empty, i, BLOCK_C, STAGES)
+
+
+@gluon.jit
+def load_rows(desc, at, right, full, empty, i, BLOCK_C: gl.constexpr, STAGES: gl.constexpr):
+    """A group's rows into the ring, as its i-th part; returns i + 1."""
+    slot = i % STAGES
+    mbarrier.wait(empty.index(slot), ((i // STAGES) & 1) ^ 1)
+    mbarrier.expect(full.index(slot), ROWS * BLOCK_C * 2)
+    tma.async_copy_global_to_shared(desc, at, full.index(slot), right.index(slot))
+    return i + 1
+
+
+@gluon.jit
+def multiply(
+    product, left, right, full, empty, i, w: gl.constexpr, STEPS: gl.constexpr, STAGES: gl.constexpr
+):  # fmt: skip
+    """Add the products of the ring's next slots; returns the next i, too.
+
+    Not one for all slots of a tile: across iterations, ptxas (12.8) would wait after each step.
+    """
+    for step in gl.static_range(STEPS):
+        slot = i % STAGES
+        mbarrier.wait(full.index(slot), (i // STAGES) & 1)
+        product = warpgroup_mma(left.index(2 * slot + w), right.index(slot), product, is_async=True)
+        if step > 0:
+            product = warpgroup_mma_wait(1, [product])
+            mbarrier.arrive(empty.index((i - 1) % STAGES))
+        i += 1
+    product = warpgroup_mma_wait(0, [product])
+    mbarrier.arrive(empty.index((i - 1) % STAGES))
+    return product, i
+
+
+@gluon.jit
+def normalise_backward(
+    grad_normed, x_hat_tile, grad_tile, norm_weight, rstds, row, num_rows,
+    C: gl.constexpr, BLOCK_C: gl.constexpr,
+):  # fmt: skip
+    """LayerNorm's gradient, added to the residual's in its tile."""
+    L: gl.constexpr = mma_layout(WIDTH)
+    column = gl.arange(0, WIDTH, layout=gl.SliceLayout(0, L))
+    r = row + gl.arange(0, ROWS, layout=gl.SliceLayout(1, L))
+    rstd = gl.load(rstds + r, mask=r < num_rows, other=0.0)
+    grads = columns(grad_normed, WIDTH)
+    scaled = ()
+    mean_grad = gl.full([ROWS], 0.0, gl.float32, gl.SliceLayout(1, L))
+    mean_product = mean_grad
+    for part in gl.static_range(BLOCK_C // WIDTH):
+        c = part * WIDTH + column
+        scale = gl.load(norm_weight + c, mask=c < C, other=0.0).to(gl.float32)
+        grad = grads[part] * scale[None, :]
+        x_hat = widen(x_hat_tile.slice(part * WIDTH, WIDTH, dim=1).load(L))
+        mean_grad += gl.sum(grad, 1) * (1.0 / C)
+        mean_product += gl.sum(grad * x_hat, 1) * (1.0 / C)
+        scaled = scaled + (grad,)
+    for part in gl.static_range(BLOCK_C // WIDTH):
+        x_hat = widen(x_hat_tile.slice(part * WIDTH, WIDTH, dim=1).load(L))
+        piece = grad_tile.slice(part * WIDTH, WIDTH, dim=1)
+        grad = scaled[part] - mean_grad[:, None] - x_hat * mean_product[:, None]
+        piece.store((grad * rstd[:, None] + widen(piece.load(L))).to(grad_tile.dtype))
+
+
+@gluon.jit
+def compute(
+    w: gl.constexpr, args,
+    C: gl.constexpr, H: gl.constexpr,
+    BLOCK_C: gl.constexpr, STAGES: gl.constexpr, UNROLL: gl.constexpr,
+):  # fmt: skip
+    """Warp group ``w``."""
+    (
+        norm_weight, rstds, grad_x_desc, left, right, full, empty, num_tiles, num_rows,
+    ) = args  # fmt: skip
+    STEPS: gl.constexpr = (H + DEPTH - 1) // DEPTH
+    i = gl.to_tensor(0)
+    for tile in range(gl.program_id(0), num_tiles, gl.num_programs(0)):
+        row = (2 * tile + w) * ROWS
+        product = gl.full([ROWS, BLOCK_C], 0.0, gl.float32, mma_layout(BLOCK_C))
+        for _ in range(STEPS // UNROLL):
+            product, i = multiply(product, left, right, full, empty, i, w, UNROLL, STAGES)
+        if STEPS % UNROLL > 0:
+            product, i = multiply(product, left, right, full, empty, i, w, STEPS % UNROLL, STAGES)
+        if w == 1:
+            i = skip(full, empty, i, STAGES)
+            i = skip(full, empty, i, STAGES)
+        x_hat_slot, slot = i % STAGES, (i + 1) % STAGES
+        mbarrier.wait(full.index(x_hat_slot), (i // STAGES) & 1)
+        mbarrier.wait(full.index(slot), ((i + 1) // STAGES) & 1)
+        i += 2
+        grad_tile = right.index(slot)
+        normalise_backward(
+            product, right.index(x_hat_slot), grad_tile, norm_weight, rstds, row, num_rows,
+            C, BLOCK_C,
+        )  # fmt: skip
+        fence_async_shared()
+        tma.async_copy_shared_to_global(grad_x_desc, [row, 0], grad_tile)
+        mbarrier.arrive(empty.index(x_hat_slot))
+        tma.store_wait(0)
+        mbarrier.arrive(empty.index(slot))
+        if w == 0:
+            i = skip(full, empty, i, STAGES)
+            i = skip(full, empty, i, STAGES)
+
+
+@gluon.jit
+def input_gradient_kernel(
+    grad_hidden_desc, up_desc, x_hat_desc, grad_desc, grad_x_desc,
+    norm_weight, rstds, num_tiles, num_rows,
+    C: gl.constexpr, H: gl.constexpr,
+    BLOCK_C: gl.constexpr, STAGES: gl.constexpr, UNROLL: gl.constexpr,
+    GROUP_REGISTERS: gl.constexpr,
+):  # fmt: skip
+    """See the module."""
+    dtype: gl.constexpr = x_hat_desc.dtype
+    barrier: gl.constexpr = mbarrier.MBarrierLayout()
+    left = gl.allocate_shared_memory(dtype, [2 * STAGES, ROWS, DEPTH], grad_hidden_desc.layout)
+    right = gl.allocate_shared_memory(dtype, [STAGES, DEPTH, BLOCK_C], up_desc.layout)
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    for slot in gl.static_range(STAGES):
+        mbarrier.init(full.index(slot), 1)
+        mbarrier.init(empty.index(slot), 2)
+    fence_async_shared()
+    tiles, rows = gl.to_tensor(num_tiles), gl.to_tensor(num_rows)
+    load_args = (
+        grad_hidden_desc, up_desc, x_hat_desc, grad_desc, left, right, full, empty, tiles,
+    )  # fmt: skip
+    args = norm_weight, rstds, grad_x_desc, left, right, full, empty, tiles, rows
+    gl.warp_specialize(
+        [
+            (compute, (0, args, C, H, BLOCK_C, STAGES, UNROLL)),
+            (compute, (1, args, C, H, BLOCK_C, STAGES, UNROLL)),
+            (load, (load_args, H, BLOCK_C, STAGES)),
+        ],
+        [4, 1],
+        [GROUP_REGISTERS, REGISTERS - 2 * GROUP_REGISTERS],
+    )
