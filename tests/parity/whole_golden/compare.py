@@ -17,6 +17,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +225,22 @@ def pooled(found: list[FoundErrors]) -> dict[str, Any]:
     return report
 
 
+Compared = tuple[dict[str, Any], dict[str, Any], FoundErrors]
+
+
+def kept(path: Path | None, make: Callable[[], Compared]) -> Compared:
+    """One seed's results: read where they are kept, else made, and kept for the next run."""
+    if path is None:
+        return make()
+    if not path.exists():
+        exact, rounded, errors = make()
+        rounded["commit"] = provenance()["commit"]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps([exact, rounded, errors]), "utf-8")
+    exact, rounded, errors = json.loads(path.read_text("utf-8"))
+    return exact, rounded, errors
+
+
 def six_digits(value: Any) -> Any:
     """More digits are not read, and would make the file large."""
     if isinstance(value, dict):
@@ -304,6 +321,7 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=1, help="float32 runs of each seed")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--cases", nargs="*", default=list(CASES))
+    parser.add_argument("--keep", type=Path, help="folder of seeds' results: made once, in any run")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     peer, made_with = Peer(given.kind, given.folder), provenance()
@@ -335,8 +353,15 @@ def main() -> None:
             elif given.what in models:
                 for seed in seeds:
                     start = time.time()
-                    exact, rounded, errors = compare_float32(
-                        peer, case, models[given.what], seed, given.draws
+                    exact, rounded, errors = kept(
+                        given.keep and given.keep / f"{peer.kind}-{given.what}-{case}-{seed}.json",
+                        lambda: compare_float32(
+                            peer,
+                            case,
+                            models[given.what],
+                            seed,
+                            given.draws,  # noqa: B023
+                        ),
                     )
                     found.append(errors)
                     if given.what != "tiny":  # of its many runs only the pooled errors are kept
@@ -349,7 +374,8 @@ def main() -> None:
             note("not levelled", report, start)
     if given.json is not None:
         file = json.loads(given.json.read_text("utf-8")) if given.json.exists() else {}
-        command = f"compare.py {given.kind} FOLDER {' '.join(sys.argv[3:])}"
+        keep = f" --keep {given.keep}" if given.keep else ""
+        command = f"compare.py {given.kind} FOLDER {' '.join(sys.argv[3:])}".replace(keep, "")
         file[f"{given.kind} {given.what}"] = {
             **made_with,
             "command": command.partition(" --json")[0],
