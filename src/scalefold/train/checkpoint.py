@@ -203,7 +203,7 @@ def read_metadata(checkpoint: Path) -> Metadata:
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(
             f"{checkpoint}: no checkpoint here ({METADATA_FILE} is missing); give the folder "
-            "step-<number> of a run's weights"
+            "step-<number> of a run's weights, which `scalefold train` writes"
         ) from None
     mark = ready_mark(checkpoint)
     if mark.exists():

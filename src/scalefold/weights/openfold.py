@@ -55,9 +55,16 @@ def read_torch(path: Path) -> Any:
     except Exception as error:
         raise InputError(
             f"{path}: cannot be read as a torch file of tensors ({type(error).__name__}: "
-            f"{error}). If it holds more than tensors, save its state dictionary alone in the code "
-            "that wrote it; otherwise it is damaged"
+            f"{_reason(error)}). If it holds more than tensors, save its state dictionary alone "
+            "in the code that wrote it; otherwise it is damaged"
         ) from None
+
+
+def _reason(error: Exception) -> str:
+    """What torch says is wrong, without its advice to run the file's code all the same."""
+    lines = [line.strip() for line in str(error).splitlines()] or [""]
+    line = next((line for line in lines if "Unsupported" in line), lines[0])
+    return line.removeprefix("WeightsUnpickler error: ").partition(". Please ")[0]
 
 
 def find_state(tree: Any, path: Path) -> State:
