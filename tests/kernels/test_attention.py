@@ -175,6 +175,8 @@ LARGE = [
     (1, 20, 384, 384, 4, 32),
     (1, 40, 256, 256, 8, 8),
     (1, 30, 128, 128, 8, 32),
+    (2, 40, 100, 100, 3, 16),
+    (1, 9, 61, 61, 2, 24),
     (4, 9, 256, 256, 4, 16),
     (1, 7, 200, 200, 2, 32),
     (1, 5, 131, 131, 3, 32),
@@ -195,7 +197,7 @@ def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("shape", LARGE)
-@pytest.mark.parametrize(("gated", "biased"), [(True, True), (False, False)])
+@pytest.mark.parametrize(("gated", "biased"), [(True, True), (False, False), (True, False)])
 @pytest.mark.parametrize("columns", [False, True])
 def test_bfloat16(
     shape: tuple[int, ...], gated: bool, biased: bool, columns: bool, device: torch.device
@@ -217,7 +219,7 @@ def test_bfloat16(
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("kernels")
-@pytest.mark.parametrize("shape", LARGE[:6])
+@pytest.mark.parametrize("shape", LARGE[:8])
 def test_without_masked_keys_in_bfloat16(shape: tuple[int, ...], device: torch.device) -> None:
     inputs = _inputs(shape, device)
     inputs[4] = torch.ones_like(inputs[4])
@@ -231,10 +233,13 @@ def test_without_masked_keys_in_bfloat16(shape: tuple[int, ...], device: torch.d
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("kernels")
-def test_row_without_unmasked_keys_in_bfloat16(device: torch.device) -> None:
-    inputs = _inputs((1, 3, 256, 256, 4, 32), device)
+@pytest.mark.parametrize(("length", "biased"), [(256, True), (128, False), (90, False)])
+def test_row_without_unmasked_keys_in_bfloat16(
+    length: int, biased: bool, device: torch.device
+) -> None:
+    inputs = _inputs((1, 3, length, length, 4, 32), device, biased=biased)
     inputs[4][:, 1] = 0
-    inputs = [x.bfloat16() for x in inputs]
+    inputs = [x if x is None else x.bfloat16() for x in inputs]
     ours = _run(attention, inputs, torch.bfloat16)
     torchs = _run(reference.attention, inputs, torch.bfloat16)
     exact = _run(reference.attention, inputs, torch.float32)

@@ -119,13 +119,13 @@ def _inputs(shape: _Shape, device: torch.device, dtype: torch.dtype) -> Inputs:
         x = torch.randn(*size, shape.heads, shape.channels, generator=generator, device=device)
         x = x.to(dtype)
         parts.append((x.transpose(1, 2) if shape.columns else x).requires_grad_())
-    mask = torch.ones(shape.samples, shape.rows, shape.length, device=device, dtype=dtype)
+    mask = torch.ones(*size, device=device, dtype=dtype)
+    mask = mask.transpose(1, 2) if shape.columns else mask
     bias = None
     if shape.biased:
-        pairs = (shape.samples, shape.length, shape.length, shape.heads)
-        # Heads last, as the projection of the pair representation leaves them.
-        x = torch.randn(*pairs, generator=generator, device=device).to(dtype)
-        bias = x.permute(0, 3, 1, 2).requires_grad_()
+        # Heads first, as the projection of the pair representation leaves them.
+        pairs = (shape.samples, shape.heads, shape.length, shape.length)
+        bias = torch.randn(*pairs, generator=generator, device=device).to(dtype).requires_grad_()
     gate = parts[3] if shape.gated else None
     return *parts[:3], gate, mask, bias
 
