@@ -116,6 +116,7 @@ def projection_case(channels: int, outputs: Sequence[int], biased: Sequence[bool
     ("channels", "outputs", "biased"),
     [
         (20, [12, 12, 12, 12], [False, False, False, True]),
+        (20, [20, 20, 20, 20], [False, False, False, True]),  # sums of biases beside the norm's
         (32, [4], [False]),
         (12, [40, 3, 5], [True, False, True]),
         (12, [40, 32, 5], [True, False, False]),  # the last lies aside

@@ -45,9 +45,11 @@ def _norms() -> Iterator[CompileCase]:
                 continue
             kernel = kernels.layer_norm_backward_kernel
             pointers = ["grad_ptr", "x_ptr", "weight_ptr", "bias_ptr", "grad_x_ptr"]
-            pointers += ["through_ptr", "normed_ptr"]
+            pointers += ["through_ptr", "normed_ptr", "others_ptr"]
             geometry = {"GRAD_ROW_DIMS": 1, "grad_stride_c": 1}
             more = launch | blocks | geometry
+            yield _case(f"{table} with sums", kernel, archs, shape, pointers, kind, more)
+            more |= {"others_ptr": None}
             yield _case(table, kernel, archs, shape, pointers, kind, more)
             bare = more | {"bias_ptr": None, "through_ptr": None, "normed_ptr": None}
             yield _case(f"{table} alone", kernel, archs, shape, pointers, kind, bare)

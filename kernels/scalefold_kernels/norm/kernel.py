@@ -107,8 +107,10 @@ def layer_norm_backward_kernel(
     through_ptr,
     grad_x_ptr,
     normed_ptr,
+    others_ptr,
     partial_ptr,
     num_rows,
+    others_stride,
     grad_size1,
     grad_size2,
     grad_stride0,
@@ -131,7 +133,8 @@ def layer_norm_backward_kernel(
 ):
     """Gradient of x, and each program's sums for weight and bias, in a fixed order of rows.
 
-    ``partial`` is (PROGRAMS, 2 * C): weight, bias. Sums run in one float32 accumulator for each of
+    ``partial`` is (PROGRAMS, 2 * C): weight, bias; with ``others``, a matrix (R, C) with a stride,
+    (PROGRAMS, 3 * C): the sums of its columns too. Sums run in one float32 accumulator for each of
     BLOCK_R rows and are folded at the end, so that no chain of additions is longer than
     num_rows / (PROGRAMS * BLOCK_R).
     With ``normed``, the forward's result is written again too, for the gradient of what used it;
@@ -145,6 +148,8 @@ def layer_norm_backward_kernel(
         bias = tl.load(bias_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
     weight_sum = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     bias_sum = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
+    if others_ptr is not None:
+        others_sum = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     for start in tl.range(program * BLOCK_R, num_rows, PROGRAMS * BLOCK_R, num_stages=STAGES):
         rows = start + tl.arange(0, BLOCK_R)
         inside = (rows < num_rows)[:, None] & inside_c[None, :]
@@ -156,6 +161,9 @@ def layer_norm_backward_kernel(
         grad = tl.load(
             grad_ptr + offsets[:, None] + columns[None, :] * grad_stride_c, mask=inside, other=0.0
         ).to(tl.float32)
+        if others_ptr is not None:
+            offsets = rows.to(tl.int64)[:, None] * others_stride + columns[None, :]
+            others_sum += tl.load(others_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
         x = x.to(tl.float32)
         x_hat, rstd = standardise_again(x, stats_ptr, rows, num_rows, inside_c, C, BLOCK_C)
         weight_sum += grad * x_hat
@@ -168,6 +176,8 @@ def layer_norm_backward_kernel(
         if normed_ptr is not None:
             normed = x_hat * weight[None, :] + bias[None, :]
             tl.store(normed_ptr + out_offsets, normed.to(normed_ptr.dtype.element_ty), mask=inside)
-    partial = partial_ptr + program * 2 * C + columns
+    partial = partial_ptr + program * (2 if others_ptr is None else 3) * C + columns
     tl.store(partial, tl.sum(weight_sum, 0), mask=inside_c)
     tl.store(partial + C, tl.sum(bias_sum, 0), mask=inside_c)
+    if others_ptr is not None:
+        tl.store(partial + 2 * C, tl.sum(others_sum, 0), mask=inside_c)

@@ -125,8 +125,13 @@ def launch_backward(
     stats: Tensor,
     through: Tensor | None,
     parameters: Tensor,
+    others: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Gradient of x, and the forward's result again if ``bias`` is given; fills ``parameters``."""
+    """Gradient of x, and the forward's result again if ``bias`` is given; fills ``parameters``.
+
+    These are the sums for weight and bias and, where it is given, of the columns of ``others``
+    (R, C), rows of any stride: a pass over them of its own would cost twice as much.
+    """
     grad_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     normed = None if bias is None else torch.empty_like(grad_x)
     if x.numel() == 0:
@@ -137,7 +142,7 @@ def launch_backward(
     launch = tile("layer_norm_backward", architecture(x.device), shape(rows))
     block_r = max(1, launch.pop("ELEMENTS") // block_c)
     programs = min(launch.pop("PROGRAMS"), triton.cdiv(rows.num_rows, block_r))
-    partial = torch.empty(programs, 2 * channels, dtype=torch.float32, device=x.device)
+    partial = torch.empty(programs, parameters.numel(), dtype=torch.float32, device=x.device)
     layer_norm_backward_kernel[(programs,)](
         grad_rows.tensor,
         rows.tensor,
@@ -147,8 +152,10 @@ def launch_backward(
         None if through is None else through.contiguous(),
         grad_x,
         normed,
+        others,
         partial,
         rows.num_rows,
+        0 if others is None else others.stride(0),
         *geometry(grad_rows),
         *geometry(rows),
         C=channels,

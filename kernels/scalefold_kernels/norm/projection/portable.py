@@ -94,10 +94,13 @@ def backward(
     grad = grad.contiguous()
     grad_normed = grad @ weight
     of_norm, of_biases = gradients.sums.tensor_split([2 * channels])
+    biased = grad.view(-1, outputs)[:, first_biased:]
     if projections.few is None:
-        grad_x, normed = launch_backward(
-            grad_normed, x, norm.weight, norm.bias, norm.stats, through, of_norm
-        )
+        at_once = len(of_biases) == channels
+        sums, others = (gradients.sums, biased) if at_once else (of_norm, None)
+        grad_x, normed = launch_backward(grad_normed, x, *norm, through, sums, others)
+        if at_once:
+            of_biases = of_biases[:0]
     else:
         assert grad_few is not None
         few = projections.few
@@ -106,10 +109,9 @@ def backward(
         of_norm.copy_(both[: 2 * channels])
         gradients.few.copy_(both[2 * channels :].view_as(few))
     assert normed is not None
-    grad = grad.view(-1, outputs)
-    torch.mm(grad.t(), normed.view(-1, channels), out=gradients.weight)
+    torch.mm(grad.view(-1, outputs).t(), normed.view(-1, channels), out=gradients.weight)
     if len(of_biases):
-        column_sums(grad[:, first_biased:], of_biases)
+        column_sums(biased, of_biases)
     return grad_x
 
 
