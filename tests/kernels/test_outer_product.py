@@ -23,8 +23,8 @@ SHAPES = [
 
 def _inputs(
     shape: tuple[int, ...], device: torch.device, dtype: torch.dtype
-) -> tuple[list[Tensor], Tensor, Tensor]:
-    """Differentiable inputs; count; gradient of the result. Some pairs share no sequence."""
+) -> tuple[list[Tensor], list[Tensor], Tensor]:
+    """Differentiable inputs; masks and count; gradient of the result."""
     torch.manual_seed(0)
     batch, num_seq, size_i, size_j, channels, size_z = shape
     tensors = [
@@ -34,18 +34,24 @@ def _inputs(
         torch.randn(size_z),
         torch.randn(batch, size_i, size_j, size_z),
     ]
-    # Sequence 0 has all residues, so that no division by 1e-3 hides everything else in the norm.
+    masks = [(torch.rand(batch, num_seq, size) < 0.8).float() for size in (size_i, size_j)]
+    # At least 1, so that no division by 1e-3 hides everything else in the norm.
     count = torch.randint(1, num_seq + 1, (batch, size_i, size_j)).float()
     gradient = torch.randn(batch, size_i, size_j, size_z)
-    return [t.to(device, dtype) for t in tensors], count.to(device), gradient.to(device, dtype)
+    given = [t.to(device) for t in (*masks, count)]
+    return [t.to(device, dtype) for t in tensors], given, gradient.to(device, dtype)
 
 
 def _results(
-    op: object, tensors: list[Tensor], count: Tensor, gradient: Tensor, dtype: torch.dtype
+    op: object,
+    tensors: list[Tensor],
+    given: list[Tensor],
+    gradient: Tensor,
+    dtype: torch.dtype,
 ) -> list[Tensor]:
     leaves = [t.detach().to(dtype).requires_grad_() for t in tensors]
     a, b, weight, bias, z = leaves
-    out = op(a, b, count, weight, bias, z)
+    out = op(a, b, *given, weight, bias, z)
     return [out, *torch.autograd.grad(out, leaves, gradient.to(dtype))]
 
 
@@ -70,23 +76,27 @@ def test_value_and_gradients(
 
 @pytest.mark.parametrize("num_seq", [FEW, MANY])
 def test_residues_without_a_common_sequence(num_seq: int, device: torch.device) -> None:
-    (a, b, weight, bias, z), count, _ = _inputs((1, num_seq, 4, 5, 8, 6), device, torch.float32)
+    (a, b, weight, bias, z), (*masks, count), _ = _inputs(
+        (1, num_seq, 4, 5, 8, 6), device, torch.float32
+    )
     a[:, :, 2] = 0
     count[:, 2] = 0
-    out = outer_product_mean(a, b, count, weight, bias, z)
+    out = outer_product_mean(a, b, *masks, count, weight, bias, z)
     torch.testing.assert_close(out[:, 2], z[:, 2] + bias / 1e-3)
     assert out.isfinite().all()
 
 
 @pytest.mark.parametrize("num_seq", [FEW, MANY])
 def test_strided_inputs(num_seq: int, device: torch.device) -> None:
-    (a, b, weight, bias, z), count, _ = _inputs((2, num_seq, 6, 5, 8, 4), device, torch.float32)
-    expected = outer_product_mean(a, b, count, weight, bias, z)
+    (a, b, weight, bias, z), (*masks, count), _ = _inputs(
+        (2, num_seq, 6, 5, 8, 4), device, torch.float32
+    )
+    expected = outer_product_mean(a, b, *masks, count, weight, bias, z)
     a = a.transpose(1, 2).contiguous().transpose(1, 2)
     b = torch.stack([b, b], dim=-1)[..., 0]
     count, z = (t.transpose(1, 2).contiguous().transpose(1, 2) for t in (count, z))
     weight = weight.t().contiguous().t()
-    assert torch.equal(outer_product_mean(a, b, count, weight, bias, z), expected)
+    assert torch.equal(outer_product_mean(a, b, *masks, count, weight, bias, z), expected)
 
 
 def test_many_sequences_a_few_rows_at_a_time(
@@ -109,21 +119,26 @@ def test_two_runs_give_the_same_bits(num_seq: int, device: torch.device) -> None
 
 
 def test_shapes_and_types_are_checked(device: torch.device) -> None:
-    (a, b, weight, bias, z), count, _ = _inputs((1, 3, 4, 5, 8, 6), device, torch.float32)
+    inputs, (*masks, count), _ = _inputs((1, 3, 4, 5, 8, 6), device, torch.float32)
+    a, b, weight, bias, z = inputs
+    with pytest.raises(ValueError, match="mask of b"):
+        outer_product_mean(a, b, masks[0], masks[0], count, weight, bias, z)
     with pytest.raises(ValueError, match="count"):
-        outer_product_mean(a, b, count[:, :2], weight, bias, z)
+        outer_product_mean(a, b, *masks, count[:, :2], weight, bias, z)
     with pytest.raises(ValueError, match="float64"):
-        outer_product_mean(a.double(), b, count, weight, bias, z)
+        outer_product_mean(a.double(), b, *masks, count, weight, bias, z)
 
 
 @pytest.mark.parametrize("num_seq", [FEW, MANY])
 def test_opcheck(num_seq: int, device: torch.device) -> None:
-    (a, b, weight, bias, z), count, _ = _inputs((1, num_seq, 3, 4, 8, 5), device, torch.float32)
+    (a, b, weight, bias, z), (*masks, count), _ = _inputs(
+        (1, num_seq, 3, 4, 8, 5), device, torch.float32
+    )
     for tensor in (a, b, weight, bias, z):
         tensor.requires_grad_()
     torch.library.opcheck(
         torch.ops.scalefold.outer_product_mean,
-        (a, b, count, weight, bias, z),
+        (a, b, *masks, count, weight, bias, z),
     )
 
 
@@ -133,7 +148,9 @@ def test_opcheck(num_seq: int, device: torch.device) -> None:
     [
         (1, 128, 256, 256, 32, 128),
         (2, 60, 70, 129, 32, 128),
-        (1, 33, 100, 37, 16, 64),
+        (2, 64, 70, 129, 32, 128),
+        (1, 40, 100, 37, 16, 64),
+        (1, 8, 3, 5, 8, 16),
         (1, 300, 80, 96, 32, 128),
     ],
 )

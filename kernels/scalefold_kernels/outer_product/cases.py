@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from scalefold_kernels.compilation import CompileCase
-from scalefold_kernels.outer_product import kernel
+import torch
+from torch import Tensor
+
+from scalefold_kernels.compilation import CompileCase, recorded
+from scalefold_kernels.outer_product import hopper_launch, kernel
+from scalefold_kernels.outer_product.launch import Sizes
 from scalefold_kernels.tiles import tile
 
 _MODEL = {"S": 128, "N": 256, "C": 32, "Z": 128}
@@ -14,12 +18,13 @@ _FEW, _MANY = _MODEL, {**_MODEL, "S": 1024}
 
 def compile_cases() -> list[CompileCase]:
     """Every kernel at the model's sizes; each architecture with the tile that it would take."""
-    return [
+    portable = [
         make(dtype, arch)
         for dtype in ("bfloat16", "float32")
         for arch in ("sm_80", "sm_90")
         for make in (_forward, _backward, _weight, _project, _outer_gradient, _outer_weight)
     ]
+    return [*portable, *_hopper()]
 
 
 def _forward(dtype: str, arch: str) -> CompileCase:
@@ -128,6 +133,33 @@ def _outer_weight(dtype: str, arch: str) -> CompileCase:
     constexprs = {"PRECISION": _precision(dtype), **sizes}
     function = kernel.outer_weight_gradient_kernel
     return _case("projection weight", dtype, arch, function, signature, constexprs, launch)
+
+
+def _hopper() -> list[CompileCase]:
+    """The model's size, one sample; what the launches give to their kernels."""
+    num_seq, num_res, channels, pair_channels = _FEW.values()
+    sizes = Sizes(*_FEW.values())
+
+    def new(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device="meta")
+
+    a_ICS, b_SJC = new(num_res, channels, num_seq), new(num_seq, num_res, channels)
+    grad, bias = new(num_res, num_res, pair_channels), new(pair_channels)
+    count = new(num_res, num_res, dtype=torch.float32)
+    weight_ZCD = new(pair_channels, channels, channels)
+    launches = {
+        "forward": ("chained_products_kernel", lambda: hopper_launch.mean(
+            a_ICS.permute(1, 0, 2), b_SJC.permute(1, 0, 2), weight_ZCD.permute(1, 2, 0),
+            count, bias, grad, grad, sizes,
+        )),
+        "backward": ("chained_products_kernel", lambda: hopper_launch.operand_gradient(
+            grad, weight_ZCD.permute(2, 0, 1), b_SJC.permute(1, 2, 0), sizes
+        )),
+    }  # fmt: skip
+    return [
+        recorded(hopper_launch, kernel, launch, f"{name} on Hopper", "sm_90")
+        for name, (kernel, launch) in launches.items()
+    ]
 
 
 def _case(

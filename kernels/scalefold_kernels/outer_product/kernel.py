@@ -198,9 +198,46 @@ def weight_gradient_kernel(
 
 
 @triton.jit
+def mask_kernel(
+    x_ptr,
+    mask_ptr,
+    out_ptr,
+    turned_ptr,
+    size_s,
+    size_n,
+    size_c,
+    x_stride_s,
+    x_stride_n,
+    x_stride_c,
+    mask_stride_s,
+    mask_stride_n,
+    BLOCK_S: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):
+    """``out[s,n,c] = x[s,n,c] mask[s,n]``, for one n; also as ``turned[n,c,s]``, if that is there.
+
+    Operands are read fastest with the dimension that a product sums over last.
+    """
+    n = tl.program_id(0).to(tl.int64)
+    s = (tl.program_id(1) * BLOCK_S + tl.arange(0, BLOCK_S)).to(tl.int64)
+    c = tl.arange(0, BLOCK_C)
+    inside = (s < size_s)[:, None] & (c < size_c)[None, :]
+    at = x_ptr + n * x_stride_n + s[:, None] * x_stride_s + c[None, :] * x_stride_c
+    x = tl.load(at, mask=inside, other=0.0)
+    mask_at = mask_ptr + s * mask_stride_s + n * mask_stride_n
+    mask = tl.load(mask_at, mask=s < size_s, other=0.0)
+    x *= mask.to(x.dtype)[:, None]
+    tl.store(out_ptr + (s[:, None] * size_n + n) * size_c + c[None, :], x, mask=inside)
+    if turned_ptr is not None:
+        at = turned_ptr + (n * size_c + c)[:, None] * size_s + s[None, :]
+        tl.store(at, x.T, mask=(c < size_c)[:, None] & (s < size_s)[None, :])
+
+
+@triton.jit
 def sum_parts_kernel(
     parts_ptr,
     out_ptr,
+    mask_ptr,
     num_parts,
     size_u,
     size_v,
@@ -210,10 +247,12 @@ def sum_parts_kernel(
     out_stride_w,
     out_stride_u,
     out_stride_v,
+    mask_stride_w,
+    mask_stride_v,
     BLOCK_U: tl.constexpr,
     BLOCK_V: tl.constexpr,
 ):
-    """``out[w,u,v] = sum_p parts[p,w,u,v]`` in the order of p; ``out`` of any strides and type."""
+    """``out[w,u,v] = mask[w,v] sum_p parts[p,w,u,v]`` in the order of p; any strides and type."""
     w = tl.program_id(0).to(tl.int64)
     u = (tl.program_id(1) * BLOCK_U + tl.arange(0, BLOCK_U)).to(tl.int64)
     v = (tl.program_id(2) * BLOCK_V + tl.arange(0, BLOCK_V)).to(tl.int64)
@@ -223,6 +262,9 @@ def sum_parts_kernel(
     for _ in tl.range(num_parts, loop_unroll_factor=8):
         total += tl.load(parts_ptrs, mask=inside, other=0.0)
         parts_ptrs += parts_stride
+    if mask_ptr is not None:
+        mask_ptrs = mask_ptr + w * mask_stride_w + v * mask_stride_v
+        total *= tl.load(mask_ptrs, mask=v < size_v, other=0.0).to(tl.float32)[None, :]
     out_ptrs = out_ptr + w * out_stride_w + u[:, None] * out_stride_u + v[None, :] * out_stride_v
     tl.store(out_ptrs, total, mask=inside)
 

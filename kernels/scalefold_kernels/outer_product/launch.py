@@ -3,17 +3,37 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import NamedTuple
 
 import torch
 import triton
 from torch import Tensor
 
-from scalefold_kernels.outer_product.kernel import mean_gradient_kernel, sum_parts_kernel
+from scalefold_kernels.outer_product.kernel import (
+    mask_kernel,
+    mean_gradient_kernel,
+    sum_parts_kernel,
+)
 from scalefold_kernels.sums import sum_rows
 from scalefold_kernels.tiles import architecture, tile
 
 EPS = 1e-3
 """Added to the number of sequences that two residues share."""
+
+
+class Sizes(NamedTuple):
+    """What the tables of tiles speak of."""
+
+    num_seq: int
+    num_res: int
+    channels: int
+    pair_channels: int
+
+    @classmethod
+    def of(cls, operand_SNC: Tensor, weight: Tensor) -> Sizes:
+        """From one of the operands and the weight."""
+        num_seq, num_res, channels = operand_SNC.shape
+        return cls(num_seq, num_res, channels, weight.shape[0])
 
 
 def precision(x: Tensor) -> str:
@@ -26,12 +46,11 @@ def block(size: int) -> int:
     return max(16, triton.next_power_of_2(size))
 
 
-def launch_tile(kernel: str, a_SIC: Tensor, weight: Tensor) -> dict[str, int]:
-    """Tile of a kernel for these operands."""
-    num_seq, num_res, channels = a_SIC.shape
-    shape = {"S": num_seq, "N": num_res, "C": channels, "Z": weight.shape[0]}
-    dtype = str(a_SIC.dtype).removeprefix("torch.")
-    return tile(kernel, architecture(a_SIC.device), {**shape, "dtype": dtype})
+def launch_tile(kernel: str, sizes: Sizes, like: Tensor) -> dict[str, int]:
+    """Tile of a kernel for a tensor's device and type."""
+    shape = dict(zip("SNCZ", sizes, strict=True))
+    dtype = str(like.dtype).removeprefix("torch.")
+    return tile(kernel, architecture(like.device), {**shape, "dtype": dtype})
 
 
 def num_splits(programs: int, per_multiprocessor: int, most: int, device: torch.device) -> int:
@@ -56,30 +75,53 @@ def total(parts: list[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0, dtype=torch.float32)
 
 
-def sum_parts(parts_PWUV: Tensor, out_WUV: Tensor) -> None:
-    """Sum parts in their order into a tensor of any strides and type; one part: a copy.
+def write_masked(
+    x_SNC: Tensor, mask_SN: Tensor, out_SNC: Tensor, out_NCS: Tensor | None = None
+) -> None:
+    """``x`` times its mask into a contiguous tensor; and into another one with s last."""
+    num_seq, num_res, channels = x_SNC.shape
+    block_s = min(128, block(num_seq))
+    grid = (num_res, triton.cdiv(num_seq, block_s))
+    mask_kernel[grid](
+        x_SNC,
+        mask_SN,
+        out_SNC,
+        out_NCS,
+        num_seq,
+        num_res,
+        channels,
+        *x_SNC.stride(),
+        *mask_SN.stride(),
+        BLOCK_S=block_s,
+        BLOCK_C=triton.next_power_of_2(channels),
+    )
+
+
+def sum_parts(parts_PWUV: Tensor, out_WUV: Tensor, mask_WV: Tensor | None = None) -> None:
+    """Sum parts in their order, times a mask, into a tensor of any strides and type.
 
     Parameters
     ----------
     parts_PWUV : Tensor
         The last dimension contiguous.
     out_WUV : Tensor
+    mask_WV : Tensor or None
     """
     _, size_w, size_u, size_v = parts_PWUV.shape
-    if parts_PWUV.stride(3) != 1:
-        parts_PWUV = parts_PWUV.contiguous()
     # Small blocks: enough programs that each has few parts to wait for one after the other.
-    block_v = min(16 if len(parts_PWUV) > 1 else 64, triton.next_power_of_2(size_v))
+    block_v = min(16, triton.next_power_of_2(size_v))
     block_u = min(32, triton.next_power_of_2(size_u))
     grid = (size_w, triton.cdiv(size_u, block_u), triton.cdiv(size_v, block_v))
     sum_parts_kernel[grid](
         parts_PWUV,
         out_WUV,
+        mask_WV,
         parts_PWUV.shape[0],
         size_u,
         size_v,
         *parts_PWUV.stride()[:3],
         *out_WUV.stride(),
+        *((0, 0) if mask_WV is None else mask_WV.stride()),
         BLOCK_U=block_u,
         BLOCK_V=block_v,
         num_warps=2,
@@ -106,6 +148,6 @@ def mean_gradient(grad_IJZ: Tensor, count_IJ: Tensor) -> tuple[Tensor, Tensor]:
         EPS=EPS,
         BLOCK_J=block_j,
         BLOCK_Z=block_z,
-        num_warps=8,
+        num_warps=4,
     )
     return out, sum_rows(parts, torch.float32)

@@ -20,6 +20,7 @@ from scalefold_kernels.outer_product.kernel import (
 )
 from scalefold_kernels.outer_product.launch import (
     EPS,
+    Sizes,
     block,
     launch_tile,
     mean_gradient,
@@ -45,7 +46,7 @@ def forward(
     """Write the outer product mean of one sample; the outer product into ``outer``, if given."""
     a, b = a_SIC.flatten(1), b_SJC.flatten(1)
     size_j, size_z = count_IJ.shape[1], weight.shape[0]
-    sizes = launch_tile("outer_product_projection", a_SIC, weight)
+    sizes = launch_tile("outer_product_projection", Sizes.of(a_SIC, weight), a_SIC)
     for rows, columns in _chunks(a_SIC, size_j):
         part = torch.mm(a[:, columns].t(), b, out=outer)
         count = count_IJ[rows]
@@ -76,6 +77,8 @@ def backward(
     grad_IJZ: Tensor,
     a_SIC: Tensor,
     b_SJC: Tensor,
+    mask_SI: Tensor,
+    mask_SJ: Tensor,
     count_IJ: Tensor,
     weight: Tensor,
     grad_a_SIC: Tensor,
@@ -92,17 +95,20 @@ def backward(
     bias : Tensor, shape (Z,), float32
     """
     a, b = a_SIC.flatten(1), b_SJC.flatten(1)
+    channels = a_SIC.shape[2]
+    mask_SI, mask_SJ = (mask[..., None].to(a.dtype) for mask in (mask_SI, mask_SJ))
     grad, grad_bias = mean_gradient(grad_IJZ, count_IJ)
-    grad_a = grad_a_SIC.view_as(a)
     weight_parts, b_parts = [], []
     for rows, columns in _chunks(a_SIC, count_IJ.shape[1]):
         a_chunk = a[:, columns]
         part = torch.mm(a_chunk.t(), b) if outer is None else outer
         weight_parts.append(_weight_gradient(grad[rows], part, a_SIC, weight))
         grad_outer = _outer_gradient(grad[rows], part, a_SIC, weight)
-        grad_a[:, columns] = torch.mm(b, grad_outer.t())
+        grad_a = torch.mm(b, grad_outer.t()).unflatten(1, (-1, channels))
+        torch.mul(grad_a, mask_SI[:, rows], out=grad_a_SIC[:, rows])
         b_parts.append(torch.mm(a_chunk, grad_outer))
-    grad_b_SJC.copy_(total(b_parts).view(b_SJC.shape))
+    grad_b = total(b_parts).to(b.dtype).view(b_SJC.shape)
+    torch.mul(grad_b, mask_SJ, out=grad_b_SJC)
     parts = weight_parts[0] if len(weight_parts) == 1 else torch.cat(weight_parts)
     return parts, grad_bias
 
@@ -124,7 +130,7 @@ def _chunks(a_SIC: Tensor, size_j: int) -> Iterator[tuple[slice, slice]]:
 def _weight_gradient(grad: Tensor, outer: Tensor, a_SIC: Tensor, weight: Tensor) -> Tensor:
     size_i, size_j, size_z = grad.shape
     channels = a_SIC.shape[2]
-    sizes = launch_tile("outer_product_projection_weight", a_SIC, weight)
+    sizes = launch_tile("outer_product_projection_weight", Sizes.of(a_SIC, weight), a_SIC)
     per_multiprocessor = sizes.pop("RESIDENT")
     blocks = (
         triton.cdiv(channels * channels, sizes["BLOCK_K"]),
@@ -153,7 +159,7 @@ def _outer_gradient(grad: Tensor, outer: Tensor, a_SIC: Tensor, weight: Tensor) 
     """As ``outer`` lies, but apart from it: what forward kept may be asked for again."""
     out = torch.empty_like(outer)
     size_i, size_j, size_z = grad.shape
-    sizes = launch_tile("outer_product_projection_input", a_SIC, weight)
+    sizes = launch_tile("outer_product_projection_input", Sizes.of(a_SIC, weight), a_SIC)
     outer_gradient_kernel[(triton.cdiv(size_j, sizes["BLOCK_J"]), size_i)](
         grad,
         weight,

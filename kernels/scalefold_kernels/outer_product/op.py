@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from scalefold_kernels.outer_product import chained, materialised
-from scalefold_kernels.outer_product.launch import sum_parts, total
+from scalefold_kernels.outer_product.launch import sum_parts, total, write_masked
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -24,6 +24,8 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 def outer_product_mean(
     a_BSIC: Tensor,
     b_BSJC: Tensor,
+    mask_BSI: Tensor,
+    mask_BSJ: Tensor,
     count_BIJ: Tensor,
     weight: Tensor,
     bias: Tensor,
@@ -34,7 +36,9 @@ def outer_product_mean(
     Parameters
     ----------
     a_BSIC, b_BSJC : Tensor
-        Masked projections.
+        Projections.
+    mask_BSI, mask_BSJ : Tensor
+        Of each of them.
     count_BIJ : Tensor
         Number of sequences in which both residues are real.
     weight : Tensor, shape (Z, C * C)
@@ -46,69 +50,86 @@ def outer_product_mean(
     -------
     Tensor, shape (B, I, J, Z)
     """
-    return _outer_product_mean(a_BSIC, b_BSJC, count_BIJ, weight, bias, z_BIJZ)[0]
+    operands = a_BSIC, b_BSJC, mask_BSI, mask_BSJ, count_BIJ, weight, bias, z_BIJZ
+    return _outer_product_mean(*operands)[0]
 
 
 @torch.library.custom_op("scalefold::outer_product_mean", mutates_args=())
 def _outer_product_mean(
     a_BSIC: Tensor,
     b_BSJC: Tensor,
+    mask_BSI: Tensor,
+    mask_BSJ: Tensor,
     count_BIJ: Tensor,
     weight: Tensor,
     bias: Tensor,
     z_BIJZ: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """The result; and what backward wants.
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The result; and what backward wants: both operands masked, and one thing more.
 
     The chained way: a as [b, i, c, s]. Else, if it is not too large: the outer product.
     """
-    _check(a_BSIC, b_BSJC, count_BIJ, weight, bias, z_BIJZ)
-    out, kept = _results(a_BSIC, b_BSJC, count_BIJ, weight, bias, z_BIJZ)
+    arguments = a_BSIC, b_BSJC, mask_BSI, mask_BSJ, count_BIJ, weight, bias, z_BIJZ
+    _check(*arguments)
+    out, a, b, kept = _results(*arguments)
     weight, bias = weight.contiguous(), bias.contiguous()
-    for sample in range(a_BSIC.shape[0]):
-        others = b_BSJC[sample], count_BIJ[sample], weight, bias, z_BIJZ[sample], out[sample]
-        if _is_chained(a_BSIC, weight):
-            chained.forward(a_BSIC[sample], kept[sample], *others)
+    is_chained = _is_chained(a, weight)
+    for sample in range(a.shape[0]):
+        turned = kept[sample] if is_chained else None
+        write_masked(a_BSIC[sample], mask_BSI[sample], a[sample], turned)
+        write_masked(b_BSJC[sample], mask_BSJ[sample], b[sample])
+        others = b[sample], count_BIJ[sample], weight, bias, z_BIJZ[sample], out[sample]
+        if is_chained:
+            chained.forward(kept[sample], *others)
         else:
-            materialised.forward(a_BSIC[sample], *others, _outer(kept, sample))
-    return out, kept
+            materialised.forward(a[sample], *others, _outer(kept, sample))
+    return out, a, b, kept
 
 
 @_outer_product_mean.register_fake
 def _results(
     a_BSIC: Tensor,
     b_BSJC: Tensor,
+    mask_BSI: Tensor,
+    mask_BSJ: Tensor,
     count_BIJ: Tensor,
     weight: Tensor,
     bias: Tensor,
     z_BIJZ: Tensor,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     batch, num_seq, size_i, channels = a_BSIC.shape
     size_j = b_BSJC.shape[2]
-    out = a_BSIC.new_empty(batch, size_i, size_j, weight.shape[0])
+    new = a_BSIC.new_empty
+    out, a, b = new(batch, size_i, size_j, weight.shape[0]), new(a_BSIC.shape), new(b_BSJC.shape)
     if _is_chained(a_BSIC, weight):
-        return out, a_BSIC.new_empty(batch, size_i, channels, num_seq)
+        return out, a, b, new(batch, size_i, channels, num_seq)
     if materialised.fits(size_i, size_j, channels):
-        return out, a_BSIC.new_empty(batch, size_i, channels, size_j, channels)
-    return out, a_BSIC.new_empty(0)
+        return out, a, b, new(batch, size_i, channels, size_j, channels)
+    return out, a, b, new(0)
 
 
 @torch.library.custom_op("scalefold::outer_product_mean_backward", mutates_args=())
 def _outer_product_mean_backward(
     grad_BIJZ: Tensor,
     a_BSIC: Tensor,
-    kept: Tensor,
     b_BSJC: Tensor,
+    kept: Tensor,
+    mask_BSI: Tensor,
+    mask_BSJ: Tensor,
     count_BIJ: Tensor,
     weight: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    arguments = a_BSIC, kept, b_BSJC, count_BIJ, weight
-    grad_a, grad_b, grad_weight, _ = _gradients(grad_BIJZ, *arguments)
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of both operands in one tensor (see `_apart`), of weight and bias."""
+    arguments = a_BSIC, b_BSJC, kept, mask_BSI, mask_BSJ, count_BIJ, weight
+    grad_operands, grad_weight, _ = _gradients(grad_BIJZ, *arguments)
+    grad_a, grad_b = _apart(grad_operands, a_BSIC, b_BSJC)
     weight = weight.contiguous()
     weight_parts, bias_sums = [], []
     for sample in range(grad_BIJZ.shape[0]):
         others = (
             b_BSJC[sample],
+            mask_BSI[sample],
+            mask_BSJ[sample],
             count_BIJ[sample],
             weight,
             grad_a[sample],
@@ -125,24 +146,38 @@ def _outer_product_mean_backward(
     parts = weight_parts[0] if len(weight_parts) == 1 else torch.cat(weight_parts)
     grad_CDZ = grad_weight.unflatten(1, (channels, channels)).permute(1, 2, 0)
     sum_parts(parts, grad_CDZ)
-    return grad_a, grad_b, grad_weight, total(bias_sums).to(weight.dtype)
+    return grad_operands, grad_weight, total(bias_sums).to(weight.dtype)
 
 
 @_outer_product_mean_backward.register_fake
 def _gradients(
     grad_BIJZ: Tensor,
     a_BSIC: Tensor,
-    kept: Tensor,
     b_BSJC: Tensor,
+    kept: Tensor,
+    mask_BSI: Tensor,
+    mask_BSJ: Tensor,
     count_BIJ: Tensor,
     weight: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     return (
-        a_BSIC.new_empty(a_BSIC.shape),
-        b_BSJC.new_empty(b_BSJC.shape),
+        a_BSIC.new_empty(a_BSIC.numel() + b_BSJC.numel()),
         weight.new_empty(weight.shape),
         weight.new_empty(weight.shape[0]),
     )
+
+
+def _apart(operands: Tensor, a_BSIC: Tensor, b_BSJC: Tensor) -> tuple[Tensor, Tensor]:
+    """Both operands out of one tensor; side by side, if their shapes are the same.
+
+    So the projection that made them takes their gradients as they are.
+    """
+    if a_BSIC.shape == b_BSJC.shape:
+        channels = a_BSIC.shape[-1]
+        packed = operands.view(*a_BSIC.shape[:-1], 2 * channels)
+        return packed[..., :channels], packed[..., channels:]
+    a, b = operands.split([a_BSIC.numel(), b_BSJC.numel()])
+    return a.view(a_BSIC.shape), b.view(b_BSJC.shape)
 
 
 def _outer(kept: Tensor, sample: int) -> Tensor | None:
@@ -158,6 +193,8 @@ def _is_chained(operand_BSNC: Tensor, weight: Tensor) -> bool:
 def _check(
     a_BSIC: Tensor,
     b_BSJC: Tensor,
+    mask_BSI: Tensor,
+    mask_BSJ: Tensor,
     count_BIJ: Tensor,
     weight: Tensor,
     bias: Tensor,
@@ -167,6 +204,8 @@ def _check(
     size_j, size_z = b_BSJC.shape[2], weight.shape[0]
     for name, tensor, wanted in (
         ("b", b_BSJC, (batch, num_seq, size_j, channels)),
+        ("mask of a", mask_BSI, (batch, num_seq, size_i)),
+        ("mask of b", mask_BSJ, (batch, num_seq, size_j)),
         ("count", count_BIJ, (batch, size_i, size_j)),
         ("weight", weight, (size_z, channels * channels)),
         ("bias", bias, (size_z,)),
@@ -185,14 +224,17 @@ def _check(
         )
 
 
-def _save(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
-    a_BSIC, b_BSJC, count_BIJ, weight, _, _ = inputs
-    ctx.save_for_backward(a_BSIC, output[1], b_BSJC, count_BIJ, weight)
+def _save(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+    _, _, mask_BSI, mask_BSJ, count_BIJ, weight, _, _ = inputs
+    _, a_BSIC, b_BSJC, kept = output
+    ctx.save_for_backward(a_BSIC, b_BSJC, kept, mask_BSI, mask_BSJ, count_BIJ, weight)
 
 
-def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-    grad_a, grad_b, grad_weight, grad_bias = _outer_product_mean_backward(grad, *ctx.saved_tensors)
-    return grad_a, grad_b, None, grad_weight, grad_bias, grad
+def _backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    a_BSIC, b_BSJC, *_ = ctx.saved_tensors
+    operands, grad_weight, grad_bias = _outer_product_mean_backward(grad, *ctx.saved_tensors)
+    grad_a, grad_b = _apart(operands, a_BSIC, b_BSJC)
+    return grad_a, grad_b, None, None, None, grad_weight, grad_bias, grad
 
 
 _outer_product_mean.register_autograd(_backward, setup_context=_save)

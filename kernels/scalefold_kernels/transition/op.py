@@ -11,9 +11,9 @@ from types import ModuleType
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 
+from scalefold_kernels.device import runs_gluon_for_hopper
 from scalefold_kernels.transition import portable
 from scalefold_kernels.transition.arguments import Parameters, checked, rows_of
 
@@ -108,12 +108,7 @@ def _hopper_module() -> ModuleType:
 
 def _hopper(rows: Tensor, parameters: Parameters) -> ModuleType | None:
     """Kernels of a Hopper GPU, where they serve these arguments."""
-    if not (
-        rows.is_cuda
-        and torch.cuda.get_device_capability(rows.device)[0] == 9
-        # Gluon, in which they are written, changes from version to version.
-        and triton.__version__.startswith("3.6.")
-    ):
+    if not runs_gluon_for_hopper(rows.device):
         return None
     module = _hopper_module()
     return module if module.serves(rows, parameters) else None

@@ -19,13 +19,16 @@ class OuterProductMean(nn.Module):
         self.linear_2 = Linear(c_m, c_hidden)
         self.linear_out = Linear(c_hidden**2, c_z, init="final")
 
-    def forward(self, m: Tensor, mask: Tensor, count: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, m: Tensor, mask: Tensor, whole_mask: Tensor, count: Tensor, z: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Return ``m``, and the updated pair representation.
 
         Parameters
         ----------
         m : Tensor, shape (B, S, N, c_m), sharded along N
         mask : Tensor, shape (B, S, N), sharded along N
+        whole_mask : Tensor, shape (B, S, N), replicated
         count : Tensor, shape (B, N, N), sharded along rows
             Number of sequences in which both residues are real.
         z : Tensor, shape (B, N, N, c_z), sharded along rows
@@ -40,9 +43,7 @@ class OuterProductMean(nn.Module):
         a, b, m = self.ops.normed_projection(
             m, norm.weight, norm.bias, [f.weight for f in layers], [f.bias for f in layers]
         )
-        mask = mask[..., None].to(a.dtype)
-        pending = self.axis.gather_to_sharded(b * mask, dim=2)
-        z = self.ops.outer_product_mean(
-            a * mask, pending.wait(), count, self.linear_out.weight, self.linear_out.bias, z
-        )
+        b = self.axis.gather_to_sharded(b, dim=2).wait()
+        out = self.linear_out
+        z = self.ops.outer_product_mean(a, b, mask, whole_mask, count, out.weight, out.bias, z)
         return m, z

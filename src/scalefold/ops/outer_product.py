@@ -17,6 +17,8 @@ EPS = 1e-3
 def outer_product_mean(
     a_BSIC: Tensor,
     b_BSJC: Tensor,
+    mask_BSI: Tensor,
+    mask_BSJ: Tensor,
     count_BIJ: Tensor,
     weight: Tensor,
     bias: Tensor,
@@ -29,7 +31,9 @@ def outer_product_mean(
     Parameters
     ----------
     a_BSIC, b_BSJC : Tensor
-        Masked projections.
+        Projections.
+    mask_BSI, mask_BSJ : Tensor
+        Of each of them.
     count_BIJ : Tensor
         Number of sequences in which both residues are real.
     weight : Tensor, shape (Z, C * C)
@@ -41,6 +45,7 @@ def outer_product_mean(
     -------
     Tensor, shape (B, I, J, Z)
     """
-    outer = torch.einsum("bsic,bsjd->bijcd", a_BSIC, b_BSJC).flatten(-2)
+    a, b = a_BSIC * mask_BSI[..., None].to(a_BSIC), b_BSJC * mask_BSJ[..., None].to(b_BSJC)
+    outer = torch.einsum("bsic,bsjd->bijcd", a, b).flatten(-2)
     number = count_BIJ[..., None].to(outer.dtype) + EPS
     return z_BIJZ + functional.linear(outer, weight, bias) / number

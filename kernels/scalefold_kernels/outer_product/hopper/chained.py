@@ -1,0 +1,222 @@
+"""Two products in a chain on Hopper GPUs, the first one's result never in memory.
+
+``out[x,y,n] = sum_kd (sum_m first[k,x,m] second[y,m,d]) third[n,k,d]``: what x, y, k, m, d, n are
+in the forward pass and in both operands' gradients says `kernel.chained_products_kernel`.
+
+A program has 64 x and 4 y, two of them in each of its two warp groups: 128 rows of the result, in
+registers. ``second`` stays in shared memory, and the group walks along k: for one k the inner
+product, 64 x by 2 y and d, is the left operand of two products as it lies in registers. A loader
+warp brings ``first`` and ``third``, which both groups use. In each step the second products of a k
+and the first of the next are on their way together.
+
+Sizes are at most those of the tiles; beyond an operand's end the copy engine reads zeros and writes
+nothing.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from scalefold_kernels.hopper import REGISTERS, ROWS, mma_layout, widen
+
+GROUP_Y = gl.constexpr(2)
+"""y of a warp group."""
+
+SIZE_M = gl.constexpr(128)
+SIZE_N = gl.constexpr(128)
+SIZE_D = gl.constexpr(32)
+
+
+@gluon.jit
+def load(args, STAGES: gl.constexpr, MEAN: gl.constexpr):
+    """The loader warp."""
+    (
+        first_desc, third_desc, z_desc, first_smem, third_smem, z_smem, full, empty, z_full,
+        size_k, k_per_split,
+    ) = args  # fmt: skip
+    x, y = gl.program_id(1) * ROWS, gl.program_id(0) * 2 * GROUP_Y
+    start = gl.program_id(2) * k_per_split
+    i = gl.to_tensor(0)
+    for k in range(start, gl.minimum(start + k_per_split, size_k)):
+        slot = i % STAGES
+        mbarrier.wait(empty.index(slot), ((i // STAGES) & 1) ^ 1)
+        mbarrier.expect(full.index(slot), (ROWS * SIZE_M + SIZE_N * SIZE_D) * 2)
+        tma.async_copy_global_to_shared(
+            first_desc, [k, x, 0], full.index(slot), first_smem.index(slot)
+        )
+        tma.async_copy_global_to_shared(
+            third_desc, [0, k, 0], full.index(slot), third_smem.index(slot)
+        )
+        i += 1
+    if MEAN:
+        for w in gl.static_range(2):
+            mbarrier.expect(z_full.index(w), GROUP_Y * ROWS * SIZE_N * 2)
+            for part in gl.static_range(GROUP_Y):
+                place = w * GROUP_Y + part
+                tma.async_copy_global_to_shared(
+                    z_desc, [x, y + place, 0], z_full.index(w), z_smem.index(place)
+                )
+
+
+@gluon.jit
+def keep_second(second, tile, y, sizes, strides):
+    """``second`` of a group's y into shared memory, as (m, y and d)."""
+    L: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
+    _, size_y, size_m, size_d, _ = sizes
+    stride_y, stride_m, stride_d = strides
+    m = gl.arange(0, SIZE_M, layout=gl.SliceLayout(1, L))
+    column = gl.arange(0, GROUP_Y * SIZE_D, layout=gl.SliceLayout(0, L))
+    column_y, d = y + column // SIZE_D, column % SIZE_D
+    at = m[:, None] * stride_m + (column_y * stride_y + d * stride_d)[None, :]
+    inside = (m < size_m)[:, None] & ((column_y < size_y) & (d < size_d))[None, :]
+    tile.store(gl.load(second + at, mask=inside, other=0.0))
+    fence_async_shared()
+
+
+@gluon.jit
+def multiply_inner(inner, third_smem, slot, left_out, right_out):
+    """Start both y's products of the inner product with ``third``."""
+    A: gl.constexpr = gl.DotOperandLayout(0, mma_layout(SIZE_N), 2)
+    L: gl.constexpr = mma_layout(SIZE_D)
+    both = inner.to(third_smem.dtype).reshape([ROWS, GROUP_Y, SIZE_D]).permute((0, 2, 1))
+    left, right = gl.split(both)
+    left = gl.convert_layout(gl.convert_layout(left, L), A)
+    right = gl.convert_layout(gl.convert_layout(right, L), A)
+    third = third_smem.index(slot).reshape([SIZE_N, SIZE_D]).permute((1, 0))
+    left_out = warpgroup_mma(left, third, left_out, is_async=True)
+    right_out = warpgroup_mma(right, third, right_out, is_async=True)
+    return left_out, right_out
+
+
+@gluon.jit
+def write_mean(total, tile, out_desc, count, bias, x, y, sizes, count_strides, EPS: gl.constexpr):
+    """``z + (total + bias) / count``, z in the tile, to memory."""
+    L: gl.constexpr = mma_layout(SIZE_N)
+    size_x, size_y, _, _, size_n = sizes
+    row = x + gl.arange(0, ROWS, layout=gl.SliceLayout(1, L))
+    n = gl.arange(0, SIZE_N, layout=gl.SliceLayout(0, L))
+    at = row * count_strides[0] + y * count_strides[1]
+    number = gl.load(count + at, mask=(row < size_x) & (y < size_y), other=1.0).to(gl.float32)
+    total += gl.load(bias + n, mask=n < size_n, other=0.0).to(gl.float32)[None, :]
+    flat = tile.reshape([ROWS, SIZE_N])
+    flat.store((widen(flat.load(L)) + total / (number + EPS)[:, None]).to(tile.dtype))
+    fence_async_shared()
+    tma.async_copy_shared_to_global(out_desc, [x, y, 0], tile)
+
+
+@gluon.jit
+def write_part(total, out, x, y, sizes, strides):
+    """A part of a sum over k, to memory."""
+    L: gl.constexpr = mma_layout(SIZE_N)
+    size_x, size_y, _, _, size_n = sizes
+    row = x + gl.arange(0, ROWS, layout=gl.SliceLayout(1, L))
+    n = gl.arange(0, SIZE_N, layout=gl.SliceLayout(0, L))
+    rows = gl.program_id(2).to(gl.int64) * strides[0] + row * strides[1] + y * strides[2]
+    inside = ((row < size_x) & (y < size_y))[:, None] & (n < size_n)[None, :]
+    gl.store(out + rows[:, None] + n[None, :], total, mask=inside)
+
+
+@gluon.jit
+def compute(
+    w: gl.constexpr, args, STAGES: gl.constexpr, MEAN: gl.constexpr, EPS: gl.constexpr
+):  # fmt: skip
+    """Warp group ``w``."""
+    (
+        second, out, count, bias, out_desc, first_smem, second_smem, third_smem, z_smem,
+        full, empty, z_full, sizes, second_strides, out_strides, count_strides,
+        size_k, k_per_split,
+    ) = args  # fmt: skip
+    x = gl.program_id(1) * ROWS
+    y = (gl.program_id(0) * 2 + w) * GROUP_Y
+    second_tile = second_smem.index(w)
+    keep_second(second, second_tile, y, sizes, second_strides)
+    start = gl.program_id(2) * k_per_split
+    num_k = gl.minimum(start + k_per_split, size_k) - start
+    zero = gl.full([ROWS, GROUP_Y * SIZE_D], 0.0, gl.float32, mma_layout(GROUP_Y * SIZE_D))
+    left = gl.full([ROWS, SIZE_N], 0.0, gl.float32, mma_layout(SIZE_N))
+    right = left
+    mbarrier.wait(full.index(0), 0)
+    first = first_smem.index(0).reshape([ROWS, SIZE_M])
+    inner = warpgroup_mma(first, second_tile, zero, use_acc=False)
+    slot = gl.to_tensor(0)
+    for i in range(1, num_k):
+        left, right = multiply_inner(inner, third_smem, slot, left, right)
+        following = i % STAGES
+        mbarrier.wait(full.index(following), (i // STAGES) & 1)
+        first = first_smem.index(following).reshape([ROWS, SIZE_M])
+        inner = warpgroup_mma(first, second_tile, zero, use_acc=False, is_async=True)
+        # Within the iteration: across iterations, ptxas (12.8) would wait after each step.
+        left, right, inner = warpgroup_mma_wait(0, [left, right, inner])
+        mbarrier.arrive(empty.index(slot))
+        slot = following
+    left, right = multiply_inner(inner, third_smem, slot, left, right)
+    left, right = warpgroup_mma_wait(0, [left, right])
+    if MEAN:
+        mbarrier.wait(z_full.index(w), 0)
+        tile = z_smem.index(w * GROUP_Y)
+        write_mean(left, tile, out_desc, count, bias, x, y, sizes, count_strides, EPS)
+        tile = z_smem.index(w * GROUP_Y + 1)
+        write_mean(right, tile, out_desc, count, bias, x, y + 1, sizes, count_strides, EPS)
+        tma.store_wait(0)
+    else:
+        write_part(left, out, x, y, sizes, out_strides)
+        write_part(right, out, x, y + 1, sizes, out_strides)
+
+
+@gluon.jit
+def chained_products_kernel(
+    first_desc, third_desc, z_desc, out_desc, second, out, count, bias,
+    sizes, second_strides, out_strides, count_strides, size_k, k_per_split,
+    EPS: gl.constexpr, MEAN: gl.constexpr, STAGES: gl.constexpr, GROUP_REGISTERS: gl.constexpr,
+):  # fmt: skip
+    """See the module. With ``MEAN`` (forward) bias, count and z take part.
+
+    Without, ``out`` has partial sums in float32, over ``k_per_split`` of k each, and ``out_desc``,
+    ``z_desc``, ``count`` and ``bias`` are not looked at. ``sizes``: of x, y, m, d, n.
+    """
+    dtype: gl.constexpr = first_desc.dtype
+    barrier: gl.constexpr = mbarrier.MBarrierLayout()
+    second_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for(
+        [SIZE_M, GROUP_Y * SIZE_D], dtype
+    )
+    first_smem = gl.allocate_shared_memory(dtype, [STAGES, 1, ROWS, SIZE_M], first_desc.layout)
+    second_smem = gl.allocate_shared_memory(dtype, [2, SIZE_M, GROUP_Y * SIZE_D], second_layout)
+    third_smem = gl.allocate_shared_memory(dtype, [STAGES, SIZE_N, 1, SIZE_D], third_desc.layout)
+    places: gl.constexpr = 2 * GROUP_Y if MEAN else 1
+    z_smem = gl.allocate_shared_memory(dtype, [places, ROWS, 1, SIZE_N], z_desc.layout)
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    z_full = gl.allocate_shared_memory(gl.int64, [2, 1], barrier)
+    for slot in gl.static_range(STAGES):
+        mbarrier.init(full.index(slot), 1)
+        mbarrier.init(empty.index(slot), 2)
+    # A barrier that nobody waits for must not be: its memory is given away while it lives.
+    if MEAN:
+        for group in gl.static_range(2):
+            mbarrier.init(z_full.index(group), 1)
+    fence_async_shared()
+    num_k, per_split = gl.to_tensor(size_k), gl.to_tensor(k_per_split)
+    load_args = (
+        first_desc, third_desc, z_desc, first_smem, third_smem, z_smem, full, empty, z_full,
+        num_k, per_split,
+    )  # fmt: skip
+    args = (
+        second, out, count, bias, out_desc, first_smem, second_smem, third_smem, z_smem,
+        full, empty, z_full, sizes, second_strides, out_strides, count_strides,
+        num_k, per_split,
+    )  # fmt: skip
+    gl.warp_specialize(
+        [
+            (compute, (0, args, STAGES, MEAN, EPS)),
+            (compute, (1, args, STAGES, MEAN, EPS)),
+            (load, (load_args, STAGES, MEAN)),
+        ],
+        [4, 1],
+        [GROUP_REGISTERS, REGISTERS - 2 * GROUP_REGISTERS],
+    )
