@@ -223,6 +223,7 @@ def output_backward_kernel(
         mbarrier.init(ready.index(slot), 1)
         mbarrier.init(empty.index(slot), 2)
     mbarrier.init(more.index(0), 1)
+    fence_async_shared()
     fold(
         weight_desc, norm_weight, norm_bias, bias, weight_smem, bias_smem, more.index(0), C
     )  # fmt: skip
