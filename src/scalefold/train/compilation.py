@@ -6,6 +6,7 @@ compiled, neighbours become one kernel. The trunk has kernels of its own and is 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any, Final, Literal, TypeVar, cast
 
@@ -14,6 +15,8 @@ import torch
 from scalefold.errors import InputError
 from scalefold.model.assembly import as_written
 from scalefold.ops.triton import why_not
+
+logger = logging.getLogger(__name__)
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -42,6 +45,7 @@ def choose_compilation(
         )
     if setting is False or obstacle is not None:
         return as_written
+    logger.info("structure module and losses are compiled at their first use, for up to a minute")
     torch._dynamo.config.recompile_limit = _VARIANTS
     # Softmax over some hundred elements fits into one kernel; online, it would be three.
     options: dict[str, Any] = {"online_softmax": False}
