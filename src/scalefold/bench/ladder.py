@@ -98,12 +98,14 @@ def bench_ladder(
     out: Path,
     *,
     only: Collection[str] = (),
+    parts: Sequence[Path] = (),
     device: torch.device,
     console: Console,
 ) -> dict[str, Any]:
     """Measure each rung, and write them as JSON, anew after each.
 
-    Rungs that the file holds already, by the same code on the same device, are not measured again.
+    Rungs that the file holds already, by the same code on the same kind of device, are not measured
+    again.
 
     Parameters
     ----------
@@ -115,6 +117,8 @@ def bench_ladder(
         JSON file.
     only : collection of str
         Measure these rungs alone; default all.
+    parts : sequence of Path
+        Files of other calls, whose rungs are taken over likewise: several GPUs can share the work.
     device : torch.device
     console : Console
 
@@ -133,7 +137,12 @@ def bench_ladder(
         "samples_per_step": config.training.global_batch_size,
         "rungs": [],
     }
-    done = _measured_before(out, result)
+    absent = [str(file) for file in parts if not file.is_file()]
+    if absent:
+        raise InputError(f"--part {', '.join(absent)}: no such file")
+    done: dict[str, dict[str, Any]] = {}
+    for file in (*parts, out):
+        done |= _measured_before(file, result)
     flops = count_flops(config)
     for rung, settings in _cumulative(ladder):
         row = done.get(rung.name)
@@ -166,7 +175,7 @@ def _measured_before(out: Path, now: Mapping[str, Any]) -> dict[str, dict[str, A
         same = all(before[key] == now[key] for key in now if key not in ("command", "rungs"))
         rows = {row["rung"]: row for row in before["rungs"]}
     except (ValueError, KeyError, TypeError):
-        raise InputError(f"{out}: not a file of bench ladder; choose another --out") from None
+        raise InputError(f"{out}: not a file of bench ladder; choose another") from None
     if not same:
         logger.info("%s is of other code, device or shapes: all rungs are measured anew", out)
     return rows if same else {}

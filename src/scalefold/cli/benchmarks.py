@@ -109,6 +109,13 @@ def ladder(
     only: Annotated[
         list[str] | None, typer.Option(help="Measure only this rung; several times for several.")
     ] = None,
+    part: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Take over the rungs of another call's file: several GPUs can share the work.",
+        ),
+    ] = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also draw it: .svg, .png or .pdf.")
     ] = None,
@@ -125,6 +132,7 @@ def ladder(
         shards,
         out,
         only=only or (),
+        parts=part or (),
         device=torch_device(device),
         console=log_to_stderr(),
     )

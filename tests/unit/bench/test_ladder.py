@@ -75,7 +75,7 @@ def test_rungs_are_measured_once_and_kept(
     monkeypatch.setattr(module, "rungs", lambda: ON_A_CPU)
     monkeypatch.setattr(module, "_TIMED_SECONDS", 0.01)
     monkeypatch.setattr(module, "_LOADED_SECONDS", 0.01)
-    monkeypatch.setattr("scalefold.bench.record.source_commit", lambda: "c0ffee")
+    monkeypatch.setattr("scalefold.train.provenance.source_commit", lambda: "c0ffee")
     out = tmp_path / "ladder.json"
     first, _ = measure(config, shards, out, only=["kept"])
     assert [row["rung"] for row in first["rungs"]] == ["kept"]
@@ -87,7 +87,10 @@ def test_rungs_are_measured_once_and_kept(
         assert row["mean_step_seconds"] > 0
         assert row["loading_seconds"] >= 0  # both change how samples come, or are the last
     assert "baseline" in printed
-    monkeypatch.setattr("scalefold.bench.record.source_commit", lambda: "beef")
+    whole = tmp_path / "whole.json"
+    taken, _ = measure(config, shards, whole, parts=[out])
+    assert taken["rungs"] == both["rungs"]
+    monkeypatch.setattr("scalefold.train.provenance.source_commit", lambda: "beef")
     changed, _ = measure(config, shards, out, only=["kept"])
     assert [row["rung"] for row in changed["rungs"]] == ["kept"]  # of other code: anew
     other = varied(config, {"features.crop_size": 12})
@@ -101,6 +104,8 @@ def test_unknown_rungs_and_other_files_are_refused(
 ) -> None:
     with pytest.raises(InputError, match="no rung grafs; there are baseline, bf16"):
         measure(config, shards, tmp_path / "l.json", only=["grafs"])
+    with pytest.raises(InputError, match="no such file"):
+        measure(config, shards, tmp_path / "l.json", parts=[tmp_path / "part.json"])
     (tmp_path / "l.json").write_text('{"a": 1}')
     with pytest.raises(InputError, match="not a file of bench ladder"):
         measure(config, shards, tmp_path / "l.json")
