@@ -133,9 +133,24 @@ def _presets() -> dict[str, Tree]:
     )
 
 
+class _EachKeyOnce(yaml.SafeLoader):
+    """Refuses a key that stands twice, where YAML's reader would drop the first silently."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            line = key.start_mark.line + 1
+            if isinstance(key, yaml.ScalarNode) and lines.setdefault(key.value, line) != line:
+                raise yaml.YAMLError(
+                    f"key {key.value!r} stands in line {lines[key.value]} and again in line "
+                    f"{line}: put the two together"
+                )
+        return super().construct_mapping(node, deep)
+
+
 def _read_yaml(path: Path) -> Tree:
     try:
-        tree = yaml.safe_load(path.read_text("utf-8"))
+        tree = yaml.load(path.read_text("utf-8"), _EachKeyOnce)
     except FileNotFoundError:
         raise InputError(f"{path}: no such configuration file") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -150,8 +165,9 @@ def _read_yaml(path: Path) -> Tree:
 
 
 def _explain(error: ValidationError) -> Iterator[str]:
+    wrong: dict[str, list[str]] = {}
     for item in error.errors():
-        location = [part for part in item["loc"]]
+        location = item["loc"]
         key = ".".join(map(str, location)) or "configuration"
         if item["type"] == "extra_forbidden":
             yield f"unknown key {key!r}{_right_key(location)}"
@@ -161,7 +177,20 @@ def _explain(error: ValidationError) -> Iterator[str]:
             # Keys that contradict each other: the message names them, with their values.
             yield str(item["ctx"]["error"])
         else:
-            yield f"{key}: {item['msg'].removeprefix('Value error, ')} (found {item['input']!r})"
+            message = item["msg"].removeprefix("Value error, ")
+            if item["type"] == "model_type":
+                message = "Input should be a section of keys"
+            wrong.setdefault(_own_key(location), []).append(f"{message} (found {item['input']!r})")
+    # Of a key that takes values of several kinds there is a message for each kind.
+    yield from (f"{key}: {', or: '.join(messages)}" for key, messages in wrong.items())
+
+
+def _own_key(location: Sequence[int | str]) -> str:
+    """The dotted key of a wrong value, without the names of the kinds that it could have had."""
+    valid = {*_keys(Config)}
+    names = list(map(str, location))
+    ends = range(len(names), 0, -1)
+    return next((key for end in ends if (key := ".".join(names[:end])) in valid), ".".join(names))
 
 
 def _right_key(location: Sequence[Any]) -> str:

@@ -124,7 +124,11 @@ def test_hash_follows_the_content_and_not_how_it_was_stated() -> None:
         ({"loss": {"pae": 0.1}}, "set model.pae_head to true, or loss.pae to 0"),
         ({"features": {"masked_msa": {"same": 0.9}}}, "uniform .* is 1.1"),
         ({"run_name": "../up"}, "run_name: .*found '../up'"),
-        ({"training": None}, "training: "),
+        ({"training": None}, "training: Input should be a section of keys"),
+        (
+            {"training": {"kernels": ["norm", "atention"]}},
+            r"training.kernels: .*'triton' \(found .*\), or: .*'attention'.* \(found 'atention'\)$",
+        ),
     ],
 )
 def test_errors_name_the_source_the_key_and_the_mend(
@@ -156,6 +160,7 @@ def test_unset_required_key() -> None:
         ("a: [1", "not valid YAML"),
         ("- 1\n", "expected keys at the top level, found list"),
         ("\0", "not valid YAML"),
+        ("loss: {}\na:\n  b: 1\n  c: 2\n  b: 3\n", "not valid YAML: key 'b' .* line 3 .* line 5: "),
         (None, "no such configuration file"),
     ],
 )

@@ -232,10 +232,12 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "bad.pt").write_bytes(b"not a torch file")
     (tmp_path / "text.pt").write_bytes(b"run_name: x\n")
     (tmp_path / "bad.npz").write_bytes(b"PK\x03\x04 broken")
+    (tmp_path / "text.npz").write_bytes(b"run_name: x\n")
     bad = [("bad.pt", "openfold"), ("text.pt", "openfold"), ("bad.pt", "mlperf")]
-    for name, kind in [*bad, ("bad.npz", "alphafold")]:
-        with pytest.raises(InputError, match=name):
+    for name, kind in [*bad, ("bad.npz", "alphafold"), ("text.npz", "alphafold")]:
+        with pytest.raises(InputError, match=name) as refusal:
             import_weights(tmp_path / name, kind, _micro())  # type: ignore[arg-type]
+        assert "pickle" not in str(refusal.value)  # numpy's advice is to run the file's code
 
 
 def test_a_file_that_would_run_code_is_refused(tmp_path: Path) -> None:
