@@ -127,8 +127,9 @@ def test_time_limit_leads_to_a_checkpoint_and_on(
     training: Training, cluster: Cluster, undisturbed: Callable[[int], bytes]
 ) -> None:
     job = training.reach(EVERY)
-    # Slurm sends the profile's signal 30 s before the end, or up to a minute earlier.
-    minutes = int(ask("squeue", "-h", "-j", str(job), "-o", "%M").split(":")[0]) + 1
+    # Slurm sends the profile's signal 30 s before the end, or up to a minute earlier, and looks
+    # twice a minute: an end in the minute that runs could come before it.
+    minutes = int(ask("squeue", "-h", "-j", str(job), "-o", "%M").split(":")[0]) + 2
     ask("scontrol", "update", f"jobid={job}", f"timelimit={minutes}")
     training.says("stopped by SIGUSR1")
     ask("scontrol", "update", f"jobid={job}", "timelimit=60")
@@ -183,7 +184,8 @@ def test_cancelled_evaluation_is_made_again(workflow: Any, cluster: Cluster) -> 
 
 
 def test_training_that_fails_for_good_ends_the_workflow(workflow: Any) -> None:
-    settings = "training={initial_weights: absent.pt, steps: 5}"
+    (workflow.folder / "damaged.pt").write_bytes(b"no weights")
+    settings = "training={initial_weights: damaged.pt, steps: 5}"
     mode = "evaluation={mode: async}"
     process = workflow.start("--config", settings, mode, "--retries", "0", output=subprocess.PIPE)
     stdout, stderr = process.communicate(timeout=300)
