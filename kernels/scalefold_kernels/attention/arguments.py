@@ -66,6 +66,15 @@ class Inputs(NamedTuple):
         }
 
 
+class Gradients(NamedTuple):
+    """Where the gradients of q, k, v and gate are written."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    gate: Tensor | None
+
+
 def checked(
     q: Tensor, k: Tensor, v: Tensor, gate: Tensor | None, mask: Tensor, bias: Tensor | None
 ) -> Inputs:
@@ -111,3 +120,10 @@ def new_rows(shape: Sequence[int], like: Tensor) -> Tensor:
     if like.stride(1) < like.stride(2):
         return like.new_empty((batch, length, rows, *others)).transpose(1, 2)
     return like.new_empty((batch, rows, length, *others))
+
+
+def new_statistics(q: Tensor) -> Tensor:
+    """New memory (B, R, H, Q), one number a softmax; heads start at multiples of 16 bytes."""
+    batch, rows, queries, heads, _ = q.shape
+    padded = (batch, rows, heads, -(-queries // 4) * 4)
+    return torch.empty(padded, device=q.device, dtype=torch.float32)[..., :queries]

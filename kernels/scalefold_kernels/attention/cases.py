@@ -6,16 +6,23 @@ The launches run on tensors without memory, with the kernels replaced by notes o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
+from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch import Tensor
 
-from scalefold_kernels.attention import hopper_launch, hopper_plan, portable
+from scalefold_kernels.attention import (
+    hopper_backward,
+    hopper_launch,
+    hopper_plan,
+    portable,
+)
 from scalefold_kernels.attention import kernel as portable_kernels
-from scalefold_kernels.attention.arguments import Inputs, checked
+from scalefold_kernels.attention.arguments import Gradients, Inputs, checked
 from scalefold_kernels.compilation import CompileCase, recorded
 
 _KINDS = {torch.bfloat16: "bf16", torch.float32: "fp32"}
@@ -29,6 +36,10 @@ _SHAPES = {
     "template": (256, 256, 4, 16, True, True),
     "wide heads": (64, 128, 2, 64, False, True),
 }
+
+# Bytes a thread: numbers that a row reads once, outside of the loops over blocks; with more than
+# 256 keys, one that `backward_queries` reads once a block.
+_SPILLS = {"backward_queries": 8, "backward_queries_bias": 16, "backward_row": 16}
 
 _PORTABLE = [
     ("triangle N=256", torch.bfloat16),
@@ -69,23 +80,38 @@ def _hopper() -> Iterator[CompileCase]:
         inputs, out, lse = _arguments(name, torch.bfloat16)
         if not hopper_launch.serves(inputs):
             continue
-        bias, grads = inputs.bias, (lse, lse, out)
-        queries = partial(hopper_launch.backward_queries, inputs, bias, *grads, inputs.q)
-        keys = partial(hopper_launch.backward_keys, inputs, bias, *grads, inputs.q, inputs.q)
-        launches: dict[str, tuple[str, Callable[[], Any]]] = {
-            "forward": ("forward", partial(hopper_launch.forward, inputs, bias, out, lse)),
-            "backward_queries": ("backward_queries", partial(queries, False)),
-            "backward_keys": ("backward_keys", keys),
+        launches: dict[str, tuple[ModuleType, Callable[[], Any]]] = {
+            "forward": (hopper_launch, partial(hopper_launch.forward, inputs, out, lse)),
+            **{
+                f"backward_{kernel}": (hopper_backward, launch)
+                for kernel, launch in _backward(inputs, out, lse).items()
+            },
         }
-        if bias is not None:
-            held = hopper_launch.sums_in_registers(inputs)
-            kernel = "backward_queries_bias" if held else "backward_queries"
-            launches["backward_queries and bias"] = (kernel, partial(queries, True))
-        for described, (kernel, launch) in launches.items():
+        for kernel, (module, launch) in launches.items():
             # H100 and H200: 132 multiprocessors.
             with patch.object(hopper_plan, "_multiprocessors", lambda _: 132):
-                described = f"{described} on Hopper, {name}"
-                yield recorded(hopper_launch, f"{kernel}_kernel", launch, described, "sm_90")
+                described = f"{kernel} on Hopper, {name}"
+                case = recorded(module, f"{kernel}_kernel", launch, described, "sm_90")
+            yield replace(case, allowed_spill_bytes=_SPILLS.get(kernel, 0))
+
+
+def _backward(inputs: Inputs, out: Tensor, lse: Tensor) -> dict[str, Callable[[], Any]]:
+    """Launches of the kernels of backward that run where only some gradients are wanted, or all."""
+    bias, gradients = inputs.bias, Gradients(inputs.q, inputs.k, inputs.v, inputs.gate)
+    if hopper_launch.whole_rows(inputs):
+        return {"row": partial(hopper_backward.row, inputs, out, lse, out, gradients)}
+    queries = partial(hopper_backward.queries, inputs, bias, lse, lse, out, inputs.q)
+    launches: dict[str, Callable[[], Any]] = {
+        "keys": partial(hopper_backward.keys, inputs, bias, lse, lse, out, inputs.k, inputs.v),
+        "queries": partial(queries, False),
+    }
+    if bias is not None and hopper_launch.sums_in_registers(inputs):
+        launches["queries_bias"] = partial(
+            hopper_backward.queries_bias, inputs, bias, out, lse, out, gradients, out, lse
+        )
+    elif bias is not None:
+        launches["queries"] = partial(queries, True)
+    return launches
 
 
 def _arguments(name: str, dtype: torch.dtype) -> tuple[Inputs, Tensor, Tensor]:

@@ -73,7 +73,7 @@ def constants(kernel: str, inputs: Inputs) -> dict[str, int]:
     else:
         blocks = triton.cdiv(inputs.num_keys, sizes["BLOCK_K"])
     places = max(n for n in range(1, sizes["PLACES"] + 1) if blocks % n == 0)
-    keys = max(32, triton.next_power_of_2(inputs.num_keys))
+    keys = max(sizes.get("BLOCK_K", 32), triton.next_power_of_2(inputs.num_keys))
     return {**sizes, "PLACES": places, "NUM_BLOCKS": blocks, "KEYS": keys, "C": width(inputs)}
 
 
@@ -90,7 +90,7 @@ def _forward_bytes(inputs: Inputs, sizes: dict[str, int]) -> int:
     block, channels = sizes["BLOCK_K"], sizes["C"]
     keys = sizes["NUM_BLOCKS"] * block
     bias = 2 * 64 * (block if inputs.bias is None else keys)
-    return bias + 2 * channels * (2 * sizes["PLACES"] * block + 2 * 64) + 2 * keys
+    return bias + 2 * channels * (2 * sizes["PLACES"] * block + 2 * 64) + 4 * sizes["KEYS"]
 
 
 def _backward_queries_bytes(inputs: Inputs, sizes: dict[str, int]) -> int:
@@ -98,7 +98,7 @@ def _backward_queries_bytes(inputs: Inputs, sizes: dict[str, int]) -> int:
     block, channels = sizes["BLOCK_K"], sizes["C"]
     keys = sizes["NUM_BLOCKS"] * block
     bias = 2 * 64 * block + 4 * 8 * keys if inputs.bias is None else (2 + 4) * 64 * keys
-    return bias + 2 * channels * (2 * sizes["PLACES"] * block + 2 * 64) + 2 * keys
+    return bias + 2 * channels * (2 * sizes["PLACES"] * block + 2 * 64) + 2 * sizes["KEYS"]
 
 
 def _backward_keys_bytes(inputs: Inputs, sizes: dict[str, int]) -> int:
@@ -118,6 +118,23 @@ KERNELS = {
 def width(inputs: Inputs) -> int:
     """Channels in shared memory; those beyond the head's are zeros."""
     return max(16, triton.next_power_of_2(inputs.channels))
+
+
+ROW_PROGRAMS = 2
+"""Of `backward_row` a multiprocessor holds so many at a time: two stages of a row in each."""
+
+
+def row_plan(inputs: Inputs) -> Plan:
+    """For `backward_row`: each program goes through rows and heads at equal distances."""
+    items = inputs.batch * inputs.num_rows * inputs.num_heads
+    count = min(items, ROW_PROGRAMS * _multiprocessors(inputs.q.device))
+    constants = {
+        "C": width(inputs),
+        "NUM_Q": triton.cdiv(inputs.num_queries, 64),
+        "num_warps": 4 * triton.cdiv(inputs.num_keys, 64),
+        "maxnreg": 128,
+    }
+    return Plan(constants, count, triton.cdiv(items, count), 1)
 
 
 @cache

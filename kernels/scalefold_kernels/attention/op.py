@@ -17,7 +17,13 @@ import triton
 from torch import Tensor
 
 from scalefold_kernels.attention import portable
-from scalefold_kernels.attention.arguments import Inputs, checked, new_rows
+from scalefold_kernels.attention.arguments import (
+    Gradients,
+    Inputs,
+    checked,
+    new_rows,
+    new_statistics,
+)
 
 
 def attention(
@@ -61,12 +67,8 @@ def _attention(
     q: Tensor, k: Tensor, v: Tensor, gate: Tensor | None, mask: Tensor, bias: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     inputs = checked(q, k, v, gate, mask, bias)
-    out, lse = new_rows(q.shape, q), _statistics(q)
-    hopper = _hopper(inputs)
-    if hopper is None:
-        portable.forward(inputs, out, lse)
-    else:
-        hopper.forward(inputs, None if bias is None else hopper.bias_rows(bias), out, lse)
+    out, lse = new_rows(q.shape, q), new_statistics(q)
+    _launches(inputs).forward(inputs, out, lse)
     return out, lse
 
 
@@ -74,7 +76,7 @@ def _attention(
 def _(
     q: Tensor, k: Tensor, v: Tensor, gate: Tensor | None, mask: Tensor, bias: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    return new_rows(q.shape, q), _statistics(q)
+    return new_rows(q.shape, q), new_statistics(q)
 
 
 @torch.library.custom_op("scalefold::attention_backward", mutates_args=())
@@ -91,26 +93,10 @@ def _attention_backward(
     bias_gradient: bool,
 ) -> list[Tensor]:
     inputs = checked(q, k, v, gate, mask, bias)
-    hopper = _hopper(inputs)
-    if hopper is not None:
-        grad_out = hopper.gradient_rows(grad_out)
-    elif grad_out.stride(-1) != 1:
-        grad_out = grad_out.contiguous()
     results = _gradients(q, k, gate)
-    grad_q, grad_k, grad_v, grad_gate = _slices(results, gate is not None)
-    delta = _statistics(q)
-    grad_ungated = grad_out if gate is None else new_rows(q.shape, q)
-    portable.backward_gate(inputs, out, grad_out, grad_gate, grad_ungated, delta)
-    arguments = lse, delta, grad_ungated
+    gradients = _slices(results, gate is not None)
     sum_bias = bias is not None and bias_gradient
-    if hopper is None:
-        portable.backward_queries(inputs, *arguments, grad_q)
-        portable.backward_keys(inputs, *arguments, grad_k, grad_v)
-        partial = portable.backward_bias(inputs, *arguments) if sum_bias else None
-    else:
-        rows = None if bias is None else hopper.bias_rows(bias)
-        partial = hopper.backward_queries(inputs, rows, *arguments, grad_q, sum_bias)
-        hopper.backward_keys(inputs, rows, *arguments, grad_k, grad_v)
+    partial = _launches(inputs).backward(inputs, out, lse, grad_out, gradients, sum_bias)
     if bias is not None and partial is not None:
         results.append(portable.sum_groups(partial, bias.dtype))
     return results
@@ -160,6 +146,11 @@ def _hopper_module() -> ModuleType:
     return import_module("scalefold_kernels.attention.hopper_launch")
 
 
+def _launches(inputs: Inputs) -> ModuleType:
+    """Kernels of a Hopper GPU where they serve these arguments, else those for any GPU."""
+    return _hopper(inputs) or portable
+
+
 def _hopper(inputs: Inputs) -> ModuleType | None:
     """Kernels of a Hopper GPU, where they serve these arguments."""
     if not (
@@ -173,13 +164,6 @@ def _hopper(inputs: Inputs) -> ModuleType | None:
     return module if module.serves(inputs) else None
 
 
-def _statistics(q: Tensor) -> Tensor:
-    """(B, R, H, Q), one number a softmax; each head starts at a multiple of 16 bytes."""
-    batch, rows, queries, heads, _ = q.shape
-    padded = (batch, rows, heads, -(-queries // 4) * 4)
-    return torch.empty(padded, device=q.device, dtype=torch.float32)[..., :queries]
-
-
 def _gradients(q: Tensor, k: Tensor, gate: Tensor | None) -> list[Tensor]:
     """Memory for the gradients: one tensor (B, R, N, q k v gate, H, C) where lengths are equal."""
     if q.shape == k.shape:
@@ -190,9 +174,9 @@ def _gradients(q: Tensor, k: Tensor, gate: Tensor | None) -> list[Tensor]:
     return parts if gate is None else [*parts, new_rows(q.shape, q)]
 
 
-def _slices(results: list[Tensor], gated: bool) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+def _slices(results: list[Tensor], gated: bool) -> Gradients:
     if results[0].ndim == 6:
         parts = results[0].unbind(3)
     else:
         parts = tuple(results[: 4 if gated else 3])
-    return parts[0], parts[1], parts[2], parts[3] if gated else None
+    return Gradients(parts[0], parts[1], parts[2], parts[3] if gated else None)

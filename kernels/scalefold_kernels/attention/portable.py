@@ -7,7 +7,12 @@ import triton
 from torch import Tensor
 
 from scalefold_kernels.attention import kernel as kernels
-from scalefold_kernels.attention.arguments import Inputs
+from scalefold_kernels.attention.arguments import (
+    Gradients,
+    Inputs,
+    new_rows,
+    new_statistics,
+)
 from scalefold_kernels.tiles import Tile, architecture, tile
 
 
@@ -35,6 +40,24 @@ def forward(inputs: Inputs, out: Tensor, lse: Tensor) -> None:
         HAS_BIAS=bias is not None,
         **sizes,
     )
+
+
+def backward(
+    inputs: Inputs,
+    out: Tensor,
+    lse: Tensor,
+    grad_out: Tensor,
+    gradients: Gradients,
+    sum_bias: bool,
+) -> Tensor | None:
+    """Fill ``gradients``; return partial sums (groups of rows, B, H, Q, K) of the bias gradient."""
+    q, gate = inputs.q, inputs.gate
+    delta, grad_out = new_statistics(q), _heads_together(grad_out)
+    grad_ungated = grad_out if gate is None else new_rows(q.shape, q)
+    backward_gate(inputs, out, grad_out, gradients.gate, grad_ungated, delta)
+    backward_queries(inputs, lse, delta, grad_ungated, gradients.q)
+    backward_keys(inputs, lse, delta, grad_ungated, gradients.k, gradients.v)
+    return backward_bias(inputs, lse, delta, grad_ungated) if sum_bias else None
 
 
 def backward_queries(
@@ -146,7 +169,6 @@ def backward_gate(
     heads = triton.next_power_of_2(inputs.num_heads)
     block_q = max(1, sizes.pop("BLOCK") // (heads * triton.next_power_of_2(inputs.channels)))
     gate = None if gate is None else _heads_together(gate)
-    out, grad_out = _heads_together(out), _heads_together(grad_out)
     blocks = triton.cdiv(inputs.num_queries, block_q)
     kernels.backward_gate_kernel[(blocks * inputs.num_rows, inputs.batch)](
         gate,
@@ -170,7 +192,7 @@ def backward_gate(
 
 def _heads_together(x: Tensor) -> Tensor:
     """Heads one after the other in memory: a position's channels are read as one line."""
-    return x if x.stride(3) == x.shape[4] else x.contiguous()
+    return x if x.stride()[3:] == (x.shape[4], 1) else x.contiguous()
 
 
 def sum_groups(partial: Tensor, dtype: torch.dtype) -> Tensor:

@@ -76,7 +76,7 @@ def backward_queries_kernel(
     threads: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [5, 4, 3, 2, 1, 0])
     sum_tiles: gl.constexpr = [NUM_BLOCKS, BLOCK_K // 8 if SUM_BIAS else 1, 4, 8, 4, 2, 2]
     sums_smem = gl.allocate_shared_memory(gl.float32, sum_tiles, threads)
-    mask_smem = gl.allocate_shared_memory(gl.bfloat16, [NUM_BLOCKS, BLOCK_K], flat)
+    mask_smem = gl.allocate_shared_memory(gl.bfloat16, [KEYS // BLOCK_K, BLOCK_K], flat)
     full = gl.allocate_shared_memory(gl.int64, [PLACES, 1], barrier)
     others = gl.allocate_shared_memory(gl.int64, [2, 1], barrier)
     query_full, bias_full = others.index(0), others.index(1)
@@ -104,7 +104,8 @@ def backward_queries_kernel(
         )  # fmt: skip
 
     mask += batch.to(gl.int64) * mask_stride_b
-    unmasked = count(load_mask(mask, mask_stride_r, mask_stride_k, first_row, num_keys, KEYS))
+    kept = load_mask(mask, mask_stride_r, mask_stride_k, first_row, num_keys, KEYS)
+    unmasked = count(kept)
     queries = first_q + gl.arange(0, 64, layout=by_row)
     inside = queries < num_queries
     places = gl.arange(0, 64, layout=gl.SliceLayout(1, OUT))
@@ -137,10 +138,7 @@ def backward_queries_kernel(
             after = gl.where(last, first_row, row + 1)
             all_kept = unmasked == PASSES * NUM_BLOCKS * BLOCK_K
             if not all_kept:
-                store_mask(
-                    mask, mask_stride_r, mask_stride_k, row, turn * NUM_BLOCKS * BLOCK_K,
-                    num_keys, unmasked, mask_smem, 0, BLOCK_K, NUM_BLOCKS,
-                )  # fmt: skip
+                store_mask(kept, num_keys, unmasked, mask_smem)
             factor = (unmasked > 0).to(gl.float32)
             kept = load_mask(mask, mask_stride_r, mask_stride_k, after, num_keys, KEYS)
             start = ((batch * num_rows + row).to(gl.int64) * num_heads + head) * statistics_stride
@@ -182,7 +180,9 @@ def backward_queries_kernel(
                 )
                 s, grad_p = warpgroup_mma_wait(0, [s, grad_p])
                 if not all_kept:
-                    s = s * factor + mask_smem.index(j).load(by_column).to(gl.float32)[None, :]
+                    masked = turn * NUM_BLOCKS + j
+                    added = mask_smem.index(masked).load(by_column).to(gl.float32)
+                    s = s * factor + added[None, :]
                 p = gl.exp2(s * LOG2E - lse_tile[:, None])
                 grad_s = p * (grad_p - delta_tile[:, None])
                 left = gl.convert_layout(grad_s.to(dtype), A_P)

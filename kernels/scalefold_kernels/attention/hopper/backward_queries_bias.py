@@ -1,7 +1,8 @@
-"""Gradients of queries and of the bias on Hopper GPUs, for up to 256 keys; see `parts`.
+"""Gradients of queries, gate and bias on Hopper GPUs, for up to 256 keys; see `parts`.
 
 Two warp groups share a program's keys, 128 each, and a loader warp works for both. The sum over
-rows of the gradient of the logits, which is the bias's, stays in registers.
+rows of the gradient of the logits, which is the bias's, stays in registers. While a row's products
+are under way, both take the gate off the next row's gradient, half of the queries each.
 """
 
 from triton.experimental import gluon
@@ -19,6 +20,7 @@ from scalefold_kernels.attention.hopper.parts import (
     count,
     load_keys,
     load_mask,
+    reciprocal,
     store_mask,
 )
 from scalefold_kernels.hopper import mma_layout, widen
@@ -27,61 +29,116 @@ BLOCK_K = gl.constexpr(128)
 STAGES = gl.constexpr(2)
 """Rows of which keys and values are in shared memory."""
 
+AHEAD = gl.constexpr(3)
+"""Rows of which queries are."""
+
 REGISTERS = gl.constexpr(240)
 LOADER_REGISTERS = gl.constexpr(24)
 """Of a thread; what the loader gives up goes to the warp groups."""
 
 
 @gluon.jit
-def load_rows(args, C: gl.constexpr):
+def load_rows(args, HAS_GATE: gl.constexpr, C: gl.constexpr):
     """The loader warp."""
     (
-        q_desc, k_desc, v_desc, grad_desc, bias_desc, mask, mask_stride_r, mask_stride_k,
-        query_smem, k_smem, v_smem, bias_smem, mask_smem, unmasked_smem,
-        query_full, query_empty, full, empty, bias_full,
-        batch, head, first_q, first_row, rows, num_keys,
+        q_desc, k_desc, v_desc, gate_desc, out_desc, grad_desc, lse_desc, bias_desc,
+        mask, mask_stride_r, mask_stride_k,
+        q_smem, gate_smem, out_smem, grad_smem, lse_smem, k_smem, v_smem, bias_smem, mask_smem,
+        unmasked_smem, raw, query_empty, full, empty, bias_full,
+        batch, head, first_q, first_row, rows, num_rows, num_keys,
     ) = args  # fmt: skip
     mbarrier.expect(bias_full, 2 * 64 * BLOCK_K * 2)
     for w in gl.static_range(2):
         corner = [batch, head, first_q, w * BLOCK_K]
         tma.async_copy_global_to_shared(bias_desc, corner, bias_full, bias_smem.index(w))
     one: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
-    for i in range(rows):
-        row = first_row + i
-        mbarrier.wait(query_empty, (i & 1) ^ 1)
-        mbarrier.expect(query_full, 2 * 64 * C * 2)
+    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    parts: gl.constexpr = 4 if HAS_GATE else 3
+    # After the last row comes one of zeros, off whose gradient the gate is taken too.
+    for i in range(rows + 1):
+        row = gl.where(i < rows, first_row + i, num_rows)
+        place = i % AHEAD
+        mbarrier.wait(query_empty.index(place), ((i // AHEAD) & 1) ^ 1)
+        ready = raw.index(place)
+        mbarrier.expect(ready, parts * 64 * C * 2 + 64 * 4)
         at = [batch, row, first_q, head, 0]
-        tma.async_copy_global_to_shared(q_desc, at, query_full, query_smem.index(0))
-        tma.async_copy_global_to_shared(grad_desc, at, query_full, query_smem.index(1))
-        stage = i % STAGES
-        mbarrier.wait(empty.index(stage), ((i // STAGES) & 1) ^ 1)
-        for w in gl.static_range(2):
-            slot = 2 * stage + w
-            load_keys(
-                k_desc, v_desc, k_smem.index(slot), v_smem.index(slot), full.index(slot),
-                batch, row, w * BLOCK_K, head, True, C, BLOCK_K,
-            )  # fmt: skip
-        kept = load_mask(mask, mask_stride_r, mask_stride_k, row, num_keys, 2 * BLOCK_K)
-        unmasked = count(kept)
-        if unmasked < 2 * BLOCK_K:
-            store_mask(
-                mask, mask_stride_r, mask_stride_k, row, 0, num_keys, unmasked,
-                mask_smem, 2 * stage, BLOCK_K, 2,
-            )  # fmt: skip
-        unmasked_smem.index(stage).store(gl.full([1], 0, gl.int32, one) + unmasked)
-        for w in gl.static_range(2):
-            mbarrier.arrive(full.index(2 * stage + w))
+        tma.async_copy_global_to_shared(grad_desc, at, ready, grad_smem.index(place))
+        tma.async_copy_global_to_shared(out_desc, at, ready, out_smem.index(place))
+        if HAS_GATE:
+            tma.async_copy_global_to_shared(gate_desc, at, ready, gate_smem.index(place))
+        tma.async_copy_global_to_shared(q_desc, at, ready, q_smem.index(place))
+        at = [batch, row, head, first_q]
+        tma.async_copy_global_to_shared(lse_desc, at, ready, lse_smem.index(place))
+        if i < rows:
+            kept = load_mask(mask, mask_stride_r, mask_stride_k, row, num_keys, 2 * BLOCK_K)
+            stage = i % STAGES
+            mbarrier.wait(empty.index(stage), ((i // STAGES) & 1) ^ 1)
+            for w in gl.static_range(2):
+                slot = 2 * stage + w
+                load_keys(
+                    k_desc, v_desc, k_smem.index(slot), v_smem.index(slot), full.index(slot),
+                    batch, row, w * BLOCK_K, head, True, C, BLOCK_K,
+                )  # fmt: skip
+            unmasked = count(kept)
+            if unmasked < 2 * BLOCK_K:
+                rows_smem = mask_smem._reinterpret(gl.bfloat16, [STAGES, 2 * BLOCK_K], flat)
+                store_mask(kept, num_keys, unmasked, rows_smem.index(stage))
+            unmasked_smem.index(stage).store(gl.full([1], 0, gl.int32, one) + unmasked)
+            for w in gl.static_range(2):
+                mbarrier.arrive(full.index(2 * stage + w))
 
 
 @gluon.jit
-def differentiate(w, args, C: gl.constexpr):
+def undo_gate(i, args, w: gl.constexpr, HAS_GATE: gl.constexpr, C: gl.constexpr):
+    """Gradients of gate and ungated result of a row's queries, in the places of gate and gradient.
+
+    Warp group ``w`` has half of the queries; beyond the last row nothing is written to memory.
+    """
+    (
+        grad_gate_desc, grad_ungated_desc, delta, statistics_stride,
+        gate_smem, out_smem, grad_smem, delta_smem, raw, open,
+        batch, head, first_q, first_row, rows, num_rows, num_heads, num_queries,
+    ) = args  # fmt: skip
+    VECTORS: gl.constexpr = gl.BlockedLayout([1, C // 4], [8, 4], [4, 1], [1, 0])
+    dtype: gl.constexpr = grad_smem.dtype
+    halves: gl.constexpr = [2 * AHEAD, 1, 1, 32, 1, C]
+    place = i % AHEAD
+    half = 2 * place + w
+    row = gl.where(i < rows, first_row + i, num_rows)
+    mbarrier.wait(raw.index(place), (i // AHEAD) & 1)
+    grad_half = grad_smem._reinterpret(dtype, halves, grad_smem.layout).index(half)
+    out_half = out_smem._reinterpret(dtype, halves, out_smem.layout).index(half)
+    grad = widen(grad_half.reshape([32, C]).load(VECTORS))
+    product = grad * widen(out_half.reshape([32, C]).load(VECTORS))
+    delta_half = gl.sum(product, 1)
+    if HAS_GATE:
+        gate_half = gate_smem._reinterpret(dtype, halves, gate_smem.layout).index(half)
+        gate = widen(gate_half.reshape([32, C]).load(VECTORS))
+        share = reciprocal(1.0 + gl.exp2(-LOG2E * gate))
+        gate_half.reshape([32, C]).store((product * (1.0 - share)).to(dtype))
+        grad_half.reshape([32, C]).store((grad * share).to(dtype))
+    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    delta_smem._reinterpret(gl.float32, [2 * AHEAD, 32], flat).index(half).store(delta_half)
+    fence_async_shared()
+    mbarrier.arrive(open.index(place))
+    if HAS_GATE:
+        at = [batch, row, first_q + w * 32, head, 0]
+        tma.async_copy_shared_to_global(grad_ungated_desc, at, grad_half)
+        tma.async_copy_shared_to_global(grad_gate_desc, at, gate_half)
+    queries = first_q + w * 32 + gl.arange(0, 32, layout=gl.SliceLayout(1, VECTORS))
+    start = ((batch * num_rows + row).to(gl.int64) * num_heads + head) * statistics_stride
+    gl.store(delta + start + queries, delta_half, mask=(queries < num_queries) & (i < rows))
+
+
+@gluon.jit
+def differentiate(args, gate_args, w: gl.constexpr, HAS_GATE: gl.constexpr, C: gl.constexpr):
     """Warp group ``w``. The first adds the gradients of queries of both."""
     (
-        grad_q_desc, lse, delta, statistics_stride, partial,
-        query_smem, k_smem, v_smem, bias_smem, mask_smem, unmasked_smem, out_smem,
-        other_smem, other_full, other_empty,
-        query_full, query_empty, full, empty, bias_full,
-        batch, head, first_q, first_row, rows, num_rows, num_heads, num_queries, num_keys, scale,
+        grad_q_desc, partial,
+        q_smem, grad_smem, lse_smem, delta_smem, k_smem, v_smem, bias_smem, mask_smem,
+        unmasked_smem, result_smem, other_smem, other_full, other_empty,
+        open, query_empty, full, empty, bias_full,
+        batch, head, first_q, first_row, rows, num_queries, num_keys, scale,
     ) = args  # fmt: skip
     S: gl.constexpr = mma_layout(BLOCK_K)
     OUT: gl.constexpr = mma_layout(C)
@@ -90,22 +147,17 @@ def differentiate(w, args, C: gl.constexpr):
     by_row: gl.constexpr = gl.SliceLayout(1, S)
     by_column: gl.constexpr = gl.SliceLayout(0, S)
     one: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
-    queries = first_q + gl.arange(0, 64, layout=by_row)
-    inside = queries < num_queries
     sums = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
     mbarrier.wait(bias_full, 0)
+    undo_gate(0, gate_args, w, HAS_GATE, C)
     for i in range(rows):
-        row = first_row + i
         stage = i % STAGES
         slot = 2 * stage + w
-        start = ((batch * num_rows + row).to(gl.int64) * num_heads + head) * statistics_stride
-        # Beyond the last query every weight is 0.
-        lse_tile = gl.load(lse + start + queries, mask=inside, other=float("inf"))
-        delta_tile = gl.load(delta + start + queries, mask=inside, other=0.0)
-        mbarrier.wait(query_full, i & 1)
-        q = query_smem.index(0).reshape([64, C]).load(A)
+        place = i % AHEAD
+        mbarrier.wait(open.index(place), (i // AHEAD) & 1)
+        q = q_smem.index(place).reshape([64, C]).load(A)
         q = (widen(q) * scale).to(q.dtype)
-        grad_out = query_smem.index(1).reshape([64, C])
+        grad_out = grad_smem.index(place).reshape([64, C])
         mbarrier.wait(full.index(slot), (i // STAGES) & 1)
         unmasked = gl.sum(unmasked_smem.index(stage).load(one), 0)
         k = k_smem.index(slot).reshape([BLOCK_K, C])
@@ -114,13 +166,18 @@ def differentiate(w, args, C: gl.constexpr):
         s = warpgroup_mma(q, k.permute((1, 0)), s, is_async=True)
         grad_p = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
         grad_p = warpgroup_mma(grad_out, v.permute((1, 0)), grad_p, use_acc=False, is_async=True)
+        undo_gate(i + 1, gate_args, w, HAS_GATE, C)
+        lse = lse_smem.index(place).reshape([64]).load(by_row)
+        delta = delta_smem.index(place).load(by_row)
         s, grad_p = warpgroup_mma_wait(0, [s, grad_p])
-        mbarrier.arrive(query_empty)
+        # All copies from shared memory but those of the next row, which may use the place after.
+        tma.store_wait(2 if HAS_GATE else 0)
+        mbarrier.arrive(query_empty.index(place))
         if unmasked < 2 * BLOCK_K:
             added = mask_smem.index(slot).load(by_column).to(gl.float32)
             s = s * (unmasked > 0).to(gl.float32) + added[None, :]
-        p = gl.exp2(s * LOG2E - lse_tile[:, None])
-        grad_s = p * (grad_p - delta_tile[:, None])
+        p = gl.exp2(s * LOG2E - lse[:, None])
+        grad_s = p * (grad_p - delta[:, None])
         sums += grad_s
         grad_s = gl.convert_layout(grad_s.to(q.dtype), A_P)
         grad_q = gl.full([64, C], 0.0, gl.float32, OUT)
@@ -134,11 +191,13 @@ def differentiate(w, args, C: gl.constexpr):
             mbarrier.wait(other_full, i & 1)
             grad_q += other_smem.load(OUT)
             mbarrier.arrive(other_empty)
-            tma.store_wait(0)
-            out_smem.reshape([64, C]).store((grad_q * scale).to(q.dtype))
+            # That of the row before has been waited for above.
+            result_smem.reshape([64, C]).store((grad_q * scale).to(q.dtype))
             fence_async_shared()
-            at = [batch, row, first_q, head, 0]
-            tma.async_copy_shared_to_global(grad_q_desc, at, out_smem)
+            at = [batch, first_row + i, first_q, head, 0]
+            tma.async_copy_shared_to_global(grad_q_desc, at, result_smem)
+    queries = first_q + gl.arange(0, 64, layout=by_row)
+    inside = queries < num_queries
     keys = w * BLOCK_K + gl.arange(0, BLOCK_K, layout=by_column)
     tile = queries[:, None].to(gl.int64) * num_keys + keys[None, :]
     gl.store(partial + tile, sums, mask=inside[:, None] & (keys[None, :] < num_keys))
@@ -147,10 +206,11 @@ def differentiate(w, args, C: gl.constexpr):
 
 @gluon.jit
 def backward_queries_bias_kernel(
-    q_desc, k_desc, v_desc, grad_desc, bias_desc, grad_q_desc, lse, delta, mask, partial,
+    q_desc, k_desc, v_desc, gate_desc, out_desc, grad_desc, lse_desc, bias_desc,
+    grad_q_desc, grad_gate_desc, grad_ungated_desc, delta, mask, partial,
     mask_stride_b, mask_stride_r, mask_stride_k, statistics_stride,
     rows_per_program, num_rows, num_heads, num_queries, num_keys, scale,
-    C: gl.constexpr,
+    HAS_GATE: gl.constexpr, C: gl.constexpr,
 ):  # fmt: skip
     """See the module. ``partial`` (groups of rows, B, H, Q, K), float32."""
     num_q_blocks = gl.cdiv(num_queries, 64)
@@ -165,8 +225,16 @@ def backward_queries_bias_kernel(
     slots: gl.constexpr = 2 * STAGES
     flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     barrier: gl.constexpr = mbarrier.MBarrierLayout()
-    query_smem = gl.allocate_shared_memory(dtype, [2, 1, 1, 64, 1, C], q_desc.layout)
-    out_smem = gl.allocate_shared_memory(dtype, [1, 1, 64, 1, C], q_desc.layout)
+    queries: gl.constexpr = [AHEAD, 1, 1, 64, 1, C]
+    q_smem = gl.allocate_shared_memory(dtype, queries, q_desc.layout)
+    out_smem = gl.allocate_shared_memory(dtype, queries, q_desc.layout)
+    grad_smem = gl.allocate_shared_memory(dtype, queries, q_desc.layout)
+    gate_smem = gl.allocate_shared_memory(
+        dtype, queries if HAS_GATE else [1, 1, 1, 1, 1, C], q_desc.layout
+    )
+    lse_smem = gl.allocate_shared_memory(gl.float32, [AHEAD, 1, 1, 1, 64], lse_desc.layout)
+    delta_smem = gl.allocate_shared_memory(gl.float32, [AHEAD, 64], flat)
+    result_smem = gl.allocate_shared_memory(dtype, [1, 1, 64, 1, C], q_desc.layout)
     k_smem = gl.allocate_shared_memory(dtype, [slots, 1, 1, BLOCK_K, 1, C], k_desc.layout)
     v_smem = gl.allocate_shared_memory(dtype, [slots, 1, 1, BLOCK_K, 1, C], k_desc.layout)
     bias_smem = gl.allocate_shared_memory(dtype, [2, 1, 1, 64, BLOCK_K], bias_desc.layout)
@@ -174,19 +242,24 @@ def backward_queries_bias_kernel(
     other_smem = gl.allocate_shared_memory(gl.float32, [64, C], other_layout)
     mask_smem = gl.allocate_shared_memory(gl.bfloat16, [slots, BLOCK_K], flat)
     unmasked_smem = gl.allocate_shared_memory(gl.int32, [STAGES, 1], flat)
+    raw = gl.allocate_shared_memory(gl.int64, [AHEAD, 1], barrier)
+    open = gl.allocate_shared_memory(gl.int64, [AHEAD, 1], barrier)
+    query_empty = gl.allocate_shared_memory(gl.int64, [AHEAD, 1], barrier)
     full = gl.allocate_shared_memory(gl.int64, [slots, 1], barrier)
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
-    more = gl.allocate_shared_memory(gl.int64, [5, 1], barrier)
-    query_full, query_empty, bias_full = more.index(0), more.index(1), more.index(2)
-    other_full, other_empty = more.index(3), more.index(4)
+    # One allocation: the bias's is waited for once, but nothing may take its place.
+    more = gl.allocate_shared_memory(gl.int64, [3, 1], barrier)
+    bias_full, other_full, other_empty = more.index(0), more.index(1), more.index(2)
+    for n in gl.static_range(AHEAD):
+        mbarrier.init(raw.index(n), 1)
+        mbarrier.init(open.index(n), 2)
+        mbarrier.init(query_empty.index(n), 2)
     for n in gl.static_range(slots):
         # Announced by the copy engine and, for the mask, by the loader.
         mbarrier.init(full.index(n), 2)
     for n in gl.static_range(STAGES):
         mbarrier.init(empty.index(n), 2)
-    mbarrier.init(query_full, 1)
-    mbarrier.init(query_empty, 2)
-    for n in gl.static_range(2, 5):
+    for n in gl.static_range(3):
         mbarrier.init(more.index(n), 1)
     fence_async_shared()
 
@@ -194,25 +267,31 @@ def backward_queries_bias_kernel(
     place = (group * gl.num_programs(1) + batch).to(gl.int64) * num_heads + head
     partial += place * num_queries * num_keys
     load_args = (
-        q_desc, k_desc, v_desc, grad_desc, bias_desc,
+        q_desc, k_desc, v_desc, gate_desc, out_desc, grad_desc, lse_desc, bias_desc,
         mask, gl.to_tensor(mask_stride_r), gl.to_tensor(mask_stride_k),
-        query_smem, k_smem, v_smem, bias_smem, mask_smem, unmasked_smem,
-        query_full, query_empty, full, empty, bias_full,
-        batch, head, first_q, first_row, rows, gl.to_tensor(num_keys),
+        q_smem, gate_smem, out_smem, grad_smem, lse_smem, k_smem, v_smem, bias_smem, mask_smem,
+        unmasked_smem, raw, query_empty, full, empty, bias_full,
+        batch, head, first_q, first_row, rows, gl.to_tensor(num_rows), gl.to_tensor(num_keys),
+    )  # fmt: skip
+    gate_args = (
+        grad_gate_desc, grad_ungated_desc, delta, gl.to_tensor(statistics_stride),
+        gate_smem, out_smem, grad_smem, delta_smem, raw, open,
+        batch, head, first_q, first_row, rows, gl.to_tensor(num_rows), gl.to_tensor(num_heads),
+        gl.to_tensor(num_queries),
     )  # fmt: skip
     args = (
-        grad_q_desc, lse, delta, gl.to_tensor(statistics_stride), partial,
-        query_smem, k_smem, v_smem, bias_smem, mask_smem, unmasked_smem, out_smem,
-        other_smem, other_full, other_empty,
-        query_full, query_empty, full, empty, bias_full,
-        batch, head, first_q, first_row, rows, gl.to_tensor(num_rows), gl.to_tensor(num_heads),
-        gl.to_tensor(num_queries), gl.to_tensor(num_keys), scale,
+        grad_q_desc, partial,
+        q_smem, grad_smem, lse_smem, delta_smem, k_smem, v_smem, bias_smem, mask_smem,
+        unmasked_smem, result_smem, other_smem, other_full, other_empty,
+        open, query_empty, full, empty, bias_full,
+        batch, head, first_q, first_row, rows, gl.to_tensor(num_queries), gl.to_tensor(num_keys),
+        scale,
     )  # fmt: skip
     gl.warp_specialize(
         [
-            (differentiate, (gl.to_tensor(0), args, C)),
-            (differentiate, (gl.to_tensor(1), args, C)),
-            (load_rows, (load_args, C)),
+            (differentiate, (args, gate_args, 0, HAS_GATE, C)),
+            (differentiate, (args, gate_args, 1, HAS_GATE, C)),
+            (load_rows, (load_args, HAS_GATE, C)),
         ],
         [4, 1],
         [REGISTERS, LOADER_REGISTERS],

@@ -51,7 +51,7 @@ def forward_kernel(
     v_smem = gl.allocate_shared_memory(dtype, block, k_desc.layout)
     tiles: gl.constexpr = NUM_BLOCKS if HAS_BIAS else 1
     bias_smem = gl.allocate_shared_memory(dtype, [tiles, 1, 1, 64, BLOCK_K], bias_desc.layout)
-    mask_smem = gl.allocate_shared_memory(gl.bfloat16, [NUM_BLOCKS, BLOCK_K], flat)
+    mask_smem = gl.allocate_shared_memory(gl.float32, [KEYS // BLOCK_K, BLOCK_K], flat)
     full = gl.allocate_shared_memory(gl.int64, [PLACES, 1], barrier)
     others = gl.allocate_shared_memory(gl.int64, [3, 1], barrier)
     q_full, gate_full, bias_full = others.index(0), others.index(1), others.index(2)
@@ -91,10 +91,7 @@ def forward_kernel(
         more = i + 1 < rows
         all_kept = unmasked == NUM_BLOCKS * BLOCK_K
         if not all_kept:
-            store_mask(
-                mask, mask_stride_r, mask_stride_k, row, 0, num_keys, unmasked, mask_smem, 0,
-                BLOCK_K, NUM_BLOCKS,
-            )  # fmt: skip
+            store_mask(kept, num_keys, unmasked, mask_smem)
         factor = (unmasked > 0).to(gl.float32)
         after = gl.where(more, row + 1, row)
         kept = load_mask(mask, mask_stride_r, mask_stride_k, after, num_keys, KEYS)
@@ -127,7 +124,7 @@ def forward_kernel(
             s = warpgroup_mma(q, k.permute((1, 0)), s, use_acc=HAS_BIAS, is_async=True)
             s = warpgroup_mma_wait(0, [s])
             if not all_kept:
-                added = mask_smem.index(j).load(by_column).to(gl.float32)
+                added = mask_smem.index(j).load(by_column)
                 s = s * factor + added[None, :]
             new_highest = gl.maximum(highest, row_max(s) * LOG2E)
             p = gl.exp2(s * LOG2E - new_highest[:, None])

@@ -65,19 +65,17 @@ def count(kept):
 
 
 @gluon.jit
-def store_mask(
-    mask, stride_r, stride_k, row, first_key, num_keys, unmasked, mask_smem, first_place,
-    BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr,
-):  # fmt: skip
-    """Store what is added to the logits of each key; without unmasked ones all weigh the same."""
-    layout: gl.constexpr = gl.BlockedLayout([BLOCK_K // 32], [32], [gl.num_warps()], [0])
-    mask_row = mask + row.to(gl.int64) * stride_r
-    for block in range(NUM_BLOCKS):
-        keys = first_key + block * BLOCK_K + gl.arange(0, BLOCK_K, layout=layout)
-        kept = gl.load(mask_row + keys * stride_k, mask=keys < num_keys, other=0.0) != 0
-        added = gl.where(kept | (unmasked == 0), 0.0, MASKED_LOGIT)
-        added = gl.where(keys < num_keys, added, float("-inf"))
-        mask_smem.index(first_place + block).store(added.to(gl.bfloat16))
+def store_mask(kept, num_keys, unmasked, mask_smem):
+    """Store what is added to the logits of each key; without unmasked ones all weigh the same.
+
+    ``kept`` is from `load_mask`; ``mask_smem`` has as many elements, in blocks of keys.
+    """
+    KEYS: gl.constexpr = kept.shape[0]
+    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    keys = gl.arange(0, KEYS, layout=kept.type.layout)
+    added = gl.where((kept != 0) | (unmasked == 0), 0.0, MASKED_LOGIT)
+    added = gl.where(keys < num_keys, added, float("-inf"))
+    mask_smem._reinterpret(mask_smem.dtype, [KEYS], flat).store(added.to(mask_smem.dtype))
 
 
 @gluon.jit

@@ -1,0 +1,241 @@
+"""All gradients of a row on Hopper GPUs, where there is no bias and a row has up to 128 positions.
+
+Two warp groups (one for up to 64 keys) share a row and head: everything of it is in shared memory,
+so that weights are computed once and the gate's gradient takes no kernel of its own. A program
+goes through its rows in two stages: while one is computed, the next one is copied.
+
+Logits are transposed (keys x queries), as in `backward_keys`; their gradient goes through shared
+memory to be the left operand of the gradient of queries.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from scalefold_kernels.attention.hopper.parts import LOG2E, count, load_mask, reciprocal
+from scalefold_kernels.hopper import widen
+
+STAGES = gl.constexpr(2)
+"""Rows in shared memory."""
+
+
+@gluon.constexpr_function
+def shared_mma_layout(columns, warps_m, warps_n):
+    """As `mma_layout`, of a tile that several warp groups share."""
+    return gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[warps_m, warps_n], instr_shape=[16, columns, 16]
+    )
+
+
+@gluon.jit
+def place_of(item, num_rows, num_heads):
+    """Sample, row and head: heads of a row, side by side in memory, come together."""
+    head = item % num_heads
+    row = item // num_heads
+    return row // num_rows, row % num_rows, head
+
+
+@gluon.jit
+def numbers_at(tile, place, C: gl.constexpr):
+    """Room for a number a query in a tile (64, C) of bfloat16."""
+    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    return tile._reinterpret(gl.float32, [C // 2, 64], flat).index(place)
+
+
+@gluon.jit
+def undo_gate(
+    grad_smem, out_smem, gate_smem, lse, HAS_GATE: gl.constexpr, C: gl.constexpr,
+    VECTORS: gl.constexpr,
+):  # fmt: skip
+    """Gradients of gate and ungated result in the places of gate and gradient; see `kernel`.
+
+    Delta and ``lse`` take the place of the result, which nothing else needs.
+    """
+    grad_tile = grad_smem.reshape([64, C])
+    grad = widen(grad_tile.load(VECTORS))
+    product = grad * widen(out_smem.reshape([64, C]).load(VECTORS))
+    numbers_at(out_smem, 0, C).store(gl.sum(product, 1))
+    numbers_at(out_smem, 1, C).store(lse)
+    if HAS_GATE:
+        gate_tile = gate_smem.reshape([64, C])
+        share = reciprocal(1.0 + gl.exp2(-LOG2E * widen(gate_tile.load(VECTORS))))
+        gate_tile.store((product * (1.0 - share)).to(grad_smem.dtype))
+        grad_tile.store((grad * share).to(grad_smem.dtype))
+
+
+@gluon.jit
+def load_row(
+    descs, tiles, ready, stage, item, num_rows, num_heads, wanted,
+    HAS_GATE: gl.constexpr, C: gl.constexpr, NUM_Q: gl.constexpr, KEYS: gl.constexpr,
+):  # fmt: skip
+    """Start the copies of all that a row's gradients are made of."""
+    q_desc, k_desc, v_desc, gate_desc, out_desc, grad_desc = descs
+    q_smem, k_smem, v_smem, gate_smem, out_smem, grad_smem = tiles
+    batch, row, head = place_of(item, num_rows, num_heads)
+    full = ready.index(stage)
+    parts: gl.constexpr = 4 if HAS_GATE else 3
+    size: gl.constexpr = parts * NUM_Q * 64 * C * 2 + 2 * KEYS * C * 2
+    mbarrier.expect(full, size, pred=wanted)
+    at = [batch, row, 0, head, 0]
+    tma.async_copy_global_to_shared(k_desc, at, full, k_smem.index(stage), pred=wanted)
+    tma.async_copy_global_to_shared(v_desc, at, full, v_smem.index(stage), pred=wanted)
+    for b in gl.static_range(NUM_Q):
+        at = [batch, row, b * 64, head, 0]
+        n = stage * NUM_Q + b
+        tma.async_copy_global_to_shared(grad_desc, at, full, grad_smem.index(n), pred=wanted)
+        tma.async_copy_global_to_shared(out_desc, at, full, out_smem.index(n), pred=wanted)
+        if HAS_GATE:
+            tma.async_copy_global_to_shared(gate_desc, at, full, gate_smem.index(n), pred=wanted)
+        tma.async_copy_global_to_shared(q_desc, at, full, q_smem.index(n), pred=wanted)
+
+
+@gluon.jit
+def backward_row_kernel(
+    q_desc, k_desc, v_desc, gate_desc, out_desc, grad_desc, lse,
+    grad_q_desc, grad_k_desc, grad_v_desc, grad_gate_desc,
+    mask, mask_stride_b, mask_stride_r, mask_stride_k, lse_stride,
+    num_items, num_rows, num_heads, num_queries, num_keys, scale,
+    HAS_GATE: gl.constexpr, C: gl.constexpr, NUM_Q: gl.constexpr,
+):  # fmt: skip
+    """See the module. Queries beyond the last read as zeros and so add nothing."""
+    WARPS: gl.constexpr = gl.num_warps()
+    KEYS: gl.constexpr = 16 * WARPS
+    dtype: gl.constexpr = q_desc.dtype
+    blocks: gl.constexpr = [STAGES * NUM_Q, 1, 1, 64, 1, C]
+    q_smem = gl.allocate_shared_memory(dtype, blocks, q_desc.layout)
+    grad_smem = gl.allocate_shared_memory(dtype, blocks, q_desc.layout)
+    out_smem = gl.allocate_shared_memory(dtype, blocks, q_desc.layout)
+    gates: gl.constexpr = [STAGES * NUM_Q if HAS_GATE else 1, 1, 1, 64, 1, C]
+    gate_smem = gl.allocate_shared_memory(dtype, gates, q_desc.layout)
+    k_smem = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, KEYS, 1, C], k_desc.layout)
+    v_smem = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, KEYS, 1, C], k_desc.layout)
+    turned: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
+    grad_s_smem = gl.allocate_shared_memory(dtype, [KEYS, 64], turned)
+    ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for n in gl.static_range(STAGES):
+        mbarrier.init(ready.index(n), 1)
+    fence_async_shared()
+    gl.thread_barrier()
+
+    S: gl.constexpr = shared_mma_layout(64, WARPS, 1)
+    OUT: gl.constexpr = shared_mma_layout(C, WARPS, 1)
+    # Queries are 64: warp groups share the channels.
+    OUT_Q: gl.constexpr = shared_mma_layout(C * 4 // WARPS, 4, WARPS // 4)
+    A_P: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
+    by_column: gl.constexpr = gl.SliceLayout(0, S)
+    by_key: gl.constexpr = gl.SliceLayout(1, S)
+    LANES: gl.constexpr = C // 8
+    VECTORS: gl.constexpr = gl.BlockedLayout([1, 8], [32 // LANES, LANES], [WARPS, 1], [1, 0])
+    by_query: gl.constexpr = gl.SliceLayout(1, VECTORS)
+
+    queries = gl.arange(0, 64, layout=by_query)
+
+    descs = (q_desc, k_desc, v_desc, gate_desc, out_desc, grad_desc)
+    tiles = (q_smem, k_smem, v_smem, gate_smem, out_smem, grad_smem)
+    step = gl.num_programs(0)
+    first = gl.program_id(0)
+    for n in gl.static_range(STAGES):
+        item = first + n * step
+        load_row(
+            descs, tiles, ready, n, item, num_rows, num_heads, item < num_items,
+            HAS_GATE, C, NUM_Q, KEYS,
+        )  # fmt: skip
+    own = gl.arange(0, KEYS, layout=by_key)
+    batch, row, head = place_of(first, num_rows, num_heads)
+    mask_batch = mask + batch.to(gl.int64) * mask_stride_b
+    kept = load_mask(mask_batch, mask_stride_r, mask_stride_k, row, num_keys, KEYS)
+    places = mask_batch + row.to(gl.int64) * mask_stride_r + own * mask_stride_k
+    keep = gl.load(places, mask=own < num_keys, other=0.0)
+    num_turns = gl.cdiv(num_items - first, step)
+    for turn in range(num_turns):
+        item = first + turn * step
+        batch, row, head = place_of(item, num_rows, num_heads)
+        stage = turn % STAGES
+        unmasked = count(kept)
+        all_kept = unmasked == KEYS
+        # Without unmasked keys all logits are 0, and all keys are kept.
+        stretch = gl.where(unmasked == 0, 0.0, scale * LOG2E)
+        keep_own = ((keep != 0) | (unmasked == 0)) & (own < num_keys)
+        lse_row = lse + item.to(gl.int64) * lse_stride
+        lse_tiles = ()
+        for b in gl.static_range(NUM_Q):
+            at_q = b * 64 + queries
+            part = gl.load(lse_row + at_q, mask=at_q < num_queries, other=0.0)
+            lse_tiles = lse_tiles + (part,)
+        mbarrier.wait(ready.index(stage), (turn // STAGES) & 1)
+        k = k_smem.index(stage).reshape([KEYS, C])
+        v = v_smem.index(stage).reshape([KEYS, C])
+        for b in gl.static_range(NUM_Q):
+            gate_slot = stage * NUM_Q + b
+            gate_tile = gate_smem.index(gate_slot if HAS_GATE else 0)
+            undo_gate(
+                grad_smem.index(gate_slot), out_smem.index(gate_slot), gate_tile, lse_tiles[b],
+                HAS_GATE, C, VECTORS,
+            )  # fmt: skip
+        fence_async_shared()
+        gl.thread_barrier()
+        if HAS_GATE:
+            for b in gl.static_range(NUM_Q):
+                at = [batch, row, b * 64, head, 0]
+                tile = gate_smem.index(stage * NUM_Q + b)
+                tma.async_copy_shared_to_global(grad_gate_desc, at, tile)
+        grad_k = gl.full([KEYS, C], 0.0, gl.float32, OUT)
+        grad_v = gl.full([KEYS, C], 0.0, gl.float32, OUT)
+        for b in range(NUM_Q):
+            slot = stage * NUM_Q + b
+            q = q_smem.index(slot).reshape([64, C])
+            grad = grad_smem.index(slot).reshape([64, C])
+            s = gl.full([KEYS, 64], 0.0, gl.float32, S)
+            s = warpgroup_mma(k, q.permute((1, 0)), s, use_acc=False, is_async=True)
+            grad_p = gl.full([KEYS, 64], 0.0, gl.float32, S)
+            grad_p = warpgroup_mma(v, grad.permute((1, 0)), grad_p, use_acc=False, is_async=True)
+            s, grad_p = warpgroup_mma_wait(0, [s, grad_p])
+            lse_tile = numbers_at(out_smem.index(slot), 1, C).load(by_column)
+            p = gl.exp2(s * stretch - lse_tile[None, :])
+            if not all_kept:
+                p = gl.where(keep_own[:, None], p, 0.0)
+            delta = numbers_at(out_smem.index(slot), 0, C).load(by_column)
+            grad_s = (p * (grad_p - delta[None, :])).to(dtype)
+            grad_s_smem.store(grad_s)
+            p = gl.convert_layout(p.to(dtype), A_P)
+            grad_v = warpgroup_mma(p, grad, grad_v, is_async=True)
+            left = gl.convert_layout(grad_s, A_P)
+            grad_k = warpgroup_mma(left, q, grad_k, is_async=True)
+            fence_async_shared()
+            gl.thread_barrier()
+            grad_q = gl.full([64, C], 0.0, gl.float32, OUT_Q)
+            grad_q = warpgroup_mma(
+                grad_s_smem.permute((1, 0)), k, grad_q, use_acc=False, is_async=True
+            )
+            grad_v, grad_k, grad_q = warpgroup_mma_wait(0, [grad_v, grad_k, grad_q])
+            # All are done with these queries, and with the gradient of the logits.
+            gl.thread_barrier()
+            q.store((grad_q * scale).to(dtype))
+        # Not earlier: registers are short.
+        after = gl.where(turn + 1 < num_turns, item + step, item)
+        next_batch, next_row, _ = place_of(after, num_rows, num_heads)
+        mask_batch = mask + next_batch.to(gl.int64) * mask_stride_b
+        kept = load_mask(mask_batch, mask_stride_r, mask_stride_k, next_row, num_keys, KEYS)
+        places = mask_batch + next_row.to(gl.int64) * mask_stride_r + own * mask_stride_k
+        keep = gl.load(places, mask=own < num_keys, other=0.0)
+        k.store((grad_k * scale).to(dtype))
+        v.store(grad_v.to(dtype))
+        fence_async_shared()
+        gl.thread_barrier()
+        at = [batch, row, 0, head, 0]
+        tma.async_copy_shared_to_global(grad_v_desc, at, v_smem.index(stage))
+        tma.async_copy_shared_to_global(grad_k_desc, at, k_smem.index(stage))
+        for b in gl.static_range(NUM_Q):
+            at = [batch, row, b * 64, head, 0]
+            tma.async_copy_shared_to_global(grad_q_desc, at, q_smem.index(stage * NUM_Q + b))
+        tma.store_wait(0)
+        load_row(
+            descs, tiles, ready, stage, item + STAGES * step, num_rows, num_heads,
+            turn + STAGES < num_turns, HAS_GATE, C, NUM_Q, KEYS,
+        )  # fmt: skip

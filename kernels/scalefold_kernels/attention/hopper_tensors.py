@@ -1,0 +1,60 @@
+"""Tensors as the copy engine (TMA) of Hopper GPUs reads and writes them."""
+
+from __future__ import annotations
+
+import triton
+from torch import Tensor
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+VECTOR = 8
+"""bfloat16 elements in the 16 bytes at whose multiples the copy engine's rows start."""
+
+
+def bias_rows(bias: Tensor) -> Tensor:
+    """The bias as the copy engine reads it: keys contiguous, rows at multiples of 16 bytes."""
+    if bias.stride(-1) == 1 and reachable(bias):
+        return bias
+    *others, keys = bias.shape
+    padded = bias.new_empty((*others, -(-keys // VECTOR) * VECTOR))[..., :keys]
+    return padded.copy_(bias)
+
+
+def gradient_rows(grad_out: Tensor) -> Tensor:
+    """The gradient of the output as the copy engine reads it, heads one after the other."""
+    dense = reachable(grad_out) and grad_out.stride(3) == grad_out.shape[4]
+    return grad_out if dense else grad_out.contiguous()
+
+
+def rows_descriptor(x: Tensor, block: int) -> TensorDescriptor:
+    """Tiles (block positions, channels) of a tensor (B, R, N, H, C); zeros beyond its ends."""
+    width = max(16, triton.next_power_of_2(x.shape[-1]))
+    layout = gl.NVMMASharedLayout(2 * width, 16, 5)
+    return TensorDescriptor(x, [*x.shape], _steps(x), [1, 1, block, 1, width], layout)
+
+
+def bias_descriptor(
+    bias: Tensor | None, stand_in: Tensor, block_q: int, block_k: int
+) -> TensorDescriptor:
+    layout = gl.NVMMASharedLayout(min(128, 2 * block_k), 16, 4)
+    x = stand_in[:, 0] if bias is None else bias
+    return TensorDescriptor(x, [*x.shape], _steps(x), [1, 1, block_q, block_k], layout)
+
+
+def statistics_descriptor(x: Tensor, block: int) -> TensorDescriptor:
+    layout = gl.NVMMASharedLayout(0, 32, 4)
+    return TensorDescriptor(x, [*x.shape], _steps(x), [1, 1, 1, block], layout)
+
+
+def _steps(x: Tensor) -> list[int]:
+    """Strides; those of dimensions of one element are never taken, but must be multiples too."""
+    return [s if n > 1 else VECTOR for n, s in zip(x.shape[:-1], x.stride()[:-1])] + [1]
+
+
+def reachable(x: Tensor) -> bool:
+    """Whether the copy engine can read a tensor: contiguous at the end, 16-byte steps."""
+    return (
+        x.stride(-1) == 1
+        and x.data_ptr() % (2 * VECTOR) == 0
+        and all(step > 0 and step % VECTOR == 0 for step in _steps(x)[:-1])
+    )
