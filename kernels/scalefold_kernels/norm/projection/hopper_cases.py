@@ -12,7 +12,7 @@ from scalefold_kernels.norm.op import EPS
 from scalefold_kernels.norm.projection.arguments import MAX_FEW_OUTPUTS, Sizes
 from scalefold_kernels.norm.projection.hopper.backward import projection_backward_hopper_kernel
 from scalefold_kernels.norm.projection.hopper.forward import projection_forward_hopper_kernel
-from scalefold_kernels.norm.projection.hopper_launch import MAX_CHANNELS
+from scalefold_kernels.norm.projection.hopper_launch import MAX_CHANNELS, few_block
 from scalefold_kernels.tiles import tile
 
 # Templates, pair, MSA: queries, keys, values and gate, without and with a pair bias.
@@ -25,7 +25,7 @@ _SIZES = [
 ]
 
 _TYPES = {
-    **dict.fromkeys(("stats", "sums", "aside_sums"), "*fp32:16"),
+    **dict.fromkeys(("stats", "sums"), "*fp32:16"),
     **dict.fromkeys(("num_rows", "sample_rows", "num_tiles", "aside_stride"), "i32"),
     **dict.fromkeys(("first_biased", "aside_stride_s"), "i32:16"),
 }
@@ -52,16 +52,17 @@ def _case(direction: str, kernel: Any, sizes: Sizes) -> CompileCase:
         "dtype": "bfloat16",
     }
     launch = tile(f"projection_{direction}_hopper", "sm_90", shape)
+    block_s = few_block(few) if direction == "forward" else MAX_FEW_OUTPUTS
     num_warps, block = launch.pop("num_warps"), launch["BLOCK_P"]
     descriptors = {
         **dict.fromkeys(("x_desc", "through_desc", "normed_desc", "grad_x_desc"), (ROWS, channels)),
         **dict.fromkeys(("grad_desc", "out_desc"), (ROWS, block)),
         "weight_desc": (block, channels),
-        "aside_desc": (MAX_FEW_OUTPUTS, channels),
+        "aside_desc": (block_s, channels),
     }
     constexprs = {
         "C": channels, "P": outputs, "S": few, "FIRST_BIASED": first_biased, "EPS": EPS,
-        "BLOCK_C": channels, "BLOCK_S": MAX_FEW_OUTPUTS,
+        "BLOCK_C": channels, "BLOCK_S": block_s,
         "HAS_BIAS": True, "HAS_THROUGH": True, "HAS_ASIDE": few > 0, **launch,
     }  # fmt: skip
     constexprs = {name: value for name, value in constexprs.items() if name in kernel.arg_names}

@@ -17,6 +17,7 @@ from scalefold_kernels.norm.projection.arguments import (
     Gradients,
     Norm,
     Projections,
+    Sizes,
 )
 from scalefold_kernels.norm.projection.hopper.backward import projection_backward_hopper_kernel
 from scalefold_kernels.norm.projection.hopper.forward import projection_forward_hopper_kernel
@@ -26,6 +27,12 @@ from scalefold_kernels.tiles import tile
 
 MAX_CHANNELS = {"forward": 256, "backward": 128}
 """Rows lie on the chip; backward, their gradient lies in a warp group's registers besides."""
+
+MIN_CHANNELS_ASIDE = 64
+"""Backward, beside a projection of few outputs: rows of its weight's gradient, a product."""
+
+MAX_BIASED_OUTPUTS = 512
+"""Backward: their sums lie in a warp group's registers."""
 
 
 def serves(x: Tensor, projections: Projections, direction: Literal["forward", "backward"]) -> bool:
@@ -40,6 +47,7 @@ def serves(x: Tensor, projections: Projections, direction: Literal["forward", "b
         and sizes.channels % VECTOR == 0
         and sizes.outputs % VECTOR == 0
         and sizes.outputs > MAX_NARROW_OUTPUTS
+        and (direction == "forward" or _summable(sizes))
         and reachable(_matrix(rows))
         and all(reachable(matrix) for matrix in matrices if matrix is not None)
     )
@@ -55,7 +63,7 @@ def forward(x: Tensor, norm: Norm, projections: Projections, out: Tensor, few: T
     projection_forward_hopper_kernel[(num_programs(num_tiles, x.device),)](
         tiles_of(_matrix(rows), ROWS.value, width),
         tiles_of(weight, block, width),
-        tiles_of(few_weight, MAX_FEW_OUTPUTS, width),
+        tiles_of(few_weight, few_block(sizes.few), width),
         tiles_of(out.view(-1, sizes.outputs), ROWS.value, block),
         norm.weight,
         norm.bias,
@@ -71,7 +79,7 @@ def forward(x: Tensor, norm: Norm, projections: Projections, out: Tensor, few: T
         S=sizes.few,
         EPS=EPS,
         BLOCK_C=width,
-        BLOCK_S=MAX_FEW_OUTPUTS,
+        BLOCK_S=few_block(sizes.few),
         HAS_BIAS=projections.bias is not None,
         HAS_ASIDE=sizes.few > 0,
         **tiles,
@@ -102,8 +110,8 @@ def backward(
     normed_rows, grad_x_rows = (t.view(-1, sizes.channels) for t in (normed, grad_x))
     through_rows = grad_x_rows if through is None else through.view(-1, sizes.channels)
     few_rows = grad_rows if grad_few is None else _matrix(_one_stride(grad_few))
-    sums = torch.empty(2 * num_tiles, sizes.sums, dtype=torch.float32, device=x.device)
-    few_sums = sums.new_empty(2 * programs, sizes.few * sizes.channels)
+    summed = gradients.vector[: sizes.sums + sizes.few * sizes.channels]
+    sums = torch.empty(2 * programs, len(summed), dtype=torch.float32, device=x.device)
     few_weight = weight if projections.few is None else projections.few
     projection_backward_hopper_kernel[(programs,)](
         tiles_of(grad_rows, ROWS.value, block),
@@ -119,7 +127,6 @@ def backward(
         sums,
         few_rows,
         *few_rows.stride(),
-        few_sums,
         rows.num_rows,
         num_tiles,
         C=sizes.channels,
@@ -132,11 +139,20 @@ def backward(
         HAS_ASIDE=sizes.few > 0,
         **tiles,
     )
-    sum_rows(sums, x.dtype, gradients.sums)
-    if sizes.few:
-        sum_rows(few_sums, x.dtype, gradients.few)
+    sum_rows(sums, x.dtype, summed)
     torch.mm(grad_rows.t(), normed_rows, out=gradients.weight)
     return grad_x
+
+
+def few_block(few: int) -> int:
+    """Outputs aside of a product: 8 or, at most, 16."""
+    return 8 if few <= 8 else MAX_FEW_OUTPUTS
+
+
+def _summable(sizes: Sizes) -> bool:
+    """Whether backward's sums fit: of the weight aside, and of the biases."""
+    few_fit = sizes.few == 0 or padded(sizes.channels) >= MIN_CHANNELS_ASIDE
+    return few_fit and sizes.outputs - sizes.first_biased <= MAX_BIASED_OUTPUTS
 
 
 def _matrix(rows: Rows) -> Tensor:

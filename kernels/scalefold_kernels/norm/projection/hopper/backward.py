@@ -15,7 +15,22 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from scalefold_kernels.hopper import REGISTERS, ROWS, mma_layout, part_width, widen
+from scalefold_kernels.hopper import REGISTERS, ROWS, mma_layout, widen
+
+ONES = gl.constexpr(8)
+"""Columns of ones, the fewest that a product takes."""
+
+
+@gluon.constexpr_function
+def part_width(columns):
+    """Rows' gradients are made by parts of so many channels, for want of registers."""
+    return min(columns, 64)
+
+
+@gluon.constexpr_function
+def few_width(outputs):
+    """Columns of a product with the gradient of the weight aside."""
+    return 8 if outputs <= 8 else 16
 
 
 @gluon.jit
@@ -69,17 +84,6 @@ def load(
 
 
 @gluon.jit
-def sum_columns(tile, sums, first, end, BLOCK: gl.constexpr):
-    """Write the sum of a tile over its rows, where column + first is within 0 and end."""
-    WIDTH: gl.constexpr = part_width(BLOCK)
-    L: gl.constexpr = mma_layout(WIDTH)
-    for part in gl.static_range(BLOCK // WIDTH):
-        c = first + part * WIDTH + gl.arange(0, WIDTH, layout=gl.SliceLayout(0, L))
-        piece = widen(tile.slice(part * WIDTH, WIDTH, dim=1).load(L))
-        gl.store(sums + c, gl.sum(piece, 0), mask=(c >= 0) & (c < end))
-
-
-@gluon.jit
 def halves(x):
     """Left and right columns."""
     L: gl.constexpr = mma_layout(x.shape[1] // 2)
@@ -94,6 +98,13 @@ def parts(x, BLOCK_C: gl.constexpr):
         return halves(x)
     else:
         return (x,)
+
+
+@gluon.jit
+def add(sums, first: gl.constexpr, x):
+    """Add to some of the sums in shared memory."""
+    own = sums.slice(first, x.shape[0])
+    own.store(own.load(x.type.layout) + x)
 
 
 @gluon.jit
@@ -116,8 +127,8 @@ def normalise_backward(
         piece = x_tile.slice(part * WIDTH, WIDTH, dim=1)
         x_hat = (widen(piece.load(L)) - mean[:, None]) * rstd[:, None]
         product = grads[part] * x_hat
-        gl.store(sums + c, gl.sum(product, 0), mask=inside)
-        gl.store(sums + C + c, gl.sum(grads[part], 0), mask=inside)
+        add(sums, part * WIDTH, gl.sum(product, 0))
+        add(sums, BLOCK_C + part * WIDTH, gl.sum(grads[part], 0))
         mean_grad += gl.sum(grads[part] * scale[None, :], 1) * (1.0 / C)
         mean_product += gl.sum(product * scale[None, :], 1) * (1.0 / C)
         scaled = scaled + (grads[part] * scale[None, :],)
@@ -136,71 +147,110 @@ def normalise_backward(
 
 
 @gluon.jit
+def load_few(
+    aside, stride, stride_s, first, num_rows,
+    S: gl.constexpr, BLOCK_S: gl.constexpr, LAYOUT: gl.constexpr,
+):  # fmt: skip
+    """Rows of the gradient of the projection aside, from the ``first`` on."""
+    r = first + gl.arange(0, ROWS, layout=gl.SliceLayout(1, LAYOUT))
+    s = gl.arange(0, BLOCK_S, layout=gl.SliceLayout(0, LAYOUT))
+    return gl.load(
+        aside + (r.to(gl.int64) * stride)[:, None] + (s * stride_s)[None, :],
+        mask=(r < num_rows)[:, None] & (s < S)[None, :],
+        other=0.0,
+    )
+
+
+@gluon.jit
 def compute(
     w, args,
     C: gl.constexpr, P: gl.constexpr, S: gl.constexpr, BLOCKS: gl.constexpr,
     FIRST_BIASED: gl.constexpr, BLOCK_C: gl.constexpr, BLOCK_P: gl.constexpr,
-    BLOCK_S: gl.constexpr, STAGES: gl.constexpr,
+    BLOCK_S: gl.constexpr, FEW: gl.constexpr, STAGES: gl.constexpr,
     HAS_THROUGH: gl.constexpr, HAS_ASIDE: gl.constexpr,
 ):  # fmt: skip
     """Warp group ``w``."""
     (
-        norm_weight, norm_bias, stats, sums, aside, aside_stride, aside_stride_s, aside_sums,
+        norm_weight, norm_bias, stats, sums, aside, aside_stride, aside_stride_s,
         normed_desc, grad_x_desc,
-        grad_smem, weight_smem, aside_smem, few_smem, x_smem, through_smem,
+        grad_smem, weight_smem, aside_smem, few_smem, ones_smem, sums_smem, x_smem, through_smem,
         grad_full, grad_empty, weight_full, weight_empty, rows_full, rows_empty, aside_full,
         num_rows, num_tiles,
     ) = args  # fmt: skip
     OUT: gl.constexpr = mma_layout(BLOCK_C)
     A: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
-    TURNED: gl.constexpr = gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_S, 16]
-    )
+    TURNED: gl.constexpr = mma_layout(FEW)
+    THIN: gl.constexpr = gl.BlockedLayout([1, 1], [32, 1], [2, 2], [0, 1])
     ROW: gl.constexpr = gl.SliceLayout(1, mma_layout(part_width(BLOCK_C)))
-    WIDTH: gl.constexpr = 2 * C + P - FIRST_BIASED
+    BIAS: gl.constexpr = mma_layout(ONES)
+    # Blocks that are summed too: the last one at least.
+    FIRST: gl.constexpr = min(FIRST_BIASED, P - 1) // BLOCK_P
+    FLAT: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     x_tile, grad_tile = x_smem.index(w), through_smem.index(w)
     few_tile = few_smem.index(w)
-    weight_sum = gl.full([max(BLOCK_C, 64), BLOCK_S], 0.0, gl.float32, TURNED)
-    i = gl.to_tensor(0)
-    n = gl.to_tensor(0)
-    for tile in range(gl.program_id(0), num_tiles, gl.num_programs(0)):
-        first = (2 * tile + w) * ROWS
-        tile_sums = sums + (2 * tile + w).to(gl.int64) * WIDTH
+    weight_sum = gl.full([max(BLOCK_C, 64), FEW], 0.0, gl.float32, TURNED)
+    own_sums = sums_smem.index(w)
+    own_sums.store(gl.full([2 * BLOCK_C], 0.0, gl.float32, FLAT))
+    bias_sums = ()
+    for _biased in gl.static_range(FIRST, BLOCKS):
+        bias_sums = bias_sums + (gl.full([BLOCK_P, ONES], 0.0, gl.float32, BIAS),)
+    tiles = (num_tiles - gl.program_id(0) + gl.num_programs(0) - 1) // gl.num_programs(0)
+    for n in range(tiles):
+        first = (2 * (gl.program_id(0) + n * gl.num_programs(0)) + w) * ROWS
+        # Loaded long before they are used.
+        row = first + gl.arange(0, ROWS, layout=ROW)
+        mean = gl.load(stats + row, mask=row < num_rows, other=0.0)
+        rstd = gl.load(stats + num_rows + row, mask=row < num_rows, other=0.0)
+        if HAS_ASIDE:
+            few = load_few(aside, aside_stride, aside_stride_s, first, num_rows, S, BLOCK_S, A)
         grad_normed = gl.full([ROWS, BLOCK_C], 0.0, gl.float32, OUT)
-        for block in range(BLOCKS):
+        for block in range(FIRST):
+            i = n * BLOCKS + block
             slot = i % STAGES
             place = 2 * slot + w
             mbarrier.wait(weight_full.index(slot), (i // STAGES) & 1)
             mbarrier.wait(grad_full.index(place), (i // STAGES) & 1)
             grad_normed = warpgroup_mma(
-                grad_smem.index(place), weight_smem.index(slot), grad_normed, is_async=True
+                grad_smem.index(place), weight_smem.index(slot), grad_normed
             )
-            if (block + 1) * BLOCK_P > FIRST_BIASED:
-                sum_columns(
-                    grad_smem.index(place), tile_sums + 2 * C, block * BLOCK_P - FIRST_BIASED,
-                    P - FIRST_BIASED, BLOCK_P,
-                )  # fmt: skip
-            grad_normed = warpgroup_mma_wait(0, [grad_normed])
             mbarrier.arrive(weight_empty.index(slot))
             mbarrier.arrive(grad_empty.index(place))
-            i += 1
-        if HAS_ASIDE:
-            r = first + gl.arange(0, ROWS, layout=gl.SliceLayout(1, A))
-            s = gl.arange(0, BLOCK_S, layout=gl.SliceLayout(0, A))
-            few = gl.load(
-                aside + (r.to(gl.int64) * aside_stride)[:, None] + (s * aside_stride_s)[None, :],
-                mask=(r < num_rows)[:, None] & (s < S)[None, :],
-                other=0.0,
+        added = ()
+        for block in gl.static_range(FIRST, BLOCKS):
+            i = n * BLOCKS + block
+            slot = i % STAGES
+            place = 2 * slot + w
+            mbarrier.wait(weight_full.index(slot), (i // STAGES) & 1)
+            mbarrier.wait(grad_full.index(place), (i // STAGES) & 1)
+            turned = grad_smem.index(place).permute((1, 0))
+            bias_sum = warpgroup_mma(turned, ones_smem, bias_sums[block - FIRST], is_async=True)
+            added = added + (bias_sum,)
+            grad_normed = warpgroup_mma(
+                grad_smem.index(place), weight_smem.index(slot), grad_normed, is_async=True
             )
-            few_tile.store(few)
+            if block > FIRST:
+                grad_normed = warpgroup_mma_wait(1, [grad_normed])
+                before = (i - 1) % STAGES
+                mbarrier.arrive(weight_empty.index(before))
+                mbarrier.arrive(grad_empty.index(2 * before + w))
+        if HAS_ASIDE:
+            # The left operand of this product; in shared memory, the right one of another.
+            few_tile.store(
+                load_few(aside, aside_stride, aside_stride_s, first, num_rows, S, FEW, THIN)
+            )
             mbarrier.wait(aside_full, 0)
-            grad_normed = warpgroup_mma(few, aside_smem, grad_normed)
+            grad_normed = warpgroup_mma(few, aside_smem, grad_normed, is_async=True)
+        waited = warpgroup_mma_wait(0, (grad_normed,) + added)
+        grad_normed = waited[0]
+        bias_sums = ()
+        for block in gl.static_range(FIRST, BLOCKS):
+            bias_sums = bias_sums + (waited[1 + block - FIRST],)
+        before = (n * BLOCKS + BLOCKS - 1) % STAGES
+        mbarrier.arrive(weight_empty.index(before))
+        mbarrier.arrive(grad_empty.index(2 * before + w))
         mbarrier.wait(rows_full.index(w), n & 1)
-        row = first + gl.arange(0, ROWS, layout=ROW)
-        mean = gl.load(stats + row, mask=row < num_rows, other=0.0)
-        rstd = gl.load(stats + num_rows + row, mask=row < num_rows, other=0.0)
         normalise_backward(
-            grad_normed, x_tile, grad_tile, norm_weight, norm_bias, mean, rstd, tile_sums,
+            grad_normed, x_tile, grad_tile, norm_weight, norm_bias, mean, rstd, own_sums,
             C, BLOCK_C, HAS_THROUGH,
         )  # fmt: skip
         fence_async_shared()
@@ -211,13 +261,26 @@ def compute(
             weight_sum = warpgroup_mma(x_tile.permute((1, 0)), few_tile, weight_sum)
         tma.store_wait(0)
         mbarrier.arrive(rows_empty.index(w))
-        n += 1
+    worker = 2 * gl.program_id(0) + w
+    sums += worker * (2 * C + P - FIRST_BIASED + S * C)
+    c = gl.arange(0, BLOCK_C, layout=FLAT)
+    gl.store(sums + c, own_sums.slice(0, BLOCK_C).load(FLAT), mask=c < C)
+    gl.store(sums + C + c, own_sums.slice(BLOCK_C, BLOCK_C).load(FLAT), mask=c < C)
+    p = gl.arange(0, BLOCK_P, layout=gl.SliceLayout(1, BIAS))
+    one = gl.arange(0, ONES, layout=gl.SliceLayout(0, BIAS))
+    for block in gl.static_range(FIRST, BLOCKS):
+        output = block * BLOCK_P + p
+        inside = (output >= FIRST_BIASED) & (output < P)
+        gl.store(
+            sums + 2 * C + (output - FIRST_BIASED)[:, None] + one[None, :],
+            bias_sums[block - FIRST],
+            mask=inside[:, None] & (one == 0)[None, :],
+        )
     if HAS_ASIDE:
         c = gl.arange(0, BLOCK_C, layout=gl.SliceLayout(1, TURNED))
-        s = gl.arange(0, BLOCK_S, layout=gl.SliceLayout(0, TURNED))
-        aside_sums += (2 * gl.program_id(0) + w) * C * S
+        s = gl.arange(0, FEW, layout=gl.SliceLayout(0, TURNED))
         gl.store(
-            aside_sums + s[None, :] * C + c[:, None],
+            sums + 2 * C + P - FIRST_BIASED + s[None, :] * C + c[:, None],
             weight_sum,
             mask=(c < C)[:, None] & (s < S)[None, :],
         )
@@ -226,26 +289,33 @@ def compute(
 @gluon.jit
 def projection_backward_hopper_kernel(
     grad_desc, weight_desc, aside_desc, x_desc, through_desc, normed_desc, grad_x_desc,
-    norm_weight, norm_bias, stats, sums, aside, aside_stride, aside_stride_s, aside_sums,
+    norm_weight, norm_bias, stats, sums, aside, aside_stride, aside_stride_s,
     num_rows, num_tiles,
     C: gl.constexpr, P: gl.constexpr, S: gl.constexpr, FIRST_BIASED: gl.constexpr,
     BLOCK_C: gl.constexpr, BLOCK_P: gl.constexpr, BLOCK_S: gl.constexpr, STAGES: gl.constexpr,
     HAS_THROUGH: gl.constexpr, HAS_ASIDE: gl.constexpr,
     GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """See the module. ``sums`` (2 num_tiles, 2 C + P - FIRST_BIASED): of each group's rows, for the
-    norm's weight and bias and the projections' biases; ``aside_sums`` (2 programs, S, C).
+    """See the module. ``sums`` (2 programs, 2 C + P - FIRST_BIASED + S C): of the groups' rows, for
+    the norm's weight and bias, the projections' biases, and the weight aside.
     """
     dtype: gl.constexpr = x_desc.dtype
     barrier: gl.constexpr = mbarrier.MBarrierLayout()
     BLOCKS: gl.constexpr = (P + BLOCK_P - 1) // BLOCK_P
-    few_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, BLOCK_S], gl.bfloat16)
+    FEW: gl.constexpr = few_width(S)
+    few_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, FEW], gl.bfloat16)
     grad_smem = gl.allocate_shared_memory(dtype, [2 * STAGES, ROWS, BLOCK_P], grad_desc.layout)
     weight_smem = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_P, BLOCK_C], weight_desc.layout)
     aside_smem = gl.allocate_shared_memory(dtype, [BLOCK_S, BLOCK_C], aside_desc.layout)
-    few_smem = gl.allocate_shared_memory(dtype, [2, ROWS, BLOCK_S], few_layout)
+    few_smem = gl.allocate_shared_memory(dtype, [2, ROWS, FEW], few_layout)
     x_smem = gl.allocate_shared_memory(dtype, [2, ROWS, BLOCK_C], x_desc.layout)
     through_smem = gl.allocate_shared_memory(dtype, [2, ROWS, BLOCK_C], grad_x_desc.layout)
+    ones_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, ONES], gl.bfloat16)
+    ones_smem = gl.allocate_shared_memory(dtype, [ROWS, ONES], ones_layout)
+    one: gl.constexpr = gl.BlockedLayout([1, 8], [32, 1], [4, 1], [1, 0])
+    ones_smem.store(gl.full([ROWS, ONES], 1.0, dtype, one))
+    plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    sums_smem = gl.allocate_shared_memory(gl.float32, [2, 2 * BLOCK_C], plain)
     grad_full = gl.allocate_shared_memory(gl.int64, [2 * STAGES, 1], barrier)
     grad_empty = gl.allocate_shared_memory(gl.int64, [2 * STAGES, 1], barrier)
     weight_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
@@ -275,9 +345,9 @@ def projection_backward_hopper_kernel(
     )  # fmt: skip
     args = (
         norm_weight, norm_bias, stats, sums,
-        aside, gl.to_tensor(aside_stride), gl.to_tensor(aside_stride_s), aside_sums,
+        aside, gl.to_tensor(aside_stride), gl.to_tensor(aside_stride_s),
         normed_desc, grad_x_desc,
-        grad_smem, weight_smem, aside_smem, few_smem, x_smem, through_smem,
+        grad_smem, weight_smem, aside_smem, few_smem, ones_smem, sums_smem, x_smem, through_smem,
         grad_full, grad_empty, weight_full, weight_empty, rows_full, rows_empty, aside_full,
         rows, tiles,
     )  # fmt: skip
@@ -286,11 +356,11 @@ def projection_backward_hopper_kernel(
         [
             (compute, (
                 gl.to_tensor(0), args, C, P, S, BLOCKS, FIRST_BIASED, BLOCK_C, BLOCK_P, BLOCK_S,
-                STAGES, HAS_THROUGH, HAS_ASIDE,
+                FEW, STAGES, HAS_THROUGH, HAS_ASIDE,
             )),
             (compute, (
                 gl.to_tensor(1), args, C, P, S, BLOCKS, FIRST_BIASED, BLOCK_C, BLOCK_P, BLOCK_S,
-                STAGES, HAS_THROUGH, HAS_ASIDE,
+                FEW, STAGES, HAS_THROUGH, HAS_ASIDE,
             )),
             (load, (
                 load_args, BLOCKS, BLOCK_C, BLOCK_P, BLOCK_S, STAGES, HAS_THROUGH, HAS_ASIDE,
