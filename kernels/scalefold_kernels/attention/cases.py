@@ -89,7 +89,7 @@ def _hopper() -> Iterator[CompileCase]:
         }
         for kernel, (module, launch) in launches.items():
             # H100 and H200: 132 multiprocessors.
-            with patch.object(hopper_plan, "_multiprocessors", lambda _: 132):
+            with patch.object(hopper_plan, "multiprocessors", lambda _: 132):
                 described = f"{kernel} on Hopper, {name}"
                 case = recorded(module, f"{kernel}_kernel", launch, described, "sm_90")
             yield replace(case, allowed_spill_bytes=_SPILLS.get(kernel, 0))

@@ -12,12 +12,13 @@ from scalefold_kernels.attention.hopper.backward_queries import backward_queries
 from scalefold_kernels.attention.hopper.backward_queries_bias import BLOCK_K as BIAS_BLOCK_K
 from scalefold_kernels.attention.hopper.backward_queries_bias import backward_queries_bias_kernel
 from scalefold_kernels.attention.hopper.backward_row import backward_row_kernel
-from scalefold_kernels.attention.hopper_plan import Plan, dealt, plan, row_plan, width
+from scalefold_kernels.attention.hopper_plan import Plan, dealt, plan, row_plan
 from scalefold_kernels.attention.hopper_tensors import (
     bias_descriptor,
     rows_descriptor,
     statistics_descriptor,
 )
+from scalefold_kernels.copy_engine import padded
 
 
 def row(inputs: Inputs, out: Tensor, lse: Tensor, grad_out: Tensor, gradients: Gradients) -> None:
@@ -68,7 +69,7 @@ def queries(
     partial = _partial(inputs, own) if sum_bias else None
     count, waiting = own.tiles * own.row_groups, None
     if passes > 1:
-        size = inputs.batch, count, own.rows, 64, width(inputs)
+        size = inputs.batch, count, own.rows, 64, padded(inputs.channels)
         waiting = torch.empty(size, device=q.device, dtype=torch.float32)
     backward_queries_kernel[(count, inputs.batch)](
         rows_descriptor(q, 64),
@@ -138,7 +139,7 @@ def queries_bias(
         inputs.num_keys,
         inputs.scale,
         HAS_GATE=gate is not None,
-        C=width(inputs),
+        C=padded(inputs.channels),
         num_warps=4,
     )
     return partial

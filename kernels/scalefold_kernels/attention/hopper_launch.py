@@ -14,7 +14,6 @@ from scalefold_kernels.attention.arguments import Gradients, Inputs, new_rows, n
 from scalefold_kernels.attention.hopper.forward import forward_kernel
 from scalefold_kernels.attention.hopper_plan import KERNELS, plan, programs
 from scalefold_kernels.attention.hopper_tensors import (
-    VECTOR,
     bias_descriptor,
     bias_rows,
     gradient_rows,
@@ -22,6 +21,7 @@ from scalefold_kernels.attention.hopper_tensors import (
     rows_descriptor,
 )
 from scalefold_kernels.attention.portable import backward_gate
+from scalefold_kernels.copy_engine import VECTOR
 
 MIN_PROGRAMS = 2
 """A multiprocessor must hold so many at a time; one alone hides no waits."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import NamedTuple
 
-import torch
 import triton
 
 from scalefold_kernels.attention.arguments import Inputs
+from scalefold_kernels.copy_engine import multiprocessors, padded
 from scalefold_kernels.tiles import tile
 
 SHARED_BYTES = 228 * 1024
@@ -55,7 +54,7 @@ def dealt(constants: dict[str, int], inputs: Inputs, blocks: int, programs: int)
     ``programs``: how many of them a multiprocessor holds at a time.
     """
     tiles = blocks * inputs.num_heads
-    together = _multiprocessors(inputs.q.device) * programs
+    together = multiprocessors(inputs.q.device) * programs
     rows = triton.cdiv(inputs.num_rows, max(1, together // (tiles * inputs.batch)))
     return Plan(constants, tiles, rows, triton.cdiv(inputs.num_rows, rows))
 
@@ -74,7 +73,13 @@ def constants(kernel: str, inputs: Inputs) -> dict[str, int]:
         blocks = triton.cdiv(inputs.num_keys, sizes["BLOCK_K"])
     places = max(n for n in range(1, sizes["PLACES"] + 1) if blocks % n == 0)
     keys = max(sizes.get("BLOCK_K", 32), triton.next_power_of_2(inputs.num_keys))
-    return {**sizes, "PLACES": places, "NUM_BLOCKS": blocks, "KEYS": keys, "C": width(inputs)}
+    return {
+        **sizes,
+        "PLACES": places,
+        "NUM_BLOCKS": blocks,
+        "KEYS": keys,
+        "C": padded(inputs.channels),
+    }
 
 
 def programs(kernel: str, inputs: Inputs) -> int:
@@ -115,11 +120,6 @@ KERNELS = {
 }
 
 
-def width(inputs: Inputs) -> int:
-    """Channels in shared memory; those beyond the head's are zeros."""
-    return max(16, triton.next_power_of_2(inputs.channels))
-
-
 ROW_PROGRAMS = 2
 """Of `backward_row` a multiprocessor holds so many at a time: two stages of a row in each."""
 
@@ -127,16 +127,11 @@ ROW_PROGRAMS = 2
 def row_plan(inputs: Inputs) -> Plan:
     """For `backward_row`: each program goes through rows and heads at equal distances."""
     items = inputs.batch * inputs.num_rows * inputs.num_heads
-    count = min(items, ROW_PROGRAMS * _multiprocessors(inputs.q.device))
+    count = min(items, ROW_PROGRAMS * multiprocessors(inputs.q.device))
     constants = {
-        "C": width(inputs),
+        "C": padded(inputs.channels),
         "NUM_Q": triton.cdiv(inputs.num_queries, 64),
         "num_warps": 4 * triton.cdiv(inputs.num_keys, 64),
         "maxnreg": 128,
     }
     return Plan(constants, count, triton.cdiv(items, count), 1)
-
-
-@cache
-def _multiprocessors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import triton
 from torch import Tensor
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-VECTOR = 8
-"""bfloat16 elements in the 16 bytes at whose multiples the copy engine's rows start."""
+from scalefold_kernels.copy_engine import VECTOR, padded
 
 
 def bias_rows(bias: Tensor) -> Tensor:
@@ -28,7 +26,7 @@ def gradient_rows(grad_out: Tensor) -> Tensor:
 
 def rows_descriptor(x: Tensor, block: int) -> TensorDescriptor:
     """Tiles (block positions, channels) of a tensor (B, R, N, H, C); zeros beyond its ends."""
-    width = max(16, triton.next_power_of_2(x.shape[-1]))
+    width = padded(x.shape[-1])
     layout = gl.NVMMASharedLayout(2 * width, 16, 5)
     return TensorDescriptor(x, [*x.shape], _steps(x), [1, 1, block, 1, width], layout)
 
