@@ -16,6 +16,13 @@ from torch import Tensor
 from scalefold_kernels.compilation import CompileCase, recorded
 from scalefold_kernels.triangle import hopper_launch, launch, portable
 from scalefold_kernels.triangle import kernel as portable_kernels
+from scalefold_kernels.triangle.arguments import (
+    OutputArguments,
+    OutputWeights,
+    ProjectionGradients,
+    ProjectionKept,
+    ProjectionWeights,
+)
 from scalefold_kernels.triangle.sizes import Dropout, DroppedOut, Sizes
 
 _CHANNELS = [(128, 128), (64, 64), (256, 48)]
@@ -30,7 +37,7 @@ def compile_cases() -> list[CompileCase]:
             sizes = Sizes(256 * 256, pair, hidden, torch.bfloat16, arch)
             found += _cases(sizes, portable, portable_kernels, "")
             if hopper_launch.serves(sizes):
-                with patch.object(hopper_launch, "_multiprocessors", lambda _: 132):  # H100, H200
+                with patch.object(hopper_launch, "multiprocessors", lambda _: 132):  # H100, H200
                     found += _cases(sizes, hopper_launch, hopper_launch, "_kernel")
     return found
 
@@ -42,33 +49,31 @@ def _cases(
     pair, hidden = sizes.pair, sizes.hidden
     z, operand = _empty(1, 256, 256, pair), _empty(hidden, 1, 256, 256)
     mask, numbers = z[..., 0].contiguous(), _empty(1, 256, 256, dtype=torch.float32)
-    projection = [_empty(pair)] * 2 + [_empty(hidden, pair), _empty(hidden)] * 4
-    projection += [_empty(pair, pair), _empty(pair)]
-    output = [_empty(hidden)] * 2 + [_empty(pair, hidden), _empty(pair)]
+    matrices = [_empty(hidden, pair), _empty(hidden)] * 4 + [_empty(pair, pair), _empty(pair)]
+    projection = ProjectionWeights(*[_empty(pair)] * 2, *matrices)
+    output = OutputWeights(_empty(hidden), _empty(hidden), _empty(pair, hidden), _empty(pair))
     dropout = Dropout(torch.empty(1, dtype=torch.int64, device="meta"), 5, 0.25, -3)
     keep = _empty(1, 1, 256, pair, dtype=torch.uint8)
     words = _empty(1, 1, 256, -(-pair // 32), dtype=torch.int32)
     dropped = DroppedOut.of(keep if launches is portable else words, dropout)
-    statistics, operands = [numbers, numbers], [operand, operand]
+    given = OutputArguments(operand, z, output, dropped)
+    gradients = ProjectionGradients(operand, operand, z, z)
+    kept = ProjectionKept(z, mask, operand, operand, numbers, numbers)
     found: dict[str, Callable[[], Any]] = {
         "projection_forward": lambda: launches.projection(sizes, z, mask, projection),
         "projection_backward": lambda: launches.projection_backward(
-            sizes, [*operands, z], z, z, mask, operands, statistics, projection
+            sizes, gradients, kept, projection
         ),
-        "output_forward": lambda: launches.output(sizes, z, operand, z, output, dropped),
-        "output_backward": lambda: launches.output_backward(
-            sizes, z, operand, z, statistics, output, dropped
-        ),
+        "output_forward": lambda: launches.output(sizes, given, z),
+        "output_backward": lambda: launches.output_backward(sizes, given, z, [numbers, numbers]),
     }
     if launches is portable:
         found["projection_weights"] = found["projection_backward"]
-        scale, shift, *_ = projection
-        weights = projection[2::2]
         sums = _empty(26, 4 * hidden + pair, pair, dtype=torch.float32)
         found |= {
             "output_weights": found["output_backward"],
             "finish_weights": lambda: launch.finish(
-                sizes, sums, sums[:, :, 0].contiguous(), scale, shift, weights
+                sizes, sums, sums[:, :, 0].contiguous(), *projection[:2], projection.matrices
             ),
         }
         found["sum_rows"] = found["finish_weights"]

@@ -7,7 +7,6 @@ sizes alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 
 import torch
 import triton
@@ -15,21 +14,30 @@ from torch import Tensor
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from scalefold_kernels.copy_engine import multiprocessors
 from scalefold_kernels.triangle import portable
+from scalefold_kernels.triangle.arguments import (
+    OutputArguments,
+    Projected,
+    ProjectionGradients,
+    ProjectionKept,
+    ProjectionWeights,
+    new_statistics,
+)
 from scalefold_kernels.triangle.hopper.output import output_forward_kernel
 from scalefold_kernels.triangle.hopper.output_backward import output_backward_kernel
 from scalefold_kernels.triangle.hopper.projection import projection_forward_kernel
 from scalefold_kernels.triangle.hopper.projection_backward import projection_backward_kernel
-from scalefold_kernels.triangle.sizes import EPS, DroppedOut, Sizes, statistics_of
+from scalefold_kernels.triangle.sizes import EPS, Sizes
 
 TILE = 64
 """Positions of a warp group's tile."""
 
 GROUPS = 2
-"""Warp groups that compute."""
+"""Warp groups that compute, beside one that sums in some kernels."""
 
 _REGISTERS = 232
-"""Of a thread of theirs."""
+"""Of a thread of theirs where there are no others."""
 
 
 def serves(sizes: Sizes) -> bool:
@@ -46,65 +54,45 @@ def serves(sizes: Sizes) -> bool:
     )
 
 
-def projection(
-    sizes: Sizes, z: Tensor, mask: Tensor, parameters: Sequence[Tensor]
-) -> tuple[Tensor, ...]:
+def projection(sizes: Sizes, z: Tensor, mask: Tensor, weights: ProjectionWeights) -> Projected:
     """As `portable.projection`."""
-    scale, shift, a_w, a_b, a_gate_w, a_gate_b, b_w, b_b, b_gate_w, b_gate_b, gate_w, gate_b = (
-        parameters
-    )
-    a = z.new_empty(sizes.hidden, *mask.shape)
-    b, gate = torch.empty_like(a), torch.empty_like(z)
-    mean, reciprocal = statistics_of(mask)
+    found = Projected.empty(z, sizes.hidden)
     projection_forward_kernel[(_programs(sizes, z),)](
-        _rows(z), *(_matrix(w, 64) for w in (a_w, a_gate_w, b_w, b_gate_w, gate_w)),
-        _columns(a, 64), _columns(b, 64), _rows(gate, 64),
-        mask, scale, shift, a_b, a_gate_b, b_b, b_gate_b, gate_b, mean, reciprocal,
+        _rows(z), *(_matrix(w, 64) for w in weights.matrices),
+        _columns(found.a, 64), _columns(found.b, 64), _rows(found.gate, 64),
+        mask, weights.scale, weights.shift, weights.a_bias, weights.a_gate_bias,
+        weights.b_bias, weights.b_gate_bias, weights.gate_bias, found.mean, found.reciprocal,
         sizes.positions, EPS, C=sizes.pair, GROUPS=GROUPS, REGISTERS=_REGISTERS,
     )  # fmt: skip
-    return a, b, gate, mean, reciprocal
+    return found
 
 
 def projection_backward(
-    sizes: Sizes,
-    gradients: Sequence[Tensor],
-    d_through: Tensor | None,
-    z: Tensor,
-    mask: Tensor,
-    operands: Sequence[Tensor],
-    statistics: Sequence[Tensor],
-    parameters: Sequence[Tensor],
+    sizes: Sizes, gradients: ProjectionGradients, kept: ProjectionKept, weights: ProjectionWeights
 ) -> tuple[Tensor, Tensor, Tensor]:
     """As `portable.projection_backward`."""
-    scale, shift, a_w, _, a_gate_w, a_gate_b, b_w, _, b_gate_w, b_gate_b, gate_w, _ = parameters
+    d_a, d_b, d_gate, through = gradients
+    z, mask, a, b, *statistics = kept
     d_z, standard = torch.empty_like(z), torch.empty_like(z)
     d_values = z.new_empty(4 * sizes.hidden, sizes.positions)
     projection_backward_kernel[(_programs(sizes, z),)](
-        *(_matrix(w, 64) for w in (a_w, a_gate_w, b_w, b_gate_w, gate_w)),
-        *(_columns(x, 64) for x in (*gradients[:2], *operands)),
-        _rows(gradients[2], 64), _rows(z), _rows(z if d_through is None else d_through),
+        *(_matrix(w, 64) for w in weights.matrices), *(_columns(x, 64) for x in (d_a, d_b, a, b)),
+        _rows(d_gate, 64), _rows(z), _rows(z if through is None else through),
         _rows(d_z), _columns(d_values, 64), _rows(standard), mask, *statistics,
-        scale, shift, a_gate_b, b_gate_b, sizes.positions,
-        HAS_THROUGH=d_through is not None, C=sizes.pair, REGISTERS=_REGISTERS,
+        weights.scale, weights.shift, weights.a_gate_bias, weights.b_gate_bias, sizes.positions,
+        HAS_THROUGH=through is not None, C=sizes.pair, REGISTERS=_REGISTERS,
     )  # fmt: skip
-    return d_z, *portable.projection_weights(sizes, d_values, gradients[2], standard)
+    return d_z, *portable.projection_weights(sizes, d_values, d_gate, standard)
 
 
-def output(
-    sizes: Sizes,
-    z: Tensor,
-    product: Tensor,
-    gate: Tensor,
-    parameters: Sequence[Tensor],
-    dropped: DroppedOut,
-) -> tuple[Tensor, Tensor, Tensor]:
+def output(sizes: Sizes, given: OutputArguments, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """As `portable.output`."""
-    scale, shift, weight, bias = parameters
+    product, gate, weights, dropped = given
     out = torch.empty_like(z)
-    mean, reciprocal = statistics_of(product[0])
+    mean, reciprocal = new_statistics(z[..., 0])
     output_forward_kernel[(_programs(sizes, z),)](
-        _columns(product, sizes.hidden), _rows(gate), _rows(z), _matrix(weight, sizes.pair),
-        _rows(out), scale, shift, bias, *dropped, mean, reciprocal,
+        _columns(product, sizes.hidden), _rows(gate), _rows(z), _matrix(weights.matrix, sizes.pair),
+        _rows(out), weights.scale, weights.shift, weights.bias, *dropped, mean, reciprocal,
         sizes.positions, *z.shape[1:3], EPS,
         HAS_DROPOUT=dropped.keep is not None, C=sizes.pair, GROUPS=GROUPS, STAGES=2,
         REGISTERS=_REGISTERS,
@@ -113,23 +101,18 @@ def output(
 
 
 def output_backward(
-    sizes: Sizes,
-    d_out: Tensor,
-    product: Tensor,
-    gate: Tensor,
-    statistics: Sequence[Tensor],
-    parameters: Sequence[Tensor],
-    dropped: DroppedOut,
+    sizes: Sizes, given: OutputArguments, d_out: Tensor, statistics: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of product and gate; parts of the sums that the parameters' are made of."""
-    scale, shift, weight, bias = parameters
+    product, gate, weights, dropped = given
     d_product, d_gate = torch.empty_like(product), torch.empty_like(gate)
     programs, channels = _programs(sizes, gate), sizes.pair
     partial = gate.new_empty(programs, channels, channels, dtype=torch.float32)
     partial_bias = partial.new_empty(programs, channels)
     output_backward_kernel[(programs,)](
-        _rows(d_out, 64), _columns(product, channels), _rows(gate, 64), _matrix(weight, 64),
-        _columns(d_product, channels), _rows(d_gate, 64), *statistics, scale, shift, bias,
+        _rows(d_out, 64), _columns(product, channels), _rows(gate, 64),
+        _matrix(weights.matrix, 64), _columns(d_product, channels), _rows(d_gate, 64),
+        *statistics, weights.scale, weights.shift, weights.bias,
         *dropped, partial, partial_bias, sizes.positions, *gate.shape[1:3],
         HAS_DROPOUT=dropped.keep is not None, C=channels, STAGES=2, REGISTERS=160,
     )  # fmt: skip
@@ -138,7 +121,7 @@ def output_backward(
 
 def _programs(sizes: Sizes, x: Tensor) -> int:
     """One for each multiprocessor, or fewer where they would have nothing to do."""
-    return min(_multiprocessors(x.device), triton.cdiv(sizes.positions, TILE * GROUPS))
+    return min(multiprocessors(x.device), triton.cdiv(sizes.positions, TILE * GROUPS))
 
 
 def _rows(x: Tensor, width: int | None = None) -> TensorDescriptor:
@@ -162,8 +145,3 @@ def _descriptor(x: Tensor, tile: list[int]) -> TensorDescriptor:
         x = x.clone()
     layout = gl.NVMMASharedLayout(min(128, 2 * tile[1]), 16, 2)
     return TensorDescriptor(x, [*x.shape], [x.stride(0), 1], tile, layout)
-
-
-@cache
-def _multiprocessors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count

@@ -15,6 +15,14 @@ from torch import Tensor
 
 from scalefold_kernels.tiles import architecture, tile
 from scalefold_kernels.triangle import hopper_launch, kernel, portable
+from scalefold_kernels.triangle.arguments import (
+    OutputArguments,
+    OutputWeights,
+    Projected,
+    ProjectionGradients,
+    ProjectionKept,
+    ProjectionWeights,
+)
 from scalefold_kernels.triangle.sizes import Dropout, DroppedOut, Sizes
 
 HOPPER_KERNELS = True
@@ -25,32 +33,26 @@ def _kernels(sizes: Sizes) -> ModuleType:
     return hopper_launch if HOPPER_KERNELS and hopper_launch.serves(sizes) else portable
 
 
-def projection(z: Tensor, mask: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Operands (C, B, I, J), gate (B, I, J, Z), and each position's mean, reciprocal deviation."""
-    hidden, pair = parameters[2].shape
+def projection(z: Tensor, mask: Tensor, parameters: Sequence[Tensor]) -> Projected:
+    """Operands and gate, with each position's mean and reciprocal deviation."""
+    weights = ProjectionWeights(*parameters)
+    hidden, pair = weights.a.shape
     sizes = Sizes.of(z, mask.numel(), pair, hidden)
-    found: tuple[Tensor, ...] = _kernels(sizes).projection(sizes, z, mask, parameters)
+    found: Projected = _kernels(sizes).projection(sizes, z, mask, weights)
     return found
 
 
 def projection_backward(
-    gradients: Sequence[Tensor],
-    d_through: Tensor | None,
-    z: Tensor,
-    mask: Tensor,
-    operands: Sequence[Tensor],
-    statistics: Sequence[Tensor],
-    parameters: Sequence[Tensor],
+    gradients: ProjectionGradients, kept: ProjectionKept, parameters: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor]:
     """Gradient of z; gradients of the parameters, one after the other in one vector."""
-    scale, shift, a_w, _, a_gate_w, _, b_w, _, b_gate_w, _, gate_w, _ = parameters
-    hidden, pair = a_w.shape
-    sizes = Sizes.of(z, mask.numel(), pair, hidden)
+    weights = ProjectionWeights(*parameters)
+    hidden, pair = weights.a.shape
+    sizes = Sizes.of(kept.z, kept.mask.numel(), pair, hidden)
     d_z, partial, partial_bias = _kernels(sizes).projection_backward(
-        sizes, gradients, d_through, z, mask, operands, statistics, parameters
+        sizes, gradients, kept, weights
     )
-    weights = [a_w, a_gate_w, b_w, b_gate_w, gate_w]
-    return d_z, finish(sizes, partial, partial_bias, scale, shift, weights)
+    return d_z, finish(sizes, partial, partial_bias, weights.scale, weights.shift, weights.matrices)
 
 
 def empty_mask(z: Tensor, hidden: int, shared_dim: int | None) -> Tensor:
@@ -87,15 +89,15 @@ def output(
     dropout: Dropout | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Updated z, mean and reciprocal deviation of each position's product, the dropout mask."""
-    pair, hidden = parameters[2].shape
+    weights = OutputWeights(*parameters)
+    pair, hidden = weights.matrix.shape
     sizes = Sizes.of(gate, product[0].numel(), pair, hidden)
     keep = z.new_empty(0)
     if dropout is not None:
         keep = empty_mask(z, hidden, dropout.shared_dim)
         dropout_mask(keep, z, dropout)
-    out, mean, reciprocal = _kernels(sizes).output(
-        sizes, z, product, gate, parameters, DroppedOut.of(keep, dropout)
-    )
+    given = OutputArguments(product, gate, weights, DroppedOut.of(keep, dropout))
+    out, mean, reciprocal = _kernels(sizes).output(sizes, given, z)
     return out, mean, reciprocal, keep
 
 
@@ -109,13 +111,15 @@ def output_backward(
     dropout: Dropout | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of product and gate; of the parameters, one after the other in one vector."""
-    scale, shift, weight, _ = parameters
-    pair, hidden = weight.shape
+    weights = OutputWeights(*parameters)
+    pair, hidden = weights.matrix.shape
     sizes = Sizes.of(gate, product[0].numel(), pair, hidden)
+    given = OutputArguments(product, gate, weights, DroppedOut.of(keep, dropout))
     d_product, d_gate, partial, partial_bias = _kernels(sizes).output_backward(
-        sizes, d_out, product, gate, statistics, parameters, DroppedOut.of(keep, dropout)
+        sizes, given, d_out, statistics
     )
-    return d_product, d_gate, finish(sizes, partial, partial_bias, scale, shift, [weight])
+    scale, shift, matrix, _ = weights
+    return d_product, d_gate, finish(sizes, partial, partial_bias, scale, shift, [matrix])
 
 
 def finish(

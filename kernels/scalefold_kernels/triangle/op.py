@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from scalefold_kernels.triangle import launch
+from scalefold_kernels.triangle.arguments import ProjectionGradients, ProjectionKept
 from scalefold_kernels.triangle.sizes import Dropout
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -118,11 +119,11 @@ def _projection_backward(
     parameters: list[Tensor],
 ) -> tuple[Tensor, Tensor]:
     z, mask, *parameters = _contiguous(z, mask, *parameters)
-    gradients = _contiguous(*gradients)
     d_through = None if d_through is None else d_through.contiguous()
-    return launch.projection_backward(
-        gradients, d_through, z, mask, operands, statistics, parameters
-    )
+    d_a, d_b, d_gate = _contiguous(*gradients)
+    given = ProjectionGradients(d_a, d_b, d_gate, d_through)
+    kept = ProjectionKept(z, mask, *operands, *statistics)
+    return launch.projection_backward(given, kept, parameters)
 
 
 @_projection_backward.register_fake

@@ -9,47 +9,45 @@ import triton
 from torch import Tensor
 
 from scalefold_kernels.triangle import kernel
-from scalefold_kernels.triangle.sizes import EPS, DroppedOut, Sizes, block, statistics_of
+from scalefold_kernels.triangle.arguments import (
+    OutputArguments,
+    Projected,
+    ProjectionGradients,
+    ProjectionKept,
+    ProjectionWeights,
+    new_statistics,
+)
+from scalefold_kernels.triangle.sizes import EPS, Sizes, block
 
 
-def projection(
-    sizes: Sizes, z: Tensor, mask: Tensor, parameters: Sequence[Tensor]
-) -> tuple[Tensor, ...]:
-    """Operands (C, B, I, J), gate (B, I, J, Z), and the statistics of each position."""
-    a = z.new_empty(sizes.hidden, *mask.shape)
-    b, gate = torch.empty_like(a), torch.empty_like(z)
-    mean, reciprocal = statistics_of(mask)
+def projection(sizes: Sizes, z: Tensor, mask: Tensor, weights: ProjectionWeights) -> Projected:
+    """Operands, gate, and the statistics of each position."""
+    found = Projected.empty(z, sizes.hidden)
     blocks = sizes.tile("projection_forward", BLOCK_C=min(sizes.hidden, sizes.pair))
     kernel.projection_forward[(triton.cdiv(sizes.positions, blocks["BLOCK_P"]),)](
-        z, mask, *parameters, a, b, gate, mean, reciprocal, sizes.positions, EPS,
+        z, mask, *weights, *found, sizes.positions, EPS,
         BLOCK_Z=block(sizes.pair), **sizes.constants(), **blocks,
     )  # fmt: skip
-    return a, b, gate, mean, reciprocal
+    return found
 
 
 def projection_backward(
-    sizes: Sizes,
-    gradients: Sequence[Tensor],
-    d_through: Tensor | None,
-    z: Tensor,
-    mask: Tensor,
-    operands: Sequence[Tensor],
-    statistics: Sequence[Tensor],
-    parameters: Sequence[Tensor],
+    sizes: Sizes, gradients: ProjectionGradients, kept: ProjectionKept, weights: ProjectionWeights
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradient of z; sums (parts, 4 C + Z, Z) and (parts, 4 C + Z) for the parameters'."""
-    scale, shift, a_w, _, a_gate_w, a_gate_b, b_w, _, b_gate_w, b_gate_b, gate_w, _ = parameters
+    z, mask, a, b, mean, reciprocal = kept
     d_z, standard = torch.empty_like(z), torch.empty_like(z)
     d_values = z.new_empty(4 * sizes.hidden, sizes.positions)
     blocks = sizes.tile("projection_backward", BLOCK_C=min(sizes.hidden, sizes.pair))
     kernel.projection_backward[(triton.cdiv(sizes.positions, blocks["BLOCK_P"]),)](
-        *gradients, d_through, z, mask, *statistics, *operands, scale, shift,
-        a_w, a_gate_w, a_gate_b, b_w, b_gate_w, b_gate_b, gate_w,
+        *gradients, z, mask, mean, reciprocal, a, b, weights.scale, weights.shift,
+        weights.a, weights.a_gate, weights.a_gate_bias,
+        weights.b, weights.b_gate, weights.b_gate_bias, weights.gate,
         d_z, d_values, standard, sizes.positions,
-        HAS_THROUGH=d_through is not None, BLOCK_Z=block(sizes.pair),
+        HAS_THROUGH=gradients.through is not None, BLOCK_Z=block(sizes.pair),
         **sizes.constants(), **blocks,
     )  # fmt: skip
-    return d_z, *projection_weights(sizes, d_values, gradients[2], standard)
+    return d_z, *projection_weights(sizes, d_values, gradients.gate, standard)
 
 
 def projection_weights(
@@ -67,42 +65,30 @@ def projection_weights(
     return partial, partial_bias
 
 
-def output(
-    sizes: Sizes,
-    z: Tensor,
-    product: Tensor,
-    gate: Tensor,
-    parameters: Sequence[Tensor],
-    dropped: DroppedOut,
-) -> tuple[Tensor, Tensor, Tensor]:
+def output(sizes: Sizes, given: OutputArguments, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Updated z, and the statistics of each position's product."""
     out = torch.empty_like(z)
-    mean, reciprocal = statistics_of(product[0])
+    mean, reciprocal = new_statistics(z[..., 0])
     blocks = sizes.tile("output_forward", BLOCK_Z=sizes.pair)
     kernel.output_forward[(triton.cdiv(sizes.positions, blocks["BLOCK_P"]),)](
-        z, product, gate, *parameters, *dropped, out, mean, reciprocal,
+        z, given.product, given.gate, *given.weights, *given.dropped, out, mean, reciprocal,
         sizes.positions, *z.shape[1:3], EPS,
-        HAS_DROPOUT=dropped.keep is not None, BLOCK_C=block(sizes.hidden),
+        HAS_DROPOUT=given.dropped.keep is not None, BLOCK_C=block(sizes.hidden),
         **sizes.constants(), **blocks,
     )  # fmt: skip
     return out, mean, reciprocal
 
 
 def output_backward(
-    sizes: Sizes,
-    d_out: Tensor,
-    product: Tensor,
-    gate: Tensor,
-    statistics: Sequence[Tensor],
-    parameters: Sequence[Tensor],
-    dropped: DroppedOut,
+    sizes: Sizes, given: OutputArguments, d_out: Tensor, statistics: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of product and gate; sums (parts, Z, C) and (parts, Z) for the parameters'."""
+    product, gate, weights, dropped = given
     d_product, standard = torch.empty_like(product), torch.empty_like(product)
     d_gate, d_value = torch.empty_like(gate), torch.empty_like(gate)
     blocks = sizes.tile("output_backward", BLOCK_Z=sizes.pair)
     kernel.output_backward[(triton.cdiv(sizes.positions, blocks["BLOCK_P"]),)](
-        d_out, product, gate, *statistics, *parameters, *dropped,
+        d_out, product, gate, *statistics, *weights, *dropped,
         d_product, d_gate, d_value, standard, sizes.positions, *gate.shape[1:3],
         HAS_DROPOUT=dropped.keep is not None, BLOCK_C=block(sizes.hidden),
         **sizes.constants(), **blocks,

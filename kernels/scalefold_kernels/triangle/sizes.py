@@ -94,9 +94,3 @@ class DroppedOut(NamedTuple):
         steps = (s if n > 1 else 0 for n, s in zip(keep.shape, keep.stride(), strict=True))
         sample, row, column, _ = steps
         return cls(keep, sample, row, column, 1.0 / (1.0 - dropout.rate))
-
-
-def statistics_of(like: Tensor) -> tuple[Tensor, Tensor]:
-    """New memory for mean and reciprocal deviation."""
-    mean = torch.empty(like.shape, dtype=torch.float32, device=like.device)
-    return mean, torch.empty_like(mean)

@@ -56,8 +56,16 @@ def num_rounds(P):
 @gluon.jit
 def load_tiles(args, C: gl.constexpr, STAGES: gl.constexpr):
     """The loader warp; each warp group has STAGES places of its own."""
-    d_out_desc, product_desc, gate_desc, d_out_smem, product_smem, gate_smem, full, empty, P = args
+    (
+        d_out_desc, product_desc, gate_desc, weight_desc, d_out_smem, product_smem, gate_smem,
+        weight_smem, weight_full, full, empty, P,
+    ) = args  # fmt: skip
     HALVES: gl.constexpr = C // 64
+    mbarrier.expect(weight_full, C * C * 2)
+    for half in gl.static_range(HALVES):
+        tma.async_copy_global_to_shared(
+            weight_desc, [half * 64, 0], weight_full, weight_smem.index(half)
+        )
     for i in range(num_rounds(P)):
         for w in gl.static_range(GROUPS):
             first = tile_of(i, w)
@@ -83,7 +91,7 @@ def differentiate(
     """Warp group ``w``: gradients of gate and product."""
     (
         d_product_desc, d_gate_desc, mean, reciprocal, dropped, weight_smem, bias_smem,
-        d_out_smem, product_smem, gate_smem, full, ready, empty, P, ROWS, COLUMNS,
+        d_out_smem, product_smem, gate_smem, folded, full, ready, empty, P, ROWS, COLUMNS,
     ) = args  # fmt: skip
     HALVES: gl.constexpr = C // 64
     S: gl.constexpr = mma_layout(C)
@@ -102,6 +110,11 @@ def differentiate(
         standard = (widen(product.load(S)) - mean_P[:, None]) * reciprocal_P[:, None]
         product.store(standard.to(dtype))
         fence_async_shared()
+        # Only now, since the copy of the tile before takes its time.
+        tma.store_wait(0)
+        if i > 0:
+            mbarrier.arrive(empty.index(w * STAGES + (i - 1) % STAGES))
+        mbarrier.wait(folded, 0)
         d_standard = gl.full([TILE, C], 0.0, gl.float32, S)
         for half in range(HALVES):
             weight = weight_smem.index(half)
@@ -140,16 +153,34 @@ def differentiate(
         turned.permute((1, 0)).store(d_x)
         fence_async_shared()
         tma.async_copy_shared_to_global(d_product_desc, [0, first], turned)
-        tma.store_wait(0)
-        mbarrier.arrive(empty.index(slot))
         i += 1
         first = tile_of(i, w)
+    tma.store_wait(0)
+
+
+@gluon.jit
+def fold(norm_weight, norm_bias, bias, weight_smem, bias_smem, C: gl.constexpr):
+    """Work scale and shift into the weight and into the bias."""
+    S: gl.constexpr = mma_layout(C)
+    rows: gl.constexpr = gl.SliceLayout(1, S)
+    for half in gl.static_range(C // 64):
+        weight = widen(weight_smem.index(half).load(S))
+        added = gl.load(bias + half * 64 + gl.arange(0, 64, layout=rows)).to(gl.float32)
+        bias_smem.index(half).store(added + row_sum(weight * columns(norm_bias, S)))
+        weight_smem.index(half).store((weight * columns(norm_weight, S)).to(weight_smem.dtype))
+    fence_async_shared()
 
 
 @gluon.jit
 def add_up(args, C: gl.constexpr, STAGES: gl.constexpr):
     """The warp group of the weight's gradient."""
-    partial, partial_bias, d_out_smem, product_smem, ones_smem, ready, empty, P = args
+    (
+        norm_weight, norm_bias, bias, weight_smem, bias_smem, weight_full, folded,
+        partial, partial_bias, d_out_smem, product_smem, ones_smem, ready, empty, P,
+    ) = args  # fmt: skip
+    mbarrier.wait(weight_full, 0)
+    fold(norm_weight, norm_bias, bias, weight_smem, bias_smem, C)
+    mbarrier.arrive(folded)
     HALVES: gl.constexpr = C // 64
     S: gl.constexpr = mma_layout(C)
     ONES: gl.constexpr = mma_layout(SUM_COLUMNS)
@@ -178,23 +209,6 @@ def add_up(args, C: gl.constexpr, STAGES: gl.constexpr):
 
 
 @gluon.jit
-def fold(weight_desc, norm_weight, norm_bias, bias, weight_smem, bias_smem, bar, C: gl.constexpr):
-    """Bring the weight to shared memory; work scale and shift into it and into the bias."""
-    HALVES: gl.constexpr = C // 64
-    S: gl.constexpr = mma_layout(C)
-    rows: gl.constexpr = gl.SliceLayout(1, S)
-    mbarrier.expect(bar, C * C * 2)
-    for half in gl.static_range(HALVES):
-        tma.async_copy_global_to_shared(weight_desc, [half * 64, 0], bar, weight_smem.index(half))
-    mbarrier.wait(bar, 0)
-    for half in gl.static_range(HALVES):
-        weight = widen(weight_smem.index(half).load(S))
-        added = gl.load(bias + half * 64 + gl.arange(0, 64, layout=rows)).to(gl.float32)
-        bias_smem.index(half).store(added + row_sum(weight * columns(norm_bias, S)))
-        weight_smem.index(half).store((weight * columns(norm_weight, S)).to(weight_desc.dtype))
-
-
-@gluon.jit
 def output_backward_kernel(
     d_out_desc, product_desc, gate_desc, weight_desc, d_product_desc, d_gate_desc,
     mean, reciprocal, norm_weight, norm_bias, bias,
@@ -217,16 +231,14 @@ def output_backward_kernel(
     full = gl.allocate_shared_memory(gl.int64, [slots, 1], barrier)
     ready = gl.allocate_shared_memory(gl.int64, [slots, 1], barrier)
     empty = gl.allocate_shared_memory(gl.int64, [slots, 1], barrier)
-    more = gl.allocate_shared_memory(gl.int64, [1, 1], barrier)
+    more = gl.allocate_shared_memory(gl.int64, [2, 1], barrier)
     for slot in gl.static_range(slots):
         mbarrier.init(full.index(slot), 1)
         mbarrier.init(ready.index(slot), 1)
         mbarrier.init(empty.index(slot), 2)
-    mbarrier.init(more.index(0), 1)
-    fence_async_shared()
-    fold(
-        weight_desc, norm_weight, norm_bias, bias, weight_smem, bias_smem, more.index(0), C
-    )  # fmt: skip
+    weight_full, folded = more.index(0), more.index(1)
+    mbarrier.init(weight_full, 1)
+    mbarrier.init(folded, 1)
     ones = gl.full([TILE, SUM_COLUMNS], 1.0, gl.float32, mma_layout(SUM_COLUMNS))
     ones_smem.store(ones.to(dtype))
     fence_async_shared()
@@ -236,14 +248,18 @@ def output_backward_kernel(
         keep, gl.to_tensor(keep_b), gl.to_tensor(keep_i), gl.to_tensor(keep_j), factor,
     )  # fmt: skip
     load_args = (
-        d_out_desc, product_desc, gate_desc, d_out_smem, product_smem, gate_smem, full, empty, P,
+        d_out_desc, product_desc, gate_desc, weight_desc, d_out_smem, product_smem, gate_smem,
+        weight_smem, weight_full, full, empty, P,
     )  # fmt: skip
     args = (
         d_product_desc, d_gate_desc, mean, reciprocal, dropped, weight_smem, bias_smem,
-        d_out_smem, product_smem, gate_smem, full, ready, empty,
+        d_out_smem, product_smem, gate_smem, folded, full, ready, empty,
         P, gl.to_tensor(ROWS), gl.to_tensor(COLUMNS),
     )  # fmt: skip
-    sum_args = (partial, partial_bias, d_out_smem, product_smem, ones_smem, ready, empty, P)
+    sum_args = (
+        norm_weight, norm_bias, bias, weight_smem, bias_smem, weight_full, folded,
+        partial, partial_bias, d_out_smem, product_smem, ones_smem, ready, empty, P,
+    )  # fmt: skip
     gl.warp_specialize(
         [
             (differentiate, (gl.to_tensor(0), args, HAS_DROPOUT, C, STAGES)),

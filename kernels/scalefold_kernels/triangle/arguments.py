@@ -1,0 +1,95 @@
+"""Triangle multiplication: what the launches hand to the kernels, by name.
+
+Legend: B samples, I and J residues, Z pair channels, C hidden channels. All tensors are contiguous.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from scalefold_kernels.triangle.sizes import DroppedOut
+
+
+class ProjectionWeights(NamedTuple):
+    """Parameters of the projection, in the operation's order: (Z,), (C, Z) and (C,), (Z, Z)."""
+
+    scale: Tensor
+    shift: Tensor
+    a: Tensor
+    a_bias: Tensor
+    a_gate: Tensor
+    a_gate_bias: Tensor
+    b: Tensor
+    b_bias: Tensor
+    b_gate: Tensor
+    b_gate_bias: Tensor
+    gate: Tensor
+    gate_bias: Tensor
+
+    @property
+    def matrices(self) -> list[Tensor]:
+        """Of the five projections."""
+        return [self.a, self.a_gate, self.b, self.b_gate, self.gate]
+
+
+class Projected(NamedTuple):
+    """Operands (C, B, I, J), gate (B, I, J, Z), and the statistics (B, I, J) of z's positions."""
+
+    a: Tensor
+    b: Tensor
+    gate: Tensor
+    mean: Tensor
+    reciprocal: Tensor
+
+    @classmethod
+    def empty(cls, z: Tensor, hidden: int) -> Projected:
+        """New memory."""
+        a = z.new_empty(hidden, *z.shape[:-1])
+        return cls(a, torch.empty_like(a), torch.empty_like(z), *new_statistics(z[..., 0]))
+
+
+class ProjectionGradients(NamedTuple):
+    """Of operands and gate; ``through`` is that of z elsewhere, to be added to z's."""
+
+    a: Tensor
+    b: Tensor
+    gate: Tensor
+    through: Tensor | None
+
+
+class ProjectionKept(NamedTuple):
+    """What the projection's backward needs of its forward."""
+
+    z: Tensor
+    mask: Tensor
+    a: Tensor
+    b: Tensor
+    mean: Tensor
+    reciprocal: Tensor
+
+
+class OutputWeights(NamedTuple):
+    """Parameters of the output, in the operation's order: (C,), (C,), (Z, C), (Z,)."""
+
+    scale: Tensor
+    shift: Tensor
+    matrix: Tensor
+    bias: Tensor
+
+
+class OutputArguments(NamedTuple):
+    """Product (C, B, I, J), gate (B, I, J, Z), parameters, and what is dropped of the update."""
+
+    product: Tensor
+    gate: Tensor
+    weights: OutputWeights
+    dropped: DroppedOut
+
+
+def new_statistics(like: Tensor) -> tuple[Tensor, Tensor]:
+    """New memory for mean and reciprocal deviation."""
+    mean = torch.empty(like.shape, dtype=torch.float32, device=like.device)
+    return mean, torch.empty_like(mean)
