@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -355,13 +356,7 @@ def main() -> None:
                     start = time.time()
                     exact, rounded, errors = kept(
                         given.keep and given.keep / f"{peer.kind}-{given.what}-{case}-{seed}.json",
-                        lambda: compare_float32(
-                            peer,
-                            case,
-                            models[given.what],
-                            seed,
-                            given.draws,  # noqa: B023
-                        ),
+                        partial(compare_float32, peer, case, models[given.what], seed, given.draws),
                     )
                     found.append(errors)
                     if given.what != "tiny":  # of its many runs only the pooled errors are kept
