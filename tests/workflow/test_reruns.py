@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -189,9 +190,24 @@ def test_another_seed_is_another_training_and_the_way_back_is_free(workflow) -> 
     assert workflow.planned() == {}
 
 
-def test_shards_are_verified(workflow) -> None:
+def test_shards_are_verified_whenever_it_is_asked_for(workflow) -> None:
     workflow.succeed("verify")
     assert "sound" in (workflow.run / "verified.txt").read_text()
+    shard = next((workflow.run / "shards").glob("msa-*.arrow"))
+    before, content = shard.stat(), bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1  # as it decays on a disk: no new date
+    sound = shard.read_bytes()
+    try:
+        shard.write_bytes(content)
+        os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns))
+        process = workflow.start("verify", output=subprocess.PIPE)
+        stdout, stderr = process.communicate()
+        assert process.returncode != 0, stdout + stderr
+        assert shard.name in stdout + stderr
+        assert not (workflow.run / "verified.txt").exists()
+    finally:
+        shard.write_bytes(sound)
+        os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 def test_mlperf_log(workflow) -> None:
