@@ -63,7 +63,7 @@ def _summary(files: RunFiles) -> dict[str, Any]:
         "loss": last.get("loss"),
         "skipped_steps": last.get("skipped_steps"),
         "samples_per_second_median": statistics.median(speeds) if speeds else None,
-        "training_seconds": _elapsed(files),
+        "training_seconds": _training_seconds(files),
         "lddt_ca": {split: _progress_of(split, files) for split in _splits(files)},
     }
 
@@ -90,10 +90,11 @@ def _splits(files: RunFiles) -> list[str]:
     return sorted(found, key=lambda split: (split != "validation", split))
 
 
-def _elapsed(files: RunFiles) -> float | None:
-    """Seconds of training, pauses left out: mean logged step time times steps."""
-    seconds = [record["step_seconds"] for record in files.metrics if record.get("step_seconds")]
-    return statistics.fmean(seconds) * files.metrics[-1]["step"] if seconds else None
+def _training_seconds(files: RunFiles) -> float | None:
+    """Wall time of training's sessions, pauses between them left out."""
+    if not files.sessions:
+        return None
+    return round(sum(session.ended - session.started for session in files.sessions), 3)
 
 
 def _columns(records: list[dict[str, Any]]) -> dict[str, list[Any]]:
@@ -146,7 +147,7 @@ def _timings(files: RunFiles) -> list[dict[str, Any]]:
         known = [s.max_rss_mb for s in files.sessions if s.max_rss_mb is not None]
         row = rules.setdefault("train", {"stage": "train", "max_rss_mb": None})
         row["jobs"] = len(files.sessions)
-        row["seconds"] = round(sum(s.ended - s.started for s in files.sessions), 3)
+        row["seconds"] = _training_seconds(files)
         row["max_rss_mb"] = max([row["max_rss_mb"] or 0.0, *known]) or None
     return sorted(rules.values(), key=lambda row: -row["seconds"])
 

@@ -175,7 +175,21 @@ def test_timings_are_added_up_by_stage(make_run):
         "max_rss_mb": 705.0,
     }
     assert rows["index"]["max_rss_mb"] is None
-    assert "2 min 43 s" in text
+
+
+def test_training_time_is_one_number_on_page_and_in_json(make_run):
+    text, _, content = report_of(make_run())
+    rows = {row["stage"]: row for row in content["timings"]}
+    assert content["summary"]["training_seconds"] == rows["train"]["seconds"] == 165.0
+    assert text.count("2 min 45 s") == 2  # the card and the table
+    assert "2 min 43 s" not in text  # Snakemake's, of its last job
+
+
+def test_training_time_is_unknown_without_sessions(make_run):
+    run = make_run()
+    (sessions,) = run.glob("weights/*/sessions.jsonl")
+    sessions.unlink()
+    assert content_of(run)["summary"]["training_seconds"] is None
 
 
 def test_time_of_a_training_is_that_of_all_its_sessions(make_run):
