@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Final
 
 from scalefold.config.schema import Config
-from scalefold.errors import InputError
+from scalefold.errors import listed
 from scalefold.train import checkpoint as checkpoints
 from scalefold.train.lock import LOCK_FOLDER
-from scalefold.train.resume import check_resumable
+from scalefold.train.resume import run_differences
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ REPLACED_FOLDER: Final = "replaced"
 def set_aside_other_run(config: Config, data_manifest_sha256: str, out: Path) -> Path | None:
     """Move away the training that ``out`` holds, unless configuration and data continue it.
 
-    It is another one if it saw other data or settings (see `check_resumable`), or has passed a step
+    It is another one if it saw other data or settings (see `run_differences`), or has passed a step
     whose checkpoint is wanted and is not there.
 
     Parameters
@@ -50,7 +50,7 @@ def set_aside_other_run(config: Config, data_manifest_sha256: str, out: Path) ->
     for path in sorted(out.iterdir()):
         if path.name not in (LOCK_FOLDER, REPLACED_FOLDER):
             path.rename(target / path.name)
-    logger.warning("training starts anew, the earlier one is kept in %s: %s", target, reason)
+    logger.warning("training starts anew; the earlier one is kept in %s, since %s", target, reason)
     return target
 
 
@@ -60,11 +60,10 @@ def _difference(config: Config, data_manifest_sha256: str, out: Path) -> str | N
     if not found:
         return None
     last = max(found)
-    path = checkpoints.checkpoint_path(out, last)
-    try:
-        check_resumable(path, checkpoints.read_metadata(path), config, data_manifest_sha256)
-    except InputError as error:
-        return str(error)
+    metadata = checkpoints.read_metadata(checkpoints.checkpoint_path(out, last))
+    differences = run_differences(metadata, config, data_manifest_sha256)
+    if differences:
+        return f"it is another one. What differs ({len(differences)}):{listed(differences)}"
     training = config.training
     missing = [s for s in training.published_steps() if s <= last and s not in found]
     # Where few are kept, those of steps that are still to come push out the others.

@@ -12,6 +12,8 @@ from scalefold.errors import InputError, listed
 from scalefold.train.checkpoint import Metadata
 
 _ABSENT: Final = "(absent)"
+_STAND_FOR_DATA: Final = ("data", "shards")
+"""Sections of which nothing is compared but what they come to: the shards."""
 
 
 def check_resumable(
@@ -22,8 +24,29 @@ def check_resumable(
     Raises
     ------
     InputError
-        Listing the first few differing keys with both values, after the hashes of the data where
-        these differ.
+        Listing the first few of `run_differences`.
+    """
+    differences = run_differences(metadata, config, data_manifest_sha256)
+    if not differences:
+        return
+    free = [key for key in FREE_KEYS if key not in _STAND_FOR_DATA]
+    raise InputError(
+        f"{checkpoint}: this run cannot continue from there. What differs "
+        f"({len(differences)}):{listed(differences)}\n"
+        "Undo the changes, or start a new run in another folder (with "
+        f"training.initial_weights: {checkpoint} to keep what was learned). The shards must be "
+        f"those that it was trained on; of other settings only these may change: {', '.join(free)}"
+    )
+
+
+def run_differences(metadata: Metadata, config: Config, data_manifest_sha256: str) -> list[str]:
+    """Say in what a checkpoint's run is another than this one.
+
+    Returns
+    -------
+    list of str
+        The hashes of the data where these differ, then each differing key with both values; empty
+        if this run may continue from the checkpoint.
     """
     differences = [
         f"{key}: {before!r} in the checkpoint, {now!r} now"
@@ -38,14 +61,7 @@ def check_resumable(
             f"training data: manifest {metadata.data_manifest_sha256[:12]} in the checkpoint, "
             f"{data_manifest_sha256[:12]} now (the shards were packed again, or are others)",
         )
-    if differences:
-        raise InputError(
-            f"{checkpoint}: this run cannot continue from there. What differs "
-            f"({len(differences)}):{listed(differences)}\n"
-            "Undo the changes, or start a new run in another folder (with "
-            f"training.initial_weights: {checkpoint} to keep what was learned). Only these may "
-            f"change: {', '.join(FREE_KEYS)}"
-        )
+    return differences
 
 
 def config_differences(

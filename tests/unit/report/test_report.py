@@ -166,7 +166,7 @@ def test_chains_table_and_gain(make_run):
 
 
 def test_timings_are_added_up_by_stage(make_run):
-    text, _, content = report_of(make_run())
+    content = content_of(make_run())
     rows = {row["stage"]: row for row in content["timings"]}
     assert rows["evaluate"] == {
         "stage": "evaluate",

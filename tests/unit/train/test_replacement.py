@@ -90,3 +90,16 @@ def test_other_data_and_a_second_time(run: Path) -> None:
     for path in (run / "replaced/1").iterdir():
         path.rename(run / path.name)
     assert set_aside_other_run(configuration(), "d" * 64, run) == run / "replaced/2"
+
+
+def test_why_it_is_moved_is_said_in_words_of_its_own(
+    run: Path, shards: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is refused, so nothing of what a refusal advises."""
+    set_aside_other_run(configuration(max_recycling=1), "d" * 64, run)
+    (said,) = caplog.messages
+    assert f"the earlier one is kept in {run / 'replaced/1'}, since it is another one" in said
+    assert "What differs (2):\n  training data: manifest" in said
+    assert "  training.max_recycling: 3 in the checkpoint, 1 now" in said
+    for advice in ("Undo", "cannot", "may change"):
+        assert advice not in said

@@ -66,6 +66,15 @@ def test_other_data_are_refused_with_both_hashes(micro: Config) -> None:
         check_resumable(HERE, _metadata(micro), micro, "e" * 64)
 
 
+def test_the_refusal_does_not_contradict_itself(micro: Config) -> None:
+    with pytest.raises(InputError) as error:
+        check_resumable(HERE, _metadata(micro), micro, "e" * 64)
+    mend = str(error.value).splitlines()[-1]
+    allowed = mend.partition("only these may change: ")[2].split(", ")
+    assert set(FREE_KEYS) - set(allowed) == {"data", "shards"}
+    assert "The shards must be those that it was trained on" in mend
+
+
 def test_many_differences_are_a_short_list_data_first(micro_tree: dict[str, Any]) -> None:
     heads = {name: 3 for name in ("num_heads_msa", "num_heads_pair", "c_hidden_outer")}
     change = {"model": {"c_m": 16, "c_z": 16, "c_s": 24, "evoformer": heads, "extra_msa": heads}}
