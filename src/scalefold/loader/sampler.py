@@ -50,6 +50,11 @@ class TrainingSampler:
     def __init__(self, index: pa.Table, config: SamplingConfig, seed: int) -> None:
         train = index.filter(pc.equal(index["split"], "train")).sort_by("chain_key")
         keys: list[str] = train["chain_key"].to_pylist()
+        if not keys:
+            raise InputError(
+                "the shards have no chain of split 'train': add some to the list data.chains, then "
+                "fetch and pack them"
+            )
         for first, second in itertools.pairwise(keys):
             if first == second:
                 raise InputError(f"chain {first} is twice in the index; pack the shards again")

@@ -14,6 +14,7 @@ from scalefold.config.load import config_hash
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.loader.loader import TrainingLoader
+from scalefold.loader.sampler import TrainingSampler
 from scalefold.parallel import SINGLE, Mesh
 from scalefold.parallel.ranks import on_first, same_everywhere
 from scalefold.shards.reader import ShardReader
@@ -79,6 +80,7 @@ def train(
         If another process has ended or does not answer.
     """
     reader = ShardReader(shards)
+    TrainingSampler(reader.index, config.sampling, config.seed)  # fails before anything is written
     manifest_hash = data_hash(shards)
     same_everywhere(mesh.world, "configuration and data", config_hash(config) + manifest_hash[:12])
     lock = WriterLock(out)
@@ -123,6 +125,11 @@ def _starting_point(config: Config, out: Path, manifest_hash: str, resume: bool)
             f"{out}: holds checkpoints of a run already, the last is {last.name}. Continue it "
             "with --resume, or choose another folder (or delete this one)"
         )
-    logger.info("continuing from %s", last)
-    check_resumable(last, checkpoints.read_metadata(last), config, manifest_hash)
+    metadata = checkpoints.read_metadata(last)
+    check_resumable(last, metadata, config, manifest_hash)
+    if metadata.step < config.training.steps:
+        logger.info("continuing from %s", last)
+    else:
+        steps = config.training.steps
+        logger.info("%s: complete, nothing is left to do: training.steps is %d", last, steps)
     return last

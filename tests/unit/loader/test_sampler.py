@@ -77,7 +77,7 @@ def test_no_chain_left_says_why():
         InputError, match=r"no training chain is left of 1 .*resolution of 9 Å.*: 1"
     ):
         TrainingSampler(index(ROWS[3:4]), SamplingConfig(), 0)
-    with pytest.raises(InputError, match="no training chain is left of 0"):
+    with pytest.raises(InputError, match="the shards have no chain of split 'train'"):
         TrainingSampler(index(ROWS[6:]), SamplingConfig(), 0)
 
 

@@ -67,7 +67,11 @@ def test_a_whole_run(
     assert "step 6/6  loss" in caplog.text  # plain lines where there is no terminal
 
     # The whole run again is nothing to do; without --resume it is refused.
-    again = _train(micro, shards, tmp_path, resume=True)
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        again = _train(micro, shards, tmp_path, resume=True)
+    assert "step-00000006: complete, nothing is left to do: training.steps is 6" in caplog.text
+    assert "continuing" not in caplog.text
     assert (again.step, again.checkpoint) == (6, result.checkpoint)
     assert _records(tmp_path) == records
     with pytest.raises(InputError, match=r"the last is step-00000006\. Continue it with --resume"):
@@ -175,14 +179,31 @@ def test_initial_weights_from_a_file_and_from_a_checkpoint(
 
 
 def test_a_checkpoint_of_another_model_is_refused(
-    micro: Config, micro_tree: dict[str, Any], shards: Path, tmp_path: Path
+    micro: Config,
+    micro_tree: dict[str, Any],
+    shards: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     _train(micro, shards, tmp_path)
     before = _records(tmp_path)
     other = make_config(merge(micro_tree, {"model": {"c_z": 16}, "training": {"steps": 9}}))
-    with pytest.raises(InputError, match=r"model\.c_z: 8 in the checkpoint, 16 now"):
+    with (
+        caplog.at_level(logging.INFO),
+        pytest.raises(InputError, match=r"model\.c_z: 8 in the checkpoint, 16 now"),
+    ):
         _train(other, shards, tmp_path, resume=True)
+    assert "continuing from" not in caplog.text
     assert _records(tmp_path) == before
+
+
+def test_no_chain_to_train_on_is_found_before_anything_is_written(
+    micro_tree: dict[str, Any], shards: Path, tmp_path: Path
+) -> None:
+    change = {"sampling": {"max_resolution_angstrom": 0.1, "allow_unknown_resolution": False}}
+    with pytest.raises(InputError, match="no training chain is left of 2"):
+        _train(make_config(merge(micro_tree, change)), shards, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_live_line_on_a_terminal(micro: Config, shards: Path, tmp_path: Path) -> None:
