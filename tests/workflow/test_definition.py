@@ -51,6 +51,17 @@ def test_configuration_errors_are_one_message(
     assert "Traceback" not in output
 
 
+def test_a_list_without_a_chain_to_train_on(template_folder: Path, tmp_path: Path) -> None:
+    chains = tmp_path / "chains.tsv"
+    chains.write_text("chain_key\tsplit\tcluster_id\n5pti_A\tvalidation\t\n")
+    change = tmp_path / "wrong.yaml"
+    change.write_text(yaml.safe_dump({"data": {"chains": str(chains)}}))
+    arguments = ["-n", "--profile", "local", "--configfile", "micro.yaml", str(change)]
+    output = snakemake(*arguments, folder=template_folder)
+    assert f"{chains}: no chain of split train" in output
+    assert "Traceback" not in output
+
+
 def test_dry_run_says_that_a_mirror_is_not_there(template_folder: Path, tmp_path: Path) -> None:
     absent = tmp_path / "absent"
     change = tmp_path / "wrong.yaml"
@@ -68,6 +79,7 @@ def test_dry_run_says_that_weights_to_start_from_are_not_there(template_folder: 
     assert re.search(
         r"Missing input files for rule train:.*affected files:\s+no\.pt\n", output, re.S
     )
+    assert "training.initial_weights: no.pt: no such file or checkpoint folder. Bring it" in output
     there = snakemake(*arguments, "training={initial_weights: micro.yaml}", folder=template_folder)
     assert "This was a dry-run" in there
 

@@ -12,9 +12,14 @@ from snakemake.exceptions import WorkflowError
 from snakemake.logging import logger
 from snakemake.utils import validate
 
-from scalefold.config import load_config, load_stages, run_key
+from scalefold.config import (
+    check_initial_weights,
+    load_config,
+    load_stages,
+    run_key,
+)
 from scalefold.errors import InputError
-from scalefold.raw.chains import read_chains
+from scalefold.raw.chains import check_trainable, read_chains
 from scalefold.raw.fetch import check_mirrors, local_sources
 from scalefold.shards.buckets import bucket_of
 
@@ -25,15 +30,18 @@ try:
     CONFIG = load_config(files, overrides)
     STAGES = load_stages(files, overrides)
     CHAINS = {}
-    for row in read_chains(CONFIG.data.chains):
+    rows = read_chains(CONFIG.data.chains)
+    check_trainable(rows, CONFIG.data.chains)
+    for row in rows:
         CHAINS.setdefault(bucket_of(row.entry_id, CONFIG.data.buckets), []).append(row)
 except InputError as error:
     raise WorkflowError(str(error)) from None
-try:
-    check_mirrors(CONFIG.data)
-except InputError as error:
-    # Where there is something to fetch, Snakemake ends with the folder's name; if not, it is not missed.
-    logger.warning(str(error))
+for check, what in ((check_mirrors, CONFIG.data), (check_initial_weights, STAGES)):
+    try:
+        check(what)
+    except InputError as error:
+        # Where a job needs it, Snakemake ends with its name; if none does, it is not missed.
+        logger.warning(str(error))
 # Of a large table there are a million objects to stay: the collector need not look at them again; nor,
 # as often as it does by default, at a graph of thousands of jobs: a fifth of the time of a dry run.
 gc.freeze()

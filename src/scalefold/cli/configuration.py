@@ -41,20 +41,18 @@ def show(config: ConfigFiles, set_: Overrides = None, stage: Stage = None) -> No
 def check(config: ConfigFiles, set_: Overrides = None) -> None:
     """Validate a configuration; says which key is wrong and what would be right.
 
-    The list of chains, mirrors that are folders and the weights to start from must be there.
+    The list of chains (some of them to train on), mirrors that are folders and the weights to start
+    from must be there.
     """
-    from scalefold.config import load_stages, run_key
-    from scalefold.errors import InputError
-    from scalefold.raw.chains import read_chains
+    from scalefold.config import check_initial_weights, load_stages, run_key
+    from scalefold.raw.chains import check_trainable, read_chains
     from scalefold.raw.fetch import check_mirrors
 
     stages = load_stages(config, parse_overrides(set_ or []))
     loaded = next(iter(stages.values()))
-    read_chains(loaded.data.chains)
+    check_trainable(read_chains(loaded.data.chains), loaded.data.chains)
     check_mirrors(loaded.data)
-    start = loaded.training.initial_weights
-    if start is not None and not start.exists():
-        raise InputError(f"training.initial_weights: {start}: no such file or checkpoint folder")
+    check_initial_weights(stages)
     for name, one in stages.items():
         about = f"stage {name}" if name else f"run {one.run_name}"
         typer.echo(f"valid: {about}, preset {one.preset}, key {run_key(one)}")

@@ -69,6 +69,11 @@ def fetch(
 
     loaded = read_config(config, set_)
     chains = read_chains(loaded.data.chains)
+    if not any(chain.split == "train" for chain in chains):
+        typer.echo(
+            f"{loaded.data.chains}: no chain of split train: serves evaluation, not training",
+            err=True,
+        )
     if bucket is not None:
         chains = bucket_chains(chains, bucket, loaded.data.buckets)
     summary = raw_fetch.fetch(chains, loaded.data, out, only=only, bucket=bucket)

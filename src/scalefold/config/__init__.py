@@ -11,10 +11,11 @@ from scalefold.config.load import (
     preset_names,
 )
 from scalefold.config.schema import Config
-from scalefold.config.stages import load_stages
+from scalefold.config.stages import check_initial_weights, load_stages
 
 __all__ = [
     "Config",
+    "check_initial_weights",
     "config_hash",
     "config_to_yaml",
     "json_schema",

@@ -86,6 +86,15 @@ def read_chains(path: Path) -> list[ChainRow]:
     return rows
 
 
+def check_trainable(rows: Iterable[ChainRow], path: Path) -> None:
+    """Raise an InputError if the list of chains in ``path`` has none to train on."""
+    if not any(row.split == "train" for row in rows):
+        raise InputError(
+            f"{path}: no chain of split train, so nothing to train on. Put the chains to learn "
+            "from into split train"
+        )
+
+
 def read_rejected(path: Path) -> list[Rejected]:
     """Read a table of rejected chains; a missing file is an empty table."""
     if not path.exists():

@@ -145,6 +145,19 @@ def test_config_check_finds_what_would_fail_late(override: str, message: str) ->
     assert message in result.stderr
 
 
+def test_a_list_without_a_chain_to_train_on(tmp_path: Path) -> None:
+    """Not a configuration to train with; but its chains can be fetched, for evaluation."""
+    chains = tmp_path / "chains.tsv"
+    chains.write_text("chain_key\tsplit\tcluster_id\n5pti_A\tvalidation\t\n")
+    options = ("-c", DEMO, "-s", f"data.chains={chains}")
+    check = run("config", "check", *options)
+    assert check.exit_code == 2
+    assert f"{chains}: no chain of split train, so nothing to train on. Put" in check.stderr
+    fetched = run("fetch", *options, "--out", str(tmp_path / "raw"))
+    assert fetched.exit_code == 0
+    assert f"{chains}: no chain of split train: serves evaluation, not training" in fetched.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
