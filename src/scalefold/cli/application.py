@@ -52,7 +52,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="The way of the data: fetch, pack, train, evaluate, report; `snakemake --profile local` "
     "runs them all. Exit codes: 0 done, 1 error of the program, 2 error of the input, 75 a "
-    "training was stopped before its end and can be resumed.",
+    "training was stopped before its end and can be resumed, 130 interrupted.",
 )
 
 

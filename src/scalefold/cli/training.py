@@ -103,13 +103,14 @@ def train(
             console=console,
         )
     if mesh.first:
-        _say(result, loaded.training.steps, stop.reason)
+        _say(result, loaded.training.steps, stop.reason, resume)
     if not result.completed:
         raise typer.Exit(EXIT_STOPPED)
 
 
-def _say(result: TrainingResult, steps: int, reason: str) -> None:
-    typer.echo(f"{result.checkpoint}: step {result.step} of {steps}")
+def _say(result: TrainingResult, steps: int, reason: str, resume: bool) -> None:
+    wanted = f" of {steps}" if result.step <= steps else f", training.steps is only {steps}"
+    typer.echo(f"{result.checkpoint}: step {result.step}{wanted}")
     if result.target is not None:
         typer.echo(
             f"target reached: mean lDDT-Cα of {result.target.split} {result.target.lddt_ca:.3f} at "
@@ -118,7 +119,8 @@ def _say(result: TrainingResult, steps: int, reason: str) -> None:
     if result.skipped_steps:
         typer.echo(f"{result.skipped_steps} steps were not finite and not applied", err=True)
     if not result.completed:
-        typer.echo(f"stopped by {reason}; continue with --resume", err=True)
+        again = "" if resume else " with --resume"
+        typer.echo(f"stopped by {reason}; the same command{again} continues", err=True)
 
 
 def evaluate(

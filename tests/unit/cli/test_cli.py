@@ -17,6 +17,8 @@ from scalefold.cli import app
 from scalefold.cli.options import parse_overrides, parse_variations
 from scalefold.config import json_schema, load_config, preset_names
 from scalefold.errors import InputError
+from scalefold.train.run import TrainingResult
+from scalefold.train.signals import StopRequest
 
 ROOT = Path(__file__).parents[3]
 DEMO = str(ROOT / "demo/config.yaml")
@@ -143,6 +145,28 @@ def test_config_check_finds_what_would_fail_late(override: str, message: str) ->
     result = run("config", "check", "-c", DEMO, "-s", override)
     assert result.exit_code == 2
     assert message in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("step", "completed", "options", "said"),
+    [
+        (1000, True, [], "step 1000 of 1000\n"),
+        (1090, True, ["--resume"], "step 1090, training.steps is only 1000\n"),
+        (90, False, [], "stopped by SIGINT; the same command with --resume continues\n"),
+        (90, False, ["--resume"], "stopped by SIGINT; the same command continues\n"),
+    ],
+)
+def test_how_a_training_ended(
+    step: int, completed: bool, options: list[str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trained(*_: Any, stop: StopRequest, **__: Any) -> TrainingResult:
+        stop.reason = "SIGINT"
+        return TrainingResult(step, Path("here"), completed, skipped_steps=0)
+
+    monkeypatch.setattr("scalefold.train.loop.train", trained)
+    result = run("train", "-c", DEMO, "--shards", "x", "--out", "y", *options)
+    assert result.exit_code == (0 if completed else 75)
+    assert said in result.output
 
 
 def test_a_list_without_a_chain_to_train_on(tmp_path: Path) -> None:
