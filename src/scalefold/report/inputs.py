@@ -267,6 +267,12 @@ def _disagreements(files: RunFiles) -> Iterator[str]:
             f"Evaluations of step {', '.join(steps)} are of other shards than those of this report "
             "(data_manifest_sha256 differs)."
         )
+    late = [str(e["step"]) for e in files.evaluations if last and e["step"] > last.step]
+    if last is not None and late:
+        yield (
+            f"Evaluations of step {', '.join(late)} are of an earlier training in the same folder: "
+            f"the last checkpoint is of step {last.step}."
+        )
     if last is not None and files.manifest_sha256 not in (None, last.data_manifest_sha256):
         yield (
             "The last checkpoint was trained on other shards than those of this report "

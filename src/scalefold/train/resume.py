@@ -35,7 +35,7 @@ def check_resumable(
         f"({len(differences)}):{listed(differences)}\n"
         "Undo the changes, or start a new run in another folder (with "
         f"training.initial_weights: {checkpoint} to keep what was learned). The shards must be "
-        f"those that it was trained on; of other settings only these may change: {', '.join(free)}"
+        f"those that it was trained on; of the settings only these may change: {', '.join(free)}"
     )
 
 

@@ -332,6 +332,16 @@ def test_chains_without_scores(make_run):
     assert content["summary"]["lddt_ca"]["validation"]["last"]["step"] == 150
 
 
+def test_evaluations_that_an_earlier_training_left_are_named(make_run):
+    run = make_run()
+    folder = training_of(run, "evaluation")
+    evaluation = json.loads((folder / "step-00000200.json").read_text("utf-8"))
+    (folder / "step-00000300.json").write_text(json.dumps({**evaluation, "step": 300}))
+    (note,) = content_of(run)["notes"]
+    assert note.startswith("Evaluations of step 300 are of an earlier training in the same folder")
+    assert note.endswith("the last checkpoint is of step 200.")
+
+
 def test_results_that_do_not_belong_together_are_named(make_run):
     run = make_run()
     path = training_of(run, "evaluation") / "step-00000050.json"
