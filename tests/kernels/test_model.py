@@ -12,20 +12,31 @@ from scalefold.model import AlphaFold, Assembly, Previous
 from scalefold.model.example import example_features
 from scalefold.ops import TORCH, Ops
 from scalefold.ops.triton import triton_ops
+from scalefold.train.recomputation import SelectiveRecomputation, recompute_blocks
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+TINY = ModelConfig.model_validate(preset_tree("tiny")["model"])
 
 
-def run(ops: Ops, features: Features, device: torch.device, dtype: torch.dtype) -> list[Tensor]:
-    """Outputs of a training pass of the tiny model, and all parameter gradients as one vector."""
-    config = ModelConfig.model_validate(preset_tree("tiny")["model"])
+def tiny(ops: Ops) -> AlphaFold:
     torch.manual_seed(0)
-    model = AlphaFold(config, Assembly(ops=ops)).to(device).train()
+    return AlphaFold(TINY, Assembly(ops=ops))
+
+
+def run(
+    model: AlphaFold, features: Features, device: torch.device, dtype: torch.dtype
+) -> list[Tensor]:
+    """Outputs of a training pass of the tiny model, and all parameter gradients as one vector."""
+    torch.manual_seed(1)
+    model = model.to(device).train()
     with torch.no_grad():  # "final" layers begin at 0 and would hide what is before them
         for parameter in model.parameters():
             parameter.add_(0.05 * torch.randn(parameter.shape).to(device))
     model = model.to(dtype)
     features = {n: v.to(dtype) if v.is_floating_point() else v for n, v in features.items()}
     like = model.evoformer.linear.weight
-    previous = Previous.zeros(1, features["aatype"].shape[1], config, like)
+    previous = Previous.zeros(1, features["aatype"].shape[1], TINY, like)
     outputs, recycled = model(features, previous)
     values = [recycled.msa_first_row, recycled.pair, recycled.positions, outputs.distogram_logits]
     sum(v.square().mean() for v in values).backward()
@@ -33,12 +44,40 @@ def run(ops: Ops, features: Features, device: torch.device, dtype: torch.dtype) 
     return [*(v.detach() for v in values), gradient]
 
 
-@pytest.mark.timeout(300)
-def test_outputs_and_gradients_are_those_of_torch(device: torch.device) -> None:
+@pytest.fixture(scope="module")
+def features() -> Features:
     features = example_features({"B": 1, "N": 6, "S": 3, "E": 2, "T": 1})
-    features = {name: value.to(device) for name, value in features.items()}
-    exact = run(TORCH, features, device, torch.float64)
-    with_torch = run(TORCH, features, device, torch.float32)
-    with_kernels = run(triton_ops(), features, device, torch.float32)
+    return {name: value.to(DEVICE) for name, value in features.items()}
+
+
+@pytest.fixture(scope="module")
+def with_kernels(features: Features) -> list[Tensor]:
+    return run(tiny(triton_ops()), features, DEVICE, torch.float32)
+
+
+@pytest.mark.timeout(300)
+def test_outputs_and_gradients_are_those_of_torch(
+    features: Features, with_kernels: list[Tensor]
+) -> None:
+    exact = run(tiny(TORCH), features, DEVICE, torch.float64)
+    with_torch = run(tiny(TORCH), features, DEVICE, torch.float32)
     for ours, theirs, value in zip(with_kernels, with_torch, exact, strict=True):
         assert error(ours, value) <= FACTOR * max(error(theirs, value), 2.0**-24)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "recomputation", ["full", pytest.param("selective", marks=pytest.mark.gpu)]
+)
+def test_recomputation_gives_the_same_bits(
+    features: Features, with_kernels: list[Tensor], recomputation: str
+) -> None:
+    if recomputation == "full":
+        model = tiny(triton_ops())
+        recompute_blocks(model)
+    else:
+        selective = SelectiveRecomputation()
+        model = tiny(selective.operations(triton_ops()))
+        selective.watch(model)
+    again = run(model, features, DEVICE, torch.float32)
+    assert all(map(torch.equal, again, with_kernels))

@@ -231,8 +231,9 @@ def _save(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> N
 
 
 def _backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-    a_BSIC, b_BSJC, *_ = ctx.saved_tensors
-    operands, grad_weight, grad_bias = _outer_product_mean_backward(grad, *ctx.saved_tensors)
+    saved = ctx.saved_tensors  # once: what is made again for backward is given out once
+    operands, grad_weight, grad_bias = _outer_product_mean_backward(grad, *saved)
+    a_BSIC, b_BSJC, *_ = saved
     grad_a, grad_b = _apart(operands, a_BSIC, b_BSJC)
     return grad_a, grad_b, None, None, None, grad_weight, grad_bias, grad
 
