@@ -145,16 +145,16 @@ def bench_ladder(
         done |= _measured_before(file, result)
     flops = count_flops(config)
     for rung, settings in _cumulative(ladder):
-        row = done.get(rung.name)
-        if row is None and (not only or rung.name in only):
+        if rung.name not in done and (not only or rung.name in only):
             loads = rung.changes.keys() & {"training.loader_workers"} or rung is ladder[-1]
             variant = varied(config, settings)
             row = {"rung": rung.name, "title": rung.title, "changes": rung.changes}
             row |= _measure(variant, shards, flops, device, with_loading=bool(loads))
-        if row is not None:
-            result["rungs"].append(row)
-            write_record(result, out)
-            console.print(ladder_table(result["rungs"][-1:]))
+            done[rung.name] = row
+            console.print(ladder_table([row]))
+        # All of them, in order: what a broken-off call leaves has also the rungs above.
+        result["rungs"] = [done[rung.name] for rung in ladder if rung.name in done]
+        write_record(result, out)
     console.print(ladder_table(result["rungs"]))
     return result
 

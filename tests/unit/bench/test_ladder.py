@@ -6,6 +6,7 @@ import json
 from io import StringIO
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -79,6 +80,11 @@ def test_rungs_are_measured_once_and_kept(
     out = tmp_path / "ladder.json"
     first, _ = measure(config, shards, out, only=["kept"])
     assert [row["rung"] for row in first["rungs"]] == ["kept"]
+    with monkeypatch.context() as broken_off:
+        broken_off.setattr(module, "prepared_passes", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            measure(config, shards, out)
+    assert json.loads(out.read_text()) == first
     both, printed = measure(config, shards, out)
     assert json.loads(out.read_text()) == both
     assert [row["rung"] for row in both["rungs"]] == ["baseline", "kept"]
