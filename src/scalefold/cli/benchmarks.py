@@ -255,7 +255,8 @@ def kernels(
     device: Device = "auto",
 ) -> None:
     """Check each kernel against float64, then time it beside other implementations."""
-    from scalefold.bench.kernels.run import all_cases, bench_kernels, require_kernels
+    from scalefold.bench.kernels.catalogue import all_cases
+    from scalefold.bench.kernels.run import bench_kernels, require_kernels
     from scalefold.cli.device import torch_device
     from scalefold.cli.logs import log_to_stderr
 
@@ -288,7 +289,8 @@ def tune(
     device: Device = "auto",
 ) -> None:
     """Find the fastest tiles of each kernel on this GPU, and write them into its table."""
-    from scalefold.bench.kernels.run import all_cases, require_kernels
+    from scalefold.bench.kernels.catalogue import all_cases
+    from scalefold.bench.kernels.run import require_kernels
     from scalefold.bench.kernels.tune import tune as tune_cases
     from scalefold.cli.device import torch_device
     from scalefold.cli.logs import log_to_stderr

@@ -1,4 +1,5 @@
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -7,10 +8,12 @@ from rich.console import Console
 from torch import Tensor
 from torch.nn import functional
 
-from scalefold.bench.kernels import run
+from scalefold.bench.kernels import peers, run
 from scalefold.bench.kernels.agreement import Exact, convert, evaluate, tensors
 from scalefold.bench.kernels.case import KernelCase, Work
-from scalefold.bench.kernels.run import gradients_like
+from scalefold.bench.kernels.catalogue import find_case
+from scalefold.bench.kernels.implementation import Setting, gradients_like
+from scalefold.bench.kernels.peers import Peers
 from scalefold.bench.kernels.table import case_table
 from scalefold.bench.kernels.timing import Device
 from scalefold.bench.kernels.tune import candidates, rules, table_text
@@ -65,32 +68,55 @@ def test_no_times_for_what_is_wrong() -> None:
     assert "WRONG, so no times: output 1" in shown
 
 
+def faulty(place: tuple[str, str, str], name: str, setting: Setting) -> None:
+    if name == "dies":
+        os._exit(1)
+    if name != "does not serve it":
+        raise RuntimeError(f"illegal memory access by {name} in {place[2]}")
+
+
 def test_a_peer_that_fails_is_named_and_the_rest_is_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def broken(*inputs: object) -> Tensor:
-        raise ImportError("no module named tqdm")
-
     times = {
         "seconds": {"forward": 1e-6, "forward_backward": 2e-6},
         "method": {"forward": "graph", "forward_backward": "graph"},
         "peak_bytes": 0,
     }
-    with_peer = replace(case(), peers={"peer": lambda: broken})
-    all_three = [("ScaleFold", reference), ("peer", broken), ("torch", reference)]
-    monkeypatch.setattr(run, "_implementations", lambda case, compare: all_three)
-    monkeypatch.setattr(run, "_times", lambda *arguments: times)
-    row = run._measure(with_peer, torch.bfloat16, True, CPU, Device(1e12, 1e13, 1e12, 0))
+    monkeypatch.setattr(Setting, "times", lambda *arguments: times)
+    monkeypatch.setattr(run, "_implementations", lambda *_, **__: [("ScaleFold", reference)])
+    monkeypatch.setattr(peers, "_measure", faulty)
+    names = ("faults", "dies", "does not serve it")
+    with_peers = replace(case(), peers=dict.fromkeys(names, lambda: None))
+    setting = Setting(torch.bfloat16, CPU, Device(1e12, 1e13, 1e12, 0))
+    with Peers(setting) as others:
+        row = run._measure(with_peers, setting, others)
+        again = others.measure(with_peers, "faults")  # in a new process
+    assert [found["name"] for found in row["implementations"]] == ["ScaleFold", "faults", "dies"]
+    assert again == {"failed": "RuntimeError: illegal memory access by faults in a shape"}
     console = Console(width=110)
     with console.capture() as shown:
         console.print(case_table(row))
     lines = shown.get().splitlines()
-    assert any("peer failed: ImportError: no module named tqdm" in line for line in lines)
-    assert all(any(line.strip().startswith(name) for line in lines) for name in ("Scale", "torch"))
+    assert any("faults failed: RuntimeError: illegal memory" in line for line in lines)
+    assert any("dies failed: its process died" in line for line in lines)
+    assert any(line.strip().startswith("Scale") for line in lines)
 
-    monkeypatch.setattr(run, "_implementations", lambda case, compare: [("torch", broken)])
+
+def test_a_peer_that_is_not_installed_is_left_out() -> None:
+    absent = find_case("attention", "initial training", "MSA row attention 128 x 256")
+    setting = Setting(torch.bfloat16, CPU, Device(1e12, 1e13, 1e12, 0))
+    with Peers(setting) as others:
+        assert others.measure(absent, "trifast") is None  # its rows are not a square
+
+
+def test_a_failure_of_ours_ends_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*inputs: object) -> Tensor:
+        raise ImportError("no module named tqdm")
+
+    monkeypatch.setattr(run, "_implementations", lambda *_, **__: [("torch", broken)])
     with pytest.raises(ImportError):
-        run._measure(with_peer, torch.bfloat16, True, CPU, Device(1e12, 1e13, 1e12, 0))
+        run._measure(case(), Setting(torch.bfloat16, CPU, Device(1e12, 1e13, 1e12, 0)), None)
 
 
 def test_converted_inputs_are_new_leaves_of_the_same_kind() -> None:

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from scalefold.bench.kernels.agreement import Exact, evaluate, tensors
 from scalefold.bench.kernels.case import KernelCase
-from scalefold.bench.kernels.run import gradients_like, input_sets
+from scalefold.bench.kernels.implementation import gradients_like, input_sets
 from scalefold.bench.kernels.timing import Device, time_calls
 from scalefold.errors import InputError
 from scalefold.ops.tiles import Overridden, overridden, read_table, table_path

@@ -1,0 +1,48 @@
+"""All cases of all ops."""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+
+import scalefold.bench.kernels as package
+from scalefold.bench.kernels.case import KernelCase
+from scalefold.errors import InputError
+
+
+def all_cases(ops: Sequence[str] = (), contains: str = "") -> list[KernelCase]:
+    """The cases of these ops (all, if none is named) whose shape or setting holds a text.
+
+    Raises
+    ------
+    InputError
+        There is no such op, or nothing is left.
+    """
+    found = list(_everything())
+    known = sorted({case.op for case in found})
+    unknown = sorted(set(ops) - set(known))
+    if unknown:
+        raise InputError(f"no benchmark of {', '.join(unknown)}; there are {', '.join(known)}")
+    kept = [
+        case
+        for case in found
+        if (not ops or case.op in ops) and contains in f"{case.setting}, {case.shape}"
+    ]
+    if not kept:
+        shapes = sorted({f"{case.setting}, {case.shape}" for case in found})
+        raise InputError(f"no shape contains {contains!r}; there are: {'; '.join(shapes)}")
+    return kept
+
+
+def find_case(op: str, setting: str, shape: str) -> KernelCase:
+    """The one case of this op, setting and shape."""
+    (found,) = (c for c in _everything() if (c.op, c.setting, c.shape) == (op, setting, shape))
+    return found
+
+
+def _everything() -> Iterator[KernelCase]:
+    for module in pkgutil.iter_modules(package.__path__):
+        loaded = import_module(f"{package.__name__}.{module.name}")
+        if hasattr(loaded, "cases"):
+            yield from loaded.cases()
