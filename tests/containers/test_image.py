@@ -22,6 +22,12 @@ def test_smoke_test_passes(inside: Run) -> None:
     assert "the workflow ran from raw files to the report" in said
 
 
+def test_the_code_is_that_of_this_checkout(inside: Run) -> None:
+    package = inside("python", "-c", "import scalefold; print(scalefold.__path__[0])")
+    compare = f"diff -rq --exclude __pycache__ --exclude commit.txt /source/src/scalefold {package}"
+    assert inside("sh", "-c", f"{compare} || true") == ""
+
+
 def test_the_user_is_not_root_and_cannot_change_the_installation(inside: Run) -> None:
     assert inside("id", "-u") == "10001"
     assert inside("sh", "-c", "test -w /opt/scalefold/bin || echo protected") == "protected"
