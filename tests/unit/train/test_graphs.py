@@ -48,7 +48,8 @@ def _batches(tree: dict[str, Any], shards: Path) -> list[list[Features]]:
 @needs_cuda
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize(
-    ("recomputation", "compile"), [("none", False), ("full", False), ("none", True)]
+    ("recomputation", "compile"),
+    [("none", False), ("selective", False), ("full", False), ("none", True)],
 )
 def test_replayed_steps_equal_eager_ones(
     micro_tree: dict[str, Any], shards: Path, precision: str, recomputation: str, compile: bool
