@@ -6,7 +6,8 @@ import difflib
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, reduce
 from importlib import resources
 from pathlib import Path
 from typing import Any, get_args
@@ -18,6 +19,27 @@ from scalefold.config.schema import Config, ModelConfig
 from scalefold.errors import InputError
 
 Tree = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a configuration's settings come from, for errors.
+
+    Attributes
+    ----------
+    layers : sequence of (str, Tree)
+        What each is called and holds; later ones win.
+    """
+
+    layers: Sequence[tuple[str, Mapping[str, Any]]]
+
+    def __str__(self) -> str:
+        return ", ".join(name for name, _ in self.layers)
+
+    def of(self, location: Sequence[int | str]) -> str:
+        """`` (in <name>)`` of the layer that sets a key, if there are several layers."""
+        names = [name for name, tree in self.layers if _sets(tree, location)]
+        return f" (in {names[-1]})" if names and len(self.layers) > 1 else ""
 
 
 def load_config(paths: Sequence[Path], overrides: Mapping[str, Any] | None = None) -> Config:
@@ -38,16 +60,15 @@ def load_config(paths: Sequence[Path], overrides: Mapping[str, Any] | None = Non
     return make_config(*read_files(paths, overrides or {}))
 
 
-def read_files(paths: Sequence[Path], overrides: Mapping[str, Any]) -> tuple[Tree, str]:
+def read_files(paths: Sequence[Path], overrides: Mapping[str, Any]) -> tuple[Tree, Source]:
     """Lay files and overrides over each other; also returns what errors call them."""
-    tree: Tree = {}
-    for path in paths:
-        tree = merge(tree, _read_yaml(path))
-    source = ", ".join([*map(str, paths), *(["overrides"] if overrides else [])])
-    return merge(tree, dict(overrides)), source
+    layers = [(str(path), _read_yaml(path)) for path in paths]
+    if overrides:
+        layers.append(("overrides", dict(overrides)))
+    return reduce(merge, (tree for _, tree in layers), {}), Source(layers)
 
 
-def make_config(tree: Mapping[str, Any], source: str = "configuration") -> Config:
+def make_config(tree: Mapping[str, Any], source: str | Source = "configuration") -> Config:
     """Validate a nested mapping (see ``load_config``); ``source`` names it in errors."""
     preset = tree.get("preset", Config.model_fields["preset"].default)
     try:
@@ -57,7 +78,8 @@ def make_config(tree: Mapping[str, Any], source: str = "configuration") -> Confi
     try:
         return Config.model_validate(merge(defaults, dict(tree)))
     except ValidationError as error:
-        raise InputError(f"{source}: " + "; ".join(_explain(error))) from None
+        layers = source if isinstance(source, Source) else Source([])
+        raise InputError(f"{source}: " + "; ".join(_explain(error, layers))) from None
 
 
 def preset_names() -> list[str]:
@@ -164,13 +186,22 @@ def _read_yaml(path: Path) -> Tree:
     return tree
 
 
-def _explain(error: ValidationError) -> Iterator[str]:
+def _sets(tree: Any, location: Sequence[int | str]) -> bool:
+    for name in location:
+        if not isinstance(tree, Mapping) or name not in tree:
+            return not isinstance(tree, Mapping)
+        tree = tree[name]
+    return True
+
+
+def _explain(error: ValidationError, source: Source) -> Iterator[str]:
     wrong: dict[str, list[str]] = {}
+    origins: dict[str, str] = {}
     for item in error.errors():
         location = item["loc"]
         key = ".".join(map(str, location)) or "configuration"
         if item["type"] == "extra_forbidden":
-            yield f"unknown key {key!r}{_right_key(location)}"
+            yield f"unknown key {key!r}{source.of(location)}{_right_key(location)}"
         elif item["type"] == "missing":
             yield f"key {key!r} is missing"
         elif item["type"] == "value_error" and isinstance(item["input"], dict):
@@ -180,9 +211,13 @@ def _explain(error: ValidationError) -> Iterator[str]:
             message = item["msg"].removeprefix("Value error, ")
             if item["type"] == "model_type":
                 message = "Input should be a section of keys"
-            wrong.setdefault(_own_key(location), []).append(f"{message} (found {item['input']!r})")
+            own = _own_key(location)
+            origins[own] = source.of(own.split("."))
+            wrong.setdefault(own, []).append(f"{message} (found {item['input']!r})")
     # Of a key that takes values of several kinds there is a message for each kind.
-    yield from (f"{key}: {', or: '.join(messages)}" for key, messages in wrong.items())
+    yield from (
+        f"{key}{origins[key]}: {', or: '.join(messages)}" for key, messages in wrong.items()
+    )
 
 
 def _own_key(location: Sequence[int | str]) -> str:

@@ -187,8 +187,20 @@ def test_a_folder_is_no_configuration(tmp_path: Path) -> None:
 def test_overrides_are_named_beside_the_files(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text("{}")
-    with pytest.raises(InputError, match=r"run\.yaml, overrides: .*unknown key 'training.stepz'"):
+    named = r"run\.yaml, overrides: .*unknown key 'training.stepz' \(in overrides\)"
+    with pytest.raises(InputError, match=named):
         load_config([path], {"training": {"stepz": 1}})
+
+
+def test_of_several_files_the_one_that_sets_a_wrong_value_is_named(tmp_path: Path) -> None:
+    first = written(tmp_path / "first.yaml", **tree(features={"crop_size": "wide"}))
+    second = written(tmp_path / "second.yaml", training={"steps": "many"})
+    with pytest.raises(InputError) as raised:
+        load_config([first, second], {"training": {"max_recycling": 1}})
+    assert "first.yaml): " in str(raised.value).split("features.crop_size")[1][:200]
+    assert "second.yaml): " in str(raised.value).split("training.steps")[1][:200]
+    with pytest.raises(InputError, match=r"training\.steps \(in overrides\): "):
+        load_config([second], {"training": {"steps": "few"}})
 
 
 def test_a_configuration_cannot_be_changed() -> None:
