@@ -50,6 +50,11 @@ class Inputs(NamedTuple):
         return self.channels**-0.5
 
     @property
+    def scalars(self) -> tuple[int, int, int, int, float]:
+        """Numbers of rows, heads, queries and keys, and the scale, as every kernel takes them."""
+        return self.num_rows, self.num_heads, self.num_queries, self.num_keys, self.scale
+
+    @property
     def mask_strides(self) -> tuple[int, int, int]:
         """Those of (B, R, K); one row may serve all."""
         batch, row, key = self.mask.stride()

@@ -34,7 +34,7 @@ def forward(inputs: Inputs, out: Tensor, lse: Tensor) -> None:
         _strides(bias),
         _strides(out),
         lse.stride(2),
-        *_scalars(inputs),
+        *inputs.scalars,
         C=inputs.channels,
         HAS_GATE=gate is not None,
         HAS_BIAS=bias is not None,
@@ -80,7 +80,7 @@ def backward_queries(
         inputs.mask_strides,
         *map(_strides, (bias, grad_ungated, grad_q)),
         lse.stride(2),
-        *_scalars(inputs),
+        *inputs.scalars,
         C=inputs.channels,
         HAS_BIAS=bias is not None,
         **sizes,
@@ -113,7 +113,7 @@ def backward_keys(
         inputs.mask_strides,
         *map(_strides, (bias, grad_ungated, grad_k, grad_v)),
         lse.stride(2),
-        *_scalars(inputs),
+        *inputs.scalars,
         C=inputs.channels,
         HAS_BIAS=bias is not None,
         **sizes,
@@ -148,7 +148,7 @@ def backward_bias(inputs: Inputs, lse: Tensor, delta: Tensor, grad_ungated: Tens
         inputs.mask_strides,
         *map(_strides, (bias, grad_ungated)),
         lse.stride(2),
-        *_scalars(inputs),
+        *inputs.scalars,
         C=inputs.channels,
         **sizes,
     )
@@ -207,11 +207,6 @@ def sum_groups(partial: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _per_row(inputs: Inputs, positions: int, block: int) -> tuple[int, int]:
     return triton.cdiv(positions, block) * inputs.num_heads * inputs.num_rows, inputs.batch
-
-
-def _scalars(inputs: Inputs) -> tuple[int, int, int, int, float]:
-    sizes = inputs.num_rows, inputs.num_heads, inputs.num_queries, inputs.num_keys
-    return *sizes, inputs.scale
 
 
 def _strides(x: Tensor | None) -> tuple[int, ...]:

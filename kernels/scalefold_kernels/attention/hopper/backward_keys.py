@@ -38,7 +38,7 @@ def load_block(
 def backward_keys_kernel(
     q_desc, k_desc, v_desc, grad_desc, lse_desc, delta_desc, bias_desc, grad_k_desc, grad_v_desc,
     mask, mask_stride_b, mask_stride_r, mask_stride_k,
-    rows_per_program, num_rows, num_heads, num_keys, scale,
+    rows_per_program, num_rows, num_heads, num_queries, num_keys, scale,
     HAS_BIAS: gl.constexpr, C: gl.constexpr,
     BLOCK_Q: gl.constexpr, NUM_BLOCKS: gl.constexpr, KEYS: gl.constexpr, PLACES: gl.constexpr,
 ):  # fmt: skip
