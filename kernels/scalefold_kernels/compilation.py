@@ -30,6 +30,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.experimental.gluon._runtime import GluonASTSource, GluonJITFunction
 
+from scalefold_kernels.machine_code import overwritten_operands
+
 SHARED_BYTES = {"sm_80": 163 * 1024, "sm_90": 227 * 1024}
 """Shared memory that a block may have (CUDA C++ programming guide, compute capabilities)."""
 
@@ -82,6 +84,8 @@ class Resources:
     ----------
     idle_barriers : sequence of str
         Barriers in shared memory that are initialised and then never used.
+    overwritten : sequence of str
+        From `machine_code.overwritten_operands`.
     """
 
     registers: int
@@ -89,6 +93,7 @@ class Resources:
     shared_bytes: int
     allowed_spill_bytes: int = 0
     idle_barriers: Sequence[str] = ()
+    overwritten: Sequence[str] = ()
 
 
 _KINDS = {
@@ -178,13 +183,14 @@ def compile_offline(case: CompileCase, arch: str) -> Resources:
             "maxnreg": case.maxnreg,
         },
     )
-    registers, local_bytes = _usage(compiled.asm["cubin"])
+    registers, local_bytes = _usage(_dump(compiled.asm["cubin"], "--dump-resource-usage"))
     return Resources(
         registers,
         local_bytes,
         compiled.metadata.shared,
         case.allowed_spill_bytes,
         list(_idle_barriers(compiled.asm["ttgir"].splitlines())),
+        overwritten_operands(_dump(compiled.asm["cubin"], "--dump-sass")),
     )
 
 
@@ -194,17 +200,17 @@ def _type(kind: Signature) -> Any:
     return "constexpr" if kind == "=1" else kind.split(":")[0]
 
 
-def _usage(cubin: bytes) -> tuple[int, int]:
-    """Registers and local memory (bytes) of a thread, as the object itself records them."""
+def _dump(cubin: bytes, what: str) -> str:
+    """What cuobjdump tells of a compiled object."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        report = subprocess.run(
-            [triton.knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name],
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout
+        command = [triton.knobs.nvidia.cuobjdump.path, what, file.name]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def _usage(report: str) -> tuple[int, int]:
+    """Registers and local memory (bytes) of a thread, as the object itself records them."""
     found = re.search(r"REG:(\d+) STACK:(\d+) .*LOCAL:(\d+)", report)
     if found is None:
         raise RuntimeError(f"cuobjdump reports no resource usage:\n{report}")
@@ -293,6 +299,11 @@ def complaint(result: Resources | str, arch: str) -> str | None:
         return (
             f"barriers {', '.join(result.idle_barriers)} are made and never used: their memory is "
             "given to something else while they live; make them where they are waited for"
+        )
+    if result.overwritten:
+        return (
+            f"left operands of products that a loop takes from before it: {result.overwritten}; "
+            "unroll the loop, or take them from shared memory"
         )
     if result.shared_bytes > SHARED_BYTES[arch]:
         return f"needs {result.shared_bytes} bytes shared memory, {SHARED_BYTES[arch]} are there"

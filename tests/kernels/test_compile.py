@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from scalefold_kernels.compilation import Resources, all_cases, complaint
+from scalefold_kernels.machine_code import SHORTEST_LOOP, overwritten_operands
 
 CASES = list(all_cases())
 
@@ -104,6 +105,25 @@ def test_a_barrier_that_nobody_waits_for_is_refused(tmp_path: Path) -> None:
     waits, idles = complaints(IDLING, tmp_path)
     assert waits == "None"
     assert idles.startswith("barriers barriers are made and never used")
+
+
+def listing(*loop: str) -> str:
+    """Machine code: a loop of these instructions."""
+    code = [*loop, *["NOP"] * SHORTEST_LOOP, "@P0 BRA 0x1000"]
+    return "\n".join(f"        /*{0x1000 + 16 * i:04x}*/   {x} ;" for i, x in enumerate(code))
+
+
+PRODUCT = "HGMMA.64x64x16.F32.BF16 R24, R100, gdesc[UR8], R24, gsb0"
+
+
+def test_a_loop_that_overwrites_a_left_operand_is_refused() -> None:
+    assert overwritten_operands(listing("FADD R5, R100, R1", PRODUCT, "STS [R100], R101")) == []
+    for before in ["LDSM.16.M88.4 R100, [R5]"], ["CS2R R100, SRZ", "CS2R R102, SRZ"]:
+        assert overwritten_operands(listing(*before, PRODUCT, "MOV R103, R1")) == []
+    for wrong in ("MUFU.EX2 R103, R88", "LDS.128 R100, [R5]", PRODUCT.replace("R24", "R80", 1)):
+        (found,) = {x.split(": ")[0] for x in overwritten_operands(listing(PRODUCT, wrong))}
+        assert found == "0x1000"
+    assert "left operands" in str(complaint(Resources(64, 0, 0, 0, (), ["0x10: R1"]), "sm_90"))
 
 
 def test_what_does_not_fit_is_refused() -> None:
