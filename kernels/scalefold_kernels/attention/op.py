@@ -7,13 +7,11 @@ projections that they are the gradients of, so that nothing needs to copy them t
 
 from __future__ import annotations
 
-from functools import cache
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 
 from scalefold_kernels.attention import portable
@@ -24,6 +22,7 @@ from scalefold_kernels.attention.arguments import (
     new_rows,
     new_statistics,
 )
+from scalefold_kernels.gpu import runs_gluon
 
 
 def attention(
@@ -141,27 +140,14 @@ def _backward(
 _attention.register_autograd(_backward, setup_context=_save)
 
 
-@cache
-def _hopper_module() -> ModuleType:
-    return import_module("scalefold_kernels.attention.hopper_launch")
-
-
 def _launches(inputs: Inputs) -> ModuleType:
     """Kernels of a Hopper GPU where they serve these arguments, else those for any GPU."""
-    return _hopper(inputs) or portable
-
-
-def _hopper(inputs: Inputs) -> ModuleType | None:
-    """Kernels of a Hopper GPU, where they serve these arguments."""
-    if not (
-        inputs.q.is_cuda
-        and torch.cuda.get_device_capability(inputs.q.device)[0] == 9
-        # Gluon, in which they are written, changes from version to version.
-        and triton.__version__.startswith("3.6.")
-    ):
-        return None
-    module = _hopper_module()
-    return module if module.serves(inputs) else None
+    if runs_gluon(inputs.q):
+        # Gluon is imported where it runs.
+        hopper = import_module("scalefold_kernels.attention.hopper_launch")
+        if hopper.serves(inputs):
+            return hopper
+    return portable
 
 
 def _gradients(q: Tensor, k: Tensor, gate: Tensor | None) -> list[Tensor]:
