@@ -102,9 +102,7 @@ class AlphaFold(nn.Module):
         msa_mask = features["msa_mask"]
 
         m, z = self.input_embedder(
-            features["target_feat"].to(dtype),
-            features["residue_index"],
-            features["msa_feat"].to(dtype),
+            features["target_feat"], features["residue_index"], features["msa_feat"]
         )
         previous = previous._replace(
             msa_first_row=previous.msa_first_row.to(dtype), pair=previous.pair.to(dtype)
@@ -114,7 +112,7 @@ class AlphaFold(nn.Module):
         z = z + pair
 
         if self.template_embedder is not None:
-            z = z + self.template_embedder.embed_pair(features, z, pair_mask)
+            z = self.template_embedder.embed_pair(features, z, pair_mask)
             if self.template_rows:
                 rows, rows_mask = self.template_embedder.embed_rows(features)
                 m = torch.cat([m, rows], dim=1)

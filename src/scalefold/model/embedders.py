@@ -14,6 +14,7 @@ from scalefold.config.schema import ModelConfig
 from scalefold.features.contract import Features
 from scalefold.model.assembly import Assembly
 from scalefold.model.contract import Previous
+from scalefold.model.feature_linear import feature_linear
 from scalefold.model.linear import Linear
 from scalefold.model.norm import LayerNorm
 from scalefold.model.one_hot import distance_one_hot, one_hot
@@ -36,6 +37,7 @@ class InputEmbedder(nn.Module):
         self.linear_tf_m = Linear(TARGET_CHANNELS, config.c_m)
         self.linear_msa_m = Linear(MSA_CHANNELS, config.c_m)
         self.linear_relpos = Linear(2 * self.clip + 1, config.c_z)
+        self._compiled_embed = assembly.compiled(InputEmbedder._embed)
 
     def forward(
         self, target_feat: Tensor, residue_index: Tensor, msa_feat: Tensor
@@ -53,17 +55,25 @@ class InputEmbedder(nn.Module):
         m : Tensor, shape (B, S, N, c_m), replicated
         z : Tensor, shape (B, N, N, c_z), sharded along rows
         """
-        rows, row_index = self.axis.split(target_feat, dim=1), self.axis.split(residue_index, dim=1)
-        z = self.linear_tf_z_i(rows)[:, :, None] + self.linear_tf_z_j(target_feat)[:, None]
-        z = z + self._relative_position(row_index, residue_index)
-        m = self.linear_msa_m(msa_feat) + self.linear_tf_m(target_feat)[:, None]
-        return m, z
+        row_feat, row_index = (self.axis.split(x, dim=1) for x in (target_feat, residue_index))
+        return self._compiled_embed(self, row_feat, row_index, target_feat, residue_index, msa_feat)
 
-    def _relative_position(self, row_index: Tensor, residue_index: Tensor) -> Tensor:
+    def _embed(
+        self,
+        row_feat: Tensor,
+        row_index: Tensor,
+        target_feat: Tensor,
+        residue_index: Tensor,
+        msa_feat: Tensor,
+    ) -> tuple[Tensor, Tensor]:
         offset = row_index[:, :, None] - residue_index[:, None]
         offset = offset.clamp(-self.clip, self.clip) + self.clip
         position = one_hot(offset, 2 * self.clip + 1)
-        return self.linear_relpos(position.to(self.linear_relpos.weight.dtype))
+        z_i = feature_linear([row_feat], self.linear_tf_z_i)[:, :, None]
+        z_j = feature_linear([target_feat], self.linear_tf_z_j)[:, None]
+        z = z_i + z_j + feature_linear([position], self.linear_relpos)
+        m = feature_linear([msa_feat], self.linear_msa_m)
+        return m + feature_linear([target_feat], self.linear_tf_m)[:, None], z
 
 
 class RecyclingEmbedder(nn.Module):
@@ -80,6 +90,7 @@ class RecyclingEmbedder(nn.Module):
         self.linear = Linear(config.num_recycling_bins, config.c_z)
         self.layer_norm_m = LayerNorm(config.c_m, assembly)
         self.layer_norm_z = LayerNorm(config.c_z, assembly)
+        self._compiled_embed = assembly.compiled(RecyclingEmbedder._embed)
 
     def forward(self, aatype: Tensor, previous: Previous) -> tuple[Tensor, Tensor]:
         """Updates of the first MSA row and of the pair representation.
@@ -98,10 +109,12 @@ class RecyclingEmbedder(nn.Module):
         pair : Tensor, shape (B, N, N, c_z), sharded along rows
         """
         beta = pseudo_beta(aatype, previous.positions)
-        distances = distance_one_hot(self.axis.split(beta, dim=1), beta, *self.bins)
         pair = self.layer_norm_z(self.axis.split(previous.pair, dim=1))
-        pair = pair + self.linear(distances.to(self.linear.weight.dtype))
+        pair = self._compiled_embed(self, self.axis.split(beta, dim=1), beta, pair)
         return self.layer_norm_m(previous.msa_first_row), pair
+
+    def _embed(self, row_beta: Tensor, beta: Tensor, pair: Tensor) -> Tensor:
+        return pair + feature_linear([distance_one_hot(row_beta, beta, *self.bins)], self.linear)
 
 
 class ExtraMsaEmbedder(nn.Module):
@@ -111,17 +124,17 @@ class ExtraMsaEmbedder(nn.Module):
         super().__init__()
         self.axis = assembly.axis
         self.linear = Linear(EXTRA_MSA_CHANNELS, c_e)
+        self._compiled_embed = assembly.compiled(ExtraMsaEmbedder._embed)
 
     def forward(self, features: Features) -> Tensor:
         """Representation (B, E, N, c_e), sharded along E."""
-        dtype = self.linear.weight.dtype
-        symbols, has_deletion, deletion_value = (
-            self.axis.split(features[name], dim=1)
-            for name in ("extra_msa", "extra_has_deletion", "extra_deletion_value")
-        )
-        deletions = torch.stack([has_deletion, deletion_value], -1)
-        classes = one_hot(symbols, MSA_CLASSES)
-        return self.linear(torch.cat([classes.to(dtype), deletions.to(dtype)], -1))
+        names = ("extra_msa", "extra_has_deletion", "extra_deletion_value")
+        parts = (self.axis.split(features[name], dim=1) for name in names)
+        return self._compiled_embed(self, *parts)
+
+    def _embed(self, symbols: Tensor, *deletions: Tensor) -> Tensor:
+        parts = [one_hot(symbols, MSA_CLASSES), *(x[..., None] for x in deletions)]
+        return feature_linear(parts, self.linear)
 
 
 def pseudo_beta(aatype: Tensor, positions: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from scalefold.chem.residues import ATOM37_INDEX
 from scalefold.config.schema import ModelConfig, TemplateConfig
 from scalefold.features.contract import Features
 from scalefold.model.assembly import Assembly
+from scalefold.model.feature_linear import feature_linear
 from scalefold.model.linear import Linear
 from scalefold.model.norm import LayerNorm
 from scalefold.model.one_hot import distance_one_hot, one_hot
@@ -43,9 +44,7 @@ class TemplateSingleEmbedder(nn.Module):
             features["template_alt_torsion_angles_sin_cos"].flatten(-2),
             features["template_torsion_angles_mask"],
         ]
-        dtype = self.linear_1.weight.dtype
-        x = torch.cat([part.to(dtype) for part in parts], -1)
-        return self.linear_2(torch.relu(self.linear_1(x)))
+        return self.linear_2(torch.relu(feature_linear(parts, self.linear_1)))
 
 
 class TemplatePairEmbedder(nn.Module):
@@ -62,34 +61,35 @@ class TemplatePairEmbedder(nn.Module):
         # distances, their mask, both residue types, unit vector, mask of the backbone
         channels = config.num_distogram_bins + 1 + 2 * TEMPLATE_CLASSES + 3 + 1
         self.linear = Linear(channels, config.c_t, init="relu")
+        self._compiled_embed = assembly.compiled(TemplatePairEmbedder._embed)
 
     def forward(self, features: Features) -> Tensor:
         """Pair representation (B, T, N, N, c_t), sharded along rows."""
-        beta, dtype = features["template_pseudo_beta"], self.linear.weight.dtype
-        distances = distance_one_hot(self.axis.split(beta, dim=2), beta, *self.bins)
-        beta_mask = self._pair(features["template_pseudo_beta_mask"])
         n, ca, c = (features["template_all_atom_mask"][..., atom] for atom in _BACKBONE)
-        backbone = n * ca * c
-        backbone_mask = self._pair(backbone)
-        types = one_hot(features["template_aatype"], TEMPLATE_CLASSES).to(dtype)
-        row_types = self.axis.split(types, dim=2)
-        pairs = (*backbone_mask.shape[:-1], -1)
-        x = torch.cat(
-            [
-                distances.to(dtype),
-                beta_mask.to(dtype),
-                types[:, :, None].expand(pairs),
-                row_types[:, :, :, None].expand(pairs),
-                # The monomer models were trained without unit vectors: their channels are zero.
-                backbone_mask.new_zeros(3, dtype=dtype).expand(pairs),
-                backbone_mask.to(dtype),
-            ],
-            -1,
+        columns = (
+            features["template_pseudo_beta"],
+            features["template_pseudo_beta_mask"],
+            features["template_aatype"],
+            n * ca * c,
         )
-        return self.linear(x * backbone_mask.to(dtype))
+        rows = (self.axis.split(x, dim=2) for x in columns)
+        return self._compiled_embed(self, *rows, *columns)
 
-    def _pair(self, mask_BTN: Tensor) -> Tensor:
-        return (self.axis.split(mask_BTN, dim=2)[..., :, None] * mask_BTN[..., None, :])[..., None]
+    def _embed(self, *operands: Tensor) -> Tensor:
+        """Positions, their mask, types and backbone's mask of each row; then of each column."""
+        beta_i, beta_mask_i, type_i, backbone_i, beta_j, beta_mask_j, type_j, backbone_j = operands
+        backbone = (backbone_i[..., :, None] * backbone_j[..., None, :])[..., None]
+        pairs = (*backbone.shape[:-1], -1)
+        parts = [
+            distance_one_hot(beta_i, beta_j, *self.bins),
+            (beta_mask_i[..., :, None] * beta_mask_j[..., None, :])[..., None],
+            one_hot(type_j, TEMPLATE_CLASSES)[..., None, :, :].expand(pairs),
+            one_hot(type_i, TEMPLATE_CLASSES)[..., :, None, :].expand(pairs),
+            # The monomer models were trained without unit vectors: their channels are zero.
+            backbone.new_zeros(3).expand(pairs),
+            backbone,
+        ]
+        return feature_linear([part * backbone for part in parts], self.linear)
 
 
 class TemplatePairStack(nn.Module):
@@ -132,11 +132,12 @@ class TemplatePairStack(nn.Module):
 
 
 class _TemplateAttention(nn.Module):
-    """Parameters of the attention from a pair to its templates: no gate."""
+    """Attention from a pair to its templates; no gate."""
 
     def __init__(self, config: TemplateConfig, c_z: int, assembly: Assembly) -> None:
         super().__init__()
         self.num_heads, self.ops = config.num_heads_pointwise, assembly.ops
+        self._compiled_add = assembly.compiled(_TemplateAttention._add)
         hidden = config.c_hidden_pointwise * config.num_heads_pointwise
         self.linear_q = Linear(c_z, hidden, bias=False, init="glorot")
         self.linear_k = Linear(config.c_t, hidden, bias=False, init="glorot")
@@ -148,7 +149,12 @@ class _TemplateAttention(nn.Module):
         q = self.linear_q(z).flatten(1, 2).unflatten(-1, heads)
         k, v = (f(t).flatten(2, 3).unflatten(-1, heads) for f in (self.linear_k, self.linear_v))
         out = self.ops.pointwise_attention(q, k, v, template_mask)
-        return self.linear_o(out.flatten(-2).unflatten(1, z.shape[1:3]))
+        heads = out.flatten(-2).unflatten(1, z.shape[1:3])
+        return self._compiled_add(self, z, heads, template_mask)
+
+    def _add(self, z: Tensor, heads: Tensor, template_mask: Tensor) -> Tensor:
+        has_template = (template_mask.sum(1) > 0).to(z.dtype)
+        return z + self.linear_o(heads) * has_template[:, None, None, None]
 
 
 class TemplatePointwiseAttention(nn.Module):
@@ -159,10 +165,11 @@ class TemplatePointwiseAttention(nn.Module):
         self.mha = _TemplateAttention(config, c_z, assembly)
 
     def forward(self, t: Tensor, z: Tensor, template_mask: Tensor) -> Tensor:
-        """Update of z (B, N, N, c_z) from t (B, T, N, N, c_t) under mask (B, T); rows sharded."""
-        update = self.mha(t, z, template_mask)
-        has_template = (template_mask.sum(1) > 0).to(update.dtype)
-        return update * has_template[:, None, None, None]
+        """Updated z (B, N, N, c_z) from t (B, T, N, N, c_t) under mask (B, T); rows sharded.
+
+        A sample without templates keeps its z.
+        """
+        return self.mha(t, z, template_mask)
 
 
 class TemplateEmbedder(nn.Module):
@@ -178,7 +185,7 @@ class TemplateEmbedder(nn.Module):
         self.template_pointwise_att = TemplatePointwiseAttention(template, config.c_z, assembly)
 
     def embed_pair(self, features: Features, z: Tensor, pair_mask: Tensor) -> Tensor:
-        """Update of z (B, N, N, c_z), sharded along rows (Alg. 2, lines 9-13)."""
+        """Updated z (B, N, N, c_z), sharded along rows (Alg. 2, lines 9-13)."""
         t = self.template_pair_embedder(features)
         t = self.template_pair_stack(t, pair_mask, features["dropout_key"])
         return self.template_pointwise_att(t, z, features["template_mask"])

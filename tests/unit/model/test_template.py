@@ -41,7 +41,7 @@ def test_pointwise_attention_has_no_gate(model: AlphaFold) -> None:
     ]
 
 
-def test_empty_slots_have_no_influence_and_none_at_all_give_zero(config, assembly) -> None:
+def test_empty_slots_have_no_influence_and_none_at_all_change_nothing(config, assembly) -> None:
     sizes = {"B": 1, "N": 6, "S": 3, "E": 2, "T": 3}
     features = example_features(sizes)
     embedder = TemplateEmbedder(config, assembly)
@@ -49,12 +49,12 @@ def test_empty_slots_have_no_influence_and_none_at_all_give_zero(config, assembl
     embedder.eval()
     z, pair_mask = torch.randn(1, 6, 6, config.c_z), torch.ones(1, 6, 6)
     features["template_mask"] = torch.tensor([[1.0, 0.0, 1.0]])
-    update = embedder.embed_pair(features, z, pair_mask)
+    updated = embedder.embed_pair(features, z, pair_mask)
     other = dict(features, template_pseudo_beta=features["template_pseudo_beta"].clone())
     other["template_pseudo_beta"][:, 1] += torch.randn(6, 3) * 20
-    assert torch.equal(embedder.embed_pair(other, z, pair_mask), update)
+    assert torch.equal(embedder.embed_pair(other, z, pair_mask), updated)
     features["template_mask"] = torch.zeros(1, 3)
-    assert (embedder.embed_pair(features, z, pair_mask) == 0).all()
+    assert torch.equal(embedder.embed_pair(features, z, pair_mask), z)
 
 
 def test_order_of_templates_does_not_matter(config, assembly, features) -> None:
