@@ -60,7 +60,9 @@ class _PairUpdates(nn.Module):
         z = self.tri_att_start(z, self.axis.split(mask, dim=1), dropout)
         z = self.axis.switch(z, sharded=1, to=2).wait()
         dropout = self.dropout_att_end.draw(key)
-        z = self.tri_att_end(z, self.axis.split(mask, dim=2), dropout)
+        # The mask is symmetric: its columns lie in memory as kernels read them, as its rows.
+        columns = self.axis.split(mask, dim=1).transpose(1, 2)
+        z = self.tri_att_end(z, columns, dropout)
         return self.axis.switch(z, sharded=2, to=1).wait()
 
 
@@ -73,7 +75,7 @@ class PairStack(_PairUpdates):
         Parameters
         ----------
         z : Tensor, shape (B, N, N, c), sharded along rows
-        pair_mask : Tensor, shape (B, N, N), replicated
+        pair_mask : Tensor, shape (B, N, N), symmetric, replicated
         key : Tensor, shape (B,), int64
             Key of the dropout masks.
         """
