@@ -109,7 +109,7 @@ class GlobalAttention(nn.Module):
         self, channels: int, head_channels: int, num_heads: int, assembly: Assembly
     ) -> None:
         super().__init__()
-        self.num_heads, self.ops = num_heads, assembly.ops
+        self.ops = assembly.ops
         hidden = head_channels * num_heads
         self.linear_q = Linear(channels, hidden, bias=False, init="glorot")
         self.linear_k = Linear(channels, head_channels, bias=False, init="glorot")
@@ -119,11 +119,16 @@ class GlobalAttention(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor, norm: nn.LayerNorm) -> Tensor:
         """Return the updated ``x`` (B, S, N, C) under ``mask`` (B, S, N)."""
-        layers = (self.linear_q, self.linear_k, self.linear_v, self.linear_g)
-        q, k, v, gate, x = self.ops.normed_projection(
-            x, norm.weight, norm.bias, [f.weight for f in layers], [f.bias for f in layers]
+        return self.ops.global_attention(
+            x,
+            mask,
+            norm.weight,
+            norm.bias,
+            self.linear_q.weight,
+            self.linear_k.weight,
+            self.linear_v.weight,
+            self.linear_g.weight,
+            self.linear_g.bias,
+            self.linear_o.weight,
+            self.linear_o.bias,
         )
-        q, gate = (t.unflatten(-1, (self.num_heads, -1)) for t in (q, gate))
-        q, k, v, gate, mask = (t.transpose(1, 2) for t in (q, k, v, gate, mask))
-        heads = self.ops.global_attention(q, k, v, gate, mask).transpose(1, 2).flatten(-2)
-        return self.ops.residual_linear(x, heads, self.linear_o.weight, self.linear_o.bias, None)

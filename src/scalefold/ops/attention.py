@@ -1,4 +1,4 @@
-"""Gated attention with mask and pair bias, and global attention: reference in plain torch.
+"""Gated attention with mask and pair bias: reference in plain torch.
 
 Legend: B samples, R rows (independent attentions), Q/K query and key positions, H heads, C channels
 of a head. Heads come after positions, as the projections leave them, so that attention along
@@ -11,9 +11,6 @@ import torch
 from torch import Tensor
 
 from scalefold.ops.precision import accumulation_dtype
-
-MEAN_EPS = 1e-10
-"""Added to the number of positions that a mean query is of."""
 
 MASKED_LOGIT = 1e9
 """Subtracted from the logits of masked keys. Finite on purpose: a row whose keys are all masked
@@ -54,37 +51,3 @@ def attention(
     weights = torch.softmax(logits, dim=-1).to(v_BRKHC.dtype)
     out = torch.einsum("brhqk,brkhc->brqhc", weights, v_BRKHC)
     return out if gate_BRQHC is None else out * torch.sigmoid(gate_BRQHC)
-
-
-def global_attention(
-    q_BRKHC: Tensor, k_BRKC: Tensor, v_BRKC: Tensor, gate_BRQHC: Tensor, mask_BRK: Tensor
-) -> Tensor:
-    """Attention of one mean query a row, keys and values shared by heads (core of Suppl. Alg. 19).
-
-    Parameters
-    ----------
-    q_BRKHC : Tensor
-        Queries, unscaled, whose mean under the mask is the row's: the query of the mean, as their
-        projection has no bias.
-    k_BRKC, v_BRKC : Tensor
-    gate_BRQHC : Tensor
-        Gate of each position before its sigmoid; the row's result is spread over positions by it.
-    mask_BRK : Tensor
-        1 for positions that take part.
-
-    Returns
-    -------
-    Tensor, shape (B, R, Q, H, C)
-    """
-    # Sums over up to thousands of rows: in float32, not in bfloat16.
-    wide = accumulation_dtype(q_BRKHC.dtype)
-    mask_BRK = mask_BRK.to(wide)
-    count = mask_BRK.sum(-1)[..., None, None] + MEAN_EPS
-    mean_BRHC = (q_BRKHC.to(wide) * mask_BRK[..., None, None]).sum(2) / count
-    q_BRHC = mean_BRHC.to(k_BRKC.dtype)
-    logits = torch.einsum("brhc,brkc->brhk", q_BRHC * q_BRHC.shape[-1] ** -0.5, k_BRKC)
-    logits = logits.to(accumulation_dtype(logits.dtype))
-    logits = logits + (MASKED_LOGIT * (mask_BRK.to(logits.dtype) - 1))[:, :, None, :]
-    weights = torch.softmax(logits, dim=-1).to(v_BRKC.dtype)
-    out = torch.einsum("brhk,brkc->brhc", weights, v_BRKC)
-    return out[:, :, None] * torch.sigmoid(gate_BRQHC)

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from scalefold.ops.attention import attention, global_attention
+from scalefold.ops.attention import attention
 from scalefold.ops.dropout import residual_dropout
+from scalefold.ops.global_attention import global_attention
 from scalefold.ops.linear import residual_linear
 from scalefold.ops.norm import layer_norm, normed_projection
 from scalefold.ops.outer_product import outer_product_mean

@@ -34,7 +34,7 @@ PACKAGES: Final[dict[str, tuple[str, ...]]] = {
         "triangle_product_incoming",
         "triangle_output",
     ),
-    "attention": ("attention", "pointwise_attention"),
+    "attention": ("attention", "pointwise_attention", "global_attention"),
     "transition": ("transition",),
 }
 """The packages of kernels, and the operations that each has."""

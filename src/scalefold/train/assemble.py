@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -121,8 +121,6 @@ def assemble(config: Config, device: torch.device, mesh: Mesh = SINGLE) -> Train
     compiled = choose_compilation(config.training.compile, device)
     if selective is not None:
         ops = selective.operations(ops)
-    else:  # what has no kernel
-        ops = replace(ops, global_attention=compiled(ops.global_attention))
     assembly = Assembly(ops=ops, axis=IdentityAxis(), compiled=compiled)
 
     # 3. The model. Initialised on the CPU from the run's seed: the same weights on every device.

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from scalefold.ops.attention import MEAN_EPS, attention, global_attention
+from scalefold.ops.attention import attention
 
 
 def draw(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -73,14 +73,3 @@ def test_gradients() -> None:
     q, k, v, gate, mask, bias = make(1, 2, 3, 2, 2)
     leaves = [x.requires_grad_() for x in (q, k, v, gate, bias)]
     assert torch.autograd.gradcheck(lambda *x: attention(*x[:4], mask, x[4]), leaves)
-
-
-def test_global_attention_is_attention_of_one_query_with_shared_keys() -> None:
-    q, k, v, gate, mask, _ = make()
-    key, value = k[:, :, :, 0], v[:, :, :, 0]
-    out = global_attention(q, key, value, gate, mask)
-    weight = (mask / (mask.sum(-1, keepdim=True) + MEAN_EPS))[..., None, None]
-    query = (weight * q).sum(2)
-    shared = [x[:, :, :, None].expand(-1, -1, -1, 2, -1) for x in (key, value)]
-    plain = attention(query[:, :, None], *shared, None, mask, None)
-    torch.testing.assert_close(out, plain * torch.sigmoid(gate), rtol=1e-12, atol=1e-12)
