@@ -1,4 +1,4 @@
-"""Matrices as the copy engine (TMA) of Hopper GPUs reads and writes them, for launches."""
+"""Tensors as the copy engine (TMA) of Hopper GPUs reads and writes them, for launches."""
 
 from __future__ import annotations
 
@@ -15,14 +15,18 @@ VECTOR = 8
 
 
 def reachable(x: Tensor) -> bool:
-    """Whether it can take a matrix of bfloat16: contiguous at the end, steps of 16 bytes."""
-    return x.stride(1) == 1 and x.stride(0) % VECTOR == 0 and x.data_ptr() % (2 * VECTOR) == 0
+    """Whether it can take a tensor of bfloat16: contiguous at the end, steps of 16 bytes."""
+    return (
+        x.stride(-1) == 1
+        and all(stride % VECTOR == 0 for stride in x.stride()[:-1])
+        and x.data_ptr() % (2 * VECTOR) == 0
+    )
 
 
-def tiles_of(x: Tensor, rows: int, columns: int) -> TensorDescriptor:
-    """Tiles of a matrix of bfloat16; beyond it they are zeros, and nothing is written."""
-    layout = gl.NVMMASharedLayout.get_default_for([rows, columns], gl.bfloat16)
-    return TensorDescriptor(x, [*x.shape], [*x.stride()], [rows, columns], layout)
+def tiles_of(x: Tensor, *block: int) -> TensorDescriptor:
+    """Tiles of a tensor of bfloat16; beyond it they are zeros, and nothing is written."""
+    layout = gl.NVMMASharedLayout.get_default_for(list(block), gl.bfloat16)
+    return TensorDescriptor(x, [*x.shape], [*x.stride()], list(block), layout)
 
 
 def padded(channels: int) -> int:

@@ -5,7 +5,13 @@ import torch
 from torch import Tensor
 
 from scalefold.ops.outer_product import outer_product_mean as reference
-from scalefold_kernels.outer_product import chained, materialised, outer_product_mean
+from scalefold.ops.outer_product import outer_product_operands as reference_operands
+from scalefold_kernels.outer_product import (
+    chained,
+    outer_product_mean,
+    outer_product_operands,
+)
+from scalefold_kernels.outer_product.materialised import launch as materialised
 
 FEW = 9
 MANY = chained.MAX_SEQUENCES + 2
@@ -23,8 +29,8 @@ SHAPES = [
 
 def _inputs(
     shape: tuple[int, ...], device: torch.device, dtype: torch.dtype
-) -> tuple[list[Tensor], list[Tensor], Tensor]:
-    """Differentiable inputs; masks and count; gradient of the result."""
+) -> tuple[list[Tensor], Tensor, Tensor]:
+    """Differentiable inputs; count; gradient of the result."""
     torch.manual_seed(0)
     batch, num_seq, size_i, size_j, channels, size_z = shape
     tensors = [
@@ -34,24 +40,22 @@ def _inputs(
         torch.randn(size_z),
         torch.randn(batch, size_i, size_j, size_z),
     ]
-    masks = [(torch.rand(batch, num_seq, size) < 0.8).float() for size in (size_i, size_j)]
     # At least 1, so that no division by 1e-3 hides everything else in the norm.
     count = torch.randint(1, num_seq + 1, (batch, size_i, size_j)).float()
     gradient = torch.randn(batch, size_i, size_j, size_z)
-    given = [t.to(device) for t in (*masks, count)]
-    return [t.to(device, dtype) for t in tensors], given, gradient.to(device, dtype)
+    return [t.to(device, dtype) for t in tensors], count.to(device), gradient.to(device, dtype)
 
 
 def _results(
     op: object,
     tensors: list[Tensor],
-    given: list[Tensor],
+    count: Tensor,
     gradient: Tensor,
     dtype: torch.dtype,
 ) -> list[Tensor]:
     leaves = [t.detach().to(dtype).requires_grad_() for t in tensors]
     a, b, weight, bias, z = leaves
-    out = op(a, b, *given, weight, bias, z)
+    out = op(a, b, count, weight, bias, z)
     return [out, *torch.autograd.grad(out, leaves, gradient.to(dtype))]
 
 
@@ -76,27 +80,23 @@ def test_value_and_gradients(
 
 @pytest.mark.parametrize("num_seq", [FEW, MANY])
 def test_residues_without_a_common_sequence(num_seq: int, device: torch.device) -> None:
-    (a, b, weight, bias, z), (*masks, count), _ = _inputs(
-        (1, num_seq, 4, 5, 8, 6), device, torch.float32
-    )
+    (a, b, weight, bias, z), count, _ = _inputs((1, num_seq, 4, 5, 8, 6), device, torch.float32)
     a[:, :, 2] = 0
     count[:, 2] = 0
-    out = outer_product_mean(a, b, *masks, count, weight, bias, z)
+    out = outer_product_mean(a, b, count, weight, bias, z)
     torch.testing.assert_close(out[:, 2], z[:, 2] + bias / 1e-3)
     assert out.isfinite().all()
 
 
 @pytest.mark.parametrize("num_seq", [FEW, MANY])
 def test_strided_inputs(num_seq: int, device: torch.device) -> None:
-    (a, b, weight, bias, z), (*masks, count), _ = _inputs(
-        (2, num_seq, 6, 5, 8, 4), device, torch.float32
-    )
-    expected = outer_product_mean(a, b, *masks, count, weight, bias, z)
+    (a, b, weight, bias, z), count, _ = _inputs((2, num_seq, 6, 5, 8, 4), device, torch.float32)
+    expected = outer_product_mean(a, b, count, weight, bias, z)
     a = a.transpose(1, 2).contiguous().transpose(1, 2)
     b = torch.stack([b, b], dim=-1)[..., 0]
     count, z = (t.transpose(1, 2).contiguous().transpose(1, 2) for t in (count, z))
     weight = weight.t().contiguous().t()
-    assert torch.equal(outer_product_mean(a, b, *masks, count, weight, bias, z), expected)
+    assert torch.equal(outer_product_mean(a, b, count, weight, bias, z), expected)
 
 
 def test_many_sequences_a_few_rows_at_a_time(
@@ -118,27 +118,33 @@ def test_two_runs_give_the_same_bits(num_seq: int, device: torch.device) -> None
     assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
 
 
+def test_operands_with_sequences_last_are_taken_as_they_are(device: torch.device) -> None:
+    (a, b, weight, bias, z), count, gradient = _inputs((2, FEW, 6, 5, 8, 4), device, torch.float32)
+    expected = _results(outer_product_mean, [a, b, weight, bias, z], count, gradient, a.dtype)
+    a, b = (x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2) for x in (a, b))
+    found = _results(outer_product_mean, [a, b, weight, bias, z], count, gradient, a.dtype)
+    assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True))
+
+
 def test_shapes_and_types_are_checked(device: torch.device) -> None:
-    inputs, (*masks, count), _ = _inputs((1, 3, 4, 5, 8, 6), device, torch.float32)
+    inputs, count, _ = _inputs((1, 3, 4, 5, 8, 6), device, torch.float32)
     a, b, weight, bias, z = inputs
-    with pytest.raises(ValueError, match="mask of b"):
-        outer_product_mean(a, b, masks[0], masks[0], count, weight, bias, z)
+    with pytest.raises(ValueError, match="b has shape"):
+        outer_product_mean(a, b[..., :7], count, weight, bias, z)
     with pytest.raises(ValueError, match="count"):
-        outer_product_mean(a, b, *masks, count[:, :2], weight, bias, z)
+        outer_product_mean(a, b, count[:, :2], weight, bias, z)
     with pytest.raises(ValueError, match="float64"):
-        outer_product_mean(a.double(), b, *masks, count, weight, bias, z)
+        outer_product_mean(a.double(), b, count, weight, bias, z)
 
 
 @pytest.mark.parametrize("num_seq", [FEW, MANY])
 def test_opcheck(num_seq: int, device: torch.device) -> None:
-    (a, b, weight, bias, z), (*masks, count), _ = _inputs(
-        (1, num_seq, 3, 4, 8, 5), device, torch.float32
-    )
+    (a, b, weight, bias, z), count, _ = _inputs((1, num_seq, 3, 4, 8, 5), device, torch.float32)
     for tensor in (a, b, weight, bias, z):
         tensor.requires_grad_()
     torch.library.opcheck(
         torch.ops.scalefold.outer_product_mean,
-        (a, b, *masks, count, weight, bias, z),
+        (a, b, count, weight, bias, z),
     )
 
 
@@ -162,3 +168,101 @@ def test_bfloat16(shape: tuple[int, ...], device: torch.device) -> None:
         _results(outer_product_mean, *inputs, torch.bfloat16), plain, exact, strict=True
     ):
         assert _error(ours, expected) <= 2 * _error(torch_s, expected)
+
+
+# B, S, N, M, C
+OPERANDS = [(1, 9, 6, 8, 8), (2, 35, 3, 24, 5), (1, 1, 2, 16, 32), (1, 130, 2, 64, 32)]
+
+
+def _operand_inputs(
+    shape: tuple[int, ...], device: torch.device, dtype: torch.dtype
+) -> tuple[list[Tensor], Tensor, list[Tensor]]:
+    """Differentiable inputs; mask; gradients of the results."""
+    torch.manual_seed(0)
+    batch, num_seq, num_res, channels, hidden = shape
+    m = 2 * torch.randn(batch, num_seq, num_res, channels) + 0.5
+    weights = (torch.randn(hidden, channels) / channels**0.5 for _ in range(2))
+    norm = 1 + 0.1 * torch.randn(channels), torch.randn(channels)
+    tensors = [m, *norm, *(t for weight in weights for t in (weight, torch.randn(hidden)))]
+    mask = (torch.rand(batch, num_seq, num_res) < 0.8).float()
+    grads = [torch.randn(batch, num_seq, num_res, hidden) for _ in range(2)] + [torch.randn_like(m)]
+    return (
+        [t.to(device, dtype) for t in tensors],
+        mask.to(device),
+        [t.to(device, dtype) for t in grads],
+    )
+
+
+def _operand_results(
+    op: object, tensors: list[Tensor], mask: Tensor, grads: list[Tensor], dtype: torch.dtype
+) -> list[Tensor]:
+    """Both operands, and the gradients of m and all parameters."""
+    leaves = [t.detach().to(dtype).requires_grad_() for t in tensors]
+    results = op(leaves[0], mask, *leaves[1:])
+    return [
+        *results[:2],
+        *torch.autograd.grad(results, leaves, [grad.to(dtype) for grad in grads]),
+    ]
+
+
+@pytest.mark.parametrize("shape", OPERANDS)
+def test_operands_and_their_gradients(
+    shape: tuple[int, ...], device: torch.device, poisoned_memory: None
+) -> None:
+    inputs = _operand_inputs(shape, device, torch.float32)
+    exact = _operand_results(reference_operands, *inputs, torch.float64)
+    # Random roundings of sums of M and of S * N terms, in float32.
+    tolerance = 8 * torch.finfo(torch.float32).eps
+    ours = _operand_results(outer_product_operands, *inputs, torch.float32)
+    for found, expected in zip(ours, exact, strict=True):
+        assert found.shape == expected.shape
+        assert _error(found, expected) <= tolerance
+
+
+def test_m_of_any_strides(device: torch.device) -> None:
+    (m, *parameters), mask, _ = _operand_inputs((2, 5, 6, 8, 8), device, torch.float32)
+    expected = outer_product_operands(m, mask, *parameters)
+    m = torch.stack([m, m], -1)[..., 0].transpose(1, 2).clone().transpose(1, 2)
+    mask = mask.transpose(1, 2).contiguous().transpose(1, 2)
+    found = outer_product_operands(m, mask, *parameters)
+    assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True))
+
+
+def test_one_operand_alone_has_a_gradient(device: torch.device) -> None:
+    (m, *parameters), mask, (grad, *_) = _operand_inputs((1, 5, 6, 8, 8), device, torch.float32)
+    found = []
+    for op in (outer_product_operands, reference_operands):
+        m.requires_grad_()
+        found.append(torch.autograd.grad(op(m, mask, *parameters)[1], m, grad)[0])
+    assert _error(found[0], found[1].double()) <= 8 * torch.finfo(torch.float32).eps
+
+
+def test_shapes_of_operands_are_checked(device: torch.device) -> None:
+    (m, *parameters), mask, _ = _operand_inputs((1, 5, 6, 8, 8), device, torch.float32)
+    with pytest.raises(ValueError, match="mask has shape"):
+        outer_product_operands(m, mask[:, :4], *parameters)
+    with pytest.raises(ValueError, match="bias of b"):
+        outer_product_operands(m, mask, *parameters[:-1], parameters[-1][:3])
+
+
+def test_opcheck_of_operands(device: torch.device) -> None:
+    (m, *parameters), mask, (a, *_) = _operand_inputs((1, 5, 6, 8, 8), device, torch.float32)
+    arguments = m, mask, *parameters
+    torch.library.opcheck(torch.ops.scalefold.outer_product_operands, arguments)
+    grads = torch.stack([a.permute(0, 2, 3, 1)] * 2)
+    torch.library.opcheck(
+        torch.ops.scalefold.outer_product_operands_backward, (grads, *arguments, m)
+    )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "shape", [(1, 128, 256, 256, 32), (2, 60, 70, 40, 16), (1, 1024, 256, 64, 32)]
+)
+def test_operands_in_bfloat16(shape: tuple[int, ...], device: torch.device) -> None:
+    inputs = _operand_inputs(shape, device, torch.bfloat16)
+    exact = _operand_results(reference_operands, *inputs, torch.float64)
+    plain = _operand_results(reference_operands, *inputs, torch.bfloat16)
+    ours = _operand_results(outer_product_operands, *inputs, torch.bfloat16)
+    for found, torch_s, expected in zip(ours, plain, exact, strict=True):
+        assert _error(found, expected) <= 2 * _error(torch_s, expected)

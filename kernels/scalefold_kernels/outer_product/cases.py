@@ -8,8 +8,11 @@ import torch
 from torch import Tensor
 
 from scalefold_kernels.compilation import CompileCase, recorded
+from scalefold_kernels.norm.op import EPS
 from scalefold_kernels.outer_product import hopper_launch, kernel
-from scalefold_kernels.outer_product.launch import Sizes
+from scalefold_kernels.outer_product.launch import Chain, Mean, Sizes
+from scalefold_kernels.outer_product.materialised import kernel as materialised
+from scalefold_kernels.outer_product.operands import kernel as operands
 from scalefold_kernels.tiles import tile
 
 _MODEL = {"S": 128, "N": 256, "C": 32, "Z": 128}
@@ -24,7 +27,17 @@ def compile_cases() -> list[CompileCase]:
         for arch in ("sm_80", "sm_90")
         for make in (_forward, _backward, _weight, _project, _outer_gradient, _outer_weight)
     ]
-    return [*portable, *_hopper()]
+    of_operands = [
+        _operands(name, function, channels, arch)
+        for channels in (64, 256)
+        for arch in ("sm_80", "sm_90")
+        for name, function in (
+            ("forward", operands.forward_kernel),
+            ("input", operands.input_gradient_kernel),
+            ("sums", operands.sums_kernel),
+        )
+    ]
+    return [*portable, *of_operands, *_hopper()]
 
 
 def _forward(dtype: str, arch: str) -> CompileCase:
@@ -38,12 +51,14 @@ def _backward(dtype: str, arch: str) -> CompileCase:
 def _chained(name: str, dtype: str, arch: str, table: str) -> CompileCase:
     sizes, launch = _tile(table, arch, _FEW, dtype)
     mean = name == "forward"
+    unit = ("second_stride_m", "third_stride_d") if mean else ("second_stride_d", "third_stride_n")
     kind = _pointer(dtype)
     operands = dict.fromkeys(("first_ptr", "second_ptr", "third_ptr"), kind)
     strides = [
-        *("first_stride_k", "first_stride_x", "second_stride_y", "second_stride_m"),
-        *("third_stride_k", "out_stride_split", "out_stride_x", "out_stride_y"),
-        *("third_stride_n", "count_stride_x", "z_stride_x", "z_stride_y"),
+        *("first_stride_k", "first_stride_x", "second_stride_y", "third_stride_k"),
+        *(f"second_stride_{'d' if mean else 'm'}", f"third_stride_{'n' if mean else 'd'}"),
+        *("out_stride_split", "out_stride_x", "out_stride_y"),
+        *("count_stride_x", "z_stride_x", "z_stride_y"),
     ]
     lengths = [f"size_{axis}" for axis in "xymdnk"]
     signature = {
@@ -53,7 +68,8 @@ def _chained(name: str, dtype: str, arch: str, table: str) -> CompileCase:
         **dict.fromkeys([*lengths, *strides, "k_per_split"], "i32:16"),
     }
     constexprs = {
-        **dict.fromkeys(("first_stride_m", "second_stride_d", "third_stride_d"), 1),
+        "first_stride_m": 1,
+        **dict.fromkeys(unit, 1),
         **dict.fromkeys(("out_stride_n", "count_stride_y", "z_stride_n"), 1),
         **({} if mean else dict.fromkeys(("count_ptr", "bias_ptr", "z_ptr"))),
         "EPS": 1e-3,
@@ -71,20 +87,19 @@ def _chained(name: str, dtype: str, arch: str, table: str) -> CompileCase:
 def _weight(dtype: str, arch: str) -> CompileCase:
     sizes, launch = _tile("outer_product_weight", arch, _FEW, dtype)
     kind = _pointer(dtype)
-    strides = ["a_stride_i", "a_stride_c", "b_stride_s", "b_stride_j", "i_per_split"]
+    strides = ["a_stride_i", "a_stride_c", "b_stride_j", "b_stride_d", "j_per_split"]
     signature = {
         **dict.fromkeys(("a_ptr", "b_ptr", "grad_ptr"), kind),
         "out_ptr": "*fp32:16",
         **dict.fromkeys([*(f"size_{axis}" for axis in "sijcz"), *strides], "i32:16"),
     }
     constexprs = {
-        "a_stride_s": 1,
-        "b_stride_d": 1,
+        **dict.fromkeys(("a_stride_s", "b_stride_s"), 1),
         "PRECISION": _precision(dtype),
         "BLOCK_S": 128,
-        "BLOCK_C": 32,
+        "BLOCK_D": 32,
         "BLOCK_Z": 128,
-        "BLOCK_D": max(1, sizes.pop("COLUMNS") // 32),
+        "BLOCK_C": max(1, sizes.pop("COLUMNS") // 32),
         **sizes,
     }
     function = kernel.weight_gradient_kernel
@@ -107,7 +122,7 @@ def _project(dtype: str, arch: str) -> CompileCase:
         "PRECISION": _precision(dtype),
         **sizes,
     }
-    function = kernel.project_outer_kernel
+    function = materialised.project_outer_kernel
     return _case("projection", dtype, arch, function, signature, constexprs, launch)
 
 
@@ -118,7 +133,7 @@ def _outer_gradient(dtype: str, arch: str) -> CompileCase:
         **dict.fromkeys(("size_j", "size_c", "size_z"), "i32:16"),
     }
     constexprs = {"PRECISION": _precision(dtype), "BLOCK_Z": 128, **sizes}
-    function = kernel.outer_gradient_kernel
+    function = materialised.outer_gradient_kernel
     return _case("outer gradient", dtype, arch, function, signature, constexprs, launch)
 
 
@@ -131,8 +146,32 @@ def _outer_weight(dtype: str, arch: str) -> CompileCase:
         **dict.fromkeys(lengths, "i32:16"),
     }
     constexprs = {"PRECISION": _precision(dtype), **sizes}
-    function = kernel.outer_weight_gradient_kernel
+    function = materialised.outer_weight_gradient_kernel
     return _case("projection weight", dtype, arch, function, signature, constexprs, launch)
+
+
+def _operands(name: str, function: Any, channels: int, arch: str) -> CompileCase:
+    shape: dict[str, int | str] = {"C": 32, "M": channels, "dtype": "bfloat16"}
+    tiles: dict[str, Any] = {**tile(f"outer_product_operands_{name}", arch, shape)}
+    launch = tiles.pop("num_warps"), tiles.pop("num_stages", 3)
+    if "ELEMENTS" in tiles:
+        tiles.update(BLOCK_S=max(16, tiles.pop("ELEMENTS") // channels), BLOCK_M=channels, EPS=EPS)
+    constexprs: dict[str, Any] = {
+        **dict.fromkeys(("stride_m", "mask_stride_n"), 1),
+        "M": channels,
+        "PRECISION": "tf32",
+        "BLOCK_C": 32,
+        **tiles,
+    }
+    narrow, wide = "*bf16:16", "*fp32:16"
+    types = dict.fromkeys(("mask_ptr", "partial_ptr", "stats_ptr"), wide)
+    signature = {
+        argument: types.get(argument, narrow if argument.endswith("_ptr") else "i32:16")
+        for argument in function.arg_names
+        if argument not in constexprs
+    }
+    label = f"operands {name} M={channels}"
+    return _case(label, "bfloat16", arch, function, signature, constexprs, launch)
 
 
 def _hopper() -> list[CompileCase]:
@@ -143,19 +182,24 @@ def _hopper() -> list[CompileCase]:
     def new(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
         return torch.empty(shape, dtype=dtype, device="meta")
 
-    a_ICS, b_SJC = new(num_res, channels, num_seq), new(num_seq, num_res, channels)
+    a_ICS, b_JCS = (new(num_res, channels, num_seq) for _ in range(2))
     grad, bias = new(num_res, num_res, pair_channels), new(pair_channels)
     count = new(num_res, num_res, dtype=torch.float32)
     weight_ZCD = new(pair_channels, channels, channels)
+    mean = Mean(count, bias, grad, grad)
+    forward = Chain(a_ICS.transpose(0, 1), b_JCS.transpose(1, 2), weight_ZCD.permute(1, 2, 0))
+    backward = Chain(grad, weight_ZCD.transpose(0, 1), b_JCS)
     launches = {
-        "forward": ("chained_products_kernel", lambda: hopper_launch.mean(
-            a_ICS.permute(1, 0, 2), b_SJC.permute(1, 0, 2), weight_ZCD.permute(1, 2, 0),
-            count, bias, grad, grad, sizes,
-        )),
-        "backward": ("chained_products_kernel", lambda: hopper_launch.operand_gradient(
-            grad, weight_ZCD.permute(2, 0, 1), b_SJC.permute(1, 2, 0), sizes
-        )),
-    }  # fmt: skip
+        "forward": ("chained_products_kernel", lambda: hopper_launch.mean(forward, mean, sizes)),
+        "backward": (
+            "chained_products_kernel",
+            lambda: hopper_launch.operand_gradient(backward, sizes),
+        ),
+        "weight gradient": (
+            "weight_gradient_kernel",
+            lambda: hopper_launch.weight_gradient(grad, a_ICS, b_JCS, sizes),
+        ),
+    }
     return [
         recorded(hopper_launch, kernel, launch, f"{name} on Hopper", "sm_90")
         for name, (kernel, launch) in launches.items()

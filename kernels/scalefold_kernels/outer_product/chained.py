@@ -11,9 +11,10 @@ from types import ModuleType
 
 from torch import Tensor
 
-from scalefold_kernels.device import runs_gluon_for_hopper
+from scalefold_kernels.gpu import runs_gluon
 from scalefold_kernels.outer_product import portable
-from scalefold_kernels.outer_product.launch import Sizes, mean_gradient, sum_parts
+from scalefold_kernels.outer_product.launch import Chain, Mean, Sizes, mean_gradient
+from scalefold_kernels.sums import sum_rows
 
 MAX_SEQUENCES = 128
 MAX_PAIR_CHANNELS = 128
@@ -30,62 +31,50 @@ def fits(num_seq: int, channels: int, pair_channels: int) -> bool:
 
 def forward(
     a_ICS: Tensor,
-    b_SJC: Tensor,
+    b_JCS: Tensor,
     count_IJ: Tensor,
     weight: Tensor,
     bias: Tensor,
     z_IJZ: Tensor,
     out_IJZ: Tensor,
 ) -> None:
-    """Write the outer product mean of one sample.
-
-    Operands are read fastest with the dimension that a product sums over last.
-    """
-    sizes = Sizes.of(b_SJC, weight)
-    _kernels(sizes, z_IJZ).mean(
-        a_ICS.permute(1, 0, 2),
-        b_SJC.permute(1, 0, 2),
-        _by_channels(weight, sizes).permute(1, 2, 0),
-        count_IJ,
-        bias,
-        z_IJZ,
-        out_IJZ,
-        sizes,
-    )
+    """Write the outer product mean of one sample."""
+    sizes = Sizes.of(b_JCS, weight)
+    weight_CDZ = _by_channels(weight, sizes).permute(1, 2, 0)
+    chain = Chain(a_ICS.transpose(0, 1), b_JCS.transpose(1, 2), weight_CDZ)
+    kernels = _kernels(sizes, a_ICS, b_JCS, weight, z_IJZ)
+    kernels.mean(chain, Mean(count_IJ, bias, z_IJZ, out_IJZ), sizes)
 
 
 def backward(
     grad_IJZ: Tensor,
-    a_SIC: Tensor,
     a_ICS: Tensor,
-    b_SJC: Tensor,
-    mask_SI: Tensor,
-    mask_SJ: Tensor,
+    b_JCS: Tensor,
     count_IJ: Tensor,
     weight: Tensor,
-    grad_a_SIC: Tensor,
-    grad_b_SJC: Tensor,
+    grad_a_ICS: Tensor,
+    grad_b_JCS: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Write the operands' gradients of one sample; returns partial sums of weight's and bias's.
 
     Returns
     -------
-    weight : Tensor, shape (parts, C, D, Z), float32, Z contiguous
-    bias : Tensor, shape (Z,), float32
+    weight : Tensor, shape (parts, Z, C * C), float32
+    bias : Tensor, shape (parts, Z), float32
     """
-    sizes = Sizes.of(b_SJC, weight)
-    kernels = _kernels(sizes, a_SIC)
-    grad, grad_bias = mean_gradient(grad_IJZ, count_IJ)
+    sizes = Sizes.of(b_JCS, weight)
+    grad, bias_parts = mean_gradient(grad_IJZ, count_IJ)
+    kernels = _kernels(sizes, grad, a_ICS, b_JCS)
     weight_ZCD = _by_channels(weight, sizes)
-    first, second, third = grad.transpose(0, 1), weight_ZCD.permute(1, 0, 2), b_SJC
-    parts = kernels.operand_gradient(first, second, third.permute(1, 2, 0), sizes)
-    sum_parts(parts, grad_a_SIC.permute(1, 2, 0), mask_SI.t())
     # A copy, so that both readings of the weight are of whole rows.
     weight_ZDC = weight_ZCD.transpose(1, 2).contiguous()
-    first, second, third = grad, weight_ZDC.permute(1, 0, 2), a_SIC
-    parts = kernels.operand_gradient(first, second, third.permute(1, 2, 0), sizes)
-    sum_parts(parts, grad_b_SJC.permute(1, 2, 0), mask_SJ.t())
-    return portable.weight_gradient(grad, a_ICS, b_SJC, sizes), grad_bias
+    for first, second, third, gradient in (
+        (grad.transpose(0, 1), weight_ZCD, b_JCS, grad_a_ICS),
+        (grad, weight_ZDC, a_ICS, grad_b_JCS),
+    ):
+        parts = kernels.operand_gradient(Chain(first, second.transpose(0, 1), third), sizes)
+        sum_rows(parts.flatten(1), gradient.dtype, gradient)
+    return kernels.weight_gradient(grad, a_ICS, b_JCS, sizes), bias_parts
 
 
 def _by_channels(weight: Tensor, sizes: Sizes) -> Tensor:
@@ -94,7 +83,7 @@ def _by_channels(weight: Tensor, sizes: Sizes) -> Tensor:
 
 def _kernels(sizes: Sizes, *operands: Tensor) -> ModuleType:
     """Launches of the kernels for these sizes; ``operands`` have strides that are not ours."""
-    if not runs_gluon_for_hopper(operands[0].device):
+    if not runs_gluon(operands[0]):
         return portable
     module = _hopper_launch()
     return module if module.serves(sizes, *operands) else portable

@@ -1,9 +1,8 @@
 """Triton kernels of the outer product mean.
 
 Legend: S sequences, I/J residues, C/D hidden channels of the first and second operand, Z channels
-of the pair representation. ``outer[i,j,c,d] = sum_s a[s,i,c] b[s,j,d]`` has 67 million elements at
-256 residues; with few sequences it is never written, with many it is, as [i, c, j, d]: the order in
-which one matrix product leaves it.
+of the pair representation. ``outer[i,j,c,d] = sum_s a[i,c,s] b[j,d,s]`` has 67 million elements at
+256 residues, and is never written here.
 """
 
 import triton
@@ -134,139 +133,62 @@ def weight_gradient_kernel(
     size_j,
     size_c,
     size_z,
-    a_stride_s,
     a_stride_i,
     a_stride_c,
-    b_stride_s,
+    a_stride_s,
     b_stride_j,
     b_stride_d,
-    i_per_split,
+    b_stride_s,
+    j_per_split,
     PRECISION: tl.constexpr,
     BLOCK_S: tl.constexpr,
-    BLOCK_J: tl.constexpr,
-    BLOCK_D: tl.constexpr,
+    BLOCK_I: tl.constexpr,
     BLOCK_C: tl.constexpr,
+    BLOCK_D: tl.constexpr,
     BLOCK_Z: tl.constexpr,
 ):
-    """Partial sums of ``sum_ij grad[i,j,z] outer[i,j,c,d]``, as (part, d, c, z).
+    """Partial sums of ``sum_ij grad[i,j,z] outer[i,j,c,d]``, as (part, z, c, d).
 
-    A program holds b for a block of j and d, and walks along i; the block of ``outer`` goes through
+    A program holds a for a block of i and c, and walks along j; the block of ``outer`` goes through
     shared memory into the second product.
     """
-    block_d = tl.program_id(0)
-    block_j = tl.program_id(1)
+    block_c = tl.program_id(0)
+    block_i = tl.program_id(1)
     split = tl.program_id(2)
     s = tl.arange(0, BLOCK_S).to(tl.int64)
-    c = tl.arange(0, BLOCK_C)
+    d = tl.arange(0, BLOCK_D)
     z = tl.arange(0, BLOCK_Z)
-    rows = tl.arange(0, BLOCK_D * BLOCK_J)
-    row_d = block_d * BLOCK_D + rows // BLOCK_J
-    row_j = block_j * BLOCK_J + rows % BLOCK_J
-    row_mask = (row_j < size_j) & (row_d < size_c)
-    b_rows = row_j.to(tl.int64) * b_stride_j + row_d * b_stride_d
-    b = tl.load(
-        b_ptr + b_rows[:, None] + s[None, :] * b_stride_s,
-        mask=row_mask[:, None] & (s < size_s)[None, :],
+    rows = tl.arange(0, BLOCK_C * BLOCK_I)
+    row_c = block_c * BLOCK_C + rows // BLOCK_I
+    row_i = block_i * BLOCK_I + rows % BLOCK_I
+    a_rows = row_i.to(tl.int64) * a_stride_i + row_c * a_stride_c
+    a = tl.load(
+        a_ptr + a_rows[:, None] + s[None, :] * a_stride_s,
+        mask=((row_i < size_i) & (row_c < size_c))[:, None] & (s < size_s)[None, :],
         other=0.0,
     )
-    j = block_j * BLOCK_J + tl.arange(0, BLOCK_J)
-    a_ptrs = a_ptr + s[:, None] * a_stride_s + c[None, :] * a_stride_c
-    a_mask = (s < size_s)[:, None] & (c < size_c)[None, :]
-    grad_ptrs = grad_ptr + j[:, None] * size_z + z[None, :]
-    grad_mask = (j < size_j)[:, None] & (z < size_z)[None, :]
-    out = tl.zeros((BLOCK_Z, BLOCK_D * BLOCK_C), tl.float32)
-    start = split * i_per_split
-    for i in range(start, tl.minimum(start + i_per_split, size_i)):
-        i_long = tl.cast(i, tl.int64)
-        a = tl.load(a_ptrs + i_long * a_stride_i, mask=a_mask, other=0.0)
-        grad = tl.load(grad_ptrs + i_long * size_j * size_z, mask=grad_mask, other=0.0)
-        outer = tl.dot(b, a, input_precision=PRECISION)
-        outer = outer.to(grad.dtype).reshape(BLOCK_D, BLOCK_J, BLOCK_C).permute(1, 0, 2)
-        outer = outer.reshape(BLOCK_J, BLOCK_D * BLOCK_C)
+    i = block_i * BLOCK_I + tl.arange(0, BLOCK_I)
+    b_ptrs = b_ptr + s[:, None] * b_stride_s + d[None, :] * b_stride_d
+    b_mask = (s < size_s)[:, None] & (d < size_c)[None, :]
+    grad_ptrs = grad_ptr + i.to(tl.int64)[:, None] * size_j * size_z + z[None, :]
+    grad_mask = (i < size_i)[:, None] & (z < size_z)[None, :]
+    out = tl.zeros((BLOCK_Z, BLOCK_C * BLOCK_D), tl.float32)
+    start = split * j_per_split
+    for j in range(start, tl.minimum(start + j_per_split, size_j)):
+        b = tl.load(b_ptrs + tl.cast(j, tl.int64) * b_stride_j, mask=b_mask, other=0.0)
+        grad = tl.load(grad_ptrs + j * size_z, mask=grad_mask, other=0.0)
+        outer = tl.dot(a, b, input_precision=PRECISION)
+        outer = outer.to(grad.dtype).reshape(BLOCK_C, BLOCK_I, BLOCK_D).permute(1, 0, 2)
+        outer = outer.reshape(BLOCK_I, BLOCK_C * BLOCK_D)
         out = tl.dot(grad.T, outer, out, input_precision=PRECISION)
 
-    columns = tl.arange(0, BLOCK_D * BLOCK_C)
-    d = block_d * BLOCK_D + columns // BLOCK_C
-    c = columns % BLOCK_C
-    part = split.to(tl.int64) * tl.num_programs(1) + block_j
-    at = ((part * size_c + d) * size_c + c) * size_z
-    tl.store(
-        out_ptr + at[None, :] + z[:, None],
-        out,
-        mask=((d < size_c) & (c < size_c))[None, :] & (z < size_z)[:, None],
-    )
-
-
-@triton.jit
-def mask_kernel(
-    x_ptr,
-    mask_ptr,
-    out_ptr,
-    turned_ptr,
-    size_s,
-    size_n,
-    size_c,
-    x_stride_s,
-    x_stride_n,
-    x_stride_c,
-    mask_stride_s,
-    mask_stride_n,
-    BLOCK_S: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-):
-    """``out[s,n,c] = x[s,n,c] mask[s,n]``, for one n; also as ``turned[n,c,s]``, if that is there.
-
-    Operands are read fastest with the dimension that a product sums over last.
-    """
-    n = tl.program_id(0).to(tl.int64)
-    s = (tl.program_id(1) * BLOCK_S + tl.arange(0, BLOCK_S)).to(tl.int64)
-    c = tl.arange(0, BLOCK_C)
-    inside = (s < size_s)[:, None] & (c < size_c)[None, :]
-    at = x_ptr + n * x_stride_n + s[:, None] * x_stride_s + c[None, :] * x_stride_c
-    x = tl.load(at, mask=inside, other=0.0)
-    mask_at = mask_ptr + s * mask_stride_s + n * mask_stride_n
-    mask = tl.load(mask_at, mask=s < size_s, other=0.0)
-    x *= mask.to(x.dtype)[:, None]
-    tl.store(out_ptr + (s[:, None] * size_n + n) * size_c + c[None, :], x, mask=inside)
-    if turned_ptr is not None:
-        at = turned_ptr + (n * size_c + c)[:, None] * size_s + s[None, :]
-        tl.store(at, x.T, mask=(c < size_c)[:, None] & (s < size_s)[None, :])
-
-
-@triton.jit
-def sum_parts_kernel(
-    parts_ptr,
-    out_ptr,
-    mask_ptr,
-    num_parts,
-    size_u,
-    size_v,
-    parts_stride,
-    parts_stride_w,
-    parts_stride_u,
-    out_stride_w,
-    out_stride_u,
-    out_stride_v,
-    mask_stride_w,
-    mask_stride_v,
-    BLOCK_U: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-):
-    """``out[w,u,v] = mask[w,v] sum_p parts[p,w,u,v]`` in the order of p; any strides and type."""
-    w = tl.program_id(0).to(tl.int64)
-    u = (tl.program_id(1) * BLOCK_U + tl.arange(0, BLOCK_U)).to(tl.int64)
-    v = (tl.program_id(2) * BLOCK_V + tl.arange(0, BLOCK_V)).to(tl.int64)
-    inside = (u < size_u)[:, None] & (v < size_v)[None, :]
-    parts_ptrs = parts_ptr + w * parts_stride_w + u[:, None] * parts_stride_u + v[None, :]
-    total = tl.zeros((BLOCK_U, BLOCK_V), tl.float32)
-    for _ in tl.range(num_parts, loop_unroll_factor=8):
-        total += tl.load(parts_ptrs, mask=inside, other=0.0)
-        parts_ptrs += parts_stride
-    if mask_ptr is not None:
-        mask_ptrs = mask_ptr + w * mask_stride_w + v * mask_stride_v
-        total *= tl.load(mask_ptrs, mask=v < size_v, other=0.0).to(tl.float32)[None, :]
-    out_ptrs = out_ptr + w * out_stride_w + u[:, None] * out_stride_u + v[None, :] * out_stride_v
-    tl.store(out_ptrs, total, mask=inside)
+    columns = tl.arange(0, BLOCK_C * BLOCK_D)
+    c = block_c * BLOCK_C + columns // BLOCK_D
+    d = columns % BLOCK_D
+    part = split.to(tl.int64) * tl.num_programs(1) + block_i
+    at = (part * size_z + z)[:, None] * size_c * size_c + (c * size_c + d)[None, :]
+    inside = (z < size_z)[:, None] & ((c < size_c) & (d < size_c))[None, :]
+    tl.store(out_ptr + at, out, mask=inside)
 
 
 @triton.jit
@@ -301,138 +223,3 @@ def mean_gradient_kernel(
     tl.store(out_ptr + (i * size_j + j)[:, None] * size_z + z[None, :], grad, mask=inside)
     part = i * tl.num_programs(0) + tl.program_id(0)
     tl.store(parts_ptr + part * size_z + z, tl.sum(grad, axis=0), mask=z < size_z)
-
-
-@triton.jit
-def project_outer_kernel(
-    outer_ptr,
-    weight_ptr,
-    bias_ptr,
-    count_ptr,
-    z_ptr,
-    out_ptr,
-    size_j,
-    size_c,
-    size_z,
-    count_stride_i,
-    count_stride_j,
-    z_stride_i,
-    z_stride_j,
-    z_stride_z,
-    EPS: tl.constexpr,
-    PRECISION: tl.constexpr,
-    BLOCK_J: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    BLOCK_Z: tl.constexpr,
-):
-    """``out = z + (bias[z] + sum_cd outer[i,c,j,d] weight[z,c,d]) / count[i,j]``."""
-    i = tl.program_id(1).to(tl.int64)
-    j = tl.program_id(0) * BLOCK_J + tl.arange(0, BLOCK_J)
-    z = tl.program_id(2) * BLOCK_Z + tl.arange(0, BLOCK_Z)
-    outer_rows = outer_ptr + (i * size_c * size_j + j)[:, None] * size_c
-    total = tl.zeros((BLOCK_J, BLOCK_Z), tl.float32)
-    num_k = size_c * size_c
-    for start in range(0, num_k, BLOCK_K):
-        k = start + tl.arange(0, BLOCK_K)
-        c, d = k // size_c, k % size_c
-        outer = tl.load(
-            outer_rows + (c.to(tl.int64) * size_j * size_c + d)[None, :],
-            mask=(j < size_j)[:, None] & (k < num_k)[None, :],
-            other=0.0,
-        )
-        weight = tl.load(
-            weight_ptr + z[:, None] * num_k + k[None, :],
-            mask=(z < size_z)[:, None] & (k < num_k)[None, :],
-            other=0.0,
-        )
-        total = tl.dot(outer, weight.T, total, input_precision=PRECISION)
-    count = tl.load(count_ptr + i * count_stride_i + j * count_stride_j, mask=j < size_j, other=1.0)
-    bias = tl.load(bias_ptr + z, mask=z < size_z, other=0.0).to(tl.float32)
-    inside = (j < size_j)[:, None] & (z < size_z)[None, :]
-    start_ptrs = z_ptr + i * z_stride_i + j[:, None] * z_stride_j + z[None, :] * z_stride_z
-    start = tl.load(start_ptrs, mask=inside, other=0.0).to(tl.float32)
-    total = start + (total + bias[None, :]) / (count.to(tl.float32) + EPS)[:, None]
-    tl.store(out_ptr + (i * size_j + j)[:, None] * size_z + z[None, :], total, mask=inside)
-
-
-@triton.jit
-def outer_gradient_kernel(
-    grad_ptr,
-    weight_ptr,
-    out_ptr,
-    size_j,
-    size_c,
-    size_z,
-    PRECISION: tl.constexpr,
-    BLOCK_J: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    BLOCK_Z: tl.constexpr,
-):
-    """``out[i,c,j,d] = sum_z grad[i,j,z] weight[z,c,d]``; all z in one block."""
-    i = tl.program_id(1).to(tl.int64)
-    j = tl.program_id(0) * BLOCK_J + tl.arange(0, BLOCK_J)
-    z = tl.arange(0, BLOCK_Z)
-    grad = tl.load(
-        grad_ptr + (i * size_j + j)[:, None] * size_z + z[None, :],
-        mask=(j < size_j)[:, None] & (z < size_z)[None, :],
-        other=0.0,
-    )
-    out_rows = out_ptr + (i * size_c * size_j + j)[:, None] * size_c
-    num_k = size_c * size_c
-    for start in range(0, num_k, BLOCK_K):
-        k = start + tl.arange(0, BLOCK_K)
-        c, d = k // size_c, k % size_c
-        weight = tl.load(
-            weight_ptr + z[:, None] * num_k + k[None, :],
-            mask=(z < size_z)[:, None] & (k < num_k)[None, :],
-            other=0.0,
-        )
-        outer = tl.dot(grad, weight, input_precision=PRECISION)
-        tl.store(
-            out_rows + (c.to(tl.int64) * size_j * size_c + d)[None, :],
-            outer,
-            mask=(j < size_j)[:, None] & (k < num_k)[None, :],
-        )
-
-
-@triton.jit
-def outer_weight_gradient_kernel(
-    grad_ptr,
-    outer_ptr,
-    out_ptr,
-    size_i,
-    size_j,
-    size_c,
-    size_z,
-    i_per_split,
-    PRECISION: tl.constexpr,
-    BLOCK_J: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    BLOCK_Z: tl.constexpr,
-):
-    """Partial sums of ``sum_ij grad[i,j,z] outer[i,c,j,d]``, as (split, c, d, z)."""
-    split = tl.program_id(2)
-    num_k = size_c * size_c
-    k = tl.program_id(0) * BLOCK_K + tl.arange(0, BLOCK_K)
-    z = tl.program_id(1) * BLOCK_Z + tl.arange(0, BLOCK_Z)
-    outer_columns = (k // size_c).to(tl.int64) * size_j * size_c + k % size_c
-    total = tl.zeros((BLOCK_Z, BLOCK_K), tl.float32)
-    start = split * i_per_split
-    blocks = tl.cdiv(size_j, BLOCK_J)
-    last = tl.minimum(start + i_per_split, size_i)
-    for step in range(start * blocks, last * blocks):
-        i = tl.cast(step // blocks, tl.int64)
-        j = (step % blocks) * BLOCK_J + tl.arange(0, BLOCK_J)
-        grad = tl.load(
-            grad_ptr + (i * size_j + j)[:, None] * size_z + z[None, :],
-            mask=(j < size_j)[:, None] & (z < size_z)[None, :],
-            other=0.0,
-        )
-        outer = tl.load(
-            outer_ptr + (i * size_c * size_j + j)[:, None] * size_c + outer_columns[None, :],
-            mask=(j < size_j)[:, None] & (k < num_k)[None, :],
-            other=0.0,
-        )
-        total = tl.dot(grad.T, outer, total, input_precision=PRECISION)
-    at = (split.to(tl.int64) * num_k + k)[None, :] * size_z + z[:, None]
-    tl.store(out_ptr + at, total, mask=(z < size_z)[:, None] & (k < num_k)[None, :])

@@ -9,11 +9,7 @@ import torch
 import triton
 from torch import Tensor
 
-from scalefold_kernels.outer_product.kernel import (
-    mask_kernel,
-    mean_gradient_kernel,
-    sum_parts_kernel,
-)
+from scalefold_kernels.outer_product.kernel import mean_gradient_kernel
 from scalefold_kernels.sums import sum_rows
 from scalefold_kernels.tiles import architecture, tile
 
@@ -30,10 +26,42 @@ class Sizes(NamedTuple):
     pair_channels: int
 
     @classmethod
-    def of(cls, operand_SNC: Tensor, weight: Tensor) -> Sizes:
+    def of(cls, operand_NCS: Tensor, weight: Tensor) -> Sizes:
         """From one of the operands and the weight."""
-        num_seq, num_res, channels = operand_SNC.shape
+        num_res, channels, num_seq = operand_NCS.shape
         return cls(num_seq, num_res, channels, weight.shape[0])
+
+
+class Chain(NamedTuple):
+    """What two products in a chain are made of, see `kernel.chained_products_kernel`.
+
+    Attributes
+    ----------
+    first : Tensor, shape (K, X, M)
+    second : Tensor, shape (Y, M, D)
+    third : Tensor, shape (K, D, N)
+    """
+
+    first: Tensor
+    second: Tensor
+    third: Tensor
+
+
+class Mean(NamedTuple):
+    """What the mean takes besides, and the result.
+
+    Attributes
+    ----------
+    number : Tensor, shape (X, Y)
+        Of sequences that two residues share.
+    bias : Tensor, shape (N,)
+    z, out : Tensor, shape (X, Y, N)
+    """
+
+    number: Tensor
+    bias: Tensor
+    z: Tensor
+    out: Tensor
 
 
 def precision(x: Tensor) -> str:
@@ -58,78 +86,27 @@ def num_splits(programs: int, per_multiprocessor: int, most: int, device: torch.
 
     Each part is written and read once more, which counts for a hundredth of a wave.
     """
-    slots = per_multiprocessor * _multiprocessors(device)
+    slots = per_multiprocessor * multiprocessors(device)
     options = range(1, min(most, 16) + 1)
     return min(options, key=lambda n: triton.cdiv(programs * n, slots) / n + 0.01 * n)
 
 
 @cache
-def _multiprocessors(device: torch.device) -> int:
+def multiprocessors(device: torch.device) -> int:
+    """How many the GPU has."""
     if device.type != "cuda":
         return 2  # so that the interpreter sees splits
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def total(parts: list[Tensor]) -> Tensor:
-    """Sum in float32, unless there is but one."""
-    return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0, dtype=torch.float32)
-
-
-def write_masked(
-    x_SNC: Tensor, mask_SN: Tensor, out_SNC: Tensor, out_NCS: Tensor | None = None
-) -> None:
-    """``x`` times its mask into a contiguous tensor; and into another one with s last."""
-    num_seq, num_res, channels = x_SNC.shape
-    block_s = min(128, block(num_seq))
-    grid = (num_res, triton.cdiv(num_seq, block_s))
-    mask_kernel[grid](
-        x_SNC,
-        mask_SN,
-        out_SNC,
-        out_NCS,
-        num_seq,
-        num_res,
-        channels,
-        *x_SNC.stride(),
-        *mask_SN.stride(),
-        BLOCK_S=block_s,
-        BLOCK_C=triton.next_power_of_2(channels),
-    )
-
-
-def sum_parts(parts_PWUV: Tensor, out_WUV: Tensor, mask_WV: Tensor | None = None) -> None:
-    """Sum parts in their order, times a mask, into a tensor of any strides and type.
-
-    Parameters
-    ----------
-    parts_PWUV : Tensor
-        The last dimension contiguous.
-    out_WUV : Tensor
-    mask_WV : Tensor or None
-    """
-    _, size_w, size_u, size_v = parts_PWUV.shape
-    # Small blocks: enough programs that each has few parts to wait for one after the other.
-    block_v = min(16, triton.next_power_of_2(size_v))
-    block_u = min(32, triton.next_power_of_2(size_u))
-    grid = (size_w, triton.cdiv(size_u, block_u), triton.cdiv(size_v, block_v))
-    sum_parts_kernel[grid](
-        parts_PWUV,
-        out_WUV,
-        mask_WV,
-        parts_PWUV.shape[0],
-        size_u,
-        size_v,
-        *parts_PWUV.stride()[:3],
-        *out_WUV.stride(),
-        *((0, 0) if mask_WV is None else mask_WV.stride()),
-        BLOCK_U=block_u,
-        BLOCK_V=block_v,
-        num_warps=2,
-    )
+def sum_parts(parts: list[Tensor], dtype: torch.dtype) -> Tensor:
+    """Sum over the first dimension of all of them, float32, in their order."""
+    joined = parts[0] if len(parts) == 1 else torch.cat(parts)
+    return sum_rows(joined.flatten(1), dtype).view(joined.shape[1:])
 
 
 def mean_gradient(grad_IJZ: Tensor, count_IJ: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradient of the sum before the division by the count, and the bias's gradient (Z,)."""
+    """Gradient of the sum before the division by the count; parts of the bias's, (parts, Z)."""
     size_i, size_j, size_z = grad_IJZ.shape
     block_z = block(size_z)
     block_j = max(1, 8192 // block_z)
@@ -150,4 +127,4 @@ def mean_gradient(grad_IJZ: Tensor, count_IJ: Tensor) -> tuple[Tensor, Tensor]:
         BLOCK_Z=block_z,
         num_warps=4,
     )
-    return out, sum_rows(parts, torch.float32)
+    return out, parts

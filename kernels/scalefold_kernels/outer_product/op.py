@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scalefold_kernels.outer_product import chained, materialised
-from scalefold_kernels.outer_product.launch import sum_parts, total, write_masked
+from scalefold_kernels.outer_product import chained
+from scalefold_kernels.outer_product.launch import sum_parts
+from scalefold_kernels.outer_product.materialised import launch as materialised
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -24,8 +25,6 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 def outer_product_mean(
     a_BSIC: Tensor,
     b_BSJC: Tensor,
-    mask_BSI: Tensor,
-    mask_BSJ: Tensor,
     count_BIJ: Tensor,
     weight: Tensor,
     bias: Tensor,
@@ -36,9 +35,7 @@ def outer_product_mean(
     Parameters
     ----------
     a_BSIC, b_BSJC : Tensor
-        Projections.
-    mask_BSI, mask_BSJ : Tensor
-        Of each of them.
+        Operands, 0 where they are masked; taken as they are if they lie as (B, N, C, S).
     count_BIJ : Tensor
         Number of sequences in which both residues are real.
     weight : Tensor, shape (Z, C * C)
@@ -50,7 +47,7 @@ def outer_product_mean(
     -------
     Tensor, shape (B, I, J, Z)
     """
-    operands = a_BSIC, b_BSJC, mask_BSI, mask_BSJ, count_BIJ, weight, bias, z_BIJZ
+    operands = a_BSIC, b_BSJC, count_BIJ, weight, bias, z_BIJZ
     return _outer_product_mean(*operands)[0]
 
 
@@ -58,54 +55,41 @@ def outer_product_mean(
 def _outer_product_mean(
     a_BSIC: Tensor,
     b_BSJC: Tensor,
-    mask_BSI: Tensor,
-    mask_BSJ: Tensor,
     count_BIJ: Tensor,
     weight: Tensor,
     bias: Tensor,
     z_BIJZ: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The result; and what backward wants: both operands masked, and one thing more.
-
-    The chained way: a as [b, i, c, s]. Else, if it is not too large: the outer product.
-    """
-    arguments = a_BSIC, b_BSJC, mask_BSI, mask_BSJ, count_BIJ, weight, bias, z_BIJZ
+) -> tuple[Tensor, Tensor]:
+    """The result; and the outer product for backward, if it is made and not too large."""
+    arguments = a_BSIC, b_BSJC, count_BIJ, weight, bias, z_BIJZ
     _check(*arguments)
-    out, a, b, kept = _results(*arguments)
+    out, outer = _results(*arguments)
+    a_BICS, b_BJCS = _sequences_last(a_BSIC), _sequences_last(b_BSJC)
     weight, bias = weight.contiguous(), bias.contiguous()
-    is_chained = _is_chained(a, weight)
-    for sample in range(a.shape[0]):
-        turned = kept[sample] if is_chained else None
-        write_masked(a_BSIC[sample], mask_BSI[sample], a[sample], turned)
-        write_masked(b_BSJC[sample], mask_BSJ[sample], b[sample])
-        others = b[sample], count_BIJ[sample], weight, bias, z_BIJZ[sample], out[sample]
-        if is_chained:
-            chained.forward(kept[sample], *others)
+    for sample in range(len(out)):
+        others = count_BIJ[sample], weight, bias, z_BIJZ[sample], out[sample]
+        if _is_chained(a_BSIC, weight):
+            chained.forward(a_BICS[sample], b_BJCS[sample], *others)
         else:
-            materialised.forward(a[sample], *others, _outer(kept, sample))
-    return out, a, b, kept
+            materialised.forward(a_BICS[sample], b_BJCS[sample], *others, _outer(outer, sample))
+    return out, outer
 
 
 @_outer_product_mean.register_fake
 def _results(
     a_BSIC: Tensor,
     b_BSJC: Tensor,
-    mask_BSI: Tensor,
-    mask_BSJ: Tensor,
     count_BIJ: Tensor,
     weight: Tensor,
     bias: Tensor,
     z_BIJZ: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    batch, num_seq, size_i, channels = a_BSIC.shape
+) -> tuple[Tensor, Tensor]:
+    batch, _, size_i, channels = a_BSIC.shape
     size_j = b_BSJC.shape[2]
-    new = a_BSIC.new_empty
-    out, a, b = new(batch, size_i, size_j, weight.shape[0]), new(a_BSIC.shape), new(b_BSJC.shape)
-    if _is_chained(a_BSIC, weight):
-        return out, a, b, new(batch, size_i, channels, num_seq)
-    if materialised.fits(size_i, size_j, channels):
-        return out, a, b, new(batch, size_i, channels, size_j, channels)
-    return out, a, b, new(0)
+    out = a_BSIC.new_empty(batch, size_i, size_j, weight.shape[0])
+    if _is_chained(a_BSIC, weight) or not materialised.fits(size_i, size_j, channels):
+        return out, a_BSIC.new_empty(0)
+    return out, a_BSIC.new_empty(batch, size_i, channels, size_j, channels)
 
 
 @torch.library.custom_op("scalefold::outer_product_mean_backward", mutates_args=())
@@ -113,76 +97,69 @@ def _outer_product_mean_backward(
     grad_BIJZ: Tensor,
     a_BSIC: Tensor,
     b_BSJC: Tensor,
-    kept: Tensor,
-    mask_BSI: Tensor,
-    mask_BSJ: Tensor,
+    outer: Tensor,
     count_BIJ: Tensor,
     weight: Tensor,
+    bias: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of both operands in one tensor (see `_apart`), of weight and bias."""
-    arguments = a_BSIC, b_BSJC, kept, mask_BSI, mask_BSJ, count_BIJ, weight
-    grad_operands, grad_weight, _ = _gradients(grad_BIJZ, *arguments)
-    grad_a, grad_b = _apart(grad_operands, a_BSIC, b_BSJC)
-    weight = weight.contiguous()
-    weight_parts, bias_sums = [], []
-    for sample in range(grad_BIJZ.shape[0]):
-        others = (
-            b_BSJC[sample],
-            mask_BSI[sample],
-            mask_BSJ[sample],
+    """Gradients of both operands behind each other (see `_apart`), of weight and bias."""
+    operands = a_BSIC.new_empty(a_BSIC.numel() + b_BSJC.numel())
+    grad_a, grad_b = _apart(operands, a_BSIC, b_BSJC)
+    a_BICS, b_BJCS = _sequences_last(a_BSIC), _sequences_last(b_BSJC)
+    whole_weight = weight.contiguous()
+    weight_parts, bias_parts = [], []
+    for sample in range(len(grad_BIJZ)):
+        arguments = (
+            grad_BIJZ[sample],
+            a_BICS[sample],
+            b_BJCS[sample],
             count_BIJ[sample],
-            weight,
+            whole_weight,
             grad_a[sample],
             grad_b[sample],
         )
-        grad, a = grad_BIJZ[sample], a_BSIC[sample]
         if _is_chained(a_BSIC, weight):
-            parts, bias_sum = chained.backward(grad, a, kept[sample], *others)
+            parts = chained.backward(*arguments)
         else:
-            parts, bias_sum = materialised.backward(grad, a, *others, _outer(kept, sample))
-        weight_parts.append(parts)
-        bias_sums.append(bias_sum)
-    channels = b_BSJC.shape[-1]
-    parts = weight_parts[0] if len(weight_parts) == 1 else torch.cat(weight_parts)
-    grad_CDZ = grad_weight.unflatten(1, (channels, channels)).permute(1, 2, 0)
-    sum_parts(parts, grad_CDZ)
-    return grad_operands, grad_weight, total(bias_sums).to(weight.dtype)
+            parts = materialised.backward(*arguments, _outer(outer, sample))
+        weight_parts.append(parts[0])
+        bias_parts.append(parts[1])
+    return operands, sum_parts(weight_parts, weight.dtype), sum_parts(bias_parts, bias.dtype)
 
 
 @_outer_product_mean_backward.register_fake
-def _gradients(
+def _(
     grad_BIJZ: Tensor,
     a_BSIC: Tensor,
     b_BSJC: Tensor,
-    kept: Tensor,
-    mask_BSI: Tensor,
-    mask_BSJ: Tensor,
+    outer: Tensor,
     count_BIJ: Tensor,
     weight: Tensor,
+    bias: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     return (
         a_BSIC.new_empty(a_BSIC.numel() + b_BSJC.numel()),
         weight.new_empty(weight.shape),
-        weight.new_empty(weight.shape[0]),
+        bias.new_empty(bias.shape),
     )
 
 
+def _sequences_last(operand_BSNC: Tensor) -> Tensor:
+    """As (B, N, C, S), contiguous: how `outer_product_operands` leaves it."""
+    return operand_BSNC.permute(0, 2, 3, 1).contiguous()
+
+
 def _apart(operands: Tensor, a_BSIC: Tensor, b_BSJC: Tensor) -> tuple[Tensor, Tensor]:
-    """Both operands out of one tensor; side by side, if their shapes are the same.
-
-    So the projection that made them takes their gradients as they are.
-    """
-    if a_BSIC.shape == b_BSJC.shape:
-        channels = a_BSIC.shape[-1]
-        packed = operands.view(*a_BSIC.shape[:-1], 2 * channels)
-        return packed[..., :channels], packed[..., channels:]
-    a, b = operands.split([a_BSIC.numel(), b_BSJC.numel()])
-    return a.view(a_BSIC.shape), b.view(b_BSJC.shape)
+    """Both operands' gradients out of one tensor, as (B, N, C, S)."""
+    both = operands.split([a_BSIC.numel(), b_BSJC.numel()])
+    batch, num_seq, _, channels = a_BSIC.shape
+    a, b = (part.view(batch, -1, channels, num_seq) for part in both)
+    return a, b
 
 
-def _outer(kept: Tensor, sample: int) -> Tensor | None:
+def _outer(outer: Tensor, sample: int) -> Tensor | None:
     """The outer product as a matrix (I C, J D), if it is kept."""
-    return kept[sample].flatten(2).flatten(0, 1) if kept.numel() else None
+    return outer[sample].flatten(2).flatten(0, 1) if outer.numel() else None
 
 
 def _is_chained(operand_BSNC: Tensor, weight: Tensor) -> bool:
@@ -193,8 +170,6 @@ def _is_chained(operand_BSNC: Tensor, weight: Tensor) -> bool:
 def _check(
     a_BSIC: Tensor,
     b_BSJC: Tensor,
-    mask_BSI: Tensor,
-    mask_BSJ: Tensor,
     count_BIJ: Tensor,
     weight: Tensor,
     bias: Tensor,
@@ -204,8 +179,6 @@ def _check(
     size_j, size_z = b_BSJC.shape[2], weight.shape[0]
     for name, tensor, wanted in (
         ("b", b_BSJC, (batch, num_seq, size_j, channels)),
-        ("mask of a", mask_BSI, (batch, num_seq, size_i)),
-        ("mask of b", mask_BSJ, (batch, num_seq, size_j)),
         ("count", count_BIJ, (batch, size_i, size_j)),
         ("weight", weight, (size_z, channels * channels)),
         ("bias", bias, (size_z,)),
@@ -224,18 +197,17 @@ def _check(
         )
 
 
-def _save(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
-    _, _, mask_BSI, mask_BSJ, count_BIJ, weight, _, _ = inputs
-    _, a_BSIC, b_BSJC, kept = output
-    ctx.save_for_backward(a_BSIC, b_BSJC, kept, mask_BSI, mask_BSJ, count_BIJ, weight)
+def _save(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
+    a_BSIC, b_BSJC, count_BIJ, weight, bias, _ = inputs
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(a_BSIC, b_BSJC, output[1], count_BIJ, weight, bias)
 
 
-def _backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+def _backward(ctx: Any, grad: Tensor, _: None) -> tuple[Tensor | None, ...]:
     saved = ctx.saved_tensors  # once: what is made again for backward is given out once
     operands, grad_weight, grad_bias = _outer_product_mean_backward(grad, *saved)
-    a_BSIC, b_BSJC, *_ = saved
-    grad_a, grad_b = _apart(operands, a_BSIC, b_BSJC)
-    return grad_a, grad_b, None, None, None, grad_weight, grad_bias, grad
+    a, b = (part.permute(0, 3, 1, 2) for part in _apart(operands, *saved[:2]))
+    return a, b, None, grad_weight, grad_bias, grad
 
 
 _outer_product_mean.register_autograd(_backward, setup_context=_save)

@@ -9,6 +9,8 @@ from torch import Tensor
 from scalefold_kernels.outer_product.kernel import chained_products_kernel, weight_gradient_kernel
 from scalefold_kernels.outer_product.launch import (
     EPS,
+    Chain,
+    Mean,
     Sizes,
     block,
     launch_tile,
@@ -17,26 +19,15 @@ from scalefold_kernels.outer_product.launch import (
 )
 
 
-def mean(
-    first_KXM: Tensor,
-    second_YMD: Tensor,
-    third_KDN: Tensor,
-    count_XY: Tensor,
-    bias_N: Tensor,
-    z_XYN: Tensor,
-    out_XYN: Tensor,
-    sizes: Sizes,
-) -> None:
+def mean(chain: Chain, mean: Mean, sizes: Sizes) -> None:
     """Fill the forward's result."""
-    tile = launch_tile("outer_product_forward", sizes, z_XYN)
-    operands = first_KXM, second_YMD, third_KDN
-    _chained_products(*operands, out_XYN[None], tile, count_XY, bias_N, z_XYN)
+    tile = launch_tile("outer_product_forward", sizes, mean.z)
+    _chained_products(chain, mean.out[None], tile, mean)
 
 
-def operand_gradient(
-    first_KXM: Tensor, second_YMD: Tensor, third_KDN: Tensor, sizes: Sizes
-) -> Tensor:
+def operand_gradient(chain: Chain, sizes: Sizes) -> Tensor:
     """Partial sums over k, (parts, X, Y, N), float32."""
+    first_KXM, second_YMD, third_KDN = chain
     tile = launch_tile("outer_product_backward", sizes, first_KXM)
     per_multiprocessor = tile.pop("RESIDENT")
     num_k, size_x, _ = first_KXM.shape
@@ -44,94 +35,78 @@ def operand_gradient(
     blocks_y = triton.cdiv(size_y, max(1, tile["COLUMNS"] // block(size_d)))
     programs = triton.cdiv(size_x, tile["BLOCK_X"]) * blocks_y
     splits = num_splits(programs, per_multiprocessor, num_k, first_KXM.device)
-    parts = torch.empty(
-        (splits, size_x, size_y, third_KDN.shape[2]),
-        dtype=torch.float32,
-        device=first_KXM.device,
-    )
-    _chained_products(first_KXM, second_YMD, third_KDN, parts, tile)
+    shape = splits, size_x, size_y, third_KDN.shape[2]
+    parts = torch.empty(shape, dtype=torch.float32, device=first_KXM.device)
+    _chained_products(chain, parts, tile)
     return parts
 
 
-def weight_gradient(grad: Tensor, a_ICS: Tensor, b_SJC: Tensor, sizes: Sizes) -> Tensor:
-    """Partial sums of the weight's gradient, (parts, C, D, Z), float32, Z contiguous."""
-    tile = launch_tile("outer_product_weight", sizes, grad)
-    num_seq, size_j, channels = b_SJC.shape
-    size_i, size_z = a_ICS.shape[0], grad.shape[2]
+def weight_gradient(grad_IJZ: Tensor, a_ICS: Tensor, b_JCS: Tensor, sizes: Sizes) -> Tensor:
+    """Partial sums of the weight's gradient, (parts, Z, C * C), float32."""
+    tile = launch_tile("outer_product_weight", sizes, grad_IJZ)
+    size_i, size_j, size_z = grad_IJZ.shape
+    num_seq, _, channels, _ = sizes
     per_multiprocessor = tile.pop("RESIDENT")
-    block_c = block(channels)
-    block_d = max(1, tile.pop("COLUMNS") // block_c)
-    blocks_d, blocks_j = triton.cdiv(channels, block_d), triton.cdiv(size_j, tile["BLOCK_J"])
-    splits = num_splits(blocks_d * blocks_j, per_multiprocessor, size_i, grad.device)
-    parts = torch.empty(
-        (splits * blocks_j, channels, channels, size_z), dtype=torch.float32, device=grad.device
-    )
-    a = a_ICS.permute(2, 0, 1)
-    weight_gradient_kernel[(blocks_d, blocks_j, splits)](
-        a,
-        b_SJC,
-        grad,
+    block_d = block(channels)
+    block_c = max(1, tile.pop("COLUMNS") // block_d)
+    blocks_c, blocks_i = triton.cdiv(channels, block_c), triton.cdiv(size_i, tile["BLOCK_I"])
+    splits = num_splits(blocks_c * blocks_i, per_multiprocessor, size_j, grad_IJZ.device)
+    shape = splits * blocks_i, size_z, channels**2
+    parts = torch.empty(shape, dtype=torch.float32, device=grad_IJZ.device)
+    weight_gradient_kernel[(blocks_c, blocks_i, splits)](
+        a_ICS,
+        b_JCS,
+        grad_IJZ,
         parts,
         num_seq,
         size_i,
         size_j,
         channels,
         size_z,
-        *a.stride(),
-        *b_SJC.stride(),
-        triton.cdiv(size_i, splits),
-        PRECISION=precision(grad),
+        *a_ICS.stride(),
+        *b_JCS.stride(),
+        triton.cdiv(size_j, splits),
+        PRECISION=precision(grad_IJZ),
         BLOCK_S=block(num_seq),
-        BLOCK_D=block_d,
         BLOCK_C=block_c,
+        BLOCK_D=block_d,
         BLOCK_Z=block(size_z),
         **tile,
     )
-    return parts.transpose(1, 2)
+    return parts
 
 
 def _chained_products(
-    first_KXM: Tensor,
-    second_YMD: Tensor,
-    third_KDN: Tensor,
-    out_PXYN: Tensor,
-    tile: dict[str, int],
-    count_XY: Tensor | None = None,
-    bias_N: Tensor | None = None,
-    z_XYN: Tensor | None = None,
+    chain: Chain, out_PXYN: Tensor, tile: dict[str, int], mean: Mean | None = None
 ) -> None:
-    num_k, size_x, size_m = first_KXM.shape
-    size_y, _, size_d = second_YMD.shape
+    num_k, size_x, size_m = chain.first.shape
+    size_y, _, size_d = chain.second.shape
     splits, _, _, size_n = out_PXYN.shape
     tile = dict(tile)
     block_d = block(size_d)
     block_y = max(1, tile.pop("COLUMNS") // block_d)
-    tile.pop("RESIDENT", None)
     grid = (triton.cdiv(size_y, block_y), triton.cdiv(size_x, tile["BLOCK_X"]), splits)
+    count, bias, z, _ = mean or (None, None, None, None)
     chained_products_kernel[grid](
-        first_KXM,
-        second_YMD,
-        third_KDN,
+        *chain,
         out_PXYN,
-        count_XY,
-        bias_N,
-        z_XYN,
+        count,
+        bias,
+        z,
         size_x,
         size_y,
         size_m,
         size_d,
         size_n,
         num_k,
-        *first_KXM.stride(),
-        *second_YMD.stride(),
-        *third_KDN.stride(),
+        *(stride for operand in chain for stride in operand.stride()),
         *out_PXYN.stride(),
-        *((0, 0) if count_XY is None else count_XY.stride()),
-        *((0, 0, 0) if z_XYN is None else z_XYN.stride()),
+        *((0, 0) if count is None else count.stride()),
+        *((0, 0, 0) if z is None else z.stride()),
         triton.cdiv(num_k, splits),
         EPS=EPS,
-        MEAN=count_XY is not None,
-        PRECISION=precision(first_KXM),
+        MEAN=mean is not None,
+        PRECISION=precision(chain.first),
         BLOCK_Y=block_y,
         BLOCK_M=block(size_m),
         BLOCK_D=block_d,

@@ -112,7 +112,7 @@ class EvoformerBlock(nn.Module):
         m = self.msa_att_col(m, column_mask)
         m = self.msa_transition(m)
         count = axis.split(sequence_count, dim=1)
-        m, z = self.outer_product_mean(m, column_mask, msa_mask, count, z)
+        m, z = self.outer_product_mean(m, column_mask, count, z)
         returning = axis.switch(m, sharded=2, to=1)
         z = self.pair_stack(z, pair_mask, key)
         return returning.wait(), z

@@ -19,16 +19,13 @@ class OuterProductMean(nn.Module):
         self.linear_2 = Linear(c_m, c_hidden)
         self.linear_out = Linear(c_hidden**2, c_z, init="final")
 
-    def forward(
-        self, m: Tensor, mask: Tensor, whole_mask: Tensor, count: Tensor, z: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def forward(self, m: Tensor, mask: Tensor, count: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
         """Return ``m``, and the updated pair representation.
 
         Parameters
         ----------
         m : Tensor, shape (B, S, N, c_m), sharded along N
         mask : Tensor, shape (B, S, N), sharded along N
-        whole_mask : Tensor, shape (B, S, N), replicated
         count : Tensor, shape (B, N, N), sharded along rows
             Number of sequences in which both residues are real.
         z : Tensor, shape (B, N, N, c_z), sharded along rows
@@ -36,14 +33,13 @@ class OuterProductMean(nn.Module):
         Returns
         -------
         m : Tensor
-            What is passed on, see ``ops.normed_projection``.
+            What is passed on, see ``ops.outer_product_operands``.
         z : Tensor, shape (B, N, N, c_z), sharded along rows
         """
-        norm, layers = self.layer_norm, (self.linear_1, self.linear_2)
-        a, b, m = self.ops.normed_projection(
-            m, norm.weight, norm.bias, [f.weight for f in layers], [f.bias for f in layers]
+        norm, first, second, out = self.layer_norm, self.linear_1, self.linear_2, self.linear_out
+        a, b, m = self.ops.outer_product_operands(
+            m, mask, norm.weight, norm.bias, first.weight, first.bias, second.weight, second.bias
         )
         b = self.axis.gather_to_sharded(b, dim=2).wait()
-        out = self.linear_out
-        z = self.ops.outer_product_mean(a, b, mask, whole_mask, count, out.weight, out.bias, z)
+        z = self.ops.outer_product_mean(a, b, count, out.weight, out.bias, z)
         return m, z

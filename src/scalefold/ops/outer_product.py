@@ -1,7 +1,7 @@
-"""Outer product mean (Suppl. Alg. 10), from the projected operands on: reference in plain torch.
+"""Outer product mean (Suppl. Alg. 10): reference in plain torch.
 
-Legend: B samples, S sequences, I/J residues, C hidden channels, Z channels of the pair
-representation.
+Legend: B samples, S sequences, N/I/J residues, M channels of the MSA representation, C hidden
+channels, Z channels of the pair representation.
 """
 
 from __future__ import annotations
@@ -10,15 +10,49 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from scalefold.ops.norm import normed_projection
+
 EPS = 1e-3
 """Added to the number of sequences that two residues share."""
+
+
+def outer_product_operands(
+    m_BSNM: Tensor,
+    mask_BSN: Tensor,
+    norm_weight: Tensor,
+    norm_bias: Tensor,
+    weight_a: Tensor,
+    bias_a: Tensor,
+    weight_b: Tensor,
+    bias_b: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Layer normalisation of ``m``, two linear maps of its result, times the mask; and ``m``.
+
+    Parameters
+    ----------
+    m_BSNM : Tensor
+        MSA representation. What else needs it takes the one that is returned, as of
+        `normed_projection`.
+    mask_BSN : Tensor
+    norm_weight, norm_bias : Tensor, shape (M,)
+    weight_a, weight_b : Tensor, shape (C, M)
+    bias_a, bias_b : Tensor, shape (C,)
+
+    Returns
+    -------
+    a, b : Tensor, shape (B, S, N, C)
+    m : Tensor, shape (B, S, N, M)
+    """
+    a, b, m = normed_projection(
+        m_BSNM, norm_weight, norm_bias, [weight_a, weight_b], [bias_a, bias_b]
+    )
+    mask = mask_BSN[..., None].to(m.dtype)
+    return a * mask, b * mask, m
 
 
 def outer_product_mean(
     a_BSIC: Tensor,
     b_BSJC: Tensor,
-    mask_BSI: Tensor,
-    mask_BSJ: Tensor,
     count_BIJ: Tensor,
     weight: Tensor,
     bias: Tensor,
@@ -31,9 +65,7 @@ def outer_product_mean(
     Parameters
     ----------
     a_BSIC, b_BSJC : Tensor
-        Projections.
-    mask_BSI, mask_BSJ : Tensor
-        Of each of them.
+        Operands, 0 where they are masked.
     count_BIJ : Tensor
         Number of sequences in which both residues are real.
     weight : Tensor, shape (Z, C * C)
@@ -45,7 +77,6 @@ def outer_product_mean(
     -------
     Tensor, shape (B, I, J, Z)
     """
-    a, b = a_BSIC * mask_BSI[..., None].to(a_BSIC), b_BSJC * mask_BSJ[..., None].to(b_BSJC)
-    outer = torch.einsum("bsic,bsjd->bijcd", a, b).flatten(-2)
+    outer = torch.einsum("bsic,bsjd->bijcd", a_BSIC, b_BSJC).flatten(-2)
     number = count_BIJ[..., None].to(outer.dtype) + EPS
     return z_BIJZ + functional.linear(outer, weight, bias) / number

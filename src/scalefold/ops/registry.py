@@ -22,7 +22,7 @@ from scalefold.ops.dropout import residual_dropout
 from scalefold.ops.global_attention import global_attention
 from scalefold.ops.linear import residual_linear
 from scalefold.ops.norm import layer_norm, normed_projection
-from scalefold.ops.outer_product import outer_product_mean
+from scalefold.ops.outer_product import outer_product_mean, outer_product_operands
 from scalefold.ops.pointwise_attention import pointwise_attention
 from scalefold.ops.transition import transition
 from scalefold.ops.triangle import (
@@ -46,6 +46,7 @@ class Ops:
     triangle_product_outgoing: Callable[..., Tensor] = triangle_product_outgoing
     triangle_product_incoming: Callable[..., Tensor] = triangle_product_incoming
     triangle_output: Callable[..., Tensor] = triangle_output
+    outer_product_operands: Callable[..., tuple[Tensor, Tensor, Tensor]] = outer_product_operands
     outer_product_mean: Callable[..., Tensor] = outer_product_mean
     transition: Callable[..., Tensor] = transition
     residual_dropout: Callable[..., Tensor] = residual_dropout

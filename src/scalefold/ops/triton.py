@@ -27,7 +27,7 @@ PACKAGES: Final[dict[str, tuple[str, ...]]] = {
     "norm": ("layer_norm", "normed_projection"),
     "dropout": ("residual_dropout",),
     "linear": ("residual_linear",),
-    "outer_product": ("outer_product_mean",),
+    "outer_product": ("outer_product_operands", "outer_product_mean"),
     "triangle": (
         "triangle_projection",
         "triangle_product_outgoing",

@@ -26,7 +26,7 @@ from torch.utils.checkpoint import checkpoint
 from scalefold.model.alphafold import AlphaFold
 from scalefold.ops import TORCH, Ops
 
-PROJECTIONS: Final = ("normed_projection", "triangle_projection")
+PROJECTIONS: Final = ("normed_projection", "triangle_projection", "outer_product_operands")
 """Operations whose results `SelectiveRecomputation` drops."""
 
 _checkpoint = functools.partial(checkpoint, use_reentrant=False, preserve_rng_state=False)

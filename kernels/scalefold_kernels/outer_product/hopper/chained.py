@@ -3,11 +3,12 @@
 ``out[x,y,n] = sum_kd (sum_m first[k,x,m] second[y,m,d]) third[n,k,d]``: what x, y, k, m, d, n are
 in the forward pass and in both operands' gradients says `kernel.chained_products_kernel`.
 
-A program has 64 x and 4 y, two of them in each of its two warp groups: 128 rows of the result, in
-registers. ``second`` stays in shared memory, and the group walks along k: for one k the inner
+A tile is 64 x by 4 y, two of them for each of a program's two warp groups: 128 rows of the result,
+in registers. ``second`` stays in shared memory, and the group walks along k: for one k the inner
 product, 64 x by 2 y and d, is the left operand of two products as it lies in registers. A loader
-warp brings ``first`` and ``third``, which both groups use. In each step the second products of a k
-and the first of the next are on their way together.
+warp brings ``first`` and ``third``, which both groups use, and in forward the next tile's
+``second``. In each step the second products of a k and the first of the next are on their way
+together.
 
 Sizes are at most those of the tiles; beyond an operand's end the copy engine reads zeros and writes
 nothing.
@@ -34,34 +35,56 @@ SIZE_D = gl.constexpr(32)
 
 
 @gluon.jit
+def place(tile, tiles):
+    """First x, first y and part of the sum over k of a tile."""
+    num_x, num_y, _ = tiles
+    rest = tile // num_y
+    return rest % num_x * ROWS, tile % num_y * 2 * GROUP_Y, rest // num_x
+
+
+@gluon.jit
 def load(args, STAGES: gl.constexpr, MEAN: gl.constexpr):
     """The loader warp."""
-    (
-        first_desc, third_desc, z_desc, first_smem, third_smem, z_smem, full, empty, z_full,
-        size_k, k_per_split,
-    ) = args  # fmt: skip
-    x, y = gl.program_id(1) * ROWS, gl.program_id(0) * 2 * GROUP_Y
-    start = gl.program_id(2) * k_per_split
-    i = gl.to_tensor(0)
-    for k in range(start, gl.minimum(start + k_per_split, size_k)):
-        slot = i % STAGES
-        mbarrier.wait(empty.index(slot), ((i // STAGES) & 1) ^ 1)
-        mbarrier.expect(full.index(slot), (ROWS * SIZE_M + SIZE_N * SIZE_D) * 2)
-        tma.async_copy_global_to_shared(
-            first_desc, [k, x, 0], full.index(slot), first_smem.index(slot)
-        )
-        tma.async_copy_global_to_shared(
-            third_desc, [0, k, 0], full.index(slot), third_smem.index(slot)
-        )
-        i += 1
-    if MEAN:
-        for w in gl.static_range(2):
-            mbarrier.expect(z_full.index(w), GROUP_Y * ROWS * SIZE_N * 2)
-            for part in gl.static_range(GROUP_Y):
-                place = w * GROUP_Y + part
+    descs, smem, barriers, z_barriers, second_barriers, tiles, size_k, k_per_split = args
+    first_desc, second_desc, third_desc, z_desc = descs
+    first_smem, second_smem, third_smem, z_smem = smem
+    full, empty = barriers
+    z_full, z_empty = z_barriers
+    second_full, second_empty = second_barriers
+    i, n = gl.to_tensor(0), gl.to_tensor(0)
+    for tile in range(gl.program_id(0), tiles[2], gl.num_programs(0)):
+        x, y, split = place(tile, tiles)
+        if MEAN:
+            for w in gl.static_range(2):
+                at = n % 2 * 2 + w
+                mbarrier.wait(second_empty.index(at), ((n // 2) & 1) ^ 1)
+                mbarrier.expect(second_full.index(at), GROUP_Y * SIZE_D * SIZE_M * 2)
                 tma.async_copy_global_to_shared(
-                    z_desc, [x, y + place, 0], z_full.index(w), z_smem.index(place)
-                )
+                    second_desc, [y + w * GROUP_Y, 0, 0], second_full.index(at),
+                    second_smem.index(at),
+                )  # fmt: skip
+        start = split * k_per_split
+        for k in range(start, gl.minimum(start + k_per_split, size_k)):
+            slot = i % STAGES
+            bar = full.index(slot)
+            mbarrier.wait(empty.index(slot), ((i // STAGES) & 1) ^ 1)
+            mbarrier.expect(bar, (ROWS * SIZE_M + SIZE_N * SIZE_D) * 2)
+            tma.async_copy_global_to_shared(first_desc, [k, x, 0], bar, first_smem.index(slot))
+            if MEAN:
+                tma.async_copy_global_to_shared(third_desc, [0, k, 0], bar, third_smem.index(slot))
+            else:
+                tma.async_copy_global_to_shared(third_desc, [k, 0, 0], bar, third_smem.index(slot))
+            i += 1
+        if MEAN:
+            for w in gl.static_range(2):
+                mbarrier.wait(z_empty.index(w), (n & 1) ^ 1)
+                mbarrier.expect(z_full.index(w), GROUP_Y * ROWS * SIZE_N * 2)
+                for part in gl.static_range(GROUP_Y):
+                    at = w * GROUP_Y + part
+                    tma.async_copy_global_to_shared(
+                        z_desc, [x, y + at, 0], z_full.index(w), z_smem.index(at)
+                    )
+        n += 1
 
 
 @gluon.jit
@@ -80,7 +103,7 @@ def keep_second(second, tile, y, sizes, strides):
 
 
 @gluon.jit
-def multiply_inner(inner, third_smem, slot, left_out, right_out):
+def multiply_inner(inner, third_smem, slot, left_out, right_out, MEAN: gl.constexpr):
     """Start both y's products of the inner product with ``third``."""
     A: gl.constexpr = gl.DotOperandLayout(0, mma_layout(SIZE_N), 2)
     L: gl.constexpr = mma_layout(SIZE_D)
@@ -88,7 +111,10 @@ def multiply_inner(inner, third_smem, slot, left_out, right_out):
     left, right = gl.split(both)
     left = gl.convert_layout(gl.convert_layout(left, L), A)
     right = gl.convert_layout(gl.convert_layout(right, L), A)
-    third = third_smem.index(slot).reshape([SIZE_N, SIZE_D]).permute((1, 0))
+    if MEAN:
+        third = third_smem.index(slot).reshape([SIZE_N, SIZE_D]).permute((1, 0))
+    else:
+        third = third_smem.index(slot).reshape([SIZE_D, SIZE_N])
     left_out = warpgroup_mma(left, third, left_out, is_async=True)
     right_out = warpgroup_mma(right, third, right_out, is_async=True)
     return left_out, right_out
@@ -111,13 +137,13 @@ def write_mean(total, tile, out_desc, count, bias, x, y, sizes, count_strides, E
 
 
 @gluon.jit
-def write_part(total, out, x, y, sizes, strides):
+def write_part(total, out, x, y, split, sizes, strides):
     """A part of a sum over k, to memory."""
     L: gl.constexpr = mma_layout(SIZE_N)
     size_x, size_y, _, _, size_n = sizes
     row = x + gl.arange(0, ROWS, layout=gl.SliceLayout(1, L))
     n = gl.arange(0, SIZE_N, layout=gl.SliceLayout(0, L))
-    rows = gl.program_id(2).to(gl.int64) * strides[0] + row * strides[1] + y * strides[2]
+    rows = split.to(gl.int64) * strides[0] + row * strides[1] + y * strides[2]
     inside = ((row < size_x) & (y < size_y))[:, None] & (n < size_n)[None, :]
     gl.store(out + rows[:, None] + n[None, :], total, mask=inside)
 
@@ -128,88 +154,127 @@ def compute(
 ):  # fmt: skip
     """Warp group ``w``."""
     (
-        second, out, count, bias, out_desc, first_smem, second_smem, third_smem, z_smem,
-        full, empty, z_full, sizes, second_strides, out_strides, count_strides,
-        size_k, k_per_split,
+        out_desc, second, out, count, bias, smem, barriers, z_barriers, second_barriers,
+        sizes, second_strides, out_strides, count_strides, tiles, size_k, k_per_split,
     ) = args  # fmt: skip
-    x = gl.program_id(1) * ROWS
-    y = (gl.program_id(0) * 2 + w) * GROUP_Y
-    second_tile = second_smem.index(w)
-    keep_second(second, second_tile, y, sizes, second_strides)
-    start = gl.program_id(2) * k_per_split
-    num_k = gl.minimum(start + k_per_split, size_k) - start
+    first_smem, second_smem, third_smem, z_smem = smem
+    full, empty = barriers
+    z_full, z_empty = z_barriers
+    second_full, second_empty = second_barriers
     zero = gl.full([ROWS, GROUP_Y * SIZE_D], 0.0, gl.float32, mma_layout(GROUP_Y * SIZE_D))
-    left = gl.full([ROWS, SIZE_N], 0.0, gl.float32, mma_layout(SIZE_N))
-    right = left
-    mbarrier.wait(full.index(0), 0)
-    first = first_smem.index(0).reshape([ROWS, SIZE_M])
-    inner = warpgroup_mma(first, second_tile, zero, use_acc=False)
-    slot = gl.to_tensor(0)
-    for i in range(1, num_k):
-        left, right = multiply_inner(inner, third_smem, slot, left, right)
-        following = i % STAGES
-        mbarrier.wait(full.index(following), (i // STAGES) & 1)
-        first = first_smem.index(following).reshape([ROWS, SIZE_M])
-        inner = warpgroup_mma(first, second_tile, zero, use_acc=False, is_async=True)
-        # Within the iteration: across iterations, ptxas (12.8) would wait after each step.
-        left, right, inner = warpgroup_mma_wait(0, [left, right, inner])
+    i, n = gl.to_tensor(0), gl.to_tensor(0)
+    for tile in range(gl.program_id(0), tiles[2], gl.num_programs(0)):
+        x, y, split = place(tile, tiles)
+        y += w * GROUP_Y
+        at = n % 2 * 2 + w
+        if MEAN:
+            mbarrier.wait(second_full.index(at), (n // 2) & 1)
+            second_tile = second_smem.index(at).reshape([GROUP_Y * SIZE_D, SIZE_M]).permute((1, 0))
+        else:
+            second_tile = second_smem.index(w)
+            keep_second(second, second_tile, y, sizes, second_strides)
+        start = split * k_per_split
+        num_k = gl.minimum(start + k_per_split, size_k) - start
+        left = gl.full([ROWS, SIZE_N], 0.0, gl.float32, mma_layout(SIZE_N))
+        right = left
+        slot = i % STAGES
+        mbarrier.wait(full.index(slot), (i // STAGES) & 1)
+        first = first_smem.index(slot).reshape([ROWS, SIZE_M])
+        inner = warpgroup_mma(first, second_tile, zero, use_acc=False)
+        if MEAN:
+            if n > 0:
+                tma.store_wait(0)  # the last tile's result
+                mbarrier.arrive(z_empty.index(w))
+        for _ in range(1, num_k):
+            left, right = multiply_inner(inner, third_smem, slot, left, right, MEAN)
+            i += 1
+            following = i % STAGES
+            mbarrier.wait(full.index(following), (i // STAGES) & 1)
+            first = first_smem.index(following).reshape([ROWS, SIZE_M])
+            inner = warpgroup_mma(first, second_tile, zero, use_acc=False, is_async=True)
+            # Within the iteration: across iterations, ptxas (12.8) would wait after each step.
+            left, right, inner = warpgroup_mma_wait(0, [left, right, inner])
+            mbarrier.arrive(empty.index(slot))
+            slot = following
+        left, right = multiply_inner(inner, third_smem, slot, left, right, MEAN)
+        left, right = warpgroup_mma_wait(0, [left, right])
         mbarrier.arrive(empty.index(slot))
-        slot = following
-    left, right = multiply_inner(inner, third_smem, slot, left, right)
-    left, right = warpgroup_mma_wait(0, [left, right])
+        i += 1
+        if MEAN:
+            mbarrier.arrive(second_empty.index(at))
+            mbarrier.wait(z_full.index(w), n & 1)
+            into = z_smem.index(w * GROUP_Y)
+            write_mean(left, into, out_desc, count, bias, x, y, sizes, count_strides, EPS)
+            into = z_smem.index(w * GROUP_Y + 1)
+            write_mean(right, into, out_desc, count, bias, x, y + 1, sizes, count_strides, EPS)
+        else:
+            write_part(left, out, x, y, split, sizes, out_strides)
+            write_part(right, out, x, y + 1, split, sizes, out_strides)
+        n += 1
     if MEAN:
-        mbarrier.wait(z_full.index(w), 0)
-        tile = z_smem.index(w * GROUP_Y)
-        write_mean(left, tile, out_desc, count, bias, x, y, sizes, count_strides, EPS)
-        tile = z_smem.index(w * GROUP_Y + 1)
-        write_mean(right, tile, out_desc, count, bias, x, y + 1, sizes, count_strides, EPS)
         tma.store_wait(0)
-    else:
-        write_part(left, out, x, y, sizes, out_strides)
-        write_part(right, out, x, y + 1, sizes, out_strides)
+
+
+@gluon.jit
+def barrier_pair(number: gl.constexpr, arrivals: gl.constexpr):
+    """Barriers for ``number`` places: it is full; it is empty, which so many groups say."""
+    layout: gl.constexpr = mbarrier.MBarrierLayout()
+    full = gl.allocate_shared_memory(gl.int64, [number, 1], layout)
+    empty = gl.allocate_shared_memory(gl.int64, [number, 1], layout)
+    for place in gl.static_range(number):
+        mbarrier.init(full.index(place), 1)
+        mbarrier.init(empty.index(place), arrivals)
+    return full, empty
 
 
 @gluon.jit
 def chained_products_kernel(
-    first_desc, third_desc, z_desc, out_desc, second, out, count, bias,
-    sizes, second_strides, out_strides, count_strides, size_k, k_per_split,
+    first_desc, second_desc, third_desc, z_desc, out_desc, second, out, count, bias,
+    sizes, second_strides, out_strides, count_strides, tiles, size_k, k_per_split,
     EPS: gl.constexpr, MEAN: gl.constexpr, STAGES: gl.constexpr, GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """See the module. With ``MEAN`` (forward) bias, count and z take part.
 
     Without, ``out`` has partial sums in float32, over ``k_per_split`` of k each, and ``out_desc``,
-    ``z_desc``, ``count`` and ``bias`` are not looked at. ``sizes``: of x, y, m, d, n.
+    ``second_desc``, ``z_desc``, ``count`` and ``bias`` are not looked at; ``third_desc`` is
+    (k, d, n) then, else (n, k, d). ``sizes``: of x, y, m, d, n. ``tiles``: along x, along
+    y, in all.
     """
     dtype: gl.constexpr = first_desc.dtype
-    barrier: gl.constexpr = mbarrier.MBarrierLayout()
-    second_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for(
-        [SIZE_M, GROUP_Y * SIZE_D], dtype
-    )
     first_smem = gl.allocate_shared_memory(dtype, [STAGES, 1, ROWS, SIZE_M], first_desc.layout)
-    second_smem = gl.allocate_shared_memory(dtype, [2, SIZE_M, GROUP_Y * SIZE_D], second_layout)
-    third_smem = gl.allocate_shared_memory(dtype, [STAGES, SIZE_N, 1, SIZE_D], third_desc.layout)
+    if MEAN:
+        second_smem = gl.allocate_shared_memory(
+            dtype, [4, GROUP_Y, SIZE_D, SIZE_M], second_desc.layout
+        )
+        third_smem = gl.allocate_shared_memory(
+            dtype, [STAGES, SIZE_N, 1, SIZE_D], third_desc.layout
+        )
+    else:
+        second_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for(
+            [SIZE_M, GROUP_Y * SIZE_D], dtype
+        )
+        second_smem = gl.allocate_shared_memory(dtype, [2, SIZE_M, GROUP_Y * SIZE_D], second_layout)
+        third_smem = gl.allocate_shared_memory(
+            dtype, [STAGES, 1, SIZE_D, SIZE_N], third_desc.layout
+        )
     places: gl.constexpr = 2 * GROUP_Y if MEAN else 1
     z_smem = gl.allocate_shared_memory(dtype, [places, ROWS, 1, SIZE_N], z_desc.layout)
-    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
-    z_full = gl.allocate_shared_memory(gl.int64, [2, 1], barrier)
-    for slot in gl.static_range(STAGES):
-        mbarrier.init(full.index(slot), 1)
-        mbarrier.init(empty.index(slot), 2)
+    barriers = barrier_pair(STAGES, 2)
     # A barrier that nobody waits for must not be: its memory is given away while it lives.
     if MEAN:
-        for group in gl.static_range(2):
-            mbarrier.init(z_full.index(group), 1)
+        z_barriers = barrier_pair(2, 1)
+        second_barriers = barrier_pair(4, 1)
+    else:
+        z_barriers, second_barriers = barriers, barriers
     fence_async_shared()
-    num_k, per_split = gl.to_tensor(size_k), gl.to_tensor(k_per_split)
-    load_args = (
-        first_desc, third_desc, z_desc, first_smem, third_smem, z_smem, full, empty, z_full,
-        num_k, per_split,
-    )  # fmt: skip
+    tiles = (gl.to_tensor(tiles[0]), gl.to_tensor(tiles[1]), gl.to_tensor(tiles[2]))
+    k = gl.to_tensor(size_k), gl.to_tensor(k_per_split)
+    smem = first_smem, second_smem, third_smem, z_smem
+    descs = first_desc, second_desc, third_desc, z_desc
+    load_args = descs, smem, barriers, z_barriers, second_barriers, tiles, k[0], k[1]
     args = (
-        second, out, count, bias, out_desc, first_smem, second_smem, third_smem, z_smem,
-        full, empty, z_full, sizes, second_strides, out_strides, count_strides,
-        num_k, per_split,
+        out_desc, second, out, count, bias, smem, barriers, z_barriers, second_barriers,
+        sizes, second_strides, out_strides, count_strides, tiles, k[0], k[1],
     )  # fmt: skip
     gl.warp_specialize(
         [

@@ -57,13 +57,10 @@ def _inputs(num_seq: int, num_res: int, device: torch.device, dtype: torch.dtype
     def leaf(*shape: int, scale: float = 1.0) -> Tensor:
         return (scale * torch.randn(shape, device=device)).to(dtype).requires_grad_()
 
-    mask = torch.ones(1, num_seq, num_res, device=device)
     count = torch.randint(num_seq // 2, num_seq + 1, (1, num_res, num_res), device=device)
     return (
         leaf(1, num_seq, num_res, _CHANNELS),
         leaf(1, num_seq, num_res, _CHANNELS),
-        mask,
-        mask,
         count.to(dtype),
         leaf(_PAIR_CHANNELS, _CHANNELS**2, scale=1 / _CHANNELS),
         leaf(_PAIR_CHANNELS, scale=0.1),

@@ -13,11 +13,6 @@ import torch
 import triton
 from torch import Tensor
 
-from scalefold_kernels.outer_product.kernel import (
-    outer_gradient_kernel,
-    outer_weight_gradient_kernel,
-    project_outer_kernel,
-)
 from scalefold_kernels.outer_product.launch import (
     EPS,
     Sizes,
@@ -26,7 +21,11 @@ from scalefold_kernels.outer_product.launch import (
     mean_gradient,
     num_splits,
     precision,
-    total,
+)
+from scalefold_kernels.outer_product.materialised.kernel import (
+    outer_gradient_kernel,
+    outer_weight_gradient_kernel,
+    project_outer_kernel,
 )
 
 MAX_ELEMENTS = 1 << 27
@@ -34,8 +33,8 @@ MAX_ELEMENTS = 1 << 27
 
 
 def forward(
-    a_SIC: Tensor,
-    b_SJC: Tensor,
+    a_ICS: Tensor,
+    b_JCS: Tensor,
     count_IJ: Tensor,
     weight: Tensor,
     bias: Tensor,
@@ -44,11 +43,11 @@ def forward(
     outer: Tensor | None,
 ) -> None:
     """Write the outer product mean of one sample; the outer product into ``outer``, if given."""
-    a, b = a_SIC.flatten(1), b_SJC.flatten(1)
+    a, b = a_ICS.flatten(0, 1), b_JCS.flatten(0, 1)
     size_j, size_z = count_IJ.shape[1], weight.shape[0]
-    sizes = launch_tile("outer_product_projection", Sizes.of(a_SIC, weight), a_SIC)
-    for rows, columns in _chunks(a_SIC, size_j):
-        part = torch.mm(a[:, columns].t(), b, out=outer)
+    sizes = launch_tile("outer_product_projection", Sizes.of(a_ICS, weight), a_ICS)
+    for rows, of_a in _chunks(a_ICS, size_j):
+        part = torch.mm(a[of_a], b.t(), out=outer)
         count = count_IJ[rows]
         grid = (
             triton.cdiv(size_j, sizes["BLOCK_J"]),
@@ -63,7 +62,7 @@ def forward(
             z_IJZ[rows],
             out_IJZ[rows],
             size_j,
-            a_SIC.shape[2],
+            a_ICS.shape[1],
             size_z,
             *count.stride(),
             *z_IJZ.stride(),
@@ -75,14 +74,12 @@ def forward(
 
 def backward(
     grad_IJZ: Tensor,
-    a_SIC: Tensor,
-    b_SJC: Tensor,
-    mask_SI: Tensor,
-    mask_SJ: Tensor,
+    a_ICS: Tensor,
+    b_JCS: Tensor,
     count_IJ: Tensor,
     weight: Tensor,
-    grad_a_SIC: Tensor,
-    grad_b_SJC: Tensor,
+    grad_a_ICS: Tensor,
+    grad_b_JCS: Tensor,
     outer: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Write the operands' gradients of one sample; returns partial sums of weight's and bias's.
@@ -91,26 +88,26 @@ def backward(
 
     Returns
     -------
-    weight : Tensor, shape (parts, C, D, Z), float32, Z contiguous
-    bias : Tensor, shape (Z,), float32
+    weight : Tensor, shape (parts, Z, C * C), float32
+    bias : Tensor, shape (parts, Z), float32
     """
-    a, b = a_SIC.flatten(1), b_SJC.flatten(1)
-    channels = a_SIC.shape[2]
-    mask_SI, mask_SJ = (mask[..., None].to(a.dtype) for mask in (mask_SI, mask_SJ))
-    grad, grad_bias = mean_gradient(grad_IJZ, count_IJ)
+    a, b = a_ICS.flatten(0, 1), b_JCS.flatten(0, 1)
+    grad_a, grad_b = grad_a_ICS.flatten(0, 1), grad_b_JCS.flatten(0, 1)
+    grad, bias_parts = mean_gradient(grad_IJZ, count_IJ)
     weight_parts, b_parts = [], []
-    for rows, columns in _chunks(a_SIC, count_IJ.shape[1]):
-        a_chunk = a[:, columns]
-        part = torch.mm(a_chunk.t(), b) if outer is None else outer
-        weight_parts.append(_weight_gradient(grad[rows], part, a_SIC, weight))
-        grad_outer = _outer_gradient(grad[rows], part, a_SIC, weight)
-        grad_a = torch.mm(b, grad_outer.t()).unflatten(1, (-1, channels))
-        torch.mul(grad_a, mask_SI[:, rows], out=grad_a_SIC[:, rows])
-        b_parts.append(torch.mm(a_chunk, grad_outer))
-    grad_b = total(b_parts).to(b.dtype).view(b_SJC.shape)
-    torch.mul(grad_b, mask_SJ, out=grad_b_SJC)
+    for rows, of_a in _chunks(a_ICS, count_IJ.shape[1]):
+        part = torch.mm(a[of_a], b.t()) if outer is None else outer
+        weight_parts.append(_weight_gradient(grad[rows], part, a_ICS, weight))
+        grad_outer = _outer_gradient(grad[rows], part, a_ICS, weight)
+        torch.mm(grad_outer, b, out=grad_a[of_a])
+        if outer is not None:
+            torch.mm(grad_outer.t(), a, out=grad_b)
+        else:
+            b_parts.append(torch.mm(grad_outer.t(), a[of_a]))
+    if b_parts:
+        grad_b.copy_(torch.stack(b_parts).sum(0, dtype=torch.float32))
     parts = weight_parts[0] if len(weight_parts) == 1 else torch.cat(weight_parts)
-    return parts, grad_bias
+    return parts, bias_parts
 
 
 def fits(size_i: int, size_j: int, channels: int) -> bool:
@@ -118,28 +115,27 @@ def fits(size_i: int, size_j: int, channels: int) -> bool:
     return size_i * size_j * channels * channels <= MAX_ELEMENTS
 
 
-def _chunks(a_SIC: Tensor, size_j: int) -> Iterator[tuple[slice, slice]]:
-    """Rows of residues, and the columns that they are in ``a`` flattened."""
-    _, size_i, channels = a_SIC.shape
+def _chunks(a_ICS: Tensor, size_j: int) -> Iterator[tuple[slice, slice]]:
+    """Rows of residues, and the rows that they are in ``a`` flattened."""
+    size_i, channels, _ = a_ICS.shape
     at_once = max(1, MAX_ELEMENTS // (channels * channels * size_j))
     for start in range(0, size_i, at_once):
         end = min(start + at_once, size_i)
         yield slice(start, end), slice(start * channels, end * channels)
 
 
-def _weight_gradient(grad: Tensor, outer: Tensor, a_SIC: Tensor, weight: Tensor) -> Tensor:
+def _weight_gradient(grad: Tensor, outer: Tensor, a_ICS: Tensor, weight: Tensor) -> Tensor:
     size_i, size_j, size_z = grad.shape
-    channels = a_SIC.shape[2]
-    sizes = launch_tile("outer_product_projection_weight", Sizes.of(a_SIC, weight), a_SIC)
+    channels = a_ICS.shape[1]
+    sizes = launch_tile("outer_product_projection_weight", Sizes.of(a_ICS, weight), a_ICS)
     per_multiprocessor = sizes.pop("RESIDENT")
     blocks = (
         triton.cdiv(channels * channels, sizes["BLOCK_K"]),
         triton.cdiv(size_z, sizes["BLOCK_Z"]),
     )
     splits = num_splits(blocks[0] * blocks[1], per_multiprocessor, size_i, grad.device)
-    parts = torch.empty(
-        (splits, channels, channels, size_z), dtype=torch.float32, device=grad.device
-    )
+    shape = splits, size_z, channels**2
+    parts = torch.empty(shape, dtype=torch.float32, device=grad.device)
     outer_weight_gradient_kernel[(*blocks, splits)](
         grad,
         outer,
@@ -155,17 +151,17 @@ def _weight_gradient(grad: Tensor, outer: Tensor, a_SIC: Tensor, weight: Tensor)
     return parts
 
 
-def _outer_gradient(grad: Tensor, outer: Tensor, a_SIC: Tensor, weight: Tensor) -> Tensor:
+def _outer_gradient(grad: Tensor, outer: Tensor, a_ICS: Tensor, weight: Tensor) -> Tensor:
     """As ``outer`` lies, but apart from it: what forward kept may be asked for again."""
     out = torch.empty_like(outer)
     size_i, size_j, size_z = grad.shape
-    sizes = launch_tile("outer_product_projection_input", Sizes.of(a_SIC, weight), a_SIC)
+    sizes = launch_tile("outer_product_projection_input", Sizes.of(a_ICS, weight), a_ICS)
     outer_gradient_kernel[(triton.cdiv(size_j, sizes["BLOCK_J"]), size_i)](
         grad,
         weight,
         out,
         size_j,
-        a_SIC.shape[2],
+        a_ICS.shape[1],
         size_z,
         PRECISION=precision(grad),
         BLOCK_Z=block(size_z),

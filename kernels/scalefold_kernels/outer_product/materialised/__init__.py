@@ -1,0 +1,1 @@
+"""Many sequences: the outer product in memory."""

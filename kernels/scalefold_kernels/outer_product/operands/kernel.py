@@ -1,0 +1,297 @@
+"""Operands of the outer product mean: layer normalisation, two projections, mask.
+
+Legend: S sequences, N residues, M channels of the MSA representation, C hidden channels. Results
+are (N, C, S): the product over sequences reads them fastest with the sequences last.
+"""
+
+import triton
+import triton.language as tl
+
+from scalefold_kernels.norm.kernel import standardise, standardise_backward
+
+
+@triton.jit
+def forward_kernel(
+    m_ptr,
+    mask_ptr,
+    norm_weight_ptr,
+    norm_bias_ptr,
+    weight_a_ptr,
+    weight_b_ptr,
+    bias_a_ptr,
+    bias_b_ptr,
+    out_ptr,
+    size_s,
+    size_n,
+    size_c,
+    stride_b,
+    stride_s,
+    stride_n,
+    stride_m,
+    mask_stride_b,
+    mask_stride_s,
+    mask_stride_n,
+    M: tl.constexpr,
+    EPS: tl.constexpr,
+    PRECISION: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+):
+    """``out[0,n,c,s] = mask[s,n] (layer_norm(m[s,n]) @ weight_a.T + bias_a)[c]``; 1: b likewise.
+
+    A program has some sequences of one residue of one sample.
+    """
+    n, sample = tl.program_id(0).to(tl.int64), tl.program_id(2).to(tl.int64)
+    s = (tl.program_id(1) * BLOCK_S + tl.arange(0, BLOCK_S)).to(tl.int64)
+    column = tl.arange(0, BLOCK_M)
+    inside_s, inside_m = s < size_s, column < M
+    at = m_ptr + sample * stride_b + n * stride_n + s[:, None] * stride_s
+    x = tl.load(
+        at + column[None, :] * stride_m, mask=inside_s[:, None] & inside_m[None, :], other=0.0
+    )
+    x_hat, _, _ = standardise(x.to(tl.float32), inside_m, M, EPS, BLOCK_M)
+    scale = tl.load(norm_weight_ptr + column, mask=inside_m, other=0.0).to(tl.float32)
+    shift = tl.load(norm_bias_ptr + column, mask=inside_m, other=0.0).to(tl.float32)
+    normed = (x_hat * scale[None, :] + shift[None, :]).to(x.dtype)
+    mask_at = mask_ptr + sample * mask_stride_b + s * mask_stride_s + n * mask_stride_n
+    mask = tl.load(mask_at, mask=inside_s, other=0.0).to(tl.float32)
+    weight = load_weights(weight_a_ptr, weight_b_ptr, size_c, M, BLOCK_C, BLOCK_M)
+    p = tl.arange(0, 2 * BLOCK_C)
+    which, c = p // BLOCK_C, p % BLOCK_C
+    bias = tl.load(bias_a_ptr + c, mask=(which == 0) & (c < size_c), other=0.0)
+    bias += tl.load(bias_b_ptr + c, mask=(which == 1) & (c < size_c), other=0.0)
+    out = tl.dot(normed, weight.T, input_precision=PRECISION) + bias.to(tl.float32)[None, :]
+    out = (out * mask[:, None]).to(x.dtype).T
+    out_at = ((which * tl.num_programs(2) + sample) * size_n + n) * size_c + c
+    inside = (c < size_c)[:, None] & inside_s[None, :]
+    tl.store(out_ptr + out_at[:, None] * size_s + s[None, :], out, mask=inside)
+
+
+@triton.jit
+def load_weights(
+    weight_a_ptr,
+    weight_b_ptr,
+    size_c,
+    M: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+):
+    """The weights below each other, (2 BLOCK_C, BLOCK_M)."""
+    p, column = tl.arange(0, 2 * BLOCK_C), tl.arange(0, BLOCK_M)
+    which, c = p // BLOCK_C, p % BLOCK_C
+    at = c[:, None] * M + column[None, :]
+    inside = (c < size_c)[:, None] & (column < M)[None, :]
+    weight_a = tl.load(weight_a_ptr + at, mask=inside & (which == 0)[:, None], other=0.0)
+    weight_b = tl.load(weight_b_ptr + at, mask=inside & (which == 1)[:, None], other=0.0)
+    return weight_a + weight_b
+
+
+@triton.jit
+def load_grad(
+    grad_ptr,
+    mask_ptr,
+    sample,
+    n,
+    s,
+    num_samples,
+    size_s,
+    size_n,
+    size_c,
+    mask_stride_b,
+    mask_stride_s,
+    mask_stride_n,
+    BLOCK_C: tl.constexpr,
+):
+    """Both operands' gradients below each other, (2 BLOCK_C, S), 0 where they are masked."""
+    p = tl.arange(0, 2 * BLOCK_C)
+    which, c = p // BLOCK_C, p % BLOCK_C
+    at = ((which * num_samples + sample) * size_n + n) * size_c + c
+    inside = (c < size_c)[:, None] & (s < size_s)[None, :]
+    grad = tl.load(grad_ptr + at[:, None] * size_s + s[None, :], mask=inside, other=0.0)
+    mask_at = mask_ptr + sample * mask_stride_b + s * mask_stride_s + n * mask_stride_n
+    return grad * tl.load(mask_at, mask=s < size_s, other=0.0).to(grad.dtype)[None, :]
+
+
+@triton.jit
+def input_gradient_kernel(
+    grad_ptr,
+    m_ptr,
+    mask_ptr,
+    norm_weight_ptr,
+    weight_a_ptr,
+    weight_b_ptr,
+    through_ptr,
+    grad_m_ptr,
+    stats_ptr,
+    size_s,
+    size_n,
+    size_c,
+    stride_b,
+    stride_s,
+    stride_n,
+    stride_m,
+    mask_stride_b,
+    mask_stride_s,
+    mask_stride_n,
+    M: tl.constexpr,
+    EPS: tl.constexpr,
+    PRECISION: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+):
+    """Gradient of m, ``through`` (its gradient from elsewhere, contiguous) added.
+
+    ``stats`` (2, B, N, S): mean and 1 / standard deviation of each row, for `sums_kernel`.
+    """
+    n, sample = tl.program_id(0).to(tl.int64), tl.program_id(2).to(tl.int64)
+    s = (tl.program_id(1) * BLOCK_S + tl.arange(0, BLOCK_S)).to(tl.int64)
+    column, num_samples = tl.arange(0, BLOCK_M), tl.num_programs(2)
+    inside_s, inside_m = s < size_s, column < M
+    inside = inside_s[:, None] & inside_m[None, :]
+    at = m_ptr + sample * stride_b + n * stride_n + s[:, None] * stride_s
+    x = tl.load(at + column[None, :] * stride_m, mask=inside, other=0.0)
+    grad = load_grad(
+        grad_ptr, mask_ptr, sample, n, s, num_samples, size_s, size_n, size_c,
+        mask_stride_b, mask_stride_s, mask_stride_n, BLOCK_C,
+    )  # fmt: skip
+    weight = load_weights(weight_a_ptr, weight_b_ptr, size_c, M, BLOCK_C, BLOCK_M)
+    scale = tl.load(norm_weight_ptr + column, mask=inside_m, other=0.0).to(tl.float32)
+    grad_x_hat = tl.dot(grad.T, weight, input_precision=PRECISION) * scale[None, :]
+    x_hat, mean, rstd = standardise(x.to(tl.float32), inside_m, M, EPS, BLOCK_M)
+    row = (sample * size_n + n) * size_s + s
+    num_rows = num_samples * size_n * size_s
+    tl.store(stats_ptr + row, mean, mask=inside_s)
+    tl.store(stats_ptr + num_rows + row, rstd, mask=inside_s)
+    grad_m = standardise_backward(grad_x_hat, x_hat, rstd, M)
+    out_at = ((sample * size_s + s) * size_n + n)[:, None] * M + column[None, :]
+    if through_ptr is not None:
+        grad_m += tl.load(through_ptr + out_at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(grad_m_ptr + out_at, grad_m.to(grad_m_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def sums_kernel(
+    grad_ptr,
+    m_ptr,
+    mask_ptr,
+    stats_ptr,
+    partial_ptr,
+    num_samples,
+    size_s,
+    size_n,
+    size_c,
+    stride_b,
+    stride_s,
+    stride_n,
+    stride_m,
+    mask_stride_b,
+    mask_stride_s,
+    mask_stride_n,
+    M: tl.constexpr,
+    PRECISION: tl.constexpr,
+    PROGRAMS: tl.constexpr,
+    STAGES: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+):
+    """Partial sums from which all parameters' gradients follow, see `parameters_kernel`.
+
+    ``partial`` (PROGRAMS, 2 (C M + C)): for a, then for b, ``sum grad x_hat`` and ``sum grad``.
+    A program has some channels of every PROGRAMS-th block of rows.
+    """
+    column = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
+    inside_m = column < M
+    blocks_s = tl.cdiv(size_s, BLOCK_S)
+    num_rows = num_samples * size_n * size_s
+    sums = tl.zeros((2 * BLOCK_C, BLOCK_M), tl.float32)
+    grad_sums = tl.zeros((2 * BLOCK_C,), tl.float32)
+    num_blocks = num_samples * size_n * blocks_s
+    for block in tl.range(tl.program_id(0), num_blocks, PROGRAMS, num_stages=STAGES):
+        s = ((block % blocks_s) * BLOCK_S + tl.arange(0, BLOCK_S)).to(tl.int64)
+        sample = (block // blocks_s // size_n).to(tl.int64)
+        n = (block // blocks_s % size_n).to(tl.int64)
+        inside_s = s < size_s
+        grad = load_grad(
+            grad_ptr, mask_ptr, sample, n, s, num_samples, size_s, size_n, size_c,
+            mask_stride_b, mask_stride_s, mask_stride_n, BLOCK_C,
+        )  # fmt: skip
+        at = m_ptr + sample * stride_b + n * stride_n + s[:, None] * stride_s
+        inside = inside_s[:, None] & inside_m[None, :]
+        x = tl.load(at + column[None, :] * stride_m, mask=inside, other=0.0)
+        row = (sample * size_n + n) * size_s + s
+        mean = tl.load(stats_ptr + row, mask=inside_s, other=0.0)
+        rstd = tl.load(stats_ptr + num_rows + row, mask=inside_s, other=0.0)
+        x_hat = ((x.to(tl.float32) - mean[:, None]) * rstd[:, None]).to(x.dtype)
+        sums = tl.dot(grad, x_hat, sums, input_precision=PRECISION)
+        grad_sums += tl.sum(grad.to(tl.float32), 1)
+    p = tl.arange(0, 2 * BLOCK_C)
+    which, c = p // BLOCK_C, p % BLOCK_C
+    inside_c = c < size_c
+    partial = partial_ptr + (tl.program_id(0) * 2 + which).to(tl.int64) * size_c * (M + 1)
+    partial_at = (partial + c * M)[:, None] + column[None, :]
+    tl.store(partial_at, sums, mask=inside_c[:, None] & inside_m[None, :])
+    tl.store(partial + size_c * M + c, grad_sums, mask=inside_c & (tl.program_id(1) == 0))
+
+
+@triton.jit
+def parameters_kernel(
+    sums_ptr,
+    norm_weight_ptr,
+    norm_bias_ptr,
+    weight_a_ptr,
+    weight_b_ptr,
+    out_ptr,
+    size_c,
+    M: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+):
+    """All parameters' gradients from the sums of `sums_kernel`.
+
+    With ``x = x_hat scale + shift``: a weight's are ``scale sum(grad x_hat) + shift sum(grad)``,
+    the norm's ``sum_c weight sum(grad x_hat)`` and ``sum_c weight sum(grad)``. ``out``: the norm's
+    (M,), (M,); for a, then b: the weight's (C, M), the bias's (C,).
+    """
+    column = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    c = tl.arange(0, BLOCK_C)
+    inside_m, inside_c = column < M, c < size_c
+    scale = tl.load(norm_weight_ptr + column, mask=inside_m, other=0.0).to(tl.float32)
+    shift = tl.load(norm_bias_ptr + column, mask=inside_m, other=0.0).to(tl.float32)
+    at = c[:, None] * M + column[None, :]
+    inside = inside_c[:, None] & inside_m[None, :]
+    scale_a, shift_a = write_operand_parameters(
+        sums_ptr, weight_a_ptr, out_ptr + 2 * M, scale, shift, at, inside, size_c, M, BLOCK_C
+    )
+    half = size_c * (M + 1)
+    scale_b, shift_b = write_operand_parameters(
+        sums_ptr + half, weight_b_ptr, out_ptr + 2 * M + half, scale, shift, at, inside, size_c, M,
+        BLOCK_C,
+    )  # fmt: skip
+    tl.store(out_ptr + column, scale_a + scale_b, mask=inside_m)
+    tl.store(out_ptr + M + column, shift_a + shift_b, mask=inside_m)
+
+
+@triton.jit
+def write_operand_parameters(
+    sums_ptr,
+    weight_ptr,
+    out_ptr,
+    scale,
+    shift,
+    at,
+    inside,
+    size_c,
+    M: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):
+    """Gradients of one operand's weight and bias; what the norm's have from it."""
+    c = tl.arange(0, BLOCK_C)
+    weight = tl.load(weight_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    products = tl.load(sums_ptr + at, mask=inside, other=0.0)
+    sums = tl.load(sums_ptr + size_c * M + c, mask=c < size_c, other=0.0)
+    tl.store(out_ptr + at, products * scale[None, :] + sums[:, None] * shift[None, :], mask=inside)
+    tl.store(out_ptr + size_c * M + c, sums, mask=(c < size_c) & (tl.program_id(0) == 0))
+    return tl.sum(weight * products, 0), tl.sum(weight * sums[:, None], 0)

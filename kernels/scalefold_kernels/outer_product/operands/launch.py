@@ -1,0 +1,154 @@
+"""Launches of the operands' kernels. Legend as in `op`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+from scalefold_kernels.norm.op import EPS
+from scalefold_kernels.outer_product.launch import block, precision
+from scalefold_kernels.outer_product.operands.kernel import (
+    forward_kernel,
+    input_gradient_kernel,
+    parameters_kernel,
+    sums_kernel,
+)
+from scalefold_kernels.sums import sum_rows
+from scalefold_kernels.tiles import architecture, tile
+
+
+class Parameters(NamedTuple):
+    """Of the layer normalisation (M,); weights (C, M) and biases (C,). All contiguous."""
+
+    norm_weight: Tensor
+    norm_bias: Tensor
+    weight_a: Tensor
+    bias_a: Tensor
+    weight_b: Tensor
+    bias_b: Tensor
+
+    @classmethod
+    def of(cls, *parameters: Tensor) -> Parameters:
+        """From tensors of any strides."""
+        return cls(*(parameter.contiguous() for parameter in parameters))
+
+
+def forward(m_BSNM: Tensor, mask_BSN: Tensor, parameters: Parameters, out_2BNCS: Tensor) -> None:
+    """Fill both operands."""
+    batch, num_seq, num_res, _ = m_BSNM.shape
+    norm_weight, norm_bias, weight_a, bias_a, weight_b, bias_b = parameters
+    launch, sizes = _rows_at_a_time("forward", m_BSNM, weight_a)
+    forward_kernel[(num_res, triton.cdiv(num_seq, sizes["BLOCK_S"]), batch)](
+        m_BSNM,
+        mask_BSN,
+        norm_weight,
+        norm_bias,
+        weight_a,
+        weight_b,
+        bias_a,
+        bias_b,
+        out_2BNCS,
+        num_seq,
+        num_res,
+        len(weight_a),
+        *m_BSNM.stride(),
+        *mask_BSN.stride(),
+        EPS=EPS,
+        **sizes,
+        **launch,
+    )
+
+
+def backward(
+    grad_2BNCS: Tensor,
+    m_BSNM: Tensor,
+    mask_BSN: Tensor,
+    parameters: Parameters,
+    through: Tensor | None,
+    grad_m: Tensor,
+    gradients: Tensor,
+) -> None:
+    """Fill the gradient of m, and all parameters' in the order of `parameters_kernel`."""
+    batch, num_seq, num_res, channels = m_BSNM.shape
+    norm_weight, norm_bias, weight_a, _, weight_b, _ = parameters
+    hidden = len(weight_a)
+    strides = *m_BSNM.stride(), *mask_BSN.stride()
+    launch, sizes = _rows_at_a_time("input", m_BSNM, weight_a)
+    stats = m_BSNM.new_empty(2, batch, num_res, num_seq, dtype=torch.float32)
+    input_gradient_kernel[(num_res, triton.cdiv(num_seq, sizes["BLOCK_S"]), batch)](
+        grad_2BNCS,
+        m_BSNM,
+        mask_BSN,
+        norm_weight,
+        weight_a,
+        weight_b,
+        through,
+        grad_m,
+        stats,
+        num_seq,
+        num_res,
+        hidden,
+        *strides,
+        EPS=EPS,
+        **sizes,
+        **launch,
+    )
+    launch = _tile("sums", m_BSNM, weight_a)
+    programs = min(launch.pop("PROGRAMS"), stats[0].numel())
+    num_sums = 2 * hidden * (channels + 1)
+    partial = torch.empty(programs, num_sums, dtype=torch.float32, device=m_BSNM.device)
+    sums_kernel[(programs, triton.cdiv(channels, launch["BLOCK_M"]))](
+        grad_2BNCS,
+        m_BSNM,
+        mask_BSN,
+        stats,
+        partial,
+        batch,
+        num_seq,
+        num_res,
+        hidden,
+        *strides,
+        M=channels,
+        PRECISION=sizes["PRECISION"],
+        PROGRAMS=programs,
+        BLOCK_C=sizes["BLOCK_C"],
+        **launch,
+    )
+    columns = 16
+    parameters_kernel[(triton.cdiv(channels, columns),)](
+        sum_rows(partial, torch.float32),
+        norm_weight,
+        norm_bias,
+        weight_a,
+        weight_b,
+        gradients,
+        hidden,
+        M=channels,
+        BLOCK_C=sizes["BLOCK_C"],
+        BLOCK_M=columns,
+    )
+
+
+def _rows_at_a_time(
+    kernel: str, m: Tensor, weight: Tensor
+) -> tuple[dict[str, int], dict[str, int | str]]:
+    """How a kernel that has whole rows is launched, and its sizes."""
+    launch, (hidden, channels) = _tile(kernel, m, weight), weight.shape
+    block_m = block(channels)
+    return launch, {
+        "M": channels,
+        "PRECISION": precision(m),
+        "BLOCK_S": max(16, launch.pop("ELEMENTS") // block_m),
+        "BLOCK_C": block(hidden),
+        "BLOCK_M": block_m,
+    }
+
+
+def _tile(kernel: str, m: Tensor, weight: Tensor) -> dict[str, int]:
+    hidden, channels = weight.shape
+    dtype = str(m.dtype).removeprefix("torch.")
+    shape: dict[str, int | str] = {"C": hidden, "M": channels, "dtype": dtype}
+    return tile(f"outer_product_operands_{kernel}", architecture(m.device), shape)
