@@ -208,7 +208,7 @@ def test_a_step_s_end_is_the_same_fused_or_not(scope: str, device: torch.device)
         model = nn.Sequential(nn.Linear(40, 30), nn.Linear(30, 50)).to(device)
         flat = FlatParameters(model, lambda name: name.startswith("0"))
         adam, average = Adam(flat.master, config), WeightAverage(flat.master, config)
-        mean = ClippedMean(flat, config, SINGLE.data)
+        mean = ClippedMean(flat, config, SINGLE.data, kernels=kernels)
         end = TorchUpdate(flat, adam, average)
         if kernels is not None:
             end = FusedUpdate(kernels, flat, adam, average, config)

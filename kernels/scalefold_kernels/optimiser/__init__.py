@@ -1,6 +1,7 @@
 """Global-norm clip, Adam, weight average and working copy over flat buffers."""
 
 from scalefold_kernels.optimiser.cases import compile_cases
+from scalefold_kernels.optimiser.gather import Gather
 from scalefold_kernels.optimiser.op import (
     AdamConstants,
     accumulate_gradient,
@@ -11,6 +12,7 @@ from scalefold_kernels.optimiser.op import (
 
 __all__ = [
     "AdamConstants",
+    "Gather",
     "accumulate_gradient",
     "apply_update",
     "compile_cases",

@@ -40,12 +40,13 @@ def square_sums_kernel(
     """One sum of squares a program, over ``ITERATIONS`` consecutive blocks.
 
     Lane by lane over the blocks, then a tree: no float32 sum here has more than a few dozen terms.
-    Program 0 also copies both counters for `update_kernel`.
+    Program 0 also copies both counters, if there are any, for `update_kernel`.
     """
     program = tl.program_id(0).to(tl.int64)
-    if program == 0:
-        tl.store(counts_ptr, tl.load(updates_ptr))
-        tl.store(counts_ptr + 1, tl.load(averaged_ptr))
+    if updates_ptr is not None:
+        if program == 0:
+            tl.store(counts_ptr, tl.load(updates_ptr))
+            tl.store(counts_ptr + 1, tl.load(averaged_ptr))
     lanes = tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), tl.float32)
     for i in range(ITERATIONS):
@@ -210,3 +211,31 @@ def update_kernel(
     tl.store(average_ptr + offsets, average, mask=written)
     if HAS_WORKING:
         tl.store(working_ptr + offsets, weights, mask=written & (offsets < num_narrow))
+
+
+@triton.jit
+def copy_block(from_ptr, to_ptr, rest, BLOCK: tl.constexpr):
+    """``rest`` elements, at most a block."""
+    lanes = tl.arange(0, BLOCK)
+    tl.store(to_ptr + lanes, tl.load(from_ptr + lanes, mask=lanes < rest), mask=lanes < rest)
+
+
+@triton.jit
+def gather_kernel(buffer_ptr, sources_ptr, targets_ptr, pieces_ptr, BLOCK: tl.constexpr):
+    """Copy one piece of one tensor to its place in the buffer.
+
+    ``sources``: where each tensor is, in elements from the buffer's start; ``targets``: (place in
+    the buffer, number of elements) of each; ``pieces``: (tensor, first element) of each program.
+    """
+    tensor = tl.load(pieces_ptr + 2 * tl.program_id(0))
+    first = tl.multiple_of(tl.load(pieces_ptr + 2 * tl.program_id(0) + 1), BLOCK)
+    source = tl.load(sources_ptr + tensor)
+    target = tl.multiple_of(tl.load(targets_ptr + 2 * tensor), 8) + first
+    rest = tl.load(targets_ptr + 2 * tensor + 1) - first
+    # A gradient that is a part of another's memory may start anywhere.
+    if source % 8 == 0:
+        copy_block(
+            buffer_ptr + (tl.multiple_of(source, 8) + first), buffer_ptr + target, rest, BLOCK
+        )
+    else:
+        copy_block(buffer_ptr + (source + first), buffer_ptr + target, rest, BLOCK)

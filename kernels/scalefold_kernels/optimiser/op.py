@@ -54,7 +54,10 @@ class AdamConstants:
 
 @torch.library.custom_op("scalefold::gradient_square_sums", mutates_args=())
 def gradient_square_sums(
-    narrow_W: Tensor | None, wide_P: Tensor, updates: Tensor, averaged: Tensor
+    narrow_W: Tensor | None,
+    wide_P: Tensor,
+    updates: Tensor | None = None,
+    averaged: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """First launch: partial sums of the gradient's squares.
 
@@ -64,17 +67,18 @@ def gradient_square_sums(
         Gradient of the first W elements, any floating-point type; None if ``wide_P`` holds all.
     wide_P : Tensor, float32
         Gradient of the others, at their places; what is below W is not read.
-    updates, averaged : Tensor, scalar, float64
-        Counters, copied for `apply_update`.
+    updates, averaged : Tensor or None, scalar, float64
+        Counters, copied for `apply_update`; both or none.
 
     Returns
     -------
     sums : Tensor, shape (num_sums(P),), float32
     counts : Tensor, shape (2,), float64
+        No elements without counters.
     """
     size = wide_P.numel()
     sums = wide_P.new_empty(num_sums(size))
-    counts = updates.new_empty(2)
+    counts = _counts(wide_P, updates)
     sizes = tile("optimiser_norm", architecture(wide_P.device), {"P": size})
     square_sums_kernel[(sums.numel(),)](
         narrow_W,
@@ -94,9 +98,16 @@ def gradient_square_sums(
 
 @gradient_square_sums.register_fake
 def _(
-    narrow_W: Tensor | None, wide_P: Tensor, updates: Tensor, averaged: Tensor
+    narrow_W: Tensor | None,
+    wide_P: Tensor,
+    updates: Tensor | None = None,
+    averaged: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    return wide_P.new_empty(num_sums(wide_P.numel())), updates.new_empty(2)
+    return wide_P.new_empty(num_sums(wide_P.numel())), _counts(wide_P, updates)
+
+
+def _counts(wide_P: Tensor, updates: Tensor | None) -> Tensor:
+    return wide_P.new_empty(0 if updates is None else 2, dtype=torch.float64)
 
 
 @torch.library.custom_op("scalefold::accumulate_gradient", mutates_args=("total_P", "norm"))

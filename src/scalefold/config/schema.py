@@ -262,6 +262,8 @@ KernelPackage = Literal[
     "triangle",
     "attention",
     "transition",
+    "wide_linear",
+    "point_attention",
     "optimiser",
 ]
 

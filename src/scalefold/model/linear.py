@@ -6,7 +6,9 @@ import math
 from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+
+from scalefold.model.assembly import Assembly
 
 Init = Literal["lecun", "relu", "glorot", "gating", "normal", "final"]
 
@@ -58,3 +60,22 @@ class Linear(nn.Linear):
         within = math.erf(2 / math.sqrt(2))
         self.weight.uniform_(-within, within).erfinv_().mul_(std * math.sqrt(2))
         self.weight.clamp_(-2 * std, 2 * std)
+
+
+class WideLinear(Linear):
+    """A `Linear` for few rows in float32, then perhaps a ReLU, by the assembly's operation."""
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        assembly: Assembly,
+        init: Init = "lecun",
+        relu: bool = False,
+    ) -> None:
+        super().__init__(in_features, out_features, init=init)
+        self.ops, self.relu = assembly.ops, relu
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., in_features) to (..., out_features)."""
+        return self.ops.wide_linear(x, self.weight, self.bias, self.relu)

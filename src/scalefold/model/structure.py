@@ -14,8 +14,9 @@ from scalefold.model.assembly import Assembly
 from scalefold.model.contract import Structure
 from scalefold.model.dropout import ResidualDropout
 from scalefold.model.invariant_point_attention import InvariantPointAttention, SharedTerms
-from scalefold.model.linear import Linear
+from scalefold.model.linear import Linear, WideLinear
 from scalefold.model.norm import LayerNorm
+from scalefold.model.shared_gradient import for_layers, total
 from scalefold.model.torsion import AllAtoms, AngleResnet
 from scalefold.ops.dropout import mix
 
@@ -23,9 +24,9 @@ from scalefold.ops.dropout import mix
 class BackboneUpdate(nn.Module):
     """A rigid update of each residue's frame (Alg. 23)."""
 
-    def __init__(self, c_s: int) -> None:
+    def __init__(self, c_s: int, assembly: Assembly) -> None:
         super().__init__()
-        self.linear = Linear(c_s, 6, init="final")
+        self.linear = WideLinear(c_s, 6, assembly, init="final")
 
     def forward(self, s: Tensor) -> Rigid:
         """(B, N, c_s) to transforms of batch shape (B, N)."""
@@ -38,15 +39,15 @@ class BackboneUpdate(nn.Module):
 class SingleTransitionLayer(nn.Module):
     """Three-layer residual network on each residue (Alg. 20, line 8)."""
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels: int, assembly: Assembly) -> None:
         super().__init__()
-        self.linear_1 = Linear(channels, channels, init="relu")
-        self.linear_2 = Linear(channels, channels, init="relu")
-        self.linear_3 = Linear(channels, channels, init="final")
+        self.linear_1 = WideLinear(channels, channels, assembly, init="relu", relu=True)
+        self.linear_2 = WideLinear(channels, channels, assembly, init="relu", relu=True)
+        self.linear_3 = WideLinear(channels, channels, assembly, init="final")
 
     def forward(self, s: Tensor) -> Tensor:
         """Update of s."""
-        return self.linear_3(torch.relu(self.linear_2(torch.relu(self.linear_1(s)))))
+        return self.linear_3(self.linear_2(self.linear_1(s)))
 
 
 class SingleTransition(nn.Module):
@@ -54,7 +55,7 @@ class SingleTransition(nn.Module):
 
     def __init__(self, channels: int, dropout: float, assembly: Assembly) -> None:
         super().__init__()
-        self.layers = nn.ModuleList([SingleTransitionLayer(channels)])
+        self.layers = nn.ModuleList([SingleTransitionLayer(channels, assembly)])
         self.dropout = ResidualDropout(dropout, None, assembly)
         self.layer_norm = nn.LayerNorm(channels)
 
@@ -80,16 +81,17 @@ class StructureModule(nn.Module):
         self.layer_norm_s = LayerNorm(c_s, assembly)
         self.layer_norm_z = LayerNorm(c_z, assembly)
         self.linear_in = Linear(c_s, c_s)
-        self.ipa = InvariantPointAttention(config, c_s, c_z)
+        self.ipa = InvariantPointAttention(config, c_s, c_z, assembly)
         self.layer_norm_ipa = nn.LayerNorm(c_s)
         self.transition = SingleTransition(c_s, config.dropout, assembly)
-        self.bb_update = BackboneUpdate(c_s)
+        self.bb_update = BackboneUpdate(c_s, assembly)
         self.angle_resnet = AngleResnet(c_s, config.c_angle, config.num_angle_blocks)
         self.ipa_dropout = ResidualDropout(config.dropout, None, assembly)
         self.all_atoms = AllAtoms()
         # Functions, not methods: a method held by its own module would keep both alive.
         self._compiled_layer = assembly.compiled(StructureModule._layer)
         self._compiled_build = assembly.compiled(StructureModule._build)
+        self._compiled_total = assembly.compiled(total)
 
     def forward(self, s: Tensor, z: Tensor, aatype: Tensor, mask: Tensor, key: Tensor) -> Structure:
         """Predict the structure.
@@ -120,7 +122,8 @@ class StructureModule(nn.Module):
         self, initial: Tensor, z: Tensor, mask: Tensor, key: Tensor
     ) -> list[tuple[Tensor, Rigid]]:
         """Single representation and backbone frames, in units of the scale, after each layer."""
-        shared = self.ipa.shared_terms(self.layer_norm_z(z), mask)
+        terms = self.ipa.shared_terms(self.layer_norm_z(z), mask)
+        of_layers = for_layers(terms, self.num_layers, self._compiled_total)
         s = self.linear_in(initial)
         keys = mix(key, torch.arange(self.num_layers, device=key.device)[:, None])
         kept = zip(
@@ -132,8 +135,8 @@ class StructureModule(nn.Module):
             start.rotation.contiguous(), start.translation.requires_grad_(s.requires_grad)
         )
         layers = []
-        for kept_ipa, kept_transition in kept:
-            s, frames = self._compiled_layer(self, s, frames, shared, kept_ipa, kept_transition)
+        for shared, kept_of_layer in zip(of_layers, kept, strict=True):
+            s, frames = self._compiled_layer(self, s, frames, SharedTerms(*shared), *kept_of_layer)
             layers.append((s, frames))
             frames = frames.detach_rotation()
         return layers

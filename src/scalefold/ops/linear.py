@@ -1,7 +1,8 @@
-"""A linear map added to a residual, with dropout: reference in plain torch."""
+"""Linear maps with what comes after them: reference in plain torch."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -24,3 +25,17 @@ def residual_linear(
     """
     update = functional.linear(h, weight, bias)
     return x + update if dropout is None else residual_dropout(x, update, *dropout)
+
+
+def wide_linear(x: Tensor, weight: Tensor, bias: Tensor, relu: bool = False) -> Tensor:
+    """A linear map of few rows in float32, then perhaps a ReLU; (..., K) -> (..., C).
+
+    Parameters
+    ----------
+    x : Tensor, shape (..., K)
+    weight : Tensor, shape (C, K)
+    bias : Tensor, shape (C,)
+    relu : bool
+    """
+    out = functional.linear(x, weight, bias)
+    return torch.relu(out) if relu else out

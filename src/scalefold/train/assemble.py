@@ -19,6 +19,7 @@ from scalefold.train.averaging import WeightAverage
 from scalefold.train.checkpoint import load_weights
 from scalefold.train.clipping import ClippedMean
 from scalefold.train.compilation import choose_compilation
+from scalefold.train.gather import TorchGather
 from scalefold.train.graphs import GraphedSampleGradient, use_graphs
 from scalefold.train.memory import Recomputation, choose_recomputation
 from scalefold.train.optimiser import Adam
@@ -137,7 +138,9 @@ def assemble(config: Config, device: torch.device, mesh: Mesh = SINGLE) -> Train
         recompute_blocks(model)
 
     # 4. Parameters into flat float32 master buffers; the trunk's into a bfloat16 working copy.
-    parameters = FlatParameters(model, narrow_parameters(precision))
+    kernels = optimiser_kernels(config.training.kernels, device)
+    gather = TorchGather if kernels is None else kernels.Gather
+    parameters = FlatParameters(model, narrow_parameters(precision), gather=gather)
 
     # 5. Optimiser and weight averaging, over the master buffers.
     optimiser = Adam(parameters.master, config.optimiser)
@@ -145,7 +148,7 @@ def assemble(config: Config, device: torch.device, mesh: Mesh = SINGLE) -> Train
 
     # 6. The mean gradient of the ranks: on its way while backward runs, or after a replayed graph.
     graphs = use_graphs(config.training.cuda_graphs, device)
-    mean = ClippedMean(parameters, config.optimiser, mesh.data, overlap=not graphs)
+    mean = ClippedMean(parameters, config.optimiser, mesh.data, overlap=not graphs, kernels=kernels)
 
     # 7. A sample's passes, launched kernel by kernel or captured as CUDA graphs.
     differentiate = parameters.accumulate if mean.overlaps else parameters.differentiate
@@ -153,7 +156,6 @@ def assemble(config: Config, device: torch.device, mesh: Mesh = SINGLE) -> Train
     gradient = GraphedSampleGradient(plain) if graphs else plain
 
     # 8. What ends a step: operation by operation, or in two launches.
-    kernels = optimiser_kernels(config.training.kernels, device)
     update: Update = TorchUpdate(parameters, optimiser, average)
     if kernels is not None:
         update = FusedUpdate(kernels, parameters, optimiser, average, config.optimiser)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -17,10 +18,13 @@ from torch import Tensor
 from scalefold.config.schema import OptimiserConfig
 from scalefold.parallel import Pending, Ranks
 from scalefold.parallel.buckets import BUCKET_ELEMENTS, Completion, bucket_slices
+from scalefold.train.accumulation import (
+    Accumulation,
+    FusedAccumulation,
+    TorchAccumulation,
+    clip_scale,
+)
 from scalefold.train.parameters import FlatParameters, flat_norm
-
-_EPS = 1e-6
-"""Added to the norm, as ``torch.nn.utils.clip_grad_norm_`` does."""
 
 
 class ClippedMean:
@@ -40,6 +44,8 @@ class ClippedMean:
     overlap : bool
         Send gradients while backward still runs, where the scope of clipping allows it. Not
         possible if backward is a captured graph.
+    kernels : module, optional
+        `scalefold_kernels.optimiser`, which adds a sample up in two launches.
     """
 
     def __init__(
@@ -49,10 +55,16 @@ class ClippedMean:
         ranks: Ranks,
         *,
         overlap: bool = True,
+        kernels: ModuleType | None = None,
     ) -> None:
         self._parameters, self._ranks = parameters, ranks
         self._clip_norm, self._per_sample = config.clip_norm, config.clip_scope == "sample"
-        self._sum = torch.zeros_like(parameters.master)
+        of_sample = self._clip_norm if self._per_sample else None
+        self._accumulate: Accumulation = TorchAccumulation(parameters, of_sample)
+        if kernels is not None:
+            self._accumulate = FusedAccumulation(kernels, parameters, of_sample)
+        self._sum = torch.empty_like(parameters.master)
+        self._empty = True
         self._sent: list[Pending] = []
         starts = [start for _, start in parameters.placed]
         self._buckets = bucket_slices(starts, self._sum.numel(), BUCKET_ELEMENTS)
@@ -67,7 +79,7 @@ class ClippedMean:
 
     def start(self) -> None:
         """Begin a step."""
-        self._sum.zero_()
+        self._empty = True
         self._sent = []
 
     @contextlib.contextmanager
@@ -87,21 +99,20 @@ class ClippedMean:
         Tensor, scalar, float32
             Norm of the sample's gradient.
         """
-        flat = self._parameters
-        if last and self._completion is not None:
-            return flat_norm(flat.gradient)
-        flat.collect_gradient()
-        norm = flat_norm(flat.gradient)
-        if self._per_sample:
-            self._sum.addcmul_(flat.gradient, self._scale(norm))
+        overlapped = last and self._completion is not None
+        if overlapped:
+            norm = flat_norm(self._parameters.gradient)
         else:
-            self._sum.add_(flat.gradient)
-        if last:
+            norm = self._accumulate(self._sum, first=self._empty)
+        self._empty = False
+        if last and not overlapped:
             self.send()
         return norm
 
     def send(self) -> None:
         """Send what this rank has, to be summed up with the others'."""
+        if self._empty:
+            self._sum.zero_()
         for bucket in self._buckets:
             self._send(bucket)
 
@@ -133,15 +144,16 @@ class ClippedMean:
         if self._per_sample:
             return mean, mean_norm
         norm = flat_norm(mean)
-        return mean.mul_(self._scale(norm)), norm
+        return mean.mul_(clip_scale(norm, self._clip_norm)), norm
 
     def _add_and_send(self, bucket: slice) -> None:
         self._parameters.collect_gradient(bucket)
-        self._sum[bucket] += self._parameters.gradient[bucket]
+        total, gradient = self._sum[bucket], self._parameters.gradient[bucket]
+        if self._empty:
+            total.copy_(gradient)
+        else:
+            total += gradient
         self._send(bucket)
 
     def _send(self, bucket: slice) -> None:
         self._sent.append(self._ranks.sum(self._sum[bucket]))
-
-    def _scale(self, norm: Tensor) -> Tensor:
-        return (self._clip_norm / (norm + _EPS)).clamp(max=1.0)

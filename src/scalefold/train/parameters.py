@@ -18,6 +18,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
+from scalefold.train.gather import Gather, MakeGather, TorchGather
 from scalefold.weights.matching import check_shapes
 
 ALIGNMENT: Final = 64
@@ -36,6 +37,8 @@ class FlatParameters:
     narrow : callable, optional
         Tells by name which parameters work in ``narrow_dtype``; default none.
     narrow_dtype : torch.dtype
+    gather : MakeGather
+        What `differentiate` copies with.
 
     Attributes
     ----------
@@ -52,6 +55,7 @@ class FlatParameters:
         model: nn.Module,
         narrow: Callable[[str], bool] | None = None,
         narrow_dtype: torch.dtype = torch.bfloat16,
+        gather: MakeGather = TorchGather,
     ) -> None:
         parameters = dict(model.named_parameters())
         extra = model.state_dict().keys() ^ parameters.keys()
@@ -90,6 +94,10 @@ class FlatParameters:
         for name in wide:
             parameters[name].data = self._view(self.master, name)
             parameters[name].grad = self._view(self.gradient, name)
+        self._gathers = [
+            self._gather(gather, buffer, names)
+            for buffer, names in ((self._working_gradient, self._narrow), (self.gradient, wide))
+        ]
         self.publish()
 
     @property
@@ -119,6 +127,11 @@ class FlatParameters:
         """Working copy of the first parameters in the narrow type; None if all are float32."""
         return self._working if self._num_narrow else None
 
+    @property
+    def working_gradient(self) -> Tensor | None:
+        """Gradient of `working`, as backward left it; None if all parameters are float32."""
+        return self._working_gradient if self._num_narrow else None
+
     def publish(self) -> None:
         """Bring the working copy up to date with the master weights."""
         self._working.copy_(self.master[: self._num_narrow])
@@ -140,25 +153,24 @@ class FlatParameters:
         """
         parameters = [parameter for parameter, _ in self.placed]
         gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
-        groups: dict[tuple[torch.dtype, bool], tuple[list[Tensor], list[Tensor]]] = {}
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            assert parameter.grad is not None  # a view of a buffer
-            if gradient is None:
-                parameter.grad.zero_()  # the loss does not depend on it
-                continue
-            # One tensor of another layout would send its whole group the slow way.
-            key = gradient.dtype, gradient.is_contiguous()
-            views, values = groups.setdefault(key, ([], []))
-            views.append(parameter.grad)
-            values.append(gradient)
-        for views, values in groups.values():
-            torch._foreach_copy_(views, values)
+        # A loss may not depend on a parameter.
+        complete = [_or_zero(g, p) for g, p in zip(gradients, parameters, strict=True)]
+        narrow, wide = self._gathers
+        narrow(complete[: len(self._narrow)])
+        wide(complete[len(self._narrow) :])
 
     def collect_gradient(self, part: slice = slice(None)) -> None:
         """Complete `gradient`, or a part of it, after backward: widen what is narrow."""
         start, stop, _ = part.indices(self._num_narrow)
         if start < stop:
             self.gradient[start:stop].copy_(self._working_gradient[start:stop])
+
+    def _gather(self, make: MakeGather, buffer: Tensor, names: list[str]) -> Gather:
+        return make(
+            buffer,
+            [self._offsets[name] for name in names],
+            [self._shapes[name].numel() for name in names],
+        )
 
     def _place(self, names: list[str], start: int) -> int:
         for name in names:
@@ -179,6 +191,13 @@ def flat_norm(buffer: Tensor) -> Tensor:
     return torch.linalg.vector_norm(
         torch.linalg.vector_norm(buffer.view(-1, _NORM_ROW), dim=1), dtype=torch.float32
     )
+
+
+def _or_zero(gradient: Tensor | None, parameter: nn.Parameter) -> Tensor:
+    if gradient is not None:
+        return gradient
+    assert parameter.grad is not None  # a view of a buffer
+    return parameter.grad.zero_()
 
 
 def _round_up(value: int, multiple: int) -> int:

@@ -47,7 +47,7 @@ BF16_POLICY: Final = (
     Rule("island", "attention", _FP32, "logits of up to 100, rounded, turn into other weights"),
     Rule("island", "pointwise_attention", _FP32, "logits, as in attention"),
     Rule("island", "global_attention", _FP32, "logits, and means over up to thousands of rows"),
-    Rule("island", "InvariantPointAttention", _FP64, "squares of coordinates cancel in distances"),
+    Rule("island", "point_attention", _FP64, "squares of coordinates cancel in distances"),
     Rule("island", "EvoformerStack", _FP32, "counts of rows: bfloat16 ends at 256"),
     Rule("island", "ExtraMsaStack", _FP32, "counts of rows"),
     Rule("island", "RecyclingEmbedder", _FP32, "distances, against the edges of bins"),

@@ -6,6 +6,7 @@ from torch.nn import functional
 
 from scalefold.config.schema import StructureModuleConfig
 from scalefold.geometry.rigid import Rigid, quaternion_to_rotation
+from scalefold.model.assembly import Assembly
 from scalefold.model.example import set_example_weights
 from scalefold.model.invariant_point_attention import InvariantPointAttention
 
@@ -14,7 +15,7 @@ CONFIG = StructureModuleConfig(c_hidden=3, num_heads=2, num_qk_points=2, num_v_p
 
 @pytest.fixture
 def ipa() -> InvariantPointAttention:
-    ipa = InvariantPointAttention(CONFIG, 6, 5).double()
+    ipa = InvariantPointAttention(CONFIG, 6, 5, Assembly()).double()
     set_example_weights(ipa)
     return ipa
 
@@ -81,7 +82,7 @@ def test_invariant_to_global_motion(ipa) -> None:
 
 
 def test_head_weights_start_at_one_and_layers_have_biases() -> None:
-    ipa = InvariantPointAttention(CONFIG, 6, 5)
+    ipa = InvariantPointAttention(CONFIG, 6, 5, Assembly())
     torch.testing.assert_close(functional.softplus(ipa.head_weights), torch.ones(2))
     names = {n for n, _ in ipa.named_parameters()}
     for layer in ("q", "kv", "q_points.linear", "kv_points.linear", "b", "out"):

@@ -1,0 +1,113 @@
+"""Arguments of the attention by points: checked, and their sizes as kernels take them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+
+class Arguments(NamedTuple):
+    """B samples, N residues, H heads, C channels, P and V points, Z channels of a pair."""
+
+    q: Tensor
+    """(B, N, H, C)"""
+    k: Tensor
+    """(B, N, H, C)"""
+    v: Tensor
+    """(B, N, H, C)"""
+    x: Tensor
+    """(B, N, H, 3 P), points of queries"""
+    y: Tensor
+    """(B, N, H, 3 P), points of keys"""
+    u: Tensor
+    """(B, N, H, 3 V), points of values"""
+    pair_logits: Tensor
+    """(B, H, N, N)"""
+    point_weight: Tensor
+    """(H,)"""
+    pair: Tensor
+    """(B, N, N, Z)"""
+
+    @property
+    def batch(self) -> int:
+        """Samples."""
+        return self.q.shape[0]
+
+    @property
+    def num_res(self) -> int:
+        """Residues."""
+        return self.q.shape[1]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Constants of the kernels over tiles of queries and keys."""
+        heads, channels = self.q.shape[2:]
+        points, value_points = self.x.shape[-1], self.u.shape[-1]
+        return {
+            "HEADS": heads,
+            "CHANNELS": channels,
+            "COORDINATES": points,
+            "VALUE_COORDINATES": value_points,
+            "BLOCK_C": _block(channels),
+            "BLOCK_X": _block(points),
+            "BLOCK_U": _block(value_points),
+        }
+
+    @property
+    def pair_sizes(self) -> dict[str, int]:
+        """Constants of the kernels over pairs."""
+        heads, channels = self.q.shape[2], self.pair.shape[-1]
+        return {
+            "HEADS": heads,
+            "CHANNELS": channels,
+            "BLOCK_H": _block(heads),
+            "BLOCK_Z": _block(channels),
+        }
+
+    @property
+    def scale(self) -> float:
+        """Of features: each of the three kinds of logits has unit variance and weighs 1/3."""
+        return float((3 * self.q.shape[-1]) ** -0.5)
+
+
+def checked(*tensors: Tensor) -> Arguments:
+    """The arguments, copied where a last dimension is not contiguous.
+
+    Raises
+    ------
+    ValueError
+        A shape or a type is wrong.
+    """
+    given = Arguments(*tensors)
+    batch, num_res, heads, channels = given.q.shape
+    rows = (batch, num_res, heads)
+    points, value_points = given.x.shape[-1], given.u.shape[-1]
+    features, pairs = (*rows, channels), (num_res, num_res)
+    wanted: list[tuple[int, ...]] = [
+        *(features, features, features),
+        *((*rows, points), (*rows, points), (*rows, value_points)),
+        *((batch, heads, *pairs), (heads,), (batch, *pairs, given.pair.shape[-1])),
+    ]
+    for name, tensor, shape in zip(Arguments._fields, given, wanted, strict=True):
+        if tensor.shape != shape:
+            raise ValueError(
+                f"point_attention of q {tuple(given.q.shape)}: {name} has shape "
+                f"{tuple(tensor.shape)}, must be {shape}"
+            )
+    dtypes = {t.dtype for t in given}
+    if dtypes != {torch.float32}:
+        raise ValueError(f"point_attention takes float32; found {sorted(map(str, dtypes))}")
+    return Arguments(*map(with_rows, given[:6]), *(t.contiguous() for t in given[6:]))
+
+
+def with_rows(x: Tensor) -> Tensor:
+    """As it is if its last dimension is contiguous, else a copy."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _block(size: int) -> int:
+    """Of a dimension of a product on tensor cores."""
+    return max(16, int(triton.next_power_of_2(size)))

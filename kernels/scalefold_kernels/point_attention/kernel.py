@@ -1,0 +1,370 @@
+"""Attention by features, pairs and distances of points (Suppl. Alg. 22, lines 7-10).
+
+Legend: B samples, I queries, J keys, H heads, C channels of a head, P points, Z channels of a pair.
+Features are (B, N, H, C) and points (B, N, H, 3 P) with any strides but the last; logits
+(B, H, I, J), the logarithms of their exponentials' sums (B, H, I), the pair's channels (B, I, J, Z)
+and results are contiguous.
+
+Squared distances are |x|^2 - 2 x y + |y|^2, seen from the middle of a tile's queries, so that what
+cancels is no larger than the distances that matter.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def load_rows(ptr, strides, sample, head, rows, num_rows, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """(rows, BLOCK) of a tensor (B, N, H, WIDTH); zero outside."""
+    columns = tl.arange(0, BLOCK)
+    ptr += sample.to(tl.int64) * strides[0] + head * strides[2]
+    places = rows[:, None] * strides[1] + columns[None, :]
+    inside = (rows < num_rows)[:, None] & (columns < WIDTH)[None, :]
+    return tl.load(ptr + places, mask=inside, other=0.0)
+
+
+@triton.jit
+def store_rows(
+    ptr, value, sample, head, rows, num_rows, num_heads, WIDTH: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Write (rows, BLOCK) of a contiguous tensor (B, N, H, WIDTH)."""
+    columns = tl.arange(0, BLOCK)
+    row = (sample.to(tl.int64) * num_rows + rows) * num_heads + head
+    inside = (rows < num_rows)[:, None] & (columns < WIDTH)[None, :]
+    tl.store(ptr + row[:, None] * WIDTH + columns[None, :], value, mask=inside)
+
+
+@triton.jit
+def middle_of(points, rows, num_rows):
+    """Mean over the rows that exist; others are zero."""
+    return tl.sum(points, 0) / tl.sum((rows < num_rows).to(tl.float32), 0)
+
+
+@triton.jit
+def product(a, b):
+    """Matrix product on tensor cores to float32's precision: three products of TF32 numbers."""
+    return tl.dot(a, b, input_precision="tf32x3")
+
+
+@triton.jit
+def forward_kernel(
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    x_ptr,
+    y_ptr,
+    u_ptr,
+    pair_logits_ptr,
+    point_weight_ptr,
+    logits_ptr,
+    log_sums_ptr,
+    out_ptr,
+    out_points_ptr,
+    q_strides,
+    k_strides,
+    v_strides,
+    x_strides,
+    y_strides,
+    u_strides,
+    num_res,
+    scale,
+    HEADS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    COORDINATES: tl.constexpr,
+    VALUE_COORDINATES: tl.constexpr,
+    BLOCK_I: tl.constexpr,
+    BLOCK_J: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    BLOCK_X: tl.constexpr,
+    BLOCK_U: tl.constexpr,
+):
+    """Logits, and what their softmax makes of the values' features and points, for some queries."""
+    i = tl.program_id(0) * BLOCK_I + tl.arange(0, BLOCK_I)
+    head, sample = tl.program_id(1), tl.program_id(2)
+    q = load_rows(q_ptr, q_strides, sample, head, i, num_res, CHANNELS, BLOCK_C) * scale
+    x = load_rows(x_ptr, x_strides, sample, head, i, num_res, COORDINATES, BLOCK_X)
+    middle = middle_of(x, i, num_res)
+    x -= middle[None, :]
+    weight = tl.load(point_weight_ptr + head)
+    row = (sample.to(tl.int64) * HEADS + head) * num_res + i
+    highest = tl.full((BLOCK_I,), float("-inf"), tl.float32)
+    mass = tl.zeros((BLOCK_I,), tl.float32)
+    out = tl.zeros((BLOCK_I, BLOCK_C), tl.float32)
+    out_points = tl.zeros((BLOCK_I, BLOCK_U), tl.float32)
+    for start in range(0, num_res, BLOCK_J):
+        j = start + tl.arange(0, BLOCK_J)
+        inside = (i < num_res)[:, None] & (j < num_res)[None, :]
+        places = row[:, None] * num_res + j[None, :]
+        logits = tl.load(pair_logits_ptr + places, mask=inside, other=0.0)
+        k = load_rows(k_ptr, k_strides, sample, head, j, num_res, CHANNELS, BLOCK_C)
+        y = load_rows(y_ptr, y_strides, sample, head, j, num_res, COORDINATES, BLOCK_X)
+        v = load_rows(v_ptr, v_strides, sample, head, j, num_res, CHANNELS, BLOCK_C)
+        u = load_rows(u_ptr, u_strides, sample, head, j, num_res, VALUE_COORDINATES, BLOCK_U)
+        y -= middle[None, :]
+        squares = tl.sum(x * x, 1)[:, None] + tl.sum(y * y, 1)[None, :]
+        logits += product(q, tl.trans(k)) + weight * (product(x, tl.trans(y)) - 0.5 * squares)
+        tl.store(logits_ptr + places, logits, mask=inside)
+        logits = tl.where((j < num_res)[None, :], logits, float("-inf"))
+        higher = tl.maximum(highest, tl.max(logits, 1))
+        shrink = tl.exp(highest - higher)
+        weights = tl.exp(logits - higher[:, None])
+        mass = mass * shrink + tl.sum(weights, 1)
+        out = out * shrink[:, None] + product(weights, v)
+        out_points = out_points * shrink[:, None] + product(weights, u)
+        highest = higher
+    tl.store(log_sums_ptr + row, highest + tl.log(mass), mask=i < num_res)
+    out /= mass[:, None]
+    out_points /= mass[:, None]
+    store_rows(out_ptr, out, sample, head, i, num_res, HEADS, CHANNELS, BLOCK_C)
+    store_rows(
+        out_points_ptr, out_points, sample, head, i, num_res, HEADS, VALUE_COORDINATES, BLOCK_U
+    )
+
+
+@triton.jit
+def load_weights(logits_ptr, log_sums_ptr, row, j, inside, num_res):
+    """Weights (rows, j), zero outside, and their places; ``row`` numbers sample, head and query."""
+    places = row[:, None] * num_res + j[None, :]
+    logits = tl.load(logits_ptr + places, mask=inside, other=float("-inf"))
+    log_sums = tl.load(log_sums_ptr + row, mask=tl.max(inside.to(tl.int32), 1) > 0, other=0.0)
+    return tl.exp(logits - log_sums[:, None]), places
+
+
+@triton.jit
+def pair_forward_kernel(
+    logits_ptr,
+    log_sums_ptr,
+    pair_ptr,
+    out_ptr,
+    num_res,
+    HEADS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+    BLOCK_J: tl.constexpr,
+    BLOCK_Z: tl.constexpr,
+):
+    """What all heads of one query make of its pairs, (B, I, H, Z)."""
+    query, sample = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    heads, channels = tl.arange(0, BLOCK_H), tl.arange(0, BLOCK_Z)
+    of_heads = (sample * HEADS + heads) * num_res + query
+    row = sample * num_res + query
+    out = tl.zeros((BLOCK_H, BLOCK_Z), tl.float32)
+    for start in range(0, num_res, BLOCK_J):
+        j = start + tl.arange(0, BLOCK_J)
+        exist = (heads < HEADS)[:, None] & (j < num_res)[None, :]
+        weights, _ = load_weights(logits_ptr, log_sums_ptr, of_heads, j, exist, num_res)
+        inside = (j < num_res)[:, None] & (channels < CHANNELS)[None, :]
+        places = (row * num_res + j)[:, None] * CHANNELS + channels[None, :]
+        out += product(weights, tl.load(pair_ptr + places, mask=inside, other=0.0))
+    places = (row * HEADS + heads)[:, None] * CHANNELS + channels[None, :]
+    tl.store(out_ptr + places, out, mask=(heads < HEADS)[:, None] & (channels < CHANNELS)[None, :])
+
+
+@triton.jit
+def pair_backward_kernel(
+    grad_ptr,
+    logits_ptr,
+    log_sums_ptr,
+    pair_ptr,
+    grad_weights_ptr,
+    grad_pair_ptr,
+    means_ptr,
+    num_res,
+    HEADS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+    BLOCK_J: tl.constexpr,
+    BLOCK_Z: tl.constexpr,
+):
+    """Gradients of one query's pairs, and of its weights as far as they come from pairs.
+
+    ``means``: weighted means of the latter over keys, (B, H, I).
+    """
+    query, sample = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    heads, channels = tl.arange(0, BLOCK_H), tl.arange(0, BLOCK_Z)
+    of_heads = (sample * HEADS + heads) * num_res + query
+    row = sample * num_res + query
+    grad = tl.load(
+        grad_ptr + (row * HEADS + heads)[:, None] * CHANNELS + channels[None, :],
+        mask=(heads < HEADS)[:, None] & (channels < CHANNELS)[None, :],
+        other=0.0,
+    )
+    means = tl.zeros((BLOCK_H,), tl.float32)
+    for start in range(0, num_res, BLOCK_J):
+        j = start + tl.arange(0, BLOCK_J)
+        exist = (heads < HEADS)[:, None] & (j < num_res)[None, :]
+        weights, of_weights = load_weights(logits_ptr, log_sums_ptr, of_heads, j, exist, num_res)
+        inside = (j < num_res)[:, None] & (channels < CHANNELS)[None, :]
+        places = (row * num_res + j)[:, None] * CHANNELS + channels[None, :]
+        pair = tl.load(pair_ptr + places, mask=inside, other=0.0)
+        grad_weights = product(grad, tl.trans(pair))
+        means += tl.sum(weights * grad_weights, 1)
+        tl.store(grad_weights_ptr + of_weights, grad_weights, mask=exist)
+        tl.store(grad_pair_ptr + places, product(tl.trans(weights), grad), mask=inside)
+    tl.store(means_ptr + of_heads, means, mask=heads < HEADS)
+
+
+@triton.jit
+def queries_backward_kernel(
+    k_ptr,
+    v_ptr,
+    x_ptr,
+    y_ptr,
+    u_ptr,
+    point_weight_ptr,
+    logits_ptr,
+    log_sums_ptr,
+    out_ptr,
+    out_points_ptr,
+    grad_ptr,
+    grad_points_ptr,
+    grad_weights_ptr,
+    means_ptr,
+    grad_logits_ptr,
+    grad_q_ptr,
+    grad_x_ptr,
+    grad_point_weight_ptr,
+    k_strides,
+    v_strides,
+    x_strides,
+    y_strides,
+    u_strides,
+    out_strides,
+    out_points_strides,
+    grad_strides,
+    grad_points_strides,
+    num_res,
+    scale,
+    HEADS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    COORDINATES: tl.constexpr,
+    VALUE_COORDINATES: tl.constexpr,
+    BLOCK_I: tl.constexpr,
+    BLOCK_J: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    BLOCK_X: tl.constexpr,
+    BLOCK_U: tl.constexpr,
+):
+    """Gradients of logits, queries, their points, and of the points' weight, a part a program."""
+    tile = tl.program_id(0)
+    i = tile * BLOCK_I + tl.arange(0, BLOCK_I)
+    head, sample = tl.program_id(1), tl.program_id(2)
+    row = (sample.to(tl.int64) * HEADS + head) * num_res + i
+    grad = load_rows(grad_ptr, grad_strides, sample, head, i, num_res, CHANNELS, BLOCK_C)
+    grad_points = load_rows(
+        grad_points_ptr, grad_points_strides, sample, head, i, num_res, VALUE_COORDINATES, BLOCK_U
+    )
+    out = load_rows(out_ptr, out_strides, sample, head, i, num_res, CHANNELS, BLOCK_C)
+    out_points = load_rows(
+        out_points_ptr, out_points_strides, sample, head, i, num_res, VALUE_COORDINATES, BLOCK_U
+    )
+    # What the softmax subtracts: the weighted mean of the weights' gradients.
+    means = tl.load(means_ptr + row, mask=i < num_res, other=0.0)
+    means += tl.sum(grad * out, 1) + tl.sum(grad_points * out_points, 1)
+    x = load_rows(x_ptr, x_strides, sample, head, i, num_res, COORDINATES, BLOCK_X)
+    middle = middle_of(x, i, num_res)
+    x -= middle[None, :]
+    rest = tl.zeros((BLOCK_I,), tl.float32)
+    moment = tl.zeros((BLOCK_I,), tl.float32)
+    grad_q = tl.zeros((BLOCK_I, BLOCK_C), tl.float32)
+    grad_x = tl.zeros((BLOCK_I, BLOCK_X), tl.float32)
+    for start in range(0, num_res, BLOCK_J):
+        j = start + tl.arange(0, BLOCK_J)
+        inside = (i < num_res)[:, None] & (j < num_res)[None, :]
+        weights, places = load_weights(logits_ptr, log_sums_ptr, row, j, inside, num_res)
+        grad_weights = tl.load(grad_weights_ptr + places, mask=inside, other=0.0)
+        v = load_rows(v_ptr, v_strides, sample, head, j, num_res, CHANNELS, BLOCK_C)
+        u = load_rows(u_ptr, u_strides, sample, head, j, num_res, VALUE_COORDINATES, BLOCK_U)
+        k = load_rows(k_ptr, k_strides, sample, head, j, num_res, CHANNELS, BLOCK_C)
+        y = load_rows(y_ptr, y_strides, sample, head, j, num_res, COORDINATES, BLOCK_X)
+        y -= middle[None, :]
+        grad_weights += product(grad, tl.trans(v)) + product(grad_points, tl.trans(u))
+        grad_logits = weights * (grad_weights - means[:, None])
+        tl.store(grad_logits_ptr + places, grad_logits, mask=inside)
+        grad_q += product(grad_logits, k)
+        grad_x += product(grad_logits, y)
+        rest += tl.sum(grad_logits, 1)
+        moment += tl.sum(grad_logits * tl.sum(y * y, 1)[None, :], 1)
+    # Half the squared distances, by which the points' weight lowers logits.
+    moment += rest * tl.sum(x * x, 1) - 2.0 * tl.sum(x * grad_x, 1)
+    part = (sample * tl.num_programs(0) + tile) * HEADS + head
+    tl.store(grad_point_weight_ptr + part, -0.5 * tl.sum(moment, 0))
+    grad_x = (grad_x - rest[:, None] * x) * tl.load(point_weight_ptr + head)
+    store_rows(grad_q_ptr, grad_q * scale, sample, head, i, num_res, HEADS, CHANNELS, BLOCK_C)
+    store_rows(grad_x_ptr, grad_x, sample, head, i, num_res, HEADS, COORDINATES, BLOCK_X)
+
+
+@triton.jit
+def keys_backward_kernel(
+    q_ptr,
+    x_ptr,
+    y_ptr,
+    point_weight_ptr,
+    logits_ptr,
+    log_sums_ptr,
+    grad_ptr,
+    grad_points_ptr,
+    grad_logits_ptr,
+    grad_k_ptr,
+    grad_v_ptr,
+    grad_y_ptr,
+    grad_u_ptr,
+    q_strides,
+    x_strides,
+    y_strides,
+    grad_strides,
+    grad_points_strides,
+    num_res,
+    scale,
+    HEADS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    COORDINATES: tl.constexpr,
+    VALUE_COORDINATES: tl.constexpr,
+    BLOCK_I: tl.constexpr,
+    BLOCK_J: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    BLOCK_X: tl.constexpr,
+    BLOCK_U: tl.constexpr,
+):
+    """Gradients of a tile of keys and values: features and points."""
+    j = tl.program_id(0) * BLOCK_J + tl.arange(0, BLOCK_J)
+    head, sample = tl.program_id(1), tl.program_id(2)
+    first = (sample.to(tl.int64) * HEADS + head) * num_res
+    y = load_rows(y_ptr, y_strides, sample, head, j, num_res, COORDINATES, BLOCK_X)
+    middle = middle_of(y, j, num_res)
+    y -= middle[None, :]
+    rest = tl.zeros((BLOCK_J,), tl.float32)
+    grad_k = tl.zeros((BLOCK_J, BLOCK_C), tl.float32)
+    grad_v = tl.zeros((BLOCK_J, BLOCK_C), tl.float32)
+    grad_y = tl.zeros((BLOCK_J, BLOCK_X), tl.float32)
+    grad_u = tl.zeros((BLOCK_J, BLOCK_U), tl.float32)
+    for start in range(0, num_res, BLOCK_I):
+        i = start + tl.arange(0, BLOCK_I)
+        inside = (i < num_res)[:, None] & (j < num_res)[None, :]
+        weights, places = load_weights(logits_ptr, log_sums_ptr, first + i, j, inside, num_res)
+        grad_logits = tl.trans(tl.load(grad_logits_ptr + places, mask=inside, other=0.0))
+        weights = tl.trans(weights)
+        q = load_rows(q_ptr, q_strides, sample, head, i, num_res, CHANNELS, BLOCK_C)
+        x = load_rows(x_ptr, x_strides, sample, head, i, num_res, COORDINATES, BLOCK_X)
+        x -= middle[None, :]
+        grad = load_rows(grad_ptr, grad_strides, sample, head, i, num_res, CHANNELS, BLOCK_C)
+        grad_points = load_rows(
+            grad_points_ptr,
+            grad_points_strides,
+            sample,
+            head,
+            i,
+            num_res,
+            VALUE_COORDINATES,
+            BLOCK_U,
+        )
+        grad_k += product(grad_logits, q)
+        grad_y += product(grad_logits, x)
+        grad_v += product(weights, grad)
+        grad_u += product(weights, grad_points)
+        rest += tl.sum(grad_logits, 1)
+    grad_y = (grad_y - rest[:, None] * y) * tl.load(point_weight_ptr + head)
+    store_rows(grad_k_ptr, grad_k * scale, sample, head, j, num_res, HEADS, CHANNELS, BLOCK_C)
+    store_rows(grad_v_ptr, grad_v, sample, head, j, num_res, HEADS, CHANNELS, BLOCK_C)
+    store_rows(grad_y_ptr, grad_y, sample, head, j, num_res, HEADS, COORDINATES, BLOCK_X)
+    store_rows(grad_u_ptr, grad_u, sample, head, j, num_res, HEADS, VALUE_COORDINATES, BLOCK_U)

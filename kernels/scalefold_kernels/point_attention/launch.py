@@ -1,0 +1,162 @@
+"""Launches of the attention by points; below autograd. Legend: see `Arguments`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+from scalefold_kernels.point_attention.arguments import Arguments, with_rows
+from scalefold_kernels.point_attention.kernel import (
+    forward_kernel,
+    keys_backward_kernel,
+    pair_backward_kernel,
+    pair_forward_kernel,
+    queries_backward_kernel,
+)
+from scalefold_kernels.tiles import Tile, architecture, tile
+
+
+class Results(NamedTuple):
+    """What forward makes."""
+
+    out: Tensor
+    """(B, N, H, C)"""
+    points: Tensor
+    """(B, N, H, 3 V)"""
+    pairs: Tensor
+    """(B, N, H, Z)"""
+    logits: Tensor
+    """(B, H, N, N)"""
+    log_sums: Tensor
+    """(B, H, N), logarithms of the sums of their exponentials"""
+
+
+class Grads(NamedTuple):
+    """Of results."""
+
+    out: Tensor
+    points: Tensor
+    pairs: Tensor
+
+
+def attend(a: Arguments, r: Results) -> None:
+    """Write all results but pairs."""
+    launch = _tile("forward", a)
+    forward_kernel[_grid(a, launch["BLOCK_I"])](
+        *a[:8],
+        r.logits,
+        r.log_sums,
+        r.out,
+        r.points,
+        *_strides(*a[:6]),
+        a.num_res,
+        a.scale,
+        **a.sizes,
+        **launch,
+    )
+
+
+def attend_to_pairs(a: Arguments, r: Results) -> None:
+    """Write what the weights make of pairs."""
+    pair_forward_kernel[(a.num_res, a.batch)](
+        r.logits,
+        r.log_sums,
+        a.pair,
+        r.pairs,
+        a.num_res,
+        **a.pair_sizes,
+        **_tile("pair_forward", a),
+    )
+
+
+def pairs_backward(a: Arguments, r: Results, grads: Grads, new: Arguments) -> tuple[Tensor, Tensor]:
+    """Write the pairs' gradient; gradients of the weights through pairs, and their means."""
+    grad_weights, means = torch.empty_like(r.logits), torch.empty_like(r.log_sums)
+    pair_backward_kernel[(a.num_res, a.batch)](
+        grads.pairs.contiguous(),
+        r.logits,
+        r.log_sums,
+        a.pair,
+        grad_weights,
+        new.pair,
+        means,
+        a.num_res,
+        **a.pair_sizes,
+        **_tile("pair_backward", a),
+    )
+    return grad_weights, means
+
+
+def queries_backward(
+    a: Arguments,
+    r: Results,
+    grads: Grads,
+    grad_weights: Tensor,
+    means: Tensor,
+    new: Arguments,
+) -> Tensor:
+    """Write gradients of logits, q and x; returns that of the points' weight, (H,)."""
+    launch = _tile("queries_backward", a)
+    grid = _grid(a, launch["BLOCK_I"])
+    parts = grad_weights.new_empty(a.batch * grid[0], grid[1])
+    rows = *a[1:6], *map(with_rows, (r.out, r.points, grads.out, grads.points))
+    queries_backward_kernel[grid](
+        *rows[:5],
+        a.point_weight,
+        r.logits,
+        r.log_sums,
+        *rows[5:],
+        grad_weights,
+        means,
+        new.pair_logits,
+        new.q,
+        new.x,
+        parts,
+        *_strides(*rows),
+        a.num_res,
+        a.scale,
+        **a.sizes,
+        **launch,
+    )
+    return parts.sum(0)
+
+
+def keys_backward(a: Arguments, r: Results, grads: Grads, new: Arguments) -> None:
+    """Write gradients of k, v, y and u; that of the logits is there."""
+    launch = _tile("keys_backward", a)
+    of_results = with_rows(grads.out), with_rows(grads.points)
+    keys_backward_kernel[_grid(a, launch["BLOCK_J"])](
+        a.q,
+        a.x,
+        a.y,
+        a.point_weight,
+        r.logits,
+        r.log_sums,
+        *of_results,
+        new.pair_logits,
+        new.k,
+        new.v,
+        new.y,
+        new.u,
+        *_strides(a.q, a.x, a.y, *of_results),
+        a.num_res,
+        a.scale,
+        **a.sizes,
+        **launch,
+    )
+
+
+def _grid(a: Arguments, block: int) -> tuple[int, int, int]:
+    return triton.cdiv(a.num_res, block), a.q.shape[2], a.batch
+
+
+def _strides(*tensors: Tensor) -> list[tuple[int, ...]]:
+    return [t.stride() for t in tensors]
+
+
+def _tile(kernel: str, a: Arguments) -> Tile:
+    shape: dict[str, int | str] = {"N": a.num_res, "H": a.q.shape[2]}
+    return tile(f"point_attention_{kernel}", architecture(a.q.device), shape)

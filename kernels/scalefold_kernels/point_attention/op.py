@@ -1,0 +1,135 @@
+"""``scalefold::point_attention``: attention by features, pairs and distances of points."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scalefold_kernels.point_attention import launch
+from scalefold_kernels.point_attention.arguments import Arguments, checked
+from scalefold_kernels.point_attention.launch import Grads, Results
+
+_Five = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+_Nine = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+
+
+def point_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q_points: Tensor,
+    k_points: Tensor,
+    v_points: Tensor,
+    pair_logits: Tensor,
+    point_weight: Tensor,
+    pair: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Features, points and pairs of the keys under weights from all three.
+
+    Parameters
+    ----------
+    q, k, v : Tensor, shape (B, N, H, C), float32
+    q_points, k_points : Tensor, shape (B, N, H, P, 3), float32
+        In the global frame.
+    v_points : Tensor, shape (B, N, H, V, 3), float32
+    pair_logits : Tensor, shape (B, H, N, N), float32
+        What pair and mask add to the logits.
+    point_weight : Tensor, shape (H,), float32
+        Of half a squared distance in the logits.
+    pair : Tensor, shape (B, N, N, Z), float32
+
+    Returns
+    -------
+    Tensor, shape (B, N, H, C)
+    Tensor, shape (B, N, H, V, 3)
+    Tensor, shape (B, N, H, Z)
+
+    Raises
+    ------
+    ValueError
+        A shape or a type is wrong.
+    """
+    points = (t.flatten(-2) for t in (q_points, k_points, v_points))
+    out, out_points, pairs, *_ = _point_attention(q, k, v, *points, pair_logits, point_weight, pair)
+    return out, out_points.unflatten(-1, (-1, 3)), pairs
+
+
+@torch.library.custom_op("scalefold::point_attention", mutates_args=())
+def _point_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    x: Tensor,
+    y: Tensor,
+    u: Tensor,
+    pair_logits: Tensor,
+    point_weight: Tensor,
+    pair: Tensor,
+) -> _Five:
+    """The same with points as (B, N, H, 3 P); and logits with their sums, see `Results`."""
+    a = checked(q, k, v, x, y, u, pair_logits, point_weight, pair)
+    results = Results(*_new_results(*a))
+    launch.attend(a, results)
+    launch.attend_to_pairs(a, results)
+    return (*results,)
+
+
+@_point_attention.register_fake
+def _new_results(*arguments: Tensor) -> _Five:
+    a = Arguments(*arguments)
+    rows, logits = a.q.shape[:3], a.pair_logits.shape
+    shapes = a.v.shape, a.u.shape, (*rows, a.pair.shape[-1]), logits, logits[:3]
+    return tuple(a.q.new_empty(shape) for shape in shapes)  # type: ignore[return-value]
+
+
+@torch.library.custom_op("scalefold::point_attention_backward", mutates_args=())
+def point_attention_backward(
+    grad: Tensor,
+    grad_points: Tensor,
+    grad_pairs: Tensor,
+    out: Tensor,
+    points: Tensor,
+    pairs: Tensor,
+    logits: Tensor,
+    log_sums: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    x: Tensor,
+    y: Tensor,
+    u: Tensor,
+    pair_logits: Tensor,
+    point_weight: Tensor,
+    pair: Tensor,
+) -> _Nine:
+    """Gradients of the nine arguments, the last, in their order."""
+    a = checked(q, k, v, x, y, u, pair_logits, point_weight, pair)
+    results = Results(out, points, pairs, logits, log_sums)
+    grads = Grads(grad, grad_points, grad_pairs)
+    new = Arguments(*(t.new_empty(t.shape) for t in a))
+    of_weights = launch.pairs_backward(a, results, grads, new)
+    of_point_weight = launch.queries_backward(a, results, grads, *of_weights, new)
+    launch.keys_backward(a, results, grads, new)
+    return (*new._replace(point_weight=of_point_weight),)
+
+
+@point_attention_backward.register_fake
+def _(*tensors: Tensor) -> _Nine:
+    return tuple(t.new_empty(t.shape) for t in tensors[8:])  # type: ignore[return-value]
+
+
+def _setup(ctx: Any, inputs: tuple[Tensor, ...], output: _Five) -> None:
+    ctx.mark_non_differentiable(*output[3:])
+    ctx.save_for_backward(*output, *inputs)
+
+
+def _backward(
+    ctx: Any, grad: Tensor, grad_points: Tensor, grad_pairs: Tensor, *_: Tensor | None
+) -> _Nine:
+    grads: _Nine = point_attention_backward(grad, grad_points, grad_pairs, *ctx.saved_tensors)
+    return grads
+
+
+_point_attention.register_autograd(_backward, setup_context=_setup)

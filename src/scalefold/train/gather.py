@@ -1,0 +1,36 @@
+"""Gradients of thousands of parameters into one flat buffer, operation by operation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Gather(Protocol):
+    """Copies tensors of one type into a flat buffer, the n-th to the n-th place."""
+
+    def __call__(self, tensors: Sequence[Tensor], /) -> None:
+        """Copy; a tensor may be its place itself."""
+
+
+class MakeGather(Protocol):
+    """Makes a `Gather`: `TorchGather`, or the kernel's."""
+
+    def __call__(self, buffer: Tensor, places: Sequence[int], sizes: Sequence[int], /) -> Gather:
+        """Plan copies into ``buffer`` (P,); ``places`` and ``sizes`` count its elements."""
+
+
+class TorchGather:
+    """A `Gather` in plain torch: a few large copies instead of thousands."""
+
+    def __init__(self, buffer: Tensor, places: Sequence[int], sizes: Sequence[int]) -> None:
+        self._views = [buffer[p : p + size] for p, size in zip(places, sizes, strict=True)]
+
+    def __call__(self, tensors: Sequence[Tensor]) -> None:
+        """See `Gather`."""
+        if self._views:
+            # A tensor of another layout would send all of them the slow way.
+            torch._foreach_copy_(self._views, [tensor.reshape(-1) for tensor in tensors])

@@ -1,0 +1,121 @@
+"""Attention by features, pairs and distances of points: against the reference in float64."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from scalefold.bench.kernels.agreement import FACTOR, error
+from scalefold.ops import point_attention as reference
+from scalefold_kernels.point_attention import point_attention
+
+
+class Sizes(NamedTuple):
+    B: int
+    N: int
+    H: int
+    C: int
+    P: int
+    V: int
+    Z: int
+
+
+CASES = [Sizes(2, 19, 3, 16, 4, 5, 20), Sizes(1, 37, 2, 8, 2, 3, 32), Sizes(1, 5, 17, 3, 1, 1, 6)]
+MASKED = -1e5
+
+# float32: logits of some tens, to whose rounding the weights are exponential.
+CLOSE = {"atol": 1e-4, "rtol": 1e-4}
+
+
+def arguments(sizes: Sizes, device: torch.device) -> list[Tensor]:
+    """Arguments; those of features and points are parts of larger tensors, as in the model."""
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator).to(device)
+
+    b, n, h, c, p, v, z = sizes
+    projected = draw(b, n, 3 * h * c)
+    q = projected[..., : h * c].unflatten(-1, (h, c))
+    k, values = projected[..., h * c :].unflatten(-1, (h, 2 * c)).chunk(2, dim=-1)
+    points = 2 * draw(b, n, h, 2 * p + v, 3)
+    pair_logits = draw(b, h, n, n)
+    pair_logits[..., -2:] += MASKED
+    point_weight = draw(h).square()
+    return [q, k, values, *points.split([p, p, v], -2), pair_logits, point_weight, draw(b, n, n, z)]
+
+
+def grads(sizes: Sizes, device: torch.device) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    b, n, h, c, _, v, z = sizes
+    shapes = [(b, n, h, c), (b, n, h, v, 3), (b, n, h, z)]
+    return [torch.randn(shape, generator=generator).to(device) for shape in shapes]
+
+
+def run(
+    function: Callable[..., tuple[Tensor, ...]],
+    tensors: list[Tensor],
+    grads: list[Tensor],
+    dtype: torch.dtype,
+) -> list[Tensor]:
+    leaves = [t.detach().to(dtype).requires_grad_() for t in tensors]
+    out = function(*leaves)
+    gradients = torch.autograd.grad(out, leaves, [g.to(dtype) for g in grads])
+    return [*(t.detach() for t in out), *gradients]
+
+
+@pytest.mark.parametrize("sizes", CASES)
+def test_value_and_gradients(sizes: Sizes, device: torch.device, poisoned_memory: None) -> None:
+    tensors, of_results = arguments(sizes, device), grads(sizes, device)
+    ours = run(point_attention, tensors, of_results, torch.float32)
+    expected = run(reference.point_attention, tensors, of_results, torch.float64)
+    for a, b in zip(ours, expected, strict=True):
+        torch.testing.assert_close(a.double(), b, **CLOSE)
+
+
+def test_far_from_the_origin_distances_keep_their_digits(device: torch.device) -> None:
+    """Of points 1280 Å (128 units) away, squares of coordinates would lose an Å."""
+    q, k, v, x, y, u, pair_logits, weight, pair = arguments(CASES[0], device)
+    near = point_attention(q, k, v, x, y, u, pair_logits, weight, pair)[0]
+    far = point_attention(q, k, v, x + 128, y + 128, u, pair_logits, weight, pair)[0]
+    # Coordinates are rounded to 2^-17 there, their squared differences of up to some tens to 2^-11.
+    torch.testing.assert_close(far, near, atol=2e-3, rtol=2e-3)
+
+
+def test_a_query_without_keys_attends_to_all(device: torch.device) -> None:
+    tensors, of_results = arguments(CASES[0], device), grads(CASES[0], device)
+    tensors[6][:, :, 1] = MASKED
+    ours = run(point_attention, tensors, of_results, torch.float32)
+    expected = run(reference.point_attention, tensors, of_results, torch.float64)
+    for a, b in zip(ours, expected, strict=True):
+        # Logits near the mask's are rounded to 2^-8, and weights follow; values are of some tens.
+        torch.testing.assert_close(a.double(), b, atol=2**-4, rtol=2**-4)
+
+
+def test_wrong_arguments_are_named(device: torch.device) -> None:
+    q, k, *rest = arguments(CASES[0], device)
+    with pytest.raises(ValueError, match=r"k has shape .* must be \(2, 19, 3, 16\)"):
+        point_attention(q, k[:, 1:], *rest)
+    with pytest.raises(ValueError, match="float32"):
+        point_attention(q.bfloat16(), k, *rest)
+
+
+def test_registered_as_torch_expects(device: torch.device) -> None:
+    tensors = arguments(Sizes(1, 3, 2, 4, 1, 1, 4), device)
+    flat = [t.flatten(-2) if t.dim() == 5 else t for t in tensors]
+    leaves = [t.detach().requires_grad_() for t in flat]
+    torch.library.opcheck(torch.ops.scalefold.point_attention, tuple(leaves))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_res", [256, 300])
+def test_as_precise_as_float32(num_res: int, device: torch.device) -> None:
+    sizes = Sizes(1, num_res, 12, 16, 4, 8, 128)
+    tensors, of_results = arguments(sizes, device), grads(sizes, device)
+    exact = run(reference.point_attention, tensors, of_results, torch.float64)
+    torch_s = run(reference.point_attention, tensors, of_results, torch.float32)
+    ours = run(point_attention, tensors, of_results, torch.float32)
+    for a, b, value in zip(ours, torch_s, exact, strict=True):
+        assert error(a, value) <= FACTOR * max(error(b, value), 2.0**-24)
