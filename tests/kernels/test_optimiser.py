@@ -217,7 +217,8 @@ def test_a_step_s_end_is_the_same_fused_or_not(scope: str, device: torch.device)
             norms = []
             for sample in range(2):
                 for parameter in model.parameters():
-                    parameter.grad.normal_()
+                    # Of one sign: where samples cancel, Adam magnifies how norms were rounded.
+                    parameter.grad.normal_().abs_()
                 norms.append(mean.add(last=sample == 1))
             sound = torch.tensor(not bad, device=device)
             rate = torch.tensor(RATE, dtype=torch.float64, device=device)
