@@ -47,6 +47,8 @@ def test_nothing_to_gather(device: torch.device) -> None:
 
 def test_wrong_tensors_are_named(device: torch.device) -> None:
     gather = Gather(torch.zeros(LENGTH, device=device), PLACES, SIZES)
+    with pytest.raises(ValueError, match="multiples of 8"):
+        Gather(torch.zeros(8, device=device), [0, 3], [3, 5])
     with pytest.raises(ValueError, match="4 tensors for 5 places"):
         gather(tensors(device)[1:])
     with pytest.raises(ValueError, match=r"bfloat16.* torch.float32"):

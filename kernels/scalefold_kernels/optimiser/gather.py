@@ -15,6 +15,9 @@ from torch import Tensor
 from scalefold_kernels.optimiser.kernel import gather_kernel
 from scalefold_kernels.tiles import architecture, tile
 
+_ALIGNMENT = 8
+"""Elements; what the kernel takes for granted of places."""
+
 
 class Gather:
     """Copies contiguous tensors of one type into their places of a flat buffer.
@@ -26,18 +29,26 @@ class Gather:
     ----------
     buffer : Tensor, shape (P,)
     places, sizes : sequence of int
-        Where each tensor goes, in elements, and how many it has.
+        Where each tensor goes, in elements, and how many it has. Places are multiples of 8.
+
+    Raises
+    ------
+    ValueError
+        A place is not; or tensors are given that differ from the plan in number or type.
     """
 
     def __init__(self, buffer: Tensor, places: Sequence[int], sizes: Sequence[int]) -> None:
+        if any(place % _ALIGNMENT for place in places):
+            raise ValueError(f"gather: places must be multiples of {_ALIGNMENT} elements")
         self._buffer, self._num_tensors = buffer, len(sizes)
         self._launch = tile("optimiser_gather", architecture(buffer.device), {"P": buffer.numel()})
         block = self._launch["BLOCK"]
-        pieces = [(n, at) for n, size in enumerate(sizes) for at in range(0, size, block)]
-        self._pieces = torch.tensor(pieces, dtype=torch.int32, device=buffer.device).view(-1, 2)
-        self._targets = torch.tensor(
-            list(zip(places, sizes, strict=True)), dtype=torch.int64, device=buffer.device
-        )
+        pieces = [
+            (number, first, place + first, min(block, size - first))
+            for number, (place, size) in enumerate(zip(places, sizes, strict=True))
+            for first in range(0, size, block)
+        ]
+        self._pieces = torch.tensor(pieces, dtype=torch.int64, device=buffer.device)
         self._sources = torch.empty(len(sizes), dtype=torch.int64, device=buffer.device)
         self._captured: list[Tensor] = []
         self._table = self._new_table()
@@ -56,6 +67,8 @@ class Gather:
         places = torch.tensor([(t.data_ptr() - start) // width for t in tensors])
         if self._buffer.is_cuda and torch.cuda.is_current_stream_capturing():
             # Memory cannot be pinned now: the table was made by the run before the capture.
+            if not len(self._table):
+                raise RuntimeError("gather: a capture needs a run before it, each one of its own")
             table, self._table = self._table, self._table.new_empty(0)
             self._captured.append(table)
         else:
@@ -63,7 +76,7 @@ class Gather:
         table.copy_(places)
         self._sources.copy_(table, non_blocking=True)
         gather_kernel[(len(self._pieces),)](
-            self._buffer, self._sources, self._targets, self._pieces, **self._launch
+            self._buffer, self._sources, self._pieces, **self._launch
         )
 
     def _new_table(self) -> Tensor:

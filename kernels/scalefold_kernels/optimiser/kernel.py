@@ -214,28 +214,27 @@ def update_kernel(
 
 
 @triton.jit
-def copy_block(from_ptr, to_ptr, rest, BLOCK: tl.constexpr):
-    """``rest`` elements, at most a block."""
+def copy_block(from_ptr, to_ptr, count, BLOCK: tl.constexpr):
+    """``count`` elements, at most a block."""
     lanes = tl.arange(0, BLOCK)
-    tl.store(to_ptr + lanes, tl.load(from_ptr + lanes, mask=lanes < rest), mask=lanes < rest)
+    inside = lanes < count
+    tl.store(to_ptr + lanes, tl.load(from_ptr + lanes, mask=inside), mask=inside)
 
 
 @triton.jit
-def gather_kernel(buffer_ptr, sources_ptr, targets_ptr, pieces_ptr, BLOCK: tl.constexpr):
+def gather_kernel(buffer_ptr, sources_ptr, pieces_ptr, BLOCK: tl.constexpr):
     """Copy one piece of one tensor to its place in the buffer.
 
-    ``sources``: where each tensor is, in elements from the buffer's start; ``targets``: (place in
-    the buffer, number of elements) of each; ``pieces``: (tensor, first element) of each program.
+    ``sources``: where each tensor is, in elements from the buffer's start; ``pieces``: tensor,
+    first element in it, place in the buffer and number of elements of each program's.
     """
-    tensor = tl.load(pieces_ptr + 2 * tl.program_id(0))
-    first = tl.multiple_of(tl.load(pieces_ptr + 2 * tl.program_id(0) + 1), BLOCK)
-    source = tl.load(sources_ptr + tensor)
-    target = tl.multiple_of(tl.load(targets_ptr + 2 * tensor), 8) + first
-    rest = tl.load(targets_ptr + 2 * tensor + 1) - first
+    piece_ptr = pieces_ptr + 4 * tl.program_id(0)
+    first = tl.multiple_of(tl.load(piece_ptr + 1), BLOCK)
+    target_ptr = buffer_ptr + tl.multiple_of(tl.load(piece_ptr + 2), 8)
+    count = tl.load(piece_ptr + 3)
+    source = tl.load(sources_ptr + tl.load(piece_ptr))
     # A gradient that is a part of another's memory may start anywhere.
     if source % 8 == 0:
-        copy_block(
-            buffer_ptr + (tl.multiple_of(source, 8) + first), buffer_ptr + target, rest, BLOCK
-        )
+        copy_block(buffer_ptr + (tl.multiple_of(source, 8) + first), target_ptr, count, BLOCK)
     else:
-        copy_block(buffer_ptr + (source + first), buffer_ptr + target, rest, BLOCK)
+        copy_block(buffer_ptr + (source + first), target_ptr, count, BLOCK)
