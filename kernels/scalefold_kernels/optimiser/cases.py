@@ -3,6 +3,7 @@
 from scalefold_kernels.compilation import CompileCase
 from scalefold_kernels.optimiser.kernel import (
     accumulate_kernel,
+    gather_kernel,
     square_sums_kernel,
     update_kernel,
 )
@@ -24,12 +25,19 @@ _ADAM = {
 
 
 def compile_cases() -> list[CompileCase]:
-    """All three kernels, for a model of 93 million parameters."""
-    norm, update = (_tile(name) for name in ("optimiser_norm", "optimiser_update"))
+    """All kernels, for a model of 93 million parameters."""
+    norm, update, gather = (_tile(f"optimiser_{name}") for name in ("norm", "update", "gather"))
     scalars = dict.fromkeys(("updates_ptr", "averaged_ptr", "counts_ptr"), _FP64)
     gradient = {"narrow_ptr": _BF16, "wide_ptr": _FP32, "sums_ptr": _FP32}
     buffers = ("weights_ptr", "first_moment_ptr", "second_moment_ptr", "average_ptr", "norm_ptr")
     return [
+        CompileCase(
+            "gather",
+            gather_kernel,
+            {"buffer_ptr": _BF16, "sources_ptr": "*i64:16", "pieces_ptr": "*i64:16"},
+            gather[0],
+            *gather[1],
+        ),
         CompileCase(
             "square_sums",
             square_sums_kernel,
