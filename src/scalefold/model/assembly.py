@@ -28,8 +28,8 @@ class Assembly:
     axis : Axis
         How a sample is split over ranks.
     compiled : callable
-        What is done to functions of many small operations: `torch.compile`, or nothing. They call
-        no ``ops``, whose kernels a compiler cannot join with what is around them.
+        What is done to functions of many small operations: `torch.compile`, or nothing. Kernels
+        among ``ops`` stay as they are in them, and what is around is joined.
     """
 
     ops: Ops = TORCH
