@@ -1,4 +1,4 @@
-"""Outer product mean, from the projected operands on."""
+"""Outer product mean: its operands from the MSA representation; the rest."""
 
 from __future__ import annotations
 
@@ -25,13 +25,20 @@ _SIZES = [
     (128, 512, "general"),
 ]
 
+# (sequences, residues, channels, what, setting)
+_OPERANDS = [
+    (128, 256, 256, "MSA", "initial training"),
+    (1024, 256, 64, "extra MSA", "initial training"),
+    (512, 384, 256, "MSA", "fine-tuning"),
+]
+
 _CHECKED_RESIDUES = 128
 """In float64 the reference holds the whole outer product, several times."""
 
 
 def cases() -> list[KernelCase]:
     """The MSA's and the extra MSA's."""
-    return [_case(*size) for size in _SIZES]
+    return [_case(*size) for size in _SIZES] + [_operands_case(*size) for size in _OPERANDS]
 
 
 def _case(num_seq: int, num_res: int, setting: str) -> KernelCase:
@@ -53,14 +60,57 @@ def _case(num_seq: int, num_res: int, setting: str) -> KernelCase:
     )
 
 
+def _operands_case(
+    num_seq: int, num_res: int, channels: int, what: str, setting: str
+) -> KernelCase:
+    rows, outputs = num_seq * num_res, 2 * _CHANNELS
+    narrow, wide = rows * outputs * _BF16, rows * channels * _BF16
+    flops = 2 * rows * channels * outputs
+    return KernelCase(
+        op="outer_product",
+        shape=f"operands, {what} {num_seq} x {num_res}",
+        setting=setting,
+        inputs=partial(_operands_inputs, num_seq, num_res, channels),
+        reference=reference.outer_product_operands,
+        ours=triton_ops().outer_product_operands,
+        forward=Work(wide + narrow, flops),
+        # With the gradient of m itself, which is passed through.
+        backward=Work(3 * wide + narrow, 2 * flops),
+    )
+
+
+def _operands_inputs(
+    num_seq: int, num_res: int, channels: int, device: torch.device, dtype: torch.dtype
+) -> Inputs:
+    def leaf(value: Tensor) -> Tensor:
+        return value.to(dtype).requires_grad_()
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(shape, device=device)
+
+    weights = (leaf(draw(_CHANNELS, channels) * channels**-0.5) for _ in range(2))
+    return (
+        leaf(2 * draw(1, num_seq, num_res, channels) + 0.5),
+        (torch.rand(1, num_seq, num_res, device=device) < 0.9).to(dtype),
+        leaf(1 + 0.1 * draw(channels)),
+        leaf(0.1 * draw(channels)),
+        *(tensor for weight in weights for tensor in (weight, leaf(0.1 * draw(_CHANNELS)))),
+    )
+
+
 def _inputs(num_seq: int, num_res: int, device: torch.device, dtype: torch.dtype) -> Inputs:
     def leaf(*shape: int, scale: float = 1.0) -> Tensor:
         return (scale * torch.randn(shape, device=device)).to(dtype).requires_grad_()
 
+    def operand() -> Tensor:
+        # As `outer_product_operands` leaves it, sequences last.
+        drawn = torch.randn(1, num_res, _CHANNELS, num_seq, device=device).to(dtype)
+        return drawn.permute(0, 3, 1, 2).requires_grad_()
+
     count = torch.randint(num_seq // 2, num_seq + 1, (1, num_res, num_res), device=device)
     return (
-        leaf(1, num_seq, num_res, _CHANNELS),
-        leaf(1, num_seq, num_res, _CHANNELS),
+        operand(),
+        operand(),
         count.to(dtype),
         leaf(_PAIR_CHANNELS, _CHANNELS**2, scale=1 / _CHANNELS),
         leaf(_PAIR_CHANNELS, scale=0.1),
