@@ -1,4 +1,10 @@
-"""Forward kernel for Hopper GPUs; see `parts`."""
+"""Forward kernel for Hopper GPUs; see `parts`.
+
+Weights are powers of the logits as they are: to take a row's maximum away first would cost an
+instruction a logit, and no power could be taken before all logits of a block are known. float32
+holds the sums as long as logits are between -69 and 69; a program that meets a sum which says
+otherwise goes through its rows once more, with their maximum.
+"""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -22,6 +28,129 @@ from scalefold_kernels.attention.hopper.parts import (
     store_mask,
 )
 from scalefold_kernels.hopper import mma_layout, widen
+
+LOWEST = gl.constexpr(2.0**-100)
+HIGHEST = gl.constexpr(2.0**100)
+"""Of a row's sum. Weights below 2^-126 are lost: 2^-18 of the lowest. Sums of values have room."""
+
+
+@gluon.jit
+def wait_for_stores(x):
+    """Until results are in memory (`tma.store_wait`: until they have left shared memory)."""
+    wait: gl.constexpr = "cp.async.bulk.wait_group 0; mov.b32 $0, $1;"
+    gl.inline_asm_elementwise(wait, "=r,r", [x], gl.int32, False, 1)
+
+
+@gluon.jit
+def attend(
+    turn, loads, stores, memory, barriers, sizes,
+    HAS_GATE: gl.constexpr, HAS_BIAS: gl.constexpr, C: gl.constexpr,
+    BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr, KEYS: gl.constexpr, PLACES: gl.constexpr,
+    EXACT: gl.constexpr,
+):  # fmt: skip
+    """Go through the program's rows, for the ``turn``-th time; 0 for queries to be done again."""
+    q_desc, k_desc, v_desc, gate_desc, mask, mask_stride_r, mask_stride_k = loads
+    out_desc, lse, lse_stride = stores
+    q_smem, out_smem, k_smem, v_smem, bias_smem, mask_smem = memory
+    full, q_full, gate_full, bias_full = barriers
+    batch, head, first_q, first_row, rows, num_rows, num_heads, num_queries, num_keys, scale = sizes
+    dtype: gl.constexpr = q_smem.dtype
+    S: gl.constexpr = mma_layout(BLOCK_K)
+    OUT: gl.constexpr = mma_layout(C)
+    A: gl.constexpr = gl.DotOperandLayout(0, S, 2)
+    A_P: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
+    by_row: gl.constexpr = gl.SliceLayout(1, S)
+    by_column: gl.constexpr = gl.SliceLayout(0, S)
+
+    mbarrier.expect(q_full, 64 * C * 2)
+    tma.async_copy_global_to_shared(q_desc, [batch, first_row, first_q, head, 0], q_full, q_smem)
+    for n in gl.static_range(PLACES):
+        load_keys(
+            k_desc, v_desc, k_smem.index(n), v_smem.index(n), full.index(n),
+            batch, first_row, n * BLOCK_K, head, True, C, BLOCK_K,
+        )  # fmt: skip
+    kept = load_mask(mask, mask_stride_r, mask_stride_k, first_row, num_keys, KEYS)
+    unmasked = count(kept)
+    queries = first_q + gl.arange(0, 64, layout=by_row)
+    held = gl.full([64], 1, gl.int32, by_row)
+    if HAS_BIAS:
+        mbarrier.wait(bias_full, 0)
+    for i in range(rows):
+        row = first_row + i
+        before = turn * rows + i
+        more = i + 1 < rows
+        all_kept = unmasked == NUM_BLOCKS * BLOCK_K
+        if not all_kept:
+            store_mask(kept, num_keys, unmasked, mask_smem)
+        stretch = gl.where(unmasked > 0, LOG2E, 0.0)
+        after = gl.where(more, row + 1, row)
+        kept = load_mask(mask, mask_stride_r, mask_stride_k, after, num_keys, KEYS)
+        mbarrier.wait(q_full, before & 1)
+        q = q_smem.reshape([64, C]).load(A)
+        q = (widen(q) * scale).to(dtype)
+        gl.thread_barrier()
+        mbarrier.expect(q_full, 64 * C * 2, pred=more)
+        at = [batch, row + 1, first_q, head, 0]
+        tma.async_copy_global_to_shared(q_desc, at, q_full, q_smem, pred=more)
+        tma.store_wait(0)
+        if HAS_GATE:
+            mbarrier.expect(gate_full, 64 * C * 2)
+            at = [batch, row, first_q, head, 0]
+            tma.async_copy_global_to_shared(gate_desc, at, gate_full, out_smem)
+        highest = gl.full([64], float("-inf") if EXACT else 0.0, gl.float32, by_row)
+        total = lane_sums(gl.full([64, BLOCK_K], 0.0, gl.float32, S))
+        o = gl.full([64, C], 0.0, gl.float32, OUT)
+        for j in range(NUM_BLOCKS):
+            # PLACES divides NUM_BLOCKS: a block has the same place in every row.
+            place = j % PLACES
+            ready = full.index(place)
+            mbarrier.wait(ready, (before * (NUM_BLOCKS // PLACES) + j // PLACES) & 1)
+            if HAS_BIAS:
+                s = widen(bias_smem.index(j).reshape([64, BLOCK_K]).load(S))
+            else:
+                s = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
+            k = k_smem.index(place).reshape([BLOCK_K, C])
+            v = v_smem.index(place).reshape([BLOCK_K, C])
+            s = warpgroup_mma(q, k.permute((1, 0)), s, use_acc=HAS_BIAS, is_async=True)
+            s = warpgroup_mma_wait(0, [s])
+            if all_kept:
+                s = s * LOG2E
+            else:
+                s = s * stretch + mask_smem.index(j).load(by_column)[None, :]
+            if EXACT:
+                new_highest = gl.maximum(highest, row_max(s))
+                s -= new_highest[:, None]
+                shrink = gl.exp2(highest - new_highest)
+                total *= gl.convert_layout(shrink, gl.SliceLayout(1, total.type.layout))[:, None]
+                o *= gl.convert_layout(shrink, gl.SliceLayout(1, OUT))[:, None]
+                highest = new_highest
+            p = gl.exp2(s)
+            total += lane_sums(p)
+            o = warpgroup_mma(gl.convert_layout(p.to(dtype), A_P), v, o)
+            gl.thread_barrier()
+            beyond = j + PLACES >= NUM_BLOCKS
+            next_block = gl.where(beyond, j + PLACES - NUM_BLOCKS, j + PLACES)
+            load_keys(
+                k_desc, v_desc, k_smem.index(place), v_smem.index(place), ready, batch,
+                gl.where(beyond, row + 1, row), next_block * BLOCK_K, head, more | (not beyond),
+                C, BLOCK_K,
+            )  # fmt: skip
+        unmasked = count(kept)
+        sums = gl.convert_layout(gl.sum(total, 1), by_row)
+        held &= ((sums > LOWEST) & (sums < HIGHEST)).to(gl.int32)
+        divisor = gl.convert_layout(sums, gl.SliceLayout(1, OUT))[:, None]
+        if HAS_GATE:
+            mbarrier.wait(gate_full, before & 1)
+            gate = out_smem.reshape([64, C]).load(OUT)
+            divisor += divisor * gl.exp2(-LOG2E * widen(gate))
+        result = o * reciprocal(divisor)
+        out_smem.reshape([64, C]).store(result.to(dtype))
+        fence_async_shared()
+        tma.async_copy_shared_to_global(out_desc, [batch, row, first_q, head, 0], out_smem)
+        start = ((batch * num_rows + row).to(gl.int64) * num_heads + head) * lse_stride
+        gl.store(lse + start + queries, highest + log2(sums), mask=queries < num_queries)
+    tma.store_wait(0)
+    return held
 
 
 @gluon.jit
@@ -60,99 +189,32 @@ def forward_kernel(
     for n in gl.static_range(3):
         mbarrier.init(others.index(n), 1)
     fence_async_shared()
-
-    S: gl.constexpr = mma_layout(BLOCK_K)
-    OUT: gl.constexpr = mma_layout(C)
-    A: gl.constexpr = gl.DotOperandLayout(0, S, 2)
-    A_P: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
-    by_row: gl.constexpr = gl.SliceLayout(1, S)
-    by_column: gl.constexpr = gl.SliceLayout(0, S)
-
-    mbarrier.expect(q_full, 64 * C * 2)
-    tma.async_copy_global_to_shared(q_desc, [batch, first_row, first_q, head, 0], q_full, q_smem)
     if HAS_BIAS:
         mbarrier.expect(bias_full, NUM_BLOCKS * 64 * BLOCK_K * 2)
         for n in range(NUM_BLOCKS):
             corner = [batch, head, first_q, n * BLOCK_K]
             tma.async_copy_global_to_shared(bias_desc, corner, bias_full, bias_smem.index(n))
-    for n in gl.static_range(PLACES):
-        load_keys(
-            k_desc, v_desc, k_smem.index(n), v_smem.index(n), full.index(n),
-            batch, first_row, n * BLOCK_K, head, True, C, BLOCK_K,
-        )  # fmt: skip
+
     mask += batch.to(gl.int64) * mask_stride_b
-    kept = load_mask(mask, mask_stride_r, mask_stride_k, first_row, num_keys, KEYS)
-    unmasked = count(kept)
-    queries = first_q + gl.arange(0, 64, layout=by_row)
-    if HAS_BIAS:
-        mbarrier.wait(bias_full, 0)
-    for i in range(rows):
-        row = first_row + i
-        more = i + 1 < rows
-        all_kept = unmasked == NUM_BLOCKS * BLOCK_K
-        if not all_kept:
-            store_mask(kept, num_keys, unmasked, mask_smem)
-        factor = (unmasked > 0).to(gl.float32)
-        after = gl.where(more, row + 1, row)
-        kept = load_mask(mask, mask_stride_r, mask_stride_k, after, num_keys, KEYS)
-        mbarrier.wait(q_full, i & 1)
-        q = q_smem.reshape([64, C]).load(A)
-        q = (widen(q) * scale).to(dtype)
-        gl.thread_barrier()
-        mbarrier.expect(q_full, 64 * C * 2, pred=more)
-        at = [batch, row + 1, first_q, head, 0]
-        tma.async_copy_global_to_shared(q_desc, at, q_full, q_smem, pred=more)
-        tma.store_wait(0)
-        if HAS_GATE:
-            mbarrier.expect(gate_full, 64 * C * 2)
-            at = [batch, row, first_q, head, 0]
-            tma.async_copy_global_to_shared(gate_desc, at, gate_full, out_smem)
-        highest = gl.full([64], float("-inf"), gl.float32, by_row)
-        total = lane_sums(gl.full([64, BLOCK_K], 0.0, gl.float32, S))
-        o = gl.full([64, C], 0.0, gl.float32, OUT)
-        for j in range(NUM_BLOCKS):
-            # PLACES divides NUM_BLOCKS: a block has the same place in every row.
-            place = j % PLACES
-            ready = full.index(place)
-            mbarrier.wait(ready, (i * (NUM_BLOCKS // PLACES) + j // PLACES) & 1)
-            if HAS_BIAS:
-                s = widen(bias_smem.index(j).reshape([64, BLOCK_K]).load(S))
-            else:
-                s = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
-            k = k_smem.index(place).reshape([BLOCK_K, C])
-            v = v_smem.index(place).reshape([BLOCK_K, C])
-            s = warpgroup_mma(q, k.permute((1, 0)), s, use_acc=HAS_BIAS, is_async=True)
-            s = warpgroup_mma_wait(0, [s])
-            if not all_kept:
-                added = mask_smem.index(j).load(by_column)
-                s = s * factor + added[None, :]
-            new_highest = gl.maximum(highest, row_max(s) * LOG2E)
-            p = gl.exp2(s * LOG2E - new_highest[:, None])
-            shrink = gl.exp2(highest - new_highest)
-            total *= gl.convert_layout(shrink, gl.SliceLayout(1, total.type.layout))[:, None]
-            total += lane_sums(p)
-            o *= gl.convert_layout(shrink, gl.SliceLayout(1, OUT))[:, None]
-            o = warpgroup_mma(gl.convert_layout(p.to(dtype), A_P), v, o)
-            highest = new_highest
-            gl.thread_barrier()
-            beyond = j + PLACES >= NUM_BLOCKS
-            next_block = gl.where(beyond, j + PLACES - NUM_BLOCKS, j + PLACES)
-            load_keys(
-                k_desc, v_desc, k_smem.index(place), v_smem.index(place), ready, batch,
-                gl.where(beyond, row + 1, row), next_block * BLOCK_K, head, more | (not beyond),
-                C, BLOCK_K,
-            )  # fmt: skip
-        unmasked = count(kept)
-        sums = gl.convert_layout(gl.sum(total, 1), by_row)
-        divisor = gl.convert_layout(sums, gl.SliceLayout(1, OUT))[:, None]
-        if HAS_GATE:
-            mbarrier.wait(gate_full, i & 1)
-            gate = out_smem.reshape([64, C]).load(OUT)
-            divisor += divisor * gl.exp2(-LOG2E * widen(gate))
-        result = o * reciprocal(divisor)
-        out_smem.reshape([64, C]).store(result.to(dtype))
-        fence_async_shared()
-        tma.async_copy_shared_to_global(out_desc, [batch, row, first_q, head, 0], out_smem)
-        start = ((batch * num_rows + row).to(gl.int64) * num_heads + head) * lse_stride
-        gl.store(lse + start + queries, highest + log2(sums), mask=queries < num_queries)
-    tma.store_wait(0)
+    loads = (
+        q_desc, k_desc, v_desc, gate_desc,
+        mask, gl.to_tensor(mask_stride_r), gl.to_tensor(mask_stride_k),
+    )  # fmt: skip
+    stores = out_desc, lse, gl.to_tensor(lse_stride)
+    memory = q_smem, out_smem, k_smem, v_smem, bias_smem, mask_smem
+    barriers = full, q_full, gate_full, bias_full
+    sizes = (
+        batch, head, first_q, first_row, rows,
+        gl.to_tensor(num_rows), gl.to_tensor(num_heads),
+        gl.to_tensor(num_queries), gl.to_tensor(num_keys), scale,
+    )  # fmt: skip
+    held = attend(
+        0, loads, stores, memory, barriers, sizes,
+        HAS_GATE, HAS_BIAS, C, BLOCK_K, NUM_BLOCKS, KEYS, PLACES, False,
+    )  # fmt: skip
+    if gl.min(held, 0) == 0:
+        wait_for_stores(held)
+        attend(
+            1, loads, stores, memory, barriers, sizes,
+            HAS_GATE, HAS_BIAS, C, BLOCK_K, NUM_BLOCKS, KEYS, PLACES, True,
+        )  # fmt: skip
