@@ -33,8 +33,7 @@ def compile_cases() -> list[CompileCase]:
         for arch in ("sm_80", "sm_90")
         for name, function in (
             ("forward", operands.forward_kernel),
-            ("input", operands.input_gradient_kernel),
-            ("sums", operands.sums_kernel),
+            ("backward", operands.backward_kernel),
         )
     ]
     return [*portable, *of_operands, *_hopper()]
@@ -152,19 +151,20 @@ def _outer_weight(dtype: str, arch: str) -> CompileCase:
 
 def _operands(name: str, function: Any, channels: int, arch: str) -> CompileCase:
     shape: dict[str, int | str] = {"C": 32, "M": channels, "dtype": "bfloat16"}
-    tiles: dict[str, Any] = {**tile(f"outer_product_operands_{name}", arch, shape)}
+    tiles = tile(f"outer_product_operands_{name}", arch, shape)
     launch = tiles.pop("num_warps"), tiles.pop("num_stages", 3)
-    if "ELEMENTS" in tiles:
-        tiles.update(BLOCK_S=max(16, tiles.pop("ELEMENTS") // channels), BLOCK_M=channels, EPS=EPS)
     constexprs: dict[str, Any] = {
         **dict.fromkeys(("stride_m", "mask_stride_n"), 1),
         "M": channels,
+        "EPS": EPS,
         "PRECISION": "tf32",
+        "BLOCK_S": max(16, tiles.pop("ELEMENTS") // channels),
         "BLOCK_C": 32,
+        "BLOCK_M": channels,
         **tiles,
     }
     narrow, wide = "*bf16:16", "*fp32:16"
-    types = dict.fromkeys(("mask_ptr", "partial_ptr", "stats_ptr"), wide)
+    types = dict.fromkeys(("mask_ptr", "partial_ptr"), wide)
     signature = {
         argument: types.get(argument, narrow if argument.endswith("_ptr") else "i32:16")
         for argument in function.arg_names

@@ -88,33 +88,7 @@ def load_weights(
 
 
 @triton.jit
-def load_grad(
-    grad_ptr,
-    mask_ptr,
-    sample,
-    n,
-    s,
-    num_samples,
-    size_s,
-    size_n,
-    size_c,
-    mask_stride_b,
-    mask_stride_s,
-    mask_stride_n,
-    BLOCK_C: tl.constexpr,
-):
-    """Both operands' gradients below each other, (2 BLOCK_C, S), 0 where they are masked."""
-    p = tl.arange(0, 2 * BLOCK_C)
-    which, c = p // BLOCK_C, p % BLOCK_C
-    at = ((which * num_samples + sample) * size_n + n) * size_c + c
-    inside = (c < size_c)[:, None] & (s < size_s)[None, :]
-    grad = tl.load(grad_ptr + at[:, None] * size_s + s[None, :], mask=inside, other=0.0)
-    mask_at = mask_ptr + sample * mask_stride_b + s * mask_stride_s + n * mask_stride_n
-    return grad * tl.load(mask_at, mask=s < size_s, other=0.0).to(grad.dtype)[None, :]
-
-
-@triton.jit
-def input_gradient_kernel(
+def backward_kernel(
     grad_ptr,
     m_ptr,
     mask_ptr,
@@ -123,60 +97,6 @@ def input_gradient_kernel(
     weight_b_ptr,
     through_ptr,
     grad_m_ptr,
-    stats_ptr,
-    size_s,
-    size_n,
-    size_c,
-    stride_b,
-    stride_s,
-    stride_n,
-    stride_m,
-    mask_stride_b,
-    mask_stride_s,
-    mask_stride_n,
-    M: tl.constexpr,
-    EPS: tl.constexpr,
-    PRECISION: tl.constexpr,
-    BLOCK_S: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-):
-    """Gradient of m, ``through`` (its gradient from elsewhere, contiguous) added.
-
-    ``stats`` (2, B, N, S): mean and 1 / standard deviation of each row, for `sums_kernel`.
-    """
-    n, sample = tl.program_id(0).to(tl.int64), tl.program_id(2).to(tl.int64)
-    s = (tl.program_id(1) * BLOCK_S + tl.arange(0, BLOCK_S)).to(tl.int64)
-    column, num_samples = tl.arange(0, BLOCK_M), tl.num_programs(2)
-    inside_s, inside_m = s < size_s, column < M
-    inside = inside_s[:, None] & inside_m[None, :]
-    at = m_ptr + sample * stride_b + n * stride_n + s[:, None] * stride_s
-    x = tl.load(at + column[None, :] * stride_m, mask=inside, other=0.0)
-    grad = load_grad(
-        grad_ptr, mask_ptr, sample, n, s, num_samples, size_s, size_n, size_c,
-        mask_stride_b, mask_stride_s, mask_stride_n, BLOCK_C,
-    )  # fmt: skip
-    weight = load_weights(weight_a_ptr, weight_b_ptr, size_c, M, BLOCK_C, BLOCK_M)
-    scale = tl.load(norm_weight_ptr + column, mask=inside_m, other=0.0).to(tl.float32)
-    grad_x_hat = tl.dot(grad.T, weight, input_precision=PRECISION) * scale[None, :]
-    x_hat, mean, rstd = standardise(x.to(tl.float32), inside_m, M, EPS, BLOCK_M)
-    row = (sample * size_n + n) * size_s + s
-    num_rows = num_samples * size_n * size_s
-    tl.store(stats_ptr + row, mean, mask=inside_s)
-    tl.store(stats_ptr + num_rows + row, rstd, mask=inside_s)
-    grad_m = standardise_backward(grad_x_hat, x_hat, rstd, M)
-    out_at = ((sample * size_s + s) * size_n + n)[:, None] * M + column[None, :]
-    if through_ptr is not None:
-        grad_m += tl.load(through_ptr + out_at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(grad_m_ptr + out_at, grad_m.to(grad_m_ptr.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def sums_kernel(
-    grad_ptr,
-    m_ptr,
-    mask_ptr,
-    stats_ptr,
     partial_ptr,
     num_samples,
     size_s,
@@ -190,6 +110,7 @@ def sums_kernel(
     mask_stride_s,
     mask_stride_n,
     M: tl.constexpr,
+    EPS: tl.constexpr,
     PRECISION: tl.constexpr,
     PROGRAMS: tl.constexpr,
     STAGES: tl.constexpr,
@@ -197,43 +118,50 @@ def sums_kernel(
     BLOCK_C: tl.constexpr,
     BLOCK_M: tl.constexpr,
 ):
-    """Partial sums from which all parameters' gradients follow, see `parameters_kernel`.
+    """Gradient of m, ``through`` (its gradient from elsewhere, contiguous) added; partial sums.
 
-    ``partial`` (PROGRAMS, 2 (C M + C)): for a, then for b, ``sum grad x_hat`` and ``sum grad``.
-    A program has some channels of every PROGRAMS-th block of rows.
+    ``partial`` (PROGRAMS, 2 (C M + C)): for a, then for b, ``sum grad x_hat`` and ``sum grad``,
+    grad masked. All parameters' gradients follow from these, see `parameters_kernel`.
     """
-    column = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
-    inside_m = column < M
-    blocks_s = tl.cdiv(size_s, BLOCK_S)
-    num_rows = num_samples * size_n * size_s
+    column, p = tl.arange(0, BLOCK_M), tl.arange(0, 2 * BLOCK_C)
+    which, c = p // BLOCK_C, p % BLOCK_C
+    inside_m, inside_c = column < M, c < size_c
+    scale = tl.load(norm_weight_ptr + column, mask=inside_m, other=0.0).to(tl.float32)
+    weight = load_weights(weight_a_ptr, weight_b_ptr, size_c, M, BLOCK_C, BLOCK_M)
     sums = tl.zeros((2 * BLOCK_C, BLOCK_M), tl.float32)
     grad_sums = tl.zeros((2 * BLOCK_C,), tl.float32)
+    blocks_s = tl.cdiv(size_s, BLOCK_S)
     num_blocks = num_samples * size_n * blocks_s
     for block in tl.range(tl.program_id(0), num_blocks, PROGRAMS, num_stages=STAGES):
         s = ((block % blocks_s) * BLOCK_S + tl.arange(0, BLOCK_S)).to(tl.int64)
         sample = (block // blocks_s // size_n).to(tl.int64)
         n = (block // blocks_s % size_n).to(tl.int64)
         inside_s = s < size_s
-        grad = load_grad(
-            grad_ptr, mask_ptr, sample, n, s, num_samples, size_s, size_n, size_c,
-            mask_stride_b, mask_stride_s, mask_stride_n, BLOCK_C,
-        )  # fmt: skip
-        at = m_ptr + sample * stride_b + n * stride_n + s[:, None] * stride_s
         inside = inside_s[:, None] & inside_m[None, :]
+        grad_at = ((which * num_samples + sample) * size_n + n) * size_c + c
+        grad = tl.load(
+            grad_ptr + grad_at[:, None] * size_s + s[None, :],
+            mask=inside_c[:, None] & inside_s[None, :],
+            other=0.0,
+        )
+        at = m_ptr + sample * stride_b + n * stride_n + s[:, None] * stride_s
         x = tl.load(at + column[None, :] * stride_m, mask=inside, other=0.0)
-        row = (sample * size_n + n) * size_s + s
-        mean = tl.load(stats_ptr + row, mask=inside_s, other=0.0)
-        rstd = tl.load(stats_ptr + num_rows + row, mask=inside_s, other=0.0)
-        x_hat = ((x.to(tl.float32) - mean[:, None]) * rstd[:, None]).to(x.dtype)
+        mask_at = mask_ptr + sample * mask_stride_b + s * mask_stride_s + n * mask_stride_n
+        grad *= tl.load(mask_at, mask=inside_s, other=0.0).to(x.dtype)[None, :]
+        x_hat, _, rstd = standardise(x.to(tl.float32), inside_m, M, EPS, BLOCK_M)
+        x_hat = x_hat.to(x.dtype)  # half the registers until the end
         sums = tl.dot(grad, x_hat, sums, input_precision=PRECISION)
         grad_sums += tl.sum(grad.to(tl.float32), 1)
-    p = tl.arange(0, 2 * BLOCK_C)
-    which, c = p // BLOCK_C, p % BLOCK_C
-    inside_c = c < size_c
+        grad_m = tl.dot(grad.T, weight, input_precision=PRECISION) * scale[None, :]
+        grad_m = standardise_backward(grad_m, x_hat.to(tl.float32), rstd, M)
+        out_at = ((sample * size_s + s) * size_n + n)[:, None] * M + column[None, :]
+        if through_ptr is not None:
+            grad_m += tl.load(through_ptr + out_at, mask=inside, other=0.0).to(tl.float32)
+        tl.store(grad_m_ptr + out_at, grad_m.to(grad_m_ptr.dtype.element_ty), mask=inside)
     partial = partial_ptr + (tl.program_id(0) * 2 + which).to(tl.int64) * size_c * (M + 1)
     partial_at = (partial + c * M)[:, None] + column[None, :]
     tl.store(partial_at, sums, mask=inside_c[:, None] & inside_m[None, :])
-    tl.store(partial + size_c * M + c, grad_sums, mask=inside_c & (tl.program_id(1) == 0))
+    tl.store(partial + size_c * M + c, grad_sums, mask=inside_c)
 
 
 @triton.jit
@@ -249,7 +177,7 @@ def parameters_kernel(
     BLOCK_C: tl.constexpr,
     BLOCK_M: tl.constexpr,
 ):
-    """All parameters' gradients from the sums of `sums_kernel`.
+    """All parameters' gradients from the sums of `backward_kernel`.
 
     With ``x = x_hat scale + shift``: a weight's are ``scale sum(grad x_hat) + shift sum(grad)``,
     the norm's ``sum_c weight sum(grad x_hat)`` and ``sum_c weight sum(grad)``. ``out``: the norm's

@@ -11,10 +11,9 @@ from torch import Tensor
 from scalefold_kernels.norm.op import EPS
 from scalefold_kernels.outer_product.launch import block, precision
 from scalefold_kernels.outer_product.operands.kernel import (
+    backward_kernel,
     forward_kernel,
-    input_gradient_kernel,
     parameters_kernel,
-    sums_kernel,
 )
 from scalefold_kernels.sums import sum_rows
 from scalefold_kernels.tiles import architecture, tile
@@ -40,7 +39,7 @@ def forward(m_BSNM: Tensor, mask_BSN: Tensor, parameters: Parameters, out_2BNCS:
     """Fill both operands."""
     batch, num_seq, num_res, _ = m_BSNM.shape
     norm_weight, norm_bias, weight_a, bias_a, weight_b, bias_b = parameters
-    launch, sizes = _rows_at_a_time("forward", m_BSNM, weight_a)
+    launch, sizes = _tile("forward", m_BSNM, weight_a)
     forward_kernel[(num_res, triton.cdiv(num_seq, sizes["BLOCK_S"]), batch)](
         m_BSNM,
         mask_BSN,
@@ -75,10 +74,12 @@ def backward(
     batch, num_seq, num_res, channels = m_BSNM.shape
     norm_weight, norm_bias, weight_a, _, weight_b, _ = parameters
     hidden = len(weight_a)
-    strides = *m_BSNM.stride(), *mask_BSN.stride()
-    launch, sizes = _rows_at_a_time("input", m_BSNM, weight_a)
-    stats = m_BSNM.new_empty(2, batch, num_res, num_seq, dtype=torch.float32)
-    input_gradient_kernel[(num_res, triton.cdiv(num_seq, sizes["BLOCK_S"]), batch)](
+    launch, sizes = _tile("backward", m_BSNM, weight_a)
+    num_blocks = batch * num_res * triton.cdiv(num_seq, sizes["BLOCK_S"])
+    programs = min(launch.pop("PROGRAMS"), num_blocks)
+    num_sums = 2 * hidden * (channels + 1)
+    partial = torch.empty(programs, num_sums, dtype=torch.float32, device=m_BSNM.device)
+    backward_kernel[(programs,)](
         grad_2BNCS,
         m_BSNM,
         mask_BSN,
@@ -87,34 +88,16 @@ def backward(
         weight_b,
         through,
         grad_m,
-        stats,
-        num_seq,
-        num_res,
-        hidden,
-        *strides,
-        EPS=EPS,
-        **sizes,
-        **launch,
-    )
-    launch = _tile("sums", m_BSNM, weight_a)
-    programs = min(launch.pop("PROGRAMS"), stats[0].numel())
-    num_sums = 2 * hidden * (channels + 1)
-    partial = torch.empty(programs, num_sums, dtype=torch.float32, device=m_BSNM.device)
-    sums_kernel[(programs, triton.cdiv(channels, launch["BLOCK_M"]))](
-        grad_2BNCS,
-        m_BSNM,
-        mask_BSN,
-        stats,
         partial,
         batch,
         num_seq,
         num_res,
         hidden,
-        *strides,
-        M=channels,
-        PRECISION=sizes["PRECISION"],
+        *m_BSNM.stride(),
+        *mask_BSN.stride(),
+        EPS=EPS,
         PROGRAMS=programs,
-        BLOCK_C=sizes["BLOCK_C"],
+        **sizes,
         **launch,
     )
     columns = 16
@@ -132,11 +115,12 @@ def backward(
     )
 
 
-def _rows_at_a_time(
-    kernel: str, m: Tensor, weight: Tensor
-) -> tuple[dict[str, int], dict[str, int | str]]:
-    """How a kernel that has whole rows is launched, and its sizes."""
-    launch, (hidden, channels) = _tile(kernel, m, weight), weight.shape
+def _tile(direction: str, m: Tensor, weight: Tensor) -> tuple[dict[str, int], dict[str, int | str]]:
+    """How a kernel is launched, and its sizes."""
+    hidden, channels = weight.shape
+    dtype = str(m.dtype).removeprefix("torch.")
+    shape: dict[str, int | str] = {"C": hidden, "M": channels, "dtype": dtype}
+    launch = tile(f"outer_product_operands_{direction}", architecture(m.device), shape)
     block_m = block(channels)
     return launch, {
         "M": channels,
@@ -145,10 +129,3 @@ def _rows_at_a_time(
         "BLOCK_C": block(hidden),
         "BLOCK_M": block_m,
     }
-
-
-def _tile(kernel: str, m: Tensor, weight: Tensor) -> dict[str, int]:
-    hidden, channels = weight.shape
-    dtype = str(m.dtype).removeprefix("torch.")
-    shape: dict[str, int | str] = {"C": hidden, "M": channels, "dtype": dtype}
-    return tile(f"outer_product_operands_{kernel}", architecture(m.device), shape)
