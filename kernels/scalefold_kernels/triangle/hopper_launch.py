@@ -26,18 +26,13 @@ from scalefold_kernels.triangle.arguments import (
 )
 from scalefold_kernels.triangle.hopper.output import output_forward_kernel
 from scalefold_kernels.triangle.hopper.output_backward import output_backward_kernel
+from scalefold_kernels.triangle.hopper.parts import GROUPS, TILE
 from scalefold_kernels.triangle.hopper.projection import projection_forward_kernel
 from scalefold_kernels.triangle.hopper.projection_backward import projection_backward_kernel
 from scalefold_kernels.triangle.sizes import EPS, Sizes
 
-TILE = 64
-"""Positions of a warp group's tile."""
-
-GROUPS = 2
-"""Warp groups that compute, beside one that sums in some kernels."""
-
 _REGISTERS = 232
-"""Of a thread of theirs where there are no others."""
+"""Of a thread of the warp groups that compute, where there are no others."""
 
 
 def serves(sizes: Sizes) -> bool:
@@ -62,7 +57,7 @@ def projection(sizes: Sizes, z: Tensor, mask: Tensor, weights: ProjectionWeights
         _columns(found.a, 64), _columns(found.b, 64), _rows(found.gate, 64),
         mask, weights.scale, weights.shift, weights.a_bias, weights.a_gate_bias,
         weights.b_bias, weights.b_gate_bias, weights.gate_bias, found.mean, found.reciprocal,
-        sizes.positions, EPS, C=sizes.pair, GROUPS=GROUPS, REGISTERS=_REGISTERS,
+        sizes.positions, EPS, C=sizes.pair, REGISTERS=_REGISTERS,
     )  # fmt: skip
     return found
 
@@ -94,7 +89,7 @@ def output(sizes: Sizes, given: OutputArguments, z: Tensor) -> tuple[Tensor, Ten
         _columns(product, sizes.hidden), _rows(gate), _rows(z), _matrix(weights.matrix, sizes.pair),
         _rows(out), weights.scale, weights.shift, weights.bias, *dropped, mean, reciprocal,
         sizes.positions, *z.shape[1:3], EPS,
-        HAS_DROPOUT=dropped.keep is not None, C=sizes.pair, GROUPS=GROUPS, STAGES=2,
+        HAS_DROPOUT=dropped.keep is not None, C=sizes.pair, STAGES=2,
         REGISTERS=_REGISTERS,
     )  # fmt: skip
     return out, mean, reciprocal
@@ -121,18 +116,18 @@ def output_backward(
 
 def _programs(sizes: Sizes, x: Tensor) -> int:
     """One for each multiprocessor, or fewer where they would have nothing to do."""
-    return min(multiprocessors(x.device), triton.cdiv(sizes.positions, TILE * GROUPS))
+    return min(multiprocessors(x.device), triton.cdiv(sizes.positions, TILE.value * GROUPS.value))
 
 
 def _rows(x: Tensor, width: int | None = None) -> TensorDescriptor:
     """Tiles (positions, channels) of a contiguous tensor, channels last."""
     channels = x.shape[-1]
-    return _descriptor(x.view(-1, channels), [TILE, channels if width is None else width])
+    return _descriptor(x.view(-1, channels), [TILE.value, channels if width is None else width])
 
 
 def _columns(x: Tensor, height: int) -> TensorDescriptor:
     """Tiles (channels, positions) of a contiguous tensor, positions last."""
-    return _descriptor(x.view(x.shape[0], -1), [height, TILE])
+    return _descriptor(x.view(x.shape[0], -1), [height, TILE.value])
 
 
 def _matrix(weight: Tensor, height: int) -> TensorDescriptor:

@@ -387,7 +387,7 @@ def finish_weights(
 
     Matrix t of n has ROWS rows (the last: LAST_ROWS). result: the gradients of scale and shift
     (left to `sum_rows`), then of each matrix and its bias. share (programs, 2, COLUMNS): what each
-    program's rows give to those of scale and shift.
+    program's rows give to those of scale and shift. Program (r, t, n): rows, matrix, columns.
     """
     matrix = tl.program_id(1)
     weight = weight_0
@@ -401,7 +401,7 @@ def finish_weights(
         weight = weight_4
     rows = tl.where(matrix == tl.num_programs(1) - 1, LAST_ROWS, ROWS)
     row = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
-    column = tl.arange(0, BLOCK_N)
+    column = tl.program_id(2) * BLOCK_N + tl.arange(0, BLOCK_N)
     inside = (row[:, None] < rows) & (column[None, :] < COLUMNS)
     product = tl.zeros((BLOCK_R, BLOCK_N), tl.float32)
     bias = tl.zeros((BLOCK_R,), tl.float32)
@@ -417,13 +417,15 @@ def finish_weights(
         bias += tl.sum(tl.load(at, mask=there, other=0.0), 0)
     w = tl.load(weight + row[:, None] * COLUMNS + column[None, :], mask=inside, other=0.0)
     w = w.to(tl.float32)
-    gradient = product * _vector(scale, 0, COLUMNS, BLOCK_N)[None, :]
-    gradient += bias[:, None] * _vector(shift, 0, COLUMNS, BLOCK_N)[None, :]
+    first_column = tl.program_id(2) * BLOCK_N
+    gradient = product * _vector(scale, first_column, COLUMNS, BLOCK_N)[None, :]
+    gradient += bias[:, None] * _vector(shift, first_column, COLUMNS, BLOCK_N)[None, :]
     first = 2 * COLUMNS + matrix * ROWS * (COLUMNS + 1)
     dtype: tl.constexpr = result.dtype.element_ty
     at = first + row[:, None] * COLUMNS + column[None, :]
     tl.store(result + at, gradient.to(dtype), mask=inside)
-    tl.store(result + first + rows * COLUMNS + row, bias.to(dtype), mask=row < rows)
+    if tl.program_id(2) == 0:
+        tl.store(result + first + rows * COLUMNS + row, bias.to(dtype), mask=row < rows)
     program = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
     at = share + program * 2 * COLUMNS + column
     tl.store(at, tl.sum(w * product, 0), mask=column < COLUMNS)

@@ -134,14 +134,18 @@ def finish(
     parts, total, columns = partial.shape
     rows, last = weights[0].shape[0], weights[-1].shape[0]
     gradients = scale.new_empty(2 * columns + total * (columns + 1))
-    blocks = sizes.tile("finish_weights")
-    grid = triton.cdiv(max(rows, last), blocks["BLOCK_R"]), len(weights)
+    blocks = sizes.tile("finish_weights", BLOCK_N=columns)
+    grid = (
+        triton.cdiv(max(rows, last), blocks["BLOCK_R"]),
+        len(weights),
+        triton.cdiv(columns, blocks["BLOCK_N"]),
+    )
     share = partial.new_empty(grid[0] * grid[1], 2 * columns)
     unused = [weights[0]] * (5 - len(weights))
     kernel.finish_weights[grid](
         partial, partial_bias, scale, shift, *weights, *unused,
         gradients, share, parts, total, rows, last,
-        COLUMNS=columns, BLOCK_N=triton.next_power_of_2(columns), **blocks,
+        COLUMNS=columns, **blocks,
     )  # fmt: skip
     blocks = sizes.tile("sum_rows")
     kernel.sum_rows[(triton.cdiv(2 * columns, blocks["BLOCK_N"]),)](

@@ -12,18 +12,21 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from scalefold_kernels.hopper import mma_layout, widen
 from scalefold_kernels.triangle.hopper.parts import (
+    GROUPS,
     LOADER_REGISTERS,
     TILE,
     columns,
     dropped_out,
     mask_rows,
+    num_rounds,
     sigmoid,
     standardise,
+    tile_of,
 )
 
 
 @gluon.jit
-def load_tiles(args, C: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr):
+def load_tiles(args, C: gl.constexpr, STAGES: gl.constexpr):
     """The loader warp; each warp group has STAGES places of its own."""
     (
         weight_desc, product_desc, gate_desc, z_desc, weight_smem, product_smem, gate_smem, z_smem,
@@ -31,11 +34,10 @@ def load_tiles(args, C: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr
     ) = args  # fmt: skip
     mbarrier.expect(weight_full, C * C * 2)
     tma.async_copy_global_to_shared(weight_desc, [0, 0], weight_full, weight_smem)
-    rounds = gl.cdiv(gl.cdiv(P, TILE), gl.num_programs(0) * GROUPS)
-    for i in range(rounds):
+    for i in range(num_rounds(P)):
         phase = (i // STAGES) & 1
         for w in gl.static_range(GROUPS):
-            first = ((i * GROUPS + w) * gl.num_programs(0) + gl.program_id(0)) * TILE
+            first = tile_of(i, w)
             if first < P:
                 slot = w * STAGES + i % STAGES
                 mbarrier.wait(empty.index(slot), phase ^ 1)
@@ -54,8 +56,7 @@ def load_tiles(args, C: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr
 
 @gluon.jit
 def update(
-    w, args, HAS_DROPOUT: gl.constexpr, C: gl.constexpr,
-    GROUPS: gl.constexpr, STAGES: gl.constexpr,
+    w, args, HAS_DROPOUT: gl.constexpr, C: gl.constexpr, STAGES: gl.constexpr
 ):  # fmt: skip
     """Warp group ``w``. The result takes the place of z in shared memory."""
     (
@@ -67,9 +68,8 @@ def update(
     A: gl.constexpr = gl.DotOperandLayout(0, S, 2)
     dtype: gl.constexpr = out_desc.dtype
     mbarrier.wait(weight_full, 0)
-    rounds = gl.cdiv(gl.cdiv(P, TILE), gl.num_programs(0) * GROUPS)
-    for i in range(rounds):
-        first = ((i * GROUPS + w) * gl.num_programs(0) + gl.program_id(0)) * TILE
+    for i in range(num_rounds(P)):
+        first = tile_of(i, w)
         if first < P:
             slot = w * STAGES + i % STAGES
             position = first + gl.arange(0, TILE, layout=gl.SliceLayout(1, S))
@@ -104,8 +104,7 @@ def update(
 def output_forward_kernel(
     product_desc, gate_desc, z_desc, weight_desc, out_desc, norm_weight, norm_bias, bias,
     keep, keep_b, keep_i, keep_j, factor, mean, reciprocal, P, ROWS, COLUMNS, eps,
-    HAS_DROPOUT: gl.constexpr, C: gl.constexpr,
-    GROUPS: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr,
+    HAS_DROPOUT: gl.constexpr, C: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Result (P, Z), statistics (P,)."""
     dtype: gl.constexpr = z_desc.dtype
@@ -141,9 +140,9 @@ def output_forward_kernel(
     )  # fmt: skip
     gl.warp_specialize(
         [
-            (update, (gl.to_tensor(0), args, HAS_DROPOUT, C, GROUPS, STAGES)),
-            (update, (gl.to_tensor(1), args, HAS_DROPOUT, C, GROUPS, STAGES)),
-            (load_tiles, (load_args, C, GROUPS, STAGES)),
+            (update, (gl.to_tensor(0), args, HAS_DROPOUT, C, STAGES)),
+            (update, (gl.to_tensor(1), args, HAS_DROPOUT, C, STAGES)),
+            (load_tiles, (load_args, C, STAGES)),
         ],
         [4, 1],
         [REGISTERS, LOADER_REGISTERS],

@@ -20,17 +20,19 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from scalefold_kernels.hopper import mma_layout, widen
 from scalefold_kernels.triangle.hopper.parts import (
+    GROUPS,
     TILE,
     by_position,
-    columns,
     dropped_out,
     mask_rows,
+    num_rounds,
     opaque_zero,
+    raw_columns,
     row_sum,
     sigmoid,
+    tile_of,
 )
 
-GROUPS = gl.constexpr(2)
 SUM_COLUMNS = gl.constexpr(8)
 """The narrowest matrix product: with a matrix of ones, it sums the gradient over positions."""
 
@@ -39,18 +41,6 @@ LOADER_REGISTERS = gl.constexpr(24)
 
 SUM_REGISTERS = gl.constexpr(168)
 """Of a thread of the third, which holds the sums."""
-
-
-@gluon.jit
-def tile_of(i, w):
-    """First position of the tile number ``i`` of a warp group."""
-    return ((i * GROUPS + w) * gl.num_programs(0) + gl.program_id(0)) * TILE
-
-
-@gluon.jit
-def num_rounds(P):
-    """Tiles of a warp group, of which the last may be beyond the end."""
-    return gl.cdiv(gl.cdiv(P, TILE), gl.num_programs(0) * GROUPS)
 
 
 @gluon.jit
@@ -159,15 +149,22 @@ def differentiate(
 
 
 @gluon.jit
-def fold(norm_weight, norm_bias, bias, weight_smem, bias_smem, C: gl.constexpr):
-    """Work scale and shift into the weight and into the bias."""
+def fold(norm_weight, norm_bias, bias, weight_smem, bias_smem, weight_full, C: gl.constexpr):
+    """Work scale and shift into the weight, once it is there, and into the bias."""
     S: gl.constexpr = mma_layout(C)
-    rows: gl.constexpr = gl.SliceLayout(1, S)
+    row = gl.arange(0, 64, layout=gl.SliceLayout(1, S))
+    # They come from memory, too: while the weight does.
+    scale = raw_columns(norm_weight, S)
+    shift = raw_columns(norm_bias, S)
+    first_bias = gl.load(bias + row)
+    last_bias = gl.load(bias + C - 64 + row)
+    mbarrier.wait(weight_full, 0)
     for half in gl.static_range(C // 64):
         weight = widen(weight_smem.index(half).load(S))
-        added = gl.load(bias + half * 64 + gl.arange(0, 64, layout=rows)).to(gl.float32)
-        bias_smem.index(half).store(added + row_sum(weight * columns(norm_bias, S)))
-        weight_smem.index(half).store((weight * columns(norm_weight, S)).to(weight_smem.dtype))
+        added = first_bias if half == 0 else last_bias
+        added = added.to(gl.float32) + row_sum(weight * shift.to(gl.float32))
+        bias_smem.index(half).store(added)
+        weight_smem.index(half).store((weight * scale.to(gl.float32)).to(weight_smem.dtype))
     fence_async_shared()
 
 
@@ -178,8 +175,7 @@ def add_up(args, C: gl.constexpr, STAGES: gl.constexpr):
         norm_weight, norm_bias, bias, weight_smem, bias_smem, weight_full, folded,
         partial, partial_bias, d_out_smem, product_smem, ones_smem, ready, empty, P,
     ) = args  # fmt: skip
-    mbarrier.wait(weight_full, 0)
-    fold(norm_weight, norm_bias, bias, weight_smem, bias_smem, C)
+    fold(norm_weight, norm_bias, bias, weight_smem, bias_smem, weight_full, C)
     mbarrier.arrive(folded)
     HALVES: gl.constexpr = C // 64
     S: gl.constexpr = mma_layout(C)

@@ -15,10 +15,25 @@ from triton.experimental.gluon import language as gl
 TILE = gl.constexpr(64)
 """Positions of a tile: the rows of a warp group's matrix product."""
 
+GROUPS = gl.constexpr(2)
+"""Warp groups that compute, each with tiles of its own."""
+
 LOG2E = gl.constexpr(1.4426950408889634)
 
 LOADER_REGISTERS = gl.constexpr(40)
 """Of a thread of the loader; what it gives up goes to the warp groups that compute."""
+
+
+@gluon.jit
+def tile_of(i, w):
+    """First position of the tile number ``i`` of a warp group."""
+    return ((i * GROUPS + w) * gl.num_programs(0) + gl.program_id(0)) * TILE
+
+
+@gluon.jit
+def num_rounds(P):
+    """Tiles of a warp group, of which the last may be beyond the end."""
+    return gl.cdiv(gl.cdiv(P, TILE), gl.num_programs(0) * GROUPS)
 
 
 @gluon.jit
@@ -99,11 +114,17 @@ def by_position(pointer, first, P, LAYOUT: gl.constexpr):
 
 
 @gluon.jit
-def columns(pointer, LAYOUT: gl.constexpr):
-    """A vector as a row beside tiles of this layout, which has as many columns."""
+def raw_columns(pointer, LAYOUT: gl.constexpr):
+    """A vector as a row beside tiles of this layout, which has as many columns; in its own type."""
     SIZE: gl.constexpr = LAYOUT.instr_shape[1]
     index = gl.arange(0, SIZE, layout=gl.SliceLayout(0, LAYOUT))
-    return gl.load(pointer + index).to(gl.float32)[None, :]
+    return gl.load(pointer + index)[None, :]
+
+
+@gluon.jit
+def columns(pointer, LAYOUT: gl.constexpr):
+    """As `raw_columns`, in float32."""
+    return raw_columns(pointer, LAYOUT).to(gl.float32)
 
 
 @gluon.jit

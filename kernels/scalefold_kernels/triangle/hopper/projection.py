@@ -12,20 +12,23 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from scalefold_kernels.hopper import mma_layout, widen
 from scalefold_kernels.triangle.hopper.parts import (
+    GROUPS,
     LOADER_REGISTERS,
     LOG2E,
     TILE,
     by_position,
     columns,
     invert_mask,
+    num_rounds,
     opaque_zero,
     open_gate,
     standardise,
+    tile_of,
 )
 
 
 @gluon.jit
-def load_tiles(args, C: gl.constexpr, GROUPS: gl.constexpr):
+def load_tiles(args, C: gl.constexpr):
     """The loader warp; a weight is several blocks of 64 rows."""
     weights, z_desc, weight_smem, z_smem, weight_full, full, empty, P = args
     HALVES: gl.constexpr = C // 64
@@ -34,10 +37,9 @@ def load_tiles(args, C: gl.constexpr, GROUPS: gl.constexpr):
         for half in gl.static_range(HALVES):
             place = weight_smem.index(i * HALVES + half)
             tma.async_copy_global_to_shared(weights[i], [half * 64, 0], weight_full, place)
-    rounds = gl.cdiv(gl.cdiv(P, TILE), gl.num_programs(0) * GROUPS)
-    for i in range(rounds):
+    for i in range(num_rounds(P)):
         for w in gl.static_range(GROUPS):
-            first = ((i * GROUPS + w) * gl.num_programs(0) + gl.program_id(0)) * TILE
+            first = tile_of(i, w)
             if first < P:
                 mbarrier.wait(empty.index(w), (i & 1) ^ 1)
                 mbarrier.expect(full.index(w), TILE * C * 2)
@@ -53,7 +55,7 @@ def multiply(normed, weight_smem, place):
 
 
 @gluon.jit
-def project(w, args, C: gl.constexpr, GROUPS: gl.constexpr):
+def project(w, args, C: gl.constexpr):
     """Warp group ``w``: 64 channels at a time; products of the next are under way meanwhile."""
     (
         operands, gate_desc, mask, norm_weight, norm_bias, biases, mean, reciprocal,
@@ -65,9 +67,8 @@ def project(w, args, C: gl.constexpr, GROUPS: gl.constexpr):
     A: gl.constexpr = gl.DotOperandLayout(0, H, 2)
     dtype: gl.constexpr = gate_desc.dtype
     mbarrier.wait(weight_full, 0)
-    rounds = gl.cdiv(gl.cdiv(P, TILE), gl.num_programs(0) * GROUPS)
-    for i in range(rounds):
-        first = ((i * GROUPS + w) * gl.num_programs(0) + gl.program_id(0)) * TILE
+    for i in range(num_rounds(P)):
+        first = tile_of(i, w)
         if first < P:
             inverse_mask = invert_mask(by_position(mask, first, P, H))
             mbarrier.wait(full.index(w), i & 1)
@@ -127,8 +128,7 @@ def projection_forward_kernel(
     z_desc, a_weight_desc, a_gate_weight_desc, b_weight_desc, b_gate_weight_desc, gate_weight_desc,
     a_desc, b_desc, gate_desc, mask, norm_weight, norm_bias,
     a_bias, a_gate_bias, b_bias, b_gate_bias, gate_bias, mean, reciprocal, P, eps,
-    C: gl.constexpr, GROUPS: gl.constexpr,
-    REGISTERS: gl.constexpr,
+    C: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Masked operands (C, P), gate (P, C), statistics (P,)."""
     gl.static_assert(a_weight_desc.block_shape[0] == 64)
@@ -159,9 +159,9 @@ def projection_forward_kernel(
     )  # fmt: skip
     gl.warp_specialize(
         [
-            (project, (gl.to_tensor(0), args, C, GROUPS)),
-            (project, (gl.to_tensor(1), args, C, GROUPS)),
-            (load_tiles, (load_args, C, GROUPS)),
+            (project, (gl.to_tensor(0), args, C)),
+            (project, (gl.to_tensor(1), args, C)),
+            (load_tiles, (load_args, C)),
         ],
         [4, 1],
         [REGISTERS, LOADER_REGISTERS],

@@ -17,6 +17,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from scalefold_kernels.hopper import mma_layout, widen
 from scalefold_kernels.triangle.hopper.parts import (
+    GROUPS,
     LOADER_REGISTERS,
     LOG2E,
     TILE,
@@ -26,7 +27,6 @@ from scalefold_kernels.triangle.hopper.parts import (
     row_sum,
 )
 
-GROUPS = gl.constexpr(2)
 SLOTS = gl.constexpr(4)
 """Of each ring: blocks of weights; of each warp group, blocks of an operand or its gradient."""
 
