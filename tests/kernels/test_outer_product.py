@@ -171,7 +171,13 @@ def test_bfloat16(shape: tuple[int, ...], device: torch.device) -> None:
 
 
 # B, S, N, M, C
-OPERANDS = [(1, 9, 6, 8, 8), (2, 35, 3, 24, 5), (1, 1, 2, 16, 32), (1, 130, 2, 64, 32)]
+OPERANDS = [
+    (1, 9, 6, 8, 8),
+    (2, 35, 3, 24, 5),
+    (1, 1, 2, 16, 32),
+    (1, 130, 2, 64, 32),
+    (1, 3, 2, 16, 33),  # more hidden channels than the kernels take
+]
 
 
 def _operand_inputs(

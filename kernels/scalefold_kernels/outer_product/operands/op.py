@@ -16,6 +16,11 @@ from scalefold_kernels.outer_product.operands import launch
 from scalefold_kernels.packing import join
 
 
+MAX_CHANNELS = 256
+MAX_HIDDEN_CHANNELS = 32
+"""What a program has room for."""
+
+
 def outer_product_operands(
     m_BSNM: Tensor,
     mask_BSN: Tensor,
@@ -37,15 +42,25 @@ def outer_product_operands(
     a, b : Tensor, shape (B, S, N, C)
     m : Tensor, shape (B, S, N, M)
     """
-    if m_BSNM.dtype == torch.float32 and m_BSNM.is_cuda:
-        # No fast matrix product in Triton; the library's follows torch's own settings.
+    parameters = norm_weight, norm_bias, weight_a, bias_a, weight_b, bias_b
+    _check(m_BSNM, mask_BSN, *parameters)
+    if not _fits(m_BSNM, weight_a):
         a, b, m = normed_projection(
             m_BSNM, norm_weight, norm_bias, [weight_a, weight_b], [bias_a, bias_b]
         )
         mask = mask_BSN[..., None].to(m.dtype)
         return a * mask, b * mask, m
-    parameters = norm_weight, norm_bias, weight_a, bias_a, weight_b, bias_b
     return _Operands.apply(m_BSNM, mask_BSN, *parameters)
+
+
+def _fits(m: Tensor, weight: Tensor) -> bool:
+    """Whether the kernels serve.
+
+    float32 has no fast matrix product in Triton; the library's follows torch's own settings.
+    """
+    hidden, channels = weight.shape
+    fast = m.dtype != torch.float32 or not m.is_cuda
+    return fast and channels <= MAX_CHANNELS and hidden <= MAX_HIDDEN_CHANNELS
 
 
 class _Operands(torch.autograd.Function):
@@ -88,7 +103,6 @@ def _outer_product_operands(
 ) -> Tensor:
     """Both operands, (2, B, N, C, S)."""
     parameters = norm_weight, norm_bias, weight_a, bias_a, weight_b, bias_b
-    _check(m_BSNM, mask_BSN, *parameters)
     operands = _operands(m_BSNM, mask_BSN, *parameters)
     if operands.numel():
         launch.forward(m_BSNM, mask_BSN, launch.Parameters.of(*parameters), operands)
