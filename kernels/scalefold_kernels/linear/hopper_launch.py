@@ -23,7 +23,7 @@ MIN_OUTPUTS = 65
 """Backward: a warp group has half of a gradient's rows, and no fewer than 64."""
 
 
-class _Order(NamedTuple):
+class Order(NamedTuple):
     """Rows as the kernels go through them: blocks of 64 positions, each in several lines.
 
     Attributes
@@ -46,7 +46,7 @@ class _Order(NamedTuple):
     sample_rows: int
 
     @classmethod
-    def of(cls, update: Update, workers: int) -> _Order:
+    def of(cls, update: Update, workers: int) -> Order:
         """For so many warp groups or programs, or more of them where there are more blocks."""
         if update.dropout is None:  # nothing depends on the positions
             lines = triton.cdiv(update.rows, ROWS.value)
@@ -79,7 +79,7 @@ def forward(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor, update: Update) 
     sizes = tile("residual_linear_forward_hopper", "sm_90", update.shape)
     width, block = padded(inputs), min(sizes.pop("BLOCK_C"), padded(channels))
     columns = triton.cdiv(channels, block)
-    order = _Order.of(update, 2 * max(1, multiprocessors(x.device) // columns))
+    order = Order.of(update, 2 * max(1, multiprocessors(x.device) // columns))
     residual_linear_forward_hopper_kernel[(columns * triton.cdiv(order.blocks * order.groups, 2),)](
         tiles_of(x.view(-1, channels), ROWS.value, block),
         tiles_of(h.view(-1, inputs), ROWS.value, width),
@@ -88,7 +88,7 @@ def forward(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor, update: Update) 
         bias,
         *update.hashing,
         update.key_stride,
-        *order,
+        tuple(order),
         C=channels,
         SHARED=update.shared,
         BLOCK_K=width,
@@ -107,7 +107,7 @@ def backward(
     sizes = tile("residual_linear_backward_hopper", "sm_90", update.shape)
     width, block = padded(channels), sizes["BLOCK_K"]
     columns = triton.cdiv(inputs, block)
-    order = _Order.of(update, max(1, multiprocessors(grad.device) // columns))
+    order = Order.of(update, max(1, multiprocessors(grad.device) // columns))
     programs = order.blocks * order.groups
     partial = parameters.new_empty(programs, parameters.numel(), dtype=torch.float32)
     residual_linear_backward_hopper_kernel[(columns * programs,)](
@@ -118,7 +118,7 @@ def backward(
         partial,
         *update.hashing,
         update.key_stride,
-        *order,
+        tuple(order),
         C=channels,
         K=inputs,
         SHARED=update.shared,

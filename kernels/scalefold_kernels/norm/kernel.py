@@ -10,16 +10,24 @@ import triton.language as tl
 
 
 @triton.jit
-def row_offsets(rows, size1, size2, stride0, stride1, stride2, ROW_DIMS: tl.constexpr):
+def row_offsets(rows, geometry, ROW_DIMS: tl.constexpr):
     """Where each row starts in a tensor with up to three row dimensions of any strides."""
     if ROW_DIMS == 1:
-        return rows.to(tl.int64) * stride2
-    elif ROW_DIMS == 2:
-        return (rows // size2).to(tl.int64) * stride1 + (rows % size2).to(tl.int64) * stride2
-    else:
-        outer, inner = rows // size2, rows % size2
-        offset = (outer // size1).to(tl.int64) * stride0 + (outer % size1).to(tl.int64) * stride1
-        return offset + inner.to(tl.int64) * stride2
+        return rows.to(tl.int64) * geometry[4]
+    size1, size2 = geometry[0], geometry[1]
+    outer, inner = rows // size2, rows % size2
+    offset = inner.to(tl.int64) * geometry[4]
+    if ROW_DIMS == 2:
+        return offset + outer.to(tl.int64) * geometry[3]
+    offset += (outer % size1).to(tl.int64) * geometry[3]
+    return offset + (outer // size1).to(tl.int64) * geometry[2]
+
+
+@triton.jit
+def load_rows(pointer, geometry, rows, columns, inside, ROW_DIMS: tl.constexpr):
+    """Rows of a tensor of any strides, see `op.geometry`; 0 where not ``inside``."""
+    offsets = row_offsets(rows, geometry, ROW_DIMS)[:, None] + columns[None, :] * geometry[5]
+    return tl.load(pointer + offsets, mask=inside, other=0.0)
 
 
 @triton.jit
@@ -69,12 +77,7 @@ def layer_norm_forward_kernel(
     out_ptr,
     stats_ptr,
     num_rows,
-    size1,
-    size2,
-    stride0,
-    stride1,
-    stride2,
-    stride_c,
+    geometry,
     C: tl.constexpr,
     EPS: tl.constexpr,
     ROW_DIMS: tl.constexpr,
@@ -86,8 +89,7 @@ def layer_norm_forward_kernel(
     columns = tl.arange(0, BLOCK_C)
     inside_c = columns < C
     inside = (rows < num_rows)[:, None] & inside_c[None, :]
-    offsets = row_offsets(rows, size1, size2, stride0, stride1, stride2, ROW_DIMS)
-    x = tl.load(x_ptr + offsets[:, None] + columns[None, :] * stride_c, mask=inside, other=0.0)
+    x = load_rows(x_ptr, geometry, rows, columns, inside, ROW_DIMS)
     weight = tl.load(weight_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
     bias = tl.load(bias_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
     x_hat, mean, rstd = standardise(x.to(tl.float32), inside_c, C, EPS, BLOCK_C)
@@ -111,18 +113,8 @@ def layer_norm_backward_kernel(
     partial_ptr,
     num_rows,
     others_stride,
-    grad_size1,
-    grad_size2,
-    grad_stride0,
-    grad_stride1,
-    grad_stride2,
-    grad_stride_c,
-    size1,
-    size2,
-    stride0,
-    stride1,
-    stride2,
-    stride_c,
+    grad_geometry,
+    geometry,
     C: tl.constexpr,
     GRAD_ROW_DIMS: tl.constexpr,
     ROW_DIMS: tl.constexpr,
@@ -153,14 +145,9 @@ def layer_norm_backward_kernel(
     for start in tl.range(program * BLOCK_R, num_rows, PROGRAMS * BLOCK_R, num_stages=STAGES):
         rows = start + tl.arange(0, BLOCK_R)
         inside = (rows < num_rows)[:, None] & inside_c[None, :]
-        offsets = row_offsets(rows, size1, size2, stride0, stride1, stride2, ROW_DIMS)
-        x = tl.load(x_ptr + offsets[:, None] + columns[None, :] * stride_c, mask=inside, other=0.0)
-        offsets = row_offsets(
-            rows, grad_size1, grad_size2, grad_stride0, grad_stride1, grad_stride2, GRAD_ROW_DIMS
-        )
-        grad = tl.load(
-            grad_ptr + offsets[:, None] + columns[None, :] * grad_stride_c, mask=inside, other=0.0
-        ).to(tl.float32)
+        x = load_rows(x_ptr, geometry, rows, columns, inside, ROW_DIMS)
+        grad = load_rows(grad_ptr, grad_geometry, rows, columns, inside, GRAD_ROW_DIMS)
+        grad = grad.to(tl.float32)
         if others_ptr is not None:
             offsets = rows.to(tl.int64)[:, None] * others_stride + columns[None, :]
             others_sum += tl.load(others_ptr + offsets, mask=inside, other=0.0).to(tl.float32)

@@ -22,7 +22,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from scalefold_kernels.dropout.kernel import mix
 from scalefold_kernels.hopper import REGISTERS, ROWS, mma_layout, widen
-from scalefold_kernels.linear.hopper.parts import kept
+from scalefold_kernels.linear.hopper.parts import kept, row_of, start, tensors
 
 ONES = gl.constexpr(8)
 """Columns of ones, the least that this product takes."""
@@ -40,17 +40,15 @@ def load(
     (
         grad_desc, h_desc, weight_desc, grad_smem, h_smem, weight_smem,
         full, empty, weight_full,
-        blocks, groups, sample_blocks, num_lines, line_rows, sample_rows,
+        order,
     ) = args  # fmt: skip
     column = (gl.program_id(0) % COLUMN_BLOCKS) * BLOCK_K
-    program = gl.program_id(0) // COLUMN_BLOCKS
-    block = program % blocks
-    first = block // sample_blocks * sample_rows + block % sample_blocks * ROWS
+    sample, first, first_line = start(order, gl.program_id(0) // COLUMN_BLOCKS)
     mbarrier.expect(weight_full, BLOCK_C * BLOCK_K * 2)
     tma.async_copy_global_to_shared(weight_desc, [0, column], weight_full, weight_smem)
     n = gl.to_tensor(0)
-    for line in range(program // blocks, num_lines, groups):
-        row = first + line * line_rows
+    for line in range(first_line, order[3], order[1]):
+        row = row_of(order, sample, first, line)
         slot = n % STAGES
         mbarrier.wait(empty.index(slot), ((n // STAGES) & 1) ^ 1)
         mbarrier.expect(full.index(slot), ROWS * (BLOCK_C + BLOCK_K) * 2)
@@ -72,7 +70,7 @@ def compute(
         grad_h_desc, partial, key, layer, threshold, scale, key_stride,
         grad_smem, h_smem, weight_smem, ones_smem, bits_smem, out_smem,
         full, empty, dropped, weight_full,
-        blocks, groups, sample_blocks, num_lines, line_rows, sample_rows,
+        order,
     ) = args  # fmt: skip
     HALF_C: gl.constexpr = BLOCK_C // 2
     HALF_K: gl.constexpr = BLOCK_K // 2
@@ -83,8 +81,7 @@ def compute(
     FLAT: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     column = (gl.program_id(0) % COLUMN_BLOCKS) * BLOCK_K
     program = gl.program_id(0) // COLUMN_BLOCKS
-    block = program % blocks
-    sample, first = block // sample_blocks, block % sample_blocks * ROWS
+    sample, first, first_line = start(order, program)
     if SHARED > 0:
         state = mix(mix(gl.load(key + sample * key_stride), gl.to_tensor(0)), layer)
     if SHARED == 1:
@@ -103,7 +100,7 @@ def compute(
     out_tile = out_smem.index(w)
     weight = weight_smem.slice(w * HALF_K, HALF_K, dim=1)
     n = gl.to_tensor(0)
-    for line in range(program // blocks, num_lines, groups):
+    for line in range(first_line, order[3], order[1]):
         # Each time: the barrier must stay what its memory is for.
         mbarrier.wait(weight_full, 0)
         slot = n % STAGES
@@ -137,7 +134,7 @@ def compute(
         tma.store_wait(0)
         out_tile.store(grad_h.to(out_tile.dtype))
         fence_async_shared()
-        row = sample * sample_rows + line * line_rows + first
+        row = row_of(order, sample, first, line)
         tma.async_copy_shared_to_global(grad_h_desc, [row, column + w * HALF_K], out_tile)
         bias_sum, weight_sum = warpgroup_mma_wait(0, [bias_sum, weight_sum])
         mbarrier.arrive(empty.index(slot))
@@ -158,7 +155,7 @@ def compute(
 def residual_linear_backward_hopper_kernel(
     grad_desc, h_desc, weight_desc, grad_h_desc,
     partial, key, layer, threshold, scale, key_stride,
-    blocks, groups, sample_blocks, num_lines, line_rows, sample_rows,
+    order,
     C: gl.constexpr, K: gl.constexpr, SHARED: gl.constexpr,
     BLOCK_K: gl.constexpr, BLOCK_C: gl.constexpr, COLUMN_BLOCKS: gl.constexpr,
     STAGES: gl.constexpr,
@@ -166,8 +163,7 @@ def residual_linear_backward_hopper_kernel(
 ):  # fmt: skip
     """As `.kernel.residual_linear_backward_kernel`; see the module.
 
-    Positions of all samples come in ``blocks`` of 64, ``sample_blocks`` a sample; a block has
-    ``num_lines`` lines, ``line_rows`` apart, which ``groups`` programs share.
+    ``order`` is a `linear.hopper_launch.Order`, whose groups of lines have a program each.
     """
     dtype: gl.constexpr = grad_desc.dtype
     barrier: gl.constexpr = mbarrier.MBarrierLayout()
@@ -196,23 +192,18 @@ def residual_linear_backward_hopper_kernel(
     mbarrier.init(weight_full, 1)
     ones_smem.store(gl.full([ROWS, ONES], 1.0, gl.bfloat16, FLAT))
     fence_async_shared()
-    blocks, groups, sample_blocks = (
-        gl.to_tensor(blocks), gl.to_tensor(groups), gl.to_tensor(sample_blocks),
-    )  # fmt: skip
-    num_lines, line_rows, sample_rows = (
-        gl.to_tensor(num_lines), gl.to_tensor(line_rows), gl.to_tensor(sample_rows),
-    )  # fmt: skip
+    order = tensors(order)
     load_args = (
         grad_desc, h_desc, weight_desc, grad_smem, h_smem, weight_smem,
         full, empty, weight_full,
-        blocks, groups, sample_blocks, num_lines, line_rows, sample_rows,
+        order,
     )  # fmt: skip
     args = (
         grad_h_desc, partial, key, gl.to_tensor(layer), gl.to_tensor(threshold),
         gl.to_tensor(scale), gl.to_tensor(key_stride),
         grad_smem, h_smem, weight_smem, ones_smem, bits_smem, out_smem,
         full, empty, dropped, weight_full,
-        blocks, groups, sample_blocks, num_lines, line_rows, sample_rows,
+        order,
     )  # fmt: skip
     # fmt: off
     gl.warp_specialize(

@@ -20,14 +20,14 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from scalefold_kernels.dropout.kernel import mix
 from scalefold_kernels.hopper import REGISTERS, ROWS, mma_layout, widen
-from scalefold_kernels.linear.hopper.parts import kept
+from scalefold_kernels.linear.hopper.parts import kept, row_of, start, tensors
 
 
 @gluon.jit
-def first_lines(w, blocks, groups, num_lines, COLUMN_BLOCKS: gl.constexpr):
-    """Block of positions of a warp group and its first line, past the end where it has none."""
-    group = (gl.program_id(0) // COLUMN_BLOCKS) * 2 + w
-    return group % blocks, gl.where(group // blocks < groups, group // blocks, num_lines)
+def start_of(w, order, COLUMN_BLOCKS: gl.constexpr):
+    """`start` of a warp group, its line past the end where it has none."""
+    sample, first, line = start(order, (gl.program_id(0) // COLUMN_BLOCKS) * 2 + w)
+    return sample, first, gl.where(line < order[1], line, order[3])
 
 
 @gluon.jit
@@ -39,21 +39,22 @@ def load(
     (
         h_desc, x_desc, weight_desc, h_smem, x_smem, weight_smem,
         h_full, h_empty, x_full, x_empty, weight_full,
-        blocks, groups, sample_blocks, num_lines, line_rows, sample_rows,
+        order,
     ) = args  # fmt: skip
     column = (gl.program_id(0) % COLUMN_BLOCKS) * BLOCK_C
     mbarrier.expect(weight_full, BLOCK_C * BLOCK_K * 2)
     tma.async_copy_global_to_shared(weight_desc, [column, 0], weight_full, weight_smem)
-    block0, line0 = first_lines(0, blocks, groups, num_lines, COLUMN_BLOCKS)
-    block1, line1 = first_lines(1, blocks, groups, num_lines, COLUMN_BLOCKS)
+    sample0, first0, line0 = start_of(0, order, COLUMN_BLOCKS)
+    sample1, first1, line1 = start_of(1, order, COLUMN_BLOCKS)
     n = gl.to_tensor(0)
-    for line in range(gl.minimum(line0, line1), num_lines, groups):
+    for line in range(gl.minimum(line0, line1), order[3], order[1]):
         for w in gl.static_range(2):
-            block = block0 if w == 0 else block1
             mine = line + ((line0 if w == 0 else line1) - gl.minimum(line0, line1))
-            if mine < num_lines:
-                row = block // sample_blocks * sample_rows + block % sample_blocks * ROWS
-                row += mine * line_rows
+            if mine < order[3]:
+                if w == 0:
+                    row = row_of(order, sample0, first0, mine)
+                else:
+                    row = row_of(order, sample1, first1, mine)
                 place = n % H_STAGES * 2 + w
                 mbarrier.wait(h_empty.index(place), ((n // H_STAGES) & 1) ^ 1)
                 mbarrier.expect(h_full.index(place), ROWS * BLOCK_K * 2)
@@ -79,12 +80,11 @@ def compute(
     (
         out_desc, bias, key, layer, threshold, scale, key_stride, h_smem, x_smem, weight_smem,
         h_full, h_empty, x_full, x_empty, weight_full,
-        blocks, groups, sample_blocks, num_lines, line_rows, sample_rows,
+        order,
     ) = args  # fmt: skip
     OUT: gl.constexpr = mma_layout(BLOCK_C)
     FLAT: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
-    block, line0 = first_lines(w, blocks, groups, num_lines, COLUMN_BLOCKS)
-    sample, first = block // sample_blocks, block % sample_blocks * ROWS
+    sample, first, first_line = start_of(w, order, COLUMN_BLOCKS)
     column = (gl.program_id(0) % COLUMN_BLOCKS) * BLOCK_C
     c = column + gl.arange(0, BLOCK_C, layout=gl.SliceLayout(0, OUT))
     shift = gl.load(bias + c, mask=c < C, other=0.0).to(gl.float32)
@@ -96,7 +96,7 @@ def compute(
         factor = gl.where(kept(hashes, threshold), scale, 0.0)
     zero = gl.full([ROWS, BLOCK_C], 0.0, gl.float32, OUT)
     n = gl.to_tensor(0)
-    for line in range(line0, num_lines, groups):
+    for line in range(first_line, order[3], order[1]):
         # Each time: the barrier must stay what its memory is for.
         mbarrier.wait(weight_full, 0)
         place = n % H_STAGES * 2 + w
@@ -123,7 +123,7 @@ def compute(
         mbarrier.wait(x_full.index(place), (n // X_STAGES) & 1)
         x_tile.store((widen(x_tile.load(OUT)) + update).to(x_tile.dtype))
         fence_async_shared()
-        row = sample * sample_rows + line * line_rows + first
+        row = row_of(order, sample, first, line)
         tma.async_copy_shared_to_global(out_desc, [row, column], x_tile)
         if X_STAGES == 1:
             tma.store_wait(0)
@@ -136,7 +136,7 @@ def compute(
 def residual_linear_forward_hopper_kernel(
     x_desc, h_desc, weight_desc, out_desc,
     bias, key, layer, threshold, scale, key_stride,
-    blocks, groups, sample_blocks, num_lines, line_rows, sample_rows,
+    order,
     C: gl.constexpr, SHARED: gl.constexpr,
     BLOCK_K: gl.constexpr, BLOCK_C: gl.constexpr, COLUMN_BLOCKS: gl.constexpr,
     H_STAGES: gl.constexpr, X_STAGES: gl.constexpr,
@@ -144,8 +144,7 @@ def residual_linear_forward_hopper_kernel(
 ):  # fmt: skip
     """As `.kernel.residual_linear_forward_kernel`; see the module.
 
-    Positions of all samples come in ``blocks`` of 64, ``sample_blocks`` a sample; a block has
-    ``num_lines`` lines, ``line_rows`` apart, which ``groups`` warp groups share.
+    ``order`` is a `linear.hopper_launch.Order`, whose groups of lines have a warp group each.
     """
     dtype: gl.constexpr = x_desc.dtype
     barrier: gl.constexpr = mbarrier.MBarrierLayout()
@@ -166,22 +165,17 @@ def residual_linear_forward_hopper_kernel(
     weight_full = more.index(0)
     mbarrier.init(weight_full, 1)
     fence_async_shared()
-    blocks, groups, sample_blocks = (
-        gl.to_tensor(blocks), gl.to_tensor(groups), gl.to_tensor(sample_blocks),
-    )  # fmt: skip
-    num_lines, line_rows, sample_rows = (
-        gl.to_tensor(num_lines), gl.to_tensor(line_rows), gl.to_tensor(sample_rows),
-    )  # fmt: skip
+    order = tensors(order)
     load_args = (
         h_desc, x_desc, weight_desc, h_smem, x_smem, weight_smem,
         h_full, h_empty, x_full, x_empty, weight_full,
-        blocks, groups, sample_blocks, num_lines, line_rows, sample_rows,
+        order,
     )  # fmt: skip
     args = (
         out_desc, bias, key, gl.to_tensor(layer), gl.to_tensor(threshold), gl.to_tensor(scale),
         gl.to_tensor(key_stride), h_smem, x_smem, weight_smem,
         h_full, h_empty, x_full, x_empty, weight_full,
-        blocks, groups, sample_blocks, num_lines, line_rows, sample_rows,
+        order,
     )  # fmt: skip
     # fmt: off
     gl.warp_specialize(

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
+from unittest.mock import patch
 
-from triton.experimental.gluon import language as gl
+import torch
+from torch import Tensor
 
-from scalefold_kernels.compilation import CompileCase
-from scalefold_kernels.hopper import ROWS
-from scalefold_kernels.norm.op import EPS
-from scalefold_kernels.norm.projection.arguments import MAX_FEW_OUTPUTS, Sizes
-from scalefold_kernels.norm.projection.hopper.backward import projection_backward_hopper_kernel
-from scalefold_kernels.norm.projection.hopper.forward import projection_forward_hopper_kernel
-from scalefold_kernels.norm.projection.hopper_launch import MAX_CHANNELS, few_block
-from scalefold_kernels.tiles import tile
+from scalefold_kernels.compilation import CompileCase, recorded
+from scalefold_kernels.norm.op import new_stats
+from scalefold_kernels.norm.projection import hopper_launch
+from scalefold_kernels.norm.projection.arguments import Gradients, Norm, Projections, Sizes
+
+ROWS = 65536
 
 # Templates, pair, MSA: queries, keys, values and gate, without and with a pair bias.
 _SIZES = [
@@ -24,57 +26,35 @@ _SIZES = [
     Sizes(256, 1024, 768, 0),
 ]
 
-_TYPES = {
-    **dict.fromkeys(("stats", "sums"), "*fp32:16"),
-    **dict.fromkeys(("num_rows", "sample_rows", "num_tiles", "aside_stride"), "i32"),
-    **dict.fromkeys(("first_biased", "aside_stride_s"), "i32:16"),
-}
 
-
-def compile_cases() -> list[CompileCase]:
+def compile_cases() -> Iterator[CompileCase]:
     """Both kernels at the sizes of the model that they serve."""
-    forward = [_case("forward", projection_forward_hopper_kernel, sizes) for sizes in _SIZES]
-    backward = [
-        _case("backward", projection_backward_hopper_kernel, sizes)
-        for sizes in _SIZES
-        if sizes.channels <= MAX_CHANNELS["backward"]
-    ]
-    return forward + backward
+    for sizes in _SIZES:
+        channels, outputs, first_biased, few = sizes
+        x, grad, weight = _empty(ROWS, channels), _empty(ROWS, outputs), _empty(outputs, channels)
+        norm = Norm(weight[0], weight[0], new_stats(x))
+        few_weight, grad_few = (_empty(few, channels), _empty(ROWS, few)) if few else (None, None)
+        bias = _empty(outputs - first_biased)
+        projections = Projections(sizes, weight, few_weight, bias)
+        gradients = Gradients.of(_empty(sizes.parameters), sizes)
+        out, aside = _empty(1, ROWS, outputs), _empty(1, few, ROWS)
+        launches: dict[str, Callable[[], Any]] = {
+            "forward": partial(hopper_launch.forward, x[None], norm, projections, out, aside)
+        }
+        if hopper_launch.serves(x, projections, "backward"):
+            launches["backward"] = partial(
+                hopper_launch.backward, grad, grad_few, x, norm, projections, x, gradients
+            )
+        for direction, launch in launches.items():
+            kernel = f"projection_{direction}_hopper_kernel"
+            with (
+                # H100 and H200.
+                patch.object(hopper_launch, "num_programs", lambda tiles, _: min(tiles, 132)),
+                patch.object(hopper_launch, "sum_rows"),
+            ):
+                described = f"projection_{direction}_hopper C={channels} P={outputs} S={few}"
+                yield recorded(hopper_launch, kernel, launch, described, "sm_90")
 
 
-def _case(direction: str, kernel: Any, sizes: Sizes) -> CompileCase:
-    channels, outputs, first_biased, few = sizes
-    shape: dict[str, int | str] = {
-        "rows": 65536,
-        "C": channels,
-        "P": outputs,
-        "S": few,
-        "dtype": "bfloat16",
-    }
-    launch = tile(f"projection_{direction}_hopper", "sm_90", shape)
-    block_s = few_block(few) if direction == "forward" else MAX_FEW_OUTPUTS
-    num_warps, block = launch.pop("num_warps"), launch["BLOCK_P"]
-    descriptors = {
-        **dict.fromkeys(("x_desc", "through_desc", "normed_desc", "grad_x_desc"), (ROWS, channels)),
-        **dict.fromkeys(("grad_desc", "out_desc"), (ROWS, block)),
-        "weight_desc": (block, channels),
-        "aside_desc": (block_s, channels),
-    }
-    constexprs = {
-        "C": channels, "P": outputs, "S": few, "FIRST_BIASED": first_biased, "EPS": EPS,
-        "BLOCK_C": channels, "BLOCK_S": block_s,
-        "HAS_BIAS": True, "HAS_THROUGH": True, "HAS_ASIDE": few > 0, **launch,
-    }  # fmt: skip
-    constexprs = {name: value for name, value in constexprs.items() if name in kernel.arg_names}
-    types = _TYPES | {name: _descriptor(*block) for name, block in descriptors.items()}
-    signature = {
-        name: types.get(name, "*bf16:16") for name in kernel.arg_names if name not in constexprs
-    }
-    name = f"projection_{direction}_hopper C={channels} P={outputs} S={few}"
-    return CompileCase(name, kernel, signature, constexprs, num_warps, architectures=("sm_90",))
-
-
-def _descriptor(rows: Any, columns: int) -> str:
-    block = [int(getattr(rows, "value", rows)), columns]
-    layout = gl.NVMMASharedLayout.get_default_for(block, gl.bfloat16)
-    return f"tensordesc<bf16{block},{layout!r}>"
+def _empty(*shape: int) -> Tensor:
+    return torch.empty(shape, dtype=torch.bfloat16, device="meta")

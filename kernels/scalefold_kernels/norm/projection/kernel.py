@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from scalefold_kernels.norm.kernel import (
-    row_offsets,
+    load_rows,
     standardise,
     standardise_again,
     standardise_backward,
@@ -32,12 +32,7 @@ def projection_forward_kernel(
     first_biased,
     num_aside,
     sample_rows,
-    size1,
-    size2,
-    stride0,
-    stride1,
-    stride2,
-    stride_c,
+    geometry,
     C: tl.constexpr,
     EPS: tl.constexpr,
     ROW_DIMS: tl.constexpr,
@@ -79,12 +74,8 @@ def projection_forward_kernel(
     for start in range(tl.program_id(1) * BLOCK_R, num_rows, PROGRAMS * BLOCK_R):
         rows = start + tl.arange(0, BLOCK_R)
         inside_r = rows < num_rows
-        offsets = row_offsets(rows, size1, size2, stride0, stride1, stride2, ROW_DIMS)
-        x = tl.load(
-            x_ptr + offsets[:, None] + columns[None, :] * stride_c,
-            mask=inside_r[:, None] & inside_c[None, :],
-            other=0.0,
-        )
+        inside_x = inside_r[:, None] & inside_c[None, :]
+        x = load_rows(x_ptr, geometry, rows, columns, inside_x, ROW_DIMS)
         x_hat, mean, rstd = standardise(x.to(tl.float32), inside_c, C, EPS, BLOCK_C)
         if tl.program_id(0) == 0:
             store_statistics(stats_ptr, rows, num_rows, mean, rstd)
@@ -132,18 +123,8 @@ def projection_backward_kernel(
     num_rows,
     num_outputs,
     first_biased,
-    grad_size1,
-    grad_size2,
-    grad_stride0,
-    grad_stride1,
-    grad_stride2,
-    grad_stride_c,
-    size1,
-    size2,
-    stride0,
-    stride1,
-    stride2,
-    stride_c,
+    grad_geometry,
+    geometry,
     C: tl.constexpr,
     GRAD_ROW_DIMS: tl.constexpr,
     ROW_DIMS: tl.constexpr,
@@ -178,35 +159,32 @@ def projection_backward_kernel(
         rows = start + tl.arange(0, BLOCK_R)
         inside_r = rows < num_rows
         inside = inside_r[:, None] & inside_c[None, :]
-        offsets = row_offsets(
-            rows, grad_size1, grad_size2, grad_stride0, grad_stride1, grad_stride2, GRAD_ROW_DIMS
-        )
-        grad = tl.load(
-            grad_ptr + offsets[:, None] + outputs[None, :] * grad_stride_c,
-            mask=inside_r[:, None] & inside_p[None, :],
-            other=0.0,
-        )
-        offsets = row_offsets(rows, size1, size2, stride0, stride1, stride2, ROW_DIMS)
-        x = tl.load(x_ptr + offsets[:, None] + columns[None, :] * stride_c, mask=inside, other=0.0)
-        x = x.to(tl.float32)
+        inside_g = inside_r[:, None] & inside_p[None, :]
+        grad = load_rows(grad_ptr, grad_geometry, rows, outputs, inside_g, GRAD_ROW_DIMS)
+        x = load_rows(x_ptr, geometry, rows, columns, inside, ROW_DIMS).to(tl.float32)
         out_offsets = rows.to(tl.int64)[:, None] * C + columns[None, :]
         x_hat, rstd = standardise_again(x, stats_ptr, rows, num_rows, inside_c, C, BLOCK_C)
-        # Rows beyond the last have grad 0, so their normed values do not matter.
-        normed = (x_hat * norm_weight[None, :] + norm_bias[None, :]).to(grad.dtype)
-        weight_sum = tl.dot(tl.trans(grad), normed, weight_sum, input_precision=PRECISION)
+        weight_sum = tl.dot(
+            tl.trans(grad), x_hat.to(grad.dtype), weight_sum, input_precision=PRECISION
+        )
         bias_sum += tl.sum(grad.to(tl.float32), 0)
         grad_normed = tl.dot(grad, weight, input_precision=PRECISION)
         if grad_normed_ptr is not None:
-            wide = tl.load(grad_normed_ptr + out_offsets, mask=inside, other=0.0)
-            grad_normed += wide.to(tl.float32)
+            wide = tl.load(grad_normed_ptr + out_offsets, mask=inside, other=0.0).to(tl.float32)
+            norm_weight_sum += tl.sum(wide * x_hat, 0)
+            norm_bias_sum += tl.sum(wide, 0)
+            grad_normed += wide
         if normed_ptr is not None:
-            tl.store(normed_ptr + out_offsets, normed, mask=inside)
-        norm_weight_sum += tl.sum(grad_normed * x_hat, 0)
-        norm_bias_sum += tl.sum(grad_normed, 0)
+            normed = x_hat * norm_weight[None, :] + norm_bias[None, :]
+            tl.store(normed_ptr + out_offsets, normed.to(normed_ptr.dtype.element_ty), mask=inside)
         grad_x = standardise_backward(grad_normed * norm_weight[None, :], x_hat, rstd, C)
         if through_ptr is not None:
             grad_x += tl.load(through_ptr + out_offsets, mask=inside, other=0.0).to(tl.float32)
         tl.store(grad_x_ptr + out_offsets, grad_x.to(grad_x_ptr.dtype.element_ty), mask=inside)
+    # So far of the standardised rows; what else the sums over rows are follows from these.
+    norm_weight_sum += tl.sum(weight.to(tl.float32) * weight_sum, 0)
+    norm_bias_sum += tl.sum(weight.to(tl.float32) * bias_sum[:, None], 0)
+    weight_sum = weight_sum * norm_weight[None, :] + bias_sum[:, None] * norm_bias[None, :]
     biases = num_outputs - first_biased
     partial = partial_ptr + program * (2 * C + biases + num_outputs * C)
     tl.store(partial + columns, norm_weight_sum, mask=inside_c)
