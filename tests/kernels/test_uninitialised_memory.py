@@ -118,7 +118,7 @@ def _msa_block(kind: str, rows: int, num_res: int, real: int, training: bool) ->
     gradients = [torch.randn_like(msa), torch.randn_like(pair)]
 
     def step() -> list[Tensor]:
-        outs = block(msa, pair, msa_mask, pair_mask, counts, key)
+        outs = block(msa, pair, msa_mask, msa_mask, pair_mask, counts, key)
         leaves = [msa, pair, *block.parameters()]
         return [*outs, *torch.autograd.grad(outs, leaves, gradients)]
 

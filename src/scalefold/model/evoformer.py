@@ -46,6 +46,7 @@ from scalefold.model.msa import (
 from scalefold.model.outer_product_mean import OuterProductMean
 from scalefold.model.pair_stack import PairStack
 from scalefold.model.transition import Transition
+from scalefold.parallel import Axis
 
 
 class EvoformerBlock(nn.Module):
@@ -86,7 +87,8 @@ class EvoformerBlock(nn.Module):
         self,
         m: Tensor,
         z: Tensor,
-        msa_mask: Tensor,
+        row_mask: Tensor,
+        column_mask: Tensor,
         pair_mask: Tensor,
         sequence_count: Tensor,
         key: Tensor,
@@ -97,23 +99,19 @@ class EvoformerBlock(nn.Module):
         ----------
         m : Tensor, shape (B, S, N, c_m), sharded along S
         z : Tensor, shape (B, N, N, c_z), sharded along rows
-        msa_mask : Tensor, shape (B, S, N), replicated
-        pair_mask : Tensor, shape (B, N, N), replicated
-        sequence_count : Tensor, shape (B, N, N), replicated
+        row_mask, column_mask : Tensor, shape (B, S, N), sharded along S, and along N
+        pair_mask : Tensor, shape (B, N, N), symmetric, replicated
+        sequence_count : Tensor, shape (B, N, N), sharded along rows
             Number of sequences in which both residues are real.
         key : Tensor, shape (B,), int64
             Key of the dropout masks.
         """
-        axis = self.axis
-        row_mask, dropout = axis.split(msa_mask, dim=1), self.msa_dropout.draw(key)
-        m, z = self.msa_att_row(m, z, row_mask, dropout)
-        m = axis.switch(m, sharded=1, to=2).wait()
-        column_mask = axis.split(msa_mask, dim=2)
+        m, z = self.msa_att_row(m, z, row_mask, self.msa_dropout.draw(key))
+        m = self.axis.switch(m, sharded=1, to=2).wait()
         m = self.msa_att_col(m, column_mask)
         m = self.msa_transition(m)
-        count = axis.split(sequence_count, dim=1)
-        m, z = self.outer_product_mean(m, column_mask, count, z)
-        returning = axis.switch(m, sharded=2, to=1)
+        m, z = self.outer_product_mean(m, column_mask, sequence_count, z)
+        returning = self.axis.switch(m, sharded=2, to=1)
         z = self.pair_stack(z, pair_mask, key)
         return returning.wait(), z
 
@@ -140,7 +138,7 @@ class EvoformerStack(nn.Module):
     def forward(
         self, m: Tensor, z: Tensor, msa_mask: Tensor, pair_mask: Tensor, key: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Run all blocks; arguments as for ``EvoformerBlock``.
+        """Run all blocks; m and z as for ``EvoformerBlock``, masks replicated.
 
         Returns
         -------
@@ -148,7 +146,7 @@ class EvoformerStack(nn.Module):
         z : Tensor, shape (B, N, N, c_z), replicated
         s : Tensor, shape (B, N, c_s), replicated
         """
-        m, z = _run(self.blocks, m, z, msa_mask, pair_mask, key)
+        m, z = _run(self.blocks, self.axis, m, z, msa_mask, pair_mask, key)
         gathering = self.axis.gather_to_replicated(z, dim=1)
         m = self.axis.gather_to_replicated(m, dim=1).wait()
         return m, gathering.wait(), self.linear(m[:, 0])
@@ -159,6 +157,7 @@ class ExtraMsaStack(nn.Module):
 
     def __init__(self, config: ExtraMsaConfig, c_e: int, c_z: int, assembly: Assembly) -> None:
         super().__init__()
+        self.axis = assembly.axis
         self.blocks = nn.ModuleList(
             ExtraMsaBlock(config, c_e, c_z, assembly) for _ in range(config.num_blocks)
         )
@@ -167,11 +166,12 @@ class ExtraMsaStack(nn.Module):
         self, e: Tensor, z: Tensor, msa_mask: Tensor, pair_mask: Tensor, key: Tensor
     ) -> Tensor:
         """Return the updated z (sharded along rows); e (B, E, N, c_e) is sharded along E."""
-        return _run(self.blocks, e, z, msa_mask, pair_mask, key)[1]
+        return _run(self.blocks, self.axis, e, z, msa_mask, pair_mask, key)[1]
 
 
 def _run(
     blocks: Iterable[nn.Module],
+    axis: Axis,
     m: Tensor,
     z: Tensor,
     msa_mask: Tensor,
@@ -179,7 +179,10 @@ def _run(
     key: Tensor,
 ) -> tuple[Tensor, Tensor]:
     # In the mask's float32: bfloat16 cannot hold counts above 256.
-    sequence_count = torch.einsum("bsi,bsj->bij", msa_mask, msa_mask)
+    count = axis.split(torch.einsum("bsi,bsj->bij", msa_mask, msa_mask), dim=1)
+    row_mask = axis.split(msa_mask, dim=1)
+    # Columns lie together in memory, as column attention reads them: copied here, not in a block.
+    column_mask = axis.split(msa_mask, dim=2).mT.contiguous().mT
     for block in blocks:
-        m, z = block(m, z, msa_mask, pair_mask, sequence_count, key)
+        m, z = block(m, z, row_mask, column_mask, pair_mask, count, key)
     return m, z

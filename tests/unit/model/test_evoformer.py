@@ -27,7 +27,7 @@ def inputs(config, sequences: int = 5, residues: int = 7):
     z = torch.randn(1, residues, residues, config.c_z, generator=generator)
     msa_mask, pair_mask = torch.ones(1, sequences, residues), torch.ones(1, residues, residues)
     count = torch.full((1, residues, residues), float(sequences))
-    return m, z, msa_mask, pair_mask, count, torch.tensor([3])
+    return m, z, msa_mask, msa_mask, pair_mask, count, torch.tensor([3])
 
 
 def order_of_calls(block: nn.Module, *arguments) -> list[str]:
@@ -123,11 +123,12 @@ def test_permuting_sequences_permutes_the_msa_and_leaves_the_pair(config, assemb
     block = EvoformerBlock(config.evoformer, config.c_m, config.c_z, assembly).double()
     set_example_weights(block)
     block.eval()
-    m, z, msa_mask, pair_mask, count, key = inputs(config)
+    m, z, *masks, key = inputs(config)
     m, z = m.double(), z.double()
     order = torch.tensor([0, 4, 2, 1, 3])
-    m_out, z_out = block(m, z, msa_mask, pair_mask, count, key)
-    m_permuted, z_permuted = block(m[:, order], z, msa_mask[:, order], pair_mask, count, key)
+    m_out, z_out = block(m, z, *masks, key)
+    rows, columns, *rest = masks
+    m_permuted, z_permuted = block(m[:, order], z, rows[:, order], columns[:, order], *rest, key)
     torch.testing.assert_close(m_permuted, m_out[:, order], rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(z_permuted, z_out, rtol=1e-12, atol=1e-12)
 
