@@ -20,8 +20,8 @@ from scalefold_kernels.attention.hopper.parts import (
     count,
     load_keys,
     load_mask,
-    reciprocal,
     store_mask,
+    undo_gate,
 )
 from scalefold_kernels.hopper import mma_layout, widen
 
@@ -89,7 +89,7 @@ def load_rows(args, HAS_GATE: gl.constexpr, C: gl.constexpr):
 
 
 @gluon.jit
-def undo_gate(i, args, w: gl.constexpr, HAS_GATE: gl.constexpr, C: gl.constexpr):
+def undo_gate_of_row(i, args, w: gl.constexpr, HAS_GATE: gl.constexpr, C: gl.constexpr):
     """Gradients of gate and ungated result of a row's queries, in the places of gate and gradient.
 
     Warp group ``w`` has half of the queries; beyond the last row nothing is written to memory.
@@ -108,15 +108,13 @@ def undo_gate(i, args, w: gl.constexpr, HAS_GATE: gl.constexpr, C: gl.constexpr)
     mbarrier.wait(raw.index(place), (i // AHEAD) & 1)
     grad_half = grad_smem._reinterpret(dtype, halves, grad_smem.layout).index(half)
     out_half = out_smem._reinterpret(dtype, halves, out_smem.layout).index(half)
-    grad = widen(grad_half.reshape([32, C]).load(VECTORS))
-    product = grad * widen(out_half.reshape([32, C]).load(VECTORS))
-    delta_half = gl.sum(product, 1)
+    gate_half = grad_half
     if HAS_GATE:
         gate_half = gate_smem._reinterpret(dtype, halves, gate_smem.layout).index(half)
-        gate = widen(gate_half.reshape([32, C]).load(VECTORS))
-        share = reciprocal(1.0 + gl.exp2(-LOG2E * gate))
-        gate_half.reshape([32, C]).store((product * (1.0 - share)).to(dtype))
-        grad_half.reshape([32, C]).store((grad * share).to(dtype))
+    delta_half = undo_gate(
+        grad_half.reshape([32, C]), out_half.reshape([32, C]), gate_half.reshape([32, C]),
+        HAS_GATE, VECTORS,
+    )  # fmt: skip
     flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     delta_smem._reinterpret(gl.float32, [2 * AHEAD, 32], flat).index(half).store(delta_half)
     fence_async_shared()
@@ -149,7 +147,7 @@ def differentiate(args, gate_args, w: gl.constexpr, HAS_GATE: gl.constexpr, C: g
     one: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     sums = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
     mbarrier.wait(bias_full, 0)
-    undo_gate(0, gate_args, w, HAS_GATE, C)
+    undo_gate_of_row(0, gate_args, w, HAS_GATE, C)
     for i in range(rows):
         stage = i % STAGES
         slot = 2 * stage + w
@@ -166,7 +164,7 @@ def differentiate(args, gate_args, w: gl.constexpr, HAS_GATE: gl.constexpr, C: g
         s = warpgroup_mma(q, k.permute((1, 0)), s, is_async=True)
         grad_p = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
         grad_p = warpgroup_mma(grad_out, v.permute((1, 0)), grad_p, use_acc=False, is_async=True)
-        undo_gate(i + 1, gate_args, w, HAS_GATE, C)
+        undo_gate_of_row(i + 1, gate_args, w, HAS_GATE, C)
         lse = lse_smem.index(place).reshape([64]).load(by_row)
         delta = delta_smem.index(place).load(by_row)
         s, grad_p = warpgroup_mma_wait(0, [s, grad_p])

@@ -18,8 +18,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from scalefold_kernels.attention.hopper.parts import LOG2E, count, load_mask, reciprocal
-from scalefold_kernels.hopper import widen
+from scalefold_kernels.attention.hopper.parts import LOG2E, count, load_mask, undo_gate
 
 STAGES = gl.constexpr(2)
 """Rows in shared memory."""
@@ -46,27 +45,6 @@ def numbers_at(tile, place, C: gl.constexpr):
     """Room for a number a query in a tile (64, C) of bfloat16."""
     flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     return tile._reinterpret(gl.float32, [C // 2, 64], flat).index(place)
-
-
-@gluon.jit
-def undo_gate(
-    grad_smem, out_smem, gate_smem, lse, HAS_GATE: gl.constexpr, C: gl.constexpr,
-    VECTORS: gl.constexpr,
-):  # fmt: skip
-    """Gradients of gate and ungated result in the places of gate and gradient; see `kernel`.
-
-    Delta and ``lse`` take the place of the result, which nothing else needs.
-    """
-    grad_tile = grad_smem.reshape([64, C])
-    grad = widen(grad_tile.load(VECTORS))
-    product = grad * widen(out_smem.reshape([64, C]).load(VECTORS))
-    numbers_at(out_smem, 0, C).store(gl.sum(product, 1))
-    numbers_at(out_smem, 1, C).store(lse)
-    if HAS_GATE:
-        gate_tile = gate_smem.reshape([64, C])
-        share = reciprocal(1.0 + gl.exp2(-LOG2E * widen(gate_tile.load(VECTORS))))
-        gate_tile.store((product * (1.0 - share)).to(grad_smem.dtype))
-        grad_tile.store((grad * share).to(grad_smem.dtype))
 
 
 @gluon.jit
@@ -174,10 +152,14 @@ def backward_row_kernel(
         for b in gl.static_range(NUM_Q):
             gate_slot = stage * NUM_Q + b
             gate_tile = gate_smem.index(gate_slot if HAS_GATE else 0)
-            undo_gate(
-                grad_smem.index(gate_slot), out_smem.index(gate_slot), gate_tile, lse_tiles[b],
-                HAS_GATE, C, VECTORS,
+            out_tile = out_smem.index(gate_slot)
+            deltas = undo_gate(
+                grad_smem.index(gate_slot).reshape([64, C]), out_tile.reshape([64, C]),
+                gate_tile.reshape([64, C]), HAS_GATE, VECTORS,
             )  # fmt: skip
+            # Nothing else needs the result.
+            numbers_at(out_tile, 0, C).store(deltas)
+            numbers_at(out_tile, 1, C).store(lse_tiles[b])
         fence_async_shared()
         gl.thread_barrier()
         if HAS_GATE:

@@ -14,6 +14,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
+from scalefold_kernels.hopper import widen
+
 LOG2E = gl.constexpr(1.4426950408889634)
 MASKED_LOGIT = gl.constexpr(-1e9)
 
@@ -88,3 +90,19 @@ def load_keys(
     mbarrier.expect(ready, 2 * BLOCK_K * C * 2, pred=wanted)
     tma.async_copy_global_to_shared(k_desc, at, ready, k_smem, pred=wanted)
     tma.async_copy_global_to_shared(v_desc, at, ready, v_smem, pred=wanted)
+
+
+@gluon.jit
+def undo_gate(grad_tile, out_tile, gate_tile, HAS_GATE: gl.constexpr, VECTORS: gl.constexpr):
+    """Gradients of gate and ungated result in the places of gate and gradient; returns delta.
+
+    Tiles (queries, channels) of a head; see `docs/kernels/attention.md`.
+    """
+    grad = widen(grad_tile.load(VECTORS))
+    product = grad * widen(out_tile.load(VECTORS))
+    delta = gl.sum(product, 1)
+    if HAS_GATE:
+        share = reciprocal(1.0 + gl.exp2(-LOG2E * widen(gate_tile.load(VECTORS))))
+        gate_tile.store((product * (1.0 - share)).to(gate_tile.dtype))
+        grad_tile.store((grad * share).to(grad_tile.dtype))
+    return delta
