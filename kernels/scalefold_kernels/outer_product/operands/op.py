@@ -15,7 +15,6 @@ from scalefold_kernels.norm.op import check
 from scalefold_kernels.outer_product.operands import launch
 from scalefold_kernels.packing import join
 
-
 MAX_CHANNELS = 256
 MAX_HIDDEN_CHANNELS = 32
 """What a program has room for."""
