@@ -37,9 +37,8 @@ _SHAPES = {
     "wide heads": (64, 128, 2, 64, False, True),
 }
 
-# Bytes a thread: numbers that a row reads once, outside of the loops over blocks; with more than
-# 256 keys, one that `backward_queries` reads once a block.
-_SPILLS = {"backward_queries": 8, "backward_queries_bias": 16, "backward_row": 16}
+# Bytes a thread: numbers that a row reads once, outside of the loops over blocks.
+_SPILLS = {"backward_queries_bias": 16, "backward_row": 16}
 
 _PORTABLE = [
     ("triangle N=256", torch.bfloat16),

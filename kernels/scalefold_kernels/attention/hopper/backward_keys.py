@@ -101,8 +101,6 @@ def backward_keys_kernel(
         row = first_row + i
         more = i + 1 < rows
         # Of a masked key nothing is kept below; without unmasked keys all logits are 0.
-        places = mask + row.to(gl.int64) * mask_stride_r + own * mask_stride_k
-        keep = gl.load(places, mask=own < num_keys, other=0.0) != 0
         stretch = gl.where(unmasked == 0, 0.0, LOG2E)
         some_masked = (unmasked > 0) & (unmasked < num_keys)
         after = gl.where(more, row + 1, row)
@@ -152,6 +150,8 @@ def backward_keys_kernel(
         unmasked = count(kept)
         grad_k *= scale
         if some_masked:
+            places = mask + row.to(gl.int64) * mask_stride_r + own * mask_stride_k
+            keep = gl.load(places, mask=own < num_keys, other=0.0) != 0
             grad_k = gl.where(keep[:, None], grad_k, 0.0)
             grad_v = gl.where(keep[:, None], grad_v, 0.0)
         tma.store_wait(0)

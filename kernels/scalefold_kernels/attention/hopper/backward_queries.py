@@ -186,11 +186,10 @@ def backward_queries_kernel(
                 p = gl.exp2(s * LOG2E - lse_tile[:, None])
                 grad_s = p * (grad_p - delta_tile[:, None])
                 left = gl.convert_layout(grad_s.to(dtype), A_P)
-                sums_q = warpgroup_mma(left, k, sums_q, is_async=True)
                 if SUM_BIAS:
                     sums = sums_smem.index(j)
                     sums.store(sums.load(by_thread(grad_s).type.layout) + by_thread(grad_s))
-                sums_q = warpgroup_mma_wait(0, [sums_q])
+                sums_q = warpgroup_mma(left, k, sums_q)
                 gl.thread_barrier()
                 beyond = j + PLACES >= NUM_BLOCKS
                 next_block = gl.where(beyond, j + PLACES - NUM_BLOCKS, j + PLACES)
