@@ -207,10 +207,12 @@ def test_projections_of_attention_are_one_matrix_in_a_training_run() -> None:
     assert whole.data_ptr() == mha.linear_q.weight.data_ptr()
 
 
-# (rows, channels, outputs): pair with its bias, pair bias, MSA, extra MSA, and what fits nothing.
+# (rows, channels, outputs): pair with its bias, pair bias (of few rows a program, of many), MSA,
+# extra MSA, and what fits nothing.
 IN_BFLOAT16 = [
     ((1, 97, 130), 128, [128, 128, 128, 128, 4]),
     ((2, 33, 65), 128, [8]),
+    ((1, 150, 300), 128, [8]),
     ((1, 37, 256), 256, [256, 256, 256, 256]),
     ((1, 300, 64), 64, [64, 64, 64, 64]),
     ((2, 40, 33), 64, [64, 64, 64, 64, 4]),
