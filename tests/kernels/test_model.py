@@ -19,6 +19,10 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 # Errors of single draws of the weights scatter by a factor; the interpreter has time for one.
 DRAWS = range(8 if DEVICE.type == "cuda" else 1)
 
+# On a GPU, Triton's division is right to 2 units in the last place (PTX: div.full), torch's to a half;
+# in so small a model no long sums hide that. Its exponential and root differ less from torch's.
+LIMIT = 2 / 0.5 if DEVICE.type == "cuda" else FACTOR
+
 TINY = ModelConfig.model_validate(preset_tree("tiny")["model"])
 
 
@@ -71,7 +75,7 @@ def test_outputs_and_gradients_are_those_of_torch(
         )
         of_ours.append([error(x, value) for x, value in zip(ours, exact, strict=True)])
         of_torch.append([error(x, value) for x, value in zip(with_torch, exact, strict=True)])
-    assert all(root_mean_square(of_ours) <= FACTOR * root_mean_square(of_torch).clamp(2.0**-24))
+    assert all(root_mean_square(of_ours) <= LIMIT * root_mean_square(of_torch).clamp(2.0**-24))
 
 
 def root_mean_square(errors: list[list[float]]) -> Tensor:
