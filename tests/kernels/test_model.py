@@ -19,8 +19,8 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 # Errors of single draws of the weights scatter by a factor; the interpreter has time for one.
 DRAWS = range(8 if DEVICE.type == "cuda" else 1)
 
-# On a GPU, Triton's division is right to 2 units in the last place (PTX: div.full), torch's to a half;
-# in so small a model no long sums hide that. Its exponential and root differ less from torch's.
+# On a GPU, Triton's division is right to 2 units in the last place (PTX: div.full), torch's to half
+# a unit; in so small a model no long sums hide that. Exponentials and roots differ less.
 LIMIT = 2 / 0.5 if DEVICE.type == "cuda" else FACTOR
 
 TINY = ModelConfig.model_validate(preset_tree("tiny")["model"])
