@@ -11,6 +11,19 @@ import triton.language as tl
 from scalefold_kernels.dropout.kernel import dropout_factor, mix
 
 
+@triton.jit
+def position(size2, BLOCK_R: tl.constexpr):
+    """Sample of a program, and the first of its positions in every line."""
+    blocks = tl.cdiv(size2, BLOCK_R)
+    return tl.program_id(0) // blocks, (tl.program_id(0) % blocks) * BLOCK_R
+
+
+@triton.jit
+def hash_of(key_ptr, key_stride, sample, layer):
+    """Of a sample's key and the layer, see `dropout_factor`."""
+    return mix(mix(tl.load(key_ptr + sample * key_stride), tl.zeros((), tl.int32)), layer)
+
+
 # One binary for all layers: a number 1 would be folded into the code.
 @triton.jit(do_not_specialize=["layer"])
 def residual_linear_forward_kernel(
@@ -40,9 +53,7 @@ def residual_linear_forward_kernel(
 
     ``x`` and ``out`` (B, D1, D2, C), ``h`` (B, D1, D2, K), ``weight`` (C, K); all contiguous.
     """
-    blocks = tl.cdiv(size2, BLOCK_R)
-    sample = tl.program_id(0) // blocks
-    first = (tl.program_id(0) % blocks) * BLOCK_R
+    sample, first = position(size2, BLOCK_R)
     rows, k = tl.arange(0, BLOCK_R)[:, None], tl.arange(0, BLOCK_K)
     columns = tl.program_id(2) * BLOCK_C + tl.arange(0, BLOCK_C)
     inside_r, inside_c, inside_k = first + rows < size2, columns < C, k < K
@@ -53,7 +64,7 @@ def residual_linear_forward_kernel(
     )
     bias = tl.load(bias_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)[None, :]
     if key_ptr is not None:
-        state = mix(mix(tl.load(key_ptr + sample * key_stride), tl.zeros((), tl.int32)), layer)
+        state = hash_of(key_ptr, key_stride, sample, layer)
         if SHARED == 1:
             factor = dropout_factor(
                 state, 0, first + rows, columns[None, :], threshold, scale, DIMS, SHARED
@@ -105,9 +116,7 @@ def residual_linear_backward_kernel(
     A program has all C outputs and BLOCK_K of the inputs. ``partial`` is (programs, C K + C):
     weight and bias, the sum of each program's rows in a fixed order.
     """
-    blocks = tl.cdiv(size2, BLOCK_R)
-    sample = tl.program_id(0) // blocks
-    first = (tl.program_id(0) % blocks) * BLOCK_R
+    sample, first = position(size2, BLOCK_R)
     rows, columns = tl.arange(0, BLOCK_R)[:, None], tl.arange(0, BLOCK_C)
     k = tl.program_id(2) * BLOCK_K + tl.arange(0, BLOCK_K)
     inside_r, inside_c, inside_k = first + rows < size2, columns < C, k < K
@@ -117,7 +126,7 @@ def residual_linear_backward_kernel(
     weight_sum = tl.zeros((BLOCK_C, BLOCK_K), tl.float32)
     bias_sum = tl.zeros((BLOCK_C,), tl.float32)
     if key_ptr is not None:
-        state = mix(mix(tl.load(key_ptr + sample * key_stride), tl.zeros((), tl.int32)), layer)
+        state = hash_of(key_ptr, key_stride, sample, layer)
         if SHARED == 1:
             factor = dropout_factor(
                 state, 0, first + rows, columns[None, :], threshold, scale, DIMS, SHARED
