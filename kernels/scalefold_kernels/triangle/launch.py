@@ -33,11 +33,30 @@ def _kernels(sizes: Sizes) -> ModuleType:
     return hopper_launch if HOPPER_KERNELS and hopper_launch.serves(sizes) else portable
 
 
-def projection(z: Tensor, mask: Tensor, parameters: Sequence[Tensor]) -> Projected:
-    """Operands and gate, with each position's mean and reciprocal deviation."""
+def _projection_arguments(
+    z: Tensor, mask: Tensor, parameters: Sequence[Tensor]
+) -> tuple[Sizes, ProjectionWeights]:
     weights = ProjectionWeights(*parameters)
     hidden, pair = weights.a.shape
-    sizes = Sizes.of(z, mask.numel(), pair, hidden)
+    return Sizes.of(z, mask.numel(), pair, hidden), weights
+
+
+def _output_arguments(
+    product: Tensor,
+    gate: Tensor,
+    parameters: Sequence[Tensor],
+    keep: Tensor,
+    dropout: Dropout | None,
+) -> tuple[Sizes, OutputArguments]:
+    weights = OutputWeights(*parameters)
+    pair, hidden = weights.matrix.shape
+    sizes = Sizes.of(gate, product[0].numel(), pair, hidden)
+    return sizes, OutputArguments(product, gate, weights, DroppedOut.of(keep, dropout))
+
+
+def projection(z: Tensor, mask: Tensor, parameters: Sequence[Tensor]) -> Projected:
+    """Operands and gate, with each position's mean and reciprocal deviation."""
+    sizes, weights = _projection_arguments(z, mask, parameters)
     found: Projected = _kernels(sizes).projection(sizes, z, mask, weights)
     return found
 
@@ -46,9 +65,7 @@ def projection_backward(
     gradients: ProjectionGradients, kept: ProjectionKept, parameters: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor]:
     """Gradient of z; gradients of the parameters, one after the other in one vector."""
-    weights = ProjectionWeights(*parameters)
-    hidden, pair = weights.a.shape
-    sizes = Sizes.of(kept.z, kept.mask.numel(), pair, hidden)
+    sizes, weights = _projection_arguments(kept.z, kept.mask, parameters)
     d_z, partial, partial_bias = _kernels(sizes).projection_backward(
         sizes, gradients, kept, weights
     )
@@ -89,14 +106,11 @@ def output(
     dropout: Dropout | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Updated z, mean and reciprocal deviation of each position's product, the dropout mask."""
-    weights = OutputWeights(*parameters)
-    pair, hidden = weights.matrix.shape
-    sizes = Sizes.of(gate, product[0].numel(), pair, hidden)
     keep = z.new_empty(0)
     if dropout is not None:
-        keep = empty_mask(z, hidden, dropout.shared_dim)
+        keep = empty_mask(z, product.shape[0], dropout.shared_dim)
         dropout_mask(keep, z, dropout)
-    given = OutputArguments(product, gate, weights, DroppedOut.of(keep, dropout))
+    sizes, given = _output_arguments(product, gate, parameters, keep, dropout)
     out, mean, reciprocal = _kernels(sizes).output(sizes, given, z)
     return out, mean, reciprocal, keep
 
@@ -111,14 +125,11 @@ def output_backward(
     dropout: Dropout | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of product and gate; of the parameters, one after the other in one vector."""
-    weights = OutputWeights(*parameters)
-    pair, hidden = weights.matrix.shape
-    sizes = Sizes.of(gate, product[0].numel(), pair, hidden)
-    given = OutputArguments(product, gate, weights, DroppedOut.of(keep, dropout))
+    sizes, given = _output_arguments(product, gate, parameters, keep, dropout)
     d_product, d_gate, partial, partial_bias = _kernels(sizes).output_backward(
         sizes, given, d_out, statistics
     )
-    scale, shift, matrix, _ = weights
+    scale, shift, matrix, _ = given.weights
     return d_product, d_gate, finish(sizes, partial, partial_bias, scale, shift, [matrix])
 
 

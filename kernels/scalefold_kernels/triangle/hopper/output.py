@@ -15,6 +15,7 @@ from scalefold_kernels.triangle.hopper.parts import (
     GROUPS,
     LOADER_REGISTERS,
     TILE,
+    barriers,
     columns,
     dropped_out,
     mask_rows,
@@ -109,21 +110,12 @@ def output_forward_kernel(
     """Result (P, Z), statistics (P,)."""
     dtype: gl.constexpr = z_desc.dtype
     slots: gl.constexpr = GROUPS * STAGES
-    barrier: gl.constexpr = mbarrier.MBarrierLayout()
     weight_smem = gl.allocate_shared_memory(dtype, [C, C], weight_desc.layout)
     product_smem = gl.allocate_shared_memory(dtype, [slots, C, TILE], product_desc.layout)
     gate_smem = gl.allocate_shared_memory(dtype, [slots, TILE, C], gate_desc.layout)
     z_smem = gl.allocate_shared_memory(dtype, [slots, TILE, C], z_desc.layout)
-    full = gl.allocate_shared_memory(gl.int64, [slots, 1], barrier)
-    empty = gl.allocate_shared_memory(gl.int64, [slots, 1], barrier)
-    z_empty = gl.allocate_shared_memory(gl.int64, [slots, 1], barrier)
-    more = gl.allocate_shared_memory(gl.int64, [1, 1], barrier)
-    for slot in gl.static_range(slots):
-        mbarrier.init(full.index(slot), 1)
-        mbarrier.init(empty.index(slot), 1)
-        mbarrier.init(z_empty.index(slot), 1)
-    weight_full = more.index(0)
-    mbarrier.init(weight_full, 1)
+    full, empty, z_empty = barriers(slots, 1), barriers(slots, 1), barriers(slots, 1)
+    weight_full = barriers(1, 1).index(0)
     fence_async_shared()
     P = gl.to_tensor(P)
     dropped = (

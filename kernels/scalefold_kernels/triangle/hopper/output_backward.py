@@ -22,6 +22,7 @@ from scalefold_kernels.hopper import mma_layout, widen
 from scalefold_kernels.triangle.hopper.parts import (
     GROUPS,
     TILE,
+    barriers,
     by_position,
     dropped_out,
     mask_rows,
@@ -215,7 +216,6 @@ def output_backward_kernel(
     HALVES: gl.constexpr = C // 64
     dtype: gl.constexpr = gate_desc.dtype
     slots: gl.constexpr = GROUPS * STAGES
-    barrier: gl.constexpr = mbarrier.MBarrierLayout()
     flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     weight_smem = gl.allocate_shared_memory(dtype, [HALVES, 64, C], weight_desc.layout)
     product_smem = gl.allocate_shared_memory(dtype, [slots, C, TILE], product_desc.layout)
@@ -224,17 +224,9 @@ def output_backward_kernel(
     bias_smem = gl.allocate_shared_memory(gl.float32, [HALVES, 64], flat)
     ones_layout: gl.constexpr = gl.NVMMASharedLayout(0, 16, 2)
     ones_smem = gl.allocate_shared_memory(dtype, [TILE, SUM_COLUMNS], ones_layout)
-    full = gl.allocate_shared_memory(gl.int64, [slots, 1], barrier)
-    ready = gl.allocate_shared_memory(gl.int64, [slots, 1], barrier)
-    empty = gl.allocate_shared_memory(gl.int64, [slots, 1], barrier)
-    more = gl.allocate_shared_memory(gl.int64, [2, 1], barrier)
-    for slot in gl.static_range(slots):
-        mbarrier.init(full.index(slot), 1)
-        mbarrier.init(ready.index(slot), 1)
-        mbarrier.init(empty.index(slot), 2)
+    full, ready, empty = barriers(slots, 1), barriers(slots, 1), barriers(slots, 2)
+    more = barriers(2, 1)
     weight_full, folded = more.index(0), more.index(1)
-    mbarrier.init(weight_full, 1)
-    mbarrier.init(folded, 1)
     ones = gl.full([TILE, SUM_COLUMNS], 1.0, gl.float32, mma_layout(SUM_COLUMNS))
     ones_smem.store(ones.to(dtype))
     fence_async_shared()

@@ -16,6 +16,7 @@ from scalefold_kernels.triangle.hopper.parts import (
     LOADER_REGISTERS,
     LOG2E,
     TILE,
+    barriers,
     by_position,
     columns,
     invert_mask,
@@ -134,18 +135,11 @@ def projection_forward_kernel(
     gl.static_assert(a_weight_desc.block_shape[0] == 64)
     gl.static_assert(a_desc.block_shape[0] == 64)
     dtype: gl.constexpr = z_desc.dtype
-    barrier: gl.constexpr = mbarrier.MBarrierLayout()
     weight_smem = gl.allocate_shared_memory(dtype, [5 * C // 64, 64, C], a_weight_desc.layout)
     z_smem = gl.allocate_shared_memory(dtype, [GROUPS, TILE, C], z_desc.layout)
     out_smem = gl.allocate_shared_memory(dtype, [2 * GROUPS, TILE, 64], gate_desc.layout)
-    full = gl.allocate_shared_memory(gl.int64, [GROUPS, 1], barrier)
-    empty = gl.allocate_shared_memory(gl.int64, [GROUPS, 1], barrier)
-    more = gl.allocate_shared_memory(gl.int64, [1, 1], barrier)
-    for w in gl.static_range(GROUPS):
-        mbarrier.init(full.index(w), 1)
-        mbarrier.init(empty.index(w), 1)
-    weight_full = more.index(0)
-    mbarrier.init(weight_full, 1)
+    full, empty = barriers(GROUPS, 1), barriers(GROUPS, 1)
+    weight_full = barriers(1, 1).index(0)
     fence_async_shared()
     weights = (
         a_weight_desc, a_gate_weight_desc, b_weight_desc, b_gate_weight_desc, gate_weight_desc,

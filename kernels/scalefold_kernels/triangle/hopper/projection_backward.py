@@ -21,6 +21,7 @@ from scalefold_kernels.triangle.hopper.parts import (
     LOADER_REGISTERS,
     LOG2E,
     TILE,
+    barriers,
     by_position,
     columns,
     open_gate,
@@ -224,27 +225,14 @@ def projection_backward_kernel(
 ):  # fmt: skip
     """As `..kernel.projection_backward`: d_z (P, C), d_values (4 C, P), standard (P, C)."""
     dtype: gl.constexpr = z_desc.dtype
-    barrier: gl.constexpr = mbarrier.MBarrierLayout()
     blocks: gl.constexpr = GROUPS * SLOTS
     wholes: gl.constexpr = GROUPS * WHOLE
     weight_smem = gl.allocate_shared_memory(dtype, [SLOTS, 64, C], a_weight_desc.layout)
     block_smem = gl.allocate_shared_memory(dtype, [blocks, 64, TILE], a_desc.layout)
     whole_smem = gl.allocate_shared_memory(dtype, [wholes, TILE, C], z_desc.layout)
-    weight_full = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], barrier)
-    weight_empty = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], barrier)
-    block_full = gl.allocate_shared_memory(gl.int64, [blocks, 1], barrier)
-    block_empty = gl.allocate_shared_memory(gl.int64, [blocks, 1], barrier)
-    whole_full = gl.allocate_shared_memory(gl.int64, [wholes, 1], barrier)
-    whole_empty = gl.allocate_shared_memory(gl.int64, [wholes, 1], barrier)
-    for slot in gl.static_range(SLOTS):
-        mbarrier.init(weight_full.index(slot), 1)
-        mbarrier.init(weight_empty.index(slot), GROUPS)
-    for slot in gl.static_range(blocks):
-        mbarrier.init(block_full.index(slot), 1)
-        mbarrier.init(block_empty.index(slot), 1)
-    for slot in gl.static_range(wholes):
-        mbarrier.init(whole_full.index(slot), 1)
-        mbarrier.init(whole_empty.index(slot), 1)
+    weight_full, weight_empty = barriers(SLOTS, 1), barriers(SLOTS, GROUPS)
+    block_full, block_empty = barriers(blocks, 1), barriers(blocks, 1)
+    whole_full, whole_empty = barriers(wholes, 1), barriers(wholes, 1)
     fence_async_shared()
     weights = (
         a_weight_desc, a_gate_weight_desc, b_weight_desc, b_gate_weight_desc, gate_weight_desc,
