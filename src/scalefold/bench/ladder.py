@@ -86,7 +86,9 @@ def rungs() -> tuple[Rung, ...]:
             )
             for number, name in enumerate(kernels)
         ),
-        Rung("compiled", "structure module and losses compiled", {"training.compile": True}),
+        Rung(
+            "compiled", "structure module, embedders, losses compiled", {"training.compile": True}
+        ),
         Rung("graphs", "CUDA graphs", {"training.cuda_graphs": True}),
         Rung("kept", "nothing recomputed", {"training.recomputation": "none"}),
     )

@@ -292,7 +292,8 @@ class TrainingConfig(Section):
     )
     compile: Literal["auto"] | bool = Field(
         "auto",
-        description="torch.compile for structure module and losses; auto: wherever Triton can run.",
+        description="torch.compile for structure module, embedders, losses; auto: wherever Triton "
+        "can run.",
     )
     recomputation: Literal["auto", "none", "selective", "full"] = Field(
         "auto",

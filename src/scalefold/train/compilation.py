@@ -1,4 +1,4 @@
-"""torch.compile for the many small operations of structure module and losses.
+"""torch.compile for the many small operations of structure module, embedders and losses.
 
 A pass launches a thousand operations of a few microseconds on small float32 tensors there;
 compiled, neighbours become one kernel. The trunk has kernels of its own and is not compiled.
@@ -45,7 +45,7 @@ def choose_compilation(
         )
     if setting is False or obstacle is not None:
         return as_written
-    logger.info("structure module and losses are compiled at their first use, for up to a minute")
+    logger.info("structure module, embedders and losses are compiled at first, for up to a minute")
     torch._dynamo.config.recompile_limit = _VARIANTS
     # Softmax over some hundred elements fits into one kernel; online, it would be three.
     options: dict[str, Any] = {"online_softmax": False}
