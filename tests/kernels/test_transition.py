@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from scalefold.ops.transition import transition as reference
+from scalefold_kernels.norm.op import EPS
 from scalefold_kernels.tiles import tile
 from scalefold_kernels.transition import op, portable, transition
-from scalefold_kernels.transition.kernel import transition_finish_kernel
+from scalefold_kernels.transition.kernel import transition_finish_kernel, transition_rows_kernel
 
 # Shape of x without channels, C, H
 SHAPES = [
@@ -111,23 +112,38 @@ def test_opcheck(device: torch.device) -> None:
 def test_what_follows_from_sums_over_rows(device: torch.device) -> None:
     rows, channels, hidden = 8, 12, 20
     torch.manual_seed(0)
-    d, x_hat = torch.randn(rows, hidden), torch.randn(rows, channels)
+    d, normed = torch.randn(rows, hidden), torch.randn(rows, channels)
     out, grad = torch.randn(rows, hidden), torch.randn(rows, channels)
-    up, weight, bias = torch.randn(hidden, channels), torch.randn(channels), torch.randn(channels)
-    products = torch.stack([_by_parts(d, x_hat), _by_parts(out, grad)])
+    up, weight_sums = torch.randn(hidden, channels), torch.randn(rows, channels)
+    products = torch.stack([_by_parts(d, normed), _by_parts(out, grad)])
     sums = d.unflatten(0, (2, -1)).sum(1)
-    arguments = [t.to(device) for t in (products, sums, up, weight, bias)]
+    arguments = [t.to(device) for t in (products, sums, weight_sums, grad, up)]
     sizes = tile("transition_finish", "cpu", {"C": channels, "H": hidden})
     grid = -(-hidden // sizes["BLOCK_H"]), -(-channels // sizes["BLOCK_C"])
-    shapes = (hidden, channels), (channels, hidden), (hidden,), (grid[0], 2, channels)
+    shapes = (hidden, channels), (hidden,), (channels, hidden), (channels,), (grid[0], 2, channels)
     results = [torch.full(shape, float("nan"), device=device) for shape in shapes]
-    transition_finish_kernel[grid](*arguments, *results, 2, C=channels, H=hidden, **sizes)
-    normed, grad_normed = x_hat * weight + bias, d @ up
-    norm = torch.stack([(grad_normed * x_hat).sum(0), grad_normed.sum(0)])
+    transition_finish_kernel[grid](*arguments, *results, 2, rows, C=channels, H=hidden, **sizes)
+    norm = torch.stack([weight_sums.sum(0), (d @ up).sum(0)])
     results[-1] = results[-1].sum(0)
-    expected = d.t() @ normed, grad.t() @ out, d.sum(0), norm
+    expected = d.t() @ normed, d.sum(0), grad.t() @ out, grad.sum(0), norm
     for result, wanted in zip(results, expected, strict=True):
         torch.testing.assert_close(result.cpu(), wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_rows_again(device: torch.device) -> None:
+    rows, channels = 11, 12
+    torch.manual_seed(0)
+    x, weight, bias = torch.randn(rows, channels), torch.randn(channels), torch.randn(channels)
+    shapes = (rows, channels), (rows, channels), (rows,)
+    results = [torch.full(shape, float("nan"), device=device) for shape in shapes]
+    arguments = [t.to(device) for t in (x, weight, bias)]
+    transition_rows_kernel[(3,)](
+        *arguments, *results, rows, channels, C=channels, EPS=EPS, BLOCK_R=4, BLOCK_C=16
+    )
+    rstd = (x.var(1, correction=0) + EPS).rsqrt()
+    x_hat = (x - x.mean(1, keepdim=True)) * rstd[:, None]
+    for result, wanted in zip(results, (x_hat * weight + bias, x_hat, rstd), strict=True):
+        torch.testing.assert_close(result.cpu(), wanted, rtol=1e-5, atol=1e-5)
 
 
 def _by_parts(x: Tensor, y: Tensor) -> Tensor:

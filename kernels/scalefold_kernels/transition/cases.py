@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -11,12 +10,12 @@ from unittest.mock import patch
 
 import torch
 
+from scalefold_kernels import copy_engine
 from scalefold_kernels.compilation import CompileCase, recorded
 from scalefold_kernels.tiles import tile
-from scalefold_kernels.transition import hopper_backward, hopper_forward, hopper_tiles
+from scalefold_kernels.transition import hopper_backward, hopper_forward
 from scalefold_kernels.transition.arguments import Parameters
 from scalefold_kernels.transition.kernel import (
-    transition_finish_kernel,
     transition_forward_kernel,
     transition_hidden_kernel,
 )
@@ -72,58 +71,37 @@ def _hopper() -> Iterator[CompileCase]:
     """What the launches give to their kernels."""
     for size in _SIZES:
         rows, channels, num_hidden = size
-        x, hidden, up, down, row, column, stats = (
-            torch.empty(shape, dtype=torch.bfloat16, device="meta")
-            for shape in (
-                (rows, channels),
-                (rows, num_hidden),
-                (num_hidden, channels),
-                (channels, num_hidden),
-                (channels,),
-                (num_hidden,),
-                (rows,),
-            )
-        )
+        empty = partial(torch.empty, dtype=torch.bfloat16, device="meta")
+        x, row, column = empty(rows, channels), empty(channels), empty(num_hidden)
+        up, down = empty(num_hidden, channels), empty(channels, num_hidden)
+        pieces, sums = empty(rows * num_hidden // 64, 64), empty(rows).float()
         weights = Parameters(row, row, up, column, down, row)
+        products = empty(2, 8, num_hidden, channels).float()
+        row_sums = empty(2, 264, channels).float()
         launches: dict[str, tuple[ModuleType, Callable[[], Any]]] = {
             "forward": (hopper_forward, partial(hopper_forward.forward, x, weights, x)),
-            "hidden": (hopper_backward, partial(hopper_backward.hidden_again, x, x, weights)),
+            "transition_rows": (
+                hopper_backward,
+                partial(hopper_backward.rows_again, x, weights),
+            ),
+            "gradients": (hopper_backward, partial(hopper_backward.gradients, x, x, weights)),
             "input_gradient": (
                 hopper_backward,
-                partial(hopper_backward.input_gradient, hidden, x, stats.float(), x, weights),
+                partial(hopper_backward.input_gradient, pieces, x, sums, x, weights),
             ),
-            "weight_gradients": (
+            "transition_finish": (
                 hopper_backward,
-                partial(hopper_backward.weight_gradients, hidden, x, hidden, x),
+                partial(hopper_backward.finish, products, sums, row_sums, weights),
             ),
         }
         # H100 and H200: 132 multiprocessors.
         with (
-            patch.object(hopper_tiles, "multiprocessors", lambda _: 132),
+            patch.object(copy_engine, "multiprocessors", lambda _: 132),
             patch.object(hopper_backward, "multiprocessors", lambda _: 132),
         ):
             for name, (module, launch) in launches.items():
                 described = f"{name} on Hopper C={channels} H={num_hidden}"
-                case = recorded(module, f"{name}_kernel", launch, described, "sm_90")
-                # Two addresses, read again once a tile: every register is taken.
-                yield replace(case, allowed_spill_bytes=8 if name == "forward" else 0)
-        yield _finish(size)
-
-
-def _finish(size: tuple[int, int, int]) -> CompileCase:
-    _, channels, num_hidden = size
-    sizes, launch = _tile("transition_finish", size, "bfloat16", "sm_90")
-    read, written = ("up", "norm_weight", "norm_bias"), ("grad_up", "grad_down", "grad_up_bias")
-    signature = {
-        **dict.fromkeys(("products_ptr", "sums_ptr", "norm_sums_ptr"), "*fp32:16"),
-        **{f"{name}_ptr": "*bf16:16" for name in (*read, *written)},
-        "num_parts": "i32",
-    }
-    constexprs = {"C": channels, "H": num_hidden, **sizes}
-    name = f"finish C={channels} H={num_hidden}"
-    return CompileCase(
-        name, transition_finish_kernel, signature, constexprs, *launch, architectures=("sm_90",)
-    )
+                yield recorded(module, f"{name}_kernel", launch, described, "sm_90")
 
 
 def _constants(size: tuple[int, int, int], dtype: str) -> dict[str, int | str]:

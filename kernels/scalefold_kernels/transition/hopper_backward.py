@@ -8,134 +8,95 @@ import torch
 import triton
 from torch import Tensor
 
+from scalefold_kernels.copy_engine import (
+    multiprocessors,
+    num_programs,
+    padded,
+    reachable,
+    tiles_of,
+)
+from scalefold_kernels.hopper import ROWS
 from scalefold_kernels.norm.op import EPS
 from scalefold_kernels.sums import sum_rows
 from scalefold_kernels.tiles import tile
 from scalefold_kernels.transition.arguments import Parameters, shape_class
-from scalefold_kernels.transition.hopper.hidden import hidden_kernel
+from scalefold_kernels.transition.hopper.gradients import gradients_kernel
 from scalefold_kernels.transition.hopper.input import input_gradient_kernel
-from scalefold_kernels.transition.hopper.weights import weight_gradients_kernel
-from scalefold_kernels.transition.hopper_tiles import (
-    GROUP_ROWS,
-    multiprocessors,
-    programs,
-    reachable,
-    tiles_of,
-    width_of,
-)
-from scalefold_kernels.transition.kernel import transition_finish_kernel
+from scalefold_kernels.transition.hopper.parts import DEPTH, width_of
+from scalefold_kernels.transition.kernel import transition_finish_kernel, transition_rows_kernel
 
-_DEPTH = 64
-"""Of the pieces in which long products are made: `hopper.parts.DEPTH`."""
+_ROWS, _DEPTH = ROWS.value, DEPTH.value
 
 
 def backward(grad_RC: Tensor, x_RC: Tensor, parameters: Parameters) -> list[Tensor]:
     """Gradients of x; of the norm's weight and bias as (2, C); of the four others in order."""
     if not reachable(grad_RC):
         grad_RC = grad_RC.contiguous()
-    hidden, grad_hidden, x_hat, rstd, grad_sums = hidden_again(grad_RC, x_RC, parameters)
-    grad_x = input_gradient(grad_hidden, x_hat, rstd, grad_RC, parameters)
-    parts, sums = weight_gradients(grad_hidden, x_hat, hidden, grad_RC)
-    grad_norm, grad_up, grad_up_bias, grad_down = finish(parts, sums, parameters)
-    grad_down_bias = sum_rows(grad_sums, x_RC.dtype)
-    return [grad_x, grad_norm, grad_up, grad_up_bias, grad_down, grad_down_bias]
+    normed, x_hat, rstd = rows_again(x_RC, parameters)
+    grad_hidden, products, sums = gradients(normed, grad_RC, parameters)
+    grad_x, row_sums = input_gradient(grad_hidden, x_hat, rstd, grad_RC, parameters)
+    norm_sums, *grads = finish(products, sums, row_sums, parameters)
+    return [grad_x, sum_rows(norm_sums, x_RC.dtype).view(2, -1), *grads]
 
 
-def hidden_again(
-    grad_RC: Tensor, x_RC: Tensor, parameters: Parameters
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Hidden channels, their gradient, normalised rows, 1 / standard deviation, sums of grad."""
-    norm_weight, norm_bias, up, up_bias, down, _ = parameters
-    (num_rows, channels), num_hidden = x_RC.shape, up.shape[0]
-    sizes = tile("transition_hidden_hopper", "sm_90", shape_class(x_RC, num_hidden))
-    width, block = width_of(channels), sizes["BLOCK_H"]
-    num_tiles = triton.cdiv(num_rows, 2 * GROUP_ROWS)
-    hidden, grad_hidden = (x_RC.new_empty(num_rows, num_hidden) for _ in range(2))
-    x_hat = x_RC.new_empty(num_rows, channels)
+def rows_again(x_RC: Tensor, parameters: Parameters) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows normalised, with weight and bias and without; 1 / standard deviation."""
+    (num_rows, channels), num_hidden = x_RC.shape, parameters.up_weight.shape[0]
+    sizes = tile("transition_rows", "sm_90", shape_class(x_RC, num_hidden))
+    normed, x_hat = (x_RC.new_empty(num_rows, channels) for _ in range(2))
     rstd = torch.empty(num_rows, dtype=torch.float32, device=x_RC.device)
-    sums = torch.empty(2 * num_tiles, channels, dtype=torch.float32, device=x_RC.device)
-    hidden_kernel[(programs(num_tiles, x_RC.device),)](
-        tiles_of(x_RC, GROUP_ROWS, width),
-        tiles_of(grad_RC, GROUP_ROWS, width),
-        tiles_of(up, block, _DEPTH),
-        tiles_of(down, _DEPTH, block),
-        tiles_of(hidden, GROUP_ROWS, block),
-        tiles_of(grad_hidden, GROUP_ROWS, block),
-        tiles_of(x_hat, GROUP_ROWS, block),
-        norm_weight,
-        norm_bias,
-        up_bias,
-        rstd,
-        sums,
-        num_tiles,
-        num_rows,
-        C=channels,
-        H=num_hidden,
-        EPS=EPS,
-        BLOCK_C=width,
-        **sizes,
-    )
-    return hidden, grad_hidden, x_hat, rstd, sums
-
-
-def input_gradient(
-    grad_hidden_RH: Tensor,
-    x_hat_RC: Tensor,
-    rstd_R: Tensor,
-    grad_RC: Tensor,
-    parameters: Parameters,
-) -> Tensor:
-    """Gradient of x, the residual's included."""
-    (num_rows, channels), num_hidden = grad_RC.shape, grad_hidden_RH.shape[1]
-    sizes = tile("transition_input_hopper", "sm_90", shape_class(grad_RC, num_hidden))
-    width = width_of(channels)
-    num_tiles = triton.cdiv(num_rows, 2 * GROUP_ROWS)
-    grad_x = torch.empty_like(x_hat_RC)
-    input_gradient_kernel[(programs(num_tiles, grad_RC.device),)](
-        tiles_of(grad_hidden_RH, GROUP_ROWS, _DEPTH),
-        tiles_of(parameters.up_weight, _DEPTH, width),
-        tiles_of(x_hat_RC, GROUP_ROWS, width),
-        tiles_of(grad_RC, GROUP_ROWS, width),
-        tiles_of(grad_x, GROUP_ROWS, width),
+    transition_rows_kernel[(triton.cdiv(num_rows, sizes["BLOCK_R"]),)](
+        x_RC,
         parameters.norm_weight,
-        rstd_R,
-        num_tiles,
+        parameters.norm_bias,
+        normed,
+        x_hat,
+        rstd,
         num_rows,
+        x_RC.stride(0),
         C=channels,
-        H=num_hidden,
-        BLOCK_C=width,
+        EPS=EPS,
+        BLOCK_C=padded(channels),
         **sizes,
     )
-    return grad_x
+    return normed, x_hat, rstd
 
 
-def weight_gradients(
-    grad_hidden_RH: Tensor, x_hat_RC: Tensor, hidden_RH: Tensor, grad_RC: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Partial sums over rows, float32.
+def gradients(
+    normed_RC: Tensor, grad_RC: Tensor, parameters: Parameters
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The hidden channels' gradient, and partial sums over rows, float32.
 
     Returns
     -------
+    grad_hidden : Tensor
+        By pieces, see `hopper.parts.piece_row`: those of whole tiles of rows, an even number each.
     products : Tensor, shape (2, parts, H, C)
-        ``grad_hidden^T x_hat`` and ``hidden^T grad``.
+        ``grad_hidden^T normed`` and ``hidden^T grad``.
     sums : Tensor, shape (parts, H)
         Of ``grad_hidden``.
     """
-    (num_rows, channels), num_hidden = grad_RC.shape, grad_hidden_RH.shape[1]
-    sizes = tile("transition_weights_hopper", "sm_90", shape_class(grad_RC, num_hidden))
-    width = width_of(channels)
-    blocks = triton.cdiv(num_hidden, 2 * GROUP_ROWS)
+    (num_rows, channels), num_hidden = grad_RC.shape, parameters.up_weight.shape[0]
+    sizes = tile("transition_gradients_hopper", "sm_90", shape_class(grad_RC, num_hidden))
+    width, block = width_of(channels), sizes["BLOCK_H"]
+    # Whole tiles of the next kernel: zeros beyond the last row, for its sums.
+    num_rows = 2 * _ROWS * triton.cdiv(num_rows, 2 * _ROWS)
+    num_pieces = num_rows // _ROWS * 2 * triton.cdiv(num_hidden, 2 * _DEPTH)
+    grad_hidden = grad_RC.new_empty(num_pieces * _ROWS, _DEPTH)
     # As many parts as fill the GPU once.
-    wanted = max(1, multiprocessors(grad_RC.device) // (2 * blocks))
-    rows_per_part = _DEPTH * triton.cdiv(triton.cdiv(num_rows, wanted), _DEPTH)
+    blocks = triton.cdiv(num_hidden, block)
+    wanted = max(1, multiprocessors(grad_RC.device) // blocks)
+    rows_per_part = _ROWS * triton.cdiv(triton.cdiv(num_rows, wanted), _ROWS)
     parts = triton.cdiv(num_rows, rows_per_part)
     new = partial(torch.empty, dtype=torch.float32, device=grad_RC.device)
     products, sums = new(2, parts, num_hidden, channels), new(parts, num_hidden)
-    weight_gradients_kernel[(blocks, parts, 2)](
-        tiles_of(grad_hidden_RH, _DEPTH, GROUP_ROWS),
-        tiles_of(x_hat_RC, _DEPTH, width),
-        tiles_of(hidden_RH, _DEPTH, GROUP_ROWS),
-        tiles_of(grad_RC, _DEPTH, width),
+    gradients_kernel[(blocks, parts)](
+        tiles_of(normed_RC, _ROWS, width),
+        tiles_of(grad_RC, _ROWS, width),
+        tiles_of(parameters.up_weight, block, width),
+        tiles_of(parameters.down_weight, width, block),
+        tiles_of(grad_hidden, _ROWS, _DEPTH),
+        parameters.up_bias,
         products,
         sums,
         num_rows,
@@ -145,34 +106,63 @@ def weight_gradients(
         BLOCK_C=width,
         **sizes,
     )
-    return products, sums
+    return grad_hidden, products, sums
+
+
+def input_gradient(
+    grad_hidden: Tensor, x_hat_RC: Tensor, rstd_R: Tensor, grad_RC: Tensor, parameters: Parameters
+) -> tuple[Tensor, Tensor]:
+    """Gradient of x, the residual's included; parts of sums over rows, (2, parts, C), float32.
+
+    They are of the gradient of the norm's weight and of ``grad``.
+    """
+    (num_rows, channels), num_hidden = grad_RC.shape, parameters.up_weight.shape[0]
+    sizes = tile("transition_input_hopper", "sm_90", shape_class(grad_RC, num_hidden))
+    width = width_of(channels)
+    num_tiles = triton.cdiv(num_rows, 2 * _ROWS)
+    programs = num_programs(num_tiles, grad_RC.device)
+    grad_x = torch.empty_like(x_hat_RC)
+    sums = torch.empty(2, 2 * programs, channels, dtype=torch.float32, device=grad_RC.device)
+    input_gradient_kernel[(programs,)](
+        tiles_of(grad_hidden, _ROWS, _DEPTH),
+        tiles_of(parameters.up_weight, _DEPTH, width),
+        tiles_of(x_hat_RC, _ROWS, width),
+        tiles_of(grad_RC, _ROWS, width),
+        tiles_of(grad_x, _ROWS, width),
+        parameters.norm_weight,
+        rstd_R,
+        sums,
+        num_tiles,
+        num_rows,
+        C=channels,
+        H=num_hidden,
+        BLOCK_C=width,
+        **sizes,
+    )
+    return grad_x, sums
 
 
 def finish(
-    products: Tensor, sums: Tensor, parameters: Parameters
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of the norm (2, C), ``up``, its bias, and ``down`` from partial sums over rows."""
-    norm_weight, norm_bias, up, *_ = parameters
+    products: Tensor, sums: Tensor, row_sums: Tensor, parameters: Parameters
+) -> list[Tensor]:
+    """Parts (parts, 2 C) of the norm's gradients; gradients of the four others in order."""
+    _, _, up, up_bias, down, down_bias = parameters
     num_hidden, channels = up.shape
     sizes = tile("transition_finish", "sm_90", {"C": channels, "H": num_hidden})
-    grad_up, grad_down = torch.empty_like(up), up.new_empty(channels, num_hidden)
-    grad_up_bias = up.new_empty(num_hidden)
+    grads = [torch.empty_like(parameter) for parameter in (up, up_bias, down, down_bias)]
     blocks = triton.cdiv(num_hidden, sizes["BLOCK_H"])
     norm_sums = torch.empty(blocks, 2 * channels, dtype=torch.float32, device=up.device)
     transition_finish_kernel[(blocks, triton.cdiv(channels, sizes["BLOCK_C"]))](
         products,
         sums,
+        *row_sums,
         up,
-        norm_weight,
-        norm_bias,
-        grad_up,
-        grad_down,
-        grad_up_bias,
+        *grads,
         norm_sums,
         sums.shape[0],
+        row_sums.shape[1],
         C=channels,
         H=num_hidden,
         **sizes,
     )
-    grad_norm = sum_rows(norm_sums, up.dtype).view(2, channels)
-    return grad_norm, grad_up, grad_up_bias, grad_down
+    return [norm_sums, *grads]

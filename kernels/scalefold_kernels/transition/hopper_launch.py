@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from scalefold_kernels.copy_engine import VECTOR, reachable
 from scalefold_kernels.transition.arguments import Parameters
 from scalefold_kernels.transition.hopper_backward import backward
 from scalefold_kernels.transition.hopper_forward import forward
-from scalefold_kernels.transition.hopper_tiles import is_whole, reachable
 
 __all__ = ["backward", "forward", "serves"]
 
@@ -19,6 +19,6 @@ def serves(x_RC: Tensor, parameters: Parameters) -> bool:
     return (
         x_RC.dtype == torch.bfloat16
         and x_RC.shape[0] > 0
-        and is_whole(*parameters.up_weight.shape)
+        and all(size % VECTOR == 0 for size in parameters.up_weight.shape)
         and all(map(reachable, matrices))
     )

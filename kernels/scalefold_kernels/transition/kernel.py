@@ -6,6 +6,8 @@ Legend: R rows, C channels, H hidden channels.
 import triton
 import triton.language as tl
 
+from scalefold_kernels.norm.kernel import standardise
+
 
 @triton.jit
 def load_matrix(
@@ -146,51 +148,101 @@ def transition_hidden_kernel(
 
 
 @triton.jit
+def transition_rows_kernel(
+    x_ptr,
+    weight_ptr,
+    bias_ptr,
+    normed_ptr,
+    x_hat_ptr,
+    rstd_ptr,
+    num_rows,
+    x_stride,
+    C: tl.constexpr,
+    EPS: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):
+    """A block of rows normalised, with weight and bias and without."""
+    rows = tl.cast(tl.program_id(0), tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)
+    channels = tl.arange(0, BLOCK_C)
+    inside_c = channels < C
+    inside = (rows < num_rows)[:, None] & inside_c[None, :]
+    x_ptrs = x_ptr + rows[:, None] * x_stride + channels[None, :]
+    x = tl.load(x_ptrs, mask=inside, other=0.0).to(tl.float32)
+    x_hat, _, rstd = standardise(x, inside_c, C, EPS, BLOCK_C)
+    weight = tl.load(weight_ptr + channels, mask=inside_c, other=0.0).to(tl.float32)
+    bias = tl.load(bias_ptr + channels, mask=inside_c, other=0.0).to(tl.float32)
+    normed = x_hat * weight[None, :] + bias[None, :]
+    kind = x_hat_ptr.dtype.element_ty
+    at = rows[:, None] * C + channels[None, :]
+    tl.store(normed_ptr + at, normed.to(kind), mask=inside)
+    tl.store(x_hat_ptr + at, x_hat.to(kind), mask=inside)
+    tl.store(rstd_ptr + rows, rstd, mask=rows < num_rows)
+
+
+@triton.jit
+def sum_parts(ptr, num_parts, columns, WIDTH: tl.constexpr, BLOCK_P: tl.constexpr):
+    """Sum of (parts, WIDTH) over its rows, of some columns."""
+    total = tl.zeros((BLOCK_P, columns.shape[0]), tl.float32)
+    for first in range(0, num_parts, BLOCK_P):
+        parts = first + tl.arange(0, BLOCK_P)
+        inside = (parts < num_parts)[:, None] & (columns < WIDTH)[None, :]
+        total += tl.load(ptr + parts[:, None] * WIDTH + columns[None, :], mask=inside, other=0.0)
+    return tl.sum(total, 0)
+
+
+@triton.jit
 def transition_finish_kernel(
     products_ptr,
     sums_ptr,
+    weight_sums_ptr,
+    grad_sums_ptr,
     up_ptr,
-    norm_weight_ptr,
-    norm_bias_ptr,
     grad_up_ptr,
-    grad_down_ptr,
     grad_up_bias_ptr,
+    grad_down_ptr,
+    grad_down_bias_ptr,
     norm_sums_ptr,
     num_parts,
+    num_row_parts,
     C: tl.constexpr,
     H: tl.constexpr,
     BLOCK_C: tl.constexpr,
     BLOCK_H: tl.constexpr,
+    BLOCK_P: tl.constexpr,
 ):
-    """Gradients of the weights, the inner bias, and the norm's as sums for each block of H.
+    """Gradients of weights and biases, and the norm's as sums for each block of H.
 
-    ``products`` (2, parts, H, C) and ``sums`` (parts, H), float32, are parts of sums over rows: of
-    ``raw = grad_hidden^T x_hat``, of ``hidden^T grad``, and of ``grad_hidden``. With
-    ``normed = x_hat w + b`` and ``grad_normed = grad_hidden up``, every other sum over rows follows
-    from them.
+    ``products`` (2, parts, H, C), ``sums`` (parts, H), ``weight_sums`` and ``grad_sums`` (other
+    parts, C), float32, are parts of sums over rows: of ``grad_hidden^T normed`` and of
+    ``hidden^T grad``, of ``grad_hidden``, of the gradient of the norm's weight, and of ``grad``.
+    The gradient of the norm's bias is ``sums up``.
     """
     block = tl.program_id(0)
     h = block * BLOCK_H + tl.arange(0, BLOCK_H)
     c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     at = h[:, None] * C + c[None, :]
     inside = (h < H)[:, None] & (c < C)[None, :]
-    raw = tl.zeros((BLOCK_H, BLOCK_C), tl.float32)
+    grad_up = tl.zeros((BLOCK_H, BLOCK_C), tl.float32)
     down = tl.zeros((BLOCK_H, BLOCK_C), tl.float32)
     total = tl.zeros((BLOCK_H,), tl.float32)
     for part in tl.range(num_parts, loop_unroll_factor=4):
-        raw += tl.load(products_ptr + part * H * C + at, mask=inside, other=0.0)
+        grad_up += tl.load(products_ptr + part * H * C + at, mask=inside, other=0.0)
         down += tl.load(products_ptr + (num_parts + part) * H * C + at, mask=inside, other=0.0)
         total += tl.load(sums_ptr + part * H + h, mask=h < H, other=0.0)
-    up = tl.load(up_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    weight = tl.load(norm_weight_ptr + c, mask=c < C, other=0.0).to(tl.float32)
-    bias = tl.load(norm_bias_ptr + c, mask=c < C, other=0.0).to(tl.float32)
     kind = grad_up_ptr.dtype.element_ty
-    grad_up = raw * weight[None, :] + total[:, None] * bias[None, :]
     tl.store(grad_up_ptr + at, grad_up.to(kind), mask=inside)
     down_inside = (c < C)[:, None] & (h < H)[None, :]
     tl.store(grad_down_ptr + c[:, None] * H + h[None, :], down.T.to(kind), mask=down_inside)
     if tl.program_id(1) == 0:
         tl.store(grad_up_bias_ptr + h, total.to(kind), mask=h < H)
+    up = tl.load(up_ptr + at, mask=inside, other=0.0).to(tl.float32)
     norm_sums = norm_sums_ptr + block * 2 * C + c
-    tl.store(norm_sums, tl.sum(raw * up, 0), mask=c < C)
     tl.store(norm_sums + C, tl.sum(total[:, None] * up, 0), mask=c < C)
+    if block == 0:
+        grad_sums = sum_parts(grad_sums_ptr, num_row_parts, c, C, BLOCK_P)
+        tl.store(grad_down_bias_ptr + c, grad_sums.to(kind), mask=c < C)
+        weight_sums = sum_parts(weight_sums_ptr, num_row_parts, c, C, BLOCK_P)
+        tl.store(norm_sums, weight_sums, mask=c < C)
+    else:
+        tl.store(norm_sums, tl.zeros((BLOCK_C,), tl.float32), mask=c < C)

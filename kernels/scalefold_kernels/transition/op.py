@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scalefold_kernels.device import runs_gluon_for_hopper
+from scalefold_kernels.gpu import runs_gluon
 from scalefold_kernels.transition import portable
 from scalefold_kernels.transition.arguments import Parameters, checked, rows_of
 
@@ -108,7 +108,7 @@ def _hopper_module() -> ModuleType:
 
 def _hopper(rows: Tensor, parameters: Parameters) -> ModuleType | None:
     """Kernels of a Hopper GPU, where they serve these arguments."""
-    if not runs_gluon_for_hopper(rows.device):
+    if not runs_gluon(rows):
         return None
     module = _hopper_module()
     return module if module.serves(rows, parameters) else None

@@ -10,15 +10,19 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from scalefold_kernels.hopper import REGISTERS, ROWS, mma_layout, normalise
-from scalefold_kernels.transition.hopper.parts import load_bias, load_weights, relu
+from scalefold_kernels.hopper import REGISTERS, ROWS, mma_layout, normalise, widen
+from scalefold_kernels.transition.hopper.parts import (
+    load_bias,
+    load_next,
+    new_barriers,
+    relu,
+)
 
 
 @gluon.jit
 def load(
     args,
-    C: gl.constexpr, H: gl.constexpr,
-    BLOCK_C: gl.constexpr, BLOCK_H: gl.constexpr, STAGES: gl.constexpr, X_STAGES: gl.constexpr,
+    H: gl.constexpr, BLOCK_H: gl.constexpr, STAGES: gl.constexpr, X_STAGES: gl.constexpr,
 ):  # fmt: skip
     """The loader warp."""
     (
@@ -29,17 +33,11 @@ def load(
     n = gl.to_tensor(0)
     for tile in range(gl.program_id(0), num_tiles, gl.num_programs(0)):
         for w in gl.static_range(2):
-            place = n % X_STAGES * 2 + w
-            mbarrier.wait(x_empty.index(place), ((n // X_STAGES) & 1) ^ 1)
-            mbarrier.expect(x_full.index(place), ROWS * BLOCK_C * 2)
-            tma.async_copy_global_to_shared(
-                x_desc, [(2 * tile + w) * ROWS, 0], x_full.index(place), x_smem.index(place)
-            )
-        n += 1
-        i = load_weights(
-            up_desc, down_desc, up_smem, down_smem, up_full, up_empty, down_full, down_empty, i,
-            C, H, BLOCK_C, BLOCK_H, STAGES, STAGES,
-        )  # fmt: skip
+            at = [(2 * tile + w) * ROWS, 0]
+            n = load_next(x_desc, at, x_smem, x_full, x_empty, n, 2 * X_STAGES)
+        for h in range(0, H, BLOCK_H):
+            load_next(up_desc, [h, 0], up_smem, up_full, up_empty, i, STAGES)
+            i = load_next(down_desc, [0, h], down_smem, down_full, down_empty, i, STAGES)
 
 
 @gluon.jit
@@ -51,7 +49,7 @@ def compute(
     """Warp group ``w``."""
     (
         norm_weight, norm_bias, up_bias, down_bias, out_desc, x_smem, up_smem, down_smem,
-        x_full, x_empty, up_full, up_empty, down_full, down_empty, num_tiles,
+        x_full, x_empty, up_full, up_empty, down_full, down_empty, turns, num_tiles,
     ) = args  # fmt: skip
     HIDDEN: gl.constexpr = mma_layout(BLOCK_H)
     OUT: gl.constexpr = mma_layout(BLOCK_C)
@@ -74,8 +72,7 @@ def compute(
             if n > 0:
                 tma.store_wait(0)
                 mbarrier.arrive(x_empty.index((n + X_STAGES - 1) % X_STAGES * 2 + w))
-        out_bias = gl.load(down_bias + c, mask=c < C, other=0.0).to(gl.float32)
-        out = x.to(gl.float32) + out_bias[None, :]
+        out = widen(x)
         slot = i % STAGES
         mbarrier.wait(up_full.index(slot), (i // STAGES) & 1)
         hidden = warpgroup_mma(x_tile, up_smem.index(slot).permute((1, 0)), zero, use_acc=False)
@@ -83,6 +80,8 @@ def compute(
         bias = load_bias(up_bias, 0, h, H, BLOCK_H)
         for first in range(BLOCK_H, last + BLOCK_H, BLOCK_H):
             left = gl.convert_layout(relu(hidden + bias.to(gl.float32)[None, :]), A)
+            # The groups take turns with the tensor cores, group 0 first.
+            mbarrier.wait(turns.index(w), ((i - n) & 1) ^ (1 - w))
             mbarrier.wait(down_full.index(slot), (i // STAGES) & 1)
             down = down_smem.index(slot).permute((1, 0))
             out = warpgroup_mma(left, down, out, is_async=True)
@@ -91,6 +90,7 @@ def compute(
             mbarrier.wait(up_full.index(following), (i // STAGES) & 1)
             up = up_smem.index(following).permute((1, 0))
             hidden = warpgroup_mma(x_tile, up, zero, use_acc=False, is_async=True)
+            mbarrier.arrive(turns.index(1 - w))
             bias = load_bias(up_bias, first, h, H, BLOCK_H)
             # Within the iteration: across iterations, ptxas (12.8) would wait after each step.
             out, hidden = warpgroup_mma_wait(0, [out, hidden])
@@ -102,7 +102,8 @@ def compute(
         out = warpgroup_mma(left, down_smem.index(slot).permute((1, 0)), out)
         mbarrier.arrive(down_empty.index(slot))
         i += 1
-        x_tile.store(out.to(dtype))
+        out_bias = gl.load(down_bias + c, mask=c < C, other=0.0).to(gl.float32)
+        x_tile.store((out + out_bias[None, :]).to(dtype))
         fence_async_shared()
         tma.async_copy_shared_to_global(out_desc, [(2 * tile + w) * ROWS, 0], x_tile)
         if X_STAGES == 1:
@@ -121,25 +122,16 @@ def forward_kernel(
 ):  # fmt: skip
     """``x + down(relu(up(norm(x))))``; hidden channels never leave the chip. See `parts`."""
     dtype: gl.constexpr = x_desc.dtype
-    barrier: gl.constexpr = mbarrier.MBarrierLayout()
     places: gl.constexpr = 2 * X_STAGES
     x_smem = gl.allocate_shared_memory(dtype, [places, ROWS, BLOCK_C], x_desc.layout)
     up_smem = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_H, BLOCK_C], up_desc.layout)
     down_smem = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_C, BLOCK_H], down_desc.layout)
-    x_full = gl.allocate_shared_memory(gl.int64, [places, 1], barrier)
-    x_empty = gl.allocate_shared_memory(gl.int64, [places, 1], barrier)
-    up_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
-    up_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
-    down_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
-    down_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
-    for place in gl.static_range(places):
-        mbarrier.init(x_full.index(place), 1)
-        mbarrier.init(x_empty.index(place), 1)
-    for slot in gl.static_range(STAGES):
-        mbarrier.init(up_full.index(slot), 1)
-        mbarrier.init(up_empty.index(slot), 2)
-        mbarrier.init(down_full.index(slot), 1)
-        mbarrier.init(down_empty.index(slot), 2)
+    x_full, x_empty = new_barriers(places, 1), new_barriers(places, 1)
+    up_full, up_empty = new_barriers(STAGES, 1), new_barriers(STAGES, 2)
+    down_full, down_empty = new_barriers(STAGES, 1), new_barriers(STAGES, 2)
+    turns = x_full  # none to take: a tile has one block of hidden channels
+    if H > BLOCK_H:
+        turns = new_barriers(2, 1)
     fence_async_shared()
     tiles = gl.to_tensor(num_tiles)
     load_args = (
@@ -148,14 +140,14 @@ def forward_kernel(
     )  # fmt: skip
     args = (
         norm_weight, norm_bias, up_bias, down_bias, out_desc, x_smem, up_smem, down_smem,
-        x_full, x_empty, up_full, up_empty, down_full, down_empty, tiles,
+        x_full, x_empty, up_full, up_empty, down_full, down_empty, turns, tiles,
     )  # fmt: skip
     # fmt: off
     gl.warp_specialize(
         [
             (compute, (0, args, C, H, EPS, BLOCK_C, BLOCK_H, STAGES, X_STAGES)),
             (compute, (1, args, C, H, EPS, BLOCK_C, BLOCK_H, STAGES, X_STAGES)),
-            (load, (load_args, C, H, BLOCK_C, BLOCK_H, STAGES, X_STAGES)),
+            (load, (load_args, H, BLOCK_H, STAGES, X_STAGES)),
         ],
         [4, 1],
         [GROUP_REGISTERS, REGISTERS - 2 * GROUP_REGISTERS],

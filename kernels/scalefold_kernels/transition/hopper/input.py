@@ -1,8 +1,9 @@
-"""Second kernel of the backward: the gradient of the rows; see `parts`.
+"""Third kernel of the backward: the gradient of the rows; see `parts`.
 
 The product of hidden channels' gradient with ``up``; LayerNorm's backward and the residual's
 gradient follow on the chip. At a tile's end, ``x_hat`` and the result's gradient come through the
-same ring as ``up``, one slot each for each warp group.
+same ring as ``up``, one slot each for each warp group. The gradient of the norm's weight and the
+result's gradient are summed over rows by products with ones.
 """
 
 from triton.experimental import gluon
@@ -16,7 +17,14 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from scalefold_kernels.hopper import REGISTERS, ROWS, mma_layout, widen
-from scalefold_kernels.transition.hopper.parts import DEPTH, columns, skip
+from scalefold_kernels.transition.hopper.parts import (
+    COLUMNS,
+    DEPTH,
+    load_next,
+    new_barriers,
+    new_column,
+    piece_row,
+)
 
 WIDTH = gl.constexpr(32)
 """Rows end in parts of so many channels, for want of registers."""
@@ -38,7 +46,7 @@ def load(args, H: gl.constexpr, BLOCK_C: gl.constexpr, STAGES: gl.constexpr):
             for w in gl.static_range(2):
                 tma.async_copy_global_to_shared(
                     grad_hidden_desc,
-                    [row + w * ROWS, h],
+                    [piece_row(row + w * ROWS, h, H), 0],
                     full.index(slot),
                     left.index(2 * slot + w),
                 )
@@ -46,18 +54,8 @@ def load(args, H: gl.constexpr, BLOCK_C: gl.constexpr, STAGES: gl.constexpr):
             i += 1
         for w in gl.static_range(2):
             at = [row + w * ROWS, 0]
-            i = load_rows(x_hat_desc, at, right, full, empty, i, BLOCK_C, STAGES)
-            i = load_rows(grad_desc, at, right, full, empty, i, BLOCK_C, STAGES)
-
-
-@gluon.jit
-def load_rows(desc, at, right, full, empty, i, BLOCK_C: gl.constexpr, STAGES: gl.constexpr):
-    """A group's rows into the ring, as its i-th part; returns i + 1."""
-    slot = i % STAGES
-    mbarrier.wait(empty.index(slot), ((i // STAGES) & 1) ^ 1)
-    mbarrier.expect(full.index(slot), ROWS * BLOCK_C * 2)
-    tma.async_copy_global_to_shared(desc, at, full.index(slot), right.index(slot))
-    return i + 1
+            i = load_next(x_hat_desc, at, right, full, empty, i, STAGES)
+            i = load_next(grad_desc, at, right, full, empty, i, STAGES)
 
 
 @gluon.jit
@@ -71,7 +69,8 @@ def multiply(
     for step in gl.static_range(STEPS):
         slot = i % STAGES
         mbarrier.wait(full.index(slot), (i // STAGES) & 1)
-        product = warpgroup_mma(left.index(2 * slot + w), right.index(slot), product, is_async=True)
+        rows = left.index(2 * slot + w).permute((1, 0))
+        product = warpgroup_mma(rows, right.index(slot), product, is_async=True)
         if step > 0:
             product = warpgroup_mma_wait(1, [product])
             mbarrier.arrive(empty.index((i - 1) % STAGES))
@@ -82,17 +81,41 @@ def multiply(
 
 
 @gluon.jit
+def skip(full, empty, i, STAGES: gl.constexpr):
+    """Give back a slot that the other group uses, not before it is full; returns i + 1."""
+    slot = i % STAGES
+    mbarrier.wait(full.index(slot), (i // STAGES) & 1)
+    mbarrier.arrive(empty.index(slot))
+    return i + 1
+
+
+@gluon.jit
+def columns(x, WIDTH: gl.constexpr):
+    """A tile's columns by parts of so many."""
+    if x.shape[1] > WIDTH:
+        L: gl.constexpr = mma_layout(x.shape[1] // 2)
+        left, right = gl.split(x.reshape([ROWS, 2, x.shape[1] // 2]).permute((0, 2, 1)))
+        return columns(gl.convert_layout(left, L), WIDTH) + columns(
+            gl.convert_layout(right, L), WIDTH
+        )
+    else:
+        return (x,)
+
+
+@gluon.jit
 def normalise_backward(
     grad_normed, x_hat_tile, grad_tile, norm_weight, rstds, row, num_rows,
     C: gl.constexpr, BLOCK_C: gl.constexpr,
 ):  # fmt: skip
-    """LayerNorm's gradient, added to the residual's in its tile."""
+    """LayerNorm's gradient, added to the residual's in its tile.
+
+    The tile of ``x_hat`` becomes the terms of the gradient of the norm's weight.
+    """
     L: gl.constexpr = mma_layout(WIDTH)
     column = gl.arange(0, WIDTH, layout=gl.SliceLayout(0, L))
     r = row + gl.arange(0, ROWS, layout=gl.SliceLayout(1, L))
     rstd = gl.load(rstds + r, mask=r < num_rows, other=0.0)
     grads = columns(grad_normed, WIDTH)
-    scaled = ()
     mean_grad = gl.full([ROWS], 0.0, gl.float32, gl.SliceLayout(1, L))
     mean_product = mean_grad
     for part in gl.static_range(BLOCK_C // WIDTH):
@@ -102,11 +125,14 @@ def normalise_backward(
         x_hat = widen(x_hat_tile.slice(part * WIDTH, WIDTH, dim=1).load(L))
         mean_grad += gl.sum(grad, 1) * (1.0 / C)
         mean_product += gl.sum(grad * x_hat, 1) * (1.0 / C)
-        scaled = scaled + (grad,)
     for part in gl.static_range(BLOCK_C // WIDTH):
-        x_hat = widen(x_hat_tile.slice(part * WIDTH, WIDTH, dim=1).load(L))
+        c = part * WIDTH + column
+        scale = gl.load(norm_weight + c, mask=c < C, other=0.0).to(gl.float32)
+        x_hat_piece = x_hat_tile.slice(part * WIDTH, WIDTH, dim=1)
+        x_hat = widen(x_hat_piece.load(L))
+        x_hat_piece.store((grads[part] * x_hat).to(grad_tile.dtype))
         piece = grad_tile.slice(part * WIDTH, WIDTH, dim=1)
-        grad = scaled[part] - mean_grad[:, None] - x_hat * mean_product[:, None]
+        grad = grads[part] * scale[None, :] - mean_grad[:, None] - x_hat * mean_product[:, None]
         piece.store((grad * rstd[:, None] + widen(piece.load(L))).to(grad_tile.dtype))
 
 
@@ -118,8 +144,10 @@ def compute(
 ):  # fmt: skip
     """Warp group ``w``."""
     (
-        norm_weight, rstds, grad_x_desc, left, right, full, empty, num_tiles, num_rows,
+        norm_weight, rstds, sums, grad_x_desc, left, right, ones, full, empty, num_tiles, num_rows,
     ) = args  # fmt: skip
+    S: gl.constexpr = mma_layout(COLUMNS)
+    total = gl.full([BLOCK_C, COLUMNS], 0.0, gl.float32, S)
     STEPS: gl.constexpr = (H + DEPTH - 1) // DEPTH
     i = gl.to_tensor(0)
     for tile in range(gl.program_id(0), num_tiles, gl.num_programs(0)):
@@ -137,44 +165,47 @@ def compute(
         mbarrier.wait(full.index(slot), ((i + 1) // STAGES) & 1)
         i += 2
         grad_tile = right.index(slot)
+        total = warpgroup_mma(grad_tile.permute((1, 0)), ones[1], total)
         normalise_backward(
             product, right.index(x_hat_slot), grad_tile, norm_weight, rstds, row, num_rows,
             C, BLOCK_C,
         )  # fmt: skip
         fence_async_shared()
         tma.async_copy_shared_to_global(grad_x_desc, [row, 0], grad_tile)
+        terms = right.index(x_hat_slot).permute((1, 0))
+        total = warpgroup_mma(terms, ones[0], total)
         mbarrier.arrive(empty.index(x_hat_slot))
         tma.store_wait(0)
         mbarrier.arrive(empty.index(slot))
         if w == 0:
             i = skip(full, empty, i, STAGES)
             i = skip(full, empty, i, STAGES)
+    kind = gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, S))[None, :]
+    c = gl.arange(0, BLOCK_C, layout=gl.SliceLayout(1, S))[:, None]
+    part = kind * 2 * gl.num_programs(0) + 2 * gl.program_id(0) + w
+    gl.store(sums + part * C + c, total, mask=(kind < 2) & (c < C))
 
 
 @gluon.jit
 def input_gradient_kernel(
     grad_hidden_desc, up_desc, x_hat_desc, grad_desc, grad_x_desc,
-    norm_weight, rstds, num_tiles, num_rows,
+    norm_weight, rstds, sums, num_tiles, num_rows,
     C: gl.constexpr, H: gl.constexpr,
     BLOCK_C: gl.constexpr, STAGES: gl.constexpr, UNROLL: gl.constexpr,
     GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """See the module."""
+    """See the module. ``sums`` (2, 2 programs, C) over each group's rows."""
     dtype: gl.constexpr = x_hat_desc.dtype
-    barrier: gl.constexpr = mbarrier.MBarrierLayout()
     left = gl.allocate_shared_memory(dtype, [2 * STAGES, ROWS, DEPTH], grad_hidden_desc.layout)
     right = gl.allocate_shared_memory(dtype, [STAGES, DEPTH, BLOCK_C], up_desc.layout)
-    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
-    for slot in gl.static_range(STAGES):
-        mbarrier.init(full.index(slot), 1)
-        mbarrier.init(empty.index(slot), 2)
+    ones = new_column(0, dtype), new_column(1, dtype)
+    full, empty = new_barriers(STAGES, 1), new_barriers(STAGES, 2)
     fence_async_shared()
     tiles, rows = gl.to_tensor(num_tiles), gl.to_tensor(num_rows)
     load_args = (
         grad_hidden_desc, up_desc, x_hat_desc, grad_desc, left, right, full, empty, tiles,
     )  # fmt: skip
-    args = norm_weight, rstds, grad_x_desc, left, right, full, empty, tiles, rows
+    args = norm_weight, rstds, sums, grad_x_desc, left, right, ones, full, empty, tiles, rows
     gl.warp_specialize(
         [
             (compute, (0, args, C, H, BLOCK_C, STAGES, UNROLL)),

@@ -14,37 +14,52 @@ Legend: C channels, H hidden channels; BLOCK_C, BLOCK_H their blocks in shared m
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
-from scalefold_kernels.hopper import ROWS, mma_layout
+from scalefold_kernels.copy_engine import padded
+
+COLUMNS = gl.constexpr(16)
+"""The fewest of a tile, in products that sum up the left operand's rows."""
 
 DEPTH = gl.constexpr(64)
 """Of the pieces in which long products are made: a row of them is a swizzled unit, 128 bytes."""
 
 
+def width_of(channels: int) -> int:
+    """Channels in shared memory; those beyond the tensor's are zeros."""
+    return max(DEPTH.value, padded(channels))
+
+
 @gluon.jit
-def load_weights(
-    up_desc, down_desc, up_smem, down_smem, up_full, up_empty, down_full, down_empty, i,
-    C: gl.constexpr, H: gl.constexpr,
-    BLOCK_C: gl.constexpr, BLOCK_H: gl.constexpr,
-    UP_STAGES: gl.constexpr, DOWN_STAGES: gl.constexpr,
-):  # fmt: skip
-    """All weights once, the first of them the ``i``-th of the program; returns the next i."""
-    for first in range(0, H, BLOCK_H):
-        slot = i % UP_STAGES
-        mbarrier.wait(up_empty.index(slot), ((i // UP_STAGES) & 1) ^ 1)
-        mbarrier.expect(up_full.index(slot), BLOCK_H * BLOCK_C * 2)
-        tma.async_copy_global_to_shared(
-            up_desc, [first, 0], up_full.index(slot), up_smem.index(slot)
-        )
-        slot = i % DOWN_STAGES
-        mbarrier.wait(down_empty.index(slot), ((i // DOWN_STAGES) & 1) ^ 1)
-        mbarrier.expect(down_full.index(slot), BLOCK_H * BLOCK_C * 2)
-        tma.async_copy_global_to_shared(
-            down_desc, [0, first], down_full.index(slot), down_smem.index(slot)
-        )
-        i += 1
-    return i
+def new_barriers(NUMBER: gl.constexpr, ARRIVALS: gl.constexpr):
+    """In shared memory, each for so many arrivals."""
+    barriers = gl.allocate_shared_memory(gl.int64, [NUMBER, 1], mbarrier.MBarrierLayout())
+    for n in gl.static_range(NUMBER):
+        mbarrier.init(barriers.index(n), ARRIVALS)
+    return barriers
+
+
+@gluon.jit
+def new_column(COLUMN: gl.constexpr, dtype: gl.constexpr):
+    """In shared memory: ones in one column, which then has the sums of a left operand's rows."""
+    B: gl.constexpr = gl.BlockedLayout([1, 8], [16, 2], [4, 1], [1, 0])
+    layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([DEPTH, COLUMNS], dtype)
+    tile = gl.allocate_shared_memory(dtype, [DEPTH, COLUMNS], layout)
+    column = gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, B))
+    zero = gl.full([DEPTH, COLUMNS], 0.0, dtype, B)
+    tile.store(zero + (column == COLUMN).to(dtype)[None, :])
+    return tile
+
+
+@gluon.jit
+def load_next(desc, at, ring, full, empty, i, STAGES: gl.constexpr):
+    """Start copying a tile into a ring, as the i-th of it; returns i + 1."""
+    slot = i % STAGES
+    mbarrier.wait(empty.index(slot), ((i // STAGES) & 1) ^ 1)
+    mbarrier.expect(full.index(slot), desc.block_type.nbytes)
+    tile = ring.index(slot)._reinterpret(desc.dtype, desc.block_type.shape, desc.layout)
+    tma.async_copy_global_to_shared(desc, at, full.index(slot), tile)
+    return i + 1
 
 
 @gluon.jit
@@ -84,43 +99,21 @@ def relu_backward(grad, out):
 
 
 @gluon.jit
-def sum_rows(tile, COLUMNS: gl.constexpr):
-    """Start the sum of a tile over its rows, in each row of the result: a product with ones.
+def piece_row(row, h, H: gl.constexpr):
+    """Where the piece of 64 rows and 64 hidden channels begins, in a matrix of 64 columns.
 
-    Shuffles between threads and warps take longer than these idle tensor cores.
+    Hidden channels and their gradient lie in memory by such pieces, each of them whole: the copy
+    engine's, 8 KB without a gap. Those of 64 rows follow each other; an even number of them.
     """
-    L: gl.constexpr = mma_layout(COLUMNS)
-    ones = gl.full([ROWS, ROWS], 1.0, tile.dtype, gl.DotOperandLayout(0, L, 2))
-    zero = gl.full([ROWS, COLUMNS], 0.0, gl.float32, L)
-    return warpgroup_mma(ones, tile, zero, use_acc=False, is_async=True)
+    PIECES: gl.constexpr = (H + 2 * DEPTH - 1) // (2 * DEPTH) * 2
+    return row * PIECES + h
 
 
 @gluon.jit
-def write_first_row(x, out, N: gl.constexpr):
-    """The first N elements of a tile's first row, to memory."""
-    L: gl.constexpr = x.type.layout
-    row = gl.arange(0, ROWS, layout=gl.SliceLayout(1, L))[:, None]
-    column = gl.arange(0, x.shape[1], layout=gl.SliceLayout(0, L))[None, :]
-    gl.store(out + column + row, x, mask=(row == 0) & (column < N))
-
-
-@gluon.jit
-def columns(x, WIDTH: gl.constexpr):
-    """A tile's columns by parts of so many."""
-    if x.shape[1] > WIDTH:
-        L: gl.constexpr = mma_layout(x.shape[1] // 2)
-        left, right = gl.split(x.reshape([ROWS, 2, x.shape[1] // 2]).permute((0, 2, 1)))
-        return columns(gl.convert_layout(left, L), WIDTH) + columns(
-            gl.convert_layout(right, L), WIDTH
-        )
-    else:
-        return (x,)
-
-
-@gluon.jit
-def skip(full, empty, i, STAGES: gl.constexpr):
-    """Give back a slot that the other group uses, not before it is full; returns i + 1."""
-    slot = i % STAGES
-    mbarrier.wait(full.index(slot), (i // STAGES) & 1)
-    mbarrier.arrive(empty.index(slot))
-    return i + 1
+def write_product(product, out, part, first, C: gl.constexpr, H: gl.constexpr):
+    """Part of a sum over rows, of the H's from ``first`` and all C, to (parts, H, C)."""
+    L: gl.constexpr = product.type.layout
+    h = first + gl.arange(0, product.shape[0], layout=gl.SliceLayout(1, L))
+    c = gl.arange(0, product.shape[1], layout=gl.SliceLayout(0, L))
+    at = (part.to(gl.int64) * H + h)[:, None] * C + c[None, :]
+    gl.store(out + at, product, mask=(h < H)[:, None] & (c < C)[None, :])
