@@ -1,196 +1,56 @@
-"""Global attention: LayerNorm, one mean query a column, gate, output and residual.
+"""Backward of global attention in three kernels; each goes once through the rows of its column.
 
-A program has a column of the MSA and goes through its rows several times, a block at a time; after
-the first time they come from the cache. Neither queries nor keys nor values of rows are made: with
-x normalised (x_hat), the mean query is that of the mean row, the logits of head h are
-``x_hat . (w * U_h)`` with ``U_h = q_h Wk`` (what the norm's bias adds is the same for all rows),
-and the head's result is ``Wv (w * P_h + b)`` with ``P_h`` the mean of x_hat under the softmax.
-
-Legend: S rows, C channels, H heads, A channels of a head, D = H A of all heads; w and b are the
-norm's weight and bias.
+Legend as in `forward`.
 """
 
 import triton
 import triton.language as tl
 
+from scalefold_kernels.attention.pooled.parts import (
+    MEAN_EPS,
+    SMALL,
+    by_head,
+    column_number,
+    column_start,
+    gate_parameters,
+    gates,
+    load_kept,
+    load_matrix,
+    load_rows,
+    load_softmax,
+    load_vector,
+    store_rows,
+    with_mask,
+)
 from scalefold_kernels.norm.kernel import standardise, standardise_backward
 
-MASKED_LOGIT = tl.constexpr(1e9)
-"""As in `scalefold.ops.attention`."""
 
-MEAN_EPS = tl.constexpr(1e-10)
-"""As in `scalefold.ops.global_attention`."""
-
-SMALL = tl.constexpr("tf32x3")
-"""Precision of a column's own products: almost float32's."""
+@triton.jit
+def sums_of(ptr, column, C: tl.constexpr, D: tl.constexpr, A: tl.constexpr):
+    """Where a column's parts of all parameters' gradients are."""
+    return ptr + column * (3 * C + 3 * D * C + 2 * A * C + D)
 
 
 @triton.jit
-def column_number():
-    """Place of the program's column among those of all samples."""
-    return tl.program_id(1).to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
+def softmax_again(
+    x_hat, along, towards, kept, rows, num_rows, highest, weights, delta, PRECISION: tl.constexpr
+):
+    """Weights of a block of rows and the gradients of their logits, (S, H)."""
+    logit = tl.dot(x_hat, along.T, input_precision=PRECISION)
+    logit = with_mask(logit, kept, rows, num_rows)
+    weight = tl.exp(logit - highest[None, :]) * (1.0 / weights)[None, :]
+    grad_weight = tl.dot(x_hat, towards.T, input_precision=PRECISION)
+    return weight, weight * (grad_weight - delta[None, :])
 
 
 @triton.jit
-def column_start(stride_b, stride_n):
-    """Offset of the program's column."""
-    return tl.program_id(1).to(tl.int64) * stride_b + tl.program_id(0).to(tl.int64) * stride_n
-
-
-@triton.jit
-def load_vector(ptr, at, size: tl.constexpr):
-    """In float32; 0 beyond the end."""
-    return tl.load(ptr + at, mask=at < size, other=0.0).to(tl.float32)
-
-
-@triton.jit
-def load_matrix(ptr, rows, columns, inside_rows, COLUMNS: tl.constexpr):
-    """A contiguous matrix in float32; 0 outside."""
-    inside = inside_rows[:, None] & (columns < COLUMNS)[None, :]
-    at = rows[:, None] * COLUMNS + columns[None, :]
-    return tl.load(ptr + at, mask=inside, other=0.0).to(tl.float32)
-
-
-@triton.jit
-def load_rows(ptr, stride, rows, num_rows, c, C: tl.constexpr):
-    """A block of rows of the column; 0 outside."""
-    at = rows.to(tl.int64)[:, None] * stride + c[None, :]
-    return tl.load(ptr + at, mask=(rows < num_rows)[:, None] & (c < C)[None, :], other=0.0)
-
-
-@triton.jit
-def store_rows(ptr, value, stride, rows, num_rows, c, C: tl.constexpr):
-    """A block of rows of the column."""
-    at = rows.to(tl.int64)[:, None] * stride + c[None, :]
-    inside = (rows < num_rows)[:, None] & (c < C)[None, :]
-    tl.store(ptr + at, value.to(ptr.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def load_kept(mask_ptr, stride, rows, num_rows):
-    """The mask of a block of rows; 0 beyond the last."""
-    at = rows.to(tl.int64) * stride
-    return tl.load(mask_ptr + at, mask=rows < num_rows, other=0.0).to(tl.float32)
-
-
-@triton.jit
-def with_mask(logit, kept, rows, num_rows):
-    """Logits (S, H) under the mask; what is beyond the last row weighs nothing."""
-    logit += ((kept - 1.0) * MASKED_LOGIT)[:, None]
-    return tl.where((rows < num_rows)[:, None], logit, float("-inf"))
-
-
-@triton.jit
-def by_head(vector, member):
-    """(D,) as (H, D), zero outside each head's own channels."""
-    return tl.where(member, vector[None, :], 0.0)
-
-
-@triton.jit
-def gate_parameters(weight_ptr, bias_ptr, norm_weight, norm_bias, c, d, C: tl.constexpr,
-                    D: tl.constexpr, kind: tl.constexpr):  # fmt: skip
-    """Weight and bias of the gate as a function of x_hat."""
-    weight = load_matrix(weight_ptr, d, c, d < D, C)
-    bias = load_vector(bias_ptr, d, D) + tl.sum(weight * norm_bias[None, :], 1)
-    return (weight * norm_weight[None, :]).to(kind), bias
-
-
-@triton.jit
-def gates(x_hat, gate_weight, gate_bias, PRECISION: tl.constexpr):
-    """(S, D)."""
-    return tl.sigmoid(tl.dot(x_hat, gate_weight.T, input_precision=PRECISION) + gate_bias[None, :])
-
-
-@triton.jit
-def global_attention_forward_kernel(
-    x_ptr, mask_ptr, norm_weight_ptr, norm_bias_ptr, query_weight_ptr, key_weight_ptr,
-    value_weight_ptr, gate_weight_ptr, gate_bias_ptr, out_weight_ptr, out_bias_ptr,
-    out_ptr, mean_ptr, query_ptr, result_ptr, softmax_ptr, direction_ptr, pooled_ptr,
-    x_b, x_s, x_n, mask_b, mask_s, mask_n, out_b, out_s, out_n, num_rows, scale,
-    C: tl.constexpr, D: tl.constexpr, A: tl.constexpr, EPS: tl.constexpr, PRECISION: tl.constexpr,
-    BLOCK_S: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_H: tl.constexpr,
-    STAGES: tl.constexpr,
-):  # fmt: skip
-    """Of each column, in float32, for backward: the masked ``mean`` of x_hat (C), the scaled mean
-    ``query`` and the ``result`` (D), largest logit and sum of the ``softmax`` (2, H), ``direction``
-    U and ``pooled`` P (H, C).
+def shared(vectors, rows, a, d, A: tl.constexpr):
+    """Gradient (A, C) of a weight that heads share, from (H, D) zero outside each head's channels,
+    and (H, C).
     """
-    H: tl.constexpr = D // A
-    block, h = tl.arange(0, BLOCK_S), tl.arange(0, BLOCK_H)
-    c, d = tl.arange(0, BLOCK_C), tl.arange(0, BLOCK_D)
-    member = (d // A)[None, :] == h[:, None]
-    column = column_number()
-    x_ptr += column_start(x_b, x_n)
-    mask_ptr += column_start(mask_b, mask_n)
-    out_ptr += column_start(out_b, out_n)
-    kind = x_ptr.dtype.element_ty
-    norm_weight = load_vector(norm_weight_ptr, c, C)
-    norm_bias = load_vector(norm_bias_ptr, c, C)
-
-    total = tl.zeros((BLOCK_S, BLOCK_C), tl.float32)
-    count = tl.zeros((BLOCK_S,), tl.float32)
-    for start in tl.range(0, num_rows, BLOCK_S, num_stages=STAGES):
-        rows = start + block
-        kept = load_kept(mask_ptr, mask_s, rows, num_rows)
-        x = load_rows(x_ptr, x_s, rows, num_rows, c, C).to(tl.float32)
-        total += standardise(x, c < C, C, EPS, BLOCK_C)[0] * kept[:, None]
-        count += kept
-    number = tl.sum(count, 0)
-    mean = tl.sum(total, 0) / (number + MEAN_EPS)
-    row = mean * norm_weight + norm_bias * (number / (number + MEAN_EPS))
-    query_weight = load_matrix(query_weight_ptr, d, c, d < D, C)
-    query = tl.sum(query_weight * row[None, :], 1) * scale
-    key_weight = load_matrix(key_weight_ptr, d % A, c, d < D, C)
-    direction = tl.dot(by_head(query, member), key_weight, input_precision=SMALL)
-    at = h[:, None] * C + c[None, :]
-    inside = (h < H)[:, None] & (c < C)[None, :]
-    tl.store(direction_ptr + column * H * C + at, direction, mask=inside)
-    along = (direction * norm_weight[None, :]).to(kind)
-
-    highest = tl.full((BLOCK_H,), float("-inf"), tl.float32)
-    weights = tl.zeros((BLOCK_H,), tl.float32)
-    pooled = tl.zeros((BLOCK_H, BLOCK_C), tl.float32)
-    for start in tl.range(0, num_rows, BLOCK_S, num_stages=STAGES):
-        rows = start + block
-        kept = load_kept(mask_ptr, mask_s, rows, num_rows)
-        x = load_rows(x_ptr, x_s, rows, num_rows, c, C).to(tl.float32)
-        x_hat = standardise(x, c < C, C, EPS, BLOCK_C)[0].to(kind)
-        logit = tl.dot(x_hat, along.T, input_precision=PRECISION)
-        logit = with_mask(logit, kept, rows, num_rows)
-        higher = tl.maximum(highest, tl.max(logit, 0))
-        shrink, weight = tl.exp(highest - higher), tl.exp(logit - higher[None, :])
-        weights = weights * shrink + tl.sum(weight, 0)
-        pooled = tl.dot(
-            weight.to(kind).T, x_hat, pooled * shrink[:, None], input_precision=PRECISION
-        )
-        highest = higher
-    pooled = pooled / weights[:, None]
-    rows_of_heads = pooled * norm_weight[None, :] + norm_bias[None, :]
-    value_weight = load_matrix(value_weight_ptr, d % A, c, d < D, C)
-    result = tl.dot(rows_of_heads, value_weight.T, input_precision=SMALL)
-    result = tl.sum(tl.where(member, result, 0.0), 0)
-
-    tl.store(mean_ptr + column * C + c, mean, mask=c < C)
-    tl.store(query_ptr + column * D + d, query, mask=d < D)
-    tl.store(result_ptr + column * D + d, result, mask=d < D)
-    tl.store(softmax_ptr + column * 2 * H + h, highest, mask=h < H)
-    tl.store(softmax_ptr + (column * 2 + 1) * H + h, weights, mask=h < H)
-    tl.store(pooled_ptr + column * H * C + at, pooled, mask=inside)
-
-    gate_weight, gate_bias = gate_parameters(
-        gate_weight_ptr, gate_bias_ptr, norm_weight, norm_bias, c, d, C, D, kind
-    )
-    out_weight = load_matrix(out_weight_ptr, c, d, c < C, D) * result[None, :]
-    out_weight = out_weight.to(kind)
-    out_bias = load_vector(out_bias_ptr, c, C)
-    for start in tl.range(0, num_rows, BLOCK_S, num_stages=STAGES):
-        rows = start + block
-        x = load_rows(x_ptr, x_s, rows, num_rows, c, C).to(tl.float32)
-        x_hat = standardise(x, c < C, C, EPS, BLOCK_C)[0].to(kind)
-        gate = gates(x_hat, gate_weight, gate_bias, PRECISION)
-        out = tl.dot(gate.to(kind), out_weight.T, input_precision=PRECISION)
-        out += x + out_bias[None, :]
-        store_rows(out_ptr, out, out_s, rows, num_rows, c, C)
+    apart = tl.dot(tl.trans(vectors), rows, input_precision=SMALL)
+    same = tl.where((d % A)[None, :] == a[:, None], 1.0, 0.0)
+    return tl.dot(same, apart, input_precision=SMALL)
 
 
 @triton.jit
@@ -232,7 +92,7 @@ def global_attention_values_kernel(
         products = tl.dot(grad.T, gate.to(kind), products, input_precision=PRECISION)
         grad_out_bias += tl.sum(grad.to(tl.float32), 0)
 
-    sums_ptr += column * (3 * C + 3 * D * C + 2 * A * C + D)
+    sums_ptr = sums_of(sums_ptr, column, C, D, A)
     value_sums = sums_ptr + 2 * C + D * C + A * C
     out_sums = value_sums + A * C + D * C + D
     result = load_vector(result_ptr + column * D, d, D)
@@ -253,16 +113,6 @@ def global_attention_values_kernel(
     head_rows = pooled * norm_weight[None, :] + norm_bias[None, :]
     at, inside = a[:, None] * C + c[None, :], (a < A)[:, None] & (c < C)[None, :]
     tl.store(value_sums + at, shared(grad_result, head_rows, a, d, A), mask=inside)
-
-
-@triton.jit
-def shared(vectors, rows, a, d, A: tl.constexpr):
-    """Gradient (A, C) of a weight that heads share, from (H, D) zero outside each head's channels,
-    and (H, C).
-    """
-    apart = tl.dot(tl.trans(vectors), rows, input_precision=SMALL)
-    same = tl.where((d % A)[None, :] == a[:, None], 1.0, 0.0)
-    return tl.dot(same, apart, input_precision=SMALL)
 
 
 @triton.jit
@@ -302,14 +152,13 @@ def global_attention_query_kernel(
         count += kept
         x = load_rows(x_ptr, x_s, rows, num_rows, c, C).to(tl.float32)
         x_hat = standardise(x, c < C, C, EPS, BLOCK_C)[0].to(kind)
-        logit = tl.dot(x_hat, along.T, input_precision=PRECISION)
-        logit = with_mask(logit, kept, rows, num_rows)
-        weight = tl.exp(logit - highest[None, :]) * (1.0 / weights)[None, :]
-        grad_weight = tl.dot(x_hat, towards.T, input_precision=PRECISION)
-        grad_logit = (weight * (grad_weight - delta[None, :])).to(kind)
+        _, grad_logit = softmax_again(
+            x_hat, along, towards, kept, rows, num_rows, highest, weights, delta, PRECISION
+        )
+        grad_logit = grad_logit.to(kind)
         grad_direction = tl.dot(grad_logit.T, x_hat, grad_direction, input_precision=PRECISION)
 
-    sums_ptr += column * (3 * C + 3 * D * C + 2 * A * C + D)
+    sums_ptr = sums_of(sums_ptr, column, C, D, A)
     norm_weight_sum = load_vector(sums_ptr, c, C) + tl.sum(grad_direction * direction, 0)
     grad_direction *= norm_weight[None, :]
     query = by_head(load_vector(query_ptr + column * D, d, D), member)
@@ -333,13 +182,6 @@ def global_attention_query_kernel(
     tl.store(sums_ptr + C + c, norm_bias_sum, mask=c < C)
     of_mean = grad_row * norm_weight / (number + MEAN_EPS)
     tl.store(grad_mean_ptr + column * C + c, of_mean, mask=c < C)
-
-
-@triton.jit
-def load_softmax(ptr, column, h, H: tl.constexpr):
-    """Largest logit and sum of each head."""
-    highest = load_vector(ptr + column * 2 * H, h, H)
-    return highest, tl.load(ptr + (column * 2 + 1) * H + h, mask=h < H, other=1.0)
 
 
 @triton.jit
@@ -393,11 +235,9 @@ def global_attention_rows_kernel(
         of_gate_bias += tl.sum(grad_gate, 0)
         grad_gate = grad_gate.to(kind)
         of_gate = tl.dot(grad_gate.T, x_hat, of_gate, input_precision=PRECISION)
-        logit = tl.dot(x_hat, along.T, input_precision=PRECISION)
-        logit = with_mask(logit, kept, rows, num_rows)
-        weight = tl.exp(logit - highest[None, :]) * (1.0 / weights)[None, :]
-        grad_weight = tl.dot(x_hat, towards.T, input_precision=PRECISION)
-        grad_logit = weight * (grad_weight - delta[None, :])
+        weight, grad_logit = softmax_again(
+            x_hat, along, towards, kept, rows, num_rows, highest, weights, delta, PRECISION
+        )
         grad_hat = tl.dot(grad_gate, gate_weight, input_precision=PRECISION)
         grad_hat = tl.dot(weight.to(kind), towards, grad_hat, input_precision=PRECISION)
         grad_hat = tl.dot(grad_logit.to(kind), along, grad_hat, input_precision=PRECISION)
@@ -406,7 +246,7 @@ def global_attention_rows_kernel(
         grad_x += grad.to(tl.float32)
         store_rows(grad_x_ptr, grad_x, out_s, rows, num_rows, c, C)
 
-    sums_ptr += column * (3 * C + 3 * D * C + 2 * A * C + D)
+    sums_ptr = sums_of(sums_ptr, column, C, D, A)
     gate_sums = sums_ptr + 2 * C + D * C + 2 * A * C
     gate_weight = load_matrix(gate_weight_ptr, d, c, d < D, C)
     norm_weight_sum = load_vector(sums_ptr, c, C) + tl.sum(gate_weight * of_gate, 0)
