@@ -20,14 +20,14 @@ def compile_cases() -> list[CompileCase]:
     """Every kernel at the model's sizes, with each of its tiles."""
     a = _arguments(**_MODEL)
     pairs = a.q.new_empty(*a.q.shape[:3], _MODEL["Z"])
-    logits, sums = a.pair_logits, a.pair_logits[..., 0].contiguous()
+    logits, norms = a.pair_logits, a.pair_logits[..., :2].contiguous()
     out, points = a.v.new_empty(a.v.shape), a.u.new_empty(a.u.shape)
-    results, grads = Results(out, points, pairs, logits, sums), Grads(out, points, pairs)
+    results, grads = Results(out, points, pairs, logits, norms), Grads(out, points, pairs)
     calls: dict[str, Callable[[], object]] = {
         "forward": lambda: launch.attend(a, results),
         "pair_forward": lambda: launch.attend_to_pairs(a, results),
         "pair_backward": lambda: launch.pairs_backward(a, results, grads, a),
-        "queries_backward": lambda: launch.queries_backward(a, results, grads, logits, sums, a),
+        "queries_backward": lambda: launch.queries_backward(a, results, grads, logits, norms, a),
         "keys_backward": lambda: launch.keys_backward(a, results, grads, a),
     }
     return [case for name, call in calls.items() for case in _cases(name, call)]

@@ -2,8 +2,9 @@
 
 Legend: B samples, I queries, J keys, H heads, C channels of a head, P points, Z channels of a pair.
 Features are (B, N, H, C) and points (B, N, H, 3 P) with any strides but the last; logits
-(B, H, I, J), the logarithms of their exponentials' sums (B, H, I), the pair's channels (B, I, J, Z)
-and results are contiguous.
+(B, H, I, J), their norms (B, H, I, 2), the pair's channels (B, I, J, Z) and results are contiguous.
+Norms are a query's highest logit and the sum of exponentials of the others' distances to it: the
+logarithm of that sum would be rounded, and all weights with it.
 
 Squared distances are |x|^2 - 2 x y + |y|^2, seen from the middle of a tile's queries, so that what
 cancels is no larger than the distances that matter.
@@ -57,7 +58,7 @@ def forward_kernel(
     pair_logits_ptr,
     point_weight_ptr,
     logits_ptr,
-    log_sums_ptr,
+    norms_ptr,
     out_ptr,
     out_points_ptr,
     q_strides,
@@ -112,7 +113,8 @@ def forward_kernel(
         out = out * shrink[:, None] + product(weights, v)
         out_points = out_points * shrink[:, None] + product(weights, u)
         highest = higher
-    tl.store(log_sums_ptr + row, highest + tl.log(mass), mask=i < num_res)
+    tl.store(norms_ptr + 2 * row, highest, mask=i < num_res)
+    tl.store(norms_ptr + 2 * row + 1, mass, mask=i < num_res)
     out /= mass[:, None]
     out_points /= mass[:, None]
     store_rows(out_ptr, out, sample, head, i, num_res, HEADS, CHANNELS, BLOCK_C)
@@ -122,18 +124,20 @@ def forward_kernel(
 
 
 @triton.jit
-def load_weights(logits_ptr, log_sums_ptr, row, j, inside, num_res):
+def load_weights(logits_ptr, norms_ptr, row, j, inside, num_res):
     """Weights (rows, j), zero outside, and their places; ``row`` numbers sample, head and query."""
     places = row[:, None] * num_res + j[None, :]
     logits = tl.load(logits_ptr + places, mask=inside, other=float("-inf"))
-    log_sums = tl.load(log_sums_ptr + row, mask=tl.max(inside.to(tl.int32), 1) > 0, other=0.0)
-    return tl.exp(logits - log_sums[:, None]), places
+    exist = tl.max(inside.to(tl.int32), 1) > 0
+    highest = tl.load(norms_ptr + 2 * row, mask=exist, other=0.0)
+    mass = tl.load(norms_ptr + 2 * row + 1, mask=exist, other=1.0)
+    return tl.exp(logits - highest[:, None]) / mass[:, None], places
 
 
 @triton.jit
 def pair_forward_kernel(
     logits_ptr,
-    log_sums_ptr,
+    norms_ptr,
     pair_ptr,
     out_ptr,
     num_res,
@@ -152,7 +156,7 @@ def pair_forward_kernel(
     for start in range(0, num_res, BLOCK_J):
         j = start + tl.arange(0, BLOCK_J)
         exist = (heads < HEADS)[:, None] & (j < num_res)[None, :]
-        weights, _ = load_weights(logits_ptr, log_sums_ptr, of_heads, j, exist, num_res)
+        weights, _ = load_weights(logits_ptr, norms_ptr, of_heads, j, exist, num_res)
         inside = (j < num_res)[:, None] & (channels < CHANNELS)[None, :]
         places = (row * num_res + j)[:, None] * CHANNELS + channels[None, :]
         out += product(weights, tl.load(pair_ptr + places, mask=inside, other=0.0))
@@ -164,7 +168,7 @@ def pair_forward_kernel(
 def pair_backward_kernel(
     grad_ptr,
     logits_ptr,
-    log_sums_ptr,
+    norms_ptr,
     pair_ptr,
     grad_weights_ptr,
     grad_pair_ptr,
@@ -193,7 +197,7 @@ def pair_backward_kernel(
     for start in range(0, num_res, BLOCK_J):
         j = start + tl.arange(0, BLOCK_J)
         exist = (heads < HEADS)[:, None] & (j < num_res)[None, :]
-        weights, of_weights = load_weights(logits_ptr, log_sums_ptr, of_heads, j, exist, num_res)
+        weights, of_weights = load_weights(logits_ptr, norms_ptr, of_heads, j, exist, num_res)
         inside = (j < num_res)[:, None] & (channels < CHANNELS)[None, :]
         places = (row * num_res + j)[:, None] * CHANNELS + channels[None, :]
         pair = tl.load(pair_ptr + places, mask=inside, other=0.0)
@@ -213,7 +217,7 @@ def queries_backward_kernel(
     u_ptr,
     point_weight_ptr,
     logits_ptr,
-    log_sums_ptr,
+    norms_ptr,
     out_ptr,
     out_points_ptr,
     grad_ptr,
@@ -271,7 +275,7 @@ def queries_backward_kernel(
     for start in range(0, num_res, BLOCK_J):
         j = start + tl.arange(0, BLOCK_J)
         inside = (i < num_res)[:, None] & (j < num_res)[None, :]
-        weights, places = load_weights(logits_ptr, log_sums_ptr, row, j, inside, num_res)
+        weights, places = load_weights(logits_ptr, norms_ptr, row, j, inside, num_res)
         grad_weights = tl.load(grad_weights_ptr + places, mask=inside, other=0.0)
         v = load_rows(v_ptr, v_strides, sample, head, j, num_res, CHANNELS, BLOCK_C)
         u = load_rows(u_ptr, u_strides, sample, head, j, num_res, VALUE_COORDINATES, BLOCK_U)
@@ -301,7 +305,7 @@ def keys_backward_kernel(
     y_ptr,
     point_weight_ptr,
     logits_ptr,
-    log_sums_ptr,
+    norms_ptr,
     grad_ptr,
     grad_points_ptr,
     grad_logits_ptr,
@@ -341,7 +345,7 @@ def keys_backward_kernel(
     for start in range(0, num_res, BLOCK_I):
         i = start + tl.arange(0, BLOCK_I)
         inside = (i < num_res)[:, None] & (j < num_res)[None, :]
-        weights, places = load_weights(logits_ptr, log_sums_ptr, first + i, j, inside, num_res)
+        weights, places = load_weights(logits_ptr, norms_ptr, first + i, j, inside, num_res)
         grad_logits = tl.trans(tl.load(grad_logits_ptr + places, mask=inside, other=0.0))
         weights = tl.trans(weights)
         q = load_rows(q_ptr, q_strides, sample, head, i, num_res, CHANNELS, BLOCK_C)

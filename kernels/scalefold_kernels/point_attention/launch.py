@@ -30,8 +30,8 @@ class Results(NamedTuple):
     """(B, N, H, Z)"""
     logits: Tensor
     """(B, H, N, N)"""
-    log_sums: Tensor
-    """(B, H, N), logarithms of the sums of their exponentials"""
+    norms: Tensor
+    """(B, H, N, 2), see the kernels"""
 
 
 class Grads(NamedTuple):
@@ -48,7 +48,7 @@ def attend(a: Arguments, r: Results) -> None:
     forward_kernel[_grid(a, launch["BLOCK_I"])](
         *a[:8],
         r.logits,
-        r.log_sums,
+        r.norms,
         r.out,
         r.points,
         *_strides(*a[:6]),
@@ -63,7 +63,7 @@ def attend_to_pairs(a: Arguments, r: Results) -> None:
     """Write what the weights make of pairs."""
     pair_forward_kernel[(a.num_res, a.batch)](
         r.logits,
-        r.log_sums,
+        r.norms,
         a.pair,
         r.pairs,
         a.num_res,
@@ -74,11 +74,11 @@ def attend_to_pairs(a: Arguments, r: Results) -> None:
 
 def pairs_backward(a: Arguments, r: Results, grads: Grads, new: Arguments) -> tuple[Tensor, Tensor]:
     """Write the pairs' gradient; gradients of the weights through pairs, and their means."""
-    grad_weights, means = torch.empty_like(r.logits), torch.empty_like(r.log_sums)
+    grad_weights, means = torch.empty_like(r.logits), r.norms.new_empty(r.norms.shape[:3])
     pair_backward_kernel[(a.num_res, a.batch)](
         grads.pairs.contiguous(),
         r.logits,
-        r.log_sums,
+        r.norms,
         a.pair,
         grad_weights,
         new.pair,
@@ -107,7 +107,7 @@ def queries_backward(
         *rows[:5],
         a.point_weight,
         r.logits,
-        r.log_sums,
+        r.norms,
         *rows[5:],
         grad_weights,
         means,
@@ -134,7 +134,7 @@ def keys_backward(a: Arguments, r: Results, grads: Grads, new: Arguments) -> Non
         a.y,
         a.point_weight,
         r.logits,
-        r.log_sums,
+        r.norms,
         *of_results,
         new.pair_logits,
         new.k,

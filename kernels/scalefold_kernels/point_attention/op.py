@@ -68,7 +68,7 @@ def _point_attention(
     point_weight: Tensor,
     pair: Tensor,
 ) -> _Five:
-    """The same with points as (B, N, H, 3 P); and logits with their sums, see `Results`."""
+    """The same with points as (B, N, H, 3 P); and logits with their norms, see `Results`."""
     a = checked(q, k, v, x, y, u, pair_logits, point_weight, pair)
     results = Results(*_new_results(*a))
     launch.attend(a, results)
@@ -80,7 +80,7 @@ def _point_attention(
 def _new_results(*arguments: Tensor) -> _Five:
     a = Arguments(*arguments)
     rows, logits = a.q.shape[:3], a.pair_logits.shape
-    shapes = a.v.shape, a.u.shape, (*rows, a.pair.shape[-1]), logits, logits[:3]
+    shapes = a.v.shape, a.u.shape, (*rows, a.pair.shape[-1]), logits, (*logits[:3], 2)
     return tuple(a.q.new_empty(shape) for shape in shapes)  # type: ignore[return-value]
 
 
@@ -93,7 +93,7 @@ def point_attention_backward(
     points: Tensor,
     pairs: Tensor,
     logits: Tensor,
-    log_sums: Tensor,
+    norms: Tensor,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -106,7 +106,7 @@ def point_attention_backward(
 ) -> _Nine:
     """Gradients of the nine arguments, the last, in their order."""
     a = checked(q, k, v, x, y, u, pair_logits, point_weight, pair)
-    results = Results(out, points, pairs, logits, log_sums)
+    results = Results(out, points, pairs, logits, norms)
     grads = Grads(grad, grad_points, grad_pairs)
     new = Arguments(*(t.new_empty(t.shape) for t in a))
     of_weights = launch.pairs_backward(a, results, grads, new)
