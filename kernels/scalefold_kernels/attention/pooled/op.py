@@ -12,12 +12,12 @@ import triton
 from torch import Tensor
 
 from scalefold_kernels.attention.pooled.arguments import Parameters, checked
-from scalefold_kernels.attention.pooled.backward import (
+from scalefold_kernels.attention.pooled.kernel.backward import (
     global_attention_query_kernel,
     global_attention_rows_kernel,
     global_attention_values_kernel,
 )
-from scalefold_kernels.attention.pooled.forward import global_attention_forward_kernel
+from scalefold_kernels.attention.pooled.kernel.forward import global_attention_forward_kernel
 from scalefold_kernels.norm.op import EPS
 from scalefold_kernels.sums import sum_rows
 from scalefold_kernels.tiles import architecture, tile

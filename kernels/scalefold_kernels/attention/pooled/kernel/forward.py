@@ -13,7 +13,7 @@ norm's weight and bias.
 import triton
 import triton.language as tl
 
-from scalefold_kernels.attention.pooled.parts import (
+from scalefold_kernels.attention.pooled.kernel.parts import (
     MEAN_EPS,
     SMALL,
     by_head,

@@ -6,7 +6,7 @@ Legend as in `forward`.
 import triton
 import triton.language as tl
 
-from scalefold_kernels.attention.pooled.parts import (
+from scalefold_kernels.attention.pooled.kernel.parts import (
     MEAN_EPS,
     SMALL,
     by_head,

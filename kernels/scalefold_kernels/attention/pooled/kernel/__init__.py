@@ -1,0 +1,1 @@
+"""Kernels of global attention, by direction."""
