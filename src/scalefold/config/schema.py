@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from string import Formatter
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Positive = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
@@ -24,6 +25,26 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
 
+def _template(required: str, *others: str) -> AfterValidator:
+    """Check that a path has its placeholders, and none that nobody fills."""
+
+    def check(path: str) -> str:
+        known = [required, *others]
+        may = "may have " + ", ".join(f"{{{name}}}" for name in known)
+        try:
+            names = [name for _, name, _, _ in Formatter().parse(path) if name is not None]
+        except ValueError as error:
+            raise ValueError(f"{error}; it {may}") from None
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise ValueError(f"nothing fills {{{unknown[0]}}}; it {may}")
+        if required not in names:
+            raise ValueError(f"without {{{required}}} it is the same path for all")
+        return path
+
+    return AfterValidator(check)
+
+
 # --- raw data -----------------------------------------------------------------------------------
 
 
@@ -34,13 +55,17 @@ class MirrorsConfig(Section):
     """
 
     mmcif: list[str] = Field(min_length=1, description="Roots of wwPDB archives.")
-    mmcif_path: str = Field(
+    mmcif_path: Annotated[str, _template("entry", "hash")] = Field(
         "pub/pdb/data/structures/divided/mmCIF/{hash}/{entry}.cif.gz",
         description="Path below a root; {hash} is the 2nd and 3rd last character of the entry id.",
     )
     alignments: list[str] = Field(min_length=1, description="Roots of OpenProteinSet archives.")
-    alignment_path: str = Field("pdb/{chain}/a3m/{name}.a3m", description="Path below a root.")
-    hhr_path: str = Field("pdb/{chain}/hhr/{name}.hhr", description="Path below a root.")
+    alignment_path: Annotated[str, _template("chain", "name")] = Field(
+        "pdb/{chain}/a3m/{name}.a3m", description="Path below a root."
+    )
+    hhr_path: Annotated[str, _template("chain", "name")] = Field(
+        "pdb/{chain}/hhr/{name}.hhr", description="Path below a root."
+    )
 
 
 class DataConfig(Section):

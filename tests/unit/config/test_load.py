@@ -192,6 +192,22 @@ def test_overrides_are_named_beside_the_files(tmp_path: Path) -> None:
         load_config([path], {"training": {"stepz": 1}})
 
 
+@pytest.mark.parametrize(
+    ("key", "path", "message"),
+    [
+        ("mmcif_path", "{etnry}.cif.gz", r"nothing fills \{etnry\}; it may have \{entry\}, \{hash"),
+        ("mmcif_path", "pub/{entry.cif.gz", "expected '}' before end of string"),
+        ("mmcif_path", "pt/5pti.cif.gz", r"without \{entry\} it is the same path for all"),
+        ("alignment_path", "{chain}/{nam}.a3m", r"nothing fills \{nam\}"),
+        ("hhr_path", "{name}.hhr", r"without \{chain\}"),
+    ],
+)
+def test_placeholders_of_mirrors_paths(key: str, path: str, message: str) -> None:
+    mirrors = {**DATA["mirrors"], key: path}
+    with pytest.raises(InputError, match=rf"data\.mirrors\.{key}: .*{message}"):
+        make_config({"data": {**DATA, "mirrors": mirrors}})
+
+
 def test_of_several_files_the_one_that_sets_a_wrong_value_is_named(tmp_path: Path) -> None:
     first = written(tmp_path / "first.yaml", **tree(features={"crop_size": "wide"}))
     second = written(tmp_path / "second.yaml", training={"steps": "many"})
