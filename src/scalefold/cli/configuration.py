@@ -37,7 +37,7 @@ def show(config: ConfigFiles, set_: Overrides = None, stage: Stage = None) -> No
     typer.echo(config_to_yaml(loaded), nl=False)
 
 
-@app.command(epilog="Example: [cyan]scalefold config check -c config.yaml[/]")
+@app.command(epilog="Example: [cyan]scalefold config check -c demo/config.yaml[/]")
 def check(config: ConfigFiles, set_: Overrides = None) -> None:
     """Validate a configuration; says which key is wrong and what would be right.
 
