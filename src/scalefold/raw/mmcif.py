@@ -27,6 +27,10 @@ from scalefold.errors import InputError
 from scalefold.raw.atom_site import ABSENT, AtomTable
 
 _GZIP_MAGIC: Final = b"\x1f\x8b"
+_REPLACE: Final = (
+    "Download it again; if the mirror's copy is the same, use another mirror (data.mirrors.mmcif) "
+    "and tell its keeper"
+)
 _CLOSED_BEFORE_ATOMS: Final = re.compile(rb"\n#[ \t\r]*\nloop_[ \t\r]*\n_atom_site\.")
 
 
@@ -137,11 +141,11 @@ def parse_entry(content: bytes, source: str) -> Entry:
         document = gemmi.cif.read_string(content.decode("utf-8", errors="replace"))
     except (ValueError, RuntimeError) as error:  # gemmi raises either
         raise InputError(
-            f"{source}: not readable as mmCIF: {error}. Download the file again, or remove it "
-            "from the list of entries."
+            f"{source}: not readable as mmCIF: {error}. {_REPLACE}. Or remove the entry from the "
+            "list."
         ) from error
     if len(document) == 0:
-        raise InputError(f"{source}: holds no mmCIF data block. Download the file again.")
+        raise InputError(f"{source}: holds no mmCIF data block. {_REPLACE}.")
     _check_end(content, source)
     block = document[0]
     entry_id = _first_value(block, "_entry.id")
@@ -235,7 +239,7 @@ def _check_end(content: bytes, source: str) -> None:
     if last != b"#" and _CLOSED_BEFORE_ATOMS.search(content):
         raise InputError(
             f"{source}: ends with {last[:60].decode('utf-8', 'replace')!r}, expected '#', which "
-            "closes its other categories: the file was cut. Download it again."
+            f"closes its other categories: the file was cut. {_REPLACE}."
         )
 
 

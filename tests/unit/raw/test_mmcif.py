@@ -260,6 +260,20 @@ def test_bad_files(tmp_path: Path, name: str, content: bytes, message: str) -> N
     assert str(path) in str(caught.value)
 
 
+@pytest.mark.parametrize("at_line_end", [True, False])
+def test_a_file_cut_before_it_was_compressed_may_be_the_mirrors_fault(
+    demo_mmcif: list[Path], tmp_path: Path, at_line_end: bool
+) -> None:
+    """At a line's end or inside of a line; another download from there brings the same."""
+    content = gzip.decompress(demo_mmcif[0].read_bytes())
+    line_end = content.index(b"\nATOM ", content.index(b"\nATOM ") + 1) + 1
+    cut = line_end if at_line_end else line_end - 10
+    path = tmp_path / demo_mmcif[0].name
+    path.write_bytes(gzip.compress(content[:cut], mtime=0))
+    with pytest.raises(InputError, match=r"if the mirror's copy is the same, use another mirror"):
+        read_entry(path)
+
+
 def test_missing_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         read_entry(tmp_path / "none.cif.gz")
