@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from scalefold.errors import InputError
 from scalefold.evaluate.chain_scores import METRICS
 from scalefold.shards.atomic import make_folder, write_bytes
 
@@ -31,6 +33,34 @@ def mean_by_split(
             ]
             means[split][metric] = round(sum(values) / len(values), 6) if values else None
     return means
+
+
+def prepare_outputs(out: Path, structures: Path | None) -> None:
+    """Make the folders of the results and try to write there, before hours of work.
+
+    Parameters
+    ----------
+    out : Path
+        The JSON file; the table is written beside it.
+    structures : Path or None
+        Folder of the predicted structures.
+
+    Raises
+    ------
+    InputError
+        ``out`` is a folder, or a folder cannot be made or written to.
+    """
+    if out.is_dir():
+        raise InputError(f"{out}: is a folder; the evaluation is one JSON file, name it")
+    for folder in (out.parent,) if structures is None else (out.parent, structures):
+        make_folder(folder)
+        try:
+            tempfile.TemporaryFile(dir=folder).close()
+        except OSError as error:
+            raise InputError(
+                f"{folder}: no file can be written there ({error.strerror}). Make room and "
+                "permission for it, or choose another output folder"
+            ) from error
 
 
 def write_evaluation(evaluation: dict[str, Any], out: Path) -> None:

@@ -22,9 +22,8 @@ from scalefold.config.schema import Config, EvaluationConfig
 from scalefold.errors import InputError
 from scalefold.evaluate.chains import Chain, evaluate_chains
 from scalefold.evaluate.prediction import averaged_weights, choose_precision, predictor
-from scalefold.evaluate.results import mean_by_split, write_evaluation
+from scalefold.evaluate.results import mean_by_split, prepare_outputs, write_evaluation
 from scalefold.progress import LiveLine
-from scalefold.shards.atomic import make_folder
 from scalefold.shards.reader import ShardReader
 from scalefold.train.checkpoint import Metadata, read_metadata
 from scalefold.train.provenance import data_hash, device_name, source_commit
@@ -79,9 +78,9 @@ def evaluate_checkpoint(
     Raises
     ------
     InputError
-        Bad checkpoint, shards or split; an output folder that cannot be made; or not a single chain
-        could be scored, in which case nothing is written. Some failed chains among others are
-        recorded, not raised.
+        Bad checkpoint, shards or split; an output folder that cannot be made or written to; or not
+        a single chain could be scored, in which case nothing is written. Some failed chains among
+        others are recorded, not raised.
     """
     device = torch.device(device)
     chosen = _checked_splits(config.evaluation.splits if splits is None else splits)
@@ -89,11 +88,7 @@ def evaluate_checkpoint(
     reader = ShardReader(shards)
     chains = _chains(reader, chosen, shards)
     weights = averaged_weights(checkpoint, metadata, config.model)
-    # Before the work: a path that cannot be should not cost an evaluation.
-    for folder in [out.parent] if structures is None else [out.parent, structures]:
-        make_folder(folder)
-    if out.is_dir():
-        raise InputError(f"{out}: is a folder; the evaluation is one JSON file, name it")
+    prepare_outputs(out, structures)
 
     console = console or Console(stderr=True)
     with LiveLine(f"evaluating {checkpoint.name}:", len(chains), console) as progress:

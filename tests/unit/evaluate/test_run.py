@@ -305,6 +305,21 @@ def test_outputs_are_checked_before_the_work(
         evaluate_checkpoint(settings(), checkpoint, shards, **paths)
 
 
+@pytest.mark.parametrize("option", ["out", "structures"])
+def test_a_folder_that_takes_no_files_is_refused_before_the_work(
+    shards, checkpoint, settings, tmp_path, monkeypatch, option
+):
+    closed = Path("/proc/self")  # there, and refuses new files even to root
+    paths = {
+        "out": tmp_path / "results" / "e.json",
+        option: closed if option == "structures" else closed / "e.json",
+    }
+    monkeypatch.setattr("scalefold.evaluate.run.evaluate_chains", None)
+    with pytest.raises(InputError, match=f"^{closed}: no file can be written there"):
+        evaluate_checkpoint(settings(), checkpoint, shards, **paths)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
 def test_unknown_split(shards, checkpoint, settings, tmp_path):
     with pytest.raises(InputError, match="choose from train, validation"):
         evaluate_checkpoint(settings(), checkpoint, shards, tmp_path / "e.json", ["template"])
