@@ -15,6 +15,7 @@ into one folder: each then has its own tables, ``fetched-structures-<bucket>.tsv
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -145,16 +146,18 @@ def fetch(
         update_fetched(out / f"fetched{tag}.tsv", got)
         if own_downloader:
             downloader.close()
-    summary = _judge(chains, files, results)
+    faults = {row.chain_key: _faults(files[row.chain_key], results) for row in chains}
+    summary = _judge(chains, files, results, faults)
     _write_rejected(out / f"rejected{tag}.tsv", chains, summary.rejected)
     is_final = all(r.is_final for r in results.values() if isinstance(r, UnavailableError))
     # A template is of use to other chains only; of them alone nothing can be made.
     wanted = {r.chain_key for r in chains if r.split != "template"} or set(files)
     if wanted.isdisjoint(summary.complete) and (bucket is None or not is_final):
-        first = next(r for r in summary.rejected if r.chain_key in wanted)
+        again = "" if is_final else ", or try again if the network was down"
         raise InputError(
-            f"none of {len(wanted)} chains could be fetched; {first.chain_key}: {first.reason}. "
-            "Correct data.mirrors or data.alignments, or try again if the network was down."
+            f"none of {len(wanted)} chains could be fetched; "
+            f"{_commonest({key: group for key, group in faults.items() if key in wanted})}. "
+            f"Correct data.mirrors or data.alignments{again}."
         )
     return summary
 
@@ -260,10 +263,55 @@ def _run(
             raise
 
 
+@dataclass(frozen=True)
+class _Fault:
+    """Why a chain is rejected: what it has in common with other chains, and its own words."""
+
+    cause: str
+    reason: str
+
+
+def _faults(
+    group: Sequence[_File], results: dict[Path, FetchedFile | UnavailableError]
+) -> list[_Fault]:
+    """Return what makes a chain's files insufficient, nothing if they suffice."""
+    faults: list[_Fault] = []
+    for path in (file.local for file in group):
+        failure = results[path]
+        if not isinstance(failure, UnavailableError):
+            continue
+        name = "its mmCIF file" if path.name.endswith(".cif.gz") else path.name
+        if not failure.is_absent:
+            faults.append(_Fault(f"{name} could not be had", str(failure)))
+        elif path.name.endswith(".cif.gz"):
+            faults.append(_Fault(f"no mirror has {name}", str(failure)))
+    alignments = [file.local for file in group if file.local.suffix == ".a3m"]
+    absent = [r for r in map(results.get, alignments) if _is_absent(r)]
+    if alignments and len(absent) == len(alignments):
+        names = " or ".join(path.name for path in alignments)
+        reason = f"no alignment: {'; '.join(map(str, absent))}"
+        faults.append(_Fault(f"no mirror has {names}", reason))
+    return faults
+
+
+def _is_absent(result: FetchedFile | UnavailableError | None) -> bool:
+    return isinstance(result, UnavailableError) and result.is_absent
+
+
+def _commonest(faults: dict[str, list[_Fault]]) -> str:
+    """Say the most frequent cause, for how many of the chains, and one of them."""
+    first = {f.cause: (key, f.reason) for key in reversed(faults) for f in faults[key]}
+    counts = Counter(fault.cause for group in faults.values() for fault in group)
+    ((cause, count),) = counts.most_common(1)
+    key, reason = first[cause]
+    return f"{cause} for {count} of {len(faults)} chains, as for {key}: {reason}"
+
+
 def _judge(
     chains: Sequence[ChainRow],
     files: dict[str, list[_File]],
     results: dict[Path, FetchedFile | UnavailableError],
+    faults: dict[str, list[_Fault]],
 ) -> FetchSummary:
     complete: list[str] = []
     rejected: list[Rejected] = []
@@ -279,12 +327,8 @@ def _judge(
         for path, failure in failed:
             if failure.is_absent and path.suffix in (".a3m", ".hhr"):
                 absent.setdefault(path.name, []).append(row.chain_key)
-        needed = [r for p, r in failed if p.name.endswith(".cif.gz") or not r.is_absent]
-        if needed:
-            rejected.append(Rejected(row.chain_key, STAGE, str(needed[0])))
-        elif alignments and not any(isinstance(r, FetchedFile) for r in alignments):
-            reasons = "; ".join(str(r) for p, r in failed if p.suffix == ".a3m")
-            rejected.append(Rejected(row.chain_key, STAGE, f"no alignment: {reasons}"))
+        if faults[row.chain_key]:
+            rejected.append(Rejected(row.chain_key, STAGE, faults[row.chain_key][0].reason))
         else:
             complete.append(row.chain_key)
             for path, result in outcome.items():

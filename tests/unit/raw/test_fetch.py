@@ -169,6 +169,31 @@ def test_nothing_at_all_is_an_error(tmp_path: Path) -> None:
     assert len(read_rejected(tmp_path / "out/rejected.tsv")) == 1
 
 
+def test_nothing_at_all_names_the_commonest_cause(tmp_path: Path) -> None:
+    """All lack the misspelt alignment; the first, which is listed for its mmCIF, more."""
+    pdb = tmp_path / f"mirror{PDB}/ab"
+    pdb.mkdir(parents=True)
+    for entry in ("2abc", "3abc"):
+        (pdb / f"{entry}.cif.gz").write_bytes(gzip.compress(b"data_x\n"))
+    chains = [train(f"{i}abc_A") for i in range(1, 4)]
+    with pytest.raises(InputError) as caught:
+        run(chains, settings(str(tmp_path / "mirror")), tmp_path / "out")
+    message = str(caught.value)
+    cause = "no mirror has first_hits.a3m or second_hits.a3m for 3 of 3 chains, as for 1abc_A: "
+    assert message.startswith(f"none of 3 chains could be fetched; {cause}")
+    assert message.endswith("Correct data.mirrors or data.alignments.")  # no network that was down
+    assert "1abc.cif.gz" in read_rejected(tmp_path / "out/rejected.tsv")[0].reason
+
+
+def test_a_server_that_fails_may_be_tried_again(site, downloader: Downloader, tmp_path) -> None:
+    fill(site, "1abc_A")
+    site.faults["/pdb/1abc_A/a3m/second_hits.a3m"] = [500, 500]
+    with pytest.raises(
+        InputError, match=r"second_hits.a3m could not be had for 1 of 1 .* again if"
+    ):
+        run([train("1abc_A")], settings(site.url), tmp_path, downloader=downloader)
+
+
 def test_an_interruption_keeps_what_is_complete(
     site, downloader: Downloader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
