@@ -81,10 +81,13 @@ def export_weights(
     Raises
     ------
     InputError
-        If the format is not known, the state is not the model's, or the file cannot be written.
+        If the format is not known, the state is not the model's, ``path`` is a folder, or the file
+        cannot be written.
     """
     if target_format != "openfold":
         raise InputError(f"export format {target_format!r} is not known, the only one is openfold")
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder; the weights are one file, name it")
     checked = check_state(state, config, "the state to export")
     # Contiguous copies: a view of a flat buffer would take the whole buffer into the file.
     plain = {name: value.cpu().clone() for name, value in checked.items()}

@@ -248,6 +248,17 @@ def test_a_file_that_would_run_code_is_refused(tmp_path: Path) -> None:
     assert "weights_only" not in str(refusal.value)
 
 
+@pytest.mark.parametrize("folder", ["results", "."])
+def test_a_folder_to_export_to_is_refused_as_such(
+    folder: str, state: dict[str, torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(folder).mkdir(exist_ok=True)
+    with pytest.raises(InputError, match="is a folder; the weights are one file, name it"):
+        export_weights(state, _micro(), Path(folder))
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
 def test_unknown_formats_are_refused(state: dict[str, torch.Tensor], tmp_path: Path) -> None:
     with pytest.raises(InputError, match="jax"):
         import_weights(tmp_path / "x", "jax", _micro())  # type: ignore[arg-type]
