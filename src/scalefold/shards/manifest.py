@@ -72,7 +72,8 @@ class Manifest:
     source
         The raw files that were packed.
     counts
-        Chains by split, alignments, chains set aside, template hits by what became of them.
+        Chains by split, alignments, chains set aside (also those that are templates now, which
+        are counted once more), template hits by what became of them.
     files
         All Arrow files and the table of rejected chains, sorted by name.
     """

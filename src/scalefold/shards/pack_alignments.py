@@ -34,6 +34,8 @@ from scalefold.shards.template_store import TemplateStore
 from scalefold.shards.writer import write_shard
 
 STAGE: Final = "alignment"
+STAYS: Final = "The structure stays as a template."
+"""What is said of each chain whose structure is sound and whose alignment is not."""
 TEMPLATE_OUTCOMES: Final = (
     "kept",
     "excluded by sequence",
@@ -164,7 +166,8 @@ class _Packer:
             full = read_folder(folder, sequence, self._data.alignments)
             raw_hits = [] if hhr is None else read_hhr(hhr, sequence)
         except InputError as error:
-            self.rejected.append(Rejected(facts.chain_key, STAGE, str(error)))
+            reason = f"{str(error).rstrip('.')}. {STAYS}"
+            self.rejected.append(Rejected(facts.chain_key, STAGE, reason))
             return None
         self.sources += [SourceFile.of(self._raw, path) for path in files]
         stored = full.select(np.arange(min(len(full), self._shards.max_msa_rows)))

@@ -25,6 +25,7 @@ from scalefold.raw.fetched import check_raw
 from scalefold.shards.atomic import atomic_file
 from scalefold.shards.buckets import bucket_of, filled_buckets
 from scalefold.shards.manifest import Manifest, Snapshot, packing_hash
+from scalefold.shards.pack_alignments import STAYS
 from scalefold.shards.schema import INDEX_FILE, REJECTED_FILE, SCHEMA_VERSION, SCHEMAS
 from scalefold.shards.summary import (
     ChainFacts,
@@ -117,6 +118,7 @@ def pack_index(config: Config, raw: Path, out: Path) -> Manifest:
         counts={
             **{f"chains, {split}": splits[split] for split in ("train", "validation", "template")},
             "chains set aside": len(missing),
+            "chains set aside, kept as templates": sum(row["chain_key"] in missing for row in rows),
             "alignments": sum(len(summary.rows) for summary in alignments),
             **{f"template hits, {outcome}": n for outcome, n in sorted(template_hits.items())},
         },
@@ -175,7 +177,7 @@ def _index_rows(
             reason = (
                 f"no alignment: none of {', '.join(config.data.alignments)} was found for this "
                 "chain or another of the same sequence. Fetch or search it, or correct "
-                "data.alignments; the structure stays as a template."
+                f"data.alignments. {STAYS}"
             )
             rejected.append(Rejected(row.chain_key, STAGE, reason))
         found.append((row, "template" if place is None else row.split, bucket, facts, place))

@@ -234,6 +234,13 @@ def test_bad_chain_is_set_aside_and_the_rest_goes_on(work, damage, stage, words)
     assert [(r.chain_key, r.stage) for r in rejected] == [("1aki_A", stage)]
     assert words in rejected[0].reason
     assert manifest.counts["chains set aside"] == 1
+    # The counts add up to the chains of the list.
+    counts = manifest.counts
+    kept = sum(counts[f"chains, {split}"] for split in ("train", "validation", "template"))
+    as_templates = counts["chains set aside, kept as templates"]
+    assert kept + counts["chains set aside"] - as_templates == 3
+    says_so = rejected[0].reason.endswith("The structure stays as a template.")
+    assert says_so == (as_templates == 1) == (stage != "structure")
     reader = ShardReader(work.out)
     assert reader.keys("train") == ["2nwd_X", "5pti_A"]
     assert reader.sample("2nwd_X").cluster_size == 1
