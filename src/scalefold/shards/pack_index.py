@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -56,7 +56,7 @@ def pack_index(config: Config, raw: Path, out: Path) -> Manifest:
       ``rejected.tsv``; if its structure was packed it stays in the index as a ``template``.
     - The size of a cluster is the number of training chains in it. A chain without a cluster is
       one of its own.
-    - Reasons that ``fetch`` has left in the raw folder are taken over for chains that are missing.
+    - Reasons that ``fetch`` has left in the raw folder are added to those of chains set aside.
 
     Parameters
     ----------
@@ -90,13 +90,7 @@ def pack_index(config: Config, raw: Path, out: Path) -> Manifest:
     rows, unaligned = _index_rows(chains, structures, alignments, set_aside, config)
     set_aside += unaligned
     missing = {rejection.chain_key for rejection in set_aside}
-    from_fetch = [
-        rejection
-        for table in sorted(raw.glob("rejected*.tsv"))
-        for rejection in read_rejected(table)
-        if rejection.chain_key in missing
-    ]
-    rejected = sorted({*set_aside, *from_fetch}, key=lambda r: (r.chain_key, r.stage, r.reason))
+    rejected = _with_reasons_of_fetch(set_aside, raw)
     splits = Counter(row["split"] for row in rows)
     if not splits["train"] + splits["validation"]:
         reasons = listed([f"{r.chain_key}: {r.reason}" for r in rejected])
@@ -205,6 +199,20 @@ def _index_rows(
         for row, split, bucket, facts, place in found
     ]
     return rows, rejected
+
+
+def _with_reasons_of_fetch(set_aside: Sequence[Rejected], raw: Path) -> list[Rejected]:
+    """Return one entry a chain, by chain key: packing says the mend, fetch what mirrors said."""
+    said: dict[str, list[str]] = {}
+    for table in sorted(raw.glob("rejected*.tsv")):
+        for rejection in read_rejected(table):
+            said.setdefault(rejection.chain_key, []).append(
+                f" What {rejection.stage} met: {rejection.reason}"
+            )
+    return [
+        replace(own, reason=own.reason + "".join(said.get(own.chain_key, ())))
+        for own in sorted(set_aside, key=lambda r: r.chain_key)
+    ]
 
 
 def _write_rejected(path: Path, rejected: Sequence[Rejected]) -> ShardFacts:

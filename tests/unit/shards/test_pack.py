@@ -264,18 +264,17 @@ def test_chain_that_its_entry_lacks_is_set_aside(work):
     assert "it has 5pti_A" in rejected.reason
 
 
-def test_reasons_of_fetch_are_taken_over_for_missing_chains_only(work):
+def test_reasons_of_fetch_are_added_to_those_of_missing_chains_only(work):
     work.list_chains(("5pti_A", "train", "b"), ("1aki_A", "train", "l"))
     work.structure("5pti")
     work.alignment("5pti_A")
     table = "chain_key\tstage\treason\n1aki_A\tfetch\tHTTP 404\n5pti_A\tfetch\tof long ago\n"
     (work.raw / "rejected-00001.tsv").write_text(table)
     work.pack()
-    rejected = read_rejected(work.out / "rejected.tsv")
-    assert [(r.chain_key, r.stage) for r in rejected] == [
-        ("1aki_A", "fetch"),
-        ("1aki_A", "structure"),
-    ]
+    (rejected,) = read_rejected(work.out / "rejected.tsv")
+    assert (rejected.chain_key, rejected.stage) == ("1aki_A", "structure")
+    mend = "1aki.cif.gz: no such file. Fetch it, or correct the path."
+    assert rejected.reason.endswith(f"{mend} What fetch met: HTTP 404")
 
 
 @pytest.mark.parametrize("tag", ["", "-{kind}", "-{kind}-{bucket:05d}"])
