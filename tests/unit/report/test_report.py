@@ -342,6 +342,20 @@ def test_evaluations_that_an_earlier_training_left_are_named(make_run):
     assert note.endswith("the last checkpoint is of step 200.")
 
 
+def test_a_training_that_was_asked_for_fewer_steps_is_told_whole(make_run):
+    """Asked for fewer steps, it is kept, and its folder gets a session more, no new checkpoint."""
+    run = make_run()
+    before = content_of(run)
+    with (training_of(run) / "sessions.jsonl").open("a", encoding="utf-8") as log:
+        for event in ("start", "end"):
+            line = {"event": event, "step": 200, "time": 1790001000.0, "processes": 1}
+            log.write(json.dumps(line) + "\n")
+    content = content_of(run)
+    assert content["summary"] == before["summary"]
+    assert (content["summary"]["step"], content["summary"]["planned_steps"]) == (200, 200)
+    assert content["notes"] == []
+
+
 def test_results_that_do_not_belong_together_are_named(make_run):
     run = make_run()
     path = training_of(run, "evaluation") / "step-00000050.json"
