@@ -48,8 +48,10 @@ def prepare_outputs(out: Path, structures: Path | None) -> None:
     Raises
     ------
     InputError
-        ``out`` is a folder, or a folder cannot be made or written to.
+        ``out`` is a folder or has the table's name, or a folder cannot be made or written to.
     """
+    if out == _table(out):
+        raise InputError(f"{out}: the table is written there; name the JSON file, {out.stem}.json")
     if out.is_dir():
         raise InputError(f"{out}: is a folder; the evaluation is one JSON file, name it")
     for folder in (out.parent,) if structures is None else (out.parent, structures):
@@ -83,5 +85,9 @@ def write_evaluation(evaluation: dict[str, Any], out: Path) -> None:
     for chain in evaluation["chains"]:
         cells = [chain[column] for column in TABLE_COLUMNS]
         lines.append("\t".join("" if cell is None else str(cell) for cell in cells))
-    write_bytes(out.with_suffix(".tsv"), ("\n".join(lines) + "\n").encode())
+    write_bytes(_table(out), ("\n".join(lines) + "\n").encode())
     write_bytes(out, (json.dumps(evaluation, indent=1, allow_nan=False) + "\n").encode())
+
+
+def _table(out: Path) -> Path:
+    return out.with_suffix(".tsv")

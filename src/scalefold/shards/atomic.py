@@ -71,8 +71,11 @@ def atomic_file(path: Path) -> Iterator[HashingFile]:
     Raises
     ------
     InputError
-        The disk or quota is full, or the folder does not exist or may not be written.
+        ``path`` is a folder; the disk or quota is full; or the folder does not exist or may not be
+        written.
     """
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder, and a file is to be written: name one")
     temporary = path.with_name(f"{path.name}{TEMPORARY_MARK}{os.getpid()}")
     try:
         file = HashingFile(temporary)

@@ -133,6 +133,8 @@ def test_a_folder_as_result_is_refused_before_the_work(
 ) -> None:
     with pytest.raises(InputError, match="is a folder; the evaluation is one JSON file"):
         evaluate_checkpoint(settings(), checkpoint, shards, folder)
+    with pytest.raises(InputError, match=r"one\.tsv: the table is written there; name the JSON"):
+        evaluate_checkpoint(settings(), checkpoint, shards, folder / "one.tsv")
 
 
 def test_scores_and_per_residue_arrays(evaluated):

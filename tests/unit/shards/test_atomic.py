@@ -27,6 +27,14 @@ def test_hash_is_that_of_the_file(tmp_path):
     assert file.num_bytes == 4
 
 
+@pytest.mark.parametrize("name", [".", "folder"])
+def test_a_folder_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="is a folder, and a file is to be written"):
+        write_bytes(Path(name), b"")
+
+
 def test_error_leaves_the_earlier_file(tmp_path):
     write_bytes(tmp_path / "f", b"old")
 
