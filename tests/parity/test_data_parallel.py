@@ -42,7 +42,7 @@ from scalefold.config import load_config
 from scalefold.loader.loader import TrainingLoader
 from scalefold.parallel.launch import find_place, joined
 from scalefold.shards.reader import ShardReader
-from scalefold.train import clipping
+from scalefold.train import accumulation, clipping
 from scalefold.train.assemble import assemble
 
 config, shards, out, cases, steps, rate = sys.argv[1:]
@@ -56,7 +56,7 @@ def listening(buffer):
         gradients.append(buffer.clone())
     return flat_norm(buffer)
 
-clipping.flat_norm = listening
+accumulation.flat_norm = clipping.flat_norm = listening
 with joined(find_place(), torch.device("cpu")) as mesh:
     found = {}
     for case in cases.split(","):

@@ -201,7 +201,7 @@ def _explain(error: ValidationError, source: Source) -> Iterator[str]:
         location = item["loc"]
         key = ".".join(map(str, location)) or "configuration"
         if item["type"] == "extra_forbidden":
-            yield f"unknown key {key!r}{source.of(location)}{_right_key(location)}"
+            yield f"unknown key {key!r}{_right_key(location)}{source.of(location)}"
         elif item["type"] == "missing":
             yield f"key {key!r} is missing"
         elif item["type"] == "value_error" and isinstance(item["input"], dict):
