@@ -203,6 +203,7 @@ def test_manifest_counts(demo):
         "chains, validation": 11,
         "chains, template": 4,
         "chains set aside": 0,
+        "chains set aside, kept as templates": 0,
     }
     assert manifest.counts["alignments"] == 17
 
