@@ -253,7 +253,7 @@ def test_shapes_of_operands_are_checked(device: torch.device) -> None:
 
 def test_opcheck_of_operands(device: torch.device) -> None:
     (m, *parameters), mask, (a, *_) = _operand_inputs((1, 5, 6, 8, 8), device, torch.float32)
-    arguments = m, mask, *parameters
+    arguments = m, mask, parameters
     torch.library.opcheck(torch.ops.scalefold.outer_product_operands, arguments)
     grads = torch.stack([a.permute(0, 2, 3, 1)] * 2)
     torch.library.opcheck(

@@ -67,7 +67,7 @@ class _Operands(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, m: Tensor, mask: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
-        operands = torch.ops.scalefold.outer_product_operands(m, mask, *parameters)
+        operands = torch.ops.scalefold.outer_product_operands(m, mask, parameters)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(m, mask, *parameters)
         return *(operand.permute(0, 3, 1, 2) for operand in operands.unbind()), m
@@ -82,7 +82,7 @@ class _Operands(torch.autograd.Function):
         both = [m.new_zeros(shape) if grad is None else grad for grad in (grad_a, grad_b)]
         grad = join([grad.permute(0, 2, 3, 1)[None] for grad in both], 0)
         grad_m, vector = torch.ops.scalefold.outer_product_operands_backward(
-            grad, m, mask, *parameters, through
+            grad, m, mask, parameters, through
         )
         parts = vector.split([parameter.numel() for parameter in parameters])
         gradients = (part.view(p.shape) for part, p in zip(parts, parameters, strict=True))
@@ -90,37 +90,18 @@ class _Operands(torch.autograd.Function):
 
 
 @torch.library.custom_op("scalefold::outer_product_operands", mutates_args=())
-def _outer_product_operands(
-    m_BSNM: Tensor,
-    mask_BSN: Tensor,
-    norm_weight: Tensor,
-    norm_bias: Tensor,
-    weight_a: Tensor,
-    bias_a: Tensor,
-    weight_b: Tensor,
-    bias_b: Tensor,
-) -> Tensor:
-    """Both operands, (2, B, N, C, S)."""
-    parameters = norm_weight, norm_bias, weight_a, bias_a, weight_b, bias_b
-    operands = _operands(m_BSNM, mask_BSN, *parameters)
+def _outer_product_operands(m_BSNM: Tensor, mask_BSN: Tensor, parameters: list[Tensor]) -> Tensor:
+    """Both operands, (2, B, N, C, S); parameters in the order of `launch.Parameters.of`."""
+    operands = _operands(m_BSNM, mask_BSN, parameters)
     if operands.numel():
         launch.forward(m_BSNM, mask_BSN, launch.Parameters.of(*parameters), operands)
     return operands
 
 
 @_outer_product_operands.register_fake
-def _operands(
-    m_BSNM: Tensor,
-    mask_BSN: Tensor,
-    norm_weight: Tensor,
-    norm_bias: Tensor,
-    weight_a: Tensor,
-    bias_a: Tensor,
-    weight_b: Tensor,
-    bias_b: Tensor,
-) -> Tensor:
+def _operands(m_BSNM: Tensor, mask_BSN: Tensor, parameters: list[Tensor]) -> Tensor:
     batch, num_seq, num_res, _ = m_BSNM.shape
-    return m_BSNM.new_empty(2, batch, num_res, weight_a.shape[0], num_seq)
+    return m_BSNM.new_empty(2, batch, num_res, parameters[2].shape[0], num_seq)
 
 
 @torch.library.custom_op("scalefold::outer_product_operands_backward", mutates_args=())
@@ -128,18 +109,11 @@ def _outer_product_operands_backward(
     grad_2BNCS: Tensor,
     m_BSNM: Tensor,
     mask_BSN: Tensor,
-    norm_weight: Tensor,
-    norm_bias: Tensor,
-    weight_a: Tensor,
-    bias_a: Tensor,
-    weight_b: Tensor,
-    bias_b: Tensor,
+    parameters: list[Tensor],
     through: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Gradient of m; of all parameters in their order, a vector."""
-    grad_m = torch.empty(m_BSNM.shape, dtype=m_BSNM.dtype, device=m_BSNM.device)
-    parameters = norm_weight, norm_bias, weight_a, bias_a, weight_b, bias_b
-    gradients = norm_weight.new_empty(sum(parameter.numel() for parameter in parameters))
+    grad_m, gradients = _gradients(grad_2BNCS, m_BSNM, mask_BSN, parameters, through)
     if not m_BSNM.numel():
         return grad_m, gradients.zero_()
     launch.backward(
@@ -155,22 +129,15 @@ def _outer_product_operands_backward(
 
 
 @_outer_product_operands_backward.register_fake
-def _(
+def _gradients(
     grad_2BNCS: Tensor,
     m_BSNM: Tensor,
     mask_BSN: Tensor,
-    norm_weight: Tensor,
-    norm_bias: Tensor,
-    weight_a: Tensor,
-    bias_a: Tensor,
-    weight_b: Tensor,
-    bias_b: Tensor,
+    parameters: list[Tensor],
     through: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    parameters = norm_weight, norm_bias, weight_a, bias_a, weight_b, bias_b
-    return m_BSNM.new_empty(m_BSNM.shape), norm_weight.new_empty(
-        sum(parameter.numel() for parameter in parameters)
-    )
+    size = sum(parameter.numel() for parameter in parameters)
+    return m_BSNM.new_empty(m_BSNM.shape), parameters[0].new_empty(size)
 
 
 def _check(
