@@ -11,7 +11,6 @@ import pytest
 
 DOCS = Path(__file__).parents[3] / "docs"
 BY_SCRIPTS = {
-    "data-parallel-2xh200-eager.json",
     "numerics.json",
     "small-operations-h200.json",
     "step-h200-graphs-kernels-first.json",
