@@ -273,6 +273,43 @@ def kernels(
     raise typer.Exit(0 if right else 1)
 
 
+@app.command(
+    epilog="Example: [cyan]scalefold bench sanitizer -c demo/mlperf.yaml "
+    "--shards results/demo/shards -o sanitizer.json[/]"
+)
+def sanitizer(
+    config: ConfigFiles,
+    shards: ShardFolder,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="JSON to write.")],
+    tool: Annotated[
+        list[str] | None, typer.Option(help="Only this tool; several times for several.")
+    ] = None,
+    processes: Annotated[int, typer.Option(min=1, help="Runs beside each other.")] = 1,
+    seconds: Annotated[float, typer.Option(help="The longest that a run may take.")] = 600,
+    device: Device = "auto",
+    set_: Overrides = None,
+) -> None:
+    """Search the kernels for illegal accesses and races, with NVIDIA's compute-sanitizer."""
+    from scalefold.bench.kernels.run import require_kernels
+    from scalefold.bench.sanitizer import bench_sanitizer, clean
+    from scalefold.cli.device import torch_device
+    from scalefold.cli.logs import log_to_stderr
+
+    chosen = torch_device(device)
+    require_kernels(chosen)
+    result = bench_sanitizer(
+        read_config(config, set_),
+        shards,
+        out,
+        tools=tool or (),
+        processes=processes,
+        seconds=seconds,
+        device=chosen,
+        console=log_to_stderr(),
+    )
+    raise typer.Exit(0 if clean(result) else 1)
+
+
 @app.command(epilog="Example: [cyan]scalefold bench tune --op norm[/]")
 def tune(
     op: Op = None,
