@@ -8,7 +8,7 @@ Legend: P elements of a flat buffer; the gradient of the first W of them may be 
 """
 
 import math
-from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -33,8 +33,7 @@ def num_sums(size: int) -> int:
     return min(MAX_SUMS, triton.next_power_of_2(triton.cdiv(size, 4096)))
 
 
-@dataclass(frozen=True)
-class AdamConstants:
+class AdamConstants(NamedTuple):
     """What does not change in a run.
 
     Attributes
@@ -153,19 +152,6 @@ def accumulate_gradient(
     )
 
 
-@accumulate_gradient.register_fake
-def _(
-    total_P: Tensor,
-    norm: Tensor,
-    narrow_W: Tensor | None,
-    wide_P: Tensor,
-    sums: Tensor,
-    clip_norm: float | None,
-    first: bool,
-) -> None:
-    return None
-
-
 @torch.library.custom_op(
     "scalefold::apply_update",
     mutates_args=(
@@ -178,89 +164,6 @@ def _(
         "averaged",
     ),
 )
-def _apply_update(
-    weights_P: Tensor,
-    first_moment_P: Tensor,
-    second_moment_P: Tensor,
-    average_P: Tensor,
-    working_W: Tensor | None,
-    updates: Tensor,
-    averaged: Tensor,
-    narrow_W: Tensor | None,
-    wide_P: Tensor,
-    sums: Tensor,
-    counts: Tensor,
-    rate: Tensor,
-    finite: Tensor,
-    num_samples: int,
-    clip_norm: float | None,
-    constants: list[float],
-) -> tuple[Tensor, Tensor]:
-    beta1, beta2, eps, share, first_share = constants
-    size = wide_P.numel()
-    norm = wide_P.new_empty(())
-    applied = finite.new_empty(())
-    num_narrow = max(0 if t is None else t.numel() for t in (narrow_W, working_W))
-    sizes = tile("optimiser_update", architecture(wide_P.device), {"P": size})
-    update_kernel[(triton.cdiv(size, sizes["BLOCK"]),)](
-        weights_P,
-        narrow_W,
-        wide_P,
-        first_moment_P,
-        second_moment_P,
-        average_P,
-        working_W,
-        sums,
-        counts,
-        rate,
-        finite,
-        updates,
-        averaged,
-        norm,
-        applied,
-        num_narrow,
-        size,
-        SCALE=1.0 / num_samples,
-        CLIP=clip_norm is not None,
-        CLIP_NORM=clip_norm,
-        CLIP_EPS=CLIP_EPS,
-        LOG_BETA1=math.log(beta1),
-        LOG_BETA2=math.log(beta2),
-        ONE_MINUS_BETA1=1.0 - beta1,
-        ONE_MINUS_BETA2=1.0 - beta2,
-        EPS=eps,
-        SHARE=share,
-        FIRST_SHARE=first_share,
-        HAS_NARROW=narrow_W is not None,
-        HAS_WORKING=working_W is not None,
-        NUM_SUMS=sums.numel(),
-        **sizes,
-    )
-    return norm, applied
-
-
-@_apply_update.register_fake
-def _(
-    weights_P: Tensor,
-    first_moment_P: Tensor,
-    second_moment_P: Tensor,
-    average_P: Tensor,
-    working_W: Tensor | None,
-    updates: Tensor,
-    averaged: Tensor,
-    narrow_W: Tensor | None,
-    wide_P: Tensor,
-    sums: Tensor,
-    counts: Tensor,
-    rate: Tensor,
-    finite: Tensor,
-    num_samples: int,
-    clip_norm: float | None,
-    constants: list[float],
-) -> tuple[Tensor, Tensor]:
-    return wide_P.new_empty(()), finite.new_empty(())
-
-
 def apply_update(
     weights_P: Tensor,
     first_moment_P: Tensor,
@@ -277,7 +180,7 @@ def apply_update(
     finite: Tensor,
     num_samples: int,
     clip_norm: float | None,
-    constants: AdamConstants,
+    constants: list[float],
 ) -> tuple[Tensor, Tensor]:
     """Second launch: clip, Adam, average, working copy, counters; all in place.
 
@@ -308,27 +211,49 @@ def apply_update(
     applied : Tensor, scalar, bool
         Whether ``finite`` and the norm were; if not, nothing has changed.
     """
-    return _apply_update(
+    adam = AdamConstants(*constants)
+    size = wide_P.numel()
+    norm = wide_P.new_empty(())
+    applied = finite.new_empty(())
+    num_narrow = max(0 if t is None else t.numel() for t in (narrow_W, working_W))
+    sizes = tile("optimiser_update", architecture(wide_P.device), {"P": size})
+    update_kernel[(triton.cdiv(size, sizes["BLOCK"]),)](
         weights_P,
+        narrow_W,
+        wide_P,
         first_moment_P,
         second_moment_P,
         average_P,
         working_W,
-        updates,
-        averaged,
-        narrow_W,
-        wide_P,
         sums,
         counts,
         rate,
         finite,
-        num_samples,
-        clip_norm,
-        [
-            constants.beta1,
-            constants.beta2,
-            constants.eps,
-            constants.share,
-            constants.first_share,
-        ],
+        updates,
+        averaged,
+        norm,
+        applied,
+        num_narrow,
+        size,
+        SCALE=1.0 / num_samples,
+        CLIP=clip_norm is not None,
+        CLIP_NORM=clip_norm,
+        CLIP_EPS=CLIP_EPS,
+        LOG_BETA1=math.log(adam.beta1),
+        LOG_BETA2=math.log(adam.beta2),
+        ONE_MINUS_BETA1=1.0 - adam.beta1,
+        ONE_MINUS_BETA2=1.0 - adam.beta2,
+        EPS=adam.eps,
+        SHARE=adam.share,
+        FIRST_SHARE=adam.first_share,
+        HAS_NARROW=narrow_W is not None,
+        HAS_WORKING=working_W is not None,
+        NUM_SUMS=sums.numel(),
+        **sizes,
     )
+    return norm, applied
+
+
+@apply_update.register_fake
+def _(weights_P: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return weights_P.new_empty(()), weights_P.new_empty((), dtype=torch.bool)
