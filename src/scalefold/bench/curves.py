@@ -17,7 +17,9 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from scalefold.bench.record import provenance, write_record
+from scalefold.bench.measure import released
+from scalefold.bench.record import earlier_record, provenance, write_record
+from scalefold.config.identity import run_key
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.loader.loader import TrainingLoader
@@ -41,13 +43,16 @@ def bench_curves(
 ) -> dict[str, Any]:
     """Train with both configurations from each seed, compare the loss curves, write them as JSON.
 
+    Curves of seeds that the file holds already, by the same code on the same kind of device, are
+    kept.
+
     Parameters
     ----------
     config, reference : Config
         Of equally many steps, which `WINDOWS` divides.
     shards : Path
     out : Path
-        JSON file to write.
+        JSON file, written anew after each seed.
     seeds : sequence of int
         At least two.
 
@@ -65,23 +70,53 @@ def bench_curves(
             f"equal, and a multiple of {WINDOWS}"
         )
     reader = ShardReader(shards)
-    curves: dict[str, list[list[float]]] = {"reference": [], "ours": []}
-    for seed in seeds:
-        for name, one in (("reference", reference), ("ours", config)):
-            started = time.perf_counter()
-            losses = loss_curve(one.model_copy(update={"seed": seed}), reader, device)
-            curves[name].append(windowed(losses))
-            seconds = time.perf_counter() - started
-            console.print(f"{name}, seed {seed}: loss {curves[name][-1][-1]:.3f}, {seconds:.0f} s")
+    both = {"reference": reference, "ours": config}
     result = provenance("curves", config, device) | {
         "steps": steps,
-        "seeds": list(seeds),
-        **compare(curves["ours"], curves["reference"]),
-        "curves": curves,
+        "keys": {name: run_key(one) for name, one in both.items()},
+        "training": {name: one.training.model_dump(mode="json") for name, one in both.items()},
     }
-    write_record(result, out)
+    before = earlier_record(out, result, ())
+    done = dict(zip(before.get("seeds", ()), _by_seed(before), strict=True))
+    for seed in seeds:
+        if seed not in done:
+            done[seed] = {
+                name: _curve(name, one, seed, reader, device, console) for name, one in both.items()
+            }
+        result |= _compared({s: done[s] for s in seeds if s in done})
+        write_record(result, out)
     console.print(_table(result))
     return result
+
+
+def _by_seed(record: dict[str, Any]) -> list[dict[str, list[float]]]:
+    """The pair of curves of each seed of a record."""
+    curves = record.get("curves", {"reference": (), "ours": ()})
+    return [dict(zip(curves, pair)) for pair in zip(*curves.values(), strict=True)]
+
+
+def _compared(done: dict[int, dict[str, list[float]]]) -> dict[str, Any]:
+    """Curves of some seeds, and the comparison if they are enough."""
+    curves = {name: [pair[name] for pair in done.values()] for name in ("reference", "ours")}
+    compared = compare(curves["ours"], curves["reference"]) if len(done) > 1 else {}
+    return {"seeds": list(done), **compared, "curves": curves}
+
+
+def _curve(
+    name: str,
+    config: Config,
+    seed: int,
+    reader: ShardReader,
+    device: torch.device,
+    console: Console,
+) -> list[float]:
+    """Train from a seed; means of the loss by window."""
+    started = time.perf_counter()
+    with released(device):
+        curve = windowed(loss_curve(config.model_copy(update={"seed": seed}), reader, device))
+    seconds = time.perf_counter() - started
+    console.print(f"{name}, seed {seed}: loss {curve[-1]:.3f}, {seconds:.0f} s")
+    return curve
 
 
 def loss_curve(config: Config, reader: ShardReader, device: torch.device) -> list[float]:

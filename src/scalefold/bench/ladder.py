@@ -6,8 +6,6 @@ holds all changes of the rungs before it.
 
 from __future__ import annotations
 
-import json
-import logging
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,15 +18,13 @@ from rich.table import Table
 
 from scalefold.bench.flops import StepFlops, count_flops, peak_flops_per_second
 from scalefold.bench.measure import measure_steps, prepared_passes, released
-from scalefold.bench.record import provenance, write_record
+from scalefold.bench.record import earlier_record, provenance, write_record
 from scalefold.bench.step import first_and_more, varied
 from scalefold.config.schema import Config, KernelPackage
 from scalefold.errors import InputError
 from scalefold.loader.loader import TrainingLoader
 from scalefold.shards.reader import ShardReader
 from scalefold.train.assemble import Trainer, assemble
-
-logger = logging.getLogger(__name__)
 
 _TIMED_SECONDS: Final = 1.0
 """Steps of a recycling count are repeated until they took about this long."""
@@ -144,7 +140,8 @@ def bench_ladder(
         raise InputError(f"--part {', '.join(absent)}: no such file")
     done: dict[str, dict[str, Any]] = {}
     for file in (*parts, out):
-        done |= _measured_before(file, result)
+        earlier = earlier_record(file, result, ("rungs",))
+        done |= {row["rung"]: row for row in earlier.get("rungs", ())}
     flops = count_flops(config)
     for rung, settings in _cumulative(ladder):
         if rung.name not in done and (not only or rung.name in only):
@@ -166,21 +163,6 @@ def _cumulative(ladder: Sequence[Rung]) -> Iterator[tuple[Rung, dict[str, Any]]]
     for rung in ladder:
         settings = settings | rung.changes
         yield rung, settings
-
-
-def _measured_before(out: Path, now: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Rungs of an earlier call, if all that counts was the same."""
-    if not out.is_file():
-        return {}
-    try:
-        before = json.loads(out.read_text("utf-8"))
-        same = all(before[key] == now[key] for key in now if key not in ("command", "rungs"))
-        rows = {row["rung"]: row for row in before["rungs"]}
-    except (ValueError, KeyError, TypeError):
-        raise InputError(f"{out}: not a file of bench ladder; choose another") from None
-    if not same:
-        logger.info("%s is of other code, device or shapes: all rungs are measured anew", out)
-    return rows if same else {}
 
 
 def _measure(

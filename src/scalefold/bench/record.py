@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import shlex
 import sys
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,11 @@ import torch
 
 import scalefold
 from scalefold.config.schema import Config
+from scalefold.errors import InputError
 from scalefold.shards.atomic import write_bytes
 from scalefold.train.provenance import made_with
+
+logger = logging.getLogger(__name__)
 
 
 def origin(benchmark: str, device: torch.device) -> dict[str, Any]:
@@ -38,6 +43,42 @@ def provenance(benchmark: str, config: Config, device: torch.device) -> dict[str
             "evoformer_blocks": config.model.evoformer.num_blocks,
         },
     }
+
+
+def earlier_record(file: Path, now: Mapping[str, Any], measured: Collection[str]) -> dict[str, Any]:
+    """What another call wrote to a file, if it measured the same: same code, device and shapes.
+
+    Parameters
+    ----------
+    file : Path
+    now : mapping
+        The record that this call is to write.
+    measured : collection of str
+        Its keys that hold results; all others but the command must be equal.
+
+    Returns
+    -------
+    dict
+        Empty if there is no file, or it is of something else, which is logged.
+
+    Raises
+    ------
+    InputError
+        The file is no record of this benchmark.
+    """
+    if not file.is_file():
+        return {}
+    try:
+        before: dict[str, Any] = json.loads(file.read_text("utf-8"))
+        known = before["benchmark"] == now["benchmark"]
+    except (ValueError, KeyError, TypeError):
+        known = False
+    if not known:
+        raise InputError(f"{file}: not a file of bench {now['benchmark']}; choose another")
+    if any(before.get(key) != now[key] for key in now if key not in ("command", *measured)):
+        logger.info("%s is of other code, device or shapes: all is measured anew", file)
+        return {}
+    return before
 
 
 def write_record(result: dict[str, Any], out: Path) -> None:

@@ -27,7 +27,7 @@ def bench_step(
     *,
     vary: Mapping[str, Sequence[Any]],
     seconds: float,
-    memory_gib: float | None,
+    memory_gib: Sequence[float],
     device: torch.device,
     console: Console,
 ) -> dict[str, Any]:
@@ -48,8 +48,9 @@ def bench_step(
         keys, all combinations.
     seconds : float
         Steps of each recycling count are repeated for about this long; the median counts.
-    memory_gib : float or None
-        Let torch allocate no more than this: as on a smaller GPU.
+    memory_gib : sequence of float
+        Let torch allocate no more than this, as on a smaller GPU; each after the other. Empty for
+        no limit.
     device : torch.device
     console : Console
 
@@ -60,19 +61,20 @@ def bench_step(
     """
     settings = [dict(zip(vary, values)) for values in itertools.product(*vary.values())]
     configs = [varied(config, changes) for changes in settings]
-    if memory_gib is not None:
-        limit_memory(memory_gib, device)
     result = provenance("step", config, device) | {
-        "memory_limit_gib": memory_gib,
         "peak_flops_per_second": peak_flops_per_second(device),
         "variants": [],
     }
     flops = count_flops(config)
-    for changes, variant in zip(settings, configs, strict=True):
-        row = {"settings": changes, **_measure(variant, shards, flops, seconds, device)}
+    limits = memory_gib or (None,)
+    for limit, (changes, variant) in itertools.product(limits, zip(settings, configs, strict=True)):
+        if limit is not None:
+            limit_memory(limit, device)
+        row = {"settings": changes, "memory_limit_gib": limit}
+        row |= _measure(variant, shards, flops, seconds, device)
         result["variants"].append(row)
         write_record(result, out)
-        console.print(step_table([(_said(changes), row)]))
+        console.print(step_table([(_said(changes, limit), row)]))
     return result
 
 
@@ -137,5 +139,6 @@ def first_and_more(values: Sequence[float] | None, form: str) -> str:
     return first if len(values) == 1 else f"{first} + {form.format(values[1] - values[0])}"
 
 
-def _said(changes: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key.rsplit('.', 1)[-1]} {value}" for key, value in changes.items())
+def _said(changes: Mapping[str, Any], limit: float | None) -> str:
+    said = [f"{key.rsplit('.', 1)[-1]} {value}" for key, value in changes.items()]
+    return ", ".join(said if limit is None else [*said, f"within {limit:g} GiB"])

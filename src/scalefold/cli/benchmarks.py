@@ -42,12 +42,12 @@ Seconds = Annotated[
     float,
     typer.Option(help="Repeat steps of each recycling count for so long; the median counts."),
 ]
-MemoryLimit = Annotated[
-    float | None,
+MemoryLimits = Annotated[
+    list[float] | None,
     typer.Option(
         "--memory-gib",
         metavar="GIB",
-        help="Let torch allocate no more than this: as on a smaller GPU.",
+        help="Let torch allocate no more than this, as on a smaller GPU; also several times.",
     ),
 ]
 
@@ -68,7 +68,7 @@ def step(
         ),
     ] = None,
     seconds: Seconds = 3.0,
-    memory_gib: MemoryLimit = None,
+    memory_gib: MemoryLimits = None,
     device: Device = "auto",
     set_: Overrides = None,
 ) -> None:
@@ -83,7 +83,7 @@ def step(
         out,
         vary=parse_variations(vary or []),
         seconds=seconds,
-        memory_gib=memory_gib,
+        memory_gib=memory_gib or (),
         device=torch_device(device),
         console=log_to_stderr(),
     )

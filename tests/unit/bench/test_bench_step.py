@@ -10,6 +10,7 @@ import pytest
 import torch
 from rich.console import Console
 
+from scalefold.bench import step
 from scalefold.bench.step import bench_step
 from scalefold.config import Config
 from scalefold.errors import InputError
@@ -28,7 +29,7 @@ def test_all_combinations_and_recycling_counts(
         tmp_path / "step.json",
         vary={"training.recomputation": ["none", "full"], "training.global_batch_size": [1, 2]},
         seconds=0.01,
-        memory_gib=None,
+        memory_gib=(),
         device=CPU,
         console=Console(file=printed, width=200),
     )
@@ -58,3 +59,23 @@ def test_all_combinations_and_recycling_counts(
 def test_a_cpu_has_no_memory_to_limit() -> None:
     with pytest.raises(InputError, match="the device is the CPU"):
         limit_memory(40.0, CPU)
+
+
+def test_each_limit_of_memory_is_set_and_recorded(
+    config: Config, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed, limits = StringIO(), []
+    monkeypatch.setattr(step, "limit_memory", lambda gib, device: limits.append(gib))
+    result = bench_step(
+        config,
+        shards,
+        tmp_path / "step.json",
+        vary={},
+        seconds=0.01,
+        memory_gib=(80.0, 40.0),
+        device=CPU,
+        console=Console(file=printed, width=200),
+    )
+    assert limits == [80.0, 40.0]
+    assert [variant["memory_limit_gib"] for variant in result["variants"]] == limits
+    assert "within 40 GiB" in printed.getvalue()

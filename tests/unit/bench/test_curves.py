@@ -1,6 +1,7 @@
 """Loss curves: when two ways of training count as alike."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 from rich.console import Console
 
+from scalefold.bench import curves
 from scalefold.bench.curves import WINDOWS, bench_curves, compare, windowed
 from scalefold.config import Config
 from scalefold.errors import InputError
@@ -38,6 +40,39 @@ def test_the_same_configuration_gives_the_same_curves(
     assert json.loads(out.read_text()) == result
     assert result["difference"] == [0.0] * WINDOWS
     assert min(result["spread"]) > 0.0  # another seed is another curve
+
+
+def test_a_call_goes_on_where_another_broke_off(
+    config: Config, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = _with_training(config, steps=WINDOWS)
+    reference = _with_training(short, precision="tf32")
+    trained: list[tuple[int, str]] = []
+
+    def curve(one: Config, *_: object) -> list[float]:
+        if one.seed == 7:
+            raise KeyboardInterrupt
+        trained.append((one.seed, one.training.precision))
+        return [float(one.seed + (one.training.precision == "tf32"))] * WINDOWS
+
+    monkeypatch.setattr(curves, "loss_curve", curve)
+    made = partial(
+        bench_curves,
+        short,
+        reference,
+        shards,
+        tmp_path / "curves.json",
+        device=torch.device("cpu"),
+        console=Console(quiet=True),
+    )
+    with pytest.raises(KeyboardInterrupt):
+        made(seeds=[5, 6, 7])
+    assert json.loads((tmp_path / "curves.json").read_text())["seeds"] == [5, 6]
+    result = made(seeds=[6, 5, 8])
+    assert sorted(trained) == [(s, p) for s in (5, 6, 8) for p in ("fp32", "tf32")]
+    assert result["seeds"] == [6, 5, 8]
+    assert [curve[0] for curve in result["curves"]["reference"]] == [7.0, 6.0, 9.0]
+    assert result["difference"] == [-1.0] * WINDOWS
 
 
 @pytest.mark.parametrize(
