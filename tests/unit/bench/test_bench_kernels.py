@@ -1,6 +1,8 @@
 import json
 import os
+import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,6 +10,7 @@ from rich.console import Console
 from torch import Tensor
 from torch.nn import functional
 
+from scalefold.bench.kernels import attention as kernels_of_attention
 from scalefold.bench.kernels import peers, run
 from scalefold.bench.kernels.agreement import Exact, convert, evaluate, tensors
 from scalefold.bench.kernels.case import KernelCase, Work
@@ -17,6 +20,7 @@ from scalefold.bench.kernels.peers import Peers
 from scalefold.bench.kernels.table import case_table
 from scalefold.bench.kernels.timing import Device
 from scalefold.bench.kernels.tune import candidates, rules, table_text
+from scalefold.ops.attention import attention
 
 CPU = torch.device("cpu")
 
@@ -108,6 +112,28 @@ def test_a_peer_that_is_not_installed_is_left_out() -> None:
     setting = Setting(torch.bfloat16, CPU, Device(1e12, 1e13, 1e12, 0))
     with Peers(setting) as others:
         assert others.measure(absent, "trifast") is None  # its rows are not a square
+
+
+@pytest.mark.parametrize("rows", [3, 7])
+def test_trifast_gets_squares(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def triangle_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, hidden: Tensor) -> Tensor:
+        assert q.shape[2:4] == hidden.shape[1:] == (7, 7)  # it does not ask for the number of rows
+        rows_first = (x.permute(0, 2, 3, 1, 4) for x in (q, k, v))
+        return attention(*rows_first, None, (~hidden).to(q.dtype), bias).permute(0, 3, 1, 2, 4)
+
+    monkeypatch.setitem(
+        sys.modules, "trifast", SimpleNamespace(triangle_attention=triangle_attention)
+    )
+    shape = kernels_of_attention._Shape(1, 7, 7, 2, 16)
+    function = kernels_of_attention._trifast(shape)
+    assert function is not None
+    some = replace(shape, rows=rows)
+    values = kernels_of_attention._inputs(some, CPU, torch.float64)
+    values[4][:, :, -2:] = 0
+    grads = [torch.randn_like(values[0])]
+    found, expected = (evaluate(f, values, grads) for f in (function, attention))
+    for value, exact in zip(found, expected, strict=True):
+        torch.testing.assert_close(value, exact)
 
 
 def test_a_failure_of_ours_ends_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:

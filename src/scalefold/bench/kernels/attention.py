@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from scalefold.bench.kernels.case import Function, Inputs, KernelCase, Work
 from scalefold.ops.attention import attention
@@ -164,8 +165,15 @@ def _trifast(shape: _Shape) -> Function | None:
     def attend(
         q: Tensor, k: Tensor, v: Tensor, gate: Tensor | None, mask: Tensor, bias: Tensor
     ) -> Tensor:
+        # It takes for granted that there are as many rows as positions; the correctness test, which
+        # is in float64, has fewer.
+        rows, absent = q.shape[1], q.shape[2] - q.shape[1]
+        hidden = ~mask.bool()
+        if absent:
+            q, k, v = (functional.pad(x, (0, 0, 0, 0, 0, 0, 0, absent)) for x in (q, k, v))
+            hidden = functional.pad(hidden, (0, 0, 0, absent))
         heads_first = (x.permute(0, 3, 1, 2, 4) for x in (q, k, v))
-        out = peer(*heads_first, bias, ~mask.bool())
+        out = peer(*heads_first, bias, hidden)[:, :, :rows]
         return _gated(out.permute(0, 2, 3, 1, 4), gate)
 
     return attend
