@@ -135,6 +135,12 @@ def test_new_line_in_the_list_of_chains_concerns_its_bucket(workflow) -> None:
     assert planned["fetch_alignments"] == planned["structures"] == 1
 
 
+def test_a_list_of_chains_under_another_name_packs_nothing_again(workflow) -> None:
+    (workflow.folder / "renamed.tsv").write_bytes((workflow.folder / "chains.tsv").read_bytes())
+    planned = workflow.planned("--config", "data={chains: renamed.tsv}")
+    assert planned == {"config": 1}  # the record of the configuration
+
+
 @pytest.mark.parametrize("rule", ["structures", "pack", "index", "train", "evaluate", "report"])
 def test_every_stage_can_be_rerun_alone(workflow, rule: str) -> None:
     planned = workflow.planned("--forcerun", rule)

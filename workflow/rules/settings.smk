@@ -18,6 +18,7 @@ from scalefold.config import (
     load_stages,
     run_key,
 )
+from scalefold.config.identity import PACKING_KEYS
 from scalefold.errors import InputError
 from scalefold.raw.chains import check_trainable, read_chains
 from scalefold.raw.fetch import check_mirrors, local_sources

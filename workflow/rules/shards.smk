@@ -1,10 +1,6 @@
 # Arrow shards. A bucket's structures; then its alignments and template hits, which are aligned anew
 # to the packed structures of all buckets; then the index of all.
 SHARDS = f"{RUN}/shards"
-PACKING = ["shards"]
-PACKING += [
-    f"data.{key}" for key in type(CONFIG.data).model_fields if key != "download_threads"
-]
 
 
 rule structures:
@@ -24,7 +20,7 @@ rule structures:
         mem_mb=growing(4000),
         runtime=120,
     params:
-        *settings(*PACKING),
+        *settings(*PACKING_KEYS),
         config=given_configuration,
         chains=chain_table,
         raw=literal(f"{RUN}/raw"),
@@ -64,7 +60,7 @@ rule pack:
         mem_mb=growing(8000),
         runtime=240,
     params:
-        *settings(*PACKING),
+        *settings(*PACKING_KEYS),
         config=given_configuration,
         chains=chain_table,
         raw=literal(f"{RUN}/raw"),
@@ -105,7 +101,7 @@ rule index:
         mem_mb=growing(8000),
         runtime=60,
     params:
-        *settings(*PACKING),
+        *settings(*PACKING_KEYS),
         config=given_configuration,
         raw=literal(f"{RUN}/raw"),
         shards=literal(SHARDS),

@@ -1,10 +1,12 @@
-"""What a run is: the settings that its result depends on, and the key made of them."""
+"""What shards and a training are: the settings that they depend on, and the keys made of them."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from functools import reduce
+from operator import getitem
 from pathlib import PurePath
 from typing import Any, Final
 
@@ -35,6 +37,10 @@ FREE_KEYS: Final = (
 )
 """Keys and sections that may change when a run is resumed; no other may."""
 
+PACKING_KEYS: Final = ("data.alignments", "data.template_hits", "data.buckets", "shards")
+"""Keys and sections that the bytes of the shards depend on, but for the raw files and the lines of
+the list of chains: of these, where they are from says nothing."""
+
 
 def trajectory_settings(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Every setting that the weights after a number of steps depend on, by its dotted key.
@@ -60,8 +66,18 @@ def run_key(config: Config) -> str:
     Configurations with the same key may continue each other's checkpoints (where the data are the
     same too); a configuration with another key is another run.
     """
-    canonical = json.dumps(trajectory_settings(config.model_dump(mode="json")), sort_keys=True)
-    return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+    return _digits(trajectory_settings(config.model_dump(mode="json")))
+
+
+def packing_hash(config: Config) -> str:
+    """Twelve hex digits that stand for what raw files are packed with: `PACKING_KEYS`."""
+    tree = config.model_dump(mode="json")
+    settings = {key: reduce(getitem, key.split("."), tree) for key in PACKING_KEYS}
+    return _digits(settings)
+
+
+def _digits(settings: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from scalefold.config.schema import Config
 from scalefold.errors import ChecksumError, InputError
 from scalefold.shards.atomic import write_bytes
 from scalefold.shards.schema import MANIFEST_FILE, SCHEMA_VERSION
@@ -68,7 +67,7 @@ class Manifest:
     schema_version
         Of all files.
     config_hash
-        See :func:`packing_hash`.
+        See :func:`scalefold.config.identity.packing_hash`.
     source
         The raw files that were packed.
     counts
@@ -170,13 +169,3 @@ class Manifest:
                 f"{path}: damaged or replaced: {size} bytes, sha256 {sha256}; the manifest states "
                 f"{stated.bytes} bytes, sha256 {stated.sha256}. {fix}"
             )
-
-
-def packing_hash(config: Config) -> str:
-    """Return twelve hex digits of the sections ``data`` and ``shards``.
-
-    The number of download threads is left out: it says nothing about the data.
-    """
-    tree = config.model_dump(mode="json", include={"data", "shards"})
-    del tree["data"]["download_threads"]
-    return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:12]

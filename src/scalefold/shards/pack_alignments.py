@@ -10,6 +10,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
+from scalefold.config.identity import packing_hash
 from scalefold.config.schema import Config, DataConfig
 from scalefold.errors import InputError
 from scalefold.raw.alignments import profile, read_folder
@@ -19,7 +20,7 @@ from scalefold.raw.hhr import TemplateHit as RawHit
 from scalefold.raw.hhr import read_hhr
 from scalefold.raw.templates import best_hits, locate, sequence_reason
 from scalefold.shards.buckets import bucket_chains, filled_buckets
-from scalefold.shards.manifest import SourceFile, packing_hash
+from scalefold.shards.manifest import SourceFile
 from scalefold.shards.records import MsaRecord, TemplateHit, entry_of
 from scalefold.shards.schema import SCHEMA_VERSION, shard_file
 from scalefold.shards.summary import (

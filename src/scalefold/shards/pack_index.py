@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from scalefold.config.identity import packing_hash
 from scalefold.config.schema import Config
 from scalefold.errors import InputError, listed
 from scalefold.raw.chains import (
@@ -24,7 +25,7 @@ from scalefold.raw.chains import (
 from scalefold.raw.fetched import check_raw
 from scalefold.shards.atomic import atomic_file
 from scalefold.shards.buckets import bucket_of, filled_buckets
-from scalefold.shards.manifest import Manifest, Snapshot, packing_hash
+from scalefold.shards.manifest import Manifest, Snapshot
 from scalefold.shards.pack_alignments import STAYS
 from scalefold.shards.schema import INDEX_FILE, REJECTED_FILE, SCHEMA_VERSION, SCHEMAS
 from scalefold.shards.summary import (

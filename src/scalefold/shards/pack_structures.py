@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import track
 
 from scalefold.chem.residues import RESTYPES_WITH_X
+from scalefold.config.identity import packing_hash
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.raw.chains import ChainRow, Rejected, mmcif_path, read_chains
@@ -19,7 +20,7 @@ from scalefold.raw.fetched import check_fetched, check_raw
 from scalefold.raw.mmcif import Chain, read_entry
 from scalefold.shards.atomic import make_folder
 from scalefold.shards.buckets import bucket_chains
-from scalefold.shards.manifest import SourceFile, packing_hash
+from scalefold.shards.manifest import SourceFile
 from scalefold.shards.records import ChainRecord
 from scalefold.shards.schema import SCHEMA_VERSION, shard_file
 from scalefold.shards.summary import BucketHead, ChainFacts, ChainSummary, write_summary

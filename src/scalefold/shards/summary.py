@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from scalefold.config.identity import PACKING_KEYS
 from scalefold.errors import InputError
 from scalefold.raw.chains import Rejected
 from scalefold.shards.atomic import write_bytes
@@ -28,7 +29,7 @@ class BucketHead:
     family, bucket
         Which shard.
     schema_version, config_hash
-        With what it was packed (:func:`scalefold.shards.manifest.packing_hash`).
+        With what it was packed (:func:`scalefold.config.identity.packing_hash`).
     shard
         The shard's size and hash.
     rejected
@@ -146,7 +147,7 @@ def _read(
         )
     if parsed.config_hash != config_hash:
         raise InputError(
-            f"{path}: packed with settings {parsed.config_hash}, the configuration's sections "
-            f"data and shards now give {config_hash}. {fix}"
+            f"{path}: packed with settings {parsed.config_hash}, the configuration's "
+            f"{', '.join(PACKING_KEYS)} now give {config_hash}. {fix}"
         )
     return tree, parsed

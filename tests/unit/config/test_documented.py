@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from scalefold.config import json_schema, load_config, make_config
-from scalefold.shards.manifest import packing_hash
+from scalefold.config.identity import packing_hash
 
 ROOT = Path(__file__).parents[3]
 COMMENTED_KEY = re.compile(r"#(?=( {2})*[a-z_0-9]+:)")

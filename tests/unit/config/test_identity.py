@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from scalefold.config import make_config, run_key
-from scalefold.config.identity import FREE_KEYS, trajectory_settings
+from scalefold.config.identity import FREE_KEYS, packing_hash, trajectory_settings
+from scalefold.config.load import merge
 
 BASE: dict[str, Any] = {
     "preset": "tiny",
@@ -61,3 +62,30 @@ def test_every_setting_is_either_free_or_in_the_key() -> None:
     free = {name for name in FREE_KEYS if "." not in name}
     assert sections | free == set(tree)
     assert not sections & free
+
+
+def packed_with(**sections: Any) -> str:
+    return packing_hash(make_config(merge(BASE, sections)))
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"data": {"chains": "renamed.tsv", "mirrors": {"mmcif": ["n"], "alignments": ["b"]}}},
+        {"data": {"download_threads": 3}},
+        {"run_name": "other", "seed": 5},
+    ],
+)
+def test_where_raw_files_are_from_is_no_reason_to_pack_again(sections: dict[str, Any]) -> None:
+    assert packed_with(**sections) == packed_with()
+
+
+def test_what_shards_depend_on_changes_their_hash() -> None:
+    changed = [
+        {"data": {"alignments": ["x"]}},
+        {"data": {"buckets": 5}},
+        {"data": {"template_hits": None}},
+        {"shards": {"max_msa_rows": 7}},
+        {"shards": {"compression": "zstd"}},
+    ]
+    assert len({packed_with(), *(packed_with(**c) for c in changed)}) == len(changed) + 1

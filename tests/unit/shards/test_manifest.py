@@ -1,21 +1,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 
 import pytest
 
-from scalefold.config import make_config
 from scalefold.errors import ChecksumError, InputError
-from scalefold.shards.manifest import Manifest, Snapshot, SourceFile, packing_hash
+from scalefold.shards.manifest import Manifest, Snapshot, SourceFile
 from scalefold.shards.writer import ShardFacts
-
-
-def config(data: dict | None = None, shards: dict | None = None):
-    mirrors = {"mmcif": ["m"], "alignments": ["a"]}
-    return make_config(
-        {"data": {"chains": "c.tsv", "mirrors": mirrors, **(data or {})}, "shards": shards or {}}
-    )
 
 
 def manifest(**changes) -> Manifest:
@@ -92,20 +83,3 @@ def test_source_file_states_path_below_raw_and_hash(tmp_path):
     (tmp_path / "x" / "f").write_bytes(b"abc")
     expected = SourceFile("x/f", 3, hashlib.sha256(b"abc").hexdigest())
     assert SourceFile.of(tmp_path, tmp_path / "x" / "f") == expected
-
-
-def test_packing_hash_covers_data_and_shards_only():
-    base = packing_hash(config())
-    assert packing_hash(config({"download_threads": 3})) == base
-    changed = [
-        config({"chains": "d.tsv"}),
-        config({"alignments": ["x"]}),
-        config({"buckets": 5}),
-        config({"template_hits": None}),
-        config(shards={"max_msa_rows": 7}),
-        config(shards={"compression": "zstd"}),
-    ]
-    assert len({base, *map(packing_hash, changed)}) == len(changed) + 1
-    tree = json.loads(config().model_dump_json())
-    tree["seed"] = 5
-    assert packing_hash(make_config(tree)) == base
