@@ -236,7 +236,10 @@ Op = Annotated[
     list[str] | None, typer.Option("--op", help="Only this op; several times for several.")
 ]
 Shape = Annotated[
-    str, typer.Option(help="Only shapes whose setting or name holds this text, such as N=256.")
+    list[str] | None,
+    typer.Option(
+        help="Only shapes whose setting or name holds this text, such as N=256; also several times."
+    ),
 ]
 Precision = Annotated[str, typer.Option(help="bf16 or fp32.")]
 
@@ -247,7 +250,7 @@ def kernels(
         "kernels.json"
     ),
     op: Op = None,
-    shape: Shape = "",
+    shape: Shape = None,
     precision: Precision = "bf16",
     compare: Annotated[
         bool, typer.Option(help="Also torch.compile, and other implementations that are installed.")
@@ -263,7 +266,7 @@ def kernels(
     chosen, dtype = torch_device(device), _dtype(precision)
     require_kernels(chosen)
     right = bench_kernels(
-        all_cases(op or (), shape),
+        all_cases(op or (), shape or ()),
         out,
         dtype=dtype,
         compare=compare,
@@ -313,7 +316,7 @@ def sanitizer(
 @app.command(epilog="Example: [cyan]scalefold bench tune --op norm[/]")
 def tune(
     op: Op = None,
-    shape: Shape = "",
+    shape: Shape = None,
     precision: Precision = "bf16",
     folder: Annotated[
         Path | None,
@@ -335,7 +338,7 @@ def tune(
     chosen, dtype = torch_device(device), _dtype(precision)
     require_kernels(chosen)
     written = tune_cases(
-        all_cases(op or (), shape),
+        all_cases(op or (), shape or ()),
         folder=folder,
         dtype=dtype,
         device=chosen,

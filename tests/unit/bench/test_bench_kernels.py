@@ -14,12 +14,13 @@ from scalefold.bench.kernels import attention as kernels_of_attention
 from scalefold.bench.kernels import peers, run
 from scalefold.bench.kernels.agreement import Exact, convert, evaluate, tensors
 from scalefold.bench.kernels.case import KernelCase, Work
-from scalefold.bench.kernels.catalogue import find_case
+from scalefold.bench.kernels.catalogue import all_cases, find_case
 from scalefold.bench.kernels.implementation import Setting, gradients_like
 from scalefold.bench.kernels.peers import Peers
 from scalefold.bench.kernels.table import case_table
 from scalefold.bench.kernels.timing import Device
 from scalefold.bench.kernels.tune import candidates, rules, table_text
+from scalefold.errors import InputError
 from scalefold.ops.attention import attention
 
 CPU = torch.device("cpu")
@@ -179,6 +180,17 @@ def test_the_floor_is_the_slowest_of_three_rates() -> None:
     assert gpu.floor(Work(bytes=8, flops=8)) == 2.0
     assert gpu.floor(Work(bytes=8, flops=32)) == 4.0
     assert gpu.floor(Work(bytes=8, flops=8, exponentials=10)) == 5.0
+
+
+def test_cases_are_chosen_by_op_and_by_any_of_several_texts() -> None:
+    chosen = all_cases(["attention", "triangle"], ["N=384", "column"])
+    assert {(case.op, case.shape.rsplit(maxsplit=1)[-1]) for case in chosen} == {
+        ("attention", "N=384"),
+        ("attention", "256"),
+        ("triangle", "N=384"),
+    }
+    with pytest.raises(InputError, match="no shape contains 'N=385' or 'rows of'; there are: "):
+        all_cases((), ["N=385", "rows of"])
 
 
 def test_candidates_are_all_combinations_or_a_list() -> None:

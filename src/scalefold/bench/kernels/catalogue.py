@@ -11,8 +11,8 @@ from scalefold.bench.kernels.case import KernelCase
 from scalefold.errors import InputError
 
 
-def all_cases(ops: Sequence[str] = (), contains: str = "") -> list[KernelCase]:
-    """The cases of these ops (all, if none is named) whose shape or setting holds a text.
+def all_cases(ops: Sequence[str] = (), texts: Sequence[str] = ()) -> list[KernelCase]:
+    """The cases of these ops (all, if none is named) whose shape or setting holds one of the texts.
 
     Raises
     ------
@@ -27,11 +27,13 @@ def all_cases(ops: Sequence[str] = (), contains: str = "") -> list[KernelCase]:
     kept = [
         case
         for case in found
-        if (not ops or case.op in ops) and contains in f"{case.setting}, {case.shape}"
+        if (not ops or case.op in ops)
+        and (not texts or any(text in f"{case.setting}, {case.shape}" for text in texts))
     ]
     if not kept:
         shapes = sorted({f"{case.setting}, {case.shape}" for case in found})
-        raise InputError(f"no shape contains {contains!r}; there are: {'; '.join(shapes)}")
+        wanted = " or ".join(map(repr, texts))
+        raise InputError(f"no shape contains {wanted}; there are: {'; '.join(shapes)}")
     return kept
 
 
