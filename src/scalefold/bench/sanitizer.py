@@ -60,9 +60,10 @@ class Run:
     sizes: tuple[int, int, int]
 
 
-# 256 residues have kernels of their own; 37 divide nothing, nor do 161 extra rows, which are too
-# many for some kernels. racecheck stops at kernels that use the copy engine: float32 has none.
-_ODD, _CROP, _TINY = (37, 36, 161), (256, 5, 9), (13, 5, 7)
+# 256 residues have kernels of their own, and so have 8 rows (two are the templates'); 37 divide
+# nothing, nor do 161 extra rows, which are too many for some kernels. racecheck stops at kernels
+# that use the copy engine: float32 has none.
+_ODD, _CROP, _TINY = (37, 36, 161), (256, 6, 9), (13, 5, 7)
 RUNS: Final = (
     *(Run(tool, "bf16", sizes) for sizes in (_ODD, _CROP) for tool in ("memcheck", "synccheck")),
     Run("memcheck", "fp32", _ODD),
@@ -133,10 +134,15 @@ def clean(result: dict[str, Any]) -> bool:
     return all(row["errors"] == 0 and row["finite"] for row in result["runs"])
 
 
-def _program() -> str:
-    found = shutil.which("compute-sanitizer") or shutil.which(
+def find_program() -> str | None:
+    """Where compute-sanitizer is."""
+    return shutil.which("compute-sanitizer") or shutil.which(
         "compute-sanitizer", path="/usr/local/cuda/bin"
     )
+
+
+def _program() -> str:
+    found = find_program()
     if found is None:
         raise InputError(
             "compute-sanitizer is not on PATH: install NVIDIA's CUDA toolkit, or "
@@ -157,13 +163,11 @@ def _run(
     tree, found, log = folder / "config.json", folder / "step.json", folder / "log.txt"
     tree.write_text(small_config(config, run.precision, run.sizes).model_dump_json(), "utf-8")
     command = [
-        program,
-        *("--tool", run.tool, "--target-processes", "application-only", "--log-file", str(log)),
-        *(option for part in _OF_OTHERS for option in ("--kernel-name-exclude", f"kns={part}")),
+        *under(program, run.tool, log),
         *(sys.executable, "-m", "scalefold.bench.small_step", str(tree), str(shards), str(found)),
     ]
     started = time.perf_counter()
-    ended = _ended(command, folder / "output.txt", seconds)
+    end = ended(command, folder / "output.txt", seconds)
     text = log.read_text("utf-8", "replace") if log.is_file() else ""
     step = json.loads(found.read_text("utf-8")) if found.is_file() else {}
     row = {
@@ -173,7 +177,7 @@ def _run(
         "msa_rows": run.sizes[1],
         "extra_rows": run.sizes[2],
         "seconds": round(time.perf_counter() - started, 1),
-        "ended": ended,
+        "ended": end,
         "errors": errors(text),
         "finite": step.get("finite", False),
         "kernels": step.get("kernels", []),
@@ -184,8 +188,17 @@ def _run(
     return row
 
 
-def _ended(command: Sequence[str], output: Path, seconds: float) -> str:
-    """How a process ended."""
+def under(program: str, tool: str, log: Path) -> list[str]:
+    """The beginning of a command that is to run under the sanitizer."""
+    return [
+        *(program, "--tool", tool, "--target-processes", "application-only"),
+        *("--log-file", str(log)),
+        *(option for part in _OF_OTHERS for option in ("--kernel-name-exclude", f"kns={part}")),
+    ]
+
+
+def ended(command: Sequence[str], output: Path, seconds: float) -> str:
+    """Run a command with each tensor an allocation of its own; how it ended."""
     # Torch's allocator would put many tensors into one allocation.
     environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     with (

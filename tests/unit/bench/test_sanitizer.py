@@ -1,6 +1,7 @@
 """Runs under compute-sanitizer, with a program in its place that writes what it would."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,30 @@ def test_errors_are_those_of_the_summary() -> None:
     assert errors("========= ERROR SUMMARY: 1 error") == 1
     assert errors("= RACECHECK SUMMARY: 3 hazards displayed (2 errors, 1 warning)") == 2
     assert errors("========= COMPUTE-SANITIZER") is None
+
+
+BEYOND = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def kernel(x, BLOCK: tl.constexpr):
+    tl.store(x + tl.arange(0, BLOCK), 1.0)
+
+kernel[(1,)](torch.zeros(1000, device="cuda"), 1024)
+torch.cuda.synchronize()
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_kernel_that_writes_beyond_its_tensor_is_found(tmp_path: Path) -> None:
+    if sanitizer.find_program() is None:
+        pytest.skip("needs compute-sanitizer")
+    script, log = tmp_path / "beyond.py", tmp_path / "log.txt"
+    script.write_text(BEYOND)
+    command = [*sanitizer.under(sanitizer._program(), "memcheck", log), sys.executable, str(script)]
+    assert sanitizer.ended(command, tmp_path / "output.txt", 100) != "exit code 0"
+    assert errors(log.read_text()) > 0
 
 
 def test_an_unknown_tool_is_named(full_width: Config, tmp_path: Path, monkeypatch) -> None:
