@@ -7,10 +7,9 @@ import torch
 from torch import Tensor
 
 from scalefold.ops.transition import transition as reference
-from scalefold_kernels.norm.op import EPS
 from scalefold_kernels.tiles import tile
 from scalefold_kernels.transition import op, portable, transition
-from scalefold_kernels.transition.kernel import transition_finish_kernel, transition_rows_kernel
+from scalefold_kernels.transition.kernel import transition_finish_kernel
 
 # Shape of x without channels, C, H
 SHAPES = [
@@ -105,8 +104,25 @@ def test_shapes_and_types_are_checked(device: torch.device) -> None:
 
 def test_opcheck(device: torch.device) -> None:
     *tensors, _ = _inputs((2, 3), 16, 32, device, torch.float32)
-    leaves = tuple(t.requires_grad_() for t in tensors)
-    torch.library.opcheck(torch.ops.scalefold.transition, leaves)
+    x, *parameters = (t.requires_grad_() for t in tensors)
+    torch.library.opcheck(torch.ops.scalefold.transition, (x, parameters, True))
+
+
+def test_rows_are_kept_for_backward_only(device: torch.device) -> None:
+    x, *parameters, _ = _inputs((2, 3), 16, 32, device, torch.float32)
+    saved: list[tuple[int, ...]] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        saved.append(tuple(tensor.shape))
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        plain = transition(x, *parameters)
+        assert not saved
+        assert torch.equal(transition(x.requires_grad_(), *parameters), plain)
+    assert (6, 16) in saved
+    _, *kept = torch.ops.scalefold.transition(x.detach(), parameters, False)
+    assert all(tensor.numel() == 0 for tensor in kept)
 
 
 def test_what_follows_from_sums_over_rows(device: torch.device) -> None:
@@ -119,31 +135,14 @@ def test_what_follows_from_sums_over_rows(device: torch.device) -> None:
     sums = d.unflatten(0, (2, -1)).sum(1)
     arguments = [t.to(device) for t in (products, sums, weight_sums, grad, up)]
     sizes = tile("transition_finish", "cpu", {"C": channels, "H": hidden})
-    grid = -(-hidden // sizes["BLOCK_H"]), -(-channels // sizes["BLOCK_C"])
-    shapes = (hidden, channels), (hidden,), (channels, hidden), (channels,), (grid[0], 2, channels)
+    grid = -(-hidden // sizes["BLOCK_H"]) + 3, -(-channels // sizes["BLOCK_C"])
+    shapes = (2, channels), (hidden, channels), (hidden,), (channels, hidden), (channels,)
     results = [torch.full(shape, float("nan"), device=device) for shape in shapes]
     transition_finish_kernel[grid](*arguments, *results, 2, rows, C=channels, H=hidden, **sizes)
     norm = torch.stack([weight_sums.sum(0), (d @ up).sum(0)])
-    results[-1] = results[-1].sum(0)
-    expected = d.t() @ normed, d.sum(0), grad.t() @ out, grad.sum(0), norm
+    expected = norm, d.t() @ normed, d.sum(0), grad.t() @ out, grad.sum(0)
     for result, wanted in zip(results, expected, strict=True):
         torch.testing.assert_close(result.cpu(), wanted, rtol=1e-4, atol=1e-4)
-
-
-def test_rows_again(device: torch.device) -> None:
-    rows, channels = 11, 12
-    torch.manual_seed(0)
-    x, weight, bias = torch.randn(rows, channels), torch.randn(channels), torch.randn(channels)
-    shapes = (rows, channels), (rows, channels), (rows,)
-    results = [torch.full(shape, float("nan"), device=device) for shape in shapes]
-    arguments = [t.to(device) for t in (x, weight, bias)]
-    transition_rows_kernel[(3,)](
-        *arguments, *results, rows, channels, C=channels, EPS=EPS, BLOCK_R=4, BLOCK_C=16
-    )
-    rstd = (x.var(1, correction=0) + EPS).rsqrt()
-    x_hat = (x - x.mean(1, keepdim=True)) * rstd[:, None]
-    for result, wanted in zip(results, (x_hat * weight + bias, x_hat, rstd), strict=True):
-        torch.testing.assert_close(result.cpu(), wanted, rtol=1e-5, atol=1e-5)
 
 
 def _by_parts(x: Tensor, y: Tensor) -> Tensor:

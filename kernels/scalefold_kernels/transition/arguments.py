@@ -30,6 +30,15 @@ class Parameters(NamedTuple):
     """(C,)"""
 
 
+class Kept(NamedTuple):
+    """Of the forward, for backward."""
+
+    normed: Tensor
+    """Rows normalised, with the norm's weight and bias, (R, C)."""
+    stats: Tensor
+    """Mean and 1 / standard deviation of the rows, (2, R), float32."""
+
+
 def checked(x: Tensor, *parameters: Tensor) -> Parameters:
     """Parameters for ``x`` (..., C).
 

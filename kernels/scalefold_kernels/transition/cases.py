@@ -14,7 +14,7 @@ from scalefold_kernels import copy_engine
 from scalefold_kernels.compilation import CompileCase, recorded
 from scalefold_kernels.tiles import tile
 from scalefold_kernels.transition import hopper_backward, hopper_forward
-from scalefold_kernels.transition.arguments import Parameters
+from scalefold_kernels.transition.arguments import Kept, Parameters
 from scalefold_kernels.transition.kernel import (
     transition_forward_kernel,
     transition_hidden_kernel,
@@ -42,7 +42,8 @@ def _forward(size: tuple[int, int, int], dtype: str, arch: str) -> CompileCase:
     sizes, launch = _tile("transition_forward", size, dtype, arch)
     pointers = ("x", "norm_weight", "norm_bias", "up", "up_bias", "down", "down_bias", "out")
     signature = {
-        **{f"{name}_ptr": _POINTERS[dtype] for name in pointers},
+        **{f"{name}_ptr": _POINTERS[dtype] for name in (*pointers, "normed")},
+        "stats_ptr": "*fp32:16",
         **dict.fromkeys(("num_rows", "x_stride"), "i32:16"),
     }
     constexprs = {"EPS": 1e-5, "BLOCK_C": size[1], **_constants(size, dtype), **sizes}
@@ -73,21 +74,22 @@ def _hopper() -> Iterator[CompileCase]:
         rows, channels, num_hidden = size
         empty = partial(torch.empty, dtype=torch.bfloat16, device="meta")
         x, row, column = empty(rows, channels), empty(channels), empty(num_hidden)
+        kept = Kept(x, empty(2, rows).float())
         up, down = empty(num_hidden, channels), empty(channels, num_hidden)
-        pieces, sums = empty(rows * num_hidden // 64, 64), empty(rows).float()
+        pieces = empty(rows * num_hidden // 64, 64)
         weights = Parameters(row, row, up, column, down, row)
-        products = empty(2, 8, num_hidden, channels).float()
+        products, sums = empty(2, 8, num_hidden, channels).float(), empty(8, num_hidden).float()
         row_sums = empty(2, 264, channels).float()
         launches: dict[str, tuple[ModuleType, Callable[[], Any]]] = {
-            "forward": (hopper_forward, partial(hopper_forward.forward, x, weights, x)),
-            "transition_rows": (
-                hopper_backward,
-                partial(hopper_backward.rows_again, x, weights),
+            "forward": (hopper_forward, partial(hopper_forward.forward, x, weights, x, None)),
+            "forward that keeps": (
+                hopper_forward,
+                partial(hopper_forward.forward, x, weights, x, kept),
             ),
             "gradients": (hopper_backward, partial(hopper_backward.gradients, x, x, weights)),
             "input_gradient": (
                 hopper_backward,
-                partial(hopper_backward.input_gradient, pieces, x, sums, x, weights),
+                partial(hopper_backward.input_gradient, pieces, x, kept.stats, x, weights),
             ),
             "transition_finish": (
                 hopper_backward,
@@ -101,7 +103,8 @@ def _hopper() -> Iterator[CompileCase]:
         ):
             for name, (module, launch) in launches.items():
                 described = f"{name} on Hopper C={channels} H={num_hidden}"
-                yield recorded(module, f"{name}_kernel", launch, described, "sm_90")
+                kernel = f"{name.split()[0]}_kernel"
+                yield recorded(module, kernel, launch, described, "sm_90")
 
 
 def _constants(size: tuple[int, int, int], dtype: str) -> dict[str, int | str]:

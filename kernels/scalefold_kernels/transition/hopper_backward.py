@@ -8,58 +8,25 @@ import torch
 import triton
 from torch import Tensor
 
-from scalefold_kernels.copy_engine import (
-    multiprocessors,
-    num_programs,
-    padded,
-    reachable,
-    tiles_of,
-)
+from scalefold_kernels.copy_engine import multiprocessors, num_programs, reachable, tiles_of
 from scalefold_kernels.hopper import ROWS
-from scalefold_kernels.norm.op import EPS
-from scalefold_kernels.sums import sum_rows
 from scalefold_kernels.tiles import tile
-from scalefold_kernels.transition.arguments import Parameters, shape_class
+from scalefold_kernels.transition.arguments import Kept, Parameters, shape_class
 from scalefold_kernels.transition.hopper.gradients import gradients_kernel
 from scalefold_kernels.transition.hopper.input import input_gradient_kernel
 from scalefold_kernels.transition.hopper.parts import DEPTH, width_of
-from scalefold_kernels.transition.kernel import transition_finish_kernel, transition_rows_kernel
+from scalefold_kernels.transition.kernel import transition_finish_kernel
 
 _ROWS, _DEPTH = ROWS.value, DEPTH.value
 
 
-def backward(grad_RC: Tensor, x_RC: Tensor, parameters: Parameters) -> list[Tensor]:
+def backward(grad_RC: Tensor, x_RC: Tensor, kept: Kept, parameters: Parameters) -> list[Tensor]:
     """Gradients of x; of the norm's weight and bias as (2, C); of the four others in order."""
     if not reachable(grad_RC):
         grad_RC = grad_RC.contiguous()
-    normed, x_hat, rstd = rows_again(x_RC, parameters)
-    grad_hidden, products, sums = gradients(normed, grad_RC, parameters)
-    grad_x, row_sums = input_gradient(grad_hidden, x_hat, rstd, grad_RC, parameters)
-    norm_sums, *grads = finish(products, sums, row_sums, parameters)
-    return [grad_x, sum_rows(norm_sums, x_RC.dtype).view(2, -1), *grads]
-
-
-def rows_again(x_RC: Tensor, parameters: Parameters) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows normalised, with weight and bias and without; 1 / standard deviation."""
-    (num_rows, channels), num_hidden = x_RC.shape, parameters.up_weight.shape[0]
-    sizes = tile("transition_rows", "sm_90", shape_class(x_RC, num_hidden))
-    normed, x_hat = (x_RC.new_empty(num_rows, channels) for _ in range(2))
-    rstd = torch.empty(num_rows, dtype=torch.float32, device=x_RC.device)
-    transition_rows_kernel[(triton.cdiv(num_rows, sizes["BLOCK_R"]),)](
-        x_RC,
-        parameters.norm_weight,
-        parameters.norm_bias,
-        normed,
-        x_hat,
-        rstd,
-        num_rows,
-        x_RC.stride(0),
-        C=channels,
-        EPS=EPS,
-        BLOCK_C=padded(channels),
-        **sizes,
-    )
-    return normed, x_hat, rstd
+    grad_hidden, products, sums = gradients(kept.normed, grad_RC, parameters)
+    grad_x, row_sums = input_gradient(grad_hidden, x_RC, kept.stats, grad_RC, parameters)
+    return [grad_x, *finish(products, sums, row_sums, parameters)]
 
 
 def gradients(
@@ -110,7 +77,7 @@ def gradients(
 
 
 def input_gradient(
-    grad_hidden: Tensor, x_hat_RC: Tensor, rstd_R: Tensor, grad_RC: Tensor, parameters: Parameters
+    grad_hidden: Tensor, x_RC: Tensor, stats_2R: Tensor, grad_RC: Tensor, parameters: Parameters
 ) -> tuple[Tensor, Tensor]:
     """Gradient of x, the residual's included; parts of sums over rows, (2, parts, C), float32.
 
@@ -121,16 +88,16 @@ def input_gradient(
     width = width_of(channels)
     num_tiles = triton.cdiv(num_rows, 2 * _ROWS)
     programs = num_programs(num_tiles, grad_RC.device)
-    grad_x = torch.empty_like(x_hat_RC)
+    grad_x = x_RC.new_empty(num_rows, channels)
     sums = torch.empty(2, 2 * programs, channels, dtype=torch.float32, device=grad_RC.device)
     input_gradient_kernel[(programs,)](
         tiles_of(grad_hidden, _ROWS, _DEPTH),
         tiles_of(parameters.up_weight, _DEPTH, width),
-        tiles_of(x_hat_RC, _ROWS, width),
+        tiles_of(x_RC, _ROWS, width),
         tiles_of(grad_RC, _ROWS, width),
         tiles_of(grad_x, _ROWS, width),
         parameters.norm_weight,
-        rstd_R,
+        stats_2R,
         sums,
         num_tiles,
         num_rows,
@@ -145,24 +112,25 @@ def input_gradient(
 def finish(
     products: Tensor, sums: Tensor, row_sums: Tensor, parameters: Parameters
 ) -> list[Tensor]:
-    """Parts (parts, 2 C) of the norm's gradients; gradients of the four others in order."""
-    _, _, up, up_bias, down, down_bias = parameters
+    """Gradients of the norm's weight and bias as (2, C); of the four others in order."""
+    norm_weight, _, up, up_bias, down, down_bias = parameters
     num_hidden, channels = up.shape
     sizes = tile("transition_finish", "sm_90", {"C": channels, "H": num_hidden})
+    grad_norm = norm_weight.new_empty(2, channels)
     grads = [torch.empty_like(parameter) for parameter in (up, up_bias, down, down_bias)]
-    blocks = triton.cdiv(num_hidden, sizes["BLOCK_H"])
-    norm_sums = torch.empty(blocks, 2 * channels, dtype=torch.float32, device=up.device)
+    # Behind the blocks of H, one for each kind of what has channels only.
+    blocks = triton.cdiv(num_hidden, sizes["BLOCK_H"]) + 3
     transition_finish_kernel[(blocks, triton.cdiv(channels, sizes["BLOCK_C"]))](
         products,
         sums,
         *row_sums,
         up,
+        grad_norm,
         *grads,
-        norm_sums,
         sums.shape[0],
         row_sums.shape[1],
         C=channels,
         H=num_hidden,
         **sizes,
     )
-    return [norm_sums, *grads]
+    return [grad_norm, *grads]

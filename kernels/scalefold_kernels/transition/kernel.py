@@ -6,7 +6,7 @@ Legend: R rows, C channels, H hidden channels.
 import triton
 import triton.language as tl
 
-from scalefold_kernels.norm.kernel import standardise
+from scalefold_kernels.norm.kernel import standardise, store_statistics
 
 
 @triton.jit
@@ -28,18 +28,6 @@ def load_matrix(
 
 
 @triton.jit
-def layer_norm(x, weight_ptr, bias_ptr, channels, C: tl.constexpr, EPS: tl.constexpr):
-    """Rows normalised in float32, scaled and shifted, in the type of x."""
-    wide = x.to(tl.float32)
-    inside = channels < C
-    centred = tl.where(inside[None, :], wide - (tl.sum(wide, axis=1) / C)[:, None], 0.0)
-    rstd = tl.rsqrt(tl.sum(centred * centred, axis=1) / C + EPS)
-    weight = tl.load(weight_ptr + channels, mask=inside, other=0.0).to(tl.float32)
-    bias = tl.load(bias_ptr + channels, mask=inside, other=0.0).to(tl.float32)
-    return (centred * rstd[:, None] * weight[None, :] + bias[None, :]).to(x.dtype)
-
-
-@triton.jit
 def transition_forward_kernel(
     x_ptr,
     norm_weight_ptr,
@@ -49,6 +37,8 @@ def transition_forward_kernel(
     down_ptr,
     down_bias_ptr,
     out_ptr,
+    normed_ptr,
+    stats_ptr,
     num_rows,
     x_stride,
     C: tl.constexpr,
@@ -59,7 +49,11 @@ def transition_forward_kernel(
     BLOCK_C: tl.constexpr,
     BLOCK_H: tl.constexpr,
 ):
-    """``x + down(relu(up(norm(x))))`` of a block of rows; hidden channels never leave the chip."""
+    """``x + down(relu(up(norm(x))))`` of a block of rows; hidden channels never leave the chip.
+
+    Unless they are None, ``normed`` (R, C) takes the normalised rows and ``stats`` (2, R) their
+    mean and 1 / standard deviation.
+    """
     FITS: tl.constexpr = C == BLOCK_C and H % BLOCK_H == 0
     first = tl.program_id(0) * BLOCK_R
     channels = tl.arange(0, BLOCK_C)
@@ -67,9 +61,18 @@ def transition_forward_kernel(
     # Rows beyond the end repeat the last one, and are not written.
     rows = tl.minimum(tl.arange(0, BLOCK_R), num_rows - 1 - first)
     x_ptrs = x_ptr + tl.cast(first, tl.int64) * x_stride + rows[:, None] * x_stride
-    x = tl.load(x_ptrs + channels[None, :], mask=(channels < C)[None, :], other=0.0)
-    normed = layer_norm(x, norm_weight_ptr, norm_bias_ptr, channels, C, EPS)
-    bias = tl.load(down_bias_ptr + channels, mask=channels < C, other=0.0).to(tl.float32)
+    inside_c = channels < C
+    x = tl.load(x_ptrs + channels[None, :], mask=inside_c[None, :], other=0.0)
+    x_hat, mean, rstd = standardise(x.to(tl.float32), inside_c, C, EPS, BLOCK_C)
+    scale = tl.load(norm_weight_ptr + channels, mask=inside_c, other=0.0).to(tl.float32)
+    shift = tl.load(norm_bias_ptr + channels, mask=inside_c, other=0.0).to(tl.float32)
+    normed = (x_hat * scale[None, :] + shift[None, :]).to(x.dtype)
+    at = tl.arange(0, BLOCK_R)[:, None] * C + channels[None, :]
+    inside = (tl.arange(0, BLOCK_R) < num_rows - first)[:, None] & inside_c[None, :]
+    if normed_ptr is not None:
+        tl.store(normed_ptr + tl.cast(first, tl.int64) * C + at, normed, mask=inside)
+        store_statistics(stats_ptr, first + tl.arange(0, BLOCK_R), num_rows, mean, rstd)
+    bias = tl.load(down_bias_ptr + channels, mask=inside_c, other=0.0).to(tl.float32)
     out = x.to(tl.float32) + bias[None, :]  # before the loop, where x is at hand
     for start in range(0, H, BLOCK_H):
         h = start + tl.arange(0, BLOCK_H)
@@ -79,13 +82,7 @@ def transition_forward_kernel(
         hidden = tl.dot(normed, up.T, input_precision=PRECISION) + up_bias[None, :]
         hidden = tl.maximum(hidden, 0.0).to(x.dtype)
         out = tl.dot(hidden, down.T, out, input_precision=PRECISION)
-    rows = tl.arange(0, BLOCK_R)
-    out_ptrs = out_ptr + tl.cast(first, tl.int64) * C
-    tl.store(
-        out_ptrs + (rows[:, None] * C + channels[None, :]),
-        out.to(x.dtype),
-        mask=(rows < num_rows - first)[:, None] & (channels < C)[None, :],
-    )
+    tl.store(out_ptr + tl.cast(first, tl.int64) * C + at, out.to(x.dtype), mask=inside)
 
 
 @triton.jit
@@ -148,39 +145,6 @@ def transition_hidden_kernel(
 
 
 @triton.jit
-def transition_rows_kernel(
-    x_ptr,
-    weight_ptr,
-    bias_ptr,
-    normed_ptr,
-    x_hat_ptr,
-    rstd_ptr,
-    num_rows,
-    x_stride,
-    C: tl.constexpr,
-    EPS: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-):
-    """A block of rows normalised, with weight and bias and without."""
-    rows = tl.cast(tl.program_id(0), tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)
-    channels = tl.arange(0, BLOCK_C)
-    inside_c = channels < C
-    inside = (rows < num_rows)[:, None] & inside_c[None, :]
-    x_ptrs = x_ptr + rows[:, None] * x_stride + channels[None, :]
-    x = tl.load(x_ptrs, mask=inside, other=0.0).to(tl.float32)
-    x_hat, _, rstd = standardise(x, inside_c, C, EPS, BLOCK_C)
-    weight = tl.load(weight_ptr + channels, mask=inside_c, other=0.0).to(tl.float32)
-    bias = tl.load(bias_ptr + channels, mask=inside_c, other=0.0).to(tl.float32)
-    normed = x_hat * weight[None, :] + bias[None, :]
-    kind = x_hat_ptr.dtype.element_ty
-    at = rows[:, None] * C + channels[None, :]
-    tl.store(normed_ptr + at, normed.to(kind), mask=inside)
-    tl.store(x_hat_ptr + at, x_hat.to(kind), mask=inside)
-    tl.store(rstd_ptr + rows, rstd, mask=rows < num_rows)
-
-
-@triton.jit
 def sum_parts(ptr, num_parts, columns, WIDTH: tl.constexpr, BLOCK_P: tl.constexpr):
     """Sum of (parts, WIDTH) over its rows, of some columns."""
     total = tl.zeros((BLOCK_P, columns.shape[0]), tl.float32)
@@ -198,11 +162,11 @@ def transition_finish_kernel(
     weight_sums_ptr,
     grad_sums_ptr,
     up_ptr,
+    grad_norm_ptr,
     grad_up_ptr,
     grad_up_bias_ptr,
     grad_down_ptr,
     grad_down_bias_ptr,
-    norm_sums_ptr,
     num_parts,
     num_row_parts,
     C: tl.constexpr,
@@ -211,38 +175,77 @@ def transition_finish_kernel(
     BLOCK_H: tl.constexpr,
     BLOCK_P: tl.constexpr,
 ):
-    """Gradients of weights and biases, and the norm's as sums for each block of H.
+    """All parameters' gradients from parts of sums over rows.
 
     ``products`` (2, parts, H, C), ``sums`` (parts, H), ``weight_sums`` and ``grad_sums`` (other
-    parts, C), float32, are parts of sums over rows: of ``grad_hidden^T normed`` and of
-    ``hidden^T grad``, of ``grad_hidden``, of the gradient of the norm's weight, and of ``grad``.
-    The gradient of the norm's bias is ``sums up``.
+    parts, C), float32, are of ``grad_hidden^T normed`` and of ``hidden^T grad``, of
+    ``grad_hidden``, of the gradient of the norm's weight, and of ``grad``. The gradient of the
+    norm's bias is ``sums up``. A program has a block of H and C; the last three along H have one
+    each of the gradients with channels only.
     """
+    BLOCKS: tl.constexpr = (H + BLOCK_H - 1) // BLOCK_H
     block = tl.program_id(0)
-    h = block * BLOCK_H + tl.arange(0, BLOCK_H)
     c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    if block < BLOCKS:
+        h = block * BLOCK_H + tl.arange(0, BLOCK_H)
+        finish_weights(
+            products_ptr, sums_ptr, grad_up_ptr, grad_up_bias_ptr, grad_down_ptr, h, c, num_parts,
+            C, H,
+        )  # fmt: skip
+    elif block == BLOCKS:
+        total = sum_parts(weight_sums_ptr, num_row_parts, c, C, BLOCK_P)
+        tl.store(grad_norm_ptr + c, total, mask=c < C)
+    elif block == BLOCKS + 1:
+        total = sum_parts(grad_sums_ptr, num_row_parts, c, C, BLOCK_P)
+        tl.store(grad_down_bias_ptr + c, total, mask=c < C)
+    else:
+        total = multiply_sums(sums_ptr, up_ptr, num_parts, c, C, H, BLOCK_P)
+        tl.store(grad_norm_ptr + C + c, total, mask=c < C)
+
+
+@triton.jit
+def finish_weights(
+    products_ptr,
+    sums_ptr,
+    grad_up_ptr,
+    grad_up_bias_ptr,
+    grad_down_ptr,
+    h,
+    c,
+    num_parts,
+    C: tl.constexpr,
+    H: tl.constexpr,
+):
+    """A block of both weights' gradients, and of the hidden channels' bias's."""
     at = h[:, None] * C + c[None, :]
     inside = (h < H)[:, None] & (c < C)[None, :]
-    grad_up = tl.zeros((BLOCK_H, BLOCK_C), tl.float32)
-    down = tl.zeros((BLOCK_H, BLOCK_C), tl.float32)
-    total = tl.zeros((BLOCK_H,), tl.float32)
-    for part in tl.range(num_parts, loop_unroll_factor=4):
+    grad_up = tl.zeros(at.shape, tl.float32)
+    grad_down = tl.zeros(at.shape, tl.float32)
+    total = tl.zeros(h.shape, tl.float32)
+    for part in tl.range(num_parts, loop_unroll_factor=8):
         grad_up += tl.load(products_ptr + part * H * C + at, mask=inside, other=0.0)
-        down += tl.load(products_ptr + (num_parts + part) * H * C + at, mask=inside, other=0.0)
+        down_at = (num_parts + part) * H * C + at
+        grad_down += tl.load(products_ptr + down_at, mask=inside, other=0.0)
         total += tl.load(sums_ptr + part * H + h, mask=h < H, other=0.0)
-    kind = grad_up_ptr.dtype.element_ty
-    tl.store(grad_up_ptr + at, grad_up.to(kind), mask=inside)
-    down_inside = (c < C)[:, None] & (h < H)[None, :]
-    tl.store(grad_down_ptr + c[:, None] * H + h[None, :], down.T.to(kind), mask=down_inside)
+    tl.store(grad_up_ptr + at, grad_up, mask=inside)
+    down_at = c[:, None] * H + h[None, :]
+    tl.store(grad_down_ptr + down_at, grad_down.T, mask=(c < C)[:, None] & (h < H)[None, :])
     if tl.program_id(1) == 0:
-        tl.store(grad_up_bias_ptr + h, total.to(kind), mask=h < H)
-    up = tl.load(up_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    norm_sums = norm_sums_ptr + block * 2 * C + c
-    tl.store(norm_sums + C, tl.sum(total[:, None] * up, 0), mask=c < C)
-    if block == 0:
-        grad_sums = sum_parts(grad_sums_ptr, num_row_parts, c, C, BLOCK_P)
-        tl.store(grad_down_bias_ptr + c, grad_sums.to(kind), mask=c < C)
-        weight_sums = sum_parts(weight_sums_ptr, num_row_parts, c, C, BLOCK_P)
-        tl.store(norm_sums, weight_sums, mask=c < C)
-    else:
-        tl.store(norm_sums, tl.zeros((BLOCK_C,), tl.float32), mask=c < C)
+        tl.store(grad_up_bias_ptr + h, total, mask=h < H)
+
+
+@triton.jit
+def multiply_sums(
+    sums_ptr, up_ptr, num_parts, c, C: tl.constexpr, H: tl.constexpr, BLOCK: tl.constexpr
+):
+    """``sums up`` of some channels."""
+    out = tl.zeros((BLOCK, c.shape[0]), tl.float32)
+    for first in range(0, H, BLOCK):
+        h = first + tl.arange(0, BLOCK)
+        total = tl.zeros((BLOCK,), tl.float32)
+        for part in tl.range(num_parts, loop_unroll_factor=8):
+            total += tl.load(sums_ptr + part * H + h, mask=h < H, other=0.0)
+        inside = (h < H)[:, None] & (c < C)[None, :]
+        up = tl.load(up_ptr + h[:, None] * C + c[None, :], mask=inside, other=0.0)
+        out += total[:, None] * up.to(tl.float32)
+    return tl.sum(out, 0)

@@ -1,6 +1,6 @@
 """``scalefold::transition``: LayerNorm, linear, ReLU, linear and residual in one kernel.
 
-Nothing but the arguments is kept for backward.
+For backward the normalised rows are kept, never the hidden channels; without backward nothing is.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from torch import Tensor
 
 from scalefold_kernels.gpu import runs_gluon
 from scalefold_kernels.transition import portable
-from scalefold_kernels.transition.arguments import Parameters, checked, rows_of
+from scalefold_kernels.transition.arguments import Kept, Parameters, checked, rows_of
 
 
-@torch.library.custom_op("scalefold::transition", mutates_args=())
 def transition(
     x: Tensor,
     norm_weight: Tensor,
@@ -38,67 +37,53 @@ def transition(
     up_bias : Tensor, shape (H,)
     down_weight : Tensor, shape (C, H)
     """
-    parameters = checked(x, norm_weight, norm_bias, up_weight, up_bias, down_weight, down_bias)
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    parameters = [norm_weight, norm_bias, up_weight, up_bias, down_weight, down_bias]
+    backward = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *parameters))
+    return _transition(x, parameters, backward)[0]
+
+
+@torch.library.custom_op("scalefold::transition", mutates_args=())
+def _transition(x: Tensor, parameters: list[Tensor], keep: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """The result, and what is `Kept`, empty without ``keep``; parameters as in `Parameters`."""
+    contiguous = checked(x, *parameters)
+    out, *kept = _results(x, parameters, keep)
     if x.numel() > 0:
         rows = rows_of(x)
-        kernels = _hopper(rows, parameters) or portable
-        kernels.forward(rows, parameters, out.view(rows.shape))
-    return out
+        kernels = _hopper(rows, contiguous) or portable
+        kernels.forward(rows, contiguous, out.view(rows.shape), Kept(*kept) if keep else None)
+    return out, *kept
 
 
-@transition.register_fake
-def _(
-    x: Tensor,
-    norm_weight: Tensor,
-    norm_bias: Tensor,
-    up_weight: Tensor,
-    up_bias: Tensor,
-    down_weight: Tensor,
-    down_bias: Tensor,
-) -> Tensor:
-    return x.new_empty(x.shape)
+@_transition.register_fake
+def _results(x: Tensor, parameters: list[Tensor], keep: bool) -> tuple[Tensor, Tensor, Tensor]:
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    channels = x.shape[-1]
+    num_rows = x.numel() // channels if keep else 0
+    stats = torch.empty(2, num_rows, dtype=torch.float32, device=x.device)
+    return out, x.new_empty(num_rows, channels), stats
 
 
 @torch.library.custom_op("scalefold::transition_backward", mutates_args=())
-def transition_backward(
-    grad: Tensor,
-    x: Tensor,
-    norm_weight: Tensor,
-    norm_bias: Tensor,
-    up_weight: Tensor,
-    up_bias: Tensor,
-    down_weight: Tensor,
-    down_bias: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _transition_backward(
+    grad: Tensor, x: Tensor, normed: Tensor, stats: Tensor, parameters: list[Tensor]
+) -> list[Tensor]:
     """Gradients of x; of the norm's weight and bias as (2, C); of the four others in order."""
-    parameters = checked(x, norm_weight, norm_bias, up_weight, up_bias, down_weight, down_bias)
-    rows = rows_of(x)
-    kernels = _hopper(rows, parameters) or portable
-    grad_x, *others = kernels.backward(rows_of(grad), rows, parameters)
-    return grad_x.view(x.shape), *others
+    rows, contiguous = rows_of(x), checked(x, *parameters)
+    kernels = _hopper(rows, contiguous) or portable
+    grad_x, *others = kernels.backward(rows_of(grad), rows, Kept(normed, stats), contiguous)
+    return [grad_x.view(x.shape), *others]
 
 
-@transition_backward.register_fake
+@_transition_backward.register_fake
 def _(
-    grad: Tensor,
-    x: Tensor,
-    norm_weight: Tensor,
-    norm_bias: Tensor,
-    up_weight: Tensor,
-    up_bias: Tensor,
-    down_weight: Tensor,
-    down_bias: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    channels = x.shape[-1]
-    return (
+    grad: Tensor, x: Tensor, normed: Tensor, stats: Tensor, parameters: list[Tensor]
+) -> list[Tensor]:
+    norm_weight, _, *others = parameters
+    return [
         x.new_empty(x.shape),
-        norm_weight.new_empty(2, channels),
-        up_weight.new_empty(up_weight.shape),
-        up_bias.new_empty(up_bias.shape),
-        down_weight.new_empty(down_weight.shape),
-        x.new_empty(channels),
-    )
+        norm_weight.new_empty(2, *norm_weight.shape),
+        *(parameter.new_empty(parameter.shape) for parameter in others),
+    ]
 
 
 @cache
@@ -114,13 +99,16 @@ def _hopper(rows: Tensor, parameters: Parameters) -> ModuleType | None:
     return module if module.serves(rows, parameters) else None
 
 
-def _save(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    x, parameters, _ = inputs
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(x, *output[1:], *parameters)
 
 
-def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
-    grad_x, grad_norm, *others = transition_backward(grad, *ctx.saved_tensors)
-    return grad_x, grad_norm[0], grad_norm[1], *others
+def _backward(ctx: Any, grad: Tensor, *_: None) -> tuple[Any, ...]:
+    x, normed, stats, *parameters = ctx.saved_tensors
+    grad_x, grad_norm, *others = _transition_backward(grad, x, normed, stats, parameters)
+    return grad_x, [grad_norm[0], grad_norm[1], *others], None
 
 
-transition.register_autograd(_backward, setup_context=_save)
+_transition.register_autograd(_backward, setup_context=_save)

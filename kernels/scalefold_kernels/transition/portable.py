@@ -13,7 +13,7 @@ from torch import Tensor
 from scalefold_kernels.norm.op import EPS
 from scalefold_kernels.sums import sum_rows
 from scalefold_kernels.tiles import architecture, tile
-from scalefold_kernels.transition.arguments import Parameters, shape_class
+from scalefold_kernels.transition.arguments import Kept, Parameters, shape_class
 from scalefold_kernels.transition.kernel import (
     transition_forward_kernel,
     transition_hidden_kernel,
@@ -23,8 +23,8 @@ MAX_HIDDEN_ELEMENTS = 1 << 27
 """Of the hidden channels in memory at a time: 256 MiB in bfloat16, and as much for the gradient."""
 
 
-def forward(x_RC: Tensor, parameters: Parameters, out_RC: Tensor) -> None:
-    """Fill ``out``."""
+def forward(x_RC: Tensor, parameters: Parameters, out_RC: Tensor, kept: Kept | None) -> None:
+    """Fill ``out``, and what is kept for backward."""
     num_rows, channels = x_RC.shape
     num_hidden = parameters.up_weight.shape[0]
     sizes = tile("transition_forward", architecture(x_RC.device), shape_class(x_RC, num_hidden))
@@ -32,6 +32,7 @@ def forward(x_RC: Tensor, parameters: Parameters, out_RC: Tensor) -> None:
         x_RC,
         *parameters,
         out_RC,
+        *(kept or (None, None)),
         num_rows,
         x_RC.stride(0),
         C=channels,
@@ -43,11 +44,11 @@ def forward(x_RC: Tensor, parameters: Parameters, out_RC: Tensor) -> None:
     )
 
 
-def backward(grad_RC: Tensor, x_RC: Tensor, parameters: Parameters) -> list[Tensor]:
+def backward(grad_RC: Tensor, x_RC: Tensor, kept: Kept, parameters: Parameters) -> list[Tensor]:
     """Gradients of x; of the norm's weight and bias as (2, C); of the four others in order."""
-    norm_weight, norm_bias, up, up_bias, down, _ = parameters
+    norm_weight, _, up, up_bias, down, _ = parameters
     num_rows, num_hidden = x_RC.shape[0], up.shape[0]
-    normed, stats = torch.ops.scalefold.layer_norm(x_RC, norm_weight, norm_bias)
+    normed, stats = kept
     grad_normed = torch.empty_like(normed)
     sums: list[tuple[Tensor, ...]] = []
     at_once = max(1, MAX_HIDDEN_ELEMENTS // num_hidden)
@@ -61,10 +62,10 @@ def backward(grad_RC: Tensor, x_RC: Tensor, parameters: Parameters) -> list[Tens
         grad_down = torch.mm(grad_RC[chunk].t(), hidden)
         sums.append((grad_up, grad_up_bias, grad_down, grad_down_bias))
     grad_x, grad_norm = torch.ops.scalefold.layer_norm_backward(
-        grad_normed, x_RC, norm_weight, stats
+        grad_normed, x_RC, norm_weight, stats, grad_RC
     )
     grads = [_total(parts).to(x_RC.dtype) for parts in zip(*sums, strict=True)]
-    return [grad_x.add_(grad_RC), grad_norm, *grads]
+    return [grad_x, grad_norm, *grads]
 
 
 def _hidden(

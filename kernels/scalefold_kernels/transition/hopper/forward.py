@@ -10,7 +10,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from scalefold_kernels.hopper import REGISTERS, ROWS, mma_layout, normalise, widen
+from scalefold_kernels.hopper import REGISTERS, ROWS, mma_layout, normalise, part_width, widen
 from scalefold_kernels.transition.hopper.parts import (
     load_bias,
     load_next,
@@ -22,7 +22,7 @@ from scalefold_kernels.transition.hopper.parts import (
 @gluon.jit
 def load(
     args,
-    H: gl.constexpr, BLOCK_H: gl.constexpr, STAGES: gl.constexpr, X_STAGES: gl.constexpr,
+    H: gl.constexpr, BLOCK_H: gl.constexpr, STAGES: gl.constexpr, PLACES: gl.constexpr,
 ):  # fmt: skip
     """The loader warp."""
     (
@@ -34,7 +34,7 @@ def load(
     for tile in range(gl.program_id(0), num_tiles, gl.num_programs(0)):
         for w in gl.static_range(2):
             at = [(2 * tile + w) * ROWS, 0]
-            n = load_next(x_desc, at, x_smem, x_full, x_empty, n, 2 * X_STAGES)
+            n = load_next(x_desc, at, x_smem, x_full, x_empty, n, PLACES)
         for h in range(0, H, BLOCK_H):
             load_next(up_desc, [h, 0], up_smem, up_full, up_empty, i, STAGES)
             i = load_next(down_desc, [0, h], down_smem, down_full, down_empty, i, STAGES)
@@ -44,16 +44,19 @@ def load(
 def compute(
     w: gl.constexpr, args,
     C: gl.constexpr, H: gl.constexpr, EPS: gl.constexpr,
-    BLOCK_C: gl.constexpr, BLOCK_H: gl.constexpr, STAGES: gl.constexpr, X_STAGES: gl.constexpr,
+    BLOCK_C: gl.constexpr, BLOCK_H: gl.constexpr, STAGES: gl.constexpr, PLACES: gl.constexpr,
+    KEEP: gl.constexpr,
 ):  # fmt: skip
     """Warp group ``w``."""
     (
-        norm_weight, norm_bias, up_bias, down_bias, out_desc, x_smem, up_smem, down_smem,
-        x_full, x_empty, up_full, up_empty, down_full, down_empty, turns, num_tiles,
+        norm_weight, norm_bias, up_bias, down_bias, out_desc, normed_desc, stats,
+        x_smem, up_smem, down_smem,
+        x_full, x_empty, up_full, up_empty, down_full, down_empty, turns, num_rows, num_tiles,
     ) = args  # fmt: skip
     HIDDEN: gl.constexpr = mma_layout(BLOCK_H)
     OUT: gl.constexpr = mma_layout(BLOCK_C)
     A: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
+    ROW: gl.constexpr = gl.SliceLayout(1, mma_layout(part_width(BLOCK_C)))
     dtype: gl.constexpr = x_smem.dtype
     last: gl.constexpr = (H - 1) // BLOCK_H * BLOCK_H
     c = gl.arange(0, BLOCK_C, layout=gl.SliceLayout(0, OUT))
@@ -62,16 +65,23 @@ def compute(
     i = gl.to_tensor(0)
     n = gl.to_tensor(0)
     for tile in range(gl.program_id(0), num_tiles, gl.num_programs(0)):
-        place = n % X_STAGES * 2 + w
-        mbarrier.wait(x_full.index(place), (n // X_STAGES) & 1)
+        row = (2 * tile + w) * ROWS
+        turn = 2 * n + w
+        place = turn % PLACES
+        mbarrier.wait(x_full.index(place), (turn // PLACES) & 1)
         x_tile = x_smem.index(place)
         x = x_tile.load(OUT)
-        normalise(x_tile, norm_weight, norm_bias, C, BLOCK_C, EPS)
-        fence_async_shared()
-        if X_STAGES > 1:
+        if PLACES > 2:
             if n > 0:
                 tma.store_wait(0)
-                mbarrier.arrive(x_empty.index((n + X_STAGES - 1) % X_STAGES * 2 + w))
+                mbarrier.arrive(x_empty.index((turn - 2) % PLACES))
+        mean, rstd = normalise(x_tile, norm_weight, norm_bias, C, BLOCK_C, EPS)
+        fence_async_shared()
+        if KEEP:
+            tma.async_copy_shared_to_global(normed_desc, [row, 0], x_tile)
+            r = row + gl.arange(0, ROWS, layout=ROW)
+            gl.store(stats + r, mean, mask=r < num_rows)
+            gl.store(stats + num_rows + r, rstd, mask=r < num_rows)
         out = widen(x)
         slot = i % STAGES
         mbarrier.wait(up_full.index(slot), (i // STAGES) & 1)
@@ -103,10 +113,12 @@ def compute(
         mbarrier.arrive(down_empty.index(slot))
         i += 1
         out_bias = gl.load(down_bias + c, mask=c < C, other=0.0).to(gl.float32)
+        if KEEP:
+            tma.store_wait(0)
         x_tile.store((out + out_bias[None, :]).to(dtype))
         fence_async_shared()
-        tma.async_copy_shared_to_global(out_desc, [(2 * tile + w) * ROWS, 0], x_tile)
-        if X_STAGES == 1:
+        tma.async_copy_shared_to_global(out_desc, [row, 0], x_tile)
+        if PLACES == 2:
             tma.store_wait(0)
             mbarrier.arrive(x_empty.index(place))
         n += 1
@@ -115,39 +127,44 @@ def compute(
 
 @gluon.jit
 def forward_kernel(
-    x_desc, up_desc, down_desc, out_desc, norm_weight, norm_bias, up_bias, down_bias, num_tiles,
+    x_desc, up_desc, down_desc, out_desc, normed_desc, norm_weight, norm_bias, up_bias, down_bias,
+    stats, num_rows, num_tiles,
     C: gl.constexpr, H: gl.constexpr, EPS: gl.constexpr,
-    BLOCK_C: gl.constexpr, BLOCK_H: gl.constexpr, STAGES: gl.constexpr, X_STAGES: gl.constexpr,
-    GROUP_REGISTERS: gl.constexpr,
+    BLOCK_C: gl.constexpr, BLOCK_H: gl.constexpr, STAGES: gl.constexpr, PLACES: gl.constexpr,
+    GROUP_REGISTERS: gl.constexpr, KEEP: gl.constexpr,
 ):  # fmt: skip
-    """``x + down(relu(up(norm(x))))``; hidden channels never leave the chip. See `parts`."""
+    """``x + down(relu(up(norm(x))))``; hidden channels never leave the chip. See `parts`.
+
+    With ``KEEP``, the normalised rows and ``stats`` (2, R), their mean and 1 / standard deviation,
+    are written for backward, too.
+    """
     dtype: gl.constexpr = x_desc.dtype
-    places: gl.constexpr = 2 * X_STAGES
-    x_smem = gl.allocate_shared_memory(dtype, [places, ROWS, BLOCK_C], x_desc.layout)
+    x_smem = gl.allocate_shared_memory(dtype, [PLACES, ROWS, BLOCK_C], x_desc.layout)
     up_smem = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_H, BLOCK_C], up_desc.layout)
     down_smem = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_C, BLOCK_H], down_desc.layout)
-    x_full, x_empty = new_barriers(places, 1), new_barriers(places, 1)
+    x_full, x_empty = new_barriers(PLACES, 1), new_barriers(PLACES, 1)
     up_full, up_empty = new_barriers(STAGES, 1), new_barriers(STAGES, 2)
     down_full, down_empty = new_barriers(STAGES, 1), new_barriers(STAGES, 2)
     turns = x_full  # none to take: a tile has one block of hidden channels
     if H > BLOCK_H:
         turns = new_barriers(2, 1)
     fence_async_shared()
-    tiles = gl.to_tensor(num_tiles)
+    rows, tiles = gl.to_tensor(num_rows), gl.to_tensor(num_tiles)
     load_args = (
         x_desc, up_desc, down_desc, x_smem, up_smem, down_smem,
         x_full, x_empty, up_full, up_empty, down_full, down_empty, tiles,
     )  # fmt: skip
     args = (
-        norm_weight, norm_bias, up_bias, down_bias, out_desc, x_smem, up_smem, down_smem,
-        x_full, x_empty, up_full, up_empty, down_full, down_empty, turns, tiles,
+        norm_weight, norm_bias, up_bias, down_bias, out_desc, normed_desc, stats,
+        x_smem, up_smem, down_smem,
+        x_full, x_empty, up_full, up_empty, down_full, down_empty, turns, rows, tiles,
     )  # fmt: skip
     # fmt: off
     gl.warp_specialize(
         [
-            (compute, (0, args, C, H, EPS, BLOCK_C, BLOCK_H, STAGES, X_STAGES)),
-            (compute, (1, args, C, H, EPS, BLOCK_C, BLOCK_H, STAGES, X_STAGES)),
-            (load, (load_args, H, BLOCK_H, STAGES, X_STAGES)),
+            (compute, (0, args, C, H, EPS, BLOCK_C, BLOCK_H, STAGES, PLACES, KEEP)),
+            (compute, (1, args, C, H, EPS, BLOCK_C, BLOCK_H, STAGES, PLACES, KEEP)),
+            (load, (load_args, H, BLOCK_H, STAGES, PLACES)),
         ],
         [4, 1],
         [GROUP_REGISTERS, REGISTERS - 2 * GROUP_REGISTERS],

@@ -1,7 +1,7 @@
 """Third kernel of the backward: the gradient of the rows; see `parts`.
 
 The product of hidden channels' gradient with ``up``; LayerNorm's backward and the residual's
-gradient follow on the chip. At a tile's end, ``x_hat`` and the result's gradient come through the
+gradient follow on the chip. At a tile's end, the rows and the result's gradient come through the
 same ring as ``up``, one slot each for each warp group. The gradient of the norm's weight and the
 result's gradient are summed over rows by products with ones.
 """
@@ -34,7 +34,7 @@ WIDTH = gl.constexpr(32)
 def load(args, H: gl.constexpr, BLOCK_C: gl.constexpr, STAGES: gl.constexpr):
     """The loader warp."""
     (
-        grad_hidden_desc, up_desc, x_hat_desc, grad_desc, left, right, full, empty, num_tiles,
+        grad_hidden_desc, up_desc, x_desc, grad_desc, left, right, full, empty, num_tiles,
     ) = args  # fmt: skip
     i = gl.to_tensor(0)
     for tile in range(gl.program_id(0), num_tiles, gl.num_programs(0)):
@@ -54,7 +54,7 @@ def load(args, H: gl.constexpr, BLOCK_C: gl.constexpr, STAGES: gl.constexpr):
             i += 1
         for w in gl.static_range(2):
             at = [row + w * ROWS, 0]
-            i = load_next(x_hat_desc, at, right, full, empty, i, STAGES)
+            i = load_next(x_desc, at, right, full, empty, i, STAGES)
             i = load_next(grad_desc, at, right, full, empty, i, STAGES)
 
 
@@ -104,17 +104,18 @@ def columns(x, WIDTH: gl.constexpr):
 
 @gluon.jit
 def normalise_backward(
-    grad_normed, x_hat_tile, grad_tile, norm_weight, rstds, row, num_rows,
+    grad_normed, x_tile, grad_tile, norm_weight, stats, row, num_rows,
     C: gl.constexpr, BLOCK_C: gl.constexpr,
 ):  # fmt: skip
     """LayerNorm's gradient, added to the residual's in its tile.
 
-    The tile of ``x_hat`` becomes the terms of the gradient of the norm's weight.
+    The tile of rows becomes the terms of the gradient of the norm's weight.
     """
     L: gl.constexpr = mma_layout(WIDTH)
     column = gl.arange(0, WIDTH, layout=gl.SliceLayout(0, L))
     r = row + gl.arange(0, ROWS, layout=gl.SliceLayout(1, L))
-    rstd = gl.load(rstds + r, mask=r < num_rows, other=0.0)
+    mean = gl.load(stats + r, mask=r < num_rows, other=0.0)
+    rstd = gl.load(stats + num_rows + r, mask=r < num_rows, other=0.0)
     grads = columns(grad_normed, WIDTH)
     mean_grad = gl.full([ROWS], 0.0, gl.float32, gl.SliceLayout(1, L))
     mean_product = mean_grad
@@ -122,15 +123,16 @@ def normalise_backward(
         c = part * WIDTH + column
         scale = gl.load(norm_weight + c, mask=c < C, other=0.0).to(gl.float32)
         grad = grads[part] * scale[None, :]
-        x_hat = widen(x_hat_tile.slice(part * WIDTH, WIDTH, dim=1).load(L))
+        x = widen(x_tile.slice(part * WIDTH, WIDTH, dim=1).load(L))
+        x_hat = (x - mean[:, None]) * rstd[:, None]
         mean_grad += gl.sum(grad, 1) * (1.0 / C)
         mean_product += gl.sum(grad * x_hat, 1) * (1.0 / C)
     for part in gl.static_range(BLOCK_C // WIDTH):
         c = part * WIDTH + column
         scale = gl.load(norm_weight + c, mask=c < C, other=0.0).to(gl.float32)
-        x_hat_piece = x_hat_tile.slice(part * WIDTH, WIDTH, dim=1)
-        x_hat = widen(x_hat_piece.load(L))
-        x_hat_piece.store((grads[part] * x_hat).to(grad_tile.dtype))
+        x_piece = x_tile.slice(part * WIDTH, WIDTH, dim=1)
+        x_hat = (widen(x_piece.load(L)) - mean[:, None]) * rstd[:, None]
+        x_piece.store((grads[part] * x_hat).to(grad_tile.dtype))
         piece = grad_tile.slice(part * WIDTH, WIDTH, dim=1)
         grad = grads[part] * scale[None, :] - mean_grad[:, None] - x_hat * mean_product[:, None]
         piece.store((grad * rstd[:, None] + widen(piece.load(L))).to(grad_tile.dtype))
@@ -144,7 +146,7 @@ def compute(
 ):  # fmt: skip
     """Warp group ``w``."""
     (
-        norm_weight, rstds, sums, grad_x_desc, left, right, ones, full, empty, num_tiles, num_rows,
+        norm_weight, stats, sums, grad_x_desc, left, right, ones, full, empty, num_tiles, num_rows,
     ) = args  # fmt: skip
     S: gl.constexpr = mma_layout(COLUMNS)
     total = gl.full([BLOCK_C, COLUMNS], 0.0, gl.float32, S)
@@ -160,21 +162,21 @@ def compute(
         if w == 1:
             i = skip(full, empty, i, STAGES)
             i = skip(full, empty, i, STAGES)
-        x_hat_slot, slot = i % STAGES, (i + 1) % STAGES
-        mbarrier.wait(full.index(x_hat_slot), (i // STAGES) & 1)
+        x_slot, slot = i % STAGES, (i + 1) % STAGES
+        mbarrier.wait(full.index(x_slot), (i // STAGES) & 1)
         mbarrier.wait(full.index(slot), ((i + 1) // STAGES) & 1)
         i += 2
         grad_tile = right.index(slot)
         total = warpgroup_mma(grad_tile.permute((1, 0)), ones[1], total)
         normalise_backward(
-            product, right.index(x_hat_slot), grad_tile, norm_weight, rstds, row, num_rows,
+            product, right.index(x_slot), grad_tile, norm_weight, stats, row, num_rows,
             C, BLOCK_C,
         )  # fmt: skip
         fence_async_shared()
         tma.async_copy_shared_to_global(grad_x_desc, [row, 0], grad_tile)
-        terms = right.index(x_hat_slot).permute((1, 0))
+        terms = right.index(x_slot).permute((1, 0))
         total = warpgroup_mma(terms, ones[0], total)
-        mbarrier.arrive(empty.index(x_hat_slot))
+        mbarrier.arrive(empty.index(x_slot))
         tma.store_wait(0)
         mbarrier.arrive(empty.index(slot))
         if w == 0:
@@ -188,14 +190,14 @@ def compute(
 
 @gluon.jit
 def input_gradient_kernel(
-    grad_hidden_desc, up_desc, x_hat_desc, grad_desc, grad_x_desc,
-    norm_weight, rstds, sums, num_tiles, num_rows,
+    grad_hidden_desc, up_desc, x_desc, grad_desc, grad_x_desc,
+    norm_weight, stats, sums, num_tiles, num_rows,
     C: gl.constexpr, H: gl.constexpr,
     BLOCK_C: gl.constexpr, STAGES: gl.constexpr, UNROLL: gl.constexpr,
     GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """See the module. ``sums`` (2, 2 programs, C) over each group's rows."""
-    dtype: gl.constexpr = x_hat_desc.dtype
+    dtype: gl.constexpr = x_desc.dtype
     left = gl.allocate_shared_memory(dtype, [2 * STAGES, ROWS, DEPTH], grad_hidden_desc.layout)
     right = gl.allocate_shared_memory(dtype, [STAGES, DEPTH, BLOCK_C], up_desc.layout)
     ones = new_column(0, dtype), new_column(1, dtype)
@@ -203,9 +205,9 @@ def input_gradient_kernel(
     fence_async_shared()
     tiles, rows = gl.to_tensor(num_tiles), gl.to_tensor(num_rows)
     load_args = (
-        grad_hidden_desc, up_desc, x_hat_desc, grad_desc, left, right, full, empty, tiles,
+        grad_hidden_desc, up_desc, x_desc, grad_desc, left, right, full, empty, tiles,
     )  # fmt: skip
-    args = norm_weight, rstds, sums, grad_x_desc, left, right, ones, full, empty, tiles, rows
+    args = norm_weight, stats, sums, grad_x_desc, left, right, ones, full, empty, tiles, rows
     gl.warp_specialize(
         [
             (compute, (0, args, C, H, BLOCK_C, STAGES, UNROLL)),
