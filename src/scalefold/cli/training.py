@@ -11,6 +11,7 @@ from scalefold.cli.options import ConfigFiles, Device, Overrides, ShardFolder, S
 from scalefold.errors import InputError
 
 if TYPE_CHECKING:
+    from scalefold.config import Config
     from scalefold.train.run import TrainingResult
 
 
@@ -82,15 +83,20 @@ def train(
     from scalefold.cli.device import torch_device
     from scalefold.cli.logs import log_to_stderr
     from scalefold.parallel.launch import find_place, joined
+    from scalefold.parallel.ranks import on_all
     from scalefold.train.loop import train as run
     from scalefold.train.signals import EXIT_STOPPED, stop_on_signals
 
-    if set_aside and not resume:
-        raise InputError("--set-aside only goes with --resume")
-    loaded, place = read_stage(config, set_, stage), find_place()
+    def settings() -> Config:
+        if set_aside and not resume:
+            raise InputError("--set-aside only goes with --resume")
+        return read_stage(config, set_, stage)
+
+    place = find_place()
     chosen = torch_device(device, place)
     console = log_to_stderr(place)
     with stop_on_signals() as stop, joined(place, chosen) as mesh:
+        loaded = on_all(mesh.world, settings)
         result = run(
             loaded,
             shards,

@@ -118,7 +118,7 @@ class TrainingLoader(Iterator[Batch]):
         if not 0 <= rank < world_size or training.global_batch_size % world_size:
             raise InputError(
                 f"training.global_batch_size {training.global_batch_size} cannot be divided among "
-                f"{world_size} ranks (this is rank {rank}): make it a multiple of the ranks"
+                f"{world_size} ranks: make it a multiple of the ranks"
             )
         self.sampler = TrainingSampler(reader.index, config.sampling, config.seed)
         self.bias = OrderBias(reader.index)

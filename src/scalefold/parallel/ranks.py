@@ -208,6 +208,29 @@ def on_first(ranks: Ranks, action: Callable[[], T]) -> T:
     return cast(T, result)
 
 
+def on_all(ranks: Ranks, action: Callable[[], T]) -> T:
+    """Do something on every rank. Where it fails on one it fails on all, and a fault is said once.
+
+    Raises
+    ------
+    InputError
+        What the action raised here; as `ElsewhereError` where a lower rank has the same to say, or
+        where it failed on other ranks only.
+    """
+    result, fault = None, None
+    try:
+        result = action()
+    except InputError as error:
+        fault = error
+    faults = ranks.gather(None if fault is None else str(fault))
+    if fault is not None and faults.index(str(fault)) == ranks.rank:
+        raise fault
+    for text in faults:
+        if text is not None:
+            raise ElsewhereError(text)
+    return cast(T, result)
+
+
 def same_everywhere(ranks: Ranks, what: str, value: str) -> None:
     """Check that all ranks were started with the same thing.
 

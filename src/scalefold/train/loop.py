@@ -16,7 +16,7 @@ from scalefold.errors import InputError
 from scalefold.loader.loader import TrainingLoader
 from scalefold.loader.sampler import TrainingSampler
 from scalefold.parallel import SINGLE, Mesh
-from scalefold.parallel.ranks import on_first, same_everywhere
+from scalefold.parallel.ranks import on_all, on_first, same_everywhere
 from scalefold.shards.reader import ShardReader
 from scalefold.train import checkpoint as checkpoints
 from scalefold.train.assemble import assemble
@@ -79,9 +79,7 @@ def train(
     RankLostError
         If another process has ended or does not answer.
     """
-    reader = ShardReader(shards)
-    TrainingSampler(reader.index, config.sampling, config.seed)  # fails before anything is written
-    manifest_hash = data_hash(shards)
+    reader, manifest_hash = on_all(mesh.world, lambda: _open(config, shards))
     same_everywhere(mesh.world, "configuration and data", config_hash(config) + manifest_hash[:12])
     lock = WriterLock(out)
 
@@ -94,7 +92,8 @@ def train(
 
     try:
         start = on_first(mesh.world, claim)
-        run = Run(config, assemble(config, device, mesh), mesh, out)
+        trainer = on_all(mesh.world, lambda: assemble(config, device, mesh))
+        run = Run(config, trainer, mesh, out)
         run.begin(start)
         target = TargetWatch(out, config.evaluation, manifest_hash)
         with contextlib.ExitStack() as stack:
@@ -108,10 +107,20 @@ def train(
                     facts = made_with(device)
                     stack.enter_context(session(out, lambda: run.step, processes=size, **facts))
             rank, size = mesh.data.rank, mesh.data.size
-            loader = TrainingLoader(reader, config, device, run.position, rank, size)
+            loader = on_all(
+                mesh.world,
+                lambda: TrainingLoader(reader, config, device, run.position, rank, size),
+            )
             return run.go(stack.enter_context(loader), journal, target, stop)
     finally:
         lock.release()
+
+
+def _open(config: Config, shards: Path) -> tuple[ShardReader, str]:
+    """Open the data, and fail before anything is written if there are none to train on."""
+    reader = ShardReader(shards)
+    TrainingSampler(reader.index, config.sampling, config.seed)
+    return reader, data_hash(shards)
 
 
 def _starting_point(config: Config, out: Path, manifest_hash: str, resume: bool) -> Path | None:

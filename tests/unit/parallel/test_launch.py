@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 from scalefold.cli.device import torch_device
-from scalefold.errors import InputError
+from scalefold.errors import ElsewhereError, InputError
 from scalefold.parallel import ALONE, SINGLE
 from scalefold.parallel.launch import Place, find_place, joined
-from scalefold.parallel.ranks import on_first, same_everywhere
+from scalefold.parallel.ranks import Alone, on_all, on_first, same_everywhere
 
 TORCHRUN = {
     "RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4",
@@ -42,6 +44,35 @@ def test_the_group_of_one_is_the_identity() -> None:
     same_everywhere(ALONE, "data", "abc")
     with pytest.raises(InputError, match="bad"):
         on_first(ALONE, _bad)
+
+
+class Among(Alone):
+    """One of several ranks, of which it is known how they fared."""
+
+    def __init__(self, rank: int, *faults: str | None) -> None:
+        self.rank, self.size, self._faults = rank, len(faults), list(faults)
+
+    def gather(self, value: Any) -> list[Any]:
+        assert value == self._faults[self.rank]
+        return self._faults
+
+
+@pytest.mark.parametrize(
+    ("rank", "faults"),
+    [(0, ["bad", "bad"]), (0, ["bad", None]), (1, [None, "bad", "bad"]), (2, ["no", None, "bad"])],
+)
+def test_the_first_rank_with_a_fault_says_it(rank: int, faults: list[str | None]) -> None:
+    with pytest.raises(InputError, match="bad") as caught:
+        on_all(Among(rank, *faults), _bad)
+    assert caught.type is InputError
+
+
+def test_other_ranks_leave_without_a_word() -> None:
+    with pytest.raises(ElsewhereError, match="bad"):
+        on_all(Among(1, "bad", "bad"), _bad)
+    with pytest.raises(ElsewhereError, match="bad"):
+        on_all(Among(0, None, "bad"), lambda: 7)
+    assert on_all(Among(1, None, None), lambda: 7) == on_all(ALONE, lambda: 7) == 7
 
 
 def _bad() -> int:

@@ -144,6 +144,23 @@ def test_a_damaged_sample_on_one_rank_keeps_the_steps_before_it(
     assert_same_end(out, alone)
 
 
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [
+        ({"global_batch_size": 3}, "error: training.global_batch_size 3 cannot be divided among 2"),
+        ({"initial_weights": str(Path(__file__))}, f"error: {__file__}: cannot be read as a torch"),
+    ],
+)
+def test_what_is_wrong_on_all_ranks_is_said_once(
+    trainings: Trainings, tmp_path: Path, settings: dict[str, Any], error: str
+) -> None:
+    trainings.tree = merge(trainings.tree, {"training": settings})
+    code, output = trainings.run(tmp_path / "out", 2)
+    assert code == 1
+    assert output.count("error: ") == output.count(error) == 1
+    assert "exitcode  : 2" in output
+
+
 def test_a_bug_on_one_rank_is_told_by_the_others(trainings: Trainings, tmp_path: Path) -> None:
     code, output = trainings.run(tmp_path / "out", 2, {"rank": 1, "step": 2, "what": "bug"})
     assert code == 1
