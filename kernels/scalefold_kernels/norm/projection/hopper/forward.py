@@ -1,10 +1,12 @@
 """Forward of normalised projections on Hopper GPUs, in Gluon, the level below Triton.
 
-A program stays for many tiles of 128 rows. A loader warp brings rows and weights by the copy engine
-(TMA) and announces them on barriers; two warp groups have 64 rows each: they normalise them in
-their place and multiply them with the weights, which pass by in blocks of outputs that both groups
-use, or stay where they all fit (STAGES blocks). Results leave through shared memory by the copy
-engine. Groups drift apart, so that one multiplies while the other normalises or stores.
+A program stays for many tiles of rows. A loader warp brings rows and weights by the copy engine
+(TMA) and announces them on barriers. Two warp groups have 64 rows each: they normalise them in
+registers, where they stay as the left operand of all products with the weights, which pass by in
+blocks of outputs that both groups use, or stay where they all fit (STAGES blocks). So shared memory
+is read for the weights alone, and the rows' place is free for the next ones at once. Results leave
+through shared memory by the copy engine. Groups drift apart, so that one multiplies while the other
+normalises or stores.
 
 Beyond the last row, channel and output the copy engine reads zeros and writes nothing.
 """
@@ -18,7 +20,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
 )
 
-from scalefold_kernels.hopper import REGISTERS, ROWS, mma_layout, normalise, part_width
+from scalefold_kernels.hopper import REGISTERS, ROWS, mma_layout, widen
 
 
 @gluon.jit
@@ -45,7 +47,7 @@ def load(
             if n == 0:
                 mbarrier.expect(aside_full, BLOCK_S * BLOCK_C * 2)
                 tma.async_copy_global_to_shared(aside_desc, [0, 0], aside_full, aside_smem)
-        if BLOCKS > STAGES or n == 0:
+        if BLOCKS > STAGES or i == 0:
             for block in range(BLOCKS):
                 slot = i % STAGES
                 if BLOCKS > STAGES:
@@ -57,6 +59,37 @@ def load(
                 )  # fmt: skip
                 i += 1
         n += 1
+
+
+@gluon.jit
+def standardise(x, C: gl.constexpr, EPS: gl.constexpr):
+    """Rows of mean 0 and variance 1 in float32, mean and 1 / standard deviation."""
+    L: gl.constexpr = x.type.layout
+    x = widen(x)
+    mean = gl.sum(x, 1) * (1.0 / C)
+    x = x - mean[:, None]
+    if x.shape[1] > C:
+        column = gl.arange(0, x.shape[1], layout=gl.SliceLayout(0, L))
+        x = gl.where((column < C)[None, :], x, 0.0)
+    rstd = gl.rsqrt(gl.sum(x * x, 1) * (1.0 / C) + EPS)
+    return x * rstd[:, None], mean, rstd
+
+
+@gluon.jit
+def normalised(
+    tile, first, norm_weight, norm_bias, stats, num_rows,
+    C: gl.constexpr, BLOCK_C: gl.constexpr, EPS: gl.constexpr, L: gl.constexpr,
+):  # fmt: skip
+    """Rows after LayerNorm; their statistics are stored."""
+    c = gl.arange(0, BLOCK_C, layout=gl.SliceLayout(0, L))
+    x_hat, mean, rstd = standardise(tile.load(L), C, EPS)
+    row = first + gl.arange(0, ROWS, layout=gl.SliceLayout(1, L))
+    gl.store(stats + row, mean, mask=row < num_rows)
+    gl.store(stats + num_rows + row, rstd, mask=row < num_rows)
+    # Both are 0 beyond C.
+    scale = gl.load(norm_weight + c, mask=c < C, other=0.0).to(gl.float32)
+    shift = gl.load(norm_bias + c, mask=c < C, other=0.0).to(gl.float32)
+    return (x_hat * scale[None, :] + shift[None, :]).to(tile.dtype)
 
 
 @gluon.jit
@@ -75,7 +108,7 @@ def compute(
     ) = args  # fmt: skip
     OUT: gl.constexpr = mma_layout(BLOCK_P)
     FEW: gl.constexpr = mma_layout(BLOCK_S)
-    ROW: gl.constexpr = gl.SliceLayout(1, mma_layout(part_width(BLOCK_C)))
+    L: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
     dtype: gl.constexpr = x_smem.dtype
     column = gl.arange(0, BLOCK_P, layout=gl.SliceLayout(0, OUT))
     zero = gl.full([ROWS, BLOCK_P], 0.0, gl.float32, OUT)
@@ -85,16 +118,16 @@ def compute(
         first = (2 * tile + w) * ROWS
         place = n % X_STAGES * 2 + w
         mbarrier.wait(x_full.index(place), (n // X_STAGES) & 1)
-        x_tile = x_smem.index(place)
-        mean, rstd = normalise(x_tile, norm_weight, norm_bias, C, BLOCK_C, EPS)
-        fence_async_shared()
-        row = first + gl.arange(0, ROWS, layout=ROW)
-        gl.store(stats + row, mean, mask=row < num_rows)
-        gl.store(stats + num_rows + row, rstd, mask=row < num_rows)
+        rows = normalised(
+            x_smem.index(place), first, norm_weight, norm_bias, stats, num_rows, C, BLOCK_C, EPS, L
+        )
+        mbarrier.arrive(x_empty.index(place))
+        n += 1
         if HAS_ASIDE:
             mbarrier.wait(aside_full, 0)
             none = gl.full([ROWS, BLOCK_S], 0.0, gl.float32, FEW)
-            few = warpgroup_mma(x_tile, aside_smem.permute((1, 0)), none, use_acc=False)
+            left = gl.convert_layout(rows, gl.DotOperandLayout(0, FEW, 2))
+            few = warpgroup_mma(left, aside_smem.permute((1, 0)), none, use_acc=False)
             r = first + gl.arange(0, ROWS, layout=gl.SliceLayout(1, FEW))
             s = gl.arange(0, BLOCK_S, layout=gl.SliceLayout(0, FEW))
             # Of row r of a sample: the sample's outputs begin at its first row times S.
@@ -106,30 +139,27 @@ def compute(
                 mask=(r < num_rows)[:, None] & (s < S)[None, :],
             )
         for block in range(BLOCKS):
+            if HAS_BIAS:
+                p = block * BLOCK_P + column
+                inside = (p >= first_biased) & (p < P)
+                shift = gl.load(bias + p - first_biased, mask=inside, other=0.0).to(gl.float32)
             if BLOCKS > STAGES:
                 slot = i % STAGES
                 mbarrier.wait(weight_full.index(slot), (i // STAGES) & 1)
             else:
                 slot = block
                 mbarrier.wait(weight_full.index(slot), 0)
-            out = warpgroup_mma(
-                x_tile, weight_smem.index(slot).permute((1, 0)), zero, use_acc=False
-            )
+            out = warpgroup_mma(rows, weight_smem.index(slot).permute((1, 0)), zero, use_acc=False)
             if BLOCKS > STAGES:
                 mbarrier.arrive(weight_empty.index(slot))
             if HAS_BIAS:
-                p = block * BLOCK_P + column
-                inside = (p >= first_biased) & (p < P)
-                shift = gl.load(bias + p - first_biased, mask=inside, other=0.0)
-                out += shift.to(gl.float32)[None, :]
+                out += shift[None, :]
             out_tile = out_smem.index(i % OUT_STAGES * 2 + w)
             tma.store_wait(OUT_STAGES - 1)
             out_tile.store(out.to(dtype))
             fence_async_shared()
             tma.async_copy_shared_to_global(out_desc, [first, block * BLOCK_P], out_tile)
             i += 1
-        mbarrier.arrive(x_empty.index(place))
-        n += 1
     tma.store_wait(0)
 
 
