@@ -42,7 +42,7 @@ def check(config: ConfigFiles, set_: Overrides = None) -> None:
     """Validate a configuration; says which key is wrong and what would be right.
 
     The list of chains (some of them to train on), mirrors that are folders and the weights to start
-    from must be there.
+    from must be there; these are read, and must be the model's.
     """
     from scalefold.config import check_initial_weights, load_stages, run_key
     from scalefold.raw.chains import check_trainable, read_chains
@@ -53,6 +53,10 @@ def check(config: ConfigFiles, set_: Overrides = None) -> None:
     check_trainable(read_chains(loaded.data.chains), loaded.data.chains)
     check_mirrors(loaded.data)
     check_initial_weights(stages)
+    if loaded.training.initial_weights is not None:
+        from scalefold.train.initial_weights import read_initial_weights
+
+        read_initial_weights(loaded)
     for name, one in stages.items():
         about = f"stage {name}" if name else f"run {one.run_name}"
         typer.echo(f"valid: {about}, preset {one.preset}, key {run_key(one)}")

@@ -133,7 +133,12 @@ def pack(
     if per_bucket != (bucket is not None):
         raise InputError(
             f"--stage {stage} "
-            + ("works on one bucket: add --bucket" if per_bucket else "takes no --bucket")
+            + (
+                "works on one bucket: add --bucket"
+                if per_bucket
+                else "works on all buckets: leave out --bucket, or choose --stage structures or "
+                "alignments"
+            )
         )
     if bucket is None:
         manifest = (

@@ -16,11 +16,11 @@ from scalefold.ops import select_ops
 from scalefold.ops.triton import optimiser_kernels
 from scalefold.parallel import SINGLE, IdentityAxis, Mesh
 from scalefold.train.averaging import WeightAverage
-from scalefold.train.checkpoint import load_weights
 from scalefold.train.clipping import ClippedMean
 from scalefold.train.compilation import choose_compilation
 from scalefold.train.gather import TorchGather
 from scalefold.train.graphs import GraphedSampleGradient, use_graphs
+from scalefold.train.initial_weights import read_initial_weights
 from scalefold.train.memory import Recomputation, choose_recomputation
 from scalefold.train.optimiser import Adam
 from scalefold.train.parameters import FlatParameters
@@ -29,7 +29,7 @@ from scalefold.train.recomputation import SelectiveRecomputation, recompute_bloc
 from scalefold.train.sample import SampleGradient, judge
 from scalefold.train.step import TrainingStep
 from scalefold.train.update import FusedUpdate, TorchUpdate, Update
-from scalefold.weights import State, check_state, guess_format, import_weights
+from scalefold.weights import State
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +128,7 @@ def assemble(config: Config, device: torch.device, mesh: Mesh = SINGLE) -> Train
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         model = AlphaFold(config.model, assembly)
-    initial = _initial_weights(config)
+    initial = read_initial_weights(config)
     if initial is not None:
         model.load_state_dict(initial)
     model = model.to(device).train()
@@ -163,13 +163,3 @@ def assemble(config: Config, device: torch.device, mesh: Mesh = SINGLE) -> Train
     # 9. The step that ties them together.
     step = TrainingStep(gradient, mean, parameters, update, mesh.data)
     return Trainer(model, parameters, optimiser, average, step, recomputation)
-
-
-def _initial_weights(config: Config) -> State | None:
-    """The weights that ``training.initial_weights`` names: a checkpoint folder or a weight file."""
-    path = config.training.initial_weights
-    if path is None:
-        return None
-    if path.is_dir():
-        return check_state(load_weights(path, "averaged"), config.model, str(path))
-    return import_weights(path, guess_format(path), config.model)

@@ -267,6 +267,7 @@ def _read(checkpoint: Path, name: str) -> object:
 def _compare_hash(path: Path, found: str, stated: str) -> None:
     if found != stated:
         raise ChecksumError(
-            f"{path}: damaged or replaced: sha256 {found}, {stated} was written. Use another "
-            "checkpoint (an earlier step of the run), or restore the file from a copy"
+            f"{path}: damaged or replaced: sha256 {found}, {stated} was written. Restore the file "
+            "from a copy, or use an earlier checkpoint of the run: --resume does once you delete "
+            f"{path.parent} and {ready_mark(path.parent).name}"
         )

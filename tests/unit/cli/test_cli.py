@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import typer
 import yaml
 from typer.testing import CliRunner
@@ -138,6 +139,8 @@ def test_config_check_names_the_nearest_key() -> None:
     ("override", "message"),
     [
         ("training.initial_weights=/no.pt", "training.initial_weights: /no.pt: no such file"),
+        (f"training.initial_weights={DEMO}", f"training.initial_weights: {DEMO}: cannot be read"),
+        ("training.initial_weights=/", "training.initial_weights: /: no checkpoint here"),
         ("evaluation.splits=[test]", "Input should be 'train' or 'validation' (found 'test')"),
     ],
 )
@@ -145,6 +148,15 @@ def test_config_check_finds_what_would_fail_late(override: str, message: str) ->
     result = run("config", "check", "-c", DEMO, "-s", override)
     assert result.exit_code == 2
     assert message in result.stderr
+
+
+def test_config_check_reads_initial_weights(tmp_path: Path) -> None:
+    weights = tmp_path / "other.pt"
+    torch.save({"another.weight": torch.zeros(2)}, weights)
+    result = run("config", "check", "-c", DEMO, "-s", f"training.initial_weights={weights}")
+    assert result.exit_code == 2
+    assert f"training.initial_weights: {weights} does not fit the model" in result.stderr
+    assert "another.weight" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -337,7 +349,7 @@ def test_report_of_a_training_and_an_evaluation_made_by_hand(tmp_path: Path) -> 
     ("arguments", "message"),
     [
         (("--stage", "structures"), "works on one bucket: add --bucket"),
-        (("--stage", "index", "--bucket", "0"), "takes no --bucket"),
+        (("--stage", "index", "--bucket", "0"), "works on all buckets: leave out --bucket"),
     ],
 )
 def test_pack_says_when_a_bucket_is_missing(arguments: tuple[str, ...], message: str) -> None:

@@ -148,7 +148,7 @@ def test_a_damaged_sample_on_one_rank_keeps_the_steps_before_it(
     ("settings", "error"),
     [
         ({"global_batch_size": 3}, "error: training.global_batch_size 3 cannot be divided among 2"),
-        ({"initial_weights": str(Path(__file__))}, f"error: {__file__}: cannot be read as a torch"),
+        ({"initial_weights": str(Path(__file__))}, "error: training.initial_weights: "),
     ],
 )
 def test_what_is_wrong_on_all_ranks_is_said_once(
