@@ -9,7 +9,7 @@ from torch import Tensor
 from scalefold.ops import triangle as reference
 from scalefold.ops.dropout import Dropout, dropout_mask
 from scalefold_kernels import triangle
-from scalefold_kernels.triangle import launch, sizes
+from scalefold_kernels.triangle import launch, product, sizes
 
 # float32 sums of some hundred terms, standardised twice: rounding errors of about 1e-6.
 CLOSE = {"atol": 2e-5, "rtol": 2e-5}
@@ -201,6 +201,7 @@ def test_registered_as_torch_expects(device: torch.device) -> None:
     torch.library.opcheck(ops.triangle_projection, (z.detach(), mask, plain[:12]))
     a = draw(4, 1, 3, 3, device=device).requires_grad_()
     torch.library.opcheck(ops.triangle_product, (a, a.detach(), True))
+    torch.library.opcheck(ops.triangle_product_backward, (a.detach(), a.detach(), a.detach(), True))
     product = draw(16, 1, 3, 3, device=device).requires_grad_()
     for key in (torch.tensor([5], device=device), None):
         torch.library.opcheck(
@@ -266,6 +267,31 @@ def test_dropout_in_bfloat16(
             lambda *x: reference.triangle_output(*x, dropout),  # noqa: B023
             [z, product, gate, *parameters[12:]],
         )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("rows", "columns", "inner"), [(256, 256, 256), (72, 136, 40), (8, 8, 8)])
+@pytest.mark.parametrize("turned", [(False, False), (False, True), (True, False)])
+def test_products_in_bfloat16(
+    rows: int, columns: int, inner: int, turned: tuple[bool, bool]
+) -> None:
+    """Sums in float32 of exact products: what is left is the result's rounding, 2^-9."""
+    first, second = (
+        (
+            draw(3, 2, rows, inner, seed=2 * i, device="cuda").bfloat16(),
+            draw(3, 2, inner, columns, seed=2 * i + 1, device="cuda").bfloat16(),
+        )
+        for i in range(2)
+    )
+    first = tuple(x.mT.contiguous().mT if t else x for x, t in zip(first, turned, strict=True))
+    todo = [product.Product(*pair) for pair in (first, second)]
+    assert all(p.reachable() for p in todo)
+    for found in (product.launch(todo), product.launch(todo[:1])):
+        for (x, y), out in zip(todo, found, strict=False):
+            exact = x.double() @ y.double()
+            # Of a sum of so many terms, each partial sum rounded (by truncation, in tensor cores).
+            noise = 2.0**-23 * inner * (x.double().abs() @ y.double().abs())
+            assert ((out.double() - exact).abs() <= 2.0**-9 * exact.abs() + 2 * noise).all()
 
 
 @pytest.mark.gpu

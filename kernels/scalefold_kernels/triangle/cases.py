@@ -6,6 +6,7 @@ The launches run on tensors without memory, see `recorded`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import ModuleType
 from typing import Any
 from unittest.mock import patch
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from scalefold_kernels.compilation import CompileCase, recorded
-from scalefold_kernels.triangle import hopper_launch, launch, portable
+from scalefold_kernels.triangle import hopper_launch, launch, portable, product
 from scalefold_kernels.triangle import kernel as portable_kernels
 from scalefold_kernels.triangle.arguments import (
     OutputArguments,
@@ -39,7 +40,7 @@ def compile_cases() -> list[CompileCase]:
             if hopper_launch.serves(sizes):
                 with patch.object(hopper_launch, "multiprocessors", lambda _: 132):  # H100, H200
                     found += _cases(sizes, hopper_launch, hopper_launch, "_kernel")
-    return found
+    return found + list(_products())
 
 
 def _cases(
@@ -87,6 +88,22 @@ def _cases(
             patch.object(portable_kernels, "projection_weights", last),
         ):
             yield recorded(kernels, name + suffix, run, described, sizes.arch)
+
+
+def _products() -> Iterator[CompileCase]:
+    """Of both directions; forward has one product, backward two."""
+    x = _empty(128, 1, 256, 256)
+    cases = {
+        "outgoing": [(x, x.mT)],
+        "incoming": [(x.mT, x)],
+        "outgoing backward": [(x, x), (x.mT, x)],
+        "incoming backward": [(x, x.mT), (x, x)],
+    }
+    with patch.object(product, "num_programs", lambda *_: 132):
+        for direction, pairs in cases.items():
+            run = partial(product.launch, [product.Product(*pair) for pair in pairs])
+            described = f"batched_products {direction}"
+            yield recorded(product, "batched_products_kernel", run, described, "sm_90")
 
 
 class _Nothing:

@@ -311,7 +311,9 @@ def _sum_products(
     products = tl.zeros((row.shape[0], column.shape[0]), tl.float32)
     sums = tl.zeros((row.shape[0], 16), tl.float32)
     ones = tl.full((BLOCK_P, 16), 1.0, dtype)
-    for tile in range(tl.program_id(0), tl.cdiv(P, BLOCK_P), tl.num_programs(0)):
+    tiles = tl.cdiv(P, BLOCK_P)
+    for turn in range(tl.program_id(0), tiles, tl.num_programs(0)):
+        tile = tiles - 1 - turn  # the last ones written are still in the L2 cache
         position = (tile * BLOCK_P + tl.arange(0, BLOCK_P)).to(tl.int64)
         left = tl.load(
             gradient + row[:, None] * gradient_row + position[None, :] * gradient_position,

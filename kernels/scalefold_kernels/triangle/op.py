@@ -13,6 +13,7 @@ from torch import Tensor
 
 from scalefold_kernels.triangle import launch
 from scalefold_kernels.triangle.arguments import ProjectionGradients, ProjectionKept
+from scalefold_kernels.triangle.product import products
 from scalefold_kernels.triangle.sizes import Dropout
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -165,7 +166,8 @@ class _Projection(torch.autograd.Function):
 @torch.library.custom_op("scalefold::triangle_product", mutates_args=())
 def _product(a: Tensor, b: Tensor, outgoing: bool) -> Tensor:
     """Outgoing: (C, B, I, K), (C, B, J, K) -> (C, B, I, J); incoming: K before I and J."""
-    return _matrix_product(a, b.mT) if outgoing else _matrix_product(a.mT, b)
+    (result,) = products((a, b.mT) if outgoing else (a.mT, b))
+    return result
 
 
 @_product.register_fake
@@ -174,26 +176,34 @@ def _(a: Tensor, b: Tensor, outgoing: bool) -> Tensor:
     return a.new_empty(*a.shape[:2], rows, columns)
 
 
+@torch.library.custom_op("scalefold::triangle_product_backward", mutates_args=())
+def _product_backward(
+    gradient: Tensor, a: Tensor, b: Tensor, outgoing: bool
+) -> tuple[Tensor, Tensor]:
+    """Both are contiguous, as the backward of the projection reads them."""
+    if outgoing:
+        d_a, d_b = products((gradient, b), (gradient.mT, a))
+    else:
+        d_a, d_b = products((b, gradient.mT), (a, gradient))
+    return d_a, d_b
+
+
+@_product_backward.register_fake
+def _(gradient: Tensor, a: Tensor, b: Tensor, outgoing: bool) -> tuple[Tensor, Tensor]:
+    return a.new_empty(a.shape), b.new_empty(b.shape)
+
+
 def _save_product(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     a, b, ctx.outgoing = inputs
     ctx.save_for_backward(a, b)
 
 
 def _product_gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
-    """Both are contiguous, as the backward of the projection reads them."""
     a, b = ctx.saved_tensors
-    if ctx.outgoing:
-        return _matrix_product(gradient, b), _matrix_product(gradient.mT, a), None
-    return _matrix_product(b, gradient.mT), _matrix_product(a, gradient), None
+    return *_product_backward(gradient, a, b, ctx.outgoing), None
 
 
 _product.register_autograd(_product_gradients, setup_context=_save_product)
-
-
-def _matrix_product(x: Tensor, y: Tensor) -> Tensor:
-    """Matrix product of the last two dimensions, each matrix plain or transposed in memory."""
-    x, y = (t if t.is_contiguous() or t.mT.is_contiguous() else t.contiguous() for t in (x, y))
-    return torch.bmm(x.flatten(0, 1), y.flatten(0, 1)).unflatten(0, x.shape[:2])
 
 
 @torch.library.custom_op("scalefold::triangle_output", mutates_args=())
