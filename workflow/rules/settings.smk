@@ -20,8 +20,8 @@ from scalefold.config import (
 )
 from scalefold.config.identity import PACKING_KEYS
 from scalefold.errors import InputError
+from scalefold.raw.chain_files import check_mirrors, local_sources
 from scalefold.raw.chains import check_trainable, read_chains
-from scalefold.raw.fetch import check_mirrors, local_sources
 from scalefold.shards.buckets import bucket_of
 
 overrides = workflow.config_settings.config

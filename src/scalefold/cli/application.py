@@ -7,6 +7,7 @@ interrupted.
 
 from __future__ import annotations
 
+import inspect
 from typing import Annotated, Any
 
 import typer
@@ -56,6 +57,16 @@ app = typer.Typer(
 )
 
 
+def _let_paragraphs_flow(group: typer.Typer) -> None:
+    """Give commands their docstrings as help without line breaks, of which Typer keeps most."""
+    for command in group.registered_commands:
+        paragraphs = (inspect.getdoc(command.callback) or "").split("\n\n")
+        command.help = "\n\n".join(" ".join(text.split()) for text in paragraphs)
+    for below in group.registered_groups:
+        if below.typer_instance is not None:
+            _let_paragraphs_flow(below.typer_instance)
+
+
 def _print_version(value: bool) -> None:
     if value:
         typer.echo(f"scalefold {__version__}")
@@ -80,3 +91,4 @@ training.register(app)
 benchmarks.register(app)
 app.add_typer(weights.app, name="weights")
 app.add_typer(configuration.app, name="config")
+_let_paragraphs_flow(app)

@@ -45,8 +45,8 @@ def check(config: ConfigFiles, set_: Overrides = None) -> None:
     from must be there; these are read, and must be the model's.
     """
     from scalefold.config import check_initial_weights, load_stages, run_key
+    from scalefold.raw.chain_files import check_mirrors
     from scalefold.raw.chains import check_trainable, read_chains
-    from scalefold.raw.fetch import check_mirrors
 
     stages = load_stages(config, parse_overrides(set_ or []))
     loaded = next(iter(stages.values()))

@@ -33,23 +33,10 @@ from rich.progress import (
 
 from scalefold.config.schema import DataConfig
 from scalefold.errors import InputError
-from scalefold.raw.chains import (
-    ChainRow,
-    Rejected,
-    alignment_folder,
-    folder_hash,
-    mmcif_path,
-    read_rejected,
-    write_rejected,
-)
+from scalefold.raw.chain_files import RawFile, chain_files, check_mirrors
+from scalefold.raw.chains import ChainRow, Rejected, read_rejected, write_rejected
 from scalefold.raw.fetched import Kind, table_tag, update_fetched
-from scalefold.raw.mirrors import (
-    Downloader,
-    FetchedFile,
-    UnavailableError,
-    check_roots,
-    local_folder,
-)
+from scalefold.raw.mirrors import Downloader, FetchedFile, UnavailableError
 
 STAGE: Final = "fetch"
 
@@ -79,13 +66,6 @@ class FetchSummary:
     num_searched: int
     num_files: int
     num_bytes: int
-
-
-@dataclass(frozen=True)
-class _File:
-    roots: Sequence[str]
-    remote: str
-    local: Path
 
 
 def fetch(
@@ -130,7 +110,7 @@ def fetch(
         bring one).
     """
     check_mirrors(data, only)
-    files = {row.chain_key: _files_of(row, data, out, only) for row in chains}
+    files = {row.chain_key: chain_files(row, data, out, only) for row in chains}
     jobs = {file.local: file for group in files.values() for file in group}
     tag = table_tag(only, bucket)
     own_downloader = downloader is None
@@ -162,59 +142,8 @@ def fetch(
     return summary
 
 
-def check_mirrors(data: DataConfig, only: Kind | None = None) -> None:
-    """Raise an InputError if a mirror that a fetch would use is a folder that is not there."""
-    if only != "alignments":
-        check_roots(data.mirrors.mmcif, "data.mirrors.mmcif")
-    if only != "structures":
-        check_roots(data.mirrors.alignments, "data.mirrors.alignments")
-
-
-def local_sources(chains: Sequence[ChainRow], data: DataConfig, only: Kind) -> list[Path]:
-    """Return the files of local mirrors that `fetch` would read for ``chains``, sorted.
-
-    A workflow makes them inputs of its fetch jobs, so that a file that changed is fetched again. A
-    relative root gives relative paths. Mirrors that are folders, but not there, are returned in
-    place of files: without them there is no fetching.
-    """
-    roots = data.mirrors.mmcif if only == "structures" else data.mirrors.alignments
-    folders = [folder for folder in map(local_folder, roots) if folder is not None]
-    missing = [folder for folder in folders if not folder.is_dir()]
-    if missing or not folders:
-        return missing
-    sources: set[Path] = set()
-    groups = (_files_of(row, data, Path(), only) for row in chains)
-    for file in {file.local: file for group in groups for file in group}.values():
-        for root in file.roots:
-            folder = local_folder(root)
-            if folder is not None and (folder / file.remote).is_file():
-                sources.add((folder if "://" in root else Path(root)) / file.remote)
-                break
-    return sorted(sources)
-
-
-def _files_of(row: ChainRow, data: DataConfig, out: Path, only: Kind | None) -> list[_File]:
-    """Return a chain's files: mmCIF first, then alignments, then template hits."""
-    mirrors, entry, chain = data.mirrors, row.entry_id, row.chain_key
-    files = []
-    if only != "alignments":
-        remote = mirrors.mmcif_path.format(hash=folder_hash(entry), entry=entry)
-        files.append(_File(mirrors.mmcif, remote, mmcif_path(out, entry)))
-    if only == "structures" or row.split == "template":
-        return files
-    folder = alignment_folder(out, chain)
-    for name in data.alignments:
-        remote = mirrors.alignment_path.format(chain=chain, name=name)
-        files.append(_File(mirrors.alignments, remote, folder / "a3m" / f"{name}.a3m"))
-    if data.template_hits is not None:
-        remote = mirrors.hhr_path.format(chain=chain, name=data.template_hits)
-        local = folder / "hhr" / f"{data.template_hits}.hhr"
-        files.append(_File(mirrors.alignments, remote, local))
-    return files
-
-
 def _run(
-    jobs: list[_File],
+    jobs: list[RawFile],
     downloader: Downloader,
     threads: int,
     results: dict[Path, FetchedFile | UnavailableError],
@@ -231,7 +160,7 @@ def _run(
     )
     num_bytes = 0
 
-    def get(file: _File) -> FetchedFile | UnavailableError:
+    def get(file: RawFile) -> FetchedFile | UnavailableError:
         try:
             return downloader.get(file.roots, file.remote, file.local)
         except UnavailableError as error:
@@ -240,7 +169,7 @@ def _run(
     with progress, ThreadPoolExecutor(threads, thread_name_prefix="fetch") as pool:
         task = progress.add_task("fetch", total=len(jobs), megabytes=0.0)
 
-        def record(file: _File, future: Future[FetchedFile | UnavailableError]) -> None:
+        def record(file: RawFile, future: Future[FetchedFile | UnavailableError]) -> None:
             nonlocal num_bytes
             if future.cancelled() or future.exception() is not None:
                 return
@@ -272,7 +201,7 @@ class _Fault:
 
 
 def _faults(
-    group: Sequence[_File], results: dict[Path, FetchedFile | UnavailableError]
+    group: Sequence[RawFile], results: dict[Path, FetchedFile | UnavailableError]
 ) -> list[_Fault]:
     """Return what makes a chain's files insufficient, nothing if they suffice."""
     faults: list[_Fault] = []
@@ -309,7 +238,7 @@ def _commonest(faults: dict[str, list[_Fault]]) -> str:
 
 def _judge(
     chains: Sequence[ChainRow],
-    files: dict[str, list[_File]],
+    files: dict[str, list[RawFile]],
     results: dict[Path, FetchedFile | UnavailableError],
     faults: dict[str, list[_Fault]],
 ) -> FetchSummary:

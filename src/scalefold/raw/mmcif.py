@@ -141,8 +141,8 @@ def parse_entry(content: bytes, source: str) -> Entry:
         document = gemmi.cif.read_string(content.decode("utf-8", errors="replace"))
     except (ValueError, RuntimeError) as error:  # gemmi raises either
         raise InputError(
-            f"{source}: not readable as mmCIF: {error}. {_REPLACE}. Or remove the entry from the "
-            "list."
+            f"{source}: not readable as mmCIF: {_located(error)}. {_REPLACE}. Or remove the entry "
+            "from the list."
         ) from error
     if len(document) == 0:
         raise InputError(f"{source}: holds no mmCIF data block. {_REPLACE}.")
@@ -227,6 +227,11 @@ def _read_bytes(path: Path) -> bytes:
         ) from error
     except (zlib.error, gzip.BadGzipFile) as error:
         raise InputError(f"{path}: gzip stream is damaged ({error}). Download it again.") from error
+
+
+def _located(error: Exception) -> str:
+    """What gemmi says, with ``line 7: `` for its ``string:7:0(103): ``."""
+    return re.sub(r"^string:(\d+)[\d:()]*\s*", r"line \1: ", str(error))
 
 
 def _check_end(content: bytes, source: str) -> None:

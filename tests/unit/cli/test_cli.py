@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,21 @@ def commands(command: Any, names: tuple[str, ...] = ()) -> list[tuple[str, ...]]
 
 
 ALL = commands(typer.main.get_command(app))
+
+
+def command(words: tuple[str, ...]) -> Any:
+    """The command of these words."""
+    found: Any = typer.main.get_command(app)
+    for word in words:
+        found = found.commands[word]
+    return found
+
+
+@pytest.mark.parametrize("words", ALL, ids=" ".join)
+def test_help_breaks_lines_between_paragraphs_only(words: tuple[str, ...]) -> None:
+    text = command(words).help
+    assert text
+    assert all(line == "" or before == "" for before, line in pairwise(text.split("\n")))
 
 
 def test_commands() -> None:

@@ -14,8 +14,9 @@ from rich.console import Console
 
 from scalefold.config.schema import DataConfig
 from scalefold.errors import InputError
+from scalefold.raw.chain_files import local_sources
 from scalefold.raw.chains import ChainRow, Rejected, read_chains, read_rejected, write_rejected
-from scalefold.raw.fetch import FetchSummary, fetch, local_sources
+from scalefold.raw.fetch import FetchSummary, fetch
 from scalefold.raw.mirrors import Downloader
 
 CIF = gzip.compress(b"data_x\n")

@@ -376,6 +376,23 @@ def test_a_damaged_checkpoint_and_missing_shards_are_notes(make_run):
     assert any("manifest cannot be read" in note for note in content["notes"])
 
 
+@pytest.mark.parametrize(
+    ("kept", "words"),
+    [
+        (0, "Everything else went on.</p>"),
+        (1, "Everything else went on. The structure of one stays a template for other chains.</p>"),
+        (2, "Everything else went on. The structures of 2 stay templates for other chains.</p>"),
+    ],
+)
+def test_chains_set_aside_that_stay_templates_are_counted(make_run, kept: int, words: str):
+    run = make_run()
+    path = run / "shards/manifest.json"
+    manifest = json.loads(path.read_text("utf-8"))
+    manifest["counts"]["chains set aside, kept as templates"] = kept
+    path.write_text(json.dumps(manifest), "utf-8")
+    assert words in report_of(run)[0]
+
+
 def test_a_damaged_table_of_rejected_chains_is_a_note(make_run):
     run = make_run()
     assert len(content_of(run)["rejected"]) > 1

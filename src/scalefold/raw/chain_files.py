@@ -1,0 +1,84 @@
+"""Which raw files a chain has: where they lie below a mirror's root, and below the raw folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from scalefold.config.schema import DataConfig
+from scalefold.raw.chains import ChainRow, alignment_folder, folder_hash, mmcif_path
+from scalefold.raw.fetched import Kind
+from scalefold.raw.mirrors import check_roots, local_folder
+
+
+@dataclass(frozen=True)
+class RawFile:
+    """A file to fetch.
+
+    Parameters
+    ----------
+    roots
+        Mirrors that may have it, in the order in which they are asked.
+    remote
+        Its path below a mirror's root.
+    local
+        Its path on this machine.
+    """
+
+    roots: Sequence[str]
+    remote: str
+    local: Path
+
+
+def chain_files(
+    row: ChainRow, data: DataConfig, raw: Path, only: Kind | None = None
+) -> list[RawFile]:
+    """Return a chain's files: mmCIF first, then alignments, then template hits."""
+    mirrors, entry, chain = data.mirrors, row.entry_id, row.chain_key
+    files = []
+    if only != "alignments":
+        remote = mirrors.mmcif_path.format(hash=folder_hash(entry), entry=entry)
+        files.append(RawFile(mirrors.mmcif, remote, mmcif_path(raw, entry)))
+    if only == "structures" or row.split == "template":
+        return files
+    folder = alignment_folder(raw, chain)
+    for name in data.alignments:
+        remote = mirrors.alignment_path.format(chain=chain, name=name)
+        files.append(RawFile(mirrors.alignments, remote, folder / "a3m" / f"{name}.a3m"))
+    if data.template_hits is not None:
+        remote = mirrors.hhr_path.format(chain=chain, name=data.template_hits)
+        local = folder / "hhr" / f"{data.template_hits}.hhr"
+        files.append(RawFile(mirrors.alignments, remote, local))
+    return files
+
+
+def check_mirrors(data: DataConfig, only: Kind | None = None) -> None:
+    """Raise an InputError if a mirror that a fetch would use is a folder that is not there."""
+    if only != "alignments":
+        check_roots(data.mirrors.mmcif, "data.mirrors.mmcif")
+    if only != "structures":
+        check_roots(data.mirrors.alignments, "data.mirrors.alignments")
+
+
+def local_sources(chains: Sequence[ChainRow], data: DataConfig, only: Kind) -> list[Path]:
+    """Return the files of local mirrors that `fetch` would read for ``chains``, sorted.
+
+    A workflow makes them inputs of its fetch jobs, so that a file that changed is fetched again. A
+    relative root gives relative paths. Mirrors that are folders, but not there, are returned in
+    place of files: without them there is no fetching.
+    """
+    roots = data.mirrors.mmcif if only == "structures" else data.mirrors.alignments
+    folders = [folder for folder in map(local_folder, roots) if folder is not None]
+    missing = [folder for folder in folders if not folder.is_dir()]
+    if missing or not folders:
+        return missing
+    sources: set[Path] = set()
+    groups = (chain_files(row, data, Path(), only) for row in chains)
+    for file in {file.local: file for group in groups for file in group}.values():
+        for root in file.roots:
+            folder = local_folder(root)
+            if folder is not None and (folder / file.remote).is_file():
+                sources.add((folder if "://" in root else Path(root)) / file.remote)
+                break
+    return sorted(sources)
