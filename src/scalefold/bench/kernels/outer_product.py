@@ -55,8 +55,9 @@ def _case(num_seq: int, num_res: int, setting: str) -> KernelCase:
         reference=reference.outer_product_mean,
         ours=triton_ops().outer_product_mean,
         forward=Work(operands + 2 * result, product + projection),
-        # The outer product anew, its gradient, and the gradients of both operands and the weight.
-        backward=Work(2 * operands + result, 3 * product + 2 * projection),
+        # The gradients of the outer product, of both operands and of the weight; who has the memory
+        # keeps the outer product.
+        backward=Work(2 * operands + result, 2 * product + 2 * projection),
     )
 
 
