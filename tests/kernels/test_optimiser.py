@@ -199,8 +199,11 @@ def test_not_finite_changes_nothing(broken: str, device: torch.device) -> None:
     assert fused.averaged == 1
 
 
+@pytest.mark.parametrize("num_samples", [1, 2])
 @pytest.mark.parametrize("scope", ["sample", "global"])
-def test_a_step_s_end_is_the_same_fused_or_not(scope: str, device: torch.device) -> None:
+def test_a_step_s_end_is_the_same_fused_or_not(
+    scope: str, num_samples: int, device: torch.device
+) -> None:
     config = OptimiserConfig(clip_scope=scope)
     results = []
     for kernels in (None, scalefold_kernels.optimiser):
@@ -215,14 +218,14 @@ def test_a_step_s_end_is_the_same_fused_or_not(scope: str, device: torch.device)
         for bad in (False, True, False):
             mean.start()
             norms = []
-            for sample in range(2):
+            for sample in range(num_samples):
                 for parameter in model.parameters():
                     # Of one sign: where samples cancel, Adam magnifies how norms were rounded.
                     parameter.grad.normal_().abs_()
-                norms.append(mean.add(last=sample == 1))
+                norms.append(mean.add(last=sample == num_samples - 1))
             sound = torch.tensor(not bad, device=device)
             rate = torch.tensor(RATE, dtype=torch.float64, device=device)
-            norm, applied = end(mean, 2, torch.stack(norms).mean(), sound, rate)
+            norm, applied = end(mean, num_samples, torch.stack(norms).mean(), sound, rate)
             assert applied == (not bad)
         results.append((flat.master, average.average, norm, adam.updates, average.updates))
     for fused, plain in zip(*reversed(results), strict=True):

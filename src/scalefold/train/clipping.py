@@ -45,7 +45,8 @@ class ClippedMean:
         Send gradients while backward still runs, where the scope of clipping allows it. Not
         possible if backward is a captured graph.
     kernels : module, optional
-        `scalefold_kernels.optimiser`, which adds a sample up in two launches.
+        `scalefold_kernels.optimiser`, which adds a sample up in two launches, and needs no sum of
+        one alone.
     """
 
     def __init__(
@@ -63,8 +64,10 @@ class ClippedMean:
         self._accumulate: Accumulation = TorchAccumulation(parameters, of_sample)
         if kernels is not None:
             self._accumulate = FusedAccumulation(kernels, parameters, of_sample)
+        self._of_one = kernels if ranks.size == 1 else None
         self._sum = torch.empty_like(parameters.master)
         self._empty = True
+        self._lone = False
         self._sent: list[Pending] = []
         starts = [start for _, start in parameters.placed]
         self._buckets = bucket_slices(starts, self._sum.numel(), BUCKET_ELEMENTS)
@@ -77,9 +80,17 @@ class ClippedMean:
         """Whether gradients are sent while backward runs: then hooks must see them arrive."""
         return self._completion is not None
 
+    @property
+    def lone(self) -> bool:
+        """Whether this step has one sample in all, which kernels read where backward left it.
+
+        It is then neither clipped nor in the sum that `collect` returns.
+        """
+        return self._lone
+
     def start(self) -> None:
         """Begin a step."""
-        self._empty = True
+        self._empty, self._lone = True, False
         self._sent = []
 
     @contextlib.contextmanager
@@ -99,6 +110,12 @@ class ClippedMean:
         Tensor, scalar, float32
             Norm of the sample's gradient.
         """
+        if last and self._empty and self._of_one is not None:
+            self._empty, self._lone = False, True
+            sums, _ = self._of_one.gradient_square_sums(
+                self._parameters.working_gradient, self._parameters.gradient
+            )
+            return sums.sum().sqrt()
         overlapped = last and self._completion is not None
         if overlapped:
             norm = flat_norm(self._parameters.gradient)
@@ -118,6 +135,7 @@ class ClippedMean:
 
     def collect(self) -> Tensor:
         """Sum over all samples and ranks, in this object's buffer; not for `finish` after that."""
+        assert not self._lone  # there is no sum
         for pending in self._sent:
             pending.wait()
         return self._sum

@@ -87,7 +87,7 @@ class FusedUpdate:
     ) -> None:
         self._kernels, self._parameters = kernels, parameters
         self._adam, self._average = adam, average
-        self._clip_norm = config.clip_norm if config.clip_scope == "global" else None
+        self._clip_norm, self._per_sample = config.clip_norm, config.clip_scope == "sample"
         self._constants = kernels.AdamConstants(
             config.beta1, config.beta2, config.eps, average.share, average.first_share
         )
@@ -97,12 +97,18 @@ class FusedUpdate:
         self, mean: ClippedMean, num_samples: int, mean_norm: Tensor, sound: Tensor, rate: Tensor
     ) -> tuple[Tensor, Tensor]:
         """See `Update`."""
-        total = mean.collect()
-        counters = self._adam.updates, self._average.updates
-        if self._clip_norm is None:  # the samples were clipped, only the mean of norms is wanted
-            sums, counts = (mean_norm * num_samples).reshape(1), torch.stack(counters)
+        if mean.lone:
+            narrow, wide = self._parameters.working_gradient, self._parameters.gradient
         else:
-            sums, counts = self._kernels.gradient_square_sums(None, total, *counters)
+            narrow, wide = None, mean.collect()
+        counters = self._adam.updates, self._average.updates
+        if self._per_sample and not mean.lone:
+            # The samples were clipped, only the mean of norms is wanted.
+            clip_norm, sums = None, (mean_norm * num_samples).reshape(1)
+            counts = torch.stack(counters)
+        else:
+            clip_norm = self._clip_norm
+            sums, counts = self._kernels.gradient_square_sums(narrow, wide, *counters)
         norm, applied = self._kernels.apply_update(
             self._parameters.master,
             self._adam.first_moment,
@@ -110,14 +116,14 @@ class FusedUpdate:
             self._average.average,
             self._parameters.working,
             *counters,
-            None,
-            total,
+            narrow,
+            wide,
             sums,
             counts,
             rate,
             sound,
             num_samples,
-            self._clip_norm,
+            clip_norm,
             self._constants,
         )
         return norm, applied
