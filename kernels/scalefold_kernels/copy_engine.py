@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import torch
 import triton
 from torch import Tensor
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from scalefold_kernels.gpu import multiprocessors
 
 VECTOR = 8
 """bfloat16 elements in the 16 bytes at whose multiples rows start."""
@@ -37,9 +37,3 @@ def padded(channels: int) -> int:
 def num_programs(num_tiles: int, device: torch.device) -> int:
     """One on each multiprocessor, with every so many-th tile."""
     return min(num_tiles, multiprocessors(device))
-
-
-@cache
-def multiprocessors(device: torch.device) -> int:
-    """How many the GPU has."""
-    return torch.cuda.get_device_properties(device).multi_processor_count

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import triton
 
 from scalefold_kernels.attention.arguments import Inputs
-from scalefold_kernels.copy_engine import multiprocessors, padded
+from scalefold_kernels.copy_engine import padded
+from scalefold_kernels.gpu import multiprocessors
 from scalefold_kernels.tiles import tile
 
 SHARED_BYTES = 228 * 1024

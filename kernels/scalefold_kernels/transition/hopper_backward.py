@@ -8,7 +8,8 @@ import torch
 import triton
 from torch import Tensor
 
-from scalefold_kernels.copy_engine import multiprocessors, num_programs, reachable, tiles_of
+from scalefold_kernels.copy_engine import num_programs, reachable, tiles_of
+from scalefold_kernels.gpu import multiprocessors
 from scalefold_kernels.hopper import ROWS
 from scalefold_kernels.tiles import tile
 from scalefold_kernels.transition.arguments import Kept, Parameters, shape_class
