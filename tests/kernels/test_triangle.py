@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from scalefold.ops import triangle as reference
-from scalefold.ops.dropout import Dropout, dropout_mask
+from scalefold.ops.dropout import Dropout
 from scalefold_kernels import triangle
-from scalefold_kernels.triangle import launch, product, sizes
+from scalefold_kernels.triangle import launch, product
 
 # float32 sums of some hundred terms, standardised twice: rounding errors of about 1e-6.
 CLOSE = {"atol": 2e-5, "rtol": 2e-5}
@@ -151,20 +151,6 @@ def test_dropout_of_the_update(shared_dim: int | None, device: torch.device) -> 
     assert (ours[0][dropped] == inputs[0][dropped]).all()
 
 
-@pytest.mark.parametrize("shared_dim", [-3, -2, -1, None])
-def test_mask_in_words(shared_dim: int | None, device: torch.device) -> None:
-    """As the kernels for Hopper read it: bit c % 32 of word c // 32 is that of channel c."""
-    z, key = draw(2, 3, 5, 64, device=device), torch.tensor([3, -7], device=device)
-    shape = [3, 5, 64]
-    if shared_dim is not None:
-        shape[shared_dim] = 1
-    words = torch.empty(2, *shape[:2], 2, dtype=torch.int32, device=device)
-    launch.dropout_mask(words, z, sizes.Dropout(key, 4, 0.3, shared_dim))
-    bits = (words[..., None] >> torch.arange(32, device=device)) & 1
-    expected = dropout_mask(key, 4, 0.3, shape).expand(-1, -1, -1, 64)
-    assert torch.equal(bits.flatten(-2).bool(), expected)
-
-
 @pytest.mark.parametrize("unused", [0, 1, 2, 3])
 def test_an_output_without_a_gradient(unused: int, device: torch.device) -> None:
     inputs = arguments(16, 24, 1, 3, 3, device=device)[:14]
@@ -242,7 +228,7 @@ def test_bfloat16(
 @pytest.mark.parametrize("hopper", [True, False])
 @pytest.mark.parametrize(
     ("batch", "rows", "columns", "channels"),
-    [(1, 64, 64, 128), (2, 9, 24, 128), (4, 40, 40, 64), (1, 3, 8, 64)],
+    [(1, 64, 64, 128), (2, 9, 24, 128), (4, 40, 40, 64), (1, 3, 8, 64), (1, 264, 128, 64)],
 )
 def test_dropout_in_bfloat16(
     hopper: bool,
@@ -260,7 +246,7 @@ def test_dropout_in_bfloat16(
         for i in (31, 32)
     )
     key = torch.arange(batch, device=device)
-    for shared_dim in (-3, None):
+    for shared_dim in (-3, -2, -1, None):
         dropout = Dropout(key, 7, 0.25, shared_dim)
         assert_as_exact_as_torch(
             lambda *x: triangle.triangle_output(*x, dropout),  # noqa: B023

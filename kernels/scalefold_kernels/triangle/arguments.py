@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from scalefold_kernels.triangle.sizes import DroppedOut
+from scalefold_kernels.triangle.sizes import Dropout
 
 
 class ProjectionWeights(NamedTuple):
@@ -81,12 +81,16 @@ class OutputWeights(NamedTuple):
 
 
 class OutputArguments(NamedTuple):
-    """Product (C, B, I, J), gate (B, I, J, Z), parameters, and what is dropped of the update."""
+    """Product (C, B, I, J), gate (B, I, J, Z), parameters, and what is dropped of the update.
+
+    ``keep`` is `launch.dropout_mask`'s, for the kernels that read one.
+    """
 
     product: Tensor
     gate: Tensor
     weights: OutputWeights
-    dropped: DroppedOut
+    keep: Tensor
+    dropout: Dropout | None
 
 
 def new_statistics(like: Tensor) -> tuple[Tensor, Tensor]:

@@ -29,7 +29,7 @@ from scalefold_kernels.triangle.hopper.output_backward import output_backward_ke
 from scalefold_kernels.triangle.hopper.parts import GROUPS, TILE
 from scalefold_kernels.triangle.hopper.projection import projection_forward_kernel
 from scalefold_kernels.triangle.hopper.projection_backward import projection_backward_kernel
-from scalefold_kernels.triangle.sizes import EPS, Sizes
+from scalefold_kernels.triangle.sizes import EPS, Dropout, Sizes
 
 _REGISTERS = 232
 """Of a thread of the warp groups that compute, where there are no others."""
@@ -82,14 +82,14 @@ def projection_backward(
 
 def output(sizes: Sizes, given: OutputArguments, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """As `portable.output`."""
-    product, gate, weights, dropped = given
+    product, gate, weights, _, dropout = given
     out = torch.empty_like(z)
     mean, reciprocal = new_statistics(z[..., 0])
     output_forward_kernel[(_programs(sizes, z),)](
         _columns(product, sizes.hidden), _rows(gate), _rows(z), _matrix(weights.matrix, sizes.pair),
-        _rows(out), weights.scale, weights.shift, weights.bias, *dropped, mean, reciprocal,
-        sizes.positions, *z.shape[1:3], EPS,
-        HAS_DROPOUT=dropped.keep is not None, C=sizes.pair, STAGES=2,
+        _rows(out), weights.scale, weights.shift, weights.bias, *_drawing(dropout),
+        mean, reciprocal, sizes.positions, *z.shape[1:3], EPS,
+        SHARED=None if dropout is None else dropout.shared, C=sizes.pair, STAGES=2,
         REGISTERS=_REGISTERS,
     )  # fmt: skip
     return out, mean, reciprocal
@@ -99,7 +99,7 @@ def output_backward(
     sizes: Sizes, given: OutputArguments, d_out: Tensor, statistics: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of product and gate; parts of the sums that the parameters' are made of."""
-    product, gate, weights, dropped = given
+    product, gate, weights, _, dropout = given
     d_product, d_gate = torch.empty_like(product), torch.empty_like(gate)
     programs, channels = _programs(sizes, gate), sizes.pair
     partial = gate.new_empty(programs, channels, channels, dtype=torch.float32)
@@ -108,10 +108,17 @@ def output_backward(
         _rows(d_out, 64), _columns(product, channels), _rows(gate, 64),
         _matrix(weights.matrix, 64), _columns(d_product, channels), _rows(d_gate, 64),
         *statistics, weights.scale, weights.shift, weights.bias,
-        *dropped, partial, partial_bias, sizes.positions, *gate.shape[1:3],
-        HAS_DROPOUT=dropped.keep is not None, C=channels, STAGES=2, REGISTERS=160,
+        *_drawing(dropout), partial, partial_bias, sizes.positions, *gate.shape[1:3],
+        SHARED=None if dropout is None else dropout.shared, C=channels, STAGES=2, REGISTERS=160,
     )  # fmt: skip
     return d_product, d_gate, partial, partial_bias
+
+
+def _drawing(dropout: Dropout | None) -> tuple[Tensor | None, int, int, float]:
+    """What a mask is drawn of."""
+    if dropout is None:
+        return None, 0, 0, 1.0
+    return dropout.key, dropout.layer, dropout.threshold, dropout.factor
 
 
 def _programs(sizes: Sizes, x: Tensor) -> int:

@@ -85,7 +85,7 @@ def _norm_gradient(gradient, standard, reciprocal, CHANNELS: tl.constexpr):
 def _dropped_out(
     update, keep, keep_b, keep_i, keep_j, factor, position, column, inside, ROWS, COLUMNS
 ):  # fmt: skip
-    """An update (positions, columns) after dropout; ``keep`` from `dropout_mask`, not packed."""
+    """An update (positions, columns) after dropout; ``keep`` from `dropout_mask`."""
     j = position % COLUMNS
     i = position // COLUMNS % ROWS
     sample = position // COLUMNS // ROWS
@@ -449,26 +449,19 @@ def sum_rows(x, out, ROWS, SIZE, BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr):
 # One binary for all layers: a number 1 would be folded into the code, and is no tensor there.
 @triton.jit(do_not_specialize=["layer"])
 def dropout_mask(
-    key, key_stride, layer, threshold, keep, D1, D2, D3, WORDS, SIZE,
-    SHARED: tl.constexpr, PACKED: tl.constexpr, BLOCK: tl.constexpr,
+    key, layer, threshold, keep, D2, D3, SIZE, SHARED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Which channels of an update are kept: the mask of `scalefold.ops.dropout`.
 
-    D3 channels in WORDS of 32; whether they share one draw is SHARED. D1 and D2 are 1 where shared.
-    keep: for each sample SIZE = D1 D2 WORDS words if PACKED, else D1 D2 D3 bytes.
+    keep: for each sample SIZE = D1 D2 D3 bytes, D3 channels; whether these share one draw is
+    SHARED. D1 and D2 are 1 where shared.
     """
-    word = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    bit = tl.arange(0, 32)[None, :]
+    element = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     sample = tl.program_id(1)
-    state = mix(mix(tl.load(key + sample * key_stride), tl.zeros((), tl.int32)), layer)
-    place = word // WORDS
-    state = mix(mix(state, place // D2), place % D2)[:, None]
-    channel = (word % WORDS)[:, None] * 32 + bit
+    channel, place = element % D3, element // D3
+    state = mix(mix(tl.load(key + sample), tl.zeros((), tl.int32)), layer)
+    state = mix(mix(state, place // D2), place % D2)
     state = mix(state, channel * 0 if SHARED else channel)
-    kept = (((state >> 40) & UNIFORM_MASK) >= threshold) & (channel < D3)
-    if PACKED:
-        words = tl.sum(tl.where(kept, 1 << bit, 0), 1).to(tl.int32)
-        tl.store(keep + sample.to(tl.int64) * SIZE + word, words, mask=word < SIZE)
-    else:
-        at = (sample.to(tl.int64) * D1 * D2 + place)[:, None] * D3 + channel
-        tl.store(keep + at, kept.to(tl.uint8), mask=(word < SIZE)[:, None] & (channel < D3))
+    kept = ((state >> 40) & UNIFORM_MASK) >= threshold
+    at = keep + sample.to(tl.int64) * SIZE + element
+    tl.store(at, kept.to(tl.uint8), mask=element < SIZE)

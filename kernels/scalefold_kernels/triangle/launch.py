@@ -23,7 +23,7 @@ from scalefold_kernels.triangle.arguments import (
     ProjectionKept,
     ProjectionWeights,
 )
-from scalefold_kernels.triangle.sizes import Dropout, DroppedOut, Sizes
+from scalefold_kernels.triangle.sizes import Dropout, Sizes
 
 HOPPER_KERNELS = True
 """Whether `hopper_launch` takes what it can; else `portable` takes all."""
@@ -51,7 +51,7 @@ def _output_arguments(
     weights = OutputWeights(*parameters)
     pair, hidden = weights.matrix.shape
     sizes = Sizes.of(gate, product[0].numel(), pair, hidden)
-    return sizes, OutputArguments(product, gate, weights, DroppedOut.of(keep, dropout))
+    return sizes, OutputArguments(product, gate, weights, keep, dropout)
 
 
 def projection(z: Tensor, mask: Tensor, parameters: Sequence[Tensor]) -> Projected:
@@ -75,26 +75,22 @@ def projection_backward(
 def empty_mask(z: Tensor, hidden: int, shared_dim: int | None) -> Tensor:
     """Memory for the dropout mask of z (B, I, J, Z): size 1 where it is shared.
 
-    Of words of 32 channels for the kernels that take them, of bytes for the others.
+    Of no element for the kernels that draw it themselves.
     """
     batch, rows, columns, pair = z.shape
-    sizes = Sizes.of(z, batch * rows * columns, pair, hidden)
     shape = [1 if i - 4 == shared_dim else n for i, n in enumerate(z.shape[:3])]
-    if _kernels(sizes) is hopper_launch:
-        return torch.empty(*shape, triton.cdiv(pair, 32), dtype=torch.int32, device=z.device)
+    if _kernels(Sizes.of(z, batch * rows * columns, pair, hidden)) is hopper_launch:
+        shape = [0]
     return torch.empty(*shape, pair, dtype=torch.uint8, device=z.device)
 
 
-def dropout_mask(keep: Tensor, z: Tensor, dropout: Dropout) -> None:
+def dropout_mask(keep: Tensor, dropout: Dropout) -> None:
     """Fill the mask from `empty_mask`."""
-    channels = z.shape[3]
-    words = triton.cdiv(channels, 32)
-    size = keep[0, ..., 0].numel() * words
+    size = keep[0].numel()
     blocks = tile("triangle_dropout_mask", architecture(keep.device), {})
     kernel.dropout_mask[(triton.cdiv(size, blocks["BLOCK"]), keep.shape[0])](
-        dropout.key, dropout.key.stride(0), dropout.layer, dropout.threshold, keep,
-        *keep.shape[1:3], channels, words, size,
-        SHARED=dropout.shared_dim == -1, PACKED=keep.dtype == torch.int32, **blocks,
+        dropout.key, dropout.layer, dropout.threshold, keep, *keep.shape[2:], size,
+        SHARED=dropout.shared == 3, **blocks,
     )  # fmt: skip
 
 
@@ -109,7 +105,8 @@ def output(
     keep = z.new_empty(0)
     if dropout is not None:
         keep = empty_mask(z, product.shape[0], dropout.shared_dim)
-        dropout_mask(keep, z, dropout)
+        if keep.numel():
+            dropout_mask(keep, dropout)
     sizes, given = _output_arguments(product, gate, parameters, keep, dropout)
     out, mean, reciprocal = _kernels(sizes).output(sizes, given, z)
     return out, mean, reciprocal, keep

@@ -219,7 +219,7 @@ def _output(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     _check(product, parameters)
     z, product, gate, *parameters = _contiguous(z, product, gate, *parameters)
-    dropout = None if key is None else Dropout(key, layer, rate, shared_dim)
+    dropout = None if key is None else Dropout(key.contiguous(), layer, rate, shared_dim)
     return launch.output(z, product, gate, parameters, dropout)
 
 
@@ -255,7 +255,7 @@ def _output_backward(
     shared_dim: int | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     gradient, product, gate, *parameters = _contiguous(gradient, product, gate, *parameters)
-    dropout = None if key is None else Dropout(key, layer, rate, shared_dim)
+    dropout = None if key is None else Dropout(key.contiguous(), layer, rate, shared_dim)
     return launch.output_backward(gradient, product, gate, statistics, parameters, keep, dropout)
 
 
@@ -266,11 +266,7 @@ def _(
     gate: Tensor,
     statistics: list[Tensor],
     parameters: list[Tensor],
-    keep: Tensor,
-    key: Tensor | None,
-    layer: int,
-    rate: float,
-    shared_dim: int | None,
+    *dropout: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
     flat = gate.new_empty(sum(p.numel() for p in parameters))
     return product.new_empty(product.shape), gate.new_empty(gate.shape), flat

@@ -17,7 +17,7 @@ from scalefold_kernels.triangle.arguments import (
     ProjectionWeights,
     new_statistics,
 )
-from scalefold_kernels.triangle.sizes import EPS, Sizes, block
+from scalefold_kernels.triangle.sizes import EPS, DroppedOut, Sizes, block
 
 
 def projection(sizes: Sizes, z: Tensor, mask: Tensor, weights: ProjectionWeights) -> Projected:
@@ -70,10 +70,11 @@ def output(sizes: Sizes, given: OutputArguments, z: Tensor) -> tuple[Tensor, Ten
     out = torch.empty_like(z)
     mean, reciprocal = new_statistics(z[..., 0])
     blocks = sizes.tile("output_forward", BLOCK_Z=sizes.pair)
+    dropped = DroppedOut.of(given.keep, given.dropout)
     kernel.output_forward[(triton.cdiv(sizes.positions, blocks["BLOCK_P"]),)](
-        z, given.product, given.gate, *given.weights, *given.dropped, out, mean, reciprocal,
+        z, given.product, given.gate, *given.weights, *dropped, out, mean, reciprocal,
         sizes.positions, *z.shape[1:3], EPS,
-        HAS_DROPOUT=given.dropped.keep is not None, BLOCK_C=block(sizes.hidden),
+        HAS_DROPOUT=given.dropout is not None, BLOCK_C=block(sizes.hidden),
         **sizes.constants(), **blocks,
     )  # fmt: skip
     return out, mean, reciprocal
@@ -83,14 +84,15 @@ def output_backward(
     sizes: Sizes, given: OutputArguments, d_out: Tensor, statistics: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of product and gate; sums (parts, Z, C) and (parts, Z) for the parameters'."""
-    product, gate, weights, dropped = given
+    product, gate, weights, keep, dropout = given
+    dropped = DroppedOut.of(keep, dropout)
     d_product, standard = torch.empty_like(product), torch.empty_like(product)
     d_gate, d_value = torch.empty_like(gate), torch.empty_like(gate)
     blocks = sizes.tile("output_backward", BLOCK_Z=sizes.pair)
     kernel.output_backward[(triton.cdiv(sizes.positions, blocks["BLOCK_P"]),)](
         d_out, product, gate, *statistics, *weights, *dropped,
         d_product, d_gate, d_value, standard, sizes.positions, *gate.shape[1:3],
-        HAS_DROPOUT=dropped.keep is not None, BLOCK_C=block(sizes.hidden),
+        HAS_DROPOUT=dropout is not None, BLOCK_C=block(sizes.hidden),
         **sizes.constants(), **blocks,
     )  # fmt: skip
     pair, hidden = sizes.pair, sizes.hidden

@@ -66,9 +66,19 @@ class Dropout(NamedTuple):
         """Below which a draw is dropped."""
         return round(self.rate * (UNIFORM_MASK.value + 1))
 
+    @property
+    def shared(self) -> int:
+        """Which dimension shares a mask, 1 to 3, or 0 for none."""
+        return 0 if self.shared_dim is None else 4 + self.shared_dim
+
+    @property
+    def factor(self) -> float:
+        """What is kept is multiplied with it."""
+        return 1.0 / (1.0 - self.rate)
+
 
 class DroppedOut(NamedTuple):
-    """Which elements of an update are kept, as the kernels want it.
+    """Which elements of an update are kept, as the portable kernels want it.
 
     Attributes
     ----------
@@ -93,4 +103,4 @@ class DroppedOut(NamedTuple):
             return cls(None, 0, 0, 0, 1.0)
         steps = (s if n > 1 else 0 for n, s in zip(keep.shape, keep.stride(), strict=True))
         sample, row, column, _ = steps
-        return cls(keep, sample, row, column, 1.0 / (1.0 - dropout.rate))
+        return cls(keep, sample, row, column, dropout.factor)

@@ -11,14 +11,13 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from scalefold_kernels.hopper import mma_layout, widen
+from scalefold_kernels.triangle.hopper.dropout import draw, dropped_out, no_bits, other_mask
 from scalefold_kernels.triangle.hopper.parts import (
     GROUPS,
     LOADER_REGISTERS,
     TILE,
     barriers,
     columns,
-    dropped_out,
-    mask_rows,
     num_rounds,
     sigmoid,
     standardise,
@@ -57,7 +56,7 @@ def load_tiles(args, C: gl.constexpr, STAGES: gl.constexpr):
 
 @gluon.jit
 def update(
-    w, args, HAS_DROPOUT: gl.constexpr, C: gl.constexpr, STAGES: gl.constexpr
+    w, args, SHARED: gl.constexpr, C: gl.constexpr, STAGES: gl.constexpr
 ):  # fmt: skip
     """Warp group ``w``. The result takes the place of z in shared memory."""
     (
@@ -68,10 +67,14 @@ def update(
     S: gl.constexpr = mma_layout(C)
     A: gl.constexpr = gl.DotOperandLayout(0, S, 2)
     dtype: gl.constexpr = out_desc.dtype
-    mbarrier.wait(weight_full, 0)
+    bits = no_bits()
     for i in range(num_rounds(P)):
         first = tile_of(i, w)
         if first < P:
+            if SHARED is not None:
+                if (i == 0) | other_mask(first, tile_of(i - 1, w), P, ROWS, COLUMNS, SHARED):
+                    bits = draw(first, P, dropped, ROWS, COLUMNS, SHARED, C // 32)
+            mbarrier.wait(weight_full, 0)
             slot = w * STAGES + i % STAGES
             position = first + gl.arange(0, TILE, layout=gl.SliceLayout(1, S))
             inside = position < P
@@ -90,9 +93,8 @@ def update(
             mbarrier.arrive(empty.index(slot))
             value = warpgroup_mma_wait(0, [value])
             value = (value + columns(bias, S)) * opened
-            if HAS_DROPOUT:
-                rows = mask_rows(dropped, first, P - 1, ROWS, COLUMNS, S)
-                value = dropped_out(value, dropped, rows, 0)
+            if SHARED is not None:
+                value = dropped_out(value, bits, 0, dropped[3])
             value += widen(z_smem.index(slot).load(S))
             z_smem.index(slot).store(value.to(dtype))
             fence_async_shared()
@@ -101,11 +103,11 @@ def update(
             mbarrier.arrive(z_empty.index(slot))
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=["layer"])
 def output_forward_kernel(
     product_desc, gate_desc, z_desc, weight_desc, out_desc, norm_weight, norm_bias, bias,
-    keep, keep_b, keep_i, keep_j, factor, mean, reciprocal, P, ROWS, COLUMNS, eps,
-    HAS_DROPOUT: gl.constexpr, C: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr,
+    key, layer, threshold, factor, mean, reciprocal, P, ROWS, COLUMNS, eps,
+    SHARED: gl.constexpr, C: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Result (P, Z), statistics (P,)."""
     dtype: gl.constexpr = z_desc.dtype
@@ -118,9 +120,7 @@ def output_forward_kernel(
     weight_full = barriers(1, 1).index(0)
     fence_async_shared()
     P = gl.to_tensor(P)
-    dropped = (
-        keep, gl.to_tensor(keep_b), gl.to_tensor(keep_i), gl.to_tensor(keep_j), factor,
-    )  # fmt: skip
+    dropped = key, gl.to_tensor(layer), gl.to_tensor(threshold), factor
     load_args = (
         weight_desc, product_desc, gate_desc, z_desc, weight_smem, product_smem, gate_smem, z_smem,
         weight_full, full, empty, z_empty, P,
@@ -132,8 +132,8 @@ def output_forward_kernel(
     )  # fmt: skip
     gl.warp_specialize(
         [
-            (update, (gl.to_tensor(0), args, HAS_DROPOUT, C, STAGES)),
-            (update, (gl.to_tensor(1), args, HAS_DROPOUT, C, STAGES)),
+            (update, (gl.to_tensor(0), args, SHARED, C, STAGES)),
+            (update, (gl.to_tensor(1), args, SHARED, C, STAGES)),
             (load_tiles, (load_args, C, STAGES)),
         ],
         [4, 1],

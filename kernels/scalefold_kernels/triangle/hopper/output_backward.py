@@ -19,15 +19,14 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from scalefold_kernels.hopper import mma_layout, widen
+from scalefold_kernels.triangle.hopper.dropout import draw, dropped_out, no_bits, other_mask
 from scalefold_kernels.triangle.hopper.parts import (
     GROUPS,
     TILE,
     barriers,
     by_position,
-    dropped_out,
-    mask_rows,
     num_rounds,
-    opaque_zero,
+    opaque,
     raw_columns,
     row_sum,
     sigmoid,
@@ -77,7 +76,7 @@ def load_tiles(args, C: gl.constexpr, STAGES: gl.constexpr):
 
 @gluon.jit
 def differentiate(
-    w, args, HAS_DROPOUT: gl.constexpr, C: gl.constexpr, STAGES: gl.constexpr
+    w, args, SHARED: gl.constexpr, C: gl.constexpr, STAGES: gl.constexpr
 ):  # fmt: skip
     """Warp group ``w``: gradients of gate and product."""
     (
@@ -89,13 +88,16 @@ def differentiate(
     H: gl.constexpr = mma_layout(64)
     A: gl.constexpr = gl.DotOperandLayout(0, S, 2)
     dtype: gl.constexpr = d_gate_desc.dtype
+    bits = no_bits()
     i = gl.to_tensor(0)
     first = tile_of(i, w)
     while first < P:
         slot = w * STAGES + i % STAGES
+        if SHARED is not None:
+            if (i == 0) | other_mask(first, tile_of(i - 1, w), P, ROWS, COLUMNS, SHARED):
+                bits = draw(first, P, dropped, ROWS, COLUMNS, SHARED, C // 32)
         mean_P = by_position(mean, first, P, S)
         reciprocal_P = by_position(reciprocal, first, P, S)
-        rows = mask_rows(dropped, first, P - 1, ROWS, COLUMNS, H)
         mbarrier.wait(full.index(slot), (i // STAGES) & 1)
         product = product_smem.index(slot).permute((1, 0))
         standard = (widen(product.load(S)) - mean_P[:, None]) * reciprocal_P[:, None]
@@ -116,8 +118,8 @@ def differentiate(
                 product, weight.permute((1, 0)), value, use_acc=False, is_async=True
             )
             gradient = widen(d_out.load(H))
-            if HAS_DROPOUT:
-                gradient = dropped_out(gradient, dropped, rows, half * 64)
+            if SHARED is not None:
+                gradient = dropped_out(gradient, bits, half * 64, dropped[3])
             value = warpgroup_mma_wait(0, [value])
             value += bias_smem.index(half).load(gl.SliceLayout(0, H))[None, :]
             opened = sigmoid(widen(gate.load(H)))
@@ -136,7 +138,7 @@ def differentiate(
         average = row_sum(d_standard) * (1.0 / C)
         d_x = d_standard - average[:, None] - standard * along[:, None]
         # Read again: held over the loop, number and address would cost registers.
-        reciprocal_P = by_position(reciprocal, first + opaque_zero(), P, S)
+        reciprocal_P = by_position(reciprocal, first + opaque(0), P, S)
         d_x = (d_x * reciprocal_P[:, None]).to(dtype)
         tma.store_wait(0)
         gate = gate_smem.index(slot * HALVES)
@@ -205,12 +207,12 @@ def add_up(args, C: gl.constexpr, STAGES: gl.constexpr):
     gl.store(partial_bias + gl.program_id(0) * C + row, sums)
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=["layer"])
 def output_backward_kernel(
     d_out_desc, product_desc, gate_desc, weight_desc, d_product_desc, d_gate_desc,
     mean, reciprocal, norm_weight, norm_bias, bias,
-    keep, keep_b, keep_i, keep_j, factor, partial, partial_bias, P, ROWS, COLUMNS,
-    HAS_DROPOUT: gl.constexpr, C: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr,
+    key, layer, threshold, factor, partial, partial_bias, P, ROWS, COLUMNS,
+    SHARED: gl.constexpr, C: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """d_product (C, P), d_gate (P, C); partial (programs, C, C), partial_bias (programs, C)."""
     HALVES: gl.constexpr = C // 64
@@ -232,9 +234,7 @@ def output_backward_kernel(
     fence_async_shared()
 
     P = gl.to_tensor(P)
-    dropped = (
-        keep, gl.to_tensor(keep_b), gl.to_tensor(keep_i), gl.to_tensor(keep_j), factor,
-    )  # fmt: skip
+    dropped = key, gl.to_tensor(layer), gl.to_tensor(threshold), factor
     load_args = (
         d_out_desc, product_desc, gate_desc, weight_desc, d_out_smem, product_smem, gate_smem,
         weight_smem, weight_full, full, empty, P,
@@ -250,8 +250,8 @@ def output_backward_kernel(
     )  # fmt: skip
     gl.warp_specialize(
         [
-            (differentiate, (gl.to_tensor(0), args, HAS_DROPOUT, C, STAGES)),
-            (differentiate, (gl.to_tensor(1), args, HAS_DROPOUT, C, STAGES)),
+            (differentiate, (gl.to_tensor(0), args, SHARED, C, STAGES)),
+            (differentiate, (gl.to_tensor(1), args, SHARED, C, STAGES)),
             (add_up, (sum_args, C, STAGES)),
             (load_tiles, (load_args, C, STAGES)),
         ],

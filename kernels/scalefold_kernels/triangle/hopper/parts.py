@@ -105,12 +105,12 @@ def row_sum(x):
 
 
 @gluon.jit
-def opaque_zero():
-    """0, of which the compiler does not know: an address with it is not kept over a loop.
+def opaque(x):
+    """The number x, of which the compiler does not know: what it makes of it stays where it is.
 
-    Addresses and descriptors of all weights, computed once before the loop, would spill.
+    Else addresses, descriptors and hashes would be made before a loop, and spill.
     """
-    return gl.inline_asm_elementwise("mov.b32 $0, 0;", "=r,r", [0], gl.int32, False, 1)
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], gl.int32, False, 1)
 
 
 @gluon.jit
@@ -120,7 +120,7 @@ def by_position(pointer, first, P, LAYOUT: gl.constexpr):
     Beyond the end they are the last one's: what the copy engine brings from there is 0 in any case.
     """
     position = first + gl.arange(0, TILE, layout=gl.SliceLayout(1, LAYOUT))
-    return gl.load(pointer + gl.minimum(position, P - 1)).to(gl.float32)
+    return gl.load(pointer + gl.minimum(position, opaque(P) - 1)).to(gl.float32)
 
 
 @gluon.jit
@@ -146,51 +146,3 @@ def standardise(x, eps):
     variance = row_sum(centred * centred) * (1.0 / CHANNELS)
     reciprocal = 1.0 / gl.sqrt_rn(variance + eps)
     return centred * reciprocal[:, None], mean, reciprocal
-
-
-@gluon.jit
-def mask_rows(dropped, first, last, ROWS, COLUMNS, LAYOUT: gl.constexpr):
-    """Where the words of the mask begin for the positions of a tile of this layout.
-
-    ``dropped`` as `..sizes.DroppedOut`.
-    """
-    _, keep_b, keep_i, keep_j, _ = dropped
-    CHANNELS: gl.constexpr = LAYOUT.instr_shape[1]
-    y = gl.reshape(
-        gl.full([TILE, CHANNELS], 0.0, gl.float32, LAYOUT), [TILE, CHANNELS // 32, 4, 4, 2]
-    )
-    BY_WORD: gl.constexpr = gl.SliceLayout(2, gl.SliceLayout(2, gl.SliceLayout(4, y.type.layout)))
-    position = first + gl.arange(0, TILE, layout=gl.SliceLayout(1, BY_WORD))
-    position = gl.minimum(position, last)
-    sample = position // COLUMNS // ROWS
-    i = position // COLUMNS % ROWS
-    return sample * keep_b + i * keep_i + position % COLUMNS * keep_j
-
-
-@gluon.jit
-def dropped_out(x, dropped, rows, channel):
-    """A tile of an update, channels ``channel`` and following, after dropout.
-
-    For 32 channels of a position there is one word, of which a thread of a quad (number q) needs
-    the bits 8 k + 2 q and 8 k + 2 q + 1, for k from 0 to 3.
-    """
-    keep, _, _, _, factor = dropped
-    M: gl.constexpr = x.shape[0]
-    WORDS: gl.constexpr = x.shape[1] // 32
-    y = gl.reshape(x, [M, WORDS, 4, 4, 2])
-    ALL: gl.constexpr = y.type.layout
-    BY_THREAD: gl.constexpr = gl.SliceLayout(2, gl.SliceLayout(4, ALL))
-    BY_WORD: gl.constexpr = gl.SliceLayout(2, BY_THREAD)
-    word = channel // 32 + gl.arange(0, WORDS, layout=gl.SliceLayout(0, BY_WORD))
-    words = gl.load(keep + rows[:, None] + word[None, :])
-    q = gl.arange(0, 4, layout=gl.SliceLayout(0, gl.SliceLayout(0, BY_THREAD)))
-    words = gl.expand_dims(words, 2) >> gl.expand_dims(gl.expand_dims(2 * q, 0), 0)
-    LAST_THREE: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(0, ALL))
-    k = gl.arange(0, 4, layout=gl.SliceLayout(1, gl.SliceLayout(2, LAST_THREE)))
-    e = gl.arange(0, 2, layout=gl.SliceLayout(0, gl.SliceLayout(0, LAST_THREE)))
-    k = gl.expand_dims(gl.expand_dims(k, 1), 2)
-    e = gl.expand_dims(gl.expand_dims(e, 0), 0)
-    bit = gl.expand_dims(gl.expand_dims(1 << (8 * k + e), 0), 0)
-    kept = (gl.expand_dims(gl.expand_dims(words, 2), 4) & bit) != 0
-    y = gl.where(kept, y * factor, 0.0)
-    return gl.convert_layout(gl.reshape(y, x.shape), x.type.layout)

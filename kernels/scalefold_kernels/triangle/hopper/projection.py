@@ -21,7 +21,7 @@ from scalefold_kernels.triangle.hopper.parts import (
     columns,
     invert_mask,
     num_rounds,
-    opaque_zero,
+    opaque,
     open_gate,
     standardise,
     tile_of,
@@ -81,12 +81,12 @@ def project(w, args, C: gl.constexpr):
             gl.store(reciprocal + position, reciprocal_P, mask=position < P)
             normed = standard * columns(norm_weight, S) + columns(norm_bias, S)
             normed = gl.convert_layout(normed.to(dtype), A)
-            weight = opaque_zero()
+            weight = opaque(0)
             opened = multiply(normed, weight_smem, weight + HALVES)
             value = multiply(normed, weight_smem, weight)
             for side in gl.static_range(2):
                 for half in gl.static_range(HALVES):
-                    weight = opaque_zero() + 2 * side * HALVES + half + 1
+                    weight = opaque(0) + 2 * side * HALVES + half + 1
                     if half + 1 < HALVES:
                         next_opened = multiply(normed, weight_smem, weight + HALVES)
                         next_value = multiply(normed, weight_smem, weight)
