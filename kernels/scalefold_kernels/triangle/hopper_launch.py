@@ -14,7 +14,7 @@ from torch import Tensor
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from scalefold_kernels.copy_engine import multiprocessors
+from scalefold_kernels.gpu import multiprocessors
 from scalefold_kernels.triangle import portable
 from scalefold_kernels.triangle.arguments import (
     OutputArguments,
