@@ -172,10 +172,11 @@ GPU_CASES = [
     ((1, 128, 256, 256), 256, 0),
     ((1, 1024, 64, 64), 64, 0),
     ((1, 33, 17, 48), 100, -2),
-    # Lines of whole tiles, all else odd: kernels for Hopper.
-    ((3, 7, 192, 72), 40, -3),
-    ((2, 5, 64, 200), 120, -2),
-    ((3, 5, 128, 200), 72, -3),
+    # Kernels for Hopper: eights of lines in several samples, odd lines in one, odd positions.
+    ((2, 16, 70, 72), 40, -3),
+    ((1, 11, 67, 200), 72, -3),
+    ((2, 5, 70, 200), 120, -2),
+    ((3, 5, 128, 200), 72, -3),  # not for them
     ((1, 3, 333, 136), 248, 0),
 ]
 

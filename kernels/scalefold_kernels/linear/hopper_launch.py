@@ -7,12 +7,15 @@ from typing import Literal, NamedTuple
 import torch
 import triton
 from torch import Tensor
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from scalefold_kernels.copy_engine import VECTOR, multiprocessors, padded, reachable, tiles_of
+from scalefold_kernels.copy_engine import VECTOR, padded, reachable, tiles_of
+from scalefold_kernels.gpu import multiprocessors
 from scalefold_kernels.hopper import ROWS
 from scalefold_kernels.linear.arguments import Update
 from scalefold_kernels.linear.hopper.backward import residual_linear_backward_hopper_kernel
 from scalefold_kernels.linear.hopper.forward import residual_linear_forward_hopper_kernel
+from scalefold_kernels.linear.hopper.parts import lines_of
 from scalefold_kernels.sums import sum_rows
 from scalefold_kernels.tiles import tile
 
@@ -24,42 +27,57 @@ MIN_OUTPUTS = 65
 
 
 class Order(NamedTuple):
-    """Rows as the kernels go through them: blocks of 64 positions, each in several lines.
+    """Rows as the kernels go through them: blocks of positions, each in several tiles of lines.
 
     Attributes
     ----------
     blocks : int
         Of all samples.
     groups : int
-        Of lines, each of one warp group or program.
+        Of tiles, each of one warp group or program.
     sample_blocks : int
-    num_lines, line_rows : int
-        Of a block, and how far they are apart.
-    sample_rows : int
+    num_tiles : int
+        Of a block.
+    sample_lines : int
     """
 
     blocks: int
     groups: int
     sample_blocks: int
-    num_lines: int
-    line_rows: int
-    sample_rows: int
+    num_tiles: int
+    sample_lines: int
 
     @classmethod
     def of(cls, update: Update, workers: int) -> Order:
         """For so many warp groups or programs, or more of them where there are more blocks."""
-        if update.dropout is None:  # nothing depends on the positions
-            lines = triton.cdiv(update.rows, ROWS.value)
-            return cls(1, min(workers, lines), 1, lines, ROWS.value, 0)
-        sample_blocks = update.size2 // ROWS.value
-        blocks, lines = update.batch * sample_blocks, update.size1
-        groups = min(lines, max(1, workers // blocks))
-        return cls(blocks, groups, sample_blocks, lines, update.size2, lines * update.size2)
+        samples, lines, positions = _sizes(update)
+        tile_lines = lines_of(update.shared)
+        sample_blocks = triton.cdiv(positions, ROWS.value // tile_lines)
+        blocks, num_tiles = samples * sample_blocks, triton.cdiv(lines, tile_lines)
+        groups = min(num_tiles, max(1, workers // blocks))
+        return cls(blocks, groups, sample_blocks, num_tiles, lines)
+
+
+def _sizes(update: Update) -> tuple[int, int, int]:
+    """Samples, their lines, and positions of a line."""
+    if update.dropout is None:  # nothing depends on the positions
+        return 1, update.rows, 1
+    return update.batch, update.size1, update.size2
+
+
+def _boxes(x: Tensor, update: Update, columns: int) -> TensorDescriptor:
+    """Tiles of 64 rows, and of so many columns, of a contiguous tensor."""
+    samples, lines, positions = _sizes(update)
+    tile_lines = lines_of(update.shared)
+    matrix = x.view(samples * lines, positions, x.shape[-1])
+    return tiles_of(matrix, tile_lines, ROWS.value // tile_lines, columns)
 
 
 def serves(update: Update, *matrices: Tensor, direction: Literal["forward", "backward"]) -> bool:
     """Whether the kernel of this direction, on a Hopper GPU, can take the arguments."""
-    by_position = update.dims == 3 and update.shared in (1, 2) and update.size2 % ROWS.value == 0
+    # A tile's lines are of one sample.
+    whole = update.batch == 1 or update.size1 % lines_of(update.shared) == 0
+    by_position = update.dims == 3 and update.shared in (1, 2) and whole
     channels, inputs = update.channels, update.inputs
     return (
         matrices[0].dtype == torch.bfloat16
@@ -81,10 +99,10 @@ def forward(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor, update: Update) 
     columns = triton.cdiv(channels, block)
     order = Order.of(update, 2 * max(1, multiprocessors(x.device) // columns))
     residual_linear_forward_hopper_kernel[(columns * triton.cdiv(order.blocks * order.groups, 2),)](
-        tiles_of(x.view(-1, channels), ROWS.value, block),
-        tiles_of(h.view(-1, inputs), ROWS.value, width),
+        _boxes(x, update, block),
+        _boxes(h, update, width),
         tiles_of(weight, block, width),
-        tiles_of(out.view(-1, channels), ROWS.value, block),
+        _boxes(out, update, block),
         bias,
         *update.hashing,
         update.key_stride,
@@ -111,10 +129,10 @@ def backward(
     programs = order.blocks * order.groups
     partial = parameters.new_empty(programs, parameters.numel(), dtype=torch.float32)
     residual_linear_backward_hopper_kernel[(columns * programs,)](
-        tiles_of(grad.view(-1, channels), ROWS.value, width),
-        tiles_of(h.view(-1, inputs), ROWS.value, block),
+        _boxes(grad, update, width),
+        _boxes(h, update, block),
         tiles_of(weight, width, block),
-        tiles_of(grad_h.view(-1, inputs), ROWS.value, block // 2),
+        _boxes(grad_h, update, block // 2),
         partial,
         *update.hashing,
         update.key_stride,

@@ -3,8 +3,8 @@
 A program keeps the weights of its inputs on the chip. A loader warp brings rows of the result's
 gradient and of ``h`` by the copy engine (TMA), some tiles ahead. Two warp groups share each tile of
 64 rows: each drops its half of the outputs in its place, makes half of the inputs' gradient, and
-sums the gradient of its half of the weights' rows in registers until the last tile. The bias's
-gradient is one more product, with ones.
+sums the gradient of its half of the weights' rows in registers until the last tile. What is kept is
+scaled after the products. The bias's gradient is one more product, with ones.
 
 Legend: as `linear.kernel`. Beyond the last row and channel the copy engine reads zeros and writes
 nothing.
@@ -21,8 +21,16 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from scalefold_kernels.dropout.kernel import mix
-from scalefold_kernels.hopper import REGISTERS, ROWS, mma_layout, widen
-from scalefold_kernels.linear.hopper.parts import kept, row_of, start, tensors
+from scalefold_kernels.hopper import REGISTERS, ROWS, mma_layout
+from scalefold_kernels.linear.hopper.parts import (
+    boxed,
+    hash_positions,
+    kept,
+    line_of,
+    load_mask,
+    start,
+    tensors,
+)
 
 ONES = gl.constexpr(8)
 """Columns of ones, the least that this product takes."""
@@ -32,9 +40,15 @@ PART = gl.constexpr(32)
 
 
 @gluon.jit
+def both(x, mask):
+    """Elements of x where the mask's bits are set, else 0."""
+    return gl.inline_asm_elementwise("and.b32 $0, $1, $2;", "=r,r,r", [x, mask], x.dtype, True, 2)
+
+
+@gluon.jit
 def load(
-    args, BLOCK_K: gl.constexpr, BLOCK_C: gl.constexpr, COLUMN_BLOCKS: gl.constexpr,
-    STAGES: gl.constexpr,
+    args, SHARED: gl.constexpr, BLOCK_K: gl.constexpr, BLOCK_C: gl.constexpr,
+    COLUMN_BLOCKS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """The loader warp."""
     (
@@ -43,19 +57,21 @@ def load(
         order,
     ) = args  # fmt: skip
     column = (gl.program_id(0) % COLUMN_BLOCKS) * BLOCK_K
-    sample, first, first_line = start(order, gl.program_id(0) // COLUMN_BLOCKS)
+    sample, first, first_tile = start(order, gl.program_id(0) // COLUMN_BLOCKS, SHARED)
     mbarrier.expect(weight_full, BLOCK_C * BLOCK_K * 2)
     tma.async_copy_global_to_shared(weight_desc, [0, column], weight_full, weight_smem)
     n = gl.to_tensor(0)
-    for line in range(first_line, order[3], order[1]):
-        row = row_of(order, sample, first, line)
+    for tile in range(first_tile, order[3], order[1]):
+        at = line_of(order, sample, tile, SHARED)
         slot = n % STAGES
         mbarrier.wait(empty.index(slot), ((n // STAGES) & 1) ^ 1)
         mbarrier.expect(full.index(slot), ROWS * (BLOCK_C + BLOCK_K) * 2)
         tma.async_copy_global_to_shared(
-            grad_desc, [row, 0], full.index(slot), grad_smem.index(slot)
+            grad_desc, [at, first, 0], full.index(slot), boxed(grad_smem.index(slot), grad_desc)
         )
-        tma.async_copy_global_to_shared(h_desc, [row, column], full.index(slot), h_smem.index(slot))
+        tma.async_copy_global_to_shared(
+            h_desc, [at, first, column], full.index(slot), boxed(h_smem.index(slot), h_desc)
+        )
         n += 1
 
 
@@ -68,7 +84,7 @@ def compute(
     """Warp group ``w``."""
     (
         grad_h_desc, partial, key, layer, threshold, scale, key_stride,
-        grad_smem, h_smem, weight_smem, ones_smem, bits_smem, out_smem,
+        grad_smem, h_smem, weight_smem, ones_smem, mask_smem, out_smem,
         full, empty, dropped, weight_full,
         order,
     ) = args  # fmt: skip
@@ -81,26 +97,19 @@ def compute(
     FLAT: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     column = (gl.program_id(0) % COLUMN_BLOCKS) * BLOCK_K
     program = gl.program_id(0) // COLUMN_BLOCKS
-    sample, first, first_line = start(order, program)
+    sample, first, first_tile = start(order, program, SHARED)
     if SHARED > 0:
         state = mix(mix(gl.load(key + sample * key_stride), gl.to_tensor(0)), layer)
     if SHARED == 1:
-        # A bit for each part of the outputs; they would not fit in registers.
-        position = first + gl.arange(0, ROWS, layout=gl.SliceLayout(1, L))
-        of_row = mix(mix(state, gl.to_tensor(0)), position)[:, None]
-        bits = gl.full([ROWS, PART], 0, gl.int32, L)
-        for part in gl.static_range(HALF_C // PART):
-            c = w * HALF_C + part * PART + gl.arange(0, PART, layout=gl.SliceLayout(0, L))
-            bits += kept(mix(of_row, c[None, :]), threshold).to(gl.int32) << part
-        bits_tile = bits_smem.index(w)
-        bits_tile.store(bits)
+        mask_tile = mask_smem.index(w)
+        hash_positions(mask_tile, state, first, w * HALF_C, threshold)
     zero = gl.full([ROWS, HALF_K], 0.0, gl.float32, OUT)
     weight_sum = gl.full([HALF_C, BLOCK_K], 0.0, gl.float32, SUM)
     bias_sum = gl.full([HALF_C, ONES], 0.0, gl.float32, BIAS)
     out_tile = out_smem.index(w)
     weight = weight_smem.slice(w * HALF_K, HALF_K, dim=1)
     n = gl.to_tensor(0)
-    for line in range(first_line, order[3], order[1]):
+    for tile in range(first_tile, order[3], order[1]):
         # Each time: the barrier must stay what its memory is for.
         mbarrier.wait(weight_full, 0)
         slot = n % STAGES
@@ -109,20 +118,18 @@ def compute(
         half = grad_tile.slice(w * HALF_C, HALF_C, dim=1)
         mbarrier.wait(full.index(slot), phase)
         if SHARED > 0:
-            if SHARED == 1:
-                bits = bits_tile.load(L)
             for part in gl.static_range(HALF_C // PART):
                 piece = half.slice(part * PART, PART, dim=1)
                 if SHARED == 1:
-                    keep = ((bits >> part) & 1) == 1
+                    mask = load_mask(mask_tile.slice(part * PART, PART, dim=1))
                 else:
                     c = w * HALF_C + part * PART + gl.arange(0, PART, layout=FLAT)
-                    hashes = mix(mix(mix(state, line), gl.to_tensor(0)), c)
+                    hashes = mix(mix(mix(state, tile), gl.to_tensor(0)), c)
                     of_line = gl.convert_layout(
-                        kept(hashes, threshold).to(gl.int32), gl.SliceLayout(0, L)
+                        -kept(hashes, threshold).to(gl.int16), gl.SliceLayout(0, L)
                     )
-                    keep = (of_line == 1)[None, :]
-                piece.store(gl.where(keep, widen(piece.load(L)) * scale, 0.0).to(piece.dtype))
+                    mask = of_line[None, :].broadcast_to(ROWS, PART)
+                piece.store(both(piece.load(L), mask))
             fence_async_shared()
             mbarrier.arrive(dropped.index(slot))
             mbarrier.wait(dropped.index(slot), phase)
@@ -131,14 +138,19 @@ def compute(
         bias_sum = warpgroup_mma(turned, ones_smem, bias_sum, is_async=True)
         weight_sum = warpgroup_mma(turned, h_smem.index(slot), weight_sum, is_async=True)
         grad_h = warpgroup_mma_wait(2, [grad_h])
+        if SHARED > 0:
+            grad_h *= scale
         tma.store_wait(0)
         out_tile.store(grad_h.to(out_tile.dtype))
         fence_async_shared()
-        row = row_of(order, sample, first, line)
-        tma.async_copy_shared_to_global(grad_h_desc, [row, column + w * HALF_K], out_tile)
+        at = [line_of(order, sample, tile, SHARED), first, column + w * HALF_K]
+        tma.async_copy_shared_to_global(grad_h_desc, at, boxed(out_tile, grad_h_desc))
         bias_sum, weight_sum = warpgroup_mma_wait(0, [bias_sum, weight_sum])
         mbarrier.arrive(empty.index(slot))
         n += 1
+    if SHARED > 0:
+        weight_sum *= scale
+        bias_sum *= scale
     partial += program.to(gl.int64) * (C * K + C)
     c = w * HALF_C + gl.arange(0, HALF_C, layout=gl.SliceLayout(1, SUM))
     k = column + gl.arange(0, BLOCK_K, layout=gl.SliceLayout(0, SUM))
@@ -168,16 +180,18 @@ def residual_linear_backward_hopper_kernel(
     dtype: gl.constexpr = grad_desc.dtype
     barrier: gl.constexpr = mbarrier.MBarrierLayout()
     ones_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, ONES], gl.bfloat16)
-    out_layout: gl.constexpr = grad_h_desc.layout
+    grad_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, BLOCK_C], gl.bfloat16)
+    h_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, BLOCK_K], gl.bfloat16)
+    out_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, BLOCK_K // 2], gl.bfloat16)
+    bits_layout: gl.constexpr = gl.SwizzledSharedLayout(8, 1, 8, [1, 0])
     FLAT: gl.constexpr = gl.BlockedLayout([1, 8], [16, 2], [4, 1], [1, 0])
-    grad_smem = gl.allocate_shared_memory(dtype, [STAGES, ROWS, BLOCK_C], grad_desc.layout)
-    h_smem = gl.allocate_shared_memory(dtype, [STAGES, ROWS, BLOCK_K], h_desc.layout)
+    grad_smem = gl.allocate_shared_memory(dtype, [STAGES, ROWS, BLOCK_C], grad_layout)
+    h_smem = gl.allocate_shared_memory(dtype, [STAGES, ROWS, BLOCK_K], h_layout)
     weight_smem = gl.allocate_shared_memory(dtype, [BLOCK_C, BLOCK_K], weight_desc.layout)
     out_smem = gl.allocate_shared_memory(dtype, [2, ROWS, BLOCK_K // 2], out_layout)
     ones_smem = gl.allocate_shared_memory(dtype, [ROWS, ONES], ones_layout)
-    bits_layout: gl.constexpr = gl.SwizzledSharedLayout(2, 1, 8, [1, 0])
-    bits_smem = gl.allocate_shared_memory(
-        gl.int32, [2, ROWS if SHARED == 1 else 1, PART], bits_layout
+    mask_smem = gl.allocate_shared_memory(
+        gl.int16, [2, 8 if SHARED == 1 else 1, BLOCK_C // 2], bits_layout
     )
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
@@ -201,7 +215,7 @@ def residual_linear_backward_hopper_kernel(
     args = (
         grad_h_desc, partial, key, gl.to_tensor(layer), gl.to_tensor(threshold),
         gl.to_tensor(scale), gl.to_tensor(key_stride),
-        grad_smem, h_smem, weight_smem, ones_smem, bits_smem, out_smem,
+        grad_smem, h_smem, weight_smem, ones_smem, mask_smem, out_smem,
         full, empty, dropped, weight_full,
         order,
     )  # fmt: skip
@@ -210,7 +224,7 @@ def residual_linear_backward_hopper_kernel(
         [
             (compute, (0, args, C, K, SHARED, BLOCK_K, BLOCK_C, COLUMN_BLOCKS, STAGES)),
             (compute, (1, args, C, K, SHARED, BLOCK_K, BLOCK_C, COLUMN_BLOCKS, STAGES)),
-            (load, (load_args, BLOCK_K, BLOCK_C, COLUMN_BLOCKS, STAGES)),
+            (load, (load_args, SHARED, BLOCK_K, BLOCK_C, COLUMN_BLOCKS, STAGES)),
         ],
         [4, 1],
         [GROUP_REGISTERS, REGISTERS - 2 * GROUP_REGISTERS],

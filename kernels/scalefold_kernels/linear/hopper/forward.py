@@ -2,8 +2,9 @@
 
 A program keeps the weights of its columns on the chip. A loader warp brings rows of the residual
 and of what is multiplied by the copy engine (TMA), some tiles ahead; two warp groups have 64 rows
-each, at the same positions of every so many-th line: a mask that is shared by lines stays in their
-registers. Results leave by the copy engine from where the residual was.
+each. Of a mask that lines share a tile is eight positions of eight lines: a warp group stays at its
+positions, whose mask is in its registers. Results leave by the copy engine from where the residual
+was.
 
 Legend: as `linear.kernel`. Beyond the last row and channel the copy engine reads zeros and writes
 nothing.
@@ -20,20 +21,28 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from scalefold_kernels.dropout.kernel import mix
 from scalefold_kernels.hopper import REGISTERS, ROWS, mma_layout, widen
-from scalefold_kernels.linear.hopper.parts import kept, row_of, start, tensors
+from scalefold_kernels.linear.hopper.parts import (
+    boxed,
+    hash_positions,
+    kept,
+    line_of,
+    load_mask,
+    start,
+    tensors,
+)
 
 
 @gluon.jit
-def start_of(w, order, COLUMN_BLOCKS: gl.constexpr):
-    """`start` of a warp group, its line past the end where it has none."""
-    sample, first, line = start(order, (gl.program_id(0) // COLUMN_BLOCKS) * 2 + w)
-    return sample, first, gl.where(line < order[1], line, order[3])
+def start_of(w, order, SHARED: gl.constexpr, COLUMN_BLOCKS: gl.constexpr):
+    """`start` of a warp group, its tile past the end where it has none."""
+    sample, first, tile = start(order, (gl.program_id(0) // COLUMN_BLOCKS) * 2 + w, SHARED)
+    return sample, first, gl.where(tile < order[1], tile, order[3])
 
 
 @gluon.jit
 def load(
-    args, BLOCK_K: gl.constexpr, BLOCK_C: gl.constexpr, COLUMN_BLOCKS: gl.constexpr,
-    H_STAGES: gl.constexpr, X_STAGES: gl.constexpr,
+    args, SHARED: gl.constexpr, BLOCK_K: gl.constexpr, BLOCK_C: gl.constexpr,
+    COLUMN_BLOCKS: gl.constexpr, H_STAGES: gl.constexpr, X_STAGES: gl.constexpr,
 ):  # fmt: skip
     """The loader warp."""
     (
@@ -44,29 +53,30 @@ def load(
     column = (gl.program_id(0) % COLUMN_BLOCKS) * BLOCK_C
     mbarrier.expect(weight_full, BLOCK_C * BLOCK_K * 2)
     tma.async_copy_global_to_shared(weight_desc, [column, 0], weight_full, weight_smem)
-    sample0, first0, line0 = start_of(0, order, COLUMN_BLOCKS)
-    sample1, first1, line1 = start_of(1, order, COLUMN_BLOCKS)
+    sample0, first0, tile0 = start_of(0, order, SHARED, COLUMN_BLOCKS)
+    sample1, first1, tile1 = start_of(1, order, SHARED, COLUMN_BLOCKS)
     n = gl.to_tensor(0)
-    for line in range(gl.minimum(line0, line1), order[3], order[1]):
+    for tile in range(gl.minimum(tile0, tile1), order[3], order[1]):
         for w in gl.static_range(2):
-            mine = line + ((line0 if w == 0 else line1) - gl.minimum(line0, line1))
+            mine = tile + ((tile0 if w == 0 else tile1) - gl.minimum(tile0, tile1))
             if mine < order[3]:
                 if w == 0:
-                    row = row_of(order, sample0, first0, mine)
+                    at, first = line_of(order, sample0, mine, SHARED), first0
                 else:
-                    row = row_of(order, sample1, first1, mine)
+                    at, first = line_of(order, sample1, mine, SHARED), first1
                 place = n % H_STAGES * 2 + w
                 mbarrier.wait(h_empty.index(place), ((n // H_STAGES) & 1) ^ 1)
                 mbarrier.expect(h_full.index(place), ROWS * BLOCK_K * 2)
                 tma.async_copy_global_to_shared(
-                    h_desc, [row, 0], h_full.index(place), h_smem.index(place)
+                    h_desc, [at, first, 0], h_full.index(place), boxed(h_smem.index(place), h_desc)
                 )
                 place = n % X_STAGES * 2 + w
                 mbarrier.wait(x_empty.index(place), ((n // X_STAGES) & 1) ^ 1)
                 mbarrier.expect(x_full.index(place), ROWS * BLOCK_C * 2)
                 tma.async_copy_global_to_shared(
-                    x_desc, [row, column], x_full.index(place), x_smem.index(place)
-                )
+                    x_desc, [at, first, column], x_full.index(place),
+                    boxed(x_smem.index(place), x_desc),
+                )  # fmt: skip
         n += 1
 
 
@@ -78,25 +88,25 @@ def compute(
 ):  # fmt: skip
     """Warp group ``w``."""
     (
-        out_desc, bias, key, layer, threshold, scale, key_stride, h_smem, x_smem, weight_smem,
+        out_desc, bias, key, layer, threshold, scale, key_stride,
+        h_smem, x_smem, weight_smem, mask_smem,
         h_full, h_empty, x_full, x_empty, weight_full,
         order,
     ) = args  # fmt: skip
     OUT: gl.constexpr = mma_layout(BLOCK_C)
     FLAT: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
-    sample, first, first_line = start_of(w, order, COLUMN_BLOCKS)
+    sample, first, first_tile = start_of(w, order, SHARED, COLUMN_BLOCKS)
     column = (gl.program_id(0) % COLUMN_BLOCKS) * BLOCK_C
     c = column + gl.arange(0, BLOCK_C, layout=gl.SliceLayout(0, OUT))
     shift = gl.load(bias + c, mask=c < C, other=0.0).to(gl.float32)
     if SHARED > 0:
         state = mix(mix(gl.load(key + sample * key_stride), gl.to_tensor(0)), layer)
     if SHARED == 1:
-        position = first + gl.arange(0, ROWS, layout=gl.SliceLayout(1, OUT))
-        hashes = mix(mix(mix(state, gl.to_tensor(0)), position)[:, None], c[None, :])
-        factor = gl.where(kept(hashes, threshold), scale, 0.0)
+        hash_positions(mask_smem.index(w), state, first, column, threshold)
+        factor = gl.where(load_mask(mask_smem.index(w)) != 0, scale, 0.0)
     zero = gl.full([ROWS, BLOCK_C], 0.0, gl.float32, OUT)
     n = gl.to_tensor(0)
-    for line in range(first_line, order[3], order[1]):
+    for tile in range(first_tile, order[3], order[1]):
         # Each time: the barrier must stay what its memory is for.
         mbarrier.wait(weight_full, 0)
         place = n % H_STAGES * 2 + w
@@ -110,7 +120,7 @@ def compute(
             update *= factor
         if SHARED == 2:
             flat = column + gl.arange(0, BLOCK_C, layout=FLAT)
-            hashes = mix(mix(mix(state, line), gl.to_tensor(0)), flat)
+            hashes = mix(mix(mix(state, tile), gl.to_tensor(0)), flat)
             of_line = gl.where(kept(hashes, threshold), scale, 0.0)
             update *= gl.convert_layout(of_line, gl.SliceLayout(0, OUT))[None, :]
         if X_STAGES > 1:
@@ -123,8 +133,8 @@ def compute(
         mbarrier.wait(x_full.index(place), (n // X_STAGES) & 1)
         x_tile.store((widen(x_tile.load(OUT)) + update).to(x_tile.dtype))
         fence_async_shared()
-        row = row_of(order, sample, first, line)
-        tma.async_copy_shared_to_global(out_desc, [row, column], x_tile)
+        at = [line_of(order, sample, tile, SHARED), first, column]
+        tma.async_copy_shared_to_global(out_desc, at, boxed(x_tile, out_desc))
         if X_STAGES == 1:
             tma.store_wait(0)
             mbarrier.arrive(x_empty.index(place))
@@ -148,8 +158,14 @@ def residual_linear_forward_hopper_kernel(
     """
     dtype: gl.constexpr = x_desc.dtype
     barrier: gl.constexpr = mbarrier.MBarrierLayout()
-    h_smem = gl.allocate_shared_memory(dtype, [2 * H_STAGES, ROWS, BLOCK_K], h_desc.layout)
-    x_smem = gl.allocate_shared_memory(dtype, [2 * X_STAGES, ROWS, BLOCK_C], x_desc.layout)
+    h_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, BLOCK_K], gl.bfloat16)
+    x_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, BLOCK_C], gl.bfloat16)
+    bits_layout: gl.constexpr = gl.SwizzledSharedLayout(8, 1, 8, [1, 0])
+    h_smem = gl.allocate_shared_memory(dtype, [2 * H_STAGES, ROWS, BLOCK_K], h_layout)
+    x_smem = gl.allocate_shared_memory(dtype, [2 * X_STAGES, ROWS, BLOCK_C], x_layout)
+    mask_smem = gl.allocate_shared_memory(
+        gl.int8, [2, 8 if SHARED == 1 else 1, BLOCK_C], bits_layout
+    )
     weight_smem = gl.allocate_shared_memory(dtype, [BLOCK_C, BLOCK_K], weight_desc.layout)
     h_full = gl.allocate_shared_memory(gl.int64, [2 * H_STAGES, 1], barrier)
     h_empty = gl.allocate_shared_memory(gl.int64, [2 * H_STAGES, 1], barrier)
@@ -173,7 +189,7 @@ def residual_linear_forward_hopper_kernel(
     )  # fmt: skip
     args = (
         out_desc, bias, key, gl.to_tensor(layer), gl.to_tensor(threshold), gl.to_tensor(scale),
-        gl.to_tensor(key_stride), h_smem, x_smem, weight_smem,
+        gl.to_tensor(key_stride), h_smem, x_smem, weight_smem, mask_smem,
         h_full, h_empty, x_full, x_empty, weight_full,
         order,
     )  # fmt: skip
@@ -188,7 +204,7 @@ def residual_linear_forward_hopper_kernel(
                 gl.to_tensor(1), args, C, SHARED, BLOCK_K, BLOCK_C, COLUMN_BLOCKS,
                 H_STAGES, X_STAGES,
             )),
-            (load, (load_args, BLOCK_K, BLOCK_C, COLUMN_BLOCKS, H_STAGES, X_STAGES)),
+            (load, (load_args, SHARED, BLOCK_K, BLOCK_C, COLUMN_BLOCKS, H_STAGES, X_STAGES)),
         ],
         [4, 1],
         [GROUP_REGISTERS, REGISTERS - 2 * GROUP_REGISTERS],

@@ -3,8 +3,8 @@
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from scalefold_kernels.dropout.kernel import UNIFORM_MASK
-from scalefold_kernels.hopper import ROWS
+from scalefold_kernels.dropout.kernel import UNIFORM_MASK, mix
+from scalefold_kernels.hopper import ROWS, mma_layout
 
 
 @gluon.jit
@@ -13,26 +13,72 @@ def kept(state, threshold):
     return ((state >> 40) & UNIFORM_MASK) >= threshold
 
 
+@gluon.constexpr_function
+def lines_of(shared):
+    """Lines of a tile of 64 rows, each with so many positions that the tile is full.
+
+    Of a mask that lines share (1) only the positions are hashed, of one that positions share (2)
+    only the lines; without a mask (0) rows are lines of one position.
+    """
+    return {0: 64, 1: 8, 2: 1}[shared]
+
+
 @gluon.jit
 def tensors(order):
     """Numbers of an `linear.hopper_launch.Order` as warp groups take them, none a constant."""
-    blocks, groups, sample_blocks, num_lines, line_rows, sample_rows = order
+    blocks, groups, sample_blocks, num_lines, sample_lines = order
     return (
         gl.to_tensor(blocks), gl.to_tensor(groups), gl.to_tensor(sample_blocks),
-        gl.to_tensor(num_lines), gl.to_tensor(line_rows), gl.to_tensor(sample_rows),
+        gl.to_tensor(num_lines), gl.to_tensor(sample_lines),
     )  # fmt: skip
 
 
 @gluon.jit
-def start(order, group):
-    """Sample, first position and first line of a group of lines."""
-    blocks, _, sample_blocks, _, _, _ = order
+def start(order, group, SHARED: gl.constexpr):
+    """Sample, first position and first tile of a group of lines."""
+    blocks, _, sample_blocks, _, _ = order
     block = group % blocks
-    return block // sample_blocks, block % sample_blocks * ROWS, group // blocks
+    position = block % sample_blocks * (ROWS // lines_of(SHARED))
+    return block // sample_blocks, position, group // blocks
 
 
 @gluon.jit
-def row_of(order, sample, position, line):
-    """Row of the matrices at these coordinates."""
-    _, _, _, _, line_rows, sample_rows = order
-    return sample * sample_rows + line * line_rows + position
+def line_of(order, sample, tile, SHARED: gl.constexpr):
+    """First line of a tile."""
+    _, _, _, _, sample_lines = order
+    return sample * sample_lines + tile * lines_of(SHARED)
+
+
+@gluon.jit
+def boxed(tile, desc):
+    """A tile of rows as the lines and positions that the copy engine takes."""
+    return tile._reinterpret(desc.dtype, desc.block_shape, desc.layout)
+
+
+@gluon.constexpr_function
+def mask_layout(columns):
+    """`mma_layout` of eight lines, eight positions of each, and columns."""
+    registers = [[0, 0, 1], [1, 0, 0]]
+    registers += [[0, 0, 8 << i] for i in range((columns // 8).bit_length() - 1)]
+    lanes = [[0, 0, 2], [0, 0, 4], [0, 1, 0], [0, 2, 0], [0, 4, 0]]
+    return gl.DistributedLinearLayout(registers, lanes, [[2, 0, 0], [4, 0, 0]], [], [8, 8, columns])
+
+
+@gluon.jit
+def hash_positions(mask_tile, state, position, column, threshold):
+    """Fill a mask (8 positions, columns): all bits of what is kept, none of what is dropped."""
+    COLUMNS: gl.constexpr = mask_tile.shape[1]
+    L: gl.constexpr = gl.BlockedLayout([1, 8], [2, 16], [4, 1], [1, 0])
+    p = position + gl.arange(0, 8, layout=gl.SliceLayout(1, L))
+    c = column + gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, L))
+    of_position = mix(mix(state, gl.to_tensor(0)), p)[:, None]
+    mask_tile.store(-kept(mix(of_position, c[None, :]), threshold).to(mask_tile.dtype))
+
+
+@gluon.jit
+def load_mask(mask_tile):
+    """Of a tile of 64 rows, which are eight lines."""
+    COLUMNS: gl.constexpr = mask_tile.shape[1]
+    L: gl.constexpr = mask_layout(COLUMNS)
+    mask = mask_tile.load(gl.SliceLayout(0, L)).expand_dims(0).broadcast_to(8, 8, COLUMNS)
+    return gl.convert_layout(mask.reshape([ROWS, COLUMNS]), mma_layout(COLUMNS))
