@@ -144,7 +144,7 @@ def test_opcheck(num_seq: int, device: torch.device) -> None:
         tensor.requires_grad_()
     torch.library.opcheck(
         torch.ops.scalefold.outer_product_mean,
-        (a, b, count, weight, bias, z),
+        ([a, b, count, weight, bias], z),
     )
 
 

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from scalefold_kernels.gpu import runs_gluon
 from scalefold_kernels.outer_product import portable
-from scalefold_kernels.outer_product.launch import Chain, Mean, Sizes, mean_gradient
-from scalefold_kernels.sums import sum_rows
+from scalefold_kernels.outer_product.launch import Chain, Gradients, Mean, Sizes, mean_gradient
 
 MAX_SEQUENCES = 128
 MAX_PAIR_CHANNELS = 128
@@ -54,27 +53,17 @@ def backward(
     weight: Tensor,
     grad_a_ICS: Tensor,
     grad_b_JCS: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """Write the operands' gradients of one sample; returns partial sums of weight's and bias's.
-
-    Returns
-    -------
-    weight : Tensor, shape (parts, Z, C * C), float32
-    bias : Tensor, shape (parts, Z), float32
-    """
+) -> Gradients:
+    """Partial sums of one sample's gradients."""
     sizes = Sizes.of(b_JCS, weight)
     grad, bias_parts = mean_gradient(grad_IJZ, count_IJ)
     kernels = _kernels(sizes, grad, a_ICS, b_JCS)
     weight_ZCD = _by_channels(weight, sizes)
-    # A copy, so that both readings of the weight are of whole rows.
-    weight_ZDC = weight_ZCD.transpose(1, 2).contiguous()
-    for first, second, third, gradient in (
-        (grad.transpose(0, 1), weight_ZCD, b_JCS, grad_a_ICS),
-        (grad, weight_ZDC, a_ICS, grad_b_JCS),
-    ):
-        parts = kernels.operand_gradient(Chain(first, second.transpose(0, 1), third), sizes)
-        sum_rows(parts.flatten(1), gradient.dtype, gradient)
-    return kernels.weight_gradient(grad, a_ICS, b_JCS, sizes), bias_parts
+    of_a = Chain(grad.transpose(0, 1), weight_ZCD.transpose(0, 1), b_JCS)
+    of_b = Chain(grad, weight_ZCD.permute(2, 0, 1), a_ICS)
+    parts = kernels.operand_gradients((of_a, of_b), sizes)
+    operands = list(zip(parts, (grad_a_ICS, grad_b_JCS), strict=True))
+    return Gradients(kernels.weight_gradient(grad, a_ICS, b_JCS, sizes), bias_parts, operands)
 
 
 def _by_channels(weight: Tensor, sizes: Sizes) -> Tensor:

@@ -5,11 +5,14 @@ One sample; legend as in `kernel`, blocks as in `hopper`.
 
 from __future__ import annotations
 
+from math import prod
+
 import torch
 import triton
 from torch import Tensor
 
 from scalefold_kernels.copy_engine import VECTOR, reachable, tiles_of
+from scalefold_kernels.gpu import multiprocessors
 from scalefold_kernels.outer_product.hopper.chained import chained_products_kernel
 from scalefold_kernels.outer_product.hopper.weight_gradient import weight_gradient_kernel
 from scalefold_kernels.outer_product.launch import (
@@ -18,7 +21,6 @@ from scalefold_kernels.outer_product.launch import (
     Mean,
     Sizes,
     launch_tile,
-    multiprocessors,
     num_splits,
 )
 
@@ -36,19 +38,68 @@ def serves(sizes: Sizes, *operands: Tensor) -> bool:
 
 def mean(chain: Chain, mean: Mean, sizes: Sizes) -> None:
     """Fill the forward's result."""
-    _chained_products(chain, mean.out, 1, len(chain.first), sizes, mean)
+    first_KXM, second_YMD, third_KDN = chain
+    first = tiles_of(first_KXM, 1, _BLOCK_X, _SIZE_M)
+    third = tiles_of(third_KDN.permute(2, 0, 1), _SIZE_N, 1, _SIZE_D)
+    whole = _BLOCK_X, 1, _SIZE_N
+    num_k = len(first_KXM)
+    chained_products_kernel[(min(_num_blocks(chain), multiprocessors(mean.out.device)),)](
+        first,
+        third,
+        first,
+        third,
+        tiles_of(second_YMD.transpose(1, 2), _GROUP_Y, _SIZE_D, _SIZE_M),
+        tiles_of(mean.z, *whole),
+        tiles_of(mean.out, *whole),
+        second_YMD,
+        mean.out,
+        mean.number,
+        mean.bias,
+        _shape(chain),
+        second_YMD.stride(),
+        (num_k, num_k),
+        mean.number.stride(),
+        EPS=EPS,
+        MEAN=True,
+        **launch_tile("outer_product_chained_hopper", sizes, first_KXM),
+    )
 
 
-def operand_gradient(chain: Chain, sizes: Sizes) -> Tensor:
-    """Partial sums over k, (parts, X, Y, N), float32."""
-    num_k, size_x, _ = chain.first.shape
-    size_y, size_n = chain.second.shape[0], chain.third.shape[2]
-    blocks = triton.cdiv(size_x, _BLOCK_X) * triton.cdiv(size_y, _BLOCK_Y)
-    splits, k_per_split = _splits(blocks, num_k, chain.first.device)
-    shape = splits, size_x, size_y, size_n
-    parts = torch.empty(shape, dtype=torch.float32, device=chain.first.device)
-    _chained_products(chain, parts, splits, k_per_split, sizes)
-    return parts
+def operand_gradients(chains: tuple[Chain, Chain], sizes: Sizes) -> list[Tensor]:
+    """Partial sums over k, (parts, X, Y, N), float32; what is x for one is k for the other."""
+    device = chains[0].first.device
+    num_blocks = [_num_blocks(chain) for chain in chains]
+    splits = [_splits(sum(num_blocks), len(chain.first), device) for chain in chains]
+    num_tiles = sum(blocks * parts for blocks, (parts, _) in zip(num_blocks, splits, strict=True))
+    shapes = [
+        (parts, chain.first.shape[1], len(chain.second), chain.third.shape[2])
+        for chain, (parts, _) in zip(chains, splits, strict=True)
+    ]
+    both = torch.empty(sum(map(prod, shapes)), dtype=torch.float32, device=device)
+    # Of the right block for what is not looked at.
+    unused = tiles_of(chains[0].first, _BLOCK_X, 1, _SIZE_N)
+    chained_products_kernel[(min(num_tiles, multiprocessors(device)),)](
+        tiles_of(chains[0].first, 1, _BLOCK_X, _SIZE_M),
+        tiles_of(chains[0].third, 1, _SIZE_D, _SIZE_N),
+        tiles_of(chains[1].first, 1, _BLOCK_X, _SIZE_M),
+        tiles_of(chains[1].third, 1, _SIZE_D, _SIZE_N),
+        unused,
+        unused,
+        unused,
+        chains[0].second,
+        both,
+        both,
+        both,
+        _shape(chains[0]),
+        chains[0].second.stride(),
+        tuple(k_per_split for _, k_per_split in splits),
+        (0, 0),
+        EPS=EPS,
+        MEAN=False,
+        **launch_tile("outer_product_chained_hopper", sizes, chains[0].first),
+    )
+    parts = both.split([prod(shape) for shape in shapes])
+    return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
 def weight_gradient(grad_IJZ: Tensor, a_ICS: Tensor, b_JCS: Tensor, sizes: Sizes) -> Tensor:
@@ -74,51 +125,16 @@ def weight_gradient(grad_IJZ: Tensor, a_ICS: Tensor, b_JCS: Tensor, sizes: Sizes
     return parts
 
 
-def _chained_products(
-    chain: Chain,
-    out: Tensor,
-    splits: int,
-    k_per_split: int,
-    sizes: Sizes,
-    mean: Mean | None = None,
-) -> None:
-    first_KXM, second_YMD, third_KDN = chain
-    num_k, size_x, _ = first_KXM.shape
-    num_x = triton.cdiv(size_x, _BLOCK_X)
-    num_y = triton.cdiv(len(second_YMD), _BLOCK_Y)
-    num_tiles = num_x * num_y * splits
-    whole = _BLOCK_X, 1, _SIZE_N
-    if mean is None:
-        third = tiles_of(third_KDN, 1, _SIZE_D, _SIZE_N)
-        # Of the right block for what is not looked at.
-        second = z = result = tiles_of(first_KXM, *whole)
-        count, bias = out, out
-    else:
-        third = tiles_of(third_KDN.permute(2, 0, 1), _SIZE_N, 1, _SIZE_D)
-        second = tiles_of(second_YMD.transpose(1, 2), _GROUP_Y, _SIZE_D, _SIZE_M)
-        z, result = tiles_of(mean.z, *whole), tiles_of(mean.out, *whole)
-        count, bias = mean.number, mean.bias
-    chained_products_kernel[(min(num_tiles, multiprocessors(out.device)),)](
-        tiles_of(first_KXM, 1, _BLOCK_X, _SIZE_M),
-        second,
-        third,
-        z,
-        result,
-        second_YMD,
-        out,
-        count,
-        bias,
-        (size_x, *second_YMD.shape, third_KDN.shape[2]),
-        second_YMD.stride(),
-        out.stride()[-4:-1] if mean is None else (0, *out.stride()[:2]),
-        (0, 0) if mean is None else count.stride(),
-        (num_x, num_y, num_tiles),
-        num_k,
-        k_per_split,
-        EPS=EPS,
-        MEAN=mean is not None,
-        **launch_tile("outer_product_chained_hopper", sizes, first_KXM),
-    )
+def _num_blocks(chain: Chain) -> int:
+    """Of x and y."""
+    size_x, size_y = chain.first.shape[1], len(chain.second)
+    return triton.cdiv(size_x, _BLOCK_X) * triton.cdiv(size_y, _BLOCK_Y)
+
+
+def _shape(chain: Chain) -> tuple[int, ...]:
+    """Sizes of x, y, m, d, n, k."""
+    num_k, size_x, _ = chain.first.shape
+    return size_x, *chain.second.shape, chain.third.shape[2], num_k
 
 
 def _splits(blocks: int, length: int, device: torch.device) -> tuple[int, int]:

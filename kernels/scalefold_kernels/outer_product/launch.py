@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import NamedTuple
 
 import torch
 import triton
 from torch import Tensor
 
+from scalefold_kernels.gpu import multiprocessors
 from scalefold_kernels.outer_product.kernel import mean_gradient_kernel
-from scalefold_kernels.sums import sum_rows
+from scalefold_kernels.sums import sum_several
 from scalefold_kernels.tiles import architecture, tile
 
 EPS = 1e-3
@@ -64,6 +64,22 @@ class Mean(NamedTuple):
     out: Tensor
 
 
+class Gradients(NamedTuple):
+    """Partial sums of one sample's gradients, float32, their parts along the first dimension.
+
+    Attributes
+    ----------
+    weight : Tensor, shape (parts, Z, C * C)
+    bias : Tensor, shape (parts, Z)
+    operands : list of (Tensor, Tensor)
+        Parts of the operands' gradients, and where their sums belong; empty if they are there.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    operands: list[tuple[Tensor, Tensor]]
+
+
 def precision(x: Tensor) -> str:
     """How products of float32 are made; of no consequence for narrower types."""
     return "ieee" if x.dtype == torch.float32 else "tf32"
@@ -91,25 +107,25 @@ def num_splits(programs: int, per_multiprocessor: int, most: int, device: torch.
     return min(options, key=lambda n: triton.cdiv(programs * n, slots) / n + 0.01 * n)
 
 
-@cache
-def multiprocessors(device: torch.device) -> int:
-    """How many the GPU has."""
-    if device.type != "cuda":
-        return 2  # so that the interpreter sees splits
-    return torch.cuda.get_device_properties(device).multi_processor_count
+def sum_gradients(samples: list[Gradients], weight: Tensor, bias: Tensor) -> None:
+    """Fill the gradients of weight and bias, and each sample's operands'; in one launch."""
+    sums = [  # the longest ones first, since few programs have them
+        (_joined([sample.bias for sample in samples]), bias),
+        (_joined([sample.weight for sample in samples]), weight),
+        *(pair for sample in samples for pair in sample.operands),
+    ]
+    sum_several([parts.flatten(1) for parts, _ in sums], [out for _, out in sums])
 
 
-def sum_parts(parts: list[Tensor], dtype: torch.dtype) -> Tensor:
-    """Sum over the first dimension of all of them, float32, in their order."""
-    joined = parts[0] if len(parts) == 1 else torch.cat(parts)
-    return sum_rows(joined.flatten(1), dtype).view(joined.shape[1:])
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def mean_gradient(grad_IJZ: Tensor, count_IJ: Tensor) -> tuple[Tensor, Tensor]:
     """Gradient of the sum before the division by the count; parts of the bias's, (parts, Z)."""
     size_i, size_j, size_z = grad_IJZ.shape
     block_z = block(size_z)
-    block_j = max(1, 8192 // block_z)
+    block_j = max(1, 4096 // block_z)
     blocks_j = triton.cdiv(size_j, block_j)
     out = torch.empty(grad_IJZ.shape, dtype=grad_IJZ.dtype, device=grad_IJZ.device)
     parts = torch.empty(size_i * blocks_j, size_z, dtype=torch.float32, device=grad_IJZ.device)
@@ -125,6 +141,6 @@ def mean_gradient(grad_IJZ: Tensor, count_IJ: Tensor) -> tuple[Tensor, Tensor]:
         EPS=EPS,
         BLOCK_J=block_j,
         BLOCK_Z=block_z,
-        num_warps=4,
+        num_warps=2,
     )
     return out, parts

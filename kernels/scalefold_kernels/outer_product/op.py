@@ -10,13 +10,13 @@ representation.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from scalefold_kernels.outer_product import chained
-from scalefold_kernels.outer_product.launch import sum_parts
+from scalefold_kernels.outer_product.launch import sum_gradients
 from scalefold_kernels.outer_product.materialised import launch as materialised
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -47,28 +47,44 @@ def outer_product_mean(
     -------
     Tensor, shape (B, I, J, Z)
     """
-    operands = a_BSIC, b_BSJC, count_BIJ, weight, bias, z_BIJZ
-    return _outer_product_mean(*operands)[0]
+    return _outer_product_mean([a_BSIC, b_BSJC, count_BIJ, weight, bias], z_BIJZ)[0]
+
+
+class _Operands(NamedTuple):
+    """Of `outer_product_mean`, in its order; all that backward wants.
+
+    Attributes
+    ----------
+    a : Tensor, shape (B, S, I, C)
+    b : Tensor, shape (B, S, J, C)
+    number : Tensor, shape (B, I, J)
+    weight : Tensor, shape (Z, C * C)
+    bias : Tensor, shape (Z,)
+    """
+
+    a: Tensor
+    b: Tensor
+    number: Tensor
+    weight: Tensor
+    bias: Tensor
+
+    def is_chained(self) -> bool:
+        """Whether the outer product stays on the chip."""
+        _, num_seq, _, channels = self.a.shape
+        return chained.fits(num_seq, channels, len(self.weight))
 
 
 @torch.library.custom_op("scalefold::outer_product_mean", mutates_args=())
-def _outer_product_mean(
-    a_BSIC: Tensor,
-    b_BSJC: Tensor,
-    count_BIJ: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    z_BIJZ: Tensor,
-) -> tuple[Tensor, Tensor]:
+def _outer_product_mean(operands: list[Tensor], z_BIJZ: Tensor) -> tuple[Tensor, Tensor]:
     """The result; and the outer product for backward, if it is made and not too large."""
-    arguments = a_BSIC, b_BSJC, count_BIJ, weight, bias, z_BIJZ
-    _check(*arguments)
-    out, outer = _results(*arguments)
-    a_BICS, b_BJCS = _sequences_last(a_BSIC), _sequences_last(b_BSJC)
-    weight, bias = weight.contiguous(), bias.contiguous()
+    given = _Operands(*operands)
+    _check(given, z_BIJZ)
+    out, outer = _results(operands, z_BIJZ)
+    a_BICS, b_BJCS = _sequences_last(given.a), _sequences_last(given.b)
+    weight, bias = given.weight.contiguous(), given.bias.contiguous()
     for sample in range(len(out)):
-        others = count_BIJ[sample], weight, bias, z_BIJZ[sample], out[sample]
-        if _is_chained(a_BSIC, weight):
+        others = given.number[sample], weight, bias, z_BIJZ[sample], out[sample]
+        if given.is_chained():
             chained.forward(a_BICS[sample], b_BJCS[sample], *others)
         else:
             materialised.forward(a_BICS[sample], b_BJCS[sample], *others, _outer(outer, sample))
@@ -76,67 +92,51 @@ def _outer_product_mean(
 
 
 @_outer_product_mean.register_fake
-def _results(
-    a_BSIC: Tensor,
-    b_BSJC: Tensor,
-    count_BIJ: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    z_BIJZ: Tensor,
-) -> tuple[Tensor, Tensor]:
-    batch, _, size_i, channels = a_BSIC.shape
-    size_j = b_BSJC.shape[2]
-    out = a_BSIC.new_empty(batch, size_i, size_j, weight.shape[0])
-    if _is_chained(a_BSIC, weight) or not materialised.fits(size_i, size_j, channels):
-        return out, a_BSIC.new_empty(0)
-    return out, a_BSIC.new_empty(batch, size_i, channels, size_j, channels)
+def _results(operands: list[Tensor], z_BIJZ: Tensor) -> tuple[Tensor, Tensor]:
+    given = _Operands(*operands)
+    batch, _, size_i, channels = given.a.shape
+    size_j = given.b.shape[2]
+    new = given.a.new_empty
+    out = new(z_BIJZ.shape)
+    if given.is_chained() or not materialised.fits(size_i, size_j, channels):
+        return out, new(0)
+    return out, new(batch, size_i, channels, size_j, channels)
 
 
 @torch.library.custom_op("scalefold::outer_product_mean_backward", mutates_args=())
 def _outer_product_mean_backward(
-    grad_BIJZ: Tensor,
-    a_BSIC: Tensor,
-    b_BSJC: Tensor,
-    outer: Tensor,
-    count_BIJ: Tensor,
-    weight: Tensor,
-    bias: Tensor,
+    grad_BIJZ: Tensor, outer: Tensor, operands: list[Tensor]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of both operands behind each other (see `_apart`), of weight and bias."""
-    operands = a_BSIC.new_empty(a_BSIC.numel() + b_BSJC.numel())
-    grad_a, grad_b = _apart(operands, a_BSIC, b_BSJC)
-    a_BICS, b_BJCS = _sequences_last(a_BSIC), _sequences_last(b_BSJC)
-    whole_weight = weight.contiguous()
-    weight_parts, bias_parts = [], []
+    given = _Operands(*operands)
+    both, grad_weight, grad_bias = _gradients(grad_BIJZ, outer, operands)
+    grad_a, grad_b = _apart(both, given)
+    a_BICS, b_BJCS = _sequences_last(given.a), _sequences_last(given.b)
+    weight = given.weight.contiguous()
+    samples = []
     for sample in range(len(grad_BIJZ)):
-        arguments = (
+        of_sample = (
             grad_BIJZ[sample],
             a_BICS[sample],
             b_BJCS[sample],
-            count_BIJ[sample],
-            whole_weight,
+            given.number[sample],
+            weight,
             grad_a[sample],
             grad_b[sample],
         )
-        if _is_chained(a_BSIC, weight):
-            parts = chained.backward(*arguments)
+        if given.is_chained():
+            samples.append(chained.backward(*of_sample))
         else:
-            parts = materialised.backward(*arguments, _outer(outer, sample))
-        weight_parts.append(parts[0])
-        bias_parts.append(parts[1])
-    return operands, sum_parts(weight_parts, weight.dtype), sum_parts(bias_parts, bias.dtype)
+            samples.append(materialised.backward(*of_sample, _outer(outer, sample)))
+    sum_gradients(samples, grad_weight, grad_bias)
+    return both, grad_weight, grad_bias
 
 
 @_outer_product_mean_backward.register_fake
-def _(
-    grad_BIJZ: Tensor,
-    a_BSIC: Tensor,
-    b_BSJC: Tensor,
-    outer: Tensor,
-    count_BIJ: Tensor,
-    weight: Tensor,
-    bias: Tensor,
+def _gradients(
+    grad_BIJZ: Tensor, outer: Tensor, operands: list[Tensor]
 ) -> tuple[Tensor, Tensor, Tensor]:
+    a_BSIC, b_BSJC, _, weight, bias = operands
     return (
         a_BSIC.new_empty(a_BSIC.numel() + b_BSJC.numel()),
         weight.new_empty(weight.shape),
@@ -149,11 +149,11 @@ def _sequences_last(operand_BSNC: Tensor) -> Tensor:
     return operand_BSNC.permute(0, 2, 3, 1).contiguous()
 
 
-def _apart(operands: Tensor, a_BSIC: Tensor, b_BSJC: Tensor) -> tuple[Tensor, Tensor]:
+def _apart(both: Tensor, given: _Operands) -> tuple[Tensor, Tensor]:
     """Both operands' gradients out of one tensor, as (B, N, C, S)."""
-    both = operands.split([a_BSIC.numel(), b_BSJC.numel()])
-    batch, num_seq, _, channels = a_BSIC.shape
-    a, b = (part.view(batch, -1, channels, num_seq) for part in both)
+    parts = both.split([given.a.numel(), given.b.numel()])
+    batch, num_seq, _, channels = given.a.shape
+    a, b = (part.view(batch, -1, channels, num_seq) for part in parts)
     return a, b
 
 
@@ -162,19 +162,8 @@ def _outer(outer: Tensor, sample: int) -> Tensor | None:
     return outer[sample].flatten(2).flatten(0, 1) if outer.numel() else None
 
 
-def _is_chained(operand_BSNC: Tensor, weight: Tensor) -> bool:
-    _, num_seq, _, channels = operand_BSNC.shape
-    return chained.fits(num_seq, channels, weight.shape[0])
-
-
-def _check(
-    a_BSIC: Tensor,
-    b_BSJC: Tensor,
-    count_BIJ: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    z_BIJZ: Tensor,
-) -> None:
+def _check(given: _Operands, z_BIJZ: Tensor) -> None:
+    a_BSIC, b_BSJC, count_BIJ, weight, bias = given
     batch, num_seq, size_i, channels = a_BSIC.shape
     size_j, size_z = b_BSJC.shape[2], weight.shape[0]
     for name, tensor, wanted in (
@@ -197,17 +186,17 @@ def _check(
         )
 
 
-def _save(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
-    a_BSIC, b_BSJC, count_BIJ, weight, bias, _ = inputs
+def _save(ctx: Any, inputs: tuple[list[Tensor], Tensor], output: tuple[Tensor, Tensor]) -> None:
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(a_BSIC, b_BSJC, output[1], count_BIJ, weight, bias)
+    ctx.save_for_backward(output[1], *inputs[0])
 
 
-def _backward(ctx: Any, grad: Tensor, _: None) -> tuple[Tensor | None, ...]:
-    saved = ctx.saved_tensors  # once: what is made again for backward is given out once
-    operands, grad_weight, grad_bias = _outer_product_mean_backward(grad, *saved)
-    a, b = (part.permute(0, 3, 1, 2) for part in _apart(operands, *saved[:2]))
-    return a, b, None, grad_weight, grad_bias, grad
+def _backward(ctx: Any, grad: Tensor, _: None) -> tuple[list[Tensor | None], Tensor]:
+    outer, *operands = ctx.saved_tensors  # once: what is made again for backward is given out once
+    both, grad_weight, grad_bias = _outer_product_mean_backward(grad, outer, operands)
+    parts = _apart(both, _Operands(*operands))
+    a, b = (part.permute(0, 3, 1, 2) for part in parts)
+    return [a, b, None, grad_weight, grad_bias], grad
 
 
 _outer_product_mean.register_autograd(_backward, setup_context=_save)

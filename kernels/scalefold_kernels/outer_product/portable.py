@@ -25,20 +25,9 @@ def mean(chain: Chain, mean: Mean, sizes: Sizes) -> None:
     _chained_products(chain, mean.out[None], tile, mean)
 
 
-def operand_gradient(chain: Chain, sizes: Sizes) -> Tensor:
-    """Partial sums over k, (parts, X, Y, N), float32."""
-    first_KXM, second_YMD, third_KDN = chain
-    tile = launch_tile("outer_product_backward", sizes, first_KXM)
-    per_multiprocessor = tile.pop("RESIDENT")
-    num_k, size_x, _ = first_KXM.shape
-    size_y, _, size_d = second_YMD.shape
-    blocks_y = triton.cdiv(size_y, max(1, tile["COLUMNS"] // block(size_d)))
-    programs = triton.cdiv(size_x, tile["BLOCK_X"]) * blocks_y
-    splits = num_splits(programs, per_multiprocessor, num_k, first_KXM.device)
-    shape = splits, size_x, size_y, third_KDN.shape[2]
-    parts = torch.empty(shape, dtype=torch.float32, device=first_KXM.device)
-    _chained_products(chain, parts, tile)
-    return parts
+def operand_gradients(chains: tuple[Chain, Chain], sizes: Sizes) -> list[Tensor]:
+    """Partial sums over k of both, (parts, X, Y, N), float32."""
+    return [_operand_gradient(chain, sizes) for chain in chains]
 
 
 def weight_gradient(grad_IJZ: Tensor, a_ICS: Tensor, b_JCS: Tensor, sizes: Sizes) -> Tensor:
@@ -73,6 +62,23 @@ def weight_gradient(grad_IJZ: Tensor, a_ICS: Tensor, b_JCS: Tensor, sizes: Sizes
         BLOCK_Z=block(size_z),
         **tile,
     )
+    return parts
+
+
+def _operand_gradient(chain: Chain, sizes: Sizes) -> Tensor:
+    # So that the weight is read by whole rows in both.
+    chain = chain._replace(second=chain.second.contiguous())
+    first_KXM, second_YMD, third_KDN = chain
+    tile = launch_tile("outer_product_backward", sizes, first_KXM)
+    per_multiprocessor = tile.pop("RESIDENT")
+    num_k, size_x, _ = first_KXM.shape
+    size_y, _, size_d = second_YMD.shape
+    blocks_y = triton.cdiv(size_y, max(1, tile["COLUMNS"] // block(size_d)))
+    programs = triton.cdiv(size_x, tile["BLOCK_X"]) * blocks_y
+    splits = num_splits(programs, per_multiprocessor, num_k, first_KXM.device)
+    shape = splits, size_x, size_y, third_KDN.shape[2]
+    parts = torch.empty(shape, dtype=torch.float32, device=first_KXM.device)
+    _chained_products(chain, parts, tile)
     return parts
 
 

@@ -12,7 +12,30 @@ def sum_partials_kernel(
     partial_ptr, out_ptr, num_partials, width, BLOCK_P: tl.constexpr, BLOCK_W: tl.constexpr
 ):
     """Sum (num_partials, width) over its first dimension, in a fixed order."""
-    columns = tl.program_id(0) * BLOCK_W + tl.arange(0, BLOCK_W)
+    sum_block(partial_ptr, out_ptr, tl.program_id(0), num_partials, width, BLOCK_P, BLOCK_W)
+
+
+@triton.jit
+def sum_several_kernel(
+    partials, outs, num_partials, widths, ends, BLOCKS_P: tl.constexpr, BLOCKS_W: tl.constexpr
+):
+    """`sum_partials_kernel` of several matrices, each up to its end of the programs."""
+    program = tl.program_id(0)
+    for n in tl.static_range(len(BLOCKS_P)):
+        start = 0 if n == 0 else ends[n - 1]
+        if (program >= start) & (program < ends[n]):
+            sum_block(
+                partials[n], outs[n], program - start, num_partials[n], widths[n],
+                BLOCKS_P[n], BLOCKS_W[n],
+            )  # fmt: skip
+
+
+@triton.jit
+def sum_block(
+    partial_ptr, out_ptr, block, num_partials, width, BLOCK_P: tl.constexpr, BLOCK_W: tl.constexpr
+):
+    """Some columns of the sum."""
+    columns = block * BLOCK_W + tl.arange(0, BLOCK_W)
     inside_w = columns < width
     total = tl.zeros((BLOCK_P, BLOCK_W), tl.float32)
     for start in range(0, num_partials, BLOCK_P):

@@ -8,7 +8,7 @@ in registers. ``second`` stays in shared memory, and the group walks along k: fo
 product, 64 x by 2 y and d, is the left operand of two products as it lies in registers. A loader
 warp brings ``first`` and ``third``, which both groups use, and in forward the next tile's
 ``second``. In each step the second products of a k and the first of the next are on their way
-together.
+together. Both operands' gradients are one launch: the tiles of one follow those of the other.
 
 Sizes are at most those of the tiles; beyond an operand's end the copy engine reads zeros and writes
 nothing.
@@ -32,73 +32,134 @@ GROUP_Y = gl.constexpr(2)
 SIZE_M = gl.constexpr(128)
 SIZE_N = gl.constexpr(128)
 SIZE_D = gl.constexpr(32)
+PART_M = gl.constexpr(32)
 
 
 @gluon.jit
-def place(tile, tiles):
-    """First x, first y and part of the sum over k of a tile."""
-    num_x, num_y, _ = tiles
+def both_chains(sizes, strides, k_per_split):
+    """Sizes, strides of ``second`` along y, m, d, and k in a part; of two operands' gradients.
+
+    What is x for the one is k for the other, and y is d.
+    """
+    size_x, size_y, size_m, size_d, size_n, size_k = sizes
+    stride_y, stride_m, stride_d = strides
+    # What loops count with must be no constants.
+    size_x, size_k = gl.to_tensor(size_x), gl.to_tensor(size_k)
+    one = (size_x, size_y, size_m, size_d, size_n, size_k), strides, gl.to_tensor(k_per_split[0])
+    sizes = size_k, size_d, size_m, size_y, size_n, size_x
+    other = sizes, (stride_d, stride_m, stride_y), gl.to_tensor(k_per_split[1])
+    return one, other
+
+
+@gluon.jit
+def num_parts(chain):
+    """Of the sum over k."""
+    sizes, _, k_per_split = chain
+    return (sizes[5] + k_per_split - 1) // k_per_split
+
+
+@gluon.jit
+def num_tiles(chain):
+    """Of all parts."""
+    sizes, _, _ = chain
+    num_x = (sizes[0] + ROWS - 1) // ROWS
+    num_y = (sizes[1] + 2 * GROUP_Y - 1) // (2 * GROUP_Y)
+    return num_x * num_y * num_parts(chain)
+
+
+@gluon.jit
+def place(tile, chain):
+    """First x, first y, part of the sum over k of a tile; where that part begins, and its end."""
+    sizes, _, k_per_split = chain
+    num_x = (sizes[0] + ROWS - 1) // ROWS
+    num_y = (sizes[1] + 2 * GROUP_Y - 1) // (2 * GROUP_Y)
     rest = tile // num_y
-    return rest % num_x * ROWS, tile % num_y * 2 * GROUP_Y, rest // num_x
+    split = rest // num_x
+    start = split * k_per_split
+    end = gl.minimum(start + k_per_split, sizes[5])
+    return rest % num_x * ROWS, tile % num_y * 2 * GROUP_Y, split, start, end
+
+
+@gluon.jit
+def following_tile(tile, chain):
+    """From a program's first tile of a chain, that of the next: tiles are dealt out in turn."""
+    programs = gl.num_programs(0)
+    return (tile + programs - num_tiles(chain) % programs) % programs
 
 
 @gluon.jit
 def load(args, STAGES: gl.constexpr, MEAN: gl.constexpr):
     """The loader warp."""
-    descs, smem, barriers, z_barriers, second_barriers, tiles, size_k, k_per_split = args
-    first_desc, second_desc, third_desc, z_desc = descs
+    descs, second_desc, z_desc, smem, barriers, z_barriers, second_barriers, chains = args
     first_smem, second_smem, third_smem, z_smem = smem
     full, empty = barriers
     z_full, z_empty = z_barriers
     second_full, second_empty = second_barriers
     i, n = gl.to_tensor(0), gl.to_tensor(0)
-    for tile in range(gl.program_id(0), tiles[2], gl.num_programs(0)):
-        x, y, split = place(tile, tiles)
-        if MEAN:
-            for w in gl.static_range(2):
-                at = n % 2 * 2 + w
-                mbarrier.wait(second_empty.index(at), ((n // 2) & 1) ^ 1)
-                mbarrier.expect(second_full.index(at), GROUP_Y * SIZE_D * SIZE_M * 2)
-                tma.async_copy_global_to_shared(
-                    second_desc, [y + w * GROUP_Y, 0, 0], second_full.index(at),
-                    second_smem.index(at),
-                )  # fmt: skip
-        start = split * k_per_split
-        for k in range(start, gl.minimum(start + k_per_split, size_k)):
-            slot = i % STAGES
-            bar = full.index(slot)
-            mbarrier.wait(empty.index(slot), ((i // STAGES) & 1) ^ 1)
-            mbarrier.expect(bar, (ROWS * SIZE_M + SIZE_N * SIZE_D) * 2)
-            tma.async_copy_global_to_shared(first_desc, [k, x, 0], bar, first_smem.index(slot))
+    first_tile = gl.program_id(0)
+    for which in gl.static_range(1 if MEAN else 2):
+        first_desc, third_desc = descs[which]
+        chain = chains[which]
+        for tile in range(first_tile, num_tiles(chain), gl.num_programs(0)):
+            x, y, _, start, end = place(tile, chain)
             if MEAN:
-                tma.async_copy_global_to_shared(third_desc, [0, k, 0], bar, third_smem.index(slot))
-            else:
-                tma.async_copy_global_to_shared(third_desc, [k, 0, 0], bar, third_smem.index(slot))
-            i += 1
-        if MEAN:
-            for w in gl.static_range(2):
-                mbarrier.wait(z_empty.index(w), (n & 1) ^ 1)
-                mbarrier.expect(z_full.index(w), GROUP_Y * ROWS * SIZE_N * 2)
-                for part in gl.static_range(GROUP_Y):
-                    at = w * GROUP_Y + part
+                for w in gl.static_range(2):
+                    at = n % 2 * 2 + w
+                    mbarrier.wait(second_empty.index(at), ((n // 2) & 1) ^ 1)
+                    mbarrier.expect(second_full.index(at), GROUP_Y * SIZE_D * SIZE_M * 2)
                     tma.async_copy_global_to_shared(
-                        z_desc, [x, y + at, 0], z_full.index(w), z_smem.index(at)
-                    )
-        n += 1
+                        second_desc, [y + w * GROUP_Y, 0, 0], second_full.index(at),
+                        second_smem.index(at),
+                    )  # fmt: skip
+            for k in range(start, end):
+                slot = i % STAGES
+                bar = full.index(slot)
+                at_k = [0, k, 0] if MEAN else [k, 0, 0]
+                mbarrier.wait(empty.index(slot), ((i // STAGES) & 1) ^ 1)
+                mbarrier.expect(bar, (ROWS * SIZE_M + SIZE_N * SIZE_D) * 2)
+                tma.async_copy_global_to_shared(first_desc, [k, x, 0], bar, first_smem.index(slot))
+                tma.async_copy_global_to_shared(third_desc, at_k, bar, third_smem.index(slot))
+                i += 1
+            if MEAN:
+                for w in gl.static_range(2):
+                    mbarrier.wait(z_empty.index(w), (n & 1) ^ 1)
+                    mbarrier.expect(z_full.index(w), GROUP_Y * ROWS * SIZE_N * 2)
+                    for part in gl.static_range(GROUP_Y):
+                        at = w * GROUP_Y + part
+                        tma.async_copy_global_to_shared(
+                            z_desc, [x, y + at, 0], z_full.index(w), z_smem.index(at)
+                        )
+            n += 1
+        first_tile = following_tile(first_tile, chain)
 
 
 @gluon.jit
-def keep_second(second, tile, y, sizes, strides):
+def keep_second(second, tile, y, chain, Y_FASTEST: gl.constexpr):
     """``second`` of a group's y into shared memory, as (m, y and d)."""
-    L: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
-    _, size_y, size_m, size_d, _ = sizes
+    ALONG_D: gl.constexpr = gl.BlockedLayout([1, 1, 8], [4, 2, 4], [4, 1, 1], [2, 1, 0])
+    ALONG_Y: gl.constexpr = gl.BlockedLayout([1, 2, 1], [1, 1, 32], [4, 1, 1], [1, 2, 0])
+    L: gl.constexpr = ALONG_Y if Y_FASTEST else ALONG_D
+    OF_VECTOR_Y: gl.constexpr = 2 if Y_FASTEST else 1
+    OF_VECTOR_D: gl.constexpr = 1 if Y_FASTEST else 8
+    sizes, strides, _ = chain
+    _, size_y, size_m, size_d, _, _ = sizes
     stride_y, stride_m, stride_d = strides
-    m = gl.arange(0, SIZE_M, layout=gl.SliceLayout(1, L))
-    column = gl.arange(0, GROUP_Y * SIZE_D, layout=gl.SliceLayout(0, L))
-    column_y, d = y + column // SIZE_D, column % SIZE_D
-    at = m[:, None] * stride_m + (column_y * stride_y + d * stride_d)[None, :]
-    inside = (m < size_m)[:, None] & ((column_y < size_y) & (d < size_d))[None, :]
-    tile.store(gl.load(second + at, mask=inside, other=0.0))
+    OF_M: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, L))
+    OF_Y: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(2, L))
+    OF_D: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, L))
+    y += gl.arange(0, GROUP_Y, layout=OF_Y)[None, :, None]
+    d = gl.arange(0, SIZE_D, layout=OF_D)[None, None, :]
+    for part in gl.static_range(0, SIZE_M, PART_M):  # all at once would spill registers
+        m = part + gl.arange(0, PART_M, layout=OF_M)[:, None, None]
+        at = second + (m * stride_m + y * stride_y + d * stride_d)
+        # What a launch tells of its arguments is lost on the way to a warp group.
+        vectors = gl.multiple_of(at, [1, 2 * OF_VECTOR_Y, 2 * OF_VECTOR_D])
+        vectors = gl.max_contiguous(vectors, [1, OF_VECTOR_Y, OF_VECTOR_D])
+        inside = (m < size_m) & (y < size_y) & (d < size_d)
+        inside = gl.max_constancy(inside, [1, OF_VECTOR_Y, OF_VECTOR_D])
+        values = gl.load(vectors, mask=inside, other=0.0)
+        rows = tile.slice(part, PART_M, dim=0)
+        rows.store(values.reshape([PART_M, GROUP_Y * SIZE_D]))
     fence_async_shared()
 
 
@@ -124,7 +185,7 @@ def multiply_inner(inner, third_smem, slot, left_out, right_out, MEAN: gl.conste
 def write_mean(total, tile, out_desc, count, bias, x, y, sizes, count_strides, EPS: gl.constexpr):
     """``z + (total + bias) / count``, z in the tile, to memory."""
     L: gl.constexpr = mma_layout(SIZE_N)
-    size_x, size_y, _, _, size_n = sizes
+    size_x, size_y, _, _, size_n, _ = sizes
     row = x + gl.arange(0, ROWS, layout=gl.SliceLayout(1, L))
     n = gl.arange(0, SIZE_N, layout=gl.SliceLayout(0, L))
     at = row * count_strides[0] + y * count_strides[1]
@@ -137,15 +198,23 @@ def write_mean(total, tile, out_desc, count, bias, x, y, sizes, count_strides, E
 
 
 @gluon.jit
-def write_part(total, out, x, y, split, sizes, strides):
-    """A part of a sum over k, to memory."""
+def write_part(total, out, x, y, split, chain):
+    """A part of a sum over k, to memory, as (x, y, n)."""
     L: gl.constexpr = mma_layout(SIZE_N)
-    size_x, size_y, _, _, size_n = sizes
+    sizes, _, _ = chain
+    size_x, size_y, _, _, size_n, _ = sizes
     row = x + gl.arange(0, ROWS, layout=gl.SliceLayout(1, L))
     n = gl.arange(0, SIZE_N, layout=gl.SliceLayout(0, L))
-    rows = split.to(gl.int64) * strides[0] + row * strides[1] + y * strides[2]
+    at = ((split.to(gl.int64) * size_x + row) * size_y + y) * size_n
     inside = ((row < size_x) & (y < size_y))[:, None] & (n < size_n)[None, :]
-    gl.store(out + rows[:, None] + n[None, :], total, mask=inside)
+    gl.store(out + at[:, None] + n[None, :], total, mask=inside)
+
+
+@gluon.jit
+def behind(out, chain):
+    """Where a chain's parts of sums end."""
+    sizes, _, _ = chain
+    return out + num_parts(chain).to(gl.int64) * sizes[0] * sizes[1] * sizes[4]
 
 
 @gluon.jit
@@ -155,7 +224,7 @@ def compute(
     """Warp group ``w``."""
     (
         out_desc, second, out, count, bias, smem, barriers, z_barriers, second_barriers,
-        sizes, second_strides, out_strides, count_strides, tiles, size_k, k_per_split,
+        chains, count_strides,
     ) = args  # fmt: skip
     first_smem, second_smem, third_smem, z_smem = smem
     full, empty = barriers
@@ -163,54 +232,60 @@ def compute(
     second_full, second_empty = second_barriers
     zero = gl.full([ROWS, GROUP_Y * SIZE_D], 0.0, gl.float32, mma_layout(GROUP_Y * SIZE_D))
     i, n = gl.to_tensor(0), gl.to_tensor(0)
-    for tile in range(gl.program_id(0), tiles[2], gl.num_programs(0)):
-        x, y, split = place(tile, tiles)
-        y += w * GROUP_Y
-        at = n % 2 * 2 + w
-        if MEAN:
-            mbarrier.wait(second_full.index(at), (n // 2) & 1)
-            second_tile = second_smem.index(at).reshape([GROUP_Y * SIZE_D, SIZE_M]).permute((1, 0))
-        else:
-            second_tile = second_smem.index(w)
-            keep_second(second, second_tile, y, sizes, second_strides)
-        start = split * k_per_split
-        num_k = gl.minimum(start + k_per_split, size_k) - start
-        left = gl.full([ROWS, SIZE_N], 0.0, gl.float32, mma_layout(SIZE_N))
-        right = left
-        slot = i % STAGES
-        mbarrier.wait(full.index(slot), (i // STAGES) & 1)
-        first = first_smem.index(slot).reshape([ROWS, SIZE_M])
-        inner = warpgroup_mma(first, second_tile, zero, use_acc=False)
-        if MEAN:
-            if n > 0:
-                tma.store_wait(0)  # the last tile's result
-                mbarrier.arrive(z_empty.index(w))
-        for _ in range(1, num_k):
+    first_tile = gl.program_id(0)
+    for which in gl.static_range(1 if MEAN else 2):
+        chain = chains[which]
+        sizes = chain[0]
+        for tile in range(first_tile, num_tiles(chain), gl.num_programs(0)):
+            x, y, split, start, end = place(tile, chain)
+            y += w * GROUP_Y
+            at = n % 2 * 2 + w
+            if MEAN:
+                mbarrier.wait(second_full.index(at), (n // 2) & 1)
+                second_tile = second_smem.index(at).reshape([GROUP_Y * SIZE_D, SIZE_M])
+                second_tile = second_tile.permute((1, 0))
+            else:
+                second_tile = second_smem.index(w)
+                keep_second(second, second_tile, y, chain, which == 1)
+            left = gl.full([ROWS, SIZE_N], 0.0, gl.float32, mma_layout(SIZE_N))
+            right = left
+            slot = i % STAGES
+            mbarrier.wait(full.index(slot), (i // STAGES) & 1)
+            first = first_smem.index(slot).reshape([ROWS, SIZE_M])
+            inner = warpgroup_mma(first, second_tile, zero, use_acc=False)
+            if MEAN:
+                if n > 0:
+                    tma.store_wait(0)  # the last tile's result
+                    mbarrier.arrive(z_empty.index(w))
+            for _ in range(start + 1, end):
+                left, right = multiply_inner(inner, third_smem, slot, left, right, MEAN)
+                i += 1
+                following = i % STAGES
+                mbarrier.wait(full.index(following), (i // STAGES) & 1)
+                first = first_smem.index(following).reshape([ROWS, SIZE_M])
+                inner = warpgroup_mma(first, second_tile, zero, use_acc=False, is_async=True)
+                # Within the iteration: across iterations, ptxas (12.8) would wait after each step.
+                left, right, inner = warpgroup_mma_wait(0, [left, right, inner])
+                mbarrier.arrive(empty.index(slot))
+                slot = following
             left, right = multiply_inner(inner, third_smem, slot, left, right, MEAN)
-            i += 1
-            following = i % STAGES
-            mbarrier.wait(full.index(following), (i // STAGES) & 1)
-            first = first_smem.index(following).reshape([ROWS, SIZE_M])
-            inner = warpgroup_mma(first, second_tile, zero, use_acc=False, is_async=True)
-            # Within the iteration: across iterations, ptxas (12.8) would wait after each step.
-            left, right, inner = warpgroup_mma_wait(0, [left, right, inner])
+            left, right = warpgroup_mma_wait(0, [left, right])
             mbarrier.arrive(empty.index(slot))
-            slot = following
-        left, right = multiply_inner(inner, third_smem, slot, left, right, MEAN)
-        left, right = warpgroup_mma_wait(0, [left, right])
-        mbarrier.arrive(empty.index(slot))
-        i += 1
-        if MEAN:
-            mbarrier.arrive(second_empty.index(at))
-            mbarrier.wait(z_full.index(w), n & 1)
-            into = z_smem.index(w * GROUP_Y)
-            write_mean(left, into, out_desc, count, bias, x, y, sizes, count_strides, EPS)
-            into = z_smem.index(w * GROUP_Y + 1)
-            write_mean(right, into, out_desc, count, bias, x, y + 1, sizes, count_strides, EPS)
-        else:
-            write_part(left, out, x, y, split, sizes, out_strides)
-            write_part(right, out, x, y + 1, split, sizes, out_strides)
-        n += 1
+            i += 1
+            if MEAN:
+                mbarrier.arrive(second_empty.index(at))
+                mbarrier.wait(z_full.index(w), n & 1)
+                into = z_smem.index(w * GROUP_Y)
+                write_mean(left, into, out_desc, count, bias, x, y, sizes, count_strides, EPS)
+                into = z_smem.index(w * GROUP_Y + 1)
+                write_mean(right, into, out_desc, count, bias, x, y + 1, sizes, count_strides, EPS)
+            else:
+                write_part(left, out, x, y, split, chain)
+                write_part(right, out, x, y + 1, split, chain)
+            n += 1
+        first_tile = following_tile(first_tile, chain)
+        if not MEAN:
+            out = behind(out, chain)
     if MEAN:
         tma.store_wait(0)
 
@@ -229,16 +304,16 @@ def barrier_pair(number: gl.constexpr, arrivals: gl.constexpr):
 
 @gluon.jit
 def chained_products_kernel(
-    first_desc, second_desc, third_desc, z_desc, out_desc, second, out, count, bias,
-    sizes, second_strides, out_strides, count_strides, tiles, size_k, k_per_split,
+    first_desc, third_desc, other_first_desc, other_third_desc, second_desc, z_desc, out_desc,
+    second, out, count, bias, sizes, second_strides, k_per_split, count_strides,
     EPS: gl.constexpr, MEAN: gl.constexpr, STAGES: gl.constexpr, GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """See the module. With ``MEAN`` (forward) bias, count and z take part.
 
-    Without, ``out`` has partial sums in float32, over ``k_per_split`` of k each, and ``out_desc``,
-    ``second_desc``, ``z_desc``, ``count`` and ``bias`` are not looked at; ``third_desc`` is
-    (k, d, n) then, else (n, k, d). ``sizes``: of x, y, m, d, n. ``tiles``: along x, along
-    y, in all.
+    Without, ``out`` has partial sums in float32, (part, x, y, n) of the first operand's gradient
+    and behind them of the other's; ``out_desc``, ``second_desc``, ``z_desc``, ``count`` and
+    ``bias`` are not looked at; ``third_desc`` is (k, d, n) then, else (n, k, d). ``sizes``: of x,
+    y, m, d, n, k.
     """
     dtype: gl.constexpr = first_desc.dtype
     first_smem = gl.allocate_shared_memory(dtype, [STAGES, 1, ROWS, SIZE_M], first_desc.layout)
@@ -267,14 +342,13 @@ def chained_products_kernel(
     else:
         z_barriers, second_barriers = barriers, barriers
     fence_async_shared()
-    tiles = (gl.to_tensor(tiles[0]), gl.to_tensor(tiles[1]), gl.to_tensor(tiles[2]))
-    k = gl.to_tensor(size_k), gl.to_tensor(k_per_split)
+    chains = both_chains(sizes, second_strides, k_per_split)
+    descs = (first_desc, third_desc), (other_first_desc, other_third_desc)
     smem = first_smem, second_smem, third_smem, z_smem
-    descs = first_desc, second_desc, third_desc, z_desc
-    load_args = descs, smem, barriers, z_barriers, second_barriers, tiles, k[0], k[1]
+    load_args = descs, second_desc, z_desc, smem, barriers, z_barriers, second_barriers, chains
     args = (
         out_desc, second, out, count, bias, smem, barriers, z_barriers, second_barriers,
-        sizes, second_strides, out_strides, count_strides, tiles, k[0], k[1],
+        chains, count_strides,
     )  # fmt: skip
     gl.warp_specialize(
         [

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from scalefold_kernels.outer_product.launch import (
     EPS,
+    Gradients,
     Sizes,
     block,
     launch_tile,
@@ -81,15 +82,10 @@ def backward(
     grad_a_ICS: Tensor,
     grad_b_JCS: Tensor,
     outer: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    """Write the operands' gradients of one sample; returns partial sums of weight's and bias's.
+) -> Gradients:
+    """Write the operands' gradients of one sample; returns partial sums of the others.
 
     The outer product is made anew unless forward kept it.
-
-    Returns
-    -------
-    weight : Tensor, shape (parts, Z, C * C), float32
-    bias : Tensor, shape (parts, Z), float32
     """
     a, b = a_ICS.flatten(0, 1), b_JCS.flatten(0, 1)
     grad_a, grad_b = grad_a_ICS.flatten(0, 1), grad_b_JCS.flatten(0, 1)
@@ -107,7 +103,7 @@ def backward(
     if b_parts:
         grad_b.copy_(torch.stack(b_parts).sum(0, dtype=torch.float32))
     parts = weight_parts[0] if len(weight_parts) == 1 else torch.cat(weight_parts)
-    return parts, bias_parts
+    return Gradients(parts, bias_parts, [])
 
 
 def fits(size_i: int, size_j: int, channels: int) -> bool:

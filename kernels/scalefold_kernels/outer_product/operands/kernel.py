@@ -24,13 +24,8 @@ def forward_kernel(
     size_s,
     size_n,
     size_c,
-    stride_b,
-    stride_s,
-    stride_n,
-    stride_m,
-    mask_stride_b,
-    mask_stride_s,
-    mask_stride_n,
+    strides,
+    mask_strides,
     M: tl.constexpr,
     EPS: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -40,21 +35,21 @@ def forward_kernel(
 ):
     """``out[0,n,c,s] = mask[s,n] (layer_norm(m[s,n]) @ weight_a.T + bias_a)[c]``; 1: b likewise.
 
-    A program has some sequences of one residue of one sample.
+    A program has some sequences of one residue of one sample. ``strides``: of m.
     """
     n, sample = tl.program_id(0).to(tl.int64), tl.program_id(2).to(tl.int64)
     s = (tl.program_id(1) * BLOCK_S + tl.arange(0, BLOCK_S)).to(tl.int64)
     column = tl.arange(0, BLOCK_M)
     inside_s, inside_m = s < size_s, column < M
-    at = m_ptr + sample * stride_b + n * stride_n + s[:, None] * stride_s
+    at = m_ptr + sample * strides[0] + n * strides[2] + s[:, None] * strides[1]
     x = tl.load(
-        at + column[None, :] * stride_m, mask=inside_s[:, None] & inside_m[None, :], other=0.0
+        at + column[None, :] * strides[3], mask=inside_s[:, None] & inside_m[None, :], other=0.0
     )
     x_hat, _, _ = standardise(x.to(tl.float32), inside_m, M, EPS, BLOCK_M)
     scale = tl.load(norm_weight_ptr + column, mask=inside_m, other=0.0).to(tl.float32)
     shift = tl.load(norm_bias_ptr + column, mask=inside_m, other=0.0).to(tl.float32)
     normed = (x_hat * scale[None, :] + shift[None, :]).to(x.dtype)
-    mask_at = mask_ptr + sample * mask_stride_b + s * mask_stride_s + n * mask_stride_n
+    mask_at = mask_ptr + sample * mask_strides[0] + s * mask_strides[1] + n * mask_strides[2]
     mask = tl.load(mask_at, mask=inside_s, other=0.0).to(tl.float32)
     weight = load_weights(weight_a_ptr, weight_b_ptr, size_c, M, BLOCK_C, BLOCK_M)
     p = tl.arange(0, 2 * BLOCK_C)
@@ -88,6 +83,54 @@ def load_weights(
 
 
 @triton.jit
+def load_block(
+    block,
+    grad_ptr,
+    m_ptr,
+    mask_ptr,
+    through_ptr,
+    sizes,
+    strides,
+    mask_strides,
+    M: tl.constexpr,
+    BLOCK_S: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+):
+    """What `backward_kernel` reads of a block of sequences of one residue; 0 behind the last."""
+    num_samples, size_s, size_n, size_c = sizes
+    column, p = tl.arange(0, BLOCK_M), tl.arange(0, 2 * BLOCK_C)
+    which, c = p // BLOCK_C, p % BLOCK_C
+    sample, n, s = place(block, size_s, size_n, BLOCK_S)
+    inside_s = (s < size_s) & (sample < num_samples)
+    inside = inside_s[:, None] & (column < M)[None, :]
+    at = m_ptr + sample * strides[0] + n * strides[2] + s[:, None] * strides[1]
+    x = tl.load(at + column[None, :] * strides[3], mask=inside, other=0.0)
+    grad_at = ((which * num_samples + sample) * size_n + n) * size_c + c
+    grad = tl.load(
+        grad_ptr + grad_at[:, None] * size_s + s[None, :],
+        mask=(c < size_c)[:, None] & inside_s[None, :],
+        other=0.0,
+    )
+    mask_at = mask_ptr + sample * mask_strides[0] + s * mask_strides[1] + n * mask_strides[2]
+    mask = tl.load(mask_at, mask=inside_s, other=0.0).to(x.dtype)
+    through = x
+    if through_ptr is not None:
+        out_at = ((sample * size_s + s) * size_n + n)[:, None] * M + column[None, :]
+        through = tl.load(through_ptr + out_at, mask=inside, other=0.0)
+    return x, grad, mask, through
+
+
+@triton.jit
+def place(block, size_s, size_n, BLOCK_S: tl.constexpr):
+    """Sample, residue and sequences of a block."""
+    blocks_s = tl.cdiv(size_s, BLOCK_S)
+    s = ((block % blocks_s) * BLOCK_S + tl.arange(0, BLOCK_S)).to(tl.int64)
+    rest = block // blocks_s
+    return (rest // size_n).to(tl.int64), (rest % size_n).to(tl.int64), s
+
+
+@triton.jit
 def backward_kernel(
     grad_ptr,
     m_ptr,
@@ -98,22 +141,13 @@ def backward_kernel(
     through_ptr,
     grad_m_ptr,
     partial_ptr,
-    num_samples,
-    size_s,
-    size_n,
-    size_c,
-    stride_b,
-    stride_s,
-    stride_n,
-    stride_m,
-    mask_stride_b,
-    mask_stride_s,
-    mask_stride_n,
+    sizes,
+    strides,
+    mask_strides,
     M: tl.constexpr,
     EPS: tl.constexpr,
     PRECISION: tl.constexpr,
     PROGRAMS: tl.constexpr,
-    STAGES: tl.constexpr,
     BLOCK_S: tl.constexpr,
     BLOCK_C: tl.constexpr,
     BLOCK_M: tl.constexpr,
@@ -121,8 +155,10 @@ def backward_kernel(
     """Gradient of m, ``through`` (its gradient from elsewhere, contiguous) added; partial sums.
 
     ``partial`` (PROGRAMS, 2 (C M + C)): for a, then for b, ``sum grad x_hat`` and ``sum grad``,
-    grad masked. All parameters' gradients follow from these, see `parameters_kernel`.
+    grad masked. All parameters' gradients follow from these, see `parameters_kernel`. ``sizes``:
+    of samples, S, N, C; ``strides`` of m. A block is read while the one before is worked on.
     """
+    num_samples, size_s, size_n, size_c = sizes
     column, p = tl.arange(0, BLOCK_M), tl.arange(0, 2 * BLOCK_C)
     which, c = p // BLOCK_C, p % BLOCK_C
     inside_m, inside_c = column < M, c < size_c
@@ -130,34 +166,31 @@ def backward_kernel(
     weight = load_weights(weight_a_ptr, weight_b_ptr, size_c, M, BLOCK_C, BLOCK_M)
     sums = tl.zeros((2 * BLOCK_C, BLOCK_M), tl.float32)
     grad_sums = tl.zeros((2 * BLOCK_C,), tl.float32)
-    blocks_s = tl.cdiv(size_s, BLOCK_S)
-    num_blocks = num_samples * size_n * blocks_s
-    for block in tl.range(tl.program_id(0), num_blocks, PROGRAMS, num_stages=STAGES):
-        s = ((block % blocks_s) * BLOCK_S + tl.arange(0, BLOCK_S)).to(tl.int64)
-        sample = (block // blocks_s // size_n).to(tl.int64)
-        n = (block // blocks_s % size_n).to(tl.int64)
-        inside_s = s < size_s
-        inside = inside_s[:, None] & inside_m[None, :]
-        grad_at = ((which * num_samples + sample) * size_n + n) * size_c + c
-        grad = tl.load(
-            grad_ptr + grad_at[:, None] * size_s + s[None, :],
-            mask=inside_c[:, None] & inside_s[None, :],
-            other=0.0,
-        )
-        at = m_ptr + sample * stride_b + n * stride_n + s[:, None] * stride_s
-        x = tl.load(at + column[None, :] * stride_m, mask=inside, other=0.0)
-        mask_at = mask_ptr + sample * mask_stride_b + s * mask_stride_s + n * mask_stride_n
-        grad *= tl.load(mask_at, mask=inside_s, other=0.0).to(x.dtype)[None, :]
+    num_blocks = num_samples * size_n * tl.cdiv(size_s, BLOCK_S)
+    first = tl.program_id(0)
+    x, grad, mask, through = load_block(
+        first, grad_ptr, m_ptr, mask_ptr, through_ptr, sizes, strides, mask_strides,
+        M, BLOCK_S, BLOCK_C, BLOCK_M,
+    )  # fmt: skip
+    for block in range(first, num_blocks, PROGRAMS):
+        next_x, next_grad, next_mask, next_through = load_block(
+            block + PROGRAMS, grad_ptr, m_ptr, mask_ptr, through_ptr, sizes, strides, mask_strides,
+            M, BLOCK_S, BLOCK_C, BLOCK_M,
+        )  # fmt: skip
+        grad *= mask[None, :]
         x_hat, _, rstd = standardise(x.to(tl.float32), inside_m, M, EPS, BLOCK_M)
         x_hat = x_hat.to(x.dtype)  # half the registers until the end
         sums = tl.dot(grad, x_hat, sums, input_precision=PRECISION)
         grad_sums += tl.sum(grad.to(tl.float32), 1)
         grad_m = tl.dot(grad.T, weight, input_precision=PRECISION) * scale[None, :]
         grad_m = standardise_backward(grad_m, x_hat.to(tl.float32), rstd, M)
-        out_at = ((sample * size_s + s) * size_n + n)[:, None] * M + column[None, :]
         if through_ptr is not None:
-            grad_m += tl.load(through_ptr + out_at, mask=inside, other=0.0).to(tl.float32)
+            grad_m += through.to(tl.float32)
+        sample, n, s = place(block, size_s, size_n, BLOCK_S)
+        out_at = ((sample * size_s + s) * size_n + n)[:, None] * M + column[None, :]
+        inside = (s < size_s)[:, None] & inside_m[None, :]
         tl.store(grad_m_ptr + out_at, grad_m.to(grad_m_ptr.dtype.element_ty), mask=inside)
+        x, grad, mask, through = next_x, next_grad, next_mask, next_through
     partial = partial_ptr + (tl.program_id(0) * 2 + which).to(tl.int64) * size_c * (M + 1)
     partial_at = (partial + c * M)[:, None] + column[None, :]
     tl.store(partial_at, sums, mask=inside_c[:, None] & inside_m[None, :])
