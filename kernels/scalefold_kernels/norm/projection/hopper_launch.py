@@ -28,8 +28,8 @@ from scalefold_kernels.tiles import tile
 MAX_CHANNELS = {"forward": 256, "backward": 128}
 """Rows lie on the chip; backward, their gradient lies in a warp group's registers besides."""
 
-MIN_CHANNELS_ASIDE = 64
-"""Backward, beside a projection of few outputs: rows of its weight's gradient, a product."""
+MIN_CHANNELS = 33
+"""Backward: they are the rows, 64 at least, of products that sum over rows."""
 
 MAX_BIASED_OUTPUTS = 512
 """Backward: their sums lie in a warp group's registers."""
@@ -38,7 +38,7 @@ MAX_BIASED_OUTPUTS = 512
 def serves(x: Tensor, projections: Projections, direction: Literal["forward", "backward"]) -> bool:
     """Whether the kernel of this direction, on a Hopper GPU, can take the arguments."""
     sizes, rows = projections.sizes, rows_of(x)
-    matrices = (projections.weight, projections.few)
+    weights = (projections.weight, projections.few)
     return (
         x.dtype == torch.bfloat16
         and rows.num_rows > 1
@@ -48,8 +48,8 @@ def serves(x: Tensor, projections: Projections, direction: Literal["forward", "b
         and sizes.outputs % VECTOR == 0
         and sizes.outputs > MAX_NARROW_OUTPUTS
         and (direction == "forward" or _summable(sizes))
-        and reachable(_matrix(rows))
-        and all(reachable(matrix) for matrix in matrices if matrix is not None)
+        and reachable(matrix(rows))
+        and all(reachable(weight) for weight in weights if weight is not None)
     )
 
 
@@ -61,7 +61,7 @@ def forward(x: Tensor, norm: Norm, projections: Projections, out: Tensor, few: T
     num_tiles = triton.cdiv(rows.num_rows, 2 * ROWS.value)
     few_weight = weight if projections.few is None else projections.few
     projection_forward_hopper_kernel[(num_programs(num_tiles, x.device),)](
-        tiles_of(_matrix(rows), ROWS.value, width),
+        tiles_of(matrix(rows), ROWS.value, width),
         tiles_of(weight, block, width),
         tiles_of(few_weight, few_block(sizes.few), width),
         tiles_of(out.view(-1, sizes.outputs), ROWS.value, block),
@@ -102,14 +102,14 @@ def backward(
     width, block = padded(sizes.channels), tiles["BLOCK_P"]
     num_tiles = triton.cdiv(rows.num_rows, 2 * ROWS.value)
     programs = num_programs(num_tiles, x.device)
-    x_rows = _matrix(rows)
+    x_rows = matrix(rows)
     grad_rows = grad.reshape(-1, sizes.outputs)
     if not reachable(grad_rows):
         grad_rows = grad_rows.contiguous()
     grad_x, normed = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for _ in range(2))
     normed_rows, grad_x_rows = (t.view(-1, sizes.channels) for t in (normed, grad_x))
     through_rows = grad_x_rows if through is None else through.view(-1, sizes.channels)
-    few_rows = grad_rows if grad_few is None else _matrix(_one_stride(grad_few))
+    few_rows = grad_rows if grad_few is None else matrix(_one_stride(grad_few))
     summed = gradients.vector[: sizes.sums + sizes.few * sizes.channels]
     sums = torch.empty(2 * programs, len(summed), dtype=torch.float32, device=x.device)
     few_weight = weight if projections.few is None else projections.few
@@ -150,12 +150,12 @@ def few_block(few: int) -> int:
 
 
 def _summable(sizes: Sizes) -> bool:
-    """Whether backward's sums fit: of the weight aside, and of the biases."""
-    few_fit = sizes.few == 0 or padded(sizes.channels) >= MIN_CHANNELS_ASIDE
-    return few_fit and sizes.outputs - sizes.first_biased <= MAX_BIASED_OUTPUTS
+    """Whether backward's sums over rows can be products, and fit."""
+    biased = sizes.outputs - sizes.first_biased
+    return sizes.channels >= MIN_CHANNELS and biased <= MAX_BIASED_OUTPUTS
 
 
-def _matrix(rows: Rows) -> Tensor:
+def matrix(rows: Rows) -> Tensor:
     """Rows with one stride as a matrix."""
     x = rows.tensor
     return x.as_strided((rows.num_rows, x.shape[-1]), (rows.strides[2], x.stride(-1)))

@@ -197,10 +197,10 @@ def _hopper(
     """Launches of the kernels for a Hopper GPU, where they serve these arguments."""
     if not runs_gluon(x):
         return None
-    module = _hopper_module()
-    return module if module.serves(x, projections, direction) else None
+    return next((m for m in _hopper_modules() if m.serves(x, projections, direction)), None)
 
 
 @cache
-def _hopper_module() -> ModuleType:
-    return import_module("scalefold_kernels.norm.projection.hopper_launch")
+def _hopper_modules() -> list[ModuleType]:
+    folder = "scalefold_kernels.norm.projection"
+    return [import_module(f"{folder}.{name}") for name in ("hopper_launch", "hopper_few_launch")]

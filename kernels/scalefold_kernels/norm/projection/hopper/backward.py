@@ -2,7 +2,8 @@
 
 The gradient of the normalised rows stays on the chip, from the product with the weights through
 LayerNorm's backward to the sum with x's gradient from elsewhere; the normalised rows are written
-for the product that gives the weights' gradients.
+for the product that gives the weights' gradients. What is summed over rows is summed by products
+with ones.
 """
 
 from triton.experimental import gluon
@@ -20,11 +21,8 @@ from scalefold_kernels.hopper import REGISTERS, ROWS, mma_layout, widen
 ONES = gl.constexpr(8)
 """Columns of ones, the fewest that a product takes."""
 
-
-@gluon.constexpr_function
-def part_width(columns):
-    """Rows' gradients are made by parts of so many channels, for want of registers."""
-    return min(columns, 64)
+PART = gl.constexpr(64)
+"""Channels whose gradients a warp group makes at a time, for want of registers."""
 
 
 @gluon.constexpr_function
@@ -94,56 +92,62 @@ def halves(x):
 @gluon.jit
 def parts(x, BLOCK_C: gl.constexpr):
     """Columns by parts, of which there are one or two."""
-    if part_width(BLOCK_C) < BLOCK_C:
+    if BLOCK_C > PART:
         return halves(x)
     else:
         return (x,)
 
 
 @gluon.jit
-def add(sums, first: gl.constexpr, x):
-    """Add to some of the sums in shared memory."""
-    own = sums.slice(first, x.shape[0])
-    own.store(own.load(x.type.layout) + x)
+def add_rows(sums, x, spare, ones_smem):
+    """Sums over rows, added to ``sums`` (PART, ONES) by a product with ones."""
+    spare.store(x.to(spare.dtype))
+    fence_async_shared()
+    return warpgroup_mma(spare.permute((1, 0)), ones_smem, sums)
 
 
 @gluon.jit
 def normalise_backward(
-    grad_normed, x_tile, grad_tile, norm_weight, norm_bias, mean, rstd, sums,
+    grad_normed, x_tile, grad_tile, norm_smem, mean, rstd, sums, spare, ones_smem,
     C: gl.constexpr, BLOCK_C: gl.constexpr, HAS_THROUGH: gl.constexpr,
 ):  # fmt: skip
-    """LayerNorm's gradient, added to what is in its tile; normalised rows in the place of x."""
-    WIDTH: gl.constexpr = part_width(BLOCK_C)
-    L: gl.constexpr = mma_layout(WIDTH)
-    column = gl.arange(0, WIDTH, layout=gl.SliceLayout(0, L))
+    """LayerNorm's gradient, added to what is in its tile; normalised rows in the place of x.
+
+    Returns ``sums`` with these rows: of each part of the channels those for the norm's weight and
+    bias.
+    """
+    L: gl.constexpr = mma_layout(PART)
+    COLUMN: gl.constexpr = gl.SliceLayout(0, L)
     grads = parts(grad_normed, BLOCK_C)
-    scaled = ()
+    added = ()
     mean_grad = gl.full([ROWS], 0.0, gl.float32, gl.SliceLayout(1, L))
     mean_product = mean_grad
-    for part in gl.static_range(BLOCK_C // WIDTH):
-        c = part * WIDTH + column
-        inside = c < C
-        scale = gl.load(norm_weight + c, mask=inside, other=0.0).to(gl.float32)
-        piece = x_tile.slice(part * WIDTH, WIDTH, dim=1)
+    for part in gl.static_range(BLOCK_C // PART):
+        scale = norm_smem.index(0).slice(part * PART, PART).load(COLUMN)
+        piece = x_tile.slice(part * PART, PART, dim=1)
         x_hat = (widen(piece.load(L)) - mean[:, None]) * rstd[:, None]
         product = grads[part] * x_hat
-        add(sums, part * WIDTH, gl.sum(product, 0))
-        add(sums, BLOCK_C + part * WIDTH, gl.sum(grads[part], 0))
-        mean_grad += gl.sum(grads[part] * scale[None, :], 1) * (1.0 / C)
-        mean_product += gl.sum(product * scale[None, :], 1) * (1.0 / C)
-        scaled = scaled + (grads[part] * scale[None, :],)
-    for part in gl.static_range(BLOCK_C // WIDTH):
-        c = part * WIDTH + column
-        piece = x_tile.slice(part * WIDTH, WIDTH, dim=1)
+        mean_grad += gl.sum(grads[part] * scale[None, :], 1)
+        mean_product += gl.sum(product * scale[None, :], 1)
+        added = added + (
+            add_rows(sums[2 * part], product, spare, ones_smem),
+            add_rows(sums[2 * part + 1], grads[part], spare, ones_smem),
+        )
+    mean_grad *= 1.0 / C
+    mean_product *= 1.0 / C
+    for part in gl.static_range(BLOCK_C // PART):
+        piece = x_tile.slice(part * PART, PART, dim=1)
         x_hat = (widen(piece.load(L)) - mean[:, None]) * rstd[:, None]
-        scale = gl.load(norm_weight + c, mask=c < C, other=0.0).to(gl.float32)
-        shift = gl.load(norm_bias + c, mask=c < C, other=0.0).to(gl.float32)
+        scale = norm_smem.index(0).slice(part * PART, PART).load(COLUMN)
+        shift = norm_smem.index(1).slice(part * PART, PART).load(COLUMN)
         piece.store((x_hat * scale[None, :] + shift[None, :]).to(x_tile.dtype))
-        grad = (scaled[part] - mean_grad[:, None] - x_hat * mean_product[:, None]) * rstd[:, None]
-        piece = grad_tile.slice(part * WIDTH, WIDTH, dim=1)
+        grad = grads[part] * scale[None, :] - mean_grad[:, None] - x_hat * mean_product[:, None]
+        grad *= rstd[:, None]
+        piece = grad_tile.slice(part * PART, PART, dim=1)
         if HAS_THROUGH:
             grad += widen(piece.load(L))
         piece.store(grad.to(grad_tile.dtype))
+    return added
 
 
 @gluon.jit
@@ -171,9 +175,9 @@ def compute(
 ):  # fmt: skip
     """Warp group ``w``."""
     (
-        norm_weight, norm_bias, stats, sums, aside, aside_stride, aside_stride_s,
+        norm_smem, stats, sums, aside, aside_stride, aside_stride_s,
         normed_desc, grad_x_desc,
-        grad_smem, weight_smem, aside_smem, few_smem, ones_smem, sums_smem, x_smem, through_smem,
+        grad_smem, weight_smem, aside_smem, few_smem, ones_smem, spare_smem, x_smem, through_smem,
         grad_full, grad_empty, weight_full, weight_empty, rows_full, rows_empty, aside_full,
         num_rows, num_tiles,
     ) = args  # fmt: skip
@@ -181,16 +185,17 @@ def compute(
     A: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
     TURNED: gl.constexpr = mma_layout(FEW)
     THIN: gl.constexpr = gl.BlockedLayout([1, 1], [32, 1], [2, 2], [0, 1])
-    ROW: gl.constexpr = gl.SliceLayout(1, mma_layout(part_width(BLOCK_C)))
+    ROW: gl.constexpr = gl.SliceLayout(1, mma_layout(PART))
     BIAS: gl.constexpr = mma_layout(ONES)
     # Blocks that are summed too: the last one at least.
     FIRST: gl.constexpr = min(FIRST_BIASED, P - 1) // BLOCK_P
-    FLAT: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     x_tile, grad_tile = x_smem.index(w), through_smem.index(w)
     few_tile = few_smem.index(w)
-    weight_sum = gl.full([max(BLOCK_C, 64), FEW], 0.0, gl.float32, TURNED)
-    own_sums = sums_smem.index(w)
-    own_sums.store(gl.full([2 * BLOCK_C], 0.0, gl.float32, FLAT))
+    weight_sum = gl.full([BLOCK_C, FEW], 0.0, gl.float32, TURNED)
+    spare = spare_smem.index(w)
+    norm_sums = ()
+    for _sum in gl.static_range(2 * (BLOCK_C // PART)):
+        norm_sums = norm_sums + (gl.full([PART, ONES], 0.0, gl.float32, BIAS),)
     bias_sums = ()
     for _biased in gl.static_range(FIRST, BLOCKS):
         bias_sums = bias_sums + (gl.full([BLOCK_P, ONES], 0.0, gl.float32, BIAS),)
@@ -249,8 +254,8 @@ def compute(
         mbarrier.arrive(weight_empty.index(before))
         mbarrier.arrive(grad_empty.index(2 * before + w))
         mbarrier.wait(rows_full.index(w), n & 1)
-        normalise_backward(
-            grad_normed, x_tile, grad_tile, norm_weight, norm_bias, mean, rstd, own_sums,
+        norm_sums = normalise_backward(
+            grad_normed, x_tile, grad_tile, norm_smem, mean, rstd, norm_sums, spare, ones_smem,
             C, BLOCK_C, HAS_THROUGH,
         )  # fmt: skip
         fence_async_shared()
@@ -263,19 +268,17 @@ def compute(
         mbarrier.arrive(rows_empty.index(w))
     worker = 2 * gl.program_id(0) + w
     sums += worker * (2 * C + P - FIRST_BIASED + S * C)
-    c = gl.arange(0, BLOCK_C, layout=FLAT)
-    gl.store(sums + c, own_sums.slice(0, BLOCK_C).load(FLAT), mask=c < C)
-    gl.store(sums + C + c, own_sums.slice(BLOCK_C, BLOCK_C).load(FLAT), mask=c < C)
-    p = gl.arange(0, BLOCK_P, layout=gl.SliceLayout(1, BIAS))
-    one = gl.arange(0, ONES, layout=gl.SliceLayout(0, BIAS))
+    # All columns of a product with ones are the same.
+    one = gl.arange(0, ONES, layout=gl.SliceLayout(0, BIAS))[None, :]
+    for part in gl.static_range(BLOCK_C // PART):
+        c = part * PART + gl.arange(0, PART, layout=gl.SliceLayout(1, BIAS))[:, None] + one
+        inside = (c < C) & (one == 0)
+        gl.store(sums + c, norm_sums[2 * part], mask=inside)
+        gl.store(sums + C + c, norm_sums[2 * part + 1], mask=inside)
     for block in gl.static_range(FIRST, BLOCKS):
-        output = block * BLOCK_P + p
-        inside = (output >= FIRST_BIASED) & (output < P)
-        gl.store(
-            sums + 2 * C + (output - FIRST_BIASED)[:, None] + one[None, :],
-            bias_sums[block - FIRST],
-            mask=inside[:, None] & (one == 0)[None, :],
-        )
+        p = block * BLOCK_P + gl.arange(0, BLOCK_P, layout=gl.SliceLayout(1, BIAS))[:, None] + one
+        inside = (p >= FIRST_BIASED) & (p < P) & (one == 0)
+        gl.store(sums + 2 * C + p - FIRST_BIASED, bias_sums[block - FIRST], mask=inside)
     if HAS_ASIDE:
         c = gl.arange(0, BLOCK_C, layout=gl.SliceLayout(1, TURNED))
         s = gl.arange(0, FEW, layout=gl.SliceLayout(0, TURNED))
@@ -314,8 +317,16 @@ def projection_backward_hopper_kernel(
     ones_smem = gl.allocate_shared_memory(dtype, [ROWS, ONES], ones_layout)
     one: gl.constexpr = gl.BlockedLayout([1, 8], [32, 1], [4, 1], [1, 0])
     ones_smem.store(gl.full([ROWS, ONES], 1.0, dtype, one))
+    spare_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, PART], gl.bfloat16)
+    spare_smem = gl.allocate_shared_memory(dtype, [2, ROWS, PART], spare_layout)
+    flat: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    sums_smem = gl.allocate_shared_memory(gl.float32, [2, 2 * BLOCK_C], plain)
+    norm_smem = gl.allocate_shared_memory(gl.float32, [2, BLOCK_C], plain)
+    c = gl.arange(0, BLOCK_C, layout=flat)
+    scale = gl.load(norm_weight + c, mask=c < C, other=0.0).to(gl.float32)
+    norm_smem.index(0).store(scale)
+    shift = gl.load(norm_bias + c, mask=c < C, other=0.0).to(gl.float32)
+    norm_smem.index(1).store(shift)
     grad_full = gl.allocate_shared_memory(gl.int64, [2 * STAGES, 1], barrier)
     grad_empty = gl.allocate_shared_memory(gl.int64, [2 * STAGES, 1], barrier)
     weight_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
@@ -344,10 +355,10 @@ def projection_backward_hopper_kernel(
         grad_full, grad_empty, weight_full, weight_empty, rows_full, rows_empty, aside_full, tiles,
     )  # fmt: skip
     args = (
-        norm_weight, norm_bias, stats, sums,
+        norm_smem, stats, sums,
         aside, gl.to_tensor(aside_stride), gl.to_tensor(aside_stride_s),
         normed_desc, grad_x_desc,
-        grad_smem, weight_smem, aside_smem, few_smem, ones_smem, sums_smem, x_smem, through_smem,
+        grad_smem, weight_smem, aside_smem, few_smem, ones_smem, spare_smem, x_smem, through_smem,
         grad_full, grad_empty, weight_full, weight_empty, rows_full, rows_empty, aside_full,
         rows, tiles,
     )  # fmt: skip
