@@ -16,6 +16,14 @@ MASKED_LOGIT = tl.constexpr(-1e9)
 
 
 @triton.jit
+def place_of_program(num_rows, num_heads, BLOCK: tl.constexpr):
+    """Sample, row, head and first position. Rows that share a bias come together."""
+    row = tl.program_id(0) % num_rows
+    head = tl.program_id(0) // num_rows % num_heads
+    return tl.program_id(1), row, head, tl.program_id(0) // (num_rows * num_heads) * BLOCK
+
+
+@triton.jit
 def row_offset(strides, batch, row, head):
     """Where (batch, row, :, head, :) starts."""
     return batch.to(tl.int64) * strides[0] + row.to(tl.int64) * strides[1] + head * strides[3]
@@ -49,6 +57,24 @@ def load(pointer, stride, first, count, C: tl.constexpr, BLOCK: tl.constexpr):
 def store(pointer, tile, stride, first, count, C: tl.constexpr, BLOCK: tl.constexpr):
     addresses, inside = positions(pointer, stride, first, count, C, BLOCK)
     tl.store(addresses, tile.to(pointer.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def load_queries(
+    q, grad, lse, delta, q_stride, grad_stride, first, count, scale,
+    C: tl.constexpr, BLOCK_Q: tl.constexpr,
+):  # fmt: skip
+    """A block of a row's queries, scaled; gradient of their result, and statistics.
+
+    Beyond the last query every weight is 0.
+    """
+    queries = first + tl.arange(0, BLOCK_Q)
+    q_tile = load(q, q_stride, first, count, C, BLOCK_Q)
+    q_tile = (q_tile * scale).to(q_tile.dtype)
+    grad_tile = load(grad, grad_stride, first, count, C, BLOCK_Q)
+    lse_tile = tl.load(lse + queries, mask=queries < count, other=float("inf"))
+    delta_tile = tl.load(delta + queries, mask=queries < count, other=0.0)
+    return q_tile, grad_tile, lse_tile, delta_tile
 
 
 @triton.jit
@@ -95,11 +121,8 @@ def forward_kernel(
     C: tl.constexpr, HAS_GATE: tl.constexpr, HAS_BIAS: tl.constexpr,
     BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """One program: a block of queries of one row and head. Rows that share a bias come together."""
-    batch = tl.program_id(1)
-    row = tl.program_id(0) % num_rows
-    head = tl.program_id(0) // num_rows % num_heads
-    first_q = tl.program_id(0) // (num_rows * num_heads) * BLOCK_Q
+    """One program: a block of queries of one row and head."""
+    batch, row, head, first_q = place_of_program(num_rows, num_heads, BLOCK_Q)
     q += row_offset(q_strides, batch, row, head)
     k += row_offset(k_strides, batch, row, head)
     v += row_offset(v_strides, batch, row, head)
@@ -192,10 +215,7 @@ def backward_queries_kernel(
     C: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """One program: gradient of a block of queries of one row and head."""
-    batch = tl.program_id(1)
-    row = tl.program_id(0) % num_rows
-    head = tl.program_id(0) // num_rows % num_heads
-    first_q = tl.program_id(0) // (num_rows * num_heads) * BLOCK_Q
+    batch, row, head, first_q = place_of_program(num_rows, num_heads, BLOCK_Q)
     q += row_offset(q_strides, batch, row, head)
     k += row_offset(k_strides, batch, row, head)
     v += row_offset(v_strides, batch, row, head)
@@ -209,11 +229,10 @@ def backward_queries_kernel(
     if HAS_BIAS:
         bias += batch.to(tl.int64) * bias_strides[0] + head.to(tl.int64) * bias_strides[1]
 
-    q_tile = load(q, q_strides[2], first_q, num_queries, C, BLOCK_Q)
-    q_tile = (q_tile * scale).to(q_tile.dtype)
-    grad = load(grad_ungated, grad_ungated_strides[2], first_q, num_queries, C, BLOCK_Q)
-    lse_tile = tl.load(lse + start + queries, mask=queries < num_queries, other=float("inf"))
-    delta_tile = tl.load(delta + start + queries, mask=queries < num_queries, other=0.0)
+    q_tile, grad, lse_tile, delta_tile = load_queries(
+        q, grad_ungated, lse + start, delta + start, q_strides[2], grad_ungated_strides[2],
+        first_q, num_queries, scale, C, BLOCK_Q,
+    )  # fmt: skip
     total = tl.zeros((BLOCK_Q, q_tile.shape[1]), tl.float32)
     for first_k in range(0, num_keys, BLOCK_K):
         keys = first_k + tl.arange(0, BLOCK_K)
@@ -242,10 +261,7 @@ def backward_keys_kernel(
 
     Logits are transposed (keys x queries), so that the weights are left operands as they come.
     """
-    batch = tl.program_id(1)
-    row = tl.program_id(0) % num_rows
-    head = tl.program_id(0) // num_rows % num_heads
-    first_k = tl.program_id(0) // (num_rows * num_heads) * BLOCK_K
+    batch, row, head, first_k = place_of_program(num_rows, num_heads, BLOCK_K)
     q += row_offset(q_strides, batch, row, head)
     k += row_offset(k_strides, batch, row, head)
     v += row_offset(v_strides, batch, row, head)
@@ -267,11 +283,10 @@ def backward_keys_kernel(
     total_v = tl.zeros((BLOCK_K, k_tile.shape[1]), tl.float32)
     for first_q in range(0, num_queries, BLOCK_Q):
         queries = first_q + tl.arange(0, BLOCK_Q)
-        q_tile = load(q, q_strides[2], first_q, num_queries, C, BLOCK_Q)
-        q_tile = (q_tile * scale).to(q_tile.dtype)
-        grad = load(grad_ungated, grad_ungated_strides[2], first_q, num_queries, C, BLOCK_Q)
-        lse_tile = tl.load(lse + start + queries, mask=queries < num_queries, other=float("inf"))
-        delta_tile = tl.load(delta + start + queries, mask=queries < num_queries, other=0.0)
+        q_tile, grad, lse_tile, delta_tile = load_queries(
+            q, grad_ungated, lse + start, delta + start, q_strides[2], grad_ungated_strides[2],
+            first_q, num_queries, scale, C, BLOCK_Q,
+        )  # fmt: skip
         s = tl.dot(k_tile, tl.trans(q_tile), input_precision="ieee")
         if HAS_BIAS:
             s += load_bias(
@@ -313,25 +328,17 @@ def backward_bias_kernel(
     total = tl.zeros((BLOCK_Q, BLOCK_K), tl.float32)
     for i in range(tl.minimum(ROWS, num_rows - group * ROWS)):
         row = group * ROWS + i
-        q_tile = load(
+        start = ((batch * num_rows + row).to(tl.int64) * num_heads + head) * lse_stride
+        q_tile, grad, lse_tile, delta_tile = load_queries(
             q + row_offset(q_strides, batch, row, head),
-            q_strides[2],
-            first_q,
-            num_queries,
-            C,
-            BLOCK_Q,
-        )
-        q_tile = (q_tile * scale).to(q_tile.dtype)
+            grad_ungated + row_offset(grad_ungated_strides, batch, row, head),
+            lse + start, delta + start, q_strides[2], grad_ungated_strides[2],
+            first_q, num_queries, scale, C, BLOCK_Q,
+        )  # fmt: skip
         offset = row_offset(k_strides, batch, row, head)
         k_tile = load(k + offset, k_strides[2], first_k, num_keys, C, BLOCK_K)
         offset = row_offset(v_strides, batch, row, head)
         v_tile = load(v + offset, v_strides[2], first_k, num_keys, C, BLOCK_K)
-        offset = row_offset(grad_ungated_strides, batch, row, head)
-        stride = grad_ungated_strides[2]
-        grad = load(grad_ungated + offset, stride, first_q, num_queries, C, BLOCK_Q)
-        start = ((batch * num_rows + row).to(tl.int64) * num_heads + head) * lse_stride
-        lse_tile = tl.load(lse + start + queries, mask=queries < num_queries, other=float("inf"))
-        delta_tile = tl.load(delta + start + queries, mask=queries < num_queries, other=0.0)
         mask_row = mask + row.to(tl.int64) * mask_strides[1]
         unmasked = count_unmasked(mask_row, mask_strides[2], num_keys, BLOCK_K)
         added = masked_terms(mask_row, mask_strides[2], keys, num_keys, unmasked)

@@ -30,6 +30,15 @@ def tile_offsets(
 
 
 @triton.jit
+def load_key(q, k_ptr, v_ptr, mask_ptr, at, inside):
+    """A key and its value at a program's positions, and the logits."""
+    k = tl.load(k_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    v = tl.load(v_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    taken = tl.load(mask_ptr).to(tl.float32)
+    return k, v, tl.sum(q * k, 2) + MASKED_LOGIT * (taken - 1.0)
+
+
+@triton.jit
 def pointwise_attention_forward_kernel(
     q_ptr,
     k_ptr,
@@ -55,11 +64,9 @@ def pointwise_attention_forward_kernel(
     total = tl.zeros((BLOCK_P, BLOCK_H), tl.float32)
     out = tl.zeros((BLOCK_P, BLOCK_H, BLOCK_C), tl.float32)
     for t in tl.range(0, num_keys, num_stages=STAGES):
-        tile = (sample * num_keys + t) * size + start
-        k = tl.load(k_ptr + tile + at, mask=inside, other=0.0).to(tl.float32)
-        v = tl.load(v_ptr + tile + at, mask=inside, other=0.0).to(tl.float32)
-        taken = tl.load(mask_ptr + sample * num_keys + t).to(tl.float32)
-        logit = tl.sum(q * k, 2) + MASKED_LOGIT * (taken - 1.0)
+        key = sample * num_keys + t
+        tile = key * size + start
+        _, v, logit = load_key(q, k_ptr + tile, v_ptr + tile, mask_ptr + key, at, inside)
         higher = tl.maximum(highest, logit)
         kept, weight = tl.exp(highest - higher), tl.exp(logit - higher)
         total = total * kept + weight
@@ -100,11 +107,9 @@ def pointwise_attention_backward_kernel(
     total = tl.zeros((BLOCK_P, BLOCK_H), tl.float32)
     mean = tl.zeros((BLOCK_P, BLOCK_H), tl.float32)  # of the weights' gradients, by the weights
     for t in tl.range(0, num_keys, num_stages=STAGES):
-        tile = (sample * num_keys + t) * size + start
-        k = tl.load(k_ptr + tile + at, mask=inside, other=0.0).to(tl.float32)
-        v = tl.load(v_ptr + tile + at, mask=inside, other=0.0).to(tl.float32)
-        taken = tl.load(mask_ptr + sample * num_keys + t).to(tl.float32)
-        logit = tl.sum(q * k, 2) + MASKED_LOGIT * (taken - 1.0)
+        key = sample * num_keys + t
+        tile = key * size + start
+        _, v, logit = load_key(q, k_ptr + tile, v_ptr + tile, mask_ptr + key, at, inside)
         higher = tl.maximum(highest, logit)
         kept, weight = tl.exp(highest - higher), tl.exp(logit - higher)
         total = total * kept + weight
@@ -114,11 +119,9 @@ def pointwise_attention_backward_kernel(
     grad_q = tl.zeros((BLOCK_P, BLOCK_H, BLOCK_C), tl.float32)
     kind = grad_q_ptr.dtype.element_ty
     for t in tl.range(0, num_keys, num_stages=STAGES):
-        tile = (sample * num_keys + t) * size + start
-        k = tl.load(k_ptr + tile + at, mask=inside, other=0.0).to(tl.float32)
-        v = tl.load(v_ptr + tile + at, mask=inside, other=0.0).to(tl.float32)
-        taken = tl.load(mask_ptr + sample * num_keys + t).to(tl.float32)
-        logit = tl.sum(q * k, 2) + MASKED_LOGIT * (taken - 1.0)
+        key = sample * num_keys + t
+        tile = key * size + start
+        k, v, logit = load_key(q, k_ptr + tile, v_ptr + tile, mask_ptr + key, at, inside)
         weight = tl.exp(logit - highest) / total
         grad_logit = weight * (tl.sum(grad * v, 2) - mean)
         grad_q += grad_logit[:, :, None] * k

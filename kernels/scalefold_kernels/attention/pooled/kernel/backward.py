@@ -32,6 +32,21 @@ def sums_of(ptr, column, C: tl.constexpr, D: tl.constexpr, A: tl.constexpr):
 
 
 @triton.jit
+def load_heads(
+    softmax_ptr, direction_ptr, pooled_ptr, grad_pooled_ptr, norm_weight, column, h, c,
+    H: tl.constexpr, C: tl.constexpr, kind: tl.constexpr,
+):  # fmt: skip
+    """What `softmax_again` needs of a column's heads."""
+    highest, weights = load_softmax(softmax_ptr, column, h, H)
+    pooled = load_matrix(pooled_ptr + column * H * C, h, c, h < H, C)
+    direction = load_matrix(direction_ptr + column * H * C, h, c, h < H, C)
+    grad_pooled = load_matrix(grad_pooled_ptr + column * H * C, h, c, h < H, C)
+    delta = tl.sum(grad_pooled * pooled, 1)
+    along = (direction * norm_weight[None, :]).to(kind)
+    return along, grad_pooled.to(kind), highest, weights, delta
+
+
+@triton.jit
 def softmax_again(
     x_hat, along, towards, kept, rows, num_rows, highest, weights, delta, PRECISION: tl.constexpr
 ):
@@ -137,13 +152,11 @@ def global_attention_query_kernel(
     mask_ptr += column_start(mask_b, mask_n)
     kind = x_ptr.dtype.element_ty
     norm_weight = load_vector(norm_weight_ptr, c, C)
-    highest, weights = load_softmax(softmax_ptr, column, h, H)
-    pooled = load_matrix(pooled_ptr + column * H * C, h, c, h < H, C)
+    along, towards, highest, weights, delta = load_heads(
+        softmax_ptr, direction_ptr, pooled_ptr, grad_pooled_ptr, norm_weight, column, h, c,
+        H, C, kind,
+    )  # fmt: skip
     direction = load_matrix(direction_ptr + column * H * C, h, c, h < H, C)
-    grad_pooled = load_matrix(grad_pooled_ptr + column * H * C, h, c, h < H, C)
-    delta = tl.sum(grad_pooled * pooled, 1)
-    along = (direction * norm_weight[None, :]).to(kind)
-    towards = grad_pooled.to(kind)
     grad_direction = tl.zeros((BLOCK_H, BLOCK_C), tl.float32)
     count = tl.zeros((BLOCK_S,), tl.float32)
     for start in tl.range(0, num_rows, BLOCK_S, num_stages=STAGES):
@@ -212,14 +225,11 @@ def global_attention_rows_kernel(
     result = load_vector(result_ptr + column * D, d, D)
     out_weight = load_matrix(out_weight_ptr, c, d, c < C, D) * result[None, :]
     out_weight = out_weight.to(kind)
-    highest, weights = load_softmax(softmax_ptr, column, h, H)
-    pooled = load_matrix(pooled_ptr + column * H * C, h, c, h < H, C)
-    direction = load_matrix(direction_ptr + column * H * C, h, c, h < H, C)
-    grad_pooled = load_matrix(grad_pooled_ptr + column * H * C, h, c, h < H, C)
+    along, towards, highest, weights, delta = load_heads(
+        softmax_ptr, direction_ptr, pooled_ptr, grad_pooled_ptr, norm_weight, column, h, c,
+        H, C, kind,
+    )  # fmt: skip
     grad_mean = load_vector(grad_mean_ptr + column * C, c, C)
-    delta = tl.sum(grad_pooled * pooled, 1)
-    along = (direction * norm_weight[None, :]).to(kind)
-    towards = grad_pooled.to(kind)
     of_gate = tl.zeros((BLOCK_D, BLOCK_C), tl.float32)
     of_gate_bias = tl.zeros((BLOCK_D,), tl.float32)
     for start in tl.range(0, num_rows, BLOCK_S, num_stages=STAGES):
