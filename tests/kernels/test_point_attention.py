@@ -10,6 +10,7 @@ from torch import Tensor
 from scalefold.bench.kernels.agreement import FACTOR, error
 from scalefold.ops import point_attention as reference
 from scalefold_kernels.point_attention import point_attention
+from scalefold_kernels.tiles import overridden
 
 
 class Sizes(NamedTuple):
@@ -102,6 +103,14 @@ def test_wrong_arguments_are_named(device: torch.device) -> None:
         point_attention(q, k[:, 1:], *rest)
     with pytest.raises(ValueError, match="float32"):
         point_attention(q.bfloat16(), k, *rest)
+
+
+def test_a_tile_that_would_be_compiled_wrong_is_refused(device: torch.device) -> None:
+    tensors = arguments(CASES[0], device)
+    with overridden() as tiles:
+        tiles.force("point_attention_forward", BLOCK_I=64, BLOCK_J=32, num_warps=8, num_stages=1)
+        with pytest.raises(ValueError, match="64 rows with num_warps 8"):
+            point_attention(*tensors)
 
 
 def test_registered_as_torch_expects(device: torch.device) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-import triton
 from torch import Tensor
 
 
@@ -44,28 +43,17 @@ class Arguments(NamedTuple):
     @property
     def sizes(self) -> dict[str, int]:
         """Constants of the kernels over tiles of queries and keys."""
-        heads, channels = self.q.shape[2:]
-        points, value_points = self.x.shape[-1], self.u.shape[-1]
         return {
-            "HEADS": heads,
-            "CHANNELS": channels,
-            "COORDINATES": points,
-            "VALUE_COORDINATES": value_points,
-            "BLOCK_C": _block(channels),
-            "BLOCK_X": _block(points),
-            "BLOCK_U": _block(value_points),
+            "HEADS": self.q.shape[2],
+            "CHANNELS": self.q.shape[3],
+            "COORDINATES": self.x.shape[-1],
+            "VALUE_COORDINATES": self.u.shape[-1],
         }
 
     @property
     def pair_sizes(self) -> dict[str, int]:
         """Constants of the kernels over pairs."""
-        heads, channels = self.q.shape[2], self.pair.shape[-1]
-        return {
-            "HEADS": heads,
-            "CHANNELS": channels,
-            "BLOCK_H": _block(heads),
-            "BLOCK_Z": _block(channels),
-        }
+        return {"HEADS": self.q.shape[2], "CHANNELS": self.pair.shape[-1]}
 
     @property
     def scale(self) -> float:
@@ -106,8 +94,3 @@ def checked(*tensors: Tensor) -> Arguments:
 def with_rows(x: Tensor) -> Tensor:
     """As it is if its last dimension is contiguous, else a copy."""
     return x if x.stride(-1) == 1 else x.contiguous()
-
-
-def _block(size: int) -> int:
-    """Of a dimension of a product on tensor cores."""
-    return max(16, int(triton.next_power_of_2(size)))

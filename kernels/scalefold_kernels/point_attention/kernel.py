@@ -1,10 +1,11 @@
 """Attention by features, pairs and distances of points (Suppl. Alg. 22, lines 7-10).
 
 Legend: B samples, I queries, J keys, H heads, C channels of a head, P points, Z channels of a pair.
-Features are (B, N, H, C) and points (B, N, H, 3 P) with any strides but the last; logits
+Features are (B, N, H, C) and points (B, N, H, 3 P) with any strides but the last, given as rows: a
+tuple of pointer and strides; logits
 (B, H, I, J), their norms (B, H, I, 2), the pair's channels (B, I, J, Z) and results are contiguous.
-Norms are a query's highest logit and the sum of exponentials of the others' distances to it: the
-logarithm of that sum would be rounded, and all weights with it.
+Norms are a query's highest logit, and one over the sum of exponentials of the others' distances to
+it: the logarithm of that sum would be rounded, and all weights with it.
 
 Squared distances are |x|^2 - 2 x y + |y|^2, seen from the middle of a tile's queries, so that what
 cancels is no larger than the distances that matter.
@@ -14,22 +15,27 @@ import triton
 import triton.language as tl
 
 
+@triton.constexpr_function
+def block(size):
+    """Of a dimension of a product on tensor cores."""
+    return max(16, triton.next_power_of_2(size))
+
+
 @triton.jit
-def load_rows(ptr, strides, sample, head, rows, num_rows, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    """(rows, BLOCK) of a tensor (B, N, H, WIDTH); zero outside."""
-    columns = tl.arange(0, BLOCK)
-    ptr += sample.to(tl.int64) * strides[0] + head * strides[2]
-    places = rows[:, None] * strides[1] + columns[None, :]
+def load_rows(of, sample, head, rows, num_rows, WIDTH: tl.constexpr):
+    """(rows, block) of a tensor (B, N, H, WIDTH), given as pointer and strides; zero outside."""
+    ptr, sample_stride, row_stride, head_stride = of
+    columns = tl.arange(0, block(WIDTH))
+    ptr += sample.to(tl.int64) * sample_stride + head * head_stride
+    places = rows[:, None] * row_stride + columns[None, :]
     inside = (rows < num_rows)[:, None] & (columns < WIDTH)[None, :]
     return tl.load(ptr + places, mask=inside, other=0.0)
 
 
 @triton.jit
-def store_rows(
-    ptr, value, sample, head, rows, num_rows, num_heads, WIDTH: tl.constexpr, BLOCK: tl.constexpr
-):
-    """Write (rows, BLOCK) of a contiguous tensor (B, N, H, WIDTH)."""
-    columns = tl.arange(0, BLOCK)
+def store_rows(ptr, value, sample, head, rows, num_rows, num_heads, WIDTH: tl.constexpr):
+    """Write (rows, block) of a contiguous tensor (B, N, H, WIDTH)."""
+    columns = tl.arange(0, block(WIDTH))
     row = (sample.to(tl.int64) * num_rows + rows) * num_heads + head
     inside = (rows < num_rows)[:, None] & (columns < WIDTH)[None, :]
     tl.store(ptr + row[:, None] * WIDTH + columns[None, :], value, mask=inside)
@@ -49,24 +55,18 @@ def product(a, b):
 
 @triton.jit
 def forward_kernel(
-    q_ptr,
-    k_ptr,
-    v_ptr,
-    x_ptr,
-    y_ptr,
-    u_ptr,
+    q_rows,
+    k_rows,
+    v_rows,
+    x_rows,
+    y_rows,
+    u_rows,
     pair_logits_ptr,
     point_weight_ptr,
     logits_ptr,
     norms_ptr,
     out_ptr,
     out_points_ptr,
-    q_strides,
-    k_strides,
-    v_strides,
-    x_strides,
-    y_strides,
-    u_strides,
     num_res,
     scale,
     HEADS: tl.constexpr,
@@ -75,32 +75,29 @@ def forward_kernel(
     VALUE_COORDINATES: tl.constexpr,
     BLOCK_I: tl.constexpr,
     BLOCK_J: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-    BLOCK_X: tl.constexpr,
-    BLOCK_U: tl.constexpr,
 ):
     """Logits, and what their softmax makes of the values' features and points, for some queries."""
     i = tl.program_id(0) * BLOCK_I + tl.arange(0, BLOCK_I)
     head, sample = tl.program_id(1), tl.program_id(2)
-    q = load_rows(q_ptr, q_strides, sample, head, i, num_res, CHANNELS, BLOCK_C) * scale
-    x = load_rows(x_ptr, x_strides, sample, head, i, num_res, COORDINATES, BLOCK_X)
+    q = load_rows(q_rows, sample, head, i, num_res, CHANNELS) * scale
+    x = load_rows(x_rows, sample, head, i, num_res, COORDINATES)
     middle = middle_of(x, i, num_res)
     x -= middle[None, :]
     weight = tl.load(point_weight_ptr + head)
     row = (sample.to(tl.int64) * HEADS + head) * num_res + i
     highest = tl.full((BLOCK_I,), float("-inf"), tl.float32)
     mass = tl.zeros((BLOCK_I,), tl.float32)
-    out = tl.zeros((BLOCK_I, BLOCK_C), tl.float32)
-    out_points = tl.zeros((BLOCK_I, BLOCK_U), tl.float32)
+    out = tl.zeros((BLOCK_I, block(CHANNELS)), tl.float32)
+    out_points = tl.zeros((BLOCK_I, block(VALUE_COORDINATES)), tl.float32)
     for start in range(0, num_res, BLOCK_J):
         j = start + tl.arange(0, BLOCK_J)
         inside = (i < num_res)[:, None] & (j < num_res)[None, :]
         places = row[:, None] * num_res + j[None, :]
         logits = tl.load(pair_logits_ptr + places, mask=inside, other=0.0)
-        k = load_rows(k_ptr, k_strides, sample, head, j, num_res, CHANNELS, BLOCK_C)
-        y = load_rows(y_ptr, y_strides, sample, head, j, num_res, COORDINATES, BLOCK_X)
-        v = load_rows(v_ptr, v_strides, sample, head, j, num_res, CHANNELS, BLOCK_C)
-        u = load_rows(u_ptr, u_strides, sample, head, j, num_res, VALUE_COORDINATES, BLOCK_U)
+        k = load_rows(k_rows, sample, head, j, num_res, CHANNELS)
+        y = load_rows(y_rows, sample, head, j, num_res, COORDINATES)
+        v = load_rows(v_rows, sample, head, j, num_res, CHANNELS)
+        u = load_rows(u_rows, sample, head, j, num_res, VALUE_COORDINATES)
         y -= middle[None, :]
         squares = tl.sum(x * x, 1)[:, None] + tl.sum(y * y, 1)[None, :]
         logits += product(q, tl.trans(k)) + weight * (product(x, tl.trans(y)) - 0.5 * squares)
@@ -113,14 +110,13 @@ def forward_kernel(
         out = out * shrink[:, None] + product(weights, v)
         out_points = out_points * shrink[:, None] + product(weights, u)
         highest = higher
+    inverse = tl.div_rn(tl.full((BLOCK_I,), 1.0, tl.float32), mass)
     tl.store(norms_ptr + 2 * row, highest, mask=i < num_res)
-    tl.store(norms_ptr + 2 * row + 1, mass, mask=i < num_res)
-    out /= mass[:, None]
-    out_points /= mass[:, None]
-    store_rows(out_ptr, out, sample, head, i, num_res, HEADS, CHANNELS, BLOCK_C)
-    store_rows(
-        out_points_ptr, out_points, sample, head, i, num_res, HEADS, VALUE_COORDINATES, BLOCK_U
-    )
+    tl.store(norms_ptr + 2 * row + 1, inverse, mask=i < num_res)
+    out *= inverse[:, None]
+    out_points *= inverse[:, None]
+    store_rows(out_ptr, out, sample, head, i, num_res, HEADS, CHANNELS)
+    store_rows(out_points_ptr, out_points, sample, head, i, num_res, HEADS, VALUE_COORDINATES)
 
 
 @triton.jit
@@ -130,8 +126,8 @@ def load_weights(logits_ptr, norms_ptr, row, j, inside, num_res):
     logits = tl.load(logits_ptr + places, mask=inside, other=float("-inf"))
     exist = tl.max(inside.to(tl.int32), 1) > 0
     highest = tl.load(norms_ptr + 2 * row, mask=exist, other=0.0)
-    mass = tl.load(norms_ptr + 2 * row + 1, mask=exist, other=1.0)
-    return tl.exp(logits - highest[:, None]) / mass[:, None], places
+    inverse = tl.load(norms_ptr + 2 * row + 1, mask=exist, other=0.0)
+    return tl.exp(logits - highest[:, None]) * inverse[:, None], places
 
 
 @triton.jit
@@ -143,16 +139,14 @@ def pair_forward_kernel(
     num_res,
     HEADS: tl.constexpr,
     CHANNELS: tl.constexpr,
-    BLOCK_H: tl.constexpr,
     BLOCK_J: tl.constexpr,
-    BLOCK_Z: tl.constexpr,
 ):
     """What all heads of one query make of its pairs, (B, I, H, Z)."""
     query, sample = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    heads, channels = tl.arange(0, BLOCK_H), tl.arange(0, BLOCK_Z)
+    heads, channels = tl.arange(0, block(HEADS)), tl.arange(0, block(CHANNELS))
     of_heads = (sample * HEADS + heads) * num_res + query
     row = sample * num_res + query
-    out = tl.zeros((BLOCK_H, BLOCK_Z), tl.float32)
+    out = tl.zeros((block(HEADS), block(CHANNELS)), tl.float32)
     for start in range(0, num_res, BLOCK_J):
         j = start + tl.arange(0, BLOCK_J)
         exist = (heads < HEADS)[:, None] & (j < num_res)[None, :]
@@ -176,16 +170,14 @@ def pair_backward_kernel(
     num_res,
     HEADS: tl.constexpr,
     CHANNELS: tl.constexpr,
-    BLOCK_H: tl.constexpr,
     BLOCK_J: tl.constexpr,
-    BLOCK_Z: tl.constexpr,
 ):
     """Gradients of one query's pairs, and of its weights as far as they come from pairs.
 
     ``means``: weighted means of the latter over keys, (B, H, I).
     """
     query, sample = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    heads, channels = tl.arange(0, BLOCK_H), tl.arange(0, BLOCK_Z)
+    heads, channels = tl.arange(0, block(HEADS)), tl.arange(0, block(CHANNELS))
     of_heads = (sample * HEADS + heads) * num_res + query
     row = sample * num_res + query
     grad = tl.load(
@@ -193,7 +185,7 @@ def pair_backward_kernel(
         mask=(heads < HEADS)[:, None] & (channels < CHANNELS)[None, :],
         other=0.0,
     )
-    means = tl.zeros((BLOCK_H,), tl.float32)
+    means = tl.zeros((block(HEADS),), tl.float32)
     for start in range(0, num_res, BLOCK_J):
         j = start + tl.arange(0, BLOCK_J)
         exist = (heads < HEADS)[:, None] & (j < num_res)[None, :]
@@ -210,33 +202,24 @@ def pair_backward_kernel(
 
 @triton.jit
 def queries_backward_kernel(
-    k_ptr,
-    v_ptr,
-    x_ptr,
-    y_ptr,
-    u_ptr,
+    k_rows,
+    v_rows,
+    x_rows,
+    y_rows,
+    u_rows,
+    out_rows,
+    out_points_rows,
+    grad_rows,
+    grad_points_rows,
     point_weight_ptr,
     logits_ptr,
     norms_ptr,
-    out_ptr,
-    out_points_ptr,
-    grad_ptr,
-    grad_points_ptr,
     grad_weights_ptr,
     means_ptr,
     grad_logits_ptr,
     grad_q_ptr,
     grad_x_ptr,
     grad_point_weight_ptr,
-    k_strides,
-    v_strides,
-    x_strides,
-    y_strides,
-    u_strides,
-    out_strides,
-    out_points_strides,
-    grad_strides,
-    grad_points_strides,
     num_res,
     scale,
     HEADS: tl.constexpr,
@@ -245,42 +228,35 @@ def queries_backward_kernel(
     VALUE_COORDINATES: tl.constexpr,
     BLOCK_I: tl.constexpr,
     BLOCK_J: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-    BLOCK_X: tl.constexpr,
-    BLOCK_U: tl.constexpr,
 ):
     """Gradients of logits, queries, their points, and of the points' weight, a part a program."""
     tile = tl.program_id(0)
     i = tile * BLOCK_I + tl.arange(0, BLOCK_I)
     head, sample = tl.program_id(1), tl.program_id(2)
     row = (sample.to(tl.int64) * HEADS + head) * num_res + i
-    grad = load_rows(grad_ptr, grad_strides, sample, head, i, num_res, CHANNELS, BLOCK_C)
-    grad_points = load_rows(
-        grad_points_ptr, grad_points_strides, sample, head, i, num_res, VALUE_COORDINATES, BLOCK_U
-    )
-    out = load_rows(out_ptr, out_strides, sample, head, i, num_res, CHANNELS, BLOCK_C)
-    out_points = load_rows(
-        out_points_ptr, out_points_strides, sample, head, i, num_res, VALUE_COORDINATES, BLOCK_U
-    )
+    grad = load_rows(grad_rows, sample, head, i, num_res, CHANNELS)
+    grad_points = load_rows(grad_points_rows, sample, head, i, num_res, VALUE_COORDINATES)
+    out = load_rows(out_rows, sample, head, i, num_res, CHANNELS)
+    out_points = load_rows(out_points_rows, sample, head, i, num_res, VALUE_COORDINATES)
     # What the softmax subtracts: the weighted mean of the weights' gradients.
     means = tl.load(means_ptr + row, mask=i < num_res, other=0.0)
     means += tl.sum(grad * out, 1) + tl.sum(grad_points * out_points, 1)
-    x = load_rows(x_ptr, x_strides, sample, head, i, num_res, COORDINATES, BLOCK_X)
+    x = load_rows(x_rows, sample, head, i, num_res, COORDINATES)
     middle = middle_of(x, i, num_res)
     x -= middle[None, :]
     rest = tl.zeros((BLOCK_I,), tl.float32)
     moment = tl.zeros((BLOCK_I,), tl.float32)
-    grad_q = tl.zeros((BLOCK_I, BLOCK_C), tl.float32)
-    grad_x = tl.zeros((BLOCK_I, BLOCK_X), tl.float32)
+    grad_q = tl.zeros((BLOCK_I, block(CHANNELS)), tl.float32)
+    grad_x = tl.zeros((BLOCK_I, block(COORDINATES)), tl.float32)
     for start in range(0, num_res, BLOCK_J):
         j = start + tl.arange(0, BLOCK_J)
         inside = (i < num_res)[:, None] & (j < num_res)[None, :]
         weights, places = load_weights(logits_ptr, norms_ptr, row, j, inside, num_res)
         grad_weights = tl.load(grad_weights_ptr + places, mask=inside, other=0.0)
-        v = load_rows(v_ptr, v_strides, sample, head, j, num_res, CHANNELS, BLOCK_C)
-        u = load_rows(u_ptr, u_strides, sample, head, j, num_res, VALUE_COORDINATES, BLOCK_U)
-        k = load_rows(k_ptr, k_strides, sample, head, j, num_res, CHANNELS, BLOCK_C)
-        y = load_rows(y_ptr, y_strides, sample, head, j, num_res, COORDINATES, BLOCK_X)
+        v = load_rows(v_rows, sample, head, j, num_res, CHANNELS)
+        u = load_rows(u_rows, sample, head, j, num_res, VALUE_COORDINATES)
+        k = load_rows(k_rows, sample, head, j, num_res, CHANNELS)
+        y = load_rows(y_rows, sample, head, j, num_res, COORDINATES)
         y -= middle[None, :]
         grad_weights += product(grad, tl.trans(v)) + product(grad_points, tl.trans(u))
         grad_logits = weights * (grad_weights - means[:, None])
@@ -294,30 +270,25 @@ def queries_backward_kernel(
     part = (sample * tl.num_programs(0) + tile) * HEADS + head
     tl.store(grad_point_weight_ptr + part, -0.5 * tl.sum(moment, 0))
     grad_x = (grad_x - rest[:, None] * x) * tl.load(point_weight_ptr + head)
-    store_rows(grad_q_ptr, grad_q * scale, sample, head, i, num_res, HEADS, CHANNELS, BLOCK_C)
-    store_rows(grad_x_ptr, grad_x, sample, head, i, num_res, HEADS, COORDINATES, BLOCK_X)
+    store_rows(grad_q_ptr, grad_q * scale, sample, head, i, num_res, HEADS, CHANNELS)
+    store_rows(grad_x_ptr, grad_x, sample, head, i, num_res, HEADS, COORDINATES)
 
 
 @triton.jit
 def keys_backward_kernel(
-    q_ptr,
-    x_ptr,
-    y_ptr,
+    q_rows,
+    x_rows,
+    y_rows,
+    grad_rows,
+    grad_points_rows,
     point_weight_ptr,
     logits_ptr,
     norms_ptr,
-    grad_ptr,
-    grad_points_ptr,
     grad_logits_ptr,
     grad_k_ptr,
     grad_v_ptr,
     grad_y_ptr,
     grad_u_ptr,
-    q_strides,
-    x_strides,
-    y_strides,
-    grad_strides,
-    grad_points_strides,
     num_res,
     scale,
     HEADS: tl.constexpr,
@@ -326,49 +297,37 @@ def keys_backward_kernel(
     VALUE_COORDINATES: tl.constexpr,
     BLOCK_I: tl.constexpr,
     BLOCK_J: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-    BLOCK_X: tl.constexpr,
-    BLOCK_U: tl.constexpr,
 ):
     """Gradients of a tile of keys and values: features and points."""
     j = tl.program_id(0) * BLOCK_J + tl.arange(0, BLOCK_J)
     head, sample = tl.program_id(1), tl.program_id(2)
     first = (sample.to(tl.int64) * HEADS + head) * num_res
-    y = load_rows(y_ptr, y_strides, sample, head, j, num_res, COORDINATES, BLOCK_X)
+    y = load_rows(y_rows, sample, head, j, num_res, COORDINATES)
     middle = middle_of(y, j, num_res)
     y -= middle[None, :]
     rest = tl.zeros((BLOCK_J,), tl.float32)
-    grad_k = tl.zeros((BLOCK_J, BLOCK_C), tl.float32)
-    grad_v = tl.zeros((BLOCK_J, BLOCK_C), tl.float32)
-    grad_y = tl.zeros((BLOCK_J, BLOCK_X), tl.float32)
-    grad_u = tl.zeros((BLOCK_J, BLOCK_U), tl.float32)
+    grad_k = tl.zeros((BLOCK_J, block(CHANNELS)), tl.float32)
+    grad_v = tl.zeros((BLOCK_J, block(CHANNELS)), tl.float32)
+    grad_y = tl.zeros((BLOCK_J, block(COORDINATES)), tl.float32)
+    grad_u = tl.zeros((BLOCK_J, block(VALUE_COORDINATES)), tl.float32)
     for start in range(0, num_res, BLOCK_I):
         i = start + tl.arange(0, BLOCK_I)
         inside = (i < num_res)[:, None] & (j < num_res)[None, :]
         weights, places = load_weights(logits_ptr, norms_ptr, first + i, j, inside, num_res)
         grad_logits = tl.trans(tl.load(grad_logits_ptr + places, mask=inside, other=0.0))
         weights = tl.trans(weights)
-        q = load_rows(q_ptr, q_strides, sample, head, i, num_res, CHANNELS, BLOCK_C)
-        x = load_rows(x_ptr, x_strides, sample, head, i, num_res, COORDINATES, BLOCK_X)
+        q = load_rows(q_rows, sample, head, i, num_res, CHANNELS)
+        x = load_rows(x_rows, sample, head, i, num_res, COORDINATES)
         x -= middle[None, :]
-        grad = load_rows(grad_ptr, grad_strides, sample, head, i, num_res, CHANNELS, BLOCK_C)
-        grad_points = load_rows(
-            grad_points_ptr,
-            grad_points_strides,
-            sample,
-            head,
-            i,
-            num_res,
-            VALUE_COORDINATES,
-            BLOCK_U,
-        )
+        grad = load_rows(grad_rows, sample, head, i, num_res, CHANNELS)
+        grad_points = load_rows(grad_points_rows, sample, head, i, num_res, VALUE_COORDINATES)
         grad_k += product(grad_logits, q)
         grad_y += product(grad_logits, x)
         grad_v += product(weights, grad)
         grad_u += product(weights, grad_points)
         rest += tl.sum(grad_logits, 1)
     grad_y = (grad_y - rest[:, None] * y) * tl.load(point_weight_ptr + head)
-    store_rows(grad_k_ptr, grad_k * scale, sample, head, j, num_res, HEADS, CHANNELS, BLOCK_C)
-    store_rows(grad_v_ptr, grad_v, sample, head, j, num_res, HEADS, CHANNELS, BLOCK_C)
-    store_rows(grad_y_ptr, grad_y, sample, head, j, num_res, HEADS, COORDINATES, BLOCK_X)
-    store_rows(grad_u_ptr, grad_u, sample, head, j, num_res, HEADS, VALUE_COORDINATES, BLOCK_U)
+    store_rows(grad_k_ptr, grad_k * scale, sample, head, j, num_res, HEADS, CHANNELS)
+    store_rows(grad_v_ptr, grad_v, sample, head, j, num_res, HEADS, CHANNELS)
+    store_rows(grad_y_ptr, grad_y, sample, head, j, num_res, HEADS, COORDINATES)
+    store_rows(grad_u_ptr, grad_u, sample, head, j, num_res, HEADS, VALUE_COORDINATES)

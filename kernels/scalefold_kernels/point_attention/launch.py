@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -17,6 +18,9 @@ from scalefold_kernels.point_attention.kernel import (
     queries_backward_kernel,
 )
 from scalefold_kernels.tiles import Tile, architecture, tile
+
+_WARPS_OF_64_ROWS = 4
+"""Hopper's matrix instruction gives a warp 16 rows."""
 
 
 class Results(NamedTuple):
@@ -46,12 +50,13 @@ def attend(a: Arguments, r: Results) -> None:
     """Write all results but pairs."""
     launch = _tile("forward", a)
     forward_kernel[_grid(a, launch["BLOCK_I"])](
-        *a[:8],
+        *_rows(*a[:6]),
+        a.pair_logits,
+        a.point_weight,
         r.logits,
         r.norms,
         r.out,
         r.points,
-        *_strides(*a[:6]),
         a.num_res,
         a.scale,
         **a.sizes,
@@ -102,20 +107,17 @@ def queries_backward(
     launch = _tile("queries_backward", a)
     grid = _grid(a, launch["BLOCK_I"])
     parts = grad_weights.new_empty(a.batch * grid[0], grid[1])
-    rows = *a[1:6], *map(with_rows, (r.out, r.points, grads.out, grads.points))
     queries_backward_kernel[grid](
-        *rows[:5],
+        *_rows(*a[1:6], r.out, r.points, grads.out, grads.points),
         a.point_weight,
         r.logits,
         r.norms,
-        *rows[5:],
         grad_weights,
         means,
         new.pair_logits,
         new.q,
         new.x,
         parts,
-        *_strides(*rows),
         a.num_res,
         a.scale,
         **a.sizes,
@@ -127,21 +129,16 @@ def queries_backward(
 def keys_backward(a: Arguments, r: Results, grads: Grads, new: Arguments) -> None:
     """Write gradients of k, v, y and u; that of the logits is there."""
     launch = _tile("keys_backward", a)
-    of_results = with_rows(grads.out), with_rows(grads.points)
     keys_backward_kernel[_grid(a, launch["BLOCK_J"])](
-        a.q,
-        a.x,
-        a.y,
+        *_rows(a.q, a.x, a.y, grads.out, grads.points),
         a.point_weight,
         r.logits,
         r.norms,
-        *of_results,
         new.pair_logits,
         new.k,
         new.v,
         new.y,
         new.u,
-        *_strides(a.q, a.x, a.y, *of_results),
         a.num_res,
         a.scale,
         **a.sizes,
@@ -153,10 +150,21 @@ def _grid(a: Arguments, block: int) -> tuple[int, int, int]:
     return triton.cdiv(a.num_res, block), a.q.shape[2], a.batch
 
 
-def _strides(*tensors: Tensor) -> list[tuple[int, ...]]:
-    return [t.stride() for t in tensors]
+def _rows(*tensors: Tensor) -> Iterator[tuple[Tensor | int, ...]]:
+    """Each as a kernel takes it: pointer, strides of samples, residues and heads."""
+    for tensor in map(with_rows, tensors):
+        yield tensor, *tensor.stride()[:3]
 
 
 def _tile(kernel: str, a: Arguments) -> Tile:
     shape: dict[str, int | str] = {"N": a.num_res, "H": a.q.shape[2]}
-    return tile(f"point_attention_{kernel}", architecture(a.q.device), shape)
+    table = f"point_attention_{kernel}"
+    sizes = tile(table, architecture(a.q.device), shape)
+    rows = max(sizes["BLOCK_I"], sizes["BLOCK_J"]) if "BLOCK_I" in sizes else 0
+    if rows >= 64 and sizes["num_warps"] > _WARPS_OF_64_ROWS:
+        raise ValueError(
+            f"tiles/{table}.json: {rows} rows with num_warps {sizes['num_warps']}; Triton may lay "
+            f"more than {_WARPS_OF_64_ROWS} warps below each other, past the rows' end, and "
+            "results are wrong: take fewer warps"
+        )
+    return sizes
