@@ -351,14 +351,3 @@ def backward_bias_kernel(
     offsets = (start + queries[:, None]) * num_keys + keys[None, :]
     inside = (queries[:, None] < num_queries) & (keys[None, :] < num_keys)
     tl.store(partial + offsets, total, mask=inside)
-
-
-@triton.jit
-def sum_groups_kernel(partial, out, num_groups, size, BLOCK: tl.constexpr):
-    """Sum over the first dimension of ``partial`` (groups, size), in its order."""
-    n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    total = tl.zeros((BLOCK,), tl.float32)
-    for _ in range(num_groups):
-        total += tl.load(partial + n, mask=n < size, other=0.0)
-        partial += size
-    tl.store(out + n, total.to(out.dtype.element_ty), mask=n < size)

@@ -23,6 +23,7 @@ from scalefold_kernels.attention.arguments import (
     new_statistics,
 )
 from scalefold_kernels.gpu import runs_gluon
+from scalefold_kernels.sums import sum_rows
 
 
 def attention(
@@ -97,7 +98,7 @@ def _attention_backward(
     sum_bias = bias is not None and bias_gradient
     partial = _launches(inputs).backward(inputs, out, lse, grad_out, gradients, sum_bias)
     if bias is not None and partial is not None:
-        results.append(portable.sum_groups(partial, bias.dtype))
+        results.append(sum_rows(partial.flatten(1), bias.dtype).view(bias.shape))
     return results
 
 

@@ -195,16 +195,6 @@ def _heads_together(x: Tensor) -> Tensor:
     return x if x.stride()[3:] == (x.shape[4], 1) else x.contiguous()
 
 
-def sum_groups(partial: Tensor, dtype: torch.dtype) -> Tensor:
-    """Sum of ``partial`` over its first dimension."""
-    groups, *shape = partial.shape
-    out = torch.empty(shape, device=partial.device, dtype=dtype)
-    sizes = tile("attention_sum_groups", architecture(partial.device), {})
-    grid = (triton.cdiv(out.numel(), sizes["BLOCK"]),)
-    kernels.sum_groups_kernel[grid](partial, out, groups, out.numel(), **sizes)
-    return out
-
-
 def _per_row(inputs: Inputs, positions: int, block: int) -> tuple[int, int]:
     return triton.cdiv(positions, block) * inputs.num_heads * inputs.num_rows, inputs.batch
 
