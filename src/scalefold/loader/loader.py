@@ -12,7 +12,7 @@ from typing import Protocol
 import pyarrow as pa
 import torch
 
-from scalefold.config.schema import Config
+from scalefold.config.schema import Config, TrainingConfig
 from scalefold.errors import InputError
 from scalefold.features.contract import Features
 from scalefold.loader.finish import Finish
@@ -65,6 +65,22 @@ class Batch:
     wait_seconds: float
 
 
+def local_batch_size(training: TrainingConfig, world_size: int) -> int:
+    """Samples of a step on each of so many ranks.
+
+    Raises
+    ------
+    InputError
+        ``training.global_batch_size`` cannot be divided among them.
+    """
+    if training.global_batch_size % world_size:
+        raise InputError(
+            f"training.global_batch_size {training.global_batch_size} cannot be divided among "
+            f"{world_size} ranks: make it a multiple of the ranks"
+        )
+    return training.global_batch_size // world_size
+
+
 class TrainingLoader(Iterator[Batch]):
     """Iterates over the batches of a training run, from a position on to the run's last step.
 
@@ -115,15 +131,12 @@ class TrainingLoader(Iterator[Batch]):
         world_size: int = 1,
     ) -> None:
         training = config.training
-        if not 0 <= rank < world_size or training.global_batch_size % world_size:
-            raise InputError(
-                f"training.global_batch_size {training.global_batch_size} cannot be divided among "
-                f"{world_size} ranks: make it a multiple of the ranks"
-            )
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank {rank} of {world_size}")
+        self._local_size = local_batch_size(training, world_size)
         self.sampler = TrainingSampler(reader.index, config.sampling, config.seed)
         self.bias = OrderBias(reader.index)
         self._config = config
-        self._local_size = training.global_batch_size // world_size
         staleness = 0 if training.deterministic else training.max_staleness
         self._order = ServingOrder(
             start, self._local_size, training.global_batch_size, rank, staleness

@@ -19,6 +19,7 @@ from scalefold.raw.chains import Rejected, read_rejected
 from scalefold.shards.manifest import Manifest
 from scalefold.shards.schema import MANIFEST_FILE, REJECTED_FILE
 from scalefold.train.checkpoint import Metadata, checkpoints, read_metadata
+from scalefold.train.lock import LOCK_FOLDER
 from scalefold.train.sessions import Session, read_sessions
 
 _EVALUATION_KEYS: Final = ("step", "checkpoint", "mean", "chains", "skipped", "failed")
@@ -99,7 +100,7 @@ def read_run(run: Path, key: str | None, shards: Path) -> RunFiles:
         that is wrong becomes a note.
     """
     _check_run(run)
-    keys = sorted(path.name for path in run.glob("weights/*/"))
+    keys = _begun(run / "weights")
     files = RunFiles(key=_chosen(key, keys, run))
     training = run / "weights" / files.key
     files.metrics = _metrics(training / "metrics.jsonl", files.notes)
@@ -128,6 +129,13 @@ def _check_run(run: Path) -> None:
             f"nor evaluation/<key>/ nor {expected[-1]}. Give results/<run_name>, or a folder that "
             "is laid out like it"
         )
+
+
+def _begun(weights: Path) -> list[str]:
+    """Keys of the trainings; one that failed before it wrote anything has left its lock at most."""
+    folders = sorted(path for path in weights.glob("*/"))
+    begun = [path for path in folders if {file.name for file in path.iterdir()} - {LOCK_FOLDER}]
+    return [path.name for path in begun or folders]
 
 
 def _chosen(key: str | None, keys: Sequence[str], run: Path) -> str:

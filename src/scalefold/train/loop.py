@@ -13,7 +13,7 @@ from rich.console import Console
 from scalefold.config.load import config_hash
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
-from scalefold.loader.loader import TrainingLoader
+from scalefold.loader.loader import TrainingLoader, local_batch_size
 from scalefold.loader.sampler import TrainingSampler
 from scalefold.parallel import SINGLE, Mesh
 from scalefold.parallel.ranks import on_all, on_first, same_everywhere
@@ -79,7 +79,7 @@ def train(
     RankLostError
         If another process has ended or does not answer.
     """
-    reader, manifest_hash = on_all(mesh.world, lambda: _open(config, shards))
+    reader, manifest_hash = on_all(mesh.world, lambda: _open(config, shards, mesh))
     same_everywhere(mesh.world, "configuration and data", config_hash(config) + manifest_hash[:12])
     lock = WriterLock(out)
 
@@ -107,17 +107,15 @@ def train(
                     facts = made_with(device)
                     stack.enter_context(session(out, lambda: run.step, processes=size, **facts))
             rank, size = mesh.data.rank, mesh.data.size
-            loader = on_all(
-                mesh.world,
-                lambda: TrainingLoader(reader, config, device, run.position, rank, size),
-            )
+            loader = TrainingLoader(reader, config, device, run.position, rank, size)
             return run.go(stack.enter_context(loader), journal, target, stop)
     finally:
         lock.release()
 
 
-def _open(config: Config, shards: Path) -> tuple[ShardReader, str]:
-    """Open the data, and fail before anything is written if there are none to train on."""
+def _open(config: Config, shards: Path, mesh: Mesh) -> tuple[ShardReader, str]:
+    """Open the data; fails, before anything is written, if ranks cannot share or draw samples."""
+    local_batch_size(config.training, mesh.data.size)
     reader = ShardReader(shards)
     TrainingSampler(reader.index, config.sampling, config.seed)
     return reader, data_hash(shards)

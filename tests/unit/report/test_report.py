@@ -402,6 +402,13 @@ def test_a_damaged_table_of_rejected_chains_is_a_note(make_run):
     assert any("rejected.tsv, line 2: 2 tab-separated fields" in n for n in content["notes"])
 
 
+def test_a_training_that_failed_before_it_wrote_anything_is_none(make_run):
+    run = make_run()
+    one = content_of(run)
+    (run / "weights/0123456789ab/lock").mkdir(parents=True)
+    assert content_of(run) == one
+
+
 def test_one_of_several_trainings_is_chosen_by_its_key(make_run):
     run = make_run()
     one = content_of(run)
