@@ -20,11 +20,7 @@ BY_SCRIPTS = {
 COMMIT_SAID_IN_A_NOTE = {"learn-h200.json"}
 UNCOMMITTED_CHANGES = {
     "curves-h200.json",
-    "finetuning-h200-3ff70f2.json",
-    "kernels-h200.json",
-    "kernels-peers-h200.json",
     "limit-40-gib-h200.json",
-    "sanitizer-h200.json",
 }
 """To be measured again; their documents say so."""
 RECORDS = sorted(p for p in (DOCS / "benchmarks").glob("*.json") if p.name not in BY_SCRIPTS)
