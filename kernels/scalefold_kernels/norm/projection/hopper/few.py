@@ -11,7 +11,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mma_v2
 
-from scalefold_kernels.hopper import ROWS, widen
+from scalefold_kernels.hopper import ROWS
+from scalefold_kernels.norm.projection.hopper.forward import standardise
 
 
 @gluon.constexpr_function
@@ -55,7 +56,7 @@ def projection_forward_few_kernel(
     c = gl.arange(0, BLOCK_C, layout=gl.SliceLayout(0, L))
     at = (row.to(gl.int64) * x_stride)[:, None] + c[None, :]
     inside = (row < num_rows)[:, None] & (c < C)[None, :]
-    rows = widen(gl.load(x + at, mask=inside, other=0.0))
+    rows = gl.load(x + at, mask=inside, other=0.0)
     # Both are 0 beyond C.
     scale = gl.load(norm_weight + c, mask=c < C, other=0.0).to(gl.float32)
     shift = gl.load(norm_bias + c, mask=c < C, other=0.0).to(gl.float32)
@@ -63,14 +64,10 @@ def projection_forward_few_kernel(
     s = gl.arange(0, BLOCK_S, layout=gl.SliceLayout(0, RIGHT))
     inside = (k < C)[:, None] & (s < S)[None, :]
     few_weight = gl.load(weight + s[None, :] * C + k[:, None], mask=inside, other=0.0)
-    mean = gl.sum(rows, 1) * (1.0 / C)
-    rows = rows - mean[:, None]
-    if C < BLOCK_C:
-        rows = gl.where((c < C)[None, :], rows, 0.0)
-    rstd = gl.rsqrt(gl.sum(rows * rows, 1) * (1.0 / C) + EPS)
+    x_hat, mean, rstd = standardise(rows, C, EPS)
     gl.store(stats + row, mean, mask=row < num_rows)
     gl.store(stats + num_rows + row, rstd, mask=row < num_rows)
-    normed = (rows * rstd[:, None] * scale[None, :] + shift[None, :]).to(x.dtype.element_ty)
+    normed = (x_hat * scale[None, :] + shift[None, :]).to(x.dtype.element_ty)
     zero = gl.full([ROWS, BLOCK_S], 0.0, gl.float32, OUT)
     few = mma_v2(to_operand(normed, LEFT), few_weight, zero)
     r = first + gl.arange(0, ROWS, layout=gl.SliceLayout(1, OUT))
