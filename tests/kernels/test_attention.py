@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from scalefold.ops import attention as reference
-from scalefold_kernels.attention import attention, op
+from scalefold_kernels.attention import attention, op, portable
+from scalefold_kernels.attention.arguments import checked, new_rows, new_statistics
 
 EPS = torch.finfo(torch.float32).eps
 
@@ -138,6 +139,25 @@ def test_views_of_a_packed_projection(columns: bool, device: torch.device) -> No
     assert all(g.stride() == parts[0].stride() for g in grads)
 
 
+def test_queries_as_forward_multiplies_them(device: torch.device, poisoned_memory: None) -> None:
+    """For the kernels that come after that of the gate; with heads apart in memory, too."""
+    q, k, v, gate, mask, bias = _inputs((2, 3, 19, 21, 3, 8), device)
+    inputs = checked(q.transpose(2, 3).contiguous().transpose(2, 3), k, v, gate, mask, bias)
+    rows = [new_rows(q.shape, q) for _ in range(3)]
+    portable.backward_gate(inputs, q, q, *rows[:2], new_statistics(q), rows[2])
+    assert torch.equal(rows[2], q * inputs.scale)
+
+
+def test_bias_with_queries_contiguous(device: torch.device, poisoned_memory: None) -> None:
+    """The ending node's: no copy is made of it, and its gradient is laid out as it is."""
+    inputs = _inputs((2, 3, 19, 21, 2, 8), device)
+    expected = _run(attention, inputs, torch.float32)
+    inputs[5] = inputs[5].mT.contiguous().mT
+    ours = _run(attention, inputs, torch.float32)
+    assert all(torch.equal(a, b) for a, b in zip(ours, expected, strict=True))
+    assert ours[-1].stride() == inputs[5].stride()
+
+
 def test_channels_need_not_be_contiguous(device: torch.device) -> None:
     q, k, v, gate, mask, bias = _inputs((1, 2, 19, 19, 2, 8), device)
     turned = [x.transpose(-1, -2).contiguous().transpose(-1, -2) for x in (q, k, v, gate)]
@@ -211,6 +231,7 @@ def test_bfloat16(
     if columns:
         inputs[:4] = _packed(shape, device, columns)
         inputs[3] = inputs[3] if gated else None
+        inputs[5] = inputs[5].mT.contiguous().mT if biased else None
     inputs = [x if x is None else x.bfloat16() for x in inputs]
     ours = _run(attention, inputs, torch.bfloat16)
     torchs = _run(reference.attention, inputs, torch.bfloat16)
@@ -273,17 +294,29 @@ def test_logits_whose_exponentials_float32_cannot_hold(
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("kernels")
-@pytest.mark.parametrize("shape", MANY_ROWS)
-def test_some_rows_with_logits_far_apart(shape: tuple[int, ...], device: torch.device) -> None:
-    inputs = _inputs(shape, device)
+@pytest.mark.parametrize(
+    ("shape", "biased"),
+    [
+        *((shape, True) for shape in MANY_ROWS),
+        ((1, 40, 384, 384, 2, 32), True),
+        ((1, 40, 384, 384, 2, 32), False),
+        ((1, 90, 128, 128, 8, 32), False),
+    ],
+)
+def test_some_rows_with_logits_far_apart(
+    shape: tuple[int, ...], biased: bool, device: torch.device
+) -> None:
+    """Weights near 1 must be those of forward to the rounding, in all kernels of backward."""
+    inputs = _inputs(shape, device, biased=biased)
     # A program has rows of both kinds.
     inputs[0][:, ::2] *= 40
-    inputs = [x.bfloat16() for x in inputs]
-    ours, *gradients = _run(attention, inputs, torch.bfloat16)
-    torchs = reference.attention(*inputs)
-    exact = reference.attention(*(x.double() for x in inputs))
-    assert (ours - exact).norm() <= 2 * (torchs - exact).norm()
-    assert all(x.isfinite().all() for x in gradients)
+    inputs = [None if x is None else x.bfloat16() for x in inputs]
+    ours = _run(attention, inputs, torch.bfloat16)
+    torchs = _run(reference.attention, inputs, torch.bfloat16)
+    exact = _run(reference.attention, inputs, torch.float64)
+    for a, b, c in zip(ours, torchs, exact, strict=True):
+        assert a.isfinite().all()
+        assert (a - c).norm() <= 2 * (b - c).norm()
 
 
 @pytest.mark.gpu

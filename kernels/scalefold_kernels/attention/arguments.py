@@ -127,6 +127,21 @@ def new_rows(shape: Sequence[int], like: Tensor) -> Tensor:
     return like.new_empty((batch, rows, length, *others))
 
 
+def turned(bias: Tensor | None) -> bool:
+    """Whether queries, not keys, are contiguous in a bias (the ending node's)."""
+    return bias is not None and bias.stride(-1) != 1
+
+
+def in_memory(bias: Tensor) -> Tensor:
+    """A bias, or memory like it, with queries and keys in the order in which they are there."""
+    return bias.mT if turned(bias) else bias
+
+
+def new_sums(bias: Tensor, groups: int) -> Tensor:
+    """New memory for sums of a bias's gradient over groups of rows: (groups, *in_memory(bias))."""
+    return bias.new_empty((groups, *in_memory(bias).shape), dtype=torch.float32)
+
+
 def new_statistics(q: Tensor) -> Tensor:
     """New memory (B, R, H, Q), one number a softmax; heads start at multiples of 16 bytes."""
     batch, rows, queries, heads, _ = q.shape

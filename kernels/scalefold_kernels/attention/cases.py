@@ -27,18 +27,19 @@ from scalefold_kernels.compilation import CompileCase, recorded
 
 _KINDS = {torch.bfloat16: "bf16", torch.float32: "fp32"}
 
-# Rows, length, heads, channels, gate, bias.
+# Rows, length, heads, channels, gate, bias; the order of the bias's queries and keys in memory.
 _SHAPES = {
-    "triangle N=256": (256, 256, 4, 32, True, True),
-    "triangle N=384": (384, 384, 4, 32, True, True),
-    "MSA column": (256, 128, 8, 32, True, False),
-    "extra MSA row": (1024, 256, 8, 8, True, True),
-    "template": (256, 256, 4, 16, True, True),
-    "wide heads": (64, 128, 2, 64, False, True),
+    "triangle N=256": (256, 256, 4, 32, True, "QK"),
+    "ending node N=256": (256, 256, 4, 32, True, "KQ"),
+    "triangle N=384": (384, 384, 4, 32, True, "QK"),
+    "MSA column": (256, 128, 8, 32, True, None),
+    "extra MSA row": (1024, 256, 8, 8, True, "QK"),
+    "template": (256, 256, 4, 16, True, "QK"),
+    "wide heads": (64, 128, 2, 64, False, "QK"),
 }
 
 # Bytes a thread: numbers that a row reads once, outside of the loops over blocks.
-_SPILLS = {"backward_queries_bias": 16, "backward_row": 16}
+_SPILLS = {"backward_row": 16}
 
 _PORTABLE = [
     ("triangle N=256", torch.bfloat16),
@@ -67,7 +68,9 @@ def _portable() -> Iterator[CompileCase]:
                 ),
             }
             if inputs.bias is not None:
-                launches["backward_bias"] = partial(portable.backward_bias, inputs, *grads)
+                launches["backward_bias"] = partial(
+                    portable.backward_bias, inputs, inputs.bias, *grads
+                )
             for kernel, launch in launches.items():
                 described = f"{kernel} for {arch}, {name}, {_KINDS[dtype]}"
                 with patch.object(portable, "architecture", lambda _, arch=arch: arch):
@@ -99,14 +102,15 @@ def _backward(inputs: Inputs, out: Tensor, lse: Tensor) -> dict[str, Callable[[]
     bias, gradients = inputs.bias, Gradients(inputs.q, inputs.k, inputs.v, inputs.gate)
     if hopper_launch.whole_rows(inputs):
         return {"row": partial(hopper_backward.row, inputs, out, lse, out, gradients)}
-    queries = partial(hopper_backward.queries, inputs, bias, lse, lse, out, inputs.q)
+    shared = hopper_backward.Shared(inputs.q, out, lse)
+    queries = partial(hopper_backward.queries, inputs, bias, lse, shared, inputs.q)
     launches: dict[str, Callable[[], Any]] = {
-        "keys": partial(hopper_backward.keys, inputs, bias, lse, lse, out, inputs.k, inputs.v),
+        "keys": partial(hopper_backward.keys, inputs, bias, lse, shared, inputs.k, inputs.v),
         "queries": partial(queries, False),
     }
     if bias is not None and hopper_launch.sums_in_registers(inputs):
         launches["queries_bias"] = partial(
-            hopper_backward.queries_bias, inputs, bias, out, lse, out, gradients, out, lse
+            hopper_backward.queries_bias, inputs, bias, out, lse, out, gradients, shared
         )
     elif bias is not None:
         launches["queries"] = partial(queries, True)
@@ -114,11 +118,14 @@ def _backward(inputs: Inputs, out: Tensor, lse: Tensor) -> dict[str, Callable[[]
 
 
 def _arguments(name: str, dtype: torch.dtype) -> tuple[Inputs, Tensor, Tensor]:
-    rows, length, heads, channels, gated, biased = _SHAPES[name]
+    rows, length, heads, channels, gated, order = _SHAPES[name]
     packed = torch.empty((1, rows, length, 4, heads, channels), dtype=dtype, device="meta")
     q, k, v, gate = packed.unbind(3)
     mask = torch.empty((1, rows, length), dtype=dtype, device="meta")
-    bias = torch.empty((1, heads, length, length), dtype=dtype, device="meta") if biased else None
+    bias = None
+    if order is not None:
+        bias = torch.empty((1, heads, length, length), dtype=dtype, device="meta")
+        bias = bias.mT if order == "KQ" else bias
     statistics = torch.empty((1, rows, heads, length), device="meta")
     out = torch.empty((1, rows, length, heads, channels), dtype=dtype, device="meta")
     return checked(q, k, v, gate if gated else None, mask, bias), out, statistics

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import triton
 from torch import Tensor
 
-from scalefold_kernels.attention.arguments import Gradients, Inputs
+from scalefold_kernels.attention.arguments import Gradients, Inputs, new_sums, turned
 from scalefold_kernels.attention.hopper.backward_keys import backward_keys_kernel
 from scalefold_kernels.attention.hopper.backward_queries import backward_queries_kernel
 from scalefold_kernels.attention.hopper.backward_queries_bias import BLOCK_K as BIAS_BLOCK_K
 from scalefold_kernels.attention.hopper.backward_queries_bias import backward_queries_bias_kernel
 from scalefold_kernels.attention.hopper.backward_row import backward_row_kernel
-from scalefold_kernels.attention.hopper_plan import Plan, dealt, plan, row_plan
+from scalefold_kernels.attention.hopper_plan import dealt, plan, row_plan
 from scalefold_kernels.attention.hopper_tensors import (
     bias_descriptor,
     rows_descriptor,
@@ -21,13 +23,29 @@ from scalefold_kernels.attention.hopper_tensors import (
 from scalefold_kernels.copy_engine import padded
 
 
+class Shared(NamedTuple):
+    """What the kernels before it leave for that of the keys.
+
+    Attributes
+    ----------
+    q : Tensor
+        Queries; where there is a bias multiplied by the scale, as forward did.
+    grad_ungated, delta : Tensor
+        Gradient of the result without the gate; sums of its products with the result.
+    """
+
+    q: Tensor
+    grad_ungated: Tensor
+    delta: Tensor
+
+
 def row(inputs: Inputs, out: Tensor, lse: Tensor, grad_out: Tensor, gradients: Gradients) -> None:
     """Fill ``gradients``, all by one kernel."""
     q, k, v, gate, mask, _ = inputs
     own = row_plan(inputs)
     keys = 16 * own.constants["num_warps"]
     q_desc = rows_descriptor(q, 64)
-    backward_row_kernel[(own.tiles,)](
+    backward_row_kernel[(own.programs,)](
         q_desc,
         rows_descriptor(k, keys),
         rows_descriptor(v, keys),
@@ -53,39 +71,39 @@ def queries(
     inputs: Inputs,
     bias: Tensor | None,
     lse: Tensor,
-    delta: Tensor,
-    grad_ungated: Tensor,
+    shared: Shared,
     grad_q: Tensor,
     sum_bias: bool,
 ) -> Tensor | None:
-    """Fill ``grad_q``; return partial sums (groups of rows, B, H, Q, K) of the bias gradient."""
-    q, k, v, _, mask, _ = inputs
+    """Fill ``grad_q``; return sums of the bias's gradient, if they are wanted."""
+    _, k, v, _, mask, _ = inputs
     own = plan("attention_backward_queries_hopper", inputs)
     block, passes = own.constants["BLOCK_K"], own.constants["PASSES"]
-    partial = _partial(inputs, own) if sum_bias else None
-    count, waiting = own.tiles * own.row_groups, None
+    partial = None if bias is None or not sum_bias else new_sums(bias, own.groups)
+    rows, waiting = triton.cdiv(inputs.num_rows, own.groups), None
     if passes > 1:
-        size = inputs.batch, count, own.rows, 64, padded(inputs.channels)
-        waiting = torch.empty(size, device=q.device, dtype=torch.float32)
-    backward_queries_kernel[(count, inputs.batch)](
-        rows_descriptor(q, 64),
+        size = inputs.batch, own.programs, rows, 64, padded(inputs.channels)
+        waiting = torch.empty(size, device=k.device, dtype=torch.float32)
+    backward_queries_kernel[(own.programs, inputs.batch)](
+        rows_descriptor(shared.q, 64),
         rows_descriptor(k, block),
         rows_descriptor(v, block),
-        rows_descriptor(grad_ungated, 64),
-        bias_descriptor(bias, q, 64, block),
+        rows_descriptor(shared.grad_ungated, 64),
+        bias_descriptor(bias, shared.q, 64, block),
         grad_q,
         lse,
-        delta,
+        shared.delta,
         mask,
         lse if partial is None else partial,
         lse if waiting is None else waiting,
         *grad_q.stride()[:4],
         *inputs.mask_strides,
         lse.stride(2),
-        own.rows,
+        rows,
         *inputs.scalars,
         HAS_BIAS=bias is not None,
-        SUM_BIAS=sum_bias,
+        SUM_BIAS=partial is not None,
+        TURNED=turned(bias),
         CHANNELS=inputs.channels,
         **own.constants,
     )
@@ -99,15 +117,14 @@ def queries_bias(
     lse: Tensor,
     grad_out: Tensor,
     gradients: Gradients,
-    grad_ungated: Tensor,
-    delta: Tensor,
+    shared: Shared,
 ) -> Tensor:
-    """Fill the gradients of queries and gate, ``grad_ungated`` and ``delta``; as `queries`."""
+    """Fill the gradients of queries and gate, and ``shared``; see `hopper_launch.backward`."""
     q, k, v, gate, mask, _ = inputs
-    own = dealt({}, inputs, triton.cdiv(inputs.num_queries, 64), 1)
-    partial = _partial(inputs, own)
+    own = dealt({}, inputs, inputs.num_queries, programs=1, even=True)
+    partial = new_sums(bias, own.groups)
     q_desc = rows_descriptor(q, 64)
-    backward_queries_bias_kernel[(own.tiles * own.row_groups, inputs.batch)](
+    backward_queries_bias_kernel[(own.programs, inputs.batch)](
         q_desc,
         rows_descriptor(k, BIAS_BLOCK_K.value),
         rows_descriptor(v, BIAS_BLOCK_K.value),
@@ -118,15 +135,16 @@ def queries_bias(
         bias_descriptor(bias, q, 64, BIAS_BLOCK_K.value),
         rows_descriptor(gradients.q, 64),
         q_desc if gradients.gate is None else rows_descriptor(gradients.gate, 32),
-        rows_descriptor(grad_ungated, 32),
-        delta,
+        rows_descriptor(shared.grad_ungated, 32),
+        rows_descriptor(shared.q, 32),
+        shared.delta,
         mask,
         partial,
         *inputs.mask_strides,
         lse.stride(2),
-        own.rows,
         *inputs.scalars,
         HAS_GATE=gate is not None,
+        TURNED=turned(bias),
         C=padded(inputs.channels),
         num_warps=4,
     )
@@ -137,34 +155,28 @@ def keys(
     inputs: Inputs,
     bias: Tensor | None,
     lse: Tensor,
-    delta: Tensor,
-    grad_ungated: Tensor,
+    shared: Shared,
     grad_k: Tensor,
     grad_v: Tensor,
 ) -> None:
     """Fill ``grad_k`` and ``grad_v``."""
-    q, k, v, _, mask, _ = inputs
+    _, k, v, _, mask, _ = inputs
     own = plan("attention_backward_keys_hopper", inputs)
     block = own.constants["BLOCK_Q"]
-    backward_keys_kernel[(own.tiles * own.row_groups, inputs.batch)](
-        rows_descriptor(q, block),
+    backward_keys_kernel[(own.programs, inputs.batch)](
+        rows_descriptor(shared.q, block),
         rows_descriptor(k, 64),
         rows_descriptor(v, 64),
-        rows_descriptor(grad_ungated, block),
+        rows_descriptor(shared.grad_ungated, block),
         statistics_descriptor(lse, block),
-        statistics_descriptor(delta, block),
-        bias_descriptor(bias, q, block, 64),
+        statistics_descriptor(shared.delta, block),
+        bias_descriptor(bias, shared.q, block, 64),
         rows_descriptor(grad_k, 64),
         rows_descriptor(grad_v, 64),
         mask,
         *inputs.mask_strides,
-        own.rows,
         *inputs.scalars,
         HAS_BIAS=bias is not None,
+        TURNED=turned(bias),
         **own.constants,
     )
-
-
-def _partial(inputs: Inputs, own: Plan) -> Tensor:
-    sizes = inputs.batch, inputs.num_heads, inputs.num_queries, inputs.num_keys
-    return torch.empty((own.row_groups, *sizes), device=inputs.q.device, dtype=torch.float32)

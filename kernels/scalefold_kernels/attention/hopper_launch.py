@@ -10,8 +10,15 @@ import torch
 from torch import Tensor
 
 from scalefold_kernels.attention import hopper_backward
-from scalefold_kernels.attention.arguments import Gradients, Inputs, new_rows, new_statistics
+from scalefold_kernels.attention.arguments import (
+    Gradients,
+    Inputs,
+    new_rows,
+    new_statistics,
+    turned,
+)
 from scalefold_kernels.attention.hopper.forward import forward_kernel
+from scalefold_kernels.attention.hopper_backward import Shared
 from scalefold_kernels.attention.hopper_plan import KERNELS, plan, programs
 from scalefold_kernels.attention.hopper_tensors import (
     bias_descriptor,
@@ -76,7 +83,7 @@ def forward(inputs: Inputs, out: Tensor, lse: Tensor) -> None:
     own = plan("attention_forward_hopper", inputs)
     block = own.constants["BLOCK_K"]
     q_desc = rows_descriptor(q, 64)
-    forward_kernel[(own.tiles * own.row_groups, inputs.batch)](
+    forward_kernel[(own.programs, inputs.batch)](
         q_desc,
         rows_descriptor(k, block),
         rows_descriptor(v, block),
@@ -87,10 +94,10 @@ def forward(inputs: Inputs, out: Tensor, lse: Tensor) -> None:
         lse,
         *inputs.mask_strides,
         lse.stride(2),
-        own.rows,
         *inputs.scalars,
         HAS_GATE=gate is not None,
         HAS_BIAS=bias is not None,
+        TURNED=turned(bias),
         **own.constants,
     )
 
@@ -103,7 +110,7 @@ def backward(
     gradients: Gradients,
     sum_bias: bool,
 ) -> Tensor | None:
-    """Fill ``gradients``; return partial sums (groups of rows, B, H, Q, K) of the bias gradient."""
+    """Fill ``gradients``; return sums of the bias's gradient over groups of rows, `new_sums`."""
     q, gate = inputs.q, inputs.gate
     grad_out = gradient_rows(grad_out)
     if whole_rows(inputs):
@@ -111,16 +118,21 @@ def backward(
         return None
     partial: Tensor | None
     bias = None if inputs.bias is None else bias_rows(inputs.bias)
-    delta = new_statistics(q)
     grad_ungated = grad_out if gate is None else new_rows(q.shape, q)
+    scaled_q = q if bias is None else new_rows(q.shape, q)
+    shared = Shared(scaled_q, grad_ungated, new_statistics(q))
     if bias is not None and sum_bias and sums_in_registers(inputs):
-        partial = hopper_backward.queries_bias(
-            inputs, bias, out, lse, grad_out, gradients, grad_ungated, delta
-        )
+        partial = hopper_backward.queries_bias(inputs, bias, out, lse, grad_out, gradients, shared)
     else:
-        backward_gate(inputs, out, grad_out, gradients.gate, grad_ungated, delta)
-        partial = hopper_backward.queries(
-            inputs, bias, lse, delta, grad_ungated, gradients.q, sum_bias
+        backward_gate(
+            inputs,
+            out,
+            grad_out,
+            gradients.gate,
+            grad_ungated,
+            shared.delta,
+            None if bias is None else scaled_q,
         )
-    hopper_backward.keys(inputs, bias, lse, delta, grad_ungated, gradients.k, gradients.v)
+        partial = hopper_backward.queries(inputs, bias, lse, shared, gradients.q, sum_bias)
+    hopper_backward.keys(inputs, bias, lse, shared, gradients.k, gradients.v)
     return partial

@@ -31,33 +31,39 @@ class Plan(NamedTuple):
     ----------
     constants : dict
         Constants of the kernel and options of the launch.
-    tiles : int
-        Programs that share a row, for one sample.
-    rows, row_groups : int
-        Rows of a program; how many programs share a tile.
+    programs : int
+        Of one sample; `parts.place_of_program` deals out the rows.
+    groups : int
+        The fewest programs that share a tile.
     """
 
     constants: dict[str, int]
-    tiles: int
-    rows: int
-    row_groups: int
+    programs: int
+    groups: int
 
 
 def plan(kernel: str, inputs: Inputs) -> Plan:
     """For one of the kernels that have a table of tiles."""
     own = inputs.num_keys if kernel == "attention_backward_keys_hopper" else inputs.num_queries
-    return dealt(constants(kernel, inputs), inputs, triton.cdiv(own, 64), programs(kernel, inputs))
+    sums = kernel == "attention_backward_queries_hopper"
+    return dealt(constants(kernel, inputs), inputs, own, programs(kernel, inputs), even=sums)
 
 
-def dealt(constants: dict[str, int], inputs: Inputs, blocks: int, programs: int) -> Plan:
-    """Rows are dealt out so that the programs fill the GPU once, where there are enough of them.
+def dealt(
+    constants: dict[str, int], inputs: Inputs, positions: int, programs: int, even: bool
+) -> Plan:
+    """So many programs that they fill the GPU once, where there are enough rows for them.
 
-    ``programs``: how many of them a multiprocessor holds at a time.
+    ``programs``: how many of them a multiprocessor holds at a time; ``even``: all heads have
+    equally many.
     """
+    blocks = triton.cdiv(positions, 64)
     tiles = blocks * inputs.num_heads
-    together = multiprocessors(inputs.q.device) * programs
-    rows = triton.cdiv(inputs.num_rows, max(1, together // (tiles * inputs.batch)))
-    return Plan(constants, tiles, rows, triton.cdiv(inputs.num_rows, rows))
+    # All blocks of a row and head share their keys, and so are under way at a time.
+    unit = tiles if even else blocks
+    together = multiprocessors(inputs.q.device) * programs // inputs.batch // unit * unit
+    count = min(tiles * inputs.num_rows, max(tiles, together))
+    return Plan(constants, count, count // tiles)
 
 
 def constants(kernel: str, inputs: Inputs) -> dict[str, int]:
@@ -135,4 +141,4 @@ def row_plan(inputs: Inputs) -> Plan:
         "num_warps": 4 * triton.cdiv(inputs.num_keys, 64),
         "maxnreg": 128,
     }
-    return Plan(constants, count, triton.cdiv(items, count), 1)
+    return Plan(constants, count, 1)

@@ -6,16 +6,19 @@ from torch import Tensor
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from scalefold_kernels.attention.arguments import in_memory, turned
 from scalefold_kernels.copy_engine import VECTOR, padded
 
 
 def bias_rows(bias: Tensor) -> Tensor:
-    """The bias as the copy engine reads it: keys contiguous, rows at multiples of 16 bytes."""
-    if bias.stride(-1) == 1 and reachable(bias):
+    """The bias as the copy engine reads it: keys or queries contiguous, in 16-byte steps."""
+    rows = in_memory(bias)
+    if reachable(rows):
         return bias
-    *others, keys = bias.shape
-    padded = bias.new_empty((*others, -(-keys // VECTOR) * VECTOR))[..., :keys]
-    return padded.copy_(bias)
+    *others, columns = rows.shape
+    padded = rows.new_empty((*others, -(-columns // VECTOR) * VECTOR))[..., :columns]
+    padded.copy_(rows)
+    return padded.mT if turned(bias) else padded
 
 
 def gradient_rows(grad_out: Tensor) -> Tensor:
@@ -34,9 +37,12 @@ def rows_descriptor(x: Tensor, block: int) -> TensorDescriptor:
 def bias_descriptor(
     bias: Tensor | None, stand_in: Tensor, block_q: int, block_k: int
 ) -> TensorDescriptor:
-    layout = gl.NVMMASharedLayout(min(128, 2 * block_k), 16, 4)
-    x = stand_in[:, 0] if bias is None else bias
-    return TensorDescriptor(x, [*x.shape], _steps(x), [1, 1, block_q, block_k], layout)
+    """Tiles of a bias (B, H, Q, K), in the order of its memory."""
+    x, rows, columns = stand_in[:, 0] if bias is None else bias, block_q, block_k
+    if turned(bias):
+        x, rows, columns = x.mT, block_k, block_q
+    layout = gl.NVMMASharedLayout(min(128, 2 * columns), 16, 4)
+    return TensorDescriptor(x, [*x.shape], _steps(x), [1, 1, rows, columns], layout)
 
 
 def statistics_descriptor(x: Tensor, block: int) -> TensorDescriptor:

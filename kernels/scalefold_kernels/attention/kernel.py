@@ -166,17 +166,19 @@ def forward_kernel(
 
 @triton.jit
 def backward_gate_kernel(
-    gate, out, grad_out, grad_gate, grad_ungated, delta,
+    gate, out, grad_out, grad_gate, grad_ungated, delta, q, scaled_q,
     gate_strides, out_strides, grad_out_strides, grad_gate_strides, grad_ungated_strides,
-    delta_stride, num_rows, num_heads, num_queries,
-    C: tl.constexpr, HAS_GATE: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_H: tl.constexpr,
+    q_strides, scaled_q_strides, delta_stride, num_rows, num_heads, num_queries, scale,
+    C: tl.constexpr, HAS_GATE: tl.constexpr, SCALE_Q: tl.constexpr,
+    BLOCK_Q: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
     """Gradients of the gate and of the ungated output, and delta = sum over C of out * grad_out.
 
     From the gated output alone, without a division: with s = sigmoid(gate) and out = s * o,
     d gate = grad_out * o * s (1 - s) = grad_out * out * (1 - s), and the softmax's
     delta = sum(o * s * grad_out). One program: a block of queries of one row, with all their heads
-    as they lie in memory; in delta queries are side by side.
+    as they lie in memory; in delta queries are side by side. ``scaled_q`` gets the queries as
+    forward multiplied them.
     """
     batch = tl.program_id(1)
     num_blocks = tl.cdiv(num_queries, BLOCK_Q)
@@ -205,6 +207,11 @@ def backward_gate_kernel(
         grad = (grad * share).to(grad_ungated.dtype.element_ty)
         offsets = side_by_side(grad_ungated_strides, batch, row, query, head, channel, C)
         tl.store(grad_ungated + offsets, grad, mask=inside)
+    if SCALE_Q:
+        offsets = side_by_side(q_strides, batch, row, query, head, channel, C)
+        scaled = tl.load(q + offsets, mask=inside, other=0.0).to(tl.float32) * scale
+        offsets = side_by_side(scaled_q_strides, batch, row, query, head, channel, C)
+        tl.store(scaled_q + offsets, scaled.to(scaled_q.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -305,12 +312,12 @@ def backward_keys_kernel(
 def backward_bias_kernel(
     q, k, v, mask, bias, lse, delta, grad_ungated, partial,
     q_strides, k_strides, v_strides, mask_strides, bias_strides, grad_ungated_strides,
-    lse_stride, num_rows, num_heads, num_queries, num_keys, scale,
+    partial_strides, lse_stride, num_rows, num_heads, num_queries, num_keys, scale,
     C: tl.constexpr, ROWS: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """One program: a tile of one head's bias gradient, summed over ROWS rows.
 
-    ``partial`` (groups of rows, B, H, Q, K), float32.
+    ``partial`` (groups of rows, B, H, Q, K), float32; the strides are those of the last two.
     """
     batch = tl.program_id(1)
     num_q_blocks, num_k_blocks = tl.cdiv(num_queries, BLOCK_Q), tl.cdiv(num_keys, BLOCK_K)
@@ -347,7 +354,9 @@ def backward_bias_kernel(
         p = tl.exp2(s * LOG2E - lse_tile[:, None])
         grad_p = tl.dot(grad, tl.trans(v_tile), input_precision="ieee")
         total += p * (grad_p - delta_tile[:, None])
-    start = ((group * tl.num_programs(1) + batch).to(tl.int64) * num_heads + head) * num_queries
-    offsets = (start + queries[:, None]) * num_keys + keys[None, :]
+    start = (group * tl.num_programs(1) + batch).to(tl.int64) * num_heads + head
+    partial += start * num_queries * num_keys
+    offsets = queries[:, None].to(tl.int64) * partial_strides[0]
+    offsets += keys[None, :].to(tl.int64) * partial_strides[1]
     inside = (queries[:, None] < num_queries) & (keys[None, :] < num_keys)
     tl.store(partial + offsets, total, mask=inside)

@@ -19,8 +19,10 @@ from scalefold_kernels.attention.arguments import (
     Gradients,
     Inputs,
     checked,
+    in_memory,
     new_rows,
     new_statistics,
+    turned,
 )
 from scalefold_kernels.gpu import runs_gluon
 from scalefold_kernels.sums import sum_rows
@@ -52,7 +54,7 @@ def attention(
     Tensor, shape (B, R, Q, H, C), dtype of ``q``
         Rows and queries in memory as those of ``q``.
     """
-    if bias_BHQK is not None and bias_BHQK.stride(-1) != 1:
+    if bias_BHQK is not None and 1 not in bias_BHQK.stride()[-2:]:
         # Heads last, as a linear map leaves them: one copy for forward and backward.
         bias_BHQK = bias_BHQK.contiguous()
     if mask_BRK.stride(-1) != 1:
@@ -98,7 +100,9 @@ def _attention_backward(
     sum_bias = bias is not None and bias_gradient
     partial = _launches(inputs).backward(inputs, out, lse, grad_out, gradients, sum_bias)
     if bias is not None and partial is not None:
-        results.append(sum_rows(partial.flatten(1), bias.dtype).view(bias.shape))
+        gradient = _bias_gradient(bias)
+        sum_rows(partial.flatten(1), bias.dtype, gradient)
+        results.append(gradient)
     return results
 
 
@@ -117,7 +121,7 @@ def _(
 ) -> list[Tensor]:
     results = _gradients(q, k, gate)
     if bias is not None and bias_gradient:
-        results.append(torch.empty_like(bias, memory_format=torch.contiguous_format))
+        results.append(_bias_gradient(bias))
     return results
 
 
@@ -149,6 +153,12 @@ def _launches(inputs: Inputs) -> ModuleType:
         if hopper.serves(inputs):
             return hopper
     return portable
+
+
+def _bias_gradient(bias: Tensor) -> Tensor:
+    """Memory for the bias's gradient, queries and keys in the order in which the bias has them."""
+    memory = torch.empty_like(in_memory(bias), memory_format=torch.contiguous_format)
+    return memory.mT if turned(bias) else memory
 
 
 def _gradients(q: Tensor, k: Tensor, gate: Tensor | None) -> list[Tensor]:

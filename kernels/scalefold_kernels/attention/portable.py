@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 import triton
 from torch import Tensor
 
@@ -12,6 +11,8 @@ from scalefold_kernels.attention.arguments import (
     Inputs,
     new_rows,
     new_statistics,
+    new_sums,
+    turned,
 )
 from scalefold_kernels.tiles import Tile, architecture, tile
 
@@ -50,14 +51,16 @@ def backward(
     gradients: Gradients,
     sum_bias: bool,
 ) -> Tensor | None:
-    """Fill ``gradients``; return partial sums (groups of rows, B, H, Q, K) of the bias gradient."""
-    q, gate = inputs.q, inputs.gate
+    """Fill ``gradients``; return sums of the bias's gradient over groups of rows, `new_sums`."""
+    q, gate, bias = inputs.q, inputs.gate, inputs.bias
     delta, grad_out = new_statistics(q), _heads_together(grad_out)
     grad_ungated = grad_out if gate is None else new_rows(q.shape, q)
     backward_gate(inputs, out, grad_out, gradients.gate, grad_ungated, delta)
     backward_queries(inputs, lse, delta, grad_ungated, gradients.q)
     backward_keys(inputs, lse, delta, grad_ungated, gradients.k, gradients.v)
-    return backward_bias(inputs, lse, delta, grad_ungated) if sum_bias else None
+    if bias is None or not sum_bias:
+        return None
+    return backward_bias(inputs, bias, lse, delta, grad_ungated)
 
 
 def backward_queries(
@@ -120,20 +123,19 @@ def backward_keys(
     )
 
 
-def backward_bias(inputs: Inputs, lse: Tensor, delta: Tensor, grad_ungated: Tensor) -> Tensor:
-    """Partial sums (groups of rows, B, H, Q, K) of the bias gradient, float32."""
-    q, k, v, _, mask, bias = inputs
+def backward_bias(
+    inputs: Inputs, bias: Tensor, lse: Tensor, delta: Tensor, grad_ungated: Tensor
+) -> Tensor:
+    """Sums of the bias's gradient over groups of rows, as `new_sums` has them."""
+    q, k, v, _, mask, _ = inputs
     sizes = _tile("attention_backward_bias", inputs)
     batch, heads = inputs.batch, inputs.num_heads
     tiles = triton.cdiv(inputs.num_queries, sizes["BLOCK_Q"]) * triton.cdiv(
         inputs.num_keys, sizes["BLOCK_K"]
     )
     groups = triton.cdiv(inputs.num_rows, sizes["ROWS"])
-    partial = torch.empty(
-        (groups, batch, heads, inputs.num_queries, inputs.num_keys),
-        device=q.device,
-        dtype=torch.float32,
-    )
+    partial = new_sums(bias, groups)
+    first, second = partial.stride()[-2:]
     kernels.backward_bias_kernel[(tiles * heads * groups, batch)](
         q,
         k,
@@ -147,6 +149,7 @@ def backward_bias(inputs: Inputs, lse: Tensor, delta: Tensor, grad_ungated: Tens
         *map(_strides, (q, k, v)),
         inputs.mask_strides,
         *map(_strides, (bias, grad_ungated)),
+        (second, first) if turned(bias) else (first, second),
         lse.stride(2),
         *inputs.scalars,
         C=inputs.channels,
@@ -162,13 +165,18 @@ def backward_gate(
     grad_gate: Tensor | None,
     grad_ungated: Tensor | None,
     delta: Tensor,
+    scaled_q: Tensor | None = None,
 ) -> None:
-    """Fill ``delta`` and, where there is a gate, the gradients of gate and ungated output."""
+    """Fill ``delta`` and, where there is a gate, the gradients of gate and ungated output.
+
+    And ``scaled_q``, if it is wanted: the queries as forward multiplied them.
+    """
     gate = inputs.gate
     sizes = _tile("attention_backward_gate", inputs)
     heads = triton.next_power_of_2(inputs.num_heads)
     block_q = max(1, sizes.pop("BLOCK") // (heads * triton.next_power_of_2(inputs.channels)))
     gate = None if gate is None else _heads_together(gate)
+    q = None if scaled_q is None else _heads_together(inputs.q)
     blocks = triton.cdiv(inputs.num_queries, block_q)
     kernels.backward_gate_kernel[(blocks * inputs.num_rows, inputs.batch)](
         gate,
@@ -177,13 +185,17 @@ def backward_gate(
         grad_gate,
         grad_ungated,
         delta,
-        *map(_strides, (gate, out, grad_out, grad_gate, grad_ungated)),
+        q,
+        scaled_q,
+        *map(_strides, (gate, out, grad_out, grad_gate, grad_ungated, q, scaled_q)),
         delta.stride(2),
         inputs.num_rows,
         inputs.num_heads,
         inputs.num_queries,
+        inputs.scale,
         C=inputs.channels,
         HAS_GATE=gate is not None,
+        SCALE_Q=scaled_q is not None,
         BLOCK_Q=block_q,
         BLOCK_H=heads,
         **sizes,

@@ -14,8 +14,16 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from scalefold_kernels.attention.hopper.parts import LOG2E, count, load_mask
-from scalefold_kernels.hopper import mma_layout, widen
+from scalefold_kernels.attention.hopper.parts import (
+    LOG2E,
+    copy_bias,
+    count,
+    load_bias,
+    load_mask,
+    place_of_program,
+    stacked,
+)
+from scalefold_kernels.hopper import mma_layout
 
 
 @gluon.jit
@@ -38,30 +46,29 @@ def load_block(
 def backward_keys_kernel(
     q_desc, k_desc, v_desc, grad_desc, lse_desc, delta_desc, bias_desc, grad_k_desc, grad_v_desc,
     mask, mask_stride_b, mask_stride_r, mask_stride_k,
-    rows_per_program, num_rows, num_heads, num_queries, num_keys, scale,
-    HAS_BIAS: gl.constexpr, C: gl.constexpr,
+    num_rows, num_heads, num_queries, num_keys, scale,
+    HAS_BIAS: gl.constexpr, TURNED: gl.constexpr, C: gl.constexpr,
     BLOCK_Q: gl.constexpr, NUM_BLOCKS: gl.constexpr, KEYS: gl.constexpr, PLACES: gl.constexpr,
 ):  # fmt: skip
-    """See the module. Queries beyond the last read as zeros and so add nothing."""
-    num_k_blocks = gl.cdiv(num_keys, 64)
-    first_k = gl.program_id(0) % num_k_blocks * 64
-    head = gl.program_id(0) // num_k_blocks % num_heads
-    first_row = gl.program_id(0) // (num_k_blocks * num_heads) * rows_per_program
-    rows = gl.minimum(num_rows - first_row, rows_per_program)
+    """See the module. Queries beyond the last read as zeros and so add nothing.
+
+    With a bias queries are scaled, as forward multiplied them; without, logits are here.
+    """
+    first_k, head, _, first_row, rows = place_of_program(num_keys, num_heads, num_rows)
     batch = gl.program_id(1)
 
     dtype: gl.constexpr = q_desc.dtype
     barrier: gl.constexpr = mbarrier.MBarrierLayout()
     keys: gl.constexpr = [2, 1, 1, 64, 1, C]
     queries: gl.constexpr = [PLACES, 1, 1, BLOCK_Q, 1, C]
-    tiles: gl.constexpr = NUM_BLOCKS if HAS_BIAS else 1
+    tiles: gl.constexpr = stacked(NUM_BLOCKS if HAS_BIAS else 1, bias_desc.block_shape)
     key_smem = gl.allocate_shared_memory(dtype, keys, k_desc.layout)
     out_smem = gl.allocate_shared_memory(dtype, keys, k_desc.layout)
     q_smem = gl.allocate_shared_memory(dtype, queries, q_desc.layout)
     grad_smem = gl.allocate_shared_memory(dtype, queries, q_desc.layout)
     numbers: gl.constexpr = [2 * PLACES, 1, 1, 1, BLOCK_Q]
     statistics_smem = gl.allocate_shared_memory(gl.float32, numbers, lse_desc.layout)
-    bias_smem = gl.allocate_shared_memory(dtype, [tiles, 1, 1, BLOCK_Q, 64], bias_desc.layout)
+    bias_smem = gl.allocate_shared_memory(dtype, tiles, bias_desc.layout)
     full = gl.allocate_shared_memory(gl.int64, [PLACES, 1], barrier)
     others = gl.allocate_shared_memory(gl.int64, [2, 1], barrier)
     keys_full, bias_full = others.index(0), others.index(1)
@@ -84,8 +91,8 @@ def backward_keys_kernel(
     if HAS_BIAS:
         mbarrier.expect(bias_full, NUM_BLOCKS * 64 * BLOCK_Q * 2)
         for n in range(NUM_BLOCKS):
-            corner = [batch, head, n * BLOCK_Q, first_k]
-            tma.async_copy_global_to_shared(bias_desc, corner, bias_full, bias_smem.index(n))
+            tile = bias_smem.index(n)
+            copy_bias(bias_desc, tile, bias_full, batch, head, n * BLOCK_Q, first_k, TURNED)
     for n in gl.static_range(PLACES):
         load_block(
             q_desc, grad_desc, lse_desc, delta_desc, q_smem, grad_smem, statistics_smem,
@@ -95,20 +102,20 @@ def backward_keys_kernel(
     mask += batch.to(gl.int64) * mask_stride_b
     unmasked = count(load_mask(mask, mask_stride_r, mask_stride_k, first_row, num_keys, KEYS))
     own = first_k + gl.arange(0, 64, layout=gl.SliceLayout(1, OUT))
+    unit = LOG2E if HAS_BIAS else LOG2E * scale
     if HAS_BIAS:
         mbarrier.wait(bias_full, 0)
     for i in range(rows):
         row = first_row + i
         more = i + 1 < rows
         # Of a masked key nothing is kept below; without unmasked keys all logits are 0.
-        stretch = gl.where(unmasked == 0, 0.0, LOG2E)
+        stretch = gl.where(unmasked == 0, 0.0, unit)
         some_masked = (unmasked > 0) & (unmasked < num_keys)
         after = gl.where(more, row + 1, row)
         kept = load_mask(mask, mask_stride_r, mask_stride_k, after, num_keys, KEYS)
         mbarrier.wait(keys_full, i & 1)
         k = key_smem.index(0).reshape([64, C]).load(A)
         v = key_smem.index(1).reshape([64, C]).load(A)
-        k = (widen(k) * scale).to(dtype)
         gl.thread_barrier()
         mbarrier.expect(keys_full, 2 * 64 * C * 2, pred=more)
         at = [batch, row + 1, first_k, head, 0]
@@ -122,7 +129,8 @@ def backward_keys_kernel(
             ready = full.index(place)
             mbarrier.wait(ready, (i * (NUM_BLOCKS // PLACES) + j // PLACES) & 1)
             if HAS_BIAS:
-                s = widen(bias_smem.index(j).reshape([BLOCK_Q, 64]).permute((1, 0)).load(S))
+                # Logits are transposed, and so is the bias unless memory has it so.
+                s = load_bias(bias_smem.index(j), S, not TURNED)
             else:
                 s = gl.full([64, BLOCK_Q], 0.0, gl.float32, S)
             q = q_smem.index(place).reshape([BLOCK_Q, C])
@@ -148,7 +156,8 @@ def backward_keys_kernel(
                 gl.where(beyond, j + PLACES - NUM_BLOCKS, j + PLACES) * BLOCK_Q, C, BLOCK_Q,
             )  # fmt: skip
         unmasked = count(kept)
-        grad_k *= scale
+        if not HAS_BIAS:
+            grad_k *= scale
         if some_masked:
             places = mask + row.to(gl.int64) * mask_stride_r + own * mask_stride_k
             keep = gl.load(places, mask=own < num_keys, other=0.0) != 0

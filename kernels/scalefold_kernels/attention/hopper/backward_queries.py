@@ -17,12 +17,17 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from scalefold_kernels.attention.hopper.parts import (
     LOG2E,
+    copy_bias,
     count,
+    load_bias,
     load_keys,
     load_mask,
+    place_of_program,
+    stacked,
     store_mask,
+    sum_places,
 )
-from scalefold_kernels.hopper import mma_layout, widen
+from scalefold_kernels.hopper import mma_layout
 
 
 @gluon.jit
@@ -46,22 +51,18 @@ def backward_queries_kernel(
     grad_stride_b, grad_stride_r, grad_stride_q, grad_stride_h,
     mask_stride_b, mask_stride_r, mask_stride_k, statistics_stride,
     rows_per_program, num_rows, num_heads, num_queries, num_keys, scale,
-    HAS_BIAS: gl.constexpr, SUM_BIAS: gl.constexpr,
+    HAS_BIAS: gl.constexpr, SUM_BIAS: gl.constexpr, TURNED: gl.constexpr,
     C: gl.constexpr, CHANNELS: gl.constexpr,
     BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr, PASSES: gl.constexpr,
     KEYS: gl.constexpr, PLACES: gl.constexpr,
 ):  # fmt: skip
     """See the module. ``NUM_BLOCKS``: of a pass.
 
-    ``partial`` (groups of rows, B, H, Q, K) and ``waiting`` (B, programs, rows of a program, 64, C)
-    are float32.
+    ``partial`` (groups of rows, B, H, Q, K; K, Q for a bias that is ``TURNED``) and ``waiting``
+    (B, programs, rows of a program, 64, C) are float32. With a bias queries are scaled, as forward
+    multiplied them; without, logits are here.
     """
-    num_q_blocks = gl.cdiv(num_queries, 64)
-    first_q = gl.program_id(0) % num_q_blocks * 64
-    head = gl.program_id(0) // num_q_blocks % num_heads
-    group = gl.program_id(0) // (num_q_blocks * num_heads)
-    first_row = group * rows_per_program
-    rows = gl.minimum(num_rows - first_row, rows_per_program)
+    first_q, head, group, first_row, rows = place_of_program(num_queries, num_heads, num_rows)
     batch = gl.program_id(1)
 
     dtype: gl.constexpr = q_desc.dtype
@@ -71,8 +72,8 @@ def backward_queries_kernel(
     query_smem = gl.allocate_shared_memory(dtype, [2, 1, 1, 64, 1, C], q_desc.layout)
     k_smem = gl.allocate_shared_memory(dtype, block, k_desc.layout)
     v_smem = gl.allocate_shared_memory(dtype, block, k_desc.layout)
-    tiles: gl.constexpr = NUM_BLOCKS if HAS_BIAS else 1
-    bias_smem = gl.allocate_shared_memory(dtype, [tiles, 1, 1, 64, BLOCK_K], bias_desc.layout)
+    tiles: gl.constexpr = stacked(NUM_BLOCKS if HAS_BIAS else 1, bias_desc.block_shape)
+    bias_smem = gl.allocate_shared_memory(dtype, tiles, bias_desc.layout)
     threads: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [5, 4, 3, 2, 1, 0])
     sum_tiles: gl.constexpr = [NUM_BLOCKS, BLOCK_K // 8 if SUM_BIAS else 1, 4, 8, 4, 2, 2]
     sums_smem = gl.allocate_shared_memory(gl.float32, sum_tiles, threads)
@@ -116,15 +117,17 @@ def backward_queries_kernel(
     start = batch.to(gl.int64) * grad_stride_b + head * grad_stride_h
     grad_q += start + first_q.to(gl.int64) * grad_stride_q
     present = ((first_q + places) < num_queries)[:, None] & (channels < CHANNELS)[None, :]
-    tile = (group * gl.num_programs(1) + batch).to(gl.int64) * num_heads + head
-    partial += tile * num_queries * num_keys
+    unit = LOG2E if HAS_BIAS else LOG2E * scale
+    number = (group * gl.num_programs(1) + batch).to(gl.int64) * num_heads + head
+    partial += number * num_queries * num_keys
     for turn in range(PASSES):
         if HAS_BIAS:
             gl.thread_barrier()
             mbarrier.expect(bias_full, NUM_BLOCKS * 64 * BLOCK_K * 2)
             for b in range(NUM_BLOCKS):
-                corner = [batch, head, first_q, (turn * NUM_BLOCKS + b) * BLOCK_K]
-                tma.async_copy_global_to_shared(bias_desc, corner, bias_full, bias_smem.index(b))
+                key = (turn * NUM_BLOCKS + b) * BLOCK_K
+                place = bias_smem.index(b)
+                copy_bias(bias_desc, place, bias_full, batch, head, first_q, key, TURNED)
         if SUM_BIAS:
             for b in range(NUM_BLOCKS):
                 zero = by_thread(gl.full([64, BLOCK_K], 0.0, gl.float32, S))
@@ -154,7 +157,6 @@ def backward_queries_kernel(
             mbarrier.wait(query_full, (turn * rows + i) & 1)
             q = query_smem.index(0).reshape([64, C]).load(A)
             grad_out = query_smem.index(1).reshape([64, C]).load(A)
-            q = (widen(q) * scale).to(dtype)
             gl.thread_barrier()
             mbarrier.expect(query_full, 2 * 64 * C * 2, pred=more)
             at = [batch, after, first_q, head, 0]
@@ -168,7 +170,7 @@ def backward_queries_kernel(
                 ready = full.index(place)
                 mbarrier.wait(ready, ((turn * rows + i) * (NUM_BLOCKS // PLACES) + j // PLACES) & 1)
                 if HAS_BIAS:
-                    s = widen(bias_smem.index(j).reshape([64, BLOCK_K]).load(S))
+                    s = load_bias(bias_smem.index(j), S, TURNED)
                 else:
                     s = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
                 k = k_smem.index(place).reshape([BLOCK_K, C])
@@ -183,7 +185,7 @@ def backward_queries_kernel(
                     masked = turn * NUM_BLOCKS + j
                     added = mask_smem.index(masked).load(by_column).to(gl.float32)
                     s = s * factor + added[None, :]
-                p = gl.exp2(s * LOG2E - lse_tile[:, None])
+                p = gl.exp2(s * unit - lse_tile[:, None])
                 grad_s = p * (grad_p - delta_tile[:, None])
                 left = gl.convert_layout(grad_s.to(dtype), A_P)
                 if SUM_BIAS:
@@ -209,7 +211,7 @@ def backward_queries_kernel(
         if SUM_BIAS:
             for b in range(NUM_BLOCKS):
                 keys = (turn * NUM_BLOCKS + b) * BLOCK_K + gl.arange(0, BLOCK_K, layout=by_column)
-                at = queries[:, None].to(gl.int64) * num_keys + keys[None, :]
+                at = sum_places(queries, keys, num_queries, num_keys, TURNED)
                 both = inside[:, None] & (keys[None, :] < num_keys)
                 zero = by_thread(gl.full([64, BLOCK_K], 0.0, gl.float32, S))
                 summed = by_position(sums_smem.index(b).load(zero.type.layout), S)

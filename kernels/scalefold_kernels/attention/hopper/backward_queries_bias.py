@@ -17,10 +17,15 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from scalefold_kernels.attention.hopper.parts import (
     LOG2E,
+    copy_bias,
     count,
+    load_bias,
     load_keys,
     load_mask,
+    place_of_program,
+    stacked,
     store_mask,
+    sum_places,
     undo_gate,
 )
 from scalefold_kernels.hopper import mma_layout, widen
@@ -32,31 +37,34 @@ STAGES = gl.constexpr(2)
 AHEAD = gl.constexpr(3)
 """Rows of which queries are."""
 
+NOWHERE = gl.constexpr(2**30)
+"""A row beyond any tensor's: read as zeros, and not written."""
+
 REGISTERS = gl.constexpr(240)
 LOADER_REGISTERS = gl.constexpr(24)
 """Of a thread; what the loader gives up goes to the warp groups."""
 
 
 @gluon.jit
-def load_rows(args, HAS_GATE: gl.constexpr, C: gl.constexpr):
+def load_rows(args, HAS_GATE: gl.constexpr, TURNED: gl.constexpr, C: gl.constexpr):
     """The loader warp."""
     (
         q_desc, k_desc, v_desc, gate_desc, out_desc, grad_desc, lse_desc, bias_desc,
         mask, mask_stride_r, mask_stride_k,
         q_smem, gate_smem, out_smem, grad_smem, lse_smem, k_smem, v_smem, bias_smem, mask_smem,
         unmasked_smem, raw, query_empty, full, empty, bias_full,
-        batch, head, first_q, first_row, rows, num_rows, num_keys,
+        batch, head, first_q, first_row, rows, num_keys,
     ) = args  # fmt: skip
     mbarrier.expect(bias_full, 2 * 64 * BLOCK_K * 2)
     for w in gl.static_range(2):
-        corner = [batch, head, first_q, w * BLOCK_K]
-        tma.async_copy_global_to_shared(bias_desc, corner, bias_full, bias_smem.index(w))
+        tile = bias_smem.index(w)
+        copy_bias(bias_desc, tile, bias_full, batch, head, first_q, w * BLOCK_K, TURNED)
     one: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
     flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     parts: gl.constexpr = 4 if HAS_GATE else 3
     # After the last row comes one of zeros, off whose gradient the gate is taken too.
     for i in range(rows + 1):
-        row = gl.where(i < rows, first_row + i, num_rows)
+        row = gl.where(i < rows, first_row + i, NOWHERE)
         place = i % AHEAD
         mbarrier.wait(query_empty.index(place), ((i // AHEAD) & 1) ^ 1)
         ready = raw.index(place)
@@ -92,19 +100,20 @@ def load_rows(args, HAS_GATE: gl.constexpr, C: gl.constexpr):
 def undo_gate_of_row(i, args, w: gl.constexpr, HAS_GATE: gl.constexpr, C: gl.constexpr):
     """Gradients of gate and ungated result of a row's queries, in the places of gate and gradient.
 
-    Warp group ``w`` has half of the queries; beyond the last row nothing is written to memory.
+    And the queries, scaled. Warp group ``w`` has half of them; beyond the last row nothing is
+    written to memory.
     """
     (
-        grad_gate_desc, grad_ungated_desc, delta, statistics_stride,
-        gate_smem, out_smem, grad_smem, delta_smem, raw, open,
-        batch, head, first_q, first_row, rows, num_rows, num_heads, num_queries,
+        grad_gate_desc, grad_ungated_desc, scaled_q_desc, delta, delta_stride_r, scale,
+        q_smem, gate_smem, out_smem, grad_smem, delta_smem, raw, open,
+        batch, head, first_q, first_row, rows, num_queries,
     ) = args  # fmt: skip
     VECTORS: gl.constexpr = gl.BlockedLayout([1, C // 4], [8, 4], [4, 1], [1, 0])
     dtype: gl.constexpr = grad_smem.dtype
     halves: gl.constexpr = [2 * AHEAD, 1, 1, 32, 1, C]
     place = i % AHEAD
     half = 2 * place + w
-    row = gl.where(i < rows, first_row + i, num_rows)
+    row = gl.where(i < rows, first_row + i, NOWHERE)
     mbarrier.wait(raw.index(place), (i // AHEAD) & 1)
     grad_half = grad_smem._reinterpret(dtype, halves, grad_smem.layout).index(half)
     out_half = out_smem._reinterpret(dtype, halves, out_smem.layout).index(half)
@@ -115,21 +124,28 @@ def undo_gate_of_row(i, args, w: gl.constexpr, HAS_GATE: gl.constexpr, C: gl.con
         grad_half.reshape([32, C]), out_half.reshape([32, C]), gate_half.reshape([32, C]),
         HAS_GATE, VECTORS,
     )  # fmt: skip
+    q_half = q_smem._reinterpret(dtype, halves, q_smem.layout).index(half)
+    q_tile = q_half.reshape([32, C])
+    q_tile.store((widen(q_tile.load(VECTORS)) * scale).to(dtype))
     flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     delta_smem._reinterpret(gl.float32, [2 * AHEAD, 32], flat).index(half).store(delta_half)
     fence_async_shared()
     mbarrier.arrive(open.index(place))
+    at = [batch, row, first_q + w * 32, head, 0]
+    tma.async_copy_shared_to_global(scaled_q_desc, at, q_half)
     if HAS_GATE:
-        at = [batch, row, first_q + w * 32, head, 0]
         tma.async_copy_shared_to_global(grad_ungated_desc, at, grad_half)
         tma.async_copy_shared_to_global(grad_gate_desc, at, gate_half)
     queries = first_q + w * 32 + gl.arange(0, 32, layout=gl.SliceLayout(1, VECTORS))
-    start = ((batch * num_rows + row).to(gl.int64) * num_heads + head) * statistics_stride
-    gl.store(delta + start + queries, delta_half, mask=(queries < num_queries) & (i < rows))
+    start = delta + row.to(gl.int64) * delta_stride_r
+    gl.store(start + queries, delta_half, mask=(queries < num_queries) & (i < rows))
 
 
 @gluon.jit
-def differentiate(args, gate_args, w: gl.constexpr, HAS_GATE: gl.constexpr, C: gl.constexpr):
+def differentiate(
+    args, gate_args, w: gl.constexpr,
+    HAS_GATE: gl.constexpr, TURNED: gl.constexpr, C: gl.constexpr,
+):  # fmt: skip
     """Warp group ``w``. The first adds the gradients of queries of both."""
     (
         grad_q_desc, partial,
@@ -154,22 +170,21 @@ def differentiate(args, gate_args, w: gl.constexpr, HAS_GATE: gl.constexpr, C: g
         place = i % AHEAD
         mbarrier.wait(open.index(place), (i // AHEAD) & 1)
         q = q_smem.index(place).reshape([64, C]).load(A)
-        q = (widen(q) * scale).to(q.dtype)
         grad_out = grad_smem.index(place).reshape([64, C])
         mbarrier.wait(full.index(slot), (i // STAGES) & 1)
-        unmasked = gl.sum(unmasked_smem.index(stage).load(one), 0)
         k = k_smem.index(slot).reshape([BLOCK_K, C])
         v = v_smem.index(slot).reshape([BLOCK_K, C])
-        s = widen(bias_smem.index(w).reshape([64, BLOCK_K]).load(S))
+        s = load_bias(bias_smem.index(w), S, TURNED)
         s = warpgroup_mma(q, k.permute((1, 0)), s, is_async=True)
         grad_p = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
         grad_p = warpgroup_mma(grad_out, v.permute((1, 0)), grad_p, use_acc=False, is_async=True)
         undo_gate_of_row(i + 1, gate_args, w, HAS_GATE, C)
         lse = lse_smem.index(place).reshape([64]).load(by_row)
         delta = delta_smem.index(place).load(by_row)
+        unmasked = gl.sum(unmasked_smem.index(stage).load(one), 0)
         s, grad_p = warpgroup_mma_wait(0, [s, grad_p])
         # All copies from shared memory but those of the next row, which may use the place after.
-        tma.store_wait(2 if HAS_GATE else 0)
+        tma.store_wait(3 if HAS_GATE else 1)
         mbarrier.arrive(query_empty.index(place))
         if unmasked < 2 * BLOCK_K:
             added = mask_smem.index(slot).load(by_column).to(gl.float32)
@@ -197,26 +212,21 @@ def differentiate(args, gate_args, w: gl.constexpr, HAS_GATE: gl.constexpr, C: g
     queries = first_q + gl.arange(0, 64, layout=by_row)
     inside = queries < num_queries
     keys = w * BLOCK_K + gl.arange(0, BLOCK_K, layout=by_column)
-    tile = queries[:, None].to(gl.int64) * num_keys + keys[None, :]
-    gl.store(partial + tile, sums, mask=inside[:, None] & (keys[None, :] < num_keys))
+    at = sum_places(queries, keys, num_queries, num_keys, TURNED)
+    gl.store(partial + at, sums, mask=inside[:, None] & (keys[None, :] < num_keys))
     tma.store_wait(0)
 
 
 @gluon.jit
 def backward_queries_bias_kernel(
     q_desc, k_desc, v_desc, gate_desc, out_desc, grad_desc, lse_desc, bias_desc,
-    grad_q_desc, grad_gate_desc, grad_ungated_desc, delta, mask, partial,
+    grad_q_desc, grad_gate_desc, grad_ungated_desc, scaled_q_desc, delta, mask, partial,
     mask_stride_b, mask_stride_r, mask_stride_k, statistics_stride,
-    rows_per_program, num_rows, num_heads, num_queries, num_keys, scale,
-    HAS_GATE: gl.constexpr, C: gl.constexpr,
+    num_rows, num_heads, num_queries, num_keys, scale,
+    HAS_GATE: gl.constexpr, TURNED: gl.constexpr, C: gl.constexpr,
 ):  # fmt: skip
-    """See the module. ``partial`` (groups of rows, B, H, Q, K), float32."""
-    num_q_blocks = gl.cdiv(num_queries, 64)
-    first_q = gl.program_id(0) % num_q_blocks * 64
-    head = gl.program_id(0) // num_q_blocks % num_heads
-    group = gl.program_id(0) // (num_q_blocks * num_heads)
-    first_row = group * rows_per_program
-    rows = gl.minimum(num_rows - first_row, rows_per_program)
+    """See the module. ``partial`` (groups of rows, B, H, Q, K; K, Q if ``TURNED``), float32."""
+    first_q, head, group, first_row, rows = place_of_program(num_queries, num_heads, num_rows)
     batch = gl.program_id(1)
 
     dtype: gl.constexpr = q_desc.dtype
@@ -235,7 +245,8 @@ def backward_queries_bias_kernel(
     result_smem = gl.allocate_shared_memory(dtype, [1, 1, 64, 1, C], q_desc.layout)
     k_smem = gl.allocate_shared_memory(dtype, [slots, 1, 1, BLOCK_K, 1, C], k_desc.layout)
     v_smem = gl.allocate_shared_memory(dtype, [slots, 1, 1, BLOCK_K, 1, C], k_desc.layout)
-    bias_smem = gl.allocate_shared_memory(dtype, [2, 1, 1, 64, BLOCK_K], bias_desc.layout)
+    tiles: gl.constexpr = stacked(2, bias_desc.block_shape)
+    bias_smem = gl.allocate_shared_memory(dtype, tiles, bias_desc.layout)
     other_layout: gl.constexpr = gl.NVMMASharedLayout(min(4 * C, 128), 32, 2)
     other_smem = gl.allocate_shared_memory(gl.float32, [64, C], other_layout)
     mask_smem = gl.allocate_shared_memory(gl.bfloat16, [slots, BLOCK_K], flat)
@@ -262,6 +273,7 @@ def backward_queries_bias_kernel(
     fence_async_shared()
 
     mask += batch.to(gl.int64) * mask_stride_b
+    delta += (batch.to(gl.int64) * num_rows * num_heads + head) * statistics_stride
     place = (group * gl.num_programs(1) + batch).to(gl.int64) * num_heads + head
     partial += place * num_queries * num_keys
     load_args = (
@@ -269,13 +281,13 @@ def backward_queries_bias_kernel(
         mask, gl.to_tensor(mask_stride_r), gl.to_tensor(mask_stride_k),
         q_smem, gate_smem, out_smem, grad_smem, lse_smem, k_smem, v_smem, bias_smem, mask_smem,
         unmasked_smem, raw, query_empty, full, empty, bias_full,
-        batch, head, first_q, first_row, rows, gl.to_tensor(num_rows), gl.to_tensor(num_keys),
+        batch, head, first_q, first_row, rows, gl.to_tensor(num_keys),
     )  # fmt: skip
     gate_args = (
-        grad_gate_desc, grad_ungated_desc, delta, gl.to_tensor(statistics_stride),
-        gate_smem, out_smem, grad_smem, delta_smem, raw, open,
-        batch, head, first_q, first_row, rows, gl.to_tensor(num_rows), gl.to_tensor(num_heads),
-        gl.to_tensor(num_queries),
+        grad_gate_desc, grad_ungated_desc, scaled_q_desc,
+        delta, num_heads * statistics_stride, scale,
+        q_smem, gate_smem, out_smem, grad_smem, delta_smem, raw, open,
+        batch, head, first_q, first_row, rows, gl.to_tensor(num_queries),
     )  # fmt: skip
     args = (
         grad_q_desc, partial,
@@ -287,9 +299,9 @@ def backward_queries_bias_kernel(
     )  # fmt: skip
     gl.warp_specialize(
         [
-            (differentiate, (args, gate_args, 0, HAS_GATE, C)),
-            (differentiate, (args, gate_args, 1, HAS_GATE, C)),
-            (load_rows, (load_args, HAS_GATE, C)),
+            (differentiate, (args, gate_args, 0, HAS_GATE, TURNED, C)),
+            (differentiate, (args, gate_args, 1, HAS_GATE, TURNED, C)),
+            (load_rows, (load_args, HAS_GATE, TURNED, C)),
         ],
         [4, 1],
         [REGISTERS, LOADER_REGISTERS],

@@ -18,13 +18,17 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from scalefold_kernels.attention.hopper.parts import (
     LOG2E,
+    copy_bias,
     count,
     lane_sums,
+    load_bias,
     load_keys,
     load_mask,
     log2,
+    place_of_program,
     reciprocal,
     row_max,
+    stacked,
     store_mask,
 )
 from scalefold_kernels.hopper import mma_layout, widen
@@ -44,7 +48,7 @@ def wait_for_stores(x):
 @gluon.jit
 def attend(
     turn, loads, stores, memory, barriers, sizes,
-    HAS_GATE: gl.constexpr, HAS_BIAS: gl.constexpr, C: gl.constexpr,
+    HAS_GATE: gl.constexpr, HAS_BIAS: gl.constexpr, TURNED: gl.constexpr, C: gl.constexpr,
     BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr, KEYS: gl.constexpr, PLACES: gl.constexpr,
     EXACT: gl.constexpr,
 ):  # fmt: skip
@@ -73,6 +77,8 @@ def attend(
     unmasked = count(kept)
     queries = first_q + gl.arange(0, 64, layout=by_row)
     held = gl.full([64], 1, gl.int32, by_row)
+    # With a bias, the accumulator starts from it, and so queries are scaled; else logits are.
+    unit = LOG2E if HAS_BIAS else LOG2E * scale
     if HAS_BIAS:
         mbarrier.wait(bias_full, 0)
     for i in range(rows):
@@ -82,12 +88,13 @@ def attend(
         all_kept = unmasked == NUM_BLOCKS * BLOCK_K
         if not all_kept:
             store_mask(kept, num_keys, unmasked, mask_smem)
-        stretch = gl.where(unmasked > 0, LOG2E, 0.0)
+        stretch = gl.where(unmasked > 0, unit, 0.0)
         after = gl.where(more, row + 1, row)
         kept = load_mask(mask, mask_stride_r, mask_stride_k, after, num_keys, KEYS)
         mbarrier.wait(q_full, before & 1)
         q = q_smem.reshape([64, C]).load(A)
-        q = (widen(q) * scale).to(dtype)
+        if HAS_BIAS:
+            q = (widen(q) * scale).to(dtype)
         gl.thread_barrier()
         mbarrier.expect(q_full, 64 * C * 2, pred=more)
         at = [batch, row + 1, first_q, head, 0]
@@ -106,7 +113,7 @@ def attend(
             ready = full.index(place)
             mbarrier.wait(ready, (before * (NUM_BLOCKS // PLACES) + j // PLACES) & 1)
             if HAS_BIAS:
-                s = widen(bias_smem.index(j).reshape([64, BLOCK_K]).load(S))
+                s = load_bias(bias_smem.index(j), S, TURNED)
             else:
                 s = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
             k = k_smem.index(place).reshape([BLOCK_K, C])
@@ -114,7 +121,7 @@ def attend(
             s = warpgroup_mma(q, k.permute((1, 0)), s, use_acc=HAS_BIAS, is_async=True)
             s = warpgroup_mma_wait(0, [s])
             if all_kept:
-                s = s * LOG2E
+                s = s * unit
             else:
                 s = s * stretch + mask_smem.index(j).load(by_column)[None, :]
             if EXACT:
@@ -157,16 +164,12 @@ def attend(
 def forward_kernel(
     q_desc, k_desc, v_desc, gate_desc, bias_desc, out_desc, mask, lse,
     mask_stride_b, mask_stride_r, mask_stride_k, lse_stride,
-    rows_per_program, num_rows, num_heads, num_queries, num_keys, scale,
-    HAS_GATE: gl.constexpr, HAS_BIAS: gl.constexpr, C: gl.constexpr,
+    num_rows, num_heads, num_queries, num_keys, scale,
+    HAS_GATE: gl.constexpr, HAS_BIAS: gl.constexpr, TURNED: gl.constexpr, C: gl.constexpr,
     BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr, KEYS: gl.constexpr, PLACES: gl.constexpr,
 ):  # fmt: skip
     """64 queries a program. ``KEYS``: their number to the next power of 2."""
-    num_q_blocks = gl.cdiv(num_queries, 64)
-    first_q = gl.program_id(0) % num_q_blocks * 64
-    head = gl.program_id(0) // num_q_blocks % num_heads
-    first_row = gl.program_id(0) // (num_q_blocks * num_heads) * rows_per_program
-    rows = gl.minimum(num_rows - first_row, rows_per_program)
+    first_q, head, _, first_row, rows = place_of_program(num_queries, num_heads, num_rows)
     batch = gl.program_id(1)
 
     dtype: gl.constexpr = q_desc.dtype
@@ -178,8 +181,8 @@ def forward_kernel(
     out_smem = gl.allocate_shared_memory(dtype, [1, 1, 64, 1, C], q_desc.layout)
     k_smem = gl.allocate_shared_memory(dtype, block, k_desc.layout)
     v_smem = gl.allocate_shared_memory(dtype, block, k_desc.layout)
-    tiles: gl.constexpr = NUM_BLOCKS if HAS_BIAS else 1
-    bias_smem = gl.allocate_shared_memory(dtype, [tiles, 1, 1, 64, BLOCK_K], bias_desc.layout)
+    tiles: gl.constexpr = stacked(NUM_BLOCKS if HAS_BIAS else 1, bias_desc.block_shape)
+    bias_smem = gl.allocate_shared_memory(dtype, tiles, bias_desc.layout)
     mask_smem = gl.allocate_shared_memory(gl.float32, [KEYS // BLOCK_K, BLOCK_K], flat)
     full = gl.allocate_shared_memory(gl.int64, [PLACES, 1], barrier)
     others = gl.allocate_shared_memory(gl.int64, [3, 1], barrier)
@@ -192,8 +195,8 @@ def forward_kernel(
     if HAS_BIAS:
         mbarrier.expect(bias_full, NUM_BLOCKS * 64 * BLOCK_K * 2)
         for n in range(NUM_BLOCKS):
-            corner = [batch, head, first_q, n * BLOCK_K]
-            tma.async_copy_global_to_shared(bias_desc, corner, bias_full, bias_smem.index(n))
+            tile = bias_smem.index(n)
+            copy_bias(bias_desc, tile, bias_full, batch, head, first_q, n * BLOCK_K, TURNED)
 
     mask += batch.to(gl.int64) * mask_stride_b
     loads = (
@@ -210,11 +213,11 @@ def forward_kernel(
     )  # fmt: skip
     held = attend(
         0, loads, stores, memory, barriers, sizes,
-        HAS_GATE, HAS_BIAS, C, BLOCK_K, NUM_BLOCKS, KEYS, PLACES, False,
+        HAS_GATE, HAS_BIAS, TURNED, C, BLOCK_K, NUM_BLOCKS, KEYS, PLACES, False,
     )  # fmt: skip
     if gl.min(held, 0) == 0:
         wait_for_stores(held)
         attend(
             1, loads, stores, memory, barriers, sizes,
-            HAS_GATE, HAS_BIAS, C, BLOCK_K, NUM_BLOCKS, KEYS, PLACES, True,
+            HAS_GATE, HAS_BIAS, TURNED, C, BLOCK_K, NUM_BLOCKS, KEYS, PLACES, True,
         )  # fmt: skip

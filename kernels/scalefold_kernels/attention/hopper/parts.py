@@ -51,6 +51,55 @@ def lane_sums(x):
     return gl.sum(even + odd, 1)
 
 
+@gluon.constexpr_function
+def stacked(count, shape):
+    """Shape of so many blocks one after the other."""
+    return [count, *shape]
+
+
+@gluon.jit
+def place_of_program(num_positions, num_heads, num_rows):
+    """First position, head, group of rows, first row and number of rows of a program.
+
+    Programs that share positions and head are groups; some heads may have one more than others.
+    """
+    num_blocks = gl.cdiv(num_positions, 64)
+    tiles = num_blocks * num_heads
+    tile = gl.program_id(0) % tiles
+    group = gl.program_id(0) // tiles
+    num_groups = gl.cdiv(gl.num_programs(0) - tile, tiles)
+    first_row = group * num_rows // num_groups
+    rows = (group + 1) * num_rows // num_groups - first_row
+    return tile % num_blocks * 64, tile // num_blocks, group, first_row, rows
+
+
+@gluon.jit
+def copy_bias(bias_desc, tile, ready, batch, head, query, key, TURNED: gl.constexpr):
+    """Start the copy of a tile of the bias from ``query`` and ``key`` on."""
+    if TURNED:
+        tma.async_copy_global_to_shared(bias_desc, [batch, head, key, query], ready, tile)
+    else:
+        tma.async_copy_global_to_shared(bias_desc, [batch, head, query, key], ready, tile)
+
+
+@gluon.jit
+def load_bias(tile, layout: gl.constexpr, TURNED: gl.constexpr):
+    """A tile of the bias in float32; ``TURNED``: its dimensions are not in memory's order."""
+    flat = tile.reshape([tile.shape[2], tile.shape[3]])
+    if TURNED:
+        flat = flat.permute((1, 0))
+    return widen(flat.load(layout))
+
+
+@gluon.jit
+def sum_places(queries, keys, num_queries, num_keys, TURNED: gl.constexpr):
+    """Where elements (queries, keys) of the bias's gradient are, in the order of the bias."""
+    at = queries[:, None].to(gl.int64) * num_keys + keys[None, :]
+    if TURNED:
+        at = keys[None, :].to(gl.int64) * num_queries + queries[:, None]
+    return at
+
+
 @gluon.jit
 def load_mask(mask, stride_r, stride_k, row, num_keys, KEYS: gl.constexpr):
     """The mask of a row; every warp holds all of it."""

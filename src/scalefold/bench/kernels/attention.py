@@ -124,9 +124,11 @@ def _inputs(shape: _Shape, device: torch.device, dtype: torch.dtype) -> Inputs:
     mask = mask.transpose(1, 2) if shape.columns else mask
     bias = None
     if shape.biased:
-        # Heads first, as the projection of the pair representation leaves them.
+        # Heads first, as the projection of the pair representation leaves them; at the ending
+        # node a query is the second residue of its edge.
         pairs = (shape.samples, shape.heads, shape.length, shape.length)
-        bias = torch.randn(*pairs, generator=generator, device=device).to(dtype).requires_grad_()
+        bias = torch.randn(*pairs, generator=generator, device=device).to(dtype)
+        bias = (bias.mT if shape.columns else bias).requires_grad_()
     gate = parts[3] if shape.gated else None
     return *parts[:3], gate, mask, bias
 
