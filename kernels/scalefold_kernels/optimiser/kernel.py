@@ -233,8 +233,10 @@ def gather_kernel(buffer_ptr, sources_ptr, pieces_ptr, BLOCK: tl.constexpr):
     target_ptr = buffer_ptr + tl.multiple_of(tl.load(piece_ptr + 2), 8)
     count = tl.load(piece_ptr + 3)
     source = tl.load(sources_ptr + tl.load(piece_ptr))
-    # A gradient that is a part of another's memory may start anywhere.
-    if source % 8 == 0:
-        copy_block(buffer_ptr + (tl.multiple_of(source, 8) + first), target_ptr, count, BLOCK)
+    # A gradient that is a part of another's memory may start anywhere. The count has to be a
+    # multiple, too, or the mask makes the compiler copy element by element.
+    if (source | count) % 8 == 0:
+        aligned_ptr = buffer_ptr + (tl.multiple_of(source, 8) + first)
+        copy_block(aligned_ptr, target_ptr, tl.multiple_of(count, 8), BLOCK)
     else:
         copy_block(buffer_ptr + (source + first), target_ptr, count, BLOCK)
