@@ -38,16 +38,17 @@ def row_statistics(tile, C: gl.constexpr, BLOCK_C: gl.constexpr, EPS: gl.constex
     WIDTH: gl.constexpr = part_width(BLOCK_C)
     L: gl.constexpr = mma_layout(WIDTH)
     column = gl.arange(0, WIDTH, layout=gl.SliceLayout(0, L))
-    mean = gl.full([ROWS], 0.0, gl.float32, gl.SliceLayout(1, L))
+    total = gl.full([ROWS, WIDTH], 0.0, gl.float32, L)
     for part in gl.static_range(BLOCK_C // WIDTH):
-        mean += gl.sum(widen(tile.slice(part * WIDTH, WIDTH, dim=1).load(L)), 1)
-    mean *= 1.0 / C
-    variance = gl.full([ROWS], 0.0, gl.float32, gl.SliceLayout(1, L))
+        total += widen(tile.slice(part * WIDTH, WIDTH, dim=1).load(L))
+    mean = gl.sum(total, 1) * (1.0 / C)
+    total = gl.full([ROWS, WIDTH], 0.0, gl.float32, L)
     for part in gl.static_range(BLOCK_C // WIDTH):
         centred = widen(tile.slice(part * WIDTH, WIDTH, dim=1).load(L)) - mean[:, None]
         if C < BLOCK_C:
             centred = gl.where((part * WIDTH + column < C)[None, :], centred, 0.0)
-        variance += gl.sum(centred * centred, 1)
+        total += centred * centred
+    variance = gl.sum(total, 1)
     return mean, gl.rsqrt(variance * (1.0 / C) + EPS)
 
 
@@ -67,3 +68,16 @@ def normalise(tile, weight, bias, C: gl.constexpr, BLOCK_C: gl.constexpr, EPS: g
         shift = gl.load(bias + c, mask=c < C, other=0.0).to(gl.float32)
         piece.store((x_hat * scale[None, :] + shift[None, :]).to(tile.dtype))
     return mean, rstd
+
+
+@gluon.jit
+def columns(x, WIDTH: gl.constexpr):
+    """A tile's columns by parts of so many."""
+    if x.shape[1] > WIDTH:
+        L: gl.constexpr = mma_layout(x.shape[1] // 2)
+        left, right = gl.split(x.reshape([ROWS, 2, x.shape[1] // 2]).permute((0, 2, 1)))
+        return columns(gl.convert_layout(left, L), WIDTH) + columns(
+            gl.convert_layout(right, L), WIDTH
+        )
+    else:  # noqa: RET505 (of constants)
+        return (x,)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
 
+from scalefold_kernels import copy_engine
 from scalefold_kernels.compilation import CompileCase, Signature, recorded
 from scalefold_kernels.norm.op import EPS
 from scalefold_kernels.outer_product import hopper_launch, kernel
 from scalefold_kernels.outer_product.launch import Chain, Mean, Sizes
 from scalefold_kernels.outer_product.materialised import kernel as materialised
+from scalefold_kernels.outer_product.operands import hopper_launch as operands_hopper
 from scalefold_kernels.outer_product.operands import kernel as operands
 from scalefold_kernels.tiles import tile
 
@@ -38,7 +42,7 @@ def compile_cases() -> list[CompileCase]:
             ("backward", operands.backward_kernel),
         )
     ]
-    return [*portable, *of_operands, *_hopper()]
+    return [*portable, *of_operands, *_hopper(), *_hopper_operands()]
 
 
 def _forward(dtype: str, arch: str) -> CompileCase:
@@ -217,6 +221,19 @@ def _hopper() -> list[CompileCase]:
     # Of what two chains are described by, where the warp groups begin.
     cases["backward"] = replace(cases["backward"], allowed_spill_bytes=32)
     return list(cases.values())
+
+
+def _hopper_operands() -> Iterator[CompileCase]:
+    """Of the MSA and the extra MSA, and of a width that is no power of two."""
+    new = partial(torch.empty, dtype=torch.bfloat16, device="meta")
+    for num_seq, channels in ((128, 256), (1024, 64), (120, 200)):
+        m, grad = new(1, num_seq, 256, channels), new(2, 1, 256, 32, num_seq)
+        mask, norm_weight = new(1, num_seq, 256, dtype=torch.float32), new(channels)
+        weights = new(32, channels), new(32, channels)
+        launch = partial(operands_hopper.partial_sums, grad, m, mask, norm_weight, weights, m, m)
+        described = f"operands backward on Hopper M={channels}"
+        with patch.object(copy_engine, "multiprocessors", lambda _: 132):
+            yield recorded(operands_hopper, "backward_hopper_kernel", launch, described, "sm_90")
 
 
 def _case(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from functools import cache
+from importlib import import_module
+from types import ModuleType
 from typing import NamedTuple
 
 import torch
 import triton
 from torch import Tensor
 
+from scalefold_kernels.gpu import runs_gluon
 from scalefold_kernels.norm.op import EPS
 from scalefold_kernels.outer_product.launch import block, precision
 from scalefold_kernels.outer_product.operands.kernel import (
@@ -71,10 +75,39 @@ def backward(
     gradients: Tensor,
 ) -> None:
     """Fill the gradient of m, and all parameters' in the order of `parameters_kernel`."""
-    batch, num_seq, num_res, channels = m_BSNM.shape
     norm_weight, norm_bias, weight_a, _, weight_b, _ = parameters
-    hidden = len(weight_a)
-    launch, sizes = _tile("backward", m_BSNM, weight_a)
+    arguments = grad_2BNCS, m_BSNM, mask_BSN, norm_weight, (weight_a, weight_b), through, grad_m
+    kernels = _hopper(grad_2BNCS, m_BSNM, through)
+    partial = (kernels.partial_sums if kernels else _partial_sums)(*arguments)
+    hidden, channels = weight_a.shape
+    columns = 16
+    parameters_kernel[(triton.cdiv(channels, columns),)](
+        sum_rows(partial, torch.float32),
+        norm_weight,
+        norm_bias,
+        weight_a,
+        weight_b,
+        gradients,
+        hidden,
+        M=channels,
+        BLOCK_C=block(hidden),
+        BLOCK_M=columns,
+    )
+
+
+def _partial_sums(
+    grad_2BNCS: Tensor,
+    m_BSNM: Tensor,
+    mask_BSN: Tensor,
+    norm_weight: Tensor,
+    weights: tuple[Tensor, Tensor],
+    through: Tensor | None,
+    grad_m: Tensor,
+) -> Tensor:
+    """Fill the gradient of m; returns ``partial`` of `backward_kernel`."""
+    batch, num_seq, num_res, channels = m_BSNM.shape
+    hidden = len(weights[0])
+    launch, sizes = _tile("backward", m_BSNM, weights[0])
     num_blocks = batch * num_res * triton.cdiv(num_seq, sizes["BLOCK_S"])
     programs = min(launch.pop("PROGRAMS"), num_blocks)
     num_sums = 2 * hidden * (channels + 1)
@@ -84,8 +117,7 @@ def backward(
         m_BSNM,
         mask_BSN,
         norm_weight,
-        weight_a,
-        weight_b,
+        *weights,
         through,
         grad_m,
         partial,
@@ -97,19 +129,20 @@ def backward(
         **sizes,
         **launch,
     )
-    columns = 16
-    parameters_kernel[(triton.cdiv(channels, columns),)](
-        sum_rows(partial, torch.float32),
-        norm_weight,
-        norm_bias,
-        weight_a,
-        weight_b,
-        gradients,
-        hidden,
-        M=channels,
-        BLOCK_C=sizes["BLOCK_C"],
-        BLOCK_M=columns,
-    )
+    return partial
+
+
+def _hopper(grad_2BNCS: Tensor, m_BSNM: Tensor, through: Tensor | None) -> ModuleType | None:
+    """Launch of the kernel for Hopper GPUs, where it serves."""
+    if not runs_gluon(m_BSNM):
+        return None
+    module = _hopper_launch()
+    return module if module.serves(grad_2BNCS, m_BSNM, through) else None
+
+
+@cache
+def _hopper_launch() -> ModuleType:
+    return import_module("scalefold_kernels.outer_product.operands.hopper_launch")
 
 
 def _tile(direction: str, m: Tensor, weight: Tensor) -> tuple[dict[str, int], dict[str, int | str]]:

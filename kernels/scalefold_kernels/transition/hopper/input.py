@@ -16,7 +16,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from scalefold_kernels.hopper import REGISTERS, ROWS, mma_layout, widen
+from scalefold_kernels.hopper import REGISTERS, ROWS, columns, mma_layout, widen
 from scalefold_kernels.transition.hopper.parts import (
     COLUMNS,
     DEPTH,
@@ -87,19 +87,6 @@ def skip(full, empty, i, STAGES: gl.constexpr):
     mbarrier.wait(full.index(slot), (i // STAGES) & 1)
     mbarrier.arrive(empty.index(slot))
     return i + 1
-
-
-@gluon.jit
-def columns(x, WIDTH: gl.constexpr):
-    """A tile's columns by parts of so many."""
-    if x.shape[1] > WIDTH:
-        L: gl.constexpr = mma_layout(x.shape[1] // 2)
-        left, right = gl.split(x.reshape([ROWS, 2, x.shape[1] // 2]).permute((0, 2, 1)))
-        return columns(gl.convert_layout(left, L), WIDTH) + columns(
-            gl.convert_layout(right, L), WIDTH
-        )
-    else:
-        return (x,)
 
 
 @gluon.jit
