@@ -116,7 +116,7 @@ def test_full_reproductions_dry_run(tmp_path: Path, name: str, trainings: int) -
     files = ["config.yaml", str(own), f"configs/{name}.yaml", str(weights)]
     output = snakemake("-n", "--quiet", "all", "--profile", "slurm", "--configfile", *files)
     jobs = dict(re.findall(r"^(\w+) +(\d+)$", output, re.MULTILINE))
-    buckets = str(len({bucket_of(entry, 600) for entry in entries}))
+    buckets = str(len({bucket_of(entry, 400) for entry in entries}))
     for rule in ("fetch_structures", "fetch_alignments", "structures", "pack"):
         assert jobs[rule] == buckets, output
     assert (jobs["train"], jobs["report"]) == (str(trainings), str(trainings))

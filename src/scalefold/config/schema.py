@@ -80,7 +80,7 @@ class DataConfig(Section):
     )
     template_hits: str | None = Field("pdb70_hits", description="Name of the hhr file, or null.")
     buckets: Positive = Field(
-        600, description="Hash buckets: the unit of work of fetch and pack (500-1,000 chains)."
+        400, description="Hash buckets: the unit of work of fetch and pack (500-1,500 chains)."
     )
     download_threads: Positive = 8
 
