@@ -17,7 +17,7 @@ in its file every few seconds (it beats). Another process may make the next gene
 Having made it, the new one looks once more at the former and steps back if that did beat. A holder
 that was frozen for a minute (a suspended node, SIGSTOP) finds the higher generation by
 `WriterLock.confirm`, just before a checkpoint appears, and ends. Nothing need ever be deleted by
-hand.
+hand; a first holder that wrote nothing beside the lock leaves no lock either.
 """
 
 from __future__ import annotations
@@ -133,7 +133,6 @@ class WriterLock:
         """
         self._holder = json.dumps(asdict(Holder.this_process()))
         try:
-            self._files.mkdir(parents=True, exist_ok=True)
             while not self._try():
                 time.sleep(0.1)
         except OSError as error:
@@ -175,9 +174,21 @@ class WriterLock:
         self._thread = None
         with contextlib.suppress(OSError):  # taken over, or the disk is gone: then it falls silent
             self._write(_GIVEN_BACK)
+            self._clear_if_unused()
+
+    def _clear_if_unused(self) -> None:
+        """Leave nothing where nothing was written; the next one to come begins at 1 again.
+
+        Not with a higher generation: a frozen holder of a lower one would find its own the highest.
+        """
+        unused = [path.name for path in self._folder.iterdir()] == [LOCK_FOLDER]
+        if unused and self._generation == self._newest() == 1:
+            (self._files / "1").unlink()
+            self._files.rmdir()  # not if another has just come
 
     def _try(self) -> bool:
         """Take the lock if it is free; False if another was faster, and all is to be seen anew."""
+        self._files.mkdir(parents=True, exist_ok=True)
         former = self._newest()
         seen = self._read(former)
         if former and not self._is_free(former, *seen):
@@ -186,7 +197,7 @@ class WriterLock:
         try:
             with (self._files / str(mine)).open("x"):
                 self._generation = mine
-        except FileExistsError:
+        except (FileExistsError, FileNotFoundError):  # just taken, or just cleared
             return False
         self._beat()
         if self._newest() != mine:
@@ -212,7 +223,7 @@ class WriterLock:
             time.sleep(min(1.0, SILENCE_SECONDS / 10))
             _, now = self._read(generation)
             if now != beat:
-                return now == _GIVEN_BACK
+                return now in (_GIVEN_BACK, "")  # its file is gone if it wrote nothing
         logger.warning("%s: no sign of life from %s, taken over", self._folder, holder)
         return True
 

@@ -104,10 +104,37 @@ def test_a_second_writer_is_refused_until_the_first_is_gone(hold: Any, tmp_path:
 
 
 def test_a_lock_that_was_given_back_is_free(hold: Any, tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").touch()  # so that the lock stays
     holder = hold(tmp_path, machine="elsewhere")
     assert holder.say("release") == "released"
     with WriterLock(tmp_path) as lock:
         lock.confirm()
+
+
+def test_who_wrote_nothing_leaves_no_lock(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    for _ in range(2):
+        with WriterLock(folder) as lock:
+            lock.confirm()
+        assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("why", ["written", "taken over"])
+def test_a_lock_stays_where_it_tells_something(tmp_path: Path, why: str) -> None:
+    with WriterLock(tmp_path) as lock:
+        if why == "written":
+            (tmp_path / "step-00000000").mkdir()
+        else:
+            (lock._files / "2").touch()
+    assert (tmp_path / LOCK_FOLDER / "1").exists()
+
+
+def test_a_higher_generation_is_kept_for_a_frozen_lower_one(tmp_path: Path) -> None:
+    (tmp_path / LOCK_FOLDER).mkdir()
+    (tmp_path / LOCK_FOLDER / "1").touch()  # of another machine, silent
+    with WriterLock(tmp_path):
+        pass
+    assert [path.name for path in (tmp_path / LOCK_FOLDER).iterdir()] == ["2"]
 
 
 def test_a_holder_on_another_machine_is_believed_while_it_beats(hold: Any, tmp_path: Path) -> None:
