@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -23,6 +24,12 @@ ROOT = Path(__file__).parents[2]
 CONTAINERFILE = ROOT / "containers/Containerfile"
 RELEASES = {(3, 11): "bookworm", (3, 13): "trixie"}
 """Debian's releases by their Python: wheels that are built here must suit the image."""
+
+OUT_OF_REACH = re.compile(
+    "Temporary failure resolving|Could not resolve|Could not connect|Cannot initiate the connection"
+    "|Unable to connect|Connection timed out|Network is unreachable"
+)
+"""What apt says of a network that it cannot reach."""
 
 CACHE = "/var/tmp/scalefold-containers"
 BASE, IMAGE = "localhost/scalefold-base", "localhost/scalefold"
@@ -67,7 +74,7 @@ class Workshop:
         return self.run("buildah", *folders, *arguments, log=log)
 
     def debian(self, release: str, target: Path, *packages: str) -> None:
-        """A minimal Debian as a folder or tar file, or a skipped test where none can be had."""
+        """A minimal Debian as a folder or tar file; a skipped test if no packages are in reach."""
         # Signatures are checked, dates are not: clocks differ, and snapshots of archives are old.
         dates = ("Acquire::Check-Valid-Until", "Acquire::Check-Date")
         options = [f'--aptopt={name} "false"' for name in dates]
@@ -77,6 +84,8 @@ class Workshop:
             self.run("mmdebstrap", "--variant=apt", *options, release, target, log=release)
         except RuntimeError as error:
             shutil.rmtree(target, ignore_errors=True)
+            if OUT_OF_REACH.search(str(error)) is None:
+                raise
             pytest.skip(f"no packages of Debian {release} can be had here: {error}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
 import subprocess
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.containers.conftest import Workshop
 
 ROOT = Path(__file__).parents[2]
 CONTAINERFILE = (ROOT / "containers/Containerfile").read_text("utf-8")
@@ -201,3 +203,24 @@ def test_rules_name_environments_that_exist() -> None:
         named |= set(re.findall(r"envs/([\w-]+\.yaml)", path.read_text("utf-8")))
     existing = {path.name for path in (ROOT / "envs").glob("*.yaml")}
     assert named == existing
+
+
+# --- the tests themselves -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "outcome"),
+    [
+        ("Err:1 http://deb.debian.org Temporary failure resolving", pytest.skip.Exception),
+        ("E: mount: permission denied", RuntimeError),
+    ],
+)
+def test_only_a_network_out_of_reach_skips(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, outcome: type[BaseException]
+) -> None:
+    tool = tmp_path / "mmdebstrap"
+    tool.write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 1\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(outcome, match=said):
+        Workshop(tmp_path).debian("bookworm", tmp_path / "root")
