@@ -57,7 +57,7 @@ def listening(buffer):
     return flat_norm(buffer)
 
 accumulation.flat_norm = clipping.flat_norm = listening
-with joined(find_place(), torch.device("cpu")) as mesh:
+with joined(find_place(), lambda: torch.device("cpu")) as (mesh, _):
     found = {}
     for case in cases.split(","):
         precision, scope = case.split()

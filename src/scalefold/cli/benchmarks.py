@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -188,12 +189,12 @@ def scaling(
     from scalefold.cli.device import torch_device
     from scalefold.cli.logs import log_to_stderr
     from scalefold.parallel.launch import find_place, joined
+    from scalefold.parallel.ranks import on_all
 
     place = find_place()
-    chosen = torch_device(device, place)
-    with joined(place, chosen) as mesh:
+    with joined(place, partial(torch_device, device, place)) as (mesh, chosen):
         bench_scaling(
-            read_config(config, set_),
+            on_all(mesh.world, partial(read_config, config, set_)),
             shards,
             out,
             steps=steps,

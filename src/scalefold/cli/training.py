@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -93,9 +94,9 @@ def train(
         return read_stage(config, set_, stage)
 
     place = find_place()
-    chosen = torch_device(device, place)
     console = log_to_stderr(place)
-    with stop_on_signals() as stop, joined(place, chosen) as mesh:
+    choose = partial(torch_device, device, place)
+    with stop_on_signals() as stop, joined(place, choose) as (mesh, chosen):
         loaded = on_all(mesh.world, settings)
         result = run(
             loaded,

@@ -7,18 +7,21 @@ The only place that reads the launcher's environment variables (``RANK``, ``WORL
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Final, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from scalefold.errors import InputError
 from scalefold.parallel.mesh import SINGLE, Mesh
-from scalefold.parallel.ranks import ALONE, ProcessGroup
+from scalefold.parallel.ranks import ALONE, ProcessGroup, on_all
+
+T = TypeVar("T")
 
 EXCHANGE_TIMEOUT: Final = timedelta(minutes=10)
 """After this long without an answer, a rank takes the others for dead. Longer than writing a
@@ -70,17 +73,47 @@ def find_place(environment: Mapping[str, str] = os.environ) -> Place | None:
         raise InputError(f"the launcher's variables are no numbers: {found}") from None
 
 
+@dataclass(frozen=True)
+class _Meeting:
+    """Processes that found each other, and have no way yet to exchange tensors."""
+
+    store: dist.Store
+    rank: int
+    size: int
+
+    def gather(self, value: T) -> list[T]:
+        """All ranks' values, once; of those that JSON has."""
+        self.store.set(f"said/{self.rank}", json.dumps(value))
+        values = [json.loads(self.store.get(f"said/{rank}")) for rank in range(self.size)]
+        self.store.set(f"heard/{self.rank}", "")
+        if self.rank == 0:  # its end may be the store's
+            self.store.wait([f"heard/{rank}" for rank in range(self.size)])
+        return values
+
+
 @contextlib.contextmanager
-def joined(place: Place | None, device: torch.device) -> Iterator[Mesh]:
+def joined(
+    place: Place | None, choose: Callable[[], torch.device]
+) -> Iterator[tuple[Mesh, torch.device]]:
     """Connect to the other processes: NCCL between GPUs, gloo between CPUs.
 
     Leaving in order waits for the others; leaving by an exception leaves word for them and does not
     wait: the launcher ends them.
+
+    Parameters
+    ----------
+    place : Place or None
+        See `find_place`.
+    choose : callable
+        Returns this process's device; its `InputError` is raised by one of those that have it.
     """
     if place is None:
-        yield SINGLE
+        yield SINGLE, choose()
         return
     store, rank, world_size = next(iter(dist.rendezvous("env://", timeout=EXCHANGE_TIMEOUT)))
+    device = on_all(
+        _Meeting(dist.PrefixStore("scalefold/meeting", store), rank, world_size), choose
+    )
     on_gpu = device.type == "cuda"
     if on_gpu:
         torch.cuda.set_device(device)
@@ -95,7 +128,7 @@ def joined(place: Place | None, device: torch.device) -> Iterator[Mesh]:
     assert dist.group.WORLD is not None
     world = ProcessGroup(dist.group.WORLD, dist.PrefixStore("scalefold/ranks", store))
     try:
-        yield Mesh(world=world, data=world, dap=ALONE)
+        yield Mesh(world=world, data=world, dap=ALONE), device
         world.barrier()
     except BaseException as error:
         world.tell(error)

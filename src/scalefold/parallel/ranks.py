@@ -24,13 +24,21 @@ _SURVIVORS_SECONDS: Final = 3.0
 """How long survivors of a broken exchange wait for each other, to tell who is missing."""
 
 
-class Ranks(Protocol):
-    """A group of ranks. All of them must make the same calls in the same order."""
+class Gathering(Protocol):
+    """A group of ranks that can tell each other things."""
 
     @property
     def rank(self) -> int:
         """Place of this process, from 0."""
         ...
+
+    def gather(self, value: T) -> list[T]:
+        """All ranks' values, in the order of ranks; pickled, so not for a run's steps."""
+        ...
+
+
+class Ranks(Gathering, Protocol):
+    """A group of ranks. All of them must make the same calls in the same order."""
 
     @property
     def size(self) -> int:
@@ -50,10 +58,6 @@ class Ranks(Protocol):
 
     def share(self, value: T | None) -> T:
         """Rank 0's value; pickled, so for the start and the end of a run, not for its steps."""
-        ...
-
-    def gather(self, value: T) -> list[T]:
-        """All ranks' values, in the order of ranks; pickled too."""
         ...
 
     def barrier(self) -> None:
@@ -208,7 +212,7 @@ def on_first(ranks: Ranks, action: Callable[[], T]) -> T:
     return cast(T, result)
 
 
-def on_all(ranks: Ranks, action: Callable[[], T]) -> T:
+def on_all(ranks: Gathering, action: Callable[[], T]) -> T:
     """Do something on every rank. Where it fails on one it fails on all, and a fault is said once.
 
     Raises

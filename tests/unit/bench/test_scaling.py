@@ -33,21 +33,39 @@ def test_one_process_has_nobody_to_compare_with(
         )
 
 
-def test_two_processes_train_as_one_does(config: Config, shards: Path, tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text(config_to_yaml(config))
-    out = tmp_path / "scaling.json"
+def _two_processes(
+    config: Config, shards: Path, out: Path, *more: str
+) -> subprocess.CompletedProcess[str]:
+    (out.parent / "config.yaml").write_text(config_to_yaml(config))
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-        "-m", "scalefold", "bench", "scaling", "-c", str(tmp_path / "config.yaml"),
-        "--shards", str(shards), "--steps", "2", "-o", str(out), "--device", "cpu",
-        "-s", "optimiser.clip_scope=global",
+        "-m", "scalefold", "bench", "scaling", "-c", str(out.parent / "config.yaml"),
+        "--shards", str(shards), "--steps", "2", "-o", str(out), *more,
     ]  # fmt: skip
-    done = subprocess.run(
+    return subprocess.run(
         command,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         text=True,
         capture_output=True,
         check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "more", [("--device", "cpu", "-s", "training.stepss=3"), ("--device", "tpu")]
+)
+def test_what_both_find_wrong_is_said_once(
+    config: Config, shards: Path, tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    done = _two_processes(config, shards, tmp_path / "scaling.json", *more)
+    assert done.returncode == 1
+    assert done.stderr.count("error: ") == 1
+
+
+def test_two_processes_train_as_one_does(config: Config, shards: Path, tmp_path: Path) -> None:
+    out = tmp_path / "scaling.json"
+    done = _two_processes(
+        config, shards, out, "--device", "cpu", "-s", "optimiser.clip_scope=global"
     )
     assert done.returncode == 0, done.stderr
     result = json.loads(out.read_text())

@@ -31,8 +31,9 @@ def test_half_a_launcher_and_wrong_numbers_are_errors() -> None:
 
 
 def test_without_a_launcher_there_is_one_process() -> None:
-    with joined(None, torch.device("cpu")) as mesh:
+    with joined(None, lambda: torch.device("cpu")) as (mesh, device):
         assert mesh is SINGLE
+        assert device == torch.device("cpu")
         assert mesh.first
         assert (mesh.data.size, mesh.dap.size) == (1, 1)
 

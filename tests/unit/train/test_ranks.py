@@ -145,19 +145,20 @@ def test_a_damaged_sample_on_one_rank_keeps_the_steps_before_it(
 
 
 @pytest.mark.parametrize(
-    ("settings", "error"),
+    ("settings", "device", "error"),
     [
-        ({"global_batch_size": 3}, "error: training.global_batch_size 3 cannot be divided among 2"),
-        ({"initial_weights": str(Path(__file__))}, "error: training.initial_weights: "),
+        ({"global_batch_size": 3}, "cpu", "training.global_batch_size 3 cannot be divided among 2"),
+        ({"initial_weights": str(Path(__file__))}, "cpu", "training.initial_weights: "),
+        ({}, "tpu", "--device 'tpu': expected auto, cpu, cuda"),
     ],
 )
 def test_what_is_wrong_on_all_ranks_is_said_once(
-    trainings: Trainings, tmp_path: Path, settings: dict[str, Any], error: str
+    trainings: Trainings, tmp_path: Path, settings: dict[str, Any], device: str, error: str
 ) -> None:
-    trainings.tree = merge(trainings.tree, {"training": settings})
+    trainings.tree, trainings.device = merge(trainings.tree, {"training": settings}), device
     code, output = trainings.run(tmp_path / "out", 2)
     assert code == 1
-    assert output.count("error: ") == output.count(error) == 1
+    assert output.count("error: ") == output.count(f"error: {error}") == 1
     assert "exitcode  : 2" in output
     assert list((tmp_path / "out").glob("*")) == []
 

@@ -63,7 +63,7 @@ class Trainings:
 
     def __init__(self, folder: Path, shards: Path, tree: dict[str, Any]) -> None:
         self._folder, self._shards = folder, shards
-        self.tree = tree
+        self.tree, self.device = tree, "cpu"
         (folder / "run.py").write_text(SCRIPT)
 
     def command(self, out: Path, size: int, faults: list[dict[str, Any]]) -> list[str]:
@@ -74,7 +74,7 @@ class Trainings:
         return [
             sys.executable, *(launcher if size > 1 else []), str(self._folder / "run.py"),
             json.dumps(faults), "train", "-c", str(config), "--shards", str(self._shards),
-            "--out", str(out), "--resume", "--device", "cpu",
+            "--out", str(out), "--resume", "--device", self.device,
         ]  # fmt: skip
 
     def start(self, out: Path, size: int = 1, *faults: dict[str, Any]) -> subprocess.Popen[str]:
