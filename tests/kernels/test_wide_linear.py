@@ -9,7 +9,7 @@ from torch import Tensor
 from scalefold.bench.kernels.agreement import FACTOR, error
 from scalefold.ops import linear as reference
 from scalefold_kernels.tiles import overridden
-from scalefold_kernels.wide_linear import wide_linear
+from scalefold_kernels.wide_linear import wide_linear, wide_linear_gradients
 
 # float32: sums of at most some hundred products, each rounded once.
 CLOSE = {"atol": 2e-5, "rtol": 2e-5}
@@ -50,11 +50,37 @@ def test_value_and_gradients(
     tensors = arguments(rows, inputs, outputs, device)
     sizes = {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 16, "num_warps": 4, "num_stages": 2}
     with overridden() as tiles:
-        tiles.force("wide_linear", **sizes, SPLITS=splits)
+        for table in ("wide_linear", "wide_linear_gradients"):
+            tiles.force(table, **sizes, SPLITS=splits)
         ours = run(wide_linear, tensors, relu, torch.float32)
     expected = run(reference.wide_linear, tensors, relu, torch.float64)
     for a, b in zip(ours, expected, strict=True):
         torch.testing.assert_close(a.double(), b, **CLOSE)
+
+
+@pytest.mark.parametrize("relu", [False, True])
+def test_gradients_of_several_uses(relu: bool, device: torch.device, poisoned_memory: None) -> None:
+    generator = torch.Generator().manual_seed(1)
+    shapes = (2, 19, 24), (2, 19, 37), (2, 19, 24)
+    uses = [[torch.randn(s, generator=generator).to(device) for _ in range(3)] for s in shapes]
+    uses[1][2] = uses[1][2].transpose(0, 1).contiguous().transpose(0, 1)
+    ours = wide_linear_gradients(*uses[:2], uses[2] if relu else None)
+    grads, rows, results = ([x.double() for x in of] for of in uses)
+    expected = reference.wide_linear_gradients(grads, rows, results if relu else None)
+    for a, b in zip(ours, expected, strict=True):
+        torch.testing.assert_close(a.double(), b, **CLOSE)
+
+
+def test_uses_that_differ_are_named(device: torch.device) -> None:
+    x, *_, grad = arguments((2, 19), 16, 24, device)
+    with pytest.raises(ValueError, match="as many"):
+        wide_linear_gradients([grad], [x, x], None)
+    with pytest.raises(ValueError, match="alike but for the last"):
+        wide_linear_gradients([grad], [x[:1]], None)
+    with pytest.raises(ValueError, match="results have shapes"):
+        wide_linear_gradients([grad], [x], [x])
+    with pytest.raises(ValueError, match="float32"):
+        wide_linear_gradients([grad.bfloat16()], [x], None)
 
 
 def test_strided_inputs(device: torch.device) -> None:
@@ -84,6 +110,9 @@ def test_registered_as_torch_expects(relu: bool, device: torch.device) -> None:
     *tensors, _ = arguments((1, 5), 8, 4, device)
     leaves = [t.requires_grad_() for t in tensors]
     torch.library.opcheck(torch.ops.scalefold.wide_linear, (*leaves, relu))
+    x, *_, grad = arguments((1, 5), 8, 4, device)
+    uses = [grad, grad], [x, x], [grad, grad] if relu else []
+    torch.library.opcheck(torch.ops.scalefold.wide_linear_gradients, uses)
 
 
 @pytest.mark.gpu

@@ -17,7 +17,6 @@ def product_kernel(
     b_ptr,
     bias_ptr,
     out_ptr,
-    sums_ptr,
     num_rows,
     num_columns,
     depth,
@@ -37,7 +36,6 @@ def product_kernel(
     """A tile of ``a b``, or of one of several parts of its sum, (SPLITS, M, N).
 
     ``passed``: what a ReLU made; elements of ``a`` count only where it let one through.
-    ``sums``: of each row of ``a``, (M,).
     """
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -45,7 +43,6 @@ def product_kernel(
     in_m, in_n = rows < num_rows, columns < num_columns
     steps = tl.cdiv(tl.cdiv(depth, SPLITS), BLOCK_K)
     total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    sums = tl.zeros((BLOCK_M,), tl.float32)
     for step in range(steps):
         k = (split * steps + step) * BLOCK_K + tl.arange(0, BLOCK_K)
         inside = in_m[:, None] & (k < depth)[None, :]
@@ -54,8 +51,6 @@ def product_kernel(
         if passed_ptr is not None:
             places = rows[:, None] * stride_pm + k[None, :] * stride_pk
             a = tl.where(tl.load(passed_ptr + places, mask=inside, other=0.0) > 0.0, a, 0.0)
-        if sums_ptr is not None:
-            sums += tl.sum(a, 1)
         inside = (k < depth)[:, None] & in_n[None, :]
         places = k[:, None] * stride_bk + columns[None, :] * stride_bn
         b = tl.load(b_ptr + places, mask=inside, other=0.0)
@@ -66,8 +61,64 @@ def product_kernel(
         total = tl.maximum(total, 0.0)
     places = (split * num_rows + rows)[:, None] * num_columns + columns[None, :]
     tl.store(out_ptr + places, total, mask=in_m[:, None] & in_n[None, :])
-    if sums_ptr is not None:
-        tl.store(sums_ptr + rows, sums, mask=in_m & (tl.program_id(1) == 0))
+
+
+@triton.jit
+def chosen(pointers, number):
+    """One of several pointers, by a number that is not known before."""
+    pointer = pointers[0]
+    for n in tl.static_range(1, len(pointers)):
+        pointer = tl.where(number == n, pointers[n], pointer)
+    return pointer
+
+
+@triton.jit
+def gradients_kernel(
+    grads,
+    passed,
+    rows,
+    weight_ptr,
+    bias_ptr,
+    num_rows,
+    num_outputs,
+    num_inputs,
+    RELU: tl.constexpr,
+    SPLITS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    """A tile of the weight's gradient, the rows of several uses one after the other; the bias's.
+
+    ``grads``, ``rows``: of each use, (R, C) and (R, K), contiguous; ``passed``: what their ReLU
+    made. ``weight``, ``bias``: parts of the sums over rows, (SPLITS, C, K) and (SPLITS, C).
+    """
+    outputs = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    inputs = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    split = tl.program_id(2)
+    in_m, in_n = outputs < num_outputs, inputs < num_inputs
+    of_use = tl.cdiv(num_rows, BLOCK_K)
+    steps = tl.cdiv(len(grads) * of_use, SPLITS)
+    total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    sums = tl.zeros((BLOCK_M,), tl.float32)
+    for step in range(split * steps, tl.minimum((split + 1) * steps, len(grads) * of_use)):
+        use = step // of_use
+        k = step % of_use * BLOCK_K + tl.arange(0, BLOCK_K)
+        inside = in_m[:, None] & (k < num_rows)[None, :]
+        places = outputs[:, None] + k[None, :] * num_outputs
+        a = tl.load(chosen(grads, use) + places, mask=inside, other=0.0)
+        if RELU:
+            let_through = tl.load(chosen(passed, use) + places, mask=inside, other=0.0) > 0.0
+            a = tl.where(let_through, a, 0.0)
+        sums += tl.sum(a, 1)
+        inside = (k < num_rows)[:, None] & in_n[None, :]
+        places = k[:, None] * num_inputs + inputs[None, :]
+        b = tl.load(chosen(rows, use) + places, mask=inside, other=0.0)
+        total = tl.dot(a, b, total, input_precision="tf32x3")
+    places = (split * num_outputs + outputs)[:, None] * num_inputs + inputs[None, :]
+    tl.store(weight_ptr + places, total, mask=in_m[:, None] & in_n[None, :])
+    first = tl.program_id(1) == 0
+    tl.store(bias_ptr + split * num_outputs + outputs, sums, mask=in_m & first)
 
 
 @triton.jit

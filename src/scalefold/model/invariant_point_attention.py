@@ -17,6 +17,9 @@ from scalefold.config.schema import StructureModuleConfig
 from scalefold.geometry.rigid import Rigid
 from scalefold.model.assembly import Assembly
 from scalefold.model.linear import Linear, WideLinear
+from scalefold.model.shared_gradient import Total
+from scalefold.model.shared_gradient import for_layers as gradients_added_up
+from scalefold.model.shared_linear import SharedLinear, for_layers
 
 MASKED_LOGIT = 1e5
 EPS = 1e-8
@@ -39,7 +42,7 @@ class PointProjection(nn.Module):
 
 
 class SharedTerms(NamedTuple):
-    """What does not change from layer to layer of the structure module.
+    """What does not change from layer to layer of the structure module, as one of them uses it.
 
     Attributes
     ----------
@@ -48,15 +51,16 @@ class SharedTerms(NamedTuple):
         What pair and mask add to the logits.
     point_weight : Tensor, shape (H,)
         Of half a squared distance in the logits.
-    weight, bias : Tensor, shapes (channels, c_s), (channels,)
-        The four projections of the single representation as one.
+    projections : SharedLinear
+        The four of the single representation as one, (channels, c_s).
+    linear_out : SharedLinear
     """
 
     pair: Tensor
     pair_logits: Tensor
     point_weight: Tensor
-    weight: Tensor
-    bias: Tensor
+    projections: SharedLinear
+    linear_out: SharedLinear
 
 
 class InvariantPointAttention(nn.Module):
@@ -82,27 +86,41 @@ class InvariantPointAttention(nn.Module):
         channels = heads * (c_z + config.c_hidden + 4 * config.num_v_points)
         self.linear_out = WideLinear(channels, c_s, assembly, init="final")
 
-    def shared_terms(self, z: Tensor, mask: Tensor) -> SharedTerms:
-        """Compute once what all layers use.
+    def shared_terms(self, z: Tensor, mask: Tensor, count: int, add: Total) -> list[SharedTerms]:
+        """Compute once what all layers use; for each of them.
 
         Parameters
         ----------
         z : Tensor, shape (B, I, J, c_z)
         mask : Tensor, shape (B, I)
+        count : int
+            Number of layers.
+        add : Total
+            Adds up their gradients.
         """
         pair_mask = mask[:, None, :, None] * mask[:, None, None, :]
         pair_logits = math.sqrt(1 / 3) * self.linear_b(z).permute(0, 3, 1, 2)
         point_weight = functional.softplus(self.head_weights) * math.sqrt(
             2 / (9 * self.config.num_qk_points)
         )
-        return SharedTerms(
-            pair=z,
-            # Keys last in memory, too, for the softmax over them in each layer.
-            pair_logits=(pair_logits + MASKED_LOGIT * (pair_mask - 1)).contiguous(),
-            point_weight=math.sqrt(1 / 3) * point_weight,
-            weight=self._packed("weight"),
-            bias=self._packed("bias"),
+        # Keys last in memory, too, for the softmax over them in each layer.
+        pair_logits = (pair_logits + MASKED_LOGIT * (pair_mask - 1)).contiguous()
+        tensors = gradients_added_up((z, pair_logits, math.sqrt(1 / 3) * point_weight), count, add)
+        projections = for_layers(
+            self.ops.wide_linear_gradients,
+            self._packed("weight"),
+            self._packed("bias"),
+            relu=False,
+            shape=mask.shape,
+            count=count,
         )
+        linear_out = self.linear_out.for_layers(mask.shape, count)
+        return [
+            SharedTerms(pair, logits, weight, projection, end)
+            for (pair, logits, weight), projection, end in zip(
+                tensors, projections, linear_out, strict=True
+            )
+        ]
 
     def _packed(self, name: str) -> Tensor:
         """Weights or biases of queries, keys and values, and all points, by output channel."""
@@ -126,7 +144,8 @@ class InvariantPointAttention(nn.Module):
         config = self.config
         heads, hidden = config.num_heads, config.num_heads * config.c_hidden
         frames = frames.unsqueeze(-1).unsqueeze(-1)
-        projected = self.ops.wide_linear(s, shared.weight, shared.bias)
+        weights = shared.projections
+        projected = weights.traced(self.ops.wide_linear(s, weights.weight, weights.bias), s)
         q, kv, local = projected.tensor_split([hidden, 3 * hidden], dim=-1)
         q = q.unflatten(-1, (heads, -1))
         k, v = kv.unflatten(-1, (heads, -1)).chunk(2, dim=-1)
@@ -146,4 +165,4 @@ class InvariantPointAttention(nn.Module):
             norms.flatten(-2),
             out_pair.flatten(-2),
         ]
-        return self.linear_out(torch.cat(parts, -1))
+        return self.linear_out.in_layer(torch.cat(parts, -1), shared.linear_out)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from scalefold.model.assembly import Assembly
+from scalefold.model.shared_linear import SharedLinear, for_layers
 
 Init = Literal["lecun", "relu", "glorot", "gating", "normal", "final"]
 
@@ -79,3 +80,12 @@ class WideLinear(Linear):
     def forward(self, x: Tensor) -> Tensor:
         """(..., in_features) to (..., out_features)."""
         return self.ops.wide_linear(x, self.weight, self.bias, self.relu)
+
+    def for_layers(self, shape: torch.Size, count: int) -> list[SharedLinear]:
+        """The weights for so many layers that share them, each with rows of this shape."""
+        of_weights = self.ops.wide_linear_gradients
+        return for_layers(of_weights, self.weight, self.bias, self.relu, shape, count)
+
+    def in_layer(self, x: Tensor, shared: SharedLinear) -> Tensor:
+        """As `forward`, in one of several layers."""
+        return shared.traced(self.ops.wide_linear(x, shared.weight, shared.bias, self.relu), x)

@@ -16,7 +16,8 @@ from scalefold.model.dropout import ResidualDropout
 from scalefold.model.invariant_point_attention import InvariantPointAttention, SharedTerms
 from scalefold.model.linear import Linear, WideLinear
 from scalefold.model.norm import LayerNorm
-from scalefold.model.shared_gradient import for_layers, total
+from scalefold.model.shared_gradient import total
+from scalefold.model.shared_linear import SharedLinear
 from scalefold.model.torsion import AllAtoms, AngleResnet
 from scalefold.ops.dropout import mix
 
@@ -28,9 +29,9 @@ class BackboneUpdate(nn.Module):
         super().__init__()
         self.linear = WideLinear(c_s, 6, assembly, init="final")
 
-    def forward(self, s: Tensor) -> Rigid:
+    def forward(self, s: Tensor, shared: SharedLinear) -> Rigid:
         """(B, N, c_s) to transforms of batch shape (B, N)."""
-        vector, translation = self.linear(s).split(3, dim=-1)
+        vector, translation = self.linear.in_layer(s, shared).split(3, dim=-1)
         quaternion = torch.cat([torch.ones_like(vector[..., :1]), vector], -1)
         quaternion = quaternion / torch.linalg.vector_norm(quaternion, dim=-1, keepdim=True)
         return Rigid(quaternion_to_rotation(quaternion), translation)
@@ -45,9 +46,16 @@ class SingleTransitionLayer(nn.Module):
         self.linear_2 = WideLinear(channels, channels, assembly, init="relu", relu=True)
         self.linear_3 = WideLinear(channels, channels, assembly, init="final")
 
-    def forward(self, s: Tensor) -> Tensor:
+    def for_layers(self, shape: torch.Size, count: int) -> list[tuple[SharedLinear, ...]]:
+        """Weights for so many layers of the structure module, with rows of this shape."""
+        linears = self.linear_1, self.linear_2, self.linear_3
+        return list(zip(*(linear.for_layers(shape, count) for linear in linears), strict=True))
+
+    def forward(self, s: Tensor, shared: tuple[SharedLinear, ...]) -> Tensor:
         """Update of s."""
-        return self.linear_3(self.linear_2(self.linear_1(s)))
+        first, second, third = shared
+        s = self.linear_2.in_layer(self.linear_1.in_layer(s, first), second)
+        return self.linear_3.in_layer(s, third)
 
 
 class SingleTransition(nn.Module):
@@ -59,11 +67,10 @@ class SingleTransition(nn.Module):
         self.dropout = ResidualDropout(dropout, None, assembly)
         self.layer_norm = nn.LayerNorm(channels)
 
-    def forward(self, s: Tensor, kept: Tensor) -> Tensor:
+    def forward(self, s: Tensor, kept: Tensor, shared: tuple[SharedLinear, ...]) -> Tensor:
         """(B, N, channels) to the same; ``kept`` is what dropout multiplies with."""
-        for layer in self.layers:
-            s = s + layer(s)
-        return self.layer_norm(s * kept)
+        (layer,) = self.layers
+        return self.layer_norm((s + layer(s, shared)) * kept)
 
 
 class StructureModule(nn.Module):
@@ -122,8 +129,15 @@ class StructureModule(nn.Module):
         self, initial: Tensor, z: Tensor, mask: Tensor, key: Tensor
     ) -> list[tuple[Tensor, Rigid]]:
         """Single representation and backbone frames, in units of the scale, after each layer."""
-        terms = self.ipa.shared_terms(self.layer_norm_z(z), mask)
-        of_layers = for_layers(terms, self.num_layers, self._compiled_total)
+        count = self.num_layers
+        (transition,) = self.transition.layers
+        assert isinstance(transition, SingleTransitionLayer)
+        shared = zip(
+            self.ipa.shared_terms(self.layer_norm_z(z), mask, count, self._compiled_total),
+            transition.for_layers(mask.shape, count),
+            self.bb_update.linear.for_layers(mask.shape, count),
+            strict=True,
+        )
         s = self.linear_in(initial)
         keys = mix(key, torch.arange(self.num_layers, device=key.device)[:, None])
         kept = zip(
@@ -135,8 +149,8 @@ class StructureModule(nn.Module):
             start.rotation.contiguous(), start.translation.requires_grad_(s.requires_grad)
         )
         layers = []
-        for shared, kept_of_layer in zip(of_layers, kept, strict=True):
-            s, frames = self._compiled_layer(self, s, frames, SharedTerms(*shared), *kept_of_layer)
+        for of_layer, kept_of_layer in zip(shared, kept, strict=True):
+            s, frames = self._compiled_layer(self, s, frames, *of_layer, *kept_of_layer)
             layers.append((s, frames))
             frames = frames.detach_rotation()
         return layers
@@ -145,14 +159,16 @@ class StructureModule(nn.Module):
         self,
         s: Tensor,
         frames: Rigid,
-        shared: SharedTerms,
+        terms: SharedTerms,
+        of_transition: tuple[SharedLinear, ...],
+        of_update: SharedLinear,
         kept_ipa: Tensor,
         kept_transition: Tensor,
     ) -> tuple[Tensor, Rigid]:
-        update = self.ipa(s, frames, shared)
+        update = self.ipa(s, frames, terms)
         s = self.layer_norm_ipa((s + update) * kept_ipa)
-        s = self.transition(s, kept_transition)
-        return s, frames.compose(self.bb_update(s))
+        s = self.transition(s, kept_transition, of_transition)
+        return s, frames.compose(self.bb_update(s, of_update))
 
     def _build(
         self, initial: Tensor, layers: list[tuple[Tensor, Rigid]], aatype: Tensor

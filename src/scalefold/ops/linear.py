@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -39,3 +41,28 @@ def wide_linear(x: Tensor, weight: Tensor, bias: Tensor, relu: bool = False) -> 
     """
     out = functional.linear(x, weight, bias)
     return torch.relu(out) if relu else out
+
+
+def wide_linear_gradients(
+    grads: Sequence[Tensor], rows: Sequence[Tensor], results: Sequence[Tensor] | None
+) -> tuple[Tensor, Tensor]:
+    """Gradients of weight and bias of a `wide_linear` that was applied several times.
+
+    Parameters
+    ----------
+    grads : sequence of Tensor, shape (..., C)
+        Of each result.
+    rows : sequence of Tensor, shape (..., K)
+        What it was applied to.
+    results : sequence of Tensor, shape (..., C), or None
+        What its ReLU made, if it has one.
+
+    Returns
+    -------
+    Tensor, shape (C, K)
+    Tensor, shape (C,)
+    """
+    grad, x = (torch.cat([t.flatten(0, -2) for t in tensors]) for tensors in (grads, rows))
+    if results is not None:
+        grad = grad * (torch.cat([t.flatten(0, -2) for t in results]) > 0)
+    return grad.t() @ x, grad.sum(0)

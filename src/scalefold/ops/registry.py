@@ -20,7 +20,7 @@ from torch import Tensor
 from scalefold.ops.attention import attention
 from scalefold.ops.dropout import residual_dropout
 from scalefold.ops.global_attention import global_attention
-from scalefold.ops.linear import residual_linear, wide_linear
+from scalefold.ops.linear import residual_linear, wide_linear, wide_linear_gradients
 from scalefold.ops.norm import layer_norm, normed_projection
 from scalefold.ops.outer_product import outer_product_mean, outer_product_operands
 from scalefold.ops.point_attention import point_attention
@@ -53,6 +53,7 @@ class Ops:
     residual_dropout: Callable[..., Tensor] = residual_dropout
     residual_linear: Callable[..., Tensor] = residual_linear
     wide_linear: Callable[..., Tensor] = wide_linear
+    wide_linear_gradients: Callable[..., tuple[Tensor, Tensor]] = wide_linear_gradients
     point_attention: Callable[..., tuple[Tensor, Tensor, Tensor]] = point_attention
 
 

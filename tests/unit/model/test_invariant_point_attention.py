@@ -9,6 +9,7 @@ from scalefold.geometry.rigid import Rigid, quaternion_to_rotation
 from scalefold.model.assembly import Assembly
 from scalefold.model.example import set_example_weights
 from scalefold.model.invariant_point_attention import InvariantPointAttention
+from scalefold.model.shared_gradient import total
 
 CONFIG = StructureModuleConfig(c_hidden=3, num_heads=2, num_qk_points=2, num_v_points=3)
 
@@ -68,14 +69,14 @@ def test_written_out(ipa) -> None:
         x = torch.cat(coordinates)  # (heads * pv, 3)
         results.append(torch.cat([*features, x[:, 0], x[:, 1], x[:, 2], *norms, *pairs]))
     expected = ipa.linear_out(torch.stack(results))
-    out = ipa(s, t, ipa.shared_terms(z, torch.ones(1, 4).double()))
+    out = ipa(s, t, ipa.shared_terms(z, torch.ones(1, 4).double(), 1, total)[0])
     torch.testing.assert_close(out[0], expected, rtol=1e-10, atol=1e-10)
 
 
 def test_invariant_to_global_motion(ipa) -> None:
     s, z, t = torch.randn(1, 4, 6).double(), torch.randn(1, 4, 4, 5).double(), frames()
     motion = Rigid(t.rotation[0, 3], 5 * t.translation[0, 2])
-    shared = ipa.shared_terms(z, torch.ones(1, 4).double())
+    shared = ipa.shared_terms(z, torch.ones(1, 4).double(), 1, total)[0]
     torch.testing.assert_close(
         ipa(s, motion.compose(t), shared), ipa(s, t, shared), rtol=1e-10, atol=1e-10
     )
