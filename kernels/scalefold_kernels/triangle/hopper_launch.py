@@ -34,6 +34,12 @@ from scalefold_kernels.triangle.sizes import EPS, Dropout, Sizes
 _REGISTERS = 232
 """Of a thread of the warp groups that compute, where there are no others."""
 
+_THREADS = 256
+"""Of a program with one warp group that computes; its loader has a warp group's place."""
+
+_FILE = 65536
+"""Registers of a multiprocessor."""
+
 
 def serves(sizes: Sizes) -> bool:
     """Whether these kernels take the arguments: weights and tiles of such channels fit on the chip.
@@ -70,12 +76,14 @@ def projection_backward(
     z, mask, a, b, *statistics = kept
     d_z, standard = torch.empty_like(z), torch.empty_like(z)
     d_values = z.new_empty(4 * sizes.hidden, sizes.positions)
-    projection_backward_kernel[(_programs(sizes, z),)](
+    programs, num_tiles, registers = _sharing(sizes, z, 2)
+    projection_backward_kernel[(programs,)](
         *(_matrix(w, 64) for w in weights.matrices), *(_columns(x, 64) for x in (d_a, d_b, a, b)),
-        _rows(d_gate, 64), _rows(z), _rows(z if through is None else through),
+        _rows(d_gate, 64), _rows(z), _rows(z if through is None else through, 64),
         _rows(d_z), _columns(d_values, 64), _rows(standard), mask, *statistics,
-        weights.scale, weights.shift, weights.a_gate_bias, weights.b_gate_bias, sizes.positions,
-        HAS_THROUGH=through is not None, C=sizes.pair, REGISTERS=_REGISTERS,
+        weights.scale, weights.shift, weights.a_gate_bias, weights.b_gate_bias,
+        sizes.positions, num_tiles,
+        HAS_THROUGH=through is not None, C=sizes.pair, maxnreg=registers,
     )  # fmt: skip
     return d_z, *portable.projection_weights(sizes, d_values, d_gate, standard)
 
@@ -85,12 +93,13 @@ def output(sizes: Sizes, given: OutputArguments, z: Tensor) -> tuple[Tensor, Ten
     product, gate, weights, _, dropout = given
     out = torch.empty_like(z)
     mean, reciprocal = new_statistics(z[..., 0])
-    output_forward_kernel[(_programs(sizes, z),)](
-        _columns(product, sizes.hidden), _rows(gate), _rows(z), _matrix(weights.matrix, sizes.pair),
-        _rows(out), weights.scale, weights.shift, weights.bias, *_drawing(dropout),
-        mean, reciprocal, sizes.positions, *z.shape[1:3], EPS,
-        SHARED=None if dropout is None else dropout.shared, C=sizes.pair, STAGES=2,
-        REGISTERS=_REGISTERS,
+    programs, num_tiles, registers = _sharing(sizes, z, 3 if sizes.pair == 64 else 2)
+    output_forward_kernel[(programs,)](
+        _columns(product, sizes.hidden), _rows(gate, 64), _rows(z, 64),
+        _matrix(weights.matrix, 64), _rows(out, 64),
+        weights.scale, weights.shift, weights.bias, *_drawing(dropout),
+        mean, reciprocal, sizes.positions, *z.shape[1:3], num_tiles, EPS,
+        SHARED=None if dropout is None else dropout.shared, C=sizes.pair, maxnreg=registers,
     )  # fmt: skip
     return out, mean, reciprocal
 
@@ -124,6 +133,13 @@ def _drawing(dropout: Dropout | None) -> tuple[Tensor | None, int, int, float]:
 def _programs(sizes: Sizes, x: Tensor) -> int:
     """One for each multiprocessor, or fewer where they would have nothing to do."""
     return min(multiprocessors(x.device), triton.cdiv(sizes.positions, TILE.value * GROUPS.value))
+
+
+def _sharing(sizes: Sizes, x: Tensor, number: int) -> tuple[int, int, int]:
+    """Programs, of which ``number`` share a multiprocessor; tiles; registers of a thread."""
+    num_tiles = triton.cdiv(sizes.positions, TILE.value)
+    registers = _FILE // (number * _THREADS) // 8 * 8
+    return min(number * multiprocessors(x.device), num_tiles), num_tiles, registers
 
 
 def _rows(x: Tensor, width: int | None = None) -> TensorDescriptor:

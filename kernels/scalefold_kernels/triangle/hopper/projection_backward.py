@@ -1,8 +1,9 @@
 """Gradient of the projection's input on Hopper GPUs; see `parts`, and `..kernel` for names.
 
-Two warp groups work on 64 positions each and share the weights, which are brought anew for every
-tile, as all of them would leave no room: 64 channels of an operand at a time, in a ring of slots.
-Gradients of value and logit take the places of what they are made of.
+Two programs share a multiprocessor, and its instructions, and wait for nothing of each other. The
+weights are brought anew for every tile, as all of them would leave no room: 64 channels of an
+operand at a time, in a ring of slots beside a ring of tiles with 64 channels. Gradients of value
+and logit take the places of what they are made of.
 """
 
 from triton.experimental import gluon
@@ -17,7 +18,6 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from scalefold_kernels.hopper import mma_layout, widen
 from scalefold_kernels.triangle.hopper.parts import (
-    GROUPS,
     LOADER_REGISTERS,
     LOG2E,
     TILE,
@@ -28,232 +28,227 @@ from scalefold_kernels.triangle.hopper.parts import (
     row_sum,
 )
 
-SLOTS = gl.constexpr(4)
-"""Of each ring: blocks of weights; of each warp group, blocks of an operand or its gradient."""
+WEIGHTS = gl.constexpr(3)
+"""Slots of the ring of 64 rows of a weight each."""
 
-WHOLE = gl.constexpr(3)
-"""Tiles with all channels, of each warp group: z, and its gradient elsewhere."""
+BLOCKS = gl.constexpr(4)
+"""Slots of the ring of tiles with 64 channels: operands, gradients, and z's gradient elsewhere."""
+
+WHOLES = gl.constexpr(2)
+"""Slots of the ring of tiles with all channels: z."""
 
 
-@gluon.jit
-def load_block(
-    n, weight_desc, desc, half, start, TURNED: gl.constexpr, C: gl.constexpr,
-    weight_smem, block_smem, weight_full, weight_empty, block_full, block_empty,
-):  # fmt: skip
-    """Number ``n`` of both rings: 64 rows of a weight, and 64 channels for each warp group."""
-    slot = n % SLOTS
-    phase = (n // SLOTS) & 1
-    mbarrier.wait(weight_empty.index(slot), phase ^ 1)
-    mbarrier.expect(weight_full.index(slot), 64 * C * 2)
-    tma.async_copy_global_to_shared(
-        weight_desc, [half * 64, 0], weight_full.index(slot), weight_smem.index(slot)
-    )
-    for w in gl.static_range(GROUPS):
-        full = block_full.index(w * SLOTS + slot)
-        block = block_smem.index(w * SLOTS + slot)
-        mbarrier.wait(block_empty.index(w * SLOTS + slot), phase ^ 1)
-        mbarrier.expect(full, 64 * TILE * 2)
-        if TURNED:
-            tma.async_copy_global_to_shared(desc, [half * 64, start + w * TILE], full, block)
-        else:
-            tma.async_copy_global_to_shared(desc, [start + w * TILE, half * 64], full, block)
+@gluon.constexpr_function
+def per_tile(HAS_THROUGH, C):
+    """How many tiles of 64 channels the ring of blocks carries for one of all channels."""
+    return (6 if HAS_THROUGH else 5) * C // 64
 
 
 @gluon.jit
-def load_whole(n, desc, start, C: gl.constexpr, whole_smem, whole_full, whole_empty):
-    """Number ``n`` of the tiles with all channels, for each warp group."""
-    for w in gl.static_range(GROUPS):
-        slot = w * WHOLE + n % WHOLE
-        mbarrier.wait(whole_empty.index(slot), ((n // WHOLE) & 1) ^ 1)
-        mbarrier.expect(whole_full.index(slot), TILE * C * 2)
-        tma.async_copy_global_to_shared(
-            desc, [start + w * TILE, 0], whole_full.index(slot), whole_smem.index(slot)
-        )
+def wait_full(ring, n, SLOTS: gl.constexpr):
+    """Until number ``n`` of a ring is there; its slot."""
+    full, _empty = ring
+    mbarrier.wait(full.index(n % SLOTS), (n // SLOTS) & 1)
+    return n % SLOTS
+
+
+@gluon.jit
+def wait_empty(ring, n, BYTES: gl.constexpr, SLOTS: gl.constexpr):
+    """Until there is room for number ``n`` of a ring; its slot and the barrier to announce it."""
+    full, empty = ring
+    mbarrier.wait(empty.index(n % SLOTS), ((n // SLOTS) & 1) ^ 1)
+    mbarrier.expect(full.index(n % SLOTS), BYTES)
+    return n % SLOTS, full.index(n % SLOTS)
+
+
+@gluon.jit
+def load_block(n, desc, channel, first, TURNED: gl.constexpr, block_smem, blocks):
+    """Number ``n`` of the ring of blocks."""
+    slot, bar = wait_empty(blocks, n, 64 * TILE * 2, BLOCKS)
+    if TURNED:
+        tma.async_copy_global_to_shared(desc, [channel, first], bar, block_smem.index(slot))
+    else:
+        tma.async_copy_global_to_shared(desc, [first, channel], bar, block_smem.index(slot))
+
+
+@gluon.jit
+def load_weight(n, desc, row, C: gl.constexpr, weight_smem, weights):
+    """Number ``n`` of the ring of weights."""
+    slot, bar = wait_empty(weights, n, 64 * C * 2, WEIGHTS)
+    tma.async_copy_global_to_shared(desc, [row, 0], bar, weight_smem.index(slot))
 
 
 @gluon.jit
 def load_tiles(args, HAS_THROUGH: gl.constexpr, C: gl.constexpr):
     """The loader warp."""
     (
-        weights, gradients, operands, d_gate_desc, z_desc, through_desc,
-        weight_smem, block_smem, whole_smem, weight_full, weight_empty,
-        block_full, block_empty, whole_full, whole_empty, P,
+        weight_descs, gradients, operands, d_gate_desc, z_desc, through_desc,
+        weight_smem, block_smem, z_smem, weights, blocks, wholes, num_tiles,
     ) = args  # fmt: skip
     HALVES: gl.constexpr = C // 64
-    WHOLES: gl.constexpr = 2 if HAS_THROUGH else 1
-    for i in range(gl.cdiv(gl.cdiv(P, TILE * GROUPS), gl.num_programs(0))):
-        start = (i * gl.num_programs(0) + gl.program_id(0)) * TILE * GROUPS
-        if start < P:
-            load_whole(WHOLES * i, z_desc, start, C, whole_smem, whole_full, whole_empty)
-            for side in gl.static_range(2):
-                for half in gl.static_range(HALVES):
-                    n = (5 * i + 2 * side) * HALVES + 2 * half
-                    load_block(
-                        n, weights[2 * side + 1], gradients[side], half, start, True, C,
-                        weight_smem, block_smem, weight_full, weight_empty, block_full, block_empty,
-                    )  # fmt: skip
-                    load_block(
-                        n + 1, weights[2 * side], operands[side], half, start, True, C,
-                        weight_smem, block_smem, weight_full, weight_empty, block_full, block_empty,
-                    )  # fmt: skip
-            if HAS_THROUGH:
-                load_whole(
-                    WHOLES * i + 1, through_desc, start, C, whole_smem, whole_full, whole_empty
-                )
+    i = gl.to_tensor(0)
+    for tile in range(gl.program_id(0), num_tiles, gl.num_programs(0)):
+        first = tile * TILE
+        block = i * per_tile(HAS_THROUGH, C)
+        weight = i * 5 * HALVES
+        slot, bar = wait_empty(wholes, i, TILE * C * 2, WHOLES)
+        tma.async_copy_global_to_shared(z_desc, [first, 0], bar, z_smem.index(slot))
+        for side in gl.static_range(2):
             for half in gl.static_range(HALVES):
-                load_block(
-                    (5 * i + 4) * HALVES + half, weights[4], d_gate_desc, half, start, False, C,
-                    weight_smem, block_smem, weight_full, weight_empty, block_full, block_empty,
-                )  # fmt: skip
+                row = half * 64
+                load_block(block, gradients[side], row, first, True, block_smem, blocks)
+                load_weight(weight, weight_descs[2 * side + 1], row, C, weight_smem, weights)
+                load_block(block + 1, operands[side], row, first, True, block_smem, blocks)
+                load_weight(weight + 1, weight_descs[2 * side], row, C, weight_smem, weights)
+                block += 2
+                weight += 2
+        for half in gl.static_range(HALVES):
+            load_block(block + half, d_gate_desc, half * 64, first, False, block_smem, blocks)
+            load_weight(weight + half, weight_descs[4], half * 64, C, weight_smem, weights)
+        if HAS_THROUGH:
+            block += HALVES
+            for half in gl.static_range(HALVES):
+                load_block(block + half, through_desc, half * 64, first, False, block_smem, blocks)
+        i += 1
 
 
 @gluon.jit
-def differentiate(w, args, HAS_THROUGH: gl.constexpr, C: gl.constexpr):
-    """Warp group ``w``."""
+def differentiate(args, HAS_THROUGH: gl.constexpr, C: gl.constexpr):
+    """The warp group that computes."""
     (
         d_z_desc, d_values_desc, standard_desc, mask, mean, reciprocal, norm_weight, norm_bias,
-        a_gate_bias, b_gate_bias, weight_smem, block_smem, whole_smem, weight_full, weight_empty,
-        block_full, block_empty, whole_full, whole_empty, P,
+        a_gate_bias, b_gate_bias, weight_smem, block_smem, z_smem, weights, blocks, wholes,
+        P, num_tiles,
     ) = args  # fmt: skip
     HALVES: gl.constexpr = C // 64
-    WHOLES: gl.constexpr = 2 if HAS_THROUGH else 1
     S: gl.constexpr = mma_layout(C)
     H: gl.constexpr = mma_layout(64)
     A: gl.constexpr = gl.DotOperandLayout(0, H, 2)
     A_C: gl.constexpr = gl.DotOperandLayout(0, S, 2)
     dtype: gl.constexpr = d_z_desc.dtype
-    for i in range(gl.cdiv(gl.cdiv(P, TILE * GROUPS), gl.num_programs(0))):
-        start = (i * gl.num_programs(0) + gl.program_id(0)) * TILE * GROUPS
-        if start < P:
-            first = start + w * TILE
-            mean_P = by_position(mean, first, P, S)
-            reciprocal_P = by_position(reciprocal, first, P, S)
-            mask_P = by_position(mask, first, P, H)
-            whole = w * WHOLE + WHOLES * i % WHOLE
-            z = whole_smem.index(whole)
-            mbarrier.wait(whole_full.index(whole), (WHOLES * i // WHOLE) & 1)
-            standard = (widen(z.load(S)) - mean_P[:, None]) * reciprocal_P[:, None]
-            z.store(standard.to(dtype))
+    weight_empty, block_empty, whole_empty = weights[1], blocks[1], wholes[1]
+    i = gl.to_tensor(0)
+    for tile in range(gl.program_id(0), num_tiles, gl.num_programs(0)):
+        first = tile * TILE
+        mean_P = by_position(mean, first, P, S)
+        reciprocal_P = by_position(reciprocal, first, P, S)
+        mask_P = by_position(mask, first, P, H)
+        whole = wait_full(wholes, i, WHOLES)
+        z = z_smem.index(whole)
+        standard = (widen(z.load(S)) - mean_P[:, None]) * reciprocal_P[:, None]
+        z.store(standard.to(dtype))
+        fence_async_shared()
+        tma.async_copy_shared_to_global(standard_desc, [first, 0], z)
+        normed = standard * columns(norm_weight, S) + columns(norm_bias, S)
+        normed = gl.convert_layout(normed.to(dtype), A)
+        d_normed = gl.full([TILE, C], 0.0, gl.float32, S)
+        for step in range(2 * HALVES):
+            n = i * per_tile(HAS_THROUGH, C) + 2 * step
+            m = i * 5 * HALVES + 2 * step
+            side = step // HALVES
+            channel = step % HALVES * 64
+            gate_slot = wait_full(weights, m, WEIGHTS)
+            gate_weight = weight_smem.index(gate_slot)
+            opened = gl.full([TILE, 64], 0.0, gl.float32, H)
+            opened = warpgroup_mma(
+                normed, gate_weight.permute((1, 0)), opened, use_acc=False, is_async=True
+            )
+            gradient_slot = wait_full(blocks, n, BLOCKS)
+            gradient_smem = block_smem.index(gradient_slot)
+            gradient = widen(gradient_smem.permute((1, 0)).load(H))
+            value_slot = wait_full(blocks, n + 1, BLOCKS)
+            value_smem = block_smem.index(value_slot)
+            value = widen(value_smem.permute((1, 0)).load(H))
+            bias = gl.where(side == 0, a_gate_bias, b_gate_bias) + channel
+            opened = warpgroup_mma_wait(0, [opened])
+            opened = open_gate(opened, columns(bias, H) * -LOG2E, 1.0)
+            d_value = (gradient * opened * mask_P[:, None]).to(dtype)
+            d_logit = (gradient * value * (1.0 - opened)).to(dtype)
+            gradient_smem.permute((1, 0)).store(d_value)
+            value_smem.permute((1, 0)).store(d_logit)
             fence_async_shared()
-            tma.async_copy_shared_to_global(standard_desc, [first, 0], z)
-            normed = standard * columns(norm_weight, S) + columns(norm_bias, S)
-            normed = gl.convert_layout(normed.to(dtype), A)
-            d_normed = gl.full([TILE, C], 0.0, gl.float32, S)
-            for step in range(2 * HALVES):
-                n = i * 5 * HALVES + 2 * step
-                slot = n % SLOTS
-                next_slot = (n + 1) % SLOTS
-                phase = (n // SLOTS) & 1
-                next_phase = ((n + 1) // SLOTS) & 1
-                side = step // HALVES
-                channel = step % HALVES * 64
-                mbarrier.wait(weight_full.index(slot), phase)
-                gate_weight = weight_smem.index(slot)
-                opened = gl.full([TILE, 64], 0.0, gl.float32, H)
-                opened = warpgroup_mma(
-                    normed, gate_weight.permute((1, 0)), opened, use_acc=False, is_async=True
-                )
-                mbarrier.wait(block_full.index(w * SLOTS + slot), phase)
-                gradient_smem = block_smem.index(w * SLOTS + slot)
-                gradient = widen(gradient_smem.permute((1, 0)).load(H))
-                mbarrier.wait(block_full.index(w * SLOTS + next_slot), next_phase)
-                value_smem = block_smem.index(w * SLOTS + next_slot)
-                value = widen(value_smem.permute((1, 0)).load(H))
-                bias = gl.where(side == 0, a_gate_bias, b_gate_bias) + channel
-                opened = warpgroup_mma_wait(0, [opened])
-                opened = open_gate(opened, columns(bias, H) * -LOG2E, 1.0)
-                d_value = (gradient * opened * mask_P[:, None]).to(dtype)
-                d_logit = (gradient * value * (1.0 - opened)).to(dtype)
-                gradient_smem.permute((1, 0)).store(d_value)
-                value_smem.permute((1, 0)).store(d_logit)
-                fence_async_shared()
-                row = 2 * side * C + channel
-                tma.async_copy_shared_to_global(d_values_desc, [row, first], gradient_smem)
-                tma.async_copy_shared_to_global(d_values_desc, [row + C, first], value_smem)
-                mbarrier.wait(weight_full.index(next_slot), next_phase)
-                d_value = gl.convert_layout(d_value, A_C)
-                d_logit = gl.convert_layout(d_logit, A_C)
-                weight = weight_smem.index(next_slot)
-                d_normed = warpgroup_mma(d_value, weight, d_normed, is_async=True)
-                d_normed = warpgroup_mma(d_logit, gate_weight, d_normed, is_async=True)
-                d_normed = warpgroup_mma_wait(0, [d_normed])
-                mbarrier.arrive(weight_empty.index(slot))
-                mbarrier.arrive(weight_empty.index(next_slot))
-                tma.store_wait(0)
-                mbarrier.arrive(block_empty.index(w * SLOTS + slot))
-                mbarrier.arrive(block_empty.index(w * SLOTS + next_slot))
-            last = i * 5 * HALVES + 4 * HALVES
-            for half in gl.static_range(HALVES):
-                n = last + half
-                slot = n % SLOTS
-                mbarrier.wait(weight_full.index(slot), (n // SLOTS) & 1)
-                mbarrier.wait(block_full.index(w * SLOTS + slot), (n // SLOTS) & 1)
-                d_normed = warpgroup_mma(
-                    block_smem.index(w * SLOTS + slot), weight_smem.index(slot), d_normed,
-                    is_async=True,
-                )  # fmt: skip
+            row = 2 * side * C + channel
+            tma.async_copy_shared_to_global(d_values_desc, [row, first], gradient_smem)
+            tma.async_copy_shared_to_global(d_values_desc, [row + C, first], value_smem)
+            slot = wait_full(weights, m + 1, WEIGHTS)
+            d_value = gl.convert_layout(d_value, A_C)
+            d_logit = gl.convert_layout(d_logit, A_C)
+            d_normed = warpgroup_mma(d_value, weight_smem.index(slot), d_normed, is_async=True)
+            d_normed = warpgroup_mma(d_logit, gate_weight, d_normed, is_async=True)
             d_normed = warpgroup_mma_wait(0, [d_normed])
-            for half in gl.static_range(HALVES):
-                slot = (last + half) % SLOTS
-                mbarrier.arrive(weight_empty.index(slot))
-                mbarrier.arrive(block_empty.index(w * SLOTS + slot))
-            gradient = d_normed * columns(norm_weight, S)
-            standard = widen(z.load(S))
-            along = row_sum(gradient * standard) * (1.0 / C)
-            average = row_sum(gradient) * (1.0 / C)
-            gradient = gradient - average[:, None] - standard * along[:, None]
-            gradient *= reciprocal_P[:, None]
-            other = w * WHOLE + (2 * i + 1) % WHOLE
-            if HAS_THROUGH:
-                mbarrier.wait(whole_full.index(other), ((2 * i + 1) // WHOLE) & 1)
-                gradient += widen(whole_smem.index(other).load(S))
-                mbarrier.arrive(whole_empty.index(other))
-            z.store(gradient.to(dtype))
-            fence_async_shared()
-            tma.async_copy_shared_to_global(d_z_desc, [first, 0], z)
+            mbarrier.arrive(weight_empty.index(gate_slot))
+            mbarrier.arrive(weight_empty.index(slot))
             tma.store_wait(0)
-            mbarrier.arrive(whole_empty.index(whole))
+            mbarrier.arrive(block_empty.index(gradient_slot))
+            mbarrier.arrive(block_empty.index(value_slot))
+        n = i * per_tile(HAS_THROUGH, C) + 4 * HALVES
+        m = (5 * i + 4) * HALVES
+        for half in gl.static_range(HALVES):
+            weight = weight_smem.index(wait_full(weights, m + half, WEIGHTS))
+            d_gate = block_smem.index(wait_full(blocks, n + half, BLOCKS))
+            d_normed = warpgroup_mma(d_gate, weight, d_normed, is_async=True)
+        d_normed = warpgroup_mma_wait(0, [d_normed])
+        for half in gl.static_range(HALVES):
+            mbarrier.arrive(weight_empty.index((m + half) % WEIGHTS))
+            mbarrier.arrive(block_empty.index((n + half) % BLOCKS))
+        gradient = d_normed * columns(norm_weight, S)
+        standard = widen(z.load(S))
+        along = row_sum(gradient * standard) * (1.0 / C)
+        average = row_sum(gradient) * (1.0 / C)
+        gradient = gradient - average[:, None] - standard * along[:, None]
+        gradient *= reciprocal_P[:, None]
+        if HAS_THROUGH:
+            # The last slots of a round, so that they lie side by side.
+            n += HALVES
+            for half in gl.static_range(HALVES):
+                wait_full(blocks, n + half, BLOCKS)
+            through = block_smem.index(n % BLOCKS)._reinterpret(dtype, [TILE, C], z.layout)
+            gradient += widen(through.load(S))
+            for half in gl.static_range(HALVES):
+                mbarrier.arrive(block_empty.index((n + half) % BLOCKS))
+        z.store(gradient.to(dtype))
+        fence_async_shared()
+        tma.async_copy_shared_to_global(d_z_desc, [first, 0], z)
+        tma.store_wait(0)
+        mbarrier.arrive(whole_empty.index(whole))
+        i += 1
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=["num_tiles"])
 def projection_backward_kernel(
     a_weight_desc, a_gate_weight_desc, b_weight_desc, b_gate_weight_desc, gate_weight_desc,
     d_a_desc, d_b_desc, a_desc, b_desc, d_gate_desc, z_desc, through_desc,
     d_z_desc, d_values_desc, standard_desc,
-    mask, mean, reciprocal, norm_weight, norm_bias, a_gate_bias, b_gate_bias, P,
-    HAS_THROUGH: gl.constexpr, C: gl.constexpr, REGISTERS: gl.constexpr,
+    mask, mean, reciprocal, norm_weight, norm_bias, a_gate_bias, b_gate_bias, P, num_tiles,
+    HAS_THROUGH: gl.constexpr, C: gl.constexpr,
 ):  # fmt: skip
     """As `..kernel.projection_backward`: d_z (P, C), d_values (4 C, P), standard (P, C)."""
     dtype: gl.constexpr = z_desc.dtype
-    blocks: gl.constexpr = GROUPS * SLOTS
-    wholes: gl.constexpr = GROUPS * WHOLE
-    weight_smem = gl.allocate_shared_memory(dtype, [SLOTS, 64, C], a_weight_desc.layout)
-    block_smem = gl.allocate_shared_memory(dtype, [blocks, 64, TILE], a_desc.layout)
-    whole_smem = gl.allocate_shared_memory(dtype, [wholes, TILE, C], z_desc.layout)
-    weight_full, weight_empty = barriers(SLOTS, 1), barriers(SLOTS, GROUPS)
-    block_full, block_empty = barriers(blocks, 1), barriers(blocks, 1)
-    whole_full, whole_empty = barriers(wholes, 1), barriers(wholes, 1)
+    weight_smem = gl.allocate_shared_memory(dtype, [WEIGHTS, 64, C], a_weight_desc.layout)
+    block_smem = gl.allocate_shared_memory(dtype, [BLOCKS, 64, TILE], a_desc.layout)
+    z_smem = gl.allocate_shared_memory(dtype, [WHOLES, TILE, C], z_desc.layout)
+    weights = barriers(WEIGHTS, 1), barriers(WEIGHTS, 1)
+    blocks = barriers(BLOCKS, 1), barriers(BLOCKS, 1)
+    wholes = barriers(WHOLES, 1), barriers(WHOLES, 1)
     fence_async_shared()
-    weights = (
+    weight_descs = (
         a_weight_desc, a_gate_weight_desc, b_weight_desc, b_gate_weight_desc, gate_weight_desc,
     )  # fmt: skip
-    P = gl.to_tensor(P)
+    P, num_tiles = gl.to_tensor(P), gl.to_tensor(num_tiles)
     load_args = (
-        weights, (d_a_desc, d_b_desc), (a_desc, b_desc), d_gate_desc, z_desc, through_desc,
-        weight_smem, block_smem, whole_smem, weight_full, weight_empty,
-        block_full, block_empty, whole_full, whole_empty, P,
+        weight_descs, (d_a_desc, d_b_desc), (a_desc, b_desc), d_gate_desc, z_desc, through_desc,
+        weight_smem, block_smem, z_smem, weights, blocks, wholes, num_tiles,
     )  # fmt: skip
     args = (
         d_z_desc, d_values_desc, standard_desc, mask, mean, reciprocal, norm_weight, norm_bias,
-        a_gate_bias, b_gate_bias, weight_smem, block_smem, whole_smem, weight_full, weight_empty,
-        block_full, block_empty, whole_full, whole_empty, P,
+        a_gate_bias, b_gate_bias, weight_smem, block_smem, z_smem, weights, blocks, wholes,
+        P, num_tiles,
     )  # fmt: skip
     gl.warp_specialize(
         [
-            (differentiate, (gl.to_tensor(0), args, HAS_THROUGH, C)),
-            (differentiate, (gl.to_tensor(1), args, HAS_THROUGH, C)),
+            (differentiate, (args, HAS_THROUGH, C)),
             (load_tiles, (load_args, HAS_THROUGH, C)),
         ],
-        [4, 1],
-        [REGISTERS, LOADER_REGISTERS],
+        [1],
+        [LOADER_REGISTERS],
     )
