@@ -99,16 +99,16 @@ def parts(x, BLOCK_C: gl.constexpr):
 
 
 @gluon.jit
-def add_rows(sums, x, spare, ones_smem):
+def add_rows(sums, x, spare, ones):
     """Sums over rows, added to ``sums`` (PART, ONES) by a product with ones."""
     spare.store(x.to(spare.dtype))
     fence_async_shared()
-    return warpgroup_mma(spare.permute((1, 0)), ones_smem, sums)
+    return warpgroup_mma(spare.permute((1, 0)), ones, sums)
 
 
 @gluon.jit
 def normalise_backward(
-    grad_normed, x_tile, grad_tile, norm_smem, mean, rstd, sums, spare, ones_smem,
+    grad_normed, x_tile, grad_tile, norm_smem, mean, rstd, sums, spare, ones,
     C: gl.constexpr, BLOCK_C: gl.constexpr, HAS_THROUGH: gl.constexpr,
 ):  # fmt: skip
     """LayerNorm's gradient, added to what is in its tile; normalised rows in the place of x.
@@ -130,8 +130,8 @@ def normalise_backward(
         mean_grad += gl.sum(grads[part] * scale[None, :], 1)
         mean_product += gl.sum(product * scale[None, :], 1)
         added = added + (
-            add_rows(sums[2 * part], product, spare, ones_smem),
-            add_rows(sums[2 * part + 1], grads[part], spare, ones_smem),
+            add_rows(sums[2 * part], product, spare, ones),
+            add_rows(sums[2 * part + 1], grads[part], spare, ones),
         )
     mean_grad *= 1.0 / C
     mean_product *= 1.0 / C
@@ -189,10 +189,7 @@ def compute(
     BIAS: gl.constexpr = mma_layout(ONES)
     # Blocks that are summed too: the last one at least.
     FIRST: gl.constexpr = min(FIRST_BIASED, P - 1) // BLOCK_P
-    x_tile, grad_tile = x_smem.index(w), through_smem.index(w)
-    few_tile = few_smem.index(w)
     weight_sum = gl.full([BLOCK_C, FEW], 0.0, gl.float32, TURNED)
-    spare = spare_smem.index(w)
     norm_sums = ()
     for _sum in gl.static_range(2 * (BLOCK_C // PART)):
         norm_sums = norm_sums + (gl.full([PART, ONES], 0.0, gl.float32, BIAS),)
@@ -202,6 +199,12 @@ def compute(
     tiles = (num_tiles - gl.program_id(0) + gl.num_programs(0) - 1) // gl.num_programs(0)
     for n in range(tiles):
         first = (2 * (gl.program_id(0) + n * gl.num_programs(0)) + w) * ROWS
+        # Always 0, and the compiler does not know it: what it finds the same in all iterations, as
+        # places in shared memory, it keeps in registers, of which there are none left.
+        zero = n >> 28
+        ones, spare = ones_smem.index(zero), spare_smem.index(w + zero)
+        x_tile, grad_tile = x_smem.index(w + zero), through_smem.index(w + zero)
+        few_tile = few_smem.index(w + zero)
         # Loaded long before they are used.
         row = first + gl.arange(0, ROWS, layout=ROW)
         mean = gl.load(stats + row, mask=row < num_rows, other=0.0)
@@ -228,7 +231,7 @@ def compute(
             mbarrier.wait(weight_full.index(slot), (i // STAGES) & 1)
             mbarrier.wait(grad_full.index(place), (i // STAGES) & 1)
             turned = grad_smem.index(place).permute((1, 0))
-            bias_sum = warpgroup_mma(turned, ones_smem, bias_sums[block - FIRST], is_async=True)
+            bias_sum = warpgroup_mma(turned, ones, bias_sums[block - FIRST], is_async=True)
             added = added + (bias_sum,)
             grad_normed = warpgroup_mma(
                 grad_smem.index(place), weight_smem.index(slot), grad_normed, is_async=True
@@ -255,7 +258,7 @@ def compute(
         mbarrier.arrive(grad_empty.index(2 * before + w))
         mbarrier.wait(rows_full.index(w), n & 1)
         norm_sums = normalise_backward(
-            grad_normed, x_tile, grad_tile, norm_smem, mean, rstd, norm_sums, spare, ones_smem,
+            grad_normed, x_tile, grad_tile, norm_smem, mean, rstd, norm_sums, spare, ones,
             C, BLOCK_C, HAS_THROUGH,
         )  # fmt: skip
         fence_async_shared()
@@ -314,9 +317,9 @@ def projection_backward_hopper_kernel(
     x_smem = gl.allocate_shared_memory(dtype, [2, ROWS, BLOCK_C], x_desc.layout)
     through_smem = gl.allocate_shared_memory(dtype, [2, ROWS, BLOCK_C], grad_x_desc.layout)
     ones_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, ONES], gl.bfloat16)
-    ones_smem = gl.allocate_shared_memory(dtype, [ROWS, ONES], ones_layout)
+    ones_smem = gl.allocate_shared_memory(dtype, [1, ROWS, ONES], ones_layout)
     one: gl.constexpr = gl.BlockedLayout([1, 8], [32, 1], [4, 1], [1, 0])
-    ones_smem.store(gl.full([ROWS, ONES], 1.0, dtype, one))
+    ones_smem.index(0).store(gl.full([ROWS, ONES], 1.0, dtype, one))
     spare_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, PART], gl.bfloat16)
     spare_smem = gl.allocate_shared_memory(dtype, [2, ROWS, PART], spare_layout)
     flat: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
