@@ -234,9 +234,9 @@ def gather_kernel(buffer_ptr, sources_ptr, pieces_ptr, BLOCK: tl.constexpr):
     count = tl.load(piece_ptr + 3)
     source = tl.load(sources_ptr + tl.load(piece_ptr))
     # A gradient that is a part of another's memory may start anywhere. The count has to be a
-    # multiple, too, or the mask makes the compiler copy element by element.
+    # multiple, too, or the mask makes the compiler copy element by element. Both are said by a
+    # product: `tl.multiple_of` would hold for the value wherever it is used, here and below.
     if (source | count) % 8 == 0:
-        aligned_ptr = buffer_ptr + (tl.multiple_of(source, 8) + first)
-        copy_block(aligned_ptr, target_ptr, tl.multiple_of(count, 8), BLOCK)
+        copy_block(buffer_ptr + (source // 8 * 8 + first), target_ptr, count // 8 * 8, BLOCK)
     else:
         copy_block(buffer_ptr + (source + first), target_ptr, count, BLOCK)
