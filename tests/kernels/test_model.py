@@ -44,7 +44,7 @@ def run(
     features = {n: v.to(dtype) if v.is_floating_point() else v for n, v in features.items()}
     like = model.evoformer.linear.weight
     previous = Previous.zeros(1, features["aatype"].shape[1], TINY, like)
-    outputs, recycled = model(features, previous)
+    outputs, recycled = model(features, previous, model.embed_templates(features))
     values = [recycled.msa_first_row, recycled.pair, recycled.positions, outputs.distogram_logits]
     sum(v.square().mean() for v in values).backward()
     gradient = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])

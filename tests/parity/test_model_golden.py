@@ -132,10 +132,11 @@ def run(case: str) -> dict[str, Any]:
     previous = Previous.zeros(
         SIZES["B"], SIZES["N"], config, like=model.input_embedder.linear_tf_m.weight
     )
+    templates = model.embed_templates(passes[-1])
     with torch.no_grad():
         for features in passes[:-1]:
-            previous = model.recycle(features, previous)
-    outputs, _ = model(passes[-1], previous)
+            previous = model.recycle(features, previous, templates)
+    outputs, _ = model(passes[-1], previous, templates)
     named = named_outputs(outputs, passes[-1])
     scalar(named).backward()
     gradients = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}

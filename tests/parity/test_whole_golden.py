@@ -139,10 +139,11 @@ def run(config: ModelConfig, loss: LossConfig, passes: list[Features], seed: int
     batch, num_res = passes[0]["aatype"].shape
     like = model.input_embedder.linear_tf_m.weight
     previous = Previous.zeros(batch, num_res, config, like=like)
+    templates = model.embed_templates(passes[-1])
     with torch.no_grad():
         for features in passes[:-1]:
-            previous = model.recycle(features, previous)
-    outputs, _ = model(passes[-1], previous)
+            previous = model.recycle(features, previous, templates)
+    outputs, _ = model(passes[-1], previous, templates)
     total, terms = total_loss(outputs, passes[-1], loss)
     total.backward()
     return Result(

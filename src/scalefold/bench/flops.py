@@ -38,9 +38,9 @@ class StepFlops:
     Attributes
     ----------
     recycling_pass : int
-        Forward, without heads.
+        Forward, without heads and without the templates' stack, which all passes share.
     training_pass : int
-        Forward and backward.
+        Forward and backward, the templates' stack included.
     """
 
     recycling_pass: int
@@ -78,8 +78,9 @@ def _count(config: Config) -> StepFlops:
         features = empty_features(config)
         like = next(model.parameters())
         previous = Previous.zeros(1, config.features.crop_size, config.model, like)
+        templates = model.embed_templates(features)
         with FlopCounterMode(display=False) as recycling:
-            model.recycle(features, previous)
+            model.recycle(features, previous, templates)
         with FlopCounterMode(display=False) as forward:
-            model(features, previous)
+            model(features, previous, model.embed_templates(features))
     return StepFlops(recycling.get_total_flops(), 3 * forward.get_total_flops())

@@ -106,14 +106,16 @@ def _profile_passes(
 
     gradient = SampleGradient(trainer.model, differentiate, config)
     previous = gradient.before_first(features)
+    with torch.no_grad():
+        templates = gradient.embed_templates(features)
 
     def training_pass() -> None:
         with named_range("(loss)"):  # what is in no module, and not in the gradients
-            gradient.differentiate(features, previous)
+            gradient([features])
 
     def recycling_pass() -> None:
         with named_range("(pass)"):
-            gradient.recycle(features, previous)
+            gradient.recycle(features, previous, templates)
 
     costs = {}
     with named_modules(trainer.model):

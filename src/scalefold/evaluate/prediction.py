@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,11 +17,12 @@ from torch.nn import functional
 from scalefold.config.schema import Config, ModelConfig
 from scalefold.errors import InputError, listed
 from scalefold.features.contract import INPUT_FEATURES, Features
-from scalefold.model import AlphaFold, Outputs, Previous
+from scalefold.model import AlphaFold, Outputs, Previous, Templates
 from scalefold.model.assembly import Assembly
+from scalefold.model.passes import SamplePasses
 from scalefold.ops import select_ops
 from scalefold.train.checkpoint import Metadata, load_weights
-from scalefold.train.graphs import capture
+from scalefold.train.graphs import CapturedPasses
 from scalefold.train.precision import Precision, narrow_parameters, set_matrix_products
 from scalefold.train.resume import config_differences
 from scalefold.weights import State, check_state
@@ -67,9 +68,9 @@ class Predictor:
     def __init__(
         self, model: AlphaFold, config: ModelConfig, *, length_step: int, graphs: bool
     ) -> None:
-        self._model, self._config = model, config
+        self._passes = _Inference(model, config)
         self._length_step, self._graphs = length_step, graphs
-        self._captured: tuple[int, _GraphedPasses] | None = None
+        self._captured: tuple[int, CapturedPasses[Outputs]] | None = None
 
     @torch.inference_mode()
     def __call__(self, passes: Sequence[Features]) -> Prediction:
@@ -94,11 +95,17 @@ class Predictor:
     def _outputs(self, passes: list[Features], length: int) -> Outputs:
         if not self._graphs or length > LONGEST_GRAPHED:
             self._captured = None  # a long chain may need the memory
-            return predict(self._model, passes, self._config)
+            return self._passes(passes)
         if self._captured is None or self._captured[0] != length:
             self._captured = None
-            self._captured = length, _GraphedPasses(self._model, passes[0], self._config)
+            pool = torch.cuda.graph_pool_handle()
+            self._captured = length, CapturedPasses(self._passes, passes[0], pool)
         return self._captured[1](passes)
+
+
+class _Inference(SamplePasses[Outputs]):
+    def last(self, features: Features, previous: Previous, templates: Templates | None) -> Outputs:
+        return self._model(features, previous, templates)[0]
 
 
 def predictor(config: Config, weights: State, device: torch.device) -> Predictor:
@@ -159,64 +166,6 @@ def averaged_weights(checkpoint: Path, metadata: Metadata, config: ModelConfig) 
             f"{listed(differences)}\nEvaluate it with the configuration that it was trained with"
         )
     return check_state(load_weights(checkpoint, "averaged"), config, str(checkpoint))
-
-
-@torch.inference_mode()
-def predict(model: AlphaFold, passes: Sequence[Features], config: ModelConfig) -> Outputs:
-    """Run all recycling passes and return the outputs of the last.
-
-    Parameters
-    ----------
-    model : AlphaFold
-    passes : sequence of dict
-        Features of each pass, on the model's device; at least one.
-    config : ModelConfig
-        Of the model.
-    """
-    previous = _before_first(model, passes[0], config)
-    for features in passes[:-1]:
-        previous = model.recycle(features, previous)
-    outputs, _ = model(passes[-1], previous)
-    return outputs
-
-
-class _GraphedPasses:
-    """A recycling pass and the last pass of one length, captured."""
-
-    def __init__(self, model: AlphaFold, features: Features, config: ModelConfig) -> None:
-        self._features = {name: tensor.clone() for name, tensor in features.items()}
-        self._previous = _before_first(model, features, config)
-        pool = torch.cuda.graph_pool_handle()
-
-        def recycle() -> None:
-            new = model.recycle(self._features, self._previous)
-            torch._foreach_copy_(list(self._previous), list(new))
-
-        def last() -> Any:
-            return model(self._features, self._previous)[0]
-
-        self._recycle, _ = capture(recycle, pool)
-        self._last, self._outputs = capture(last, pool)
-
-    def __call__(self, passes: Sequence[Features]) -> Outputs:
-        """Outputs of the last pass, valid until the next call."""
-        torch._foreach_zero_(list(self._previous))
-        for features in passes[:-1]:
-            self._load(features)
-            self._recycle.replay()
-        self._load(passes[-1])
-        self._last.replay()
-        return self._outputs
-
-    def _load(self, features: Features) -> None:
-        for name, buffer in self._features.items():
-            buffer.copy_(features[name])
-
-
-def _before_first(model: AlphaFold, features: Features, config: ModelConfig) -> Previous:
-    batch, num_res = features["aatype"].shape
-    like = model.input_embedder.linear_msa_m.weight
-    return Previous.zeros(batch, num_res, config, like)
 
 
 def _padded_inputs(features: Features, length: int) -> Features:

@@ -2,6 +2,6 @@
 
 from scalefold.model.alphafold import AlphaFold
 from scalefold.model.assembly import Assembly
-from scalefold.model.contract import Outputs, Previous, Structure
+from scalefold.model.contract import Outputs, Previous, Structure, Templates
 
-__all__ = ["AlphaFold", "Assembly", "Outputs", "Previous", "Structure"]
+__all__ = ["AlphaFold", "Assembly", "Outputs", "Previous", "Structure", "Templates"]

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from scalefold.config.schema import ModelConfig
 from scalefold.features.contract import Features
 from scalefold.model.assembly import Assembly
-from scalefold.model.contract import Outputs, Previous, Structure
+from scalefold.model.contract import Outputs, Previous, Structure, Templates
 from scalefold.model.embedders import ExtraMsaEmbedder, InputEmbedder, RecyclingEmbedder
 from scalefold.model.evoformer import EvoformerStack, ExtraMsaStack
 from scalefold.model.heads import AuxiliaryHeads
@@ -34,8 +34,9 @@ class _Representations(NamedTuple):
 class AlphaFold(nn.Module):
     """AlphaFold2's monomer model.
 
-    The recycling loop is outside: call ``recycle`` without gradients for all passes but the last,
-    then the model itself.
+    The recycling loop is outside, see `scalefold.model.passes`: embed the templates, which are the
+    same in all passes, call ``recycle`` without gradients for all passes but the last, then the
+    model itself.
 
     Parameters
     ----------
@@ -45,11 +46,12 @@ class AlphaFold(nn.Module):
 
     Examples
     --------
+    >>> templates = model.embed_templates(passes[-1])
     >>> previous = Previous.zeros(batch, num_res, config, like=next(model.parameters()))
     >>> for features in passes[:-1]:
     ...     with torch.no_grad():
-    ...         previous = model.recycle(features, previous)
-    >>> outputs, _ = model(passes[-1], previous)
+    ...         previous = model.recycle(features, previous, templates)
+    >>> outputs, _ = model(passes[-1], previous, templates)
     """
 
     def __init__(self, config: ModelConfig, assembly: Assembly | None = None) -> None:
@@ -61,7 +63,6 @@ class AlphaFold(nn.Module):
         self.template_embedder = (
             TemplateEmbedder(config, assembly) if config.template.enabled else None
         )
-        self.template_rows = config.template.enabled and config.template.embed_torsion_angles
         self.extra_msa_embedder = ExtraMsaEmbedder(config.c_e, assembly)
         self.extra_msa_stack = ExtraMsaStack(config.extra_msa, config.c_e, config.c_z, assembly)
         self.evoformer = EvoformerStack(
@@ -70,7 +71,9 @@ class AlphaFold(nn.Module):
         self.structure_module = StructureModule(config.structure, config.c_s, config.c_z, assembly)
         self.aux_heads = AuxiliaryHeads(config)
 
-    def forward(self, features: Features, previous: Previous) -> tuple[Outputs, Previous]:
+    def forward(
+        self, features: Features, previous: Previous, templates: Templates | None
+    ) -> tuple[Outputs, Previous]:
         """One pass with all outputs.
 
         Parameters
@@ -79,15 +82,25 @@ class AlphaFold(nn.Module):
             ``features.contract.INPUT_FEATURES`` (others are ignored).
         previous : Previous
             Of the pass before, or zeros.
+        templates : Templates or None
+            What `embed_templates` returned for this sample.
         """
-        trunk = self._trunk(features, previous)
+        trunk = self._trunk(features, previous, templates)
         structure = self.structure_module(*self._structure_inputs(trunk, features))
         after = self._previous(trunk, structure, features)
         return self._outputs(trunk, structure, after, features), after
 
-    def recycle(self, features: Features, previous: Previous) -> Previous:
+    def embed_templates(self, features: Features) -> Templates | None:
+        """What the templates of a sample tell each of its passes; None if the model reads none."""
+        if self.template_embedder is None:
+            return None
+        return self.template_embedder.embed(features, _pair_mask(features))
+
+    def recycle(
+        self, features: Features, previous: Previous, templates: Templates | None
+    ) -> Previous:
         """One pass of which only the next one's input is wanted: last atoms only, no heads."""
-        trunk = self._trunk(features, previous)
+        trunk = self._trunk(features, previous, templates)
         structure = self.structure_module.last_layer(*self._structure_inputs(trunk, features))
         return self._previous(trunk, structure, features)
 
@@ -95,11 +108,12 @@ class AlphaFold(nn.Module):
         """Modules that all ranks of an axis compute alike, each with the whole gradient."""
         return self.evoformer.linear, self.structure_module, self.aux_heads
 
-    def _trunk(self, features: Features, previous: Previous) -> _Representations:
+    def _trunk(
+        self, features: Features, previous: Previous, templates: Templates | None
+    ) -> _Representations:
         dtype = self.input_embedder.linear_msa_m.weight.dtype
-        seq_mask, key = features["seq_mask"], features["dropout_key"]
-        pair_mask = seq_mask[:, :, None] * seq_mask[:, None, :]
-        msa_mask = features["msa_mask"]
+        msa_mask, pair_mask = features["msa_mask"], _pair_mask(features)
+        key = features["dropout_key"]
 
         m, z = self.input_embedder(
             features["target_feat"], features["residue_index"], features["msa_feat"]
@@ -112,11 +126,11 @@ class AlphaFold(nn.Module):
         z = z + pair
 
         if self.template_embedder is not None:
-            z = self.template_embedder.embed_pair(features, z, pair_mask)
-            if self.template_rows:
-                rows, rows_mask = self.template_embedder.embed_rows(features)
-                m = torch.cat([m, rows], dim=1)
-                msa_mask = torch.cat([msa_mask, rows_mask], dim=1)
+            assert templates is not None, "this model reads templates: see embed_templates"
+            z = self.template_embedder.update_pair(z, templates)
+            if templates.rows is not None and templates.rows_mask is not None:
+                m = torch.cat([m, templates.rows], dim=1)
+                msa_mask = torch.cat([msa_mask, templates.rows_mask], dim=1)
 
         extra = self.extra_msa_embedder(features)
         z = self.extra_msa_stack(extra, z, features["extra_msa_mask"], pair_mask, key)
@@ -163,3 +177,8 @@ class AlphaFold(nn.Module):
             experimentally_resolved_logits=heads.experimentally_resolved(trunk.single.to(dtype)),
             pae_logits=None if heads.tm is None else heads.tm(pair),
         )
+
+
+def _pair_mask(features: Features) -> Tensor:
+    mask = features["seq_mask"]
+    return mask[:, :, None] * mask[:, None, :]

@@ -1,6 +1,6 @@
 """What one pass of the model takes and returns.
 
-Legend: B samples, N residues, S MSA cluster rows, L structure module layers.
+Legend: B samples, N residues, S MSA cluster rows, T templates, L structure module layers.
 Positions and translations are in Å, rotations are matrices.
 """
 
@@ -48,6 +48,25 @@ class Previous(NamedTuple):
             like.new_zeros(batch, num_res, num_res, config.c_z),
             like.new_zeros(batch, num_res, len(ATOM37), 3, dtype=wide),
         )
+
+
+class Templates(NamedTuple):
+    """What templates tell every pass: they see nothing recycled, so it is made once a sample.
+
+    Attributes
+    ----------
+    pair : Tensor, shape (B, T, N, N, c_t)
+        Pair representation of each template, sharded along rows.
+    mask : Tensor, shape (B, T)
+    rows : Tensor or None, shape (B, T, N, c_m)
+        Rows for the MSA stack; None in presets without torsion angles of templates.
+    rows_mask : Tensor or None, shape (B, T, N)
+    """
+
+    pair: Tensor
+    mask: Tensor
+    rows: Tensor | None
+    rows_mask: Tensor | None
 
 
 class Structure(NamedTuple):

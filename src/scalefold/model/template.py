@@ -14,6 +14,7 @@ from scalefold.chem.residues import ATOM37_INDEX
 from scalefold.config.schema import ModelConfig, TemplateConfig
 from scalefold.features.contract import Features
 from scalefold.model.assembly import Assembly
+from scalefold.model.contract import Templates
 from scalefold.model.feature_linear import feature_linear
 from scalefold.model.linear import Linear
 from scalefold.model.norm import LayerNorm
@@ -173,24 +174,31 @@ class TemplatePointwiseAttention(nn.Module):
 
 
 class TemplateEmbedder(nn.Module):
-    """Everything that enters the trunk from templates."""
+    """Everything that enters the trunk from templates: made once a sample, read in each pass."""
 
     def __init__(self, config: ModelConfig, assembly: Assembly) -> None:
         super().__init__()
         template = config.template
+        self.embed_torsion_angles = template.embed_torsion_angles
         if template.embed_torsion_angles:
             self.template_single_embedder = TemplateSingleEmbedder(config.c_m)
         self.template_pair_embedder = TemplatePairEmbedder(template, assembly)
         self.template_pair_stack = TemplatePairStack(template, assembly)
         self.template_pointwise_att = TemplatePointwiseAttention(template, config.c_z, assembly)
 
-    def embed_pair(self, features: Features, z: Tensor, pair_mask: Tensor) -> Tensor:
-        """Updated z (B, N, N, c_z), sharded along rows (Alg. 2, lines 9-13)."""
-        t = self.template_pair_embedder(features)
-        t = self.template_pair_stack(t, pair_mask, features["dropout_key"])
-        return self.template_pointwise_att(t, z, features["template_mask"])
+    def embed(self, features: Features, pair_mask: Tensor) -> Templates:
+        """What templates tell every pass (Alg. 2, lines 7, 9-12); ``pair_mask`` is (B, N, N).
 
-    def embed_rows(self, features: Features) -> tuple[Tensor, Tensor]:
-        """Rows for the MSA stack (B, T, N, c_m) and their mask (B, T, N): the psi angle's."""
-        mask = features["template_torsion_angles_mask"][..., _PSI]
-        return self.template_single_embedder(features), mask
+        Rows of the MSA stack are masked by the psi angle's mask.
+        """
+        pair = self.template_pair_embedder(features)
+        pair = self.template_pair_stack(pair, pair_mask, features["dropout_key"])
+        rows = rows_mask = None
+        if self.embed_torsion_angles:
+            rows = self.template_single_embedder(features)
+            rows_mask = features["template_torsion_angles_mask"][..., _PSI]
+        return Templates(pair, features["template_mask"], rows, rows_mask)
+
+    def update_pair(self, z: Tensor, templates: Templates) -> Tensor:
+        """Updated z (B, N, N, c_z), sharded along rows (Alg. 2, line 13)."""
+        return self.template_pointwise_att(templates.pair, z, templates.mask)

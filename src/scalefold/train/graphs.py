@@ -1,8 +1,9 @@
 """CUDA graphs of a sample's passes: thousands of kernel launches become one.
 
-The recycling pass and the last pass, forward and backward, are captured once for each set of
-feature shapes and replayed after that, on static buffers: features are copied in before each
-replay, recycled representations stay where they are, gradients are already views of flat buffers.
+The templates' embedding, a recycling pass and the last pass, forward and backward, are captured
+once for each set of feature shapes and replayed after that, on static buffers: features are copied
+in before each replay, recycled representations stay where they are, gradients are already views of
+flat buffers. The last pass's graph goes on from what the templates' graph keeps for backward.
 Random masks depend on a key among the features, so a replay draws anew. What follows (exchange
 with other ranks, clipping, update) is a handful of launches over flat buffers and stays outside.
 """
@@ -11,18 +12,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Literal, TypeVar
 
 import torch
 
 from scalefold.errors import InputError
 from scalefold.features.contract import Features
+from scalefold.model.passes import Result, SamplePasses
 from scalefold.train.sample import SampleGradient, SampleNumbers
 
 logger = logging.getLogger(__name__)
 
-_Result = TypeVar("_Result")
+_Returned = TypeVar("_Returned")
 _Shapes = tuple[tuple[str, torch.Size], ...]
 
 
@@ -53,7 +55,7 @@ class GraphedSampleGradient:
 
     def __init__(self, gradient: SampleGradient) -> None:
         self._gradient = gradient
-        self._captured: dict[_Shapes, _CapturedPasses] = {}
+        self._captured: dict[_Shapes, CapturedPasses[SampleNumbers]] = {}
         # One memory pool: graphs are replayed one after the other, so they may share scratch.
         self._pool = torch.cuda.graph_pool_handle()
 
@@ -62,41 +64,58 @@ class GraphedSampleGradient:
         shapes = tuple((name, tensor.shape) for name, tensor in passes[-1].items())
         if shapes not in self._captured:
             started = time.perf_counter()
-            self._captured[shapes] = _CapturedPasses(self._gradient, passes[-1], self._pool)
+            self._captured[shapes] = CapturedPasses(self._gradient, passes[-1], self._pool)
             logger.info(
                 "captured CUDA graphs for %s in %.1f s",
                 _sizes(passes[-1]),
                 time.perf_counter() - started,
             )
-        return self._captured[shapes](passes)
+        numbers = self._captured[shapes](passes)
+        # The next replay overwrites the graph's own.
+        return SampleNumbers(numbers.names, numbers.values.clone())
 
 
-class _CapturedPasses:
-    """The two graphs of one set of shapes, and the buffers that they read and write."""
+class CapturedPasses(Generic[Result]):
+    """The graphs of one set of shapes, and the buffers that they read and write.
 
-    def __init__(self, gradient: SampleGradient, features: Features, pool: Any) -> None:
+    Parameters
+    ----------
+    passes : SamplePasses
+    features : dict of str to Tensor
+        Of any pass of these shapes.
+    pool : handle
+        Memory pool, of graphs that are replayed one after the other.
+    """
+
+    def __init__(self, passes: SamplePasses[Result], features: Features, pool: Any) -> None:
         self._features = {name: tensor.clone() for name, tensor in features.items()}
-        self._previous = gradient.before_first(features)
+        self._previous = passes.before_first(features)
+        _warm_up(lambda: passes([self._features, self._features]))
+        self._embed, templates = None, None
+        if passes.reads_templates:  # or its graph would be empty
+            self._embed, templates = _capture(lambda: passes.embed_templates(self._features), pool)
 
         def recycle() -> None:
-            new = gradient.recycle(self._features, self._previous)
+            new = passes.recycle(self._features, self._previous, templates)
             torch._foreach_copy_(list(self._previous), list(new))
 
-        def differentiate() -> SampleNumbers:
-            return gradient.differentiate(self._features, self._previous)
+        self._recycle, _ = _capture(recycle, pool)
+        self._last, self._result = _capture(
+            lambda: passes.last(self._features, self._previous, templates), pool
+        )
 
-        self._recycle, _ = capture(recycle, pool)
-        self._differentiate, self._numbers = capture(differentiate, pool)
-
-    def __call__(self, passes: list[Features]) -> SampleNumbers:
+    def __call__(self, passes: Sequence[Features]) -> Result:
+        """What the passes return, valid until the next call."""
+        if self._embed is not None:
+            self._load(passes[-1])
+            self._embed.replay()
         torch._foreach_zero_(list(self._previous))
         for features in passes[:-1]:
             self._load(features)
             self._recycle.replay()
         self._load(passes[-1])
-        self._differentiate.replay()
-        # The next replay overwrites the graph's own.
-        return SampleNumbers(self._numbers.names, self._numbers.values.clone())
+        self._last.replay()
+        return self._result
 
     def _load(self, features: Features) -> None:
         # One launch for all tensors of a type; mixed, each would have its own.
@@ -107,16 +126,8 @@ class _CapturedPasses:
             )
 
 
-def capture(work: Callable[[], _Result], pool: Any) -> tuple[torch.cuda.CUDAGraph, _Result]:
-    """Capture some work as a CUDA graph; what it returns is overwritten by each replay.
-
-    Parameters
-    ----------
-    work : callable
-        Is run once before, since libraries and kernels initialise what capture forbids.
-    pool : handle
-        Memory pool, of graphs that are replayed one after the other.
-    """
+def _warm_up(work: Callable[[], object]) -> None:
+    """Do the work once, since libraries and kernels initialise what capture forbids."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -124,11 +135,15 @@ def capture(work: Callable[[], _Result], pool: Any) -> tuple[torch.cuda.CUDAGrap
     torch.cuda.current_stream().wait_stream(stream)
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
+
+
+def _capture(work: Callable[[], _Returned], pool: Any) -> tuple[torch.cuda.CUDAGraph, _Returned]:
+    """Capture some work as a CUDA graph; what it returns is overwritten by each replay."""
     graph = torch.cuda.CUDAGraph()
     # What other threads do meanwhile, such as making features, is no mistake.
     with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-        result = work()
-    return graph, result
+        returned = work()
+    return graph, returned
 
 
 def _sizes(features: Features) -> str:

@@ -184,7 +184,7 @@ def _count(config: Config, ops: Ops, recomputation: Recomputation) -> tuple[Pass
         with _Living() as living:
             for block in model.evoformer.blocks:
                 block.register_forward_hook(lambda *_: after_block.append(living.bytes))
-            outputs, _ = model(features, previous)
+            outputs, _ = model(features, previous, model.embed_templates(features))
             loss, _ = total_loss(outputs, features, config.loss)
             del outputs
             kept = living.bytes

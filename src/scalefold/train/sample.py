@@ -1,4 +1,4 @@
-"""What a step does for one sample: recycling passes, loss, gradient."""
+"""What a step does for one sample: its passes, loss, gradient."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from scalefold.features.contract import Features
 from scalefold.loss.lddt import lddt
 from scalefold.loss.total import total_loss
 from scalefold.model.alphafold import AlphaFold
-from scalefold.model.contract import Outputs, Previous
+from scalefold.model.contract import Outputs, Previous, Templates
+from scalefold.model.passes import SamplePasses
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,8 +49,10 @@ def judge(
 Judge = Callable[[Outputs, Features, LossConfig], tuple[Tensor, dict[str, Tensor]]]
 
 
-class SampleGradient:
+class SampleGradient(SamplePasses[SampleNumbers]):
     """The gradient of one sample's loss, left in the parameters' gradient buffers.
+
+    It flows through the last pass and the templates, whose dropout is drawn once for all passes.
 
     Parameters
     ----------
@@ -69,31 +72,15 @@ class SampleGradient:
         config: Config,
         judge: Judge = judge,
     ) -> None:
-        self._model, self._differentiate, self._config = model, differentiate, config
-        self._judge = judge
+        super().__init__(model, config.model)
+        self._differentiate, self._loss, self._judge = differentiate, config.loss, judge
 
-    def __call__(self, passes: list[Features]) -> SampleNumbers:
-        """Make all passes of a sample; gradients flow through the last one only."""
-        previous = self.before_first(passes[0])
-        for features in passes[:-1]:
-            previous = self.recycle(features, previous)
-        return self.differentiate(passes[-1], previous)
-
-    def before_first(self, features: Features) -> Previous:
-        """What the first pass starts from."""
-        batch, num_res = features["aatype"].shape
-        like = self._model.input_embedder.linear_msa_m.weight
-        return Previous.zeros(batch, num_res, self._config.model, like)
-
-    @torch.no_grad()
-    def recycle(self, features: Features, previous: Previous) -> Previous:
-        """Make a pass of which only the next one's input is wanted."""
-        return self._model.recycle(features, previous)
-
-    def differentiate(self, features: Features, previous: Previous) -> SampleNumbers:
+    def last(
+        self, features: Features, previous: Previous, templates: Templates | None
+    ) -> SampleNumbers:
         """Make the last pass, forward and backward."""
-        outputs, _ = self._model(features, previous)
-        loss, numbers = self._judge(outputs, features, self._config.loss)
+        outputs, _ = self._model(features, previous, templates)
+        loss, numbers = self._judge(outputs, features, self._loss)
         self._differentiate(loss)
         values = torch.stack([loss.detach().float(), *numbers.values()])
         return SampleNumbers(("loss", *numbers), values)

@@ -27,7 +27,7 @@ def test_backward_is_twice_forward(config: Config) -> None:
     features = {name: torch.zeros_like(value) for name, value in features.items()}
     previous = Previous.zeros(1, 16, config.model, next(model.parameters()))
     with FlopCounterMode(display=False) as counter:
-        outputs, _ = model(features, previous)
+        outputs, _ = model(features, previous, model.embed_templates(features))
         total_loss(outputs, features, config.loss)[0].backward()
     assert count_flops(config).training_pass == pytest.approx(counter.get_total_flops(), rel=0.05)
 

@@ -92,9 +92,9 @@ def test_bfloat16_works_in_the_trunk_alone(config: Config, reader: ShardReader) 
     narrow = make_config(tree)
     weights = example_model(config).state_dict()
     run = predictor(narrow, weights, CPU)
-    types = {p.dtype for n, p in run._model.named_parameters() if n.startswith("evoformer")}
+    types = {p.dtype for n, p in run._passes._model.named_parameters() if n.startswith("evoformer")}
     assert types == {torch.bfloat16}
-    assert run._model.structure_module.linear_in.weight.dtype == torch.float32
+    assert run._passes._model.structure_module.linear_in.weight.dtype == torch.float32
     passes = evaluation_features(reader.sample("1lcd_A"), config.features, 0, 1)
     wide = predictor(config, weights, CPU)(passes)
     ours = run(passes)

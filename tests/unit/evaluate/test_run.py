@@ -207,8 +207,9 @@ def test_agrees_with_the_model_run_by_hand(shards, checkpoint, settings, evaluat
     passes = evaluation_features(ShardReader(shards).sample("1lcd_A"), config.features, 0, 2)
     with torch.no_grad():
         previous = Previous.zeros(1, 51, config.model, like=next(model.parameters()))
-        _, previous = model(passes[0], previous)
-        outputs, _ = model(passes[1], previous)
+        for features in passes:  # templates again for each
+            templates = model.embed_templates(features)
+            outputs, previous = model(features, previous, templates)
     confidence = plddt(outputs.plddt_logits)[0].double()
     torch.testing.assert_close(
         confidence,
@@ -254,8 +255,8 @@ def test_a_prediction_that_is_not_finite_is_recorded_and_the_rest_goes_on(
 ):
     forward = AlphaFold.forward
 
-    def broken(self, features, previous):
-        outputs, after = forward(self, features, previous)
+    def broken(self, features, previous, templates):
+        outputs, after = forward(self, features, previous, templates)
         if outputs.positions.shape[1] == 58:
             outputs = outputs._replace(positions=outputs.positions * math.inf)
         return outputs, after

@@ -4,13 +4,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from scalefold.features.contract import INPUT_FEATURES
+from scalefold.features.contract import INPUT_FEATURES, Features
 from scalefold.model import AlphaFold, Outputs, Previous
 from scalefold.model.example import example_features, set_example_weights
 from scalefold.model.structure import StructureModule
 
 KEYS = Path(__file__).with_name("state_dict_keys.txt")
 SIZES = {"B": 2, "N": 12, "S": 6, "E": 4, "T": 2}
+
+
+def one_pass(model: AlphaFold, features: Features, previous: Previous) -> tuple[Outputs, Previous]:
+    return model(features, previous, model.embed_templates(features))
 
 
 def count(config) -> int:
@@ -70,7 +74,7 @@ def test_forwards_have_no_flags(model) -> None:
 
 
 def test_shapes_and_types_of_the_contract(model, config, features, zeros) -> None:
-    outputs, after = model(features, zeros)
+    outputs, after = one_pass(model, features, zeros)
     b, n, s, layers = 2, 12, 6, config.structure.num_layers
     assert isinstance(outputs, Outputs)
     assert outputs.msa.shape == (b, s, n, config.c_m)
@@ -93,14 +97,15 @@ def test_shapes_and_types_of_the_contract(model, config, features, zeros) -> Non
 
 
 def test_recycle_is_the_pass_without_the_heads(model, features, zeros) -> None:
-    _, after = model(features, zeros)
-    for mine, other in zip(model.recycle(features, zeros), after, strict=True):
+    templates = model.embed_templates(features)
+    first, after = model(features, zeros, templates)
+    for mine, other in zip(model.recycle(features, zeros, templates), after, strict=True):
         assert torch.equal(mine, other)
     with torch.no_grad():
-        recycled = model.recycle(features, zeros)
+        recycled = model.recycle(features, zeros, templates)
     assert not any(x.requires_grad for x in recycled)
-    again, _ = model(features, recycled)
-    assert not torch.equal(again.pair, model(features, zeros)[0].pair)
+    again, _ = model(features, recycled, templates)
+    assert not torch.equal(again.pair, first.pair)
 
 
 def test_the_model_reads_input_features_only(model, features, zeros) -> None:
@@ -112,7 +117,7 @@ def test_the_model_reads_input_features_only(model, features, zeros) -> None:
             return super().__getitem__(name)
 
     watched = Watched(features)
-    model(watched, zeros)
+    one_pass(model, watched, zeros)
     unread = INPUT_FEATURES.keys() - watched.read
     assert watched.read <= INPUT_FEATURES.keys()
     # unit vectors are zero, so only masks of template atoms matter; atom14 tables serve the losses
@@ -128,7 +133,7 @@ def test_every_parameter_gets_a_finite_gradient(model, features, config) -> None
     previous = Previous.zeros(2, 12, config, like=torch.zeros(1))
     previous = Previous(*(torch.randn_like(x) * 10 for x in previous))
     model.train()
-    outputs, _ = model(features, previous)
+    outputs, _ = one_pass(model, features, previous)
     structure = outputs.structure
     terms = [
         outputs.distogram_logits,
@@ -160,8 +165,9 @@ def test_padding_does_not_change_real_residues(model, config) -> None:
     results = []
     for batch in (padded, short):
         previous = Previous.zeros(2, batch["aatype"].shape[1], config, like=batch["seq_mask"])
-        previous = model.recycle(batch, previous)
-        results.append(model(batch, previous)[0])
+        templates = model.embed_templates(batch)
+        previous = model.recycle(batch, previous, templates)
+        results.append(model(batch, previous, templates)[0])
     n, s = sizes["N"], sizes["S"]
     with_padding, without = results
     for name, cut in (
@@ -179,13 +185,13 @@ def test_padding_does_not_change_real_residues(model, config) -> None:
 
 def test_what_stands_in_padded_places_does_not_matter(model, zeros) -> None:
     features = example_features(SIZES, padding=3)
-    first = model(features, zeros)[0]
+    first, _ = one_pass(model, features, zeros)
     other = dict(features)
     for name in ("msa_feat", "extra_has_deletion", "template_pseudo_beta", "target_feat"):
         axis = INPUT_FEATURES[name].dims.index("N")
         other[name] = features[name].clone()
         other[name].narrow(axis, 9, 3).fill_(17.0)
-    second = model(other, zeros)[0]
+    second, _ = one_pass(model, other, zeros)
     assert torch.equal(first.positions[:, :9], second.positions[:, :9])
     assert torch.equal(first.pair[:, :9, :9], second.pair[:, :9, :9])
 
@@ -201,7 +207,7 @@ def test_bfloat16_weights_are_finite(config, features, everything: bool) -> None
     zeros = Previous.zeros(2, 12, config, like=model.evoformer.linear.weight)
     assert zeros.pair.dtype == torch.bfloat16
     assert zeros.positions.dtype == torch.float32
-    outputs, after = model(features, zeros)
+    outputs, after = one_pass(model, features, zeros)
     assert outputs.pair.dtype == torch.bfloat16
     expected = torch.bfloat16 if everything else torch.float32
     assert outputs.structure.positions.dtype == outputs.distogram_logits.dtype == expected
@@ -221,15 +227,16 @@ def test_structure_module_is_the_float32_island(config, features) -> None:
             module.register_forward_pre_hook(
                 lambda _, inputs: seen.extend((inputs[0].dtype, inputs[1].dtype))
             )
-    model(features, Previous.zeros(2, 12, config, like=model.evoformer.linear.weight))
+    one_pass(model, features, Previous.zeros(2, 12, config, like=model.evoformer.linear.weight))
     assert seen == [torch.float32, torch.float32]
 
 
 def test_samples_of_a_batch_are_independent(model, features, config) -> None:
-    whole = model.train()(features, Previous.zeros(2, 12, config, torch.zeros(1)))[0]
+    model.train()
+    whole, _ = one_pass(model, features, Previous.zeros(2, 12, config, torch.zeros(1)))
     for i in range(2):
         one = {n: x[i : i + 1] for n, x in features.items()}
-        single = model(one, Previous.zeros(1, 12, config, torch.zeros(1)))[0]
+        single, _ = one_pass(model, one, Previous.zeros(1, 12, config, torch.zeros(1)))
         torch.testing.assert_close(
             single.positions, whole.positions[i : i + 1], rtol=1e-4, atol=1e-3
         )

@@ -101,10 +101,11 @@ class ThreadAxis:
 def run(model: AlphaFold, config) -> list[Tensor]:
     features = example_features(SIZES, padding=1)
     features = {n: x.double() if x.is_floating_point() else x for n, x in features.items()}
+    templates = model.embed_templates(features)
     with torch.no_grad():
         zeros = Previous.zeros(1, SIZES["N"], config, like=model.evoformer.linear.weight)
-        previous = model.recycle(features, zeros)
-    outputs, after = model(features, previous)
+        previous = model.recycle(features, zeros, templates)
+    outputs, after = model(features, previous, templates)
     tensors = [
         *after,
         outputs.distogram_logits,
@@ -186,6 +187,6 @@ def test_exchanges_of_one_block_forward(config_of) -> None:
             zeros = Previous.zeros(1, SIZES["N"], config, like=model.evoformer.linear.weight)
             features = example_features(SIZES)
             features = {n: x.double() if x.is_floating_point() else x for n, x in features.items()}
-            model.recycle(features, zeros)
+            model.recycle(features, zeros, model.embed_templates(features))
         counts.append(group.exchanges)
     assert counts[1] - counts[0] == 10

@@ -1,5 +1,7 @@
 import torch
+from torch import Tensor
 
+from scalefold.features.contract import Features
 from scalefold.model import AlphaFold
 from scalefold.model.example import example_features, set_example_weights
 from scalefold.model.template import TemplateEmbedder, TemplatePairEmbedder
@@ -27,9 +29,9 @@ def test_pair_features_are_masked_by_the_backbone(config, assembly, features) ->
 
 def test_rows_of_the_msa_are_masked_by_the_psi_torsion(config, assembly, features) -> None:
     embedder = TemplateEmbedder(config, assembly)
-    rows, mask = embedder.embed_rows(features)
-    assert rows.shape == (2, 2, 12, config.c_m)
-    assert torch.equal(mask, features["template_torsion_angles_mask"][..., 2])
+    templates = embedder.embed(features, torch.ones(2, 12, 12))
+    assert templates.rows.shape == (2, 2, 12, config.c_m)
+    assert torch.equal(templates.rows_mask, features["template_torsion_angles_mask"][..., 2])
 
 
 def test_pointwise_attention_has_no_gate(model: AlphaFold) -> None:
@@ -49,12 +51,16 @@ def test_empty_slots_have_no_influence_and_none_at_all_change_nothing(config, as
     embedder.eval()
     z, pair_mask = torch.randn(1, 6, 6, config.c_z), torch.ones(1, 6, 6)
     features["template_mask"] = torch.tensor([[1.0, 0.0, 1.0]])
-    updated = embedder.embed_pair(features, z, pair_mask)
+
+    def updated(features: Features) -> Tensor:
+        return embedder.update_pair(z, embedder.embed(features, pair_mask))
+
+    expected = updated(features)
     other = dict(features, template_pseudo_beta=features["template_pseudo_beta"].clone())
     other["template_pseudo_beta"][:, 1] += torch.randn(6, 3) * 20
-    assert torch.equal(embedder.embed_pair(other, z, pair_mask), updated)
+    assert torch.equal(updated(other), expected)
     features["template_mask"] = torch.zeros(1, 3)
-    assert torch.equal(embedder.embed_pair(features, z, pair_mask), z)
+    assert torch.equal(updated(features), z)
 
 
 def test_order_of_templates_does_not_matter(config, assembly, features) -> None:
@@ -64,9 +70,10 @@ def test_order_of_templates_does_not_matter(config, assembly, features) -> None:
     features = {n: x.double() if x.is_floating_point() else x for n, x in features.items()}
     z, pair_mask = torch.randn(2, 12, 12, config.c_z).double(), torch.ones(2, 12, 12).double()
     swapped = {n: x.flip(1) if n.startswith("template") else x for n, x in features.items()}
-    torch.testing.assert_close(
-        embedder.embed_pair(swapped, z, pair_mask), embedder.embed_pair(features, z, pair_mask)
+    ours, reference = (
+        embedder.update_pair(z, embedder.embed(f, pair_mask)) for f in (swapped, features)
     )
+    torch.testing.assert_close(ours, reference)
 
 
 def test_each_template_has_its_own_dropout(config, assembly, features) -> None:

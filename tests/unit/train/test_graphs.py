@@ -57,8 +57,23 @@ def test_replayed_steps_equal_eager_ones(
     batches = _batches(micro_tree, shards)
     assert {len(passes) for passes in batches} == {1, 2}
     settings = {"precision": precision, "recomputation": recomputation, "compile": compile}
-    eager = _trainer(micro_tree, cuda_graphs="off", **settings)
-    graphed = _trainer(micro_tree, cuda_graphs="on", **settings)
+    _replayed_equals_eager(micro_tree, batches, **settings)
+
+
+@gpu
+@needs_cuda
+def test_replayed_steps_equal_eager_ones_without_templates(
+    micro_tree: dict[str, Any], shards: Path
+) -> None:
+    tree = merge(micro_tree, {"model": {"template": {"enabled": False}}})
+    _replayed_equals_eager(tree, _batches(tree, shards))
+
+
+def _replayed_equals_eager(
+    tree: dict[str, Any], batches: list[list[Features]], **settings: Any
+) -> None:
+    eager = _trainer(tree, cuda_graphs="off", **settings)
+    graphed = _trainer(tree, cuda_graphs="on", **settings)
     for passes in batches:
         ours, reference = graphed.step(passes, 1e-3), eager.step(passes, 1e-3)
         assert bool(reference.finite)

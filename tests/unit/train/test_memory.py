@@ -74,7 +74,7 @@ def test_agrees_with_what_autograd_holds(wide: Any) -> None:
         return tensor
 
     with saved_tensors_hooks(note, lambda tensor: tensor):
-        outputs, _ = model(features, previous)
+        outputs, _ = model(features, previous, model.embed_templates(features))
         loss, _ = total_loss(outputs, features, config.loss)
     kept = pass_memory(config, TORCH, "none").kept
     assert kept == pytest.approx(sum(saved.values()), rel=0.1)

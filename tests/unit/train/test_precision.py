@@ -117,7 +117,8 @@ def test_the_model_computes_in_the_types_of_the_policy(
     like = trainer.model.input_embedder.linear_msa_m.weight
     previous = Previous.zeros(1, 16, make_config(micro_tree).model, like)
     with computed:
-        trainer.model(passes[0], previous)
+        templates = trainer.model.embed_templates(passes[0])
+        trainer.model(passes[0], previous, templates)
     islands = rules("island")
     wider = {entry for entry in computed.seen if entry[2] != module_type(entry[0])}
     assert {(place, dtype) for _, place, dtype in wider} == set(islands.items())
@@ -145,7 +146,8 @@ def test_state_is_in_the_types_of_the_policy(
     config = make_config(micro_tree)
     model, flat = trainer.model, trainer.parameters
     like = model.input_embedder.linear_msa_m.weight
-    outputs, previous = model(passes[0], Previous.zeros(1, 16, config.model, like))
+    zeros, templates = Previous.zeros(1, 16, config.model, like), model.embed_templates(passes[0])
+    outputs, previous = model(passes[0], zeros, templates)
     loss, terms = total_loss(outputs, passes[0], config.loss)
     gradients = {name: p.grad.dtype for name, p in model.named_parameters() if p.grad is not None}
     types = {

@@ -50,7 +50,8 @@ def model_of(config: ModelConfig, recomputation: str, ops: Ops) -> AlphaFold:
 
 def loss_of(model: AlphaFold, config: ModelConfig) -> Tensor:
     features, like = example_features(SIZES), next(model.parameters())
-    outputs, _ = model(features, Previous.zeros(1, SIZES["N"], config, like))
+    zeros, templates = Previous.zeros(1, SIZES["N"], config, like), model.embed_templates(features)
+    outputs, _ = model(features, zeros, templates)
     return outputs.pair.square().mean() + outputs.positions.square().mean()
 
 
@@ -132,7 +133,9 @@ def test_passes_without_gradient_are_left_alone(micro: Config) -> None:
     features, like = example_features(SIZES), next(model.parameters())
     before = Previous.zeros(1, SIZES["N"], micro.model, like)
     with torch.no_grad():
-        ours, reference = model.recycle(features, before), plain.recycle(features, before)
+        ours, reference = (
+            m.recycle(features, before, m.embed_templates(features)) for m in (model, plain)
+        )
     assert all(torch.equal(a, b) for a, b in zip(ours, reference, strict=True))
 
 

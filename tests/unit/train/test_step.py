@@ -39,10 +39,11 @@ def _plain_backward(model: AlphaFold, config: Config, passes: list[Features]) ->
     """Loss, and gradients into the model, of a whole batch, without the training code."""
     batch, num_res = passes[0]["aatype"].shape
     previous = Previous.zeros(batch, num_res, config.model, next(model.parameters()))
+    templates = model.embed_templates(passes[-1])
     with torch.no_grad():
         for features in passes[:-1]:
-            _, previous = model(features, previous)
-    outputs, _ = model(passes[-1], previous)
+            _, previous = model(features, previous, templates)
+    outputs, _ = model(passes[-1], previous, templates)
     loss, _ = total_loss(outputs, passes[-1], config.loss)
     model.zero_grad()
     loss.backward()

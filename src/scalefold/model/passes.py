@@ -1,0 +1,67 @@
+"""The passes over a sample: templates are embedded once, then recycling passes, then the last."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+import torch
+
+from scalefold.config.schema import ModelConfig
+from scalefold.features.contract import Features
+from scalefold.model.alphafold import AlphaFold
+from scalefold.model.contract import Previous, Templates
+
+Result = TypeVar("Result")
+
+
+class SamplePasses(ABC, Generic[Result]):
+    """What is made of the features of a sample's passes; the last pass decides what that is.
+
+    Parameters
+    ----------
+    model : AlphaFold
+    config : ModelConfig
+        Of the model.
+    """
+
+    def __init__(self, model: AlphaFold, config: ModelConfig) -> None:
+        self._model, self._config = model, config
+
+    def __call__(self, passes: Sequence[Features]) -> Result:
+        """Make all passes, at least one; gradients flow through templates and the last pass."""
+        templates = self.embed_templates(passes[-1])
+        previous = self.before_first(passes[0])
+        for features in passes[:-1]:
+            previous = self.recycle(features, previous, templates)
+        return self.last(passes[-1], previous, templates)
+
+    @property
+    def reads_templates(self) -> bool:
+        """Whether the model reads templates at all."""
+        return self._model.template_embedder is not None
+
+    def embed_templates(self, features: Features) -> Templates | None:
+        """What all passes take of the templates, which are the same in each.
+
+        Dropout is drawn by the key of the features: give the last pass's.
+        """
+        return self._model.embed_templates(features)
+
+    def before_first(self, features: Features) -> Previous:
+        """What the first pass starts from."""
+        batch, num_res = features["aatype"].shape
+        like = self._model.input_embedder.linear_msa_m.weight
+        return Previous.zeros(batch, num_res, self._config, like)
+
+    @torch.no_grad()
+    def recycle(
+        self, features: Features, previous: Previous, templates: Templates | None
+    ) -> Previous:
+        """Make a pass of which only the next one's input is wanted."""
+        return self._model.recycle(features, previous, templates)
+
+    @abstractmethod
+    def last(self, features: Features, previous: Previous, templates: Templates | None) -> Result:
+        """Make the last pass."""
