@@ -73,6 +73,8 @@ class Computed(TorchDispatchMode):
     def watched(self, operation: Callable[..., Any], place: str) -> Callable[..., Any]:
         @functools.wraps(operation)
         def call(*args: Any, **kwargs: Any) -> Any:
+            if not self.at_work:  # backward, which is no module's
+                return operation(*args, **kwargs)
             self.at_work.append((self.at_work[-1][0], place))
             try:
                 return operation(*args, **kwargs)
