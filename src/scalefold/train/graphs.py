@@ -106,14 +106,15 @@ class CapturedPasses(Generic[Result]):
 
     def __call__(self, passes: Sequence[Features]) -> Result:
         """What the passes return, valid until the next call."""
+        self._load(passes[-1])
         if self._embed is not None:
-            self._load(passes[-1])
             self._embed.replay()
         torch._foreach_zero_(list(self._previous))
         for features in passes[:-1]:
             self._load(features)
             self._recycle.replay()
-        self._load(passes[-1])
+        if len(passes) > 1:
+            self._load(passes[-1])
         self._last.replay()
         return self._result
 
