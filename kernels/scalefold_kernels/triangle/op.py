@@ -129,14 +129,9 @@ def _projection_backward(
 
 @_projection_backward.register_fake
 def _(
-    gradients: list[Tensor],
-    d_through: Tensor | None,
-    z: Tensor,
-    mask: Tensor,
-    operands: list[Tensor],
-    statistics: list[Tensor],
-    parameters: list[Tensor],
+    gradients: list[Tensor], d_through: Tensor | None, z: Tensor, *others: Any
 ) -> tuple[Tensor, Tensor]:
+    *_, parameters = others
     return z.new_empty(z.shape), z.new_empty(sum(p.numel() for p in parameters))
 
 
@@ -224,16 +219,8 @@ def _output(
 
 
 @_output.register_fake
-def _(
-    z: Tensor,
-    product: Tensor,
-    gate: Tensor,
-    parameters: list[Tensor],
-    key: Tensor | None,
-    layer: int,
-    rate: float,
-    shared_dim: int | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _(z: Tensor, product: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    _, _, key, _, _, shared_dim = others
     mean = product.new_empty(product.shape[1:], dtype=torch.float32)
     keep = z.new_empty(0)
     if key is not None:
