@@ -229,7 +229,6 @@ def global_attention_rows_kernel(
         softmax_ptr, direction_ptr, pooled_ptr, grad_pooled_ptr, norm_weight, column, h, c,
         H, C, kind,
     )  # fmt: skip
-    grad_mean = load_vector(grad_mean_ptr + column * C, c, C)
     of_gate = tl.zeros((BLOCK_D, BLOCK_C), tl.float32)
     of_gate_bias = tl.zeros((BLOCK_D,), tl.float32)
     for start in tl.range(0, num_rows, BLOCK_S, num_stages=STAGES):
@@ -248,10 +247,12 @@ def global_attention_rows_kernel(
         weight, grad_logit = softmax_again(
             x_hat, along, towards, kept, rows, num_rows, highest, weights, delta, PRECISION
         )
-        grad_hat = tl.dot(grad_gate, gate_weight, input_precision=PRECISION)
+        # Read here, as the norm's parameters are again below: held, they would not fit.
+        grad_mean = load_vector(grad_mean_ptr + column * C, c, C)
+        grad_hat = kept[:, None] * grad_mean[None, :]
+        grad_hat = tl.dot(grad_gate, gate_weight, grad_hat, input_precision=PRECISION)
         grad_hat = tl.dot(weight.to(kind), towards, grad_hat, input_precision=PRECISION)
         grad_hat = tl.dot(grad_logit.to(kind), along, grad_hat, input_precision=PRECISION)
-        grad_hat += kept[:, None] * grad_mean[None, :]
         grad_x = standardise_backward(grad_hat, x_hat.to(tl.float32), rstd, C)
         grad_x += grad.to(tl.float32)
         store_rows(grad_x_ptr, grad_x, out_s, rows, num_rows, c, C)
@@ -264,6 +265,8 @@ def global_attention_rows_kernel(
     norm_bias_sum += load_vector(sums_ptr + C, c, C)
     tl.store(sums_ptr + c, norm_weight_sum, mask=c < C)
     tl.store(sums_ptr + C + c, norm_bias_sum, mask=c < C)
+    norm_weight = load_vector(norm_weight_ptr, c, C)
+    norm_bias = load_vector(norm_bias_ptr, c, C)
     of_gate = of_gate * norm_weight[None, :] + of_gate_bias[:, None] * norm_bias[None, :]
     at, inside = d[:, None] * C + c[None, :], (d < D)[:, None] & (c < C)[None, :]
     tl.store(gate_sums + at, of_gate, mask=inside)
