@@ -43,20 +43,21 @@ def row(inputs: Inputs, out: Tensor, lse: Tensor, grad_out: Tensor, gradients: G
     """Fill ``gradients``, all by one kernel."""
     q, k, v, gate, mask, _ = inputs
     own = row_plan(inputs)
-    keys = 16 * own.constants["num_warps"]
-    q_desc = rows_descriptor(q, 64)
+    # All positions of a row in one box.
+    block, keys = 64 * own.constants["NUM_Q"], 16 * own.constants["num_warps"]
+    q_desc = rows_descriptor(q, block)
     backward_row_kernel[(own.programs,)](
         q_desc,
         rows_descriptor(k, keys),
         rows_descriptor(v, keys),
-        q_desc if gate is None else rows_descriptor(gate, 64),
-        rows_descriptor(out, 64),
-        rows_descriptor(grad_out, 64),
+        q_desc if gate is None else rows_descriptor(gate, block),
+        rows_descriptor(out, block),
+        rows_descriptor(grad_out, block),
         lse,
-        rows_descriptor(gradients.q, 64),
+        rows_descriptor(gradients.q, block),
         rows_descriptor(gradients.k, keys),
         rows_descriptor(gradients.v, keys),
-        q_desc if gradients.gate is None else rows_descriptor(gradients.gate, 64),
+        q_desc if gradients.gate is None else rows_descriptor(gradients.gate, block),
         mask,
         *inputs.mask_strides,
         lse.stride(2),

@@ -63,14 +63,11 @@ def load_row(
     at = [batch, row, 0, head, 0]
     tma.async_copy_global_to_shared(k_desc, at, full, k_smem.index(stage), pred=wanted)
     tma.async_copy_global_to_shared(v_desc, at, full, v_smem.index(stage), pred=wanted)
-    for b in gl.static_range(NUM_Q):
-        at = [batch, row, b * 64, head, 0]
-        n = stage * NUM_Q + b
-        tma.async_copy_global_to_shared(grad_desc, at, full, grad_smem.index(n), pred=wanted)
-        tma.async_copy_global_to_shared(out_desc, at, full, out_smem.index(n), pred=wanted)
-        if HAS_GATE:
-            tma.async_copy_global_to_shared(gate_desc, at, full, gate_smem.index(n), pred=wanted)
-        tma.async_copy_global_to_shared(q_desc, at, full, q_smem.index(n), pred=wanted)
+    tma.async_copy_global_to_shared(grad_desc, at, full, grad_smem.index(stage), pred=wanted)
+    tma.async_copy_global_to_shared(out_desc, at, full, out_smem.index(stage), pred=wanted)
+    if HAS_GATE:
+        tma.async_copy_global_to_shared(gate_desc, at, full, gate_smem.index(stage), pred=wanted)
+    tma.async_copy_global_to_shared(q_desc, at, full, q_smem.index(stage), pred=wanted)
 
 
 @gluon.jit
@@ -85,12 +82,19 @@ def backward_row_kernel(
     WARPS: gl.constexpr = gl.num_warps()
     KEYS: gl.constexpr = 16 * WARPS
     dtype: gl.constexpr = q_desc.dtype
+    whole: gl.constexpr = [STAGES, 1, 1, 64 * NUM_Q, 1, C]
+    q_rows = gl.allocate_shared_memory(dtype, whole, q_desc.layout)
+    grad_rows = gl.allocate_shared_memory(dtype, whole, q_desc.layout)
+    out_rows = gl.allocate_shared_memory(dtype, whole, q_desc.layout)
+    gate_rows = q_rows
+    if HAS_GATE:
+        gate_rows = gl.allocate_shared_memory(dtype, whole, q_desc.layout)
+    # Copies are of all queries of a row, products of blocks of 64.
     blocks: gl.constexpr = [STAGES * NUM_Q, 1, 1, 64, 1, C]
-    q_smem = gl.allocate_shared_memory(dtype, blocks, q_desc.layout)
-    grad_smem = gl.allocate_shared_memory(dtype, blocks, q_desc.layout)
-    out_smem = gl.allocate_shared_memory(dtype, blocks, q_desc.layout)
-    gates: gl.constexpr = [STAGES * NUM_Q if HAS_GATE else 1, 1, 1, 64, 1, C]
-    gate_smem = gl.allocate_shared_memory(dtype, gates, q_desc.layout)
+    q_smem = q_rows._reinterpret(dtype, blocks, q_desc.layout)
+    grad_smem = grad_rows._reinterpret(dtype, blocks, q_desc.layout)
+    out_smem = out_rows._reinterpret(dtype, blocks, q_desc.layout)
+    gate_smem = gate_rows._reinterpret(dtype, blocks, q_desc.layout)
     k_smem = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, KEYS, 1, C], k_desc.layout)
     v_smem = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, KEYS, 1, C], k_desc.layout)
     turned: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
@@ -115,7 +119,7 @@ def backward_row_kernel(
     queries = gl.arange(0, 64, layout=by_query)
 
     descs = (q_desc, k_desc, v_desc, gate_desc, out_desc, grad_desc)
-    tiles = (q_smem, k_smem, v_smem, gate_smem, out_smem, grad_smem)
+    tiles = (q_rows, k_smem, v_smem, gate_rows, out_rows, grad_rows)
     step = gl.num_programs(0)
     first = gl.program_id(0)
     for n in gl.static_range(STAGES):
@@ -151,7 +155,7 @@ def backward_row_kernel(
         v = v_smem.index(stage).reshape([KEYS, C])
         for b in gl.static_range(NUM_Q):
             gate_slot = stage * NUM_Q + b
-            gate_tile = gate_smem.index(gate_slot if HAS_GATE else 0)
+            gate_tile = gate_smem.index(gate_slot)
             out_tile = out_smem.index(gate_slot)
             deltas = undo_gate(
                 grad_smem.index(gate_slot).reshape([64, C]), out_tile.reshape([64, C]),
@@ -163,10 +167,8 @@ def backward_row_kernel(
         fence_async_shared()
         gl.thread_barrier()
         if HAS_GATE:
-            for b in gl.static_range(NUM_Q):
-                at = [batch, row, b * 64, head, 0]
-                tile = gate_smem.index(stage * NUM_Q + b)
-                tma.async_copy_shared_to_global(grad_gate_desc, at, tile)
+            at = [batch, row, 0, head, 0]
+            tma.async_copy_shared_to_global(grad_gate_desc, at, gate_rows.index(stage))
         grad_k = gl.full([KEYS, C], 0.0, gl.float32, OUT)
         grad_v = gl.full([KEYS, C], 0.0, gl.float32, OUT)
         for b in range(NUM_Q):
@@ -200,7 +202,7 @@ def backward_row_kernel(
             gl.thread_barrier()
             q.store((grad_q * scale).to(dtype))
         # Not earlier: registers are short.
-        after = gl.where(turn + 1 < num_turns, item + step, item)
+        after = gl.minimum(item + step, num_items - 1)
         next_batch, next_row, _ = place_of(after, num_rows, num_heads)
         mask_batch = mask + next_batch.to(gl.int64) * mask_stride_b
         kept = load_mask(mask_batch, mask_stride_r, mask_stride_k, next_row, num_keys, KEYS)
@@ -213,9 +215,7 @@ def backward_row_kernel(
         at = [batch, row, 0, head, 0]
         tma.async_copy_shared_to_global(grad_v_desc, at, v_smem.index(stage))
         tma.async_copy_shared_to_global(grad_k_desc, at, k_smem.index(stage))
-        for b in gl.static_range(NUM_Q):
-            at = [batch, row, b * 64, head, 0]
-            tma.async_copy_shared_to_global(grad_q_desc, at, q_smem.index(stage * NUM_Q + b))
+        tma.async_copy_shared_to_global(grad_q_desc, at, q_rows.index(stage))
         tma.store_wait(0)
         load_row(
             descs, tiles, ready, stage, item + STAGES * step, num_rows, num_heads,
