@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -19,6 +18,7 @@ from scalefold_kernels.outer_product.launch import Chain, Mean, Sizes
 from scalefold_kernels.outer_product.materialised import kernel as materialised
 from scalefold_kernels.outer_product.operands import hopper_launch as operands_hopper
 from scalefold_kernels.outer_product.operands import kernel as operands
+from scalefold_kernels.outer_product.operands.launch import Parameters
 from scalefold_kernels.tiles import tile
 
 _MODEL = {"S": 128, "N": 256, "C": 32, "Z": 128}
@@ -214,13 +214,10 @@ def _hopper() -> list[CompileCase]:
             lambda: hopper_launch.weight_gradient(grad, a_ICS, b_JCS, sizes),
         ),
     }
-    cases = {
-        name: recorded(hopper_launch, kernel, launch, f"{name} on Hopper", "sm_90")
+    return [
+        recorded(hopper_launch, kernel, launch, f"{name} on Hopper", "sm_90")
         for name, (kernel, launch) in launches.items()
-    }
-    # Of what two chains are described by, where the warp groups begin.
-    cases["backward"] = replace(cases["backward"], allowed_spill_bytes=32)
-    return list(cases.values())
+    ]
 
 
 def _hopper_operands() -> Iterator[CompileCase]:
@@ -228,12 +225,20 @@ def _hopper_operands() -> Iterator[CompileCase]:
     new = partial(torch.empty, dtype=torch.bfloat16, device="meta")
     for num_seq, channels in ((128, 256), (1024, 64), (120, 200)):
         m, grad = new(1, num_seq, 256, channels), new(2, 1, 256, 32, num_seq)
-        mask, norm_weight = new(1, num_seq, 256, dtype=torch.float32), new(channels)
-        weights = new(32, channels), new(32, channels)
-        launch = partial(operands_hopper.partial_sums, grad, m, mask, norm_weight, weights, m, m)
-        described = f"operands backward on Hopper M={channels}"
+        mask, row, column = new(1, num_seq, 256, dtype=torch.float32), new(channels), new(32)
+        weight = new(32, channels)
+        parameters = Parameters(row, row, weight, column, weight, column)
+        launches: dict[str, Callable[[], Any]] = {
+            "forward": partial(operands_hopper.forward, m, mask, parameters, grad),
+            "backward": partial(
+                operands_hopper.partial_sums, grad, m, mask, row, (weight, weight), m, m
+            ),
+        }
         with patch.object(copy_engine, "multiprocessors", lambda _: 132):
-            yield recorded(operands_hopper, "backward_hopper_kernel", launch, described, "sm_90")
+            for name, launch in launches.items():
+                described = f"operands {name} on Hopper M={channels}"
+                kernel = f"{name}_hopper_kernel"
+                yield recorded(operands_hopper, kernel, launch, described, "sm_90")
 
 
 def _case(

@@ -42,8 +42,8 @@ def mean(chain: Chain, mean: Mean, sizes: Sizes) -> None:
     first = tiles_of(first_KXM, 1, _BLOCK_X, _SIZE_M)
     third = tiles_of(third_KDN.permute(2, 0, 1), _SIZE_N, 1, _SIZE_D)
     whole = _BLOCK_X, 1, _SIZE_N
-    num_k = len(first_KXM)
-    chained_products_kernel[(min(_num_blocks(chain), multiprocessors(mean.out.device)),)](
+    tiling = *_num_blocks(chain), 1, len(first_KXM)
+    chained_products_kernel[(min(prod(_num_blocks(chain)), multiprocessors(mean.out.device)),)](
         first,
         third,
         first,
@@ -53,11 +53,13 @@ def mean(chain: Chain, mean: Mean, sizes: Sizes) -> None:
         tiles_of(mean.out, *whole),
         second_YMD,
         mean.out,
+        mean.out,
         mean.number,
         mean.bias,
         _shape(chain),
         second_YMD.stride(),
-        (num_k, num_k),
+        tiling,
+        tiling,
         mean.number.stride(),
         EPS=EPS,
         MEAN=True,
@@ -69,13 +71,21 @@ def operand_gradients(chains: tuple[Chain, Chain], sizes: Sizes) -> list[Tensor]
     """Partial sums over k, (parts, X, Y, N), float32; what is x for one is k for the other."""
     device = chains[0].first.device
     num_blocks = [_num_blocks(chain) for chain in chains]
-    splits = [_splits(sum(num_blocks), len(chain.first), device) for chain in chains]
-    num_tiles = sum(blocks * parts for blocks, (parts, _) in zip(num_blocks, splits, strict=True))
-    shapes = [
-        (parts, chain.first.shape[1], len(chain.second), chain.third.shape[2])
-        for chain, (parts, _) in zip(chains, splits, strict=True)
+    programs = sum(map(prod, num_blocks))
+    splits = [_splits(programs, len(chain.first), device) for chain in chains]
+    tilings = [(*n, *split) for n, split in zip(num_blocks, splits, strict=True)]
+    num_tiles = sum(num_x * num_y * num_parts for num_x, num_y, num_parts, _ in tilings)
+    parts = [
+        torch.empty(
+            num_parts,
+            chain.first.shape[1],
+            len(chain.second),
+            chain.third.shape[2],
+            dtype=torch.float32,
+            device=device,
+        )
+        for chain, (num_parts, _) in zip(chains, splits, strict=True)
     ]
-    both = torch.empty(sum(map(prod, shapes)), dtype=torch.float32, device=device)
     # Of the right block for what is not looked at.
     unused = tiles_of(chains[0].first, _BLOCK_X, 1, _SIZE_N)
     chained_products_kernel[(min(num_tiles, multiprocessors(device)),)](
@@ -87,19 +97,18 @@ def operand_gradients(chains: tuple[Chain, Chain], sizes: Sizes) -> list[Tensor]
         unused,
         unused,
         chains[0].second,
-        both,
-        both,
-        both,
+        *parts,
+        parts[0],
+        parts[0],
         _shape(chains[0]),
         chains[0].second.stride(),
-        tuple(k_per_split for _, k_per_split in splits),
+        *tilings,
         (0, 0),
         EPS=EPS,
         MEAN=False,
         **launch_tile("outer_product_chained_hopper", sizes, chains[0].first),
     )
-    parts = both.split([prod(shape) for shape in shapes])
-    return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+    return parts
 
 
 def weight_gradient(grad_IJZ: Tensor, a_ICS: Tensor, b_JCS: Tensor, sizes: Sizes) -> Tensor:
@@ -125,10 +134,10 @@ def weight_gradient(grad_IJZ: Tensor, a_ICS: Tensor, b_JCS: Tensor, sizes: Sizes
     return parts
 
 
-def _num_blocks(chain: Chain) -> int:
-    """Of x and y."""
+def _num_blocks(chain: Chain) -> tuple[int, int]:
+    """Of x and of y."""
     size_x, size_y = chain.first.shape[1], len(chain.second)
-    return triton.cdiv(size_x, _BLOCK_X) * triton.cdiv(size_y, _BLOCK_Y)
+    return triton.cdiv(size_x, _BLOCK_X), triton.cdiv(size_y, _BLOCK_Y)
 
 
 def _shape(chain: Chain) -> tuple[int, ...]:

@@ -36,8 +36,8 @@ PART_M = gl.constexpr(32)
 
 
 @gluon.jit
-def both_chains(sizes, strides, k_per_split):
-    """Sizes, strides of ``second`` along y, m, d, and k in a part; of two operands' gradients.
+def both_chains(sizes, strides, tilings):
+    """Sizes, strides of ``second`` along y, m, d, and tiling; of two operands' gradients.
 
     What is x for the one is k for the other, and y is d.
     """
@@ -45,39 +45,39 @@ def both_chains(sizes, strides, k_per_split):
     stride_y, stride_m, stride_d = strides
     # What loops count with must be no constants.
     size_x, size_k = gl.to_tensor(size_x), gl.to_tensor(size_k)
-    one = (size_x, size_y, size_m, size_d, size_n, size_k), strides, gl.to_tensor(k_per_split[0])
+    one = (size_x, size_y, size_m, size_d, size_n, size_k), strides, as_tensors(tilings[0])
     sizes = size_k, size_d, size_m, size_y, size_n, size_x
-    other = sizes, (stride_d, stride_m, stride_y), gl.to_tensor(k_per_split[1])
+    other = sizes, (stride_d, stride_m, stride_y), as_tensors(tilings[1])
     return one, other
 
 
 @gluon.jit
-def num_parts(chain):
-    """Of the sum over k."""
-    sizes, _, k_per_split = chain
-    return (sizes[5] + k_per_split - 1) // k_per_split
+def as_tensors(tiling):
+    """Tiles along x and y, parts of the sum over k, and k in a part."""
+    num_x, num_y, num_parts, k_per_part = tiling
+    return (
+        gl.to_tensor(num_x), gl.to_tensor(num_y), gl.to_tensor(num_parts), gl.to_tensor(k_per_part),
+    )  # fmt: skip
 
 
 @gluon.jit
 def num_tiles(chain):
     """Of all parts."""
-    sizes, _, _ = chain
-    num_x = (sizes[0] + ROWS - 1) // ROWS
-    num_y = (sizes[1] + 2 * GROUP_Y - 1) // (2 * GROUP_Y)
-    return num_x * num_y * num_parts(chain)
+    _, _, tiling = chain
+    num_x, num_y, num_parts, _ = tiling
+    return num_x * num_y * num_parts
 
 
 @gluon.jit
 def place(tile, chain):
     """First x, first y, part of the sum over k of a tile; where that part begins, and its end."""
-    sizes, _, k_per_split = chain
-    num_x = (sizes[0] + ROWS - 1) // ROWS
-    num_y = (sizes[1] + 2 * GROUP_Y - 1) // (2 * GROUP_Y)
+    sizes, _, tiling = chain
+    num_x, num_y, _, k_per_part = tiling
     rest = tile // num_y
-    split = rest // num_x
-    start = split * k_per_split
-    end = gl.minimum(start + k_per_split, sizes[5])
-    return rest % num_x * ROWS, tile % num_y * 2 * GROUP_Y, split, start, end
+    part = rest // num_x
+    start = part * k_per_part
+    end = gl.minimum(start + k_per_part, sizes[5])
+    return rest % num_x * ROWS, tile % num_y * 2 * GROUP_Y, part, start, end
 
 
 @gluon.jit
@@ -211,19 +211,12 @@ def write_part(total, out, x, y, split, chain):
 
 
 @gluon.jit
-def behind(out, chain):
-    """Where a chain's parts of sums end."""
-    sizes, _, _ = chain
-    return out + num_parts(chain).to(gl.int64) * sizes[0] * sizes[1] * sizes[4]
-
-
-@gluon.jit
 def compute(
     w: gl.constexpr, args, STAGES: gl.constexpr, MEAN: gl.constexpr, EPS: gl.constexpr
 ):  # fmt: skip
     """Warp group ``w``."""
     (
-        out_desc, second, out, count, bias, smem, barriers, z_barriers, second_barriers,
+        out_desc, second, outs, count, bias, smem, barriers, z_barriers, second_barriers,
         chains, count_strides,
     ) = args  # fmt: skip
     first_smem, second_smem, third_smem, z_smem = smem
@@ -280,12 +273,10 @@ def compute(
                 into = z_smem.index(w * GROUP_Y + 1)
                 write_mean(right, into, out_desc, count, bias, x, y + 1, sizes, count_strides, EPS)
             else:
-                write_part(left, out, x, y, split, chain)
-                write_part(right, out, x, y + 1, split, chain)
+                write_part(left, outs[which], x, y, split, chain)
+                write_part(right, outs[which], x, y + 1, split, chain)
             n += 1
         first_tile = following_tile(first_tile, chain)
-        if not MEAN:
-            out = behind(out, chain)
     if MEAN:
         tma.store_wait(0)
 
@@ -305,13 +296,14 @@ def barrier_pair(number: gl.constexpr, arrivals: gl.constexpr):
 @gluon.jit
 def chained_products_kernel(
     first_desc, third_desc, other_first_desc, other_third_desc, second_desc, z_desc, out_desc,
-    second, out, count, bias, sizes, second_strides, k_per_split, count_strides,
+    second, out, other_out, count, bias, sizes, second_strides, tiling, other_tiling,
+    count_strides,
     EPS: gl.constexpr, MEAN: gl.constexpr, STAGES: gl.constexpr, GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """See the module. With ``MEAN`` (forward) bias, count and z take part.
 
-    Without, ``out`` has partial sums in float32, (part, x, y, n) of the first operand's gradient
-    and behind them of the other's; ``out_desc``, ``second_desc``, ``z_desc``, ``count`` and
+    Without, ``out`` and ``other_out`` have partial sums in float32, (part, x, y, n), of the first
+    and the second operand's gradient; ``out_desc``, ``second_desc``, ``z_desc``, ``count`` and
     ``bias`` are not looked at; ``third_desc`` is (k, d, n) then, else (n, k, d). ``sizes``: of x,
     y, m, d, n, k.
     """
@@ -342,13 +334,13 @@ def chained_products_kernel(
     else:
         z_barriers, second_barriers = barriers, barriers
     fence_async_shared()
-    chains = both_chains(sizes, second_strides, k_per_split)
+    chains = both_chains(sizes, second_strides, (tiling, other_tiling))
     descs = (first_desc, third_desc), (other_first_desc, other_third_desc)
     smem = first_smem, second_smem, third_smem, z_smem
     load_args = descs, second_desc, z_desc, smem, barriers, z_barriers, second_barriers, chains
     args = (
-        out_desc, second, out, count, bias, smem, barriers, z_barriers, second_barriers,
-        chains, count_strides,
+        out_desc, second, (out, other_out), count, bias, smem, barriers, z_barriers,
+        second_barriers, chains, count_strides,
     )  # fmt: skip
     gl.warp_specialize(
         [

@@ -41,6 +41,42 @@ class Parameters(NamedTuple):
 
 def forward(m_BSNM: Tensor, mask_BSN: Tensor, parameters: Parameters, out_2BNCS: Tensor) -> None:
     """Fill both operands."""
+    kernels = _hopper(m_BSNM)
+    (kernels.forward if kernels else _forward)(m_BSNM, mask_BSN, parameters, out_2BNCS)
+
+
+def backward(
+    grad_2BNCS: Tensor,
+    m_BSNM: Tensor,
+    mask_BSN: Tensor,
+    parameters: Parameters,
+    through: Tensor | None,
+    grad_m: Tensor,
+    gradients: Tensor,
+) -> None:
+    """Fill the gradient of m, and all parameters' in the order of `parameters_kernel`."""
+    norm_weight, norm_bias, weight_a, _, weight_b, _ = parameters
+    arguments = grad_2BNCS, m_BSNM, mask_BSN, norm_weight, (weight_a, weight_b), through, grad_m
+    kernels = _hopper(m_BSNM, grad_2BNCS, through)
+    partial = (kernels.partial_sums if kernels else _partial_sums)(*arguments)
+    hidden, channels = weight_a.shape
+    columns = 16
+    parameters_kernel[(triton.cdiv(channels, columns),)](
+        sum_rows(partial, torch.float32),
+        norm_weight,
+        norm_bias,
+        weight_a,
+        weight_b,
+        gradients,
+        hidden,
+        M=channels,
+        BLOCK_C=block(hidden),
+        BLOCK_M=columns,
+    )
+
+
+def _forward(m_BSNM: Tensor, mask_BSN: Tensor, parameters: Parameters, out_2BNCS: Tensor) -> None:
+    """Fill both operands."""
     batch, num_seq, num_res, _ = m_BSNM.shape
     norm_weight, norm_bias, weight_a, bias_a, weight_b, bias_b = parameters
     launch, sizes = _tile("forward", m_BSNM, weight_a)
@@ -62,36 +98,6 @@ def forward(m_BSNM: Tensor, mask_BSN: Tensor, parameters: Parameters, out_2BNCS:
         EPS=EPS,
         **sizes,
         **launch,
-    )
-
-
-def backward(
-    grad_2BNCS: Tensor,
-    m_BSNM: Tensor,
-    mask_BSN: Tensor,
-    parameters: Parameters,
-    through: Tensor | None,
-    grad_m: Tensor,
-    gradients: Tensor,
-) -> None:
-    """Fill the gradient of m, and all parameters' in the order of `parameters_kernel`."""
-    norm_weight, norm_bias, weight_a, _, weight_b, _ = parameters
-    arguments = grad_2BNCS, m_BSNM, mask_BSN, norm_weight, (weight_a, weight_b), through, grad_m
-    kernels = _hopper(grad_2BNCS, m_BSNM, through)
-    partial = (kernels.partial_sums if kernels else _partial_sums)(*arguments)
-    hidden, channels = weight_a.shape
-    columns = 16
-    parameters_kernel[(triton.cdiv(channels, columns),)](
-        sum_rows(partial, torch.float32),
-        norm_weight,
-        norm_bias,
-        weight_a,
-        weight_b,
-        gradients,
-        hidden,
-        M=channels,
-        BLOCK_C=block(hidden),
-        BLOCK_M=columns,
     )
 
 
@@ -132,12 +138,12 @@ def _partial_sums(
     return partial
 
 
-def _hopper(grad_2BNCS: Tensor, m_BSNM: Tensor, through: Tensor | None) -> ModuleType | None:
-    """Launch of the kernel for Hopper GPUs, where it serves."""
+def _hopper(m_BSNM: Tensor, *others: Tensor | None) -> ModuleType | None:
+    """Launches for Hopper GPUs, where these serve."""
     if not runs_gluon(m_BSNM):
         return None
     module = _hopper_launch()
-    return module if module.serves(grad_2BNCS, m_BSNM, through) else None
+    return module if module.serves(m_BSNM, *others) else None
 
 
 @cache

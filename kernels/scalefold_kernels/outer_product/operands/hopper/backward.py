@@ -1,12 +1,9 @@
-"""Backward of the operands on Hopper GPUs, in Gluon, the level below Triton.
+"""Backward of the operands on Hopper GPUs; see `parts`.
 
-A program stays for many tiles: 128 sequences of one residue, 64 for each of two warp groups. A
-loader warp brings m, the operands' gradients and m's gradient from elsewhere by the copy engine
-(TMA). A group standardises its rows in their place. With ``W`` the weights times the norm's, the
-sums of LayerNorm's backward follow from ``x_hat W^T``, 64 wide, before the gradient of x_hat is
-made, by halves of the channels. A third group has the parameters' sums over all rows in registers.
-
-Beyond the last sequence, channel and hidden channel the copy engine reads zeros and writes nothing.
+The loader brings the operands' gradients and m's gradient from elsewhere, too. A group standardises
+its rows in their place. With ``W`` the weights times the norm's, the sums of LayerNorm's backward
+follow from ``x_hat W^T``, 64 wide, before the gradient of x_hat is made, by parts of the channels.
+A third group has the parameters' sums over all rows in registers.
 """
 
 from triton.experimental import gluon
@@ -20,30 +17,22 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from scalefold_kernels.hopper import ROWS, columns, mma_layout, widen
-
-BLOCK_C = gl.constexpr(32)
-"""Hidden channels of an operand."""
+from scalefold_kernels.outer_product.operands.hopper.parts import (
+    BLOCK_C,
+    PART,
+    load_mask,
+    place,
+    statistics,
+)
 
 MAX_HALF = gl.constexpr(128)
 """The most channels of a product."""
-
-PART = gl.constexpr(64)
-"""Channels of the rows that are worked on at a time, for want of registers."""
 
 REGISTERS = gl.constexpr(512)
 """Of four threads, one of each warp group and one of the loader, of which a program has 128."""
 
 ONES = gl.constexpr(8)
 """Columns of ones, the fewest that a product takes."""
-
-
-@gluon.jit
-def place(tile, sizes):
-    """Sample, residue and first sequence of a tile."""
-    size_s, size_n, _ = sizes
-    blocks = (size_s + 2 * ROWS - 1) // (2 * ROWS)
-    rest = tile // blocks
-    return rest // size_n, rest % size_n, tile % blocks * 2 * ROWS
 
 
 @gluon.jit
@@ -98,34 +87,15 @@ def keep_weights(
 @gluon.jit
 def standardise(tile, M: gl.constexpr, BLOCK_M: gl.constexpr, EPS: gl.constexpr):
     """Rows of mean 0 and variance 1 in their place; returns 1 / standard deviation."""
-    L: gl.constexpr = mma_layout(PART)
-    column = gl.arange(0, PART, layout=gl.SliceLayout(0, L))
     parts = columns(tile.load(mma_layout(BLOCK_M)), PART)
-    total = gl.full([ROWS, PART], 0.0, gl.float32, L)
-    for part in gl.static_range(BLOCK_M // PART):
-        total += widen(parts[part])
-    mean = gl.sum(total, 1) * (1.0 / M)
-    total = gl.full([ROWS, PART], 0.0, gl.float32, L)
-    for part in gl.static_range(BLOCK_M // PART):
-        centred = widen(parts[part]) - mean[:, None]
-        if M < BLOCK_M:
-            centred = gl.where((part * PART + column < M)[None, :], centred, 0.0)
-        total += centred * centred
-    rstd = gl.rsqrt(gl.sum(total, 1) * (1.0 / M) + EPS)
+    mean, rstd = statistics(parts, M, BLOCK_M, EPS)
     for part in gl.static_range(BLOCK_M // PART):
         x_hat = (widen(parts[part]) - mean[:, None]) * rstd[:, None]
         if M < BLOCK_M:
+            column = gl.arange(0, PART, layout=gl.SliceLayout(0, mma_layout(PART)))
             x_hat = gl.where((part * PART + column < M)[None, :], x_hat, 0.0)
         tile.slice(part * PART, PART, dim=1).store(x_hat.to(tile.dtype))
     return rstd
-
-
-@gluon.jit
-def load_mask(mask, strides, sample, s, residue, sizes, L: gl.constexpr):
-    """Of a group's sequences."""
-    s += gl.arange(0, ROWS, layout=L)
-    at = mask + sample.to(gl.int64) * strides[0] + s.to(gl.int64) * strides[1]
-    return gl.load(at + residue.to(gl.int64) * strides[2], mask=s < sizes[0], other=0.0)
 
 
 @gluon.jit

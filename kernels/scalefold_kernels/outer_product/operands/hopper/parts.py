@@ -1,0 +1,52 @@
+"""What forward and backward of the operands share on Hopper GPUs, in Gluon, below Triton.
+
+A program stays for many tiles: 128 sequences of one residue, 64 for each of two warp groups. A
+loader warp brings their rows by the copy engine (TMA). Beyond the last sequence, channel and hidden
+channel it reads zeros and writes nothing.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+from scalefold_kernels.hopper import ROWS, mma_layout, widen
+
+BLOCK_C = gl.constexpr(32)
+"""Hidden channels of an operand."""
+
+PART = gl.constexpr(64)
+"""Channels of the rows that are worked on at a time, for want of registers."""
+
+
+@gluon.jit
+def place(tile, sizes):
+    """Sample, residue and first sequence of a tile."""
+    size_s, size_n, _ = sizes
+    blocks = (size_s + 2 * ROWS - 1) // (2 * ROWS)
+    rest = tile // blocks
+    return rest // size_n, rest % size_n, tile % blocks * 2 * ROWS
+
+
+@gluon.jit
+def statistics(parts, M: gl.constexpr, BLOCK_M: gl.constexpr, EPS: gl.constexpr):
+    """Mean and 1 / standard deviation of rows that come by parts of their channels."""
+    L: gl.constexpr = mma_layout(PART)
+    column = gl.arange(0, PART, layout=gl.SliceLayout(0, L))
+    total = gl.full([ROWS, PART], 0.0, gl.float32, L)
+    for part in gl.static_range(BLOCK_M // PART):
+        total += widen(parts[part])
+    mean = gl.sum(total, 1) * (1.0 / M)
+    total = gl.full([ROWS, PART], 0.0, gl.float32, L)
+    for part in gl.static_range(BLOCK_M // PART):
+        centred = widen(parts[part]) - mean[:, None]
+        if M < BLOCK_M:
+            centred = gl.where((part * PART + column < M)[None, :], centred, 0.0)
+        total += centred * centred
+    return mean, gl.rsqrt(gl.sum(total, 1) * (1.0 / M) + EPS)
+
+
+@gluon.jit
+def load_mask(mask, strides, sample, s, residue, sizes, L: gl.constexpr):
+    """Of a group's sequences."""
+    s += gl.arange(0, ROWS, layout=L)
+    at = mask + sample.to(gl.int64) * strides[0] + s.to(gl.int64) * strides[1]
+    return gl.load(at + residue.to(gl.int64) * strides[2], mask=s < sizes[0], other=0.0)
