@@ -26,7 +26,6 @@ from scalefold_kernels.triangle.hopper.parts import (
     barriers,
     by_position,
     num_rounds,
-    opaque,
     raw_columns,
     row_sum,
     sigmoid,
@@ -91,13 +90,14 @@ def differentiate(
     bits = no_bits()
     i = gl.to_tensor(0)
     first = tile_of(i, w)
+    next_mean = by_position(mean, first, P, S)
+    next_reciprocal = by_position(reciprocal, first, P, S)
     while first < P:
         slot = w * STAGES + i % STAGES
         if SHARED is not None:
             if (i == 0) | other_mask(first, tile_of(i - 1, w), P, ROWS, COLUMNS, SHARED):
                 bits = draw(first, P, dropped, ROWS, COLUMNS, SHARED, C // 32)
-        mean_P = by_position(mean, first, P, S)
-        reciprocal_P = by_position(reciprocal, first, P, S)
+        mean_P, reciprocal_P = next_mean, next_reciprocal
         mbarrier.wait(full.index(slot), (i // STAGES) & 1)
         product = product_smem.index(slot).permute((1, 0))
         standard = (widen(product.load(S)) - mean_P[:, None]) * reciprocal_P[:, None]
@@ -133,12 +133,13 @@ def differentiate(
             gradient = gl.convert_layout(gradient, A)
             d_standard = warpgroup_mma(gradient, weight, d_standard)
         mbarrier.arrive(ready.index(slot))
+        following = tile_of(i + 1, w)
+        next_mean = by_position(mean, following, P, S)
+        next_reciprocal = by_position(reciprocal, following, P, S)
         standard = widen(product.load(S))
         along = row_sum(d_standard * standard) * (1.0 / C)
         average = row_sum(d_standard) * (1.0 / C)
         d_x = d_standard - average[:, None] - standard * along[:, None]
-        # Read again: held over the loop, number and address would cost registers.
-        reciprocal_P = by_position(reciprocal, first + opaque(0), P, S)
         d_x = (d_x * reciprocal_P[:, None]).to(dtype)
         tma.store_wait(0)
         gate = gate_smem.index(slot * HALVES)

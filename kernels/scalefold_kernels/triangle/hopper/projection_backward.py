@@ -25,6 +25,7 @@ from scalefold_kernels.triangle.hopper.parts import (
     by_position,
     columns,
     open_gate,
+    raw_columns,
     row_sum,
 )
 
@@ -128,18 +129,21 @@ def differentiate(args, HAS_THROUGH: gl.constexpr, C: gl.constexpr):
     dtype: gl.constexpr = d_z_desc.dtype
     weight_empty, block_empty, whole_empty = weights[1], blocks[1], wholes[1]
     i = gl.to_tensor(0)
+    start = gl.program_id(0) * TILE
+    next_mean = by_position(mean, start, P, S)
+    next_reciprocal = by_position(reciprocal, start, P, S)
     for tile in range(gl.program_id(0), num_tiles, gl.num_programs(0)):
         first = tile * TILE
-        mean_P = by_position(mean, first, P, S)
-        reciprocal_P = by_position(reciprocal, first, P, S)
+        mean_P, reciprocal_P = next_mean, next_reciprocal
         mask_P = by_position(mask, first, P, H)
+        scale, shift = raw_columns(norm_weight, S), raw_columns(norm_bias, S)
         whole = wait_full(wholes, i, WHOLES)
         z = z_smem.index(whole)
         standard = (widen(z.load(S)) - mean_P[:, None]) * reciprocal_P[:, None]
         z.store(standard.to(dtype))
         fence_async_shared()
         tma.async_copy_shared_to_global(standard_desc, [first, 0], z)
-        normed = standard * columns(norm_weight, S) + columns(norm_bias, S)
+        normed = standard * scale.to(gl.float32) + shift.to(gl.float32)
         normed = gl.convert_layout(normed.to(dtype), A)
         d_normed = gl.full([TILE, C], 0.0, gl.float32, S)
         for step in range(2 * HALVES):
@@ -160,8 +164,9 @@ def differentiate(args, HAS_THROUGH: gl.constexpr, C: gl.constexpr):
             value_smem = block_smem.index(value_slot)
             value = widen(value_smem.permute((1, 0)).load(H))
             bias = gl.where(side == 0, a_gate_bias, b_gate_bias) + channel
+            bias = columns(bias, H) * -LOG2E
             opened = warpgroup_mma_wait(0, [opened])
-            opened = open_gate(opened, columns(bias, H) * -LOG2E, 1.0)
+            opened = open_gate(opened, bias, 1.0)
             d_value = (gradient * opened * mask_P[:, None]).to(dtype)
             d_logit = (gradient * value * (1.0 - opened)).to(dtype)
             gradient_smem.permute((1, 0)).store(d_value)
@@ -187,11 +192,16 @@ def differentiate(args, HAS_THROUGH: gl.constexpr, C: gl.constexpr):
             weight = weight_smem.index(wait_full(weights, m + half, WEIGHTS))
             d_gate = block_smem.index(wait_full(blocks, n + half, BLOCKS))
             d_normed = warpgroup_mma(d_gate, weight, d_normed, is_async=True)
+        # What comes from memory, now, while the products are under way.
+        scale = raw_columns(norm_weight, S)
+        following = first + gl.num_programs(0) * TILE
+        next_mean = by_position(mean, following, P, S)
+        next_reciprocal = by_position(reciprocal, following, P, S)
         d_normed = warpgroup_mma_wait(0, [d_normed])
         for half in gl.static_range(HALVES):
             mbarrier.arrive(weight_empty.index((m + half) % WEIGHTS))
             mbarrier.arrive(block_empty.index((n + half) % BLOCKS))
-        gradient = d_normed * columns(norm_weight, S)
+        gradient = d_normed * scale.to(gl.float32)
         standard = widen(z.load(S))
         along = row_sum(gradient * standard) * (1.0 / C)
         average = row_sum(gradient) * (1.0 / C)
