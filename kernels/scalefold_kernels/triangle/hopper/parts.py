@@ -2,8 +2,9 @@
 
 They are written in Gluon, Triton's lower level. A program stays for many tiles of 64 positions: a
 loader warp brings them to shared memory by the bulk copy engine (TMA) and announces them on
-barriers; each warp group works on a tile of its own, so that one multiplies while another
-normalises, and results leave through shared memory by the copy engine. Weights are brought once.
+barriers; each warp group that computes, of one program or of several that share a multiprocessor,
+works on a tile of its own, so that one multiplies while another normalises, and results leave
+through shared memory by the copy engine.
 
 Tensors with positions last are turned by the way between shared memory and registers
 (``ldmatrix`` and ``stmatrix`` transpose). A position's channels lie in the four threads of a quad.
