@@ -19,9 +19,10 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 # Errors of single draws of the weights scatter by a factor; the interpreter has time for one.
 DRAWS = range(8 if DEVICE.type == "cuda" else 1)
 
-# On a GPU, Triton's division is right to 2 units in the last place (PTX: div.full), torch's to half
-# a unit; in so small a model no long sums hide that. Exponentials and roots differ less.
-LIMIT = 2 / 0.5 if DEVICE.type == "cuda" else FACTOR
+# In float32 the kernels of transition and outer product mean begin their sums at the residual. On a
+# GPU each product is then added by itself and rounded at the residual's size; one such kernel alone
+# has 1.7 and 1.8 times torch's error. Triton's interpreter adds whole blocks.
+LIMIT = 2 * FACTOR if DEVICE.type == "cuda" else FACTOR
 
 TINY = ModelConfig.model_validate(preset_tree("tiny")["model"])
 
