@@ -18,6 +18,7 @@ from torch import Tensor
 from scalefold_kernels.attention import (
     hopper_backward,
     hopper_launch,
+    hopper_narrow,
     hopper_plan,
     portable,
 )
@@ -51,7 +52,7 @@ _PORTABLE = [
 
 def compile_cases() -> list[CompileCase]:
     """All kernels of the folder."""
-    return [*_portable(), *_hopper()]
+    return [*_portable(), *_hopper(), _narrow()]
 
 
 def _portable() -> Iterator[CompileCase]:
@@ -95,6 +96,16 @@ def _hopper() -> Iterator[CompileCase]:
                 described = f"{kernel} on Hopper, {name}"
                 case = recorded(module, f"{kernel}_kernel", launch, described, "sm_90")
             yield replace(case, allowed_spill_bytes=_SPILLS.get(kernel, 0))
+
+
+def _narrow() -> CompileCase:
+    name = "extra MSA row"
+    inputs, out, lse = _arguments(name, torch.bfloat16)
+    shared = hopper_backward.Shared(out, out, lse)
+    launch = partial(hopper_narrow.keys, inputs, inputs.bias, lse, shared, inputs.k, inputs.v)
+    described = f"backward_keys of narrow heads, {name}"
+    with patch.object(hopper_narrow, "multiprocessors", lambda _: 132):
+        return recorded(hopper_narrow, "narrow_keys_kernel", launch, described, "sm_90")
 
 
 def _backward(inputs: Inputs, out: Tensor, lse: Tensor) -> dict[str, Callable[[], Any]]:

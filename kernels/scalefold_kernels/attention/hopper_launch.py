@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from scalefold_kernels.attention import hopper_backward
+from scalefold_kernels.attention import hopper_backward, hopper_narrow
 from scalefold_kernels.attention.arguments import (
     Gradients,
     Inputs,
@@ -134,5 +134,6 @@ def backward(
             None if bias is None else scaled_q,
         )
         partial = hopper_backward.queries(inputs, bias, lse, shared, gradients.q, sum_bias)
-    hopper_backward.keys(inputs, bias, lse, shared, gradients.k, gradients.v)
+    of_keys = hopper_narrow if hopper_narrow.serves(inputs, shared) else hopper_backward
+    of_keys.keys(inputs, bias, lse, shared, gradients.k, gradients.v)
     return partial

@@ -58,19 +58,19 @@ def stacked(count, shape):
 
 
 @gluon.jit
-def place_of_program(num_positions, num_heads, num_rows):
+def place_of_program(num_positions, num_heads, num_rows, BLOCK: gl.constexpr = 64):
     """First position, head, group of rows, first row and number of rows of a program.
 
     Programs that share positions and head are groups; some heads may have one more than others.
     """
-    num_blocks = gl.cdiv(num_positions, 64)
+    num_blocks = gl.cdiv(num_positions, BLOCK)
     tiles = num_blocks * num_heads
     tile = gl.program_id(0) % tiles
     group = gl.program_id(0) // tiles
     num_groups = gl.cdiv(gl.num_programs(0) - tile, tiles)
     first_row = group * num_rows // num_groups
     rows = (group + 1) * num_rows // num_groups - first_row
-    return tile % num_blocks * 64, tile // num_blocks, group, first_row, rows
+    return tile % num_blocks * BLOCK, tile // num_blocks, group, first_row, rows
 
 
 @gluon.jit
