@@ -27,28 +27,12 @@ def hash_of(key_ptr, key_stride, sample, layer):
 # One binary for all layers: a number 1 would be folded into the code.
 @triton.jit(do_not_specialize=["layer"])
 def residual_linear_forward_kernel(
-    x_ptr,
-    h_ptr,
-    weight_ptr,
-    bias_ptr,
-    out_ptr,
-    key_ptr,
-    layer,
-    threshold,
-    scale,
-    size1,
-    size2,
+    x_ptr, h_ptr, weight_ptr, bias_ptr, out_ptr, key_ptr, layer, threshold, scale, size1, size2,
     key_stride,
-    K: tl.constexpr,
-    C: tl.constexpr,
-    DIMS: tl.constexpr,
-    SHARED: tl.constexpr,
-    PRECISION: tl.constexpr,
-    STAGES: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-    BLOCK_K: tl.constexpr,
+    K: tl.constexpr, C: tl.constexpr, DIMS: tl.constexpr, SHARED: tl.constexpr,
+    PRECISION: tl.constexpr, STAGES: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr,
     BLOCK_C: tl.constexpr,
-):
+):  # fmt: skip
     """``out = x + (h @ weight.T + bias) * factor``; without a key there is no factor.
 
     ``x`` and ``out`` (B, D1, D2, C), ``h`` (B, D1, D2, K), ``weight`` (C, K); all contiguous.
@@ -89,28 +73,12 @@ def residual_linear_forward_kernel(
 
 @triton.jit(do_not_specialize=["layer"])
 def residual_linear_backward_kernel(
-    grad_ptr,
-    h_ptr,
-    weight_ptr,
-    grad_h_ptr,
-    partial_ptr,
-    key_ptr,
-    layer,
-    threshold,
-    scale,
-    size1,
-    size2,
-    key_stride,
-    K: tl.constexpr,
-    C: tl.constexpr,
-    DIMS: tl.constexpr,
-    SHARED: tl.constexpr,
-    PRECISION: tl.constexpr,
-    STAGES: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-    BLOCK_K: tl.constexpr,
+    grad_ptr, h_ptr, weight_ptr, grad_h_ptr, partial_ptr, key_ptr, layer, threshold, scale,
+    size1, size2, key_stride,
+    K: tl.constexpr, C: tl.constexpr, DIMS: tl.constexpr, SHARED: tl.constexpr,
+    PRECISION: tl.constexpr, STAGES: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr,
     BLOCK_C: tl.constexpr,
-):
+):  # fmt: skip
     """Gradients of ``h``, weight and bias, from one pass over the result's gradient and ``h``.
 
     A program has all C outputs and BLOCK_K of the inputs. ``partial`` is (programs, C K + C):

@@ -55,27 +55,11 @@ def product(a, b):
 
 @triton.jit
 def forward_kernel(
-    q_rows,
-    k_rows,
-    v_rows,
-    x_rows,
-    y_rows,
-    u_rows,
-    pair_logits_ptr,
-    point_weight_ptr,
-    logits_ptr,
-    norms_ptr,
-    out_ptr,
-    out_points_ptr,
-    num_res,
-    scale,
-    HEADS: tl.constexpr,
-    CHANNELS: tl.constexpr,
-    COORDINATES: tl.constexpr,
-    VALUE_COORDINATES: tl.constexpr,
-    BLOCK_I: tl.constexpr,
-    BLOCK_J: tl.constexpr,
-):
+    q_rows, k_rows, v_rows, x_rows, y_rows, u_rows, pair_logits_ptr, point_weight_ptr,
+    logits_ptr, norms_ptr, out_ptr, out_points_ptr, num_res, scale,
+    HEADS: tl.constexpr, CHANNELS: tl.constexpr, COORDINATES: tl.constexpr,
+    VALUE_COORDINATES: tl.constexpr, BLOCK_I: tl.constexpr, BLOCK_J: tl.constexpr,
+):  # fmt: skip
     """Logits, and what their softmax makes of the values' features and points, for some queries."""
     i = tl.program_id(0) * BLOCK_I + tl.arange(0, BLOCK_I)
     head, sample = tl.program_id(1), tl.program_id(2)
@@ -160,18 +144,10 @@ def pair_forward_kernel(
 
 @triton.jit
 def pair_backward_kernel(
-    grad_ptr,
-    logits_ptr,
-    norms_ptr,
-    pair_ptr,
-    grad_weights_ptr,
-    grad_pair_ptr,
-    means_ptr,
+    grad_ptr, logits_ptr, norms_ptr, pair_ptr, grad_weights_ptr, grad_pair_ptr, means_ptr,
     num_res,
-    HEADS: tl.constexpr,
-    CHANNELS: tl.constexpr,
-    BLOCK_J: tl.constexpr,
-):
+    HEADS: tl.constexpr, CHANNELS: tl.constexpr, BLOCK_J: tl.constexpr,
+):  # fmt: skip
     """Gradients of one query's pairs, and of its weights as far as they come from pairs.
 
     ``means``: weighted means of the latter over keys, (B, H, I).
@@ -202,33 +178,12 @@ def pair_backward_kernel(
 
 @triton.jit
 def queries_backward_kernel(
-    k_rows,
-    v_rows,
-    x_rows,
-    y_rows,
-    u_rows,
-    out_rows,
-    out_points_rows,
-    grad_rows,
-    grad_points_rows,
-    point_weight_ptr,
-    logits_ptr,
-    norms_ptr,
-    grad_weights_ptr,
-    means_ptr,
-    grad_logits_ptr,
-    grad_q_ptr,
-    grad_x_ptr,
-    grad_point_weight_ptr,
-    num_res,
-    scale,
-    HEADS: tl.constexpr,
-    CHANNELS: tl.constexpr,
-    COORDINATES: tl.constexpr,
-    VALUE_COORDINATES: tl.constexpr,
-    BLOCK_I: tl.constexpr,
-    BLOCK_J: tl.constexpr,
-):
+    k_rows, v_rows, x_rows, y_rows, u_rows, out_rows, out_points_rows, grad_rows,
+    grad_points_rows, point_weight_ptr, logits_ptr, norms_ptr, grad_weights_ptr, means_ptr,
+    grad_logits_ptr, grad_q_ptr, grad_x_ptr, grad_point_weight_ptr, num_res, scale,
+    HEADS: tl.constexpr, CHANNELS: tl.constexpr, COORDINATES: tl.constexpr,
+    VALUE_COORDINATES: tl.constexpr, BLOCK_I: tl.constexpr, BLOCK_J: tl.constexpr,
+):  # fmt: skip
     """Gradients of logits, queries, their points, and of the points' weight, a part a program."""
     tile = tl.program_id(0)
     i = tile * BLOCK_I + tl.arange(0, BLOCK_I)
@@ -276,28 +231,11 @@ def queries_backward_kernel(
 
 @triton.jit
 def keys_backward_kernel(
-    q_rows,
-    x_rows,
-    y_rows,
-    grad_rows,
-    grad_points_rows,
-    point_weight_ptr,
-    logits_ptr,
-    norms_ptr,
-    grad_logits_ptr,
-    grad_k_ptr,
-    grad_v_ptr,
-    grad_y_ptr,
-    grad_u_ptr,
-    num_res,
-    scale,
-    HEADS: tl.constexpr,
-    CHANNELS: tl.constexpr,
-    COORDINATES: tl.constexpr,
-    VALUE_COORDINATES: tl.constexpr,
-    BLOCK_I: tl.constexpr,
-    BLOCK_J: tl.constexpr,
-):
+    q_rows, x_rows, y_rows, grad_rows, grad_points_rows, point_weight_ptr, logits_ptr, norms_ptr,
+    grad_logits_ptr, grad_k_ptr, grad_v_ptr, grad_y_ptr, grad_u_ptr, num_res, scale,
+    HEADS: tl.constexpr, CHANNELS: tl.constexpr, COORDINATES: tl.constexpr,
+    VALUE_COORDINATES: tl.constexpr, BLOCK_I: tl.constexpr, BLOCK_J: tl.constexpr,
+):  # fmt: skip
     """Gradients of a tile of keys and values: features and points."""
     j = tl.program_id(0) * BLOCK_J + tl.arange(0, BLOCK_J)
     head, sample = tl.program_id(1), tl.program_id(2)
