@@ -203,7 +203,7 @@ class WriterLock:
         if self._newest() != mine:
             (self._files / str(mine)).unlink(missing_ok=True)
             return False
-        if former and self._read(former)[1] not in (seen[1], _GIVEN_BACK, ""):
+        if former and self._read(former)[1] not in (seen[1], _GIVEN_BACK):
             (self._files / str(mine)).unlink()
             raise InputError(self._refusal())
         return True
@@ -223,7 +223,7 @@ class WriterLock:
             time.sleep(min(1.0, SILENCE_SECONDS / 10))
             _, now = self._read(generation)
             if now != beat:
-                return now in (_GIVEN_BACK, "")  # its file is gone if it wrote nothing
+                return now == _GIVEN_BACK
         logger.warning("%s: no sign of life from %s, taken over", self._folder, holder)
         return True
 
@@ -242,8 +242,8 @@ class WriterLock:
         """Holder and last beat; None and what there is where it is just being written."""
         try:
             text = (self._files / str(generation)).read_text("utf-8")
-        except FileNotFoundError:
-            return None, ""
+        except FileNotFoundError:  # cleared, or cleaned up by the next holder
+            return None, _GIVEN_BACK
         first, _, beat = text.partition("\n")
         try:
             return Holder(**json.loads(first)), beat.strip()

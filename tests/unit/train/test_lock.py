@@ -119,6 +119,17 @@ def test_who_wrote_nothing_leaves_no_lock(tmp_path: Path) -> None:
         assert list(folder.iterdir()) == []
 
 
+def test_a_lock_that_is_cleared_between_two_looks_is_free_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    lock = WriterLock(tmp_path)
+    find, seen = lock._newest, [1]  # the first look finds what is gone at the second
+    monkeypatch.setattr(lock, "_newest", lambda: seen.pop() if seen else find())
+    with caplog.at_level("INFO"), lock:
+        lock.confirm()
+    assert caplog.text == ""
+
+
 @pytest.mark.parametrize("why", ["written", "taken over"])
 def test_a_lock_stays_where_it_tells_something(tmp_path: Path, why: str) -> None:
     with WriterLock(tmp_path) as lock:
