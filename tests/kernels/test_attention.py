@@ -65,6 +65,18 @@ def _assert_close(ours: list[Tensor], exact: list[Tensor], terms: int) -> None:
         assert (a - b).abs().max() <= limit
 
 
+def _assert_as_exact_as_torch(
+    inputs: list[Tensor | None], exactly: torch.dtype = torch.float64
+) -> None:
+    """Of bfloat16 inputs: at most twice the distance of torch's own to the exact numbers."""
+    ours = _run(attention, inputs, torch.bfloat16)
+    torchs = _run(reference.attention, inputs, torch.bfloat16)
+    exact = _run(reference.attention, inputs, exactly)
+    for a, b, c in zip(ours, torchs, exact, strict=True):
+        assert a.isfinite().all()
+        assert (a - c).norm() <= 2 * (b - c).norm()
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(("gated", "biased"), [(True, True), (False, True), (True, False)])
 def test_value_and_gradients(
@@ -239,12 +251,7 @@ def test_bfloat16(
         inputs[3] = inputs[3] if gated else None
         inputs[5] = inputs[5].mT.contiguous().mT if biased else None
     inputs = [x if x is None else x.bfloat16() for x in inputs]
-    ours = _run(attention, inputs, torch.bfloat16)
-    torchs = _run(reference.attention, inputs, torch.bfloat16)
-    exact = _run(reference.attention, inputs, torch.float64)
-    for a, b, c in zip(ours, torchs, exact, strict=True):
-        assert a.isfinite().all()
-        assert (a - c).norm() <= 2 * (b - c).norm()
+    _assert_as_exact_as_torch(inputs)
 
 
 @pytest.mark.gpu
@@ -254,11 +261,7 @@ def test_without_masked_keys_in_bfloat16(shape: tuple[int, ...], device: torch.d
     inputs = _inputs(shape, device)
     inputs[4] = torch.ones_like(inputs[4])
     inputs = [x.bfloat16() for x in inputs]
-    ours = _run(attention, inputs, torch.bfloat16)
-    torchs = _run(reference.attention, inputs, torch.bfloat16)
-    exact = _run(reference.attention, inputs, torch.float64)
-    for a, b, c in zip(ours, torchs, exact, strict=True):
-        assert (a - c).norm() <= 2 * (b - c).norm()
+    _assert_as_exact_as_torch(inputs)
 
 
 @pytest.mark.gpu
@@ -270,11 +273,7 @@ def test_row_without_unmasked_keys_in_bfloat16(
     inputs = _inputs((1, 3, length, length, 4, 32), device, biased=biased)
     inputs[4][:, 1] = 0
     inputs = [x if x is None else x.bfloat16() for x in inputs]
-    ours = _run(attention, inputs, torch.bfloat16)
-    torchs = _run(reference.attention, inputs, torch.bfloat16)
-    exact = _run(reference.attention, inputs, torch.float32)
-    for a, b, c in zip(ours, torchs, exact, strict=True):
-        assert (a - c).norm() <= 2 * (b - c).norm()
+    _assert_as_exact_as_torch(inputs, torch.float32)
 
 
 MANY_ROWS = [(1, 60, 256, 256, 4, 32), (1, 40, 256, 256, 8, 8)]
@@ -291,11 +290,7 @@ def test_logits_whose_exponentials_float32_cannot_hold(
     inputs = _inputs(shape, device)
     inputs[5] += shift
     inputs = [x.bfloat16() for x in inputs]
-    ours = _run(attention, inputs, torch.bfloat16)
-    torchs = _run(reference.attention, inputs, torch.bfloat16)
-    exact = _run(reference.attention, inputs, torch.float64)
-    for a, b, c in zip(ours, torchs, exact, strict=True):
-        assert (a - c).norm() <= 2 * (b - c).norm()
+    _assert_as_exact_as_torch(inputs)
 
 
 @pytest.mark.gpu
@@ -317,12 +312,7 @@ def test_some_rows_with_logits_far_apart(
     # A program has rows of both kinds.
     inputs[0][:, ::2] *= 40
     inputs = [None if x is None else x.bfloat16() for x in inputs]
-    ours = _run(attention, inputs, torch.bfloat16)
-    torchs = _run(reference.attention, inputs, torch.bfloat16)
-    exact = _run(reference.attention, inputs, torch.float64)
-    for a, b, c in zip(ours, torchs, exact, strict=True):
-        assert a.isfinite().all()
-        assert (a - c).norm() <= 2 * (b - c).norm()
+    _assert_as_exact_as_torch(inputs)
 
 
 @pytest.mark.gpu
