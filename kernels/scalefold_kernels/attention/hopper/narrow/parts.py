@@ -142,7 +142,7 @@ def load_padded_columns(words, first: gl.constexpr, like):
 
 @gluon.jit
 def word_places(like):
-    """Row of each word, of the upper 8 of each warp's, and its place in it; see `row_words`."""
+    """Row of each word, of the upper 8 of each warp's, and its place in it; see `pad_words`."""
     ROWS: gl.constexpr = gl.SliceLayout(2, like.type.layout)
     warp = gl.arange(0, like.shape[0], layout=gl.SliceLayout(1, gl.SliceLayout(2, ROWS)))
     lane = gl.arange(0, 8, layout=gl.SliceLayout(0, gl.SliceLayout(2, ROWS)))

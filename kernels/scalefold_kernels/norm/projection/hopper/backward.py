@@ -16,7 +16,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from scalefold_kernels.hopper import REGISTERS, ROWS, mma_layout, widen
+from scalefold_kernels.hopper import REGISTERS, ROWS, columns, mma_layout, widen
 
 ONES = gl.constexpr(8)
 """Columns of ones, the fewest that a product takes."""
@@ -82,23 +82,6 @@ def load(
 
 
 @gluon.jit
-def halves(x):
-    """Left and right columns."""
-    L: gl.constexpr = mma_layout(x.shape[1] // 2)
-    left, right = gl.split(x.reshape([ROWS, 2, x.shape[1] // 2]).permute((0, 2, 1)))
-    return gl.convert_layout(left, L), gl.convert_layout(right, L)
-
-
-@gluon.jit
-def parts(x, BLOCK_C: gl.constexpr):
-    """Columns by parts, of which there are one or two."""
-    if BLOCK_C > PART:
-        return halves(x)
-    else:
-        return (x,)
-
-
-@gluon.jit
 def add_rows(sums, x, spare, ones):
     """Sums over rows, added to ``sums`` (PART, ONES) by a product with ones."""
     spare.store(x.to(spare.dtype))
@@ -118,7 +101,7 @@ def normalise_backward(
     """
     L: gl.constexpr = mma_layout(PART)
     COLUMN: gl.constexpr = gl.SliceLayout(0, L)
-    grads = parts(grad_normed, BLOCK_C)
+    grads = columns(grad_normed, PART)
     added = ()
     mean_grad = gl.full([ROWS], 0.0, gl.float32, gl.SliceLayout(1, L))
     mean_product = mean_grad

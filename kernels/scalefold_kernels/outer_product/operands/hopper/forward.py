@@ -147,8 +147,9 @@ def forward_hopper_kernel(
     M: gl.constexpr, EPS: gl.constexpr, BLOCK_M: gl.constexpr,
     PLACES: gl.constexpr, GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """As `kernel.forward_kernel`; see the module. ``m_desc`` (B, S, N, M), ``out_desc`` (2, B N, C,
-    S).
+    """As `kernel.forward_kernel`; see the module.
+
+    ``m_desc`` (B, S, N, M), ``out_desc`` (2, B N, C, S).
     """
     dtype: gl.constexpr = m_desc.dtype
     barrier: gl.constexpr = mbarrier.MBarrierLayout()
