@@ -148,14 +148,14 @@ def new_workflow(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Work
 
 @pytest.fixture(scope="session")
 def template_folder(new_workflow: Callable[..., Workflow]) -> Path:
-    """Everything but the results."""
+    """Everything but the results: for dry runs, whose plan depends on what there is."""
     return new_workflow("local", {}).folder
 
 
 @pytest.fixture(scope="session")
-def finished(template_folder: Path) -> tuple[Workflow, str]:
+def finished(new_workflow: Callable[..., Workflow]) -> tuple[Workflow, str]:
     """The workflow after one whole run, and what that printed."""
-    workflow = Workflow(template_folder)
+    workflow = new_workflow("local", {})
     return workflow, workflow.succeed()
 
 
