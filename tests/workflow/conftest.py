@@ -21,6 +21,7 @@ from scalefold.config import load_config, run_key
 from scalefold.config.load import merge
 
 ROOT = Path(__file__).parents[2]
+PROFILES = ("local", "slurm")
 CHAINS = {
     "5pti_A": "train",
     "1a8o_A": "train",
@@ -117,7 +118,7 @@ def write_workflow(folder: Path, settings: dict[str, Any]) -> None:
     shutil.copy(ROOT / "Snakefile", folder)
     for name in ("workflow", "envs"):
         shutil.copytree(ROOT / name, folder / name)
-    for name in ("local", "slurm"):
+    for name in PROFILES:
         (folder / name).symlink_to(f"workflow/profiles/{name}")
     (folder / "micro.yaml").write_text(yaml.safe_dump(merge(CONFIG, settings), sort_keys=False))
     rows = [f"{key}\t{split}\t{key}" for key, split in CHAINS.items()]
@@ -150,6 +151,17 @@ def new_workflow(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Work
 def template_folder(new_workflow: Callable[..., Workflow]) -> Path:
     """Everything but the results: for dry runs, whose plan depends on what there is."""
     return new_workflow("local", {}).folder
+
+
+@pytest.fixture(scope="session")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The repository as it is checked out: of the folder that it is in, tests see no results, no
+    data of its user's, and write nothing there.
+    """
+    folder = tmp_path_factory.mktemp("checkout")
+    for name in ("Snakefile", "config.yaml", "configs", "demo", "workflow", "envs", *PROFILES):
+        (folder / name).symlink_to(ROOT / name)
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from scalefold.shards.buckets import bucket_of
 ROOT = Path(__file__).parents[2]
 
 
-def snakemake(*arguments: str, folder: Path = ROOT) -> str:
+def snakemake(*arguments: str, folder: Path) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "snakemake", "--nocolor", *arguments],
         cwd=folder,
@@ -92,19 +92,21 @@ def test_several_nodes_need_an_image_that_is_a_file(template_folder: Path) -> No
     assert "apptainer pull scalefold.sif docker://registry/scalefold:0.1.0" in output
 
 
-def test_profile_runs_the_demo_unless_told_otherwise() -> None:
+def test_profile_runs_the_demo_unless_told_otherwise(checkout: Path) -> None:
     assert (ROOT / "local").is_symlink()
     assert (ROOT / "local").readlink() == Path("workflow/profiles/local")
-    demo = snakemake("-n", "--profile", "local", "config", "--forceall")
+    demo = snakemake("-n", "--profile", "local", "config", "--forceall", folder=checkout)
     assert "results/demo/config.yaml" in demo
     # config.yaml lists its chains in a table that the user makes.
-    own = snakemake("-n", "--profile", "local", "--configfile", "config.yaml")
+    own = snakemake("-n", "--profile", "local", "--configfile", "config.yaml", folder=checkout)
     assert "data/chains.tsv: no such file" in own
-    assert "data/chains.tsv: no such file" in snakemake("-n")
+    assert "data/chains.tsv: no such file" in snakemake("-n", folder=checkout)
 
 
 @pytest.mark.parametrize(("name", "trainings"), [("mlperf", 1), ("scratch", 3)])
-def test_full_reproductions_dry_run(tmp_path: Path, name: str, trainings: int) -> None:
+def test_full_reproductions_dry_run(
+    checkout: Path, tmp_path: Path, name: str, trainings: int
+) -> None:
     entries = [f"{number:04d}" for number in range(3000)]
     chains = tmp_path / "chains.tsv"
     rows = [f"{entry}_A\t{'train' if entry < '2900' else 'validation'}\t" for entry in entries]
@@ -114,7 +116,8 @@ def test_full_reproductions_dry_run(tmp_path: Path, name: str, trainings: int) -
     weights = tmp_path / "weights.yaml"  # the benchmark's checkpoint is not here
     weights.write_text(yaml.safe_dump({"training": {"initial_weights": str(own)}}))
     files = ["config.yaml", str(own), f"configs/{name}.yaml", str(weights)]
-    output = snakemake("-n", "--quiet", "all", "--profile", "slurm", "--configfile", *files)
+    arguments = ["-n", "--quiet", "all", "--profile", "slurm", "--configfile", *files]
+    output = snakemake(*arguments, folder=checkout)
     jobs = dict(re.findall(r"^(\w+) +(\d+)$", output, re.MULTILINE))
     buckets = str(len({bucket_of(entry, 400) for entry in entries}))
     for rule in ("fetch_structures", "fetch_alignments", "structures", "pack"):

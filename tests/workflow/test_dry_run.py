@@ -11,14 +11,13 @@ import yaml
 
 from scalefold.config.schema import DataConfig
 
-ROOT = Path(__file__).parents[2]
 WHOLE_PDB = 540_000
 """Chains."""
 MOST_CALLS = 36_000_000
 """Function calls of that dry run: 6 s at the 6 million a second that one core was seen to make."""
 
 
-def calls(folder: Path, chains: int, buckets: int) -> int:
+def calls(checkout: Path, folder: Path, chains: int, buckets: int) -> int:
     """Function calls of a dry run with so many chains in so many buckets."""
     folder.mkdir()
     rows = "".join(f"{n // 3:06d}_{'ABC'[n % 3]}\ttrain\t{n}\n" for n in range(chains))
@@ -28,13 +27,13 @@ def calls(folder: Path, chains: int, buckets: int) -> int:
     files = ["config.yaml", str(folder / "my.yaml"), "configs/scratch.yaml"]
     snakemake = ["snakemake", "-n", "--profile", "slurm", "--configfile", *files]
     profile = [sys.executable, "-m", "cProfile", "-o", str(folder / "calls"), "-m", *snakemake]
-    subprocess.run(profile, cwd=ROOT, check=True, capture_output=True)
+    subprocess.run(profile, cwd=checkout, check=True, capture_output=True)
     return pstats.Stats(str(folder / "calls")).total_calls
 
 
-def test_whole_pdb(tmp_path: Path) -> None:
-    fewest = calls(tmp_path / "fewest", 3_000, 40)
-    a_chain = (calls(tmp_path / "chains", 33_000, 40) - fewest) / 30_000
-    a_bucket = (calls(tmp_path / "buckets", 3_000, 100) - fewest) / 60
+def test_whole_pdb(checkout: Path, tmp_path: Path) -> None:
+    fewest = calls(checkout, tmp_path / "fewest", 3_000, 40)
+    a_chain = (calls(checkout, tmp_path / "chains", 33_000, 40) - fewest) / 30_000
+    a_bucket = (calls(checkout, tmp_path / "buckets", 3_000, 100) - fewest) / 60
     buckets = DataConfig.model_fields["buckets"].default
     assert fewest + a_chain * (WHOLE_PDB - 3_000) + a_bucket * (buckets - 40) < MOST_CALLS
