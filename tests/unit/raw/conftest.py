@@ -100,8 +100,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def site() -> Iterator[Site]:
+def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     """An HTTP server on a free local port that misbehaves on demand; fill its ``files``."""
+    monkeypatch.setenv("no_proxy", "*")  # the way to it is through no proxy of this machine's
     site = Site()
     handler = type("Handler", (_Handler,), {"site": site, "protocol_version": "HTTP/1.1"})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:

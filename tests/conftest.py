@@ -1,0 +1,13 @@
+"""Tests see the same whatever the shell that starts them has set."""
+
+import os
+
+COLOURS = ("FORCE_COLOR", "CLICOLOR_FORCE", "PY_COLORS", "TTY_COMPATIBLE", "GITHUB_ACTIONS")
+"""Have programs print colours into a pipe too; GITHUB_ACTIONS does so to Typer."""
+LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""Set by torchrun: a training would look for others."""
+SNAKEMAKE = ("SNAKEMAKE_PROFILE",)
+"""A profile of the user's, for the runs that name none."""
+
+for name in (*COLOURS, *LAUNCHER, *SNAKEMAKE):
+    os.environ.pop(name, None)
