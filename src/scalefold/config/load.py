@@ -72,6 +72,10 @@ def make_config(tree: Mapping[str, Any], source: str | Source = "configuration")
     """Validate a nested mapping (see ``load_config``); ``source`` names it in errors."""
     preset = tree.get("preset", Config.model_fields["preset"].default)
     try:
+        if not isinstance(preset, str):
+            raise InputError(
+                f"preset: expected a name, one of {', '.join(preset_names())} (found {preset!r})"
+            )
         defaults = preset_tree(preset)
     except InputError as error:
         raise InputError(f"{source}: {error}") from None
@@ -161,12 +165,15 @@ class _EachKeyOnce(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         lines: dict[str, int] = {}
         for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
             line = key.start_mark.line + 1
-            if isinstance(key, yaml.ScalarNode) and lines.setdefault(key.value, line) != line:
+            if key.value in lines:
                 raise yaml.YAMLError(
                     f"key {key.value!r} stands in line {lines[key.value]} and again in line "
                     f"{line}: put the two together"
                 )
+            lines[key.value] = line
         return super().construct_mapping(node, deep)
 
 

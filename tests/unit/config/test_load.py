@@ -121,6 +121,8 @@ def test_hash_follows_the_content_and_not_how_it_was_stated() -> None:
         ({"training": {"steps": "many"}}, "training.steps: .*found 'many'"),
         ({"training": {"precision": "fp8"}}, "training.precision: .*'fp32', 'tf32' or 'bf16'"),
         ({"preset": "tinny"}, "preset: 'tinny' is not known, did you mean 'tiny'?"),
+        ({"preset": None}, r"preset: expected a name, one of initial_training, .* \(found None\)"),
+        ({"preset": ["tiny"]}, r"preset: expected a name, .* \(found \['tiny'\]\)"),
         ({"loss": {"pae": 0.1}}, "set model.pae_head to true, or loss.pae to 0"),
         ({"features": {"masked_msa": {"same": 0.9}}}, "uniform .* is 1.1"),
         ({"run_name": "../up"}, "run_name: .*found '../up'"),
@@ -161,6 +163,7 @@ def test_unset_required_key() -> None:
         ("- 1\n", "expected keys at the top level, found list"),
         ("\0", "not valid YAML"),
         ("loss: {}\na:\n  b: 1\n  c: 2\n  b: 3\n", "not valid YAML: key 'b' .* line 3 .* line 5: "),
+        ("a: {b: 1, c: 2, b: 3}\n", "not valid YAML: key 'b' .* line 1 and again in line 1: "),
         (None, "no such configuration file"),
     ],
 )
