@@ -76,7 +76,7 @@ def bench_curves(
         "keys": {name: run_key(one) for name, one in both.items()},
         "training": {name: one.training.model_dump(mode="json") for name, one in both.items()},
     }
-    before = earlier_record(out, result, ())
+    before = earlier_record(out, result)
     done = dict(zip(before.get("seeds", ()), _by_seed(before), strict=True))
     for seed in seeds:
         if seed not in done:

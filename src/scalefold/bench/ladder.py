@@ -18,8 +18,9 @@ from rich.table import Table
 
 from scalefold.bench.flops import StepFlops, count_flops, peak_flops_per_second
 from scalefold.bench.measure import measure_steps, prepared_passes, released
-from scalefold.bench.record import earlier_record, provenance, write_record
+from scalefold.bench.record import earlier_record, part_record, provenance, write_record
 from scalefold.bench.step import first_and_more, varied
+from scalefold.config.identity import run_key
 from scalefold.config.schema import Config, KernelPackage
 from scalefold.errors import InputError
 from scalefold.loader.loader import TrainingLoader
@@ -116,39 +117,36 @@ def bench_ladder(
     only : collection of str
         Measure these rungs alone; default all.
     parts : sequence of Path
-        Files of other calls, whose rungs are taken over likewise: several GPUs can share the work.
+        Files of other calls, by the same code on the same kind of device, whose rungs are taken
+        over: several GPUs can share the work.
     device : torch.device
     console : Console
 
     Raises
     ------
     InputError
-        An unknown rung, shards that cannot be used, a file that cannot be written.
+        An unknown rung, a part that is not there or of something else, shards that cannot be used,
+        a file that cannot be written.
     """
     ladder = rungs()
     unknown = set(only) - {rung.name for rung in ladder}
     if unknown:
         names = ", ".join(rung.name for rung in ladder)
         raise InputError(f"no rung {', '.join(sorted(unknown))}; there are {names}")
-    result = provenance("ladder", config, device) | {
+    head = provenance("ladder", config, device) | {
         "peak_flops_per_second": peak_flops_per_second(device),
         "samples_per_step": config.training.global_batch_size,
-        "rungs": [],
+        "run_key": run_key(config),
     }
-    absent = [str(file) for file in parts if not file.is_file()]
-    if absent:
-        raise InputError(f"--part {', '.join(absent)}: no such file")
-    done: dict[str, dict[str, Any]] = {}
-    for file in (*parts, out):
-        earlier = earlier_record(file, result, ("rungs",))
-        done |= {row["rung"]: row for row in earlier.get("rungs", ())}
+    earlier = [*(part_record(file, head) for file in parts), earlier_record(out, head)]
+    done = {row["rung"]: row for record in earlier for row in record.get("rungs", ())}
     flops = count_flops(config)
+    result = head | {"rungs": []}
     for rung, settings in _cumulative(ladder):
         if rung.name not in done and (not only or rung.name in only):
-            loads = rung.changes.keys() & {"training.loader_workers"} or rung is ladder[-1]
-            variant = varied(config, settings)
+            loads = "training.loader_workers" in rung.changes or rung is ladder[-1]
             row = {"rung": rung.name, "title": rung.title, "changes": rung.changes}
-            row |= _measure(variant, shards, flops, device, with_loading=bool(loads))
+            row |= _measure(varied(config, settings), shards, flops, device, with_loading=loads)
             done[rung.name] = row
             console.print(ladder_table([row]))
         # All of them, in order: what a broken-off call leaves has also the rungs above.

@@ -6,7 +6,7 @@ import json
 import logging
 import shlex
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,21 +45,19 @@ def provenance(benchmark: str, config: Config, device: torch.device) -> dict[str
     }
 
 
-def earlier_record(file: Path, now: Mapping[str, Any], measured: Collection[str]) -> dict[str, Any]:
-    """What another call wrote to a file, if it measured the same: same code, device and shapes.
+def earlier_record(file: Path, head: Mapping[str, Any]) -> dict[str, Any]:
+    """What an earlier call wrote to the file that this one is to write, to go on from there.
 
     Parameters
     ----------
     file : Path
-    now : mapping
-        The record that this call is to write.
-    measured : collection of str
-        Its keys that hold results; all others but the command must be equal.
+    head : mapping
+        What this call's record begins with; all of it but the command must be equal.
 
     Returns
     -------
     dict
-        Empty if there is no file, or it is of something else, which is logged.
+        Empty if there is no file, or it is of other code, device or settings, which is logged.
 
     Raises
     ------
@@ -68,17 +66,52 @@ def earlier_record(file: Path, now: Mapping[str, Any], measured: Collection[str]
     """
     if not file.is_file():
         return {}
+    record = _read(file, head)
+    if found := _differences(record, head):
+        logger.info("%s: all is measured anew, since its %s", file, found)
+        return {}
+    return record
+
+
+def part_record(file: Path, head: Mapping[str, Any]) -> dict[str, Any]:
+    """What another call wrote to a file of its own, to be taken over: see `earlier_record`.
+
+    Raises
+    ------
+    InputError
+        There is no such file, it is no record of this benchmark, or it is of other code, device or
+        settings.
+    """
+    if not file.is_file():
+        raise InputError(f"--part {file}: no such file")
+    record = _read(file, head)
+    if found := _differences(record, head):
+        raise InputError(
+            f"--part {file}: its {found}. What stands in one record is measured with one state of "
+            "the code, on one kind of device and with the same settings: measure this part again, "
+            "or join it where it was measured"
+        )
+    return record
+
+
+def _read(file: Path, head: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        before: dict[str, Any] = json.loads(file.read_text("utf-8"))
-        known = before["benchmark"] == now["benchmark"]
+        record: dict[str, Any] = json.loads(file.read_text("utf-8"))
+        known = record["benchmark"] == head["benchmark"]
     except (ValueError, KeyError, TypeError):
         known = False
     if not known:
-        raise InputError(f"{file}: not a file of bench {now['benchmark']}; choose another")
-    if any(before.get(key) != now[key] for key in now if key not in ("command", *measured)):
-        logger.info("%s is of other code, device or shapes: all is measured anew", file)
-        return {}
-    return before
+        raise InputError(f"{file}: not a file of bench {head['benchmark']}; choose another")
+    return record
+
+
+def _differences(record: Mapping[str, Any], head: Mapping[str, Any]) -> str:
+    """In words; empty where there are none."""
+    return ", ".join(
+        f"{key} is {record.get(key)}, here {value}"
+        for key, value in head.items()
+        if key != "command" and record.get(key) != value
+    )
 
 
 def write_record(result: dict[str, Any], out: Path) -> None:

@@ -105,12 +105,39 @@ def test_rungs_are_measured_once_and_kept(
     assert anew["rungs"][0] != first["rungs"][0]
 
 
+@pytest.mark.parametrize(
+    ("commit", "changes", "different"),
+    [
+        ("beef", {}, "its commit is c0ffee, here beef. "),
+        ("c0ffee", {"optimiser.clip_norm": 0.5}, "its run_key is "),
+    ],
+)
+def test_parts_are_of_the_same_code_and_settings(
+    config: Config,
+    shards: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    commit: str,
+    changes: dict[str, Any],
+    different: str,
+) -> None:
+    monkeypatch.setattr(module, "rungs", lambda: ON_A_CPU)
+    monkeypatch.setattr(module, "_measure", lambda *_, **__: row("measured", 1.0))
+    monkeypatch.setattr("scalefold.train.provenance.source_commit", lambda: "c0ffee")
+    part, whole = tmp_path / "part.json", tmp_path / "whole.json"
+    measure(config, shards, part)
+    monkeypatch.setattr("scalefold.train.provenance.source_commit", lambda: commit)
+    with pytest.raises(InputError, match=f"--part {part}: {different}"):
+        measure(varied(config, changes), shards, whole, parts=[part])
+    assert not whole.exists()
+
+
 def test_unknown_rungs_and_other_files_are_refused(
     config: Config, shards: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError, match="no rung grafs; there are baseline, bf16"):
         measure(config, shards, tmp_path / "l.json", only=["grafs"])
-    with pytest.raises(InputError, match="no such file"):
+    with pytest.raises(InputError, match=r"--part .*part.json: no such file"):
         measure(config, shards, tmp_path / "l.json", parts=[tmp_path / "part.json"])
     (tmp_path / "l.json").write_text('{"a": 1}')
     with pytest.raises(InputError, match="not a file of bench ladder"):
