@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validat
 Positive = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
+Decay = Annotated[float, Field(ge=0.0, lt=1.0)]
 Weight = Annotated[float, Field(ge=0.0)]
 
 
@@ -265,8 +266,8 @@ class OptimiserConfig(Section):
     """Adam, its schedule, gradient clipping, weight averaging (Suppl. sec. 1.11.3)."""
 
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3
-    beta1: Probability = 0.9
-    beta2: Probability = 0.999
+    beta1: Decay = 0.9
+    beta2: Decay = 0.999
     eps: Annotated[float, Field(gt=0)] = 1e-6
     warmup_steps: NonNegative = 1000
     decay_after_steps: NonNegative = Field(50_000, description="0: never.")
@@ -276,7 +277,7 @@ class OptimiserConfig(Section):
         "sample", description="Clip each sample's gradient (AlphaFold2) or the mean (MLPerf)."
     )
     averaging: Literal["ema", "swa"] = Field("ema", description="Both: a <- d a + (1 - d) w.")
-    averaging_decay: Probability = 0.999
+    averaging_decay: Decay = 0.999
 
 
 KernelPackage = Literal[
@@ -438,4 +439,16 @@ class Config(Section):
                 "features.masked_msa: uniform + profile + same is "
                 f"{masking.uniform + masking.profile + masking.same}, must be at most 1"
             )
+        for key, section in (
+            ("model.{}_recycling_angstrom", self.model),
+            ("model.template.{}_distance_angstrom", self.model.template),
+            ("loss.{}_resolution_angstrom", self.loss),
+        ):
+            name = key.rpartition(".")[2]
+            low, high = (getattr(section, name.format(end)) for end in ("min", "max"))
+            if not low < high:
+                raise ValueError(
+                    f"{key.format('min')} is {low}, {key.format('max')} is {high}: the first must "
+                    "be the smaller"
+                )
         return self

@@ -125,6 +125,15 @@ def test_hash_follows_the_content_and_not_how_it_was_stated() -> None:
         ({"preset": ["tiny"]}, r"preset: expected a name, .* \(found \['tiny'\]\)"),
         ({"loss": {"pae": 0.1}}, "set model.pae_head to true, or loss.pae to 0"),
         ({"features": {"masked_msa": {"same": 0.9}}}, "uniform .* is 1.1"),
+        ({"optimiser": {"beta1": 1.0}}, "optimiser.beta1: Input should be less than 1"),
+        (
+            {"model": {"template": {"min_distance_angstrom": 60.0}}},
+            "model.template.min_distance_angstrom is 60.0, .*max_distance_angstrom is 50.75: ",
+        ),
+        (
+            {"loss": {"min_resolution_angstrom": float("nan")}},
+            "loss.min_resolution_angstrom is nan, loss.max_resolution_angstrom is 3.0: ",
+        ),
         ({"run_name": "../up"}, "run_name: .*found '../up'"),
         ({"training": None}, "training: Input should be a section of keys"),
         (
