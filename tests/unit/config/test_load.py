@@ -74,6 +74,8 @@ def test_training_settings_of_the_presets_are_those_of_their_sources() -> None:
             c.model.template.enabled, c.features.max_msa_clusters, c.features.max_extra_msa
         )  # fmt: skip
 
+    presets = ("initial_training", "finetuning", "mlperf")
+    assert [make_config(tree(preset=p)).training.steps for p in presets] == [78_000, 12_000, 2000]
     af2 = (1e-3, 1000, "sample", "ema", 0.999)
     assert settings("initial_training") == (af2, (256, 124, 1024, True))
     assert settings("finetuning") == ((5e-4, 0, *af2[2:]), (384, 508, 5120, True))
