@@ -8,6 +8,8 @@ LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR
 """Set by torchrun: a training would look for others."""
 SNAKEMAKE = ("SNAKEMAKE_PROFILE",)
 """A profile of the user's, for the runs that name none."""
+GIT = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
+"""Set by git for a hook: its commands would work on the repository that is committed to."""
 
-for name in (*COLOURS, *LAUNCHER, *SNAKEMAKE):
+for name in (*COLOURS, *LAUNCHER, *SNAKEMAKE, *GIT):
     os.environ.pop(name, None)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -23,7 +24,7 @@ def test_bucket_is_the_same_for_ever():
 def test_bucket_does_not_depend_on_the_process():
     script = "from scalefold.shards.buckets import bucket_of; print(bucket_of('1abc', 1000))"
     output = subprocess.check_output(
-        [sys.executable, "-c", script], env={"PYTHONHASHSEED": "77"}, text=True
+        [sys.executable, "-c", script], env=os.environ | {"PYTHONHASHSEED": "77"}, text=True
     )
     assert int(output) == bucket_of("1abc", 1000)
 

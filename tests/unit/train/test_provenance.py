@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import tarfile
 from pathlib import Path
 
 import pytest
 
-from scalefold.train.provenance import COMMIT_FILE, source_commit
+from scalefold.train.provenance import COMMIT_FILE, recorded_commit, source_commit
 
 ROOT = Path(__file__).parents[3]
-PLACEHOLDER = (ROOT / "src/scalefold" / COMMIT_FILE).read_text()
+PLACEHOLDER = "$Format:%H$\n"
 
 
 def git(folder: Path, *arguments: str) -> bytes:
+    """Output of git without its user's settings: they may want commits signed."""
     identity = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
-    return subprocess.check_output(["git", "-C", str(folder), *identity, *arguments])
+    unset = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+    command = ["git", "-C", str(folder), *identity, *arguments]
+    return subprocess.check_output(command, env=os.environ | unset)
 
 
 @pytest.fixture
@@ -59,6 +63,11 @@ def test_archive_holds_its_commit(checkout: Path, tmp_path: Path) -> None:
     with tarfile.open(fileobj=io.BytesIO(git(checkout, "archive", "HEAD"))) as archive:
         archive.extractall(tmp_path / "archive", filter="data")
     assert source_commit(tmp_path / "archive/src/scalefold") == head
+
+
+def test_this_package_has_the_placeholder_or_is_of_an_archive() -> None:
+    file = ROOT / "src/scalefold" / COMMIT_FILE
+    assert file.read_text() == PLACEHOLDER or recorded_commit(file)
 
 
 def test_without_checkout_and_record_there_is_none(tmp_path: Path) -> None:
