@@ -45,7 +45,7 @@ class UnavailableError(Exception):
 
     ``is_absent`` is true where every mirror says that it does not have it, false where at least one
     failed otherwise. ``is_final`` is true where another try would end the same: each mirror either
-    lacks the file, or is local and holds a damaged one.
+    lacks the file, or is local and holds one that is damaged or may not be read.
     """
 
     def __init__(self, reasons: Sequence[str], is_absent: bool, is_final: bool) -> None:
@@ -158,15 +158,20 @@ class Downloader:
             return self._opened
 
     def _copy(self, source: Path, target: Path) -> FetchedFile:
-        if not source.is_file():
-            raise _MirrorError(f"{source}: no such file", is_absent=True)
-        if not (target.is_file() and filecmp.cmp(source, target, shallow=False)):
-            part = target.with_name(target.name + self._part_suffix)
-            _discard(part)
-            with _Writer(part, append=False) as writer, source.open("rb") as file:
-                while block := file.read(_BLOCK_BYTES):
-                    writer.write(block)
-            _finish(part, target, str(source))
+        part = target.with_name(target.name + self._part_suffix)
+        try:
+            if not source.is_file():
+                raise _MirrorError(f"{source}: no such file", is_absent=True)
+            if not (target.is_file() and filecmp.cmp(source, target, shallow=False)):
+                _discard(part)
+                with _Writer(part, append=False) as writer, source.open("rb") as file:
+                    while block := file.read(_BLOCK_BYTES):
+                        writer.write(block)
+                _finish(part, target, str(source))
+        except OSError as error:  # of the source: what is wrong with the target is an InputError
+            raise _MirrorError(
+                f"{source}: cannot be read ({error.strerror}): {_REPLACE}"
+            ) from error
         return FetchedFile(target.stat().st_size, file_sha256(target), source.as_uri())
 
     def _download(self, url: str, target: Path) -> FetchedFile:
@@ -347,9 +352,12 @@ def _finish(part: Path, target: Path, source: str) -> None:
         if problem:
             _discard(part)
             raise _MirrorError(f"{source}: {problem}")
-    with part.open("rb") as file:
-        os.fsync(file.fileno())
-    part.replace(target)
+    try:
+        with part.open("rb") as file:
+            os.fsync(file.fileno())
+        part.replace(target)
+    except OSError as error:
+        raise _write_error(target, error) from error
     part.with_name(part.name + ".validator").unlink(missing_ok=True)
 
 

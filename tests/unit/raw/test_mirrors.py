@@ -245,6 +245,42 @@ def test_full_disk_is_named(
     assert not (tmp_path / "out/a").exists()
 
 
+def test_a_full_disk_that_shows_only_when_data_are_synchronised_is_named(
+    downloader: Downloader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m/a").write_bytes(BODY)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(InputError, match=r"out/a: cannot be written \(Disk quota exceeded\)"):
+        downloader.get([str(tmp_path / "m")], "a", tmp_path / "out/a")
+    assert not (tmp_path / "out/a").exists()
+
+
+def test_a_file_of_a_local_mirror_that_may_not_be_read(
+    downloader: Downloader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a").write_bytes(BODY)
+    real_open, forbidden = Path.open, tmp_path / "first/a"
+
+    def open_others(self: Path, *args, **kwargs):
+        if self == forbidden:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return real_open(self, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "open", open_others)
+    reason = rf"{forbidden}: cannot be read \(Permission denied\): replace it"
+    with pytest.raises(UnavailableError, match=reason) as caught:
+        downloader.get([str(tmp_path / "first")], "a", tmp_path / "out/a")
+    assert not caught.value.is_absent
+    downloader.get([str(tmp_path / "first"), str(tmp_path / "second")], "a", tmp_path / "out/a")
+    assert (tmp_path / "out/a").read_bytes() == BODY
+
+
 def test_output_that_cannot_be_a_folder(downloader: Downloader, tmp_path: Path) -> None:
     (tmp_path / "m").mkdir()
     (tmp_path / "m/a").write_bytes(b"x")
