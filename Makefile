@@ -30,7 +30,7 @@ TRITON := triton==3.6.0
 BIN := $(abspath $(VENV))/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 SNAKEMAKE := PATH="$(BIN):$$PATH" snakemake
-CODE := src kernels tests containers envs
+CODE := src kernels tests containers envs .ci
 
 .PHONY: help demo test test-slurm lint format environment developer-environment clean-demo \
 	container-test container-check container-clean
