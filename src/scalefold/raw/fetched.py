@@ -22,12 +22,18 @@ def table_tag(only: Kind | None, bucket: int | None) -> str:
 
 
 def update_fetched(path: Path, files: Mapping[Path, FetchedFile]) -> None:
-    """Bring a table up to date; rows of files that other runs fetched stay, if these are there."""
+    """Bring a table up to date; rows of files that other runs fetched stay, if these are there.
+
+    So does the row of a file that is the same as before: it says where the file came from, while a
+    later run, which finds it there, can only say where it would ask now.
+    """
     raw = path.parent
     rows = {row[0]: row for row in _read(path) if (raw / row[0]).exists()}
     for local, file in files.items():
         name = local.relative_to(raw).as_posix()
-        rows[name] = [name, str(file.num_bytes), file.sha256, file.source]
+        row = [name, str(file.num_bytes), file.sha256, file.source]
+        if name not in rows or rows[name][:-1] != row[:-1]:
+            rows[name] = row
     write_table(path, FETCHED_COLUMNS, [rows[name] for name in sorted(rows)])
 
 

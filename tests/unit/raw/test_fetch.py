@@ -17,7 +17,8 @@ from scalefold.errors import InputError
 from scalefold.raw.chain_files import local_sources
 from scalefold.raw.chains import ChainRow, Rejected, read_chains, read_rejected, write_rejected
 from scalefold.raw.fetch import FetchSummary, fetch
-from scalefold.raw.mirrors import Downloader
+from scalefold.raw.fetched import update_fetched
+from scalefold.raw.mirrors import Downloader, FetchedFile
 
 CIF = gzip.compress(b"data_x\n")
 PDB = "/pub/pdb/data/structures/divided/mmCIF"
@@ -155,6 +156,27 @@ def test_other_rows_of_the_tables_stay(site, downloader: Downloader, tmp_path: P
     run([train("2xyz_A")], settings(site.url), tmp_path, downloader=downloader)
     table = fetched_table(tmp_path / "fetched.tsv")
     assert {"mmcif/ab/1abc.cif.gz", "mmcif/xy/2xyz.cif.gz"} <= set(table)
+
+
+def test_the_table_goes_on_saying_where_a_file_came_from(
+    site, downloader: Downloader, tmp_path: Path
+) -> None:
+    """The first mirror lacks it; a second run finds the file there, and asks nobody."""
+    fill(site, "1abc_A")
+    data = settings(f"{site.url}/other", site.url)
+    tables = []
+    for _ in range(2):
+        run([train("1abc_A")], data, tmp_path, downloader=downloader)
+        tables.append(fetched_table(tmp_path / "fetched.tsv"))
+    assert tables[0] == tables[1]
+    assert tables[0]["mmcif/ab/1abc.cif.gz"]["source"] == f"{site.url}{PDB}/ab/1abc.cif.gz"
+
+
+def test_a_file_that_changed_has_a_new_row(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"x")
+    for file in (FetchedFile(1, "11", "first"), FetchedFile(1, "22", "second")):
+        update_fetched(tmp_path / "fetched.tsv", {tmp_path / "a": file})
+        assert fetched_table(tmp_path / "fetched.tsv")["a"]["source"] == file.source
 
 
 def test_buckets_have_their_own_tables(site, tmp_path: Path) -> None:
