@@ -16,7 +16,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from scalefold import __version__
-from scalefold.cli import benchmarks, configuration, data, training, weights
+from scalefold.cli import bench, configuration, data, profile, training, weights
 from scalefold.cli.logs import log_to_stderr
 from scalefold.errors import ElsewhereError, InputError, RankLostError
 
@@ -88,7 +88,8 @@ def main(
 
 data.register(app)
 training.register(app)
-benchmarks.register(app)
+profile.register(app)
+app.add_typer(bench.app, name="bench")
 app.add_typer(weights.app, name="weights")
 app.add_typer(configuration.app, name="config")
 _let_paragraphs_flow(app)

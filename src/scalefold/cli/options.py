@@ -39,6 +39,7 @@ Stage = Annotated[
 ShardFolder = Annotated[
     Path, typer.Option("--shards", metavar="FOLDER", help="Shards that `scalefold pack` wrote.")
 ]
+JsonFile = Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="JSON to write.")]
 Device = Annotated[
     str,
     typer.Option(

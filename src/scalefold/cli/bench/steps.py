@@ -1,0 +1,184 @@
+"""``scalefold bench step``, ``ladder``, ``evaluation``, ``scaling``: whole steps, whole chains."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scalefold.cli.options import (
+    ConfigFiles,
+    Device,
+    JsonFile,
+    Overrides,
+    ShardFolder,
+    parse_variations,
+    read_config,
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module to the application."""
+    app.command(
+        epilog="Example: [cyan]scalefold bench step -c demo/mlperf.yaml --shards "
+        "results/demo/shards --vary 'training.recomputation=\\[none, full]' -o step.json[/]"
+    )(step)
+    app.command(
+        epilog="Example: [cyan]scalefold bench ladder -c demo/mlperf.yaml --shards "
+        "results/demo/shards -o results/demo/ladder.json --plot ladder.svg[/]"
+    )(ladder)
+    app.command(
+        epilog="Example: [cyan]scalefold bench evaluation -c demo/mlperf.yaml -o evaluation.json[/]"
+    )(evaluation)
+    app.command(
+        epilog="Example: [cyan]torchrun --nproc-per-node 2 -m scalefold bench scaling "
+        "-c demo/mlperf.yaml --shards results/demo/shards -o scaling.json[/]"
+    )(scaling)
+
+
+def step(
+    config: ConfigFiles,
+    shards: ShardFolder,
+    out: JsonFile,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=[VALUE, …]",
+            help="Try each of these values; give several keys for all combinations.",
+        ),
+    ] = None,
+    seconds: Annotated[
+        float,
+        typer.Option(help="Repeat steps of each recycling count for so long; the median counts."),
+    ] = 3.0,
+    memory_gib: Annotated[
+        list[float] | None,
+        typer.Option(
+            "--memory-gib",
+            metavar="GIB",
+            help="Let torch allocate no more than this, as on a smaller GPU; also several times.",
+        ),
+    ] = None,
+    device: Device = "auto",
+    set_: Overrides = None,
+) -> None:
+    """Time whole training steps: by recycling count, launches, GPU-busy time, memory, FLOPs."""
+    from scalefold.bench.step import bench_step
+    from scalefold.cli.device import torch_device
+    from scalefold.cli.logs import log_to_stderr
+
+    bench_step(
+        read_config(config, set_),
+        shards,
+        out,
+        vary=parse_variations(vary or []),
+        seconds=seconds,
+        memory_gib=memory_gib or (),
+        device=torch_device(device),
+        console=log_to_stderr(),
+    )
+
+
+def ladder(
+    config: ConfigFiles,
+    shards: ShardFolder,
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="JSON to write; rungs that it holds already are kept. As ladder.json in a run's "
+            "folder it is shown in the run's report.",
+        ),
+    ],
+    only: Annotated[
+        list[str] | None, typer.Option(help="Measure only this rung; several times for several.")
+    ] = None,
+    part: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Take over the rungs of another call's file: several GPUs can share the work.",
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also draw it: .svg, .png or .pdf.")
+    ] = None,
+    device: Device = "auto",
+    set_: Overrides = None,
+) -> None:
+    """Time the way from plain PyTorch to everything, one change of the configuration at a time."""
+    from scalefold.bench.ladder import bench_ladder
+    from scalefold.cli.device import torch_device
+    from scalefold.cli.logs import log_to_stderr
+
+    result = bench_ladder(
+        read_config(config, set_),
+        shards,
+        out,
+        only=only or (),
+        parts=part or (),
+        device=torch_device(device),
+        console=log_to_stderr(),
+    )
+    if plot is not None:
+        from scalefold.report.ladder import save_ladder
+
+        save_ladder(result, plot)
+
+
+def evaluation(
+    config: ConfigFiles,
+    out: JsonFile,
+    chains: Annotated[int, typer.Option(min=1, help="Number of made-up chains.")] = 180,
+    rows: Annotated[int, typer.Option(min=1, help="Alignment rows of each.")] = 2_000,
+    device: Device = "auto",
+    set_: Overrides = None,
+) -> None:
+    """Time the evaluation of made-up chains of lengths as in CAMEO, with random weights."""
+    from scalefold.bench.evaluation import bench_evaluation
+    from scalefold.cli.device import torch_device
+    from scalefold.cli.logs import log_to_stderr
+
+    bench_evaluation(
+        read_config(config, set_),
+        out,
+        num_chains=chains,
+        num_rows=rows,
+        device=torch_device(device),
+        console=log_to_stderr(),
+    )
+
+
+def scaling(
+    config: ConfigFiles,
+    shards: ShardFolder,
+    out: JsonFile,
+    steps: Annotated[int, typer.Option(min=1, help="Steps whose losses are compared.")] = 5,
+    device: Device = "auto",
+    set_: Overrides = None,
+) -> None:
+    """Compare losses and step times of several processes, started by torchrun, with those of one.
+
+    Each process has one sample a step.
+    """
+    from scalefold.bench.scaling import bench_scaling
+    from scalefold.cli.device import torch_device
+    from scalefold.cli.logs import log_to_stderr
+    from scalefold.parallel.launch import find_place, joined
+    from scalefold.parallel.ranks import on_all
+
+    place = find_place()
+    with joined(place, partial(torch_device, device, place)) as (mesh, chosen):
+        bench_scaling(
+            on_all(mesh.world, partial(read_config, config, set_)),
+            shards,
+            out,
+            steps=steps,
+            device=chosen,
+            mesh=mesh,
+            console=log_to_stderr(place),
+        )

@@ -1,0 +1,48 @@
+"""``scalefold profile``: where a step's time goes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scalefold.cli.options import ConfigFiles, Device, Overrides, ShardFolder, read_config
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module to the application."""
+    app.command(
+        rich_help_panel="Training",
+        epilog="Example: [cyan]scalefold profile -c demo/mlperf.yaml --shards results/demo/shards "
+        "--out profile[/]",
+    )(profile)
+
+
+def profile(
+    config: ConfigFiles,
+    shards: ShardFolder,
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", "-o", metavar="FOLDER", help="Gets traces, costs.json, modules.json."
+        ),
+    ],
+    device: Device = "auto",
+    set_: Overrides = None,
+) -> None:
+    """Say where a training step's time goes: by module, forward and backward, and by kernel.
+
+    Traces (*.json.gz) open in https://ui.perfetto.dev or chrome://tracing.
+    """
+    from scalefold.bench.profile import profile_step
+    from scalefold.cli.device import torch_device
+    from scalefold.cli.logs import log_to_stderr
+
+    profile_step(
+        read_config(config, set_),
+        shards,
+        out,
+        device=torch_device(device),
+        console=log_to_stderr(),
+    )
