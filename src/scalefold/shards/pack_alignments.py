@@ -29,6 +29,7 @@ from scalefold.shards.summary import (
     ChainFacts,
     MsaSummary,
     read_chain_summary,
+    structures_hash,
     write_summary,
 )
 from scalefold.shards.template_store import TemplateStore
@@ -127,7 +128,7 @@ def pack_alignments(
         sources=tuple(packer.sources),
     )
     counts = {outcome: packer.outcomes[outcome] for outcome in TEMPLATE_OUTCOMES}
-    summary = MsaSummary(head, tuple(rows), counts)
+    summary = MsaSummary(head, tuple(rows), counts, structures_hash(summaries.values()))
     write_summary(out, summary)
     return summary
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -27,13 +27,16 @@ from scalefold.shards.atomic import atomic_file
 from scalefold.shards.buckets import bucket_of, filled_buckets
 from scalefold.shards.manifest import Manifest, Snapshot
 from scalefold.shards.pack_alignments import STAYS
+from scalefold.shards.records import entry_of
 from scalefold.shards.schema import INDEX_FILE, REJECTED_FILE, SCHEMA_VERSION, SCHEMAS
 from scalefold.shards.summary import (
     ChainFacts,
     ChainSummary,
     MsaSummary,
+    command,
     read_chain_summary,
     read_msa_summary,
+    structures_hash,
 )
 from scalefold.shards.writer import ShardFacts, write_shard
 
@@ -46,6 +49,16 @@ class _Place:
 
     bucket: int
     row: int
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A chain of the index: where its structure and, if it has one, its alignment are."""
+
+    split: Split
+    facts: ChainFacts
+    chain: _Place
+    alignment: _Place | None
 
 
 def pack_index(config: Config, raw: Path, out: Path) -> Manifest:
@@ -76,8 +89,8 @@ def pack_index(config: Config, raw: Path, out: Path) -> Manifest:
     Raises
     ------
     InputError
-        The raw folder is missing; a bucket was not packed, or with other settings or another table
-        of chains; or no chain for training or validation is left.
+        The raw folder is missing; a bucket was not packed, or with other settings, another table of
+        chains or other structures; or no chain for training or validation is left.
     """
     check_raw(raw)
     chains = read_chains(config.data.chains)
@@ -85,6 +98,7 @@ def pack_index(config: Config, raw: Path, out: Path) -> Manifest:
     buckets = filled_buckets(chains, config.data.buckets)
     structures = [read_chain_summary(out, bucket, config_hash) for bucket in buckets]
     alignments = [read_msa_summary(out, bucket, config_hash) for bucket in buckets]
+    _check_one_run(out, structures, alignments)
     heads = [s.head for s in structures] + [s.head for s in alignments]
     set_aside = [rejection for head in heads for rejection in head.rejected]
 
@@ -126,6 +140,21 @@ def pack_index(config: Config, raw: Path, out: Path) -> Manifest:
     return manifest
 
 
+def _check_one_run(
+    out: Path, structures: Sequence[ChainSummary], alignments: Sequence[MsaSummary]
+) -> None:
+    """Check that templates were located in the chain shards that are there now, in no others."""
+    expected = structures_hash(structures)
+    for summary in alignments:
+        if summary.structures != expected:
+            bucket = summary.head.bucket
+            raise InputError(
+                f"{out / summary.head.shard.file}: its templates were located in other structures "
+                f"({summary.structures}) than those that are there now ({expected}). Pack the "
+                f"alignments of every bucket again, this one with {command('msa', bucket)}."
+            )
+
+
 def _index_rows(
     chains: Sequence[ChainRow],
     structures: Sequence[ChainSummary],
@@ -134,72 +163,96 @@ def _index_rows(
     config: Config,
 ) -> tuple[list[dict[str, Any]], list[Rejected]]:
     """Return the rows of the index, sorted by chain key, and the chains without an alignment."""
-    places = {
-        facts.chain_key: (summary.head.bucket, facts)
+    packed = {
+        facts.chain_key: (_Place(summary.head.bucket, facts.row), facts)
         for summary in structures
         for facts in summary.rows
     }
-    msa_places: dict[tuple[str, str], dict[int, _Place]] = {}
-    for summary in alignments:
-        bucket = summary.head.bucket
-        for alignment in summary.rows:
-            by_bucket = msa_places.setdefault((alignment.seq_id, alignment.origin), {})
-            by_bucket[bucket] = _Place(bucket, alignment.row)
-
     bad = {rejection.chain_key for rejection in set_aside}
-    rejected: list[Rejected] = []
-    found: list[tuple[ChainRow, Split, int, ChainFacts, _Place | None]] = []
-    for row in sorted(chains, key=lambda row: row.chain_key):
-        if row.chain_key not in places:
-            if row.chain_key not in bad:
-                bucket = bucket_of(row.entry_id, config.data.buckets)
-                raise InputError(
-                    f"{config.data.chains}: chain {row.chain_key} is new since its bucket was "
-                    f"packed. Pack bucket {bucket} again."
-                )
-            continue
-        bucket, facts = places[row.chain_key]
-        if facts.cluster_id != row.cluster_id:
-            raise InputError(
-                f"{config.data.chains}: cluster of {row.chain_key} is {row.cluster_id!r}, it was "
-                f"packed as {facts.cluster_id!r}. Pack bucket {bucket} again."
-            )
-        by_bucket = msa_places.get((facts.seq_id, facts.origin), {})
-        place = by_bucket.get(bucket) or next((by_bucket[b] for b in sorted(by_bucket)), None)
-        if row.split == "template" or row.chain_key in bad:
-            place = None
-        elif place is None:
-            reason = (
-                f"no alignment: none of {', '.join(config.data.alignments)} was found for this "
-                "chain or another of the same sequence. Fetch or search it, or correct "
-                f"data.alignments. {STAYS}"
-            )
-            rejected.append(Rejected(row.chain_key, STAGE, reason))
-        found.append((row, "template" if place is None else row.split, bucket, facts, place))
+    _check_table(chains, packed, bad, config)
+    of_sequence = _alignments_by_sequence(alignments)
 
-    sizes = Counter(row.cluster_id for row, split, *_ in found if split == "train")
-    rows = [
-        {
-            "chain_key": row.chain_key,
-            "split": split,
-            "origin": facts.origin,
-            "seq_id": bytes.fromhex(facts.seq_id),
-            "length": facts.length,
-            "chain_shard": bucket,
-            "chain_row": facts.row,
-            "msa_shard": None if place is None else place.bucket,
-            "msa_row": None if place is None else place.row,
-            "release_date": facts.date,
-            "resolution": facts.resolution,
-            "cluster_id": row.cluster_id,
-            "cluster_size": (
-                int(split == "train") if row.cluster_id is None else sizes[row.cluster_id]
-            ),
-            "max_single_residue_fraction": facts.max_single_residue_fraction,
-        }
-        for row, split, bucket, facts, place in found
-    ]
-    return rows, rejected
+    rejected: list[Rejected] = []
+    found: list[_Entry] = []
+    for row in sorted(chains, key=lambda row: row.chain_key):
+        if row.chain_key not in packed:
+            continue
+        chain, facts = packed[row.chain_key]
+        alignment = None
+        if row.split != "template" and row.chain_key not in bad:
+            by_bucket = of_sequence.get((facts.seq_id, facts.origin), {})
+            alignment = by_bucket.get(chain.bucket) or next(iter(by_bucket.values()), None)
+            if alignment is None:
+                reason = (
+                    f"no alignment: none of {', '.join(config.data.alignments)} was found for this "
+                    "chain or another of the same sequence. Fetch or search it, or correct "
+                    f"data.alignments. {STAYS}"
+                )
+                rejected.append(Rejected(row.chain_key, STAGE, reason))
+        split: Split = "template" if alignment is None else row.split
+        found.append(_Entry(split, facts, chain, alignment))
+
+    sizes = Counter(entry.facts.cluster_id for entry in found if entry.split == "train")
+    return [_index_row(entry, sizes) for entry in found], rejected
+
+
+def _check_table(
+    chains: Sequence[ChainRow],
+    packed: Mapping[str, tuple[_Place, ChainFacts]],
+    bad: Collection[str],
+    config: Config,
+) -> None:
+    """Check that buckets were packed with the lines that the table of chains has now."""
+    clusters = {row.chain_key: row.cluster_id for row in chains}
+    for key in sorted(packed.keys() | clusters.keys() - bad):
+        if key not in packed:
+            fault = f"chain {key} is new since its bucket was packed"
+        elif key not in clusters:
+            fault = f"chain {key} is no longer listed, but packed"
+        elif clusters[key] != packed[key][1].cluster_id:
+            then = packed[key][1].cluster_id
+            fault = f"cluster of {key} is {clusters[key]!r}, it was packed as {then!r}"
+        else:
+            continue
+        bucket = bucket_of(entry_of(key), config.data.buckets)
+        raise InputError(f"{config.data.chains}: {fault}. Pack bucket {bucket} again.")
+
+
+def _alignments_by_sequence(
+    alignments: Sequence[MsaSummary],
+) -> dict[tuple[str, str], dict[int, _Place]]:
+    """Return (sequence, origin) -> bucket, rising -> row of its alignment."""
+    places: dict[tuple[str, str], dict[int, _Place]] = {}
+    for summary in sorted(alignments, key=lambda summary: summary.head.bucket):
+        bucket = summary.head.bucket
+        for facts in summary.rows:
+            by_bucket = places.setdefault((facts.seq_id, facts.origin), {})
+            by_bucket[bucket] = _Place(bucket, facts.row)
+    return places
+
+
+def _index_row(entry: _Entry, cluster_sizes: Mapping[str | None, int]) -> dict[str, Any]:
+    facts, alignment = entry.facts, entry.alignment
+    return {
+        "chain_key": facts.chain_key,
+        "split": entry.split,
+        "origin": facts.origin,
+        "seq_id": bytes.fromhex(facts.seq_id),
+        "length": facts.length,
+        "chain_shard": entry.chain.bucket,
+        "chain_row": entry.chain.row,
+        "msa_shard": None if alignment is None else alignment.bucket,
+        "msa_row": None if alignment is None else alignment.row,
+        "release_date": facts.date,
+        "resolution": facts.resolution,
+        "cluster_id": facts.cluster_id,
+        "cluster_size": (
+            int(entry.split == "train")
+            if facts.cluster_id is None
+            else cluster_sizes[facts.cluster_id]
+        ),
+        "max_single_residue_fraction": facts.max_single_residue_fraction,
+    }
 
 
 def _with_reasons_of_fetch(set_aside: Sequence[Rejected], raw: Path) -> list[Rejected]:

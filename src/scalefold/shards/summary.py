@@ -6,10 +6,12 @@ Later stages read these instead of the shards; readers of the finished folder do
 from __future__ import annotations
 
 import datetime
+import hashlib
 import json
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from scalefold.config.identity import PACKING_KEYS
 from scalefold.errors import InputError
@@ -87,17 +89,34 @@ class AlignmentFacts:
 
 @dataclass(frozen=True)
 class MsaSummary:
-    """A bucket's msa shard, and what became of the template hits, by reason."""
+    """A bucket's msa shard.
+
+    Parameters
+    ----------
+    head, rows
+        The shard and its rows.
+    template_hits
+        What became of the template hits, by reason.
+    structures
+        The chain shards in which templates were located (:func:`structures_hash`).
+    """
 
     head: BucketHead
     rows: tuple[AlignmentFacts, ...]
     template_hits: dict[str, int]
+    structures: str
 
 
 def write_summary(folder: Path, summary: ChainSummary | MsaSummary) -> None:
     """Write a summary atomically to its place in the shard folder."""
     path = folder / summary_file(summary.head.family, summary.head.bucket)
     write_bytes(path, (json.dumps(asdict(summary), indent=1) + "\n").encode())
+
+
+def structures_hash(summaries: Iterable[ChainSummary]) -> str:
+    """Twelve hex digits that stand for the contents of chain shards, given in any order."""
+    shards = sorted((summary.head.shard.file, summary.head.shard.sha256) for summary in summaries)
+    return hashlib.sha256(json.dumps(shards).encode()).hexdigest()[:12]
 
 
 def read_chain_summary(folder: Path, bucket: int, config_hash: str) -> ChainSummary:
@@ -108,46 +127,69 @@ def read_chain_summary(folder: Path, bucket: int, config_hash: str) -> ChainSumm
     InputError
         It is missing, damaged, or was packed with other settings or by another version.
     """
-    tree, head = _read(folder, "chain", bucket, config_hash, "structures")
-    return ChainSummary(head, tuple(ChainFacts(**row) for row in tree["rows"]))
+
+    def parse(head: BucketHead, tree: dict[str, Any]) -> ChainSummary:
+        return ChainSummary(head, tuple(ChainFacts(**row) for row in tree["rows"]))
+
+    return _read(folder, "chain", bucket, config_hash, parse)
 
 
 def read_msa_summary(folder: Path, bucket: int, config_hash: str) -> MsaSummary:
     """Read a bucket's msa summary; raises as :func:`read_chain_summary`."""
-    tree, head = _read(folder, "msa", bucket, config_hash, "alignments")
-    rows = tuple(AlignmentFacts(**row) for row in tree["rows"])
-    return MsaSummary(head, rows, tree["template_hits"])
+
+    def parse(head: BucketHead, tree: dict[str, Any]) -> MsaSummary:
+        rows = tuple(AlignmentFacts(**row) for row in tree["rows"])
+        return MsaSummary(head, rows, tree["template_hits"], tree["structures"])
+
+    return _read(folder, "msa", bucket, config_hash, parse)
+
+
+def command(family: str, bucket: int) -> str:
+    """Return the command that writes a bucket's shard of a family, and its summary."""
+    stage = "structures" if family == "chain" else "alignments"
+    return f"`scalefold pack --stage {stage} --bucket {bucket}`"
+
+
+_Summary = TypeVar("_Summary", ChainSummary, MsaSummary)
 
 
 def _read(
-    folder: Path, family: str, bucket: int, config_hash: str, stage: str
-) -> tuple[dict[str, Any], BucketHead]:
+    folder: Path,
+    family: str,
+    bucket: int,
+    config_hash: str,
+    parse: Callable[[BucketHead, dict[str, Any]], _Summary],
+) -> _Summary:
     path = folder / summary_file(family, bucket)
-    fix = f"`scalefold pack --stage {stage} --bucket {bucket}` writes it."
+    fix = f"{command(family, bucket)} writes it."
     try:
         tree = json.loads(path.read_text("utf-8"))
-        head = tree["head"]
-        parsed = BucketHead(
-            family=head["family"],
-            bucket=head["bucket"],
-            schema_version=head["schema_version"],
-            config_hash=head["config_hash"],
-            shard=ShardFacts(**head["shard"]),
-            rejected=tuple(Rejected(**row) for row in head["rejected"]),
-            sources=tuple(SourceFile(**source) for source in head["sources"]),
-        )
+        summary = parse(_head(tree["head"]), tree)
     except FileNotFoundError as error:
         raise InputError(f"{path}: no such file. {fix}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path}: damaged ({type(error).__name__}: {error}). {fix}") from error
-    if parsed.schema_version != SCHEMA_VERSION:
+    head = summary.head
+    if head.schema_version != SCHEMA_VERSION:
         raise InputError(
-            f"{path}: schema version {parsed.schema_version}, this version of scalefold writes "
+            f"{path}: schema version {head.schema_version}, this version of scalefold writes "
             f"{SCHEMA_VERSION}. {fix}"
         )
-    if parsed.config_hash != config_hash:
+    if head.config_hash != config_hash:
         raise InputError(
-            f"{path}: packed with settings {parsed.config_hash}, the configuration's "
+            f"{path}: packed with settings {head.config_hash}, the configuration's "
             f"{', '.join(PACKING_KEYS)} now give {config_hash}. {fix}"
         )
-    return tree, parsed
+    return summary
+
+
+def _head(tree: dict[str, Any]) -> BucketHead:
+    return BucketHead(
+        family=tree["family"],
+        bucket=tree["bucket"],
+        schema_version=tree["schema_version"],
+        config_hash=tree["config_hash"],
+        shard=ShardFacts(**tree["shard"]),
+        rejected=tuple(Rejected(**row) for row in tree["rejected"]),
+        sources=tuple(SourceFile(**source) for source in tree["sources"]),
+    )

@@ -396,11 +396,56 @@ def test_parts_of_different_runs_are_not_mixed(work):
     work.list_chains(("5pti_A", "train", "b"), ("5pti_B", "train", "b"))
     with pytest.raises(InputError, match="5pti_B is new since its bucket was packed"):
         pack_index(work.config, work.raw, work.out)
+    work.list_chains(("5pti_A", "train", "b"), ("1aki_A", "template", "l"))
+    work.structure("1aki")
+    work.buckets = 1
+    work.pack()
     work.list_chains(("5pti_A", "train", "b"))
+    with pytest.raises(InputError, match=r"1aki_A is no longer listed, but packed\. Pack bucket 0"):
+        pack_index(work.config, work.raw, work.out)
+    work.buckets = 3
+    work.pack()
     shard = work.out / f"msa-{bucket_of('5pti', 3):05d}.arrow"
     shard.write_bytes(shard.read_bytes()[:-1])
     with pytest.raises(InputError, match=r"msa-0000\d\.arrow: \d+ bytes, its bucket was packed"):
         pack_index(work.config, work.raw, work.out)
+
+
+def test_alignments_packed_against_other_structures_are_refused(work):
+    """Residues of templates would be counted in the sequences of before."""
+    work.list_chains(("2nwd_X", "train", "l"), ("1aki_A", "template", "l"))
+    for entry in ("2nwd", "1aki"):
+        work.structure(entry)
+    work.alignment("2nwd_X")
+    work.pack()
+    path = mmcif_path(work.raw, "1aki")
+    text = gzip.decompress(path.read_bytes()).decode()
+    path.write_bytes(gzip.compress(text.replace("1AKI", "1aki").encode()))
+    buckets = [bucket_of(entry, 3) for entry in ("1aki", "2nwd")]
+    pack_structures(work.config, work.raw, work.out, buckets[0], QUIET)
+    pack_index(work.config, work.raw, work.out)  # the same chain shard as before
+    path.write_bytes(gzip.compress(text.replace("X-RAY DIFFRACTION", "SOLUTION NMR").encode()))
+    pack_structures(work.config, work.raw, work.out, buckets[0], QUIET)
+    message = r"msa-0000\d\.arrow: its templates were located in other structures .* every bucket"
+    with pytest.raises(InputError, match=message):
+        pack_index(work.config, work.raw, work.out)
+    for bucket in sorted(buckets):
+        pack_alignments(work.config, work.raw, work.out, bucket, QUIET)
+    pack_index(work.config, work.raw, work.out)
+    assert verify(work.out) == []
+
+
+def test_damaged_summary_is_named(demo_copy):
+    for family, stage in (("msa", "alignments"), ("chain", "structures")):
+        path = demo_copy.out / f"{family}-00001.json"
+        whole = path.read_bytes()
+        for damaged in (whole[:-20], whole.replace(b'"row"', b'"rwo"', 1)):
+            path.write_bytes(damaged)
+            command = rf"`scalefold pack --stage {stage} --bucket 1` writes it"
+            with pytest.raises(InputError, match=rf"{path.name}: damaged .*{command}"):
+                pack_index(demo_copy.config, demo_copy.raw, demo_copy.out)
+        path.write_bytes(whole)
+    pack_index(demo_copy.config, demo_copy.raw, demo_copy.out)
 
 
 # --- one alignment for many chains ---------------------------------------------------------------
