@@ -17,9 +17,10 @@ from rich.console import Console
 from rich.table import Table
 
 from scalefold.bench.flops import StepFlops, count_flops, peak_flops_per_second
-from scalefold.bench.measure import measure_steps, prepared_passes, released
+from scalefold.bench.measure import measure_steps, prepared_passes, released, synchronise
 from scalefold.bench.record import earlier_record, part_record, provenance, write_record
-from scalefold.bench.step import first_and_more, varied
+from scalefold.bench.step import first_and_more
+from scalefold.bench.variation import varied
 from scalefold.config.identity import run_key
 from scalefold.config.schema import Config, KernelPackage
 from scalefold.errors import InputError
@@ -203,19 +204,14 @@ def _loading_seconds(
     with TrainingLoader(ShardReader(shards), config, device) as loader:
         for number, batch in enumerate(loader):
             if number == warm_up:
-                _synchronise(device)
+                synchronise(device)
                 started = time.perf_counter()
             trainer.step(batch.passes, config.optimiser.learning_rate)
             if number >= warm_up:
                 prepared += step_seconds[batch.recycling]
-        _synchronise(device)
+        synchronise(device)
         seconds = time.perf_counter() - started
     return float(f"{max(0.0, seconds - prepared) / steps:.3g}")
-
-
-def _synchronise(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def total_seconds(row: Mapping[str, Any]) -> float:

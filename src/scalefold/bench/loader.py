@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from scalefold.bench.record import provenance, write_record
 from scalefold.bench.sample_costs import device_costs, processor_seconds
-from scalefold.config.load import make_config
+from scalefold.bench.variation import varied
 from scalefold.config.schema import Config
 from scalefold.features.contract import Features
 from scalefold.features.pipeline import collate_passes
@@ -114,8 +114,8 @@ def bench_loader(
     if device.type == "cuda":
         result["features_of_a_sample"] = device_costs(config, reader, device)
         console.print("features of a sample on the device:", result["features_of_a_sample"])
-    config = _with_training(config, steps=_WARM_UP_STEPS + steps)
-    in_order = _with_training(config, max_staleness=0)
+    config = varied(config, {"training.steps": _WARM_UP_STEPS + steps})
+    in_order = varied(config, {"training.max_staleness": 0})
     loaders: dict[str, Callable[[Delay], AbstractContextManager[Iterator[Any]]]] = {
         "ready first": lambda late: TrainingLoader(DelayedReader(reader, late), config, device),
         "in order": lambda late: TrainingLoader(DelayedReader(reader, late), in_order, device),
@@ -255,12 +255,6 @@ def _torch_batches(
     )
     for passes in loader:
         yield [{name: t.to(device, non_blocking=True) for name, t in f.items()} for f in passes]
-
-
-def _with_training(config: Config, **settings: Any) -> Config:
-    tree = config.model_dump(mode="json")
-    tree["training"] |= settings
-    return make_config(tree, source="benchmark")
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> Table:

@@ -23,6 +23,7 @@ from scalefold.features.pipeline import collate_passes, training_features
 from scalefold.loader.sampler import TrainingSampler
 from scalefold.shards.reader import ShardReader
 from scalefold.train.assemble import Trainer
+from scalefold.train.step import StepNumbers
 
 _MOST_REPEATS: Final = 10
 
@@ -96,6 +97,18 @@ def released(device: torch.device) -> Iterator[None]:
             torch.cuda.empty_cache()
 
 
+def synchronise(device: torch.device) -> None:
+    """Wait until the device has done all that it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def require_finite(numbers: StepNumbers) -> None:
+    """Raise `InputError` if a step was not finite; waits for the device."""
+    if not bool(numbers.finite):
+        raise InputError("a step of the benchmark was not finite, so its time means nothing")
+
+
 def measure_steps(
     trainer: Trainer,
     config: Config,
@@ -118,9 +131,7 @@ def measure_steps(
     counts = range(len(passes))
 
     def step(recycling: int) -> None:
-        numbers = trainer.step(passes[: recycling + 1], rate)
-        if not bool(numbers.finite):  # waits for the device
-            raise InputError("a step of the benchmark was not finite, so its time means nothing")
+        require_finite(trainer.step(passes[: recycling + 1], rate))  # waits for the device
 
     if on_gpu:
         torch.cuda.empty_cache()
@@ -178,12 +189,10 @@ def _median_seconds(
 
 
 def _seconds(work: Callable[[], object], device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    synchronise(device)
     started = time.perf_counter()
     work()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    synchronise(device)
     return time.perf_counter() - started
 
 

@@ -17,7 +17,7 @@ from scalefold.bench.measure import prepared_passes, released
 from scalefold.bench.module_costs import Cost, Phase, module_costs, named_modules, named_range
 from scalefold.bench.record import provenance, write_record
 from scalefold.bench.trace import Trace, trace
-from scalefold.config.load import make_config
+from scalefold.bench.variation import varied
 from scalefold.config.schema import Config
 from scalefold.features.contract import Features
 from scalefold.shards.atomic import make_folder
@@ -56,10 +56,11 @@ def profile_step(
         The shards cannot be used, or the folder cannot be written to.
     """
     make_folder(out)
-    passes = prepared_passes(_single_sample(config), shards, device)
+    one_sample = varied(config, {"training.global_batch_size": 1})
+    passes = prepared_passes(one_sample, shards, device)
     with released(device):
         by_pass = _profile_passes(config, passes[0], out, device)
-    whole = _profile_step(config, passes[:1], out, device)
+    whole = _profile_step(one_sample, passes[:1], out, device)
     result = provenance("profile", config, device)
     modules = dict(result)
     for name, costs in by_pass.items():
@@ -84,21 +85,12 @@ def profile_step(
     return result
 
 
-def _single_sample(config: Config) -> Config:
-    return _with(config, global_batch_size=1)
-
-
-def _with(config: Config, **training: Any) -> Config:
-    tree = config.model_dump(mode="json")
-    tree["training"] |= training
-    return make_config(tree, source="profile")
-
-
 def _profile_passes(
     config: Config, features: Features, out: Path, device: torch.device
 ) -> dict[str, list[Cost]]:
     """Costs by module of a recycling pass and of a training pass, both without graphs."""
-    trainer = assemble(_with(config, cuda_graphs=False, compile=False), device)
+    eager = varied(config, {"training.cuda_graphs": False, "training.compile": False})
+    trainer = assemble(eager, device)
 
     def differentiate(loss: Tensor) -> None:
         with named_range("(gradients)"):
@@ -132,7 +124,7 @@ def _profile_passes(
 
 def _profile_step(config: Config, passes: list[Features], out: Path, device: torch.device) -> Trace:
     """A whole step without recycling, as configured."""
-    trainer = assemble(_single_sample(config), device)
+    trainer = assemble(config, device)
     rate = config.optimiser.learning_rate
     trainer.step(passes, rate)  # compiles, captures
     return trace(

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -220,7 +220,7 @@ def errors(log: str) -> int | None:
     return None if found is None else int(found[1] or found[2])
 
 
-def _distinct(log: str) -> Iterator[str]:
+def _distinct(log: str) -> list[str]:
     """What was reported, each kind once, without stacks and addresses."""
     lines = (line.removeprefix(_PREFIX) for line in log.splitlines())
     kinds = dict.fromkeys(
@@ -228,7 +228,7 @@ def _distinct(log: str) -> Iterator[str]:
         for line in lines
         if line.strip() and "Host Frame" not in line
     )
-    return iter(list(kinds)[:_MESSAGES])
+    return list(kinds)[:_MESSAGES]
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> Table:

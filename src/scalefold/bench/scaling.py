@@ -16,9 +16,9 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from scalefold.bench.measure import prepared_passes, released
+from scalefold.bench.measure import prepared_passes, released, require_finite, synchronise
 from scalefold.bench.record import provenance, write_record
-from scalefold.bench.step import varied
+from scalefold.bench.variation import varied
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.features.contract import Features
@@ -150,10 +150,9 @@ def _step_seconds(
         _meet(everybody, device)
         started = time.perf_counter()
         numbers = trainer.step(passes[: recycling + 1], config.optimiser.learning_rate)
-        _synchronise(device)
+        synchronise(device)
         seconds = time.perf_counter() - started
-        if not bool(numbers.finite):
-            raise InputError("a step of the benchmark was not finite, so its time means nothing")
+        require_finite(numbers)
         return seconds
 
     medians = []
@@ -166,14 +165,9 @@ def _step_seconds(
 
 
 def _meet(mesh: Mesh, device: torch.device) -> None:
-    _synchronise(device)
+    synchronise(device)
     mesh.world.barrier()
-    _synchronise(device)
-
-
-def _synchronise(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    synchronise(device)
 
 
 def _compared(alone: dict[str, Any], together: dict[str, Any]) -> dict[str, Any]:

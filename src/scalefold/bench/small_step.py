@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 
 from scalefold.bench.measure import prepared_passes
-from scalefold.bench.step import varied
+from scalefold.bench.variation import varied
 from scalefold.config.load import make_config
 from scalefold.config.schema import Config
 from scalefold.ops.launched import launched_kernels

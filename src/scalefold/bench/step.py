@@ -14,7 +14,7 @@ from rich.table import Table
 from scalefold.bench.flops import StepFlops, count_flops, peak_flops_per_second
 from scalefold.bench.measure import measure_steps, prepared_passes, released
 from scalefold.bench.record import provenance, write_record
-from scalefold.config.load import make_config, merge
+from scalefold.bench.variation import varied
 from scalefold.config.schema import Config
 from scalefold.train.assemble import assemble
 from scalefold.train.memory import limit_memory
@@ -76,17 +76,6 @@ def bench_step(
         write_record(result, out)
         console.print(step_table([(_said(changes, limit), row)]))
     return result
-
-
-def varied(config: Config, changes: Mapping[str, Any]) -> Config:
-    """The configuration with some values, by their dotted keys, replaced; validated."""
-    tree = config.model_dump(mode="json")
-    for key, value in changes.items():
-        branch: Any = value
-        for name in reversed(key.split(".")):
-            branch = {name: branch}
-        tree = merge(tree, branch)
-    return make_config(tree, source="variant")
 
 
 def _measure(

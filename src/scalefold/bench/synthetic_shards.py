@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from scalefold.chem.residues import ATOM37_MASK, GAP
 from scalefold.shards.manifest import Manifest, Snapshot
@@ -48,25 +49,37 @@ def write_synthetic_shards(
         Of the chains.
     seed : int
     """
-    import pyarrow as pa
-
     generator = np.random.default_rng(seed)
     folder.mkdir(parents=True, exist_ok=True)
-    num_chains, longest = len(lengths), max(lengths)
+    longest = max(lengths)
     chains = [
         _chain(generator, f"s{i:03d}_A", length, _TRAINED) for i, length in enumerate(lengths)
     ]
     templates = [_chain(generator, f"t{i:03d}_A", longest + 10, _TEMPLATE) for i in range(num_hits)]
-    facts = []
-    with write_shard(folder / shard_file("chain", 0), "chain") as shard:
+    with write_shard(folder / shard_file("chain", 0), "chain") as chain_shard:
         for record in [*chains, *templates]:
-            shard.add(record)
-    facts.append(shard.facts)
-    with write_shard(folder / shard_file("msa", 0), "msa") as shard:
+            chain_shard.add(record)
+    with write_shard(folder / shard_file("msa", 0), "msa") as msa_shard:
         for record in chains:
             hits = tuple(_hit(generator, i, t, len(record)) for i, t in enumerate(templates))
-            shard.add(_alignment(generator, record, num_rows, hits))
-    facts.append(shard.facts)
+            msa_shard.add(_alignment(generator, record, num_rows, hits))
+    with write_shard(folder / INDEX_FILE, "index") as index:
+        index.add_batch(_index(chains, templates, split))
+    facts = [shard.facts for shard in (chain_shard, msa_shard, index)]
+    Manifest(
+        schema_version=SCHEMA_VERSION,
+        config_hash="synthetic",
+        source=Snapshot.of([]),
+        counts={f"chains, {split}": len(chains)},
+        files=tuple(sorted(facts, key=lambda f: f.file)),
+    ).write(folder)
+
+
+def _index(
+    chains: Sequence[ChainRecord], templates: Sequence[ChainRecord], split: str
+) -> pa.RecordBatch:
+    """Where each record is: those with an alignment first, as in their shard."""
+    num_chains = len(chains)
     rows = [
         {
             "chain_key": record.chain_key,
@@ -86,16 +99,7 @@ def write_synthetic_shards(
         }
         for number, record in enumerate([*chains, *templates])
     ]
-    with write_shard(folder / INDEX_FILE, "index") as shard:
-        shard.add_batch(pa.RecordBatch.from_pylist(rows, schema=SCHEMAS["index"]))
-    facts.append(shard.facts)
-    Manifest(
-        schema_version=SCHEMA_VERSION,
-        config_hash="synthetic",
-        source=Snapshot.of([]),
-        counts={f"chains, {split}": num_chains},
-        files=tuple(sorted(facts, key=lambda f: f.file)),
-    ).write(folder)
+    return pa.RecordBatch.from_pylist(rows, schema=SCHEMAS["index"])
 
 
 def _chain(

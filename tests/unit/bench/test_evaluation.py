@@ -13,7 +13,7 @@ from rich.console import Console
 
 from scalefold.bench import evaluation as module
 from scalefold.bench.evaluation import bench_evaluation, cameo_like_lengths
-from scalefold.bench.step import varied
+from scalefold.bench.variation import varied
 from scalefold.config import Config
 
 

@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from scalefold.bench import flops as module
 from scalefold.bench.flops import StepFlops, count_flops, empty_features, peak_flops_per_second
-from scalefold.bench.step import varied
+from scalefold.bench.variation import varied
 from scalefold.config import Config
 from scalefold.loss.total import total_loss
 from scalefold.model import AlphaFold, Previous

@@ -21,7 +21,7 @@ from scalefold.bench.ladder import (
     rungs,
     total_seconds,
 )
-from scalefold.bench.step import varied
+from scalefold.bench.variation import varied
 from scalefold.config import Config
 from scalefold.errors import InputError
 from scalefold.report.ladder import ladder_figure, save_ladder

@@ -11,7 +11,7 @@ from rich.console import Console
 from scalefold.bench import sanitizer
 from scalefold.bench.sanitizer import RUNS, bench_sanitizer, clean, errors
 from scalefold.bench.small_step import small_config, small_step
-from scalefold.bench.step import varied
+from scalefold.bench.variation import varied
 from scalefold.config.load import load_config
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
