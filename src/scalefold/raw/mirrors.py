@@ -45,7 +45,7 @@ class UnavailableError(Exception):
 
     ``is_absent`` is true where every mirror says that it does not have it, false where at least one
     failed otherwise. ``is_final`` is true where another try would end the same: each mirror either
-    lacks the file, or is local and holds one that is damaged or may not be read.
+    lacks the file, or is local and holds a damaged one.
     """
 
     def __init__(self, reasons: Sequence[str], is_absent: bool, is_final: bool) -> None:
@@ -55,9 +55,10 @@ class UnavailableError(Exception):
 
 
 class _MirrorError(Exception):
-    def __init__(self, reason: str, is_absent: bool = False) -> None:
+    def __init__(self, reason: str, is_absent: bool = False, may_pass: bool = False) -> None:
         super().__init__(reason)
         self.is_absent = is_absent
+        self.may_pass = may_pass
 
 
 class Downloader:
@@ -131,7 +132,8 @@ class Downloader:
             except _MirrorError as error:
                 reasons.append(str(error))
                 is_absent = is_absent and error.is_absent
-                is_final = is_final and (error.is_absent or folder is not None)
+                is_local = folder is not None and not error.may_pass
+                is_final = is_final and (error.is_absent or is_local)
         if target.exists():
             return FetchedFile(target.stat().st_size, file_sha256(target), "kept")
         raise UnavailableError(reasons, is_absent, is_final)
@@ -170,7 +172,7 @@ class Downloader:
                 _finish(part, target, str(source))
         except OSError as error:  # of the source: what is wrong with the target is an InputError
             raise _MirrorError(
-                f"{source}: cannot be read ({error.strerror}): {_REPLACE}"
+                f"{source}: cannot be read ({error.strerror}): {_REPLACE}", may_pass=True
             ) from error
         return FetchedFile(target.stat().st_size, file_sha256(target), source.as_uri())
 
