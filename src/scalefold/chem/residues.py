@@ -38,7 +38,6 @@ MASK: Final = 22
 NUM_RESTYPES: Final = 20
 
 RESTYPE_INDEX: Final[dict[str, int]] = {letter: i for i, letter in enumerate(RESTYPES_WITH_X)}
-RESTYPE_NAME_INDEX: Final[dict[str, int]] = {name: i for i, name in enumerate(RESTYPE_NAMES)}
 
 ATOM37: Final[tuple[str, ...]] = tuple(_DATA["atom37"])
 """Heavy-atom names of the atom37 layout, by slot."""

@@ -75,13 +75,6 @@ class Alignment:
         """Return the number of rows."""
         return len(self.msa)
 
-    def dense_deletions(self) -> NDArray[np.uint16]:
-        """Return the deletion counts as ``[N, L]``."""
-        dense = np.zeros(self.msa.shape, np.uint16)
-        rows = np.repeat(np.arange(len(self)), np.diff(self.del_ptr))
-        dense[rows, self.del_col] = self.del_val
-        return dense
-
     def select(self, rows: NDArray[np.intp]) -> Alignment:
         """Return the alignment of the given rows, in the given order."""
         counts = np.diff(self.del_ptr)[rows].astype(np.int64)

@@ -1,16 +1,15 @@
 """Template hits: which structures may serve as templates of a chain, and how residues correspond.
 
-The rules are AlphaFold2's (Jumper et al. 2021, Suppl. sec. 1.2.3). What depends on sequences alone
-(:func:`sequence_reason`, :func:`locate`) can be settled once for all chains of that sequence;
-what depends on the chain itself (:func:`chain_reason`: same entry, release dates) is asked for each
-chain.
+The rules are AlphaFold2's (Jumper et al. 2021, Suppl. sec. 1.2.3). Here are those that depend on
+sequences alone, and are settled once for all chains of a sequence. Those that depend on the chain
+itself are asked where a sample is read (:mod:`scalefold.shards.reader`: not of the same entry) and
+where its features are made (:mod:`scalefold.features.templates`: release dates).
 
 Indices count residues from 0: ``q_idx`` in the query chain, ``t_idx`` in the template chain.
 """
 
 from __future__ import annotations
 
-import datetime
 import functools
 import re
 from collections.abc import Iterable, Mapping
@@ -27,7 +26,6 @@ MAX_SUBSEQUENCE_RATIO: Final = 0.95
 MIN_ALIGN_RATIO: Final = 0.1
 MIN_TEMPLATE_RESIDUES: Final = 10
 MIN_REALIGNED_IDENTITY: Final = 0.9
-DATE_MARGIN_DAYS: Final = 60
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,30 +65,6 @@ def sequence_reason(hit: TemplateHit, query_sequence: str) -> str | None:
         return f"is {ratio:.3f} of the query itself, at most {MAX_SUBSEQUENCE_RATIO} is allowed"
     if len(fragment) < MIN_TEMPLATE_RESIDUES:
         return f"has {len(fragment)} residues, {MIN_TEMPLATE_RESIDUES} are needed"
-    return None
-
-
-def chain_reason(
-    template_key: str,
-    template_date: datetime.date | None,
-    query_key: str,
-    query_date: datetime.date | None,
-    margin_days: int = DATE_MARGIN_DAYS,
-) -> str | None:
-    """Return why entry or release dates forbid a template for one chain, or ``None``.
-
-    A template must be of another entry and released at least ``margin_days`` before the query. An
-    unknown date on either side forbids: nobody can show that the template was known first.
-    """
-    if template_key.rpartition("_")[0] == query_key.rpartition("_")[0]:
-        return "is of the same entry as the query"
-    if query_date is None:
-        return "the query has no release date"
-    if template_date is None:
-        return "has no release date"
-    latest = query_date - datetime.timedelta(days=margin_days)
-    if template_date > latest:
-        return f"released {template_date}, after {latest} (query {query_date} - {margin_days} d)"
     return None
 
 

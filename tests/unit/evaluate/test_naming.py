@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from scalefold.chem.residues import ATOM37_INDEX, RESTYPE_NAME_INDEX
+from scalefold.chem.residues import ATOM37_INDEX, RESTYPE_NAMES
 from scalefold.evaluate.metrics import lddt_all_atom, lddt_ca, with_best_naming
 
 SWAPS = {
@@ -19,7 +19,7 @@ SWAPS = {
 def swapped(points: torch.Tensor, aatype: torch.Tensor, every: int) -> torch.Tensor:
     points = points.clone()
     for name, pairs in SWAPS.items():
-        for residue in (aatype == RESTYPE_NAME_INDEX[name]).nonzero()[::every, 0]:
+        for residue in (aatype == RESTYPE_NAMES.index(name)).nonzero()[::every, 0]:
             for first, second in pairs:
                 i, j = ATOM37_INDEX[first], ATOM37_INDEX[second]
                 points[residue, [i, j]] = points[residue, [j, i]]

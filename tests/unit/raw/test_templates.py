@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,6 @@ from scalefold.raw.mmcif import Entry, read_entry
 from scalefold.raw.templates import (
     Template,
     best_hits,
-    chain_reason,
     locate,
     sequence_reason,
 )
@@ -90,35 +88,6 @@ def test_short_hits_are_excluded() -> None:
     nine = make_hit(query[:9], "W" * 9)
     assert "9 residues, 10 are needed" in (sequence_reason(nine, query[:40]) or "")
     assert sequence_reason(make_hit(query[:10], "W" * 10), query[:40]) is None
-
-
-QUERY_DATE = datetime.date(2020, 3, 31)
-
-
-@pytest.mark.parametrize(
-    ("template", "date", "query_date", "reason"),
-    [
-        ("2xyz_B", QUERY_DATE - datetime.timedelta(days=60), QUERY_DATE, None),
-        ("2xyz_B", QUERY_DATE - datetime.timedelta(days=59), QUERY_DATE, "after 2020-01-31"),
-        ("1abc_B", datetime.date(1990, 1, 1), QUERY_DATE, "same entry"),
-        ("2xyz_B", None, QUERY_DATE, "has no release date"),
-        ("2xyz_B", datetime.date(1990, 1, 1), None, "query has no release date"),
-    ],
-)
-def test_entry_and_date_rules(
-    template: str,
-    date: datetime.date | None,
-    query_date: datetime.date | None,
-    reason: str | None,
-) -> None:
-    result = chain_reason(template, date, "1abc_A", query_date)
-    assert (result is None) if reason is None else (reason in (result or ""))
-
-
-def test_margin_is_a_parameter() -> None:
-    day = datetime.timedelta(days=1)
-    assert chain_reason("2xyz_B", QUERY_DATE - day, "1abc_A", QUERY_DATE, margin_days=1) is None
-    assert chain_reason("2xyz_B", QUERY_DATE, "1abc_A", QUERY_DATE, margin_days=1) is not None
 
 
 def test_best_hits_by_sum_probs_stable() -> None:
@@ -214,15 +183,12 @@ def test_bundled_hits_land_on_real_chains(demo: Path) -> None:
         ("2nwd_X", "1aki_A", 1.5),
         ("2nwd_X", "1hml_A", 2.5),
     ):
-        query_entry = entry(query_key.split("_")[0])
-        query = query_entry.chain(query_key)
+        query = entry(query_key.split("_")[0]).chain(query_key)
         path = demo / "mirror/openproteinset/pdb" / query_key / "hhr/pdb70_hits.hhr"
         hits = read_hhr(path, query.sequence)
         hit = next(hit for hit in hits if hit.chain_key == template_key)
         assert sequence_reason(hit, query.sequence) is None
         found_entry = entry(hit.entry_id)
-        dates = (found_entry.release_date, query_key, query_entry.release_date)
-        assert chain_reason(template_key, *dates) is None
         located = locate(hit, {c.chain_key: c.sequence for c in found_entry.chains})
         assert isinstance(located, Template)
         template = found_entry.chain(located.chain_key)
