@@ -11,12 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from scalefold.bench.kernels.case import Function, Inputs, KernelCase, Work
+from scalefold.bench.kernels.case import BF16_BYTES, Function, Inputs, KernelCase, Work
 from scalefold.ops.attention import attention
 from scalefold.ops.triton import triton_ops
-
-_BF16 = 2
-"""Bytes an element, for the floors."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +44,16 @@ class _Shape:
 
 _SHAPES = [
     ("triangle attention N=256", _Shape(1, 256, 256, 4, 32), "initial training"),
-    ("triangle attention, ending node N=256", _Shape(1, 256, 256, 4, 32, columns=True), ""),
-    ("triangle attention without gate N=256", _Shape(1, 256, 256, 4, 32, gated=False), ""),
+    (
+        "triangle attention, ending node N=256",
+        _Shape(1, 256, 256, 4, 32, columns=True),
+        "initial training",
+    ),
+    (
+        "triangle attention without gate N=256",
+        _Shape(1, 256, 256, 4, 32, gated=False),
+        "initial training",
+    ),
     ("MSA row attention 128 x 256", _Shape(1, 128, 256, 8, 32), "initial training"),
     (
         "MSA column attention 128 x 256",
@@ -66,7 +71,7 @@ _SHAPES = [
 
 def cases() -> list[KernelCase]:
     """All kinds of attention but the global one."""
-    return [_case(name, shape, setting or "initial training") for name, shape, setting in _SHAPES]
+    return [_case(*shape) for shape in _SHAPES]
 
 
 def _case(name: str, shape: _Shape, setting: str) -> KernelCase:
@@ -92,7 +97,7 @@ def _case(name: str, shape: _Shape, setting: str) -> KernelCase:
 def _forward(shape: _Shape) -> Work:
     """Read q, k, v and gate, write the result; two products; an exponential a weight."""
     return Work(
-        bytes=(5 if shape.gated else 4) * shape.elements * _BF16,
+        bytes=(5 if shape.gated else 4) * shape.elements * BF16_BYTES,
         flops=4 * shape.weights * shape.channels,
         exponentials=shape.weights,
     )
@@ -104,7 +109,7 @@ def _backward(shape: _Shape) -> Work:
     The weights are computed again once.
     """
     return Work(
-        bytes=(10 if shape.gated else 8) * shape.elements * _BF16,
+        bytes=(10 if shape.gated else 8) * shape.elements * BF16_BYTES,
         flops=10 * shape.weights * shape.channels,
         exponentials=shape.weights,
     )

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import torch
+from torch import Tensor
+
+BF16_BYTES: Final = 2
+"""Bytes an element, for the floors."""
+FP32_BYTES: Final = 4
+"""Likewise, of ops that are in float32 whatever type is asked for."""
 
 Inputs = tuple[Any, ...]
 """Positional arguments: tensors, sequences of tensors, None, numbers. Gradients are taken with
@@ -46,7 +52,7 @@ class KernelCase:
     shape : str
         What the table says of it, such as ``triangle attention N=256``.
     inputs : (device, dtype) -> Inputs
-        Made anew by each call, from a seed of their own.
+        Made anew by each call.
     reference : Function
         The torch reference of `scalefold.ops`.
     ours : Function
@@ -71,3 +77,10 @@ class KernelCase:
     peers: Mapping[str, Callable[[], Function | None]] = field(default_factory=dict)
     check_inputs: Callable[[torch.device, torch.dtype], Inputs] | None = None
     setting: str = "initial training"
+
+
+def leaf(
+    device: torch.device, dtype: torch.dtype, *shape: int, scale: float = 1.0, shift: float = 0.0
+) -> Tensor:
+    """Normally distributed numbers, of which a gradient is wanted."""
+    return (shift + scale * torch.randn(shape, device=device)).to(dtype).requires_grad_()

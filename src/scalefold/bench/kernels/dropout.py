@@ -6,12 +6,9 @@ from functools import partial
 
 import torch
 
-from scalefold.bench.kernels.case import Inputs, KernelCase, Work
+from scalefold.bench.kernels.case import BF16_BYTES, Inputs, KernelCase, Work
 from scalefold.ops import dropout as reference
 from scalefold.ops.triton import triton_ops
-
-_BF16 = 2
-"""Bytes an element, for the floors."""
 
 _LAYER, _PAIR_RATE, _MSA_RATE = 7, 0.25, 0.15
 
@@ -34,7 +31,7 @@ def cases() -> list[KernelCase]:
 def _case(
     what: str, shape: tuple[int, ...], rate: float, shared_dim: int, setting: str
 ) -> KernelCase:
-    num_bytes = shape[0] * shape[1] * shape[2] * _BF16
+    num_bytes = shape[0] * shape[1] * shape[2] * BF16_BYTES
     return KernelCase(
         op="dropout",
         shape=what,

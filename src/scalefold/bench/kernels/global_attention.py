@@ -5,14 +5,10 @@ from __future__ import annotations
 from functools import partial
 
 import torch
-from torch import Tensor
 
-from scalefold.bench.kernels.case import Inputs, KernelCase, Work
+from scalefold.bench.kernels.case import BF16_BYTES, Inputs, KernelCase, Work, leaf
 from scalefold.ops import global_attention as reference
 from scalefold.ops.triton import triton_ops
-
-_BF16 = 2
-"""Bytes an element, for the floors."""
 
 _CHANNELS, _HEADS, _HEAD = 64, 8, 8
 _EVERY = _HEADS * _HEAD
@@ -36,28 +32,25 @@ def _case(rows: int, residues: int, setting: str) -> KernelCase:
         check_inputs=partial(_inputs, min(rows, 1024), 64),
         reference=reference.global_attention,
         ours=triton_ops(("attention",)).global_attention,
-        forward=Work(2 * elements * _BF16, products),
+        forward=Work(2 * elements * BF16_BYTES, products),
         # The gate anew, and the gradients of both products' operands.
-        backward=Work(3 * elements * _BF16, 5 * products // 2),
+        backward=Work(3 * elements * BF16_BYTES, 5 * products // 2),
     )
 
 
 def _inputs(rows: int, residues: int, device: torch.device, dtype: torch.dtype) -> Inputs:
-    def leaf(*shape: int, scale: float = 0.1, shift: float = 0.0) -> Tensor:
-        value = shift + scale * torch.randn(shape, device=device)
-        return value.to(dtype).requires_grad_()
-
+    draw = partial(leaf, device, dtype)
     depth = _CHANNELS**-0.5
     return (
-        leaf(1, rows, residues, _CHANNELS, scale=2.0, shift=0.5),
+        draw(1, rows, residues, _CHANNELS, scale=2.0, shift=0.5),
         torch.ones(1, rows, residues, device=device),
-        leaf(_CHANNELS, shift=1.0),
-        leaf(_CHANNELS),
-        leaf(_EVERY, _CHANNELS, scale=depth),
-        leaf(_HEAD, _CHANNELS, scale=depth),
-        leaf(_HEAD, _CHANNELS, scale=depth),
-        leaf(_EVERY, _CHANNELS, scale=depth),
-        leaf(_EVERY, shift=1.0),
-        leaf(_CHANNELS, _EVERY, scale=depth),
-        leaf(_CHANNELS),
+        draw(_CHANNELS, scale=0.1, shift=1.0),
+        draw(_CHANNELS, scale=0.1),
+        draw(_EVERY, _CHANNELS, scale=depth),
+        draw(_HEAD, _CHANNELS, scale=depth),
+        draw(_HEAD, _CHANNELS, scale=depth),
+        draw(_EVERY, _CHANNELS, scale=depth),
+        draw(_EVERY, scale=0.1, shift=1.0),
+        draw(_CHANNELS, _EVERY, scale=depth),
+        draw(_CHANNELS, scale=0.1),
     )

@@ -6,12 +6,9 @@ from functools import partial
 
 import torch
 
-from scalefold.bench.kernels.case import Inputs, KernelCase, Work
+from scalefold.bench.kernels.case import BF16_BYTES, Inputs, KernelCase, Work
 from scalefold.ops import linear as reference
 from scalefold.ops.triton import triton_ops
-
-_BF16 = 2
-"""Bytes an element, for the floors."""
 
 _LAYER, _PAIR_RATE, _MSA_RATE = 7, 0.25, 0.15
 
@@ -42,7 +39,7 @@ def _case(
     setting: str,
 ) -> KernelCase:
     rows = size[0] * size[1]
-    volume, flops = rows * channels * _BF16, 2 * rows * channels**2
+    volume, flops = rows * channels * BF16_BYTES, 2 * rows * channels**2
     return KernelCase(
         op="linear",
         shape=what,

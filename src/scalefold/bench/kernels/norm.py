@@ -5,14 +5,10 @@ from __future__ import annotations
 from functools import partial
 
 import torch
-from torch import Tensor
 
-from scalefold.bench.kernels.case import Inputs, KernelCase, Work
+from scalefold.bench.kernels.case import BF16_BYTES, Inputs, KernelCase, Work, leaf
 from scalefold.ops import norm as reference
 from scalefold.ops.triton import triton_ops
-
-_BF16 = 2
-"""Bytes an element, for the floors."""
 
 _GATE = 3
 """Which of several projections has a bias."""
@@ -44,7 +40,7 @@ def cases() -> list[KernelCase]:
 
 
 def _norm_case(what: str, size: tuple[int, int], channels: int, setting: str) -> KernelCase:
-    volume = size[0] * size[1] * channels * _BF16
+    volume = size[0] * size[1] * channels * BF16_BYTES
     return KernelCase(
         op="norm",
         shape=f"LayerNorm {what}",
@@ -61,7 +57,7 @@ def _projection_case(
     what: str, size: tuple[int, int], channels: int, outputs: list[int], setting: str
 ) -> KernelCase:
     rows, width = size[0] * size[1], sum(outputs)
-    narrow, wide = rows * channels * _BF16, rows * width * _BF16
+    narrow, wide = rows * channels * BF16_BYTES, rows * width * BF16_BYTES
     flops = 2 * rows * channels * width
     return KernelCase(
         op="norm",
@@ -79,12 +75,9 @@ def _projection_case(
 def _norm_inputs(
     size: tuple[int, int], channels: int, device: torch.device, dtype: torch.dtype
 ) -> Inputs:
-    def leaf(value: Tensor) -> Tensor:
-        return value.to(dtype).requires_grad_()
-
-    x = 2 * torch.randn(1, *size, channels, device=device) + 0.5
-    weight = 1 + 0.1 * torch.randn(channels, device=device)
-    return leaf(x), leaf(weight), leaf(0.1 * torch.randn(channels, device=device))
+    draw = partial(leaf, device, dtype)
+    x = draw(1, *size, channels, scale=2.0, shift=0.5)
+    return x, draw(channels, scale=0.1, shift=1.0), draw(channels, scale=0.1)
 
 
 def _projection_inputs(
@@ -94,10 +87,8 @@ def _projection_inputs(
     device: torch.device,
     dtype: torch.dtype,
 ) -> Inputs:
-    weights = [
-        (torch.randn(p, channels, device=device) * channels**-0.5).to(dtype).requires_grad_()
-        for p in outputs
-    ]
-    gate_bias = torch.randn(channels, device=device).to(dtype).requires_grad_()
+    draw = partial(leaf, device, dtype)
+    weights = [draw(p, channels, scale=channels**-0.5) for p in outputs]
+    gate_bias = draw(channels)
     biases = [gate_bias if projection == _GATE else None for projection in range(len(outputs))]
     return (*_norm_inputs(size, channels, device, dtype), weights, biases)

@@ -7,12 +7,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from scalefold.bench.kernels.case import Inputs, KernelCase, Work
+from scalefold.bench.kernels.case import BF16_BYTES, Inputs, KernelCase, Work, leaf
 from scalefold.ops import outer_product as reference
 from scalefold.ops.triton import triton_ops
-
-_BF16 = 2
-"""Bytes an element, for the floors."""
 
 _CHANNELS, _PAIR_CHANNELS = 32, 128
 
@@ -42,8 +39,8 @@ def cases() -> list[KernelCase]:
 
 
 def _case(num_seq: int, num_res: int, setting: str) -> KernelCase:
-    operands = 2 * num_seq * num_res * _CHANNELS * _BF16
-    result = num_res**2 * _PAIR_CHANNELS * _BF16
+    operands = 2 * num_seq * num_res * _CHANNELS * BF16_BYTES
+    result = num_res**2 * _PAIR_CHANNELS * BF16_BYTES
     product = 2 * num_seq * (num_res * _CHANNELS) ** 2
     projection = 2 * (num_res * _CHANNELS) ** 2 * _PAIR_CHANNELS
     return KernelCase(
@@ -65,7 +62,7 @@ def _operands_case(
     num_seq: int, num_res: int, channels: int, what: str, setting: str
 ) -> KernelCase:
     rows, outputs = num_seq * num_res, 2 * _CHANNELS
-    narrow, wide = rows * outputs * _BF16, rows * channels * _BF16
+    narrow, wide = rows * outputs * BF16_BYTES, rows * channels * BF16_BYTES
     flops = 2 * rows * channels * outputs
     return KernelCase(
         op="outer_product",
@@ -83,25 +80,19 @@ def _operands_case(
 def _operands_inputs(
     num_seq: int, num_res: int, channels: int, device: torch.device, dtype: torch.dtype
 ) -> Inputs:
-    def leaf(value: Tensor) -> Tensor:
-        return value.to(dtype).requires_grad_()
-
-    def draw(*shape: int) -> Tensor:
-        return torch.randn(shape, device=device)
-
-    weights = (leaf(draw(_CHANNELS, channels) * channels**-0.5) for _ in range(2))
+    draw = partial(leaf, device, dtype)
+    weights = (draw(_CHANNELS, channels, scale=channels**-0.5) for _ in range(2))
     return (
-        leaf(2 * draw(1, num_seq, num_res, channels) + 0.5),
+        draw(1, num_seq, num_res, channels, scale=2.0, shift=0.5),
         (torch.rand(1, num_seq, num_res, device=device) < 0.9).to(dtype),
-        leaf(1 + 0.1 * draw(channels)),
-        leaf(0.1 * draw(channels)),
-        *(tensor for weight in weights for tensor in (weight, leaf(0.1 * draw(_CHANNELS)))),
+        draw(channels, scale=0.1, shift=1.0),
+        draw(channels, scale=0.1),
+        *(tensor for weight in weights for tensor in (weight, draw(_CHANNELS, scale=0.1))),
     )
 
 
 def _inputs(num_seq: int, num_res: int, device: torch.device, dtype: torch.dtype) -> Inputs:
-    def leaf(*shape: int, scale: float = 1.0) -> Tensor:
-        return (scale * torch.randn(shape, device=device)).to(dtype).requires_grad_()
+    draw = partial(leaf, device, dtype)
 
     def operand() -> Tensor:
         # As `outer_product_operands` leaves it, sequences last.
@@ -113,7 +104,7 @@ def _inputs(num_seq: int, num_res: int, device: torch.device, dtype: torch.dtype
         operand(),
         operand(),
         count.to(dtype),
-        leaf(_PAIR_CHANNELS, _CHANNELS**2, scale=1 / _CHANNELS),
-        leaf(_PAIR_CHANNELS, scale=0.1),
-        leaf(1, num_res, num_res, _PAIR_CHANNELS),
+        draw(_PAIR_CHANNELS, _CHANNELS**2, scale=1 / _CHANNELS),
+        draw(_PAIR_CHANNELS, scale=0.1),
+        draw(1, num_res, num_res, _PAIR_CHANNELS),
     )

@@ -6,12 +6,9 @@ from functools import partial
 
 import torch
 
-from scalefold.bench.kernels.case import Inputs, KernelCase, Work
+from scalefold.bench.kernels.case import FP32_BYTES, Inputs, KernelCase, Work
 from scalefold.ops import point_attention as reference
 from scalefold.ops.triton import triton_ops
-
-_FP32 = 4
-"""Bytes an element, whatever type is asked for."""
 
 _HEADS, _CHANNELS, _POINTS, _VALUE_POINTS, _PAIR_CHANNELS = 12, 16, 4, 8, 128
 
@@ -26,7 +23,7 @@ def cases() -> list[KernelCase]:
 def _case(num_res: int, setting: str) -> KernelCase:
     pairs = num_res**2
     # Logits in and weights out, and back; the pairs once, and their gradient.
-    logits, channels = 2 * _HEADS * pairs * _FP32, _PAIR_CHANNELS * pairs * _FP32
+    logits, channels = 2 * _HEADS * pairs * FP32_BYTES, _PAIR_CHANNELS * pairs * FP32_BYTES
     of_head = 2 * _CHANNELS + 3 * (_POINTS + _VALUE_POINTS) + _PAIR_CHANNELS
     flops = 2 * _HEADS * pairs * of_head
     return KernelCase(

@@ -6,12 +6,9 @@ from functools import partial
 
 import torch
 
-from scalefold.bench.kernels.case import Inputs, KernelCase, Work
+from scalefold.bench.kernels.case import BF16_BYTES, Inputs, KernelCase, Work
 from scalefold.ops import pointwise_attention as reference
 from scalefold.ops.triton import triton_ops
-
-_BF16 = 2
-"""Bytes an element, for the floors."""
 
 _TEMPLATES, _HEADS, _CHANNELS = 4, 4, 16
 
@@ -23,7 +20,7 @@ def cases() -> list[KernelCase]:
 
 
 def _case(size: int, setting: str) -> KernelCase:
-    volume = size**2 * _HEADS * _CHANNELS * _BF16
+    volume = size**2 * _HEADS * _CHANNELS * BF16_BYTES
     return KernelCase(
         op="pointwise_attention",
         shape=f"templates N={size}",

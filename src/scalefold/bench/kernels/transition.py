@@ -5,14 +5,10 @@ from __future__ import annotations
 from functools import partial
 
 import torch
-from torch import Tensor
 
-from scalefold.bench.kernels.case import Inputs, KernelCase, Work
+from scalefold.bench.kernels.case import BF16_BYTES, Inputs, KernelCase, Work, leaf
 from scalefold.ops import transition as reference
 from scalefold.ops.triton import triton_ops
-
-_BF16 = 2
-"""Bytes an element, for the floors."""
 
 # (what, rows, channels, hidden channels, setting)
 _SIZES = [
@@ -34,7 +30,7 @@ def cases() -> list[KernelCase]:
 def _case(
     what: str, size: tuple[int, int], channels: int, num_hidden: int, setting: str
 ) -> KernelCase:
-    volume = size[0] * size[1] * channels * _BF16
+    volume = size[0] * size[1] * channels * BF16_BYTES
     product = 2 * size[0] * size[1] * channels * num_hidden
     return KernelCase(
         op="transition",
@@ -57,16 +53,13 @@ def _inputs(
     device: torch.device,
     dtype: torch.dtype,
 ) -> Inputs:
-    def leaf(*shape: int, scale: float = 0.1, shift: float = 0.0) -> Tensor:
-        value = shift + scale * torch.randn(shape, device=device)
-        return value.to(dtype).requires_grad_()
-
+    draw = partial(leaf, device, dtype)
     return (
-        leaf(1, *size, channels, scale=2.0, shift=0.5),
-        leaf(channels, shift=1.0),
-        leaf(channels),
-        leaf(num_hidden, channels, scale=channels**-0.5),
-        leaf(num_hidden),
-        leaf(channels, num_hidden, scale=num_hidden**-0.5),
-        leaf(channels),
+        draw(1, *size, channels, scale=2.0, shift=0.5),
+        draw(channels, scale=0.1, shift=1.0),
+        draw(channels, scale=0.1),
+        draw(num_hidden, channels, scale=channels**-0.5),
+        draw(num_hidden, scale=0.1),
+        draw(channels, num_hidden, scale=num_hidden**-0.5),
+        draw(channels, scale=0.1),
     )

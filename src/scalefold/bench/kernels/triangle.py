@@ -10,12 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scalefold.bench.kernels.case import Function, Inputs, KernelCase, Work
+from scalefold.bench.kernels.case import BF16_BYTES, Function, Inputs, KernelCase, Work, leaf
 from scalefold.ops import TORCH, Ops
 from scalefold.ops.triton import triton_ops
-
-_BF16 = 2
-"""Bytes an element, for the floors."""
 
 # (what, samples, residues, channels, setting)
 _SHAPES = [
@@ -64,7 +61,7 @@ def _forward(samples: int, length: int, channels: int) -> Work:
     """Read z twice; write and read a, b, gate and product; write the sum. Three sigmoids."""
     positions = samples * length**2
     return Work(
-        bytes=11 * positions * channels * _BF16,
+        bytes=11 * positions * channels * BF16_BYTES,
         flops=2 * positions * channels * (6 * channels + length),
         exponentials=2 * 3 * positions * channels,
     )
@@ -78,7 +75,7 @@ def _backward(samples: int, length: int, channels: int) -> Work:
     """
     positions = samples * length**2
     return Work(
-        bytes=18 * positions * channels * _BF16,
+        bytes=18 * positions * channels * BF16_BYTES,
         flops=2 * positions * channels * (15 * channels + 2 * length),
         exponentials=2 * 3 * positions * channels,
     )
@@ -87,19 +84,15 @@ def _backward(samples: int, length: int, channels: int) -> Work:
 def _inputs(
     samples: int, length: int, channels: int, device: torch.device, dtype: torch.dtype
 ) -> Inputs:
-    generator = torch.Generator(device).manual_seed(0)
-
-    def leaf(*shape: int, scale: float = 1.0, shift: float = 0.0) -> Tensor:
-        x = torch.randn(*shape, generator=generator, device=device)
-        return (x * scale + shift).to(dtype).requires_grad_()
+    draw = partial(leaf, device, dtype)
 
     def norm() -> list[Tensor]:
-        return [leaf(channels, scale=0.1, shift=1.0), leaf(channels, scale=0.1)]
+        return [draw(channels, scale=0.1, shift=1.0), draw(channels, scale=0.1)]
 
     def linear() -> list[Tensor]:
-        return [leaf(channels, channels, scale=channels**-0.5), leaf(channels, scale=0.1)]
+        return [draw(channels, channels, scale=channels**-0.5), draw(channels, scale=0.1)]
 
-    z = leaf(samples, length, length, channels, scale=2.0, shift=0.5)
+    z = draw(samples, length, length, channels, scale=2.0, shift=0.5)
     mask = torch.ones(samples, length, length, device=device, dtype=dtype)
     mask[:, -length // 10 :] = 0
     projections = [x for _ in range(5) for x in linear()]

@@ -6,12 +6,9 @@ from functools import partial
 
 import torch
 
-from scalefold.bench.kernels.case import Inputs, KernelCase, Work
+from scalefold.bench.kernels.case import FP32_BYTES, Inputs, KernelCase, Work
 from scalefold.ops import linear as reference
 from scalefold.ops.triton import triton_ops
-
-_FP32 = 4
-"""Bytes an element, whatever type is asked for."""
 
 # (what, rows, channels in and out, ReLU, setting)
 _LAYERS = [
@@ -30,7 +27,7 @@ def cases() -> list[KernelCase]:
 
 
 def _case(what: str, rows: int, inputs: int, outputs: int, relu: bool, setting: str) -> KernelCase:
-    volume = _FP32 * (rows * (inputs + outputs) + inputs * outputs)
+    volume = FP32_BYTES * (rows * (inputs + outputs) + inputs * outputs)
     flops = 2 * rows * inputs * outputs
     return KernelCase(
         op="wide_linear",
