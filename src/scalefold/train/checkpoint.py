@@ -23,7 +23,13 @@ from typing import IO, Any, Final, Literal, cast
 import torch
 
 from scalefold.errors import ChecksumError, InputError
-from scalefold.shards.atomic import TEMPORARY_MARK, atomic_file, sync_folder, write_bytes
+from scalefold.shards.atomic import (
+    TEMPORARY_MARK,
+    atomic_file,
+    make_folder,
+    sync_folder,
+    write_bytes,
+)
 from scalefold.weights.matching import State
 
 logger = logging.getLogger(__name__)
@@ -122,9 +128,9 @@ def save(
     final = checkpoint_path(folder, step)
     if ready_mark(final).exists():
         return final
-    temporary = folder / f"{final.name}{TEMPORARY_MARK}{os.getpid()}"
+    temporary = _temporary(final)
     try:
-        temporary.mkdir(parents=True)
+        make_folder(temporary)
         contents = dict(zip(_FILES, (weights, averaged, dict(training))))
         files = {f"{name}.pt": _write(temporary / f"{name}.pt", contents[name]) for name in _FILES}
         metadata = Metadata(format=FORMAT, step=step, files=files, **description)
@@ -155,7 +161,7 @@ def checkpoints(folder: Path) -> list[Path]:
         if _NAME.fullmatch(path.name) and ready_mark(path).exists():
             found.append(path)
         else:
-            logger.warning("%s: ignored, it was not written to its end", path)
+            logger.warning("%s: ignored, it is not whole", path)
     return found
 
 
@@ -177,14 +183,14 @@ def prune(folder: Path, keep: int, scheduled: Callable[[int], bool] = lambda ste
     for path in found:
         if path not in kept:
             ready_mark(path).unlink()  # first: a half-deleted folder must not look complete
-            shutil.rmtree(path)
+            _remove(path.rename(_temporary(path)))
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete temporary folders of writers that were killed; only for the holder of the lock."""
+    """Delete what writing or deleting left when it broke off; only for the holder of the lock."""
     for path in folder.glob(f"step-*{TEMPORARY_MARK}*"):
-        logger.info("%s: removed, left by an interrupted write", path)
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        logger.info("%s: removed, left by what broke off", path)
+        _remove(path) if path.is_dir() else path.unlink()
 
 
 def read_metadata(checkpoint: Path) -> Metadata:
@@ -240,6 +246,22 @@ def load_weights(checkpoint: Path, which: Literal["averaged", "weights"] = "aver
 def load_training(checkpoint: Path) -> dict[str, Any]:
     """What `save` was given as ``training``; raises as `load_weights`."""
     return cast(dict[str, Any], _read(checkpoint, "training"))
+
+
+def _temporary(checkpoint: Path) -> Path:
+    return checkpoint.with_name(f"{checkpoint.name}{TEMPORARY_MARK}{os.getpid()}")
+
+
+def _remove(folder: Path) -> None:
+    """Delete a temporary folder. Where that fails a training goes on: only room is lost.
+
+    NFS refuses while another process of the machine, such as an evaluation, has a file open.
+    """
+    try:
+        shutil.rmtree(folder)
+    except OSError as error:
+        reason = error.strerror
+        logger.warning("%s: not deleted (%s); the next start tries again", folder, reason)
 
 
 def _write(path: Path, content: object) -> FileFacts:

@@ -95,6 +95,26 @@ def test_pruning_keeps_scheduled_ones_and_what_a_stopped_training_goes_on_from(
     assert steps(2) == [50, 100]
 
 
+def test_a_checkpoint_that_somebody_reads_is_pruned_later_and_ends_no_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As on NFS, where a folder cannot go while a file in it is open."""
+
+    def refusing(folder: Path) -> None:
+        raise OSError(errno.ENOTEMPTY, "Directory not empty", str(folder))
+
+    for step in (1, 2):
+        _save(tmp_path, step)
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
+        patch.setattr(checkpoint.shutil, "rmtree", refusing)
+        prune(tmp_path, 1)
+        remove_leftovers(tmp_path)
+    assert caplog.text.count("not deleted (Directory not empty); the next start tries again") == 2
+    assert checkpoints(tmp_path) == [checkpoint_path(tmp_path, 2)]
+    remove_leftovers(tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["step-00000002", "step-00000002.ready"]
+
+
 @pytest.mark.parametrize("stage", ["first file", "third file", "description", "rename", "mark"])
 def test_an_interrupted_write_is_never_taken_for_a_checkpoint(
     stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -136,7 +156,7 @@ def test_an_interrupted_write_is_never_taken_for_a_checkpoint(
 
     with caplog.at_level(logging.WARNING):
         assert latest(tmp_path) == whole
-    assert "ignored, it was not written to its end" in caplog.text
+    assert "ignored, it is not whole" in caplog.text
     assert torch.equal(load_weights(whole)["a"], torch.full((10,), 0.5))
 
     remove_leftovers(tmp_path)  # what the next run does first
@@ -169,6 +189,12 @@ def test_no_space_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(InputError, match="no room"):
         _save(tmp_path, 2)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"file/step-.* cannot be made \(Not a directory\)"):
+        _save(tmp_path / "file", 2)
 
 
 @pytest.mark.parametrize("name", ["weights.pt", "averaged.pt", "training.pt", "checkpoint.json"])
