@@ -32,7 +32,6 @@ import threading
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 from scalefold.errors import InputError
@@ -114,12 +113,7 @@ class WriterLock:
         self.acquire()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.release()
 
     def acquire(self) -> None:
@@ -140,8 +134,8 @@ class WriterLock:
                 f"{self._files}: cannot be written ({error.strerror}): make the folder writable, "
                 "or choose another one"
             ) from None
-        for path in self._files.iterdir():
-            if int(path.name) < self._generation:
+        for generation, path in self._generations().items():
+            if generation < self._generation:
                 path.unlink(missing_ok=True)
         self._thread = threading.Thread(target=self._keep_beating, name="lock", daemon=True)
         self._thread.start()
@@ -236,7 +230,11 @@ class WriterLock:
         )
 
     def _newest(self) -> int:
-        return max((int(p.name) for p in self._files.iterdir() if p.name.isdigit()), default=0)
+        return max(self._generations(), default=0)
+
+    def _generations(self) -> dict[int, Path]:
+        # Whatever else is there is none: on NFS a file that is deleted while open stays as .nfs….
+        return {int(path.name): path for path in self._files.iterdir() if path.name.isdigit()}
 
     def _read(self, generation: int) -> tuple[Holder | None, str]:
         """Holder and last beat; None and what there is where it is just being written."""

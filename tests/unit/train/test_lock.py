@@ -151,6 +151,14 @@ def test_a_lock_stays_where_it_tells_something(tmp_path: Path, why: str) -> None
     assert (tmp_path / LOCK_FOLDER / "1").exists()
 
 
+def test_other_files_beside_the_lock_are_let_be(tmp_path: Path) -> None:
+    """On NFS a file that was deleted while somebody read it is one."""
+    (tmp_path / LOCK_FOLDER).mkdir()
+    (tmp_path / LOCK_FOLDER / ".nfs0000000012ab").touch()
+    with WriterLock(tmp_path) as lock:
+        lock.confirm()
+
+
 @pytest.mark.usefixtures("short_silence")
 def test_a_higher_generation_is_kept_for_a_frozen_lower_one(tmp_path: Path) -> None:
     (tmp_path / LOCK_FOLDER).mkdir()
