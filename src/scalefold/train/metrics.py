@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,6 +34,11 @@ class MetricsLog:
     step : int
         Step that the run continues from. Later records, of a run that was killed after its last
         checkpoint, are removed: they are about to be made again.
+
+    Raises
+    ------
+    InputError
+        From all but `close`, if the disk is full or the files cannot be written.
     """
 
     def __init__(self, out: Path, step: int) -> None:
@@ -46,28 +53,38 @@ class MetricsLog:
             key: None if isinstance(value, float) and not math.isfinite(value) else value
             for key, value in record.items()
         }
-        try:
+        with self._explained():
             self._file.write(json.dumps(finite, allow_nan=False) + "\n")
             self._file.flush()
-        except OSError as error:
-            raise InputError(
-                f"{self._path}: cannot be written ({error.strerror}). Make room and start again "
-                "with --resume; the checkpoints are intact"
-            ) from error
-        for key, value in finite.items():
-            if isinstance(value, int | float) and key not in ("step", "time"):
-                self._board.add_scalar(key, value, record["step"], walltime=record.get("time"))
+            for key, value in finite.items():
+                if isinstance(value, int | float) and key not in ("step", "time"):
+                    self._board.add_scalar(key, value, record["step"], walltime=record.get("time"))
 
     def sync(self) -> None:
         """Bring everything to the disk: a checkpoint must not be ahead of its log."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._board.flush()
+        with self._explained():
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._board.flush()
 
     def close(self) -> None:
         """Close the files."""
-        self._file.close()
-        self._board.close()
+        for file in (self._file, self._board):
+            try:
+                file.close()
+            except OSError as error:  # whatever has ended the training is of more interest
+                logger.warning("%s: not written to its end (%s)", self._path, error.strerror)
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise InputError(
+                f"{self._path}, or {TENSORBOARD_FOLDER}/ beside it: cannot be written "
+                f"({error.strerror}). Make room and start again with --resume; the checkpoints are "
+                "intact"
+            ) from error
 
 
 def _truncate(path: Path, step: int) -> None:

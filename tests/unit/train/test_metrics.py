@@ -1,6 +1,11 @@
 import json
+import logging
+import resource
 from pathlib import Path
 
+import pytest
+
+from scalefold.errors import InputError
 from scalefold.train.metrics import METRICS_FILE, MetricsLog
 
 
@@ -41,3 +46,22 @@ def test_tensorboard_gets_the_same_numbers(tmp_path: Path) -> None:
     log.close()
     board = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert [(e.step, e.value) for e in board.Scalars("loss/fape")] == [(1, 0.5), (2, 1.0)]
+
+
+def test_a_full_disk_is_explained_and_closing_does_not_hide_that(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file-size limit is the kind of full disk that a test can have."""
+    log = MetricsLog(tmp_path, 0)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+        with pytest.raises(InputError, match=r"metrics\.jsonl.* cannot be written .* --resume"):
+            log.write({"step": 1, "name": 2000 * "x"})
+        with pytest.raises(InputError, match=r"metrics\.jsonl.* cannot be written .* --resume"):
+            log.sync()
+        with caplog.at_level(logging.WARNING):
+            log.close()
+        assert "metrics.jsonl: not written to its end (File too large)" in caplog.text
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
