@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scalefold.errors import InputError
+from scalefold.shards.atomic import write_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -108,10 +109,7 @@ def session(out: Path, step: Callable[[], int], **facts: Any) -> Iterator[None]:
         If the file cannot be written at the start.
     """
     path = out / SESSIONS_FILE
-    try:
-        _append(path, {"event": "start", "step": step(), "time": time.time(), **facts})
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror}). Make room") from error
+    _append(path, {"event": "start", "step": step(), "time": time.time(), **facts})
     try:
         yield
     finally:
@@ -119,10 +117,11 @@ def session(out: Path, step: Callable[[], int], **facts: Any) -> Iterator[None]:
         end = {"event": "end", "step": step(), "time": time.time(), "max_rss_mb": kibibytes / 1024}
         try:
             _append(path, end)
-        except OSError as error:  # whatever has ended the training is of more interest
-            logger.warning("%s: the end of this session is not noted (%s)", path, error.strerror)
+        except InputError as error:  # whatever has ended the training is of more interest
+            logger.warning("the end of this session is not noted: %s", error)
 
 
 def _append(path: Path, line: dict[str, Any]) -> None:
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
+    # All anew, to be there whole or not at all: after half a line none of the file could be read.
+    before = path.read_text("utf-8") if path.is_file() else ""
+    write_bytes(path, f"{before}{json.dumps(line)}\n".encode())

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
+
+import pytest
 
 from scalefold.train.sessions import SESSIONS_FILE, read_sessions, session
 
@@ -23,3 +26,21 @@ def test_what_an_earlier_version_did_not_note_is_none(tmp_path: Path) -> None:
     assert killed.ended == 14.0
     assert killed.max_rss_mb is None
     assert set(killed.made_with.values()) == {None}
+
+
+def test_a_full_disk_at_the_end_of_a_session_leaves_the_others_readable(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file-size limit is the kind of full disk that a test can have; one line is half written."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        with session(tmp_path, lambda: 0, processes=1):
+            size = (tmp_path / SESSIONS_FILE).stat().st_size
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, hard))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "the end of this session is not noted" in caplog.text
+    with session(tmp_path, lambda: 0, processes=1):
+        pass
+    first, second = read_sessions(tmp_path, [])
+    assert (first.max_rss_mb, second.max_rss_mb is None) == (None, False)
