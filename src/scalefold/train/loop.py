@@ -22,6 +22,7 @@ from scalefold.train import checkpoint as checkpoints
 from scalefold.train.assemble import assemble
 from scalefold.train.journal import Journal
 from scalefold.train.lock import WriterLock
+from scalefold.train.memory import exhaustion_explained
 from scalefold.train.provenance import data_hash, made_with
 from scalefold.train.replacement import set_aside_other_run
 from scalefold.train.resume import check_resumable
@@ -73,7 +74,8 @@ def train(
     Raises
     ------
     InputError
-        Bad shards, another writer at work, a checkpoint of another run, a full disk.
+        Bad shards, another writer at work, a checkpoint of another run, a full disk, too small a
+        GPU.
     DivergedError
         If more than ``training.max_non_finite_steps`` steps in a row were not finite.
     RankLostError
@@ -108,7 +110,9 @@ def train(
                     stack.enter_context(session(out, lambda: run.step, processes=size, **facts))
             rank, size = mesh.data.rank, mesh.data.size
             loader = TrainingLoader(reader, config, device, run.position, rank, size)
-            return run.go(stack.enter_context(loader), journal, target, stop)
+            stack.enter_context(loader)
+            with exhaustion_explained(trainer.recomputation):
+                return run.go(loader, journal, target, stop)
     finally:
         lock.release()
 

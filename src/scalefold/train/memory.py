@@ -6,9 +6,11 @@ when is counted as the allocator of a GPU would see it.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import warnings
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -80,6 +82,28 @@ def choose_recomputation(config: Config, ops: Ops, device: torch.device) -> Reco
     told = ", ".join(f"{name} {_gib(need)}" for name, need in needs.items())
     logger.info("training.recomputation: %s (memory needed: %s; free: %s)", mode, told, _gib(free))
     return mode
+
+
+@contextlib.contextmanager
+def exhaustion_explained(recomputation: Recomputation) -> Iterator[None]:
+    """Around steps with this recomputation: what helps where a GPU's memory does not suffice.
+
+    Raises
+    ------
+    InputError
+        In the place of torch's error.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        facts, _, _ = str(error).partition(" If reserved")  # then comes advice about torch
+        raise InputError(
+            f"a training step does not fit into the GPU's memory: {facts} With "
+            f"training.recomputation {recomputation} (none, selective, full: each takes less than "
+            "the one before). Set another, or take a larger GPU or one that nothing else uses, and "
+            "go on with --resume; or begin anew with a smaller features.crop_size, "
+            "max_msa_clusters or max_extra_msa"
+        ) from error
 
 
 def free_bytes(device: torch.device) -> int:

@@ -161,6 +161,24 @@ def test_diverged_weights_stop_the_run_and_are_never_published(
     assert records[-1]["loss"] is None
 
 
+def test_a_gpu_too_small_is_explained(
+    micro: Config, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever asks for memory in the course of steps, torch raises the same."""
+    told = "CUDA out of memory. Tried to allocate 3.12 GiB. If reserved but unallocated memory is"
+
+    def exhausting(_: TrainingLoader) -> Batch:
+        raise torch.OutOfMemoryError(f"{told} large try setting PYTORCH_ALLOC_CONF")
+
+    monkeypatch.setattr(TrainingLoader, "__next__", exhausting)
+    with pytest.raises(InputError, match=r"Tried to allocate 3\.12 GiB\. With") as e:
+        _train(micro, shards, tmp_path)
+    assert "training.recomputation none (none, selective, full:" in str(e.value)
+    assert "crop_size" in str(e.value)
+    assert "PYTORCH_ALLOC_CONF" not in str(e.value)
+    assert checkpoints(tmp_path)[-1].name == "step-00000000"
+
+
 def test_initial_weights_from_a_file_and_from_a_checkpoint(
     micro: Config, micro_tree: dict[str, Any], shards: Path, tmp_path: Path
 ) -> None:
@@ -171,8 +189,9 @@ def test_initial_weights_from_a_file_and_from_a_checkpoint(
         change = {"training": {"initial_weights": str(source), "steps": 1}, "seed": 5}
         out = tmp_path / f"next{number}"
         _train(make_config(merge(micro_tree, change)), shards, out)
-        started = load_weights(out / "step-00000000", "weights")
-        assert all(torch.equal(started[name], averaged[name]) for name in averaged)
+        for which in ("weights", "averaged"):  # the average of no update is what it started from
+            started = load_weights(out / "step-00000000", which)
+            assert all(torch.equal(started[name], averaged[name]) for name in averaged)
     wrong = merge(micro_tree, {"training": {"initial_weights": str(trained)}, "model": {"c_m": 16}})
     with pytest.raises(InputError, match=r"(?s)step-00000006 does not fit the model.*misshapen"):
         _train(make_config(wrong), shards, tmp_path / "wrong")
