@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from scalefold.config.schema import ModelConfig
+from scalefold.errors import InputError
 from scalefold.features.contract import Features
 from scalefold.model.assembly import Assembly
 from scalefold.model.contract import Outputs, Previous, Structure, Templates
@@ -84,6 +85,11 @@ class AlphaFold(nn.Module):
             Of the pass before, or zeros.
         templates : Templates or None
             What `embed_templates` returned for this sample.
+
+        Raises
+        ------
+        InputError
+            If the model reads templates and there are none.
         """
         trunk = self._trunk(features, previous, templates)
         structure = self.structure_module(*self._structure_inputs(trunk, features))
@@ -126,7 +132,11 @@ class AlphaFold(nn.Module):
         z = z + pair
 
         if self.template_embedder is not None:
-            assert templates is not None, "this model reads templates: see embed_templates"
+            if templates is None:
+                raise InputError(
+                    "templates are None, but the model reads templates (model.template.enabled): "
+                    "give it what its embed_templates returns"
+                )
             z = self.template_embedder.update_pair(z, templates)
             if templates.rows is not None and templates.rows_mask is not None:
                 m = torch.cat([m, templates.rows], dim=1)

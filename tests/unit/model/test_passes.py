@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from scalefold.errors import InputError
 from scalefold.features.contract import Features
 from scalefold.model import AlphaFold, Outputs, Previous, Templates
 from scalefold.model.example import example_features, set_example_weights
@@ -94,5 +95,6 @@ def test_the_stack_runs_once(config) -> None:
 
 
 def test_a_model_that_reads_templates_is_not_run_without(model, features, zeros) -> None:
-    with pytest.raises(AssertionError, match="embed_templates"):
-        model(features, zeros, None)
+    for run in (model, model.recycle):
+        with pytest.raises(InputError, match=r"model\.template\.enabled.*embed_templates"):
+            run(features, zeros, None)
