@@ -86,15 +86,25 @@ def test_precision_is_trainings_on_a_gpu_unless_set(config: Config) -> None:
     assert chosen(CPU, "fp32", "bf16") == "bf16"
 
 
-def test_bfloat16_works_in_the_trunk_alone(config: Config, reader: ShardReader) -> None:
+def test_bfloat16_works_in_the_trunk_alone(
+    config: Config, reader: ShardReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assembled: list[AlphaFold] = []
+
+    class Noted(AlphaFold):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            assembled.append(self)
+
+    monkeypatch.setattr("scalefold.evaluate.prediction.AlphaFold", Noted)
     tree = config.model_dump(mode="json")
     tree["evaluation"]["precision"] = "bf16"
     narrow = make_config(tree)
     weights = example_model(config).state_dict()
     run = predictor(narrow, weights, CPU)
-    types = {p.dtype for n, p in run._passes._model.named_parameters() if n.startswith("evoformer")}
-    assert types == {torch.bfloat16}
-    assert run._passes._model.structure_module.linear_in.weight.dtype == torch.float32
+    (model,) = assembled
+    assert {p.dtype for p in model.evoformer.parameters()} == {torch.bfloat16}
+    assert {p.dtype for p in model.structure_module.parameters()} == {torch.float32}
     passes = evaluation_features(reader.sample("1lcd_A"), config.features, 0, 1)
     wide = predictor(config, weights, CPU)(passes)
     ours = run(passes)

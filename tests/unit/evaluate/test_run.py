@@ -272,6 +272,26 @@ def test_a_prediction_that_is_not_finite_is_recorded_and_the_rest_goes_on(
     assert result["mean"]["train"]["lddt_ca"] == result["chains"][0]["lddt_ca"]
 
 
+def test_a_chain_too_long_for_the_device_is_recorded_and_the_rest_goes_on(
+    shards, checkpoint, settings, evaluated, tmp_path, monkeypatch
+):
+    forward = AlphaFold.forward
+
+    def exhausting(self, features, previous, templates):
+        if features["aatype"].shape[1] == 51:  # the first, so that others come after it
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return forward(self, features, previous, templates)
+
+    monkeypatch.setattr(AlphaFold, "forward", exhausting)
+    result = evaluate_checkpoint(
+        settings(), checkpoint, shards, tmp_path / "e.json", splits=["train"]
+    )
+    assert result["chains"] == evaluated["chains"][1:2]
+    (failed,) = result["failed"]
+    assert failed["chain_key"] == "1lcd_A"
+    assert failed["reason"].startswith("51 residues need more memory than CPU has; use a larger")
+
+
 def test_a_damaged_row_is_recorded_and_the_rest_goes_on(
     shards, checkpoint, settings, evaluated, tmp_path
 ):

@@ -15,7 +15,12 @@ from scalefold.config import Config, make_config
 from scalefold.config.load import merge
 from scalefold.errors import InputError
 from scalefold.evaluate import evaluate_checkpoint
-from scalefold.train.checkpoint import checkpoint_path, checkpoints, ready_mark
+from scalefold.train.checkpoint import (
+    checkpoint_path,
+    checkpoints,
+    load_weights,
+    ready_mark,
+)
 from scalefold.train.loop import TrainingResult, train
 from scalefold.train.metrics import MetricsLog
 from scalefold.train.provenance import data_hash
@@ -63,6 +68,11 @@ def test_training_ends_when_an_evaluation_beside_it_reaches_the_target(
     assert result.target.lddt_ca >= 0.01
     assert ready_mark(result.checkpoint).exists()
     assert [path.name for path in checkpoints(out)] == [f"step-{s:08d}" for s in (0, 2, 3)]
+
+    # The evaluation in the midst of it has changed nothing of the training.
+    alone = _train(targeted(None, steps=3), shards, tmp_path / "alone").checkpoint
+    ours, theirs = (load_weights(path, "weights") for path in (result.checkpoint, alone))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
     again = _train(config, shards, out)
     assert (again.step, again.completed, again.target) == (3, True, result.target)
