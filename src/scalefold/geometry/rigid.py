@@ -104,20 +104,11 @@ class Rigid(NamedTuple):
         """Map global points (..., 3) to local coordinates; batch dimensions broadcast."""
         return rotate(self.rotation.transpose(-1, -2), points - self.translation)
 
-    def invert(self) -> Rigid:
-        """The inverse transform."""
-        inverse = self.rotation.transpose(-1, -2)
-        return Rigid(inverse, -rotate(inverse, self.translation))
-
     def compose(self, inner: Rigid) -> Rigid:
         """The transform that applies ``inner`` first, then this one."""
         return Rigid(
             multiply_rotations(self.rotation, inner.rotation), self.apply(inner.translation)
         )
-
-    def scale_translation(self, factor: float) -> Rigid:
-        """Change the unit of length."""
-        return Rigid(self.rotation, self.translation * factor)
 
     def detach_rotation(self) -> Rigid:
         """Stop gradients through the rotation only (Suppl. Alg. 20, line 20)."""

@@ -64,7 +64,6 @@ def test_quaternion_turns_by_the_right_hand(axis: int) -> None:
 def test_operations_equal_those_of_4x4_matrices() -> None:
     a, b, points = _rigid(2, 4), _rigid(3, 4), _random(4, 4, 3)
     torch.testing.assert_close(a.compose(b).to_4x4(), a.to_4x4() @ b.to_4x4(), **EXACT)
-    torch.testing.assert_close(a.invert().to_4x4(), torch.linalg.inv(a.to_4x4()), **EXACT)
     moved = (a.to_4x4() @ _homogeneous(points)[..., None])[..., :3, 0]
     torch.testing.assert_close(a.apply(points), moved, **EXACT)
     torch.testing.assert_close(a.invert_apply(moved), points, **EXACT)
@@ -114,13 +113,6 @@ def test_detaching_the_rotation_keeps_the_gradient_of_the_translation() -> None:
     torch.testing.assert_close(translation.grad, torch.ones(2, 3).double())
 
 
-def test_scaling_changes_the_unit_of_length_only() -> None:
-    frame = _rigid(10, 3)
-    scaled = frame.scale_translation(10.0)
-    assert scaled.rotation is frame.rotation
-    torch.testing.assert_close(scaled.translation, 10 * frame.translation)
-
-
 def test_identity_and_type() -> None:
     identity = Rigid.identity((2, 3), torch.zeros(1, dtype=torch.float64))
     points = _random(11, 2, 3, 3)
@@ -132,6 +124,6 @@ def test_identity_and_type() -> None:
 def test_gradients() -> None:
     a, b, points = _rigid(12, 2), _rigid(13, 2), _random(14, 2, 3)
     assert torch.autograd.gradcheck(
-        lambda r, t, p, x: Rigid(r, t).compose(Rigid(p, b.translation)).invert().apply(x),
+        lambda r, t, p, x: Rigid(r, t).compose(Rigid(p, b.translation)).invert_apply(x),
         tuple(x.requires_grad_() for x in (*a, b.rotation, points)),
     )

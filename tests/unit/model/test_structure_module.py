@@ -38,9 +38,9 @@ def test_global_motion_of_the_start_moves_the_structure_along(
 ) -> None:
     still = module(*arguments)
     motion = random_rigid()
-    scaled = motion.scale_translation(1 / module.translation_scale)
+    translation = motion.translation / module.translation_scale
     shape = (2, 9)
-    start = Rigid(scaled.rotation.expand(*shape, 3, 3), scaled.translation.expand(*shape, 3))
+    start = Rigid(motion.rotation.expand(*shape, 3, 3), translation.expand(*shape, 3))
     monkeypatch.setattr(Rigid, "identity", staticmethod(lambda shape, like: start))
     moved = module(*arguments)
     torch.testing.assert_close(
