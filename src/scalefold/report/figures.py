@@ -84,10 +84,11 @@ def _curve(
         axes.set(title=title, xlabel="step", ylabel=label)
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(5))
-        finite = [value for value in numbers if math.isfinite(value)]
+        finite = [(step, n) for step, n in zip(steps, numbers, strict=True) if math.isfinite(n)]
+        (first_step, first), (last_step, last) = finite[0], finite[-1]
         description = (
-            f"{title} over {len(numbers)} logged steps, from {finite[0]:.4g} at step {steps[0]} "
-            f"to {finite[-1]:.4g} at step {steps[-1]}."
+            f"{title} over {len(numbers)} logged steps, from {first:.4g} at step {first_step} to "
+            f"{last:.4g} at step {last_step}."
         )
         return FigureOnPage(inline_svg(figure, name, title, description), "")
 

@@ -12,6 +12,7 @@ import yaml
 from scalefold.errors import InputError
 from scalefold.report import write_report
 from scalefold.report.content import report_content
+from scalefold.report.figures import training_figures
 from scalefold.report.inputs import read_run
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
@@ -302,6 +303,12 @@ def test_one_record_and_records_without_numbers(make_run):
     assert content["summary"]["loss"] is None
     assert "Loss, weighted sum" not in text
     assert "lDDT-Cα of training crops" in text
+
+
+def test_the_words_of_a_curve_name_the_steps_that_its_numbers_are_of():
+    values = {"step": [10, 20, 30, 40], "loss": [None, 8.0, 6.0, None]}
+    (figure,) = training_figures(values)
+    assert "over 4 logged steps, from 8 at step 20 to 6 at step 30." in figure.svg
 
 
 @pytest.mark.parametrize(
