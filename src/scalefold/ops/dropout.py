@@ -122,13 +122,8 @@ def residual_dropout(
     Parameters
     ----------
     x, update : Tensor, shape (B, ...)
-    key_B : Tensor, shape (B,), int64
-    layer : int
-    rate : float
-        Probability of being dropped, in [0, 1).
-    shared_dim : int or None
-        Dimension, counted from the end, over which one mask is shared (Suppl. sec. 1.11.6). Where
-        a tensor is sharded, it is along this dimension, so no rank needs to know its offset.
+    key_B, layer, rate, shared_dim
+        See `Dropout`.
     """
     shape = list(update.shape[1:])
     if shared_dim is not None:

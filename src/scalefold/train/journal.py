@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console
@@ -62,13 +61,8 @@ class Journal:
         self._progress.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._progress.__exit__(kind, error, trace)
+    def __exit__(self, *error: Any) -> None:
+        self._progress.__exit__(*error)
         self._metrics.close()
 
     def record(self, record: Record) -> None:
