@@ -76,22 +76,14 @@ def _assert_same(a: tuple[Tensor, dict[str, Tensor]], b: tuple[Tensor, dict[str,
     assert a[0].item() == pytest.approx(b[0].item(), rel=tolerance)
 
 
-def test_moving_the_prediction_changes_nothing(
+def test_moving_the_prediction_or_the_truth_changes_nothing(
     make_truth: Any, noisy_outputs: Any, all_terms: LossConfig
 ) -> None:
-    features = make_truth()
+    features, motion = make_truth(), _motion()
     outputs = noisy_outputs(features)
-    moved = _moved_prediction(outputs, _motion())
-    _assert_same(total_loss(outputs, features, all_terms), total_loss(moved, features, all_terms))
-
-
-def test_moving_the_truth_changes_nothing(
-    make_truth: Any, noisy_outputs: Any, all_terms: LossConfig
-) -> None:
-    features = make_truth()
-    outputs = noisy_outputs(features)
-    moved = _moved_truth(features, _motion())
-    _assert_same(total_loss(outputs, features, all_terms), total_loss(outputs, moved, all_terms))
+    still = total_loss(outputs, features, all_terms)
+    _assert_same(still, total_loss(_moved_prediction(outputs, motion), features, all_terms))
+    _assert_same(still, total_loss(outputs, _moved_truth(features, motion), all_terms))
 
 
 def test_naming_of_ambiguous_atoms_changes_nothing(
