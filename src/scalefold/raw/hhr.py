@@ -6,9 +6,10 @@ Biopython's reader is not used: it drops ``Sum_probs``, by which templates are r
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -149,63 +150,11 @@ def _parse_hit(section: str, query_sequence: str, source: str) -> TemplateHit:
         raise InputError(
             f"{where} is named {name!r}, expected <entry>_<chain>. Search a database of PDB chains."
         )
-    fields: dict[str, float] = {}
-    for field, value in _FIELD.findall(lines[2]):
-        try:
-            fields[field] = float(value.removesuffix("%"))
-        except ValueError as error:
-            raise InputError(
-                f"{where} ({name.split()[0]}): {field} is {value!r}, expected a number. The file "
-                "is damaged: search or fetch it again."
-            ) from error
-    missing = [field for field in _FIELDS if field not in fields]
-    if missing:
-        raise InputError(
-            f"{where} ({name.split()[0]}) lacks {', '.join(missing)}. The file is cut off or not "
-            "of hhsearch 3: search or fetch it again."
-        )
-    aligned = {"Q": "", "T": ""}
-    start: dict[str, int] = {}
-    end: dict[str, int] = {}
-    length: dict[str, int] = {}
-    for line in lines[3:]:
-        row = _ROW.match(line)
-        if row is None or row[2] in _ANNOTATIONS:
-            continue
-        side, first, letters, last = row[1], int(row[3]) - 1, row[4].upper(), int(row[5])
-        residues = len(letters) - letters.count("-")
-        if first != end.setdefault(side, first) or first + residues != last:
-            raise InputError(
-                f"{where} ({name.split()[0]}): row {side} states residues {first + 1}-{last}, "
-                f"expected {end[side] + 1}-{end[side] + residues} by its letters. The file is "
-                "damaged: search or fetch it again."
-            )
-        start.setdefault(side, first)
-        end[side] = last
-        length[side] = int(row[6])
-        aligned[side] += letters
-    query, template = aligned["Q"], aligned["T"]
-    if not query or len(query) != len(template):
-        raise InputError(
-            f"{where} ({name.split()[0]}): {len(query)} query and {len(template)} template columns."
-            " The file is cut off: search or fetch it again."
-        )
-    stretch = query.replace("-", "")
-    expected = query_sequence[start["Q"] : end["Q"]]
-    if len(stretch) != len(expected) or any(
-        a != b and "X" not in (a, b) for a, b in zip(stretch, expected, strict=False)
-    ):
-        raise InputError(
-            f"{where} ({name.split()[0]}): query residues {start['Q'] + 1}-{end['Q']} are "
-            f"{stretch[:30]}..., the chain has {expected[:30]}... there. The file belongs to "
-            "another sequence: search or fetch it again."
-        )
-    both = np.array([q != "-" and t != "-" for q, t in zip(query, template, strict=True)])
-    if both.sum() != fields["Aligned_cols"]:
-        raise InputError(
-            f"{where} ({name.split()[0]}): {both.sum()} pairs are shown, Aligned_cols is "
-            f"{fields['Aligned_cols']:g}. The file is cut off: search or fetch it again."
-        )
+    where += f" ({name.split()[0]})"
+    fields = _parse_fields(lines[2], where)
+    query, template = (_join_rows(lines[3:], side, where) for side in "QT")
+    both = _shared_columns(query, template, fields["Aligned_cols"], where)
+    _check_query(query, query_sequence, where)
     return TemplateHit(
         number=number,
         name=name,
@@ -218,17 +167,96 @@ def _parse_hit(section: str, query_sequence: str, source: str) -> TemplateHit:
         similarity=fields["Similarity"],
         sum_probs=fields["Sum_probs"],
         template_neff=fields.get("Template_Neff"),
-        query_length=length["Q"],
-        template_length=length["T"],
-        template_start=start["T"],
-        query_aligned=query,
-        template_aligned=template,
-        q_idx=_positions(query, start["Q"])[both],
-        t_idx=_positions(template, start["T"])[both],
+        query_length=query.length,
+        template_length=template.length,
+        template_start=template.start,
+        query_aligned=query.letters,
+        template_aligned=template.letters,
+        q_idx=_positions(query)[both],
+        t_idx=_positions(template)[both],
     )
 
 
-def _positions(aligned: str, start: int) -> NDArray[np.int32]:
+def _parse_fields(line: str, where: str) -> dict[str, float]:
+    """Return the numbers of a hit's line ``Probab=99.50  E-value=...``."""
+    fields: dict[str, float] = {}
+    for field, value in _FIELD.findall(line):
+        try:
+            fields[field] = float(value.removesuffix("%"))
+        except ValueError as error:
+            raise InputError(
+                f"{where}: {field} is {value!r}, expected a number. The file is damaged: search "
+                "or fetch it again."
+            ) from error
+    missing = [field for field in _FIELDS if field not in fields]
+    if missing:
+        raise InputError(
+            f"{where} lacks {', '.join(missing)}. The file is cut off or not of hhsearch 3: search "
+            "or fetch it again."
+        )
+    return fields
+
+
+class _Row(NamedTuple):
+    """One side of an alignment: its letters with gaps, and which residues of how many they are."""
+
+    letters: str
+    start: int
+    end: int
+    length: int
+
+
+def _join_rows(lines: Sequence[str], side: str, where: str) -> _Row:
+    """Join the rows of one side, ``Q`` or ``T``, which a file breaks into blocks."""
+    letters, start, end, length = "", 0, 0, 0
+    for line in lines:
+        row = _ROW.match(line)
+        if row is None or row[1] != side or row[2] in _ANNOTATIONS:
+            continue
+        first, block, last = int(row[3]) - 1, row[4].upper(), int(row[5])
+        if not letters:
+            start = end = first
+        residues = len(block) - block.count("-")
+        if first != end or first + residues != last:
+            raise InputError(
+                f"{where}: row {side} states residues {first + 1}-{last}, expected "
+                f"{end + 1}-{end + residues} by its letters. The file is damaged: search or fetch "
+                "it again."
+            )
+        letters, end, length = letters + block, last, int(row[6])
+    return _Row(letters, start, end, length)
+
+
+def _shared_columns(query: _Row, template: _Row, stated: float, where: str) -> NDArray[np.bool_]:
+    """Return which columns have a residue on both sides; as many as ``stated``."""
+    if not query.letters or len(query.letters) != len(template.letters):
+        raise InputError(
+            f"{where}: {len(query.letters)} query and {len(template.letters)} template columns. "
+            "The file is cut off: search or fetch it again."
+        )
+    pairs = zip(query.letters, template.letters, strict=True)
+    both = np.array(["-" not in pair for pair in pairs])
+    if both.sum() != stated:
+        raise InputError(
+            f"{where}: {both.sum()} pairs are shown, Aligned_cols is {stated:g}. The file is cut "
+            "off: search or fetch it again."
+        )
+    return both
+
+
+def _check_query(query: _Row, sequence: str, where: str) -> None:
+    stretch, expected = query.letters.replace("-", ""), sequence[query.start : query.end]
+    if len(stretch) != len(expected) or any(
+        a != b and "X" not in (a, b) for a, b in zip(stretch, expected, strict=False)
+    ):
+        raise InputError(
+            f"{where}: query residues {query.start + 1}-{query.end} are {stretch[:30]}..., the "
+            f"chain has {expected[:30]}... there. The file belongs to another sequence: search or "
+            "fetch it again."
+        )
+
+
+def _positions(row: _Row) -> NDArray[np.int32]:
     """Return the residue index at each column; at gaps, that of the residue before."""
-    present = np.array([symbol != "-" for symbol in aligned])
-    return (start + np.cumsum(present) - 1).astype(np.int32)
+    present = np.array([symbol != "-" for symbol in row.letters])
+    return (row.start + np.cumsum(present) - 1).astype(np.int32)
