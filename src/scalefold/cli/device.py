@@ -16,7 +16,8 @@ def torch_device(name: str, place: Place | None = None) -> torch.device:
     Raises
     ------
     InputError
-        The name is not known, or this machine has no such device.
+        The name is not known, this machine has no such device, or a GPU is named to several
+        processes.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -28,6 +29,11 @@ def torch_device(name: str, place: Place | None = None) -> torch.device:
         raise InputError(f"--device {name!r}: expected auto, cpu, cuda, or cuda:<number>")
     count = torch.cuda.device_count()
     if place is not None and device.type == "cuda":
+        if device.index is not None:
+            raise InputError(
+                f"--device {name}: each process that a launcher starts gets a GPU of its own; use "
+                "cuda, or auto"
+            )
         device = torch.device("cuda", place.local_rank if count > 1 else 0)
         if place.local_size > count > 1:
             raise InputError(
