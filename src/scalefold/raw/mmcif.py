@@ -13,7 +13,8 @@ import gzip
 import math
 import re
 import zlib
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -161,50 +162,57 @@ def parse_entry(content: bytes, source: str) -> Entry:
             f"{source}: entry {entry_id} has no protein chain. Remove it from the list of entries."
         )
     method = ",".join(gemmi.cif.as_string(v).lower() for v in block.find_values("_exptl.method"))
-    resolution = _resolution(block)
-    release_date = _release_date(block, source)
-
+    entry = Entry(entry_id, method, _resolution(block), _release_date(block, source), ())
     atoms = AtomTable.read(block, source)
-    chains: list[Chain] = []
-    for label_asym_id, residues in monomers.items():
-        rows = atoms.rows_by_chain.get(label_asym_id)
-        if rows is None:
-            continue
-        positions, atom_mask = atoms.place(rows, residues)
-        if not atom_mask.any():
-            continue
-        auth_asym_id = atoms.auth_asym_id[rows[0]]
-        letters = [protein_letters_3to1_extended.get(name, "X") for name in residues.values()]
-        sequence = "".join(letter if len(letter) == 1 else "X" for letter in letters)
-        chains.append(
-            Chain(
-                chain_key=f"{entry_id}_{auth_asym_id}",
-                entry_id=entry_id,
-                label_asym_id=label_asym_id,
-                auth_asym_id=auth_asym_id,
-                sequence=sequence,
-                aatype=np.array([RESTYPE_INDEX.get(s, UNKNOWN) for s in sequence], np.uint8),
-                positions=positions,
-                atom_mask=atom_mask,
-                method=method,
-                resolution=resolution,
-                release_date=release_date,
-            )
-        )
+    found = (_chain(entry, label, residues, atoms) for label, residues in monomers.items())
+    chains = tuple(chain for chain in found if chain is not None)
     if not chains:
         raise InputError(
             f"{source}: entry {entry_id} has {len(monomers)} protein chain(s) but coordinates for "
             "none of them. Remove it from the list of entries."
         )
-    keys = [chain.chain_key for chain in chains]
-    for key in keys:
-        if keys.count(key) > 1:
-            labels = [c.label_asym_id for c in chains if c.chain_key == key]
+    _check_keys(chains, source)
+    return replace(entry, chains=chains)
+
+
+def _chain(
+    entry: Entry, label_asym_id: str, residues: dict[int, str], atoms: AtomTable
+) -> Chain | None:
+    """Return the chain of these monomers (sequence number -> name), if it has atoms."""
+    rows = atoms.rows_by_chain.get(label_asym_id)
+    if rows is None:
+        return None
+    positions, atom_mask = atoms.place(rows, residues)
+    if not atom_mask.any():
+        return None
+    auth_asym_id = atoms.auth_asym_id[rows[0]]
+    letters = [protein_letters_3to1_extended.get(name, "X") for name in residues.values()]
+    sequence = "".join(letter if len(letter) == 1 else "X" for letter in letters)
+    return Chain(
+        chain_key=f"{entry.entry_id}_{auth_asym_id}",
+        entry_id=entry.entry_id,
+        label_asym_id=label_asym_id,
+        auth_asym_id=auth_asym_id,
+        sequence=sequence,
+        aatype=np.array([RESTYPE_INDEX.get(s, UNKNOWN) for s in sequence], np.uint8),
+        positions=positions,
+        atom_mask=atom_mask,
+        method=entry.method,
+        resolution=entry.resolution,
+        release_date=entry.release_date,
+    )
+
+
+def _check_keys(chains: Sequence[Chain], source: str) -> None:
+    labels: dict[str, list[str]] = {}
+    for chain in chains:
+        labels.setdefault(chain.chain_key, []).append(chain.label_asym_id)
+    for key, names in labels.items():
+        if len(names) > 1:
             raise InputError(
-                f"{source}: protein chains {', '.join(labels)} (label_asym_id) share the author "
+                f"{source}: protein chains {', '.join(names)} (label_asym_id) share the author "
                 f"chain {key!r}, so the key is ambiguous. Remove the entry from the list."
             )
-    return Entry(entry_id, method, resolution, release_date, tuple(chains))
 
 
 def _read_bytes(path: Path) -> bytes:
