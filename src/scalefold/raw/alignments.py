@@ -154,25 +154,8 @@ def parse_a3m(content: bytes, sequence: str, source: str, row_source: int = 0) -
     row_of = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
     is_insertion = (symbols >= ord("a")) & (symbols <= ord("z"))
     is_match = ~is_insertion
-    widths = np.bincount(row_of[is_match], minlength=len(rows))
-    wrong = np.flatnonzero(widths != width)
-    if len(wrong):
-        row = int(wrong[0])
-        raise InputError(
-            f"{source}: row {row + 1} ({names[row]}) has {widths[row]} aligned columns, the chain's"
-            f" sequence has {width} residues; {len(wrong)} of {len(rows)} rows differ. The "
-            "alignment belongs to another sequence or is damaged: search or fetch it again."
-        )
-    codes = _CODES[symbols[is_match]]
-    invalid = np.flatnonzero(codes == _INVALID)
-    if len(invalid):
-        row, column = divmod(int(invalid[0]), width)
-        symbol = chr(symbols[is_match][invalid[0]])
-        raise InputError(
-            f"{source}: row {row + 1} ({names[row]}), column {column + 1} holds {symbol!r}, "
-            "expected a residue letter or '-'. The file is damaged: search or fetch it again."
-        )
-    msa = codes.reshape(len(rows), width)
+    _check_widths(np.bincount(row_of[is_match], minlength=len(rows)), width, names, source)
+    msa = _encode_rows(symbols[is_match], width, names, source)
 
     # A lower-case letter counts for the next aligned column of its row.
     column_of = np.cumsum(is_match)[is_insertion] - row_of[is_insertion] * width
@@ -186,17 +169,7 @@ def parse_a3m(content: bytes, sequence: str, source: str, row_source: int = 0) -
             f"{source}: the first row ({names[0]}) has insertions; the query must be its first row "
             "and have none. Search again with the chain's sequence as query."
         )
-    query = encode_sequence(sequence)
-    differs = np.flatnonzero((msa[0] != query) & (msa[0] != UNKNOWN) & (query != UNKNOWN))
-    if len(differs):
-        column = int(differs[0])
-        raise InputError(
-            f"{source}: the query differs from the chain's sequence in {len(differs)} of {width} "
-            f"columns; first in column {column + 1}: {MSA_SYMBOLS[msa[0, column]]!r} in the "
-            f"alignment, {sequence[column]!r} in the chain. The alignment belongs to another "
-            "sequence: search or fetch it again."
-        )
-    msa[0] = query
+    msa[0] = _checked_query(msa[0], sequence, source)
     return Alignment(
         msa=msa,
         del_ptr=np.searchsorted(deletion_rows, np.arange(len(rows) + 1)).astype(np.uint32),
@@ -204,6 +177,50 @@ def parse_a3m(content: bytes, sequence: str, source: str, row_source: int = 0) -
         del_val=np.minimum(counts, _MAX_UINT16).astype(np.uint16),
         row_source=np.full(len(rows), row_source, np.uint8),
     )
+
+
+def _check_widths(
+    widths: NDArray[np.intp], expected: int, names: Sequence[str], source: str
+) -> None:
+    wrong = np.flatnonzero(widths != expected)
+    if len(wrong):
+        row = int(wrong[0])
+        raise InputError(
+            f"{source}: row {row + 1} ({names[row]}) has {widths[row]} aligned columns, the chain's"
+            f" sequence has {expected} residues; {len(wrong)} of {len(widths)} rows differ. The "
+            "alignment belongs to another sequence or is damaged: search or fetch it again."
+        )
+
+
+def _encode_rows(
+    symbols: NDArray[np.uint8], width: int, names: Sequence[str], source: str
+) -> NDArray[np.uint8]:
+    """Return the codes ``[N, L]`` of the aligned columns' letters ``[N * L]``."""
+    codes = _CODES[symbols]
+    invalid = np.flatnonzero(codes == _INVALID)
+    if len(invalid):
+        row, column = divmod(int(invalid[0]), width)
+        raise InputError(
+            f"{source}: row {row + 1} ({names[row]}), column {column + 1} holds "
+            f"{chr(symbols[invalid[0]])!r}, expected a residue letter or '-'. The file is damaged: "
+            "search or fetch it again."
+        )
+    return codes.reshape(len(names), width)
+
+
+def _checked_query(row: NDArray[np.uint8], sequence: str, source: str) -> NDArray[np.uint8]:
+    """Return the codes of the chain's sequence, with which the first row must agree."""
+    query = encode_sequence(sequence)
+    differs = np.flatnonzero((row != query) & (row != UNKNOWN) & (query != UNKNOWN))
+    if len(differs):
+        column = int(differs[0])
+        raise InputError(
+            f"{source}: the query differs from the chain's sequence in {len(differs)} of "
+            f"{len(query)} columns; first in column {column + 1}: {MSA_SYMBOLS[row[column]]!r} in "
+            f"the alignment, {sequence[column]!r} in the chain. The alignment belongs to another "
+            "sequence: search or fetch it again."
+        )
+    return query
 
 
 def merge(alignments: Sequence[Alignment]) -> Alignment:
