@@ -2,7 +2,7 @@
 
 Kingma and Ba 2015, with AlphaFold2's constants (Suppl. sec. 1.11.3). Everything that changes from
 step to step (rate, count of updates, flag) is a tensor on the device: an update needs no
-host synchronisation, can be captured, and can become one fused kernel of the same signature.
+host synchronisation. `scalefold.train.update` has the kernel that does the same.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """All parameters of a model in flat buffers.
 
 The model's parameters become views of one float32 buffer of master weights, their gradients views
-of one gradient buffer. So the norm, clipping, Adam, averaging and, later, one all-reduce or one
-fused kernel are each an operation on a single tensor, and the model notices nothing: names and
-shapes stay. Parameters that work in a narrower type are views of a working copy instead, which is
-rewritten from the master weights after each update.
+of one gradient buffer. So the norm, clipping, Adam and averaging work on single tensors, and ranks
+exchange slices of them. The model notices nothing: names and shapes stay. Parameters that work in a
+narrower type are views of a working copy instead, which is rewritten from the master weights after
+each update.
 
 Layout: ``[narrow parameters | float32 parameters]``, each parameter starts at a multiple of
 `ALIGNMENT` elements; the gaps are zero, and stay zero, in every buffer.
