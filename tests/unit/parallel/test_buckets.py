@@ -54,11 +54,13 @@ def test_buckets_are_reported_while_backward_runs_from_the_second_pass_on() -> N
 
 def test_nothing_is_reported_outside() -> None:
     model = Chain()
-    completion, _ = _completion(model)
+    completion, slices = _completion(model)
+    reported: list[slice] = []
     for _ in range(2):
-        with completion.watch(lambda part: None):
+        with completion.watch(reported.append):
             model(torch.ones(4)).backward()
     model(torch.ones(4)).backward()
+    assert reported == 2 * slices
 
 
 def test_a_gradient_after_its_bucket_was_sent_is_an_error() -> None:

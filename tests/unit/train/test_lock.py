@@ -153,10 +153,12 @@ def test_a_lock_stays_where_it_tells_something(tmp_path: Path, why: str) -> None
 
 def test_other_files_beside_the_lock_are_let_be(tmp_path: Path) -> None:
     """On NFS a file that was deleted while somebody read it is one."""
-    (tmp_path / LOCK_FOLDER).mkdir()
-    (tmp_path / LOCK_FOLDER / ".nfs0000000012ab").touch()
+    other = tmp_path / LOCK_FOLDER / ".nfs0000000012ab"
+    other.parent.mkdir()
+    other.touch()
     with WriterLock(tmp_path) as lock:
         lock.confirm()
+        assert sorted(path.name for path in other.parent.iterdir()) == [other.name, "1"]
 
 
 @pytest.mark.usefixtures("short_silence")
