@@ -92,7 +92,7 @@ def test_each_process_of_a_node_gets_its_gpu(
     for name in ("auto", "cuda"):
         assert torch_device(name, place) == torch.device(chosen)
     assert torch_device("cpu", place).type == "cpu"
-    with pytest.raises(InputError, match="--device cuda:1: each process .* gets a GPU of its own"):
+    with pytest.raises(InputError, match=r"--device cuda:1: each process .* gets a GPU of its own"):
         torch_device("cuda:1", place)
 
 
