@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from scalefold.chem.residues import ATOM37_MASK
 from scalefold.raw.mmcif import read_entry
@@ -17,6 +18,16 @@ MMCIF = Path(__file__).parents[3] / "demo/mirror/wwpdb/pub/pdb/data/structures/d
 def bpti():
     """5pti_A: 58 residues, no missing atoms."""
     return read_entry(MMCIF / "pt/5pti.cif.gz").chain("5pti_A")
+
+
+@pytest.fixture(scope="session")
+def tensors(bpti):
+    """Types, positions and mask of 5pti_A, as transforms of structures take them."""
+    return (
+        torch.from_numpy(bpti.aatype).long(),
+        torch.from_numpy(bpti.positions),
+        torch.from_numpy(bpti.atom_mask).float(),
+    )
 
 
 @pytest.fixture(scope="session")

@@ -7,15 +7,6 @@ from scalefold.features.rigid_groups import rigid_group_targets
 
 
 @pytest.fixture(scope="module")
-def tensors(bpti):
-    return (
-        torch.from_numpy(bpti.aatype).long(),
-        torch.from_numpy(bpti.positions),
-        torch.from_numpy(bpti.atom_mask).float(),
-    )
-
-
-@pytest.fixture(scope="module")
 def targets(tensors):
     return rigid_group_targets(*tensors)
 

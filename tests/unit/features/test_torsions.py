@@ -8,15 +8,6 @@ from scalefold.features.torsions import torsion_angles
 
 
 @pytest.fixture(scope="module")
-def tensors(bpti):
-    return (
-        torch.from_numpy(bpti.aatype).long(),
-        torch.from_numpy(bpti.positions),
-        torch.from_numpy(bpti.atom_mask).float(),
-    )
-
-
-@pytest.fixture(scope="module")
 def torsions(tensors):
     return torsion_angles(*tensors)
 
