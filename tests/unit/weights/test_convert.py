@@ -211,6 +211,20 @@ def test_mismatches_are_all_listed(state: dict[str, torch.Tensor]) -> None:
     assert f"1 misshapen:\n  {second} is (3, 5)" in message
 
 
+def test_weights_without_the_head_of_another_preset_say_so(
+    state: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    """What a user of OpenFold meets first: initial training has no head for the TM-score."""
+    torch.save({"state_dict": {f"model.{k}": v for k, v in state.items()}}, tmp_path / "w.ckpt")
+    with_head = _micro().model_copy(update={"pae_head": True})
+    with pytest.raises(
+        InputError,
+        match=r"w\.ckpt does not fit the model\.\n2 missing:\n +aux_heads\.tm\.linear\.weight"
+        r"(?s:.*)Choose the preset \(templates, pTM head,",
+    ):
+        import_weights(tmp_path / "w.ckpt", "openfold", with_head)
+
+
 def test_narrow_types_widen_and_others_are_refused(state: dict[str, torch.Tensor]) -> None:
     half = {name: value.bfloat16() for name, value in state.items()}
     full = check_state(half, _micro(), "x")
