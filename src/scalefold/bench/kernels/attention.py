@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -138,30 +139,35 @@ def _inputs(shape: _Shape, device: torch.device, dtype: torch.dtype) -> Inputs:
     return *parts[:3], gate, mask, bias
 
 
-def _gated(out: Tensor, gate: Tensor | None) -> Tensor:
-    return out if gate is None else out * torch.sigmoid(gate)
+def _gated(attend: Callable[..., Tensor]) -> Function:
+    """Attention without a gate of its own, and torch's gate."""
+
+    def gated(
+        q: Tensor, k: Tensor, v: Tensor, gate: Tensor | None, mask: Tensor, bias: Tensor
+    ) -> Tensor:
+        out = attend(q, k, v, mask, bias)
+        return out if gate is None else out * torch.sigmoid(gate)
+
+    return gated
 
 
 def _cuequivariance() -> Function | None:
-    """Without a gate of its own: torch applies it."""
     try:
         peer = import_module("cuequivariance_torch").triangle_attention
     except ImportError:
         return None
 
-    def attend(
-        q: Tensor, k: Tensor, v: Tensor, gate: Tensor | None, mask: Tensor, bias: Tensor
-    ) -> Tensor:
+    def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, bias: Tensor) -> Any:
         heads_first = (x.transpose(2, 3) for x in (q, k, v))
         keep = mask.bool()[:, :, None, None]
         out = peer(*heads_first, bias[:, None], keep, scale=q.shape[-1] ** -0.5)
-        return _gated(out.transpose(2, 3), gate)
+        return out.transpose(2, 3)
 
-    return attend
+    return _gated(attend)
 
 
 def _trifast(shape: _Shape) -> Function | None:
-    """Square only, heads of 16 or more channels; without a gate of its own."""
+    """Square only, heads of 16 or more channels."""
     if shape.rows != shape.length or shape.channels < 16:
         return None
     try:
@@ -169,9 +175,7 @@ def _trifast(shape: _Shape) -> Function | None:
     except ImportError:
         return None
 
-    def attend(
-        q: Tensor, k: Tensor, v: Tensor, gate: Tensor | None, mask: Tensor, bias: Tensor
-    ) -> Tensor:
+    def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, bias: Tensor) -> Any:
         # It takes for granted that there are as many rows as positions; the correctness test, which
         # is in float64, has fewer.
         rows, absent = q.shape[1], q.shape[2] - q.shape[1]
@@ -181,6 +185,6 @@ def _trifast(shape: _Shape) -> Function | None:
             hidden = functional.pad(hidden, (0, 0, 0, absent))
         heads_first = (x.permute(0, 3, 1, 2, 4) for x in (q, k, v))
         out = peer(*heads_first, bias, hidden)[:, :, :rows]
-        return _gated(out.permute(0, 2, 3, 1, 4), gate)
+        return out.permute(0, 2, 3, 1, 4)
 
-    return attend
+    return _gated(attend)

@@ -56,9 +56,7 @@ def _norm_case(what: str, size: tuple[int, int], channels: int, setting: str) ->
 def _projection_case(
     what: str, size: tuple[int, int], channels: int, outputs: list[int], setting: str
 ) -> KernelCase:
-    rows, width = size[0] * size[1], sum(outputs)
-    narrow, wide = rows * channels * BF16_BYTES, rows * width * BF16_BYTES
-    flops = 2 * rows * channels * width
+    forward, backward = projection_work(size[0] * size[1], channels, sum(outputs))
     return KernelCase(
         op="norm",
         shape=f"LayerNorm and projection, {what}",
@@ -66,10 +64,19 @@ def _projection_case(
         inputs=partial(_projection_inputs, size, channels, outputs),
         reference=reference.normed_projection,
         ours=triton_ops().normed_projection,
-        forward=Work(narrow + wide, flops),
-        # With the gradient of x itself, which is passed through.
-        backward=Work(3 * narrow + wide, 2 * flops),
+        forward=forward,
+        backward=backward,
     )
+
+
+def projection_work(rows: int, channels: int, outputs: int) -> tuple[Work, Work]:
+    """Least work of LayerNorm and a projection, forward and backward.
+
+    Backward has the gradient of x itself too, which is passed through.
+    """
+    x, out = rows * channels * BF16_BYTES, rows * outputs * BF16_BYTES
+    flops = 2 * rows * channels * outputs
+    return Work(x + out, flops), Work(3 * x + out, 2 * flops)
 
 
 def _norm_inputs(

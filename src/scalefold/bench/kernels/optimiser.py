@@ -41,18 +41,11 @@ def _inputs(keep: bool, device: torch.device, dtype: torch.dtype) -> Inputs:
     weights, gradient, first = (torch.randn(_SIZE, device=device) for _ in range(3))
     second = first.square() + 0.1
     working = weights.bfloat16()
-    return weights, gradient, first, second, weights + 0.1, working, keep
+    return (weights, gradient, first, second, weights + 0.1, working), keep
 
 
-def _reference(
-    weights: Tensor,
-    gradient: Tensor,
-    first: Tensor,
-    second: Tensor,
-    average: Tensor,
-    working: Tensor,
-    keep: bool,
-) -> tuple[Tensor, ...]:
+def _reference(state: tuple[Tensor, ...], keep: bool) -> tuple[Tensor, ...]:
+    weights, gradient, first, second, average, _ = state
     gradient = gradient * (_CLIP_NORM / (torch.linalg.vector_norm(gradient) + 1e-6)).clamp(max=1)
     first = first.lerp(gradient, 1 - _BETA1)
     second = second.lerp(gradient.square(), 1 - _BETA2)
@@ -63,15 +56,8 @@ def _reference(
     return weights, first, second, average
 
 
-def _ours(
-    weights: Tensor,
-    gradient: Tensor,
-    first: Tensor,
-    second: Tensor,
-    average: Tensor,
-    working: Tensor,
-    keep: bool,
-) -> tuple[Tensor, ...]:
+def _ours(state: tuple[Tensor, ...], keep: bool) -> tuple[Tensor, ...]:
+    weights, gradient, first, second, average, working = state
     kernels = optimiser_kernels("triton", weights.device)
     assert kernels is not None
     if keep:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from scalefold.bench.kernels.case import BF16_BYTES, Inputs, KernelCase, Work, leaf
+from scalefold.bench.kernels.norm import projection_work
 from scalefold.ops import outer_product as reference
 from scalefold.ops.triton import triton_ops
 
@@ -61,9 +62,7 @@ def _case(num_seq: int, num_res: int, setting: str) -> KernelCase:
 def _operands_case(
     num_seq: int, num_res: int, channels: int, what: str, setting: str
 ) -> KernelCase:
-    rows, outputs = num_seq * num_res, 2 * _CHANNELS
-    narrow, wide = rows * outputs * BF16_BYTES, rows * channels * BF16_BYTES
-    flops = 2 * rows * channels * outputs
+    forward, backward = projection_work(num_seq * num_res, channels, 2 * _CHANNELS)
     return KernelCase(
         op="outer_product",
         shape=f"operands, {what} {num_seq} x {num_res}",
@@ -71,9 +70,8 @@ def _operands_case(
         inputs=partial(_operands_inputs, num_seq, num_res, channels),
         reference=reference.outer_product_operands,
         ours=triton_ops().outer_product_operands,
-        forward=Work(wide + narrow, flops),
-        # With the gradient of m itself, which is passed through.
-        backward=Work(3 * wide + narrow, 2 * flops),
+        forward=forward,
+        backward=backward,
     )
 
 
