@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from matplotlib.figure import Figure
 from scalefold.errors import InputError
 from scalefold.report.figures import FigureOnPage
 from scalefold.report.svg import INK, SERIES, inline_svg, new_figure, styled
+from scalefold.shards.atomic import write_bytes
 
 _INCHES_A_RUNG = 0.3
 
@@ -37,12 +39,12 @@ def ladder_figure(ladder: Mapping[str, Any]) -> FigureOnPage | None:
 
 
 def save_ladder(ladder: Mapping[str, Any], file: Path) -> None:
-    """Draw it into a file of its own; the type is by the suffix.
+    """Draw it into a file of its own, atomically; the type is by the suffix.
 
     Raises
     ------
     InputError
-        No rung was measured, or the file cannot be written.
+        No rung was measured, figures have no such type, or the file cannot be written.
     """
     rows = _measured(ladder)
     if not rows:
@@ -50,10 +52,12 @@ def save_ladder(ladder: Mapping[str, Any], file: Path) -> None:
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "ladder"}):
         figure = Figure(figsize=(7.2, 1.2 + _INCHES_A_RUNG * len(rows)), layout="constrained")
         _draw(figure.add_subplot(), ladder, rows, ("#2f6f9f", "#c98a2b"), "#222222")
+        kind, drawn = file.suffix.removeprefix("."), BytesIO()
         try:
-            figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
-        except (OSError, ValueError) as error:
+            figure.savefig(drawn, format=kind, metadata={"Date": None} if kind == "svg" else None)
+        except ValueError as error:
             raise InputError(f"--plot {file}: {error}") from None
+    write_bytes(file, drawn.getvalue())
 
 
 def _draw(

@@ -182,6 +182,17 @@ def test_gains_count_loading_and_what_does_not_fit_is_left_out(tmp_path: Path) -
     assert "×10.0" in (tmp_path / "ladder.svg").read_text()
 
 
+@pytest.mark.parametrize(
+    ("name", "said"), [("ladder.doc", "Format 'doc' is not"), ("no/ladder.svg", "cannot be written")]
+)
+def test_a_file_that_cannot_be_drawn_is_named_and_not_there(
+    tmp_path: Path, name: str, said: str
+) -> None:
+    with pytest.raises(InputError, match=f"{name}: {said}"):
+        save_ladder(LADDER, tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_nothing_measured_is_not_drawn(tmp_path: Path) -> None:
     empty = {"device": "CPU", "rungs": []}
     assert ladder_figure(empty) is None
