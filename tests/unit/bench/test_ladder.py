@@ -183,7 +183,8 @@ def test_gains_count_loading_and_what_does_not_fit_is_left_out(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("ladder.doc", "Format 'doc' is not"), ("no/ladder.svg", "cannot be written")]
+    ("name", "said"),
+    [("ladder.doc", "Format 'doc' is not"), ("no/ladder.svg", "cannot be written")],
 )
 def test_a_file_that_cannot_be_drawn_is_named_and_not_there(
     tmp_path: Path, name: str, said: str
