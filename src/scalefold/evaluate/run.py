@@ -95,15 +95,37 @@ def evaluate_checkpoint(
         results = evaluate_chains(
             predictor(config, weights, device), reader, chains, config, device, structures, progress
         )
-    scored, set_aside = results["scored"], {k: results[k] for k in ("skipped", "failed")}
-    if not scored:
-        first = [*set_aside["failed"], *set_aside["skipped"]][0]
+    if not results["scored"]:
+        first = [*results["failed"], *results["skipped"]][0]
         raise InputError(
             f"{checkpoint}: none of {len(chains)} chains could be scored; {first['chain_key']}: "
             f"{first['reason']}"
         )
-    mean = mean_by_split(scored, chosen)
+    mean = mean_by_split(results["scored"], chosen)
     evaluation = {
+        **_made_from(config, checkpoint, metadata, shards, device),
+        "mean": mean,
+        "counts": {
+            split: {
+                fate: sum(chain["split"] == split for chain in members)
+                for fate, members in results.items()
+            }
+            for split in chosen
+        },
+        "chains": results["scored"],
+        "skipped": results["skipped"],
+        "failed": results["failed"],
+    }
+    _tell_training(config.evaluation, checkpoint, metadata, mean)
+    write_evaluation(evaluation, out)
+    return evaluation
+
+
+def _made_from(
+    config: Config, checkpoint: Path, metadata: Metadata, shards: Path, device: torch.device
+) -> dict[str, Any]:
+    """What an evaluation is of and was made with."""
+    return {
         "format": FORMAT,
         "step": metadata.step,
         "checkpoint": checkpoint.name,
@@ -119,20 +141,7 @@ def evaluate_checkpoint(
         "commit": source_commit(),
         "torch_version": torch.__version__,
         "device": device_name(device),
-        "mean": mean,
-        "counts": {
-            split: {
-                name: sum(chain["split"] == split for chain in members)
-                for name, members in (("scored", scored), *set_aside.items())
-            }
-            for split in chosen
-        },
-        "chains": scored,
-        **set_aside,
     }
-    _tell_training(config.evaluation, checkpoint, metadata, mean)
-    write_evaluation(evaluation, out)
-    return evaluation
 
 
 def _tell_training(
