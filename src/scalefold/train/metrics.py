@@ -91,7 +91,7 @@ def _truncate(path: Path, step: int) -> None:
     if not path.exists():
         return
     kept, dropped = [], 0
-    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+    for number, line in enumerate(path.read_text("utf-8", errors="replace").splitlines(), 1):
         try:
             of_step = json.loads(line)["step"]
         except (ValueError, KeyError, TypeError):

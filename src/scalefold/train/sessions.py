@@ -123,5 +123,5 @@ def session(out: Path, step: Callable[[], int], **facts: Any) -> Iterator[None]:
 
 def _append(path: Path, line: dict[str, Any]) -> None:
     # All anew, to be there whole or not at all: after half a line none of the file could be read.
-    before = path.read_text("utf-8") if path.is_file() else ""
-    write_bytes(path, f"{before}{json.dumps(line)}\n".encode())
+    before = path.read_bytes() if path.is_file() else b""
+    write_bytes(path, before + f"{json.dumps(line)}\n".encode())

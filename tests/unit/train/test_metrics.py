@@ -18,8 +18,8 @@ def test_records_after_the_checkpoint_are_removed_on_resume(tmp_path: Path) -> N
     for step in range(1, 8):
         log.write({"step": step, "loss": 1.5, "time": 0.0})
     log.close()
-    with (tmp_path / METRICS_FILE).open("a") as file:
-        file.write('{"step": 8, "lo')  # killed while writing
+    with (tmp_path / METRICS_FILE).open("ab") as file:
+        file.write(b'{"step": 8, "lo\xff\x00')  # a machine that broke down while writing
     log = MetricsLog(tmp_path, 4)
     log.write({"step": 5, "loss": 2.5, "time": 0.0})
     log.close()
