@@ -62,12 +62,10 @@ class CheckpointNews:
             # Before training runs, the shards may still change, and with them what is out of date.
             running = [job for job in list(scheduler.running) if job.name == "train"]
             if running:
-                key = running[
-                    0
-                ].wildcards.key  # one at a time: each starts from the one before
-                with contextlib.suppress(
-                    FileNotFoundError
-                ):  # an old one is just set aside
+                # One at a time: each starts from the one before.
+                key = running[0].wildcards.key
+                # A checkpoint may just be set aside, or a network's file system hesitate.
+                with contextlib.suppress(OSError):
                     self.found = tuple(
                         (key, step) for step in published(key) if step in SCHEDULED[key]
                     )
