@@ -7,6 +7,7 @@ the means of their curves differ by no more.
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Sequence
@@ -59,7 +60,7 @@ def bench_curves(
     Raises
     ------
     InputError
-        If there are too few seeds, or the numbers of steps do not fit.
+        If there are too few seeds, the numbers of steps do not fit, or a loss is not finite.
     """
     steps = config.training.steps
     if len(seeds) < 2:
@@ -120,14 +121,28 @@ def _curve(
 
 
 def loss_curve(config: Config, reader: ShardReader, device: torch.device) -> list[float]:
-    """Train without checkpoints, and return the mean loss of each step's samples."""
+    """Train without checkpoints, and return the mean loss of each step's samples.
+
+    Raises
+    ------
+    InputError
+        A loss was not finite, so that nothing can be compared with it.
+    """
     trainer = assemble(config, device)
     losses = []
     with TrainingLoader(reader, config, device) as loader:
         for batch in loader:
             numbers = trainer.step(batch.passes, learning_rate(batch.step + 1, config.optimiser))
             losses.append(numbers.per_sample[:, 0].mean())
-    return torch.stack(losses).tolist()
+    curve = torch.stack(losses).tolist()
+    for step, loss in enumerate(curve, 1):
+        if not math.isfinite(loss):
+            raise InputError(
+                f"seed {config.seed}, training.precision {config.training.precision}: the loss of "
+                f"step {step} is {loss}, so the curves cannot be compared; a lower "
+                "optimiser.learning_rate may mend it"
+            )
+    return curve
 
 
 def windowed(losses: Sequence[float]) -> list[float]:

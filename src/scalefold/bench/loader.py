@@ -101,6 +101,12 @@ def bench_loader(
         Length of a step; 0 measures the largest throughput.
     delay : Delay
     device : torch.device
+    console : Console
+
+    Raises
+    ------
+    InputError
+        The shards cannot be used, or the file cannot be written.
     """
     reader = ShardReader(shards)
     result = provenance("loader", config, device) | {
@@ -243,15 +249,16 @@ class _Draws(Dataset[list[Features]]):
 def _torch_batches(
     config: Config, reader: ShardReader, delay: Delay, device: torch.device
 ) -> Generator[list[Features], None, None]:
-    training = config.training
+    training, workers = config.training, config.training.loader_workers
     loader = DataLoader(
         _Draws(config, DelayedReader(reader, delay)),
         batch_size=training.global_batch_size,
-        num_workers=training.loader_workers,
-        prefetch_factor=max(training.prefetch // max(training.loader_workers, 1), 1),
+        num_workers=workers,
+        # Without workers torch takes neither.
+        prefetch_factor=max(training.prefetch // workers, 1) if workers else None,
+        multiprocessing_context="spawn" if workers else None,
         collate_fn=collate_passes,
         pin_memory=device.type == "cuda",
-        multiprocessing_context="spawn",
     )
     for passes in loader:
         yield [{name: t.to(device, non_blocking=True) for name, t in f.items()} for f in passes]

@@ -106,7 +106,7 @@ def synchronise(device: torch.device) -> None:
 def require_finite(numbers: StepNumbers) -> None:
     """Raise `InputError` if a step was not finite; waits for the device."""
     if not bool(numbers.finite):
-        raise InputError("a step of the benchmark was not finite, so its time means nothing")
+        raise InputError("a step of the benchmark was not finite, so its numbers mean nothing")
 
 
 def measure_steps(

@@ -71,7 +71,7 @@ def bench_scaling(
     Raises
     ------
     InputError
-        If there is one process only, or the shards cannot be used.
+        If there is one process only, the shards cannot be used, or a step was not finite.
     """
     size = mesh.data.size
     if size < 2:
@@ -133,6 +133,7 @@ def _losses(
     with TrainingLoader(ShardReader(shards), config, device, rank=rank, world_size=size) as loader:
         for batch in loader:
             numbers = trainer.step(batch.passes, config.optimiser.learning_rate)
+            require_finite(numbers)
             losses.append(Readback(numbers).get().means["loss"])
     return losses
 

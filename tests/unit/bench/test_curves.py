@@ -4,6 +4,7 @@ import json
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from scalefold.bench import curves
 from scalefold.bench.curves import WINDOWS, bench_curves, compare, windowed
 from scalefold.config import Config
 from scalefold.errors import InputError
+from scalefold.shards.reader import ShardReader
 
 
 def test_a_difference_counts_against_the_spread_of_the_reference() -> None:
@@ -40,6 +42,18 @@ def test_the_same_configuration_gives_the_same_curves(
     assert json.loads(out.read_text()) == result
     assert result["difference"] == [0.0] * WINDOWS
     assert min(result["spread"]) > 0.0  # another seed is another curve
+
+
+def test_a_loss_that_is_not_finite_is_no_curve(
+    config: Config, shards: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = iter([1.0, float("nan"), float("inf"), 2.0])
+    trainer = Mock()
+    trainer.step = lambda *_: Mock(per_sample=torch.tensor([[next(losses)]]))
+    monkeypatch.setattr(curves, "assemble", lambda *_: trainer)
+    short = _with_training(config, steps=4, loader_workers=0, max_staleness=0)
+    with pytest.raises(InputError, match=r"seed 0, .* the loss of step 2 is nan"):
+        curves.loss_curve(short, ShardReader(shards), torch.device("cpu"))
 
 
 def test_a_call_goes_on_where_another_broke_off(
