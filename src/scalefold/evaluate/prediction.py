@@ -23,7 +23,7 @@ from scalefold.model.passes import SamplePasses
 from scalefold.ops import select_ops
 from scalefold.train.checkpoint import Metadata, load_weights
 from scalefold.train.graphs import CapturedPasses
-from scalefold.train.precision import Precision, narrow_parameters, set_matrix_products
+from scalefold.train.precision import Precision, narrow_model, set_matrix_products
 from scalefold.train.resume import config_differences
 from scalefold.weights import State, check_state
 
@@ -126,10 +126,7 @@ def predictor(config: Config, weights: State, device: torch.device) -> Predictor
     model = AlphaFold(config.model, Assembly(ops=ops))
     model.load_state_dict(weights)
     model = model.to(device).eval().requires_grad_(False)
-    narrow = narrow_parameters(precision)
-    for name, parameter in model.named_parameters():
-        if narrow is not None and narrow(name):
-            parameter.data = parameter.data.bfloat16()
+    narrow_model(model, precision)
     return Predictor(
         model,
         config.model,

@@ -29,7 +29,7 @@ from scalefold.model.alphafold import AlphaFold
 from scalefold.model.assembly import Assembly
 from scalefold.model.contract import Previous
 from scalefold.ops import Ops
-from scalefold.train.precision import narrow_parameters
+from scalefold.train.precision import narrow_model
 from scalefold.train.recomputation import SelectiveRecomputation, recompute_blocks
 
 logger = logging.getLogger(__name__)
@@ -193,10 +193,7 @@ def _count(config: Config, ops: Ops, recomputation: Recomputation) -> tuple[Pass
         model = AlphaFold(
             config.model, Assembly(selective.operations(ops) if selective else ops)
         ).train()
-        narrow = narrow_parameters(config.training.precision)
-        for name, parameter in model.named_parameters():
-            if narrow is not None and narrow(name):
-                parameter.data = parameter.data.bfloat16()
+        narrow_model(model, config.training.precision)
         if selective is not None:
             selective.watch(model)
         elif recomputation == "full":

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Final, Literal, NamedTuple
 
 import torch
+from torch import nn
 
 from scalefold.errors import InputError
 
@@ -78,6 +79,14 @@ def narrow_parameters(precision: Precision) -> Callable[[str], bool] | None:
     if precision != "bf16":
         return None
     return lambda name: _bf16_type(name) == torch.bfloat16
+
+
+def narrow_model(model: nn.Module, precision: Precision) -> None:
+    """Bring the parameters that work in bfloat16 into it, in place: without master weights."""
+    narrow = narrow_parameters(precision)
+    for name, parameter in model.named_parameters():
+        if narrow is not None and narrow(name):
+            parameter.data = parameter.data.bfloat16()
 
 
 def set_matrix_products(precision: Precision, device: torch.device) -> None:
