@@ -105,6 +105,20 @@ def test_all_fields() -> None:
     assert hit.q_idx.dtype == hit.t_idx.dtype == np.int32
 
 
+@pytest.mark.parametrize(
+    ("title", "chain_key"),
+    [
+        ("4D10_F COP9 SIGNALOSOME COMPLEX SUBUNIT 1; 3.8A {HOMO SAPIENS}", "4d10_F"),
+        ("5aj3_k", "5aj3_k"),  # 5AJ3 has a chain K too
+        ("AF-P00750-F1-model_v4_A", "af-p00750-f1-model_v4_A"),
+    ],
+)
+def test_names_of_hits(title: str, chain_key: str) -> None:
+    """Of any database whose names end in a chain; elsewhere one other name ends the whole run."""
+    (hit,) = parse_hhr(FILE + HIT.replace("pdb_00001ABC_B2 SOME PROTEIN; x", title), SEQUENCE, "x")
+    assert (hit.name, hit.chain_key) == (title, chain_key)
+
+
 def test_no_hit_is_no_error() -> None:
     assert parse_hhr(FILE, SEQUENCE, "x.hhr") == []
 

@@ -212,6 +212,15 @@ def test_first_model_author_chain_quotes_and_gaps() -> None:
     assert chain.atom_mask.sum(axis=1).tolist() == [0, 1, 0]
 
 
+def test_chains_may_differ_in_case_alone() -> None:
+    """As in 6HU9, which has chains A to U and a to x."""
+    header = HEADER.replace("A 1\n", "A 1\nB 1\n")
+    atoms = "A K ALA 1 CA . 1 1 1 2 3\nB k ALA 1 CA . 1 1 4 5 6\n"
+    entry = make_entry([(1, "ALA")], atoms, header)
+    assert [chain.chain_key for chain in entry.chains] == ["test_K", "test_k"]
+    assert entry.chain("test_k").positions[0, ATOM37_INDEX["CA"]].tolist() == [4, 5, 6]
+
+
 def test_long_entry_ids() -> None:
     header = HEADER.replace("_entry.id TEST", "_entry.id pdb_00001ABC")
     entry = make_entry([(1, "ALA")], "A Z ALA 1 CA . 1 1 1 2 3\n", header)
