@@ -98,11 +98,10 @@ def exhaustion_explained(recomputation: Recomputation) -> Iterator[None]:
     except torch.OutOfMemoryError as error:
         facts, _, _ = str(error).partition(" If reserved")  # then comes advice about torch
         raise InputError(
-            f"a training step does not fit into the GPU's memory: {facts} With "
-            f"training.recomputation {recomputation} (none, selective, full: each takes less than "
-            "the one before). Set another, or take a larger GPU or one that nothing else uses, and "
-            "go on with --resume; or begin anew with a smaller features.crop_size, "
-            "max_msa_clusters or max_extra_msa"
+            f"a training step does not fit into the GPU's memory: {facts} training.recomputation "
+            f"is {recomputation} (none, selective, full: each needs less than the one before): set "
+            "another, or take a larger GPU or one that nothing else uses, and go on with --resume; "
+            "or begin anew with a smaller features.crop_size, max_msa_clusters or max_extra_msa"
         ) from error
 
 
