@@ -69,7 +69,7 @@ class FlatParameters:
             raise ValueError(f"parameters must be float32 before they are laid out, found {wrong}")
         self._shapes = {name: p.shape for name, p in parameters.items()}
         self._narrow = [name for name in parameters if narrow is not None and narrow(name)]
-        wide = [name for name in parameters if name not in set(self._narrow)]
+        wide = [name for name in parameters if narrow is None or not narrow(name)]
         self._offsets: dict[str, int] = {}
         end = self._place(self._narrow, 0)
         self._num_narrow = end
