@@ -47,6 +47,11 @@ def read_openfold(path: Path) -> State:
 
 def read_torch(path: Path) -> Any:
     """Load a torch file without running code from it."""
+    if path.is_dir():
+        raise InputError(
+            f"{path}: is a folder, and weights are a file. Of a folder that DeepSpeed has written "
+            "name the file mp_rank_00_model_states.pt, or what its zero_to_fp32.py makes of it"
+        )
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
