@@ -36,7 +36,7 @@ class ChainRow(NamedTuple):
     @property
     def entry_id(self) -> str:
         """Lower-case entry id."""
-        return self.chain_key.rpartition("_")[0]
+        return entry_of(self.chain_key)
 
 
 @dataclass(frozen=True)
@@ -181,6 +181,15 @@ def table_text(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table as `read_table` reads it; tabs and line breaks in a field become spaces."""
     lines = ("\t".join(" ".join(field.split()) for field in row) for row in (columns, *rows))
     return "".join(line + "\n" for line in lines)
+
+
+def entry_of(chain_key: str) -> str:
+    """Return the entry id of a chain key, ``1abc`` of ``1abc_A``.
+
+    The entry is everything before the last underscore: extended ids such as ``pdb_00001abc`` have
+    one of their own, author chain names have none.
+    """
+    return chain_key.rpartition("_")[0]
 
 
 def folder_hash(entry_id: str) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalefold.errors import InputError
+from scalefold.raw.chains import entry_of
 
 _QUERY_COLUMNS: Final = re.compile(r"^Match_columns\s+(\d+)", re.MULTILINE)
 _FIELD: Final = re.compile(r"([\w-]+)=(\S+)")
@@ -87,7 +88,7 @@ class TemplateHit:
     @property
     def entry_id(self) -> str:
         """Lower-case entry id."""
-        return self.chain_key.rpartition("_")[0]
+        return entry_of(self.chain_key)
 
     @property
     def template_fragment(self) -> str:

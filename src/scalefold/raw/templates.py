@@ -68,9 +68,9 @@ def sequence_reason(hit: TemplateHit, query_sequence: str) -> str | None:
     return None
 
 
-def best_hits(hits: Iterable[TemplateHit], count: int) -> list[TemplateHit]:
-    """Return the ``count`` hits of highest ``sum_probs``, best first, file order among equals."""
-    return sorted(hits, key=lambda hit: -hit.sum_probs)[:count]
+def best_first(hits: Iterable[TemplateHit]) -> list[TemplateHit]:
+    """Return hits by falling ``sum_probs``, in the file's order among equals."""
+    return sorted(hits, key=lambda hit: -hit.sum_probs)
 
 
 def locate(hit: TemplateHit, sequences: Mapping[str, str]) -> Template | str:

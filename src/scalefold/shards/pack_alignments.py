@@ -14,14 +14,14 @@ from scalefold.config.identity import packing_hash
 from scalefold.config.schema import Config, DataConfig
 from scalefold.errors import InputError
 from scalefold.raw.alignments import profile, read_folder
-from scalefold.raw.chains import Rejected, alignment_folder, read_chains
+from scalefold.raw.chains import Rejected, alignment_folder, entry_of, read_chains
 from scalefold.raw.fetched import check_fetched, check_raw
 from scalefold.raw.hhr import TemplateHit as RawHit
 from scalefold.raw.hhr import read_hhr
-from scalefold.raw.templates import best_hits, locate, sequence_reason
+from scalefold.raw.templates import best_first, locate, sequence_reason
 from scalefold.shards.buckets import bucket_chains, filled_buckets
 from scalefold.shards.manifest import SourceFile
-from scalefold.shards.records import MsaRecord, TemplateHit, entry_of
+from scalefold.shards.records import MsaRecord, TemplateHit
 from scalefold.shards.schema import SCHEMA_VERSION, shard_file
 from scalefold.shards.summary import (
     AlignmentFacts,
@@ -191,7 +191,7 @@ class _Packer:
         """Return the hits to keep, by falling sum of probabilities."""
         kept: list[TemplateHit] = []
         num_counted = 0
-        for hit in best_hits(raw_hits, len(raw_hits)):
+        for hit in best_first(raw_hits):
             is_own = hit.entry_id in entries
             if not is_own and num_counted == self._shards.max_template_hits:
                 self.outcomes["beyond max_template_hits"] += 1

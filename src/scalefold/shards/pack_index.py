@@ -18,6 +18,7 @@ from scalefold.raw.chains import (
     ChainRow,
     Rejected,
     Split,
+    entry_of,
     read_chains,
     read_rejected,
     table_text,
@@ -27,7 +28,6 @@ from scalefold.shards.atomic import atomic_file
 from scalefold.shards.buckets import bucket_of, filled_buckets
 from scalefold.shards.manifest import Manifest, Snapshot
 from scalefold.shards.pack_alignments import STAYS
-from scalefold.shards.records import entry_of
 from scalefold.shards.schema import INDEX_FILE, REJECTED_FILE, SCHEMA_VERSION, SCHEMAS
 from scalefold.shards.summary import (
     ChainFacts,

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from scalefold.errors import InputError
+from scalefold.raw.chains import entry_of
 from scalefold.shards.codec import decode_chain, decode_msa
 from scalefold.shards.manifest import Manifest
 from scalefold.shards.records import (
@@ -23,7 +24,6 @@ from scalefold.shards.records import (
     PartialChain,
     Sample,
     Split,
-    entry_of,
 )
 from scalefold.shards.schema import INDEX_FILE, shard_file
 from scalefold.shards.shard_file import ShardFile

@@ -73,11 +73,6 @@ class ChainRecord:
         return len(self.aatype)
 
     @property
-    def entry_id(self) -> str:
-        """The entry that the chain belongs to."""
-        return entry_of(self.chain_key)
-
-    @property
     def sequence(self) -> str:
         """One-letter codes, ``X`` for everything but the 20 amino acids."""
         return "".join(RESTYPES_WITH_X[code] for code in self.aatype)
@@ -192,12 +187,3 @@ class Sample:
     templates: tuple[tuple[TemplateHit, ChainRecord], ...]
     split: Split
     cluster_size: int
-
-
-def entry_of(chain_key: str) -> str:
-    """Return the entry id of a chain key, ``1abc`` of ``1abc_A``.
-
-    The entry is everything before the last underscore: extended ids such as ``pdb_00001abc`` have
-    one of their own, author chain names have none.
-    """
-    return chain_key.rpartition("_")[0]

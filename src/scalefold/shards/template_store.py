@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from pathlib import Path
 
+from scalefold.raw.chains import entry_of
 from scalefold.shards.codec import decode_chain
 from scalefold.shards.schema import shard_file
 from scalefold.shards.shard_file import ShardFile
@@ -27,8 +28,9 @@ class TemplateStore:
         self._places: dict[str, list[tuple[str, int, int]]] = defaultdict(list)
         for summary in summaries:
             for facts in summary.rows:
-                entry = facts.chain_key.rpartition("_")[0]
-                self._places[entry].append((facts.chain_key, summary.head.bucket, facts.row))
+                self._places[entry_of(facts.chain_key)].append(
+                    (facts.chain_key, summary.head.bucket, facts.row)
+                )
         self._files: dict[int, ShardFile] = {}
         self._sequences: dict[str, dict[str, str]] = {}
 

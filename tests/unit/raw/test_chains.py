@@ -11,6 +11,7 @@ from scalefold.raw.chains import (
     ChainRow,
     Rejected,
     alignment_folder,
+    entry_of,
     folder_hash,
     mmcif_path,
     read_chains,
@@ -103,6 +104,13 @@ def test_a_table_that_cannot_be_written_is_named(
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(InputError, match="cannot be written"):
         write_rejected(path / "below" / "t.tsv", [])
+
+
+@pytest.mark.parametrize(
+    ("key", "entry"), [("1abc_A", "1abc"), ("pdb_00001abc_AA", "pdb_00001abc"), ("4hhb_a", "4hhb")]
+)
+def test_entry_of_a_key(key: str, entry: str) -> None:
+    assert entry_of(key) == entry
 
 
 def test_layout() -> None:

@@ -10,7 +10,7 @@ from scalefold.raw.hhr import TemplateHit, read_hhr
 from scalefold.raw.mmcif import Entry, read_entry
 from scalefold.raw.templates import (
     Template,
-    best_hits,
+    best_first,
     locate,
     sequence_reason,
 )
@@ -90,12 +90,12 @@ def test_short_hits_are_excluded() -> None:
     assert sequence_reason(make_hit(query[:10], "W" * 10), query[:40]) is None
 
 
-def test_best_hits_by_sum_probs_stable() -> None:
+def test_best_hits_come_first_and_equals_stay_in_order() -> None:
     hits = [
         dataclasses.replace(make_hit(FRAGMENT, FRAGMENT), number=n, sum_probs=s)
         for n, s in ((1, 3.0), (2, 9.0), (3, 9.0), (4, 5.0))
     ]
-    assert [hit.number for hit in best_hits(hits, 3)] == [2, 3, 4]
+    assert [hit.number for hit in best_first(hits)] == [2, 3, 4, 1]
 
 
 def test_exact_fragment_in_the_named_chain() -> None:

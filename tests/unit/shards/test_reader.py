@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from scalefold.errors import ChecksumError, InputError
+from scalefold.raw.chains import entry_of
 from scalefold.shards.buckets import bucket_of
 from scalefold.shards.manifest import Manifest
 from scalefold.shards.reader import ShardReader
-from scalefold.shards.records import entry_of
 from scalefold.shards.schema import SCHEMAS
 from scalefold.shards.shard_file import ShardFile
 from scalefold.shards.writer import ShardFacts, write_shard
@@ -72,7 +72,7 @@ def test_sample_belongs_together(demo):
         assert sums == sorted(sums, reverse=True)
         for hit, chain in sample.templates:
             assert chain.chain_key == hit.chain_key
-            assert chain.entry_id != sample.chain.entry_id
+            assert entry_of(chain.chain_key) != entry_of(key)
             assert 0 <= hit.q_idx.min() <= hit.q_idx.max() < len(sample.chain)
             assert 0 <= hit.t_idx.min() <= hit.t_idx.max() < len(chain)
 
@@ -206,10 +206,3 @@ def test_manifest_counts(demo):
         "chains set aside, kept as templates": 0,
     }
     assert manifest.counts["alignments"] == 17
-
-
-@pytest.mark.parametrize(
-    ("key", "entry"), [("1abc_A", "1abc"), ("pdb_00001abc_AA", "pdb_00001abc"), ("4hhb_a", "4hhb")]
-)
-def test_entry_of_a_key(key, entry):
-    assert entry_of(key) == entry
