@@ -103,6 +103,16 @@ def test_profile_runs_the_demo_unless_told_otherwise(checkout: Path) -> None:
     assert "data/chains.tsv: no such file" in snakemake("-n", folder=checkout)
 
 
+def test_dry_run_shows_the_threads_that_a_job_on_the_cluster_gets(template_folder: Path) -> None:
+    arguments = ["-n", "--profile", "slurm", "--configfile", "micro.yaml", "--until", "train"]
+    output = snakemake(*arguments, folder=template_folder)
+    profile = yaml.safe_load((ROOT / "slurm/config.yaml").read_text())
+    threads, resources = profile["set-threads"]["train"], profile["set-resources"]["train"]
+    assert f"srun --nodes={resources['nodes']} " in output
+    assert f" --cpus-per-task={threads} " in output
+    assert f"OMP_NUM_THREADS={threads // resources['processes']} " in output
+
+
 @pytest.mark.parametrize(("name", "trainings"), [("mlperf", 1), ("scratch", 3)])
 def test_full_reproductions_dry_run(
     checkout: Path, tmp_path: Path, name: str, trainings: int

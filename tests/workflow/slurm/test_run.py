@@ -31,8 +31,9 @@ def test_training_ran_on_two_nodes_in_one_job(finished: tuple[Any, str], cluster
     (train,) = cluster.records("train", finished[0].folder)
     assert train.state == "COMPLETED"
     assert re.fullmatch(r"node\[\d[-,]\d\]", train.nodes)
-    (step,) = ask("sacct", "-n", "-P", "-j", f"{train.job}.0", "-o", "NNodes,NTasks").splitlines()
-    assert step == "2|2"
+    columns = "NNodes,NTasks,NCPUS"
+    (step,) = ask("sacct", "-n", "-P", "-j", f"{train.job}.0", "-o", columns).splitlines()
+    assert step == "2|2|4"  # two CPUs a task, as the profile's set-threads says
 
 
 def test_checkpoints_were_evaluated_beside_the_training(
