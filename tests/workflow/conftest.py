@@ -94,12 +94,21 @@ class Workflow:
             start_new_session=True,
         )
 
+    def outcome(self, *arguments: str) -> tuple[int, str]:
+        """Exit code and all output of a run; one that takes too long is killed with its jobs."""
+        process = self.start(*arguments, output=subprocess.PIPE)
+        try:
+            stdout, stderr = process.communicate()
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+        return process.returncode, stdout + stderr
+
     def succeed(self, *arguments: str) -> str:
         """Run to success and return all output."""
-        process = self.start(*arguments, output=subprocess.PIPE)
-        stdout, stderr = process.communicate()
-        assert process.returncode == 0, stdout + stderr
-        return stdout + stderr
+        code, output = self.outcome(*arguments)
+        assert code == 0, output
+        return output
 
     def planned(self, *arguments: str) -> dict[str, int]:
         """Jobs that a dry run lists, by rule, without those that have nothing to do."""

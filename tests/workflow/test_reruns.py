@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -206,10 +205,9 @@ def test_shards_are_verified_whenever_it_is_asked_for(workflow) -> None:
     try:
         shard.write_bytes(content)
         os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns))
-        process = workflow.start("verify", output=subprocess.PIPE)
-        stdout, stderr = process.communicate()
-        assert process.returncode != 0, stdout + stderr
-        assert shard.name in stdout + stderr
+        code, output = workflow.outcome("verify")
+        assert code != 0, output
+        assert shard.name in output
         assert not (workflow.run / "verified.txt").exists()
     finally:
         shard.write_bytes(sound)
@@ -236,7 +234,6 @@ def test_mlperf_log(workflow) -> None:
 
 
 def test_interrupted_training_goes_on(workflow) -> None:
-    # The last test here: it leaves another training behind.
     options = ["seed=2", "training={steps: 400, checkpoint_every: 400, max_recycling: 0}"]
     training = workflow.training(seed=2)
     log = workflow.run / f"logs/train/{training.name}.log"
@@ -245,7 +242,7 @@ def test_interrupted_training_goes_on(workflow) -> None:
         assert first.poll() is None, log.read_text()
         time.sleep(0.2)
     os.killpg(first.pid, signal.SIGINT)  # Ctrl-C
-    assert first.wait(timeout=60) != 0
+    assert first.wait() != 0
     last = sorted(training.glob("step-*.ready"))[-1].stem
     step = int(last.removeprefix("step-"))
     assert 1 <= step < 400
