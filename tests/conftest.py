@@ -1,6 +1,9 @@
-"""Tests see the same whatever the shell that starts them has set."""
+"""Each test sees the same, whatever ran before it and whatever the shell has set."""
 
 import os
+
+import pytest
+import torch
 
 COLOURS = ("FORCE_COLOR", "CLICOLOR_FORCE", "PY_COLORS", "TTY_COMPATIBLE", "GITHUB_ACTIONS")
 """Have programs print colours into a pipe too; GITHUB_ACTIONS does so to Typer."""
@@ -13,3 +16,9 @@ GIT = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
 
 for name in (*COLOURS, *LAUNCHER, *SNAKEMAKE, *GIT):
     os.environ.pop(name, None)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Before the fixtures: what draws from torch's own generator draws the same in any order."""
+    torch.manual_seed(0)
