@@ -114,7 +114,8 @@ def read_table(path: Path, columns: Sequence[str]) -> list[tuple[int, list[str]]
     Raises
     ------
     InputError
-        No such file or none of text, another header, or a line of another number of fields.
+        No such file or none of text, another header, a line of another number of fields, or a
+        field with a space at an end.
     """
     try:
         text = path.read_text("utf-8")
@@ -138,6 +139,11 @@ def read_table(path: Path, columns: Sequence[str]) -> list[tuple[int, list[str]]
                 f"{path}, line {number}: {len(fields)} tab-separated fields, expected "
                 f"{len(columns)} ({', '.join(columns)})."
                 + (_other_separator(line) or " An empty last field still needs its tab.")
+            )
+        if " \t" in line or "\t " in line or " " in (line[0], line[-1]):
+            raise InputError(
+                f"{path}, line {number}: a field of {fields} begins or ends with a space, which "
+                "would be a part of it. Remove the space."
             )
         rows.append((number, fields))
     return rows
