@@ -100,6 +100,7 @@ def pack_index(config: Config, raw: Path, out: Path) -> Manifest:
     alignments = [read_msa_summary(out, bucket, config_hash) for bucket in buckets]
     _check_one_run(out, structures, alignments)
     heads = [s.head for s in structures] + [s.head for s in alignments]
+    _check_sizes(out, [head.shard for head in heads])
     set_aside = [rejection for head in heads for rejection in head.rejected]
 
     rows, unaligned = _index_rows(chains, structures, alignments, set_aside, config)
@@ -135,7 +136,6 @@ def pack_index(config: Config, raw: Path, out: Path) -> Manifest:
             sorted([shard.facts, table, *(head.shard for head in heads)], key=lambda f: f.file)
         ),
     )
-    _check_sizes(out, manifest)
     manifest.write(out)
     return manifest
 
@@ -275,9 +275,9 @@ def _write_rejected(path: Path, rejected: Sequence[Rejected]) -> ShardFacts:
     return ShardFacts(path.name, file.num_bytes, len(rejected), file.sha256)
 
 
-def _check_sizes(out: Path, manifest: Manifest) -> None:
+def _check_sizes(out: Path, shards: Sequence[ShardFacts]) -> None:
     """Check that the shards are still those of the summaries (contents: ``scalefold verify``)."""
-    for facts in manifest.files:
+    for facts in shards:
         path = out / facts.file
         size = path.stat().st_size if path.is_file() else None
         if size != facts.bytes:

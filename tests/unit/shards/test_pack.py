@@ -405,10 +405,13 @@ def test_parts_of_different_runs_are_not_mixed(work):
         pack_index(work.config, work.raw, work.out)
     work.buckets = 3
     work.pack()
+    index = (work.out / "index.arrow").read_bytes()
     shard = work.out / f"msa-{bucket_of('5pti', 3):05d}.arrow"
     shard.write_bytes(shard.read_bytes()[:-1])
+    work.list_chains(("5pti_A", "validation", "b"))  # another index
     with pytest.raises(InputError, match=r"msa-0000\d\.arrow: \d+ bytes, its bucket was packed"):
         pack_index(work.config, work.raw, work.out)
+    assert (work.out / "index.arrow").read_bytes() == index
 
 
 def test_alignments_packed_against_other_structures_are_refused(work):
