@@ -217,8 +217,7 @@ class Downloader:
                 if response.headers.get("Content-Range", "") == f"bytes */{have}":
                     return
                 _discard(part)
-                self._stream(url, part)
-                return
+                raise _RetryError(f"has nothing behind byte {have}")
             if status not in (200, 206):
                 raise _MirrorError(f"{url}: HTTP {status}")
             total, start = _extent(response)
