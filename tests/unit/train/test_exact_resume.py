@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
@@ -17,6 +16,8 @@ from scalefold.config import config_to_yaml, make_config
 from scalefold.config.load import merge
 from scalefold.train.checkpoint import checkpoints, load_training, load_weights
 from scalefold.train.loop import train
+
+from .trajectory import assert_identical, records
 
 # A training process of its own; the third argument says where it kills itself, like a power cut.
 RUN = """
@@ -50,12 +51,6 @@ if __name__ == "__main__":
     train(load_config([Path(config)]), Path(shards), Path(out), resume=True,
           device=torch.device("cpu"), stop=threading.Event())
 """
-TIMES = ("step_seconds", "samples_per_second", "loader_wait_seconds", "time")
-
-
-def _records(out: Path) -> list[dict[str, Any]]:
-    lines = (out / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in lines]
 
 
 def _run(tmp_path: Path, shards: Path, tree: dict[str, Any], where: str) -> int:
@@ -103,25 +98,14 @@ def test_killed_and_resumed_equals_uninterrupted(
     assert _run(tmp_path, shards, tree, "nowhere") == 0
 
     out = tmp_path / "out"
-    assert _records(out) == _records(uninterrupted)
+    assert records(out) == records(uninterrupted)
     ours, theirs = checkpoints(out), checkpoints(uninterrupted)
     assert [p.name for p in ours] == [p.name for p in theirs]
     for one, other in zip(ours, theirs, strict=True):
         for which in ("weights", "averaged"):
-            _assert_identical(load_weights(one, which), load_weights(other, which))  # type: ignore[arg-type]
-        _assert_identical(load_training(one), load_training(other))
+            assert_identical(load_weights(one, which), load_weights(other, which))  # type: ignore[arg-type]
+        assert_identical(load_training(one), load_training(other))
     assert not list(out.glob("*.tmp.*"))
-
-
-def _assert_identical(one: Any, other: Any) -> None:
-    if isinstance(one, dict):
-        assert one.keys() == other.keys()
-        for key in one:
-            _assert_identical(one[key], other[key])
-    elif isinstance(one, torch.Tensor):
-        assert torch.equal(one, other)
-    else:
-        assert one == other
 
 
 def test_the_runs_that_are_compared_do_train(uninterrupted: Path) -> None:
@@ -130,4 +114,4 @@ def test_the_runs_that_are_compared_do_train(uninterrupted: Path) -> None:
     changed = sum(not torch.equal(before[name], after[name]) for name in before)
     assert changed > 0.5 * len(before)
     assert load_training(last)["optimiser"]["updates"] == 6
-    assert {r["recycling"] for r in _records(uninterrupted)} == {0, 1}
+    assert {r["recycling"] for r in records(uninterrupted)} == {0, 1}
