@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from rich.console import Console
 
 from scalefold.bench import ladder as module
+from scalefold.bench.flops import StepFlops
 from scalefold.bench.ladder import (
     Rung,
     _cumulative,
@@ -62,6 +64,13 @@ def test_every_rung_changes_something_and_is_possible(config: Config) -> None:
         before = variant
 
 
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two rungs, whose operations are not counted: that has tests of its own."""
+    monkeypatch.setattr(module, "rungs", lambda: ON_A_CPU)
+    monkeypatch.setattr(module, "count_flops", lambda config: StepFlops(1, 3))
+
+
 def measure(config: Config, shards: Path, out: Path, **options: Any) -> tuple[dict, str]:
     printed = StringIO()
     console = Console(file=printed, width=160)
@@ -70,10 +79,10 @@ def measure(config: Config, shards: Path, out: Path, **options: Any) -> tuple[di
     )
 
 
+@pytest.mark.usefixtures("short")
 def test_rungs_are_measured_once_and_kept(
     config: Config, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "rungs", lambda: ON_A_CPU)
     monkeypatch.setattr(module, "_TIMED_SECONDS", 0.01)
     monkeypatch.setattr(module, "_LOADED_SECONDS", 0.01)
     monkeypatch.setattr("scalefold.train.provenance.source_commit", lambda: "c0ffee")
@@ -96,40 +105,40 @@ def test_rungs_are_measured_once_and_kept(
     whole = tmp_path / "whole.json"
     taken, _ = measure(config, shards, whole, parts=[out])
     assert taken["rungs"] == both["rungs"]
-    monkeypatch.setattr("scalefold.train.provenance.source_commit", lambda: "beef")
-    changed, _ = measure(config, shards, out, only=["kept"])
-    assert [row["rung"] for row in changed["rungs"]] == ["kept"]  # of other code: anew
-    other = varied(config, {"features.crop_size": 12})
-    anew, _ = measure(other, shards, out, only=["kept"])
-    assert [row["rung"] for row in anew["rungs"]] == ["kept"]
-    assert anew["rungs"][0] != first["rungs"][0]
 
 
+@pytest.mark.usefixtures("short")
 @pytest.mark.parametrize(
     ("commit", "changes", "different"),
     [
-        ("beef", {}, "its commit is c0ffee, here beef. "),
+        ("beef", {}, "its commit is c0ffee, here beef"),
         ("c0ffee", {"optimiser.clip_norm": 0.5}, "its run_key is "),
     ],
 )
-def test_parts_are_of_the_same_code_and_settings(
+def test_what_is_of_other_code_or_settings_is_refused_as_a_part_and_else_measured_anew(
     config: Config,
     shards: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
     commit: str,
     changes: dict[str, Any],
     different: str,
 ) -> None:
-    monkeypatch.setattr(module, "rungs", lambda: ON_A_CPU)
-    monkeypatch.setattr(module, "_measure", lambda *_, **__: row("measured", 1.0))
+    caplog.set_level(logging.INFO, "scalefold")
+    measured = iter(["first", "second", "third", "fourth"])
+    monkeypatch.setattr(module, "_measure", lambda *_, **__: {"out_of_memory": next(measured)})
     monkeypatch.setattr("scalefold.train.provenance.source_commit", lambda: "c0ffee")
     part, whole = tmp_path / "part.json", tmp_path / "whole.json"
     measure(config, shards, part)
     monkeypatch.setattr("scalefold.train.provenance.source_commit", lambda: commit)
+    other = varied(config, changes)
     with pytest.raises(InputError, match=f"--part {part}: {different}"):
-        measure(varied(config, changes), shards, whole, parts=[part])
+        measure(other, shards, whole, parts=[part])
     assert not whole.exists()
+    anew, _ = measure(other, shards, part)
+    assert [row["out_of_memory"] for row in anew["rungs"]] == ["third", "fourth"]
+    assert f"{part}: all is measured anew, since {different}" in caplog.text
 
 
 def test_unknown_rungs_and_other_files_are_refused(
