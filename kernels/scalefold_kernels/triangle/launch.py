@@ -13,6 +13,7 @@ import torch
 import triton
 from torch import Tensor
 
+from scalefold_kernels.gpu import runs_gluon
 from scalefold_kernels.tiles import architecture, tile
 from scalefold_kernels.triangle import hopper_launch, kernel, portable
 from scalefold_kernels.triangle.arguments import (
@@ -25,12 +26,10 @@ from scalefold_kernels.triangle.arguments import (
 )
 from scalefold_kernels.triangle.sizes import Dropout, Sizes
 
-HOPPER_KERNELS = True
-"""Whether `hopper_launch` takes what it can; else `portable` takes all."""
 
-
-def _kernels(sizes: Sizes) -> ModuleType:
-    return hopper_launch if HOPPER_KERNELS and hopper_launch.serves(sizes) else portable
+def _kernels(sizes: Sizes, x: Tensor) -> ModuleType:
+    """Kernels of a Hopper GPU where they serve these sizes, else those for any GPU."""
+    return hopper_launch if runs_gluon(x) and hopper_launch.serves(sizes) else portable
 
 
 def _projection_arguments(
@@ -57,7 +56,7 @@ def _output_arguments(
 def projection(z: Tensor, mask: Tensor, parameters: Sequence[Tensor]) -> Projected:
     """Operands and gate, with each position's mean and reciprocal deviation."""
     sizes, weights = _projection_arguments(z, mask, parameters)
-    found: Projected = _kernels(sizes).projection(sizes, z, mask, weights)
+    found: Projected = _kernels(sizes, z).projection(sizes, z, mask, weights)
     return found
 
 
@@ -66,7 +65,7 @@ def projection_backward(
 ) -> tuple[Tensor, Tensor]:
     """Gradient of z; gradients of the parameters, one after the other in one vector."""
     sizes, weights = _projection_arguments(kept.z, kept.mask, parameters)
-    d_z, partial, partial_bias = _kernels(sizes).projection_backward(
+    d_z, partial, partial_bias = _kernels(sizes, kept.z).projection_backward(
         sizes, gradients, kept, weights
     )
     return d_z, finish(sizes, partial, partial_bias, weights.scale, weights.shift, weights.matrices)
@@ -79,7 +78,7 @@ def empty_mask(z: Tensor, hidden: int, shared_dim: int | None) -> Tensor:
     """
     batch, rows, columns, pair = z.shape
     shape = [1 if i - 4 == shared_dim else n for i, n in enumerate(z.shape[:3])]
-    if _kernels(Sizes.of(z, batch * rows * columns, pair, hidden)) is hopper_launch:
+    if _kernels(Sizes.of(z, batch * rows * columns, pair, hidden), z) is hopper_launch:
         shape = [0]
     return torch.empty(*shape, pair, dtype=torch.uint8, device=z.device)
 
@@ -108,7 +107,7 @@ def output(
         if keep.numel():
             dropout_mask(keep, dropout)
     sizes, given = _output_arguments(product, gate, parameters, keep, dropout)
-    out, mean, reciprocal = _kernels(sizes).output(sizes, given, z)
+    out, mean, reciprocal = _kernels(sizes, z).output(sizes, given, z)
     return out, mean, reciprocal, keep
 
 
@@ -123,7 +122,7 @@ def output_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of product and gate; of the parameters, one after the other in one vector."""
     sizes, given = _output_arguments(product, gate, parameters, keep, dropout)
-    d_product, d_gate, partial, partial_bias = _kernels(sizes).output_backward(
+    d_product, d_gate, partial, partial_bias = _kernels(sizes, gate).output_backward(
         sizes, given, d_out, statistics
     )
     scale, shift, matrix, _ = given.weights
