@@ -1,6 +1,7 @@
 """Triangle multiplication, part by part and whole, against the float64 reference."""
 
 from collections.abc import Callable, Sequence
+from types import ModuleType
 
 import pytest
 import torch
@@ -9,7 +10,8 @@ from torch import Tensor
 from scalefold.ops import triangle as reference
 from scalefold.ops.dropout import Dropout
 from scalefold_kernels import triangle
-from scalefold_kernels.triangle import launch, product
+from scalefold_kernels.triangle import hopper_launch, launch, portable, product
+from scalefold_kernels.triangle.sizes import Sizes
 
 # float32 sums of some hundred terms, standardised twice: rounding errors of about 1e-6.
 CLOSE = {"atol": 2e-5, "rtol": 2e-5}
@@ -178,6 +180,40 @@ def test_wrong_types_are_named() -> None:
     wrong = [x.detach().double() for x in inputs[14:]]
     with pytest.raises(ValueError, match=r"float32 with parameters of .*float64"):
         triangle.triangle_output(inputs[0], inputs[0], inputs[0], *wrong, None)
+
+
+def test_wrong_shapes_are_named(device: torch.device) -> None:
+    inputs = [x.detach() for x in arguments(16, 24, 2, 3, 5, device=device)]
+    z, mask, *parameters = inputs
+    with pytest.raises(ValueError, match=r"mask has shape \(1, 3, 5\), must be \(2, 3, 5\)"):
+        triangle.triangle_projection(z, mask[:1], *parameters[:12])
+    with pytest.raises(ValueError, match=r"b_gate has shape \(23, 16\), must be \(24, 16\)"):
+        triangle.triangle_projection(z, mask, *parameters[:8], parameters[8][1:], *parameters[9:12])
+    product = draw(2, 3, 5, 24, device=device)
+    with pytest.raises(ValueError, match=r"gate has shape \(2, 3, 5, 15\), must be .* 16\)"):
+        triangle.triangle_output(z, product, z[..., 1:], *parameters[12:], None)
+    with pytest.raises(ValueError, match=r"product .* has shape \(24, 2, 2, 5\)"):
+        triangle.triangle_output(z, product[:, 1:], z, *parameters[12:], None)
+    for op in (triangle.triangle_product_outgoing, triangle.triangle_product_incoming):
+        with pytest.raises(ValueError, match="no products of matrices"):
+            op(product, product[:, 1:, 1:])
+
+
+@pytest.mark.parametrize(("gluon", "expected"), [(True, hopper_launch), (False, portable)])
+def test_hopper_s_kernels_run_with_their_triton_alone(
+    gluon: bool, expected: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "runs_gluon", lambda x: gluon)
+    sizes = Sizes(64, 128, 128, torch.bfloat16, "sm_90")
+    assert launch._kernels(sizes, torch.empty(0)) is expected
+
+
+def test_no_samples(device: torch.device) -> None:
+    inputs = arguments(16, 24, 0, 3, 3, device=device)
+    out, d_z, *gradients = results(update(triangle, "outgoing"), inputs, torch.float32)
+    assert out.shape == d_z.shape == (0, 3, 3, 16)
+    assert not any(gradient.any() for gradient in gradients)
+    assert not hopper_launch.serves(Sizes(0, 128, 128, torch.bfloat16, "sm_90"))
 
 
 def test_registered_as_torch_expects(device: torch.device) -> None:

@@ -5,12 +5,15 @@ Legend: B samples, I and J residues, Z pair channels, C hidden channels. All ten
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from scalefold_kernels.triangle.sizes import Dropout
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class ProjectionWeights(NamedTuple):
@@ -97,3 +100,44 @@ def new_statistics(like: Tensor) -> tuple[Tensor, Tensor]:
     """New memory for mean and reciprocal deviation."""
     mean = torch.empty(like.shape, dtype=torch.float32, device=like.device)
     return mean, torch.empty_like(mean)
+
+
+def check_projection(z: Tensor, mask: Tensor, parameters: Sequence[Tensor]) -> None:
+    """Raise ValueError where the projection's arguments do not fit each other."""
+    weights = ProjectionWeights(*parameters)
+    pair, hidden = z.shape[-1], weights.a.shape[0]
+    matrices = [(hidden, pair), (hidden,)] * 4 + [(pair, pair), (pair,)]
+    shapes = (pair,), (pair,), *matrices
+    _check_types(z, parameters)
+    named = zip(ProjectionWeights._fields, weights, shapes, strict=True)
+    _check_shapes(z, [("mask", mask, z.shape[:-1]), *named])
+
+
+def check_output(z: Tensor, product: Tensor, gate: Tensor, parameters: Sequence[Tensor]) -> None:
+    """Raise ValueError where the output's arguments do not fit each other."""
+    pair, hidden = z.shape[-1], product.shape[0]
+    shapes = (hidden,), (hidden,), (pair, hidden), (pair,)
+    _check_types(product, parameters)
+    named = zip(OutputWeights._fields, OutputWeights(*parameters), shapes, strict=True)
+    operands = (
+        ("product (channels first)", product, (hidden, *z.shape[:-1])),
+        ("gate", gate, z.shape),
+    )
+    _check_shapes(z, [*operands, *named])
+
+
+def _check_types(x: Tensor, parameters: Sequence[Tensor]) -> None:
+    if x.dtype not in DTYPES:
+        raise ValueError(f"triangle multiplication of {x.dtype}; the kernels take {DTYPES}")
+    wrong = {p.dtype for p in parameters} - {x.dtype}
+    if wrong:
+        raise ValueError(f"triangle multiplication of {x.dtype} with parameters of {wrong}")
+
+
+def _check_shapes(z: Tensor, named: Iterable[tuple[str, Tensor, Sequence[int]]]) -> None:
+    for name, tensor, shape in named:
+        if tensor.shape != tuple(shape):
+            raise ValueError(
+                f"triangle multiplication of z {tuple(z.shape)}: {name} has shape "
+                f"{tuple(tensor.shape)}, must be {tuple(shape)}"
+            )

@@ -51,6 +51,7 @@ def serves(sizes: Sizes) -> bool:
         and sizes.dtype == torch.bfloat16
         and sizes.pair == sizes.hidden
         and sizes.pair in (64, 128)
+        and sizes.positions > 0
         and sizes.positions % 8 == 0
     )
 

@@ -12,11 +12,14 @@ import torch
 from torch import Tensor
 
 from scalefold_kernels.triangle import launch
-from scalefold_kernels.triangle.arguments import ProjectionGradients, ProjectionKept
+from scalefold_kernels.triangle.arguments import (
+    ProjectionGradients,
+    ProjectionKept,
+    check_output,
+    check_projection,
+)
 from scalefold_kernels.triangle.product import products
 from scalefold_kernels.triangle.sizes import Dropout
-
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def triangle_projection(
@@ -94,7 +97,7 @@ def triangle_output(
 def _projection(
     z: Tensor, mask: Tensor, parameters: list[Tensor]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    _check(z, parameters)
+    check_projection(z, mask, parameters)
     z, mask, *parameters = _contiguous(z, mask, *parameters)
     a, b, gate, mean, reciprocal = launch.projection(z, mask, parameters)
     return a, b, gate, mean, reciprocal
@@ -212,7 +215,7 @@ def _output(
     rate: float,
     shared_dim: int | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    _check(product, parameters)
+    check_output(z, product, gate, parameters)
     z, product, gate, *parameters = _contiguous(z, product, gate, *parameters)
     dropout = None if key is None else Dropout(key.contiguous(), layer, rate, shared_dim)
     return launch.output(z, product, gate, parameters, dropout)
@@ -287,11 +290,3 @@ def _or_zeros(gradient: Tensor | None, like: Tensor) -> Tensor:
 def _unpack(flat: Tensor, parameters: list[Tensor]) -> list[Tensor]:
     parts = flat.split([p.numel() for p in parameters])
     return [part.view(p.shape) for part, p in zip(parts, parameters, strict=True)]
-
-
-def _check(x: Tensor, parameters: list[Tensor]) -> None:
-    if x.dtype not in DTYPES:
-        raise ValueError(f"triangle multiplication of {x.dtype}; the kernels take {DTYPES}")
-    wrong = {p.dtype for p in parameters} - {x.dtype}
-    if wrong:
-        raise ValueError(f"triangle multiplication of {x.dtype} with parameters of {wrong}")

@@ -32,7 +32,18 @@ class Product(NamedTuple):
 
     @classmethod
     def of(cls, x: Tensor, y: Tensor) -> Product:
-        """Copies what is neither."""
+        """Copies what is neither.
+
+        Raises
+        ------
+        ValueError
+            They have not the same C, B and inner dimension.
+        """
+        if x.shape[:2] != y.shape[:2] or x.shape[3] != y.shape[2]:
+            raise ValueError(
+                f"triangle multiplication: no products of matrices {tuple(x.shape)} and "
+                f"{tuple(y.shape)}; channels, samples and inner dimension must be the same"
+            )
         return cls(
             *(t if t.is_contiguous() or t.mT.is_contiguous() else t.contiguous() for t in (x, y))
         )
@@ -56,7 +67,10 @@ class Product(NamedTuple):
     def reachable(self) -> bool:
         """Whether the kernel can take the operands."""
         return all(
-            runs_gluon(t) and t.dtype == torch.bfloat16 and reachable(t if _plain(t) else t.mT)
+            runs_gluon(t)
+            and t.dtype == torch.bfloat16
+            and t.numel() > 0
+            and reachable(t if _plain(t) else t.mT)
             for t in self
         )
 
