@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from scalefold.ops import attention as reference
-from scalefold_kernels.attention import attention, op, portable
+from scalefold_kernels.attention import attention, hopper_launch, op, portable
 from scalefold_kernels.attention.arguments import checked, new_rows, new_statistics
 
 EPS = torch.finfo(torch.float32).eps
@@ -190,6 +190,15 @@ def test_arguments_are_checked(device: torch.device) -> None:
         attention(q, k, v, gate, mask, bias[:, :1])
     with pytest.raises(ValueError, match=r"k is torch\.float64"):
         attention(q, k.double(), v, gate, mask, bias)
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 40, 40, 2, 8), (2, 0, 40, 40, 2, 8)])
+def test_no_samples_or_rows(shape: tuple[int, ...], device: torch.device) -> None:
+    inputs = _inputs(shape, device)
+    out, *gradients = _run(attention, inputs, torch.float32)
+    assert out.shape == shape[:3] + shape[4:]
+    assert not any(gradient.any() for gradient in gradients)
+    assert not hopper_launch.serves(checked(*(x.detach().bfloat16() for x in inputs)))
 
 
 @pytest.mark.parametrize("gated", [True, False])

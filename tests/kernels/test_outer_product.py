@@ -138,6 +138,14 @@ def test_shapes_and_types_are_checked(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("num_seq", [FEW, MANY])
+def test_no_samples(num_seq: int, device: torch.device) -> None:
+    inputs = _inputs((0, num_seq, 4, 5, 8, 6), device, torch.float32)
+    out, *gradients = _results(outer_product_mean, *inputs, torch.float32)
+    assert out.shape == (0, 4, 5, 6)
+    assert not any(gradient.any() for gradient in gradients)
+
+
+@pytest.mark.parametrize("num_seq", [FEW, MANY])
 def test_opcheck(num_seq: int, device: torch.device) -> None:
     (a, b, weight, bias, z), count, _ = _inputs((1, num_seq, 3, 4, 8, 5), device, torch.float32)
     for tensor in (a, b, weight, bias, z):

@@ -55,6 +55,8 @@ def serves(inputs: Inputs) -> bool:
     tensors = [x for x in (q, k, v, gate) if x is not None]
     return (
         q.dtype == torch.bfloat16
+        and q.numel() > 0
+        and k.numel() > 0
         and (bias is None or bias.dtype == torch.bfloat16)
         and mask.is_floating_point()
         and inputs.num_queries >= MIN_QUERIES

@@ -80,6 +80,8 @@ def _outer_product_mean(operands: list[Tensor], z_BIJZ: Tensor) -> tuple[Tensor,
     given = _Operands(*operands)
     _check(given, z_BIJZ)
     out, outer = _results(operands, z_BIJZ)
+    if not out.numel():
+        return out, outer
     a_BICS, b_BJCS = _sequences_last(given.a), _sequences_last(given.b)
     weight, bias = given.weight.contiguous(), given.bias.contiguous()
     for sample in range(len(out)):
@@ -110,6 +112,8 @@ def _outer_product_mean_backward(
     """Gradients of both operands behind each other (see `_apart`), of weight and bias."""
     given = _Operands(*operands)
     both, grad_weight, grad_bias = _gradients(grad_BIJZ, outer, operands)
+    if not grad_BIJZ.numel():
+        return both.zero_(), grad_weight.zero_(), grad_bias.zero_()
     grad_a, grad_b = _apart(both, given)
     a_BICS, b_BJCS = _sequences_last(given.a), _sequences_last(given.b)
     weight = given.weight.contiguous()
@@ -151,10 +155,13 @@ def _sequences_last(operand_BSNC: Tensor) -> Tensor:
 
 def _apart(both: Tensor, given: _Operands) -> tuple[Tensor, Tensor]:
     """Both operands' gradients out of one tensor, as (B, N, C, S)."""
-    parts = both.split([given.a.numel(), given.b.numel()])
-    batch, num_seq, _, channels = given.a.shape
-    a, b = (part.view(batch, -1, channels, num_seq) for part in parts)
-    return a, b
+    a, b = both.split([given.a.numel(), given.b.numel()])
+    batch, num_seq, size_i, channels = given.a.shape
+    size_j = given.b.shape[2]
+    return (
+        a.view(batch, size_i, channels, num_seq),
+        b.view(batch, size_j, channels, num_seq),
+    )
 
 
 def _outer(outer: Tensor, sample: int) -> Tensor | None:
