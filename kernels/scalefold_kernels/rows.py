@@ -34,7 +34,9 @@ class Rows:
 
 
 def rows_of(x: Tensor) -> Rows:
-    """Describe ``x`` (..., C) as rows; no copy unless more than three row dimensions remain.
+    """Describe ``x`` (..., C) as rows; a copy only where kernels cannot take its strides.
+
+    These take three row dimensions, and the channels of a row 2^31 - 1 elements apart.
 
     Raises
     ------
@@ -42,7 +44,7 @@ def rows_of(x: Tensor) -> Rows:
         More than 2^31 - 1 rows.
     """
     merged = _merged(x)
-    if len(merged) > MAX_ROW_DIMS:
+    if len(merged) > MAX_ROW_DIMS or (x.shape[-1] - 1) * x.stride(-1) >= 2**31:
         x = x.contiguous()
         merged = _merged(x)
     num_rows = x.numel() // x.shape[-1] if x.shape[-1] else 0

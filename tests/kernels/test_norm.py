@@ -95,6 +95,12 @@ def test_rows_of_merges_what_one_stride_serves() -> None:
     assert rows_of(many).tensor.is_contiguous()
 
 
+def test_channels_too_far_apart_for_32_bits_are_copied_together() -> None:
+    last_but_one = torch.empty(129, 2**24, dtype=torch.bfloat16, device="meta").t()
+    assert rows_of(last_but_one[:, :128]).strides[3] == 2**24
+    assert rows_of(last_but_one).strides[3] == 1
+
+
 def projection_case(channels: int, outputs: Sequence[int], biased: Sequence[bool], device) -> list:
     weights = [
         draw(p, channels, seed=3 + i, device=device).requires_grad_() for i, p in enumerate(outputs)
