@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from scalefold.ops import dropout as reference
+from scalefold_kernels.dropout import op as launches
 from scalefold_kernels.dropout import residual_dropout
 
 LAYER, RATE = 17, 0.25
@@ -80,6 +81,15 @@ def test_strided_inputs(device: torch.device) -> None:
         residual_dropout(x, one_row, key, LAYER, RATE, -2),
         residual_dropout(x, one_row.contiguous(), key, LAYER, RATE, -2),
     )
+
+
+def test_more_columns_than_a_launch_has_programs(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, update = torch.randn(2, 1, 9, 16, 24, device=device).unbind()
+    expected = residual_dropout(x, update, _key(1, device), LAYER, RATE, None)
+    monkeypatch.setattr(launches, "MAX_BLOCKS", 2)
+    assert torch.equal(residual_dropout(x, update, _key(1, device), LAYER, RATE, None), expected)
 
 
 def test_shard_along_the_shared_dimension_sees_the_whole_s_mask(device: torch.device) -> None:

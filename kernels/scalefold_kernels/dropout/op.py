@@ -9,6 +9,9 @@ from torch import Tensor
 from scalefold_kernels.dropout.kernel import UNIFORM_MASK, residual_dropout_kernel
 from scalefold_kernels.tiles import architecture, tile
 
+MAX_BLOCKS = 65535
+"""Of columns: as many programs as a launch may have along any but its first dimension."""
+
 
 def residual_dropout(
     x: Tensor, update: Tensor, key_B: Tensor, layer: int, rate: float, shared_dim: int | None
@@ -99,6 +102,8 @@ def _launch(
             "dtype": str(update.dtype).removeprefix("torch."),
         },
     )
+    while triton.cdiv(num_columns, sizes["BLOCK_N"]) > MAX_BLOCKS:
+        sizes["BLOCK_N"] *= 2
     strides = _strides(update, dims)
     grid = (
         triton.cdiv(num_shared, sizes["BLOCK_S"] * sizes["STEPS"]),

@@ -22,6 +22,9 @@ from scalefold_kernels.transition.kernel import (
 MAX_HIDDEN_ELEMENTS = 1 << 27
 """Of the hidden channels in memory at a time: 256 MiB in bfloat16, and as much for the gradient."""
 
+MAX_ROWS = 1 << 21
+"""At a time: a launch takes 65,535 blocks of them, of 64 rows or more."""
+
 
 def forward(x_RC: Tensor, parameters: Parameters, out_RC: Tensor, kept: Kept | None) -> None:
     """Fill ``out``, and what is kept for backward."""
@@ -51,7 +54,7 @@ def backward(grad_RC: Tensor, x_RC: Tensor, kept: Kept, parameters: Parameters) 
     normed, stats = kept
     grad_normed = torch.empty_like(normed)
     sums: list[tuple[Tensor, ...]] = []
-    at_once = max(1, MAX_HIDDEN_ELEMENTS // num_hidden)
+    at_once = min(MAX_ROWS, max(1, MAX_HIDDEN_ELEMENTS // num_hidden))
     for start in range(0, max(num_rows, 1), at_once):
         chunk = slice(start, start + at_once)
         hidden, grad_hidden, grad_up_bias, grad_down_bias = _hidden(
