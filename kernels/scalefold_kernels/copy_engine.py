@@ -23,6 +23,14 @@ def reachable(x: Tensor) -> bool:
     )
 
 
+def within_reach(x: Tensor) -> Tensor:
+    """A tensor of bfloat16 that it can take: this one, or a copy.
+
+    Contiguous tensors, too, may begin between multiples of 16 bytes: as parts of larger ones.
+    """
+    return x if reachable(x) else x.clone(memory_format=torch.contiguous_format)
+
+
 def tiles_of(x: Tensor, *block: int) -> TensorDescriptor:
     """Tiles of a tensor of bfloat16; beyond it they are zeros, and nothing is written."""
     layout = gl.NVMMASharedLayout.get_default_for(list(block), gl.bfloat16)

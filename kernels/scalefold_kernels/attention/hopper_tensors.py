@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
@@ -24,7 +25,7 @@ def bias_rows(bias: Tensor) -> Tensor:
 def gradient_rows(grad_out: Tensor) -> Tensor:
     """The gradient of the output as the copy engine reads it, heads one after the other."""
     dense = reachable(grad_out) and grad_out.stride(3) == grad_out.shape[4]
-    return grad_out if dense else grad_out.contiguous()
+    return grad_out if dense else grad_out.clone(memory_format=torch.contiguous_format)
 
 
 def rows_descriptor(x: Tensor, block: int) -> TensorDescriptor:

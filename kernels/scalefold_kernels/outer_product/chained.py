@@ -57,7 +57,7 @@ def backward(
     """Partial sums of one sample's gradients."""
     sizes = Sizes.of(b_JCS, weight)
     grad, bias_parts = mean_gradient(grad_IJZ, count_IJ)
-    kernels = _kernels(sizes, grad, a_ICS, b_JCS)
+    kernels = _kernels(sizes, grad, a_ICS, b_JCS, weight)
     weight_ZCD = _by_channels(weight, sizes)
     of_a = Chain(grad.transpose(0, 1), weight_ZCD.transpose(0, 1), b_JCS)
     of_b = Chain(grad, weight_ZCD.permute(2, 0, 1), a_ICS)

@@ -8,7 +8,7 @@ import torch
 import triton
 from torch import Tensor
 
-from scalefold_kernels.copy_engine import num_programs, reachable, tiles_of
+from scalefold_kernels.copy_engine import num_programs, tiles_of, within_reach
 from scalefold_kernels.gpu import multiprocessors
 from scalefold_kernels.hopper import ROWS
 from scalefold_kernels.tiles import tile
@@ -23,8 +23,7 @@ _ROWS, _DEPTH = ROWS.value, DEPTH.value
 
 def backward(grad_RC: Tensor, x_RC: Tensor, kept: Kept, parameters: Parameters) -> list[Tensor]:
     """Gradients of x; of the norm's weight and bias as (2, C); of the four others in order."""
-    if not reachable(grad_RC):
-        grad_RC = grad_RC.contiguous()
+    grad_RC = within_reach(grad_RC)
     grad_hidden, products, sums = gradients(kept.normed, grad_RC, parameters)
     grad_x, row_sums = input_gradient(grad_hidden, x_RC, kept.stats, grad_RC, parameters)
     return [grad_x, *finish(products, sums, row_sums, parameters)]

@@ -14,6 +14,7 @@ from torch import Tensor
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from scalefold_kernels.copy_engine import within_reach
 from scalefold_kernels.gpu import multiprocessors
 from scalefold_kernels.triangle import portable
 from scalefold_kernels.triangle.arguments import (
@@ -160,7 +161,6 @@ def _matrix(weight: Tensor, height: int) -> TensorDescriptor:
 
 
 def _descriptor(x: Tensor, tile: list[int]) -> TensorDescriptor:
-    if x.data_ptr() % 16:  # a slice of a larger tensor that begins anywhere
-        x = x.clone()
+    x = within_reach(x)
     layout = gl.NVMMASharedLayout(min(128, 2 * tile[1]), 16, 2)
     return TensorDescriptor(x, [*x.shape], [x.stride(0), 1], tile, layout)

@@ -8,7 +8,14 @@ import torch
 import triton
 from torch import Tensor
 
-from scalefold_kernels.copy_engine import VECTOR, num_programs, padded, reachable, tiles_of
+from scalefold_kernels.copy_engine import (
+    VECTOR,
+    num_programs,
+    padded,
+    reachable,
+    tiles_of,
+    within_reach,
+)
 from scalefold_kernels.hopper import ROWS
 from scalefold_kernels.norm.op import EPS, shape
 from scalefold_kernels.norm.projection.arguments import (
@@ -103,12 +110,12 @@ def backward(
     num_tiles = triton.cdiv(rows.num_rows, 2 * ROWS.value)
     programs = num_programs(num_tiles, x.device)
     x_rows = matrix(rows)
-    grad_rows = grad.reshape(-1, sizes.outputs)
-    if not reachable(grad_rows):
-        grad_rows = grad_rows.contiguous()
+    grad_rows = within_reach(grad.reshape(-1, sizes.outputs))
     grad_x, normed = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for _ in range(2))
     normed_rows, grad_x_rows = (t.view(-1, sizes.channels) for t in (normed, grad_x))
-    through_rows = grad_x_rows if through is None else through.view(-1, sizes.channels)
+    through_rows = (
+        grad_x_rows if through is None else within_reach(through.view(-1, sizes.channels))
+    )
     few_rows = grad_rows if grad_few is None else matrix(_one_stride(grad_few))
     summed = gradients.vector[: sizes.sums + sizes.few * sizes.channels]
     sums = torch.empty(2 * programs, len(summed), dtype=torch.float32, device=x.device)

@@ -41,7 +41,8 @@ class Parameters(NamedTuple):
 
 def forward(m_BSNM: Tensor, mask_BSN: Tensor, parameters: Parameters, out_2BNCS: Tensor) -> None:
     """Fill both operands."""
-    kernels = _hopper(m_BSNM)
+    norm_weight, norm_bias, weight_a, _, weight_b, _ = parameters
+    kernels = _hopper(m_BSNM, norm_weight, norm_bias, weight_a, weight_b)
     (kernels.forward if kernels else _forward)(m_BSNM, mask_BSN, parameters, out_2BNCS)
 
 
