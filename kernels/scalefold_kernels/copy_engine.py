@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import torch
-import triton
 from torch import Tensor
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from scalefold_kernels.dot import block
 from scalefold_kernels.gpu import multiprocessors
 
 VECTOR = 8
@@ -31,15 +31,15 @@ def within_reach(x: Tensor) -> Tensor:
     return x if reachable(x) else x.clone(memory_format=torch.contiguous_format)
 
 
-def tiles_of(x: Tensor, *block: int) -> TensorDescriptor:
+def tiles_of(x: Tensor, *shape: int) -> TensorDescriptor:
     """Tiles of a tensor of bfloat16; beyond it they are zeros, and nothing is written."""
-    layout = gl.NVMMASharedLayout.get_default_for(list(block), gl.bfloat16)
-    return TensorDescriptor(x, [*x.shape], [*x.stride()], list(block), layout)
+    layout = gl.NVMMASharedLayout.get_default_for(list(shape), gl.bfloat16)
+    return TensorDescriptor(x, [*x.shape], [*x.stride()], list(shape), layout)
 
 
 def padded(channels: int) -> int:
     """Channels in shared memory; those beyond the tensor's are zeros."""
-    return max(16, triton.next_power_of_2(channels))
+    return block(channels)
 
 
 def num_programs(num_tiles: int, device: torch.device) -> int:

@@ -67,3 +67,8 @@ def _merged(x: Tensor) -> list[tuple[int, int]]:
         else:
             merged.append((size, stride))
     return merged
+
+
+def channels_together(x: Tensor) -> Tensor:
+    """As it is if its last dimension is contiguous, else a copy."""
+    return x if x.stride(-1) == 1 else x.contiguous()

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from scalefold_kernels.rows import channels_together
+
 _DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 
 
@@ -108,12 +110,8 @@ def checked(
     for name, tensor in (("k", k), ("v", v), ("gate", gate)):
         if tensor is not None and tensor.dtype != q.dtype:
             raise ValueError(f"q is {q.dtype} and {name} is {tensor.dtype}; convert one of them")
-    gate = None if gate is None else _channels_last(gate)
-    return Inputs(_channels_last(q), _channels_last(k), _channels_last(v), gate, mask, bias)
-
-
-def _channels_last(x: Tensor) -> Tensor:
-    return x if x.stride(-1) == 1 else x.contiguous()
+    q, k, v = map(channels_together, (q, k, v))
+    return Inputs(q, k, v, None if gate is None else channels_together(gate), mask, bias)
 
 
 def new_rows(shape: Sequence[int], like: Tensor) -> Tensor:

@@ -104,7 +104,7 @@ def _narrow() -> CompileCase:
     shared = hopper_backward.Shared(out, out, lse)
     launch = partial(hopper_narrow.keys, inputs, inputs.bias, lse, shared, inputs.k, inputs.v)
     described = f"backward_keys of narrow heads, {name}"
-    with patch.object(hopper_narrow, "multiprocessors", lambda _: 132):
+    with patch.object(hopper_plan, "multiprocessors", lambda _: 132):
         return recorded(hopper_narrow, "narrow_keys_kernel", launch, described, "sm_90")
 
 

@@ -122,7 +122,8 @@ def queries_bias(
 ) -> Tensor:
     """Fill the gradients of queries and gate, and ``shared``; see `hopper_launch.backward`."""
     q, k, v, gate, mask, _ = inputs
-    own = dealt({}, inputs, inputs.num_queries, programs=1, even=True)
+    blocks = triton.cdiv(inputs.num_queries, 64)
+    own = dealt({}, inputs, blocks, programs=1, unit=blocks * inputs.num_heads)
     partial = new_sums(bias, own.groups)
     q_desc = rows_descriptor(q, 64)
     backward_queries_bias_kernel[(own.programs, inputs.batch)](

@@ -8,8 +8,8 @@ from torch import Tensor
 from scalefold_kernels.attention.arguments import Inputs
 from scalefold_kernels.attention.hopper.narrow.backward_keys import narrow_keys_kernel
 from scalefold_kernels.attention.hopper_backward import Shared
+from scalefold_kernels.attention.hopper_plan import dealt
 from scalefold_kernels.copy_engine import VECTOR
-from scalefold_kernels.gpu import multiprocessors
 from scalefold_kernels.tiles import tile
 
 CHANNELS = 8
@@ -42,12 +42,9 @@ def keys(
     assert bias is not None
     k, v = inputs.k, inputs.v
     sizes = tile("attention_narrow_keys", "sm_90", inputs.shape_class)
-    own = 16 * sizes["num_warps"]
-    tiles = triton.cdiv(inputs.num_keys, own) * inputs.num_heads
-    # They fill the GPU once, where there are enough rows for them.
-    together = sizes.pop("PROGRAMS") * multiprocessors(k.device) // inputs.batch
-    programs = min(tiles * inputs.num_rows, max(tiles, together))
-    narrow_keys_kernel[(programs, inputs.batch)](
+    programs, block = sizes.pop("PROGRAMS"), 16 * sizes["num_warps"]
+    own = dealt(sizes, inputs, triton.cdiv(inputs.num_keys, block), programs)
+    narrow_keys_kernel[(own.programs, inputs.batch)](
         shared.q,
         k,
         v,
@@ -66,8 +63,8 @@ def keys(
         inputs.mask_strides,
         lse.stride(2),
         *inputs.scalars[:4],
-        M=own,
+        M=block,
         BLOCKS=triton.next_power_of_2(triton.cdiv(inputs.num_queries, sizes["BLOCK"])),
         KEYS=max(32, triton.next_power_of_2(inputs.num_keys)),
-        **sizes,
+        **own.constants,
     )

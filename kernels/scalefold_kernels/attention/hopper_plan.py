@@ -45,22 +45,31 @@ class Plan(NamedTuple):
 def plan(kernel: str, inputs: Inputs) -> Plan:
     """For one of the kernels that have a table of tiles."""
     own = inputs.num_keys if kernel == "attention_backward_keys_hopper" else inputs.num_queries
+    blocks = triton.cdiv(own, 64)
+    # All blocks of a row and head share their keys, and so are under way at a time; where programs
+    # sum up the bias's gradient, all heads have equally many.
     sums = kernel == "attention_backward_queries_hopper"
-    return dealt(constants(kernel, inputs), inputs, own, programs(kernel, inputs), even=sums)
+    unit = blocks * inputs.num_heads if sums else blocks
+    return dealt(constants(kernel, inputs), inputs, blocks, programs(kernel, inputs), unit)
 
 
 def dealt(
-    constants: dict[str, int], inputs: Inputs, positions: int, programs: int, even: bool
+    constants: dict[str, int], inputs: Inputs, blocks: int, programs: int, unit: int = 1
 ) -> Plan:
     """So many programs that they fill the GPU once, where there are enough rows for them.
 
-    ``programs``: how many of them a multiprocessor holds at a time; ``even``: all heads have
-    equally many.
+    Parameters
+    ----------
+    constants : dict
+    inputs : Inputs
+    blocks : int
+        Of a row and head; a program has one of them.
+    programs : int
+        How many of them a multiprocessor holds at a time.
+    unit : int
+        What their number on the GPU is a multiple of.
     """
-    blocks = triton.cdiv(positions, 64)
     tiles = blocks * inputs.num_heads
-    # All blocks of a row and head share their keys, and so are under way at a time.
-    unit = tiles if even else blocks
     together = multiprocessors(inputs.q.device) * programs // inputs.batch // unit * unit
     count = min(tiles * inputs.num_rows, max(tiles, together))
     return Plan(constants, count, count // tiles)

@@ -17,9 +17,9 @@ def bias_rows(bias: Tensor) -> Tensor:
     if reachable(rows):
         return bias
     *others, columns = rows.shape
-    padded = rows.new_empty((*others, -(-columns // VECTOR) * VECTOR))[..., :columns]
-    padded.copy_(rows)
-    return padded.mT if turned(bias) else padded
+    copy = rows.new_empty((*others, -(-columns // VECTOR) * VECTOR))[..., :columns]
+    copy.copy_(rows)
+    return copy.mT if turned(bias) else copy
 
 
 def gradient_rows(grad_out: Tensor) -> Tensor:

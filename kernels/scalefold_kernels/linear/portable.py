@@ -9,6 +9,7 @@ import triton
 from torch import Tensor
 from torch.nn import functional
 
+from scalefold_kernels.dot import block, precision
 from scalefold_kernels.dropout.op import dropped, residual_dropout
 from scalefold_kernels.linear.arguments import Update
 from scalefold_kernels.linear.kernel import (
@@ -34,7 +35,7 @@ def forward(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor, update: Update) 
         return residual_dropout(x, added, *update.dropout)
     out = torch.empty_like(x)
     sizes = tile("residual_linear_forward", architecture(update.device), update.shape)
-    sizes["BLOCK_C"] = min(sizes["BLOCK_C"], _block(update.channels))
+    sizes["BLOCK_C"] = min(sizes["BLOCK_C"], block(update.channels))
     grid = _grid(update, sizes)
     residual_linear_forward_kernel[(*grid, triton.cdiv(update.channels, sizes["BLOCK_C"]))](
         x,
@@ -43,7 +44,7 @@ def forward(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor, update: Update) 
         bias,
         out,
         *_arguments(update),
-        BLOCK_K=_block(update.inputs),
+        BLOCK_K=block(update.inputs),
         **_constants(update, weight),
         **sizes,
     )
@@ -63,7 +64,7 @@ def backward(
         column_sums(grad, parameters[end:])
         return
     sizes = tile("residual_linear_backward", architecture(update.device), update.shape)
-    sizes["BLOCK_K"] = min(sizes["BLOCK_K"], _block(inputs))
+    sizes["BLOCK_K"] = min(sizes["BLOCK_K"], block(inputs))
     grid = _grid(update, sizes)
     partial = parameters.new_empty(grid[0] * grid[1], parameters.numel(), dtype=torch.float32)
     residual_linear_backward_kernel[(*grid, triton.cdiv(inputs, sizes["BLOCK_K"]))](
@@ -73,7 +74,7 @@ def backward(
         grad_h,
         partial,
         *_arguments(update),
-        BLOCK_C=_block(channels),
+        BLOCK_C=block(channels),
         **_constants(update, weight),
         **sizes,
     )
@@ -97,13 +98,8 @@ def _constants(update: Update, weight: Tensor) -> dict[str, int | str]:
         "C": update.channels,
         "DIMS": update.dims,
         "SHARED": update.shared,
-        "PRECISION": "ieee" if weight.dtype == torch.float32 else "tf32",
+        "PRECISION": precision(weight.dtype),
     }
-
-
-def _block(size: int) -> int:
-    """Smallest dimension of a matrix product that holds ``size``."""
-    return max(16, triton.next_power_of_2(size))
 
 
 def _fused(weight: Tensor) -> bool:

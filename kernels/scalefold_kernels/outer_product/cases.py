@@ -12,6 +12,7 @@ from torch import Tensor
 
 from scalefold_kernels import copy_engine
 from scalefold_kernels.compilation import CompileCase, Signature, recorded
+from scalefold_kernels.dot import precision
 from scalefold_kernels.norm.op import EPS
 from scalefold_kernels.outer_product import hopper_launch, kernel
 from scalefold_kernels.outer_product.launch import Chain, Mean, Sizes
@@ -79,7 +80,7 @@ def _chained(name: str, dtype: str, arch: str, table: str) -> CompileCase:
         **({} if mean else dict.fromkeys(("count_ptr", "bias_ptr", "z_ptr"))),
         "EPS": 1e-3,
         "MEAN": mean,
-        "PRECISION": _precision(dtype),
+        "PRECISION": precision(getattr(torch, dtype)),
         "BLOCK_Y": max(1, sizes.pop("COLUMNS") // 32),
         "BLOCK_M": 128,
         "BLOCK_D": 32,
@@ -100,7 +101,7 @@ def _weight(dtype: str, arch: str) -> CompileCase:
     }
     constexprs = {
         **dict.fromkeys(("a_stride_s", "b_stride_s"), 1),
-        "PRECISION": _precision(dtype),
+        "PRECISION": precision(getattr(torch, dtype)),
         "BLOCK_S": 128,
         "BLOCK_D": 32,
         "BLOCK_Z": 128,
@@ -124,7 +125,7 @@ def _project(dtype: str, arch: str) -> CompileCase:
         "count_stride_j": 1,
         "z_stride_z": 1,
         "EPS": 1e-3,
-        "PRECISION": _precision(dtype),
+        "PRECISION": precision(getattr(torch, dtype)),
         **sizes,
     }
     function = materialised.project_outer_kernel
@@ -137,7 +138,7 @@ def _outer_gradient(dtype: str, arch: str) -> CompileCase:
         **dict.fromkeys(("grad_ptr", "weight_ptr", "out_ptr"), _pointer(dtype)),
         **dict.fromkeys(("size_j", "size_c", "size_z"), "i32:16"),
     }
-    constexprs = {"PRECISION": _precision(dtype), "BLOCK_Z": 128, **sizes}
+    constexprs = {"PRECISION": precision(getattr(torch, dtype)), "BLOCK_Z": 128, **sizes}
     function = materialised.outer_gradient_kernel
     return _case("outer gradient", dtype, arch, function, signature, constexprs, launch)
 
@@ -150,7 +151,7 @@ def _outer_weight(dtype: str, arch: str) -> CompileCase:
         "out_ptr": "*fp32:16",
         **dict.fromkeys(lengths, "i32:16"),
     }
-    constexprs = {"PRECISION": _precision(dtype), **sizes}
+    constexprs = {"PRECISION": precision(getattr(torch, dtype)), **sizes}
     function = materialised.outer_weight_gradient_kernel
     return _case("projection weight", dtype, arch, function, signature, constexprs, launch)
 
@@ -266,7 +267,3 @@ def _tile(
 
 def _pointer(dtype: str) -> str:
     return {"bfloat16": "*bf16:16", "float32": "*fp32:16"}[dtype]
-
-
-def _precision(dtype: str) -> str:
-    return "ieee" if dtype == "float32" else "tf32"

@@ -8,6 +8,7 @@ import torch
 import triton
 from torch import Tensor
 
+from scalefold_kernels.dot import block
 from scalefold_kernels.gpu import multiprocessors
 from scalefold_kernels.outer_product.kernel import mean_gradient_kernel
 from scalefold_kernels.sums import sum_several
@@ -78,16 +79,6 @@ class Gradients(NamedTuple):
     weight: Tensor
     bias: Tensor
     operands: list[tuple[Tensor, Tensor]]
-
-
-def precision(x: Tensor) -> str:
-    """How products of float32 are made; of no consequence for narrower types."""
-    return "ieee" if x.dtype == torch.float32 else "tf32"
-
-
-def block(size: int) -> int:
-    """Smallest block that holds ``size`` and that a matrix product takes."""
-    return max(16, triton.next_power_of_2(size))
 
 
 def launch_tile(kernel: str, sizes: Sizes, like: Tensor) -> dict[str, int]:

@@ -6,16 +6,15 @@ import torch
 import triton
 from torch import Tensor
 
+from scalefold_kernels.dot import block, precision
 from scalefold_kernels.outer_product.kernel import chained_products_kernel, weight_gradient_kernel
 from scalefold_kernels.outer_product.launch import (
     EPS,
     Chain,
     Mean,
     Sizes,
-    block,
     launch_tile,
     num_splits,
-    precision,
 )
 
 
@@ -55,7 +54,7 @@ def weight_gradient(grad_IJZ: Tensor, a_ICS: Tensor, b_JCS: Tensor, sizes: Sizes
         *a_ICS.stride(),
         *b_JCS.stride(),
         triton.cdiv(size_j, splits),
-        PRECISION=precision(grad_IJZ),
+        PRECISION=precision(grad_IJZ.dtype),
         BLOCK_S=block(num_seq),
         BLOCK_C=block_c,
         BLOCK_D=block_d,
@@ -112,7 +111,7 @@ def _chained_products(
         triton.cdiv(num_k, splits),
         EPS=EPS,
         MEAN=mean is not None,
-        PRECISION=precision(chain.first),
+        PRECISION=precision(chain.first.dtype),
         BLOCK_Y=block_y,
         BLOCK_M=block(size_m),
         BLOCK_D=block_d,

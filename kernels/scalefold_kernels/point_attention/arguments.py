@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from scalefold_kernels.rows import channels_together
+
 
 class Arguments(NamedTuple):
     """B samples, N residues, H heads, C channels, P and V points, Z channels of a pair."""
@@ -88,9 +90,4 @@ def checked(*tensors: Tensor) -> Arguments:
     dtypes = {t.dtype for t in given}
     if dtypes != {torch.float32}:
         raise ValueError(f"point_attention takes float32; found {sorted(map(str, dtypes))}")
-    return Arguments(*map(with_rows, given[:6]), *(t.contiguous() for t in given[6:]))
-
-
-def with_rows(x: Tensor) -> Tensor:
-    """As it is if its last dimension is contiguous, else a copy."""
-    return x if x.stride(-1) == 1 else x.contiguous()
+    return Arguments(*map(channels_together, given[:6]), *(t.contiguous() for t in given[6:]))

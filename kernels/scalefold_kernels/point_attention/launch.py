@@ -9,7 +9,7 @@ import torch
 import triton
 from torch import Tensor
 
-from scalefold_kernels.point_attention.arguments import Arguments, with_rows
+from scalefold_kernels.point_attention.arguments import Arguments
 from scalefold_kernels.point_attention.kernel import (
     forward_kernel,
     keys_backward_kernel,
@@ -17,6 +17,7 @@ from scalefold_kernels.point_attention.kernel import (
     pair_forward_kernel,
     queries_backward_kernel,
 )
+from scalefold_kernels.rows import channels_together
 from scalefold_kernels.tiles import Tile, architecture, tile
 
 _WARPS_OF_64_ROWS = 4
@@ -152,7 +153,7 @@ def _grid(a: Arguments, block: int) -> tuple[int, int, int]:
 
 def _rows(*tensors: Tensor) -> Iterator[tuple[Tensor | int, ...]]:
     """Each as a kernel takes it: pointer, strides of samples, residues and heads."""
-    for tensor in map(with_rows, tensors):
+    for tensor in map(channels_together, tensors):
         yield tensor, *tensor.stride()[:3]
 
 

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from scalefold_kernels.rows import channels_together
+
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 MAX_CHANNELS = 256
@@ -67,10 +69,9 @@ def checked(x: Tensor, *parameters: Tensor) -> Parameters:
     return Parameters(*(p.contiguous() for p in parameters))
 
 
-def rows_of(x: Tensor) -> Tensor:
-    """``x`` as a matrix with contiguous rows; a copy only where its strides allow no view."""
-    rows = x.reshape(-1, x.shape[-1])
-    return rows if rows.stride(1) == 1 else rows.contiguous()
+def matrix(x: Tensor) -> Tensor:
+    """``x`` (..., C) as (R, C), rows contiguous; a copy only where its strides allow no view."""
+    return channels_together(x.reshape(-1, x.shape[-1]))
 
 
 def shape_class(x_RC: Tensor, num_hidden: int) -> dict[str, int | str]:

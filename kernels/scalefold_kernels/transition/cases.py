@@ -12,6 +12,7 @@ import torch
 
 from scalefold_kernels import copy_engine
 from scalefold_kernels.compilation import CompileCase, recorded
+from scalefold_kernels.dot import precision
 from scalefold_kernels.tiles import tile
 from scalefold_kernels.transition import hopper_backward, hopper_forward
 from scalefold_kernels.transition.arguments import Kept, Parameters
@@ -114,8 +115,7 @@ def _hopper() -> Iterator[CompileCase]:
 
 
 def _constants(size: tuple[int, int, int], dtype: str) -> dict[str, int | str]:
-    precision = "ieee" if dtype == "float32" else "tf32"
-    return {"C": size[1], "H": size[2], "PRECISION": precision}
+    return {"C": size[1], "H": size[2], "PRECISION": precision(getattr(torch, dtype))}
 
 
 def _tile(

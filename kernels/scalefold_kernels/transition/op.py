@@ -15,7 +15,7 @@ from torch import Tensor
 
 from scalefold_kernels.gpu import runs_gluon
 from scalefold_kernels.transition import portable
-from scalefold_kernels.transition.arguments import Kept, Parameters, checked, rows_of
+from scalefold_kernels.transition.arguments import Kept, Parameters, checked, matrix
 
 
 def transition(
@@ -48,7 +48,7 @@ def _transition(x: Tensor, parameters: list[Tensor], keep: bool) -> tuple[Tensor
     contiguous = checked(x, *parameters)
     out, *kept = _results(x, parameters, keep)
     if x.numel() > 0:
-        rows = rows_of(x)
+        rows = matrix(x)
         kernels = _hopper(rows, contiguous) or portable
         kernels.forward(rows, contiguous, out.view(rows.shape), Kept(*kept) if keep else None)
     return out, *kept
@@ -68,9 +68,9 @@ def _transition_backward(
     grad: Tensor, x: Tensor, normed: Tensor, stats: Tensor, parameters: list[Tensor]
 ) -> list[Tensor]:
     """Gradients of x; of the norm's weight and bias as (2, C); of the four others in order."""
-    rows, contiguous = rows_of(x), checked(x, *parameters)
+    rows, contiguous = matrix(x), checked(x, *parameters)
     kernels = _hopper(rows, contiguous) or portable
-    grad_x, *others = kernels.backward(rows_of(grad), rows, Kept(normed, stats), contiguous)
+    grad_x, *others = kernels.backward(matrix(grad), rows, Kept(normed, stats), contiguous)
     return [grad_x.view(x.shape), *others]
 
 

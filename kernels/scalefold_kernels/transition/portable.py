@@ -10,6 +10,7 @@ import torch
 import triton
 from torch import Tensor
 
+from scalefold_kernels.dot import block, precision
 from scalefold_kernels.norm.op import EPS
 from scalefold_kernels.sums import sum_rows
 from scalefold_kernels.tiles import architecture, tile
@@ -41,8 +42,8 @@ def forward(x_RC: Tensor, parameters: Parameters, out_RC: Tensor, kept: Kept | N
         C=channels,
         H=num_hidden,
         EPS=EPS,
-        PRECISION=_precision(x_RC),
-        BLOCK_C=max(16, triton.next_power_of_2(channels)),
+        PRECISION=precision(x_RC.dtype),
+        BLOCK_C=block(channels),
         **sizes,
     )
 
@@ -98,7 +99,7 @@ def _hidden(
         grad.stride(0),
         C=channels,
         H=num_hidden,
-        PRECISION=_precision(normed),
+        PRECISION=precision(normed.dtype),
         **sizes,
     )
     grad_up_bias = sum_rows(up_bias_sums, torch.float32)
@@ -107,7 +108,3 @@ def _hidden(
 
 def _total(parts: tuple[Tensor, ...]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.stack([p.float() for p in parts]).sum(0)
-
-
-def _precision(x: Tensor) -> str:
-    return "ieee" if x.dtype == torch.float32 else "tf32"

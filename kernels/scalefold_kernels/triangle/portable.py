@@ -8,6 +8,7 @@ import torch
 import triton
 from torch import Tensor
 
+from scalefold_kernels.dot import block
 from scalefold_kernels.triangle import kernel
 from scalefold_kernels.triangle.arguments import (
     OutputArguments,
@@ -17,7 +18,7 @@ from scalefold_kernels.triangle.arguments import (
     ProjectionWeights,
     new_statistics,
 )
-from scalefold_kernels.triangle.sizes import EPS, DroppedOut, Sizes, block
+from scalefold_kernels.triangle.sizes import EPS, DroppedOut, Sizes
 
 
 def projection(sizes: Sizes, z: Tensor, mask: Tensor, weights: ProjectionWeights) -> Projected:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-import triton
 from torch import Tensor
 
+from scalefold_kernels.dot import block, precision
 from scalefold_kernels.dropout.kernel import UNIFORM_MASK
 from scalefold_kernels.tiles import Tile, architecture, tile
 
@@ -40,17 +40,7 @@ class Sizes:
 
     def constants(self) -> dict[str, int | str]:
         """Compile-time constants that the kernels of the two parts share."""
-        return {"Z": self.pair, "C": self.hidden, "PRECISION": self.precision}
-
-    @property
-    def precision(self) -> str:
-        """How float32 is multiplied: without rounding it to TensorFloat-32."""
-        return "ieee" if self.dtype == torch.float32 else "tf32"
-
-
-def block(size: int) -> int:
-    """Smallest tile of a matrix product that holds ``size``."""
-    return max(16, triton.next_power_of_2(size))
+        return {"Z": self.pair, "C": self.hidden, "PRECISION": precision(self.dtype)}
 
 
 class Dropout(NamedTuple):

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 
 from scalefold_kernels.attention.pooled.arguments import Parameters, checked
@@ -18,7 +17,9 @@ from scalefold_kernels.attention.pooled.kernel.backward import (
     global_attention_values_kernel,
 )
 from scalefold_kernels.attention.pooled.kernel.forward import global_attention_forward_kernel
+from scalefold_kernels.dot import block, precision
 from scalefold_kernels.norm.op import EPS
+from scalefold_kernels.rows import channels_together
 from scalefold_kernels.sums import sum_rows
 from scalefold_kernels.tiles import architecture, tile
 
@@ -42,7 +43,7 @@ def global_attention(x_BSNC: Tensor, mask_BSN: Tensor, *parameters: Tensor) -> T
 @torch.library.custom_op("scalefold::global_attention", mutates_args=())
 def _global_attention(x: Tensor, mask: Tensor, parameters: list[Tensor]) -> list[Tensor]:
     """The result; what backward needs of columns, see the forward kernel."""
-    return forward(_with_channels_together(x), mask, checked(x, mask, *parameters))
+    return forward(channels_together(x), mask, checked(x, mask, *parameters))
 
 
 @_global_attention.register_fake
@@ -55,7 +56,7 @@ def _global_attention_backward(
     grad: Tensor, x: Tensor, mask: Tensor, parameters: list[Tensor], columns: list[Tensor]
 ) -> tuple[Tensor, Tensor]:
     """Gradients of x, and of all parameters one after the other."""
-    grad, x = _with_channels_together(grad), _with_channels_together(x)
+    grad, x = channels_together(grad), channels_together(x)
     contiguous = Parameters(*(p.contiguous() for p in parameters))
     flat = _flat(contiguous)
     if not x.numel():
@@ -154,7 +155,7 @@ class Backward:
             self._grad, self._x, p.norm_weight, p.norm_bias, p.value_weight, p.gate_weight,
             p.gate_bias, p.out_weight, self._result, self._of_heads[1], self._grad_pooled,
             self.sums, *_strides(self._grad, self._x), launch.num_rows,
-            BLOCK_A=_block(p.value_weight.shape[0]), **launch.constants,
+            BLOCK_A=block(p.value_weight.shape[0]), **launch.constants,
         )  # fmt: skip
 
     def query(self) -> None:
@@ -164,7 +165,7 @@ class Backward:
             self._x, self._mask, p.norm_weight, p.norm_bias, p.query_weight, p.key_weight,
             self._mean, self._query, self._softmax, *self._of_heads, self._grad_pooled,
             self._grad_mean, self.sums, *_strides(self._x, self._mask), launch.num_rows,
-            launch.scale, BLOCK_A=_block(p.key_weight.shape[0]), **launch.constants,
+            launch.scale, BLOCK_A=block(p.key_weight.shape[0]), **launch.constants,
         )  # fmt: skip
 
     def rows(self) -> None:
@@ -193,25 +194,16 @@ class _Launch:
             "D": every,
             "A": head,
             "EPS": EPS,
-            "PRECISION": "ieee" if x.dtype == torch.float32 else "tf32",
-            "BLOCK_C": _block(channels),
-            "BLOCK_D": _block(every),
-            "BLOCK_H": _block(every // head),
+            "PRECISION": precision(x.dtype),
+            "BLOCK_C": block(channels),
+            "BLOCK_D": block(every),
+            "BLOCK_H": block(every // head),
             **tile(f"global_attention_{kernel}", architecture(x.device), shape | {"dtype": dtype}),
         }
 
 
-def _block(size: int) -> int:
-    """Matrix products need 16 of everything."""
-    return max(16, triton.next_power_of_2(size))
-
-
 def _flat(parameters: Parameters) -> Tensor:
     return parameters.out_bias.new_empty(sum(p.numel() for p in parameters))
-
-
-def _with_channels_together(x: Tensor) -> Tensor:
-    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _strides(*tensors: Tensor) -> list[int]:

@@ -9,6 +9,7 @@ import triton
 from torch import Tensor
 from torch.nn import functional
 
+from scalefold_kernels.dot import block, precision
 from scalefold_kernels.norm.op import EPS, geometry, launch_backward, launch_forward, shape
 from scalefold_kernels.norm.projection.arguments import (
     MAX_FEW_OUTPUTS,
@@ -153,7 +154,7 @@ def _narrow(
         geometry(rows),
         GRAD_ROW_DIMS=grad_rows.num_dims,
         PROGRAMS=programs,
-        BLOCK_P=max(16, triton.next_power_of_2(outputs)),
+        BLOCK_P=block(outputs),
         **_constants(rows),
         **launch,
     )
@@ -166,7 +167,6 @@ def _constants(rows: Rows) -> dict[str, Any]:
     return {
         "C": x.shape[-1],
         "ROW_DIMS": rows.num_dims,
-        "PRECISION": "ieee" if x.dtype == torch.float32 else "tf32",
-        # A matrix product's inner dimension is at least 16.
-        "BLOCK_C": max(16, triton.next_power_of_2(x.shape[-1])),
+        "PRECISION": precision(x.dtype),
+        "BLOCK_C": block(x.shape[-1]),
     }

@@ -13,15 +13,14 @@ import torch
 import triton
 from torch import Tensor
 
+from scalefold_kernels.dot import block, precision
 from scalefold_kernels.outer_product.launch import (
     EPS,
     Gradients,
     Sizes,
-    block,
     launch_tile,
     mean_gradient,
     num_splits,
-    precision,
 )
 from scalefold_kernels.outer_product.materialised.kernel import (
     outer_gradient_kernel,
@@ -68,7 +67,7 @@ def forward(
             *count.stride(),
             *z_IJZ.stride(),
             EPS=EPS,
-            PRECISION=precision(a),
+            PRECISION=precision(a.dtype),
             **sizes,
         )
 
@@ -141,7 +140,7 @@ def _weight_gradient(grad: Tensor, outer: Tensor, a_ICS: Tensor, weight: Tensor)
         channels,
         size_z,
         triton.cdiv(size_i, splits),
-        PRECISION=precision(grad),
+        PRECISION=precision(grad.dtype),
         **sizes,
     )
     return parts
@@ -159,7 +158,7 @@ def _outer_gradient(grad: Tensor, outer: Tensor, a_ICS: Tensor, weight: Tensor) 
         size_j,
         a_ICS.shape[1],
         size_z,
-        PRECISION=precision(grad),
+        PRECISION=precision(grad.dtype),
         BLOCK_Z=block(size_z),
         **sizes,
     )

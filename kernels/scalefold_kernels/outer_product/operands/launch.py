@@ -11,9 +11,9 @@ import torch
 import triton
 from torch import Tensor
 
+from scalefold_kernels.dot import block, precision
 from scalefold_kernels.gpu import runs_gluon
 from scalefold_kernels.norm.op import EPS
-from scalefold_kernels.outer_product.launch import block, precision
 from scalefold_kernels.outer_product.operands.kernel import (
     backward_kernel,
     forward_kernel,
@@ -161,7 +161,7 @@ def _tile(direction: str, m: Tensor, weight: Tensor) -> tuple[dict[str, int], di
     block_m = block(channels)
     return launch, {
         "M": channels,
-        "PRECISION": precision(m),
+        "PRECISION": precision(m.dtype),
         "BLOCK_S": max(16, launch.pop("ELEMENTS") // block_m),
         "BLOCK_C": block(hidden),
         "BLOCK_M": block_m,
