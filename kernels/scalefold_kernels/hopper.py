@@ -33,23 +33,35 @@ def part_width(columns):
 
 
 @gluon.jit
-def row_statistics(tile, C: gl.constexpr, BLOCK_C: gl.constexpr, EPS: gl.constexpr):
-    """Mean and 1 / standard deviation of a tile's rows."""
-    WIDTH: gl.constexpr = part_width(BLOCK_C)
+def in_registers(x, L: gl.constexpr):
+    """A tile that may be in shared memory."""
+    if isinstance(x, gl.tensor):
+        return x
+    else:  # noqa: RET505 (of constants)
+        return x.load(L)
+
+
+@gluon.jit
+def row_statistics(parts, C: gl.constexpr, EPS: gl.constexpr):
+    """Mean and 1 / standard deviation of rows of C channels, in registers or in shared memory.
+
+    They come by parts of the channels, equally wide; beyond C are zeros.
+    """
+    NUMBER: gl.constexpr = len(parts)
+    WIDTH: gl.constexpr = parts[0].shape[1]
     L: gl.constexpr = mma_layout(WIDTH)
     column = gl.arange(0, WIDTH, layout=gl.SliceLayout(0, L))
     total = gl.full([ROWS, WIDTH], 0.0, gl.float32, L)
-    for part in gl.static_range(BLOCK_C // WIDTH):
-        total += widen(tile.slice(part * WIDTH, WIDTH, dim=1).load(L))
+    for part in gl.static_range(NUMBER):
+        total += widen(in_registers(parts[part], L))
     mean = gl.sum(total, 1) * (1.0 / C)
     total = gl.full([ROWS, WIDTH], 0.0, gl.float32, L)
-    for part in gl.static_range(BLOCK_C // WIDTH):
-        centred = widen(tile.slice(part * WIDTH, WIDTH, dim=1).load(L)) - mean[:, None]
-        if C < BLOCK_C:
+    for part in gl.static_range(NUMBER):
+        centred = widen(in_registers(parts[part], L)) - mean[:, None]
+        if C < NUMBER * WIDTH:
             centred = gl.where((part * WIDTH + column < C)[None, :], centred, 0.0)
         total += centred * centred
-    variance = gl.sum(total, 1)
-    return mean, gl.rsqrt(variance * (1.0 / C) + EPS)
+    return mean, gl.rsqrt(gl.sum(total, 1) * (1.0 / C) + EPS)
 
 
 @gluon.jit
@@ -58,10 +70,13 @@ def normalise(tile, weight, bias, C: gl.constexpr, BLOCK_C: gl.constexpr, EPS: g
     WIDTH: gl.constexpr = part_width(BLOCK_C)
     L: gl.constexpr = mma_layout(WIDTH)
     column = gl.arange(0, WIDTH, layout=gl.SliceLayout(0, L))
-    mean, rstd = row_statistics(tile, C, BLOCK_C, EPS)
+    pieces = ()
+    for part in gl.static_range(BLOCK_C // WIDTH):
+        pieces += (tile.slice(part * WIDTH, WIDTH, dim=1),)
+    mean, rstd = row_statistics(pieces, C, EPS)
     for part in gl.static_range(BLOCK_C // WIDTH):
         c = part * WIDTH + column
-        piece = tile.slice(part * WIDTH, WIDTH, dim=1)
+        piece = pieces[part]
         x_hat = (widen(piece.load(L)) - mean[:, None]) * rstd[:, None]
         # Both are 0 beyond C.
         scale = gl.load(weight + c, mask=c < C, other=0.0).to(gl.float32)

@@ -16,13 +16,13 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from scalefold_kernels.hopper import ROWS, columns, mma_layout, widen
+from scalefold_kernels.hopper import ROWS, columns, mma_layout, row_statistics, widen
 from scalefold_kernels.outer_product.operands.hopper.parts import (
     BLOCK_C,
     PART,
     load_mask,
     place,
-    statistics,
+    weight_layout,
 )
 
 MAX_HALF = gl.constexpr(128)
@@ -71,8 +71,7 @@ def keep_weights(
     norm_weight, weights, weight_smem, sum_smem, size_c, M: gl.constexpr, BLOCK_M: gl.constexpr
 ):  # fmt: skip
     """Both weights times the norm's in shared memory, below each other; the sums of their rows."""
-    VECTORS: gl.constexpr = min(32, BLOCK_M // 8)
-    L: gl.constexpr = gl.BlockedLayout([1, 8], [32 // VECTORS, VECTORS], [4, 1], [1, 0])
+    L: gl.constexpr = weight_layout(BLOCK_M)
     column = gl.arange(0, BLOCK_M, layout=gl.SliceLayout(0, L))
     c = gl.arange(0, BLOCK_C, layout=gl.SliceLayout(1, L))
     scale = gl.load(norm_weight + column, mask=column < M, other=0.0).to(gl.float32)
@@ -88,7 +87,7 @@ def keep_weights(
 def standardise(tile, M: gl.constexpr, BLOCK_M: gl.constexpr, EPS: gl.constexpr):
     """Rows of mean 0 and variance 1 in their place; returns 1 / standard deviation."""
     parts = columns(tile.load(mma_layout(BLOCK_M)), PART)
-    mean, rstd = statistics(parts, M, BLOCK_M, EPS)
+    mean, rstd = row_statistics(parts, M, EPS)
     for part in gl.static_range(BLOCK_M // PART):
         x_hat = (widen(parts[part]) - mean[:, None]) * rstd[:, None]
         if M < BLOCK_M:
@@ -219,13 +218,13 @@ def backward_hopper_kernel(
     barrier: gl.constexpr = mbarrier.MBarrierLayout()
     plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     ones_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, ONES], gl.bfloat16)
-    weight_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, BLOCK_M], gl.bfloat16)
+    weight_tile: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, BLOCK_M], gl.bfloat16)
     BLOCKED: gl.constexpr = gl.BlockedLayout([1, 8], [32, 1], [4, 1], [1, 0])
     rows: gl.constexpr = [1, ROWS, 1, BLOCK_M]
     m_smem = gl.allocate_shared_memory(dtype, [PLACES] + rows, m_desc.layout)
     grad_smem = gl.allocate_shared_memory(dtype, [PLACES, 2, 1, BLOCK_C, ROWS], grad_desc.layout)
     through_smem = gl.allocate_shared_memory(dtype, [2] + rows, through_desc.layout)
-    weight_smem = gl.allocate_shared_memory(dtype, [1, 2 * BLOCK_C, BLOCK_M], weight_layout)
+    weight_smem = gl.allocate_shared_memory(dtype, [1, 2 * BLOCK_C, BLOCK_M], weight_tile)
     sum_smem = gl.allocate_shared_memory(gl.float32, [1, 2 * BLOCK_C], plain)
     ones_smem = gl.allocate_shared_memory(dtype, [1, ROWS, ONES], ones_layout)
     full = gl.allocate_shared_memory(gl.int64, [PLACES, 1], barrier)

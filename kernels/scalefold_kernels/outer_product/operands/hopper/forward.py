@@ -15,13 +15,13 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from scalefold_kernels.hopper import REGISTERS, ROWS, columns, mma_layout
+from scalefold_kernels.hopper import REGISTERS, ROWS, columns, mma_layout, row_statistics
 from scalefold_kernels.outer_product.operands.hopper.parts import (
     BLOCK_C,
     PART,
     load_mask,
     place,
-    statistics,
+    weight_layout,
 )
 
 
@@ -40,13 +40,6 @@ def load(args, BLOCK_M: gl.constexpr, PLACES: gl.constexpr):
                 m_desc, [sample, s + w * ROWS, residue, 0], full.index(at), m_smem.index(at)
             )
             turn += 1
-
-
-@gluon.constexpr_function
-def weight_layout(columns):
-    """Of 32 rows, as they are read from memory."""
-    vectors = min(32, columns // 8)
-    return gl.BlockedLayout([1, 8], [32 // vectors, vectors], [4, 1], [1, 0])
 
 
 @gluon.jit
@@ -121,7 +114,7 @@ def compute(
             weight_smem, m_tile.permute((1, 0)), zero, use_acc=False, is_async=True
         )
         parts = columns(m_tile.load(mma_layout(BLOCK_M)), PART)
-        mean, rstd = statistics(parts, M, BLOCK_M, EPS)
+        mean, rstd = row_statistics(parts, M, EPS)
         scale = factor * rstd
         product = warpgroup_mma_wait(0, [product])
         mbarrier.arrive(empty.index(at))
@@ -154,9 +147,9 @@ def forward_hopper_kernel(
     dtype: gl.constexpr = m_desc.dtype
     barrier: gl.constexpr = mbarrier.MBarrierLayout()
     plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    weight_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, BLOCK_M], gl.bfloat16)
+    weight_tile: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, BLOCK_M], gl.bfloat16)
     m_smem = gl.allocate_shared_memory(dtype, [PLACES, 1, ROWS, 1, BLOCK_M], m_desc.layout)
-    weight_smem = gl.allocate_shared_memory(dtype, [2 * BLOCK_C, BLOCK_M], weight_layout)
+    weight_smem = gl.allocate_shared_memory(dtype, [2 * BLOCK_C, BLOCK_M], weight_tile)
     vectors = gl.allocate_shared_memory(gl.float32, [2, 2 * BLOCK_C], plain)
     out_smem = gl.allocate_shared_memory(dtype, [2, 2, 1, BLOCK_C, ROWS], out_desc.layout)
     full = gl.allocate_shared_memory(gl.int64, [PLACES, 1], barrier)

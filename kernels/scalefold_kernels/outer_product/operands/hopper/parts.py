@@ -8,7 +8,7 @@ channel it reads zeros and writes nothing.
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from scalefold_kernels.hopper import ROWS, mma_layout, widen
+from scalefold_kernels.hopper import ROWS
 
 BLOCK_C = gl.constexpr(32)
 """Hidden channels of an operand."""
@@ -26,22 +26,11 @@ def place(tile, sizes):
     return rest // size_n, rest % size_n, tile % blocks * 2 * ROWS
 
 
-@gluon.jit
-def statistics(parts, M: gl.constexpr, BLOCK_M: gl.constexpr, EPS: gl.constexpr):
-    """Mean and 1 / standard deviation of rows that come by parts of their channels."""
-    L: gl.constexpr = mma_layout(PART)
-    column = gl.arange(0, PART, layout=gl.SliceLayout(0, L))
-    total = gl.full([ROWS, PART], 0.0, gl.float32, L)
-    for part in gl.static_range(BLOCK_M // PART):
-        total += widen(parts[part])
-    mean = gl.sum(total, 1) * (1.0 / M)
-    total = gl.full([ROWS, PART], 0.0, gl.float32, L)
-    for part in gl.static_range(BLOCK_M // PART):
-        centred = widen(parts[part]) - mean[:, None]
-        if M < BLOCK_M:
-            centred = gl.where((part * PART + column < M)[None, :], centred, 0.0)
-        total += centred * centred
-    return mean, gl.rsqrt(gl.sum(total, 1) * (1.0 / M) + EPS)
+@gluon.constexpr_function
+def weight_layout(columns):
+    """Of rows of a weight, as they are read from memory: 16 bytes a thread."""
+    vectors = min(32, columns // 8)
+    return gl.BlockedLayout([1, 8], [32 // vectors, vectors], [4, 1], [1, 0])
 
 
 @gluon.jit
