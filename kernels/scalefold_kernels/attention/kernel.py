@@ -30,6 +30,15 @@ def row_offset(strides, batch, row, head):
 
 
 @triton.jit
+def place_operands(q, k, v, q_strides, k_strides, v_strides, batch, row, head):
+    """Where queries, keys and values of a row and head start."""
+    q += row_offset(q_strides, batch, row, head)
+    k += row_offset(k_strides, batch, row, head)
+    v += row_offset(v_strides, batch, row, head)
+    return q, k, v
+
+
+@triton.jit
 def positions(pointer, stride, first, count, C: tl.constexpr, BLOCK: tl.constexpr):
     """Addresses (BLOCK, C) of consecutive positions, and which of them exist."""
     BLOCK_C: tl.constexpr = max(16, triton.next_power_of_2(C))
@@ -123,9 +132,7 @@ def forward_kernel(
 ):  # fmt: skip
     """One program: a block of queries of one row and head."""
     batch, row, head, first_q = place_of_program(num_rows, num_heads, BLOCK_Q)
-    q += row_offset(q_strides, batch, row, head)
-    k += row_offset(k_strides, batch, row, head)
-    v += row_offset(v_strides, batch, row, head)
+    q, k, v = place_operands(q, k, v, q_strides, k_strides, v_strides, batch, row, head)
     out += row_offset(out_strides, batch, row, head)
     mask += batch.to(tl.int64) * mask_strides[0] + row.to(tl.int64) * mask_strides[1]
     lse += ((batch * num_rows + row).to(tl.int64) * num_heads + head) * lse_stride
@@ -223,9 +230,7 @@ def backward_queries_kernel(
 ):  # fmt: skip
     """One program: gradient of a block of queries of one row and head."""
     batch, row, head, first_q = place_of_program(num_rows, num_heads, BLOCK_Q)
-    q += row_offset(q_strides, batch, row, head)
-    k += row_offset(k_strides, batch, row, head)
-    v += row_offset(v_strides, batch, row, head)
+    q, k, v = place_operands(q, k, v, q_strides, k_strides, v_strides, batch, row, head)
     grad_ungated += row_offset(grad_ungated_strides, batch, row, head)
     grad_q += row_offset(grad_q_strides, batch, row, head)
     mask += batch.to(tl.int64) * mask_strides[0] + row.to(tl.int64) * mask_strides[1]
@@ -269,9 +274,7 @@ def backward_keys_kernel(
     Logits are transposed (keys x queries), so that the weights are left operands as they come.
     """
     batch, row, head, first_k = place_of_program(num_rows, num_heads, BLOCK_K)
-    q += row_offset(q_strides, batch, row, head)
-    k += row_offset(k_strides, batch, row, head)
-    v += row_offset(v_strides, batch, row, head)
+    q, k, v = place_operands(q, k, v, q_strides, k_strides, v_strides, batch, row, head)
     grad_ungated += row_offset(grad_ungated_strides, batch, row, head)
     grad_k += row_offset(grad_k_strides, batch, row, head)
     grad_v += row_offset(grad_v_strides, batch, row, head)

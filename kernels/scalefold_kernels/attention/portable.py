@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import triton
 from torch import Tensor
 
@@ -67,27 +70,10 @@ def backward_queries(
     inputs: Inputs, lse: Tensor, delta: Tensor, grad_ungated: Tensor, grad_q: Tensor
 ) -> None:
     """Fill ``grad_q``."""
-    q, k, v, _, mask, bias = inputs
     sizes = _tile("attention_backward_queries", inputs)
-    kernels.backward_queries_kernel[_per_row(inputs, inputs.num_queries, sizes["BLOCK_Q"])](
-        q,
-        k,
-        v,
-        mask,
-        bias,
-        lse,
-        delta,
-        grad_ungated,
-        grad_q,
-        *map(_strides, (q, k, v)),
-        inputs.mask_strides,
-        *map(_strides, (bias, grad_ungated, grad_q)),
-        lse.stride(2),
-        *inputs.scalars,
-        C=inputs.channels,
-        HAS_BIAS=bias is not None,
-        **sizes,
-    )
+    grid = _per_row(inputs, inputs.num_queries, sizes["BLOCK_Q"])
+    kernel = kernels.backward_queries_kernel[grid]
+    _differentiate(kernel, inputs, lse, delta, grad_ungated, [grad_q], sizes)
 
 
 def backward_keys(
@@ -99,9 +85,24 @@ def backward_keys(
     grad_v: Tensor,
 ) -> None:
     """Fill ``grad_k`` and ``grad_v``."""
-    q, k, v, _, mask, bias = inputs
     sizes = _tile("attention_backward_keys", inputs)
-    kernels.backward_keys_kernel[_per_row(inputs, inputs.num_keys, sizes["BLOCK_K"])](
+    grid = _per_row(inputs, inputs.num_keys, sizes["BLOCK_K"])
+    kernel = kernels.backward_keys_kernel[grid]
+    _differentiate(kernel, inputs, lse, delta, grad_ungated, [grad_k, grad_v], sizes)
+
+
+def _differentiate(
+    kernel: Callable[..., Any],
+    inputs: Inputs,
+    lse: Tensor,
+    delta: Tensor,
+    grad_ungated: Tensor,
+    gradients: Sequence[Tensor],
+    sizes: Tile,
+) -> None:
+    """Launch a kernel that fills some gradients; both take the same arguments."""
+    q, k, v, _, mask, bias = inputs
+    kernel(
         q,
         k,
         v,
@@ -110,11 +111,10 @@ def backward_keys(
         lse,
         delta,
         grad_ungated,
-        grad_k,
-        grad_v,
+        *gradients,
         *map(_strides, (q, k, v)),
         inputs.mask_strides,
-        *map(_strides, (bias, grad_ungated, grad_k, grad_v)),
+        *map(_strides, (bias, grad_ungated, *gradients)),
         lse.stride(2),
         *inputs.scalars,
         C=inputs.channels,

@@ -39,22 +39,18 @@ def load_key(q, k_ptr, v_ptr, mask_ptr, at, inside):
 
 
 @triton.jit
+def softmax_step(highest, logit):
+    """The highest logit with this one; by what sums so far shrink; this key's weight."""
+    higher = tl.maximum(highest, logit)
+    return higher, tl.exp(highest - higher), tl.exp(logit - higher)
+
+
+@triton.jit
 def pointwise_attention_forward_kernel(
-    q_ptr,
-    k_ptr,
-    v_ptr,
-    mask_ptr,
-    out_ptr,
-    num_keys,
-    num_positions,
-    scale,
-    H: tl.constexpr,
-    C: tl.constexpr,
-    STAGES: tl.constexpr,
-    BLOCK_P: tl.constexpr,
-    BLOCK_H: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-):
+    q_ptr, k_ptr, v_ptr, mask_ptr, out_ptr, num_keys, num_positions, scale,
+    H: tl.constexpr, C: tl.constexpr, STAGES: tl.constexpr,
+    BLOCK_P: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
     """``q`` and ``out`` (B, P, H, C), ``k`` and ``v`` (B, T, P, H, C), ``mask`` (B, T)."""
     sample = tl.program_id(1).to(tl.int64)
     at, inside, start = tile_offsets(num_positions, H, C, BLOCK_P, BLOCK_H, BLOCK_C)
@@ -67,8 +63,7 @@ def pointwise_attention_forward_kernel(
         key = sample * num_keys + t
         tile = key * size + start
         _, v, logit = load_key(q, k_ptr + tile, v_ptr + tile, mask_ptr + key, at, inside)
-        higher = tl.maximum(highest, logit)
-        kept, weight = tl.exp(highest - higher), tl.exp(logit - higher)
+        higher, kept, weight = softmax_step(highest, logit)
         total = total * kept + weight
         out = out * kept[:, :, None] + weight[:, :, None] * v
         highest = higher
@@ -78,24 +73,11 @@ def pointwise_attention_forward_kernel(
 
 @triton.jit
 def pointwise_attention_backward_kernel(
-    grad_ptr,
-    q_ptr,
-    k_ptr,
-    v_ptr,
-    mask_ptr,
-    grad_q_ptr,
-    grad_k_ptr,
-    grad_v_ptr,
-    num_keys,
-    num_positions,
-    scale,
-    H: tl.constexpr,
-    C: tl.constexpr,
-    STAGES: tl.constexpr,
-    BLOCK_P: tl.constexpr,
-    BLOCK_H: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-):
+    grad_ptr, q_ptr, k_ptr, v_ptr, mask_ptr, grad_q_ptr, grad_k_ptr, grad_v_ptr,
+    num_keys, num_positions, scale,
+    H: tl.constexpr, C: tl.constexpr, STAGES: tl.constexpr,
+    BLOCK_P: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
     """Gradients in the layouts of what they are the gradients of; nothing of forward is kept."""
     sample = tl.program_id(1).to(tl.int64)
     at, inside, start = tile_offsets(num_positions, H, C, BLOCK_P, BLOCK_H, BLOCK_C)
@@ -110,8 +92,7 @@ def pointwise_attention_backward_kernel(
         key = sample * num_keys + t
         tile = key * size + start
         _, v, logit = load_key(q, k_ptr + tile, v_ptr + tile, mask_ptr + key, at, inside)
-        higher = tl.maximum(highest, logit)
-        kept, weight = tl.exp(highest - higher), tl.exp(logit - higher)
+        higher, kept, weight = softmax_step(highest, logit)
         total = total * kept + weight
         mean = mean * kept + weight * tl.sum(grad * v, 2)
         highest = higher
