@@ -2,6 +2,7 @@
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 ROWS = gl.constexpr(64)
 """Of a warp group."""
@@ -16,6 +17,15 @@ def mma_layout(columns):
     return gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, columns, 16]
     )
+
+
+@gluon.jit
+def new_barriers(NUMBER: gl.constexpr, ARRIVALS: gl.constexpr):
+    """In shared memory, each for so many arrivals; fenced before the copy engine sees them."""
+    barriers = gl.allocate_shared_memory(gl.int64, [NUMBER, 1], mbarrier.MBarrierLayout())
+    for n in gl.static_range(NUMBER):
+        mbarrier.init(barriers.index(n), ARRIVALS)
+    return barriers
 
 
 @gluon.jit

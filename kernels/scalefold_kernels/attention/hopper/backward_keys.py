@@ -23,7 +23,7 @@ from scalefold_kernels.attention.hopper.parts import (
     place_of_program,
     stacked,
 )
-from scalefold_kernels.hopper import mma_layout
+from scalefold_kernels.hopper import mma_layout, new_barriers
 
 
 @gluon.jit
@@ -43,6 +43,61 @@ def load_block(
 
 
 @gluon.jit
+def new_memory(
+    q_desc, k_desc, lse_desc, bias_desc,
+    HAS_BIAS: gl.constexpr, C: gl.constexpr,
+    BLOCK_Q: gl.constexpr, NUM_BLOCKS: gl.constexpr, PLACES: gl.constexpr,
+):  # fmt: skip
+    """Keys and values; their gradients; a ring of queries, gradients and statistics; bias."""
+    dtype: gl.constexpr = q_desc.dtype
+    keys: gl.constexpr = [2, 1, 1, 64, 1, C]
+    queries: gl.constexpr = [PLACES, 1, 1, BLOCK_Q, 1, C]
+    tiles: gl.constexpr = stacked(NUM_BLOCKS if HAS_BIAS else 1, bias_desc.block_shape)
+    key_smem = gl.allocate_shared_memory(dtype, keys, k_desc.layout)
+    out_smem = gl.allocate_shared_memory(dtype, keys, k_desc.layout)
+    q_smem = gl.allocate_shared_memory(dtype, queries, q_desc.layout)
+    grad_smem = gl.allocate_shared_memory(dtype, queries, q_desc.layout)
+    numbers: gl.constexpr = [2 * PLACES, 1, 1, 1, BLOCK_Q]
+    statistics_smem = gl.allocate_shared_memory(gl.float32, numbers, lse_desc.layout)
+    bias_smem = gl.allocate_shared_memory(dtype, tiles, bias_desc.layout)
+    return key_smem, out_smem, q_smem, grad_smem, statistics_smem, bias_smem
+
+
+@gluon.jit
+def differentiate_block(
+    grad_k, grad_v, k, v, j, place, stretch, memory,
+    HAS_BIAS: gl.constexpr, TURNED: gl.constexpr, C: gl.constexpr, BLOCK_Q: gl.constexpr,
+):  # fmt: skip
+    """Gradients of a row's keys and values with those from block ``j`` of queries, at a place."""
+    _, _, q_smem, grad_smem, statistics_smem, bias_smem = memory
+    dtype: gl.constexpr = q_smem.dtype
+    S: gl.constexpr = mma_layout(BLOCK_Q)
+    A_P: gl.constexpr = gl.DotOperandLayout(0, mma_layout(C), 2)
+    by_column: gl.constexpr = gl.SliceLayout(0, S)
+    if HAS_BIAS:
+        # Logits are transposed, and so is the bias unless memory has it so.
+        s = load_bias(bias_smem.index(j), S, not TURNED)
+    else:
+        s = gl.full([64, BLOCK_Q], 0.0, gl.float32, S)
+    q = q_smem.index(place).reshape([BLOCK_Q, C])
+    grad = grad_smem.index(place).reshape([BLOCK_Q, C])
+    s = warpgroup_mma(k, q.permute((1, 0)), s, use_acc=HAS_BIAS, is_async=True)
+    grad_p = gl.full([64, BLOCK_Q], 0.0, gl.float32, S)
+    grad_p = warpgroup_mma(v, grad.permute((1, 0)), grad_p, use_acc=False, is_async=True)
+    lse = statistics_smem.index(2 * place).reshape([BLOCK_Q]).load(by_column)
+    s, grad_p = warpgroup_mma_wait(0, [s, grad_p])
+    p = gl.exp2(s * stretch - lse[None, :])
+    delta = statistics_smem.index(2 * place + 1).reshape([BLOCK_Q]).load(by_column)
+    grad_s = p * (grad_p - delta[None, :])
+    p = gl.convert_layout(p.to(dtype), A_P)
+    grad_v = warpgroup_mma(p, grad, grad_v, is_async=True)
+    grad_s = gl.convert_layout(grad_s.to(dtype), A_P)
+    grad_k = warpgroup_mma(grad_s, q, grad_k, is_async=True)
+    grad_v, grad_k = warpgroup_mma_wait(0, [grad_v, grad_k])
+    return grad_k, grad_v
+
+
+@gluon.jit
 def backward_keys_kernel(
     q_desc, k_desc, v_desc, grad_desc, lse_desc, delta_desc, bias_desc, grad_k_desc, grad_v_desc,
     mask, mask_stride_b, mask_stride_r, mask_stride_k,
@@ -57,32 +112,17 @@ def backward_keys_kernel(
     first_k, head, _, first_row, rows = place_of_program(num_keys, num_heads, num_rows)
     batch = gl.program_id(1)
 
-    dtype: gl.constexpr = q_desc.dtype
-    barrier: gl.constexpr = mbarrier.MBarrierLayout()
-    keys: gl.constexpr = [2, 1, 1, 64, 1, C]
-    queries: gl.constexpr = [PLACES, 1, 1, BLOCK_Q, 1, C]
-    tiles: gl.constexpr = stacked(NUM_BLOCKS if HAS_BIAS else 1, bias_desc.block_shape)
-    key_smem = gl.allocate_shared_memory(dtype, keys, k_desc.layout)
-    out_smem = gl.allocate_shared_memory(dtype, keys, k_desc.layout)
-    q_smem = gl.allocate_shared_memory(dtype, queries, q_desc.layout)
-    grad_smem = gl.allocate_shared_memory(dtype, queries, q_desc.layout)
-    numbers: gl.constexpr = [2 * PLACES, 1, 1, 1, BLOCK_Q]
-    statistics_smem = gl.allocate_shared_memory(gl.float32, numbers, lse_desc.layout)
-    bias_smem = gl.allocate_shared_memory(dtype, tiles, bias_desc.layout)
-    full = gl.allocate_shared_memory(gl.int64, [PLACES, 1], barrier)
-    others = gl.allocate_shared_memory(gl.int64, [2, 1], barrier)
+    memory = new_memory(
+        q_desc, k_desc, lse_desc, bias_desc, HAS_BIAS, C, BLOCK_Q, NUM_BLOCKS, PLACES
+    )
+    key_smem, out_smem, q_smem, grad_smem, statistics_smem, bias_smem = memory
+    full, others = new_barriers(PLACES, 1), new_barriers(2, 1)
     keys_full, bias_full = others.index(0), others.index(1)
-    for n in gl.static_range(PLACES):
-        mbarrier.init(full.index(n), 1)
-    mbarrier.init(keys_full, 1)
-    mbarrier.init(bias_full, 1)
     fence_async_shared()
 
-    S: gl.constexpr = mma_layout(BLOCK_Q)
+    dtype: gl.constexpr = q_desc.dtype
     OUT: gl.constexpr = mma_layout(C)
-    A: gl.constexpr = gl.DotOperandLayout(0, S, 2)
-    A_P: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
-    by_column: gl.constexpr = gl.SliceLayout(0, S)
+    A: gl.constexpr = gl.DotOperandLayout(0, mma_layout(BLOCK_Q), 2)
 
     mbarrier.expect(keys_full, 2 * 64 * C * 2)
     first = [batch, first_row, first_k, head, 0]
@@ -128,26 +168,9 @@ def backward_keys_kernel(
             place = j % PLACES
             ready = full.index(place)
             mbarrier.wait(ready, (i * (NUM_BLOCKS // PLACES) + j // PLACES) & 1)
-            if HAS_BIAS:
-                # Logits are transposed, and so is the bias unless memory has it so.
-                s = load_bias(bias_smem.index(j), S, not TURNED)
-            else:
-                s = gl.full([64, BLOCK_Q], 0.0, gl.float32, S)
-            q = q_smem.index(place).reshape([BLOCK_Q, C])
-            grad = grad_smem.index(place).reshape([BLOCK_Q, C])
-            s = warpgroup_mma(k, q.permute((1, 0)), s, use_acc=HAS_BIAS, is_async=True)
-            grad_p = gl.full([64, BLOCK_Q], 0.0, gl.float32, S)
-            grad_p = warpgroup_mma(v, grad.permute((1, 0)), grad_p, use_acc=False, is_async=True)
-            lse = statistics_smem.index(2 * place).reshape([BLOCK_Q]).load(by_column)
-            s, grad_p = warpgroup_mma_wait(0, [s, grad_p])
-            p = gl.exp2(s * stretch - lse[None, :])
-            delta = statistics_smem.index(2 * place + 1).reshape([BLOCK_Q]).load(by_column)
-            grad_s = p * (grad_p - delta[None, :])
-            p = gl.convert_layout(p.to(dtype), A_P)
-            grad_v = warpgroup_mma(p, grad, grad_v, is_async=True)
-            grad_s = gl.convert_layout(grad_s.to(dtype), A_P)
-            grad_k = warpgroup_mma(grad_s, q, grad_k, is_async=True)
-            grad_v, grad_k = warpgroup_mma_wait(0, [grad_v, grad_k])
+            grad_k, grad_v = differentiate_block(
+                grad_k, grad_v, k, v, j, place, stretch, memory, HAS_BIAS, TURNED, C, BLOCK_Q
+            )
             gl.thread_barrier()
             beyond = j + PLACES >= NUM_BLOCKS
             load_block(

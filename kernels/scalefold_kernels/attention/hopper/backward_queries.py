@@ -27,7 +27,7 @@ from scalefold_kernels.attention.hopper.parts import (
     store_mask,
     sum_places,
 )
-from scalefold_kernels.hopper import mma_layout
+from scalefold_kernels.hopper import mma_layout, new_barriers
 
 
 @gluon.jit
@@ -43,6 +43,82 @@ def by_position(x, S: gl.constexpr):
     N: gl.constexpr = x.shape[0]
     tile = gl.reshape(gl.permute(x, (1, 4, 2, 0, 3, 5)), [64, N * 8])
     return gl.convert_layout(tile, S, assert_trivial=True)
+
+
+@gluon.jit
+def new_memory(
+    q_desc, k_desc, bias_desc,
+    HAS_BIAS: gl.constexpr, SUM_BIAS: gl.constexpr, C: gl.constexpr, BLOCK_K: gl.constexpr,
+    NUM_BLOCKS: gl.constexpr, KEYS: gl.constexpr, PLACES: gl.constexpr,
+):  # fmt: skip
+    """Queries and their gradient; a ring of keys and values; bias, its gradient's sums; mask."""
+    dtype: gl.constexpr = q_desc.dtype
+    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    block: gl.constexpr = [PLACES, 1, 1, BLOCK_K, 1, C]
+    query_smem = gl.allocate_shared_memory(dtype, [2, 1, 1, 64, 1, C], q_desc.layout)
+    k_smem = gl.allocate_shared_memory(dtype, block, k_desc.layout)
+    v_smem = gl.allocate_shared_memory(dtype, block, k_desc.layout)
+    tiles: gl.constexpr = stacked(NUM_BLOCKS if HAS_BIAS else 1, bias_desc.block_shape)
+    bias_smem = gl.allocate_shared_memory(dtype, tiles, bias_desc.layout)
+    threads: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [5, 4, 3, 2, 1, 0])
+    sum_tiles: gl.constexpr = [NUM_BLOCKS, BLOCK_K // 8 if SUM_BIAS else 1, 4, 8, 4, 2, 2]
+    sums_smem = gl.allocate_shared_memory(gl.float32, sum_tiles, threads)
+    mask_smem = gl.allocate_shared_memory(gl.bfloat16, [KEYS // BLOCK_K, BLOCK_K], flat)
+    return query_smem, k_smem, v_smem, bias_smem, sums_smem, mask_smem
+
+
+@gluon.jit
+def differentiate_block(
+    sums_q, j, place, masked, row, memory,
+    HAS_BIAS: gl.constexpr, SUM_BIAS: gl.constexpr, TURNED: gl.constexpr,
+    C: gl.constexpr, BLOCK_K: gl.constexpr,
+):  # fmt: skip
+    """Gradient of a row's queries with that from a block of keys, which is at a place of the ring.
+
+    ``j``: its number in the pass; ``masked``: its number among all.
+    """
+    q, grad_out, lse_tile, delta_tile, all_kept, factor, unit = row
+    _, k_smem, v_smem, bias_smem, sums_smem, mask_smem = memory
+    dtype: gl.constexpr = k_smem.dtype
+    S: gl.constexpr = mma_layout(BLOCK_K)
+    A_P: gl.constexpr = gl.DotOperandLayout(0, mma_layout(C), 2)
+    if HAS_BIAS:
+        s = load_bias(bias_smem.index(j), S, TURNED)
+    else:
+        s = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
+    k = k_smem.index(place).reshape([BLOCK_K, C])
+    v = v_smem.index(place).reshape([BLOCK_K, C])
+    s = warpgroup_mma(q, k.permute((1, 0)), s, use_acc=HAS_BIAS, is_async=True)
+    grad_p = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
+    grad_p = warpgroup_mma(grad_out, v.permute((1, 0)), grad_p, use_acc=False, is_async=True)
+    s, grad_p = warpgroup_mma_wait(0, [s, grad_p])
+    if not all_kept:
+        added = mask_smem.index(masked).load(gl.SliceLayout(0, S)).to(gl.float32)
+        s = s * factor + added[None, :]
+    p = gl.exp2(s * unit - lse_tile[:, None])
+    grad_s = p * (grad_p - delta_tile[:, None])
+    left = gl.convert_layout(grad_s.to(dtype), A_P)
+    if SUM_BIAS:
+        sums = sums_smem.index(j)
+        sums.store(sums.load(by_thread(grad_s).type.layout) + by_thread(grad_s))
+    return warpgroup_mma(left, k, sums_q)
+
+
+@gluon.jit
+def write_sums(
+    partial, sums_smem, turn, queries, inside, num_queries, num_keys,
+    TURNED: gl.constexpr, BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr,
+):  # fmt: skip
+    """Sums of the bias's gradient, from the keys of a pass, to memory; ``inside``: of queries."""
+    S: gl.constexpr = mma_layout(BLOCK_K)
+    for b in range(NUM_BLOCKS):
+        first = (turn * NUM_BLOCKS + b) * BLOCK_K
+        keys = first + gl.arange(0, BLOCK_K, layout=gl.SliceLayout(0, S))
+        at = sum_places(queries, keys, num_queries, num_keys, TURNED)
+        both = inside[:, None] & (keys[None, :] < num_keys)
+        zero = by_thread(gl.full([64, BLOCK_K], 0.0, gl.float32, S))
+        summed = by_position(sums_smem.index(b).load(zero.type.layout), S)
+        gl.store(partial + at, summed, mask=both)
 
 
 @gluon.jit
@@ -65,34 +141,17 @@ def backward_queries_kernel(
     first_q, head, group, first_row, rows = place_of_program(num_queries, num_heads, num_rows)
     batch = gl.program_id(1)
 
-    dtype: gl.constexpr = q_desc.dtype
-    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    barrier: gl.constexpr = mbarrier.MBarrierLayout()
-    block: gl.constexpr = [PLACES, 1, 1, BLOCK_K, 1, C]
-    query_smem = gl.allocate_shared_memory(dtype, [2, 1, 1, 64, 1, C], q_desc.layout)
-    k_smem = gl.allocate_shared_memory(dtype, block, k_desc.layout)
-    v_smem = gl.allocate_shared_memory(dtype, block, k_desc.layout)
-    tiles: gl.constexpr = stacked(NUM_BLOCKS if HAS_BIAS else 1, bias_desc.block_shape)
-    bias_smem = gl.allocate_shared_memory(dtype, tiles, bias_desc.layout)
-    threads: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [5, 4, 3, 2, 1, 0])
-    sum_tiles: gl.constexpr = [NUM_BLOCKS, BLOCK_K // 8 if SUM_BIAS else 1, 4, 8, 4, 2, 2]
-    sums_smem = gl.allocate_shared_memory(gl.float32, sum_tiles, threads)
-    mask_smem = gl.allocate_shared_memory(gl.bfloat16, [KEYS // BLOCK_K, BLOCK_K], flat)
-    full = gl.allocate_shared_memory(gl.int64, [PLACES, 1], barrier)
-    others = gl.allocate_shared_memory(gl.int64, [2, 1], barrier)
+    memory = new_memory(
+        q_desc, k_desc, bias_desc, HAS_BIAS, SUM_BIAS, C, BLOCK_K, NUM_BLOCKS, KEYS, PLACES
+    )
+    query_smem, k_smem, v_smem, bias_smem, sums_smem, mask_smem = memory
+    full, others = new_barriers(PLACES, 1), new_barriers(2, 1)
     query_full, bias_full = others.index(0), others.index(1)
-    for n in gl.static_range(PLACES):
-        mbarrier.init(full.index(n), 1)
-    mbarrier.init(query_full, 1)
-    mbarrier.init(bias_full, 1)
     fence_async_shared()
 
     S: gl.constexpr = mma_layout(BLOCK_K)
     OUT: gl.constexpr = mma_layout(C)
     A: gl.constexpr = gl.DotOperandLayout(0, S, 2)
-    A_P: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
-    by_row: gl.constexpr = gl.SliceLayout(1, S)
-    by_column: gl.constexpr = gl.SliceLayout(0, S)
 
     mbarrier.expect(query_full, 2 * 64 * C * 2)
     first = [batch, first_row, first_q, head, 0]
@@ -107,7 +166,7 @@ def backward_queries_kernel(
     mask += batch.to(gl.int64) * mask_stride_b
     kept = load_mask(mask, mask_stride_r, mask_stride_k, first_row, num_keys, KEYS)
     unmasked = count(kept)
-    queries = first_q + gl.arange(0, 64, layout=by_row)
+    queries = first_q + gl.arange(0, 64, layout=gl.SliceLayout(1, S))
     inside = queries < num_queries
     places = gl.arange(0, 64, layout=gl.SliceLayout(1, OUT))
     channels = gl.arange(0, C, layout=gl.SliceLayout(0, OUT))
@@ -164,34 +223,16 @@ def backward_queries_kernel(
             tma.async_copy_global_to_shared(
                 grad_desc, at, query_full, query_smem.index(1), pred=more
             )
+            own_row = q, grad_out, lse_tile, delta_tile, all_kept, factor, unit
             for j in range(NUM_BLOCKS):
                 # PLACES divides NUM_BLOCKS: a block has the same place in every row.
                 place = j % PLACES
                 ready = full.index(place)
                 mbarrier.wait(ready, ((turn * rows + i) * (NUM_BLOCKS // PLACES) + j // PLACES) & 1)
-                if HAS_BIAS:
-                    s = load_bias(bias_smem.index(j), S, TURNED)
-                else:
-                    s = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
-                k = k_smem.index(place).reshape([BLOCK_K, C])
-                v = v_smem.index(place).reshape([BLOCK_K, C])
-                s = warpgroup_mma(q, k.permute((1, 0)), s, use_acc=HAS_BIAS, is_async=True)
-                grad_p = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
-                grad_p = warpgroup_mma(
-                    grad_out, v.permute((1, 0)), grad_p, use_acc=False, is_async=True
-                )
-                s, grad_p = warpgroup_mma_wait(0, [s, grad_p])
-                if not all_kept:
-                    masked = turn * NUM_BLOCKS + j
-                    added = mask_smem.index(masked).load(by_column).to(gl.float32)
-                    s = s * factor + added[None, :]
-                p = gl.exp2(s * unit - lse_tile[:, None])
-                grad_s = p * (grad_p - delta_tile[:, None])
-                left = gl.convert_layout(grad_s.to(dtype), A_P)
-                if SUM_BIAS:
-                    sums = sums_smem.index(j)
-                    sums.store(sums.load(by_thread(grad_s).type.layout) + by_thread(grad_s))
-                sums_q = warpgroup_mma(left, k, sums_q)
+                sums_q = differentiate_block(
+                    sums_q, j, place, turn * NUM_BLOCKS + j, own_row, memory,
+                    HAS_BIAS, SUM_BIAS, TURNED, C, BLOCK_K,
+                )  # fmt: skip
                 gl.thread_barrier()
                 beyond = j + PLACES >= NUM_BLOCKS
                 next_block = gl.where(beyond, j + PLACES - NUM_BLOCKS, j + PLACES)
@@ -204,15 +245,12 @@ def backward_queries_kernel(
                 )  # fmt: skip
             unmasked = count(kept)
             if turn == PASSES - 1:
-                result = (sums_q * scale).to(dtype)
+                result = (sums_q * scale).to(q_desc.dtype)
                 gl.store(grad_q + row.to(gl.int64) * grad_stride_r + offsets, result, mask=present)
             else:
                 gl.store(own, sums_q)
         if SUM_BIAS:
-            for b in range(NUM_BLOCKS):
-                keys = (turn * NUM_BLOCKS + b) * BLOCK_K + gl.arange(0, BLOCK_K, layout=by_column)
-                at = sum_places(queries, keys, num_queries, num_keys, TURNED)
-                both = inside[:, None] & (keys[None, :] < num_keys)
-                zero = by_thread(gl.full([64, BLOCK_K], 0.0, gl.float32, S))
-                summed = by_position(sums_smem.index(b).load(zero.type.layout), S)
-                gl.store(partial + at, summed, mask=both)
+            write_sums(
+                partial, sums_smem, turn, queries, inside, num_queries, num_keys,
+                TURNED, BLOCK_K, NUM_BLOCKS,
+            )  # fmt: skip

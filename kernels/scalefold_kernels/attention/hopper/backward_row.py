@@ -19,6 +19,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from scalefold_kernels.attention.hopper.parts import LOG2E, count, load_mask, undo_gate
+from scalefold_kernels.hopper import new_barriers
 
 STAGES = gl.constexpr(2)
 """Rows in shared memory."""
@@ -71,6 +72,64 @@ def load_row(
 
 
 @gluon.jit
+def load_row_mask(
+    mask, strides, batch, row, own, num_keys, KEYS: gl.constexpr
+):  # fmt: skip
+    """The mask of a row, once whole in every warp, once of the keys that a thread has of a tile."""
+    stride_b, stride_r, stride_k = strides
+    mask += batch.to(gl.int64) * stride_b
+    kept = load_mask(mask, stride_r, stride_k, row, num_keys, KEYS)
+    places = mask + row.to(gl.int64) * stride_r + own * stride_k
+    return kept, gl.load(places, mask=own < num_keys, other=0.0)
+
+
+@gluon.jit
+def differentiate_block(
+    grad_k, grad_v, slot, k, v, stretch, keep, all_kept, scale, memory,
+    C: gl.constexpr, KEYS: gl.constexpr,
+):  # fmt: skip
+    """Gradients of keys and values with those from a block of queries; theirs take their place.
+
+    What `undo_gate` made of the block lies there, with the statistics.
+    """
+    q_smem, grad_smem, out_smem, grad_s_smem = memory
+    WARPS: gl.constexpr = gl.num_warps()
+    dtype: gl.constexpr = q_smem.dtype
+    S: gl.constexpr = shared_mma_layout(64, WARPS, 1)
+    # Queries are 64: warp groups share the channels.
+    OUT_Q: gl.constexpr = shared_mma_layout(C * 4 // WARPS, 4, WARPS // 4)
+    A_P: gl.constexpr = gl.DotOperandLayout(0, shared_mma_layout(C, WARPS, 1), 2)
+    by_column: gl.constexpr = gl.SliceLayout(0, S)
+    q = q_smem.index(slot).reshape([64, C])
+    grad = grad_smem.index(slot).reshape([64, C])
+    s = gl.full([KEYS, 64], 0.0, gl.float32, S)
+    s = warpgroup_mma(k, q.permute((1, 0)), s, use_acc=False, is_async=True)
+    grad_p = gl.full([KEYS, 64], 0.0, gl.float32, S)
+    grad_p = warpgroup_mma(v, grad.permute((1, 0)), grad_p, use_acc=False, is_async=True)
+    s, grad_p = warpgroup_mma_wait(0, [s, grad_p])
+    lse_tile = numbers_at(out_smem.index(slot), 1, C).load(by_column)
+    p = gl.exp2(s * stretch - lse_tile[None, :])
+    if not all_kept:
+        p = gl.where(keep[:, None], p, 0.0)
+    delta = numbers_at(out_smem.index(slot), 0, C).load(by_column)
+    grad_s = (p * (grad_p - delta[None, :])).to(dtype)
+    grad_s_smem.store(grad_s)
+    p = gl.convert_layout(p.to(dtype), A_P)
+    grad_v = warpgroup_mma(p, grad, grad_v, is_async=True)
+    left = gl.convert_layout(grad_s, A_P)
+    grad_k = warpgroup_mma(left, q, grad_k, is_async=True)
+    fence_async_shared()
+    gl.thread_barrier()
+    grad_q = gl.full([64, C], 0.0, gl.float32, OUT_Q)
+    grad_q = warpgroup_mma(grad_s_smem.permute((1, 0)), k, grad_q, use_acc=False, is_async=True)
+    grad_v, grad_k, grad_q = warpgroup_mma_wait(0, [grad_v, grad_k, grad_q])
+    # All are done with these queries, and with the gradient of the logits.
+    gl.thread_barrier()
+    q.store((grad_q * scale).to(dtype))
+    return grad_k, grad_v
+
+
+@gluon.jit
 def backward_row_kernel(
     q_desc, k_desc, v_desc, gate_desc, out_desc, grad_desc, lse,
     grad_q_desc, grad_k_desc, grad_v_desc, grad_gate_desc,
@@ -99,19 +158,12 @@ def backward_row_kernel(
     v_smem = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, KEYS, 1, C], k_desc.layout)
     turned: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
     grad_s_smem = gl.allocate_shared_memory(dtype, [KEYS, 64], turned)
-    ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    for n in gl.static_range(STAGES):
-        mbarrier.init(ready.index(n), 1)
+    ready = new_barriers(STAGES, 1)
     fence_async_shared()
     gl.thread_barrier()
 
-    S: gl.constexpr = shared_mma_layout(64, WARPS, 1)
     OUT: gl.constexpr = shared_mma_layout(C, WARPS, 1)
-    # Queries are 64: warp groups share the channels.
-    OUT_Q: gl.constexpr = shared_mma_layout(C * 4 // WARPS, 4, WARPS // 4)
-    A_P: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
-    by_column: gl.constexpr = gl.SliceLayout(0, S)
-    by_key: gl.constexpr = gl.SliceLayout(1, S)
+    by_key: gl.constexpr = gl.SliceLayout(1, shared_mma_layout(64, WARPS, 1))
     LANES: gl.constexpr = C // 8
     VECTORS: gl.constexpr = gl.BlockedLayout([1, 8], [32 // LANES, LANES], [WARPS, 1], [1, 0])
     by_query: gl.constexpr = gl.SliceLayout(1, VECTORS)
@@ -130,10 +182,9 @@ def backward_row_kernel(
         )  # fmt: skip
     own = gl.arange(0, KEYS, layout=by_key)
     batch, row, head = place_of(first, num_rows, num_heads)
-    mask_batch = mask + batch.to(gl.int64) * mask_stride_b
-    kept = load_mask(mask_batch, mask_stride_r, mask_stride_k, row, num_keys, KEYS)
-    places = mask_batch + row.to(gl.int64) * mask_stride_r + own * mask_stride_k
-    keep = gl.load(places, mask=own < num_keys, other=0.0)
+    mask_strides = mask_stride_b, mask_stride_r, mask_stride_k
+    kept, keep = load_row_mask(mask, mask_strides, batch, row, own, num_keys, KEYS)
+    memory = q_smem, grad_smem, out_smem, grad_s_smem
     num_turns = gl.cdiv(num_items - first, step)
     for turn in range(num_turns):
         item = first + turn * step
@@ -172,42 +223,14 @@ def backward_row_kernel(
         grad_k = gl.full([KEYS, C], 0.0, gl.float32, OUT)
         grad_v = gl.full([KEYS, C], 0.0, gl.float32, OUT)
         for b in range(NUM_Q):
-            slot = stage * NUM_Q + b
-            q = q_smem.index(slot).reshape([64, C])
-            grad = grad_smem.index(slot).reshape([64, C])
-            s = gl.full([KEYS, 64], 0.0, gl.float32, S)
-            s = warpgroup_mma(k, q.permute((1, 0)), s, use_acc=False, is_async=True)
-            grad_p = gl.full([KEYS, 64], 0.0, gl.float32, S)
-            grad_p = warpgroup_mma(v, grad.permute((1, 0)), grad_p, use_acc=False, is_async=True)
-            s, grad_p = warpgroup_mma_wait(0, [s, grad_p])
-            lse_tile = numbers_at(out_smem.index(slot), 1, C).load(by_column)
-            p = gl.exp2(s * stretch - lse_tile[None, :])
-            if not all_kept:
-                p = gl.where(keep_own[:, None], p, 0.0)
-            delta = numbers_at(out_smem.index(slot), 0, C).load(by_column)
-            grad_s = (p * (grad_p - delta[None, :])).to(dtype)
-            grad_s_smem.store(grad_s)
-            p = gl.convert_layout(p.to(dtype), A_P)
-            grad_v = warpgroup_mma(p, grad, grad_v, is_async=True)
-            left = gl.convert_layout(grad_s, A_P)
-            grad_k = warpgroup_mma(left, q, grad_k, is_async=True)
-            fence_async_shared()
-            gl.thread_barrier()
-            grad_q = gl.full([64, C], 0.0, gl.float32, OUT_Q)
-            grad_q = warpgroup_mma(
-                grad_s_smem.permute((1, 0)), k, grad_q, use_acc=False, is_async=True
-            )
-            grad_v, grad_k, grad_q = warpgroup_mma_wait(0, [grad_v, grad_k, grad_q])
-            # All are done with these queries, and with the gradient of the logits.
-            gl.thread_barrier()
-            q.store((grad_q * scale).to(dtype))
+            grad_k, grad_v = differentiate_block(
+                grad_k, grad_v, stage * NUM_Q + b, k, v, stretch, keep_own, all_kept, scale, memory,
+                C, KEYS,
+            )  # fmt: skip
         # Not earlier: registers are short.
         after = gl.minimum(item + step, num_items - 1)
         next_batch, next_row, _ = place_of(after, num_rows, num_heads)
-        mask_batch = mask + next_batch.to(gl.int64) * mask_stride_b
-        kept = load_mask(mask_batch, mask_stride_r, mask_stride_k, next_row, num_keys, KEYS)
-        places = mask_batch + next_row.to(gl.int64) * mask_stride_r + own * mask_stride_k
-        keep = gl.load(places, mask=own < num_keys, other=0.0)
+        kept, keep = load_row_mask(mask, mask_strides, next_batch, next_row, own, num_keys, KEYS)
         k.store((grad_k * scale).to(dtype))
         v.store(grad_v.to(dtype))
         fence_async_shared()

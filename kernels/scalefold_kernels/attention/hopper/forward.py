@@ -31,7 +31,7 @@ from scalefold_kernels.attention.hopper.parts import (
     stacked,
     store_mask,
 )
-from scalefold_kernels.hopper import mma_layout, widen
+from scalefold_kernels.hopper import mma_layout, new_barriers, widen
 
 LOWEST = gl.constexpr(2.0**-100)
 HIGHEST = gl.constexpr(2.0**100)
@@ -46,6 +46,42 @@ def wait_for_stores(x):
 
 
 @gluon.jit
+def attend_to_block(
+    o, total, highest, q, j, place, weighing, memory,
+    HAS_BIAS: gl.constexpr, TURNED: gl.constexpr, C: gl.constexpr, BLOCK_K: gl.constexpr,
+    EXACT: gl.constexpr,
+):  # fmt: skip
+    """Sums of values and weights, and the highest logit, with block ``j`` of keys, at a place."""
+    all_kept, stretch, unit = weighing
+    _, _, k_smem, v_smem, bias_smem, mask_smem = memory
+    S: gl.constexpr = mma_layout(BLOCK_K)
+    OUT: gl.constexpr = mma_layout(C)
+    if HAS_BIAS:
+        s = load_bias(bias_smem.index(j), S, TURNED)
+    else:
+        s = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
+    k = k_smem.index(place).reshape([BLOCK_K, C])
+    v = v_smem.index(place).reshape([BLOCK_K, C])
+    s = warpgroup_mma(q, k.permute((1, 0)), s, use_acc=HAS_BIAS, is_async=True)
+    s = warpgroup_mma_wait(0, [s])
+    if all_kept:
+        s = s * unit
+    else:
+        s = s * stretch + mask_smem.index(j).load(gl.SliceLayout(0, S))[None, :]
+    if EXACT:
+        new_highest = gl.maximum(highest, row_max(s))
+        s -= new_highest[:, None]
+        shrink = gl.exp2(highest - new_highest)
+        total *= gl.convert_layout(shrink, gl.SliceLayout(1, total.type.layout))[:, None]
+        o *= gl.convert_layout(shrink, gl.SliceLayout(1, OUT))[:, None]
+        highest = new_highest
+    p = gl.exp2(s)
+    total += lane_sums(p)
+    left = gl.convert_layout(p.to(k_smem.dtype), gl.DotOperandLayout(0, OUT, 2))
+    return warpgroup_mma(left, v, o), total, highest
+
+
+@gluon.jit
 def attend(
     turn, loads, stores, memory, barriers, sizes,
     HAS_GATE: gl.constexpr, HAS_BIAS: gl.constexpr, TURNED: gl.constexpr, C: gl.constexpr,
@@ -55,16 +91,14 @@ def attend(
     """Go through the program's rows, for the ``turn``-th time; 0 for queries to be done again."""
     q_desc, k_desc, v_desc, gate_desc, mask, mask_stride_r, mask_stride_k = loads
     out_desc, lse, lse_stride = stores
-    q_smem, out_smem, k_smem, v_smem, bias_smem, mask_smem = memory
+    q_smem, out_smem, k_smem, v_smem, _, mask_smem = memory
     full, q_full, gate_full, bias_full = barriers
     batch, head, first_q, first_row, rows, num_rows, num_heads, num_queries, num_keys, scale = sizes
     dtype: gl.constexpr = q_smem.dtype
     S: gl.constexpr = mma_layout(BLOCK_K)
     OUT: gl.constexpr = mma_layout(C)
     A: gl.constexpr = gl.DotOperandLayout(0, S, 2)
-    A_P: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
     by_row: gl.constexpr = gl.SliceLayout(1, S)
-    by_column: gl.constexpr = gl.SliceLayout(0, S)
 
     mbarrier.expect(q_full, 64 * C * 2)
     tma.async_copy_global_to_shared(q_desc, [batch, first_row, first_q, head, 0], q_full, q_smem)
@@ -107,33 +141,27 @@ def attend(
         highest = gl.full([64], float("-inf") if EXACT else 0.0, gl.float32, by_row)
         total = lane_sums(gl.full([64, BLOCK_K], 0.0, gl.float32, S))
         o = gl.full([64, C], 0.0, gl.float32, OUT)
+        weighing = all_kept, stretch, unit
         for j in range(NUM_BLOCKS):
             # PLACES divides NUM_BLOCKS: a block has the same place in every row.
             place = j % PLACES
             ready = full.index(place)
             mbarrier.wait(ready, (before * (NUM_BLOCKS // PLACES) + j // PLACES) & 1)
-            if HAS_BIAS:
-                s = load_bias(bias_smem.index(j), S, TURNED)
-            else:
-                s = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
-            k = k_smem.index(place).reshape([BLOCK_K, C])
-            v = v_smem.index(place).reshape([BLOCK_K, C])
-            s = warpgroup_mma(q, k.permute((1, 0)), s, use_acc=HAS_BIAS, is_async=True)
-            s = warpgroup_mma_wait(0, [s])
-            if all_kept:
-                s = s * unit
-            else:
-                s = s * stretch + mask_smem.index(j).load(by_column)[None, :]
-            if EXACT:
-                new_highest = gl.maximum(highest, row_max(s))
-                s -= new_highest[:, None]
-                shrink = gl.exp2(highest - new_highest)
-                total *= gl.convert_layout(shrink, gl.SliceLayout(1, total.type.layout))[:, None]
-                o *= gl.convert_layout(shrink, gl.SliceLayout(1, OUT))[:, None]
-                highest = new_highest
-            p = gl.exp2(s)
-            total += lane_sums(p)
-            o = warpgroup_mma(gl.convert_layout(p.to(dtype), A_P), v, o)
+            o, total, highest = attend_to_block(
+                o,
+                total,
+                highest,
+                q,
+                j,
+                place,
+                weighing,
+                memory,
+                HAS_BIAS,
+                TURNED,
+                C,
+                BLOCK_K,
+                EXACT,
+            )
             gl.thread_barrier()
             beyond = j + PLACES >= NUM_BLOCKS
             next_block = gl.where(beyond, j + PLACES - NUM_BLOCKS, j + PLACES)
@@ -174,7 +202,6 @@ def forward_kernel(
 
     dtype: gl.constexpr = q_desc.dtype
     flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    barrier: gl.constexpr = mbarrier.MBarrierLayout()
     block: gl.constexpr = [PLACES, 1, 1, BLOCK_K, 1, C]
     q_smem = gl.allocate_shared_memory(dtype, [1, 1, 64, 1, C], q_desc.layout)
     # The gate is read from where the result is left.
@@ -184,13 +211,8 @@ def forward_kernel(
     tiles: gl.constexpr = stacked(NUM_BLOCKS if HAS_BIAS else 1, bias_desc.block_shape)
     bias_smem = gl.allocate_shared_memory(dtype, tiles, bias_desc.layout)
     mask_smem = gl.allocate_shared_memory(gl.float32, [KEYS // BLOCK_K, BLOCK_K], flat)
-    full = gl.allocate_shared_memory(gl.int64, [PLACES, 1], barrier)
-    others = gl.allocate_shared_memory(gl.int64, [3, 1], barrier)
+    full, others = new_barriers(PLACES, 1), new_barriers(3, 1)
     q_full, gate_full, bias_full = others.index(0), others.index(1), others.index(2)
-    for n in gl.static_range(PLACES):
-        mbarrier.init(full.index(n), 1)
-    for n in gl.static_range(3):
-        mbarrier.init(others.index(n), 1)
     fence_async_shared()
     if HAS_BIAS:
         mbarrier.expect(bias_full, NUM_BLOCKS * 64 * BLOCK_K * 2)

@@ -10,11 +10,18 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from scalefold_kernels.hopper import REGISTERS, ROWS, mma_layout, normalise, part_width, widen
+from scalefold_kernels.hopper import (
+    REGISTERS,
+    ROWS,
+    mma_layout,
+    new_barriers,
+    normalise,
+    part_width,
+    widen,
+)
 from scalefold_kernels.transition.hopper.parts import (
     load_bias,
     load_next,
-    new_barriers,
     relu,
 )
 

@@ -17,10 +17,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from scalefold_kernels.hopper import REGISTERS, ROWS, mma_layout
+from scalefold_kernels.hopper import REGISTERS, ROWS, mma_layout, new_barriers
 from scalefold_kernels.transition.hopper.parts import (
     COLUMNS,
-    new_barriers,
     new_column,
     piece_row,
     relu,

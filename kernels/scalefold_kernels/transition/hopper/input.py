@@ -16,12 +16,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from scalefold_kernels.hopper import REGISTERS, ROWS, columns, mma_layout, widen
+from scalefold_kernels.hopper import REGISTERS, ROWS, columns, mma_layout, new_barriers, widen
 from scalefold_kernels.transition.hopper.parts import (
     COLUMNS,
     DEPTH,
     load_next,
-    new_barriers,
     new_column,
     piece_row,
 )

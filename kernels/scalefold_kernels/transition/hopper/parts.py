@@ -31,15 +31,6 @@ def width_of(channels: int) -> int:
 
 
 @gluon.jit
-def new_barriers(NUMBER: gl.constexpr, ARRIVALS: gl.constexpr):
-    """In shared memory, each for so many arrivals."""
-    barriers = gl.allocate_shared_memory(gl.int64, [NUMBER, 1], mbarrier.MBarrierLayout())
-    for n in gl.static_range(NUMBER):
-        mbarrier.init(barriers.index(n), ARRIVALS)
-    return barriers
-
-
-@gluon.jit
 def new_column(COLUMN: gl.constexpr, dtype: gl.constexpr):
     """In shared memory: ones in one column, which then has the sums of a left operand's rows."""
     B: gl.constexpr = gl.BlockedLayout([1, 8], [16, 2], [4, 1], [1, 0])

@@ -15,12 +15,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from scalefold_kernels.hopper import mma_layout, widen
+from scalefold_kernels.hopper import mma_layout, new_barriers, widen
 from scalefold_kernels.triangle.hopper.dropout import draw, dropped_out, no_bits, other_mask
 from scalefold_kernels.triangle.hopper.parts import (
     LOADER_REGISTERS,
     TILE,
-    barriers,
     columns,
     sigmoid,
     standardise,
@@ -131,8 +130,8 @@ def output_forward_kernel(
     product_smem = gl.allocate_shared_memory(dtype, [C, TILE], product_desc.layout)
     gate_smem = gl.allocate_shared_memory(dtype, [halves, TILE, 64], gate_desc.layout)
     z_smem = gl.allocate_shared_memory(dtype, [halves, TILE, 64], z_desc.layout)
-    full, empty = barriers(3, 1), barriers(3, 1)
-    weight_full = barriers(1, 1).index(0)
+    full, empty = new_barriers(3, 1), new_barriers(3, 1)
+    weight_full = new_barriers(1, 1).index(0)
     fence_async_shared()
     P, num_tiles = gl.to_tensor(P), gl.to_tensor(num_tiles)
     dropped = key, gl.to_tensor(layer), gl.to_tensor(threshold), factor

@@ -18,12 +18,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from scalefold_kernels.hopper import mma_layout, widen
+from scalefold_kernels.hopper import mma_layout, new_barriers, widen
 from scalefold_kernels.triangle.hopper.dropout import draw, dropped_out, no_bits, other_mask
 from scalefold_kernels.triangle.hopper.parts import (
     GROUPS,
     TILE,
-    barriers,
     by_position,
     num_rounds,
     raw_columns,
@@ -227,8 +226,8 @@ def output_backward_kernel(
     bias_smem = gl.allocate_shared_memory(gl.float32, [HALVES, 64], flat)
     ones_layout: gl.constexpr = gl.NVMMASharedLayout(0, 16, 2)
     ones_smem = gl.allocate_shared_memory(dtype, [TILE, SUM_COLUMNS], ones_layout)
-    full, ready, empty = barriers(slots, 1), barriers(slots, 1), barriers(slots, 2)
-    more = barriers(2, 1)
+    full, ready, empty = new_barriers(slots, 1), new_barriers(slots, 1), new_barriers(slots, 2)
+    more = new_barriers(2, 1)
     weight_full, folded = more.index(0), more.index(1)
     ones = gl.full([TILE, SUM_COLUMNS], 1.0, gl.float32, mma_layout(SUM_COLUMNS))
     ones_smem.store(ones.to(dtype))

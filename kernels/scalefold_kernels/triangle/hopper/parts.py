@@ -12,7 +12,6 @@ Tensors with positions last are turned by the way between shared memory and regi
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 TILE = gl.constexpr(64)
 """Positions of a tile: the rows of a warp group's matrix product."""
@@ -36,15 +35,6 @@ def tile_of(i, w):
 def num_rounds(P):
     """Tiles of a warp group, of which the last may be beyond the end."""
     return gl.cdiv(gl.cdiv(P, TILE), gl.num_programs(0) * GROUPS)
-
-
-@gluon.jit
-def barriers(NUMBER: gl.constexpr, ARRIVALS: gl.constexpr):
-    """New ones, which so many warps arrive at; to be fenced before the copy engine sees them."""
-    made = gl.allocate_shared_memory(gl.int64, [NUMBER, 1], mbarrier.MBarrierLayout())
-    for n in gl.static_range(NUMBER):
-        mbarrier.init(made.index(n), ARRIVALS)
-    return made
 
 
 @gluon.jit

@@ -15,8 +15,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from scalefold_kernels.hopper import mma_layout
-from scalefold_kernels.triangle.hopper.parts import GROUPS, LOADER_REGISTERS, barriers
+from scalefold_kernels.hopper import mma_layout, new_barriers
+from scalefold_kernels.triangle.hopper.parts import GROUPS, LOADER_REGISTERS
 
 BLOCK = gl.constexpr(128)
 """Rows of a warp group, and columns."""
@@ -134,7 +134,7 @@ def batched_products_kernel(
         dtype, [STAGES, 1, BLOCK, DEPTH], gl.NVMMASharedLayout(128, 16, 3)
     )
     out_smem = gl.allocate_shared_memory(dtype, [GROUPS, 1, BLOCK, BLOCK], out_desc.layout)
-    full, empty = barriers(STAGES, 1), barriers(STAGES, GROUPS)
+    full, empty = new_barriers(STAGES, 1), new_barriers(STAGES, GROUPS)
     fence_async_shared()
     batch = gl.to_tensor(batch)
     sizes = batch, gl.to_tensor(rows), gl.to_tensor(columns), gl.to_tensor(inner)

@@ -10,13 +10,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from scalefold_kernels.hopper import mma_layout, widen
+from scalefold_kernels.hopper import mma_layout, new_barriers, widen
 from scalefold_kernels.triangle.hopper.parts import (
     GROUPS,
     LOADER_REGISTERS,
     LOG2E,
     TILE,
-    barriers,
     by_position,
     columns,
     invert_mask,
@@ -138,8 +137,8 @@ def projection_forward_kernel(
     weight_smem = gl.allocate_shared_memory(dtype, [5 * C // 64, 64, C], a_weight_desc.layout)
     z_smem = gl.allocate_shared_memory(dtype, [GROUPS, TILE, C], z_desc.layout)
     out_smem = gl.allocate_shared_memory(dtype, [2 * GROUPS, TILE, 64], gate_desc.layout)
-    full, empty = barriers(GROUPS, 1), barriers(GROUPS, 1)
-    weight_full = barriers(1, 1).index(0)
+    full, empty = new_barriers(GROUPS, 1), new_barriers(GROUPS, 1)
+    weight_full = new_barriers(1, 1).index(0)
     fence_async_shared()
     weights = (
         a_weight_desc, a_gate_weight_desc, b_weight_desc, b_gate_weight_desc, gate_weight_desc,

@@ -16,12 +16,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from scalefold_kernels.hopper import mma_layout, widen
+from scalefold_kernels.hopper import mma_layout, new_barriers, widen
 from scalefold_kernels.triangle.hopper.parts import (
     LOADER_REGISTERS,
     LOG2E,
     TILE,
-    barriers,
     by_position,
     columns,
     open_gate,
@@ -114,6 +113,63 @@ def load_tiles(args, HAS_THROUGH: gl.constexpr, C: gl.constexpr):
 
 
 @gluon.jit
+def differentiate_operand(
+    d_normed, normed, mask_P, first, step, n, m, args, C: gl.constexpr
+):  # fmt: skip
+    """Gradient of the normalised rows with that through 64 channels of an operand.
+
+    ``n`` and ``m``: numbers of the operand's gradient in the ring of blocks, and of its gate's
+    weight in that of weights; the operand and its weight come after them. Gradients of value and
+    logit leave from the places of the operand and its gradient.
+    """
+    d_values_desc, a_gate_bias, b_gate_bias, weight_smem, block_smem, weights, blocks = args
+    HALVES: gl.constexpr = C // 64
+    H: gl.constexpr = mma_layout(64)
+    A_C: gl.constexpr = gl.DotOperandLayout(0, mma_layout(C), 2)
+    dtype: gl.constexpr = weight_smem.dtype
+    weight_empty, block_empty = weights[1], blocks[1]
+    side = step // HALVES
+    channel = step % HALVES * 64
+    gate_slot = wait_full(weights, m, WEIGHTS)
+    gate_weight = weight_smem.index(gate_slot)
+    opened = gl.full([TILE, 64], 0.0, gl.float32, H)
+    opened = warpgroup_mma(
+        normed, gate_weight.permute((1, 0)), opened, use_acc=False, is_async=True
+    )
+    gradient_slot = wait_full(blocks, n, BLOCKS)
+    gradient_smem = block_smem.index(gradient_slot)
+    gradient = widen(gradient_smem.permute((1, 0)).load(H))
+    value_slot = wait_full(blocks, n + 1, BLOCKS)
+    value_smem = block_smem.index(value_slot)
+    value = widen(value_smem.permute((1, 0)).load(H))
+    bias = gl.where(side == 0, a_gate_bias, b_gate_bias) + channel
+    bias = columns(bias, H) * -LOG2E
+    opened = warpgroup_mma_wait(0, [opened])
+    opened = open_gate(opened, bias, 1.0)
+    d_value = (gradient * opened * mask_P[:, None]).to(dtype)
+    d_logit = (gradient * value * (1.0 - opened)).to(dtype)
+    gradient_smem.permute((1, 0)).store(d_value)
+    value_smem.permute((1, 0)).store(d_logit)
+    fence_async_shared()
+    row = 2 * side * C + channel
+    tma.async_copy_shared_to_global(d_values_desc, [row, first], gradient_smem)
+    tma.async_copy_shared_to_global(d_values_desc, [row + C, first], value_smem)
+    slot = wait_full(weights, m + 1, WEIGHTS)
+    d_value = gl.convert_layout(d_value, A_C)
+    d_logit = gl.convert_layout(d_logit, A_C)
+    d_normed = warpgroup_mma(d_value, weight_smem.index(slot), d_normed, is_async=True)
+    d_normed = warpgroup_mma(d_logit, gate_weight, d_normed, is_async=True)
+    d_normed = warpgroup_mma_wait(0, [d_normed])
+    mbarrier.arrive(weight_empty.index(gate_slot))
+    mbarrier.arrive(weight_empty.index(slot))
+    # Their places are not free before the copies have left them.
+    tma.store_wait(0)
+    mbarrier.arrive(block_empty.index(gradient_slot))
+    mbarrier.arrive(block_empty.index(value_slot))
+    return d_normed
+
+
+@gluon.jit
 def differentiate(args, HAS_THROUGH: gl.constexpr, C: gl.constexpr):
     """The warp group that computes."""
     (
@@ -125,9 +181,11 @@ def differentiate(args, HAS_THROUGH: gl.constexpr, C: gl.constexpr):
     S: gl.constexpr = mma_layout(C)
     H: gl.constexpr = mma_layout(64)
     A: gl.constexpr = gl.DotOperandLayout(0, H, 2)
-    A_C: gl.constexpr = gl.DotOperandLayout(0, S, 2)
     dtype: gl.constexpr = d_z_desc.dtype
     weight_empty, block_empty, whole_empty = weights[1], blocks[1], wholes[1]
+    operand_args = (
+        d_values_desc, a_gate_bias, b_gate_bias, weight_smem, block_smem, weights, blocks,
+    )  # fmt: skip
     i = gl.to_tensor(0)
     start = gl.program_id(0) * TILE
     next_mean = by_position(mean, start, P, S)
@@ -149,43 +207,9 @@ def differentiate(args, HAS_THROUGH: gl.constexpr, C: gl.constexpr):
         for step in range(2 * HALVES):
             n = i * per_tile(HAS_THROUGH, C) + 2 * step
             m = i * 5 * HALVES + 2 * step
-            side = step // HALVES
-            channel = step % HALVES * 64
-            gate_slot = wait_full(weights, m, WEIGHTS)
-            gate_weight = weight_smem.index(gate_slot)
-            opened = gl.full([TILE, 64], 0.0, gl.float32, H)
-            opened = warpgroup_mma(
-                normed, gate_weight.permute((1, 0)), opened, use_acc=False, is_async=True
+            d_normed = differentiate_operand(
+                d_normed, normed, mask_P, first, step, n, m, operand_args, C
             )
-            gradient_slot = wait_full(blocks, n, BLOCKS)
-            gradient_smem = block_smem.index(gradient_slot)
-            gradient = widen(gradient_smem.permute((1, 0)).load(H))
-            value_slot = wait_full(blocks, n + 1, BLOCKS)
-            value_smem = block_smem.index(value_slot)
-            value = widen(value_smem.permute((1, 0)).load(H))
-            bias = gl.where(side == 0, a_gate_bias, b_gate_bias) + channel
-            bias = columns(bias, H) * -LOG2E
-            opened = warpgroup_mma_wait(0, [opened])
-            opened = open_gate(opened, bias, 1.0)
-            d_value = (gradient * opened * mask_P[:, None]).to(dtype)
-            d_logit = (gradient * value * (1.0 - opened)).to(dtype)
-            gradient_smem.permute((1, 0)).store(d_value)
-            value_smem.permute((1, 0)).store(d_logit)
-            fence_async_shared()
-            row = 2 * side * C + channel
-            tma.async_copy_shared_to_global(d_values_desc, [row, first], gradient_smem)
-            tma.async_copy_shared_to_global(d_values_desc, [row + C, first], value_smem)
-            slot = wait_full(weights, m + 1, WEIGHTS)
-            d_value = gl.convert_layout(d_value, A_C)
-            d_logit = gl.convert_layout(d_logit, A_C)
-            d_normed = warpgroup_mma(d_value, weight_smem.index(slot), d_normed, is_async=True)
-            d_normed = warpgroup_mma(d_logit, gate_weight, d_normed, is_async=True)
-            d_normed = warpgroup_mma_wait(0, [d_normed])
-            mbarrier.arrive(weight_empty.index(gate_slot))
-            mbarrier.arrive(weight_empty.index(slot))
-            tma.store_wait(0)
-            mbarrier.arrive(block_empty.index(gradient_slot))
-            mbarrier.arrive(block_empty.index(value_slot))
         n = i * per_tile(HAS_THROUGH, C) + 4 * HALVES
         m = (5 * i + 4) * HALVES
         for half in gl.static_range(HALVES):
@@ -237,9 +261,9 @@ def projection_backward_kernel(
     weight_smem = gl.allocate_shared_memory(dtype, [WEIGHTS, 64, C], a_weight_desc.layout)
     block_smem = gl.allocate_shared_memory(dtype, [BLOCKS, 64, TILE], a_desc.layout)
     z_smem = gl.allocate_shared_memory(dtype, [WHOLES, TILE, C], z_desc.layout)
-    weights = barriers(WEIGHTS, 1), barriers(WEIGHTS, 1)
-    blocks = barriers(BLOCKS, 1), barriers(BLOCKS, 1)
-    wholes = barriers(WHOLES, 1), barriers(WHOLES, 1)
+    weights = new_barriers(WEIGHTS, 1), new_barriers(WEIGHTS, 1)
+    blocks = new_barriers(BLOCKS, 1), new_barriers(BLOCKS, 1)
+    wholes = new_barriers(WHOLES, 1), new_barriers(WHOLES, 1)
     fence_async_shared()
     weight_descs = (
         a_weight_desc, a_gate_weight_desc, b_weight_desc, b_gate_weight_desc, gate_weight_desc,

@@ -58,6 +58,42 @@ def store_statistics(statistics, lse_line, pad, layout: gl.constexpr):
 
 
 @gluon.jit
+def differentiate_block(
+    sums_k, sums_v, n: gl.constexpr, place, keys, unit, ones, none, memory,
+    M: gl.constexpr, BLOCK: gl.constexpr,
+):  # fmt: skip
+    """Gradients of a row's keys and values with those from block ``n`` of queries, at a place.
+
+    ``keys``: upper and lower words of keys and of values.
+    """
+    k_upper, k_lower, v_upper, v_lower = keys
+    q_ring, q_words, grad_ring, grad_words, lse_pairs, tiles = memory
+    S: gl.constexpr = tile_layout(gl.num_warps())
+    A: gl.constexpr = gl.DotOperandLayout(0, S, 2)
+    B: gl.constexpr = gl.DotOperandLayout(1, S, 2)
+    twice = gl.join(none, none)
+    PAIRS: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(0, twice.type.layout))
+    dtype: gl.constexpr = gl.bfloat16
+    block_q = load_columns(q_words.index(place), n * BLOCK // 8, none)
+    block_grad, minus_delta = load_padded_columns(grad_words.index(place), n * BLOCK // 8, none)
+    line = lse_pairs.index(place).slice(n * BLOCK // 8, BLOCK // 8, dim=0)
+    left, right = gl.split(gl.expand_dims(gl.expand_dims(line.load(PAIRS), 0), 0))
+    b0, b1, b2, b3 = load_bias(tiles.index(n), M, BLOCK)
+    s0, s1, s2, s3 = product(k_upper, k_lower, block_q, b0, b1, b2, b3)
+    d0, d1, d2, d3 = product_and_pad(
+        v_upper, v_lower, ones, block_grad, minus_delta, none, none, none, none
+    )
+    p0, p1 = gl.exp2(s0 * unit - left), gl.exp2(s1 * unit - right)
+    p2, p3 = gl.exp2(s2 * unit - left), gl.exp2(s3 * unit - right)
+    p = gl.convert_layout(whole(p0, p1, p2, p3, M, BLOCK, S).to(dtype), A)
+    tile = grad_ring.index(2 * place).slice(n * BLOCK, BLOCK, dim=0)
+    sums_v = mma_v2(p, tile.load(B), sums_v)
+    grad_s = whole(p0 * d0, p1 * d1, p2 * d2, p3 * d3, M, BLOCK, S).to(dtype)
+    tile = q_ring.index(place).slice(n * BLOCK, BLOCK, dim=0)
+    return mma_v2(gl.convert_layout(grad_s, A), tile.load(B), sums_k), sums_v
+
+
+@gluon.jit
 def narrow_keys_kernel(
     q, k, v, grad, bias, mask, lse, delta, grad_k, grad_v,
     q_strides, k_strides, v_strides, slot_strides, bias_strides, mask_strides, lse_stride,
@@ -77,12 +113,8 @@ def narrow_keys_kernel(
     dtype: gl.constexpr = gl.bfloat16
     W: gl.constexpr = gl.num_warps()
     S: gl.constexpr = tile_layout(W)
-    A: gl.constexpr = gl.DotOperandLayout(0, S, 2)
-    B: gl.constexpr = gl.DotOperandLayout(1, S, 2)
     SIZE: gl.constexpr = BLOCKS * BLOCK
     none = quarters(gl.full([M, BLOCK], 0.0, gl.float32, S))[0]
-    twice = gl.join(none, none)
-    PAIRS: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(0, twice.type.layout))
     flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     q_ring = gl.allocate_shared_memory(dtype, [2, SIZE, CHANNELS], LINES)
     # The second of each two places is the pad.
@@ -95,6 +127,7 @@ def narrow_keys_kernel(
     pads = grad_ring._reinterpret(gl.int32, [4, SIZE, 4], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
     pairs: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [2, 1, 0])
     lse_pairs = lse_ring._reinterpret(gl.float32, [2, SIZE // 8, 4, 2], pairs)
+    memory = q_ring, q_words, grad_ring, grad_words, lse_pairs, tiles
     store_bias(
         bias + (batch * bias_b + head * bias_h), tiles, first_k, bias_k, bias_q,
         num_keys, num_queries, M, BLOCK, BLOCKS, 0.0,
@@ -155,33 +188,19 @@ def narrow_keys_kernel(
         # Of a masked key nothing is kept below; without unmasked keys all logits are 0.
         unit = gl.where(unmasked > 0, LOG2E, 0.0)
         some_masked = (unmasked > 0) & (unmasked < num_keys)
-        k_upper, k_lower = k_next[0][:, :, None, :], k_next[1][:, :, None, :]
-        v_upper, v_lower = v_next[0][:, :, None, :], v_next[1][:, :, None, :]
+        keys = (
+            k_next[0][:, :, None, :], k_next[1][:, :, None, :],
+            v_next[0][:, :, None, :], v_next[1][:, :, None, :],
+        )  # fmt: skip
         k_row, v_row = k + after * (k_r // 2), v + after * (v_r // 2)
         k_next = gl.load(k_row + upper_at), gl.load(k_row + lower_at)
         v_next = gl.load(v_row + upper_at), gl.load(v_row + lower_at)
         sums_k = gl.full([M, CHANNELS], 0.0, gl.float32, S)
         sums_v = gl.full([M, CHANNELS], 0.0, gl.float32, S)
         for n in gl.static_range(BLOCKS):
-            block_q = load_columns(q_words.index(place), n * BLOCK // 8, none)
-            block_grad, minus_delta = load_padded_columns(
-                grad_words.index(place), n * BLOCK // 8, none
+            sums_k, sums_v = differentiate_block(
+                sums_k, sums_v, n, place, keys, unit, ones, none, memory, M, BLOCK
             )
-            line = lse_pairs.index(place).slice(n * BLOCK // 8, BLOCK // 8, dim=0)
-            left, right = gl.split(gl.expand_dims(gl.expand_dims(line.load(PAIRS), 0), 0))
-            b0, b1, b2, b3 = load_bias(tiles.index(n), M, BLOCK)
-            s0, s1, s2, s3 = product(k_upper, k_lower, block_q, b0, b1, b2, b3)
-            d0, d1, d2, d3 = product_and_pad(
-                v_upper, v_lower, ones, block_grad, minus_delta, none, none, none, none
-            )
-            p0, p1 = gl.exp2(s0 * unit - left), gl.exp2(s1 * unit - right)
-            p2, p3 = gl.exp2(s2 * unit - left), gl.exp2(s3 * unit - right)
-            p = gl.convert_layout(whole(p0, p1, p2, p3, M, BLOCK, S).to(dtype), A)
-            tile = grad_ring.index(2 * place).slice(n * BLOCK, BLOCK, dim=0)
-            sums_v = mma_v2(p, tile.load(B), sums_v)
-            grad_s = whole(p0 * d0, p1 * d1, p2 * d2, p3 * d3, M, BLOCK, S).to(dtype)
-            tile = q_ring.index(place).slice(n * BLOCK, BLOCK, dim=0)
-            sums_k = mma_v2(gl.convert_layout(grad_s, A), tile.load(B), sums_k)
         k0, k1 = result_words(sums_k, none)
         v0, v1 = result_words(sums_v, none)
         if some_masked:
