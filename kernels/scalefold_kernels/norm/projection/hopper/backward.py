@@ -149,109 +149,73 @@ def load_few(
 
 
 @gluon.jit
-def compute(
-    w, args,
-    C: gl.constexpr, P: gl.constexpr, S: gl.constexpr, BLOCKS: gl.constexpr,
-    FIRST_BIASED: gl.constexpr, BLOCK_C: gl.constexpr, BLOCK_P: gl.constexpr,
-    BLOCK_S: gl.constexpr, FEW: gl.constexpr, STAGES: gl.constexpr,
-    HAS_THROUGH: gl.constexpr, HAS_ASIDE: gl.constexpr,
+def multiply(
+    n, bias_sums, few, ones, few_tile, aside_rows, w, rings, aside_smem, aside_full,
+    S: gl.constexpr, BLOCKS: gl.constexpr, FIRST: gl.constexpr, BLOCK_C: gl.constexpr,
+    FEW: gl.constexpr, STAGES: gl.constexpr, HAS_ASIDE: gl.constexpr,
 ):  # fmt: skip
-    """Warp group ``w``."""
-    (
-        norm_smem, stats, sums, aside, aside_stride, aside_stride_s,
-        normed_desc, grad_x_desc,
-        grad_smem, weight_smem, aside_smem, few_smem, ones_smem, spare_smem, x_smem, through_smem,
-        grad_full, grad_empty, weight_full, weight_empty, rows_full, rows_empty, aside_full,
-        num_rows, num_tiles,
-    ) = args  # fmt: skip
-    OUT: gl.constexpr = mma_layout(BLOCK_C)
-    A: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
-    TURNED: gl.constexpr = mma_layout(FEW)
+    """Gradient of the normalised rows of the ``n``-th tile, and ``bias_sums`` with its rows.
+
+    Blocks of outputs before ``FIRST`` have no sums.
+    """
+    grad_smem, weight_smem, grad_full, grad_empty, weight_full, weight_empty = rings
+    aside, aside_stride, aside_stride_s, first, num_rows = aside_rows
     THIN: gl.constexpr = gl.BlockedLayout([1, 1], [32, 1], [2, 2], [0, 1])
-    ROW: gl.constexpr = gl.SliceLayout(1, mma_layout(PART))
-    BIAS: gl.constexpr = mma_layout(ONES)
-    # Blocks that are summed too: the last one at least.
-    FIRST: gl.constexpr = min(FIRST_BIASED, P - 1) // BLOCK_P
-    weight_sum = gl.full([BLOCK_C, FEW], 0.0, gl.float32, TURNED)
-    norm_sums = ()
-    for _sum in gl.static_range(2 * (BLOCK_C // PART)):
-        norm_sums = norm_sums + (gl.full([PART, ONES], 0.0, gl.float32, BIAS),)
+    grad_normed = gl.full([ROWS, BLOCK_C], 0.0, gl.float32, mma_layout(BLOCK_C))
+    for block in range(FIRST):
+        i = n * BLOCKS + block
+        slot = i % STAGES
+        place = 2 * slot + w
+        mbarrier.wait(weight_full.index(slot), (i // STAGES) & 1)
+        mbarrier.wait(grad_full.index(place), (i // STAGES) & 1)
+        grad_normed = warpgroup_mma(grad_smem.index(place), weight_smem.index(slot), grad_normed)
+        mbarrier.arrive(weight_empty.index(slot))
+        mbarrier.arrive(grad_empty.index(place))
+    added = ()
+    for block in gl.static_range(FIRST, BLOCKS):
+        i = n * BLOCKS + block
+        slot = i % STAGES
+        place = 2 * slot + w
+        mbarrier.wait(weight_full.index(slot), (i // STAGES) & 1)
+        mbarrier.wait(grad_full.index(place), (i // STAGES) & 1)
+        turned = grad_smem.index(place).permute((1, 0))
+        bias_sum = warpgroup_mma(turned, ones, bias_sums[block - FIRST], is_async=True)
+        added = added + (bias_sum,)
+        grad_normed = warpgroup_mma(
+            grad_smem.index(place), weight_smem.index(slot), grad_normed, is_async=True
+        )
+        if block > FIRST:
+            # This block's two products may be under way; those of the block before are done.
+            grad_normed = warpgroup_mma_wait(1, [grad_normed])
+            before = (i - 1) % STAGES
+            mbarrier.arrive(weight_empty.index(before))
+            mbarrier.arrive(grad_empty.index(2 * before + w))
+    if HAS_ASIDE:
+        # The left operand of this product; in shared memory, the right one of another.
+        few_tile.store(load_few(aside, aside_stride, aside_stride_s, first, num_rows, S, FEW, THIN))
+        mbarrier.wait(aside_full, 0)
+        grad_normed = warpgroup_mma(few, aside_smem, grad_normed, is_async=True)
+    waited = warpgroup_mma_wait(0, (grad_normed,) + added)
+    grad_normed = waited[0]
     bias_sums = ()
-    for _biased in gl.static_range(FIRST, BLOCKS):
-        bias_sums = bias_sums + (gl.full([BLOCK_P, ONES], 0.0, gl.float32, BIAS),)
-    tiles = (num_tiles - gl.program_id(0) + gl.num_programs(0) - 1) // gl.num_programs(0)
-    for n in range(tiles):
-        first = (2 * (gl.program_id(0) + n * gl.num_programs(0)) + w) * ROWS
-        # Always 0, and the compiler does not know it: what it finds the same in all iterations, as
-        # places in shared memory, it keeps in registers, of which there are none left.
-        zero = n >> 28
-        ones, spare = ones_smem.index(zero), spare_smem.index(w + zero)
-        x_tile, grad_tile = x_smem.index(w + zero), through_smem.index(w + zero)
-        few_tile = few_smem.index(w + zero)
-        # Loaded long before they are used.
-        row = first + gl.arange(0, ROWS, layout=ROW)
-        mean = gl.load(stats + row, mask=row < num_rows, other=0.0)
-        rstd = gl.load(stats + num_rows + row, mask=row < num_rows, other=0.0)
-        if HAS_ASIDE:
-            few = load_few(aside, aside_stride, aside_stride_s, first, num_rows, S, BLOCK_S, A)
-        grad_normed = gl.full([ROWS, BLOCK_C], 0.0, gl.float32, OUT)
-        for block in range(FIRST):
-            i = n * BLOCKS + block
-            slot = i % STAGES
-            place = 2 * slot + w
-            mbarrier.wait(weight_full.index(slot), (i // STAGES) & 1)
-            mbarrier.wait(grad_full.index(place), (i // STAGES) & 1)
-            grad_normed = warpgroup_mma(
-                grad_smem.index(place), weight_smem.index(slot), grad_normed
-            )
-            mbarrier.arrive(weight_empty.index(slot))
-            mbarrier.arrive(grad_empty.index(place))
-        added = ()
-        for block in gl.static_range(FIRST, BLOCKS):
-            i = n * BLOCKS + block
-            slot = i % STAGES
-            place = 2 * slot + w
-            mbarrier.wait(weight_full.index(slot), (i // STAGES) & 1)
-            mbarrier.wait(grad_full.index(place), (i // STAGES) & 1)
-            turned = grad_smem.index(place).permute((1, 0))
-            bias_sum = warpgroup_mma(turned, ones, bias_sums[block - FIRST], is_async=True)
-            added = added + (bias_sum,)
-            grad_normed = warpgroup_mma(
-                grad_smem.index(place), weight_smem.index(slot), grad_normed, is_async=True
-            )
-            if block > FIRST:
-                grad_normed = warpgroup_mma_wait(1, [grad_normed])
-                before = (i - 1) % STAGES
-                mbarrier.arrive(weight_empty.index(before))
-                mbarrier.arrive(grad_empty.index(2 * before + w))
-        if HAS_ASIDE:
-            # The left operand of this product; in shared memory, the right one of another.
-            few_tile.store(
-                load_few(aside, aside_stride, aside_stride_s, first, num_rows, S, FEW, THIN)
-            )
-            mbarrier.wait(aside_full, 0)
-            grad_normed = warpgroup_mma(few, aside_smem, grad_normed, is_async=True)
-        waited = warpgroup_mma_wait(0, (grad_normed,) + added)
-        grad_normed = waited[0]
-        bias_sums = ()
-        for block in gl.static_range(FIRST, BLOCKS):
-            bias_sums = bias_sums + (waited[1 + block - FIRST],)
-        before = (n * BLOCKS + BLOCKS - 1) % STAGES
-        mbarrier.arrive(weight_empty.index(before))
-        mbarrier.arrive(grad_empty.index(2 * before + w))
-        mbarrier.wait(rows_full.index(w), n & 1)
-        norm_sums = normalise_backward(
-            grad_normed, x_tile, grad_tile, norm_smem, mean, rstd, norm_sums, spare, ones,
-            C, BLOCK_C, HAS_THROUGH,
-        )  # fmt: skip
-        fence_async_shared()
-        # The tile that was written last goes first: so all threads' fences come before both copies.
-        tma.async_copy_shared_to_global(grad_x_desc, [first, 0], grad_tile)
-        tma.async_copy_shared_to_global(normed_desc, [first, 0], x_tile)
-        if HAS_ASIDE:
-            weight_sum = warpgroup_mma(x_tile.permute((1, 0)), few_tile, weight_sum)
-        tma.store_wait(0)
-        mbarrier.arrive(rows_empty.index(w))
+    for block in gl.static_range(FIRST, BLOCKS):
+        bias_sums = bias_sums + (waited[1 + block - FIRST],)
+    before = (n * BLOCKS + BLOCKS - 1) % STAGES
+    mbarrier.arrive(weight_empty.index(before))
+    mbarrier.arrive(grad_empty.index(2 * before + w))
+    return grad_normed, bias_sums
+
+
+@gluon.jit
+def write_sums(
+    sums, norm_sums, bias_sums, weight_sum, w,
+    C: gl.constexpr, P: gl.constexpr, S: gl.constexpr, BLOCKS: gl.constexpr,
+    FIRST: gl.constexpr, FIRST_BIASED: gl.constexpr, BLOCK_C: gl.constexpr,
+    BLOCK_P: gl.constexpr, FEW: gl.constexpr, HAS_ASIDE: gl.constexpr,
+):  # fmt: skip
+    """A warp group's sums over its rows, to memory: its row of ``sums``."""
+    TURNED: gl.constexpr = mma_layout(FEW)
+    BIAS: gl.constexpr = mma_layout(ONES)
     worker = 2 * gl.program_id(0) + w
     sums += worker * (2 * C + P - FIRST_BIASED + S * C)
     # All columns of a product with ones are the same.
@@ -273,6 +237,77 @@ def compute(
             weight_sum,
             mask=(c < C)[:, None] & (s < S)[None, :],
         )
+
+
+@gluon.jit
+def compute(
+    w, args,
+    C: gl.constexpr, P: gl.constexpr, S: gl.constexpr, BLOCKS: gl.constexpr,
+    FIRST_BIASED: gl.constexpr, BLOCK_C: gl.constexpr, BLOCK_P: gl.constexpr,
+    BLOCK_S: gl.constexpr, FEW: gl.constexpr, STAGES: gl.constexpr,
+    HAS_THROUGH: gl.constexpr, HAS_ASIDE: gl.constexpr,
+):  # fmt: skip
+    """Warp group ``w``."""
+    (
+        norm_smem, stats, sums, aside, aside_stride, aside_stride_s,
+        normed_desc, grad_x_desc,
+        grad_smem, weight_smem, aside_smem, few_smem, ones_smem, spare_smem, x_smem, through_smem,
+        grad_full, grad_empty, weight_full, weight_empty, rows_full, rows_empty, aside_full,
+        num_rows, num_tiles,
+    ) = args  # fmt: skip
+    OUT: gl.constexpr = mma_layout(BLOCK_C)
+    A: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
+    TURNED: gl.constexpr = mma_layout(FEW)
+    ROW: gl.constexpr = gl.SliceLayout(1, mma_layout(PART))
+    BIAS: gl.constexpr = mma_layout(ONES)
+    # Blocks that are summed too: the last one at least.
+    FIRST: gl.constexpr = min(FIRST_BIASED, P - 1) // BLOCK_P
+    weight_sum = gl.full([BLOCK_C, FEW], 0.0, gl.float32, TURNED)
+    norm_sums = ()
+    for _sum in gl.static_range(2 * (BLOCK_C // PART)):
+        norm_sums = norm_sums + (gl.full([PART, ONES], 0.0, gl.float32, BIAS),)
+    bias_sums = ()
+    for _biased in gl.static_range(FIRST, BLOCKS):
+        bias_sums = bias_sums + (gl.full([BLOCK_P, ONES], 0.0, gl.float32, BIAS),)
+    rings = grad_smem, weight_smem, grad_full, grad_empty, weight_full, weight_empty
+    tiles = (num_tiles - gl.program_id(0) + gl.num_programs(0) - 1) // gl.num_programs(0)
+    for n in range(tiles):
+        first = (2 * (gl.program_id(0) + n * gl.num_programs(0)) + w) * ROWS
+        # Always 0, and the compiler does not know it: what it finds the same in all iterations, as
+        # places in shared memory, it keeps in registers, of which there are none left.
+        zero = n >> 28
+        ones, spare = ones_smem.index(zero), spare_smem.index(w + zero)
+        x_tile, grad_tile = x_smem.index(w + zero), through_smem.index(w + zero)
+        few_tile = few_smem.index(w + zero)
+        # Loaded long before they are used.
+        row = first + gl.arange(0, ROWS, layout=ROW)
+        mean = gl.load(stats + row, mask=row < num_rows, other=0.0)
+        rstd = gl.load(stats + num_rows + row, mask=row < num_rows, other=0.0)
+        few = few_tile  # for want of another; nothing looks at it
+        if HAS_ASIDE:
+            few = load_few(aside, aside_stride, aside_stride_s, first, num_rows, S, BLOCK_S, A)
+        aside_rows = aside, aside_stride, aside_stride_s, first, num_rows
+        grad_normed, bias_sums = multiply(
+            n, bias_sums, few, ones, few_tile, aside_rows, w, rings, aside_smem, aside_full,
+            S, BLOCKS, FIRST, BLOCK_C, FEW, STAGES, HAS_ASIDE,
+        )  # fmt: skip
+        mbarrier.wait(rows_full.index(w), n & 1)
+        norm_sums = normalise_backward(
+            grad_normed, x_tile, grad_tile, norm_smem, mean, rstd, norm_sums, spare, ones,
+            C, BLOCK_C, HAS_THROUGH,
+        )  # fmt: skip
+        fence_async_shared()
+        # The tile that was written last goes first: so all threads' fences come before both copies.
+        tma.async_copy_shared_to_global(grad_x_desc, [first, 0], grad_tile)
+        tma.async_copy_shared_to_global(normed_desc, [first, 0], x_tile)
+        if HAS_ASIDE:
+            weight_sum = warpgroup_mma(x_tile.permute((1, 0)), few_tile, weight_sum)
+        tma.store_wait(0)
+        mbarrier.arrive(rows_empty.index(w))
+    write_sums(
+        sums, norm_sums, bias_sums, weight_sum, w,
+        C, P, S, BLOCKS, FIRST, FIRST_BIASED, BLOCK_C, BLOCK_P, FEW, HAS_ASIDE,
+    )  # fmt: skip
 
 
 @gluon.jit
