@@ -49,32 +49,12 @@ def dropout_factor(state, c1, c2, c3, threshold, scale, DIMS: tl.constexpr, SHAR
 # One binary for all layers: a number 1 would be folded into the code, and is no tensor there.
 @triton.jit(do_not_specialize=["layer"])
 def residual_dropout_kernel(
-    x_ptr,
-    update_ptr,
-    out_ptr,
-    key_ptr,
-    layer,
-    threshold,
-    scale,
-    size1,
-    size2,
-    size3,
-    x_stride_b,
-    x_stride1,
-    x_stride2,
-    x_stride3,
-    update_stride_b,
-    update_stride1,
-    update_stride2,
-    update_stride3,
-    key_stride,
-    DIMS: tl.constexpr,
-    SHARED: tl.constexpr,
-    HAS_X: tl.constexpr,
-    BLOCK_S: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    STEPS: tl.constexpr,
-):
+    x_ptr, update_ptr, out_ptr, key_ptr, layer, threshold, scale, size1, size2, size3, x_stride_b,
+    x_stride1, x_stride2, x_stride3, update_stride_b, update_stride1, update_stride2,
+    update_stride3, key_stride,
+    DIMS: tl.constexpr, SHARED: tl.constexpr, HAS_X: tl.constexpr, BLOCK_S: tl.constexpr,
+    BLOCK_N: tl.constexpr, STEPS: tl.constexpr,
+):  # fmt: skip
     """``out = x + update * mask * scale`` for a tile; without ``HAS_X``, ``out = update * ...``.
 
     A tile is rows along the shared dimension (``SHARED``: 1, 2, 3, or 0 for none) times a block of

@@ -71,19 +71,10 @@ def standardise_backward(grad, x_hat, rstd, C: tl.constexpr):
 
 @triton.jit
 def layer_norm_forward_kernel(
-    x_ptr,
-    weight_ptr,
-    bias_ptr,
-    out_ptr,
-    stats_ptr,
-    num_rows,
-    geometry,
-    C: tl.constexpr,
-    EPS: tl.constexpr,
-    ROW_DIMS: tl.constexpr,
-    BLOCK_R: tl.constexpr,
+    x_ptr, weight_ptr, bias_ptr, out_ptr, stats_ptr, num_rows, geometry,
+    C: tl.constexpr, EPS: tl.constexpr, ROW_DIMS: tl.constexpr, BLOCK_R: tl.constexpr,
     BLOCK_C: tl.constexpr,
-):
+):  # fmt: skip
     """``out = standardise(x) * weight + bias``, contiguous."""
     rows = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     columns = tl.arange(0, BLOCK_C)
@@ -101,28 +92,11 @@ def layer_norm_forward_kernel(
 
 @triton.jit
 def layer_norm_backward_kernel(
-    grad_ptr,
-    x_ptr,
-    weight_ptr,
-    bias_ptr,
-    stats_ptr,
-    through_ptr,
-    grad_x_ptr,
-    normed_ptr,
-    others_ptr,
-    partial_ptr,
-    num_rows,
-    others_stride,
-    grad_geometry,
-    geometry,
-    C: tl.constexpr,
-    GRAD_ROW_DIMS: tl.constexpr,
-    ROW_DIMS: tl.constexpr,
-    PROGRAMS: tl.constexpr,
-    STAGES: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-):
+    grad_ptr, x_ptr, weight_ptr, bias_ptr, stats_ptr, through_ptr, grad_x_ptr, normed_ptr,
+    others_ptr, partial_ptr, num_rows, others_stride, grad_geometry, geometry,
+    C: tl.constexpr, GRAD_ROW_DIMS: tl.constexpr, ROW_DIMS: tl.constexpr, PROGRAMS: tl.constexpr,
+    STAGES: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
     """Gradient of x, and each program's sums for weight and bias, in a fixed order of rows.
 
     ``partial`` is (PROGRAMS, 2 * C): weight, bias; with ``others``, a matrix (R, C) with a stride,

@@ -25,18 +25,9 @@ def load_gradient(
 
 @triton.jit
 def square_sums_kernel(
-    narrow_ptr,
-    wide_ptr,
-    sums_ptr,
-    updates_ptr,
-    averaged_ptr,
-    counts_ptr,
-    num_narrow,
-    num_elements,
-    HAS_NARROW: tl.constexpr,
-    ITERATIONS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    narrow_ptr, wide_ptr, sums_ptr, updates_ptr, averaged_ptr, counts_ptr, num_narrow, num_elements,
+    HAS_NARROW: tl.constexpr, ITERATIONS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """One sum of squares a program, over ``ITERATIONS`` consecutive blocks.
 
     Lane by lane over the blocks, then a tree: no float32 sum here has more than a few dozen terms.
@@ -79,21 +70,10 @@ def is_finite(x):
 
 @triton.jit
 def accumulate_kernel(
-    narrow_ptr,
-    wide_ptr,
-    total_ptr,
-    sums_ptr,
-    norm_ptr,
-    num_narrow,
-    num_elements,
-    CLIP: tl.constexpr,
-    CLIP_NORM: tl.constexpr,
-    CLIP_EPS: tl.constexpr,
-    FIRST: tl.constexpr,
-    HAS_NARROW: tl.constexpr,
-    NUM_SUMS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    narrow_ptr, wide_ptr, total_ptr, sums_ptr, norm_ptr, num_narrow, num_elements,
+    CLIP: tl.constexpr, CLIP_NORM: tl.constexpr, CLIP_EPS: tl.constexpr, FIRST: tl.constexpr,
+    HAS_NARROW: tl.constexpr, NUM_SUMS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """``total += gradient``, clipped first if ``CLIP``; the first sample writes over ``total``."""
     program = tl.program_id(0).to(tl.int64)
     offsets = program * BLOCK + tl.arange(0, BLOCK)
@@ -127,39 +107,15 @@ def power(BASE_LOG: tl.constexpr, exponent):
 
 @triton.jit
 def update_kernel(
-    weights_ptr,
-    narrow_ptr,
-    wide_ptr,
-    first_moment_ptr,
-    second_moment_ptr,
-    average_ptr,
-    working_ptr,
-    sums_ptr,
-    counts_ptr,
-    rate_ptr,
-    finite_ptr,
-    updates_ptr,
-    averaged_ptr,
-    norm_ptr,
-    applied_ptr,
-    num_narrow,
-    num_elements,
-    SCALE: tl.constexpr,
-    CLIP: tl.constexpr,
-    CLIP_NORM: tl.constexpr,
-    CLIP_EPS: tl.constexpr,
-    LOG_BETA1: tl.constexpr,
-    LOG_BETA2: tl.constexpr,
-    ONE_MINUS_BETA1: tl.constexpr,
-    ONE_MINUS_BETA2: tl.constexpr,
-    EPS: tl.constexpr,
-    SHARE: tl.constexpr,
-    FIRST_SHARE: tl.constexpr,
-    HAS_NARROW: tl.constexpr,
-    HAS_WORKING: tl.constexpr,
-    NUM_SUMS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    weights_ptr, narrow_ptr, wide_ptr, first_moment_ptr, second_moment_ptr, average_ptr,
+    working_ptr, sums_ptr, counts_ptr, rate_ptr, finite_ptr, updates_ptr, averaged_ptr, norm_ptr,
+    applied_ptr, num_narrow, num_elements,
+    SCALE: tl.constexpr, CLIP: tl.constexpr, CLIP_NORM: tl.constexpr, CLIP_EPS: tl.constexpr,
+    LOG_BETA1: tl.constexpr, LOG_BETA2: tl.constexpr, ONE_MINUS_BETA1: tl.constexpr,
+    ONE_MINUS_BETA2: tl.constexpr, EPS: tl.constexpr, SHARE: tl.constexpr,
+    FIRST_SHARE: tl.constexpr, HAS_NARROW: tl.constexpr, HAS_WORKING: tl.constexpr,
+    NUM_SUMS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """Clip, Adam, weight average and working copy of one block; nothing if not finite.
 
     Scalars are worked out anew by every program, from the sums of squares and from ``counts``, a

@@ -11,47 +11,14 @@ import triton.language as tl
 
 @triton.jit
 def chained_products_kernel(
-    first_ptr,
-    second_ptr,
-    third_ptr,
-    out_ptr,
-    count_ptr,
-    bias_ptr,
-    z_ptr,
-    size_x,
-    size_y,
-    size_m,
-    size_d,
-    size_n,
-    size_k,
-    first_stride_k,
-    first_stride_x,
-    first_stride_m,
-    second_stride_y,
-    second_stride_m,
-    second_stride_d,
-    third_stride_k,
-    third_stride_d,
-    third_stride_n,
-    out_stride_split,
-    out_stride_x,
-    out_stride_y,
-    out_stride_n,
-    count_stride_x,
-    count_stride_y,
-    z_stride_x,
-    z_stride_y,
-    z_stride_n,
-    k_per_split,
-    EPS: tl.constexpr,
-    MEAN: tl.constexpr,
-    PRECISION: tl.constexpr,
-    BLOCK_X: tl.constexpr,
-    BLOCK_Y: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-):
+    first_ptr, second_ptr, third_ptr, out_ptr, count_ptr, bias_ptr, z_ptr, size_x, size_y, size_m,
+    size_d, size_n, size_k, first_stride_k, first_stride_x, first_stride_m, second_stride_y,
+    second_stride_m, second_stride_d, third_stride_k, third_stride_d, third_stride_n,
+    out_stride_split, out_stride_x, out_stride_y, out_stride_n, count_stride_x, count_stride_y,
+    z_stride_x, z_stride_y, z_stride_n, k_per_split,
+    EPS: tl.constexpr, MEAN: tl.constexpr, PRECISION: tl.constexpr, BLOCK_X: tl.constexpr,
+    BLOCK_Y: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
     """``out[x,y,n] = sum_kd (sum_m first[k,x,m] second[y,m,d]) third[k,d,n]``.
 
     The three products with a sum over a pair of channels or residues are all of this form:
@@ -124,29 +91,11 @@ def chained_products_kernel(
 
 @triton.jit
 def weight_gradient_kernel(
-    a_ptr,
-    b_ptr,
-    grad_ptr,
-    out_ptr,
-    size_s,
-    size_i,
-    size_j,
-    size_c,
-    size_z,
-    a_stride_i,
-    a_stride_c,
-    a_stride_s,
-    b_stride_j,
-    b_stride_d,
-    b_stride_s,
-    j_per_split,
-    PRECISION: tl.constexpr,
-    BLOCK_S: tl.constexpr,
-    BLOCK_I: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_Z: tl.constexpr,
-):
+    a_ptr, b_ptr, grad_ptr, out_ptr, size_s, size_i, size_j, size_c, size_z, a_stride_i, a_stride_c,
+    a_stride_s, b_stride_j, b_stride_d, b_stride_s, j_per_split,
+    PRECISION: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_I: tl.constexpr, BLOCK_C: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_Z: tl.constexpr,
+):  # fmt: skip
     """Partial sums of ``sum_ij grad[i,j,z] outer[i,j,c,d]``, as (part, z, c, d).
 
     A program holds a for a block of i and c, and walks along j; the block of ``outer`` goes through
@@ -193,21 +142,10 @@ def weight_gradient_kernel(
 
 @triton.jit
 def mean_gradient_kernel(
-    grad_ptr,
-    count_ptr,
-    out_ptr,
-    parts_ptr,
-    size_j,
-    size_z,
-    grad_stride_i,
-    grad_stride_j,
-    grad_stride_z,
-    count_stride_i,
-    count_stride_j,
-    EPS: tl.constexpr,
-    BLOCK_J: tl.constexpr,
-    BLOCK_Z: tl.constexpr,
-):
+    grad_ptr, count_ptr, out_ptr, parts_ptr, size_j, size_z, grad_stride_i, grad_stride_j,
+    grad_stride_z, count_stride_i, count_stride_j,
+    EPS: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_Z: tl.constexpr,
+):  # fmt: skip
     """``out[i,j,z] = grad[i,j,z] / count[i,j]``; ``parts[z] = sum_j out`` for each block of j."""
     i = tl.program_id(1).to(tl.int64)
     z = tl.arange(0, BLOCK_Z)

@@ -29,26 +29,11 @@ def load_matrix(
 
 @triton.jit
 def transition_forward_kernel(
-    x_ptr,
-    norm_weight_ptr,
-    norm_bias_ptr,
-    up_ptr,
-    up_bias_ptr,
-    down_ptr,
-    down_bias_ptr,
-    out_ptr,
-    normed_ptr,
-    stats_ptr,
-    num_rows,
-    x_stride,
-    C: tl.constexpr,
-    H: tl.constexpr,
-    EPS: tl.constexpr,
-    PRECISION: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-    BLOCK_H: tl.constexpr,
-):
+    x_ptr, norm_weight_ptr, norm_bias_ptr, up_ptr, up_bias_ptr, down_ptr, down_bias_ptr, out_ptr,
+    normed_ptr, stats_ptr, num_rows, x_stride,
+    C: tl.constexpr, H: tl.constexpr, EPS: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_H: tl.constexpr,
+):  # fmt: skip
     """``x + down(relu(up(norm(x))))`` of a block of rows; hidden channels never leave the chip.
 
     Unless they are None, ``normed`` (R, C) takes the normalised rows and ``stats`` (2, R) their
@@ -87,24 +72,11 @@ def transition_forward_kernel(
 
 @triton.jit
 def transition_hidden_kernel(
-    normed_ptr,
-    up_ptr,
-    up_bias_ptr,
-    grad_ptr,
-    down_ptr,
-    hidden_ptr,
-    grad_hidden_ptr,
-    up_bias_sums_ptr,
-    down_bias_sums_ptr,
-    num_rows,
-    grad_stride,
-    C: tl.constexpr,
-    H: tl.constexpr,
-    PRECISION: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-    BLOCK_H: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-):
+    normed_ptr, up_ptr, up_bias_ptr, grad_ptr, down_ptr, hidden_ptr, grad_hidden_ptr,
+    up_bias_sums_ptr, down_bias_sums_ptr, num_rows, grad_stride,
+    C: tl.constexpr, H: tl.constexpr, PRECISION: tl.constexpr, BLOCK_R: tl.constexpr,
+    BLOCK_H: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
     """Hidden channels anew, their gradient, and this block's sums for the biases' gradients.
 
     Both products have the same shape and one loop over channels.
@@ -157,24 +129,11 @@ def sum_parts(ptr, num_parts, columns, WIDTH: tl.constexpr, BLOCK_P: tl.constexp
 
 @triton.jit
 def transition_finish_kernel(
-    products_ptr,
-    sums_ptr,
-    weight_sums_ptr,
-    grad_sums_ptr,
-    up_ptr,
-    grad_norm_ptr,
-    grad_up_ptr,
-    grad_up_bias_ptr,
-    grad_down_ptr,
-    grad_down_bias_ptr,
-    num_parts,
-    num_row_parts,
-    C: tl.constexpr,
-    H: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-    BLOCK_H: tl.constexpr,
+    products_ptr, sums_ptr, weight_sums_ptr, grad_sums_ptr, up_ptr, grad_norm_ptr, grad_up_ptr,
+    grad_up_bias_ptr, grad_down_ptr, grad_down_bias_ptr, num_parts, num_row_parts,
+    C: tl.constexpr, H: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_H: tl.constexpr,
     BLOCK_P: tl.constexpr,
-):
+):  # fmt: skip
     """All parameters' gradients from parts of sums over rows.
 
     ``products`` (2, parts, H, C), ``sums`` (parts, H), ``weight_sums`` and ``grad_sums`` (other
@@ -205,17 +164,9 @@ def transition_finish_kernel(
 
 @triton.jit
 def finish_weights(
-    products_ptr,
-    sums_ptr,
-    grad_up_ptr,
-    grad_up_bias_ptr,
-    grad_down_ptr,
-    h,
-    c,
-    num_parts,
-    C: tl.constexpr,
-    H: tl.constexpr,
-):
+    products_ptr, sums_ptr, grad_up_ptr, grad_up_bias_ptr, grad_down_ptr, h, c, num_parts,
+    C: tl.constexpr, H: tl.constexpr,
+):  # fmt: skip
     """A block of both weights' gradients, and of the hidden channels' bias's."""
     at = h[:, None] * C + c[None, :]
     inside = (h < H)[:, None] & (c < C)[None, :]

@@ -12,27 +12,11 @@ import triton.language as tl
 
 @triton.jit
 def product_kernel(
-    a_ptr,
-    passed_ptr,
-    b_ptr,
-    bias_ptr,
-    out_ptr,
-    num_rows,
-    num_columns,
-    depth,
-    stride_am,
-    stride_ak,
-    stride_pm,
-    stride_pk,
-    stride_bk,
-    stride_bn,
-    HAS_BIAS: tl.constexpr,
-    RELU: tl.constexpr,
-    SPLITS: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-):
+    a_ptr, passed_ptr, b_ptr, bias_ptr, out_ptr, num_rows, num_columns, depth, stride_am, stride_ak,
+    stride_pm, stride_pk, stride_bk, stride_bn,
+    HAS_BIAS: tl.constexpr, RELU: tl.constexpr, SPLITS: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
     """A tile of ``a b``, or of one of several parts of its sum, (SPLITS, M, N).
 
     ``passed``: what a ReLU made; elements of ``a`` count only where it let one through.
@@ -74,20 +58,10 @@ def chosen(pointers, number):
 
 @triton.jit
 def gradients_kernel(
-    grads,
-    passed,
-    rows,
-    weight_ptr,
-    bias_ptr,
-    num_rows,
-    num_outputs,
-    num_inputs,
-    RELU: tl.constexpr,
-    SPLITS: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
+    grads, passed, rows, weight_ptr, bias_ptr, num_rows, num_outputs, num_inputs,
+    RELU: tl.constexpr, SPLITS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
-):
+):  # fmt: skip
     """A tile of the weight's gradient, the rows of several uses one after the other; the bias's.
 
     ``grads``, ``rows``: of each use, (R, C) and (R, K), contiguous; ``passed``: what their ReLU

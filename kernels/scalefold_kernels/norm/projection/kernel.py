@@ -18,32 +18,12 @@ from scalefold_kernels.norm.kernel import (
 
 @triton.jit
 def projection_forward_kernel(
-    x_ptr,
-    norm_weight_ptr,
-    norm_bias_ptr,
-    weight_ptr,
-    bias_ptr,
-    aside_weight_ptr,
-    out_ptr,
-    aside_ptr,
-    stats_ptr,
-    num_rows,
-    num_outputs,
-    first_biased,
-    num_aside,
-    sample_rows,
-    geometry,
-    C: tl.constexpr,
-    EPS: tl.constexpr,
-    ROW_DIMS: tl.constexpr,
-    PRECISION: tl.constexpr,
-    PROGRAMS: tl.constexpr,
-    CHUNKS: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-    BLOCK_P: tl.constexpr,
-    BLOCK_S: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-):
+    x_ptr, norm_weight_ptr, norm_bias_ptr, weight_ptr, bias_ptr, aside_weight_ptr, out_ptr,
+    aside_ptr, stats_ptr, num_rows, num_outputs, first_biased, num_aside, sample_rows, geometry,
+    C: tl.constexpr, EPS: tl.constexpr, ROW_DIMS: tl.constexpr, PRECISION: tl.constexpr,
+    PROGRAMS: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_P: tl.constexpr,
+    BLOCK_S: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
     """``out = layer_norm(x) @ weight.T + bias``, (R, P); the normalised rows stay on the chip.
 
     ``weight`` is (P, C); ``bias`` holds outputs ``first_biased`` to P, or is None. ``aside`` (B, S,
@@ -109,32 +89,13 @@ def projection_forward_kernel(
 
 @triton.jit
 def projection_backward_kernel(
-    grad_ptr,
-    grad_normed_ptr,
-    x_ptr,
-    norm_weight_ptr,
-    norm_bias_ptr,
-    weight_ptr,
-    stats_ptr,
-    through_ptr,
-    grad_x_ptr,
-    normed_ptr,
-    partial_ptr,
-    num_rows,
-    num_outputs,
-    first_biased,
-    grad_geometry,
-    geometry,
-    C: tl.constexpr,
-    GRAD_ROW_DIMS: tl.constexpr,
-    ROW_DIMS: tl.constexpr,
-    PRECISION: tl.constexpr,
-    PROGRAMS: tl.constexpr,
-    STAGES: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-    BLOCK_P: tl.constexpr,
+    grad_ptr, grad_normed_ptr, x_ptr, norm_weight_ptr, norm_bias_ptr, weight_ptr, stats_ptr,
+    through_ptr, grad_x_ptr, normed_ptr, partial_ptr, num_rows, num_outputs, first_biased,
+    grad_geometry, geometry,
+    C: tl.constexpr, GRAD_ROW_DIMS: tl.constexpr, ROW_DIMS: tl.constexpr, PRECISION: tl.constexpr,
+    PROGRAMS: tl.constexpr, STAGES: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_P: tl.constexpr,
     BLOCK_C: tl.constexpr,
-):
+):  # fmt: skip
     """All gradients of a narrow projection (P <= BLOCK_P) in one pass over x.
 
     ``grad`` is (R, P), of any strides. (R, C), contiguous: ``grad_x``; and, where they are not

@@ -10,26 +10,11 @@ import triton.language as tl
 
 @triton.jit
 def project_outer_kernel(
-    outer_ptr,
-    weight_ptr,
-    bias_ptr,
-    count_ptr,
-    z_ptr,
-    out_ptr,
-    size_j,
-    size_c,
-    size_z,
-    count_stride_i,
-    count_stride_j,
-    z_stride_i,
-    z_stride_j,
-    z_stride_z,
-    EPS: tl.constexpr,
-    PRECISION: tl.constexpr,
-    BLOCK_J: tl.constexpr,
-    BLOCK_K: tl.constexpr,
+    outer_ptr, weight_ptr, bias_ptr, count_ptr, z_ptr, out_ptr, size_j, size_c, size_z,
+    count_stride_i, count_stride_j, z_stride_i, z_stride_j, z_stride_z,
+    EPS: tl.constexpr, PRECISION: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_K: tl.constexpr,
     BLOCK_Z: tl.constexpr,
-):
+):  # fmt: skip
     """``out = z + (bias[z] + sum_cd outer[i,c,j,d] weight[z,c,d]) / count[i,j]``."""
     i = tl.program_id(1).to(tl.int64)
     j = tl.program_id(0) * BLOCK_J + tl.arange(0, BLOCK_J)
@@ -62,17 +47,9 @@ def project_outer_kernel(
 
 @triton.jit
 def outer_gradient_kernel(
-    grad_ptr,
-    weight_ptr,
-    out_ptr,
-    size_j,
-    size_c,
-    size_z,
-    PRECISION: tl.constexpr,
-    BLOCK_J: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    BLOCK_Z: tl.constexpr,
-):
+    grad_ptr, weight_ptr, out_ptr, size_j, size_c, size_z,
+    PRECISION: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_Z: tl.constexpr,
+):  # fmt: skip
     """``out[i,c,j,d] = sum_z grad[i,j,z] weight[z,c,d]``; all z in one block."""
     i = tl.program_id(1).to(tl.int64)
     j = tl.program_id(0) * BLOCK_J + tl.arange(0, BLOCK_J)
@@ -102,19 +79,9 @@ def outer_gradient_kernel(
 
 @triton.jit
 def outer_weight_gradient_kernel(
-    grad_ptr,
-    outer_ptr,
-    out_ptr,
-    size_i,
-    size_j,
-    size_c,
-    size_z,
-    i_per_split,
-    PRECISION: tl.constexpr,
-    BLOCK_J: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    BLOCK_Z: tl.constexpr,
-):
+    grad_ptr, outer_ptr, out_ptr, size_i, size_j, size_c, size_z, i_per_split,
+    PRECISION: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_Z: tl.constexpr,
+):  # fmt: skip
     """Partial sums of ``sum_ij grad[i,j,z] outer[i,c,j,d]``, as (split, z, c, d)."""
     split = tl.program_id(2)
     num_k = size_c * size_c

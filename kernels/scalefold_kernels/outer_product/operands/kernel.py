@@ -12,27 +12,11 @@ from scalefold_kernels.norm.kernel import standardise, standardise_backward
 
 @triton.jit
 def forward_kernel(
-    m_ptr,
-    mask_ptr,
-    norm_weight_ptr,
-    norm_bias_ptr,
-    weight_a_ptr,
-    weight_b_ptr,
-    bias_a_ptr,
-    bias_b_ptr,
-    out_ptr,
-    size_s,
-    size_n,
-    size_c,
-    strides,
-    mask_strides,
-    M: tl.constexpr,
-    EPS: tl.constexpr,
-    PRECISION: tl.constexpr,
-    BLOCK_S: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-):
+    m_ptr, mask_ptr, norm_weight_ptr, norm_bias_ptr, weight_a_ptr, weight_b_ptr, bias_a_ptr,
+    bias_b_ptr, out_ptr, size_s, size_n, size_c, strides, mask_strides,
+    M: tl.constexpr, EPS: tl.constexpr, PRECISION: tl.constexpr, BLOCK_S: tl.constexpr,
+    BLOCK_C: tl.constexpr, BLOCK_M: tl.constexpr,
+):  # fmt: skip
     """``out[0,n,c,s] = mask[s,n] (layer_norm(m[s,n]) @ weight_a.T + bias_a)[c]``; 1: b likewise.
 
     A program has some sequences of one residue of one sample. ``strides``: of m.
@@ -84,19 +68,9 @@ def load_weights(
 
 @triton.jit
 def load_block(
-    block,
-    grad_ptr,
-    m_ptr,
-    mask_ptr,
-    through_ptr,
-    sizes,
-    strides,
-    mask_strides,
-    M: tl.constexpr,
-    BLOCK_S: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-):
+    block, grad_ptr, m_ptr, mask_ptr, through_ptr, sizes, strides, mask_strides,
+    M: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_M: tl.constexpr,
+):  # fmt: skip
     """What `backward_kernel` reads of a block of sequences of one residue; 0 behind the last."""
     num_samples, size_s, size_n, size_c = sizes
     column, p = tl.arange(0, BLOCK_M), tl.arange(0, 2 * BLOCK_C)
@@ -132,26 +106,11 @@ def place(block, size_s, size_n, BLOCK_S: tl.constexpr):
 
 @triton.jit
 def backward_kernel(
-    grad_ptr,
-    m_ptr,
-    mask_ptr,
-    norm_weight_ptr,
-    weight_a_ptr,
-    weight_b_ptr,
-    through_ptr,
-    grad_m_ptr,
-    partial_ptr,
-    sizes,
-    strides,
-    mask_strides,
-    M: tl.constexpr,
-    EPS: tl.constexpr,
-    PRECISION: tl.constexpr,
-    PROGRAMS: tl.constexpr,
-    BLOCK_S: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-):
+    grad_ptr, m_ptr, mask_ptr, norm_weight_ptr, weight_a_ptr, weight_b_ptr, through_ptr, grad_m_ptr,
+    partial_ptr, sizes, strides, mask_strides,
+    M: tl.constexpr, EPS: tl.constexpr, PRECISION: tl.constexpr, PROGRAMS: tl.constexpr,
+    BLOCK_S: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_M: tl.constexpr,
+):  # fmt: skip
     """Gradient of m, ``through`` (its gradient from elsewhere, contiguous) added; partial sums.
 
     ``partial`` (PROGRAMS, 2 (C M + C)): for a, then for b, ``sum grad x_hat`` and ``sum grad``,
@@ -199,17 +158,9 @@ def backward_kernel(
 
 @triton.jit
 def parameters_kernel(
-    sums_ptr,
-    norm_weight_ptr,
-    norm_bias_ptr,
-    weight_a_ptr,
-    weight_b_ptr,
-    out_ptr,
-    size_c,
-    M: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-):
+    sums_ptr, norm_weight_ptr, norm_bias_ptr, weight_a_ptr, weight_b_ptr, out_ptr, size_c,
+    M: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_M: tl.constexpr,
+):  # fmt: skip
     """All parameters' gradients from the sums of `backward_kernel`.
 
     With ``x = x_hat scale + shift``: a weight's are ``scale sum(grad x_hat) + shift sum(grad)``,
@@ -237,17 +188,9 @@ def parameters_kernel(
 
 @triton.jit
 def write_operand_parameters(
-    sums_ptr,
-    weight_ptr,
-    out_ptr,
-    scale,
-    shift,
-    at,
-    inside,
-    size_c,
-    M: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-):
+    sums_ptr, weight_ptr, out_ptr, scale, shift, at, inside, size_c,
+    M: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
     """Gradients of one operand's weight and bias; what the norm's have from it."""
     c = tl.arange(0, BLOCK_C)
     weight = tl.load(weight_ptr + at, mask=inside, other=0.0).to(tl.float32)
