@@ -86,10 +86,13 @@ def test_no_rows(device: torch.device) -> None:
     assert transition(x, *parameters).shape == (0, 4, 16)
 
 
-def test_a_few_rows_at_a_time(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("limit", "value"), [("MAX_HIDDEN_ELEMENTS", 10 * 32), ("MAX_ROWS", 9)])
+def test_a_few_rows_at_a_time(
+    limit: str, value: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
     inputs = _inputs((23,), 16, 32, device, torch.float32)
     whole = _results(transition, inputs, torch.float32)
-    monkeypatch.setattr(portable, "MAX_HIDDEN_ELEMENTS", 10 * 32)
+    monkeypatch.setattr(portable, limit, value)
     for part, expected in zip(_results(transition, inputs, torch.float32), whole, strict=True):
         torch.testing.assert_close(part, expected, rtol=1e-5, atol=1e-5)
 
