@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Event
 from typing import Any, Final
 
 import torch
@@ -113,18 +114,23 @@ def bench_sanitizer(
         raise InputError(f"no tool {', '.join(unknown)}; there are {', '.join(known)}")
     runs = [run for run in RUNS if not tools or run.tool in tools]
     result = origin("sanitizer", device) | {"sanitizer": _version(program), "runs": []}
+    stop = Event()
     with TemporaryDirectory() as folder, ThreadPoolExecutor(processes) as pool:
 
         def make(number: int) -> dict[str, Any]:
             own = Path(folder, str(number))
             own.mkdir()
-            return _run(runs[number], program, config, shards.absolute(), own, seconds)
+            return _run(runs[number], program, config, shards.absolute(), own, seconds, stop)
 
-        for made in as_completed([pool.submit(make, number) for number in range(len(runs))]):
-            row = made.result()
-            result["runs"].append(row)
-            write_record(result, out)
-            console.print(_table([row]))
+        try:
+            for made in as_completed([pool.submit(make, number) for number in range(len(runs))]):
+                row = made.result()
+                result["runs"].append(row)
+                write_record(result, out)
+                console.print(_table([row]))
+        finally:  # an error, or Ctrl-C, waits for no run
+            stop.set()
+            pool.shutdown(cancel_futures=True)
     console.print(_table(result["runs"]))
     return result
 
@@ -157,7 +163,7 @@ def _version(program: str) -> str:
 
 
 def _run(
-    run: Run, program: str, config: Config, shards: Path, folder: Path, seconds: float
+    run: Run, program: str, config: Config, shards: Path, folder: Path, seconds: float, stop: Event
 ) -> dict[str, Any]:
     """One process, and what it and the sanitizer wrote."""
     tree, found, log = folder / "config.json", folder / "step.json", folder / "log.txt"
@@ -167,7 +173,7 @@ def _run(
         *(sys.executable, "-m", "scalefold.bench.small_step", str(tree), str(shards), str(found)),
     ]
     started = time.perf_counter()
-    end = ended(command, folder / "output.txt", seconds)
+    end = ended(command, folder / "output.txt", seconds, stop)
     text = log.read_text("utf-8", "replace") if log.is_file() else ""
     step = json.loads(found.read_text("utf-8")) if found.is_file() else {}
     row = {
@@ -197,8 +203,11 @@ def under(program: str, tool: str, log: Path) -> list[str]:
     ]
 
 
-def ended(command: Sequence[str], output: Path, seconds: float) -> str:
-    """Run a command with each tensor an allocation of its own; how it ended."""
+def ended(command: Sequence[str], output: Path, seconds: float, stop: Event) -> str:
+    """Run a command with each tensor an allocation of its own; how it ended.
+
+    After so many seconds, or when it is to stop, it is killed.
+    """
     # Torch's allocator would put many tensors into one allocation.
     environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     with (
@@ -207,11 +216,12 @@ def ended(command: Sequence[str], output: Path, seconds: float) -> str:
             command, stdout=file, stderr=file, env=environment, start_new_session=True
         ) as process,
     ):
-        try:
-            return f"exit code {process.wait(seconds)}"
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)  # the sanitizer and what it runs
-            return f"ended after {seconds:.0f} s"
+        started = time.monotonic()
+        while process.poll() is None:
+            if stop.wait(0.1) or time.monotonic() - started > seconds:
+                os.killpg(process.pid, signal.SIGKILL)  # the sanitizer and what it runs
+                return f"ended after {time.monotonic() - started:.0f} s"
+        return f"exit code {process.returncode}"
 
 
 def errors(log: str) -> int | None:

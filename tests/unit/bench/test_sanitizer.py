@@ -2,7 +2,10 @@
 
 import json
 import sys
+import time
 from pathlib import Path
+from threading import Event
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -94,6 +97,29 @@ def test_a_run_that_takes_too_long_is_ended(run) -> None:
     assert result["runs"][0]["ended"].startswith("ended after")
 
 
+def test_an_interruption_waits_for_no_run(
+    full_width: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "compute-sanitizer"
+    program.write_text(PROGRAM.format(writes="case $log in */0/*) ;; *) exec sleep 600;; esac"))
+    program.chmod(0o755)
+    monkeypatch.setattr(sanitizer, "_program", lambda: str(program))
+    monkeypatch.setattr(sanitizer, "write_record", Mock(side_effect=KeyboardInterrupt))
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        bench_sanitizer(
+            full_width,
+            tmp_path,
+            tmp_path / "sanitizer.json",
+            tools=(),
+            processes=2,
+            seconds=600,
+            device=torch.device("cpu"),
+            console=Console(quiet=True),
+        )
+    assert time.monotonic() - started < 300  # half of a run, of which there are six
+
+
 def test_errors_are_those_of_the_summary() -> None:
     assert errors("========= ERROR SUMMARY: 1 error") == 1
     assert errors("= RACECHECK SUMMARY: 3 hazards displayed (2 errors, 1 warning)") == 2
@@ -120,7 +146,7 @@ def test_a_kernel_that_writes_beyond_its_tensor_is_found(tmp_path: Path) -> None
     script, log = tmp_path / "beyond.py", tmp_path / "log.txt"
     script.write_text(BEYOND)
     command = [*sanitizer.under(sanitizer._program(), "memcheck", log), sys.executable, str(script)]
-    assert sanitizer.ended(command, tmp_path / "output.txt", 100) != "exit code 0"
+    assert sanitizer.ended(command, tmp_path / "output.txt", 100, Event()) != "exit code 0"
     assert errors(log.read_text()) > 0
 
 
