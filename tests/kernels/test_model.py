@@ -20,8 +20,10 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 DRAWS = range(8 if DEVICE.type == "cuda" else 1)
 
 # In float32 the kernels of transition and outer product mean begin their sums at the residual. On a
-# GPU each product is then added by itself and rounded at the residual's size; one such kernel alone
-# has 1.7 and 1.8 times torch's error. Triton's interpreter adds whole blocks.
+# GPU each product is then added by itself and rounded at the residual's size, where torch rounds
+# once; Triton's interpreter adds whole blocks. Plain torch with its sums in this order, and nothing
+# else changed, has up to 1.9 times its own error in this model (the pair's, over the eight draws):
+# that takes what FACTOR allows before any other kernel has its share, so it is allowed once more.
 LIMIT = 2 * FACTOR if DEVICE.type == "cuda" else FACTOR
 
 TINY = ModelConfig.model_validate(preset_tree("tiny")["model"])
