@@ -136,22 +136,26 @@ def write_manifest(shards: Path) -> str:
 
 @pytest.fixture
 def make_run(tmp_path: Path) -> Callable[..., Path]:
-    """Write a run's folder; ``name`` is its name, ``evaluated`` the steps that were evaluated."""
+    """Write a run's folder.
 
-    def make(name: str = "demo", evaluated: tuple[int, ...] = (0, 50, 100, 150, 200)) -> Path:
+    ``name`` is its name, ``evaluated`` the steps that were evaluated; others change its settings.
+    """
+
+    def make(
+        name: str = "demo", evaluated: tuple[int, ...] = (0, 50, 100, 150, 200), **changes: Any
+    ) -> Path:
         run = tmp_path / name
         write_manifest(run / "shards")
         sha256 = data_hash(run / "shards")
-        config = make_config(
-            {
-                "preset": "tiny",
-                "run_name": "demo",
-                "data": {
-                    "chains": "demo/chains.tsv",
-                    "mirrors": {"mmcif": ["https://files.wwpdb.org"], "alignments": ["demo"]},
-                },
-            }
-        )
+        settings = {
+            "preset": "tiny",
+            "run_name": "demo",
+            "data": {
+                "chains": "demo/chains.tsv",
+                "mirrors": {"mmcif": ["https://files.wwpdb.org"], "alignments": ["demo"]},
+            },
+        }
+        config = make_config({**settings, **changes})
         key = run_key(config)
         for step in (0, STEPS):
             checkpoints.save(
