@@ -156,6 +156,7 @@ def backward_keys_kernel(
         mbarrier.wait(keys_full, i & 1)
         k = key_smem.index(0).reshape([64, C]).load(A)
         v = key_smem.index(1).reshape([64, C]).load(A)
+        # All have keys and values: their places may be filled.
         gl.thread_barrier()
         mbarrier.expect(keys_full, 2 * 64 * C * 2, pred=more)
         at = [batch, row + 1, first_k, head, 0]
@@ -171,6 +172,7 @@ def backward_keys_kernel(
             grad_k, grad_v = differentiate_block(
                 grad_k, grad_v, k, v, j, place, stretch, memory, HAS_BIAS, TURNED, C, BLOCK_Q
             )
+            # All are done with the block.
             gl.thread_barrier()
             beyond = j + PLACES >= NUM_BLOCKS
             load_block(
@@ -186,6 +188,7 @@ def backward_keys_kernel(
             keep = gl.load(places, mask=own < num_keys, other=0.0) != 0
             grad_k = gl.where(keep[:, None], grad_k, 0.0)
             grad_v = gl.where(keep[:, None], grad_v, 0.0)
+        # The gradients of the row before have left.
         tma.store_wait(0)
         out_smem.index(0).reshape([64, C]).store(grad_k.to(dtype))
         out_smem.index(1).reshape([64, C]).store(grad_v.to(dtype))

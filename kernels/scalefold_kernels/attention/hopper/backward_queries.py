@@ -181,6 +181,7 @@ def backward_queries_kernel(
     partial += number * num_queries * num_keys
     for turn in range(PASSES):
         if HAS_BIAS:
+            # All are done with the bias of the pass before.
             gl.thread_barrier()
             mbarrier.expect(bias_full, NUM_BLOCKS * 64 * BLOCK_K * 2)
             for b in range(NUM_BLOCKS):
@@ -216,6 +217,7 @@ def backward_queries_kernel(
             mbarrier.wait(query_full, (turn * rows + i) & 1)
             q = query_smem.index(0).reshape([64, C]).load(A)
             grad_out = query_smem.index(1).reshape([64, C]).load(A)
+            # All have the queries, whose place may be filled, and see the mask.
             gl.thread_barrier()
             mbarrier.expect(query_full, 2 * 64 * C * 2, pred=more)
             at = [batch, after, first_q, head, 0]
@@ -233,6 +235,7 @@ def backward_queries_kernel(
                     sums_q, j, place, turn * NUM_BLOCKS + j, own_row, memory,
                     HAS_BIAS, SUM_BIAS, TURNED, C, BLOCK_K,
                 )  # fmt: skip
+                # All are done with the block.
                 gl.thread_barrier()
                 beyond = j + PLACES >= NUM_BLOCKS
                 next_block = gl.where(beyond, j + PLACES - NUM_BLOCKS, j + PLACES)

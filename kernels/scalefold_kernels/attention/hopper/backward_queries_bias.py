@@ -197,6 +197,7 @@ def differentiate(
         grad_q = warpgroup_mma(grad_s, k, grad_q, use_acc=False)
         mbarrier.arrive(empty.index(stage))
         if w > 0:
+            # The first group has added the row before.
             mbarrier.wait(other_empty, (i & 1) ^ 1)
             other_smem.store(grad_q)
             mbarrier.arrive(other_full)

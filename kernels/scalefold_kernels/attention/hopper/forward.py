@@ -117,6 +117,7 @@ def attend(
         mbarrier.wait(bias_full, 0)
     for i in range(rows):
         row = first_row + i
+        # Rows so far: how often a barrier was waited for in them gives its phase.
         before = turn * rows + i
         more = i + 1 < rows
         all_kept = unmasked == NUM_BLOCKS * BLOCK_K
@@ -129,10 +130,12 @@ def attend(
         q = q_smem.reshape([64, C]).load(A)
         if HAS_BIAS:
             q = (widen(q) * scale).to(dtype)
+        # All have the queries, whose place may be filled, and see the mask.
         gl.thread_barrier()
         mbarrier.expect(q_full, 64 * C * 2, pred=more)
         at = [batch, row + 1, first_q, head, 0]
         tma.async_copy_global_to_shared(q_desc, at, q_full, q_smem, pred=more)
+        # The result of the row before has left the place that the gate comes to.
         tma.store_wait(0)
         if HAS_GATE:
             mbarrier.expect(gate_full, 64 * C * 2)
@@ -148,20 +151,10 @@ def attend(
             ready = full.index(place)
             mbarrier.wait(ready, (before * (NUM_BLOCKS // PLACES) + j // PLACES) & 1)
             o, total, highest = attend_to_block(
-                o,
-                total,
-                highest,
-                q,
-                j,
-                place,
-                weighing,
-                memory,
-                HAS_BIAS,
-                TURNED,
-                C,
-                BLOCK_K,
-                EXACT,
-            )
+                o, total, highest, q, j, place, weighing, memory,
+                HAS_BIAS, TURNED, C, BLOCK_K, EXACT,
+            )  # fmt: skip
+            # All are done with the block: its place may be filled.
             gl.thread_barrier()
             beyond = j + PLACES >= NUM_BLOCKS
             next_block = gl.where(beyond, j + PLACES - NUM_BLOCKS, j + PLACES)

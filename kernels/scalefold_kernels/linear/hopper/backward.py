@@ -131,6 +131,7 @@ def compute(
                     mask = of_line[None, :].broadcast_to(ROWS, PART)
                 piece.store(both(piece.load(L), mask))
             fence_async_shared()
+            # Both halves are dropped before either group multiplies with the whole.
             mbarrier.arrive(dropped.index(slot))
             mbarrier.wait(dropped.index(slot), phase)
         grad_h = warpgroup_mma(grad_tile, weight, zero, use_acc=False, is_async=True)
@@ -140,6 +141,7 @@ def compute(
         grad_h = warpgroup_mma_wait(2, [grad_h])
         if SHARED > 0:
             grad_h *= scale
+        # That of the tile before has left.
         tma.store_wait(0)
         out_tile.store(grad_h.to(out_tile.dtype))
         fence_async_shared()

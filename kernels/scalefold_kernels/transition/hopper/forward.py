@@ -80,6 +80,7 @@ def compute(
         x = x_tile.load(OUT)
         if PLACES > 2:
             if n > 0:
+                # The result of this group's tile before, two turns ago, has left.
                 tma.store_wait(0)
                 mbarrier.arrive(x_empty.index((turn - 2) % PLACES))
         mean, rstd = normalise(x_tile, norm_weight, norm_bias, C, BLOCK_C, EPS)
@@ -121,6 +122,7 @@ def compute(
         i += 1
         out_bias = gl.load(down_bias + c, mask=c < C, other=0.0).to(gl.float32)
         if KEEP:
+            # The normalised rows have left: the result takes their place.
             tma.store_wait(0)
         x_tile.store((out + out_bias[None, :]).to(dtype))
         fence_async_shared()

@@ -101,6 +101,7 @@ def project(w, args, C: gl.constexpr):
                     opened = open_gate(opened, bias, inverse_mask[:, None])
                     value = (value + columns(biases[2 * side] + half * 64, H)) * opened
                     out = out_smem.index(2 * w + (side * HALVES + half) % 2)
+                    # The result before the last has left this place.
                     tma.store_wait(1)
                     out.permute((1, 0)).store(value.to(dtype))
                     fence_async_shared()

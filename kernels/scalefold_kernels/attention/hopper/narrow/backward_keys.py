@@ -174,6 +174,7 @@ def narrow_keys_kernel(
     for i in range(rows):
         place, other = i & 1, 1 - (i & 1)
         async_copy.wait_group(0)
+        # This row's copies are there, and all are done with the row before, in the other place.
         gl.thread_barrier()
         row = (first_row + i).to(gl.int64)
         after = gl.minimum(row + 1, last)
@@ -183,6 +184,7 @@ def narrow_keys_kernel(
         store_statistics(ahead, lse_ring.index(other), pads.index(2 * other + 1), LINE)
         later = gl.minimum(row + 2, last)
         ahead = load_statistics(lse + later * step, delta + later * step, noted, num_queries)
+        # To the compiler both places are one memory: it would put this barrier between loads below.
         gl.thread_barrier()
         unmasked = count(load_mask(mask, mask_r, mask_k, row, num_keys, KEYS))
         # Of a masked key nothing is kept below; without unmasked keys all logits are 0.

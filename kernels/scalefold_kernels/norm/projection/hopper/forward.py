@@ -155,6 +155,7 @@ def compute(
             if HAS_BIAS:
                 out += shift[None, :]
             out_tile = out_smem.index(i % OUT_STAGES * 2 + w)
+            # What was last in this place has left.
             tma.store_wait(OUT_STAGES - 1)
             out_tile.store(out.to(dtype))
             fence_async_shared()

@@ -124,6 +124,7 @@ def compute(
         shift = vectors.index(1).load(gl.SliceLayout(1, OUT))
         product += shift[:, None] * gl.convert_layout(factor, COLUMN)[None, :]
         out_tile = out_smem.index(w)
+        # The tile before has left.
         tma.store_wait(0)
         out_tile.reshape([2 * BLOCK_C, ROWS]).store(product.to(out_tile.dtype))
         fence_async_shared()
