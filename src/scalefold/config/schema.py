@@ -93,8 +93,8 @@ class ShardsConfig(Section):
     max_msa_rows: Positive = Field(10_000, description="Rows kept of a merged alignment.")
     max_template_hits: NonNegative = Field(
         100,
-        description="Best hits kept, by sum of probs; more than features.template_pool, since "
-        "dates are judged later.",
+        description="Best hits kept, by sum of probs, of those not newer than the query; more than "
+        "features.template_pool, since the margin of dates is judged later.",
     )
 
 

@@ -185,7 +185,7 @@ def _add_msa(table: Table, msa: MsaRecord) -> None:
 
 def _templates(sample: Sample) -> Table:
     table = _table(
-        f"{len(sample.templates)} templates (before any date filter)",
+        f"{len(sample.templates)} templates (before the margin of dates)",
         "chain",
         "released",
         "sum of probs",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
+import itertools
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from rich.console import Console
@@ -27,6 +30,7 @@ from scalefold.shards.summary import (
     AlignmentFacts,
     BucketHead,
     ChainFacts,
+    ChainSummary,
     MsaSummary,
     read_chain_summary,
     structures_hash,
@@ -43,6 +47,7 @@ TEMPLATE_OUTCOMES: Final = (
     "excluded by sequence",
     "of the same entry",
     "structure not packed",
+    "too new, or of unknown date",
     "not found in its structure",
     "beyond max_template_hits",
 )
@@ -62,9 +67,10 @@ def pack_alignments(
     Alignments are merged in the order of ``data.alignments`` and deduplicated; the profile is that
     of the whole merged alignment, of which the first ``shards.max_msa_rows`` rows are stored.
     Template hits are filtered by sequence, located in the chains of the chain shards, and the best
-    ``shards.max_template_hits`` by ``sum_probs`` are kept. Hits of the same entry do not count
-    among these: they are dropped, or, where chains of other entries share the row, kept besides
-    for those.
+    ``shards.max_template_hits`` by ``sum_probs`` are kept. Those that were released after the last
+    chain of the sequence serve none and do not count among them: the best hits of an old query may
+    all be newer than it. Nor do hits of the same entry: they are dropped, or, where chains of other
+    entries share the row, kept besides for those.
 
     Parameters
     ----------
@@ -105,6 +111,7 @@ def pack_alignments(
         if facts.chain_key in wanted:
             groups[facts.seq_id, facts.origin].append(facts)
 
+    newest = _newest_release(summaries.values())
     packer = _Packer(config, raw, TemplateStore(out, list(summaries.values())))
     rows: list[AlignmentFacts] = []
     with write_shard(out / shard_file("msa", bucket), "msa", config.shards.compression) as shard:
@@ -114,7 +121,8 @@ def pack_alignments(
             console=console or Console(stderr=True),
         ):
             for facts in members:
-                record = packer.record(facts, {entry_of(other.chain_key) for other in members})
+                entries = {entry_of(other.chain_key) for other in members}
+                record = packer.record(facts, entries, newest.get((seq_id, origin)))
                 if record is not None:
                     rows.append(AlignmentFacts(shard.add(record), seq_id, origin, facts.chain_key))
                     break
@@ -133,6 +141,16 @@ def pack_alignments(
     return summary
 
 
+def _newest_release(summaries: Iterable[ChainSummary]) -> dict[tuple[str, str], datetime.date]:
+    """Return (sequence, origin) -> the last release of a chain of it, where any is known."""
+    newest: dict[tuple[str, str], datetime.date] = {}
+    for facts in itertools.chain.from_iterable(summary.rows for summary in summaries):
+        key, date = (facts.seq_id, facts.origin), facts.date
+        if date is not None:
+            newest[key] = max(newest.get(key, date), date)
+    return newest
+
+
 def _files(data: DataConfig, raw: Path, chain_key: str) -> list[Path]:
     """Return the files that a chain may have: alignments, then template hits."""
     folder = alignment_folder(raw, chain_key)
@@ -140,6 +158,23 @@ def _files(data: DataConfig, raw: Path, chain_key: str) -> list[Path]:
     if data.template_hits is not None:
         files.append(folder / "hhr" / f"{data.template_hits}.hhr")
     return files
+
+
+class _Query(NamedTuple):
+    """What hits are judged by: of the chains that share an alignment.
+
+    Attributes
+    ----------
+    sequence : str
+    entries : set of str
+        Of those in this bucket.
+    newest : date or None
+        Last release of all, ``None`` where none is known.
+    """
+
+    sequence: str
+    entries: set[str]
+    newest: datetime.date | None
 
 
 class _Packer:
@@ -153,10 +188,13 @@ class _Packer:
         self.sources: list[SourceFile] = []
         self.outcomes: Counter[str] = Counter()
 
-    def record(self, facts: ChainFacts, entries: set[str]) -> MsaRecord | None:
+    def record(
+        self, facts: ChainFacts, entries: set[str], newest: datetime.date | None
+    ) -> MsaRecord | None:
         """Return the alignment of a chain, ``None`` if it has no files or unusable ones.
 
-        ``entries`` are those of all chains that will share it.
+        ``entries`` are those of the bucket's chains that will share it, ``newest`` is the last
+        release of all that may.
         """
         folder = alignment_folder(self._raw, facts.chain_key)
         files = [p for p in _files(self._data, self._raw, facts.chain_key) if p.is_file()]
@@ -182,36 +220,37 @@ class _Packer:
             row_source=stored.row_source,
             profile=profile(full.msa),
             num_seq_full=len(full),
-            templates=self._templates(raw_hits, sequence, entries),
+            templates=self._templates(raw_hits, _Query(sequence, entries, newest)),
         )
 
-    def _templates(
-        self, raw_hits: list[RawHit], sequence: str, entries: set[str]
-    ) -> tuple[TemplateHit, ...]:
+    def _templates(self, raw_hits: list[RawHit], query: _Query) -> tuple[TemplateHit, ...]:
         """Return the hits to keep, by falling sum of probabilities."""
         kept: list[TemplateHit] = []
         num_counted = 0
         for hit in best_first(raw_hits):
-            is_own = hit.entry_id in entries
+            is_own = hit.entry_id in query.entries
             if not is_own and num_counted == self._shards.max_template_hits:
                 self.outcomes["beyond max_template_hits"] += 1
                 continue
-            outcome, template = self._try(hit, sequence, entries)
+            outcome, template = self._try(hit, query)
             self.outcomes[outcome] += 1
             if template is not None:
                 kept.append(template)
                 num_counted += not is_own
         return tuple(kept)
 
-    def _try(self, hit: RawHit, sequence: str, entries: set[str]) -> tuple[str, TemplateHit | None]:
+    def _try(self, hit: RawHit, query: _Query) -> tuple[str, TemplateHit | None]:
         """Return what becomes of a hit, and the located hit if it can be used."""
-        if entries == {hit.entry_id}:
+        if query.entries == {hit.entry_id}:
             return "of the same entry", None
-        if sequence_reason(hit, sequence) is not None:
+        if sequence_reason(hit, query.sequence) is not None:
             return "excluded by sequence", None
         candidates = self._store.sequences(hit.entry_id)
         if not candidates:
             return "structure not packed", None
+        released = self._store.release_date(hit.entry_id)
+        if query.newest is None or released is None or released > query.newest:
+            return "too new, or of unknown date", None
         located = locate(hit, candidates)
         if isinstance(located, str):
             return "not found in its structure", None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections import defaultdict
 from pathlib import Path
 
@@ -31,6 +32,11 @@ class TemplateStore:
                 self._places[entry_of(facts.chain_key)].append(
                     (facts.chain_key, summary.head.bucket, facts.row)
                 )
+        self._dates = {
+            entry_of(facts.chain_key): facts.release_date
+            for summary in summaries
+            for facts in summary.rows
+        }
         self._files: dict[int, ShardFile] = {}
         self._sequences: dict[str, dict[str, str]] = {}
 
@@ -42,6 +48,11 @@ class TemplateStore:
             found = {key: self._read(key, bucket, row) for key, bucket, row in places}
             self._sequences[entry_id] = found
         return found
+
+    def release_date(self, entry_id: str) -> datetime.date | None:
+        """Return the release of an entry that has packed chains, ``None`` where it is not known."""
+        date = self._dates[entry_id]
+        return None if date is None else datetime.date.fromisoformat(date)
 
     def _read(self, chain_key: str, bucket: int, row: int) -> str:
         file = self._files.get(bucket)

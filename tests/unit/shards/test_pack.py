@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 
+import gemmi
 import numpy as np
 import pytest
 from rich.console import Console
@@ -542,6 +543,33 @@ def test_template_cap_keeps_the_best(work, cap):
     path = alignment_folder(work.raw, "2nwd_X") / "hhr/pdb70_hits.hhr"
     sequence = ShardReader(work.out).chain("2nwd_X").sequence
     assert sum(outcomes.values()) == len(read_hhr(path, sequence))
+
+
+def redate(path, date):
+    """Give an entry another date of release."""
+    block = gemmi.cif.read_string(gzip.decompress(path.read_bytes())).sole_block()
+    for row in block.find(["_pdbx_audit_revision_history.revision_date"]):
+        row[0] = date
+    path.write_bytes(gzip.compress(block.as_string().encode()))
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_hits_newer_than_the_query_do_not_count_for_the_cap(work, shared):
+    """2nwd is of 2006; its best hit becomes one of 2007, and so does another chain like it."""
+    rows = [("2nwd_X", "train", "l"), ("1aki_A", "template", ""), ("1hml_A", "template", "")]
+    for entry in ("2nwd", "1aki", "1hml"):
+        work.structure(entry)
+    redate(mmcif_path(work.raw, "1aki"), "2007-01-01")
+    if shared:
+        rows.append(("9xyz_X", "train", "l"))
+        redate(work.structure("2nwd", renamed="9xyz"), "2007-01-01")
+    work.list_chains(*rows)
+    work.alignment("2nwd_X")
+    work.settings["max_template_hits"] = 1
+    manifest = work.pack()
+    (hit,) = ShardReader(work.out).msa("2nwd_X").templates
+    assert hit.chain_key == ("1aki_A" if shared else "1hml_A")
+    assert manifest.counts["template hits, too new, or of unknown date"] == (0 if shared else 1)
 
 
 def test_manifest_states_the_raw_files(demo):
