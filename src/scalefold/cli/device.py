@@ -11,7 +11,8 @@ from scalefold.parallel.launch import Place
 def torch_device(name: str, place: Place | None = None) -> torch.device:
     """Return the device of a name; ``auto`` is a GPU if there is one, otherwise the CPU.
 
-    Of several processes on a node each gets its own GPU, unless the launcher lets each see one.
+    Of several processes on a node each gets its own GPU, unless the launcher lets each see one. It
+    becomes the thread's current one: there graphs are captured and Triton's kernels launched.
 
     Raises
     ------
@@ -42,4 +43,6 @@ def torch_device(name: str, place: Place | None = None) -> torch.device:
             )
     if device.type == "cuda" and (device.index or 0) >= count:
         raise InputError(f"--device {name}: torch sees {count} GPUs here; use cpu, or auto")
+    if device.index is not None and device.type == "cuda":
+        torch.cuda.set_device(device)
     return device

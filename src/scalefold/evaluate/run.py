@@ -62,6 +62,7 @@ def evaluate_checkpoint(
     splits : sequence of str, optional
         ``train``, ``validation``; default ``evaluation.splits``.
     device : torch.device or str
+        A GPU must be torch's current one.
     structures : Path, optional
         Folder to write the predicted structures to, ``<chain key>.cif``.
     console : Console, optional

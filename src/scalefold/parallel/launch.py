@@ -105,7 +105,8 @@ def joined(
     place : Place or None
         See `find_place`.
     choose : callable
-        Returns this process's device; its `InputError` is raised by one of those that have it.
+        Returns this process's device, a GPU made current; its `InputError` is raised by one of
+        those that have it.
     """
     if place is None:
         yield SINGLE, choose()
@@ -115,8 +116,6 @@ def joined(
         _Meeting(dist.PrefixStore("scalefold/meeting", store), rank, world_size), choose
     )
     on_gpu = device.type == "cuda"
-    if on_gpu:
-        torch.cuda.set_device(device)
     dist.init_process_group(
         "nccl" if on_gpu else "gloo",
         store=dist.PrefixStore("scalefold/group", store),

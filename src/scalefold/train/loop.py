@@ -61,6 +61,7 @@ def train(
         Continue from the last complete checkpoint of ``out``, on a CPU bit-exactly with the same
         number of processes; from the start if there is none.
     device : torch.device
+        A GPU must be torch's current one.
     stop : Event
         When set on any rank, the step at hand is finished, a checkpoint written, and the call
         returns on all.

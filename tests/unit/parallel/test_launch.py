@@ -88,12 +88,27 @@ def test_each_process_of_a_node_gets_its_gpu(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    current: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
     place = Place(rank=10, world_size=16, local_rank=local, local_size=gpus if gpus > 1 else 8)
     for name in ("auto", "cuda"):
         assert torch_device(name, place) == torch.device(chosen)
+    assert current == 2 * [torch.device(chosen)]
     assert torch_device("cpu", place).type == "cpu"
     with pytest.raises(InputError, match=r"--device cuda:1: each process .* gets a GPU of its own"):
         torch_device("cuda:1", place)
+
+
+def test_a_gpu_that_is_named_becomes_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    current: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    with pytest.raises(InputError, match="torch sees 4 GPUs"):
+        torch_device("cuda:4")
+    assert current == []
+    for name in ("cpu", "cuda:3", "cuda"):
+        assert torch_device(name) == torch.device(name)
+    assert current == [torch.device("cuda:3")]
 
 
 def test_more_processes_than_gpus_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,7 +60,6 @@ def bench_kernels(
     InputError
         The file cannot be written.
     """
-    torch.cuda.set_device(device.index or 0)
     gpu = Device.measure(device, dtype)
     result = origin("kernels", device) | {
         "versions": _versions(),

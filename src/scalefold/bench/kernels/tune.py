@@ -56,7 +56,6 @@ def tune(
     InputError
         The winners of a case are wrong, or a file cannot be written.
     """
-    torch.cuda.set_device(device.index or 0)
     gpu = Device.measure(device, dtype)
     winners: dict[Key, dict[str, int]] = {}
     for case in cases:
