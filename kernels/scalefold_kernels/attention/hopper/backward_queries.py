@@ -68,6 +68,27 @@ def new_memory(
 
 
 @gluon.jit
+def start_pass(
+    turn, bias_desc, bias_full, memory, batch, head, first_q,
+    SUM_BIAS: gl.constexpr, TURNED: gl.constexpr, BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr,
+):  # fmt: skip
+    """The bias of the pass's keys, and zeros where its gradient is summed up."""
+    _, _, _, bias_smem, sums_smem, _ = memory
+    # All are done with the bias of the pass before.
+    gl.thread_barrier()
+    mbarrier.expect(bias_full, NUM_BLOCKS * 64 * BLOCK_K * 2)
+    for b in range(NUM_BLOCKS):
+        key = (turn * NUM_BLOCKS + b) * BLOCK_K
+        place = bias_smem.index(b)
+        copy_bias(bias_desc, place, bias_full, batch, head, first_q, key, TURNED)
+    if SUM_BIAS:
+        for b in range(NUM_BLOCKS):
+            zero = by_thread(gl.full([64, BLOCK_K], 0.0, gl.float32, mma_layout(BLOCK_K)))
+            sums_smem.index(b).store(zero)
+    mbarrier.wait(bias_full, turn & 1)
+
+
+@gluon.jit
 def differentiate_block(
     sums_q, j, place, masked, row, memory,
     HAS_BIAS: gl.constexpr, SUM_BIAS: gl.constexpr, TURNED: gl.constexpr,
@@ -144,7 +165,7 @@ def backward_queries_kernel(
     memory = new_memory(
         q_desc, k_desc, bias_desc, HAS_BIAS, SUM_BIAS, C, BLOCK_K, NUM_BLOCKS, KEYS, PLACES
     )
-    query_smem, k_smem, v_smem, bias_smem, sums_smem, mask_smem = memory
+    query_smem, k_smem, v_smem, _, sums_smem, mask_smem = memory
     full, others = new_barriers(PLACES, 1), new_barriers(2, 1)
     query_full, bias_full = others.index(0), others.index(1)
     fence_async_shared()
@@ -181,19 +202,10 @@ def backward_queries_kernel(
     partial += number * num_queries * num_keys
     for turn in range(PASSES):
         if HAS_BIAS:
-            # All are done with the bias of the pass before.
-            gl.thread_barrier()
-            mbarrier.expect(bias_full, NUM_BLOCKS * 64 * BLOCK_K * 2)
-            for b in range(NUM_BLOCKS):
-                key = (turn * NUM_BLOCKS + b) * BLOCK_K
-                place = bias_smem.index(b)
-                copy_bias(bias_desc, place, bias_full, batch, head, first_q, key, TURNED)
-        if SUM_BIAS:
-            for b in range(NUM_BLOCKS):
-                zero = by_thread(gl.full([64, BLOCK_K], 0.0, gl.float32, S))
-                sums_smem.index(b).store(zero)
-        if HAS_BIAS:
-            mbarrier.wait(bias_full, turn & 1)
+            start_pass(
+                turn, bias_desc, bias_full, memory, batch, head, first_q,
+                SUM_BIAS, TURNED, BLOCK_K, NUM_BLOCKS,
+            )  # fmt: skip
         for i in range(rows):
             row = first_row + i
             last = i + 1 == rows

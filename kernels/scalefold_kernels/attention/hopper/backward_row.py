@@ -84,6 +84,26 @@ def load_row_mask(
 
 
 @gluon.jit
+def undo_gates(
+    stage, lse_tiles, memory, gate_smem,
+    HAS_GATE: gl.constexpr, C: gl.constexpr, NUM_Q: gl.constexpr, VECTORS: gl.constexpr,
+):  # fmt: skip
+    """`undo_gate` of all blocks of a row's queries; statistics take the result's place."""
+    _, grad_smem, out_smem, _ = memory
+    for b in gl.static_range(NUM_Q):
+        gate_slot = stage * NUM_Q + b
+        gate_tile = gate_smem.index(gate_slot)
+        out_tile = out_smem.index(gate_slot)
+        deltas = undo_gate(
+            grad_smem.index(gate_slot).reshape([64, C]), out_tile.reshape([64, C]),
+            gate_tile.reshape([64, C]), HAS_GATE, VECTORS,
+        )  # fmt: skip
+        # Nothing else needs the result.
+        numbers_at(out_tile, 0, C).store(deltas)
+        numbers_at(out_tile, 1, C).store(lse_tiles[b])
+
+
+@gluon.jit
 def differentiate_block(
     grad_k, grad_v, slot, k, v, stretch, keep, all_kept, scale, memory,
     C: gl.constexpr, KEYS: gl.constexpr,
@@ -166,9 +186,7 @@ def backward_row_kernel(
     by_key: gl.constexpr = gl.SliceLayout(1, shared_mma_layout(64, WARPS, 1))
     LANES: gl.constexpr = C // 8
     VECTORS: gl.constexpr = gl.BlockedLayout([1, 8], [32 // LANES, LANES], [WARPS, 1], [1, 0])
-    by_query: gl.constexpr = gl.SliceLayout(1, VECTORS)
-
-    queries = gl.arange(0, 64, layout=by_query)
+    queries = gl.arange(0, 64, layout=gl.SliceLayout(1, VECTORS))
 
     descs = (q_desc, k_desc, v_desc, gate_desc, out_desc, grad_desc)
     tiles = (q_rows, k_smem, v_smem, gate_rows, out_rows, grad_rows)
@@ -204,17 +222,7 @@ def backward_row_kernel(
         mbarrier.wait(ready.index(stage), (turn // STAGES) & 1)
         k = k_smem.index(stage).reshape([KEYS, C])
         v = v_smem.index(stage).reshape([KEYS, C])
-        for b in gl.static_range(NUM_Q):
-            gate_slot = stage * NUM_Q + b
-            gate_tile = gate_smem.index(gate_slot)
-            out_tile = out_smem.index(gate_slot)
-            deltas = undo_gate(
-                grad_smem.index(gate_slot).reshape([64, C]), out_tile.reshape([64, C]),
-                gate_tile.reshape([64, C]), HAS_GATE, VECTORS,
-            )  # fmt: skip
-            # Nothing else needs the result.
-            numbers_at(out_tile, 0, C).store(deltas)
-            numbers_at(out_tile, 1, C).store(lse_tiles[b])
+        undo_gates(stage, lse_tiles, memory, gate_smem, HAS_GATE, C, NUM_Q, VECTORS)
         fence_async_shared()
         gl.thread_barrier()
         if HAS_GATE:
