@@ -35,12 +35,20 @@ def full_width() -> Config:
 
 
 @pytest.fixture
-def run(full_width: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def run(writes: str, seconds: float = 30) -> dict:
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def install(writes: str) -> None:
         program = tmp_path / "compute-sanitizer"
         program.write_text(PROGRAM.format(writes=writes))
         program.chmod(0o755)
         monkeypatch.setattr(sanitizer, "_program", lambda: str(program))
+
+    return install
+
+
+@pytest.fixture
+def run(full_width: Config, tmp_path: Path, install):
+    def run(writes: str, seconds: float = 30) -> dict:
+        install(writes)
         out = tmp_path / "sanitizer.json"
         result = bench_sanitizer(
             full_width,
@@ -98,12 +106,9 @@ def test_a_run_that_takes_too_long_is_ended(run) -> None:
 
 
 def test_an_interruption_waits_for_no_run(
-    full_width: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    full_width: Config, tmp_path: Path, install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program = tmp_path / "compute-sanitizer"
-    program.write_text(PROGRAM.format(writes="case $log in */0/*) ;; *) exec sleep 600;; esac"))
-    program.chmod(0o755)
-    monkeypatch.setattr(sanitizer, "_program", lambda: str(program))
+    install("case $log in */0/*) ;; *) exec sleep 600;; esac")
     monkeypatch.setattr(sanitizer, "write_record", Mock(side_effect=KeyboardInterrupt))
     started = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
