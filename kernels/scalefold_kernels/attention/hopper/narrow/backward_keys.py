@@ -58,6 +58,29 @@ def store_statistics(statistics, lse_line, pad, layout: gl.constexpr):
 
 
 @gluon.jit
+def new_memory(SIZE: gl.constexpr, BLOCK: gl.constexpr, BLOCKS: gl.constexpr):
+    """For two rows: queries, gradients and their pads, also as words; ``lse``, also in pairs; bias.
+
+    Returns what `differentiate_block` reads; ``lse`` and the pads as they are written.
+    """
+    dtype: gl.constexpr = gl.bfloat16
+    W: gl.constexpr = gl.num_warps()
+    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    q_ring = gl.allocate_shared_memory(dtype, [2, SIZE, CHANNELS], LINES)
+    # The second of each two places is the pad.
+    grad_ring = gl.allocate_shared_memory(dtype, [4, SIZE, CHANNELS], LINES)
+    lse_ring = gl.allocate_shared_memory(gl.float32, [2, SIZE], flat)
+    tiles = gl.allocate_shared_memory(dtype, [BLOCKS, BLOCK // 16, W, 8, 4, 2, 2, 2], TILE)
+    q_words = q_ring._reinterpret(gl.int32, [2, SIZE // 8, 8, 4], WORDS)
+    padded: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [3, 2, 1, 0])
+    grad_words = grad_ring._reinterpret(gl.int32, [2, 2, SIZE // 8, 8, 4], padded)
+    pads = grad_ring._reinterpret(gl.int32, [4, SIZE, 4], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
+    pairs: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [2, 1, 0])
+    lse_pairs = lse_ring._reinterpret(gl.float32, [2, SIZE // 8, 4, 2], pairs)
+    return (q_ring, q_words, grad_ring, grad_words, lse_pairs, tiles), lse_ring, pads
+
+
+@gluon.jit
 def differentiate_block(
     sums_k, sums_v, n: gl.constexpr, place, keys, unit, ones, none, memory,
     M: gl.constexpr, BLOCK: gl.constexpr,
@@ -110,24 +133,12 @@ def narrow_keys_kernel(
     bias_b, bias_h, bias_q, bias_k = bias_strides
     mask_b, mask_r, mask_k = mask_strides
 
-    dtype: gl.constexpr = gl.bfloat16
     W: gl.constexpr = gl.num_warps()
     S: gl.constexpr = tile_layout(W)
     SIZE: gl.constexpr = BLOCKS * BLOCK
     none = quarters(gl.full([M, BLOCK], 0.0, gl.float32, S))[0]
-    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    q_ring = gl.allocate_shared_memory(dtype, [2, SIZE, CHANNELS], LINES)
-    # The second of each two places is the pad.
-    grad_ring = gl.allocate_shared_memory(dtype, [4, SIZE, CHANNELS], LINES)
-    lse_ring = gl.allocate_shared_memory(gl.float32, [2, SIZE], flat)
-    tiles = gl.allocate_shared_memory(dtype, [BLOCKS, BLOCK // 16, W, 8, 4, 2, 2, 2], TILE)
-    q_words = q_ring._reinterpret(gl.int32, [2, SIZE // 8, 8, 4], WORDS)
-    padded: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [3, 2, 1, 0])
-    grad_words = grad_ring._reinterpret(gl.int32, [2, 2, SIZE // 8, 8, 4], padded)
-    pads = grad_ring._reinterpret(gl.int32, [4, SIZE, 4], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
-    pairs: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [2, 1, 0])
-    lse_pairs = lse_ring._reinterpret(gl.float32, [2, SIZE // 8, 4, 2], pairs)
-    memory = q_ring, q_words, grad_ring, grad_words, lse_pairs, tiles
+    memory, lse_ring, pads = new_memory(SIZE, BLOCK, BLOCKS)
+    q_ring, _, grad_ring, _, _, tiles = memory
     store_bias(
         bias + (batch * bias_b + head * bias_h), tiles, first_k, bias_k, bias_q,
         num_keys, num_queries, M, BLOCK, BLOCKS, 0.0,
