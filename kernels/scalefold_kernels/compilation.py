@@ -1,8 +1,8 @@
 """Compile kernels for a GPU that is not there, and read what they need.
 
 ``python -m scalefold_kernels.compilation [op ...]`` prints registers, spills and shared memory of
-every configuration that the ops list, for A100 and H100/H200; rc 1 if one does not fit. It needs no
-GPU: Triton brings ptxas along.
+every configuration that the ops list, for A100 and H100/H200, some for RTX 30; rc 1 if one does not
+fit. It needs no GPU: Triton brings ptxas along.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from triton.experimental.gluon._runtime import GluonASTSource, GluonJITFunction
 
 from scalefold_kernels.machine_code import overwritten_operands
 
-SHARED_BYTES = {"sm_80": 163 * 1024, "sm_90": 227 * 1024}
+SHARED_BYTES = {"sm_80": 163 * 1024, "sm_86": 99 * 1024, "sm_90": 227 * 1024}
 """Shared memory that a block may have (CUDA C++ programming guide, compute capabilities)."""
 
 
