@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import logging
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from scalefold.errors import InputError
+from scalefold.config.schema import EvaluationConfig
+from scalefold.errors import InputError, listed
 from scalefold.evaluate.chain_scores import METRICS
 from scalefold.shards.atomic import make_folder, write_bytes
+
+logger = logging.getLogger(__name__)
 
 TABLE_COLUMNS: Final = ("chain_key", "split", "length", "observed", *METRICS)
 
@@ -33,6 +37,31 @@ def mean_by_split(
             ]
             means[split][metric] = round(sum(values) / len(values), 6) if values else None
     return means
+
+
+def reached_target(evaluation: Mapping[str, Any], settings: EvaluationConfig) -> float | None:
+    """Mean lDDT-Ca of the first of ``evaluation.splits`` if it is the target or more, else None.
+
+    Where a chain of the split failed, the mean is that of the others, and reaches nothing.
+
+    Parameters
+    ----------
+    evaluation : mapping
+        See ``evaluate_checkpoint``.
+    settings : EvaluationConfig
+    """
+    split, target = settings.splits[0], settings.target_lddt
+    value: float | None = evaluation["mean"].get(split, {}).get("lddt_ca")
+    if target is None or value is None or value < target:
+        return None
+    failed = [chain["chain_key"] for chain in evaluation["failed"] if chain["split"] == split]
+    if failed:
+        logger.warning(
+            "mean lDDT-Cα of %s is %.3f, not counted as the target: it lacks chains that failed:%s",
+            split, value, listed(failed),
+        )  # fmt: skip
+        return None
+    return value
 
 
 def prepare_outputs(out: Path, structures: Path | None) -> None:

@@ -22,7 +22,12 @@ from scalefold.config.schema import Config, EvaluationConfig
 from scalefold.errors import InputError
 from scalefold.evaluate.chains import Chain, evaluate_chains
 from scalefold.evaluate.prediction import averaged_weights, choose_precision, predictor
-from scalefold.evaluate.results import mean_by_split, prepare_outputs, write_evaluation
+from scalefold.evaluate.results import (
+    mean_by_split,
+    prepare_outputs,
+    reached_target,
+    write_evaluation,
+)
 from scalefold.progress import LiveLine
 from scalefold.shards.reader import ShardReader
 from scalefold.train.checkpoint import Metadata, read_metadata
@@ -50,8 +55,9 @@ def evaluate_checkpoint(
     Parameters
     ----------
     config : Config
-        Its ``model`` section must be the checkpoint's. Where ``evaluation.target_lddt`` is reached,
-        a message is left for the training in the checkpoint's folder, see `scalefold.train.target`.
+        Its ``model`` section must be the checkpoint's. Where ``evaluation.target_lddt`` is reached
+        and no chain failed, a message is left for the training in the checkpoint's folder, see
+        `scalefold.train.target`.
     checkpoint : Path
         Folder ``step-<8 digits>``.
     shards : Path
@@ -102,10 +108,9 @@ def evaluate_checkpoint(
             f"{checkpoint}: none of {len(chains)} chains could be scored; {first['chain_key']}: "
             f"{first['reason']}"
         )
-    mean = mean_by_split(results["scored"], chosen)
     evaluation = {
         **_made_from(config, checkpoint, metadata, shards, device),
-        "mean": mean,
+        "mean": mean_by_split(results["scored"], chosen),
         "counts": {
             split: {
                 fate: sum(chain["split"] == split for chain in members)
@@ -117,7 +122,7 @@ def evaluate_checkpoint(
         "skipped": results["skipped"],
         "failed": results["failed"],
     }
-    _tell_training(config.evaluation, checkpoint, metadata, mean)
+    _tell_training(config.evaluation, checkpoint, metadata, evaluation)
     write_evaluation(evaluation, out)
     return evaluation
 
@@ -146,18 +151,15 @@ def _made_from(
 
 
 def _tell_training(
-    config: EvaluationConfig,
-    checkpoint: Path,
-    metadata: Metadata,
-    mean: dict[str, dict[str, float | None]],
+    settings: EvaluationConfig, checkpoint: Path, metadata: Metadata, evaluation: dict[str, Any]
 ) -> None:
     """End the training that the checkpoint belongs to if it has reached its target.
 
     Before the evaluation is written, since that says that all is done.
     """
-    split = config.splits[0]
-    value = mean.get(split, {}).get("lddt_ca")
-    if config.target_lddt is not None and value is not None and value >= config.target_lddt:
+    value = reached_target(evaluation, settings)
+    if value is not None:
+        split = settings.splits[0]
         logger.info("mean lDDT-Cα of %s is %.3f: the target is reached", split, value)
         reached = TargetReached(metadata.step, split, value, metadata.data_manifest_sha256)
         reached.write(checkpoint.parent)

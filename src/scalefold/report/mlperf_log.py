@@ -22,6 +22,7 @@ import torch
 from scalefold.config.load import make_config
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
+from scalefold.evaluate.results import reached_target
 from scalefold.model import AlphaFold
 from scalefold.report.inputs import RunFiles, read_run
 from scalefold.shards.atomic import write_bytes
@@ -115,8 +116,7 @@ def _events(run: Path, files: RunFiles, shards: Path) -> Iterator[Event]:
         yield event(done, "eval_accuracy", value, metadata=about)
         yield event(done, "eval_stop", kind="INTERVAL_END", metadata=about)
         last = max(last, done)
-        target = config.evaluation.target_lddt
-        if target is not None and value is not None and value >= target:
+        if reached_target(evaluation, config.evaluation) is not None:
             reached = True
             break
     yield event(

@@ -15,6 +15,8 @@ from scalefold.config import Config, make_config
 from scalefold.config.load import merge
 from scalefold.errors import InputError
 from scalefold.evaluate import evaluate_checkpoint
+from scalefold.features.contract import Features
+from scalefold.model import AlphaFold
 from scalefold.train.checkpoint import (
     checkpoint_path,
     checkpoints,
@@ -88,6 +90,27 @@ def test_no_message_below_the_target_or_of_another_split(
     for config, splits in ((targeted(1.0), None), (targeted(0.0, ("validation",)), ["train"])):
         evaluate_checkpoint(config, path, shards, tmp_path / "e.json", splits=splits, console=QUIET)
         assert not (path.parent / TARGET_FILE).exists()
+
+
+def test_a_mean_without_the_chains_that_failed_is_not_the_target(
+    targeted: Any, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    path = _train(targeted(None, steps=1), shards, tmp_path / "training").checkpoint
+    forward = AlphaFold.forward
+
+    def exhausting(model: AlphaFold, features: Features, *others: Any) -> Any:
+        if features["aatype"].shape[1] == 58:
+            raise torch.OutOfMemoryError
+        return forward(model, features, *others)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AlphaFold, "forward", exhausting)
+        evaluate_checkpoint(targeted(0.0), path, shards, tmp_path / "e.json", console=QUIET)
+    assert not (path.parent / TARGET_FILE).exists()
+    assert "not counted as the target: it lacks chains that failed:\n  5pti_A" in caplog.text
+    evaluate_checkpoint(targeted(0.0), path, shards, tmp_path / "e.json", console=QUIET)
+    assert (path.parent / TARGET_FILE).exists()
 
 
 def test_a_message_means_one_target_split_and_data(targeted: Any, tmp_path: Path) -> None:
