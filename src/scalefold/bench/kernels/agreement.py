@@ -25,7 +25,9 @@ class Agreement:
         ``output 0``, ``gradient 2``: gradients in the order of the inputs.
     error, torch_error : float
     limit : float
-        ``FACTOR`` times torch's error, or that of rounding the exact result once if it is larger.
+        ``FACTOR`` times torch's error, or that of rounding the exact result once to the benchmark's
+        type if it is larger. (For ops that are in float32 whatever is asked for, that is far more
+        than theirs; their tests on a GPU hold them to float32's.)
     """
 
     tensor: str
