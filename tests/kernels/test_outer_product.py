@@ -8,9 +8,11 @@ from scalefold.ops.outer_product import outer_product_mean as reference
 from scalefold.ops.outer_product import outer_product_operands as reference_operands
 from scalefold_kernels.outer_product import (
     chained,
+    hopper_launch,
     outer_product_mean,
     outer_product_operands,
 )
+from scalefold_kernels.outer_product.launch import Sizes
 from scalefold_kernels.outer_product.materialised import launch as materialised
 
 FEW = 9
@@ -41,7 +43,7 @@ def _inputs(
         torch.randn(batch, size_i, size_j, size_z),
     ]
     # At least 1, so that no division by 1e-3 hides everything else in the norm.
-    count = torch.randint(1, num_seq + 1, (batch, size_i, size_j)).float()
+    count = torch.randint(1, max(num_seq, 1) + 1, (batch, size_i, size_j)).float()
     gradient = torch.randn(batch, size_i, size_j, size_z)
     return [t.to(device, dtype) for t in tensors], count.to(device), gradient.to(device, dtype)
 
@@ -143,6 +145,15 @@ def test_no_samples(num_seq: int, device: torch.device) -> None:
     out, *gradients = _results(outer_product_mean, *inputs, torch.float32)
     assert out.shape == (0, 4, 5, 6)
     assert not any(gradient.any() for gradient in gradients)
+
+
+def test_no_sequences(device: torch.device) -> None:
+    (a, b, weight, bias, z), count, _ = _inputs((1, 0, 4, 5, 8, 16), device, torch.float32)
+    torch.testing.assert_close(
+        outer_product_mean(a, b, 0 * count, weight, bias, z), z + bias / 1e-3
+    )
+    operand = torch.empty(4, 8, 0, dtype=torch.bfloat16)
+    assert not hopper_launch.serves(Sizes.of(operand, weight), operand)
 
 
 @pytest.mark.parametrize("num_seq", [FEW, MANY])

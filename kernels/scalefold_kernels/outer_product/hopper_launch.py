@@ -31,9 +31,10 @@ _BLOCK_I, _BLOCK_C, _GROUP_C, _PAIR = 32, 8, 4, 2
 
 def serves(sizes: Sizes, *operands: Tensor) -> bool:
     """Whether these kernels, on a Hopper GPU, can take the sizes and operands."""
-    return all(
-        size % VECTOR == 0 for size in (sizes.num_seq, sizes.channels, sizes.pair_channels)
-    ) and all(x.dtype == torch.bfloat16 and reachable(x) for x in operands)
+    lengths = sizes.num_seq, sizes.channels, sizes.pair_channels
+    return all(size > 0 and size % VECTOR == 0 for size in lengths) and all(
+        x.dtype == torch.bfloat16 and reachable(x) for x in operands
+    )
 
 
 def mean(chain: Chain, mean: Mean, sizes: Sizes) -> None:
