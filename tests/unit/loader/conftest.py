@@ -64,7 +64,7 @@ class Reader:
         if action == "slow":
             time.sleep(2.0)
         if action == "hangs":
-            time.sleep(600)
+            time.sleep(3600)  # longer than a test may take
         generator = np.random.default_rng(self.keys.index(key))
         aatype = generator.integers(0, 20, 20 + self.keys.index(key) % 5).astype(np.uint8)
         mask = ATOM37_MASK[aatype] > 0

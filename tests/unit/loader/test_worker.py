@@ -1,6 +1,5 @@
 """What worker processes hand over, and how they end."""
 
-import os
 import subprocess
 import sys
 import textwrap
@@ -37,12 +36,10 @@ if __name__ == "__main__":
 
 def alive(pid):
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        state = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
         return False
-    # an orphan that has ended but is not yet reaped
-    state = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()[0]
-    return state != "Z"
+    return state != "Z"  # an orphan that has ended but is not yet reaped
 
 
 def test_workers_outlive_no_killed_parent(reader_type, tmp_path):
@@ -55,10 +52,8 @@ def test_workers_outlive_no_killed_parent(reader_type, tmp_path):
     assert result.returncode == -9, result.stderr
     pids = [int(pid) for pid in result.stdout.split()]
     assert len(pids) == 2
-    deadline = time.monotonic() + 30
-    while any(map(alive, pids)) and time.monotonic() < deadline:
+    while any(map(alive, pids)):  # within the time that a test has
         time.sleep(0.1)
-    assert not any(map(alive, pids))
 
 
 def check_equal(found: Any, expected: Any) -> None:

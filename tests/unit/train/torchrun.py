@@ -51,7 +51,7 @@ if __name__ == "__main__":
     rank = place.rank if place else 0
     clipping.BUCKET_ELEMENTS = 5000
     if any(fault["what"] == "SIGSTOP" for fault in faults):
-        launch.EXCHANGE_TIMEOUT = timedelta(seconds=5)
+        launch.EXCHANGE_TIMEOUT = timedelta(seconds=20)  # may lie between two ranks' start too
     deliver = TrainingLoader.__next__
     TrainingLoader.__next__ = lambda loader: spoil(deliver(loader))
     app(prog_name="scalefold")
@@ -88,7 +88,10 @@ class Trainings:
         )
 
     def run(self, out: Path, size: int = 1, *faults: dict[str, Any]) -> tuple[int, str]:
-        """Run one to its end: exit code and what all its processes printed."""
+        """Run one to its end: exit code and what all its processes printed.
+
+        Well before a lost rank would be missed without the launcher's help: ten minutes.
+        """
         process = self.start(out, size, *faults)
         try:
             output, _ = process.communicate(timeout=240)
