@@ -31,10 +31,11 @@ def test_what_an_earlier_version_did_not_note_is_none(tmp_path: Path) -> None:
 def test_a_full_disk_at_the_end_of_a_session_leaves_the_others_readable(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A file-size limit is the kind of full disk that a test can have; one line is half written."""
+    """A file-size limit is the kind of full disk that a test can have; the end goes beyond it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
-        with session(tmp_path, lambda: 0, processes=1):
+        # Large, so that the limit concerns no other file of this process.
+        with session(tmp_path, lambda: 0, processes=1, device=100_000 * "x"):
             size = (tmp_path / SESSIONS_FILE).stat().st_size
             resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, hard))
     finally:
