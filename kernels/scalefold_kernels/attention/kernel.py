@@ -118,6 +118,18 @@ def masked_terms(mask, stride, k, num_keys, unmasked):
 
 
 @triton.jit
+def logits(
+    q_tile, k_tile, queries, keys, bias, bias_strides, mask, mask_stride,
+    num_queries, num_keys, unmasked, alive, HAS_BIAS: tl.constexpr,
+):  # fmt: skip
+    """Of a block of queries, scaled, and one of keys."""
+    s = tl.dot(q_tile, tl.trans(k_tile), input_precision="ieee")
+    if HAS_BIAS:
+        s += load_bias(bias, bias_strides, queries[:, None], keys[None, :], num_queries, num_keys)
+    return s * alive + masked_terms(mask, mask_stride, keys, num_keys, unmasked)[None, :]
+
+
+@triton.jit
 def sigmoid(x):
     return 1.0 / (1.0 + tl.exp2(-LOG2E * x.to(tl.float32)))
 
@@ -151,12 +163,10 @@ def forward_kernel(
         keys = first_k + tl.arange(0, BLOCK_K)
         k_tile = load(k, k_strides[2], first_k, num_keys, C, BLOCK_K)
         v_tile = load(v, v_strides[2], first_k, num_keys, C, BLOCK_K)
-        s = tl.dot(q_tile, tl.trans(k_tile), input_precision="ieee")
-        if HAS_BIAS:
-            s += load_bias(
-                bias, bias_strides, queries[:, None], keys[None, :], num_queries, num_keys
-            )
-        s = s * alive + masked_terms(mask, mask_strides[2], keys, num_keys, unmasked)[None, :]
+        s = logits(
+            q_tile, k_tile, queries, keys, bias, bias_strides, mask, mask_strides[2],
+            num_queries, num_keys, unmasked, alive, HAS_BIAS,
+        )  # fmt: skip
         new_highest = tl.maximum(highest, tl.max(s, 1) * LOG2E)
         p = tl.exp2(s * LOG2E - new_highest[:, None])
         shrink = tl.exp2(highest - new_highest)
@@ -250,12 +260,10 @@ def backward_queries_kernel(
         keys = first_k + tl.arange(0, BLOCK_K)
         k_tile = load(k, k_strides[2], first_k, num_keys, C, BLOCK_K)
         v_tile = load(v, v_strides[2], first_k, num_keys, C, BLOCK_K)
-        s = tl.dot(q_tile, tl.trans(k_tile), input_precision="ieee")
-        if HAS_BIAS:
-            s += load_bias(
-                bias, bias_strides, queries[:, None], keys[None, :], num_queries, num_keys
-            )
-        s = s * alive + masked_terms(mask, mask_strides[2], keys, num_keys, unmasked)[None, :]
+        s = logits(
+            q_tile, k_tile, queries, keys, bias, bias_strides, mask, mask_strides[2],
+            num_queries, num_keys, unmasked, alive, HAS_BIAS,
+        )  # fmt: skip
         p = tl.exp2(s * LOG2E - lse_tile[:, None])
         grad_s = p * (tl.dot(grad, tl.trans(v_tile), input_precision="ieee") - delta_tile[:, None])
         total = tl.dot(grad_s.to(k_tile.dtype), k_tile, total, input_precision="ieee")
