@@ -53,11 +53,12 @@ def test_a_full_disk_is_explained_and_closing_does_not_hide_that(
 ) -> None:
     """A file-size limit is the kind of full disk that a test can have."""
     log = MetricsLog(tmp_path, 0)
+    log.write({"step": 1, "name": 99_000 * "x"})
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
         with pytest.raises(InputError, match=r"metrics\.jsonl.* cannot be written .* --resume"):
-            log.write({"step": 1, "name": 200_000 * "x"})
+            log.write({"step": 2, "name": 2_000 * "x"})
         with pytest.raises(InputError, match=r"metrics\.jsonl.* cannot be written .* --resume"):
             log.sync()
         with caplog.at_level(logging.WARNING):
