@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,16 @@ from scalefold.train.signals import StopRequest
 
 ROOT = Path(__file__).parents[3]
 DEMO = str(ROOT / "demo/config.yaml")
+
+
+@pytest.fixture(autouse=True)
+def log() -> Iterator[None]:
+    """A command sets up the log; it is put back for the tests of other files."""
+    logger = logging.getLogger("scalefold")
+    level, handlers = logger.level, logger.handlers
+    yield
+    logger.setLevel(level)
+    logger.handlers = handlers
 
 
 def run(*arguments: str) -> Any:
