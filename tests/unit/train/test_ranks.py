@@ -7,7 +7,6 @@ scaling and adding are rounded once or twice; see tests/parity/test_data_paralle
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -15,15 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from scalefold.config.load import merge
 from scalefold.train.checkpoint import checkpoints, load_training, load_weights
 from scalefold.train.provenance import data_hash
 
 from .torchrun import Trainings
+from .trajectory import assert_identical, records
 
-TIMES = ("step_seconds", "samples_per_second", "loader_wait_seconds", "time")
 GLOBAL = {"optimiser": {"clip_scope": "global"}}
 
 
@@ -43,24 +41,8 @@ def alone(
     return folder / "out"
 
 
-def records(out: Path) -> list[dict[str, Any]]:
-    lines = (out / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in lines]
-
-
 def steps(out: Path) -> list[int]:
     return [int(path.name.removeprefix("step-")) for path in checkpoints(out)]
-
-
-def assert_identical(one: Any, other: Any) -> None:
-    if isinstance(one, dict):
-        assert one.keys() == other.keys()
-        for key in one:
-            assert_identical(one[key], other[key])
-    elif isinstance(one, torch.Tensor):
-        assert torch.equal(one, other)
-    else:
-        assert one == other
 
 
 def assert_same_end(one: Path, other: Path) -> None:
