@@ -194,6 +194,9 @@ def test_wrong_shapes_are_named(device: torch.device) -> None:
         triangle.triangle_output(z, product, z[..., 1:], *parameters[12:], None)
     with pytest.raises(ValueError, match=r"product .* has shape \(24, 2, 2, 5\)"):
         triangle.triangle_output(z, product[:, 1:], z, *parameters[12:], None)
+    dropout = Dropout(torch.zeros(2, dtype=torch.int64, device=device), 0, 0.5, -4)
+    with pytest.raises(ValueError, match=r"must be in -3\.\.\.-1"):
+        triangle.triangle_output(z, product, z, *parameters[12:], dropout)
     for op in (triangle.triangle_product_outgoing, triangle.triangle_product_incoming):
         with pytest.raises(ValueError, match="no products of matrices"):
             op(product, product[:, 1:, 1:])

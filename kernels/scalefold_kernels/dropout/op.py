@@ -6,7 +6,8 @@ import torch
 import triton
 from torch import Tensor
 
-from scalefold_kernels.dropout.kernel import UNIFORM_MASK, residual_dropout_kernel
+from scalefold_kernels.dropout.arguments import Dropout, drawing
+from scalefold_kernels.dropout.kernel import residual_dropout_kernel
 from scalefold_kernels.tiles import architecture, tile
 
 MAX_BLOCKS = 65535
@@ -86,8 +87,9 @@ def _launch(
         raise ValueError(f"residual_dropout takes 2 to 4 dimensions, found {tuple(update.shape)}")
     batch, *shape = update.shape
     shape = [1] * (3 - dims) + shape
-    shared = 0 if shared_dim is None else 4 + shared_dim
-    if shared < 0 or shared > 3 or (shared and shared <= 3 - dims):
+    dropout = Dropout(key_B, layer, rate, shared_dim)
+    shared = dropout.shared
+    if 0 < shared <= 3 - dims:
         raise ValueError(f"shared_dim must be in -{dims}...-1 or None, found {shared_dim}")
     out = torch.empty_like(update, memory_format=torch.contiguous_format)
     num_shared = shape[shared - 1] if shared else 1
@@ -114,10 +116,7 @@ def _launch(
         x,
         update,
         out,
-        key_B,
-        layer,
-        round(rate * (UNIFORM_MASK.value + 1)),
-        1.0 / (1.0 - rate),
+        *drawing(dropout),
         *shape,
         *(strides if x is None else _strides(x, dims)),
         *strides,

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 
-from scalefold_kernels.dropout.kernel import UNIFORM_MASK
-
-
-class Dropout(NamedTuple):
-    """What `scalefold.ops.dropout.Dropout` holds, in its order."""
-
-    key: Tensor
-    layer: int
-    rate: float
-    shared_dim: int | None
+from scalefold_kernels.dropout.arguments import Dropout, drawing
 
 
 class Update:
@@ -35,10 +26,10 @@ class Update:
         self.inputs = weight.shape[1]
         self.device, self.dropout = weight.device, dropout
         self._dtype = str(weight.dtype).removeprefix("torch.")
-        shared_dim = None if dropout is None else dropout.shared_dim
-        self.shared = 0 if shared_dim is None else 4 + shared_dim
-        if shared_dim is not None and not 3 - self.dims < self.shared <= 3:
-            raise ValueError(f"shared_dim must be in -{self.dims}...-1 or None, found {shared_dim}")
+        self.shared = 0 if dropout is None else dropout.shared
+        if 0 < self.shared <= 3 - self.dims:
+            found = self.shared - 4
+            raise ValueError(f"shared_dim must be in -{self.dims}...-1 or None, found {found}")
 
     @property
     def rows(self) -> int:
@@ -54,8 +45,7 @@ class Update:
     @property
     def hashing(self) -> tuple[Any, ...]:
         """Key, layer, threshold and scale, as the kernels take them."""
-        key, layer, rate, _ = self.dropout or (None, 0, 0.0, None)
-        return key, layer, round(rate * (UNIFORM_MASK.value + 1)), 1.0 / (1.0 - rate)
+        return drawing(self.dropout)
 
     @property
     def key_stride(self) -> int:

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from scalefold_kernels.compilation import CompileCase, recorded
+from scalefold_kernels.dropout.arguments import Dropout
 from scalefold_kernels.linear import portable
-from scalefold_kernels.linear.arguments import Dropout, Update
+from scalefold_kernels.linear.arguments import Update
 from scalefold_kernels.tiles import Shape, Tile, configured, overridden, read_table
 
 # Channels in and out: pair, templates, MSA.

@@ -10,8 +10,9 @@ from unittest.mock import patch
 import torch
 
 from scalefold_kernels.compilation import CompileCase, recorded
+from scalefold_kernels.dropout.arguments import Dropout
 from scalefold_kernels.linear import hopper_launch
-from scalefold_kernels.linear.arguments import Dropout, Update
+from scalefold_kernels.linear.arguments import Update
 
 # Templates and extra MSA, pair, MSA; another, for the defaults.
 _SHAPES = [(1024, 256, 64), (256, 256, 128), (128, 256, 256), (64, 64, 96)]

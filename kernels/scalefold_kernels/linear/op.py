@@ -10,9 +10,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from scalefold_kernels.dropout.arguments import Dropout
 from scalefold_kernels.gpu import runs_gluon
 from scalefold_kernels.linear import portable
-from scalefold_kernels.linear.arguments import Dropout, Update, check
+from scalefold_kernels.linear.arguments import Update, check
 
 
 def residual_linear(

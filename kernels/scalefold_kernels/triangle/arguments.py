@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from scalefold_kernels.triangle.sizes import Dropout
+from scalefold_kernels.dropout.arguments import Dropout
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 

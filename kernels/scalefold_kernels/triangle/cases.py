@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from scalefold_kernels.compilation import CompileCase, recorded
+from scalefold_kernels.dropout.arguments import Dropout
 from scalefold_kernels.triangle import hopper_launch, launch, portable, product
 from scalefold_kernels.triangle import kernel as portable_kernels
 from scalefold_kernels.triangle.arguments import (
@@ -25,7 +26,7 @@ from scalefold_kernels.triangle.arguments import (
     ProjectionKept,
     ProjectionWeights,
 )
-from scalefold_kernels.triangle.sizes import Dropout, Sizes
+from scalefold_kernels.triangle.sizes import Sizes
 
 _CHANNELS = [(128, 128), (64, 64), (256, 48)]
 """Of pairs, and hidden: Evoformer, template block, wider pairs."""

@@ -15,6 +15,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from scalefold_kernels.copy_engine import within_reach
+from scalefold_kernels.dropout.arguments import drawing
 from scalefold_kernels.gpu import multiprocessors
 from scalefold_kernels.triangle import portable
 from scalefold_kernels.triangle.arguments import (
@@ -30,7 +31,7 @@ from scalefold_kernels.triangle.hopper.output_backward import output_backward_ke
 from scalefold_kernels.triangle.hopper.parts import GROUPS, TILE
 from scalefold_kernels.triangle.hopper.projection import projection_forward_kernel
 from scalefold_kernels.triangle.hopper.projection_backward import projection_backward_kernel
-from scalefold_kernels.triangle.sizes import EPS, Dropout, Sizes
+from scalefold_kernels.triangle.sizes import EPS, Sizes
 
 _REGISTERS = 232
 """Of a thread of the warp groups that compute, where there are no others."""
@@ -99,7 +100,7 @@ def output(sizes: Sizes, given: OutputArguments, z: Tensor) -> tuple[Tensor, Ten
     output_forward_kernel[(programs,)](
         _columns(product, sizes.hidden), _rows(gate, 64), _rows(z, 64),
         _matrix(weights.matrix, 64), _rows(out, 64),
-        weights.scale, weights.shift, weights.bias, *_drawing(dropout),
+        weights.scale, weights.shift, weights.bias, *drawing(dropout),
         mean, reciprocal, sizes.positions, *z.shape[1:3], num_tiles, EPS,
         SHARED=None if dropout is None else dropout.shared, C=sizes.pair, maxnreg=registers,
     )  # fmt: skip
@@ -119,17 +120,10 @@ def output_backward(
         _rows(d_out, 64), _columns(product, channels), _rows(gate, 64),
         _matrix(weights.matrix, 64), _columns(d_product, channels), _rows(d_gate, 64),
         *statistics, weights.scale, weights.shift, weights.bias,
-        *_drawing(dropout), partial, partial_bias, sizes.positions, *gate.shape[1:3],
+        *drawing(dropout), partial, partial_bias, sizes.positions, *gate.shape[1:3],
         SHARED=None if dropout is None else dropout.shared, C=channels, STAGES=2, REGISTERS=160,
     )  # fmt: skip
     return d_product, d_gate, partial, partial_bias
-
-
-def _drawing(dropout: Dropout | None) -> tuple[Tensor | None, int, int, float]:
-    """What a mask is drawn of."""
-    if dropout is None:
-        return None, 0, 0, 1.0
-    return dropout.key, dropout.layer, dropout.threshold, dropout.factor
 
 
 def _programs(sizes: Sizes, x: Tensor) -> int:

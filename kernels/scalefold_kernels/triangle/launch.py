@@ -13,6 +13,7 @@ import torch
 import triton
 from torch import Tensor
 
+from scalefold_kernels.dropout.arguments import Dropout
 from scalefold_kernels.gpu import runs_gluon
 from scalefold_kernels.tiles import architecture, tile
 from scalefold_kernels.triangle import hopper_launch, kernel, portable
@@ -24,7 +25,7 @@ from scalefold_kernels.triangle.arguments import (
     ProjectionKept,
     ProjectionWeights,
 )
-from scalefold_kernels.triangle.sizes import Dropout, Sizes
+from scalefold_kernels.triangle.sizes import Sizes
 
 
 def _kernels(sizes: Sizes, x: Tensor) -> ModuleType:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from scalefold_kernels.dropout.arguments import Dropout
 from scalefold_kernels.triangle import launch
 from scalefold_kernels.triangle.arguments import (
     ProjectionGradients,
@@ -19,7 +20,6 @@ from scalefold_kernels.triangle.arguments import (
     check_projection,
 )
 from scalefold_kernels.triangle.product import products
-from scalefold_kernels.triangle.sizes import Dropout
 
 
 def triangle_projection(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from scalefold_kernels.dot import block, precision
-from scalefold_kernels.dropout.kernel import UNIFORM_MASK
+from scalefold_kernels.dropout.arguments import Dropout
 from scalefold_kernels.tiles import Tile, architecture, tile
 
 EPS = 1e-5
@@ -41,30 +41,6 @@ class Sizes:
     def constants(self) -> dict[str, int | str]:
         """Compile-time constants that the kernels of the two parts share."""
         return {"Z": self.pair, "C": self.hidden, "PRECISION": precision(self.dtype)}
-
-
-class Dropout(NamedTuple):
-    """What `scalefold.ops.dropout.Dropout` holds, in its order."""
-
-    key: Tensor
-    layer: int
-    rate: float
-    shared_dim: int | None
-
-    @property
-    def threshold(self) -> int:
-        """Below which a draw is dropped."""
-        return round(self.rate * (UNIFORM_MASK.value + 1))
-
-    @property
-    def shared(self) -> int:
-        """Which dimension shares a mask, 1 to 3, or 0 for none."""
-        return 0 if self.shared_dim is None else 4 + self.shared_dim
-
-    @property
-    def factor(self) -> float:
-        """What is kept is multiplied with it."""
-        return 1.0 / (1.0 - self.rate)
 
 
 class DroppedOut(NamedTuple):
