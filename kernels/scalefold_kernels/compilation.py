@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
+from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
 from types import ModuleType
@@ -247,7 +248,8 @@ def all_cases(ops: Iterable[str] = ()) -> dict[str, tuple[str, int]]:
     """``<op>: <case name>`` of every listed configuration -> (op, place in its list)."""
     import scalefold_kernels
 
-    folders = {m.name for m in pkgutil.iter_modules(scalefold_kernels.__path__) if m.ispkg}
+    names = {m.name for m in pkgutil.iter_modules(scalefold_kernels.__path__) if m.ispkg}
+    folders = {name for name in names if find_spec(f"scalefold_kernels.{name}.cases")}
     unknown = set(ops) - folders
     if unknown:
         raise ValueError(f"no op {sorted(unknown)}; there are {sorted(folders)}")
@@ -262,7 +264,9 @@ def all_cases(ops: Iterable[str] = ()) -> dict[str, tuple[str, int]]:
 
 
 def _cases(op: str) -> Callable[[], list[CompileCase]]:
-    return getattr(import_module(f"scalefold_kernels.{op}"), "compile_cases", list)
+    found: Callable[[], list[CompileCase]]
+    found = import_module(f"scalefold_kernels.{op}.cases").compile_cases
+    return found
 
 
 def compile_all(

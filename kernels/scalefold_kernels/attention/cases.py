@@ -24,6 +24,8 @@ from scalefold_kernels.attention import (
 )
 from scalefold_kernels.attention import kernel as portable_kernels
 from scalefold_kernels.attention.arguments import Gradients, Inputs, checked
+from scalefold_kernels.attention.pointwise import cases as pointwise
+from scalefold_kernels.attention.pooled import cases as pooled
 from scalefold_kernels.compilation import CompileCase, recorded
 
 _KINDS = {torch.bfloat16: "bf16", torch.float32: "fp32"}
@@ -51,8 +53,9 @@ _PORTABLE = [
 
 
 def compile_cases() -> list[CompileCase]:
-    """All kernels of the folder."""
-    return [*_portable(), *_hopper(), _narrow()]
+    """All kernels of the folder, and of those in it."""
+    own = [*_portable(), *_hopper(), _narrow()]
+    return [*own, *pointwise.compile_cases(), *pooled.compile_cases()]
 
 
 def _portable() -> Iterator[CompileCase]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from scalefold_kernels.compilation import CompileCase, recorded
 from scalefold_kernels.dropout.arguments import Dropout
-from scalefold_kernels.linear import portable
+from scalefold_kernels.linear import hopper_cases, portable
 from scalefold_kernels.linear.arguments import Update
 from scalefold_kernels.tiles import Shape, Tile, configured, overridden, read_table
 
@@ -25,10 +25,7 @@ _DEFAULTS = [(128, 128), (64, 64), (256, 256)]
 
 def compile_cases() -> list[CompileCase]:
     """Without dropout, and with masks shared by lines and by positions."""
-    # Imported here: the kernels for Hopper are for one Triton.
-    from scalefold_kernels.linear.hopper_cases import compile_cases as hopper_cases
-
-    return [*_portable("forward"), *_portable("backward"), *hopper_cases()]
+    return [*_portable("forward"), *_portable("backward"), *hopper_cases.compile_cases()]
 
 
 def _portable(direction: str) -> Iterator[CompileCase]:

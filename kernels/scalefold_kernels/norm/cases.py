@@ -16,7 +16,7 @@ from torch import Tensor
 
 from scalefold_kernels.compilation import CompileCase, recorded
 from scalefold_kernels.norm import op
-from scalefold_kernels.norm.projection import portable
+from scalefold_kernels.norm.projection import hopper_cases, portable
 from scalefold_kernels.norm.projection.arguments import (
     MAX_FEW_OUTPUTS,
     MAX_NARROW_OUTPUTS,
@@ -38,10 +38,7 @@ _DEFAULT_PROJECTIONS = [(64, 64, "bfloat16"), (128, 4, "bfloat16"), (128, 512, "
 
 def compile_cases() -> list[CompileCase]:
     """All kernels of the folder."""
-    # Imported here: the kernels for Hopper are for one Triton.
-    from scalefold_kernels.norm.projection.hopper_cases import compile_cases as hopper_cases
-
-    return [*_norms(), *_projections(), *hopper_cases()]
+    return [*_norms(), *_projections(), *hopper_cases.compile_cases()]
 
 
 def _norms() -> Iterator[CompileCase]:

@@ -1,6 +1,5 @@
 """Global-norm clip, Adam, weight average and working copy over flat buffers."""
 
-from scalefold_kernels.optimiser.cases import compile_cases
 from scalefold_kernels.optimiser.gather import Gather
 from scalefold_kernels.optimiser.op import (
     AdamConstants,
@@ -15,7 +14,6 @@ __all__ = [
     "Gather",
     "accumulate_gradient",
     "apply_update",
-    "compile_cases",
     "gradient_square_sums",
     "num_sums",
 ]

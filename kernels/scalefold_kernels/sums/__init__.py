@@ -1,6 +1,5 @@
 """Sums over rows in a fixed order, for the gradients of parameters."""
 
-from scalefold_kernels.sums.cases import compile_cases
 from scalefold_kernels.sums.op import column_sums, sum_rows, sum_several
 
-__all__ = ["column_sums", "compile_cases", "sum_rows", "sum_several"]
+__all__ = ["column_sums", "sum_rows", "sum_several"]

@@ -1,6 +1,5 @@
 """Triangle multiplicative update in its three parts: projection, product, output."""
 
-from scalefold_kernels.triangle.cases import compile_cases
 from scalefold_kernels.triangle.op import (
     triangle_output,
     triangle_product_incoming,
@@ -9,7 +8,6 @@ from scalefold_kernels.triangle.op import (
 )
 
 __all__ = [
-    "compile_cases",
     "triangle_output",
     "triangle_product_incoming",
     "triangle_product_outgoing",
