@@ -45,14 +45,19 @@ def write_report(
     ------
     InputError
         If there is no such run folder, training or ``shards``, nothing in the folder to report on,
-        or the report cannot be written.
+        both files have one name, or the report cannot be written.
     """
+    out_html, out_json = out_html or run / "report.html", out_json or run / "report.json"
+    if out_html == out_json:
+        raise InputError(
+            f"{out_html}: the JSON is written there; name the HTML file, {out_html.stem}.html"
+        )
     if shards is not None and not shards.is_dir():
         raise InputError(f"{shards}: no such shard folder. Correct the path, or leave it out")
     files = read_run(run, key, run / "shards" if shards is None else shards)
     content = report_content(run.resolve().name, files)
     page = render_page(content, files.evaluations)
     text = json.dumps(content, indent=1, allow_nan=False)
-    write_bytes(out_json or run / "report.json", (text + "\n").encode())
-    write_bytes(out_html or run / "report.html", page.encode())
+    write_bytes(out_json, (text + "\n").encode())
+    write_bytes(out_html, page.encode())
     return files.notes
