@@ -138,7 +138,8 @@ def _explain(path: Path, error: OSError, num_bytes: int) -> str:
         return (
             f"{path}: no room ({error.strerror}) after {num_bytes:,} bytes; {free:,} bytes are "
             "free. Nothing half-written remains and earlier files are intact: make room, raise "
-            "the quota or choose another folder, and run the same command again."
+            "the quota or choose another folder, and run the same command again, `train` with "
+            "--resume."
         )
     return (
         f"{path}: cannot be written ({error.strerror}). Create the folder {path.parent}, make it "
