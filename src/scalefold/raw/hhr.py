@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -18,6 +19,11 @@ from scalefold.errors import InputError
 from scalefold.raw.chains import entry_of
 
 _QUERY_COLUMNS: Final = re.compile(r"^Match_columns\s+(\d+)", re.MULTILINE)
+_COMMAND: Final = re.compile(r"^Command +(.*)$", re.MULTILINE)
+# The list of hits, one a line, ends with an empty line.
+_LIST: Final = re.compile(r"^ No Hit\b.*\n((?:.+\n)*)\n", re.MULTILINE)
+# hhsearch's limits of what it writes: least hits listed, least and most hits shown.
+_DEFAULT_LIMITS: Final = {"-z": 10, "-b": 10, "-B": 500}
 _FIELD: Final = re.compile(r"([\w-]+)=(\S+)")
 _ROW: Final = re.compile(r"^([QT]) (\S+)\s+(\d+) ([A-Za-z-]+)\s+(\d+) \((\d+)\)\s*$")
 _ANNOTATIONS: Final = frozenset({"Consensus", "ss_dssp", "ss_pred", "ss_conf", "sa_dssp"})
@@ -121,7 +127,8 @@ def parse_hhr(text: str, query_sequence: str, source: str) -> list[TemplateHit]:
     Raises
     ------
     InputError
-        Not an hhr file, cut off in a hit, inconsistent positions, or of another query.
+        Not an hhr file, cut off (in its head, a hit or between two), inconsistent positions, or of
+        another query.
     """
     columns = _QUERY_COLUMNS.search(text)
     if columns is None:
@@ -136,7 +143,36 @@ def parse_hhr(text: str, query_sequence: str, source: str) -> list[TemplateHit]:
             "fetch it again."
         )
     _, *sections = re.split(r"^No (?=\d+\s*$)", text, flags=re.MULTILINE)
+    _check_complete(text, len(sections), source)
     return [_parse_hit(section, query_sequence, source) for section in sections]
+
+
+def _check_complete(text: str, num_shown: int, source: str) -> None:
+    """Refuse a file that shows fewer hits than hhsearch shows of those that the file lists.
+
+    The first ``-b`` hits are shown always, others if they are good enough, at most ``-B``; what is
+    listed follows the same rule with ``-z`` in place of ``-b`` (HitList::PrintHitList and
+    PrintAlignments of HH-suite 3). So all that is listed is shown where ``-b`` is not below ``-z``.
+    """
+    hits = _LIST.search(text)
+    if hits is None:
+        raise InputError(
+            f"{source}: its list of hits ('No Hit', ended by an empty line) is not there. The file "
+            "is cut off: search or fetch it again."
+        )
+    command = _COMMAND.search(text)
+    words = command[1].split() if command else []
+    stated = {o: int(n) for o, n in pairwise(words) if o in _DEFAULT_LIMITS and n.isdigit()}
+    limits = _DEFAULT_LIMITS | stated
+    num_listed = hits[1].count("\n")
+    least = num_listed if limits["-b"] >= limits["-z"] else min(num_listed, limits["-b"])
+    least = min(least, limits["-B"])
+    if num_shown < least:
+        options = " ".join(f"{option} {number}" for option, number in limits.items())
+        raise InputError(
+            f"{source}: {num_shown} hits are shown, {num_listed} are listed; with {options}, "
+            f"hhsearch shows {least} or more. The file is cut off: search or fetch it again."
+        )
 
 
 def _parse_hit(section: str, query_sequence: str, source: str) -> TemplateHit:

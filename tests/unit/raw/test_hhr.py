@@ -25,7 +25,9 @@ Confidence            99 99
 
 
 """
-FILE = "Query         query\nMatch_columns 7\nNo_of_seqs    1 out of 1\n\n No Hit\n  1 x\n\n"
+HEAD = "Query         query\nMatch_columns 7\nNo_of_seqs    1 out of 1\nCommand       hhsearch \n\n"
+LIST = " No Hit                             Prob E-value\n"
+FILE = f"{HEAD}{LIST}  1 pdb_00001ABC_B2                99.5 1.4E-05\n\n"
 SEQUENCE = "ACDEFGH"
 
 
@@ -120,7 +122,49 @@ def test_names_of_hits(title: str, chain_key: str) -> None:
 
 
 def test_no_hit_is_no_error() -> None:
-    assert parse_hhr(FILE, SEQUENCE, "x.hhr") == []
+    assert parse_hhr(f"{HEAD}{LIST}\n", SEQUENCE, "x.hhr") == []
+
+
+def listing(num_listed: int, num_shown: int, options: str) -> str:
+    """Return a file that hhsearch wrote with some options, all hits the same."""
+    head = HEAD.replace("hhsearch ", f"hhsearch -i x.a3m {options} ")
+    listed = "".join(f"{n:3} pdb_00001ABC_B2   99.5\n" for n in range(1, num_listed + 1))
+    shown = [HIT.replace("No 1", f"No {n}", 1) for n in range(1, num_shown + 1)]
+    return head + LIST + listed + "\n" + "".join(shown)
+
+
+@pytest.mark.parametrize(
+    ("num_listed", "num_shown", "options"),
+    [
+        (12, 12, ""),
+        (3, 3, "-z 1 -b 1"),
+        (502, 500, "-Z 600"),  # -B is 500
+        (12, 4, "-B 4"),
+        (10, 1, "-b 1"),  # 9 of the 10 that are listed at least are too weak
+        (10, 12, "-b 12"),
+        (2, 0, "-B 0"),
+    ],
+)
+def test_hits_are_shown_as_far_as_hhsearch_was_asked_to(
+    num_listed: int, num_shown: int, options: str
+) -> None:
+    """One hit less is a file that was cut between two hits; more may be there."""
+    assert len(parse_hhr(listing(num_listed, num_shown, options), SEQUENCE, "x")) == num_shown
+    if num_shown:
+        less = num_shown - 1 if num_shown <= num_listed else num_listed - 1
+        with pytest.raises(InputError, match=f"{less} hits are shown, {num_listed} are listed"):
+            parse_hhr(listing(num_listed, less, options), SEQUENCE, "x")
+
+
+def test_a_file_cut_behind_any_line_is_refused(demo: Path) -> None:
+    folder = demo / "mirror/openproteinset/pdb/2nwd_X"
+    query = alignment_query(folder)
+    lines = (folder / "hhr/pdb70_hits.hhr").read_text().rstrip("\n").splitlines(keepends=True)
+    last_row = max(n for n, line in enumerate(lines) if line.startswith("T "))
+    assert len(parse_hhr("".join(lines[: last_row + 1]), query, "x.hhr")) == 3
+    for number in range(last_row + 1):
+        with pytest.raises(InputError, match=r"x\.hhr"):
+            parse_hhr("".join(lines[:number]), query, "x.hhr")
 
 
 def test_unknown_query_letters_agree() -> None:
@@ -140,6 +184,8 @@ def test_unknown_query_letters_agree() -> None:
         ("T pdb_00001ABC_B   11 CDEHF-   15 (30)", "", "6 query and 0 template columns"),
         (">pdb_00001ABC_B2", ">nothing", "expected <entry>_<chain>"),
         (HIT[5:], "", "has no title"),
+        (HIT, "", "0 hits are shown, 1 are listed"),
+        (FILE[len(HEAD) :] + HIT, "", "its list of hits .* is not there"),
     ],
 )
 def test_bad_files(old: str, new: str, message: str) -> None:

@@ -512,7 +512,8 @@ def test_a_chain_never_gets_a_template_of_its_own_entry(work, buckets):
     hhr = work.alignment("2nwd_X").parents[1] / "hhr/pdb70_hits.hhr"
     first = hit.format(number=1, name="2NWD_X", sum_probs=99.0)
     second = hit.format(number=2, name="9XYZ_X", sum_probs=98.0)
-    hhr.write_text(f"Query query\nMatch_columns 130\n{first}{second}")
+    listed = " No Hit\n  1 2NWD_X\n  2 9XYZ_X\n"
+    hhr.write_text(f"Query query\nMatch_columns 130\n\n{listed}{first}{second}")
     work.pack()
     reader = ShardReader(work.out)
     stored = [hit.chain_key for hit in reader.msa("9xyz_X").templates]
