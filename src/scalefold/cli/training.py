@@ -160,7 +160,14 @@ def evaluate(
     from scalefold.cli.device import torch_device
     from scalefold.cli.logs import log_to_stderr
     from scalefold.evaluate import evaluate_checkpoint
+    from scalefold.parallel.launch import find_place
 
+    place = find_place()
+    if place is not None and place.world_size > 1:
+        raise InputError(
+            f"evaluate: a launcher has started {place.world_size} processes, each of which would "
+            "do all of it and write the same files: start one, without torchrun"
+        )
     result = evaluate_checkpoint(
         read_stage(config, set_, stage),
         checkpoint,

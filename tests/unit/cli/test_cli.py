@@ -389,6 +389,20 @@ def test_pack_says_when_a_bucket_is_missing(arguments: tuple[str, ...], message:
     assert message in result.stderr
 
 
+@pytest.mark.parametrize("size", [1, 2])
+def test_evaluation_is_not_for_several_processes(
+    size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched = {"RANK": 0, "WORLD_SIZE": size, "LOCAL_RANK": 0, "MASTER_ADDR": "", "MASTER_PORT": 0}
+    for name, value in launched.items():
+        monkeypatch.setenv(name, str(value))
+    options = ("-c", DEMO, "--shards", "x", "--out", str(tmp_path / "e.json"))
+    result = run("evaluate", str(tmp_path), *options)
+    assert result.exit_code == 2
+    refused = "evaluate: a launcher has started 2 processes, each of which would do all of it"
+    assert (refused in result.stderr) == (size == 2)
+
+
 def test_device_errors() -> None:
     from scalefold.cli.device import torch_device
 
