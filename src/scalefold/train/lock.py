@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import errno
 import json
 import logging
 import os
@@ -130,10 +131,7 @@ class WriterLock:
             while not self._try():
                 time.sleep(0.1)
         except OSError as error:
-            raise InputError(
-                f"{self._files}: cannot be written ({error.strerror}): make the folder writable, "
-                "or choose another one"
-            ) from None
+            raise InputError(self._explain(error)) from None
         for generation, path in self._generations().items():
             if generation < self._generation:
                 path.unlink(missing_ok=True)
@@ -227,6 +225,21 @@ class WriterLock:
             f"{self._folder}: another training writes here ({holder or 'unknown process'}). Wait "
             f"for it, stop it, or choose another folder; a dead one loses the lock by itself, "
             f"deleting {LOCK_FOLDER}/ is no help"
+        )
+
+    def _explain(self, error: OSError) -> str:
+        paths = (self._files, *self._files.parents)
+        nearest = next(path for path in paths if os.access(path, os.F_OK))
+        if not nearest.is_dir():
+            return f"{nearest}: is a file where a training's folder is to be: choose another folder"
+        mends = {
+            errno.EACCES: f"make {nearest} writable, or ",
+            errno.ENOSPC: "make room, or ",
+            errno.EDQUOT: "make room, or ",
+        }
+        return (
+            f"{self._files}: cannot be written ({error.strerror}): "
+            f"{mends.get(error.errno or 0, '')}choose another folder"
         )
 
     def _newest(self) -> int:
