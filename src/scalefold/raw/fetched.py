@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from scalefold.errors import InputError
 from scalefold.raw.chains import read_table, write_table
@@ -52,36 +52,70 @@ def check_raw(raw: Path) -> None:
         )
 
 
-def check_fetched(raw: Path, needed: Iterable[Path], kind: Kind, bucket: int) -> None:
-    """Refuse a raw folder that has lost files since they were fetched.
+class FetchRecord:
+    """What fetch got, for a stage of packing to compare with what is there.
+
+    A raw folder that was laid out by hand has no tables, and passes all checks.
 
     Parameters
     ----------
     raw
-        Raw folder. One that was laid out by hand has no tables, and passes.
+        Raw folder.
     needed
         Files below it that will be read if they are there.
     kind, bucket
         Which of the tables count: those of this kind and bucket, and of fetches of all kinds or
         all buckets.
-
-    Raises
-    ------
-    InputError
-        A table lists a needed file that is not there.
     """
-    tags = [table_tag(k, b) for k in (kind, None) for b in (bucket, None)]
-    tables = [raw / f"fetched{tag}.tsv" for tag in tags]
-    table_of = {row[0]: table for table in tables for row in _read(table)}
-    names = {path: path.relative_to(raw).as_posix() for path in needed}
-    lost = [path for path, name in names.items() if name in table_of and not path.is_file()]
-    if lost:
-        more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
-        raise InputError(
-            f"{lost[0]}{more}: fetch had got it, as {table_of[names[lost[0]]].name} says, but it "
-            "is gone. Fetch it again: `scalefold fetch` with the same --only and --bucket, in the "
-            f"workflow `snakemake --profile local -R fetch_{kind}`."
+
+    def __init__(self, raw: Path, needed: Iterable[Path], kind: Kind, bucket: int) -> None:
+        tags = [table_tag(k, b) for k in (kind, None) for b in (bucket, None)]
+        names = {path.relative_to(raw).as_posix(): path for path in needed}
+        self._kind = kind
+        self._files: dict[Path, list[_Listed]] = {}
+        for table in (raw / f"fetched{tag}.tsv" for tag in tags):
+            for name, num_bytes, sha256, _ in _read(table):
+                if name in names:
+                    listed = _Listed(table.name, num_bytes, sha256)
+                    self._files.setdefault(names[name], []).append(listed)
+
+    def check_presence(self) -> None:
+        """Raise an InputError if a table lists a needed file that is not there."""
+        lost = [path for path in self._files if not path.is_file()]
+        if lost:
+            more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
+            raise InputError(
+                f"{lost[0]}{more}: fetch had got it, as {self._files[lost[0]][0].table} says, but "
+                f"it is gone. Fetch it again: {self._command}."
+            )
+
+    def check_content(self, path: Path, num_bytes: int, sha256: str) -> None:
+        """Raise an InputError if a file is listed, and nowhere with this size and SHA-256.
+
+        One table is enough: others may be of an earlier fetch.
+        """
+        listed = self._files.get(path, [])
+        if listed and not any(row[1:] == (str(num_bytes), sha256) for row in listed):
+            raise InputError(
+                f"{path}: not what fetch got: {num_bytes} bytes, sha256 {sha256[:12]}; "
+                f"{listed[0].table} states {listed[0].num_bytes} bytes, sha256 "
+                f"{listed[0].sha256[:12]}. Delete it and fetch it again: {self._command}."
+            )
+
+    @property
+    def _command(self) -> str:
+        return (
+            "`scalefold fetch` with the same --only and --bucket, in the workflow "
+            f"`snakemake --profile local -R fetch_{self._kind}`"
         )
+
+
+class _Listed(NamedTuple):
+    """A file in a table, by the table's name; the number of bytes as it is written there."""
+
+    table: str
+    num_bytes: str
+    sha256: str
 
 
 def _read(table: Path) -> list[Sequence[str]]:

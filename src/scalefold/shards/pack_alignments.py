@@ -18,7 +18,7 @@ from scalefold.config.schema import Config, DataConfig
 from scalefold.errors import InputError
 from scalefold.raw.alignments import profile, read_folder
 from scalefold.raw.chains import Rejected, alignment_folder, entry_of, read_chains
-from scalefold.raw.fetched import check_fetched, check_raw
+from scalefold.raw.fetched import FetchRecord, check_raw
 from scalefold.raw.hhr import TemplateHit as RawHit
 from scalefold.raw.hhr import read_hhr
 from scalefold.raw.templates import best_first, locate, sequence_reason
@@ -60,9 +60,9 @@ def pack_alignments(
     """Write ``msa-<bucket>.arrow`` and its summary: one row for each sequence of the bucket.
 
     Chains of one sequence (and origin) share a row. It is made from the files of the first of
-    them, by chain key, that has usable ones; a chain whose files are tried and found bad is set
-    aside. Chains without any alignment files are left to :func:`~.pack_index.pack_index`, which
-    knows the alignments of all buckets.
+    them, by chain key, that has usable ones; a chain whose files are tried and found bad, or not
+    what fetch got, is set aside. Chains without any alignment files are left to
+    :func:`~.pack_index.pack_index`, which knows the alignments of all buckets.
 
     Alignments are merged in the order of ``data.alignments`` and deduplicated; the profile is that
     of the whole merged alignment, of which the first ``shards.max_msa_rows`` rows are stored.
@@ -104,7 +104,8 @@ def pack_alignments(
         if row.split != "template"
     }
     files = [path for key in sorted(wanted) for path in _files(config.data, raw, key)]
-    check_fetched(raw, files, "alignments", bucket)
+    fetched = FetchRecord(raw, files, "alignments", bucket)
+    fetched.check_presence()
     own_rows = summaries[bucket].rows if bucket in summaries else ()
     groups: dict[tuple[str, str], list[ChainFacts]] = defaultdict(list)
     for facts in sorted(own_rows, key=lambda facts: facts.chain_key):
@@ -112,7 +113,7 @@ def pack_alignments(
             groups[facts.seq_id, facts.origin].append(facts)
 
     newest = _newest_release(summaries.values())
-    packer = _Packer(config, raw, TemplateStore(out, list(summaries.values())))
+    packer = _Packer(config, raw, fetched, TemplateStore(out, list(summaries.values())))
     rows: list[AlignmentFacts] = []
     with write_shard(out / shard_file("msa", bucket), "msa", config.shards.compression) as shard:
         for (seq_id, origin), members in track(
@@ -180,9 +181,11 @@ class _Query(NamedTuple):
 class _Packer:
     """Makes the rows of one bucket, and remembers what it set aside."""
 
-    def __init__(self, config: Config, raw: Path, store: TemplateStore) -> None:
+    def __init__(
+        self, config: Config, raw: Path, fetched: FetchRecord, store: TemplateStore
+    ) -> None:
         self._data, self._shards = config.data, config.shards
-        self._raw = raw
+        self._raw, self._fetched = raw, fetched
         self._store = store
         self.rejected: list[Rejected] = []
         self.sources: list[SourceFile] = []
@@ -205,11 +208,14 @@ class _Packer:
             sequence = self._store.sequences(entry_of(facts.chain_key))[facts.chain_key]
             full = read_folder(folder, sequence, self._data.alignments)
             raw_hits = [] if hhr is None else read_hhr(hhr, sequence)
+            sources = [SourceFile.of(self._raw, path) for path in files]
+            for path, source in zip(files, sources, strict=True):
+                self._fetched.check_content(path, source.bytes, source.sha256)
         except InputError as error:
             reason = f"{str(error).rstrip('.')}. {STAYS}"
             self.rejected.append(Rejected(facts.chain_key, STAGE, reason))
             return None
-        self.sources += [SourceFile.of(self._raw, path) for path in files]
+        self.sources += sources
         stored = full.select(np.arange(min(len(full), self._shards.max_msa_rows)))
         return MsaRecord(
             seq_id=bytes.fromhex(facts.seq_id),

@@ -16,7 +16,7 @@ from scalefold.config.identity import packing_hash
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.raw.chains import ChainRow, Rejected, mmcif_path, read_chains
-from scalefold.raw.fetched import check_fetched, check_raw
+from scalefold.raw.fetched import FetchRecord, check_raw
 from scalefold.raw.mmcif import Chain, read_entry
 from scalefold.shards.atomic import make_folder
 from scalefold.shards.buckets import bucket_chains
@@ -34,8 +34,8 @@ def pack_structures(
 ) -> ChainSummary:
     """Write ``chain-<bucket>.arrow`` and its summary: all chains of the bucket, of every split.
 
-    A chain that cannot be read is set aside with its reason, the others go on. The same input
-    gives the same bytes.
+    A chain that cannot be read, or whose file is not what fetch got, is set aside with its reason,
+    the others go on. The same input gives the same bytes.
 
     Parameters
     ----------
@@ -58,7 +58,9 @@ def pack_structures(
     """
     check_raw(raw)
     chains = bucket_chains(read_chains(config.data.chains), bucket, config.data.buckets)
-    check_fetched(raw, {mmcif_path(raw, row.entry_id) for row in chains}, "structures", bucket)
+    needed = {mmcif_path(raw, row.entry_id) for row in chains}
+    fetched = FetchRecord(raw, needed, "structures", bucket)
+    fetched.check_presence()
     make_folder(out)
     facts: list[ChainFacts] = []
     rejected: list[Rejected] = []
@@ -75,10 +77,12 @@ def pack_structures(
             path = mmcif_path(raw, entry_id)
             try:
                 entry = read_entry(path)
-                sources.append(SourceFile.of(raw, path))
+                source = SourceFile.of(raw, path)
+                fetched.check_content(path, source.bytes, source.sha256)
             except InputError as error:
                 rejected.extend(Rejected(row.chain_key, STAGE, str(error)) for row in rows)
                 continue
+            sources.append(source)
             for row in rows:
                 try:
                     record = _record(entry.chain(row.chain_key), row)

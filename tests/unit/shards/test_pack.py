@@ -278,6 +278,54 @@ def test_reasons_of_fetch_are_added_to_those_of_missing_chains_only(work):
     assert rejected.reason.endswith(f"{mend} What fetch met: HTTP 404")
 
 
+def record_fetch(table, *paths):
+    """List files in a table of what fetch got, as they are now."""
+    files = {}
+    for path in paths:
+        content = path.read_bytes()
+        files[path] = FetchedFile(len(content), hashlib.sha256(content).hexdigest(), "mirror")
+    update_fetched(table, files)
+
+
+@pytest.mark.parametrize("kind", ["structures", "alignments", "template hits"])
+def test_chain_whose_file_changed_since_it_was_fetched_is_set_aside(work, kind):
+    """All files are sound to their readers: another structure, a row less, a space more."""
+    work.list_chains(("2nwd_X", "train", "l"), ("5pti_A", "train", "b"))
+    for key in ("2nwd_X", "5pti_A"):
+        work.structure(key.partition("_")[0])
+        work.alignment(key)
+    folder = alignment_folder(work.raw, "2nwd_X")
+    structure = mmcif_path(work.raw, "2nwd")
+    alignment, hits = folder / "a3m/swissprot_hits.a3m", folder / "hhr/pdb70_hits.hhr"
+    table = work.raw / "fetched.tsv"
+    record_fetch(table, structure, alignment, hits)
+    assert work.pack().counts["chains set aside"] == 0
+    whole = {path: path.read_bytes() for path in (structure, alignment, hits)}
+    changed = {"structures": structure, "alignments": alignment, "template hits": hits}[kind]
+    if kind == "structures":
+        redate(structure, "2007-01-01")
+    elif kind == "alignments":
+        alignment.write_bytes(whole[alignment].rpartition(b">")[0])
+    else:
+        hits.write_bytes(whole[hits] + b"\n")
+    now = changed.read_bytes()
+    manifest = work.pack()
+    (rejected,) = read_rejected(work.out / "rejected.tsv")
+    assert rejected.chain_key == "2nwd_X"
+    before = f"{table.name} states {len(whole[changed])} bytes"
+    assert f"{changed}: not what fetch got: {len(now)} bytes, sha256" in rejected.reason
+    assert before in rejected.reason
+    command = "structures" if kind == "structures" else "alignments"
+    assert "Delete it and fetch it again: `scalefold fetch`" in rejected.reason
+    assert f"-R fetch_{command}`" in rejected.reason
+    assert manifest.counts["chains, train"] == 1
+    assert verify(work.out) == []
+    # A later fetch of its bucket got it so: the older table is out of date.
+    tag = f"-{command}-{bucket_of('2nwd', 3):05d}"
+    record_fetch(work.raw / f"fetched{tag}.tsv", changed)
+    assert work.pack().counts["chains set aside"] == 0
+
+
 @pytest.mark.parametrize("tag", ["", "-{kind}", "-{kind}-{bucket:05d}"])
 @pytest.mark.parametrize("kind", ["structures", "alignments", "template hits"])
 def test_file_that_fetch_had_got_and_is_gone_is_an_error(work, kind, tag):
@@ -292,9 +340,7 @@ def test_file_that_fetch_had_got_and_is_gone_is_an_error(work, kind, tag):
     }[kind]
     kind = "structures" if kind == "structures" else "alignments"
     table = work.raw / f"fetched{tag.format(kind=kind, bucket=bucket_of('5pti', 3))}.tsv"
-    sha256 = hashlib.sha256(lost.read_bytes()).hexdigest()
-    file = FetchedFile(lost.stat().st_size, sha256, "mirror")
-    update_fetched(table, {lost: file})
+    record_fetch(table, lost)
     work.pack()  # all is there
     lost.unlink()
     with pytest.raises(InputError) as raised:
