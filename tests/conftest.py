@@ -17,6 +17,11 @@ GIT = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
 for name in (*COLOURS, *LAUNCHER, *SNAKEMAKE, *GIT):
     os.environ.pop(name, None)
 
+if not torch.cuda.is_available():
+    # Kernels then run in Triton's interpreter (tests/kernels). Triton reads this when it defines
+    # its own functions, so before anything imports it, as modules of the library do.
+    os.environ["TRITON_INTERPRET"] = "1"
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:

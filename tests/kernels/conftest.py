@@ -1,20 +1,15 @@
 """Kernels run in Triton's interpreter where there is no GPU; ``gpu`` tests need one.
 
-The interpreter executes a kernel's program blocks one after the other in numpy. bfloat16 products
-are wrong in it, so what needs bfloat16 is marked ``gpu``.
+The interpreter (switched on in tests/conftest.py) executes a kernel's program blocks one after the
+other in numpy. bfloat16 products are wrong in it, so what needs bfloat16 is marked ``gpu``.
 """
 
-import os
 from collections.abc import Iterator
 
 import pytest
 import torch
 
 GPU = torch.cuda.is_available()
-if not GPU:
-    # Read when a kernel is defined, so it must stand before any import of scalefold_kernels.
-    os.environ["TRITON_INTERPRET"] = "1"
-
 triton = pytest.importorskip("triton", reason="Triton is not installed")
 from triton.runtime import interpreter  # noqa: E402
 
