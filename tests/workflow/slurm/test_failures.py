@@ -187,10 +187,9 @@ def test_training_that_fails_for_good_ends_the_workflow(workflow: Any) -> None:
     (workflow.folder / "damaged.pt").write_bytes(b"no weights")
     settings = "training={initial_weights: damaged.pt, steps: 5}"
     mode = "evaluation={mode: async}"
-    process = workflow.start("--config", settings, mode, "--retries", "0", output=subprocess.PIPE)
-    stdout, stderr = process.communicate(timeout=300)
-    assert process.returncode != 0
-    assert "Error in rule train" in stdout + stderr
+    code, output = workflow.outcome("--config", settings, mode, "--retries", "0")
+    assert code != 0
+    assert "Error in rule train" in output
 
 
 def test_full_disk(workflow: Any, tmp_path: Path) -> None:
@@ -201,9 +200,8 @@ def test_full_disk(workflow: Any, tmp_path: Path) -> None:
         ballast = results / "ballast"
         ballast.write_bytes(bytes(7_900_000))
         arguments = ["--config", f"results={results}"]
-        process = workflow.start(*arguments, "--retries", "0", output=subprocess.PIPE)
-        process.communicate(timeout=300)
-        assert process.returncode != 0
+        code, output = workflow.outcome(*arguments, "--retries", "0")
+        assert code != 0, output
         logs = (workflow.folder / ".snakemake/slurm_logs").rglob("*.log")
         assert any("no space left" in path.read_text().lower() for path in logs)
         ballast.unlink()

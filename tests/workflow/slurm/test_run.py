@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from typing import Any
 
 import pytest
@@ -78,6 +77,4 @@ def test_single_stages_run_again(finished: tuple[Any, str]) -> None:
 @pytest.mark.parametrize("option", ["--dry-run", "--dag", "--unlock", "--summary", "--lint"])
 def test_planning_waits_for_nothing(finished: tuple[Any, str], option: str) -> None:
     workflow, _ = finished
-    process = workflow.start(option, "--config", "seed=5", output=subprocess.PIPE)
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode == 0, output
+    workflow.succeed(option, "--config", "seed=5")
