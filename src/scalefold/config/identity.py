@@ -71,9 +71,17 @@ def run_key(config: Config) -> str:
 
 def packing_hash(config: Config) -> str:
     """Twelve hex digits that stand for what raw files are packed with: `PACKING_KEYS`."""
+    return _digits(_packing_sections(config))
+
+
+def packing_settings(config: Config) -> dict[str, Any]:
+    """Return the settings that `packing_hash` stands for, by dotted key."""
+    return dict(_leaves(_packing_sections(config)))
+
+
+def _packing_sections(config: Config) -> dict[str, Any]:
     tree = config.model_dump(mode="json")
-    settings = {key: reduce(getitem, key.split("."), tree) for key in PACKING_KEYS}
-    return _digits(settings)
+    return {key: reduce(getitem, key.split("."), tree) for key in PACKING_KEYS}
 
 
 def _digits(settings: Mapping[str, Any]) -> str:

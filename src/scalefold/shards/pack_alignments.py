@@ -13,7 +13,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from scalefold.config.identity import packing_hash
+from scalefold.config.identity import packing_hash, packing_settings
 from scalefold.config.schema import Config, DataConfig
 from scalefold.errors import InputError
 from scalefold.raw.alignments import profile, read_folder
@@ -93,9 +93,8 @@ def pack_alignments(
     """
     check_raw(raw)
     chains = read_chains(config.data.chains)
-    config_hash = packing_hash(config)
     summaries = {
-        number: read_chain_summary(out, number, config_hash)
+        number: read_chain_summary(out, number, config)
         for number in filled_buckets(chains, config.data.buckets)
     }
     wanted = {
@@ -131,7 +130,8 @@ def pack_alignments(
         family="msa",
         bucket=bucket,
         schema_version=SCHEMA_VERSION,
-        config_hash=config_hash,
+        config_hash=packing_hash(config),
+        settings=packing_settings(config),
         shard=shard.facts,
         rejected=tuple(packer.rejected),
         sources=tuple(packer.sources),

@@ -94,10 +94,9 @@ def pack_index(config: Config, raw: Path, out: Path) -> Manifest:
     """
     check_raw(raw)
     chains = read_chains(config.data.chains)
-    config_hash = packing_hash(config)
     buckets = filled_buckets(chains, config.data.buckets)
-    structures = [read_chain_summary(out, bucket, config_hash) for bucket in buckets]
-    alignments = [read_msa_summary(out, bucket, config_hash) for bucket in buckets]
+    structures = [read_chain_summary(out, bucket, config) for bucket in buckets]
+    alignments = [read_msa_summary(out, bucket, config) for bucket in buckets]
     _check_one_run(out, structures, alignments)
     heads = [s.head for s in structures] + [s.head for s in alignments]
     _check_sizes(out, [head.shard for head in heads])
@@ -123,7 +122,7 @@ def pack_index(config: Config, raw: Path, out: Path) -> Manifest:
         template_hits.update(summary.template_hits)
     manifest = Manifest(
         schema_version=SCHEMA_VERSION,
-        config_hash=config_hash,
+        config_hash=packing_hash(config),
         source=Snapshot.of([source for head in heads for source in head.sources]),
         counts={
             **{f"chains, {split}": splits[split] for split in ("train", "validation", "template")},

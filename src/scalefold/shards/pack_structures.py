@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import track
 
 from scalefold.chem.residues import RESTYPES_WITH_X
-from scalefold.config.identity import packing_hash
+from scalefold.config.identity import packing_hash, packing_settings
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.raw.chains import ChainRow, Rejected, mmcif_path, read_chains
@@ -94,6 +94,7 @@ def pack_structures(
         bucket=bucket,
         schema_version=SCHEMA_VERSION,
         config_hash=packing_hash(config),
+        settings=packing_settings(config),
         shard=shard.facts,
         rejected=tuple(rejected),
         sources=tuple(sources),

@@ -8,12 +8,13 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from scalefold.config.identity import PACKING_KEYS
+from scalefold.config.identity import PACKING_KEYS, packing_hash, packing_settings
+from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.raw.chains import Rejected
 from scalefold.shards.atomic import write_bytes
@@ -32,6 +33,8 @@ class BucketHead:
         Which shard.
     schema_version, config_hash
         With what it was packed (:func:`scalefold.config.identity.packing_hash`).
+    settings
+        What ``config_hash`` stands for, by dotted key; empty in summaries of earlier versions.
     shard
         The shard's size and hash.
     rejected
@@ -44,6 +47,7 @@ class BucketHead:
     bucket: int
     schema_version: int
     config_hash: str
+    settings: dict[str, Any]
     shard: ShardFacts
     rejected: tuple[Rejected, ...]
     sources: tuple[SourceFile, ...]
@@ -119,7 +123,7 @@ def structures_hash(summaries: Iterable[ChainSummary]) -> str:
     return hashlib.sha256(json.dumps(shards).encode()).hexdigest()[:12]
 
 
-def read_chain_summary(folder: Path, bucket: int, config_hash: str) -> ChainSummary:
+def read_chain_summary(folder: Path, bucket: int, config: Config) -> ChainSummary:
     """Read a bucket's chain summary.
 
     Raises
@@ -131,17 +135,17 @@ def read_chain_summary(folder: Path, bucket: int, config_hash: str) -> ChainSumm
     def parse(head: BucketHead, tree: dict[str, Any]) -> ChainSummary:
         return ChainSummary(head, tuple(ChainFacts(**row) for row in tree["rows"]))
 
-    return _read(folder, "chain", bucket, config_hash, parse)
+    return _read(folder, "chain", bucket, config, parse)
 
 
-def read_msa_summary(folder: Path, bucket: int, config_hash: str) -> MsaSummary:
+def read_msa_summary(folder: Path, bucket: int, config: Config) -> MsaSummary:
     """Read a bucket's msa summary; raises as :func:`read_chain_summary`."""
 
     def parse(head: BucketHead, tree: dict[str, Any]) -> MsaSummary:
         rows = tuple(AlignmentFacts(**row) for row in tree["rows"])
         return MsaSummary(head, rows, tree["template_hits"], tree["structures"])
 
-    return _read(folder, "msa", bucket, config_hash, parse)
+    return _read(folder, "msa", bucket, config, parse)
 
 
 def command(family: str, bucket: int) -> str:
@@ -157,7 +161,7 @@ def _read(
     folder: Path,
     family: str,
     bucket: int,
-    config_hash: str,
+    config: Config,
     parse: Callable[[BucketHead, dict[str, Any]], _Summary],
 ) -> _Summary:
     path = folder / summary_file(family, bucket)
@@ -175,12 +179,21 @@ def _read(
             f"{path}: schema version {head.schema_version}, this version of scalefold writes "
             f"{SCHEMA_VERSION}. {fix}"
         )
-    if head.config_hash != config_hash:
+    if head.config_hash != packing_hash(config):
         raise InputError(
-            f"{path}: packed with settings {head.config_hash}, the configuration's "
-            f"{', '.join(PACKING_KEYS)} now give {config_hash}. {fix}"
+            f"{path}: packed with other settings: {_differences(head.settings, config)}. Set them "
+            "back, or pack everything into another folder."
         )
     return summary
+
+
+def _differences(packed_with: Mapping[str, Any], config: Config) -> str:
+    """Say which settings differ from those of the configuration, or at least which may."""
+    now = packing_settings(config)
+    differing = [key for key in packed_with if packed_with[key] != now.get(key)]
+    if not differing:  # an earlier version wrote the hash alone
+        return f"one or more of {', '.join(PACKING_KEYS)}"
+    return "; ".join(f"{key}: {packed_with[key]} there, {now.get(key)} now" for key in differing)
 
 
 def _head(tree: dict[str, Any]) -> BucketHead:
@@ -189,6 +202,7 @@ def _head(tree: dict[str, Any]) -> BucketHead:
         bucket=tree["bucket"],
         schema_version=tree["schema_version"],
         config_hash=tree["config_hash"],
+        settings=tree.get("settings", {}),
         shard=ShardFacts(**tree["shard"]),
         rejected=tuple(Rejected(**row) for row in tree["rejected"]),
         sources=tuple(SourceFile(**source) for source in tree["sources"]),

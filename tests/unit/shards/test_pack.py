@@ -434,7 +434,7 @@ def test_parts_of_different_runs_are_not_mixed(work):
     work.alignment("5pti_A")
     work.pack()
     work.settings["max_msa_rows"] = 5
-    with pytest.raises(InputError, match="packed with settings"):
+    with pytest.raises(InputError, match=r"max_msa_rows: 10000 there, 5 now\. Set them back"):
         pack_index(work.config, work.raw, work.out)
     work.settings.clear()
     work.list_chains(("5pti_A", "train", "other"))
@@ -459,6 +459,33 @@ def test_parts_of_different_runs_are_not_mixed(work):
     with pytest.raises(InputError, match=r"msa-0000\d\.arrow: \d+ bytes, its bucket was packed"):
         pack_index(work.config, work.raw, work.out)
     assert (work.out / "index.arrow").read_bytes() == index
+
+
+def test_shards_of_other_settings_are_refused_with_what_differs(demo_copy):
+    demo_copy.buckets = 2
+    message = (
+        r"chain-00000\.json: packed with other settings: data\.buckets: 3 there, 2 now\. Set them "
+        r"back, or pack everything into another folder\."
+    )
+    for stage in (pack_alignments, lambda *place: pack_index(*place[:3])):
+        with pytest.raises(InputError, match=message):
+            stage(demo_copy.config, demo_copy.raw, demo_copy.out, 0, QUIET)
+    demo_copy.settings["compression"] = "zstd"
+    with pytest.raises(InputError, match=r"3 there, 2 now; shards\.compression: none there, zstd"):
+        pack_index(demo_copy.config, demo_copy.raw, demo_copy.out)
+
+
+def test_shards_of_an_earlier_version_which_stated_a_hash_alone(demo_copy):
+    for path in demo_copy.out.glob("*-*.json"):
+        tree = json.loads(path.read_text())
+        del tree["head"]["settings"]
+        path.write_text(json.dumps(tree))
+    manifest = (demo_copy.out / "manifest.json").read_bytes()
+    pack_index(demo_copy.config, demo_copy.raw, demo_copy.out)
+    assert (demo_copy.out / "manifest.json").read_bytes() == manifest
+    demo_copy.buckets = 2
+    with pytest.raises(InputError, match=r"other settings: one or more of .*, data\.buckets, "):
+        pack_index(demo_copy.config, demo_copy.raw, demo_copy.out)
 
 
 def test_alignments_packed_against_other_structures_are_refused(work):
