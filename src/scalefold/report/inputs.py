@@ -19,7 +19,7 @@ from scalefold.raw.chains import Rejected, read_rejected
 from scalefold.shards.manifest import Manifest
 from scalefold.shards.schema import MANIFEST_FILE, REJECTED_FILE
 from scalefold.train.checkpoint import Metadata, checkpoints, read_metadata
-from scalefold.train.lock import LOCK_FOLDER
+from scalefold.train.lock import LOCK_FOLDER, TRAINING_LOG
 from scalefold.train.sessions import Session, read_sessions
 
 _EVALUATION_KEYS: Final = ("step", "checkpoint", "mean", "chains", "skipped", "failed")
@@ -132,9 +132,10 @@ def _check_run(run: Path) -> None:
 
 
 def _begun(weights: Path) -> list[str]:
-    """Keys of the trainings; one that failed before it wrote anything has left its lock at most."""
+    """Keys of the trainings; of one that failed before it wrote anything there is this at most."""
+    failed = {LOCK_FOLDER, TRAINING_LOG}
     folders = sorted(path for path in weights.glob("*/"))
-    begun = [path for path in folders if {file.name for file in path.iterdir()} - {LOCK_FOLDER}]
+    begun = [path for path in folders if {file.name for file in path.iterdir()} - failed]
     return [path.name for path in begun or folders]
 
 

@@ -17,7 +17,8 @@ in its file every few seconds (it beats). Another process may make the next gene
 Having made it, the new one looks once more at the former and steps back if that did beat. A holder
 that was frozen for a minute (a suspended node, SIGSTOP) finds the higher generation by
 `WriterLock.confirm`, just before a checkpoint appears, and ends. Nothing need ever be deleted by
-hand; a first holder that wrote nothing beside the lock leaves no lock either.
+hand; a first holder that wrote nothing beside the lock leaves no lock either (the log that the
+workflow keeps of what it says is not its own).
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ from scalefold.errors import InputError
 logger = logging.getLogger(__name__)
 
 LOCK_FOLDER: Final = "lock"
+TRAINING_LOG: Final = "training.log"
+"""What a training says, which the workflow writes beside the lock from before it begins."""
 BEAT_SECONDS: Final = 5.0
 SILENCE_SECONDS: Final = 60.0
 """A holder that has not beaten for so long is dead. Longer than file systems take to recover."""
@@ -173,7 +176,7 @@ class WriterLock:
 
         Not with a higher generation: a frozen holder of a lower one would find its own the highest.
         """
-        unused = [path.name for path in self._folder.iterdir()] == [LOCK_FOLDER]
+        unused = {path.name for path in self._folder.iterdir()} <= {LOCK_FOLDER, TRAINING_LOG}
         if unused and self._generation == self._newest() == 1:
             (self._files / "1").unlink()
             self._files.rmdir()  # not if another has just come

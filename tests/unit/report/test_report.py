@@ -412,7 +412,9 @@ def test_a_damaged_table_of_rejected_chains_is_a_note(make_run):
 def test_a_training_that_failed_before_it_wrote_anything_is_none(make_run):
     run = make_run()
     one = content_of(run)
-    (run / "weights/0123456789ab/lock").mkdir(parents=True)
+    failed = run / "weights/0123456789ab"
+    (failed / "lock").mkdir(parents=True)
+    (failed / "training.log").write_text("error: why")
     assert content_of(run) == one
 
 

@@ -123,12 +123,14 @@ def test_a_lock_that_was_given_back_is_free(hold: Any, tmp_path: Path) -> None:
         lock.confirm()
 
 
-def test_who_wrote_nothing_leaves_no_lock(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
+@pytest.mark.parametrize("before", [[], ["training.log"]], ids=["by hand", "in the workflow"])
+def test_who_wrote_nothing_leaves_no_lock(before: list[str], tmp_path: Path) -> None:
+    for name in before:
+        (tmp_path / name).touch()
     for _ in range(2):
-        with WriterLock(folder) as lock:
+        with WriterLock(tmp_path) as lock:
             lock.confirm()
-        assert list(folder.iterdir()) == []
+        assert [path.name for path in tmp_path.iterdir()] == before
 
 
 def test_a_lock_that_is_cleared_between_two_looks_is_free_at_once(
