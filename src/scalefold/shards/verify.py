@@ -98,7 +98,8 @@ def _stray_files(folder: Path, manifest: Manifest) -> Iterator[Problem]:
         elif path.suffix == ".arrow" and manifest.facts(path.name) is None:
             yield Problem(
                 path.name,
-                "not in the manifest: of another list of chains. Remove it, or pack again.",
+                "not in the manifest: of another list of chains or number of buckets. Remove it "
+                f"and {path.with_suffix('.json').name}, or pack again.",
             )
 
 

@@ -66,10 +66,12 @@ def test_swapped_files_are_found(demo_copy, tmp_path):
 def test_leftovers_are_found(demo_copy):
     shutil.copy(demo_copy.out / "msa-00000.arrow", demo_copy.out / "msa-00009.arrow")
     (demo_copy.out / "msa-00000.arrow.tmp.123").write_bytes(b"x")
-    assert [problem.file for problem in verify(demo_copy.out)] == [
-        "msa-00000.arrow.tmp.123",
-        "msa-00009.arrow",
-    ]
+    problems = verify(demo_copy.out)
+    assert [problem.file for problem in problems] == ["msa-00000.arrow.tmp.123", "msa-00009.arrow"]
+    assert problems[1].message == (
+        "not in the manifest: of another list of chains or number of buckets. Remove it and "
+        "msa-00009.json, or pack again."
+    )
 
 
 def test_folder_without_manifest_is_refused(demo_copy):
