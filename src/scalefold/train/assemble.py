@@ -52,12 +52,12 @@ class Trainer:
         return self._copies(self.average.average)
 
     def optimiser_state(self) -> dict[str, Any]:
-        """Everything else that the next update depends on, on the CPU."""
+        """Copy of everything else that the next update depends on, on the CPU."""
         return {
             "first_moment": self._copies(self.optimiser.first_moment),
             "second_moment": self._copies(self.optimiser.second_moment),
-            "updates": self.optimiser.updates.cpu(),
-            "averaged_updates": self.average.updates.cpu(),
+            "updates": self.optimiser.updates.to("cpu", copy=True),
+            "averaged_updates": self.average.updates.to("cpu", copy=True),
         }
 
     def state(self) -> list[Tensor]:

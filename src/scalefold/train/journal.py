@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +12,25 @@ from rich.console import Console
 import scalefold
 from scalefold.config.load import config_hash
 from scalefold.config.schema import Config
+from scalefold.errors import InputError
 from scalefold.loader.order import Position
 from scalefold.train import checkpoint as checkpoints
 from scalefold.train.assemble import Trainer
+from scalefold.train.background import Background
 from scalefold.train.health import Health
 from scalefold.train.lock import WriterLock
 from scalefold.train.metrics import MetricsLog, Record
 from scalefold.train.progress import ProgressLine
 from scalefold.train.provenance import source_commit
 
+logger = logging.getLogger(__name__)
+
 
 class Journal:
     """Writes into a training's folder, whose lock this process holds.
+
+    Checkpoints are written while the training goes on; that one cannot be written is raised by a
+    later call. A context: at its end nothing is being written any more.
 
     Parameters
     ----------
@@ -49,6 +58,7 @@ class Journal:
         self._training, self._out, self._lock = config.training, out, lock
         self._metrics = MetricsLog(out, step)
         self._progress = ProgressLine(step, config.training.steps, console)
+        self._writing = Background("checkpoint")
         self._description: dict[str, Any] = {
             "config": config.model_dump(mode="json"),
             "config_hash": config_hash(config),
@@ -63,32 +73,49 @@ class Journal:
 
     def __exit__(self, *error: Any) -> None:
         self._progress.__exit__(*error)
+        try:
+            self._writing.close()
+        except InputError as problem:  # whatever has ended the training is of more interest
+            logger.error("%s", problem)
         self._metrics.close()
 
     def record(self, record: Record) -> None:
         """Log a step's numbers if it is to be logged, and show them."""
+        self._writing.check()
         step = record["step"]
         if step % self._training.log_every == 0 or step in (1, self._training.steps):
             self._metrics.write(record)
         self._progress.update(record)
 
     def publish(self, step: int, trainer: Trainer, health: Health, position: Position) -> None:
-        """Write a checkpoint of a step, its log first, unless there is one."""
+        """Have a checkpoint of a step written, its log first, unless there is one."""
+        self._writing.finish()  # perhaps of this very step
         if checkpoints.ready_mark(checkpoints.checkpoint_path(self._out, step)).exists():
             return
         self._metrics.sync()
-        checkpoints.save(
-            self._out,
-            step=step,
-            weights=trainer.weights(),
-            averaged=trainer.averaged(),
-            training={
+        # Copies on the host: the training changes what they are of.
+        content = {
+            "weights": trainer.weights(),
+            "averaged": trainer.averaged(),
+            "training": {
                 "step": step,
                 "skipped": health.skipped,
                 "skipped_in_a_row": health.in_a_row,
                 "data": position.state(),
                 "optimiser": trainer.optimiser_state(),
             },
+        }
+        self._writing.start(partial(self._write, step, content))
+
+    def finish(self) -> None:
+        """Wait until the last checkpoint is written."""
+        self._writing.finish()
+
+    def _write(self, step: int, content: dict[str, Any]) -> None:
+        checkpoints.save(
+            self._out,
+            step=step,
+            **content,
             description=self._description,
             confirm=self._lock.confirm,
         )

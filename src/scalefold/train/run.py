@@ -130,6 +130,8 @@ class Run:
                     self._publish(journal, loader)
         self._read(0, journal)
         published = self._publish(journal, loader)
+        if journal is not None:
+            journal.finish()
         completed = self.step >= training.steps or self._on_target or target.reached is not None
         if self.step < training.steps:
             logger.info("stopped at step %d of %d: %s", self.step, training.steps, published)
