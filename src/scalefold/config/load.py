@@ -37,9 +37,9 @@ class Source:
         return ", ".join(name for name, _ in self.layers)
 
     def of(self, location: Sequence[int | str]) -> str:
-        """`` (in <name>)`` of the layer that sets a key, if there are several layers."""
+        """Name of the layer that sets a key, the last if several do; all names if none does."""
         names = [name for name, tree in self.layers if _sets(tree, location)]
-        return f" (in {names[-1]})" if names and len(self.layers) > 1 else ""
+        return names[-1] if names else str(self)
 
 
 def load_config(paths: Sequence[Path], overrides: Mapping[str, Any] | None = None) -> Config:
@@ -70,6 +70,7 @@ def read_files(paths: Sequence[Path], overrides: Mapping[str, Any]) -> tuple[Tre
 
 def make_config(tree: Mapping[str, Any], source: str | Source = "configuration") -> Config:
     """Validate a nested mapping (see ``load_config``); ``source`` names it in errors."""
+    layers = source if isinstance(source, Source) else Source([(source, {})])
     preset = tree.get("preset", Config.model_fields["preset"].default)
     try:
         if not isinstance(preset, str):
@@ -78,12 +79,11 @@ def make_config(tree: Mapping[str, Any], source: str | Source = "configuration")
             )
         defaults = preset_tree(preset)
     except InputError as error:
-        raise InputError(f"{source}: {error}") from None
+        raise InputError(f"{layers.of(['preset'])}: {error}") from None
     try:
         return Config.model_validate(merge(defaults, dict(tree)))
     except ValidationError as error:
-        layers = source if isinstance(source, Source) else Source([])
-        raise InputError(f"{source}: " + "; ".join(_explain(error, layers))) from None
+        raise InputError(_explain(error, layers)) from None
 
 
 def preset_names() -> list[str]:
@@ -201,30 +201,45 @@ def _sets(tree: Any, location: Sequence[int | str]) -> bool:
     return True
 
 
-def _explain(error: ValidationError, source: Source) -> Iterator[str]:
+def _explain(error: ValidationError, source: Source) -> str:
+    findings: dict[str, list[str]] = {}
+    for origin, finding in _findings(error, source):
+        findings.setdefault(origin, []).append(finding)
+    return "; ".join(f"{origin}: {'; '.join(found)}" for origin, found in findings.items())
+
+
+def _findings(error: ValidationError, source: Source) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong, after the name of the layer or layers where it is."""
     wrong: dict[str, list[str]] = {}
-    origins: dict[str, str] = {}
     for item in error.errors():
         location = item["loc"]
         key = ".".join(map(str, location)) or "configuration"
         if item["type"] == "extra_forbidden":
-            yield f"unknown key {key!r}{_right_key(location)}{source.of(location)}"
+            yield source.of(location), f"unknown key {key!r}{_right_key(location)}"
         elif item["type"] == "missing":
-            yield f"key {key!r} is missing"
+            yield str(source), f"key {key!r} is missing"
         elif item["type"] == "value_error" and isinstance(item["input"], dict):
             # Keys that contradict each other: the message names them, with their values.
-            yield str(item["ctx"]["error"])
+            yield str(source), str(item["ctx"]["error"])
         else:
             message = item["msg"].removeprefix("Value error, ")
             if item["type"] == "model_type":
                 message = "Input should be a section of keys"
-            own = _own_key(location)
-            origins[own] = source.of(own.split("."))
-            wrong.setdefault(own, []).append(f"{message} (found {item['input']!r})")
+            hint = _whole_number(item["input"]) if item["type"] == "int_parsing" else ""
+            found = f"{message} (found {item['input']!r}){hint}"
+            wrong.setdefault(_own_key(location), []).append(found)
     # Of a key that takes values of several kinds there is a message for each kind.
-    yield from (
-        f"{key}{origins[key]}: {', or: '.join(messages)}" for key, messages in wrong.items()
-    )
+    for key, messages in wrong.items():
+        yield source.of(key.split(".")), f"{key}: {', or: '.join(messages)}"
+
+
+def _whole_number(text: str) -> str:
+    """Return a hint for a number such as 1e3, which YAML takes for text."""
+    try:
+        number = float(text)
+    except ValueError:
+        return ""
+    return f": write {int(number)}" if number.is_integer() else ""
 
 
 def _own_key(location: Sequence[int | str]) -> str:
