@@ -81,7 +81,9 @@ class DataConfig(Section):
     )
     template_hits: str | None = Field("pdb70_hits", description="Name of the hhr file, or null.")
     buckets: Positive = Field(
-        400, description="Hash buckets: the unit of work of fetch and pack (500-1,500 chains)."
+        400,
+        le=100_000,  # five digits in the names of files
+        description="Hash buckets: the unit of work of fetch and pack (500-1,500 chains).",
     )
     download_threads: Positive = 8
 

@@ -9,6 +9,7 @@ import pytest
 from scalefold.errors import InputError
 from scalefold.raw.chains import ChainRow
 from scalefold.shards.buckets import bucket_chains, bucket_of, filled_buckets
+from scalefold.shards.schema import shard_file
 
 ROWS = [ChainRow(f"{i}abc_{c}", "train", None) for i in range(1, 60) for c in "BA"]
 
@@ -46,3 +47,11 @@ def test_buckets_partition_the_chains_and_keep_entries_together():
 def test_unknown_bucket_is_refused(bucket):
     with pytest.raises(InputError, match="buckets are 0 to 6"):
         bucket_chains(ROWS, bucket, 7)
+
+
+def test_every_bucket_that_may_be_has_the_five_digits_of_the_workflow(work):
+    work.buckets = 100_000
+    assert shard_file("chain", work.config.data.buckets - 1) == "chain-99999.arrow"
+    work.buckets += 1
+    with pytest.raises(InputError, match=r"data\.buckets: .* less than or equal to 100000"):
+        _ = work.config
