@@ -118,7 +118,7 @@ def read_table(path: Path, columns: Sequence[str]) -> list[tuple[int, list[str]]
         field with a space at an end.
     """
     try:
-        text = path.read_text("utf-8")
+        text = path.read_text("utf-8-sig")  # Excel writes a byte order mark
     except FileNotFoundError as error:
         raise InputError(f"{path}: no such file. Create it, or correct the path.") from error
     except (OSError, UnicodeDecodeError) as error:

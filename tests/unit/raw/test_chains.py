@@ -74,6 +74,13 @@ def test_what_is_no_text_is_no_table(tmp_path: Path) -> None:
             read_chains(table)
 
 
+def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
+    """Excel writes one into text of UTF-8."""
+    path = tmp_path / "chains.tsv"
+    path.write_text("chain_key\tsplit\tcluster_id\r\n1abc_A\ttrain\t\r\n", "utf-8-sig", newline="")
+    assert read_chains(path) == [ChainRow("1abc_A", "train", None)]
+
+
 def test_missing_table(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         read_chains(tmp_path / "none.tsv")
