@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -401,6 +402,13 @@ def test_evaluation_is_not_for_several_processes(
     assert result.exit_code == 2
     refused = "evaluate: a launcher has started 2 processes, each of which would do all of it"
     assert (refused in result.stderr) == (size == 2)
+
+
+@pytest.mark.parametrize("name", ["kernels", "tune"])
+def test_an_unknown_op_is_told_those_there_are_also_without_a_gpu(name: str) -> None:
+    result = run("bench", name, "--op", "atention", "--device", "cpu")
+    assert result.exit_code == 2
+    assert re.search("no benchmark of atention; there are .*attention.*, norm", result.stderr)
 
 
 def test_device_errors() -> None:

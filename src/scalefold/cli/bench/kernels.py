@@ -14,7 +14,11 @@ if TYPE_CHECKING:
     import torch
 
 Op = Annotated[
-    list[str] | None, typer.Option("--op", help="Only this op; several times for several.")
+    list[str] | None,
+    typer.Option(
+        "--op",
+        help="Only this op; several times for several. An unknown one is answered by all names.",
+    ),
 ]
 Shape = Annotated[
     list[str] | None,
@@ -52,9 +56,9 @@ def kernels(
     from scalefold.bench.kernels.run import bench_kernels
     from scalefold.cli.logs import log_to_stderr
 
-    dtype, gpu = _dtype(precision), _gpu(device)
+    cases, dtype, gpu = all_cases(op or (), shape or ()), _dtype(precision), _gpu(device)
     right = bench_kernels(
-        all_cases(op or (), shape or ()),
+        cases,
         out,
         dtype=dtype,
         compare=compare,
@@ -113,9 +117,9 @@ def tune(
     from scalefold.bench.kernels.tune import tune as tune_cases
     from scalefold.cli.logs import log_to_stderr
 
-    dtype, gpu = _dtype(precision), _gpu(device)
+    cases, dtype, gpu = all_cases(op or (), shape or ()), _dtype(precision), _gpu(device)
     written = tune_cases(
-        all_cases(op or (), shape or ()),
+        cases,
         folder=folder,
         dtype=dtype,
         device=gpu,
