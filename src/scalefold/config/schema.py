@@ -147,6 +147,16 @@ class FeaturesConfig(Section):
     block_deletion: BlockDeletionConfig = BlockDeletionConfig()
     clamp_fape_probability: Probability = 0.9
 
+    @field_validator("max_templates", mode="before")
+    @classmethod
+    def _slots(cls, number: Any) -> Any:
+        if number == 0:
+            raise ValueError(
+                "there is one slot at least: to do without templates, set model.template.enabled "
+                "to false, or data.template_hits to null"
+            )
+        return number
+
 
 class SamplingConfig(Section):
     """Which chains are drawn in training, and how often."""

@@ -121,6 +121,11 @@ def test_hash_follows_the_content_and_not_how_it_was_stated() -> None:
         ),
         ({"data": DATA | {"xyz": 1}}, "unknown key 'data.xyz', valid names are alignments, "),
         ({"training": {"steps": 0}}, "training.steps: Input should be greater than or equal to 1"),
+        (
+            {"features": {"max_templates": 0}},
+            "features.max_templates: .*model.template.enabled to false, or data.template_hits to "
+            r"null \(found 0\)$",
+        ),
         ({"training": {"steps": "many"}}, "training.steps: .*found 'many'"),
         ({"training": {"precision": "fp8"}}, "training.precision: .*'fp32', 'tf32' or 'bf16'"),
         ({"preset": "tinny"}, "preset: 'tinny' is not known, did you mean 'tiny'?"),
