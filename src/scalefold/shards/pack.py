@@ -6,12 +6,14 @@ A workflow runs the stages itself, a job a bucket; this does the same in one cal
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 from rich.console import Console
+from rich.progress import track
 
 from scalefold.config.schema import Config
 from scalefold.raw.chains import read_chains
@@ -40,7 +42,7 @@ def pack(
     jobs
         Buckets packed at a time, each in a process of its own. The result does not depend on it.
     console
-        Where progress is shown (with one job); default: standard error.
+        Where progress is shown, a bar a stage over all buckets; default: standard error.
 
     Returns
     -------
@@ -53,31 +55,31 @@ def pack(
         See :func:`pack_structures`, :func:`pack_alignments`, :func:`pack_index`.
     """
     buckets = filled_buckets(read_chains(config.data.chains), config.data.buckets)
-    for stage in (pack_structures, pack_alignments):
-        _run(stage, config, raw, out, buckets, jobs, console)
+    console = console or Console(stderr=True)
+    for name, stage in (("structures", pack_structures), ("alignments", pack_alignments)):
+        work = partial(_quiet, stage, config, raw, out)
+        with _results(work, buckets, jobs) as results:
+            for _ in track(
+                results, description=f"{name}, buckets", total=len(buckets), console=console
+            ):
+                pass
     return pack_index(config, raw, out)
 
 
-def _run(
-    stage: _Stage,
-    config: Config,
-    raw: Path,
-    out: Path,
-    buckets: Sequence[int],
-    jobs: int,
-    console: Console | None,
-) -> None:
+@contextmanager
+def _results(
+    work: Callable[[int], None], buckets: Sequence[int], jobs: int
+) -> Iterator[Iterable[None]]:
+    """Give what is done bucket by bucket, in this process or in ``jobs`` others."""
     if jobs == 1:
-        for bucket in buckets:
-            stage(config, raw, out, bucket, console)
+        yield map(work, buckets)
         return
     # Spawned, since Arrow and others may hold threads that a fork would lose.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        for _ in pool.map(partial(_quiet, stage, config, raw, out), buckets):
-            pass
+        yield pool.map(work, buckets)
 
 
 def _quiet(stage: _Stage, config: Config, raw: Path, out: Path, bucket: int) -> None:
-    """Run a stage without a progress bar: those of several processes would overwrite each other."""
+    """Run a stage without a progress bar of its own, beside that over all buckets."""
     stage(config, raw, out, bucket, Console(quiet=True))

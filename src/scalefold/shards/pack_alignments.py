@@ -119,6 +119,7 @@ def pack_alignments(
             groups.items(),
             description=f"alignments, bucket {bucket}",
             console=console or Console(stderr=True),
+            disable=not groups,
         ):
             for facts in members:
                 entries = {entry_of(other.chain_key) for other in members}

@@ -73,6 +73,7 @@ def pack_structures(
             entries,
             description=f"structures, bucket {bucket}",
             console=console or Console(stderr=True),
+            disable=not entries,
         ):
             path = mmcif_path(raw, entry_id)
             try:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import gzip
 import hashlib
+import io
 import json
 import os
 
@@ -21,7 +22,7 @@ from scalefold.raw.mirrors import FetchedFile
 from scalefold.raw.mmcif import read_entry
 from scalefold.shards.atomic import HashingFile
 from scalefold.shards.buckets import bucket_of
-from scalefold.shards.pack import pack_alignments, pack_index, pack_structures
+from scalefold.shards.pack import pack, pack_alignments, pack_index, pack_structures
 from scalefold.shards.reader import ShardReader
 from scalefold.shards.verify import verify
 
@@ -106,6 +107,29 @@ def test_same_input_gives_the_same_bytes(demo, demo_copy):
     demo_copy.pack()
     assert hashes(demo_copy) == after
     assert not [p for p in demo_copy.out.iterdir() if ".tmp." in p.name]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_progress_is_a_bar_a_stage_over_all_buckets(demo_copy, jobs):
+    screen = io.StringIO()
+    pack(demo_copy.config, demo_copy.raw, demo_copy.out, jobs, Console(file=screen, width=100))
+    lines = screen.getvalue().splitlines()
+    assert [line.split()[:2] for line in lines] == [
+        ["structures,", "buckets"],
+        ["alignments,", "buckets"],
+    ]
+    assert all("100%" in line for line in lines)
+
+
+def test_a_bucket_without_alignments_shows_no_bar(work):
+    work.list_chains(("5pti_A", "template", ""))
+    work.structure("5pti")
+    work.buckets = 1
+    screen = io.StringIO()
+    for stage in (pack_structures, pack_alignments):
+        stage(work.config, work.raw, work.out, 0, Console(file=screen, width=100))
+    (line,) = screen.getvalue().splitlines()
+    assert line.startswith("structures, bucket 0 ")
 
 
 @pytest.mark.parametrize("compression", ["lz4", "zstd"])
