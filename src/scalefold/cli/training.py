@@ -146,7 +146,11 @@ def evaluate(
     ] = None,
     structures: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Also write the predicted structures, as mmCIF."),
+        typer.Option(
+            metavar="FOLDER",
+            help="Also write the predicted structures, as mmCIF. Prediction itself: of chains that "
+            "are in the shards, so far.",
+        ),
     ] = None,
     device: Device = "auto",
     stage: Stage = None,
