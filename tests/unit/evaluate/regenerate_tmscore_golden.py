@@ -9,9 +9,9 @@ import json
 import tempfile
 from pathlib import Path
 
-from conftest import MIRROR, _chain, perturb
 from test_superposed import CHAINS, GOLDEN, RECIPES, tmscore_program
 
+from conftest import MIRROR, _chain, perturb
 from scalefold.evaluate.metrics import Comparison
 
 
