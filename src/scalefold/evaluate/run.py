@@ -87,7 +87,8 @@ def evaluate_checkpoint(
     InputError
         Bad checkpoint, shards or split; an output folder that cannot be made or written to; or not
         a single chain could be scored, in which case nothing is written. Some failed chains among
-        others are recorded, not raised.
+        others are recorded, not raised. After all is written: the training's folder takes no
+        message.
     """
     device = torch.device(device)
     chosen = _checked_splits(config.evaluation.splits if splits is None else splits)
@@ -122,7 +123,15 @@ def evaluate_checkpoint(
         "skipped": results["skipped"],
         "failed": results["failed"],
     }
-    _tell_training(config.evaluation, checkpoint, metadata, evaluation)
+    try:  # before the evaluation is written, since its file says that all is done
+        _tell_training(config.evaluation, checkpoint, metadata, evaluation)
+    except InputError as error:
+        write_evaluation(evaluation, out)
+        raise InputError(
+            f"{out} is written, but the training in {checkpoint.parent} could not be told that its "
+            f"target is reached: {error} If no training is at work there, set "
+            "evaluation.target_lddt to null"
+        ) from error
     write_evaluation(evaluation, out)
     return evaluation
 
@@ -153,10 +162,7 @@ def _made_from(
 def _tell_training(
     settings: EvaluationConfig, checkpoint: Path, metadata: Metadata, evaluation: dict[str, Any]
 ) -> None:
-    """End the training that the checkpoint belongs to if it has reached its target.
-
-    Before the evaluation is written, since that says that all is done.
-    """
+    """End the training that the checkpoint belongs to if it has reached its target."""
     value = reached_target(evaluation, settings)
     if value is not None:
         split = settings.splits[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,16 @@ def test_a_mean_without_the_chains_that_failed_is_not_the_target(
     assert "not counted as the target: it lacks chains that failed:\n  5pti_A" in caplog.text
     evaluate_checkpoint(targeted(0.0), path, shards, tmp_path / "e.json", console=QUIET)
     assert (path.parent / TARGET_FILE).exists()
+
+
+def test_an_evaluation_that_cannot_tell_the_training_is_written_and_says_so(
+    targeted: Any, shards: Path, tmp_path: Path
+) -> None:
+    path = _train(targeted(None, steps=1), shards, tmp_path / "training").checkpoint
+    (path.parent / TARGET_FILE).mkdir()  # refuses root too, as a read-only folder does not
+    with pytest.raises(InputError, match=r"e\.json is written, but .*training could not be told"):
+        evaluate_checkpoint(targeted(0.0), path, shards, tmp_path / "e.json", console=QUIET)
+    assert json.loads((tmp_path / "e.json").read_text())["step"] == 1
 
 
 def test_a_message_means_one_target_split_and_data(targeted: Any, tmp_path: Path) -> None:
