@@ -1,4 +1,4 @@
-"""Records of measurements say what made them: command, commit, device."""
+"""Records of measurements say what made them: command, commit, device, shapes."""
 
 from __future__ import annotations
 
@@ -10,38 +10,55 @@ from typing import Any
 import pytest
 
 DOCS = Path(__file__).parents[3] / "docs"
-BY_SCRIPTS = {
-    "numerics.json",
+BY_HAND = {
     "small-operations-h200.json",
     "step-h200-graphs-kernels-first.json",
     "step-h200-way.json",
 }
-"""Not of ``scalefold``; they and their documents say of what."""
+"""Of scripts that are no more; they and their documents say of what."""
 COMMIT_SAID_IN_A_NOTE = {"learn-h200.json"}
 UNCOMMITTED_CHANGES = {"curves-h200-79a4eb7.json"}
-"""Their documents say so."""
-RECORDS = sorted(p for p in (DOCS / "benchmarks").glob("*.json") if p.name not in BY_SCRIPTS)
+"""Its document says so. It names no shapes either."""
+RECORDS = sorted(p for p in (DOCS / "benchmarks").glob("*.json") if p.name not in BY_HAND)
 
 
-def origin(record: dict[str, Any]) -> dict[str, Any]:
-    """Where a record comes from: a benchmark's head, or the last session of a run's report."""
+def origins(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """Where a record comes from: a command's head, or heads; or the last session of a report.
+
+    A report is of a training, several evaluations and more, so it has the whole configuration.
+    """
     if "benchmark" in record:
         assert re.match(r"scalefold (bench|profile) ", record["command"])
-        return record
-    return record["provenance"]["trained_with"][-1]
+        return [record]
+    if "provenance" in record:
+        assert record["provenance"]["config"]["features"]["crop_size"]
+        return [record["provenance"]["trained_with"][-1]]
+    comparisons = list(record.values())  # with other codes, by a script among the tests
+    assert all(part["command"].startswith("compare") for part in comparisons)
+    return [part | {"device": part["cpu"]} for part in comparisons]
+
+
+def shapes(benchmark: dict[str, Any]) -> list[Any]:
+    """Sizes, said once, or of each case or run."""
+    if "shapes" in benchmark:
+        return [benchmark["shapes"]]
+    parts = benchmark.get("cases") or benchmark["runs"]
+    return [part.get("shape") or part.get("residues") for part in parts]
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.name)
 def test_a_record_says_what_made_it(path: Path) -> None:
     record = json.loads(path.read_text("utf-8"))
     if path.name in COMMIT_SAID_IN_A_NOTE:
-        assert re.search("[0-9a-f]{40}", record["note"])
+        assert re.search("[0-9a-f]{40}", record.get("note", "")), "made anew? off the list with it"
         return
-    made_with = origin(record)
-    plus = "\\+" if path.name in UNCOMMITTED_CHANGES else ""
-    assert re.fullmatch("[0-9a-f]{40}" + plus, made_with["commit"])
-    assert made_with["device"]
-    assert made_with["torch"]
+    changed = path.name in UNCOMMITTED_CHANGES
+    for made_with in origins(record):
+        assert re.fullmatch("[0-9a-f]{40}" + "\\+" * changed, made_with["commit"])
+        assert made_with["device"]
+        assert made_with["torch"]
+    if "benchmark" in record and not changed:
+        assert all(shapes(record))
 
 
 def test_each_record_is_used() -> None:
