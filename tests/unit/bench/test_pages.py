@@ -37,14 +37,18 @@ def rounds_to(values: list[float] | None, cell: str) -> bool:
     """Whether these numbers are what a cell such as ``1,065 / **2.5**`` says."""
     if values is None:
         return cell == "-"
-    said = [text.strip() for text in cell.replace("*", "").split("/")]
-    digits = [len(text.partition(".")[2]) for text in said]
-    return said == [f"{value:,.{n}f}" for value, n in zip(values, digits, strict=True)]
+    said = [text.strip().replace(",", "") for text in cell.replace("*", "").split("/")]
+    half = [0.5 * 10 ** -len(text.partition(".")[2]) for text in said]
+    return all(
+        abs(value - float(text)) <= h + 1e-9 * value  # a tie goes either way
+        for value, text, h in zip(values, said, half, strict=True)
+    )
 
 
 def test_cells_are_compared_as_they_are_rounded() -> None:
     assert rounds_to([1064.6, 2.451], "1,065 / **2.5**")
     assert not rounds_to([1064.4, 2.451], "1,065 / **2.5**")
+    assert rounds_to([0.15655, 0.15655], "0.1566 / 0.1565")
     assert rounds_to(None, "-")
 
 
@@ -118,3 +122,113 @@ def test_loss_curves() -> None:
         last = int(steps.split()[-1])
         values = windows[last * len(windows) // found["steps"] - 1]
         assert all(rounds_to([n], cell) for n, cell in zip(values, cells, strict=True)), row
+
+
+def linked(cell: str) -> str | None:
+    """The record that a cell links to."""
+    found = re.search(r"\(benchmarks/(\S+\.json)\)", cell)
+    return found and found[1]
+
+
+def test_the_way() -> None:
+    """Rows of before there were commands are in two records that were written by hand."""
+    first = record("step-h200-graphs-kernels-first.json")["variants"]
+    by_hand = [fmean(variant["step_seconds_by_recycling"]) for variant in first]
+    by_hand += [row[2] for row in record("step-h200-way.json")["rows"]]
+    (rows,) = tables("performance.md", "| | mean step, s | predicted")
+    for row in rows[:-1]:
+        cell, _, link = row["mean step, s"].partition(" ")
+        if name := linked(link):
+            assert rounds_to([record(name)["variants"][0]["mean_step_seconds"]], cell), row
+        elif "small-operations.md" not in link:  # which says that there is none
+            assert any(rounds_to([mean], cell) for mean in by_hand), row
+    now = record("recomputation-h200.json")["variants"][0]
+    assert rounds_to([now["mean_step_seconds"]], rows[-1]["mean step, s"])
+
+
+def recomputed() -> dict[str, dict[str, Any]]:
+    """Rows of the page's table by name, each with its ``variant`` and its record's ``none``."""
+    (rows,) = tables("performance.md", "| | mean step, s | peak GiB |")
+    return {row[""].partition(" ([")[0]: row | _variant(row[""]) for row in rows}
+
+
+def _variant(row: str) -> dict[str, Any]:
+    kind = re.findall(r"`(\w+)`", row.partition(" ([")[0])[-1]
+    limit = re.search(r"within (\d+) GiB", row)
+    default = "finetuning" if row.startswith("fine-tuning") else "recomputation"
+    name = "limits-h200.json" if limit else linked(row) or f"{default}-h200.json"
+    variants = {(v["memory_limit_gib"], v["recomputation"]): v for v in record(name)["variants"]}
+    chosen = variants[float(limit[1]) if limit else None, kind]
+    return {"variant": chosen, "none": variants.get((None, "none"))}
+
+
+def test_recomputation() -> None:
+    for name, row in recomputed().items():
+        variant = row["variant"]
+        mean, _, more = row["mean step, s"].partition(" (+ ")
+        assert rounds_to([variant["mean_step_seconds"]], mean), name
+        assert rounds_to([variant["peak_memory_gib"]], row["peak GiB"]), name
+        if more:
+            ratio = variant["mean_step_seconds"] / row["none"]["mean_step_seconds"]
+            assert rounds_to([100 * (ratio - 1)], more.removesuffix(" %)")), name
+
+
+def test_readme() -> None:
+    text = " ".join((DOCS.parent / "README.md").read_text("utf-8").split())
+    memory = (
+        r"nothing where (\S+) GiB are taken, projections at (\S+) GiB, whole blocks at (\S+) \("
+    )
+    step = r"takes (\S+) s on one H200 with graphs and kernels, (\S+) s in plain PyTorch"
+    (peaks,), (steps,) = re.findall(memory, text), re.findall(step, text)
+    found = recomputed()
+    for kind, said in zip(("none", "selective", "full"), peaks, strict=True):
+        peak = found[f"MLPerf, `{kind}`"]["variant"]["peak_memory_gib"]
+        assert rounds_to([peak], said), kind
+    means = [rungs()[name]["mean_step_seconds"] for name in ("kept", "baseline")]
+    assert all(rounds_to([mean], said) for mean, said in zip(means, steps, strict=True))
+
+
+def test_learning() -> None:
+    run = record("learn-h200.json")
+    log, scores = run["training"], {e["step"]: e["mean"]["train"] for e in run["evaluations"]}
+    (curve,) = tables("performance.md", "| steps | seconds since the first |")
+    for row in curve:
+        steps, seconds, *means, score = row.values()
+        last = int(steps.replace(",", ""))
+        at = [i for i, n in enumerate(log["step"]) if last - 250 < n <= last and n % 25 == 0]
+        assert len(at) == 10
+        assert rounds_to([log["time"][at[-1]] - log["time"][0]], seconds), row
+        for name, said in zip(("loss", "loss/distogram", "lddt_ca"), means, strict=True):
+            assert rounds_to([fmean(log[name][i] for i in at)], said), (name, row)
+        assert (score != "") == (last in scores)
+        assert not score or rounds_to([scores[last]["lddt_ca"]], score), row
+    (rows,) = tables("learning.md", "| step | lDDT-Cα |")
+    for row in rows:
+        step, *cells = row.values()
+        of_step = scores[int(step.replace(",", ""))]
+        names = ("lddt_ca", "lddt_all_atom", "gdt_ts", "rmsd_ca_angstrom")
+        assert all(rounds_to([of_step[n]], cell) for n, cell in zip(names, cells, strict=True)), row
+
+
+def test_two_gpus() -> None:
+    (rows,) = tables("performance.md", "| seconds of a step with recycles |")
+    found = record("data-parallel-2xh200.json")
+    for row, name in zip(rows, ("one", "all"), strict=True):
+        assert rounds_to(found["step_seconds_by_recycling"][name], row["0 / 1 / 2 / 3"])
+    assert rounds_to([100 * found["efficiency"]], rows[-1]["efficiency"].replace(" %", ""))
+
+
+@pytest.mark.parametrize(
+    ("head", "name"),
+    [
+        ("| how long the GPU waits", "loader-h200.json"),
+        ("| | GPU waits, p50", "loader-delays-h200.json"),
+    ],
+)
+def test_loaders(head: str, name: str) -> None:
+    (rows,) = tables("loader.md", head)
+    for row, loader in zip(rows, record(name)["loaders"], strict=True):
+        share = row["share of the time"].replace("*", "").removesuffix(" %")
+        assert rounds_to([100 * loader["wait_share"]], share), row
+        if rate := row.get("steps a second (of 50)"):
+            assert rounds_to([loader["steps_per_second"]], rate), row
