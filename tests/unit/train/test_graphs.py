@@ -17,6 +17,7 @@ from scalefold.features.contract import Features
 from scalefold.loader.loader import TrainingLoader
 from scalefold.shards.reader import ShardReader
 from scalefold.train.assemble import Trainer, assemble
+from scalefold.train.readback import Readback
 
 gpu = pytest.mark.gpu
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -100,6 +101,23 @@ def test_new_shapes_are_captured_anew_and_logged(
     captured = [record.message for record in caplog.records if "captured" in record.message]
     assert ["16 residues" in captured[0], "12 residues" in captured[1]] == [True, True]
     assert len(captured) == 2
+
+
+@gpu
+@needs_cuda
+@pytest.mark.parametrize("cuda_graphs", ["on", "off"])
+def test_the_host_never_waits_in_a_step(
+    micro_tree: dict[str, Any], shards: Path, cuda_graphs: str
+) -> None:
+    passes = max(_batches(micro_tree, shards), key=len)
+    trainer = _trainer(micro_tree, cuda_graphs=cuda_graphs)
+    Readback(trainer.step(passes, 1e-3)).get()  # compiles, captures
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        readback = Readback(trainer.step(passes, 1e-3))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert readback.get().finite
 
 
 def test_graphs_where_there_is_no_gpu_are_refused(micro_tree: dict[str, Any]) -> None:
