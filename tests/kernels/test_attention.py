@@ -4,11 +4,14 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import triton.language as tl
 from torch import Tensor
 
 from scalefold.ops import attention as reference
-from scalefold_kernels.attention import attention, hopper_launch, op, portable
+from scalefold.ops.attention import LN2
+from scalefold_kernels.attention import attention, hopper_launch, kernel, op, portable
 from scalefold_kernels.attention.arguments import checked, new_rows, new_statistics
+from scalefold_kernels.attention.hopper import parts
 
 EPS = torch.finfo(torch.float32).eps
 
@@ -43,14 +46,17 @@ def _inputs(
 
 
 def _run(
-    op: Callable[..., Tensor], inputs: list[Tensor | None], dtype: torch.dtype
+    op: Callable[..., Tensor],
+    inputs: list[Tensor | None],
+    dtype: torch.dtype,
+    bias_scale: float = LN2,
 ) -> list[Tensor]:
     """Output and gradients, for the same random gradient of the output."""
     converted = [None if x is None else x.detach().to(dtype) for x in inputs]
     leaves = [x for i, x in enumerate(converted) if x is not None and i != 4]
     for leaf in leaves:
         leaf.requires_grad_()
-    out = op(*converted)
+    out = op(*converted, bias_scale)
     generator = torch.Generator(out.device).manual_seed(1)
     gradient = torch.randn(out.shape, device=out.device, generator=generator).to(dtype)
     return [out.detach(), *torch.autograd.grad(out, leaves, gradient)]
@@ -66,25 +72,35 @@ def _assert_close(ours: list[Tensor], exact: list[Tensor], terms: int) -> None:
 
 
 def _assert_as_exact_as_torch(
-    inputs: list[Tensor | None], exactly: torch.dtype = torch.float64
+    inputs: list[Tensor | None],
+    exactly: torch.dtype = torch.float64,
+    bias_scale: float = LN2,
 ) -> None:
     """Of bfloat16 inputs: at most twice the distance of torch's own to the exact numbers."""
-    ours = _run(attention, inputs, torch.bfloat16)
-    torchs = _run(reference.attention, inputs, torch.bfloat16)
-    exact = _run(reference.attention, inputs, exactly)
+    ours = _run(attention, inputs, torch.bfloat16, bias_scale)
+    torchs = _run(reference.attention, inputs, torch.bfloat16, bias_scale)
+    exact = _run(reference.attention, inputs, exactly, bias_scale)
     for a, b, c in zip(ours, torchs, exact, strict=True):
         assert a.isfinite().all()
         assert (a - c).norm() <= 2 * (b - c).norm()
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize(("gated", "biased"), [(True, True), (False, True), (True, False)])
+@pytest.mark.parametrize(
+    ("gated", "biased", "bias_scale"),
+    [(True, True, LN2), (True, True, 1.0), (False, True, LN2), (True, False, LN2)],
+)
 def test_value_and_gradients(
-    shape: tuple[int, ...], gated: bool, biased: bool, device: torch.device, poisoned_memory: None
+    shape: tuple[int, ...],
+    gated: bool,
+    biased: bool,
+    bias_scale: float,
+    device: torch.device,
+    poisoned_memory: None,
 ) -> None:
     inputs = _inputs(shape, device, gated, biased)
-    ours = _run(attention, inputs, torch.float32)
-    exact = _run(reference.attention, inputs, torch.float64)
+    ours = _run(attention, inputs, torch.float32, bias_scale)
+    exact = _run(reference.attention, inputs, torch.float64, bias_scale)
     _assert_close(ours, exact, terms=shape[1] * shape[2] * shape[3])
 
 
@@ -154,10 +170,15 @@ def test_views_of_a_packed_projection(columns: bool, device: torch.device) -> No
 def test_queries_as_forward_multiplies_them(device: torch.device, poisoned_memory: None) -> None:
     """For the kernels that come after that of the gate; with heads apart in memory, too."""
     q, k, v, gate, mask, bias = _inputs((2, 3, 19, 21, 3, 8), device)
-    inputs = checked(q.transpose(2, 3).contiguous().transpose(2, 3), k, v, gate, mask, bias)
+    inputs = checked(q.transpose(2, 3).contiguous().transpose(2, 3), k, v, gate, mask, bias, LN2)
     rows = [new_rows(q.shape, q) for _ in range(3)]
     portable.backward_gate(inputs, q, q, *rows[:2], new_statistics(q), rows[2])
-    assert torch.equal(rows[2], q * inputs.scale)
+    torch.testing.assert_close(rows[2], q * (inputs.scale / LN2))
+
+
+@pytest.mark.parametrize("log2e", [kernel.LOG2E, parts.LOG2E])
+def test_logits_of_a_bias_in_bits_are_multiplied_by_exactly_1(log2e: tl.constexpr) -> None:
+    assert log2e.value * LN2 == 1
 
 
 def test_bias_with_queries_contiguous(device: torch.device, poisoned_memory: None) -> None:
@@ -207,7 +228,7 @@ def test_opcheck(gated: bool, device: torch.device) -> None:
     for x in (*inputs[:4], inputs[5]):
         if x is not None:
             x.requires_grad_()
-    torch.library.opcheck(torch.ops.scalefold.attention, tuple(inputs))
+    torch.library.opcheck(torch.ops.scalefold.attention, (*inputs, LN2))
 
 
 # The model's own: triangle, extra MSA rows, MSA columns, template pair stack; and awkward ones.
@@ -261,6 +282,14 @@ def test_bfloat16(
         inputs[5] = inputs[5].mT.contiguous().mT if biased else None
     inputs = [x if x is None else x.bfloat16() for x in inputs]
     _assert_as_exact_as_torch(inputs)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("shape", [*LARGE[:3], *LARGE[-3:]])
+def test_natural_bias_in_bfloat16(shape: tuple[int, ...], device: torch.device) -> None:
+    inputs = [x.bfloat16() for x in _inputs(shape, device)]
+    _assert_as_exact_as_torch(inputs, bias_scale=1.0)
 
 
 @pytest.mark.gpu

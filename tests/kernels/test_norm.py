@@ -1,6 +1,7 @@
 """LayerNorm and LayerNorm with projections against the float64 reference."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from scalefold.bench.kernels.agreement import FACTOR, error
 from scalefold.model.assembly import Assembly
 from scalefold.model.triangle_attention import TriangleAttentionStartingNode
 from scalefold.ops import norm as reference
+from scalefold.ops.attention import LN2
 from scalefold.train.parameters import FlatParameters
 from scalefold_kernels.norm import layer_norm, normed_projection
 from scalefold_kernels.packing import join, split
@@ -129,16 +131,23 @@ def projection_case(channels: int, outputs: Sequence[int], biased: Sequence[bool
         (272, [6, 5], [False, True]),  # wider than what is fused
     ],
 )
+@pytest.mark.parametrize("last_scale", [1.0, 1.5])
 def test_projections_and_gradients(
-    layout: str, channels: int, outputs: list, biased: list, device: torch.device
+    layout: str,
+    channels: int,
+    outputs: list,
+    biased: list,
+    last_scale: float,
+    device: torch.device,
 ) -> None:
     x = strided(layout, 2, 3, 7, channels, device=device).requires_grad_()
     arguments = [x, *projection_case(channels, outputs, biased, device)]
     # The last gradient is that of x itself, which is passed through.
     sizes = [*outputs, channels]
     grads = [draw(2, 3, 7, p, seed=50 + i, device=device) for i, p in enumerate(sizes)]
-    ours = gradients(normed_projection, arguments, grads)
-    expected = gradients(reference.normed_projection, in_float64(arguments), grads)
+    ours = gradients(partial(normed_projection, last_scale=last_scale), arguments, grads)
+    exact = partial(reference.normed_projection, last_scale=last_scale)
+    expected = gradients(exact, in_float64(arguments), grads)
     for a, b in zip(ours, expected, strict=True):
         torch.testing.assert_close(a.double(), b, **CLOSE)
 
@@ -173,10 +182,10 @@ def test_registered_as_torch_expects(device: torch.device) -> None:
     # Autograd is a function around these two.
     x, weight, bias, *others = (t.detach() for t in (x, weight, bias, *weights, biases[1]))
     weights, biases = others[:2], others[2:]
-    arguments = (x, weight, bias, weights, biases, [False, True])
+    arguments = (x, weight, bias, weights, biases, [False, True], 1.5)
     torch.library.opcheck(torch.ops.scalefold.normed_projection, arguments)
     stats = torch.ones(2, 5, device=device)
-    arguments = (draw(5, 8, device=device), None, *arguments[:4], [True, True], stats, x)
+    arguments = (draw(5, 8, device=device), None, *arguments[:4], [True, True], 1.5, stats, x)
     torch.library.opcheck(torch.ops.scalefold.normed_projection_backward, arguments)
 
 
@@ -254,7 +263,8 @@ def test_projections_in_bfloat16(
         leaves = rounded(arguments, dtype)
         used = len(grads) if passed_through else len(grads) - 1
         given = [g.bfloat16().to(dtype) for g in grads[:used]]
-        results.append(gradients(lambda *a, f=function, n=used: f(*a)[:n], leaves, given))
+        scaled = partial(function, last_scale=1 / LN2)
+        results.append(gradients(lambda *a, f=scaled, n=used: f(*a)[:n], leaves, given))
     for ours, torch_s, exact in zip(*results, strict=True):
         assert error(ours, exact) <= FACTOR * max(error(torch_s, exact), 2.0**-9)
 

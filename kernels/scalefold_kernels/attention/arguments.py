@@ -22,6 +22,7 @@ class Inputs(NamedTuple):
     gate: Tensor | None
     mask: Tensor
     bias: Tensor | None
+    bias_scale: float
 
     @property
     def batch(self) -> int:
@@ -83,7 +84,13 @@ class Gradients(NamedTuple):
 
 
 def checked(
-    q: Tensor, k: Tensor, v: Tensor, gate: Tensor | None, mask: Tensor, bias: Tensor | None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate: Tensor | None,
+    mask: Tensor,
+    bias: Tensor | None,
+    bias_scale: float = 1.0,
 ) -> Inputs:
     """Arguments as the kernels want them.
 
@@ -111,7 +118,8 @@ def checked(
         if tensor is not None and tensor.dtype != q.dtype:
             raise ValueError(f"q is {q.dtype} and {name} is {tensor.dtype}; convert one of them")
     q, k, v = map(channels_together, (q, k, v))
-    return Inputs(q, k, v, None if gate is None else channels_together(gate), mask, bias)
+    gate = None if gate is None else channels_together(gate)
+    return Inputs(q, k, v, gate, mask, bias, 1.0 if bias is None else bias_scale)
 
 
 def new_rows(shape: Sequence[int], like: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ The launches run on tensors without memory, with the kernels replaced by notes o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -30,7 +31,7 @@ from scalefold_kernels.compilation import CompileCase, recorded
 
 _KINDS = {torch.bfloat16: "bf16", torch.float32: "fp32"}
 
-# Rows, length, heads, channels, gate, bias; the order of the bias's queries and keys in memory.
+# Rows, length, heads, channels, gate; the order of the bias's queries and keys in memory, or None.
 _SHAPES = {
     "triangle N=256": (256, 256, 4, 32, True, "QK"),
     "ending node N=256": (256, 256, 4, 32, True, "KQ"),
@@ -142,4 +143,6 @@ def _arguments(name: str, dtype: torch.dtype) -> tuple[Inputs, Tensor, Tensor]:
         bias = bias.mT if order == "KQ" else bias
     statistics = torch.empty((1, rows, heads, length), device="meta")
     out = torch.empty((1, rows, length, heads, channels), dtype=dtype, device="meta")
-    return checked(q, k, v, gate if gated else None, mask, bias), out, statistics
+    # The model's biases are in bits.
+    inputs = checked(q, k, v, gate if gated else None, mask, bias, math.log(2))
+    return inputs, out, statistics

@@ -41,7 +41,7 @@ class Shared(NamedTuple):
 
 def row(inputs: Inputs, out: Tensor, lse: Tensor, grad_out: Tensor, gradients: Gradients) -> None:
     """Fill ``gradients``, all by one kernel."""
-    q, k, v, gate, mask, _ = inputs
+    q, k, v, gate, mask, *_ = inputs
     own = row_plan(inputs)
     # All positions of a row in one box.
     block, keys = 64 * own.constants["NUM_Q"], 16 * own.constants["num_warps"]
@@ -77,7 +77,7 @@ def queries(
     sum_bias: bool,
 ) -> Tensor | None:
     """Fill ``grad_q``; return sums of the bias's gradient, if they are wanted."""
-    _, k, v, _, mask, _ = inputs
+    _, k, v, _, mask, *_ = inputs
     own = plan("attention_backward_queries_hopper", inputs)
     block, passes = own.constants["BLOCK_K"], own.constants["PASSES"]
     partial = None if bias is None or not sum_bias else new_sums(bias, own.groups)
@@ -104,6 +104,7 @@ def queries(
         *inputs.scalars,
         HAS_BIAS=bias is not None,
         SUM_BIAS=partial is not None,
+        BIAS_SCALE=inputs.bias_scale,
         TURNED=turned(bias),
         CHANNELS=inputs.channels,
         **own.constants,
@@ -121,7 +122,7 @@ def queries_bias(
     shared: Shared,
 ) -> Tensor:
     """Fill the gradients of queries and gate, and ``shared``; see `hopper_launch.backward`."""
-    q, k, v, gate, mask, _ = inputs
+    q, k, v, gate, mask, *_ = inputs
     blocks = triton.cdiv(inputs.num_queries, 64)
     own = dealt({}, inputs, blocks, programs=1, unit=blocks * inputs.num_heads)
     partial = new_sums(bias, own.groups)
@@ -146,6 +147,7 @@ def queries_bias(
         lse.stride(2),
         *inputs.scalars,
         HAS_GATE=gate is not None,
+        BIAS_SCALE=inputs.bias_scale,
         TURNED=turned(bias),
         C=padded(inputs.channels),
         num_warps=4,
@@ -162,7 +164,7 @@ def keys(
     grad_v: Tensor,
 ) -> None:
     """Fill ``grad_k`` and ``grad_v``."""
-    _, k, v, _, mask, _ = inputs
+    _, k, v, _, mask, *_ = inputs
     own = plan("attention_backward_keys_hopper", inputs)
     block = own.constants["BLOCK_Q"]
     backward_keys_kernel[(own.programs, inputs.batch)](
@@ -179,6 +181,7 @@ def keys(
         *inputs.mask_strides,
         *inputs.scalars,
         HAS_BIAS=bias is not None,
+        BIAS_SCALE=inputs.bias_scale,
         TURNED=turned(bias),
         **own.constants,
     )

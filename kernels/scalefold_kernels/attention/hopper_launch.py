@@ -51,7 +51,7 @@ ROW_LENGTH = 128
 
 def serves(inputs: Inputs) -> bool:
     """Whether these kernels, on a Hopper GPU, can take the arguments."""
-    q, k, v, gate, mask, bias = inputs
+    q, k, v, gate, mask, bias, _ = inputs
     tensors = [x for x in (q, k, v, gate) if x is not None]
     return (
         q.dtype == torch.bfloat16
@@ -80,7 +80,7 @@ def whole_rows(inputs: Inputs) -> bool:
 
 def forward(inputs: Inputs, out: Tensor, lse: Tensor) -> None:
     """Fill ``out`` and ``lse``."""
-    q, k, v, gate, mask, bias = inputs
+    q, k, v, gate, mask, bias, _ = inputs
     bias = None if bias is None else bias_rows(bias)
     own = plan("attention_forward_hopper", inputs)
     block = own.constants["BLOCK_K"]
@@ -99,6 +99,7 @@ def forward(inputs: Inputs, out: Tensor, lse: Tensor) -> None:
         *inputs.scalars,
         HAS_GATE=gate is not None,
         HAS_BIAS=bias is not None,
+        BIAS_SCALE=inputs.bias_scale,
         TURNED=turned(bias),
         **own.constants,
     )

@@ -63,6 +63,7 @@ def keys(
         inputs.mask_strides,
         lse.stride(2),
         *inputs.scalars[:4],
+        BIAS_SCALE=inputs.bias_scale,
         M=block,
         BLOCKS=triton.next_power_of_2(triton.cdiv(inputs.num_queries, sizes["BLOCK"])),
         KEYS=max(32, triton.next_power_of_2(inputs.num_keys)),

@@ -3,7 +3,9 @@
 Legend: B samples, R rows (independent attentions), Q/K query and key positions, H heads, C channels
 of a head. Strides of tensors (B, R, Q or K, H, C) are those of the first four dimensions, channels
 are contiguous. Statistics of the softmax are in base 2, as the hardware's exponential is:
-``lse`` = log2 of the sum of exp(logits).
+``lse`` = log2 of the sum of exp(logits). Logits are in the bias's unit, BIAS_SCALE: queries are
+divided by it when they are scaled, and the bias is added as it is. A bias in bits has
+LOG2E * BIAS_SCALE == 1: nothing is multiplied.
 """
 
 import triton
@@ -71,7 +73,7 @@ def store(pointer, tile, stride, first, count, C: tl.constexpr, BLOCK: tl.conste
 @triton.jit
 def load_queries(
     q, grad, lse, delta, q_stride, grad_stride, first, count, scale,
-    C: tl.constexpr, BLOCK_Q: tl.constexpr,
+    C: tl.constexpr, BIAS_SCALE: tl.constexpr, BLOCK_Q: tl.constexpr,
 ):  # fmt: skip
     """A block of a row's queries, scaled; gradient of their result, and statistics.
 
@@ -79,7 +81,7 @@ def load_queries(
     """
     queries = first + tl.arange(0, BLOCK_Q)
     q_tile = load(q, q_stride, first, count, C, BLOCK_Q)
-    q_tile = (q_tile * scale).to(q_tile.dtype)
+    q_tile = (q_tile * (scale * (1.0 / BIAS_SCALE))).to(q_tile.dtype)
     grad_tile = load(grad, grad_stride, first, count, C, BLOCK_Q)
     lse_tile = tl.load(lse + queries, mask=queries < count, other=float("inf"))
     delta_tile = tl.load(delta + queries, mask=queries < count, other=0.0)
@@ -139,7 +141,7 @@ def forward_kernel(
     q, k, v, gate, mask, bias, out, lse,
     q_strides, k_strides, v_strides, gate_strides, mask_strides, bias_strides, out_strides,
     lse_stride, num_rows, num_heads, num_queries, num_keys, scale,
-    C: tl.constexpr, HAS_GATE: tl.constexpr, HAS_BIAS: tl.constexpr,
+    C: tl.constexpr, HAS_GATE: tl.constexpr, HAS_BIAS: tl.constexpr, BIAS_SCALE: tl.constexpr,
     BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """One program: a block of queries of one row and head."""
@@ -155,7 +157,7 @@ def forward_kernel(
         bias += batch.to(tl.int64) * bias_strides[0] + head.to(tl.int64) * bias_strides[1]
 
     q_tile = load(q, q_strides[2], first_q, num_queries, C, BLOCK_Q)
-    q_tile = (q_tile * scale).to(q_tile.dtype)
+    q_tile = (q_tile * (scale * (1.0 / BIAS_SCALE))).to(q_tile.dtype)
     highest = tl.full((BLOCK_Q,), -float("inf"), tl.float32)
     total = tl.zeros((BLOCK_Q,), tl.float32)
     o = tl.zeros((BLOCK_Q, q_tile.shape[1]), tl.float32)
@@ -167,8 +169,8 @@ def forward_kernel(
             q_tile, k_tile, queries, keys, bias, bias_strides, mask, mask_strides[2],
             num_queries, num_keys, unmasked, alive, HAS_BIAS,
         )  # fmt: skip
-        new_highest = tl.maximum(highest, tl.max(s, 1) * LOG2E)
-        p = tl.exp2(s * LOG2E - new_highest[:, None])
+        new_highest = tl.maximum(highest, tl.max(s, 1) * (LOG2E * BIAS_SCALE))
+        p = tl.exp2(s * (LOG2E * BIAS_SCALE) - new_highest[:, None])
         shrink = tl.exp2(highest - new_highest)
         total = total * shrink + tl.sum(p, 1)
         o = tl.dot(p.to(v_tile.dtype), v_tile, o * shrink[:, None], input_precision="ieee")
@@ -186,7 +188,7 @@ def backward_gate_kernel(
     gate, out, grad_out, grad_gate, grad_ungated, delta, q, scaled_q,
     gate_strides, out_strides, grad_out_strides, grad_gate_strides, grad_ungated_strides,
     q_strides, scaled_q_strides, delta_stride, num_rows, num_heads, num_queries, scale,
-    C: tl.constexpr, HAS_GATE: tl.constexpr, SCALE_Q: tl.constexpr,
+    C: tl.constexpr, HAS_GATE: tl.constexpr, SCALE_Q: tl.constexpr, BIAS_SCALE: tl.constexpr,
     BLOCK_Q: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
     """Gradients of the gate and of the ungated output, and delta = sum over C of out * grad_out.
@@ -226,7 +228,8 @@ def backward_gate_kernel(
         tl.store(grad_ungated + offsets, grad, mask=inside)
     if SCALE_Q:
         offsets = side_by_side(q_strides, batch, row, query, head, channel, C)
-        scaled = tl.load(q + offsets, mask=inside, other=0.0).to(tl.float32) * scale
+        scaled = tl.load(q + offsets, mask=inside, other=0.0).to(tl.float32)
+        scaled *= scale * (1.0 / BIAS_SCALE)
         offsets = side_by_side(scaled_q_strides, batch, row, query, head, channel, C)
         tl.store(scaled_q + offsets, scaled.to(scaled_q.dtype.element_ty), mask=inside)
 
@@ -236,7 +239,8 @@ def backward_queries_kernel(
     q, k, v, mask, bias, lse, delta, grad_ungated, grad_q,
     q_strides, k_strides, v_strides, mask_strides, bias_strides, grad_ungated_strides,
     grad_q_strides, lse_stride, num_rows, num_heads, num_queries, num_keys, scale,
-    C: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
+    C: tl.constexpr, HAS_BIAS: tl.constexpr, BIAS_SCALE: tl.constexpr,
+    BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """One program: gradient of a block of queries of one row and head."""
     batch, row, head, first_q = place_of_program(num_rows, num_heads, BLOCK_Q)
@@ -253,7 +257,7 @@ def backward_queries_kernel(
 
     q_tile, grad, lse_tile, delta_tile = load_queries(
         q, grad_ungated, lse + start, delta + start, q_strides[2], grad_ungated_strides[2],
-        first_q, num_queries, scale, C, BLOCK_Q,
+        first_q, num_queries, scale, C, BIAS_SCALE, BLOCK_Q,
     )  # fmt: skip
     total = tl.zeros((BLOCK_Q, q_tile.shape[1]), tl.float32)
     for first_k in range(0, num_keys, BLOCK_K):
@@ -264,7 +268,7 @@ def backward_queries_kernel(
             q_tile, k_tile, queries, keys, bias, bias_strides, mask, mask_strides[2],
             num_queries, num_keys, unmasked, alive, HAS_BIAS,
         )  # fmt: skip
-        p = tl.exp2(s * LOG2E - lse_tile[:, None])
+        p = tl.exp2(s * (LOG2E * BIAS_SCALE) - lse_tile[:, None])
         grad_s = p * (tl.dot(grad, tl.trans(v_tile), input_precision="ieee") - delta_tile[:, None])
         total = tl.dot(grad_s.to(k_tile.dtype), k_tile, total, input_precision="ieee")
     store(grad_q, total * scale, grad_q_strides[2], first_q, num_queries, C, BLOCK_Q)
@@ -275,7 +279,8 @@ def backward_keys_kernel(
     q, k, v, mask, bias, lse, delta, grad_ungated, grad_k, grad_v,
     q_strides, k_strides, v_strides, mask_strides, bias_strides, grad_ungated_strides,
     grad_k_strides, grad_v_strides, lse_stride, num_rows, num_heads, num_queries, num_keys, scale,
-    C: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
+    C: tl.constexpr, HAS_BIAS: tl.constexpr, BIAS_SCALE: tl.constexpr,
+    BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """One program: gradients of a block of keys and values of one row and head.
 
@@ -303,19 +308,21 @@ def backward_keys_kernel(
         queries = first_q + tl.arange(0, BLOCK_Q)
         q_tile, grad, lse_tile, delta_tile = load_queries(
             q, grad_ungated, lse + start, delta + start, q_strides[2], grad_ungated_strides[2],
-            first_q, num_queries, scale, C, BLOCK_Q,
+            first_q, num_queries, scale, C, BIAS_SCALE, BLOCK_Q,
         )  # fmt: skip
         s = tl.dot(k_tile, tl.trans(q_tile), input_precision="ieee")
         if HAS_BIAS:
             s += load_bias(
                 bias, bias_strides, queries[None, :], keys[:, None], num_queries, num_keys
             )
-        p = tl.exp2((s * alive + added[:, None]) * LOG2E - lse_tile[None, :])
+        s = s * alive + added[:, None]
+        p = tl.exp2(s * (LOG2E * BIAS_SCALE) - lse_tile[None, :])
         total_v = tl.dot(p.to(grad.dtype), grad, total_v, input_precision="ieee")
         grad_p = tl.dot(v_tile, tl.trans(grad), input_precision="ieee")
         grad_s = (p * (grad_p - delta_tile[None, :])).to(q_tile.dtype)
         total_k = tl.dot(grad_s, q_tile, total_k, input_precision="ieee")
-    store(grad_k, total_k, grad_k_strides[2], first_k, num_keys, C, BLOCK_K)
+    # By which the scaled queries are divided.
+    store(grad_k, total_k * BIAS_SCALE, grad_k_strides[2], first_k, num_keys, C, BLOCK_K)
     store(grad_v, total_v, grad_v_strides[2], first_k, num_keys, C, BLOCK_K)
 
 
@@ -324,7 +331,8 @@ def backward_bias_kernel(
     q, k, v, mask, bias, lse, delta, grad_ungated, partial,
     q_strides, k_strides, v_strides, mask_strides, bias_strides, grad_ungated_strides,
     partial_strides, lse_stride, num_rows, num_heads, num_queries, num_keys, scale,
-    C: tl.constexpr, ROWS: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
+    C: tl.constexpr, BIAS_SCALE: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """One program: a tile of one head's bias gradient, summed over ROWS rows.
 
@@ -351,7 +359,7 @@ def backward_bias_kernel(
             q + row_offset(q_strides, batch, row, head),
             grad_ungated + row_offset(grad_ungated_strides, batch, row, head),
             lse + start, delta + start, q_strides[2], grad_ungated_strides[2],
-            first_q, num_queries, scale, C, BLOCK_Q,
+            first_q, num_queries, scale, C, BIAS_SCALE, BLOCK_Q,
         )  # fmt: skip
         offset = row_offset(k_strides, batch, row, head)
         k_tile = load(k + offset, k_strides[2], first_k, num_keys, C, BLOCK_K)
@@ -362,7 +370,7 @@ def backward_bias_kernel(
         added = masked_terms(mask_row, mask_strides[2], keys, num_keys, unmasked)
         s = tl.dot(q_tile, tl.trans(k_tile), input_precision="ieee") + bias_tile
         s = s * (unmasked > 0).to(tl.float32) + added[None, :]
-        p = tl.exp2(s * LOG2E - lse_tile[:, None])
+        p = tl.exp2(s * (LOG2E * BIAS_SCALE) - lse_tile[:, None])
         grad_p = tl.dot(grad, tl.trans(v_tile), input_precision="ieee")
         total += p * (grad_p - delta_tile[:, None])
     start = (group * tl.num_programs(1) + batch).to(tl.int64) * num_heads + head
@@ -370,4 +378,4 @@ def backward_bias_kernel(
     offsets = queries[:, None].to(tl.int64) * partial_strides[0]
     offsets += keys[None, :].to(tl.int64) * partial_strides[1]
     inside = (queries[:, None] < num_queries) & (keys[None, :] < num_keys)
-    tl.store(partial + offsets, total, mask=inside)
+    tl.store(partial + offsets, total * BIAS_SCALE, mask=inside)

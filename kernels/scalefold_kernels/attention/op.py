@@ -35,6 +35,7 @@ def attention(
     gate_BRQHC: Tensor | None,
     mask_BRK: Tensor,
     bias_BHQK: Tensor | None,
+    bias_scale: float = 1.0,
 ) -> Tensor:
     """Scaled dot-product attention of AlphaFold2 (core of Suppl. Alg. 7, 8, 13, 14, 17).
 
@@ -47,7 +48,10 @@ def attention(
     mask_BRK : Tensor
         Not 0 for keys that take part; R may be 1 (the same mask for all rows).
     bias_BHQK : Tensor or None
-        Added to the logits of all rows; any strides.
+        ``bias_scale`` times it is added to the logits of all rows; any strides.
+    bias_scale : float
+        A constant of the kernels. With ln 2 (a bias in bits) they multiply nothing by it: they take
+        powers of 2.
 
     Returns
     -------
@@ -60,15 +64,21 @@ def attention(
     if mask_BRK.stride(-1) != 1:
         # Attention along columns: every program would gather each of its rows' masks.
         mask_BRK = mask_BRK.contiguous()
-    out, _ = _attention(q_BRQHC, k_BRKHC, v_BRKHC, gate_BRQHC, mask_BRK, bias_BHQK)
+    out, _ = _attention(q_BRQHC, k_BRKHC, v_BRKHC, gate_BRQHC, mask_BRK, bias_BHQK, bias_scale)
     return out
 
 
 @torch.library.custom_op("scalefold::attention", mutates_args=())
 def _attention(
-    q: Tensor, k: Tensor, v: Tensor, gate: Tensor | None, mask: Tensor, bias: Tensor | None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate: Tensor | None,
+    mask: Tensor,
+    bias: Tensor | None,
+    bias_scale: float,
 ) -> tuple[Tensor, Tensor]:
-    inputs = checked(q, k, v, gate, mask, bias)
+    inputs = checked(q, k, v, gate, mask, bias, bias_scale)
     out, lse = new_rows(q.shape, q), new_statistics(q)
     _launches(inputs).forward(inputs, out, lse)
     return out, lse
@@ -76,7 +86,13 @@ def _attention(
 
 @_attention.register_fake
 def _(
-    q: Tensor, k: Tensor, v: Tensor, gate: Tensor | None, mask: Tensor, bias: Tensor | None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate: Tensor | None,
+    mask: Tensor,
+    bias: Tensor | None,
+    bias_scale: float,
 ) -> tuple[Tensor, Tensor]:
     return new_rows(q.shape, q), new_statistics(q)
 
@@ -90,11 +106,12 @@ def _attention_backward(
     gate: Tensor | None,
     mask: Tensor,
     bias: Tensor | None,
+    bias_scale: float,
     out: Tensor,
     lse: Tensor,
     bias_gradient: bool,
 ) -> list[Tensor]:
-    inputs = checked(q, k, v, gate, mask, bias)
+    inputs = checked(q, k, v, gate, mask, bias, bias_scale)
     results = _gradients(q, k, gate)
     gradients = _slices(results, gate is not None)
     sum_bias = bias is not None and bias_gradient
@@ -115,6 +132,7 @@ def _(
     gate: Tensor | None,
     mask: Tensor,
     bias: Tensor | None,
+    bias_scale: float,
     out: Tensor,
     lse: Tensor,
     bias_gradient: bool,
@@ -125,21 +143,24 @@ def _(
     return results
 
 
-def _save(ctx: Any, inputs: tuple[Tensor | None, ...], output: tuple[Tensor, Tensor]) -> None:
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    *tensors, ctx.bias_scale = inputs
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*inputs, *output)
+    ctx.save_for_backward(*tensors, *output)
 
 
 def _backward(
     ctx: Any, grad_out: Tensor | None, _grad_lse: Tensor | None
 ) -> tuple[Tensor | None, ...]:
     if grad_out is None:
-        return (None,) * 6
+        return (None,) * 7
     q, k, v, gate, mask, bias, out, lse = ctx.saved_tensors
     wanted = ctx.needs_input_grad[5]
-    results = _attention_backward(grad_out, q, k, v, gate, mask, bias, out, lse, wanted)
+    results = _attention_backward(
+        grad_out, q, k, v, gate, mask, bias, ctx.bias_scale, out, lse, wanted
+    )
     grads = _slices(results, gate is not None)
-    return *grads, None, results[-1] if wanted else None
+    return *grads, None, results[-1] if wanted else None, None
 
 
 _attention.register_autograd(_backward, setup_context=_save)

@@ -22,7 +22,7 @@ from scalefold_kernels.tiles import Tile, architecture, tile
 
 def forward(inputs: Inputs, out: Tensor, lse: Tensor) -> None:
     """Fill ``out`` and ``lse``."""
-    q, k, v, gate, mask, bias = inputs
+    q, k, v, gate, mask, bias, _ = inputs
     sizes = _tile("attention_forward", inputs)
     kernels.forward_kernel[_per_row(inputs, inputs.num_queries, sizes["BLOCK_Q"])](
         q,
@@ -42,6 +42,7 @@ def forward(inputs: Inputs, out: Tensor, lse: Tensor) -> None:
         C=inputs.channels,
         HAS_GATE=gate is not None,
         HAS_BIAS=bias is not None,
+        BIAS_SCALE=inputs.bias_scale,
         **sizes,
     )
 
@@ -101,7 +102,7 @@ def _differentiate(
     sizes: Tile,
 ) -> None:
     """Launch a kernel that fills some gradients; both take the same arguments."""
-    q, k, v, _, mask, bias = inputs
+    q, k, v, _, mask, bias, _ = inputs
     kernel(
         q,
         k,
@@ -119,6 +120,7 @@ def _differentiate(
         *inputs.scalars,
         C=inputs.channels,
         HAS_BIAS=bias is not None,
+        BIAS_SCALE=inputs.bias_scale,
         **sizes,
     )
 
@@ -127,7 +129,7 @@ def backward_bias(
     inputs: Inputs, bias: Tensor, lse: Tensor, delta: Tensor, grad_ungated: Tensor
 ) -> Tensor:
     """Sums of the bias's gradient over groups of rows, as `new_sums` has them."""
-    q, k, v, _, mask, _ = inputs
+    q, k, v, _, mask, *_ = inputs
     sizes = _tile("attention_backward_bias", inputs)
     batch, heads = inputs.batch, inputs.num_heads
     tiles = triton.cdiv(inputs.num_queries, sizes["BLOCK_Q"]) * triton.cdiv(
@@ -153,6 +155,7 @@ def backward_bias(
         lse.stride(2),
         *inputs.scalars,
         C=inputs.channels,
+        BIAS_SCALE=inputs.bias_scale,
         **sizes,
     )
     return partial
@@ -196,6 +199,7 @@ def backward_gate(
         C=inputs.channels,
         HAS_GATE=gate is not None,
         SCALE_Q=scaled_q is not None,
+        BIAS_SCALE=inputs.bias_scale,
         BLOCK_Q=block_q,
         BLOCK_H=heads,
         **sizes,

@@ -91,6 +91,7 @@ def _projections_of(shape: Shape, few: int) -> Projections:
         weight[:outputs],
         weight[:few] if few else None,
         weight.new_empty(outputs // 4) if outputs else None,
+        1.0,
     )
 
 

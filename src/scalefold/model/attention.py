@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from scalefold.model.assembly import Assembly
 from scalefold.model.linear import Linear
+from scalefold.ops.attention import LN2
 from scalefold.ops.dropout import Dropout
 
 Projected = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -51,7 +52,7 @@ class GatedAttention(nn.Module):
         x : Tensor, the representation
         norm : LayerNorm
         others
-            Further projections of the normalised input.
+            Further projections of the normalised input; the last, a pair bias, is in bits.
 
         Returns
         -------
@@ -63,7 +64,12 @@ class GatedAttention(nn.Module):
         """
         layers = (self.linear_q, self.linear_k, self.linear_v, self.linear_g, *others)
         q, k, v, gate, *rest, x = self.ops.normed_projection(
-            x, norm.weight, norm.bias, [f.weight for f in layers], [f.bias for f in layers]
+            x,
+            norm.weight,
+            norm.bias,
+            [f.weight for f in layers],
+            [f.bias for f in layers],
+            1 / LN2 if others else 1.0,
         )
         q, k, v, gate = (
             self._rows_first(p.unflatten(-1, (self.num_heads, -1))) for p in (q, k, v, gate)
@@ -87,10 +93,11 @@ class GatedAttention(nn.Module):
         mask : Tensor, the first three dimensions of the representation
             1 for positions that may be attended to.
         bias_BHQK : Tensor or None
+            In bits, see `LN2`.
         dropout : Dropout or None
             Of what is added.
         """
-        out = self.ops.attention(*projected, self._rows_first(mask), bias_BHQK)
+        out = self.ops.attention(*projected, self._rows_first(mask), bias_BHQK, LN2)
         heads, linear = self._rows_first(out).flatten(-2), self.linear_o
         return self.ops.residual_linear(x, heads, linear.weight, linear.bias, dropout)
 

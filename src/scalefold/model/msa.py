@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from scalefold.model.assembly import Assembly
 from scalefold.model.attention import GatedAttention, GlobalAttention
 from scalefold.model.linear import Linear
+from scalefold.ops.attention import LN2
 from scalefold.ops.dropout import Dropout
 
 
@@ -33,7 +34,7 @@ class MsaRowAttentionWithPairBias(nn.Module):
         """Return the updated ``m``, and ``z``; ``mask`` (B, S, N) is sharded as ``m`` is."""
         norm = self.layer_norm_z
         bias, z = self.ops.normed_projection(
-            z, norm.weight, norm.bias, [self.linear_z.weight], [None]
+            z, norm.weight, norm.bias, [self.linear_z.weight], [None], 1 / LN2
         )
         pending = self.axis.gather_to_sharded(bias, dim=1)
         projected, _, m = self.mha.project(m, self.layer_norm_m)

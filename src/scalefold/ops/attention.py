@@ -7,6 +7,8 @@ columns is a transposed view of its inputs and never a copy made by the caller.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -16,6 +18,10 @@ MASKED_LOGIT = 1e9
 """Subtracted from the logits of masked keys. Finite on purpose: a row whose keys are all masked
 (a padded residue) then attends as if none were, instead of giving NaN."""
 
+LN2 = math.log(2)
+"""``bias_scale`` of a bias in bits: log2(e) times the natural one, multiplied before it is rounded.
+Kernels take powers of 2, and so need not multiply each logit."""
+
 
 def attention(
     q_BRQHC: Tensor,
@@ -24,6 +30,7 @@ def attention(
     gate_BRQHC: Tensor | None,
     mask_BRK: Tensor,
     bias_BHQK: Tensor | None,
+    bias_scale: float = 1.0,
 ) -> Tensor:
     """Scaled dot-product attention of AlphaFold2 (core of Suppl. Alg. 7, 8, 13, 14, 17).
 
@@ -36,7 +43,9 @@ def attention(
     mask_BRK : Tensor
         1 for keys that take part; R may be 1 (the same mask for all rows).
     bias_BHQK : Tensor or None
-        Added to the logits of all rows.
+        ``bias_scale`` times it is added to the logits of all rows.
+    bias_scale : float
+        1 for a natural bias, `LN2` for one in bits.
 
     Returns
     -------
@@ -47,7 +56,7 @@ def attention(
     logits = logits.to(accumulation_dtype(logits.dtype))
     logits = logits + (MASKED_LOGIT * (mask_BRK.to(logits.dtype) - 1))[:, :, None, None, :]
     if bias_BHQK is not None:
-        logits = logits + bias_BHQK[:, None].to(logits.dtype)
+        logits = logits + bias_scale * bias_BHQK[:, None].to(logits.dtype)
     weights = torch.softmax(logits, dim=-1).to(v_BRKHC.dtype)
     out = torch.einsum("brhqk,brkhc->brqhc", weights, v_BRKHC)
     return out if gate_BRQHC is None else out * torch.sigmoid(gate_BRQHC)

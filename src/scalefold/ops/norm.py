@@ -22,6 +22,7 @@ def normed_projection(
     norm_bias: Tensor,
     weights: Sequence[Tensor],
     biases: Sequence[Tensor | None],
+    last_scale: float = 1.0,
 ) -> tuple[Tensor, ...]:
     """Layer normalisation, then several linear maps of its one result; and ``x`` itself.
 
@@ -34,6 +35,8 @@ def normed_projection(
     norm_weight, norm_bias : Tensor, shape (C,)
     weights : sequence of Tensor, shape (C_out, C)
     biases : sequence of Tensor, shape (C_out,), or None
+    last_scale : float
+        What the last projection is multiplied by, before kernels round it.
 
     Returns
     -------
@@ -41,8 +44,8 @@ def normed_projection(
         One for each weight; the last is ``x``.
     """
     normed = layer_norm(x, norm_weight, norm_bias)
-    projected = (
+    *projected, last = (
         functional.linear(normed, weight, bias)
         for weight, bias in zip(weights, biases, strict=True)
     )
-    return *projected, x
+    return *projected, last if last_scale == 1 else last * last_scale, x

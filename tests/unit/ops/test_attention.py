@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from scalefold.ops.attention import attention
+from scalefold.ops.attention import LN2, attention
 
 
 def draw(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -30,6 +30,12 @@ def test_equals_a_sum_written_out() -> None:
     expected = sum(w * v[b, r, j, h] for j, w in enumerate(weights)) / sum(weights)
     expected = expected / (1 + torch.exp(-gate[b, r, i, h]))
     torch.testing.assert_close(out[b, r, i, h], expected, rtol=1e-12, atol=1e-12)
+
+
+def test_bias_in_bits_is_the_natural_one_in_another_unit() -> None:
+    q, k, v, gate, mask, bias = make()
+    expected = attention(q, k, v, gate, mask, bias)
+    torch.testing.assert_close(attention(q, k, v, gate, mask, bias / LN2, LN2), expected)
 
 
 def test_masked_keys_have_no_influence() -> None:

@@ -102,7 +102,7 @@ def backward_keys_kernel(
     q_desc, k_desc, v_desc, grad_desc, lse_desc, delta_desc, bias_desc, grad_k_desc, grad_v_desc,
     mask, mask_stride_b, mask_stride_r, mask_stride_k,
     num_rows, num_heads, num_queries, num_keys, scale,
-    HAS_BIAS: gl.constexpr, TURNED: gl.constexpr, C: gl.constexpr,
+    HAS_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr, TURNED: gl.constexpr, C: gl.constexpr,
     BLOCK_Q: gl.constexpr, NUM_BLOCKS: gl.constexpr, KEYS: gl.constexpr, PLACES: gl.constexpr,
 ):  # fmt: skip
     """See the module. Queries beyond the last read as zeros and so add nothing.
@@ -142,7 +142,7 @@ def backward_keys_kernel(
     mask += batch.to(gl.int64) * mask_stride_b
     unmasked = count(load_mask(mask, mask_stride_r, mask_stride_k, first_row, num_keys, KEYS))
     own = first_k + gl.arange(0, 64, layout=gl.SliceLayout(1, OUT))
-    unit = LOG2E if HAS_BIAS else LOG2E * scale
+    unit = LOG2E * BIAS_SCALE if HAS_BIAS else LOG2E * scale
     if HAS_BIAS:
         mbarrier.wait(bias_full, 0)
     for i in range(rows):
@@ -181,8 +181,8 @@ def backward_keys_kernel(
                 gl.where(beyond, j + PLACES - NUM_BLOCKS, j + PLACES) * BLOCK_Q, C, BLOCK_Q,
             )  # fmt: skip
         unmasked = count(kept)
-        if not HAS_BIAS:
-            grad_k *= scale
+        # With a bias, queries came scaled, and divided by its own scale.
+        grad_k *= BIAS_SCALE if HAS_BIAS else scale
         if some_masked:
             places = mask + row.to(gl.int64) * mask_stride_r + own * mask_stride_k
             keep = gl.load(places, mask=own < num_keys, other=0.0) != 0

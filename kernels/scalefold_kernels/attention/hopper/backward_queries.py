@@ -128,7 +128,7 @@ def differentiate_block(
 @gluon.jit
 def write_sums(
     partial, sums_smem, turn, queries, inside, num_queries, num_keys,
-    TURNED: gl.constexpr, BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr,
+    TURNED: gl.constexpr, BIAS_SCALE: gl.constexpr, BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr,
 ):  # fmt: skip
     """Sums of the bias's gradient, from the keys of a pass, to memory; ``inside``: of queries."""
     S: gl.constexpr = mma_layout(BLOCK_K)
@@ -139,7 +139,7 @@ def write_sums(
         both = inside[:, None] & (keys[None, :] < num_keys)
         zero = by_thread(gl.full([64, BLOCK_K], 0.0, gl.float32, S))
         summed = by_position(sums_smem.index(b).load(zero.type.layout), S)
-        gl.store(partial + at, summed, mask=both)
+        gl.store(partial + at, summed * BIAS_SCALE, mask=both)
 
 
 @gluon.jit
@@ -148,7 +148,8 @@ def backward_queries_kernel(
     grad_stride_b, grad_stride_r, grad_stride_q, grad_stride_h,
     mask_stride_b, mask_stride_r, mask_stride_k, statistics_stride,
     rows_per_program, num_rows, num_heads, num_queries, num_keys, scale,
-    HAS_BIAS: gl.constexpr, SUM_BIAS: gl.constexpr, TURNED: gl.constexpr,
+    HAS_BIAS: gl.constexpr, SUM_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr,
+    TURNED: gl.constexpr,
     C: gl.constexpr, CHANNELS: gl.constexpr,
     BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr, PASSES: gl.constexpr,
     KEYS: gl.constexpr, PLACES: gl.constexpr,
@@ -197,7 +198,7 @@ def backward_queries_kernel(
     start = batch.to(gl.int64) * grad_stride_b + head * grad_stride_h
     grad_q += start + first_q.to(gl.int64) * grad_stride_q
     present = ((first_q + places) < num_queries)[:, None] & (channels < CHANNELS)[None, :]
-    unit = LOG2E if HAS_BIAS else LOG2E * scale
+    unit = LOG2E * BIAS_SCALE if HAS_BIAS else LOG2E * scale
     number = (group * gl.num_programs(1) + batch).to(gl.int64) * num_heads + head
     partial += number * num_queries * num_keys
     for turn in range(PASSES):
@@ -267,5 +268,5 @@ def backward_queries_kernel(
         if SUM_BIAS:
             write_sums(
                 partial, sums_smem, turn, queries, inside, num_queries, num_keys,
-                TURNED, BLOCK_K, NUM_BLOCKS,
+                TURNED, BIAS_SCALE, BLOCK_K, NUM_BLOCKS,
             )  # fmt: skip

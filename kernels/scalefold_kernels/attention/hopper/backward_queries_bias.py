@@ -97,7 +97,10 @@ def load_rows(args, HAS_GATE: gl.constexpr, TURNED: gl.constexpr, C: gl.constexp
 
 
 @gluon.jit
-def undo_gate_of_row(i, args, w: gl.constexpr, HAS_GATE: gl.constexpr, C: gl.constexpr):
+def undo_gate_of_row(
+    i, args, w: gl.constexpr,
+    HAS_GATE: gl.constexpr, BIAS_SCALE: gl.constexpr, C: gl.constexpr,
+):  # fmt: skip
     """Gradients of gate and ungated result of a row's queries, in the places of gate and gradient.
 
     And the queries, scaled. Warp group ``w`` has half of them; beyond the last row nothing is
@@ -126,7 +129,7 @@ def undo_gate_of_row(i, args, w: gl.constexpr, HAS_GATE: gl.constexpr, C: gl.con
     )  # fmt: skip
     q_half = q_smem._reinterpret(dtype, halves, q_smem.layout).index(half)
     q_tile = q_half.reshape([32, C])
-    q_tile.store((widen(q_tile.load(VECTORS)) * scale).to(dtype))
+    q_tile.store((widen(q_tile.load(VECTORS)) * (scale * (1.0 / BIAS_SCALE))).to(dtype))
     flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     delta_smem._reinterpret(gl.float32, [2 * AHEAD, 32], flat).index(half).store(delta_half)
     fence_async_shared()
@@ -144,7 +147,7 @@ def undo_gate_of_row(i, args, w: gl.constexpr, HAS_GATE: gl.constexpr, C: gl.con
 @gluon.jit
 def differentiate(
     args, gate_args, w: gl.constexpr,
-    HAS_GATE: gl.constexpr, TURNED: gl.constexpr, C: gl.constexpr,
+    HAS_GATE: gl.constexpr, BIAS_SCALE: gl.constexpr, TURNED: gl.constexpr, C: gl.constexpr,
 ):  # fmt: skip
     """Warp group ``w``. The first adds the gradients of queries of both."""
     (
@@ -163,7 +166,7 @@ def differentiate(
     one: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     sums = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
     mbarrier.wait(bias_full, 0)
-    undo_gate_of_row(0, gate_args, w, HAS_GATE, C)
+    undo_gate_of_row(0, gate_args, w, HAS_GATE, BIAS_SCALE, C)
     for i in range(rows):
         stage = i % STAGES
         slot = 2 * stage + w
@@ -178,7 +181,7 @@ def differentiate(
         s = warpgroup_mma(q, k.permute((1, 0)), s, is_async=True)
         grad_p = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
         grad_p = warpgroup_mma(grad_out, v.permute((1, 0)), grad_p, use_acc=False, is_async=True)
-        undo_gate_of_row(i + 1, gate_args, w, HAS_GATE, C)
+        undo_gate_of_row(i + 1, gate_args, w, HAS_GATE, BIAS_SCALE, C)
         lse = lse_smem.index(place).reshape([64]).load(by_row)
         delta = delta_smem.index(place).load(by_row)
         unmasked = gl.sum(unmasked_smem.index(stage).load(one), 0)
@@ -189,7 +192,7 @@ def differentiate(
         if unmasked < 2 * BLOCK_K:
             added = mask_smem.index(slot).load(by_column).to(gl.float32)
             s = s * (unmasked > 0).to(gl.float32) + added[None, :]
-        p = gl.exp2(s * LOG2E - lse[:, None])
+        p = gl.exp2(s * (LOG2E * BIAS_SCALE) - lse[:, None])
         grad_s = p * (grad_p - delta[:, None])
         sums += grad_s
         grad_s = gl.convert_layout(grad_s.to(q.dtype), A_P)
@@ -214,7 +217,7 @@ def differentiate(
     inside = queries < num_queries
     keys = w * BLOCK_K + gl.arange(0, BLOCK_K, layout=by_column)
     at = sum_places(queries, keys, num_queries, num_keys, TURNED)
-    gl.store(partial + at, sums, mask=inside[:, None] & (keys[None, :] < num_keys))
+    gl.store(partial + at, sums * BIAS_SCALE, mask=inside[:, None] & (keys[None, :] < num_keys))
     tma.store_wait(0)
 
 
@@ -224,7 +227,7 @@ def backward_queries_bias_kernel(
     grad_q_desc, grad_gate_desc, grad_ungated_desc, scaled_q_desc, delta, mask, partial,
     mask_stride_b, mask_stride_r, mask_stride_k, statistics_stride,
     num_rows, num_heads, num_queries, num_keys, scale,
-    HAS_GATE: gl.constexpr, TURNED: gl.constexpr, C: gl.constexpr,
+    HAS_GATE: gl.constexpr, BIAS_SCALE: gl.constexpr, TURNED: gl.constexpr, C: gl.constexpr,
 ):  # fmt: skip
     """See the module. ``partial`` (groups of rows, B, H, Q, K; K, Q if ``TURNED``), float32."""
     first_q, head, group, first_row, rows = place_of_program(num_queries, num_heads, num_rows)
@@ -300,8 +303,8 @@ def backward_queries_bias_kernel(
     )  # fmt: skip
     gl.warp_specialize(
         [
-            (differentiate, (args, gate_args, 0, HAS_GATE, TURNED, C)),
-            (differentiate, (args, gate_args, 1, HAS_GATE, TURNED, C)),
+            (differentiate, (args, gate_args, 0, HAS_GATE, BIAS_SCALE, TURNED, C)),
+            (differentiate, (args, gate_args, 1, HAS_GATE, BIAS_SCALE, TURNED, C)),
             (load_rows, (load_args, HAS_GATE, TURNED, C)),
         ],
         [4, 1],

@@ -84,7 +84,8 @@ def attend_to_block(
 @gluon.jit
 def attend(
     turn, loads, stores, memory, barriers, sizes,
-    HAS_GATE: gl.constexpr, HAS_BIAS: gl.constexpr, TURNED: gl.constexpr, C: gl.constexpr,
+    HAS_GATE: gl.constexpr, HAS_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr,
+    TURNED: gl.constexpr, C: gl.constexpr,
     BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr, KEYS: gl.constexpr, PLACES: gl.constexpr,
     EXACT: gl.constexpr,
 ):  # fmt: skip
@@ -112,7 +113,7 @@ def attend(
     queries = first_q + gl.arange(0, 64, layout=by_row)
     held = gl.full([64], 1, gl.int32, by_row)
     # With a bias, the accumulator starts from it, and so queries are scaled; else logits are.
-    unit = LOG2E if HAS_BIAS else LOG2E * scale
+    unit = LOG2E * BIAS_SCALE if HAS_BIAS else LOG2E * scale
     if HAS_BIAS:
         mbarrier.wait(bias_full, 0)
     for i in range(rows):
@@ -129,7 +130,7 @@ def attend(
         mbarrier.wait(q_full, before & 1)
         q = q_smem.reshape([64, C]).load(A)
         if HAS_BIAS:
-            q = (widen(q) * scale).to(dtype)
+            q = (widen(q) * (scale * (1.0 / BIAS_SCALE))).to(dtype)
         # All have the queries, whose place may be filled, and see the mask.
         gl.thread_barrier()
         mbarrier.expect(q_full, 64 * C * 2, pred=more)
@@ -186,7 +187,8 @@ def forward_kernel(
     q_desc, k_desc, v_desc, gate_desc, bias_desc, out_desc, mask, lse,
     mask_stride_b, mask_stride_r, mask_stride_k, lse_stride,
     num_rows, num_heads, num_queries, num_keys, scale,
-    HAS_GATE: gl.constexpr, HAS_BIAS: gl.constexpr, TURNED: gl.constexpr, C: gl.constexpr,
+    HAS_GATE: gl.constexpr, HAS_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr,
+    TURNED: gl.constexpr, C: gl.constexpr,
     BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr, KEYS: gl.constexpr, PLACES: gl.constexpr,
 ):  # fmt: skip
     """64 queries a program. ``KEYS``: their number to the next power of 2."""
@@ -228,11 +230,11 @@ def forward_kernel(
     )  # fmt: skip
     held = attend(
         0, loads, stores, memory, barriers, sizes,
-        HAS_GATE, HAS_BIAS, TURNED, C, BLOCK_K, NUM_BLOCKS, KEYS, PLACES, False,
+        HAS_GATE, HAS_BIAS, BIAS_SCALE, TURNED, C, BLOCK_K, NUM_BLOCKS, KEYS, PLACES, False,
     )  # fmt: skip
     if gl.min(held, 0) == 0:
         wait_for_stores(held)
         attend(
             1, loads, stores, memory, barriers, sizes,
-            HAS_GATE, HAS_BIAS, TURNED, C, BLOCK_K, NUM_BLOCKS, KEYS, PLACES, True,
+            HAS_GATE, HAS_BIAS, BIAS_SCALE, TURNED, C, BLOCK_K, NUM_BLOCKS, KEYS, PLACES, True,
         )  # fmt: skip

@@ -8,6 +8,9 @@ which needs more room, has warp groups instead, and one warp that loads for them
 
 Layouts: ``S`` of logits, ``OUT`` of sums over keys or queries (both as the tensor cores leave
 them), ``A`` and ``A_P`` of their left operands in registers.
+
+With a bias, products start from it, and logits are in its unit, ``BIAS_SCALE``: queries are divided
+by it when they are scaled. A bias in bits has LOG2E * BIAS_SCALE == 1: nothing is multiplied.
 """
 
 from triton.experimental import gluon

@@ -78,12 +78,15 @@ class Projections(NamedTuple):
     few : Tensor or None, shape (S, C)
     bias : Tensor or None
         Of outputs ``first_biased`` to P.
+    few_scale : float
+        What the few outputs are multiplied by before they are rounded.
     """
 
     sizes: Sizes
     weight: Tensor
     few: Tensor | None
     bias: Tensor | None
+    few_scale: float
 
     @classmethod
     def of(
@@ -92,6 +95,7 @@ class Projections(NamedTuple):
         weights: Sequence[Tensor],
         biases: Sequence[Tensor],
         biased: Sequence[bool],
+        few_scale: float,
     ) -> Projections:
         """From the operator's arguments."""
         beside, few = apart(x, weights, biased)
@@ -100,6 +104,7 @@ class Projections(NamedTuple):
             join(beside, 0).contiguous() if beside else x.new_empty(0, x.shape[-1]),
             None if few is None else few.contiguous(),
             _joined(beside, biases, biased) if biases else None,
+            few_scale,
         )
 
 

@@ -38,7 +38,7 @@ def compile_cases() -> Iterator[CompileCase]:
         norm = Norm(x[0], x[0], new_stats(x))
         few_weight, grad_few = (_empty(few, channels), _empty(ROWS, few)) if few else (None, None)
         bias = _empty(outputs - first_biased)
-        projections = Projections(sizes, weight, few_weight, bias)
+        projections = Projections(sizes, weight, few_weight, bias, 1.0)
         gradients = Gradients.of(_empty(sizes.parameters), sizes)
         out, aside = _empty(1, ROWS, outputs), _empty(1, few, ROWS)
         launches: dict[str, Callable[[], Any]] = {

@@ -39,6 +39,7 @@ def forward(x: Tensor, norm: Norm, projections: Projections, out: Tensor, few: T
         norm.weight,
         norm.bias,
         projections.few,
+        projections.few_scale,
         few,
         norm.stats,
         len(rows),

@@ -18,8 +18,9 @@ from scalefold_kernels.norm.kernel import (
 
 @triton.jit
 def projection_forward_kernel(
-    x_ptr, norm_weight_ptr, norm_bias_ptr, weight_ptr, bias_ptr, aside_weight_ptr, out_ptr,
-    aside_ptr, stats_ptr, num_rows, num_outputs, first_biased, num_aside, sample_rows, geometry,
+    x_ptr, norm_weight_ptr, norm_bias_ptr, weight_ptr, bias_ptr, aside_weight_ptr, aside_scale,
+    out_ptr, aside_ptr, stats_ptr, num_rows, num_outputs, first_biased, num_aside, sample_rows,
+    geometry,
     C: tl.constexpr, EPS: tl.constexpr, ROW_DIMS: tl.constexpr, PRECISION: tl.constexpr,
     PROGRAMS: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_P: tl.constexpr,
     BLOCK_S: tl.constexpr, BLOCK_C: tl.constexpr,
@@ -27,10 +28,10 @@ def projection_forward_kernel(
     """``out = layer_norm(x) @ weight.T + bias``, (R, P); the normalised rows stay on the chip.
 
     ``weight`` is (P, C); ``bias`` holds outputs ``first_biased`` to P, or is None. ``aside`` (B, S,
-    sample_rows) is another projection with few outputs, weight (S, C), or None. A program keeps
-    the weights of its CHUNKS * BLOCK_P outputs and goes through every PROGRAMS-th block of rows, so
-    that weights do not flow from the cache again and again; programs with the same rows and other
-    outputs run beside each other.
+    sample_rows) is another projection with few outputs, weight (S, C), times ``aside_scale``, or
+    None. A program keeps the weights of its CHUNKS * BLOCK_P outputs and goes through every
+    PROGRAMS-th block of rows, so that weights do not flow from the cache again and again; programs
+    with the same rows and other outputs run beside each other.
     """
     first = tl.program_id(0) * CHUNKS * BLOCK_P
     columns = tl.arange(0, BLOCK_C)
@@ -76,7 +77,7 @@ def projection_forward_kernel(
             )
         if aside_ptr is not None:
             if tl.program_id(0) == 0:
-                aside = tl.dot(normed, aside_weight, input_precision=PRECISION)
+                aside = tl.dot(normed, aside_weight, input_precision=PRECISION) * aside_scale
                 # Of row r of a sample: the sample's outputs begin at its first row times S.
                 r = rows % sample_rows
                 at = (rows - r).to(tl.int64)[:, None] * num_aside + few[None, :] * sample_rows
@@ -89,20 +90,20 @@ def projection_forward_kernel(
 
 @triton.jit
 def projection_backward_kernel(
-    grad_ptr, grad_normed_ptr, x_ptr, norm_weight_ptr, norm_bias_ptr, weight_ptr, stats_ptr,
-    through_ptr, grad_x_ptr, normed_ptr, partial_ptr, num_rows, num_outputs, first_biased,
-    grad_geometry, geometry,
+    grad_ptr, grad_scale, grad_normed_ptr, x_ptr, norm_weight_ptr, norm_bias_ptr, weight_ptr,
+    stats_ptr, through_ptr, grad_x_ptr, normed_ptr, partial_ptr, num_rows, num_outputs,
+    first_biased, grad_geometry, geometry,
     C: tl.constexpr, GRAD_ROW_DIMS: tl.constexpr, ROW_DIMS: tl.constexpr, PRECISION: tl.constexpr,
     PROGRAMS: tl.constexpr, STAGES: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_P: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """All gradients of a narrow projection (P <= BLOCK_P) in one pass over x.
 
-    ``grad`` is (R, P), of any strides. (R, C), contiguous: ``grad_x``; and, where they are not
-    None, ``grad_normed``, what the normalised rows' gradient has from other projections,
-    ``through``, x's gradient from elsewhere, and ``normed``, the normalised rows, written again.
-    ``partial`` is (PROGRAMS, 2 C + P - first_biased + P C): the norm's weight and bias, biases of
-    outputs from ``first_biased`` on, the weight.
+    ``grad`` is (R, P), of any strides; ``grad_scale`` times it is the product's. (R, C),
+    contiguous: ``grad_x``; and, where they are not None, ``grad_normed``, what the normalised rows'
+    gradient has from other projections, ``through``, x's gradient from elsewhere, and ``normed``,
+    the normalised rows, written again. ``partial`` is (PROGRAMS, 2 C + P - first_biased + P C): the
+    norm's weight and bias, biases of outputs from ``first_biased`` on, the weight.
     """
     program = tl.program_id(0)
     columns, outputs = tl.arange(0, BLOCK_C), tl.arange(0, BLOCK_P)
@@ -129,7 +130,7 @@ def projection_backward_kernel(
             tl.trans(grad), x_hat.to(grad.dtype), weight_sum, input_precision=PRECISION
         )
         bias_sum += tl.sum(grad.to(tl.float32), 0)
-        grad_normed = tl.dot(grad, weight, input_precision=PRECISION)
+        grad_normed = tl.dot(grad, weight, input_precision=PRECISION) * grad_scale
         if grad_normed_ptr is not None:
             wide = tl.load(grad_normed_ptr + out_offsets, mask=inside, other=0.0).to(tl.float32)
             norm_weight_sum += tl.sum(wide * x_hat, 0)
@@ -143,6 +144,7 @@ def projection_backward_kernel(
             grad_x += tl.load(through_ptr + out_offsets, mask=inside, other=0.0).to(tl.float32)
         tl.store(grad_x_ptr + out_offsets, grad_x.to(grad_x_ptr.dtype.element_ty), mask=inside)
     # So far of the standardised rows; what else the sums over rows are follows from these.
+    weight_sum, bias_sum = weight_sum * grad_scale, bias_sum * grad_scale
     norm_weight_sum += tl.sum(weight.to(tl.float32) * weight_sum, 0)
     norm_bias_sum += tl.sum(weight.to(tl.float32) * bias_sum[:, None], 0)
     weight_sum = weight_sum * norm_weight[None, :] + bias_sum[:, None] * norm_bias[None, :]

@@ -30,6 +30,7 @@ def normed_projection(
     norm_bias: Tensor,
     weights: Sequence[Tensor],
     biases: Sequence[Tensor | None],
+    last_scale: float = 1.0,
 ) -> tuple[Tensor, ...]:
     """Layer normalisation, then several linear maps of its one result; and ``x`` itself, last.
 
@@ -37,12 +38,20 @@ def normed_projection(
     the library; x and its statistics are kept for backward. Gradients that are such slices of one
     tensor too are taken as they are, others are first copied together. A last or only map of few
     outputs (a pair bias) has a tensor of its own, outputs before rows in memory, as attention reads
-    it; among the others it would spoil the alignment of their rows. The gradient of the ``x`` that
+    it; among the others it would spoil the alignment of their rows. It is multiplied by
+    ``last_scale`` before it is rounded, another last one afterwards. The gradient of the ``x`` that
     is returned is added in the kernel that makes the rest of x's gradient.
     """
     given = [bias for bias in biases if bias is not None]
     biased = [bias is not None for bias in biases]
-    return _NormedProjection.apply(x, norm_weight, norm_bias, biased, *weights, *given)
+    _, few = apart(x, weights, biased)
+    few_scale = 1.0 if few is None else last_scale
+    *others, last, x = _NormedProjection.apply(
+        x, norm_weight, norm_bias, biased, few_scale, *weights, *given
+    )
+    if last_scale != few_scale:
+        last = last * last_scale
+    return *others, last, x
 
 
 class _NormedProjection(torch.autograd.Function):
@@ -55,14 +64,15 @@ class _NormedProjection(torch.autograd.Function):
         norm_weight: Tensor,
         norm_bias: Tensor,
         biased: list[bool],
+        few_scale: float,
         *parameters: Tensor,
     ) -> tuple[Tensor, ...]:
         weights, biases = parameters[: len(biased)], parameters[len(biased) :]
         packed, few, stats = torch.ops.scalefold.normed_projection(
-            x, norm_weight, norm_bias, weights, biases, biased
+            x, norm_weight, norm_bias, weights, biases, biased, few_scale
         )
         ctx.set_materialize_grads(False)
-        ctx.biased = biased
+        ctx.biased, ctx.few_scale = biased, few_scale
         ctx.save_for_backward(x, norm_weight, norm_bias, stats, *weights)
         beside, alone = apart(x, weights, biased)
         parts = packed.split([weight.shape[0] for weight in beside], -1)
@@ -73,7 +83,7 @@ class _NormedProjection(torch.autograd.Function):
         x, norm_weight, norm_bias, stats, *weights = ctx.saved_tensors
         *given, through = grads
         if all(grad is None for grad in given):
-            return through, *[None] * (3 + len(weights) + sum(ctx.biased))
+            return through, *[None] * (4 + len(weights) + sum(ctx.biased))
         parts = [
             x.new_zeros(*x.shape[:-1], weight.shape[0]) if grad is None else grad
             for grad, weight in zip(given, weights, strict=True)
@@ -87,6 +97,7 @@ class _NormedProjection(torch.autograd.Function):
             norm_bias,
             weights,
             ctx.biased,
+            ctx.few_scale,
             stats,
             through,
         )
@@ -100,7 +111,7 @@ class _NormedProjection(torch.autograd.Function):
         few_weight = [] if few is None else [gradients.few]
         given_biases = zip(biases, ctx.biased[skipped:], strict=False)
         return (
-            grad_x, norm_weight, norm_bias, None,
+            grad_x, norm_weight, norm_bias, None, None,
             *gradients.weight.split(lengths), *few_weight,
             *(bias for bias, has in given_biases if has),
         )  # fmt: skip
@@ -114,13 +125,15 @@ def _normed_projection(
     weights: Sequence[Tensor],
     biases: Sequence[Tensor],
     biased: Sequence[bool],
+    few_scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Projections side by side; that of few outputs, (B, S, ...); the norm's statistics.
 
+    The one of few outputs is multiplied by ``few_scale`` before it is rounded.
     ``biases`` are those that there are; ``biased`` says of each weight whether it has one.
     """
     check(x, norm_weight, norm_bias)
-    projections = Projections.of(x, weights, biases, biased)
+    projections = Projections.of(x, weights, biases, biased, few_scale)
     out, few, stats = _results(x, projections.sizes)
     if x.numel():
         norm = Norm(norm_weight.contiguous(), norm_bias.contiguous(), stats)
@@ -137,6 +150,7 @@ def _(
     weights: Sequence[Tensor],
     biases: Sequence[Tensor],
     biased: Sequence[bool],
+    few_scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     return _results(x, Sizes.of(x, weights, biased))
 
@@ -157,6 +171,7 @@ def normed_projection_backward(
     norm_bias: Tensor,
     weights: Sequence[Tensor],
     biased: Sequence[bool],
+    few_scale: float,
     stats: Tensor,
     through: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
@@ -164,7 +179,7 @@ def normed_projection_backward(
 
     `Gradients` takes the vector apart.
     """
-    projections = Projections.of(x, weights, [], biased)
+    projections = Projections.of(x, weights, [], biased, few_scale)
     vector = x.new_empty(projections.sizes.parameters)
     if x.numel() == 0:
         return x.new_empty(x.shape), vector.zero_()
@@ -185,6 +200,7 @@ def _(
     norm_bias: Tensor,
     weights: Sequence[Tensor],
     biased: Sequence[bool],
+    few_scale: float,
     stats: Tensor,
     through: Tensor | None,
 ) -> tuple[Tensor, Tensor]:

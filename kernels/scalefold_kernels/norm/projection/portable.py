@@ -56,6 +56,7 @@ def forward(x: Tensor, norm: Norm, projections: Projections, out: Tensor, few: T
         weight,
         projections.bias,
         projections.few,
+        projections.few_scale,
         out,
         None if projections.few is None else few,
         norm.stats,
@@ -87,11 +88,11 @@ def backward(
     if grad is None:
         assert grad_few is not None
         assert projections.few is not None
-        few, vector = projections.few, gradients.vector
-        return _narrow(grad_few, None, x, norm, few, len(few), through, vector)[0]
+        few, scale, vector = projections.few, projections.few_scale, gradients.vector
+        return _narrow(grad_few, scale, None, x, norm, few, len(few), through, vector)[0]
     if fused(x) and outputs <= MAX_NARROW_OUTPUTS:
         parameters = gradients.vector
-        return _narrow(grad, None, x, norm, weight, first_biased, through, parameters)[0]
+        return _narrow(grad, 1.0, None, x, norm, weight, first_biased, through, parameters)[0]
     grad = grad.contiguous()
     grad_normed = grad @ weight
     of_norm, of_biases = gradients.sums.tensor_split([2 * channels])
@@ -104,9 +105,11 @@ def backward(
             of_biases = of_biases[:0]
     else:
         assert grad_few is not None
-        few = projections.few
+        few, scale = projections.few, projections.few_scale
         both = of_norm.new_empty(of_norm.numel() + few.numel())
-        grad_x, normed = _narrow(grad_few, grad_normed, x, norm, few, len(few), through, both)
+        grad_x, normed = _narrow(
+            grad_few, scale, grad_normed, x, norm, few, len(few), through, both
+        )
         of_norm.copy_(both[: 2 * channels])
         gradients.few.copy_(both[2 * channels :].view_as(few))
     assert normed is not None
@@ -118,6 +121,7 @@ def backward(
 
 def _narrow(
     grad: Tensor,
+    scale: float,
     grad_normed: Tensor | None,
     x: Tensor,
     norm: Norm,
@@ -137,6 +141,7 @@ def _narrow(
     partial = torch.empty(programs, parameters.numel(), dtype=torch.float32, device=x.device)
     projection_backward_kernel[(programs,)](
         grad_rows.tensor,
+        scale,
         grad_normed,
         rows.tensor,
         norm.weight,

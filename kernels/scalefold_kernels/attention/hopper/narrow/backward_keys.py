@@ -121,6 +121,7 @@ def narrow_keys_kernel(
     q, k, v, grad, bias, mask, lse, delta, grad_k, grad_v,
     q_strides, k_strides, v_strides, slot_strides, bias_strides, mask_strides, lse_stride,
     num_rows, num_heads, num_queries, num_keys,
+    BIAS_SCALE: gl.constexpr,
     M: gl.constexpr, BLOCK: gl.constexpr, BLOCKS: gl.constexpr, KEYS: gl.constexpr,
 ):  # fmt: skip
     """``M`` keys a program. ``q`` is scaled; strides of it are in units of 8 elements."""
@@ -199,7 +200,7 @@ def narrow_keys_kernel(
         gl.thread_barrier()
         unmasked = count(load_mask(mask, mask_r, mask_k, row, num_keys, KEYS))
         # Of a masked key nothing is kept below; without unmasked keys all logits are 0.
-        unit = gl.where(unmasked > 0, LOG2E, 0.0)
+        unit = gl.where(unmasked > 0, LOG2E * BIAS_SCALE, 0.0)
         some_masked = (unmasked > 0) & (unmasked < num_keys)
         keys = (
             k_next[0][:, :, None, :], k_next[1][:, :, None, :],
@@ -214,7 +215,8 @@ def narrow_keys_kernel(
             sums_k, sums_v = differentiate_block(
                 sums_k, sums_v, n, place, keys, unit, ones, none, memory, M, BLOCK
             )
-        k0, k1 = result_words(sums_k, none)
+        # By which the scaled queries are divided.
+        k0, k1 = result_words(sums_k * BIAS_SCALE, none)
         v0, v1 = result_words(sums_v, none)
         if some_masked:
             places = mask + row * mask_r

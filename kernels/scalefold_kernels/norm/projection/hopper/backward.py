@@ -208,7 +208,7 @@ def multiply(
 
 @gluon.jit
 def write_sums(
-    sums, norm_sums, bias_sums, weight_sum, w,
+    sums, norm_sums, bias_sums, weight_sum, aside_scale, w,
     C: gl.constexpr, P: gl.constexpr, S: gl.constexpr, BLOCKS: gl.constexpr,
     FIRST: gl.constexpr, FIRST_BIASED: gl.constexpr, BLOCK_C: gl.constexpr,
     BLOCK_P: gl.constexpr, FEW: gl.constexpr, HAS_ASIDE: gl.constexpr,
@@ -234,7 +234,7 @@ def write_sums(
         s = gl.arange(0, FEW, layout=gl.SliceLayout(0, TURNED))
         gl.store(
             sums + 2 * C + P - FIRST_BIASED + s[None, :] * C + c[:, None],
-            weight_sum,
+            weight_sum * aside_scale,
             mask=(c < C)[:, None] & (s < S)[None, :],
         )
 
@@ -249,7 +249,7 @@ def compute(
 ):  # fmt: skip
     """Warp group ``w``."""
     (
-        norm_smem, stats, sums, aside, aside_stride, aside_stride_s,
+        norm_smem, stats, sums, aside_scale, aside, aside_stride, aside_stride_s,
         normed_desc, grad_x_desc,
         grad_smem, weight_smem, aside_smem, few_smem, ones_smem, spare_smem, x_smem, through_smem,
         grad_full, grad_empty, weight_full, weight_empty, rows_full, rows_empty, aside_full,
@@ -286,6 +286,7 @@ def compute(
         few = few_tile  # for want of another; nothing looks at it
         if HAS_ASIDE:
             few = load_few(aside, aside_stride, aside_stride_s, first, num_rows, S, BLOCK_S, A)
+            few = (widen(few) * aside_scale).to(few.dtype)
         aside_rows = aside, aside_stride, aside_stride_s, first, num_rows
         grad_normed, bias_sums = multiply(
             n, bias_sums, few, ones, few_tile, aside_rows, w, rings, aside_smem, aside_full,
@@ -305,7 +306,7 @@ def compute(
         tma.store_wait(0)
         mbarrier.arrive(rows_empty.index(w))
     write_sums(
-        sums, norm_sums, bias_sums, weight_sum, w,
+        sums, norm_sums, bias_sums, weight_sum, aside_scale, w,
         C, P, S, BLOCKS, FIRST, FIRST_BIASED, BLOCK_C, BLOCK_P, FEW, HAS_ASIDE,
     )  # fmt: skip
 
@@ -313,7 +314,7 @@ def compute(
 @gluon.jit
 def projection_backward_hopper_kernel(
     grad_desc, weight_desc, aside_desc, x_desc, through_desc, normed_desc, grad_x_desc,
-    norm_weight, norm_bias, stats, sums, aside, aside_stride, aside_stride_s,
+    norm_weight, norm_bias, stats, sums, aside_scale, aside, aside_stride, aside_stride_s,
     num_rows, num_tiles,
     C: gl.constexpr, P: gl.constexpr, S: gl.constexpr, FIRST_BIASED: gl.constexpr,
     BLOCK_C: gl.constexpr, BLOCK_P: gl.constexpr, BLOCK_S: gl.constexpr, STAGES: gl.constexpr,
@@ -377,7 +378,7 @@ def projection_backward_hopper_kernel(
     )  # fmt: skip
     args = (
         norm_smem, stats, sums,
-        aside, gl.to_tensor(aside_stride), gl.to_tensor(aside_stride_s),
+        aside_scale, aside, gl.to_tensor(aside_stride), gl.to_tensor(aside_stride_s),
         normed_desc, grad_x_desc,
         grad_smem, weight_smem, aside_smem, few_smem, ones_smem, spare_smem, x_smem, through_smem,
         grad_full, grad_empty, weight_full, weight_empty, rows_full, rows_empty, aside_full,

@@ -40,11 +40,11 @@ def to_operand(x, L: gl.constexpr):
 
 @gluon.jit
 def projection_forward_few_kernel(
-    x, x_stride, norm_weight, norm_bias, weight, aside, stats, num_rows, sample_rows,
+    x, x_stride, norm_weight, norm_bias, weight, aside_scale, aside, stats, num_rows, sample_rows,
     C: gl.constexpr, S: gl.constexpr, EPS: gl.constexpr,
     BLOCK_C: gl.constexpr, BLOCK_S: gl.constexpr,
 ):  # fmt: skip
-    """``aside = layer_norm(x) @ weight.T``, (B, S, sample_rows), of 64 rows."""
+    """``aside = layer_norm(x) @ weight.T * aside_scale``, (B, S, sample_rows), of 64 rows."""
     L: gl.constexpr = row_layout(BLOCK_C)
     OUT: gl.constexpr = gl.NVMMADistributedLayout(
         version=[2, 0], warps_per_cta=[4, 1], instr_shape=[16, 8]
@@ -69,7 +69,7 @@ def projection_forward_few_kernel(
     gl.store(stats + num_rows + row, rstd, mask=row < num_rows)
     normed = (x_hat * scale[None, :] + shift[None, :]).to(x.dtype.element_ty)
     zero = gl.full([ROWS, BLOCK_S], 0.0, gl.float32, OUT)
-    few = mma_v2(to_operand(normed, LEFT), few_weight, zero)
+    few = mma_v2(to_operand(normed, LEFT), few_weight, zero) * aside_scale
     r = first + gl.arange(0, ROWS, layout=gl.SliceLayout(1, OUT))
     s = gl.arange(0, BLOCK_S, layout=gl.SliceLayout(0, OUT))
     # Of row r of a sample: the sample's outputs begin at its first row times S.

@@ -102,7 +102,7 @@ def compute(
 ):  # fmt: skip
     """Warp group ``w``."""
     (
-        norm_weight, norm_bias, bias, first_biased, aside, stats, out_desc,
+        norm_weight, norm_bias, bias, first_biased, aside_scale, aside, stats, out_desc,
         x_smem, weight_smem, aside_smem, out_smem,
         x_full, x_empty, weight_full, weight_empty, aside_full, num_rows, sample_rows, num_tiles,
     ) = args  # fmt: skip
@@ -135,7 +135,7 @@ def compute(
             at = (r - within).to(gl.int64)[:, None] * S + s[None, :] * sample_rows
             gl.store(
                 aside + at + within[:, None],
-                few.to(dtype),
+                (few * aside_scale).to(dtype),
                 mask=(r < num_rows)[:, None] & (s < S)[None, :],
             )
         for block in range(BLOCKS):
@@ -167,7 +167,8 @@ def compute(
 @gluon.jit
 def projection_forward_hopper_kernel(
     x_desc, weight_desc, aside_desc, out_desc,
-    norm_weight, norm_bias, bias, aside, stats, first_biased, num_rows, sample_rows, num_tiles,
+    norm_weight, norm_bias, bias, aside_scale, aside, stats,
+    first_biased, num_rows, sample_rows, num_tiles,
     C: gl.constexpr, P: gl.constexpr, S: gl.constexpr, EPS: gl.constexpr,
     BLOCK_C: gl.constexpr, BLOCK_P: gl.constexpr, BLOCK_S: gl.constexpr,
     STAGES: gl.constexpr, X_STAGES: gl.constexpr, OUT_STAGES: gl.constexpr,
@@ -206,7 +207,8 @@ def projection_forward_hopper_kernel(
         x_full, x_empty, weight_full, weight_empty, aside_full, tiles,
     )  # fmt: skip
     args = (
-        norm_weight, norm_bias, bias, gl.to_tensor(first_biased), aside, stats, out_desc,
+        norm_weight, norm_bias, bias, gl.to_tensor(first_biased),
+        aside_scale, aside, stats, out_desc,
         x_smem, weight_smem, aside_smem, out_smem,
         x_full, x_empty, weight_full, weight_empty, aside_full, rows, gl.to_tensor(sample_rows),
         tiles,
