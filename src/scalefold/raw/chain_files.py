@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from scalefold.config.schema import DataConfig
+from scalefold.errors import InputError
 from scalefold.raw.chains import ChainRow, alignment_folder, folder_hash, mmcif_path
 from scalefold.raw.fetched import Kind
 from scalefold.raw.mirrors import check_roots, local_folder
@@ -59,6 +61,34 @@ def check_mirrors(data: DataConfig, only: Kind | None = None) -> None:
         check_roots(data.mirrors.mmcif, "data.mirrors.mmcif")
     if only != "structures":
         check_roots(data.mirrors.alignments, "data.mirrors.alignments")
+
+
+def check_letter_case(files: Iterable[Path], raw: Path) -> None:
+    """Refuse chains such as 1abc_A and 1abc_a on a file system that has one folder for both.
+
+    Raises
+    ------
+    InputError
+        Two paths differ in the case of letters alone, and below ``raw`` they are one file.
+    """
+    alike: dict[str, Path] = {}
+    for path in files:
+        other = alike.setdefault(str(path).lower(), path)
+        if other != path and _is_blind_to_case(raw):
+            raise InputError(
+                f"{other} and {path} are one file: the file system does not tell the case of "
+                "letters. Fetch into a folder on one that does, or list only one of these chains"
+            )
+
+
+def _is_blind_to_case(folder: Path) -> bool:
+    there = next(path for path in (folder, *folder.parents) if path.is_dir())
+    try:
+        with tempfile.TemporaryDirectory(prefix="case", dir=there) as made:
+            path = Path(made)
+            return path.with_name(path.name.swapcase()).exists()
+    except OSError:  # nor can fetch write there, and it will say so
+        return False
 
 
 def local_sources(chains: Sequence[ChainRow], data: DataConfig, only: Kind) -> list[Path]:

@@ -33,7 +33,7 @@ from rich.progress import (
 
 from scalefold.config.schema import DataConfig
 from scalefold.errors import InputError
-from scalefold.raw.chain_files import RawFile, chain_files, check_mirrors
+from scalefold.raw.chain_files import RawFile, chain_files, check_letter_case, check_mirrors
 from scalefold.raw.chains import ChainRow, Rejected, read_rejected, write_rejected
 from scalefold.raw.fetched import Kind, table_tag, update_fetched
 from scalefold.raw.mirrors import Downloader, FetchedFile, UnavailableError
@@ -105,13 +105,14 @@ def fetch(
     Raises
     ------
     InputError
-        A file cannot be written, a mirror is not understood or a folder that is not there, or none
-        of the chains for training and validation is complete (of a bucket: and another try may
-        bring one).
+        A file cannot be written, a mirror is not understood or a folder that is not there, two
+        chains have the same folder (`check_letter_case`), or none of the chains for training and
+        validation is complete (of a bucket: and another try may bring one).
     """
     check_mirrors(data, only)
     files = {row.chain_key: chain_files(row, data, out, only) for row in chains}
     jobs = {file.local: file for group in files.values() for file in group}
+    check_letter_case(jobs, out)
     tag = table_tag(only, bucket)
     own_downloader = downloader is None
     downloader = downloader or Downloader(

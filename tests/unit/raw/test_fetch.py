@@ -255,6 +255,19 @@ def test_an_output_that_cannot_be_written_stops_the_run(
     assert (tmp_path / "fetched.tsv").exists()
 
 
+def test_chains_that_the_file_system_takes_for_one_are_refused_before_the_work(
+    site, downloader: Downloader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(site, "1abc_A", "1abc_a")
+    chains = [train("1abc_A"), train("1abc_a")]
+    assert len(run(chains, settings(site.url), tmp_path, downloader=downloader).complete) == 2
+    monkeypatch.setattr(Path, "exists", lambda path: True)  # as of names in other letters
+    with pytest.raises(InputError, match=r"1abc_A/a3m/\S+ and \S+/1abc_a/a3m/\S+ are one file"):
+        run(chains, settings(site.url), tmp_path / "new" / "raw", downloader=downloader)
+    assert not (tmp_path / "new").is_dir()
+    run(chains[:1], settings(site.url), tmp_path, downloader=downloader)
+
+
 def test_bucket_of_damaged_local_files_is_set_aside(tmp_path: Path) -> None:
     mirror = tmp_path / "mirror"
     path = mirror / PDB[1:] / "ab/1abc.cif.gz"
