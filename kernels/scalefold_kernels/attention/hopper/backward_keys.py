@@ -74,11 +74,8 @@ def differentiate_block(
     S: gl.constexpr = mma_layout(BLOCK_Q)
     A_P: gl.constexpr = gl.DotOperandLayout(0, mma_layout(C), 2)
     by_column: gl.constexpr = gl.SliceLayout(0, S)
-    if HAS_BIAS:
-        # Logits are transposed, and so is the bias unless memory has it so.
-        s = load_bias(bias_smem.index(j), S, not TURNED)
-    else:
-        s = gl.full([64, BLOCK_Q], 0.0, gl.float32, S)
+    # Logits are transposed, and so is the bias unless memory has it so.
+    s = load_bias(bias_smem.index(j), BLOCK_Q, HAS_BIAS, not TURNED)
     q = q_smem.index(place).reshape([BLOCK_Q, C])
     grad = grad_smem.index(place).reshape([BLOCK_Q, C])
     s = warpgroup_mma(k, q.permute((1, 0)), s, use_acc=HAS_BIAS, is_async=True)

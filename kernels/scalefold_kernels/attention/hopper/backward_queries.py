@@ -103,10 +103,7 @@ def differentiate_block(
     dtype: gl.constexpr = k_smem.dtype
     S: gl.constexpr = mma_layout(BLOCK_K)
     A_P: gl.constexpr = gl.DotOperandLayout(0, mma_layout(C), 2)
-    if HAS_BIAS:
-        s = load_bias(bias_smem.index(j), S, TURNED)
-    else:
-        s = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
+    s = load_bias(bias_smem.index(j), BLOCK_K, HAS_BIAS, TURNED)
     k = k_smem.index(place).reshape([BLOCK_K, C])
     v = v_smem.index(place).reshape([BLOCK_K, C])
     s = warpgroup_mma(q, k.permute((1, 0)), s, use_acc=HAS_BIAS, is_async=True)

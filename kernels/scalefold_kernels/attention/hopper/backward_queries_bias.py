@@ -177,7 +177,7 @@ def differentiate(
         mbarrier.wait(full.index(slot), (i // STAGES) & 1)
         k = k_smem.index(slot).reshape([BLOCK_K, C])
         v = v_smem.index(slot).reshape([BLOCK_K, C])
-        s = load_bias(bias_smem.index(w), S, TURNED)
+        s = load_bias(bias_smem.index(w), BLOCK_K, True, TURNED)
         s = warpgroup_mma(q, k.permute((1, 0)), s, is_async=True)
         grad_p = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
         grad_p = warpgroup_mma(grad_out, v.permute((1, 0)), grad_p, use_acc=False, is_async=True)

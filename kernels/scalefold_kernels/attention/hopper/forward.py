@@ -56,10 +56,7 @@ def attend_to_block(
     _, _, k_smem, v_smem, bias_smem, mask_smem = memory
     S: gl.constexpr = mma_layout(BLOCK_K)
     OUT: gl.constexpr = mma_layout(C)
-    if HAS_BIAS:
-        s = load_bias(bias_smem.index(j), S, TURNED)
-    else:
-        s = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
+    s = load_bias(bias_smem.index(j), BLOCK_K, HAS_BIAS, TURNED)
     k = k_smem.index(place).reshape([BLOCK_K, C])
     v = v_smem.index(place).reshape([BLOCK_K, C])
     s = warpgroup_mma(q, k.permute((1, 0)), s, use_acc=HAS_BIAS, is_async=True)

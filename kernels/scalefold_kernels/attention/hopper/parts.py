@@ -17,7 +17,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
-from scalefold_kernels.hopper import widen
+from scalefold_kernels.hopper import mma_layout, widen
 
 LOG2E = gl.constexpr(1.4426950408889634)
 MASKED_LOGIT = gl.constexpr(-1e9)
@@ -86,12 +86,17 @@ def copy_bias(bias_desc, tile, ready, batch, head, query, key, TURNED: gl.conste
 
 
 @gluon.jit
-def load_bias(tile, layout: gl.constexpr, TURNED: gl.constexpr):
-    """A tile of the bias in float32; ``TURNED``: its dimensions are not in memory's order."""
+def load_bias(tile, N: gl.constexpr, HAS_BIAS: gl.constexpr, TURNED: gl.constexpr):
+    """What the product of (64, N) logits starts from: a tile of the bias, in float32, or zeros.
+
+    ``TURNED``: its dimensions are not in memory's order.
+    """
+    if not HAS_BIAS:
+        return gl.full([64, N], 0.0, gl.float32, mma_layout(N))
     flat = tile.reshape([tile.shape[2], tile.shape[3]])
     if TURNED:
         flat = flat.permute((1, 0))
-    return widen(flat.load(layout))
+    return widen(flat.load(mma_layout(N)))
 
 
 @gluon.jit
