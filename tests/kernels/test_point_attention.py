@@ -9,7 +9,7 @@ from torch import Tensor
 
 from scalefold.bench.kernels.agreement import FACTOR, error
 from scalefold.ops import point_attention as reference
-from scalefold_kernels.point_attention import point_attention
+from scalefold_kernels.point_attention import point_attention, point_attention_pair_gradient
 from scalefold_kernels.tiles import overridden
 
 
@@ -64,7 +64,7 @@ def run(
     dtype: torch.dtype,
 ) -> list[Tensor]:
     leaves = [t.detach().to(dtype).requires_grad_() for t in tensors]
-    out = function(*leaves)
+    out = function(*leaves)[:3]
     gradients = torch.autograd.grad(out, leaves, [g.to(dtype) for g in grads])
     return [*(t.detach() for t in out), *gradients]
 
@@ -76,6 +76,36 @@ def test_value_and_gradients(sizes: Sizes, device: torch.device, poisoned_memory
     expected = run(reference.point_attention, tensors, of_results, torch.float64)
     for a, b in zip(ours, expected, strict=True):
         torch.testing.assert_close(a.double(), b, **CLOSE)
+
+
+@pytest.mark.parametrize("sizes", CASES)
+def test_gradient_of_pairs_of_several_layers(
+    sizes: Sizes, device: torch.device, poisoned_memory: None
+) -> None:
+    """At once, as that of one layer after the other."""
+    *others, pair = arguments(sizes, device)
+    layers = [[factor * others[0], *others[1:]] for factor in (1.0, -0.3)]
+    *_, of_pairs = grads(sizes, device)
+    weighted = [factor * of_pairs for factor in (1.0, 0.7)]
+    *_, logits, norms = zip(*(point_attention(*layer, pair) for layer in layers), strict=True)
+    found = point_attention_pair_gradient(weighted, logits, norms)
+    exact = pair.double().requires_grad_()
+    in_float64 = [[t.double() for t in layer] for layer in layers]
+    results = [reference.point_attention(*layer, exact) for layer in in_float64]
+    (expected,) = torch.autograd.grad(
+        [r[2] for r in results], exact, [g.double() for g in weighted]
+    )
+    torch.testing.assert_close(found.double(), expected, **CLOSE)
+
+
+def test_other_gradients_do_not_depend_on_whether_that_of_pairs_is_wanted(
+    device: torch.device, poisoned_memory: None
+) -> None:
+    tensors, given = arguments(CASES[0], device), grads(CASES[0], device)
+    *leaves, pair = (t.detach().requires_grad_() for t in tensors)
+    found = torch.autograd.grad(point_attention(*leaves, pair.detach())[:3], leaves, given)
+    expected = torch.autograd.grad(point_attention(*leaves, pair)[:3], leaves, given)
+    assert all(map(torch.equal, found, expected))
 
 
 def test_far_from_the_origin_distances_keep_their_digits(device: torch.device) -> None:
@@ -118,6 +148,9 @@ def test_registered_as_torch_expects(device: torch.device) -> None:
     flat = [t.flatten(-2) if t.dim() == 5 else t for t in tensors]
     leaves = [t.detach().requires_grad_() for t in flat]
     torch.library.opcheck(torch.ops.scalefold.point_attention, tuple(leaves))
+    *_, logits, norms = point_attention(*tensors)
+    layers = [torch.randn_like(tensors[0])] * 2, [logits] * 2, [norms] * 2
+    torch.library.opcheck(torch.ops.scalefold.point_attention_pair_gradient, layers)
 
 
 def in_float32(

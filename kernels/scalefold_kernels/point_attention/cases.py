@@ -26,7 +26,8 @@ def compile_cases() -> list[CompileCase]:
     calls: dict[str, Callable[[], object]] = {
         "forward": lambda: launch.attend(a, results),
         "pair_forward": lambda: launch.attend_to_pairs(a, results),
-        "pair_backward": lambda: launch.pairs_backward(a, results, grads, a),
+        "pair_backward": lambda: launch.pairs_backward(a, results, grads, a.pair),
+        "pair_gradient": lambda: launch.pair_gradient([pairs] * 8, [logits] * 8, [norms] * 8),
         "queries_backward": lambda: launch.queries_backward(a, results, grads, logits, norms, a),
         "keys_backward": lambda: launch.keys_backward(a, results, grads, a),
     }

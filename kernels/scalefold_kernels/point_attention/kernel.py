@@ -14,6 +14,8 @@ cancels is no larger than the distances that matter.
 import triton
 import triton.language as tl
 
+from scalefold_kernels.pointers import chosen
+
 
 @triton.constexpr_function
 def block(size):
@@ -148,7 +150,7 @@ def pair_backward_kernel(
     num_res,
     HEADS: tl.constexpr, CHANNELS: tl.constexpr, BLOCK_J: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of one query's pairs, and of its weights as far as they come from pairs.
+    """Gradients of one query's pairs, if wanted, and of its weights as far as they come from them.
 
     ``means``: weighted means of the latter over keys, (B, H, I).
     """
@@ -172,8 +174,34 @@ def pair_backward_kernel(
         grad_weights = product(grad, tl.trans(pair))
         means += tl.sum(weights * grad_weights, 1)
         tl.store(grad_weights_ptr + of_weights, grad_weights, mask=exist)
-        tl.store(grad_pair_ptr + places, product(tl.trans(weights), grad), mask=inside)
+        if grad_pair_ptr is not None:
+            tl.store(grad_pair_ptr + places, product(tl.trans(weights), grad), mask=inside)
     tl.store(means_ptr + of_heads, means, mask=heads < HEADS)
+
+
+@triton.jit
+def pair_gradient_kernel(
+    grads, logits, norms, grad_pair_ptr, num_res,
+    HEADS: tl.constexpr, CHANNELS: tl.constexpr, BLOCK_J: tl.constexpr,
+):  # fmt: skip
+    """Gradient of some of a query's pairs, to which several layers attended: pointers of each."""
+    query, sample = tl.program_id(0), tl.program_id(2).to(tl.int64)
+    heads, channels = tl.arange(0, block(HEADS)), tl.arange(0, block(CHANNELS))
+    j = tl.program_id(1) * BLOCK_J + tl.arange(0, BLOCK_J)
+    of_heads = (sample * HEADS + heads) * num_res + query
+    row = sample * num_res + query
+    exist = (heads < HEADS)[:, None] & (j < num_res)[None, :]
+    of_grad = (row * HEADS + heads)[:, None] * CHANNELS + channels[None, :]
+    in_grad = (heads < HEADS)[:, None] & (channels < CHANNELS)[None, :]
+    total = tl.zeros((BLOCK_J, block(CHANNELS)), tl.float32)
+    for layer in range(len(grads)):
+        of_layer = chosen(logits, layer), chosen(norms, layer)
+        weights, _ = load_weights(*of_layer, of_heads, j, exist, num_res)
+        grad = tl.load(chosen(grads, layer) + of_grad, mask=in_grad, other=0.0)
+        total = tl.dot(tl.trans(weights), grad, total, input_precision="tf32x3")
+    places = (row * num_res + j)[:, None] * CHANNELS + channels[None, :]
+    inside = (j < num_res)[:, None] & (channels < CHANNELS)[None, :]
+    tl.store(grad_pair_ptr + places, total, mask=inside)
 
 
 @triton.jit

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -15,6 +15,7 @@ from scalefold_kernels.point_attention.kernel import (
     keys_backward_kernel,
     pair_backward_kernel,
     pair_forward_kernel,
+    pair_gradient_kernel,
     queries_backward_kernel,
 )
 from scalefold_kernels.rows import channels_together
@@ -78,8 +79,10 @@ def attend_to_pairs(a: Arguments, r: Results) -> None:
     )
 
 
-def pairs_backward(a: Arguments, r: Results, grads: Grads, new: Arguments) -> tuple[Tensor, Tensor]:
-    """Write the pairs' gradient; gradients of the weights through pairs, and their means."""
+def pairs_backward(
+    a: Arguments, r: Results, grads: Grads, grad_pair: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Gradients of the weights through pairs, and their means; writes that of pairs if wanted."""
     grad_weights, means = torch.empty_like(r.logits), r.norms.new_empty(r.norms.shape[:3])
     pair_backward_kernel[(a.num_res, a.batch)](
         grads.pairs.contiguous(),
@@ -87,13 +90,34 @@ def pairs_backward(a: Arguments, r: Results, grads: Grads, new: Arguments) -> tu
         r.norms,
         a.pair,
         grad_weights,
-        new.pair,
+        grad_pair,
         means,
         a.num_res,
         **a.pair_sizes,
         **_tile("pair_backward", a),
     )
     return grad_weights, means
+
+
+def pair_gradient(
+    grads: Sequence[Tensor], logits: Sequence[Tensor], norms: Sequence[Tensor]
+) -> Tensor:
+    """Gradient of the pairs to which several layers attended; all arguments are contiguous."""
+    batch, num_res, heads, channels = grads[0].shape
+    out = grads[0].new_empty(batch, num_res, num_res, channels)
+    shape: dict[str, int | str] = {"N": num_res, "H": heads}
+    launch = tile("point_attention_pair_gradient", architecture(out.device), shape)
+    pair_gradient_kernel[(num_res, triton.cdiv(num_res, launch["BLOCK_J"]), batch)](
+        tuple(grads),
+        tuple(logits),
+        tuple(norms),
+        out,
+        num_res,
+        HEADS=heads,
+        CHANNELS=channels,
+        **launch,
+    )
+    return out
 
 
 def queries_backward(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ def point_attention(
     pair_logits: Tensor,
     point_weight: Tensor,
     pair: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> _Five:
     """Features, points and pairs of the keys under weights from all three.
 
     Parameters
@@ -45,6 +46,10 @@ def point_attention(
     Tensor, shape (B, N, H, C)
     Tensor, shape (B, N, H, V, 3)
     Tensor, shape (B, N, H, Z)
+    Tensor, shape (B, H, N, N)
+        Logits, for `point_attention_pair_gradient`; without a gradient.
+    Tensor, shape (B, H, N, 2)
+        Their norms, see the kernels; for the same.
 
     Raises
     ------
@@ -52,8 +57,37 @@ def point_attention(
         A shape or a type is wrong.
     """
     points = (t.flatten(-2) for t in (q_points, k_points, v_points))
-    out, out_points, pairs, *_ = _point_attention(q, k, v, *points, pair_logits, point_weight, pair)
-    return out, out_points.unflatten(-1, (-1, 3)), pairs
+    out, out_points, *others = _point_attention(q, k, v, *points, pair_logits, point_weight, pair)
+    return out, out_points.unflatten(-1, (-1, 3)), *others
+
+
+def point_attention_pair_gradient(
+    grads: Sequence[Tensor], logits: Sequence[Tensor], norms: Sequence[Tensor]
+) -> Tensor:
+    """Gradient of pairs to which several layers attended, (B, N, N, Z).
+
+    Parameters
+    ----------
+    grads : sequence of Tensor, shape (B, N, H, Z), float32
+        Of each layer's third result of `point_attention`.
+    logits, norms : sequence of Tensor
+        That layer's last two results.
+    """
+    found: Tensor = _pair_gradient(list(grads), list(logits), list(norms))
+    return found
+
+
+@torch.library.custom_op("scalefold::point_attention_pair_gradient", mutates_args=())
+def _pair_gradient(
+    grads: Sequence[Tensor], logits: Sequence[Tensor], norms: Sequence[Tensor]
+) -> Tensor:
+    return launch.pair_gradient(*([t.contiguous() for t in of] for of in (grads, logits, norms)))
+
+
+@_pair_gradient.register_fake
+def _(grads: Sequence[Tensor], logits: Sequence[Tensor], norms: Sequence[Tensor]) -> Tensor:
+    batch, num_res, _, channels = grads[0].shape
+    return grads[0].new_empty(batch, num_res, num_res, channels)
 
 
 @torch.library.custom_op("scalefold::point_attention", mutates_args=())
@@ -103,21 +137,29 @@ def point_attention_backward(
     pair_logits: Tensor,
     point_weight: Tensor,
     pair: Tensor,
+    of_pair: bool,
 ) -> _Nine:
-    """Gradients of the nine arguments, the last, in their order."""
+    """Gradients of the nine arguments before ``of_pair``, in their order; pair's only with it."""
     a = checked(q, k, v, x, y, u, pair_logits, point_weight, pair)
     results = Results(out, points, pairs, logits, norms)
     grads = Grads(grad, grad_points, grad_pairs)
-    new = Arguments(*(t.new_empty(t.shape) for t in a))
-    of_weights = launch.pairs_backward(a, results, grads, new)
+    new = Arguments(*_new_gradients(a, of_pair))
+    of_weights = launch.pairs_backward(a, results, grads, new.pair if of_pair else None)
     of_point_weight = launch.queries_backward(a, results, grads, *of_weights, new)
     launch.keys_backward(a, results, grads, new)
     return (*new._replace(point_weight=of_point_weight),)
 
 
 @point_attention_backward.register_fake
-def _(*tensors: Tensor) -> _Nine:
-    return tuple(t.new_empty(t.shape) for t in tensors[8:])  # type: ignore[return-value]
+def _(*arguments: Any) -> _Nine:
+    *tensors, of_pair = arguments
+    return _new_gradients(tensors[8:], of_pair)
+
+
+def _new_gradients(tensors: Sequence[Tensor], of_pair: bool) -> _Nine:
+    *others, pair = tensors
+    shapes = [*(t.shape for t in others), pair.shape if of_pair else (0,)]
+    return tuple(pair.new_empty(shape) for shape in shapes)  # type: ignore[return-value]
 
 
 def _setup(ctx: Any, inputs: tuple[Tensor, ...], output: _Five) -> None:
@@ -127,9 +169,12 @@ def _setup(ctx: Any, inputs: tuple[Tensor, ...], output: _Five) -> None:
 
 def _backward(
     ctx: Any, grad: Tensor, grad_points: Tensor, grad_pairs: Tensor, *_: Tensor | None
-) -> _Nine:
-    grads: _Nine = point_attention_backward(grad, grad_points, grad_pairs, *ctx.saved_tensors)
-    return grads
+) -> tuple[Tensor | None, ...]:
+    of_pair = ctx.needs_input_grad[8]
+    *others, grad_pair = point_attention_backward(
+        grad, grad_points, grad_pairs, *ctx.saved_tensors, of_pair
+    )
+    return *others, grad_pair if of_pair else None
 
 
 _point_attention.register_autograd(_backward, setup_context=_setup)

@@ -9,6 +9,8 @@ Legend: M rows, N columns, K summed.
 import triton
 import triton.language as tl
 
+from scalefold_kernels.pointers import chosen
+
 
 @triton.jit
 def product_kernel(
@@ -45,15 +47,6 @@ def product_kernel(
         total = tl.maximum(total, 0.0)
     places = (split * num_rows + rows)[:, None] * num_columns + columns[None, :]
     tl.store(out_ptr + places, total, mask=in_m[:, None] & in_n[None, :])
-
-
-@triton.jit
-def chosen(pointers, number):
-    """One of several pointers, by a number that is not known before."""
-    pointer = pointers[0]
-    for n in tl.static_range(1, len(pointers)):
-        pointer = tl.where(number == n, pointers[n], pointer)
-    return pointer
 
 
 @triton.jit

@@ -15,11 +15,12 @@ from torch.nn import functional
 
 from scalefold.config.schema import StructureModuleConfig
 from scalefold.geometry.rigid import Rigid
+from scalefold.model import shared_gradient, shared_linear, shared_pair
 from scalefold.model.assembly import Assembly
 from scalefold.model.linear import Linear, WideLinear
 from scalefold.model.shared_gradient import Total
-from scalefold.model.shared_gradient import for_layers as gradients_added_up
-from scalefold.model.shared_linear import SharedLinear, for_layers
+from scalefold.model.shared_linear import SharedLinear
+from scalefold.model.shared_pair import SharedPair
 
 MASKED_LOGIT = 1e5
 EPS = 1e-8
@@ -46,7 +47,8 @@ class SharedTerms(NamedTuple):
 
     Attributes
     ----------
-    pair : Tensor, shape (B, I, J, c_z)
+    pair : SharedPair
+        (B, I, J, c_z).
     pair_logits : Tensor, shape (B, H, I, J)
         What pair and mask add to the logits.
     point_weight : Tensor, shape (H,)
@@ -56,7 +58,7 @@ class SharedTerms(NamedTuple):
     linear_out : SharedLinear
     """
 
-    pair: Tensor
+    pair: SharedPair
     pair_logits: Tensor
     point_weight: Tensor
     projections: SharedLinear
@@ -105,9 +107,12 @@ class InvariantPointAttention(nn.Module):
         )
         # Keys last in memory, too, for the softmax over them in each layer.
         pair_logits = (pair_logits + MASKED_LOGIT * (pair_mask - 1)).contiguous()
-        tensors = gradients_added_up((z, pair_logits, math.sqrt(1 / 3) * point_weight), count, add)
-        projections = for_layers(
-            self.ops.wide_linear_gradients,
+        pairs = shared_pair.for_layers(self.ops, z, self.config.num_heads, count)
+        terms = shared_gradient.for_layers(
+            (pair_logits, math.sqrt(1 / 3) * point_weight), count, add
+        )
+        projections = shared_linear.for_layers(
+            self.ops,
             self._packed("weight"),
             self._packed("bias"),
             relu=False,
@@ -117,8 +122,8 @@ class InvariantPointAttention(nn.Module):
         linear_out = self.linear_out.for_layers(mask.shape, count)
         return [
             SharedTerms(pair, logits, weight, projection, end)
-            for (pair, logits, weight), projection, end in zip(
-                tensors, projections, linear_out, strict=True
+            for pair, (logits, weight), projection, end in zip(
+                pairs, terms, projections, linear_out, strict=True
             )
         ]
 
@@ -144,8 +149,7 @@ class InvariantPointAttention(nn.Module):
         config = self.config
         heads, hidden = config.num_heads, config.num_heads * config.c_hidden
         frames = frames.unsqueeze(-1).unsqueeze(-1)
-        weights = shared.projections
-        projected = weights.traced(self.ops.wide_linear(s, weights.weight, weights.bias), s)
+        projected = shared.projections.apply(self.ops, s)
         q, kv, local = projected.tensor_split([hidden, 3 * hidden], dim=-1)
         q = q.unflatten(-1, (heads, -1))
         k, v = kv.unflatten(-1, (heads, -1)).chunk(2, dim=-1)
@@ -153,8 +157,8 @@ class InvariantPointAttention(nn.Module):
         of_points = points.split(
             [config.num_qk_points, config.num_qk_points, config.num_v_points], dim=-2
         )
-        out, out_points, out_pair = self.ops.point_attention(
-            q, k, v, *of_points, shared.pair_logits, shared.point_weight, shared.pair
+        out, out_points, out_pair = shared.pair.attend(
+            self.ops, q, k, v, *of_points, shared.pair_logits, shared.point_weight
         )
         out_points = frames.invert_apply(out_points)
         norms = torch.sqrt((out_points**2).sum(-1) + EPS)

@@ -83,9 +83,8 @@ class WideLinear(Linear):
 
     def for_layers(self, shape: torch.Size, count: int) -> list[SharedLinear]:
         """The weights for so many layers that share them, each with rows of this shape."""
-        of_weights = self.ops.wide_linear_gradients
-        return for_layers(of_weights, self.weight, self.bias, self.relu, shape, count)
+        return for_layers(self.ops, self.weight, self.bias, self.relu, shape, count)
 
     def in_layer(self, x: Tensor, shared: SharedLinear) -> Tensor:
         """As `forward`, in one of several layers."""
-        return shared.traced(self.ops.wide_linear(x, shared.weight, shared.bias, self.relu), x)
+        return shared.apply(self.ops, x)

@@ -1,20 +1,15 @@
-"""Linear layers that several layers of a module share: their weights' gradients are made at once.
-
-Autograd would make a product of each layer's rows, and add the results up one by one. Here a layer
-takes weights without a gradient, and its rows come back, as gradients of tensors that hold
-nothing, to where the weights went out: one product over the rows of all layers.
-"""
+"""Linear layers that several layers of a module share: one product for their weights' gradients."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-Gradients = Callable[..., tuple[Tensor, Tensor]]
-"""As `scalefold.ops.linear.wide_linear_gradients`."""
+from scalefold.model.traces import traced, traces_of_layers
+from scalefold.ops import Ops
 
 
 class SharedLinear(NamedTuple):
@@ -24,31 +19,32 @@ class SharedLinear(NamedTuple):
     ----------
     weight, bias : Tensor, shapes (C, K), (C,)
         Without a gradient.
-    rows, grad, out : Tensor, shapes (..., K), (..., C), (..., C)
-        What arrives as their gradients are the layer's rows, the gradient of its result, and the
-        result. Their own values mean nothing.
+    relu : bool
+        Whether one ends the layer.
+    traces : tuple of Tensor
+        Of the layer's rows (..., K), its result and that one's gradient (..., C).
     """
 
     weight: Tensor
     bias: Tensor
-    rows: Tensor
-    grad: Tensor
-    out: Tensor
+    relu: bool
+    traces: tuple[Tensor, ...]
 
-    def traced(self, out: Tensor, x: Tensor) -> Tensor:
-        """The layer's result for ``x``, from where backward brings its rows back."""
-        return _Traced.apply(out, x, self.rows, self.grad, self.out)
+    def apply(self, ops: Ops, x: Tensor) -> Tensor:
+        """The layer's result for ``x``."""
+        out = ops.wide_linear(x, self.weight, self.bias, self.relu)
+        # A tensor of its own: torch.compile takes none twice.
+        return traced(out, (x, out.detach()), self.traces)
 
 
 def for_layers(
-    gradients: Gradients, weight: Tensor, bias: Tensor, relu: bool, shape: torch.Size, count: int
+    ops: Ops, weight: Tensor, bias: Tensor, relu: bool, shape: torch.Size, count: int
 ) -> list[SharedLinear]:
     """Weights for so many layers.
 
     Parameters
     ----------
-    gradients : callable
-        The operation that makes the gradients of weight and bias.
+    ops : Ops
     weight, bias : Tensor, shapes (C, K), (C,)
     relu : bool
         Whether one ends the layer.
@@ -56,45 +52,13 @@ def for_layers(
         Of a layer's rows without their last dimension.
     count : int
     """
-    parts = _ForLayers.apply(gradients, relu, shape, count, weight, bias)
-    detached = weight.detach(), bias.detach()
-    return [SharedLinear(*detached, *parts[3 * n : 3 * n + 3]) for n in range(count)]
+    outputs, inputs = ((*shape, width) for width in weight.shape)
+    collect = partial(_gradients, ops, relu)
+    traces = traces_of_layers(collect, (inputs, outputs, outputs), count, weight, bias)
+    return [SharedLinear(weight.detach(), bias.detach(), relu, of_layer) for of_layer in traces]
 
 
-class _Traced(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, out: Tensor, x: Tensor, *traces: Tensor) -> Tensor:
-        ctx.save_for_backward(x, out)
-        return out.view_as(out)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, out = ctx.saved_tensors
-        return grad, None, x, grad, out
-
-
-class _ForLayers(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        gradients: Gradients,
-        relu: bool,
-        shape: torch.Size,
-        count: int,
-        weight: Tensor,
-        bias: Tensor,
-    ) -> tuple[Tensor, ...]:
-        ctx.gradients, ctx.relu = gradients, relu
-        outputs, inputs = weight.shape
-        # One element, never read, in the place of each tensor.
-        return tuple(
-            weight.new_empty(1).expand(*shape, width)
-            for _ in range(count)
-            for width in (inputs, outputs, outputs)
-        )
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        rows, of_results, results = (list(grads[n::3]) for n in range(3))
-        passed = results if ctx.relu else None
-        return None, None, None, None, *ctx.gradients(of_results, rows, passed)
+def _gradients(
+    ops: Ops, relu: bool, rows: list[Tensor], results: list[Tensor], grads: list[Tensor]
+) -> tuple[Tensor, Tensor]:
+    return ops.wide_linear_gradients(grads, rows, results if relu else None)

@@ -6,6 +6,8 @@ P points of queries and keys, V of values, Z channels of a pair.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -20,7 +22,7 @@ def point_attention(
     pair_logits: Tensor,
     point_weight: Tensor,
     pair: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Features, points and pairs of the keys under weights from all three (Alg. 22, lines 7-10).
 
     Parameters
@@ -40,16 +42,47 @@ def point_attention(
     Tensor, shape (B, N, H, C)
     Tensor, shape (B, N, H, V, 3)
     Tensor, shape (B, N, H, Z)
+    Tensor, shape (B, H, I, J)
+        Logits, for `point_attention_pair_gradient`; without a gradient.
+    Tensor, shape (B, H, I, 2)
+        For the same: a query's highest logit, and one over the sum of exponentials of the others'
+        distances to it.
     """
-    logits = _logits(q, k, q_points, k_points, point_weight)
-    weights = torch.softmax(logits + pair_logits, dim=-1)
+    logits = _logits(q, k, q_points, k_points, point_weight) + pair_logits
+    weights = torch.softmax(logits, dim=-1)
+    kept = logits.detach()
+    highest = kept.amax(-1, keepdim=True)
+    norms = torch.cat([highest, 1 / torch.exp(kept - highest).sum(-1, keepdim=True)], -1)
     # Features and points of the values under the same weights: one product.
     values = torch.cat([v, v_points.flatten(-2)], -1)
     out, out_points = torch.einsum("bhij,bjhc->bihc", weights, values).tensor_split(
         [v.shape[-1]], dim=-1
     )
     out_pair = torch.einsum("bhij,bijc->bihc", weights, pair)
-    return out, out_points.unflatten(-1, (-1, 3)), out_pair
+    return out, out_points.unflatten(-1, (-1, 3)), out_pair, kept, norms
+
+
+def point_attention_pair_gradient(
+    grads: Sequence[Tensor], logits: Sequence[Tensor], norms: Sequence[Tensor]
+) -> Tensor:
+    """Gradient of pairs to which several layers attended.
+
+    Parameters
+    ----------
+    grads : sequence of Tensor, shape (B, N, H, Z)
+        Of each layer's third result of `point_attention`.
+    logits, norms : sequence of Tensor, shapes (B, H, I, J), (B, H, I, 2)
+        What that layer gave besides.
+
+    Returns
+    -------
+    Tensor, shape (B, I, J, Z)
+    """
+    weights = (
+        torch.exp(logit - norm[..., :1]) * norm[..., 1:]
+        for logit, norm in zip(logits, norms, strict=True)
+    )
+    return torch.einsum("bhij,bihc->bijc", torch.cat([*weights], 1), torch.cat([*grads], 2))
 
 
 def _logits(

@@ -37,7 +37,7 @@ PACKAGES: Final[dict[str, tuple[str, ...]]] = {
     "attention": ("attention", "pointwise_attention", "global_attention"),
     "transition": ("transition",),
     "wide_linear": ("wide_linear", "wide_linear_gradients"),
-    "point_attention": ("point_attention",),
+    "point_attention": ("point_attention", "point_attention_pair_gradient"),
 }
 """The packages of kernels, and the operations that each has."""
 

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 
 from scalefold.bench.kernels.case import FP32_BYTES, Inputs, KernelCase, Work
-from scalefold.ops import point_attention as reference
+from scalefold.ops import TORCH, Ops
 from scalefold.ops.triton import triton_ops
 
 _HEADS, _CHANNELS, _POINTS, _VALUE_POINTS, _PAIR_CHANNELS = 12, 16, 4, 8, 128
@@ -31,11 +31,16 @@ def _case(num_res: int, setting: str) -> KernelCase:
         shape=f"N={num_res}",
         setting=setting,
         inputs=partial(_inputs, num_res),
-        reference=reference.point_attention,
-        ours=triton_ops().point_attention,
+        reference=partial(_results, TORCH),
+        ours=partial(_results, triton_ops()),
         forward=Work(logits + channels, flops, _HEADS * pairs),
         backward=Work(logits + 2 * channels, 2 * flops),
     )
+
+
+def _results(ops: Ops, *arguments: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Those with a gradient."""
+    return ops.point_attention(*arguments)[:3]
 
 
 def _inputs(num_res: int, device: torch.device, dtype: torch.dtype) -> Inputs:
