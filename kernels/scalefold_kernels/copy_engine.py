@@ -15,12 +15,20 @@ VECTOR = 8
 
 
 def reachable(x: Tensor) -> bool:
-    """Whether it can take a tensor of bfloat16: contiguous at the end, steps of 16 bytes."""
+    """Whether it can take a tensor of bfloat16: contiguous at the end, steps of 16 bytes.
+
+    A step of 0, of a tensor that was expanded, is none.
+    """
     return (
         x.stride(-1) == 1
-        and all(stride % VECTOR == 0 for stride in x.stride()[:-1])
         and x.data_ptr() % (2 * VECTOR) == 0
+        and all(step > 0 and step % VECTOR == 0 for step in steps(x)[:-1])
     )
+
+
+def steps(x: Tensor) -> list[int]:
+    """Strides; those of dimensions of one element are never taken, but must be multiples too."""
+    return [s if n > 1 else VECTOR for n, s in zip(x.shape[:-1], x.stride()[:-1])] + [1]
 
 
 def within_reach(x: Tensor) -> Tensor:
@@ -34,7 +42,7 @@ def within_reach(x: Tensor) -> Tensor:
 def tiles_of(x: Tensor, *shape: int) -> TensorDescriptor:
     """Tiles of a tensor of bfloat16; beyond it they are zeros, and nothing is written."""
     layout = gl.NVMMASharedLayout.get_default_for(list(shape), gl.bfloat16)
-    return TensorDescriptor(x, [*x.shape], [*x.stride()], list(shape), layout)
+    return TensorDescriptor(x, [*x.shape], steps(x), list(shape), layout)
 
 
 def padded(channels: int) -> int:

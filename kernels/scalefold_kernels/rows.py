@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from scalefold_kernels.limits import check_rows
+
 MAX_ROW_DIMS = 3
 
 
@@ -41,15 +43,14 @@ def rows_of(x: Tensor) -> Rows:
     Raises
     ------
     ValueError
-        More than 2^31 - 1 rows.
+        There are more rows than kernels take.
     """
+    check_rows(x)
     merged = _merged(x)
     if len(merged) > MAX_ROW_DIMS or (x.shape[-1] - 1) * x.stride(-1) >= 2**31:
         x = x.contiguous()
         merged = _merged(x)
     num_rows = x.numel() // x.shape[-1] if x.shape[-1] else 0
-    if num_rows >= 2**31:
-        raise ValueError(f"{num_rows} rows of shape {tuple(x.shape)}; kernels take 2^31 - 1")
     padded = [(1, 0)] * (MAX_ROW_DIMS - len(merged)) + merged
     (_, stride0), (size1, stride1), (size2, stride2) = padded
     strides = (stride0, stride1, stride2, x.stride(-1))

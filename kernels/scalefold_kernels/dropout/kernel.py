@@ -6,6 +6,8 @@ Legend: B samples; D1, D2, D3 the other dimensions, D3 the innermost.
 import triton
 import triton.language as tl
 
+from scalefold_kernels.limits import index
+
 # SplitMix64: the golden-ratio increment and the two multipliers, in two's complement.
 GOLDEN = tl.constexpr(0x9E3779B97F4A7C15 - (1 << 64))
 MIX_1 = tl.constexpr(0xBF58476D1CE4E5B9 - (1 << 64))
@@ -52,8 +54,8 @@ def residual_dropout_kernel(
     x_ptr, update_ptr, out_ptr, key_ptr, layer, threshold, scale, size1, size2, size3, x_stride_b,
     x_stride1, x_stride2, x_stride3, update_stride_b, update_stride1, update_stride2,
     update_stride3, key_stride,
-    DIMS: tl.constexpr, SHARED: tl.constexpr, HAS_X: tl.constexpr, BLOCK_S: tl.constexpr,
-    BLOCK_N: tl.constexpr, STEPS: tl.constexpr,
+    DIMS: tl.constexpr, SHARED: tl.constexpr, HAS_X: tl.constexpr, WIDE: tl.constexpr,
+    BLOCK_S: tl.constexpr, BLOCK_N: tl.constexpr, STEPS: tl.constexpr,
 ):  # fmt: skip
     """``out = x + update * mask * scale`` for a tile; without ``HAS_X``, ``out = update * ...``.
 
@@ -62,7 +64,8 @@ def residual_dropout_kernel(
     ``STEPS * BLOCK_S`` elements of the tensor. ``out`` is contiguous.
     """
     sample = tl.program_id(2).to(tl.int64)
-    columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    columns = index(tl.program_id(1), WIDE) * BLOCK_N + tl.arange(0, BLOCK_N)
+    size1, size2 = index(size1, WIDE), index(size2, WIDE)
     zero = columns * 0
     if SHARED == 1:
         num_shared, num_columns = size1, size2 * size3

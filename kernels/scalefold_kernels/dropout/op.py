@@ -8,10 +8,8 @@ from torch import Tensor
 
 from scalefold_kernels.dropout.arguments import Dropout, drawing
 from scalefold_kernels.dropout.kernel import residual_dropout_kernel
+from scalefold_kernels.limits import MAX_PROGRAMS, beyond, check_batch
 from scalefold_kernels.tiles import architecture, tile
-
-MAX_BLOCKS = 65535
-"""Of columns: as many programs as a launch may have along any but its first dimension."""
 
 
 def residual_dropout(
@@ -83,6 +81,7 @@ def _launch(
     shared_dim: int | None,
 ) -> Tensor:
     dims = update.dim() - 1
+    check_batch("residual_dropout", update)
     if not 1 <= dims <= 3:
         raise ValueError(f"residual_dropout takes 2 to 4 dimensions, found {tuple(update.shape)}")
     batch, *shape = update.shape
@@ -104,7 +103,7 @@ def _launch(
             "dtype": str(update.dtype).removeprefix("torch."),
         },
     )
-    while triton.cdiv(num_columns, sizes["BLOCK_N"]) > MAX_BLOCKS:
+    while triton.cdiv(num_columns, sizes["BLOCK_N"]) > MAX_PROGRAMS:
         sizes["BLOCK_N"] *= 2
     strides = _strides(update, dims)
     grid = (
@@ -124,6 +123,7 @@ def _launch(
         DIMS=dims,
         SHARED=shared,
         HAS_X=x is not None,
+        WIDE=beyond(num_columns),
         **sizes,
     )
     return out

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from scalefold_kernels.dropout.arguments import Dropout, drawing
+from scalefold_kernels.limits import check_rows
 
 
 class Update:
@@ -54,7 +55,8 @@ class Update:
 
 
 def check(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor) -> None:
-    """Raise ValueError where the arguments do not fit together."""
+    """Raise ValueError where the arguments do not fit together, or are too many rows."""
+    check_rows(x)
     channels, inputs = weight.shape
     if not 2 <= x.ndim <= 4:
         raise ValueError(f"residual_linear takes 2 to 4 dimensions, found {tuple(x.shape)}")

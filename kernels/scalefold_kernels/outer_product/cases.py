@@ -79,6 +79,7 @@ def _chained(name: str, dtype: str, arch: str, table: str) -> CompileCase:
         **dict.fromkeys(("out_stride_n", "count_stride_y", "z_stride_n"), 1),
         **({} if mean else dict.fromkeys(("count_ptr", "bias_ptr", "z_ptr"))),
         "EPS": 1e-3,
+        "WIDE": False,
         "MEAN": mean,
         "PRECISION": precision(getattr(torch, dtype)),
         "BLOCK_Y": max(1, sizes.pop("COLUMNS") // 32),
@@ -125,6 +126,7 @@ def _project(dtype: str, arch: str) -> CompileCase:
         "count_stride_j": 1,
         "z_stride_z": 1,
         "EPS": 1e-3,
+        "WIDE": False,
         "PRECISION": precision(getattr(torch, dtype)),
         **sizes,
     }

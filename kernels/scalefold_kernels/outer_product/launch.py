@@ -10,6 +10,7 @@ from torch import Tensor
 
 from scalefold_kernels.dot import block
 from scalefold_kernels.gpu import multiprocessors
+from scalefold_kernels.limits import wide
 from scalefold_kernels.outer_product.kernel import mean_gradient_kernel
 from scalefold_kernels.sums import sum_several
 from scalefold_kernels.tiles import architecture, tile
@@ -130,6 +131,7 @@ def mean_gradient(grad_IJZ: Tensor, count_IJ: Tensor) -> tuple[Tensor, Tensor]:
         *grad_IJZ.stride(),
         *count_IJ.stride(),
         EPS=EPS,
+        WIDE=wide(grad_IJZ),
         BLOCK_J=block_j,
         BLOCK_Z=block_z,
         num_warps=2,

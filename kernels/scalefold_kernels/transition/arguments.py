@@ -7,12 +7,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from scalefold_kernels.limits import check_rows, wide
 from scalefold_kernels.rows import channels_together
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 MAX_CHANNELS = 256
 """A program of the forward kernel holds whole rows, and their result in float32."""
+
+_BLOCK = 256
+"""Rows; no kernel has more in a block."""
 
 
 class Parameters(NamedTuple):
@@ -70,8 +74,13 @@ def checked(x: Tensor, *parameters: Tensor) -> Parameters:
 
 
 def matrix(x: Tensor) -> Tensor:
-    """``x`` (..., C) as (R, C), rows contiguous; a copy only where its strides allow no view."""
-    return channels_together(x.reshape(-1, x.shape[-1]))
+    """``x`` (..., C) as (R, C), rows contiguous; a copy only where its strides allow no view.
+
+    Rows of a block are counted from its first in 32 bits: a copy, too, where they are further.
+    """
+    check_rows(x)
+    rows = channels_together(x.reshape(-1, x.shape[-1]))
+    return rows.contiguous() if wide(rows[:_BLOCK]) else rows
 
 
 def shape_class(x_RC: Tensor, num_hidden: int) -> dict[str, int | str]:

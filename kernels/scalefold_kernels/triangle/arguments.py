@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from scalefold_kernels.dropout.arguments import Dropout
+from scalefold_kernels.limits import check_rows
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -103,7 +104,8 @@ def new_statistics(like: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def check_projection(z: Tensor, mask: Tensor, parameters: Sequence[Tensor]) -> None:
-    """Raise ValueError where the projection's arguments do not fit each other."""
+    """Raise ValueError where the projection's arguments do not fit each other, or the kernels."""
+    check_rows(z)
     weights = ProjectionWeights(*parameters)
     pair, hidden = z.shape[-1], weights.a.shape[0]
     matrices = [(hidden, pair), (hidden,)] * 4 + [(pair, pair), (pair,)]
@@ -114,7 +116,8 @@ def check_projection(z: Tensor, mask: Tensor, parameters: Sequence[Tensor]) -> N
 
 
 def check_output(z: Tensor, product: Tensor, gate: Tensor, parameters: Sequence[Tensor]) -> None:
-    """Raise ValueError where the output's arguments do not fit each other."""
+    """Raise ValueError where the output's arguments do not fit each other, or the kernels."""
+    check_rows(z)
     pair, hidden = z.shape[-1], product.shape[0]
     shapes = (hidden,), (hidden,), (pair, hidden), (pair,)
     _check_types(product, parameters)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from scalefold_kernels.dropout.arguments import Dropout
 from scalefold_kernels.gpu import runs_gluon
+from scalefold_kernels.limits import check_batch, wide
 from scalefold_kernels.tiles import architecture, tile
 from scalefold_kernels.triangle import hopper_launch, kernel, portable
 from scalefold_kernels.triangle.arguments import (
@@ -85,12 +86,19 @@ def empty_mask(z: Tensor, hidden: int, shared_dim: int | None) -> Tensor:
 
 
 def dropout_mask(keep: Tensor, dropout: Dropout) -> None:
-    """Fill the mask from `empty_mask`."""
+    """Fill the mask from `empty_mask`.
+
+    Raises
+    ------
+    ValueError
+        There are more samples than a launch can have.
+    """
+    check_batch("dropout mask", keep)
     size = keep[0].numel()
     blocks = tile("triangle_dropout_mask", architecture(keep.device), {})
     kernel.dropout_mask[(triton.cdiv(size, blocks["BLOCK"]), keep.shape[0])](
         dropout.key, dropout.layer, dropout.threshold, keep, *keep.shape[2:], size,
-        SHARED=dropout.shared == 3, **blocks,
+        SHARED=dropout.shared == 3, WIDE=wide(keep[0]), **blocks,
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import triton
 from torch import Tensor
 
 from scalefold_kernels.dot import block
+from scalefold_kernels.limits import wide
 from scalefold_kernels.triangle import kernel
 from scalefold_kernels.triangle.arguments import (
     OutputArguments,
@@ -101,7 +102,7 @@ def output_backward(
     blocks = sizes.tile("output_weights", BLOCK_R=pair, BLOCK_N=hidden)
     rows = triton.cdiv(pair, blocks["BLOCK_R"])
     kernel.output_weights[(blocks.pop("PARTS"), rows, triton.cdiv(hidden, blocks["BLOCK_N"]))](
-        d_value, standard, partial, partial_bias, sizes.positions,
+        d_value, standard, partial, partial_bias, sizes.positions, WIDE=wide(standard),
         **sizes.constants(), **blocks,
     )  # fmt: skip
     return d_product, d_gate, partial, partial_bias

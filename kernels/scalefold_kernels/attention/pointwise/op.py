@@ -12,6 +12,7 @@ from scalefold_kernels.attention.pointwise.kernel import (
     pointwise_attention_backward_kernel,
     pointwise_attention_forward_kernel,
 )
+from scalefold_kernels.limits import check_batch
 from scalefold_kernels.tiles import architecture, tile
 
 
@@ -91,6 +92,7 @@ def _launch(
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> None:
+    check_batch("pointwise attention", q)
     batch, *others = q.shape
     keys = (batch, mask.shape[-1], *others)
     if k.shape != keys or v.shape != keys or mask.shape != keys[:2]:

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from scalefold_kernels.limits import check_batch
+
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 MAX_CHANNELS = 128
@@ -42,8 +44,9 @@ def checked(x: Tensor, mask: Tensor, *parameters: Tensor) -> Parameters:
     Raises
     ------
     ValueError
-        A shape or a type is wrong, or there are too many channels.
+        A shape or a type is wrong, or there are too many channels or samples.
     """
+    check_batch("global attention", x)
     channels = x.shape[-1]
     every, head = parameters[2].shape[0], parameters[3].shape[0]
     row, heads, wide, narrow = (channels,), (every,), (every, channels), (head, channels)

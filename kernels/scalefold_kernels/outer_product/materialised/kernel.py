@@ -7,13 +7,15 @@ representation.
 import triton
 import triton.language as tl
 
+from scalefold_kernels.limits import index
+
 
 @triton.jit
 def project_outer_kernel(
     outer_ptr, weight_ptr, bias_ptr, count_ptr, z_ptr, out_ptr, size_j, size_c, size_z,
     count_stride_i, count_stride_j, z_stride_i, z_stride_j, z_stride_z,
-    EPS: tl.constexpr, PRECISION: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_K: tl.constexpr,
-    BLOCK_Z: tl.constexpr,
+    EPS: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr, BLOCK_J: tl.constexpr,
+    BLOCK_K: tl.constexpr, BLOCK_Z: tl.constexpr,
 ):  # fmt: skip
     """``out = z + (bias[z] + sum_cd outer[i,c,j,d] weight[z,c,d]) / count[i,j]``."""
     i = tl.program_id(1).to(tl.int64)
@@ -39,7 +41,8 @@ def project_outer_kernel(
     count = tl.load(count_ptr + i * count_stride_i + j * count_stride_j, mask=j < size_j, other=1.0)
     bias = tl.load(bias_ptr + z, mask=z < size_z, other=0.0).to(tl.float32)
     inside = (j < size_j)[:, None] & (z < size_z)[None, :]
-    start_ptrs = z_ptr + i * z_stride_i + j[:, None] * z_stride_j + z[None, :] * z_stride_z
+    start_ptrs = z_ptr + i * z_stride_i + index(j, WIDE)[:, None] * z_stride_j
+    start_ptrs += index(z, WIDE)[None, :] * z_stride_z
     start = tl.load(start_ptrs, mask=inside, other=0.0).to(tl.float32)
     total = start + (total + bias[None, :]) / (count.to(tl.float32) + EPS)[:, None]
     tl.store(out_ptr + (i * size_j + j)[:, None] * size_z + z[None, :], total, mask=inside)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from scalefold_kernels.dot import block, precision
 from scalefold_kernels.gpu import runs_gluon
+from scalefold_kernels.limits import check_batch
 from scalefold_kernels.norm.op import EPS
 from scalefold_kernels.outer_product.operands.kernel import (
     backward_kernel,
@@ -81,6 +82,7 @@ def _forward(m_BSNM: Tensor, mask_BSN: Tensor, parameters: Parameters, out_2BNCS
     batch, num_seq, num_res, _ = m_BSNM.shape
     norm_weight, norm_bias, weight_a, bias_a, weight_b, bias_b = parameters
     launch, sizes = _tile("forward", m_BSNM, weight_a)
+    check_batch("outer_product_operands", m_BSNM)
     forward_kernel[(num_res, triton.cdiv(num_seq, sizes["BLOCK_S"]), batch)](
         m_BSNM,
         mask_BSN,

@@ -1,0 +1,77 @@
+"""What launches can hold: offsets of 32 bits, and programs along a dimension of the grid.
+
+Kernels count elements in 32 bits where these suffice, since 64 cost registers and instructions. A
+launch whose tensors are larger says so by a constant of the kernel, ``WIDE``, and the kernel takes
+what it multiplies strides with through `index`.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+MAX_NARROW = 2**30
+"""Elements within reach of 32 bits: half of them, as tiles have places beyond the end."""
+
+MAX_ROWS = 2**31 - 2**20
+"""Rows or positions, which all kernels number by 32 bits; as many programs go a tile too far."""
+
+MAX_PROGRAMS = 65535
+"""Along any dimension of a launch but the first."""
+
+
+def wide(*tensors: Tensor | None) -> bool:
+    """Whether an element of one of the tensors is beyond the reach of 32 bits from its first."""
+    return any(beyond(_extent(x)) for x in tensors if x is not None)
+
+
+def beyond(size: int) -> bool:
+    """Whether 32 bits do not reach over so many elements."""
+    return size > MAX_NARROW
+
+
+def _extent(x: Tensor) -> int:
+    """Elements of memory from the first to the last."""
+    return 1 + sum((n - 1) * stride for n, stride in zip(x.shape, x.stride(), strict=True))
+
+
+def check_rows(x: Tensor) -> None:
+    """For kernels of rows: all dimensions of ``x`` but the last.
+
+    Raises
+    ------
+    ValueError
+        There are more of them than kernels can number.
+    """
+    rows = prod(x.shape[:-1])
+    if rows > MAX_ROWS:
+        raise ValueError(
+            f"{rows} rows of shape {tuple(x.shape)}; kernels take {MAX_ROWS}: split them"
+        )
+
+
+def check_batch(op: str, x: Tensor) -> None:
+    """For launches that have samples along another dimension than the first.
+
+    Raises
+    ------
+    ValueError
+        The first dimension of ``x`` is larger than such a launch can be.
+    """
+    if len(x) > MAX_PROGRAMS:
+        raise ValueError(
+            f"{op} of a tensor {tuple(x.shape)}: {len(x)} samples; the kernels take "
+            f"{MAX_PROGRAMS} at a time: split the batch"
+        )
+
+
+@triton.jit
+def index(x, WIDE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """A number that is multiplied by strides, in as many bits as the offset wants."""
+    if WIDE:
+        return tl.cast(x, tl.int64)
+    else:  # noqa: RET505 (of constants)
+        return x

@@ -1,0 +1,258 @@
+"""Tensors beyond what 32 bits count, and batches beyond what a launch can hold."""
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import pytest
+import torch
+from torch import Tensor
+
+from scalefold_kernels import limits, triangle
+from scalefold_kernels.attention.pointwise import pointwise_attention
+from scalefold_kernels.attention.pooled import global_attention
+from scalefold_kernels.compilation import recorded
+from scalefold_kernels.dropout import op as dropout
+from scalefold_kernels.dropout import residual_dropout
+from scalefold_kernels.dropout.arguments import Dropout
+from scalefold_kernels.linear import residual_linear
+from scalefold_kernels.outer_product import chained, outer_product_mean, portable
+from scalefold_kernels.outer_product import launch as outer_product
+from scalefold_kernels.outer_product.materialised import launch as materialised
+from scalefold_kernels.outer_product.operands.launch import Parameters
+from scalefold_kernels.outer_product.operands.launch import forward as operands_forward
+from scalefold_kernels.rows import rows_of
+from scalefold_kernels.tiles import overridden
+from scalefold_kernels.transition.arguments import matrix
+from scalefold_kernels.triangle import kernel as triangle_kernels
+from scalefold_kernels.triangle import launch as triangle_launch
+from scalefold_kernels.triangle import portable as portable_triangle
+from scalefold_kernels.wide_linear import launch as linear
+from scalefold_kernels.wide_linear import wide_linear, wide_linear_gradients
+
+SHORT, LONG = 1024, 4224
+"""Residues whose pairs, of 128 channels, are fewer than 2^30 elements, and more than 2^31."""
+
+
+def new(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Without memory: no kernel can run with it, but launches can be made."""
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def expanded(*shape: int) -> Tensor:
+    """One element seen as many."""
+    return torch.zeros(()).expand(shape)
+
+
+def test_offsets_are_wide_where_strides_reach_far() -> None:
+    assert not limits.wide(None, torch.empty(0), new(2**20, 2**10))
+    assert limits.wide(None, torch.empty(0), new(2**20, 2**11))
+    # Elements of a slice may lie further from each other than there are of them.
+    part = new(2**10, 2**21)[:, :8]
+    assert limits.wide(part)
+    assert not limits.wide(part[:2])
+    assert not limits.wide(expanded(2**20, 2**12))
+
+
+class Launch(NamedTuple):
+    """A kernel, the module that it is launched from, and a launch for so many residues."""
+
+    kernel: str
+    module: ModuleType
+    of_length: Callable[[int], Any]
+
+
+class Unlaunched:
+    """A kernel that is not the one that is looked at."""
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        return lambda *args, **kwargs: None
+
+
+NOTHING_SHARED = Dropout(new(1, dtype=torch.int64), 0, 0.25, None)
+
+
+def output_gradients(length: int) -> None:
+    product, gate = new(128, 1, length, length), new(1, length, length, 128)
+    parameters, numbers = [new(128), new(128), new(128, 128), new(128)], new(1, length, length)
+    sizes, given = triangle_launch._output_arguments(product, gate, parameters, gate, None)
+    with patch.object(triangle_kernels, "output_backward", Unlaunched()):
+        portable_triangle.output_backward(sizes, given, gate, [numbers, numbers])
+
+
+def triangle_mask(length: int) -> None:
+    keep = new(1, length, length, 128, dtype=torch.uint8)
+    triangle_launch.dropout_mask(keep, NOTHING_SHARED)
+
+
+def update(length: int) -> None:
+    x = new(1, length, length, 128)
+    dropout._launch(x, x, *NOTHING_SHARED)
+
+
+def joined(length: int) -> None:
+    parts, out = new(3, length**2, 128), new(length**2, 128)
+    linear.join(parts, new(128), out, HAS_BIAS=True, RELU=False)
+
+
+def channels_first(length: int) -> Tensor:
+    return new(128, length, length).permute(1, 2, 0)
+
+
+def mean(length: int) -> None:
+    z, count = channels_first(length), new(length, length)
+    out, operand, weight = new(length, length, 128), new(length, 8, 16), new(128, 64)
+    chained.forward(operand, operand, count, weight, new(128), z, out)
+
+
+def projected(length: int) -> None:
+    z, count = channels_first(length), new(8, length)
+    operand, weight = new(length, 8, 130), new(128, 64)
+    out = new(8, length, 128)
+    materialised.forward(operand[:8], operand, count, weight, new(128), z[:8], out, None)
+
+
+LAUNCHES = [
+    Launch("output_weights", triangle_kernels, output_gradients),
+    Launch("dropout_mask", triangle_kernels, triangle_mask),
+    Launch("residual_dropout_kernel", dropout, update),
+    Launch("product_kernel", linear, lambda n: linear.product(new(n * n, 128), new(128, 24))),
+    Launch("product_kernel", linear, lambda n: linear.product(new(n * n, 24), new(24, 128))),
+    Launch("product_kernel", linear, lambda n: linear.product(new(8, 128), new(n * n, 128).t())),
+    Launch(
+        "gradients_kernel",
+        linear,
+        lambda n: linear.gradients([new(n * n, 24)], [], [new(n * n, 128)]),
+    ),
+    Launch("join_splits_kernel", linear, joined),
+    Launch("chained_products_kernel", portable, mean),
+    Launch("project_outer_kernel", materialised, projected),
+    Launch(
+        "mean_gradient_kernel",
+        outer_product,
+        lambda n: outer_product.mean_gradient(channels_first(n), new(n, n)),
+    ),
+]
+
+
+@pytest.mark.parametrize("long", [False, True])
+@pytest.mark.parametrize("launch", LAUNCHES, ids=lambda launch: launch.kernel)
+def test_kernels_are_told_where_32_bits_are_too_few(launch: Launch, long: bool) -> None:
+    kernel, module, of_length = launch
+    with patch.object(linear, "sum_several"):
+        case = recorded(module, kernel, lambda: of_length(LONG if long else SHORT), kernel, "sm_90")
+    assert case.constexprs["WIDE"] == long
+
+
+def draw(*shape: int, device: torch.device, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator).to(device).requires_grad_()
+
+
+def with_gradients(function: Callable[..., Tensor], *leaves: Tensor) -> list[Tensor]:
+    out = function(*leaves)
+    return [out, *torch.autograd.grad(out, leaves, draw(*out.shape, device=out.device, seed=9))]
+
+
+def of_linear(device: torch.device) -> list[Tensor]:
+    sizes = {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 16, "num_warps": 4, "num_stages": 2}
+    x, weight, bias = (draw(*s, device=device) for s in ((3, 7), (9, 7), (9,)))
+    found = []
+    for splits in (1, 3):
+        with overridden() as tiles:
+            for table in ("wide_linear", "wide_linear_gradients"):
+                tiles.force(table, **sizes, SPLITS=splits)
+            out, *gradients = with_gradients(lambda *t: wide_linear(*t, True), x, weight, bias)
+            found += [out, *gradients, *wide_linear_gradients([out, out], [x, x], [out, out])]
+    return found
+
+
+def of_dropout(device: torch.device) -> list[Tensor]:
+    x, y = (draw(2, 5, 7, 6, device=device, seed=i) for i in range(2))
+    key = torch.tensor([3, -5], device=device)
+    found = []
+    for shared_dim in (None, -1, -2, -3):
+        found += with_gradients(
+            lambda x, y: residual_dropout(x, y, key, 7, 0.25, shared_dim),  # noqa: B023
+            x,
+            y,
+        )
+    return found
+
+
+def of_triangle(device: torch.device) -> list[Tensor]:
+    shapes = (2, 3, 5, 20), (2, 3, 5, 24), (2, 3, 5, 20), (24,), (24,), (20, 24), (20,)
+    tensors = [draw(*shape, device=device, seed=i) for i, shape in enumerate(shapes)]
+    dropout = torch.tensor([3, -5], device=device), 7, 0.25, None
+    return with_gradients(lambda *t: triangle.triangle_output(*t, dropout), *tensors)
+
+
+def of_outer_product(device: torch.device) -> list[Tensor]:
+    found = []
+    for num_seq in (9, chained.MAX_SEQUENCES + 2):
+        shapes = (1, num_seq, 5, 8), (1, num_seq, 6, 8), (12, 64), (12,), (1, 12, 5, 6)
+        tensors = [draw(*shape, device=device, seed=i) for i, shape in enumerate(shapes)]
+        count = torch.full((1, 5, 6), float(num_seq), device=device)
+
+        def function(
+            a: Tensor, b: Tensor, weight: Tensor, bias: Tensor, z: Tensor, count: Tensor = count
+        ) -> Tensor:
+            return outer_product_mean(a, b, count, weight, bias, z.permute(0, 2, 3, 1))
+
+        found += with_gradients(function, *tensors)
+    return found
+
+
+@pytest.mark.parametrize("results", [of_linear, of_dropout, of_triangle, of_outer_product])
+def test_wide_offsets_change_no_bit(
+    results: Callable[[torch.device], list[Tensor]],
+    device: torch.device,
+    poisoned_memory: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    narrow = results(device)
+    monkeypatch.setattr(limits, "MAX_NARROW", -1)
+    for x, y in zip(results(device), narrow, strict=True):
+        assert x.isfinite().all()
+        assert torch.equal(x, y)
+
+
+def test_rows_that_lie_far_apart_are_copied_for_a_transition() -> None:
+    near, far = new(512, 2**20)[:, :64], new(512, 2**23)[:, :64]
+    assert matrix(near).stride() == near.stride()
+    assert matrix(far).is_contiguous()
+
+
+def test_too_many_rows_are_named() -> None:
+    z = expanded(1, 46_400, 46_400, 8)
+    parameters = [expanded(8), expanded(8), *[expanded(8, 8), expanded(8)] * 5]
+    calls: list[Callable[[], Any]] = [
+        lambda: rows_of(z),
+        lambda: matrix(z),
+        lambda: triangle.triangle_projection(z, z[..., 0], *parameters),
+        lambda: triangle.triangle_output(z, z, z, *parameters[:4], None),
+        lambda: residual_linear(z, z, expanded(8, 8), expanded(8), None),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match=r"2152960000 rows of shape .* split them"):
+            call()
+
+
+def test_too_many_samples_are_named() -> None:
+    batch = limits.MAX_PROGRAMS + 1
+    row, weight, key = expanded(8), expanded(8, 8), torch.zeros(batch, dtype=torch.int64)
+    x, mask = expanded(batch, 1, 1, 8), expanded(batch, 1, 1)
+    keys = expanded(batch, 1, 1, 2, 4)
+    operands = Parameters(row, row, weight, row, weight, row)
+    attention = row, row, weight, weight, weight, weight, row, weight, row
+    calls: list[Callable[[], Any]] = [
+        lambda: residual_dropout(x, x, key, 0, 0.25, None),
+        lambda: triangle.triangle_output(x, x, x, row, row, weight, row, (key, 0, 0.25, None)),
+        lambda: global_attention(x, mask, *attention),
+        lambda: pointwise_attention(keys[:, 0], keys, keys, mask[:, 0]),
+        lambda: operands_forward(x, mask, operands, x),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match=r"65536 samples; the kernels take 65535 .* split"):
+            call()
