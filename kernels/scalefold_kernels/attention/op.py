@@ -85,15 +85,7 @@ def _attention(
 
 
 @_attention.register_fake
-def _(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    gate: Tensor | None,
-    mask: Tensor,
-    bias: Tensor | None,
-    bias_scale: float,
-) -> tuple[Tensor, Tensor]:
+def _(q: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     return new_rows(q.shape, q), new_statistics(q)
 
 
@@ -124,22 +116,12 @@ def _attention_backward(
 
 
 @_attention_backward.register_fake
-def _(
-    grad_out: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    gate: Tensor | None,
-    mask: Tensor,
-    bias: Tensor | None,
-    bias_scale: float,
-    out: Tensor,
-    lse: Tensor,
-    bias_gradient: bool,
-) -> list[Tensor]:
-    results = _gradients(q, k, gate)
-    if bias is not None and bias_gradient:
-        results.append(_bias_gradient(bias))
+def _(_grad_out: Tensor, *arguments: Any) -> list[Tensor]:
+    *given, _out, _lse, bias_gradient = arguments
+    inputs = Inputs(*given)
+    results = _gradients(inputs.q, inputs.k, inputs.gate)
+    if inputs.bias is not None and bias_gradient:
+        results.append(_bias_gradient(inputs.bias))
     return results
 
 
