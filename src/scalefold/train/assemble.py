@@ -34,7 +34,7 @@ from scalefold.weights import State
 
 @dataclass(frozen=True, eq=False)
 class Trainer:
-    """What `assemble` built, and its state as named tensors."""
+    """What `assemble` built, and its state."""
 
     model: AlphaFold
     parameters: FlatParameters
@@ -43,38 +43,21 @@ class Trainer:
     step: TrainingStep
     recomputation: Recomputation
 
-    def weights(self) -> State:
-        """Copy of the master weights, on the CPU."""
-        return self._copies(self.parameters.master)
-
-    def averaged(self) -> State:
-        """Copy of the averaged weights, on the CPU."""
-        return self._copies(self.average.average)
-
-    def optimiser_state(self) -> dict[str, Any]:
-        """Copy of everything else that the next update depends on, on the CPU."""
+    def state(self) -> dict[str, Tensor]:
+        """All state, in place: what ranks must have in common, and what a `Snapshot` copies."""
         return {
-            "first_moment": self._copies(self.optimiser.first_moment),
-            "second_moment": self._copies(self.optimiser.second_moment),
-            "updates": self.optimiser.updates.to("cpu", copy=True),
-            "averaged_updates": self.average.updates.to("cpu", copy=True),
+            "weights": self.parameters.master,
+            "averaged": self.average.average,
+            "first_moment": self.optimiser.first_moment,
+            "second_moment": self.optimiser.second_moment,
+            "updates": self.optimiser.updates,
+            "averaged_updates": self.average.updates,
         }
-
-    def state(self) -> list[Tensor]:
-        """All state, in place: what ranks must have in common before they train together."""
-        return [
-            self.parameters.master,
-            self.average.average,
-            self.optimiser.first_moment,
-            self.optimiser.second_moment,
-            self.optimiser.updates,
-            self.average.updates,
-        ]
 
     def restore(
         self, weights: State, averaged: State, state: Mapping[str, Any], source: str
     ) -> None:
-        """Put back what `weights`, `averaged` and `optimiser_state` returned; bit-exact."""
+        """Put back what a `Snapshot` has as weights, averaged and optimiser; bit-exact."""
         flat = self.parameters
         flat.load(flat.master, weights, f"{source}, weights")
         flat.load(self.average.average, averaged, f"{source}, averaged weights")
@@ -86,12 +69,6 @@ class Trainer:
         self.optimiser.updates.copy_(state["updates"])
         self.average.updates.copy_(state["averaged_updates"])
         flat.publish()
-
-    def _copies(self, buffer: Tensor) -> State:
-        # One copy of the whole buffer off the device, then separate tensors: views of one buffer
-        # would take all of it into every file that holds one of them.
-        on_cpu = buffer.cpu()
-        return {name: view.clone() for name, view in self.parameters.by_name(on_cpu).items()}
 
 
 def assemble(config: Config, device: torch.device, mesh: Mesh = SINGLE) -> Trainer:

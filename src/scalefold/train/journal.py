@@ -22,6 +22,7 @@ from scalefold.train.lock import WriterLock
 from scalefold.train.metrics import MetricsLog, Record
 from scalefold.train.progress import ProgressLine
 from scalefold.train.provenance import source_commit
+from scalefold.train.snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +36,8 @@ class Journal:
     Parameters
     ----------
     config : Config
+    trainer : Trainer
+        Whose state the checkpoints hold.
     out : Path
         The training's folder.
     step : int
@@ -49,6 +52,7 @@ class Journal:
     def __init__(
         self,
         config: Config,
+        trainer: Trainer,
         out: Path,
         step: int,
         data_manifest_sha256: str,
@@ -56,6 +60,7 @@ class Journal:
         console: Console,
     ) -> None:
         self._training, self._out, self._lock = config.training, out, lock
+        self._snapshot = Snapshot(trainer)
         self._metrics = MetricsLog(out, step)
         self._progress = ProgressLine(step, config.training.steps, console)
         self._writing = Background("checkpoint")
@@ -75,7 +80,10 @@ class Journal:
         self._progress.__exit__(*error)
         try:
             self._writing.close()
-        except InputError as problem:  # whatever has ended the training is of more interest
+        except (
+            InputError,
+            RuntimeError,
+        ) as problem:  # whatever has ended the training is of more interest
             logger.error("%s", problem)
         self._metrics.close()
 
@@ -87,35 +95,33 @@ class Journal:
             self._metrics.write(record)
         self._progress.update(record)
 
-    def publish(self, step: int, trainer: Trainer, health: Health, position: Position) -> None:
+    def publish(self, step: int, health: Health, position: Position) -> None:
         """Have a checkpoint of a step written, its log first, unless there is one."""
-        self._writing.finish()  # perhaps of this very step
+        self._writing.finish()  # perhaps of this very step; and its snapshot is in use until then
         if checkpoints.ready_mark(checkpoints.checkpoint_path(self._out, step)).exists():
             return
-        self._metrics.sync()
-        # Copies on the host: the training changes what they are of.
-        content = {
-            "weights": trainer.weights(),
-            "averaged": trainer.averaged(),
-            "training": {
-                "step": step,
-                "skipped": health.skipped,
-                "skipped_in_a_row": health.in_a_row,
-                "data": position.state(),
-                "optimiser": trainer.optimiser_state(),
-            },
+        self._snapshot.take()
+        progress = {
+            "step": step,
+            "skipped": health.skipped,
+            "skipped_in_a_row": health.in_a_row,
+            "data": position.state(),
         }
-        self._writing.start(partial(self._write, step, content))
+        self._writing.start(partial(self._write, step, progress))
 
     def finish(self) -> None:
         """Wait until the last checkpoint is written."""
         self._writing.finish()
 
-    def _write(self, step: int, content: dict[str, Any]) -> None:
+    def _write(self, step: int, progress: dict[str, Any]) -> None:
+        self._metrics.sync()
+        self._snapshot.wait()
         checkpoints.save(
             self._out,
             step=step,
-            **content,
+            weights=self._snapshot.weights,
+            averaged=self._snapshot.averaged,
+            training={**progress, "optimiser": self._snapshot.optimiser},
             description=self._description,
             confirm=self._lock.confirm,
         )

@@ -103,7 +103,7 @@ def train(
             journal = None
             if mesh.first:
                 console = console or Console(stderr=True)
-                journal = Journal(config, out, run.step, manifest_hash, lock, console)
+                journal = Journal(config, trainer, out, run.step, manifest_hash, lock, console)
                 stack.enter_context(journal)
                 if run.step < config.training.steps:
                     size = mesh.world.size

@@ -82,7 +82,7 @@ class Run:
             world, lambda: self._restore(checkpoint) if checkpoint else (Position(0), 0, 0)
         )
         self.step = self.position.step
-        broadcast_all(world, self._trainer.state())
+        broadcast_all(world, list(self._trainer.state().values()))
         self._trainer.parameters.publish()
 
     def _restore(self, checkpoint: Path) -> tuple[Position, int, int]:
@@ -206,7 +206,7 @@ class Run:
         positions = self._mesh.data.gather(loader.position(self.step))
         if journal is not None:
             position = Position.union(positions)
-            journal.publish(self.step, self._trainer, self._health, position)
+            journal.publish(self.step, self._health, position)
         return checkpoints.checkpoint_path(self._out, self.step)
 
 

@@ -78,6 +78,7 @@ class TrainingStep:
     ) -> None:
         self._gradient, self._mean, self._parameters = gradient, mean, parameters
         self._update, self._ranks = update, ranks
+        self._held_until: torch.cuda.Event | None = None
 
     def __call__(
         self, passes: list[Features], learning_rate: float, notice: Callable[[], Notice] = Notice
@@ -114,6 +115,10 @@ class TrainingStep:
         nothing = self._parameters.master.new_empty(0, _GRADIENT_NORM + 1)
         return self._conclude((), nothing, 0.0, notice())
 
+    def hold_update(self, until: torch.cuda.Event) -> None:
+        """Have the next update wait, on the device, for work that reads what it changes."""
+        self._held_until = until
+
     def _conclude(
         self, names: tuple[str, ...], per_sample: Tensor, learning_rate: float, notice: Notice
     ) -> StepNumbers:
@@ -124,5 +129,8 @@ class TrainingStep:
         mean_norm = told[exchange.COLUMNS + _GRADIENT_NORM] / num_samples
         sound = told[exchange.ABSENT] + told[exchange.NOT_FINITE] == 0
         rate = torch.full((), learning_rate, dtype=torch.float64, device=told.device)
+        if self._held_until is not None:
+            self._held_until.wait()
+            self._held_until = None
         norm, finite = self._update(self._mean, num_samples, mean_norm, sound, rate)
         return StepNumbers(names, per_sample, told, self._ranks.size, norm, finite)

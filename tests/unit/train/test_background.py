@@ -119,6 +119,23 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_training(
     assert _train(micro, shards, tmp_path, resume=True).completed
 
 
+def test_a_log_that_cannot_be_brought_to_the_disk_leaves_no_checkpoint(
+    micro: Config, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync = MetricsLog.sync
+
+    def failing(log: MetricsLog) -> None:
+        assert threading.current_thread() is not threading.main_thread()
+        if checkpoints(tmp_path):
+            raise InputError("metrics.jsonl: no space left on device")
+        sync(log)
+
+    monkeypatch.setattr(MetricsLog, "sync", failing)
+    with pytest.raises(InputError, match=r"metrics\.jsonl: no space left"):
+        _train(micro, shards, tmp_path)
+    assert [p.name for p in checkpoints(tmp_path)] == ["step-00000000"]
+
+
 def test_what_is_being_written_when_a_training_fails_is_written_to_its_end(
     micro: Config, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     before_saving: Callable[[int, Callable[[], None]], None],

@@ -115,7 +115,7 @@ def test_a_step_that_is_not_finite_leaves_everything_as_it_was(micro: Config, sh
     trainer = assemble(micro, CPU)
     passes = _passes(micro, shards, 0)
     trainer.step(passes, 1e-3)
-    before = [trainer.weights(), trainer.averaged(), trainer.optimiser_state()]
+    before = {name: tensor.clone() for name, tensor in trainer.state().items()}
     bad = [dict(f) for f in passes]
     bad[-1]["all_atom_positions"] = bad[-1]["all_atom_positions"].clone()
     bad[-1]["backbone_rigid_tensor"] = torch.full_like(bad[-1]["backbone_rigid_tensor"], torch.nan)
@@ -124,8 +124,7 @@ def test_a_step_that_is_not_finite_leaves_everything_as_it_was(micro: Config, sh
     columns = dict(zip(numbers.names, numbers.per_sample.T))
     assert columns["loss/fape"].isnan().all()
     assert columns["loss/distogram"].isfinite().all()
-    after = [trainer.weights(), trainer.averaged(), trainer.optimiser_state()]
-    torch.testing.assert_close(after, before, rtol=0, atol=0)
+    torch.testing.assert_close(trainer.state(), before, rtol=0, atol=0)
     assert trainer.step(passes, 1e-3).finite
 
 
@@ -137,7 +136,7 @@ def test_the_same_seed_gives_the_same_run(micro: Config, shards: Path) -> None:
         trainer = assemble(micro, CPU)
         for _ in range(2):
             trainer.step(passes, 1e-3)
-        states.append(trainer.weights())
+        states.append(trainer.parameters.master)
     torch.testing.assert_close(states[0], states[1], rtol=0, atol=0)
 
 
@@ -156,7 +155,7 @@ def test_bf16_trains_like_fp32_within_its_rounding(
         assert narrow == (set(kinds) - wide if precision == "bf16" else set())
         numbers = trainer.step(_passes(config, shards, 1), 1e-3)
         assert numbers.finite
-        assert trainer.weights()["evoformer.linear.weight"].dtype == torch.float32
+        assert trainer.parameters.master.dtype == torch.float32
         assert trainer.optimiser.first_moment.dtype == torch.float32
         columns = dict(zip(numbers.names, numbers.per_sample.T))
         losses[precision] = columns["loss"]
