@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from scalefold_kernels.attention.hopper_tensors import gradient_rows, reachable
-from scalefold_kernels.copy_engine import within_reach
+from scalefold_kernels.attention.hopper_tensors import gradient_rows
+from scalefold_kernels.copy_engine import reachable, steps, within_reach
 from scalefold_kernels.norm.op import new_stats
 from scalefold_kernels.norm.projection import hopper_launch as projection
 from scalefold_kernels.norm.projection.arguments import Gradients, Norm, Projections, Sizes
@@ -53,12 +53,22 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
 def test_what_it_cannot_take_is_copied() -> None:
     good, bad = new(4, 16), beside(4, 16)
     assert within_reach(good) is good
-    for x in (bad, good.t(), new(4, 12), beside(16, 4).t()):
+    for x in (bad, good.t(), new(4, 12), beside(16, 4).t(), new(1, 16).expand(4, 16)):
         copy = within_reach(x)
         assert torch.equal(copy, x)
         assert copy.is_contiguous()
         assert copy.data_ptr() % 16 == 0
     assert reachable(gradient_rows(beside(1, 2, 3, 2, 8)))
+
+
+def test_steps_of_nothing_are_not_taken() -> None:
+    assert not reachable(new(1, 16).expand(4, 16))
+    alone = new(8, 3, 16)[:, 1:2, :][:, :, :8].transpose(0, 1)
+    assert reachable(alone)
+    odd = new(1, 20)[:, :16]
+    assert odd.stride() == (20, 1)
+    assert steps(odd) == [8, 1]
+    assert reachable(odd)
 
 
 def test_gradient_of_a_transition(noted: Callable[..., list[str]]) -> None:
@@ -80,7 +90,7 @@ def test_gradients_of_projections(
     x, weight = new(40, 64), new(128, 64)
     norm = Norm(new(64), new(64), new_stats(x))
     gradients = Gradients.of(new(sizes.parameters), sizes)
-    projections = Projections(sizes, weight, None, None)
+    projections = Projections(sizes, weight, None, None, 1.0)
     through = beside(40, 64)
     projection.backward(beside(40, 128), None, x, norm, projections, through, gradients)
     assert launched == [kernel]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from scalefold_kernels import limits, triangle
+from scalefold_kernels.attention import arguments as attention_arguments
 from scalefold_kernels.attention.pointwise import pointwise_attention
 from scalefold_kernels.attention.pooled import global_attention
 from scalefold_kernels.compilation import recorded
@@ -224,6 +225,19 @@ def test_rows_that_lie_far_apart_are_copied_for_a_transition() -> None:
     assert matrix(far).is_contiguous()
 
 
+def test_heads_that_lie_far_apart_are_copied_for_attention() -> None:
+    def heads_first(rows: int) -> Tensor:
+        return new(4, rows, 2048, 64).permute(1, 2, 0, 3)[None]
+
+    mask = new(1, 1, 2048)
+    for rows, copied in ((2048, False), (4096, True)):
+        q = heads_first(rows)
+        inputs = attention_arguments.checked(q, q, q, q, mask, None)
+        for x in inputs[:4]:
+            assert x.is_contiguous() == copied
+            assert x.stride(-1) == 1
+
+
 def test_too_many_rows_are_named() -> None:
     z = expanded(1, 46_400, 46_400, 8)
     parameters = [expanded(8), expanded(8), *[expanded(8, 8), expanded(8)] * 5]
@@ -250,6 +264,7 @@ def test_too_many_samples_are_named() -> None:
         lambda: residual_dropout(x, x, key, 0, 0.25, None),
         lambda: triangle.triangle_output(x, x, x, row, row, weight, row, (key, 0, 0.25, None)),
         lambda: global_attention(x, mask, *attention),
+        lambda: attention_arguments.checked(keys, keys, keys, None, mask, None),
         lambda: pointwise_attention(keys[:, 0], keys, keys, mask[:, 0]),
         lambda: operands_forward(x, mask, operands, x),
     ]

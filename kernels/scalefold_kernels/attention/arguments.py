@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from scalefold_kernels.limits import check_batch, wide
 from scalefold_kernels.rows import channels_together
 
 _DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
@@ -97,8 +98,9 @@ def checked(
     Raises
     ------
     ValueError
-        Shapes or types do not fit each other.
+        Shapes or types do not fit each other, or there are more samples than launches hold.
     """
+    check_batch("attention", q)
     batch, rows, queries, heads, channels = q.shape
     keys = k.shape[2]
     expected = {
@@ -117,9 +119,17 @@ def checked(
     for name, tensor in (("k", k), ("v", v), ("gate", gate)):
         if tensor is not None and tensor.dtype != q.dtype:
             raise ValueError(f"q is {q.dtype} and {name} is {tensor.dtype}; convert one of them")
-    q, k, v = map(channels_together, (q, k, v))
-    gate = None if gate is None else channels_together(gate)
+    q, k, v = map(_heads_near, (q, k, v))
+    gate = None if gate is None else _heads_near(gate)
     return Inputs(q, k, v, gate, mask, bias, 1.0 if bias is None else bias_scale)
+
+
+def _heads_near(x: Tensor) -> Tensor:
+    """As it is if channels are contiguous and 32 bits reach over a position's heads, else a copy.
+
+    Heads before the positions, as other layouts have them, may be too far apart.
+    """
+    return x.contiguous() if wide(x[:1, :1, :1]) else channels_together(x)
 
 
 def new_rows(shape: Sequence[int], like: Tensor) -> Tensor:

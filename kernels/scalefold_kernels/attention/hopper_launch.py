@@ -24,11 +24,10 @@ from scalefold_kernels.attention.hopper_tensors import (
     bias_descriptor,
     bias_rows,
     gradient_rows,
-    reachable,
     rows_descriptor,
 )
 from scalefold_kernels.attention.portable import backward_gate
-from scalefold_kernels.copy_engine import VECTOR
+from scalefold_kernels.copy_engine import VECTOR, reachable
 
 MIN_PROGRAMS = 2
 """A multiprocessor must hold so many at a time; one alone hides no waits."""

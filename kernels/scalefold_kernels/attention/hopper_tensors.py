@@ -8,7 +8,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from scalefold_kernels.attention.arguments import in_memory, turned
-from scalefold_kernels.copy_engine import VECTOR, padded
+from scalefold_kernels.copy_engine import VECTOR, padded, reachable, steps
 
 
 def bias_rows(bias: Tensor) -> Tensor:
@@ -32,7 +32,7 @@ def rows_descriptor(x: Tensor, block: int) -> TensorDescriptor:
     """Tiles (block positions, channels) of a tensor (B, R, N, H, C); zeros beyond its ends."""
     width = padded(x.shape[-1])
     layout = gl.NVMMASharedLayout(2 * width, 16, 5)
-    return TensorDescriptor(x, [*x.shape], _steps(x), [1, 1, block, 1, width], layout)
+    return TensorDescriptor(x, [*x.shape], steps(x), [1, 1, block, 1, width], layout)
 
 
 def bias_descriptor(
@@ -43,23 +43,9 @@ def bias_descriptor(
     if turned(bias):
         x, rows, columns = x.mT, block_k, block_q
     layout = gl.NVMMASharedLayout(min(128, 2 * columns), 16, 4)
-    return TensorDescriptor(x, [*x.shape], _steps(x), [1, 1, rows, columns], layout)
+    return TensorDescriptor(x, [*x.shape], steps(x), [1, 1, rows, columns], layout)
 
 
 def statistics_descriptor(x: Tensor, block: int) -> TensorDescriptor:
     layout = gl.NVMMASharedLayout(0, 32, 4)
-    return TensorDescriptor(x, [*x.shape], _steps(x), [1, 1, 1, block], layout)
-
-
-def _steps(x: Tensor) -> list[int]:
-    """Strides; those of dimensions of one element are never taken, but must be multiples too."""
-    return [s if n > 1 else VECTOR for n, s in zip(x.shape[:-1], x.stride()[:-1])] + [1]
-
-
-def reachable(x: Tensor) -> bool:
-    """Whether the copy engine can read a tensor: contiguous at the end, 16-byte steps."""
-    return (
-        x.stride(-1) == 1
-        and x.data_ptr() % (2 * VECTOR) == 0
-        and all(step > 0 and step % VECTOR == 0 for step in _steps(x)[:-1])
-    )
+    return TensorDescriptor(x, [*x.shape], steps(x), [1, 1, 1, block], layout)
