@@ -32,7 +32,7 @@ from scalefold_kernels.triangle import portable as portable_triangle
 from scalefold_kernels.wide_linear import launch as linear
 from scalefold_kernels.wide_linear import wide_linear, wide_linear_gradients
 
-SHORT, LONG = 1024, 4224
+SHORT, LONG = 256, 4224
 """Residues whose pairs, of 128 channels, are fewer than 2^30 elements, and more than 2^31."""
 
 

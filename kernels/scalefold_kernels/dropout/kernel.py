@@ -61,10 +61,12 @@ def residual_dropout_kernel(
 
     A tile is rows along the shared dimension (``SHARED``: 1, 2, 3, or 0 for none) times a block of
     the coordinates that the mask depends on: each element of the mask is hashed once for
-    ``STEPS * BLOCK_S`` elements of the tensor. ``out`` is contiguous.
+    ``STEPS * BLOCK_S`` elements of the tensor. ``out`` is contiguous. Programs are numbered by
+    blocks of rows and of columns; if ``WIDE``, by columns and rows.
     """
+    COLUMNS: tl.constexpr = 0 if WIDE else 1
     sample = tl.program_id(2).to(tl.int64)
-    columns = index(tl.program_id(1), WIDE) * BLOCK_N + tl.arange(0, BLOCK_N)
+    columns = index(tl.program_id(COLUMNS), WIDE) * BLOCK_N + tl.arange(0, BLOCK_N)
     size1, size2 = index(size1, WIDE), index(size2, WIDE)
     zero = columns * 0
     if SHARED == 1:
@@ -100,7 +102,7 @@ def residual_dropout_kernel(
     update_columns = (c1 * update_stride1 + c2 * update_stride2 + c3 * update_stride3)[None, :]
     out_columns = (sample * size1 * size2 * size3 + (c1 * size2 + c2) * size3 + c3)[None, :]
     for step in tl.static_range(STEPS):
-        first = (tl.program_id(0) * STEPS + step) * BLOCK_S
+        first = (tl.program_id(1 - COLUMNS) * STEPS + step) * BLOCK_S
         rows = (first + tl.arange(0, BLOCK_S)).to(tl.int64)[:, None]
         inside = (rows < num_shared) & (columns < num_columns)[None, :]
         update = tl.load(update_ptr + rows * update_stride_s + update_columns, mask=inside)

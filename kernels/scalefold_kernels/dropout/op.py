@@ -103,15 +103,13 @@ def _launch(
             "dtype": str(update.dtype).removeprefix("torch."),
         },
     )
-    while triton.cdiv(num_columns, sizes["BLOCK_N"]) > MAX_PROGRAMS:
-        sizes["BLOCK_N"] *= 2
-    strides = _strides(update, dims)
-    grid = (
+    blocks = (
         triton.cdiv(num_shared, sizes["BLOCK_S"] * sizes["STEPS"]),
         triton.cdiv(num_columns, sizes["BLOCK_N"]),
-        batch,
     )
-    residual_dropout_kernel[grid](
+    wide = beyond(num_columns) or blocks[1] > MAX_PROGRAMS
+    strides = _strides(update, dims)
+    residual_dropout_kernel[(*(blocks[::-1] if wide else blocks), batch)](
         x,
         update,
         out,
@@ -123,7 +121,7 @@ def _launch(
         DIMS=dims,
         SHARED=shared,
         HAS_X=x is not None,
-        WIDE=beyond(num_columns),
+        WIDE=wide,
         **sizes,
     )
     return out
