@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -23,6 +24,8 @@ from scalefold.loader.prepare import Preparation, SampleReader, SampleTask
 from scalefold.loader.recycling import recycling_count
 from scalefold.loader.sampler import TrainingSampler
 from scalefold.loader.worker import WorkerPool
+
+logger = logging.getLogger(__name__)
 
 START = Position(0)
 
@@ -204,6 +207,8 @@ class TrainingLoader(Iterator[Batch]):
         self._closed = True
         self._results.clear()
         if self._pool is not None:
+            if self.bias.samples and not self._order.in_place:
+                logger.info("served ready first: %s", self.bias)
             self._pool.close()
             self._pool = None
 

@@ -40,6 +40,11 @@ class OrderBias:
             self._latest = max(self._latest, steps)
             self._earliest = min(self._earliest, steps)
 
+    @property
+    def samples(self) -> int:
+        """How many were served."""
+        return int(self._samples.sum())
+
     def report(self) -> dict[str, Any]:
         """Share of samples not at their place, mean and largest distances in steps, by length.
 
@@ -47,9 +52,9 @@ class OrderBias:
         are seen later or earlier than they were drawn.
         """
         names = [f"< {edge}" for edge in _EDGES] + [f">= {_EDGES[-1]}"]
-        total = max(int(self._samples.sum()), 1)
+        total = max(self.samples, 1)
         return {
-            "samples": int(self._samples.sum()),
+            "samples": self.samples,
             "reordered_share": float(self._reordered.sum() / total),
             "mean_distance": float(self._distance.sum() / total),
             "latest": self._latest,
@@ -64,3 +69,13 @@ class OrderBias:
                 if count
             },
         }
+
+    def __str__(self) -> str:
+        """The report in a line."""
+        found = self.report()
+        lateness = [f"{n} {c['mean_lateness']:+.1f}" for n, c in found["by_length"].items()]
+        return (
+            f"{self.samples:,} samples, {100 * found['reordered_share']:.1f} % not at their "
+            f"places, at most {found['latest']} steps late, {-found['earliest']} early; mean "
+            f"lateness in steps by residues: {', '.join(lateness)}"
+        )

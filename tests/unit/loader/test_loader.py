@@ -1,3 +1,4 @@
+import logging
 import threading
 from itertools import islice
 
@@ -191,7 +192,8 @@ def held(reader_type, loader_config, tmp_path):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_slow_sample_holds_up_no_step(held, loader_config, workers):
+def test_a_slow_sample_holds_up_no_step(held, loader_config, workers, caplog):
+    caplog.set_level(logging.INFO)
     reader, let_go = held
     config = loader_config(
         steps=500, global_batch_size=1, loader_workers=workers, max_staleness=400
@@ -210,6 +212,8 @@ def test_a_slow_sample_holds_up_no_step(held, loader_config, workers):
     assert report["latest"] == len(batches) - 1
     assert report["reordered_share"] > 0.5
     assert report["by_length"]["< 128"]["samples"] == len(batches)
+    assert f"served ready first: {len(batches)} samples, " in caplog.text
+    assert f"at most {len(batches) - 1} steps late" in caplog.text
 
 
 def test_staleness_is_bounded(held, loader_config):
