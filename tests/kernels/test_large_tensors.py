@@ -1,0 +1,204 @@
+"""Tensors of more than 2^31 elements: as right at their end as the same in slices."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from scalefold.bench.kernels.agreement import FACTOR, error
+from scalefold.ops import linear as reference
+from scalefold.ops.dropout import dropout_mask
+from scalefold_kernels import triangle
+from scalefold_kernels.dropout import residual_dropout
+from scalefold_kernels.dropout.arguments import Dropout
+from scalefold_kernels.outer_product import outer_product_mean
+from scalefold_kernels.triangle import launch as triangle_launch
+from scalefold_kernels.wide_linear import wide_linear
+
+LENGTH = 4224
+"""Residues; their pairs with 128 channels are 1.06 * 2^31 elements, 4.6 GB in bfloat16."""
+
+ROUNDED = 2.0**-8
+"""Relative distance of two numbers that are each rounded to bfloat16."""
+
+LAST = 8
+"""Rows of residues at the end, all elements of which are beyond 2^31."""
+
+
+DTYPE = torch.bfloat16
+
+
+@pytest.fixture(autouse=True)
+def memory() -> Iterator[None]:
+    """Given back at the end, since other tests may run at the same time."""
+    yield
+    torch.cuda.empty_cache()
+
+
+def needs(gigabytes: float) -> None:
+    """Skip the test where the GPU has less memory free."""
+    free = torch.cuda.mem_get_info()[0] / 1e9
+    if free < gigabytes:
+        pytest.skip(f"needs {gigabytes} GB of memory; {free:.0f} are free")
+
+
+def draw(*shape: int, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+    generator = torch.Generator(device).manual_seed(sum(shape))
+    return torch.randn(shape, generator=generator, device=device, dtype=dtype or DTYPE)
+
+
+def evaluated(
+    function: Callable[..., Tensor | tuple[Tensor, ...]],
+    inputs: Sequence[Tensor],
+    grads: Sequence[Tensor],
+) -> list[Tensor]:
+    """Results, and gradients of all inputs."""
+    leaves = [x.detach().requires_grad_() for x in inputs]
+    results = function(*leaves)
+    results = results if isinstance(results, tuple) else (results,)
+    found = torch.autograd.grad(results, leaves, grads)
+    return [x.detach() for x in (*results, *found)]
+
+
+def assert_sums_of(whole: Tensor, parts: Sequence[Tensor]) -> None:
+    """The parts are rounded each, and so is the whole."""
+    difference = torch.stack([part.double() for part in parts]).sum(0) - whole.double()
+    sizes = sum(x.double().norm() for x in (whole, *parts))
+    assert difference.norm() <= ROUNDED * sizes
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "pair", [16, 128]
+)  # kernels for any GPU; those for Hopper, where it is one
+def test_output_of_triangle_multiplication(pair: int, device: torch.device) -> None:
+    needs(24 if pair == 16 else 56)
+    length, hidden = LENGTH, 128
+    z, gate, grad = (draw(1, length, length, pair, device=device) for _ in range(3))
+    product = draw(hidden, 1, length, length, device=device).permute(1, 2, 3, 0)
+    shapes = (hidden,), (hidden,), (pair, hidden), (pair,)
+    parameters = [draw(*shape, device=device) for shape in shapes]
+
+    def results(rows: slice) -> list[Tensor]:
+        inputs = z[:, rows], product[:, rows], gate[:, rows], *parameters
+        return evaluated(lambda *x: triangle.triangle_output(*x, None), inputs, [grad[:, rows]])
+
+    *whole, scale, shift, weight, bias = results(slice(None))
+    of_whole = [x[:, -LAST:].clone() for x in whole]
+    del whole
+    step = -(-length // 4)
+    sums = []
+    for start in range(0, length, step):
+        *part, of_scale, of_shift, of_weight, of_bias = results(slice(start, start + step))
+        sums.append((of_scale, of_shift, of_weight, of_bias))
+    for x, y in zip(of_whole, part, strict=True):
+        assert error(x, y[:, -LAST:].double()) <= ROUNDED
+    for x, parts in zip((scale, shift, weight, bias), zip(*sums, strict=True), strict=True):
+        assert_sums_of(x, parts)
+
+
+@pytest.mark.gpu
+def test_products_of_triangle_multiplication(device: torch.device) -> None:
+    needs(28)
+    a, b, grad = (draw(128, 1, LENGTH, LENGTH, device=device) for _ in range(3))
+
+    def function(a: Tensor, b: Tensor) -> Tensor:
+        a, b = (x.permute(1, 2, 3, 0) for x in (a, b))
+        return triangle.triangle_product_outgoing(a, b).permute(3, 0, 1, 2)
+
+    found = evaluated(function, (a, b), [grad])
+    last = a[-1].float(), b[-1].float(), grad[-1].float()
+    expected = last[0] @ last[1].mT, last[2] @ last[1], last[2].mT @ last[0]
+    for x, y in zip(found, expected, strict=True):
+        assert error(x[-1], y.double()) <= ROUNDED
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("pair", [64, 128])
+def test_projection_of_triangle_multiplication(pair: int, device: torch.device) -> None:
+    """Half the residues: gradients of four projections lie in one tensor."""
+    needs(24)
+    length, hidden = LENGTH // 2, 128
+    z, through = (draw(1, length, length, pair, device=device) for _ in range(2))
+    grads = [draw(1, length, length, n, device=device) for n in (hidden, hidden, pair)]
+    mask = torch.ones(1, length, length, device=device, dtype=z.dtype)
+    shapes = [(pair,), (pair,), *[(hidden, pair), (hidden,)] * 4, (pair, pair), (pair,)]
+    parameters = [draw(*shape, device=device) / 8 for shape in shapes]
+
+    def results(rows: slice) -> tuple[list[Tensor], list[Tensor]]:
+        def function(z: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
+            return triangle.triangle_projection(z, mask[:, rows], *parameters)
+
+        of_rows = [grad[:, rows] for grad in (*grads, through)]
+        found = evaluated(function, (z[:, rows], *parameters), of_rows)
+        return found[:5], found[5:]
+
+    by_row, sums = results(slice(None))
+    of_whole = [x[:, -LAST:].clone() for x in by_row]
+    del by_row
+    half = length // 2
+    _, first = results(slice(half))
+    by_row, second = results(slice(half, length))
+    for x, y in zip(of_whole, by_row, strict=True):
+        assert error(x, y[:, -LAST:].double()) <= ROUNDED
+    for whole, *parts in zip(sums, first, second, strict=True):
+        assert_sums_of(whole, parts)
+
+
+@pytest.mark.gpu
+def test_masks_of_dropout(device: torch.device) -> None:
+    needs(20)
+    shape, key = (1, LENGTH, LENGTH, 128), torch.tensor([-7], device=device)
+    expected = dropout_mask(key, 5, 0.25, (LAST, LENGTH, 128), (LENGTH - LAST, 0, 0))
+    ones = torch.ones(shape, device=device, dtype=DTYPE)
+    out = residual_dropout(torch.zeros_like(ones), ones, key, 5, 0.25, None)
+    assert torch.equal(out[:, -LAST:] != 0, expected)
+    del ones, out
+    keep = torch.empty(shape, device=device, dtype=torch.uint8)
+    triangle_launch.dropout_mask(keep, Dropout(key, 5, 0.25, None))
+    assert torch.equal(keep[:, -LAST:].bool(), expected)
+
+
+@pytest.mark.gpu
+def test_linear_layers_in_float32(device: torch.device) -> None:
+    """Only the last rows are not zero, so that sums over all are as exact as sums over them."""
+    needs(32)
+    shapes, end = ((LENGTH**2, 128), (LENGTH**2, 24)), slice(-256, None)
+    x, grad = (torch.zeros(shape, device=device) for shape in shapes)
+    x[end] = draw(256, 128, device=device, dtype=torch.float32)
+    grad[end] = draw(256, 24, device=device, dtype=torch.float32)
+    shapes = (24, 128), (24,)
+    parameters = [draw(*shape, device=device, dtype=torch.float32) for shape in shapes]
+    out, d_x, *gradients = evaluated(lambda *t: wide_linear(*t, False), [x, *parameters], [grad])
+    found = [out[end], d_x[end], *gradients]
+    few = [x[end], *parameters], [grad[end]]
+    torch_s = evaluated(lambda *t: reference.wide_linear(*t, False), *few)
+    wide = [[t.double() for t in of] for of in few]
+    exact = evaluated(lambda *t: reference.wide_linear(*t, False), *wide)
+    for a, b, value in zip(found, torch_s, exact, strict=True):
+        assert error(a, value) <= FACTOR * max(error(b, value), 2.0**-24)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_seq", [8, 136])  # the outer product stays on the chip; it does not
+def test_outer_product_mean_of_channels_first(num_seq: int, device: torch.device) -> None:
+    needs(32)
+    first = [draw(128, 1, LENGTH, LENGTH, device=device) for _ in range(2)]
+    z, grad = (x.permute(1, 2, 3, 0) for x in first)
+    a, b = (draw(1, num_seq, LENGTH, 8, device=device) for _ in range(2))
+    weight, bias = draw(128, 64, device=device), draw(128, device=device)
+    count = torch.full((1, LENGTH, LENGTH), float(num_seq), device=device)
+
+    def results(a: Tensor, count: Tensor, z: Tensor, grad: Tensor) -> list[Tensor]:
+        def function(a: Tensor, z: Tensor) -> Tensor:
+            return outer_product_mean(a, b, count, weight, bias, z)
+
+        return evaluated(function, (a, z), [grad])
+
+    end = slice(-LAST, None)
+    few = a[:, :, end], count[:, end], z[:, end].contiguous(), grad[:, end].contiguous()
+    out_last, d_a_last, _ = results(*few)
+    out, d_a, _ = results(a, count, z, grad)
+    assert error(out[:, end], out_last.double()) <= ROUNDED
+    assert error(d_a[:, :, end], d_a_last.double()) <= ROUNDED
