@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from scalefold.bench.kernels.agreement import FACTOR, error
+from scalefold.bench.kernels.agreement import FACTOR, ROUNDING, error
 from scalefold.ops import linear as reference
 from scalefold.ops.dropout import dropout_mask
 from scalefold_kernels import triangle
@@ -177,7 +177,7 @@ def test_linear_layers_in_float32(device: torch.device) -> None:
     wide = [[t.double() for t in of] for of in few]
     exact = evaluated(lambda *t: reference.wide_linear(*t, False), *wide)
     for a, b, value in zip(found, torch_s, exact, strict=True):
-        assert error(a, value) <= FACTOR * max(error(b, value), 2.0**-24)
+        assert error(a, value) <= FACTOR * max(error(b, value), ROUNDING)
 
 
 @pytest.mark.gpu

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from scalefold.bench.kernels.agreement import FACTOR, error
+from scalefold.bench.kernels.agreement import FACTOR, ROUNDING, error
+from scalefold.bench.kernels.point_attention import as_written
 from scalefold.ops import point_attention as reference
 from scalefold_kernels.point_attention import point_attention, point_attention_pair_gradient
 from scalefold_kernels.tiles import overridden
@@ -153,36 +154,13 @@ def test_registered_as_torch_expects(device: torch.device) -> None:
     torch.library.opcheck(torch.ops.scalefold.point_attention_pair_gradient, layers)
 
 
-def in_float32(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    x: Tensor,
-    y: Tensor,
-    u: Tensor,
-    pair_logits: Tensor,
-    point_weight: Tensor,
-    pair: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """As the algorithm is written, distances from differences; the reference works in float64."""
-    squares = (x[:, :, None] - y[:, None]).square().sum((-1, -2)).permute(0, 3, 1, 2)
-    products = torch.einsum("bihc,bjhc->bhij", q * (3 * q.shape[-1]) ** -0.5, k)
-    logits = products - 0.5 * point_weight[:, None, None] * squares + pair_logits
-    weights = torch.softmax(logits, -1)
-    return (
-        torch.einsum("bhij,bjhc->bihc", weights, v),
-        torch.einsum("bhij,bjhpx->bihpx", weights, u),
-        torch.einsum("bhij,bijc->bihc", weights, pair),
-    )
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("num_res", [256, 300])
 def test_as_precise_as_float32(num_res: int, device: torch.device) -> None:
     sizes = Sizes(1, num_res, 12, 16, 4, 8, 128)
     tensors, of_results = arguments(sizes, device), grads(sizes, device)
     exact = run(reference.point_attention, tensors, of_results, torch.float64)
-    torch_s = run(in_float32, tensors, of_results, torch.float32)
+    torch_s = run(as_written, tensors, of_results, torch.float32)
     ours = run(point_attention, tensors, of_results, torch.float32)
     for a, b, value in zip(ours, torch_s, exact, strict=True):
-        assert error(a, value) <= FACTOR * max(error(b, value), 2.0**-24)
+        assert error(a, value) <= FACTOR * max(error(b, value), ROUNDING)

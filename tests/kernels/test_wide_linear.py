@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from scalefold.bench.kernels.agreement import FACTOR, error
+from scalefold.bench.kernels.agreement import FACTOR, ROUNDING, error
 from scalefold.ops import linear as reference
 from scalefold_kernels.tiles import overridden
 from scalefold_kernels.wide_linear import wide_linear, wide_linear_gradients
@@ -125,4 +125,4 @@ def test_as_precise_as_float32(inputs: int, outputs: int, device: torch.device) 
     torch_s = run(reference.wide_linear, tensors, True, torch.float32)
     ours = run(wide_linear, tensors, True, torch.float32)
     for a, b, value in zip(ours, torch_s, exact, strict=True):
-        assert error(a, value) <= FACTOR * max(error(b, value), 2.0**-24)
+        assert error(a, value) <= FACTOR * max(error(b, value), ROUNDING)

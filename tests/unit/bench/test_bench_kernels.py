@@ -50,6 +50,22 @@ def test_the_reference_agrees_with_itself() -> None:
     assert 2**-11 < agreement.error < 2**-7
 
 
+def test_what_is_in_float32_is_held_to_it() -> None:
+    def in_bfloat16(x: Tensor) -> Tensor:
+        return x.bfloat16().square().float()
+
+    generator = torch.Generator().manual_seed(0)
+    numbers = (torch.randn(40, 30, generator=generator).requires_grad_(),)
+    asked = replace(case(), inputs=lambda *_: numbers, reference=torch.square)
+    agreement = Exact(asked, CPU, torch.bfloat16).agreement(torch.square)
+    assert agreement.good
+    assert agreement.limit <= 2 * 2.0**-24
+    assert not Exact(asked, CPU, torch.bfloat16).agreement(in_bfloat16).good
+    # Errors are compared with the algorithm as written, where the reference is more precise.
+    rough = replace(asked, as_written=in_bfloat16)
+    assert Exact(rough, CPU, torch.bfloat16).agreement(in_bfloat16).good
+
+
 @pytest.mark.parametrize(
     ("wrong", "tensor"),
     [

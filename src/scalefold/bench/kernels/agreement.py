@@ -14,6 +14,9 @@ from scalefold.bench.kernels.case import Function, Inputs, KernelCase
 FACTOR = 2.0
 """An implementation's error may be this many times that of plain torch in the same precision."""
 
+ROUNDING = 2.0**-24
+"""Of one number to float32: no error is held to less."""
+
 
 @dataclass(frozen=True)
 class Agreement:
@@ -25,9 +28,8 @@ class Agreement:
         ``output 0``, ``gradient 2``: gradients in the order of the inputs.
     error, torch_error : float
     limit : float
-        ``FACTOR`` times torch's error, or that of rounding the exact result once to the benchmark's
-        type if it is larger. (For ops that are in float32 whatever is asked for, that is far more
-        than theirs; their tests on a GPU hold them to float32's.)
+        ``FACTOR`` times torch's error, or that of rounding the exact result once to the type of
+        torch's if it is larger: ops that are in float32 whatever is asked for are held to it.
     """
 
     tensor: str
@@ -63,8 +65,12 @@ class Exact:
             torch.randn(shape, generator=generator, device=device).to(dtype) for shape in shapes
         ]
         self._exact = evaluate(case.reference, wide, self._grads)
-        self._rounding = [error(exact.to(dtype), exact) for exact in self._exact]
-        self._torch = self._errors(case.reference)
+        values = evaluate(case.as_written or case.reference, self._inputs, self._grads)
+        pairs = list(zip(values, self._exact, strict=True))
+        self._torch = [error(value, exact) for value, exact in pairs]
+        self._rounding = [
+            max(ROUNDING, error(exact.to(value.dtype), exact)) for value, exact in pairs
+        ]
 
     def agreement(self, function: Function) -> Agreement:
         """Compare a function with the exact result; the tensor that is nearest to its limit."""

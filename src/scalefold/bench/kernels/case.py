@@ -65,6 +65,9 @@ class KernelCase:
         For the correctness test, where the reference in float64 does not fit at full size.
     setting : str
         ``initial training``, ``fine-tuning`` or ``general``.
+    as_written : Function, optional
+        In plain torch, the precision asked for throughout: what errors are compared with where the
+        reference works in a higher one.
     """
 
     op: str
@@ -77,6 +80,7 @@ class KernelCase:
     peers: Mapping[str, Callable[[], Function | None]] = field(default_factory=dict)
     check_inputs: Callable[[torch.device, torch.dtype], Inputs] | None = None
     setting: str = "initial training"
+    as_written: Function | None = None
 
 
 def leaf(

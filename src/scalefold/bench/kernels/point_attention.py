@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import torch
+from torch import Tensor
 
 from scalefold.bench.kernels.case import FP32_BYTES, Inputs, KernelCase, Work
 from scalefold.ops import TORCH, Ops
@@ -32,19 +33,43 @@ def _case(num_res: int, setting: str) -> KernelCase:
         setting=setting,
         inputs=partial(_inputs, num_res),
         reference=partial(_results, TORCH),
+        as_written=as_written,
         ours=partial(_results, triton_ops()),
         forward=Work(logits + channels, flops, _HEADS * pairs),
         backward=Work(logits + 2 * channels, 2 * flops),
     )
 
 
-def _results(ops: Ops, *arguments: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def _results(ops: Ops, *arguments: Tensor) -> tuple[Tensor, ...]:
     """Those with a gradient."""
     return ops.point_attention(*arguments)[:3]
 
 
+def as_written(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    x: Tensor,
+    y: Tensor,
+    u: Tensor,
+    pair_logits: Tensor,
+    point_weight: Tensor,
+    pair: Tensor,
+) -> tuple[Tensor, ...]:
+    """Alg. 22, distances from differences of points; the reference makes them in float64."""
+    squares = (x[:, :, None] - y[:, None]).square().sum((-1, -2)).permute(0, 3, 1, 2)
+    products = torch.einsum("bihc,bjhc->bhij", q * (3 * q.shape[-1]) ** -0.5, k)
+    logits = products - 0.5 * point_weight[:, None, None] * squares + pair_logits
+    weights = torch.softmax(logits, -1)
+    return (
+        torch.einsum("bhij,bjhc->bihc", weights, v),
+        torch.einsum("bhij,bjhpx->bihpx", weights, u),
+        torch.einsum("bhij,bijc->bihc", weights, pair),
+    )
+
+
 def _inputs(num_res: int, device: torch.device, dtype: torch.dtype) -> Inputs:
-    def draw(*shape: int) -> torch.Tensor:
+    def draw(*shape: int) -> Tensor:
         return torch.randn(shape, device=device)
 
     features = [draw(1, num_res, _HEADS, _CHANNELS) for _ in range(3)]
