@@ -304,11 +304,14 @@ def test_without_masked_keys_in_bfloat16(shape: tuple[int, ...], device: torch.d
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("kernels")
-@pytest.mark.parametrize(("length", "biased"), [(256, True), (128, False), (90, False)])
+@pytest.mark.parametrize(
+    ("length", "channels", "biased"),
+    [(256, 32, True), (256, 8, True), (128, 32, False), (90, 32, False)],
+)
 def test_row_without_unmasked_keys_in_bfloat16(
-    length: int, biased: bool, device: torch.device
+    length: int, channels: int, biased: bool, device: torch.device
 ) -> None:
-    inputs = _inputs((1, 3, length, length, 4, 32), device, biased=biased)
+    inputs = _inputs((1, 3, length, length, 4, channels), device, biased=biased)
     inputs[4][:, 1] = 0
     inputs = [x if x is None else x.bfloat16() for x in inputs]
     _assert_as_exact_as_torch(inputs, torch.float32)

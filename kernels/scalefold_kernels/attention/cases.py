@@ -55,7 +55,7 @@ _PORTABLE = [
 
 def compile_cases() -> list[CompileCase]:
     """All kernels of the folder, and of those in it."""
-    own = [*_portable(), *_hopper(), _narrow()]
+    own = [*_portable(), *_hopper(), *_narrow()]
     return [*own, *pointwise.compile_cases(), *pooled.compile_cases()]
 
 
@@ -88,12 +88,11 @@ def _hopper() -> Iterator[CompileCase]:
         if not hopper_launch.serves(inputs):
             continue
         launches: dict[str, tuple[ModuleType, Callable[[], Any]]] = {
-            "forward": (hopper_launch, partial(hopper_launch.forward, inputs, out, lse)),
-            **{
-                f"backward_{kernel}": (hopper_backward, launch)
-                for kernel, launch in _backward(inputs, out, lse).items()
-            },
+            f"backward_{kernel}": (hopper_backward, launch)
+            for kernel, launch in _backward(inputs, out, lse).items()
         }
+        if not hopper_narrow.serves_forward(inputs):
+            launches["forward"] = hopper_launch, partial(hopper_launch.forward, inputs, out, lse)
         for kernel, (module, launch) in launches.items():
             # H100 and H200: 132 multiprocessors.
             with patch.object(hopper_plan, "multiprocessors", lambda _: 132):
@@ -102,14 +101,18 @@ def _hopper() -> Iterator[CompileCase]:
             yield replace(case, allowed_spill_bytes=_SPILLS.get(kernel, 0))
 
 
-def _narrow() -> CompileCase:
+def _narrow() -> Iterator[CompileCase]:
     name = "extra MSA row"
     inputs, out, lse = _arguments(name, torch.bfloat16)
     shared = hopper_backward.Shared(out, out, lse)
-    launch = partial(hopper_narrow.keys, inputs, inputs.bias, lse, shared, inputs.k, inputs.v)
-    described = f"backward_keys of narrow heads, {name}"
-    with patch.object(hopper_plan, "multiprocessors", lambda _: 132):
-        return recorded(hopper_narrow, "narrow_keys_kernel", launch, described, "sm_90")
+    launches: dict[str, Callable[[], Any]] = {
+        "forward": partial(hopper_narrow.forward, inputs, out, lse),
+        "keys": partial(hopper_narrow.keys, inputs, inputs.bias, lse, shared, inputs.k, inputs.v),
+    }
+    for kernel, launch in launches.items():
+        with patch.object(hopper_plan, "multiprocessors", lambda _: 132):
+            described = f"{kernel} of narrow heads, {name}"
+            yield recorded(hopper_narrow, f"narrow_{kernel}_kernel", launch, described, "sm_90")
 
 
 def _backward(inputs: Inputs, out: Tensor, lse: Tensor) -> dict[str, Callable[[], Any]]:

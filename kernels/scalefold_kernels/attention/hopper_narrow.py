@@ -1,14 +1,16 @@
-"""Launch of the kernel for heads of 8 channels, and what it serves."""
+"""Launches of the kernels for heads of 8 channels, and what they serve."""
 
 from __future__ import annotations
 
 import triton
 from torch import Tensor
 
-from scalefold_kernels.attention.arguments import Inputs
+from scalefold_kernels.attention.arguments import Inputs, turned
 from scalefold_kernels.attention.hopper.narrow.backward_keys import narrow_keys_kernel
+from scalefold_kernels.attention.hopper.narrow.forward import narrow_forward_kernel
 from scalefold_kernels.attention.hopper_backward import Shared
 from scalefold_kernels.attention.hopper_plan import dealt
+from scalefold_kernels.attention.hopper_tensors import bias_descriptor, bias_rows, rows_descriptor
 from scalefold_kernels.copy_engine import VECTOR
 from scalefold_kernels.tiles import tile
 
@@ -17,6 +19,60 @@ CHANNELS = 8
 
 MAX_QUERIES = 256
 """Of more, shared memory does not hold the bias of two programs."""
+
+MAX_KEYS = 256
+"""Of more, shared memory does not hold the bias of two heads three times."""
+
+
+def side_by_side(x: Tensor) -> Tensor:
+    """Two heads as one of twice the channels: (B, R, N, H / 2, 2 C)."""
+    return x.unflatten(3, (-1, 2)).flatten(4)
+
+
+def serves_forward(inputs: Inputs) -> bool:
+    """Whether `forward` can take arguments that `hopper_launch` serves."""
+    heads = [x for x in (inputs.q, inputs.k, inputs.v, inputs.gate) if x is not None]
+    return (
+        inputs.bias is not None
+        and inputs.channels == CHANNELS
+        and inputs.num_heads % 2 == 0
+        and inputs.num_keys <= MAX_KEYS
+        and all(x.stride(3) == CHANNELS for x in heads)
+    )
+
+
+def forward(inputs: Inputs, out: Tensor, lse: Tensor) -> None:
+    """Fill ``out`` and ``lse``."""
+    q, k, v, gate, mask, bias, bias_scale = inputs
+    assert bias is not None
+    bias = bias_rows(bias)
+    sizes = tile("attention_narrow_forward", "sm_90", inputs.shape_class)
+    programs, block = sizes.pop("PROGRAMS"), sizes["BLOCK_K"]
+    blocks, tiles = triton.cdiv(inputs.num_keys, block), triton.cdiv(inputs.num_queries, 64)
+    places = max(n for n in range(1, sizes.pop("PLACES") + 1) if blocks % n == 0)
+    own = dealt(sizes, inputs._replace(q=side_by_side(q)), tiles, programs, tiles)
+    out_desc = rows_descriptor(side_by_side(out), 64)
+    narrow_forward_kernel[(own.programs, inputs.batch)](
+        q,
+        rows_descriptor(side_by_side(k), block),
+        rows_descriptor(side_by_side(v), block),
+        out_desc if gate is None else rows_descriptor(side_by_side(gate), 64),
+        bias_descriptor(bias, q, 64, block),
+        out_desc,
+        mask,
+        lse,
+        *q.stride()[:3],
+        *inputs.mask_strides,
+        lse.stride(2),
+        *inputs.scalars,
+        HAS_GATE=gate is not None,
+        BIAS_SCALE=bias_scale,
+        TURNED=turned(bias),
+        NUM_BLOCKS=blocks,
+        KEYS=max(block, triton.next_power_of_2(inputs.num_keys)),
+        PLACES=places,
+        **own.constants,
+    )
 
 
 def serves(inputs: Inputs, shared: Shared) -> bool:

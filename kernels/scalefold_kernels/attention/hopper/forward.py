@@ -46,25 +46,18 @@ def wait_for_stores(x):
 
 
 @gluon.jit
-def attend_to_block(
-    o, total, highest, q, j, place, weighing, memory,
-    HAS_BIAS: gl.constexpr, TURNED: gl.constexpr, C: gl.constexpr, BLOCK_K: gl.constexpr,
-    EXACT: gl.constexpr,
-):  # fmt: skip
-    """Sums of values and weights, and the highest logit, with block ``j`` of keys, at a place."""
+def weigh(s, o, total, highest, j, weighing, mask_smem, EXACT: gl.constexpr):
+    """Weights from logits with block ``j`` of keys, as left operand.
+
+    Sums of weights and the highest logit are with the block; sums of values are not, yet.
+    """
     all_kept, stretch, unit = weighing
-    _, _, k_smem, v_smem, bias_smem, mask_smem = memory
-    S: gl.constexpr = mma_layout(BLOCK_K)
-    OUT: gl.constexpr = mma_layout(C)
-    s = load_bias(bias_smem.index(j), BLOCK_K, HAS_BIAS, TURNED)
-    k = k_smem.index(place).reshape([BLOCK_K, C])
-    v = v_smem.index(place).reshape([BLOCK_K, C])
-    s = warpgroup_mma(q, k.permute((1, 0)), s, use_acc=HAS_BIAS, is_async=True)
-    s = warpgroup_mma_wait(0, [s])
+    OUT: gl.constexpr = o.type.layout
     if all_kept:
         s = s * unit
     else:
-        s = s * stretch + mask_smem.index(j).load(gl.SliceLayout(0, S))[None, :]
+        added = mask_smem.index(j).load(gl.SliceLayout(0, s.type.layout))
+        s = s * stretch + added.to(gl.float32)[None, :]
     if EXACT:
         new_highest = gl.maximum(highest, row_max(s))
         s -= new_highest[:, None]
@@ -74,8 +67,70 @@ def attend_to_block(
         highest = new_highest
     p = gl.exp2(s)
     total += lane_sums(p)
-    left = gl.convert_layout(p.to(k_smem.dtype), gl.DotOperandLayout(0, OUT, 2))
+    left = gl.convert_layout(p.to(gl.bfloat16), gl.DotOperandLayout(0, OUT, 2))
+    return left, o, total, highest
+
+
+@gluon.jit
+def attend_to_block(
+    o, total, highest, q, j, place, weighing, memory,
+    HAS_BIAS: gl.constexpr, TURNED: gl.constexpr, C: gl.constexpr, BLOCK_K: gl.constexpr,
+    EXACT: gl.constexpr,
+):  # fmt: skip
+    """Sums of values and weights, and the highest logit, with block ``j`` of keys, at a place."""
+    _, _, k_smem, v_smem, bias_smem, mask_smem = memory
+    s = load_bias(bias_smem.index(j), BLOCK_K, HAS_BIAS, TURNED)
+    k = k_smem.index(place).reshape([BLOCK_K, C])
+    v = v_smem.index(place).reshape([BLOCK_K, C])
+    s = warpgroup_mma(q, k.permute((1, 0)), s, use_acc=HAS_BIAS, is_async=True)
+    s = warpgroup_mma_wait(0, [s])
+    left, o, total, highest = weigh(s, o, total, highest, j, weighing, mask_smem, EXACT)
     return warpgroup_mma(left, v, o), total, highest
+
+
+@gluon.jit
+def within_range(sums):
+    """1 for rows whose sum of weights float32 held, 0 for those to be done again."""
+    return ((sums > LOWEST) & (sums < HIGHEST)).to(gl.int32)
+
+
+@gluon.jit
+def refill(
+    k_desc, v_desc, k_smem, v_smem, ready, batch, row, head, j, more,
+    C: gl.constexpr, BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr, PLACES: gl.constexpr,
+):  # fmt: skip
+    """Start the copies of the block that comes to the place of block ``j``."""
+    # All are done with the block: its place may be filled.
+    gl.thread_barrier()
+    beyond = j + PLACES >= NUM_BLOCKS
+    block = gl.where(beyond, j + PLACES - NUM_BLOCKS, j + PLACES)
+    load_keys(
+        k_desc, v_desc, k_smem.index(j % PLACES), v_smem.index(j % PLACES), ready, batch,
+        gl.where(beyond, row + 1, row), block * BLOCK_K, head, more | (not beyond), C, BLOCK_K,
+    )  # fmt: skip
+
+
+@gluon.jit
+def start_gate(gate_desc, at, ready, out_smem, HAS_GATE: gl.constexpr):
+    """Start the copy of the gate to where the result will be left."""
+    # The result of the row before has left the place.
+    tma.store_wait(0)
+    if HAS_GATE:
+        mbarrier.expect(ready, 64 * out_smem.shape[4] * 2)
+        tma.async_copy_global_to_shared(gate_desc, at, ready, out_smem)
+
+
+@gluon.jit
+def store_result(o, divisor, out_desc, at, ready, phase, out_smem, HAS_GATE: gl.constexpr):
+    """Start the store of sums of values, divided and gated."""
+    tile = out_smem.reshape([64, out_smem.shape[4]])
+    if HAS_GATE:
+        mbarrier.wait(ready, phase)
+        gate = tile.load(o.type.layout)
+        divisor += divisor * gl.exp2(-LOG2E * widen(gate))
+    tile.store((o * reciprocal(divisor)).to(out_smem.dtype))
+    fence_async_shared()
+    tma.async_copy_shared_to_global(out_desc, at, out_smem)
 
 
 @gluon.jit
@@ -133,12 +188,8 @@ def attend(
         mbarrier.expect(q_full, 64 * C * 2, pred=more)
         at = [batch, row + 1, first_q, head, 0]
         tma.async_copy_global_to_shared(q_desc, at, q_full, q_smem, pred=more)
-        # The result of the row before has left the place that the gate comes to.
-        tma.store_wait(0)
-        if HAS_GATE:
-            mbarrier.expect(gate_full, 64 * C * 2)
-            at = [batch, row, first_q, head, 0]
-            tma.async_copy_global_to_shared(gate_desc, at, gate_full, out_smem)
+        at = [batch, row, first_q, head, 0]
+        start_gate(gate_desc, at, gate_full, out_smem, HAS_GATE)
         highest = gl.full([64], float("-inf") if EXACT else 0.0, gl.float32, by_row)
         total = lane_sums(gl.full([64, BLOCK_K], 0.0, gl.float32, S))
         o = gl.full([64, C], 0.0, gl.float32, OUT)
@@ -152,27 +203,15 @@ def attend(
                 o, total, highest, q, j, place, weighing, memory,
                 HAS_BIAS, TURNED, C, BLOCK_K, EXACT,
             )  # fmt: skip
-            # All are done with the block: its place may be filled.
-            gl.thread_barrier()
-            beyond = j + PLACES >= NUM_BLOCKS
-            next_block = gl.where(beyond, j + PLACES - NUM_BLOCKS, j + PLACES)
-            load_keys(
-                k_desc, v_desc, k_smem.index(place), v_smem.index(place), ready, batch,
-                gl.where(beyond, row + 1, row), next_block * BLOCK_K, head, more | (not beyond),
-                C, BLOCK_K,
+            refill(
+                k_desc, v_desc, k_smem, v_smem, ready, batch, row, head, j, more,
+                C, BLOCK_K, NUM_BLOCKS, PLACES,
             )  # fmt: skip
         unmasked = count(kept)
         sums = gl.convert_layout(gl.sum(total, 1), by_row)
-        held &= ((sums > LOWEST) & (sums < HIGHEST)).to(gl.int32)
+        held &= within_range(sums)
         divisor = gl.convert_layout(sums, gl.SliceLayout(1, OUT))[:, None]
-        if HAS_GATE:
-            mbarrier.wait(gate_full, before & 1)
-            gate = out_smem.reshape([64, C]).load(OUT)
-            divisor += divisor * gl.exp2(-LOG2E * widen(gate))
-        result = o * reciprocal(divisor)
-        out_smem.reshape([64, C]).store(result.to(dtype))
-        fence_async_shared()
-        tma.async_copy_shared_to_global(out_desc, [batch, row, first_q, head, 0], out_smem)
+        store_result(o, divisor, out_desc, at, gate_full, before & 1, out_smem, HAS_GATE)
         start = ((batch * num_rows + row).to(gl.int64) * num_heads + head) * lse_stride
         gl.store(lse + start + queries, highest + log2(sums), mask=queries < num_queries)
     tma.store_wait(0)

@@ -1,1 +1,1 @@
-"""Attention with heads of 8 channels on Hopper GPUs, see `parts`."""
+"""Attention with heads of 8 channels on Hopper GPUs."""

@@ -1,4 +1,4 @@
-"""What the kernel for heads of 8 channels consists of.
+"""What the kernel of keys with heads of 8 channels consists of.
 
 8 channels are half of what a product of a whole warp group takes, so that each warp works by itself
 here (`mma.sync`): it has 16 keys of one head and goes through all of a row's queries, without a
