@@ -20,6 +20,7 @@ from scalefold_kernels.attention.hopper.parts import (
     copy_bias,
     count,
     load_bias,
+    load_first_keys,
     load_keys,
     load_mask,
     place_of_program,
@@ -176,11 +177,9 @@ def backward_queries_kernel(
     first = [batch, first_row, first_q, head, 0]
     tma.async_copy_global_to_shared(q_desc, first, query_full, query_smem.index(0))
     tma.async_copy_global_to_shared(grad_desc, first, query_full, query_smem.index(1))
-    for n in gl.static_range(PLACES):
-        load_keys(
-            k_desc, v_desc, k_smem.index(n), v_smem.index(n), full.index(n),
-            batch, first_row, n * BLOCK_K, head, True, C, BLOCK_K,
-        )  # fmt: skip
+    load_first_keys(
+        k_desc, v_desc, k_smem, v_smem, full, batch, first_row, head, C, BLOCK_K, PLACES
+    )
 
     mask += batch.to(gl.int64) * mask_stride_b
     kept = load_mask(mask, mask_stride_r, mask_stride_k, first_row, num_keys, KEYS)

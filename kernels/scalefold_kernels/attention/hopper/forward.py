@@ -22,6 +22,7 @@ from scalefold_kernels.attention.hopper.parts import (
     count,
     lane_sums,
     load_bias,
+    load_first_keys,
     load_keys,
     load_mask,
     log2,
@@ -155,11 +156,9 @@ def attend(
 
     mbarrier.expect(q_full, 64 * C * 2)
     tma.async_copy_global_to_shared(q_desc, [batch, first_row, first_q, head, 0], q_full, q_smem)
-    for n in gl.static_range(PLACES):
-        load_keys(
-            k_desc, v_desc, k_smem.index(n), v_smem.index(n), full.index(n),
-            batch, first_row, n * BLOCK_K, head, True, C, BLOCK_K,
-        )  # fmt: skip
+    load_first_keys(
+        k_desc, v_desc, k_smem, v_smem, full, batch, first_row, head, C, BLOCK_K, PLACES
+    )
     kept = load_mask(mask, mask_stride_r, mask_stride_k, first_row, num_keys, KEYS)
     unmasked = count(kept)
     queries = first_q + gl.arange(0, 64, layout=by_row)

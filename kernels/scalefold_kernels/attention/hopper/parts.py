@@ -150,6 +150,19 @@ def load_keys(
 
 
 @gluon.jit
+def load_first_keys(
+    k_desc, v_desc, k_smem, v_smem, full, batch, row, head,
+    C: gl.constexpr, BLOCK_K: gl.constexpr, PLACES: gl.constexpr,
+):  # fmt: skip
+    """Start the copies of a row's first blocks, to all places of the ring."""
+    for n in gl.static_range(PLACES):
+        load_keys(
+            k_desc, v_desc, k_smem.index(n), v_smem.index(n), full.index(n),
+            batch, row, n * BLOCK_K, head, True, C, BLOCK_K,
+        )  # fmt: skip
+
+
+@gluon.jit
 def undo_gate(grad_tile, out_tile, gate_tile, HAS_GATE: gl.constexpr, VECTORS: gl.constexpr):
     """Gradients of gate and ungated result in the places of gate and gradient; returns delta.
 

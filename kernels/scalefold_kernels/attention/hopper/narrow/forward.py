@@ -29,7 +29,7 @@ from scalefold_kernels.attention.hopper.parts import (
     count,
     lane_sums,
     load_bias,
-    load_keys,
+    load_first_keys,
     load_mask,
     log2,
     place_of_program,
@@ -93,11 +93,9 @@ def attend(
     A: gl.constexpr = gl.DotOperandLayout(0, S, 2)
     by_row: gl.constexpr = gl.SliceLayout(1, S)
 
-    for n in gl.static_range(PLACES):
-        load_keys(
-            k_desc, v_desc, k_smem.index(n), v_smem.index(n), full.index(n),
-            batch, first_row, n * BLOCK_K, pair, True, PAIR, BLOCK_K,
-        )  # fmt: skip
+    load_first_keys(
+        k_desc, v_desc, k_smem, v_smem, full, batch, first_row, pair, PAIR, BLOCK_K, PLACES
+    )
     # Queries of the next row wait in registers: shared memory is full of biases.
     own = first_q + gl.arange(0, 64, layout=gl.SliceLayout(1, A))
     channel = gl.arange(0, PAIR, layout=gl.SliceLayout(0, A))
