@@ -7,6 +7,7 @@ others meanwhile go on until they need it for an exchange.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -24,6 +25,7 @@ from scalefold.parallel.ranks import broadcast_all, on_first
 from scalefold.train import checkpoint as checkpoints
 from scalefold.train.assemble import Trainer
 from scalefold.train.exchange import Notice
+from scalefold.train.garbage import present_objects_spared
 from scalefold.train.health import Health
 from scalefold.train.journal import Journal
 from scalefold.train.metrics import Record
@@ -109,25 +111,29 @@ class Run:
         self._publish(journal, loader)  # step 0: the untrained model, for comparison
         self._on_target = on_first(world, target.look)
         self._last_read = Mark(self._trainer.parameters.master.device)
-        while self.step < training.steps and not self._ends(target, stop):
-            batch = self._next(loader)
-            self.step += 1
-            rate = learning_rate(self.step, self._config.optimiser)
+        first = self.step + 1  # compiles and captures
+        with contextlib.ExitStack() as stack:
+            while self.step < training.steps and not self._ends(target, stop):
+                batch = self._next(loader)
+                self.step += 1
+                rate = learning_rate(self.step, self._config.optimiser)
 
-            def notice(waited: float = batch.wait_seconds if batch else 0.0) -> Notice:
-                return Notice(stop.is_set(), self._mesh.first and target.look(), waited)
+                def notice(waited: float = batch.wait_seconds if batch else 0.0) -> Notice:
+                    return Notice(stop.is_set(), self._mesh.first and target.look(), waited)
 
-            if batch is None:
-                numbers = self._trainer.step.abstain(notice)
-            else:
-                numbers = self._trainer.step(batch.passes, rate, notice)
-            self._unread.append(_Unread.of(self.step, rate, batch, Readback(numbers)))
-            del batch  # its features take memory that the next step needs
-            self._read(self._lag, journal)
-            if self.step % training.checkpoint_every == 0:
-                self._read(0, journal)
-                if not self._absent:
-                    self._publish(journal, loader)
+                if batch is None:
+                    numbers = self._trainer.step.abstain(notice)
+                else:
+                    numbers = self._trainer.step(batch.passes, rate, notice)
+                self._unread.append(_Unread.of(self.step, rate, batch, Readback(numbers)))
+                del batch  # its features take memory that the next step needs
+                self._read(self._lag, journal)
+                if self.step == first and self._trainer.parameters.master.is_cuda:
+                    stack.enter_context(present_objects_spared())
+                if self.step % training.checkpoint_every == 0:
+                    self._read(0, journal)
+                    if not self._absent:
+                        self._publish(journal, loader)
         self._read(0, journal)
         published = self._publish(journal, loader)
         if journal is not None:
