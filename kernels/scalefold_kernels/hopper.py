@@ -29,6 +29,22 @@ def new_barriers(NUMBER: gl.constexpr, ARRIVALS: gl.constexpr):
 
 
 @gluon.jit
+def unsigned(x):
+    """A number that is not negative, as one without a sign: divisions take half as much."""
+    x = gl.to_tensor(x)
+    if x.dtype == gl.int64:
+        return x.to(gl.uint64)
+    else:  # noqa: RET505 (of constants)
+        return x.to(gl.uint32)
+
+
+@gluon.jit
+def wide_product(x, y):
+    """In 64 bits, of numbers that are not negative; signs would be kept in registers over loops."""
+    return unsigned(x).to(gl.uint64) * unsigned(y).to(gl.uint64)
+
+
+@gluon.jit
 def widen(x):
     """bfloat16 to float32, one instruction an element (the compiler's own takes two)."""
     return gl.inline_asm_elementwise(

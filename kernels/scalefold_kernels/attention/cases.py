@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -41,9 +40,6 @@ _SHAPES = {
     "template": (256, 256, 4, 16, True, "QK"),
     "wide heads": (64, 128, 2, 64, False, "QK"),
 }
-
-# Bytes a thread: numbers that a row reads once, outside of the loops over blocks.
-_SPILLS = {"backward_row": 16}
 
 _PORTABLE = [
     ("triangle N=256", torch.bfloat16),
@@ -97,8 +93,7 @@ def _hopper() -> Iterator[CompileCase]:
             # H100 and H200: 132 multiprocessors.
             with patch.object(hopper_plan, "multiprocessors", lambda _: 132):
                 described = f"{kernel} on Hopper, {name}"
-                case = recorded(module, f"{kernel}_kernel", launch, described, "sm_90")
-            yield replace(case, allowed_spill_bytes=_SPILLS.get(kernel, 0))
+                yield recorded(module, f"{kernel}_kernel", launch, described, "sm_90")
 
 
 def _narrow() -> Iterator[CompileCase]:

@@ -19,7 +19,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from scalefold_kernels.attention.hopper.parts import LOG2E, count, load_mask, undo_gate
-from scalefold_kernels.hopper import new_barriers
+from scalefold_kernels.hopper import new_barriers, unsigned, wide_product
 
 STAGES = gl.constexpr(2)
 """Rows in shared memory."""
@@ -36,9 +36,9 @@ def shared_mma_layout(columns, warps_m, warps_n):
 @gluon.jit
 def place_of(item, num_rows, num_heads):
     """Sample, row and head: heads of a row, side by side in memory, come together."""
-    head = item % num_heads
-    row = item // num_heads
-    return row // num_rows, row % num_rows, head
+    item, rows, heads = unsigned(item), unsigned(num_rows), unsigned(num_heads)
+    row = item // heads
+    return (row // rows).to(gl.int32), (row % rows).to(gl.int32), (item % heads).to(gl.int32)
 
 
 @gluon.jit
@@ -72,15 +72,12 @@ def load_row(
 
 
 @gluon.jit
-def load_row_mask(
-    mask, strides, batch, row, own, num_keys, KEYS: gl.constexpr
-):  # fmt: skip
+def load_row_mask(mask, strides, batch, row, own, num_keys, KEYS: gl.constexpr):
     """The mask of a row, once whole in every warp, once of the keys that a thread has of a tile."""
     stride_b, stride_r, stride_k = strides
-    mask += batch.to(gl.int64) * stride_b
-    kept = load_mask(mask, stride_r, stride_k, row, num_keys, KEYS)
-    places = mask + row.to(gl.int64) * stride_r + own * stride_k
-    return kept, gl.load(places, mask=own < num_keys, other=0.0)
+    start = mask + wide_product(batch, stride_b) + wide_product(row, stride_r)
+    kept = load_mask(start, 0, stride_k, row, num_keys, KEYS)  # the row begins there
+    return kept, gl.load(start + own * stride_k, mask=own < num_keys, other=0.0)
 
 
 @gluon.jit
@@ -213,7 +210,7 @@ def backward_row_kernel(
         # Without unmasked keys all logits are 0, and all keys are kept.
         stretch = gl.where(unmasked == 0, 0.0, scale * LOG2E)
         keep_own = ((keep != 0) | (unmasked == 0)) & (own < num_keys)
-        lse_row = lse + item.to(gl.int64) * lse_stride
+        lse_row = lse + wide_product(item, lse_stride)
         lse_tiles = ()
         for b in gl.static_range(NUM_Q):
             at_q = b * 64 + queries
@@ -225,9 +222,6 @@ def backward_row_kernel(
         undo_gates(stage, lse_tiles, memory, gate_smem, HAS_GATE, C, NUM_Q, VECTORS)
         fence_async_shared()
         gl.thread_barrier()
-        if HAS_GATE:
-            at = [batch, row, 0, head, 0]
-            tma.async_copy_shared_to_global(grad_gate_desc, at, gate_rows.index(stage))
         grad_k = gl.full([KEYS, C], 0.0, gl.float32, OUT)
         grad_v = gl.full([KEYS, C], 0.0, gl.float32, OUT)
         for b in range(NUM_Q):
@@ -235,7 +229,10 @@ def backward_row_kernel(
                 grad_k, grad_v, stage * NUM_Q + b, k, v, stretch, keep_own, all_kept, scale, memory,
                 C, KEYS,
             )  # fmt: skip
-        # Not earlier: registers are short.
+        # Neither this copy nor the next mask earlier: registers are short.
+        if HAS_GATE:
+            at = [batch, row, 0, head, 0]
+            tma.async_copy_shared_to_global(grad_gate_desc, at, gate_rows.index(stage))
         after = gl.minimum(item + step, num_items - 1)
         next_batch, next_row, _ = place_of(after, num_rows, num_heads)
         kept, keep = load_row_mask(mask, mask_strides, next_batch, next_row, own, num_keys, KEYS)
