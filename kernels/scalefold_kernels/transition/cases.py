@@ -51,13 +51,7 @@ def _forward(size: tuple[int, int, int], dtype: str, arch: str) -> CompileCase:
     constexprs = {"EPS": 1e-5, "BLOCK_C": size[1], **_constants(size, dtype), **sizes}
     name = f"forward C={size[1]} H={size[2]} {dtype} {arch}"
     return CompileCase(
-        name,
-        transition_forward_kernel,
-        signature,
-        constexprs,
-        *launch,
-        architectures=(arch,),
-        allowed_spill_bytes=8 if size[1] == 128 else 0,  # kept across the loop
+        name, transition_forward_kernel, signature, constexprs, *launch, architectures=(arch,)
     )
 
 
