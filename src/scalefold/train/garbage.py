@@ -11,8 +11,9 @@ from collections.abc import Iterator
 def present_objects_spared() -> Iterator[None]:
     """Around steps, once all is compiled and captured: what is there is not searched any more.
 
-    Compilers leave about a million objects. A search through all takes more than half a second, in
-    which no thread runs, and the many small objects of a checkpoint bring one about.
+    Compilers leave hundreds of thousands of objects. A search through all takes a quarter of a
+    second or more, in which no thread runs, and the many small objects of a checkpoint bring one
+    about.
     """
     gc.collect()
     gc.freeze()

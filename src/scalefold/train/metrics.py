@@ -45,7 +45,11 @@ class MetricsLog:
         self._path = out / METRICS_FILE
         _truncate(self._path, step)
         self._file = self._path.open("a", encoding="utf-8")
-        self._board = SummaryWriter(str(out / TENSORBOARD_FOLDER), purge_step=step + 1)
+        # Many may wait to be written: with the default of 10, less than a record has, steps wait
+        # for a thread of TensorBoard's.
+        self._board = SummaryWriter(
+            str(out / TENSORBOARD_FOLDER), purge_step=step + 1, max_queue=1000
+        )
 
     def write(self, record: Record) -> None:
         """Append one record; NaN and infinity become null, and are left out of TensorBoard."""
