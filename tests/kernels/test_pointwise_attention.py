@@ -37,7 +37,7 @@ def run(
 
 
 @pytest.mark.parametrize(
-    "sizes", [(3, 2, 5, 4, 16), (1, 4, 130, 3, 8), (2, 1, 7, 1, 5), (5, 4, 9, 2, 12)]
+    "sizes", [(3, 2, 5, 4, 16), (1, 4, 130, 3, 8), (2, 1, 7, 1, 5), (5, 4, 1, 2, 12)]
 )
 def test_value_and_gradients(
     sizes: tuple[int, ...], device: torch.device, poisoned_memory: None

@@ -12,6 +12,7 @@ from scalefold_kernels.attention.hopper_backward import Shared
 from scalefold_kernels.attention.hopper_plan import dealt
 from scalefold_kernels.attention.hopper_tensors import bias_descriptor, bias_rows, rows_descriptor
 from scalefold_kernels.copy_engine import VECTOR
+from scalefold_kernels.limits import wide
 from scalefold_kernels.tiles import tile
 
 CHANNELS = 8
@@ -38,7 +39,13 @@ def serves_forward(inputs: Inputs) -> bool:
         and inputs.num_heads % 2 == 0
         and inputs.num_keys <= MAX_KEYS
         and all(x.stride(3) == CHANNELS for x in heads)
+        and not wide(_row(inputs.q))
     )
+
+
+def _row(x: Tensor) -> Tensor:
+    """The kernels count its positions in 32 bits."""
+    return x[:1, :1]
 
 
 def forward(inputs: Inputs, out: Tensor, lse: Tensor) -> None:
@@ -83,6 +90,7 @@ def serves(inputs: Inputs, shared: Shared) -> bool:
         and inputs.num_queries <= MAX_QUERIES
         and inputs.k.stride() == inputs.v.stride()
         and shared.q.stride() == shared.grad_ungated.stride()
+        and not wide(_row(shared.q), _row(inputs.k))
     )
 
 

@@ -54,7 +54,7 @@ def pointwise_attention_forward_kernel(
     """``q`` and ``out`` (B, P, H, C), ``k`` and ``v`` (B, T, P, H, C), ``mask`` (B, T)."""
     sample = tl.program_id(1).to(tl.int64)
     at, inside, start = tile_offsets(num_positions, H, C, BLOCK_P, BLOCK_H, BLOCK_C)
-    size = num_positions.to(tl.int64) * (H * C)
+    size = tl.cast(num_positions, tl.int64) * (H * C)
     q = tl.load(q_ptr + sample * size + start + at, mask=inside, other=0.0).to(tl.float32) * scale
     highest = tl.full((BLOCK_P, BLOCK_H), float("-inf"), tl.float32)
     total = tl.zeros((BLOCK_P, BLOCK_H), tl.float32)
@@ -81,7 +81,7 @@ def pointwise_attention_backward_kernel(
     """Gradients in the layouts of what they are the gradients of; nothing of forward is kept."""
     sample = tl.program_id(1).to(tl.int64)
     at, inside, start = tile_offsets(num_positions, H, C, BLOCK_P, BLOCK_H, BLOCK_C)
-    size = num_positions.to(tl.int64) * (H * C)
+    size = tl.cast(num_positions, tl.int64) * (H * C)
     here = sample * size + start
     q = tl.load(q_ptr + here + at, mask=inside, other=0.0).to(tl.float32) * scale
     grad = tl.load(grad_ptr + here + at, mask=inside, other=0.0).to(tl.float32)
