@@ -18,11 +18,13 @@ from scalefold_kernels.dropout import op as dropout
 from scalefold_kernels.dropout import residual_dropout
 from scalefold_kernels.dropout.arguments import Dropout
 from scalefold_kernels.linear import residual_linear
+from scalefold_kernels.norm.projection.arguments import apart
 from scalefold_kernels.outer_product import chained, outer_product_mean, portable
 from scalefold_kernels.outer_product import launch as outer_product
 from scalefold_kernels.outer_product.materialised import launch as materialised
 from scalefold_kernels.outer_product.operands.launch import Parameters
 from scalefold_kernels.outer_product.operands.launch import forward as operands_forward
+from scalefold_kernels.point_attention.arguments import checked as points_checked
 from scalefold_kernels.rows import rows_of
 from scalefold_kernels.tiles import overridden
 from scalefold_kernels.transition.arguments import matrix
@@ -238,6 +240,13 @@ def test_heads_that_lie_far_apart_are_copied_for_attention() -> None:
             assert x.stride(-1) == 1
 
 
+def test_few_outputs_of_many_rows_lie_beside_others() -> None:
+    weights = [new(128, 64), new(16, 64)]
+    for length, alone in ((8192, True), (8200, False)):
+        _, few = apart(new(2, length, length, 64), weights, [False, False])
+        assert (few is not None) == alone
+
+
 def test_too_many_rows_are_named() -> None:
     z = expanded(1, 46_400, 46_400, 8)
     parameters = [expanded(8), expanded(8), *[expanded(8, 8), expanded(8)] * 5]
@@ -265,6 +274,7 @@ def test_too_many_samples_are_named() -> None:
         lambda: triangle.triangle_output(x, x, x, row, row, weight, row, (key, 0, 0.25, None)),
         lambda: global_attention(x, mask, *attention),
         lambda: attention_arguments.checked(keys, keys, keys, None, mask, None),
+        lambda: points_checked(*[keys[:, 0]] * 9),
         lambda: pointwise_attention(keys[:, 0], keys, keys, mask[:, 0]),
         lambda: operands_forward(x, mask, operands, x),
     ]

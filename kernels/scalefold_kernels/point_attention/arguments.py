@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from scalefold_kernels.limits import check_batch
 from scalefold_kernels.rows import channels_together
 
 
@@ -69,9 +70,10 @@ def checked(*tensors: Tensor) -> Arguments:
     Raises
     ------
     ValueError
-        A shape or a type is wrong.
+        A shape or a type is wrong, or there are more samples than launches hold.
     """
     given = Arguments(*tensors)
+    check_batch("point_attention", given.q)
     batch, num_res, heads, channels = given.q.shape
     rows = (batch, num_res, heads)
     points, value_points = given.x.shape[-1], given.u.shape[-1]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from scalefold_kernels.limits import beyond
 from scalefold_kernels.packing import join
 
 MAX_FUSED_CHANNELS = 128
@@ -111,11 +113,15 @@ class Projections(NamedTuple):
 def apart(
     x: Tensor, weights: Sequence[Tensor], biased: Sequence[bool]
 ) -> tuple[Sequence[Tensor], Tensor | None]:
-    """Weights whose results lie side by side; that with a result of its own, if there is one."""
+    """Weights whose results lie side by side; that with a result of its own, if there is one.
+
+    Kernels count a sample's elements of such a result in 32 bits.
+    """
     *others, last = weights
     if (
         fused(x)
         and last.shape[0] <= MAX_FEW_OUTPUTS
+        and not beyond(last.shape[0] * prod(x.shape[1:-1]))
         and not biased[-1]
         and (not others or sum(weight.shape[0] for weight in others) > MAX_NARROW_OUTPUTS)
     ):
