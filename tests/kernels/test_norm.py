@@ -231,6 +231,10 @@ IN_BFLOAT16 = [
     ((3, 7, 11), 48, [16]),
     ((2, 5, 9), 24, [3]),
     ((1, 37, 256), 256, [256, 256, 256, 256]),
+    # More tiles than programs; fewer biases, or none, and blocks of outputs that are not full.
+    ((1, 140, 251), 256, [256, 256, 256, 256]),
+    ((1, 13, 59), 256, [128, 128, 128, 128]),
+    ((2, 5, 7), 256, [104]),
     ((1, 300, 64), 64, [64, 64, 64, 64]),
     ((2, 40, 33), 64, [64, 64, 64, 64, 4]),
     ((3, 7, 11), 48, [40, 40, 40, 40, 16]),
@@ -267,6 +271,39 @@ def test_projections_in_bfloat16(
         results.append(gradients(lambda *a, f=scaled, n=used: f(*a)[:n], leaves, given))
     for ours, torch_s, exact in zip(*results, strict=True):
         assert error(ours, exact) <= FACTOR * max(error(torch_s, exact), 2.0**-9)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("channels", "outputs"), [(256, [256] * 4), (128, [128] * 4 + [4]), (64, [64] * 4)]
+)
+def test_same_bits_of_projections_every_time(
+    channels: int, outputs: list, device: torch.device
+) -> None:
+    """Warp groups that wait for each other on barriers, with tiles that are not full."""
+    biased = [i == 3 for i in range(len(outputs))]
+    x = 2 * draw(1, 150, 251, channels, device=device) + 1
+    arguments = rounded([x, *projection_case(channels, outputs, biased, device)], torch.bfloat16)
+    sizes = enumerate([*outputs, channels])
+    grads = [draw(1, 150, 251, p, seed=50 + i, device=device).bfloat16() for i, p in sizes]
+    first, *others = (gradients(normed_projection, arguments, grads) for _ in range(5))
+    assert all(torch.equal(a, b) for other in others for a, b in zip(first, other, strict=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("channels", [64, 128, 256])
+def test_projections_of_a_part_of_wider_rows(channels: int, device: torch.device) -> None:
+    """They are read in place, and give the same bits as a copy."""
+    part = draw(1, 37, 50, channels + 16, device=device).bfloat16()[..., 8:-8]
+    case = projection_case(channels, [channels] * 4, [False] * 3 + [True], device)
+    grads = [draw(1, 37, 50, channels, seed=50 + i, device=device) for i in range(5)]
+    in_place, copied = (
+        gradients(
+            normed_projection, [x.detach().requires_grad_(), *rounded(case, torch.bfloat16)], grads
+        )
+        for x in (part, part.contiguous())
+    )
+    assert all(map(torch.equal, in_place, copied))
 
 
 @pytest.mark.gpu

@@ -118,8 +118,8 @@ def backward(
         grad_x_rows if through is None else within_reach(through.view(-1, sizes.channels))
     )
     few_rows = grad_rows if grad_few is None else matrix(_one_stride(grad_few))
-    summed = gradients.vector[: sizes.sums + sizes.few * sizes.channels]
-    sums = torch.empty(2 * programs, len(summed), dtype=torch.float32, device=x.device)
+    num_sums = sizes.sums + sizes.few * sizes.channels
+    sums = torch.empty(2 * programs, num_sums, dtype=torch.float32, device=x.device)
     few_weight = weight if projections.few is None else projections.few
     projection_backward_hopper_kernel[(programs,)](
         tiles_of(grad_rows, ROWS.value, block),
@@ -148,9 +148,14 @@ def backward(
         HAS_ASIDE=sizes.few > 0,
         **tiles,
     )
-    sum_rows(sums, x.dtype, summed)
-    torch.mm(grad_rows.t(), normed_rows, out=gradients.weight)
+    finish(sums, grad_rows, normed_rows, gradients)
     return grad_x
+
+
+def finish(sums: Tensor, grad_rows: Tensor, normed_rows: Tensor, gradients: Gradients) -> None:
+    """Add up each program's sums, which are the first of ``gradients``; the weights' gradient."""
+    sum_rows(sums, grad_rows.dtype, gradients.vector[: sums.shape[1]])
+    torch.mm(grad_rows.t(), normed_rows, out=gradients.weight)
 
 
 def few_block(few: int) -> int:
