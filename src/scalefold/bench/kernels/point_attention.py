@@ -45,18 +45,9 @@ def _results(ops: Ops, *arguments: Tensor) -> tuple[Tensor, ...]:
     return ops.point_attention(*arguments)[:3]
 
 
-def as_written(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    x: Tensor,
-    y: Tensor,
-    u: Tensor,
-    pair_logits: Tensor,
-    point_weight: Tensor,
-    pair: Tensor,
-) -> tuple[Tensor, ...]:
+def as_written(*arguments: Tensor) -> tuple[Tensor, ...]:
     """Alg. 22, distances from differences of points; the reference makes them in float64."""
+    q, k, v, x, y, u, pair_logits, point_weight, pair = arguments
     squares = (x[:, :, None] - y[:, None]).square().sum((-1, -2)).permute(0, 3, 1, 2)
     products = torch.einsum("bihc,bjhc->bhij", q * (3 * q.shape[-1]) ** -0.5, k)
     logits = products - 0.5 * point_weight[:, None, None] * squares + pair_logits
