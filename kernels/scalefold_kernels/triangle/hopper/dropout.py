@@ -12,7 +12,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from scalefold_kernels.dropout.kernel import UNIFORM_MASK, mix
-from scalefold_kernels.hopper import mma_layout
+from scalefold_kernels.hopper import mma_layout, unsigned
 from scalefold_kernels.triangle.hopper.parts import TILE, opaque
 
 
@@ -49,11 +49,12 @@ def no_bits():
 def other_mask(first, before, P, ROWS, COLUMNS, SHARED: gl.constexpr):
     """Whether the mask of this tile may be another than that of a tile before."""
     if SHARED == 1:
-        size = ROWS * COLUMNS
-        last = gl.minimum(first + TILE, opaque(P)) - 1
+        size, columns = unsigned(ROWS * COLUMNS), unsigned(COLUMNS)
+        last = unsigned(gl.minimum(first + TILE, opaque(P)) - 1)
+        first, before = unsigned(first), unsigned(before)
         sample = first // size
         other_sample = (before // size ^ sample) | (last // size ^ sample)
-        return ((before % COLUMNS ^ first % COLUMNS) | other_sample) != 0
+        return ((before % columns ^ first % columns) | other_sample) != 0
     else:
         return True
 
@@ -70,10 +71,11 @@ def draw(first, P, dropped, ROWS, COLUMNS, SHARED: gl.constexpr, WORDS: gl.const
     layer, P = opaque(layer), opaque(P)
     bits = no_bits()
     L: gl.constexpr = _word().type.layout
-    position = gl.minimum(first + _along(TILE, L, (3, 2, 1)), P - 1)
-    line = position // COLUMNS
-    i, j = line % ROWS, position % COLUMNS
-    state = mix(mix(gl.load(key + line // ROWS), gl.to_tensor(0)), layer)
+    position = unsigned(gl.minimum(first + _along(TILE, L, (3, 2, 1)), P - 1))
+    rows, columns = unsigned(ROWS), unsigned(COLUMNS)
+    line = position // columns
+    i, j = (line % rows).to(gl.int32), (position % columns).to(gl.int32)
+    state = mix(mix(gl.load(key + line // rows), gl.to_tensor(0)), layer)
     state = mix(mix(state, i * 0 if SHARED == 1 else i), j * 0 if SHARED == 2 else j)
     k, q, e = _along(4, L, (3, 2, 0)), _along(4, L, (3, 1, 0)), _along(2, L, (2, 1, 0))
     channel = 8 * k + 2 * q + e + opaque(0)
