@@ -15,7 +15,10 @@ FACTOR = 2.0
 """An implementation's error may be this many times that of plain torch in the same precision."""
 
 ROUNDING = 2.0**-24
-"""Of one number to float32: no error is held to less."""
+"""Of one number to float32."""
+
+ROUNDINGS = 8
+"""To which any result is held: sums of 256 terms have as many, each half of one at random."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,8 @@ class Agreement:
     error, torch_error : float
     limit : float
         ``FACTOR`` times torch's error, or that of rounding the exact result once to the type of
-        torch's if it is larger: ops that are in float32 whatever is asked for are held to it.
+        torch's if it is larger: ops that are in float32 whatever is asked for are held to that of
+        ``ROUNDINGS`` such numbers in a row.
     """
 
     tensor: str
@@ -69,7 +73,7 @@ class Exact:
         pairs = list(zip(values, self._exact, strict=True))
         self._torch = [error(value, exact) for value, exact in pairs]
         self._rounding = [
-            max(ROUNDING, error(exact.to(value.dtype), exact)) for value, exact in pairs
+            max(ROUNDINGS * ROUNDING, error(exact.to(value.dtype), exact)) for value, exact in pairs
         ]
 
     def agreement(self, function: Function) -> Agreement:
