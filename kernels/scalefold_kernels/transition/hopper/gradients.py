@@ -20,7 +20,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from scalefold_kernels.hopper import REGISTERS, ROWS, mma_layout, new_barriers
 from scalefold_kernels.transition.hopper.parts import (
     COLUMNS,
-    new_column,
+    new_columns,
     piece_row,
     relu,
     relu_backward,
@@ -152,7 +152,7 @@ def gradients_kernel(
     grad = gl.allocate_shared_memory(dtype, [STAGES, ROWS, BLOCK_C], grad_desc.layout)
     hidden_smem = gl.allocate_shared_memory(dtype, [2, BLOCK_H, ROWS], grad_hidden_desc.layout)
     out_tile = gl.allocate_shared_memory(dtype, [BLOCK_H, ROWS], grad_hidden_desc.layout)
-    ones, weights_full = new_column(0, dtype), new_barriers(1, 1)
+    ones, weights_full = new_columns(1, dtype).index(0), new_barriers(1, 1)
     full, empty = new_barriers(STAGES, 1), new_barriers(STAGES, 2)
     hidden_full, hidden_empty = new_barriers(2, 1), new_barriers(2, 1)
     fence_async_shared()

@@ -21,12 +21,15 @@ from scalefold_kernels.transition.hopper.parts import (
     COLUMNS,
     DEPTH,
     load_next,
-    new_column,
+    new_columns,
     piece_row,
 )
 
 WIDTH = gl.constexpr(32)
 """Rows end in parts of so many channels, for want of registers."""
+
+NARROW = gl.constexpr(16)
+"""And are summed in parts of so many."""
 
 
 @gluon.jit
@@ -89,6 +92,25 @@ def skip(full, empty, i, STAGES: gl.constexpr):
 
 
 @gluon.jit
+def row_sums(grad_normed, x_tile, norm_weight, mean, C: gl.constexpr, BLOCK_C: gl.constexpr):
+    """Over channels: of the gradient of x_hat, and of its product with x - mean."""
+    L: gl.constexpr = mma_layout(NARROW)
+    column = gl.arange(0, NARROW, layout=gl.SliceLayout(0, L))
+    mean = gl.convert_layout(mean, gl.SliceLayout(1, L))
+    grads = columns(grad_normed, NARROW)
+    total = gl.full([ROWS, NARROW], 0.0, gl.float32, L)
+    product = total
+    for part in gl.static_range(BLOCK_C // NARROW):
+        c = part * NARROW + column
+        scale = gl.load(norm_weight + c, mask=c < C, other=0.0).to(gl.float32)
+        grad = grads[part] * scale[None, :]
+        x = widen(x_tile.slice(part * NARROW, NARROW, dim=1).load(L))
+        total += grad
+        product += grad * (x - mean[:, None])
+    return gl.sum(total, 1), gl.sum(product, 1)
+
+
+@gluon.jit
 def normalise_backward(
     grad_normed, x_tile, grad_tile, norm_weight, stats, row, num_rows,
     C: gl.constexpr, BLOCK_C: gl.constexpr,
@@ -98,30 +120,26 @@ def normalise_backward(
     The tile of rows becomes the terms of the gradient of the norm's weight.
     """
     L: gl.constexpr = mma_layout(WIDTH)
-    column = gl.arange(0, WIDTH, layout=gl.SliceLayout(0, L))
-    r = row + gl.arange(0, ROWS, layout=gl.SliceLayout(1, L))
+    ROW: gl.constexpr = gl.SliceLayout(1, L)
+    r = row + gl.arange(0, ROWS, layout=ROW)
     mean = gl.load(stats + r, mask=r < num_rows, other=0.0)
     rstd = gl.load(stats + num_rows + r, mask=r < num_rows, other=0.0)
+    mean_grad, mean_product = row_sums(grad_normed, x_tile, norm_weight, mean, C, BLOCK_C)
+    mean_grad = gl.convert_layout(mean_grad, ROW) * (1.0 / C)
+    mean_product = gl.convert_layout(mean_product, ROW) * rstd * (1.0 / C)
+    shift = mean * rstd
     grads = columns(grad_normed, WIDTH)
-    mean_grad = gl.full([ROWS], 0.0, gl.float32, gl.SliceLayout(1, L))
-    mean_product = mean_grad
-    for part in gl.static_range(BLOCK_C // WIDTH):
-        c = part * WIDTH + column
-        scale = gl.load(norm_weight + c, mask=c < C, other=0.0).to(gl.float32)
-        grad = grads[part] * scale[None, :]
-        x = widen(x_tile.slice(part * WIDTH, WIDTH, dim=1).load(L))
-        x_hat = (x - mean[:, None]) * rstd[:, None]
-        mean_grad += gl.sum(grad, 1) * (1.0 / C)
-        mean_product += gl.sum(grad * x_hat, 1) * (1.0 / C)
+    column = gl.arange(0, WIDTH, layout=gl.SliceLayout(0, L))
     for part in gl.static_range(BLOCK_C // WIDTH):
         c = part * WIDTH + column
         scale = gl.load(norm_weight + c, mask=c < C, other=0.0).to(gl.float32)
         x_piece = x_tile.slice(part * WIDTH, WIDTH, dim=1)
-        x_hat = (widen(x_piece.load(L)) - mean[:, None]) * rstd[:, None]
-        x_piece.store((grads[part] * x_hat).to(grad_tile.dtype))
         piece = grad_tile.slice(part * WIDTH, WIDTH, dim=1)
+        x, residual = x_piece.load(L), piece.load(L)
+        x_hat = widen(x) * rstd[:, None] - shift[:, None]
         grad = grads[part] * scale[None, :] - mean_grad[:, None] - x_hat * mean_product[:, None]
-        piece.store((grad * rstd[:, None] + widen(piece.load(L))).to(grad_tile.dtype))
+        x_piece.store((grads[part] * x_hat).to(grad_tile.dtype))
+        piece.store((grad * rstd[:, None] + widen(residual)).to(grad_tile.dtype))
 
 
 @gluon.jit
@@ -152,8 +170,9 @@ def compute(
         mbarrier.wait(full.index(x_slot), (i // STAGES) & 1)
         mbarrier.wait(full.index(slot), ((i + 1) // STAGES) & 1)
         i += 2
+        zeroth = i >> 28  # no constant: its places would lie in registers all the time
         grad_tile = right.index(slot)
-        total = warpgroup_mma(grad_tile.permute((1, 0)), ones[1], total)
+        total = warpgroup_mma(grad_tile.permute((1, 0)), ones.index(1 + zeroth), total)
         normalise_backward(
             product, right.index(x_slot), grad_tile, norm_weight, stats, row, num_rows,
             C, BLOCK_C,
@@ -161,7 +180,7 @@ def compute(
         fence_async_shared()
         tma.async_copy_shared_to_global(grad_x_desc, [row, 0], grad_tile)
         terms = right.index(x_slot).permute((1, 0))
-        total = warpgroup_mma(terms, ones[0], total)
+        total = warpgroup_mma(terms, ones.index(zeroth), total)
         mbarrier.arrive(empty.index(x_slot))
         tma.store_wait(0)
         mbarrier.arrive(empty.index(slot))
@@ -169,7 +188,8 @@ def compute(
             i = skip(full, empty, i, STAGES)
             i = skip(full, empty, i, STAGES)
     kind = gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, S))[None, :]
-    c = gl.arange(0, BLOCK_C, layout=gl.SliceLayout(1, S))[:, None]
+    # So would these, made before the loop.
+    c = (i >> 28) + gl.arange(0, BLOCK_C, layout=gl.SliceLayout(1, S))[:, None]
     part = kind * 2 * gl.num_programs(0) + 2 * gl.program_id(0) + w
     gl.store(sums + part * C + c, total, mask=(kind < 2) & (c < C))
 
@@ -186,7 +206,7 @@ def input_gradient_kernel(
     dtype: gl.constexpr = x_desc.dtype
     left = gl.allocate_shared_memory(dtype, [2 * STAGES, ROWS, DEPTH], grad_hidden_desc.layout)
     right = gl.allocate_shared_memory(dtype, [STAGES, DEPTH, BLOCK_C], up_desc.layout)
-    ones = new_column(0, dtype), new_column(1, dtype)
+    ones = new_columns(2, dtype)
     full, empty = new_barriers(STAGES, 1), new_barriers(STAGES, 2)
     fence_async_shared()
     tiles, rows = gl.to_tensor(num_tiles), gl.to_tensor(num_rows)

@@ -18,7 +18,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
 from scalefold_kernels.copy_engine import padded
 
-COLUMNS = gl.constexpr(16)
+COLUMNS = gl.constexpr(8)
 """The fewest of a tile, in products that sum up the left operand's rows."""
 
 DEPTH = gl.constexpr(64)
@@ -31,15 +31,16 @@ def width_of(channels: int) -> int:
 
 
 @gluon.jit
-def new_column(COLUMN: gl.constexpr, dtype: gl.constexpr):
-    """In shared memory: ones in one column, which then has the sums of a left operand's rows."""
-    B: gl.constexpr = gl.BlockedLayout([1, 8], [16, 2], [4, 1], [1, 0])
+def new_columns(NUMBER: gl.constexpr, dtype: gl.constexpr):
+    """Tiles in shared memory, the n-th with ones in column n: it gets a left operand's row sums."""
+    B: gl.constexpr = gl.BlockedLayout([1, 8], [32, 1], [4, 1], [1, 0])
     layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([DEPTH, COLUMNS], dtype)
-    tile = gl.allocate_shared_memory(dtype, [DEPTH, COLUMNS], layout)
+    tiles = gl.allocate_shared_memory(dtype, [NUMBER, DEPTH, COLUMNS], layout)
     column = gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, B))
     zero = gl.full([DEPTH, COLUMNS], 0.0, dtype, B)
-    tile.store(zero + (column == COLUMN).to(dtype)[None, :])
-    return tile
+    for n in gl.static_range(NUMBER):
+        tiles.index(n).store(zero + (column == n).to(dtype)[None, :])
+    return tiles
 
 
 @gluon.jit
