@@ -104,8 +104,13 @@ def test_a_peer_that_fails_is_named_and_the_rest_is_measured(
         "method": {"forward": "graph", "forward_backward": "graph"},
         "peak_bytes": 0,
     }
+
+    def uncompilable(*_: object, **__: object) -> None:
+        raise ValueError("at 33:38:\n  x * y\n  ^\nScalar out of range")
+
     monkeypatch.setattr(Setting, "times", lambda *arguments: times)
-    monkeypatch.setattr(run, "_implementations", lambda *_, **__: [("ScaleFold", reference)])
+    monkeypatch.setattr(run, "_implementations", lambda _: [("ScaleFold", reference)])
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: uncompilable)
     monkeypatch.setattr(peers, "_measure", faulty)
     names = ("faults", "dies", "does not serve it")
     with_peers = replace(case(), peers=dict.fromkeys(names, lambda: None))
@@ -113,12 +118,14 @@ def test_a_peer_that_fails_is_named_and_the_rest_is_measured(
     with Peers(setting) as others:
         row = run._measure(with_peers, setting, others)
         again = others.measure(with_peers, "faults")  # in a new process
-    assert [found["name"] for found in row["implementations"]] == ["ScaleFold", "faults", "dies"]
+    names = [found["name"] for found in row["implementations"]]
+    assert names == ["ScaleFold", "torch.compile", "faults", "dies"]
     assert again == {"failed": "RuntimeError: illegal memory access by faults in a shape"}
     console = Console(width=110)
     with console.capture() as shown:
         console.print(case_table(row))
     lines = shown.get().splitlines()
+    assert any("torch.compile failed: ValueError: Scalar out of range" in line for line in lines)
     assert any("faults failed: RuntimeError: illegal memory" in line for line in lines)
     assert any("dies failed: its process died" in line for line in lines)
     assert any(line.strip().startswith("Scale") for line in lines)
@@ -178,7 +185,7 @@ def test_a_failure_of_ours_ends_the_benchmark(monkeypatch: pytest.MonkeyPatch) -
     def broken(*inputs: object) -> Tensor:
         raise ImportError("no module named tqdm")
 
-    monkeypatch.setattr(run, "_implementations", lambda *_, **__: [("torch", broken)])
+    monkeypatch.setattr(run, "_implementations", lambda _: [("torch", broken)])
     with pytest.raises(ImportError):
         run._measure(case(), Setting(torch.bfloat16, CPU, Device(1e12, 1e13, 1e12, 0)), None)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -96,31 +96,36 @@ def _measure(case: KernelCase, setting: Setting, peers: Peers | None) -> dict[st
     }
     ours = exact.agreement(case.ours)
     row |= {"right": ours.good, "agreement": vars(ours) | {"good": ours.good}}
-    row["implementations"] = (
-        [
-            {"name": name} | setting.measure(case, exact, function)
-            for name, function in _implementations(case, compare=peers is not None)
-        ]
-        if ours.good
-        else []
-    )
+    row["implementations"] = found = []
+    if ours.good:
+        for name, function in _implementations(case):
+            found.append({"name": name} | setting.measure(case, exact, function))
+        if peers is not None:
+            found.append({"name": "torch.compile"} | _measure_compiled(case, setting, exact))
     del exact
     torch.cuda.empty_cache()
     if ours.good and peers is not None:
         for name in case.peers:
             numbers = peers.measure(case, name)
             if numbers is not None:
-                row["implementations"].append({"name": name} | numbers)
+                found.append({"name": name} | numbers)
     return row
 
 
-def _implementations(case: KernelCase, compare: bool) -> Iterator[tuple[str, Function]]:
-    yield "ScaleFold", case.ours
-    yield "torch", case.reference
-    if compare:
-        # Recompiled for each case: a shape must not be served by another one's dynamic code.
-        torch._dynamo.reset()
-        yield "torch.compile", torch.compile(case.reference, dynamic=False)
+def _implementations(case: KernelCase) -> list[tuple[str, Function]]:
+    return [("ScaleFold", case.ours), ("torch", case.reference)]
+
+
+def _measure_compiled(case: KernelCase, setting: Setting, exact: Exact) -> dict[str, Any]:
+    """Numbers of the reference as torch compiles it, or what compiling failed with."""
+    # Compiled anew for each case: a shape must not be served by another one's dynamic code.
+    torch._dynamo.reset()
+    try:
+        return setting.measure(case, exact, torch.compile(case.reference, dynamic=False))
+    except Exception as failure:  # of whatever kind: without compiling it has just run
+        cause = getattr(failure, "inner_exception", failure)
+        *_, reason = str(cause).splitlines() or [""]
+        return {"failed": f"{type(cause).__name__}: {reason.strip()}"}
 
 
 def _versions() -> dict[str, str]:
