@@ -74,11 +74,14 @@ def check_letter_case(files: Iterable[Path], raw: Path) -> None:
     alike: dict[str, Path] = {}
     for path in files:
         other = alike.setdefault(str(path).lower(), path)
-        if other != path and _is_blind_to_case(raw):
-            raise InputError(
-                f"{other} and {path} are one file: the file system does not tell the case of "
-                "letters. Fetch into a folder on one that does, or list only one of these chains"
-            )
+        if other == path:
+            continue
+        if not _is_blind_to_case(raw):  # asked once: thousands of paths may be alike
+            return
+        raise InputError(
+            f"{other} and {path} are one file: the file system does not tell the case of letters. "
+            "Fetch into a folder on one that does, or list only one of these chains"
+        )
 
 
 def _is_blind_to_case(folder: Path) -> bool:

@@ -14,7 +14,8 @@ from rich.console import Console
 
 from scalefold.config.schema import DataConfig
 from scalefold.errors import InputError
-from scalefold.raw.chain_files import local_sources
+from scalefold.raw import chain_files
+from scalefold.raw.chain_files import check_letter_case, local_sources
 from scalefold.raw.chains import ChainRow, Rejected, read_chains, read_rejected, write_rejected
 from scalefold.raw.fetch import FetchSummary, fetch
 from scalefold.raw.fetched import update_fetched
@@ -266,6 +267,18 @@ def test_chains_that_the_file_system_takes_for_one_are_refused_before_the_work(
         run(chains, settings(site.url), tmp_path / "new" / "raw", downloader=downloader)
     assert not (tmp_path / "new").is_dir()
     run(chains[:1], settings(site.url), tmp_path, downloader=downloader)
+
+
+def test_the_file_system_is_asked_at_most_once_whether_it_tells_the_case_of_letters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Path] = []
+    monkeypatch.setattr(chain_files, "_is_blind_to_case", lambda raw: bool(asked.append(raw)))
+    different = [tmp_path / "1abc_A", tmp_path / "1abc_B"]
+    check_letter_case(different, tmp_path)
+    assert asked == []
+    check_letter_case([*different, tmp_path / "1abc_a", tmp_path / "1abc_b"], tmp_path)
+    assert asked == [tmp_path]
 
 
 def test_bucket_of_damaged_local_files_is_set_aside(tmp_path: Path) -> None:
