@@ -80,10 +80,8 @@ class Journal:
         self._progress.__exit__(*error)
         try:
             self._writing.close()
-        except (
-            InputError,
-            RuntimeError,
-        ) as problem:  # whatever has ended the training is of more interest
+        except (InputError, RuntimeError) as problem:
+            # Not raised: whatever has ended the training is of more interest.
             logger.error("%s", problem)
         self._metrics.close()
 
