@@ -30,8 +30,8 @@ def traces_of_layers(
 
 def traced(out: Tensor, kept: Sequence[Tensor], traces: Sequence[Tensor]) -> Tensor:
     """The result ``out``, whose gradient comes back with what a layer ``kept``, in this order."""
-    traced: Tensor = _Traced.apply(out, len(kept), *kept, *traces)
-    return traced
+    result: Tensor = _Traced.apply(out, len(kept), *kept, *traces)
+    return result
 
 
 class _Traced(torch.autograd.Function):

@@ -48,4 +48,6 @@ def normed_projection(
         functional.linear(normed, weight, bias)
         for weight, bias in zip(weights, biases, strict=True)
     )
-    return *projected, last if last_scale == 1 else last * last_scale, x
+    if last_scale != 1:
+        last = last * last_scale
+    return *projected, last, x

@@ -45,8 +45,8 @@ def point_attention(
     Tensor, shape (B, H, I, J)
         Logits, for `point_attention_pair_gradient`; without a gradient.
     Tensor, shape (B, H, I, 2)
-        For the same: a query's highest logit, and one over the sum of exponentials of the others'
-        distances to it.
+        For the same: a query's highest logit, and one over the sum of exp(logit - highest) over its
+        keys.
     """
     logits = _logits(q, k, q_points, k_points, point_weight) + pair_logits
     weights = torch.softmax(logits, dim=-1)
