@@ -15,10 +15,11 @@ FACTOR = 2.0
 """An implementation's error may be this many times that of plain torch in the same precision."""
 
 ROUNDING = 2.0**-24
-"""Of one number to float32."""
+"""Relative error of rounding one number to float32, at most."""
 
 ROUNDINGS = 8
-"""To which any result is held: sums of 256 terms have as many, each half of one at random."""
+"""Of float32, that any result may be off by: sums of 256 terms, each off by half of one at random,
+are off by as many."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,9 @@ class Agreement:
         ``output 0``, ``gradient 2``: gradients in the order of the inputs.
     error, torch_error : float
     limit : float
-        ``FACTOR`` times torch's error, or that of rounding the exact result once to the type of
-        torch's if it is larger: ops that are in float32 whatever is asked for are held to that of
-        ``ROUNDINGS`` such numbers in a row.
+        ``FACTOR`` times the largest of torch's error, that of rounding the exact result once to the
+        type of torch's, and ``ROUNDINGS`` roundings to float32, which is what holds ops that are in
+        float32 whatever is asked for.
     """
 
     tensor: str
