@@ -17,7 +17,7 @@ VECTOR = 8
 def reachable(x: Tensor) -> bool:
     """Whether it can take a tensor of bfloat16: contiguous at the end, steps of 16 bytes.
 
-    A step of 0, of a tensor that was expanded, is none.
+    Steps of 0, as expanded tensors have them, it cannot take.
     """
     return (
         x.stride(-1) == 1
@@ -27,7 +27,7 @@ def reachable(x: Tensor) -> bool:
 
 
 def steps(x: Tensor) -> list[int]:
-    """Strides; those of dimensions of one element are never taken, but must be multiples too."""
+    """Strides, as descriptors take them: VECTOR for a dimension of one element, never stepped."""
     return [s if n > 1 else VECTOR for n, s in zip(x.shape[:-1], x.stride()[:-1])] + [1]
 
 

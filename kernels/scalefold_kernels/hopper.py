@@ -40,7 +40,7 @@ def unsigned(x):
 
 @gluon.jit
 def wide_product(x, y):
-    """In 64 bits, of numbers that are not negative; signs would be kept in registers over loops."""
+    """Of numbers that are not negative, in 64 bits; signs would lie in registers over loops."""
     return unsigned(x).to(gl.uint64) * unsigned(y).to(gl.uint64)
 
 

@@ -17,7 +17,7 @@ MAX_NARROW = 2**30
 """Elements within reach of 32 bits: half of them, as tiles have places beyond the end."""
 
 MAX_ROWS = 2**31 - 2**20
-"""Rows or positions, which all kernels number by 32 bits; as many programs go a tile too far."""
+"""Rows or positions, numbered by 32 bits in all kernels; the rest is for tiles beyond the end."""
 
 MAX_PROGRAMS = 65535
 """Along any dimension of a launch but the first."""
@@ -29,7 +29,7 @@ def wide(*tensors: Tensor | None) -> bool:
 
 
 def beyond(size: int) -> bool:
-    """Whether 32 bits do not reach over so many elements."""
+    """Whether so many elements are more than 32 bits are taken for, `MAX_NARROW`."""
     return size > MAX_NARROW
 
 
@@ -70,7 +70,7 @@ def check_batch(op: str, x: Tensor) -> None:
 
 @triton.jit
 def index(x, WIDE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """A number that is multiplied by strides, in as many bits as the offset wants."""
+    """A number that is multiplied by strides: in 64 bits if ``WIDE``, else as it is."""
     if WIDE:
         return tl.cast(x, tl.int64)
     else:  # noqa: RET505 (of constants)

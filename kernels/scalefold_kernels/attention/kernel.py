@@ -321,7 +321,7 @@ def backward_keys_kernel(
         grad_p = tl.dot(v_tile, tl.trans(grad), input_precision="ieee")
         grad_s = (p * (grad_p - delta_tile[None, :])).to(q_tile.dtype)
         total_k = tl.dot(grad_s, q_tile, total_k, input_precision="ieee")
-    # By which the scaled queries are divided.
+    # The scaled queries are divided by BIAS_SCALE.
     store(grad_k, total_k * BIAS_SCALE, grad_k_strides[2], first_k, num_keys, C, BLOCK_K)
     store(grad_v, total_v, grad_v_strides[2], first_k, num_keys, C, BLOCK_K)
 

@@ -50,13 +50,18 @@ def attention(
     bias_BHQK : Tensor or None
         ``bias_scale`` times it is added to the logits of all rows; any strides.
     bias_scale : float
-        A constant of the kernels. With ln 2 (a bias in bits) they multiply nothing by it: they take
-        powers of 2.
+        Positive; a constant of the kernels, which are compiled for each value. With ln 2 (a bias in
+        bits) they multiply nothing by it: they take powers of 2.
 
     Returns
     -------
     Tensor, shape (B, R, Q, H, C), dtype of ``q``
         Rows and queries in memory as those of ``q``.
+
+    Raises
+    ------
+    ValueError
+        Shapes or types do not fit each other, or there are more samples than launches hold.
     """
     if bias_BHQK is not None and 1 not in bias_BHQK.stride()[-2:]:
         # Heads last, as a linear map leaves them: one copy for forward and backward.

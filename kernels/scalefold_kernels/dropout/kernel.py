@@ -62,7 +62,8 @@ def residual_dropout_kernel(
     A tile is rows along the shared dimension (``SHARED``: 1, 2, 3, or 0 for none) times a block of
     the coordinates that the mask depends on: each element of the mask is hashed once for
     ``STEPS * BLOCK_S`` elements of the tensor. ``out`` is contiguous. Programs are numbered by
-    blocks of rows and of columns; if ``WIDE``, by columns and rows.
+    blocks of rows and of columns; if ``WIDE``, by columns and rows, as only the first dimension of
+    a launch holds so many.
     """
     COLUMNS: tl.constexpr = 0 if WIDE else 1
     sample = tl.program_id(2).to(tl.int64)

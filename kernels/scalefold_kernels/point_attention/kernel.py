@@ -184,7 +184,10 @@ def pair_gradient_kernel(
     grads, logits, norms, grad_pair_ptr, num_res,
     HEADS: tl.constexpr, CHANNELS: tl.constexpr, BLOCK_J: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of some of a query's pairs, to which several layers attended: pointers of each."""
+    """Gradient of BLOCK_J pairs of a query, summed over the layers that attended to them.
+
+    ``grads`` (B, I, H, Z), ``logits``, ``norms``: tuples with a pointer for each layer.
+    """
     query, sample = tl.program_id(0), tl.program_id(2).to(tl.int64)
     heads, channels = tl.arange(0, block(HEADS)), tl.arange(0, block(CHANNELS))
     j = tl.program_id(1) * BLOCK_J + tl.arange(0, BLOCK_J)

@@ -47,14 +47,15 @@ def point_attention(
     Tensor, shape (B, N, H, V, 3)
     Tensor, shape (B, N, H, Z)
     Tensor, shape (B, H, N, N)
-        Logits, for `point_attention_pair_gradient`; without a gradient.
+        Logits, for `point_attention_pair_gradient`; no gradient flows through them.
     Tensor, shape (B, H, N, 2)
-        Their norms, see the kernels; for the same.
+        Of each query: its highest logit, and 1 / the sum of the exponentials of all less that one;
+        for the same, and without a gradient too.
 
     Raises
     ------
     ValueError
-        A shape or a type is wrong.
+        A shape or a type is wrong, or there are more samples than launches hold.
     """
     points = (t.flatten(-2) for t in (q_points, k_points, v_points))
     out, out_points, *others = _point_attention(q, k, v, *points, pair_logits, point_weight, pair)
@@ -64,14 +65,18 @@ def point_attention(
 def point_attention_pair_gradient(
     grads: Sequence[Tensor], logits: Sequence[Tensor], norms: Sequence[Tensor]
 ) -> Tensor:
-    """Gradient of pairs to which several layers attended, (B, N, N, Z).
+    """Gradient of pairs to which several layers attended, summed over these.
 
     Parameters
     ----------
     grads : sequence of Tensor, shape (B, N, H, Z), float32
-        Of each layer's third result of `point_attention`.
-    logits, norms : sequence of Tensor
-        That layer's last two results.
+        For each layer, the gradient of its third result of `point_attention`.
+    logits, norms : sequence of Tensor, shapes (B, H, N, N) and (B, H, N, 2), float32
+        The last two results of the same layers.
+
+    Returns
+    -------
+    Tensor, shape (B, N, N, Z)
     """
     found: Tensor = _pair_gradient(list(grads), list(logits), list(norms))
     return found

@@ -67,7 +67,7 @@ def transition_forward_kernel(
         hidden = tl.dot(normed, up.T, input_precision=PRECISION) + up_bias[None, :]
         hidden = tl.maximum(hidden, 0.0).to(x.dtype)
         out = tl.dot(hidden, down.T, out, input_precision=PRECISION)
-    # In other words than before the loop: kept over it, the mask would take registers that spill.
+    # In other words than before the loop: the same mask would be kept over it, and spill.
     inside = (first + tl.arange(0, BLOCK_R) < num_rows)[:, None] & inside_c[None, :]
     tl.store(out_ptr + tl.cast(first, tl.int64) * C + at, out.to(x.dtype), mask=inside)
 

@@ -32,7 +32,7 @@ _CHANNELS = [(128, 128), (64, 64), (256, 48)]
 """Of pairs, and hidden: Evoformer, template block, wider pairs."""
 
 _SPILLS = {"output_backward Z=128 C=128 sm_90 Hopper": 8}
-"""A predicate (first thread of the warp group), kept before the loop over tiles, never read."""
+"""A predicate (first thread of the warp group), stored before the loop over tiles, never read."""
 
 
 def compile_cases() -> list[CompileCase]:

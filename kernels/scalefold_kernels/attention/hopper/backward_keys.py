@@ -178,7 +178,7 @@ def backward_keys_kernel(
                 gl.where(beyond, j + PLACES - NUM_BLOCKS, j + PLACES) * BLOCK_Q, C, BLOCK_Q,
             )  # fmt: skip
         unmasked = count(kept)
-        # With a bias, queries came scaled, and divided by its own scale.
+        # With a bias, queries came scaled, and divided by BIAS_SCALE.
         grad_k *= BIAS_SCALE if HAS_BIAS else scale
         if some_masked:
             places = mask + row.to(gl.int64) * mask_stride_r + own * mask_stride_k

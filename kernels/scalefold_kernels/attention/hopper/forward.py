@@ -48,9 +48,10 @@ def wait_for_stores(x):
 
 @gluon.jit
 def weigh(s, o, total, highest, j, weighing, mask_smem, EXACT: gl.constexpr):
-    """Weights from logits with block ``j`` of keys, as left operand.
+    """Weights from the logits ``s`` of block ``j`` of keys, as left operand; and the sums.
 
-    Sums of weights and the highest logit are with the block; sums of values are not, yet.
+    Sums of weights and the highest logit now include the block. Those of values do not: they are
+    at most brought to the new highest logit (``EXACT``).
     """
     all_kept, stretch, unit = weighing
     OUT: gl.constexpr = o.type.layout

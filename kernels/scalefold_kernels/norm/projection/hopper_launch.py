@@ -153,7 +153,7 @@ def backward(
 
 
 def finish(sums: Tensor, grad_rows: Tensor, normed_rows: Tensor, gradients: Gradients) -> None:
-    """Add up each program's sums, which are the first of ``gradients``; the weights' gradient."""
+    """Fill ``gradients``: the programs' sums, added up, which come first; and the weights'."""
     sum_rows(sums, grad_rows.dtype, gradients.vector[: sums.shape[1]])
     torch.mm(grad_rows.t(), normed_rows, out=gradients.weight)
 

@@ -23,6 +23,7 @@ from scalefold_kernels.rows import rows_of
 from scalefold_kernels.tiles import tile
 
 CHANNELS = 256
+"""Of the rows; the kernel's layouts and registers are made for as many."""
 
 
 def serves(x: Tensor, projections: Projections, direction: Literal["forward", "backward"]) -> bool:

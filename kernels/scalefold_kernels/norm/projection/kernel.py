@@ -99,7 +99,7 @@ def projection_backward_kernel(
 ):  # fmt: skip
     """All gradients of a narrow projection (P <= BLOCK_P) in one pass over x.
 
-    ``grad`` is (R, P), of any strides; ``grad_scale`` times it is the product's. (R, C),
+    ``grad`` is (R, P), of any strides; results were multiplied by ``grad_scale``. (R, C),
     contiguous: ``grad_x``; and, where they are not None, ``grad_normed``, what the normalised rows'
     gradient has from other projections, ``through``, x's gradient from elsewhere, and ``normed``,
     the normalised rows, written again. ``partial`` is (PROGRAMS, 2 C + P - first_biased + P C): the

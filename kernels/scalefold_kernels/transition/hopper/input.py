@@ -170,7 +170,7 @@ def compute(
         mbarrier.wait(full.index(x_slot), (i // STAGES) & 1)
         mbarrier.wait(full.index(slot), ((i + 1) // STAGES) & 1)
         i += 2
-        zeroth = i >> 28  # no constant: its places would lie in registers all the time
+        zeroth = i >> 28  # 0, but no constant: its places would lie in registers all the time
         grad_tile = right.index(slot)
         total = warpgroup_mma(grad_tile.permute((1, 0)), ones.index(1 + zeroth), total)
         normalise_backward(
@@ -188,7 +188,7 @@ def compute(
             i = skip(full, empty, i, STAGES)
             i = skip(full, empty, i, STAGES)
     kind = gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, S))[None, :]
-    # So would these, made before the loop.
+    # Not a constant either: made before the loop, these would lie in registers all the time, too.
     c = (i >> 28) + gl.arange(0, BLOCK_C, layout=gl.SliceLayout(1, S))[:, None]
     part = kind * 2 * gl.num_programs(0) + 2 * gl.program_id(0) + w
     gl.store(sums + part * C + c, total, mask=(kind < 2) & (c < C))

@@ -215,7 +215,7 @@ def narrow_keys_kernel(
             sums_k, sums_v = differentiate_block(
                 sums_k, sums_v, n, place, keys, unit, ones, none, memory, M, BLOCK
             )
-        # By which the scaled queries are divided.
+        # The scaled queries came divided by BIAS_SCALE.
         k0, k1 = result_words(sums_k * BIAS_SCALE, none)
         v0, v1 = result_words(sums_v, none)
         if some_masked:

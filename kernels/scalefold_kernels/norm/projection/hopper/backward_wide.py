@@ -9,6 +9,11 @@ there.
 The copy engine (TMA) brings everything: the first warp group asks for the operands some blocks of
 outputs ahead, the third one for what belongs to its rows some rows ahead. Beyond the last row and
 output it reads zeros.
+
+What several functions take: ``args`` of the first two are the rings of the gradient and of the
+weights (`new_ring`), barriers of the blocks that both have done with, and the program's number of
+blocks; ``sources`` are the third one's rings: x, then x's gradient from elsewhere and that of the
+biased outputs, where there are any.
 """
 
 from triton.experimental import gluon
@@ -51,10 +56,8 @@ def load_weight(args, block, BLOCKS: gl.constexpr):
 
 
 @gluon.jit
-def multiply(
-    product, args, i, w: gl.constexpr, STEPS: gl.constexpr, BLOCKS: gl.constexpr
-):  # fmt: skip
-    """Add the products of the next blocks; returns the next i, too."""
+def multiply(product, args, i, w: gl.constexpr, STEPS: gl.constexpr, BLOCKS: gl.constexpr):
+    """Add the products of STEPS blocks from the program's ``i``-th on; returns the next i, too."""
     grads, weights, empty, num_blocks = args
     _, grad_smem, grad_full = grads
     _, weight_smem, weight_full = weights
@@ -113,13 +116,13 @@ def compute(
 
 @gluon.jit
 def first_row(half):
-    """Of so many-th 64 rows of the program: those of both warp groups in turns."""
+    """Of the program's ``half``-th 64 rows, which both warp groups have in turns."""
     return (2 * (gl.program_id(0) + half // 2 * gl.num_programs(0)) + half % 2) * ROWS
 
 
 @gluon.jit
 def load_rows(sources, n, num_pieces):
-    """Start copying the n-th few rows of all that belongs to them."""
+    """Start copying the program's n-th few rows, and what belongs to them."""
     PLACES: gl.constexpr = sources[0][1].shape[0]
     PIECE: gl.constexpr = sources[0][1].shape[1]
     NUMBER: gl.constexpr = len(sources)
@@ -144,7 +147,7 @@ def load_stats(stats, half, num_rows):
 
 @gluon.jit
 def fold(x, L: gl.constexpr):
-    """Sums of the two rows that each thread has."""
+    """(STEP, C) to (STEP / 2, C): sums of the two rows that each thread has."""
     upper, lower = gl.split(x.reshape([2, x.shape[0] // 2, x.shape[1]]).permute((1, 2, 0)))
     return gl.convert_layout(upper + lower, L, assert_trivial=True)
 
