@@ -37,6 +37,7 @@ _SHAPES = {
     "triangle N=384": (384, 384, 4, 32, True, "QK"),
     "MSA column": (256, 128, 8, 32, True, None),
     "extra MSA row": (1024, 256, 8, 8, True, "QK"),
+    "extra MSA row N=384": (1024, 384, 8, 8, True, "QK"),
     "template": (256, 256, 4, 16, True, "QK"),
     "wide heads": (64, 128, 2, 64, False, "QK"),
 }
