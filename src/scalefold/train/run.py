@@ -114,19 +114,7 @@ class Run:
         first = self.step + 1  # compiles and captures
         with contextlib.ExitStack() as stack:
             while self.step < training.steps and not self._ends(target, stop):
-                batch = self._next(loader)
-                self.step += 1
-                rate = learning_rate(self.step, self._config.optimiser)
-
-                def notice(waited: float = batch.wait_seconds if batch else 0.0) -> Notice:
-                    return Notice(stop.is_set(), self._mesh.first and target.look(), waited)
-
-                if batch is None:
-                    numbers = self._trainer.step.abstain(notice)
-                else:
-                    numbers = self._trainer.step(batch.passes, rate, notice)
-                self._unread.append(_Unread.of(self.step, rate, batch, Readback(numbers)))
-                del batch  # its features take memory that the next step needs
+                self._step(loader, target, stop)
                 self._read(self._lag, journal)
                 if self.step == first and self._trainer.parameters.master.is_cuda:
                     stack.enter_context(present_objects_spared())
@@ -157,6 +145,24 @@ class Run:
             or self._on_target
             or (alone and (stop.is_set() or target.look()))
         )
+
+    def _step(self, loader: TrainingLoader, target: TargetWatch, stop: threading.Event) -> None:
+        """Ask for a step's work; nothing waits for it, and its numbers are read later.
+
+        The batch is let go: its features take memory that the next step needs.
+        """
+        batch = self._next(loader)
+        self.step += 1
+        rate = learning_rate(self.step, self._config.optimiser)
+
+        def notice(waited: float = batch.wait_seconds if batch else 0.0) -> Notice:
+            return Notice(stop.is_set(), self._mesh.first and target.look(), waited)
+
+        if batch is None:
+            numbers = self._trainer.step.abstain(notice)
+        else:
+            numbers = self._trainer.step(batch.passes, rate, notice)
+        self._unread.append(_Unread.of(self.step, rate, batch, Readback(numbers)))
 
     def _next(self, loader: TrainingLoader) -> Batch | None:
         """Samples of the next step, of this rank; None once there is something wrong with one.
