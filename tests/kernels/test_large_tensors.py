@@ -25,7 +25,6 @@ ROUNDED = 2.0**-8
 LAST = 8
 """Rows of residues at the end, all elements of which are beyond 2^31."""
 
-
 DTYPE = torch.bfloat16
 
 
@@ -43,9 +42,13 @@ def needs(gigabytes: float) -> None:
         pytest.skip(f"needs {gigabytes} GB of memory; {free:.0f} are free")
 
 
-def draw(*shape: int, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
-    generator = torch.Generator(device).manual_seed(sum(shape))
-    return torch.randn(shape, generator=generator, device=device, dtype=dtype or DTYPE)
+def draw(
+    *shapes: tuple[int, ...], device: torch.device, dtype: torch.dtype = DTYPE
+) -> Iterator[Tensor]:
+    """Normal numbers, others for each shape."""
+    generator = torch.Generator(device).manual_seed(0)
+    for shape in shapes:
+        yield torch.randn(shape, generator=generator, device=device, dtype=dtype)
 
 
 def evaluated(
@@ -69,16 +72,14 @@ def assert_sums_of(whole: Tensor, parts: Sequence[Tensor]) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(
-    "pair", [16, 128]
-)  # kernels for any GPU; those for Hopper, where it is one
+@pytest.mark.parametrize("pair", [16, 128])  # the portable kernels; on Hopper, its own
 def test_output_of_triangle_multiplication(pair: int, device: torch.device) -> None:
     needs(24 if pair == 16 else 56)
     length, hidden = LENGTH, 128
-    z, gate, grad = (draw(1, length, length, pair, device=device) for _ in range(3))
-    product = draw(hidden, 1, length, length, device=device).permute(1, 2, 3, 0)
-    shapes = (hidden,), (hidden,), (pair, hidden), (pair,)
-    parameters = [draw(*shape, device=device) for shape in shapes]
+    pairs = [(1, length, length, pair)] * 3
+    shapes = (hidden, 1, length, length), (hidden,), (hidden,), (pair, hidden), (pair,)
+    z, gate, grad, product, *parameters = draw(*pairs, *shapes, device=device)
+    product = product.permute(1, 2, 3, 0)
 
     def results(rows: slice) -> list[Tensor]:
         inputs = z[:, rows], product[:, rows], gate[:, rows], *parameters
@@ -101,7 +102,7 @@ def test_output_of_triangle_multiplication(pair: int, device: torch.device) -> N
 @pytest.mark.gpu
 def test_products_of_triangle_multiplication(device: torch.device) -> None:
     needs(28)
-    a, b, grad = (draw(128, 1, LENGTH, LENGTH, device=device) for _ in range(3))
+    a, b, grad = draw(*[(128, 1, LENGTH, LENGTH)] * 3, device=device)
 
     def function(a: Tensor, b: Tensor) -> Tensor:
         a, b = (x.permute(1, 2, 3, 0) for x in (a, b))
@@ -120,11 +121,11 @@ def test_projection_of_triangle_multiplication(pair: int, device: torch.device) 
     """Half the residues: gradients of four projections lie in one tensor."""
     needs(24)
     length, hidden = LENGTH // 2, 128
-    z, through = (draw(1, length, length, pair, device=device) for _ in range(2))
-    grads = [draw(1, length, length, n, device=device) for n in (hidden, hidden, pair)]
-    mask = torch.ones(1, length, length, device=device, dtype=z.dtype)
+    rows = [(1, length, length, n) for n in (pair, pair, hidden, hidden, pair)]
     shapes = [(pair,), (pair,), *[(hidden, pair), (hidden,)] * 4, (pair, pair), (pair,)]
-    parameters = [draw(*shape, device=device) / 8 for shape in shapes]
+    z, through, *others = draw(*rows, *shapes, device=device)
+    grads, parameters = others[:3], [x / 8 for x in others[3:]]
+    mask = torch.ones(1, length, length, device=device, dtype=z.dtype)
 
     def results(rows: slice) -> tuple[list[Tensor], list[Tensor]]:
         def function(z: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
@@ -166,15 +167,13 @@ def test_linear_layers_in_float32(device: torch.device) -> None:
     needs(32)
     shapes, end = ((LENGTH**2, 128), (LENGTH**2, 24)), slice(-256, None)
     x, grad = (torch.zeros(shape, device=device) for shape in shapes)
-    x[end] = draw(256, 128, device=device, dtype=torch.float32)
-    grad[end] = draw(256, 24, device=device, dtype=torch.float32)
-    shapes = (24, 128), (24,)
-    parameters = [draw(*shape, device=device, dtype=torch.float32) for shape in shapes]
+    few = (256, 128), (256, 24), (24, 128), (24,)
+    x[end], grad[end], *parameters = draw(*few, device=device, dtype=torch.float32)
     out, d_x, *gradients = evaluated(lambda *t: wide_linear(*t, False), [x, *parameters], [grad])
     found = [out[end], d_x[end], *gradients]
-    few = [x[end], *parameters], [grad[end]]
-    torch_s = evaluated(lambda *t: reference.wide_linear(*t, False), *few)
-    wide = [[t.double() for t in of] for of in few]
+    last = [x[end], *parameters], [grad[end]]
+    torch_s = evaluated(lambda *t: reference.wide_linear(*t, False), *last)
+    wide = [[t.double() for t in of] for of in last]
     exact = evaluated(lambda *t: reference.wide_linear(*t, False), *wide)
     for a, b, value in zip(found, torch_s, exact, strict=True):
         assert error(a, value) <= FACTOR * max(error(b, value), ROUNDING)
@@ -184,10 +183,10 @@ def test_linear_layers_in_float32(device: torch.device) -> None:
 @pytest.mark.parametrize("num_seq", [8, 136])  # the outer product stays on the chip; it does not
 def test_outer_product_mean_of_channels_first(num_seq: int, device: torch.device) -> None:
     needs(32)
-    first = [draw(128, 1, LENGTH, LENGTH, device=device) for _ in range(2)]
-    z, grad = (x.permute(1, 2, 3, 0) for x in first)
-    a, b = (draw(1, num_seq, LENGTH, 8, device=device) for _ in range(2))
-    weight, bias = draw(128, 64, device=device), draw(128, device=device)
+    first, operand = (128, 1, LENGTH, LENGTH), (1, num_seq, LENGTH, 8)
+    shapes = first, first, operand, operand, (128, 64), (128,)
+    z, grad, a, b, weight, bias = draw(*shapes, device=device)
+    z, grad = (x.permute(1, 2, 3, 0) for x in (z, grad))
     count = torch.full((1, LENGTH, LENGTH), float(num_seq), device=device)
 
     def results(a: Tensor, count: Tensor, z: Tensor, grad: Tensor) -> list[Tensor]:
