@@ -32,7 +32,7 @@ class Snapshot:
     Raises
     ------
     InputError
-        If the host has not so much page-locked memory.
+        If the host has not so much memory.
     """
 
     def __init__(self, trainer: Trainer) -> None:
@@ -92,7 +92,7 @@ def _host_memory(state: dict[str, Tensor]) -> dict[str, Tensor]:
     except RuntimeError as error:
         gigabytes = sum(tensor.nbytes for tensor in state.values()) / 1e9
         raise InputError(
-            f"the host has no {gigabytes:.1f} GB of page-locked memory for a copy of the "
-            f"training's state, from which checkpoints are written ({error}): give the training "
-            "more memory, or end what else holds so much"
+            f"the host has no {gigabytes:.1f} GB of memory, page-locked where a GPU trains, for a "
+            f"copy of the training's state, from which checkpoints are written ({error}): give the "
+            "training more memory, or end what else holds so much"
         ) from error
