@@ -16,7 +16,6 @@ BY_HAND = {
     "step-h200-way.json",
 }
 """Of scripts that are no more; they and their documents say of what."""
-COMMIT_SAID_IN_A_NOTE = {"learn-h200.json"}
 UNCOMMITTED_CHANGES = {"curves-h200-79a4eb7.json"}
 """Its document says so. It names no shapes either."""
 RECORDS = sorted(p for p in (DOCS / "benchmarks").glob("*.json") if p.name not in BY_HAND)
@@ -49,9 +48,6 @@ def shapes(benchmark: dict[str, Any]) -> list[Any]:
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.name)
 def test_a_record_says_what_made_it(path: Path) -> None:
     record = json.loads(path.read_text("utf-8"))
-    if path.name in COMMIT_SAID_IN_A_NOTE:
-        assert re.search("[0-9a-f]{40}", record.get("note", "")), "made anew? off the list with it"
-        return
     changed = path.name in UNCOMMITTED_CHANGES
     for made_with in origins(record):
         assert re.fullmatch("[0-9a-f]{40}" + "\\+" * changed, made_with["commit"])
