@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
 
 from scalefold.config import Config
 from scalefold.errors import InputError
@@ -18,26 +16,15 @@ from scalefold.loader.loader import Batch, TrainingLoader
 from scalefold.train import checkpoint
 from scalefold.train.background import Background
 from scalefold.train.checkpoint import checkpoints, load_training, load_weights
-from scalefold.train.loop import TrainingResult, train
 from scalefold.train.metrics import MetricsLog
+
+from .quietly import train_quietly
 
 PATIENCE_SECONDS = 120.0
 
 
 def _wait_for(event: threading.Event) -> None:
     assert event.wait(PATIENCE_SECONDS)
-
-
-def _train(config: Config, shards: Path, out: Path, *, resume: bool = False) -> TrainingResult:
-    return train(
-        config,
-        shards,
-        out,
-        resume=resume,
-        device=torch.device("cpu"),
-        stop=threading.Event(),
-        console=Console(file=io.StringIO()),
-    )
 
 
 @pytest.fixture
@@ -86,7 +73,7 @@ def test_steps_go_on_while_a_checkpoint_is_written_and_do_not_change_it(
     before_saving: Callable[[int, Callable[[], None]], None],
 ) -> None:  # fmt: skip
     """The checkpoint of step 2 is not begun before step 3 is made."""
-    plain = _train(micro, shards, tmp_path / "plain").checkpoint.with_name("step-00000002")
+    plain = train_quietly(micro, shards, tmp_path / "plain").checkpoint.with_name("step-00000002")
     write, later = MetricsLog.write, threading.Event()
 
     def noticing(log: MetricsLog, record: dict[str, Any]) -> None:
@@ -96,7 +83,7 @@ def test_steps_go_on_while_a_checkpoint_is_written_and_do_not_change_it(
 
     monkeypatch.setattr(MetricsLog, "write", noticing)
     before_saving(2, lambda: _wait_for(later))
-    _train(micro, shards, tmp_path / "beside")
+    train_quietly(micro, shards, tmp_path / "beside")
     beside = tmp_path / "beside" / plain.name
     for which in ("weights", "averaged"):
         expected = load_weights(plain, which)
@@ -113,10 +100,10 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_training(
 
     before_saving(2, no_room)
     with pytest.raises(InputError, match="no space left"):
-        _train(micro, shards, tmp_path)
+        train_quietly(micro, shards, tmp_path)
     assert [p.name for p in checkpoints(tmp_path)] == ["step-00000000"]
     before_saving(2, lambda: None)
-    assert _train(micro, shards, tmp_path, resume=True).completed
+    assert train_quietly(micro, shards, tmp_path, resume=True).completed
 
 
 def test_a_log_that_cannot_be_brought_to_the_disk_leaves_no_checkpoint(
@@ -132,7 +119,7 @@ def test_a_log_that_cannot_be_brought_to_the_disk_leaves_no_checkpoint(
 
     monkeypatch.setattr(MetricsLog, "sync", failing)
     with pytest.raises(InputError, match=r"metrics\.jsonl: no space left"):
-        _train(micro, shards, tmp_path)
+        train_quietly(micro, shards, tmp_path)
     assert [p.name for p in checkpoints(tmp_path)] == ["step-00000000"]
 
 
@@ -152,5 +139,5 @@ def test_what_is_being_written_when_a_training_fails_is_written_to_its_end(
     monkeypatch.setattr(TrainingLoader, "__next__", failing)
     before_saving(2, lambda: _wait_for(failed))
     with pytest.raises(RuntimeError, match="step 3 is never made"):
-        _train(micro, shards, tmp_path)
+        train_quietly(micro, shards, tmp_path)
     assert checkpoints(tmp_path)[-1].name == "step-00000002"

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import gc
-import io
-import threading
 import weakref
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
 
 from scalefold.config import Config
 from scalefold.train.garbage import present_objects_spared
-from scalefold.train.loop import train
 from scalefold.train.metrics import MetricsLog
+
+from .quietly import train_quietly
 
 
 class _Cycle:
@@ -48,14 +46,6 @@ def test_a_training_on_a_gpu_spares_them_from_its_first_step_to_its_end(
         spared.append(gc.get_freeze_count() > 0)
 
     monkeypatch.setattr(MetricsLog, "write", noticing)
-    train(
-        micro,
-        shards,
-        tmp_path,
-        resume=False,
-        device=torch.device("cuda"),
-        stop=threading.Event(),
-        console=Console(file=io.StringIO()),
-    )
+    train_quietly(micro, shards, tmp_path, device=torch.device("cuda"))
     assert spared == [True] * 6  # the first step's numbers are read when the second is under way
     assert gc.get_freeze_count() == 0

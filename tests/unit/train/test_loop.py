@@ -6,7 +6,6 @@ import io
 import json
 import logging
 import signal
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +20,11 @@ from scalefold.loader.loader import Batch, TrainingLoader
 from scalefold.train import loop
 from scalefold.train.checkpoint import checkpoints, load_weights, read_metadata
 from scalefold.train.health import DivergedError
-from scalefold.train.loop import TrainingResult, train
 from scalefold.train.metrics import MetricsLog
 from scalefold.train.signals import stop_on_signals
 from scalefold.weights import export_weights
 
-
-def _train(
-    config: Config, shards: Path, out: Path, *, resume: bool = False, **more: Any
-) -> TrainingResult:
-    more = {"stop": threading.Event(), "console": Console(file=io.StringIO())} | more
-    return train(config, shards, out, resume=resume, device=torch.device("cpu"), **more)
+from .quietly import train_quietly
 
 
 def _records(out: Path) -> list[dict[str, Any]]:
@@ -42,7 +35,7 @@ def test_a_whole_run(
     micro: Config, shards: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
-        result = _train(micro, shards, tmp_path)
+        result = train_quietly(micro, shards, tmp_path)
     assert (result.step, result.completed, result.skipped_steps) == (6, True, 0)
     published = checkpoints(tmp_path)
     assert [p.name for p in published] == [f"step-{s:08d}" for s in (0, 2, 4, 6)]
@@ -69,19 +62,19 @@ def test_a_whole_run(
     # The whole run again is nothing to do; without --resume it is refused.
     caplog.clear()
     with caplog.at_level(logging.INFO):
-        again = _train(micro, shards, tmp_path, resume=True)
+        again = train_quietly(micro, shards, tmp_path, resume=True)
     assert "step-00000006: complete, nothing is left to do: training.steps is 6" in caplog.text
     assert "continuing" not in caplog.text
     assert (again.step, again.checkpoint) == (6, result.checkpoint)
     assert _records(tmp_path) == records
     with pytest.raises(InputError, match=r"the last is step-00000006\. Continue it with --resume"):
-        _train(micro, shards, tmp_path)
+        train_quietly(micro, shards, tmp_path)
 
 
 def test_more_steps_may_be_added(micro_tree: dict[str, Any], shards: Path, tmp_path: Path) -> None:
     for steps in (2, 3):
         config = make_config(merge(micro_tree, {"training": {"steps": steps}}))
-        result = _train(config, shards, tmp_path, resume=True)
+        result = train_quietly(config, shards, tmp_path, resume=True)
         assert (result.step, result.completed) == (steps, True)
     assert [r["step"] for r in _records(tmp_path)] == [1, 2, 3]
 
@@ -99,7 +92,7 @@ def test_a_stop_request_ends_with_a_checkpoint(
 
     monkeypatch.setattr(MetricsLog, "write", interrupting)
     with stop_on_signals() as stop:
-        result = _train(micro, shards, tmp_path, stop=stop)
+        result = train_quietly(micro, shards, tmp_path, stop=stop)
     assert stop.reason == "SIGUSR1"
     assert (result.step, result.completed) == (3, False)
     assert result.checkpoint.name == "step-00000003"
@@ -120,7 +113,7 @@ def test_signals_are_turned_into_requests_and_a_second_interrupt_ends() -> None:
 
 def test_pruning_and_log_interval(micro_tree: dict[str, Any], shards: Path, tmp_path: Path) -> None:
     change = {"training": {"keep_checkpoints": 1, "log_every": 4}}
-    _train(make_config(merge(micro_tree, change)), shards, tmp_path)
+    train_quietly(make_config(merge(micro_tree, change)), shards, tmp_path)
     assert [p.name for p in checkpoints(tmp_path)] == ["step-00000006"]
     assert [r["step"] for r in _records(tmp_path)] == [1, 4, 6]
 
@@ -151,7 +144,7 @@ def test_diverged_weights_stop_the_run_and_are_never_published(
 
     monkeypatch.setattr(loop, "assemble", poisoned)
     with pytest.raises(DivergedError) as error:
-        _train(config, shards, tmp_path)
+        train_quietly(config, shards, tmp_path)
     assert "training stopped at step 4: 2 steps in a row" in str(error.value)
     assert "loss terms distogram" in str(error.value)
     assert "chain 5pti_A" in caplog.text or "chain 1a8o_A" in caplog.text
@@ -172,7 +165,7 @@ def test_a_gpu_too_small_is_explained(
 
     monkeypatch.setattr(TrainingLoader, "__next__", exhausting)
     with pytest.raises(InputError, match=r"Tried to allocate 3\.12 GiB\. tr") as e:
-        _train(micro, shards, tmp_path)
+        train_quietly(micro, shards, tmp_path)
     assert "training.recomputation is none (none, selective, full:" in str(e.value)
     assert "crop_size" in str(e.value)
     assert "PYTORCH_ALLOC_CONF" not in str(e.value)
@@ -182,19 +175,19 @@ def test_a_gpu_too_small_is_explained(
 def test_initial_weights_from_a_file_and_from_a_checkpoint(
     micro: Config, micro_tree: dict[str, Any], shards: Path, tmp_path: Path
 ) -> None:
-    trained = _train(micro, shards, tmp_path / "first").checkpoint
+    trained = train_quietly(micro, shards, tmp_path / "first").checkpoint
     averaged = load_weights(trained)
     export_weights(averaged, micro.model, tmp_path / "weights.pt")
     for number, source in enumerate((trained, tmp_path / "weights.pt")):
         change = {"training": {"initial_weights": str(source), "steps": 1}, "seed": 5}
         out = tmp_path / f"next{number}"
-        _train(make_config(merge(micro_tree, change)), shards, out)
+        train_quietly(make_config(merge(micro_tree, change)), shards, out)
         for which in ("weights", "averaged"):  # the average of no update is what it started from
             started = load_weights(out / "step-00000000", which)
             assert all(torch.equal(started[name], averaged[name]) for name in averaged)
     wrong = merge(micro_tree, {"training": {"initial_weights": str(trained)}, "model": {"c_m": 16}})
     with pytest.raises(InputError, match=r"(?s)step-00000006 does not fit the model.*misshapen"):
-        _train(make_config(wrong), shards, tmp_path / "wrong")
+        train_quietly(make_config(wrong), shards, tmp_path / "wrong")
 
 
 def test_a_checkpoint_of_another_model_is_refused(
@@ -204,14 +197,14 @@ def test_a_checkpoint_of_another_model_is_refused(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    _train(micro, shards, tmp_path)
+    train_quietly(micro, shards, tmp_path)
     before = _records(tmp_path)
     other = make_config(merge(micro_tree, {"model": {"c_z": 16}, "training": {"steps": 9}}))
     with (
         caplog.at_level(logging.INFO),
         pytest.raises(InputError, match=r"model\.c_z: 8 in the checkpoint, 16 now"),
     ):
-        _train(other, shards, tmp_path, resume=True)
+        train_quietly(other, shards, tmp_path, resume=True)
     assert "continuing from" not in caplog.text
     assert _records(tmp_path) == before
 
@@ -221,14 +214,14 @@ def test_no_chain_to_train_on_is_found_before_anything_is_written(
 ) -> None:
     change = {"sampling": {"max_resolution_angstrom": 0.1, "allow_unknown_resolution": False}}
     with pytest.raises(InputError, match="no training chain is left of 2"):
-        _train(make_config(merge(micro_tree, change)), shards, tmp_path / "run")
+        train_quietly(make_config(merge(micro_tree, change)), shards, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_a_live_line_on_a_terminal(micro: Config, shards: Path, tmp_path: Path) -> None:
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=120)
-    _train(micro, shards, tmp_path, console=console)
+    train_quietly(micro, shards, tmp_path, console=console)
     shown = screen.getvalue()
     assert "6/6" in shown
     for part in ("loss", "lDDT-Cα", "samples/s", "left"):
@@ -250,12 +243,12 @@ def test_steps_before_an_unusable_sample_are_kept(
     with monkeypatch.context() as patched:
         patched.setattr(TrainingLoader, "__next__", damaged)
         with pytest.raises(InputError, match="row 7 is damaged"):
-            _train(micro, shards, tmp_path / "run")
+            train_quietly(micro, shards, tmp_path / "run")
     assert checkpoints(tmp_path / "run")[-1].name == "step-00000003"
     assert [r["step"] for r in _records(tmp_path / "run")] == [1, 2, 3]
 
     # Once the shard is whole again, the run goes on as if nothing had been.
-    resumed = _train(micro, shards, tmp_path / "run", resume=True)
-    plain = _train(micro, shards, tmp_path / "plain")
+    resumed = train_quietly(micro, shards, tmp_path / "run", resume=True)
+    plain = train_quietly(micro, shards, tmp_path / "plain")
     for name, weight in load_weights(plain.checkpoint).items():
         assert torch.equal(weight, load_weights(resumed.checkpoint)[name]), name

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +23,12 @@ from scalefold.train.checkpoint import (
     load_weights,
     ready_mark,
 )
-from scalefold.train.loop import TrainingResult, train
+from scalefold.train.loop import TrainingResult
 from scalefold.train.metrics import MetricsLog
 from scalefold.train.provenance import data_hash
 from scalefold.train.target import TARGET_FILE, TargetReached, read_target
+
+from .quietly import train_quietly
 
 QUIET = Console(file=io.StringIO())
 
@@ -42,10 +43,7 @@ def targeted(micro_tree: dict[str, Any]) -> Any:
 
 
 def _train(config: Config, shards: Path, out: Path) -> TrainingResult:
-    return train(
-        config, shards, out,
-        resume=True, device=torch.device("cpu"), stop=threading.Event(), console=QUIET,
-    )  # fmt: skip
+    return train_quietly(config, shards, out, resume=True)
 
 
 def test_training_ends_when_an_evaluation_beside_it_reaches_the_target(
