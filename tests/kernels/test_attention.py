@@ -218,6 +218,8 @@ def test_arguments_are_checked(device: torch.device) -> None:
         attention(q, k, v, gate, mask, bias[:, :1])
     with pytest.raises(ValueError, match=r"k is torch\.float64"):
         attention(q, k.double(), v, gate, mask, bias)
+    with pytest.raises(ValueError, match=r"bias_scale above 0, found 0\.0"):
+        attention(q, k, v, gate, mask, bias, 0.0)
 
 
 @pytest.mark.parametrize("shape", [(0, 3, 40, 40, 2, 8), (2, 0, 40, 40, 2, 8)])

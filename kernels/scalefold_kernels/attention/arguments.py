@@ -98,9 +98,12 @@ def checked(
     Raises
     ------
     ValueError
-        Shapes or types do not fit each other, or there are more samples than launches hold.
+        Shapes or types do not fit each other, there are more samples than launches hold, or the
+        bias's scale, which kernels divide by, is not positive.
     """
     check_batch("attention", q)
+    if not bias_scale > 0:
+        raise ValueError(f"attention needs a bias_scale above 0, found {bias_scale}")
     batch, rows, queries, heads, channels = q.shape
     keys = k.shape[2]
     expected = {
