@@ -74,7 +74,7 @@ def test_a_killed_rank_then_all_killed_then_resumed_equals_uninterrupted(
     assert "rank 1 gave no sign of life: killed, stuck, or its node is gone" in output
     assert "Signal 9 (SIGKILL)" in output  # the launcher's word on it
     assert steps(out) == [0, 2]
-    code, _ = trainings.run(out, 2, {"step": 6, "what": "SIGKILL"})
+    code, _ = trainings.run(out, 2, {"step": 6, "what": "SIGKILL", "after": 4})
     assert code == 1
     assert steps(out) == [0, 2, 4]
     code, output = trainings.run(out, 2)

@@ -11,10 +11,11 @@ from typing import Any
 
 from scalefold.config import config_to_yaml, make_config
 
-# A training whose loader does something bad on a rank before it delivers a step's samples. Buckets
-# are small, so that there are some.
+# A training whose loader does something bad on a rank before it delivers a step's samples, perhaps
+# not until a checkpoint, which is written beside the steps, is complete. Buckets are small, so that
+# there are some.
 SCRIPT = """
-import json, os, signal, sys
+import json, os, signal, sys, time
 from datetime import timedelta
 from pathlib import Path
 import torch
@@ -23,13 +24,20 @@ from scalefold.errors import InputError
 from scalefold.loader.loader import TrainingLoader
 from scalefold.parallel import launch
 from scalefold.train import clipping
+from scalefold.train.checkpoint import checkpoint_path, ready_mark
 from scalefold.train.target import TargetReached
 
 def spoil(batch):
     for fault in faults:
         if fault["step"] == batch.step + 1 and fault.get("rank", rank) == rank:
+            if "after" in fault:
+                wait_for(ready_mark(checkpoint_path(out, fault["after"])))
             happen(fault["what"], batch.passes[-1])
     return batch
+
+def wait_for(path):
+    while not path.exists():
+        time.sleep(0.01)
 
 def happen(what, features):
     if what.startswith("SIG"):
