@@ -168,7 +168,9 @@ def _variant(row: str) -> dict[str, Any]:
     limit = re.search(r"within (\d+) GiB", row)
     default = "finetuning" if row.startswith("fine-tuning") else "recomputation"
     name = "limits-h200.json" if limit else linked(row) or f"{default}-h200.json"
-    variants = {(v["memory_limit_gib"], v.get("recomputation")): v for v in record(name)["variants"]}
+    variants = {
+        (v["memory_limit_gib"], v.get("recomputation")): v for v in record(name)["variants"]
+    }
     chosen = variants[float(limit[1]) if limit else None, kind]
     return {"variant": chosen, "none": variants.get((None, "none"))}
 
