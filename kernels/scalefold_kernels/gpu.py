@@ -8,17 +8,23 @@ import torch
 import triton
 from torch import Tensor
 
+GLUON_VERSION = "3.6"
+"""Of Triton: Gluon, in which kernels for Hopper GPUs are written, changes from one to the next."""
+
 
 def runs_gluon(x: Tensor) -> bool:
-    """Whether kernels for Hopper GPUs can run where this tensor is.
+    """Whether kernels for Hopper GPUs can run where this tensor is."""
+    return x.is_cuda and is_hopper(x.device) and has_gluon()
 
-    Gluon, in which they are written, changes from version to version of Triton.
-    """
-    return (
-        x.is_cuda
-        and torch.cuda.get_device_capability(x.device)[0] == 9
-        and triton.__version__.startswith("3.6.")
-    )
+
+def is_hopper(device: torch.device) -> bool:
+    """Whether a GPU is an H100, an H200 or another of their kind."""
+    return torch.cuda.get_device_capability(device)[0] == 9
+
+
+def has_gluon() -> bool:
+    """Whether Triton is of the version that kernels for Hopper GPUs are written for."""
+    return triton.__version__.startswith(f"{GLUON_VERSION}.")
 
 
 @cache

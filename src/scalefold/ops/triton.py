@@ -52,7 +52,8 @@ def select_ops(kernels: Kernels, device: torch.device) -> Ops:
     ----------
     kernels : {"auto", "torch", "triton"} or list of str
         ``auto``: the kernels, or plain torch, with one logged line that says why, where they cannot
-        run. A list: the kernels of these packages alone.
+        run. A list: the kernels of these packages alone. A logged warning says so where those for
+        Hopper GPUs cannot run on one.
     device : torch.device
 
     Raises
@@ -64,6 +65,7 @@ def select_ops(kernels: Kernels, device: torch.device) -> Ops:
         return TORCH
     obstacle = why_not(device)
     if obstacle is None:
+        _warn_of_portable_kernels(device)
         chosen = PACKAGES if isinstance(kernels, str) else kernels
         return triton_ops(name for name in chosen if name != OPTIMISER)
     if kernels != "auto":
@@ -90,6 +92,20 @@ def why_not(device: torch.device) -> str | None:
             f"RTX 30) and {name} has {major}.{minor}"
         )
     return None
+
+
+def _warn_of_portable_kernels(device: torch.device) -> None:
+    """Say it where a Hopper GPU gets the kernels that any GPU gets."""
+    gpu = import_module("scalefold_kernels.gpu")
+    if gpu.is_hopper(device) and not gpu.has_gluon():
+        logger.warning(
+            "%s: the kernels for it are written for Triton %s, and this is %s; those for any GPU "
+            "run instead, which are slower. torch 2.11 brings Triton %s: pip install torch==2.11.0",
+            torch.cuda.get_device_name(device),
+            gpu.GLUON_VERSION,
+            import_module("triton").__version__,
+            gpu.GLUON_VERSION,
+        )
 
 
 def optimiser_kernels(kernels: Kernels, device: torch.device) -> ModuleType | None:

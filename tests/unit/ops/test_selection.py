@@ -4,6 +4,7 @@ from typing import get_args
 
 import pytest
 import torch
+import triton
 
 from scalefold.config.schema import KernelPackage
 from scalefold.errors import InputError
@@ -49,11 +50,32 @@ def test_the_kernels_fill_the_record() -> None:
 
 def test_some_kernels_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scalefold.ops.triton.why_not", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     ops, cuda = select_ops(["dropout", "optimiser"], torch.device("cuda")), torch.device("cuda")
     assert ops == replace(TORCH, residual_dropout=triton_ops().residual_dropout)
     assert optimiser_kernels(["dropout", "optimiser"], cuda) is not None
     assert optimiser_kernels(["dropout"], cuda) is None
     assert select_ops([], cuda) is TORCH
+
+
+@pytest.mark.parametrize(
+    ("capability", "version", "warned"),
+    [((9, 0), "3.7.1", True), ((9, 0), "3.6.0", False), ((8, 0), "3.7.1", False)],
+)
+def test_a_hopper_gpu_without_its_kernels_is_told_so(
+    capability: tuple[int, int],
+    version: str,
+    warned: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("scalefold.ops.triton.why_not", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
+    monkeypatch.setattr(triton, "__version__", version)
+    select_ops("auto", torch.device("cuda"))
+    said = "NVIDIA H200: the kernels for it are written for Triton 3.6, and this is 3.7.1"
+    assert [line.startswith(said) for line in caplog.messages] == [True] * warned
 
 
 def test_named_kernels_without_a_gpu_are_an_error() -> None:
