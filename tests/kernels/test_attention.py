@@ -19,6 +19,7 @@ from scalefold_kernels.attention import (
 )
 from scalefold_kernels.attention.arguments import checked, new_rows, new_statistics
 from scalefold_kernels.attention.hopper import parts
+from scalefold_kernels.gpu import GLUON_VERSION, runs_gluon
 
 EPS = torch.finfo(torch.float32).eps
 
@@ -293,8 +294,8 @@ LARGE = [
 def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "portable":
         monkeypatch.setattr(op, "runs_gluon", lambda x: False)
-    elif torch.cuda.get_device_capability()[0] != 9:
-        pytest.skip("needs an H100 or H200")
+    elif not runs_gluon(torch.empty(0, device="cuda")):
+        pytest.skip(f"needs an H100 or H200, and Triton {GLUON_VERSION}")
 
 
 @pytest.mark.gpu

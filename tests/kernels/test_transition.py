@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from scalefold.ops.transition import transition as reference
+from scalefold_kernels.gpu import GLUON_VERSION, runs_gluon
 from scalefold_kernels.tiles import tile
 from scalefold_kernels.transition import op, portable, transition
 from scalefold_kernels.transition.kernel import transition_finish_kernel
@@ -209,5 +210,5 @@ def _take(kernels: str, device: torch.device, monkeypatch: pytest.MonkeyPatch) -
     """Make the op use these kernels; skip where they cannot run."""
     if kernels == "portable":
         monkeypatch.setattr(op, "_hopper", lambda rows, parameters: None)
-    elif torch.cuda.get_device_capability(device)[0] != 9:
-        pytest.skip("needs a Hopper GPU")
+    elif not runs_gluon(torch.empty(0, device=device)):
+        pytest.skip(f"needs an H100 or H200, and Triton {GLUON_VERSION}")
