@@ -10,6 +10,7 @@ from typing import Any
 
 from scalefold.errors import ChecksumError, InputError
 from scalefold.shards.atomic import write_bytes
+from scalefold.shards.remedy import remedy
 from scalefold.shards.schema import MANIFEST_FILE, SCHEMA_VERSION
 from scalefold.shards.writer import ShardFacts
 
@@ -155,7 +156,7 @@ class Manifest:
             They differ.
         """
         path, stated = folder / file, self.facts(file)
-        fix = "Restore it from a copy, or run `scalefold pack` again."
+        fix = remedy(path)
         if stated is None:
             raise InputError(f"{path}: the manifest does not list this file. {fix}")
         try:

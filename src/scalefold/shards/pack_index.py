@@ -28,12 +28,12 @@ from scalefold.shards.atomic import atomic_file
 from scalefold.shards.buckets import bucket_of, filled_buckets
 from scalefold.shards.manifest import Manifest, Snapshot
 from scalefold.shards.pack_alignments import STAYS
+from scalefold.shards.remedy import pack_command
 from scalefold.shards.schema import INDEX_FILE, REJECTED_FILE, SCHEMA_VERSION, SCHEMAS
 from scalefold.shards.summary import (
     ChainFacts,
     ChainSummary,
     MsaSummary,
-    command,
     read_chain_summary,
     read_msa_summary,
     structures_hash,
@@ -146,11 +146,11 @@ def _check_one_run(
     expected = structures_hash(structures)
     for summary in alignments:
         if summary.structures != expected:
-            bucket = summary.head.bucket
+            file = summary.head.shard.file
             raise InputError(
-                f"{out / summary.head.shard.file}: its templates were located in other structures "
+                f"{out / file}: its templates were located in other structures "
                 f"({summary.structures}) than those that are there now ({expected}). Pack the "
-                f"alignments of every bucket again, this one with {command('msa', bucket)}."
+                f"alignments of every bucket again, this one with {pack_command(file)}."
             )
 
 

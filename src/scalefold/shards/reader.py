@@ -25,6 +25,7 @@ from scalefold.shards.records import (
     Sample,
     Split,
 )
+from scalefold.shards.remedy import remedy
 from scalefold.shards.schema import INDEX_FILE, shard_file
 from scalefold.shards.shard_file import ShardFile
 
@@ -183,14 +184,12 @@ class ShardReader:
                 if stated is None or not path.is_file():
                     raise InputError(
                         f"{path}: the index refers to this file, but it is not "
-                        f"{'in the manifest' if stated is None else 'there'}. Restore it, or run "
-                        "`scalefold pack` again."
+                        f"{'in the manifest' if stated is None else 'there'}. {remedy(path)}"
                     )
                 if path.stat().st_size != stated:
                     raise InputError(
-                        f"{path}: {path.stat().st_size} bytes, the manifest states {stated}. It "
-                        "was cut off or packed again since: restore it, or run `scalefold pack` "
-                        "to its end."
+                        f"{path}: {path.stat().st_size} bytes, the manifest states {stated}: cut "
+                        f"off, or packed again without its index. {remedy(path)}"
                     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from scalefold.errors import ChecksumError, InputError
+from scalefold.shards.remedy import remedy
 from scalefold.shards.schema import (
     HASH_COLUMN,
     SCHEMA_VERSION,
@@ -41,13 +42,10 @@ class ShardFile:
             self._map = pa.memory_map(str(path))
             self._reader = pa.ipc.open_file(self._map)
         except FileNotFoundError as error:
-            raise InputError(
-                f"{path}: no such shard. Run `scalefold pack` again, or restore the file."
-            ) from error
+            raise InputError(f"{path}: no such shard. {remedy(path)}") from error
         except (pa.ArrowException, OSError, ValueError) as error:
             raise InputError(
-                f"{path}: not a complete Arrow file ({error}). Restore it, or run "
-                "`scalefold pack` again."
+                f"{path}: not a complete Arrow file ({error}). {remedy(path)}"
             ) from error
         self._check_schema()
 
@@ -83,13 +81,12 @@ class ShardFile:
             stated, found = batch.column(HASH_COLUMN)[0].as_py(), row_hash(batch)
         except (pa.ArrowException, OSError, ValueError) as error:
             raise ChecksumError(
-                f"{where}: damaged, cannot be read as Arrow ({error}). Restore the file from a "
-                "copy, or run `scalefold pack` again for its bucket."
+                f"{where}: damaged, cannot be read as Arrow ({error}). {remedy(self.path)}"
             ) from error
         if stated != found:
             raise ChecksumError(
                 f"{where}: damaged, xxh3 of the row is {found:016x}, {stated:016x} was written. "
-                "Restore the file from a copy, or run `scalefold pack` again for its bucket."
+                f"{remedy(self.path)}"
             )
         return batch
 
@@ -99,9 +96,7 @@ class ShardFile:
             table = self._reader.read_all()
             table.validate(full=True)
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise ChecksumError(
-                f"{self.path}: damaged ({error}). Restore it, or run `scalefold pack` again."
-            ) from error
+            raise ChecksumError(f"{self.path}: damaged ({error}). {remedy(self.path)}") from error
         return table
 
     def close(self) -> None:

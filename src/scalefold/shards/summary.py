@@ -19,6 +19,7 @@ from scalefold.errors import InputError
 from scalefold.raw.chains import Rejected
 from scalefold.shards.atomic import write_bytes
 from scalefold.shards.manifest import SourceFile
+from scalefold.shards.remedy import pack_command
 from scalefold.shards.schema import SCHEMA_VERSION, summary_file
 from scalefold.shards.writer import ShardFacts
 
@@ -148,12 +149,6 @@ def read_msa_summary(folder: Path, bucket: int, config: Config) -> MsaSummary:
     return _read(folder, "msa", bucket, config, parse)
 
 
-def command(family: str, bucket: int) -> str:
-    """Return the command that writes a bucket's shard of a family, and its summary."""
-    stage = "structures" if family == "chain" else "alignments"
-    return f"`scalefold pack --stage {stage} --bucket {bucket}`"
-
-
 _Summary = TypeVar("_Summary", ChainSummary, MsaSummary)
 
 
@@ -165,7 +160,7 @@ def _read(
     parse: Callable[[BucketHead, dict[str, Any]], _Summary],
 ) -> _Summary:
     path = folder / summary_file(family, bucket)
-    fix = f"{command(family, bucket)} writes it."
+    fix = f"{pack_command(path.name)} writes it."
     try:
         tree = json.loads(path.read_text("utf-8"))
         summary = parse(_head(tree["head"]), tree)

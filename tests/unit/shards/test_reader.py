@@ -183,7 +183,7 @@ def test_flipped_bit_names_file_row_chain_and_both_hashes(demo_copy):
     path.write_bytes(content)
     with pytest.raises(ChecksumError) as caught:
         ShardReader(demo_copy.out).sample("5pti_A")
-    words = (str(path), f"row {facts['msa_row']}", "5pti_A", "was written", "Restore the file")
+    words = (str(path), f"row {facts['msa_row']}", "5pti_A", "was written", "Restore it")
     assert all(word in str(caught.value) for word in words)
 
 

@@ -72,6 +72,23 @@ def test_truncated_file_is_refused(shard):
         ShardFile(shard, "msa")
 
 
+def test_a_damaged_file_s_error_says_how_to_make_it_again(shard, tmp_path):
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 0x10
+    shard.write_bytes(content)
+    for family, stage in (("msa", "alignments"), ("chain", "structures")):
+        with pytest.raises(InputError) as caught:
+            ShardFile(tmp_path / f"{family}-00012.arrow", family)
+        command = f"`scalefold pack --stage {stage} --bucket 12`"
+        assert command in str(caught.value)
+        assert "then `scalefold pack --stage index`" in str(caught.value)
+        assert "delete the file and give the same snakemake command" in str(caught.value)
+    with pytest.raises(InputError, match=r"by hand `scalefold pack --stage index` .* --out\.$"):
+        ShardFile(tmp_path / "index.arrow", "index")
+    with pytest.raises(ChecksumError, match="--stage alignments --bucket 0`"):
+        [ShardFile(shard, "msa").row(i) for i in range(3)]
+
+
 def test_empty_file_is_refused(shard):
     shard.write_bytes(b"")
     with pytest.raises(InputError, match="not a complete Arrow file"):

@@ -1,0 +1,24 @@
+"""What errors say of a file of a shard folder that is damaged or missing: how it is made again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def pack_command(file: str) -> str:
+    """The stage of packing that writes a file of a shard folder, as a command."""
+    family, _, bucket = file.partition(".")[0].partition("-")
+    if family in ("chain", "msa") and bucket.isdigit():
+        stage = "structures" if family == "chain" else "alignments"
+        return f"`scalefold pack --stage {stage} --bucket {int(bucket)}`"
+    return "`scalefold pack --stage index`"
+
+
+def remedy(path: Path) -> str:
+    """How a damaged or missing file of a shard folder is mended, for errors."""
+    command = pack_command(path.name)
+    index = "" if command.endswith("index`") else ", then `scalefold pack --stage index`"
+    return (
+        "Restore it from a copy, or pack it again: in the workflow delete the file and give the "
+        f"same snakemake command, by hand {command} with the run's -c, --raw and --out{index}."
+    )
