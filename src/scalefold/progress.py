@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 logger = logging.getLogger(__name__)
+
+_RECENT_SHARE: Final = 1 / 4
+_MOST_RECENT: Final = 1000
+"""Of what is done, the last quarter says how long the rest will take, and no more than so many: first
+steps compile, and a machine gets busy. Enough for the pauses between, as of checkpoints, to count."""
 
 
 class LiveLine:
@@ -40,7 +46,7 @@ class LiveLine:
     ) -> None:
         self._title, self._total, self._first = title, total, done
         self._pause = seconds_between_lines
-        self._started = time.monotonic()
+        self._recent = deque([(time.monotonic(), done)])
         self._last_line = -float("inf")
         self._live: Progress | None = None
         if console.is_terminal:
@@ -70,13 +76,21 @@ class LiveLine:
     def show(self, done: int, text: str) -> None:
         """So many are done, more than before; ``text`` says what became of the last."""
         now = time.monotonic()
-        left = (now - self._started) / (done - self._first) * (self._total - done)
-        text = f"{text}  {format_duration(left)} left"
+        text = f"{text}  {format_duration(self._seconds_left(now, done))} left"
         if self._live is not None:
             self._live.update(self._task, completed=done, description=text)
         elif done in (self._first + 1, self._total) or now - self._last_line >= self._pause:
             self._last_line = now
             logger.info("%s %d/%d  %s", self._title, done, self._total, text)
+
+    def _seconds_left(self, now: float, done: int) -> float:
+        """Time for the rest, at the pace of what was done last."""
+        window = min(_RECENT_SHARE * (done - self._first), _MOST_RECENT)
+        while len(self._recent) > 1 and self._recent[1][1] <= done - window:
+            self._recent.popleft()
+        since, done_then = self._recent[0]
+        self._recent.append((now, done))
+        return (now - since) / (done - done_then) * (self._total - done)
 
 
 def format_duration(seconds: float) -> str:

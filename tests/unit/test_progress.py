@@ -43,6 +43,19 @@ def test_a_log_has_each_line_with_the_time_left(
     assert len(log.messages) == 10
 
 
+def test_the_time_left_follows_a_machine_that_got_busy(
+    clock: list[float], log: pytest.LogCaptureFixture
+) -> None:
+    """First a slow step, that compiles; then fast ones; then others use the machine."""
+    seconds = [100.0] + 59 * [1.0] + 40 * [3.0]
+    with LiveLine("x", 120, Console(file=io.StringIO())) as line:
+        for done, passed in enumerate(seconds, 1):
+            clock[0] += passed
+            line.show(done, "")
+    assert log.messages[59].endswith("  1:00 left")
+    assert log.messages[99].endswith("  1:00 left")
+
+
 def test_fast_steps_share_a_line_but_first_and_last_have_their_own(
     clock: list[float], log: pytest.LogCaptureFixture
 ) -> None:
