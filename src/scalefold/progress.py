@@ -15,8 +15,8 @@ logger = logging.getLogger(__name__)
 
 _RECENT_SHARE: Final = 1 / 4
 _MOST_RECENT: Final = 1000
-"""Of what is done, the last quarter says how long the rest will take, and no more than so many: first
-steps compile, and a machine gets busy. Enough for the pauses between, as of checkpoints, to count."""
+"""Of what is done, the last quarter says how long the rest will take, and no more than so many:
+first steps compile, and a machine gets busy. Enough for pauses to count, as of checkpoints."""
 
 
 class LiveLine:
