@@ -24,6 +24,7 @@ from scalefold.errors import InputError
 from scalefold.features.contract import Features
 from scalefold.loader.loader import TrainingLoader
 from scalefold.parallel import SINGLE, Mesh
+from scalefold.parallel.ranks import on_all
 from scalefold.shards.reader import ShardReader
 from scalefold.train.assemble import Trainer, assemble
 from scalefold.train.readback import Readback
@@ -79,6 +80,7 @@ def bench_scaling(
             "one process has nobody to exchange gradients with: torchrun --nproc-per-node 2 -m "
             "scalefold bench scaling …"
         )
+    on_all(mesh.world, lambda: ShardReader(shards))  # what is wrong with them is said once
     config = varied(
         config,
         {

@@ -52,7 +52,12 @@ def _two_processes(
 
 
 @pytest.mark.parametrize(
-    "more", [("--device", "cpu", "-s", "training.stepss=3"), ("--device", "tpu")]
+    "more",
+    [
+        ("--device", "cpu", "-s", "training.stepss=3"),
+        ("--device", "cpu", "--shards", "nowhere"),
+        ("--device", "tpu"),
+    ],
 )
 def test_what_both_find_wrong_is_said_once(
     config: Config, shards: Path, tmp_path: Path, more: tuple[str, ...]
