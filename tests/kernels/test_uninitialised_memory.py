@@ -23,6 +23,7 @@ from scalefold.model import Assembly
 from scalefold.model.evoformer import EvoformerBlock, ExtraMsaBlock
 from scalefold.model.template import TemplatePairStack, TemplatePointwiseAttention
 from scalefold.ops.triton import triton_ops
+from scalefold_kernels.hopper import thread_barrier
 
 CONFIG = preset_model("mlperf")
 KIBIBYTES = 224
@@ -37,7 +38,7 @@ def fill_kernel(different, value, KIBIBYTES: gl.constexpr):
     memory = gl.allocate_shared_memory(gl.int32, [KIBIBYTES, 256], FLAT)
     for n in gl.static_range(KIBIBYTES):
         memory.index(n).store(gl.zeros([256], gl.int32, WORDS) + value)
-    gl.thread_barrier()
+    thread_barrier()
     total = gl.zeros([256], gl.int32, WORDS)
     for n in gl.static_range(KIBIBYTES):
         total += (memory.index(n).load(WORDS) != value).to(gl.int32)

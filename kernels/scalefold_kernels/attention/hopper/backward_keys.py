@@ -23,7 +23,7 @@ from scalefold_kernels.attention.hopper.parts import (
     place_of_program,
     stacked,
 )
-from scalefold_kernels.hopper import mma_layout, new_barriers
+from scalefold_kernels.hopper import mma_layout, new_barriers, thread_barrier
 
 
 @gluon.jit
@@ -154,7 +154,7 @@ def backward_keys_kernel(
         k = key_smem.index(0).reshape([64, C]).load(A)
         v = key_smem.index(1).reshape([64, C]).load(A)
         # All have keys and values: their places may be filled.
-        gl.thread_barrier()
+        thread_barrier()
         mbarrier.expect(keys_full, 2 * 64 * C * 2, pred=more)
         at = [batch, row + 1, first_k, head, 0]
         tma.async_copy_global_to_shared(k_desc, at, keys_full, key_smem.index(0), pred=more)
@@ -170,7 +170,7 @@ def backward_keys_kernel(
                 grad_k, grad_v, k, v, j, place, stretch, memory, HAS_BIAS, TURNED, C, BLOCK_Q
             )
             # All are done with the block.
-            gl.thread_barrier()
+            thread_barrier()
             beyond = j + PLACES >= NUM_BLOCKS
             load_block(
                 q_desc, grad_desc, lse_desc, delta_desc, q_smem, grad_smem, statistics_smem,

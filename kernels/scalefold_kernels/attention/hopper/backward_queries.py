@@ -28,7 +28,7 @@ from scalefold_kernels.attention.hopper.parts import (
     store_mask,
     sum_places,
 )
-from scalefold_kernels.hopper import mma_layout, new_barriers
+from scalefold_kernels.hopper import mma_layout, new_barriers, thread_barrier
 
 
 @gluon.jit
@@ -76,7 +76,7 @@ def start_pass(
     """The bias of the pass's keys, and zeros where its gradient is summed up."""
     _, _, _, bias_smem, sums_smem, _ = memory
     # All are done with the bias of the pass before.
-    gl.thread_barrier()
+    thread_barrier()
     mbarrier.expect(bias_full, NUM_BLOCKS * 64 * BLOCK_K * 2)
     for b in range(NUM_BLOCKS):
         key = (turn * NUM_BLOCKS + b) * BLOCK_K
@@ -227,7 +227,7 @@ def backward_queries_kernel(
             q = query_smem.index(0).reshape([64, C]).load(A)
             grad_out = query_smem.index(1).reshape([64, C]).load(A)
             # All have the queries, whose place may be filled, and see the mask.
-            gl.thread_barrier()
+            thread_barrier()
             mbarrier.expect(query_full, 2 * 64 * C * 2, pred=more)
             at = [batch, after, first_q, head, 0]
             tma.async_copy_global_to_shared(q_desc, at, query_full, query_smem.index(0), pred=more)
@@ -245,7 +245,7 @@ def backward_queries_kernel(
                     HAS_BIAS, SUM_BIAS, TURNED, C, BLOCK_K,
                 )  # fmt: skip
                 # All are done with the block.
-                gl.thread_barrier()
+                thread_barrier()
                 beyond = j + PLACES >= NUM_BLOCKS
                 next_block = gl.where(beyond, j + PLACES - NUM_BLOCKS, j + PLACES)
                 next_turn = gl.where(beyond & last, turn + 1, turn)

@@ -19,7 +19,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from scalefold_kernels.attention.hopper.parts import LOG2E, count, load_mask, undo_gate
-from scalefold_kernels.hopper import new_barriers, unsigned, wide_product
+from scalefold_kernels.hopper import new_barriers, thread_barrier, unsigned, wide_product
 
 STAGES = gl.constexpr(2)
 """Rows in shared memory."""
@@ -136,12 +136,12 @@ def differentiate_block(
     left = gl.convert_layout(grad_s, A_P)
     grad_k = warpgroup_mma(left, q, grad_k, is_async=True)
     fence_async_shared()
-    gl.thread_barrier()
+    thread_barrier()
     grad_q = gl.full([64, C], 0.0, gl.float32, OUT_Q)
     grad_q = warpgroup_mma(grad_s_smem.permute((1, 0)), k, grad_q, use_acc=False, is_async=True)
     grad_v, grad_k, grad_q = warpgroup_mma_wait(0, [grad_v, grad_k, grad_q])
     # All are done with these queries, and with the gradient of the logits.
-    gl.thread_barrier()
+    thread_barrier()
     q.store((grad_q * scale).to(dtype))
     return grad_k, grad_v
 
@@ -177,7 +177,7 @@ def backward_row_kernel(
     grad_s_smem = gl.allocate_shared_memory(dtype, [KEYS, 64], turned)
     ready = new_barriers(STAGES, 1)
     fence_async_shared()
-    gl.thread_barrier()
+    thread_barrier()
 
     OUT: gl.constexpr = shared_mma_layout(C, WARPS, 1)
     by_key: gl.constexpr = gl.SliceLayout(1, shared_mma_layout(64, WARPS, 1))
@@ -221,7 +221,7 @@ def backward_row_kernel(
         v = v_smem.index(stage).reshape([KEYS, C])
         undo_gates(stage, lse_tiles, memory, gate_smem, HAS_GATE, C, NUM_Q, VECTORS)
         fence_async_shared()
-        gl.thread_barrier()
+        thread_barrier()
         grad_k = gl.full([KEYS, C], 0.0, gl.float32, OUT)
         grad_v = gl.full([KEYS, C], 0.0, gl.float32, OUT)
         for b in range(NUM_Q):
@@ -239,7 +239,7 @@ def backward_row_kernel(
         k.store((grad_k * scale).to(dtype))
         v.store(grad_v.to(dtype))
         fence_async_shared()
-        gl.thread_barrier()
+        thread_barrier()
         at = [batch, row, 0, head, 0]
         tma.async_copy_shared_to_global(grad_v_desc, at, v_smem.index(stage))
         tma.async_copy_shared_to_global(grad_k_desc, at, k_smem.index(stage))

@@ -32,7 +32,7 @@ from scalefold_kernels.attention.hopper.parts import (
     stacked,
     store_mask,
 )
-from scalefold_kernels.hopper import mma_layout, new_barriers, widen
+from scalefold_kernels.hopper import mma_layout, new_barriers, thread_barrier, widen
 
 LOWEST = gl.constexpr(2.0**-100)
 HIGHEST = gl.constexpr(2.0**100)
@@ -103,7 +103,7 @@ def refill(
 ):  # fmt: skip
     """Start the copies of the block that comes to the place of block ``j``."""
     # All are done with the block: its place may be filled.
-    gl.thread_barrier()
+    thread_barrier()
     beyond = j + PLACES >= NUM_BLOCKS
     block = gl.where(beyond, j + PLACES - NUM_BLOCKS, j + PLACES)
     load_keys(
@@ -184,7 +184,7 @@ def attend(
         if HAS_BIAS:
             q = (widen(q) * (scale * (1.0 / BIAS_SCALE))).to(dtype)
         # All have the queries, whose place may be filled, and see the mask.
-        gl.thread_barrier()
+        thread_barrier()
         mbarrier.expect(q_full, 64 * C * 2, pred=more)
         at = [batch, row + 1, first_q, head, 0]
         tma.async_copy_global_to_shared(q_desc, at, q_full, q_smem, pred=more)

@@ -32,6 +32,7 @@ from scalefold_kernels.attention.hopper.narrow.parts import (
     words_of,
 )
 from scalefold_kernels.attention.hopper.parts import LOG2E, count, load_mask, place_of_program
+from scalefold_kernels.hopper import thread_barrier
 
 
 @gluon.jit
@@ -187,7 +188,7 @@ def narrow_keys_kernel(
         place, other = i & 1, 1 - (i & 1)
         async_copy.wait_group(0)
         # This row's copies are there, and all are done with the row before, in the other place.
-        gl.thread_barrier()
+        thread_barrier()
         row = (first_row + i).to(gl.int64)
         after = gl.minimum(row + 1, last)
         copy_positions(q + after * (8 * q_r), query_at, query_in, q_ring.index(other))
@@ -197,7 +198,7 @@ def narrow_keys_kernel(
         later = gl.minimum(row + 2, last)
         ahead = load_statistics(lse + later * step, delta + later * step, noted, num_queries)
         # To the compiler both places are one memory: it would put this barrier between loads below.
-        gl.thread_barrier()
+        thread_barrier()
         unmasked = count(load_mask(mask, mask_r, mask_k, row, num_keys, KEYS))
         # Of a masked key nothing is kept below; without unmasked keys all logits are 0.
         unit = gl.where(unmasked > 0, LOG2E * BIAS_SCALE, 0.0)

@@ -36,7 +36,7 @@ from scalefold_kernels.attention.hopper.parts import (
     stacked,
     store_mask,
 )
-from scalefold_kernels.hopper import mma_layout, new_barriers, widen
+from scalefold_kernels.hopper import mma_layout, new_barriers, thread_barrier, widen
 
 PAIR = gl.constexpr(16)
 """Channels of two heads."""
@@ -116,7 +116,7 @@ def attend(
         all_kept = unmasked == NUM_BLOCKS * BLOCK_K
         if not all_kept:
             store_mask(kept, num_keys, unmasked, mask_smem)
-            gl.thread_barrier()
+            thread_barrier()
         stretch = gl.where(unmasked > 0, unit, 0.0)
         after = gl.where(more, row + 1, row)
         kept = load_mask(mask, mask_stride_r, mask_stride_k, after, num_keys, KEYS)

@@ -14,7 +14,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
-from scalefold_kernels.hopper import widen
+from scalefold_kernels.hopper import thread_barrier, widen
 
 CHANNELS = gl.constexpr(8)
 LINES = gl.constexpr(gl.SwizzledSharedLayout(8, 1, 1, [1, 0]))
@@ -78,7 +78,7 @@ def store_bias(
         inside = (own < number)[:, None] & (other < others)[None, :]
         places = bias + (own[:, None] * step + other[None, :] * other_step)
         tiles.index(n).store(by_thread(gl.load(places, mask=inside, other=BEYOND)))
-    gl.thread_barrier()
+    thread_barrier()
 
 
 @gluon.jit
