@@ -66,7 +66,7 @@ def earlier_record(file: Path, head: Mapping[str, Any]) -> dict[str, Any]:
     """
     if not file.is_file():
         return {}
-    record = _read(file, head)
+    record = read_record(file, head["benchmark"])
     if found := _differences(record, head):
         logger.info("%s: all is measured anew, since its %s", file, found)
         return {}
@@ -84,7 +84,7 @@ def part_record(file: Path, head: Mapping[str, Any]) -> dict[str, Any]:
     """
     if not file.is_file():
         raise InputError(f"--part {file}: no such file")
-    record = _read(file, head)
+    record = read_record(file, head["benchmark"])
     if found := _differences(record, head):
         raise InputError(
             f"--part {file}: its {found}. What stands in one record is measured with one state of "
@@ -94,14 +94,21 @@ def part_record(file: Path, head: Mapping[str, Any]) -> dict[str, Any]:
     return record
 
 
-def _read(file: Path, head: Mapping[str, Any]) -> dict[str, Any]:
+def read_record(file: Path, benchmark: str) -> dict[str, Any]:
+    """What a call of this benchmark wrote.
+
+    Raises
+    ------
+    InputError
+        The file is no record of this benchmark.
+    """
     try:
         record: dict[str, Any] = json.loads(file.read_text("utf-8"))
-        known = record["benchmark"] == head["benchmark"]
+        known = record["benchmark"] == benchmark
     except (ValueError, KeyError, TypeError):
         known = False
     if not known:
-        raise InputError(f"{file}: not a file of bench {head['benchmark']}; choose another")
+        raise InputError(f"{file}: not a file of bench {benchmark}; choose another")
     return record
 
 

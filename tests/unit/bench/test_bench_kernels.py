@@ -2,6 +2,7 @@ import json
 import os
 import sys
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -9,16 +10,18 @@ import torch
 from rich.console import Console
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.attention import SDPBackend
 
 from scalefold.bench.kernels import attention as kernels_of_attention
-from scalefold.bench.kernels import optimiser, peers, run
+from scalefold.bench.kernels import implementation, optimiser, peers, run
 from scalefold.bench.kernels.agreement import FACTOR, Exact, convert, evaluate, tensors
 from scalefold.bench.kernels.case import KernelCase, Work
 from scalefold.bench.kernels.catalogue import all_cases, find_case
 from scalefold.bench.kernels.implementation import Setting, gradients_like
+from scalefold.bench.kernels.markdown import markdown_table
 from scalefold.bench.kernels.peers import Peers
-from scalefold.bench.kernels.table import case_table
-from scalefold.bench.kernels.timing import Device
+from scalefold.bench.kernels.table import TABLE_WIDTH, case_table
+from scalefold.bench.kernels.timing import Device, Time
 from scalefold.bench.kernels.tune import candidates, rules, table_text
 from scalefold.errors import InputError
 from scalefold.ops.attention import attention
@@ -89,6 +92,66 @@ def test_no_times_for_what_is_wrong() -> None:
     assert "WRONG, so no times: output 1" in shown
 
 
+def test_inputs_are_beyond_the_cache_and_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed = []
+
+    def time_calls(calls: list[partial]) -> Time:
+        places = {next(tensors(call.args)).data_ptr() for call in calls}
+        timed.append((len(calls), len(places), torch.is_grad_enabled()))
+        return Time(1e-6 * len(places), "graph")
+
+    monkeypatch.setattr(implementation, "time_calls", time_calls)
+    monkeypatch.setattr(implementation, "_peak_bytes", lambda _: 0)
+    # Inputs of 7.2 kB: three sets of them are more than twice what the cache holds.
+    setting = Setting(torch.float32, CPU, Device(1e12, 1e13, 1e12, cache_bytes=10_000))
+    numbers = setting.times(case(), reference)
+    assert timed == [(3, 3, False), (3, 3, True), (3, 1, False), (3, 1, True)]
+    assert numbers["seconds"] == dict.fromkeys(("forward", "forward_backward"), 3e-6)
+    assert numbers["seconds_in_cache"] == dict.fromkeys(("forward", "forward_backward"), 1e-6)
+
+
+def measured(name: str, microseconds: float) -> dict:
+    seconds = {"forward": 1e-6 * microseconds, "forward_backward": 4e-6 * microseconds}
+    in_cache = {part: 0.9 * value for part, value in seconds.items()}
+    return {"name": name, "seconds": seconds, "seconds_in_cache": in_cache}
+
+
+def test_records_become_a_table_of_a_page() -> None:
+    floor = {"forward": 5e-6, "forward_backward": 19.97e-6}
+    ours, plain = measured("ScaleFold", 46), measured("torch", 1065)
+    rows = [
+        ("attention", "triangle attention N=256", [ours, plain]),
+        (
+            "linear",
+            "pair N=256",
+            [
+                measured("ScaleFold", 20),
+                measured("torch", 157),
+                {"name": "torch.compile", "failed": "it does"},
+                measured("peer", 100),
+            ],
+        ),
+        ("linear", "pair N=384", [measured("ScaleFold", 36)]),
+    ]
+    names = ("op", "shape", "implementations")
+    cases = [
+        {"setting": "general", "floor_seconds": floor} | dict(zip(names, row, strict=True))
+        for row in rows
+    ]
+    records = [{"cases": cases[:1]}, {"cases": cases[1:]}]
+    assert markdown_table(records, ["N=256"]).splitlines() == [
+        "| | floor | ScaleFold | peer | torch.compile | torch |",
+        "|---|---|---|---|---|---|",
+        "| triangle attention N=256 | 5.0 / 20.0 | **46 / 184** | - | - | 1,065 / 4,260 |",
+        "| linear, pair N=256 | 5.0 / 20.0 | **20 / 80** | 100 / 400 | - | 157 / 628 |",
+    ]
+    assert markdown_table(records[1:], ["N=384"], in_cache=True).splitlines() == [
+        "| in the cache | floor | ScaleFold |",
+        "|---|---|---|",
+        "| linear, pair N=384 | 5.0 / 20.0 | **32 / 130** |",
+    ]
+
+
 def faulty(place: tuple[str, str, str], name: str, setting: Setting) -> None:
     if name == "dies":
         os._exit(1)
@@ -101,6 +164,7 @@ def test_a_peer_that_fails_is_named_and_the_rest_is_measured(
 ) -> None:
     times = {
         "seconds": {"forward": 1e-6, "forward_backward": 2e-6},
+        "seconds_in_cache": {"forward": 9e-7, "forward_backward": 1.8e-6},
         "method": {"forward": "graph", "forward_backward": "graph"},
         "peak_bytes": 0,
     }
@@ -121,14 +185,15 @@ def test_a_peer_that_fails_is_named_and_the_rest_is_measured(
     names = [found["name"] for found in row["implementations"]]
     assert names == ["ScaleFold", "torch.compile", "faults", "dies"]
     assert again == {"failed": "RuntimeError: illegal memory access by faults in a shape"}
-    console = Console(width=110)
+    console = Console(width=TABLE_WIDTH)
     with console.capture() as shown:
         console.print(case_table(row))
     lines = shown.get().splitlines()
     assert any("torch.compile failed: ValueError: Scalar out of range" in line for line in lines)
     assert any("faults failed: RuntimeError: illegal memory" in line for line in lines)
     assert any("dies failed: its process died" in line for line in lines)
-    assert any(line.strip().startswith("Scale") for line in lines)
+    (ours,) = (line.split() for line in lines if line.strip().startswith("ScaleFold"))
+    assert ours[1:6] == ["1.0", "2.0", "0.9", "/", "1.8"]
 
 
 def test_a_peer_that_is_not_installed_is_left_out() -> None:
@@ -158,6 +223,37 @@ def test_trifast_gets_squares(rows: int, monkeypatch: pytest.MonkeyPatch) -> Non
     found, expected = (evaluate(f, values, grads) for f in (function, attention))
     for value, exact in zip(found, expected, strict=True):
         torch.testing.assert_close(value, exact)
+
+
+@pytest.mark.parametrize(
+    ("columns", "trained", "biased", "gated"),
+    [(False, False, True, True), (True, True, True, False), (True, True, False, False)],
+)
+def test_sdpa_is_attention(columns: bool, trained: bool, biased: bool, gated: bool) -> None:
+    shape = kernels_of_attention._Shape(1, 3, 7, 2, 8, biased, columns, gated, trained)
+    values = kernels_of_attention._inputs(shape, CPU, torch.float64)
+    function = kernels_of_attention._gated(
+        partial(kernels_of_attention._attend_by, SDPBackend.MATH)
+    )
+    grads = [torch.randn_like(values[0])]
+    found, expected = (evaluate(f, values, grads) for f in (function, attention))
+    assert len(found) == 1 + 3 + gated + (biased and trained)
+    for value, exact in zip(found, expected, strict=True):
+        torch.testing.assert_close(value, exact)
+
+
+def test_each_backend_of_sdpa_serves_what_it_gives_all_gradients_of() -> None:
+    def serving(shape: str) -> set[str]:
+        (case,) = all_cases(["attention"], [f", {shape}"])
+        return {name for name in kernels_of_attention._SDPA if case.peers[name]() is not None}
+
+    assert serving("MSA column attention 128 x 256") == set(kernels_of_attention._SDPA)
+    assert serving("triangle attention N=256") == {"SDPA memory-efficient"}
+    assert serving("triangle attention with constant bias N=256") == {
+        "SDPA cuDNN",
+        "SDPA memory-efficient",
+    }
+    assert serving("template triangle attention N=256") == set()
 
 
 def test_the_optimiser_is_compared_with_clipped_adam(monkeypatch: pytest.MonkeyPatch) -> None:

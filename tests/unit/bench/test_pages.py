@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -22,15 +23,18 @@ def tables(page: str, head: str) -> list[list[dict[str, str]]]:
     found: list[list[dict[str, str]]] = []
     names: list[str] = []
     for line in (DOCS / page).read_text("utf-8").splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
         if not line.startswith("|"):
             names = []
         elif line.startswith(head):
-            names = cells
+            names = cells(line)
             found.append([])
         elif names and not line.startswith("|--"):
-            found[-1].append(dict(zip(names, cells, strict=True)))
+            found[-1].append(dict(zip(names, cells(line), strict=True)))
     return found
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|").split("|")]
 
 
 def rounds_to(values: list[float] | None, cell: str) -> bool:
@@ -56,31 +60,39 @@ def words(text: str) -> str:
     return " ".join(re.findall(r"[\w.=-]+", text.replace("_", " ")))
 
 
-def microseconds(case: dict[str, Any], column: str) -> list[float] | None:
+def microseconds(case: dict[str, Any], column: str, key: str) -> list[float] | None:
     """Forward, and forward and backward, of an implementation or the floor."""
-    of = {made["name"]: made.get("seconds") for made in case["implementations"]}
+    of = {made["name"]: made.get(key) for made in case["implementations"]}
     seconds = {"floor": case["floor_seconds"], **of}.get(column)
     return seconds and [1e6 * seconds[part] for part in ("forward", "forward_backward")]
 
 
-@pytest.mark.parametrize(
-    ("number", "names"),
-    [
-        (0, ["kernels-h200.json"]),
-        (1, ["kernels-peers-h200.json"]),
-        (2, ["kernels-triangle-h200.json"]),
-        (3, ["kernels-compiled-1-h200.json", "kernels-compiled-2-h200.json"]),
-        (4, ["kernels-shapes-h200.json"]),
-    ],
-)
-def test_times_of_kernels(number: int, names: list[str]) -> None:
-    cases = {}
-    for case in (case for name in names for case in record(name)["cases"]):
-        cases |= {words(case["shape"]): case, words(f"{case['op']} {case['shape']}"): case}
-    for row in tables("kernels.md", "| | floor |")[number]:
-        case = cases[words(row.pop(""))]
-        for column, cell in row.items():
-            assert rounds_to(microseconds(case, column), cell), (case["shape"], column)
+def tables_of_kernels() -> list[tuple[list[str], list[str]]]:
+    """Lines of each table of times, and the records that the paragraph before it links to."""
+    page = (DOCS / "kernels.md").read_text("utf-8")
+    blocks = [block.splitlines() for block in page.split("\n\n")]
+    return [
+        (table, re.findall(r"benchmarks/(kernels-\S+\.json)", " ".join(before)))
+        for before, table in itertools.pairwise(blocks)
+        if re.match(r"\| (in the cache )?\| floor \|", table[0])
+    ]
+
+
+def test_times_of_kernels() -> None:
+    found = tables_of_kernels()
+    linked = {name for _, names in found for name in names}
+    assert linked == {path.name for path in (DOCS / "benchmarks").glob("kernels-*.json")}
+    for (head, _, *lines), names in found:
+        cases = {}
+        for case in (case for name in names for case in record(name)["cases"]):
+            cases |= {words(case["shape"]): case, words(f"{case['op']} {case['shape']}"): case}
+        first, *columns = cells(head)
+        key = "seconds_in_cache" if first == "in the cache" else "seconds"
+        for line in lines:
+            name, *times = cells(line)
+            case = cases[words(name)]
+            for column, cell in zip(columns, times, strict=True):
+                assert rounds_to(microseconds(case, column, key), cell), (names, name, column)
 
 
 def rungs() -> dict[str, dict[str, Any]]:

@@ -170,6 +170,12 @@ def test_config_check_names_the_nearest_key() -> None:
         ("training.initial_weights=/no.pt", "training.initial_weights: /no.pt: no such file"),
         (f"training.initial_weights={DEMO}", f"training.initial_weights: {DEMO}: cannot be read"),
         ("training.initial_weights=/", "training.initial_weights: /: no checkpoint here"),
+        ("data.alignments=[swiss_hits]", "5pti_A/a3m/swiss_hits.a3m, for one"),
+        (
+            "data.template_hits=pdb_hits",
+            "correct the name in data.alignments or data.template_hits",
+        ),
+        ("data.mirrors.mmcif_path=flat/{entry}.cif.gz", "correct data.mirrors.mmcif or mmcif_path"),
         ("evaluation.splits=[test]", "Input should be 'train' or 'validation' (found 'test')"),
     ],
 )
@@ -409,6 +415,17 @@ def test_an_unknown_op_is_told_those_there_are_also_without_a_gpu(name: str) -> 
     result = run("bench", name, "--op", "atention", "--device", "cpu")
     assert result.exit_code == 2
     assert re.search("no benchmark of atention; there are .*attention.*, norm", result.stderr)
+
+
+def test_a_table_of_records_of_kernels() -> None:
+    records = Path(__file__).parents[3] / "docs/benchmarks"
+    of_kernels = run("bench", "table", str(records / "kernels-h200.json"), "--shape", "MSA column")
+    head, _, row = of_kernels.stdout.splitlines()
+    assert head.startswith("| | floor | ScaleFold |")
+    assert row.startswith("| MSA column attention 128 x 256 |")
+    of_others = run("bench", "table", str(records / "loader-h200.json"))
+    assert of_others.exit_code == 2
+    assert "not a file of bench kernels" in of_others.stderr
 
 
 def test_device_errors() -> None:

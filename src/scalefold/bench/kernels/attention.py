@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from scalefold.bench.kernels.case import BF16_BYTES, Function, Inputs, KernelCase, Work
 from scalefold.ops.attention import LN2, attention
@@ -22,6 +23,7 @@ class _Shape:
     """Sizes of one attention.
 
     ``columns``: rows and positions swapped, as views of a representation whose rows are contiguous.
+    ``trained``: the bias has a gradient.
     """
 
     samples: int
@@ -32,6 +34,7 @@ class _Shape:
     biased: bool = True
     columns: bool = False
     gated: bool = True
+    trained: bool = True
 
     @property
     def elements(self) -> int:
@@ -67,7 +70,23 @@ _SHAPES = [
     ("MSA row attention 512 x 384", _Shape(1, 512, 384, 8, 32), "fine-tuning"),
     ("triangle attention N=512", _Shape(1, 512, 512, 4, 32), "general"),
     ("triangle attention N=1024", _Shape(1, 1024, 1024, 4, 32), "general"),
+    # Less than the model needs, but all that NVIDIA's own attention does.
+    *(
+        (f"triangle attention {less} N={n}", _Shape(1, n, n, 4, 32, **given), "general")
+        for less, given in (
+            ("with constant bias", {"trained": False}),
+            ("without bias and gate", {"biased": False, "gated": False}),
+        )
+        for n in (256, 384)
+    ),
 ]
+
+_SDPA = {
+    "SDPA cuDNN": SDPBackend.CUDNN_ATTENTION,
+    "SDPA flash": SDPBackend.FLASH_ATTENTION,
+    "SDPA memory-efficient": SDPBackend.EFFICIENT_ATTENTION,
+}
+"""Backends of torch's scaled_dot_product_attention: CUDA by NVIDIA and torch."""
 
 
 def cases() -> list[KernelCase]:
@@ -81,6 +100,7 @@ def _case(name: str, shape: _Shape, setting: str) -> KernelCase:
     peers: dict[str, Any] = {}
     if shape.biased:
         peers = {"cuEquivariance": _cuequivariance, "trifast": partial(_trifast, shape)}
+    peers |= {name: partial(_sdpa, shape, backend) for name, backend in _SDPA.items()}
     return KernelCase(
         op="attention",
         shape=name,
@@ -134,7 +154,7 @@ def _inputs(shape: _Shape, device: torch.device, dtype: torch.dtype) -> Inputs:
         # node a query is the second residue of its edge.
         pairs = (shape.samples, shape.heads, shape.length, shape.length)
         bias = torch.randn(*pairs, generator=generator, device=device).to(dtype)
-        bias = (bias.mT if shape.columns else bias).requires_grad_()
+        bias = (bias.mT if shape.columns else bias).requires_grad_(shape.trained)
     gate = parts[3] if shape.gated else None
     return *parts[:3], gate, mask, bias, LN2
 
@@ -151,10 +171,10 @@ def _gated(attend: Callable[..., Tensor]) -> Function:
         v: Tensor,
         gate: Tensor | None,
         mask: Tensor,
-        bias: Tensor,
+        bias: Tensor | None,
         bias_scale: float,
     ) -> Tensor:
-        out = attend(q, k, v, mask, bias_scale * bias)
+        out = attend(q, k, v, mask, None if bias is None else bias_scale * bias)
         return out if gate is None else out * torch.sigmoid(gate)
 
     return gated
@@ -197,3 +217,29 @@ def _trifast(shape: _Shape) -> Function | None:
         return out.permute(0, 2, 3, 1, 4)
 
     return _gated(attend)
+
+
+def _sdpa(shape: _Shape, backend: SDPBackend) -> Function | None:
+    if shape.biased:
+        # In torch cuDNN's has no gradient of a bias and flash attention takes none; the biases of
+        # several samples, one for many rows each, are no view of one for every row.
+        served = [SDPBackend.EFFICIENT_ATTENTION]
+        served += [] if shape.trained else [SDPBackend.CUDNN_ATTENTION]
+        if shape.samples > 1 or backend not in served:
+            return None
+    return _gated(partial(_attend_by, backend))
+
+
+def _attend_by(
+    backend: SDPBackend, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, bias: Tensor | None
+) -> Tensor:
+    """SDPA by one backend; rows are its batch.
+
+    The mask, all ones here, is left out: with a bias it would make a tensor of all weights' size.
+    """
+    rows = q.shape[:2]
+    q, k, v = (x.flatten(0, 1).transpose(1, 2) for x in (q, k, v))
+    bias = None if bias is None else bias.contiguous()
+    with sdpa_kernel(backend):
+        out = functional.scaled_dot_product_attention(q, k, v, bias)
+    return out.transpose(1, 2).unflatten(0, rows)

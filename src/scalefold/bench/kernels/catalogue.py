@@ -27,14 +27,18 @@ def all_cases(ops: Sequence[str] = (), texts: Sequence[str] = ()) -> list[Kernel
     kept = [
         case
         for case in found
-        if (not ops or case.op in ops)
-        and (not texts or any(text in f"{case.setting}, {case.shape}" for text in texts))
+        if (not ops or case.op in ops) and chosen(case.setting, case.shape, texts)
     ]
     if not kept:
         shapes = sorted({f"{case.setting}, {case.shape}" for case in found})
         wanted = " or ".join(map(repr, texts))
         raise InputError(f"no shape contains {wanted}; there are: {'; '.join(shapes)}")
     return kept
+
+
+def chosen(setting: str, shape: str, texts: Sequence[str]) -> bool:
+    """Whether the name of a case holds one of the texts; of none, it does."""
+    return not texts or any(text in f"{setting}, {shape}" for text in texts)
 
 
 def find_case(op: str, setting: str, shape: str) -> KernelCase:

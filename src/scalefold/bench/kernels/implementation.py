@@ -11,7 +11,7 @@ import torch
 
 from scalefold.bench.kernels.agreement import Exact, evaluate, tensors
 from scalefold.bench.kernels.case import Function, Inputs, KernelCase
-from scalefold.bench.kernels.timing import Device, time_calls
+from scalefold.bench.kernels.timing import Device, Time, time_calls
 
 MAX_COPIES = 16
 
@@ -29,22 +29,37 @@ class Setting:
         return {"error": _error(exact, function)} | self.times(case, function)
 
     def times(self, case: KernelCase, function: Function) -> dict[str, Any]:
-        """Times and peak memory; where memory does not suffice, that it does not."""
+        """Times and peak memory; where memory does not suffice, that it does not.
+
+        Times are with inputs beyond the cache, and with the same inputs each time, which are in the
+        cache as far as they fit.
+        """
         try:
             sets = input_sets(case, self.dtype, self.device, self.gpu)
             with torch.no_grad():
-                forward = time_calls([functools.partial(function, *inputs) for inputs in sets])
                 grads = gradients_like(list(tensors(function(*sets[0]))))
-            both = time_calls([functools.partial(evaluate, function, i, grads) for i in sets])
+            beyond = _times(function, sets, grads)
+            within = _times(function, sets[:1] * len(sets), grads)
             peak = _peak_bytes(lambda: evaluate(function, sets[0], grads))
         except torch.OutOfMemoryError:
             torch.cuda.empty_cache()
             return {"out_of_memory": True}
         return {
-            "seconds": {"forward": forward.seconds, "forward_backward": both.seconds},
-            "method": {"forward": forward.method, "forward_backward": both.method},
+            "seconds": {part: time.seconds for part, time in beyond.items()},
+            "seconds_in_cache": {part: time.seconds for part, time in within.items()},
+            "method": {part: time.method for part, time in beyond.items()},
             "peak_bytes": peak,
         }
+
+
+def _times(
+    function: Function, sets: Sequence[Inputs], grads: Sequence[torch.Tensor]
+) -> dict[str, Time]:
+    """Of forward alone, and of forward and backward."""
+    with torch.no_grad():
+        forward = time_calls([functools.partial(function, *inputs) for inputs in sets])
+    both = time_calls([functools.partial(evaluate, function, inputs, grads) for inputs in sets])
+    return {"forward": forward, "forward_backward": both}
 
 
 def _error(exact: Exact, function: Function) -> float | None:

@@ -59,7 +59,7 @@ def _projection_case(
     forward, backward = projection_work(size[0] * size[1], channels, sum(outputs))
     return KernelCase(
         op="norm",
-        shape=f"LayerNorm and projection, {what}",
+        shape=f"LayerNorm and projection: {what}",
         setting=setting,
         inputs=partial(_projection_inputs, size, channels, outputs),
         reference=reference.normed_projection,

@@ -1,4 +1,4 @@
-"""The benchmark of kernels as text."""
+"""The benchmark of kernels as text for a terminal."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-TABLE_WIDTH = 110
+TABLE_WIDTH = 130
 """Columns of a table that goes into a file."""
+
+_PARTS = ("forward", "forward_backward")
+_MEASURES = ("TB/s", "TFLOP/s", "of floor", "peak MiB", "error")
 
 
 def heading(result: dict[str, Any]) -> str:
@@ -18,7 +21,8 @@ def heading(result: dict[str, Any]) -> str:
         f"{result['device']}, {result['dtype']}, {versions}\n"
         f"copy {result['copy_bytes_per_second'] * 1e-12:.2f} TB/s, matrix product "
         f"{result['matmul_flops_per_second'] * 1e-12:.0f} TFLOP/s: the floors' rates\n"
-        "Median of replayed CUDA graphs, inputs beyond the cache; * between events, with launches"
+        "Median of replayed CUDA graphs, inputs beyond the cache and in it; * between events, with "
+        "launches"
     )
 
 
@@ -33,13 +37,11 @@ def case_table(row: dict[str, Any]) -> Table | str:
             f"(torch has {agreement['torch_error']:.2e})"
         )
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-    for name in ("", "forward µs", "+ backward µs", "TB/s", "TFLOP/s", "of floor", "peak MiB"):
-        table.add_column(name, justify="left" if not name else "right")
-    table.add_column("error", justify="right")
+    table.add_column("")
+    for name in ("forward µs", "+ backward µs", "in cache µs", *_MEASURES):
+        table.add_column(name, justify="right")
     floor = row["floor_seconds"]
-    table.add_row(
-        "floor", *(f"{floor[p] * 1e6:.1f}" for p in ("forward", "forward_backward")), *[""] * 5
-    )
+    table.add_row("floor", *(f"{floor[p] * 1e6:.1f}" for p in _PARTS), *[""] * 6)
     failed = []
     for implementation in row["implementations"]:
         if "failed" in implementation:
@@ -54,8 +56,7 @@ def _numbers(row: dict[str, Any], implementation: dict[str, Any]) -> list[str]:
     error = implementation["error"]
     shown = f"{error:.1e}" if error is not None else "-"
     if implementation.get("out_of_memory"):
-        return ["out of memory", *["-"] * 5, shown]
-    parts = ("forward", "forward_backward")
+        return ["out of memory", *["-"] * 6, shown]
     seconds, floor = implementation["seconds"], row["floor_seconds"]
     work = {
         name: (row[name]["forward"], row[name]["forward"] + row[name]["backward"])
@@ -64,15 +65,16 @@ def _numbers(row: dict[str, Any], implementation: dict[str, Any]) -> list[str]:
     rates = [
         " / ".join(
             f"{amount / seconds[p] * 1e-12:.{digits}f}"
-            for p, amount in zip(parts, work[name], strict=True)
+            for p, amount in zip(_PARTS, work[name], strict=True)
         )
         for name, digits in (("bytes", 2), ("flops", 0))
     ]
     marks = {"graph": "", "events": "*"}
     return [
-        *(f"{seconds[p] * 1e6:.1f}{marks[implementation['method'][p]]}" for p in parts),
+        *(f"{seconds[p] * 1e6:.1f}{marks[implementation['method'][p]]}" for p in _PARTS),
+        " / ".join(f"{implementation['seconds_in_cache'][p] * 1e6:.1f}" for p in _PARTS),
         *rates,
-        " / ".join(f"{100 * floor[p] / seconds[p]:.0f} %" for p in parts),
+        " / ".join(f"{100 * floor[p] / seconds[p]:.0f} %" for p in _PARTS),
         f"{implementation['peak_bytes'] / 2**20:.0f}",
         shown,
     ]

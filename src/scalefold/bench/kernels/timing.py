@@ -23,8 +23,8 @@ class Time:
     ----------
     seconds : float
     method : {"graph", "events"}
-        ``graph``: one replay of a CUDA graph holds several calls on different inputs; no launch
-        overhead. ``events``: calls from Python between two events, for what cannot be captured.
+        ``graph``: one replay of a CUDA graph holds several calls; no launch overhead. ``events``:
+        calls from Python between two events, for what cannot be captured.
     """
 
     seconds: float
@@ -32,9 +32,9 @@ class Time:
 
 
 def time_calls(calls: Sequence[Callable[[], object]]) -> Time:
-    """Time calls that do the same work on different inputs, one after the other.
+    """Time calls that do the same work, one after the other.
 
-    Different inputs, so that the cache does not hold what a training step would find in memory.
+    On different inputs the cache does not hold what a training step would find in memory.
     """
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())

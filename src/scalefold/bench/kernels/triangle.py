@@ -34,7 +34,7 @@ def _case(
 ) -> KernelCase:
     return KernelCase(
         op="triangle",
-        shape=f"triangle multiplication {direction} {what}",
+        shape=f"triangle multiplication, {direction} {what}",
         setting=setting,
         inputs=partial(_inputs, samples, length, channels),
         # The float64 reference of the longest takes more memory than a GPU has.

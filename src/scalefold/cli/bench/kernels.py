@@ -1,4 +1,4 @@
-"""``scalefold bench kernels``, ``sanitizer``, ``tune``: the Triton kernels, one by one."""
+"""``scalefold bench kernels``, ``table``, ``sanitizer``, ``tune``: Triton kernels, one by one."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ def register(app: typer.Typer) -> None:
     app.command(epilog="Example: [cyan]scalefold bench kernels --op attention --shape N=256[/]")(
         kernels
     )
+    app.command(epilog="Example: [cyan]scalefold bench table kernels.json --shape N=256[/]")(table)
     app.command(
         epilog="Example: [cyan]scalefold bench sanitizer -c demo/mlperf.yaml "
         "--shards results/demo/shards -o sanitizer.json[/]"
@@ -66,6 +67,24 @@ def kernels(
         console=log_to_stderr(),
     )
     raise typer.Exit(0 if right else 1)
+
+
+def table(
+    record: Annotated[
+        list[Path],
+        typer.Argument(exists=True, dir_okay=False, metavar="FILE...", help="Of bench kernels."),
+    ],
+    shape: Shape = None,
+    in_cache: Annotated[
+        bool, typer.Option("--in-cache", help="Times with inputs in the GPU's cache.")
+    ] = False,
+) -> None:
+    """Print records of bench kernels as one table in Markdown."""
+    from scalefold.bench.kernels.markdown import markdown_table
+    from scalefold.bench.record import read_record
+
+    records = [read_record(file, "kernels") for file in record]
+    typer.echo(markdown_table(records, shape or (), in_cache=in_cache))
 
 
 def sanitizer(

@@ -1,0 +1,69 @@
+"""Records of the benchmark of kernels as one table of a page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from scalefold.bench.kernels.catalogue import chosen
+
+_OURS: Final = "ScaleFold"
+_LAST: Final = ("torch.compile", "torch")
+"""Columns at the right, after other implementations."""
+
+
+def markdown_table(
+    records: Sequence[Mapping[str, Any]], texts: Sequence[str] = (), *, in_cache: bool = False
+) -> str:
+    """Microseconds, forward / forward and backward: a line a case, a column an implementation.
+
+    Parameters
+    ----------
+    records : sequence of mapping
+        What `bench_kernels` wrote.
+    texts : sequence of str
+        Only cases whose setting or shape holds one of them; all, if there is none.
+    in_cache : bool
+        Times with inputs in the cache, instead of beyond it.
+    """
+    cases = [
+        case
+        for record in records
+        for case in record["cases"]
+        if chosen(case["setting"], case["shape"], texts)
+    ]
+    names = dict.fromkeys(made["name"] for case in cases for made in case["implementations"])
+    first = [name for name in names if name not in _LAST]
+    columns = [*first, *(name for name in _LAST if name in names)]
+    seconds = "seconds_in_cache" if in_cache else "seconds"
+    head = ["in the cache" if in_cache else "", "floor", *columns]
+    rows = ([_name(case), *_times(case, columns, seconds)] for case in cases)
+    return "\n".join([_line(head), "|" + "---|" * len(head), *map(_line, rows)])
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|"
+
+
+def _name(case: Mapping[str, Any]) -> str:
+    """The shape; after the op, where it does not say of which."""
+    op = case["op"].replace("_", " ")
+    return case["shape"] if op in case["shape"].lower() else f"{op}, {case['shape']}"
+
+
+def _times(case: Mapping[str, Any], columns: Sequence[str], seconds: str) -> list[str]:
+    found = {made["name"]: made.get(seconds) for made in case["implementations"]}
+    cells = [_cell(found.get(name)) for name in columns]
+    ours = columns.index(_OURS)
+    cells[ours] = f"**{cells[ours]}**"
+    return [_cell(case["floor_seconds"]), *cells]
+
+
+def _cell(seconds: Mapping[str, float] | None) -> str:
+    if seconds is None:
+        return "-"
+    return " / ".join(_digits(1e6 * seconds[part]) for part in ("forward", "forward_backward"))
+
+
+def _digits(microseconds: float) -> str:
+    return f"{microseconds:.1f}" if microseconds < 20 else f"{microseconds:,.0f}"
