@@ -46,3 +46,19 @@ def torch_device(name: str, place: Place | None = None) -> torch.device:
     if device.index is not None and device.type == "cuda":
         torch.cuda.set_device(device)
     return device
+
+
+def measured_device(name: str) -> torch.device:
+    """`torch_device` of a command that times the model: a CPU only where it is named.
+
+    Raises
+    ------
+    InputError
+        As `torch_device`; or the name is ``auto`` and there is no GPU.
+    """
+    if name == "auto" and not torch.cuda.is_available():
+        raise InputError(
+            "no GPU that torch can use, and a CPU works long on a step of the full model: run this "
+            "where there is a GPU, or say --device cpu (a small model, preset: tiny, takes seconds)"
+        )
+    return torch_device(name)

@@ -36,13 +36,13 @@ def profile(
     Traces (*.json.gz) open in https://ui.perfetto.dev or chrome://tracing.
     """
     from scalefold.bench.profile import profile_step
-    from scalefold.cli.device import torch_device
+    from scalefold.cli.device import measured_device
     from scalefold.cli.logs import log_to_stderr
 
     profile_step(
         read_config(config, set_),
         shards,
         out,
-        device=torch_device(device),
+        device=measured_device(device),
         console=log_to_stderr(),
     )

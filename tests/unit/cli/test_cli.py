@@ -236,7 +236,7 @@ def test_a_list_without_a_chain_to_train_on(tmp_path: Path) -> None:
         (["weights", "export", "{here}/no", "-o", "{here}/w.pt"], "no such checkpoint folder"),
         (
             [
-                *("bench", "step", "-c", DEMO, "--shards", "{here}", "-o", "x"),
+                *("bench", "step", "-c", DEMO, "--shards", "{here}", "-o", "x", "--device", "cpu"),
                 *("--vary", "training.precision=[fp17]"),
             ],
             "fp17",
@@ -415,6 +415,24 @@ def test_an_unknown_op_is_told_those_there_are_also_without_a_gpu(name: str) -> 
     result = run("bench", name, "--op", "atention", "--device", "cpu")
     assert result.exit_code == 2
     assert re.search("no benchmark of atention; there are .*attention.*, norm", result.stderr)
+
+
+@pytest.mark.parametrize(
+    "command", [("bench", "step"), ("bench", "ladder"), ("bench", "evaluation"), ("profile",)]
+)
+def test_the_model_is_not_timed_on_a_cpu_unasked(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    options = ["-c", DEMO, "--out", str(tmp_path / "out")]
+    if "evaluation" not in command:
+        options += ["--shards", str(tmp_path)]
+    result = run(*command, *options)
+    assert result.exit_code == 2
+    said = " ".join(result.stderr.split())
+    assert "no GPU that torch can use" in said
+    assert "or say --device cpu" in said
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_table_of_records_of_kernels() -> None:

@@ -66,7 +66,7 @@ def step(
 ) -> None:
     """Time whole training steps: by recycling count, launches, GPU-busy time, memory, FLOPs."""
     from scalefold.bench.step import bench_step
-    from scalefold.cli.device import torch_device
+    from scalefold.cli.device import measured_device
     from scalefold.cli.logs import log_to_stderr
 
     bench_step(
@@ -76,7 +76,7 @@ def step(
         vary=parse_variations(vary or []),
         seconds=seconds,
         memory_gib=memory_gib or (),
-        device=torch_device(device),
+        device=measured_device(device),
         console=log_to_stderr(),
     )
 
@@ -112,7 +112,7 @@ def ladder(
 ) -> None:
     """Time the way from plain PyTorch to everything, one change of the configuration at a time."""
     from scalefold.bench.ladder import bench_ladder
-    from scalefold.cli.device import torch_device
+    from scalefold.cli.device import measured_device
     from scalefold.cli.logs import log_to_stderr
 
     result = bench_ladder(
@@ -121,7 +121,7 @@ def ladder(
         out,
         only=only or (),
         parts=part or (),
-        device=torch_device(device),
+        device=measured_device(device),
         console=log_to_stderr(),
     )
     if plot is not None:
@@ -140,7 +140,7 @@ def evaluation(
 ) -> None:
     """Time the evaluation of made-up chains of lengths as in CAMEO, with random weights."""
     from scalefold.bench.evaluation import bench_evaluation
-    from scalefold.cli.device import torch_device
+    from scalefold.cli.device import measured_device
     from scalefold.cli.logs import log_to_stderr
 
     bench_evaluation(
@@ -148,7 +148,7 @@ def evaluation(
         out,
         num_chains=chains,
         num_rows=rows,
-        device=torch_device(device),
+        device=measured_device(device),
         console=log_to_stderr(),
     )
 
