@@ -73,6 +73,16 @@ def test_dry_run_says_that_a_mirror_is_not_there(template_folder: Path, tmp_path
     assert "Traceback" not in output
 
 
+def test_dry_run_says_that_no_chain_has_a_kind_of_alignment(template_folder: Path) -> None:
+    arguments = ["-n", "--profile", "local", "--configfile", "micro.yaml", "--config"]
+    output = snakemake(*arguments, "data={alignments: [swiss_hits]}", folder=template_folder)
+    assert "chains has such a file on the mirrors; correct the name in data.alignments" in output
+    assert re.search(
+        r"Missing input files for rule fetch_alignments:.*/a3m/swiss_hits\.a3m\n", output, re.S
+    )
+    assert "Traceback" not in output
+
+
 def test_dry_run_says_that_weights_to_start_from_are_not_there(template_folder: Path) -> None:
     arguments = ["-n", "--profile", "local", "--configfile", "micro.yaml", "--config"]
     output = snakemake(*arguments, "training={initial_weights: no.pt}", folder=template_folder)

@@ -5,7 +5,7 @@ import json
 import os
 import shlex
 import sys
-from functools import cache, reduce
+from functools import cache, partial, reduce
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
@@ -20,7 +20,12 @@ from scalefold.config import (
 )
 from scalefold.config.identity import PACKING_KEYS
 from scalefold.errors import InputError
-from scalefold.raw.chain_files import check_mirrors, local_sources
+from scalefold.raw.chain_files import (
+    absent_files,
+    check_files,
+    check_mirrors,
+    local_sources,
+)
 from scalefold.raw.chains import check_trainable, read_chains
 from scalefold.shards.buckets import bucket_of
 
@@ -37,9 +42,13 @@ try:
         CHAINS.setdefault(bucket_of(row.entry_id, CONFIG.data.buckets), []).append(row)
 except InputError as error:
     raise WorkflowError(str(error)) from None
-for check, what in ((check_mirrors, CONFIG.data), (check_initial_weights, STAGES)):
+for check in (
+    partial(check_mirrors, CONFIG.data),
+    partial(check_files, rows, CONFIG.data),
+    partial(check_initial_weights, STAGES),
+):
     try:
-        check(what)
+        check()
     except InputError as error:
         # Where a job needs it, Snakemake ends with its name; if none does, it is not missed.
         logger.warning(str(error))
@@ -151,12 +160,14 @@ def literal(text):
 def mirror_files(kind):
     """Input function: a bucket's files on local mirrors; one that changes is fetched again.
 
-    A mirror that should be a folder and is not there is an input that is missing.
+    A mirror that should be a folder and is not there is an input that is missing; so is the first
+    file of a kind that no chain has.
     """
+    absent = absent_files(rows, CONFIG.data, kind)
 
     def files(wildcards):
         sources = local_sources(CHAINS[int(wildcards.bucket)], CONFIG.data, kind)
-        return [path.as_posix() for path in sources]
+        return [path.as_posix() for path in [*absent, *sources]]
 
     return files
 

@@ -42,16 +42,19 @@ def check(config: ConfigFiles, set_: Overrides = None) -> None:
     """Validate a configuration; says which key is wrong and what would be right.
 
     The list of chains (some of them to train on), mirrors that are folders and the weights to start
-    from must be there; these are read, and must be the model's.
+    from must be there; these are read, and must be the model's. Such mirrors must have structures,
+    and each kind of alignments and template hits, of some chain.
     """
     from scalefold.config import check_initial_weights, load_stages, run_key
-    from scalefold.raw.chain_files import check_mirrors
+    from scalefold.raw.chain_files import check_files, check_mirrors
     from scalefold.raw.chains import check_trainable, read_chains
 
     stages = load_stages(config, parse_overrides(set_ or []))
     loaded = next(iter(stages.values()))
-    check_trainable(read_chains(loaded.data.chains), loaded.data.chains)
+    chains = read_chains(loaded.data.chains)
+    check_trainable(chains, loaded.data.chains)
     check_mirrors(loaded.data)
+    check_files(chains, loaded.data)
     check_initial_weights(stages)
     if loaded.training.initial_weights is not None:
         from scalefold.train.initial_weights import read_initial_weights

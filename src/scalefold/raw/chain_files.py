@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from scalefold.config.schema import DataConfig
-from scalefold.errors import InputError
+from scalefold.errors import InputError, listed
 from scalefold.raw.chains import ChainRow, alignment_folder, folder_hash, mmcif_path
 from scalefold.raw.fetched import Kind
 from scalefold.raw.mirrors import check_roots, local_folder
+
+_MENDS: Final[Mapping[Kind, str]] = {
+    "structures": "data.mirrors.mmcif or mmcif_path",
+    "alignments": "the name in data.alignments or data.template_hits (null does without), or the "
+    "path in data.mirrors",
+}
+"""What is to be corrected where a mirror has none of a kind."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,41 @@ def check_mirrors(data: DataConfig, only: Kind | None = None) -> None:
         check_roots(data.mirrors.alignments, "data.mirrors.alignments")
 
 
+def check_files(chains: Sequence[ChainRow], data: DataConfig) -> None:
+    """Raise an InputError if no chain has files of some kind on the mirrors (`absent_files`)."""
+    for kind, mend in _MENDS.items():
+        absent = absent_files(chains, data, kind)
+        if absent:
+            raise InputError(
+                f"none of {len(chains)} chains has such a file on the mirrors; correct {mend}:"
+                + listed([f"{path}, for one" for path in absent])
+            )
+
+
+def absent_files(chains: Sequence[ChainRow], data: DataConfig, only: Kind) -> list[Path]:
+    """Return, of each kind of file that no chain has, where the first should be.
+
+    A kind is the structures, or one of the names of alignments and template hits. Nothing is absent
+    as long as one mirror cannot be looked into here: one on the web, or a folder that is not there.
+    """
+    folders = [local_folder(root) for root in _roots(data, only)]
+    if not all(folder is not None and folder.is_dir() for folder in folders):
+        return []
+    expected: dict[str, list[Path]] = {}
+    found: set[str] = set()
+    for row in chains:
+        for file in chain_files(row, data, Path(), only):
+            kind = only if only == "structures" else file.local.name
+            if kind not in found:
+                places = [Path(str(folder), file.remote) for folder in folders]
+                expected.setdefault(kind, places)
+                if any(place.is_file() for place in places):
+                    found.add(kind)
+        if found and found == expected.keys():
+            return []
+    return [places[0] for kind, places in expected.items() if kind not in found]
+
+
 def check_letter_case(files: Iterable[Path], raw: Path) -> None:
     """Refuse chains such as 1abc_A and 1abc_a on a file system that has one folder for both.
 
@@ -101,8 +144,7 @@ def local_sources(chains: Sequence[ChainRow], data: DataConfig, only: Kind) -> l
     relative root gives relative paths. Mirrors that are folders, but not there, are returned in
     place of files: without them there is no fetching.
     """
-    roots = data.mirrors.mmcif if only == "structures" else data.mirrors.alignments
-    folders = [folder for folder in map(local_folder, roots) if folder is not None]
+    folders = [folder for folder in map(local_folder, _roots(data, only)) if folder is not None]
     missing = [folder for folder in folders if not folder.is_dir()]
     if missing or not folders:
         return missing
@@ -115,3 +157,7 @@ def local_sources(chains: Sequence[ChainRow], data: DataConfig, only: Kind) -> l
                 sources.add((folder if "://" in root else Path(root)) / file.remote)
                 break
     return sorted(sources)
+
+
+def _roots(data: DataConfig, only: Kind) -> Sequence[str]:
+    return data.mirrors.mmcif if only == "structures" else data.mirrors.alignments

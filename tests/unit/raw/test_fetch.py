@@ -15,7 +15,7 @@ from rich.console import Console
 from scalefold.config.schema import DataConfig
 from scalefold.errors import InputError
 from scalefold.raw import chain_files
-from scalefold.raw.chain_files import check_letter_case, local_sources
+from scalefold.raw.chain_files import absent_files, check_letter_case, local_sources
 from scalefold.raw.chains import ChainRow, Rejected, read_chains, read_rejected, write_rejected
 from scalefold.raw.fetch import FetchSummary, fetch
 from scalefold.raw.fetched import update_fetched
@@ -338,3 +338,23 @@ def test_structures_and_alignments_apart(site, tmp_path: Path) -> None:
 def test_bucket_without_chains(tmp_path: Path) -> None:
     data = settings("https://unused.example")
     assert run([], data, tmp_path, bucket=1) == FetchSummary((), (), {}, 0, 0, 0)
+
+
+def test_absent_are_kinds_of_files_that_no_chain_has(tmp_path: Path) -> None:
+    """One chain is enough; and mirrors that cannot be looked into here may have them."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    there = second / "pdb/3abc_B/a3m/second_hits.a3m"
+    there.parent.mkdir(parents=True)
+    there.touch()
+    chains = [ChainRow("1abc_A", "template", None), train("2abc_A"), train("3abc_B")]
+    data = settings(str(first), second.as_uri())
+    assert absent_files(chains, data, "structures") == [first / PDB[1:] / "ab/1abc.cif.gz"]
+    assert absent_files(chains, data, "alignments") == [
+        first / "pdb/2abc_A/a3m/first_hits.a3m",
+        first / "pdb/2abc_A/hhr/pdb70_hits.hhr",
+    ]
+    without = settings(str(second), alignments=["second_hits"], template_hits=None)
+    assert absent_files(chains, without, "alignments") == []
+    for elsewhere in ("https://mirror.example", str(tmp_path / "not there")):
+        assert absent_files(chains, settings(str(first), elsewhere), "alignments") == []
