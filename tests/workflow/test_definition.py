@@ -37,7 +37,7 @@ def test_lint(template_folder: Path) -> None:
     [
         ({"trainig": {"steps": 3}}, "unknown key 'trainig', did you mean 'training'?"),
         ({"training": {"step": 3}}, "unknown key 'training.step', did you mean 'training.steps'?"),
-        ({"data": {"chains": "no.tsv"}}, "no.tsv: no such file"),
+        ({"data": {"chains": "no.tsv"}}, "data.chains: no.tsv: no such file"),
     ],
 )
 def test_configuration_errors_are_one_message(

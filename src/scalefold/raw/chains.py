@@ -57,6 +57,11 @@ def read_chains(path: Path) -> list[ChainRow]:
         No such file, another header, a key without entry or chain, an unknown split, a chain that
         is listed twice, or no chain at all. The message names the line.
     """
+    if not path.exists():
+        raise InputError(
+            f"data.chains: {path}: no such file. Correct the path, or make this list of chains: "
+            "docs/data.md says how"
+        )
     lines = read_table(path, CHAIN_COLUMNS)
     rows: list[ChainRow] = []
     splits = get_args(Split)
