@@ -37,6 +37,7 @@ def test_lint(template_folder: Path) -> None:
     [
         ({"trainig": {"steps": 3}}, "unknown key 'trainig', did you mean 'training'?"),
         ({"training": {"step": 3}}, "unknown key 'training.step', did you mean 'training.steps'?"),
+        ({"results": "micro.yaml/results"}, "micro.yaml is no folder. Choose another folder"),
         ({"data": {"chains": "no.tsv"}}, "data.chains: no.tsv: no such file"),
     ],
 )

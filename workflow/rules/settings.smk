@@ -27,6 +27,7 @@ from scalefold.raw.chain_files import (
     local_sources,
 )
 from scalefold.raw.chains import check_trainable, read_chains
+from scalefold.shards.atomic import check_writable
 from scalefold.shards.buckets import bucket_of
 
 overrides = workflow.config_settings.config
@@ -38,6 +39,7 @@ try:
     CHAINS = {}
     rows = read_chains(CONFIG.data.chains)
     check_trainable(rows, CONFIG.data.chains)
+    check_writable(CONFIG.results / CONFIG.run_name, "results")
     for row in rows:
         CHAINS.setdefault(bucket_of(row.entry_id, CONFIG.data.buckets), []).append(row)
 except InputError as error:

@@ -43,11 +43,13 @@ def check(config: ConfigFiles, set_: Overrides = None) -> None:
 
     The list of chains (some of them to train on), mirrors that are folders and the weights to start
     from must be there; these are read, and must be the model's. Such mirrors must have structures,
-    and each kind of alignments and template hits, of some chain.
+    and each kind of alignments and template hits, of some chain. The run's folder must be one that
+    can be made and written.
     """
     from scalefold.config import check_initial_weights, load_stages, run_key
     from scalefold.raw.chain_files import check_files, check_mirrors
     from scalefold.raw.chains import check_trainable, read_chains
+    from scalefold.shards.atomic import check_writable
 
     stages = load_stages(config, parse_overrides(set_ or []))
     loaded = next(iter(stages.values()))
@@ -55,6 +57,7 @@ def check(config: ConfigFiles, set_: Overrides = None) -> None:
     check_trainable(chains, loaded.data.chains)
     check_mirrors(loaded.data)
     check_files(chains, loaded.data)
+    check_writable(loaded.results / loaded.run_name, "results")
     check_initial_weights(stages)
     if loaded.training.initial_weights is not None:
         from scalefold.train.initial_weights import read_initial_weights

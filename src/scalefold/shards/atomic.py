@@ -123,6 +123,34 @@ def make_folder(folder: Path) -> None:
         ) from error
 
 
+def check_writable(folder: Path, key: str) -> None:
+    """Refuse an output folder that could not be made or written to; leaves nothing behind.
+
+    Parameters
+    ----------
+    folder
+        Judged by itself, or by the nearest folder above it that is there.
+    key
+        Names it in errors.
+
+    Raises
+    ------
+    InputError
+        The folder, or the nearest above, is no folder or may not be written.
+    """
+    there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+    if not there.is_dir():
+        problem = "is no folder"
+    elif not os.access(there, os.W_OK | os.X_OK):
+        problem = "may not be written"
+    else:
+        return
+    raise InputError(
+        f"{key}: {folder} cannot be made or written, since {there.absolute()} {problem}. Choose "
+        "another folder, or mend this one"
+    )
+
+
 def sync_folder(folder: Path) -> None:
     """Bring a folder's entries (names, renames) to the disk."""
     descriptor = os.open(folder, os.O_RDONLY)

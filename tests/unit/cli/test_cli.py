@@ -176,6 +176,7 @@ def test_config_check_names_the_nearest_key() -> None:
             "correct the name in data.alignments or data.template_hits",
         ),
         ("data.mirrors.mmcif_path=flat/{entry}.cif.gz", "correct data.mirrors.mmcif or mmcif_path"),
+        (f"results={DEMO}/x", f"results: {DEMO}/x/demo cannot be made or written, since {DEMO} is"),
         ("evaluation.splits=[test]", "Input should be 'train' or 'validation' (found 'test')"),
     ],
 )

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from scalefold.errors import InputError
-from scalefold.shards.atomic import HashingFile, atomic_file, write_bytes
+from scalefold.shards.atomic import HashingFile, atomic_file, check_writable, write_bytes
 from scalefold.shards.codec import decode_chain
 from scalefold.shards.shard_file import ShardFile
 from scalefold.shards.writer import write_shard
@@ -33,6 +33,26 @@ def test_a_folder_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, na
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="is a folder, and a file is to be written"):
         write_bytes(Path(name), b"")
+
+
+def test_whether_a_folder_can_be_made_is_told_without_making_it(tmp_path: Path) -> None:
+    file, nowhere = tmp_path / "file", tmp_path / "link"
+    file.touch()
+    nowhere.symlink_to(tmp_path / "gone")
+    before = sorted(tmp_path.rglob("*"))
+    check_writable(tmp_path, "results")
+    check_writable(tmp_path / "deep/run", "results")
+    for there, folder in ((file, file), (file, file / "deep/run"), (nowhere, nowhere / "run")):
+        with pytest.raises(InputError, match=rf"results: {folder} .* {there} is no folder"):
+            check_writable(folder, "results")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_folder_that_may_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the system says it: root may write everywhere, but for file systems that are read-only."""
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
+    with pytest.raises(InputError, match=rf"{tmp_path} may not be written"):
+        check_writable(tmp_path / "run", "results")
 
 
 def test_error_leaves_the_earlier_file(tmp_path):
