@@ -145,6 +145,8 @@ def test_records_become_a_table_of_a_page() -> None:
         "| triangle attention N=256 | 5.0 / 20.0 | **46 / 184** | - | - | 1,065 / 4,260 |",
         "| linear, pair N=256 | 5.0 / 20.0 | **20 / 80** | 100 / 400 | - | 157 / 628 |",
     ]
+    head, *_ = markdown_table(records, beside=["peer", "torch"]).splitlines()
+    assert head == "| | floor | ScaleFold | peer | torch |"
     assert markdown_table(records[1:], ["N=384"], in_cache=True).splitlines() == [
         "| in the cache | floor | ScaleFold |",
         "|---|---|---|",

@@ -13,7 +13,11 @@ _LAST: Final = ("torch.compile", "torch")
 
 
 def markdown_table(
-    records: Sequence[Mapping[str, Any]], texts: Sequence[str] = (), *, in_cache: bool = False
+    records: Sequence[Mapping[str, Any]],
+    texts: Sequence[str] = (),
+    *,
+    beside: Sequence[str] = (),
+    in_cache: bool = False,
 ) -> str:
     """Microseconds, forward / forward and backward: a line a case, a column an implementation.
 
@@ -23,6 +27,8 @@ def markdown_table(
         What `bench_kernels` wrote.
     texts : sequence of str
         Only cases whose setting or shape holds one of them; all, if there is none.
+    beside : sequence of str
+        Only these implementations beside ScaleFold; all, if there is none.
     in_cache : bool
         Times with inputs in the cache, instead of beyond it.
     """
@@ -32,9 +38,9 @@ def markdown_table(
         for case in record["cases"]
         if chosen(case["setting"], case["shape"], texts)
     ]
-    names = dict.fromkeys(made["name"] for case in cases for made in case["implementations"])
-    first = [name for name in names if name not in _LAST]
-    columns = [*first, *(name for name in _LAST if name in names)]
+    names = [_OURS, *(made["name"] for case in cases for made in case["implementations"])]
+    kept = [n for n in dict.fromkeys(names) if not beside or n in (_OURS, *beside)]
+    columns = sorted(kept, key=lambda name: _LAST.index(name) + 1 if name in _LAST else 0)
     seconds = "seconds_in_cache" if in_cache else "seconds"
     head = ["in the cache" if in_cache else "", "floor", *columns]
     rows = ([_name(case), *_times(case, columns, seconds)] for case in cases)

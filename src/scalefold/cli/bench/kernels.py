@@ -75,6 +75,10 @@ def table(
         typer.Argument(exists=True, dir_okay=False, metavar="FILE...", help="Of bench kernels."),
     ],
     shape: Shape = None,
+    beside: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this implementation beside ScaleFold; several times for several."),
+    ] = None,
     in_cache: Annotated[
         bool, typer.Option("--in-cache", help="Times with inputs in the GPU's cache.")
     ] = False,
@@ -84,7 +88,7 @@ def table(
     from scalefold.bench.record import read_record
 
     records = [read_record(file, "kernels") for file in record]
-    typer.echo(markdown_table(records, shape or (), in_cache=in_cache))
+    typer.echo(markdown_table(records, shape or (), beside=beside or (), in_cache=in_cache))
 
 
 def sanitizer(
