@@ -81,12 +81,25 @@ def test_says_what_ran_and_how_good_it_became(make_run):
     words = " ".join(" ".join(page.text).split())
     assert "200 of 200 steps, 200 samples" in words
     assert "chains: 14 train, 4 validation, 3 template." in words
-    best = content["summary"]["lddt_ca"]["validation"]["best"]
-    assert best["step"] == 200
-    assert f"{best['value']:.3f}" in words
+    scores = content["summary"]["lddt_ca"]["validation"]
+    last, first = (f"{scores[name]['value']:.3f}" for name in ("last", "first"))
+    assert f"validation {last} at step 200, the best; first {first} at step 0 " in words
     for key in ("1a8o_A", "102m_A", "9xyz_A", "4bad_A", "not a gzip file"):
         assert key in words
     assert content["notes"] == []
+
+
+def test_says_how_good_the_last_checkpoint_is_and_the_best(make_run):
+    run = make_run(evaluated=(0, 100, 150))
+    path = training_of(run, "evaluation") / "step-00000150.json"
+    tree = json.loads(path.read_text())
+    tree["mean"]["validation"]["lddt_ca"] = 0.2
+    path.write_text(json.dumps(tree))
+    _, page, content = report_of(run)
+    words = " ".join(" ".join(page.text).split())
+    best = content["summary"]["lddt_ca"]["validation"]["best"]["value"]
+    said = "Last mean lDDT-Cα, validation 0.200 at step 150;"
+    assert f"{said} best {best:.3f} at step 100; first 0.170 at step 0 " in words
 
 
 def test_figures_are_there_with_words_for_those_who_cannot_see_them(make_run):
