@@ -70,9 +70,8 @@ _SHAPES = [
     ("MSA row attention 512 x 384", _Shape(1, 512, 384, 8, 32), "fine-tuning"),
     ("triangle attention N=512", _Shape(1, 512, 512, 4, 32), "general"),
     ("triangle attention N=1024", _Shape(1, 1024, 1024, 4, 32), "general"),
-    # Less than the model needs, but all that NVIDIA's own attention does.
     *(
-        (f"triangle attention {less} N={n}", _Shape(1, n, n, 4, 32, **given), "general")
+        (f"triangle attention {less} N={n}", _Shape(1, n, n, 4, 32, **given), "comparison")
         for less, given in (
             ("with constant bias", {"trained": False}),
             ("without bias and gate", {"biased": False, "gated": False}),

@@ -64,7 +64,8 @@ class KernelCase:
     check_inputs : (device, dtype) -> Inputs, optional
         For the correctness test, where the reference in float64 does not fit at full size.
     setting : str
-        ``initial training``, ``fine-tuning`` or ``general``.
+        ``initial training``, ``fine-tuning``, ``general``; or ``comparison``, of less than the
+        model needs, since others do no more.
     as_written : Function, optional
         In plain torch, the precision asked for throughout: what errors are compared with where the
         reference works in a higher one.
