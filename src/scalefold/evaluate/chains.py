@@ -18,7 +18,7 @@ from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.evaluate.chain_scores import TRUTH, not_finite, score_chain
 from scalefold.evaluate.prediction import Prediction
-from scalefold.evaluate.structure_file import write_structure
+from scalefold.evaluate.structure_file import structure_path, write_structure
 from scalefold.features.contract import Features
 from scalefold.features.pipeline import evaluation_features
 from scalefold.model.confidence import plddt
@@ -178,7 +178,7 @@ def _score(
 ) -> dict[str, Any]:
     if structures is not None:
         write_structure(
-            structures / f"{chain_key}.cif",
+            structure_path(structures, chain_key),
             chain_key,
             truth["aatype"],
             prediction.positions,

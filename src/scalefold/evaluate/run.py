@@ -28,7 +28,9 @@ from scalefold.evaluate.results import (
     reached_target,
     write_evaluation,
 )
+from scalefold.evaluate.structure_file import structure_path
 from scalefold.progress import LiveLine
+from scalefold.raw.letter_case import check_letter_case
 from scalefold.shards.reader import ShardReader
 from scalefold.train.checkpoint import Metadata, read_metadata
 from scalefold.train.provenance import data_hash, device_name, source_commit
@@ -85,10 +87,10 @@ def evaluate_checkpoint(
     Raises
     ------
     InputError
-        Bad checkpoint, shards or split; an output folder that cannot be made or written to; or not
-        a single chain could be scored, in which case nothing is written. Some failed chains among
-        others are recorded, not raised. After all is written: the training's folder takes no
-        message.
+        Bad checkpoint, shards or split; an output folder that cannot be made or written to, or that
+        has one file for two chains (`check_letter_case`); or not a single chain could be scored, in
+        which case nothing is written. Some failed chains among others are recorded, not raised.
+        After all is written: the training's folder takes no message.
     """
     device = torch.device(device)
     chosen = _checked_splits(config.evaluation.splits if splits is None else splits)
@@ -97,6 +99,8 @@ def evaluate_checkpoint(
     chains = _chains(reader, chosen, shards)
     weights = averaged_weights(checkpoint, metadata, config.model)
     prepare_outputs(out, structures)
+    if structures is not None:
+        check_letter_case((structure_path(structures, key) for key, *_ in chains), structures)
 
     console = console or Console(stderr=True)
     with LiveLine(f"evaluating {checkpoint.name}:", len(chains), console) as progress:

@@ -11,6 +11,11 @@ from scalefold.chem.residues import ATOM37, RESTYPE_NAMES
 from scalefold.shards.atomic import write_bytes
 
 
+def structure_path(folder: Path, chain_key: str) -> Path:
+    """Where a chain's predicted structure is written."""
+    return folder / f"{chain_key}.cif"
+
+
 def write_structure(
     path: Path, name: str, aatype: Tensor, positions: Tensor, mask: Tensor, plddt: Tensor
 ) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -104,37 +103,6 @@ def absent_files(chains: Sequence[ChainRow], data: DataConfig, only: Kind) -> li
         if found and found == expected.keys():
             return []
     return [places[0] for kind, places in expected.items() if kind not in found]
-
-
-def check_letter_case(files: Iterable[Path], raw: Path) -> None:
-    """Refuse chains such as 1abc_A and 1abc_a on a file system that has one folder for both.
-
-    Raises
-    ------
-    InputError
-        Two paths differ in the case of letters alone, and below ``raw`` they are one file.
-    """
-    alike: dict[str, Path] = {}
-    for path in files:
-        other = alike.setdefault(str(path).lower(), path)
-        if other == path:
-            continue
-        if not _is_blind_to_case(raw):  # asked once: thousands of paths may be alike
-            return
-        raise InputError(
-            f"{other} and {path} are one file: the file system does not tell the case of letters. "
-            "Fetch into a folder on one that does, or list only one of these chains"
-        )
-
-
-def _is_blind_to_case(folder: Path) -> bool:
-    there = next(path for path in (folder, *folder.parents) if path.is_dir())
-    try:
-        with tempfile.TemporaryDirectory(prefix="case", dir=there) as made:
-            path = Path(made)
-            return path.with_name(path.name.swapcase()).exists()
-    except OSError:  # nor can fetch write there, and it will say so
-        return False
 
 
 def local_sources(chains: Sequence[ChainRow], data: DataConfig, only: Kind) -> list[Path]:

@@ -343,6 +343,19 @@ def test_a_folder_that_takes_no_files_is_refused_before_the_work(
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
+def test_structures_that_would_be_one_file_are_refused_before_the_work(
+    shards, checkpoint, settings, tmp_path, monkeypatch
+):
+    pair = [("1lcd_A", "train", 51), ("1lcd_a", "train", 51)]
+    monkeypatch.setattr("scalefold.evaluate.run._chains", lambda *_: pair)
+    monkeypatch.setattr("scalefold.evaluate.run.evaluate_chains", None)
+    monkeypatch.setattr("scalefold.raw.letter_case._is_blind_to_case", lambda folder: True)
+    with pytest.raises(InputError, match=r"1lcd_A\.cif and \S+/1lcd_a\.cif are one file"):
+        evaluate_checkpoint(
+            settings(), checkpoint, shards, tmp_path / "e.json", structures=tmp_path
+        )
+
+
 def test_unknown_split(shards, checkpoint, settings, tmp_path):
     with pytest.raises(InputError, match="choose from train, validation"):
         evaluate_checkpoint(settings(), checkpoint, shards, tmp_path / "e.json", ["template"])

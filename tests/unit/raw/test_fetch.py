@@ -14,11 +14,12 @@ from rich.console import Console
 
 from scalefold.config.schema import DataConfig
 from scalefold.errors import InputError
-from scalefold.raw import chain_files
-from scalefold.raw.chain_files import absent_files, check_letter_case, local_sources
+from scalefold.raw import letter_case
+from scalefold.raw.chain_files import absent_files, local_sources
 from scalefold.raw.chains import ChainRow, Rejected, read_chains, read_rejected, write_rejected
 from scalefold.raw.fetch import FetchSummary, fetch
 from scalefold.raw.fetched import update_fetched
+from scalefold.raw.letter_case import check_letter_case
 from scalefold.raw.mirrors import Downloader, FetchedFile
 
 CIF = gzip.compress(b"data_x\n")
@@ -273,7 +274,7 @@ def test_the_file_system_is_asked_at_most_once_whether_it_tells_the_case_of_lett
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Path] = []
-    monkeypatch.setattr(chain_files, "_is_blind_to_case", lambda raw: bool(asked.append(raw)))
+    monkeypatch.setattr(letter_case, "_is_blind_to_case", lambda raw: bool(asked.append(raw)))
     different = [tmp_path / "1abc_A", tmp_path / "1abc_B"]
     check_letter_case(different, tmp_path)
     assert asked == []
