@@ -85,13 +85,18 @@ def prepare_outputs(out: Path, structures: Path | None) -> None:
         raise InputError(f"{out}: is a folder; the evaluation is one JSON file, name it")
     for folder in (out.parent,) if structures is None else (out.parent, structures):
         make_folder(folder)
-        try:
-            tempfile.TemporaryFile(dir=folder).close()
-        except OSError as error:
-            raise InputError(
-                f"{folder}: no file can be written there ({error.strerror}). Make room and "
-                "permission for it, or choose another output folder"
-            ) from error
+        try_writing(folder, "choose another output folder")
+
+
+def try_writing(folder: Path, otherwise: str) -> None:
+    """Raise an InputError if no file can be written in a folder; ``otherwise`` ends its mend."""
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise InputError(
+            f"{folder}: no file can be written there ({error.strerror}). Make room and permission "
+            f"for it, or {otherwise}"
+        ) from error
 
 
 def write_evaluation(evaluation: dict[str, Any], out: Path) -> None:

@@ -26,6 +26,7 @@ from scalefold.evaluate.results import (
     mean_by_split,
     prepare_outputs,
     reached_target,
+    try_writing,
     write_evaluation,
 )
 from scalefold.evaluate.structure_file import structure_path
@@ -88,9 +89,10 @@ def evaluate_checkpoint(
     ------
     InputError
         Bad checkpoint, shards or split; an output folder that cannot be made or written to, or that
-        has one file for two chains (`check_letter_case`); or not a single chain could be scored, in
-        which case nothing is written. Some failed chains among others are recorded, not raised.
-        After all is written: the training's folder takes no message.
+        has one file for two chains (`check_letter_case`); with a target, a training's folder that
+        takes no files; or not a single chain could be scored, in which case nothing is written.
+        Some failed chains among others are recorded, not raised. After all is written: the
+        training's folder takes no message.
     """
     device = torch.device(device)
     chosen = _checked_splits(config.evaluation.splits if splits is None else splits)
@@ -99,6 +101,12 @@ def evaluate_checkpoint(
     chains = _chains(reader, chosen, shards)
     weights = averaged_weights(checkpoint, metadata, config.model)
     prepare_outputs(out, structures)
+    if config.evaluation.target_lddt is not None:
+        try_writing(
+            checkpoint.parent,
+            "set evaluation.target_lddt to null: with a target, the training there is told that it "
+            "is reached",
+        )
     if structures is not None:
         check_letter_case((structure_path(structures, key) for key, *_ in chains), structures)
 

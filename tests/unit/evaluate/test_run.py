@@ -343,6 +343,22 @@ def test_a_folder_that_takes_no_files_is_refused_before_the_work(
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
+def test_a_training_that_could_not_be_told_of_its_target_is_noticed_before_the_work(
+    shards, checkpoint, settings, tmp_path, monkeypatch
+):
+    def refuse(folder, otherwise):
+        if folder == checkpoint.parent:
+            raise InputError(f"{folder}: no file can be written there, or {otherwise}")
+
+    monkeypatch.setattr("scalefold.evaluate.run.try_writing", refuse)
+    out = tmp_path / "e.json"
+    evaluate_checkpoint(settings(), checkpoint, shards, out, splits=["train"])
+    monkeypatch.setattr("scalefold.evaluate.run.evaluate_chains", None)
+    targeted = settings(evaluation={"mode": "async", "target_lddt": 0.8})
+    with pytest.raises(InputError, match=r"weights: no file .* set evaluation\.target_lddt to nul"):
+        evaluate_checkpoint(targeted, checkpoint, shards, out)
+
+
 def test_structures_that_would_be_one_file_are_refused_before_the_work(
     shards, checkpoint, settings, tmp_path, monkeypatch
 ):
