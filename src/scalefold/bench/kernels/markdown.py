@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from scalefold.bench.kernels.catalogue import chosen
 
+_FLOOR: Final = "floor"
 _OURS: Final = "ScaleFold"
 _LAST: Final = ("torch.compile", "torch")
 """Columns at the right, after other implementations."""
@@ -30,7 +31,8 @@ def markdown_table(
     beside : sequence of str
         Only these implementations beside ScaleFold; all, if there is none.
     in_cache : bool
-        Times with inputs in the cache, instead of beyond it.
+        Times with inputs in the cache, where a floor of traffic with memory is none, instead of
+        beyond it.
     """
     cases = [
         case
@@ -41,9 +43,11 @@ def markdown_table(
     names = [_OURS, *(made["name"] for case in cases for made in case["implementations"])]
     kept = [n for n in dict.fromkeys(names) if not beside or n in (_OURS, *beside)]
     columns = sorted(kept, key=lambda name: _LAST.index(name) + 1 if name in _LAST else 0)
-    seconds = "seconds_in_cache" if in_cache else "seconds"
-    head = ["in the cache" if in_cache else "", "floor", *columns]
-    rows = ([_name(case), *_times(case, columns, seconds)] for case in cases)
+    if in_cache:
+        head, key = ["in the cache", *columns], "seconds_in_cache"
+    else:
+        head, key = ["", _FLOOR, *columns], "seconds"
+    rows = ([_name(case), *_times(case, head[1:], key)] for case in cases)
     return "\n".join([_line(head), "|" + "---|" * len(head), *map(_line, rows)])
 
 
@@ -57,12 +61,12 @@ def _name(case: Mapping[str, Any]) -> str:
     return case["shape"] if op in case["shape"].lower() else f"{op}, {case['shape']}"
 
 
-def _times(case: Mapping[str, Any], columns: Sequence[str], seconds: str) -> list[str]:
-    found = {made["name"]: made.get(seconds) for made in case["implementations"]}
-    cells = [_cell(found.get(name)) for name in columns]
-    ours = columns.index(_OURS)
-    cells[ours] = f"**{cells[ours]}**"
-    return [_cell(case["floor_seconds"]), *cells]
+def _times(case: Mapping[str, Any], columns: Sequence[str], key: str) -> list[str]:
+    found = {made["name"]: made.get(key) for made in case["implementations"]}
+    found[_FLOOR] = case["floor_seconds"]
+    cells = {name: _cell(found.get(name)) for name in columns}
+    cells[_OURS] = f"**{cells[_OURS]}**"
+    return list(cells.values())
 
 
 def _cell(seconds: Mapping[str, float] | None) -> str:
