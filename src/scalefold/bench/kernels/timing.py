@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ import torch
 from scalefold.bench.kernels.case import Work
 
 REPLAYS = 20
+_LEAST_SECONDS = 2e-3
+"""Of a replay: the GPU takes some microseconds to begin and to end one, which are no call's."""
 _WARM_UP = 3
 
 
@@ -44,6 +47,9 @@ def time_calls(calls: Sequence[Callable[[], object]]) -> Time:
                 call()
         stream.synchronize()
         graph = _capture(calls, stream)
+        if graph is not None and (rounds := _rounds(graph)) > 1:
+            calls = [*calls] * rounds
+            graph = _capture(calls, stream)
         run = graph.replay if graph is not None else (lambda: [call() for call in calls])
         run()
         seconds = [_seconds(run) / len(calls) for _ in range(REPLAYS)]
@@ -64,6 +70,12 @@ def _capture(
         torch.cuda.synchronize()
         return None
     return graph
+
+
+def _rounds(graph: torch.cuda.CUDAGraph) -> int:
+    """How often the calls of a graph are to follow each other in one replay."""
+    graph.replay()
+    return math.ceil(_LEAST_SECONDS / _seconds(graph.replay))
 
 
 def _seconds(run: Callable[[], object]) -> float:
