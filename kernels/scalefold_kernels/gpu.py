@@ -14,12 +14,12 @@ GLUON_VERSION = "3.6"
 
 def runs_gluon(x: Tensor) -> bool:
     """Whether kernels for Hopper GPUs can run where this tensor is."""
-    return x.is_cuda and is_hopper(x.device) and has_gluon()
+    return is_hopper(x.device) and has_gluon()
 
 
 def is_hopper(device: torch.device) -> bool:
-    """Whether a GPU is an H100, an H200 or another of their kind."""
-    return torch.cuda.get_device_capability(device)[0] == 9
+    """Whether a device is an H100, an H200 or another GPU of their kind."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9
 
 
 def has_gluon() -> bool:

@@ -1,16 +1,21 @@
 """Kernels run in Triton's interpreter where there is no GPU; ``gpu`` tests need one.
 
 The interpreter (switched on in tests/conftest.py) executes a kernel's program blocks one after the
-other in numpy. bfloat16 products are wrong in it, so what needs bfloat16 is marked ``gpu``.
+other in numpy. It has no arithmetic of bfloat16, so what needs that is marked ``gpu``; kernels that
+round to it, or multiply matrices of it, run. Those for Hopper GPUs have an interpreter of their
+own, `gluon_interpreter`.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 
 GPU = torch.cuda.is_available()
 triton = pytest.importorskip("triton", reason="Triton is not installed")
+import triton.language as tl  # noqa: E402
+from tests.kernels.gluon_interpreter.numbers import rounded, to_memory  # noqa: E402
 from triton.runtime import interpreter  # noqa: E402
 
 DEVICE = torch.device("cuda" if GPU else "cpu")
@@ -30,8 +35,32 @@ def _index_of_one_element() -> None:
     interpreter._patch_lang_tensor = patched
 
 
+def _bfloat16() -> None:
+    """Triton cuts off what it should round, multiplies bits, and has no constants."""
+    builder = interpreter.InterpreterBuilder
+    cast, dot = builder.cast_impl, builder.create_dot
+
+    def rounding_cast(self: Any, src: Any, dst_type: tl.dtype) -> Any:
+        if (src.dtype.scalar, dst_type.scalar) != (tl.float32, tl.bfloat16):
+            return cast(self, src, dst_type)
+        bits = to_memory(rounded(src.data), tl.bfloat16)
+        return interpreter.TensorHandle(bits, tl.bfloat16)
+
+    def wide_dot(self: Any, a: Any, b: Any, *others: Any) -> Any:
+        def wide(x: Any) -> Any:
+            return cast(self, x, tl.float32) if x.dtype.scalar == tl.bfloat16 else x
+
+        return dot(self, wide(a), wide(b), *others)
+
+    def constant(self: Any, value: float) -> Any:
+        return rounding_cast(self, self.get_fp32(value), tl.bfloat16)
+
+    builder.cast_impl, builder.create_dot, builder.get_bf16 = rounding_cast, wide_dot, constant
+
+
 if not GPU:
     _index_of_one_element()
+    _bfloat16()
 
 
 @pytest.fixture

@@ -1,0 +1,155 @@
+"""What the kernels' inline assembly does, by its text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+from numpy.typing import NDArray
+from tests.kernels.gluon_interpreter.copies import store_wait
+from tests.kernels.gluon_interpreter.numbers import flushed, from_memory, rounded, to_memory
+from tests.kernels.gluon_interpreter.program import current
+from tests.kernels.gluon_interpreter.tensor import Tensor, to_tensor
+
+_MINUS_LOG2E = np.array(0xBFB8AA3B, np.uint32).view(np.float32)
+
+
+def inline_asm_elementwise(
+    asm: str,
+    constraints: str,
+    args: Sequence[Any],
+    dtype: Any,
+    is_pure: bool,
+    pack: int,
+) -> Any:
+    """As Triton's; an unknown text is an error."""
+    tensors = [to_tensor(x) for x in args]
+    text = " ".join(asm.split())
+    if text not in _MEANING:
+        raise NotImplementedError(f"the interpreter does not know this assembly: {text}")
+    data = np.broadcast_arrays(*(x.data for x in tensors))
+    results = _MEANING[text](*data)
+    layout = next((x.layout for x in tensors if x.shape == data[0].shape), None)
+    if isinstance(dtype, tuple):
+        return tuple(Tensor(x, d, layout) for x, d in zip(results, dtype, strict=True))
+    return Tensor(results, dtype, layout)
+
+
+def _same(x: NDArray) -> NDArray:
+    return x
+
+
+def _written_out(x: NDArray) -> NDArray:
+    store_wait(0)
+    current().write_out()
+    return x
+
+
+def _relu(x: NDArray) -> NDArray:
+    return rounded(np.maximum(x, np.float32(0)))
+
+
+def _relu_backward(grad: NDArray, out: NDArray) -> NDArray:
+    return rounded(grad) * (out > 0)
+
+
+def _inverse(x: NDArray) -> NDArray:
+    return flushed(1 / flushed(x))
+
+
+def _sigmoid(x: NDArray) -> NDArray:
+    return _inverse(flushed(np.exp2(x * _MINUS_LOG2E)) + 1)
+
+
+def _open_gate(logit: NDArray, bias: NDArray, inverse_mask: NDArray) -> NDArray:
+    power = flushed(np.exp2(logit * _MINUS_LOG2E + bias))
+    return _inverse(power * inverse_mask + inverse_mask)
+
+
+def _masked(x: NDArray, mask: NDArray) -> NDArray:
+    """Of bfloat16 and int16."""
+    bits = to_memory(x, tl.bfloat16) & mask.view(np.uint16)
+    return from_memory(bits, tl.bfloat16)
+
+
+def _pack(low: NDArray, high: NDArray) -> NDArray:
+    """Two float32 to a word of two bfloat16."""
+    halves = [to_memory(rounded(x), tl.bfloat16).astype(np.uint32) for x in (low, high)]
+    return (halves[0] | halves[1] << 16).view(np.int32)
+
+
+def _channels(*words: NDArray) -> NDArray:
+    """Words of two bfloat16, in lines of four, as channels: (..., 8 for each kind of word)."""
+    bits = np.stack([word.view(np.uint32) for word in words], -2)
+    halves = np.stack([bits << 16, bits & np.uint32(0xFFFF0000)], -1)
+    return halves.view(np.float32).reshape(*words[0].shape[:-1], -1)
+
+
+def _product_of_warps(
+    upper: list[NDArray], lower: list[NDArray], columns: list[NDArray], added: list[NDArray]
+) -> list[NDArray]:
+    """``mma.sync``: blocks (warps, 8, blocks, 4), in which (8, 4) are the threads of a warp.
+
+    For words of the left operand the 8 are rows, of the right one columns; for results rows, and
+    the 4 are pairs of columns: upper left and right of each thread's four, lower left and right.
+    """
+    right = np.ascontiguousarray(_channels(*columns).transpose(0, 2, 3, 1))
+    results = []
+    for rows, start in ((upper, added[:2]), (lower, added[2:])):
+        product = np.ascontiguousarray(_channels(*rows).transpose(0, 2, 1, 3)) @ right
+        pairs = product.transpose(0, 2, 1, 3).reshape(*rows[0].shape, 2)
+        results += [pairs[..., n] + start[n] for n in range(2)]
+    return results
+
+
+def _product_8(upper: NDArray, lower: NDArray, b: NDArray, *added: NDArray) -> list[NDArray]:
+    return _product_of_warps([upper], [lower], [b], [*added])
+
+
+def _product_16(
+    upper: NDArray, lower: NDArray, pad: NDArray, b: NDArray, b_pad: NDArray, *added: NDArray
+) -> list[NDArray]:
+    return _product_of_warps([upper, pad], [lower, pad], [b, b_pad], [*added])
+
+
+_MEANING: dict[str, Callable[..., Any]] = {
+    " ".join(text.split()): function
+    for text, function in {
+        "mov.b32 $0, $1;": _same,
+        "cp.async.bulk.wait_group 0; mov.b32 $0, $1;": _written_out,
+        # bfloat16 to float32
+        "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;": _same,
+        "and.b32 $0, $1, $2;": _masked,
+        "cvt.rn.bf16x2.f32 $0, $2, $1;": _pack,
+        "cvt.rn.relu.bf16x2.f32 $0, $2, $1;": _relu,
+        """{
+        .reg .b32 g, m, zero;
+        mov.b32 zero, 0;
+        cvt.rn.bf16x2.f32 g, $2, $1;
+        set.gt.bf16x2.bf16x2 m, $3, zero;
+        mul.rn.bf16x2 $0, g, m;
+        }""": _relu_backward,
+        "lg2.approx.ftz.f32 $0, $1;": lambda x: np.log2(flushed(x)),
+        "rcp.approx.ftz.f32 $0, $1;": _inverse,
+        """{
+        .reg .f32 t;
+        mul.f32 t, $1, 0fBFB8AA3B;
+        ex2.approx.ftz.f32 t, t;
+        add.f32 t, t, 0f3F800000;
+        rcp.approx.ftz.f32 $0, t;
+        }""": _sigmoid,
+        """{
+        .reg .f32 t;
+        fma.rn.f32 t, $1, 0fBFB8AA3B, $2;
+        ex2.approx.ftz.f32 t, t;
+        fma.rn.f32 t, t, $3, $3;
+        rcp.approx.ftz.f32 $0, t;
+        }""": _open_gate,
+        """mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32
+        {$0, $1, $2, $3}, {$4, $5}, {$6}, {$7, $8, $9, $10};""": _product_8,
+        """mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32
+        {$0, $1, $2, $3}, {$4, $5, $6, $6}, {$7, $8}, {$9, $10, $11, $12};""": _product_16,
+    }.items()
+}

@@ -1,0 +1,99 @@
+"""The program of the grid that runs now."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from tests.kernels.gluon_interpreter.faults import KernelError
+from tests.kernels.gluon_interpreter.global_memory import GlobalMemory
+from tests.kernels.gluon_interpreter.partitions import Partition, Partitions
+
+_current: Program | None = None
+
+
+class Program:
+    """Its place in the grid, and what it has under way.
+
+    Attributes
+    ----------
+    barriers : dict
+        By their addresses in shared memory.
+    arriving : list
+        Copies into shared memory by the copy engine.
+    leaving : list
+        Copies out of shared memory that have read it, and have not written global memory.
+    ended : list
+        Partitions beside the first, when they have ended.
+    """
+
+    def __init__(
+        self,
+        index: tuple[int, ...],
+        grid: tuple[int, ...],
+        num_warps: int,
+        memory: GlobalMemory,
+        random: Random,
+    ) -> None:
+        self.index, self.grid, self.memory = index, grid, memory
+        self.partitions = Partitions(Partition("partition 0", num_warps), random, self._advance)
+        self.barriers: dict[Any, Any] = {}
+        self.arriving: list[Any] = []
+        self.leaving: list[Any] = []
+        self.ended: list[Partition] = []
+        self._random = random
+        self._overtaken = 0
+
+    @property
+    def running(self) -> Partition:
+        return self.partitions.running
+
+    def _advance(self, waits_for: list[Any]) -> bool:
+        """Finish the copies that somebody waits for at one barrier.
+
+        They may overtake others, but not for long: those are finished the next time.
+        """
+        overtaken = self.arriving[: self._overtaken]
+        if not overtaken and self.arriving:
+            wanted = [copy for copy in self.arriving if copy.barrier in waits_for]
+            barrier = self._random.choice(wanted or self.arriving).barrier
+            chosen = [copy for copy in self.arriving if copy.barrier is barrier]
+            self._overtaken = self.arriving.index(chosen[-1]) + 1 - len(chosen)
+        else:
+            chosen, self._overtaken = overtaken, 0
+        for copy in chosen:
+            self.arriving.remove(copy)
+            copy.finish()
+        return bool(chosen)
+
+    def write_out(self) -> None:
+        """Bring what has left shared memory to global memory."""
+        for copy in self.leaving:
+            copy.write()
+        self.leaving.clear()
+
+    def end(self) -> None:
+        """Nothing may be under way when shared memory is given to the next program."""
+        if self.arriving:
+            raise KernelError("the program ends while copies into its shared memory are under way")
+        for partition in (self.running, *self.ended):
+            if partition.stores:
+                raise KernelError(f"{partition.name} ends while copies read its shared memory")
+            if partition.products:
+                raise KernelError(f"{partition.name} ends while products are under way")
+            if partition.uncommitted or partition.groups:
+                raise KernelError(
+                    f"{partition.name} ends while its asynchronous copies are under way"
+                )
+        self.write_out()
+
+
+def current() -> Program:
+    """The program that runs now."""
+    assert _current is not None, "no kernel runs"
+    return _current
+
+
+def set_current(program: Program | None) -> None:
+    global _current
+    _current = program

@@ -1,0 +1,307 @@
+"""Kernels for Hopper GPUs on the CPU, in the interpreter of `gluon_interpreter`, at odd sizes.
+
+Values and all gradients of the ops that launch them, in bfloat16, against float64: within what the
+benchmark allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import cache, partial
+from importlib import import_module
+from pkgutil import walk_packages
+from types import FunctionType
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from tests.kernels.gluon_interpreter import interpreted
+from torch import Tensor
+from triton.experimental.gluon._runtime import GluonJITFunction
+
+import scalefold_kernels
+from scalefold.bench.kernels.agreement import Agreement, Exact
+from scalefold.bench.kernels.case import Inputs, KernelCase, Work
+from scalefold.ops import attention as attention_reference
+from scalefold.ops import linear as linear_reference
+from scalefold.ops import norm as norm_reference
+from scalefold.ops import outer_product as outer_product_reference
+from scalefold.ops import transition as transition_reference
+from scalefold.ops import triangle as triangle_reference
+from scalefold.ops.attention import LN2
+from scalefold.ops.dropout import Dropout
+from scalefold_kernels import gpu, triangle
+from scalefold_kernels.attention import attention
+from scalefold_kernels.linear import residual_linear
+from scalefold_kernels.norm import normed_projection
+from scalefold_kernels.outer_product import outer_product_mean, outer_product_operands
+from scalefold_kernels.transition import transition
+from scalefold_kernels.triangle import hopper_launch, product
+
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
+
+Make = Callable[[torch.dtype], Inputs]
+CASES: dict[str, KernelCase] = {}
+
+
+def add(name: str, ours: Callable, reference: Callable, make: Make) -> None:
+    """A case of this name; ``make`` draws the inputs from torch's generator."""
+
+    def inputs(device: torch.device, dtype: torch.dtype) -> Inputs:
+        torch.manual_seed(0)
+        return make(dtype)
+
+    nothing = Work(0)
+    CASES[name] = KernelCase("", name, inputs, reference, ours, nothing, nothing)
+
+
+def leaf(dtype: torch.dtype, *shape: int, scale: float = 1.0, shift: float = 0.0) -> Tensor:
+    """Numbers whose gradient is looked at."""
+    return (shift + scale * torch.randn(shape)).to(dtype).requires_grad_()
+
+
+def vectors(dtype: torch.dtype, size: int) -> tuple[Tensor, Tensor]:
+    """Weight and bias of a normalisation."""
+    return leaf(dtype, size, scale=0.1, shift=1), leaf(dtype, size, scale=0.1)
+
+
+def matrix(dtype: torch.dtype, rows: int, columns: int) -> Tensor:
+    return leaf(dtype, rows, columns, scale=columns**-0.5)
+
+
+def transition_inputs(rows: int, channels: int, hidden: int, dtype: torch.dtype) -> Inputs:
+    return (
+        leaf(dtype, 1, rows, channels, scale=2, shift=0.5), *vectors(dtype, channels),
+        matrix(dtype, hidden, channels), leaf(dtype, hidden),
+        matrix(dtype, channels, hidden), leaf(dtype, channels),
+    )  # fmt: skip
+
+
+for shape in ((133, 24, 72), (650, 64, 136), (259, 200, 304)):
+    add(
+        f"transition {shape}", transition, transition_reference.transition,
+        partial(transition_inputs, *shape),
+    )  # fmt: skip
+
+
+def projection_inputs(
+    rows: tuple[int, ...], channels: int, outputs: list[int], dtype: torch.dtype
+) -> Inputs:
+    """The fourth has a bias."""
+    x = leaf(dtype, *rows, channels, scale=2, shift=1)
+    weights = [matrix(dtype, outputs_, channels) for outputs_ in outputs]
+    biases = [leaf(dtype, size) if i == 3 else None for i, size in enumerate(outputs)]
+    return x, *vectors(dtype, channels), weights, biases, 1 / LN2
+
+
+for case in (
+    ((1, 5, 67), 128, [128, 128, 128, 128, 4]),
+    ((2, 33, 9), 64, [64, 64, 64, 64]),
+    ((3, 7, 11), 48, [40, 40, 40, 40, 16]),
+    ((1, 7, 59), 256, [128, 128, 128, 128]),
+    ((2, 5, 7), 256, [104]),
+    ((2, 13, 21), 128, [8]),
+):
+    add(
+        f"projection {case}", normed_projection, norm_reference.normed_projection,
+        partial(projection_inputs, *case),
+    )  # fmt: skip
+
+
+def dropout(batch: int, shared_dim: int | None) -> Dropout | None:
+    return None if shared_dim == 0 else Dropout(torch.arange(batch), 17, 0.25, shared_dim)
+
+
+def linear_inputs(shape: tuple[int, ...], inputs: int, dtype: torch.dtype) -> Inputs:
+    *rows, channels = shape
+    return (
+        leaf(dtype, *shape), leaf(dtype, *rows, inputs), matrix(dtype, channels, inputs),
+        leaf(dtype, channels),
+    )  # fmt: skip
+
+
+for shape, inputs, shared in (
+    ((2, 16, 70, 72), 40, -3),
+    ((1, 11, 67, 200), 72, -3),
+    ((2, 5, 70, 200), 120, -2),
+    ((1, 3, 333, 136), 248, 0),
+):
+    add(
+        f"linear {shape} {inputs}, {shared}",
+        partial(residual_linear, dropout=dropout(shape[0], shared)),
+        partial(linear_reference.residual_linear, dropout=dropout(shape[0], shared)),
+        partial(linear_inputs, shape, inputs),
+    )
+
+
+def triangle_inputs(channels: int, size: tuple[int, int, int], dtype: torch.dtype) -> Inputs:
+    mask = (torch.rand(size) < 0.8).to(dtype)
+    maps = (x for _ in range(4) for x in (matrix(dtype, channels, channels), leaf(dtype, channels)))
+    return (
+        leaf(dtype, *size, channels, scale=2, shift=0.5), mask, *vectors(dtype, channels), *maps,
+        matrix(dtype, channels, channels), leaf(dtype, channels), *vectors(dtype, channels),
+        matrix(dtype, channels, channels), leaf(dtype, channels),
+    )  # fmt: skip
+
+
+def triangle_update(ops: Any, direction: str, dropout: Dropout | None) -> Callable[..., Tensor]:
+    """The whole update, as the model makes it of its parts."""
+
+    def run(z: Tensor, mask: Tensor, *parameters: Tensor) -> Tensor:
+        a, b, gate, z = ops.triangle_projection(z, mask, *parameters[:12])
+        product = getattr(ops, f"triangle_product_{direction}")(a, b)
+        return ops.triangle_output(z, product, gate, *parameters[12:], dropout)
+
+    return run
+
+
+for case, direction, shared in (
+    ((64, (2, 12, 12)), "outgoing", -3),
+    ((128, (1, 20, 20)), "incoming", 0),
+    ((128, (2, 12, 12)), "outgoing", -2),
+    ((64, (1, 20, 20)), "incoming", None),
+):
+    add(
+        f"triangle {case} {direction}, {shared}",
+        triangle_update(triangle, direction, dropout(case[1][0], shared)),
+        triangle_update(triangle_reference, direction, dropout(case[1][0], shared)),
+        partial(triangle_inputs, *case),
+    )
+
+
+def product_inputs(turned: tuple[bool, bool], dtype: torch.dtype) -> Inputs:
+    """Of two products; ``turned``: matrices that lie transposed in memory."""
+    shapes = ((72, 40), (40, 136)) * 2
+    return tuple(
+        x.mT.contiguous().mT if is_turned else x
+        for x, is_turned in zip(
+            (torch.randn(3, 2, *shape).to(dtype) for shape in shapes), turned * 2, strict=True
+        )
+    )
+
+
+def two_products(x: Tensor, y: Tensor, z: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+    return tuple(product.launch([product.Product(x, y), product.Product(z, w)]))
+
+
+for both in ((False, False), (False, True), (True, False)):
+    add(
+        f"products {both}", two_products, lambda x, y, z, w: (x @ y, z @ w),
+        partial(product_inputs, both),
+    )  # fmt: skip
+
+
+def mean_inputs(shape: tuple[int, ...], dtype: torch.dtype) -> Inputs:
+    batch, num_seq, size_i, size_j, channels, size_z = shape
+    # At least 1, so that no division by 1e-3 hides everything else in the norm.
+    count = torch.randint(1, num_seq + 1, (batch, size_i, size_j)).float()
+    return (
+        leaf(dtype, batch, num_seq, size_i, channels),
+        leaf(dtype, batch, num_seq, size_j, channels), count,
+        leaf(dtype, size_z, channels**2, scale=1 / channels), leaf(dtype, size_z),
+        leaf(dtype, batch, size_i, size_j, size_z),
+    )  # fmt: skip
+
+
+for shape in ((1, 24, 21, 37, 16, 72), (2, 72, 7, 9, 32, 128)):
+    add(
+        f"outer product mean {shape}", outer_product_mean,
+        outer_product_reference.outer_product_mean, partial(mean_inputs, shape),
+    )  # fmt: skip
+
+
+def operand_inputs(shape: tuple[int, ...], dtype: torch.dtype) -> Inputs:
+    batch, num_seq, num_res, channels, hidden = shape
+    mask = (torch.rand(batch, num_seq, num_res) < 0.8).float()
+    maps = (x for _ in range(2) for x in (matrix(dtype, hidden, channels), leaf(dtype, hidden)))
+    x = leaf(dtype, batch, num_seq, num_res, channels, scale=2, shift=0.5)
+    return x, mask, *vectors(dtype, channels), *maps
+
+
+for shape in ((2, 72, 3, 40, 16), (1, 136, 5, 200, 32)):
+    add(
+        f"outer product operands {shape}", outer_product_operands,
+        outer_product_reference.outer_product_operands, partial(operand_inputs, shape),
+    )  # fmt: skip
+
+
+def attention_inputs(
+    shape: tuple[int, ...], gated: bool, biased: bool, turned: bool, dtype: torch.dtype
+) -> Inputs:
+    """A row has no unmasked key. ``turned``: the bias lies in memory with queries last."""
+    batch, rows, queries, keys, heads, channels = shape
+    mask = (torch.rand(batch, rows, keys) > 0.3).to(dtype)
+    mask[:, :, 0] = 1
+    q = leaf(dtype, batch, rows, queries, heads, channels)
+    k, v = (leaf(dtype, batch, rows, keys, heads, channels) for _ in range(2))
+    gate = leaf(dtype, *q.shape) if gated else None
+    bias = None
+    if biased:
+        lines = (keys, queries) if turned else (queries, keys)
+        bias = leaf(dtype, batch, heads, *lines)
+        bias = bias.detach().mT.requires_grad_() if turned else bias
+    return q, k, v, gate, mask, bias, LN2
+
+
+for shape, gated, biased, turned in (
+    ((1, 5, 77, 77, 2, 16), True, False, False),
+    ((2, 3, 70, 67, 3, 32), True, True, True),
+    ((1, 3, 70, 200, 2, 32), True, True, False),
+    ((1, 3, 130, 135, 2, 16), False, True, True),
+    ((1, 3, 70, 200, 1, 32), False, False, False),
+    ((1, 5, 77, 77, 2, 8), True, True, False),
+    ((2, 3, 67, 135, 4, 8), True, True, True),
+):
+    add(
+        f"attention {shape}, {gated}, {biased}, {turned}", attention,
+        attention_reference.attention, partial(attention_inputs, shape, gated, biased, turned),
+    )  # fmt: skip
+
+
+@contextmanager
+def on_hopper() -> Iterator[set[FunctionType]]:
+    """Ops launch the kernels for Hopper GPUs, which run in the interpreter."""
+    serves = hopper_launch.serves
+    with ExitStack() as stack:
+        for module, name, value in (
+            (gpu, "is_hopper", lambda device: True),
+            (gpu, "has_gluon", lambda: True),
+            # Kernels for any GPU keep the tiles that suit Triton's interpreter.
+            (hopper_launch, "serves", lambda sizes: serves(replace(sizes, arch="sm_90"))),
+        ):
+            stack.enter_context(patch.object(module, name, value))
+        yield stack.enter_context(interpreted())
+
+
+@cache
+def run(name: str) -> tuple[Agreement, frozenset[FunctionType]]:
+    """What the case gives, and the kernels that it launches."""
+    case = CASES[name]
+    exact = Exact(case, torch.device("cpu"), torch.bfloat16)
+    with on_hopper() as launched:
+        agreement = exact.agreement(case.ours)
+    return agreement, frozenset(launched)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_value_and_gradients(name: str) -> None:
+    agreement, launched = run(name)
+    assert launched
+    assert agreement.good, agreement
+
+
+def kernels() -> Iterator[FunctionType]:
+    """All of the package that are launched: those of Gluon's functions that are named so."""
+    for module in walk_packages(scalefold_kernels.__path__, f"{scalefold_kernels.__name__}."):
+        for name, value in vars(import_module(module.name)).items():
+            if isinstance(value, GluonJITFunction) and name.endswith("_kernel"):
+                yield value.fn
+
+
+def test_every_kernel_is_interpreted() -> None:
+    launched = set().union(*(run(name)[1] for name in CASES))
+    missing = {f"{kernel.__module__}.{kernel.__name__}" for kernel in {*kernels()} - launched}
+    assert not missing
