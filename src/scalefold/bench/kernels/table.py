@@ -7,7 +7,7 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-TABLE_WIDTH = 130
+TABLE_WIDTH = 136
 """Columns of a table that goes into a file."""
 
 _PARTS = ("forward", "forward_backward")
