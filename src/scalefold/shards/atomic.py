@@ -10,7 +10,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from scalefold.errors import InputError
 
@@ -19,11 +19,11 @@ _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class HashingFile(io.RawIOBase):
-    """A sequential, write-only file that hashes what goes through it."""
+    """Hashes what goes through it, sequentially, into a file that is open for writing."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, file: BinaryIO) -> None:
         super().__init__()
-        self._file = path.open("wb")
+        self._file = file
         self._sha256 = hashlib.sha256()
         self.num_bytes = 0
 
@@ -78,7 +78,7 @@ def atomic_file(path: Path) -> Iterator[HashingFile]:
         raise InputError(f"{path}: is a folder, and a file is to be written: name one")
     temporary = path.with_name(f"{path.name}{TEMPORARY_MARK}{os.getpid()}")
     try:
-        file = HashingFile(temporary)
+        file = HashingFile(temporary.open("wb"))
     except OSError as error:
         raise InputError(_explain(path, error, 0)) from error
     try:

@@ -74,6 +74,18 @@ def test_missing_folder_is_explained(tmp_path):
         write_bytes(tmp_path / "no" / "f", b"x")
 
 
+def test_a_file_that_cannot_be_opened_leaves_nothing_for_the_interpreter_to_complain_of(tmp_path):
+    """Which Python 3.13 does on standard error, and earlier ones in development mode."""
+    code = (
+        "from pathlib import Path; from scalefold.shards.atomic import write_bytes\n"
+        "try: write_bytes(Path('no/f'), b'')\n"
+        "except ValueError: pass"
+    )
+    command = [sys.executable, "-X", "dev", "-W", "ignore", "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+
+
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
 def test_full_disk_leaves_nothing_half_written(tmp_path, make_chain, monkeypatch, code):
     path = tmp_path / "chain-00000.arrow"
