@@ -136,6 +136,29 @@ def test_wrong_arguments_are_named(device: torch.device) -> None:
         point_attention(q.bfloat16(), k, *rest)
 
 
+def test_wrong_layers_of_pairs_are_named() -> None:
+    grad, logits, norms = (
+        torch.zeros(2, 19, 3, 20),
+        torch.zeros(2, 3, 19, 19),
+        torch.zeros(2, 3, 19, 2),
+    )
+    two = [grad, grad], [logits, logits], [norms, norms]
+    with pytest.raises(ValueError, match="2 gradients, 1 logits and 2 norms"):
+        point_attention_pair_gradient(two[0], [logits], two[2])
+    with pytest.raises(ValueError, match="one at least"):
+        point_attention_pair_gradient([], [], [])
+    with pytest.raises(ValueError, match=r"grads\[0\] has shape \(19, 3, 20\)"):
+        point_attention_pair_gradient([grad[0]], [logits], [norms])
+    with pytest.raises(ValueError, match=r"grads\[1\] has shape .* must be \(2, 19, 3, 20\)"):
+        point_attention_pair_gradient([grad, grad[:, 1:]], *two[1:])
+    with pytest.raises(ValueError, match=r"logits\[1\] has shape .* must be \(2, 3, 19, 19\)"):
+        point_attention_pair_gradient(two[0], [logits, logits[..., 1:]], two[2])
+    with pytest.raises(ValueError, match=r"norms\[0\] has shape .* must be \(2, 3, 19, 2\)"):
+        point_attention_pair_gradient(*two[:2], [norms[..., :1], norms])
+    with pytest.raises(ValueError, match=r"grads\[1\] is torch.bfloat16; .* float32"):
+        point_attention_pair_gradient([grad, grad.bfloat16()], *two[1:])
+
+
 def test_a_tile_that_would_be_compiled_wrong_is_refused(device: torch.device) -> None:
     tensors = arguments(CASES[0], device)
     with overridden() as tiles:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -83,13 +84,48 @@ def checked(*tensors: Tensor) -> Arguments:
         *((*rows, points), (*rows, points), (*rows, value_points)),
         *((batch, heads, *pairs), (heads,), (batch, *pairs, given.pair.shape[-1])),
     ]
+    called = f"point_attention of q {tuple(given.q.shape)}"
     for name, tensor, shape in zip(Arguments._fields, given, wanted, strict=True):
-        if tensor.shape != shape:
-            raise ValueError(
-                f"point_attention of q {tuple(given.q.shape)}: {name} has shape "
-                f"{tuple(tensor.shape)}, must be {shape}"
-            )
-    dtypes = {t.dtype for t in given}
-    if dtypes != {torch.float32}:
-        raise ValueError(f"point_attention takes float32; found {sorted(map(str, dtypes))}")
+        _check(called, name, tensor, shape)
     return Arguments(*map(channels_together, given[:6]), *(t.contiguous() for t in given[6:]))
+
+
+def checked_layers(
+    grads: Sequence[Tensor], logits: Sequence[Tensor], norms: Sequence[Tensor]
+) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    """For the gradient of several layers' pairs: what each of them gives, contiguous.
+
+    Raises
+    ------
+    ValueError
+        There is no layer, or not as many of each; or as for `checked`.
+    """
+    numbers = [*map(len, (grads, logits, norms))]
+    if not grads or numbers != 3 * [len(grads)]:
+        raise ValueError(
+            f"point_attention_pair_gradient of {numbers[0]} gradients, {numbers[1]} logits and "
+            f"{numbers[2]} norms; there must be as many of each, and one at least"
+        )
+    first = grads[0]
+    if first.dim() != 4:
+        raise ValueError(
+            f"point_attention_pair_gradient: grads[0] has shape {tuple(first.shape)}, must be "
+            "(B, N, H, Z)"
+        )
+    check_batch("point_attention_pair_gradient", first)
+    batch, num_res, heads, _ = first.shape
+    rows = (batch, heads, num_res)
+    called = f"point_attention_pair_gradient of grads[0] {tuple(first.shape)}"
+    wanted = {"grads": tuple(first.shape), "logits": (*rows, num_res), "norms": (*rows, 2)}
+    for (name, shape), tensors in zip(wanted.items(), (grads, logits, norms), strict=True):
+        for layer, tensor in enumerate(tensors):
+            _check(called, f"{name}[{layer}]", tensor, shape)
+    of_grads, of_logits, of_norms = ([t.contiguous() for t in of] for of in (grads, logits, norms))
+    return of_grads, of_logits, of_norms
+
+
+def _check(called: str, name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
+    if tensor.shape != shape:
+        raise ValueError(f"{called}: {name} has shape {tuple(tensor.shape)}, must be {shape}")
+    if tensor.dtype != torch.float32:
+        raise ValueError(f"{called}: {name} is {tensor.dtype}; the kernels take float32")

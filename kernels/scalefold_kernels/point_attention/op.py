@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from scalefold_kernels.point_attention import launch
-from scalefold_kernels.point_attention.arguments import Arguments, checked
+from scalefold_kernels.point_attention.arguments import Arguments, checked, checked_layers
 from scalefold_kernels.point_attention.launch import Grads, Results
 
 _Five = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
@@ -77,6 +77,12 @@ def point_attention_pair_gradient(
     Returns
     -------
     Tensor, shape (B, N, N, Z)
+
+    Raises
+    ------
+    ValueError
+        Layers' tensors are not as many, a shape or a type is wrong, or there are more samples than
+        launches hold.
     """
     found: Tensor = _pair_gradient(list(grads), list(logits), list(norms))
     return found
@@ -86,7 +92,7 @@ def point_attention_pair_gradient(
 def _pair_gradient(
     grads: Sequence[Tensor], logits: Sequence[Tensor], norms: Sequence[Tensor]
 ) -> Tensor:
-    return launch.pair_gradient(*([t.contiguous() for t in of] for of in (grads, logits, norms)))
+    return launch.pair_gradient(*checked_layers(grads, logits, norms))
 
 
 @_pair_gradient.register_fake
