@@ -255,6 +255,7 @@ def projection_backward_wide_kernel(
     There are places for ``STAGES`` blocks of the gradient, which comes from memory, for
     ``WEIGHTS``, no more, of the weights, which are in the cache, and for ``PIECES`` of rows.
     """
+    gl.static_assert(WEIGHTS <= STAGES, "blocks of weights are asked for with the gradient's")
     dtype: gl.constexpr = grad_desc.dtype
     DEPTH: gl.constexpr = weight_desc.block_type.shape[0]
     BLOCKS: gl.constexpr = (P + DEPTH - 1) // DEPTH
