@@ -135,4 +135,4 @@ def _versions() -> dict[str, str]:
             found[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return found | {"cudnn": str(torch.backends.cudnn.version())}
