@@ -231,7 +231,7 @@ for shape in ((2, 72, 3, 40, 16), (1, 136, 5, 200, 32)):
 def attention_inputs(
     shape: tuple[int, ...], gated: bool, biased: bool, turned: bool, dtype: torch.dtype
 ) -> Inputs:
-    """A row has no unmasked key. ``turned``: the bias lies in memory with queries last."""
+    """``turned``: the bias lies in memory with queries last."""
     batch, rows, queries, keys, heads, channels = shape
     mask = (torch.rand(batch, rows, keys) > 0.3).to(dtype)
     mask[:, :, 0] = 1
