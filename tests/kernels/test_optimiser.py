@@ -255,9 +255,7 @@ def test_opcheck(device: torch.device) -> None:
     )
 
 
-@pytest.mark.gpu
 def test_working_copy_is_rounded_to_nearest(device: torch.device) -> None:
-    # The interpreter's conversion truncates.
     fused = _Fused(_weights(device), OptimiserConfig())
     _, narrow, wide = _gradient(1.0, device)
     fused.update(narrow, wide)
