@@ -8,8 +8,9 @@ import torch
 import triton
 from torch import Tensor
 
-GLUON_VERSION = "3.6"
-"""Of Triton: Gluon, in which kernels for Hopper GPUs are written, changes from one to the next."""
+GLUON_VERSIONS = ("3.6", "3.7")
+"""Of Triton, with which the kernels for Hopper GPUs were seen to be right: their language, Gluon,
+changes from one to the next."""
 
 
 def runs_gluon(x: Tensor) -> bool:
@@ -23,8 +24,8 @@ def is_hopper(device: torch.device) -> bool:
 
 
 def has_gluon() -> bool:
-    """Whether Triton is of the version that kernels for Hopper GPUs are written for."""
-    return triton.__version__.startswith(f"{GLUON_VERSION}.")
+    """Whether Triton is of a version that the kernels for Hopper GPUs run with."""
+    return ".".join(triton.__version__.split(".")[:2]) in GLUON_VERSIONS
 
 
 @cache

@@ -19,7 +19,7 @@ from scalefold_kernels.attention import (
 )
 from scalefold_kernels.attention.arguments import checked, new_rows, new_statistics
 from scalefold_kernels.attention.hopper import parts
-from scalefold_kernels.gpu import GLUON_VERSION, runs_gluon
+from scalefold_kernels.gpu import GLUON_VERSIONS, runs_gluon
 
 EPS = torch.finfo(torch.float32).eps
 
@@ -295,7 +295,7 @@ def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     if request.param == "portable":
         monkeypatch.setattr(op, "runs_gluon", lambda x: False)
     elif not runs_gluon(torch.empty(0, device="cuda")):
-        pytest.skip(f"needs an H100 or H200, and Triton {GLUON_VERSION}")
+        pytest.skip(f"needs an H100 or H200, and Triton of {GLUON_VERSIONS}")
 
 
 @pytest.mark.gpu

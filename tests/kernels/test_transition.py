@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from scalefold.ops.transition import transition as reference
-from scalefold_kernels.gpu import GLUON_VERSION, runs_gluon
+from scalefold_kernels.gpu import GLUON_VERSIONS, runs_gluon
 from scalefold_kernels.tiles import tile
 from scalefold_kernels.transition import op, portable, transition
 from scalefold_kernels.transition.kernel import transition_finish_kernel
@@ -211,4 +211,4 @@ def _take(kernels: str, device: torch.device, monkeypatch: pytest.MonkeyPatch) -
     if kernels == "portable":
         monkeypatch.setattr(op, "_hopper", lambda rows, parameters: None)
     elif not runs_gluon(torch.empty(0, device=device)):
-        pytest.skip(f"needs an H100 or H200, and Triton {GLUON_VERSION}")
+        pytest.skip(f"needs an H100 or H200, and Triton of {GLUON_VERSIONS}")

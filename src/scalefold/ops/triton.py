@@ -99,12 +99,11 @@ def _warn_of_portable_kernels(device: torch.device) -> None:
     gpu = import_module("scalefold_kernels.gpu")
     if gpu.is_hopper(device) and not gpu.has_gluon():
         logger.warning(
-            "%s: the kernels for it are written for Triton %s, and this is %s; those for any GPU "
-            "run instead, which are slower. torch 2.11 brings Triton %s: pip install torch==2.11.0",
+            "%s: the kernels for it run with Triton %s, and this is %s; those for any GPU run "
+            "instead, which are slower. torch 2.11 brings Triton 3.6, torch 2.13 brings 3.7",
             torch.cuda.get_device_name(device),
-            gpu.GLUON_VERSION,
+            " and ".join(gpu.GLUON_VERSIONS),
             import_module("triton").__version__,
-            gpu.GLUON_VERSION,
         )
 
 

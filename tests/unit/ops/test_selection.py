@@ -1,5 +1,6 @@
 import logging
 from dataclasses import replace
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -10,6 +11,7 @@ from scalefold.config.schema import KernelPackage
 from scalefold.errors import InputError
 from scalefold.ops import TORCH, Ops, select_ops
 from scalefold.ops.triton import OPTIMISER, PACKAGES, optimiser_kernels, triton_ops, why_not
+from scalefold_kernels.gpu import has_gluon
 
 CPU = torch.device("cpu")
 
@@ -60,7 +62,13 @@ def test_some_kernels_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("capability", "version", "warned"),
-    [((9, 0), "3.7.1", True), ((9, 0), "3.6.0", False), ((8, 0), "3.7.1", False)],
+    [
+        ((9, 0), "3.6.0", False),
+        ((9, 0), "3.7.1", False),
+        ((9, 0), "3.8.0", True),
+        ((9, 0), "3.70.0", True),
+        ((8, 0), "3.8.0", False),
+    ],
 )
 def test_a_hopper_gpu_without_its_kernels_is_told_so(
     capability: tuple[int, int],
@@ -74,8 +82,15 @@ def test_a_hopper_gpu_without_its_kernels_is_told_so(
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
     monkeypatch.setattr(triton, "__version__", version)
     select_ops("auto", torch.device("cuda"))
-    said = "NVIDIA H200: the kernels for it are written for Triton 3.6, and this is 3.7.1"
+    said = f"NVIDIA H200: the kernels for it run with Triton 3.6 and 3.7, and this is {version}"
     assert [line.startswith(said) for line in caplog.messages] == [True] * warned
+
+
+def test_what_make_installs_runs_the_kernels_for_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
+    pinned = (Path(__file__).parents[3] / "envs" / "constraints.txt").read_text().splitlines()
+    (version,) = (line.removeprefix("triton==") for line in pinned if line.startswith("triton=="))
+    monkeypatch.setattr(triton, "__version__", version)
+    assert has_gluon()
 
 
 def test_named_kernels_without_a_gpu_are_an_error() -> None:
