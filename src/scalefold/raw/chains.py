@@ -59,8 +59,8 @@ def read_chains(path: Path) -> list[ChainRow]:
     """
     if not path.exists():
         raise InputError(
-            f"data.chains: {path}: no such file. Correct the path, or make this list of chains: "
-            "docs/data.md says how"
+            f"data.chains: {path}: no such file. Correct the path, or make this list of chains, "
+            "which docs/data.md describes"
         )
     lines = read_table(path, CHAIN_COLUMNS)
     rows: list[ChainRow] = []

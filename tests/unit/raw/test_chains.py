@@ -82,7 +82,7 @@ def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
 
 
 def test_missing_table(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"data\.chains: .*: no such file\. .* docs/data\.md"):
+    with pytest.raises(InputError, match=r"data\.chains: .*: no such file\. .* docs/data\.md d"):
         read_chains(tmp_path / "none.tsv")
 
 

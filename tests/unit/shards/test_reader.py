@@ -113,6 +113,8 @@ def test_unknown_chain_and_template_only_chain_are_refused(demo):
         InputError, match="chain 1aki_A has no alignment, it is in split 'template'"
     ):
         reader.sample("1aki_A")
+    with pytest.raises(InputError, match=r"no chain '5PTI_a' among 21\. Did you mean 5pti_A\?$"):
+        reader.chain("5PTI_a")
 
 
 def test_missing_folder_and_file(demo_copy, tmp_path):
