@@ -142,6 +142,8 @@ def compute(
         zeroth = n >> 28
         weight = weight_smem.index(zeroth)
         factor = load_mask(mask, mask_strides, sample, s, residue, sizes, gl.SliceLayout(0, GRAD))
+        # The place's rows before, the other group's, are there: so the phase is this turn's.
+        mbarrier.wait(ready.index(at), ((turn // PLACES) & 1) ^ 1)
         mbarrier.wait(full.index(at), (turn // PLACES) & 1)
         m_tile = m_smem.index(at).reshape([ROWS, BLOCK_M])
         grad_tile = grad_smem.index(at).reshape([2 * BLOCK_C, ROWS])
