@@ -53,6 +53,7 @@ def move_kernel(x_desc, out_desc, row, column, WAITS: gl.constexpr, FENCES: gl.c
     """A tile from memory and, twice as much, to memory."""
     tile = gl.allocate_shared_memory(gl.bfloat16, [SIZE, SIZE], x_desc.layout)
     ready = new_barriers(1, 1).index(0)
+    fence_async_shared()
     load_tile(x_desc, ready, tile, row, column)
     if WAITS:
         mbarrier.wait(ready, 0)
@@ -113,6 +114,7 @@ def ring_kernel(x_desc, out, TILES: gl.constexpr, WAITS: gl.constexpr, ARRIVES: 
     """Sums of rows of tiles, which a loader brings to two places by turns."""
     ring = gl.allocate_shared_memory(gl.bfloat16, [2, SIZE, SIZE], x_desc.layout)
     full, empty = new_barriers(2, 1), new_barriers(2, 1)
+    fence_async_shared()
     gl.warp_specialize(
         [
             (ring_sum, (out, ring, full, empty, TILES, ARRIVES)),
@@ -154,6 +156,8 @@ def product_kernel(x_desc, y_desc, out, FAULT: gl.constexpr):
     x = gl.allocate_shared_memory(gl.bfloat16, [SIZE, SIZE], x_desc.layout)
     y = gl.allocate_shared_memory(gl.bfloat16, [SIZE, SIZE], y_desc.layout)
     ready = new_barriers(2, 1)
+    if FAULT != "barrier":
+        fence_async_shared()
     load_tile(x_desc, ready.index(0), x, 0, 0)
     load_tile(y_desc, ready.index(1), y, 0, 0)
     mbarrier.wait(ready.index(0), 0)
@@ -179,6 +183,7 @@ def product_kernel(x_desc, y_desc, out, FAULT: gl.constexpr):
     ("fault", "error"),
     [
         (None, None),
+        ("barrier", "stored without a fence"),
         ("operand", "while a copy to it is under way"),
         ("overwritten", "while it is being read"),
         ("too few", "used while it is under way"),

@@ -72,6 +72,7 @@ class _Arriving:
         self, source: Descriptor, corner: list[int], barrier: barriers.Barrier, to: SharedMemory
     ) -> None:
         self._source, self._corner, self.barrier, self._to = source, corner, barrier, to
+        self.overtaken = 0
         source.check(to)
         to.check_writable("a copy")
         to.mark(ARRIVING)
@@ -110,6 +111,7 @@ def async_copy_global_to_shared(
     source: Descriptor, at: Sequence[Any], barrier: SharedMemory, to: SharedMemory, pred: Any = True
 ) -> None:
     if pred:
+        barrier.check_fenced("a copy")
         copy = _Arriving(source, _corner(at), barriers.at(barrier), to)
         current().arriving.append(copy)
     current().partitions.pause()

@@ -169,6 +169,10 @@ class SharedMemory:
             raise TypeError(f"{value.dtype} {value.shape} to {self}")
         self.check_writable("a thread")
         self.write(value.data)
+        self.note_store()
+
+    def note_store(self) -> None:
+        """By a thread: a fence is wanted."""
         self.mark(UNFENCED)
         current().running.unfenced.append(self)
 
