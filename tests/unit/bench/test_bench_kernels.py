@@ -228,11 +228,16 @@ def test_trifast_gets_squares(rows: int, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize(
-    ("columns", "trained", "biased", "gated"),
-    [(False, False, True, True), (True, True, True, False), (True, True, False, False)],
+    ("order", "trained", "biased", "gated"),
+    [
+        ("RNH", False, True, True),
+        ("NRH", True, True, False),
+        ("NRH", True, False, False),
+        ("RHN", True, True, False),
+    ],
 )
-def test_sdpa_is_attention(columns: bool, trained: bool, biased: bool, gated: bool) -> None:
-    shape = kernels_of_attention._Shape(1, 3, 7, 2, 8, biased, columns, gated, trained)
+def test_sdpa_is_attention(order: str, trained: bool, biased: bool, gated: bool) -> None:
+    shape = kernels_of_attention._Shape(1, 3, 7, 2, 8, biased, order, gated, trained)
     values = kernels_of_attention._inputs(shape, CPU, torch.float64)
     function = kernels_of_attention._gated(
         partial(kernels_of_attention._attend_by, SDPBackend.MATH)
@@ -244,6 +249,19 @@ def test_sdpa_is_attention(columns: bool, trained: bool, biased: bool, gated: bo
         torch.testing.assert_close(value, exact)
 
 
+@pytest.mark.parametrize("order", ["RNH", "NRH", "RHN", "HRN"])
+def test_inputs_of_attention_lie_in_their_order(order: str) -> None:
+    sizes = {"R": 3, "N": 7, "H": 2}
+    shape = kernels_of_attention._Shape(1, 3, 7, 2, 8, order=order)
+    q, *_, mask, _bias, _scale = kernels_of_attention._inputs(shape, CPU, torch.float32)
+    assert q.shape == (1, 3, 7, 2, 8)
+    assert mask.shape == q.shape[:3]
+    strides = dict(zip("RNH", q.stride()[1:4], strict=True))
+    assert strides[order[2]] == 8
+    assert strides[order[1]] == 8 * sizes[order[2]]
+    assert strides[order[0]] == 8 * sizes[order[1]] * sizes[order[2]]
+
+
 def test_each_backend_of_sdpa_serves_what_it_gives_all_gradients_of() -> None:
     def serving(shape: str) -> set[str]:
         (case,) = all_cases(["attention"], [f", {shape}"])
@@ -251,10 +269,9 @@ def test_each_backend_of_sdpa_serves_what_it_gives_all_gradients_of() -> None:
 
     assert serving("MSA column attention 128 x 256") == set(kernels_of_attention._SDPA)
     assert serving("triangle attention N=256") == {"SDPA memory-efficient"}
-    assert serving("triangle attention with constant bias N=256") == {
-        "SDPA cuDNN",
-        "SDPA memory-efficient",
-    }
+    less = "triangle attention without gate and {}, heads before residues N=256"
+    assert serving(less.format("bias's gradient")) == {"SDPA cuDNN", "SDPA memory-efficient"}
+    assert serving(less.format("bias")) == set(kernels_of_attention._SDPA)
     assert serving("template triangle attention N=256") == set()
 
 

@@ -22,8 +22,7 @@ from scalefold.ops.triton import triton_ops
 class _Shape:
     """Sizes of one attention.
 
-    ``columns``: rows and positions swapped, as views of a representation whose rows are contiguous.
-    ``trained``: the bias has a gradient.
+    ``order``: of rows, positions (N) and heads in memory. ``trained``: the bias has a gradient.
     """
 
     samples: int
@@ -32,9 +31,14 @@ class _Shape:
     heads: int
     channels: int
     biased: bool = True
-    columns: bool = False
+    order: str = "RNH"
     gated: bool = True
     trained: bool = True
+
+    @property
+    def columns(self) -> bool:
+        """Whether it is along the columns of a representation whose rows are contiguous."""
+        return self.order.index("N") < self.order.index("R")
 
     @property
     def elements(self) -> int:
@@ -50,7 +54,7 @@ _SHAPES = [
     ("triangle attention N=256", _Shape(1, 256, 256, 4, 32), "initial training"),
     (
         "triangle attention, ending node N=256",
-        _Shape(1, 256, 256, 4, 32, columns=True),
+        _Shape(1, 256, 256, 4, 32, order="NRH"),
         "initial training",
     ),
     (
@@ -61,7 +65,7 @@ _SHAPES = [
     ("MSA row attention 128 x 256", _Shape(1, 128, 256, 8, 32), "initial training"),
     (
         "MSA column attention 128 x 256",
-        _Shape(1, 256, 128, 8, 32, biased=False, columns=True),
+        _Shape(1, 256, 128, 8, 32, biased=False, order="NRH"),
         "initial training",
     ),
     ("extra MSA row attention 1024 x 256", _Shape(1, 1024, 256, 8, 8), "initial training"),
@@ -70,11 +74,18 @@ _SHAPES = [
     ("MSA row attention 512 x 384", _Shape(1, 512, 384, 8, 32), "fine-tuning"),
     ("triangle attention N=512", _Shape(1, 512, 512, 4, 32), "general"),
     ("triangle attention N=1024", _Shape(1, 1024, 1024, 4, 32), "general"),
+    # What others do, in the order in memory that they take without copies.
     *(
-        (f"triangle attention {less} N={n}", _Shape(1, n, n, 4, 32, **given), "comparison")
-        for less, given in (
-            ("with constant bias", {"trained": False}),
-            ("without bias and gate", {"biased": False, "gated": False}),
+        (
+            f"triangle attention without {what} N={n}",
+            _Shape(1, n, n, 4, 32, gated=False, **given),
+            "comparison",
+        )
+        for what, given in (
+            ("gate, heads before residues", {"order": "RHN"}),
+            ("gate, heads before rows", {"order": "HRN"}),
+            ("gate and bias's gradient, heads before residues", {"order": "RHN", "trained": False}),
+            ("gate and bias, heads before residues", {"order": "RHN", "biased": False}),
         )
         for n in (256, 384)
     ),
@@ -137,14 +148,14 @@ def _backward(shape: _Shape) -> Work:
 
 def _inputs(shape: _Shape, device: torch.device, dtype: torch.dtype) -> Inputs:
     generator = torch.Generator(device).manual_seed(0)
-    size = [shape.samples, shape.rows, shape.length]
-    if shape.columns:
-        size[1:] = reversed(size[1:])
+    sizes = {"R": shape.rows, "N": shape.length, "H": shape.heads}
+    places = [1 + shape.order.index(size) for size in sizes]
     parts = []
     for _ in range(4 if shape.gated else 3):
-        x = torch.randn(*size, shape.heads, shape.channels, generator=generator, device=device)
-        x = x.to(dtype)
-        parts.append((x.transpose(1, 2) if shape.columns else x).requires_grad_())
+        size = [shape.samples, *(sizes[name] for name in shape.order), shape.channels]
+        x = torch.randn(*size, generator=generator, device=device).to(dtype)
+        parts.append(x.permute(0, *places, 4).requires_grad_())
+    size = [shape.samples, *(sizes[name] for name in shape.order if name != "H")]
     mask = torch.ones(*size, device=device, dtype=dtype)
     mask = mask.transpose(1, 2) if shape.columns else mask
     bias = None
