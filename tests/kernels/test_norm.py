@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from scalefold.bench.kernels.agreement import FACTOR, error
 from scalefold.model.assembly import Assembly
@@ -87,6 +88,28 @@ def test_layer_norm_and_gradients(layout: str, channels: int, device: torch.devi
     expected = gradients(reference.layer_norm, in_float64([x, weight, bias]), [grad])
     for a, b in zip(ours, expected, strict=True):
         torch.testing.assert_close(a.double(), b, **CLOSE)
+
+
+def test_where_no_gradient_is_wanted_nothing_is_kept(device: torch.device) -> None:
+    arguments = [draw(*shape, device=device) for shape in ((6, 40), (40,), (40,))]
+    kept = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            out = func(*args, **(kwargs or {}))
+            if func is torch.ops.scalefold.layer_norm.default:
+                kept.append(out[1].numel())
+            return out
+
+    with Watch():
+        plain = layer_norm(*arguments)
+        leaves = [t.clone().requires_grad_() for t in arguments]
+        with torch.no_grad():
+            without = layer_norm(*leaves)
+        out = layer_norm(*leaves)
+    assert kept == [0, 0, 2 * 6]
+    assert torch.equal(out, plain)
+    assert torch.equal(out, without)
 
 
 def test_rows_of_merges_what_one_stride_serves() -> None:
@@ -180,7 +203,7 @@ def test_wrong_parameters_are_named() -> None:
 def test_registered_as_torch_expects(device: torch.device) -> None:
     x = draw(5, 8, device=device).requires_grad_()
     weight, bias, weights, biases = projection_case(8, [4, 4], [False, True], device)
-    torch.library.opcheck(torch.ops.scalefold.layer_norm, (x, weight, bias))
+    torch.library.opcheck(torch.ops.scalefold.layer_norm, (x, weight, bias, True))
     # Autograd is a function around these two.
     x, weight, bias, *others = (t.detach() for t in (x, weight, bias, *weights, biases[1]))
     weights, biases = others[:2], others[2:]

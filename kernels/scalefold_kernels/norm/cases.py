@@ -44,7 +44,8 @@ def compile_cases() -> list[CompileCase]:
 def _norms() -> Iterator[CompileCase]:
     for shape, record in _settings("layer_norm_forward", ["C", "dtype"], _DEFAULT_NORMS, op):
         x, norm = _rows(shape, "C"), _norm(shape)
-        yield record("", partial(op.launch_forward, x, *norm))
+        for described, stats in (("", norm.stats), ("without statistics", None)):
+            yield record(described, partial(op.launch_forward, x, *norm[:2], stats))
     for shape, record in _settings("layer_norm_backward", ["C", "dtype"], _DEFAULT_NORMS, op):
         x, (weight, bias, stats) = _rows(shape, "C"), _norm(shape)
         sums = weight.new_empty(3, len(weight))

@@ -24,10 +24,17 @@ def row_offsets(rows, geometry, ROW_DIMS: tl.constexpr):
 
 
 @triton.jit
-def load_rows(pointer, geometry, rows, columns, inside, ROW_DIMS: tl.constexpr):
-    """Rows of a tensor of any strides, see `op.geometry`; 0 where not ``inside``."""
+def elements(pointer, geometry, rows, columns, ROW_DIMS: tl.constexpr):
+    """Where those of rows of a tensor of any strides are, see `op.geometry`."""
     offsets = row_offsets(rows, geometry, ROW_DIMS)[:, None] + columns[None, :] * geometry[5]
-    return tl.load(pointer + offsets, mask=inside, other=0.0)
+    return pointer + offsets
+
+
+@triton.jit
+def load_rows(pointer, geometry, rows, columns, inside, ROW_DIMS: tl.constexpr):
+    """Rows of a tensor of any strides; 0 where not ``inside``."""
+    places = elements(pointer, geometry, rows, columns, ROW_DIMS)
+    return tl.load(places, mask=inside, other=0.0)
 
 
 @triton.jit
@@ -75,16 +82,21 @@ def layer_norm_forward_kernel(
     C: tl.constexpr, EPS: tl.constexpr, ROW_DIMS: tl.constexpr, BLOCK_R: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """``out = standardise(x) * weight + bias``, contiguous."""
+    """``out = standardise(x) * weight + bias``, contiguous; statistics where memory is given.
+
+    x makes room in the cache, where what is written stays for the next operation to read.
+    """
     rows = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     columns = tl.arange(0, BLOCK_C)
     inside_c = columns < C
     inside = (rows < num_rows)[:, None] & inside_c[None, :]
-    x = load_rows(x_ptr, geometry, rows, columns, inside, ROW_DIMS)
+    places = elements(x_ptr, geometry, rows, columns, ROW_DIMS)
+    x = tl.load(places, mask=inside, other=0.0, eviction_policy="evict_first")
     weight = tl.load(weight_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
     bias = tl.load(bias_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
     x_hat, mean, rstd = standardise(x.to(tl.float32), inside_c, C, EPS, BLOCK_C)
-    store_statistics(stats_ptr, rows, num_rows, mean, rstd)
+    if stats_ptr is not None:
+        store_statistics(stats_ptr, rows, num_rows, mean, rstd)
     out = x_hat * weight[None, :] + bias[None, :]
     out_offsets = rows.to(tl.int64)[:, None] * C + columns[None, :]
     tl.store(out_ptr + out_offsets, out.to(out_ptr.dtype.element_ty), mask=inside)

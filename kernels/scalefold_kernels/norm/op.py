@@ -51,25 +51,27 @@ def check(x: Tensor, weight: Tensor, bias: Tensor) -> None:
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Normalise the last dimension of a tensor of any strides; the result is contiguous."""
-    out: Tensor = torch.ops.scalefold.layer_norm(x, weight, bias)[0]
+    keep = torch.is_grad_enabled() and any(t.requires_grad for t in (x, weight, bias))
+    out: Tensor = torch.ops.scalefold.layer_norm(x, weight, bias, keep)[0]
     return out
 
 
 @torch.library.custom_op("scalefold::layer_norm", mutates_args=())
-def _layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """The result, and each row's mean and 1 / standard deviation, (2, R) float32."""
+def _layer_norm(x: Tensor, weight: Tensor, bias: Tensor, keep: bool) -> tuple[Tensor, Tensor]:
+    """The result, and what backward, if there is to be one, needs of each row, see `new_stats`."""
     check(x, weight, bias)
-    stats = new_stats(x)
-    return launch_forward(x, weight.contiguous(), bias.contiguous(), stats), stats
+    stats = new_stats(x, keep)
+    filled = stats if keep else None
+    return launch_forward(x, weight.contiguous(), bias.contiguous(), filled), stats
 
 
 @_layer_norm.register_fake
-def _(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    return x.new_empty(x.shape), new_stats(x)
+def _(x: Tensor, weight: Tensor, bias: Tensor, keep: bool) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape), new_stats(x, keep)
 
 
-def launch_forward(x: Tensor, weight: Tensor, bias: Tensor, stats: Tensor) -> Tensor:
-    """The normalised rows; fills ``stats``. Parameters are contiguous."""
+def launch_forward(x: Tensor, weight: Tensor, bias: Tensor, stats: Tensor | None) -> Tensor:
+    """The normalised rows; fills ``stats``, if given. Parameters are contiguous."""
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if x.numel() == 0:
         return out
@@ -95,9 +97,12 @@ def launch_forward(x: Tensor, weight: Tensor, bias: Tensor, stats: Tensor) -> Te
     return out
 
 
-def new_stats(x: Tensor) -> Tensor:
-    """Memory for mean and 1 / standard deviation of each row, (2, R)."""
-    return x.new_empty(2, x.shape[:-1].numel(), dtype=torch.float32)
+def new_stats(x: Tensor, keep: bool = True) -> Tensor:
+    """Memory for mean and 1 / standard deviation of each row, (2, R); of no row without ``keep``.
+
+    Writing them takes up to 8 % of forward's time.
+    """
+    return x.new_empty(2, x.shape[:-1].numel() if keep else 0, dtype=torch.float32)
 
 
 @torch.library.custom_op("scalefold::layer_norm_backward", mutates_args=())
@@ -170,17 +175,15 @@ def launch_backward(
     return grad_x, normed
 
 
-def _save_for_layer_norm(
-    ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]
-) -> None:
-    x, weight, _ = inputs
+def _save_for_layer_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    x, weight, *_ = inputs
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(x, weight, output[1])
 
 
-def _layer_norm_gradients(ctx: Any, grad: Tensor, _: None) -> tuple[Tensor, Tensor, Tensor]:
+def _layer_norm_gradients(ctx: Any, grad: Tensor, _: None) -> tuple[Tensor | None, ...]:
     grad_x, parameters = torch.ops.scalefold.layer_norm_backward(grad, *ctx.saved_tensors)
-    return grad_x, parameters[0], parameters[1]
+    return grad_x, parameters[0], parameters[1], None
 
 
 _layer_norm.register_autograd(_layer_norm_gradients, setup_context=_save_for_layer_norm)
