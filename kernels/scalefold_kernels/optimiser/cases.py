@@ -1,5 +1,7 @@
 """Configurations that the offline compilation checks."""
 
+from dataclasses import replace
+
 from scalefold_kernels.compilation import CompileCase
 from scalefold_kernels.optimiser.kernel import (
     accumulate_kernel,
@@ -26,7 +28,17 @@ _ADAM = {
 
 def compile_cases() -> list[CompileCase]:
     """All kernels, for a model of 93 million parameters."""
-    norm, update, gather = (_tile(f"optimiser_{name}") for name in ("norm", "update", "gather"))
+    return [
+        replace(case, name=f"{case.name} {arch}", architectures=(arch,))
+        for arch in ("sm_80", "sm_90")
+        for case in _cases(arch)
+    ]
+
+
+def _cases(arch: str) -> list[CompileCase]:
+    """With the tiles of an architecture."""
+    names = ("norm", "update", "gather")
+    norm, update, gather = (_tile(f"optimiser_{name}", arch) for name in names)
     scalars = dict.fromkeys(("updates_ptr", "averaged_ptr", "counts_ptr"), _FP64)
     gradient = {"narrow_ptr": _BF16, "wide_ptr": _FP32, "sums_ptr": _FP32}
     buffers = ("weights_ptr", "first_moment_ptr", "second_moment_ptr", "average_ptr", "norm_ptr")
@@ -78,7 +90,7 @@ def compile_cases() -> list[CompileCase]:
     ]
 
 
-def _tile(name: str) -> tuple[dict[str, int], tuple[int, int]]:
+def _tile(name: str, arch: str) -> tuple[dict[str, int], tuple[int, int]]:
     """Block sizes; warps and stages."""
-    sizes = tile(name, "sm_90", {"P": 93_000_000})
+    sizes = tile(name, arch, {"P": 93_000_000})
     return sizes, (sizes.pop("num_warps"), sizes.pop("num_stages"))
