@@ -177,7 +177,7 @@ for case, direction, shared in (
 
 def product_inputs(turned: tuple[bool, bool], dtype: torch.dtype) -> Inputs:
     """Of two products; ``turned``: matrices that lie transposed in memory."""
-    shapes = ((72, 40), (40, 136)) * 2
+    shapes = ((72, 280), (280, 136)) * 2
     return tuple(
         x.mT.contiguous().mT if is_turned else x
         for x, is_turned in zip(

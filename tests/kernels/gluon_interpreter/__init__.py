@@ -2,8 +2,9 @@
 
 Kernels' Python functions run as they are, with numpy where they speak of Triton's language:
 programs one after the other, the partitions of one by turns in a seeded order (`partitions`).
-Layouts are carried and move nothing. What a GPU does by the way is done when somebody waits for it,
-and not before (`copies`, `products`); so results are wrong, or a `KernelError` is raised, where one
+Layouts are carried and move nothing. What a GPU does by the way (`copies`, `products`) is done when
+somebody waits for it, and not before; in every other program copies may end at any time. So results
+are wrong, or a `KernelError` is raised, where one
 
 - reads shared memory that nobody wrote (NaN), that a copy is writing, or that was stored unfenced;
 - writes shared memory that a copy writes or reads, or that a product reads;

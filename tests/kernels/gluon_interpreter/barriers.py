@@ -73,13 +73,13 @@ def invalidate(memory: SharedMemory) -> None:
 def expect(memory: SharedMemory, size: Any, pred: Any = True) -> None:
     if pred:
         at(memory).expect(int(size))
-    current().partitions.pause()
+    current().pause()
 
 
 def arrive(memory: SharedMemory, *, count: int = 1, pred: Any = True) -> None:
     if pred:
         at(memory).arrive(count)
-    current().partitions.pause()
+    current().pause()
 
 
 def wait(memory: SharedMemory, phase: Any, pred: Any = True, deps: Any = ()) -> None:

@@ -114,12 +114,12 @@ def async_copy_global_to_shared(
         barrier.check_fenced("a copy")
         copy = _Arriving(source, _corner(at), barriers.at(barrier), to)
         current().arriving.append(copy)
-    current().partitions.pause()
+    current().pause()
 
 
 def async_copy_shared_to_global(to: Descriptor, at: Sequence[Any], source: SharedMemory) -> None:
     current().running.stores.append(_Leaving(to, _corner(at), source))
-    current().partitions.pause()
+    current().pause()
 
 
 def store_wait(pendings: int) -> None:

@@ -122,7 +122,6 @@ class Partitions:
                 raise Stopped
 
     def _choose(self) -> Partition:
-        # Nothing is finished before somebody waits for it: what is looked at too early shows.
         while not (able := [p for p in self._all if p.can_go_on()]):
             waiting = [p for p in self._all if not p.ended]
             if not self._advance([p.waits_for for p in waiting]):

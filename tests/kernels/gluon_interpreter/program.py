@@ -48,10 +48,18 @@ class Program:
         self.leaving: list[Any] = []
         self.ended: list[Partition] = []
         self._random = random
+        # Too early a look shows where copies end late, too late a one where some end at once.
+        self._lazy = sum(index) % 2 == 0
 
     @property
     def running(self) -> Partition:
         return self.partitions.running
+
+    def pause(self) -> None:
+        """At an operation that others may see: let them run, or a copy be finished, maybe."""
+        if not self._lazy and self._random.random() < 0.5:
+            self._advance([])
+        self.partitions.pause()
 
     def _advance(self, waits_for: list[Any]) -> bool:
         """Finish the copies that somebody waits for at one barrier, and those begun long before."""
