@@ -62,8 +62,6 @@ class CompileCase:
         For which GPUs this configuration is meant.
     maxnreg : int or None
         The most registers that a thread may have, where the launch limits them.
-    allowed_spill_bytes : int
-        What a thread may spill: 0, unless it is known to be outside of the inner loops.
     """
 
     name: str
@@ -74,7 +72,6 @@ class CompileCase:
     num_stages: int = 2
     architectures: tuple[str, ...] = ("sm_80", "sm_90")
     maxnreg: int | None = None
-    allowed_spill_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -92,7 +89,6 @@ class Resources:
     registers: int
     spilled_bytes: int
     shared_bytes: int
-    allowed_spill_bytes: int = 0
     idle_barriers: Sequence[str] = ()
     overwritten: Sequence[str] = ()
 
@@ -189,7 +185,6 @@ def compile_offline(case: CompileCase, arch: str) -> Resources:
         registers,
         local_bytes,
         compiled.metadata.shared,
-        case.allowed_spill_bytes,
         list(_idle_barriers(compiled.asm["ttgir"].splitlines())),
         overwritten_operands(_dump(compiled.asm["cubin"], "--dump-sass")),
     )
@@ -297,7 +292,7 @@ def complaint(result: Resources | str, arch: str) -> str | None:
     """Why this kernel may not be used on ``arch``, or None."""
     if isinstance(result, str):
         return result
-    if result.spilled_bytes > result.allowed_spill_bytes:
+    if result.spilled_bytes:
         return f"spills {result.spilled_bytes} bytes a thread: smaller tile or more warps"
     if result.idle_barriers:
         return (

@@ -123,7 +123,7 @@ def test_a_loop_that_overwrites_a_left_operand_is_refused() -> None:
     for wrong in ("MUFU.EX2 R103, R88", "LDS.128 R100, [R5]", PRODUCT.replace("R24", "R80", 1)):
         (found,) = {x.split(": ")[0] for x in overwritten_operands(listing(PRODUCT, wrong))}
         assert found == "0x1000"
-    assert "left operands" in str(complaint(Resources(64, 0, 0, 0, (), ["0x10: R1"]), "sm_90"))
+    assert "left operands" in str(complaint(Resources(64, 0, 0, (), ["0x10: R1"]), "sm_90"))
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -130,8 +130,10 @@ def differentiate(
             fence_async_shared()
             tma.async_copy_shared_to_global(d_gate_desc, [first, half * 64], gate)
             gradient = gl.convert_layout(gradient, A)
-            d_standard = warpgroup_mma(gradient, weight, d_standard)
-        mbarrier.arrive(ready.index(slot))
+            d_standard = warpgroup_mma(gradient, weight, d_standard, is_async=True)
+            # Under the product: after the loop, which thread announces would be kept, and spilled.
+            mbarrier.arrive(ready.index(slot), pred=half == HALVES - 1)
+            d_standard = warpgroup_mma_wait(0, [d_standard])
         following = tile_of(i + 1, w)
         next_mean = by_position(mean, following, P, S)
         next_reciprocal = by_position(reciprocal, following, P, S)
