@@ -16,6 +16,7 @@ GPU = torch.cuda.is_available()
 triton = pytest.importorskip("triton", reason="Triton is not installed")
 import triton.language as tl  # noqa: E402
 from tests.kernels.gluon_interpreter.numbers import rounded, to_memory  # noqa: E402
+from triton.language.semantic import TritonSemantic  # noqa: E402
 from triton.runtime import interpreter  # noqa: E402
 
 DEVICE = torch.device("cuda" if GPU else "cpu")
@@ -33,6 +34,16 @@ def _index_of_one_element() -> None:
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
     interpreter._patch_lang_tensor = patched
+
+
+def _constants() -> None:
+    """A constant times a tensor is a constant to Python; Triton 3.7 takes it for a number."""
+    original = TritonSemantic.to_tensor
+
+    def patched(self: Any, x: Any, check_type: bool = True) -> Any:
+        return original(self, x.value if isinstance(x, tl.constexpr) else x, check_type)
+
+    TritonSemantic.to_tensor = patched
 
 
 def _bfloat16() -> None:
@@ -60,6 +71,7 @@ def _bfloat16() -> None:
 
 if not GPU:
     _index_of_one_element()
+    _constants()
     _bfloat16()
 
 
