@@ -123,9 +123,13 @@ def _backward(inputs: Inputs, out: Tensor, lse: Tensor) -> dict[str, Callable[[]
         "queries": partial(queries, False),
     }
     if bias is not None and hopper_launch.sums_in_registers(inputs):
+        more = inputs.num_keys > hopper_backward.BIAS_KEYS
+        waiting = hopper_backward.new_waiting(inputs) if more else None
         launches["queries_bias"] = partial(
-            hopper_backward.queries_bias, inputs, bias, out, lse, out, gradients, shared
+            hopper_backward.queries_bias, inputs, bias, out, lse, out, gradients, shared, waiting
         )
+        if more:
+            launches["queries"] = partial(queries, True, waiting)
     elif bias is not None:
         launches["queries"] = partial(queries, True)
     return launches

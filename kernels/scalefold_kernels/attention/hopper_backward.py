@@ -22,6 +22,9 @@ from scalefold_kernels.attention.hopper_tensors import (
 )
 from scalefold_kernels.copy_engine import padded
 
+BIAS_KEYS = 2 * BIAS_BLOCK_K.value
+"""What `queries_bias` takes; `queries` takes keys beyond."""
+
 
 class Shared(NamedTuple):
     """What the kernels before it leave for that of the keys.
@@ -75,16 +78,20 @@ def queries(
     shared: Shared,
     grad_q: Tensor,
     sum_bias: bool,
-) -> Tensor | None:
-    """Fill ``grad_q``; return sums of the bias's gradient, if they are wanted."""
+    waiting: Tensor | None = None,
+) -> tuple[Tensor, ...]:
+    """Fill ``grad_q``; return sums of the bias's gradient, if they are wanted.
+
+    ``waiting``: gradients of queries from the keys that `queries_bias` takes; then these are the
+    others.
+    """
     _, k, v, _, mask, *_ = inputs
-    own = plan("attention_backward_queries_hopper", inputs)
+    first = 0 if waiting is None else BIAS_KEYS
+    own = plan("attention_backward_queries_hopper", inputs, first)
     block, passes = own.constants["BLOCK_K"], own.constants["PASSES"]
-    partial = None if bias is None or not sum_bias else new_sums(bias, own.groups)
-    rows, waiting = triton.cdiv(inputs.num_rows, own.groups), None
-    if passes > 1:
-        size = inputs.batch, own.programs, rows, 64, padded(inputs.channels)
-        waiting = torch.empty(size, device=k.device, dtype=torch.float32)
+    sums = new_sums(bias[..., first:], own.groups) if bias is not None and sum_bias else None
+    if passes > 1 and waiting is None:
+        waiting = new_waiting(inputs)
     backward_queries_kernel[(own.programs, inputs.batch)](
         rows_descriptor(shared.q, 64),
         rows_descriptor(k, block),
@@ -95,21 +102,27 @@ def queries(
         lse,
         shared.delta,
         mask,
-        lse if partial is None else partial,
+        lse if sums is None else sums,
         lse if waiting is None else waiting,
         *grad_q.stride()[:4],
         *inputs.mask_strides,
         lse.stride(2),
-        rows,
         *inputs.scalars,
         HAS_BIAS=bias is not None,
-        SUM_BIAS=partial is not None,
+        SUM_BIAS=sums is not None,
         BIAS_SCALE=inputs.bias_scale,
         TURNED=turned(bias),
         CHANNELS=inputs.channels,
         **own.constants,
     )
-    return partial
+    return () if sums is None else (sums,)
+
+
+def new_waiting(inputs: Inputs) -> Tensor:
+    """New memory for gradients of queries from some of the keys; `parts.waiting_at`."""
+    blocks = triton.cdiv(inputs.num_queries, 64)
+    size = inputs.batch, inputs.num_rows, inputs.num_heads, blocks, 64, padded(inputs.channels)
+    return torch.empty(size, device=inputs.q.device, dtype=torch.float32)
 
 
 def queries_bias(
@@ -120,12 +133,17 @@ def queries_bias(
     grad_out: Tensor,
     gradients: Gradients,
     shared: Shared,
-) -> Tensor:
-    """Fill the gradients of queries and gate, and ``shared``; see `hopper_launch.backward`."""
+    waiting: Tensor | None,
+) -> tuple[Tensor, ...]:
+    """Fill the gradients of queries and gate, and ``shared``; see `hopper_launch.backward`.
+
+    Returns sums of the bias's gradient. Of more keys than BIAS_KEYS these are the first, and the
+    gradients of queries are left in ``waiting``, for `queries`.
+    """
     q, k, v, gate, mask, *_ = inputs
     blocks = triton.cdiv(inputs.num_queries, 64)
     own = dealt({}, inputs, blocks, programs=1, unit=blocks * inputs.num_heads)
-    partial = new_sums(bias, own.groups)
+    sums = new_sums(bias[..., :BIAS_KEYS], own.groups)
     q_desc = rows_descriptor(q, 64)
     backward_queries_bias_kernel[(own.programs, inputs.batch)](
         q_desc,
@@ -142,7 +160,8 @@ def queries_bias(
         rows_descriptor(shared.q, 32),
         shared.delta,
         mask,
-        partial,
+        sums,
+        lse if waiting is None else waiting,
         *inputs.mask_strides,
         lse.stride(2),
         *inputs.scalars,
@@ -150,9 +169,10 @@ def queries_bias(
         BIAS_SCALE=inputs.bias_scale,
         TURNED=turned(bias),
         C=padded(inputs.channels),
+        MORE_KEYS=waiting is not None,
         num_warps=4,
     )
-    return partial
+    return (sums,)
 
 
 def keys(

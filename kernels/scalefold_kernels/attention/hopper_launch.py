@@ -38,8 +38,8 @@ MIN_QUERIES = 32
 MAX_CHANNELS = 32
 """Of 64 channels some tiles gave wrong values on an H200; the model has no such heads."""
 
-BIAS_KEYS = range(129, 257)
-"""Numbers of keys with which registers hold the sum of the bias's gradient."""
+MIN_BIAS_KEYS = 129
+"""The fewest keys with which registers hold the sum of the bias's gradient from the first 256."""
 
 BIAS_CHANNELS = 16
 """The fewest with which that is faster: rows of 16 bytes keep the copy engine busy."""
@@ -68,7 +68,7 @@ def serves(inputs: Inputs) -> bool:
 
 def sums_in_registers(inputs: Inputs) -> bool:
     """Whether `backward_queries_bias` takes less time than passes over the keys."""
-    return inputs.num_keys in BIAS_KEYS and inputs.channels >= BIAS_CHANNELS
+    return inputs.num_keys >= MIN_BIAS_KEYS and inputs.channels >= BIAS_CHANNELS
 
 
 def whole_rows(inputs: Inputs) -> bool:
@@ -114,20 +114,30 @@ def backward(
     grad_out: Tensor,
     gradients: Gradients,
     sum_bias: bool,
-) -> Tensor | None:
-    """Fill ``gradients``; return sums of the bias's gradient over groups of rows, `new_sums`."""
+) -> tuple[Tensor, ...]:
+    """Fill ``gradients``; return sums of the bias's gradient over groups of rows, `new_sums`.
+
+    By parts of the keys; none if they are not wanted.
+    """
     q, gate = inputs.q, inputs.gate
     grad_out = gradient_rows(grad_out)
     if whole_rows(inputs):
         hopper_backward.row(inputs, out, lse, grad_out, gradients)
-        return None
-    partial: Tensor | None
+        return ()
     bias = None if inputs.bias is None else bias_rows(inputs.bias)
     grad_ungated = grad_out if gate is None else new_rows(q.shape, q)
     scaled_q = q if bias is None else new_rows(q.shape, q)
     shared = Shared(scaled_q, grad_ungated, new_statistics(q))
     if bias is not None and sum_bias and sums_in_registers(inputs):
-        partial = hopper_backward.queries_bias(inputs, bias, out, lse, grad_out, gradients, shared)
+        more = inputs.num_keys > hopper_backward.BIAS_KEYS
+        waiting = hopper_backward.new_waiting(inputs) if more else None
+        sums = hopper_backward.queries_bias(
+            inputs, bias, out, lse, grad_out, gradients, shared, waiting
+        )
+        if more:
+            sums += hopper_backward.queries(
+                inputs, bias, lse, shared, gradients.q, sum_bias, waiting
+            )
     else:
         backward_gate(
             inputs,
@@ -138,7 +148,7 @@ def backward(
             shared.delta,
             None if bias is None else scaled_q,
         )
-        partial = hopper_backward.queries(inputs, bias, lse, shared, gradients.q, sum_bias)
+        sums = hopper_backward.queries(inputs, bias, lse, shared, gradients.q, sum_bias)
     of_keys = hopper_narrow if hopper_narrow.serves(inputs, shared) else hopper_backward
     of_keys.keys(inputs, bias, lse, shared, gradients.k, gradients.v)
-    return partial
+    return sums

@@ -42,15 +42,16 @@ class Plan(NamedTuple):
     groups: int
 
 
-def plan(kernel: str, inputs: Inputs) -> Plan:
-    """For one of the kernels that have a table of tiles."""
+def plan(kernel: str, inputs: Inputs, first_key: int = 0) -> Plan:
+    """For one of the kernels that have a table of tiles; that of queries may begin at a key."""
     own = inputs.num_keys if kernel == "attention_backward_keys_hopper" else inputs.num_queries
     blocks = triton.cdiv(own, 64)
     # All blocks of a row and head share their keys, and so are under way at a time; where programs
     # sum up the bias's gradient, all heads have equally many.
     sums = kernel == "attention_backward_queries_hopper"
     unit = blocks * inputs.num_heads if sums else blocks
-    return dealt(constants(kernel, inputs), inputs, blocks, programs(kernel, inputs), unit)
+    sizes = constants(kernel, inputs, first_key)
+    return dealt(sizes, inputs, blocks, _fitting(kernel, inputs, sizes), unit)
 
 
 def dealt(
@@ -75,35 +76,39 @@ def dealt(
     return Plan(constants, count, count // tiles)
 
 
-def constants(kernel: str, inputs: Inputs) -> dict[str, int]:
+def constants(kernel: str, inputs: Inputs, first_key: int = 0) -> dict[str, int]:
     """The tile, with places of the ring that divide the number of blocks."""
     sizes = tile(kernel, "sm_90", inputs.shape_class)
     if kernel == "attention_backward_keys_hopper":
         blocks = triton.cdiv(inputs.num_queries, sizes["BLOCK_Q"])
     elif kernel == "attention_backward_queries_hopper":
-        passes = 1 if inputs.bias is None else triton.cdiv(inputs.num_keys, sizes["PASS_K"])
+        own = inputs.num_keys - first_key
+        passes = 1 if inputs.bias is None else triton.cdiv(own, sizes["PASS_K"])
         del sizes["PASS_K"]
-        sizes["PASSES"] = passes
-        blocks = triton.cdiv(inputs.num_keys, sizes["BLOCK_K"] * passes)
+        sizes |= {"PASSES": passes, "FIRST_K": first_key}
+        blocks = triton.cdiv(own, sizes["BLOCK_K"] * passes)
     else:
         blocks = triton.cdiv(inputs.num_keys, sizes["BLOCK_K"])
     places = max(n for n in range(1, sizes["PLACES"] + 1) if blocks % n == 0)
-    keys = max(sizes.get("BLOCK_K", 32), triton.next_power_of_2(inputs.num_keys))
-    return {
-        **sizes,
-        "PLACES": places,
-        "NUM_BLOCKS": blocks,
-        "KEYS": keys,
-        "C": padded(inputs.channels),
-    }
+    sizes |= {"PLACES": places, "NUM_BLOCKS": blocks, "C": padded(inputs.channels)}
+    if kernel != "attention_backward_keys_hopper":
+        sizes["KEYS"] = max(sizes["BLOCK_K"], triton.next_power_of_2(inputs.num_keys))
+    else:
+        # The next row's keys may be on their way unless that costs a program.
+        sizes["SIDES"] = max(2, 1, key=lambda n: _fitting(kernel, inputs, {**sizes, "SIDES": n}))
+    return sizes
 
 
 def programs(kernel: str, inputs: Inputs) -> int:
     """How many programs a multiprocessor holds at a time."""
-    sizes = constants(kernel, inputs)
+    return _fitting(kernel, inputs, constants(kernel, inputs))
+
+
+def _fitting(kernel: str, inputs: Inputs, sizes: dict[str, int]) -> int:
     # Barriers, and what alignment costs.
     needed = KERNELS[kernel](inputs, sizes) + 256 + RESERVED_BYTES
-    return min(SHARED_BYTES // needed, REGISTERS // (THREADS * sizes["maxnreg"]))
+    threads = 2 * THREADS if kernel in LOADED else THREADS
+    return min(SHARED_BYTES // needed, REGISTERS // (threads * sizes["maxnreg"]))
 
 
 def _forward_bytes(inputs: Inputs, sizes: dict[str, int]) -> int:
@@ -123,10 +128,11 @@ def _backward_queries_bytes(inputs: Inputs, sizes: dict[str, int]) -> int:
 
 
 def _backward_keys_bytes(inputs: Inputs, sizes: dict[str, int]) -> int:
-    """Shared memory: bias; queries and gradient; keys, values and results; statistics."""
+    """Shared memory: bias; queries and gradient; keys and values; statistics."""
     block, channels, places = sizes["BLOCK_Q"], sizes["C"], sizes["PLACES"]
     bias = 2 * 64 * block * (1 if inputs.bias is None else sizes["NUM_BLOCKS"])
-    return bias + 2 * channels * (2 * places * block + 4 * 64) + 8 * places * block
+    own = 2 * sizes["SIDES"] * 64
+    return bias + 2 * channels * (2 * places * block + own) + 8 * places * block
 
 
 KERNELS = {
@@ -135,6 +141,9 @@ KERNELS = {
     "attention_backward_keys_hopper": _backward_keys_bytes,
 }
 
+
+LOADED = {"attention_backward_keys_hopper"}
+"""Programs with a loader warp, for which a whole warp group's registers are set aside."""
 
 ROW_PROGRAMS = 2
 """Of `backward_row` a multiprocessor holds so many at a time: two stages of a row in each."""

@@ -51,10 +51,10 @@ def positions(pointer, stride, first, count, C: tl.constexpr, BLOCK: tl.constexp
 
 
 @triton.jit
-def side_by_side(strides, batch, row, query, head, channel, C: tl.constexpr):
-    """Offsets (heads, queries, channels) in a row; heads are side by side."""
+def line_start(strides, batch, row, query):
+    """Offset of a query's channels, which lie side by side, head by head."""
     start = batch.to(tl.int64) * strides[0] + row.to(tl.int64) * strides[1]
-    return start + query.to(tl.int64) * strides[2] + (head * C + channel)
+    return start + query.to(tl.int64) * strides[2]
 
 
 @triton.jit
@@ -204,33 +204,38 @@ def backward_gate_kernel(
     row = tl.program_id(0) // num_blocks
     queries = tl.program_id(0) % num_blocks * BLOCK_Q + tl.arange(0, BLOCK_Q)
     heads = tl.arange(0, BLOCK_H)
-    # Heads before queries: then lanes go through the heads of a query first.
-    head, query = heads[:, None, None], queries[None, :, None]
-    channel = tl.arange(0, triton.next_power_of_2(C))[None, None, :]
-    inside = (query < num_queries) & (head < num_heads) & (channel < C)
-    offsets = side_by_side(out_strides, batch, row, query, head, channel, C)
+    # Heads and channels as one dimension: lanes go through the line of a query.
+    PADDED: tl.constexpr = triton.next_power_of_2(C)
+    at = tl.arange(0, BLOCK_H * PADDED)
+    inside = at < num_heads * PADDED
+    if C < PADDED:
+        inside &= at % PADDED < C
+        at = at // PADDED * C + at % PADDED
+    query, at = queries[:, None], at[None, :]
+    inside = (query < num_queries) & inside[None, :]
+    offsets = line_start(out_strides, batch, row, query) + at
     o = tl.load(out + offsets, mask=inside, other=0.0)
-    offsets = side_by_side(grad_out_strides, batch, row, query, head, channel, C)
+    offsets = line_start(grad_out_strides, batch, row, query) + at
     grad = tl.load(grad_out + offsets, mask=inside, other=0.0).to(tl.float32)
     product = o.to(tl.float32) * grad
     delta += (batch * num_rows + row).to(tl.int64) * num_heads * delta_stride
-    exists = (queries[None, :] < num_queries) & (heads[:, None] < num_heads)
-    at = heads[:, None] * delta_stride + queries[None, :]
-    tl.store(delta + at, tl.sum(product, 2), mask=exists)
+    exists = (query < num_queries) & (heads[None, :] < num_heads)
+    sums = tl.sum(product.reshape(BLOCK_Q, BLOCK_H, PADDED), 2)
+    tl.store(delta + heads[None, :] * delta_stride + query, sums, mask=exists)
     if HAS_GATE:
-        offsets = side_by_side(gate_strides, batch, row, query, head, channel, C)
+        offsets = line_start(gate_strides, batch, row, query) + at
         share = sigmoid(tl.load(gate + offsets, mask=inside, other=0.0))
         grad_share = (product * (1.0 - share)).to(grad_gate.dtype.element_ty)
-        offsets = side_by_side(grad_gate_strides, batch, row, query, head, channel, C)
+        offsets = line_start(grad_gate_strides, batch, row, query) + at
         tl.store(grad_gate + offsets, grad_share, mask=inside)
         grad = (grad * share).to(grad_ungated.dtype.element_ty)
-        offsets = side_by_side(grad_ungated_strides, batch, row, query, head, channel, C)
+        offsets = line_start(grad_ungated_strides, batch, row, query) + at
         tl.store(grad_ungated + offsets, grad, mask=inside)
     if SCALE_Q:
-        offsets = side_by_side(q_strides, batch, row, query, head, channel, C)
+        offsets = line_start(q_strides, batch, row, query) + at
         scaled = tl.load(q + offsets, mask=inside, other=0.0).to(tl.float32)
         scaled *= scale * (1.0 / BIAS_SCALE)
-        offsets = side_by_side(scaled_q_strides, batch, row, query, head, channel, C)
+        offsets = line_start(scaled_q_strides, batch, row, query) + at
         tl.store(scaled_q + offsets, scaled.to(scaled_q.dtype.element_ty), mask=inside)
 
 

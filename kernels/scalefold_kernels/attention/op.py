@@ -112,11 +112,9 @@ def _attention_backward(
     results = _gradients(q, k, gate)
     gradients = _slices(results, gate is not None)
     sum_bias = bias is not None and bias_gradient
-    partial = _launches(inputs).backward(inputs, out, lse, grad_out, gradients, sum_bias)
-    if bias is not None and partial is not None:
-        gradient = _bias_gradient(bias)
-        sum_rows(partial.flatten(1), bias.dtype, gradient)
-        results.append(gradient)
+    sums = _launches(inputs).backward(inputs, out, lse, grad_out, gradients, sum_bias)
+    if bias is not None and sums:
+        results.append(_summed(bias, sums))
     return results
 
 
@@ -167,6 +165,17 @@ def _bias_gradient(bias: Tensor) -> Tensor:
     """Memory for the bias's gradient, queries and keys in the order in which the bias has them."""
     memory = torch.empty_like(in_memory(bias), memory_format=torch.contiguous_format)
     return memory.mT if turned(bias) else memory
+
+
+def _summed(bias: Tensor, sums: tuple[Tensor, ...]) -> Tensor:
+    """The bias's gradient from its sums over groups of rows, by parts of the keys."""
+    gradient = _bias_gradient(bias)
+    if len(sums) == 1:
+        sum_rows(sums[0].flatten(1), bias.dtype, gradient)
+    else:
+        parts = [sum_rows(x.flatten(1), bias.dtype).view(x.shape[1:]) for x in sums]
+        torch.cat(parts, -2 if turned(bias) else -1, out=in_memory(gradient))
+    return gradient
 
 
 def _gradients(q: Tensor, k: Tensor, gate: Tensor | None) -> list[Tensor]:

@@ -54,8 +54,11 @@ def backward(
     grad_out: Tensor,
     gradients: Gradients,
     sum_bias: bool,
-) -> Tensor | None:
-    """Fill ``gradients``; return sums of the bias's gradient over groups of rows, `new_sums`."""
+) -> tuple[Tensor, ...]:
+    """Fill ``gradients``; return sums of the bias's gradient over groups of rows, `new_sums`.
+
+    None if they are not wanted.
+    """
     q, gate, bias = inputs.q, inputs.gate, inputs.bias
     delta, grad_out = new_statistics(q), _heads_together(grad_out)
     grad_ungated = grad_out if gate is None else new_rows(q.shape, q)
@@ -63,8 +66,8 @@ def backward(
     backward_queries(inputs, lse, delta, grad_ungated, gradients.q)
     backward_keys(inputs, lse, delta, grad_ungated, gradients.k, gradients.v)
     if bias is None or not sum_bias:
-        return None
-    return backward_bias(inputs, bias, lse, delta, grad_ungated)
+        return ()
+    return (backward_bias(inputs, bias, lse, delta, grad_ungated),)
 
 
 def backward_queries(

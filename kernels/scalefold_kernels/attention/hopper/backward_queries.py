@@ -2,7 +2,8 @@
 
 The sum over rows of the gradient of the logits, which is the bias's, stays in shared memory. So
 that several programs find room on a multiprocessor, keys are then dealt out to passes over the
-rows; the gradients of queries wait in global memory from one pass to the next.
+rows; the gradients of queries wait in global memory from one pass to the next. The first keys may
+be another kernel's, `backward_queries_bias`, which leaves them there.
 """
 
 from triton.experimental import gluon
@@ -27,6 +28,7 @@ from scalefold_kernels.attention.hopper.parts import (
     stacked,
     store_mask,
     sum_places,
+    waiting_at,
 )
 from scalefold_kernels.hopper import mma_layout, new_barriers, thread_barrier
 
@@ -71,7 +73,8 @@ def new_memory(
 @gluon.jit
 def start_pass(
     turn, bias_desc, bias_full, memory, batch, head, first_q,
-    SUM_BIAS: gl.constexpr, TURNED: gl.constexpr, BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr,
+    SUM_BIAS: gl.constexpr, TURNED: gl.constexpr, FIRST_K: gl.constexpr,
+    BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr,
 ):  # fmt: skip
     """The bias of the pass's keys, and zeros where its gradient is summed up."""
     _, _, _, bias_smem, sums_smem, _ = memory
@@ -79,7 +82,7 @@ def start_pass(
     thread_barrier()
     mbarrier.expect(bias_full, NUM_BLOCKS * 64 * BLOCK_K * 2)
     for b in range(NUM_BLOCKS):
-        key = (turn * NUM_BLOCKS + b) * BLOCK_K
+        key = FIRST_K + (turn * NUM_BLOCKS + b) * BLOCK_K
         place = bias_smem.index(b)
         copy_bias(bias_desc, place, bias_full, batch, head, first_q, key, TURNED)
     if SUM_BIAS:
@@ -145,17 +148,17 @@ def backward_queries_kernel(
     q_desc, k_desc, v_desc, grad_desc, bias_desc, grad_q, lse, delta, mask, partial, waiting,
     grad_stride_b, grad_stride_r, grad_stride_q, grad_stride_h,
     mask_stride_b, mask_stride_r, mask_stride_k, statistics_stride,
-    rows_per_program, num_rows, num_heads, num_queries, num_keys, scale,
+    num_rows, num_heads, num_queries, num_keys, scale,
     HAS_BIAS: gl.constexpr, SUM_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr,
     TURNED: gl.constexpr,
-    C: gl.constexpr, CHANNELS: gl.constexpr,
+    C: gl.constexpr, CHANNELS: gl.constexpr, FIRST_K: gl.constexpr,
     BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr, PASSES: gl.constexpr,
     KEYS: gl.constexpr, PLACES: gl.constexpr,
 ):  # fmt: skip
-    """See the module. ``NUM_BLOCKS``: of a pass.
+    """See the module. Keys from ``FIRST_K`` on; ``NUM_BLOCKS``: of a pass.
 
-    ``partial`` (groups of rows, B, H, Q, K; K, Q for a bias that is ``TURNED``) and ``waiting``
-    (B, programs, rows of a program, 64, C) are float32. With a bias queries are scaled, as forward
+    ``partial`` (groups of rows, B, H, Q, K; K, Q for a bias that is ``TURNED``) has these keys, in
+    float32; `waiting_at` describes ``waiting``. With a bias queries are scaled, as forward
     multiplied them; without, logits are here.
     """
     first_q, head, group, first_row, rows = place_of_program(num_queries, num_heads, num_rows)
@@ -178,7 +181,7 @@ def backward_queries_kernel(
     tma.async_copy_global_to_shared(q_desc, first, query_full, query_smem.index(0))
     tma.async_copy_global_to_shared(grad_desc, first, query_full, query_smem.index(1))
     load_first_keys(
-        k_desc, v_desc, k_smem, v_smem, full, batch, first_row, head, C, BLOCK_K, PLACES
+        k_desc, v_desc, k_smem, v_smem, full, batch, first_row, head, C, BLOCK_K, PLACES, FIRST_K
     )
 
     mask += batch.to(gl.int64) * mask_stride_b
@@ -188,27 +191,26 @@ def backward_queries_kernel(
     inside = queries < num_queries
     places = gl.arange(0, 64, layout=gl.SliceLayout(1, OUT))
     channels = gl.arange(0, C, layout=gl.SliceLayout(0, OUT))
-    program = batch * gl.num_programs(0) + gl.program_id(0)
-    waiting += program.to(gl.int64) * rows_per_program * (64 * C)
     offsets = places[:, None].to(gl.int64) * grad_stride_q + channels[None, :]
     start = batch.to(gl.int64) * grad_stride_b + head * grad_stride_h
     grad_q += start + first_q.to(gl.int64) * grad_stride_q
     present = ((first_q + places) < num_queries)[:, None] & (channels < CHANNELS)[None, :]
     unit = LOG2E * BIAS_SCALE if HAS_BIAS else LOG2E * scale
     number = (group * gl.num_programs(1) + batch).to(gl.int64) * num_heads + head
-    partial += number * num_queries * num_keys
+    partial += number * num_queries * (num_keys - FIRST_K)
+    sizes = gl.to_tensor(num_rows), gl.to_tensor(num_heads), gl.to_tensor(num_queries)
     for turn in range(PASSES):
         if HAS_BIAS:
             start_pass(
                 turn, bias_desc, bias_full, memory, batch, head, first_q,
-                SUM_BIAS, TURNED, BLOCK_K, NUM_BLOCKS,
+                SUM_BIAS, TURNED, FIRST_K, BLOCK_K, NUM_BLOCKS,
             )  # fmt: skip
         for i in range(rows):
             row = first_row + i
             last = i + 1 == rows
             more = (not last) | (turn < PASSES - 1)
             after = gl.where(last, first_row, row + 1)
-            all_kept = unmasked == PASSES * NUM_BLOCKS * BLOCK_K
+            all_kept = unmasked == FIRST_K + PASSES * NUM_BLOCKS * BLOCK_K
             if not all_kept:
                 store_mask(kept, num_keys, unmasked, mask_smem)
             factor = (unmasked > 0).to(gl.float32)
@@ -217,8 +219,10 @@ def backward_queries_kernel(
             # Beyond the last query every weight is 0.
             lse_tile = gl.load(lse + start + queries, mask=inside, other=float("inf"))
             delta_tile = gl.load(delta + start + queries, mask=inside, other=0.0)
-            own = waiting + i * (64 * C) + places[:, None] * C + channels[None, :]
-            if PASSES == 1:
+            own = waiting_at(waiting, batch, row, head, first_q, sizes, OUT)
+            if FIRST_K > 0:
+                sums_q = gl.load(own)
+            elif PASSES == 1:
                 sums_q = gl.full([64, C], 0.0, gl.float32, OUT)
             else:
                 earlier = gl.full([64, C], 0, gl.int32, OUT) + turn > 0
@@ -241,7 +245,7 @@ def backward_queries_kernel(
                 ready = full.index(place)
                 mbarrier.wait(ready, ((turn * rows + i) * (NUM_BLOCKS // PLACES) + j // PLACES) & 1)
                 sums_q = differentiate_block(
-                    sums_q, j, place, turn * NUM_BLOCKS + j, own_row, memory,
+                    sums_q, j, place, FIRST_K // BLOCK_K + turn * NUM_BLOCKS + j, own_row, memory,
                     HAS_BIAS, SUM_BIAS, TURNED, C, BLOCK_K,
                 )  # fmt: skip
                 # All are done with the block.
@@ -249,10 +253,10 @@ def backward_queries_kernel(
                 beyond = j + PLACES >= NUM_BLOCKS
                 next_block = gl.where(beyond, j + PLACES - NUM_BLOCKS, j + PLACES)
                 next_turn = gl.where(beyond & last, turn + 1, turn)
+                next_key = FIRST_K + (next_turn * NUM_BLOCKS + next_block) * BLOCK_K
                 load_keys(
                     k_desc, v_desc, k_smem.index(place), v_smem.index(place), ready,
-                    batch, gl.where(beyond, after, row),
-                    (next_turn * NUM_BLOCKS + next_block) * BLOCK_K, head, more | (not beyond),
+                    batch, gl.where(beyond, after, row), next_key, head, more | (not beyond),
                     C, BLOCK_K,
                 )  # fmt: skip
             unmasked = count(kept)
@@ -263,6 +267,6 @@ def backward_queries_kernel(
                 gl.store(own, sums_q)
         if SUM_BIAS:
             write_sums(
-                partial, sums_smem, turn, queries, inside, num_queries, num_keys,
+                partial, sums_smem, turn, queries, inside, num_queries, num_keys - FIRST_K,
                 TURNED, BIAS_SCALE, BLOCK_K, NUM_BLOCKS,
             )  # fmt: skip

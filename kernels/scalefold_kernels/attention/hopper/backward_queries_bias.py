@@ -1,8 +1,9 @@
-"""Gradients of queries, gate and bias on Hopper GPUs, for up to 256 keys; see `parts`.
+"""Gradients of queries, gate and bias on Hopper GPUs, from the first 256 keys; see `parts`.
 
 Two warp groups share a program's keys, 128 each, and a loader warp works for both. The sum over
 rows of the gradient of the logits, which is the bias's, stays in registers. While a row's products
-are under way, both take the gate off the next row's gradient, half of the queries each.
+are under way, both take the gate off the next row's gradient, half of the queries each. Where
+there are more keys, the gradients of queries wait for `backward_queries`, which adds theirs.
 """
 
 from triton.experimental import gluon
@@ -19,6 +20,7 @@ from scalefold_kernels.attention.hopper.parts import (
     LOG2E,
     copy_bias,
     count,
+    count_unmasked,
     load_bias,
     load_keys,
     load_mask,
@@ -27,6 +29,7 @@ from scalefold_kernels.attention.hopper.parts import (
     store_mask,
     sum_places,
     undo_gate,
+    waiting_at,
 )
 from scalefold_kernels.hopper import mma_layout, widen
 
@@ -46,7 +49,9 @@ LOADER_REGISTERS = gl.constexpr(24)
 
 
 @gluon.jit
-def load_rows(args, HAS_GATE: gl.constexpr, TURNED: gl.constexpr, C: gl.constexpr):
+def load_rows(
+    args, HAS_GATE: gl.constexpr, TURNED: gl.constexpr, C: gl.constexpr, MORE_KEYS: gl.constexpr
+):
     """The loader warp."""
     (
         q_desc, k_desc, v_desc, gate_desc, out_desc, grad_desc, lse_desc, bias_desc,
@@ -88,7 +93,11 @@ def load_rows(args, HAS_GATE: gl.constexpr, TURNED: gl.constexpr, C: gl.constexp
                     batch, row, w * BLOCK_K, head, True, C, BLOCK_K,
                 )  # fmt: skip
             unmasked = count(kept)
-            if unmasked < 2 * BLOCK_K:
+            if MORE_KEYS:
+                unmasked = count_unmasked(mask, mask_stride_r, mask_stride_k, row, num_keys)
+                # Read once more, for want of registers.
+                kept = load_mask(mask, mask_stride_r, mask_stride_k, row, num_keys, 2 * BLOCK_K)
+            if unmasked < (num_keys if MORE_KEYS else 2 * BLOCK_K):
                 rows_smem = mask_smem._reinterpret(gl.bfloat16, [STAGES, 2 * BLOCK_K], flat)
                 store_mask(kept, num_keys, unmasked, rows_smem.index(stage))
             unmasked_smem.index(stage).store(gl.full([1], 0, gl.int32, one) + unmasked)
@@ -148,10 +157,11 @@ def undo_gate_of_row(
 def differentiate(
     args, gate_args, w: gl.constexpr,
     HAS_GATE: gl.constexpr, BIAS_SCALE: gl.constexpr, TURNED: gl.constexpr, C: gl.constexpr,
+    MORE_KEYS: gl.constexpr,
 ):  # fmt: skip
     """Warp group ``w``. The first adds the gradients of queries of both."""
     (
-        grad_q_desc, partial,
+        grad_q_desc, partial, waiting, num_rows, num_heads,
         q_smem, grad_smem, lse_smem, delta_smem, k_smem, v_smem, bias_smem, mask_smem,
         unmasked_smem, result_smem, other_smem, other_full, other_empty,
         open, query_empty, full, empty, bias_full,
@@ -172,7 +182,7 @@ def differentiate(
         slot = 2 * stage + w
         place = i % AHEAD
         mbarrier.wait(open.index(place), (i // AHEAD) & 1)
-        q = q_smem.index(place).reshape([64, C]).load(A)
+        q = q_smem.index(place + (i >> 28)).reshape([64, C]).load(A)
         grad_out = grad_smem.index(place).reshape([64, C])
         mbarrier.wait(full.index(slot), (i // STAGES) & 1)
         k = k_smem.index(slot).reshape([BLOCK_K, C])
@@ -182,14 +192,14 @@ def differentiate(
         grad_p = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
         grad_p = warpgroup_mma(grad_out, v.permute((1, 0)), grad_p, use_acc=False, is_async=True)
         undo_gate_of_row(i + 1, gate_args, w, HAS_GATE, BIAS_SCALE, C)
-        lse = lse_smem.index(place).reshape([64]).load(by_row)
-        delta = delta_smem.index(place).load(by_row)
+        lse = lse_smem.index(place + (i >> 28)).reshape([64]).load(by_row)
+        delta = delta_smem.index(place + (i >> 28)).load(by_row)
         unmasked = gl.sum(unmasked_smem.index(stage).load(one), 0)
         s, grad_p = warpgroup_mma_wait(0, [s, grad_p])
         # All copies from shared memory but those of the next row, which may use the place after.
         tma.store_wait(3 if HAS_GATE else 1)
         mbarrier.arrive(query_empty.index(place))
-        if unmasked < 2 * BLOCK_K:
+        if unmasked < (num_keys if MORE_KEYS else 2 * BLOCK_K):
             added = mask_smem.index(slot).load(by_column).to(gl.float32)
             s = s * (unmasked > 0).to(gl.float32) + added[None, :]
         p = gl.exp2(s * (LOG2E * BIAS_SCALE) - lse[:, None])
@@ -208,14 +218,20 @@ def differentiate(
             mbarrier.wait(other_full, i & 1)
             grad_q += other_smem.load(OUT)
             mbarrier.arrive(other_empty)
-            # That of the row before has been waited for above.
-            result_smem.reshape([64, C]).store((grad_q * scale).to(q.dtype))
-            fence_async_shared()
-            at = [batch, first_row + i, first_q, head, 0]
-            tma.async_copy_shared_to_global(grad_q_desc, at, result_smem)
+            if MORE_KEYS:
+                sizes = num_rows, num_heads, num_queries
+                at = waiting_at(waiting, batch, first_row + i, head, first_q, sizes, OUT)
+                gl.store(at, grad_q)
+            else:
+                # That of the row before has been waited for above.
+                result_smem.reshape([64, C]).store((grad_q * scale).to(q.dtype))
+                fence_async_shared()
+                at = [batch, first_row + i, first_q, head, 0]
+                tma.async_copy_shared_to_global(grad_q_desc, at, result_smem)
     queries = first_q + gl.arange(0, 64, layout=by_row)
     inside = queries < num_queries
     keys = w * BLOCK_K + gl.arange(0, BLOCK_K, layout=by_column)
+    num_keys = 2 * BLOCK_K if MORE_KEYS else num_keys
     at = sum_places(queries, keys, num_queries, num_keys, TURNED)
     gl.store(partial + at, sums * BIAS_SCALE, mask=inside[:, None] & (keys[None, :] < num_keys))
     tma.store_wait(0)
@@ -224,12 +240,17 @@ def differentiate(
 @gluon.jit
 def backward_queries_bias_kernel(
     q_desc, k_desc, v_desc, gate_desc, out_desc, grad_desc, lse_desc, bias_desc,
-    grad_q_desc, grad_gate_desc, grad_ungated_desc, scaled_q_desc, delta, mask, partial,
+    grad_q_desc, grad_gate_desc, grad_ungated_desc, scaled_q_desc, delta, mask, partial, waiting,
     mask_stride_b, mask_stride_r, mask_stride_k, statistics_stride,
     num_rows, num_heads, num_queries, num_keys, scale,
     HAS_GATE: gl.constexpr, BIAS_SCALE: gl.constexpr, TURNED: gl.constexpr, C: gl.constexpr,
+    MORE_KEYS: gl.constexpr,
 ):  # fmt: skip
-    """See the module. ``partial`` (groups of rows, B, H, Q, K; K, Q if ``TURNED``), float32."""
+    """See the module. ``MORE_KEYS``: there are more than these.
+
+    ``partial`` (groups of rows, B, H, Q, K; K, Q for a bias that is ``TURNED``) has these keys, in
+    float32; `waiting_at` describes ``waiting``.
+    """
     first_q, head, group, first_row, rows = place_of_program(num_queries, num_heads, num_rows)
     batch = gl.program_id(1)
 
@@ -279,7 +300,7 @@ def backward_queries_bias_kernel(
     mask += batch.to(gl.int64) * mask_stride_b
     delta += (batch.to(gl.int64) * num_rows * num_heads + head) * statistics_stride
     place = (group * gl.num_programs(1) + batch).to(gl.int64) * num_heads + head
-    partial += place * num_queries * num_keys
+    partial += place * num_queries * (2 * BLOCK_K if MORE_KEYS else num_keys)
     load_args = (
         q_desc, k_desc, v_desc, gate_desc, out_desc, grad_desc, lse_desc, bias_desc,
         mask, gl.to_tensor(mask_stride_r), gl.to_tensor(mask_stride_k),
@@ -294,7 +315,7 @@ def backward_queries_bias_kernel(
         batch, head, first_q, first_row, rows, gl.to_tensor(num_queries),
     )  # fmt: skip
     args = (
-        grad_q_desc, partial,
+        grad_q_desc, partial, waiting, gl.to_tensor(num_rows), gl.to_tensor(num_heads),
         q_smem, grad_smem, lse_smem, delta_smem, k_smem, v_smem, bias_smem, mask_smem,
         unmasked_smem, result_smem, other_smem, other_full, other_empty,
         open, query_empty, full, empty, bias_full,
@@ -303,9 +324,9 @@ def backward_queries_bias_kernel(
     )  # fmt: skip
     gl.warp_specialize(
         [
-            (differentiate, (args, gate_args, 0, HAS_GATE, BIAS_SCALE, TURNED, C)),
-            (differentiate, (args, gate_args, 1, HAS_GATE, BIAS_SCALE, TURNED, C)),
-            (load_rows, (load_args, HAS_GATE, TURNED, C)),
+            (differentiate, (args, gate_args, 0, HAS_GATE, BIAS_SCALE, TURNED, C, MORE_KEYS)),
+            (differentiate, (args, gate_args, 1, HAS_GATE, BIAS_SCALE, TURNED, C, MORE_KEYS)),
+            (load_rows, (load_args, HAS_GATE, TURNED, C, MORE_KEYS)),
         ],
         [4, 1],
         [REGISTERS, LOADER_REGISTERS],

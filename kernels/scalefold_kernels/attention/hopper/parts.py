@@ -4,7 +4,7 @@ They are written in Gluon, Triton's lower level. A program has 64 queries or key
 consecutive rows. Its tile of the bias stays in shared memory for all of them; what it goes through
 in blocks arrives by the bulk copy engine (TMA) in a ring of places, announced on barriers. Programs
 of one warp group share a multiprocessor and so hide each other's waits; `backward_queries_bias`,
-which needs more room, has warp groups instead, and one warp that loads for them.
+which needs more room, has two warp groups instead. It and `backward_keys` have a warp that loads.
 
 Layouts: ``S`` of logits, ``OUT`` of sums over keys or queries (both as the tensor cores leave
 them), ``A`` and ``A_P`` of their left operands in registers.
@@ -21,6 +21,9 @@ from scalefold_kernels.hopper import mma_layout, widen
 
 LOG2E = gl.constexpr(1.4426950408889634)
 MASKED_LOGIT = gl.constexpr(-1e9)
+
+LOADER_REGISTERS = gl.constexpr(24)
+"""Of a thread of a loader warp; what it gives up goes to the warp group."""
 
 
 @gluon.jit
@@ -124,6 +127,47 @@ def count(kept):
 
 
 @gluon.jit
+def count_unmasked(mask, stride_r, stride_k, row, num_keys):
+    """How many keys of a row take part; a loader warp has registers for 256 at a time."""
+    PART: gl.constexpr = 256
+    unmasked = 0
+    for first in range(0, num_keys, PART):
+        part = mask + first * stride_k
+        unmasked += count(load_mask(part, stride_r, stride_k, row, num_keys - first, PART))
+    return unmasked
+
+
+@gluon.jit
+def announce(number, place, ready):
+    """Leave a number where all can read it, and say so."""
+    one: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
+    place.store(gl.full([1], 0, gl.int32, one) + number)
+    mbarrier.arrive(ready)
+
+
+@gluon.jit
+def announced(place):
+    """What `announce` left."""
+    one: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
+    return gl.sum(place.load(one), 0)
+
+
+@gluon.jit
+def waiting_at(waiting, batch, row, head, first_q, sizes, layout: gl.constexpr):
+    """Where 64 queries' gradients of a row wait for those from more keys, as a layout holds them.
+
+    ``waiting`` (B, R, H, blocks of queries, 64, C) is float32.
+    """
+    num_rows, num_heads, num_queries = sizes
+    C: gl.constexpr = layout.instr_shape[1]
+    places = gl.arange(0, 64, layout=gl.SliceLayout(1, layout))
+    channels = gl.arange(0, C, layout=gl.SliceLayout(0, layout))
+    block = ((batch * num_rows + row).to(gl.int64) * num_heads + head) * gl.cdiv(num_queries, 64)
+    start = waiting + (block + first_q // 64) * (64 * C)
+    return start + places[:, None] * C + channels[None, :]
+
+
+@gluon.jit
 def store_mask(kept, num_keys, unmasked, mask_smem):
     """Store what is added to the logits of each key; without unmasked ones all weigh the same.
 
@@ -152,13 +196,13 @@ def load_keys(
 @gluon.jit
 def load_first_keys(
     k_desc, v_desc, k_smem, v_smem, full, batch, row, head,
-    C: gl.constexpr, BLOCK_K: gl.constexpr, PLACES: gl.constexpr,
+    C: gl.constexpr, BLOCK_K: gl.constexpr, PLACES: gl.constexpr, FIRST_K: gl.constexpr = 0,
 ):  # fmt: skip
-    """Start the copies of a row's first blocks, to all places of the ring."""
+    """Start the copies of a row's first blocks, from a key on, to all places of the ring."""
     for n in gl.static_range(PLACES):
         load_keys(
             k_desc, v_desc, k_smem.index(n), v_smem.index(n), full.index(n),
-            batch, row, n * BLOCK_K, head, True, C, BLOCK_K,
+            batch, row, FIRST_K + n * BLOCK_K, head, True, C, BLOCK_K,
         )  # fmt: skip
 
 
