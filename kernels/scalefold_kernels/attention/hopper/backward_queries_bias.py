@@ -181,8 +181,11 @@ def differentiate(
         stage = i % STAGES
         slot = 2 * stage + w
         place = i % AHEAD
+        # The same place, as the compiler does not know: addresses that all rows share would lie in
+        # registers, of which there are too few.
+        same = place + (i >> 28)
         mbarrier.wait(open.index(place), (i // AHEAD) & 1)
-        q = q_smem.index(place + (i >> 28)).reshape([64, C]).load(A)
+        q = q_smem.index(same).reshape([64, C]).load(A)
         grad_out = grad_smem.index(place).reshape([64, C])
         mbarrier.wait(full.index(slot), (i // STAGES) & 1)
         k = k_smem.index(slot).reshape([BLOCK_K, C])
@@ -192,8 +195,8 @@ def differentiate(
         grad_p = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
         grad_p = warpgroup_mma(grad_out, v.permute((1, 0)), grad_p, use_acc=False, is_async=True)
         undo_gate_of_row(i + 1, gate_args, w, HAS_GATE, BIAS_SCALE, C)
-        lse = lse_smem.index(place + (i >> 28)).reshape([64]).load(by_row)
-        delta = delta_smem.index(place + (i >> 28)).load(by_row)
+        lse = lse_smem.index(same).reshape([64]).load(by_row)
+        delta = delta_smem.index(same).load(by_row)
         unmasked = gl.sum(unmasked_smem.index(stage).load(one), 0)
         s, grad_p = warpgroup_mma_wait(0, [s, grad_p])
         # All copies from shared memory but those of the next row, which may use the place after.

@@ -128,6 +128,8 @@ def normalise_backward(
     mean_grad = gl.convert_layout(mean_grad, ROW) * (1.0 / C)
     mean_product = gl.convert_layout(mean_product, ROW) * rstd * (1.0 / C)
     shift = mean * rstd
+    # Plus 0, but no constant: the weight's places would lie in registers all the time.
+    norm_weight += row >> 31
     grads = columns(grad_normed, WIDTH)
     column = gl.arange(0, WIDTH, layout=gl.SliceLayout(0, L))
     for part in gl.static_range(BLOCK_C // WIDTH):
