@@ -1,5 +1,7 @@
 # make demo   from bundled raw files to weights and a report, in results/demo
 # make test   lint and all tests
+# make test-triton       compile the kernels for Hopper GPUs with the Triton that the CUDA build of torch brings,
+#                        where the tests had another
 # make test-slurm        the workflow on a real Slurm cluster on this machine: as root, half an hour;
 #                        tests/workflow/slurm/install.sh installs the daemons
 # make container-test    build the image and its SIF file from packages, and run them: as root, minutes
@@ -27,12 +29,14 @@ CONSTRAINTS := envs/constraints.txt
 TORCH := $(shell grep '^torch==' $(CONSTRAINTS))
 # For the tests of kernels where torch is its CPU build: the version of the GPU machines that they are measured on.
 TRITON := triton==3.6.0
+# What the CUDA build brings, so what training machines have.
+CUDA_TRITON := $(shell grep '^triton==' $(CONSTRAINTS))
 BIN := $(abspath $(VENV))/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 SNAKEMAKE := PATH="$(BIN):$$PATH" snakemake
 CODE := src kernels tests containers envs .ci
 
-.PHONY: help demo test test-slurm lint format environment developer-environment clean-demo \
+.PHONY: help demo test test-triton test-slurm lint format environment developer-environment clean-demo \
 	container-test container-check container-clean
 
 help:
@@ -45,6 +49,11 @@ demo: $(VENV)/.installed
 
 test: lint
 	$(BIN)/python -m pytest $(PYTEST)
+
+test-triton: $(VENV)/triton/.installed
+	PYTHONPATH=$(abspath $(<D)) $(BIN)/python -m scalefold_kernels.compilation --gluon
+	@# What the compilation complains of, it sees in this version's code too.
+	PYTHONPATH=$(abspath $(<D)) $(BIN)/python -m pytest tests/kernels/test_compile.py -k refused
 
 test-slurm: $(VENV)/.installed-developer
 	$(BIN)/python -m pytest tests/workflow/slurm -m slurm -rs $(PYTEST)
@@ -88,6 +97,11 @@ $(VENV)/.installed-developer: $(VENV)/.installed
 	@# The CUDA build of torch has brought the Triton that it asks for; the CPU build brings none.
 	$(BIN)/python -c 'import sys, torch; sys.exit(torch.version.cuda is None and sys.platform == "linux")' || \
 	    $(PIP) install "$(TRITON)"
+	touch $@
+
+$(VENV)/triton/.installed: $(CONSTRAINTS) | $(VENV)/.installed-developer
+	rm -rf $(@D)
+	$(PIP) install --no-deps --target $(@D) "$(CUDA_TRITON)"
 	touch $@
 
 $(VENV)/bin/python:

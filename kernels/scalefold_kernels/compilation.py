@@ -2,7 +2,8 @@
 
 ``python -m scalefold_kernels.compilation [op ...]`` prints registers, spills and shared memory of
 every configuration that the ops list, for A100 and H100/H200, some for RTX 30; rc 1 if one does not
-fit. It needs no GPU: Triton brings ptxas along.
+fit. It needs no GPU: Triton brings ptxas along. With ``--gluon`` only those for Hopper GPUs, whose
+language changes with Triton's version.
 """
 
 from __future__ import annotations
@@ -265,13 +266,15 @@ def _cases(op: str) -> Callable[[], list[CompileCase]]:
 
 
 def compile_all(
-    ops: Iterable[str] = (), processes: int = 2
+    ops: Iterable[str] = (), processes: int = 2, *, gluon_alone: bool = False
 ) -> dict[str, dict[str, Resources | str]]:
     """``{case: {arch: resources}}`` of every configuration; an error's text where it fails."""
     jobs = [
         (key, op, place, arch)
         for key, (op, place) in all_cases(ops).items()
-        for arch in _cases(op)()[place].architectures
+        for case in [_cases(op)()[place]]
+        if isinstance(case.kernel, GluonJITFunction) or not gluon_alone
+        for arch in case.architectures
     ]
     results: dict[str, dict[str, Resources | str]] = {}
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
@@ -315,8 +318,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("ops", nargs="*", metavar="OP", help="default: all")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--gluon", action="store_true", help="only kernels for Hopper GPUs")
     options = parser.parse_args(arguments)
-    results = compile_all(options.ops, options.processes)
+    results = compile_all(options.ops, options.processes, gluon_alone=options.gluon)
     failures = 0
     for key, by_arch in results.items():
         for arch, result in by_arch.items():
