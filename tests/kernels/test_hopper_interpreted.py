@@ -259,6 +259,9 @@ for shape, gated, biased, turned, shift in (
     ((2, 3, 70, 67, 3, 32), True, True, True, 0),
     ((1, 7, 70, 200, 2, 32), True, True, False, 0),
     ((1, 3, 130, 135, 2, 16), False, True, True, 0),
+    # Four and three warp groups a program.
+    ((1, 9, 140, 200, 1, 32), True, True, True, 0),
+    ((2, 3, 200, 300, 1, 24), False, True, False, 200),
     # Of more than 256 keys two kernels give the gradients of queries, one after the other.
     ((1, 3, 66, 300, 1, 16), True, True, False, 0),
     ((2, 2, 33, 520, 1, 16), False, True, True, 0),

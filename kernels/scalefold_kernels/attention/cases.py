@@ -17,6 +17,7 @@ from torch import Tensor
 
 from scalefold_kernels.attention import (
     hopper_backward,
+    hopper_groups,
     hopper_launch,
     hopper_narrow,
     hopper_plan,
@@ -88,7 +89,12 @@ def _hopper() -> Iterator[CompileCase]:
             f"backward_{kernel}": (hopper_backward, launch)
             for kernel, launch in _backward(inputs, out, lse).items()
         }
-        if not hopper_narrow.serves_forward(inputs):
+        if hopper_groups.serves(inputs):
+            launches["forward_groups"] = (
+                hopper_groups,
+                partial(hopper_groups.forward, inputs, out, lse),
+            )
+        elif not hopper_narrow.serves_forward(inputs):
             launches["forward"] = hopper_launch, partial(hopper_launch.forward, inputs, out, lse)
         for kernel, (module, launch) in launches.items():
             # H100 and H200: 132 multiprocessors.

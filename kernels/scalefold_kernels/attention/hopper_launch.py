@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from scalefold_kernels.attention import hopper_backward, hopper_narrow
+from scalefold_kernels.attention import hopper_backward, hopper_groups, hopper_narrow
 from scalefold_kernels.attention.arguments import (
     Gradients,
     Inputs,
@@ -81,6 +81,9 @@ def forward(inputs: Inputs, out: Tensor, lse: Tensor) -> None:
     """Fill ``out`` and ``lse``."""
     if hopper_narrow.serves_forward(inputs):
         hopper_narrow.forward(inputs, out, lse)
+        return
+    if hopper_groups.serves(inputs):
+        hopper_groups.forward(inputs, out, lse)
         return
     q, k, v, gate, mask, bias, _ = inputs
     bias = None if bias is None else bias_rows(bias)
