@@ -92,8 +92,8 @@ def load_rows(
 ):  # fmt: skip
     """What `attend_to_rows` goes through, ahead of it."""
     _, k_desc, v_desc, gate_desc, mask, mask_stride_r, mask_stride_k = loads
-    _q_smem, out_smem, k_smem, v_smem, _, mask_smem, unmasked_smem = memory
-    full, empty, _q_full, q_empty, gate_full, _, _, row_full = barriers
+    _, out_smem, k_smem, v_smem, _, mask_smem, unmasked_smem = memory
+    full, empty, _, q_empty, gate_full, _, _, row_full = barriers
     batch, head, first_q, first_row, rows, _, _, _, num_keys, _ = sizes
     flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     rows_smem = mask_smem._reinterpret(gl.bfloat16, [2, KEYS], flat)
@@ -180,7 +180,7 @@ def attend_to_rows(
 ):  # fmt: skip
     """Go through the program's rows, for the ``turn``-th time; 0 for queries to be done again."""
     out_desc, lse, lse_stride = stores
-    _, _, _, _, _, _mask_smem, unmasked_smem = memory
+    _, _, _, _, _, _, unmasked_smem = memory
     q_smem, out_smem = memory[0].index(w), memory[1].index(w)
     full, empty, _, _, _, _, _, row_full = barriers
     q_full, q_empty, gate_full = barriers[2].index(w), barriers[3].index(w), barriers[4].index(w)
