@@ -4,14 +4,21 @@ import json
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+import triton
+from triton.experimental.gluon._runtime import GluonJITFunction
 
 from scalefold_kernels.compilation import Resources, all_cases, complaint
 from scalefold_kernels.machine_code import SHORTEST_LOOP, overwritten_operands
 
 CASES = list(all_cases())
+
+TILES_VERSION = "3.6."
+"""Of the Triton that portable kernels' tiles were found with, which the CPU build is tested with.
+Another compiler gives some of them registers otherwise (docs/kernels.md, "Versions of Triton")."""
 
 
 @pytest.fixture(scope="session")
@@ -37,8 +44,20 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Re
 @pytest.mark.parametrize("case", CASES)
 def test_compiles_without_complaint(case: str, compiled: dict) -> None:
     wrong = {arch: complaint(result, arch) for arch, result in compiled[case].items()}
-    assert not any(wrong.values()), wrong
     assert wrong
+    found = [why for why in wrong.values() if why]
+    version = triton.__version__
+    if found and is_portable(case) and not version.startswith(TILES_VERSION):
+        assert all(why.startswith("spills ") for why in found), wrong
+        pytest.skip(f"with Triton {version}; tiles were found with {TILES_VERSION}x: {wrong}")
+    assert not found, wrong
+
+
+def is_portable(case: str) -> bool:
+    """Whether it is of a kernel for any GPU; those in Gluon are held to every version."""
+    op, place = all_cases()[case]
+    kernel = import_module(f"scalefold_kernels.{op}.cases").compile_cases()[place].kernel
+    return not isinstance(kernel, GluonJITFunction)
 
 
 SPILLING = """
