@@ -17,6 +17,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from scalefold_kernels.attention.hopper.parts import (
+    LOADER_REGISTERS,
     LOG2E,
     copy_bias,
     count,
@@ -44,8 +45,7 @@ NOWHERE = gl.constexpr(2**30)
 """A row beyond any tensor's: read as zeros, and not written."""
 
 REGISTERS = gl.constexpr(240)
-LOADER_REGISTERS = gl.constexpr(24)
-"""Of a thread; what the loader gives up goes to the warp groups."""
+"""Of a thread of a warp group."""
 
 
 @gluon.jit
