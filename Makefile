@@ -27,9 +27,9 @@ SHELL := bash
 
 CONSTRAINTS := envs/constraints.txt
 TORCH := $(shell grep '^torch==' $(CONSTRAINTS))
-# For the tests of kernels where torch is its CPU build: the version of the GPU machines that they are measured on.
+## For the tests of kernels where torch is its CPU build: the version of the GPU machines that they are measured on.
 TRITON := triton==3.6.0
-# What the CUDA build brings, so what training machines have.
+## What the CUDA build brings, so what training machines have.
 CUDA_TRITON := $(shell grep '^triton==' $(CONSTRAINTS))
 BIN := $(abspath $(VENV))/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
