@@ -69,7 +69,7 @@ def microseconds(case: dict[str, Any], column: str, key: str) -> list[float] | N
 
 def tables_of_kernels() -> list[tuple[list[str], list[str]]]:
     """Lines of each table of times, and the records that the paragraph before it links to."""
-    page = (DOCS / "kernels.md").read_text("utf-8")
+    page = (DOCS / "kernels/benchmark.md").read_text("utf-8")
     blocks = [block.splitlines() for block in page.split("\n\n")]
     return [
         (table, re.findall(r"benchmarks/(kernels-\S+\.json)", " ".join(before)))
@@ -93,6 +93,46 @@ def test_times_of_kernels() -> None:
             case = cases[words(name)]
             for column, cell in zip(columns, times, strict=True):
                 assert rounds_to(microseconds(case, column, key), cell), (names, name, column)
+
+
+def share_of_floor(record_name: str, shape: str) -> list[float]:
+    """Per cent of the time, forward, and forward and backward."""
+    (case,) = (case for case in record(record_name)["cases"] if case["shape"] == shape)
+    times = [microseconds(case, name, "seconds") or [] for name in ("floor", "ScaleFold")]
+    return [100 * floor / ours for floor, ours in zip(*times, strict=True)]
+
+
+def test_goals_of_kernels() -> None:
+    """What was measured, and whether the goal is met; LayerNorm's are the lowest of its sizes."""
+    crop, larger = "kernels-h200.json", "kernels-shapes-h200.json"
+    cases = {case["shape"]: case for name in (crop, larger) for case in record(name)["cases"]}
+    small = [(crop, "pair N=256"), (crop, "MSA 128 x 256"), (crop, "extra MSA 1024 x 256")]
+    small += [(larger, "pair N=384")]
+    large = [(larger, what) for what in ("pair N=512", "MSA 512 x 384", "pair N=1024")]
+    large += [(larger, "extra MSA 5120 x 384")]
+    (rows,) = tables("kernels.md", "| | goal | measured |")
+    for row in rows:
+        what, kind = row[""].split(",")[0], row[""].rpartition(", ")[2]
+        if kind == "us":
+            shape = what.replace("multiplication ", "multiplication, outgoing ")
+            values = microseconds(cases[shape], "ScaleFold", "seconds") or []
+        elif kind == "times the floor":
+            values = [100 / share for share in share_of_floor(crop, what)]
+        elif what == "optimiser":
+            values = share_of_floor(crop, "93 Mi parameters")[:1]
+        else:
+            sizes = small if "17 to 38" in what else large
+            shares = [share_of_floor(name, f"LayerNorm {shape}") for name, shape in sizes]
+            values = [min(part) for part in zip(*shares, strict=True)]
+        assert rounds_to(values, row["measured"]), row
+        goals = map(float, row["goal"].split(" / "))
+        most = "%" not in kind
+        met = [
+            value <= goal if most else value >= goal
+            for value, goal in zip(values, goals, strict=True)
+        ]
+        said = "yes" if all(met) else "forward only" if met[0] else "no"
+        assert row["met"].partition(" ([")[0] == said, row
 
 
 def rungs() -> dict[str, dict[str, Any]]:
