@@ -174,6 +174,27 @@ def test_steps() -> None:
         assert rounds_to([step["peak_memory_gib"]], row["peak GiB"])
 
 
+def test_goals_of_training() -> None:
+    """What was measured of each, the commit of its record, and that the goal is met."""
+    (rows,) = tables("performance.md", "| | goal | measured | at |")
+    *steps, learning = (row for row in rows if row["at"])
+    for row in steps:
+        found = record(linked(row["at"]) or "")
+        mean = found["variants"][0]["mean_step_seconds"]
+        assert rounds_to([mean], row["measured"]), row
+        assert found["commit"].startswith(row["at"][1:8]), row
+        assert mean <= float(row["goal"])
+    run = record(linked(learning["at"]) or "")
+    times = dict(zip(run["training"]["step"], run["training"]["time"], strict=True))
+    reached = [
+        (times[evaluation["step"]] - run["training"]["time"][0], score)
+        for evaluation in run["evaluations"]
+        if (score := evaluation["mean"]["train"]["lddt_ca"]) >= float(learning["goal"])
+    ]
+    score_said, seconds_said = re.findall(r"[\d.]+", learning["measured"])[:2]
+    assert rounds_to([*reversed(reached[0])], f"{score_said} / {seconds_said}")
+
+
 def test_loss_curves() -> None:
     found = record("curves-h200.json")
     means = {name: map(fmean, zip(*seeds, strict=True)) for name, seeds in found["curves"].items()}
