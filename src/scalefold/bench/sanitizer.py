@@ -61,12 +61,16 @@ class Run:
     sizes: tuple[int, int, int]
 
 
-# 256 residues have kernels of their own, and so have 8 rows (two are the templates'); 37 divide
-# nothing, nor do 161 extra rows, which are too many for some kernels. racecheck stops at kernels
-# that use the copy engine: float32 has none.
-_ODD, _CROP, _TINY = (37, 36, 161), (256, 6, 9), (13, 5, 7)
+# 256 and 384 residues have kernels of their own, and so have 8 rows (two are the templates'); 37
+# divide nothing, nor do 161 extra rows, which are too many for some kernels. racecheck stops at
+# kernels that use the copy engine: float32 has none.
+_ODD, _CROP, _LARGE, _TINY = (37, 36, 161), (256, 6, 9), (384, 6, 9), (13, 5, 7)
 RUNS: Final = (
-    *(Run(tool, "bf16", sizes) for sizes in (_ODD, _CROP) for tool in ("memcheck", "synccheck")),
+    *(
+        Run(tool, "bf16", sizes)
+        for sizes in (_ODD, _CROP, _LARGE)
+        for tool in ("memcheck", "synccheck")
+    ),
     Run("memcheck", "fp32", _ODD),
     Run("racecheck", "fp32", _TINY),
 )
