@@ -64,6 +64,26 @@ def scores(content: bytes) -> dict[str, Any]:
     return evaluation
 
 
+def test_other_initial_weights_under_the_same_name_are_trained_and_evaluated_anew(
+    finished: tuple[Any, str],
+) -> None:
+    workflow, _ = finished
+    given = workflow.folder / "given.pt"
+    start = {"steps": 1, "max_recycling": 0, "initial_weights": "given.pt"}
+    scored = []
+    for step in (0, 40):
+        shutil.copy(workflow.training() / f"step-{step:08d}/averaged.pt", given)
+        workflow.succeed("--config", f"training={json.dumps(start)}")
+        training = workflow.training(training={"initial_weights": "given.pt"})
+        evaluations = sorted((workflow.run / "evaluation" / training.name).glob("*.json"))
+        assert [path.stem for path in evaluations] == [f"step-{n:08d}" for n in (0, 1)]
+        alone = workflow.evaluation() / f"step-{step:08d}.json"
+        scored.append(json.loads(evaluations[0].read_text())["chains"])
+        assert scored[-1] == json.loads(alone.read_text())["chains"]
+    assert scored[0] != scored[1]
+    assert len(list((training / "replaced/1").glob("step-*.ready"))) == 2
+
+
 def test_failed_training_ends_the_workflow(workflow: Any) -> None:
     code, output = workflow.outcome("--config", "training={initial_weights: absent.pt, steps: 5}")
     assert code != 0

@@ -19,20 +19,23 @@ def evaluation(key, step):
 
 
 def published(key):
-    """Steps of a training's checkpoints that were trained on the present shards, rising."""
+    """Steps of a training's checkpoints that were made from the present files, rising."""
     data = hashlib.sha256(Path(f"{SHARDS}/manifest.json").read_bytes()).hexdigest()
-    marks = Path(TRAINING.format(key=key)).glob("step-*.ready")
-    found = [
-        mark for mark in marks if trained_on(mark, mark.stat().st_mtime_ns) == data
-    ]
-    return sorted(int(mark.stem.removeprefix("step-")) for mark in found)
+    start = initial_weights_sha256(STAGES[stage_of(key)])
+    steps = []
+    for mark in Path(TRAINING.format(key=key)).glob("step-*.ready"):
+        trained_on, started_from = made_from(mark, mark.stat().st_mtime_ns)
+        # Of weights that are not there any more, or were not recorded, nothing can be said.
+        if trained_on == data and (start is None or started_from in (None, start)):
+            steps.append(int(mark.stem.removeprefix("step-")))
+    return sorted(steps)
 
 
 @cache
-def trained_on(mark, time_ns):
-    return json.loads((mark.with_suffix("") / "checkpoint.json").read_text())[
-        "data_manifest_sha256"
-    ]
+def made_from(mark, time_ns):
+    """Hashes of a checkpoint's data and initial weights."""
+    facts = json.loads((mark.with_suffix("") / "checkpoint.json").read_text())
+    return facts["data_manifest_sha256"], facts.get("initial_weights_sha256")
 
 
 class CheckpointNews:

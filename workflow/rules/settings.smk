@@ -14,6 +14,7 @@ from snakemake.utils import validate
 
 from scalefold.config import (
     check_initial_weights,
+    initial_weights_sha256,
     load_config,
     load_stages,
     run_key,
@@ -78,7 +79,7 @@ def given_configuration(wildcards, threads):
 
 def given_training(wildcards, threads):
     """The configuration of one training, likewise."""
-    stage = stage_of(wildcards)
+    stage = stage_of(wildcards.key)
     chosen = f" --stage {shlex.quote(stage)}" if stage else ""
     return given_configuration(wildcards, threads) + chosen
 
@@ -149,9 +150,9 @@ def training_settings(section):
     return [setting(name) for name in next(iter(trees.values()))]
 
 
-def stage_of(wildcards):
-    """Name of the stage that a job's wildcard `key` stands for."""
-    return next(stage for stage, key in KEYS.items() if key == wildcards.key)
+def stage_of(key):
+    """Name of the stage whose training has a key."""
+    return next(stage for stage, of_stage in KEYS.items() if of_stage == key)
 
 
 def literal(text):

@@ -1,8 +1,8 @@
 # Training, as one job: one process on this machine, or processes on several nodes of a cluster.
 # Its checkpoints stay undeclared: Snakemake deletes the declared outputs of a job that failed or runs
 # again, and an interrupted training goes on from its last checkpoint. With other settings it has
-# another key, thus another folder; with other data it starts anew, and the earlier one is moved to
-# replaced/ in the folder.
+# another key, thus another folder; with other data, or other initial weights under the same name, it
+# starts anew, and the earlier one is moved to replaced/ in the folder.
 def started_from(wildcards):
     """A training that starts from the weights of another waits for it; given ones must be there."""
     keys = list(KEYS.values())

@@ -61,8 +61,9 @@ def train(
         bool,
         typer.Option(
             "--set-aside",
-            help="With --resume: where the folder holds a training with other data or settings, "
-            "move that to replaced/ in it and start anew, instead of an error.",
+            help="With --resume: where the folder holds a training with other data, initial "
+            "weights or settings, move that to replaced/ in it and start anew, instead of an "
+            "error.",
         ),
     ] = False,
     device: Device = "auto",

@@ -1,6 +1,7 @@
 """The typed configuration of a run: schema, presets, loading, JSON schema."""
 
 from scalefold.config.identity import run_key
+from scalefold.config.initial_weights import check_initial_weights, initial_weights_sha256
 from scalefold.config.load import (
     config_hash,
     config_to_yaml,
@@ -11,13 +12,14 @@ from scalefold.config.load import (
     preset_names,
 )
 from scalefold.config.schema import Config
-from scalefold.config.stages import check_initial_weights, load_stages
+from scalefold.config.stages import load_stages
 
 __all__ = [
     "Config",
     "check_initial_weights",
     "config_hash",
     "config_to_yaml",
+    "initial_weights_sha256",
     "json_schema",
     "load_config",
     "load_stages",

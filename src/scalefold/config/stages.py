@@ -60,20 +60,6 @@ def load_stages(
     return made
 
 
-def check_initial_weights(stages: Mapping[str, Config]) -> None:
-    """Raise an InputError if the weights that the first training starts from are not there.
-
-    Those of the others are made by the training before.
-    """
-    path = next(iter(stages.values())).training.initial_weights
-    if path is not None and not path.exists():
-        raise InputError(
-            f"training.initial_weights: {path}: no such file or checkpoint folder. Bring it there "
-            "(docs/reproduction.md says where the MLPerf benchmark's is from), correct the path, "
-            "or set null to start from random weights"
-        )
-
-
 def _check(name: str, settings: Tree, where: str) -> None:
     if not _NAME.fullmatch(name):
         raise InputError(f"{where}: a stage's name has lower-case letters, digits, '-' and '_'")

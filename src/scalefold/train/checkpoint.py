@@ -68,6 +68,9 @@ class Metadata:
     commit : str or None
         Commit of the source checkout, where there is one.
     files : dict of str to FileFacts
+    initial_weights_sha256 : str or None
+        Hash of the weights that the run started from; None for random ones, and in checkpoints of
+        versions that did not record it.
     """
 
     format: int
@@ -78,6 +81,7 @@ class Metadata:
     scalefold_version: str
     commit: str | None
     files: dict[str, FileFacts]
+    initial_weights_sha256: str | None = None
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:

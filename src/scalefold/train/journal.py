@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from scalefold.train.health import Health
 from scalefold.train.lock import WriterLock
 from scalefold.train.metrics import MetricsLog, Record
 from scalefold.train.progress import ProgressLine
-from scalefold.train.provenance import source_commit
+from scalefold.train.provenance import Inputs, source_commit
 from scalefold.train.snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ class Journal:
         The training's folder.
     step : int
         Steps made before.
-    data_manifest_sha256 : str
+    inputs : Inputs
     lock : WriterLock
         Confirmed before each checkpoint.
     console : Console
@@ -55,7 +56,7 @@ class Journal:
         trainer: Trainer,
         out: Path,
         step: int,
-        data_manifest_sha256: str,
+        inputs: Inputs,
         lock: WriterLock,
         console: Console,
     ) -> None:
@@ -67,7 +68,7 @@ class Journal:
         self._description: dict[str, Any] = {
             "config": config.model_dump(mode="json"),
             "config_hash": config_hash(config),
-            "data_manifest_sha256": data_manifest_sha256,
+            **asdict(inputs),
             "scalefold_version": scalefold.__version__,
             "commit": source_commit(),
         }

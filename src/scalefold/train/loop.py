@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+from dataclasses import astuple
 from pathlib import Path
 
 import torch
@@ -23,7 +24,7 @@ from scalefold.train.assemble import assemble
 from scalefold.train.journal import Journal
 from scalefold.train.lock import WriterLock
 from scalefold.train.memory import exhaustion_explained
-from scalefold.train.provenance import data_hash, made_with
+from scalefold.train.provenance import Inputs, inputs_of, made_with
 from scalefold.train.replacement import set_aside_other_run
 from scalefold.train.resume import check_resumable
 from scalefold.train.run import Run, TrainingResult
@@ -66,7 +67,8 @@ def train(
         When set on any rank, the step at hand is finished, a checkpoint written, and the call
         returns on all.
     set_aside : bool
-        Move a training of other data or settings out of the way, see `set_aside_other_run`.
+        Move a training of other data, initial weights or settings out of the way, see
+        `set_aside_other_run`.
     mesh : Mesh
         How samples are divided among processes.
     console : Console, optional
@@ -82,28 +84,33 @@ def train(
     RankLostError
         If another process has ended or does not answer.
     """
-    reader, manifest_hash = on_all(mesh.world, lambda: _open(config, shards, mesh))
-    same_everywhere(mesh.world, "configuration and data", config_hash(config) + manifest_hash[:12])
+    reader, inputs = on_all(mesh.world, lambda: _open(config, shards, mesh))
+    digits = [config_hash(config), *(sha256[:12] for sha256 in astuple(inputs) if sha256)]
+    same_everywhere(mesh.world, "configuration, data and initial weights", "".join(digits))
     lock = WriterLock(out)
 
-    def claim() -> Path | None:
+    def claim() -> None:
         lock.acquire()
         checkpoints.remove_leftovers(out)
+
+    def find_start() -> Path | None:
         if set_aside:
-            set_aside_other_run(config, manifest_hash, out)
-        return _starting_point(config, out, manifest_hash, resume)
+            set_aside_other_run(config, inputs, out)
+        return _starting_point(config, out, inputs, resume)
 
     try:
-        start = on_first(mesh.world, claim)
+        on_first(mesh.world, claim)
+        # Before a training is set aside for other initial weights: these may be damaged.
         trainer = on_all(mesh.world, lambda: assemble(config, device, mesh))
+        start = on_first(mesh.world, find_start)
         run = Run(config, trainer, mesh, out)
         run.begin(start)
-        target = TargetWatch(out, config.evaluation, manifest_hash)
+        target = TargetWatch(out, config.evaluation, inputs.data_manifest_sha256)
         with contextlib.ExitStack() as stack:
             journal = None
             if mesh.first:
                 console = console or Console(stderr=True)
-                journal = Journal(config, trainer, out, run.step, manifest_hash, lock, console)
+                journal = Journal(config, trainer, out, run.step, inputs, lock, console)
                 stack.enter_context(journal)
                 if run.step < config.training.steps:
                     size = mesh.world.size
@@ -118,15 +125,15 @@ def train(
         lock.release()
 
 
-def _open(config: Config, shards: Path, mesh: Mesh) -> tuple[ShardReader, str]:
+def _open(config: Config, shards: Path, mesh: Mesh) -> tuple[ShardReader, Inputs]:
     """Open the data; fails, before anything is written, if ranks cannot share or draw samples."""
     local_batch_size(config.training, mesh.data.size)
     reader = ShardReader(shards)
     TrainingSampler(reader.index, config.sampling, config.seed)
-    return reader, data_hash(shards)
+    return reader, inputs_of(config, shards)
 
 
-def _starting_point(config: Config, out: Path, manifest_hash: str, resume: bool) -> Path | None:
+def _starting_point(config: Config, out: Path, inputs: Inputs, resume: bool) -> Path | None:
     last = checkpoints.latest(out)
     if last is None:
         if resume:
@@ -138,7 +145,7 @@ def _starting_point(config: Config, out: Path, manifest_hash: str, resume: bool)
             "with --resume, or choose another folder (or delete this one)"
         )
     metadata = checkpoints.read_metadata(last)
-    check_resumable(last, metadata, config, manifest_hash)
+    check_resumable(last, metadata, config, inputs)
     if metadata.step < config.training.steps:
         logger.info("continuing from %s", last)
     else:

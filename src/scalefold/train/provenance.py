@@ -1,16 +1,19 @@
-"""Which code and which data a run is made with."""
+"""Which code and which files a run is made with."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import torch
 
 import scalefold
+from scalefold.config.initial_weights import initial_weights_sha256
+from scalefold.config.schema import Config
 from scalefold.shards.schema import MANIFEST_FILE
 
 _PACKAGE: Final = Path(scalefold.__file__).resolve().parent
@@ -51,6 +54,27 @@ def made_with(device: torch.device) -> dict[str, str | None]:
         "torch": torch.__version__,
         "device": device_name(device),
     }
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The files that a training depends on, by what is in them.
+
+    Attributes
+    ----------
+    data_manifest_sha256 : str
+        See `data_hash`.
+    initial_weights_sha256 : str or None
+        See `scalefold.config.initial_weights_sha256`.
+    """
+
+    data_manifest_sha256: str
+    initial_weights_sha256: str | None = None
+
+
+def inputs_of(config: Config, shards: Path) -> Inputs:
+    """Identify the files that a training is about to start from."""
+    return Inputs(data_hash(shards), initial_weights_sha256(config))
 
 
 def data_hash(shards: Path) -> str:

@@ -1,8 +1,9 @@
-"""Making way for a training on other data in the folder of an earlier one.
+"""Making way for a training from other files in the folder of an earlier one.
 
 A workflow names the folder of a training by what its configuration determines, so another
-configuration has another folder. The data are not in the name: shards that were packed again start
-the training anew in its folder. What is replaced took long to make: it is moved, never deleted.
+configuration has another folder. What is in files is not in the name: shards that were packed
+again, or other initial weights under the same path, start the training anew in its folder. What is
+replaced took long to make: it is moved, never deleted.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from scalefold.config.schema import Config
 from scalefold.errors import listed
 from scalefold.train import checkpoint as checkpoints
 from scalefold.train.lock import LOCK_FOLDER
+from scalefold.train.provenance import Inputs
 from scalefold.train.resume import run_differences
 
 logger = logging.getLogger(__name__)
@@ -22,16 +24,16 @@ logger = logging.getLogger(__name__)
 REPLACED_FOLDER: Final = "replaced"
 
 
-def set_aside_other_run(config: Config, data_manifest_sha256: str, out: Path) -> Path | None:
+def set_aside_other_run(config: Config, inputs: Inputs, out: Path) -> Path | None:
     """Move away the training that ``out`` holds, unless configuration and data continue it.
 
-    It is another one if it saw other data or settings (see `run_differences`), or has passed a step
-    whose checkpoint is wanted and is not there.
+    It is another one if it was made with other files or settings (see `run_differences`), or has
+    passed a step whose checkpoint is wanted and is not there.
 
     Parameters
     ----------
     config : Config
-    data_manifest_sha256 : str
+    inputs : Inputs
     out : Path
         The training's folder, whose lock the caller holds.
 
@@ -40,7 +42,7 @@ def set_aside_other_run(config: Config, data_manifest_sha256: str, out: Path) ->
     Path or None
         Where everything of the earlier training is now: ``out/replaced/<number>``.
     """
-    reason = _difference(config, data_manifest_sha256, out)
+    reason = _difference(config, inputs, out)
     if reason is None:
         return None
     replaced = out / REPLACED_FOLDER
@@ -54,14 +56,14 @@ def set_aside_other_run(config: Config, data_manifest_sha256: str, out: Path) ->
     return target
 
 
-def _difference(config: Config, data_manifest_sha256: str, out: Path) -> str | None:
+def _difference(config: Config, inputs: Inputs, out: Path) -> str | None:
     """Say why a folder's checkpoints are not a part of this run; None if they are."""
     found = {checkpoints.read_metadata(path).step for path in checkpoints.checkpoints(out)}
     if not found:
         return None
     last = max(found)
     metadata = checkpoints.read_metadata(checkpoints.checkpoint_path(out, last))
-    differences = run_differences(metadata, config, data_manifest_sha256)
+    differences = run_differences(metadata, config, inputs)
     if differences:
         return f"it is another one. What differs ({len(differences)}):{listed(differences)}"
     training = config.training

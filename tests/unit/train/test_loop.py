@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -188,6 +189,43 @@ def test_initial_weights_from_a_file_and_from_a_checkpoint(
     wrong = merge(micro_tree, {"training": {"initial_weights": str(trained)}, "model": {"c_m": 16}})
     with pytest.raises(InputError, match=r"(?s)step-00000006 does not fit the model.*misshapen"):
         train_quietly(make_config(wrong), shards, tmp_path / "wrong")
+
+
+def test_initial_weights_that_were_replaced_under_the_same_name_are_another_training(
+    micro: Config,
+    micro_tree: dict[str, Any],
+    shards: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    trained = train_quietly(micro, shards, tmp_path / "first").checkpoint
+    given, out = tmp_path / "given.pt", tmp_path / "out"
+    averaged = [path / "averaged.pt" for path in (trained.with_name("step-00000000"), trained)]
+    before, now = (read_metadata(path.parent).files[path.name].sha256 for path in averaged)
+    change = {"training": {"initial_weights": str(given), "steps": 1}}
+    config = make_config(merge(micro_tree, change))
+
+    shutil.copy(averaged[0], given)
+    first = train_quietly(config, shards, out).checkpoint
+    assert read_metadata(first).initial_weights_sha256 == before
+    given.touch()  # another time, the same weights: complete
+    assert train_quietly(config, shards, out, resume=True, set_aside=True).checkpoint == first
+
+    given.write_bytes(averaged[1].read_bytes()[:-100])
+    with pytest.raises(InputError, match=r"training\.initial_weights: .*given\.pt"):
+        train_quietly(config, shards, out, resume=True, set_aside=True)
+    assert not (out / "replaced").exists()  # nothing is moved away for weights that are damaged
+
+    shutil.copy(averaged[1], given)
+    said = f"initial weights: sha256 {before[:12]} in the checkpoint, {now[:12]} now"
+    with pytest.raises(InputError, match=said):
+        train_quietly(config, shards, out, resume=True)
+    train_quietly(config, shards, out, resume=True, set_aside=True)
+    assert said in caplog.text
+    (kept,) = (out / "replaced").glob("*/step-00000000")
+    for start, source in ((kept, averaged[0].parent), (out / "step-00000000", trained)):
+        weights, expected = load_weights(start), load_weights(source)
+        assert all(torch.equal(weights[name], expected[name]) for name in expected)
 
 
 def test_a_checkpoint_of_another_model_is_refused(

@@ -8,7 +8,7 @@ import torch
 
 from scalefold.config import Config, make_config
 from scalefold.train import checkpoint as checkpoints
-from scalefold.train.provenance import data_hash
+from scalefold.train.provenance import Inputs, data_hash
 from scalefold.train.replacement import set_aside_other_run
 
 
@@ -58,13 +58,13 @@ def run(tmp_path: Path, shards: Path) -> Path:
 )
 def test_a_run_that_goes_on_stays(run: Path, shards: Path, training: dict[str, int]) -> None:
     before = sorted(run.rglob("*.pt"))
-    assert set_aside_other_run(configuration(**training), data_hash(shards), run) is None
+    assert set_aside_other_run(configuration(**training), Inputs(data_hash(shards)), run) is None
     assert sorted(run.rglob("*.pt")) == before
     assert (run / "metrics.jsonl").is_file()
 
 
 def test_nothing_there(tmp_path: Path) -> None:
-    assert set_aside_other_run(configuration(), "d" * 64, tmp_path / "new") is None
+    assert set_aside_other_run(configuration(), Inputs("d" * 64), tmp_path / "new") is None
     assert not (tmp_path / "new/replaced").exists()
 
 
@@ -75,7 +75,7 @@ def test_nothing_there(tmp_path: Path) -> None:
 )
 def test_another_run_is_moved_whole(run: Path, shards: Path, training: dict[str, int]) -> None:
     (run / "lock").mkdir()
-    target = set_aside_other_run(configuration(**training), data_hash(shards), run)
+    target = set_aside_other_run(configuration(**training), Inputs(data_hash(shards)), run)
     assert target == run / "replaced/1"
     assert sorted(path.name for path in run.iterdir()) == ["lock", "replaced"]
     moved = checkpoints.checkpoints(target)
@@ -85,18 +85,18 @@ def test_another_run_is_moved_whole(run: Path, shards: Path, training: dict[str,
 
 
 def test_other_data_and_a_second_time(run: Path) -> None:
-    assert set_aside_other_run(configuration(), "d" * 64, run) == run / "replaced/1"
-    assert set_aside_other_run(configuration(), "d" * 64, run) is None
+    assert set_aside_other_run(configuration(), Inputs("d" * 64), run) == run / "replaced/1"
+    assert set_aside_other_run(configuration(), Inputs("d" * 64), run) is None
     for path in (run / "replaced/1").iterdir():
         path.rename(run / path.name)
-    assert set_aside_other_run(configuration(), "d" * 64, run) == run / "replaced/2"
+    assert set_aside_other_run(configuration(), Inputs("d" * 64), run) == run / "replaced/2"
 
 
 def test_why_it_is_moved_is_said_in_words_of_its_own(
     run: Path, shards: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nothing is refused, so nothing of what a refusal advises."""
-    set_aside_other_run(configuration(max_recycling=1), "d" * 64, run)
+    set_aside_other_run(configuration(max_recycling=1), Inputs("d" * 64), run)
     (said,) = caplog.messages
     assert f"the earlier one is kept in {run / 'replaced/1'}, since it is another one" in said
     assert "What differs (2):\n  training data: manifest" in said
