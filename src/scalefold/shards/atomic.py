@@ -8,6 +8,7 @@ import hashlib
 import io
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -126,6 +127,8 @@ def make_folder(folder: Path) -> None:
 def check_writable(folder: Path, key: str) -> None:
     """Refuse an output folder that could not be made or written to; leaves nothing behind.
 
+    A file is tried: permissions do not tell of all file systems what they take (``/proc``, say).
+
     Parameters
     ----------
     folder
@@ -136,15 +139,17 @@ def check_writable(folder: Path, key: str) -> None:
     Raises
     ------
     InputError
-        The folder, or the nearest above, is no folder or may not be written.
+        The folder, or the nearest above, is no folder or takes no file.
     """
     there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
-    if not there.is_dir():
-        problem = "is no folder"
-    elif not os.access(there, os.W_OK | os.X_OK):
-        problem = "may not be written"
+    if there.is_dir():
+        try:
+            tempfile.TemporaryFile(dir=there).close()
+            return
+        except OSError as error:
+            problem = f"takes no file ({error.strerror})"
     else:
-        return
+        problem = "is no folder"
     raise InputError(
         f"{key}: {folder} cannot be made or written, since {there.absolute()} {problem}. Choose "
         "another folder, or mend this one"

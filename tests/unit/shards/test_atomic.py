@@ -48,10 +48,18 @@ def test_whether_a_folder_can_be_made_is_told_without_making_it(tmp_path: Path) 
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_folder_that_may_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the system says it: root may write everywhere, but for file systems that are read-only."""
-    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
-    with pytest.raises(InputError, match=rf"{tmp_path} may not be written"):
+def test_a_folder_that_takes_no_file() -> None:
+    """Root's permissions reach everywhere; this file system takes files of nobody."""
+    for folder in ("/proc", "/proc/deep/run"):
+        with pytest.raises(InputError, match=rf"results: {folder} .* /proc takes no file \("):
+            check_writable(Path(folder), "results")
+
+
+def test_a_folder_that_may_not_be_written(tmp_path: Path) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may write everywhere")
+    tmp_path.chmod(0o500)
+    with pytest.raises(InputError, match=rf"{tmp_path} takes no file \(Permission denied\)"):
         check_writable(tmp_path / "run", "results")
 
 
