@@ -9,7 +9,7 @@ beside training or after it, and may be interrupted and started again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -30,6 +30,7 @@ from scalefold.evaluate.results import (
     write_evaluation,
 )
 from scalefold.evaluate.structure_file import structure_path
+from scalefold.evaluate.untold import forget_untold, keep_untold, untold
 from scalefold.progress import LiveLine
 from scalefold.raw.letter_case import check_letter_case
 from scalefold.shards.reader import ShardReader
@@ -92,7 +93,7 @@ def evaluate_checkpoint(
         has one file for two chains (`check_letter_case`); with a target, a training's folder that
         takes no files; or not a single chain could be scored, in which case nothing is written.
         Some failed chains among others are recorded, not raised. After all is written: the
-        training's folder takes no message.
+        training's folder takes no message; then the same call again only leaves that.
     """
     device = torch.device(device)
     chosen = _checked_splits(config.evaluation.splits if splits is None else splits)
@@ -110,42 +111,52 @@ def evaluate_checkpoint(
     if structures is not None:
         check_letter_case((structure_path(structures, key) for key, *_ in chains), structures)
 
-    console = console or Console(stderr=True)
-    with LiveLine(f"evaluating {checkpoint.name}:", len(chains), console) as progress:
-        results = evaluate_chains(
-            predictor(config, weights, device), reader, chains, config, device, structures, progress
-        )
+    made_from = _made_from(config, checkpoint, metadata, shards, device)
+    evaluation = untold(out, made_from, chosen) if structures is None else None
+    if evaluation is None:
+        console = console or Console(stderr=True)
+        with LiveLine(f"evaluating {checkpoint.name}:", len(chains), console) as progress:
+            predict = predictor(config, weights, device)
+            results = evaluate_chains(predict, reader, chains, config, device, structures, progress)
+        evaluation = {**made_from, **_outcome(results, checkpoint, chosen)}
+    try:  # before the evaluation is written, since its file says that all is done
+        _tell_training(config.evaluation, checkpoint, metadata, evaluation)
+    except InputError as error:
+        keep_untold(evaluation, out)
+        write_evaluation(evaluation, out)
+        raise InputError(
+            f"{out} is written, but the training in {checkpoint.parent} could not be told that its "
+            f"target is reached: {error} Then the same command tells it, and does not evaluate "
+            "again. If no training is at work there, set evaluation.target_lddt to null"
+        ) from error
+    write_evaluation(evaluation, out)
+    forget_untold(out)
+    return evaluation
+
+
+def _outcome(
+    results: Mapping[str, list[dict[str, Any]]], checkpoint: Path, splits: Sequence[str]
+) -> dict[str, Any]:
+    """What became of the chains, and the means of those that were scored."""
     if not results["scored"]:
         first = [*results["failed"], *results["skipped"]][0]
         raise InputError(
-            f"{checkpoint}: none of {len(chains)} chains could be scored; {first['chain_key']}: "
-            f"{first['reason']}"
+            f"{checkpoint}: none of {sum(map(len, results.values()))} chains could be scored; "
+            f"{first['chain_key']}: {first['reason']}"
         )
-    evaluation = {
-        **_made_from(config, checkpoint, metadata, shards, device),
-        "mean": mean_by_split(results["scored"], chosen),
+    return {
+        "mean": mean_by_split(results["scored"], splits),
         "counts": {
             split: {
                 fate: sum(chain["split"] == split for chain in members)
                 for fate, members in results.items()
             }
-            for split in chosen
+            for split in splits
         },
         "chains": results["scored"],
         "skipped": results["skipped"],
         "failed": results["failed"],
     }
-    try:  # before the evaluation is written, since its file says that all is done
-        _tell_training(config.evaluation, checkpoint, metadata, evaluation)
-    except InputError as error:
-        write_evaluation(evaluation, out)
-        raise InputError(
-            f"{out} is written, but the training in {checkpoint.parent} could not be told that its "
-            f"target is reached: {error} If no training is at work there, set "
-            "evaluation.target_lddt to null"
-        ) from error
-    write_evaluation(evaluation, out)
-    return evaluation
 
 
 def _made_from(
@@ -157,6 +168,7 @@ def _made_from(
         "step": metadata.step,
         "checkpoint": checkpoint.name,
         "weights": "averaged",
+        "weights_sha256": metadata.files["averaged.pt"].sha256,
         "recycling": config.evaluation.recycling,
         "precision": choose_precision(config, device),
         "seed": config.evaluation.seed,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ from scalefold.train.checkpoint import (
     checkpoint_path,
     checkpoints,
     load_weights,
+    read_metadata,
     ready_mark,
+    save,
 )
 from scalefold.train.loop import TrainingResult
 from scalefold.train.metrics import MetricsLog
@@ -112,14 +115,52 @@ def test_a_mean_without_the_chains_that_failed_is_not_the_target(
     assert (path.parent / TARGET_FILE).exists()
 
 
-def test_an_evaluation_that_cannot_tell_the_training_is_written_and_says_so(
-    targeted: Any, shards: Path, tmp_path: Path
+def test_an_evaluation_that_cannot_tell_the_training_is_written_and_not_made_again(
+    targeted: Any, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    out = tmp_path / "e.json"
+
+    def evaluate(**settings: Any) -> dict[str, Any]:
+        return evaluate_checkpoint(targeted(0.0), path, shards, out, console=QUIET, **settings)
+
     path = _train(targeted(None, steps=1), shards, tmp_path / "training").checkpoint
     (path.parent / TARGET_FILE).mkdir()  # refuses root too, as a read-only folder does not
     with pytest.raises(InputError, match=r"e\.json is written, but .*training could not be told"):
-        evaluate_checkpoint(targeted(0.0), path, shards, tmp_path / "e.json", console=QUIET)
-    assert json.loads((tmp_path / "e.json").read_text())["step"] == 1
+        evaluate()
+    evaluated = out.read_bytes()
+    assert json.loads(evaluated)["step"] == 1
+
+    out.unlink()  # as Snakemake does with what a failed job has made
+    (path.parent / TARGET_FILE).rmdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(AlphaFold, "forward", None)  # cannot be evaluated now
+        evaluate()
+    assert out.read_bytes() == evaluated
+    assert (path.parent / TARGET_FILE).is_file()
+    assert [file.name for file in tmp_path.glob("e.*")] == ["e.json", "e.tsv"]
+
+
+def test_an_evaluation_of_other_weights_is_not_taken_for_the_one_that_was_kept(
+    targeted: Any, shards: Path, tmp_path: Path
+) -> None:
+    first = _train(targeted(None, steps=1), shards, tmp_path / "training").checkpoint
+    averaged, facts = load_weights(first), asdict(read_metadata(first))
+    kept = ("config", "config_hash", "data_manifest_sha256", "scalefold_version", "commit")
+    second = save(  # the same step of the same settings, as of a training that started anew
+        tmp_path / "anew",
+        step=1,
+        weights=averaged,
+        averaged={name: value + 0.1 for name, value in averaged.items()},
+        training={},
+        description={name: facts[name] for name in kept},
+    )
+    scores = []
+    for path in (first, second):
+        (path.parent / TARGET_FILE).mkdir()
+        with pytest.raises(InputError, match="could not be told"):
+            evaluate_checkpoint(targeted(0.0), path, shards, tmp_path / "e.json", console=QUIET)
+        scores.append(json.loads((tmp_path / "e.json").read_text())["chains"])
+    assert scores[0] != scores[1]
 
 
 def test_a_message_means_one_target_split_and_data(targeted: Any, tmp_path: Path) -> None:
