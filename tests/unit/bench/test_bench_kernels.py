@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend
 from scalefold.bench.kernels import attention as kernels_of_attention
 from scalefold.bench.kernels import implementation, optimiser, peers, run
 from scalefold.bench.kernels.agreement import FACTOR, Exact, convert, evaluate, tensors
-from scalefold.bench.kernels.case import KernelCase, Work
+from scalefold.bench.kernels.case import KernelCase, Work, leaf
 from scalefold.bench.kernels.catalogue import all_cases, find_case
 from scalefold.bench.kernels.implementation import Setting, gradients_like
 from scalefold.bench.kernels.markdown import markdown_table
@@ -51,6 +51,21 @@ def test_the_reference_agrees_with_itself() -> None:
     assert agreement.good
     # bfloat16 keeps 8 bits, so a rounded result is wrong by about 2^-9 of itself.
     assert 2**-11 < agreement.error < 2**-7
+
+
+def test_inputs_do_not_depend_on_what_ran_before() -> None:
+    seen = []
+
+    def note(x: Tensor) -> Tensor:
+        seen.append(x.detach())
+        return x.square()
+
+    drawn = KernelCase("op", "a shape", lambda *of: (leaf(*of, 5),), note, note, Work(0), Work(0))
+    Exact(drawn, CPU, torch.bfloat16)
+    torch.randn(3)
+    Exact(drawn, CPU, torch.bfloat16)
+    first, again = seen[: len(seen) // 2], seen[len(seen) // 2 :]
+    assert all(map(torch.equal, first, again))
 
 
 def test_what_is_in_float32_is_held_to_it() -> None:
