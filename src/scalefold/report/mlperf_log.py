@@ -10,7 +10,6 @@ Keys: mlcommons/hpc, OpenFold, and the compliance checker for HPC v3.0 (mlcommon
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -148,10 +147,9 @@ def _facts(config: Config, files: RunFiles, shards: Path) -> Iterator[tuple[str,
     yield "val_every_iters", training.checkpoint_every
     yield "precision", training.precision
     yield "model_parameters_count", sum(p.numel() for p in model.parameters())
-    initial = training.initial_weights
-    if initial is not None and initial.is_file():
-        with initial.open("rb") as stream:
-            yield "init_checkpoint_sha256sum", hashlib.file_digest(stream, "sha256").hexdigest()
+    initial = files.checkpoints[0].initial_weights_sha256
+    if initial is not None:
+        yield "init_checkpoint_sha256sum", initial
     yield "train_sequence_crop_size", config.features.crop_size
     yield "num_recycling_iters", training.max_recycling
     yield "max_msa_clusters", config.features.max_msa_clusters

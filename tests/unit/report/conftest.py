@@ -157,6 +157,7 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
         }
         config = make_config({**settings, **changes})
         key = run_key(config)
+        initial = config.training.initial_weights and "1f" * 32
         for step in (0, STEPS):
             checkpoints.save(
                 run / "weights" / key,
@@ -170,6 +171,7 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
                     "data_manifest_sha256": sha256,
                     "scalefold_version": "0.1.0",
                     "commit": "c0ffee" * 6 + "c0ff",
+                    "initial_weights_sha256": initial,
                 },
             )
         lines = [json.dumps(record) + "\n" for record in metrics_records()]

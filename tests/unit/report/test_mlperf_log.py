@@ -79,7 +79,14 @@ def test_facts_are_of_the_data_and_the_configuration(events) -> None:
     assert (found["train_samples"], found["eval_samples"]) == (2, 1)
     assert found["train_max_pdb_release_date"] == "2020-01-02"
     assert found["target_avg_lddt_ca_value"] is None
+    assert "init_checkpoint_sha256sum" not in found
     assert found["fape_loss_backbone_weight"] + found["fape_loss_sidechain_weight"] == 1
+
+
+def test_the_initial_weights_are_those_that_the_training_started_from(events) -> None:
+    lines = events(training={"initial_weights": "gone.pt"})
+    (line,) = of(lines, "init_checkpoint_sha256sum")
+    assert line["value"] == "1f" * 32  # of the made-up run
 
 
 @pytest.mark.parametrize(("target", "evaluations"), [(0.1, 1), (0.25, 2), (0.9, 2)])
