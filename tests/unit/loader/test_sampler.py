@@ -10,7 +10,7 @@ ROWS = [
     # key, split, length, resolution, cluster, cluster size, most frequent residue
     ("1aaa_A", "train", 100, 1.5, "a", 1, 0.2),
     ("1bbb_A", "train", 300, 8.99, "b", 4, 0.8),
-    ("1ccc_A", "train", 512, None, "b", 4, 0.1),
+    ("1ccc_A", "train", 700, None, "b", 4, 0.1),
     ("1ddd_A", "train", 900, 9.0, "c", 1, 0.1),
     ("1eee_A", "train", 80, 2.0, "d", 1, 0.81),
     ("1fff_A", "train", 256, 3.0, None, 0, 0.1),

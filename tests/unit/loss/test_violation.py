@@ -84,17 +84,24 @@ def test_bond_to_proline_has_its_own_length(make_truth: Any) -> None:
     assert found.bond_c_n.item() == pytest.approx((2.5 - 1.341 - 12 * 0.016) / 2, abs=1e-6)
 
 
-def test_angles_are_measured_by_their_cosine() -> None:
+@pytest.mark.parametrize("absent", [None, 0, 1])
+def test_angles_are_measured_by_their_cosine_where_their_atoms_are(absent: int | None) -> None:
+    """``absent`` is the residue without an alpha carbon: its angle does not count."""
     # CA, C, N, CA in a straight line: both cosines are -1
     positions = torch.zeros(1, 2, 14, 3, dtype=torch.float64)
     positions[0, 0, 1, 0], positions[0, 0, 2, 0] = 0.0, 1.53
     positions[0, 1, 0, 0], positions[0, 1, 1, 0] = 1.53 + 1.329, 1.53 + 1.329 + 1.46
     exists = torch.zeros(1, 2, 14, dtype=torch.float64)
     exists[:, :, :3] = 1.0
+    if absent is not None:
+        exists[0, absent, 1] = 0.0
     found = peptide_violations(positions, exists, torch.tensor([[0, 1]]), torch.tensor([[0, 0]]))
     assert found.bond_c_n.item() == 0.0
-    assert found.angle_ca_c_n.item() == pytest.approx(1 - 0.4473 - 12 * 0.0311, abs=3e-6)
-    assert found.angle_c_n_ca.item() == pytest.approx(1 - 0.5203 - 12 * 0.0353, abs=3e-6)
+    expected = [1 - 0.4473 - 12 * 0.0311, 1 - 0.5203 - 12 * 0.0353]
+    if absent is not None:
+        expected[absent] = 0.0
+    assert found.angle_ca_c_n.item() == pytest.approx(expected[0], abs=3e-6)
+    assert found.angle_c_n_ca.item() == pytest.approx(expected[1], abs=3e-6)
 
 
 def test_gap_in_the_index_is_no_bond(make_truth: Any) -> None:
