@@ -43,13 +43,14 @@ def test_a_log_has_each_line_with_the_time_left(
     assert len(log.messages) == 10
 
 
+@pytest.mark.parametrize("before", [0, 500])
 def test_the_time_left_follows_a_machine_that_got_busy(
-    clock: list[float], log: pytest.LogCaptureFixture
+    clock: list[float], log: pytest.LogCaptureFixture, before: int
 ) -> None:
     """First a slow step, that compiles; then fast ones; then others use the machine."""
     seconds = [100.0] + 59 * [1.0] + 40 * [3.0]
-    with LiveLine("x", 120, Console(file=io.StringIO())) as line:
-        for done, passed in enumerate(seconds, 1):
+    with LiveLine("x", before + 120, Console(file=io.StringIO()), done=before) as line:
+        for done, passed in enumerate(seconds, before + 1):
             clock[0] += passed
             line.show(done, "")
     assert log.messages[59].endswith("  1:00 left")

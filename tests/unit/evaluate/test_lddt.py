@@ -63,7 +63,14 @@ def test_atoms_that_are_not_predicted_keep_no_distance_as_in_biotite(compare):
     comparison = compare("1a8o_A", "noise:0.5")
     predicted_mask = comparison.predicted_mask.clone()
     predicted_mask[20:30] = False
-    comparison = dataclasses.replace(comparison, predicted_mask=predicted_mask)
+    # Nor where the atoms are by chance in the place of what is not predicted, which is the origin.
+    origin = comparison.true[25, CA]
+    comparison = dataclasses.replace(
+        comparison,
+        predicted=comparison.predicted - origin,
+        predicted_mask=predicted_mask,
+        true=comparison.true - origin,
+    )
     for metric, slots in ((lddt_ca, [CA]), (lddt_all_atom, list(range(37)))):
         atoms, predicted = biotite_atoms(comparison, slots)
         ours = metric(comparison)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from io import StringIO
 from pathlib import Path
 
@@ -19,10 +19,14 @@ from scalefold.config.load import merge
 from scalefold.errors import InputError
 from scalefold.evaluate import evaluate_checkpoint
 from scalefold.evaluate.chain_scores import METRICS
+from scalefold.evaluate.chains import evaluate_chains
+from scalefold.evaluate.prediction import Prediction
+from scalefold.features.contract import Features
 from scalefold.features.pipeline import evaluation_features
 from scalefold.model import AlphaFold, Previous
 from scalefold.model.confidence import plddt
 from scalefold.model.example import set_example_weights
+from scalefold.progress import LiveLine
 from scalefold.raw.chains import read_chains
 from scalefold.raw.fetch import fetch
 from scalefold.shards.pack import pack
@@ -111,6 +115,24 @@ def evaluated(
     out = folder / "evaluation" / "step-00000007.json"
     evaluate_checkpoint(settings(), checkpoint, shards, out, structures=folder / "structures")
     return json.loads(out.read_text("utf-8"))
+
+
+def test_short_chains_come_first_and_results_as_they_were_asked_for(
+    shards: Path, settings: Callable[..., Config]
+) -> None:
+    lengths = []
+
+    def predict(passes: Sequence[Features]) -> Prediction:
+        lengths.append(passes[-1]["aatype"].shape[1])
+        raise InputError("not now")
+
+    chains = [("3u8v_A", "validation", 93), ("1lcd_A", "train", 51), ("5pti_A", "train", 58)]
+    line = LiveLine("", len(chains), Console(quiet=True))
+    found = evaluate_chains(
+        predict, ShardReader(shards), chains, settings(), torch.device("cpu"), None, line
+    )
+    assert lengths == [51, 58, 93]
+    assert [chain["chain_key"] for chain in found["failed"]] == ["3u8v_A", "1lcd_A", "5pti_A"]
 
 
 def test_every_chain_is_scored_or_listed_as_skipped(evaluated):

@@ -21,6 +21,7 @@ import torch
 
 from scalefold.chem.residues import CA, RESTYPE_NAMES, RESTYPES_WITH_X
 from scalefold.evaluate.metrics import Comparison, rmsd_ca, superposed_scores
+from scalefold.evaluate.metrics.gdt import most_within
 from scalefold.evaluate.metrics.search import window_lengths
 from scalefold.evaluate.metrics.tm_score import tm_d0_angstrom
 
@@ -165,6 +166,11 @@ def test_window_lengths():
     assert window_lengths(23) == [23, 11, 5, 4]
     assert window_lengths(4) == [4]
     assert window_lengths(2) == [2]
+
+
+def test_a_residue_at_a_cutoff_is_within_it():
+    distances = torch.tensor([[0.0, 1.0, 8.0], [0.5, 1.0, 8.1]])
+    assert most_within(distances.square()).tolist() == [1, 2, 2, 2, 3]
 
 
 def test_distance_scale_of_the_tm_score():

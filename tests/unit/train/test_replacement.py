@@ -53,7 +53,14 @@ def run(tmp_path: Path, shards: Path) -> Path:
 
 @pytest.mark.parametrize(
     "training",
-    [{}, {"steps": 6}, {"steps": 2}, {"log_every": 1}, {"steps": 8, "checkpoint_every": 4}],
+    [
+        {},
+        {"steps": 6},
+        {"steps": 2},
+        {"log_every": 1},
+        {"steps": 8, "checkpoint_every": 4},
+        {"steps": 6, "checkpoint_every": 1, "keep_checkpoints": 2},
+    ],
     ids=str,
 )
 def test_a_run_that_goes_on_stays(run: Path, shards: Path, training: dict[str, int]) -> None:
@@ -70,7 +77,12 @@ def test_nothing_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "training",
-    [{"max_recycling": 1}, {"steps": 3}, {"checkpoint_every": 1}],
+    [
+        {"max_recycling": 1},
+        {"steps": 3},
+        {"steps": 3, "keep_checkpoints": 2},
+        {"checkpoint_every": 1},
+    ],
     ids=str,
 )
 def test_another_run_is_moved_whole(run: Path, shards: Path, training: dict[str, int]) -> None:
