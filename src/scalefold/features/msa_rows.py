@@ -47,7 +47,7 @@ def kept_rows(num_rows: int, starts: NDArray[np.int64], fraction: float) -> NDAr
     ndarray, shape (num_rows,), bool
         False where deleted; always true for the query.
     """
-    # float32, as in the references: 10 * 0.3 must be 3, not 2.9999
+    # float32, as in the references: 90 * 0.7 must be 63, not 62.99
     size = int(np.float32(num_rows) * np.float32(fraction))
     kept = np.ones(num_rows, np.bool_)
     for start in starts:

@@ -253,6 +253,9 @@ def test_of_several_files_the_one_that_sets_a_wrong_value_is_named(tmp_path: Pat
     assert re.fullmatch(
         rf"{first}: features\.crop_size: .*; {second}: training\.steps: .*", str(raised.value)
     )
+    # Of two that set it the later one, whose value it is.
+    with pytest.raises(InputError, match=f"^{second}: training"):
+        load_config([written(first, **tree(training={"steps": 5})), second])
 
 
 def test_a_configuration_cannot_be_changed() -> None:

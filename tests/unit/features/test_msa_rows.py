@@ -24,6 +24,11 @@ def test_kept_rows_is_algorithm_1(rows):
     np.testing.assert_array_equal(kept_rows(rows, starts, 0.3), expected)
 
 
+def test_the_size_of_a_block_is_that_of_the_references():
+    """Of 90 rows 0.7 are 63; 62.99… in float64, rounded down, would be 62."""
+    assert kept_rows(90, np.asarray([1]), 0.7).sum() == 90 - 63
+
+
 def test_the_query_stays_even_if_everything_else_goes():
     assert kept_rows(10, np.asarray([1]), 1.0).tolist() == [True] + [False] * 9
 

@@ -87,6 +87,12 @@ def test_resuming_loses_and_repeats_nothing(seed, before, after):
     assert {*range((stop + 20) * batch)} <= {*seen}
 
 
+def test_a_position_is_kept_by_whoever_goes_on_from_it_and_serves_nothing():
+    """Early draws, too, which lie behind all that was taken up since."""
+    position = Position(3, late=(2,), early=(9, 11))
+    assert ServingOrder(position, 2, 2, 0, max_staleness=8).position(3) == position
+
+
 def test_position_of_a_step_long_gone():
     order = ServingOrder(Position(0), 1, 1, 0, 0)
     serve(order, 20, random.Random(0))

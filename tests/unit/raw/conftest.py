@@ -40,7 +40,8 @@ class Site:
     """Files by path, and how the next requests for each of them shall fail.
 
     Faults, used up one a request: an integer is an HTTP status; ("drop", n) sends n bytes of the
-    body and closes the connection; "ignore-range" answers a range request with the whole file;
+    body and closes the connection; "ignore-range" answers a range request with the whole file,
+    ("skip", n) with what begins n bytes behind what was asked for;
     "no-length" sends the body without its length, ended by closing.
     """
 
@@ -75,13 +76,15 @@ class _Handler(BaseHTTPRequestHandler):
             if start >= len(body):
                 self._head(416, {"Content-Length": "0", "Content-Range": f"bytes */{len(body)}"})
                 return
+            if isinstance(fault, tuple) and fault[0] == "skip":
+                start += fault[1]
             status = 206
             headers["Content-Range"] = f"bytes {start}-{len(body) - 1}/{len(body)}"
         if fault != "no-length":
             headers["Content-Length"] = str(len(body) - start)
         self._head(status, headers)
         data = body[start:]
-        if isinstance(fault, tuple):
+        if isinstance(fault, tuple) and fault[0] == "drop":
             data = data[: fault[1]]
         self.wfile.write(data)
         self.wfile.flush()

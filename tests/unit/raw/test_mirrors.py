@@ -116,6 +116,15 @@ def test_a_server_without_ranges_starts_anew(site, downloader: Downloader, tmp_p
     assert (tmp_path / "a.a3m").read_bytes() == BODY
 
 
+def test_bytes_from_elsewhere_are_not_glued_on(
+    site, downloader: Downloader, tmp_path: Path
+) -> None:
+    site.faults["/d/a.a3m"] = [("drop", 1000), ("skip", 10)]
+    downloader.get([site.url], "d/a.a3m", tmp_path / "a.a3m")
+    assert (tmp_path / "a.a3m").read_bytes() == BODY
+    assert [r for _, r in site.requests] == [None, "bytes=1000-", None]
+
+
 def test_a_part_longer_than_the_file_starts_anew(
     site, downloader: Downloader, tmp_path: Path
 ) -> None:
@@ -167,6 +176,20 @@ def test_missing_everywhere_is_told_from_failing(
     with pytest.raises(UnavailableError, match=r"HTTP 500 \(after 3 tries\)") as caught:
         downloader.get(roots, "d/none", tmp_path / "none")
     assert not caught.value.is_absent
+
+
+def test_whether_another_try_would_end_the_same(
+    site, downloader: Downloader, tmp_path: Path
+) -> None:
+    """It would where each mirror lacks the file, or is a folder and holds a damaged one."""
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged/x.gz").write_bytes(b"<html>sorry</html>")
+    for faults, final in (([], True), ([500, 500, 500], False)):
+        site.faults["/x.gz"] = faults
+        with pytest.raises(UnavailableError) as caught:
+            downloader.get([site.url, str(tmp_path / "damaged")], "x.gz", tmp_path / "x.gz")
+        assert caught.value.is_final == final
+        assert not caught.value.is_absent
 
 
 def test_no_server_at_all(downloader: Downloader, tmp_path: Path) -> None:
