@@ -181,5 +181,5 @@ def _references(
                     name,
                     f"row {row}: hit of template {template} reaches residues {last_q} and {last_t} "
                     f"(from 0), query and template have {alignment.num_res} and "
-                    f"{lengths[template]}. {fix}",
+                    f"{lengths.get(template, 'an unknown number')}. {fix}",
                 )

@@ -214,3 +214,11 @@ def test_inconsistent_chains_are_refused(make_chain, change, message):
 def test_inconsistent_alignments_are_refused(make_msa, change, message):
     with pytest.raises(InputError, match=message):
         encode_msa(dataclasses.replace(make_msa(), **change))
+
+
+def test_deletions_before_the_first_row_are_refused(make_msa):
+    record = make_msa()
+    end = record.del_ptr[-1]
+    assert end > 0
+    with pytest.raises(InputError, match=f"del_ptr runs from {end} to {end}, expected to rise fr"):
+        encode_msa(dataclasses.replace(record, del_ptr=np.full_like(record.del_ptr, end)))

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import dataclasses
 import shutil
 
+import numpy as np
 import pytest
 
 from scalefold.errors import InputError
 from scalefold.shards.codec import decode_msa
 from scalefold.shards.reader import ShardReader
+from scalefold.shards.records import TemplateHit
 from scalefold.shards.shard_file import ShardFile
 from scalefold.shards.verify import verify
+from scalefold.shards.writer import write_shard
 
 
 def test_sound_folder_has_no_problems(demo):
@@ -61,6 +65,36 @@ def test_swapped_files_are_found(demo_copy, tmp_path):
     files = {problem.file for problem in problems}
     assert files == {"chain-00000.arrow", "chain-00002.arrow", "index.arrow"}
     assert any("its row holds" in problem.message for problem in problems)
+
+
+@pytest.mark.parametrize("structures", ["there", "lost"])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"chain_key": "9zzz_A"}, "template 9zzz_A is not in the index"),
+        ({"q_idx": np.array([999], np.int32)}, "reaches residues 999 and 0 (from 0), query and"),
+        ({"t_idx": np.array([999], np.int32)}, "reaches residues 0 and 999 (from 0), query and"),
+    ],
+)
+def test_hits_that_lead_nowhere_are_found(demo_copy, change, message, structures):
+    path = demo_copy.out / "msa-00000.arrow"
+    file = ShardFile(path, "msa")
+    rows = [decode_msa(file.row(number)) for number in range(file.num_rows)]
+    one = np.zeros(1, np.int32)
+    hit = dataclasses.replace(TemplateHit("5pti_A", 9.0, 99.0, one, one), **change)
+    rows[1] = dataclasses.replace(rows[1], templates=(hit,))
+    with write_shard(path, "msa") as shard:
+        for row in rows:
+            shard.add(row)
+    if structures == "lost":
+        for chains in demo_copy.out.glob("chain-*.arrow"):
+            chains.unlink()
+    found = any(
+        "row 1" in problem.message and message in problem.message
+        for problem in verify(demo_copy.out)
+    )
+    # How long a lost structure was nobody knows.
+    assert found == (structures == "there" or "t_idx" not in change)
 
 
 def test_leftovers_are_found(demo_copy):
