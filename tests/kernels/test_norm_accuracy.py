@@ -93,7 +93,7 @@ def test_parameter_gradients_over_many_rows(device: torch.device) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("channels", [64, 128])
 def test_parameter_gradients_over_ten_million_rows(channels: int, device: torch.device) -> None:
-    # 528 programs and more, of 2048 elements and more: chains of 10^7 / (528 * 2048 / C) at most.
+    # 528 programs of 1,024 elements, or more: chains of 10^7 / (528 * 1024 / C) at most.
     x, grad = one_sided(10_000_000, channels, device, torch.bfloat16)
     check_sums(x, grad, chain=10_000_000 * channels // (528 * 1024))
 
