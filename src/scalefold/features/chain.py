@@ -17,9 +17,7 @@ def chain_features(inputs: FeatureInputs) -> Features:
     """Sequence features and targets of the context's residues, unbatched."""
     aatype, positions, mask = inputs.chain
     device = aatype.device
-    aatype, mask = aatype.long(), mask.float()
-    beta, beta_mask = pseudo_beta(aatype, positions, mask)
-    torsions = torsion_angles(aatype, positions, mask)
+    aatype = aatype.long()
     # the first channel marks domain breaks, which single chains do not have
     target_feat = functional.pad(functional.one_hot(aatype, 21).float(), (1, 0))
     return {
@@ -27,15 +25,33 @@ def chain_features(inputs: FeatureInputs) -> Features:
         "residue_index": torch.arange(inputs.context.start, inputs.context.stop, device=device),
         "seq_mask": torch.ones(inputs.context.size, device=device),
         "target_feat": target_feat,
+        "resolution": _number(inputs.resolution, device),
+        "seq_length": torch.full((), inputs.num_res, device=device),
+        "use_clamped_fape": _number(inputs.clamped, device),
+        **structure_targets(aatype, positions, mask.float()),
+    }
+
+
+def structure_targets(aatype: Tensor, positions: Tensor, mask: Tensor) -> Features:
+    """What losses compare with, and the layout of the atoms that it is told in; unbatched.
+
+    Parameters
+    ----------
+    aatype : Tensor, shape (N,), int64
+    positions : Tensor, shape (N, 37, 3)
+        Å.
+    mask : Tensor, shape (N, 37), float32
+        1 where the atom is observed.
+    """
+    beta, beta_mask = pseudo_beta(aatype, positions, mask)
+    torsions = torsion_angles(aatype, positions, mask)
+    return {
         "all_atom_positions": positions,
         "all_atom_mask": mask,
         "pseudo_beta": beta,
         "pseudo_beta_mask": beta_mask,
         "chi_angles_sin_cos": torsions.sin_cos[:, 3:],
         "chi_mask": torsions.mask[:, 3:],
-        "resolution": _number(inputs.resolution, device),
-        "seq_length": torch.full((), inputs.num_res, device=device),
-        "use_clamped_fape": _number(inputs.clamped, device),
         **atom_layout(aatype),
         **atom14_targets(aatype, positions, mask),
         **rigid_group_targets(aatype, positions, mask),

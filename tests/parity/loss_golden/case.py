@@ -15,9 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from scalefold.chem.residues import UNKNOWN
-from scalefold.features.atoms import atom14_targets, atom_layout, pseudo_beta
-from scalefold.features.rigid_groups import rigid_group_targets
-from scalefold.features.torsions import torsion_angles
+from scalefold.features.chain import structure_targets
 from scalefold.geometry.rigid import quaternion_to_rotation
 from scalefold.raw.mmcif import read_entry
 
@@ -37,23 +35,13 @@ def _truth(chain: Any, start: int, stop: int, rng: np.random.Generator) -> Array
     lost[:2] = False
     mask = mask.masked_fill(lost, 0.0)
     positions = positions * mask[..., None]
-    beta, beta_mask = pseudo_beta(aatype, positions, mask)
-    torsions = torsion_angles(aatype, positions, mask)
     residue_index = torch.arange(start, stop)
     residue_index[6:] += 4
     features = {
         "aatype": aatype,
         "residue_index": residue_index,
         "seq_mask": torch.ones(stop - start),
-        "all_atom_positions": positions,
-        "all_atom_mask": mask,
-        "pseudo_beta": beta,
-        "pseudo_beta_mask": beta_mask,
-        "chi_angles_sin_cos": torsions.sin_cos[:, 3:],
-        "chi_mask": torsions.mask[:, 3:],
-        **atom_layout(aatype),
-        **atom14_targets(aatype, positions, mask),
-        **rigid_group_targets(aatype, positions, mask),
+        **structure_targets(aatype, positions, mask),
     }
     padded = {}
     for name, value in features.items():

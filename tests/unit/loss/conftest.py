@@ -13,10 +13,8 @@ import torch
 from torch import Tensor
 
 from scalefold.config.schema import LossConfig
-from scalefold.features.atoms import atom14_targets, atom_layout, pseudo_beta
+from scalefold.features.chain import structure_targets
 from scalefold.features.contract import ALL_FEATURES, Features
-from scalefold.features.rigid_groups import rigid_group_targets
-from scalefold.features.torsions import torsion_angles
 from scalefold.geometry.rigid import Rigid, quaternion_to_rotation
 from scalefold.model.contract import Outputs, Structure
 from scalefold.raw.mmcif import read_entry
@@ -41,28 +39,18 @@ def make_truth() -> MakeTruth:
         aatype = torch.from_numpy(chain.aatype[start:stop]).long()
         positions = torch.from_numpy(chain.positions[start:stop])
         mask = torch.from_numpy(chain.atom_mask[start:stop]).float()
-        beta, beta_mask = pseudo_beta(aatype, positions, mask)
-        torsions = torsion_angles(aatype, positions, mask)
         num_res = stop - start
         generator = _generator(start)
         features = {
             "aatype": aatype,
             "residue_index": torch.arange(start, stop),
             "seq_mask": torch.ones(num_res),
-            "all_atom_positions": positions,
-            "all_atom_mask": mask,
-            "pseudo_beta": beta,
-            "pseudo_beta_mask": beta_mask,
-            "chi_angles_sin_cos": torsions.sin_cos[:, 3:],
-            "chi_mask": torsions.mask[:, 3:],
             "true_msa": torch.randint(0, 22, (ROWS, num_res), generator=generator),
             "bert_mask": (torch.rand(ROWS, num_res, generator=generator) < 0.4).float(),
             "resolution": torch.tensor(1.0),
             "seq_length": torch.tensor(58),
             "use_clamped_fape": torch.tensor(1.0),
-            **atom_layout(aatype),
-            **atom14_targets(aatype, positions, mask),
-            **rigid_group_targets(aatype, positions, mask),
+            **structure_targets(aatype, positions, mask),
         }
         return {k: (v.double() if v.is_floating_point() else v)[None] for k, v in features.items()}
 
