@@ -14,6 +14,7 @@ from snakemake.utils import validate
 
 from scalefold.config import (
     check_initial_weights,
+    initial_weights_file,
     initial_weights_sha256,
     load_config,
     load_stages,

@@ -13,6 +13,19 @@ def started_from(wildcards):
     return [] if given is None else given.as_posix()
 
 
+def given_weights():
+    """Time and size of the weights that the first training starts from, as a parameter.
+
+    The file is an input, too, but as such it only counts if it is newer than what was made of it.
+    """
+    file = initial_weights_file(next(iter(STAGES.values())))
+    if file is None or not file.exists():
+        return []
+    known = {"initial_weights": [file.stat().st_mtime_ns, file.stat().st_size]}
+    first = next(iter(KEYS.values()))
+    return [lambda wildcards: known if wildcards.key == first else None]
+
+
 checkpoint train:
     input:
         index=f"{SHARDS}/index.arrow",
@@ -38,6 +51,7 @@ checkpoint train:
         processes=1,
     params:
         *training_settings("training"),  # all else that matters is in the key
+        *given_weights(),
         config=given_training,
         launcher=launcher,
         when_stopped=when_stopped,

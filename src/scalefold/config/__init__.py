@@ -1,7 +1,11 @@
 """The typed configuration of a run: schema, presets, loading, JSON schema."""
 
 from scalefold.config.identity import run_key
-from scalefold.config.initial_weights import check_initial_weights, initial_weights_sha256
+from scalefold.config.initial_weights import (
+    check_initial_weights,
+    initial_weights_file,
+    initial_weights_sha256,
+)
 from scalefold.config.load import (
     config_hash,
     config_to_yaml,
@@ -19,6 +23,7 @@ __all__ = [
     "check_initial_weights",
     "config_hash",
     "config_to_yaml",
+    "initial_weights_file",
     "initial_weights_sha256",
     "json_schema",
     "load_config",

@@ -29,6 +29,12 @@ def check_initial_weights(stages: Mapping[str, Config]) -> None:
         )
 
 
+def initial_weights_file(config: Config) -> Path | None:
+    """Return the file that ``training.initial_weights`` comes to; None for random weights."""
+    path = config.training.initial_weights
+    return path / _OF_A_CHECKPOINT if path is not None and path.is_dir() else path
+
+
 def initial_weights_sha256(config: Config) -> str | None:
     """SHA-256 of the file that ``training.initial_weights`` comes to.
 
@@ -40,12 +46,9 @@ def initial_weights_sha256(config: Config) -> str | None:
     str or None
         None for random weights, and where no file can be read: who reads it says why.
     """
-    path = config.training.initial_weights
-    if path is None:
-        return None
-    file = path / _OF_A_CHECKPOINT if path.is_dir() else path
+    file = initial_weights_file(config)
     try:
-        return _sha256(file, file.stat().st_mtime_ns)
+        return None if file is None else _sha256(file, file.stat().st_mtime_ns)
     except OSError:
         return None
 
