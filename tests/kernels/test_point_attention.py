@@ -10,12 +10,7 @@ from torch import Tensor
 from scalefold.bench.kernels.agreement import FACTOR, ROUNDING, error
 from scalefold.bench.kernels.point_attention import as_written
 from scalefold.ops import point_attention as reference
-from scalefold_kernels.point_attention import (
-    launch,
-    point_attention,
-    point_attention_pair_gradient,
-)
-from scalefold_kernels.point_attention.arguments import Arguments, checked
+from scalefold_kernels.point_attention import point_attention, point_attention_pair_gradient
 from scalefold_kernels.tiles import overridden
 
 
@@ -121,28 +116,6 @@ def test_far_from_the_origin_distances_keep_their_digits(device: torch.device) -
     far = point_attention(q, k, v, x + 128, y + 128, u, pair_logits, weight, pair)[0]
     # Coordinates are rounded to 2^-17 there, their squared differences of up to some tens to 2^-11.
     torch.testing.assert_close(far, near, atol=2e-3, rtol=2e-3)
-
-
-def test_gradient_of_the_points_weight_does_not_feel_how_means_were_rounded(
-    device: torch.device,
-) -> None:
-    """A row's gradients add up to zero; what is left of them by rounding is not to be multiplied by
-    squared distances. Seen where it is gone entirely: for queries at one point."""
-    sizes = CASES[1]
-    q, k, v, x, *others = arguments(sizes, device)
-    y, u, *rest = others
-    points = (t.flatten(-2) for t in (x[:, :1].expand_as(x), y, u))
-    a = checked(q, k, v, *points, *rest)
-    out, of_points, of_pairs = grads(sizes, device)
-    given = launch.Grads(out, of_points.flatten(-2), of_pairs)
-    results = launch.Results(*torch.ops.scalefold.point_attention(*a))
-    of_weights, means = launch.pairs_backward(a, results, given, None)
-
-    def gradient(means: Tensor) -> Tensor:
-        new = Arguments(*map(torch.empty_like, a))
-        return launch.queries_backward(a, results, given, of_weights, means, new)
-
-    torch.testing.assert_close(gradient(means + 0.1), gradient(means), **CLOSE)
 
 
 def test_a_query_without_keys_attends_to_all(device: torch.device) -> None:

@@ -232,7 +232,6 @@ def queries_backward_kernel(
     x -= middle[None, :]
     rest = tl.zeros((BLOCK_I,), tl.float32)
     moment = tl.zeros((BLOCK_I,), tl.float32)
-    spread = tl.zeros((BLOCK_I,), tl.float32)
     grad_q = tl.zeros((BLOCK_I, block(CHANNELS)), tl.float32)
     grad_x = tl.zeros((BLOCK_I, block(COORDINATES)), tl.float32)
     for start in range(0, num_res, BLOCK_J):
@@ -251,13 +250,9 @@ def queries_backward_kernel(
         grad_q += product(grad_logits, k)
         grad_x += product(grad_logits, y)
         rest += tl.sum(grad_logits, 1)
-        y_squares = tl.sum(y * y, 1)[None, :]
-        moment += tl.sum(grad_logits * y_squares, 1)
-        spread += tl.sum(weights * y_squares, 1)
-    # Half the squared distances, by which the points' weight lowers logits. A row's gradients add
-    # up to zero but for the rounding of the means, so what all its squares share is better left
-    # out: |x|^2, and of |y|^2 the mean.
-    moment -= rest * spread + 2.0 * tl.sum(x * grad_x, 1)
+        moment += tl.sum(grad_logits * tl.sum(y * y, 1)[None, :], 1)
+    # Half the squared distances, by which the points' weight lowers logits.
+    moment += rest * tl.sum(x * x, 1) - 2.0 * tl.sum(x * grad_x, 1)
     part = (sample * tl.num_programs(0) + tile) * HEADS + head
     tl.store(grad_point_weight_ptr + part, -0.5 * tl.sum(moment, 0))
     grad_x = (grad_x - rest[:, None] * x) * tl.load(point_weight_ptr + head)
