@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import os
 import shutil
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from scalefold.config import initial_weights_sha256
-
-ROOT = Path(__file__).parents[2]
 TRAINING = {"steps": 40, "checkpoint_every": 10, "log_every": 1, "max_recycling": 0}
 PLANNING = ["--dry-run", "--lint", "--dag", "--rulegraph", "--summary", "--unlock"]
 
@@ -93,39 +87,6 @@ def test_other_initial_weights_under_the_same_name_are_trained_and_evaluated_ane
     os.utime(given, (1, 1))  # as of a file that was moved there, older than what was made of it
     assert workflow.planned(*again)["train"] == 1
     assert len(list((training / "replaced/1").glob("step-*.ready"))) == 2
-
-
-def test_checkpoints_from_other_files_are_about_to_be_set_aside_and_do_not_count(
-    tmp_path: Path,
-) -> None:
-    """What the watcher goes by, in the seconds before a training sets its forerunner aside."""
-    text = (ROOT / "workflow/rules/published.smk").read_text()
-    (tmp_path / "manifest.json").write_text("{}")
-    (tmp_path / "given.pt").write_bytes(b"weights")
-    data, weights = (hashlib.sha256(content).hexdigest() for content in (b"{}", b"weights"))
-    made_from = [(data, weights), (data, None), (data, "0" * 64), ("0" * 64, weights)]
-    for step, (trained_on, started_from) in enumerate(made_from):
-        folder = tmp_path / f"key/step-{step:08d}"
-        folder.mkdir(parents=True)
-        facts = {"data_manifest_sha256": trained_on, "initial_weights_sha256": started_from}
-        (folder / "checkpoint.json").write_text(json.dumps(facts))
-        folder.with_name(f"{folder.name}.ready").touch()
-    training = SimpleNamespace(initial_weights=tmp_path / "given.pt")
-    names: dict[str, Any] = {
-        "SHARDS": tmp_path,
-        "TRAINING": f"{tmp_path}/{{key}}",
-        "STAGES": {"": SimpleNamespace(training=training)},
-        "stage_of": lambda key: "",
-        "initial_weights_sha256": initial_weights_sha256,
-        "cache": cache,
-        "hashlib": hashlib,
-        "json": json,
-        "Path": Path,
-    }
-    exec(text[text.index("def published") : text.index("class CheckpointNews")], names)
-    assert names["published"]("key") == [0, 1]
-    training.initial_weights.unlink()  # gone: of them nothing can be said
-    assert names["published"]("key") == [0, 1, 2]
 
 
 def test_failed_training_ends_the_workflow(workflow: Any) -> None:

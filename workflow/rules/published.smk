@@ -8,6 +8,8 @@ import time
 from snakemake.exceptions import IncompleteCheckpointException
 from snakemake.io import flag
 
+from scalefold.train.published import steps_made_from
+
 ASYNC = CONFIG.evaluation.mode == "async"
 SCHEDULED = {
     KEYS[stage]: config.training.published_steps() for stage, config in STAGES.items()
@@ -22,20 +24,7 @@ def published(key):
     """Steps of a training's checkpoints that were made from the present files, rising."""
     data = hashlib.sha256(Path(f"{SHARDS}/manifest.json").read_bytes()).hexdigest()
     start = initial_weights_sha256(STAGES[stage_of(key)])
-    steps = []
-    for mark in Path(TRAINING.format(key=key)).glob("step-*.ready"):
-        trained_on, started_from = made_from(mark, mark.stat().st_mtime_ns)
-        # Of weights that are not there any more, or were not recorded, nothing can be said.
-        if trained_on == data and (start is None or started_from in (None, start)):
-            steps.append(int(mark.stem.removeprefix("step-")))
-    return sorted(steps)
-
-
-@cache
-def made_from(mark, time_ns):
-    """Hashes of a checkpoint's data and initial weights."""
-    facts = json.loads((mark.with_suffix("") / "checkpoint.json").read_text())
-    return facts["data_manifest_sha256"], facts.get("initial_weights_sha256")
+    return steps_made_from(Path(TRAINING.format(key=key)), data, start)
 
 
 class CheckpointNews:

@@ -1,0 +1,50 @@
+"""Which checkpoints in a training's folder are of the present data and initial weights.
+
+For the workflow, which asks every few seconds while a training runs: without torch.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+
+def steps_made_from(
+    folder: Path, data_manifest_sha256: str, initial_weights_sha256: str | None
+) -> list[int]:
+    """Steps of the complete checkpoints that a training from these files would not set aside.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the training; see `scalefold.train.checkpoint`.
+    data_manifest_sha256 : str
+    initial_weights_sha256 : str or None
+        None for random weights, and where there is no such file now. Then nothing can be said, nor
+        of checkpoints that did not record it: they count.
+
+    Returns
+    -------
+    list of int
+        Rising.
+
+    Raises
+    ------
+    OSError
+        If a checkpoint goes while this looks at it.
+    """
+    steps = []
+    for mark in folder.glob("step-*.ready"):
+        data, start = _made_from(mark, mark.stat().st_mtime_ns)
+        same_start = None in (start, initial_weights_sha256) or start == initial_weights_sha256
+        if data == data_manifest_sha256 and same_start:
+            steps.append(int(mark.stem.removeprefix("step-")))
+    return sorted(steps)
+
+
+@cache
+def _made_from(mark: Path, time_ns: int) -> tuple[str, str | None]:
+    """Hashes of a checkpoint's data and initial weights."""
+    facts = json.loads((mark.with_suffix("") / "checkpoint.json").read_text("utf-8"))
+    return facts["data_manifest_sha256"], facts.get("initial_weights_sha256")
