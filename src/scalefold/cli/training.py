@@ -186,8 +186,8 @@ def evaluate(
     for name, means in result["mean"].items():
         shown = [f"{metric} {value:.3f}" for metric, value in means.items() if value is not None]
         counts = result["counts"][name]
-        chains = ", ".join(f"{n} chains {what}" for what, n in counts.items() if n)
-        typer.echo(f"step {result['step']}, {name}: {', '.join(shown)} ({chains})")
+        chains = ", ".join(f"{n} {what}" for what, n in counts.items() if n)
+        typer.echo(f"step {result['step']}, {name}: {', '.join(shown)} (chains: {chains})")
 
 
 RunFolder = Annotated[Path, typer.Argument(help="The run's folder.")]

@@ -81,15 +81,15 @@ def select_ops(kernels: Kernels, device: torch.device) -> Ops:
 def why_not(device: torch.device) -> str | None:
     """What keeps the kernels from running on this device, or None."""
     if device.type != "cuda" or torch.version.cuda is None:
-        return f"they need an NVIDIA GPU and the device is {device.type}"
+        return f"Triton kernels need an NVIDIA GPU, and the device is {device.type}"
     if find_spec("triton") is None:
         return "Triton is not installed (pip install triton)"
     capability = torch.cuda.get_device_capability(device)
     if capability < MIN_CAPABILITY:
         name, (major, minor) = torch.cuda.get_device_name(device), capability
         return (
-            f"they need compute capability {MIN_CAPABILITY[0]}.{MIN_CAPABILITY[1]} or newer (A100, "
-            f"RTX 30) and {name} has {major}.{minor}"
+            f"Triton kernels need compute capability {MIN_CAPABILITY[0]}.{MIN_CAPABILITY[1]} or "
+            f"newer (A100, RTX 30) and {name} has {major}.{minor}"
         )
     return None
 

@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend
 
 from scalefold.bench.kernels import attention as kernels_of_attention
-from scalefold.bench.kernels import implementation, optimiser, peers, run
+from scalefold.bench.kernels import catalogue, implementation, optimiser, peers, run
 from scalefold.bench.kernels.agreement import FACTOR, Exact, convert, evaluate, tensors
 from scalefold.bench.kernels.case import KernelCase, Work, leaf
 from scalefold.bench.kernels.catalogue import all_cases, find_case
@@ -365,6 +365,12 @@ def test_cases_are_chosen_by_op_and_by_any_of_several_texts() -> None:
     }
     with pytest.raises(InputError, match="no shape contains 'N=385' or 'rows of'; there are: "):
         all_cases((), ["N=385", "rows of"])
+
+
+def test_without_triton_it_is_said_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalogue, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"need Triton, .* CUDA build brings it, .*make developer"):
+        all_cases(["attention"])
 
 
 def test_candidates_are_all_combinations_or_a_list() -> None:

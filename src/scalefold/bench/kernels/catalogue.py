@@ -5,6 +5,7 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Iterator, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 
 import scalefold.bench.kernels as package
 from scalefold.bench.kernels.case import KernelCase
@@ -17,8 +18,13 @@ def all_cases(ops: Sequence[str] = (), texts: Sequence[str] = ()) -> list[Kernel
     Raises
     ------
     InputError
-        There is no such op, or nothing is left.
+        There is no such op, or nothing is left; or Triton is not installed.
     """
+    if find_spec("triton") is None:
+        raise InputError(
+            "the kernels need Triton, which is not installed: torch's CUDA build brings it, and "
+            "`make developer-environment` installs it beside the CPU build"
+        )
     found = list(_everything())
     known = sorted({case.op for case in found})
     unknown = sorted(set(ops) - set(known))
