@@ -202,6 +202,9 @@ def under(program: str, tool: str, log: Path) -> list[str]:
     """The beginning of a command that is to run under the sanitizer."""
     return [
         *(program, "--tool", tool, "--target-processes", "application-only"),
+        # Waits for as long as torch takes to load beside other work. Of steps whose sanitizer had
+        # given up waiting, none was done after 300 s.
+        *("--launch-timeout", "0"),
         *("--log-file", str(log)),
         *(option for part in _OF_OTHERS for option in ("--kernel-name-exclude", f"kns={part}")),
     ]

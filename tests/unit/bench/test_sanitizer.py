@@ -24,6 +24,7 @@ DEMO = Path(__file__).parents[3] / "demo" / "mlperf.yaml"
 PROGRAM = """#!/bin/sh
 [ "$1" = --version ] && {{ echo "Version 1 of a test"; exit; }}
 [ "$PYTORCH_NO_CUDA_MEMORY_CACHING" = 1 ] || exit 3
+case "$*" in *"--launch-timeout 0 "*) ;; *) exit 4;; esac
 while [ $# -gt 1 ]; do [ "$1" = --log-file ] && log=$2; shift; done
 {writes}
 """
