@@ -165,6 +165,7 @@ def evaluate(
     from scalefold.cli.device import torch_device
     from scalefold.cli.logs import log_to_stderr
     from scalefold.evaluate import evaluate_checkpoint
+    from scalefold.evaluate.results import chains_of_mean
     from scalefold.parallel.launch import find_place
 
     place = find_place()
@@ -185,9 +186,14 @@ def evaluate(
     )
     for name, means in result["mean"].items():
         shown = [f"{metric} {value:.3f}" for metric, value in means.items() if value is not None]
-        counts = result["counts"][name]
-        chains = ", ".join(f"{n} {what}" for what, n in counts.items() if n)
-        typer.echo(f"step {result['step']}, {name}: {', '.join(shown)} (chains: {chains})")
+        over = chains_of_mean(result, name)
+        typer.echo(f"step {result['step']}, {name}: {', '.join(shown)} over {over}")
+    if result["failed"]:
+        typer.echo(
+            f"warning: chains failed ({len(result['failed'])}) and are not in the means; {out} "
+            "says why",
+            err=True,
+        )
 
 
 RunFolder = Annotated[Path, typer.Argument(help="The run's folder.")]
@@ -228,8 +234,13 @@ def report(
     from scalefold.report import write_report
 
     html = run / "report.html" if out is None else out
-    for note in write_report(run, key, shards, html, html.with_suffix(".json")):
+    content = write_report(run, key, shards, html, html.with_suffix(".json"))
+    for note in content["notes"]:
         typer.echo(f"note: {note}", err=True)
+    for split, scores in content["summary"]["lddt_ca"].items():
+        if last := scores["last"]:
+            said = f"mean lDDT-Cα {last['value']:.3f} over {last['over']}"
+            typer.echo(f"step {last['step']}, {split}: {said}")
     typer.echo(f"{html}, {html.with_suffix('.json')}")
 
 

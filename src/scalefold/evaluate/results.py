@@ -39,6 +39,45 @@ def mean_by_split(
     return means
 
 
+def chains_of_mean(evaluation: Mapping[str, Any], split: str) -> str:
+    """Say how many of a split's chains its mean lDDT-Ca is over, and why the others are not in it.
+
+    Parameters
+    ----------
+    evaluation : mapping
+        See ``evaluate_checkpoint``.
+    split : str
+
+    Returns
+    -------
+    str
+        Such as ``10 of 11 chains; 1 failed: 1lcd_A (the predicted positions are not finite)``.
+    """
+    scored, skipped, failed = (
+        [chain for chain in evaluation[fate] if chain["split"] == split]
+        for fate in ("chains", "skipped", "failed")
+    )
+    unknown = [chain["chain_key"] for chain in scored if chain["lddt_ca"] is None]
+    total = len(scored) + len(skipped) + len(failed)
+    said = f"{len(scored) - len(unknown)} of {total} chains"
+    if skipped:
+        said += f"; {len(skipped)} skipped, longer than evaluation.max_length"
+    if unknown:
+        said += f"; {len(unknown)} without lDDT-Cα: {_first(unknown)}"
+    if failed:
+        # The first sentence says why, those after it how to mend it.
+        reasons = [
+            f"{chain['chain_key']} ({chain['reason'].partition('. ')[0]})" for chain in failed
+        ]
+        said += f"; {len(failed)} failed: {_first(reasons)}"
+    return said
+
+
+def _first(findings: Sequence[str], shown: int = 3) -> str:
+    rest = len(findings) - shown
+    return ", ".join([*findings[:shown], *([f"and {rest} more"] if rest > 0 else [])])
+
+
 def reached_target(evaluation: Mapping[str, Any], settings: EvaluationConfig) -> float | None:
     """Mean lDDT-Ca of the first of ``evaluation.splits`` if it is the target or more, else None.
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
 import scalefold
 from scalefold.evaluate.chain_scores import METRICS
+from scalefold.evaluate.results import chains_of_mean
 from scalefold.report.calibration import calibration
 from scalefold.report.inputs import RunFiles
 
@@ -36,7 +38,7 @@ def report_content(name: str, files: RunFiles) -> Content:
         "format": FORMAT,
         "run": name,
         "summary": _summary(files),
-        "notes": list(files.notes),
+        "notes": [*files.notes, *_unscored(files)],
         "training": _columns(files.metrics),
         "evaluations": [
             {key: evaluation.get(key) for key in ("step", "checkpoint", "mean", "counts")}
@@ -70,18 +72,30 @@ def _summary(files: RunFiles) -> dict[str, Any]:
 
 def _progress_of(split: str, files: RunFiles) -> dict[str, Any]:
     """First, last and best mean lDDT-C-alpha of a split over the evaluated checkpoints."""
-    means = [
-        (evaluation["step"], evaluation["mean"].get(split, {}).get("lddt_ca"))
+    known = [
+        {
+            "step": evaluation["step"],
+            "value": evaluation["mean"][split]["lddt_ca"],
+            "over": chains_of_mean(evaluation, split),
+        }
         for evaluation in files.evaluations
+        if evaluation["mean"].get(split, {}).get("lddt_ca") is not None
     ]
-    known = [(step, value) for step, value in means if value is not None]
     if not known:
         return {"first": None, "last": None, "best": None}
-    best = max(known, key=lambda pair: pair[1])
-    return {
-        name: {"step": step, "value": value}
-        for name, (step, value) in (("first", known[0]), ("last", known[-1]), ("best", best))
-    }
+    best = max(known, key=lambda point: point["value"])
+    return {"first": known[0], "last": known[-1], "best": best}
+
+
+def _unscored(files: RunFiles) -> Iterator[str]:
+    """Say of which splits the last evaluation knows no lDDT-C-alpha."""
+    for evaluation in files.evaluations[-1:]:
+        for split, mean in evaluation["mean"].items():
+            if mean.get("lddt_ca") is None:
+                yield (
+                    f"The evaluation of step {evaluation['step']} has no mean lDDT-Cα of {split}: "
+                    f"{chains_of_mean(evaluation, split)}."
+                )
 
 
 def _splits(files: RunFiles) -> list[str]:

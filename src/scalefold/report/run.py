@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from scalefold.errors import InputError
-from scalefold.report.content import report_content
+from scalefold.report.content import Content, report_content
 from scalefold.report.inputs import read_run
 from scalefold.report.page import render_page
 from scalefold.shards.atomic import write_bytes
@@ -18,7 +18,7 @@ def write_report(
     shards: Path | None = None,
     out_html: Path | None = None,
     out_json: Path | None = None,
-) -> list[str]:
+) -> Content:
     """Write the HTML report and the same numbers as JSON, each atomically.
 
     May be called at any time, also while training goes on or after it broke off: what is missing or
@@ -38,8 +38,8 @@ def write_report(
 
     Returns
     -------
-    list of str
-        What is missing or could not be read: the notes that the report shows first.
+    dict
+        The content of ``out_json``, see `report_content`.
 
     Raises
     ------
@@ -60,4 +60,4 @@ def write_report(
     text = json.dumps(content, indent=1, allow_nan=False)
     write_bytes(out_json, (text + "\n").encode())
     write_bytes(out_html, page.encode())
-    return files.notes
+    return content

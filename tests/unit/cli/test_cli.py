@@ -384,6 +384,18 @@ def test_report_of_a_training_and_an_evaluation_made_by_hand(tmp_path: Path) -> 
     assert json.loads((tmp_path / "first.json").read_text())["notes"] == notes
 
 
+def test_report_says_the_last_means_and_what_they_lack(monkeypatch: pytest.MonkeyPatch) -> None:
+    last = {"step": 20, "value": 0.25, "over": "1 of 2 chains; 1 failed: c (bad)"}
+    means = {"validation": {"last": last}, "train": {"last": None}}
+    content = {"notes": [], "summary": {"lddt_ca": means}}
+    monkeypatch.setattr("scalefold.report.write_report", lambda *_: content)
+    said = run("report", "run").stdout.splitlines()
+    assert said == [
+        "step 20, validation: mean lDDT-Cα 0.250 over 1 of 2 chains; 1 failed: c (bad)",
+        "run/report.html, run/report.json",
+    ]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -409,6 +421,28 @@ def test_evaluation_is_not_for_several_processes(
     assert result.exit_code == 2
     refused = "evaluate: a launcher has started 2 processes, each of which would do all of it"
     assert (refused in result.stderr) == (size == 2)
+
+
+@pytest.mark.parametrize("failed", [0, 5])
+def test_an_evaluation_that_lacks_chains_says_so_and_is_done(
+    failed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = [{"chain_key": f"c{n}", "split": "train", "reason": "bad. Mend"} for n in range(failed)]
+    result = {
+        "step": 20,
+        "mean": {"train": {"lddt_ca": 0.25, "tm_score": None}},
+        "chains": [{"chain_key": "s", "split": "train", "lddt_ca": 0.25}],
+        "skipped": [],
+        "failed": lost,
+    }
+    monkeypatch.setattr("scalefold.evaluate.evaluate_checkpoint", lambda *_, **__: result)
+    out = tmp_path / "e.json"
+    done = run("evaluate", "step-00000020", "-c", DEMO, "--shards", "x", "--out", str(out))
+    assert done.exit_code == 0
+    named = "; 5 failed: c0 (bad), c1 (bad), c2 (bad), and 2 more" if failed else ""
+    assert done.stdout == f"step 20, train: lddt_ca 0.250 over 1 of {1 + failed} chains{named}\n"
+    warning = f"warning: chains failed (5) and are not in the means; {out} says why"
+    assert (warning in done.stderr) == (failed > 0)
 
 
 @pytest.mark.parametrize("name", ["kernels", "tune"])

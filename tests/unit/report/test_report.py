@@ -83,7 +83,9 @@ def test_says_what_ran_and_how_good_it_became(make_run):
     assert "chains: 14 train, 4 validation, 3 template." in words
     scores = content["summary"]["lddt_ca"]["validation"]
     last, first = (f"{scores[name]['value']:.3f}" for name in ("last", "first"))
-    assert f"validation {last} at step 200, the best; first {first} at step 0 " in words
+    skipped = "1 skipped, longer than evaluation.max_length"
+    assert f"validation {last} over 2 of 3 chains; {skipped} at step 200, the best; " in words
+    assert f"the best; first {first} at step 0 " in words
     for key in ("1a8o_A", "102m_A", "9xyz_A", "4bad_A", "not a gzip file"):
         assert key in words
     assert content["notes"] == []
@@ -98,8 +100,27 @@ def test_says_how_good_the_last_checkpoint_is_and_the_best(make_run):
     _, page, content = report_of(run)
     words = " ".join(" ".join(page.text).split())
     best = content["summary"]["lddt_ca"]["validation"]["best"]["value"]
-    said = "Last mean lDDT-Cα, validation 0.200 at step 150;"
-    assert f"{said} best {best:.3f} at step 100; first 0.170 at step 0 " in words
+    assert "Last mean lDDT-Cα, validation 0.200 over 2 of 3 chains" in words
+    assert f" at step 150; best {best:.3f} at step 100; first 0.170 at step 0 " in words
+
+
+def test_chains_that_failed_stand_beside_the_mean_that_lacks_them(make_run):
+    run = make_run()
+    path = training_of(run, "evaluation") / "step-00000200.json"
+    tree = json.loads(path.read_text())
+    tree["chains"] = [c for c in tree["chains"] if c["chain_key"] != "1a8o_A"]
+    reason = {"reason": "x.arrow, row 3: <damaged>. Pack it again"}
+    tree["failed"] = [{"chain_key": "1a8o_A", "split": "train", "length": 70, **reason}]
+    tree["counts"]["train"] = {"scored": 3, "skipped": 0, "failed": 1}
+    path.write_text(json.dumps(tree))
+    _, page, content = report_of(run)
+    words = " ".join(" ".join(page.text).split())
+    last = content["summary"]["lddt_ca"]["train"]["last"]
+    over = "3 of 4 chains; 1 failed: 1a8o_A (x.arrow, row 3: <damaged>)"
+    assert last["over"] == over
+    assert f"Last mean lDDT-Cα, train {last['value']:.3f} over {over} at step 200" in words
+    assert "200 train 3 of 4 " in words
+    assert content["notes"] == []
 
 
 def test_figures_are_there_with_words_for_those_who_cannot_see_them(make_run):
@@ -350,6 +371,9 @@ def test_chains_without_scores(make_run):
     assert content["calibration"]["validation"]["residues"] == 0
     assert content["calibration"]["validation"]["correlation"] is None
     assert content["summary"]["lddt_ca"]["validation"]["last"]["step"] == 150
+    (note,) = content["notes"]
+    assert note.startswith("The evaluation of step 200 has no mean lDDT-Cα of validation: 0 of 3")
+    assert note.endswith("max_length; 2 without lDDT-Cα: 102m_A, 1ay7_B.")
 
 
 def test_evaluations_that_an_earlier_training_left_are_named(make_run):
