@@ -6,7 +6,7 @@ import itertools
 import json
 import re
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 import pytest
@@ -95,6 +95,30 @@ def test_times_of_kernels() -> None:
                 assert rounds_to(microseconds(case, column, key), cell), (names, name, column)
 
 
+def test_spread_between_records() -> None:
+    """How far times of one quantity differ: median, the tenth that differs most, most of all."""
+    names = [path.name for path in (DOCS / "benchmarks").glob("kernels-*.json")]
+    page = " ".join((DOCS / "kernels/benchmark.md").read_text("utf-8").split())
+    (said,) = re.findall(
+        r"(\d+) times of ScaleFold .* by (\S+) % in the median, by (\S+) % or more in one of ten, "
+        r"and by (\S+) % at most.*?; torch's by (\S+), (\S+) and (\S+) %",
+        page,
+    )
+    found = {}
+    for who in ("ScaleFold", "torch"):
+        times: dict[tuple[str, ...], list[float]] = {}
+        for case in (case for name in names for case in record(name)["cases"]):
+            if both := microseconds(case, who, "seconds"):
+                for part, time in zip(("forward", "both"), both, strict=True):
+                    times.setdefault((case["op"], case["shape"], part), []).append(time)
+        again = (100 * (max(of) / min(of) - 1) for of in times.values() if len(of) > 1)
+        found[who] = sorted(again, reverse=True)
+    assert int(said[0]) == len(found["ScaleFold"])
+    for values, cells in ((found["ScaleFold"], said[1:4]), (found["torch"], said[4:])):
+        spread = [median(values), values[len(values) // 10], values[0]]
+        assert all(rounds_to([n], cell) for n, cell in zip(spread, cells, strict=True)), cells
+
+
 def share_of_floor(record_name: str, shape: str) -> list[float]:
     """Per cent of the time, forward, and forward and backward."""
     (case,) = (case for case in record(record_name)["cases"] if case["shape"] == shape)
@@ -166,13 +190,15 @@ def numbers(rung: dict[str, Any]) -> list[float]:
 
 
 def test_steps() -> None:
-    """The first two rows are others', of which there are no records."""
+    """The first row is of others, as published."""
     (rows,) = tables("performance.md", "| a training step, seconds |")
     steps = rungs()["baseline"], rungs()["bf16"], by_default()
-    for row, step in zip(rows[2:], steps, strict=True):
+    for row, step in zip(rows[1:], steps, strict=True):
         assert rounds_to(step["step_seconds_by_recycling"], row["recycles 0 / 1 / 2 / 3"])
         assert rounds_to([step["mean_step_seconds"]], row["mean"])
         assert rounds_to([step["peak_memory_gib"]], row["peak GiB"])
+        name = linked(row["a training step, seconds"]) or "ladder-h200-1.json"
+        assert record(name)["commit"].startswith(row["at"]), row
 
 
 def test_goals_of_training() -> None:
@@ -246,7 +272,11 @@ def _variant(row: str) -> dict[str, Any]:
         (v["memory_limit_gib"], v.get("recomputation")): v for v in record(name)["variants"]
     }
     chosen = variants[float(limit[1]) if limit else None, kind]
-    return {"variant": chosen, "none": variants.get((None, "none"))}
+    return {
+        "variant": chosen,
+        "none": variants.get((None, "none")),
+        "commit": record(name)["commit"],
+    }
 
 
 def test_recomputation() -> None:
@@ -255,6 +285,7 @@ def test_recomputation() -> None:
         mean, _, more = row["mean step, s"].partition(" (+ ")
         assert rounds_to([variant["mean_step_seconds"]], mean), name
         assert rounds_to([variant["peak_memory_gib"]], row["peak GiB"]), name
+        assert row["commit"].startswith(row["at"]), name
         if more:
             ratio = variant["mean_step_seconds"] / row["none"]["mean_step_seconds"]
             assert rounds_to([100 * (ratio - 1)], more.removesuffix(" %)")), name
