@@ -71,10 +71,13 @@ def test_other_initial_weights_under_the_same_name_are_trained_and_evaluated_ane
     workflow, _ = finished
     given = workflow.folder / "given.pt"
     start = {"steps": 1, "max_recycling": 0, "initial_weights": "given.pt"}
+    again = ("--config", f"training={json.dumps(start)}")
     scored = []
     for step in (0, 40):
         shutil.copy(workflow.training() / f"step-{step:08d}/averaged.pt", given)
-        workflow.succeed("--config", f"training={json.dumps(start)}")
+        said = "given.pt: other initial weights than those" in workflow.succeed("--dry-run", *again)
+        assert said == (step == 40)
+        workflow.succeed(*again)
         training = workflow.training(training={"initial_weights": "given.pt"})
         evaluations = sorted((workflow.run / "evaluation" / training.name).glob("*.json"))
         assert [path.stem for path in evaluations] == [f"step-{n:08d}" for n in (0, 1)]
@@ -82,10 +85,10 @@ def test_other_initial_weights_under_the_same_name_are_trained_and_evaluated_ane
         scored.append(json.loads(evaluations[0].read_text())["chains"])
         assert scored[-1] == json.loads(alone.read_text())["chains"]
     assert scored[0] != scored[1]
-    again = ("--config", f"training={json.dumps(start)}")
     assert "train" not in workflow.planned(*again)
     os.utime(given, (1, 1))  # as of a file that was moved there, older than what was made of it
     assert workflow.planned(*again)["train"] == 1
+    assert "other initial weights" not in workflow.succeed("--dry-run", *again)
     assert len(list((training / "replaced/1").glob("step-*.ready"))) == 2
 
 

@@ -1,14 +1,11 @@
 # Which checkpoints are evaluated, and when. With `evaluation.mode: after` it is known from the start,
 # and all are evaluated when training has ended. With `async` a checkpoint is taken up while training
 # goes on; those that are missing then (a job failed, no workflow was running) follow at its end.
-import contextlib
 import threading
 import time
 
 from snakemake.exceptions import IncompleteCheckpointException
 from snakemake.io import flag
-
-from scalefold.train.published import steps_made_from
 
 ASYNC = CONFIG.evaluation.mode == "async"
 SCHEDULED = {

@@ -1,4 +1,5 @@
 # What all rules need to know: the checked configuration, the buckets, the checkpoints, the paths.
+import contextlib
 import gc
 import hashlib
 import json
@@ -31,6 +32,7 @@ from scalefold.raw.chain_files import (
 from scalefold.raw.chains import check_trainable, read_chains
 from scalefold.shards.atomic import check_writable
 from scalefold.shards.buckets import bucket_of
+from scalefold.train.published import other_initial_weights, steps_made_from
 
 overrides = workflow.config_settings.config
 gc.disable()
@@ -49,7 +51,6 @@ except InputError as error:
 for check in (
     partial(check_mirrors, CONFIG.data),
     partial(check_files, rows, CONFIG.data),
-    partial(check_initial_weights, STAGES),
 ):
     try:
         check()

@@ -1,6 +1,7 @@
 """Which checkpoints in a training's folder are of the present data and initial weights.
 
-For the workflow, which asks every few seconds while a training runs: without torch.
+For the workflow, which asks before it does anything, and every few seconds while a training runs:
+without torch.
 """
 
 from __future__ import annotations
@@ -41,6 +42,33 @@ def steps_made_from(
         if data == data_manifest_sha256 and same_start:
             steps.append(int(mark.stem.removeprefix("step-")))
     return sorted(steps)
+
+
+def other_initial_weights(folder: Path, initial_weights_sha256: str | None) -> str | None:
+    """Hash of the initial weights that a training started from, if they are not the present ones.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the training.
+    initial_weights_sha256 : str or None
+        See `steps_made_from`.
+
+    Returns
+    -------
+    str or None
+        None also where nothing can be said: no complete checkpoint, or one that did not record it.
+
+    Raises
+    ------
+    OSError, ValueError, KeyError
+        If the last checkpoint cannot be read.
+    """
+    for mark in sorted(folder.glob("step-*.ready"))[-1:]:
+        _, start = _made_from(mark, mark.stat().st_mtime_ns)
+        if None not in (start, initial_weights_sha256) and start != initial_weights_sha256:
+            return start
+    return None
 
 
 @cache
