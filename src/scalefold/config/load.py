@@ -62,10 +62,24 @@ def load_config(paths: Sequence[Path], overrides: Mapping[str, Any] | None = Non
 
 def read_files(paths: Sequence[Path], overrides: Mapping[str, Any]) -> tuple[Tree, Source]:
     """Lay files and overrides over each other; also returns what errors call them."""
-    layers = [(str(path), _read_yaml(path)) for path in paths]
-    if overrides:
-        layers.append(("overrides", dict(overrides)))
+    return _laid([(str(path), _read_yaml(path)) for path in paths], overrides)
+
+
+def _laid(layers: Sequence[tuple[str, Tree]], overrides: Mapping[str, Any]) -> tuple[Tree, Source]:
+    layers = [*layers, *_each_override(overrides)]
     return reduce(merge, (tree for _, tree in layers), {}), Source(layers)
+
+
+def _each_override(tree: Mapping[str, Any], section: str = "") -> Iterator[tuple[str, Tree]]:
+    """Yield the overrides one by one, after what errors call them: ``override <key>=<value>``."""
+    for name, value in tree.items():
+        key = f"{section}{name}"
+        if isinstance(value, Mapping) and value:
+            for called, below in _each_override(value, f"{key}."):
+                yield called, {name: below}
+        else:
+            shown = value if isinstance(value, str) else json.dumps(value, default=str)
+            yield f"override {key}={shown}", {name: value}
 
 
 def make_config(tree: Mapping[str, Any], source: str | Source = "configuration") -> Config:
@@ -117,8 +131,8 @@ def preset_model(name: str, overrides: Mapping[str, Any] | None = None) -> Model
     """
     # What a run needs besides, and a model does not.
     rest = {"chains": "-", "mirrors": {"mmcif": ["-"], "alignments": ["-"]}}
-    tree = merge({"preset": name, "data": rest}, dict(overrides or {}))
-    return make_config(tree, source=f"preset {name}").model
+    base = (f"preset {name}", {"preset": name, "data": rest})
+    return make_config(*_laid([base], overrides or {})).model
 
 
 def config_to_yaml(config: Config) -> str:

@@ -206,18 +206,20 @@ def test_a_folder_is_no_configuration(tmp_path: Path) -> None:
 
 def test_overrides_are_named_where_they_are_wrong(tmp_path: Path) -> None:
     path = written(tmp_path / "run.yaml", **tree())
-    for wrong, named in (
-        ({"training": {"stepz": 1}}, "overrides: unknown key 'training.stepz', did you mean "),
-        ({"training": {"steps": "few"}}, "overrides: training.steps: Input should be a valid int"),
-        ({"preset": "tinny"}, "overrides: preset: 'tinny' is not known"),
+    for wrong, named, message in (
+        ({"training": {"stepz": 1}}, "training.stepz=1", "unknown key 'training.stepz', did you "),
+        ({"training": {"steps": "few"}}, "training.steps=few", "training.steps: Input should be a"),
+        ({"optimiser": None}, "optimiser=null", "optimiser: Input should be a section of keys"),
+        ({"preset": "tinny"}, "preset=tinny", "preset: 'tinny' is not known"),
     ):
         with pytest.raises(InputError) as raised:
-            load_config([path], wrong)
-        assert str(raised.value).startswith(named)
-        assert str(raised.value).count("overrides") == 1
+            load_config([path], {"seed": 3, **wrong, "features": {}})
+        assert str(raised.value).startswith(f"override {named}: {message}")
+        assert str(raised.value).count("override ") == 1
     path.write_text("{}")
-    with pytest.raises(InputError, match=rf"^{path}, overrides: key 'data' is missing$"):
-        load_config([path], {"training": {"steps": 1}})
+    both = rf"^{path}, override training\.steps=1, override seed=3: key 'data' is missing$"
+    with pytest.raises(InputError, match=both):
+        load_config([path], {"training": {"steps": 1}, "seed": 3})
 
 
 def test_a_number_that_yaml_reads_as_text_is_told_as_one(tmp_path: Path) -> None:
@@ -265,7 +267,8 @@ def test_a_configuration_cannot_be_changed() -> None:
 
 
 def test_preset_model_names_the_unknown_key() -> None:
-    with pytest.raises(InputError, match=r"preset tiny: unknown key 'model.c_mm', did you mean"):
+    named = r"^override model\.c_mm=3: unknown key 'model.c_mm', did you mean"
+    with pytest.raises(InputError, match=named):
         preset_model("tiny", {"model": {"c_mm": 3}})
     assert isinstance(make_config(tree()), Config)
 
