@@ -18,14 +18,14 @@ def started_from(wildcards):
 @cache
 def look_at_weights(key):
     """End if the weights that a training needs are not there; warn if they are not those it had."""
+    training, start = TRAINING.format(key=key), STAGES[stage_of(key)]
     if not Path(TRAINED.format(key=key)).exists():
         try:
-            check_initial_weights(STAGES)
+            check_initial_weights(start)
         except InputError as error:
             # The message alone: any other exception Snakemake prints with a traceback, and of a file
             # that is missing it says no more than its name.
             raise SystemExit(f"error: {error}") from None
-    training, start = TRAINING.format(key=key), STAGES[stage_of(key)]
     now = initial_weights_sha256(start)
     # Of a checkpoint that cannot be read, the training says so.
     with contextlib.suppress(OSError, ValueError, KeyError):

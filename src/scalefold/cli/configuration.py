@@ -46,7 +46,7 @@ def check(config: ConfigFiles, set_: Overrides = None) -> None:
     and each kind of alignments and template hits, of some chain. The run's folder must be one that
     can be made and written.
     """
-    from scalefold.config import check_initial_weights, load_stages, run_key
+    from scalefold.config import load_stages, run_key
     from scalefold.raw.chain_files import check_files, check_mirrors
     from scalefold.raw.chains import check_trainable, read_chains
     from scalefold.shards.atomic import check_writable
@@ -58,7 +58,6 @@ def check(config: ConfigFiles, set_: Overrides = None) -> None:
     check_mirrors(loaded.data)
     check_files(chains, loaded.data)
     check_writable(loaded.results / loaded.run_name, "results")
-    check_initial_weights(stages)
     if loaded.training.initial_weights is not None:
         from scalefold.train.initial_weights import read_initial_weights
 

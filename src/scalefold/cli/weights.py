@@ -20,11 +20,13 @@ app = typer.Typer(
 )
 Preset = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="The model's sizes are this preset's, such as model_1_ptm."),
+    typer.Option(metavar="NAME", help="The model is this preset's, such as model_1_ptm."),
 ]
 ModelFiles = Annotated[
     list[Path] | None,
-    typer.Option("--config", "-c", metavar="FILE", help="The model's sizes are this run's."),
+    typer.Option(
+        "--config", "-c", metavar="FILE", help="The model is that of this run's configuration."
+    ),
 ]
 
 
@@ -45,6 +47,8 @@ def import_(
     set_: Overrides = None,
 ) -> None:
     """Read another code's weights, strictly, for training.initial_weights.
+
+    They are of a preset's model (--preset), or of that of the run to start from them (--config).
 
     Every parameter that is missing, unknown or of another shape is listed, and nothing is written.
     """
@@ -102,7 +106,9 @@ def _model(
 ) -> ModelConfig:
     """Return the sizes of the model from a preset's name or a run's configuration."""
     if (preset is None) == (not config):
-        raise InputError("give either --preset or --config, to say which model the weights are of")
+        raise InputError(
+            "give either --preset NAME or --config FILE (-c), to say which model the weights are of"
+        )
     if config:
         return read_config(config, overrides).model
     from scalefold.config import preset_model

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -15,17 +14,15 @@ _OF_A_CHECKPOINT: Final = "averaged.pt"
 """Which file of a checkpoint folder a training starts from."""
 
 
-def check_initial_weights(stages: Mapping[str, Config]) -> None:
-    """Raise an InputError if the weights that the first training starts from are not there.
-
-    Those of the others are made by the training before.
-    """
-    path = next(iter(stages.values())).training.initial_weights
+def check_initial_weights(config: Config) -> None:
+    """Raise an InputError if the weights that a training starts from are not there."""
+    path = config.training.initial_weights
     if path is not None and not path.exists():
         raise InputError(
-            f"training.initial_weights: {path}: no such file or checkpoint folder. Bring it there "
-            "(docs/reproduction.md says where the MLPerf benchmark's is from), correct the path, "
-            "or set null to start from random weights"
+            f"training.initial_weights: {path}: no such file or checkpoint folder. Bring it there, "
+            "also for a training that is to go on (docs/reproduction.md says where the MLPerf "
+            "benchmark's is from; of several stages, each makes the weights of the next). Or "
+            "correct the path, or set null to start from random weights"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scalefold.config.initial_weights import check_initial_weights
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.train.checkpoint import load_weights
@@ -19,11 +20,12 @@ def read_initial_weights(config: Config) -> State | None:
     Raises
     ------
     InputError
-        It cannot be read, is damaged, or of another model.
+        It is not there, cannot be read, is damaged, or of another model.
     """
     path = config.training.initial_weights
     if path is None:
         return None
+    check_initial_weights(config)
     try:
         if path.is_dir():
             return check_state(load_weights(path, "averaged"), config.model, str(path))

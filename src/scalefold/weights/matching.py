@@ -53,7 +53,8 @@ def refuse_differences(
     if parts:
         raise InputError(
             f"{source} does not fit the model.{''.join(parts)}\n"
-            "Choose the preset (templates, pTM head, sizes) that these weights belong to"
+            "Choose the preset or configuration (templates, pTM head, sizes) that these weights "
+            "belong to"
         )
 
 

@@ -220,7 +220,7 @@ def test_weights_without_the_head_of_another_preset_say_so(
     with pytest.raises(
         InputError,
         match=r"w\.ckpt does not fit the model\.\n2 missing:\n +aux_heads\.tm\.linear\.weight"
-        r"(?s:.*)Choose the preset \(templates, pTM head,",
+        r"(?s:.*)Choose the preset or configuration \(templates, pTM head,",
     ):
         import_weights(tmp_path / "w.ckpt", "openfold", with_head)
 
