@@ -2,3 +2,11 @@
 
 ``scalefold.ops`` is the only importer of this package.
 """
+
+from typing import Final
+
+WITHOUT_TRITON: Final = (
+    "the kernels need Triton, which is not installed: torch's CUDA build brings it, and `make "
+    "developer-environment` installs it beside the CPU build"
+)
+"""What commands say instead of a traceback."""

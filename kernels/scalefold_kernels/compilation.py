@@ -26,6 +26,11 @@ from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
+from scalefold_kernels import WITHOUT_TRITON
+
+if __name__ == "__main__" and find_spec("triton") is None:
+    sys.exit(f"error: {WITHOUT_TRITON}")
+
 import torch
 import triton
 from triton.backends.compiler import GPUTarget

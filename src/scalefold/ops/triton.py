@@ -14,6 +14,7 @@ import torch
 
 from scalefold.errors import InputError
 from scalefold.ops.registry import TORCH, Ops
+from scalefold_kernels import WITHOUT_TRITON as WITHOUT_TRITON
 
 logger = logging.getLogger(__name__)
 

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 import scalefold.bench.kernels as package
 from scalefold.bench.kernels.case import KernelCase
 from scalefold.errors import InputError
+from scalefold.ops.triton import WITHOUT_TRITON
 
 
 def all_cases(ops: Sequence[str] = (), texts: Sequence[str] = ()) -> list[KernelCase]:
@@ -21,10 +22,7 @@ def all_cases(ops: Sequence[str] = (), texts: Sequence[str] = ()) -> list[Kernel
         There is no such op, or nothing is left; or Triton is not installed.
     """
     if find_spec("triton") is None:
-        raise InputError(
-            "the kernels need Triton, which is not installed: torch's CUDA build brings it, and "
-            "`make developer-environment` installs it beside the CPU build"
-        )
+        raise InputError(WITHOUT_TRITON)
     found = list(_everything())
     known = sorted({case.op for case in found})
     unknown = sorted(set(ops) - set(known))
