@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -237,12 +238,17 @@ def test_interrupted_training_goes_on(workflow) -> None:
     options = ["seed=2", "training={steps: 400, checkpoint_every: 400, max_recycling: 0}"]
     training = workflow.training(seed=2)
     log = workflow.run / f"logs/train/{training.name}.log"
-    first = workflow.start("--config", *options, "--until", "train")
+    first = workflow.start("--config", *options, "--until", "train", output=subprocess.PIPE)
     while "step 1/400" not in (log.read_text() if log.exists() else ""):
         assert first.poll() is None, log.read_text()
         time.sleep(0.2)
     os.killpg(first.pid, signal.SIGINT)  # Ctrl-C
-    assert first.wait() != 0
+    of_jobs, of_snakemake = first.communicate()
+    assert first.returncode != 0
+    assert "stopped by SIGINT; the same command continues" in of_jobs
+    said = of_snakemake.partition("Terminating processes on user request")[2]
+    assert "Interrupted. The same command goes on from here" in said
+    assert "rror" not in said  # Snakemake takes jobs that ended in order for failed
     last = sorted(training.glob("step-*.ready"))[-1].stem
     step = int(last.removeprefix("step-"))
     assert 1 <= step < 400
