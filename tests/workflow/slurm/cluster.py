@@ -6,6 +6,7 @@ and records is as on a cluster: allocations, time limits, signals, preemption, r
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
+NAME = "test"
 NODES, CPUS, GPUS, MEMORY_MB = 4, 4, 2, 8000
 PROGRAMS = ("munged", "mariadbd", "slurmdbd", "slurmctld", "slurmd", "sbatch", "sacct")
 ETC = Path("/etc/slurm")
@@ -87,7 +89,7 @@ class Cluster:
             (ETC / name).chmod(0o600)
         self._daemon("slurmdbd")
         wait_for(lambda: succeeds("sacctmgr", "-n", "list", "cluster"), "slurmdbd")
-        for what in ("cluster test", "account test Cluster=test", "user root Account=test"):
+        for what in (f"cluster {NAME}", f"account test Cluster={NAME}", "user root Account=test"):
             subprocess.run(["sacctmgr", "-i", "add", *what.split()], stdout=subprocess.DEVNULL)
         self._daemon("slurmctld")
         for number in range(1, NODES + 1):
@@ -95,8 +97,11 @@ class Cluster:
         wait_for(lambda: self.idle_nodes() == NODES, "all nodes")
 
     def stop(self) -> None:
-        """Cancel what runs, and end every daemon by its process id."""
+        """Cancel and kill what runs, and end every daemon by its process id."""
         try:
+            subprocess.run(["scancel", "--user=root"], check=False)
+            # Slurm follows parents here: a process whose parent has ended it waits for, or loses.
+            kill_all(lambda: processes_of_jobs(NAME), "the end of what jobs had started")
             self.clear()
         finally:
             for process in reversed(self._processes):
@@ -165,7 +170,7 @@ class Cluster:
     def _configuration(self) -> dict[str, str]:
         host, root = socket.gethostname().split(".")[0], self.folder
         slurm = f"""
-            ClusterName=test
+            ClusterName={NAME}
             SlurmctldHost={host}(127.0.0.1)
             SlurmctldPort=16817
             SlurmUser=root
@@ -296,6 +301,35 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = 60) ->
         if time.monotonic() > deadline:
             raise TimeoutError(f"waited {seconds:g} s for {what}")
         time.sleep(0.2)
+
+
+def processes_of_jobs(cluster: str) -> list[int]:
+    """Processes that a cluster's jobs have started, by the environment that all of them inherit."""
+    found = []
+    for environment in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):  # has ended meanwhile
+            if f"SLURM_CLUSTER_NAME={cluster}".encode() in environment.read_bytes().split(b"\0"):
+                found.append(int(environment.parent.name))
+    return found
+
+
+def kill_all(find: Callable[[], list[int]], what: str, seconds: float = 20) -> None:
+    """Kill processes, and those that they start meanwhile, until none is found.
+
+    Raises
+    ------
+    TimeoutError
+        Naming ``what`` was waited for.
+    """
+
+    def none_is_left() -> bool:
+        left = find()
+        for process in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        return not left
+
+    wait_for(none_is_left, what, seconds)
 
 
 def end(process: int) -> None:
