@@ -18,21 +18,21 @@ def started_from(wildcards):
 @cache
 def look_at_weights(key):
     """End if the weights that a training needs are not there; warn if they are not those it had."""
-    training, start = TRAINING.format(key=key), STAGES[stage_of(key)]
+    training, config = TRAINING.format(key=key), STAGES[stage_of(key)]
     if not Path(TRAINED.format(key=key)).exists():
         try:
-            check_initial_weights(start)
+            check_initial_weights(config)
         except InputError as error:
             # The message alone: any other exception Snakemake prints with a traceback, and of a file
             # that is missing it says no more than its name.
             raise SystemExit(f"error: {error}") from None
-    now = initial_weights_sha256(start)
+    now = initial_weights_sha256(config)
     # Of a checkpoint that cannot be read, the training says so.
     with contextlib.suppress(OSError, ValueError, KeyError):
         before = other_initial_weights(Path(training), now)
         if before is not None:
             logger.warning(
-                f"{start.training.initial_weights}: other initial weights than those that {training} "
+                f"{config.training.initial_weights}: other initial weights than those that {training} "
                 f"was trained from (sha256 {before[:12]} then, {now[:12]} now). It is trained anew; "
                 "the earlier training is moved to replaced/ in its folder"
             )
