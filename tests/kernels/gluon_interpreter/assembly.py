@@ -87,6 +87,11 @@ def _channels(*words: NDArray) -> NDArray:
     return halves.view(np.float32).reshape(*words[0].shape[:-1], -1)
 
 
+def _quads_turned(x: NDArray) -> NDArray:
+    """(..., 4, 4 threads, pair): what threads hold, and which holds it, change places."""
+    return np.ascontiguousarray(x.swapaxes(-3, -2))
+
+
 def _product_of_warps(
     upper: list[NDArray], lower: list[NDArray], columns: list[NDArray], added: list[NDArray]
 ) -> list[NDArray]:
@@ -147,6 +152,32 @@ _MEANING: dict[str, Callable[..., Any]] = {
         fma.rn.f32 t, t, $3, $3;
         rcp.approx.ftz.f32 $0, t;
         }""": _open_gate,
+        """{
+        .reg .b32 x;
+        .reg .pred odd, upper;
+        mov.u32 x, %laneid;
+        and.b32 x, x, 1;
+        setp.ne.u32 odd, x, 0;
+        mov.u32 x, %laneid;
+        and.b32 x, x, 2;
+        setp.ne.u32 upper, x, 0;
+        selp.b32 x, $4, $5, odd;
+        shfl.sync.bfly.b32 x, x, 1, 31, 0xffffffff;
+        selp.b32 $0, x, $4, odd;
+        selp.b32 $1, $5, x, odd;
+        selp.b32 x, $6, $7, odd;
+        shfl.sync.bfly.b32 x, x, 1, 31, 0xffffffff;
+        selp.b32 $2, x, $6, odd;
+        selp.b32 $3, $7, x, odd;
+        selp.b32 x, $0, $2, upper;
+        shfl.sync.bfly.b32 x, x, 2, 31, 0xffffffff;
+        selp.b32 $0, x, $0, upper;
+        selp.b32 $2, $2, x, upper;
+        selp.b32 x, $1, $3, upper;
+        shfl.sync.bfly.b32 x, x, 2, 31, 0xffffffff;
+        selp.b32 $1, x, $1, upper;
+        selp.b32 $3, $3, x, upper;
+        }""": _quads_turned,
         """mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32
         {$0, $1, $2, $3}, {$4, $5}, {$6}, {$7, $8, $9, $10};""": _product_8,
         """mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32

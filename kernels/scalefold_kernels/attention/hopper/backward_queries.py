@@ -18,8 +18,13 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from scalefold_kernels.attention.hopper.parts import (
     LOG2E,
+    by_position,
+    by_thread,
+    by_vector,
     copy_bias,
     count,
+    from_line,
+    in_line,
     load_bias,
     load_first_keys,
     load_keys,
@@ -34,18 +39,11 @@ from scalefold_kernels.hopper import mma_layout, new_barriers, thread_barrier
 
 
 @gluon.jit
-def by_thread(x):
-    """A tile of logits such that what a thread holds of a row's pair of lines is contiguous."""
-    N: gl.constexpr = x.shape[1]
-    return gl.permute(gl.reshape(x, [4, 2, 8, N // 8, 4, 2]), (3, 0, 2, 4, 1, 5))
-
-
-@gluon.jit
-def by_position(x, S: gl.constexpr):
-    """Inverse of `by_thread`."""
-    N: gl.constexpr = x.shape[0]
-    tile = gl.reshape(gl.permute(x, (1, 4, 2, 0, 3, 5)), [64, N * 8])
-    return gl.convert_layout(tile, S, assert_trivial=True)
+def load_statistics(lse, delta, batch, row, head, num_rows, num_heads, stride, queries, inside):
+    """Of 64 queries of a row. Beyond the last one every weight is 0."""
+    start = ((batch * num_rows + row).to(gl.int64) * num_heads + head) * stride
+    lse_tile = gl.load(lse + start + queries, mask=inside, other=float("inf"))
+    return lse_tile, gl.load(delta + start + queries, mask=inside, other=0.0)
 
 
 @gluon.jit
@@ -94,11 +92,11 @@ def start_pass(
 
 @gluon.jit
 def differentiate_block(
-    sums_q, j, place, masked, row, memory,
+    sums_q, j, place, ready, phase, masked, row, memory,
     HAS_BIAS: gl.constexpr, SUM_BIAS: gl.constexpr, TURNED: gl.constexpr,
     C: gl.constexpr, BLOCK_K: gl.constexpr,
 ):  # fmt: skip
-    """Gradient of a row's queries with that from a block of keys, which is at a place of the ring.
+    """Gradient of a row's queries with that from a block of keys, which comes to a place.
 
     ``j``: its number in the pass; ``masked``: its number among all.
     """
@@ -108,11 +106,17 @@ def differentiate_block(
     S: gl.constexpr = mma_layout(BLOCK_K)
     A_P: gl.constexpr = gl.DotOperandLayout(0, mma_layout(C), 2)
     s = load_bias(bias_smem.index(j), BLOCK_K, HAS_BIAS, TURNED)
+    mbarrier.wait(ready, phase)
     k = k_smem.index(place).reshape([BLOCK_K, C])
     v = v_smem.index(place).reshape([BLOCK_K, C])
     s = warpgroup_mma(q, k.permute((1, 0)), s, use_acc=HAS_BIAS, is_async=True)
     grad_p = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
     grad_p = warpgroup_mma(grad_out, v.permute((1, 0)), grad_p, use_acc=False, is_async=True)
+    if SUM_BIAS:
+        # Under the products.
+        sums = sums_smem.index(j)
+        zero = by_thread(gl.full([64, BLOCK_K], 0.0, gl.float32, S))
+        earlier = sums.load(zero.type.layout)
     s, grad_p = warpgroup_mma_wait(0, [s, grad_p])
     if not all_kept:
         added = mask_smem.index(masked).load(gl.SliceLayout(0, S)).to(gl.float32)
@@ -121,8 +125,7 @@ def differentiate_block(
     grad_s = p * (grad_p - delta_tile[:, None])
     left = gl.convert_layout(grad_s.to(dtype), A_P)
     if SUM_BIAS:
-        sums = sums_smem.index(j)
-        sums.store(sums.load(by_thread(grad_s).type.layout) + by_thread(grad_s))
+        sums.store(earlier + by_thread(grad_s))
     return warpgroup_mma(left, k, sums_q)
 
 
@@ -189,8 +192,9 @@ def backward_queries_kernel(
     unmasked = count(kept)
     queries = first_q + gl.arange(0, 64, layout=gl.SliceLayout(1, S))
     inside = queries < num_queries
-    places = gl.arange(0, 64, layout=gl.SliceLayout(1, OUT))
-    channels = gl.arange(0, C, layout=gl.SliceLayout(0, OUT))
+    VECTORS: gl.constexpr = by_vector(gl.full([64, C], 0.0, q_desc.dtype, OUT)).type.layout
+    places = gl.arange(0, 64, layout=gl.SliceLayout(1, VECTORS))
+    channels = gl.arange(0, C, layout=gl.SliceLayout(0, VECTORS))
     offsets = places[:, None].to(gl.int64) * grad_stride_q + channels[None, :]
     start = batch.to(gl.int64) * grad_stride_b + head * grad_stride_h
     grad_q += start + first_q.to(gl.int64) * grad_stride_q
@@ -199,6 +203,8 @@ def backward_queries_kernel(
     number = (group * gl.num_programs(1) + batch).to(gl.int64) * num_heads + head
     partial += number * num_queries * (num_keys - FIRST_K)
     sizes = gl.to_tensor(num_rows), gl.to_tensor(num_heads), gl.to_tensor(num_queries)
+    statistics = num_rows, num_heads, statistics_stride, queries, inside
+    next_lse, next_delta = load_statistics(lse, delta, batch, first_row, head, *statistics)
     for turn in range(PASSES):
         if HAS_BIAS:
             start_pass(
@@ -215,18 +221,17 @@ def backward_queries_kernel(
                 store_mask(kept, num_keys, unmasked, mask_smem)
             factor = (unmasked > 0).to(gl.float32)
             kept = load_mask(mask, mask_stride_r, mask_stride_k, after, num_keys, KEYS)
-            start = ((batch * num_rows + row).to(gl.int64) * num_heads + head) * statistics_stride
-            # Beyond the last query every weight is 0.
-            lse_tile = gl.load(lse + start + queries, mask=inside, other=float("inf"))
-            delta_tile = gl.load(delta + start + queries, mask=inside, other=0.0)
+            # The next row's are under way while this one is computed: else its products wait.
+            lse_tile, delta_tile = next_lse, next_delta
+            next_lse, next_delta = load_statistics(lse, delta, batch, after, head, *statistics)
             own = waiting_at(waiting, batch, row, head, first_q, sizes, OUT)
             if FIRST_K > 0:
-                sums_q = gl.load(own)
+                sums_q = from_line(gl.load(own), OUT)
             elif PASSES == 1:
                 sums_q = gl.full([64, C], 0.0, gl.float32, OUT)
             else:
-                earlier = gl.full([64, C], 0, gl.int32, OUT) + turn > 0
-                sums_q = gl.load(own, mask=earlier, other=0.0)
+                earlier = gl.full(own.shape, 0, gl.int32, own.type.layout) + turn > 0
+                sums_q = from_line(gl.load(own, mask=earlier, other=0.0), OUT)
             mbarrier.wait(query_full, (turn * rows + i) & 1)
             q = query_smem.index(0).reshape([64, C]).load(A)
             grad_out = query_smem.index(1).reshape([64, C]).load(A)
@@ -243,9 +248,10 @@ def backward_queries_kernel(
                 # PLACES divides NUM_BLOCKS: a block has the same place in every row.
                 place = j % PLACES
                 ready = full.index(place)
-                mbarrier.wait(ready, ((turn * rows + i) * (NUM_BLOCKS // PLACES) + j // PLACES) & 1)
+                phase = ((turn * rows + i) * (NUM_BLOCKS // PLACES) + j // PLACES) & 1
                 sums_q = differentiate_block(
-                    sums_q, j, place, FIRST_K // BLOCK_K + turn * NUM_BLOCKS + j, own_row, memory,
+                    sums_q, j, place, ready, phase,
+                    FIRST_K // BLOCK_K + turn * NUM_BLOCKS + j, own_row, memory,
                     HAS_BIAS, SUM_BIAS, TURNED, C, BLOCK_K,
                 )  # fmt: skip
                 # All are done with the block.
@@ -261,10 +267,14 @@ def backward_queries_kernel(
                 )  # fmt: skip
             unmasked = count(kept)
             if turn == PASSES - 1:
-                result = (sums_q * scale).to(q_desc.dtype)
-                gl.store(grad_q + row.to(gl.int64) * grad_stride_r + offsets, result, mask=present)
+                result = by_vector((sums_q * scale).to(q_desc.dtype))
+                # As the copy engine asks of the other gradients, too.
+                vectors = gl.multiple_of(
+                    grad_q + row.to(gl.int64) * grad_stride_r + offsets, [1, 16]
+                )
+                gl.store(vectors, result, mask=present)
             else:
-                gl.store(own, sums_q)
+                gl.store(own, in_line(sums_q))
         if SUM_BIAS:
             write_sums(
                 partial, sums_smem, turn, queries, inside, num_queries, num_keys - FIRST_K,

@@ -22,6 +22,7 @@ from scalefold_kernels.attention.hopper.parts import (
     copy_bias,
     count,
     count_unmasked,
+    in_line,
     load_bias,
     load_keys,
     load_mask,
@@ -49,15 +50,41 @@ REGISTERS = gl.constexpr(240)
 
 
 @gluon.jit
+def load_queries(i, args, HAS_GATE: gl.constexpr, C: gl.constexpr):
+    """Start the copies of the ``i``-th row's queries and what belongs to them.
+
+    After the last row comes one of zeros, off whose gradient the gate is taken too.
+    """
+    (
+        q_desc, gate_desc, out_desc, grad_desc, lse_desc,
+        q_smem, gate_smem, out_smem, grad_smem, lse_smem, raw, query_empty,
+        batch, head, first_q, first_row, rows,
+    ) = args  # fmt: skip
+    parts: gl.constexpr = 4 if HAS_GATE else 3
+    row = gl.where(i < rows, first_row + i, NOWHERE)
+    place = i % AHEAD
+    mbarrier.wait(query_empty.index(place), ((i // AHEAD) & 1) ^ 1)
+    ready = raw.index(place)
+    mbarrier.expect(ready, parts * 64 * C * 2 + 64 * 4)
+    at = [batch, row, first_q, head, 0]
+    tma.async_copy_global_to_shared(grad_desc, at, ready, grad_smem.index(place))
+    tma.async_copy_global_to_shared(out_desc, at, ready, out_smem.index(place))
+    if HAS_GATE:
+        tma.async_copy_global_to_shared(gate_desc, at, ready, gate_smem.index(place))
+    tma.async_copy_global_to_shared(q_desc, at, ready, q_smem.index(place))
+    at = [batch, row, head, first_q]
+    tma.async_copy_global_to_shared(lse_desc, at, ready, lse_smem.index(place))
+
+
+@gluon.jit
 def load_rows(
-    args, HAS_GATE: gl.constexpr, TURNED: gl.constexpr, C: gl.constexpr, MORE_KEYS: gl.constexpr
-):
+    args, query_args,
+    HAS_GATE: gl.constexpr, TURNED: gl.constexpr, C: gl.constexpr, MORE_KEYS: gl.constexpr,
+):  # fmt: skip
     """The loader warp."""
     (
-        q_desc, k_desc, v_desc, gate_desc, out_desc, grad_desc, lse_desc, bias_desc,
-        mask, mask_stride_r, mask_stride_k,
-        q_smem, gate_smem, out_smem, grad_smem, lse_smem, k_smem, v_smem, bias_smem, mask_smem,
-        unmasked_smem, raw, query_empty, full, empty, bias_full,
+        k_desc, v_desc, bias_desc, mask, mask_stride_r, mask_stride_k,
+        k_smem, v_smem, bias_smem, mask_smem, unmasked_smem, full, empty, bias_full,
         batch, head, first_q, first_row, rows, num_keys,
     ) = args  # fmt: skip
     mbarrier.expect(bias_full, 2 * 64 * BLOCK_K * 2)
@@ -66,43 +93,31 @@ def load_rows(
         copy_bias(bias_desc, tile, bias_full, batch, head, first_q, w * BLOCK_K, TURNED)
     one: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
     flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    parts: gl.constexpr = 4 if HAS_GATE else 3
-    # After the last row comes one of zeros, off whose gradient the gate is taken too.
-    for i in range(rows + 1):
-        row = gl.where(i < rows, first_row + i, NOWHERE)
-        place = i % AHEAD
-        mbarrier.wait(query_empty.index(place), ((i // AHEAD) & 1) ^ 1)
-        ready = raw.index(place)
-        mbarrier.expect(ready, parts * 64 * C * 2 + 64 * 4)
-        at = [batch, row, first_q, head, 0]
-        tma.async_copy_global_to_shared(grad_desc, at, ready, grad_smem.index(place))
-        tma.async_copy_global_to_shared(out_desc, at, ready, out_smem.index(place))
-        if HAS_GATE:
-            tma.async_copy_global_to_shared(gate_desc, at, ready, gate_smem.index(place))
-        tma.async_copy_global_to_shared(q_desc, at, ready, q_smem.index(place))
-        at = [batch, row, head, first_q]
-        tma.async_copy_global_to_shared(lse_desc, at, ready, lse_smem.index(place))
-        if i < rows:
+    load_queries(0, query_args, HAS_GATE, C)
+    for i in range(rows):
+        row = first_row + i
+        # Before this row's keys, for which it waits, and its mask: else the groups wait for them.
+        load_queries(i + 1, query_args, HAS_GATE, C)
+        kept = load_mask(mask, mask_stride_r, mask_stride_k, row, num_keys, 2 * BLOCK_K)
+        stage = i % STAGES
+        mbarrier.wait(empty.index(stage), ((i // STAGES) & 1) ^ 1)
+        for w in gl.static_range(2):
+            slot = 2 * stage + w
+            load_keys(
+                k_desc, v_desc, k_smem.index(slot), v_smem.index(slot), full.index(slot),
+                batch, row, w * BLOCK_K, head, True, C, BLOCK_K,
+            )  # fmt: skip
+        unmasked = count(kept)
+        if MORE_KEYS:
+            unmasked = count_unmasked(mask, mask_stride_r, mask_stride_k, row, num_keys)
+            # Read once more, for want of registers.
             kept = load_mask(mask, mask_stride_r, mask_stride_k, row, num_keys, 2 * BLOCK_K)
-            stage = i % STAGES
-            mbarrier.wait(empty.index(stage), ((i // STAGES) & 1) ^ 1)
-            for w in gl.static_range(2):
-                slot = 2 * stage + w
-                load_keys(
-                    k_desc, v_desc, k_smem.index(slot), v_smem.index(slot), full.index(slot),
-                    batch, row, w * BLOCK_K, head, True, C, BLOCK_K,
-                )  # fmt: skip
-            unmasked = count(kept)
-            if MORE_KEYS:
-                unmasked = count_unmasked(mask, mask_stride_r, mask_stride_k, row, num_keys)
-                # Read once more, for want of registers.
-                kept = load_mask(mask, mask_stride_r, mask_stride_k, row, num_keys, 2 * BLOCK_K)
-            if unmasked < (num_keys if MORE_KEYS else 2 * BLOCK_K):
-                rows_smem = mask_smem._reinterpret(gl.bfloat16, [STAGES, 2 * BLOCK_K], flat)
-                store_mask(kept, num_keys, unmasked, rows_smem.index(stage))
-            unmasked_smem.index(stage).store(gl.full([1], 0, gl.int32, one) + unmasked)
-            for w in gl.static_range(2):
-                mbarrier.arrive(full.index(2 * stage + w))
+        if unmasked < (num_keys if MORE_KEYS else 2 * BLOCK_K):
+            rows_smem = mask_smem._reinterpret(gl.bfloat16, [STAGES, 2 * BLOCK_K], flat)
+            store_mask(kept, num_keys, unmasked, rows_smem.index(stage))
+        unmasked_smem.index(stage).store(gl.full([1], 0, gl.int32, one) + unmasked)
+        for w in gl.static_range(2):
+            mbarrier.arrive(full.index(2 * stage + w))
 
 
 @gluon.jit
@@ -224,7 +239,7 @@ def differentiate(
             if MORE_KEYS:
                 sizes = num_rows, num_heads, num_queries
                 at = waiting_at(waiting, batch, first_row + i, head, first_q, sizes, OUT)
-                gl.store(at, grad_q)
+                gl.store(at, in_line(grad_q))
             else:
                 # That of the row before has been waited for above.
                 result_smem.reshape([64, C]).store((grad_q * scale).to(q.dtype))
@@ -305,11 +320,14 @@ def backward_queries_bias_kernel(
     place = (group * gl.num_programs(1) + batch).to(gl.int64) * num_heads + head
     partial += place * num_queries * (2 * BLOCK_K if MORE_KEYS else num_keys)
     load_args = (
-        q_desc, k_desc, v_desc, gate_desc, out_desc, grad_desc, lse_desc, bias_desc,
-        mask, gl.to_tensor(mask_stride_r), gl.to_tensor(mask_stride_k),
-        q_smem, gate_smem, out_smem, grad_smem, lse_smem, k_smem, v_smem, bias_smem, mask_smem,
-        unmasked_smem, raw, query_empty, full, empty, bias_full,
+        k_desc, v_desc, bias_desc, mask, gl.to_tensor(mask_stride_r), gl.to_tensor(mask_stride_k),
+        k_smem, v_smem, bias_smem, mask_smem, unmasked_smem, full, empty, bias_full,
         batch, head, first_q, first_row, rows, gl.to_tensor(num_keys),
+    )  # fmt: skip
+    query_args = (
+        q_desc, gate_desc, out_desc, grad_desc, lse_desc,
+        q_smem, gate_smem, out_smem, grad_smem, lse_smem, raw, query_empty,
+        batch, head, first_q, first_row, rows,
     )  # fmt: skip
     gate_args = (
         grad_gate_desc, grad_ungated_desc, scaled_q_desc,
@@ -329,7 +347,7 @@ def backward_queries_bias_kernel(
         [
             (differentiate, (args, gate_args, 0, HAS_GATE, BIAS_SCALE, TURNED, C, MORE_KEYS)),
             (differentiate, (args, gate_args, 1, HAS_GATE, BIAS_SCALE, TURNED, C, MORE_KEYS)),
-            (load_rows, (load_args, HAS_GATE, TURNED, C, MORE_KEYS)),
+            (load_rows, (load_args, query_args, HAS_GATE, TURNED, C, MORE_KEYS)),
         ],
         [4, 1],
         [REGISTERS, LOADER_REGISTERS],
