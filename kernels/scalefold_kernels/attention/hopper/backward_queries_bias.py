@@ -93,11 +93,14 @@ def load_rows(
         copy_bias(bias_desc, tile, bias_full, batch, head, first_q, w * BLOCK_K, TURNED)
     one: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
     flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    load_queries(0, query_args, HAS_GATE, C)
+    # Where there are more keys, a row's mask takes the loader so long that the groups would wait
+    # for the next row's queries; else asking for them so early costs 1 to 2 %.
+    EARLY: gl.constexpr = 1 if MORE_KEYS else 0
+    if MORE_KEYS:
+        load_queries(0, query_args, HAS_GATE, C)
     for i in range(rows):
         row = first_row + i
-        # Before this row's keys, for which it waits, and its mask: else the groups wait for them.
-        load_queries(i + 1, query_args, HAS_GATE, C)
+        load_queries(i + EARLY, query_args, HAS_GATE, C)
         kept = load_mask(mask, mask_stride_r, mask_stride_k, row, num_keys, 2 * BLOCK_K)
         stage = i % STAGES
         mbarrier.wait(empty.index(stage), ((i // STAGES) & 1) ^ 1)
@@ -118,6 +121,8 @@ def load_rows(
         unmasked_smem.index(stage).store(gl.full([1], 0, gl.int32, one) + unmasked)
         for w in gl.static_range(2):
             mbarrier.arrive(full.index(2 * stage + w))
+    if not MORE_KEYS:
+        load_queries(rows, query_args, HAS_GATE, C)
 
 
 @gluon.jit
