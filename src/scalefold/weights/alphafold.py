@@ -273,7 +273,7 @@ def read_alphafold(path: Path, config: ModelConfig) -> State:
             arrays = {key: file[key] for key in file.files}
     except FileNotFoundError:
         raise InputError(f"{path}: no such weight file") from None
-    except (ValueError, OSError, zipfile.BadZipFile, AttributeError) as error:
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, AttributeError) as error:
         # numpy takes whatever is no archive for pickled objects, and says how to load such.
         reason = "it holds something else" if "pickle" in str(error) else error
         raise InputError(f"{path}: cannot be read as an .npz file of arrays: {reason}") from None

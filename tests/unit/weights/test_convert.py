@@ -247,10 +247,12 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "text.pt").write_bytes(b"run_name: x\n")
     (tmp_path / "bad.npz").write_bytes(b"PK\x03\x04 broken")
     (tmp_path / "text.npz").write_bytes(b"run_name: x\n")
+    (tmp_path / "empty.npz").write_bytes(b"")
     with pytest.raises(InputError, match=r"is a folder, and weights are a file.*DeepSpeed"):
         import_weights(tmp_path, "openfold", _micro())
     bad = [("bad.pt", "openfold"), ("text.pt", "openfold"), ("bad.pt", "mlperf")]
-    for name, kind in [*bad, ("bad.npz", "alphafold"), ("text.npz", "alphafold")]:
+    bad += [(name, "alphafold") for name in ("bad.npz", "text.npz", "empty.npz")]
+    for name, kind in bad:
         with pytest.raises(InputError, match=name) as refusal:
             import_weights(tmp_path / name, kind, _micro())  # type: ignore[arg-type]
         assert "pickle" not in str(refusal.value)  # numpy's advice is to run the file's code
