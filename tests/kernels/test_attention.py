@@ -58,13 +58,14 @@ def _run(
     inputs: list[Tensor | None],
     dtype: torch.dtype,
     bias_scale: float = LN2,
+    scale: float | None = None,
 ) -> list[Tensor]:
     """Output and gradients, for the same random gradient of the output."""
     converted = [None if x is None else x.detach().to(dtype) for x in inputs]
     leaves = [x for i, x in enumerate(converted) if x is not None and i != 4]
     for leaf in leaves:
         leaf.requires_grad_()
-    out = op(*converted, bias_scale)
+    out = op(*converted, bias_scale, scale)
     generator = torch.Generator(out.device).manual_seed(1)
     gradient = torch.randn(out.shape, device=out.device, generator=generator).to(dtype)
     return [out.detach(), *torch.autograd.grad(out, leaves, gradient)]
@@ -83,11 +84,12 @@ def _assert_as_exact_as_torch(
     inputs: list[Tensor | None],
     exactly: torch.dtype = torch.float64,
     bias_scale: float = LN2,
+    scale: float | None = None,
 ) -> None:
     """Of bfloat16 inputs: at most twice the distance of torch's own to the exact numbers."""
-    ours = _run(attention, inputs, torch.bfloat16, bias_scale)
-    torchs = _run(reference.attention, inputs, torch.bfloat16, bias_scale)
-    exact = _run(reference.attention, inputs, exactly, bias_scale)
+    ours = _run(attention, inputs, torch.bfloat16, bias_scale, scale)
+    torchs = _run(reference.attention, inputs, torch.bfloat16, bias_scale, scale)
+    exact = _run(reference.attention, inputs, exactly, bias_scale, scale)
     for a, b, c in zip(ours, torchs, exact, strict=True):
         assert a.isfinite().all()
         assert (a - c).norm() <= 2 * (b - c).norm()
@@ -95,20 +97,28 @@ def _assert_as_exact_as_torch(
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(
-    ("gated", "biased", "bias_scale"),
-    [(True, True, LN2), (True, True, 1.0), (False, True, LN2), (True, False, LN2)],
+    ("gated", "biased", "bias_scale", "scale"),
+    [
+        (True, True, LN2, None),
+        (True, True, LN2, LN2),
+        (True, True, 1.0, None),
+        (False, True, LN2, 0.5),
+        (True, False, LN2, None),
+        (True, False, LN2, 0.5),
+    ],
 )
 def test_value_and_gradients(
     shape: tuple[int, ...],
     gated: bool,
     biased: bool,
     bias_scale: float,
+    scale: float | None,
     device: torch.device,
     poisoned_memory: None,
 ) -> None:
     inputs = _inputs(shape, device, gated, biased)
-    ours = _run(attention, inputs, torch.float32, bias_scale)
-    exact = _run(reference.attention, inputs, torch.float64, bias_scale)
+    ours = _run(attention, inputs, torch.float32, bias_scale, scale)
+    exact = _run(reference.attention, inputs, torch.float64, bias_scale, scale)
     _assert_close(ours, exact, terms=shape[1] * shape[2] * shape[3])
 
 
@@ -221,6 +231,8 @@ def test_arguments_are_checked(device: torch.device) -> None:
         attention(q, k.double(), v, gate, mask, bias)
     with pytest.raises(ValueError, match=r"bias_scale above 0, found 0\.0"):
         attention(q, k, v, gate, mask, bias, 0.0)
+    with pytest.raises(ValueError, match=r" scale above 0, found -1\.0"):
+        attention(q, k, v, gate, mask, bias, scale=-1.0)
 
 
 @pytest.mark.parametrize("shape", [(0, 3, 40, 40, 2, 8), (2, 0, 40, 40, 2, 8)])
@@ -238,7 +250,7 @@ def test_opcheck(gated: bool, device: torch.device) -> None:
     for x in (*inputs[:4], inputs[5]):
         if x is not None:
             x.requires_grad_()
-    torch.library.opcheck(torch.ops.scalefold.attention, (*inputs, LN2))
+    torch.library.opcheck(torch.ops.scalefold.attention, (*inputs, LN2, 8**-0.5))
 
 
 def _takes_pairs_of_heads(shape: tuple[int, ...], device: torch.device, **given: bool) -> bool:

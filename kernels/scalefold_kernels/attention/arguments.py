@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ class Inputs(NamedTuple):
     mask: Tensor
     bias: Tensor | None
     bias_scale: float
+    scale: float
 
     @property
     def batch(self) -> int:
@@ -50,8 +52,9 @@ class Inputs(NamedTuple):
         return self.q.shape[4]
 
     @property
-    def scale(self) -> float:
-        return self.channels**-0.5
+    def scales_q(self) -> bool:
+        """Whether kernels multiply the queries, so that logits are in the bias's unit."""
+        return self.bias is not None and not math.isclose(self.scale, self.bias_scale)
 
     @property
     def scalars(self) -> tuple[int, int, int, int, float]:
@@ -92,19 +95,22 @@ def checked(
     mask: Tensor,
     bias: Tensor | None,
     bias_scale: float = 1.0,
+    scale: float | None = None,
 ) -> Inputs:
     """Arguments as the kernels want them.
 
     Raises
     ------
     ValueError
-        Shapes or types do not fit each other, there are more samples than launches hold, or the
-        bias's scale, which kernels divide by, is not positive.
+        Shapes or types do not fit each other, there are more samples than launches hold, or a
+        scale, which kernels divide by, is not positive.
     """
     check_batch("attention", q)
-    if not bias_scale > 0:
-        raise ValueError(f"attention needs a bias_scale above 0, found {bias_scale}")
     batch, rows, queries, heads, channels = q.shape
+    scale = channels**-0.5 if scale is None else scale
+    for name, number in (("bias_scale", bias_scale), ("scale", scale)):
+        if not number > 0:
+            raise ValueError(f"attention needs a {name} above 0, found {number}")
     keys = k.shape[2]
     expected = {
         "k": (k, (batch, rows, keys, heads, channels)),
@@ -124,7 +130,7 @@ def checked(
             raise ValueError(f"q is {q.dtype} and {name} is {tensor.dtype}; convert one of them")
     q, k, v = map(_heads_near, (q, k, v))
     gate = None if gate is None else _heads_near(gate)
-    return Inputs(q, k, v, gate, mask, bias, 1.0 if bias is None else bias_scale)
+    return Inputs(q, k, v, gate, mask, bias, 1.0 if bias is None else bias_scale, scale)
 
 
 def _heads_near(x: Tensor) -> Tensor:

@@ -34,7 +34,7 @@ def serves(inputs: Inputs) -> bool:
 
 def forward(inputs: Inputs, out: Tensor, lse: Tensor) -> None:
     """Fill ``out`` and ``lse``."""
-    q, k, v, gate, mask, bias, bias_scale = inputs
+    q, k, v, gate, mask, bias, bias_scale, _ = inputs
     assert bias is not None
     bias = bias_rows(bias)
     sizes = tile("attention_forward_groups", "sm_90", inputs.shape_class)

@@ -50,7 +50,7 @@ ROW_LENGTH = 128
 
 def serves(inputs: Inputs) -> bool:
     """Whether these kernels, on a Hopper GPU, can take the arguments."""
-    q, k, v, gate, mask, bias, _ = inputs
+    q, k, v, gate, mask, bias, *_ = inputs
     tensors = [x for x in (q, k, v, gate) if x is not None]
     return (
         q.dtype == torch.bfloat16
@@ -85,7 +85,7 @@ def forward(inputs: Inputs, out: Tensor, lse: Tensor) -> None:
     if hopper_groups.serves(inputs):
         hopper_groups.forward(inputs, out, lse)
         return
-    q, k, v, gate, mask, bias, _ = inputs
+    q, k, v, gate, mask, bias, *_ = inputs
     bias = None if bias is None else bias_rows(bias)
     own = plan("attention_forward_hopper", inputs)
     block = own.constants["BLOCK_K"]

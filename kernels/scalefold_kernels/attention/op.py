@@ -36,13 +36,14 @@ def attention(
     mask_BRK: Tensor,
     bias_BHQK: Tensor | None,
     bias_scale: float = 1.0,
+    scale: float | None = None,
 ) -> Tensor:
     """Scaled dot-product attention of AlphaFold2 (core of Suppl. Alg. 7, 8, 13, 14, 17).
 
     Parameters
     ----------
     q_BRQHC, k_BRKHC, v_BRKHC : Tensor
-        Projections, unscaled; any strides (a copy is made where channels are not contiguous).
+        Projections; any strides (a copy is made where channels are not contiguous).
     gate_BRQHC : Tensor or None
         Gate before its sigmoid.
     mask_BRK : Tensor
@@ -52,6 +53,10 @@ def attention(
     bias_scale : float
         Positive; a constant of the kernels, which are compiled for each value. With ln 2 (a bias in
         bits) they multiply nothing by it: they take powers of 2.
+    scale : float, optional
+        Positive: what the products of queries and keys are multiplied by; 1 / sqrt(C) if not given.
+        Queries whose products are in the bias's unit, scale ``bias_scale``, are taken as they are;
+        others are multiplied and rounded once more.
 
     Returns
     -------
@@ -69,7 +74,9 @@ def attention(
     if mask_BRK.stride(-1) != 1:
         # Attention along columns: every program would gather each of its rows' masks.
         mask_BRK = mask_BRK.contiguous()
-    out, _ = _attention(q_BRQHC, k_BRKHC, v_BRKHC, gate_BRQHC, mask_BRK, bias_BHQK, bias_scale)
+    scale = q_BRQHC.shape[-1] ** -0.5 if scale is None else scale
+    projections = q_BRQHC, k_BRKHC, v_BRKHC, gate_BRQHC
+    out, _ = _attention(*projections, mask_BRK, bias_BHQK, bias_scale, scale)
     return out
 
 
@@ -82,8 +89,9 @@ def _attention(
     mask: Tensor,
     bias: Tensor | None,
     bias_scale: float,
+    scale: float,
 ) -> tuple[Tensor, Tensor]:
-    inputs = checked(q, k, v, gate, mask, bias, bias_scale)
+    inputs = checked(q, k, v, gate, mask, bias, bias_scale, scale)
     out, lse = new_rows(q.shape, q), new_statistics(q)
     _launches(inputs).forward(inputs, out, lse)
     return out, lse
@@ -104,11 +112,12 @@ def _attention_backward(
     mask: Tensor,
     bias: Tensor | None,
     bias_scale: float,
+    scale: float,
     out: Tensor,
     lse: Tensor,
     bias_gradient: bool,
 ) -> list[Tensor]:
-    inputs = checked(q, k, v, gate, mask, bias, bias_scale)
+    inputs = checked(q, k, v, gate, mask, bias, bias_scale, scale)
     results = _gradients(q, k, gate)
     gradients = _slices(results, gate is not None)
     sum_bias = bias is not None and bias_gradient
@@ -129,7 +138,7 @@ def _(_grad_out: Tensor, *arguments: Any) -> list[Tensor]:
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    *tensors, ctx.bias_scale = inputs
+    *tensors, ctx.bias_scale, ctx.scale = inputs
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(*tensors, *output)
 
@@ -138,14 +147,14 @@ def _backward(
     ctx: Any, grad_out: Tensor | None, _grad_lse: Tensor | None
 ) -> tuple[Tensor | None, ...]:
     if grad_out is None:
-        return (None,) * 7
+        return (None,) * 8
     q, k, v, gate, mask, bias, out, lse = ctx.saved_tensors
     wanted = ctx.needs_input_grad[5]
     results = _attention_backward(
-        grad_out, q, k, v, gate, mask, bias, ctx.bias_scale, out, lse, wanted
+        grad_out, q, k, v, gate, mask, bias, ctx.bias_scale, ctx.scale, out, lse, wanted
     )
     grads = _slices(results, gate is not None)
-    return *grads, None, results[-1] if wanted else None, None
+    return *grads, None, results[-1] if wanted else None, None, None
 
 
 _attention.register_autograd(_backward, setup_context=_save)

@@ -22,7 +22,7 @@ from scalefold_kernels.tiles import Tile, architecture, tile
 
 def forward(inputs: Inputs, out: Tensor, lse: Tensor) -> None:
     """Fill ``out`` and ``lse``."""
-    q, k, v, gate, mask, bias, _ = inputs
+    q, k, v, gate, mask, bias, *_ = inputs
     sizes = _tile("attention_forward", inputs)
     kernels.forward_kernel[_per_row(inputs, inputs.num_queries, sizes["BLOCK_Q"])](
         q,
@@ -105,7 +105,7 @@ def _differentiate(
     sizes: Tile,
 ) -> None:
     """Launch a kernel that fills some gradients; both take the same arguments."""
-    q, k, v, _, mask, bias, _ = inputs
+    q, k, v, _, mask, bias, *_ = inputs
     kernel(
         q,
         k,

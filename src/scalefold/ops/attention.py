@@ -20,7 +20,7 @@ MASKED_LOGIT = 1e9
 
 LN2 = math.log(2)
 """``bias_scale`` of a bias in bits: log2(e) times the natural one, multiplied before it is rounded.
-Kernels take powers of 2, and so need not multiply each logit."""
+Kernels take powers of 2, and so need not multiply each logit. Also ``scale`` of queries in bits."""
 
 
 def attention(
@@ -31,13 +31,14 @@ def attention(
     mask_BRK: Tensor,
     bias_BHQK: Tensor | None,
     bias_scale: float = 1.0,
+    scale: float | None = None,
 ) -> Tensor:
     """Scaled dot-product attention of AlphaFold2 (core of Suppl. Alg. 7, 8, 13, 14, 17).
 
     Parameters
     ----------
     q_BRQHC, k_BRKHC, v_BRKHC : Tensor
-        Projections, unscaled; any strides.
+        Projections; any strides.
     gate_BRQHC : Tensor or None
         Gate before its sigmoid.
     mask_BRK : Tensor
@@ -46,13 +47,18 @@ def attention(
         ``bias_scale`` times it is added to the logits of all rows.
     bias_scale : float
         1 for a natural bias, `LN2` for one in bits.
+    scale : float, optional
+        What the products of queries and keys are multiplied by; 1 / sqrt(C) if not given. Queries
+        that were multiplied by ``1 / (sqrt(C) * bias_scale)`` before they were rounded, so that
+        products are in the bias's unit, have ``bias_scale``.
 
     Returns
     -------
     Tensor, shape (B, R, Q, H, C), dtype of ``q``
         Softmax and its normalisation are in float32 at least.
     """
-    logits = torch.einsum("brqhc,brkhc->brhqk", q_BRQHC * q_BRQHC.shape[-1] ** -0.5, k_BRKHC)
+    scale = q_BRQHC.shape[-1] ** -0.5 if scale is None else scale
+    logits = torch.einsum("brqhc,brkhc->brhqk", q_BRQHC * scale, k_BRKHC)
     logits = logits.to(accumulation_dtype(logits.dtype))
     logits = logits + (MASKED_LOGIT * (mask_BRK.to(logits.dtype) - 1))[:, :, None, None, :]
     if bias_BHQK is not None:

@@ -38,6 +38,14 @@ def test_bias_in_bits_is_the_natural_one_in_another_unit() -> None:
     torch.testing.assert_close(attention(q, k, v, gate, mask, bias / LN2, LN2), expected)
 
 
+def test_queries_in_bits_are_the_natural_ones_in_another_unit() -> None:
+    q, k, v, gate, mask, bias = make()
+    expected = attention(q, k, v, gate, mask, bias)
+    in_bits = q * (q.shape[-1] ** -0.5 / LN2)
+    ours = attention(in_bits, k, v, gate, mask, bias / LN2, LN2, scale=LN2)
+    torch.testing.assert_close(ours, expected)
+
+
 def test_masked_keys_have_no_influence() -> None:
     q, k, v, gate, mask, bias = make()
     changed = (mask == 0)[..., None, None]
