@@ -241,6 +241,12 @@ def report(
         if last := scores["last"]:
             said = f"mean lDDT-Cα {last['value']:.3f} over {last['over']}"
             typer.echo(f"step {last['step']}, {split}: {said}")
+            # The last may be the best, and the first: each step once.
+            others = {scores[name]["step"]: name for name in ("first", "best")}
+            others.pop(last["step"], None)
+            for step, name in sorted(others.items(), reverse=True):
+                point = scores[name]
+                typer.echo(f"  {name} {point['value']:.3f} over {point['chains']} at step {step}")
     typer.echo(f"{html}, {html.with_suffix('.json')}")
 
 

@@ -71,16 +71,19 @@ def _summary(files: RunFiles) -> dict[str, Any]:
 
 
 def _progress_of(split: str, files: RunFiles) -> dict[str, Any]:
-    """First, last and best mean lDDT-C-alpha of a split over the evaluated checkpoints."""
-    known = [
-        {
-            "step": evaluation["step"],
-            "value": evaluation["mean"][split]["lddt_ca"],
-            "over": chains_of_mean(evaluation, split),
-        }
-        for evaluation in files.evaluations
-        if evaluation["mean"].get(split, {}).get("lddt_ca") is not None
-    ]
+    """First, last and best mean lDDT-C-alpha of a split over the evaluated checkpoints.
+
+    Each has ``step``, ``value``, and the chains that it is the mean of: how many of the split's
+    (``chains``), and why it lacks the others, too (``over``).
+    """
+    known = []
+    for evaluation in files.evaluations:
+        value = evaluation["mean"].get(split, {}).get("lddt_ca")
+        if value is not None:
+            over = chains_of_mean(evaluation, split)
+            chains = over.partition(";")[0]
+            step = evaluation["step"]
+            known.append({"step": step, "value": value, "chains": chains, "over": over})
     if not known:
         return {"first": None, "last": None, "best": None}
     best = max(known, key=lambda point: point["value"])

@@ -384,14 +384,23 @@ def test_report_of_a_training_and_an_evaluation_made_by_hand(tmp_path: Path) -> 
     assert json.loads((tmp_path / "first.json").read_text())["notes"] == notes
 
 
-def test_report_says_the_last_means_and_what_they_lack(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_says_the_means_and_the_chains_that_they_are_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     last = {"step": 20, "value": 0.25, "over": "1 of 2 chains; 1 failed: c (bad)"}
-    means = {"validation": {"last": last}, "train": {"last": None}}
+    best = {"step": 10, "value": 0.5, "chains": "2 of 2 chains"}
+    first = {"step": 0, "value": 0.125, "chains": "1 of 2 chains"}
+    means = {
+        "validation": {"last": last, "best": best, "first": first},
+        "train": {"last": None},
+    }
     content = {"notes": [], "summary": {"lddt_ca": means}}
     monkeypatch.setattr("scalefold.report.write_report", lambda *_: content)
     said = run("report", "run").stdout.splitlines()
     assert said == [
         "step 20, validation: mean lDDT-Cα 0.250 over 1 of 2 chains; 1 failed: c (bad)",
+        "  best 0.500 over 2 of 2 chains at step 10",
+        "  first 0.125 over 1 of 2 chains at step 0",
         "run/report.html, run/report.json",
     ]
 

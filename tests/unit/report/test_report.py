@@ -84,24 +84,31 @@ def test_says_what_ran_and_how_good_it_became(make_run):
     scores = content["summary"]["lddt_ca"]["validation"]
     last, first = (f"{scores[name]['value']:.3f}" for name in ("last", "first"))
     skipped = "1 skipped, longer than evaluation.max_length"
-    assert f"validation {last} over 2 of 3 chains; {skipped} at step 200, the best; " in words
-    assert f"the best; first {first} at step 0 " in words
+    assert f"validation {last} over 2 of 3 chains; {skipped} at step 200, the best " in words
+    assert f"the best first {first} over 2 of 3 chains at step 0 " in words
     for key in ("1a8o_A", "102m_A", "9xyz_A", "4bad_A", "not a gzip file"):
         assert key in words
     assert content["notes"] == []
 
 
-def test_says_how_good_the_last_checkpoint_is_and_the_best(make_run):
+def test_says_how_good_the_last_checkpoint_is_and_the_best_and_over_how_many_chains(make_run):
     run = make_run(evaluated=(0, 100, 150))
     path = training_of(run, "evaluation") / "step-00000150.json"
     tree = json.loads(path.read_text())
     tree["mean"]["validation"]["lddt_ca"] = 0.2
     path.write_text(json.dumps(tree))
+    path = training_of(run, "evaluation") / "step-00000100.json"
+    tree = json.loads(path.read_text())
+    (scored, *_) = [c for c in tree["chains"] if c["split"] == "validation"]
+    tree["chains"].remove(scored)
+    tree["failed"] = [{**scored, "reason": "x.arrow, row 3: damaged. Pack it again"}]
+    path.write_text(json.dumps(tree))
     _, page, content = report_of(run)
     words = " ".join(" ".join(page.text).split())
     best = content["summary"]["lddt_ca"]["validation"]["best"]["value"]
     assert "Last mean lDDT-Cα, validation 0.200 over 2 of 3 chains" in words
-    assert f" at step 150; best {best:.3f} at step 100; first 0.170 at step 0 " in words
+    assert f" at step 150 best {best:.3f} over 1 of 3 chains at step 100 " in words
+    assert " first 0.170 over 2 of 3 chains at step 0 " in words
 
 
 def test_chains_that_failed_stand_beside_the_mean_that_lacks_them(make_run):
