@@ -236,14 +236,19 @@ def attention_inputs(
     gated: bool,
     biased: bool,
     turned: bool,
+    in_bits: bool,
     shift: float,
     dtype: torch.dtype,
 ) -> Inputs:
-    """``turned``: the bias lies in memory with queries last; ``shift`` is added to it."""
+    """``turned``: the bias lies in memory with queries last; ``shift`` is added to it.
+
+    ``in_bits``: the queries are, as the bias is.
+    """
     batch, rows, queries, keys, heads, channels = shape
     mask = (torch.rand(batch, rows, keys) > 0.3).to(dtype)
     mask[:, :, 0] = 1
-    q = leaf(dtype, batch, rows, queries, heads, channels)
+    unit = channels**-0.5 / LN2 if in_bits else 1.0
+    q = leaf(dtype, batch, rows, queries, heads, channels, scale=unit)
     k, v = (leaf(dtype, batch, rows, keys, heads, channels) for _ in range(2))
     gate = leaf(dtype, *q.shape) if gated else None
     bias = None
@@ -251,31 +256,31 @@ def attention_inputs(
         lines = (keys, queries) if turned else (queries, keys)
         bias = leaf(dtype, batch, heads, *lines, shift=shift)
         bias = bias.detach().mT.requires_grad_() if turned else bias
-    return q, k, v, gate, mask, bias, LN2
+    return q, k, v, gate, mask, bias, LN2, LN2 if in_bits else None
 
 
-for shape, gated, biased, turned, shift in (
-    ((1, 9, 77, 77, 2, 16), True, False, False, 0),
-    ((2, 3, 70, 67, 3, 32), True, True, True, 0),
-    ((1, 7, 70, 200, 2, 32), True, True, False, 0),
-    ((1, 3, 130, 135, 2, 16), False, True, True, 0),
+for shape, gated, biased, turned, in_bits, shift in (
+    ((1, 9, 77, 77, 2, 16), True, False, False, False, 0),
+    ((2, 3, 70, 67, 3, 32), True, True, True, True, 0),
+    ((1, 7, 70, 200, 2, 32), True, True, False, True, 0),
+    ((1, 3, 130, 135, 2, 16), False, True, True, False, 0),
     # Four and three warp groups a program.
-    ((1, 9, 140, 200, 1, 32), True, True, True, 0),
-    ((2, 3, 200, 300, 1, 24), False, True, False, 200),
+    ((1, 9, 140, 200, 1, 32), True, True, True, False, 0),
+    ((2, 3, 200, 300, 1, 24), False, True, False, True, 200),
     # Of more than 256 keys two kernels give the gradients of queries, one after the other.
-    ((1, 3, 66, 300, 1, 16), True, True, False, 0),
-    ((2, 2, 33, 520, 1, 16), False, True, True, 0),
-    ((1, 3, 70, 200, 1, 32), False, False, False, 0),
-    ((1, 5, 77, 77, 2, 8), True, True, False, 0),
-    ((2, 3, 67, 135, 4, 8), True, True, True, 0),
+    ((1, 3, 66, 300, 1, 16), True, True, False, False, 0),
+    ((2, 2, 33, 520, 1, 16), False, True, True, True, 0),
+    ((1, 3, 70, 200, 1, 32), False, False, False, False, 0),
+    ((1, 5, 77, 77, 2, 8), True, True, False, False, 0),
+    ((2, 3, 67, 135, 4, 8), True, True, True, True, 0),
     # float32 cannot hold the exponentials: forward goes through its rows once more.
-    ((1, 5, 70, 77, 2, 16), True, True, False, 200),
-    ((1, 5, 70, 77, 2, 8), False, True, False, -200),
+    ((1, 5, 70, 77, 2, 16), True, True, False, False, 200),
+    ((1, 5, 70, 77, 2, 8), False, True, False, True, -200),
 ):
     add(
-        f"attention {shape}, {gated}, {biased}, {turned}, {shift}", attention,
+        f"attention {shape}, {gated}, {biased}, {turned}, {in_bits}, {shift}", attention,
         attention_reference.attention,
-        partial(attention_inputs, shape, gated, biased, turned, shift),
+        partial(attention_inputs, shape, gated, biased, turned, in_bits, shift),
     )  # fmt: skip
 
 

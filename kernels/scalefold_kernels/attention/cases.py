@@ -31,16 +31,21 @@ from scalefold_kernels.compilation import CompileCase, recorded
 
 _KINDS = {torch.bfloat16: "bf16", torch.float32: "fp32"}
 
-# Rows, length, heads, channels, gate; the order of the bias's queries and keys in memory, or None.
+BITS = math.log(2)
+"""The unit of the model's biases, and of the queries beside them."""
+
+# Rows, length, heads, channels, gate; the order of the bias's queries and keys in memory, or None;
+# whether queries are in bits, as the bias is.
 _SHAPES = {
-    "triangle N=256": (256, 256, 4, 32, True, "QK"),
-    "ending node N=256": (256, 256, 4, 32, True, "KQ"),
-    "triangle N=384": (384, 384, 4, 32, True, "QK"),
-    "MSA column": (256, 128, 8, 32, True, None),
-    "extra MSA row": (1024, 256, 8, 8, True, "QK"),
-    "extra MSA row N=384": (1024, 384, 8, 8, True, "QK"),
-    "template": (256, 256, 4, 16, True, "QK"),
-    "wide heads": (64, 128, 2, 64, False, "QK"),
+    "triangle N=256": (256, 256, 4, 32, True, "QK", True),
+    "triangle N=256, scaled": (256, 256, 4, 32, True, "QK", False),
+    "ending node N=256": (256, 256, 4, 32, True, "KQ", True),
+    "triangle N=384": (384, 384, 4, 32, True, "QK", True),
+    "MSA column": (256, 128, 8, 32, True, None, False),
+    "extra MSA row": (1024, 256, 8, 8, True, "QK", True),
+    "extra MSA row N=384": (1024, 384, 8, 8, True, "QK", True),
+    "template": (256, 256, 4, 16, True, "QK", True),
+    "wide heads": (64, 128, 2, 64, False, "QK", False),
 }
 
 _PORTABLE = [
@@ -142,7 +147,7 @@ def _backward(inputs: Inputs, out: Tensor, lse: Tensor) -> dict[str, Callable[[]
 
 
 def _arguments(name: str, dtype: torch.dtype) -> tuple[Inputs, Tensor, Tensor]:
-    rows, length, heads, channels, gated, order = _SHAPES[name]
+    rows, length, heads, channels, gated, order, in_bits = _SHAPES[name]
     packed = torch.empty((1, rows, length, 4, heads, channels), dtype=dtype, device="meta")
     q, k, v, gate = packed.unbind(3)
     mask = torch.empty((1, rows, length), dtype=dtype, device="meta")
@@ -152,6 +157,6 @@ def _arguments(name: str, dtype: torch.dtype) -> tuple[Inputs, Tensor, Tensor]:
         bias = bias.mT if order == "KQ" else bias
     statistics = torch.empty((1, rows, heads, length), device="meta")
     out = torch.empty((1, rows, length, heads, channels), dtype=dtype, device="meta")
-    # The model's biases are in bits.
-    inputs = checked(q, k, v, gate if gated else None, mask, bias, math.log(2))
+    scale = BITS if in_bits else None
+    inputs = checked(q, k, v, gate if gated else None, mask, bias, BITS, scale)
     return inputs, out, statistics

@@ -32,7 +32,7 @@ class Shared(NamedTuple):
     Attributes
     ----------
     q : Tensor
-        Queries; where there is a bias multiplied by the scale, as forward did.
+        Queries; where there is a bias as forward multiplied them.
     grad_ungated, delta : Tensor
         Gradient of the result without the gate; sums of its products with the result.
     """
@@ -167,6 +167,7 @@ def queries_bias(
         *inputs.scalars,
         HAS_GATE=gate is not None,
         BIAS_SCALE=inputs.bias_scale,
+        SCALE_Q=inputs.scales_q,
         TURNED=turned(bias),
         C=padded(inputs.channels),
         MORE_KEYS=waiting is not None,

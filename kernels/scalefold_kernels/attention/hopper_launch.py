@@ -129,7 +129,7 @@ def backward(
         return ()
     bias = None if inputs.bias is None else bias_rows(inputs.bias)
     grad_ungated = grad_out if gate is None else new_rows(q.shape, q)
-    scaled_q = q if bias is None else new_rows(q.shape, q)
+    scaled_q = new_rows(q.shape, q) if inputs.scales_q else q
     shared = Shared(scaled_q, grad_ungated, new_statistics(q))
     if bias is not None and sum_bias and sums_in_registers(inputs):
         more = inputs.num_keys > hopper_backward.BIAS_KEYS
@@ -149,7 +149,7 @@ def backward(
             gradients.gate,
             grad_ungated,
             shared.delta,
-            None if bias is None else scaled_q,
+            scaled_q if inputs.scales_q else None,
         )
         sums = hopper_backward.queries(inputs, bias, lse, shared, gradients.q, sum_bias)
     of_keys = hopper_narrow if hopper_narrow.serves(inputs, shared) else hopper_backward

@@ -48,6 +48,11 @@ def _row(x: Tensor) -> Tensor:
     return x[:1, :1]
 
 
+def _vectors(x: Tensor) -> tuple[int, ...]:
+    """Strides without that of channels, in vectors: so the compiler knows what divides them."""
+    return tuple(step // VECTOR for step in x.stride()[:4])
+
+
 def forward(inputs: Inputs, out: Tensor, lse: Tensor) -> None:
     """Fill ``out`` and ``lse``."""
     q, k, v, gate, mask, bias, bias_scale, _ = inputs
@@ -89,8 +94,7 @@ def serves(inputs: Inputs, shared: Shared) -> bool:
         and inputs.channels == CHANNELS
         and inputs.num_queries <= MAX_QUERIES
         and inputs.k.stride() == inputs.v.stride()
-        and shared.q.stride() == shared.grad_ungated.stride()
-        and not wide(_row(shared.q), _row(inputs.k))
+        and not wide(*map(_row, (shared.q, shared.grad_ungated, inputs.k)))
     )
 
 
@@ -119,7 +123,8 @@ def keys(
         shared.delta,
         grad_k,
         grad_v,
-        tuple(step // VECTOR for step in shared.q.stride()[:4]),
+        _vectors(shared.q),
+        _vectors(shared.grad_ungated),
         k.stride()[:4],
         v.stride()[:4],
         grad_k.stride()[:4],

@@ -207,7 +207,7 @@ def differentiate(
                 unmasked == 0, unit, memory, HAS_BIAS, TURNED, C, BLOCK_Q,
             )  # fmt: skip
             mbarrier.arrive(empty.index(place))
-        # With a bias, queries came scaled, and divided by BIAS_SCALE.
+        # With a bias, queries came multiplied by the scale and divided by BIAS_SCALE.
         grad_k *= BIAS_SCALE if HAS_BIAS else scale
         if some_masked:
             places = mask + row.to(gl.int64) * mask_stride_r + own * mask_stride_k
@@ -235,7 +235,7 @@ def backward_keys_kernel(
 ):  # fmt: skip
     """See the module. Queries beyond the last read as zeros and so add nothing.
 
-    With a bias queries are scaled, as forward multiplied them; without, logits are here.
+    With a bias queries are as forward multiplied them; without, logits are scaled here.
     """
     first_k, head, _, first_row, rows = place_of_program(num_keys, num_heads, num_rows)
     batch = gl.program_id(1)

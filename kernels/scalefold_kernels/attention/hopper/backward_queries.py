@@ -161,8 +161,8 @@ def backward_queries_kernel(
     """See the module. Keys from ``FIRST_K`` on; ``NUM_BLOCKS``: of a pass.
 
     ``partial`` (groups of rows, B, H, Q, K; K, Q for a bias that is ``TURNED``) has these keys, in
-    float32; `waiting_at` describes ``waiting``. With a bias queries are scaled, as forward
-    multiplied them; without, logits are here.
+    float32; `waiting_at` describes ``waiting``. With a bias queries are as forward multiplied
+    them; without, logits are scaled here.
     """
     first_q, head, group, first_row, rows = place_of_program(num_queries, num_heads, num_rows)
     batch = gl.program_id(1)

@@ -128,12 +128,12 @@ def load_rows(
 @gluon.jit
 def undo_gate_of_row(
     i, args, w: gl.constexpr,
-    HAS_GATE: gl.constexpr, BIAS_SCALE: gl.constexpr, C: gl.constexpr,
+    HAS_GATE: gl.constexpr, BIAS_SCALE: gl.constexpr, SCALE_Q: gl.constexpr, C: gl.constexpr,
 ):  # fmt: skip
     """Gradients of gate and ungated result of a row's queries, in the places of gate and gradient.
 
-    And the queries, scaled. Warp group ``w`` has half of them; beyond the last row nothing is
-    written to memory.
+    With ``SCALE_Q`` queries are multiplied, too. Warp group ``w`` has half of them; beyond the last
+    row nothing is written to memory.
     """
     (
         grad_gate_desc, grad_ungated_desc, scaled_q_desc, delta, delta_stride_r, scale,
@@ -157,27 +157,30 @@ def undo_gate_of_row(
         HAS_GATE, VECTORS,
     )  # fmt: skip
     q_half = q_smem._reinterpret(dtype, halves, q_smem.layout).index(half)
-    q_tile = q_half.reshape([32, C])
-    q_tile.store((widen(q_tile.load(VECTORS)) * (scale * (1.0 / BIAS_SCALE))).to(dtype))
+    if SCALE_Q:
+        q_tile = q_half.reshape([32, C])
+        q_tile.store((widen(q_tile.load(VECTORS)) * (scale * (1.0 / BIAS_SCALE))).to(dtype))
     flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     delta_smem._reinterpret(gl.float32, [2 * AHEAD, 32], flat).index(half).store(delta_half)
     fence_async_shared()
     mbarrier.arrive(open.index(place))
     at = [batch, row, first_q + w * 32, head, 0]
-    tma.async_copy_shared_to_global(scaled_q_desc, at, q_half)
+    if SCALE_Q:
+        tma.async_copy_shared_to_global(scaled_q_desc, at, q_half)
     if HAS_GATE:
         tma.async_copy_shared_to_global(grad_ungated_desc, at, grad_half)
         tma.async_copy_shared_to_global(grad_gate_desc, at, gate_half)
+    first_q = gl.where(i < rows, first_q, NOWHERE)
     queries = first_q + w * 32 + gl.arange(0, 32, layout=gl.SliceLayout(1, VECTORS))
     start = delta + row.to(gl.int64) * delta_stride_r
-    gl.store(start + queries, delta_half, mask=(queries < num_queries) & (i < rows))
+    gl.store(start + queries, delta_half, mask=queries < num_queries)
 
 
 @gluon.jit
 def differentiate(
     args, gate_args, w: gl.constexpr,
-    HAS_GATE: gl.constexpr, BIAS_SCALE: gl.constexpr, TURNED: gl.constexpr, C: gl.constexpr,
-    MORE_KEYS: gl.constexpr,
+    HAS_GATE: gl.constexpr, BIAS_SCALE: gl.constexpr, SCALE_Q: gl.constexpr,
+    TURNED: gl.constexpr, C: gl.constexpr, MORE_KEYS: gl.constexpr,
 ):  # fmt: skip
     """Warp group ``w``. The first adds the gradients of queries of both."""
     (
@@ -194,9 +197,11 @@ def differentiate(
     by_row: gl.constexpr = gl.SliceLayout(1, S)
     by_column: gl.constexpr = gl.SliceLayout(0, S)
     one: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    # Copies from shared memory that `undo_gate_of_row` starts.
+    copies: gl.constexpr = (2 if HAS_GATE else 0) + (1 if SCALE_Q else 0)
     sums = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
     mbarrier.wait(bias_full, 0)
-    undo_gate_of_row(0, gate_args, w, HAS_GATE, BIAS_SCALE, C)
+    undo_gate_of_row(0, gate_args, w, HAS_GATE, BIAS_SCALE, SCALE_Q, C)
     for i in range(rows):
         stage = i % STAGES
         slot = 2 * stage + w
@@ -214,13 +219,13 @@ def differentiate(
         s = warpgroup_mma(q, k.permute((1, 0)), s, is_async=True)
         grad_p = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
         grad_p = warpgroup_mma(grad_out, v.permute((1, 0)), grad_p, use_acc=False, is_async=True)
-        undo_gate_of_row(i + 1, gate_args, w, HAS_GATE, BIAS_SCALE, C)
+        undo_gate_of_row(i + 1, gate_args, w, HAS_GATE, BIAS_SCALE, SCALE_Q, C)
         lse = lse_smem.index(same).reshape([64]).load(by_row)
         delta = delta_smem.index(same).load(by_row)
         unmasked = gl.sum(unmasked_smem.index(stage).load(one), 0)
         s, grad_p = warpgroup_mma_wait(0, [s, grad_p])
         # All copies from shared memory but those of the next row, which may use the place after.
-        tma.store_wait(3 if HAS_GATE else 1)
+        tma.store_wait(copies)
         mbarrier.arrive(query_empty.index(place))
         if unmasked < (num_keys if MORE_KEYS else 2 * BLOCK_K):
             added = mask_smem.index(slot).load(by_column).to(gl.float32)
@@ -266,8 +271,8 @@ def backward_queries_bias_kernel(
     grad_q_desc, grad_gate_desc, grad_ungated_desc, scaled_q_desc, delta, mask, partial, waiting,
     mask_stride_b, mask_stride_r, mask_stride_k, statistics_stride,
     num_rows, num_heads, num_queries, num_keys, scale,
-    HAS_GATE: gl.constexpr, BIAS_SCALE: gl.constexpr, TURNED: gl.constexpr, C: gl.constexpr,
-    MORE_KEYS: gl.constexpr,
+    HAS_GATE: gl.constexpr, BIAS_SCALE: gl.constexpr, SCALE_Q: gl.constexpr,
+    TURNED: gl.constexpr, C: gl.constexpr, MORE_KEYS: gl.constexpr,
 ):  # fmt: skip
     """See the module. ``MORE_KEYS``: there are more than these.
 
@@ -350,8 +355,14 @@ def backward_queries_bias_kernel(
     )  # fmt: skip
     gl.warp_specialize(
         [
-            (differentiate, (args, gate_args, 0, HAS_GATE, BIAS_SCALE, TURNED, C, MORE_KEYS)),
-            (differentiate, (args, gate_args, 1, HAS_GATE, BIAS_SCALE, TURNED, C, MORE_KEYS)),
+            (
+                differentiate,
+                (args, gate_args, 0, HAS_GATE, BIAS_SCALE, SCALE_Q, TURNED, C, MORE_KEYS),
+            ),
+            (
+                differentiate,
+                (args, gate_args, 1, HAS_GATE, BIAS_SCALE, SCALE_Q, TURNED, C, MORE_KEYS),
+            ),
             (load_rows, (load_args, query_args, HAS_GATE, TURNED, C, MORE_KEYS)),
         ],
         [4, 1],

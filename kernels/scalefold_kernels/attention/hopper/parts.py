@@ -11,6 +11,8 @@ them), ``A`` and ``A_P`` of their left operands in registers.
 
 With a bias, products start from it, and logits are in its unit, ``BIAS_SCALE``: queries are divided
 by it when they are scaled. A bias in bits has LOG2E * BIAS_SCALE == 1: nothing is multiplied.
+Queries whose products come in this unit have a factor of 1 in forward, and backward, unless
+``SCALE_Q``, leaves them alone.
 """
 
 from triton.experimental import gluon

@@ -120,15 +120,19 @@ def differentiate_block(
 @gluon.jit
 def narrow_keys_kernel(
     q, k, v, grad, bias, mask, lse, delta, grad_k, grad_v,
-    q_strides, k_strides, v_strides, slot_strides, bias_strides, mask_strides, lse_stride,
-    num_rows, num_heads, num_queries, num_keys,
+    q_strides, grad_strides, k_strides, v_strides, slot_strides, bias_strides, mask_strides,
+    lse_stride, num_rows, num_heads, num_queries, num_keys,
     BIAS_SCALE: gl.constexpr,
     M: gl.constexpr, BLOCK: gl.constexpr, BLOCKS: gl.constexpr, KEYS: gl.constexpr,
 ):  # fmt: skip
-    """``M`` keys a program. ``q`` is scaled; strides of it are in units of 8 elements."""
+    """``M`` keys a program. Strides of ``q`` and ``grad`` are in units of 8 elements.
+
+    Queries are as forward multiplied them.
+    """
     first_k, head, _, first_row, rows = place_of_program(num_keys, num_heads, num_rows, M)
     batch = gl.program_id(1).to(gl.int64)
     q_b, q_r, q_n, q_h = q_strides
+    grad_b, grad_r, grad_n, grad_h = grad_strides
     k_b, k_r, k_n, k_h = k_strides
     v_b, v_r, _, v_h = v_strides
     slot_b, slot_r, slot_n, slot_h = slot_strides
@@ -152,9 +156,10 @@ def narrow_keys_kernel(
     query_in = (query < num_queries)[:, None]
     channel = gl.arange(0, CHANNELS, layout=gl.SliceLayout(0, VEC))
     query_at = query[:, None] * (8 * q_n) + channel[None, :]
+    grad_at = query[:, None] * (8 * grad_n) + channel[None, :]
     noted = gl.arange(0, SIZE, layout=gl.SliceLayout(1, LINE))
     q += 8 * (batch * q_b + head * q_h)
-    grad += 8 * (batch * q_b + head * q_h)
+    grad += 8 * (batch * grad_b + head * grad_h)
     lse += (batch * num_rows * num_heads + head) * lse_stride
     delta += (batch * num_rows * num_heads + head) * lse_stride
     step = num_heads * lse_stride
@@ -176,7 +181,7 @@ def narrow_keys_kernel(
     row = first_row.to(gl.int64)
     last = row + rows - 1
     copy_positions(q + row * (8 * q_r), query_at, query_in, q_ring.index(0))
-    copy_positions(grad + row * (8 * q_r), query_at, query_in, grad_ring.index(0))
+    copy_positions(grad + row * (8 * grad_r), grad_at, query_in, grad_ring.index(0))
     async_copy.commit_group()
     now = load_statistics(lse + row * step, delta + row * step, noted, num_queries)
     store_statistics(now, lse_ring.index(0), pads.index(1), LINE)
@@ -192,7 +197,7 @@ def narrow_keys_kernel(
         row = (first_row + i).to(gl.int64)
         after = gl.minimum(row + 1, last)
         copy_positions(q + after * (8 * q_r), query_at, query_in, q_ring.index(other))
-        copy_positions(grad + after * (8 * q_r), query_at, query_in, grad_ring.index(2 * other))
+        copy_positions(grad + after * (8 * grad_r), grad_at, query_in, grad_ring.index(2 * other))
         async_copy.commit_group()
         store_statistics(ahead, lse_ring.index(other), pads.index(2 * other + 1), LINE)
         later = gl.minimum(row + 2, last)
@@ -216,7 +221,7 @@ def narrow_keys_kernel(
             sums_k, sums_v = differentiate_block(
                 sums_k, sums_v, n, place, keys, unit, ones, none, memory, M, BLOCK
             )
-        # The scaled queries came divided by BIAS_SCALE.
+        # Queries came divided by BIAS_SCALE.
         k0, k1 = result_words(sums_k * BIAS_SCALE, none)
         v0, v1 = result_words(sums_v, none)
         if some_masked:
