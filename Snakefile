@@ -15,6 +15,7 @@ report: "workflow/report/workflow.rst"
 
 include: "workflow/rules/settings.smk"
 include: "workflow/rules/interruption.smk"
+include: "workflow/rules/missing.smk"
 include: "workflow/rules/raw.smk"
 include: "workflow/rules/shards.smk"
 include: "workflow/rules/launcher.smk"

@@ -26,7 +26,6 @@ from scalefold.errors import InputError
 from scalefold.raw.chain_files import (
     absent_files,
     check_files,
-    check_mirrors,
     local_sources,
 )
 from scalefold.raw.chains import check_trainable, read_chains
@@ -48,15 +47,6 @@ try:
         CHAINS.setdefault(bucket_of(row.entry_id, CONFIG.data.buckets), []).append(row)
 except InputError as error:
     raise WorkflowError(str(error)) from None
-for check in (
-    partial(check_mirrors, CONFIG.data),
-    partial(check_files, rows, CONFIG.data),
-):
-    try:
-        check()
-    except InputError as error:
-        # Where a job needs it, Snakemake ends with its name; if none does, it is not missed.
-        logger.warning(str(error))
 # Of a large table there are a million objects to stay: the collector need not look at them again; nor,
 # as often as it does by default, at a graph of thousands of jobs: a fifth of the time of a dry run.
 gc.freeze()

@@ -3,8 +3,17 @@
 # again, and an interrupted training goes on from its last checkpoint. With other settings it has
 # another key, thus another folder; with other data, or other initial weights under the same name, it
 # starts anew, and the earlier one is moved to replaced/ in the folder.
+BEFORE_TRAINING = {rule.name for rule in workflow.rules}
+
+
 def started_from(wildcards):
-    """A training that starts from the weights of another waits for it; given ones must be there."""
+    """A training that starts from the weights of another waits for it; given ones must be there.
+
+    Not where `--until` names rules before it alone: Snakemake plans the training, too, then drops it.
+    """
+    until = set(workflow.dag_settings.until)
+    if until and until <= BEFORE_TRAINING:
+        return []
     keys = list(KEYS.values())
     position = keys.index(wildcards.key)
     if position > 0:
@@ -17,15 +26,8 @@ def started_from(wildcards):
 
 @cache
 def look_at_weights(key):
-    """End if the weights that a training needs are not there; warn if they are not those it had."""
+    """Warn if the weights that a training starts from are not those it had."""
     training, config = TRAINING.format(key=key), STAGES[stage_of(key)]
-    if not Path(TRAINED.format(key=key)).exists():
-        try:
-            check_initial_weights(config)
-        except InputError as error:
-            # The message alone: any other exception Snakemake prints with a traceback, and of a file
-            # that is missing it says no more than its name.
-            raise SystemExit(f"error: {error}") from None
     now = initial_weights_sha256(config)
     # Of a checkpoint that cannot be read, the training says so.
     with contextlib.suppress(OSError, ValueError, KeyError):

@@ -47,7 +47,7 @@ def check(config: ConfigFiles, set_: Overrides = None) -> None:
     can be made and written.
     """
     from scalefold.config import load_stages, run_key
-    from scalefold.raw.chain_files import check_files, check_mirrors
+    from scalefold.raw.chain_files import check_files
     from scalefold.raw.chains import check_trainable, read_chains
     from scalefold.shards.atomic import check_writable
 
@@ -55,7 +55,6 @@ def check(config: ConfigFiles, set_: Overrides = None) -> None:
     loaded = next(iter(stages.values()))
     chains = read_chains(loaded.data.chains)
     check_trainable(chains, loaded.data.chains)
-    check_mirrors(loaded.data)
     check_files(chains, loaded.data)
     check_writable(loaded.results / loaded.run_name, "results")
     if loaded.training.initial_weights is not None:

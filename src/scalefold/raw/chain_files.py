@@ -70,14 +70,15 @@ def check_mirrors(data: DataConfig, only: Kind | None = None) -> None:
         check_roots(data.mirrors.alignments, "data.mirrors.alignments")
 
 
-def check_files(chains: Sequence[ChainRow], data: DataConfig) -> None:
-    """Raise an InputError if no chain has files of some kind on the mirrors (`absent_files`)."""
-    for kind, mend in _MENDS.items():
+def check_files(chains: Sequence[ChainRow], data: DataConfig, only: Kind | None = None) -> None:
+    """Raise an InputError as `check_mirrors`, or if no chain has files of some kind there."""
+    check_mirrors(data, only)
+    for kind in _MENDS if only is None else (only,):
         absent = absent_files(chains, data, kind)
         if absent:
             raise InputError(
-                f"none of {len(chains)} chains has such a file on the mirrors; correct {mend}:"
-                + listed([f"{path}, for one" for path in absent])
+                f"none of {len(chains)} chains has such a file on the mirrors; correct "
+                f"{_MENDS[kind]}:" + listed([f"{path}, for one" for path in absent])
             )
 
 
