@@ -53,6 +53,11 @@ def _inputs(
     return [q, k, v, gate if gated else None, mask, bias if biased else None]
 
 
+def _in_unit(q: Tensor, scale: float | None) -> Tensor:
+    """Queries whose products are multiplied by ``scale`` instead of 1 / sqrt(C)."""
+    return q if scale is None else q * (q.shape[-1] ** -0.5 / scale)
+
+
 def _run(
     op: Callable[..., Tensor],
     inputs: list[Tensor | None],
@@ -194,6 +199,16 @@ def test_queries_as_forward_multiplies_them(device: torch.device, poisoned_memor
     torch.testing.assert_close(rows[2], q * (inputs.scale / LN2))
 
 
+def test_queries_in_the_unit_of_the_bias_stay_as_they_are(device: torch.device) -> None:
+    """Forward multiplies them by 1, as float32 has it, and rounds them: backward need not."""
+    q, *others = _inputs((2, 3, 19, 21, 3, 8), device)
+    inputs = checked(q.bfloat16(), *(x.bfloat16() for x in others), LN2, LN2)
+    assert not inputs.scales_q
+    rows = [new_rows(q.shape, inputs.q) for _ in range(3)]
+    portable.backward_gate(inputs, *(2 * [inputs.q]), *rows[:2], new_statistics(q), rows[2])
+    assert torch.equal(rows[2], inputs.q)
+
+
 @pytest.mark.parametrize("log2e", [kernel.LOG2E, parts.LOG2E])
 def test_logits_of_a_bias_in_bits_are_multiplied_by_exactly_1(log2e: tl.constexpr) -> None:
     assert log2e.value * LN2 == 1
@@ -317,17 +332,26 @@ def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     # A packed projection, which is read by columns, has as many queries as keys.
     [(s, columns) for s in LARGE for columns in (False, True) if s[2] == s[3] or not columns],
 )
-@pytest.mark.parametrize(("gated", "biased"), [(True, True), (False, False), (True, False)])
+@pytest.mark.parametrize(
+    ("gated", "biased", "scale"),
+    [(True, True, None), (True, True, LN2), (False, False, None), (True, False, None)],
+)
 def test_bfloat16(
-    shape: tuple[int, ...], gated: bool, biased: bool, columns: bool, device: torch.device
+    shape: tuple[int, ...],
+    gated: bool,
+    biased: bool,
+    scale: float | None,
+    columns: bool,
+    device: torch.device,
 ) -> None:
     inputs = _inputs(shape, device, gated, biased)
     if columns:
         inputs[:4] = _packed(shape, device, columns)
         inputs[3] = inputs[3] if gated else None
         inputs[5] = inputs[5].mT.contiguous().mT if biased else None
+    inputs[0] = _in_unit(inputs[0], scale)
     inputs = [x if x is None else x.bfloat16() for x in inputs]
-    _assert_as_exact_as_torch(inputs)
+    _assert_as_exact_as_torch(inputs, scale=scale)
 
 
 @pytest.mark.gpu
@@ -391,15 +415,17 @@ def test_logits_whose_exponentials_float32_cannot_hold(
         ((1, 90, 128, 128, 8, 32), False),
     ],
 )
+@pytest.mark.parametrize("scale", [None, LN2])
 def test_some_rows_with_logits_far_apart(
-    shape: tuple[int, ...], biased: bool, device: torch.device
+    shape: tuple[int, ...], biased: bool, scale: float | None, device: torch.device
 ) -> None:
     """Weights near 1 must be those of forward to the rounding, in all kernels of backward."""
     inputs = _inputs(shape, device, biased=biased)
     # A program has rows of both kinds.
     inputs[0][:, ::2] *= 40
+    inputs[0] = _in_unit(inputs[0], scale)
     inputs = [None if x is None else x.bfloat16() for x in inputs]
-    _assert_as_exact_as_torch(inputs)
+    _assert_as_exact_as_torch(inputs, scale=scale)
 
 
 @pytest.mark.gpu

@@ -271,7 +271,9 @@ def test_sdpa_is_attention(order: str, trained: bool, biased: bool, gated: bool)
 def test_inputs_of_attention_lie_in_their_order(order: str) -> None:
     sizes = {"R": 3, "N": 7, "H": 2}
     shape = kernels_of_attention._Shape(1, 3, 7, 2, 8, order=order)
-    q, *_, mask, _bias, _scale = kernels_of_attention._inputs(shape, CPU, torch.float32)
+    q, *_, mask, _bias, _bias_scale, _scale = kernels_of_attention._inputs(
+        shape, CPU, torch.float32
+    )
     assert q.shape == (1, 3, 7, 2, 8)
     assert mask.shape == q.shape[:3]
     strides = dict(zip("RNH", q.stride()[1:4], strict=True))

@@ -150,10 +150,12 @@ def _inputs(shape: _Shape, device: torch.device, dtype: torch.dtype) -> Inputs:
     generator = torch.Generator(device).manual_seed(0)
     sizes = {"R": shape.rows, "N": shape.length, "H": shape.heads}
     places = [1 + shape.order.index(size) for size in sizes]
+    # Beside a bias in bits the projections leave queries in bits.
+    scale = LN2 if shape.biased else shape.channels**-0.5
     parts = []
-    for _ in range(4 if shape.gated else 3):
+    for unit in (shape.channels**-0.5 / scale, 1, 1, 1)[: 4 if shape.gated else 3]:
         size = [shape.samples, *(sizes[name] for name in shape.order), shape.channels]
-        x = torch.randn(*size, generator=generator, device=device).to(dtype)
+        x = (unit * torch.randn(*size, generator=generator, device=device)).to(dtype)
         parts.append(x.permute(0, *places, 4).requires_grad_())
     size = [shape.samples, *(sizes[name] for name in shape.order if name != "H")]
     mask = torch.ones(*size, device=device, dtype=dtype)
@@ -166,13 +168,14 @@ def _inputs(shape: _Shape, device: torch.device, dtype: torch.dtype) -> Inputs:
         bias = torch.randn(*pairs, generator=generator, device=device).to(dtype)
         bias = (bias.mT if shape.columns else bias).requires_grad_(shape.trained)
     gate = parts[3] if shape.gated else None
-    return *parts[:3], gate, mask, bias, LN2
+    return *parts[:3], gate, mask, bias, LN2, scale
 
 
 def _gated(attend: Callable[..., Tensor]) -> Function:
     """Attention of a natural bias and without a gate of its own, and torch's gate.
 
-    To multiply the bias by its scale costs them 2 us of some hundreds.
+    To multiply the bias by its scale costs them 2 us of some hundreds; trifast, whose own scale is
+    fixed, multiplies the queries, too.
     """
 
     def gated(
@@ -183,8 +186,9 @@ def _gated(attend: Callable[..., Tensor]) -> Function:
         mask: Tensor,
         bias: Tensor | None,
         bias_scale: float,
+        scale: float,
     ) -> Tensor:
-        out = attend(q, k, v, mask, None if bias is None else bias_scale * bias)
+        out = attend(q, k, v, mask, None if bias is None else bias_scale * bias, scale)
         return out if gate is None else out * torch.sigmoid(gate)
 
     return gated
@@ -196,10 +200,10 @@ def _cuequivariance() -> Function | None:
     except ImportError:
         return None
 
-    def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, bias: Tensor) -> Any:
+    def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, bias: Tensor, scale: float) -> Any:
         heads_first = (x.transpose(2, 3) for x in (q, k, v))
         keep = mask.bool()[:, :, None, None]
-        out = peer(*heads_first, bias[:, None], keep, scale=q.shape[-1] ** -0.5)
+        out = peer(*heads_first, bias[:, None], keep, scale=scale)
         return out.transpose(2, 3)
 
     return _gated(attend)
@@ -214,7 +218,9 @@ def _trifast(shape: _Shape) -> Function | None:
     except ImportError:
         return None
 
-    def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, bias: Tensor) -> Any:
+    def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, bias: Tensor, scale: float) -> Any:
+        # It scales by 1 / sqrt(C).
+        q = q * (scale * shape.channels**0.5)
         # It takes for granted that there are as many rows as positions; the correctness test, which
         # is in float64, has fewer.
         rows, absent = q.shape[1], q.shape[2] - q.shape[1]
@@ -241,7 +247,13 @@ def _sdpa(shape: _Shape, backend: SDPBackend) -> Function | None:
 
 
 def _attend_by(
-    backend: SDPBackend, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, bias: Tensor | None
+    backend: SDPBackend,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor,
+    bias: Tensor | None,
+    scale: float,
 ) -> Tensor:
     """SDPA by one backend; rows are its batch.
 
@@ -251,5 +263,5 @@ def _attend_by(
     q, k, v = (x.flatten(0, 1).transpose(1, 2) for x in (q, k, v))
     bias = None if bias is None else bias.contiguous()
     with sdpa_kernel(backend):
-        out = functional.scaled_dot_product_attention(q, k, v, bias)
+        out = functional.scaled_dot_product_attention(q, k, v, bias, scale=scale)
     return out.transpose(1, 2).unflatten(0, rows)
