@@ -29,7 +29,9 @@ def register(app: typer.Typer) -> None:
         rich_help_panel=panel,
         epilog="Example: [cyan]scalefold evaluate results/mine/weights/first/step-00001000 "
         "-c demo/config.yaml --shards results/demo/shards "
-        "--out results/mine/evaluation/first/step-00001000.json[/]",
+        "--out results/mine/evaluation/first/step-00001000.json[/]; of weights by themselves: "
+        "[cyan]scalefold evaluate model_1.pt -c my.yaml --shards results/my/shards "
+        "--out model_1.json[/]",
     )(evaluate)
     app.command(
         rich_help_panel=panel,
@@ -132,7 +134,13 @@ def _say(result: TrainingResult, steps: int, reason: str, resume: bool) -> None:
 
 
 def evaluate(
-    checkpoint: Annotated[Path, typer.Argument(help="A checkpoint folder, step-<number>.")],
+    weights: Annotated[
+        Path,
+        typer.Argument(
+            help="A checkpoint folder, step-<number>, or a weight file: exported or imported "
+            "here, OpenFold's, or AlphaFold's (.npz)."
+        ),
+    ],
     config: ConfigFiles,
     shards: ShardFolder,
     out: Annotated[
@@ -157,14 +165,17 @@ def evaluate(
     stage: Stage = None,
     set_: Overrides = None,
 ) -> None:
-    """Predict whole chains with a checkpoint's averaged weights, and compare with the truth.
+    """Predict whole chains with a checkpoint's averaged weights, or with those of a file, and
+    compare with the truth.
+
+    The configuration's model must be that of the weights. No training is needed.
 
     Where the mean lDDT-Cα of the first of evaluation.splits reaches evaluation.target_lddt, the
     training that the checkpoint belongs to is told to end.
     """
     from scalefold.cli.device import torch_device
     from scalefold.cli.logs import log_to_stderr
-    from scalefold.evaluate import evaluate_checkpoint
+    from scalefold.evaluate import evaluate_weights
     from scalefold.evaluate.results import chains_of_mean
     from scalefold.parallel.launch import find_place
 
@@ -174,9 +185,9 @@ def evaluate(
             f"evaluate: a launcher has started {place.world_size} processes, each of which would "
             "do all of it and write the same files: start one, without torchrun"
         )
-    result = evaluate_checkpoint(
+    result = evaluate_weights(
         read_stage(config, set_, stage),
-        checkpoint,
+        weights,
         shards,
         out,
         splits=split,
@@ -184,10 +195,11 @@ def evaluate(
         structures=structures,
         console=log_to_stderr(),
     )
+    subject = result["checkpoint"] if result["weights"] == "file" else f"step {result['step']}"
     for name, means in result["mean"].items():
         shown = [f"{metric} {value:.3f}" for metric, value in means.items() if value is not None]
         over = chains_of_mean(result, name)
-        typer.echo(f"step {result['step']}, {name}: {', '.join(shown)} over {over}")
+        typer.echo(f"{subject}, {name}: {', '.join(shown)} over {over}")
     if result["failed"]:
         typer.echo(
             f"warning: chains failed ({len(result['failed'])}) and are not in the means; {out} "

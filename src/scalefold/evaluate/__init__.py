@@ -1,5 +1,5 @@
-"""Metrics of predicted structures, and the evaluation of a checkpoint."""
+"""Metrics of predicted structures, and the evaluation of weights."""
 
-from scalefold.evaluate.run import evaluate_checkpoint
+from scalefold.evaluate.run import evaluate_weights
 
-__all__ = ["evaluate_checkpoint"]
+__all__ = ["evaluate_weights"]

@@ -7,7 +7,6 @@ and short ones, whose launches would take longer than their work, are replayed a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import torch
@@ -15,17 +14,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from scalefold.config.schema import Config, ModelConfig
-from scalefold.errors import InputError, listed
 from scalefold.features.contract import INPUT_FEATURES, Features
 from scalefold.model import AlphaFold, Outputs, Previous, Templates
 from scalefold.model.assembly import Assembly
 from scalefold.model.passes import SamplePasses
 from scalefold.ops import select_ops
-from scalefold.train.checkpoint import Metadata, load_weights
 from scalefold.train.graphs import CapturedPasses
 from scalefold.train.precision import Precision, narrow_model, set_matrix_products
-from scalefold.train.resume import config_differences
-from scalefold.weights import State, check_state
+from scalefold.weights import State
 
 LENGTH_STEP: Final = 64
 """On a GPU chains are padded to multiples of this."""
@@ -140,29 +136,6 @@ def choose_precision(config: Config, device: torch.device) -> Precision:
     if config.evaluation.precision != "auto":
         return config.evaluation.precision
     return config.training.precision if device.type == "cuda" else "fp32"
-
-
-def averaged_weights(checkpoint: Path, metadata: Metadata, config: ModelConfig) -> State:
-    """Averaged weights of a checkpoint.
-
-    Raises
-    ------
-    InputError
-        If the checkpoint is of another model (the first few differing keys are listed), damaged, or
-        holds values that are not finite.
-    """
-    differences = [
-        f"model.{key}: {before!r} in the checkpoint, {now!r} in the configuration"
-        for key, before, now in config_differences(
-            metadata.config["model"], config.model_dump(mode="json")
-        )
-    ]
-    if differences:
-        raise InputError(
-            f"{checkpoint}: checkpoint of another model. What differs ({len(differences)}):"
-            f"{listed(differences)}\nEvaluate it with the configuration that it was trained with"
-        )
-    return check_state(load_weights(checkpoint, "averaged"), config, str(checkpoint))
 
 
 def _padded_inputs(features: Features, length: int) -> Features:

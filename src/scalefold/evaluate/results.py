@@ -45,7 +45,7 @@ def chains_of_mean(evaluation: Mapping[str, Any], split: str) -> str:
     Parameters
     ----------
     evaluation : mapping
-        See ``evaluate_checkpoint``.
+        See ``evaluate_weights``.
     split : str
 
     Returns
@@ -86,7 +86,7 @@ def reached_target(evaluation: Mapping[str, Any], settings: EvaluationConfig) ->
     Parameters
     ----------
     evaluation : mapping
-        See ``evaluate_checkpoint``.
+        See ``evaluate_weights``.
     settings : EvaluationConfig
     """
     split, target = settings.splits[0], settings.target_lddt
@@ -144,7 +144,7 @@ def write_evaluation(evaluation: dict[str, Any], out: Path) -> None:
     Parameters
     ----------
     evaluation : dict
-        See ``evaluate_checkpoint``.
+        See ``evaluate_weights``.
     out : Path
         The JSON file; the table gets the same name with ``.tsv``.
 

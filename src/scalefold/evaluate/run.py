@@ -1,6 +1,6 @@
-"""Evaluate a checkpoint: predict every chain of some splits and compare with the truth.
+"""Evaluate weights: predict every chain of some splits and compare with the truth.
 
-The result is a function of the checkpoint, the shards and the configuration: random decisions
+The result is a function of the weights, the shards and the configuration: random decisions
 depend on ``evaluation.seed`` and the chain's key, chains come in the index's order, and nothing
 that varies from run to run (times, host names) is written. So an evaluation may run at any time,
 beside training or after it, and may be interrupted and started again.
@@ -21,7 +21,7 @@ from scalefold.config.load import config_hash
 from scalefold.config.schema import Config, EvaluationConfig
 from scalefold.errors import InputError
 from scalefold.evaluate.chains import Chain, evaluate_chains
-from scalefold.evaluate.prediction import averaged_weights, choose_precision, predictor
+from scalefold.evaluate.prediction import choose_precision, predictor
 from scalefold.evaluate.results import (
     mean_by_split,
     prepare_outputs,
@@ -30,11 +30,11 @@ from scalefold.evaluate.results import (
     write_evaluation,
 )
 from scalefold.evaluate.structure_file import structure_path
+from scalefold.evaluate.subject import Subject, read_subject
 from scalefold.evaluate.untold import forget_untold, keep_untold, untold
 from scalefold.progress import LiveLine
 from scalefold.raw.letter_case import check_letter_case
 from scalefold.shards.reader import ShardReader
-from scalefold.train.checkpoint import Metadata, read_metadata
 from scalefold.train.provenance import data_hash, device_name, source_commit
 from scalefold.train.target import TargetReached
 
@@ -44,9 +44,9 @@ FORMAT: Final = 1
 _EVALUATED_SPLITS: Final = ("train", "validation")
 
 
-def evaluate_checkpoint(
+def evaluate_weights(
     config: Config,
-    checkpoint: Path,
+    path: Path,
     shards: Path,
     out: Path,
     splits: Sequence[str] | None = None,
@@ -54,16 +54,17 @@ def evaluate_checkpoint(
     structures: Path | None = None,
     console: Console | None = None,
 ) -> dict[str, Any]:
-    """Score a checkpoint's averaged weights on whole chains, and write the result.
+    """Score weights on whole chains, and write the result.
 
     Parameters
     ----------
     config : Config
-        Its ``model`` section must be the checkpoint's. Where ``evaluation.target_lddt`` is reached
-        and no chain failed, a message is left for the training in the checkpoint's folder, see
-        `scalefold.train.target`.
-    checkpoint : Path
-        Folder ``step-<8 digits>``.
+        Its ``model`` section must be that of the weights. Where ``evaluation.target_lddt`` is
+        reached and no chain failed, a message is left for the training in the checkpoint's folder,
+        see `scalefold.train.target`.
+    path : Path
+        A checkpoint, folder ``step-<8 digits>``, whose averaged weights are taken; or a weight file
+        by itself, see `read_subject`.
     shards : Path
         What ``scalefold pack`` wrote.
     out : Path
@@ -81,15 +82,16 @@ def evaluate_checkpoint(
     Returns
     -------
     dict
-        What was written: ``step``, ``checkpoint`` and its hashes, ``mean`` and ``counts`` by split,
-        ``chains``; ``skipped``, chains above ``evaluation.max_length``; ``failed``, chains whose
-        data are bad, whose prediction was not finite, or for which memory did not suffice. Both
-        lists have key, split and reason, and do not enter the means.
+        What was written: ``step`` (0 for a weight file), ``checkpoint`` (the name of folder or
+        file), hashes, ``mean`` and ``counts`` by split, ``chains``; ``skipped``, chains above
+        ``evaluation.max_length``; ``failed``, chains whose data are bad, whose prediction was not
+        finite, or for which memory did not suffice. Both lists have key, split and reason, and do
+        not enter the means.
 
     Raises
     ------
     InputError
-        Bad checkpoint, shards or split; an output folder that cannot be made or written to, or that
+        Bad weights, shards or split; an output folder that cannot be made or written to, or that
         has one file for two chains (`check_letter_case`); with a target, a training's folder that
         takes no files; or not a single chain could be scored, in which case nothing is written.
         Some failed chains among others are recorded, not raised. After all is written: the
@@ -97,35 +99,34 @@ def evaluate_checkpoint(
     """
     device = torch.device(device)
     chosen = _checked_splits(config.evaluation.splits if splits is None else splits)
-    metadata = read_metadata(checkpoint)
+    subject = read_subject(path, config.model)
     reader = ShardReader(shards)
     chains = _chains(reader, chosen, shards)
-    weights = averaged_weights(checkpoint, metadata, config.model)
     prepare_outputs(out, structures)
-    if config.evaluation.target_lddt is not None:
+    if config.evaluation.target_lddt is not None and subject.checkpoint is not None:
         try_writing(
-            checkpoint.parent,
+            path.parent,
             "set evaluation.target_lddt to null: with a target, the training there is told that it "
             "is reached",
         )
     if structures is not None:
         check_letter_case((structure_path(structures, key) for key, *_ in chains), structures)
 
-    made_from = _made_from(config, checkpoint, metadata, shards, device)
+    made_from = _made_from(config, subject, shards, device)
     evaluation = untold(out, made_from, chosen) if structures is None else None
     if evaluation is None:
         console = console or Console(stderr=True)
-        with LiveLine(f"evaluating {checkpoint.name}:", len(chains), console) as progress:
-            predict = predictor(config, weights, device)
+        with LiveLine(f"evaluating {path.name}:", len(chains), console) as progress:
+            predict = predictor(config, subject.weights, device)
             results = evaluate_chains(predict, reader, chains, config, device, structures, progress)
-        evaluation = {**made_from, **_outcome(results, checkpoint, chosen)}
+        evaluation = {**made_from, **_outcome(results, path, chosen)}
     try:  # before the evaluation is written, since its file says that all is done
-        _tell_training(config.evaluation, checkpoint, metadata, evaluation)
+        _tell_training(config.evaluation, subject, evaluation)
     except InputError as error:
         keep_untold(evaluation, out)
         write_evaluation(evaluation, out)
         raise InputError(
-            f"{out} is written, but the training in {checkpoint.parent} could not be told that its "
+            f"{out} is written, but the training in {path.parent} could not be told that its "
             f"target is reached: {error} Then the same command tells it, and does not evaluate "
             "again. If no training is at work there, set evaluation.target_lddt to null"
         ) from error
@@ -135,13 +136,13 @@ def evaluate_checkpoint(
 
 
 def _outcome(
-    results: Mapping[str, list[dict[str, Any]]], checkpoint: Path, splits: Sequence[str]
+    results: Mapping[str, list[dict[str, Any]]], path: Path, splits: Sequence[str]
 ) -> dict[str, Any]:
     """What became of the chains, and the means of those that were scored."""
     if not results["scored"]:
         first = [*results["failed"], *results["skipped"]][0]
         raise InputError(
-            f"{checkpoint}: none of {sum(map(len, results.values()))} chains could be scored; "
+            f"{path}: none of {sum(map(len, results.values()))} chains could be scored; "
             f"{first['chain_key']}: {first['reason']}"
         )
     return {
@@ -160,20 +161,21 @@ def _outcome(
 
 
 def _made_from(
-    config: Config, checkpoint: Path, metadata: Metadata, shards: Path, device: torch.device
+    config: Config, subject: Subject, shards: Path, device: torch.device
 ) -> dict[str, Any]:
     """What an evaluation is of and was made with."""
+    checkpoint = subject.checkpoint
     return {
         "format": FORMAT,
-        "step": metadata.step,
-        "checkpoint": checkpoint.name,
-        "weights": "averaged",
-        "weights_sha256": metadata.files["averaged.pt"].sha256,
+        "step": subject.step,
+        "checkpoint": subject.path.name,
+        "weights": "file" if checkpoint is None else "averaged",
+        "weights_sha256": subject.weights_sha256,
         "recycling": config.evaluation.recycling,
         "precision": choose_precision(config, device),
         "seed": config.evaluation.seed,
         "aggregation": "mean over chains",
-        "checkpoint_config_hash": metadata.config_hash,
+        "checkpoint_config_hash": checkpoint and checkpoint.config_hash,
         "config_hash": config_hash(config),
         "data_manifest_sha256": data_hash(shards),
         "scalefold_version": scalefold.__version__,
@@ -184,15 +186,15 @@ def _made_from(
 
 
 def _tell_training(
-    settings: EvaluationConfig, checkpoint: Path, metadata: Metadata, evaluation: dict[str, Any]
+    settings: EvaluationConfig, subject: Subject, evaluation: dict[str, Any]
 ) -> None:
-    """End the training that the checkpoint belongs to if it has reached its target."""
+    """End the training that a checkpoint belongs to if it has reached its target."""
     value = reached_target(evaluation, settings)
-    if value is not None:
+    if value is not None and subject.checkpoint is not None:
         split = settings.splits[0]
         logger.info("mean lDDT-Cα of %s is %.3f: the target is reached", split, value)
-        reached = TargetReached(metadata.step, split, value, metadata.data_manifest_sha256)
-        reached.write(checkpoint.parent)
+        data = subject.checkpoint.data_manifest_sha256
+        TargetReached(subject.step, split, value, data).write(subject.path.parent)
 
 
 def _checked_splits(splits: Sequence[str]) -> list[str]:

@@ -213,7 +213,7 @@ def read_metadata(checkpoint: Path) -> Metadata:
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(
             f"{checkpoint}: no checkpoint here ({METADATA_FILE} is missing); give the folder "
-            "step-<number> of a run's weights, which `scalefold train` writes"
+            "step-<number> of a run's weights, which `scalefold train` writes, or a weight file"
         ) from None
     mark = ready_mark(checkpoint)
     if mark.exists():

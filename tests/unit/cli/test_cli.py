@@ -439,17 +439,22 @@ def test_an_evaluation_that_lacks_chains_says_so_and_is_done(
     lost = [{"chain_key": f"c{n}", "split": "train", "reason": "bad. Mend"} for n in range(failed)]
     result = {
         "step": 20,
+        "checkpoint": "step-00000020",
+        "weights": "averaged",
         "mean": {"train": {"lddt_ca": 0.25, "tm_score": None}},
         "chains": [{"chain_key": "s", "split": "train", "lddt_ca": 0.25}],
         "skipped": [],
         "failed": lost,
     }
-    monkeypatch.setattr("scalefold.evaluate.evaluate_checkpoint", lambda *_, **__: result)
+    monkeypatch.setattr("scalefold.evaluate.evaluate_weights", lambda *_, **__: result)
     out = tmp_path / "e.json"
     done = run("evaluate", "step-00000020", "-c", DEMO, "--shards", "x", "--out", str(out))
     assert done.exit_code == 0
     named = "; 5 failed: c0 (bad), c1 (bad), c2 (bad), and 2 more" if failed else ""
     assert done.stdout == f"step 20, train: lddt_ca 0.250 over 1 of {1 + failed} chains{named}\n"
+    result |= {"step": 0, "checkpoint": "model_1.pt", "weights": "file"}
+    done = run("evaluate", "model_1.pt", "-c", DEMO, "--shards", "x", "--out", str(out))
+    assert done.stdout.startswith("model_1.pt, train: lddt_ca 0.250 over 1 of ")
     warning = f"warning: chains failed (5) and are not in the means; {out} says why"
     assert (warning in done.stderr) == (failed > 0)
 

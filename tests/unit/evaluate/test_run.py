@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import shutil
@@ -17,7 +18,7 @@ from rich.console import Console
 from scalefold.config import Config, config_hash, make_config
 from scalefold.config.load import merge
 from scalefold.errors import InputError
-from scalefold.evaluate import evaluate_checkpoint
+from scalefold.evaluate import evaluate_weights
 from scalefold.evaluate.chain_scores import METRICS
 from scalefold.evaluate.chains import evaluate_chains
 from scalefold.evaluate.prediction import Prediction
@@ -33,6 +34,7 @@ from scalefold.shards.pack import pack
 from scalefold.shards.reader import ShardReader
 from scalefold.train import checkpoint as checkpoints
 from scalefold.train.provenance import data_hash
+from scalefold.weights import export_weights
 
 DEMO = Path(__file__).parents[3] / "demo"
 CHAINS = """chain_key\tsplit\tcluster_id
@@ -113,7 +115,7 @@ def evaluated(
     folder: Path, shards: Path, checkpoint: Path, settings: Callable[..., Config]
 ) -> dict:
     out = folder / "evaluation" / "step-00000007.json"
-    evaluate_checkpoint(settings(), checkpoint, shards, out, structures=folder / "structures")
+    evaluate_weights(settings(), checkpoint, shards, out, structures=folder / "structures")
     return json.loads(out.read_text("utf-8"))
 
 
@@ -154,9 +156,9 @@ def test_a_folder_as_result_is_refused_before_the_work(
     folder: Path, shards: Path, checkpoint: Path, settings: Callable[..., Config]
 ) -> None:
     with pytest.raises(InputError, match="is a folder; the evaluation is one JSON file"):
-        evaluate_checkpoint(settings(), checkpoint, shards, folder)
+        evaluate_weights(settings(), checkpoint, shards, folder)
     with pytest.raises(InputError, match=r"one\.tsv: the table is written there; name the JSON"):
-        evaluate_checkpoint(settings(), checkpoint, shards, folder / "one.tsv")
+        evaluate_weights(settings(), checkpoint, shards, folder / "one.tsv")
 
 
 def test_scores_and_per_residue_arrays(evaluated):
@@ -205,7 +207,7 @@ def test_again_gives_the_same_bytes_and_nothing_of_the_machine(
 ):
     again = tmp_path / "other" / "step-00000007.json"
     torch.rand(3)  # the process's random state must not matter
-    evaluate_checkpoint(settings(), checkpoint, shards, again)
+    evaluate_weights(settings(), checkpoint, shards, again)
     content = again.read_bytes()
     assert content == (folder / "evaluation" / "step-00000007.json").read_bytes()
     assert str(folder).encode() not in content
@@ -214,11 +216,43 @@ def test_again_gives_the_same_bytes_and_nothing_of_the_machine(
 def test_a_chain_does_not_depend_on_which_others_are_evaluated(
     shards, checkpoint, settings, evaluated, tmp_path
 ):
-    alone = evaluate_checkpoint(
+    alone = evaluate_weights(
         settings(), checkpoint, shards, tmp_path / "e.json", splits=["validation"]
     )
     assert alone["chains"] == evaluated["chains"][2:]
     assert list(alone["mean"]) == ["validation"]
+
+
+@pytest.mark.parametrize("of", ["checkpoint", "export", "other code"])
+def test_a_weight_file_scores_as_the_checkpoint_that_it_is_of(
+    of, shards, checkpoint, settings, evaluated, tmp_path
+):
+    model, averaged = settings().model, checkpoint / "averaged.pt"
+    file = averaged if of == "checkpoint" else tmp_path / "model.pt"
+    state = checkpoints.load_weights(checkpoint, "averaged")
+    if of == "export":
+        export_weights(state, model, file)
+    elif of == "other code":
+        named = {f"module.model.{name}": value for name, value in state.items()}
+        torch.save({"ema": {"params": named}}, file)
+    # A target is reached by a training, and here is none: nobody is told.
+    config = settings(evaluation={"mode": "async", "target_lddt": 0.0001})
+    before = set(file.parent.iterdir())
+    result = evaluate_weights(config, file, shards, tmp_path / "e/e.json", splits=["validation"])
+    assert result["chains"] == evaluated["chains"][2:]
+    assert (result["step"], result["checkpoint"], result["weights"]) == (0, file.name, "file")
+    assert result["weights_sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert set(file.parent.iterdir()) - before <= {tmp_path / "e"}
+
+
+def test_a_weight_file_of_another_model(shards, checkpoint, settings, tmp_path):
+    other = settings(model={"c_m": 48})
+    with pytest.raises(InputError, match=r"averaged\.pt does not fit the model"):
+        evaluate_weights(other, checkpoint / "averaged.pt", shards, tmp_path / "e.json")
+    with pytest.raises(InputError, match=r"checkpoint\.json: cannot be read as a t"):
+        evaluate_weights(settings(), checkpoint / "checkpoint.json", shards, tmp_path / "e.json")
+    with pytest.raises(InputError, match=r"no\.pt: no checkpoint here .* or a weight file"):
+        evaluate_weights(settings(), tmp_path / "no.pt", shards, tmp_path / "e.json")
 
 
 def test_agrees_with_the_model_run_by_hand(shards, checkpoint, settings, evaluated):
@@ -243,7 +277,7 @@ def test_agrees_with_the_model_run_by_hand(shards, checkpoint, settings, evaluat
 
 def test_progress_in_a_log_names_every_chain(shards, checkpoint, settings, tmp_path, caplog):
     caplog.set_level("INFO", logger="scalefold")
-    evaluate_checkpoint(
+    evaluate_weights(
         settings(),
         checkpoint,
         shards,
@@ -257,7 +291,7 @@ def test_progress_in_a_log_names_every_chain(shards, checkpoint, settings, tmp_p
 def test_checkpoint_of_another_model(shards, checkpoint, settings, tmp_path):
     other = settings(model={"c_m": 48, "evoformer": {"num_blocks": 3}})
     with pytest.raises(InputError, match=r"model\.c_m: 32 in the checkpoint, 48 in the conf") as e:
-        evaluate_checkpoint(other, checkpoint, shards, tmp_path / "e.json")
+        evaluate_weights(other, checkpoint, shards, tmp_path / "e.json")
     _, first, second, mend = str(e.value).splitlines()
     assert (first[:2], second[:2]) == ("  ", "  ")
     assert "model.evoformer.num_blocks: 2 in the checkpoint" in second
@@ -269,7 +303,7 @@ def test_weights_that_are_not_finite_are_named(shards, settings, tmp_path):
     name = "aux_heads.plddt.linear_3.weight"
     bad = save_checkpoint(settings(), shards, tmp_path / "w", poison=name)
     with pytest.raises(InputError, match=name.replace(".", r"\.")):
-        evaluate_checkpoint(settings(), bad, shards, tmp_path / "e.json")
+        evaluate_weights(settings(), bad, shards, tmp_path / "e.json")
 
 
 def test_a_prediction_that_is_not_finite_is_recorded_and_the_rest_goes_on(
@@ -284,9 +318,7 @@ def test_a_prediction_that_is_not_finite_is_recorded_and_the_rest_goes_on(
         return outputs, after
 
     monkeypatch.setattr(AlphaFold, "forward", broken)
-    result = evaluate_checkpoint(
-        settings(), checkpoint, shards, tmp_path / "e.json", splits=["train"]
-    )
+    result = evaluate_weights(settings(), checkpoint, shards, tmp_path / "e.json", splits=["train"])
     assert [chain["chain_key"] for chain in result["chains"]] == ["1lcd_A"]
     (failed,) = result["failed"]
     assert failed["chain_key"] == "5pti_A"
@@ -305,9 +337,7 @@ def test_a_chain_too_long_for_the_device_is_recorded_and_the_rest_goes_on(
         return forward(self, features, previous, templates)
 
     monkeypatch.setattr(AlphaFold, "forward", exhausting)
-    result = evaluate_checkpoint(
-        settings(), checkpoint, shards, tmp_path / "e.json", splits=["train"]
-    )
+    result = evaluate_weights(settings(), checkpoint, shards, tmp_path / "e.json", splits=["train"])
     assert result["chains"] == evaluated["chains"][1:2]
     (failed,) = result["failed"]
     assert failed["chain_key"] == "1lcd_A"
@@ -325,7 +355,7 @@ def test_a_damaged_row_is_recorded_and_the_rest_goes_on(
     offset = content.find(sample.chain.positions[sample.chain.atom_mask].tobytes())
     content[offset + 100] ^= 1
     path.write_bytes(content)
-    result = evaluate_checkpoint(
+    result = evaluate_weights(
         settings(), checkpoint, damaged, tmp_path / "e.json", splits=["train"]
     )
     assert result["chains"] == evaluated["chains"][:1]
@@ -335,7 +365,7 @@ def test_a_damaged_row_is_recorded_and_the_rest_goes_on(
 def test_nothing_scored_is_an_error_and_writes_nothing(shards, checkpoint, settings, tmp_path):
     short = settings(evaluation={"max_length": 20})
     with pytest.raises(InputError, match=r"none of 4 chains could be scored.*max_length \(20\)"):
-        evaluate_checkpoint(short, checkpoint, shards, tmp_path / "e.json")
+        evaluate_weights(short, checkpoint, shards, tmp_path / "e.json")
     assert not list(tmp_path.iterdir())
 
 
@@ -347,7 +377,7 @@ def test_outputs_are_checked_before_the_work(
     paths = {"out": tmp_path / "e.json", option: tmp_path / "file" / "below" / "e"}
     monkeypatch.setattr("scalefold.evaluate.run.evaluate_chains", None)
     with pytest.raises(InputError, match="below: cannot be made" if option == "out" else "below/e"):
-        evaluate_checkpoint(settings(), checkpoint, shards, **paths)
+        evaluate_weights(settings(), checkpoint, shards, **paths)
 
 
 @pytest.mark.parametrize("option", ["out", "structures"])
@@ -361,7 +391,7 @@ def test_a_folder_that_takes_no_files_is_refused_before_the_work(
     }
     monkeypatch.setattr("scalefold.evaluate.run.evaluate_chains", None)
     with pytest.raises(InputError, match=f"^{closed}: no file can be written there"):
-        evaluate_checkpoint(settings(), checkpoint, shards, **paths)
+        evaluate_weights(settings(), checkpoint, shards, **paths)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
@@ -374,11 +404,11 @@ def test_a_training_that_could_not_be_told_of_its_target_is_noticed_before_the_w
 
     monkeypatch.setattr("scalefold.evaluate.run.try_writing", refuse)
     out = tmp_path / "e.json"
-    evaluate_checkpoint(settings(), checkpoint, shards, out, splits=["train"])
+    evaluate_weights(settings(), checkpoint, shards, out, splits=["train"])
     monkeypatch.setattr("scalefold.evaluate.run.evaluate_chains", None)
     targeted = settings(evaluation={"mode": "async", "target_lddt": 0.8})
     with pytest.raises(InputError, match=r"weights: no file .* set evaluation\.target_lddt to nul"):
-        evaluate_checkpoint(targeted, checkpoint, shards, out)
+        evaluate_weights(targeted, checkpoint, shards, out)
 
 
 def test_structures_that_would_be_one_file_are_refused_before_the_work(
@@ -389,11 +419,9 @@ def test_structures_that_would_be_one_file_are_refused_before_the_work(
     monkeypatch.setattr("scalefold.evaluate.run.evaluate_chains", None)
     monkeypatch.setattr("scalefold.raw.letter_case._is_blind_to_case", lambda folder: True)
     with pytest.raises(InputError, match=r"1lcd_A\.cif and \S+/1lcd_a\.cif are one file"):
-        evaluate_checkpoint(
-            settings(), checkpoint, shards, tmp_path / "e.json", structures=tmp_path
-        )
+        evaluate_weights(settings(), checkpoint, shards, tmp_path / "e.json", structures=tmp_path)
 
 
 def test_unknown_split(shards, checkpoint, settings, tmp_path):
     with pytest.raises(InputError, match="choose from train, validation"):
-        evaluate_checkpoint(settings(), checkpoint, shards, tmp_path / "e.json", ["template"])
+        evaluate_weights(settings(), checkpoint, shards, tmp_path / "e.json", ["template"])

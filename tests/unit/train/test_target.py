@@ -15,7 +15,7 @@ from rich.console import Console
 from scalefold.config import Config, make_config
 from scalefold.config.load import merge
 from scalefold.errors import InputError
-from scalefold.evaluate import evaluate_checkpoint
+from scalefold.evaluate import evaluate_weights
 from scalefold.features.contract import Features
 from scalefold.model import AlphaFold
 from scalefold.train.checkpoint import (
@@ -60,7 +60,7 @@ def test_training_ends_when_an_evaluation_beside_it_reaches_the_target(
     def evaluating(self: MetricsLog, record: dict[str, Any]) -> None:
         write(self, record)
         if record["step"] == 3:
-            evaluate_checkpoint(
+            evaluate_weights(
                 config, checkpoint_path(out, 2), shards, tmp_path / "e.json", console=QUIET
             )
 
@@ -90,7 +90,7 @@ def test_no_message_below_the_target_or_of_another_split(
 ) -> None:
     path = _train(targeted(None, steps=1), shards, tmp_path / "training").checkpoint
     for config, splits in ((targeted(1.0), None), (targeted(0.0, ("validation",)), ["train"])):
-        evaluate_checkpoint(config, path, shards, tmp_path / "e.json", splits=splits, console=QUIET)
+        evaluate_weights(config, path, shards, tmp_path / "e.json", splits=splits, console=QUIET)
         assert not (path.parent / TARGET_FILE).exists()
 
 
@@ -108,10 +108,10 @@ def test_a_mean_without_the_chains_that_failed_is_not_the_target(
 
     with monkeypatch.context() as patch:
         patch.setattr(AlphaFold, "forward", exhausting)
-        evaluate_checkpoint(targeted(0.0), path, shards, tmp_path / "e.json", console=QUIET)
+        evaluate_weights(targeted(0.0), path, shards, tmp_path / "e.json", console=QUIET)
     assert not (path.parent / TARGET_FILE).exists()
     assert "not counted as the target: it lacks chains that failed:\n  5pti_A" in caplog.text
-    evaluate_checkpoint(targeted(0.0), path, shards, tmp_path / "e.json", console=QUIET)
+    evaluate_weights(targeted(0.0), path, shards, tmp_path / "e.json", console=QUIET)
     assert (path.parent / TARGET_FILE).exists()
 
 
@@ -121,7 +121,7 @@ def test_an_evaluation_that_cannot_tell_the_training_is_written_and_not_made_aga
     out = tmp_path / "e.json"
 
     def evaluate(**settings: Any) -> dict[str, Any]:
-        return evaluate_checkpoint(targeted(0.0), path, shards, out, console=QUIET, **settings)
+        return evaluate_weights(targeted(0.0), path, shards, out, console=QUIET, **settings)
 
     path = _train(targeted(None, steps=1), shards, tmp_path / "training").checkpoint
     (path.parent / TARGET_FILE).mkdir()  # refuses root too, as a read-only folder does not
@@ -158,7 +158,7 @@ def test_an_evaluation_of_other_weights_is_not_taken_for_the_one_that_was_kept(
     for path in (first, second):
         (path.parent / TARGET_FILE).mkdir()
         with pytest.raises(InputError, match="could not be told"):
-            evaluate_checkpoint(targeted(0.0), path, shards, tmp_path / "e.json", console=QUIET)
+            evaluate_weights(targeted(0.0), path, shards, tmp_path / "e.json", console=QUIET)
         scores.append(json.loads((tmp_path / "e.json").read_text())["chains"])
     assert scores[0] != scores[1]
 
@@ -186,7 +186,7 @@ def test_data_of_the_message_are_the_checkpoints(
 ) -> None:
     config = targeted(0.0, steps=1)
     path = _train(targeted(None, steps=1), shards, tmp_path / "training").checkpoint
-    evaluate_checkpoint(config, path, shards, tmp_path / "e.json", console=QUIET)
+    evaluate_weights(config, path, shards, tmp_path / "e.json", console=QUIET)
     assert read_target(path.parent, config.evaluation, data_hash(shards)) is not None
 
 

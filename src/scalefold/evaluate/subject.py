@@ -1,0 +1,81 @@
+"""What is evaluated: a checkpoint's averaged weights, or a weight file by itself."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from scalefold.config.schema import ModelConfig
+from scalefold.errors import InputError, listed
+from scalefold.train.checkpoint import Metadata, load_weights, read_metadata
+from scalefold.train.resume import config_differences
+from scalefold.weights import State, check_state, guess_format, import_weights
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Weights to evaluate.
+
+    Attributes
+    ----------
+    path : Path
+        Checkpoint folder or weight file.
+    weights : dict of str to Tensor
+        Strictly the model's parameters, float32.
+    weights_sha256 : str
+        Of the file that they were read from.
+    checkpoint : Metadata or None
+        None for a weight file.
+    """
+
+    path: Path
+    weights: State
+    weights_sha256: str
+    checkpoint: Metadata | None
+
+    @property
+    def step(self) -> int:
+        """Training steps made; 0 for a weight file, which no training here has made."""
+        return 0 if self.checkpoint is None else self.checkpoint.step
+
+
+def read_subject(path: Path, model: ModelConfig) -> Subject:
+    """Read what is to be evaluated.
+
+    Parameters
+    ----------
+    path : Path
+        A checkpoint folder, of which the averaged weights are taken, or a weight file: ScaleFold's,
+        OpenFold's, or AlphaFold's (``.npz``).
+    model : ModelConfig
+
+    Raises
+    ------
+    InputError
+        If it is not there, damaged, of another model (what differs is listed), or holds values that
+        are not finite.
+    """
+    if path.is_file():
+        with path.open("rb") as stream:
+            sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+        return Subject(path, import_weights(path, guess_format(path), model), sha256, None)
+    metadata = read_metadata(path)
+    _check_model(path, metadata, model)
+    weights = check_state(load_weights(path, "averaged"), model, str(path))
+    return Subject(path, weights, metadata.files["averaged.pt"].sha256, metadata)
+
+
+def _check_model(checkpoint: Path, metadata: Metadata, model: ModelConfig) -> None:
+    """Raise an InputError that lists the first few keys in which a checkpoint's model differs."""
+    differences = [
+        f"model.{key}: {before!r} in the checkpoint, {now!r} in the configuration"
+        for key, before, now in config_differences(
+            metadata.config["model"], model.model_dump(mode="json")
+        )
+    ]
+    if differences:
+        raise InputError(
+            f"{checkpoint}: checkpoint of another model. What differs ({len(differences)}):"
+            f"{listed(differences)}\nEvaluate it with the configuration that it was trained with"
+        )
