@@ -49,6 +49,15 @@ def _error(x: Tensor, exact: Tensor) -> float:
     return ((x.double() - exact).norm() / exact.norm()).item()
 
 
+def _check_precision(inputs: list[Tensor]) -> None:
+    """In bfloat16 no value or gradient may be more than twice as wrong as torch's."""
+    exact = _results(reference, inputs, torch.float64)
+    plain = _results(reference, inputs, torch.bfloat16)
+    ours = _results(transition, inputs, torch.bfloat16)
+    for x, torch_s, expected in zip(ours, plain, exact, strict=True):
+        assert _error(x, expected) <= 2 * _error(torch_s, expected)
+
+
 @pytest.mark.parametrize(("shape", "channels", "hidden"), SHAPES)
 def test_value_and_gradients(
     shape: tuple[int, ...],
@@ -178,12 +187,7 @@ def test_bfloat16(
 ) -> None:
     _take(kernels, device, monkeypatch)
     inputs = _inputs(shape, channels, hidden, device, torch.bfloat16)
-    exact = _results(reference, inputs, torch.float64)
-    plain = _results(reference, inputs, torch.bfloat16)
-    for ours, torch_s, expected in zip(
-        _results(transition, inputs, torch.bfloat16), plain, exact, strict=True
-    ):
-        assert _error(ours, expected) <= 2 * _error(torch_s, expected)
+    _check_precision(inputs)
 
 
 @pytest.mark.gpu
@@ -191,12 +195,7 @@ def test_norm_of_weight_zero(device: torch.device) -> None:
     """No gradient is made by dividing by a weight."""
     inputs = _inputs((500,), 64, 256, device, torch.bfloat16)
     inputs[1][::3] = 0.0
-    exact = _results(reference, inputs, torch.float64)
-    plain = _results(reference, inputs, torch.bfloat16)
-    for ours, torch_s, expected in zip(
-        _results(transition, inputs, torch.bfloat16), plain, exact, strict=True
-    ):
-        assert _error(ours, expected) <= 2 * _error(torch_s, expected)
+    _check_precision(inputs)
 
 
 @pytest.mark.gpu
