@@ -84,9 +84,11 @@ checkpoint train:
         when_stopped=when_stopped,
         shards=literal(SHARDS),
         training=TRAINING,
-    # Snakemake deletes a job's log when it starts again; training.log tells the whole story.
+    # Snakemake deletes a job's log when it starts again; training.log tells the whole story, also what
+    # is said after a cluster's SIGTERM, which all processes of a job get.
     shell:
         "mkdir -p {params.training:q};"
         " {{ {params.launcher} train {params.config} --shards {params.shards:q}"
         " --out {params.training:q} --resume --set-aside && touch {output:q}"
-        " || {params.when_stopped}; }} 2>&1 | tee -i -a {log:q} {params.training:q}/training.log"
+        " || {params.when_stopped}; }} 2>&1"
+        " | (trap '' TERM; tee -i -a {log:q} {params.training:q}/training.log)"

@@ -171,6 +171,27 @@ def test_killed_snakemake_leaves_one_writer(
     assert weights == undisturbed(step)
 
 
+def test_ctrl_c_cancels_the_jobs_and_the_training_leaves_a_checkpoint(
+    training: Training, workflow: Any, cluster: Cluster, undisturbed: Callable[[int], bytes]
+) -> None:
+    job = training.reach(EVERY)
+    os.killpg(training.process.pid, signal.SIGINT)
+    output = "".join(training.process.communicate(timeout=180))
+    assert training.process.returncode == 1, output
+    assert "Interrupted. The same command goes on" in output
+    # It queues up again where Slurm stops it for others, not where its user does.
+    wait_for(lambda: not ask("squeue", "-h"), "an empty queue")
+    assert cluster.states(job) == ["CANCELLED"]
+    assert "stopped by SIGTERM" in training.log.read_text()
+    stopped = training.published()[-1]
+    again = Training(workflow, cluster)
+    step, weights = again.goes_on()
+    os.killpg(again.process.pid, signal.SIGINT)
+    again.process.communicate(timeout=180)
+    assert f"step-{stopped:08d}" in training.log.read_text()
+    assert weights == undisturbed(step)
+
+
 def test_cancelled_evaluation_is_made_again(workflow: Any, cluster: Cluster) -> None:
     process = workflow.start(output=subprocess.PIPE)
     wait_for(lambda: cluster.running("evaluate"), "an evaluation", 200)
