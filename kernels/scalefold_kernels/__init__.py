@@ -1,4 +1,4 @@
-"""Triton kernels of ScaleFold, one folder an operation. Imports torch and triton only.
+"""Kernels of ScaleFold, one folder an operation. Imports torch and triton, in `cuda` NVIDIA's too.
 
 ``scalefold.ops`` is the only importer of this package.
 """

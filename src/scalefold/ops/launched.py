@@ -1,4 +1,4 @@
-"""Which of the Triton kernels have run in this process."""
+"""Which of the kernels have run in this process."""
 
 from __future__ import annotations
 
@@ -16,8 +16,12 @@ def _launched() -> Iterator[str]:
         return
     from triton.runtime.jit import JITFunction
 
+    from scalefold_kernels.cuda import Kernel
+
     ours = [m for name, m in sys.modules.items() if name.startswith("scalefold_kernels.")]
-    for value in (value for module in ours for value in vars(module).values()):
+    for module, value in ((m, value) for m in ours for value in vars(m).values()):
         # Functions that kernels call are such objects too, but have nothing compiled of their own.
         if isinstance(value, JITFunction) and any(c[0] for c in value.device_caches.values()):
             yield f"{value.fn.__module__.removeprefix('scalefold_kernels.')}.{value.fn.__name__}"
+        elif isinstance(value, Kernel) and value.is_loaded:
+            yield f"{module.__name__.removeprefix('scalefold_kernels.')}.{value.name}"
