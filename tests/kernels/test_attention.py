@@ -13,12 +13,14 @@ from scalefold_kernels.attention import (
     attention,
     hopper_launch,
     hopper_narrow,
+    hopper_one_pass,
     kernel,
     op,
     portable,
 )
 from scalefold_kernels.attention.arguments import checked, new_rows, new_statistics
 from scalefold_kernels.attention.hopper import parts
+from scalefold_kernels.cuda import bindings
 from scalefold_kernels.gpu import GLUON_VERSIONS, runs_gluon
 
 EPS = torch.finfo(torch.float32).eps
@@ -314,6 +316,7 @@ LARGE = [
     (1, 9, 256, 60, 2, 8),
     (1, 5, 77, 77, 2, 8),
     (1, 5, 300, 300, 2, 8),
+    (2, 5, 320, 320, 3, 32),
 ]
 
 
@@ -376,7 +379,14 @@ def test_without_masked_keys_in_bfloat16(shape: tuple[int, ...], device: torch.d
 @pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize(
     ("length", "channels", "biased"),
-    [(256, 32, True), (256, 8, True), (128, 32, False), (90, 32, False)],
+    [
+        (256, 32, True),
+        (256, 8, True),
+        (300, 32, True),
+        (384, 32, True),
+        (128, 32, False),
+        (90, 32, False),
+    ],
 )
 def test_row_without_unmasked_keys_in_bfloat16(
     length: int, channels: int, biased: bool, device: torch.device
@@ -428,10 +438,75 @@ def test_some_rows_with_logits_far_apart(
     _assert_as_exact_as_torch(inputs, scale=scale)
 
 
+# Blocks and tiles whole and cut off, fewer rows than programs and more.
+ONE_PASS = [(1, 1, 257, 257, 2, 32), (2, 5, 320, 300, 3, 24), (1, 77, 300, 384, 4, 32)]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", ONE_PASS)
+@pytest.mark.parametrize(
+    ("masked", "turned", "gated"),
+    [(True, True, True), (True, False, False), (False, False, True), (False, True, False)],
+)
+@pytest.mark.parametrize(("bias_scale", "scale"), [(LN2, LN2), (LN2, None), (1.0, None)])
+def test_one_pass(
+    shape: tuple[int, ...],
+    masked: bool,
+    turned: bool,
+    gated: bool,
+    bias_scale: float,
+    scale: float | None,
+    device: torch.device,
+) -> None:
+    inputs = _inputs(shape, device, gated)
+    if not masked:
+        inputs[4] = torch.ones_like(inputs[4])
+    if turned:
+        inputs[5] = inputs[5].mT.contiguous().mT
+    inputs = _in_bfloat16_for_one_pass(inputs)
+    _assert_as_exact_as_torch(inputs, bias_scale=bias_scale, scale=scale)
+
+
+def _in_bfloat16_for_one_pass(inputs: list[Tensor | None]) -> list[Tensor | None]:
+    inputs = [x if x is None else x.bfloat16() for x in inputs]
+    if not (runs_gluon(inputs[0]) and hopper_one_pass.serves(checked(*inputs))):
+        pytest.skip("needs an H100 or H200, and what compiles kernels in CUDA C++")
+    return inputs
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", ONE_PASS)
+def test_one_pass_gives_the_same_bits_also_beside_itself(
+    shape: tuple[int, ...], device: torch.device
+) -> None:
+    """Its programs wait for each other, so that two launches at a time must not share a GPU."""
+    inputs = _in_bfloat16_for_one_pass(_inputs(shape, device))
+    first = _run(attention, inputs, torch.bfloat16)
+    torch.cuda.synchronize()
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    found = []
+    for n in range(20):
+        with torch.cuda.stream(streams[n % 2]):
+            found.append(_run(attention, inputs, torch.bfloat16))
+    torch.cuda.synchronize()
+    for again in found:
+        assert all(torch.equal(a, b) for a, b in zip(again, first, strict=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", ONE_PASS)
+def test_without_what_compiles_cuda(
+    shape: tuple[int, ...], device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bindings, "obstacle", lambda: "none here")
+    _assert_as_exact_as_torch([x.bfloat16() for x in _inputs(shape, device)])
+
+
 @pytest.mark.gpu
 @pytest.mark.usefixtures("kernels")
-def test_graph_capture(device: torch.device) -> None:
-    inputs = [x.bfloat16() for x in _inputs((1, 6, 136, 136, 4, 32), device)]
+@pytest.mark.parametrize("length", [136, 384])
+def test_graph_capture(length: int, device: torch.device) -> None:
+    inputs = [x.bfloat16() for x in _inputs((1, 6, length, length, 4, 32), device)]
     leaves = [x.requires_grad_() for i, x in enumerate(inputs) if i != 4]
     gradient = torch.randn_like(inputs[0])
 

@@ -9,7 +9,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from scalefold_kernels.attention import hopper_backward, hopper_groups, hopper_narrow
+from scalefold_kernels.attention import (
+    hopper_backward,
+    hopper_groups,
+    hopper_narrow,
+    hopper_one_pass,
+)
 from scalefold_kernels.attention.arguments import (
     Gradients,
     Inputs,
@@ -127,6 +132,8 @@ def backward(
     if whole_rows(inputs):
         hopper_backward.row(inputs, out, lse, grad_out, gradients)
         return ()
+    if sum_bias and hopper_one_pass.serves(inputs):
+        return (hopper_one_pass.backward(inputs, out, lse, grad_out, gradients),)
     bias = None if inputs.bias is None else bias_rows(inputs.bias)
     grad_ungated = grad_out if gate is None else new_rows(q.shape, q)
     scaled_q = new_rows(q.shape, q) if inputs.scales_q else q

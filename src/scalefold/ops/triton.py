@@ -66,7 +66,7 @@ def select_ops(kernels: Kernels, device: torch.device) -> Ops:
         return TORCH
     obstacle = why_not(device)
     if obstacle is None:
-        _warn_of_portable_kernels(device)
+        _warn_of_slower_kernels(device)
         chosen = PACKAGES if isinstance(kernels, str) else kernels
         return triton_ops(name for name in chosen if name != OPTIMISER)
     if kernels != "auto":
@@ -95,16 +95,24 @@ def why_not(device: torch.device) -> str | None:
     return None
 
 
-def _warn_of_portable_kernels(device: torch.device) -> None:
-    """Say it where a Hopper GPU gets the kernels that any GPU gets."""
+def _warn_of_slower_kernels(device: torch.device) -> None:
+    """Say it where a Hopper GPU gets the kernels that any GPU gets, or none in CUDA C++."""
     gpu = import_module("scalefold_kernels.gpu")
-    if gpu.is_hopper(device) and not gpu.has_gluon():
+    if not gpu.is_hopper(device):
+        return
+    if not gpu.has_gluon():
         logger.warning(
             "%s: the kernels for it run with Triton %s, and this is %s; those for any GPU run "
             "instead, which are slower. torch 2.11 brings Triton 3.6, torch 2.13 brings 3.7",
             torch.cuda.get_device_name(device),
             " and ".join(gpu.GLUON_VERSIONS),
             import_module("triton").__version__,
+        )
+    elif reason := import_module("scalefold_kernels.cuda.bindings").obstacle():
+        logger.warning(
+            "%s: attention with a pair bias of 257 to 384 residues is slower than it can be: %s",
+            torch.cuda.get_device_name(device),
+            reason,
         )
 
 
