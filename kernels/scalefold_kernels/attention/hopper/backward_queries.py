@@ -17,6 +17,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from scalefold_kernels.attention.hopper.parts import (
+    BY_THREAD,
     LOG2E,
     by_position,
     by_thread,
@@ -61,9 +62,8 @@ def new_memory(
     v_smem = gl.allocate_shared_memory(dtype, block, k_desc.layout)
     tiles: gl.constexpr = stacked(NUM_BLOCKS if HAS_BIAS else 1, bias_desc.block_shape)
     bias_smem = gl.allocate_shared_memory(dtype, tiles, bias_desc.layout)
-    threads: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [5, 4, 3, 2, 1, 0])
     sum_tiles: gl.constexpr = [NUM_BLOCKS, BLOCK_K // 8 if SUM_BIAS else 1, 4, 8, 4, 2, 2]
-    sums_smem = gl.allocate_shared_memory(gl.float32, sum_tiles, threads)
+    sums_smem = gl.allocate_shared_memory(gl.float32, sum_tiles, BY_THREAD)
     mask_smem = gl.allocate_shared_memory(gl.bfloat16, [KEYS // BLOCK_K, BLOCK_K], flat)
     return query_smem, k_smem, v_smem, bias_smem, sums_smem, mask_smem
 

@@ -17,8 +17,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from scalefold_kernels.attention.hopper.parts import (
+    BY_THREAD,
     LOADER_REGISTERS,
     LOG2E,
+    by_position,
+    by_thread,
     copy_bias,
     count,
     count_unmasked,
@@ -161,7 +164,9 @@ def undo_gate_of_row(
         q_tile = q_half.reshape([32, C])
         q_tile.store((widen(q_tile.load(VECTORS)) * (scale * (1.0 / BIAS_SCALE))).to(dtype))
     flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    delta_smem._reinterpret(gl.float32, [2 * AHEAD, 32], flat).index(half).store(delta_half)
+    # The same half, as the compiler does not know; see `differentiate`.
+    same = half + (i >> 28)
+    delta_smem._reinterpret(gl.float32, [2 * AHEAD, 32], flat).index(same).store(delta_half)
     fence_async_shared()
     mbarrier.arrive(open.index(place))
     at = [batch, row, first_q + w * 32, head, 0]
@@ -240,11 +245,11 @@ def differentiate(
         if w > 0:
             # The first group has added the row before.
             mbarrier.wait(other_empty, (i & 1) ^ 1)
-            other_smem.store(grad_q)
+            other_smem.store(by_thread(grad_q))
             mbarrier.arrive(other_full)
         else:
             mbarrier.wait(other_full, i & 1)
-            grad_q += other_smem.load(OUT)
+            grad_q += by_position(other_smem.load(by_thread(grad_q).type.layout), OUT)
             mbarrier.arrive(other_empty)
             if MORE_KEYS:
                 sizes = num_rows, num_heads, num_queries
@@ -300,8 +305,7 @@ def backward_queries_bias_kernel(
     v_smem = gl.allocate_shared_memory(dtype, [slots, 1, 1, BLOCK_K, 1, C], k_desc.layout)
     tiles: gl.constexpr = stacked(2, bias_desc.block_shape)
     bias_smem = gl.allocate_shared_memory(dtype, tiles, bias_desc.layout)
-    other_layout: gl.constexpr = gl.NVMMASharedLayout(min(4 * C, 128), 32, 2)
-    other_smem = gl.allocate_shared_memory(gl.float32, [64, C], other_layout)
+    other_smem = gl.allocate_shared_memory(gl.float32, [C // 8, 4, 8, 4, 2, 2], BY_THREAD)
     mask_smem = gl.allocate_shared_memory(gl.bfloat16, [slots, BLOCK_K], flat)
     unmasked_smem = gl.allocate_shared_memory(gl.int32, [STAGES, 1], flat)
     raw = gl.allocate_shared_memory(gl.int64, [AHEAD, 1], barrier)

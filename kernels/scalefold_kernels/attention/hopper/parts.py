@@ -154,6 +154,10 @@ def announced(place):
     return gl.sum(place.load(one), 0)
 
 
+BY_THREAD = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [5, 4, 3, 2, 1, 0]))
+"""Of tiles that `by_thread` gives, in shared memory: no two threads meet in a bank."""
+
+
 @gluon.jit
 def by_thread(x):
     """A tile that a product gave, such that a thread's four of a pair of lines are contiguous."""
