@@ -33,18 +33,18 @@ from scalefold_kernels.compilation import CompileCase, recorded
 _KINDS = {torch.bfloat16: "bf16", torch.float32: "fp32"}
 
 BITS = math.log(2)
-"""The unit of the model's biases, and of the queries beside them."""
+"""The unit of the model's biases, and of its queries of triangles."""
 
 # Rows, length, heads, channels, gate; the order of the bias's queries and keys in memory, or None;
 # whether queries are in bits, as the bias is.
 _SHAPES = {
     "triangle N=256": (256, 256, 4, 32, True, "QK", True),
-    "triangle N=256, scaled": (256, 256, 4, 32, True, "QK", False),
     "ending node N=256": (256, 256, 4, 32, True, "KQ", True),
     "triangle N=384": (384, 384, 4, 32, True, "QK", True),
+    "MSA row": (128, 256, 8, 32, True, "QK", False),
     "MSA column": (256, 128, 8, 32, True, None, False),
-    "extra MSA row": (1024, 256, 8, 8, True, "QK", True),
-    "extra MSA row N=384": (1024, 384, 8, 8, True, "QK", True),
+    "extra MSA row": (1024, 256, 8, 8, True, "QK", False),
+    "extra MSA row N=384": (1024, 384, 8, 8, True, "QK", False),
     "template": (256, 256, 4, 16, True, "QK", True),
     "wide heads": (64, 128, 2, 64, False, "QK", False),
 }

@@ -23,6 +23,7 @@ class _Shape:
     """Sizes of one attention.
 
     ``order``: of rows, positions (N) and heads in memory. ``trained``: the bias has a gradient.
+    ``in_bits``: the projection leaves the queries in bits, as the bias is.
     """
 
     samples: int
@@ -34,6 +35,7 @@ class _Shape:
     order: str = "RNH"
     gated: bool = True
     trained: bool = True
+    in_bits: bool = True
 
     @property
     def columns(self) -> bool:
@@ -62,16 +64,20 @@ _SHAPES = [
         _Shape(1, 256, 256, 4, 32, gated=False),
         "initial training",
     ),
-    ("MSA row attention 128 x 256", _Shape(1, 128, 256, 8, 32), "initial training"),
+    ("MSA row attention 128 x 256", _Shape(1, 128, 256, 8, 32, in_bits=False), "initial training"),
     (
         "MSA column attention 128 x 256",
-        _Shape(1, 256, 128, 8, 32, biased=False, order="NRH"),
+        _Shape(1, 256, 128, 8, 32, biased=False, order="NRH", in_bits=False),
         "initial training",
     ),
-    ("extra MSA row attention 1024 x 256", _Shape(1, 1024, 256, 8, 8), "initial training"),
+    (
+        "extra MSA row attention 1024 x 256",
+        _Shape(1, 1024, 256, 8, 8, in_bits=False),
+        "initial training",
+    ),
     ("template triangle attention N=256", _Shape(4, 256, 256, 4, 16), "initial training"),
     ("triangle attention N=384", _Shape(1, 384, 384, 4, 32), "fine-tuning"),
-    ("MSA row attention 512 x 384", _Shape(1, 512, 384, 8, 32), "fine-tuning"),
+    ("MSA row attention 512 x 384", _Shape(1, 512, 384, 8, 32, in_bits=False), "fine-tuning"),
     ("triangle attention N=512", _Shape(1, 512, 512, 4, 32), "general"),
     ("triangle attention N=1024", _Shape(1, 1024, 1024, 4, 32), "general"),
     # What others do, in the order in memory that they take without copies.
@@ -150,8 +156,7 @@ def _inputs(shape: _Shape, device: torch.device, dtype: torch.dtype) -> Inputs:
     generator = torch.Generator(device).manual_seed(0)
     sizes = {"R": shape.rows, "N": shape.length, "H": shape.heads}
     places = [1 + shape.order.index(size) for size in sizes]
-    # Beside a bias in bits the projections leave queries in bits.
-    scale = LN2 if shape.biased else shape.channels**-0.5
+    scale = LN2 if shape.in_bits else shape.channels**-0.5
     parts = []
     for unit in (shape.channels**-0.5 / scale, 1, 1, 1)[: 4 if shape.gated else 3]:
         size = [shape.samples, *(sizes[name] for name in shape.order), shape.channels]
