@@ -1,33 +1,38 @@
-// All gradients of attention but the gate's in one pass, for Hopper GPUs: 257 to 384 queries and keys.
+// Gradients of queries, keys, values and bias in one pass, for Hopper GPUs and 257 to 384 queries and keys.
 //
-// Mathematics. With logits in bits, queries as forward multiplied them and the result's gradient without the
-// gate (`grad`), a row of a head has, as in docs/kernels/attention.md,
-//   P = exp2(Q K^T + bias + mask - lse)    dV = P^T grad              dQ = scale dS K
-//   dS = P (grad V^T - delta)              dK = bias_scale dS^T Q     d bias = bias_scale (sum over rows of dS)
-// Every weight is computed once: one exponential and five products.
+// Mathematics. Q as forward multiplied them, logits in the bias's unit, `grad` the result's gradient without
+// the gate, UNIT = bias_scale log2 e (docs/kernels/attention.md):
 //
-// Division of work. A program has 128 keys of one head (a tile of three) for consecutive rows, and a
-// multiprocessor for itself; it goes through a row in blocks of 64 queries. Four warp groups:
-//   one multiplies the gradients of logits, which it gets through shared memory, by the keys, and stores the
-//     gradients of queries from these 128 keys (`parts`); one of its threads loads for all;
-//   two compute, 64 keys each. Logits are transposed (keys x queries), so that weights and gradients of logits
-//     are left operands of the products that give dV and dK, from registers as they are;
-//   one adds the parts of the three programs that share a row, each program those of 128 queries, in the order
-//     of the tiles. It waits for the other programs: all must be on the GPU at once (a cooperative launch).
-// No atomics: the same bits in every run.
+//   P = exp2(UNIT (Q K^T + bias + mask) - lse)    dV = P^T grad    dQ = scale dS K
+//   dS = P (grad V^T - delta)                     dK = bias_scale dS^T Q
+//   d bias = bias_scale (sum over rows of dS)
 //
-// The sums over rows of dS, 128 x 384 in float32, stay on the chip: two blocks of 64 queries in registers, the
-// others in shared memory. The products begin where they can from what would else be added to them: logits from
-// the bias, which comes in the order in which the threads hold it, and both logits and gradients of weights from
-// a product of ones and statistics: -lse and -delta, each in three parts of bfloat16 (24 bits), which take
-// neither instructions nor registers that way. The mask comes as a factor of a fourth part, which is 1. All that
-// is made by `one_pass_prepare`. Keys beyond the last have a bias of minus infinity.
+// Each weight is computed once: one exponential and five products.
 //
-// Budget: 48 registers a thread in the first warp group, 216 in those that compute, 32 in the last, of 65,536;
-// shared memory as below, nearly all of a multiprocessor's 227 KiB.
+// Division of work. A program has 128 keys of a head (one of three tiles) for consecutive rows, and a
+// multiprocessor for itself. It goes through a row in blocks of 64 queries. Its four warp groups:
 //
-// Macros: BLOCKS = ceil(queries / 64), 5 or 6; UNIT, 1 where logits must be multiplied by bias_scale log2 e to
-// be in bits, 0 where that is 1. Written for NVRTC: includes nothing.
+//   0     multiplies dS, which it gets through shared memory, by the keys, and stores the part of dQ that
+//         comes from these 128 keys. Its first thread loads for all groups.
+//   1, 2  compute, 64 keys each. Logits are transposed (keys x queries), so that P and dS are left operands
+//         of the products that give dV and dK, from registers as they are.
+//   3     adds the three parts of dQ, for 128 queries of each row, in the order of the tiles. It waits for
+//         the programs with the other two: all must be on the GPU at once (cooperative launch).
+//
+// No atomic additions of numbers: the same bits in every run.
+//
+// The sums over rows of dS, 128 x 384 in float32, stay on the chip: two blocks of 64 queries in registers,
+// the others in shared memory. The bias comes in the order in which the threads hold logits, whose
+// accumulators begin with it. -lse and -delta are added as products of ones and three parts of bfloat16
+// each (24 bits): registers and instructions for 32 numbers a thread would cost more. `one_pass_prepare`
+// makes both, and minus infinity for keys beyond the last. A mask is added where a warp's keys have one.
+//
+// Registers: 48 a thread of group 0, 216 of 1 and 2, 32 of 3, together all 65,536. Shared memory: nearly
+// all of the 227 KiB, as below. Blocks are asked for two ahead, as soon as their places have been read.
+//
+// Macros: BLOCKS = ceil(queries / 64), 5 or 6; UNIT, 0 where bias_scale log2 e is 1, else 1. Written for
+// NVRTC: includes nothing. Offsets in shared memory have a sign so that the compiler may take them apart
+// (without one NVRTC's code spills 77 words).
 
 typedef unsigned char uint8_t;
 typedef unsigned short uint16_t;
@@ -42,12 +47,13 @@ struct alignas(64) TensorMap {
 
 #define DEVICE __device__ __forceinline__
 
+constexpr float LOG2E = 1.4426950408889634f;
 constexpr int C = 32, BLOCK_Q = 64, BLOCK_K = 128, TILES = 3;
 constexpr int PLACES = BLOCKS == 6 ? 3 : 5;  // of blocks of queries and gradients; divides BLOCKS
 constexpr int THREADS = 512, LOADER_REGISTERS = 48, COMPUTE_REGISTERS = 216, ADDER_REGISTERS = 32;
 static_assert(BLOCKS == 5 || BLOCKS == 6, "sums of as many blocks fit, and three tiles of keys");
 
-// Blocks 0 and 3 have their sums in registers, the others, in this order, in shared memory.
+// Blocks 0 and 2 have their sums in registers, the others, in this order, in shared memory.
 DEVICE constexpr bool sums_in_registers(int block) { return block == 0 || block == 2; }
 DEVICE constexpr int sums_place(int block) { return block == 1 ? 0 : block - 2; }
 
@@ -60,24 +66,26 @@ constexpr bf16 ALIKE = 0x3f80;  // what `added` holds in a row without unmasked 
 constexpr int ADDED_BYTES = BLOCK_K * 2;
 constexpr int ONES_BYTES = 256;
 
-// Where things are in shared memory. The dynamic part starts at 1 KiB on Hopper; as a constant that costs no
+// Where things are in shared memory. Ones and statistics are not last: compute-sanitizer takes an operand for
+// 2,048 bytes side by side. The dynamic part starts at 1 KiB on Hopper; as a constant that costs no
 // registers.
 constexpr int BASE = 1024;
 constexpr int AT_DS = BASE;
-constexpr int AT_BIAS = AT_DS + BIAS_BYTES;                         // two places, as statistics and keys
+constexpr int AT_BIAS = AT_DS + BIAS_BYTES;  // two places, as statistics, keys and what is added
 constexpr int AT_KEYS = AT_BIAS + 2 * BIAS_BYTES;
 constexpr int AT_VALUES = AT_KEYS + 2 * KEY_BYTES;
 constexpr int AT_QUERIES = AT_VALUES + KEY_BYTES;
 constexpr int AT_GRAD = AT_QUERIES + PLACES * QUERY_BYTES;
-constexpr int AT_SUMS = AT_GRAD + PLACES * QUERY_BYTES;
-constexpr int AT_STATISTICS = AT_SUMS + (BLOCKS - 2) * SUM_BYTES;
+constexpr int AT_ONES = AT_GRAD + PLACES * QUERY_BYTES;
+constexpr int AT_STATISTICS = AT_ONES + ONES_BYTES;
 constexpr int AT_ADDED = AT_STATISTICS + 2 * STATISTICS_BYTES;
-constexpr int AT_ONES = AT_ADDED + 2 * ADDED_BYTES;
-constexpr int BLOCK_FULL = AT_ONES + ONES_BYTES;                    // barriers, of 8 bytes
+constexpr int AT_SUMS = AT_ADDED + 2 * ADDED_BYTES;
+constexpr int BLOCK_FULL = AT_SUMS + (BLOCKS - 2) * SUM_BYTES;  // barriers, of 8 bytes
 constexpr int KEYS_FULL = BLOCK_FULL + 8 * PLACES;
 constexpr int DS_FULL = KEYS_FULL + 8;
 constexpr int DS_EMPTY = DS_FULL + 8;
-constexpr int WARPS_STORED = DS_EMPTY + 8;  // warps x rows whose parts of the queries' gradients are stored
+constexpr int BLOCK_READ = DS_EMPTY + 8;
+constexpr int WARPS_STORED = BLOCK_READ + 8;  // warps x rows whose parts of the queries' gradients are stored
 constexpr int AT_WORK = WARPS_STORED + 8;
 constexpr int SHARED_BYTES = AT_WORK + 32 - BASE;
 static_assert(SHARED_BYTES <= 232448, "shared memory of a multiprocessor");
@@ -97,7 +105,6 @@ DEVICE int program_id() {
   return x;
 }
 
-
 DEVICE void barrier_init(uint32_t at, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(arrivals));
 }
@@ -114,11 +121,12 @@ DEVICE void wait(uint32_t at, uint32_t parity) {
       "r"(parity)
       : "memory");
 }
-// What this thread wrote to shared memory, for the copy engine and the products.
+// What was written to shared memory, for the copy engine and the products.
 DEVICE void fence_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// Copies by the copy engine: a tile of positions of a tensor (batch, row, position, head, channel), and bytes.
-DEVICE void copy_tile(uint32_t to, const TensorMap* map, uint32_t full, int head, int position, int row, int batch) {
+// Copies by the copy engine: positions of a tensor (batch, row, position, head, channel), and bytes.
+DEVICE void copy_tile(uint32_t to, const TensorMap* map, uint32_t full, int head, int position, int row,
+                      int batch) {
   asm volatile(
       "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
       "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(to),
@@ -132,17 +140,16 @@ DEVICE void copy_bytes(uint32_t to, const void* from, int bytes, uint32_t full) 
       : "memory");
 }
 
-// Operands in shared memory. Swizzled rows of 64 or 128 bytes: eight of them are OFFSET bytes, and there is one
-// swizzle atom only in the other direction, whose offset is of no use.
+// Operands in shared memory, as wgmma's descriptors. Swizzled rows of 64 or 128 bytes: eight of them are
+// OFFSET bytes, and there is one swizzle atom only in the other direction, whose offset is of no use.
 constexpr uint64_t SWIZZLE_128 = 1ull << 62, SWIZZLE_64 = 2ull << 62;
 template <int OFFSET>
 DEVICE uint64_t operand(uint32_t at, uint64_t swizzle) {
   return (uint64_t)(at >> 4) | ((uint64_t)(OFFSET >> 4) << 16) | ((uint64_t)(OFFSET >> 4) << 32) | swizzle;
 }
-// Statistics: blocks of 8 channels x 8 queries, not swizzled, 128 bytes apart. Channels 8 to 15 are 0 to 7 again (an
-// offset of 0): the left operand has zeros there.
+// Statistics: 8 channels x 8 queries are 128 bytes, not swizzled. Channels 8 to 15 are 0 to 7 again.
 DEVICE uint64_t statistics_operand(uint32_t at) { return (uint64_t)(at >> 4) | ((uint64_t)(128 >> 4) << 32); }
-// 64 keys x 16 channels, of which eight keys are there, 128 bytes for 8 channels each.
+// The ones: 8 keys x 8 channels are 128 bytes; keys 8 to 63 are 0 to 7 again.
 DEVICE uint64_t ones_operand(uint32_t at) { return (uint64_t)(at >> 4) | ((uint64_t)(128 >> 4) << 16); }
 
 DEVICE void mma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -163,8 +170,8 @@ DEVICE void hold(float (&x)[n]) {
 #define NAMES_16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define NAMES_32 NAMES_16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 
-// d (+)= a b^T: a (64 keys x 16 channels), b (64 queries x 16 channels), whose channels (0) or, of statistics, queries
-// (1) are side by side. Here a is in shared memory,
+// d (+)= a b^T: a (64 keys x 16 channels), b (64 queries x 16 channels; TURNED: queries are side by side).
+// Here a is in shared memory,
 template <int ADD, int TURNED>
 DEVICE void mma_weights(float (&d)[32], uint64_t a, uint64_t b) {
   asm volatile(
@@ -175,17 +182,18 @@ DEVICE void mma_weights(float (&d)[32], uint64_t a, uint64_t b) {
 }
 // here in registers.
 DEVICE void mma_weights(float (&d)[32], const uint32_t* a, uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" NAMES_32 "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 0;"
-      : SIXTEEN(d, 0), SIXTEEN(d, 16)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+  asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" NAMES_32
+               "}, {%32,%33,%34,%35}, %36, 1, 1, 1, 0;"
+               : SIXTEEN(d, 0), SIXTEEN(d, 16)
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 // d (+)= a b: a (64 keys x 16 queries) in registers, b (16 queries x 32 channels).
 template <int ADD>
 DEVICE void mma_keys(float (&d)[16], const uint32_t* a, uint64_t b) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {" NAMES_16 "}, {%16,%17,%18,%19}, %20, p, 1, 1, 1;\n}"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {" NAMES_16
+      "}, {%16,%17,%18,%19}, %20, p, 1, 1, 1;\n}"
       : SIXTEEN(d, 0)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(ADD));
 }
@@ -205,8 +213,8 @@ DEVICE void load_matrices(uint32_t* r, uint32_t at) {
                : "memory");
 }
 DEVICE void store_matrices(uint32_t at, const uint32_t* r) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(at), "r"(r[0]), "r"(r[1]),
-               "r"(r[2]), "r"(r[3])
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(at), "r"(r[0]),
+               "r"(r[1]), "r"(r[2]), "r"(r[3])
                : "memory");
 }
 
@@ -236,7 +244,8 @@ DEVICE uint4 quad_turn(uint32_t w0, uint32_t w1, uint32_t w2, uint32_t w3, int t
   return upper ? make_uint4(x, y, r, s) : make_uint4(p, q, x, y);
 }
 // What a warp holds of a product (16 rows x 32 channels), times a factor, to as many rows as there are.
-DEVICE void store_rows(const float (&d)[16], float factor, bf16* to, long long pitch, int rows, int channels, int lane) {
+DEVICE void store_rows(const float (&d)[16], float factor, bf16* to, long long pitch, int rows, int channels,
+                       int lane) {
   const int g = lane >> 2, t = lane & 3;
 #pragma unroll
   for (int e = 0; e < 2; e++) {
@@ -267,22 +276,24 @@ struct Work {
 
 // Grid (groups of rows x heads x 3, batch), 512 threads, SHARED_BYTES; at most as many groups as rows.
 //
-// q_map, grad_map, k_map, v_map: (batch, row, position, head, channel) of queries as forward multiplied them,
-// gradients of the result without the gate, keys, values; boxes of 64 (queries) and 128 positions, 32 channels,
-// swizzled by 64 bytes, zeros beyond the last.
-// bias (B, H, 3, BLOCKS, 64 x 128), added (B, R, 384), statistics (B, R, H, 64 BLOCKS, 8), written (B, programs),
-// zeros: from `one_pass_prepare`.
-// parts (3, B, R, H, Q, 32): for gradients of queries from each tile of keys.
-// sums (groups, B, H, Q, K) or, by its last two strides, (groups, B, H, K, Q): the bias's gradient by groups.
+// q_map, grad_map, k_map, v_map: (batch, row, position, head, channel) of queries as forward multiplied
+// them, gradients of the result without the gate, keys, values; boxes of 64 (queries) and 128 positions, 32
+// channels, swizzled by 64 bytes, zeros beyond the last.
+// bias (B, H, 3, BLOCKS, 64 x 128), added (B, R, 384), statistics (B, R, H, 8 BLOCKS, 8, 8), written
+// (B, programs; zeros): from `one_pass_prepare`.
+// parts (3, B, R, H, Q, 32): of the gradients of queries, from each tile of keys.
+// sums (groups, B, H, Q, K) or, by its last two strides, (groups, B, H, K, Q): the bias's gradient by groups
+// of rows.
 // Strides in elements.
-extern "C" __global__ void __launch_bounds__(THREADS, 1) one_pass(
-    const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap grad_map,
-    const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map, const bf16* bias,
-    const bf16* added, const bf16* statistics, bf16* grad_q, bf16* grad_k, bf16* grad_v, float* sums, bf16* parts,
-    int* written, long long q_batch, long long q_row, long long q_position, long long q_head, long long k_batch,
-    long long k_row, long long k_position, long long k_head, long long v_batch, long long v_row,
-    long long v_position, long long v_head, long long sums_query, long long sums_key, int num_rows, int num_heads,
-    int num_queries, int num_keys, int channels, float scale, float bias_scale) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    one_pass(const __grid_constant__ TensorMap q_map, const __grid_constant__ TensorMap grad_map,
+             const __grid_constant__ TensorMap k_map, const __grid_constant__ TensorMap v_map,
+             const bf16* bias, const bf16* added, const bf16* statistics, bf16* grad_q, bf16* grad_k,
+             bf16* grad_v, float* sums, bf16* parts, int* written, long long q_batch, long long q_row,
+             long long q_position, long long q_head, long long k_batch, long long k_row, long long k_position,
+             long long k_head, long long v_batch, long long v_row, long long v_position, long long v_head,
+             long long sums_query, long long sums_key, int num_rows, int num_heads, int num_queries,
+             int num_keys, int channels, float scale, float bias_scale) {
   extern __shared__ __align__(1024) uint8_t memory[];
   const int group = threadIdx.x >> 7, warp = (threadIdx.x >> 5) & 3, lane = threadIdx.x & 31;
 
@@ -290,17 +301,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) one_pass(
     if ((uint32_t)__cvta_generic_to_shared(memory) != BASE) __trap();
     for (int i = 0; i < PLACES; i++) barrier_init(BLOCK_FULL + 8 * i, 1);
     barrier_init(KEYS_FULL, 1);
-    barrier_init(DS_FULL, 8);   // warps that compute
+    barrier_init(BLOCK_READ, 8);  // warps that compute
+    barrier_init(DS_FULL, 8);
     barrier_init(DS_EMPTY, 4);  // warps that multiply by the keys
     SHARED(uint32_t, WARPS_STORED) = 0;
     SHARED(Work, AT_WORK) = Work(num_rows, num_heads, blockIdx.x);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
-  // Left operand of the statistics, eight keys of 16 channels: ones for channels 0 to 2, against zeros beyond what is
-  // multiplied by nothing must be finite (64 bytes behind a tile, of which the first block finds the second's empty).
+  // The left operand of the statistics: of 16 channels ones in the first three, alike for all keys. And
+  // zeros where the first block's products read 64 bytes too many, which are multiplied by zero.
   if (threadIdx.x < 16) {
     const uint4 zeros = make_uint4(0, 0, 0, 0);
-    SHARED(uint4, AT_ONES + threadIdx.x * 16) = threadIdx.x < 8 ? make_uint4(0x3f803f80, 0x3f80, 0, 0) : zeros;
+    SHARED(uint4, AT_ONES + threadIdx.x * 16) =
+        threadIdx.x < 8 ? make_uint4(0x3f803f80, 0x3f80, 0, 0) : zeros;
     SHARED(uint4, AT_STATISTICS + STATISTICS_BYTES + threadIdx.x * 16) = zeros;
   }
   fence_shared();
@@ -311,8 +324,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) one_pass(
     const Work own(num_rows, num_heads, blockIdx.x);
     const bool loads = threadIdx.x == 0;
     bias += ((own.batch * num_heads + own.head) * TILES + own.tile) * (BLOCKS * BLOCK_Q * BLOCK_K);
-    // The first block of a row too many is loaded, the last row's, since products go on to the next row while
-    // one ends.
+    // Of a row too many, which is the last again, keys and a block are loaded, since products go on to the
+    // next row while one ends.
     auto load_keys = [&](int i) {
       const int row = own.first_row + min(i, own.rows - 1), first = own.tile * BLOCK_K;
       const bf16* mask = added + ((long long)own.batch * num_rows + row) * (TILES * BLOCK_K) + first;
@@ -338,20 +351,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) one_pass(
       load_block(0, 1);
     }
     __syncwarp();
-    const long long line = (((long long)own.tile * gridDim.y + own.batch) * num_rows + own.first_row) * num_heads + own.head;
+    const long long line =
+        (((long long)own.tile * gridDim.y + own.batch) * num_rows + own.first_row) * num_heads + own.head;
     bf16* to = parts + (line * num_queries + warp * 16) * C;
     for (int i = 0; i < own.rows; i++) {
       wait(KEYS_FULL, i & 1);
 #pragma unroll 1
       for (int j = 0; j < BLOCKS; j++) {
-        wait(DS_FULL, (i * BLOCKS + j) & 1);
-        // The groups have left the block before this one, and this one's bias and statistics.
+        const int parity = (i * BLOCKS + j) & 1;
         if (loads) {
-          if (j == 1) load_keys(i + 1);
+          // The groups have read this block's bias and statistics, and all of the block before.
+          wait(BLOCK_READ, parity);
           const int next = j + 2 >= BLOCKS, k = j + 2 - next * BLOCKS;
           if (i + next < own.rows || k == 0) load_block(i + next, k);
+          if (j == 1) load_keys(i + 1);
         }
         __syncwarp();
+        wait(DS_FULL, parity);
+        fence_shared();  // of what the groups wrote
         float d[16];
         const uint64_t a = operand<1024>(AT_DS, SWIZZLE_128);
         const uint64_t b = operand<512>(AT_KEYS + (i & 1) * KEY_BYTES, SWIZZLE_64);
@@ -368,11 +385,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) one_pass(
       }
       to += (long long)num_heads * num_queries * C;
       __syncwarp();
-      if (lane == 0) asm volatile("red.release.cta.shared::cta.add.u32 [%0], 1;" ::"r"(WARPS_STORED) : "memory");
+      if (lane == 0)
+        asm volatile("red.release.cta.shared::cta.add.u32 [%0], 1;" ::"r"(WARPS_STORED) : "memory");
     }
   } else if (group == 3) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(ADDER_REGISTERS));
-    // How many rows the three programs with these rows have written.
+    // How many rows' parts the three programs with these rows have stored.
     auto rows_written = [&](int tile) {
       const int first = program_id() / TILES * TILES;
       return written + (blockIdx.y * gridDim.x + first + tile);
@@ -405,7 +423,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) one_pass(
       const long long line = ((long long)own.batch * num_rows + row) * num_heads + own.head;
       const long long apart = (long long)gridDim.y * num_rows * num_heads * num_queries * (C / 8);
       const uint4* from = (const uint4*)(parts + (line * num_queries + first) * C + channel);
-      bf16* to = grad_q + own.batch * q_batch + row * q_row + own.head * q_head + first * q_position + channel;
+      bf16* to =
+          grad_q + own.batch * q_batch + row * q_row + own.head * q_head + first * q_position + channel;
       if (channel >= channels) return;
 #pragma unroll 1
       for (int query = first; query < min(num_queries, first + 128); query += 32) {
@@ -437,7 +456,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) one_pass(
 #pragma unroll
       for (int n = 0; n < 8; n++)
         SHARED(float4, AT_SUMS + mine + b * SUM_BYTES + sum_step(n)) = make_float4(0, 0, 0, 0);
-    const uint64_t q_rows = operand<512>(AT_QUERIES, SWIZZLE_64), grad_rows = operand<512>(AT_GRAD, SWIZZLE_64);
+    const uint64_t q_rows = operand<512>(AT_QUERIES, SWIZZLE_64),
+                   grad_rows = operand<512>(AT_GRAD, SWIZZLE_64);
     bool some_masked = false, alike = false;  // of the warp's keys; whether all weigh the same
 
     auto load_keys = [&](int i) {
@@ -451,21 +471,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) one_pass(
     };
     // What is added to the logits of the thread's two keys.
     auto masks = [&](int i) {
-      const int x = thread_id() - 128, at = AT_ADDED + (i & 1) * ADDED_BYTES + ((x >> 5) * 16 + (x >> 2 & 7)) * 2;
+      const int x = thread_id() - 128,
+                at = AT_ADDED + (i & 1) * ADDED_BYTES + ((x >> 5) * 16 + (x >> 2 & 7)) * 2;
       return make_float2(low_half(SHARED(bf16, at)), low_half(SHARED(bf16, at + 16)));
     };
-    // Start the products of a block that give logits and gradients of weights.
+    // Start the products of a block that give logits and gradients of weights, of channels 0 to 2 of the
+    // statistics, which are -lse, and 4 to 6, which are -delta, and of queries and gradients.
     auto start = [&](int i, int j) {
       const int place = j % PLACES, side = (i * BLOCKS + j) & 1;
       wait(BLOCK_FULL + 8 * place, (i * (BLOCKS / PLACES) + j / PLACES) & 1);
-      const uint64_t k_rows = operand<512>(AT_KEYS + (i & 1) * KEY_BYTES + ((thread_id() >> 7) - 1) * 4096, SWIZZLE_64);
+      // 4,096 bytes for each group, as `mine` says (from another register ptxas would spill one).
+      const uint64_t k_rows = operand<512>(AT_KEYS + (i & 1) * KEY_BYTES + (mine & 8192) / 2, SWIZZLE_64);
       const uint64_t numbers = statistics_operand(AT_STATISTICS + side * STATISTICS_BYTES);
 #pragma unroll
       for (int h = 0; h < 4; h++) {
         const uint4 b = SHARED(uint4, AT_BIAS + mine + side * BIAS_BYTES + h * 512);
         const uint32_t words[4] = {b.x, b.y, b.z, b.w};
 #pragma unroll
-        for (int n = 0; n < 4; n++) s[8 * h + 2 * n] = low_half(words[n]), s[8 * h + 2 * n + 1] = high_half(words[n]);
+        for (int n = 0; n < 4; n++)
+          s[8 * h + 2 * n] = low_half(words[n]), s[8 * h + 2 * n + 1] = high_half(words[n]);
       }
       if (some_masked) {
         const float2 x = masks(i);
@@ -478,10 +502,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) one_pass(
       const uint64_t ones = ones_operand(AT_ONES);
       mma_weights<1, 1>(s, ones, numbers);
 #pragma unroll
-      for (int h = 0; h < 2; h++) mma_weights<1, 0>(s, k_rows + h * (32 >> 4), q_rows + ((place * QUERY_BYTES + h * 32) >> 4));
+      for (int h = 0; h < 2; h++)
+        mma_weights<1, 0>(s, k_rows + h * (32 >> 4), q_rows + ((place * QUERY_BYTES + h * 32) >> 4));
       mma_weights<0, 1>(ds, ones, numbers + (64 >> 4));
 #pragma unroll
-      for (int h = 0; h < 2; h++) mma_weights(ds, v + 4 * h, grad_rows + ((place * QUERY_BYTES + h * 32) >> 4));
+      for (int h = 0; h < 2; h++)
+        mma_weights(ds, v + 4 * h, grad_rows + ((place * QUERY_BYTES + h * 32) >> 4));
       mma_commit();
     };
 
@@ -494,27 +520,32 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) one_pass(
         const int place = j % PLACES, side = (i * BLOCKS + j) & 1;
         const uint64_t grad_block = grad_rows + ((place * QUERY_BYTES) >> 4);
         const uint64_t q_block = q_rows + ((place * QUERY_BYTES) >> 4);
+        // Logits and gradients of weights of this block are there; dK and dV have what the last block gave.
         mma_wait<0>();
         hold(s);
         hold(ds);
         hold(dk);
         hold(dv);
+        // Where all keys weigh the same, logits are multiplied by zero: -lse is left.
         if (alike) {
           const float2 x = masks(i);
           const int numbers = AT_STATISTICS + side * STATISTICS_BYTES + (thread_id() & 3) * 4;
 #pragma unroll
           for (int n = 0; n < 8; n++) {
-            float lse[2] = {0, 0};
+            float minus_lse[2] = {0, 0};
 #pragma unroll
             for (int c = 0; c < 3; c++) {
               const uint32_t word = SHARED(uint32_t, numbers + n * 128 + c * 16);
-              lse[0] += low_half(word), lse[1] += high_half(word);
+              minus_lse[0] += low_half(word), minus_lse[1] += high_half(word);
             }
 #pragma unroll
             for (int e = 0; e < 4; e++)
-              if ((e & 2 ? x.y : x.x) > 0.f) s[4 * n + e] = lse[e & 1];
+              if ((e & 2 ? x.y : x.x) > 0.f) s[4 * n + e] = minus_lse[e & 1];
           }
         }
+        __syncwarp();
+        if (lane == 0) arrive(BLOCK_READ);
+        // Weights, gradients of logits and the sums of these over rows.
 #pragma unroll
         for (int n = 0; n < 8; n++) {
           const int at = AT_SUMS + mine + sums_place(j) * SUM_BYTES + sum_step(n);
@@ -524,7 +555,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) one_pass(
 #pragma unroll
           for (int e = 0; e < 4; e++) {
 #if UNIT
-            s[4 * n + e] *= 1.4426950408889634f * bias_scale;
+            s[4 * n + e] *= LOG2E * bias_scale;
 #endif
             s[4 * n + e] = exp2_of(s[4 * n + e]);
             x[e] = s[4 * n + e] * ds[4 * n + e];
@@ -543,25 +574,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) one_pass(
         wait(DS_EMPTY, side ^ 1);
 #pragma unroll
         for (int h = 0; h < 4; h++) store_matrices(ds_at ^ (h << 5), ds_rounded + 4 * h);
-        // The products first, so that they do not wait for the fence.
         mma_fence();
 #pragma unroll
         for (int h = 0; h < 4; h++) {
-          if (j == 0 && h == 0) mma_keys<0>(dv, p_rounded, grad_block);
-          else mma_keys<1>(dv, p_rounded + 4 * h, grad_block + h * (1024 >> 4));
+          if (j == 0 && h == 0)
+            mma_keys<0>(dv, p_rounded, grad_block);
+          else
+            mma_keys<1>(dv, p_rounded + 4 * h, grad_block + h * (1024 >> 4));
         }
 #pragma unroll
         for (int h = 0; h < 4; h++) {
-          if (j == 0 && h == 0) mma_keys<0>(dk, ds_rounded, q_block);
-          else mma_keys<1>(dk, ds_rounded + 4 * h, q_block + h * (1024 >> 4));
+          if (j == 0 && h == 0)
+            mma_keys<0>(dk, ds_rounded, q_block);
+          else
+            mma_keys<1>(dk, ds_rounded + 4 * h, q_block + h * (1024 >> 4));
         }
         mma_commit();
-        fence_shared();
         __syncwarp();
         if (lane == 0) arrive(DS_FULL);
         if (j < BLOCKS - 1) {
           start(i, j + 1);
         } else {
+          // The next row's first products are under way while this row's dK and dV are stored.
           load_keys(i + 1);
           start(i + 1, 0);
           mma_wait<1>();
@@ -571,9 +605,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) one_pass(
           rows = own.rows;
           const int x = thread_id() - 128;
           const int key = own.tile * BLOCK_K + (x >> 5) * 16, left = num_keys - key, row = own.first_row + i;
-          store_rows(dk, bias_scale, grad_k + own.batch * k_batch + row * k_row + key * k_position + own.head * k_head,
+          store_rows(dk, bias_scale,
+                     grad_k + own.batch * k_batch + row * k_row + key * k_position + own.head * k_head,
                      k_position, left, channels, x & 31);
-          store_rows(dv, 1.f, grad_v + own.batch * v_batch + row * v_row + key * v_position + own.head * v_head,
+          store_rows(dv, 1.f,
+                     grad_v + own.batch * v_batch + row * v_row + key * v_position + own.head * v_head,
                      v_position, left, channels, x & 31);
         }
       }
