@@ -91,22 +91,29 @@ for shape in ((133, 24, 72), (650, 64, 136), (259, 200, 304)):
 
 
 def projection_inputs(
-    rows: tuple[int, ...], channels: int, outputs: list[int], dtype: torch.dtype
+    rows: tuple[int, ...],
+    channels: int,
+    outputs: list[int],
+    first_scale: float,
+    dtype: torch.dtype,
 ) -> Inputs:
     """The fourth has a bias."""
     x = leaf(dtype, *rows, channels, scale=2, shift=1)
     weights = [matrix(dtype, outputs_, channels) for outputs_ in outputs]
     biases = [leaf(dtype, size) if i == 3 else None for i, size in enumerate(outputs)]
-    return x, *vectors(dtype, channels), weights, biases, 1 / LN2
+    return x, *vectors(dtype, channels), weights, biases, first_scale, 1 / LN2
 
 
 for case in (
-    ((1, 11, 97), 128, [128, 128, 128, 128, 4]),
-    ((2, 33, 19), 64, [64, 64, 64, 64]),
-    ((3, 7, 11), 48, [40, 40, 40, 40, 16]),
-    ((1, 11, 97), 256, [128, 128, 128, 128]),
-    ((2, 5, 7), 256, [104]),
-    ((2, 13, 21), 128, [8]),
+    ((1, 11, 97), 128, [128, 128, 128, 128, 4], 1.0),
+    ((1, 11, 97), 128, [128, 128, 128, 128, 4], 0.3),
+    ((2, 33, 19), 64, [64, 64, 64, 64], 0.3),
+    # What is scaled is not a whole number of blocks of outputs, is all, or is of a bias's unit.
+    ((3, 7, 11), 48, [40, 40, 40, 40, 16], 0.3),
+    ((2, 5, 7), 256, [104], 0.3),
+    ((2, 13, 21), 128, [8], 0.3),
+    ((1, 11, 97), 256, [128, 128, 128, 128], 1.0),
+    ((1, 11, 97), 256, [256, 128, 128, 128], 0.3),
 ):
     add(
         f"projection {case}", normed_projection, norm_reference.normed_projection,

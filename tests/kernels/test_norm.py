@@ -153,15 +153,18 @@ def projection_case(channels: int, outputs: Sequence[int], biased: Sequence[bool
         (32, [4], [False]),
         (12, [40, 3, 5], [True, False, True]),
         (12, [40, 32, 5], [True, False, False]),  # the last lies aside
+        (12, [50, 30, 5], [False, True, False]),
+        (20, [70], [True]),
         (272, [6, 5], [False, True]),  # wider than what is fused
     ],
 )
-@pytest.mark.parametrize("last_scale", [1.0, 1.5])
+@pytest.mark.parametrize(("first_scale", "last_scale"), [(1.0, 1.0), (0.3, 1.5)])
 def test_projections_and_gradients(
     layout: str,
     channels: int,
     outputs: list,
     biased: list,
+    first_scale: float,
     last_scale: float,
     device: torch.device,
 ) -> None:
@@ -170,8 +173,9 @@ def test_projections_and_gradients(
     # The last gradient is that of x itself, which is passed through.
     sizes = [*outputs, channels]
     grads = [draw(2, 3, 7, p, seed=50 + i, device=device) for i, p in enumerate(sizes)]
-    ours = gradients(partial(normed_projection, last_scale=last_scale), arguments, grads)
-    exact = partial(reference.normed_projection, last_scale=last_scale)
+    scales = {"first_scale": first_scale, "last_scale": last_scale}
+    ours = gradients(partial(normed_projection, **scales), arguments, grads)
+    exact = partial(reference.normed_projection, **scales)
     expected = gradients(exact, in_float64(arguments), grads)
     for a, b in zip(ours, expected, strict=True):
         torch.testing.assert_close(a.double(), b, **CLOSE)
@@ -207,10 +211,10 @@ def test_registered_as_torch_expects(device: torch.device) -> None:
     # Autograd is a function around these two.
     x, weight, bias, *others = (t.detach() for t in (x, weight, bias, *weights, biases[1]))
     weights, biases = others[:2], others[2:]
-    arguments = (x, weight, bias, weights, biases, [False, True], 1.5)
+    arguments = (x, weight, bias, weights, biases, [False, True], 0.75, 1.5)
     torch.library.opcheck(torch.ops.scalefold.normed_projection, arguments)
     stats = torch.ones(2, 5, device=device)
-    arguments = (draw(5, 8, device=device), None, *arguments[:4], [True, True], 1.5, stats, x)
+    arguments = (draw(5, 8, device=device), None, *arguments[:4], [True, True], 0.75, 1.5, stats, x)
     torch.library.opcheck(torch.ops.scalefold.normed_projection_backward, arguments)
 
 
@@ -250,7 +254,9 @@ def test_projections_of_attention_are_one_matrix_in_a_training_run() -> None:
 def test_which_projections_of_wide_rows_have_a_kernel_of_their_own() -> None:
     def serves(x: Tensor, outputs: int = 1024, first_biased: int = 768) -> bool:
         sizes, weight = Sizes(x.shape[-1], outputs, first_biased, 0), x.new_zeros(outputs, 256)
-        return hopper_wide_launch.serves(x, Projections(sizes, weight, None, None, 1.0), "backward")
+        return hopper_wide_launch.serves(
+            x, Projections(sizes, weight, None, None, 0, 1.0, 1.0), "backward"
+        )
 
     x = torch.zeros(4, 20, 256, dtype=torch.bfloat16)
     assert serves(x)
@@ -287,12 +293,14 @@ IN_BFLOAT16 = [
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("rows", "channels", "outputs"), IN_BFLOAT16)
+@pytest.mark.parametrize("first_scale", [1.0, 32**-0.5 / LN2])
 @pytest.mark.parametrize("passed_through", [True, False])
 def test_projections_in_bfloat16(
     rows: tuple[int, ...],
     channels: int,
     outputs: list,
     passed_through: bool,
+    first_scale: float,
     device: torch.device,
     poisoned_memory: None,
 ) -> None:
@@ -309,7 +317,7 @@ def test_projections_in_bfloat16(
         leaves = rounded(arguments, dtype)
         used = len(grads) if passed_through else len(grads) - 1
         given = [g.bfloat16().to(dtype) for g in grads[:used]]
-        scaled = partial(function, last_scale=1 / LN2)
+        scaled = partial(function, first_scale=first_scale, last_scale=1 / LN2)
         results.append(gradients(lambda *a, f=scaled, n=used: f(*a)[:n], leaves, given))
     for ours, torch_s, exact in zip(*results, strict=True):
         assert error(ours, exact) <= FACTOR * max(error(torch_s, exact), 2.0**-9)

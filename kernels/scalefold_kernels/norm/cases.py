@@ -92,6 +92,8 @@ def _projections_of(shape: Shape, few: int) -> Projections:
         weight[:outputs],
         weight[:few] if few else None,
         weight.new_empty(outputs // 4) if outputs else None,
+        outputs // 4,
+        1.0,
         1.0,
     )
 

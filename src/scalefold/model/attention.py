@@ -5,6 +5,8 @@ Legend: B samples, R rows (independent attentions), Q/K positions, H heads, C ch
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from torch import Tensor, nn
 
 from scalefold.model.assembly import Assembly
@@ -12,8 +14,22 @@ from scalefold.model.linear import Linear
 from scalefold.ops.attention import LN2
 from scalefold.ops.dropout import Dropout
 
-Projected = tuple[Tensor, Tensor, Tensor, Tensor]
-"""Queries, keys, values and gate."""
+
+class Projected(NamedTuple):
+    """What attention takes of its normalised input.
+
+    Attributes
+    ----------
+    q, k, v, gate : Tensor, each (B, R, Q, H, C)
+    scale : float
+        What makes logits of the products of queries and keys: `LN2` where these are in bits.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    gate: Tensor
+    scale: float
 
 
 class GatedAttention(nn.Module):
@@ -35,6 +51,7 @@ class GatedAttention(nn.Module):
     ) -> None:
         super().__init__()
         self.num_heads, self.along, self.ops = num_heads, along, assembly.ops
+        self.scale = head_channels**-0.5
         hidden = head_channels * num_heads
         self.linear_q = Linear(channels, hidden, bias=False, init="glorot")
         self.linear_k = Linear(channels, hidden, bias=False, init="glorot")
@@ -52,16 +69,17 @@ class GatedAttention(nn.Module):
         x : Tensor, the representation
         norm : LayerNorm
         others
-            Further projections of the normalised input; the last, a pair bias, is in bits.
+            Further projections of the normalised input; the last, a pair bias, is in bits, and so
+            are the queries then: attention takes both as they come.
 
         Returns
         -------
-        projected : tuple of Tensor, each (B, R, Q, H, C)
-            Queries, keys, values, gate.
+        projected : Projected
         others : list of Tensor
         x : Tensor
             What is passed on, see ``ops.normed_projection``.
         """
+        scale = LN2 if others else self.scale
         layers = (self.linear_q, self.linear_k, self.linear_v, self.linear_g, *others)
         q, k, v, gate, *rest, x = self.ops.normed_projection(
             x,
@@ -69,12 +87,13 @@ class GatedAttention(nn.Module):
             norm.bias,
             [f.weight for f in layers],
             [f.bias for f in layers],
+            self.scale / scale,
             1 / LN2 if others else 1.0,
         )
         q, k, v, gate = (
             self._rows_first(p.unflatten(-1, (self.num_heads, -1))) for p in (q, k, v, gate)
         )
-        return (q, k, v, gate), rest, x
+        return Projected(q, k, v, gate, scale), rest, x
 
     def attend(
         self,
@@ -97,7 +116,8 @@ class GatedAttention(nn.Module):
         dropout : Dropout or None
             Of what is added.
         """
-        out = self.ops.attention(*projected, self._rows_first(mask), bias_BHQK, LN2)
+        *tensors, scale = projected
+        out = self.ops.attention(*tensors, self._rows_first(mask), bias_BHQK, LN2, scale)
         heads, linear = self._rows_first(out).flatten(-2), self.linear_o
         return self.ops.residual_linear(x, heads, linear.weight, linear.bias, dropout)
 

@@ -22,6 +22,7 @@ def normed_projection(
     norm_bias: Tensor,
     weights: Sequence[Tensor],
     biases: Sequence[Tensor | None],
+    first_scale: float = 1.0,
     last_scale: float = 1.0,
 ) -> tuple[Tensor, ...]:
     """Layer normalisation, then several linear maps of its one result; and ``x`` itself.
@@ -35,8 +36,8 @@ def normed_projection(
     norm_weight, norm_bias : Tensor, shape (C,)
     weights : sequence of Tensor, shape (C_out, C)
     biases : sequence of Tensor, shape (C_out,), or None
-    last_scale : float
-        What the last projection is multiplied by, before kernels round it.
+    first_scale, last_scale : float
+        What the first and the last projection are multiplied by, before kernels round them.
 
     Returns
     -------
@@ -44,10 +45,11 @@ def normed_projection(
         One for each weight; the last is ``x``.
     """
     normed = layer_norm(x, norm_weight, norm_bias)
-    *projected, last = (
+    projected = [
         functional.linear(normed, weight, bias)
         for weight, bias in zip(weights, biases, strict=True)
-    )
-    if last_scale != 1:
-        last = last * last_scale
-    return *projected, last, x
+    ]
+    for position, scale in ((0, first_scale), (-1, last_scale)):
+        if scale != 1:
+            projected[position] = projected[position] * scale
+    return *projected, x

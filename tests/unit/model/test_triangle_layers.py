@@ -1,6 +1,10 @@
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import torch
 
+from scalefold.model.assembly import Assembly
 from scalefold.model.example import set_example_weights
 from scalefold.model.triangle_attention import (
     TriangleAttentionEndingNode,
@@ -10,6 +14,8 @@ from scalefold.model.triangle_multiplication import (
     TriangleMultiplicationIncoming,
     TriangleMultiplicationOutgoing,
 )
+from scalefold.ops import TORCH
+from scalefold.ops.attention import LN2
 
 
 @pytest.fixture
@@ -57,3 +63,26 @@ def test_attention_follows_the_edges_of_its_algorithm(z, assembly) -> None:
         assert leaf.grad is not None
         felt = {tuple(p) for p in leaf.grad[0].abs().sum(-1).nonzero().tolist()}
         assert felt == keys | biases
+
+
+@pytest.mark.parametrize("kind", [TriangleAttentionStartingNode, TriangleAttentionEndingNode])
+def test_attention_gets_queries_and_bias_in_bits(kind, z) -> None:
+    """So that kernels take both as they come; natural ones would be rounded once more."""
+    given = []
+
+    def attention(*arguments: Any) -> torch.Tensor:
+        given.append(arguments)
+        return TORCH.attention(*arguments)
+
+    layer = kind(8, 4, 2, Assembly(ops=replace(TORCH, attention=attention))).double()
+    set_example_weights(layer)
+    layer(z, torch.ones(2, 5, 5), None)
+    ((q, *_, bias, bias_scale, scale),) = given
+    assert scale == bias_scale == LN2
+    normed = layer.layer_norm(z)
+    natural = layer.mha.linear_q(normed).unflatten(-1, (2, 4)) * 4**-0.5
+    natural_bias = layer.linear(normed).movedim(-1, 1)
+    if kind is TriangleAttentionEndingNode:
+        natural, natural_bias = natural.transpose(1, 2), natural_bias.mT
+    torch.testing.assert_close(LN2 * q, natural)
+    torch.testing.assert_close(LN2 * bias, natural_bias)

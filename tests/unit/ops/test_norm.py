@@ -18,9 +18,9 @@ def test_projections_share_one_normalisation() -> None:
     assert first.shape == (3, 5)
     torch.testing.assert_close(second, layer_norm(x, *norm) @ weights[1].T)
     assert through is x
-    *same, scaled, _ = normed_projection(x, *norm, weights, [None, None], 3.0)
-    torch.testing.assert_close(scaled, 3.0 * second)
-    torch.testing.assert_close(same[0], layer_norm(x, *norm) @ weights[0].T)
+    half, thrice, _ = normed_projection(x, *norm, weights, [None, None], 0.5, 3.0)
+    torch.testing.assert_close(half, 0.5 * layer_norm(x, *norm) @ weights[0].T)
+    torch.testing.assert_close(thrice, 3.0 * second)
 
 
 def test_transition_written_out() -> None:

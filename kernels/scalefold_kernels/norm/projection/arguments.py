@@ -80,14 +80,18 @@ class Projections(NamedTuple):
     few : Tensor or None, shape (S, C)
     bias : Tensor or None
         Of outputs ``first_biased`` to P.
-    few_scale : float
-        What the few outputs are multiplied by before they are rounded.
+    first : int
+        Outputs of the first projection of those side by side.
+    first_scale, few_scale : float
+        What they and the few outputs are multiplied by before they are rounded.
     """
 
     sizes: Sizes
     weight: Tensor
     few: Tensor | None
     bias: Tensor | None
+    first: int
+    first_scale: float
     few_scale: float
 
     @classmethod
@@ -97,6 +101,7 @@ class Projections(NamedTuple):
         weights: Sequence[Tensor],
         biases: Sequence[Tensor],
         biased: Sequence[bool],
+        first_scale: float,
         few_scale: float,
     ) -> Projections:
         """From the operator's arguments."""
@@ -106,8 +111,27 @@ class Projections(NamedTuple):
             join(beside, 0).contiguous() if beside else x.new_empty(0, x.shape[-1]),
             None if few is None else few.contiguous(),
             _joined(beside, biases, biased) if biases else None,
+            beside[0].shape[0] if beside else 0,
+            first_scale if beside else 1.0,
             few_scale,
         )
+
+    def scaled_blocks(self, block: int) -> int:
+        """Blocks of outputs before the others, all of the first projection, that are scaled.
+
+        0 where it has a bias, is not whole blocks or all there is: `scaled_weight` serves.
+        """
+        others = min(self.sizes.first_biased, self.sizes.outputs - 1)
+        whole = self.first % block == 0 and self.first <= others
+        return self.first // block if whole and self.first_scale != 1 else 0
+
+    def scaled_weight(self) -> Tensor:
+        """The weight, multiplied as its results are; a copy where it is."""
+        if self.first_scale == 1:
+            return self.weight
+        weight = self.weight.clone()
+        weight[: self.first] *= self.first_scale
+        return weight
 
 
 def apart(
@@ -162,6 +186,14 @@ class Gradients(NamedTuple):
         lengths = [sizes.sums, sizes.few * channels, outputs * channels]
         sums, few, weight = vector.split(lengths)
         return cls(vector, sums, few.view(-1, channels), weight.view(outputs, channels))
+
+    def scale_first(self, projections: Projections) -> None:
+        """Multiply those of the first projection's parameters as its results were."""
+        first, scale = projections.first, projections.first_scale
+        if scale != 1:
+            self.weight[:first] *= scale
+            if projections.sizes.first_biased == 0:
+                self.sums[2 * projections.sizes.channels :][:first] *= scale
 
 
 def _joined(weights: Sequence[Tensor], biases: Sequence[Tensor], biased: Sequence[bool]) -> Tensor:

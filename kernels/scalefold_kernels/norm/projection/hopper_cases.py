@@ -33,10 +33,12 @@ _SIZES = [
 ]
 
 _KERNELS = [
-    ("forward", "hopper", hopper_launch),
-    ("forward", "few", hopper_few_launch),
-    ("backward", "hopper", hopper_launch),
-    ("backward", "wide", hopper_wide_launch),
+    ("forward", "hopper", hopper_launch, 1.0),
+    ("forward", "hopper", hopper_launch, 0.5),
+    ("forward", "few", hopper_few_launch, 1.0),
+    ("backward", "hopper", hopper_launch, 1.0),
+    ("backward", "hopper", hopper_launch, 0.5),
+    ("backward", "wide", hopper_wide_launch, 1.0),
 ]
 
 
@@ -48,10 +50,12 @@ def compile_cases() -> Iterator[CompileCase]:
         norm = Norm(x[0], x[0], new_stats(x))
         few_weight, grad_few = (_empty(few, channels), _empty(ROWS, few)) if few else (None, None)
         bias = _empty(outputs - first_biased)
-        projections = Projections(sizes, weight, few_weight, bias, 1.0)
         gradients = Gradients.of(_empty(sizes.parameters), sizes)
         out, aside = _empty(1, ROWS, outputs), _empty(1, few, ROWS)
-        for direction, kind, module in _KERNELS:
+        for direction, kind, module, first_scale in _KERNELS:
+            projections = Projections(
+                sizes, weight, few_weight, bias, outputs // 4, first_scale, 1.0
+            )
             if not module.serves(x, projections, direction):
                 continue
             launch = (
@@ -66,6 +70,7 @@ def compile_cases() -> Iterator[CompileCase]:
                 patch.object(hopper_launch, "finish"),
             ):
                 described = f"projection_{direction}_{kind} C={channels} P={outputs} S={few}"
+                described += f" times {first_scale}"
                 yield recorded(module, kernel, launch, described, "sm_90")
 
 

@@ -75,6 +75,7 @@ def forward(x: Tensor, norm: Norm, projections: Projections, out: Tensor, few: T
         norm.weight,
         norm.bias,
         norm.weight if projections.bias is None else projections.bias,
+        projections.first_scale,
         projections.few_scale,
         few,
         norm.stats,
@@ -85,6 +86,7 @@ def forward(x: Tensor, norm: Norm, projections: Projections, out: Tensor, few: T
         C=sizes.channels,
         P=sizes.outputs,
         S=sizes.few,
+        SCALED=0 if projections.first_scale == 1 else projections.first,
         EPS=EPS,
         BLOCK_C=width,
         BLOCK_S=few_block(sizes.few),
@@ -121,9 +123,10 @@ def backward(
     num_sums = sizes.sums + sizes.few * sizes.channels
     sums = torch.empty(2 * programs, num_sums, dtype=torch.float32, device=x.device)
     few_weight = weight if projections.few is None else projections.few
+    scaled = projections.scaled_blocks(block)
     projection_backward_hopper_kernel[(programs,)](
         tiles_of(grad_rows, ROWS.value, block),
-        tiles_of(weight, block, width),
+        tiles_of(weight if scaled else projections.scaled_weight(), block, width),
         tiles_of(few_weight, MAX_FEW_OUTPUTS, width),
         tiles_of(x_rows, ROWS.value, width),
         tiles_of(through_rows, ROWS.value, width),
@@ -133,6 +136,7 @@ def backward(
         norm.bias,
         norm.stats,
         sums,
+        projections.first_scale,
         projections.few_scale,
         few_rows,
         *few_rows.stride(),
@@ -141,6 +145,7 @@ def backward(
         C=sizes.channels,
         P=sizes.outputs,
         S=sizes.few,
+        SCALED=scaled,
         FIRST_BIASED=sizes.first_biased,
         BLOCK_C=width,
         BLOCK_S=MAX_FEW_OUTPUTS,
@@ -148,14 +153,21 @@ def backward(
         HAS_ASIDE=sizes.few > 0,
         **tiles,
     )
-    finish(sums, grad_rows, normed_rows, gradients)
+    finish(sums, grad_rows, normed_rows, projections, gradients)
     return grad_x
 
 
-def finish(sums: Tensor, grad_rows: Tensor, normed_rows: Tensor, gradients: Gradients) -> None:
+def finish(
+    sums: Tensor,
+    grad_rows: Tensor,
+    normed_rows: Tensor,
+    projections: Projections,
+    gradients: Gradients,
+) -> None:
     """Fill ``gradients``: the programs' sums, added up, which come first; and the weights'."""
     sum_rows(sums, grad_rows.dtype, gradients.vector[: sums.shape[1]])
     torch.mm(grad_rows.t(), normed_rows, out=gradients.weight)
+    gradients.scale_first(projections)
 
 
 def few_block(few: int) -> int:

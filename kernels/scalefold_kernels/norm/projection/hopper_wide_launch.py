@@ -57,7 +57,7 @@ def backward(
     """Gradient of x; fills ``gradients``."""
     assert grad is not None
     assert grad_few is None
-    rows, sizes, weight = rows_of(x), projections.sizes, projections.weight
+    rows, sizes = rows_of(x), projections.sizes
     tiles = tile("projection_backward_wide", "sm_90", shape(rows, P=sizes.outputs))
     depth, piece = tiles.pop("DEPTH"), tiles.pop("PIECE")
     num_tiles = triton.cdiv(rows.num_rows, 2 * ROWS.value)
@@ -70,7 +70,7 @@ def backward(
     sums = torch.empty(programs, sizes.sums, dtype=torch.float32, device=x.device)
     projection_backward_wide_kernel[(programs,)](
         tiles_of(grad_rows, 2 * ROWS.value, depth),
-        tiles_of(weight, depth, sizes.channels),
+        tiles_of(projections.scaled_weight(), depth, sizes.channels),
         *(tiles_of(t, piece, sizes.channels) for t in (x_rows, through_rows, biased_rows)),
         normed,
         grad_x,
@@ -86,5 +86,5 @@ def backward(
         HAS_THROUGH=through is not None,
         **tiles,
     )
-    hopper_launch.finish(sums, grad_rows, normed.view(-1, sizes.channels), gradients)
+    hopper_launch.finish(sums, grad_rows, normed.view(-1, sizes.channels), projections, gradients)
     return grad_x

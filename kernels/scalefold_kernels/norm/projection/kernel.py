@@ -18,16 +18,17 @@ from scalefold_kernels.norm.kernel import (
 
 @triton.jit
 def projection_forward_kernel(
-    x_ptr, norm_weight_ptr, norm_bias_ptr, weight_ptr, bias_ptr, aside_weight_ptr, aside_scale,
-    out_ptr, aside_ptr, stats_ptr, num_rows, num_outputs, first_biased, num_aside, sample_rows,
-    geometry,
+    x_ptr, norm_weight_ptr, norm_bias_ptr, weight_ptr, bias_ptr, first_scale, aside_weight_ptr,
+    aside_scale, out_ptr, aside_ptr, stats_ptr, num_rows, num_outputs, num_first, first_biased,
+    num_aside, sample_rows, geometry,
     C: tl.constexpr, EPS: tl.constexpr, ROW_DIMS: tl.constexpr, PRECISION: tl.constexpr,
     PROGRAMS: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_P: tl.constexpr,
     BLOCK_S: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """``out = layer_norm(x) @ weight.T + bias``, (R, P); the normalised rows stay on the chip.
 
-    ``weight`` is (P, C); ``bias`` holds outputs ``first_biased`` to P, or is None. ``aside`` (B, S,
+    ``weight`` is (P, C); ``bias`` holds outputs ``first_biased`` to P, or is None. The first
+    ``num_first`` outputs are multiplied by ``first_scale``. ``aside`` (B, S,
     sample_rows) is another projection with few outputs, weight (S, C), times ``aside_scale``, or
     None. A program keeps the weights of its CHUNKS * BLOCK_P outputs and goes through every
     PROGRAMS-th block of rows, so that weights do not flow from the cache again and again; programs
@@ -70,6 +71,7 @@ def projection_forward_kernel(
                 biased = inside_p & (outputs >= first_biased)
                 bias = tl.load(bias_ptr + outputs - first_biased, mask=biased, other=0.0)
                 out += bias.to(tl.float32)[None, :]
+            out *= tl.where(outputs < num_first, first_scale, 1.0)[None, :]
             tl.store(
                 out_rows + outputs[None, :],
                 out.to(out_ptr.dtype.element_ty),

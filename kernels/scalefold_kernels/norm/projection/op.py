@@ -30,6 +30,7 @@ def normed_projection(
     norm_bias: Tensor,
     weights: Sequence[Tensor],
     biases: Sequence[Tensor | None],
+    first_scale: float = 1.0,
     last_scale: float = 1.0,
 ) -> tuple[Tensor, ...]:
     """Layer normalisation, then several linear maps of its one result; and ``x`` itself, last.
@@ -39,17 +40,22 @@ def normed_projection(
     tensor too are taken as they are, others are first copied together. A last or only map of few
     outputs (a pair bias) has a tensor of its own, outputs before rows in memory, as attention reads
     it; among the others it would spoil the alignment of their rows. It is multiplied by
-    ``last_scale`` before it is rounded, another last one afterwards. The gradient of the ``x`` that
-    is returned is added in the kernel that makes the rest of x's gradient.
+    ``last_scale`` before it is rounded, as the first map is by ``first_scale``; another last one
+    afterwards. The gradient of the ``x`` that is returned is added in the kernel that makes the
+    rest of x's gradient.
     """
     given = [bias for bias in biases if bias is not None]
     biased = [bias is not None for bias in biases]
-    _, few = apart(x, weights, biased)
-    few_scale = 1.0 if few is None else last_scale
+    beside, few = apart(x, weights, biased)
+    if few is not None:
+        few_scale = last_scale if beside else first_scale * last_scale
+        last_scale = 1.0
+    else:
+        few_scale = 1.0
     *others, last, x = _NormedProjection.apply(
-        x, norm_weight, norm_bias, biased, few_scale, *weights, *given
+        x, norm_weight, norm_bias, biased, first_scale, few_scale, *weights, *given
     )
-    if last_scale != few_scale:
+    if last_scale != 1:
         last = last * last_scale
     return *others, last, x
 
@@ -64,15 +70,16 @@ class _NormedProjection(torch.autograd.Function):
         norm_weight: Tensor,
         norm_bias: Tensor,
         biased: list[bool],
+        first_scale: float,
         few_scale: float,
         *parameters: Tensor,
     ) -> tuple[Tensor, ...]:
         weights, biases = parameters[: len(biased)], parameters[len(biased) :]
         packed, few, stats = torch.ops.scalefold.normed_projection(
-            x, norm_weight, norm_bias, weights, biases, biased, few_scale
+            x, norm_weight, norm_bias, weights, biases, biased, first_scale, few_scale
         )
         ctx.set_materialize_grads(False)
-        ctx.biased, ctx.few_scale = biased, few_scale
+        ctx.biased, ctx.scales = biased, (first_scale, few_scale)
         ctx.save_for_backward(x, norm_weight, norm_bias, stats, *weights)
         beside, alone = apart(x, weights, biased)
         parts = packed.split([weight.shape[0] for weight in beside], -1)
@@ -83,7 +90,7 @@ class _NormedProjection(torch.autograd.Function):
         x, norm_weight, norm_bias, stats, *weights = ctx.saved_tensors
         *given, through = grads
         if all(grad is None for grad in given):
-            return through, *[None] * (4 + len(weights) + sum(ctx.biased))
+            return through, *[None] * (5 + len(weights) + sum(ctx.biased))
         parts = [
             x.new_zeros(*x.shape[:-1], weight.shape[0]) if grad is None else grad
             for grad, weight in zip(given, weights, strict=True)
@@ -97,7 +104,7 @@ class _NormedProjection(torch.autograd.Function):
             norm_bias,
             weights,
             ctx.biased,
-            ctx.few_scale,
+            *ctx.scales,
             stats,
             through,
         )
@@ -111,7 +118,7 @@ class _NormedProjection(torch.autograd.Function):
         few_weight = [] if few is None else [gradients.few]
         given_biases = zip(biases, ctx.biased[skipped:], strict=False)
         return (
-            grad_x, norm_weight, norm_bias, None, None,
+            grad_x, norm_weight, norm_bias, None, None, None,
             *gradients.weight.split(lengths), *few_weight,
             *(bias for bias, has in given_biases if has),
         )  # fmt: skip
@@ -125,15 +132,17 @@ def _normed_projection(
     weights: Sequence[Tensor],
     biases: Sequence[Tensor],
     biased: Sequence[bool],
+    first_scale: float,
     few_scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Projections side by side; that of few outputs, (B, S, ...); the norm's statistics.
 
-    The one of few outputs is multiplied by ``few_scale`` before it is rounded.
+    The first of those side by side is multiplied by ``first_scale`` and the one of few outputs by
+    ``few_scale``, before they are rounded.
     ``biases`` are those that there are; ``biased`` says of each weight whether it has one.
     """
     check(x, norm_weight, norm_bias)
-    projections = Projections.of(x, weights, biases, biased, few_scale)
+    projections = Projections.of(x, weights, biases, biased, first_scale, few_scale)
     out, few, stats = _results(x, projections.sizes)
     if x.numel():
         norm = Norm(norm_weight.contiguous(), norm_bias.contiguous(), stats)
@@ -150,6 +159,7 @@ def _(
     weights: Sequence[Tensor],
     biases: Sequence[Tensor],
     biased: Sequence[bool],
+    first_scale: float,
     few_scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     return _results(x, Sizes.of(x, weights, biased))
@@ -171,6 +181,7 @@ def normed_projection_backward(
     norm_bias: Tensor,
     weights: Sequence[Tensor],
     biased: Sequence[bool],
+    first_scale: float,
     few_scale: float,
     stats: Tensor,
     through: Tensor | None,
@@ -179,7 +190,7 @@ def normed_projection_backward(
 
     `Gradients` takes the vector apart.
     """
-    projections = Projections.of(x, weights, [], biased, few_scale)
+    projections = Projections.of(x, weights, [], biased, first_scale, few_scale)
     vector = x.new_empty(projections.sizes.parameters)
     if x.numel() == 0:
         return x.new_empty(x.shape), vector.zero_()
@@ -200,6 +211,7 @@ def _(
     norm_bias: Tensor,
     weights: Sequence[Tensor],
     biased: Sequence[bool],
+    first_scale: float,
     few_scale: float,
     stats: Tensor,
     through: Tensor | None,

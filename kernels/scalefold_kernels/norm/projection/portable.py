@@ -41,6 +41,8 @@ def forward(x: Tensor, norm: Norm, projections: Projections, out: Tensor, few: T
             torch.mm(*factors, out=out.view(-1, outputs))
         else:
             torch.addmm(bias, *factors, out=out.view(-1, outputs))
+        if projections.first_scale != 1:
+            out[..., : projections.first] *= projections.first_scale
         return
     rows = rows_of(x)
     launch = tile("projection_forward", architecture(x.device), shape(rows, P=outputs))
@@ -55,6 +57,7 @@ def forward(x: Tensor, norm: Norm, projections: Projections, out: Tensor, few: T
         norm.bias,
         weight,
         projections.bias,
+        projections.first_scale,
         projections.few,
         projections.few_scale,
         out,
@@ -62,6 +65,7 @@ def forward(x: Tensor, norm: Norm, projections: Projections, out: Tensor, few: T
         norm.stats,
         rows.num_rows,
         outputs,
+        projections.first,
         projections.sizes.first_biased,
         projections.sizes.few,
         rows.num_rows // x.shape[0],
@@ -84,17 +88,33 @@ def backward(
     gradients: Gradients,
 ) -> Tensor:
     """Gradient of x; fills ``gradients``."""
-    weight, (channels, outputs, first_biased, _) = projections.weight, projections.sizes
+    vector, sizes = gradients.vector, projections.sizes
     if grad is None:
         assert grad_few is not None
         assert projections.few is not None
-        few, scale, vector = projections.few, projections.few_scale, gradients.vector
+        few, scale = projections.few, projections.few_scale
         return _narrow(grad_few, scale, None, x, norm, few, len(few), through, vector)[0]
-    if fused(x) and outputs <= MAX_NARROW_OUTPUTS:
-        parameters = gradients.vector
-        return _narrow(grad, 1.0, None, x, norm, weight, first_biased, through, parameters)[0]
-    grad = grad.contiguous()
-    grad_normed = grad @ weight
+    if fused(x) and sizes.outputs <= MAX_NARROW_OUTPUTS:
+        weight, first_biased = projections.scaled_weight(), sizes.first_biased
+        grad_x, _ = _narrow(grad, 1.0, None, x, norm, weight, first_biased, through, vector)
+    else:
+        grad_x = _wide(grad.contiguous(), grad_few, x, norm, projections, through, gradients)
+    gradients.scale_first(projections)
+    return grad_x
+
+
+def _wide(
+    grad: Tensor,
+    grad_few: Tensor | None,
+    x: Tensor,
+    norm: Norm,
+    projections: Projections,
+    through: Tensor | None,
+    gradients: Gradients,
+) -> Tensor:
+    """Gradient of x; fills ``gradients``, the first projection's as if it had not been scaled."""
+    channels, outputs, first_biased, _ = projections.sizes
+    grad_normed = grad @ projections.scaled_weight()
     of_norm, of_biases = gradients.sums.tensor_split([2 * channels])
     biased = grad.view(-1, outputs)[:, first_biased:]
     if projections.few is None:

@@ -150,13 +150,14 @@ def load_few(
 
 @gluon.jit
 def multiply(
-    n, bias_sums, few, ones, few_tile, aside_rows, w, rings, aside_smem, aside_full,
-    S: gl.constexpr, BLOCKS: gl.constexpr, FIRST: gl.constexpr, BLOCK_C: gl.constexpr,
-    FEW: gl.constexpr, STAGES: gl.constexpr, HAS_ASIDE: gl.constexpr,
+    n, bias_sums, few, ones, few_tile, aside_rows, w, rings, aside_smem, aside_full, first_scale,
+    S: gl.constexpr, BLOCKS: gl.constexpr, SCALED: gl.constexpr, FIRST: gl.constexpr,
+    BLOCK_C: gl.constexpr, FEW: gl.constexpr, STAGES: gl.constexpr, HAS_ASIDE: gl.constexpr,
 ):  # fmt: skip
     """Gradient of the normalised rows of the ``n``-th tile, and ``bias_sums`` with its rows.
 
-    Blocks of outputs before ``FIRST`` have no sums.
+    Blocks of outputs before ``FIRST`` have no sums; those before ``SCALED`` <= ``FIRST`` were
+    multiplied by ``first_scale``.
     """
     grad_smem, weight_smem, grad_full, grad_empty, weight_full, weight_empty = rings
     aside, aside_stride, aside_stride_s, first, num_rows = aside_rows
@@ -171,6 +172,9 @@ def multiply(
         grad_normed = warpgroup_mma(grad_smem.index(place), weight_smem.index(slot), grad_normed)
         mbarrier.arrive(weight_empty.index(slot))
         mbarrier.arrive(grad_empty.index(place))
+        if SCALED > 0:
+            if block == SCALED - 1:
+                grad_normed *= first_scale
     added = ()
     for block in gl.static_range(FIRST, BLOCKS):
         i = n * BLOCKS + block
@@ -242,14 +246,14 @@ def write_sums(
 @gluon.jit
 def compute(
     w, args,
-    C: gl.constexpr, P: gl.constexpr, S: gl.constexpr, BLOCKS: gl.constexpr,
+    C: gl.constexpr, P: gl.constexpr, S: gl.constexpr, BLOCKS: gl.constexpr, SCALED: gl.constexpr,
     FIRST_BIASED: gl.constexpr, BLOCK_C: gl.constexpr, BLOCK_P: gl.constexpr,
     BLOCK_S: gl.constexpr, FEW: gl.constexpr, STAGES: gl.constexpr,
     HAS_THROUGH: gl.constexpr, HAS_ASIDE: gl.constexpr,
 ):  # fmt: skip
     """Warp group ``w``."""
     (
-        norm_smem, stats, sums, aside_scale, aside, aside_stride, aside_stride_s,
+        norm_smem, stats, sums, first_scale, aside_scale, aside, aside_stride, aside_stride_s,
         normed_desc, grad_x_desc,
         grad_smem, weight_smem, aside_smem, few_smem, ones_smem, spare_smem, x_smem, through_smem,
         grad_full, grad_empty, weight_full, weight_empty, rows_full, rows_empty, aside_full,
@@ -290,7 +294,7 @@ def compute(
         aside_rows = aside, aside_stride, aside_stride_s, first, num_rows
         grad_normed, bias_sums = multiply(
             n, bias_sums, few, ones, few_tile, aside_rows, w, rings, aside_smem, aside_full,
-            S, BLOCKS, FIRST, BLOCK_C, FEW, STAGES, HAS_ASIDE,
+            first_scale, S, BLOCKS, SCALED, FIRST, BLOCK_C, FEW, STAGES, HAS_ASIDE,
         )  # fmt: skip
         mbarrier.wait(rows_full.index(w), n & 1)
         norm_sums = normalise_backward(
@@ -314,15 +318,17 @@ def compute(
 @gluon.jit
 def projection_backward_hopper_kernel(
     grad_desc, weight_desc, aside_desc, x_desc, through_desc, normed_desc, grad_x_desc,
-    norm_weight, norm_bias, stats, sums, aside_scale, aside, aside_stride, aside_stride_s,
-    num_rows, num_tiles,
-    C: gl.constexpr, P: gl.constexpr, S: gl.constexpr, FIRST_BIASED: gl.constexpr,
+    norm_weight, norm_bias, stats, sums, first_scale, aside_scale, aside, aside_stride,
+    aside_stride_s, num_rows, num_tiles,
+    C: gl.constexpr, P: gl.constexpr, S: gl.constexpr,
+    SCALED: gl.constexpr, FIRST_BIASED: gl.constexpr,
     BLOCK_C: gl.constexpr, BLOCK_P: gl.constexpr, BLOCK_S: gl.constexpr, STAGES: gl.constexpr,
     HAS_THROUGH: gl.constexpr, HAS_ASIDE: gl.constexpr,
     GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """See the module. ``sums`` (2 programs, 2 C + P - FIRST_BIASED + S C): of the groups' rows, for
-    the norm's weight and bias, the projections' biases, and the weight aside.
+    the norm's weight and bias, the projections' biases, and the weight aside. Results of the first
+    ``SCALED`` blocks of outputs were multiplied by ``first_scale``.
     """
     dtype: gl.constexpr = x_desc.dtype
     barrier: gl.constexpr = mbarrier.MBarrierLayout()
@@ -378,7 +384,7 @@ def projection_backward_hopper_kernel(
     )  # fmt: skip
     args = (
         norm_smem, stats, sums,
-        aside_scale, aside, gl.to_tensor(aside_stride), gl.to_tensor(aside_stride_s),
+        first_scale, aside_scale, aside, gl.to_tensor(aside_stride), gl.to_tensor(aside_stride_s),
         normed_desc, grad_x_desc,
         grad_smem, weight_smem, aside_smem, few_smem, ones_smem, spare_smem, x_smem, through_smem,
         grad_full, grad_empty, weight_full, weight_empty, rows_full, rows_empty, aside_full,
@@ -388,12 +394,12 @@ def projection_backward_hopper_kernel(
     gl.warp_specialize(
         [
             (compute, (
-                gl.to_tensor(0), args, C, P, S, BLOCKS, FIRST_BIASED, BLOCK_C, BLOCK_P, BLOCK_S,
-                FEW, STAGES, HAS_THROUGH, HAS_ASIDE,
+                gl.to_tensor(0), args, C, P, S, BLOCKS, SCALED, FIRST_BIASED, BLOCK_C, BLOCK_P,
+                BLOCK_S, FEW, STAGES, HAS_THROUGH, HAS_ASIDE,
             )),
             (compute, (
-                gl.to_tensor(1), args, C, P, S, BLOCKS, FIRST_BIASED, BLOCK_C, BLOCK_P, BLOCK_S,
-                FEW, STAGES, HAS_THROUGH, HAS_ASIDE,
+                gl.to_tensor(1), args, C, P, S, BLOCKS, SCALED, FIRST_BIASED, BLOCK_C, BLOCK_P,
+                BLOCK_S, FEW, STAGES, HAS_THROUGH, HAS_ASIDE,
             )),
             (load, (
                 load_args, BLOCKS, BLOCK_C, BLOCK_P, BLOCK_S, STAGES, HAS_THROUGH, HAS_ASIDE,

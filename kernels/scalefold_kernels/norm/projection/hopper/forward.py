@@ -95,15 +95,16 @@ def normalised(
 @gluon.jit
 def compute(
     w, args,
-    C: gl.constexpr, P: gl.constexpr, S: gl.constexpr, EPS: gl.constexpr, BLOCKS: gl.constexpr,
+    C: gl.constexpr, P: gl.constexpr, S: gl.constexpr, SCALED: gl.constexpr, EPS: gl.constexpr,
+    BLOCKS: gl.constexpr,
     BLOCK_C: gl.constexpr, BLOCK_P: gl.constexpr, BLOCK_S: gl.constexpr,
     STAGES: gl.constexpr, X_STAGES: gl.constexpr, OUT_STAGES: gl.constexpr,
     HAS_BIAS: gl.constexpr, HAS_ASIDE: gl.constexpr,
 ):  # fmt: skip
     """Warp group ``w``."""
     (
-        norm_weight, norm_bias, bias, first_biased, aside_scale, aside, stats, out_desc,
-        x_smem, weight_smem, aside_smem, out_smem,
+        norm_weight, norm_bias, bias, first_biased, first_scale, aside_scale, aside, stats,
+        out_desc, x_smem, weight_smem, aside_smem, out_smem,
         x_full, x_empty, weight_full, weight_empty, aside_full, num_rows, sample_rows, num_tiles,
     ) = args  # fmt: skip
     OUT: gl.constexpr = mma_layout(BLOCK_P)
@@ -154,6 +155,12 @@ def compute(
                 mbarrier.arrive(weight_empty.index(slot))
             if HAS_BIAS:
                 out += shift[None, :]
+            if block * BLOCK_P < SCALED:
+                if SCALED % BLOCK_P == 0:
+                    out *= first_scale
+                else:
+                    own = block * BLOCK_P + column < SCALED
+                    out *= gl.where(own, first_scale, 1.0)[None, :]
             out_tile = out_smem.index(i % OUT_STAGES * 2 + w)
             # What was last in this place has left.
             tma.store_wait(OUT_STAGES - 1)
@@ -167,15 +174,17 @@ def compute(
 @gluon.jit
 def projection_forward_hopper_kernel(
     x_desc, weight_desc, aside_desc, out_desc,
-    norm_weight, norm_bias, bias, aside_scale, aside, stats,
+    norm_weight, norm_bias, bias, first_scale, aside_scale, aside, stats,
     first_biased, num_rows, sample_rows, num_tiles,
-    C: gl.constexpr, P: gl.constexpr, S: gl.constexpr, EPS: gl.constexpr,
+    C: gl.constexpr, P: gl.constexpr, S: gl.constexpr, SCALED: gl.constexpr, EPS: gl.constexpr,
     BLOCK_C: gl.constexpr, BLOCK_P: gl.constexpr, BLOCK_S: gl.constexpr,
     STAGES: gl.constexpr, X_STAGES: gl.constexpr, OUT_STAGES: gl.constexpr,
     HAS_BIAS: gl.constexpr, HAS_ASIDE: gl.constexpr,
     GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """As `.kernel.projection_forward_kernel`; see the module."""
+    """As `.kernel.projection_forward_kernel`; see the module. The first ``SCALED`` outputs are
+    multiplied by ``first_scale``.
+    """
     dtype: gl.constexpr = x_desc.dtype
     barrier: gl.constexpr = mbarrier.MBarrierLayout()
     places: gl.constexpr = 2 * X_STAGES
@@ -207,7 +216,7 @@ def projection_forward_hopper_kernel(
         x_full, x_empty, weight_full, weight_empty, aside_full, tiles,
     )  # fmt: skip
     args = (
-        norm_weight, norm_bias, bias, gl.to_tensor(first_biased),
+        norm_weight, norm_bias, bias, gl.to_tensor(first_biased), first_scale,
         aside_scale, aside, stats, out_desc,
         x_smem, weight_smem, aside_smem, out_smem,
         x_full, x_empty, weight_full, weight_empty, aside_full, rows, gl.to_tensor(sample_rows),
@@ -217,11 +226,11 @@ def projection_forward_hopper_kernel(
     gl.warp_specialize(
         [
             (compute, (
-                gl.to_tensor(0), args, C, P, S, EPS, BLOCKS, BLOCK_C, BLOCK_P, BLOCK_S,
+                gl.to_tensor(0), args, C, P, S, SCALED, EPS, BLOCKS, BLOCK_C, BLOCK_P, BLOCK_S,
                 STAGES, X_STAGES, OUT_STAGES, HAS_BIAS, HAS_ASIDE,
             )),
             (compute, (
-                gl.to_tensor(1), args, C, P, S, EPS, BLOCKS, BLOCK_C, BLOCK_P, BLOCK_S,
+                gl.to_tensor(1), args, C, P, S, SCALED, EPS, BLOCKS, BLOCK_C, BLOCK_P, BLOCK_S,
                 STAGES, X_STAGES, OUT_STAGES, HAS_BIAS, HAS_ASIDE,
             )),
             (load, (
