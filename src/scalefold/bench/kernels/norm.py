@@ -8,6 +8,7 @@ import torch
 
 from scalefold.bench.kernels.case import BF16_BYTES, Inputs, KernelCase, Work, leaf
 from scalefold.ops import norm as reference
+from scalefold.ops.attention import LN2
 from scalefold.ops.triton import triton_ops
 
 _GATE = 3
@@ -98,4 +99,6 @@ def _projection_inputs(
     weights = [draw(p, channels, scale=channels**-0.5) for p in outputs]
     gate_bias = draw(channels)
     biases = [gate_bias if projection == _GATE else None for projection in range(len(outputs))]
-    return (*_norm_inputs(size, channels, device, dtype), weights, biases)
+    # As in the model: queries of heads of 32 channels are in bits, as the bias beside them is.
+    scales = (32**-0.5 / LN2, 1 / LN2) if len(outputs) > _GATE + 1 else ()
+    return (*_norm_inputs(size, channels, device, dtype), weights, biases, *scales)
