@@ -84,8 +84,8 @@ constexpr int BLOCK_FULL = AT_SUMS + (BLOCKS - 2) * SUM_BYTES;  // barriers, of 
 constexpr int KEYS_FULL = BLOCK_FULL + 8 * PLACES;
 constexpr int DS_FULL = KEYS_FULL + 8;
 constexpr int DS_EMPTY = DS_FULL + 8;
-constexpr int BLOCK_READ = DS_EMPTY + 8;
-constexpr int WARPS_STORED = BLOCK_READ + 8;  // warps x rows whose parts of the queries' gradients are stored
+constexpr int BLOCK_READ = DS_EMPTY + 8;       // two
+constexpr int WARPS_STORED = BLOCK_READ + 16;  // warps x rows whose parts of dQ are stored
 constexpr int AT_WORK = WARPS_STORED + 8;
 constexpr int SHARED_BYTES = AT_WORK + 32 - BASE;
 static_assert(SHARED_BYTES <= 232448, "shared memory of a multiprocessor");
@@ -301,7 +301,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if ((uint32_t)__cvta_generic_to_shared(memory) != BASE) __trap();
     for (int i = 0; i < PLACES; i++) barrier_init(BLOCK_FULL + 8 * i, 1);
     barrier_init(KEYS_FULL, 1);
-    barrier_init(BLOCK_READ, 8);  // warps that compute
+    for (int i = 0; i < 2; i++) barrier_init(BLOCK_READ + 8 * i, 8);  // warps that compute
     barrier_init(DS_FULL, 8);
     barrier_init(DS_EMPTY, 4);  // warps that multiply by the keys
     SHARED(uint32_t, WARPS_STORED) = 0;
@@ -358,16 +358,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
       wait(KEYS_FULL, i & 1);
 #pragma unroll 1
       for (int j = 0; j < BLOCKS; j++) {
-        const int parity = (i * BLOCKS + j) & 1;
+        const int block = i * BLOCKS + j, side = block & 1;
         if (loads) {
-          // The groups have read this block's bias and statistics, and all of the block before.
-          wait(BLOCK_READ, parity);
+          // The groups have read this block's bias and statistics, and all of the block before. By now they
+          // may have read the next block's, too; so it has another barrier. Before the one after that, which
+          // has this barrier, they wait for this block's product, below.
+          wait(BLOCK_READ + 8 * side, (block >> 1) & 1);
           const int next = j + 2 >= BLOCKS, k = j + 2 - next * BLOCKS;
           if (i + next < own.rows || k == 0) load_block(i + next, k);
-          if (j == 1) load_keys(i + 1);
+          // The groups are past the second block, so that all warps here have seen this row's keys.
+          if (j == 2) load_keys(i + 1);
         }
         __syncwarp();
-        wait(DS_FULL, parity);
+        wait(DS_FULL, side);
         fence_shared();  // of what the groups wrote
         float d[16];
         const uint64_t a = operand<1024>(AT_DS, SWIZZLE_128);
@@ -544,7 +547,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
           }
         }
         __syncwarp();
-        if (lane == 0) arrive(BLOCK_READ);
+        if (lane == 0) arrive(BLOCK_READ + 8 * side);
         // Weights, gradients of logits and the sums of these over rows.
 #pragma unroll
         for (int n = 0; n < 8; n++) {
@@ -554,9 +557,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
           float x[4];
 #pragma unroll
           for (int e = 0; e < 4; e++) {
-#if UNIT
-            s[4 * n + e] *= LOG2E * bias_scale;
-#endif
+            if (UNIT) s[4 * n + e] *= LOG2E * bias_scale;
             s[4 * n + e] = exp2_of(s[4 * n + e]);
             x[e] = s[4 * n + e] * ds[4 * n + e];
             if (sums_in_registers(j)) in_registers[j / 2][4 * n + e] += x[e];
