@@ -94,26 +94,28 @@ def projection_inputs(
     rows: tuple[int, ...],
     channels: int,
     outputs: list[int],
+    biased: int,
     first_scale: float,
     dtype: torch.dtype,
 ) -> Inputs:
-    """The fourth has a bias."""
+    """``biased``: which of them has a bias."""
     x = leaf(dtype, *rows, channels, scale=2, shift=1)
     weights = [matrix(dtype, outputs_, channels) for outputs_ in outputs]
-    biases = [leaf(dtype, size) if i == 3 else None for i, size in enumerate(outputs)]
+    biases = [leaf(dtype, size) if i == biased else None for i, size in enumerate(outputs)]
     return x, *vectors(dtype, channels), weights, biases, first_scale, 1 / LN2
 
 
 for case in (
-    ((1, 11, 97), 128, [128, 128, 128, 128, 4], 1.0),
-    ((1, 11, 97), 128, [128, 128, 128, 128, 4], 0.3),
-    ((2, 33, 19), 64, [64, 64, 64, 64], 0.3),
-    # What is scaled is not a whole number of blocks of outputs, is all, or is of a bias's unit.
-    ((3, 7, 11), 48, [40, 40, 40, 40, 16], 0.3),
-    ((2, 5, 7), 256, [104], 0.3),
-    ((2, 13, 21), 128, [8], 0.3),
-    ((1, 11, 97), 256, [128, 128, 128, 128], 1.0),
-    ((1, 11, 97), 256, [256, 128, 128, 128], 0.3),
+    ((1, 11, 97), 128, [128, 128, 128, 128, 4], 3, 1.0),
+    ((1, 11, 97), 128, [128, 128, 128, 128, 4], 3, 0.3),
+    ((2, 33, 19), 64, [64, 64, 64, 64], 3, 0.3),
+    # What is scaled is not whole blocks of outputs, is all and has a bias, or lies aside.
+    ((3, 7, 11), 48, [40, 40, 40, 40, 16], 3, 0.3),
+    ((2, 5, 7), 256, [104], 0, 0.3),
+    ((2, 13, 21), 128, [8], 3, 0.3),
+    ((1, 11, 97), 256, [128, 128, 128, 128], 3, 1.0),
+    ((1, 11, 97), 64, [64, 64], 0, 0.3),
+    ((1, 11, 97), 256, [256, 128, 128, 128], 3, 0.3),
 ):
     add(
         f"projection {case}", normed_projection, norm_reference.normed_projection,

@@ -133,6 +133,14 @@ class Projections(NamedTuple):
         weight[: self.first] *= self.first_scale
         return weight
 
+    def scaled_bias(self) -> Tensor | None:
+        """The bias, as `scaled_weight` the weight."""
+        if self.bias is None or self.first_scale == 1 or self.sizes.first_biased:
+            return self.bias
+        bias = self.bias.clone()
+        bias[: self.first] *= self.first_scale
+        return bias
+
 
 def apart(
     x: Tensor, weights: Sequence[Tensor], biased: Sequence[bool]

@@ -67,6 +67,7 @@ def forward(x: Tensor, norm: Norm, projections: Projections, out: Tensor, few: T
     width, block = padded(sizes.channels), tiles["BLOCK_P"]
     num_tiles = triton.cdiv(rows.num_rows, 2 * ROWS.value)
     few_weight = weight if projections.few is None else projections.few
+    bias = projections.scaled_bias()
     projection_forward_hopper_kernel[(num_programs(num_tiles, x.device),)](
         tiles_of(matrix(rows), ROWS.value, width),
         tiles_of(weight, block, width),
@@ -74,7 +75,7 @@ def forward(x: Tensor, norm: Norm, projections: Projections, out: Tensor, few: T
         tiles_of(out.view(-1, sizes.outputs), ROWS.value, block),
         norm.weight,
         norm.bias,
-        norm.weight if projections.bias is None else projections.bias,
+        norm.weight if bias is None else bias,
         projections.first_scale,
         projections.few_scale,
         few,
@@ -90,7 +91,7 @@ def forward(x: Tensor, norm: Norm, projections: Projections, out: Tensor, few: T
         EPS=EPS,
         BLOCK_C=width,
         BLOCK_S=few_block(sizes.few),
-        HAS_BIAS=projections.bias is not None,
+        HAS_BIAS=bias is not None,
         HAS_ASIDE=sizes.few > 0,
         **tiles,
     )

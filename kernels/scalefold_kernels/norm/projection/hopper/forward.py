@@ -153,14 +153,15 @@ def compute(
             out = warpgroup_mma(rows, weight_smem.index(slot).permute((1, 0)), zero, use_acc=False)
             if BLOCKS > STAGES:
                 mbarrier.arrive(weight_empty.index(slot))
-            if HAS_BIAS:
-                out += shift[None, :]
-            if block * BLOCK_P < SCALED:
+            # Before the bias is added: that is one instruction then.
+            if SCALED > 0:
                 if SCALED % BLOCK_P == 0:
-                    out *= first_scale
+                    out *= gl.where(block * BLOCK_P < SCALED, first_scale, 1.0)
                 else:
                     own = block * BLOCK_P + column < SCALED
                     out *= gl.where(own, first_scale, 1.0)[None, :]
+            if HAS_BIAS:
+                out += shift[None, :]
             out_tile = out_smem.index(i % OUT_STAGES * 2 + w)
             # What was last in this place has left.
             tma.store_wait(OUT_STAGES - 1)
@@ -183,7 +184,7 @@ def projection_forward_hopper_kernel(
     GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """As `.kernel.projection_forward_kernel`; see the module. The first ``SCALED`` outputs are
-    multiplied by ``first_scale``.
+    multiplied by ``first_scale``, before ``bias`` is added.
     """
     dtype: gl.constexpr = x_desc.dtype
     barrier: gl.constexpr = mbarrier.MBarrierLayout()
