@@ -463,7 +463,18 @@ def test_an_evaluation_that_lacks_chains_says_so_and_is_done(
 def test_an_unknown_op_is_told_those_there_are_also_without_a_gpu(name: str) -> None:
     result = run("bench", name, "--op", "atention", "--device", "cpu")
     assert result.exit_code == 2
-    assert re.search("no benchmark of atention; there are .*attention.*, norm", result.stderr)
+    near = r"no benchmark of atention, did you mean attention\? There are attention, .*, norm"
+    assert re.search(near, result.stderr)
+
+
+@pytest.mark.parametrize("name", ["kernels", "tune"])
+def test_without_gpu_and_triton_the_gpu_is_missed_first(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scalefold.cli.bench.kernels.find_spec", lambda name: None)
+    result = run("bench", name, "--device", "cpu")
+    assert result.exit_code == 2
+    assert "need an NVIDIA GPU, and the device is cpu" in result.stderr
 
 
 @pytest.mark.parametrize(

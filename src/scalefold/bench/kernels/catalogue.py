@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
 
@@ -27,7 +28,11 @@ def all_cases(ops: Sequence[str] = (), texts: Sequence[str] = ()) -> list[Kernel
     known = sorted({case.op for case in found})
     unknown = sorted(set(ops) - set(known))
     if unknown:
-        raise InputError(f"no benchmark of {', '.join(unknown)}; there are {', '.join(known)}")
+        near = [name for op in unknown for name in get_close_matches(op, known, n=1)]
+        meant = f", did you mean {' or '.join(near)}?" if near else "."
+        raise InputError(
+            f"no benchmark of {', '.join(unknown)}{meant} There are {', '.join(known)}"
+        )
     kept = [
         case
         for case in found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,8 @@ from scalefold.errors import InputError
 
 if TYPE_CHECKING:
     import torch
+
+    from scalefold.bench.kernels.case import KernelCase
 
 Op = Annotated[
     list[str] | None,
@@ -53,11 +56,10 @@ def kernels(
     device: Device = "auto",
 ) -> None:
     """Check each kernel against float64, then time it beside other implementations."""
-    from scalefold.bench.kernels.catalogue import all_cases
     from scalefold.bench.kernels.run import bench_kernels
     from scalefold.cli.logs import log_to_stderr
 
-    cases, dtype, gpu = all_cases(op or (), shape or ()), _dtype(precision), _gpu(device)
+    cases, dtype, gpu = _cases(op, shape, device), _dtype(precision), _gpu(device)
     right = bench_kernels(
         cases,
         out,
@@ -136,11 +138,10 @@ def tune(
     device: Device = "auto",
 ) -> None:
     """Find the fastest tiles of each kernel on this GPU, and write them into its table."""
-    from scalefold.bench.kernels.catalogue import all_cases
     from scalefold.bench.kernels.tune import tune as tune_cases
     from scalefold.cli.logs import log_to_stderr
 
-    cases, dtype, gpu = all_cases(op or (), shape or ()), _dtype(precision), _gpu(device)
+    cases, dtype, gpu = _cases(op, shape, device), _dtype(precision), _gpu(device)
     written = tune_cases(
         cases,
         folder=folder,
@@ -150,6 +151,19 @@ def tune(
     )
     for path in written:
         typer.echo(path)
+
+
+def _cases(op: list[str] | None, shape: list[str] | None, device: str) -> list[KernelCase]:
+    """The cases of the options.
+
+    Triton tells a wrong name also where there is no GPU. Without both it is the GPU that is said to
+    be missing: without one Triton would not help.
+    """
+    from scalefold.bench.kernels.catalogue import all_cases
+
+    if find_spec("triton") is None:
+        _gpu(device)
+    return all_cases(op or (), shape or ())
 
 
 def _gpu(device: str) -> torch.device:
