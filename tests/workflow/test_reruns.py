@@ -196,6 +196,44 @@ def test_another_seed_is_another_training_and_the_way_back_is_free(workflow) -> 
     assert workflow.planned() == {}
 
 
+def test_checkpoints_of_other_steps_keep_a_training(workflow) -> None:
+    def settings(**training: int) -> list[str]:
+        return ["--config", "seed=3", f"training={json.dumps({**training, 'max_recycling': 0})}"]
+
+    training = workflow.training(seed=3)
+    evaluations = workflow.run / "evaluation" / training.name
+    workflow.succeed(*settings(steps=4, checkpoint_every=2), "--until", "train")
+
+    complete = settings(steps=4, checkpoint_every=3)
+    said = (
+        "has passed step 4 and has no checkpoint of 3, wanted with the present training.checkpoint"
+    )
+    assert said in workflow.succeed("--dry-run", *complete)
+    workflow.succeed(*complete)
+    assert [path.stem for path in sorted(evaluations.glob("*.json"))] == [
+        "step-00000000",
+        "step-00000004",
+    ]
+    assert "Nothing to be done" in workflow.succeed(*complete)
+
+    workflow.succeed(*settings(steps=6, checkpoint_every=3))
+    steps = [int(path.stem.removeprefix("step-")) for path in sorted(training.glob("*.ready"))]
+    assert steps == [0, 2, 4, 6]
+    report = json.loads((workflow.run / "report.json").read_text())
+    assert [row["step"] for row in report["evaluations"]] == [0, 4, 6]
+    assert not (training / "replaced").exists()
+
+    fewer = settings(steps=5, checkpoint_every=3)
+    output = workflow.succeed("--dry-run", *fewer)
+    assert "has no checkpoint of step 5. It is trained anew" in output
+    assert "To keep it, set training.steps to one of 0, 2, 4, 6, or to more" in output
+    workflow.succeed(*fewer, "--until", "train")
+    assert (training / "replaced/1/step-00000006").is_dir()
+    said = (training / "training.log").read_text().partition("training starts anew")[2]
+    assert "step 5/5" in said
+    workflow.succeed()  # the report is again that of the other tests
+
+
 def test_shards_are_verified_whenever_it_is_asked_for(workflow) -> None:
     workflow.succeed("verify")
     assert "sound" in (workflow.run / "verified.txt").read_text()

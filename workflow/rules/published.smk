@@ -1,6 +1,7 @@
 # Which checkpoints are evaluated, and when. With `evaluation.mode: after` it is known from the start,
 # and all are evaluated when training has ended. With `async` a checkpoint is taken up while training
 # goes on; those that are missing then (a job failed, no workflow was running) follow at its end.
+# What a training has passed without a checkpoint, as with another `checkpoint_every`, is left out.
 import threading
 import time
 
@@ -22,6 +23,18 @@ def published(key):
     data = hashlib.sha256(Path(f"{SHARDS}/manifest.json").read_bytes()).hexdigest()
     start = initial_weights_sha256(STAGES[stage_of(key)])
     return steps_made_from(Path(TRAINING.format(key=key)), data, start)
+
+
+def published_so_far(key):
+    """The same; none where there are no shards yet, or a checkpoint cannot be read: training says so."""
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        return published(key)
+    return []
+
+
+def passed_without(key):
+    """Scheduled steps that a training has passed and has no checkpoint of: none will come."""
+    return passed_steps(published_so_far(key), STAGES[stage_of(key)].training)
 
 
 class CheckpointNews:
@@ -86,9 +99,12 @@ def evaluations_so_far(wildcards):
 
 
 def evaluations_in_the_end(key):
-    """Those of a training's checkpoints, when it has ended; without `async` known before."""
+    """Those of a training's checkpoints, when it has ended.
+
+    Without `async` they are known before, unless an earlier training has passed some of the steps.
+    """
     scheduled = SCHEDULED[key]
-    if not ASYNC:
+    if not ASYNC and not passed_without(key):
         return [evaluation(key, step) for step in scheduled]
     checkpoints.train.get(key=key)
     steps = published(key)

@@ -21,6 +21,7 @@ def started_from(wildcards):
     given = next(iter(STAGES.values())).training.initial_weights
     if workflow.is_main_process:
         look_at_weights(wildcards.key)
+        look_at_steps(wildcards.key)
     return [] if given is None else given.as_posix()
 
 
@@ -38,6 +39,33 @@ def look_at_weights(key):
                 f"was trained from (sha256 {before[:12]} then, {now[:12]} now). It is trained anew; "
                 "the earlier training is moved to replaced/ in its folder"
             )
+
+
+@cache
+def look_at_steps(key):
+    """Warn if a training has passed steps of which a checkpoint is wanted, and has none."""
+    training, config = TRAINING.format(key=key), STAGES[stage_of(key)].training
+    passed, made = passed_without(key), published_so_far(key)
+    if config.steps in passed:
+        logger.warning(
+            f"training.steps is {config.steps}, but {training} has made {made[-1]} and has no checkpoint "
+            f"of step {config.steps}. It is trained anew; the earlier training is moved to replaced/ in "
+            f"its folder. To keep it, set training.steps to one of {enumeration(made)}, or to more"
+        )
+        return
+    missed = [step for step in passed if not Path(evaluation(key, step)).exists()]
+    if missed:
+        logger.warning(
+            f"{training} has passed step {made[-1]} and has no checkpoint of {enumeration(missed)}, "
+            "wanted with the present training.checkpoint_every. It is kept, and goes on if steps are "
+            "left; those steps are not evaluated. For all of them, delete the folder: that trains anew"
+        )
+
+
+def enumeration(steps, most=8):
+    """Steps in words, not more than a few."""
+    more = f" and {len(steps) - most} more" if len(steps) > most else ""
+    return ", ".join(map(str, steps[:most])) + more
 
 
 def given_weights():

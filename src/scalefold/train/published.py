@@ -7,8 +7,11 @@ without torch.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+
+from scalefold.config.schema import TrainingConfig
 
 
 def steps_made_from(
@@ -42,6 +45,26 @@ def steps_made_from(
         if data == data_manifest_sha256 and same_start:
             steps.append(int(mark.stem.removeprefix("step-")))
     return sorted(steps)
+
+
+def passed_steps(found: Sequence[int], training: TrainingConfig) -> list[int]:
+    """Steps to be published that a training has passed, and has no checkpoint of.
+
+    So it is where ``training.checkpoint_every`` was another one, or a checkpoint was deleted.
+
+    Parameters
+    ----------
+    found : sequence of int
+        Steps of the checkpoints that it has.
+    training : TrainingConfig
+
+    Returns
+    -------
+    list of int
+        Rising. With ``training.steps`` among them, the training went too far to be continued.
+    """
+    last = max(found, default=0)
+    return [step for step in training.published_steps() if step < last and step not in found]
 
 
 def other_initial_weights(folder: Path, initial_weights_sha256: str | None) -> str | None:

@@ -9,14 +9,16 @@ replaced took long to make: it is moved, never deleted.
 from __future__ import annotations
 
 import logging
+import shutil
 from pathlib import Path
 from typing import Final
 
 from scalefold.config.schema import Config
 from scalefold.errors import listed
 from scalefold.train import checkpoint as checkpoints
-from scalefold.train.lock import LOCK_FOLDER
+from scalefold.train.lock import LOCK_FOLDER, TRAINING_LOG
 from scalefold.train.provenance import Inputs
+from scalefold.train.published import passed_steps
 from scalefold.train.resume import run_differences
 
 logger = logging.getLogger(__name__)
@@ -27,8 +29,9 @@ REPLACED_FOLDER: Final = "replaced"
 def set_aside_other_run(config: Config, inputs: Inputs, out: Path) -> Path | None:
     """Move away the training that ``out`` holds, unless configuration and data continue it.
 
-    It is another one if it was made with other files or settings (see `run_differences`), or has
-    passed a step whose checkpoint is wanted and is not there.
+    It is another one if it was made with other files or settings (see `run_differences`), or went
+    beyond ``training.steps`` without a checkpoint of that step. Checkpoints of earlier steps may be
+    missing: a training is dearer than a point of its curve.
 
     Parameters
     ----------
@@ -40,7 +43,8 @@ def set_aside_other_run(config: Config, inputs: Inputs, out: Path) -> Path | Non
     Returns
     -------
     Path or None
-        Where everything of the earlier training is now: ``out/replaced/<number>``.
+        Where everything of the earlier training is now: ``out/replaced/<number>``. Of its log a
+        copy: the workflow has ``training.log`` open and goes on writing there.
     """
     reason = _difference(config, inputs, out)
     if reason is None:
@@ -50,7 +54,9 @@ def set_aside_other_run(config: Config, inputs: Inputs, out: Path) -> Path | Non
     target = replaced / str(number)
     target.mkdir(parents=True)
     for path in sorted(out.iterdir()):
-        if path.name not in (LOCK_FOLDER, REPLACED_FOLDER):
+        if path.name == TRAINING_LOG:
+            shutil.copy2(path, target)
+        elif path.name not in (LOCK_FOLDER, REPLACED_FOLDER):
             path.rename(target / path.name)
     logger.warning("training starts anew; the earlier one is kept in %s, since %s", target, reason)
     return target
@@ -58,17 +64,13 @@ def set_aside_other_run(config: Config, inputs: Inputs, out: Path) -> Path | Non
 
 def _difference(config: Config, inputs: Inputs, out: Path) -> str | None:
     """Say why a folder's checkpoints are not a part of this run; None if they are."""
-    found = {checkpoints.read_metadata(path).step for path in checkpoints.checkpoints(out)}
+    found = [checkpoints.read_metadata(path).step for path in checkpoints.checkpoints(out)]
     if not found:
         return None
-    last = max(found)
-    metadata = checkpoints.read_metadata(checkpoints.checkpoint_path(out, last))
+    metadata = checkpoints.read_metadata(checkpoints.checkpoint_path(out, found[-1]))
     differences = run_differences(metadata, config, inputs)
     if differences:
         return f"it is another one. What differs ({len(differences)}):{listed(differences)}"
-    training = config.training
-    missing = [s for s in training.published_steps() if s <= last and s not in found]
-    # Where few are kept, those of steps that are still to come push out the others.
-    if missing and (last > training.steps or not training.keep_checkpoints):
-        return f"it made {last} steps and has no checkpoint of step {missing[0]}"
+    if config.training.steps in passed_steps(found, config.training):
+        return f"it made {found[-1]} steps and has no checkpoint of step {config.training.steps}"
     return None

@@ -60,6 +60,9 @@ def run(tmp_path: Path, shards: Path) -> Path:
         {"log_every": 1},
         {"steps": 8, "checkpoint_every": 4},
         {"steps": 6, "checkpoint_every": 1, "keep_checkpoints": 2},
+        {"checkpoint_every": 1},
+        {"checkpoint_every": 3, "steps": 9},
+        {"checkpoint_every": 1, "steps": 2},
     ],
     ids=str,
 )
@@ -81,7 +84,6 @@ def test_nothing_there(tmp_path: Path) -> None:
         {"max_recycling": 1},
         {"steps": 3},
         {"steps": 3, "keep_checkpoints": 2},
-        {"checkpoint_every": 1},
     ],
     ids=str,
 )
@@ -94,6 +96,25 @@ def test_another_run_is_moved_whole(run: Path, shards: Path, training: dict[str,
     assert [path.name for path in moved] == ["step-00000000", "step-00000002", "step-00000004"]
     assert checkpoints.load_weights(moved[-1])["w"].tolist() == [4.0, 4.0]
     assert (target / "metrics.jsonl").is_file()
+
+
+def test_what_is_said_after_the_move_is_in_the_log_of_the_new_training(
+    run: Path, shards: Path
+) -> None:
+    """As in the workflow, which has the log open all the time."""
+    with (run / "training.log").open("a", buffering=1) as log:
+        log.write("earlier\n")
+        target = set_aside_other_run(configuration(steps=3), Inputs(data_hash(shards)), run)
+        log.write("new\n")
+    assert (run / "training.log").read_text() == "earlier\nnew\n"
+    assert target is not None
+    assert (target / "training.log").read_text() == "earlier\n"
+
+
+def test_a_checkpoint_that_was_deleted_is_not_made_again(run: Path, shards: Path) -> None:
+    checkpoints.ready_mark(checkpoints.checkpoint_path(run, 2)).unlink()
+    inputs = Inputs(data_hash(shards))
+    assert set_aside_other_run(configuration(steps=8), inputs, run) is None
 
 
 def test_other_data_and_a_second_time(run: Path) -> None:
