@@ -52,8 +52,15 @@ def import_(
 
     Every parameter that is missing, unknown or of another shape is listed, and nothing is written.
     """
+    from scalefold.train.checkpoint import METADATA_FILE
     from scalefold.weights import export_weights, guess_format, import_weights
 
+    if (path / METADATA_FILE).is_file():
+        raise InputError(
+            f"{path}: is ScaleFold's own checkpoint, so there is nothing to import: "
+            "training.initial_weights and `scalefold evaluate` take the folder as it is, and "
+            "`scalefold weights export` makes one file of it"
+        )
     model = _model(preset, config, set_)
     state = import_weights(path, source_format or guess_format(path), model)
     # ScaleFold's weight files are OpenFold's: a state dictionary of the same names.

@@ -56,6 +56,8 @@ def read_subject(path: Path, model: ModelConfig) -> Subject:
         If it is not there, damaged, of another model (what differs is listed), or holds values that
         are not finite.
     """
+    if not path.exists():
+        raise InputError(f"{path}: no such checkpoint folder or weight file")
     if path.is_file():
         with path.open("rb") as stream:
             sha256 = hashlib.file_digest(stream, "sha256").hexdigest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -29,6 +30,7 @@ FIRST_VERSION: Final = (
 
 _CONTAINERS: Final = (("ema", "params"), ("state_dict",), ("module",))
 _PREFIXES: Final = ("module.", "model.")
+_ZIP_START: Final = b"PK\x03\x04"
 
 
 def read_openfold(path: Path) -> State:
@@ -58,11 +60,22 @@ def read_torch(path: Path) -> Any:
         raise InputError(f"{path}: no such weight file") from None
     # Bytes that are no pickle make torch's reader fail in any way: IndexError, KeyError, ...
     except Exception as error:
+        if _is_cut(path):
+            raise InputError(
+                f"{path}: the end of this torch file is missing ({path.stat().st_size} bytes are "
+                "there): copy it again, or save it again where the disk was full"
+            ) from None
         raise InputError(
             f"{path}: cannot be read as a torch file of tensors ({type(error).__name__}: "
             f"{_reason(error)}). If it holds more than tensors, save its state dictionary alone "
             "in the code that wrote it; otherwise it is damaged"
         ) from None
+
+
+def _is_cut(path: Path) -> bool:
+    """Whether a file begins as torch's do, which are zip archives, and does not end as one."""
+    with path.open("rb") as file:
+        return file.read(4) == _ZIP_START and not zipfile.is_zipfile(path)
 
 
 def _reason(error: Exception) -> str:

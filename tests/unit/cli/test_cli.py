@@ -186,6 +186,18 @@ def test_config_check_finds_what_would_fail_late(override: str, message: str) ->
     assert message in result.stderr
 
 
+def test_weights_import_sends_back_a_checkpoint_of_its_own(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "step-00000001"
+    checkpoint.mkdir()
+    (checkpoint / "checkpoint.json").write_text("{}")
+    out = tmp_path / "out.pt"
+    result = run("weights", "import", str(checkpoint), "--preset", "tiny", "--out", str(out))
+    assert result.exit_code == 2
+    assert f"{checkpoint}: is ScaleFold's own checkpoint" in result.stderr
+    assert "training.initial_weights" in result.stderr
+    assert not out.exists()
+
+
 def test_config_check_reads_initial_weights(tmp_path: Path) -> None:
     weights = tmp_path / "other.pt"
     torch.save({"another.weight": torch.zeros(2)}, weights)

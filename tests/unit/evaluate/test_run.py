@@ -251,7 +251,7 @@ def test_a_weight_file_of_another_model(shards, checkpoint, settings, tmp_path):
         evaluate_weights(other, checkpoint / "averaged.pt", shards, tmp_path / "e.json")
     with pytest.raises(InputError, match=r"checkpoint\.json: cannot be read as a t"):
         evaluate_weights(settings(), checkpoint / "checkpoint.json", shards, tmp_path / "e.json")
-    with pytest.raises(InputError, match=r"no\.pt: no checkpoint here .* or a weight file"):
+    with pytest.raises(InputError, match=r"no\.pt: no such checkpoint folder or weight file"):
         evaluate_weights(settings(), tmp_path / "no.pt", shards, tmp_path / "e.json")
 
 

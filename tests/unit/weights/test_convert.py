@@ -238,6 +238,16 @@ def test_narrow_types_widen_and_others_are_refused(state: dict[str, torch.Tensor
         check_state({**state, name: torch.full_like(state[name], torch.nan)}, _micro(), "x")
 
 
+def test_a_file_that_was_cut_is_told_from_other_ones(tmp_path: Path) -> None:
+    torch.save({"x": torch.zeros(100)}, tmp_path / "cut.pt")
+    whole = (tmp_path / "cut.pt").read_bytes()
+    (tmp_path / "cut.pt").write_bytes(whole[: len(whole) // 2])
+    said = rf"cut\.pt: the end of this torch file is missing \({len(whole) // 2} bytes"
+    for kind in ("openfold", "mlperf"):
+        with pytest.raises(InputError, match=said):
+            import_weights(tmp_path / "cut.pt", kind, _micro())
+
+
 def test_bad_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"missing.pt: no such"):
         import_weights(tmp_path / "missing.pt", "openfold", _micro())
