@@ -39,6 +39,7 @@ def test_lint(template_folder: Path) -> None:
         ({"training": {"step": 3}}, "unknown key 'training.step', did you mean 'training.steps'?"),
         ({"results": "micro.yaml/results"}, "micro.yaml is no folder. Choose another folder"),
         ({"data": {"chains": "no.tsv"}}, "data.chains: no.tsv: no such file"),
+        ({"data": {"mirrors": {"mmcif": ["ftp://x"]}}}, "data.mirrors.mmcif: has scheme 'ftp'"),
     ],
 )
 def test_configuration_errors_are_one_message(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, reduce
 from importlib import resources
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -239,12 +239,16 @@ def _findings(error: ValidationError, source: Source) -> Iterator[tuple[str, str
             message = item["msg"].removeprefix("Value error, ")
             if item["type"] == "model_type":
                 message = "Input should be a section of keys"
-            hint = _whole_number(item["input"]) if item["type"] == "int_parsing" else ""
+            hint = _HINTS.get(item["type"], _no_hint)(item["input"])
             found = f"{message} (found {item['input']!r}){hint}"
             wrong.setdefault(_own_key(location), []).append(found)
     # Of a key that takes values of several kinds there is a message for each kind.
     for key, messages in wrong.items():
         yield source.of(key.split(".")), f"{key}: {', or: '.join(messages)}"
+
+
+def _no_hint(value: Any) -> str:
+    return ""
 
 
 def _whole_number(text: str) -> str:
@@ -254,6 +258,18 @@ def _whole_number(text: str) -> str:
     except ValueError:
         return ""
     return f": write {int(number)}" if number.is_integer() else ""
+
+
+def _list_of_one(value: Any) -> str:
+    """Return a hint for a single text where a list belongs."""
+    return f": write [{value}]" if isinstance(value, str) else ""
+
+
+_HINTS: Final[Mapping[str, Callable[[Any], str]]] = {
+    "int_parsing": _whole_number,
+    "list_type": _list_of_one,
+}
+"""How to mend a value, by the kind of what is wrong with it."""
 
 
 def _own_key(location: Sequence[int | str]) -> str:

@@ -13,11 +13,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from scalefold.raw.roots import local_folder
+
 Positive = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 Decay = Annotated[float, Field(ge=0.0, lt=1.0)]
 Weight = Annotated[float, Field(ge=0.0)]
+
+
+_FOLDER_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
 
 class Section(BaseModel):
@@ -46,6 +51,14 @@ def _template(required: str, *others: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _check_root(root: str) -> str:
+    """Refuse a mirror that nothing could be fetched from, whether or not it is there now."""
+    local_folder(root)
+    return root
+
+
+Root = Annotated[str, AfterValidator(_check_root)]
+
 # --- raw data -----------------------------------------------------------------------------------
 
 
@@ -55,12 +68,12 @@ class MirrorsConfig(Section):
     A mirror is an ``https://`` or ``http://`` root, a ``file://`` URL, or a folder's path.
     """
 
-    mmcif: list[str] = Field(min_length=1, description="Roots of wwPDB archives.")
+    mmcif: list[Root] = Field(min_length=1, description="Roots of wwPDB archives.")
     mmcif_path: Annotated[str, _template("entry", "hash")] = Field(
         "pub/pdb/data/structures/divided/mmCIF/{hash}/{entry}.cif.gz",
         description="Path below a root; {hash} is the 2nd and 3rd last character of the entry id.",
     )
-    alignments: list[str] = Field(min_length=1, description="Roots of OpenProteinSet archives.")
+    alignments: list[Root] = Field(min_length=1, description="Roots of OpenProteinSet archives.")
     alignment_path: Annotated[str, _template("chain", "name")] = Field(
         "pdb/{chain}/a3m/{name}.a3m", description="Path below a root."
     )
@@ -389,7 +402,7 @@ class EvaluationConfig(Section):
 class Config(Section):
     """A whole run."""
 
-    run_name: str = Field("run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    run_name: str = Field("run", json_schema_extra={"pattern": _FOLDER_NAME})
     results: Path = Field(Path("results"), description="Folder of all outputs.")
     seed: int = Field(0, ge=0, lt=2**31)
     preset: str = Field("initial_training", description="Named settings that the rest overrides.")
@@ -412,6 +425,15 @@ class Config(Section):
         description="Trainings in a row, by name: what each sets on top of all else. Each starts "
         "from the weights of the one before.",
     )
+
+    @field_validator("run_name")
+    @classmethod
+    def _folder(cls, name: str) -> str:
+        if not re.fullmatch(_FOLDER_NAME, name):
+            raise ValueError(
+                "names a folder: letters, digits, and after the first of these also . _ -"
+            )
+        return name
 
     @field_validator("container")
     @classmethod

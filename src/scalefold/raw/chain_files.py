@@ -11,7 +11,7 @@ from scalefold.config.schema import DataConfig
 from scalefold.errors import InputError, listed
 from scalefold.raw.chains import ChainRow, alignment_folder, folder_hash, mmcif_path
 from scalefold.raw.fetched import Kind
-from scalefold.raw.mirrors import check_roots, local_folder
+from scalefold.raw.roots import check_roots, local_folder
 
 _MENDS: Final[Mapping[Kind, str]] = {
     "structures": "data.mirrors.mmcif or mmcif_path",

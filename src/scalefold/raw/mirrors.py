@@ -19,11 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Final
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote
 
 import httpx
 
 from scalefold.errors import InputError
+from scalefold.raw.roots import local_folder
 
 _ABSENT_STATUS: Final = frozenset({403, 404, 410})  # S3 answers 403 for what is not there.
 _RETRY_STATUS: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -280,46 +281,6 @@ class _Writer:
             self._file.write(block)
         except OSError as error:
             raise _write_error(self._path, error) from error
-
-
-def local_folder(root: str) -> Path | None:
-    """Return the folder that a mirror root names, ``None`` for an HTTP root.
-
-    Raises
-    ------
-    InputError
-        A scheme other than http, https and file, or a ``file://`` URL of another host.
-    """
-    parts = urlsplit(root)
-    if parts.scheme in ("http", "https"):
-        return None
-    if parts.scheme == "file":
-        if parts.netloc not in ("", "localhost"):
-            raise InputError(
-                f"mirror {root!r} names host {parts.netloc!r}; a file:// URL has three slashes, "
-                "as in file:///data/wwpdb."
-            )
-        return Path(unquote(parts.path))
-    if "://" in root:
-        raise InputError(
-            f"mirror {root!r} has scheme {parts.scheme!r}, expected https, http, file, or a "
-            "folder's path."
-        )
-    return Path(root).absolute()
-
-
-def check_roots(roots: Sequence[str], key: str) -> None:
-    """Refuse mirrors that are folders, but not there; ``key`` names their list in errors.
-
-    Raises
-    ------
-    InputError
-        Such a mirror, or what `local_folder` refuses.
-    """
-    for root in roots:
-        folder = local_folder(root)
-        if folder is not None and not folder.is_dir():
-            raise InputError(f"{key}: {root} is no folder here; correct it, or make it")
 
 
 def file_sha256(path: Path) -> str:

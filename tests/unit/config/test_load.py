@@ -142,7 +142,16 @@ def test_hash_follows_the_content_and_not_how_it_was_stated() -> None:
             {"loss": {"min_resolution_angstrom": float("nan")}},
             "loss.min_resolution_angstrom is nan, loss.max_resolution_angstrom is 3.0: ",
         ),
-        ({"run_name": "../up"}, "run_name: .*found '../up'"),
+        ({"run_name": "../up"}, "run_name: names a folder: letters, digits, .*found '../up'"),
+        ({"run_name": "mine\n"}, "run_name: names a folder"),
+        (
+            {"evaluation": {"splits": "validation"}},
+            r"splits: Input should be a valid list \(found 'validation'\): write \[validation\]$",
+        ),
+        (
+            {"data": DATA | {"mirrors": {"mmcif": ["ftp://x.org"], "alignments": ["."]}}},
+            r"data.mirrors.mmcif: has scheme 'ftp', expected https, .* \(found 'ftp://x.org'\)$",
+        ),
         ({"training": None}, "training: Input should be a section of keys"),
         (
             {"training": {"kernels": ["norm", "atention"]}},

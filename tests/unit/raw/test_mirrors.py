@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from scalefold.errors import InputError
-from scalefold.raw.mirrors import Downloader, UnavailableError, local_folder
+from scalefold.raw.mirrors import Downloader, UnavailableError
+from scalefold.raw.roots import local_folder
 
 BODY = bytes(range(256)) * 40
 
