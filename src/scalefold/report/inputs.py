@@ -90,7 +90,8 @@ def read_run(run: Path, key: str | None, shards: Path) -> RunFiles:
         The run's folder: ``weights/<key>/`` (checkpoints and metrics), ``evaluation/<key>/``,
         ``benchmarks/``, ``ladder.json``.
     key : str or None
-        Of the training; None: the only one.
+        Of the training, or the folder's name of evaluations without one; None: the only training,
+        and where there is none the only evaluations.
     shards : Path
 
     Raises
@@ -101,7 +102,8 @@ def read_run(run: Path, key: str | None, shards: Path) -> RunFiles:
     """
     _check_run(run)
     keys = _begun(run / "weights")
-    files = RunFiles(key=_chosen(key, keys, run))
+    evaluated = sorted(path.name for path in run.glob("evaluation/*/"))
+    files = RunFiles(key=_chosen(key, keys, evaluated, run))
     training = run / "weights" / files.key
     files.metrics = _metrics(training / "metrics.jsonl", files.notes)
     try:
@@ -139,14 +141,18 @@ def _begun(weights: Path) -> list[str]:
     return [path.name for path in begun or folders]
 
 
-def _chosen(key: str | None, keys: Sequence[str], run: Path) -> str:
-    if key is None and len(keys) < 2:
-        return keys[0] if keys else ""
-    if key is None or key not in keys:
+def _chosen(key: str | None, trained: Sequence[str], evaluated: Sequence[str], run: Path) -> str:
+    """The key that is asked for; else that of the only training, or of all that was evaluated."""
+    either = trained or evaluated
+    if key is None and len(either) < 2:
+        return either[0] if either else ""
+    known = dict.fromkeys([*trained, *evaluated])
+    if key is None or key not in known:
+        several = "trainings" if trained else "evaluated weights"
         raise InputError(
-            f"{run / 'weights'}: "
-            + ("holds several trainings" if key is None else f"no training {key!r}")
-            + f"; there are {', '.join(keys) or 'none'}. Choose one with --key (`scalefold config "
+            f"{run}: "
+            + (f"holds several {several}" if key is None else f"no training {key!r}")
+            + f"; there are {', '.join(known) or 'none'}. Choose one with --key (`scalefold config "
             "key` prints that of a configuration)"
         )
     return key

@@ -364,7 +364,9 @@ def test_a_damaged_row_is_recorded_and_the_rest_goes_on(
 
 def test_nothing_scored_is_an_error_and_writes_nothing(shards, checkpoint, settings, tmp_path):
     short = settings(evaluation={"max_length": 20})
-    with pytest.raises(InputError, match=r"none of 4 chains could be scored.*max_length \(20\)"):
+    with pytest.raises(
+        InputError, match=r"none of 4 chains could be scored.*max_length \(20\); raise"
+    ):
         evaluate_weights(short, checkpoint, shards, tmp_path / "e.json")
     assert not list(tmp_path.iterdir())
 

@@ -331,6 +331,24 @@ def test_before_the_first_evaluation(make_run):
     assert "Loss, weighted sum" in text
 
 
+def test_evaluations_without_a_training_are_reported(make_run):
+    """Of weights by themselves, as `scalefold evaluate` writes them by hand."""
+    run = make_run(evaluated=(100,))
+    training = training_of(run)
+    alone = run / "evaluation" / training.name
+    shutil.copytree(alone, alone.with_name("imported"))
+    chosen = content_of(run)  # beside a training they are asked for by name
+    assert chosen["provenance"]["run_key"] == training.name
+    assert read_run(run, "imported", run / "shards").evaluations
+    shutil.rmtree(training)
+    with pytest.raises(InputError, match=f"evaluated weights; there are {training.name}, imp"):
+        write_report(run)
+    shutil.rmtree(alone)
+    _, _, content = report_of(run)
+    assert content["evaluations"] == chosen["evaluations"]
+    assert content["training"].get("step", []) == []
+
+
 def test_after_a_single_evaluation_there_is_no_gain(make_run):
     content = content_of(make_run(evaluated=(100,)))
     assert all(row["lddt_ca_gain"] is None for row in content["chains"]["rows"])
