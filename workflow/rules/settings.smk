@@ -50,7 +50,13 @@ try:
     for row in rows:
         CHAINS.setdefault(bucket_of(row.entry_id, CONFIG.data.buckets), []).append(row)
 except InputError as error:
-    raise WorkflowError(str(error)) from None
+    unchosen = (
+        ""
+        if workflow.overwrite_configfiles
+        else "\nNeither --configfile nor --profile was given, so this is about config.yaml: your run is "
+        "`snakemake --profile local --configfile my.yaml`, the demo `snakemake --profile local`"
+    )
+    raise WorkflowError(f"{error}{unchosen}") from None
 # Of a large table there are a million objects to stay: the collector need not look at them again; nor,
 # as often as it does by default, at a graph of thousands of jobs: a fifth of the time of a dry run.
 gc.freeze()
