@@ -53,8 +53,8 @@ except InputError as error:
     unchosen = (
         ""
         if workflow.overwrite_configfiles
-        else "\nNeither --configfile nor --profile was given, so this is about config.yaml: your run is "
-        "`snakemake --profile local --configfile my.yaml`, the demo `snakemake --profile local`"
+        else "\nNo --configfile was given, so config.yaml was taken. A run of your own is `snakemake "
+        "--profile local --configfile my.yaml`, the demo `snakemake --profile local`"
     )
     raise WorkflowError(f"{error}{unchosen}") from None
 # Of a large table there are a million objects to stay: the collector need not look at them again; nor,

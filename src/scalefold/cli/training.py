@@ -241,7 +241,9 @@ def report(
     Works at any time, also while training goes on: what is missing is named here and in the report.
 
     The folder has weights/<key>/ (what train --out wrote), evaluation/<key>/step-<number>.json
-    (what evaluate --out wrote) and shards/; <key> is any name, the same in both.
+    (what evaluate --out wrote) and shards/; <key> is any name, the same in both; of
+    weights by themselves there is no weights/<key>/, and --key names their evaluation where there
+    are several.
     """
     from scalefold.report import write_report
 
