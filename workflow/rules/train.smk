@@ -47,18 +47,20 @@ def look_at_steps(key):
     training, config = TRAINING.format(key=key), STAGES[stage_of(key)].training
     passed, made = passed_without(key), published_so_far(key)
     if config.steps in passed:
+        choice = [step for step in made if step > 0]
         logger.warning(
             f"training.steps is {config.steps}, but {training} has made {made[-1]} and has no checkpoint "
             f"of step {config.steps}. It is trained anew; the earlier training is moved to replaced/ in "
-            f"its folder. To keep it, set training.steps to one of {enumeration(made)}, or to more"
+            f"its folder. To keep it, set training.steps to one of {enumeration(choice)}, or to more"
         )
         return
     missed = [step for step in passed if not Path(evaluation(key, step)).exists()]
     if missed:
         logger.warning(
             f"{training} has passed step {made[-1]} and has no checkpoint of {enumeration(missed)}, "
-            "wanted with the present training.checkpoint_every. It is kept, and goes on if steps are "
-            "left; those steps are not evaluated. For all of them, delete the folder: that trains anew"
+            "wanted now (training.checkpoint_every was another, or they were deleted). It is kept, and "
+            "goes on if steps are left; those steps are not evaluated. For all of them, delete the "
+            "folder: that trains anew"
         )
 
 
