@@ -98,7 +98,9 @@ def test_gradients_of_projections(
     x, weight = new(40, channels), new(128, channels)
     norm = Norm(new(channels), new(channels), new_stats(x))
     gradients = Gradients.of(new(sizes.parameters), sizes)
-    projections = Projections(sizes, weight, None, None, 1.0)
+    projections = Projections(
+        sizes, weight, few=None, bias=None, first=0, first_scale=1.0, few_scale=1.0
+    )
     through = beside(40, channels)
     module.backward(beside(40, 128), None, x, norm, projections, through, gradients)
     assert launched == [kernel]
