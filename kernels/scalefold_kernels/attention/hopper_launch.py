@@ -1,7 +1,7 @@
 """What the kernels for Hopper GPUs (H100, H200) serve, and which of them run.
 
 The rest is `portable`'s. Nothing here looks at data, so that which kernel runs depends on types,
-sizes and strides alone.
+sizes and strides, and on what is installed, alone.
 """
 
 from __future__ import annotations

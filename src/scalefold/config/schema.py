@@ -334,8 +334,8 @@ class TrainingConfig(Section):
     )
     kernels: Literal["auto", "torch", "triton"] | list[KernelPackage] = Field(
         "auto",
-        description="Triton kernels, plain torch, or auto: Triton wherever it can run; the log "
-        "says where it cannot. A list: the kernels of these packages alone.",
+        description="triton: the GPU kernels, torch: plain torch, auto: kernels wherever they can "
+        "run; the log says where they cannot. A list: the kernels of these packages alone.",
     )
     cuda_graphs: Literal["auto"] | bool = Field(  # YAML reads on and off as booleans
         "auto",

@@ -1,4 +1,4 @@
-"""Bind the Triton kernels of `scalefold_kernels`; the only importer of that package."""
+"""Bind the GPU kernels of `scalefold_kernels`; the only importer of that package."""
 
 from __future__ import annotations
 
@@ -75,21 +75,21 @@ def select_ops(kernels: Kernels, device: torch.device) -> Ops:
             f"training.kernels: {asked} cannot run here: {obstacle}; set training.kernels to "
             "auto or torch for plain PyTorch"
         )
-    logger.info("Plain PyTorch instead of the Triton kernels: %s", obstacle)
+    logger.info("Plain PyTorch instead of the GPU kernels: %s", obstacle)
     return TORCH
 
 
 def why_not(device: torch.device) -> str | None:
     """What keeps the kernels from running on this device, or None."""
     if device.type != "cuda" or torch.version.cuda is None:
-        return f"Triton kernels need an NVIDIA GPU, and the device is {device.type}"
+        return f"the kernels need an NVIDIA GPU, and the device is {device.type}"
     if find_spec("triton") is None:
         return "Triton is not installed (pip install triton)"
     capability = torch.cuda.get_device_capability(device)
     if capability < MIN_CAPABILITY:
         name, (major, minor) = torch.cuda.get_device_name(device), capability
         return (
-            f"Triton kernels need compute capability {MIN_CAPABILITY[0]}.{MIN_CAPABILITY[1]} or "
+            f"the kernels need compute capability {MIN_CAPABILITY[0]}.{MIN_CAPABILITY[1]} or "
             f"newer (A100, RTX 30) and {name} has {major}.{minor}"
         )
     return None

@@ -1,4 +1,4 @@
-"""``scalefold bench kernels``, ``table``, ``sanitizer``, ``tune``: Triton kernels, one by one."""
+"""``scalefold bench kernels``, ``table``, ``sanitizer``, ``tune``: GPU kernels, one by one."""
 
 from __future__ import annotations
 
