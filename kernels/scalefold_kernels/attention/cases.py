@@ -41,6 +41,8 @@ _SHAPES = {
     "triangle N=256": (256, 256, 4, 32, True, "QK", True),
     "ending node N=256": (256, 256, 4, 32, True, "KQ", True),
     "triangle N=384": (384, 384, 4, 32, True, "QK", True),
+    "ending node N=384": (384, 384, 4, 32, True, "KQ", True),
+    "triangle N=512": (512, 512, 4, 32, True, "QK", True),
     "MSA row": (128, 256, 8, 32, True, "QK", False),
     "MSA column": (256, 128, 8, 32, True, None, False),
     "extra MSA row": (1024, 256, 8, 8, True, "QK", False),

@@ -153,7 +153,7 @@ def backward_queries_kernel(
     mask_stride_b, mask_stride_r, mask_stride_k, statistics_stride,
     num_rows, num_heads, num_queries, num_keys, scale,
     HAS_BIAS: gl.constexpr, SUM_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr,
-    TURNED: gl.constexpr,
+    TURNED: gl.constexpr, WIDE: gl.constexpr,
     C: gl.constexpr, CHANNELS: gl.constexpr, FIRST_K: gl.constexpr,
     BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr, PASSES: gl.constexpr,
     KEYS: gl.constexpr, PLACES: gl.constexpr,
@@ -195,7 +195,8 @@ def backward_queries_kernel(
     VECTORS: gl.constexpr = by_vector(gl.full([64, C], 0.0, q_desc.dtype, OUT)).type.layout
     places = gl.arange(0, 64, layout=gl.SliceLayout(1, VECTORS))
     channels = gl.arange(0, C, layout=gl.SliceLayout(0, VECTORS))
-    offsets = places[:, None].to(gl.int64) * grad_stride_q + channels[None, :]
+    lines = places[:, None].to(gl.int64) if WIDE else places[:, None]
+    offsets = lines * grad_stride_q + channels[None, :]
     start = batch.to(gl.int64) * grad_stride_b + head * grad_stride_h
     grad_q += start + first_q.to(gl.int64) * grad_stride_q
     present = ((first_q + places) < num_queries)[:, None] & (channels < CHANNELS)[None, :]
