@@ -181,8 +181,8 @@ def test_views_of_a_packed_projection(columns: bool, device: torch.device) -> No
     dense = [p.contiguous() for p in parts]
     leaves = [p.detach().requires_grad_() for p in parts]
     turned = mask.transpose(1, 2).contiguous().transpose(1, 2)
-    out = attention(*leaves, turned, strided)
-    assert torch.equal(out, attention(*dense, mask, bias))
+    out = attention(*leaves, mask_BRK=turned, bias_BHQK=strided)
+    assert torch.equal(out, attention(*dense, mask_BRK=mask, bias_BHQK=bias))
     assert (out.transpose(1, 2) if columns else out).is_contiguous()
     grads = torch.autograd.grad(out.sum(), leaves)
     # Side by side, in the order of the projection: its gradient needs no copy.
@@ -196,19 +196,20 @@ def test_queries_as_forward_multiplies_them(device: torch.device, poisoned_memor
     """For the kernels that come after that of the gate; with heads apart in memory, too."""
     q, k, v, gate, mask, bias = _inputs((2, 3, 19, 21, 3, 8), device)
     inputs = checked(q.transpose(2, 3).contiguous().transpose(2, 3), k, v, gate, mask, bias, LN2)
-    rows = [new_rows(q.shape, q) for _ in range(3)]
-    portable.backward_gate(inputs, q, q, *rows[:2], new_statistics(q), rows[2])
-    torch.testing.assert_close(rows[2], q * (inputs.scale / LN2))
+    grad_gate, grad_ungated, scaled_q = (new_rows(q.shape, q) for _ in range(3))
+    portable.backward_gate(inputs, q, q, grad_gate, grad_ungated, new_statistics(q), scaled_q)
+    torch.testing.assert_close(scaled_q, q * (inputs.scale / LN2))
 
 
 def test_queries_in_the_unit_of_the_bias_stay_as_they_are(device: torch.device) -> None:
     """Forward multiplies them by 1, as float32 has it, and rounds them: backward need not."""
     q, *others = _inputs((2, 3, 19, 21, 3, 8), device)
-    inputs = checked(q.bfloat16(), *(x.bfloat16() for x in others), LN2, LN2)
+    inputs = checked(q.bfloat16(), *(x.bfloat16() for x in others), bias_scale=LN2, scale=LN2)
     assert not inputs.scales_q
-    rows = [new_rows(q.shape, inputs.q) for _ in range(3)]
-    portable.backward_gate(inputs, *(2 * [inputs.q]), *rows[:2], new_statistics(q), rows[2])
-    assert torch.equal(rows[2], inputs.q)
+    grad_gate, grad_ungated, scaled_q = (new_rows(q.shape, inputs.q) for _ in range(3))
+    out, delta = inputs.q, new_statistics(q)
+    portable.backward_gate(inputs, out, out, grad_gate, grad_ungated, delta, scaled_q)
+    assert torch.equal(scaled_q, inputs.q)
 
 
 @pytest.mark.parametrize("log2e", [kernel.LOG2E, parts.LOG2E])
@@ -230,7 +231,7 @@ def test_channels_need_not_be_contiguous(device: torch.device) -> None:
     q, k, v, gate, mask, bias = _inputs((1, 2, 19, 19, 2, 8), device)
     turned = [x.transpose(-1, -2).contiguous().transpose(-1, -2) for x in (q, k, v, gate)]
     expected = attention(q, k, v, gate, mask, bias)
-    assert torch.equal(attention(*turned, mask, bias), expected)
+    assert torch.equal(attention(*turned, mask_BRK=mask, bias_BHQK=bias), expected)
 
 
 def test_same_bits_every_time(device: torch.device) -> None:

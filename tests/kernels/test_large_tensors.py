@@ -83,7 +83,9 @@ def test_output_of_triangle_multiplication(pair: int, device: torch.device) -> N
 
     def results(rows: slice) -> list[Tensor]:
         inputs = z[:, rows], product[:, rows], gate[:, rows], *parameters
-        return evaluated(lambda *x: triangle.triangle_output(*x, None), inputs, [grad[:, rows]])
+        return evaluated(
+            lambda *x: triangle.triangle_output(*x, dropout=None), inputs, [grad[:, rows]]
+        )
 
     *whole, scale, shift, weight, bias = results(slice(None))
     of_whole = [x[:, -LAST:].clone() for x in whole]
@@ -169,12 +171,12 @@ def test_linear_layers_in_float32(device: torch.device) -> None:
     x, grad = (torch.zeros(shape, device=device) for shape in shapes)
     few = (256, 128), (256, 24), (24, 128), (24,)
     x[end], grad[end], *parameters = draw(*few, device=device, dtype=torch.float32)
-    out, d_x, *gradients = evaluated(lambda *t: wide_linear(*t, False), [x, *parameters], [grad])
+    out, d_x, *gradients = evaluated(lambda *t: wide_linear(*t), [x, *parameters], [grad])
     found = [out[end], d_x[end], *gradients]
     last = [x[end], *parameters], [grad[end]]
-    torch_s = evaluated(lambda *t: reference.wide_linear(*t, False), *last)
+    torch_s = evaluated(lambda *t: reference.wide_linear(*t), *last)
     wide = [[t.double() for t in of] for of in last]
-    exact = evaluated(lambda *t: reference.wide_linear(*t, False), *wide)
+    exact = evaluated(lambda *t: reference.wide_linear(*t), *wide)
     for a, b, value in zip(found, torch_s, exact, strict=True):
         assert error(a, value) <= FACTOR * max(error(b, value), ROUNDING)
 

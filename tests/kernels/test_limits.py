@@ -166,7 +166,7 @@ def of_linear(device: torch.device) -> list[Tensor]:
         with overridden() as tiles:
             for table in ("wide_linear", "wide_linear_gradients"):
                 tiles.force(table, **sizes, SPLITS=splits)
-            out, *gradients = with_gradients(lambda *t: wide_linear(*t, True), x, weight, bias)
+            out, *gradients = with_gradients(lambda *t: wide_linear(*t, relu=True), x, weight, bias)
             found += [out, *gradients, *wide_linear_gradients([out, out], [x, x], [out, out])]
     return found
 
@@ -188,7 +188,7 @@ def of_triangle(device: torch.device) -> list[Tensor]:
     shapes = (2, 3, 5, 20), (2, 3, 5, 24), (2, 3, 5, 20), (24,), (24,), (20, 24), (20,)
     tensors = [draw(*shape, device=device, seed=i) for i, shape in enumerate(shapes)]
     dropout = torch.tensor([3, -5], device=device), 7, 0.25, None
-    return with_gradients(lambda *t: triangle.triangle_output(*t, dropout), *tensors)
+    return with_gradients(lambda *t: triangle.triangle_output(*t, dropout=dropout), *tensors)
 
 
 def of_outer_product(device: torch.device) -> list[Tensor]:
@@ -254,7 +254,7 @@ def test_too_many_rows_are_named() -> None:
         lambda: rows_of(z),
         lambda: matrix(z),
         lambda: triangle.triangle_projection(z, z[..., 0], *parameters),
-        lambda: triangle.triangle_output(z, z, z, *parameters[:4], None),
+        lambda: triangle.triangle_output(z, z, z, *parameters[:4], dropout=None),
         lambda: residual_linear(z, z, expanded(8, 8), expanded(8), None),
     ]
     for call in calls:

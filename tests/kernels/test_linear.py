@@ -109,7 +109,7 @@ def test_strided_inputs(device: torch.device) -> None:
     expected = residual_linear(x, h, weight, bias, drop)
     strided = [t.transpose(1, 2).contiguous().transpose(1, 2) for t in (x, h)]
     turned = weight.t().contiguous().t()
-    assert torch.equal(residual_linear(*strided, turned, bias, drop), expected)
+    assert torch.equal(residual_linear(*strided, weight=turned, bias=bias, dropout=drop), expected)
 
 
 def test_shard_along_the_shared_dimension_sees_the_whole_s_mask(device: torch.device) -> None:
@@ -121,7 +121,7 @@ def test_shard_along_the_shared_dimension_sees_the_whole_s_mask(device: torch.de
 
 def test_no_rows(device: torch.device) -> None:
     tensors = [t.requires_grad_() for t in arguments((0, 2, 3, 8), 4, device)]
-    out = residual_linear(*tensors, None)
+    out = residual_linear(*tensors, dropout=None)
     assert out.shape == (0, 2, 3, 8)
     assert (torch.autograd.grad(out.sum(), tensors[2])[0] == 0).all()
 
@@ -208,7 +208,7 @@ def test_graph_capture_gives_the_same_bits(device: torch.device) -> None:
     drop = dropout((1,), -3, device)
 
     def step() -> tuple[Tensor, ...]:
-        out = residual_linear(*tensors, drop)
+        out = residual_linear(*tensors, dropout=drop)
         return (out, *torch.autograd.grad(out.square().sum(), tensors))
 
     stream = torch.cuda.Stream()

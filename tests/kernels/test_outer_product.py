@@ -267,7 +267,7 @@ def test_shapes_of_operands_are_checked(device: torch.device) -> None:
     with pytest.raises(ValueError, match="mask has shape"):
         outer_product_operands(m, mask[:, :4], *parameters)
     with pytest.raises(ValueError, match="bias of b"):
-        outer_product_operands(m, mask, *parameters[:-1], parameters[-1][:3])
+        outer_product_operands(m, mask, *parameters[:-1], bias_b=parameters[-1][:3])
 
 
 def test_opcheck_of_operands(device: torch.device) -> None:

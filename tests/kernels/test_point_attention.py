@@ -88,11 +88,11 @@ def test_gradient_of_pairs_of_several_layers(
     layers = [[factor * others[0], *others[1:]] for factor in (1.0, -0.3)]
     *_, of_pairs = grads(sizes, device)
     weighted = [factor * of_pairs for factor in (1.0, 0.7)]
-    *_, logits, norms = zip(*(point_attention(*layer, pair) for layer in layers), strict=True)
+    *_, logits, norms = zip(*(point_attention(*layer, pair=pair) for layer in layers), strict=True)
     found = point_attention_pair_gradient(weighted, logits, norms)
     exact = pair.double().requires_grad_()
     in_float64 = [[t.double() for t in layer] for layer in layers]
-    results = [reference.point_attention(*layer, exact) for layer in in_float64]
+    results = [reference.point_attention(*layer, pair=exact) for layer in in_float64]
     (expected,) = torch.autograd.grad(
         [r[2] for r in results], exact, [g.double() for g in weighted]
     )
@@ -104,8 +104,8 @@ def test_other_gradients_do_not_depend_on_whether_that_of_pairs_is_wanted(
 ) -> None:
     tensors, given = arguments(CASES[0], device), grads(CASES[0], device)
     *leaves, pair = (t.detach().requires_grad_() for t in tensors)
-    found = torch.autograd.grad(point_attention(*leaves, pair.detach())[:3], leaves, given)
-    expected = torch.autograd.grad(point_attention(*leaves, pair)[:3], leaves, given)
+    found = torch.autograd.grad(point_attention(*leaves, pair=pair.detach())[:3], leaves, given)
+    expected = torch.autograd.grad(point_attention(*leaves, pair=pair)[:3], leaves, given)
     assert all(map(torch.equal, found, expected))
 
 

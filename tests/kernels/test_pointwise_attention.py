@@ -42,7 +42,7 @@ def run(
 def test_value_and_gradients(
     sizes: tuple[int, ...], device: torch.device, poisoned_memory: None
 ) -> None:
-    tensors, mask = arguments(*sizes, device)
+    tensors, mask = arguments(*sizes, device=device)
     ours = run(pointwise_attention, tensors, mask, torch.float32)
     expected = run(reference.pointwise_attention, tensors, mask, torch.float64)
     for a, b in zip(ours, expected, strict=True):
@@ -83,7 +83,7 @@ def test_registered_as_torch_expects(device: torch.device) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("sizes", [(1, 4, 65536, 4, 16), (2, 4, 1000, 8, 8)])
 def test_bfloat16(sizes: tuple[int, ...], device: torch.device, poisoned_memory: None) -> None:
-    tensors, mask = arguments(*sizes, device)
+    tensors, mask = arguments(*sizes, device=device)
     tensors = [t.bfloat16() for t in tensors]
     exact = run(reference.pointwise_attention, tensors, mask, torch.float64)
     torch_s = run(reference.pointwise_attention, tensors, mask, torch.bfloat16)

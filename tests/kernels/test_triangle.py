@@ -144,8 +144,10 @@ def test_dropout_of_the_update(shared_dim: int | None, device: torch.device) -> 
     product, gate = draw(2, 3, 5, 24, seed=31), draw(2, 3, 5, 20, seed=32)
     inputs = [inputs[0], *(x.to(device).requires_grad_() for x in (product, gate)), *inputs[14:]]
     dropout = Dropout(key, 1, 0.4, shared_dim)
-    ours = results(lambda *x: triangle.triangle_output(*x, dropout), inputs, torch.float32)
-    exact = results(lambda *x: reference.triangle_output(*x, dropout), inputs, torch.float64)
+    ours = results(lambda *x: triangle.triangle_output(*x, dropout=dropout), inputs, torch.float32)
+    exact = results(
+        lambda *x: reference.triangle_output(*x, dropout=dropout), inputs, torch.float64
+    )
     for x, y in zip(ours, exact, strict=True):
         torch.testing.assert_close(x.double(), y, **CLOSE)
     dropped = exact[0] == inputs[0]
@@ -179,7 +181,7 @@ def test_wrong_types_are_named() -> None:
         triangle.triangle_projection(*(x.double() for x in inputs[:14]))
     wrong = [x.detach().double() for x in inputs[14:]]
     with pytest.raises(ValueError, match=r"float32 with parameters of .*float64"):
-        triangle.triangle_output(inputs[0], inputs[0], inputs[0], *wrong, None)
+        triangle.triangle_output(inputs[0], inputs[0], inputs[0], *wrong, dropout=None)
 
 
 def test_wrong_shapes_are_named(device: torch.device) -> None:
@@ -191,12 +193,12 @@ def test_wrong_shapes_are_named(device: torch.device) -> None:
         triangle.triangle_projection(z, mask, *parameters[:8], parameters[8][1:], *parameters[9:12])
     product = draw(2, 3, 5, 24, device=device)
     with pytest.raises(ValueError, match=r"gate has shape \(2, 3, 5, 15\), must be .* 16\)"):
-        triangle.triangle_output(z, product, z[..., 1:], *parameters[12:], None)
+        triangle.triangle_output(z, product, z[..., 1:], *parameters[12:], dropout=None)
     with pytest.raises(ValueError, match=r"product .* has shape \(24, 2, 2, 5\)"):
-        triangle.triangle_output(z, product[:, 1:], z, *parameters[12:], None)
+        triangle.triangle_output(z, product[:, 1:], z, *parameters[12:], dropout=None)
     dropout = Dropout(torch.zeros(2, dtype=torch.int64, device=device), 0, 0.5, -4)
     with pytest.raises(ValueError, match=r"must be in -3\.\.\.-1"):
-        triangle.triangle_output(z, product, z, *parameters[12:], dropout)
+        triangle.triangle_output(z, product, z, *parameters[12:], dropout=dropout)
     for op in (triangle.triangle_product_outgoing, triangle.triangle_product_incoming):
         with pytest.raises(ValueError, match="no products of matrices"):
             op(product, product[:, 1:, 1:])
@@ -290,8 +292,8 @@ def test_dropout_in_bfloat16(
     for shared_dim in (-3, -2, -1, None):
         dropout = Dropout(key, 7, 0.25, shared_dim)
         assert_as_exact_as_torch(
-            lambda *x: triangle.triangle_output(*x, dropout),  # noqa: B023
-            lambda *x: reference.triangle_output(*x, dropout),  # noqa: B023
+            lambda *x: triangle.triangle_output(*x, dropout=dropout),  # noqa: B023
+            lambda *x: reference.triangle_output(*x, dropout=dropout),  # noqa: B023
             [z, product, gate, *parameters[12:]],
         )
 

@@ -64,7 +64,7 @@ def test_gradients_of_several_uses(relu: bool, device: torch.device, poisoned_me
     shapes = (2, 19, 24), (2, 19, 37), (2, 19, 24)
     uses = [[torch.randn(s, generator=generator).to(device) for _ in range(3)] for s in shapes]
     uses[1][2] = uses[1][2].transpose(0, 1).contiguous().transpose(0, 1)
-    ours = wide_linear_gradients(*uses[:2], uses[2] if relu else None)
+    ours = wide_linear_gradients(*uses[:2], results=uses[2] if relu else None)
     grads, rows, results = ([x.double() for x in of] for of in uses)
     expected = reference.wide_linear_gradients(grads, rows, results if relu else None)
     for a, b in zip(ours, expected, strict=True):

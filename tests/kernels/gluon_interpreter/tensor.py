@@ -198,7 +198,7 @@ class Tensor:
     def __ne__(self, other: Any) -> Tensor:  # type: ignore[override]
         return binary(np.not_equal, self, other, result=tl.int1)
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
 
 def _sizes(given: Sequence[Any]) -> tuple[int, ...]:
