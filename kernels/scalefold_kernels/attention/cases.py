@@ -44,6 +44,7 @@ _SHAPES = {
     "ending node N=384": (384, 384, 4, 32, True, "KQ", True),
     "triangle N=512": (512, 512, 4, 32, True, "QK", True),
     "MSA row": (128, 256, 8, 32, True, "QK", False),
+    "MSA row N=384": (512, 384, 8, 32, True, "QK", False),
     "MSA column": (256, 128, 8, 32, True, None, False),
     "extra MSA row": (1024, 256, 8, 8, True, "QK", False),
     "extra MSA row N=384": (1024, 384, 8, 8, True, "QK", False),

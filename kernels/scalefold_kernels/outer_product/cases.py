@@ -15,6 +15,7 @@ from scalefold_kernels.compilation import CompileCase, Signature, recorded
 from scalefold_kernels.dot import precision
 from scalefold_kernels.norm.op import EPS
 from scalefold_kernels.outer_product import hopper_launch, kernel
+from scalefold_kernels.outer_product import launch as products
 from scalefold_kernels.outer_product.launch import Chain, Mean, Sizes
 from scalefold_kernels.outer_product.materialised import kernel as materialised
 from scalefold_kernels.outer_product.operands import hopper_launch as operands_hopper
@@ -43,7 +44,7 @@ def compile_cases() -> list[CompileCase]:
             ("backward", operands.backward_kernel),
         )
     ]
-    return [*portable, *of_operands, *_hopper(), *_hopper_operands()]
+    return [*portable, *of_operands, *_around(), *_hopper(), *_hopper_operands()]
 
 
 def _forward(dtype: str, arch: str) -> CompileCase:
@@ -186,6 +187,30 @@ def _operands(name: str, function: Any, channels: int, arch: str) -> CompileCase
     }
     label = f"operands {name} M={channels}"
     return _case(label, "bfloat16", arch, function, signature, constexprs, launch)
+
+
+def _around() -> Iterator[CompileCase]:
+    """What goes before and after products and operands' kernels, those for Hopper too."""
+    new = partial(torch.empty, dtype=torch.bfloat16, device="meta")
+    count, grad = new(256, 256, dtype=torch.float32), new(256, 256, 128)
+    for arch in ("sm_80", "sm_90"):
+        launch = partial(products.mean_gradient, grad, count)
+        yield recorded(products, "mean_gradient_kernel", launch, f"mean gradient {arch}", arch)
+        for channels in (64, 256):
+            kinds = {"sums_ptr": "*fp32:16", "size_c": "i32:16"}
+            constexprs = {"M": channels, "BLOCK_C": 32, "BLOCK_M": 16}
+            signature = {
+                name: kinds.get(name, "*bf16:16")
+                for name in operands.parameters_kernel.arg_names
+                if name not in constexprs
+            }
+            yield CompileCase(
+                f"operands parameters M={channels} {arch}",
+                operands.parameters_kernel,
+                signature,
+                constexprs,
+                architectures=(arch,),
+            )
 
 
 def _hopper() -> list[CompileCase]:
