@@ -205,11 +205,23 @@ class WorkerPool:
             )
             jobs = []
         worker.suspects.extendleft(reversed(jobs))
-        self._next_suspect(worker)
+        try:
+            self._next_suspect(worker)
+        except OSError as error:  # no memory, or no process left, for another one
+            lost, worker.suspects = worker.suspects, deque()
+            for job in lost:
+                job.result.set_exception(
+                    SampleError(
+                        f"{job.task}: process {process.pid} of the loader ended with exit code "
+                        f"{process.exitcode}, and no other could be started: {error} (set "
+                        "training.loader_workers lower)"
+                    )
+                )
 
     def _next_suspect(self, worker: _Worker) -> None:
         if worker.suspects and not worker.in_hand:
-            self._send(worker, worker.suspects.popleft())
+            self._send(worker, worker.suspects[0])
+            worker.suspects.popleft()
 
 
 def _under_suspicion(worker: _Worker) -> bool:

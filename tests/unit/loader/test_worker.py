@@ -1,5 +1,6 @@
 """What worker processes hand over, and how they end."""
 
+import errno
 import subprocess
 import sys
 import textwrap
@@ -54,6 +55,27 @@ def test_workers_outlive_no_killed_parent(reader_type, tmp_path):
     assert len(pids) == 2
     while any(map(alive, pids)):  # within the time that a test has
         time.sleep(0.1)
+
+
+def test_a_worker_that_cannot_be_started_again_is_an_error(reader_type, tmp_path, monkeypatch):
+    """Where memory has run out, which a worker was killed for, there is none for another."""
+    held = reader_type(behaviour=dict.fromkeys(("1aaa_A", "1bbb_A"), "held"), marks=tmp_path)
+    pool = WorkerPool(1, Preparation(held, FeaturesConfig(crop_size=16), 0, False))
+    try:
+        keys = held.keys[:2]
+        results = [pool.submit(SampleTask(draw, key, 1)) for draw, key in enumerate(keys)]
+
+        def no_memory(process):
+            raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+        process = pool._workers[0].process
+        monkeypatch.setattr(type(process), "start", no_memory)
+        process.kill()
+        for result in results:
+            with pytest.raises(SampleError, match=r"no other could be started: .*lower\)$"):
+                result.result(timeout=60)
+    finally:
+        pool.close()
 
 
 def check_equal(found: Any, expected: Any) -> None:
