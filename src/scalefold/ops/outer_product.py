@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from scalefold.ops.norm import normed_projection
+from scalefold.ops.precision import accumulation_dtype
 
 EPS = 1e-3
 """Added to the number of sequences that two residues share."""
@@ -78,5 +79,6 @@ def outer_product_mean(
     Tensor, shape (B, I, J, Z)
     """
     outer = torch.einsum("bsic,bsjd->bijcd", a_BSIC, b_BSJC).flatten(-2)
-    number = count_BIJ[..., None].to(outer.dtype) + EPS
-    return z_BIJZ + functional.linear(outer, weight, bias) / number
+    # bfloat16 cannot hold counts above 256.
+    number = count_BIJ[..., None].to(accumulation_dtype(outer.dtype)) + EPS
+    return z_BIJZ + (functional.linear(outer, weight, bias) / number).to(z_BIJZ.dtype)

