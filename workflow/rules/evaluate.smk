@@ -19,7 +19,8 @@ rule evaluate:
         runtime=240,
         gpu=1,
     params:
-        *training_settings("evaluation"),
+        # The mode says when, not what.
+        *training_settings("evaluation", without=["evaluation.mode"]),
         config=given_training,
         checkpoint=f"{TRAINING}/step-{{step}}",
         shards=literal(SHARDS),

@@ -66,8 +66,8 @@ class CheckpointNews:
             if running:
                 # One at a time: each starts from the one before.
                 key = running[0].wildcards.key
-                # A checkpoint may just be set aside, or a network's file system hesitate.
-                with contextlib.suppress(OSError):
+                # A checkpoint may just be set aside, be damaged, or a network's file system hesitate.
+                with contextlib.suppress(OSError, ValueError, KeyError):
                     self.found = tuple(
                         (key, step) for step in published(key) if step in SCHEDULED[key]
                     )

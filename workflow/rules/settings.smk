@@ -139,10 +139,14 @@ def leaves(key, value):
     return [leaf for name in value for leaf in leaves(f"{key}.{name}", value[name])]
 
 
-def training_settings(section):
-    """The same, of the training that a job's wildcard `key` stands for."""
+def training_settings(section, without=()):
+    """The same, of the training that a job's wildcard `key` stands for; but those not named."""
     trees = {
-        KEYS[stage]: dict(leaves(section, config.model_dump(mode="json")[section]))
+        KEYS[stage]: {
+            name: value
+            for name, value in leaves(section, config.model_dump(mode="json")[section])
+            if name not in without
+        }
         for stage, config in STAGES.items()
     }
 
