@@ -135,6 +135,14 @@ def test_hash_follows_the_content_and_not_how_it_was_stated() -> None:
         ({"features": {"masked_msa": {"same": 0.9}}}, "uniform .* is 1.1"),
         ({"optimiser": {"beta1": 1.0}}, "optimiser.beta1: Input should be less than 1"),
         (
+            {"model": {"evoformer": {"msa_dropout": 1.0}}},
+            "model.evoformer.msa_dropout: Input should be less than 1",
+        ),
+        (
+            {"model": {"max_pae_angstrom": 62.0}},
+            "model.max_pae_angstrom: Input should be less than or equal to 31",
+        ),
+        (
             {"model": {"template": {"min_distance_angstrom": 60.0}}},
             "model.template.min_distance_angstrom is 60.0, .*max_distance_angstrom is 50.75: ",
         ),
@@ -165,6 +173,12 @@ def test_errors_name_the_source_the_key_and_the_mend(
     with pytest.raises(InputError, match="my.yaml: .*" + message.replace("?", r"\?")) as raised:
         make_config(tree(**sections), source="my.yaml")
     assert "\n" not in str(raised.value)
+
+
+def test_shares_whose_sum_rounds_to_more_than_1_are_taken() -> None:
+    shares = {"uniform": 0.55, "profile": 0.34, "same": 0.11}
+    assert sum(shares.values()) > 1
+    assert make_config(tree(features={"masked_msa": shares})).features.masked_msa.same == 0.11
 
 
 def test_keys_that_contradict_each_other_are_named_and_nothing_else() -> None:
