@@ -247,6 +247,8 @@ def test_arguments_are_checked(device: torch.device) -> None:
         attention(q, k, v, gate, mask, bias[:, :1])
     with pytest.raises(ValueError, match=r"k is torch\.float64"):
         attention(q, k.double(), v, gate, mask, bias)
+    with pytest.raises(ValueError, match=r"attention of torch\.float64; the kernels take"):
+        attention(*(x.double() for x in (q, k, v, gate)), mask_BRK=mask, bias_BHQK=bias)
     with pytest.raises(ValueError, match=r"bias_scale above 0, found 0\.0"):
         attention(q, k, v, gate, mask, bias, 0.0)
     with pytest.raises(ValueError, match=r" scale above 0, found -1\.0"):

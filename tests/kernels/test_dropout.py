@@ -100,8 +100,14 @@ def test_shard_along_the_shared_dimension_sees_the_whole_s_mask(device: torch.de
     assert torch.equal(whole[:, 4:], half)
 
 
-def test_rate_and_shared_dimension_are_checked(device: torch.device) -> None:
+def test_arguments_are_checked(device: torch.device) -> None:
     x = torch.zeros(2, 3, 4, device=device)
+    with pytest.raises(ValueError, match=r"x \(2, 2, 4\), .* update \(2, 3, 4\)"):
+        residual_dropout(x[:, 1:], x, _key(2, device), LAYER, RATE, -1)
+    with pytest.raises(ValueError, match=r"2 samples .* found \(1,\) of torch\.int64"):
+        residual_dropout(x, x, _key(1, device), LAYER, RATE, -1)
+    with pytest.raises(ValueError, match=r"rate of 0 to below 1, found 1\.0"):
+        residual_dropout(x, x, _key(2, device), LAYER, 1.0, -1)
     with pytest.raises(ValueError, match="shared_dim"):
         residual_dropout(x, x, _key(2, device), LAYER, RATE, -3)
     with pytest.raises(ValueError, match="dimensions"):

@@ -134,6 +134,8 @@ def test_wrong_arguments_are_named(device: torch.device) -> None:
         residual_linear(x.half(), h, weight, bias, None)
     with pytest.raises(ValueError, match="shared_dim"):
         residual_linear(x, h, weight, bias, dropout((2,), -3, device))
+    with pytest.raises(ValueError, match=r"2 samples .* found \(1,\)"):
+        residual_linear(x, h, weight, bias, dropout((1,), -2, device))
 
 
 @pytest.mark.parametrize("shared_dim", [0, -3])

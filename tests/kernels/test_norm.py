@@ -202,6 +202,12 @@ def test_wrong_parameters_are_named() -> None:
         layer_norm(torch.zeros(2, 8), torch.zeros(7), torch.zeros(8))
     with pytest.raises(ValueError, match="float64"):
         layer_norm(torch.zeros(2, 8).double(), torch.zeros(8).double(), torch.zeros(8).double())
+    x, row, weight = torch.zeros(2, 8), torch.zeros(8), torch.zeros(4, 8)
+    for weights, biases in (([weight[:, 1:]], [None]), ([weight], [row]), ([weight], []), ([], [])):
+        with pytest.raises(ValueError, match="weights have shapes"):
+            normed_projection(x, row, row, weights, biases)
+    with pytest.raises(ValueError, match=r"float32 with weights of .*float64"):
+        normed_projection(x, row, row, [weight.double()], [None])
 
 
 def test_registered_as_torch_expects(device: torch.device) -> None:

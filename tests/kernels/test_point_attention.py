@@ -134,6 +134,10 @@ def test_wrong_arguments_are_named(device: torch.device) -> None:
         point_attention(q, k[:, 1:], *rest)
     with pytest.raises(ValueError, match="float32"):
         point_attention(q.bfloat16(), k, *rest)
+    v, *points, pair_logits, point_weight, pair = rest
+    q_points, k_points, v_points = (t[..., :2] for t in points)
+    with pytest.raises(ValueError, match=r"must be \(B, N, H, P, 3\)"):
+        point_attention(q, k, v, q_points, k_points, v_points, pair_logits, point_weight, pair)
 
 
 def test_wrong_layers_of_pairs_are_named() -> None:

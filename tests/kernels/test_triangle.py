@@ -199,6 +199,9 @@ def test_wrong_shapes_are_named(device: torch.device) -> None:
     dropout = Dropout(torch.zeros(2, dtype=torch.int64, device=device), 0, 0.5, -4)
     with pytest.raises(ValueError, match=r"must be in -3\.\.\.-1"):
         triangle.triangle_output(z, product, z, *parameters[12:], dropout=dropout)
+    dropout = Dropout(torch.zeros(1, dtype=torch.int64, device=device), 0, 0.5, -1)
+    with pytest.raises(ValueError, match="2 samples needs as many keys"):
+        triangle.triangle_output(z, product, z, *parameters[12:], dropout=dropout)
     for op in (triangle.triangle_product_outgoing, triangle.triangle_product_incoming):
         with pytest.raises(ValueError, match="no products of matrices"):
             op(product, product[:, 1:, 1:])

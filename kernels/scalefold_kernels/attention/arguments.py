@@ -74,7 +74,7 @@ class Inputs(NamedTuple):
             "Q": self.num_queries,
             "K": self.num_keys,
             "C": self.channels,
-            "dtype": _DTYPES.get(self.q.dtype, str(self.q.dtype)),
+            "dtype": _DTYPES[self.q.dtype],
         }
 
 
@@ -125,6 +125,8 @@ def checked(
                 f"attention of q {tuple(q.shape)} needs {name} of shape {shape}, "
                 f"found {tuple(tensor.shape)}"
             )
+    if q.dtype not in _DTYPES:
+        raise ValueError(f"attention of {q.dtype}; the kernels take {', '.join(map(str, _DTYPES))}")
     for name, tensor in (("k", k), ("v", v), ("gate", gate)):
         if tensor is not None and tensor.dtype != q.dtype:
             raise ValueError(f"q is {q.dtype} and {name} is {tensor.dtype}; convert one of them")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from scalefold_kernels.dropout.kernel import UNIFORM_MASK
@@ -41,6 +42,16 @@ class Dropout(NamedTuple):
         if not -3 <= self.shared_dim <= -1:
             raise ValueError(f"shared_dim must be in -3...-1 or None, found {self.shared_dim}")
         return 4 + self.shared_dim
+
+    def check(self, num_samples: int) -> None:
+        """Raise ValueError where samples have not a key each, or the rate is no probability."""
+        if not 0 <= self.rate < 1:
+            raise ValueError(f"dropout needs a rate of 0 to below 1, found {self.rate}")
+        if self.key.shape != (num_samples,) or self.key.dtype != torch.int64:
+            raise ValueError(
+                f"dropout of {num_samples} samples needs as many keys of int64, found "
+                f"{tuple(self.key.shape)} of {self.key.dtype}"
+            )
 
 
 def drawing(dropout: Dropout | None) -> tuple[Tensor | None, int, int, float]:

@@ -84,9 +84,15 @@ def _launch(
     check_batch("residual_dropout", update)
     if not 1 <= dims <= 3:
         raise ValueError(f"residual_dropout takes 2 to 4 dimensions, found {tuple(update.shape)}")
+    if x is not None and (x.shape, x.dtype) != (update.shape, update.dtype):
+        raise ValueError(
+            f"residual_dropout of x {tuple(x.shape)}, {x.dtype}, and an update "
+            f"{tuple(update.shape)}, {update.dtype}; both must be alike"
+        )
     batch, *shape = update.shape
     shape = [1] * (3 - dims) + shape
     dropout = Dropout(key_B, layer, rate, shared_dim)
+    dropout.check(batch)
     shared = dropout.shared
     if 0 < shared <= 3 - dims:
         raise ValueError(f"shared_dim must be in -{dims}...-1 or None, found {shared_dim}")

@@ -27,6 +27,8 @@ class Update:
         self.inputs = weight.shape[1]
         self.device, self.dropout = weight.device, dropout
         self._dtype = str(weight.dtype).removeprefix("torch.")
+        if dropout is not None:
+            dropout.check(self.batch)
         self.shared = 0 if dropout is None else dropout.shared
         if 0 < self.shared <= 3 - self.dims:
             found = self.shared - 4

@@ -57,8 +57,12 @@ def point_attention(
     ValueError
         A shape or a type is wrong, or there are more samples than launches hold.
     """
-    points = (t.flatten(-2) for t in (q_points, k_points, v_points))
-    out, out_points, *others = _point_attention(q, k, v, *points, pair_logits, point_weight, pair)
+    points = q_points, k_points, v_points
+    if any(t.shape[-1] != 3 for t in points):
+        shapes = [tuple(t.shape) for t in points]
+        raise ValueError(f"point_attention: points have shapes {shapes}, must be (B, N, H, P, 3)")
+    flat = [t.flatten(-2) for t in points]
+    out, out_points, *others = _point_attention(q, k, v, *flat, pair_logits, point_weight, pair)
     return out, out_points.unflatten(-1, (-1, 3)), *others
 
 

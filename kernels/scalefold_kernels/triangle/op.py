@@ -218,6 +218,8 @@ def _output(
     check_output(z, product, gate, parameters)
     z, product, gate, *parameters = _contiguous(z, product, gate, *parameters)
     dropout = None if key is None else Dropout(key.contiguous(), layer, rate, shared_dim)
+    if dropout is not None:
+        dropout.check(len(z))
     return launch.output(z, product, gate, parameters, dropout)
 
 

@@ -76,7 +76,7 @@ INPUT_FEATURES: Final[dict[str, FeatureSpec]] = {
     "residx_atom14_to_atom37": _sample("B N 14", _I, "atom37 slot of each atom14 slot"),
     "residx_atom37_to_atom14": _sample("B N 37", _I, "atom14 slot of each atom37 slot"),
     "dropout_key": _per_pass(
-        "B", _I, "counter-based generator key of (run seed, step, sample, pass)"
+        "B", _I, "counter-based generator key of (run seed, draw or evaluated chain, pass)"
     ),
 }
 """What the model reads."""

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from scalefold.chem.residues import GAP
 from scalefold.config.schema import FeaturesConfig
 from scalefold.features.alignment import Alignment, Window, deletion_matrix, deletion_sums
 from scalefold.features.clusters import (
@@ -86,14 +85,10 @@ def _nearest(
     """Cluster of each of the other rows, pass by pass."""
     if not any(len(rows) for rows in others):
         return [rows.new_zeros(0) for rows in others]
-    # Passes share the one-hot encoding of the rows. After block deletion a pass may have fewer
-    # centres: all-gap rows, which agree with nothing and come last, fill it up.
-    most = max(len(symbols) for symbols in masked)
-    stacked = torch.stack(
-        [functional.pad(symbols, (0, 0, 0, most - len(symbols)), value=GAP) for symbols in masked]
-    )
-    nearest = nearest_centres(alignment.symbols, stacked)
-    return [cluster[rows] for cluster, rows in zip(nearest, others)]
+    # Passes share the one-hot encoding of the rows. One with rows left has all centres.
+    stacked = torch.stack([symbols for symbols, rows in zip(masked, others) if len(rows)])
+    nearest = iter(nearest_centres(alignment.symbols, stacked))
+    return [next(nearest)[rows] if len(rows) else rows for rows in others]
 
 
 def _pass_features(

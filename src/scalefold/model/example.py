@@ -1,4 +1,4 @@
-"""Example inputs and weights by formula: for tests, benchmarks and warm-up before capture.
+"""Example inputs and weights by formula: for tests and golden numbers.
 
 Everything is a function of the names, shapes and a seed by the hash of ``ops.dropout``, so golden
 numbers need no stored inputs and do not depend on a library's random generator.

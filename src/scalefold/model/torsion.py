@@ -52,12 +52,14 @@ class AngleResnet(nn.Module):
 
         Parameters
         ----------
-        s, s_initial : Tensor, shape (B, N, c_s)
-            Single representation now, and as it entered the structure module, normalised.
+        s : Tensor, shape (..., B, N, c_s)
+            Single representation now, of all layers at once.
+        s_initial : Tensor, shape (B, N, c_s)
+            As it entered the structure module, normalised.
 
         Returns
         -------
-        unnormalized, normalized : Tensor, shape (B, N, 7, 2)
+        unnormalized, normalized : Tensor, shape (..., B, N, 7, 2)
         """
         a = self.linear_in(torch.relu(s)) + self.linear_initial(torch.relu(s_initial))
         for layer in self.layers:

@@ -16,7 +16,7 @@ from scalefold.ops.precision import accumulation_dtype
 
 MASKED_LOGIT = 1e9
 """Subtracted from the logits of masked keys. Finite on purpose: a row whose keys are all masked
-(a padded residue) then attends as if none were, instead of giving NaN."""
+(a padded residue) then attends to all alike, as logits vanish beside it in float32: no NaN."""
 
 LN2 = math.log(2)
 """``bias_scale`` of a bias in bits: log2(e) times the natural one, multiplied before it is rounded.
@@ -55,7 +55,8 @@ def attention(
     Returns
     -------
     Tensor, shape (B, R, Q, H, C), dtype of ``q``
-        Softmax and its normalisation are in float32 at least.
+        Softmax and its normalisation are in float32 at least. In bfloat16 the products of queries
+        and keys are rounded once before, as torch's matrix product leaves them; kernels do not.
     """
     scale = q_BRQHC.shape[-1] ** -0.5 if scale is None else scale
     logits = torch.einsum("brqhc,brkhc->brhqk", q_BRQHC * scale, k_BRKHC)

@@ -81,7 +81,7 @@ class Journal:
         self._progress.__exit__(*error)
         try:
             self._writing.close()
-        except (InputError, RuntimeError) as problem:
+        except (InputError, OSError, RuntimeError) as problem:
             # Not raised: whatever has ended the training is of more interest.
             logger.error("%s", problem)
         self._metrics.close()

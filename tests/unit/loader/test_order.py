@@ -87,6 +87,13 @@ def test_resuming_loses_and_repeats_nothing(seed, before, after):
     assert {*range((stop + 20) * batch)} <= {*seen}
 
 
+def test_early_draws_of_an_earlier_resume_are_not_served_again():
+    order = ServingOrder(Position(10, (5, 6, 7), (12, 13, 14)), 1, 1, 0, 0)
+    for _ in range(3):
+        order.serve([order.take_up()])
+    assert order.position(13) == Position(13, (10, 11), (13, 14))
+
+
 def test_a_position_is_kept_by_whoever_goes_on_from_it_and_serves_nothing():
     """Early draws, too, which lie behind all that was taken up since."""
     position = Position(3, late=(2,), early=(9, 11))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import os
@@ -283,3 +284,13 @@ def test_a_file_without_a_name_is_watched_like_a_holder_elsewhere(tmp_path: Path
     (tmp_path / LOCK_FOLDER / "7").write_text("")
     with WriterLock(tmp_path):
         assert [path.name for path in (tmp_path / LOCK_FOLDER).iterdir()] == ["8"]
+
+
+def test_a_process_that_has_the_number_of_one_that_is_gone_is_not_taken_for_it(
+    tmp_path: Path,
+) -> None:
+    gone = dataclasses.replace(locks.Holder.this_process(), process_started="1")
+    (tmp_path / LOCK_FOLDER).mkdir()
+    (tmp_path / LOCK_FOLDER / "1").write_text(json.dumps(dataclasses.asdict(gone)) + "\n7\n")
+    with WriterLock(tmp_path) as lock:
+        lock.confirm()

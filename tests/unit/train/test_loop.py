@@ -21,6 +21,7 @@ from scalefold.loader.loader import Batch, TrainingLoader
 from scalefold.train import loop
 from scalefold.train.checkpoint import checkpoints, load_weights, read_metadata
 from scalefold.train.health import DivergedError
+from scalefold.train.lock import LOCK_FOLDER
 from scalefold.train.metrics import MetricsLog
 from scalefold.train.signals import stop_on_signals
 from scalefold.weights import export_weights
@@ -153,6 +154,52 @@ def test_diverged_weights_stop_the_run_and_are_never_published(
     records = _records(tmp_path)
     assert [r["skipped_steps"] for r in records] == [0, 0, 1]
     assert records[-1]["loss"] is None
+
+
+def test_skipped_steps_in_a_row_are_counted_across_a_resume(
+    micro_tree: dict[str, Any], shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assemble = loop.assemble
+
+    def spoilt(*args: Any) -> Any:
+        """A trainer whose gradients are not finite, and whose weights stay as they are."""
+        trainer = assemble(*args)
+        step, master = trainer.step, trainer.parameters.master
+        (bias,) = trainer.parameters.by_name(master)["aux_heads.distogram.linear.bias"][:1]
+
+        def spoiling(*arguments: Any) -> Any:
+            kept = bias.clone()
+            bias.fill_(torch.nan)
+            record = step(*arguments)
+            bias.copy_(kept)
+            return record
+
+        object.__setattr__(trainer, "step", spoiling)
+        return trainer
+
+    monkeypatch.setattr(loop, "assemble", spoilt)
+    two = {"training": {"max_non_finite_steps": 2, "steps": 2}}
+    train_quietly(make_config(merge(micro_tree, two)), shards, tmp_path)
+    more = {"training": {"max_non_finite_steps": 2, "steps": 6}}
+    with pytest.raises(DivergedError, match="stopped at step 3: 3 steps in a row"):
+        train_quietly(make_config(merge(micro_tree, more)), shards, tmp_path, resume=True)
+
+
+def test_a_training_that_another_has_taken_over_publishes_nothing_more(
+    micro: Config, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = MetricsLog.write
+
+    def overtaken(log: MetricsLog, record: dict[str, Any]) -> None:
+        write(log, record)
+        if record["step"] == 3:
+            (tmp_path / LOCK_FOLDER / "2").touch()
+
+    monkeypatch.setattr(MetricsLog, "write", overtaken)
+    with pytest.raises(InputError, match="another training has taken over"):
+        train_quietly(micro, shards, tmp_path)
+    assert [p.name for p in checkpoints(tmp_path)] == ["step-00000000", "step-00000002"]
+    assert not list(tmp_path.glob("step-*.tmp.*"))
 
 
 def test_a_gpu_too_small_is_explained(

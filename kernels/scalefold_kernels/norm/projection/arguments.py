@@ -142,6 +142,27 @@ class Projections(NamedTuple):
         return bias
 
 
+def check_projections(
+    x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None]
+) -> None:
+    """Raise ValueError where linear maps are not of the channels of ``x``, or not of its type."""
+    channels = x.shape[-1]
+    wanted = [(weight.shape[0], channels) for weight in weights]
+    found = [tuple(weight.shape) for weight in weights]
+    of_biases = [None if bias is None else tuple(bias.shape) for bias in biases]
+    fits = len(biases) == len(weights) and all(
+        size in (None, shape[:1]) for size, shape in zip(of_biases, wanted, strict=True)
+    )
+    if not weights or found != wanted or not fits:
+        raise ValueError(
+            f"normed_projection of {channels} channels: weights have shapes {found}, biases "
+            f"{of_biases}; there must be as many of both, one at least, (P, {channels}) and (P,)"
+        )
+    wrong = {weight.dtype for weight in weights} - {x.dtype}
+    if wrong:
+        raise ValueError(f"normed_projection of {x.dtype} with weights of {wrong}")
+
+
 def apart(
     x: Tensor, weights: Sequence[Tensor], biased: Sequence[bool]
 ) -> tuple[Sequence[Tensor], Tensor | None]:

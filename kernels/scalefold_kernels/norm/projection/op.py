@@ -20,6 +20,7 @@ from scalefold_kernels.norm.projection.arguments import (
     Projections,
     Sizes,
     apart,
+    check_projections,
 )
 from scalefold_kernels.packing import join
 
@@ -43,7 +44,13 @@ def normed_projection(
     ``last_scale`` before it is rounded, as the first map is by ``first_scale``; another last one
     afterwards. The gradient of the ``x`` that is returned is added in the kernel that makes the
     rest of x's gradient.
+
+    Raises
+    ------
+    ValueError
+        Shapes or types do not fit each other, or there are too many channels.
     """
+    check_projections(x, weights, biases)
     given = [bias for bias in biases if bias is not None]
     biased = [bias is not None for bias in biases]
     beside, few = apart(x, weights, biased)
