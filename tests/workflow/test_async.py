@@ -55,7 +55,7 @@ def test_results_are_those_of_an_evaluation_after_training(
     path.unlink()
     planned = workflow.planned("--config", "evaluation={mode: after}")
     assert planned["evaluate"] == 1
-    workflow.succeed("--config", "evaluation={mode: after}", "--until", "evaluate")
+    workflow.succeed("--config", "evaluation={mode: after}")
     assert scores(path.read_bytes()) == scores(before)
 
 
