@@ -39,6 +39,7 @@ BITS = math.log(2)
 # whether queries are in bits, as the bias is.
 _SHAPES = {
     "triangle N=256": (256, 256, 4, 32, True, "QK", True),
+    "triangle N=256 without gate": (256, 256, 4, 32, False, "QK", True),
     "ending node N=256": (256, 256, 4, 32, True, "KQ", True),
     "triangle N=384": (384, 384, 4, 32, True, "QK", True),
     "ending node N=384": (384, 384, 4, 32, True, "KQ", True),

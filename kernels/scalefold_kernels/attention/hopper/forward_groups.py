@@ -288,9 +288,8 @@ def forward_groups_kernel(
     unmasked_smem = gl.allocate_shared_memory(gl.int32, [2, 1], flat)
     again_smem = gl.allocate_shared_memory(gl.int32, [GROUPS, 1], flat)
     full, empty = new_barriers(PLACES, 1), new_barriers(PLACES, GROUPS)
-    q_full, q_empty, gate_full = (
-        new_barriers(GROUPS, 1), new_barriers(GROUPS, 1), new_barriers(GROUPS, 1)
-    )  # fmt: skip
+    q_full, q_empty = new_barriers(GROUPS, 1), new_barriers(GROUPS, 1)
+    gate_full = new_barriers(GROUPS, 1) if HAS_GATE else q_full
     others = new_barriers(2, 1)
     bias_full, row_full = others.index(0), others.index(1)
     finished = new_barriers(1, GROUPS).index(0)
