@@ -93,6 +93,10 @@ def export(
 
     if not path.exists():
         raise InputError(f"{path}: no such checkpoint folder or weight file")
+    from scalefold.train.checkpoint import METADATA_FILE
+
+    if (out.parent / METADATA_FILE).is_file():
+        raise InputError(f"{out}: {out.parent} is a checkpoint: write to another folder")
     if path.is_dir():
         from scalefold.config import make_config
         from scalefold.train.checkpoint import load_weights, read_metadata

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from string import Formatter
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -22,6 +22,7 @@ BelowOne = Annotated[float, Field(ge=0.0, lt=1.0)]
 Weight = Annotated[float, Field(ge=0.0)]
 
 
+_Text = TypeVar("_Text", str, Path)
 _FOLDER_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
 
@@ -51,13 +52,27 @@ def _template(required: str, *others: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _check_path(path: _Text) -> _Text:
+    """Refuse what a shell would expand: it would be a folder of that very name."""
+    if str(path).startswith(("~", "$")):
+        raise ValueError("is taken as written, ~ and $HOME are not expanded: write it in full")
+    return path
+
+
 def _check_root(root: str) -> str:
     """Refuse a mirror that nothing could be fetched from, whether or not it is there now."""
-    local_folder(root)
+    local_folder(_check_path(root))
     return root
 
 
+def _check_results(path: Path) -> Path:
+    if {"{", "}"} & {*str(path)}:
+        raise ValueError("has a brace, which Snakemake takes for a wildcard: name it otherwise")
+    return path
+
+
 Root = Annotated[str, AfterValidator(_check_root)]
+WrittenPath = Annotated[Path, AfterValidator(_check_path)]
 
 # --- raw data -----------------------------------------------------------------------------------
 
@@ -85,7 +100,7 @@ class MirrorsConfig(Section):
 class DataConfig(Section):
     """Which chains, and their raw files."""
 
-    chains: Path = Field(description="Table of chains: chain_key, split, cluster_id (TSV).")
+    chains: WrittenPath = Field(description="Table of chains: chain_key, split, cluster_id (TSV).")
     mirrors: MirrorsConfig
     alignments: list[str] = Field(
         ["uniref90_hits", "bfd_uniclust_hits", "mgnify_hits"],
@@ -99,6 +114,16 @@ class DataConfig(Section):
         description="Hash buckets: the unit of work of fetch and pack (500-1,500 chains).",
     )
     download_threads: Positive = 8
+
+    @model_validator(mode="after")
+    def _one_file_each(self) -> DataConfig:
+        if len(self.alignments) > 1 and "{name}" not in self.mirrors.alignment_path:
+            raise ValueError(
+                f"data.mirrors.alignment_path is {self.mirrors.alignment_path}, the same file for "
+                f"all of data.alignments ({', '.join(self.alignments)}): give it {{name}}, or list "
+                "one alignment"
+            )
+        return self
 
 
 class ShardsConfig(Section):
@@ -368,7 +393,7 @@ class TrainingConfig(Section):
         "ready go first; 0: all in order, bit-reproducibly. Without workers, or with "
         "training.deterministic, always in order.",
     )
-    initial_weights: Path | None = Field(None, description="Start from these weights.")
+    initial_weights: WrittenPath | None = Field(None, description="Start from these weights.")
 
     def publishes(self, step: int) -> bool:
         """Whether a step's checkpoint is published whatever happens."""
@@ -405,7 +430,9 @@ class Config(Section):
     """A whole run."""
 
     run_name: str = Field("run", json_schema_extra={"pattern": _FOLDER_NAME})
-    results: Path = Field(Path("results"), description="Folder of all outputs.")
+    results: Annotated[WrittenPath, AfterValidator(_check_results)] = Field(
+        Path("results"), description="Folder of all outputs."
+    )
     seed: int = Field(0, ge=0, lt=2**31)
     preset: str = Field("initial_training", description="Named settings that the rest overrides.")
     container: str | None = Field(

@@ -15,10 +15,13 @@ def local_folder(root: str) -> Path | None:
     Raises
     ------
     InputError
-        A scheme other than http, https and file, or a ``file://`` URL of another host.
+        A scheme other than http, https and file, a URL of these two without a host, or a
+        ``file://`` URL of another host.
     """
     parts = urlsplit(root)
     if parts.scheme in ("http", "https"):
+        if not parts.netloc:
+            raise InputError(f"names no host; after {parts.scheme}: come two slashes")
         return None
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost"):

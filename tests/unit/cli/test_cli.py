@@ -198,6 +198,16 @@ def test_weights_import_sends_back_a_checkpoint_of_its_own(tmp_path: Path) -> No
     assert not out.exists()
 
 
+def test_weights_export_writes_over_no_file_of_a_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint.json").write_text("{}")
+    averaged = tmp_path / "averaged.pt"
+    averaged.write_bytes(b"as it was")
+    result = run("weights", "export", str(tmp_path), "--out", str(averaged))
+    assert result.exit_code == 2
+    assert f"{tmp_path} is a checkpoint: write to another folder" in result.stderr
+    assert averaged.read_bytes() == b"as it was"
+
+
 def test_config_check_reads_initial_weights(tmp_path: Path) -> None:
     weights = tmp_path / "other.pt"
     torch.save({"another.weight": torch.zeros(2)}, weights)

@@ -160,6 +160,32 @@ def test_hash_follows_the_content_and_not_how_it_was_stated() -> None:
             {"data": DATA | {"mirrors": {"mmcif": ["ftp://x.org"], "alignments": ["."]}}},
             r"data.mirrors.mmcif: has scheme 'ftp', expected https, .* \(found 'ftp://x.org'\)$",
         ),
+        (
+            {"data": DATA | {"mirrors": {"mmcif": ["https:/x.org"], "alignments": ["."]}}},
+            r"data.mirrors.mmcif: names no host; .* \(found 'https:/x.org'\)$",
+        ),
+        (
+            {"data": DATA | {"mirrors": {"mmcif": ["~/pdb"], "alignments": ["."]}}},
+            r"data.mirrors.mmcif: is taken as written, ~ .* \(found '~/pdb'\)$",
+        ),
+        ({"data": DATA | {"chains": "$HOME/chains.tsv"}}, "data.chains: is taken as written"),
+        ({"training": {"initial_weights": "~/a.pt"}}, "initial_weights: is taken as written"),
+        ({"results": "~/results"}, "results: is taken as written, ~ and [$]HOME are not expanded"),
+        ({"results": "a{b}"}, "results: has a brace, which Snakemake takes for a wildcard"),
+        (
+            {
+                "data": DATA
+                | {
+                    "alignments": ["uniref90_hits", "mgnify_hits"],
+                    "mirrors": {
+                        "mmcif": ["."],
+                        "alignments": ["."],
+                        "alignment_path": "{chain}.a3m",
+                    },
+                }
+            },
+            r"alignment_path is {chain}.a3m, .* \(uniref90_hits, mgnify_hits\): give it {name}",
+        ),
         ({"training": None}, "training: Input should be a section of keys"),
         (
             {"training": {"kernels": ["norm", "atention"]}},
