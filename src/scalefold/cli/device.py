@@ -48,7 +48,7 @@ def torch_device(name: str, place: Place | None = None) -> torch.device:
     return device
 
 
-def measured_device(name: str) -> torch.device:
+def measured_device(name: str, place: Place | None = None) -> torch.device:
     """`torch_device` of a command that times the model: a CPU only where it is named.
 
     Raises
@@ -61,4 +61,4 @@ def measured_device(name: str) -> torch.device:
             "no GPU that torch can use, and a CPU works long on a step of the full model: run this "
             "where there is a GPU, or say --device cpu (a small model, preset: tiny, takes seconds)"
         )
-    return torch_device(name)
+    return torch_device(name, place)

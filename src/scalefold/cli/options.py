@@ -39,7 +39,27 @@ Stage = Annotated[
 ShardFolder = Annotated[
     Path, typer.Option("--shards", metavar="FOLDER", help="Shards that `scalefold pack` wrote.")
 ]
-JsonFile = Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="JSON to write.")]
+
+
+def checked_file(path: Path | None) -> Path | None:
+    """Refuse an output file that cannot be written before anything is measured: a callback.
+
+    Raises
+    ------
+    InputError
+        See `scalefold.shards.atomic.check_file`.
+    """
+    from scalefold.shards.atomic import check_file
+
+    if path is not None:
+        check_file(path)
+    return path
+
+
+JsonFile = Annotated[
+    Path,
+    typer.Option("--out", "-o", metavar="FILE", callback=checked_file, help="JSON to write."),
+]
 Device = Annotated[
     str,
     typer.Option(

@@ -75,8 +75,7 @@ def atomic_file(path: Path) -> Iterator[HashingFile]:
         ``path`` is a folder; the disk or quota is full; or the folder does not exist or may not be
         written.
     """
-    if path.is_dir():
-        raise InputError(f"{path}: is a folder, and a file is to be written: name one")
+    _refuse_folder(path)
     temporary = path.with_name(f"{path.name}{TEMPORARY_MARK}{os.getpid()}")
     try:
         file = HashingFile(temporary.open("wb"))
@@ -105,6 +104,21 @@ def write_bytes(path: Path, content: bytes) -> str:
     with atomic_file(path) as file:
         file.write(content)
         return file.sha256
+
+
+def check_file(path: Path) -> None:
+    """Refuse what `atomic_file` could not write, before hours of work; leaves nothing behind.
+
+    Raises
+    ------
+    InputError
+        ``path`` is a folder, or the folder that it is to be in does not exist or takes no file.
+    """
+    _refuse_folder(path)
+    try:
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise InputError(_explain(path, error, 0)) from error
 
 
 def make_folder(folder: Path) -> None:
@@ -163,6 +177,11 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _refuse_folder(path: Path) -> None:
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder, and a file is to be written: name one")
 
 
 def _explain(path: Path, error: OSError, num_bytes: int) -> str:

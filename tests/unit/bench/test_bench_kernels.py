@@ -24,7 +24,7 @@ from scalefold.bench.kernels.markdown import markdown_table
 from scalefold.bench.kernels.peers import Peers
 from scalefold.bench.kernels.table import TABLE_WIDTH, case_table
 from scalefold.bench.kernels.timing import Device, Time
-from scalefold.bench.kernels.tune import candidates, rules, table_text
+from scalefold.bench.kernels.tune import candidates, rules, table_text, tune
 from scalefold.errors import InputError
 from scalefold.ops.attention import attention
 from scalefold.ops.triton import WITHOUT_TRITON
@@ -425,3 +425,15 @@ def test_tables_are_written_one_rule_a_line() -> None:
     text = table_text(table)
     assert json.loads(text) == table
     assert len(text.splitlines()) == 7
+
+
+def test_nothing_is_tuned_whose_tables_cannot_be_written(tmp_path):
+    """Before the GPU is measured: here there is none."""
+    with pytest.raises(InputError, match=r"no/\*.json: cannot be written"):
+        tune(
+            [],
+            folder=tmp_path / "no",
+            dtype=torch.bfloat16,
+            device=CPU,
+            console=Console(quiet=True),
+        )

@@ -500,7 +500,9 @@ def test_without_gpu_and_triton_the_gpu_is_missed_first(
 
 
 @pytest.mark.parametrize(
-    "command", [("bench", "step"), ("bench", "ladder"), ("bench", "evaluation"), ("profile",)]
+    "command",
+    [*(("bench", name) for name in ("step", "ladder", "evaluation", "scaling", "curves"))]
+    + [("profile",)],
 )
 def test_the_model_is_not_timed_on_a_cpu_unasked(
     command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -509,12 +511,33 @@ def test_the_model_is_not_timed_on_a_cpu_unasked(
     options = ["-c", DEMO, "--out", str(tmp_path / "out")]
     if "evaluation" not in command:
         options += ["--shards", str(tmp_path)]
+    if "curves" in command:
+        options += ["--reference", "training.precision=fp32"]
     result = run(*command, *options)
     assert result.exit_code == 2
     said = " ".join(result.stderr.split())
     assert "no GPU that torch can use" in said
     assert "or say --device cpu" in said
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["step", "ladder", "evaluation", "scaling", "curves", "loader", "kernels", "sanitizer"],
+)
+def test_a_benchmark_is_not_begun_whose_record_cannot_be_written(name: str, tmp_path: Path) -> None:
+    """Before all else: here there is neither a GPU nor shards."""
+    out = tmp_path / "no/record.json"
+    options = ["--out", str(out), "--device", "cpu"]
+    if name != "kernels":
+        options += ["-c", DEMO]
+    if name not in ("kernels", "evaluation"):
+        options += ["--shards", str(tmp_path)]
+    if name == "curves":
+        options += ["--reference", "training.precision=fp32"]
+    result = run("bench", name, *options)
+    assert result.exit_code == 2
+    assert f"{out}: cannot be written (No such file or directory)" in result.stderr
 
 
 def test_a_table_of_records_of_kernels() -> None:

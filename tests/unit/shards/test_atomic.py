@@ -12,7 +12,13 @@ from pathlib import Path
 import pytest
 
 from scalefold.errors import InputError
-from scalefold.shards.atomic import HashingFile, atomic_file, check_writable, write_bytes
+from scalefold.shards.atomic import (
+    HashingFile,
+    atomic_file,
+    check_file,
+    check_writable,
+    write_bytes,
+)
 from scalefold.shards.codec import decode_chain
 from scalefold.shards.shard_file import ShardFile
 from scalefold.shards.writer import write_shard
@@ -46,6 +52,21 @@ def test_whether_a_folder_can_be_made_is_told_without_making_it(tmp_path: Path) 
         with pytest.raises(InputError, match=rf"results: {folder} .* {there} is no folder"):
             check_writable(folder, "results")
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_whether_a_file_can_be_written_is_told_without_writing_it(tmp_path: Path) -> None:
+    check_file(tmp_path / "new")
+    earlier = tmp_path / "earlier"
+    earlier.write_text("kept")
+    check_file(earlier)
+    assert [(path, path.read_text()) for path in tmp_path.iterdir()] == [(earlier, "kept")]
+    for path, problem in (
+        (tmp_path, "is a folder, and a file is to be written"),
+        (tmp_path / "no/new", r"cannot be written \(No such file or directory\)"),
+        (earlier / "new", r"cannot be written \(Not a directory\)"),
+    ):
+        with pytest.raises(InputError, match=f"^{path}: {problem}"):
+            check_file(path)
 
 
 def test_a_folder_that_takes_no_file() -> None:

@@ -18,7 +18,7 @@ from scalefold.bench.kernels.implementation import gradients_like, input_sets
 from scalefold.bench.kernels.timing import Device, time_calls
 from scalefold.errors import InputError
 from scalefold.ops.tiles import Overridden, overridden, read_table, table_path
-from scalefold.shards.atomic import write_bytes
+from scalefold.shards.atomic import check_file, write_bytes
 
 Key = tuple[str, str, tuple[tuple[str, int | str], ...]]
 """Kernel, architecture, shape: one lookup."""
@@ -56,6 +56,8 @@ def tune(
     InputError
         The winners of a case are wrong, or a file cannot be written.
     """
+    tables = table_path("").parent if folder is None else folder
+    check_file(tables / "*.json")
     gpu = Device.measure(device, dtype)
     winners: dict[Key, dict[str, int]] = {}
     for case in cases:
@@ -64,7 +66,7 @@ def tune(
             _tune_case(case, lookups, winners, dtype, device, gpu, console)
     written = []
     for kernel in sorted({kernel for kernel, _, _ in winners}):
-        path = table_path(kernel) if folder is None else folder / table_path(kernel).name
+        path = tables / table_path(kernel).name
         write_bytes(path, table_text(_with_rules(read_table(kernel), kernel, winners)).encode())
         written.append(path)
     return written

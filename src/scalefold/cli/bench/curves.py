@@ -32,7 +32,7 @@ def curves(
 ) -> None:
     """Compare loss curves with a reference's, several seeds each; exit code 1 beyond the spread."""
     from scalefold.bench.curves import bench_curves
-    from scalefold.cli.device import torch_device
+    from scalefold.cli.device import measured_device
     from scalefold.cli.logs import log_to_stderr
 
     result = bench_curves(
@@ -41,7 +41,7 @@ def curves(
         shards,
         out,
         seeds=range(seeds),
-        device=torch_device(device),
+        device=measured_device(device),
         console=log_to_stderr(),
     )
     raise typer.Exit(0 if result["within_spread"] else 1)

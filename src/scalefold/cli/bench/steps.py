@@ -14,6 +14,7 @@ from scalefold.cli.options import (
     JsonFile,
     Overrides,
     ShardFolder,
+    checked_file,
     parse_variations,
     read_config,
 )
@@ -90,6 +91,7 @@ def ladder(
             "--out",
             "-o",
             metavar="FILE",
+            callback=checked_file,
             help="JSON to write; rungs that it holds already are kept. As ladder.json in a run's "
             "folder it is shown in the run's report.",
         ),
@@ -105,7 +107,10 @@ def ladder(
         ),
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also draw it: .svg, .png or .pdf.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", callback=checked_file, help="Also draw it: .svg, .png or .pdf."
+        ),
     ] = None,
     device: Device = "auto",
     set_: Overrides = None,
@@ -156,7 +161,8 @@ def evaluation(
 def scaling(
     config: ConfigFiles,
     shards: ShardFolder,
-    out: JsonFile,
+    # Not a `JsonFile`: each process would find the same wrong with it.
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="JSON to write.")],
     steps: Annotated[int, typer.Option(min=1, help="Steps whose losses are compared.")] = 5,
     device: Device = "auto",
     set_: Overrides = None,
@@ -166,13 +172,14 @@ def scaling(
     Each process has one sample a step.
     """
     from scalefold.bench.scaling import bench_scaling
-    from scalefold.cli.device import torch_device
+    from scalefold.cli.device import measured_device
     from scalefold.cli.logs import log_to_stderr
     from scalefold.parallel.launch import find_place, joined
-    from scalefold.parallel.ranks import on_all
+    from scalefold.parallel.ranks import on_all, on_first
 
     place = find_place()
-    with joined(place, partial(torch_device, device, place)) as (mesh, chosen):
+    with joined(place, partial(measured_device, device, place)) as (mesh, chosen):
+        on_first(mesh.world, partial(checked_file, out))
         bench_scaling(
             on_all(mesh.world, partial(read_config, config, set_)),
             shards,
