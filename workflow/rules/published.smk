@@ -20,9 +20,13 @@ def evaluation(key, step):
 
 def published(key):
     """Steps of a training's checkpoints that were made from the present files, rising."""
-    data = hashlib.sha256(Path(f"{SHARDS}/manifest.json").read_bytes()).hexdigest()
     start = initial_weights_sha256(STAGES[stage_of(key)])
-    return steps_made_from(Path(TRAINING.format(key=key)), data, start)
+    return steps_made_from(Path(TRAINING.format(key=key)), data_hash(), start)
+
+
+def data_hash():
+    """What checkpoints name the shards by, see `scalefold.train.provenance`, which needs torch."""
+    return hashlib.sha256(Path(f"{SHARDS}/manifest.json").read_bytes()).hexdigest()
 
 
 def published_so_far(key):
@@ -125,6 +129,7 @@ EVALUATIONS = (
 def ready_mark(wildcards):
     if not ASYNC:
         checkpoints.train.get(key=wildcards.key)
+    evaluate_as_set(wildcards.key, int(wildcards.step))
     return f"{TRAINING.format(key=wildcards.key)}/step-{wildcards.step}.ready"
 
 

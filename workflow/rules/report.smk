@@ -58,6 +58,8 @@ rule mlperf_log:
 
 rule config:
     # The complete configuration, as a record of the run.
+    input:
+        config_of_others,
     output:
         f"{RUN}/config.yaml",
     log:

@@ -83,6 +83,7 @@ rule index:
             kind=["structures", "alignments"],
             bucket=BUCKETS,
         ),
+        others=index_of_others,
     output:
         index=f"{SHARDS}/index.arrow",
         manifest=f"{SHARDS}/manifest.json",

@@ -14,6 +14,7 @@ def started_from(wildcards):
     until = set(workflow.dag_settings.until)
     if until and until <= BEFORE_TRAINING:
         return []
+    train_to_the_end(wildcards.key)
     keys = list(KEYS.values())
     position = keys.index(wildcards.key)
     if position > 0:
@@ -39,6 +40,7 @@ def look_at_weights(key):
                 f"was trained from (sha256 {before[:12]} then, {now[:12]} now). It is trained anew; "
                 "the earlier training is moved to replaced/ in its folder"
             )
+            make_again(TRAINED.format(key=key))
 
 
 @cache

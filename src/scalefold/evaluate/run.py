@@ -34,6 +34,7 @@ from scalefold.evaluate.subject import Subject, read_subject
 from scalefold.evaluate.untold import forget_untold, keep_untold, untold
 from scalefold.progress import LiveLine
 from scalefold.raw.letter_case import check_letter_case
+from scalefold.shards.origin import warn_of_other_settings
 from scalefold.shards.reader import ShardReader
 from scalefold.train.provenance import data_hash, device_name, source_commit
 from scalefold.train.target import TargetReached
@@ -101,6 +102,7 @@ def evaluate_weights(
     chosen = _checked_splits(config.evaluation.splits if splits is None else splits)
     subject = read_subject(path, config.model)
     reader = ShardReader(shards)
+    warn_of_other_settings(shards, config)
     chains = _chains(reader, chosen, shards)
     prepare_outputs(out, structures)
     if config.evaluation.target_lddt is not None and subject.checkpoint is not None:
@@ -175,6 +177,7 @@ def _made_from(
         "recycling": config.evaluation.recycling,
         "precision": choose_precision(config, device),
         "seed": config.evaluation.seed,
+        "max_length": config.evaluation.max_length,
         "aggregation": "mean over chains",
         "checkpoint_config_hash": checkpoint and checkpoint.config_hash,
         "config_hash": config_hash(config),

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from scalefold.config.identity import PACKING_KEYS, packing_hash, packing_settings
+from scalefold.config.identity import packing_hash, packing_settings
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.raw.chains import Rejected
@@ -175,20 +175,39 @@ def _read(
             f"{SCHEMA_VERSION}. {fix}"
         )
     if head.config_hash != packing_hash(config):
+        changed = changed_settings(head.settings, config)
         raise InputError(
-            f"{path}: packed with other settings: {_differences(head.settings, config)}. Set them "
+            f"{path}: packed with other settings: {in_words(changed)}. Set them "
             "back, or pack everything into another folder."
         )
     return summary
 
 
-def _differences(packed_with: Mapping[str, Any], config: Config) -> str:
-    """Say which settings differ from those of the configuration, or at least which may."""
-    now = packing_settings(config)
-    differing = [key for key in packed_with if packed_with[key] != now.get(key)]
-    if not differing:  # an earlier version wrote the hash alone
-        return f"one or more of {', '.join(PACKING_KEYS)}"
-    return "; ".join(f"{key}: {packed_with[key]} there, {now.get(key)} now" for key in differing)
+def changed_settings(packed_with: Mapping[str, Any], config: Config) -> dict[str, str]:
+    """Say of each setting of packing that differs what it was then and is in the configuration.
+
+    Parameters
+    ----------
+    packed_with
+        `BucketHead.settings`.
+    config
+        The present configuration.
+
+    Returns
+    -------
+    dict
+        Both values in words, by dotted key. All keys, if it is not known what they were.
+    """
+    return {
+        key: f"{packed_with.get(key, 'unknown')} there, {now} now"
+        for key, now in packing_settings(config).items()
+        if key not in packed_with or packed_with[key] != now
+    }
+
+
+def in_words(changed: Mapping[str, str]) -> str:
+    """Join what `changed_settings` says."""
+    return "; ".join(f"{key}: {values}" for key, values in changed.items())
 
 
 def _head(tree: dict[str, Any]) -> BucketHead:

@@ -18,6 +18,7 @@ from scalefold.loader.loader import TrainingLoader, local_batch_size
 from scalefold.loader.sampler import TrainingSampler
 from scalefold.parallel import SINGLE, Mesh
 from scalefold.parallel.ranks import on_all, on_first, same_everywhere
+from scalefold.shards.origin import warn_of_other_settings
 from scalefold.shards.reader import ShardReader
 from scalefold.train import checkpoint as checkpoints
 from scalefold.train.assemble import assemble
@@ -130,6 +131,8 @@ def _open(config: Config, shards: Path, mesh: Mesh) -> tuple[ShardReader, Inputs
     local_batch_size(config.training, mesh.data.size)
     reader = ShardReader(shards)
     TrainingSampler(reader.index, config.sampling, config.seed)
+    if mesh.first:
+        warn_of_other_settings(shards, config)
     return reader, inputs_of(config, shards)
 
 

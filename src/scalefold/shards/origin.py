@@ -1,0 +1,78 @@
+"""Is a finished shard folder what a configuration would be packed into? Nothing is read of the raw
+files: settings and list of chains are compared with what the folder says of itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+from scalefold.config.identity import packing_hash
+from scalefold.config.schema import Config
+from scalefold.raw.chains import ChainRow, read_rejected
+from scalefold.shards.manifest import Manifest
+from scalefold.shards.schema import INDEX_FILE, REJECTED_FILE
+from scalefold.shards.shard_file import ShardFile
+from scalefold.shards.summary import changed_settings, in_words
+
+logger = logging.getLogger(__name__)
+
+
+def other_settings(folder: Path, config: Config) -> dict[str, str]:
+    """Return `changed_settings` of a folder: none if it was packed with the configuration's.
+
+    Which they were is in the summaries of its buckets, which it does not need otherwise.
+
+    Raises
+    ------
+    InputError
+        There are no complete shards.
+    """
+    packed_with = Manifest.read(folder).config_hash
+    if packed_with == packing_hash(config):
+        return {}
+    for path in sorted(folder.glob("chain-*.json")):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            head = json.loads(path.read_text("utf-8"))["head"]
+            if head["config_hash"] == packed_with:
+                return changed_settings(head["settings"], config)
+    return changed_settings({}, config)
+
+
+def warn_of_other_settings(folder: Path, config: Config) -> None:
+    """Warn who takes shards of other settings by hand; a colleague's, say."""
+    if changed := other_settings(folder, config):
+        logger.warning(
+            "%s was packed with other settings: %s. What is in the shards counts",
+            *(folder, in_words(changed)),
+        )
+
+
+def other_chains(folder: Path, listed: Iterable[ChainRow]) -> set[str]:
+    """Return the keys of chains whose line in the list is not the one that they were packed with.
+
+    Of a chain that was set aside only the key is known, and that it is no sample.
+
+    Raises
+    ------
+    InputError
+        Index or table of rejected chains are missing or damaged.
+    """
+    index = ShardFile(folder / INDEX_FILE, "index").table()
+    columns = (index[name].to_pylist() for name in ChainRow._fields)
+    packed, wanted = set(zip(*columns, strict=True)), set(listed)
+    set_aside = {rejected.chain_key for rejected in read_rejected(folder / REJECTED_FILE)}
+    otherwise = {key: tuple(facts) for key, *facts in packed - wanted}
+
+    def was_set_aside(row: ChainRow) -> bool:
+        as_template = ("template", row.cluster_id)  # or not packed at all
+        return (
+            row.chain_key in set_aside and otherwise.get(row.chain_key, as_template) == as_template
+        )
+
+    unlike = wanted - packed
+    changed = otherwise.keys() | {row.chain_key for row in unlike}
+    return changed - {row.chain_key for row in unlike if was_set_aside(row)}
