@@ -241,8 +241,10 @@ def _exception(failure: _Failure, worker: _Worker) -> Exception:
 
 def run_worker(connection: Connection, preparation: Preparation) -> None:
     """Body of a worker process: prepare samples until the pipe closes."""
-    # Ctrl-C reaches the whole process group; it is for the parent to end its workers.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C and the end of a terminal reach the whole process group; it is for the parent to end
+    # its workers.
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(1)
     computing, sending = threading.Lock(), threading.Lock()
 

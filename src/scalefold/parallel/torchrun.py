@@ -1,8 +1,9 @@
 """``scalefold-torchrun``: torchrun for jobs of a cluster, with the same options.
 
-Two things differ. SIGTERM and SIGUSR1 are passed on to the processes, which then take the time they
-need to write a checkpoint (torchrun kills them after 30 s). And it leaves with their exit code, so
-that a training that was stopped (75) can be told from one that failed.
+Two things differ. SIGTERM, SIGUSR1 and SIGHUP (unless it is ignored, as under nohup) are passed on
+to the processes, which then take the time they need to write a checkpoint (torchrun kills them
+after 30 s). And it leaves with their exit code, so that a training that was stopped (75) can be
+told from one that failed.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from typing import Final
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import main as torchrun
 
-_PASSED_ON: Final = (signal.SIGTERM, signal.SIGUSR1)
+_PASSED_ON: Final = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
 
 def main() -> None:
     """Run torchrun with the arguments of this process."""
     for number in _PASSED_ON:
-        signal.signal(number, _pass_on)
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _pass_on)
     try:
         # torchrun installs handlers of its own for the signals named here, and no others.
         torchrun(["--signals-to-handle=SIGINT", *sys.argv[1:]])

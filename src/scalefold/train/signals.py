@@ -1,12 +1,14 @@
 """Ending a run early, in order: finish the step, write a checkpoint, leave.
 
-SIGTERM and SIGINT are what schedulers and terminals send; SIGUSR1 is what ``sbatch --signal`` is
-usually told to send some minutes before the time limit.
+SIGTERM and SIGINT are what schedulers and terminals send, SIGHUP what a terminal that is closed or
+an ssh connection that is lost; SIGUSR1 is what ``sbatch --signal`` is usually told to send some
+minutes before the time limit.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -17,7 +19,9 @@ EXIT_STOPPED: Final = 75
 """Exit code of a run that was stopped before its last step and wrote a checkpoint (EX_TEMPFAIL):
 start it again with ``--resume``."""
 
-_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
+_OUTPUTS: Final = (1, 2)
+"""File descriptors of standard output and standard error."""
 
 
 class StopRequest(threading.Event):
@@ -28,20 +32,38 @@ class StopRequest(threading.Event):
 
 @contextlib.contextmanager
 def stop_on_signals() -> Iterator[StopRequest]:
-    """Turn signals into a request; a second SIGINT (an impatient user) interrupts at once."""
+    """Turn signals into a request; a second SIGINT (an impatient user) interrupts at once.
+
+    SIGHUP stays ignored where it is, as under nohup.
+    """
     request = StopRequest()
     before = {number: signal.getsignal(number) for number in _SIGNALS}
+    if before[signal.SIGHUP] == signal.SIG_IGN:
+        del before[signal.SIGHUP]
 
     def handle(number: int, frame: FrameType | None) -> None:
         if request.is_set() and number == signal.SIGINT:
             raise KeyboardInterrupt
+        if number == signal.SIGHUP:
+            _let_go_of_lost_terminal()
         request.reason = signal.Signals(number).name
         request.set()
 
-    for number in _SIGNALS:
+    for number in before:
         signal.signal(number, handle)
     try:
         yield request
     finally:
-        for number in _SIGNALS:
-            signal.signal(number, before[number])
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _let_go_of_lost_terminal() -> None:
+    """Have nothing written any more to a terminal that is gone: that is an error (EIO)."""
+    for output in _OUTPUTS:
+        try:
+            os.write(output, b"")
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, output)
+            os.close(nowhere)

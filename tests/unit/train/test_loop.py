@@ -102,7 +102,7 @@ def test_a_stop_request_ends_with_a_checkpoint(
 
 
 def test_signals_are_turned_into_requests_and_a_second_interrupt_ends() -> None:
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP):
         with stop_on_signals() as stop:
             assert not stop.is_set()
             signal.raise_signal(number)
