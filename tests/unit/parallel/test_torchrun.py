@@ -15,7 +15,8 @@ LAUNCH = "from scalefold.parallel.torchrun import main; main()"
 # A process that is asked to stop as a training is: it ends in its own time, with a code of its own.
 PROCESS = """
 import os, signal, sys, time
-signal.signal(signal.SIGUSR1, lambda *_: sys.exit(75))
+for number in (signal.SIGUSR1, signal.SIGHUP):
+    signal.signal(number, lambda *_: sys.exit(75))
 os.write(1, f"{os.getpid()}\\n".encode())  # at once: the other writes to the same pipe
 time.sleep(300)
 """
@@ -40,11 +41,12 @@ def processes_of(launcher: subprocess.Popen[str]) -> list[int]:
     return [int(launcher.stdout.readline()) for _ in range(2)]
 
 
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGHUP])
 def test_a_signal_is_passed_on_and_the_exit_code_handed_back(
-    launcher: subprocess.Popen[str],
+    number: signal.Signals, launcher: subprocess.Popen[str]
 ) -> None:
     processes_of(launcher)
-    launcher.send_signal(signal.SIGUSR1)
+    launcher.send_signal(number)
     assert launcher.wait() == 75
 
 

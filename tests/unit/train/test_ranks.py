@@ -93,11 +93,12 @@ def test_a_rank_that_hangs_is_given_up_after_the_time_limit(
     assert steps(tmp_path / "out") == [0, 2]
 
 
+@pytest.mark.parametrize("name", ["SIGUSR1", "SIGHUP"])
 def test_a_signal_to_one_rank_stops_all_and_another_number_goes_on(
-    trainings: Trainings, alone: Path, tmp_path: Path
+    name: str, trainings: Trainings, alone: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    code, output = trainings.run(out, 2, {"rank": 1, "step": 3, "what": "SIGUSR1"})
+    code, output = trainings.run(out, 2, {"rank": 1, "step": 3, "what": name})
     assert code == 1  # the launcher's own; its summary has the processes'
     assert "exitcode  : 75" in output
     assert steps(out) == [0, 2, 3]

@@ -1,0 +1,56 @@
+"""A terminal that goes while a training runs on it, as a user's does: real processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalefold.config.load import merge
+from scalefold.train.checkpoint import checkpoints
+
+from .torchrun import Trainings
+
+STEPS = 100_000
+"""More than are made before the terminal goes."""
+
+
+@pytest.fixture
+def trainings(micro_tree: dict[str, Any], shards: Path, tmp_path: Path) -> Trainings:
+    training = {"steps": STEPS, "checkpoint_every": STEPS, "loader_workers": 1}
+    return Trainings(tmp_path, shards, merge(micro_tree, {"training": training}))
+
+
+def test_a_closed_terminal_stops_in_order(trainings: Trainings, tmp_path: Path) -> None:
+    """The process and its loader's worker get SIGHUP, and what they still print goes nowhere."""
+    ours, theirs = os.openpty()
+    process = subprocess.Popen(
+        ["setsid", "--ctty", *trainings.command(tmp_path / "out", 1, [])],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TERM": "xterm"},
+    )
+    os.close(theirs)
+    try:
+        shown = b""
+        with contextlib.suppress(OSError):  # of a terminal that nobody has open any more
+            while b"loss" not in shown:
+                shown += os.read(ours, 4096)
+        os.close(ours)
+        assert process.wait(timeout=120) == 75, shown.decode()
+    finally:
+        process.kill()
+    assert checkpoints(tmp_path / "out")[-1].name != "step-00000000"
+
+
+def test_under_nohup_a_training_goes_on(trainings: Trainings, tmp_path: Path) -> None:
+    trainings.tree = merge(trainings.tree, {"training": {"steps": 3, "loader_workers": 0}})
+    command = trainings.command(tmp_path / "out", 1, [{"step": 2, "what": "SIGHUP"}])
+    done = subprocess.run(["nohup", *command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert checkpoints(tmp_path / "out")[-1].name == "step-00000003"
