@@ -1,5 +1,7 @@
 """Errors that are the user's to mend."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 
@@ -9,6 +11,18 @@ class InputError(ValueError):
     The message names the file or key, states what was found and what was expected, and says how to
     mend it. The command line prints it without a traceback.
     """
+
+
+class UnreadableError(InputError):
+    """A file is there and may not be read: nothing is known to be wrong with it."""
+
+    @classmethod
+    def of(cls, path: object) -> UnreadableError:
+        """Of the file or folder that this is about."""
+        return cls(
+            f"{path}: may not be read: you have no permission. Nothing else need be wrong: have "
+            "the owner give it (chmod a+r, of folders a+rx), or use a copy of your own"
+        )
 
 
 class ChecksumError(InputError):

@@ -8,6 +8,8 @@ interrupted.
 from __future__ import annotations
 
 import inspect
+import os
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -18,7 +20,7 @@ from typer.core import TyperGroup
 from scalefold import __version__
 from scalefold.cli import bench, configuration, data, profile, training, weights
 from scalefold.cli.logs import log_to_stderr
-from scalefold.errors import ElsewhereError, InputError, RankLostError
+from scalefold.errors import ElsewhereError, InputError, RankLostError, UnreadableError
 
 EXIT_ERROR = 1
 EXIT_INPUT_ERROR = 2
@@ -33,14 +35,45 @@ class _Commands(TyperGroup):
             return super().invoke(ctx)
         except ElsewhereError:
             raise typer.Exit(EXIT_INPUT_ERROR) from None
-        except (InputError, RankLostError) as error:
-            message = Text.assemble(("error: ", "bold red"), (str(error), "red"))
-            Console(stderr=True).print(message, soft_wrap=True)
-            is_input = isinstance(error, InputError)
-            raise typer.Exit(EXIT_INPUT_ERROR if is_input else EXIT_ERROR) from None
+        except InputError as error:
+            _print_error(str(error))
+            raise typer.Exit(EXIT_INPUT_ERROR) from None
+        except RankLostError as error:
+            _print_error(str(error))
+            raise typer.Exit(EXIT_ERROR) from None
+        except OSError as error:
+            message = _explain(error)
+            if message is None:
+                raise
+            _print_error(message)
+            raise typer.Exit(EXIT_INPUT_ERROR) from None
         except KeyboardInterrupt:
             Console(stderr=True).print("interrupted", style="red")
             raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def _print_error(message: str) -> None:
+    text = Text.assemble(("error: ", "bold red"), (message, "red"))
+    Console(stderr=True).print(text, soft_wrap=True)
+
+
+def _explain(error: OSError) -> str | None:
+    """What is to be mended, where the system's error is the user's: a permission, a full disk.
+
+    Most outputs have an `InputError` of their own.
+    """
+    from scalefold.shards.atomic import NO_ROOM
+
+    if isinstance(error, PermissionError) and error.filename is not None:
+        file = Path(os.fsdecode(error.filename))
+        is_new = os.access(file.parent, os.X_OK) and not os.path.lexists(file)
+        if is_new or os.access(file, os.R_OK):
+            return f"{file}: may not be written: you have no permission. Get it, or choose another"
+        return str(UnreadableError.of(file))
+    if error.errno in NO_ROOM:
+        where = error.filename or "the output"  # such as standard output: writing names no file
+        return f"no room for {where} ({error.strerror}): make some, or choose another place"
+    return None
 
 
 app = typer.Typer(

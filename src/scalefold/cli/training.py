@@ -77,9 +77,9 @@ def train(
     Several processes, one a GPU, train together when torchrun starts them: [cyan]torchrun
     --nproc-per-node 8 -m scalefold train …[/]. They share each step's samples.
 
-    SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 (to any of them) end it in order: it finishes its step,
-    writes a checkpoint and leaves with exit code 75; the same command with --resume continues, also
-    with another number of processes.
+    SIGTERM, SIGINT (Ctrl-C), SIGUSR1 and SIGHUP (a closed terminal; not under nohup), to any of
+    them, end it in order: it finishes its step, writes a checkpoint and leaves with exit code 75;
+    the same command with --resume continues, also with another number of processes.
 
     It ends likewise, but with exit code 0 and for good, when an evaluation of one of its
     checkpoints reaches evaluation.target_lddt.

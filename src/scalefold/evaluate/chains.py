@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 import torch
 
 from scalefold.config.schema import Config
-from scalefold.errors import InputError
+from scalefold.errors import InputError, UnreadableError
 from scalefold.evaluate.chain_scores import TRUTH, not_finite, score_chain
 from scalefold.evaluate.prediction import Prediction
 from scalefold.evaluate.structure_file import structure_path, write_structure
@@ -158,6 +158,8 @@ def _predict_chain(
         if isinstance(passes, _SetAside):
             return passes
         prediction = predict(passes)
+    except UnreadableError:  # of a whole file of chains, and mended with a word to its owner
+        raise
     except InputError as error:
         return _SetAside("failed", str(error))
     except torch.OutOfMemoryError:

@@ -196,14 +196,14 @@ def on_first(ranks: Ranks, action: Callable[[], T]) -> T:
 
     Raises
     ------
-    InputError
+    InputError, PermissionError
         What the action raised; on the other ranks as `ElsewhereError`.
     """
     outcome: tuple[T | None, str | None] | None = None
     if ranks.rank == 0:
         try:
             outcome = action(), None
-        except InputError as error:
+        except (InputError, PermissionError) as error:
             ranks.share((None, str(error)))
             raise
     result, error_text = ranks.share(outcome)
@@ -217,14 +217,14 @@ def on_all(ranks: Gathering, action: Callable[[], T]) -> T:
 
     Raises
     ------
-    InputError
+    InputError, PermissionError
         What the action raised here; as `ElsewhereError` where a lower rank has the same to say, or
         where it failed on other ranks only.
     """
     result, fault = None, None
     try:
         result = action()
-    except InputError as error:
+    except (InputError, PermissionError) as error:
         fault = error
     faults = ranks.gather(None if fault is None else str(fault))
     if fault is not None and faults.index(str(fault)) == ranks.rank:

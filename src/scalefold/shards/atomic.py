@@ -16,7 +16,8 @@ from typing import Any, BinaryIO, Final
 from scalefold.errors import InputError
 
 TEMPORARY_MARK: Final = ".tmp."
-_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What the system says where a disk or a quota is full."""
 
 
 class HashingFile(io.RawIOBase):
@@ -185,7 +186,7 @@ def _refuse_folder(path: Path) -> None:
 
 
 def _explain(path: Path, error: OSError, num_bytes: int) -> str:
-    if error.errno in _NO_ROOM:
+    if error.errno in NO_ROOM:
         free = shutil.disk_usage(path.parent).free
         return (
             f"{path}: no room ({error.strerror}) after {num_bytes:,} bytes; {free:,} bytes are "

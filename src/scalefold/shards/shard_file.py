@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from scalefold.errors import ChecksumError, InputError
+from scalefold.errors import ChecksumError, InputError, UnreadableError
 from scalefold.shards.remedy import remedy
 from scalefold.shards.schema import (
     HASH_COLUMN,
@@ -32,7 +32,7 @@ class ShardFile:
     ------
     InputError
         No such file, not an Arrow file (truncated, for instance), another family, or another
-        version of the schema.
+        version of the schema; as `UnreadableError` where a permission is missing.
     """
 
     def __init__(self, path: Path, family: str) -> None:
@@ -43,6 +43,8 @@ class ShardFile:
             self._reader = pa.ipc.open_file(self._map)
         except FileNotFoundError as error:
             raise InputError(f"{path}: no such shard. {remedy(path)}") from error
+        except PermissionError as error:
+            raise UnreadableError.of(path) from error
         except (pa.ArrowException, OSError, ValueError) as error:
             raise InputError(
                 f"{path}: not a complete Arrow file ({error}). {remedy(path)}"
