@@ -72,7 +72,7 @@ def test_second_run_does_nothing(finished: Any) -> None:
 
 def test_evaluation_after_training_is_of_the_same_checkpoints(finished: Any) -> None:
     planned = finished.planned("--config", "evaluation={mode: after}")
-    assert planned == {"config": 1, "evaluate": 9, "report": 3}
+    assert planned == {"config": 1}  # the record of the configuration
 
 
 def test_what_is_deleted_is_made_again(finished: Any) -> None:
