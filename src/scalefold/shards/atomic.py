@@ -95,7 +95,7 @@ def atomic_file(path: Path) -> Iterator[HashingFile]:
         temporary.unlink(missing_ok=True)
         # torch's writer hides the system's error behind one of its own.
         cause = error.__context__ if isinstance(error, RuntimeError) else error
-        if isinstance(cause, OSError):
+        if isinstance(cause, OSError) and _is_about(cause, temporary):
             raise InputError(_explain(path, cause, file.num_bytes)) from error
         raise
 
@@ -178,6 +178,13 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _is_about(error: OSError, file: Path) -> bool:
+    """Whether it is of writing a file, and not of another that is read meanwhile."""
+    # Writing itself names no file.
+    name = error.filename
+    return name is None or Path(os.fsdecode(name)) in (file, file.parent)
 
 
 def _refuse_folder(path: Path) -> None:

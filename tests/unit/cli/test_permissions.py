@@ -83,7 +83,9 @@ def test_a_file_that_may_not_be_read_is_named_and_not_called_damaged(run_folder:
         assert done.returncode == 0, done.stderr
     again, other = str(run_folder / "again"), str(run_folder / "other.json")
     export = ["weights", "export", str(step), "--out", str(run_folder / "w.pt")]
+    mmcif = next(raw.rglob("*.cif.gz"))
     cases = [
+        (mmcif, ["pack", *options, "--raw", str(raw), "--out", again]),
         *((shards / name, ["inspect", str(shards)]) for name in ("manifest.json", "index.arrow")),
         (shards / "chain-00000.arrow", ["inspect", str(shards), "--chain", "5pti_A"]),
         (shards / "chain-00000.arrow", ["verify", str(shards)]),

@@ -76,6 +76,18 @@ def test_other_ranks_leave_without_a_word() -> None:
     assert on_all(Among(1, None, None), lambda: 7) == on_all(ALONE, lambda: 7) == 7
 
 
+def test_a_file_that_may_not_be_read_is_such_a_fault() -> None:
+    error = PermissionError(13, "Permission denied", "index.arrow")
+
+    def closed() -> int:
+        raise error
+
+    with pytest.raises(PermissionError):
+        on_all(Among(0, str(error), str(error)), closed)
+    with pytest.raises(ElsewhereError, match=r"index\.arrow"):
+        on_all(Among(1, str(error), str(error)), closed)
+
+
 def _bad() -> int:
     raise InputError("bad")
 

@@ -54,6 +54,16 @@ def test_whether_a_folder_can_be_made_is_told_without_making_it(tmp_path: Path) 
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_what_cannot_be_read_meanwhile_is_no_error_of_what_is_written(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    with (
+        pytest.raises(FileNotFoundError, match=str(source)),
+        atomic_file(tmp_path / "f") as file,
+    ):
+        file.write(source.read_bytes())
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_whether_a_file_can_be_written_is_told_without_writing_it(tmp_path: Path) -> None:
     check_file(tmp_path / "new")
     earlier = tmp_path / "earlier"
