@@ -1,6 +1,8 @@
 """Each test sees the same, whatever ran before it and whatever the shell has set."""
 
 import os
+import signal
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -27,3 +29,11 @@ if not torch.cuda.is_available():
 def pytest_runtest_setup() -> None:
     """Before the fixtures: what draws from torch's own generator draws the same in any order."""
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def without_nohup() -> Iterator[None]:
+    """Under nohup SIGHUP is ignored, by what a test starts, too; the other tests are left so."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)

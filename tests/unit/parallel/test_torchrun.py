@@ -23,7 +23,7 @@ time.sleep(300)
 
 
 @pytest.fixture
-def launcher(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+def launcher(tmp_path: Path, without_nohup: None) -> Iterator[subprocess.Popen[str]]:
     (tmp_path / "process.py").write_text(PROCESS)
     options = ["--standalone", "--nproc-per-node=2", str(tmp_path / "process.py")]
     process = subprocess.Popen(

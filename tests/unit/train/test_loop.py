@@ -101,7 +101,7 @@ def test_a_stop_request_ends_with_a_checkpoint(
     assert signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL
 
 
-def test_signals_are_turned_into_requests_and_a_second_interrupt_ends() -> None:
+def test_signals_are_turned_into_requests_and_a_second_interrupt_ends(without_nohup: None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP):
         with stop_on_signals() as stop:
             assert not stop.is_set()

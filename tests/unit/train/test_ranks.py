@@ -95,7 +95,7 @@ def test_a_rank_that_hangs_is_given_up_after_the_time_limit(
 
 @pytest.mark.parametrize("name", ["SIGUSR1", "SIGHUP"])
 def test_a_signal_to_one_rank_stops_all_and_another_number_goes_on(
-    name: str, trainings: Trainings, alone: Path, tmp_path: Path
+    name: str, trainings: Trainings, alone: Path, tmp_path: Path, without_nohup: None
 ) -> None:
     out = tmp_path / "out"
     code, output = trainings.run(out, 2, {"rank": 1, "step": 3, "what": name})

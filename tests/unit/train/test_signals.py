@@ -25,7 +25,9 @@ def trainings(micro_tree: dict[str, Any], shards: Path, tmp_path: Path) -> Train
     return Trainings(tmp_path, shards, merge(micro_tree, {"training": training}))
 
 
-def test_a_closed_terminal_stops_in_order(trainings: Trainings, tmp_path: Path) -> None:
+def test_a_closed_terminal_stops_in_order(
+    trainings: Trainings, tmp_path: Path, without_nohup: None
+) -> None:
     """The process and its loader's worker get SIGHUP, and what they still print goes nowhere."""
     ours, theirs = os.openpty()
     process = subprocess.Popen(
