@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from string import Formatter
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from scalefold.raw.roots import local_folder
+from scalefold.config.values import (
+    BelowOne,
+    NonNegative,
+    Positive,
+    Probability,
+    ResultsFolder,
+    Root,
+    Weight,
+    WrittenPath,
+    template,
+)
 
-Positive = Annotated[int, Field(ge=1)]
-NonNegative = Annotated[int, Field(ge=0)]
-Probability = Annotated[float, Field(ge=0.0, le=1.0)]
-BelowOne = Annotated[float, Field(ge=0.0, lt=1.0)]
-Weight = Annotated[float, Field(ge=0.0)]
-
-
-_Text = TypeVar("_Text", str, Path)
 _FOLDER_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
 
@@ -31,48 +32,6 @@ class Section(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
-
-def _template(required: str, *others: str) -> AfterValidator:
-    """Check that a path has its placeholders, and none that nobody fills."""
-
-    def check(path: str) -> str:
-        known = [required, *others]
-        may = "may have " + ", ".join(f"{{{name}}}" for name in known)
-        try:
-            names = [name for _, name, _, _ in Formatter().parse(path) if name is not None]
-        except ValueError as error:
-            raise ValueError(f"{error}; it {may}") from None
-        unknown = [name for name in names if name not in known]
-        if unknown:
-            raise ValueError(f"nothing fills {{{unknown[0]}}}; it {may}")
-        if required not in names:
-            raise ValueError(f"without {{{required}}} it is the same path for all")
-        return path
-
-    return AfterValidator(check)
-
-
-def _check_path(path: _Text) -> _Text:
-    """Refuse what a shell would expand: it would be a folder of that very name."""
-    if str(path).startswith(("~", "$")):
-        raise ValueError("is taken as written, ~ and $HOME are not expanded: write it in full")
-    return path
-
-
-def _check_root(root: str) -> str:
-    """Refuse a mirror that nothing could be fetched from, whether or not it is there now."""
-    local_folder(_check_path(root))
-    return root
-
-
-def _check_results(path: Path) -> Path:
-    if {"{", "}"} & {*str(path)}:
-        raise ValueError("has a brace, which Snakemake takes for a wildcard: name it otherwise")
-    return path
-
-
-Root = Annotated[str, AfterValidator(_check_root)]
-WrittenPath = Annotated[Path, AfterValidator(_check_path)]
 
 # --- raw data -----------------------------------------------------------------------------------
 
@@ -84,15 +43,15 @@ class MirrorsConfig(Section):
     """
 
     mmcif: list[Root] = Field(min_length=1, description="Roots of wwPDB archives.")
-    mmcif_path: Annotated[str, _template("entry", "hash")] = Field(
+    mmcif_path: Annotated[str, template("entry", "hash")] = Field(
         "pub/pdb/data/structures/divided/mmCIF/{hash}/{entry}.cif.gz",
         description="Path below a root; {hash} is the 2nd and 3rd last character of the entry id.",
     )
     alignments: list[Root] = Field(min_length=1, description="Roots of OpenProteinSet archives.")
-    alignment_path: Annotated[str, _template("chain", "name")] = Field(
+    alignment_path: Annotated[str, template("chain", "name")] = Field(
         "pdb/{chain}/a3m/{name}.a3m", description="Path below a root."
     )
-    hhr_path: Annotated[str, _template("chain", "name")] = Field(
+    hhr_path: Annotated[str, template("chain", "name")] = Field(
         "pdb/{chain}/hhr/{name}.hhr", description="Path below a root."
     )
 
@@ -430,9 +389,7 @@ class Config(Section):
     """A whole run."""
 
     run_name: str = Field("run", json_schema_extra={"pattern": _FOLDER_NAME})
-    results: Annotated[WrittenPath, AfterValidator(_check_results)] = Field(
-        Path("results"), description="Folder of all outputs."
-    )
+    results: ResultsFolder = Field(Path("results"), description="Folder of all outputs.")
     seed: int = Field(0, ge=0, lt=2**31)
     preset: str = Field("initial_training", description="Named settings that the rest overrides.")
     container: str | None = Field(

@@ -1,0 +1,64 @@
+"""Kinds of values that keys of the configuration take, and what is refused of each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from string import Formatter
+from typing import Annotated, TypeVar
+
+from pydantic import AfterValidator, Field
+
+from scalefold.raw.roots import local_folder
+
+Positive = Annotated[int, Field(ge=1)]
+NonNegative = Annotated[int, Field(ge=0)]
+Probability = Annotated[float, Field(ge=0.0, le=1.0)]
+BelowOne = Annotated[float, Field(ge=0.0, lt=1.0)]
+Weight = Annotated[float, Field(ge=0.0)]
+
+
+_Text = TypeVar("_Text", str, Path)
+
+
+def template(required: str, *others: str) -> AfterValidator:
+    """Check that a path has its placeholders, and none that nobody fills."""
+
+    def check(path: str) -> str:
+        known = [required, *others]
+        may = "may have " + ", ".join(f"{{{name}}}" for name in known)
+        try:
+            names = [name for _, name, _, _ in Formatter().parse(path) if name is not None]
+        except ValueError as error:
+            raise ValueError(f"{error}; it {may}") from None
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise ValueError(f"nothing fills {{{unknown[0]}}}; it {may}")
+        if required not in names:
+            raise ValueError(f"without {{{required}}} it is the same path for all")
+        return path
+
+    return AfterValidator(check)
+
+
+def _check_path(path: _Text) -> _Text:
+    """Refuse what a shell would expand: it would be a folder of that very name."""
+    if str(path).startswith(("~", "$")):
+        raise ValueError("is taken as written, ~ and $HOME are not expanded: write it in full")
+    return path
+
+
+def _check_root(root: str) -> str:
+    """Refuse a mirror that nothing could be fetched from, whether or not it is there now."""
+    local_folder(_check_path(root))
+    return root
+
+
+def _check_results(path: Path) -> Path:
+    if {"{", "}"} & {*str(path)}:
+        raise ValueError("has a brace, which Snakemake takes for a wildcard: name it otherwise")
+    return path
+
+
+Root = Annotated[str, AfterValidator(_check_root)]
+WrittenPath = Annotated[Path, AfterValidator(_check_path)]
+ResultsFolder = Annotated[WrittenPath, AfterValidator(_check_results)]
