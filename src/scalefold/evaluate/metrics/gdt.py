@@ -1,7 +1,7 @@
 """Global distance test (GDT; Zemla 2003, doi:10.1093/nar/gkg571) of superposed structures.
 
 For each cutoff the largest share of residues that some superposition brings within it; GDT-TS is
-the mean over the cutoffs 1, 2, 4 and 8 Å, GDT-HA over 0.5, 1, 2 and 4 Å.
+the mean over the cutoffs 1, 2, 4 and 8 Å.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-GDT_CUTOFFS_ANGSTROM: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
+GDT_CUTOFFS_ANGSTROM: Final = (1.0, 2.0, 4.0, 8.0)
 
 
 def most_within(squared_distances: Tensor) -> Tensor:
@@ -24,7 +24,7 @@ def most_within(squared_distances: Tensor) -> Tensor:
 
     Returns
     -------
-    Tensor, shape (5,), int64
+    Tensor, shape (4,), int64
         One number a cutoff of ``GDT_CUTOFFS_ANGSTROM``.
     """
     counts = [(squared_distances <= cutoff**2).sum(-1).max() for cutoff in GDT_CUTOFFS_ANGSTROM]
@@ -33,9 +33,4 @@ def most_within(squared_distances: Tensor) -> Tensor:
 
 def gdt_ts(most: Tensor, length: int) -> float:
     """GDT-TS, 0 to 1, from ``most_within`` and the reference's number of residues."""
-    return float(most[1:].double().mean()) / length
-
-
-def gdt_ha(most: Tensor, length: int) -> float:
-    """GDT-HA ("high accuracy"), 0 to 1; arguments as of `gdt_ts`."""
-    return float(most[:-1].double().mean()) / length
+    return float(most.double().mean()) / length

@@ -12,7 +12,7 @@ import torch
 
 from scalefold.chem.residues import CA
 from scalefold.evaluate.metrics.comparison import Comparison
-from scalefold.evaluate.metrics.gdt import GDT_CUTOFFS_ANGSTROM, gdt_ha, gdt_ts, most_within
+from scalefold.evaluate.metrics.gdt import GDT_CUTOFFS_ANGSTROM, gdt_ts, most_within
 from scalefold.evaluate.metrics.search import superposed_distances
 from scalefold.evaluate.metrics.tm_score import tm_d0_angstrom, tm_scores
 
@@ -22,11 +22,10 @@ class SuperposedScores(NamedTuple):
 
     tm_score: float
     gdt_ts: float
-    gdt_ha: float
 
 
 def superposed_scores(comparison: Comparison) -> SuperposedScores:
-    """TM-score, GDT-TS and GDT-HA, normalised by the number of observed residues.
+    """TM-score and GDT-TS, normalised by the number of observed residues.
 
     Parameters
     ----------
@@ -40,7 +39,7 @@ def superposed_scores(comparison: Comparison) -> SuperposedScores:
     """
     length = int(comparison.true_mask[:, CA].sum())
     if length == 0:
-        return SuperposedScores(*[float("nan")] * 3)
+        return SuperposedScores(*[float("nan")] * 2)
     mask = comparison.true_mask[:, CA] & comparison.predicted_mask[:, CA]
     most = torch.zeros(len(GDT_CUTOFFS_ANGSTROM), dtype=torch.int64)
     best = 0.0
@@ -51,4 +50,4 @@ def superposed_scores(comparison: Comparison) -> SuperposedScores:
         ):
             best = max(best, float(tm_scores(squared, length).max()))
             most = torch.maximum(most, most_within(squared))
-    return SuperposedScores(best, gdt_ts(most, length), gdt_ha(most, length))
+    return SuperposedScores(best, gdt_ts(most, length))
