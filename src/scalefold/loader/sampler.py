@@ -107,7 +107,5 @@ def _weights(train: pa.Table, config: SamplingConfig) -> NDArray[np.float64]:
     if config.weights == "uniform":
         return np.ones(len(train), np.float64)
     by_length = np.clip(train["length"].to_numpy().astype(np.float64), 256, 512) / 512
-    # a chain of unknown cluster is a cluster of its own
-    has_cluster = pc.is_valid(train["cluster_id"]).to_numpy()
-    size = np.where(has_cluster, np.maximum(train["cluster_size"].to_numpy(), 1), 1)
+    size = train["cluster_size"].to_numpy()  # a chain of unknown cluster is one of its own
     return by_length / (np.sqrt(size) if config.weights == "mlperf" else size)

@@ -13,7 +13,7 @@ ROWS = [
     ("1ccc_A", "train", 700, None, "b", 4, 0.1),
     ("1ddd_A", "train", 900, 9.0, "c", 1, 0.1),
     ("1eee_A", "train", 80, 2.0, "d", 1, 0.81),
-    ("1fff_A", "train", 256, 3.0, None, 0, 0.1),
+    ("1fff_A", "train", 256, 3.0, None, 1, 0.1),
     ("1ggg_A", "validation", 256, 3.0, "e", 1, 0.1),
     ("1hhh_A", "template", 256, 3.0, "f", 1, 0.1),
 ]
