@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from scalefold.errors import ChecksumError, InputError
+from scalefold.errors import ChecksumError, InputError, UnreadableError
 from scalefold.shards.atomic import write_bytes
 from scalefold.shards.remedy import remedy
 from scalefold.shards.schema import MANIFEST_FILE, SCHEMA_VERSION
@@ -151,7 +151,8 @@ class Manifest:
         Raises
         ------
         InputError
-            The file is missing or the manifest does not know it.
+            The file is missing or cannot be read, or the manifest does not know it; as
+            `UnreadableError` where a permission is missing.
         ChecksumError
             They differ.
         """
@@ -165,6 +166,10 @@ class Manifest:
             size = path.stat().st_size
         except FileNotFoundError as error:
             raise InputError(f"{path}: listed in the manifest, but not there. {fix}") from error
+        except PermissionError as error:
+            raise UnreadableError.of(path) from error
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read ({error.strerror}). {fix}") from error
         if (size, sha256) != (stated.bytes, stated.sha256):
             raise ChecksumError(
                 f"{path}: damaged or replaced: {size} bytes, sha256 {sha256}; the manifest states "

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from scalefold.errors import InputError
+from scalefold.errors import ChecksumError, InputError
 from scalefold.shards.atomic import TEMPORARY_MARK
 from scalefold.shards.codec import decode_chain, decode_msa
 from scalefold.shards.manifest import Manifest
@@ -53,18 +53,21 @@ def verify(folder: Path) -> list[Problem]:
     """
     manifest = Manifest.read(folder)
     problems: list[Problem] = []
+    unread: set[str] = set()
     for facts in manifest.files:
         try:
             manifest.check_bytes(folder, facts.file)
         except InputError as error:
             problems.append(Problem(facts.file, str(error)))
+            if not isinstance(error, ChecksumError):  # of a damaged file some rows may be sound
+                unread.add(facts.file)
     problems += _stray_files(folder, manifest)
     index = _index(folder, problems)
     chains: dict[tuple[int, int], tuple[str, bytes, int]] = {}
     alignments: dict[tuple[int, int], _Alignment] = {}
     for facts in manifest.files:
         family, _, number = facts.file.removesuffix(".arrow").partition("-")
-        if family not in SCHEMAS or not number.isdigit():
+        if family not in SCHEMAS or not number.isdigit() or facts.file in unread:
             continue
         bucket = int(number)
         for row, batch in _rows(folder, facts.file, family, facts.rows, problems):

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -46,6 +49,25 @@ def test_missing_file_is_found(demo_copy, name):
     problems = verify(demo_copy.out)
     assert problems[0].file == name
     assert "not there" in problems[0].message
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [(errno.EACCES, "may not be read: you have no permission"), (errno.EIO, "cannot be read (")],
+    ids=["no permission", "broken disk"],
+)
+def test_all_unreadable_files_are_found(demo_copy, monkeypatch, code, message):
+    unreadable, open_file = ["chain-00001.arrow", "msa-00002.arrow"], Path.open
+
+    def opened(path, *arguments, **options):
+        if path.name in unreadable:
+            raise OSError(code, os.strerror(code), str(path))
+        return open_file(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", opened)
+    problems = [problem for problem in verify(demo_copy.out) if problem.file != "index.arrow"]
+    assert [problem.file for problem in problems] == unreadable
+    assert all(message in problem.message for problem in problems)
 
 
 def test_truncated_file_is_found(demo_copy):
