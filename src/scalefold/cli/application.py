@@ -1,6 +1,7 @@
 """The application: its commands, and how errors leave it.
 
-Exit codes: 0 done; 1 an error of the program (with traceback); 2 an error of the user's input or of
+Exit codes: 0 done; 1 an error of the program (with traceback), or nobody reads the output any more
+(silently, as ``| head`` has it; Typer and Rich do so); 2 an error of the user's input or of
 the command line (one message); 75 a training was stopped before its end and can be resumed; 130
 interrupted.
 """
@@ -9,6 +10,8 @@ from __future__ import annotations
 
 import inspect
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,26 +33,36 @@ EXIT_INTERRUPTED = 130
 class _Commands(TyperGroup):
     """Prints errors that are not the program's as one message instead of a traceback."""
 
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        with _errors_told():  # --help and --version print here
+            return super().make_context(*arguments, **options)
+
     def invoke(self, ctx: Any) -> Any:
-        try:
+        with _errors_told():
             return super().invoke(ctx)
-        except ElsewhereError:
-            raise typer.Exit(EXIT_INPUT_ERROR) from None
-        except InputError as error:
-            _print_error(str(error))
-            raise typer.Exit(EXIT_INPUT_ERROR) from None
-        except RankLostError as error:
-            _print_error(str(error))
-            raise typer.Exit(EXIT_ERROR) from None
-        except OSError as error:
-            message = _explain(error)
-            if message is None:
-                raise
-            _print_error(message)
-            raise typer.Exit(EXIT_INPUT_ERROR) from None
-        except KeyboardInterrupt:
-            Console(stderr=True).print("interrupted", style="red")
-            raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+@contextmanager
+def _errors_told() -> Iterator[None]:
+    try:
+        yield
+    except ElsewhereError:
+        raise typer.Exit(EXIT_INPUT_ERROR) from None
+    except InputError as error:
+        _print_error(str(error))
+        raise typer.Exit(EXIT_INPUT_ERROR) from None
+    except RankLostError as error:
+        _print_error(str(error))
+        raise typer.Exit(EXIT_ERROR) from None
+    except OSError as error:
+        message = _explain(error)
+        if message is None:
+            raise
+        _print_error(message)
+        raise typer.Exit(EXIT_INPUT_ERROR) from None
+    except KeyboardInterrupt:
+        Console(stderr=True).print("interrupted", style="red")
+        raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
 def _print_error(message: str) -> None:

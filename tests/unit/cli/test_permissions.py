@@ -119,8 +119,13 @@ def test_a_file_that_may_not_be_read_is_named_and_not_called_damaged(run_folder:
     assert not Path(other).exists()
 
 
-def test_standard_output_to_a_full_disk() -> None:
-    command = [sys.executable, "-m", "scalefold", "config", "show", "-c", "demo/config.yaml"]
+@pytest.mark.parametrize(
+    "arguments",
+    [["config", "show", "-c", "demo/config.yaml"], ["--help"], ["config", "--help"], ["--version"]],
+    ids=" ".join,
+)
+def test_standard_output_to_a_full_disk(arguments: list[str]) -> None:
+    command = [sys.executable, "-m", "scalefold", *arguments]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False
@@ -128,3 +133,16 @@ def test_standard_output_to_a_full_disk() -> None:
     assert done.returncode == 2
     assert done.stderr.startswith("error: no room for the output (No space left on device)")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [["config", "presets"], ["--help"]], ids=" ".join)
+def test_an_output_that_nobody_reads_any_more_ends_silently(arguments: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "scalefold", *arguments]
+    with os.fdopen(writer, "w") as closed:
+        done = subprocess.run(
+            command, cwd=ROOT, stdout=closed, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr == ""
