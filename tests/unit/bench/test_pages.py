@@ -67,6 +67,20 @@ def microseconds(case: dict[str, Any], column: str, key: str) -> list[float] | N
     return seconds and [1e6 * seconds[part] for part in ("forward", "forward_backward")]
 
 
+def pages() -> list[Path]:
+    return [DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+def test_who_links_to_a_record_names_its_commit(page: Path) -> None:
+    """In the same paragraph or table."""
+    for block in page.read_text("utf-8").split("\n\n"):
+        for name in re.findall(r"benchmarks/([\w.-]+\.json)", block):
+            found = record(name)
+            commit = found.get("commit") or found.get("provenance", {}).get("commit", "")
+            assert commit[:7] in block, f"{name} is of {commit[:7]}: {block[:200]}"
+
+
 def tables_of_kernels() -> list[tuple[list[str], list[str]]]:
     """Lines of each table of times, and the records that the paragraph before it links to."""
     page = (DOCS / "kernels/benchmark.md").read_text("utf-8")
@@ -158,6 +172,23 @@ def test_goals_of_kernels() -> None:
         ]
         said = "yes" if all(met) else "forward only" if met[0] else "no"
         assert row["met"].partition(" ([")[0] == said, row
+
+
+def test_sanitizer() -> None:
+    found = record("sanitizer-h200.json")
+    (rows,) = tables("kernels.md", "| tool | precision")
+    for tool in {run["tool"] for run in found["runs"]}:
+        runs = [run for run in found["runs"] if run["tool"] == tool]
+        said = {
+            name: [cell for row in rows if row["tool"] == tool for cell in row[name].split(", ")]
+            for name in ("kernels", "errors", "seconds")
+        }
+        assert sorted(said["kernels"]) == sorted(str(len(run["kernels"])) for run in runs)
+        assert set(said["errors"]) == {str(run["errors"]) for run in runs}
+        seconds = sorted(run["seconds"] for run in runs)
+        assert rounds_to(seconds, " / ".join(sorted(said["seconds"], key=int)))
+    (kernels,) = re.findall(r"these are (\d+) kernels", (DOCS / "kernels.md").read_text("utf-8"))
+    assert int(kernels) == len({name for run in found["runs"] for name in run["kernels"]})
 
 
 def rungs() -> dict[str, dict[str, Any]]:
@@ -310,6 +341,16 @@ def test_readme() -> None:
         fmean(rungs()["baseline"]["gpu_busy_seconds_by_recycling"]),
     ]
     assert all(rounds_to([mean], said) for mean, said in zip(means, steps, strict=True))
+    attention = (
+        r"attention of 384 residues takes (\S+) us forward and (\S+) with backward, "
+        r"NVIDIA's cuEquivariance (\S+) and (\S+) \(one H200, (\w+)\)"
+    )
+    (said,) = re.findall(attention, text)
+    peers = record("kernels-peers-h200.json")
+    (case,) = (case for case in peers["cases"] if case["shape"] == "triangle attention N=384")
+    assert rounds_to(microseconds(case, "ScaleFold", "seconds"), " / ".join(said[:2]))
+    assert rounds_to(microseconds(case, "cuEquivariance", "seconds"), " / ".join(said[2:4]))
+    assert peers["commit"].startswith(said[4])
 
 
 def test_learning() -> None:

@@ -78,9 +78,17 @@ def test_make_targets(document: str, words: list[str]) -> None:
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_relative_links(path: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", path.read_text("utf-8")):
+    for target, _, anchor in re.findall(r"\]\(([^)#]*)(#([^)]+))?\)", path.read_text("utf-8")):
         if "://" not in target:
-            assert (path.parent / target).exists(), f"{path.name}: no {target}"
+            page = path.parent / target if target else path
+            assert page.exists(), f"{path.name}: no {target}"
+            assert not anchor or anchor in anchors(page), f"{path.name}: no {target}#{anchor}"
+
+
+def anchors(path: Path) -> set[str]:
+    """Names of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", path.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 
 def test_example_with_mirrors_of_ones_own_is_a_whole_configuration(tmp_path: Path) -> None:
