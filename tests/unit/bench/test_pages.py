@@ -133,6 +133,17 @@ def test_spread_between_records() -> None:
         assert all(rounds_to([n], cell) for n, cell in zip(spread, cells, strict=True)), cells
 
 
+def test_rates_of_large_operations() -> None:
+    """Least and most of all records of kernels."""
+    records = [record(path.name) for path in (DOCS / "benchmarks").glob("kernels-*.json")]
+    page = " ".join((DOCS / "kernels/benchmark.md").read_text("utf-8").split())
+    said = r"Large copies ran at (\S+) to (\S+) TB/s in them, large products at (\S+) to (\S+)"
+    (rates,) = re.findall(said, page)
+    copies = sorted(1e-12 * of["copy_bytes_per_second"] for of in records)
+    products = sorted(1e-12 * of["matmul_flops_per_second"] for of in records)
+    assert rounds_to([copies[0], copies[-1], products[0], products[-1]], " / ".join(rates))
+
+
 def share_of_floor(record_name: str, shape: str) -> list[float]:
     """Per cent of the time, forward, and forward and backward."""
     (case,) = (case for case in record(record_name)["cases"] if case["shape"] == shape)
