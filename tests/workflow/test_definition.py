@@ -60,8 +60,17 @@ def test_a_list_without_a_chain_to_train_on(template_folder: Path, tmp_path: Pat
     change.write_text(yaml.safe_dump({"data": {"chains": str(chains)}}))
     arguments = ["-n", "--profile", "local", "--configfile", "micro.yaml", str(change)]
     output = snakemake(*arguments, folder=template_folder)
-    assert f"{chains}: no chain of split train" in output
+    assert output.splitlines()[-1].startswith(f"error: {chains}: no chain of split train")
     assert "Traceback" not in output
+    shards = snakemake(*arguments, "--until", "index", folder=template_folder)
+    assert "This was a dry-run" in shards
+
+
+@pytest.mark.parametrize("option", [(), ("-R",), ("--until",)], ids=" ".join)
+def test_a_misspelt_rule_is_told_the_nearest(template_folder: Path, option: list[str]) -> None:
+    arguments = [*option, "reprot", "-n", "--profile", "local", "--configfile", "micro.yaml"]
+    output = snakemake(*arguments, folder=template_folder)
+    assert output.splitlines()[-1] == "error: reprot: no such rule, did you mean report?"
 
 
 def test_dry_run_says_that_a_mirror_is_not_there(template_folder: Path, tmp_path: Path) -> None:

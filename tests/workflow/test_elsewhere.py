@@ -97,6 +97,19 @@ def test_other_evaluations_are_made_once(copy, mode: str) -> None:
     assert copy.planned(*options) == {}
 
 
+def test_all_checkpoints_deleted(copy) -> None:
+    training = copy.training()
+    for path in training.glob("step-*"):
+        path.rename(copy.folder / path.name)
+    code, output = copy.outcome("--dry-run")
+    assert code != 0
+    assert f"error: {training.relative_to(copy.folder)}: this training is complete" in output
+    assert "MissingInput" not in output
+    for name in ("step-00000001", "step-00000001.ready"):
+        (copy.folder / name).rename(training / name)
+    assert copy.planned() == {}
+
+
 def test_more_steps_go_on(copy) -> None:
     settings = changed(training={"steps": 4, "checkpoint_every": 2, "max_recycling": 0})
     assert copy.planned(*settings)["train"] == 1

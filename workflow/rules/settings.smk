@@ -45,7 +45,6 @@ try:
     STAGES = load_stages(files, overrides)
     CHAINS = {}
     rows = read_chains(CONFIG.data.chains)
-    check_trainable(rows, CONFIG.data.chains)
     check_writable(CONFIG.results / CONFIG.run_name, "results")
     for row in rows:
         CHAINS.setdefault(bucket_of(row.entry_id, CONFIG.data.buckets), []).append(row)

@@ -9,11 +9,14 @@ BEFORE_TRAINING = {rule.name for rule in workflow.rules}
 def started_from(wildcards):
     """A training that starts from the weights of another waits for it; given ones must be there.
 
+    Some chain must be there to train on, too.
+
     Not where `--until` names rules before it alone: Snakemake plans the training, too, then drops it.
     """
     until = set(workflow.dag_settings.until)
     if until and until <= BEFORE_TRAINING:
         return []
+    check_trainable(rows, CONFIG.data.chains)
     train_to_the_end(wildcards.key)
     keys = list(KEYS.values())
     position = keys.index(wildcards.key)

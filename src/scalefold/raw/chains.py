@@ -96,8 +96,8 @@ def check_trainable(rows: Iterable[ChainRow], path: Path) -> None:
     if not any(row.split == "train" for row in rows):
         raise InputError(
             f"{path}: no chain of split train, so nothing to train on. Put the chains to learn "
-            "from into split train. Weights by themselves are evaluated without training, by hand: "
-            "`scalefold fetch`, `scalefold pack`, `scalefold evaluate`"
+            "from into split train. Weights by themselves are evaluated without training: make the "
+            "shards with `snakemake --until index`, then run `scalefold evaluate`"
         )
 
 
