@@ -117,6 +117,17 @@ def test_several_nodes_need_an_image_that_is_a_file(template_folder: Path) -> No
     assert "apptainer pull scalefold.sif docker://registry/scalefold:0.1.0" in output
 
 
+def test_an_image_that_is_not_there_is_named_where_jobs_are_to_run_in_it(
+    template_folder: Path,
+) -> None:
+    arguments = ["-n", "--configfile", "micro.yaml", "--profile", "local", "--config"]
+    arguments += ["container=no.sif"]
+    assert "This was a dry-run" in snakemake(*arguments, folder=template_folder)
+    output = snakemake(*arguments, "--sdm", "apptainer", folder=template_folder)
+    assert "container: no.sif: no such image file" in output
+    assert "Traceback" not in output
+
+
 def test_profile_runs_the_demo_unless_told_otherwise(checkout: Path) -> None:
     assert (ROOT / "local").is_symlink()
     assert (ROOT / "local").readlink() == Path("workflow/profiles/local")

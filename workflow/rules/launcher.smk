@@ -1,5 +1,4 @@
 # How training is started: on this machine, or on the nodes of a cluster's job.
-from snakemake.settings.types import DeploymentMethod
 
 
 def launcher(wildcards, resources, threads):

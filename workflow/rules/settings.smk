@@ -11,9 +11,11 @@ from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 from snakemake.logging import logger
+from snakemake.settings.types import DeploymentMethod
 from snakemake.utils import validate
 
 from scalefold.config import (
+    check_image,
     check_initial_weights,
     initial_weights_file,
     initial_weights_sha256,
@@ -46,6 +48,8 @@ try:
     CHAINS = {}
     rows = read_chains(CONFIG.data.chains)
     check_writable(CONFIG.results / CONFIG.run_name, "results")
+    if DeploymentMethod.APPTAINER in workflow.deployment_settings.deployment_method:
+        check_image(CONFIG)
     for row in rows:
         CHAINS.setdefault(bucket_of(row.entry_id, CONFIG.data.buckets), []).append(row)
 except InputError as error:

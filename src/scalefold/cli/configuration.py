@@ -44,9 +44,9 @@ def check(config: ConfigFiles, set_: Overrides = None) -> None:
     The list of chains (some of them to train on), mirrors that are folders and the weights to start
     from must be there; these are read, and must be the model's. Such mirrors must have structures,
     and each kind of alignments and template hits, of some chain. The run's folder must be one that
-    can be made and written.
+    can be made and written; an image that is a file must be there.
     """
-    from scalefold.config import load_stages, run_key
+    from scalefold.config import check_image, load_stages, run_key
     from scalefold.raw.chain_files import check_files
     from scalefold.raw.chains import check_trainable, read_chains
     from scalefold.shards.atomic import check_writable
@@ -57,6 +57,7 @@ def check(config: ConfigFiles, set_: Overrides = None) -> None:
     check_trainable(chains, loaded.data.chains)
     check_files(chains, loaded.data)
     check_writable(loaded.results / loaded.run_name, "results")
+    check_image(loaded)
     if loaded.training.initial_weights is not None:
         from scalefold.train.initial_weights import read_initial_weights
 

@@ -1,6 +1,7 @@
 """The typed configuration of a run: schema, presets, loading, JSON schema."""
 
 from scalefold.config.identity import run_key
+from scalefold.config.image import check_image
 from scalefold.config.initial_weights import (
     check_initial_weights,
     initial_weights_file,
@@ -20,6 +21,7 @@ from scalefold.config.stages import load_stages
 
 __all__ = [
     "Config",
+    "check_image",
     "check_initial_weights",
     "config_hash",
     "config_to_yaml",

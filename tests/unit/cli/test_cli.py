@@ -170,6 +170,7 @@ def test_config_check_names_the_nearest_key() -> None:
         ("training.initial_weights=/no.pt", "training.initial_weights: /no.pt: no such file"),
         (f"training.initial_weights={DEMO}", f"training.initial_weights: {DEMO}: cannot be read"),
         ("training.initial_weights=/", "training.initial_weights: /: no checkpoint here"),
+        ("container=no.sif", "container: no.sif: no such image file. Build or pull it"),
         ("data.alignments=[swiss_hits]", "5pti_A/a3m/swiss_hits.a3m, for one"),
         (
             "data.template_hits=pdb_hits",
