@@ -133,6 +133,20 @@ def test_spread_between_records() -> None:
         assert all(rounds_to([n], cell) for n, cell in zip(spread, cells, strict=True)), cells
 
 
+def test_attention_by_commit() -> None:
+    """The last row is of the records that are there; earlier ones are in the history."""
+    (rows,) = tables("kernels/attention.md", "| commit, and what came before it |")
+    head, *columns = rows[-1]
+    cases = {}
+    for found in (record("kernels-h200.json"), record("kernels-shapes-h200.json")):
+        assert found["commit"].startswith(rows[-1][head].partition(":")[0])
+        cases |= {case["shape"]: case for case in found["cases"]}
+    for column in columns:
+        shape = column.replace(",", "").replace("rows", "row attention")
+        shape = f"triangle attention {shape}" if shape.startswith("N=") else shape
+        assert rounds_to(microseconds(cases[shape], "ScaleFold", "seconds"), rows[-1][column])
+
+
 def test_rates_of_large_operations() -> None:
     """Least and most of all records of kernels."""
     records = [record(path.name) for path in (DOCS / "benchmarks").glob("kernels-*.json")]
