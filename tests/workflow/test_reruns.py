@@ -270,14 +270,20 @@ def test_mlperf_log(workflow) -> None:
     assert keys.count("epoch_start") == keys.count("epoch_stop") == 2
 
 
+def begun(workflow, *arguments: str, log: Path) -> subprocess.Popen[str]:
+    """A workflow whose training, of 400 steps, has made its first one, as the log says."""
+    process = workflow.start(*arguments, output=subprocess.PIPE)
+    while "step 1/400" not in (log.read_text() if log.exists() else ""):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.2)
+    return process
+
+
 def test_interrupted_training_goes_on(workflow) -> None:
     options = ["seed=2", "training={steps: 400, checkpoint_every: 400, max_recycling: 0}"]
     training = workflow.training(seed=2)
     log = workflow.run / f"logs/train/{training.name}.log"
-    first = workflow.start("--config", *options, "--until", "train", output=subprocess.PIPE)
-    while "step 1/400" not in (log.read_text() if log.exists() else ""):
-        assert first.poll() is None, log.read_text()
-        time.sleep(0.2)
+    first = begun(workflow, "--config", *options, "--until", "train", log=log)
     os.killpg(first.pid, signal.SIGINT)  # Ctrl-C
     of_jobs, of_snakemake = first.communicate()
     assert first.returncode != 0
@@ -295,3 +301,17 @@ def test_interrupted_training_goes_on(workflow) -> None:
     assert f"continuing from {(training / last).relative_to(workflow.folder)}" in log.read_text()
     steps = {path.stem for path in training.glob("step-*.ready")}
     assert steps == {"step-00000000", last, f"step-{step + 1:08d}"}
+
+
+def test_a_closed_terminal_ends_the_training_in_order_and_its_log_says_so(
+    workflow, without_nohup: None
+) -> None:
+    options = ["seed=4", "training={steps: 400, checkpoint_every: 400, max_recycling: 0}"]
+    training = workflow.training(seed=4)
+    log = training / "training.log"
+    process = begun(workflow, "--config", *options, "--until", "train", log=log)
+    os.killpg(process.pid, signal.SIGHUP)
+    process.communicate()  # until the training, which has the pipe, too, has ended
+    assert "stopped by SIGHUP; the same command continues" in log.read_text()
+    assert sorted(training.glob("step-*.ready"))[-1].stem != "step-00000000"
+    workflow.succeed("--unlock")  # Snakemake itself was killed

@@ -120,10 +120,10 @@ checkpoint train:
         shards=literal(SHARDS),
         training=TRAINING,
     # Snakemake deletes a job's log when it starts again; training.log tells the whole story, also what
-    # is said after a cluster's SIGTERM, which all processes of a job get.
+    # is said after a cluster's SIGTERM or the end of a terminal (SIGHUP), which all processes get.
     shell:
         "mkdir -p {params.training:q};"
         " {{ {params.launcher} train {params.config} --shards {params.shards:q}"
         " --out {params.training:q} --resume --set-aside && touch {output:q}"
         " || {params.when_stopped}; }} 2>&1"
-        " | (trap '' TERM; tee -i -a {log:q} {params.training:q}/training.log)"
+        " | (trap '' TERM HUP; tee -i -a {log:q} {params.training:q}/training.log)"
