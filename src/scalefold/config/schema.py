@@ -32,6 +32,16 @@ class Section(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _null_is_no_text(cls, value: Any) -> Any:
+        if isinstance(value, str) and value in ("null", "~", ""):
+            raise ValueError(
+                "is a text, not null, as Snakemake's --config takes every value: write null in a "
+                "file, and name that after --configfile, too"
+            )
+        return value
+
 
 # --- raw data -----------------------------------------------------------------------------------
 

@@ -187,6 +187,13 @@ def test_hash_follows_the_content_and_not_how_it_was_stated() -> None:
             r"alignment_path is {chain}.a3m, .* \(uniref90_hits, mgnify_hits\): give it {name}",
         ),
         ({"training": None}, "training: Input should be a section of keys"),
+        *(
+            (
+                {"data": DATA | {"template_hits": null}},
+                rf"data.template_hits: is a text, not null, .* \(found '{null}'\)$",
+            )
+            for null in ("null", "~", "")
+        ),
         (
             {"training": {"kernels": ["norm", "atention"]}},
             r"training.kernels: .*'triton' \(found .*\), or: .*'attention'.* \(found 'atention'\)$",
@@ -338,7 +345,7 @@ def test_container_is_a_reference_or_an_image_file(image: str | None) -> None:
 
 @pytest.mark.parametrize(
     "image",
-    ["", "registry.example/scalefold:1.0.0", "scalefold", "docker://", "my image.sif", ".sif "],
+    ["registry.example/scalefold:1.0.0", "scalefold", "docker://", "my image.sif", ".sif "],
 )
 def test_container_without_scheme_or_ending_is_refused(image: str) -> None:
     with pytest.raises(InputError, match=r"container: .*docker://registry/name:tag.*\.sif"):
