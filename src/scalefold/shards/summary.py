@@ -198,10 +198,11 @@ def changed_settings(packed_with: Mapping[str, Any], config: Config) -> dict[str
     dict
         Both values in words, by dotted key. All keys, if it is not known what they were.
     """
+    now = packing_settings(config)
     return {
-        key: f"{packed_with.get(key, 'unknown')} there, {now} now"
-        for key, now in packing_settings(config).items()
-        if key not in packed_with or packed_with[key] != now
+        key: f"{packed_with.get(key, 'unknown')} there, {now.get(key, 'unknown')} now"
+        for key in {**now, **packed_with}  # a version may have one that another has not
+        if key not in now or key not in packed_with or packed_with[key] != now[key]
     }
 
 

@@ -44,6 +44,20 @@ def test_a_summary_of_a_later_packing_says_nothing_of_the_finished_folder(demo_c
     assert said["shards.max_msa_rows"] == "unknown there, 10 now"
 
 
+def test_a_setting_of_another_version_is_named(demo_copy):
+    """It counts in the hash, so shards with it are others."""
+    manifest = demo_copy.out / "manifest.json"
+    tree = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**tree, "config_hash": "another"}))
+    for path in demo_copy.out.glob("chain-*.json"):
+        tree = json.loads(path.read_text())
+        tree["head"]["config_hash"] = "another"
+        tree["head"]["settings"]["shards.row_order"] = "length"
+        path.write_text(json.dumps(tree))
+    said = {"shards.row_order": "length there, unknown now"}
+    assert other_settings(demo_copy.out, demo_copy.config) == said
+
+
 def test_incomplete_shards_are_an_error(demo_copy):
     (demo_copy.out / "manifest.json").unlink()
     with pytest.raises(InputError, match="not complete"):
