@@ -39,6 +39,8 @@ def copy(workflow, tmp_path: Path):
 def test_a_copy_is_up_to_date(copy) -> None:
     assert copy.planned() == {}
     assert copy.planned(*changed(results=str(copy.folder / "results"))) == {"config": 1}
+    (copy.run / "config.yaml").write_bytes(b"\xff, damaged")
+    assert copy.planned() == {"config": 1}
 
 
 def test_other_settings_concern_their_stages(copy) -> None:

@@ -121,6 +121,7 @@ def evaluate_as_set(key, step):
 def config_of_others(wildcards):
     """No inputs. The record of another configuration is written again."""
     with contextlib.suppress(OSError):
-        if Path(f"{RUN}/config.yaml").read_text() != config_to_yaml(CONFIG):
-            make_again(f"{RUN}/config.yaml")
+        record = Path(f"{RUN}/config.yaml")
+        if record.read_bytes() != config_to_yaml(CONFIG).encode():
+            make_again(record.as_posix())
     return []
