@@ -86,6 +86,20 @@ def prepared_passes(config: Config, shards: Path, device: torch.device) -> list[
     return collate_passes(samples)
 
 
+def filled(features: Features) -> dict[str, float]:
+    """How much of a step's samples is no padding, from 0 to 1: residues, rows, templates.
+
+    Kernels do padding's work, too, and may even take longer where a mask has holes.
+    """
+    masks = {
+        "N_res": "seq_mask",
+        "msa_clusters": "msa_mask",
+        "extra_msa": "extra_msa_mask",
+        "templates": "template_mask",
+    }
+    return {name: _rounded(features[mask].float().mean().item()) for name, mask in masks.items()}
+
+
 @contextlib.contextmanager
 def released(device: torch.device) -> Iterator[None]:
     """Afterwards, memory of what was assembled within is free again."""

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from scalefold.bench.measure import prepared_passes, released
+from scalefold.bench.measure import filled, prepared_passes, released
 from scalefold.bench.module_costs import Cost, Phase, module_costs, named_modules, named_range
 from scalefold.bench.record import provenance, write_record
 from scalefold.bench.trace import Trace, trace
@@ -61,7 +61,7 @@ def profile_step(
     with released(device):
         by_pass = _profile_passes(config, passes[0], out, device)
     whole = _profile_step(one_sample, passes[:1], out, device)
-    result = provenance("profile", config, device)
+    result = provenance("profile", config, device) | {"filled": filled(passes[0])}
     modules = dict(result)
     for name, costs in by_pass.items():
         console.print(_module_table(name, costs))

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from scalefold.bench.flops import StepFlops, count_flops, peak_flops_per_second
-from scalefold.bench.measure import measure_steps, prepared_passes, released
+from scalefold.bench.measure import filled, measure_steps, prepared_passes, released
 from scalefold.bench.record import provenance, write_record
 from scalefold.bench.variation import varied
 from scalefold.config.schema import Config
@@ -86,7 +86,11 @@ def _measure(
         try:
             trainer, passes = assemble(config, device), prepared_passes(config, shards, device)
             measured = measure_steps(trainer, config, passes, flops, seconds=seconds, device=device)
-            return {"recomputation": trainer.recomputation, **measured.rounded()}
+            return {
+                "recomputation": trainer.recomputation,
+                "filled": filled(passes[0]),
+                **measured.rounded(),
+            }
         except torch.OutOfMemoryError as error:
             return {"out_of_memory": str(error).splitlines()[0]}
 

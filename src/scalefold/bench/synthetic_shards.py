@@ -6,15 +6,18 @@ in runs at both ends, deletions at some places, template hits over most of the q
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import hashlib
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from scalefold.chem.residues import ATOM37_MASK, GAP
+from scalefold.config.schema import FeaturesConfig
 from scalefold.shards.manifest import Manifest, Snapshot
 from scalefold.shards.records import ChainRecord, MsaRecord, TemplateHit
 from scalefold.shards.schema import INDEX_FILE, SCHEMA_VERSION, SCHEMAS, shard_file
@@ -23,6 +26,32 @@ from scalefold.shards.writer import write_shard
 _DELETION_RATE = 0.01  # of positions of an alignment
 _TRAINED = datetime.date(2020, 1, 1)
 _TEMPLATE = datetime.date(2010, 1, 1)
+
+
+@contextlib.contextmanager
+def given_or_full(shards: Path | None, features: FeaturesConfig) -> Iterator[Path]:
+    """The shards that were named, or else made-up ones whose samples are full, for as long.
+
+    Their chains are as long as a crop, so that no residue is padding, and their alignments so deep
+    that the blocks of rows that training deletes hardly ever leave too few. Training draws how many
+    templates there are.
+
+    Parameters
+    ----------
+    shards : Path or None
+    features : FeaturesConfig
+    """
+    if shards is not None:
+        yield shards
+        return
+    with tempfile.TemporaryDirectory(prefix="scalefold-") as folder:
+        write_synthetic_shards(
+            Path(folder),
+            lengths=[features.crop_size] * 2,
+            num_rows=10 * (features.max_msa_clusters + features.max_extra_msa),
+            num_hits=features.max_templates,
+        )
+        yield Path(folder)
 
 
 def write_synthetic_shards(

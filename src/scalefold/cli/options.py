@@ -40,6 +40,15 @@ ShardFolder = Annotated[
     Path, typer.Option("--shards", metavar="FOLDER", help="Shards that `scalefold pack` wrote.")
 ]
 
+ShardsOrFull = Annotated[
+    Path | None,
+    typer.Option(
+        "--shards",
+        metavar="FOLDER",
+        help="Shards that `scalefold pack` wrote; default: made-up ones whose samples are full.",
+    ),
+]
+
 
 def checked_file(path: Path | None) -> Path | None:
     """Refuse an output file that cannot be written before anything is measured: a callback.

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from scalefold.cli.options import ConfigFiles, Device, Overrides, ShardFolder, read_config
+from scalefold.cli.options import ConfigFiles, Device, Overrides, ShardsOrFull, read_config
 
 
 def register(app: typer.Typer) -> None:
@@ -21,13 +21,13 @@ def register(app: typer.Typer) -> None:
 
 def profile(
     config: ConfigFiles,
-    shards: ShardFolder,
     out: Annotated[
         Path,
         typer.Option(
             "--out", "-o", metavar="FOLDER", help="Gets traces, costs.json, modules.json."
         ),
     ],
+    shards: ShardsOrFull = None,
     device: Device = "auto",
     set_: Overrides = None,
 ) -> None:
@@ -36,13 +36,16 @@ def profile(
     Traces (*.json.gz) open in https://ui.perfetto.dev or chrome://tracing.
     """
     from scalefold.bench.profile import profile_step
+    from scalefold.bench.synthetic_shards import given_or_full
     from scalefold.cli.device import measured_device
     from scalefold.cli.logs import log_to_stderr
 
-    profile_step(
-        read_config(config, set_),
-        shards,
-        out,
-        device=measured_device(device),
-        console=log_to_stderr(),
-    )
+    checked = read_config(config, set_)
+    with given_or_full(shards, checked.features) as folder:
+        profile_step(
+            checked,
+            folder,
+            out,
+            device=measured_device(device),
+            console=log_to_stderr(),
+        )

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from scalefold.bench import step
 from scalefold.bench.step import bench_step
+from scalefold.bench.synthetic_shards import given_or_full
 from scalefold.config import Config
 from scalefold.errors import InputError
 from scalefold.train.memory import limit_memory
@@ -53,6 +54,9 @@ def test_all_combinations_and_recycling_counts(
             [samples * one for one in single], rel=1e-3
         )
     assert (result["device"], result["shapes"]["N_res"]) == ("CPU", 16)
+    # 5pti_A has 58 residues, and no templates
+    assert [v["filled"]["N_res"] for v in result["variants"]] == [1.0] * 4
+    assert [v["filled"]["templates"] for v in result["variants"]] == [0.0] * 4
     assert "recomputation none, global_batch_size 2" in printed.getvalue()
 
 
@@ -79,3 +83,27 @@ def test_each_limit_of_memory_is_set_and_recorded(
     assert limits == [80.0, 40.0]
     assert [variant["memory_limit_gib"] for variant in result["variants"]] == limits
     assert "within 40 GiB" in printed.getvalue()
+
+
+def test_samples_of_made_up_shards_are_full(config: Config, tmp_path: Path) -> None:
+    with given_or_full(None, config.features) as shards:
+        result = bench_step(
+            config,
+            shards,
+            tmp_path / "step.json",
+            vary={},
+            seconds=0.01,
+            memory_gib=(),
+            device=CPU,
+            console=Console(quiet=True),
+        )
+    (variant,) = result["variants"]
+    assert not shards.exists()
+    parts = ("N_res", "msa_clusters", "extra_msa")
+    assert [variant["filled"][part] for part in parts] == [1.0, 1.0, 1.0]
+
+
+def test_shards_that_are_named_are_used_and_stay(config: Config, tmp_path: Path) -> None:
+    with given_or_full(tmp_path, config.features) as shards:
+        assert shards == tmp_path
+    assert tmp_path.is_dir()

@@ -14,6 +14,7 @@ from scalefold.cli.options import (
     JsonFile,
     Overrides,
     ShardFolder,
+    ShardsOrFull,
     checked_file,
     parse_variations,
     read_config,
@@ -41,8 +42,8 @@ def register(app: typer.Typer) -> None:
 
 def step(
     config: ConfigFiles,
-    shards: ShardFolder,
     out: JsonFile,
+    shards: ShardsOrFull = None,
     vary: Annotated[
         list[str] | None,
         typer.Option(
@@ -67,19 +68,22 @@ def step(
 ) -> None:
     """Time whole training steps: by recycling count, launches, GPU-busy time, memory, FLOPs."""
     from scalefold.bench.step import bench_step
+    from scalefold.bench.synthetic_shards import given_or_full
     from scalefold.cli.device import measured_device
     from scalefold.cli.logs import log_to_stderr
 
-    bench_step(
-        read_config(config, set_),
-        shards,
-        out,
-        vary=parse_variations(vary or []),
-        seconds=seconds,
-        memory_gib=memory_gib or (),
-        device=measured_device(device),
-        console=log_to_stderr(),
-    )
+    checked = read_config(config, set_)
+    with given_or_full(shards, checked.features) as folder:
+        bench_step(
+            checked,
+            folder,
+            out,
+            vary=parse_variations(vary or []),
+            seconds=seconds,
+            memory_gib=memory_gib or (),
+            device=measured_device(device),
+            console=log_to_stderr(),
+        )
 
 
 def ladder(
@@ -160,9 +164,9 @@ def evaluation(
 
 def scaling(
     config: ConfigFiles,
-    shards: ShardFolder,
     # Not a `JsonFile`: each process would find the same wrong with it.
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="JSON to write.")],
+    shards: ShardsOrFull = None,
     steps: Annotated[int, typer.Option(min=1, help="Steps whose losses are compared.")] = 5,
     device: Device = "auto",
     set_: Overrides = None,
@@ -172,6 +176,7 @@ def scaling(
     Each process has one sample a step.
     """
     from scalefold.bench.scaling import bench_scaling
+    from scalefold.bench.synthetic_shards import given_or_full
     from scalefold.cli.device import measured_device
     from scalefold.cli.logs import log_to_stderr
     from scalefold.parallel.launch import find_place, joined
@@ -180,12 +185,14 @@ def scaling(
     place = find_place()
     with joined(place, partial(measured_device, device, place)) as (mesh, chosen):
         on_first(mesh.world, partial(checked_file, out))
-        bench_scaling(
-            on_all(mesh.world, partial(read_config, config, set_)),
-            shards,
-            out,
-            steps=steps,
-            device=chosen,
-            mesh=mesh,
-            console=log_to_stderr(place),
-        )
+        checked = on_all(mesh.world, partial(read_config, config, set_))
+        with given_or_full(shards, checked.features) as folder:
+            bench_scaling(
+                checked,
+                folder,
+                out,
+                steps=steps,
+                device=chosen,
+                mesh=mesh,
+                console=log_to_stderr(place),
+            )
