@@ -153,7 +153,7 @@ def test_every_package_of_an_environment_is_pinned(name: str) -> None:
 
 def test_the_environments_hold_what_their_stages_need() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    direct = {re.match(r"[\w.-]+", line)[0].lower() for line in project["dependencies"]}  # type: ignore[index]
+    direct = {re.match(r"[\w.-]+", line)[0].lower() for line in project["dependencies"]}
     names = {
         name: {
             pin.partition("==")[0].lower() for pin in environment(name)["dependencies"][-1]["pip"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 
 pytestmark = [pytest.mark.timeout(3600)]  # the first test of a run may build the image
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
+Run = Callable[..., str]
 
 
 @pytest.fixture

@@ -345,7 +345,7 @@ def _run_openfold(
     tensors = _raw_tensors(sample, plan, residue_constants.MAP_HHBLITS_AATYPE_TO_OUR_AATYPE)
     tensors["use_clamped_fape"] = torch.tensor(float(plan.clamped))
     _script_passes(script, sample, plan, config)
-    values = deque()
+    values: deque[tuple[str, object]] = deque()
     for name, value in script.values:
         values.append((name, value))
         is_last = name == "randperm" and values[-2][0] == "categorical"
@@ -372,7 +372,8 @@ def _run_mlperf(
     import Bio.Data
     from Bio.Data import PDBData
 
-    Bio.Data.SCOPData = PDBData  # its old name, imported but not used here
+    # Its old name, imported but not used here.
+    Bio.Data.SCOPData = PDBData  # type: ignore[attr-defined]
     from openfold.data import features, transforms
     from openfold.data import residue_constants as rc
 
@@ -395,7 +396,7 @@ def _run_mlperf(
     )
     tensors = _raw_tensors(sample, plan, rc.MAP_HHBLITS_AATYPE_TO_OUR_AATYPE)
     _script_passes(script, sample, plan, config)
-    values = deque()
+    values: deque[tuple[str, object]] = deque()
     for name, value in script.values:
         values.append((name, value))
         if not (name == "randperm" and values[-2][0] == "categorical"):

@@ -119,8 +119,8 @@ def _import_mlperf_config() -> None:
     def old_reshape(a: Any, *args: Any, newshape: Any = None, **options: Any) -> Any:
         return reshape(a, *(args if newshape is None else (newshape,)), **options)
 
-    np.reshape = old_reshape  # type: ignore[assignment]
-    dataclasses.dataclass = dataclass  # type: ignore[assignment]
+    np.reshape = old_reshape
+    dataclasses.dataclass = dataclass
     try:
         importlib.import_module("openfold.config")
     finally:

@@ -32,7 +32,8 @@ Golden = tuple[dict[str, Tensor], dict[str, Tensor]]
 
 @pytest.fixture(scope="module")
 def golden() -> Golden:
-    inputs, expected = {}, {}
+    inputs: dict[str, Tensor] = {}
+    expected: dict[str, Tensor] = {}
     with np.load(Path(__file__).parent / "loss_golden/alphafold2.npz") as stored:
         for key in stored.files:
             kind, _, name = key.partition("/")

@@ -64,7 +64,7 @@ def test_fast_steps_share_a_line_but_first_and_last_have_their_own(
         for step in range(1, 11):
             clock[0] += 2.0
             line.update(_record(step))
-    steps = [int(re.match(r"training step (\d+)/10  ", m)[1]) for m in log.messages]  # type: ignore[index]
+    steps = [int(re.match(r"training step (\d+)/10  ", m)[1]) for m in log.messages]
     assert steps == [1, 4, 7, 10]  # more than 5 s lie between
 
 
@@ -75,7 +75,7 @@ def test_running_means_pass_over_steps_without_a_number(
         for step, loss in enumerate((float("nan"), 4.0, 2.0), 1):
             clock[0] += 9.0
             line.update(_record(step, loss=loss))
-    shown = [re.search(r"loss (\S+)", message)[1] for message in log.messages]  # type: ignore[index]
+    shown = [re.search(r"loss (\S+)", message)[1] for message in log.messages]
     assert shown == ["nan", "4.000", "3.800"]
     assert "lDDT-Cα 0.500  2 samples/s  0:00 left" in log.messages[-1]
 

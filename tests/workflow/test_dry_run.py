@@ -28,7 +28,7 @@ def calls(checkout: Path, folder: Path, chains: int, buckets: int) -> int:
     snakemake = ["snakemake", "-n", "--profile", "slurm", "--configfile", *files]
     profile = [sys.executable, "-m", "cProfile", "-o", str(folder / "calls"), "-m", *snakemake]
     subprocess.run(profile, cwd=checkout, check=True, capture_output=True)
-    return pstats.Stats(str(folder / "calls")).total_calls
+    return pstats.Stats(str(folder / "calls")).total_calls  # type: ignore[attr-defined]
 
 
 def test_whole_pdb(checkout: Path, tmp_path: Path) -> None:

@@ -281,7 +281,7 @@ def _one_line(numbers: re.Match[str]) -> str:
 
 def write_golden(peer: Peer) -> None:
     """The peer's float64 numbers, for `test_whole_golden.py`."""
-    stored = {}
+    stored: dict[str, np.ndarray] = {}
     for case, chosen in CASES.items():
         passes = load_passes(chosen.batch, chosen.recycles)
         result = peer.run(model_config(chosen), chosen.loss, passes)

@@ -202,8 +202,8 @@ def test_a_peer_that_fails_is_named_and_the_rest_is_measured(
     with Peers(setting) as others:
         row = run._measure(with_peers, setting, others)
         again = others.measure(with_peers, "faults")  # in a new process
-    names = [found["name"] for found in row["implementations"]]
-    assert names == ["ScaleFold", "torch.compile", "faults", "dies"]
+    found = [implementation["name"] for implementation in row["implementations"]]
+    assert found == ["ScaleFold", "torch.compile", "faults", "dies"]
     assert again == {"failed": "RuntimeError: illegal memory access by faults in a shape"}
     console = Console(width=TABLE_WIDTH)
     with console.capture() as shown:
@@ -228,7 +228,9 @@ def test_trifast_gets_squares(rows: int, monkeypatch: pytest.MonkeyPatch) -> Non
     def triangle_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, hidden: Tensor) -> Tensor:
         assert q.shape[2:4] == hidden.shape[1:] == (7, 7)  # it does not ask for the number of rows
         rows_first = (x.permute(0, 2, 3, 1, 4) for x in (q, k, v))
-        return attention(*rows_first, None, (~hidden).to(q.dtype), bias).permute(0, 3, 1, 2, 4)
+        mask = (~hidden).to(q.dtype)
+        out = attention(*rows_first, gate_BRQHC=None, mask_BRK=mask, bias_BHQK=bias)
+        return out.permute(0, 3, 1, 2, 4)
 
     monkeypatch.setitem(
         sys.modules, "trifast", SimpleNamespace(triangle_attention=triangle_attention)

@@ -6,7 +6,7 @@ import json
 import logging
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from unittest.mock import Mock
 
 import pytest
@@ -47,7 +47,7 @@ def test_the_top_is_the_default_configuration(config: Config) -> None:
     ).training
     for key in type(top).model_fields:
         if key == "kernels":
-            assert module.KernelPackage.__args__ == tuple(top.kernels)  # all: what auto means
+            assert get_args(module.KernelPackage) == tuple(top.kernels)  # all: what auto means
         elif key in ("cuda_graphs", "compile"):
             assert (getattr(top, key), getattr(default, key)) == (True, "auto")
         elif key == "recomputation":

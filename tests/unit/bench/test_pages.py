@@ -97,7 +97,7 @@ def test_times_of_kernels() -> None:
     linked = {name for _, names in found for name in names}
     assert linked == {path.name for path in (DOCS / "benchmarks").glob("kernels-*.json")}
     for (head, _, *lines), names in found:
-        cases = {}
+        cases: dict[str, Any] = {}
         for case in (case for name in names for case in record(name)["cases"]):
             cases |= {words(case["shape"]): case, words(f"{case['op']} {case['shape']}"): case}
         first, *columns = cells(head)
@@ -137,7 +137,7 @@ def test_attention_by_commit() -> None:
     """The last row is of the records that are there; earlier ones are in the history."""
     (rows,) = tables("kernels/attention.md", "| commit, and what came before it |")
     head, *columns = rows[-1]
-    cases = {}
+    cases: dict[str, Any] = {}
     for found in (record("kernels-h200.json"), record("kernels-shapes-h200.json")):
         assert found["commit"].startswith(rows[-1][head].partition(":")[0])
         cases |= {case["shape"]: case for case in found["cases"]}

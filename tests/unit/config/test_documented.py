@@ -69,7 +69,12 @@ def test_schema_takes_the_configurations(name: str) -> None:
 def test_schema_refuses_what_the_typed_configuration_refuses() -> None:
     schema = yaml.safe_load(json_schema())
     tree = yaml.safe_load((ROOT / "demo/config.yaml").read_text("utf-8"))
-    for wrong in ({"trainig": {}}, {"preset": "tinny"}, {"training": {"steps": 0}}):
+    wrongs: list[dict[str, Any]] = [
+        {"trainig": {}},
+        {"preset": "tinny"},
+        {"training": {"steps": 0}},
+    ]
+    for wrong in wrongs:
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(tree | wrong, schema)
         with pytest.raises(ValueError, match=r"trainig|tinny|steps"):

@@ -19,7 +19,7 @@ from scalefold.config import (
 )
 from scalefold.errors import InputError
 
-DATA = {"chains": "chains.tsv", "mirrors": {"mmcif": ["m"], "alignments": ["a"]}}
+DATA: dict[str, Any] = {"chains": "chains.tsv", "mirrors": {"mmcif": ["m"], "alignments": ["a"]}}
 
 
 def tree(**sections: Any) -> dict[str, Any]:
@@ -319,7 +319,7 @@ def test_of_several_files_the_one_that_sets_a_wrong_value_is_named(tmp_path: Pat
 def test_a_configuration_cannot_be_changed() -> None:
     config = make_config(tree())
     with pytest.raises(ValidationError, match="frozen"):
-        config.training.steps = 3  # type: ignore[misc]
+        config.training.steps = 3
 
 
 def test_preset_model_names_the_unknown_key() -> None:

@@ -124,7 +124,7 @@ def test_profile_and_deletions_by_hand(sample, alignment, dense_deletions, featu
     choice = choose_rows(ROWS, draw, CONFIG.max_msa_clusters, 0.3)
     masked = features["msa_feat"][..., :23].argmax(-1).numpy()
     msa, deletions = sample.msa.msa, dense_deletions(sample.msa)
-    members = {c: [] for c in range(len(choice.centres))}
+    members: dict[int, list[int]] = {c: [] for c in range(len(choice.centres))}
     for row in choice.others:
         agreement = [(msa[row] == m)[m < 21].sum() for m in masked]
         members[int(np.argmax(agreement))].append(row)

@@ -20,9 +20,9 @@ def test_features_are_those_made_without_a_side_stream(reader_type, max_msa_clus
     """Each step still runs when the next one's features are made, and memory is scarce."""
     device = torch.device("cuda")
     config = FeaturesConfig(crop_size=64, max_msa_clusters=max_msa_clusters, max_extra_msa=6)
-    preparation = Preparation(reader_type(), config, 0, make_features=False)
-    keys = preparation.reader.keys
-    inputs = [preparation.read(SampleTask(draw, keys[draw % 3], 4)) for draw in range(60)]
+    reader = reader_type()
+    preparation = Preparation(reader, config, 0, make_features=False)
+    inputs = [preparation.read(SampleTask(draw, reader.keys[draw % 3], 4)) for draw in range(60)]
     expected = [features_of(one.to(device), config, 4) for one in inputs]
     torch.cuda.synchronize()
     torch.cuda.empty_cache()

@@ -9,7 +9,8 @@ from scalefold.loader.order import Position, ServingOrder, overtaken
 
 def serve(order, steps, generator, ahead=6, speed=0.4):
     """Serve steps; each outstanding draw becomes ready at random, now and then."""
-    served, ready = {}, set()
+    served: dict[int, list[int]] = {}
+    ready: set[int] = set()
     while len(served) < steps:
         while len(order.outstanding) < ahead:
             order.take_up()
@@ -72,7 +73,7 @@ def test_resuming_loses_and_repeats_nothing(seed, before, after):
         seen += flat({s: d for s, d in served.items() if s < stop})
     position = Position.union(positions)
     assert Position.of_state(position.state()) == position
-    late = {}
+    late: dict[int, int] = {}
     for rank in range(after):
         order = ServingOrder(position, batch // after, batch, rank, generator.choice([0, 6]))
         assert order.in_place == (not position.late and order._max_staleness == 0)

@@ -110,8 +110,9 @@ def test_what_cannot_be_sent_is_an_error_and_spoils_nothing_else(reader_type):
 def test_inputs_of_features_arrive_as_they_were_made(reader_type, max_msa_clusters):
     """With more centres than the 12 rows, no row is left to be clustered: empty arrays."""
     config = FeaturesConfig(crop_size=16, max_msa_clusters=max_msa_clusters, max_extra_msa=6)
-    preparation = Preparation(reader_type(), config, 0, make_features=False)
-    tasks = [SampleTask(draw, preparation.reader.keys[draw % 3], 4) for draw in range(12)]
+    reader = reader_type()
+    preparation = Preparation(reader, config, 0, make_features=False)
+    tasks = [SampleTask(draw, reader.keys[draw % 3], 4) for draw in range(12)]
     pool = WorkerPool(1, preparation)
     try:
         results = [pool.submit(task) for task in tasks]

@@ -175,7 +175,9 @@ def join() -> Callable[..., tuple[Features, Outputs]]:
         structure = Structure(
             rigid("backbone"),
             rigid("sidechain"),
-            *(layered(name) for name in ("unnormalized_angles", "angles", "positions")),
+            layered("unnormalized_angles"),
+            layered("angles"),
+            layered("positions"),
             structures[0].single,
         )
         return features, Outputs(structure=structure, **plain)

@@ -61,7 +61,7 @@ def test_written_out(ipa) -> None:
                 )
             a = torch.softmax(torch.stack(logits), 0)
             features.append(sum(a[j] * kv[j, c:] for j in range(4)))
-            pairs.append(sum(a[j] * z[0, i, j] for j in range(4)))
+            pairs.append(a @ z[0, i])
             mean = sum(a[j] * points(ipa.linear_kv_points, j, h, pq + pv)[pq:] for j in range(4))
             local = (mean - t.translation[0, i]) @ t.rotation[0, i]
             coordinates.append(local)

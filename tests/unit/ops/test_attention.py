@@ -72,7 +72,7 @@ def test_columns_through_transposed_views() -> None:
     q, k, v, gate, mask, bias = make()
     swapped = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v, gate)]
     torch.testing.assert_close(
-        attention(*swapped, mask, bias), attention(q, k, v, gate, mask, bias)
+        attention(*swapped, mask_BRK=mask, bias_BHQK=bias), attention(q, k, v, gate, mask, bias)
     )
 
 
@@ -86,4 +86,6 @@ def test_one_mask_row_serves_all_rows() -> None:
 def test_gradients() -> None:
     q, k, v, gate, mask, bias = make(1, 2, 3, 2, 2)
     leaves = [x.requires_grad_() for x in (q, k, v, gate, bias)]
-    assert torch.autograd.gradcheck(lambda *x: attention(*x[:4], mask, x[4]), leaves)
+    assert torch.autograd.gradcheck(
+        lambda q, k, v, gate, bias: attention(q, k, v, gate, mask, bias), leaves
+    )

@@ -27,7 +27,7 @@ def test_an_implementation_is_bound_per_instance() -> None:
 
 def test_the_record_is_frozen() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
-        TORCH.attention = None  # type: ignore[misc]
+        TORCH.attention = None
 
 
 def test_every_operation_is_used_by_the_model(tiny_model_sections: ModelConfig) -> None:

@@ -36,7 +36,9 @@ def test_projection_masks_and_gates_operands_only() -> None:
     norm = draw(4, seed=1), draw(4, seed=2)
     weights = [draw(5, 4, seed=3 + i) if i % 2 == 0 else draw(5, seed=3 + i) for i in range(8)]
     gate = draw(4, 4, seed=20), draw(4, seed=21)
-    a, b, g, same = triangle_projection(z, mask, *norm, *weights, *gate)
+    a, b, g, same = triangle_projection(
+        z, mask, *norm, *weights, gate_weight=gate[0], gate_bias=gate[1]
+    )
     assert same is z
     assert (a[0, 1, 2] == 0).all()
     assert (b[0, 1, 2] == 0).all()

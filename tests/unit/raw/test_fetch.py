@@ -42,7 +42,7 @@ def settings(*roots: str, **changes: object) -> DataConfig:
 
 
 def run(chains: list[ChainRow], data: DataConfig, out: Path, **keys: object) -> FetchSummary:
-    return fetch(chains, data, out, console=Console(file=io.StringIO()), **keys)  # type: ignore[arg-type]
+    return fetch(chains, data, out, console=Console(file=io.StringIO()), **keys)
 
 
 def fetched_table(path: Path) -> dict[str, dict[str, str]]:
@@ -274,7 +274,12 @@ def test_the_file_system_is_asked_at_most_once_whether_it_tells_the_case_of_lett
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Path] = []
-    monkeypatch.setattr(letter_case, "_is_blind_to_case", lambda raw: bool(asked.append(raw)))
+
+    def is_blind(raw: Path) -> bool:
+        asked.append(raw)
+        return False
+
+    monkeypatch.setattr(letter_case, "_is_blind_to_case", is_blind)
     different = [tmp_path / "1abc_A", tmp_path / "1abc_B"]
     check_letter_case(different, tmp_path)
     assert asked == []

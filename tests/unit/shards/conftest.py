@@ -89,7 +89,7 @@ def demo_workplace(folder: Path) -> Workplace:
     """All bundled chains."""
     work = Workplace(folder)
     rows = [tuple(line.split("\t")) for line in (DEMO / "chains.tsv").read_text().splitlines()]
-    work.list_chains(*rows[1:])  # type: ignore[arg-type]
+    work.list_chains(*rows[1:])
     for key, split, _ in rows[1:]:
         work.structure(key.rpartition("_")[0])
         if split != "template":

@@ -95,7 +95,7 @@ def assert_identical(found: object, expected: object) -> None:
 def test_chains_survive_a_file_bit_by_bit(records: list[ChainRecord], compression: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "chain-00000.arrow"
-        with write_shard(path, "chain", compression) as shard:  # type: ignore[arg-type]
+        with write_shard(path, "chain", compression) as shard:
             assert [shard.add(record) for record in records] == list(range(len(records)))
         file = ShardFile(path, "chain")
         assert file.num_rows == len(records)
@@ -108,7 +108,7 @@ def test_chains_survive_a_file_bit_by_bit(records: list[ChainRecord], compressio
 def test_alignments_survive_a_file_bit_by_bit(records: list[MsaRecord], compression: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "msa-00000.arrow"
-        with write_shard(path, "msa", compression) as shard:  # type: ignore[arg-type]
+        with write_shard(path, "msa", compression) as shard:
             for record in records:
                 shard.add(record)
         file = ShardFile(path, "msa")

@@ -18,6 +18,7 @@ def console():
 
 def shown(console: Console) -> dict[str, list[str]]:
     """First cell -> other cells of all table rows."""
+    assert isinstance(console.file, io.StringIO)
     lines = [line for line in console.file.getvalue().splitlines() if line.startswith("│")]
     cells = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines]
     return {first: rest for first, *rest in cells}

@@ -25,7 +25,7 @@ def _reference_clip(gradient: torch.Tensor, limit: float) -> torch.Tensor:
 
 def _run(scope: str, gradients: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
     model = nn.ParameterDict({"w": nn.Parameter(torch.zeros(SIZE))})
-    config = OptimiserConfig(clip_norm=0.1, clip_scope=scope)  # type: ignore[arg-type]
+    config = OptimiserConfig(clip_norm=0.1, clip_scope=scope)
     flat = FlatParameters(model)
     mean = ClippedMean(flat, config, ALONE)
     for _ in range(2):  # twice: a step must not see the one before

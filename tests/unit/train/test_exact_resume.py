@@ -103,7 +103,7 @@ def test_killed_and_resumed_equals_uninterrupted(
     assert [p.name for p in ours] == [p.name for p in theirs]
     for one, other in zip(ours, theirs, strict=True):
         for which in ("weights", "averaged"):
-            assert_identical(load_weights(one, which), load_weights(other, which))  # type: ignore[arg-type]
+            assert_identical(load_weights(one, which), load_weights(other, which))
         assert_identical(load_training(one), load_training(other))
     assert not list(out.glob("*.tmp.*"))
 

@@ -236,11 +236,11 @@ def test_many_at_once_one_succeeds(tmp_path: Path, hold: Any) -> None:
         for _ in range(6)
     ]
     try:
-        said = [process.stdout.readline() for process in processes]  # type: ignore[union-attr]
+        said = [process.stdout.readline() for process in processes]
         assert sorted(said) == [*[b""] * 5, b"held\n"]
         for process, line in zip(processes, said, strict=True):
             if not line:
-                assert b"another training writes here" in process.stderr.read()  # type: ignore[union-attr]
+                assert b"another training writes here" in process.stderr.read()
     finally:
         for process in processes:
             process.kill()

@@ -111,7 +111,7 @@ def test_copied_gradients_are_the_accumulated_ones(narrow: object) -> None:
     model = nn.ParameterDict(
         {name: nn.Parameter(torch.randn(5, 7)) for name in ("a", "a_transposed", "b", "unused")}
     )
-    flat = FlatParameters(model, narrow)  # type: ignore[arg-type]
+    flat = FlatParameters(model, narrow)
     found = []
     for differentiate in (flat.accumulate, flat.differentiate):
         for parameter in model.values():

@@ -264,7 +264,7 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
     bad += [(name, "alphafold") for name in ("bad.npz", "text.npz", "empty.npz")]
     for name, kind in bad:
         with pytest.raises(InputError, match=name) as refusal:
-            import_weights(tmp_path / name, kind, _micro())  # type: ignore[arg-type]
+            import_weights(tmp_path / name, kind, _micro())
         assert "pickle" not in str(refusal.value)  # numpy's advice is to run the file's code
 
 
@@ -289,7 +289,7 @@ def test_a_folder_to_export_to_is_refused_as_such(
 
 def test_unknown_formats_are_refused(state: dict[str, torch.Tensor], tmp_path: Path) -> None:
     with pytest.raises(InputError, match="jax"):
-        import_weights(tmp_path / "x", "jax", _micro())  # type: ignore[arg-type]
+        import_weights(tmp_path / "x", "jax", _micro())
     with pytest.raises(InputError, match="alphafold"):
         export_weights(state, _micro(), tmp_path / "x", "alphafold")
     assert not (tmp_path / "x").exists()
