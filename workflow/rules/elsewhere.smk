@@ -1,7 +1,7 @@
-# What Snakemake has no record of. It remembers in `.snakemake`, in the folder it runs in, what it made
-# with which settings, by each path as it was given; what lies in a results folder that was copied here,
-# is used from a second clone, or by another path, it takes for up to date. So results are also asked
-# what they were made with themselves, and are made again if that was something else.
+# Results that Snakemake has no record of. It remembers what it made with which settings in `.snakemake`,
+# in the folder where it runs, by each path as it was given; whatever lies in a results folder that was
+# copied, is used from a second clone, or is given by another path, it takes for up to date. So results
+# are also asked themselves what they were made with, and are made again if that was something else.
 from itertools import takewhile
 
 from snakemake.io import IOFile
@@ -14,14 +14,14 @@ from scalefold.shards.summary import in_words
 from scalefold.train.target import read_target
 
 
-def looks():
+def asks_results():
     """Not in the processes of jobs; nor where it was asked that changed parameters are no reason."""
     return workflow.is_main_process and RerunTrigger.PARAMS in workflow.rerun_triggers
 
 
 def make_again(path):
     """Have the job run that makes a file, if the plan has it at all; as `-R` does, but no new target."""
-    if looks():
+    if asks_results():
         workflow.dag.forcefiles.add(path)
 
 
@@ -31,57 +31,70 @@ def made_since(path, time_ns):
     return recorded and Path(path).stat().st_mtime_ns > time_ns
 
 
-def index_of_others(wildcards):
+def ask_shards(wildcards):
     """No inputs. Shards of other settings or of another list of chains are packed again."""
-    if looks():
-        for path in data_of_others():
+    if asks_results():
+        for path in stale_data():
             make_again(path)
     return []
 
 
 @cache
-def data_of_others():
-    """What to make again of the data, which the last complete shards were made of."""
-    shards = Path(SHARDS)
+def stale_data():
+    """Files of the last complete shards, and those that they were made of, that are to be made again."""
+    manifest = Path(SHARDS) / "manifest.json"
     # Shards that are not complete are yet to be made; of damaged ones the next job says so.
     with contextlib.suppress(OSError, InputError):
-        settings, chains = other_settings(shards, CONFIG), other_chains(shards, rows)
-        stale = set()
-        if settings:
-            logger.warning(
-                f"{SHARDS} was packed with other settings: {in_words(settings)}. It is packed again"
-            )
-            stale |= {
-                f"{SHARDS}/{family}-{bucket}.arrow"
-                for family in ("chain", "msa")
-                for bucket in BUCKETS
-            }
-        if settings.keys() & {"data.alignments", "data.template_hits"}:
-            stale |= {
-                f"{RUN}/raw/fetched-alignments-{bucket}.tsv" for bucket in BUCKETS
-            }
-        if chains:
-            logger.warning(
-                f"{SHARDS} was packed with another list of chains ({len(chains)} lines differ from "
-                f"{CONFIG.data.chains}, {min(chains)} for one). It is packed again"
-            )
-        for bucket in {bucket_of(entry_of(key), CONFIG.data.buckets) for key in chains}:
-            stale |= {
-                f"{RUN}/raw/fetched-structures-{bucket:05d}.tsv",
-                f"{RUN}/raw/fetched-alignments-{bucket:05d}.tsv",
-                f"{SHARDS}/chain-{bucket:05d}.arrow",
-                f"{SHARDS}/msa-{bucket:05d}.arrow",
-            }
-        manifest = shards / "manifest.json"
+        settings = other_settings(Path(SHARDS), CONFIG)
+        chains = other_chains(Path(SHARDS), rows)
+        stale = stale_by_settings(settings) | stale_by_chains(chains)
         packed_at = manifest.stat().st_mtime_ns
-        again = [path for path in stale if Path(path).exists()]
-        again = [path for path in again if not made_since(path, packed_at)]
-        return [*again, *([manifest.as_posix()] if settings or chains else [])]
+        there = [path for path in stale if Path(path).exists()]
+        again = [path for path in there if not made_since(path, packed_at)]
+        return [*again, *([manifest.as_posix()] if stale else [])]
     return []
 
 
+def stale_by_settings(settings):
+    """All shards, if settings of packing are others; what was fetched, if it was of other kinds."""
+    if not settings:
+        return set()
+    logger.warning(
+        f"{SHARDS} was packed with other settings: {in_words(settings)}. It is packed again"
+    )
+    stale = {
+        f"{SHARDS}/{family}-{bucket}.arrow"
+        for family in ("chain", "msa")
+        for bucket in BUCKETS
+    }
+    if settings.keys() & {"data.alignments", "data.template_hits"}:
+        stale |= {f"{RUN}/raw/fetched-alignments-{bucket}.tsv" for bucket in BUCKETS}
+    return stale
+
+
+def stale_by_chains(chains):
+    """What was fetched and packed of the buckets of chains whose lines differ."""
+    if not chains:
+        return set()
+    logger.warning(
+        f"{SHARDS} was packed with another list of chains ({len(chains)} lines differ from "
+        f"{CONFIG.data.chains}, {min(chains)} for one). It is packed again"
+    )
+    buckets = {bucket_of(entry_of(key), CONFIG.data.buckets) for key in chains}
+    return {
+        path
+        for bucket in buckets
+        for path in (
+            f"{RUN}/raw/fetched-structures-{bucket:05d}.tsv",
+            f"{RUN}/raw/fetched-alignments-{bucket:05d}.tsv",
+            f"{SHARDS}/chain-{bucket:05d}.arrow",
+            f"{SHARDS}/msa-{bucket:05d}.arrow",
+        )
+    }
+
+
 @cache
-def train_to_the_end(key):
+def ask_training(key):
     """A training that ended at another step than it is to end at goes on, or starts anew.
 
     Not if that step was evaluated: then only its checkpoint was deleted.
@@ -98,13 +111,12 @@ def train_to_the_end(key):
 
 
 @cache
-def evaluate_as_set(key, step):
+def ask_evaluation(key, step):
     """An evaluation that was made with other settings is made again."""
     path, wanted = evaluation(key, step), STAGES[stage_of(key)].evaluation
     with contextlib.suppress(OSError, ValueError, KeyError):
-        with open(
-            path
-        ) as file:  # only its head: the chains, with all residues, are long
+        # Only its head: the chains, with all residues, are long.
+        with open(path) as file:
             lines = takewhile(lambda line: not line.startswith(' "chains": '), file)
             head = json.loads("".join(lines).rstrip(", \n") + "}")
         as_set = (
@@ -118,7 +130,7 @@ def evaluate_as_set(key, step):
             make_again(path)
 
 
-def config_of_others(wildcards):
+def ask_configuration(wildcards):
     """No inputs. The record of another configuration is written again."""
     with contextlib.suppress(OSError):
         record = Path(f"{RUN}/config.yaml")

@@ -129,7 +129,7 @@ EVALUATIONS = (
 def ready_mark(wildcards):
     if not ASYNC:
         checkpoints.train.get(key=wildcards.key)
-    evaluate_as_set(wildcards.key, int(wildcards.step))
+    ask_evaluation(wildcards.key, int(wildcards.step))
     return f"{TRAINING.format(key=wildcards.key)}/step-{wildcards.step}.ready"
 
 

@@ -59,7 +59,7 @@ rule mlperf_log:
 rule config:
     # The complete configuration, as a record of the run.
     input:
-        config_of_others,
+        ask_configuration,
     output:
         f"{RUN}/config.yaml",
     log:

@@ -83,7 +83,7 @@ rule index:
             kind=["structures", "alignments"],
             bucket=BUCKETS,
         ),
-        others=index_of_others,
+        others=ask_shards,
     output:
         index=f"{SHARDS}/index.arrow",
         manifest=f"{SHARDS}/manifest.json",

@@ -17,7 +17,7 @@ def started_from(wildcards):
     if until and until <= BEFORE_TRAINING:
         return []
     check_trainable(rows, CONFIG.data.chains)
-    train_to_the_end(wildcards.key)
+    ask_training(wildcards.key)
     keys = list(KEYS.values())
     position = keys.index(wildcards.key)
     if position > 0:

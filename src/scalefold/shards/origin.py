@@ -1,5 +1,5 @@
-"""Is a finished shard folder what a configuration would be packed into? Nothing is read of the raw
-files: settings and list of chains are compared with what the folder says of itself.
+"""Was a finished shard folder packed with a configuration's settings and list of chains? The folder
+says so itself: raw files are not read.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import json
 import logging
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from scalefold.config.identity import packing_hash
 from scalefold.config.schema import Config
@@ -24,8 +25,6 @@ logger = logging.getLogger(__name__)
 def other_settings(folder: Path, config: Config) -> dict[str, str]:
     """Return `changed_settings` of a folder: none if it was packed with the configuration's.
 
-    Which they were is in the summaries of its buckets, which it does not need otherwise.
-
     Raises
     ------
     InputError
@@ -34,12 +33,20 @@ def other_settings(folder: Path, config: Config) -> dict[str, str]:
     packed_with = Manifest.read(folder).config_hash
     if packed_with == packing_hash(config):
         return {}
+    return changed_settings(_settings(folder, packed_with), config)
+
+
+def _settings(folder: Path, config_hash: str) -> dict[str, Any]:
+    """Return what a hash stands for, which summaries of buckets say; nothing, if none does.
+
+    A finished folder does not need them otherwise, and may have later ones.
+    """
     for path in sorted(folder.glob("chain-*.json")):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             head = json.loads(path.read_text("utf-8"))["head"]
-            if head["config_hash"] == packed_with:
-                return changed_settings(head["settings"], config)
-    return changed_settings({}, config)
+            if head["config_hash"] == config_hash:
+                return dict(head["settings"])
+    return {}
 
 
 def warn_of_other_settings(folder: Path, config: Config) -> None:
