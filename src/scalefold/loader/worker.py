@@ -65,6 +65,10 @@ class _Worker:
         By draw.
     suspects : deque of _Job
         Were in hand when a process died; done alone, one after another.
+    process : BaseProcess or None
+        The last one.
+    connection : Connection or None
+        To that process; None when it has ended.
     """
 
     number: int
@@ -105,7 +109,7 @@ class WorkerPool:
         """Have a sample prepared; at most ``capacity`` are in hand at a time.
 
         The future raises InputError or SampleError, naming the chain; also when worker processes
-        die of this sample, twice.
+        die of this sample, twice, or no process can be started in place of one that died.
         """
         job = _Job(task)
         with self._lock:
@@ -154,7 +158,19 @@ class WorkerPool:
 
     def _send(self, worker: _Worker, job: _Job) -> None:
         if worker.connection is None:
-            self._start(worker)
+            try:
+                self._start(worker)
+            except OSError as error:  # no memory, or no process left, for another one
+                dead = worker.process
+                assert dead is not None
+                job.result.set_exception(
+                    SampleError(
+                        f"{job.task}: process {dead.pid} of the loader ended with exit code "
+                        f"{dead.exitcode}, and no other could be started: {error} (set "
+                        "training.loader_workers lower)"
+                    )
+                )
+                return
         worker.in_hand[job.task.draw] = job
         assert worker.connection is not None
         with contextlib.suppress(OSError):  # of a dead process: its thread will see that
@@ -189,7 +205,7 @@ class WorkerPool:
         if process.is_alive():
             process.kill()
             process.join()
-        worker.process = worker.connection = None
+        worker.connection = None
         jobs, worker.in_hand = list(worker.in_hand.values()), {}
         for job in jobs:
             job.deaths += 1
@@ -205,23 +221,11 @@ class WorkerPool:
             )
             jobs = []
         worker.suspects.extendleft(reversed(jobs))
-        try:
-            self._next_suspect(worker)
-        except OSError as error:  # no memory, or no process left, for another one
-            lost, worker.suspects = worker.suspects, deque()
-            for job in lost:
-                job.result.set_exception(
-                    SampleError(
-                        f"{job.task}: process {process.pid} of the loader ended with exit code "
-                        f"{process.exitcode}, and no other could be started: {error} (set "
-                        "training.loader_workers lower)"
-                    )
-                )
+        self._next_suspect(worker)
 
     def _next_suspect(self, worker: _Worker) -> None:
-        if worker.suspects and not worker.in_hand:
-            self._send(worker, worker.suspects[0])
-            worker.suspects.popleft()
+        while worker.suspects and not worker.in_hand:  # not in hand either if no process started
+            self._send(worker, worker.suspects.popleft())
 
 
 def _under_suspicion(worker: _Worker) -> bool:

@@ -74,6 +74,9 @@ def test_a_worker_that_cannot_be_started_again_is_an_error(reader_type, tmp_path
         for result in results:
             with pytest.raises(SampleError, match=r"no other could be started: .*lower\)$"):
                 result.result(timeout=60)
+        later = pool.submit(SampleTask(2, held.keys[2], 1))
+        with pytest.raises(SampleError, match="no other could be started"):
+            later.result(timeout=60)
     finally:
         pool.close()
 
