@@ -1,4 +1,7 @@
-"""Attention: values and gradients beside the reference's, in all layouts that the model uses."""
+"""Attention: values and gradients beside the reference's, in all layouts that the model uses.
+
+One file, though a long one: all of it compares with the same references, from inputs made alike.
+"""
 
 from collections.abc import Callable
 

@@ -13,6 +13,8 @@ import torch
 
 from scalefold.config import config_hash, make_config, run_key
 from scalefold.evaluate.results import mean_by_split
+from scalefold.report.content import report_content
+from scalefold.report.inputs import read_run
 from scalefold.shards.manifest import Manifest, Snapshot
 from scalefold.shards.writer import ShardFacts
 from scalefold.train import checkpoint as checkpoints
@@ -209,3 +211,14 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
         return run
 
     return make
+
+
+def content_of(run: Path, key: str | None = None) -> dict[str, Any]:
+    """The numbers of a report alone: figures take time."""
+    return report_content(run.name, read_run(run, key, run / "shards"))
+
+
+def training_of(run: Path, kind: str = "weights") -> Path:
+    """The folder of the only training."""
+    (folder,) = (run / kind).iterdir()
+    return folder

@@ -1,3 +1,5 @@
+"""What stands on the page and in the JSON of a report."""
+
 from __future__ import annotations
 
 import json
@@ -8,12 +10,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.unit.report.conftest import content_of, training_of
 
-from scalefold.errors import InputError
 from scalefold.report import write_report
-from scalefold.report.content import report_content
 from scalefold.report.figures import training_figures
-from scalefold.report.inputs import read_run
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
 
@@ -63,17 +63,6 @@ def report_of(run: Path) -> tuple[str, Page, dict]:
     write_report(run)
     text = (run / "report.html").read_text("utf-8")
     return text, Page(text), json.loads((run / "report.json").read_text("utf-8"))
-
-
-def content_of(run: Path) -> dict:
-    """The numbers alone: figures take time."""
-    return report_content(run.name, read_run(run, None, run / "shards"))
-
-
-def training_of(run: Path, kind: str = "weights") -> Path:
-    """The folder of the only training."""
-    (folder,) = (run / kind).iterdir()
-    return folder
 
 
 def test_says_what_ran_and_how_good_it_became(make_run):
@@ -331,24 +320,6 @@ def test_before_the_first_evaluation(make_run):
     assert "Loss, weighted sum" in text
 
 
-def test_evaluations_without_a_training_are_reported(make_run):
-    """Of weights by themselves, as `scalefold evaluate` writes them by hand."""
-    run = make_run(evaluated=(100,))
-    training = training_of(run)
-    alone = run / "evaluation" / training.name
-    shutil.copytree(alone, alone.with_name("imported"))
-    chosen = content_of(run)  # beside a training they are asked for by name
-    assert chosen["provenance"]["run_key"] == training.name
-    assert read_run(run, "imported", run / "shards").evaluations
-    shutil.rmtree(training)
-    with pytest.raises(InputError, match=f"evaluated weights; there are {training.name}, imp"):
-        write_report(run)
-    shutil.rmtree(alone)
-    _, _, content = report_of(run)
-    assert content["evaluations"] == chosen["evaluations"]
-    assert content["training"].get("step", []) == []
-
-
 def test_after_a_single_evaluation_there_is_no_gain(make_run):
     content = content_of(make_run(evaluated=(100,)))
     assert all(row["lddt_ca_gain"] is None for row in content["chains"]["rows"])
@@ -469,51 +440,3 @@ def test_a_damaged_table_of_rejected_chains_is_a_note(make_run):
     content = content_of(run)
     assert {row["stage"].partition(" ")[0] for row in content["rejected"]} <= {"evaluate"}
     assert any("rejected.tsv, line 2: 2 tab-separated fields" in n for n in content["notes"])
-
-
-def test_a_training_that_failed_before_it_wrote_anything_is_none(make_run):
-    run = make_run()
-    one = content_of(run)
-    failed = run / "weights/0123456789ab"
-    (failed / "lock").mkdir(parents=True)
-    (failed / "training.log").write_text("error: why")
-    assert content_of(run) == one
-
-
-def test_one_of_several_trainings_is_chosen_by_its_key(make_run):
-    run = make_run()
-    one = content_of(run)
-    key = training_of(run).name
-    assert one["provenance"]["run_key"] == key
-    shutil.copytree(training_of(run), run / "weights/0123456789ab")
-    benchmark = run / "benchmarks/train" / f"{key}.tsv"
-    shutil.copy(benchmark, benchmark.with_name("0123456789ab.tsv"))
-    with pytest.raises(InputError, match=rf"several trainings; there are 0123456789ab, {key}"):
-        write_report(run)
-    with pytest.raises(InputError, match="no training 'x'; there are"):
-        write_report(run, "x")
-    assert report_content(run.name, read_run(run, key, run / "shards")) == one
-    other = report_content(run.name, read_run(run, "0123456789ab", run / "shards"))
-    assert (other["training"], other["evaluations"]) == (one["training"], [])
-    assert other["timings"] == [t for t in one["timings"] if t["stage"] != "evaluate"]
-
-
-def test_no_such_run(tmp_path):
-    with pytest.raises(InputError, match="no such run folder"):
-        write_report(tmp_path / "nothing")
-
-
-@pytest.mark.parametrize("wrong", [".", "weights", "shards", "evaluation"])
-def test_a_folder_that_is_no_run_is_refused(make_run, wrong):
-    folder = (make_run() / wrong).resolve()
-    folder = folder.parent if wrong == "." else folder
-    with pytest.raises(InputError, match=f"{folder}: no run folder: it has neither weights/<key>/"):
-        write_report(folder)
-    assert not (folder / "report.html").exists()
-
-
-def test_no_such_shards(make_run, tmp_path):
-    run = make_run()
-    with pytest.raises(InputError, match="nothing: no such shard folder"):
-        write_report(run, shards=tmp_path / "nothing")
-    assert not (run / "report.html").exists()

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import gemmi
 import numpy as np
 import pytest
 from rich.console import Console
@@ -83,6 +84,14 @@ class Workplace:
 
     def pack(self, jobs: int = 1) -> Manifest:
         return pack(self.config, self.raw, self.out, jobs, Console(quiet=True))
+
+
+def redate(path: Path, date: str) -> None:
+    """Give an entry another date of release."""
+    block = gemmi.cif.read_string(gzip.decompress(path.read_bytes())).sole_block()
+    for row in block.find(["_pdbx_audit_revision_history.revision_date"]):
+        row[0] = date
+    path.write_bytes(gzip.compress(block.as_string().encode()))
 
 
 def demo_workplace(folder: Path) -> Workplace:
