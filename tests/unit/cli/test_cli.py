@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import logging
-import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,7 +13,7 @@ import pytest
 import torch
 import typer
 import yaml
-from typer.testing import CliRunner
+from tests.unit.cli.conftest import DEMO, ROOT, run
 
 from scalefold.cli import app
 from scalefold.cli.options import parse_overrides, parse_variations
@@ -24,23 +21,6 @@ from scalefold.config import json_schema, load_config, preset_names
 from scalefold.errors import InputError
 from scalefold.train.run import TrainingResult
 from scalefold.train.signals import StopRequest
-
-ROOT = Path(__file__).parents[3]
-DEMO = str(ROOT / "demo/config.yaml")
-
-
-@pytest.fixture(autouse=True)
-def log() -> Iterator[None]:
-    """A command sets up the log; it is put back for the tests of other files."""
-    logger = logging.getLogger("scalefold")
-    level, handlers = logger.level, logger.handlers
-    yield
-    logger.setLevel(level)
-    logger.handlers = handlers
-
-
-def run(*arguments: str) -> Any:
-    return CliRunner().invoke(app, [*arguments], prog_name="scalefold")
 
 
 def commands(command: Any, names: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
@@ -480,82 +460,3 @@ def test_an_evaluation_that_lacks_chains_says_so_and_is_done(
     assert done.stdout.startswith("model_1.pt, train: lddt_ca 0.250 over 1 of ")
     warning = f"warning: chains failed (5) and are not in the means; {out} says why"
     assert (warning in done.stderr) == (failed > 0)
-
-
-@pytest.mark.parametrize("name", ["kernels", "tune"])
-def test_an_unknown_op_is_told_those_there_are_also_without_a_gpu(name: str) -> None:
-    result = run("bench", name, "--op", "atention", "--device", "cpu")
-    assert result.exit_code == 2
-    near = r"no benchmark of atention, did you mean attention\? There are attention, .*, norm"
-    assert re.search(near, result.stderr)
-
-
-@pytest.mark.parametrize("name", ["kernels", "tune"])
-def test_without_gpu_and_triton_the_gpu_is_missed_first(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("scalefold.cli.bench.kernels.find_spec", lambda name: None)
-    result = run("bench", name, "--device", "cpu")
-    assert result.exit_code == 2
-    assert "need an NVIDIA GPU, and the device is cpu" in result.stderr
-
-
-@pytest.mark.parametrize(
-    "command",
-    ["bench step", "bench ladder", "bench evaluation", "bench scaling", "bench curves", "profile"],
-)
-def test_the_model_is_not_timed_on_a_cpu_unasked(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    options = ["-c", DEMO, "--out", str(tmp_path / "out")]
-    if "evaluation" not in command:
-        options += ["--shards", str(tmp_path)]
-    if "curves" in command:
-        options += ["--reference", "training.precision=fp32"]
-    result = run(*command.split(), *options)
-    assert result.exit_code == 2
-    said = " ".join(result.stderr.split())
-    assert "no GPU that torch can use" in said
-    assert "or say --device cpu" in said
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["step", "ladder", "evaluation", "scaling", "curves", "loader", "kernels", "sanitizer"],
-)
-def test_a_benchmark_is_not_begun_whose_record_cannot_be_written(name: str, tmp_path: Path) -> None:
-    """Before all else: here there is neither a GPU nor shards."""
-    out = tmp_path / "no/record.json"
-    options = ["--out", str(out), "--device", "cpu"]
-    if name != "kernels":
-        options += ["-c", DEMO]
-    if name not in ("kernels", "evaluation"):
-        options += ["--shards", str(tmp_path)]
-    if name == "curves":
-        options += ["--reference", "training.precision=fp32"]
-    result = run("bench", name, *options)
-    assert result.exit_code == 2
-    assert f"{out}: cannot be written (No such file or directory)" in result.stderr
-
-
-def test_a_table_of_records_of_kernels() -> None:
-    records = Path(__file__).parents[3] / "docs/benchmarks"
-    of_kernels = run("bench", "table", str(records / "kernels-h200.json"), "--shape", "MSA column")
-    head, _, row = of_kernels.stdout.splitlines()
-    assert head.startswith("| | floor | ScaleFold |")
-    assert row.startswith("| MSA column attention 128 x 256 |")
-    of_others = run("bench", "table", str(records / "loader-h200.json"))
-    assert of_others.exit_code == 2
-    assert "not a file of bench kernels" in of_others.stderr
-
-
-def test_device_errors() -> None:
-    from scalefold.cli.device import torch_device
-
-    assert torch_device("cpu").type == "cpu"
-    assert torch_device("auto").type in ("cpu", "cuda")
-    for name, message in (("gpu", "expected auto, cpu"), ("cuda:99", "torch sees")):
-        with pytest.raises(InputError, match=message):
-            torch_device(name)
