@@ -39,9 +39,10 @@ def other_settings(folder: Path, config: Config) -> dict[str, str]:
 def _settings(folder: Path, config_hash: str) -> dict[str, Any]:
     """Return what a hash stands for, which summaries of buckets say; nothing, if none does.
 
-    A finished folder does not need them otherwise, and may have later ones.
+    A finished folder does not need them otherwise, and may have later ones, as of all its chain
+    shards, and of no msa shard, where packing went no further.
     """
-    for path in sorted(folder.glob("chain-*.json")):
+    for path in sorted([*folder.glob("chain-*.json"), *folder.glob("msa-*.json")]):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             head = json.loads(path.read_text("utf-8"))["head"]
             if head["config_hash"] == config_hash:
@@ -54,7 +55,8 @@ def warn_of_other_settings(folder: Path, config: Config) -> None:
     if changed := other_settings(folder, config):
         logger.warning(
             "%s was packed with other settings: %s. What is in the shards counts",
-            *(folder, in_words(changed)),
+            folder,
+            in_words(changed),
         )
 
 

@@ -25,7 +25,7 @@ def test_settings_are_named_with_both_values(demo_copy, caplog):
 
 
 def test_without_summaries_only_the_present_values_are_known(demo_copy):
-    for path in demo_copy.out.glob("chain-*.json"):
+    for path in demo_copy.out.glob("*-*.json"):
         path.unlink()
     assert other_settings(demo_copy.out, demo_copy.config) == {}
     demo_copy.settings["max_msa_rows"] = 10
@@ -34,14 +34,15 @@ def test_without_summaries_only_the_present_values_are_known(demo_copy):
     assert "data.buckets" in said
 
 
-def test_a_summary_of_a_later_packing_says_nothing_of_the_finished_folder(demo_copy):
-    for path in demo_copy.out.glob("chain-*.json"):
-        tree = json.loads(path.read_text())
-        tree["head"]["config_hash"] = "another"
-        path.write_text(json.dumps(tree))
+def test_summaries_of_a_later_packing_say_nothing_of_the_finished_folder(demo_copy):
     demo_copy.settings["max_msa_rows"] = 10
-    said = other_settings(demo_copy.out, demo_copy.config)
-    assert said["shards.max_msa_rows"] == "unknown there, 10 now"
+    for family, then in (("chain", "10000"), ("msa", "unknown")):
+        for path in demo_copy.out.glob(f"{family}-*.json"):
+            tree = json.loads(path.read_text())
+            tree["head"]["config_hash"] = "another"
+            path.write_text(json.dumps(tree))
+        said = other_settings(demo_copy.out, demo_copy.config)
+        assert said["shards.max_msa_rows"] == f"{then} there, 10 now"
 
 
 def test_a_setting_of_another_version_is_named(demo_copy):
@@ -49,7 +50,7 @@ def test_a_setting_of_another_version_is_named(demo_copy):
     manifest = demo_copy.out / "manifest.json"
     tree = json.loads(manifest.read_text())
     manifest.write_text(json.dumps({**tree, "config_hash": "another"}))
-    for path in demo_copy.out.glob("chain-*.json"):
+    for path in demo_copy.out.glob("*-*.json"):
         tree = json.loads(path.read_text())
         tree["head"]["config_hash"] = "another"
         tree["head"]["settings"]["shards.row_order"] = "length"
