@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ from scalefold.errors import InputError
 Split = Literal["train", "validation", "template"]
 CHAIN_COLUMNS: Final = ("chain_key", "split", "cluster_id")
 REJECTED_COLUMNS: Final = ("chain_key", "stage", "reason")
+# Files and folders get these names: neither part may lead to another folder, nor the entry's hash.
+_CHAIN_KEY: Final = re.compile(r"[a-z0-9_-]{4,}_[A-Za-z0-9.+-]+")
 
 
 class ChainRow(NamedTuple):
@@ -54,8 +57,8 @@ def read_chains(path: Path) -> list[ChainRow]:
     Raises
     ------
     InputError
-        No such file, another header, a key without entry or chain, an unknown split, a chain that
-        is listed twice, or no chain at all. The message names the line.
+        No such file, another header, a key that is no entry's name and a chain's, an unknown split,
+        a chain that is listed twice, or no chain at all. The message names the line.
     """
     if not path.exists():
         raise InputError(
@@ -68,11 +71,11 @@ def read_chains(path: Path) -> list[ChainRow]:
     line_of: dict[str, int] = {}
     for number, fields in lines:
         chain_key, split, cluster_id = fields
-        entry, _, chain = chain_key.rpartition("_")
-        if len(entry) < 4 or entry != entry.lower() or not chain:
+        if not _CHAIN_KEY.fullmatch(chain_key):
             raise InputError(
                 f"{path}, line {number}: chain key {chain_key!r}, expected <entry>_<author chain> "
-                "with the entry in lower case, such as 1abc_A."
+                "with the entry in lower case, such as 1abc_A: of the entry 4 or more letters, "
+                "digits, - and _, of the chain letters, digits, ., + and -."
             )
         if split not in splits:
             raise InputError(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import gzip
+import re
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,34 @@ def test_bad_tables(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
         read_chains(path)
     assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "../../../esc/5pti_A",
+        "/esc/5pti_A",
+        "5pti_../../esc",
+        "1..x_A",  # its hash is ".."
+        "5p ti_A",
+        "5pti_{name}",
+        "5pti_A\\B",
+        "5pti_Ä",
+        "abc_A",
+    ],
+)
+def test_a_key_that_could_lead_out_of_the_folder_is_none(tmp_path: Path, key: str) -> None:
+    path = tmp_path / "chains.tsv"
+    path.write_text(f"{HEADER}1abc_A\ttrain\t\n{key}\ttrain\t\n", "utf-8")
+    with pytest.raises(InputError, match=re.escape(f"line 3: chain key {key!r}, expected <entry>")):
+        read_chains(path)
+
+
+@pytest.mark.parametrize("key", ["1abc_A", "pdb_00001abc_a-2", "af-p69905-f1_A", "4v4r_AA"])
+def test_keys_of_archives_are_taken(tmp_path: Path, key: str) -> None:
+    path = tmp_path / "chains.tsv"
+    path.write_text(f"{HEADER}{key}\ttrain\t\n")
+    assert [row.chain_key for row in read_chains(path)] == [key]
 
 
 def test_what_is_no_text_is_no_table(tmp_path: Path) -> None:
