@@ -190,10 +190,17 @@ def verify(
     from scalefold.shards import verify as verification
 
     problems = verification.verify(shards)
+    for path in verification.leftovers(shards):
+        typer.echo(
+            f"{path}: a writer that was killed left it (or one still writes it). Nothing reads it: "
+            "delete it once nothing packs here",
+            err=True,
+        )
     for problem in problems:
         path = str(shards / problem.file)
         about = "" if path in problem.message else f"{path}: "
         typer.echo(f"{about}{problem.message}", err=True)
     if problems:
-        raise InputError(f"{shards}: {len(problems)} problems, listed above")
+        found = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        raise InputError(f"{shards}: {found}, listed above")
     typer.echo(f"{shards}: all files, rows and references are sound")

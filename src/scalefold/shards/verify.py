@@ -83,6 +83,11 @@ def verify(folder: Path) -> list[Problem]:
     return problems
 
 
+def leftovers(folder: Path) -> list[Path]:
+    """Return temporary files of writers that were killed, or still write; nothing reads them."""
+    return sorted(folder.glob(f"*{TEMPORARY_MARK}*"))
+
+
 def _facts(msa: MsaRecord) -> _Alignment:
     return _Alignment(
         seq_id=msa.seq_id,
@@ -95,10 +100,8 @@ def _facts(msa: MsaRecord) -> _Alignment:
 
 
 def _stray_files(folder: Path, manifest: Manifest) -> Iterator[Problem]:
-    for path in sorted(folder.iterdir()):
-        if TEMPORARY_MARK in path.name:
-            yield Problem(path.name, "left over from a writer that was killed. Remove it.")
-        elif path.suffix == ".arrow" and manifest.facts(path.name) is None:
+    for path in sorted(folder.glob("*.arrow")):
+        if manifest.facts(path.name) is None:
             yield Problem(
                 path.name,
                 "not in the manifest: of another list of chains or number of buckets. Remove it "

@@ -344,6 +344,14 @@ def test_fetch_pack_inspect_verify(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (missing.exit_code, "no chain '9xyz_A'" in missing.stderr) == (2, True)
 
     shard = shards / "msa-00000.arrow"
+    killed = shard.with_name(f"{shard.name}.tmp.123")
+    killed.write_bytes(b"x")
+    noted = run("verify", str(shards))
+    assert (noted.exit_code, f"{killed}: a writer that was killed" in noted.stderr) == (0, True)
+    killed.rename(shards / "msa-00001.arrow")  # of no bucket that there is
+    strayed = run("verify", str(shards))
+    assert (strayed.exit_code, "1 problem, listed above" in strayed.stderr) == (2, True)
+    (shards / "msa-00001.arrow").unlink()
     content = bytearray(shard.read_bytes())
     content[len(content) // 2] ^= 1
     shard.write_bytes(content)
