@@ -68,16 +68,30 @@ def test_fast_steps_share_a_line_but_first_and_last_have_their_own(
     assert steps == [1, 4, 7, 10]  # more than 5 s lie between
 
 
-def test_running_means_pass_over_steps_without_a_number(
+def test_means_pass_over_steps_without_a_number(
     clock: list[float], log: pytest.LogCaptureFixture
 ) -> None:
-    with ProgressLine(0, 3, Console(file=io.StringIO())) as line:
-        for step, loss in enumerate((float("nan"), 4.0, 2.0), 1):
+    with ProgressLine(0, 4, Console(file=io.StringIO())) as line:
+        for step, loss in enumerate((float("nan"), 4.0, float("inf"), 2.0), 1):
             clock[0] += 9.0
             line.update(_record(step, loss=loss))
     shown = [re.search(r"loss (\S+)", message)[1] for message in log.messages]
-    assert shown == ["nan", "4.000", "3.800"]
+    assert shown == ["nan", "4.000", "4.000", "3.000"]
     assert "lDDT-Cα 0.500  2 samples/s  0:00 left" in log.messages[-1]
+
+
+def test_means_are_of_the_last_steps_and_say_of_how_many(
+    clock: list[float], log: pytest.LogCaptureFixture
+) -> None:
+    """After a resume there are none of before, and the first line is of one step."""
+    with ProgressLine(100, 130, Console(file=io.StringIO())) as line:
+        for step in range(101, 131):
+            clock[0] += 9.0
+            line.update(_record(step, loss=float(step)))
+    said = [m.partition("  lDDT")[0] for m in log.messages]
+    assert said[0] == "training step 101/130  mean of 1 step: loss 101.000"
+    assert said[1] == "training step 102/130  mean of 2 steps: loss 101.500"
+    assert said[-1] == "training step 130/130  mean of 25 steps: loss 118.000"  # of 106 to 130
 
 
 def test_a_terminal_has_one_line_and_the_log_none(log: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections import deque
+from statistics import fmean
 from typing import Final
 
 from rich.console import Console
@@ -9,14 +12,15 @@ from rich.console import Console
 from scalefold.progress import LiveLine
 from scalefold.train.metrics import Record
 
-_SMOOTHING: Final = 0.1
+_STEPS_OF_MEAN: Final = 25
 _SECONDS_BETWEEN_LINES: Final = 5.0
 
 
 class ProgressLine(LiveLine):
     """Shows step, loss, lDDT-Ca of the training crops, samples a second, and time left.
 
-    The numbers are running means (weight 0.1 for each new step): single steps are noisy.
+    The numbers are means of the last 25 steps, or as many as this process has made: single steps,
+    as ``metrics.jsonl`` has them, are noisy.
 
     Parameters
     ----------
@@ -34,13 +38,20 @@ class ProgressLine(LiveLine):
             done=first_step,
             seconds_between_lines=_SECONDS_BETWEEN_LINES,
         )
-        self._means = dict.fromkeys(("loss", "lddt_ca", "samples_per_second"), float("nan"))
+        self._last: deque[Record] = deque(maxlen=_STEPS_OF_MEAN)
 
     def update(self, record: Record) -> None:
         """Show a step's record (see `scalefold.train.metrics`)."""
-        for name, mean in self._means.items():
-            value = record[name]
-            if value == value:  # not NaN
-                self._means[name] = value if mean != mean else mean + _SMOOTHING * (value - mean)
-        loss, lddt, speed = self._means.values()
-        self.show(record["step"], f"loss {loss:.3f}  lDDT-Cα {lddt:.3f}  {speed:.3g} samples/s")
+        self._last.append(record)
+        steps = len(self._last)
+        self.show(
+            record["step"],
+            f"mean of {steps} step{'s' if steps > 1 else ''}: loss {self._mean('loss'):.3f}  "
+            f"lDDT-Cα {self._mean('lddt_ca'):.3f}  "
+            f"{self._mean('samples_per_second'):.3g} samples/s",
+        )
+
+    def _mean(self, name: str) -> float:
+        """Of the steps that have such a number: of one that was skipped it may not be finite."""
+        found = [record[name] for record in self._last if math.isfinite(record[name])]
+        return fmean(found) if found else math.nan
