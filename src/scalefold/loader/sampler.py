@@ -38,6 +38,8 @@ class TrainingSampler:
         Chains that passed the filters, sorted.
     probabilities : ndarray, shape (len(keys),), float64
         Of each chain, in each draw.
+    chains : int
+        Of split ``train``, before the filters.
     removed : dict of str to int
         Number of chains that each filter removed; a chain counts for the first that it fails.
 
@@ -58,15 +60,15 @@ class TrainingSampler:
         for first, second in itertools.pairwise(keys):
             if first == second:
                 raise InputError(f"chain {first} is twice in the index; pack the shards again")
+        self.chains = len(keys)
         kept = np.ones(len(keys), np.bool_)
         self.removed: dict[str, int] = {}
         for name, passed in _filters(train, config):
             self.removed[name] = int((kept & ~passed).sum())
             kept &= passed
         if not kept.any():
-            reasons = ", ".join(f"{name}: {count}" for name, count in self.removed.items())
             raise InputError(
-                f"no training chain is left of {len(keys)} (removed by {reasons}); relax the "
+                f"no training chain is left of {self.chains} ({self._removal()}); relax the "
                 "filters in section 'sampling', or add chains of split 'train'"
             )
         self.keys = [key for key, keep in zip(keys, kept) if keep]
@@ -74,6 +76,14 @@ class TrainingSampler:
         self.probabilities = weights / weights.sum()
         self._bounds = np.cumsum(self.probabilities)
         self._seed = seed
+
+    def __str__(self) -> str:
+        """How many chains are drawn, and what removed the others."""
+        return f"{len(self.keys):,} of {self.chains:,} train chains are drawn ({self._removal()})"
+
+    def _removal(self) -> str:
+        reasons = [f"{name}: {count:,}" for name, count in self.removed.items() if count]
+        return f"removed by {', '.join(reasons)}" if reasons else "none removed"
 
     def key(self, draw: int) -> str:
         """Chain of a draw; any draw can be asked for at once."""

@@ -66,6 +66,7 @@ def _summary(files: RunFiles) -> dict[str, Any]:
         "skipped_steps": last.get("skipped_steps"),
         "samples_per_second_median": statistics.median(speeds) if speeds else None,
         "training_seconds": _training_seconds(files),
+        **_train_chains(files),
         "lddt_ca": {split: _progress_of(split, files) for split in _splits(files)},
     }
 
@@ -112,6 +113,15 @@ def _training_seconds(files: RunFiles) -> float | None:
     if not files.sessions:
         return None
     return round(sum(session.ended - session.started for session in files.sessions), 3)
+
+
+def _train_chains(files: RunFiles) -> dict[str, int | None]:
+    """Chains of split train in the shards, and those that training drew from, as last noted."""
+    noted = [s for s in files.sessions if s.train_chains_drawn is not None]
+    return {
+        "train_chains": noted[-1].train_chains if noted else None,
+        "train_chains_drawn": noted[-1].train_chains_drawn if noted else None,
+    }
 
 
 def _columns(records: list[dict[str, Any]]) -> dict[str, list[Any]]:

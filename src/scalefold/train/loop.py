@@ -85,7 +85,7 @@ def train(
     RankLostError
         If another process has ended or does not answer.
     """
-    reader, inputs = on_all(mesh.world, lambda: _open(config, shards, mesh))
+    reader, sampler, inputs = on_all(mesh.world, lambda: _open(config, shards, mesh))
     digits = [config_hash(config), *(sha256[:12] for sha256 in astuple(inputs) if sha256)]
     same_everywhere(mesh.world, "configuration, data and initial weights", "".join(digits))
     lock = WriterLock(out)
@@ -114,9 +114,14 @@ def train(
                 journal = Journal(config, trainer, out, run.step, inputs, lock, console)
                 stack.enter_context(journal)
                 if run.step < config.training.steps:
-                    size = mesh.world.size
-                    facts = made_with(device)
-                    stack.enter_context(session(out, lambda: run.step, processes=size, **facts))
+                    logger.info("%s", sampler)
+                    facts = {
+                        "processes": mesh.world.size,
+                        "train_chains": sampler.chains,
+                        "train_chains_drawn": len(sampler.keys),
+                        **made_with(device),
+                    }
+                    stack.enter_context(session(out, lambda: run.step, **facts))
             rank, size = mesh.data.rank, mesh.data.size
             loader = TrainingLoader(reader, config, device, run.position, rank, size)
             stack.enter_context(loader)
@@ -126,14 +131,14 @@ def train(
         lock.release()
 
 
-def _open(config: Config, shards: Path, mesh: Mesh) -> tuple[ShardReader, Inputs]:
+def _open(config: Config, shards: Path, mesh: Mesh) -> tuple[ShardReader, TrainingSampler, Inputs]:
     """Open the data; fails, before anything is written, if ranks cannot share or draw samples."""
     local_batch_size(config.training, mesh.data.size)
     reader = ShardReader(shards)
-    TrainingSampler(reader.index, config.sampling, config.seed)
+    sampler = TrainingSampler(reader.index, config.sampling, config.seed)
     if mesh.first:
         warn_of_other_settings(shards, config)
-    return reader, inputs_of(config, shards)
+    return reader, sampler, inputs_of(config, shards)
 
 
 def _starting_point(config: Config, out: Path, inputs: Inputs, resume: bool) -> Path | None:

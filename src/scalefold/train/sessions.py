@@ -37,6 +37,9 @@ class Session:
         That trained together.
     max_rss_mb : float or None
         Largest resident memory of the first of them; None where it was killed.
+    train_chains, train_chains_drawn : int or None
+        Chains of split ``train`` in the shards, and those of them that the filters of section
+        ``sampling`` leave; None where it was not noted.
     made_with : dict
         Commit, torch's version and device, as far as it was noted.
     """
@@ -45,6 +48,8 @@ class Session:
     ended: float
     processes: int
     max_rss_mb: float | None
+    train_chains: int | None
+    train_chains_drawn: int | None
     made_with: dict[str, Any]
 
 
@@ -82,6 +87,8 @@ def read_sessions(out: Path, logged: Sequence[float]) -> list[Session]:
                     ended=end.get("time", heard),
                     processes=start["processes"],
                     max_rss_mb=end.get("max_rss_mb"),
+                    train_chains=start.get("train_chains"),
+                    train_chains_drawn=start.get("train_chains_drawn"),
                     made_with={key: start.get(key) for key in ("commit", "torch", "device")},
                 )
             )

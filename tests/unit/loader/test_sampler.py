@@ -44,6 +44,15 @@ def test_filters_and_their_counts():
     assert list(sampler.removed.values()) == [1, 1, 1, 1]
 
 
+def test_says_how_many_chains_the_filters_leave():
+    assert str(TrainingSampler(index(), SamplingConfig(), 0)) == (
+        "4 of 6 train chains are drawn (removed by resolution of 9 Å or worse: 1, more than 80% "
+        "of one residue type: 1)"
+    )
+    sampler = TrainingSampler(index(ROWS[:2]), SamplingConfig(), 0)
+    assert str(sampler) == "2 of 2 train chains are drawn (none removed)"
+
+
 @pytest.mark.parametrize(
     ("weights", "expected"),
     [

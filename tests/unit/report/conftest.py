@@ -179,7 +179,14 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
         lines = [json.dumps(record) + "\n" for record in metrics_records()]
         (run / "weights" / key / "metrics.jsonl").write_text("".join(lines), "utf-8")
         events = [
-            {"event": "start", "step": 0, "time": 1790000000.0 - 4, "processes": 1},
+            {
+                "event": "start",
+                "step": 0,
+                "time": 1790000000.0 - 4,
+                "processes": 1,
+                "train_chains": 14,
+                "train_chains_drawn": 9,
+            },
             {"event": "end", "step": STEPS, "time": 1790000000.0 + 161, "max_rss_mb": 812.5},
         ]
         lines = [json.dumps(event) + "\n" for event in events]

@@ -69,7 +69,7 @@ def test_says_what_ran_and_how_good_it_became(make_run):
     _, page, content = report_of(make_run())
     words = " ".join(" ".join(page.text).split())
     assert "200 of 200 steps, 200 samples" in words
-    assert "chains: 14 train, 4 validation, 3 template." in words
+    assert "chains: 14 train, 4 validation, 3 template; 9 of 14 train chains drawn." in words
     scores = content["summary"]["lddt_ca"]["validation"]
     last, first = (f"{scores[name]['value']:.3f}" for name in ("last", "first"))
     skipped = "1 skipped, longer than evaluation.max_length"

@@ -23,6 +23,7 @@ from scalefold.train.checkpoint import checkpoints, load_weights, read_metadata
 from scalefold.train.health import DivergedError
 from scalefold.train.lock import LOCK_FOLDER
 from scalefold.train.metrics import MetricsLog
+from scalefold.train.sessions import read_sessions
 from scalefold.train.signals import stop_on_signals
 from scalefold.weights import export_weights
 
@@ -59,7 +60,11 @@ def test_a_whole_run(
     } == records[0].keys()  # fmt: skip
     assert records[-1]["samples"] == 12
     assert [r["learning_rate"] for r in records[:3]] == [5e-4, 1e-3, 1e-3]
-    assert "step 6/6  loss" in caplog.text  # plain lines where there is no terminal
+    assert "step 6/6  mean of 6 steps: loss" in caplog.text  # plain lines: there is no terminal
+    [drawn] = [message for message in caplog.messages if "train chains are drawn" in message]
+    [trained] = read_sessions(tmp_path, [])
+    said = f"{trained.train_chains_drawn} of {trained.train_chains} train chains are drawn "
+    assert drawn.startswith(said)
 
     # The whole run again is nothing to do; without --resume it is refused.
     caplog.clear()

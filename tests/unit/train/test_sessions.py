@@ -12,10 +12,12 @@ from scalefold.train.sessions import SESSIONS_FILE, read_sessions, session
 
 def test_a_session_tells_what_it_was_made_with(tmp_path: Path) -> None:
     facts = {"commit": "c0ffee", "torch": "2.11.0", "device": "Some GPU"}
-    with session(tmp_path, lambda: 7, processes=2, **facts):
+    chains = {"train_chains": 23, "train_chains_drawn": 1}
+    with session(tmp_path, lambda: 7, processes=2, **chains, **facts):
         pass
     [found] = read_sessions(tmp_path, [])
     assert (found.processes, found.made_with) == (2, facts)
+    assert (found.train_chains, found.train_chains_drawn) == (23, 1)
     assert found.started <= found.ended
 
 
@@ -24,7 +26,7 @@ def test_what_an_earlier_version_did_not_note_is_none(tmp_path: Path) -> None:
     (tmp_path / SESSIONS_FILE).write_text(line)
     [killed] = read_sessions(tmp_path, [11.0, 14.0])
     assert killed.ended == 14.0
-    assert killed.max_rss_mb is None
+    assert (killed.max_rss_mb, killed.train_chains, killed.train_chains_drawn) == (None, None, None)
     assert set(killed.made_with.values()) == {None}
 
 
