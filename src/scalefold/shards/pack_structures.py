@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from scalefold.chem.residues import RESTYPES_WITH_X
+from scalefold.chem.residues import CA, RESTYPES_WITH_X
 from scalefold.config.identity import packing_hash, packing_settings
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
@@ -34,8 +34,8 @@ def pack_structures(
 ) -> ChainSummary:
     """Write ``chain-<bucket>.arrow`` and its summary: all chains of the bucket, of every split.
 
-    A chain that cannot be read, or whose file is not what fetch got, is set aside with its reason,
-    the others go on. The same input gives the same bytes.
+    A chain that cannot be read, has all its atoms in one place, or whose file is not what fetch
+    got, is set aside with its reason, the others go on. The same input gives the same bytes.
 
     Parameters
     ----------
@@ -86,7 +86,9 @@ def pack_structures(
             sources.append(source)
             for row in rows:
                 try:
-                    record = _record(entry.chain(row.chain_key), row)
+                    chain = entry.chain(row.chain_key)
+                    _check_extent(chain)
+                    record = _record(chain, row)
                     facts.append(_facts(record, shard.add(record)))
                 except InputError as error:
                     rejected.append(Rejected(row.chain_key, STAGE, f"{path}: {error}"))
@@ -103,6 +105,18 @@ def pack_structures(
     summary = ChainSummary(head, tuple(facts))
     write_summary(out, summary)
     return summary
+
+
+def _check_extent(chain: Chain) -> None:
+    """Refuse placeholders, such as (0, 0, 0) for all atoms: they judge no prediction."""
+    alphas = chain.positions[chain.atom_mask[:, CA], CA]
+    if len(alphas) > 1 and (alphas == alphas[0]).all():
+        place = ", ".join(f"{axis:g}" for axis in alphas[0])
+        raise InputError(
+            f"chain {chain.chain_key} has the Cα atoms of its {len(alphas)} observed residues all "
+            f"at ({place}): these are no coordinates. Use another file of it (data.mirrors.mmcif), "
+            "or remove it from the list"
+        )
 
 
 def _record(chain: Chain, row: ChainRow) -> ChainRecord:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import gzip
 import hashlib
 
+import gemmi
 import pytest
-from tests.unit.shards.conftest import redate
+from tests.unit.shards.conftest import Workplace, redate
 
 from scalefold.errors import InputError
 from scalefold.raw.chains import alignment_folder, mmcif_path, read_rejected
@@ -36,6 +37,14 @@ def break_no_protein(work):
     path = mmcif_path(work.raw, "1aki")
     text = gzip.decompress(path.read_bytes()).decode().replace("peptide", "saccharide")
     path.write_bytes(gzip.compress(text.replace("PEPTIDE", "SACCHARIDE").encode()))
+
+
+def break_coordinates(work):
+    path = mmcif_path(work.raw, "1aki")
+    block = gemmi.cif.read_string(gzip.decompress(path.read_bytes())).sole_block()
+    for row in block.find("_atom_site.", ["Cartn_x", "Cartn_y", "Cartn_z"]):
+        row[0] = row[1] = row[2] = "0.000"
+    path.write_bytes(gzip.compress((block.as_string() + "#\n").encode()))
 
 
 def break_width(work):
@@ -68,6 +77,7 @@ def break_hits(work):
         (break_not_gzip, "structure", "1aki.cif.gz: named .gz, but"),
         (break_missing_file, "structure", "1aki.cif.gz: no such file"),
         (break_no_protein, "structure", "has no protein chain"),
+        (break_coordinates, "structure", "of its 129 observed residues all at (0, 0, 0)"),
         (break_width, "alignment", "has 4 aligned columns"),
         (break_empty_alignment, "alignment", "alignment is empty"),
         (break_other_query, "alignment", "the query differs from the chain's sequence in 1 of 129"),
@@ -110,6 +120,23 @@ def test_bad_chain_is_set_aside_and_the_rest_goes_on(work, damage, stage, words)
         assert reader.keys("template") == ["1aki_A"]
         assert [hit.chain_key for hit, _ in reader.sample("2nwd_X").templates] == ["1aki_A"]
     assert verify(work.out) == []
+
+
+def test_a_single_residue_with_coordinates_is_enough(work):
+    """Nor do residues without Cα count: where there is none, nothing is known to be wrong."""
+    for name, observed in (("one", {"1"}), ("none", set())):
+        place = Workplace(work.folder / name)
+        place.list_chains(("5pti_A", "train", "b"))
+        path = place.structure("5pti")
+        place.alignment("5pti_A")
+        block = gemmi.cif.read_string(gzip.decompress(path.read_bytes())).sole_block()
+        atoms = block.find("_atom_site.", ["label_atom_id", "label_seq_id"])
+        for number in reversed(range(len(atoms))):
+            atom, residue = atoms[number]
+            if atom == "CA" and residue not in observed:
+                atoms.remove_row(number)
+        path.write_bytes(gzip.compress((block.as_string() + "#\n").encode()))
+        assert place.pack().counts["chains set aside"] == 0
 
 
 def test_chain_that_its_entry_lacks_is_set_aside(work):
