@@ -326,7 +326,9 @@ class TrainingConfig(Section):
     )
     precision: Literal["fp32", "tf32", "bf16"] = "bf16"
     deterministic: bool = Field(
-        False, description="On a GPU, the same bits in every run; slower. A CPU gives them anyway."
+        False,
+        description="On a GPU, the same bits in every run; slower. A CPU gives them anyway, with "
+        "the same number of threads (OMP_NUM_THREADS) and processes.",
     )
     kernels: Literal["auto", "torch", "triton"] | list[KernelPackage] = Field(
         "auto",

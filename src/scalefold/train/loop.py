@@ -61,7 +61,7 @@ def train(
         ``tensorboard/``. One training a folder; `scalefold.config.run_key` is a name for it.
     resume : bool
         Continue from the last complete checkpoint of ``out``, on a CPU bit-exactly with the same
-        number of processes; from the start if there is none.
+        numbers of processes and threads; from the start if there is none.
     device : torch.device
         A GPU must be torch's current one.
     stop : Event
