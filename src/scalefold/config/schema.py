@@ -327,8 +327,9 @@ class TrainingConfig(Section):
     precision: Literal["fp32", "tf32", "bf16"] = "bf16"
     deterministic: bool = Field(
         False,
-        description="On a GPU, the same bits in every run; slower. A CPU gives them anyway, with "
-        "the same number of threads (OMP_NUM_THREADS) and processes.",
+        description="The same bits in every run; slower. A CPU gives them with samples in order "
+        "(max_staleness 0) anyway. It takes the same number of processes, and on a CPU of threads "
+        "(OMP_NUM_THREADS).",
     )
     kernels: Literal["auto", "torch", "triton"] | list[KernelPackage] = Field(
         "auto",
