@@ -149,6 +149,11 @@ def pack(
         typer.echo(f"{out}:")
         for name, count in manifest.counts.items():
             typer.echo(f"{count:>10,}  {name}")
+        if manifest.num_sharing > 0:
+            typer.echo(
+                f"{manifest.num_sharing:>10,}  chains that use the alignment of another of the "
+                "same sequence; files of their own are not read"
+            )
         if manifest.counts["chains set aside"]:
             typer.echo(f"{out / REJECTED_FILE} says why chains were set aside", err=True)
         return
@@ -190,10 +195,10 @@ def verify(
     from scalefold.shards import verify as verification
 
     problems = verification.verify(shards)
-    for path in verification.leftovers(shards):
+    for leftover in verification.leftovers(shards):
         typer.echo(
-            f"{path}: a writer that was killed left it (or one still writes it). Nothing reads it: "
-            "delete it once nothing packs here",
+            f"{leftover}: a writer that was killed left it (or one still writes it). Nothing reads "
+            "it: delete it once nothing packs here",
             err=True,
         )
     for problem in problems:

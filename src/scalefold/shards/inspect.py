@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
@@ -90,6 +92,10 @@ def describe_chain(folder: Path, chain_key: str, console: Console) -> None:
     table.add_row("split", sample.split)
     table.add_row("training chains in cluster", str(sample.cluster_size))
     _add_msa(table, sample.msa)
+    others = [key for key in _users(reader.index, index) if key != chain_key]
+    if others:
+        more = f" and {len(others) - 8} more" if len(others) > 8 else ""
+        table.add_row("alignment shared with", ", ".join(others[:8]) + more)
     console.print(table)
     console.print(_templates(sample))
 
@@ -181,6 +187,16 @@ def _add_msa(table: Table, msa: MsaRecord) -> None:
     table.add_row("deletions", f"{deleted:,} residues at {len(msa.del_col):,} places")
     covered = (msa.msa != GAP).sum(axis=0)
     table.add_row("rows per column: least, median, most", _spread(covered))
+
+
+def _users(index: pa.Table, chain: pa.Table) -> list[str]:
+    """Return the keys of the chains of ``index`` that use the alignment of the one in ``chain``."""
+    is_user = pc.and_(
+        pc.equal(index["msa_shard"], chain["msa_shard"][0]),
+        pc.equal(index["msa_row"], chain["msa_row"][0]),
+    )
+    keys: list[str] = index.filter(is_user)["chain_key"].to_pylist()
+    return keys
 
 
 def _templates(sample: Sample) -> Table:

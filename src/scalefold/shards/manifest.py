@@ -141,6 +141,13 @@ class Manifest:
                 "`scalefold pack` again."
             ) from error
 
+    @property
+    def num_sharing(self) -> int:
+        """Number of chains that use the alignment of another chain of the same sequence."""
+        # Each alignment was made from the files of one chain, which uses it.
+        aligned = self.counts["chains, train"] + self.counts["chains, validation"]
+        return aligned - self.counts["alignments"]
+
     def facts(self, file: str) -> ShardFacts | None:
         """Return what the manifest states of a file, ``None`` if it does not know it."""
         return next((facts for facts in self.files if facts.file == file), None)

@@ -338,6 +338,7 @@ def test_fetch_pack_inspect_verify(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert result.exit_code == 0, result.output
     assert "set aside, 1:\n  5pti_Z: no alignment: " in fetched.stderr
     assert f"{shards / 'rejected.tsv'} says why" in packed.stderr
+    assert "chains that use the alignment of another" not in packed.output
     assert "5pti_A" in run("inspect", str(shards / "chain-00000.arrow")).output
     assert "RPDFCLEPPYTGPCKARI" in run("inspect", str(shards), "--chain", "5pti_A").output
     missing = run("inspect", str(shards), "--chain", "9xyz_A")

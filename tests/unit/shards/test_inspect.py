@@ -60,6 +60,20 @@ def test_chain_with_templates(demo, console):
     assert rows["1hml_A"][0] == "1995-01-26"
 
 
+def test_chains_that_share_an_alignment_are_named(demo, work, console):
+    describe_chain(demo.out, "5pti_A", console)
+    assert "alignment shared with" not in shown(console)
+    entries = ["5pti", *(f"9xy{number}" for number in range(10))]
+    work.list_chains(*((f"{entry}_A", "train", "") for entry in entries))
+    for entry in entries:
+        work.structure("5pti", renamed=entry)
+    work.alignment("5pti_A")
+    work.pack()
+    describe_chain(work.out, "9xy0_A", console)
+    named = ", ".join(["5pti_A", *(f"{entry}_A" for entry in entries[2:9])])
+    assert shown(console)["alignment shared with"] == [f"{named} and 2 more"]
+
+
 def test_chain_with_missing_residues(demo, console):
     describe_chain(demo.out, "3jqh_A", console)
     rows = shown(console)

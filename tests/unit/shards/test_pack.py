@@ -24,6 +24,7 @@ from scalefold.shards.atomic import HashingFile
 from scalefold.shards.buckets import bucket_of
 from scalefold.shards.pack import pack, pack_alignments, pack_index, pack_structures
 from scalefold.shards.reader import ShardReader
+from scalefold.shards.summary import read_msa_summary
 from scalefold.shards.verify import verify
 
 QUIET = Console(quiet=True)
@@ -367,13 +368,28 @@ def test_chains_of_one_sequence_share_an_alignment(work, buckets):
     work.alignment("5pti_A")
     assert buckets == 1 or bucket_of("5pti", buckets) != bucket_of("9xyz", buckets)
     manifest = work.pack()
-    assert manifest.counts["alignments"] == 1
+    assert (manifest.counts["alignments"], manifest.num_sharing) == (1, 1)
     reader = ShardReader(work.out)
     assert reader.keys("train") == ["5pti_A", "9xyz_A"]
     first, second = reader.sample("5pti_A"), reader.sample("9xyz_A")
     np.testing.assert_array_equal(first.msa.msa, second.msa.msa)
     assert first.cluster_size == second.cluster_size == 2
     assert verify(work.out) == []
+
+
+def test_alignments_of_later_chains_of_the_sequence_are_not_read(work):
+    """The first by key gives the alignment of the bucket; a damaged one behind it is no fault."""
+    work.buckets = 1
+    work.list_chains(("5pti_A", "train", "b"), ("9xyz_A", "train", "b"))
+    work.structure("5pti")
+    work.structure("5pti", renamed="9xyz")
+    work.alignment("5pti_A")
+    work.alignment("5pti_A", renamed="9xyz_A").write_text("nonsense")
+    manifest = work.pack()
+    assert (manifest.num_sharing, manifest.counts["chains set aside"]) == (1, 0)
+    summary = read_msa_summary(work.out, 0, work.config)
+    assert [facts.chain_key for facts in summary.rows] == ["5pti_A"]
+    assert not any("9xyz_A" in source.path for source in summary.head.sources)
 
 
 def test_bad_alignment_gives_way_to_that_of_the_next_chain(work):
