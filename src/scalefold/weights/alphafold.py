@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from scalefold.config.schema import ModelConfig
 from scalefold.errors import InputError
+from scalefold.weights.archive import archive_kind
 from scalefold.weights.matching import State, refuse_differences
 
 PREFIX: Final = "alphafold/alphafold_iteration/"
@@ -268,6 +269,11 @@ def read_alphafold(path: Path, config: ModelConfig) -> State:
         If the file is missing or no ``.npz``, or its arrays are not those of the model: lists what
         is missing, unknown or of another number of blocks.
     """
+    if archive_kind(path) == "torch":
+        raise InputError(
+            f"{path}: is a torch file, not an .npz file of arrays as AlphaFold's are: its format "
+            "is openfold or mlperf (--format), and its name should end in .pt"
+        )
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files}

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from scalefold.errors import InputError
+from scalefold.weights.archive import archive_kind
 from scalefold.weights.matching import State
 
 logger = logging.getLogger(__name__)
@@ -53,6 +54,11 @@ def read_torch(path: Path) -> Any:
         raise InputError(
             f"{path}: is a folder, and weights are a file. Of a folder that DeepSpeed has written "
             "name the file mp_rank_00_model_states.pt, or what its zero_to_fp32.py makes of it"
+        )
+    if archive_kind(path) == "npz":
+        raise InputError(
+            f"{path}: is an .npz file of arrays, as AlphaFold's are, not a torch file: make one of "
+            "it with `scalefold weights import --format alphafold`"
         )
     try:
         return torch.load(path, map_location="cpu", weights_only=True)

@@ -248,6 +248,21 @@ def test_a_file_that_was_cut_is_told_from_other_ones(tmp_path: Path) -> None:
             import_weights(tmp_path / "cut.pt", kind, _micro())
 
 
+@pytest.mark.parametrize("name", ["weights.pt", "weights.npz"])
+def test_a_torch_file_and_arrays_are_told_apart_whatever_their_name(
+    name: str, tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    torch.save({"x": torch.zeros(3)}, path)
+    with pytest.raises(InputError, match=rf"{name}: is a torch file, not an \.npz .*openfold"):
+        import_weights(path, "alphafold", _micro())
+    with path.open("wb") as file:
+        np.savez(file, x=np.zeros(3))
+    for kind in ("openfold", "mlperf"):
+        with pytest.raises(InputError, match=rf"{name}: is an \.npz .*--format alphafold"):
+            import_weights(path, kind, _micro())
+
+
 def test_bad_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"missing.pt: no such"):
         import_weights(tmp_path / "missing.pt", "openfold", _micro())
