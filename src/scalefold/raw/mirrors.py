@@ -29,6 +29,7 @@ from scalefold.raw.roots import local_folder
 _ABSENT_STATUS: Final = frozenset({403, 404, 410})  # S3 answers 403 for what is not there.
 _RETRY_STATUS: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 _BLOCK_BYTES: Final = 1 << 20
+_GZIP_MAGIC: Final = b"\x1f\x8b"
 _REPLACE: Final = "replace it on that mirror, or add another mirror to data.mirrors"
 
 
@@ -327,6 +328,10 @@ def _gzip_problem(path: Path) -> str | None:
     inflater = zlib.decompressobj(wbits=31)
     try:
         with path.open("rb") as file:
+            start = file.read(12)
+            if not start.startswith(_GZIP_MAGIC[: len(start)]):
+                return f"is not gzipped, it begins with {start!r}: gzip it there, or {_REPLACE}"
+            file.seek(0)
             while block := file.read(_BLOCK_BYTES):
                 while block:
                     inflater.decompress(block)

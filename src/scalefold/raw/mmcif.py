@@ -224,8 +224,8 @@ def _read_bytes(path: Path) -> bytes:
         return content
     if not content.startswith(_GZIP_MAGIC):
         raise InputError(
-            f"{path}: named .gz, but its first bytes are {content[:8]!r} instead of a gzip header. "
-            "Download it again, or rename it if it is plain mmCIF."
+            f"{path}: named .gz, but is not gzipped, it begins with {content[:12]!r}: gzip it, if "
+            "it is plain mmCIF, or download it again."
         )
     try:
         return gzip.decompress(content)

@@ -202,16 +202,26 @@ def test_no_server_at_all(downloader: Downloader, tmp_path: Path) -> None:
     assert not caught.value.is_absent
 
 
-@pytest.mark.parametrize("content", [gzip.compress(BODY, mtime=0)[:-20], b"<html>sorry</html>"])
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (gzip.compress(BODY, mtime=0)[:-20], "is a truncated gzip file: replace it"),
+        (gzip.compress(BODY, mtime=0)[:1], "is a truncated gzip file: replace it"),
+        (b"", "is a truncated gzip file: replace it"),
+        (gzip.compress(BODY, mtime=0)[:9] + b"\xff" * 99, r"is not a whole gzip file \(.*: repl"),
+        (b"<html>sorry</html>", "is not gzipped, it begins with b'<html>sorry<': gzip it there"),
+        (b"data_5PTI\n# \n", r"is not gzipped, it begins with b'data_5PTI\\n# ': gzip it there"),
+    ],
+)
 def test_damaged_gzip_is_not_accepted(
-    site, downloader: Downloader, tmp_path: Path, content: bytes
+    site, downloader: Downloader, tmp_path: Path, content: bytes, problem: str
 ) -> None:
     good = gzip.compress(BODY[:500]) + gzip.compress(BODY[500:])
     (tmp_path / "mirror").mkdir()
     (tmp_path / "mirror/x.cif.gz").write_bytes(good)
     site.files["/x.cif.gz"] = content
     target = tmp_path / "out/x.cif.gz"
-    with pytest.raises(UnavailableError, match=r"x\.cif\.gz: .* gzip file.*: replace it"):
+    with pytest.raises(UnavailableError, match=rf"x\.cif\.gz: {problem}"):
         downloader.get([site.url], "x.cif.gz", target)
     assert list((tmp_path / "out").iterdir()) == []
     downloader.get([site.url, str(tmp_path / "mirror")], "x.cif.gz", target)

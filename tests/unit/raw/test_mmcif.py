@@ -253,7 +253,7 @@ def test_dna_is_not_a_protein_chain(demo_mmcif: list[Path]) -> None:
     ("name", "content", "message"),
     [
         ("a.cif.gz", gzip.compress(b"data_x\n" * 99, mtime=0)[:-9], "truncated"),
-        ("a.cif.gz", b"data_x\n_entry.id x\n", "instead of a gzip header"),
+        ("a.cif.gz", b"data_x\n_entry.id x\n", "is not gzipped, it begins with b'data.*: gzip"),
         ("a.cif.gz", b"\x1f\x8b\x08\x00" + b"\x07" * 60, "damaged"),
         ("a.cif", b"<html>404</html>", "not readable as mmCIF: line 1: expected block header"),
         ("a.cif", b"", "no mmCIF data block"),

@@ -74,7 +74,7 @@ def break_hits(work):
     ("damage", "stage", "words"),
     [
         (break_truncated, "structure", "1aki.cif.gz: gzip stream is truncated"),
-        (break_not_gzip, "structure", "1aki.cif.gz: named .gz, but"),
+        (break_not_gzip, "structure", "1aki.cif.gz: named .gz, but is not gzipped"),
         (break_missing_file, "structure", "1aki.cif.gz: no such file"),
         (break_no_protein, "structure", "has no protein chain"),
         (break_coordinates, "structure", "of its 129 observed residues all at (0, 0, 0)"),
