@@ -208,7 +208,7 @@ class TrainingLoader(Iterator[Batch]):
         self._results.clear()
         if self._pool is not None:
             if self.bias.samples and not self._order.in_place:
-                logger.info("served ready first: %s", self.bias)
+                logger.info("order of samples: %s", self.bias)
             self._pool.close()
             self._pool = None
 

@@ -71,11 +71,31 @@ class OrderBias:
         }
 
     def __str__(self) -> str:
-        """The report in a line."""
-        found = self.report()
-        lateness = [f"{n} {c['mean_lateness']:+.1f}" for n, c in found["by_length"].items()]
+        """The report in a line, for those who read the log."""
+        reordered = int(self._reordered.sum())
+        said = f"{reordered:,} of {self.samples:,} came at another step than theirs"
+        if not reordered:
+            return said
+        by_length = [
+            f"{_residues(number)}: {_shift(self._lateness[number] / count)}"
+            for number, count in enumerate(self._samples)
+            if count
+        ]
         return (
-            f"{self.samples:,} samples, {100 * found['reordered_share']:.1f} % not at their "
-            f"places, at most {found['latest']} steps late, {-found['earliest']} early; mean "
-            f"lateness in steps by residues: {', '.join(lateness)}"
+            f"{said}, up to {self._latest} steps later and up to {-self._earliest} earlier; on "
+            f"average, by residues of the chain: {', '.join(by_length)}"
         )
+
+
+def _residues(number: int) -> str:
+    """The lengths of a class."""
+    if number == len(_EDGES):
+        return f"{_EDGES[-1]} and more"
+    return f"{_EDGES[number - 1] if number else 1} to {_EDGES[number] - 1}"
+
+
+def _shift(steps: float) -> str:
+    """A mean lateness in words."""
+    if abs(steps) < 0.05:
+        return "0.0"
+    return f"{abs(steps):.1f} {'later' if steps > 0 else 'earlier'}"

@@ -34,9 +34,15 @@ def test_what_the_log_says(bias: OrderBias) -> None:
     bias.add(["short"], [0])
     bias.add(["edge", "long", "long"], [3, -1, -2])
     assert str(bias) == (
-        "4 samples, 75.0 % not at their places, at most 3 steps late, 2 early; mean lateness in "
-        "steps by residues: < 128 +0.0, < 256 +3.0, >= 1024 -1.5"
+        "3 of 4 came at another step than theirs, up to 3 steps later and up to 2 earlier; on "
+        "average, by residues of the chain: 1 to 127: 0.0, 128 to 255: 3.0 later, "
+        "1024 and more: 1.5 earlier"
     )
+
+
+def test_the_log_says_no_more_where_all_came_in_time(bias: OrderBias) -> None:
+    bias.add(["short", "edge"], [0, 0])
+    assert str(bias) == "0 of 2 came at another step than theirs"
 
 
 def test_no_sample_is_no_division_by_zero(bias: OrderBias) -> None:
