@@ -81,9 +81,19 @@ def fetch(
         f"{out}: {len(summary.complete)} of {len(chains)} chains complete, "
         f"{summary.num_files} files, {summary.num_bytes / 1e6:.1f} MB"
     )
+    for root, reasons in summary.failures.items():
+        typer.echo(
+            f"{root} failed for {_counted(len(reasons), 'file')}, had from another mirror or "
+            f"before; the first: {reasons[0]}",
+            err=True,
+        )
     for name, keys in summary.absent.items():
         _say_absent(name, len(keys), summary.num_searched)
     _say_rejected(summary.rejected)
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _say_absent(name: str, num_absent: int, num_chains: int) -> None:
@@ -206,6 +216,5 @@ def verify(
         about = "" if path in problem.message else f"{path}: "
         typer.echo(f"{about}{problem.message}", err=True)
     if problems:
-        found = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-        raise InputError(f"{shards}: {found}, listed above")
+        raise InputError(f"{shards}: {_counted(len(problems), 'problem')}, listed above")
     typer.echo(f"{shards}: all files, rows and references are sound")

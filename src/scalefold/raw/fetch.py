@@ -16,7 +16,7 @@ into one folder: each then has its own tables, ``fetched-structures-<bucket>.tsv
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +55,9 @@ class FetchSummary:
     absent
         Names of alignments and template hits (``pdb70_hits.hhr``) that no mirror has for some
         chains, and the keys of these. Not a fault of a chain that has another alignment.
+    failures
+        Mirrors, by root, that failed for files which another gave (or that were there), with the
+        reason of each file. A mirror that merely lacks a file has not failed.
     num_searched
         Chains for which alignments and template hits were asked.
     num_files, num_bytes
@@ -64,6 +67,7 @@ class FetchSummary:
     complete: tuple[str, ...]
     rejected: tuple[Rejected, ...]
     absent: dict[str, tuple[str, ...]]
+    failures: dict[str, tuple[str, ...]]
     num_searched: int
     num_files: int
     num_bytes: int
@@ -269,10 +273,21 @@ def _judge(
         complete=tuple(complete),
         rejected=tuple(rejected),
         absent={name: tuple(keys) for name, keys in absent.items()},
+        failures=_failures(results.values()),
         num_searched=num_searched,
         num_files=len(kept),
         num_bytes=sum(kept.values()),
     )
+
+
+def _failures(results: Iterable[FetchedFile | UnavailableError]) -> dict[str, tuple[str, ...]]:
+    """Return the reasons why mirrors gave way to others, by root."""
+    reasons: dict[str, list[str]] = {}
+    for result in results:
+        if isinstance(result, FetchedFile):
+            for root, reason in result.failures.items():
+                reasons.setdefault(root, []).append(reason)
+    return {root: tuple(said) for root, said in reasons.items()}
 
 
 def _write_rejected(path: Path, chains: Sequence[ChainRow], rejected: Sequence[Rejected]) -> None:

@@ -14,8 +14,8 @@ import os
 import shutil
 import threading
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -35,11 +35,16 @@ _REPLACE: Final = "replace it on that mirror, or add another mirror to data.mirr
 
 @dataclass(frozen=True)
 class FetchedFile:
-    """A file that is now complete: its size, SHA-256 and where it came from."""
+    """A file that is now complete: its size, SHA-256 and where it came from.
+
+    ``failures`` are the mirrors that were asked before and failed, by root, each with its reason;
+    one that merely lacks the file is not among them.
+    """
 
     num_bytes: int
     sha256: str
     source: str
+    failures: Mapping[str, str] = field(default_factory=dict)
 
 
 class UnavailableError(Exception):
@@ -121,24 +126,30 @@ class Downloader:
             The file cannot be written (no space, no permission), or a root is not understood.
         """
         reasons: list[str] = []
-        is_absent = is_final = True
+        failures: dict[str, str] = {}
+        is_final = True
         for root in roots:
-            folder = local_folder(root)
             try:
-                if folder is not None:
-                    return self._copy(folder / relative, target)
-                url = f"{root.rstrip('/')}/{quote(relative)}"
-                if target.exists():
-                    return FetchedFile(target.stat().st_size, file_sha256(target), url)
-                return self._download(url, target)
+                return replace(self._get(root, relative, target), failures=failures)
             except _MirrorError as error:
                 reasons.append(str(error))
-                is_absent = is_absent and error.is_absent
-                is_local = folder is not None and not error.may_pass
+                if not error.is_absent:
+                    failures[root] = str(error)
+                is_local = local_folder(root) is not None and not error.may_pass
                 is_final = is_final and (error.is_absent or is_local)
         if target.exists():
-            return FetchedFile(target.stat().st_size, file_sha256(target), "kept")
-        raise UnavailableError(reasons, is_absent, is_final)
+            return FetchedFile(target.stat().st_size, file_sha256(target), "kept", failures)
+        raise UnavailableError(reasons, is_absent=not failures, is_final=is_final)
+
+    def _get(self, root: str, relative: str, target: Path) -> FetchedFile:
+        """Bring a file from one mirror, or raise a _MirrorError."""
+        folder = local_folder(root)
+        if folder is not None:
+            return self._copy(folder / relative, target)
+        url = f"{root.rstrip('/')}/{quote(relative)}"
+        if target.exists():
+            return FetchedFile(target.stat().st_size, file_sha256(target), url)
+        return self._download(url, target)
 
     def _client(self) -> httpx.Client:
         """Return the client of all threads; made when first used, for folders need none."""

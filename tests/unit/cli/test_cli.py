@@ -381,6 +381,21 @@ def test_fetch_says_what_no_mirror_has(tmp_path: Path, monkeypatch: pytest.Monke
     assert "set aside" not in one_of_two.stderr
 
 
+def test_fetch_names_a_mirror_that_failed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    damaged = tmp_path / "first/pub/pdb/data/structures/divided/mmCIF/pt/5pti.cif.gz"
+    damaged.parent.mkdir(parents=True)
+    damaged.write_bytes(b"data_5PTI")
+    roots = f"data.mirrors.mmcif=[{tmp_path / 'first'},demo/mirror/wwpdb]"
+    options = ("-c", DEMO, "--only", "structures", "-s", roots)
+    fetched = run("fetch", *options, "--out", str(tmp_path / "raw"))
+    assert fetched.exit_code == 0, fetched.output
+    assert fetched.stderr.count(f"{tmp_path / 'first'} failed for 1 file, had from") == 1
+    assert f"{damaged}: is not gzipped" in fetched.stderr
+
+
 def test_report_of_a_training_and_an_evaluation_made_by_hand(tmp_path: Path) -> None:
     """A folder laid out like a run is one; what it lacks is said on the terminal too."""
     wrong = run("report", str(tmp_path))

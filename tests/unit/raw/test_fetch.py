@@ -174,6 +174,26 @@ def test_the_table_goes_on_saying_where_a_file_came_from(
     assert tables[0]["mmcif/ab/1abc.cif.gz"]["source"] == f"{site.url}{PDB}/ab/1abc.cif.gz"
 
 
+def test_mirrors_that_gave_way_to_others_are_named(site, downloader, tmp_path: Path) -> None:
+    """A damaged structure on the first of two; its alignments it merely lacks."""
+    first = tmp_path / "first"
+    for entry, content in (("1abc", CIF[:-6]), ("2abc", b"data_2ABC\n"), ("3abc", CIF)):
+        path = first / PDB[1:] / f"ab/{entry}.cif.gz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    chains = [train(f"{number}abc_A") for number in (1, 2, 3)]
+    fill(site, *(row.chain_key for row in chains))
+    data = settings(str(first), site.url)
+    for _ in range(2):  # what is there already does not hide it
+        summary = run(chains, data, tmp_path / "raw", downloader=downloader)
+        assert len(summary.complete) == 3
+        ((root, reasons),) = summary.failures.items()
+        assert root == str(first)
+        truncated, plain = sorted(reasons)
+        assert "1abc.cif.gz: is a truncated gzip file" in truncated
+        assert "2abc.cif.gz: is not gzipped" in plain
+
+
 def test_a_file_that_changed_has_a_new_row(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"x")
     for file in (FetchedFile(1, "11", "first"), FetchedFile(1, "22", "second")):
@@ -343,7 +363,7 @@ def test_structures_and_alignments_apart(site, tmp_path: Path) -> None:
 
 def test_bucket_without_chains(tmp_path: Path) -> None:
     data = settings("https://unused.example")
-    assert run([], data, tmp_path, bucket=1) == FetchSummary((), (), {}, 0, 0, 0)
+    assert run([], data, tmp_path, bucket=1) == FetchSummary((), (), {}, {}, 0, 0, 0)
 
 
 def test_absent_are_kinds_of_files_that_no_chain_has(tmp_path: Path) -> None:

@@ -161,7 +161,16 @@ def test_a_broken_mirror_hands_over_to_the_next(
     got = downloader.get([site.url, folder.as_uri()], "d/a.a3m", tmp_path / "a.a3m")
     assert (tmp_path / "a.a3m").read_bytes() == b"local"
     assert got.source == (folder / "d/a.a3m").as_uri()
+    assert got.failures == {site.url: f"{site.url}/d/a.a3m: HTTP 500 (after 3 tries)"}
     assert len(site.requests) == 3
+
+
+def test_a_mirror_that_lacks_a_file_has_not_failed(
+    site, downloader: Downloader, tmp_path: Path
+) -> None:
+    (tmp_path / "empty").mkdir()
+    roots = [str(tmp_path / "empty"), f"{site.url}/other", site.url]
+    assert downloader.get(roots, "d/a.a3m", tmp_path / "a.a3m").failures == {}
 
 
 def test_missing_everywhere_is_told_from_failing(
