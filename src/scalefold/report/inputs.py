@@ -26,6 +26,10 @@ _EVALUATION_KEYS: Final = ("step", "checkpoint", "mean", "chains", "skipped", "f
 _CHAIN_KEYS: Final = ("chain_key", "split", "length", "lddt_ca", "per_residue")
 LADDER_FILE: Final = "ladder.json"
 
+_SECONDS_TO_BE_MEASURED: Final = 1.0
+"""Snakemake looks at a job's memory as it starts, when there is but the shell, then twice a second:
+of shorter jobs it tells the shell's, or that of a program that was still being loaded."""
+
 
 @dataclass(frozen=True)
 class Benchmark:
@@ -36,7 +40,7 @@ class Benchmark:
     rule : str
     seconds : float
     max_rss_mb : float or None
-        Largest resident memory; None where it was not measured.
+        Largest resident memory; None where it was not measured, or the job was too short for it.
     """
 
     rule: str
@@ -245,9 +249,9 @@ def _benchmarks(folder: Path, others: set[str], notes: list[str]) -> list[Benchm
         try:
             with path.open(encoding="utf-8", newline="") as stream:
                 for row in csv.DictReader(stream, delimiter="\t"):
-                    found.append(
-                        Benchmark(rule, float(row["s"]), _float_or_none(row.get("max_rss")))
-                    )
+                    seconds, max_rss_mb = float(row["s"]), _float_or_none(row.get("max_rss"))
+                    measured = seconds >= _SECONDS_TO_BE_MEASURED
+                    found.append(Benchmark(rule, seconds, max_rss_mb if measured else None))
         except (ValueError, KeyError, TypeError):
             name = path.relative_to(folder.parent).as_posix()
             notes.append(f"{name}: left out, not a benchmark table of Snakemake.")

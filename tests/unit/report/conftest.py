@@ -207,6 +207,7 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
         )
         benchmarks = {
             f"train/{key}.tsv": "163.2\t0:02:43\t812.5\t1\t1\t1\t0\t0\t98\t160",
+            "config.tsv": "0.6\t0:00:00\t3.6\t1\t1\t1\t0\t0\t0\t0",
             "index.tsv": "1.2\t0:00:01\t-\t-\t-\t-\t-\t-\t-\t0",
             f"evaluate/{key}/step-00000000.tsv": "9.5\t0:00:09\t701.0\t1\t1\t1\t0\t0\t98\t9",
             f"evaluate/{key}/step-00000200.tsv": "10.5\t0:00:10\t705.0\t1\t1\t1\t0\t0\t98\t9",

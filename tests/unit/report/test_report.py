@@ -69,6 +69,8 @@ def test_says_what_ran_and_how_good_it_became(make_run):
     _, page, content = report_of(make_run())
     words = " ".join(" ".join(page.text).split())
     assert "200 of 200 steps, 200 samples" in words
+    speed = content["summary"]["samples_per_second_median"]
+    assert f"{speed:.2f} samples/s (median of logged steps)" in words
     assert "chains: 14 train, 4 validation, 3 template; 9 of 14 train chains drawn." in words
     scores = content["summary"]["lddt_ca"]["validation"]
     last, first = (f"{scores[name]['value']:.3f}" for name in ("last", "first"))
@@ -206,6 +208,8 @@ def test_timings_are_added_up_by_stage(make_run):
         "max_rss_mb": 705.0,
     }
     assert rows["index"]["max_rss_mb"] is None
+    # 3.6 MB are the shell's: the job ended before its program was there to be measured.
+    assert (rows["config"]["seconds"], rows["config"]["max_rss_mb"]) == (0.6, None)
 
 
 def test_training_time_is_one_number_on_page_and_in_json(make_run):
