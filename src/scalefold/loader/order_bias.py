@@ -82,7 +82,7 @@ class OrderBias:
             if count
         ]
         return (
-            f"{said}, up to {self._latest} steps later and up to {-self._earliest} earlier; on "
+            f"{said}, at most {self._latest} later and {-self._earliest} earlier; on "
             f"average, by residues of the chain: {', '.join(by_length)}"
         )
 

@@ -212,7 +212,7 @@ def test_a_slow_sample_holds_up_no_step(held, loader_config, workers, caplog):
     assert report["latest"] == len(batches) - 1
     assert report["reordered_share"] > 0.5
     assert report["by_length"]["< 128"]["samples"] == len(batches)
-    later = f"up to {len(batches) - 1} steps later"
+    later = f"at most {len(batches) - 1} later"
     assert f" of {len(batches)} came at another step than theirs, {later} " in caplog.text
 
 

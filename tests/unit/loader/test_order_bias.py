@@ -34,7 +34,7 @@ def test_what_the_log_says(bias: OrderBias) -> None:
     bias.add(["short"], [0])
     bias.add(["edge", "long", "long"], [3, -1, -2])
     assert str(bias) == (
-        "3 of 4 came at another step than theirs, up to 3 steps later and up to 2 earlier; on "
+        "3 of 4 came at another step than theirs, at most 3 later and 2 earlier; on "
         "average, by residues of the chain: 1 to 127: 0.0, 128 to 255: 3.0 later, "
         "1024 and more: 1.5 earlier"
     )
