@@ -29,8 +29,23 @@ _TEMPLATE = datetime.date(2010, 1, 1)
 
 
 @contextlib.contextmanager
-def given_or_full(shards: Path | None, features: FeaturesConfig) -> Iterator[Path]:
-    """The shards that were named, or else made-up ones whose samples are full, for as long.
+def given_or_made_up(
+    shards: Path | None, *, lengths: Sequence[int], num_rows: int, num_hits: int
+) -> Iterator[Path]:
+    """The shards that were named, or else those of `write_synthetic_shards`, for as long."""
+    if shards is not None:
+        yield shards
+        return
+    with tempfile.TemporaryDirectory(prefix="scalefold-") as folder:
+        made_up = Path(folder)
+        write_synthetic_shards(made_up, lengths=lengths, num_rows=num_rows, num_hits=num_hits)
+        yield made_up
+
+
+def given_or_full(
+    shards: Path | None, features: FeaturesConfig
+) -> contextlib.AbstractContextManager[Path]:
+    """The shards that were named, or else made-up ones whose samples are full: `given_or_made_up`.
 
     Their chains are as long as a crop, so that no residue is padding, and their alignments so deep
     that the blocks of rows that training deletes hardly ever leave too few. Training draws how many
@@ -41,17 +56,12 @@ def given_or_full(shards: Path | None, features: FeaturesConfig) -> Iterator[Pat
     shards : Path or None
     features : FeaturesConfig
     """
-    if shards is not None:
-        yield shards
-        return
-    with tempfile.TemporaryDirectory(prefix="scalefold-") as folder:
-        write_synthetic_shards(
-            Path(folder),
-            lengths=[features.crop_size] * 2,
-            num_rows=10 * (features.max_msa_clusters + features.max_extra_msa),
-            num_hits=features.max_templates,
-        )
-        yield Path(folder)
+    return given_or_made_up(
+        shards,
+        lengths=[features.crop_size] * 2,
+        num_rows=10 * (features.max_msa_clusters + features.max_extra_msa),
+        num_hits=features.max_templates,
+    )
 
 
 def write_synthetic_shards(

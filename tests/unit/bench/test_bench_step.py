@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,20 +22,33 @@ from scalefold.train.memory import limit_memory
 CPU = torch.device("cpu")
 
 
-def test_all_combinations_and_recycling_counts(
-    config: Config, shards: Path, tmp_path: Path
-) -> None:
+def _timed(
+    config: Config,
+    shards: Path,
+    out: Path,
+    vary: Mapping[str, Sequence[Any]] | None = None,
+    memory_gib: Sequence[float] = (),
+) -> tuple[dict[str, Any], str]:
+    """What `bench_step` wrote, and what it printed."""
     printed = StringIO()
     result = bench_step(
         config,
         shards,
-        tmp_path / "step.json",
-        vary={"training.recomputation": ["none", "full"], "training.global_batch_size": [1, 2]},
+        out,
+        vary=vary or {},
         seconds=0.01,
-        memory_gib=(),
+        memory_gib=memory_gib,
         device=CPU,
         console=Console(file=printed, width=200),
     )
+    return result, printed.getvalue()
+
+
+def test_all_combinations_and_recycling_counts(
+    config: Config, shards: Path, tmp_path: Path
+) -> None:
+    vary = {"training.recomputation": ["none", "full"], "training.global_batch_size": [1, 2]}
+    result, printed = _timed(config, shards, tmp_path / "step.json", vary)
 
     assert json.loads((tmp_path / "step.json").read_text()) == result
     settings = [tuple(variant["settings"].values()) for variant in result["variants"]]
@@ -57,7 +72,7 @@ def test_all_combinations_and_recycling_counts(
     # 5pti_A has 58 residues, and no templates
     assert [v["filled"]["N_res"] for v in result["variants"]] == [1.0] * 4
     assert [v["filled"]["templates"] for v in result["variants"]] == [0.0] * 4
-    assert "recomputation none, global_batch_size 2" in printed.getvalue()
+    assert "recomputation none, global_batch_size 2" in printed
 
 
 def test_a_cpu_has_no_memory_to_limit() -> None:
@@ -68,35 +83,17 @@ def test_a_cpu_has_no_memory_to_limit() -> None:
 def test_each_limit_of_memory_is_set_and_recorded(
     config: Config, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    printed, limits = StringIO(), []
+    limits: list[float] = []
     monkeypatch.setattr(step, "limit_memory", lambda gib, device: limits.append(gib))
-    result = bench_step(
-        config,
-        shards,
-        tmp_path / "step.json",
-        vary={},
-        seconds=0.01,
-        memory_gib=(80.0, 40.0),
-        device=CPU,
-        console=Console(file=printed, width=200),
-    )
+    result, printed = _timed(config, shards, tmp_path / "step.json", memory_gib=(80.0, 40.0))
     assert limits == [80.0, 40.0]
     assert [variant["memory_limit_gib"] for variant in result["variants"]] == limits
-    assert "within 40 GiB" in printed.getvalue()
+    assert "within 40 GiB" in printed
 
 
 def test_samples_of_made_up_shards_are_full(config: Config, tmp_path: Path) -> None:
     with given_or_full(None, config.features) as shards:
-        result = bench_step(
-            config,
-            shards,
-            tmp_path / "step.json",
-            vary={},
-            seconds=0.01,
-            memory_gib=(),
-            device=CPU,
-            console=Console(quiet=True),
-        )
+        result, _ = _timed(config, shards, tmp_path / "step.json")
     (variant,) = result["variants"]
     assert not shards.exists()
     parts = ("N_res", "msa_clusters", "extra_msa")

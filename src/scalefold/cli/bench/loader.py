@@ -37,20 +37,15 @@ def loader(
     set_: Overrides = None,
 ) -> None:
     """Time the loader beside torch's DataLoader, with and without delayed samples."""
-    import tempfile
-
     from scalefold.bench.loader import Delay, bench_loader
-    from scalefold.bench.synthetic_shards import write_synthetic_shards
+    from scalefold.bench.synthetic_shards import given_or_made_up
     from scalefold.cli.device import torch_device
     from scalefold.cli.logs import log_to_stderr
 
-    with tempfile.TemporaryDirectory() as temporary:
-        if shards is None:
-            shards = Path(temporary)
-            write_synthetic_shards(shards, lengths=[residues] * 8, num_rows=rows, num_hits=40)
+    with given_or_made_up(shards, lengths=[residues] * 8, num_rows=rows, num_hits=40) as folder:
         bench_loader(
             read_config(config, set_),
-            shards,
+            folder,
             out,
             steps=steps,
             step_seconds=step_seconds,
