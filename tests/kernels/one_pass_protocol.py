@@ -13,7 +13,7 @@ may be interrupted wherever they yield, and copies arrive in any order. What is 
   themselves, where `mma_wait` says that they are done.
 
 Not modelled: the adders, and the counts that they wait for (`WARPS_STORED`, `written`); fences
-between threads and the copy engine; numbers.
+between threads and TMA; numbers.
 
 How many arrive at a barrier, how many barriers and places there are and when keys are asked for is
 read from the source. Which waits there are is written here; a test compares them with the source.
@@ -288,7 +288,7 @@ class Computing:
 def run(given: Protocol, rows: int, seed: int) -> None:
     """A program, to its end, under a schedule of priorities that change now and then.
 
-    Of the warps that can go on, and the copy engine where there are copies, the one with the
+    Of the warps that can go on, and TMA where there are copies, the one with the
     highest priority makes a step: so some are far behind, which a fair schedule hardly ever shows
     (Burckhardt et al., A randomized scheduler with probabilistic guarantees of finding bugs, ASPLOS
     2010).

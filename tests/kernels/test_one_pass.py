@@ -27,7 +27,7 @@ def _on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def of_multiprocessors(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (hopper_plan, hopper_one_pass):
-        monkeypatch.setattr(module, "multiprocessors", lambda device: count)
+        monkeypatch.setattr(module, "num_sms", lambda device: count)
 
 
 def arguments(

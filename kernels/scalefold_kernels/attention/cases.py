@@ -107,8 +107,8 @@ def _hopper() -> Iterator[CompileCase]:
         elif not hopper_narrow.serves_forward(inputs):
             launches["forward"] = hopper_launch, partial(hopper_launch.forward, inputs, out, lse)
         for kernel, (module, launch) in launches.items():
-            # H100 and H200: 132 multiprocessors.
-            with patch.object(hopper_plan, "multiprocessors", lambda _: 132):
+            # H100 and H200: 132 SMs.
+            with patch.object(hopper_plan, "num_sms", lambda _: 132):
                 described = f"{kernel} on Hopper, {name}"
                 yield recorded(module, f"{kernel}_kernel", launch, described, "sm_90")
 
@@ -122,7 +122,7 @@ def _narrow() -> Iterator[CompileCase]:
         "keys": partial(hopper_narrow.keys, inputs, inputs.bias, lse, shared, inputs.k, inputs.v),
     }
     for kernel, launch in launches.items():
-        with patch.object(hopper_plan, "multiprocessors", lambda _: 132):
+        with patch.object(hopper_plan, "num_sms", lambda _: 132):
             described = f"{kernel} of narrow heads, {name}"
             yield recorded(hopper_narrow, f"narrow_{kernel}_kernel", launch, described, "sm_90")
 

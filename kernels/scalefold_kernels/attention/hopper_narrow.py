@@ -11,9 +11,9 @@ from scalefold_kernels.attention.hopper.narrow.forward import narrow_forward_ker
 from scalefold_kernels.attention.hopper_backward import Shared
 from scalefold_kernels.attention.hopper_plan import dealt
 from scalefold_kernels.attention.hopper_tensors import bias_descriptor, bias_rows, rows_descriptor
-from scalefold_kernels.copy_engine import VECTOR
-from scalefold_kernels.limits import wide
+from scalefold_kernels.limits import needs_int64
 from scalefold_kernels.tiles import tile
+from scalefold_kernels.tma import VECTOR
 
 CHANNELS = 8
 """Half of what a product of a whole warp group takes."""
@@ -39,7 +39,7 @@ def serves_forward(inputs: Inputs) -> bool:
         and inputs.num_heads % 2 == 0
         and inputs.num_keys <= MAX_KEYS
         and all(x.stride(3) == CHANNELS for x in heads)
-        and not wide(_row(inputs.q))
+        and not needs_int64(_row(inputs.q))
     )
 
 
@@ -94,7 +94,7 @@ def serves(inputs: Inputs, shared: Shared) -> bool:
         and inputs.channels == CHANNELS
         and inputs.num_queries <= MAX_QUERIES
         and inputs.k.stride() == inputs.v.stride()
-        and not wide(*map(_row, (shared.q, shared.grad_ungated, inputs.k)))
+        and not needs_int64(*map(_row, (shared.q, shared.grad_ungated, inputs.k)))
     )
 
 

@@ -20,10 +20,10 @@ from scalefold_kernels.attention.arguments import (
 )
 from scalefold_kernels.attention.hopper_plan import Plan, dealt
 from scalefold_kernels.attention.portable import backward_gate
-from scalefold_kernels.copy_engine import padded
 from scalefold_kernels.cuda import Kernel, bindings
 from scalefold_kernels.cuda.tensor_map import tensor_map
-from scalefold_kernels.gpu import multiprocessors
+from scalefold_kernels.gpu import num_sms
+from scalefold_kernels.tma import padded
 
 BLOCK_Q, BLOCK_K = 64, 128
 """Queries of a block and keys of a program."""
@@ -35,7 +35,7 @@ TILES = 3
 """Of keys."""
 
 MAX_LENGTH = TILES * BLOCK_K
-"""The most queries of which a multiprocessor holds the sums of the bias's gradient for BLOCK_K."""
+"""The most queries of which an SM holds the sums of the bias's gradient for BLOCK_K."""
 
 MIN_CHANNELS = 17
 """Of fewer, as many would be empty."""
@@ -45,7 +45,7 @@ MAX_MASK_BYTES = 4
 
 _FOLDER = Path(__file__).parent / "hopper"
 
-# A program has a multiprocessor and its shared memory for itself. Of its four warp groups one loads
+# A program has an SM and its shared memory for itself. Of its four warp groups one loads
 # and gives the gradients of queries from its keys, two have 64 keys each, one adds.
 ONE_PASS = Kernel(
     _FOLDER / "backward_one_pass.cu",
@@ -67,7 +67,7 @@ def serves(inputs: Inputs) -> bool:
         and max(lengths) <= MAX_LENGTH
         and inputs.channels >= MIN_CHANNELS
         and inputs.mask.element_size() <= MAX_MASK_BYTES
-        and inputs.batch * plan(inputs).programs <= multiprocessors(inputs.q.device)
+        and inputs.batch * plan(inputs).programs <= num_sms(inputs.q.device)
         and bindings.obstacle() is None
     )
 

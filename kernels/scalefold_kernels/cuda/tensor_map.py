@@ -1,4 +1,4 @@
-"""Descriptors of tensors for the copy engine (TMA), as kernels in CUDA C++ take them."""
+"""Descriptors of tensors for TMA, as kernels in CUDA C++ take them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scalefold_kernels.copy_engine import steps
 from scalefold_kernels.cuda.bindings import checked, ensure_context
+from scalefold_kernels.tma import steps
 
 _TYPES = {torch.bfloat16: "BFLOAT16", torch.float32: "FLOAT32"}
 
 
 def tensor_map(x: Tensor, *box: int, swizzle: int = 0) -> Any:
-    """Boxes of a tensor that the copy engine can take (`copy_engine.reachable`).
+    """Boxes of a tensor that TMA can take (`tma.reachable`).
 
     Parameters
     ----------

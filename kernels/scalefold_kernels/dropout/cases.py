@@ -37,7 +37,7 @@ def _case(shared: int, kind: str, has_x: bool) -> CompileCase:
         "DIMS": 3,
         "SHARED": shared,
         "HAS_X": has_x,
-        "WIDE": False,
+        "INT64": False,
         **sizes,
     }
     name = f"shared {shared} {kind}{'' if has_x else ' gradient'}"

@@ -32,7 +32,7 @@ from scalefold_kernels.attention.hopper.narrow.parts import (
     words_of,
 )
 from scalefold_kernels.attention.hopper.parts import LOG2E, count, load_mask, place_of_program
-from scalefold_kernels.hopper import thread_barrier
+from scalefold_kernels.gluon import thread_barrier
 
 
 @gluon.jit

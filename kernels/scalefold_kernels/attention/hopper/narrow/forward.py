@@ -1,6 +1,6 @@
 """Forward with heads of 8 channels, two by two; see `attention.hopper.forward`.
 
-Rows of one head, 16 bytes, keep the copy engine busy longer than all else takes. Two heads side by
+Rows of one head, 16 bytes, keep TMA busy longer than all else takes. Two heads side by
 side are the 16 channels that a product takes: queries of one have zeros in the other's channels; of
 values times weights, one half is kept. What a row brings comes once for both.
 """
@@ -36,7 +36,7 @@ from scalefold_kernels.attention.hopper.parts import (
     stacked,
     store_mask,
 )
-from scalefold_kernels.hopper import mma_layout, new_barriers, thread_barrier, widen
+from scalefold_kernels.gluon import mma_layout, new_barriers, thread_barrier, widen
 
 PAIR = gl.constexpr(16)
 """Channels of two heads."""

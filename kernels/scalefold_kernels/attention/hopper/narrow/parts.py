@@ -14,7 +14,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
-from scalefold_kernels.hopper import thread_barrier, widen
+from scalefold_kernels.gluon import thread_barrier, widen
 
 CHANNELS = gl.constexpr(8)
 LINES = gl.constexpr(gl.SwizzledSharedLayout(8, 1, 1, [1, 0]))
