@@ -16,14 +16,12 @@ from scalefold_kernels.attention import (
     attention,
     hopper_launch,
     hopper_narrow,
-    hopper_one_pass,
     kernel,
     op,
     portable,
 )
 from scalefold_kernels.attention.arguments import checked, new_rows, new_statistics
 from scalefold_kernels.attention.hopper import parts
-from scalefold_kernels.cuda import bindings
 from scalefold_kernels.gpu import GLUON_VERSIONS, runs_gluon
 
 EPS = torch.finfo(torch.float32).eps
@@ -445,17 +443,18 @@ def test_some_rows_with_logits_far_apart(
 
 
 # Blocks and tiles whole and cut off, fewer rows than programs and more.
-ONE_PASS = [(1, 1, 257, 257, 2, 32), (2, 5, 320, 300, 3, 24), (1, 77, 300, 384, 4, 32)]
+TWO_LAUNCHES = [(1, 1, 257, 257, 2, 32), (2, 5, 320, 300, 3, 24), (1, 77, 300, 384, 4, 32)]
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("shape", ONE_PASS)
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("shape", TWO_LAUNCHES)
 @pytest.mark.parametrize(
     ("masked", "turned", "gated"),
     [(True, True, True), (True, False, False), (False, False, True), (False, True, False)],
 )
 @pytest.mark.parametrize(("bias_scale", "scale"), [(LN2, LN2), (LN2, None), (1.0, None)])
-def test_one_pass(
+def test_bias_gradient_of_257_to_384_keys(
     shape: tuple[int, ...],
     masked: bool,
     turned: bool,
@@ -469,24 +468,17 @@ def test_one_pass(
         inputs[4] = torch.ones_like(inputs[4])
     if turned:
         inputs[5] = inputs[5].mT.contiguous().mT
-    inputs = _in_bfloat16_for_one_pass(inputs)
+    inputs = [x if x is None else x.bfloat16() for x in inputs]
     _assert_as_exact_as_torch(inputs, bias_scale=bias_scale, scale=scale)
 
 
-def _in_bfloat16_for_one_pass(inputs: list[Tensor | None]) -> list[Tensor | None]:
-    inputs = [x if x is None else x.bfloat16() for x in inputs]
-    if not (runs_gluon(inputs[0]) and hopper_one_pass.serves(checked(*inputs))):
-        pytest.skip("needs an H100 or H200, and what compiles kernels in CUDA C++")
-    return inputs
-
-
 @pytest.mark.gpu
-@pytest.mark.parametrize("shape", ONE_PASS)
-def test_one_pass_gives_the_same_bits_also_beside_itself(
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("shape", TWO_LAUNCHES)
+def test_same_bits_of_257_to_384_keys_also_in_two_streams(
     shape: tuple[int, ...], device: torch.device
 ) -> None:
-    """Its programs wait for each other, so that two launches at a time must not share a GPU."""
-    inputs = _in_bfloat16_for_one_pass(_inputs(shape, device))
+    inputs = [x.bfloat16() for x in _inputs(shape, device)]
     first = _run(attention, inputs, torch.bfloat16)
     torch.cuda.synchronize()
     streams = [torch.cuda.Stream() for _ in range(2)]
@@ -497,15 +489,6 @@ def test_one_pass_gives_the_same_bits_also_beside_itself(
     torch.cuda.synchronize()
     for again in found:
         assert all(torch.equal(a, b) for a, b in zip(again, first, strict=True))
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("shape", ONE_PASS)
-def test_without_what_compiles_cuda(
-    shape: tuple[int, ...], device: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bindings, "obstacle", lambda: "none here")
-    _assert_as_exact_as_torch([x.bfloat16() for x in _inputs(shape, device)])
 
 
 @pytest.mark.gpu

@@ -20,7 +20,6 @@ from scalefold_kernels.attention import (
     hopper_groups,
     hopper_launch,
     hopper_narrow,
-    hopper_one_pass,
     hopper_plan,
     portable,
 )
@@ -63,7 +62,7 @@ _PORTABLE = [
 
 def compile_cases() -> list[CompileCase]:
     """All kernels of the folder, and of those in it."""
-    own = [*_portable(), *_hopper(), *_narrow(), *_one_pass()]
+    own = [*_portable(), *_hopper(), *_narrow()]
     return [*own, *pointwise.compile_cases(), *pooled.compile_cases()]
 
 
@@ -125,19 +124,6 @@ def _narrow() -> Iterator[CompileCase]:
         with patch.object(hopper_plan, "multiprocessors", lambda _: 132):
             described = f"{kernel} of narrow heads, {name}"
             yield recorded(hopper_narrow, f"narrow_{kernel}_kernel", launch, described, "sm_90")
-
-
-def _one_pass() -> Iterator[CompileCase]:
-    """Queries of up to 320 and up to 384 residues; the model's biases are in bits."""
-    for blocks in (5, 6):
-        for kernel, macros, described in (
-            (hopper_one_pass.PREPARE, {}, ""),
-            (hopper_one_pass.ONE_PASS, {"UNIT": 0}, ", bias in bits"),
-            (hopper_one_pass.ONE_PASS, {"UNIT": 1}, ", natural bias"),
-        ):
-            name = f"{kernel.name} of {blocks} blocks{described}"
-            constants = {"BLOCKS": blocks, **macros}
-            yield CompileCase(name, kernel, {}, constants, architectures=("sm_90",))
 
 
 def _backward(inputs: Inputs, out: Tensor, lse: Tensor) -> dict[str, Callable[[], Any]]:

@@ -1,7 +1,7 @@
 """What the kernels for Hopper GPUs (H100, H200) serve, and which of them run.
 
 The rest is `portable`'s. Nothing here looks at data, so that which kernel runs depends on types,
-sizes and strides, and on what is installed, alone.
+sizes and strides alone.
 """
 
 from __future__ import annotations
@@ -9,12 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from scalefold_kernels.attention import (
-    hopper_backward,
-    hopper_groups,
-    hopper_narrow,
-    hopper_one_pass,
-)
+from scalefold_kernels.attention import hopper_backward, hopper_groups, hopper_narrow
 from scalefold_kernels.attention.arguments import (
     Gradients,
     Inputs,
@@ -132,8 +127,6 @@ def backward(
     if whole_rows(inputs):
         hopper_backward.row(inputs, out, lse, grad_out, gradients)
         return ()
-    if sum_bias and hopper_one_pass.serves(inputs):
-        return (hopper_one_pass.backward(inputs, out, lse, grad_out, gradients),)
     bias = None if inputs.bias is None else bias_rows(inputs.bias)
     grad_ungated = grad_out if gate is None else new_rows(q.shape, q)
     scaled_q = new_rows(q.shape, q) if inputs.scales_q else q
