@@ -15,7 +15,6 @@ from scalefold.ops.attention import LN2
 from scalefold_kernels.attention import (
     attention,
     hopper_launch,
-    hopper_narrow,
     kernel,
     op,
     portable,
@@ -272,30 +271,6 @@ def test_opcheck(gated: bool, device: torch.device) -> None:
         if x is not None:
             x.requires_grad_()
     torch.library.opcheck(torch.ops.scalefold.attention, (*inputs, LN2, 8**-0.5))
-
-
-def _takes_pairs_of_heads(shape: tuple[int, ...], device: torch.device, **given: bool) -> bool:
-    return hopper_narrow.serves_forward(checked(*_inputs(shape, device, **given)))
-
-
-def test_which_arguments_take_heads_of_8_channels_two_by_two(device: torch.device) -> None:
-    assert _takes_pairs_of_heads((1, 2, 70, 256, 4, 8), device)
-    assert _takes_pairs_of_heads((1, 2, 300, 33, 2, 8), device, gated=False)
-    assert not _takes_pairs_of_heads((1, 2, 70, 257, 4, 8), device)
-    assert not _takes_pairs_of_heads((1, 2, 70, 70, 3, 8), device)
-    assert not _takes_pairs_of_heads((1, 2, 70, 70, 4, 16), device)
-    assert not _takes_pairs_of_heads((1, 2, 70, 70, 4, 8), device, biased=False)
-    q, *others = _inputs((1, 2, 70, 70, 4, 8), device)
-    heads_first = q.transpose(2, 3).contiguous().transpose(2, 3)
-    assert not hopper_narrow.serves_forward(checked(heads_first, *others))
-
-
-def test_two_heads_side_by_side_are_seen_in_place(device: torch.device) -> None:
-    q, *_ = _inputs((2, 3, 5, 5, 4, 8), device)
-    pairs = hopper_narrow.side_by_side(q)
-    assert pairs.shape == (2, 3, 5, 2, 16)
-    assert pairs.data_ptr() == q.data_ptr()
-    assert torch.equal(pairs[..., 1, 8:], q[..., 3, :])
 
 
 # The model's own: triangle, extra MSA rows, MSA columns, template pair stack; and awkward ones.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from scalefold_kernels.attention import hopper_backward, hopper_groups, hopper_narrow
+from scalefold_kernels.attention import hopper_backward, hopper_groups
 from scalefold_kernels.attention.arguments import (
     Gradients,
     Inputs,
@@ -79,9 +79,6 @@ def whole_rows(inputs: Inputs) -> bool:
 
 def forward(inputs: Inputs, out: Tensor, lse: Tensor) -> None:
     """Fill ``out`` and ``lse``."""
-    if hopper_narrow.serves_forward(inputs):
-        hopper_narrow.forward(inputs, out, lse)
-        return
     if hopper_groups.serves(inputs):
         hopper_groups.forward(inputs, out, lse)
         return
@@ -152,6 +149,5 @@ def backward(
             scaled_q if inputs.scales_q else None,
         )
         sums = hopper_backward.queries(inputs, bias, lse, shared, gradients.q, sum_bias)
-    of_keys = hopper_narrow if hopper_narrow.serves(inputs, shared) else hopper_backward
-    of_keys.keys(inputs, bias, lse, shared, gradients.k, gradients.v)
+    hopper_backward.keys(inputs, bias, lse, shared, gradients.k, gradients.v)
     return sums
