@@ -2,8 +2,8 @@
 
 ``python -m scalefold_kernels.compilation [op ...]`` prints registers, spills and shared memory of
 every configuration that the ops list, for A100 and H100/H200, some for RTX 30; rc 1 if one does not
-fit. It needs no GPU: Triton brings ptxas along, and what is in CUDA C++ is compiled by NVRTC. With
-``--gluon`` only those in Gluon, which changes with Triton's version.
+fit. It needs no GPU: Triton brings ptxas along. With ``--gluon`` only those in Gluon, which changes
+with Triton's version.
 """
 
 from __future__ import annotations
@@ -37,9 +37,6 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.experimental.gluon._runtime import GluonASTSource, GluonJITFunction
 
-from scalefold_kernels.cuda import Kernel
-from scalefold_kernels.cuda.bindings import obstacle
-from scalefold_kernels.cuda.compiler import compiled as compiled_by_nvrtc
 from scalefold_kernels.machine_code import overwritten_operands
 
 SHARED_BYTES = {"sm_80": 163 * 1024, "sm_86": 99 * 1024, "sm_90": 227 * 1024}
@@ -58,8 +55,7 @@ class CompileCase:
     ----------
     name : str
         ``<kernel> <what is special>``; unique within the op.
-    kernel : triton.JITFunction or Kernel
-        The latter is in CUDA C++: it has no signature, and its constants are macros.
+    kernel : triton.JITFunction
     signature : mapping of str to str or tuple of str
         Type of each argument that is no constexpr: ``*bf16:16`` (pointer, aligned to 16 bytes),
         ``i32:16`` (divisible by 16), ``i32``, ``i64``, ``fp32``, ``tensordesc<...>``; a tuple of
@@ -160,8 +156,6 @@ def compile_offline(case: CompileCase, arch: str) -> Resources:
     Spills are the thread's local memory in the compiled object, the number that Triton itself
     reports as ``n_spills`` once a GPU has loaded it.
     """
-    if isinstance(case.kernel, Kernel):
-        return _compile_cuda(case.kernel, case.constexprs)
     types: dict[str, Any] = {}
     constants: dict[Any, Any] = dict(case.constexprs)
     aligned = {}
@@ -200,14 +194,6 @@ def compile_offline(case: CompileCase, arch: str) -> Resources:
         list(_idle_barriers(compiled.asm["ttgir"].splitlines())),
         overwritten_operands(_dump(compiled.asm["cubin"], "--dump-sass")),
     )
-
-
-def _compile_cuda(kernel: Kernel, constants: Mapping[str, int]) -> Resources:
-    """Left operands of products are not looked at: these kernels make them for the next row."""
-    if reason := obstacle():
-        raise RuntimeError(reason)
-    cubin = compiled_by_nvrtc(kernel.source, constants)
-    return Resources(*_usage(_dump(cubin, "--dump-resource-usage")), kernel.shared_bytes)
 
 
 def _type(kind: Signature) -> Any:

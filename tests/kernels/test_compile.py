@@ -7,7 +7,6 @@ import sys
 from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
-from typing import Any
 
 import pytest
 import triton
@@ -16,7 +15,6 @@ from triton.runtime import KernelInterface
 
 import scalefold_kernels
 from scalefold_kernels.compilation import CompileCase, Resources, all_cases, complaint
-from scalefold_kernels.cuda import Kernel
 from scalefold_kernels.machine_code import SHORTEST_LOOP, overwritten_operands
 
 CASES = list(all_cases())
@@ -61,7 +59,7 @@ def test_compiles_without_complaint(case: str, compiled: dict) -> None:
 def is_portable(case: str) -> bool:
     """Whether it is of a kernel for any GPU; those for Hopper are held to every version."""
     op, place = all_cases()[case]
-    return not isinstance(cases_of(op)[place].kernel, GluonJITFunction | Kernel)
+    return not isinstance(cases_of(op)[place].kernel, GluonJITFunction)
 
 
 def cases_of(op: str) -> list[CompileCase]:
@@ -71,22 +69,16 @@ def cases_of(op: str) -> list[CompileCase]:
 
 def test_every_kernel_is_listed() -> None:
     ops = {op for op, _ in all_cases().values()}
-    listed = {function_of(case.kernel) for op in ops for case in cases_of(op)}
+    listed = {case.kernel.fn for op in ops for case in cases_of(op)}
     launched = {
-        function_of(value): f"{module.name}.{name}"
+        value.fn: f"{module.name}.{name}"
         for module in walk_packages(scalefold_kernels.__path__, f"{scalefold_kernels.__name__}.")
         for name, value in vars(import_module(module.name)).items()
         # Kernels are named so; other functions of Triton's are called by them.
-        if isinstance(value, Kernel)
-        or (isinstance(value, KernelInterface) and name.endswith("_kernel"))
+        if isinstance(value, KernelInterface) and name.endswith("_kernel")
     }
     assert launched
     assert not {name for function, name in launched.items() if function not in listed}
-
-
-def function_of(kernel: Any) -> Any:
-    """What a kernel, compiled or interpreted, is made of."""
-    return kernel if isinstance(kernel, Kernel) else kernel.fn
 
 
 SPILLING = """

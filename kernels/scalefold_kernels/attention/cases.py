@@ -19,8 +19,6 @@ from scalefold_kernels.attention import (
     hopper_backward,
     hopper_groups,
     hopper_launch,
-    hopper_narrow,
-    hopper_one_pass,
     hopper_plan,
     portable,
 )
@@ -63,7 +61,7 @@ _PORTABLE = [
 
 def compile_cases() -> list[CompileCase]:
     """All kernels of the folder, and of those in it."""
-    own = [*_portable(), *_hopper(), *_narrow(), *_one_pass()]
+    own = [*_portable(), *_hopper()]
     return [*own, *pointwise.compile_cases(), *pooled.compile_cases()]
 
 
@@ -104,40 +102,13 @@ def _hopper() -> Iterator[CompileCase]:
                 hopper_groups,
                 partial(hopper_groups.forward, inputs, out, lse),
             )
-        elif not hopper_narrow.serves_forward(inputs):
+        else:
             launches["forward"] = hopper_launch, partial(hopper_launch.forward, inputs, out, lse)
         for kernel, (module, launch) in launches.items():
             # H100 and H200: 132 SMs.
             with patch.object(hopper_plan, "num_sms", lambda _: 132):
                 described = f"{kernel} on Hopper, {name}"
                 yield recorded(module, f"{kernel}_kernel", launch, described, "sm_90")
-
-
-def _narrow() -> Iterator[CompileCase]:
-    name = "extra MSA row"
-    inputs, out, lse = _arguments(name, torch.bfloat16)
-    shared = hopper_backward.Shared(out, out, lse)
-    launches: dict[str, Callable[[], Any]] = {
-        "forward": partial(hopper_narrow.forward, inputs, out, lse),
-        "keys": partial(hopper_narrow.keys, inputs, inputs.bias, lse, shared, inputs.k, inputs.v),
-    }
-    for kernel, launch in launches.items():
-        with patch.object(hopper_plan, "num_sms", lambda _: 132):
-            described = f"{kernel} of narrow heads, {name}"
-            yield recorded(hopper_narrow, f"narrow_{kernel}_kernel", launch, described, "sm_90")
-
-
-def _one_pass() -> Iterator[CompileCase]:
-    """Queries of up to 320 and up to 384 residues; the model's biases are in bits."""
-    for blocks in (5, 6):
-        for kernel, macros, described in (
-            (hopper_one_pass.PREPARE, {}, ""),
-            (hopper_one_pass.ONE_PASS, {"UNIT": 0}, ", bias in bits"),
-            (hopper_one_pass.ONE_PASS, {"UNIT": 1}, ", natural bias"),
-        ):
-            name = f"{kernel.name} of {blocks} blocks{described}"
-            constants = {"BLOCKS": blocks, **macros}
-            yield CompileCase(name, kernel, {}, constants, architectures=("sm_90",))
 
 
 def _backward(inputs: Inputs, out: Tensor, lse: Tensor) -> dict[str, Callable[[], Any]]:

@@ -1,7 +1,7 @@
 """What the kernels for Hopper GPUs (H100, H200) serve, and which of them run.
 
 The rest is `portable`'s. Nothing here looks at data, so that which kernel runs depends on types,
-sizes and strides, and on what is installed, alone.
+sizes and strides alone.
 """
 
 from __future__ import annotations
@@ -9,12 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from scalefold_kernels.attention import (
-    hopper_backward,
-    hopper_groups,
-    hopper_narrow,
-    hopper_one_pass,
-)
+from scalefold_kernels.attention import hopper_backward, hopper_groups
 from scalefold_kernels.attention.arguments import (
     Gradients,
     Inputs,
@@ -84,9 +79,6 @@ def whole_rows(inputs: Inputs) -> bool:
 
 def forward(inputs: Inputs, out: Tensor, lse: Tensor) -> None:
     """Fill ``out`` and ``lse``."""
-    if hopper_narrow.serves_forward(inputs):
-        hopper_narrow.forward(inputs, out, lse)
-        return
     if hopper_groups.serves(inputs):
         hopper_groups.forward(inputs, out, lse)
         return
@@ -132,8 +124,6 @@ def backward(
     if whole_rows(inputs):
         hopper_backward.row(inputs, out, lse, grad_out, gradients)
         return ()
-    if sum_bias and hopper_one_pass.serves(inputs):
-        return (hopper_one_pass.backward(inputs, out, lse, grad_out, gradients),)
     bias = None if inputs.bias is None else bias_rows(inputs.bias)
     grad_ungated = grad_out if gate is None else new_rows(q.shape, q)
     scaled_q = new_rows(q.shape, q) if inputs.scales_q else q
@@ -159,6 +149,5 @@ def backward(
             scaled_q if inputs.scales_q else None,
         )
         sums = hopper_backward.queries(inputs, bias, lse, shared, gradients.q, sum_bias)
-    of_keys = hopper_narrow if hopper_narrow.serves(inputs, shared) else hopper_backward
-    of_keys.keys(inputs, bias, lse, shared, gradients.k, gradients.v)
+    hopper_backward.keys(inputs, bias, lse, shared, gradients.k, gradients.v)
     return sums

@@ -91,10 +91,6 @@ class Program:
                 raise KernelError(f"{partition.name} ends while copies read its shared memory")
             if partition.products:
                 raise KernelError(f"{partition.name} ends while products are under way")
-            if partition.uncommitted or partition.groups:
-                raise KernelError(
-                    f"{partition.name} ends while its asynchronous copies are under way"
-                )
         self.write_out()
 
 
