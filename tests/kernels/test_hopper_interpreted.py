@@ -37,7 +37,7 @@ from scalefold_kernels import gpu, triangle
 from scalefold_kernels.attention import attention
 from scalefold_kernels.linear import residual_linear
 from scalefold_kernels.norm import normed_projection
-from scalefold_kernels.outer_product import outer_product_mean, outer_product_operands
+from scalefold_kernels.outer_product import outer_product_mean
 from scalefold_kernels.transition import transition
 from scalefold_kernels.triangle import hopper_launch, product
 
@@ -222,21 +222,6 @@ for shape in ((1, 24, 21, 37, 16, 72), (2, 72, 7, 9, 32, 128)):
     add(
         f"outer product mean {shape}", outer_product_mean,
         outer_product_reference.outer_product_mean, partial(mean_inputs, shape),
-    )  # fmt: skip
-
-
-def operand_inputs(shape: tuple[int, ...], dtype: torch.dtype) -> Inputs:
-    batch, num_seq, num_res, channels, hidden = shape
-    mask = (torch.rand(batch, num_seq, num_res) < 0.8).float()
-    maps = (x for _ in range(2) for x in (matrix(dtype, hidden, channels), leaf(dtype, hidden)))
-    x = leaf(dtype, batch, num_seq, num_res, channels, scale=2, shift=0.5)
-    return x, mask, *vectors(dtype, channels), *maps
-
-
-for shape in ((2, 72, 5, 40, 16), (1, 136, 5, 200, 32)):
-    add(
-        f"outer product operands {shape}", outer_product_operands,
-        outer_product_reference.outer_product_operands, partial(operand_inputs, shape),
     )  # fmt: skip
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import Tensor
 
-from scalefold_kernels import tma
 from scalefold_kernels.compilation import CompileCase, Signature, recorded
 from scalefold_kernels.dot import precision
 from scalefold_kernels.norm.op import EPS
@@ -18,9 +16,7 @@ from scalefold_kernels.outer_product import hopper_launch, kernel
 from scalefold_kernels.outer_product import launch as products
 from scalefold_kernels.outer_product.launch import Chain, Mean, Sizes
 from scalefold_kernels.outer_product.materialised import kernel as materialised
-from scalefold_kernels.outer_product.operands import hopper_launch as operands_hopper
 from scalefold_kernels.outer_product.operands import kernel as operands
-from scalefold_kernels.outer_product.operands.launch import Parameters
 from scalefold_kernels.tiles import tile
 
 _MODEL = {"S": 128, "N": 256, "C": 32, "Z": 128}
@@ -44,7 +40,7 @@ def compile_cases() -> list[CompileCase]:
             ("backward", operands.backward_kernel),
         )
     ]
-    return [*portable, *of_operands, *_around(), *_hopper(), *_hopper_operands()]
+    return [*portable, *of_operands, *_around(), *_hopper()]
 
 
 def _forward(dtype: str, arch: str) -> CompileCase:
@@ -246,27 +242,6 @@ def _hopper() -> list[CompileCase]:
         recorded(hopper_launch, kernel, launch, f"{name} on Hopper", "sm_90")
         for name, (kernel, launch) in launches.items()
     ]
-
-
-def _hopper_operands() -> Iterator[CompileCase]:
-    """Of the MSA and the extra MSA, and of a width that is no power of two."""
-    new = partial(torch.empty, dtype=torch.bfloat16, device="meta")
-    for num_seq, channels in ((128, 256), (1024, 64), (120, 200)):
-        m, grad = new(1, num_seq, 256, channels), new(2, 1, 256, 32, num_seq)
-        mask, row, column = new(1, num_seq, 256, dtype=torch.float32), new(channels), new(32)
-        weight = new(32, channels)
-        parameters = Parameters(row, row, weight, column, weight, column)
-        launches: dict[str, Callable[[], Any]] = {
-            "forward": partial(operands_hopper.forward, m, mask, parameters, grad),
-            "backward": partial(
-                operands_hopper.partial_sums, grad, m, mask, row, (weight, weight), m, m
-            ),
-        }
-        with patch.object(tma, "num_sms", lambda _: 132):
-            for name, launch in launches.items():
-                described = f"operands {name} on Hopper M={channels}"
-                kernel = f"{name}_hopper_kernel"
-                yield recorded(operands_hopper, kernel, launch, described, "sm_90")
 
 
 def _case(

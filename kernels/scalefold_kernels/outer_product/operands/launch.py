@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
-from importlib import import_module
-from types import ModuleType
 from typing import NamedTuple
 
 import torch
@@ -12,7 +9,6 @@ import triton
 from torch import Tensor
 
 from scalefold_kernels.dot import block, precision
-from scalefold_kernels.gpu import runs_gluon
 from scalefold_kernels.limits import check_batch
 from scalefold_kernels.norm.op import EPS
 from scalefold_kernels.outer_product.operands.kernel import (
@@ -42,43 +38,6 @@ class Parameters(NamedTuple):
 
 def forward(m_BSNM: Tensor, mask_BSN: Tensor, parameters: Parameters, out_2BNCS: Tensor) -> None:
     """Fill both operands."""
-    norm_weight, norm_bias, weight_a, _, weight_b, _ = parameters
-    kernels = _hopper(m_BSNM, norm_weight, norm_bias, weight_a, weight_b)
-    (kernels.forward if kernels else _forward)(m_BSNM, mask_BSN, parameters, out_2BNCS)
-
-
-def backward(
-    grad_2BNCS: Tensor,
-    m_BSNM: Tensor,
-    mask_BSN: Tensor,
-    parameters: Parameters,
-    through: Tensor | None,
-    grad_m: Tensor,
-    gradients: Tensor,
-) -> None:
-    """Fill the gradient of m, and all parameters' in the order of `parameters_kernel`."""
-    norm_weight, norm_bias, weight_a, _, weight_b, _ = parameters
-    arguments = grad_2BNCS, m_BSNM, mask_BSN, norm_weight, (weight_a, weight_b), through, grad_m
-    kernels = _hopper(m_BSNM, grad_2BNCS, through)
-    partial = (kernels.partial_sums if kernels else _partial_sums)(*arguments)
-    hidden, channels = weight_a.shape
-    columns = 16
-    parameters_kernel[(triton.cdiv(channels, columns),)](
-        sum_rows(partial, torch.float32),
-        norm_weight,
-        norm_bias,
-        weight_a,
-        weight_b,
-        gradients,
-        hidden,
-        M=channels,
-        BLOCK_C=block(hidden),
-        BLOCK_M=columns,
-    )
-
-
-def _forward(m_BSNM: Tensor, mask_BSN: Tensor, parameters: Parameters, out_2BNCS: Tensor) -> None:
-    """Fill both operands."""
     batch, num_seq, num_res, _ = m_BSNM.shape
     norm_weight, norm_bias, weight_a, bias_a, weight_b, bias_b = parameters
     launch, sizes = _tile("forward", m_BSNM, weight_a)
@@ -101,6 +60,36 @@ def _forward(m_BSNM: Tensor, mask_BSN: Tensor, parameters: Parameters, out_2BNCS
         EPS=EPS,
         **sizes,
         **launch,
+    )
+
+
+def backward(
+    grad_2BNCS: Tensor,
+    m_BSNM: Tensor,
+    mask_BSN: Tensor,
+    parameters: Parameters,
+    through: Tensor | None,
+    grad_m: Tensor,
+    gradients: Tensor,
+) -> None:
+    """Fill the gradient of m, and all parameters' in the order of `parameters_kernel`."""
+    norm_weight, norm_bias, weight_a, _, weight_b, _ = parameters
+    partial = _partial_sums(
+        grad_2BNCS, m_BSNM, mask_BSN, norm_weight, (weight_a, weight_b), through, grad_m
+    )
+    hidden, channels = weight_a.shape
+    columns = 16
+    parameters_kernel[(triton.cdiv(channels, columns),)](
+        sum_rows(partial, torch.float32),
+        norm_weight,
+        norm_bias,
+        weight_a,
+        weight_b,
+        gradients,
+        hidden,
+        M=channels,
+        BLOCK_C=block(hidden),
+        BLOCK_M=columns,
     )
 
 
@@ -139,19 +128,6 @@ def _partial_sums(
         **launch,
     )
     return partial
-
-
-def _hopper(m_BSNM: Tensor, *others: Tensor | None) -> ModuleType | None:
-    """Launches for Hopper GPUs, where these serve."""
-    if not runs_gluon(m_BSNM):
-        return None
-    module = _hopper_launch()
-    return module if module.serves(m_BSNM, *others) else None
-
-
-@cache
-def _hopper_launch() -> ModuleType:
-    return import_module("scalefold_kernels.outer_product.operands.hopper_launch")
 
 
 def _tile(direction: str, m: Tensor, weight: Tensor) -> tuple[dict[str, int], dict[str, int | str]]:
