@@ -8,10 +8,10 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from tests.kernels.offline.case import CompileCase, Signature, recorded
 from torch import Tensor
 
 from scalefold_kernels import tma
-from scalefold_kernels.compilation import CompileCase, Signature, recorded
 from scalefold_kernels.dot import precision
 from scalefold_kernels.norm.op import EPS
 from scalefold_kernels.outer_product import hopper_launch, kernel
