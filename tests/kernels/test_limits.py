@@ -7,13 +7,13 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from tests.kernels.offline.case import recorded
 from torch import Tensor
 
 from scalefold_kernels import limits, triangle
 from scalefold_kernels.attention import arguments as attention_arguments
 from scalefold_kernels.attention.pointwise import pointwise_attention
 from scalefold_kernels.attention.pooled import global_attention
-from scalefold_kernels.compilation import recorded
 from scalefold_kernels.dropout import op as dropout
 from scalefold_kernels.dropout import residual_dropout
 from scalefold_kernels.dropout.arguments import Dropout

@@ -12,9 +12,9 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from tests.kernels.offline.case import CompileCase, recorded
 from torch import Tensor
 
-from scalefold_kernels.compilation import CompileCase, recorded
 from scalefold_kernels.dropout.arguments import Dropout
 from scalefold_kernels.triangle import hopper_launch, launch, portable, product
 from scalefold_kernels.triangle import kernel as portable_kernels

@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 
 import torch
+from tests.kernels.offline.case import CompileCase, Signature, recorded
 from torch import Tensor
 
-from scalefold_kernels.compilation import CompileCase, Signature, recorded
 from scalefold_kernels.dot import precision
 from scalefold_kernels.norm.op import EPS
 from scalefold_kernels.outer_product import hopper_launch, kernel

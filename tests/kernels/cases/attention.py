@@ -13,6 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from tests.kernels.offline.case import CompileCase, recorded
 from torch import Tensor
 
 from scalefold_kernels.attention import (
@@ -24,9 +25,6 @@ from scalefold_kernels.attention import (
 )
 from scalefold_kernels.attention import kernel as portable_kernels
 from scalefold_kernels.attention.arguments import Gradients, Inputs, checked
-from scalefold_kernels.attention.pointwise import cases as pointwise
-from scalefold_kernels.attention.pooled import cases as pooled
-from scalefold_kernels.compilation import CompileCase, recorded
 
 _KINDS = {torch.bfloat16: "bf16", torch.float32: "fp32"}
 
@@ -60,9 +58,8 @@ _PORTABLE = [
 
 
 def compile_cases() -> list[CompileCase]:
-    """All kernels of the folder, and of those in it."""
-    own = [*_portable(), *_hopper()]
-    return [*own, *pointwise.compile_cases(), *pooled.compile_cases()]
+    """All kernels of the folder."""
+    return [*_portable(), *_hopper()]
 
 
 def _portable() -> Iterator[CompileCase]:

@@ -1,6 +1,7 @@
 """Configurations that the offline compilation checks."""
 
-from scalefold_kernels.compilation import CompileCase
+from tests.kernels.offline.case import CompileCase
+
 from scalefold_kernels.dropout.kernel import residual_dropout_kernel
 from scalefold_kernels.tiles import tile
 

@@ -9,9 +9,9 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from tests.kernels.offline.case import CompileCase, recorded
 
 from scalefold_kernels import tma
-from scalefold_kernels.compilation import CompileCase, recorded
 from scalefold_kernels.dot import precision
 from scalefold_kernels.tiles import tile
 from scalefold_kernels.transition import hopper_backward, hopper_forward

@@ -8,8 +8,8 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from tests.kernels.offline.case import CompileCase, recorded
 
-from scalefold_kernels.compilation import CompileCase, recorded
 from scalefold_kernels.dropout.arguments import Dropout
 from scalefold_kernels.linear import hopper_launch
 from scalefold_kernels.linear.arguments import Update

@@ -7,10 +7,10 @@ from functools import partial
 from unittest.mock import patch
 
 import torch
+from tests.kernels.offline.case import CompileCase, recorded
 from torch import Tensor
 
 from scalefold_kernels import tma
-from scalefold_kernels.compilation import CompileCase, recorded
 from scalefold_kernels.norm.op import new_stats
 from scalefold_kernels.norm.projection import (
     hopper_few_launch,
