@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from functools import cache, partial
 from importlib import import_module
 from pkgutil import walk_packages
@@ -39,7 +38,8 @@ from scalefold_kernels.linear import residual_linear
 from scalefold_kernels.norm import normed_projection
 from scalefold_kernels.outer_product import outer_product_mean
 from scalefold_kernels.transition import transition
-from scalefold_kernels.triangle import hopper_launch, product
+from scalefold_kernels.triangle.arguments import Product
+from scalefold_kernels.triangle.hopper import product as hopper_product
 
 pytestmark = [
     pytest.mark.usefixtures("poisoned_memory"),
@@ -196,7 +196,7 @@ def product_inputs(turned: tuple[bool, bool], dtype: torch.dtype) -> Inputs:
 
 
 def two_products(x: Tensor, y: Tensor, z: Tensor, w: Tensor) -> tuple[Tensor, ...]:
-    return tuple(product.launch([product.Product(x, y), product.Product(z, w)]))
+    return tuple(hopper_product.products([Product(x, y), Product(z, w)]))
 
 
 for both in ((False, False), (False, True), (True, False)):
@@ -284,13 +284,10 @@ for shape, gated, biased, turned, in_bits, shift in (
 @contextmanager
 def on_hopper() -> Iterator[set[FunctionType]]:
     """Ops launch the kernels for Hopper GPUs, which run in the interpreter."""
-    serves = hopper_launch.serves
     with ExitStack() as stack:
         for module, name, value in (
             (gpu, "is_hopper", lambda device: True),
             (gpu, "has_gluon", lambda: True),
-            # Kernels for any GPU keep the tiles that suit Triton's interpreter.
-            (hopper_launch, "serves", lambda sizes: serves(replace(sizes, arch="sm_90"))),
         ):
             stack.enter_context(patch.object(module, name, value))
         yield stack.enter_context(interpreted())

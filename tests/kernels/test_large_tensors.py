@@ -13,7 +13,7 @@ from scalefold_kernels import triangle
 from scalefold_kernels.dropout import residual_dropout
 from scalefold_kernels.dropout.arguments import Dropout
 from scalefold_kernels.outer_product import outer_product_mean
-from scalefold_kernels.triangle import launch as triangle_launch
+from scalefold_kernels.triangle.triton.output import fill_mask
 from scalefold_kernels.wide_linear import wide_linear
 
 LENGTH = 4224
@@ -159,7 +159,7 @@ def test_masks_of_dropout(device: torch.device) -> None:
     assert torch.equal(out[:, -LAST:] != 0, expected)
     del ones, out
     keep = torch.empty(shape, device=device, dtype=torch.uint8)
-    triangle_launch.dropout_mask(keep, Dropout(key, 5, 0.25, None))
+    fill_mask(keep, Dropout(key, 5, 0.25, None))
     assert torch.equal(keep[:, -LAST:].bool(), expected)
 
 

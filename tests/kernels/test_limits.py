@@ -28,9 +28,10 @@ from scalefold_kernels.point_attention.arguments import checked as points_checke
 from scalefold_kernels.rows import rows_of
 from scalefold_kernels.tiles import overridden
 from scalefold_kernels.transition.arguments import matrix
-from scalefold_kernels.triangle import kernel as triangle_kernels
-from scalefold_kernels.triangle import launch as triangle_launch
-from scalefold_kernels.triangle import portable as portable_triangle
+from scalefold_kernels.triangle.arguments import OutputWeights
+from scalefold_kernels.triangle.arguments import Sizes as TriangleSizes
+from scalefold_kernels.triangle.triton import output as triangle_output
+from scalefold_kernels.triangle.triton import weights as triangle_weights
 from scalefold_kernels.wide_linear import launch as linear
 from scalefold_kernels.wide_linear import wide_linear, wide_linear_gradients
 
@@ -66,27 +67,20 @@ class Launch(NamedTuple):
     of_length: Callable[[int], Any]
 
 
-class Unlaunched:
-    """A kernel that is not the one that is looked at."""
-
-    def __getitem__(self, grid: Any) -> Callable[..., None]:
-        return lambda *args, **kwargs: None
-
-
 NOTHING_SHARED = Dropout(new(1, dtype=torch.int64), 0, 0.25, None)
 
 
 def output_gradients(length: int) -> None:
-    product, gate = new(128, 1, length, length), new(1, length, length, 128)
-    parameters, numbers = [new(128), new(128), new(128, 128), new(128)], new(1, length, length)
-    sizes, given = triangle_launch._output_arguments(product, gate, parameters, gate, None)
-    with patch.object(triangle_kernels, "output_backward", Unlaunched()):
-        portable_triangle.output_backward(sizes, given, gate, [numbers, numbers])
+    standard, d_value = new(128, 1, length, length), new(1, length, length, 128)
+    weights = OutputWeights(new(128), new(128), new(128, 128), new(128))
+    sizes = TriangleSizes.of(d_value, 128, 128)
+    with patch.object(triangle_weights, "finish"):
+        triangle_weights.output_gradients(sizes, d_value, standard, weights)
 
 
 def triangle_mask(length: int) -> None:
     keep = new(1, length, length, 128, dtype=torch.uint8)
-    triangle_launch.dropout_mask(keep, NOTHING_SHARED)
+    triangle_output.fill_mask(keep, NOTHING_SHARED)
 
 
 def update(length: int) -> None:
@@ -117,8 +111,8 @@ def projected(length: int) -> None:
 
 
 LAUNCHES = [
-    Launch("output_weights", triangle_kernels, output_gradients),
-    Launch("dropout_mask", triangle_kernels, triangle_mask),
+    Launch("output_weights_kernel", triangle_weights, output_gradients),
+    Launch("dropout_mask_kernel", triangle_output, triangle_mask),
     Launch("residual_dropout_kernel", dropout, update),
     Launch("product_kernel", linear, lambda n: linear.product(new(n * n, 128), new(128, 24))),
     Launch("product_kernel", linear, lambda n: linear.product(new(n * n, 24), new(24, 128))),

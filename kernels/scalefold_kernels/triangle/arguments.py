@@ -1,20 +1,54 @@
-"""Triangle multiplication: what the launches hand to the kernels, by name.
+"""Arguments of triangle multiplication, by name, as all backends take them.
 
-Legend: B samples, I and J residues, Z pair channels, C hidden channels. All tensors are contiguous.
+Legend: B samples; I, J, K residues; P = B I J positions; Z pair channels; C hidden channels. All
+tensors are contiguous, operands of `Product` aside.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from scalefold_kernels.dot import block, precision
 from scalefold_kernels.dropout.arguments import Dropout
 from scalefold_kernels.limits import check_rows
+from scalefold_kernels.tiles import Tile, architecture, tile
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+EPS = 1e-5
+"""Added to the variance, as in `scalefold.ops.norm`."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What tiles are chosen by: positions P, pair channels Z, hidden channels C."""
+
+    positions: int
+    pair: int
+    hidden: int
+    dtype: torch.dtype
+    arch: str
+
+    @classmethod
+    def of(cls, x: Tensor, pair: int, hidden: int) -> Sizes:
+        """With the positions, the type and the GPU of a tensor (B, I, J, ...)."""
+        return cls(x.shape[:3].numel(), pair, hidden, x.dtype, architecture(x.device))
+
+    def tile(self, name: str, **limits: int) -> Tile:
+        """Tile of a kernel; no block of it larger than its entry in ``limits`` needs."""
+        shape: dict[str, int | str] = {"P": self.positions, "Z": self.pair, "C": self.hidden}
+        shape["dtype"] = str(self.dtype).removeprefix("torch.")
+        found = tile(f"triangle_{name}", self.arch, shape)
+        return found | {name: min(found[name], block(size)) for name, size in limits.items()}
+
+    def constants(self) -> dict[str, int | str]:
+        """Compile-time constants that the kernels of the two parts share."""
+        return {"Z": self.pair, "C": self.hidden, "PRECISION": precision(self.dtype)}
 
 
 class ProjectionWeights(NamedTuple):
@@ -85,16 +119,58 @@ class OutputWeights(NamedTuple):
 
 
 class OutputArguments(NamedTuple):
-    """Product (C, B, I, J), gate (B, I, J, Z), parameters, and what is dropped of the update.
-
-    ``keep`` is `launch.dropout_mask`'s, for the kernels that read one.
-    """
+    """Product (C, B, I, J), gate (B, I, J, Z), parameters, and what is dropped of the update."""
 
     product: Tensor
     gate: Tensor
     weights: OutputWeights
-    keep: Tensor
     dropout: Dropout | None
+
+
+class OutputKept(NamedTuple):
+    """What the output's backward needs of its forward besides the arguments.
+
+    Attributes
+    ----------
+    mean, reciprocal : Tensor, shape (B, I, J)
+        Statistics of the product's positions.
+    keep : Tensor
+        The dropout mask, of no element for a backend that draws it again.
+    """
+
+    mean: Tensor
+    reciprocal: Tensor
+    keep: Tensor
+
+
+class Product(NamedTuple):
+    """Of x (C, B, rows, inner) and y (C, B, inner, columns), plain or transposed in memory."""
+
+    x: Tensor
+    y: Tensor
+
+    @classmethod
+    def of(cls, x: Tensor, y: Tensor) -> Product:
+        """Copies what is neither.
+
+        Raises
+        ------
+        ValueError
+            They have not the same C, B and inner dimension.
+        """
+        if x.shape[:2] != y.shape[:2] or x.shape[3] != y.shape[2]:
+            raise ValueError(
+                f"triangle multiplication: no products of matrices {tuple(x.shape)} and "
+                f"{tuple(y.shape)}; channels, samples and inner dimension must be the same"
+            )
+        return cls(
+            *(t if t.is_contiguous() or t.mT.is_contiguous() else t.contiguous() for t in (x, y))
+        )
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Rows, columns, inner dimension."""
+        return self.x.shape[2], self.y.shape[3], self.x.shape[3]
 
 
 def new_statistics(like: Tensor) -> tuple[Tensor, Tensor]:

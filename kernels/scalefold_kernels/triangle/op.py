@@ -11,15 +11,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from scalefold_kernels.backends import Backends
 from scalefold_kernels.dropout.arguments import Dropout
-from scalefold_kernels.triangle import launch
 from scalefold_kernels.triangle.arguments import (
+    OutputArguments,
+    OutputKept,
+    OutputWeights,
+    Product,
     ProjectionGradients,
     ProjectionKept,
+    ProjectionWeights,
+    Sizes,
     check_output,
     check_projection,
 )
-from scalefold_kernels.triangle.product import products
+
+_BACKENDS = Backends("triangle_multiplication", __package__, "hopper", "triton")
+"""Of projection and output."""
+
+_PRODUCT_BACKENDS = Backends("triangle_product", __package__, "hopper.product", "torch")
 
 
 def triangle_projection(
@@ -99,7 +109,10 @@ def _projection(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     check_projection(z, mask, parameters)
     z, mask, *parameters = _contiguous(z, mask, *parameters)
-    a, b, gate, mean, reciprocal = launch.projection(z, mask, parameters)
+    weights = ProjectionWeights(*parameters)
+    sizes = Sizes.of(z, *reversed(weights.a.shape))
+    backend = _BACKENDS.choose("projection_forward", z.device, sizes)
+    a, b, gate, mean, reciprocal = backend.projection_forward(sizes, z, mask, weights)
     return a, b, gate, mean, reciprocal
 
 
@@ -127,7 +140,11 @@ def _projection_backward(
     d_a, d_b, d_gate = _contiguous(*gradients)
     given = ProjectionGradients(d_a, d_b, d_gate, d_through)
     kept = ProjectionKept(z, mask, *operands, *statistics)
-    return launch.projection_backward(given, kept, parameters)
+    weights = ProjectionWeights(*parameters)
+    sizes = Sizes.of(z, *reversed(weights.a.shape))
+    backend = _BACKENDS.choose("projection_backward", z.device, sizes)
+    d_z, flat = backend.projection_backward(sizes, given, kept, weights)
+    return d_z, flat
 
 
 @_projection_backward.register_fake
@@ -164,7 +181,7 @@ class _Projection(torch.autograd.Function):
 @torch.library.custom_op("scalefold::triangle_product", mutates_args=())
 def _product(a: Tensor, b: Tensor, outgoing: bool) -> Tensor:
     """Outgoing: (C, B, I, K), (C, B, J, K) -> (C, B, I, J); incoming: K before I and J."""
-    (result,) = products((a, b.mT) if outgoing else (a.mT, b))
+    (result,) = _products((a, b.mT) if outgoing else (a.mT, b))
     return result
 
 
@@ -180,15 +197,23 @@ def _product_backward(
 ) -> tuple[Tensor, Tensor]:
     """Both are contiguous, as the backward of the projection reads them."""
     if outgoing:
-        d_a, d_b = products((gradient, b), (gradient.mT, a))
+        d_a, d_b = _products((gradient, b), (gradient.mT, a))
     else:
-        d_a, d_b = products((b, gradient.mT), (a, gradient))
+        d_a, d_b = _products((b, gradient.mT), (a, gradient))
     return d_a, d_b
 
 
 @_product_backward.register_fake
 def _(gradient: Tensor, a: Tensor, b: Tensor, outgoing: bool) -> tuple[Tensor, Tensor]:
     return a.new_empty(a.shape), b.new_empty(b.shape)
+
+
+def _products(*pairs: tuple[Tensor, Tensor]) -> list[Tensor]:
+    """Products (C, B, rows, columns), contiguous, of one or two pairs of the same C and B."""
+    todo = [Product.of(*pair) for pair in pairs]
+    backend = _PRODUCT_BACKENDS.choose("products", todo[0].x.device, todo)
+    results: list[Tensor] = backend.products(todo)
+    return results
 
 
 def _save_product(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -217,10 +242,14 @@ def _output(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     check_output(z, product, gate, parameters)
     z, product, gate, *parameters = _contiguous(z, product, gate, *parameters)
-    dropout = None if key is None else Dropout(key.contiguous(), layer, rate, shared_dim)
+    dropout = _dropout(key, layer, rate, shared_dim)
     if dropout is not None:
         dropout.check(len(z))
-    return launch.output(z, product, gate, parameters, dropout)
+    given = OutputArguments(product, gate, OutputWeights(*parameters), dropout)
+    sizes = Sizes.of(z, z.shape[-1], len(product))
+    backend = _BACKENDS.choose("output_forward", z.device, sizes)
+    out, mean, reciprocal, keep = backend.output_forward(sizes, given, z)
+    return out, mean, reciprocal, keep
 
 
 @_output.register_fake
@@ -229,7 +258,8 @@ def _(z: Tensor, product: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor,
     mean = product.new_empty(product.shape[1:], dtype=torch.float32)
     keep = z.new_empty(0)
     if key is not None:
-        keep = launch.empty_mask(z, product.shape[0], shared_dim)
+        sizes = Sizes.of(z, z.shape[-1], len(product))
+        keep = _BACKENDS.choose("output_forward", z.device, sizes).empty_mask(z, shared_dim)
     return z.new_empty(z.shape), mean, torch.empty_like(mean), keep
 
 
@@ -238,17 +268,20 @@ def _output_backward(
     gradient: Tensor,
     product: Tensor,
     gate: Tensor,
-    statistics: list[Tensor],
+    kept: list[Tensor],
     parameters: list[Tensor],
-    keep: Tensor,
     key: Tensor | None,
     layer: int,
     rate: float,
     shared_dim: int | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     gradient, product, gate, *parameters = _contiguous(gradient, product, gate, *parameters)
-    dropout = None if key is None else Dropout(key.contiguous(), layer, rate, shared_dim)
-    return launch.output_backward(gradient, product, gate, statistics, parameters, keep, dropout)
+    dropout = _dropout(key, layer, rate, shared_dim)
+    given = OutputArguments(product, gate, OutputWeights(*parameters), dropout)
+    sizes = Sizes.of(gate, gate.shape[-1], len(product))
+    backend = _BACKENDS.choose("output_backward", gate.device, sizes)
+    d_product, d_gate, flat = backend.output_backward(sizes, given, OutputKept(*kept), gradient)
+    return d_product, d_gate, flat
 
 
 @_output_backward.register_fake
@@ -256,7 +289,7 @@ def _(
     gradient: Tensor,
     product: Tensor,
     gate: Tensor,
-    statistics: list[Tensor],
+    kept: list[Tensor],
     parameters: list[Tensor],
     *dropout: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -272,13 +305,18 @@ def _save_output(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) 
 
 def _output_gradients(ctx: Any, gradient: Tensor, *_: None) -> tuple[Any, ...]:
     key, product, gate, mean, reciprocal, keep, *parameters = ctx.saved_tensors
+    kept = [mean, reciprocal, keep]
     d_product, d_gate, flat = _output_backward(
-        gradient, product, gate, [mean, reciprocal], parameters, keep, key, *ctx.dropout
+        gradient, product, gate, kept, parameters, key, *ctx.dropout
     )
     return gradient, d_product, d_gate, _unpack(flat, parameters), None, None, None, None
 
 
 _output.register_autograd(_output_gradients, setup_context=_save_output)
+
+
+def _dropout(key: Tensor | None, layer: int, rate: float, shared_dim: int | None) -> Dropout | None:
+    return None if key is None else Dropout(key.contiguous(), layer, rate, shared_dim)
 
 
 def _contiguous(*tensors: Tensor) -> list[Tensor]:

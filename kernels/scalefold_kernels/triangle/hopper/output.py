@@ -1,10 +1,12 @@
-"""Output of triangle multiplication on Hopper GPUs; see `parts`, and `..kernel` for names.
+"""Output of triangle multiplication on Hopper GPUs; see `parts`, and `..triton` for names.
 
-Several programs share an SM: they run the same instructions, which it then keeps, and
-wait for nothing of each other. Each of a tile's three tensors has one place, which is given back as
+Several CTAs share an SM: they run the same instructions, which it then keeps, and wait for nothing
+of each other. Each of a tile's three tensors has one place, which is given back as
 soon as it has been read.
 """
 
+import torch
+from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -15,8 +17,16 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from scalefold_kernels.dropout.arguments import drawing
 from scalefold_kernels.gluon import mma_layout, new_barriers, widen
+from scalefold_kernels.triangle.arguments import (
+    EPS,
+    OutputArguments,
+    Sizes,
+    new_statistics,
+)
 from scalefold_kernels.triangle.hopper.dropout import draw, dropped_out, no_bits, other_mask
+from scalefold_kernels.triangle.hopper.launch import column_tiles, row_tiles, sharing, weight_tiles
 from scalefold_kernels.triangle.hopper.parts import (
     LOADER_REGISTERS,
     TILE,
@@ -147,3 +157,26 @@ def output_forward_kernel(
     gl.warp_specialize(
         [(update, (args, SHARED, C)), (load_tiles, (load_args, C))], [1], [LOADER_REGISTERS]
     )
+
+
+def empty_mask(z: Tensor, shared_dim: int | None) -> Tensor:
+    """No memory: the kernels draw the dropout mask again in backward."""
+    return z.new_empty(0)
+
+
+def output_forward(
+    sizes: Sizes, given: OutputArguments, z: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Updated z, mean and reciprocal deviation of each position's product, `empty_mask`."""
+    product, gate, weights, dropout = given
+    out = torch.empty_like(z)
+    mean, reciprocal = new_statistics(z[..., 0])
+    ctas, num_tiles, registers = sharing(sizes, z, 3 if sizes.pair == 64 else 2)
+    output_forward_kernel[(ctas,)](
+        column_tiles(product, sizes.hidden), row_tiles(gate, 64), row_tiles(z, 64),
+        weight_tiles(weights.matrix), row_tiles(out, 64),
+        weights.scale, weights.shift, weights.bias, *drawing(dropout),
+        mean, reciprocal, sizes.positions, *z.shape[1:3], num_tiles, EPS,
+        SHARED=None if dropout is None else dropout.shared, C=sizes.pair, maxnreg=registers,
+    )  # fmt: skip
+    return out, mean, reciprocal, empty_mask(z, None)

@@ -1,13 +1,12 @@
 """What the kernels for Hopper GPUs share.
 
-They are written in Gluon, Triton's lower level. A program stays for many tiles of 64 positions: a
-loader warp brings them to shared memory by TMA and announces them on
-barriers; each warp group that computes, of one program or of several that share an SM,
-works on a tile of its own, so that one multiplies while another normalises, and results leave
-through shared memory by TMA.
+They are written in Gluon, Triton's lower level. A CTA stays for many tiles of 64 positions. A
+loader warp brings them to shared memory by TMA and announces them on barriers. Each warp group that
+computes, of one CTA or of several that share an SM, works on a tile of its own, so that one
+multiplies while another normalises. Results leave through shared memory by TMA.
 
-Tensors with positions last are turned by the way between shared memory and registers
-(``ldmatrix`` and ``stmatrix`` transpose). A position's channels lie in the four threads of a quad.
+Tensors with positions last are transposed on the way between shared memory and registers
+(``ldmatrix`` and ``stmatrix`` do it). A position's channels lie in the four threads of a quad.
 """
 
 from triton.experimental import gluon
@@ -20,6 +19,9 @@ GROUPS = gl.constexpr(2)
 """Warp groups that compute, each with tiles of its own."""
 
 LOG2E = gl.constexpr(1.4426950408889634)
+
+COMPUTING_REGISTERS = 232
+"""Of a thread of the warp groups that compute, where a CTA has an SM for itself."""
 
 LOADER_REGISTERS = gl.constexpr(40)
 """Of a thread of the loader; what it gives up goes to the warp groups that compute."""
@@ -39,7 +41,7 @@ def num_rounds(P):
 
 @gluon.jit
 def sigmoid(x):
-    """As that of `scalefold_kernels.triangle.kernel`."""
+    """As that of `scalefold_kernels.triangle.triton.parts`."""
     return gl.inline_asm_elementwise(
         """{
         .reg .f32 t;

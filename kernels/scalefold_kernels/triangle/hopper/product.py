@@ -1,10 +1,15 @@
 """Batched products of matrices on Hopper GPUs, one or two of them side by side.
 
 A tile is 256 x 128: two warp groups have 128 rows each, in registers, and a loader warp brings 64
-of the inner dimension at a time. Two products that share an operand take turns in a program, so
+of the inner dimension at a time. Two products that share an operand take turns in a CTA, so
 that it comes from the L2 cache the second time.
 """
 
+from collections.abc import Sequence
+
+import torch
+import triton
+from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -14,9 +19,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from scalefold_kernels.gluon import mma_layout, new_barriers
-from scalefold_kernels.triangle.hopper.parts import GROUPS, LOADER_REGISTERS
+from scalefold_kernels.tma import num_ctas, reachable, tiles_of
+from scalefold_kernels.triangle.arguments import Product
+from scalefold_kernels.triangle.hopper.parts import COMPUTING_REGISTERS, GROUPS, LOADER_REGISTERS
 
 BLOCK = gl.constexpr(128)
 """Rows of a warp group, and columns."""
@@ -24,9 +32,12 @@ BLOCK = gl.constexpr(128)
 DEPTH = gl.constexpr(64)
 """Of the inner dimension, at a time."""
 
+_STAGES = 3
+"""Places of blocks: as many as there is room for beside the result."""
+
 
 @gluon.constexpr_function
-def turned(desc):
+def is_transposed(desc):
     """Whether the inner dimension of a block is not the one that is contiguous."""
     return desc.block_shape[1] == DEPTH.value
 
@@ -45,7 +56,7 @@ def place(tile, sizes):
 def load_block(desc, matrix, k, at, bar, smem):
     """A block of an operand, as it lies in memory."""
     smem = smem._reinterpret(desc.dtype, desc.block_shape, desc.layout)
-    if turned(desc):
+    if is_transposed(desc):
         tma.async_copy_global_to_shared(desc, [matrix, k, at], bar, smem)
     else:
         tma.async_copy_global_to_shared(desc, [matrix, at, k], bar, smem)
@@ -80,7 +91,7 @@ def operand(desc, smem):
     """A block as (its 128 rows or columns, inner dimension)."""
     layout: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
     smem = smem._reinterpret(desc.dtype, desc.block_shape[1:], layout)
-    if turned(desc):
+    if is_transposed(desc):
         return smem.permute((1, 0))
     else:
         return smem
@@ -125,7 +136,7 @@ def batched_products_kernel(
     x_desc_2, y_desc_2, out_desc_2, rows_2, columns_2, inner_2, batch,
     PRODUCTS: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """Products (batch, rows, inner) x (batch, inner, columns); see `turned` for the operands'."""
+    """Products (batch, rows, inner) x (batch, inner, columns); for operands see `is_transposed`."""
     dtype: gl.constexpr = out_desc.dtype
     x_smem = gl.allocate_shared_memory(
         dtype, [STAGES * GROUPS, 1, BLOCK, DEPTH], gl.NVMMASharedLayout(128, 16, 3)
@@ -155,3 +166,56 @@ def batched_products_kernel(
         [4, 1],
         [REGISTERS, LOADER_REGISTERS],
     )
+
+
+def why_not(function: str, todo: Sequence[Product]) -> str | None:
+    """Why the kernel does not take these products."""
+    for product in todo:
+        if any(t.dtype != torch.bfloat16 for t in product):
+            return f"takes bfloat16, not {product.x.dtype}"
+        if any(t.numel() == 0 or not reachable(_as_it_lies(t)) for t in product):
+            return "TMA does not reach operands with rows that are no multiple of 16 bytes apart"
+        rows, columns, _ = product.sizes
+        if 4 * rows * columns <= 3 * _num_tiles(product) * GROUPS.value * BLOCK.value**2:
+            return f"a quarter or more of its tiles would be padding for {rows} x {columns}"
+    return None
+
+
+def products(todo: Sequence[Product]) -> list[Tensor]:
+    """Products (C, B, rows, columns), contiguous: one or two of the same C and B, in one launch."""
+    first, last = todo[0], todo[-1]  # the second one's arguments are unused where it is one
+    results = [p.x.new_empty(*p.x.shape[:2], *p.sizes[:2]) for p in todo]
+    batch = first.x.shape[0] * first.x.shape[1]
+    num_tiles = batch * max(map(_num_tiles, todo))
+    batched_products_kernel[(num_ctas(num_tiles, first.x.device),)](
+        *_descriptors(first, results[0]), *first.sizes,
+        *_descriptors(last, results[-1]), *last.sizes,
+        batch, PRODUCTS=len(todo), STAGES=_STAGES, REGISTERS=COMPUTING_REGISTERS,
+    )  # fmt: skip
+    return results
+
+
+def _num_tiles(product: Product) -> int:
+    """Tiles of a matrix of the result."""
+    rows, columns, _ = product.sizes
+    return triton.cdiv(rows, GROUPS.value * BLOCK.value) * triton.cdiv(columns, BLOCK.value)
+
+
+def _descriptors(product: Product, out: Tensor) -> tuple[TensorDescriptor, ...]:
+    """Blocks of both operands as they lie in memory, and of the result."""
+    block, depth = BLOCK.value, DEPTH.value
+    x, y, out = (t.flatten(0, 1) for t in (*product, out))
+    return (
+        tiles_of(x, 1, block, depth) if _is_plain(x) else tiles_of(x.mT, 1, depth, block),
+        tiles_of(y, 1, depth, block) if _is_plain(y) else tiles_of(y.mT, 1, block, depth),
+        tiles_of(out, 1, block, block),
+    )
+
+
+def _is_plain(x: Tensor) -> bool:
+    return x.stride(-1) == 1
+
+
+def _as_it_lies(x: Tensor) -> Tensor:
+    """The operand or its transpose, whichever has rows in memory."""
+    return x if _is_plain(x) else x.mT

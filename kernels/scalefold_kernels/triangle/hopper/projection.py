@@ -1,5 +1,6 @@
-"""Projection of triangle multiplication on Hopper GPUs; see `parts`, and `..kernel` for names."""
+"""Projection of triangle multiplication on Hopper GPUs; see `parts`, and `..triton` for names."""
 
+from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -11,7 +12,15 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from scalefold_kernels.gluon import mma_layout, new_barriers, widen
+from scalefold_kernels.triangle.arguments import (
+    EPS,
+    Projected,
+    ProjectionWeights,
+    Sizes,
+)
+from scalefold_kernels.triangle.hopper.launch import column_tiles, num_ctas, row_tiles, weight_tiles
 from scalefold_kernels.triangle.hopper.parts import (
+    COMPUTING_REGISTERS,
     GROUPS,
     LOADER_REGISTERS,
     LOG2E,
@@ -160,3 +169,18 @@ def projection_forward_kernel(
         [4, 1],
         [REGISTERS, LOADER_REGISTERS],
     )
+
+
+def projection_forward(
+    sizes: Sizes, z: Tensor, mask: Tensor, weights: ProjectionWeights
+) -> Projected:
+    """Operands, gate, and the statistics of each position."""
+    found = Projected.empty(z, sizes.hidden)
+    projection_forward_kernel[(num_ctas(sizes, z),)](
+        row_tiles(z), *(weight_tiles(w) for w in weights.matrices),
+        column_tiles(found.a, 64), column_tiles(found.b, 64), row_tiles(found.gate, 64),
+        mask, weights.scale, weights.shift, weights.a_bias, weights.a_gate_bias,
+        weights.b_bias, weights.b_gate_bias, weights.gate_bias, found.mean, found.reciprocal,
+        sizes.positions, EPS, C=sizes.pair, REGISTERS=COMPUTING_REGISTERS,
+    )  # fmt: skip
+    return found

@@ -1,13 +1,15 @@
-"""Gradients of the output's operands and weight on Hopper GPUs; see `parts` and `..kernel`.
+"""Gradients of the output on Hopper GPUs; see `parts`, and `..triton` for names.
 
 Two warp groups work on tiles of their own. What they make of the gradient and of the product stays
 where these came to in shared memory, and a third warp group adds up the weight's gradient from
-there, in registers over all tiles of the program.
+there, in registers over all tiles of the CTA.
 
 The normalisation's scale and shift are worked into weight and bias first: a projection of
 ``standard * scale + shift`` is one of ``standard``.
 """
 
+import torch
+from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -18,8 +20,15 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from scalefold_kernels.dropout.arguments import drawing
 from scalefold_kernels.gluon import mma_layout, new_barriers, widen
+from scalefold_kernels.triangle.arguments import (
+    OutputArguments,
+    OutputKept,
+    Sizes,
+)
 from scalefold_kernels.triangle.hopper.dropout import draw, dropped_out, no_bits, other_mask
+from scalefold_kernels.triangle.hopper.launch import column_tiles, num_ctas, row_tiles, weight_tiles
 from scalefold_kernels.triangle.hopper.parts import (
     GROUPS,
     TILE,
@@ -30,6 +39,7 @@ from scalefold_kernels.triangle.hopper.parts import (
     sigmoid,
     tile_of,
 )
+from scalefold_kernels.triangle.triton.weights import finish
 
 SUM_COLUMNS = gl.constexpr(8)
 """The narrowest matrix product: with a matrix of ones, it sums the gradient over positions."""
@@ -144,10 +154,10 @@ def differentiate(
         d_x = (d_x * reciprocal_P[:, None]).to(dtype)
         tma.store_wait(0)
         gate = gate_smem.index(slot * HALVES)
-        turned = gate._reinterpret(dtype, [C, TILE], d_product_desc.layout)
-        turned.permute((1, 0)).store(d_x)
+        transposed = gate._reinterpret(dtype, [C, TILE], d_product_desc.layout)
+        transposed.permute((1, 0)).store(d_x)
         fence_async_shared()
-        tma.async_copy_shared_to_global(d_product_desc, [0, first], turned)
+        tma.async_copy_shared_to_global(d_product_desc, [0, first], transposed)
         i += 1
         first = tile_of(i, w)
     tma.store_wait(0)
@@ -216,7 +226,7 @@ def output_backward_kernel(
     key, layer, threshold, factor, partial, partial_bias, P, ROWS, COLUMNS,
     SHARED: gl.constexpr, C: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """d_product (C, P), d_gate (P, C); partial (programs, C, C), partial_bias (programs, C)."""
+    """d_product (C, P), d_gate (P, C); partial (CTAs, C, C), partial_bias (CTAs, C)."""
     HALVES: gl.constexpr = C // 64
     dtype: gl.constexpr = gate_desc.dtype
     slots: gl.constexpr = GROUPS * STAGES
@@ -260,3 +270,24 @@ def output_backward_kernel(
         [4, 4, 1],
         [REGISTERS, SUM_REGISTERS, LOADER_REGISTERS],
     )
+
+
+def output_backward(
+    sizes: Sizes, given: OutputArguments, kept: OutputKept, d_out: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of product and gate; of the parameters, one after the other in one vector."""
+    product, gate, weights, dropout = given
+    d_product, d_gate = torch.empty_like(product), torch.empty_like(gate)
+    ctas, channels = num_ctas(sizes, gate), sizes.pair
+    partial = gate.new_empty(ctas, channels, channels, dtype=torch.float32)
+    partial_bias = partial.new_empty(ctas, channels)
+    output_backward_kernel[(ctas,)](
+        row_tiles(d_out, 64), column_tiles(product, channels), row_tiles(gate, 64),
+        weight_tiles(weights.matrix), column_tiles(d_product, channels), row_tiles(d_gate, 64),
+        kept.mean, kept.reciprocal, weights.scale, weights.shift, weights.bias,
+        *drawing(dropout), partial, partial_bias, sizes.positions, *gate.shape[1:3],
+        SHARED=None if dropout is None else dropout.shared, C=channels, STAGES=2, REGISTERS=160,
+    )  # fmt: skip
+    scale, shift, matrix, _ = weights
+    gradients = finish(sizes, partial, partial_bias, scale, shift, [matrix])
+    return d_product, d_gate, gradients

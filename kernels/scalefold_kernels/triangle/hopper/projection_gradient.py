@@ -1,11 +1,13 @@
-"""Gradient of the projection's input on Hopper GPUs; see `parts`, and `..kernel` for names.
+"""Gradient of the projection's input on Hopper GPUs; see `parts`, and `..triton` for names.
 
-Two programs share an SM, and its instructions, and wait for nothing of each other. The
-weights are brought anew for every tile, as all of them would leave no room: 64 channels of an
-operand at a time, in a ring of slots beside a ring of tiles with 64 channels. Gradients of value
-and logit take the places of what they are made of.
+Two CTAs share an SM and its instructions, and wait for nothing of each other. The weights are
+brought anew for every tile, as all of them would leave no room: 64 channels of an operand at a
+time, in a ring of slots beside a ring of tiles with 64 channels. Gradients of value and logit take
+the places of what they are made of.
 """
 
+import torch
+from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -17,6 +19,13 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from scalefold_kernels.gluon import mma_layout, new_barriers, widen
+from scalefold_kernels.triangle.arguments import (
+    ProjectionGradients,
+    ProjectionKept,
+    ProjectionWeights,
+    Sizes,
+)
+from scalefold_kernels.triangle.hopper.launch import column_tiles, row_tiles, sharing, weight_tiles
 from scalefold_kernels.triangle.hopper.parts import (
     LOADER_REGISTERS,
     LOG2E,
@@ -27,6 +36,7 @@ from scalefold_kernels.triangle.hopper.parts import (
     raw_columns,
     row_sum,
 )
+from scalefold_kernels.triangle.triton.weights import projection_gradients
 
 WEIGHTS = gl.constexpr(3)
 """Slots of the ring of 64 rows of a weight each."""
@@ -62,10 +72,10 @@ def wait_empty(ring, n, BYTES: gl.constexpr, SLOTS: gl.constexpr):
 
 
 @gluon.jit
-def load_block(n, desc, channel, first, TURNED: gl.constexpr, block_smem, blocks):
+def load_block(n, desc, channel, first, TRANSPOSED: gl.constexpr, block_smem, blocks):
     """Number ``n`` of the ring of blocks."""
     slot, bar = wait_empty(blocks, n, 64 * TILE * 2, BLOCKS)
-    if TURNED:
+    if TRANSPOSED:
         tma.async_copy_global_to_shared(desc, [channel, first], bar, block_smem.index(slot))
     else:
         tma.async_copy_global_to_shared(desc, [first, channel], bar, block_smem.index(slot))
@@ -256,7 +266,7 @@ def projection_backward_kernel(
     mask, mean, reciprocal, norm_weight, norm_bias, a_gate_bias, b_gate_bias, P, num_tiles,
     HAS_THROUGH: gl.constexpr, C: gl.constexpr,
 ):  # fmt: skip
-    """As `..kernel.projection_backward`: d_z (P, C), d_values (4 C, P), standard (P, C)."""
+    """As the Triton kernel: d_z (P, C), d_values (4 C, P), standard (P, C)."""
     dtype: gl.constexpr = z_desc.dtype
     weight_smem = gl.allocate_shared_memory(dtype, [WEIGHTS, 64, C], a_weight_desc.layout)
     block_smem = gl.allocate_shared_memory(dtype, [BLOCKS, 64, TILE], a_desc.layout)
@@ -286,3 +296,24 @@ def projection_backward_kernel(
         [1],
         [LOADER_REGISTERS],
     )
+
+
+def projection_backward(
+    sizes: Sizes, gradients: ProjectionGradients, kept: ProjectionKept, weights: ProjectionWeights
+) -> tuple[Tensor, Tensor]:
+    """Gradient of z; those of the parameters, one after the other in one vector."""
+    d_a, d_b, d_gate, through = gradients
+    z, mask, a, b, *statistics = kept
+    d_z, standard = torch.empty_like(z), torch.empty_like(z)
+    d_values = z.new_empty(4 * sizes.hidden, sizes.positions)
+    ctas, num_tiles, registers = sharing(sizes, z, 2)
+    projection_backward_kernel[(ctas,)](
+        *(weight_tiles(w) for w in weights.matrices),
+        *(column_tiles(x, 64) for x in (d_a, d_b, a, b)),
+        row_tiles(d_gate, 64), row_tiles(z), row_tiles(z if through is None else through, 64),
+        row_tiles(d_z), column_tiles(d_values, 64), row_tiles(standard), mask, *statistics,
+        weights.scale, weights.shift, weights.a_gate_bias, weights.b_gate_bias,
+        sizes.positions, num_tiles,
+        HAS_THROUGH=through is not None, C=sizes.pair, maxnreg=registers,
+    )  # fmt: skip
+    return d_z, projection_gradients(sizes, d_values, d_gate, standard, weights)
