@@ -19,11 +19,12 @@ from scalefold_kernels.dropout import residual_dropout
 from scalefold_kernels.dropout.arguments import Dropout
 from scalefold_kernels.linear import residual_linear
 from scalefold_kernels.norm.projection.arguments import apart
-from scalefold_kernels.outer_product import chained, outer_product_mean, portable
-from scalefold_kernels.outer_product import launch as outer_product
-from scalefold_kernels.outer_product.materialised import launch as materialised
-from scalefold_kernels.outer_product.operands.launch import Parameters
-from scalefold_kernels.outer_product.operands.launch import forward as operands_forward
+from scalefold_kernels.outer_product import outer_product_mean
+from scalefold_kernels.outer_product import triton as chained
+from scalefold_kernels.outer_product import triton_materialised as materialised
+from scalefold_kernels.outer_product.arguments import MAX_SEQUENCES, Mean
+from scalefold_kernels.outer_product.operands.triton import Parameters
+from scalefold_kernels.outer_product.operands.triton import forward as operands_forward
 from scalefold_kernels.point_attention.arguments import checked as points_checked
 from scalefold_kernels.rows import rows_of
 from scalefold_kernels.tiles import overridden
@@ -100,14 +101,15 @@ def channels_first(length: int) -> Tensor:
 def mean(length: int) -> None:
     z, count = channels_first(length), new(length, length)
     out, operand, weight = new(length, length, 128), new(length, 8, 16), new(128, 64)
-    chained.forward(operand, operand, count, weight, new(128), z, out)
+    chained.forward(operand, operand, weight, Mean(count, new(128), z, out), None)
 
 
 def projected(length: int) -> None:
     z, count = channels_first(length), new(8, length)
     operand, weight = new(length, 8, 130), new(128, 64)
     out = new(8, length, 128)
-    materialised.forward(operand[:8], operand, count, weight, new(128), z[:8], out, None)
+    mean = Mean(count, new(128), z[:8], out)
+    materialised.forward(operand[:8], operand, weight, mean, None)
 
 
 LAUNCHES = [
@@ -123,12 +125,12 @@ LAUNCHES = [
         lambda n: linear.gradients([new(n * n, 24)], [], [new(n * n, 128)]),
     ),
     Launch("join_splits_kernel", linear, joined),
-    Launch("chained_products_kernel", portable, mean),
+    Launch("chained_products_kernel", chained, mean),
     Launch("project_outer_kernel", materialised, projected),
     Launch(
         "mean_gradient_kernel",
-        outer_product,
-        lambda n: outer_product.mean_gradient(channels_first(n), new(n, n)),
+        chained,
+        lambda n: chained.mean_gradient(channels_first(n), new(n, n)),
     ),
 ]
 
@@ -187,7 +189,7 @@ def of_triangle(device: torch.device) -> list[Tensor]:
 
 def of_outer_product(device: torch.device) -> list[Tensor]:
     found = []
-    for num_seq in (9, chained.MAX_SEQUENCES + 2):
+    for num_seq in (9, MAX_SEQUENCES + 2):
         shapes = (1, num_seq, 5, 8), (1, num_seq, 6, 8), (12, 64), (12,), (1, 12, 5, 6)
         tensors = [draw(*shape, device=device, seed=i) for i, shape in enumerate(shapes)]
         count = torch.full((1, 5, 6), float(num_seq), device=device)

@@ -13,8 +13,8 @@ from scalefold_kernels.norm.op import new_stats
 from scalefold_kernels.norm.projection import hopper_launch as projection
 from scalefold_kernels.norm.projection import hopper_wide_launch as wide_projection
 from scalefold_kernels.norm.projection.arguments import Gradients, Norm, Projections, Sizes
-from scalefold_kernels.outer_product import chained, hopper_launch, portable
-from scalefold_kernels.outer_product import launch as outer_product
+from scalefold_kernels.outer_product import hopper as outer_product
+from scalefold_kernels.outer_product.arguments import Sizes as OuterProductSizes
 from scalefold_kernels.tma import reachable, steps, within_reach
 from scalefold_kernels.transition import hopper_backward as transition
 from scalefold_kernels.transition.arguments import Kept, Parameters
@@ -106,11 +106,8 @@ def test_gradients_of_projections(
     assert launched == [kernel]
 
 
-def test_weights_elsewhere_leave_the_outer_product_to_the_other_kernels(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(chained, "runs_gluon", lambda x: True)
+def test_weights_elsewhere_leave_the_outer_product_to_the_other_kernels() -> None:
     operand, weight = new(6, 8, 16), new(8, 64)
-    sizes = outer_product.Sizes.of(operand, weight)
-    assert chained._kernels(sizes, operand, weight) is hopper_launch
-    assert chained._kernels(sizes, operand, beside(8, 64)) is portable
+    sizes = OuterProductSizes.of(operand, weight)
+    assert outer_product.why_not("forward", sizes, operand, weight) is None
+    assert "TMA" in str(outer_product.why_not("forward", sizes, operand, beside(8, 64)))

@@ -1,8 +1,8 @@
-"""``scalefold::outer_product_mean``: registration, and the choice between two ways.
+"""``scalefold::outer_product_mean``: contract and registration.
 
-With few sequences both products are one kernel and the outer product stays on the chip
-(`chained`), also in backward; with many it is written (`materialised`) and, if it is not too large,
-kept for backward.
+With few sequences both products are one kernel and the outer product stays on the chip, also in
+backward (`hopper`, `triton`). With many it is written and, if it is not too large, kept for
+backward (`triton_materialised`).
 
 Legend: B samples, S sequences, I/J residues, C hidden channels, Z channels of the pair
 representation.
@@ -10,16 +10,17 @@ representation.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from scalefold_kernels.outer_product import chained
-from scalefold_kernels.outer_product.launch import sum_gradients
-from scalefold_kernels.outer_product.materialised import launch as materialised
+from scalefold_kernels.backends import Backends
+from scalefold_kernels.outer_product import arguments
+from scalefold_kernels.outer_product.arguments import Mean, Operands, Sizes, check, sum_gradients
+from scalefold_kernels.outer_product.triton import mean_gradient
 
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+_BACKENDS = Backends("outer_product_mean", __package__, "hopper", "triton", "triton_materialised")
 
 
 def outer_product_mean(
@@ -50,57 +51,35 @@ def outer_product_mean(
     return _outer_product_mean([a_BSIC, b_BSJC, count_BIJ, weight, bias], z_BIJZ)[0]
 
 
-class _Operands(NamedTuple):
-    """Of `outer_product_mean`, in its order; all that backward wants.
-
-    Attributes
-    ----------
-    a : Tensor, shape (B, S, I, C)
-    b : Tensor, shape (B, S, J, C)
-    number : Tensor, shape (B, I, J)
-    weight : Tensor, shape (Z, C * C)
-    bias : Tensor, shape (Z,)
-    """
-
-    a: Tensor
-    b: Tensor
-    number: Tensor
-    weight: Tensor
-    bias: Tensor
-
-    def is_chained(self) -> bool:
-        """Whether the outer product stays on the chip."""
-        _, num_seq, _, channels = self.a.shape
-        return chained.fits(num_seq, channels, len(self.weight))
-
-
 @torch.library.custom_op("scalefold::outer_product_mean", mutates_args=())
 def _outer_product_mean(operands: list[Tensor], z_BIJZ: Tensor) -> tuple[Tensor, Tensor]:
     """The result; and the outer product for backward, if it is made and not too large."""
-    given = _Operands(*operands)
-    _check(given, z_BIJZ)
+    given = Operands(*operands)
+    check(given, z_BIJZ)
     out, outer = _results(operands, z_BIJZ)
     if not out.numel():
         return out, outer
     a_BICS, b_BJCS = _sequences_last(given.a), _sequences_last(given.b)
     weight, bias = given.weight.contiguous(), given.bias.contiguous()
+    sizes = Sizes.of(b_BJCS[0], weight)
+    backend = _BACKENDS.choose("forward", out.device, sizes, a_BICS, b_BJCS, weight, z_BIJZ)
     for sample in range(len(out)):
-        others = given.number[sample], weight, bias, z_BIJZ[sample], out[sample]
-        if given.is_chained():
-            chained.forward(a_BICS[sample], b_BJCS[sample], *others)
-        else:
-            materialised.forward(a_BICS[sample], b_BJCS[sample], *others, _outer(outer, sample))
+        mean = Mean(given.number[sample], bias, z_BIJZ[sample], out[sample])
+        of_sample = a_BICS[sample], b_BJCS[sample], weight, mean
+        backend.forward(*of_sample, _outer(outer, sample))
     return out, outer
 
 
 @_outer_product_mean.register_fake
 def _results(operands: list[Tensor], z_BIJZ: Tensor) -> tuple[Tensor, Tensor]:
-    given = _Operands(*operands)
-    batch, _, size_i, channels = given.a.shape
+    given = Operands(*operands)
+    batch, num_seq, size_i, channels = given.a.shape
     size_j = given.b.shape[2]
     new = given.a.new_empty
     out = new(z_BIJZ.shape)
-    if given.is_chained() or not materialised.fits(size_i, size_j, channels):
+    sizes = Sizes(num_seq, size_j, channels, len(given.weight))
+    elements = size_i * size_j * channels**2
+    if sizes.too_large_for_chip() is None or elements > arguments.MAX_ELEMENTS:
         return out, new(0)
     return out, new(batch, size_i, channels, size_j, channels)
 
@@ -110,29 +89,22 @@ def _outer_product_mean_backward(
     grad_BIJZ: Tensor, outer: Tensor, operands: list[Tensor]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of both operands behind each other (see `_apart`), of weight and bias."""
-    given = _Operands(*operands)
+    given = Operands(*operands)
     both, grad_weight, grad_bias = _gradients(grad_BIJZ, outer, operands)
     if not grad_BIJZ.numel():
         return both.zero_(), grad_weight.zero_(), grad_bias.zero_()
     grad_a, grad_b = _apart(both, given)
     a_BICS, b_BJCS = _sequences_last(given.a), _sequences_last(given.b)
     weight = given.weight.contiguous()
-    samples = []
+    sizes = Sizes.of(b_BJCS[0], weight)
+    backend = _BACKENDS.choose("backward", grad_BIJZ.device, sizes, a_BICS, b_BJCS, weight)
+    samples, bias_parts = [], []
     for sample in range(len(grad_BIJZ)):
-        of_sample = (
-            grad_BIJZ[sample],
-            a_BICS[sample],
-            b_BJCS[sample],
-            given.number[sample],
-            weight,
-            grad_a[sample],
-            grad_b[sample],
-        )
-        if given.is_chained():
-            samples.append(chained.backward(*of_sample))
-        else:
-            samples.append(materialised.backward(*of_sample, _outer(outer, sample)))
-    sum_gradients(samples, grad_weight, grad_bias)
+        grad, of_bias = mean_gradient(grad_BIJZ[sample], given.number[sample])
+        of_sample = a_BICS[sample], b_BJCS[sample], weight, grad_a[sample], grad_b[sample]
+        samples.append(backend.backward(grad, *of_sample, _outer(outer, sample)))
+        bias_parts.append(of_bias)
+    sum_gradients(samples, bias_parts, grad_weight, grad_bias)
     return both, grad_weight, grad_bias
 
 
@@ -153,7 +125,7 @@ def _sequences_last(operand_BSNC: Tensor) -> Tensor:
     return operand_BSNC.permute(0, 2, 3, 1).contiguous()
 
 
-def _apart(both: Tensor, given: _Operands) -> tuple[Tensor, Tensor]:
+def _apart(both: Tensor, given: Operands) -> tuple[Tensor, Tensor]:
     """Both operands' gradients out of one tensor, as (B, N, C, S)."""
     a, b = both.split([given.a.numel(), given.b.numel()])
     batch, num_seq, size_i, channels = given.a.shape
@@ -169,30 +141,6 @@ def _outer(outer: Tensor, sample: int) -> Tensor | None:
     return outer[sample].flatten(2).flatten(0, 1) if outer.numel() else None
 
 
-def _check(given: _Operands, z_BIJZ: Tensor) -> None:
-    a_BSIC, b_BSJC, count_BIJ, weight, bias = given
-    batch, num_seq, size_i, channels = a_BSIC.shape
-    size_j, size_z = b_BSJC.shape[2], weight.shape[0]
-    for name, tensor, wanted in (
-        ("b", b_BSJC, (batch, num_seq, size_j, channels)),
-        ("count", count_BIJ, (batch, size_i, size_j)),
-        ("weight", weight, (size_z, channels * channels)),
-        ("bias", bias, (size_z,)),
-        ("z", z_BIJZ, (batch, size_i, size_j, size_z)),
-    ):
-        if tensor.shape != wanted:
-            raise ValueError(
-                f"outer_product_mean of a {tuple(a_BSIC.shape)}: {name} has shape "
-                f"{tuple(tensor.shape)}, must be {wanted}"
-            )
-    dtypes = {t.dtype for t in (a_BSIC, b_BSJC, weight, bias, z_BIJZ)}
-    if len(dtypes) > 1 or a_BSIC.dtype not in DTYPES:
-        raise ValueError(
-            "outer_product_mean takes float32, bfloat16 or float16, the same for all operands; "
-            f"found {sorted(map(str, dtypes))}"
-        )
-
-
 def _save(ctx: Any, inputs: tuple[list[Tensor], Tensor], output: tuple[Tensor, Tensor]) -> None:
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(output[1], *inputs[0])
@@ -201,7 +149,7 @@ def _save(ctx: Any, inputs: tuple[list[Tensor], Tensor], output: tuple[Tensor, T
 def _backward(ctx: Any, grad: Tensor, _: None) -> tuple[list[Tensor | None], Tensor]:
     outer, *operands = ctx.saved_tensors  # once: what is made again for backward is given out once
     both, grad_weight, grad_bias = _outer_product_mean_backward(grad, outer, operands)
-    parts = _apart(both, _Operands(*operands))
+    parts = _apart(both, Operands(*operands))
     a, b = (part.permute(0, 3, 1, 2) for part in parts)
     return [a, b, None, grad_weight, grad_bias], grad
 

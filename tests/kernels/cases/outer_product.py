@@ -12,11 +12,12 @@ from torch import Tensor
 
 from scalefold_kernels.dot import precision
 from scalefold_kernels.norm.op import EPS
-from scalefold_kernels.outer_product import hopper_launch, kernel
-from scalefold_kernels.outer_product import launch as products
-from scalefold_kernels.outer_product.launch import Chain, Mean, Sizes
-from scalefold_kernels.outer_product.materialised import kernel as materialised
-from scalefold_kernels.outer_product.operands import kernel as operands
+from scalefold_kernels.outer_product import triton as chained
+from scalefold_kernels.outer_product import triton_materialised as materialised
+from scalefold_kernels.outer_product.arguments import Mean, Sizes, gradient_chains, mean_chain
+from scalefold_kernels.outer_product.hopper import chained as hopper_chained
+from scalefold_kernels.outer_product.hopper import weight_gradient as hopper_weight_gradient
+from scalefold_kernels.outer_product.operands import triton as operands
 from scalefold_kernels.tiles import tile
 
 _MODEL = {"S": 128, "N": 256, "C": 32, "Z": 128}
@@ -85,7 +86,7 @@ def _chained(name: str, dtype: str, arch: str, table: str) -> CompileCase:
         "BLOCK_N": 128,
         **sizes,
     }
-    return _case(name, dtype, arch, kernel.chained_products_kernel, signature, constexprs, launch)
+    return _case(name, dtype, arch, chained.chained_products_kernel, signature, constexprs, launch)
 
 
 def _weight(dtype: str, arch: str) -> CompileCase:
@@ -106,7 +107,7 @@ def _weight(dtype: str, arch: str) -> CompileCase:
         "BLOCK_C": max(1, sizes.pop("COLUMNS") // 32),
         **sizes,
     }
-    function = kernel.weight_gradient_kernel
+    function = chained.weight_gradient_kernel
     return _case("weight gradient", dtype, arch, function, signature, constexprs, launch)
 
 
@@ -190,8 +191,8 @@ def _around() -> Iterator[CompileCase]:
     new = partial(torch.empty, dtype=torch.bfloat16, device="meta")
     count, grad = new(256, 256, dtype=torch.float32), new(256, 256, 128)
     for arch in ("sm_80", "sm_90"):
-        launch = partial(products.mean_gradient, grad, count)
-        yield recorded(products, "mean_gradient_kernel", launch, f"mean gradient {arch}", arch)
+        launch = partial(chained.mean_gradient, grad, count)
+        yield recorded(chained, "mean_gradient_kernel", launch, f"mean gradient {arch}", arch)
         for channels in (64, 256):
             kinds = {"sums_ptr": "*fp32:16", "size_c": "i32:16"}
             constexprs = {"M": channels, "BLOCK_C": 32, "BLOCK_M": 16}
@@ -220,27 +221,30 @@ def _hopper() -> list[CompileCase]:
     a_ICS, b_JCS = (new(num_res, channels, num_seq) for _ in range(2))
     grad, bias = new(num_res, num_res, pair_channels), new(pair_channels)
     count = new(num_res, num_res, dtype=torch.float32)
-    weight_ZCD = new(pair_channels, channels, channels)
+    weight = new(pair_channels, channels**2)
     mean = Mean(count, bias, grad, grad)
-    forward = Chain(a_ICS.transpose(0, 1), b_JCS.transpose(1, 2), weight_ZCD.permute(1, 2, 0))
-    backward = (
-        Chain(grad.transpose(0, 1), weight_ZCD.transpose(0, 1), b_JCS),
-        Chain(grad, weight_ZCD.permute(2, 0, 1), a_ICS),
-    )
+    forward = mean_chain(a_ICS, b_JCS, weight)
+    backward = gradient_chains(grad, a_ICS, b_JCS, weight)
     launches = {
-        "forward": ("chained_products_kernel", lambda: hopper_launch.mean(forward, mean, sizes)),
-        "backward": (
+        "forward": (
+            hopper_chained,
             "chained_products_kernel",
-            lambda: hopper_launch.operand_gradients(backward, sizes),
+            partial(hopper_chained.mean_products, forward, mean, sizes),
+        ),
+        "backward": (
+            hopper_chained,
+            "chained_products_kernel",
+            partial(hopper_chained.operand_gradients, backward, sizes),
         ),
         "weight gradient": (
+            hopper_weight_gradient,
             "weight_gradient_kernel",
-            lambda: hopper_launch.weight_gradient(grad, a_ICS, b_JCS, sizes),
+            partial(hopper_weight_gradient.weight_gradient_parts, grad, a_ICS, b_JCS, sizes),
         ),
     }
     return [
-        recorded(hopper_launch, kernel, launch, f"{name} on Hopper", "sm_90")
-        for name, (kernel, launch) in launches.items()
+        recorded(module, kernel, launch, f"{name} on Hopper", "sm_90")
+        for name, (module, kernel, launch) in launches.items()
     ]
 
 

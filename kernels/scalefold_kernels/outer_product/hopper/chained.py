@@ -3,7 +3,7 @@
 ``out[x,y,n] = sum_kd (sum_m first[k,x,m] second[y,m,d]) third[n,k,d]``: what x, y, k, m, d, n are
 in the forward pass and in both operands' gradients says `kernel.chained_products_kernel`.
 
-A tile is 64 x by 4 y, two of them for each of a program's two warp groups: 128 rows of the result,
+A tile is 64 x by 4 y, two of them for each of a CTA's two warp groups: 128 rows of the result,
 in registers. ``second`` stays in shared memory, and the group walks along k: for one k the inner
 product, 64 x by 2 y and d, is the left operand of two products as it lies in registers. A loader
 warp brings ``first`` and ``third``, which both groups use, and in forward the next tile's
@@ -14,6 +14,11 @@ Sizes are at most those of the tiles; beyond an operand's end TMA reads zeros an
 nothing.
 """
 
+from math import prod
+
+import torch
+import triton
+from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -25,6 +30,16 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout, widen
+from scalefold_kernels.gpu import num_sms
+from scalefold_kernels.outer_product.arguments import (
+    EPS,
+    Chain,
+    Mean,
+    Sizes,
+    even_splits,
+    launch_tile,
+)
+from scalefold_kernels.tma import tiles_of
 
 GROUP_Y = gl.constexpr(2)
 """y of a warp group."""
@@ -82,7 +97,7 @@ def place(tile, chain):
 
 @gluon.jit
 def following_tile(tile, chain):
-    """From a program's first tile of a chain, that of the next: tiles are dealt out in turn."""
+    """From a CTA's first tile of a chain, that of the next: tiles are dealt out in turn."""
     programs = gl.num_programs(0)
     return (tile + programs - num_tiles(chain) % programs) % programs
 
@@ -351,3 +366,90 @@ def chained_products_kernel(
         [4, 1],
         [GROUP_REGISTERS, REGISTERS - 2 * GROUP_REGISTERS],
     )
+
+
+def mean_products(chain: Chain, mean: Mean, sizes: Sizes) -> None:
+    """Fill the forward's result."""
+    first_KXM, second_YMD, third_KDN = chain
+    first = tiles_of(first_KXM, 1, ROWS.value, SIZE_M.value)
+    third = tiles_of(third_KDN.permute(2, 0, 1), SIZE_N.value, 1, SIZE_D.value)
+    whole = ROWS.value, 1, SIZE_N.value
+    tiling = *_num_blocks(chain), 1, len(first_KXM)
+    chained_products_kernel[(min(prod(_num_blocks(chain)), num_sms(mean.out.device)),)](
+        first,
+        third,
+        first,
+        third,
+        tiles_of(second_YMD.transpose(1, 2), GROUP_Y.value, SIZE_D.value, SIZE_M.value),
+        tiles_of(mean.z, *whole),
+        tiles_of(mean.out, *whole),
+        second_YMD,
+        mean.out,
+        mean.out,
+        mean.number,
+        mean.bias,
+        _shape(chain),
+        second_YMD.stride(),
+        tiling,
+        tiling,
+        mean.number.stride(),
+        EPS=EPS,
+        MEAN=True,
+        **launch_tile("outer_product_chained_hopper", sizes, first_KXM),
+    )
+
+
+def operand_gradients(chains: tuple[Chain, Chain], sizes: Sizes) -> list[Tensor]:
+    """Partial sums over k, (parts, X, Y, N), float32; what is x for one is k for the other."""
+    device = chains[0].first.device
+    num_blocks = [_num_blocks(chain) for chain in chains]
+    ctas = sum(map(prod, num_blocks))
+    parts_of = [even_splits(ctas, len(chain.first), device) for chain in chains]
+    tilings = [(*n, *split) for n, split in zip(num_blocks, parts_of, strict=True)]
+    num_tiles = sum(num_x * num_y * num_parts for num_x, num_y, num_parts, _ in tilings)
+    parts = [
+        torch.empty(
+            num_parts,
+            chain.first.shape[1],
+            len(chain.second),
+            chain.third.shape[2],
+            dtype=torch.float32,
+            device=device,
+        )
+        for chain, (num_parts, _) in zip(chains, parts_of, strict=True)
+    ]
+    # Of the right block for what is not looked at.
+    unused = tiles_of(chains[0].first, ROWS.value, 1, SIZE_N.value)
+    chained_products_kernel[(min(num_tiles, num_sms(device)),)](
+        tiles_of(chains[0].first, 1, ROWS.value, SIZE_M.value),
+        tiles_of(chains[0].third, 1, SIZE_D.value, SIZE_N.value),
+        tiles_of(chains[1].first, 1, ROWS.value, SIZE_M.value),
+        tiles_of(chains[1].third, 1, SIZE_D.value, SIZE_N.value),
+        unused,
+        unused,
+        unused,
+        chains[0].second,
+        *parts,
+        parts[0],
+        parts[0],
+        _shape(chains[0]),
+        chains[0].second.stride(),
+        *tilings,
+        (0, 0),
+        EPS=EPS,
+        MEAN=False,
+        **launch_tile("outer_product_chained_hopper", sizes, chains[0].first),
+    )
+    return parts
+
+
+def _num_blocks(chain: Chain) -> tuple[int, int]:
+    """Of x and of y."""
+    size_x, size_y = chain.first.shape[1], len(chain.second)
+    return triton.cdiv(size_x, ROWS.value), triton.cdiv(size_y, (2 * GROUP_Y.value))
+
+
+def _shape(chain: Chain) -> tuple[int, ...]:
+    """Sizes of x, y, m, d, n, k."""
+    num_k, size_x, _ = chain.first.shape
+    return size_x, *chain.second.shape, chain.third.shape[2], num_k

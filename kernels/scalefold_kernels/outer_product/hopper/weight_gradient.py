@@ -1,6 +1,6 @@
 """Gradient of the outer product's weight on Hopper GPUs, the outer product never in memory.
 
-``out[z,c,d] = sum_ij grad[i,j,z] sum_s a[i,c,s] b[j,d,s]``. A program has 32 i and 8 c, four of
+``out[z,c,d] = sum_ij grad[i,j,z] sum_s a[i,c,s] b[j,d,s]``. A CTA has 32 i and 8 c, four of
 them in each of its two warp groups, and walks along pairs of j: a group's outer product, (2 j, d)
 by (4 c, i), goes through shared memory into the product with the gradient, (z) by (4 c, d), in
 registers. All products are 128 wide, since narrower ones want more of shared memory than it gives.
@@ -8,6 +8,9 @@ In each step the outer product of the next pair and the product of this one are 
 together.
 """
 
+import torch
+import triton
+from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -19,6 +22,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout
+from scalefold_kernels.outer_product.arguments import Sizes, even_splits, launch_tile
+from scalefold_kernels.tma import tiles_of
 
 PAIR = gl.constexpr(2)
 """j of a step."""
@@ -189,3 +194,26 @@ def weight_gradient_kernel(
         [4, 1],
         [GROUP_REGISTERS, REGISTERS - 2 * GROUP_REGISTERS],
     )
+
+
+def weight_gradient_parts(grad_IJZ: Tensor, a_ICS: Tensor, b_JCS: Tensor, sizes: Sizes) -> Tensor:
+    """Partial sums of the weight's gradient, (parts, Z, C * C), float32."""
+    size_i, size_j, size_z = grad_IJZ.shape
+    channels = sizes.channels
+    blocks = triton.cdiv(channels, (2 * GROUP_C.value)), triton.cdiv(size_i, BLOCK_I.value)
+    num_pairs = triton.cdiv(size_j, PAIR.value)
+    num_parts, pairs = even_splits(blocks[0] * blocks[1], num_pairs, grad_IJZ.device)
+    shape = num_parts * blocks[1], size_z, channels**2
+    parts = torch.empty(shape, dtype=torch.float32, device=grad_IJZ.device)
+    weight_gradient_kernel[(*blocks, num_parts)](
+        tiles_of(a_ICS.transpose(0, 1), GROUP_C.value, BLOCK_I.value, SIZE_S.value),
+        tiles_of(b_JCS, PAIR.value, SIZE_D.value, SIZE_S.value),
+        tiles_of(grad_IJZ.transpose(0, 1), 1, BLOCK_I.value, ROWS.value),
+        parts,
+        channels,
+        size_z,
+        size_j,
+        PAIR.value * pairs,
+        **launch_tile("outer_product_weight_hopper", sizes, grad_IJZ),
+    )
+    return parts

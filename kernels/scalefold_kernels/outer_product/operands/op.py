@@ -12,12 +12,12 @@ from torch import Tensor
 
 from scalefold_kernels.norm import normed_projection
 from scalefold_kernels.norm.op import check
-from scalefold_kernels.outer_product.operands import launch
+from scalefold_kernels.outer_product.operands import triton
 from scalefold_kernels.packing import join
 
 MAX_CHANNELS = 256
 MAX_HIDDEN_CHANNELS = 32
-"""What a program has room for."""
+"""What a CTA has room for."""
 
 
 def outer_product_operands(
@@ -91,10 +91,10 @@ class _Operands(torch.autograd.Function):
 
 @torch.library.custom_op("scalefold::outer_product_operands", mutates_args=())
 def _outer_product_operands(m_BSNM: Tensor, mask_BSN: Tensor, parameters: list[Tensor]) -> Tensor:
-    """Both operands, (2, B, N, C, S); parameters in the order of `launch.Parameters.of`."""
+    """Both operands, (2, B, N, C, S); parameters in the order of `triton.Parameters.of`."""
     operands = _operands(m_BSNM, mask_BSN, parameters)
     if operands.numel():
-        launch.forward(m_BSNM, mask_BSN, launch.Parameters.of(*parameters), operands)
+        triton.forward(m_BSNM, mask_BSN, triton.Parameters.of(*parameters), operands)
     return operands
 
 
@@ -116,11 +116,11 @@ def _outer_product_operands_backward(
     grad_m, gradients = _gradients(grad_2BNCS, m_BSNM, mask_BSN, parameters, through)
     if not m_BSNM.numel():
         return grad_m, gradients.zero_()
-    launch.backward(
+    triton.backward(
         grad_2BNCS.contiguous(),
         m_BSNM,
         mask_BSN,
-        launch.Parameters.of(*parameters),
+        triton.Parameters.of(*parameters),
         None if through is None else through.contiguous(),
         grad_m,
         gradients,

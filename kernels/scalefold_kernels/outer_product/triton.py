@@ -1,14 +1,33 @@
-"""Triton kernels of the outer product mean.
+"""Outer product mean of few sequences in Triton: both products are one kernel.
 
 Legend: S sequences, I/J residues, C/D hidden channels of the first and second operand, Z channels
 of the pair representation. ``outer[i,j,c,d] = sum_s a[i,c,s] b[j,d,s]`` has 67 million elements at
-256 residues, and is never written here.
+256 residues, and is never written here. All launches are of one sample.
 """
 
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
-from scalefold_kernels.limits import index
+from scalefold_kernels.dot import block, precision
+from scalefold_kernels.limits import index, needs_int64
+from scalefold_kernels.outer_product.arguments import (
+    EPS,
+    Chain,
+    Gradients,
+    Mean,
+    Sizes,
+    gradient_chains,
+    launch_tile,
+    mean_chain,
+    num_splits,
+)
+
+
+def why_not(function: str, sizes: Sizes, *operands: Tensor) -> str | None:
+    """Why the kernels do not take these sizes."""
+    return sizes.too_large_for_chip()
 
 
 @triton.jit
@@ -34,7 +53,7 @@ def chained_products_kernel(
     b's         j  d  i  z  c  s  grad    weight    a
     ==========  =  =  =  =  =  =  ======  ========  =======
 
-    A program holds ``second`` for ``BLOCK_Y`` y, and walks along k: the inner product's result
+    A CTA holds ``second`` for ``BLOCK_Y`` y, and walks along k: the inner product's result
     stays in registers, where, with y slowest among its rows, it is the outer product's operand as
     it lies. With ``MEAN`` (forward) bias, count and z take part; gradients are partial sums in
     float32, over ``k_per_split`` of k each.
@@ -103,7 +122,7 @@ def weight_gradient_kernel(
 ):  # fmt: skip
     """Partial sums of ``sum_ij grad[i,j,z] outer[i,j,c,d]``, as (part, z, c, d).
 
-    A program holds a for a block of i and c, and walks along j; the block of ``outer`` goes through
+    A CTA holds a for a block of i and c, and walks along j; the block of ``outer`` goes through
     shared memory into the second product.
     """
     block_c = tl.program_id(0)
@@ -166,3 +185,144 @@ def mean_gradient_kernel(
     tl.store(out_ptr + (i * size_j + j)[:, None] * size_z + z[None, :], grad, mask=inside)
     part = i * tl.num_programs(0) + tl.program_id(0)
     tl.store(parts_ptr + part * size_z + z, tl.sum(grad, axis=0), mask=z < size_z)
+
+
+def mean_gradient(grad_IJZ: Tensor, count_IJ: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradient of the sum before the division by the count; parts of the bias's, (parts, Z)."""
+    size_i, size_j, size_z = grad_IJZ.shape
+    block_z = block(size_z)
+    block_j = max(1, 4096 // block_z)
+    blocks_j = triton.cdiv(size_j, block_j)
+    out = torch.empty(grad_IJZ.shape, dtype=grad_IJZ.dtype, device=grad_IJZ.device)
+    parts = torch.empty(size_i * blocks_j, size_z, dtype=torch.float32, device=grad_IJZ.device)
+    mean_gradient_kernel[(blocks_j, size_i)](
+        grad_IJZ,
+        count_IJ,
+        out,
+        parts,
+        size_j,
+        size_z,
+        *grad_IJZ.stride(),
+        *count_IJ.stride(),
+        EPS=EPS,
+        INT64=needs_int64(grad_IJZ),
+        BLOCK_J=block_j,
+        BLOCK_Z=block_z,
+        num_warps=2,
+    )
+    return out, parts
+
+
+def forward(a_ICS: Tensor, b_JCS: Tensor, weight: Tensor, mean: Mean, outer: Tensor | None) -> None:
+    """Fill the mean of one sample; ``outer`` is None."""
+    tile = launch_tile("outer_product_forward", Sizes.of(b_JCS, weight), mean.z)
+    _chained_products(mean_chain(a_ICS, b_JCS, weight), mean.out[None], tile, mean)
+
+
+def backward(
+    grad_IJZ: Tensor,
+    a_ICS: Tensor,
+    b_JCS: Tensor,
+    weight: Tensor,
+    grad_a_ICS: Tensor,
+    grad_b_JCS: Tensor,
+    outer: Tensor | None,
+) -> Gradients:
+    """Partial sums of one sample's gradients from `mean_gradient`; ``outer`` is None."""
+    sizes = Sizes.of(b_JCS, weight)
+    chains = gradient_chains(grad_IJZ, a_ICS, b_JCS, weight)
+    parts = [_operand_gradient(chain, sizes) for chain in chains]
+    operands = list(zip(parts, (grad_a_ICS, grad_b_JCS), strict=True))
+    return Gradients(_weight_gradient(grad_IJZ, a_ICS, b_JCS, sizes), operands)
+
+
+def _weight_gradient(grad_IJZ: Tensor, a_ICS: Tensor, b_JCS: Tensor, sizes: Sizes) -> Tensor:
+    """Partial sums of the weight's gradient, (parts, Z, C * C), float32."""
+    tile = launch_tile("outer_product_weight", sizes, grad_IJZ)
+    size_i, size_j, size_z = grad_IJZ.shape
+    num_seq, _, channels, _ = sizes
+    per_sm = tile.pop("RESIDENT")
+    block_d = block(channels)
+    block_c = max(1, tile.pop("COLUMNS") // block_d)
+    blocks_c, blocks_i = triton.cdiv(channels, block_c), triton.cdiv(size_i, tile["BLOCK_I"])
+    splits = num_splits(blocks_c * blocks_i, per_sm, size_j, grad_IJZ.device)
+    shape = splits * blocks_i, size_z, channels**2
+    parts = torch.empty(shape, dtype=torch.float32, device=grad_IJZ.device)
+    weight_gradient_kernel[(blocks_c, blocks_i, splits)](
+        a_ICS,
+        b_JCS,
+        grad_IJZ,
+        parts,
+        num_seq,
+        size_i,
+        size_j,
+        channels,
+        size_z,
+        *a_ICS.stride(),
+        *b_JCS.stride(),
+        triton.cdiv(size_j, splits),
+        PRECISION=precision(grad_IJZ.dtype),
+        BLOCK_S=block(num_seq),
+        BLOCK_C=block_c,
+        BLOCK_D=block_d,
+        BLOCK_Z=block(size_z),
+        **tile,
+    )
+    return parts
+
+
+def _operand_gradient(chain: Chain, sizes: Sizes) -> Tensor:
+    # So that the weight is read by whole rows in both.
+    chain = chain._replace(second=chain.second.contiguous())
+    first_KXM, second_YMD, third_KDN = chain
+    tile = launch_tile("outer_product_backward", sizes, first_KXM)
+    per_sm = tile.pop("RESIDENT")
+    num_k, size_x, _ = first_KXM.shape
+    size_y, _, size_d = second_YMD.shape
+    blocks_y = triton.cdiv(size_y, max(1, tile["COLUMNS"] // block(size_d)))
+    ctas = triton.cdiv(size_x, tile["BLOCK_X"]) * blocks_y
+    splits = num_splits(ctas, per_sm, num_k, first_KXM.device)
+    shape = splits, size_x, size_y, third_KDN.shape[2]
+    parts = torch.empty(shape, dtype=torch.float32, device=first_KXM.device)
+    _chained_products(chain, parts, tile)
+    return parts
+
+
+def _chained_products(
+    chain: Chain, out_PXYN: Tensor, tile: dict[str, int], mean: Mean | None = None
+) -> None:
+    num_k, size_x, size_m = chain.first.shape
+    size_y, _, size_d = chain.second.shape
+    splits, _, _, size_n = out_PXYN.shape
+    tile = dict(tile)
+    block_d = block(size_d)
+    block_y = max(1, tile.pop("COLUMNS") // block_d)
+    grid = (triton.cdiv(size_y, block_y), triton.cdiv(size_x, tile["BLOCK_X"]), splits)
+    count, bias, z, _ = mean or (None, None, None, None)
+    chained_products_kernel[grid](
+        *chain,
+        out_PXYN,
+        count,
+        bias,
+        z,
+        size_x,
+        size_y,
+        size_m,
+        size_d,
+        size_n,
+        num_k,
+        *(stride for operand in chain for stride in operand.stride()),
+        *out_PXYN.stride(),
+        *((0, 0) if count is None else count.stride()),
+        *((0, 0, 0) if z is None else z.stride()),
+        triton.cdiv(num_k, splits),
+        EPS=EPS,
+        MEAN=mean is not None,
+        INT64=needs_int64(z),
+        PRECISION=precision(chain.first.dtype),
+        BLOCK_Y=block_y,
+        BLOCK_M=block(size_m),
+        BLOCK_D=block_d,
+        BLOCK_N=block(size_n),
+        **tile,
+    )

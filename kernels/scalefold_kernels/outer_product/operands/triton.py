@@ -4,10 +4,37 @@ Legend: S sequences, N residues, M channels of the MSA representation, C hidden 
 are (N, C, S): the product over sequences reads them fastest with the sequences last.
 """
 
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
+from scalefold_kernels import dot
+from scalefold_kernels.limits import check_batch
 from scalefold_kernels.norm.kernel import standardise, standardise_backward
+from scalefold_kernels.norm.op import EPS
+from scalefold_kernels.sums import sum_rows
+from scalefold_kernels.tiles import architecture, tile
+
+
+class Parameters(NamedTuple):
+    """Of the layer normalisation (M,); weights (C, M) and biases (C,). All contiguous."""
+
+    norm_weight: Tensor
+    norm_bias: Tensor
+    weight_a: Tensor
+    bias_a: Tensor
+    weight_b: Tensor
+    bias_b: Tensor
+
+    @classmethod
+    def of(cls, *parameters: Tensor) -> Parameters:
+        """From tensors of any strides."""
+        return cls(*(parameter.contiguous() for parameter in parameters))
 
 
 @triton.jit
@@ -19,7 +46,7 @@ def forward_kernel(
 ):  # fmt: skip
     """``out[0,n,c,s] = mask[s,n] (layer_norm(m[s,n]) @ weight_a.T + bias_a)[c]``; 1: b likewise.
 
-    A program has some sequences of one residue of one sample. ``strides``: of m.
+    A CTA has some sequences of one residue of one sample. ``strides``: of m.
     """
     n, sample = tl.program_id(0).to(tl.int64), tl.program_id(2).to(tl.int64)
     s = (tl.program_id(1) * BLOCK_S + tl.arange(0, BLOCK_S)).to(tl.int64)
@@ -108,12 +135,12 @@ def place(block, size_s, size_n, BLOCK_S: tl.constexpr):
 def backward_kernel(
     grad_ptr, m_ptr, mask_ptr, norm_weight_ptr, weight_a_ptr, weight_b_ptr, through_ptr, grad_m_ptr,
     partial_ptr, sizes, strides, mask_strides,
-    M: tl.constexpr, EPS: tl.constexpr, PRECISION: tl.constexpr, PROGRAMS: tl.constexpr,
+    M: tl.constexpr, EPS: tl.constexpr, PRECISION: tl.constexpr, CTAS: tl.constexpr,
     BLOCK_S: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
     """Gradient of m, ``through`` (its gradient from elsewhere, contiguous) added; partial sums.
 
-    ``partial`` (PROGRAMS, 2 (C M + C)): for a, then for b, ``sum grad x_hat`` and ``sum grad``,
+    ``partial`` (CTAS, 2 (C M + C)): for a, then for b, ``sum grad x_hat`` and ``sum grad``,
     grad masked. All parameters' gradients follow from these, see `parameters_kernel`. ``sizes``:
     of samples, S, N, C; ``strides`` of m. A block is read while the one before is worked on.
     """
@@ -131,9 +158,9 @@ def backward_kernel(
         first, grad_ptr, m_ptr, mask_ptr, through_ptr, sizes, strides, mask_strides,
         M, BLOCK_S, BLOCK_C, BLOCK_M,
     )  # fmt: skip
-    for block in range(first, num_blocks, PROGRAMS):
+    for block in range(first, num_blocks, CTAS):
         next_x, next_grad, next_mask, next_through = load_block(
-            block + PROGRAMS, grad_ptr, m_ptr, mask_ptr, through_ptr, sizes, strides, mask_strides,
+            block + CTAS, grad_ptr, m_ptr, mask_ptr, through_ptr, sizes, strides, mask_strides,
             M, BLOCK_S, BLOCK_C, BLOCK_M,
         )  # fmt: skip
         grad *= mask[None, :]
@@ -199,3 +226,113 @@ def write_operand_parameters(
     tl.store(out_ptr + at, products * scale[None, :] + sums[:, None] * shift[None, :], mask=inside)
     tl.store(out_ptr + size_c * M + c, sums, mask=(c < size_c) & (tl.program_id(0) == 0))
     return tl.sum(weight * products, 0), tl.sum(weight * sums[:, None], 0)
+
+
+def forward(m_BSNM: Tensor, mask_BSN: Tensor, parameters: Parameters, out_2BNCS: Tensor) -> None:
+    """Fill both operands."""
+    batch, num_seq, num_res, _ = m_BSNM.shape
+    norm_weight, norm_bias, weight_a, bias_a, weight_b, bias_b = parameters
+    launch, sizes = _tile("forward", m_BSNM, weight_a)
+    check_batch("outer_product_operands", m_BSNM)
+    forward_kernel[(num_res, triton.cdiv(num_seq, sizes["BLOCK_S"]), batch)](
+        m_BSNM,
+        mask_BSN,
+        norm_weight,
+        norm_bias,
+        weight_a,
+        weight_b,
+        bias_a,
+        bias_b,
+        out_2BNCS,
+        num_seq,
+        num_res,
+        len(weight_a),
+        m_BSNM.stride(),
+        mask_BSN.stride(),
+        EPS=EPS,
+        **sizes,
+        **launch,
+    )
+
+
+def backward(
+    grad_2BNCS: Tensor,
+    m_BSNM: Tensor,
+    mask_BSN: Tensor,
+    parameters: Parameters,
+    through: Tensor | None,
+    grad_m: Tensor,
+    gradients: Tensor,
+) -> None:
+    """Fill the gradient of m, and all parameters' in the order of `parameters_kernel`."""
+    norm_weight, norm_bias, weight_a, _, weight_b, _ = parameters
+    partial = _partial_sums(
+        grad_2BNCS, m_BSNM, mask_BSN, norm_weight, (weight_a, weight_b), through, grad_m
+    )
+    hidden, channels = weight_a.shape
+    columns = 16
+    parameters_kernel[(triton.cdiv(channels, columns),)](
+        sum_rows(partial, torch.float32),
+        norm_weight,
+        norm_bias,
+        weight_a,
+        weight_b,
+        gradients,
+        hidden,
+        M=channels,
+        BLOCK_C=dot.block(hidden),
+        BLOCK_M=columns,
+    )
+
+
+def _partial_sums(
+    grad_2BNCS: Tensor,
+    m_BSNM: Tensor,
+    mask_BSN: Tensor,
+    norm_weight: Tensor,
+    weights: tuple[Tensor, Tensor],
+    through: Tensor | None,
+    grad_m: Tensor,
+) -> Tensor:
+    """Fill the gradient of m; returns ``partial`` of `backward_kernel`."""
+    batch, num_seq, num_res, channels = m_BSNM.shape
+    hidden = len(weights[0])
+    launch, sizes = _tile("backward", m_BSNM, weights[0])
+    num_blocks = batch * num_res * triton.cdiv(num_seq, sizes["BLOCK_S"])
+    ctas = min(launch.pop("CTAS"), num_blocks)
+    num_sums = 2 * hidden * (channels + 1)
+    partial = torch.empty(ctas, num_sums, dtype=torch.float32, device=m_BSNM.device)
+    backward_kernel[(ctas,)](
+        grad_2BNCS,
+        m_BSNM,
+        mask_BSN,
+        norm_weight,
+        *weights,
+        through,
+        grad_m,
+        partial,
+        (batch, num_seq, num_res, hidden),
+        m_BSNM.stride(),
+        mask_BSN.stride(),
+        EPS=EPS,
+        CTAS=ctas,
+        **sizes,
+        **launch,
+    )
+    return partial
+
+
+def _tile(direction: str, m: Tensor, weight: Tensor) -> tuple[dict[str, int], dict[str, int | str]]:
+    """How a kernel is launched, and its sizes."""
+    hidden, channels = weight.shape
+    dtype = str(m.dtype).removeprefix("torch.")
+    shape: dict[str, int | str] = {"C": hidden, "M": channels, "dtype": dtype}
+    launch = tile(f"outer_product_operands_{direction}", architecture(m.device), shape)
+    block_m = dot.block(channels)
+    return launch, {
+        "M": channels,
+        "PRECISION": dot.precision(m.dtype),
+        "BLOCK_S": max(16, launch.pop("ELEMENTS") // block_m),
+        "BLOCK_C": dot.block(hidden),
+        "BLOCK_M": block_m,
+    }
