@@ -238,5 +238,5 @@ def _hopper(
 @cache
 def _hopper_modules() -> list[ModuleType]:
     folder = "scalefold_kernels.norm.projection"
-    names = "hopper_wide_launch", "hopper_launch", "hopper_few_launch"
+    names = "hopper_wide_launch", "hopper_launch"
     return [import_module(f"{folder}.{name}") for name in names]
