@@ -14,7 +14,6 @@ from scalefold_kernels import tma
 from scalefold_kernels.norm.op import new_stats
 from scalefold_kernels.norm.projection import (
     hopper_launch,
-    hopper_wide_launch,
 )
 from scalefold_kernels.norm.projection.arguments import Gradients, Norm, Projections, Sizes
 
@@ -34,7 +33,6 @@ _KERNELS = [
     ("forward", "hopper", hopper_launch, 0.5),
     ("backward", "hopper", hopper_launch, 1.0),
     ("backward", "hopper", hopper_launch, 0.5),
-    ("backward", "wide", hopper_wide_launch, 1.0),
 ]
 
 
