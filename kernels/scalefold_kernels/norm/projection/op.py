@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from importlib import import_module
 from types import ModuleType
 from typing import Any, Literal
@@ -232,11 +231,5 @@ def _hopper(
     """Launches of the kernels for a Hopper GPU, where they serve these arguments."""
     if not runs_gluon(x):
         return None
-    return next((m for m in _hopper_modules() if m.serves(x, projections, direction)), None)
-
-
-@cache
-def _hopper_modules() -> list[ModuleType]:
-    folder = "scalefold_kernels.norm.projection"
-    names = "hopper_wide_launch", "hopper_launch", "hopper_few_launch"
-    return [import_module(f"{folder}.{name}") for name in names]
+    module = import_module("scalefold_kernels.norm.projection.hopper_launch")
+    return module if module.serves(x, projections, direction) else None
