@@ -183,13 +183,13 @@ for channels, size, direction, shared in (
     )
 
 
-def product_inputs(turned: tuple[bool, bool], dtype: torch.dtype) -> Inputs:
-    """Of two products; ``turned``: matrices that lie transposed in memory."""
+def product_inputs(transposed: tuple[bool, bool], dtype: torch.dtype) -> Inputs:
+    """Of two products; ``transposed``: matrices that lie transposed in memory."""
     shapes = ((72, 280), (280, 136)) * 2
     return tuple(
-        x.mT.contiguous().mT if is_turned else x
-        for x, is_turned in zip(
-            (torch.randn(3, 2, *shape).to(dtype) for shape in shapes), turned * 2, strict=True
+        x.mT.contiguous().mT if is_transposed else x
+        for x, is_transposed in zip(
+            (torch.randn(3, 2, *shape).to(dtype) for shape in shapes), transposed * 2, strict=True
         )
     )
 

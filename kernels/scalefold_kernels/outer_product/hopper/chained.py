@@ -1,7 +1,7 @@
 """Two products in a chain on Hopper GPUs, the first one's result never in memory.
 
 ``out[x,y,n] = sum_kd (sum_m first[k,x,m] second[y,m,d]) third[n,k,d]``: what x, y, k, m, d, n are
-in the forward pass and in both operands' gradients says `kernel.chained_products_kernel`.
+in the forward pass and in both operands' gradients says `triton.chained_products_kernel`.
 
 A tile is 64 x by 4 y, two of them for each of a CTA's two warp groups: 128 rows of the result,
 in registers. ``second`` stays in shared memory, and the group walks along k: for one k the inner
