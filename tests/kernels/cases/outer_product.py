@@ -31,7 +31,7 @@ Cases = dict[str, tuple[ModuleType, str, Callable[[], Any]]]
 
 def compile_cases() -> list[CompileCase]:
     """Every kernel at the model's sizes; each architecture with the tile that it would take."""
-    found = []
+    found: list[CompileCase] = []
     for arch in ("sm_80", "sm_90"):
         with _on(arch):
             for dtype in (torch.bfloat16, torch.float32):
