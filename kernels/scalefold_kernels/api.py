@@ -56,8 +56,8 @@ def triangle_attention(
         For inputs without B, a tensor without B.
     """
     if q.ndim == 4:
-        with_batch = [x if x is None else x[None] for x in (q, k, v, bias, mask)]
-        return triangle_attention(*with_batch, scale)[0]  # type: ignore[arg-type]
+        mask = None if mask is None else mask[None]
+        return triangle_attention(q[None], k[None], v[None], bias[None], mask, scale)[0]
     _check_shape("triangle_attention", "bias", bias, (len(q), 1, *q.shape[2:4], k.shape[3]))
     if mask is not None:
         _check_shape("triangle_attention", "mask", mask, (*q.shape[:2], 1, 1, k.shape[3]))

@@ -138,7 +138,7 @@ def test_triangle_multiplication_in_boltz(
 
     def ours(x: Tensor, *weights: Tensor) -> Tensor:
         given = dict(zip(names, weights, strict=True))
-        return api.triangle_multiplication(x, direction, mask, **given)  # type: ignore[arg-type]
+        return api.triangle_multiplication(x, direction, mask, **given)
 
     def plain(x: Tensor, *weights: Tensor) -> Tensor:
         given = dict(zip(names, weights, strict=True))
@@ -160,7 +160,7 @@ def test_triangle_multiplication_in_boltz(
     compare(ours, plain, [x, *weights])
     with torch.no_grad():
         given = dict(zip(names, weights, strict=True))
-        added = api.triangle_multiplication(x, direction, mask, **given, residual=x)  # type: ignore[arg-type]
+        added = api.triangle_multiplication(x, direction, mask, **given, residual=x)
         torch.testing.assert_close(added, x + ours(x, *weights))
 
 
@@ -221,7 +221,7 @@ def test_wrong_shapes_are_named(draw: Callable[..., Tensor], device: torch.devic
     with pytest.raises(ValueError, match=r"mask has shape"):
         api.triangle_attention(q, k, v, bias, some(device, B, N, N))
     with pytest.raises(ValueError, match="direction is 'in'"):
-        api.triangle_multiplication(q, "in", **dict.fromkeys(WEIGHTS, q))  # type: ignore[arg-type]
+        api.triangle_multiplication(q, "in", **dict.fromkeys(WEIGHTS, q))
 
 
 WEIGHTS = [

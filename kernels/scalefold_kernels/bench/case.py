@@ -12,14 +12,6 @@ from torch import Tensor
 BF16_BYTES: Final = 2
 """Bytes an element, for the floors."""
 
-INITIAL_TRAINING: Final = "initial training"
-FINE_TUNING: Final = "fine-tuning"
-GENERAL: Final = "general"
-COMPARISON: Final = "comparison"
-"""Less than the model needs, since others do no more."""
-ODD_SIZES: Final = "odd sizes"
-"""Small ones that divide nothing: for checks, not for times."""
-
 Inputs = tuple[Any, ...]
 """Positional arguments: tensors, sequences of tensors, None, numbers. Gradients are taken with
 respect to every tensor that requires one, sequences included."""
@@ -67,8 +59,9 @@ class KernelCase:
     ours : Function
     forward, backward : Work
         ``backward`` alone, without what ``forward`` already counts.
-    setting : str
-        One of the constants above.
+    setting : {"initial training", "fine-tuning", "general", "comparison", "odd sizes"}
+        Where the shape comes up. ``comparison``: less than the model needs, since others do no
+        more. ``odd sizes``: small ones that divide nothing, for checks and not for times.
     check_inputs : (device, dtype) -> Inputs, optional
         For the correctness check, where the reference in float64 does not fit at full size.
     peers : mapping of str to Peer
@@ -82,7 +75,7 @@ class KernelCase:
     ours: Function
     forward: Work = Work(0)
     backward: Work = Work(0)
-    setting: str = GENERAL
+    setting: str = "general"
     check_inputs: Callable[[torch.device, torch.dtype], Inputs] | None = None
     peers: Mapping[str, Peer] = field(default_factory=dict)
 

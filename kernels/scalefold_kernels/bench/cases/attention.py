@@ -10,18 +10,7 @@ import torch
 from torch import Tensor
 
 from scalefold_kernels.attention import attention
-from scalefold_kernels.bench.case import (
-    BF16_BYTES,
-    COMPARISON,
-    FINE_TUNING,
-    GENERAL,
-    INITIAL_TRAINING,
-    ODD_SIZES,
-    Inputs,
-    KernelCase,
-    Work,
-    wider,
-)
+from scalefold_kernels.bench.case import BF16_BYTES, Inputs, KernelCase, Work, wider
 from scalefold_kernels.bench.peers import attention_peers
 
 LN2 = math.log(2)
@@ -68,35 +57,35 @@ def _triangle(length: int) -> Shape:
 
 
 _SHAPES = [
-    ("triangle attention N=256", _triangle(256), INITIAL_TRAINING),
+    ("triangle attention N=256", _triangle(256), "initial training"),
     (
         "triangle attention, ending node N=256",
         replace(_triangle(256), order="NRH"),
-        INITIAL_TRAINING,
+        "initial training",
     ),
-    ("triangle attention without gate N=256", replace(_triangle(256), gated=False), GENERAL),
-    ("MSA row attention 128 x 256", Shape(1, 128, 256, 8, 32, in_bits=False), INITIAL_TRAINING),
+    ("triangle attention without gate N=256", replace(_triangle(256), gated=False), "general"),
+    ("MSA row attention 128 x 256", Shape(1, 128, 256, 8, 32, in_bits=False), "initial training"),
     (
         "MSA column attention 128 x 256",
         Shape(1, 256, 128, 8, 32, biased=False, order="NRH", in_bits=False),
-        INITIAL_TRAINING,
+        "initial training",
     ),
     (
         "extra MSA row attention 1024 x 256",
         Shape(1, 1024, 256, 8, 8, in_bits=False),
-        INITIAL_TRAINING,
+        "initial training",
     ),
-    ("template triangle attention N=256", Shape(4, 256, 256, 4, 16), INITIAL_TRAINING),
-    ("triangle attention N=384", _triangle(384), FINE_TUNING),
-    ("MSA row attention 512 x 384", Shape(1, 512, 384, 8, 32, in_bits=False), FINE_TUNING),
-    ("triangle attention N=512", _triangle(512), GENERAL),
-    ("triangle attention N=1024", _triangle(1024), GENERAL),
+    ("template triangle attention N=256", Shape(4, 256, 256, 4, 16), "initial training"),
+    ("triangle attention N=384", _triangle(384), "fine-tuning"),
+    ("MSA row attention 512 x 384", Shape(1, 512, 384, 8, 32, in_bits=False), "fine-tuning"),
+    ("triangle attention N=512", _triangle(512), "general"),
+    ("triangle attention N=1024", _triangle(1024), "general"),
     # What others do, in the order in memory that they take without copies.
     *(
         (
             f"triangle attention without {what} N={length}",
             replace(_triangle(length), gated=False, order=order, trained=trained, biased=biased),
-            COMPARISON,
+            "comparison",
         )
         for what, order, trained, biased in (
             ("gate, heads before residues", "RHN", True, True),
@@ -106,9 +95,9 @@ _SHAPES = [
         )
         for length in (256, 384)
     ),
-    ("rows N=37", Shape(2, 5, 37, 4, 32), ODD_SIZES),
-    ("columns N=37", Shape(1, 5, 37, 2, 16, biased=False, order="NRH"), ODD_SIZES),
-    ("narrow heads N=37", Shape(1, 5, 37, 8, 8, in_bits=False), ODD_SIZES),
+    ("rows N=37", Shape(2, 5, 37, 4, 32), "odd sizes"),
+    ("columns N=37", Shape(1, 5, 37, 2, 16, biased=False, order="NRH"), "odd sizes"),
+    ("narrow heads N=37", Shape(1, 5, 37, 8, 8, in_bits=False), "odd sizes"),
 ]
 
 

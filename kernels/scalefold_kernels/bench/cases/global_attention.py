@@ -9,17 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from scalefold_kernels.attention import global_attention
-from scalefold_kernels.bench.case import (
-    BF16_BYTES,
-    FINE_TUNING,
-    INITIAL_TRAINING,
-    ODD_SIZES,
-    Inputs,
-    KernelCase,
-    Work,
-    leaf,
-    wider,
-)
+from scalefold_kernels.bench.case import BF16_BYTES, Inputs, KernelCase, Work, leaf, wider
 
 _CHANNELS, _HEADS, _HEAD = 64, 8, 8
 _EVERY = _HEADS * _HEAD
@@ -27,7 +17,7 @@ _EVERY = _HEADS * _HEAD
 
 def cases() -> list[KernelCase]:
     """Residues and extra rows of training's two phases."""
-    sizes = {INITIAL_TRAINING: (1024, 256), FINE_TUNING: (5120, 384), ODD_SIZES: (161, 37)}
+    sizes = {"initial training": (1024, 256), "fine-tuning": (5120, 384), "odd sizes": (161, 37)}
     return [_case(*size, setting) for setting, size in sizes.items()]
 
 

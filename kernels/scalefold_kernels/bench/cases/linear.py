@@ -8,32 +8,23 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from scalefold_kernels.bench.case import (
-    BF16_BYTES,
-    FINE_TUNING,
-    GENERAL,
-    INITIAL_TRAINING,
-    ODD_SIZES,
-    Inputs,
-    KernelCase,
-    Work,
-)
+from scalefold_kernels.bench.case import BF16_BYTES, Inputs, KernelCase, Work
 from scalefold_kernels.linear import residual_linear
 
 _LAYER, _PAIR_RATE, _MSA_RATE = 7, 0.25, 0.15
 
 # (what, rows and columns, channels in and out, rate, shared dimension, setting)
 _UPDATES = [
-    ("pair N=256, starting node", (256, 256), 128, _PAIR_RATE, -3, INITIAL_TRAINING),
-    ("pair N=256, ending node", (256, 256), 128, _PAIR_RATE, -2, INITIAL_TRAINING),
-    ("MSA 128 x 256, by rows", (128, 256), 256, _MSA_RATE, -3, INITIAL_TRAINING),
-    ("MSA 128 x 256, by columns", (128, 256), 256, 0.0, None, INITIAL_TRAINING),
-    ("extra MSA 1024 x 256, by rows", (1024, 256), 64, _MSA_RATE, -3, INITIAL_TRAINING),
-    ("pair N=384, starting node", (384, 384), 128, _PAIR_RATE, -3, FINE_TUNING),
-    ("MSA 512 x 384, by rows", (512, 384), 256, _MSA_RATE, -3, FINE_TUNING),
-    ("pair N=1024, ending node", (1024, 1024), 128, _PAIR_RATE, -2, GENERAL),
-    ("pair N=37, starting node", (37, 37), 128, _PAIR_RATE, -3, ODD_SIZES),
-    ("pair N=37, ending node", (37, 37), 64, _PAIR_RATE, -2, ODD_SIZES),
+    ("pair N=256, starting node", (256, 256), 128, _PAIR_RATE, -3, "initial training"),
+    ("pair N=256, ending node", (256, 256), 128, _PAIR_RATE, -2, "initial training"),
+    ("MSA 128 x 256, by rows", (128, 256), 256, _MSA_RATE, -3, "initial training"),
+    ("MSA 128 x 256, by columns", (128, 256), 256, 0.0, None, "initial training"),
+    ("extra MSA 1024 x 256, by rows", (1024, 256), 64, _MSA_RATE, -3, "initial training"),
+    ("pair N=384, starting node", (384, 384), 128, _PAIR_RATE, -3, "fine-tuning"),
+    ("MSA 512 x 384, by rows", (512, 384), 256, _MSA_RATE, -3, "fine-tuning"),
+    ("pair N=1024, ending node", (1024, 1024), 128, _PAIR_RATE, -2, "general"),
+    ("pair N=37, starting node", (37, 37), 128, _PAIR_RATE, -3, "odd sizes"),
+    ("pair N=37, ending node", (37, 37), 64, _PAIR_RATE, -2, "odd sizes"),
 ]
 
 

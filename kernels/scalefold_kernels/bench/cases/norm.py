@@ -10,17 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from scalefold_kernels.bench.case import (
-    BF16_BYTES,
-    FINE_TUNING,
-    GENERAL,
-    INITIAL_TRAINING,
-    ODD_SIZES,
-    Inputs,
-    KernelCase,
-    Work,
-    leaf,
-)
+from scalefold_kernels.bench.case import BF16_BYTES, Inputs, KernelCase, Work, leaf
 from scalefold_kernels.norm import layer_norm, normed_projection
 
 _GATE = 3
@@ -28,16 +18,16 @@ _GATE = 3
 
 # (what, rows and columns, channels, setting)
 _REPRESENTATIONS = [
-    ("pair N=256", (256, 256), 128, INITIAL_TRAINING),
-    ("MSA 128 x 256", (128, 256), 256, INITIAL_TRAINING),
-    ("extra MSA 1024 x 256", (1024, 256), 64, INITIAL_TRAINING),
-    ("pair N=384", (384, 384), 128, FINE_TUNING),
-    ("MSA 512 x 384", (512, 384), 256, FINE_TUNING),
-    ("extra MSA 5120 x 384", (5120, 384), 64, FINE_TUNING),
-    ("pair N=512", (512, 512), 128, GENERAL),
-    ("pair N=1024", (1024, 1024), 128, GENERAL),
-    ("pair N=37", (37, 37), 128, ODD_SIZES),
-    ("MSA 7 x 37", (7, 37), 256, ODD_SIZES),
+    ("pair N=256", (256, 256), 128, "initial training"),
+    ("MSA 128 x 256", (128, 256), 256, "initial training"),
+    ("extra MSA 1024 x 256", (1024, 256), 64, "initial training"),
+    ("pair N=384", (384, 384), 128, "fine-tuning"),
+    ("MSA 512 x 384", (512, 384), 256, "fine-tuning"),
+    ("extra MSA 5120 x 384", (5120, 384), 64, "fine-tuning"),
+    ("pair N=512", (512, 512), 128, "general"),
+    ("pair N=1024", (1024, 1024), 128, "general"),
+    ("pair N=37", (37, 37), 128, "odd sizes"),
+    ("MSA 7 x 37", (7, 37), 256, "odd sizes"),
 ]
 
 

@@ -8,18 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from scalefold_kernels.bench.case import (
-    BF16_BYTES,
-    FINE_TUNING,
-    GENERAL,
-    INITIAL_TRAINING,
-    ODD_SIZES,
-    Inputs,
-    KernelCase,
-    Work,
-    leaf,
-    wider,
-)
+from scalefold_kernels.bench.case import BF16_BYTES, Inputs, KernelCase, Work, leaf, wider
 from scalefold_kernels.bench.cases.norm import plain_norm, projection_work
 from scalefold_kernels.outer_product import outer_product_mean, outer_product_operands
 
@@ -27,21 +16,21 @@ _CHANNELS, _PAIR_CHANNELS = 32, 128
 
 # (sequences, residues, setting)
 _SIZES = [
-    (128, 256, INITIAL_TRAINING),
-    (1024, 256, INITIAL_TRAINING),
-    (512, 384, FINE_TUNING),
-    (128, 384, GENERAL),
-    (128, 512, GENERAL),
-    (36, 37, ODD_SIZES),
-    (161, 37, ODD_SIZES),
+    (128, 256, "initial training"),
+    (1024, 256, "initial training"),
+    (512, 384, "fine-tuning"),
+    (128, 384, "general"),
+    (128, 512, "general"),
+    (36, 37, "odd sizes"),
+    (161, 37, "odd sizes"),
 ]
 
 # (sequences, residues, channels, what, setting)
 _OPERANDS = [
-    (128, 256, 256, "MSA", INITIAL_TRAINING),
-    (1024, 256, 64, "extra MSA", INITIAL_TRAINING),
-    (512, 384, 256, "MSA", FINE_TUNING),
-    (36, 37, 256, "MSA", ODD_SIZES),
+    (128, 256, 256, "MSA", "initial training"),
+    (1024, 256, 64, "extra MSA", "initial training"),
+    (512, 384, 256, "MSA", "fine-tuning"),
+    (36, 37, 256, "MSA", "odd sizes"),
 ]
 
 _CHECKED_RESIDUES = 128

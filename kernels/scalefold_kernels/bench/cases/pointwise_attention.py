@@ -8,24 +8,14 @@ import torch
 from torch import Tensor
 
 from scalefold_kernels.attention import pointwise_attention
-from scalefold_kernels.bench.case import (
-    BF16_BYTES,
-    FINE_TUNING,
-    GENERAL,
-    INITIAL_TRAINING,
-    ODD_SIZES,
-    Inputs,
-    KernelCase,
-    Work,
-    wider,
-)
+from scalefold_kernels.bench.case import BF16_BYTES, Inputs, KernelCase, Work, wider
 
 _TEMPLATES, _HEADS, _CHANNELS = 4, 4, 16
 
 
 def cases() -> list[KernelCase]:
     """Template pointwise attention at the crops of training, and larger."""
-    settings = {256: INITIAL_TRAINING, 384: FINE_TUNING, 1024: GENERAL, 37: ODD_SIZES}
+    settings = {256: "initial training", 384: "fine-tuning", 1024: "general", 37: "odd sizes"}
     return [_case(size, setting) for size, setting in settings.items()]
 
 

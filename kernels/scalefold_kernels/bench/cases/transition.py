@@ -8,31 +8,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from scalefold_kernels.bench.case import (
-    BF16_BYTES,
-    FINE_TUNING,
-    GENERAL,
-    INITIAL_TRAINING,
-    ODD_SIZES,
-    Inputs,
-    KernelCase,
-    Work,
-    leaf,
-)
+from scalefold_kernels.bench.case import BF16_BYTES, Inputs, KernelCase, Work, leaf
 from scalefold_kernels.bench.cases.norm import plain_norm
 from scalefold_kernels.transition import transition
 
 # (what, rows, channels, hidden channels, setting)
 _SIZES = [
-    ("pair N=256", (256, 256), 128, 512, INITIAL_TRAINING),
-    ("MSA 128 x 256", (128, 256), 256, 1024, INITIAL_TRAINING),
-    ("extra MSA 1024 x 256", (1024, 256), 64, 256, INITIAL_TRAINING),
-    ("template pairs 4 x N=256", (1024, 256), 64, 128, INITIAL_TRAINING),
-    ("pair N=384", (384, 384), 128, 512, FINE_TUNING),
-    ("MSA 512 x 384", (512, 384), 256, 1024, FINE_TUNING),
-    ("pair N=1024", (1024, 1024), 128, 512, GENERAL),
-    ("pair N=37", (37, 37), 128, 512, ODD_SIZES),
-    ("MSA 7 x 37", (7, 37), 256, 1024, ODD_SIZES),
+    ("pair N=256", (256, 256), 128, 512, "initial training"),
+    ("MSA 128 x 256", (128, 256), 256, 1024, "initial training"),
+    ("extra MSA 1024 x 256", (1024, 256), 64, 256, "initial training"),
+    ("template pairs 4 x N=256", (1024, 256), 64, 128, "initial training"),
+    ("pair N=384", (384, 384), 128, 512, "fine-tuning"),
+    ("MSA 512 x 384", (512, 384), 256, 1024, "fine-tuning"),
+    ("pair N=1024", (1024, 1024), 128, 512, "general"),
+    ("pair N=37", (37, 37), 128, 512, "odd sizes"),
+    ("MSA 7 x 37", (7, 37), 256, 1024, "odd sizes"),
 ]
 
 

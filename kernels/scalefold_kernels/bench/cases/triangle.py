@@ -8,17 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from scalefold_kernels.bench.case import (
-    BF16_BYTES,
-    FINE_TUNING,
-    GENERAL,
-    INITIAL_TRAINING,
-    ODD_SIZES,
-    Inputs,
-    KernelCase,
-    Work,
-    leaf,
-)
+from scalefold_kernels.bench.case import BF16_BYTES, Inputs, KernelCase, Work, leaf
 from scalefold_kernels.bench.cases.norm import plain_norm
 from scalefold_kernels.bench.peers import triangle_multiplication_peers
 from scalefold_kernels.triangle import (
@@ -30,12 +20,12 @@ from scalefold_kernels.triangle import (
 
 # (what, samples, residues, channels, setting)
 _SHAPES = [
-    ("N=256", 1, 256, 128, INITIAL_TRAINING),
-    ("templates, N=256", 4, 256, 64, INITIAL_TRAINING),
-    ("N=384", 1, 384, 128, FINE_TUNING),
-    ("N=512", 1, 512, 128, GENERAL),
-    ("N=1024", 1, 1024, 128, GENERAL),
-    ("N=37", 1, 37, 128, ODD_SIZES),
+    ("N=256", 1, 256, 128, "initial training"),
+    ("templates, N=256", 4, 256, 64, "initial training"),
+    ("N=384", 1, 384, 128, "fine-tuning"),
+    ("N=512", 1, 512, 128, "general"),
+    ("N=1024", 1, 1024, 128, "general"),
+    ("N=37", 1, 37, 128, "odd sizes"),
 ]
 
 _PRODUCTS = {"outgoing": triangle_product_outgoing, "incoming": triangle_product_incoming}
