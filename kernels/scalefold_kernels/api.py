@@ -5,8 +5,9 @@ and counts. Each function can be differentiated in all tensors but the mask. Alg
 those of AlphaFold2's supplement (Jumper et al., Nature 596, 2021).
 
 Every function raises `ModuleNotFoundError` without Triton, and `ValueError` for tensors that are
-not on a GPU or whose shapes do not fit. In Triton's interpreter (``TRITON_INTERPRET=1``, set before
-Triton is imported) the kernels run on CPU tensors.
+not on a GPU or whose shapes do not fit. With ``TRITON_INTERPRET=1``, set before Triton is imported,
+CPU tensors are let through to Triton's interpreter. It is for tests: Triton 3.6's knows no
+arithmetic of bfloat16, and some kernels need numpy below 2.4 in it.
 
 Legend: B samples; N, I, J residues; R rows, each an attention of its own; Q, K queries and keys;
 H heads; D channels of a head; S sequences; Z, M channels of the pair and of the MSA representation;
