@@ -160,6 +160,7 @@ def test_the_environments_hold_what_their_stages_need() -> None:
         }
         for name in ENVIRONMENTS
     }
+    direct.remove(PINS["OWN"])
     assert names["scalefold"] >= direct | {"snakemake", "triton", "nvidia-nccl-cu13"}
     assert names["data"] >= direct - PINS["NOT_FOR_DATA"]
     assert not names["data"] & {"torch", "triton", "snakemake"}

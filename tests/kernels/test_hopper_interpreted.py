@@ -22,8 +22,6 @@ from torch import Tensor
 from triton.experimental.gluon._runtime import GluonJITFunction
 
 import scalefold_kernels
-from scalefold.bench.kernels.agreement import Agreement, Exact
-from scalefold.bench.kernels.case import Inputs, KernelCase, Work
 from scalefold.ops import attention as attention_reference
 from scalefold.ops import linear as linear_reference
 from scalefold.ops import norm as norm_reference
@@ -34,6 +32,8 @@ from scalefold.ops.attention import LN2
 from scalefold.ops.dropout import Dropout
 from scalefold_kernels import gpu, triangle
 from scalefold_kernels.attention import attention
+from scalefold_kernels.bench.agreement import Agreement, Exact
+from scalefold_kernels.bench.case import Inputs, KernelCase, Work
 from scalefold_kernels.linear import residual_linear
 from scalefold_kernels.norm import normed_projection
 from scalefold_kernels.outer_product import outer_product_mean

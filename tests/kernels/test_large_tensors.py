@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from scalefold.bench.kernels.agreement import FACTOR, ROUNDING, error
 from scalefold.ops import linear as reference
 from scalefold.ops.dropout import dropout_mask
 from scalefold_kernels import triangle
+from scalefold_kernels.bench.agreement import FACTOR, ROUNDING, error
 from scalefold_kernels.dropout import residual_dropout
 from scalefold_kernels.dropout.arguments import Dropout
 from scalefold_kernels.outer_product import outer_product_mean

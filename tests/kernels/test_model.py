@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from scalefold.bench.kernels.agreement import FACTOR, error
 from scalefold.config.load import preset_tree
 from scalefold.config.schema import ModelConfig
 from scalefold.features.contract import Features
@@ -13,6 +12,7 @@ from scalefold.model.example import example_features
 from scalefold.ops import TORCH, Ops
 from scalefold.ops.triton import triton_ops
 from scalefold.train.recomputation import SelectiveRecomputation, recompute_blocks
+from scalefold_kernels.bench.agreement import FACTOR, error
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 

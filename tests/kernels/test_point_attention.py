@@ -7,9 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from scalefold.bench.kernels.agreement import FACTOR, ROUNDING, error
-from scalefold.bench.kernels.point_attention import as_written
 from scalefold.ops import point_attention as reference
+from scalefold_kernels.bench.agreement import FACTOR, ROUNDING, error
 from scalefold_kernels.point_attention import point_attention, point_attention_pair_gradient
 from scalefold_kernels.tiles import overridden
 
@@ -31,6 +30,20 @@ WEIGHT = 0.14
 
 # float32: logits of some tens, to whose rounding the weights are exponential.
 CLOSE = {"atol": 1e-4, "rtol": 1e-4}
+
+
+def as_written(*arguments: Tensor) -> tuple[Tensor, ...]:
+    """Alg. 22, distances from differences of points; the reference makes them in float64."""
+    q, k, v, x, y, u, pair_logits, point_weight, pair = arguments
+    squares = (x[:, :, None] - y[:, None]).square().sum((-1, -2)).permute(0, 3, 1, 2)
+    products = torch.einsum("bihc,bjhc->bhij", q * (3 * q.shape[-1]) ** -0.5, k)
+    logits = products - 0.5 * point_weight[:, None, None] * squares + pair_logits
+    weights = torch.softmax(logits, -1)
+    return (
+        torch.einsum("bhij,bjhc->bihc", weights, v),
+        torch.einsum("bhij,bjhpx->bihpx", weights, u),
+        torch.einsum("bhij,bijc->bihc", weights, pair),
+    )
 
 
 def arguments(sizes: Sizes, device: torch.device) -> list[Tensor]:

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from scalefold.bench.kernels.agreement import FACTOR, ROUNDING, error
 from scalefold.ops import linear as reference
+from scalefold_kernels.bench.agreement import FACTOR, ROUNDING, error
 from scalefold_kernels.tiles import overridden
 from scalefold_kernels.wide_linear import wide_linear, wide_linear_gradients
 

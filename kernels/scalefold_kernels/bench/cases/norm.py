@@ -1,15 +1,17 @@
-"""LayerNorm, alone and followed by the projections that the model makes of it."""
+"""LayerNorm, alone and followed by the projections that AlphaFold2 makes of it."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from functools import partial
 
 import torch
+from torch import Tensor
+from torch.nn import functional
 
-from scalefold.bench.kernels.case import BF16_BYTES, Inputs, KernelCase, Work, leaf
-from scalefold.ops import norm as reference
-from scalefold.ops.attention import LN2
-from scalefold.ops.triton import triton_ops
+from scalefold_kernels.bench.case import BF16_BYTES, Inputs, KernelCase, Work, leaf
+from scalefold_kernels.norm import layer_norm, normed_projection
 
 _GATE = 3
 """Which of several projections has a bias."""
@@ -24,6 +26,8 @@ _REPRESENTATIONS = [
     ("extra MSA 5120 x 384", (5120, 384), 64, "fine-tuning"),
     ("pair N=512", (512, 512), 128, "general"),
     ("pair N=1024", (1024, 1024), 128, "general"),
+    ("pair N=37", (37, 37), 128, "odd sizes"),
+    ("MSA 7 x 37", (7, 37), 256, "odd sizes"),
 ]
 
 
@@ -47,8 +51,8 @@ def _norm_case(what: str, size: tuple[int, int], channels: int, setting: str) ->
         shape=f"LayerNorm {what}",
         setting=setting,
         inputs=partial(_norm_inputs, size, channels),
-        reference=reference.layer_norm,
-        ours=triton_ops().layer_norm,
+        reference=plain_norm,
+        ours=layer_norm,
         forward=Work(2 * volume),
         backward=Work(3 * volume),
     )
@@ -63,8 +67,8 @@ def _projection_case(
         shape=f"LayerNorm and projection: {what}",
         setting=setting,
         inputs=partial(_projection_inputs, size, channels, outputs),
-        reference=reference.normed_projection,
-        ours=triton_ops().normed_projection,
+        reference=plain_projection,
+        ours=normed_projection,
         forward=forward,
         backward=backward,
     )
@@ -78,6 +82,28 @@ def projection_work(rows: int, channels: int, outputs: int) -> tuple[Work, Work]
     x, out = rows * channels * BF16_BYTES, rows * outputs * BF16_BYTES
     flops = 2 * rows * channels * outputs
     return Work(x + out, flops), Work(3 * x + out, 2 * flops)
+
+
+def plain_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Plain torch."""
+    return functional.layer_norm(x, weight.shape, weight, bias)
+
+
+def plain_projection(
+    x: Tensor,
+    norm_weight: Tensor,
+    norm_bias: Tensor,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor | None],
+    first_scale: float = 1.0,
+    last_scale: float = 1.0,
+) -> tuple[Tensor, ...]:
+    """Plain torch; x itself is the last result."""
+    normed = plain_norm(x, norm_weight, norm_bias)
+    first, *others = (functional.linear(normed, *pair) for pair in zip(weights, biases))
+    if others:
+        others[-1] = others[-1] * last_scale
+    return first * first_scale, *others, x
 
 
 def _norm_inputs(
@@ -100,5 +126,6 @@ def _projection_inputs(
     gate_bias = draw(channels)
     biases = [gate_bias if projection == _GATE else None for projection in range(len(outputs))]
     # As in the model: queries of heads of 32 channels are in bits, as the bias beside them is.
-    scales = (32**-0.5 / LN2, 1 / LN2) if len(outputs) > _GATE + 1 else ()
+    bits = 1 / math.log(2)
+    scales = (32**-0.5 * bits, bits) if len(outputs) > _GATE + 1 else ()
     return (*_norm_inputs(size, channels, device, dtype), weights, biases, *scales)

@@ -6,11 +6,11 @@ from functools import partial
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from scalefold.bench.kernels.case import BF16_BYTES, Inputs, KernelCase, Work, leaf
-from scalefold.bench.kernels.norm import projection_work
-from scalefold.ops import outer_product as reference
-from scalefold.ops.triton import triton_ops
+from scalefold_kernels.bench.case import BF16_BYTES, Inputs, KernelCase, Work, leaf, wider
+from scalefold_kernels.bench.cases.norm import plain_norm, projection_work
+from scalefold_kernels.outer_product import outer_product_mean, outer_product_operands
 
 _CHANNELS, _PAIR_CHANNELS = 32, 128
 
@@ -21,6 +21,8 @@ _SIZES = [
     (512, 384, "fine-tuning"),
     (128, 384, "general"),
     (128, 512, "general"),
+    (36, 37, "odd sizes"),
+    (161, 37, "odd sizes"),
 ]
 
 # (sequences, residues, channels, what, setting)
@@ -28,6 +30,7 @@ _OPERANDS = [
     (128, 256, 256, "MSA", "initial training"),
     (1024, 256, 64, "extra MSA", "initial training"),
     (512, 384, 256, "MSA", "fine-tuning"),
+    (36, 37, 256, "MSA", "odd sizes"),
 ]
 
 _CHECKED_RESIDUES = 128
@@ -50,8 +53,8 @@ def _case(num_seq: int, num_res: int, setting: str) -> KernelCase:
         setting=setting,
         inputs=partial(_inputs, num_seq, num_res),
         check_inputs=partial(_inputs, num_seq, min(num_res, _CHECKED_RESIDUES)),
-        reference=reference.outer_product_mean,
-        ours=triton_ops().outer_product_mean,
+        reference=plain_mean,
+        ours=outer_product_mean,
         forward=Work(operands + 2 * result, product + projection),
         # The gradients of the outer product, of both operands and of the weight; who has the memory
         # keeps the outer product.
@@ -68,11 +71,29 @@ def _operands_case(
         shape=f"operands, {what} {num_seq} x {num_res}",
         setting=setting,
         inputs=partial(_operands_inputs, num_seq, num_res, channels),
-        reference=reference.outer_product_operands,
-        ours=triton_ops().outer_product_operands,
+        reference=plain_operands,
+        ours=outer_product_operands,
         forward=forward,
         backward=backward,
     )
+
+
+def plain_mean(
+    a: Tensor, b: Tensor, count: Tensor, weight: Tensor, bias: Tensor, z: Tensor
+) -> Tensor:
+    """Plain torch, the division in float32 at least; shapes as of the op."""
+    outer = torch.einsum("bsic,bsjd->bijcd", a, b).flatten(-2)
+    number = count[..., None].to(wider(outer.dtype)) + 1e-3
+    return z + (functional.linear(outer, weight, bias) / number).to(z.dtype)
+
+
+def plain_operands(
+    m: Tensor, mask: Tensor, norm_weight: Tensor, norm_bias: Tensor, *maps: Tensor
+) -> tuple[Tensor, ...]:
+    """Plain torch; m itself is the last result."""
+    normed = plain_norm(m, norm_weight, norm_bias)
+    a, b = (functional.linear(normed, *maps[i : i + 2]) * mask[..., None] for i in (0, 2))
+    return a, b, m
 
 
 def _operands_inputs(

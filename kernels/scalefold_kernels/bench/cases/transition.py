@@ -5,10 +5,12 @@ from __future__ import annotations
 from functools import partial
 
 import torch
+from torch import Tensor
+from torch.nn import functional
 
-from scalefold.bench.kernels.case import BF16_BYTES, Inputs, KernelCase, Work, leaf
-from scalefold.ops import transition as reference
-from scalefold.ops.triton import triton_ops
+from scalefold_kernels.bench.case import BF16_BYTES, Inputs, KernelCase, Work, leaf
+from scalefold_kernels.bench.cases.norm import plain_norm
+from scalefold_kernels.transition import transition
 
 # (what, rows, channels, hidden channels, setting)
 _SIZES = [
@@ -19,6 +21,8 @@ _SIZES = [
     ("pair N=384", (384, 384), 128, 512, "fine-tuning"),
     ("MSA 512 x 384", (512, 384), 256, 1024, "fine-tuning"),
     ("pair N=1024", (1024, 1024), 128, 512, "general"),
+    ("pair N=37", (37, 37), 128, 512, "odd sizes"),
+    ("MSA 7 x 37", (7, 37), 256, 1024, "odd sizes"),
 ]
 
 
@@ -38,12 +42,26 @@ def _case(
         setting=setting,
         inputs=partial(_inputs, size, channels, num_hidden),
         check_inputs=partial(_inputs, (min(size[0], 256), size[1]), channels, num_hidden),
-        reference=reference.transition,
-        ours=triton_ops().transition,
+        reference=reference,
+        ours=transition,
         forward=Work(2 * volume, 2 * product),
         # The hidden channels anew, their gradient, and the gradients of input and weights.
         backward=Work(3 * volume, 5 * product),
     )
+
+
+def reference(
+    x: Tensor,
+    norm_weight: Tensor,
+    norm_bias: Tensor,
+    up_weight: Tensor,
+    up_bias: Tensor,
+    down_weight: Tensor,
+    down_bias: Tensor,
+) -> Tensor:
+    """Plain torch."""
+    hidden = functional.linear(plain_norm(x, norm_weight, norm_bias), up_weight, up_bias)
+    return x + functional.linear(torch.relu(hidden), down_weight, down_bias)
 
 
 def _inputs(

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scalefold.bench.kernels.case import Function, Inputs, KernelCase
+from scalefold_kernels.bench.case import Function, Inputs, KernelCase
 
 FACTOR = 2.0
 """An implementation's error may be this many times that of plain torch in the same precision."""
@@ -20,7 +20,6 @@ ROUNDING = 2.0**-24
 ROUNDINGS = 8
 """Of float32, that any result may be off by: sums of 256 terms, each off by half of one at random,
 are off by as many."""
-
 
 _SEED = 0
 """Of each case's inputs, whatever ran before it."""
@@ -37,8 +36,7 @@ class Agreement:
     error, torch_error : float
     limit : float
         ``FACTOR`` times the largest of torch's error, that of rounding the exact result once to the
-        type of torch's, and ``ROUNDINGS`` roundings to float32, which is what holds ops that are in
-        float32 whatever is asked for.
+        type of torch's, and ``ROUNDINGS`` roundings to float32.
     """
 
     tensor: str
@@ -50,6 +48,10 @@ class Agreement:
     def good(self) -> bool:
         """Whether the error is within the limit (NaN is not)."""
         return self.error <= self.limit
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return vars(self) | {"good": self.good}
 
 
 class Exact:
@@ -75,7 +77,7 @@ class Exact:
             torch.randn(shape, generator=generator, device=device).to(dtype) for shape in shapes
         ]
         self._exact = evaluate(case.reference, wide, self._grads)
-        values = evaluate(case.as_written or case.reference, self._inputs, self._grads)
+        values = evaluate(case.reference, self._inputs, self._grads)
         pairs = list(zip(values, self._exact, strict=True))
         self._torch = [error(value, exact) for value, exact in pairs]
         self._rounding = [

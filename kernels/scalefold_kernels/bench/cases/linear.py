@@ -5,10 +5,11 @@ from __future__ import annotations
 from functools import partial
 
 import torch
+from torch import Tensor
+from torch.nn import functional
 
-from scalefold.bench.kernels.case import BF16_BYTES, Inputs, KernelCase, Work
-from scalefold.ops import linear as reference
-from scalefold.ops.triton import triton_ops
+from scalefold_kernels.bench.case import BF16_BYTES, Inputs, KernelCase, Work
+from scalefold_kernels.linear import residual_linear
 
 _LAYER, _PAIR_RATE, _MSA_RATE = 7, 0.25, 0.15
 
@@ -22,6 +23,8 @@ _UPDATES = [
     ("pair N=384, starting node", (384, 384), 128, _PAIR_RATE, -3, "fine-tuning"),
     ("MSA 512 x 384, by rows", (512, 384), 256, _MSA_RATE, -3, "fine-tuning"),
     ("pair N=1024, ending node", (1024, 1024), 128, _PAIR_RATE, -2, "general"),
+    ("pair N=37, starting node", (37, 37), 128, _PAIR_RATE, -3, "odd sizes"),
+    ("pair N=37, ending node", (37, 37), 64, _PAIR_RATE, -2, "odd sizes"),
 ]
 
 
@@ -45,11 +48,49 @@ def _case(
         shape=what,
         setting=setting,
         inputs=partial(_inputs, (*size, channels), rate, shared_dim),
-        reference=reference.residual_linear,
-        ours=triton_ops().residual_linear,
+        reference=reference,
+        ours=residual_linear,
         forward=Work(3 * volume, flops),
         backward=Work(3 * volume, 2 * flops),
     )
+
+
+def reference(
+    x: Tensor,
+    h: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    dropout: tuple[Tensor, int, float, int] | None,
+) -> Tensor:
+    """Plain torch."""
+    update = functional.linear(h, weight, bias)
+    if dropout is None:
+        return x + update
+    key, layer, rate, shared_dim = dropout
+    shape = list(update.shape[1:])
+    shape[shared_dim] = 1
+    keep = _kept(key, layer, rate, shape)
+    return x + update * (keep.to(update.dtype) / (1.0 - rate))
+
+
+def _kept(key: Tensor, layer: int, rate: float, shape: list[int]) -> Tensor:
+    """Which elements are kept: a hash of key, layer and coordinates; (B, *shape).
+
+    The finaliser of SplitMix64 (Steele, Lea, Flood 2014; constants "mix 13" of Stafford 2011), once
+    for each coordinate.
+    """
+    state = _mixed(_mixed(key, torch.zeros_like(key)), torch.full_like(key, layer))
+    for size in shape:
+        state = _mixed(state[..., None], torch.arange(size, device=key.device))
+    uniform = (state >> 40) & 0xFFFFFF
+    return uniform >= round(rate * 0x1000000)
+
+
+def _mixed(state: Tensor, coordinate: Tensor) -> Tensor:
+    x = state + (coordinate + 1) * (0x9E3779B97F4A7C15 - (1 << 64))
+    x = (x ^ ((x >> 30) & ((1 << 34) - 1))) * (0xBF58476D1CE4E5B9 - (1 << 64))
+    x = (x ^ ((x >> 27) & ((1 << 37) - 1))) * (0x94D049BB133111EB - (1 << 64))
+    return x ^ ((x >> 31) & ((1 << 33) - 1))
 
 
 def _inputs(

@@ -5,17 +5,17 @@ from __future__ import annotations
 from functools import partial
 
 import torch
+from torch import Tensor
 
-from scalefold.bench.kernels.case import BF16_BYTES, Inputs, KernelCase, Work
-from scalefold.ops import pointwise_attention as reference
-from scalefold.ops.triton import triton_ops
+from scalefold_kernels.attention import pointwise_attention
+from scalefold_kernels.bench.case import BF16_BYTES, Inputs, KernelCase, Work, wider
 
 _TEMPLATES, _HEADS, _CHANNELS = 4, 4, 16
 
 
 def cases() -> list[KernelCase]:
     """Template pointwise attention at the crops of training, and larger."""
-    settings = {256: "initial training", 384: "fine-tuning", 1024: "general"}
+    settings = {256: "initial training", 384: "fine-tuning", 1024: "general", 37: "odd sizes"}
     return [_case(size, setting) for size, setting in settings.items()]
 
 
@@ -26,12 +26,19 @@ def _case(size: int, setting: str) -> KernelCase:
         shape=f"templates N={size}",
         setting=setting,
         inputs=partial(_inputs, size**2),
-        reference=reference.pointwise_attention,
-        ours=triton_ops().pointwise_attention,
+        reference=reference,
+        ours=pointwise_attention,
         # q and the result once, k and v once for each template; the same again for gradients.
         forward=Work((2 + 2 * _TEMPLATES) * volume),
         backward=Work((3 + 4 * _TEMPLATES) * volume),
     )
+
+
+def reference(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    """Plain torch, the softmax in float32 at least; shapes as of the op."""
+    logits = torch.einsum("bphc,btphc->bpht", q * q.shape[-1] ** -0.5, k).to(wider(q.dtype))
+    logits = logits + 1e9 * (mask.to(logits.dtype) - 1)[:, None, None, :]
+    return torch.einsum("bpht,btphc->bphc", torch.softmax(logits, dim=-1).to(v.dtype), v)
 
 
 def _inputs(positions: int, device: torch.device, dtype: torch.dtype) -> Inputs:

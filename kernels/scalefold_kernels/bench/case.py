@@ -1,4 +1,4 @@
-"""What one file an op tells the benchmark: inputs, implementations, and the least work."""
+"""One op at one shape: inputs, implementations, and the least work."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from torch import Tensor
 
 BF16_BYTES: Final = 2
 """Bytes an element, for the floors."""
-FP32_BYTES: Final = 4
-"""Likewise, of ops that are in float32 whatever type is asked for."""
 
 Inputs = tuple[Any, ...]
 """Positional arguments: tensors, sequences of tensors, None, numbers. Gradients are taken with
@@ -20,6 +18,9 @@ respect to every tensor that requires one, sequences included."""
 
 Function = Callable[..., Any]
 """From inputs to a tensor or a tuple of tensors."""
+
+Peer = Callable[[], Function | None]
+"""Imports another implementation; None where it is not installed."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Work:
     flops : int
         Of matrix products, 2 for a multiply-add.
     exponentials : int
-        And other special functions (16 a clock and SM).
+        And other special functions.
     """
 
     bytes: int
@@ -54,21 +55,17 @@ class KernelCase:
     inputs : (device, dtype) -> Inputs
         Made anew by each call.
     reference : Function
-        The torch reference of `scalefold.ops`.
+        Plain torch.
     ours : Function
     forward, backward : Work
         ``backward`` alone, without what ``forward`` already counts.
-    peers : mapping of str to () -> Function or None
-        Other implementations by name. The call imports; None where it cannot be imported or does
-        not serve this shape.
+    setting : {"initial training", "fine-tuning", "general", "comparison", "odd sizes"}
+        Where the shape comes up. ``comparison``: less than the model needs, since others do no
+        more. ``odd sizes``: small ones that divide nothing, for checks and not for times.
     check_inputs : (device, dtype) -> Inputs, optional
-        For the correctness test, where the reference in float64 does not fit at full size.
-    setting : str
-        ``initial training``, ``fine-tuning``, ``general``; or ``comparison``, of less than the
-        model needs, since others do no more.
-    as_written : Function, optional
-        In plain torch, the precision asked for throughout: what errors are compared with where the
-        reference works in a higher one.
+        For the correctness check, where the reference in float64 does not fit at full size.
+    peers : mapping of str to Peer
+        Other implementations by name.
     """
 
     op: str
@@ -76,12 +73,11 @@ class KernelCase:
     inputs: Callable[[torch.device, torch.dtype], Inputs]
     reference: Function
     ours: Function
-    forward: Work
-    backward: Work
-    peers: Mapping[str, Callable[[], Function | None]] = field(default_factory=dict)
+    forward: Work = Work(0)
+    backward: Work = Work(0)
+    setting: str = "general"
     check_inputs: Callable[[torch.device, torch.dtype], Inputs] | None = None
-    setting: str = "initial training"
-    as_written: Function | None = None
+    peers: Mapping[str, Peer] = field(default_factory=dict)
 
 
 def leaf(
@@ -89,3 +85,8 @@ def leaf(
 ) -> Tensor:
     """Normally distributed numbers, of which a gradient is wanted."""
     return (shift + scale * torch.randn(shape, device=device)).to(dtype).requires_grad_()
+
+
+def wider(dtype: torch.dtype) -> torch.dtype:
+    """In which references sum: float32, or float64 for float64."""
+    return torch.promote_types(dtype, torch.float32)

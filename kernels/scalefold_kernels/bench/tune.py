@@ -1,4 +1,4 @@
-"""``scalefold bench tune``: each kernel's fastest tiles on this GPU, written into its table."""
+"""The tuner: each kernel's fastest tiles on this GPU, written into its op's table."""
 
 from __future__ import annotations
 
@@ -10,41 +10,34 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 
-from scalefold.bench.kernels.agreement import Exact, evaluate, tensors
-from scalefold.bench.kernels.case import KernelCase
-from scalefold.bench.kernels.implementation import gradients_like, input_sets
-from scalefold.bench.kernels.timing import Device, time_calls
-from scalefold.errors import InputError
-from scalefold.ops.tiles import Overridden, overridden, read_table, read_tables, table_path
-from scalefold.shards.atomic import check_file, write_bytes
+from scalefold_kernels.bench.agreement import Exact, evaluate, tensors
+from scalefold_kernels.bench.case import KernelCase
+from scalefold_kernels.bench.run import write_text
+from scalefold_kernels.bench.timing import Setting, gradients_like, time_calls
+from scalefold_kernels.tiles import Overridden, overridden, read_table, read_tables, table_path
 
 Key = tuple[str, str, tuple[tuple[str, int | str], ...]]
 """Kernel, architecture, shape: one lookup."""
 
+Winners = dict[Key, dict[str, int]]
+
 _LARGEST = 2**31 - 1
 
 
-def tune(
-    cases: Sequence[KernelCase],
-    *,
-    folder: Path | None,
-    dtype: torch.dtype,
-    device: torch.device,
-    console: Console,
-) -> list[Path]:
+def tune(cases: Sequence[KernelCase], folder: Path | None, dtype: torch.dtype) -> list[Path]:
     """Find the fastest candidate for every lookup that these cases make, and write the tables.
 
-    Kernels are tuned one after the other while the rest of the op runs with the best tiles so far;
-    the winners together must pass the correctness test of the case. Rules of other architectures
+    Kernels are tuned one after the other while the rest of the op runs with the best tiles so far.
+    The winners together must pass the correctness check of the case. Rules of other architectures
     stay as they are, and so do those of kernels that the cases do not reach.
 
     Parameters
     ----------
     cases : sequence of KernelCase
     folder : Path or None
-        Where tables are written; default: beside the installed kernels, where they are read.
+        Where tables are written. None: where the kernels read them.
+    dtype : torch.dtype
 
     Returns
     -------
@@ -53,17 +46,15 @@ def tune(
 
     Raises
     ------
-    InputError
-        The winners of a case are wrong, or a file cannot be written.
+    RuntimeError
+        The winners of a case are wrong.
     """
-    if folder is not None:
-        check_file(folder / "*.json")
-    gpu = Device.measure(device, dtype)
-    winners: dict[Key, dict[str, int]] = {}
+    setting = Setting.here(dtype)
+    winners: Winners = {}
     for case in cases:
         with overridden() as lookups:
             lookups.instead.update(winners)
-            _tune_case(case, lookups, winners, dtype, device, gpu, console)
+            _tune_case(case, lookups, winners, setting)
     written = []
     kernels = {kernel for kernel, _, _ in winners}
     for read in sorted({table_path(kernel) for kernel in kernels}):
@@ -72,21 +63,13 @@ def tune(
             for kernel, table in read_tables(read).items()
         }
         path = read if folder is None else folder / f"{read.parent.name}.json"
-        write_bytes(path, tables_text(tables).encode())
+        write_text(path, tables_text(tables))
         written.append(path)
     return written
 
 
-def _tune_case(
-    case: KernelCase,
-    lookups: Overridden,
-    winners: dict[Key, dict[str, int]],
-    dtype: torch.dtype,
-    device: torch.device,
-    gpu: Device,
-    console: Console,
-) -> None:
-    sets = input_sets(case, dtype, device, gpu)
+def _tune_case(case: KernelCase, lookups: Overridden, winners: Winners, setting: Setting) -> None:
+    sets = setting.input_sets(case)
     with torch.no_grad():
         grads = gradients_like(list(tensors(case.ours(*sets[0]))))
     in_forward = list(lookups.seen)
@@ -101,21 +84,20 @@ def _tune_case(
             calls = [functools.partial(evaluate, case.ours, inputs, grads) for inputs in sets]
             context = torch.enable_grad
         with context():
-            winners[key] = _fastest(key, calls, lookups, console)
+            winners[key] = _fastest(key, calls, lookups)
         lookups.instead[key] = winners[key]
-    agreement = Exact(case, device, dtype).agreement(case.ours)
+    agreement = Exact(case, setting.device, setting.dtype).agreement(case.ours)
     if not agreement.good:
-        raise InputError(
+        raise RuntimeError(
             f"{case.op}, {case.shape}: wrong with the fastest tiles, so no table was written: "
             f"{agreement.tensor} has error {agreement.error:.2e}, limit {agreement.limit:.2e}"
         )
 
 
 def _fastest(
-    key: Key, calls: Sequence[Callable[[], object]], lookups: Overridden, console: Console
+    key: Key, calls: Sequence[Callable[[], object]], lookups: Overridden
 ) -> dict[str, int]:
-    present = lookups.seen[key]
-    best, best_seconds = present, time_calls(calls).seconds
+    best, best_seconds = lookups.seen[key], time_calls(calls).seconds
     before = best_seconds
     for candidate in candidates(read_table(key[0])):
         lookups.instead[key] = candidate
@@ -130,7 +112,9 @@ def _fastest(
             best, best_seconds = candidate, seconds
     lookups.instead[key] = best
     shape = ", ".join(f"{name}={value}" for name, value in key[2])
-    console.print(f"{key[0]}  {shape}: {before * 1e6:.1f} -> {best_seconds * 1e6:.1f} µs  {best}")
+    print(
+        f"{key[0]}  {shape}: {before * 1e6:.1f} -> {best_seconds * 1e6:.1f} µs  {best}", flush=True
+    )
     return best
 
 
