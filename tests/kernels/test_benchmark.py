@@ -7,7 +7,7 @@ from scalefold.bench.kernels.agreement import Exact
 from scalefold.bench.kernels.case import KernelCase
 from scalefold.bench.kernels.catalogue import all_cases
 
-CASES = all_cases(["optimiser", "point_attention", "wide_linear"])
+CASES = all_cases(["optimiser"])
 
 
 @pytest.mark.gpu

@@ -24,15 +24,11 @@ from scalefold_kernels.outer_product import launch as outer_product
 from scalefold_kernels.outer_product.materialised import launch as materialised
 from scalefold_kernels.outer_product.operands.launch import Parameters
 from scalefold_kernels.outer_product.operands.launch import forward as operands_forward
-from scalefold_kernels.point_attention.arguments import checked as points_checked
 from scalefold_kernels.rows import rows_of
-from scalefold_kernels.tiles import overridden
 from scalefold_kernels.transition.arguments import matrix
 from scalefold_kernels.triangle import kernel as triangle_kernels
 from scalefold_kernels.triangle import launch as triangle_launch
 from scalefold_kernels.triangle import portable as portable_triangle
-from scalefold_kernels.wide_linear import launch as linear
-from scalefold_kernels.wide_linear import wide_linear, wide_linear_gradients
 
 SHORT, LONG = 256, 4224
 """Residues whose pairs, of 128 channels, are fewer than 2^30 elements, and more than 2^31."""
@@ -94,11 +90,6 @@ def update(length: int) -> None:
     dropout._launch(x, x, *NOTHING_SHARED)
 
 
-def joined(length: int) -> None:
-    parts, out = new(3, length**2, 128), new(length**2, 128)
-    linear.join(parts, new(128), out, HAS_BIAS=True, RELU=False)
-
-
 def channels_first(length: int) -> Tensor:
     return new(128, length, length).permute(1, 2, 0)
 
@@ -120,15 +111,6 @@ LAUNCHES = [
     Launch("output_weights", triangle_kernels, output_gradients),
     Launch("dropout_mask", triangle_kernels, triangle_mask),
     Launch("residual_dropout_kernel", dropout, update),
-    Launch("product_kernel", linear, lambda n: linear.product(new(n * n, 128), new(128, 24))),
-    Launch("product_kernel", linear, lambda n: linear.product(new(n * n, 24), new(24, 128))),
-    Launch("product_kernel", linear, lambda n: linear.product(new(8, 128), new(n * n, 128).t())),
-    Launch(
-        "gradients_kernel",
-        linear,
-        lambda n: linear.gradients([new(n * n, 24)], [], [new(n * n, 128)]),
-    ),
-    Launch("join_splits_kernel", linear, joined),
     Launch("chained_products_kernel", portable, mean),
     Launch("project_outer_kernel", materialised, projected),
     Launch(
@@ -143,8 +125,7 @@ LAUNCHES = [
 @pytest.mark.parametrize("launch", LAUNCHES, ids=lambda launch: launch.kernel)
 def test_kernels_are_told_where_32_bits_are_too_few(launch: Launch, long: bool) -> None:
     kernel, module, of_length = launch
-    with patch.object(linear, "sum_several"):
-        case = recorded(module, kernel, lambda: of_length(LONG if long else SHORT), kernel, "sm_90")
+    case = recorded(module, kernel, lambda: of_length(LONG if long else SHORT), kernel, "sm_90")
     assert case.constexprs["WIDE"] == long
 
 
@@ -156,19 +137,6 @@ def draw(*shape: int, device: torch.device, seed: int = 0) -> Tensor:
 def with_gradients(function: Callable[..., Tensor], *leaves: Tensor) -> list[Tensor]:
     out = function(*leaves)
     return [out, *torch.autograd.grad(out, leaves, draw(*out.shape, device=out.device, seed=9))]
-
-
-def of_linear(device: torch.device) -> list[Tensor]:
-    sizes = {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 16, "num_warps": 4, "num_stages": 2}
-    x, weight, bias = (draw(*s, device=device) for s in ((3, 7), (9, 7), (9,)))
-    found = []
-    for splits in (1, 3):
-        with overridden() as tiles:
-            for table in ("wide_linear", "wide_linear_gradients"):
-                tiles.force(table, **sizes, SPLITS=splits)
-            out, *gradients = with_gradients(lambda *t: wide_linear(*t, relu=True), x, weight, bias)
-            found += [out, *gradients, *wide_linear_gradients([out, out], [x, x], [out, out])]
-    return found
 
 
 def of_dropout(device: torch.device) -> list[Tensor]:
@@ -207,7 +175,7 @@ def of_outer_product(device: torch.device) -> list[Tensor]:
     return found
 
 
-@pytest.mark.parametrize("results", [of_linear, of_dropout, of_triangle, of_outer_product])
+@pytest.mark.parametrize("results", [of_dropout, of_triangle, of_outer_product])
 def test_wide_offsets_change_no_bit(
     results: Callable[[torch.device], list[Tensor]],
     device: torch.device,
@@ -274,7 +242,6 @@ def test_too_many_samples_are_named() -> None:
         lambda: triangle.triangle_output(x, x, x, row, row, weight, row, (key, 0, 0.25, None)),
         lambda: global_attention(x, mask, *attention),
         lambda: attention_arguments.checked(keys, keys, keys, None, mask, None),
-        lambda: points_checked(*[keys[:, 0]] * 9),
         lambda: pointwise_attention(keys[:, 0], keys, keys, mask[:, 0]),
         lambda: operands_forward(x, mask, operands, x),
     ]

@@ -37,8 +37,6 @@ PACKAGES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "attention": ("attention", "pointwise_attention", "global_attention"),
     "transition": ("transition",),
-    "wide_linear": ("wide_linear", "wide_linear_gradients"),
-    "point_attention": ("point_attention", "point_attention_pair_gradient"),
 }
 """The packages of kernels, and the operations that each has."""
 
@@ -62,6 +60,8 @@ def select_ops(kernels: Kernels, device: torch.device) -> Ops:
     InputError
         Kernels that are asked for by name cannot run.
     """
+    if not isinstance(kernels, str):
+        kernels = _without_retired(kernels)
     if kernels == "torch" or not kernels:
         return TORCH
     obstacle = why_not(device)
@@ -77,6 +77,14 @@ def select_ops(kernels: Kernels, device: torch.device) -> Ops:
         )
     logger.info("Plain PyTorch instead of the GPU kernels: %s", obstacle)
     return TORCH
+
+
+def _without_retired(packages: Sequence[str]) -> list[str]:
+    """The packages that there still are; a logged line names the others."""
+    kept = [name for name in packages if name in PACKAGES or name == OPTIMISER]
+    if retired := [name for name in packages if name not in kept]:
+        logger.info("training.kernels: %s no longer have an effect", ", ".join(retired))
+    return kept
 
 
 def why_not(device: torch.device) -> str | None:

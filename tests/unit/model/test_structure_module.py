@@ -112,10 +112,9 @@ def test_gradients_between_layers_pass_translations_but_not_rotations(module, ar
 
 
 def test_backbone_update_is_the_quaternion_1_b_c_d(config) -> None:
-    update = BackboneUpdate(config.c_s, Assembly())
+    update = BackboneUpdate(config.c_s)
     update.linear.bias.data = torch.tensor([0.5, 0.0, 0.0, 1.0, 2.0, 3.0])
-    (shared,) = update.linear.for_layers(torch.Size((1, 1)), 1)
-    rigid = update(torch.randn(1, 1, config.c_s), shared)
+    rigid = update(torch.randn(1, 1, config.c_s))
     angle = 2 * math.atan2(0.5, 1.0)  # about x
     expected = torch.tensor(
         [

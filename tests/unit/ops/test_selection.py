@@ -7,7 +7,7 @@ import pytest
 import torch
 import triton
 
-from scalefold.config.schema import KernelPackage
+from scalefold.config.schema import KernelPackage, RetiredPackage, TrainingConfig
 from scalefold.errors import InputError
 from scalefold.ops import TORCH, Ops, select_ops
 from scalefold.ops.triton import OPTIMISER, PACKAGES, optimiser_kernels, triton_ops, why_not
@@ -113,6 +113,20 @@ def test_what_make_installs_runs_the_kernels_for_hopper(monkeypatch: pytest.Monk
 def test_named_kernels_without_a_gpu_are_an_error() -> None:
     with pytest.raises(InputError, match=r"training\.kernels: norm, attention cannot run here"):
         select_ops(["norm", "attention"], CPU)
+
+
+def test_packages_of_earlier_versions_are_accepted_and_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "scalefold")
+    monkeypatch.setattr("scalefold.ops.triton.why_not", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    retired = list(get_args(RetiredPackage))
+    assert TrainingConfig(kernels=["norm", *retired]).kernels
+    assert select_ops(["norm", *retired], torch.device("cuda")) == triton_ops(["norm"])
+    assert select_ops(retired, CPU) is TORCH
+    assert all(", ".join(retired) in line for line in caplog.messages)
+    assert len(caplog.messages) == 2
 
 
 def test_the_configuration_knows_every_package() -> None:
