@@ -29,8 +29,6 @@ CONSTRAINTS := envs/constraints.txt
 TORCH := $(shell grep '^torch==' $(CONSTRAINTS))
 ## For the tests of kernels where torch is its CPU build: the version of the GPU machines that they are measured on.
 TRITON := triton==3.6.0
-## There too: what compiles kernels in CUDA C++, in the versions that the CUDA build brings.
-NVRTC := $(shell grep -E '^(cuda-bindings|cuda-pathfinder|nvidia-cuda-nvrtc)==' $(CONSTRAINTS))
 ## What the CUDA build brings, so what training machines have.
 CUDA_TRITON := $(shell grep '^triton==' $(CONSTRAINTS))
 BIN := $(abspath $(VENV))/bin
@@ -53,7 +51,7 @@ test: lint
 	$(BIN)/python -m pytest $(PYTEST)
 
 test-triton: $(VENV)/triton/.installed
-	PYTHONPATH=$(abspath $(<D)) $(BIN)/python -m scalefold_kernels.compilation --gluon
+	PYTHONPATH=$(abspath $(<D)) $(BIN)/python -m tests.kernels.offline --gluon
 	@# What the compilation complains of, it sees in this version's code too.
 	PYTHONPATH=$(abspath $(<D)) $(BIN)/python -m pytest tests/kernels/test_compile.py -k refused
 
@@ -98,7 +96,7 @@ $(VENV)/.installed-developer: $(VENV)/.installed
 	$(PIP) install -c $(CONSTRAINTS) -e ".[workflow,test,lint]"
 	@# The CUDA build of torch has brought the Triton that it asks for; the CPU build brings none.
 	$(BIN)/python -c 'import sys, torch; sys.exit(torch.version.cuda is None and sys.platform == "linux")' || \
-	    $(PIP) install "$(TRITON)" $(NVRTC)
+	    $(PIP) install "$(TRITON)"
 	touch $@
 
 $(VENV)/triton/.installed: $(CONSTRAINTS) | $(VENV)/.installed-developer

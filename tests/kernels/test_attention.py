@@ -15,15 +15,12 @@ from scalefold.ops.attention import LN2
 from scalefold_kernels.attention import (
     attention,
     hopper_launch,
-    hopper_narrow,
-    hopper_one_pass,
     kernel,
     op,
     portable,
 )
 from scalefold_kernels.attention.arguments import checked, new_rows, new_statistics
 from scalefold_kernels.attention.hopper import parts
-from scalefold_kernels.cuda import bindings
 from scalefold_kernels.gpu import GLUON_VERSIONS, runs_gluon
 
 EPS = torch.finfo(torch.float32).eps
@@ -276,30 +273,6 @@ def test_opcheck(gated: bool, device: torch.device) -> None:
     torch.library.opcheck(torch.ops.scalefold.attention, (*inputs, LN2, 8**-0.5))
 
 
-def _takes_pairs_of_heads(shape: tuple[int, ...], device: torch.device, **given: bool) -> bool:
-    return hopper_narrow.serves_forward(checked(*_inputs(shape, device, **given)))
-
-
-def test_which_arguments_take_heads_of_8_channels_two_by_two(device: torch.device) -> None:
-    assert _takes_pairs_of_heads((1, 2, 70, 256, 4, 8), device)
-    assert _takes_pairs_of_heads((1, 2, 300, 33, 2, 8), device, gated=False)
-    assert not _takes_pairs_of_heads((1, 2, 70, 257, 4, 8), device)
-    assert not _takes_pairs_of_heads((1, 2, 70, 70, 3, 8), device)
-    assert not _takes_pairs_of_heads((1, 2, 70, 70, 4, 16), device)
-    assert not _takes_pairs_of_heads((1, 2, 70, 70, 4, 8), device, biased=False)
-    q, *others = _inputs((1, 2, 70, 70, 4, 8), device)
-    heads_first = q.transpose(2, 3).contiguous().transpose(2, 3)
-    assert not hopper_narrow.serves_forward(checked(heads_first, *others))
-
-
-def test_two_heads_side_by_side_are_seen_in_place(device: torch.device) -> None:
-    q, *_ = _inputs((2, 3, 5, 5, 4, 8), device)
-    pairs = hopper_narrow.side_by_side(q)
-    assert pairs.shape == (2, 3, 5, 2, 16)
-    assert pairs.data_ptr() == q.data_ptr()
-    assert torch.equal(pairs[..., 1, 8:], q[..., 3, :])
-
-
 # The model's own: triangle, extra MSA rows, MSA columns, template pair stack; and awkward ones.
 LARGE = [
     (1, 24, 256, 256, 4, 32),
@@ -445,17 +418,18 @@ def test_some_rows_with_logits_far_apart(
 
 
 # Blocks and tiles whole and cut off, fewer rows than programs and more.
-ONE_PASS = [(1, 1, 257, 257, 2, 32), (2, 5, 320, 300, 3, 24), (1, 77, 300, 384, 4, 32)]
+TWO_LAUNCHES = [(1, 1, 257, 257, 2, 32), (2, 5, 320, 300, 3, 24), (1, 77, 300, 384, 4, 32)]
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("shape", ONE_PASS)
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("shape", TWO_LAUNCHES)
 @pytest.mark.parametrize(
     ("masked", "turned", "gated"),
     [(True, True, True), (True, False, False), (False, False, True), (False, True, False)],
 )
 @pytest.mark.parametrize(("bias_scale", "scale"), [(LN2, LN2), (LN2, None), (1.0, None)])
-def test_one_pass(
+def test_bias_gradient_of_257_to_384_keys(
     shape: tuple[int, ...],
     masked: bool,
     turned: bool,
@@ -469,24 +443,17 @@ def test_one_pass(
         inputs[4] = torch.ones_like(inputs[4])
     if turned:
         inputs[5] = inputs[5].mT.contiguous().mT
-    inputs = _in_bfloat16_for_one_pass(inputs)
+    inputs = [x if x is None else x.bfloat16() for x in inputs]
     _assert_as_exact_as_torch(inputs, bias_scale=bias_scale, scale=scale)
 
 
-def _in_bfloat16_for_one_pass(inputs: list[Tensor | None]) -> list[Tensor | None]:
-    inputs = [x if x is None else x.bfloat16() for x in inputs]
-    if not (runs_gluon(inputs[0]) and hopper_one_pass.serves(checked(*inputs))):
-        pytest.skip("needs an H100 or H200, and what compiles kernels in CUDA C++")
-    return inputs
-
-
 @pytest.mark.gpu
-@pytest.mark.parametrize("shape", ONE_PASS)
-def test_one_pass_gives_the_same_bits_also_beside_itself(
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("shape", TWO_LAUNCHES)
+def test_same_bits_of_257_to_384_keys_also_in_two_streams(
     shape: tuple[int, ...], device: torch.device
 ) -> None:
-    """Its programs wait for each other, so that two launches at a time must not share a GPU."""
-    inputs = _in_bfloat16_for_one_pass(_inputs(shape, device))
+    inputs = [x.bfloat16() for x in _inputs(shape, device)]
     first = _run(attention, inputs, torch.bfloat16)
     torch.cuda.synchronize()
     streams = [torch.cuda.Stream() for _ in range(2)]
@@ -497,15 +464,6 @@ def test_one_pass_gives_the_same_bits_also_beside_itself(
     torch.cuda.synchronize()
     for again in found:
         assert all(torch.equal(a, b) for a, b in zip(again, first, strict=True))
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("shape", ONE_PASS)
-def test_without_what_compiles_cuda(
-    shape: tuple[int, ...], device: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bindings, "obstacle", lambda: "none here")
-    _assert_as_exact_as_torch([x.bfloat16() for x in _inputs(shape, device)])
 
 
 @pytest.mark.gpu

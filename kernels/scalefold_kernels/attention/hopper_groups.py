@@ -9,8 +9,8 @@ from scalefold_kernels.attention.arguments import Inputs, turned
 from scalefold_kernels.attention.hopper.forward_groups import forward_groups_kernel
 from scalefold_kernels.attention.hopper_plan import dealt
 from scalefold_kernels.attention.hopper_tensors import bias_descriptor, bias_rows, rows_descriptor
-from scalefold_kernels.copy_engine import padded
 from scalefold_kernels.tiles import tile
+from scalefold_kernels.tma import padded
 
 KEYS = range(129, 385)
 """Of fewer, programs of one group take less time; of more, shared memory holds too little bias."""

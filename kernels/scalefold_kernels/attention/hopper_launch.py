@@ -1,7 +1,7 @@
 """What the kernels for Hopper GPUs (H100, H200) serve, and which of them run.
 
 The rest is `portable`'s. Nothing here looks at data, so that which kernel runs depends on types,
-sizes and strides, and on what is installed, alone.
+sizes and strides alone.
 """
 
 from __future__ import annotations
@@ -9,12 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from scalefold_kernels.attention import (
-    hopper_backward,
-    hopper_groups,
-    hopper_narrow,
-    hopper_one_pass,
-)
+from scalefold_kernels.attention import hopper_backward, hopper_groups
 from scalefold_kernels.attention.arguments import (
     Gradients,
     Inputs,
@@ -32,10 +27,10 @@ from scalefold_kernels.attention.hopper_tensors import (
     rows_descriptor,
 )
 from scalefold_kernels.attention.portable import backward_gate
-from scalefold_kernels.copy_engine import VECTOR, reachable
+from scalefold_kernels.tma import VECTOR, reachable
 
 MIN_PROGRAMS = 2
-"""A multiprocessor must hold so many at a time; one alone hides no waits."""
+"""An SM must hold so many at a time; one alone hides no waits."""
 
 MIN_QUERIES = 32
 """Of fewer queries most of a warp group's 64 would be empty."""
@@ -47,7 +42,7 @@ MIN_BIAS_KEYS = 129
 """The fewest keys with which registers hold the sum of the bias's gradient from the first 256."""
 
 BIAS_CHANNELS = 16
-"""The fewest with which that is faster: rows of 16 bytes keep the copy engine busy."""
+"""The fewest with which that is faster: rows of 16 bytes keep TMA busy."""
 
 ROW_LENGTH = 128
 """The most queries, and keys, of which shared memory holds all that a row's gradients need."""
@@ -84,9 +79,6 @@ def whole_rows(inputs: Inputs) -> bool:
 
 def forward(inputs: Inputs, out: Tensor, lse: Tensor) -> None:
     """Fill ``out`` and ``lse``."""
-    if hopper_narrow.serves_forward(inputs):
-        hopper_narrow.forward(inputs, out, lse)
-        return
     if hopper_groups.serves(inputs):
         hopper_groups.forward(inputs, out, lse)
         return
@@ -132,8 +124,6 @@ def backward(
     if whole_rows(inputs):
         hopper_backward.row(inputs, out, lse, grad_out, gradients)
         return ()
-    if sum_bias and hopper_one_pass.serves(inputs):
-        return (hopper_one_pass.backward(inputs, out, lse, grad_out, gradients),)
     bias = None if inputs.bias is None else bias_rows(inputs.bias)
     grad_ungated = grad_out if gate is None else new_rows(q.shape, q)
     scaled_q = new_rows(q.shape, q) if inputs.scales_q else q
@@ -159,6 +149,5 @@ def backward(
             scaled_q if inputs.scales_q else None,
         )
         sums = hopper_backward.queries(inputs, bias, lse, shared, gradients.q, sum_bias)
-    of_keys = hopper_narrow if hopper_narrow.serves(inputs, shared) else hopper_backward
-    of_keys.keys(inputs, bias, lse, shared, gradients.k, gradients.v)
+    hopper_backward.keys(inputs, bias, lse, shared, gradients.k, gradients.v)
     return sums

@@ -16,12 +16,8 @@ def _launched() -> Iterator[str]:
         return
     from triton.runtime.jit import JITFunction
 
-    from scalefold_kernels.cuda import Kernel
-
     ours = [m for name, m in sys.modules.items() if name.startswith("scalefold_kernels.")]
-    for module, value in ((m, value) for m in ours for value in vars(m).values()):
+    for value in (value for module in ours for value in vars(module).values()):
         # Functions that kernels call are such objects too, but have nothing compiled of their own.
         if isinstance(value, JITFunction) and any(c[0] for c in value.device_caches.values()):
             yield f"{value.fn.__module__.removeprefix('scalefold_kernels.')}.{value.fn.__name__}"
-        elif isinstance(value, Kernel) and value.is_loaded:
-            yield f"{module.__name__.removeprefix('scalefold_kernels.')}.{value.name}"

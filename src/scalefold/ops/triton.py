@@ -104,23 +104,15 @@ def why_not(device: torch.device) -> str | None:
 
 
 def _warn_of_slower_kernels(device: torch.device) -> None:
-    """Say it where a Hopper GPU gets the kernels that any GPU gets, or none in CUDA C++."""
+    """Say it where a Hopper GPU gets the kernels that any GPU gets."""
     gpu = import_module("scalefold_kernels.gpu")
-    if not gpu.is_hopper(device):
-        return
-    if not gpu.has_gluon():
+    if gpu.is_hopper(device) and not gpu.has_gluon():
         logger.warning(
             "%s: the kernels for it run with Triton %s, and this is %s; those for any GPU run "
             "instead, which are slower. torch 2.11 brings Triton 3.6, torch 2.13 brings 3.7",
             torch.cuda.get_device_name(device),
             " and ".join(gpu.GLUON_VERSIONS),
             import_module("triton").__version__,
-        )
-    elif reason := import_module("scalefold_kernels.cuda.bindings").obstacle():
-        logger.warning(
-            "%s: attention with a pair bias of 257 to 384 residues is slower than it can be: %s",
-            torch.cuda.get_device_name(device),
-            reason,
         )
 
 

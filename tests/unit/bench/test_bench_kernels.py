@@ -1,8 +1,6 @@
 import json
 import os
-import subprocess
 import sys
-import textwrap
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -24,10 +22,9 @@ from scalefold.bench.kernels.markdown import markdown_table
 from scalefold.bench.kernels.peers import Peers
 from scalefold.bench.kernels.table import TABLE_WIDTH, case_table
 from scalefold.bench.kernels.timing import Device, Time
-from scalefold.bench.kernels.tune import candidates, rules, table_text, tune
+from scalefold.bench.kernels.tune import candidates, rules, tables_text, tune
 from scalefold.errors import InputError
 from scalefold.ops.attention import attention
-from scalefold.ops.triton import WITHOUT_TRITON
 
 CPU = torch.device("cpu")
 
@@ -380,20 +377,6 @@ def test_without_triton_it_is_said_what_brings_it(monkeypatch: pytest.MonkeyPatc
         all_cases(["attention"])
 
 
-def test_without_triton_the_offline_compilation_says_what_brings_it() -> None:
-    without = """
-        import runpy, sys
-        from importlib.machinery import PathFinder
-        find = PathFinder.find_spec
-        PathFinder.find_spec = lambda name, *rest: None if name == "triton" else find(name, *rest)
-        sys.argv = ["compilation", "norm"]
-        runpy.run_module("scalefold_kernels.compilation", run_name="__main__", alter_sys=True)
-    """
-    command = [sys.executable, "-c", textwrap.dedent(without)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (1, f"error: {WITHOUT_TRITON}\n")
-
-
 def test_candidates_are_all_combinations_or_a_list() -> None:
     assert list(candidates({"candidates": {"A": [1, 2], "B": [3]}})) == [
         {"A": 1, "B": 3},
@@ -424,9 +407,9 @@ def test_rules_cover_every_size_once() -> None:
 
 def test_tables_are_written_one_rule_a_line() -> None:
     table = {"default": {"A": 1}, "sm_90": [{"where": {}, "tile": {"A": 2}}] * 2}
-    text = table_text(table)
-    assert json.loads(text) == table
-    assert len(text.splitlines()) == 7
+    text = tables_text({"kernel": table})
+    assert json.loads(text) == {"kernel": table}
+    assert len(text.splitlines()) == 9
 
 
 def test_nothing_is_tuned_whose_tables_cannot_be_written(tmp_path):

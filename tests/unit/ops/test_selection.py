@@ -11,7 +11,6 @@ from scalefold.config.schema import KernelPackage, RetiredPackage, TrainingConfi
 from scalefold.errors import InputError
 from scalefold.ops import TORCH, Ops, select_ops
 from scalefold.ops.triton import OPTIMISER, PACKAGES, optimiser_kernels, triton_ops, why_not
-from scalefold_kernels.cuda import bindings
 from scalefold_kernels.gpu import has_gluon
 
 CPU = torch.device("cpu")
@@ -82,25 +81,9 @@ def test_a_hopper_gpu_without_its_kernels_is_told_so(
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
     monkeypatch.setattr(triton, "__version__", version)
-    monkeypatch.setattr(bindings, "obstacle", lambda: None)
     select_ops("auto", torch.device("cuda"))
     said = f"NVIDIA H200: the kernels for it run with Triton 3.6 and 3.7, and this is {version}"
     assert [line.startswith(said) for line in caplog.messages] == [True] * warned
-
-
-@pytest.mark.parametrize("capability", [(9, 0), (8, 0)])
-def test_a_hopper_gpu_without_cuda_bindings_is_told_so_once(
-    capability: tuple[int, int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("scalefold.ops.triton.why_not", lambda device: None)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
-    monkeypatch.setattr(triton, "__version__", "3.6.0")
-    monkeypatch.setattr(bindings, "obstacle", lambda: "what brings them")
-    select_ops("auto", torch.device("cuda"))
-    assert [line.endswith(": what brings them") for line in caplog.messages] == [True] * (
-        capability == (9, 0)
-    )
 
 
 def test_what_make_installs_runs_the_kernels_for_hopper(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ from scalefold_kernels.attention.hopper.parts import (
     stacked,
     store_mask,
 )
-from scalefold_kernels.hopper import mma_layout, new_barriers, thread_barrier, widen
+from scalefold_kernels.gluon import mma_layout, new_barriers, thread_barrier, widen
 
 LOWEST = gl.constexpr(2.0**-100)
 HIGHEST = gl.constexpr(2.0**100)

@@ -36,7 +36,7 @@ from scalefold_kernels.attention.hopper.parts import (
     stacked,
     store_mask,
 )
-from scalefold_kernels.hopper import mma_layout, new_barriers, widen
+from scalefold_kernels.gluon import mma_layout, new_barriers, widen
 
 LOADER_REGISTERS = gl.constexpr(40)
 THREE_REGISTERS = gl.constexpr(160)
