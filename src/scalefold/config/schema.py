@@ -309,10 +309,9 @@ KernelPackage = Literal[
     "triangle",
     "attention",
     "transition",
-    "optimiser",
 ]
 
-RetiredPackage = Literal["wide_linear", "point_attention"]
+RetiredPackage = Literal["wide_linear", "point_attention", "optimiser"]
 """Packages of earlier versions: configurations may name them, without effect."""
 
 

@@ -7,14 +7,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
-from types import ModuleType
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import torch
 
 from scalefold.errors import InputError
 from scalefold.ops.registry import TORCH, Ops
 from scalefold_kernels import WITHOUT_TRITON as WITHOUT_TRITON
+
+if TYPE_CHECKING:
+    from scalefold_kernels.gather import Gather
 
 logger = logging.getLogger(__name__)
 
@@ -39,9 +41,6 @@ PACKAGES: Final[dict[str, tuple[str, ...]]] = {
     "transition": ("transition",),
 }
 """The packages of kernels, and the operations that each has."""
-
-OPTIMISER: Final = "optimiser"
-"""The package whose kernels are no operation of the model."""
 
 
 def select_ops(kernels: Kernels, device: torch.device) -> Ops:
@@ -68,7 +67,7 @@ def select_ops(kernels: Kernels, device: torch.device) -> Ops:
     if obstacle is None:
         _warn_of_slower_kernels(device)
         chosen = PACKAGES if isinstance(kernels, str) else kernels
-        return triton_ops(name for name in chosen if name != OPTIMISER)
+        return triton_ops(chosen)
     if kernels != "auto":
         asked = kernels if isinstance(kernels, str) else ", ".join(kernels)
         raise InputError(
@@ -81,7 +80,7 @@ def select_ops(kernels: Kernels, device: torch.device) -> Ops:
 
 def _without_retired(packages: Sequence[str]) -> list[str]:
     """The packages that there still are; a logged line names the others."""
-    kept = [name for name in packages if name in PACKAGES or name == OPTIMISER]
+    kept = [name for name in packages if name in PACKAGES]
     if retired := [name for name in packages if name not in kept]:
         logger.info("training.kernels: %s no longer have an effect", ", ".join(retired))
     return kept
@@ -116,12 +115,12 @@ def _warn_of_slower_kernels(device: torch.device) -> None:
         )
 
 
-def optimiser_kernels(kernels: Kernels, device: torch.device) -> ModuleType | None:
-    """`scalefold_kernels.optimiser`, or None for plain torch; after `select_ops`."""
-    wanted = kernels != "torch" if isinstance(kernels, str) else OPTIMISER in kernels
-    if not wanted or why_not(device) is not None:
+def select_gather(kernels: Kernels, device: torch.device) -> type[Gather] | None:
+    """The kernel that gathers gradients where kernels are chosen and run, else None."""
+    if kernels == "torch" or not kernels or why_not(device) is not None:
         return None
-    return import_module(f"scalefold_kernels.{OPTIMISER}")
+    gather: type[Gather] = import_module("scalefold_kernels.gather").Gather
+    return gather
 
 
 def triton_ops(packages: Iterable[str] = PACKAGES) -> Ops:
