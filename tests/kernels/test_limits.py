@@ -14,8 +14,6 @@ from scalefold_kernels import limits, triangle
 from scalefold_kernels.attention import arguments as attention_arguments
 from scalefold_kernels.attention.pointwise import pointwise_attention
 from scalefold_kernels.attention.pooled import global_attention
-from scalefold_kernels.dropout import op as dropout
-from scalefold_kernels.dropout import residual_dropout
 from scalefold_kernels.dropout.arguments import Dropout
 from scalefold_kernels.linear import residual_linear
 from scalefold_kernels.norm.projection.arguments import apart
@@ -85,11 +83,6 @@ def triangle_mask(length: int) -> None:
     triangle_launch.dropout_mask(keep, NOTHING_SHARED)
 
 
-def update(length: int) -> None:
-    x = new(1, length, length, 128)
-    dropout._launch(x, x, *NOTHING_SHARED)
-
-
 def channels_first(length: int) -> Tensor:
     return new(128, length, length).permute(1, 2, 0)
 
@@ -110,7 +103,6 @@ def projected(length: int) -> None:
 LAUNCHES = [
     Launch("output_weights", triangle_kernels, output_gradients),
     Launch("dropout_mask", triangle_kernels, triangle_mask),
-    Launch("residual_dropout_kernel", dropout, update),
     Launch("chained_products_kernel", portable, mean),
     Launch("project_outer_kernel", materialised, projected),
     Launch(
@@ -139,19 +131,6 @@ def with_gradients(function: Callable[..., Tensor], *leaves: Tensor) -> list[Ten
     return [out, *torch.autograd.grad(out, leaves, draw(*out.shape, device=out.device, seed=9))]
 
 
-def of_dropout(device: torch.device) -> list[Tensor]:
-    x, y = (draw(2, 5, 7, 6, device=device, seed=i) for i in range(2))
-    key = torch.tensor([3, -5], device=device)
-    found = []
-    for shared_dim in (None, -1, -2, -3):
-        found += with_gradients(
-            lambda x, y: residual_dropout(x, y, key, 7, 0.25, shared_dim),  # noqa: B023
-            x,
-            y,
-        )
-    return found
-
-
 def of_triangle(device: torch.device) -> list[Tensor]:
     shapes = (2, 3, 5, 20), (2, 3, 5, 24), (2, 3, 5, 20), (24,), (24,), (20, 24), (20,)
     tensors = [draw(*shape, device=device, seed=i) for i, shape in enumerate(shapes)]
@@ -175,7 +154,7 @@ def of_outer_product(device: torch.device) -> list[Tensor]:
     return found
 
 
-@pytest.mark.parametrize("results", [of_dropout, of_triangle, of_outer_product])
+@pytest.mark.parametrize("results", [of_triangle, of_outer_product])
 def test_wide_offsets_change_no_bit(
     results: Callable[[torch.device], list[Tensor]],
     device: torch.device,
@@ -238,7 +217,6 @@ def test_too_many_samples_are_named() -> None:
     operands = Parameters(row, row, weight, row, weight, row)
     attention = row, row, weight, weight, weight, weight, row, weight, row
     calls: list[Callable[[], Any]] = [
-        lambda: residual_dropout(x, x, key, 0, 0.25, None),
         lambda: triangle.triangle_output(x, x, x, row, row, weight, row, (key, 0, 0.25, None)),
         lambda: global_attention(x, mask, *attention),
         lambda: attention_arguments.checked(keys, keys, keys, None, mask, None),

@@ -303,7 +303,6 @@ class OptimiserConfig(Section):
 
 KernelPackage = Literal[
     "norm",
-    "dropout",
     "linear",
     "outer_product",
     "triangle",
@@ -311,7 +310,7 @@ KernelPackage = Literal[
     "transition",
 ]
 
-RetiredPackage = Literal["wide_linear", "point_attention", "optimiser"]
+RetiredPackage = Literal["dropout", "wide_linear", "point_attention", "optimiser"]
 """Packages of earlier versions: configurations may name them, without effect."""
 
 

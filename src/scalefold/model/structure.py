@@ -12,12 +12,12 @@ from scalefold.config.schema import StructureModuleConfig
 from scalefold.geometry.rigid import Rigid, quaternion_to_rotation
 from scalefold.model.assembly import Assembly
 from scalefold.model.contract import Structure
-from scalefold.model.dropout import ResidualDropout
+from scalefold.model.dropout import DropoutLayer
 from scalefold.model.invariant_point_attention import InvariantPointAttention, SharedTerms
 from scalefold.model.linear import Linear
 from scalefold.model.norm import LayerNorm
 from scalefold.model.torsion import AllAtoms, AngleResnet
-from scalefold.ops.dropout import mix
+from scalefold.ops.dropout import hashed, kept, mix
 
 
 class BackboneUpdate(nn.Module):
@@ -55,7 +55,7 @@ class SingleTransition(nn.Module):
     def __init__(self, channels: int, dropout: float, assembly: Assembly) -> None:
         super().__init__()
         self.layers = nn.ModuleList([SingleTransitionLayer(channels)])
-        self.dropout = ResidualDropout(dropout, None, assembly)
+        self.dropout = DropoutLayer(dropout, None, assembly)
         self.layer_norm = nn.LayerNorm(channels)
 
     def forward(self, s: Tensor, kept: Tensor) -> Tensor:
@@ -85,10 +85,11 @@ class StructureModule(nn.Module):
         self.transition = SingleTransition(c_s, config.dropout, assembly)
         self.bb_update = BackboneUpdate(c_s)
         self.angle_resnet = AngleResnet(c_s, config.c_angle, config.num_angle_blocks)
-        self.ipa_dropout = ResidualDropout(config.dropout, None, assembly)
+        self.ipa_dropout = DropoutLayer(config.dropout, None, assembly)
         self.all_atoms = AllAtoms()
         # Functions, not methods: a method held by its own module would keep both alive.
         self._compiled_layer = assembly.compiled(StructureModule._layer)
+        self._compiled_factor = assembly.compiled(_factor)
         self._compiled_build = assembly.compiled(StructureModule._build)
 
     def forward(self, s: Tensor, z: Tensor, aatype: Tensor, mask: Tensor, key: Tensor) -> Structure:
@@ -122,9 +123,10 @@ class StructureModule(nn.Module):
         """Single representation and backbone frames, in units of the scale, after each layer."""
         shared = self.ipa.shared_terms(self.layer_norm_z(z), mask)
         s = self.linear_in(initial)
-        keys = mix(key, torch.arange(self.num_layers, device=key.device)[:, None])
-        kept = zip(
-            _kept(self.ipa_dropout, keys, s), _kept(self.transition.dropout, keys, s), strict=True
+        factors = zip(
+            self._kept(self.ipa_dropout, key, s),
+            self._kept(self.transition.dropout, key, s),
+            strict=True,
         )
         start = Rigid.identity(tuple(s.shape[:2]), s)
         # As those of later layers are, in memory and gradient: one compiled layer serves all.
@@ -132,11 +134,22 @@ class StructureModule(nn.Module):
             start.rotation.contiguous(), start.translation.requires_grad_(s.requires_grad)
         )
         layers = []
-        for kept_ipa, kept_transition in kept:
+        for kept_ipa, kept_transition in factors:
             s, frames = self._compiled_layer(self, s, frames, shared, kept_ipa, kept_transition)
             layers.append((s, frames))
             frames = frames.detach_rotation()
         return layers
+
+    def _kept(self, layer: DropoutLayer, key: Tensor, like: Tensor) -> Tensor:
+        """What dropout multiplies tensors like the given one with in each layer, (L, B, N, c_s)."""
+        shape = self.num_layers, *like.shape
+        dropout = layer.draw(key)
+        if dropout is None:
+            return like.new_ones(shape)
+        layers, _, residues, channels = (torch.arange(n, device=key.device) for n in shape)
+        return self._compiled_factor(
+            key, layers, residues, channels, dropout.layer, dropout.rate, like.dtype
+        )
 
     def _layer(
         self,
@@ -171,8 +184,18 @@ class StructureModule(nn.Module):
         )
 
 
-def _kept(dropout: ResidualDropout, keys_LB: Tensor, like: Tensor) -> Tensor:
-    """What dropout multiplies tensors like the given one with in each layer, (L, B, N, c_s)."""
-    ones = torch.ones((keys_LB.numel(), *like.shape[1:]), dtype=like.dtype, device=like.device)
-    kept = dropout(torch.zeros_like(ones), ones, keys_LB.flatten())
-    return kept.unflatten(0, keys_LB.shape)
+def _factor(
+    key_B: Tensor,
+    layer_L: Tensor,
+    residue_N: Tensor,
+    channel_C: Tensor,
+    number: int,
+    rate: float,
+    dtype: torch.dtype,
+) -> Tensor:
+    """What dropout multiplies with, (L, B, N, C).
+
+    Coordinates are tensors, since Inductor multiplies positions of its own in 32 bits.
+    """
+    bits = hashed(mix(key_B, layer_L[:, None]), number, [residue_N, channel_C])
+    return kept(bits, rate).to(dtype) * (1.0 / (1.0 - rate))

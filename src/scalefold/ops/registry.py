@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from scalefold.ops.attention import attention
-from scalefold.ops.dropout import residual_dropout
 from scalefold.ops.global_attention import global_attention
 from scalefold.ops.linear import residual_linear
 from scalefold.ops.norm import layer_norm, normed_projection
@@ -49,7 +48,6 @@ class Ops:
     outer_product_operands: Callable[..., tuple[Tensor, Tensor, Tensor]] = outer_product_operands
     outer_product_mean: Callable[..., Tensor] = outer_product_mean
     transition: Callable[..., Tensor] = transition
-    residual_dropout: Callable[..., Tensor] = residual_dropout
     residual_linear: Callable[..., Tensor] = residual_linear
 
 

@@ -28,7 +28,6 @@ MIN_CAPABILITY = (8, 0)
 
 PACKAGES: Final[dict[str, tuple[str, ...]]] = {
     "norm": ("layer_norm", "normed_projection"),
-    "dropout": ("residual_dropout",),
     "linear": ("residual_linear",),
     "outer_product": ("outer_product_operands", "outer_product_mean"),
     "triangle": (

@@ -53,9 +53,9 @@ def test_the_kernels_fill_the_record() -> None:
 def test_some_kernels_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scalefold.ops.triton.why_not", lambda device: None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
-    ops, cuda = select_ops(["dropout"], torch.device("cuda")), torch.device("cuda")
-    assert ops == replace(TORCH, residual_dropout=triton_ops().residual_dropout)
-    assert select_gather(["dropout"], cuda) is not None
+    ops, cuda = select_ops(["transition"], torch.device("cuda")), torch.device("cuda")
+    assert ops == replace(TORCH, transition=triton_ops().transition)
+    assert select_gather(["transition"], cuda) is not None
     assert select_gather([], cuda) is select_gather("torch", cuda) is None
     assert select_ops([], cuda) is TORCH
 
