@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from importlib import import_module
+from importlib.metadata import version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -65,8 +66,7 @@ def select_ops(kernels: Kernels, device: torch.device) -> Ops:
     obstacle = why_not(device)
     if obstacle is None:
         _warn_of_slower_kernels(device)
-        chosen = PACKAGES if isinstance(kernels, str) else kernels
-        return triton_ops(chosen)
+        return triton_ops(PACKAGES if isinstance(kernels, str) else kernels)
     if kernels != "auto":
         asked = kernels if isinstance(kernels, str) else ", ".join(kernels)
         raise InputError(
@@ -99,6 +99,11 @@ def why_not(device: torch.device) -> str | None:
             f"newer (A100, RTX 30) and {name} has {major}.{minor}"
         )
     return None
+
+
+def triton_version() -> str | None:
+    """Version of Triton, or None where it is not installed."""
+    return version("triton") if find_spec("triton") is not None else None
 
 
 def _warn_of_slower_kernels(device: torch.device) -> None:
