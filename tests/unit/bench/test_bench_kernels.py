@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend
 
 from scalefold.bench.kernels import attention as kernels_of_attention
-from scalefold.bench.kernels import catalogue, implementation, optimiser, peers, run
+from scalefold.bench.kernels import catalogue, implementation, peers, run
 from scalefold.bench.kernels.agreement import FACTOR, Exact, convert, evaluate, tensors
 from scalefold.bench.kernels.case import KernelCase, Work, leaf
 from scalefold.bench.kernels.catalogue import all_cases, find_case
@@ -292,27 +292,6 @@ def test_each_backend_of_sdpa_serves_what_it_gives_all_gradients_of() -> None:
     assert serving(less.format("bias's gradient")) == {"SDPA cuDNN", "SDPA memory-efficient"}
     assert serving(less.format("bias")) == set(kernels_of_attention._SDPA)
     assert serving("template triangle attention N=256") == set()
-
-
-def test_the_optimiser_is_compared_with_clipped_adam(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(optimiser, "_SIZE", 1000)
-    state, keep = convert(optimiser._inputs(True, CPU, torch.float32), torch.float64)
-    found = optimiser._reference(state, keep)
-    weights, gradient, first, second, average, _ = state
-    parameter = torch.nn.Parameter(weights.clone())
-    parameter.grad = gradient.clone()
-    torch.nn.utils.clip_grad_norm_(parameter, 0.1)
-    adam = torch.optim.Adam([parameter], 1e-3, (0.9, 0.999), 1e-6)
-    adam.state[parameter] = {
-        "step": torch.tensor(0.0),
-        "exp_avg": first.clone(),
-        "exp_avg_sq": second.clone(),
-    }
-    adam.step()
-    after, moments = parameter.detach(), adam.state[parameter]
-    expected = (after, moments["exp_avg"], moments["exp_avg_sq"], average.lerp(after, 1e-3))
-    for value, exact in zip(found, expected, strict=True):
-        torch.testing.assert_close(value, exact, rtol=1e-12, atol=1e-12)
 
 
 def test_a_failure_of_ours_ends_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
