@@ -23,8 +23,8 @@ attention, ending node     (on its way)    columns     gather bias (0.5 MB)
 pair transition            (on its way)    rows        none
 =========================  ==============  ==========  =========================================
 
-Blocks are modules from tensors to tensors, so that assembly may wrap them (recomputation, graphs);
-a recomputed block sees the same dropout, whose masks depend on the key only.
+Blocks are modules from tensors to tensors, so that assembly may wrap them (activation
+checkpointing, graphs). A block that runs again sees the same dropout: masks depend on the key only.
 """
 
 from __future__ import annotations

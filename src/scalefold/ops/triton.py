@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from importlib import import_module
-from importlib.metadata import version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -103,7 +102,10 @@ def why_not(device: torch.device) -> str | None:
 
 def triton_version() -> str | None:
     """Version of Triton, or None where it is not installed."""
-    return version("triton") if find_spec("triton") is not None else None
+    if find_spec("triton") is None:
+        return None
+    version: str = import_module("triton").__version__
+    return version
 
 
 def _warn_of_slower_kernels(device: torch.device) -> None:
@@ -115,7 +117,7 @@ def _warn_of_slower_kernels(device: torch.device) -> None:
             "instead, which are slower. torch 2.11 brings Triton 3.6, torch 2.13 brings 3.7",
             torch.cuda.get_device_name(device),
             " and ".join(gpu.GLUON_VERSIONS),
-            import_module("triton").__version__,
+            triton_version(),
         )
 
 
