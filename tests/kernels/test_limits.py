@@ -14,8 +14,6 @@ from scalefold_kernels import limits, triangle
 from scalefold_kernels.attention import arguments as attention_arguments
 from scalefold_kernels.attention.pointwise import pointwise_attention
 from scalefold_kernels.attention.pooled import global_attention
-from scalefold_kernels.dropout import op as dropout
-from scalefold_kernels.dropout import residual_dropout
 from scalefold_kernels.dropout.arguments import Dropout
 from scalefold_kernels.linear import residual_linear
 from scalefold_kernels.norm.projection.arguments import apart
@@ -25,16 +23,12 @@ from scalefold_kernels.outer_product import triton_materialised as materialised
 from scalefold_kernels.outer_product.arguments import MAX_SEQUENCES, Mean
 from scalefold_kernels.outer_product.operands.triton import Parameters
 from scalefold_kernels.outer_product.operands.triton import forward as operands_forward
-from scalefold_kernels.point_attention.arguments import checked as points_checked
 from scalefold_kernels.rows import rows_of
-from scalefold_kernels.tiles import overridden
 from scalefold_kernels.transition.arguments import matrix
 from scalefold_kernels.triangle.arguments import OutputWeights
 from scalefold_kernels.triangle.arguments import Sizes as TriangleSizes
 from scalefold_kernels.triangle.triton import output as triangle_output
 from scalefold_kernels.triangle.triton import weights as triangle_weights
-from scalefold_kernels.wide_linear import launch as linear
-from scalefold_kernels.wide_linear import wide_linear, wide_linear_gradients
 
 SHORT, LONG = 256, 4224
 """Residues whose pairs, of 128 channels, are fewer than 2^30 elements, and more than 2^31."""
@@ -84,16 +78,6 @@ def triangle_mask(length: int) -> None:
     triangle_output.fill_mask(keep, NOTHING_SHARED)
 
 
-def update(length: int) -> None:
-    x = new(1, length, length, 128)
-    dropout._launch(x, x, *NOTHING_SHARED)
-
-
-def joined(length: int) -> None:
-    parts, out = new(3, length**2, 128), new(length**2, 128)
-    linear.join(parts, new(128), out, HAS_BIAS=True, RELU=False)
-
-
 def channels_first(length: int) -> Tensor:
     return new(128, length, length).permute(1, 2, 0)
 
@@ -115,16 +99,6 @@ def projected(length: int) -> None:
 LAUNCHES = [
     Launch("output_weights_kernel", triangle_weights, output_gradients),
     Launch("dropout_mask_kernel", triangle_output, triangle_mask),
-    Launch("residual_dropout_kernel", dropout, update),
-    Launch("product_kernel", linear, lambda n: linear.product(new(n * n, 128), new(128, 24))),
-    Launch("product_kernel", linear, lambda n: linear.product(new(n * n, 24), new(24, 128))),
-    Launch("product_kernel", linear, lambda n: linear.product(new(8, 128), new(n * n, 128).t())),
-    Launch(
-        "gradients_kernel",
-        linear,
-        lambda n: linear.gradients([new(n * n, 24)], [], [new(n * n, 128)]),
-    ),
-    Launch("join_splits_kernel", linear, joined),
     Launch("chained_products_kernel", chained, mean),
     Launch("project_outer_kernel", materialised, projected),
     Launch(
@@ -139,8 +113,7 @@ LAUNCHES = [
 @pytest.mark.parametrize("launch", LAUNCHES, ids=lambda launch: launch.kernel)
 def test_kernels_are_told_where_32_bits_are_too_few(launch: Launch, long: bool) -> None:
     kernel, module, of_length = launch
-    with patch.object(linear, "sum_several"):
-        case = recorded(module, kernel, lambda: of_length(LONG if long else SHORT), kernel, "sm_90")
+    case = recorded(module, kernel, lambda: of_length(LONG if long else SHORT), kernel, "sm_90")
     assert case.constexprs["INT64"] == long
 
 
@@ -152,32 +125,6 @@ def draw(*shape: int, device: torch.device, seed: int = 0) -> Tensor:
 def with_gradients(function: Callable[..., Tensor], *leaves: Tensor) -> list[Tensor]:
     out = function(*leaves)
     return [out, *torch.autograd.grad(out, leaves, draw(*out.shape, device=out.device, seed=9))]
-
-
-def of_linear(device: torch.device) -> list[Tensor]:
-    sizes = {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 16, "num_warps": 4, "num_stages": 2}
-    x, weight, bias = (draw(*s, device=device) for s in ((3, 7), (9, 7), (9,)))
-    found = []
-    for splits in (1, 3):
-        with overridden() as tiles:
-            for table in ("wide_linear", "wide_linear_gradients"):
-                tiles.force(table, **sizes, SPLITS=splits)
-            out, *gradients = with_gradients(lambda *t: wide_linear(*t, relu=True), x, weight, bias)
-            found += [out, *gradients, *wide_linear_gradients([out, out], [x, x], [out, out])]
-    return found
-
-
-def of_dropout(device: torch.device) -> list[Tensor]:
-    x, y = (draw(2, 5, 7, 6, device=device, seed=i) for i in range(2))
-    key = torch.tensor([3, -5], device=device)
-    found = []
-    for shared_dim in (None, -1, -2, -3):
-        found += with_gradients(
-            lambda x, y: residual_dropout(x, y, key, 7, 0.25, shared_dim),  # noqa: B023
-            x,
-            y,
-        )
-    return found
 
 
 def of_triangle(device: torch.device) -> list[Tensor]:
@@ -203,7 +150,7 @@ def of_outer_product(device: torch.device) -> list[Tensor]:
     return found
 
 
-@pytest.mark.parametrize("results", [of_linear, of_dropout, of_triangle, of_outer_product])
+@pytest.mark.parametrize("results", [of_triangle, of_outer_product])
 def test_wide_offsets_change_no_bit(
     results: Callable[[torch.device], list[Tensor]],
     device: torch.device,
@@ -266,11 +213,9 @@ def test_too_many_samples_are_named() -> None:
     operands = Parameters(row, row, weight, row, weight, row)
     attention = row, row, weight, weight, weight, weight, row, weight, row
     calls: list[Callable[[], Any]] = [
-        lambda: residual_dropout(x, x, key, 0, 0.25, None),
         lambda: triangle.triangle_output(x, x, x, row, row, weight, row, (key, 0, 0.25, None)),
         lambda: global_attention(x, mask, *attention),
         lambda: attention_arguments.checked(keys, keys, keys, None, mask, None),
-        lambda: points_checked(*[keys[:, 0]] * 9),
         lambda: pointwise_attention(keys[:, 0], keys, keys, mask[:, 0]),
         lambda: operands_forward(x, mask, operands, x),
     ]

@@ -13,7 +13,7 @@ from scalefold.config.schema import Config
 from scalefold.model.alphafold import AlphaFold
 from scalefold.model.assembly import Assembly
 from scalefold.ops import select_ops
-from scalefold.ops.triton import optimiser_kernels
+from scalefold.ops.triton import select_gather
 from scalefold.parallel import SINGLE, IdentityAxis, Mesh
 from scalefold.train.averaging import WeightAverage
 from scalefold.train.clipping import ClippedMean
@@ -28,7 +28,7 @@ from scalefold.train.precision import narrow_parameters, set_determinism, set_ma
 from scalefold.train.recomputation import SelectiveRecomputation, recompute_blocks
 from scalefold.train.sample import SampleGradient, judge
 from scalefold.train.step import TrainingStep
-from scalefold.train.update import FusedUpdate, TorchUpdate, Update
+from scalefold.train.update import Update
 from scalefold.weights import State
 
 
@@ -115,28 +115,23 @@ def assemble(config: Config, device: torch.device, mesh: Mesh = SINGLE) -> Train
         recompute_blocks(model)
 
     # 4. Parameters into flat float32 master buffers; the trunk's into a bfloat16 working copy.
-    kernels = optimiser_kernels(config.training.kernels, device)
-    gather = TorchGather if kernels is None else kernels.Gather
+    gather = select_gather(config.training.kernels, device) or TorchGather
     parameters = FlatParameters(model, narrow_parameters(precision), gather=gather)
 
     # 5. Optimiser and weight averaging, over the master buffers.
-    optimiser = Adam(parameters.master, config.optimiser)
+    optimiser = Adam(parameters.master, config.optimiser, compiled)
     average = WeightAverage(parameters.master, config.optimiser)
 
     # 6. The mean gradient of the ranks: on its way while backward runs, or after a replayed graph.
     graphs = use_graphs(config.training.cuda_graphs, device)
-    mean = ClippedMean(parameters, config.optimiser, mesh.data, overlap=not graphs, kernels=kernels)
+    mean = ClippedMean(parameters, config.optimiser, mesh.data, overlap=not graphs)
 
     # 7. A sample's passes, launched kernel by kernel or captured as CUDA graphs.
     differentiate = parameters.accumulate if mean.overlaps else parameters.differentiate
     plain = SampleGradient(model, differentiate, config, compiled(judge))
     gradient = GraphedSampleGradient(plain) if graphs else plain
 
-    # 8. What ends a step: operation by operation, or in two launches.
-    update: Update = TorchUpdate(parameters, optimiser, average)
-    if kernels is not None:
-        update = FusedUpdate(kernels, parameters, optimiser, average, config.optimiser)
-
-    # 9. The step that ties them together.
+    # 8. The step that ties them together.
+    update = Update(parameters, optimiser, average)
     step = TrainingStep(gradient, mean, parameters, update, mesh.data)
     return Trainer(model, parameters, optimiser, average, step, recomputation)

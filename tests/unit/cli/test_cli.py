@@ -484,3 +484,10 @@ def test_an_evaluation_that_lacks_chains_says_so_and_is_done(
     assert done.stdout.startswith("model_1.pt, train: lddt_ca 0.250 over 1 of ")
     warning = f"warning: chains failed (5) and are not in the means; {out} says why"
     assert (warning in done.stderr) == (failed > 0)
+
+
+def test_doctor_says_what_the_model_runs_with() -> None:
+    result = run("doctor", "--device", "cpu")
+    assert result.exit_code == 0
+    assert f"torch      {torch.__version__}" in result.output
+    assert "the device is cpu" in result.output

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from scalefold_kernels.optimiser.kernel import gather_kernel
+from scalefold_kernels.gather.triton import gather_kernel
 from scalefold_kernels.tiles import architecture, tile
 
 _ALIGNMENT = 8
@@ -41,7 +41,7 @@ class Gather:
         if any(place % _ALIGNMENT for place in places):
             raise ValueError(f"gather: places must be multiples of {_ALIGNMENT} elements")
         self._buffer, self._num_tensors = buffer, len(sizes)
-        self._launch = tile("optimiser_gather", architecture(buffer.device), {"P": buffer.numel()})
+        self._launch = tile("gather", architecture(buffer.device), {"P": buffer.numel()})
         block = self._launch["BLOCK"]
         pieces = [
             (number, first, place + first, min(block, size - first))
