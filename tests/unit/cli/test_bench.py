@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.unit.cli.conftest import DEMO, ROOT, run
+from tests.unit.cli.conftest import DEMO, run
 
 from scalefold.errors import InputError
 
@@ -67,17 +67,6 @@ def test_a_benchmark_is_not_begun_whose_record_cannot_be_written(name: str, tmp_
     result = run("bench", name, *options)
     assert result.exit_code == 2
     assert f"{out}: cannot be written (No such file or directory)" in result.stderr
-
-
-def test_a_table_of_records_of_kernels() -> None:
-    records = ROOT / "docs/benchmarks"
-    of_kernels = run("bench", "table", str(records / "kernels-h200.json"), "--shape", "MSA column")
-    head, _, row = of_kernels.stdout.splitlines()
-    assert head.startswith("| | floor | ScaleFold |")
-    assert row.startswith("| MSA column attention 128 x 256 |")
-    of_others = run("bench", "table", str(records / "loader-h200.json"))
-    assert of_others.exit_code == 2
-    assert "not a file of bench kernels" in of_others.stderr
 
 
 def test_device_errors() -> None:
