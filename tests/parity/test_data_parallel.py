@@ -106,7 +106,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[Any]]:
         ]  # fmt: skip
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         done = subprocess.run(
-            list(map(str, command)), env=environment, capture_output=True, text=True, timeout=400
+            list(map(str, command)), env=environment, capture_output=True, text=True
         )
         assert done.returncode == 0, done.stderr
     return {size: [torch.load(folder / f"{size}-{r}.pt") for r in range(size)] for size in SIZES}

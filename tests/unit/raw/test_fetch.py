@@ -28,7 +28,7 @@ PDB = "/pub/pdb/data/structures/divided/mmCIF"
 
 @pytest.fixture
 def downloader() -> Iterator[Downloader]:
-    with closing(Downloader(attempts=2, backoff_seconds=0.001, timeout_seconds=5.0)) as running:
+    with closing(Downloader(attempts=2, backoff_seconds=0.001, timeout_seconds=300.0)) as running:
         yield running
 
 

@@ -25,7 +25,7 @@ def body(site) -> None:
 
 @pytest.fixture
 def downloader() -> Iterator[Downloader]:
-    with closing(Downloader(attempts=3, backoff_seconds=0.001, timeout_seconds=5.0)) as running:
+    with closing(Downloader(attempts=3, backoff_seconds=0.001, timeout_seconds=300.0)) as running:
         yield running
 
 
