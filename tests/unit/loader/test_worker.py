@@ -72,10 +72,10 @@ def test_a_worker_that_cannot_be_started_again_is_an_error(reader_type, tmp_path
         monkeypatch.setattr(type(process), "start", no_memory)
         process.kill()
         for result in results:
-            with pytest.raises(SampleError, match=r"no other could be started: .*lower\)$"):
+            with pytest.raises(SampleError, match="no other"):
                 result.result()
         later = pool.submit(SampleTask(2, held.keys[2], 1))
-        with pytest.raises(SampleError, match="no other could be started"):
+        with pytest.raises(SampleError, match="no other"):
             later.result()
     finally:
         pool.close()
