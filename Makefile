@@ -37,7 +37,7 @@ CUDA_TRITON := $(shell grep '^triton==' envs/constraints.txt)
 BIN := $(abspath $(VENV))/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 SNAKEMAKE := PATH="$(BIN):$$PATH" snakemake
-CODE := src kernels tests containers envs .ci
+CODE := src kernels tests tools containers envs .ci
 
 .PHONY: help demo test test-triton test-slurm lint format environment developer-environment clean-demo \
 	container-test container-check container-clean FORCE

@@ -65,7 +65,6 @@ def with_kernels(features: Features) -> list[Tensor]:
     return run(tiny(triton_ops()), features, DEVICE, torch.float32)
 
 
-@pytest.mark.timeout(300)
 def test_outputs_and_gradients_are_those_of_torch(
     features: Features, with_kernels: list[Tensor]
 ) -> None:
@@ -86,7 +85,6 @@ def root_mean_square(errors: list[list[float]]) -> Tensor:
     return torch.tensor(errors).square().mean(0).sqrt()
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "recomputation", ["full", pytest.param("selective", marks=pytest.mark.gpu)]
 )

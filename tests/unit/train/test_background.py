@@ -20,7 +20,7 @@ from scalefold.train.metrics import MetricsLog
 
 from .quietly import train_quietly
 
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 1200.0
 
 
 def _wait_for(event: threading.Event) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from test_whole_golden import Result
+from tests.parity.test_whole_golden import Result
 from torch import Tensor
 
 KINDS = ("outputs", "terms", "gradients")

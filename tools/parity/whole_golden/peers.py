@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import importlib
 import math
-import sys
 from pathlib import Path
 from typing import Any
 
 import torch
+from tests.parity.test_whole_golden import Result, gradient, named_outputs
+from tools.parity.peer_code import EPS, PeerCode
+from tools.parity.peer_models import (
+    adapt_mlperf,
+    adapt_openfold,
+    mlperf_name,
+    mlperf_of,
+    openfold_of,
+)
 from torch import Tensor
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from peer_code import EPS, PeerCode
-from peer_models import adapt_mlperf, adapt_openfold, mlperf_name, mlperf_of, openfold_of
-from test_whole_golden import Result, gradient, named_outputs
 
 from scalefold.config.schema import LossConfig, ModelConfig
 from scalefold.features.contract import Features

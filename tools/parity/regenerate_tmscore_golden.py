@@ -1,6 +1,6 @@
 """Write ``tmscore_golden.json`` with the TMscore program (Debian package ``tm-align``).
 
-python tests/unit/evaluate/regenerate_tmscore_golden.py
+python -m tools.parity.regenerate_tmscore_golden
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import json
 import tempfile
 from pathlib import Path
 
-from test_superposed import CHAINS, GOLDEN, RECIPES, tmscore_program
+from tests.unit.evaluate.conftest import MIRROR, _chain, perturb
+from tests.unit.evaluate.test_superposed import CHAINS, GOLDEN, RECIPES, tmscore_program
 
-from conftest import MIRROR, _chain, perturb
 from scalefold.evaluate.metrics import Comparison
 
 

@@ -1,6 +1,6 @@
 """Write ``model_golden.json`` from the public OpenFold; see README_model.md.
 
-    python tests/parity/regenerate_model_golden.py <folder that holds openfold/>
+    python -m tools.parity.regenerate_model_golden <folder that holds openfold/>
 
 Nothing of it is in this repository.
 """
@@ -12,9 +12,17 @@ import sys
 from pathlib import Path
 
 import torch
-from peer_code import PeerCode
-from peer_models import adapt_openfold, openfold_of
-from test_model_golden import CASES, GOLDEN, model_config, named_outputs, passes_of, record, scalar
+from tests.parity.test_model_golden import (
+    CASES,
+    GOLDEN,
+    model_config,
+    named_outputs,
+    passes_of,
+    record,
+    scalar,
+)
+from tools.parity.peer_code import PeerCode
+from tools.parity.peer_models import adapt_openfold, openfold_of
 from torch import Tensor
 
 from scalefold.config.schema import ModelConfig

@@ -3,7 +3,7 @@
 Not a test: a check for development, run with a checkout of aqlaboratory/openfold or of MLPerf HPC's
 OpenFold (see ``peer_code.py``)::
 
-    python tests/parity/loss_golden/compare_peers.py {openfold,mlperf} <folder that holds openfold/>
+    python -m tools.parity.loss_golden.compare_peers {openfold,mlperf} <folder that holds openfold/>
 
 Known differences of both from AlphaFold2, levelled here (scalefold follows AlphaFold2):
 
@@ -23,11 +23,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from tests.parity.test_whole_golden import openfold_angle_tolerance
+from tools.parity.peer_code import EPS, PeerCode
 from torch import Tensor
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from peer_code import EPS, PeerCode
-from test_whole_golden import openfold_angle_tolerance
 
 from scalefold.geometry.rigid import Rigid
 from scalefold.loss.distogram import distogram_loss
@@ -280,7 +278,7 @@ def compare_heads(x: dict[str, Tensor]) -> float:
 
 
 def main() -> None:
-    with np.load(Path(__file__).with_name("alphafold2.npz")) as stored:
+    with np.load(Path("tests/parity/loss_golden/alphafold2.npz")) as stored:
         inputs = {
             key.removeprefix("input/"): torch.from_numpy(stored[key])
             for key in stored.files

@@ -1,8 +1,8 @@
 """Compare the whole chain with OpenFold or MLPerf HPC, float64 and float32; writes the numbers.
 
-Not a test: a check for development, see README.md::
+Not a test: a check for development, see tests/parity/whole_golden/README.md::
 
-    python tests/parity/whole_golden/compare.py {openfold,mlperf} <folder that holds openfold/> \
+    python -m tools.parity.whole_golden.compare {openfold,mlperf} <folder that holds openfold/> \
         {float64,levelling,tiny,float32,deep,golden,golden-float32} [--seeds 5] [--json FILE]
 
 ``tiny``, ``float32`` and ``deep`` compare errors of float32: of the tiny model, two blocks, 48.
@@ -24,12 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
-
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
-from decisions import Decisions  # noqa: E402
-from peers import Peer  # noqa: E402
-from pooling import (  # noqa: E402
+from tests.parity.pooling import (
     KINDS,
     ZERO_GRADIENT,
     Errors,
@@ -38,9 +33,9 @@ from pooling import (  # noqa: E402
     pool_all,
     zero_floor,
 )
-from test_float32_error import CASE as FLOAT32_CASE  # noqa: E402
-from test_float32_error import GOLDEN as FLOAT32_GOLDEN  # noqa: E402
-from test_whole_golden import (  # noqa: E402
+from tests.parity.test_float32_error import CASE as FLOAT32_CASE
+from tests.parity.test_float32_error import GOLDEN as FLOAT32_GOLDEN
+from tests.parity.test_whole_golden import (
     CASES,
     GOLDEN,
     Result,
@@ -50,9 +45,12 @@ from test_whole_golden import (  # noqa: E402
     record,
     run,
 )
+from tools.parity.whole_golden.decisions import Decisions
+from tools.parity.whole_golden.peers import Peer
+from torch import Tensor
 
-from scalefold.config.schema import ModelConfig  # noqa: E402
-from scalefold.features.contract import ALL_FEATURES, Features  # noqa: E402
+from scalefold.config.schema import ModelConfig
+from scalefold.features.contract import ALL_FEATURES, Features
 
 TWO_BLOCKS: dict[str, Any] = {"evoformer": {"num_blocks": 2}, "extra_msa": {"num_blocks": 2}}
 WHAT = ("float64", "levelling", "tiny", "float32", "deep", "golden", "golden-float32")

@@ -1,10 +1,10 @@
-"""Make ``alphafold2.npz`` beside this file: inputs of all loss terms, and AlphaFold2's answers.
+"""Make ``tests/parity/loss_golden/alphafold2.npz``: inputs of all loss terms and the answers.
 
 Not a test, and needed only to make the file anew. Run it in an environment with jax, dm-haiku,
 ml_collections and dm-tree beside scalefold, with a checkout of google-deepmind/alphafold (and in it
 ``alphafold/common/stereo_chemical_props.txt``, which AlphaFold's installation downloads)::
 
-    python tests/parity/loss_golden/make.py <path of the checkout>
+    python -m tools.parity.loss_golden.make <path of the checkout>
 
 The present file was made with the checkout's state of 2026 (violations of the CA-C-N angle measured
 with that angle's own deviation) and jax 0.10.2.
@@ -26,7 +26,7 @@ import haiku as hk
 import jax
 import ml_collections
 import numpy as np
-from case import NUM_RES, Arrays, make_inputs
+from tools.parity.loss_golden.case import NUM_RES, Arrays, make_inputs
 
 jax.config.update("jax_enable_x64", True)
 sys.path.insert(0, sys.argv[1])
@@ -237,7 +237,7 @@ def main() -> None:
         else a
         for name, a in inputs.items()
     }
-    output = Path(__file__).with_name("alphafold2.npz")
+    output = Path("tests/parity/loss_golden/alphafold2.npz")
     np.savez_compressed(
         output,
         **{f"input/{name}": array for name, array in small.items()},

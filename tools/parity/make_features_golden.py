@@ -2,9 +2,9 @@
 
 Run once for each reference, by hand; the tests only read what it wrote:
 
-    python tests/parity/make_features_golden.py openfold /path/to/OpenFold \
+    python -m tools.parity.make_features_golden openfold /path/to/OpenFold \
         demo tests/parity/golden/features_openfold.npz
-    python tests/parity/make_features_golden.py mlperf /path/to/MLPerf/openfold \
+    python -m tools.parity.make_features_golden mlperf /path/to/MLPerf/openfold \
         demo tests/parity/golden/features_mlperf.npz
 
 The reference is imported from the path given (see ``peer_code.py``); none of its code is here.
@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from peer_code import PeerCode
+from tools.parity.peer_code import PeerCode
 
 from scalefold.chem.residues import ATOM37_INDEX, UNKNOWN
 from scalefold.config.schema import FeaturesConfig

@@ -1,6 +1,6 @@
 """Print the tables of docs/numerics.md from docs/benchmarks/numerics.json.
 
-python tests/parity/whole_golden/table.py docs/benchmarks/numerics.json
+python -m tools.parity.whole_golden.table docs/benchmarks/numerics.json
 """
 
 from __future__ import annotations

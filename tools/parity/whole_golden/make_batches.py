@@ -1,6 +1,6 @@
 """Make ``batches.npz``: two real batches of bundled chains, by scalefold's own way.
 
-    python tests/parity/whole_golden/make_batches.py
+    python -m tools.parity.whole_golden.make_batches
 
 fetch -> pack -> features; nothing is drawn or changed by hand but the residues of ``gaps``.
 """
@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tests.parity.test_whole_golden import BATCHES
 
 from scalefold.config import load_config
 from scalefold.config.schema import FeaturesConfig
@@ -76,7 +77,7 @@ def main() -> None:
         reader = ShardReader(shards)
         batches = {"2nwd_X": chain_batch(reader), "gaps": gaps_batch(reader)}
     arrays = {f"{b}/{n}": array for b, p in batches.items() for n, array in stored(p).items()}
-    output = Path(__file__).with_name("batches.npz")
+    output = BATCHES
     np.savez_compressed(output, **arrays)
     print(f"{output.name}: {output.stat().st_size / 1e3:.0f} kB")
 
