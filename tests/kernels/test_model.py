@@ -7,12 +7,12 @@ from torch import Tensor
 from scalefold.bench.kernels.agreement import FACTOR, error
 from scalefold.config.load import preset_tree
 from scalefold.config.schema import ModelConfig
+from scalefold.engine.activation_checkpointing import SelectiveRecomputation, recompute_blocks
 from scalefold.features.contract import Features
 from scalefold.model import AlphaFold, Assembly, Previous
 from scalefold.model.example import example_features
 from scalefold.ops import TORCH, Ops
 from scalefold.ops.triton import triton_ops
-from scalefold.train.recomputation import SelectiveRecomputation, recompute_blocks
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 

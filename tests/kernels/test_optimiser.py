@@ -6,12 +6,12 @@ from torch import Tensor, nn
 
 import scalefold_kernels.optimiser
 from scalefold.config.schema import OptimiserConfig
+from scalefold.optim.averaging import WeightAverage
+from scalefold.optim.clipping import ClippedMean
+from scalefold.optim.optimiser import Adam
+from scalefold.optim.parameters import FlatParameters, flat_norm
+from scalefold.optim.update import FusedUpdate, TorchUpdate
 from scalefold.parallel import SINGLE
-from scalefold.train.averaging import WeightAverage
-from scalefold.train.clipping import ClippedMean
-from scalefold.train.optimiser import Adam
-from scalefold.train.parameters import FlatParameters, flat_norm
-from scalefold.train.update import FusedUpdate, TorchUpdate
 from scalefold_kernels.optimiser import (
     AdamConstants,
     accumulate_gradient,

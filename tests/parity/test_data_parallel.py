@@ -42,7 +42,7 @@ from scalefold.config import load_config
 from scalefold.loader.loader import TrainingLoader
 from scalefold.parallel.launch import find_place, joined
 from scalefold.shards.reader import ShardReader
-from scalefold.train import accumulation, clipping
+from scalefold.optim import accumulation, clipping
 from scalefold.train.assemble import assemble
 
 config, shards, out, cases, steps, rate = sys.argv[1:]

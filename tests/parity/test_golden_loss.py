@@ -28,12 +28,12 @@ from rich.console import Console
 
 from scalefold.config import Config, make_config
 from scalefold.loader.loader import TrainingLoader
+from scalefold.optim.schedule import learning_rate
 from scalefold.raw.chains import read_chains
 from scalefold.raw.fetch import fetch
 from scalefold.shards.pack import pack
 from scalefold.shards.reader import ShardReader
 from scalefold.train.assemble import Trainer, assemble
-from scalefold.train.schedule import learning_rate
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = Path(__file__).with_name("golden_loss.json")

@@ -24,9 +24,9 @@ from scalefold.config.identity import run_key
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.loader.loader import TrainingLoader
+from scalefold.optim.schedule import learning_rate
 from scalefold.shards.reader import ShardReader
 from scalefold.train.assemble import assemble
-from scalefold.train.schedule import learning_rate
 
 WINDOWS: Final = 20
 """Parts of a curve; single steps are too noisy to compare."""

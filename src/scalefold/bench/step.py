@@ -16,8 +16,8 @@ from scalefold.bench.measure import filled, measure_steps, prepared_passes, rele
 from scalefold.bench.record import provenance, write_record
 from scalefold.bench.variation import varied
 from scalefold.config.schema import Config
+from scalefold.engine.memory import limit_memory
 from scalefold.train.assemble import assemble
-from scalefold.train.memory import limit_memory
 
 
 def bench_step(

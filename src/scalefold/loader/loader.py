@@ -16,13 +16,13 @@ import torch
 from scalefold.config.schema import Config, TrainingConfig
 from scalefold.errors import InputError
 from scalefold.features.contract import Features
-from scalefold.loader.finish import Finish
+from scalefold.loader.device_features import Finish
 from scalefold.loader.order import Position, ServingOrder, overtaken
 from scalefold.loader.order_bias import OrderBias
-from scalefold.loader.parcel import Parcel
 from scalefold.loader.prepare import Preparation, SampleReader, SampleTask
 from scalefold.loader.recycling import recycling_count
 from scalefold.loader.sampler import TrainingSampler
+from scalefold.loader.tensor_block import Parcel
 from scalefold.loader.worker import WorkerPool
 
 logger = logging.getLogger(__name__)

@@ -9,26 +9,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from scalefold.checkpoint.initial_weights import read_initial_weights
 from scalefold.config.schema import Config
+from scalefold.engine.activation_checkpointing import SelectiveRecomputation, recompute_blocks
+from scalefold.engine.compilation import choose_compilation
+from scalefold.engine.cuda_graphs import GraphedSampleGradient, use_graphs
+from scalefold.engine.memory import Recomputation, choose_recomputation
+from scalefold.engine.precision import narrow_parameters, set_determinism, set_matrix_products
 from scalefold.model.alphafold import AlphaFold
 from scalefold.model.assembly import Assembly
 from scalefold.ops import select_ops
 from scalefold.ops.triton import optimiser_kernels
+from scalefold.optim.averaging import WeightAverage
+from scalefold.optim.clipping import ClippedMean
+from scalefold.optim.gather import TorchGather
+from scalefold.optim.optimiser import Adam
+from scalefold.optim.parameters import FlatParameters
+from scalefold.optim.update import FusedUpdate, TorchUpdate, Update
 from scalefold.parallel import SINGLE, IdentityAxis, Mesh
-from scalefold.train.averaging import WeightAverage
-from scalefold.train.clipping import ClippedMean
-from scalefold.train.compilation import choose_compilation
-from scalefold.train.gather import TorchGather
-from scalefold.train.graphs import GraphedSampleGradient, use_graphs
-from scalefold.train.initial_weights import read_initial_weights
-from scalefold.train.memory import Recomputation, choose_recomputation
-from scalefold.train.optimiser import Adam
-from scalefold.train.parameters import FlatParameters
-from scalefold.train.precision import narrow_parameters, set_determinism, set_matrix_products
-from scalefold.train.recomputation import SelectiveRecomputation, recompute_blocks
 from scalefold.train.sample import SampleGradient, judge
 from scalefold.train.step import TrainingStep
-from scalefold.train.update import FusedUpdate, TorchUpdate, Update
 from scalefold.weights import State
 
 

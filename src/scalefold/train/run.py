@@ -15,23 +15,23 @@ from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
+from scalefold.checkpoint import files as checkpoints
+from scalefold.checkpoint.target import TargetReached, TargetWatch
 from scalefold.config.schema import Config
+from scalefold.engine.garbage_collection import present_objects_spared
 from scalefold.errors import ElsewhereError, InputError
 from scalefold.loader.loader import Batch, TrainingLoader
 from scalefold.loader.order import Position
 from scalefold.loader.prepare import SampleError
+from scalefold.optim.schedule import learning_rate
 from scalefold.parallel import Mesh
 from scalefold.parallel.ranks import broadcast_all, on_first
-from scalefold.train import checkpoint as checkpoints
 from scalefold.train.assemble import Trainer
 from scalefold.train.exchange import Notice
-from scalefold.train.garbage import present_objects_spared
-from scalefold.train.health import Health
-from scalefold.train.journal import Journal
 from scalefold.train.metrics import Record
 from scalefold.train.readback import HostNumbers, Mark, Readback
-from scalefold.train.schedule import learning_rate
-from scalefold.train.target import TargetReached, TargetWatch
+from scalefold.train.run_files import Journal
+from scalefold.train.skipped_steps import Health
 
 logger = logging.getLogger(__name__)
 

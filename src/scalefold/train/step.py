@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from scalefold.features.contract import Features
+from scalefold.optim.clipping import ClippedMean
+from scalefold.optim.parameters import FlatParameters
+from scalefold.optim.update import Update
 from scalefold.parallel import Ranks
 from scalefold.train import exchange
-from scalefold.train.clipping import ClippedMean
 from scalefold.train.exchange import Notice
-from scalefold.train.parameters import FlatParameters
 from scalefold.train.sample import SampleNumbers
-from scalefold.train.update import Update
 
 
 @dataclass(frozen=True, eq=False)

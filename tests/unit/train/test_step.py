@@ -15,9 +15,9 @@ from scalefold.loader.loader import TrainingLoader
 from scalefold.loss.total import total_loss
 from scalefold.model.alphafold import AlphaFold
 from scalefold.model.contract import Previous
+from scalefold.optim.parameters import flat_norm
 from scalefold.shards.reader import ShardReader
 from scalefold.train.assemble import assemble
-from scalefold.train.parameters import flat_norm
 
 CPU = torch.device("cpu")
 

@@ -23,9 +23,9 @@ from scalefold.cli import app
 from scalefold.errors import InputError
 from scalefold.loader.loader import TrainingLoader
 from scalefold.parallel import launch
-from scalefold.train import clipping
-from scalefold.train.checkpoint import checkpoint_path, ready_mark
-from scalefold.train.target import TargetReached
+from scalefold.optim import clipping
+from scalefold.checkpoint.files import checkpoint_path, ready_mark
+from scalefold.checkpoint.target import TargetReached
 
 def spoil(batch):
     for fault in faults:

@@ -1,0 +1,54 @@
+"""The last stage of a batch: from prepared samples to features on the training device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from scalefold.config.schema import FeaturesConfig
+from scalefold.features.contract import Features
+from scalefold.features.inputs import FeatureInputs
+from scalefold.features.pipeline import collate_passes, features_of
+from scalefold.loader.prepare import Prepared
+from scalefold.loader.tensor_block import Parcel
+
+
+class Finish:
+    """Makes the features of the passes that are used, on the device.
+
+    On a GPU, copies and transforms are queued on a stream of their own, beside the training step
+    that runs meanwhile, and the training stream waits for them on the device. All CUDA calls are
+    made by the caller's thread: none can fall into the capture of a graph.
+
+    Parameters
+    ----------
+    config : FeaturesConfig
+    device : torch.device
+    """
+
+    def __init__(self, config: FeaturesConfig, device: torch.device) -> None:
+        self._config, self._device = config, device
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    def __call__(self, parcels: Sequence[Parcel], num_passes: int) -> list[Features]:
+        """Return the batch's passes, ready for work on the current stream."""
+        if self._stream is None:
+            return self._passes(parcels, num_passes)
+        training = torch.cuda.current_stream(self._device)
+        with torch.cuda.stream(self._stream):
+            passes = self._passes(parcels, num_passes)
+        training.wait_stream(self._stream)
+        for tensor in {id(t): t for features in passes for t in features.values()}.values():
+            # Its memory is the side stream's, which must not reuse it before training has.
+            tensor.record_stream(training)
+        return passes
+
+    def _passes(self, parcels: Sequence[Parcel], num_passes: int) -> list[Features]:
+        samples = []
+        for parcel in parcels:
+            prepared: Prepared = parcel.open(self._device)
+            if isinstance(prepared, FeatureInputs):
+                prepared = features_of(prepared, self._config, num_passes)
+            samples.append(prepared[:num_passes])
+        return collate_passes(samples)
