@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
+from scalefold.checkpoint.state import TrainingState
 from scalefold.errors import InputError
-from scalefold.train.assemble import Trainer
-from scalefold.weights import State
 
 
 class Snapshot:
@@ -19,7 +20,9 @@ class Snapshot:
 
     Parameters
     ----------
-    trainer : Trainer
+    state : TrainingState
+    hold_update : callable
+        Has the next update wait, on the device, for an event.
 
     Attributes
     ----------
@@ -35,24 +38,22 @@ class Snapshot:
         If the host has not so much memory.
     """
 
-    def __init__(self, trainer: Trainer) -> None:
-        self._step, self._state = trainer.step, trainer.state()
+    def __init__(
+        self, state: TrainingState, hold_update: Callable[[torch.cuda.Event], None]
+    ) -> None:
+        self._state, self._hold_update = state.tensors(), hold_update
         self._copies = _host_memory(self._state)
-
-        def by_name(part: str) -> State:
-            views = trainer.parameters.by_name(self._copies[part])
-            # Separate tensors in the same memory: as views of one buffer each would take all of it
-            # into a file.
-            return {name: torch.from_numpy(view.numpy()) for name, view in views.items()}
-
-        self.weights, self.averaged = by_name("weights"), by_name("averaged")
+        self.weights, self.averaged, first_moment, second_moment = (
+            state.by_name(self._copies[part])
+            for part in ("weights", "averaged", "first_moment", "second_moment")
+        )
         self.optimiser = {
-            "first_moment": by_name("first_moment"),
-            "second_moment": by_name("second_moment"),
+            "first_moment": first_moment,
+            "second_moment": second_moment,
             "updates": self._copies["updates"],
             "averaged_updates": self._copies["averaged_updates"],
         }
-        self._device = trainer.parameters.master.device
+        self._device = self._state["weights"].device
         self._stream = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None
         self._copied: torch.cuda.Event | None = None
 
@@ -69,7 +70,7 @@ class Snapshot:
             self._copy()
             self._copied = torch.cuda.Event(blocking=True)  # who waits for it sleeps
             self._copied.record()
-        self._step.hold_update(self._copied)
+        self._hold_update(self._copied)
 
     def wait(self) -> None:
         """Wait until it is whole; on any thread."""

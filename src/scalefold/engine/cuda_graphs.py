@@ -10,8 +10,6 @@ with other ranks, clipping, update) is a handful of launches over flat buffers a
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Literal, TypeVar
 
@@ -20,12 +18,8 @@ import torch
 from scalefold.errors import InputError
 from scalefold.features.contract import Features
 from scalefold.model.passes import Result, SamplePasses
-from scalefold.train.sample import SampleGradient, SampleNumbers
-
-logger = logging.getLogger(__name__)
 
 _Returned = TypeVar("_Returned")
-_Shapes = tuple[tuple[str, torch.Size], ...]
 
 
 def use_graphs(setting: Literal["auto"] | bool, device: torch.device) -> bool:
@@ -42,37 +36,6 @@ def use_graphs(setting: Literal["auto"] | bool, device: torch.device) -> bool:
             "off, or train on an NVIDIA GPU"
         )
     return setting is not False and device.type == "cuda"
-
-
-class GraphedSampleGradient:
-    """A `SampleGradient` that is captured and replayed; the same numbers, to the last bit.
-
-    Parameters
-    ----------
-    gradient : SampleGradient
-        On a CUDA device; shape for shape it must launch the same kernels each time.
-    """
-
-    def __init__(self, gradient: SampleGradient) -> None:
-        self._gradient = gradient
-        self._captured: dict[_Shapes, CapturedPasses[SampleNumbers]] = {}
-        # One memory pool: graphs are replayed one after the other, so they may share scratch.
-        self._pool = torch.cuda.graph_pool_handle()
-
-    def __call__(self, passes: list[Features]) -> SampleNumbers:
-        """Make all passes of a sample; a new set of shapes is captured first, and logged."""
-        shapes = tuple((name, tensor.shape) for name, tensor in passes[-1].items())
-        if shapes not in self._captured:
-            started = time.perf_counter()
-            self._captured[shapes] = CapturedPasses(self._gradient, passes[-1], self._pool)
-            logger.info(
-                "captured CUDA graphs for %s in %.1f s",
-                _sizes(passes[-1]),
-                time.perf_counter() - started,
-            )
-        numbers = self._captured[shapes](passes)
-        # The next replay overwrites the graph's own.
-        return SampleNumbers(numbers.names, numbers.values.clone())
 
 
 class CapturedPasses(Generic[Result]):
@@ -145,9 +108,3 @@ def _capture(work: Callable[[], _Returned], pool: Any) -> tuple[torch.cuda.CUDAG
     with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
         returned = work()
     return graph, returned
-
-
-def _sizes(features: Features) -> str:
-    batch, num_res = features["aatype"].shape
-    rows, extra = features["msa_feat"].shape[1], features["extra_msa"].shape[1]
-    return f"{batch} x {num_res} residues, {rows} MSA and {extra} extra rows"

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from scalefold.checkpoint.initial_weights import read_initial_weights
+from scalefold.checkpoint.state import TrainingState
 from scalefold.config.schema import Config
 from scalefold.engine.activation_checkpointing import SelectiveRecomputation, recompute_blocks
 from scalefold.engine.compilation import choose_compilation
-from scalefold.engine.cuda_graphs import GraphedSampleGradient, use_graphs
+from scalefold.engine.cuda_graphs import use_graphs
 from scalefold.engine.memory import Recomputation, choose_recomputation
 from scalefold.engine.precision import narrow_parameters, set_determinism, set_matrix_products
 from scalefold.model.alphafold import AlphaFold
@@ -27,14 +25,13 @@ from scalefold.optim.optimiser import Adam
 from scalefold.optim.parameters import FlatParameters
 from scalefold.optim.update import FusedUpdate, TorchUpdate, Update
 from scalefold.parallel import SINGLE, IdentityAxis, Mesh
-from scalefold.train.sample import SampleGradient, judge
+from scalefold.train.sample import GraphedSampleGradient, SampleGradient, judge
 from scalefold.train.step import TrainingStep
-from scalefold.weights import State
 
 
 @dataclass(frozen=True, eq=False)
 class Trainer:
-    """What `assemble` built, and its state."""
+    """What `assemble` built."""
 
     model: AlphaFold
     parameters: FlatParameters
@@ -43,32 +40,10 @@ class Trainer:
     step: TrainingStep
     recomputation: Recomputation
 
-    def state(self) -> dict[str, Tensor]:
-        """All state, in place: what ranks must have in common, and what a `Snapshot` copies."""
-        return {
-            "weights": self.parameters.master,
-            "averaged": self.average.average,
-            "first_moment": self.optimiser.first_moment,
-            "second_moment": self.optimiser.second_moment,
-            "updates": self.optimiser.updates,
-            "averaged_updates": self.average.updates,
-        }
-
-    def restore(
-        self, weights: State, averaged: State, state: Mapping[str, Any], source: str
-    ) -> None:
-        """Put back what a `Snapshot` has as weights, averaged and optimiser; bit-exact."""
-        flat = self.parameters
-        flat.load(flat.master, weights, f"{source}, weights")
-        flat.load(self.average.average, averaged, f"{source}, averaged weights")
-        for name, buffer in (
-            ("first_moment", self.optimiser.first_moment),
-            ("second_moment", self.optimiser.second_moment),
-        ):
-            flat.load(buffer, state[name], f"{source}, {name}")
-        self.optimiser.updates.copy_(state["updates"])
-        self.average.updates.copy_(state["averaged_updates"])
-        flat.publish()
+    @property
+    def state(self) -> TrainingState:
+        """What a checkpoint holds, and what ranks have in common."""
+        return TrainingState(self.parameters, self.optimiser, self.average)
 
 
 def assemble(config: Config, device: torch.device, mesh: Mesh = SINGLE) -> Trainer:

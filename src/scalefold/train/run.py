@@ -84,12 +84,12 @@ class Run:
             world, lambda: self._restore(checkpoint) if checkpoint else (Position(0), 0, 0)
         )
         self.step = self.position.step
-        broadcast_all(world, list(self._trainer.state().values()))
+        broadcast_all(world, list(self._trainer.state.tensors().values()))
         self._trainer.parameters.publish()
 
     def _restore(self, checkpoint: Path) -> tuple[Position, int, int]:
         state = checkpoints.load_training(checkpoint)
-        self._trainer.restore(
+        self._trainer.state.restore(
             checkpoints.load_weights(checkpoint, "weights"),
             checkpoints.load_weights(checkpoint, "averaged"),
             state["optimiser"],

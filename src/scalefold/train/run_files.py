@@ -61,7 +61,7 @@ class Journal:
         console: Console,
     ) -> None:
         self._training, self._out, self._lock = config.training, out, lock
-        self._snapshot = Snapshot(trainer)
+        self._snapshot = Snapshot(trainer.state, trainer.step.hold_update)
         self._metrics = MetricsLog(out, step)
         self._progress = ProgressLine(step, config.training.steps, console)
         self._writing = Background("checkpoint")

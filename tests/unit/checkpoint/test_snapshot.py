@@ -29,7 +29,7 @@ def _passes(config: Config, shards: Path, device: torch.device) -> list[Features
 
 def _separate_tensors(trainer: Trainer) -> dict[str, Any]:
     """What a snapshot is to hold, the plain way."""
-    state = {name: tensor.to(CPU, copy=True) for name, tensor in trainer.state().items()}
+    state = {name: tensor.to(CPU, copy=True) for name, tensor in trainer.state.tensors().items()}
 
     def by_name(part: str) -> dict[str, Tensor]:
         views = trainer.parameters.by_name(state[part])
@@ -65,7 +65,7 @@ def _file(content: object) -> bytes:
 def test_it_is_saved_byte_by_byte_as_separate_tensors_are(micro: Config, shards: Path) -> None:
     trainer = assemble(micro, CPU)
     trainer.step(_passes(micro, shards, CPU), 1e-3)
-    snapshot = Snapshot(trainer)
+    snapshot = Snapshot(trainer.state, trainer.step.hold_update)
     snapshot.take()
     snapshot.wait()
     for name, expected in _separate_tensors(trainer).items():
@@ -74,7 +74,7 @@ def test_it_is_saved_byte_by_byte_as_separate_tensors_are(micro: Config, shards:
 
 def test_later_steps_do_not_change_it_until_it_is_taken_again(micro: Config, shards: Path) -> None:
     trainer, passes = assemble(micro, CPU), _passes(micro, shards, CPU)
-    snapshot, states = Snapshot(trainer), []
+    snapshot, states = Snapshot(trainer.state, trainer.step.hold_update), []
     for _ in range(2):
         trainer.step(passes, 1e-3)
         states.append(_separate_tensors(trainer))
@@ -86,12 +86,12 @@ def test_later_steps_do_not_change_it_until_it_is_taken_again(micro: Config, sha
 
 def test_one_update_waits_for_what_holds_it(micro: Config, shards: Path) -> None:
     trainer, passes = assemble(micro, CPU), _passes(micro, shards, CPU)
-    before = {name: tensor.clone() for name, tensor in trainer.state().items()}
+    before = {name: tensor.clone() for name, tensor in trainer.state.tensors().items()}
     waits = []
 
     class Reading:
         def wait(self) -> None:
-            torch.testing.assert_close(trainer.state(), before, rtol=0, atol=0)
+            torch.testing.assert_close(trainer.state.tensors(), before, rtol=0, atol=0)
             assert trainer.parameters.gradient.any()  # the passes have been made
             waits.append(self)
 
@@ -112,7 +112,7 @@ def test_a_host_without_the_memory_is_an_error_that_says_so(
 
     monkeypatch.setattr(torch, "empty_like", no_memory)
     with pytest.raises(InputError, match=r"no 0\.0 GB of memory, .*out of memory"):
-        Snapshot(trainer)
+        Snapshot(trainer.state, trainer.step.hold_update)
 
 
 @pytest.mark.gpu
@@ -122,7 +122,7 @@ def test_on_a_gpu_the_next_update_waits_for_a_copy_that_is_late(
 ) -> None:
     device = torch.device("cuda")
     trainer, passes = assemble(micro, device), _passes(micro, shards, device)
-    snapshot = Snapshot(trainer)
+    snapshot = Snapshot(trainer.state, trainer.step.hold_update)
     assert all(tensor.is_pinned() for tensor in _tensors(_content(snapshot)))
     trainer.step(passes, 1e-3)  # compiles and captures, which takes longer than a late copy
     expected = _separate_tensors(trainer)

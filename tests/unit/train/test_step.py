@@ -115,7 +115,7 @@ def test_a_step_that_is_not_finite_leaves_everything_as_it_was(micro: Config, sh
     trainer = assemble(micro, CPU)
     passes = _passes(micro, shards, 0)
     trainer.step(passes, 1e-3)
-    before = {name: tensor.clone() for name, tensor in trainer.state().items()}
+    before = {name: tensor.clone() for name, tensor in trainer.state.tensors().items()}
     bad = [dict(f) for f in passes]
     bad[-1]["all_atom_positions"] = bad[-1]["all_atom_positions"].clone()
     bad[-1]["backbone_rigid_tensor"] = torch.full_like(bad[-1]["backbone_rigid_tensor"], torch.nan)
@@ -124,7 +124,7 @@ def test_a_step_that_is_not_finite_leaves_everything_as_it_was(micro: Config, sh
     columns = dict(zip(numbers.names, numbers.per_sample.T))
     assert columns["loss/fape"].isnan().all()
     assert columns["loss/distogram"].isfinite().all()
-    torch.testing.assert_close(trainer.state(), before, rtol=0, atol=0)
+    torch.testing.assert_close(trainer.state.tensors(), before, rtol=0, atol=0)
     assert trainer.step(passes, 1e-3).finite
 
 
