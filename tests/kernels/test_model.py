@@ -7,7 +7,7 @@ from torch import Tensor
 from scalefold.bench.kernels.agreement import FACTOR, error
 from scalefold.config.load import preset_tree
 from scalefold.config.schema import ModelConfig
-from scalefold.engine.activation_checkpointing import SelectiveRecomputation, recompute_blocks
+from scalefold.engine.activation_checkpointing import SelectiveCheckpointing, checkpoint_blocks
 from scalefold.features.contract import Features
 from scalefold.model import AlphaFold, Assembly, Previous
 from scalefold.model.example import example_features
@@ -88,16 +88,16 @@ def root_mean_square(errors: list[list[float]]) -> Tensor:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    "recomputation", ["full", pytest.param("selective", marks=pytest.mark.gpu)]
+    "checkpointing", ["full", pytest.param("selective", marks=pytest.mark.gpu)]
 )
-def test_recomputation_gives_the_same_bits(
-    features: Features, with_kernels: list[Tensor], recomputation: str
+def test_checkpointing_gives_the_same_bits(
+    features: Features, with_kernels: list[Tensor], checkpointing: str
 ) -> None:
-    if recomputation == "full":
+    if checkpointing == "full":
         model = tiny(triton_ops())
-        recompute_blocks(model)
+        checkpoint_blocks(model)
     else:
-        selective = SelectiveRecomputation()
+        selective = SelectiveCheckpointing()
         model = tiny(selective.operations(triton_ops()))
         selective.watch(model)
     again = run(model, features, DEVICE, torch.float32)

@@ -87,7 +87,7 @@ def _measure(
             trainer, passes = assemble(config, device), prepared_passes(config, shards, device)
             measured = measure_steps(trainer, config, passes, flops, seconds=seconds, device=device)
             return {
-                "recomputation": trainer.recomputation,
+                "recomputation": trainer.checkpointing,
                 "filled": filled(passes[0]),
                 **measured.rounded(),
             }

@@ -1,10 +1,10 @@
-"""Activation recomputation: trade time for memory by making some values again in backward.
+"""Activation checkpointing: backward makes some values again, which saves memory and takes time.
 
-``full`` keeps the inputs of each block alone and runs the whole block again. ``selective`` keeps
-what is dear to make (attention's and the triangle product's results, the residual stream) and drops
-what is large and cheap: the projections that come from a representation through one LayerNorm and
-one matrix product (q, k, v and gate of an attention; a, b and gate of a triangle multiplication),
-more than half of a block's memory for a few per cent of its time.
+``full`` keeps only the inputs of each block, and backward runs the whole block again. ``selective``
+drops the projections, which are large and cheap: each comes from a representation through one
+LayerNorm and one matrix product. They are q, k, v and gate of an attention, and a, b and gate of a
+triangle multiplication: more than half of a block's memory for a few per cent of its time. What is
+expensive to make is kept: the results of attention and of the triangle product.
 
 Neither changes a result or a state-dict key: dropout masks depend on the key and the layer alone,
 and the same kernels give the same bits again.
@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,22 +23,42 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.checkpoint import checkpoint
 
+from scalefold.config.schema import ModelConfig
 from scalefold.model.alphafold import AlphaFold
+from scalefold.model.assembly import Assembly
 from scalefold.ops import TORCH, Ops
 
 PROJECTIONS: Final = ("normed_projection", "triangle_projection", "outer_product_operands")
-"""Operations whose results `SelectiveRecomputation` drops."""
+"""Operations whose results `SelectiveCheckpointing` drops."""
+
+ActivationCheckpointing = Literal["none", "selective", "full"]
 
 _checkpoint = functools.partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
 
 
-def recompute_blocks(model: AlphaFold) -> None:
+def training_model(
+    config: ModelConfig, assembly: Assembly, checkpointing: ActivationCheckpointing
+) -> AlphaFold:
+    """Build a model in training mode: the one that is trained, and the one that is measured."""
+    if checkpointing == "selective":
+        selective = SelectiveCheckpointing()
+        ops = selective.operations(assembly.ops)
+        model = AlphaFold(config, dataclasses.replace(assembly, ops=ops)).train()
+        selective.watch(model)
+        return model
+    model = AlphaFold(config, assembly).train()
+    if checkpointing == "full":
+        checkpoint_blocks(model)
+    return model
+
+
+def checkpoint_blocks(model: AlphaFold) -> None:
     """Keep only the inputs of each Evoformer and extra MSA block for backward."""
     for block in _blocks(model):
         block.forward = functools.partial(_checkpoint, block.forward)
 
 
-class SelectiveRecomputation:
+class SelectiveCheckpointing:
     """Drops projections as soon as forward is done with them, and makes them again in backward.
 
     Every tensor that autograd saves inside a block passes through `_pack`. One that lies in the
@@ -47,7 +67,7 @@ class SelectiveRecomputation:
 
     Examples
     --------
-    >>> selective = SelectiveRecomputation()
+    >>> selective = SelectiveCheckpointing()
     >>> model = AlphaFold(config, Assembly(ops=selective.operations(ops)))
     >>> selective.watch(model)
     """

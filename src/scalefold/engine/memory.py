@@ -12,7 +12,7 @@ import warnings
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 from scalefold.config.load import make_config
 from scalefold.config.schema import Config
-from scalefold.engine.activation_checkpointing import SelectiveRecomputation, recompute_blocks
+from scalefold.engine.activation_checkpointing import ActivationCheckpointing, training_model
 from scalefold.engine.precision import narrow_model
 from scalefold.errors import InputError
 from scalefold.features.contract import ALL_FEATURES, Features
@@ -34,9 +34,7 @@ from scalefold.ops import Ops
 
 logger = logging.getLogger(__name__)
 
-Recomputation = Literal["none", "selective", "full"]
-
-_MODES: Final[tuple[Recomputation, ...]] = ("none", "selective", "full")
+_MODES: Final[tuple[ActivationCheckpointing, ...]] = ("none", "selective", "full")
 _BYTES_A_PARAMETER: Final = 4 * 5 + 2 * 2
 """Master weight, gradient, two moments, average in float32; working copy, gradient in bfloat16."""
 _RESERVE: Final = 0.15
@@ -64,10 +62,10 @@ class PassMemory:
         return self.kept + self.more
 
 
-def choose_recomputation(config: Config, ops: Ops, device: torch.device) -> Recomputation:
+def choose_checkpointing(config: Config, ops: Ops, device: torch.device) -> ActivationCheckpointing:
     """Decide on ``training.recomputation``; auto is the least that fits into the free memory.
 
-    Of a device without memory of its own nothing is known: none.
+    The memory of a CPU is not known: there, auto is none.
     """
     setting = config.training.recomputation
     if setting != "auto":
@@ -85,8 +83,8 @@ def choose_recomputation(config: Config, ops: Ops, device: torch.device) -> Reco
 
 
 @contextlib.contextmanager
-def exhaustion_explained(recomputation: Recomputation) -> Iterator[None]:
-    """Around steps with this recomputation: what helps where a GPU's memory does not suffice.
+def exhaustion_explained(checkpointing: ActivationCheckpointing) -> Iterator[None]:
+    """Around steps with this activation checkpointing: explain a GPU out of memory.
 
     Raises
     ------
@@ -99,7 +97,7 @@ def exhaustion_explained(recomputation: Recomputation) -> Iterator[None]:
         facts, _, _ = str(error).partition(" If reserved")  # then comes advice about torch
         raise InputError(
             f"a training step does not fit into the GPU's memory: {facts} training.recomputation "
-            f"is {recomputation} (none, selective, full: each needs less than the one before): set "
+            f"is {checkpointing} (none, selective, full: each needs less than the one before): set "
             "another, or take a larger GPU or one that nothing else uses, and go on with --resume; "
             "or begin anew with a smaller features.crop_size, max_msa_clusters or max_extra_msa"
         ) from error
@@ -137,20 +135,20 @@ def _number(device: torch.device) -> int:
     return torch.cuda.current_device() if device.index is None else device.index
 
 
-def bytes_needed(config: Config, ops: Ops, recomputation: Recomputation) -> int:
+def bytes_needed(config: Config, ops: Ops, checkpointing: ActivationCheckpointing) -> int:
     """Memory of a training process: parameters, their optimiser, and a sample's training pass."""
     with FakeTensorMode():
         parameters = sum(p.numel() for p in AlphaFold(config.model).parameters())
-    needed = pass_memory(config, ops, recomputation).peak + parameters * _BYTES_A_PARAMETER
+    needed = pass_memory(config, ops, checkpointing).peak + parameters * _BYTES_A_PARAMETER
     return int(needed * (1 + _RESERVE))
 
 
-def pass_memory(config: Config, ops: Ops, recomputation: Recomputation) -> PassMemory:
+def pass_memory(config: Config, ops: Ops, checkpointing: ActivationCheckpointing) -> PassMemory:
     """Memory of a training pass.
 
     Every block of the Evoformer keeps the same, so two are counted and the rest follows.
     """
-    counted, of_block = _count(for_counting(config, 2), ops, recomputation)
+    counted, of_block = _count(for_counting(config, 2), ops, checkpointing)
     others = config.model.evoformer.num_blocks - 2
     return PassMemory(counted.kept + others * of_block, counted.more)
 
@@ -183,20 +181,15 @@ def for_counting(config: Config, blocks: int) -> Config:
     return make_config(tree, source="counting")
 
 
-def _count(config: Config, ops: Ops, recomputation: Recomputation) -> tuple[PassMemory, int]:
+def _count(
+    config: Config, ops: Ops, checkpointing: ActivationCheckpointing
+) -> tuple[PassMemory, int]:
     """Memory of a pass of this very configuration, and of that what its second block keeps."""
-    selective = SelectiveRecomputation() if recomputation == "selective" else None
     with FakeTensorMode(), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         # Kernels look whether their weights lie side by side; here they may think so.
         warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")
-        model = AlphaFold(
-            config.model, Assembly(selective.operations(ops) if selective else ops)
-        ).train()
+        model = training_model(config.model, Assembly(ops), checkpointing)
         narrow_model(model, config.training.precision)
-        if selective is not None:
-            selective.watch(model)
-        elif recomputation == "full":
-            recompute_blocks(model)
         features = empty_features(config)
         like = model.input_embedder.linear_msa_m.weight
         previous = Previous.zeros(1, config.features.crop_size, config.model, like)

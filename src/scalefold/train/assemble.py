@@ -9,10 +9,10 @@ import torch
 from scalefold.checkpoint.initial_weights import read_initial_weights
 from scalefold.checkpoint.state import TrainingState
 from scalefold.config.schema import Config
-from scalefold.engine.activation_checkpointing import SelectiveRecomputation, recompute_blocks
+from scalefold.engine.activation_checkpointing import ActivationCheckpointing, training_model
 from scalefold.engine.compilation import choose_compilation
 from scalefold.engine.cuda_graphs import use_graphs
-from scalefold.engine.memory import Recomputation, choose_recomputation
+from scalefold.engine.memory import choose_checkpointing
 from scalefold.engine.precision import narrow_parameters, set_determinism, set_matrix_products
 from scalefold.model.alphafold import AlphaFold
 from scalefold.model.assembly import Assembly
@@ -38,7 +38,7 @@ class Trainer:
     optimiser: Adam
     average: WeightAverage
     step: TrainingStep
-    recomputation: Recomputation
+    checkpointing: ActivationCheckpointing
 
     @property
     def state(self) -> TrainingState:
@@ -69,25 +69,18 @@ def assemble(config: Config, device: torch.device, mesh: Mesh = SINGLE) -> Train
     # 2. Operations, what of their results is kept for backward, what is compiled, and the
     # parallelism that the model sees: one process a sample.
     ops = select_ops(config.training.kernels, device)
-    recomputation = choose_recomputation(config, ops, device)
-    selective = SelectiveRecomputation() if recomputation == "selective" else None
+    checkpointing = choose_checkpointing(config, ops, device)
     compiled = choose_compilation(config.training.compile, device)
-    if selective is not None:
-        ops = selective.operations(ops)
     assembly = Assembly(ops=ops, axis=IdentityAxis(), compiled=compiled)
 
     # 3. The model. Initialised on the CPU from the run's seed: the same weights on every device.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        model = AlphaFold(config.model, assembly)
+        model = training_model(config.model, assembly, checkpointing)
     initial = read_initial_weights(config)
     if initial is not None:
         model.load_state_dict(initial)
-    model = model.to(device).train()
-    if selective is not None:
-        selective.watch(model)
-    elif recomputation == "full":
-        recompute_blocks(model)
+    model = model.to(device)
 
     # 4. Parameters into flat float32 master buffers; the trunk's into a bfloat16 working copy.
     kernels = optimiser_kernels(config.training.kernels, device)
@@ -114,4 +107,4 @@ def assemble(config: Config, device: torch.device, mesh: Mesh = SINGLE) -> Train
 
     # 9. The step that ties them together.
     step = TrainingStep(gradient, mean, parameters, update, mesh.data)
-    return Trainer(model, parameters, optimiser, average, step, recomputation)
+    return Trainer(model, parameters, optimiser, average, step, checkpointing)

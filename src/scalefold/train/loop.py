@@ -125,7 +125,7 @@ def train(
             rank, size = mesh.data.rank, mesh.data.size
             loader = TrainingLoader(reader, config, device, run.position, rank, size)
             stack.enter_context(loader)
-            with exhaustion_explained(trainer.recomputation):
+            with exhaustion_explained(trainer.checkpointing):
                 return run.go(loader, journal, target, stop)
     finally:
         lock.release()

@@ -1,4 +1,4 @@
-"""Recomputation changes memory, not results."""
+"""Activation checkpointing changes memory, not results."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from scalefold.config.load import merge
 from scalefold.config.schema import Config, ModelConfig
 from scalefold.engine.activation_checkpointing import (
     PROJECTIONS,
-    SelectiveRecomputation,
-    recompute_blocks,
+    ActivationCheckpointing,
+    training_model,
 )
 from scalefold.loader.loader import TrainingLoader
 from scalefold.model.alphafold import AlphaFold
@@ -41,14 +41,9 @@ OTHERS = replace(TORCH, **{f.name: wrapped(getattr(TORCH, f.name)) for f in fiel
 """Operations that pass for kernels: they are not known to be plain torch."""
 
 
-def model_of(config: ModelConfig, recomputation: str, ops: Ops) -> AlphaFold:
-    selective = SelectiveRecomputation() if recomputation == "selective" else None
-    model = AlphaFold(config, Assembly(selective.operations(ops) if selective else ops)).train()
+def model_of(config: ModelConfig, checkpointing: ActivationCheckpointing, ops: Ops) -> AlphaFold:
+    model = training_model(config, Assembly(ops), checkpointing)
     set_example_weights(model)
-    if recomputation == "full":
-        recompute_blocks(model)
-    if selective:
-        selective.watch(model)
     return model
 
 
@@ -59,26 +54,28 @@ def loss_of(model: AlphaFold, config: ModelConfig) -> Tensor:
     return outputs.pair.square().mean() + outputs.positions.square().mean()
 
 
-def gradients(config: ModelConfig, recomputation: str, ops: Ops = TORCH) -> dict[str, Tensor]:
-    model = model_of(config, recomputation, ops)
+def gradients(
+    config: ModelConfig, checkpointing: ActivationCheckpointing, ops: Ops = TORCH
+) -> dict[str, Tensor]:
+    model = model_of(config, checkpointing, ops)
     loss_of(model, config).backward()
     return {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
 
 
 @pytest.mark.parametrize("ops", [TORCH, OTHERS], ids=["torch", "kernels"])
-@pytest.mark.parametrize("recomputation", ["selective", "full"])
+@pytest.mark.parametrize("checkpointing", ["selective", "full"])
 def test_gradients_are_the_same_to_the_bit_with_dropout_on(
-    micro: Config, recomputation: str, ops: Ops
+    micro: Config, checkpointing: ActivationCheckpointing, ops: Ops
 ) -> None:
-    plain, recomputed = gradients(micro.model, "none"), gradients(micro.model, recomputation, ops)
+    plain, recomputed = gradients(micro.model, "none"), gradients(micro.model, checkpointing, ops)
     assert plain.keys() == recomputed.keys()
     for name, gradient in plain.items():
         torch.testing.assert_close(recomputed[name], gradient, rtol=0, atol=0, msg=name)
 
 
-@pytest.mark.parametrize("recomputation", ["selective", "full"])
-def test_names_of_parameters_stay(micro: Config, recomputation: str) -> None:
-    model = model_of(micro.model, recomputation, TORCH)
+@pytest.mark.parametrize("checkpointing", ["selective", "full"])
+def test_names_of_parameters_stay(micro: Config, checkpointing: ActivationCheckpointing) -> None:
+    model = model_of(micro.model, checkpointing, TORCH)
     assert list(model.state_dict()) == list(AlphaFold(micro.model).state_dict())
 
 
@@ -107,13 +104,14 @@ class Recorder:
 
 def test_projections_are_let_go_after_forward_and_after_backward(micro: Config) -> None:
     alive = {}
-    for recomputation in ("none", "selective"):
+    modes: tuple[ActivationCheckpointing, ...] = ("none", "selective")
+    for checkpointing in modes:
         recorder = Recorder()
-        model = model_of(micro.model, recomputation, recorder.ops)
+        model = model_of(micro.model, checkpointing, recorder.ops)
         loss = loss_of(model, micro.model)
-        alive[recomputation], made = recorder.alive(), len(recorder.made)
+        alive[checkpointing], made = recorder.alive(), len(recorder.made)
         loss.backward()
-        if recomputation == "selective":
+        if checkpointing == "selective":
             # Each projection of the blocks is made once more, not once a tensor that wants it.
             outside = alive["selective"]  # the templates' stack is not watched
             assert made < len(recorder.made) <= 2 * made - outside
@@ -149,8 +147,8 @@ def test_passes_without_gradient_are_left_alone(micro: Config) -> None:
 def test_weights_after_steps_on_a_gpu_are_the_same_to_the_bit(
     micro_tree: dict[str, Any], shards: Path, graphs: bool
 ) -> None:
-    def weights(recomputation: str) -> Tensor:
-        settings = {"recomputation": recomputation, "precision": "bf16", "cuda_graphs": graphs}
+    def weights(checkpointing: ActivationCheckpointing) -> Tensor:
+        settings = {"recomputation": checkpointing, "precision": "bf16", "cuda_graphs": graphs}
         config = make_config(merge(micro_tree, {"training": settings | {"deterministic": True}}))
         trainer = assemble(config, torch.device("cuda"))
         with TrainingLoader(ShardReader(shards), config, "cuda") as loader:

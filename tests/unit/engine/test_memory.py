@@ -15,7 +15,7 @@ from scalefold.config.load import merge
 from scalefold.engine import memory
 from scalefold.engine.memory import (
     PassMemory,
-    choose_recomputation,
+    choose_checkpointing,
     for_counting,
     pass_memory,
 )
@@ -95,7 +95,7 @@ def test_auto_is_the_least_that_fits(
     chosen = {}
     for free in (40, 25, 15, 5):
         monkeypatch.setattr(memory, "free_bytes", lambda device, free=free: free * 2**30)
-        chosen[free] = choose_recomputation(config, TORCH, CUDA)
+        chosen[free] = choose_checkpointing(config, TORCH, CUDA)
     assert chosen == {40: "none", 25: "selective", 15: "full", 5: "full"}
     assert "selective (memory needed: none 34.5 GiB, selective 23.0 GiB; free: 25.0 GiB)" in (
         caplog.text
@@ -105,7 +105,7 @@ def test_auto_is_the_least_that_fits(
 def test_without_memory_to_look_at_auto_is_none(wide: Any) -> None:
     def chosen(setting: str, device: torch.device) -> str:
         tree = merge(wide.model_dump(mode="json"), {"training": {"recomputation": setting}})
-        return choose_recomputation(make_config(tree), TORCH, device)
+        return choose_checkpointing(make_config(tree), TORCH, device)
 
     assert chosen("auto", torch.device("cpu")) == "none"
     assert chosen("selective", CUDA) == "selective"
