@@ -77,7 +77,7 @@ with joined(find_place(), lambda: torch.device("cpu")) as (mesh, _):
         place = {"rank": mesh.data.rank, "world_size": mesh.data.size}
         with TrainingLoader(reader, loaded, "cpu", **place) as loader:
             for batch in loader:
-                numbers = trainer.step(batch.passes, float(rate))
+                numbers = trainer.step(batch.samples, float(rate))
                 records.append({
                     "norm": numbers.gradient_norm, "finite": numbers.finite,
                     "told": numbers.exchanged, "keys": batch.chain_keys,

@@ -120,7 +120,7 @@ def _losses(config: Config, shards: Path, perturbed: int | None = None) -> dict[
     with TrainingLoader(ShardReader(shards), config) as loader:
         for batch in loader:
             rate = learning_rate(batch.step + 1, config.optimiser)
-            numbers = trainer.step(batch.passes, rate)
+            numbers = trainer.step(batch.samples, rate)
             assert numbers.finite
             for name, column in zip(numbers.names, numbers.per_sample.T.tolist()):
                 found.setdefault(name, []).append(sum(column) / len(column))

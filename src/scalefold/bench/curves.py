@@ -132,7 +132,7 @@ def loss_curve(config: Config, reader: ShardReader, device: torch.device) -> lis
     losses = []
     with TrainingLoader(reader, config, device) as loader:
         for batch in loader:
-            numbers = trainer.step(batch.passes, learning_rate(batch.step + 1, config.optimiser))
+            numbers = trainer.step(batch.samples, learning_rate(batch.step + 1, config.optimiser))
             losses.append(numbers.per_sample[:, 0].mean())
     curve = torch.stack(losses).tolist()
     for step, loss in enumerate(curve, 1):

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import torch
 
-from scalefold.bench.measure import prepared_passes
+from scalefold.bench.measure import prepared_samples
 from scalefold.bench.variation import varied
 from scalefold.config.load import make_config
 from scalefold.config.schema import Config
@@ -63,7 +63,7 @@ def small_config(config: Config, precision: str, sizes: tuple[int, int, int]) ->
 def small_step(config: Config, shards: Path, device: torch.device) -> dict[str, Any]:
     """Make one training step, and say which kernels it launched and whether it was finite."""
     trainer = assemble(config, device)
-    numbers = trainer.step(prepared_passes(config, shards, device), config.optimiser.learning_rate)
+    numbers = trainer.step(prepared_samples(config, shards, device), config.optimiser.learning_rate)
     return {"finite": bool(numbers.finite), "kernels": launched_kernels()}
 
 

@@ -9,7 +9,7 @@ import torch
 from scalefold.config.schema import FeaturesConfig
 from scalefold.features.contract import Features
 from scalefold.features.inputs import FeatureInputs
-from scalefold.features.pipeline import collate_passes, features_of
+from scalefold.features.pipeline import features_of
 from scalefold.loader.prepare import Prepared
 from scalefold.loader.tensor_block import Parcel
 
@@ -31,24 +31,22 @@ class Finish:
         self._config, self._device = config, device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
-    def __call__(self, parcels: Sequence[Parcel], num_passes: int) -> list[Features]:
-        """Return the batch's passes, ready for work on the current stream."""
+    def __call__(self, parcels: Sequence[Parcel], num_passes: int) -> list[list[Features]]:
+        """Return each sample's passes, ready for work on the current stream."""
         if self._stream is None:
-            return self._passes(parcels, num_passes)
+            return [self._passes(parcel, num_passes) for parcel in parcels]
         training = torch.cuda.current_stream(self._device)
         with torch.cuda.stream(self._stream):
-            passes = self._passes(parcels, num_passes)
+            samples = [self._passes(parcel, num_passes) for parcel in parcels]
         training.wait_stream(self._stream)
-        for tensor in {id(t): t for features in passes for t in features.values()}.values():
+        tensors = (t for passes in samples for features in passes for t in features.values())
+        for tensor in {id(t): t for t in tensors}.values():
             # Its memory is the side stream's, which must not reuse it before training has.
             tensor.record_stream(training)
-        return passes
+        return samples
 
-    def _passes(self, parcels: Sequence[Parcel], num_passes: int) -> list[Features]:
-        samples = []
-        for parcel in parcels:
-            prepared: Prepared = parcel.open(self._device)
-            if isinstance(prepared, FeatureInputs):
-                prepared = features_of(prepared, self._config, num_passes)
-            samples.append(prepared[:num_passes])
-        return collate_passes(samples)
+    def _passes(self, parcel: Parcel, num_passes: int) -> list[Features]:
+        prepared: Prepared = parcel.open(self._device)
+        if isinstance(prepared, FeatureInputs):
+            return features_of(prepared, self._config, num_passes)
+        return prepared[:num_passes]

@@ -52,9 +52,9 @@ class Batch:
         Steps that each sample comes after its place; negative: before.
     recycling : int
         Passes without gradient; the same on all ranks.
-    passes : list of dict
-        Features of each of the ``recycling + 1`` passes, batched. On a GPU they are ready for work
-        that is queued on the stream on which the batch was asked for.
+    samples : list of list of dict
+        Of each sample the features of its ``recycling + 1`` passes, B = 1. On a GPU they are ready
+        for work that is queued on the stream on which the batch was asked for.
     wait_seconds : float
         How long the step waited for samples.
     """
@@ -64,7 +64,7 @@ class Batch:
     chain_keys: list[str]
     lateness: list[int]
     recycling: int
-    passes: list[Features]
+    samples: list[list[Features]]
     wait_seconds: float
 
 
@@ -178,8 +178,8 @@ class TrainingLoader(Iterator[Batch]):
         self.bias.add(keys, lateness)
         if self._pool is not None:
             self._fill()
-        passes = self._finish(parcels, recycling + 1)
-        return Batch(step, draws, keys, lateness, recycling, passes, waited)
+        samples = self._finish(parcels, recycling + 1)
+        return Batch(step, draws, keys, lateness, recycling, samples, waited)
 
     def __enter__(self) -> TrainingLoader:
         return self

@@ -161,7 +161,7 @@ class Run:
         if batch is None:
             numbers = self._trainer.step.abstain(notice)
         else:
-            numbers = self._trainer.step(batch.passes, rate, notice)
+            numbers = self._trainer.step(batch.samples, rate, notice)
         self._unread.append(_Unread.of(self.step, rate, batch, Readback(numbers)))
 
     def _next(self, loader: TrainingLoader) -> Batch | None:

@@ -90,7 +90,7 @@ def test_rungs_are_measured_once_and_kept(
     first, _ = measure(config, shards, out, only=["kept"])
     assert [row["rung"] for row in first["rungs"]] == ["kept"]
     with monkeypatch.context() as broken_off:
-        broken_off.setattr(module, "prepared_passes", Mock(side_effect=KeyboardInterrupt))
+        broken_off.setattr(module, "prepared_samples", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             measure(config, shards, out)
     assert json.loads(out.read_text()) == first

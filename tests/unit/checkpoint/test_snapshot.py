@@ -22,9 +22,9 @@ from scalefold.train.assemble import Trainer, assemble
 CPU = torch.device("cpu")
 
 
-def _passes(config: Config, shards: Path, device: torch.device) -> list[Features]:
+def _samples(config: Config, shards: Path, device: torch.device) -> list[list[Features]]:
     with TrainingLoader(ShardReader(shards), config, device) as loader:
-        return next(loader).passes
+        return next(loader).samples
 
 
 def _separate_tensors(trainer: Trainer) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def _file(content: object) -> bytes:
 
 def test_it_is_saved_byte_by_byte_as_separate_tensors_are(micro: Config, shards: Path) -> None:
     trainer = assemble(micro, CPU)
-    trainer.step(_passes(micro, shards, CPU), 1e-3)
+    trainer.step(_samples(micro, shards, CPU), 1e-3)
     snapshot = Snapshot(trainer.state, trainer.step.hold_update)
     snapshot.take()
     snapshot.wait()
@@ -73,19 +73,19 @@ def test_it_is_saved_byte_by_byte_as_separate_tensors_are(micro: Config, shards:
 
 
 def test_later_steps_do_not_change_it_until_it_is_taken_again(micro: Config, shards: Path) -> None:
-    trainer, passes = assemble(micro, CPU), _passes(micro, shards, CPU)
+    trainer, samples = assemble(micro, CPU), _samples(micro, shards, CPU)
     snapshot, states = Snapshot(trainer.state, trainer.step.hold_update), []
     for _ in range(2):
-        trainer.step(passes, 1e-3)
+        trainer.step(samples, 1e-3)
         states.append(_separate_tensors(trainer))
         snapshot.take()
-        trainer.step(passes, 1e-3)
+        trainer.step(samples, 1e-3)
         torch.testing.assert_close(_content(snapshot), states[-1], rtol=0, atol=0)
     assert not torch.equal(*(state["optimiser"]["updates"] for state in states))
 
 
 def test_one_update_waits_for_what_holds_it(micro: Config, shards: Path) -> None:
-    trainer, passes = assemble(micro, CPU), _passes(micro, shards, CPU)
+    trainer, samples = assemble(micro, CPU), _samples(micro, shards, CPU)
     before = {name: tensor.clone() for name, tensor in trainer.state.tensors().items()}
     waits = []
 
@@ -97,7 +97,7 @@ def test_one_update_waits_for_what_holds_it(micro: Config, shards: Path) -> None
 
     trainer.step.hold_update(cast(torch.cuda.Event, Reading()))
     for _ in range(2):
-        trainer.step(passes, 1e-3)
+        trainer.step(samples, 1e-3)
     assert len(waits) == 1
     assert not torch.equal(trainer.parameters.master, before["weights"])
 
@@ -121,15 +121,15 @@ def test_on_a_gpu_the_next_update_waits_for_a_copy_that_is_late(
     micro: Config, shards: Path
 ) -> None:
     device = torch.device("cuda")
-    trainer, passes = assemble(micro, device), _passes(micro, shards, device)
+    trainer, samples = assemble(micro, device), _samples(micro, shards, device)
     snapshot = Snapshot(trainer.state, trainer.step.hold_update)
     assert all(tensor.is_pinned() for tensor in _tensors(_content(snapshot)))
-    trainer.step(passes, 1e-3)  # compiles and captures, which takes longer than a late copy
+    trainer.step(samples, 1e-3)  # compiles and captures, which takes longer than a late copy
     expected = _separate_tensors(trainer)
     with torch.cuda.stream(snapshot._stream):
         torch.cuda._sleep(1_000_000_000)  # about half a second
     snapshot.take()
-    trainer.step(passes, 1e-3)
+    trainer.step(samples, 1e-3)
     assert not snapshot._copied.query()
     snapshot.wait()
     torch.testing.assert_close(_content(snapshot), expected, rtol=0, atol=0)

@@ -153,7 +153,7 @@ def test_weights_after_steps_on_a_gpu_are_the_same_to_the_bit(
         trainer = assemble(config, torch.device("cuda"))
         with TrainingLoader(ShardReader(shards), config, "cuda") as loader:
             for batch in loader:
-                assert bool(trainer.step(batch.passes, 1e-3).finite)
+                assert bool(trainer.step(batch.samples, 1e-3).finite)
         return trainer.parameters.master.clone()
 
     try:

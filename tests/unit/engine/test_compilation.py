@@ -63,8 +63,8 @@ def test_what_is_compiled_can_be_traced_whole_and_means_the_same(
     monkeypatch.setattr(assembling, "choose_compilation", lambda *_: traced)
     compiled = assemble(config, CPU)
     with TrainingLoader(ShardReader(shards), config, "cpu") as loader:
-        passes = next(batch.passes for batch in loader if len(batch.passes) == 2)
-    ours, reference = compiled.step(passes, 1e-3), eager.step(passes, 1e-3)
+        samples = next(batch.samples for batch in loader if batch.recycling == 1)
+    ours, reference = compiled.step(samples, 1e-3), eager.step(samples, 1e-3)
     assert bool(reference.finite)
     assert ours.names == reference.names
     # A float32 number is summed up of thousands: ten units of its last place, no more.

@@ -39,10 +39,10 @@ def _trainer(tree: dict[str, Any], **training: Any) -> Trainer:
     return trainer
 
 
-def _batches(tree: dict[str, Any], shards: Path) -> list[list[Features]]:
+def _batches(tree: dict[str, Any], shards: Path) -> list[list[list[Features]]]:
     config = make_config(tree)
     with TrainingLoader(ShardReader(shards), config, "cuda") as loader:
-        return [batch.passes for batch in loader]
+        return [batch.samples for batch in loader]
 
 
 @gpu
@@ -56,7 +56,7 @@ def test_replayed_steps_equal_eager_ones(
     micro_tree: dict[str, Any], shards: Path, precision: str, recomputation: str, compile: bool
 ) -> None:
     batches = _batches(micro_tree, shards)
-    assert {len(passes) for passes in batches} == {1, 2}
+    assert {len(samples[0]) for samples in batches} == {1, 2}
     settings = {"precision": precision, "recomputation": recomputation, "compile": compile}
     _replayed_equals_eager(micro_tree, batches, **settings)
 
@@ -71,12 +71,12 @@ def test_replayed_steps_equal_eager_ones_without_templates(
 
 
 def _replayed_equals_eager(
-    tree: dict[str, Any], batches: list[list[Features]], **settings: Any
+    tree: dict[str, Any], batches: list[list[list[Features]]], **settings: Any
 ) -> None:
     eager = _trainer(tree, cuda_graphs="off", **settings)
     graphed = _trainer(tree, cuda_graphs="on", **settings)
-    for passes in batches:
-        ours, reference = graphed.step(passes, 1e-3), eager.step(passes, 1e-3)
+    for samples in batches:
+        ours, reference = graphed.step(samples, 1e-3), eager.step(samples, 1e-3)
         assert bool(reference.finite)
         assert ours.names == reference.names
         assert torch.equal(ours.per_sample, reference.per_sample)
@@ -95,8 +95,8 @@ def test_new_shapes_are_captured_anew_and_logged(
     eager = _trainer(micro_tree, cuda_graphs="off")
     graphed = _trainer(micro_tree, cuda_graphs="on")
     for tree in (micro_tree, shorter, micro_tree):
-        passes = _batches(tree, shards)[0]
-        ours, reference = graphed.step(passes, 1e-3), eager.step(passes, 1e-3)
+        samples = _batches(tree, shards)[0]
+        ours, reference = graphed.step(samples, 1e-3), eager.step(samples, 1e-3)
         assert torch.equal(ours.per_sample, reference.per_sample)
     captured = [record.message for record in caplog.records if "captured" in record.message]
     assert ["16 residues" in captured[0], "12 residues" in captured[1]] == [True, True]
@@ -109,12 +109,12 @@ def test_new_shapes_are_captured_anew_and_logged(
 def test_the_host_never_waits_in_a_step(
     micro_tree: dict[str, Any], shards: Path, cuda_graphs: str
 ) -> None:
-    passes = max(_batches(micro_tree, shards), key=len)
+    samples = max(_batches(micro_tree, shards), key=lambda samples: len(samples[0]))
     trainer = _trainer(micro_tree, cuda_graphs=cuda_graphs)
-    Readback(trainer.step(passes, 1e-3)).get()  # compiles, captures
+    Readback(trainer.step(samples, 1e-3)).get()  # compiles, captures
     torch.cuda.set_sync_debug_mode("error")
     try:
-        readback = Readback(trainer.step(passes, 1e-3))
+        readback = Readback(trainer.step(samples, 1e-3))
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert readback.get().finite

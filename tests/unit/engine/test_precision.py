@@ -137,7 +137,7 @@ def test_modules_return_the_type_of_the_policy(trainer: Trainer, passes: list[An
                     (f"{name}.", tensor.dtype) for tensor in floating(result)
                 )
             )
-    trainer.step([passes[0]], 1e-3)
+    trainer.step([passes[:1]], 1e-3)
     assert {dtype for _, dtype in returned} == {torch.float32, torch.bfloat16}
     assert [entry for entry in returned if entry[1] != module_type(entry[0])] == []
 

@@ -28,7 +28,7 @@ def test_features_are_those_made_without_a_side_stream(reader_type, max_msa_clus
     torch.cuda.empty_cache()
     finish, unequal = Finish(config, device), []
     for draw, one in enumerate(inputs):
-        passes = finish([Parcel.pack(one)], 1 + draw % 4)
+        (passes,) = finish([Parcel.pack(one)], 1 + draw % 4)
         torch.cuda._sleep(2_000_000)  # a step of about a millisecond
         for features, others in zip(passes, expected[draw]):
             unequal += [(draw, k, (t != others[k]).any()) for k, t in features.items()]

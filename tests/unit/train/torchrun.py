@@ -32,14 +32,14 @@ def spoil(batch):
         if fault["step"] == batch.step + 1 and fault.get("rank", rank) == rank:
             if "after" in fault:
                 wait_for(ready_mark(checkpoint_path(out, fault["after"])))
-            happen(fault["what"], batch.passes[-1])
+            happen(fault["what"], batch.samples)
     return batch
 
 def wait_for(path):
     while not path.exists():
         time.sleep(0.01)
 
-def happen(what, features):
+def happen(what, samples):
     if what.startswith("SIG"):
         os.kill(os.getpid(), getattr(signal, what))
     elif what == "damaged":
@@ -47,8 +47,9 @@ def happen(what, features):
     elif what == "bug":
         raise KeyError("a bug")
     elif what == "nan":
-        frames = features["backbone_rigid_tensor"]
-        features["backbone_rigid_tensor"] = torch.full_like(frames, torch.nan)
+        for *_, features in samples:
+            frames = features["backbone_rigid_tensor"]
+            features["backbone_rigid_tensor"] = torch.full_like(frames, torch.nan)
     else:  # the hash of the data: their target is reached
         TargetReached(0, "train", 0.9, what).write(out)
 
