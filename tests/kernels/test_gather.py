@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from scalefold.train.gather import TorchGather
-from scalefold.train.parameters import FlatParameters
+from scalefold.optim.gather import TorchGather
+from scalefold.optim.parameters import FlatParameters
 from scalefold_kernels.gather import Gather
 from scalefold_kernels.tiles import overridden
 

@@ -12,7 +12,7 @@ from scalefold.model.assembly import Assembly
 from scalefold.model.triangle_attention import TriangleAttentionStartingNode
 from scalefold.ops import norm as reference
 from scalefold.ops.attention import LN2
-from scalefold.train.parameters import FlatParameters
+from scalefold.optim.parameters import FlatParameters
 from scalefold_kernels.bench.agreement import FACTOR, error
 from scalefold_kernels.norm import layer_norm, normed_projection
 from scalefold_kernels.packing import join, split

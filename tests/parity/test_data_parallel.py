@@ -42,7 +42,7 @@ from scalefold.config import load_config
 from scalefold.loader.loader import TrainingLoader
 from scalefold.parallel.launch import find_place, joined
 from scalefold.shards.reader import ShardReader
-from scalefold.train import accumulation, clipping
+from scalefold.optim import accumulation, clipping
 from scalefold.train.assemble import assemble
 
 config, shards, out, cases, steps, rate = sys.argv[1:]
@@ -77,7 +77,7 @@ with joined(find_place(), lambda: torch.device("cpu")) as (mesh, _):
         place = {"rank": mesh.data.rank, "world_size": mesh.data.size}
         with TrainingLoader(reader, loaded, "cpu", **place) as loader:
             for batch in loader:
-                numbers = trainer.step(batch.passes, float(rate))
+                numbers = trainer.step(batch.samples, float(rate))
                 records.append({
                     "norm": numbers.gradient_norm, "finite": numbers.finite,
                     "told": numbers.exchanged, "keys": batch.chain_keys,

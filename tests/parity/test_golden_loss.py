@@ -27,12 +27,12 @@ from rich.console import Console
 
 from scalefold.config import Config, make_config
 from scalefold.loader.loader import TrainingLoader
+from scalefold.optim.schedule import learning_rate
 from scalefold.raw.chains import read_chains
 from scalefold.raw.fetch import fetch
 from scalefold.shards.pack import pack
 from scalefold.shards.reader import ShardReader
 from scalefold.train.assemble import Trainer, assemble
-from scalefold.train.schedule import learning_rate
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = Path(__file__).with_name("golden_loss.json")
@@ -119,7 +119,7 @@ def losses(config: Config, shards: Path, perturbed: int | None = None) -> dict[s
     with TrainingLoader(ShardReader(shards), config) as loader:
         for batch in loader:
             rate = learning_rate(batch.step + 1, config.optimiser)
-            numbers = trainer.step(batch.passes, rate)
+            numbers = trainer.step(batch.samples, rate)
             assert numbers.finite
             for name, column in zip(numbers.names, numbers.per_sample.T.tolist()):
                 found.setdefault(name, []).append(sum(column) / len(column))

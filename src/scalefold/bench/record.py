@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 import scalefold
+from scalefold.checkpoint.provenance import made_with
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.shards.atomic import write_bytes
-from scalefold.train.provenance import made_with
 
 logger = logging.getLogger(__name__)
 

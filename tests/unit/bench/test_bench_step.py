@@ -16,8 +16,8 @@ from scalefold.bench import step
 from scalefold.bench.step import bench_step
 from scalefold.bench.synthetic_shards import given_or_full
 from scalefold.config import Config
+from scalefold.engine.memory import limit_memory
 from scalefold.errors import InputError
-from scalefold.train.memory import limit_memory
 
 CPU = torch.device("cpu")
 

@@ -15,6 +15,8 @@ import pytest
 import torch
 from rich.console import Console
 
+from scalefold.checkpoint import files as checkpoints
+from scalefold.checkpoint.provenance import data_hash
 from scalefold.config import Config, config_hash, make_config
 from scalefold.config.load import merge
 from scalefold.errors import InputError
@@ -32,8 +34,6 @@ from scalefold.raw.chains import read_chains
 from scalefold.raw.fetch import fetch
 from scalefold.shards.pack import pack
 from scalefold.shards.reader import ShardReader
-from scalefold.train import checkpoint as checkpoints
-from scalefold.train.provenance import data_hash
 from scalefold.weights import export_weights
 
 DEMO = Path(__file__).parents[3] / "demo"
@@ -417,7 +417,7 @@ def test_structures_that_would_be_one_file_are_refused_before_the_work(
     pair = [("1lcd_A", "train", 51), ("1lcd_a", "train", 51)]
     monkeypatch.setattr("scalefold.evaluate.run._chains", lambda *_: pair)
     monkeypatch.setattr("scalefold.evaluate.run.evaluate_chains", None)
-    monkeypatch.setattr("scalefold.raw.letter_case._is_blind_to_case", lambda folder: True)
+    monkeypatch.setattr("scalefold.raw.case_collisions._is_blind_to_case", lambda folder: True)
     with pytest.raises(InputError, match=r"1lcd_A\.cif .*1lcd_a\.cif"):
         evaluate_weights(settings(), checkpoint, shards, tmp_path / "e.json", structures=tmp_path)
 

@@ -14,12 +14,12 @@ from rich.console import Console
 
 from scalefold.config.schema import DataConfig
 from scalefold.errors import InputError
-from scalefold.raw import letter_case
+from scalefold.raw import case_collisions as letter_case
+from scalefold.raw.case_collisions import check_letter_case
 from scalefold.raw.chain_files import absent_files, local_sources
 from scalefold.raw.chains import ChainRow, Rejected, read_chains, read_rejected, write_rejected
 from scalefold.raw.fetch import FetchSummary, fetch
 from scalefold.raw.fetched import update_fetched
-from scalefold.raw.letter_case import check_letter_case
 from scalefold.raw.mirrors import Downloader, FetchedFile
 
 CIF = gzip.compress(b"data_x\n")

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from scalefold.config.mirror_roots import local_folder
 from scalefold.errors import InputError
 from scalefold.raw.mirrors import Downloader, UnavailableError
-from scalefold.raw.roots import local_folder
 
 BODY = bytes(range(256)) * 40
 

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.train.torchrun import Trainings
 
+from scalefold.checkpoint.files import checkpoints
 from scalefold.config.load import merge
-from scalefold.train.checkpoint import checkpoints
-
-from .torchrun import Trainings
 
 STEPS = 100_000
 """More than are made before the terminal goes."""
