@@ -51,7 +51,7 @@ test: lint
 	$(BIN)/python -m pytest $(PYTEST)
 
 test-triton: $(VENV)/triton/.installed
-	PYTHONPATH=$(abspath $(<D)) $(BIN)/python -m scalefold_kernels.compilation --gluon
+	PYTHONPATH=$(abspath $(<D)) $(BIN)/python -m tests.kernels.offline --gluon
 	@# What the compilation complains of, it sees in this version's code too.
 	PYTHONPATH=$(abspath $(<D)) $(BIN)/python -m pytest tests/kernels/test_compile.py -k refused
 

@@ -29,7 +29,7 @@ def has_gluon() -> bool:
 
 
 @cache
-def multiprocessors(device: torch.device) -> int:
+def num_sms(device: torch.device) -> int:
     """How many the GPU has; on the CPU two, so that the interpreter sees work divided."""
     if device.type != "cuda":
         return 2

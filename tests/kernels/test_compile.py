@@ -10,12 +10,15 @@ from pkgutil import walk_packages
 
 import pytest
 import triton
+from tests.kernels.offline.compilation import Resources, complaint
+from tests.kernels.offline.configurations import all_cases, cases_of
+from tests.kernels.offline.machine_code import SHORTEST_LOOP, overwritten_operands
 from triton.experimental.gluon._runtime import GluonJITFunction
 from triton.runtime import KernelInterface
 
 import scalefold_kernels
-from scalefold_kernels.compilation import CompileCase, Resources, all_cases, complaint
-from scalefold_kernels.machine_code import SHORTEST_LOOP, overwritten_operands
+
+ROOT = Path(__file__).parents[2]
 
 CASES = list(all_cases())
 
@@ -30,8 +33,9 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Re
     out: Path = tmp_path_factory.mktemp("compiled") / "resources.json"
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     done = subprocess.run(
-        [sys.executable, "-m", "scalefold_kernels.compilation", "--json", out],
+        [sys.executable, "-m", "tests.kernels.offline", "--json", out],
         env=environment,
+        cwd=ROOT,
         check=False,
         capture_output=True,
         text=True,
@@ -62,11 +66,6 @@ def is_portable(case: str) -> bool:
     return not isinstance(cases_of(op)[place].kernel, GluonJITFunction)
 
 
-def cases_of(op: str) -> list[CompileCase]:
-    found: list[CompileCase] = import_module(f"scalefold_kernels.{op}.cases").compile_cases()
-    return found
-
-
 def test_every_kernel_is_listed() -> None:
     ops = {op for op, _ in all_cases().values()}
     listed = {case.kernel.fn for op in ops for case in cases_of(op)}
@@ -84,7 +83,8 @@ def test_every_kernel_is_listed() -> None:
 SPILLING = """
 import triton
 import triton.language as tl
-from scalefold_kernels.compilation import CompileCase, compile_offline, complaint
+from tests.kernels.offline.case import CompileCase
+from tests.kernels.offline.compilation import compile_offline, complaint
 
 
 @triton.jit
@@ -104,7 +104,8 @@ IDLING = """
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
-from scalefold_kernels.compilation import CompileCase, compile_offline, complaint
+from tests.kernels.offline.case import CompileCase
+from tests.kernels.offline.compilation import compile_offline, complaint
 
 
 @gluon.jit
@@ -129,6 +130,9 @@ def complaints(program: str, folder: Path) -> list[str]:
     path = folder / "program.py"
     path.write_text(program)
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    environment["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [str(ROOT), environment.get("PYTHONPATH")])
+    )
     done = subprocess.run(
         [sys.executable, path], env=environment, check=True, capture_output=True, text=True
     )

@@ -88,7 +88,7 @@ def test_more_columns_than_a_launch_has_programs(
 ) -> None:
     x, update = torch.randn(2, 1, 9, 16, 24, device=device).unbind()
     expected = residual_dropout(x, update, _key(1, device), LAYER, RATE, None)
-    monkeypatch.setattr(launches, "MAX_PROGRAMS", 2)
+    monkeypatch.setattr(launches, "MAX_GRID", 2)
     assert torch.equal(residual_dropout(x, update, _key(1, device), LAYER, RATE, None), expected)
 
 

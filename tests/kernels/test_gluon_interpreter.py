@@ -17,8 +17,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from scalefold_kernels.copy_engine import tiles_of
-from scalefold_kernels.hopper import mma_layout, new_barriers
+from scalefold_kernels.gluon import mma_layout, new_barriers
+from scalefold_kernels.tma import tiles_of
 
 SIZE = gl.constexpr(64)
 """Rows and columns of a tile."""

@@ -7,13 +7,13 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from tests.kernels.offline.case import recorded
 from torch import Tensor
 
 from scalefold_kernels import limits, triangle
 from scalefold_kernels.attention import arguments as attention_arguments
 from scalefold_kernels.attention.pointwise import pointwise_attention
 from scalefold_kernels.attention.pooled import global_attention
-from scalefold_kernels.compilation import recorded
 from scalefold_kernels.dropout import op as dropout
 from scalefold_kernels.dropout import residual_dropout
 from scalefold_kernels.dropout.arguments import Dropout
@@ -49,13 +49,13 @@ def expanded(*shape: int) -> Tensor:
 
 
 def test_offsets_are_wide_where_strides_reach_far() -> None:
-    assert not limits.wide(None, torch.empty(0), new(2**20, 2**10))
-    assert limits.wide(None, torch.empty(0), new(2**20, 2**11))
+    assert not limits.needs_int64(None, torch.empty(0), new(2**20, 2**10))
+    assert limits.needs_int64(None, torch.empty(0), new(2**20, 2**11))
     # Elements of a slice may lie further from each other than there are of them.
     part = new(2**10, 2**21)[:, :8]
-    assert limits.wide(part)
-    assert not limits.wide(part[:2])
-    assert not limits.wide(expanded(2**20, 2**12))
+    assert limits.needs_int64(part)
+    assert not limits.needs_int64(part[:2])
+    assert not limits.needs_int64(expanded(2**20, 2**12))
 
 
 class Launch(NamedTuple):
@@ -145,7 +145,7 @@ def test_kernels_are_told_where_32_bits_are_too_few(launch: Launch, long: bool) 
     kernel, module, of_length = launch
     with patch.object(linear, "sum_several"):
         case = recorded(module, kernel, lambda: of_length(LONG if long else SHORT), kernel, "sm_90")
-    assert case.constexprs["WIDE"] == long
+    assert case.constexprs["INT64"] == long
 
 
 def draw(*shape: int, device: torch.device, seed: int = 0) -> Tensor:
@@ -215,7 +215,7 @@ def test_wide_offsets_change_no_bit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     narrow = results(device)
-    monkeypatch.setattr(limits, "MAX_NARROW", -1)
+    monkeypatch.setattr(limits, "MAX_INT32", -1)
     for x, y in zip(results(device), narrow, strict=True):
         assert x.isfinite().all()
         assert torch.equal(x, y)
@@ -263,7 +263,7 @@ def test_too_many_rows_are_named() -> None:
 
 
 def test_too_many_samples_are_named() -> None:
-    batch = limits.MAX_PROGRAMS + 1
+    batch = limits.MAX_GRID + 1
     row, weight, key = expanded(8), expanded(8, 8), torch.zeros(batch, dtype=torch.int64)
     x, mask = expanded(batch, 1, 1, 8), expanded(batch, 1, 1)
     keys = expanded(batch, 1, 1, 2, 4)

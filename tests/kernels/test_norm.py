@@ -269,7 +269,7 @@ def test_which_projections_of_wide_rows_have_a_kernel_of_their_own() -> None:
     assert serves(x, outputs=104, first_biased=104)
     assert not serves(x, outputs=64, first_biased=64)  # narrow
     assert not serves(x, outputs=1020)  # rows of the gradient, or of its part that is biased,
-    assert not serves(x, first_biased=900)  # that the copy engine cannot take
+    assert not serves(x, first_biased=900)  # that TMA cannot take
     assert not serves(x, first_biased=760)  # more biases than channels
     assert not serves(x[..., :128])
     assert not serves(x.float())

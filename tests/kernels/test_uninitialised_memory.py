@@ -3,7 +3,7 @@
 A kernel that reads shared or global memory which nobody wrote, and masks or multiplies by zero too
 late, is right as long as finite numbers lie there, and gives NaN where another process has been at
 work on the GPU. So each launch of whole blocks is preceded by one that fills the shared memory of
-every multiprocessor, and new tensors hold NaN.
+every SM, and new tensors hold NaN.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ from scalefold.model import Assembly
 from scalefold.model.evoformer import EvoformerBlock, ExtraMsaBlock
 from scalefold.model.template import TemplatePairStack, TemplatePointwiseAttention
 from scalefold.ops.triton import triton_ops
-from scalefold_kernels.hopper import thread_barrier
+from scalefold_kernels.gluon import thread_barrier
 
 CONFIG = preset_model("mlperf")
 KIBIBYTES = 224

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from scalefold_kernels.limits import check_batch, wide
+from scalefold_kernels.limits import check_batch, needs_int64
 from scalefold_kernels.rows import channels_together
 
 _DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
@@ -141,7 +141,7 @@ def _heads_near(x: Tensor) -> Tensor:
 
     Heads before the positions, as other layouts have them, may be too far apart.
     """
-    return x.contiguous() if wide(x[:1, :1, :1]) else channels_together(x)
+    return x.contiguous() if needs_int64(x[:1, :1, :1]) else channels_together(x)
 
 
 def new_rows(shape: Sequence[int], like: Tensor) -> Tensor:

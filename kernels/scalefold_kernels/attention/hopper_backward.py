@@ -20,8 +20,8 @@ from scalefold_kernels.attention.hopper_tensors import (
     rows_descriptor,
     statistics_descriptor,
 )
-from scalefold_kernels.copy_engine import padded
-from scalefold_kernels.limits import wide
+from scalefold_kernels.limits import needs_int64
+from scalefold_kernels.tma import padded
 
 BIAS_KEYS = 2 * BIAS_BLOCK_K.value
 """What `queries_bias` takes; `queries` takes keys beyond."""
@@ -115,7 +115,7 @@ def queries(
         SUM_BIAS=sums is not None,
         BIAS_SCALE=inputs.bias_scale,
         TURNED=turned(bias),
-        WIDE=not short or wide(grad_q),
+        INT64=not short or needs_int64(grad_q),
         CHANNELS=inputs.channels,
         **own.constants,
     )

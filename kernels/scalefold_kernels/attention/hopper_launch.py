@@ -27,10 +27,10 @@ from scalefold_kernels.attention.hopper_tensors import (
     rows_descriptor,
 )
 from scalefold_kernels.attention.portable import backward_gate
-from scalefold_kernels.copy_engine import VECTOR, reachable
+from scalefold_kernels.tma import VECTOR, reachable
 
 MIN_WARP_GROUPS = 2
-"""A multiprocessor must hold so many at a time; one alone hides no waits."""
+"""An SM must hold so many at a time; one alone hides no waits."""
 
 MIN_QUERIES = 32
 """Of fewer queries most of a warp group's 64 would be empty."""
@@ -45,7 +45,7 @@ MIN_BIAS_KEYS = 129
 """The fewest keys with which registers hold the sum of the bias's gradient from the first 256."""
 
 BIAS_CHANNELS = 16
-"""The fewest with which that is faster: rows of 16 bytes keep the copy engine busy."""
+"""The fewest with which that is faster: rows of 16 bytes keep TMA busy."""
 
 ROW_LENGTH = 128
 """The most queries, and keys, of which shared memory holds all that a row's gradients need."""

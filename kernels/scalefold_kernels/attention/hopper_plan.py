@@ -7,18 +7,18 @@ from typing import NamedTuple
 import triton
 
 from scalefold_kernels.attention.arguments import Inputs
-from scalefold_kernels.copy_engine import padded
-from scalefold_kernels.gpu import multiprocessors
+from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.tiles import tile
+from scalefold_kernels.tma import padded
 
 SHARED_BYTES = 228 * 1024
-"""Shared memory of a multiprocessor."""
+"""Shared memory of an SM."""
 
 RESERVED_BYTES = 1024
 """Of each program's shared memory, by the system."""
 
 REGISTERS = 64 * 1024
-"""Of a multiprocessor."""
+"""Of an SM."""
 
 THREADS = 128
 """Of a program: one warp group."""
@@ -66,12 +66,12 @@ def dealt(
     blocks : int
         Of a row and head; a program has one of them.
     programs : int
-        How many of them a multiprocessor holds at a time.
+        How many of them an SM holds at a time.
     unit : int
         What their number on the GPU is a multiple of.
     """
     tiles = blocks * inputs.num_heads
-    together = multiprocessors(inputs.q.device) * programs // inputs.batch // unit * unit
+    together = num_sms(inputs.q.device) * programs // inputs.batch // unit * unit
     count = min(tiles * inputs.num_rows, max(tiles, together))
     return Plan(constants, count, count // tiles)
 
@@ -100,7 +100,7 @@ def constants(kernel: str, inputs: Inputs, first_key: int = 0) -> dict[str, int]
 
 
 def warp_groups(kernel: str, inputs: Inputs) -> int:
-    """How many warp groups, without loaders, a multiprocessor holds at a time."""
+    """How many warp groups, without loaders, an SM holds at a time."""
     sizes = constants(kernel, inputs)
     return _fitting(kernel, inputs, sizes) * sizes.get("GROUPS", 1)
 
@@ -146,13 +146,13 @@ LOADED = {"attention_forward_hopper", "attention_backward_keys_hopper"}
 """Programs with a loader warp, for which a whole warp group's registers are set aside."""
 
 ROW_PROGRAMS = 2
-"""Of `backward_row` a multiprocessor holds so many at a time: two stages of a row in each."""
+"""Of `backward_row` an SM holds so many at a time: two stages of a row in each."""
 
 
 def row_plan(inputs: Inputs) -> Plan:
     """For `backward_row`: each program goes through rows and heads at equal distances."""
     items = inputs.batch * inputs.num_rows * inputs.num_heads
-    count = min(items, ROW_PROGRAMS * multiprocessors(inputs.q.device))
+    count = min(items, ROW_PROGRAMS * num_sms(inputs.q.device))
     constants = {
         "C": padded(inputs.channels),
         "NUM_Q": triton.cdiv(inputs.num_queries, 64),

@@ -1,4 +1,4 @@
-"""Tensors as the copy engine (TMA) of Hopper GPUs reads and writes them."""
+"""Tensors as TMA reads and writes them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from scalefold_kernels.attention.arguments import in_memory, turned
-from scalefold_kernels.copy_engine import VECTOR, padded, reachable, steps
+from scalefold_kernels.tma import VECTOR, padded, reachable, steps
 
 
 def bias_rows(bias: Tensor) -> Tensor:
-    """The bias as the copy engine reads it: keys or queries contiguous, in 16-byte steps."""
+    """The bias as TMA reads it: keys or queries contiguous, in 16-byte steps."""
     rows = in_memory(bias)
     if reachable(rows):
         return bias
@@ -23,7 +23,7 @@ def bias_rows(bias: Tensor) -> Tensor:
 
 
 def gradient_rows(grad_out: Tensor) -> Tensor:
-    """The gradient of the output as the copy engine reads it, heads one after the other."""
+    """The gradient of the output as TMA reads it, heads one after the other."""
     dense = reachable(grad_out) and grad_out.stride(3) == grad_out.shape[4]
     return grad_out if dense else grad_out.clone(memory_format=torch.contiguous_format)
 

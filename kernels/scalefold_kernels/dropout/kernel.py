@@ -54,7 +54,7 @@ def residual_dropout_kernel(
     x_ptr, update_ptr, out_ptr, key_ptr, layer, threshold, scale, size1, size2, size3, x_stride_b,
     x_stride1, x_stride2, x_stride3, update_stride_b, update_stride1, update_stride2,
     update_stride3, key_stride,
-    DIMS: tl.constexpr, SHARED: tl.constexpr, HAS_X: tl.constexpr, WIDE: tl.constexpr,
+    DIMS: tl.constexpr, SHARED: tl.constexpr, HAS_X: tl.constexpr, INT64: tl.constexpr,
     BLOCK_S: tl.constexpr, BLOCK_N: tl.constexpr, STEPS: tl.constexpr,
 ):  # fmt: skip
     """``out = x + update * mask * scale`` for a tile; without ``HAS_X``, ``out = update * ...``.
@@ -62,13 +62,13 @@ def residual_dropout_kernel(
     A tile is rows along the shared dimension (``SHARED``: 1, 2, 3, or 0 for none) times a block of
     the coordinates that the mask depends on: each element of the mask is hashed once for
     ``STEPS * BLOCK_S`` elements of the tensor. ``out`` is contiguous. Programs are numbered by
-    blocks of rows and of columns; if ``WIDE``, by columns and rows, as only the first dimension of
+    blocks of rows and of columns; if ``INT64``, by columns and rows, as only the first dimension of
     a launch holds so many.
     """
-    COLUMNS: tl.constexpr = 0 if WIDE else 1
+    COLUMNS: tl.constexpr = 0 if INT64 else 1
     sample = tl.program_id(2).to(tl.int64)
-    columns = index(tl.program_id(COLUMNS), WIDE) * BLOCK_N + tl.arange(0, BLOCK_N)
-    size1, size2 = index(size1, WIDE), index(size2, WIDE)
+    columns = index(tl.program_id(COLUMNS), INT64) * BLOCK_N + tl.arange(0, BLOCK_N)
+    size1, size2 = index(size1, INT64), index(size2, INT64)
     zero = columns * 0
     if SHARED == 1:
         num_shared, num_columns = size1, size2 * size3

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from scalefold_kernels.dropout.arguments import Dropout, drawing
 from scalefold_kernels.dropout.kernel import residual_dropout_kernel
-from scalefold_kernels.limits import MAX_PROGRAMS, beyond, check_batch
+from scalefold_kernels.limits import MAX_GRID, beyond, check_batch
 from scalefold_kernels.tiles import architecture, tile
 
 
@@ -113,7 +113,7 @@ def _launch(
         triton.cdiv(num_shared, sizes["BLOCK_S"] * sizes["STEPS"]),
         triton.cdiv(num_columns, sizes["BLOCK_N"]),
     )
-    wide = beyond(num_columns) or blocks[1] > MAX_PROGRAMS
+    wide = beyond(num_columns) or blocks[1] > MAX_GRID
     strides = _strides(update, dims)
     residual_dropout_kernel[(*(blocks[::-1] if wide else blocks), batch)](
         x,
@@ -127,7 +127,7 @@ def _launch(
         DIMS=dims,
         SHARED=shared,
         HAS_X=x is not None,
-        WIDE=wide,
+        INT64=wide,
         **sizes,
     )
     return out

@@ -9,15 +9,15 @@ import triton
 from torch import Tensor
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from scalefold_kernels.copy_engine import VECTOR, padded, reachable, tiles_of
-from scalefold_kernels.gpu import multiprocessors
-from scalefold_kernels.hopper import ROWS
+from scalefold_kernels.gluon import ROWS
+from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.linear.arguments import Update
 from scalefold_kernels.linear.hopper.backward import residual_linear_backward_hopper_kernel
 from scalefold_kernels.linear.hopper.forward import residual_linear_forward_hopper_kernel
 from scalefold_kernels.linear.hopper.parts import lines_of
 from scalefold_kernels.sums import sum_rows
 from scalefold_kernels.tiles import tile
+from scalefold_kernels.tma import VECTOR, padded, reachable, tiles_of
 
 MAX_CHANNELS = 256
 """Forward of the inputs, backward of the outputs: all of a row's lie on the chip."""
@@ -97,7 +97,7 @@ def forward(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor, update: Update) 
     sizes = tile("residual_linear_forward_hopper", "sm_90", update.shape)
     width, block = padded(inputs), min(sizes.pop("BLOCK_C"), padded(channels))
     columns = triton.cdiv(channels, block)
-    order = Order.of(update, 2 * max(1, multiprocessors(x.device) // columns))
+    order = Order.of(update, 2 * max(1, num_sms(x.device) // columns))
     residual_linear_forward_hopper_kernel[(columns * triton.cdiv(order.blocks * order.groups, 2),)](
         _boxes(x, update, block),
         _boxes(h, update, width),
@@ -125,7 +125,7 @@ def backward(
     sizes = tile("residual_linear_backward_hopper", "sm_90", update.shape)
     width, block = padded(channels), sizes["BLOCK_K"]
     columns = triton.cdiv(inputs, block)
-    order = Order.of(update, max(1, multiprocessors(grad.device) // columns))
+    order = Order.of(update, max(1, num_sms(grad.device) // columns))
     programs = order.blocks * order.groups
     partial = parameters.new_empty(programs, parameters.numel(), dtype=torch.float32)
     residual_linear_backward_hopper_kernel[(columns * programs,)](

@@ -11,8 +11,7 @@ import torch
 import triton
 from torch import Tensor
 
-from scalefold_kernels.copy_engine import VECTOR, reachable, tiles_of
-from scalefold_kernels.gpu import multiprocessors
+from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.outer_product.hopper.chained import chained_products_kernel
 from scalefold_kernels.outer_product.hopper.weight_gradient import weight_gradient_kernel
 from scalefold_kernels.outer_product.launch import (
@@ -23,6 +22,7 @@ from scalefold_kernels.outer_product.launch import (
     launch_tile,
     num_splits,
 )
+from scalefold_kernels.tma import VECTOR, reachable, tiles_of
 
 _BLOCK_X, _BLOCK_Y, _GROUP_Y = 64, 4, 2
 _SIZE_D, _SIZE_M, _SIZE_N = 32, 128, 128
@@ -44,7 +44,7 @@ def mean(chain: Chain, mean: Mean, sizes: Sizes) -> None:
     third = tiles_of(third_KDN.permute(2, 0, 1), _SIZE_N, 1, _SIZE_D)
     whole = _BLOCK_X, 1, _SIZE_N
     tiling = *_num_blocks(chain), 1, len(first_KXM)
-    chained_products_kernel[(min(prod(_num_blocks(chain)), multiprocessors(mean.out.device)),)](
+    chained_products_kernel[(min(prod(_num_blocks(chain)), num_sms(mean.out.device)),)](
         first,
         third,
         first,
@@ -89,7 +89,7 @@ def operand_gradients(chains: tuple[Chain, Chain], sizes: Sizes) -> list[Tensor]
     ]
     # Of the right block for what is not looked at.
     unused = tiles_of(chains[0].first, _BLOCK_X, 1, _SIZE_N)
-    chained_products_kernel[(min(num_tiles, multiprocessors(device)),)](
+    chained_products_kernel[(min(num_tiles, num_sms(device)),)](
         tiles_of(chains[0].first, 1, _BLOCK_X, _SIZE_M),
         tiles_of(chains[0].third, 1, _SIZE_D, _SIZE_N),
         tiles_of(chains[1].first, 1, _BLOCK_X, _SIZE_M),

@@ -18,7 +18,7 @@ def chained_products_kernel(
     second_stride_m, second_stride_d, third_stride_k, third_stride_d, third_stride_n,
     out_stride_split, out_stride_x, out_stride_y, out_stride_n, count_stride_x, count_stride_y,
     z_stride_x, z_stride_y, z_stride_n, k_per_split,
-    EPS: tl.constexpr, MEAN: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr,
+    EPS: tl.constexpr, MEAN: tl.constexpr, INT64: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_X: tl.constexpr, BLOCK_Y: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):  # fmt: skip
@@ -74,7 +74,7 @@ def chained_products_kernel(
         count = tl.load(count_rows, mask=row_inside, other=1.0).to(tl.float32) + EPS
         z_rows = z_ptr + row_x * z_stride_x + row_y * z_stride_y
         z = tl.load(
-            z_rows[:, None] + index(n, WIDE)[None, :] * z_stride_n, mask=out_mask, other=0.0
+            z_rows[:, None] + index(n, INT64)[None, :] * z_stride_n, mask=out_mask, other=0.0
         )
         bias = tl.load(bias_ptr + n, mask=n < size_n, other=0.0).to(tl.float32)
         out = z.to(tl.float32) * count[:, None] + bias[None, :]
@@ -149,11 +149,11 @@ def weight_gradient_kernel(
 def mean_gradient_kernel(
     grad_ptr, count_ptr, out_ptr, parts_ptr, size_j, size_z, grad_stride_i, grad_stride_j,
     grad_stride_z, count_stride_i, count_stride_j,
-    EPS: tl.constexpr, WIDE: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_Z: tl.constexpr,
+    EPS: tl.constexpr, INT64: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_Z: tl.constexpr,
 ):  # fmt: skip
     """``out[i,j,z] = grad[i,j,z] / count[i,j]``; ``parts[z] = sum_j out`` for each block of j."""
     i = tl.program_id(1).to(tl.int64)
-    z = index(tl.arange(0, BLOCK_Z), WIDE)
+    z = index(tl.arange(0, BLOCK_Z), INT64)
     j = (tl.program_id(0) * BLOCK_J + tl.arange(0, BLOCK_J)).to(tl.int64)
     inside = (j < size_j)[:, None] & (z < size_z)[None, :]
     count = tl.load(count_ptr + i * count_stride_i + j * count_stride_j, mask=j < size_j, other=1.0)

@@ -9,8 +9,8 @@ import triton
 from torch import Tensor
 
 from scalefold_kernels.dot import block
-from scalefold_kernels.gpu import multiprocessors
-from scalefold_kernels.limits import wide
+from scalefold_kernels.gpu import num_sms
+from scalefold_kernels.limits import needs_int64
 from scalefold_kernels.outer_product.kernel import mean_gradient_kernel
 from scalefold_kernels.sums import sum_several
 from scalefold_kernels.tiles import architecture, tile
@@ -94,7 +94,7 @@ def num_splits(programs: int, per_multiprocessor: int, most: int, device: torch.
 
     Each part is written and read once more, which counts for a hundredth of a wave.
     """
-    slots = per_multiprocessor * multiprocessors(device)
+    slots = per_multiprocessor * num_sms(device)
     options = range(1, min(most, 16) + 1)
     return min(options, key=lambda n: triton.cdiv(programs * n, slots) / n + 0.01 * n)
 
@@ -131,7 +131,7 @@ def mean_gradient(grad_IJZ: Tensor, count_IJ: Tensor) -> tuple[Tensor, Tensor]:
         *grad_IJZ.stride(),
         *count_IJ.stride(),
         EPS=EPS,
-        WIDE=wide(grad_IJZ),
+        INT64=needs_int64(grad_IJZ),
         BLOCK_J=block_j,
         BLOCK_Z=block_z,
         num_warps=2,

@@ -7,7 +7,7 @@ import triton
 from torch import Tensor
 
 from scalefold_kernels.dot import block, precision
-from scalefold_kernels.limits import wide
+from scalefold_kernels.limits import needs_int64
 from scalefold_kernels.outer_product.kernel import chained_products_kernel, weight_gradient_kernel
 from scalefold_kernels.outer_product.launch import (
     EPS,
@@ -112,7 +112,7 @@ def _chained_products(
         triton.cdiv(num_k, splits),
         EPS=EPS,
         MEAN=mean is not None,
-        WIDE=wide(z),
+        INT64=needs_int64(z),
         PRECISION=precision(chain.first.dtype),
         BLOCK_Y=block_y,
         BLOCK_M=block(size_m),

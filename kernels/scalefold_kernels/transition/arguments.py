@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from scalefold_kernels.limits import check_rows, wide
+from scalefold_kernels.limits import check_rows, needs_int64
 from scalefold_kernels.rows import channels_together
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -80,7 +80,7 @@ def matrix(x: Tensor) -> Tensor:
     """
     check_rows(x)
     rows = channels_together(x.reshape(-1, x.shape[-1]))
-    return rows.contiguous() if wide(rows[:_BLOCK]) else rows
+    return rows.contiguous() if needs_int64(rows[:_BLOCK]) else rows
 
 
 def shape_class(x_RC: Tensor, num_hidden: int) -> dict[str, int | str]:

@@ -8,10 +8,10 @@ import torch
 import triton
 from torch import Tensor
 
-from scalefold_kernels.copy_engine import num_programs, tiles_of, within_reach
-from scalefold_kernels.gpu import multiprocessors
-from scalefold_kernels.hopper import ROWS
+from scalefold_kernels.gluon import ROWS
+from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.tiles import tile
+from scalefold_kernels.tma import num_ctas, tiles_of, within_reach
 from scalefold_kernels.transition.arguments import Kept, Parameters, shape_class
 from scalefold_kernels.transition.hopper.gradients import gradients_kernel
 from scalefold_kernels.transition.hopper.input import input_gradient_kernel
@@ -52,7 +52,7 @@ def gradients(
     grad_hidden = grad_RC.new_empty(num_pieces * _ROWS, _DEPTH)
     # As many parts as fill the GPU once.
     blocks = triton.cdiv(num_hidden, block)
-    wanted = max(1, multiprocessors(grad_RC.device) // blocks)
+    wanted = max(1, num_sms(grad_RC.device) // blocks)
     rows_per_part = _ROWS * triton.cdiv(triton.cdiv(num_rows, wanted), _ROWS)
     parts = triton.cdiv(num_rows, rows_per_part)
     new = partial(torch.empty, dtype=torch.float32, device=grad_RC.device)
@@ -87,7 +87,7 @@ def input_gradient(
     sizes = tile("transition_input_hopper", "sm_90", shape_class(grad_RC, num_hidden))
     width = width_of(channels)
     num_tiles = triton.cdiv(num_rows, 2 * _ROWS)
-    programs = num_programs(num_tiles, grad_RC.device)
+    programs = num_ctas(num_tiles, grad_RC.device)
     grad_x = x_RC.new_empty(num_rows, channels)
     sums = torch.empty(2, 2 * programs, channels, dtype=torch.float32, device=grad_RC.device)
     input_gradient_kernel[(programs,)](

@@ -5,10 +5,10 @@ from __future__ import annotations
 import triton
 from torch import Tensor
 
-from scalefold_kernels.copy_engine import num_programs, tiles_of
-from scalefold_kernels.hopper import ROWS
+from scalefold_kernels.gluon import ROWS
 from scalefold_kernels.norm.op import EPS
 from scalefold_kernels.tiles import tile
+from scalefold_kernels.tma import num_ctas, tiles_of
 from scalefold_kernels.transition.arguments import Kept, Parameters, shape_class
 from scalefold_kernels.transition.hopper.forward import forward_kernel
 from scalefold_kernels.transition.hopper.parts import width_of
@@ -24,7 +24,7 @@ def forward(x_RC: Tensor, parameters: Parameters, out_RC: Tensor, kept: Kept | N
     num_tiles = triton.cdiv(num_rows, 2 * ROWS.value)
     # In the place of what is not kept, what is not looked at.
     normed, stats = kept or (out_RC, up_bias)
-    forward_kernel[(num_programs(num_tiles, x_RC.device),)](
+    forward_kernel[(num_ctas(num_tiles, x_RC.device),)](
         tiles_of(x_RC, ROWS.value, width),
         tiles_of(up, block, width),
         tiles_of(down, width, block),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from scalefold_kernels.copy_engine import VECTOR, reachable
+from scalefold_kernels.tma import VECTOR, reachable
 from scalefold_kernels.transition.arguments import Parameters
 from scalefold_kernels.transition.hopper_backward import backward
 from scalefold_kernels.transition.hopper_forward import forward

@@ -14,9 +14,9 @@ from torch import Tensor
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from scalefold_kernels.copy_engine import within_reach
 from scalefold_kernels.dropout.arguments import drawing
-from scalefold_kernels.gpu import multiprocessors
+from scalefold_kernels.gpu import num_sms
+from scalefold_kernels.tma import within_reach
 from scalefold_kernels.triangle import portable
 from scalefold_kernels.triangle.arguments import (
     OutputArguments,
@@ -40,13 +40,13 @@ _THREADS = 256
 """Of a program with one warp group that computes; its loader has a warp group's place."""
 
 _FILE = 65536
-"""Registers of a multiprocessor."""
+"""Registers of an SM."""
 
 
 def serves(sizes: Sizes) -> bool:
     """Whether these kernels take the arguments: weights and tiles of such channels fit on the chip.
 
-    The copy engine wants steps of 16 bytes from channel to channel of tensors with positions last.
+    TMA wants steps of 16 bytes from channel to channel of tensors with positions last.
     """
     return (
         sizes.arch == "sm_90"
@@ -127,15 +127,15 @@ def output_backward(
 
 
 def _programs(sizes: Sizes, x: Tensor) -> int:
-    """One for each multiprocessor, or fewer where they would have nothing to do."""
-    return min(multiprocessors(x.device), triton.cdiv(sizes.positions, TILE.value * GROUPS.value))
+    """One for each SM, or fewer where they would have nothing to do."""
+    return min(num_sms(x.device), triton.cdiv(sizes.positions, TILE.value * GROUPS.value))
 
 
 def _sharing(sizes: Sizes, x: Tensor, number: int) -> tuple[int, int, int]:
-    """Programs, of which ``number`` share a multiprocessor; tiles; registers of a thread."""
+    """Programs, of which ``number`` share an SM; tiles; registers of a thread."""
     num_tiles = triton.cdiv(sizes.positions, TILE.value)
     registers = _FILE // (number * _THREADS) // 8 * 8
-    return min(number * multiprocessors(x.device), num_tiles), num_tiles, registers
+    return min(number * num_sms(x.device), num_tiles), num_tiles, registers
 
 
 def _rows(x: Tensor, width: int | None = None) -> TensorDescriptor:

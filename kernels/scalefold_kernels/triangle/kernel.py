@@ -344,14 +344,14 @@ def _store_part(partial, partial_bias, products, sums, first, row, column, TOTAL
 @triton.jit
 def output_weights(
     d_value, standard, partial, partial_bias, P,
-    WIDE: tl.constexpr, Z: tl.constexpr, C: tl.constexpr, BLOCK_R: tl.constexpr,
+    INT64: tl.constexpr, Z: tl.constexpr, C: tl.constexpr, BLOCK_R: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_P: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Sums of d_value (P, Z) x standard (C, P); program (s, t, u): part, rows and columns."""
     row = tl.program_id(1) * BLOCK_R + tl.arange(0, BLOCK_R)
     column = tl.program_id(2) * BLOCK_N + tl.arange(0, BLOCK_N)
     products, sums = _sum_products(
-        d_value, standard, row, index(column, WIDE), P, Z, C, 1, Z, 1, P, BLOCK_P, PRECISION
+        d_value, standard, row, index(column, INT64), P, Z, C, 1, Z, 1, P, BLOCK_P, PRECISION
     )
     _store_part(partial, partial_bias, products, sums, 0, row, column, Z, Z, C)
 
@@ -451,14 +451,14 @@ def sum_rows(x, out, ROWS, SIZE, BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr):
 @triton.jit(do_not_specialize=["layer"])
 def dropout_mask(
     key, layer, threshold, keep, D2, D3, SIZE,
-    SHARED: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
+    SHARED: tl.constexpr, INT64: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Which channels of an update are kept: the mask of `scalefold.ops.dropout`.
 
     keep: for each sample SIZE = D1 D2 D3 bytes, D3 channels; whether these share one draw is
     SHARED. D1 and D2 are 1 where shared.
     """
-    element = index(tl.program_id(0), WIDE) * BLOCK + tl.arange(0, BLOCK)
+    element = index(tl.program_id(0), INT64) * BLOCK + tl.arange(0, BLOCK)
     sample = tl.program_id(1)
     channel, place = element % D3, element // D3
     state = mix(mix(tl.load(key + sample), tl.zeros((), tl.int32)), layer)

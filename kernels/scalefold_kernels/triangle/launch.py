@@ -15,7 +15,7 @@ from torch import Tensor
 
 from scalefold_kernels.dropout.arguments import Dropout
 from scalefold_kernels.gpu import runs_gluon
-from scalefold_kernels.limits import check_batch, wide
+from scalefold_kernels.limits import check_batch, needs_int64
 from scalefold_kernels.tiles import architecture, tile
 from scalefold_kernels.triangle import hopper_launch, kernel, portable
 from scalefold_kernels.triangle.arguments import (
@@ -98,7 +98,7 @@ def dropout_mask(keep: Tensor, dropout: Dropout) -> None:
     blocks = tile("triangle_dropout_mask", architecture(keep.device), {})
     kernel.dropout_mask[(triton.cdiv(size, blocks["BLOCK"]), keep.shape[0])](
         dropout.key, dropout.layer, dropout.threshold, keep, *keep.shape[2:], size,
-        SHARED=dropout.shared == 3, WIDE=wide(keep[0]), **blocks,
+        SHARED=dropout.shared == 3, INT64=needs_int64(keep[0]), **blocks,
     )  # fmt: skip
 
 

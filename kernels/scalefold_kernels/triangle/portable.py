@@ -9,7 +9,7 @@ import triton
 from torch import Tensor
 
 from scalefold_kernels.dot import block
-from scalefold_kernels.limits import wide
+from scalefold_kernels.limits import needs_int64
 from scalefold_kernels.triangle import kernel
 from scalefold_kernels.triangle.arguments import (
     OutputArguments,
@@ -102,7 +102,7 @@ def output_backward(
     blocks = sizes.tile("output_weights", BLOCK_R=pair, BLOCK_N=hidden)
     rows = triton.cdiv(pair, blocks["BLOCK_R"])
     kernel.output_weights[(blocks.pop("PARTS"), rows, triton.cdiv(hidden, blocks["BLOCK_N"]))](
-        d_value, standard, partial, partial_bias, sizes.positions, WIDE=wide(standard),
+        d_value, standard, partial, partial_bias, sizes.positions, INT64=needs_int64(standard),
         **sizes.constants(), **blocks,
     )  # fmt: skip
     return d_product, d_gate, partial, partial_bias

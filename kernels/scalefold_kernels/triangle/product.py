@@ -13,8 +13,8 @@ import triton
 from torch import Tensor
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from scalefold_kernels.copy_engine import num_programs, reachable, tiles_of
 from scalefold_kernels.gpu import runs_gluon
+from scalefold_kernels.tma import num_ctas, reachable, tiles_of
 from scalefold_kernels.triangle.hopper.product import BLOCK, DEPTH, GROUPS, batched_products_kernel
 
 _STAGES = 3
@@ -102,7 +102,7 @@ def launch(todo: list[Product]) -> list[Tensor]:
     results = [p.x.new_empty(*p.x.shape[:2], *p.sizes[:2]) for p in todo]
     batch = first.x.shape[0] * first.x.shape[1]
     num_tiles = batch * max(product.num_tiles for product in todo)
-    batched_products_kernel[(num_programs(num_tiles, first.x.device),)](
+    batched_products_kernel[(num_ctas(num_tiles, first.x.device),)](
         *first.descriptors(results[0]), *first.sizes, *last.descriptors(results[-1]), *last.sizes,
         batch, PRODUCTS=len(todo), STAGES=_STAGES, REGISTERS=_REGISTERS,
     )  # fmt: skip

@@ -17,16 +17,16 @@ from scalefold_kernels.pointers import chosen
 def product_kernel(
     a_ptr, passed_ptr, b_ptr, bias_ptr, out_ptr, num_rows, num_columns, depth, stride_am, stride_ak,
     stride_pm, stride_pk, stride_bk, stride_bn,
-    HAS_BIAS: tl.constexpr, RELU: tl.constexpr, WIDE: tl.constexpr, SPLITS: tl.constexpr,
+    HAS_BIAS: tl.constexpr, RELU: tl.constexpr, INT64: tl.constexpr, SPLITS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """A tile of ``a b``, or of one of several parts of its sum, (SPLITS, M, N).
 
     ``passed``: what a ReLU made; elements of ``a`` count only where it let one through.
     """
-    rows = index(tl.program_id(0), WIDE) * BLOCK_M + tl.arange(0, BLOCK_M)
-    columns = index(tl.program_id(1), WIDE) * BLOCK_N + tl.arange(0, BLOCK_N)
-    split = index(tl.program_id(2), WIDE)
+    rows = index(tl.program_id(0), INT64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    columns = index(tl.program_id(1), INT64) * BLOCK_N + tl.arange(0, BLOCK_N)
+    split = index(tl.program_id(2), INT64)
     in_m, in_n = rows < num_rows, columns < num_columns
     steps = tl.cdiv(tl.cdiv(depth, SPLITS), BLOCK_K)
     total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
@@ -53,7 +53,7 @@ def product_kernel(
 @triton.jit
 def gradients_kernel(
     grads, passed, rows, weight_ptr, bias_ptr, num_rows, num_outputs, num_inputs,
-    RELU: tl.constexpr, WIDE: tl.constexpr, SPLITS: tl.constexpr, BLOCK_M: tl.constexpr,
+    RELU: tl.constexpr, INT64: tl.constexpr, SPLITS: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """A tile of the weight's gradient, the rows of several uses one after the other; the bias's.
@@ -61,9 +61,9 @@ def gradients_kernel(
     ``grads``, ``rows``: of each use, (R, C) and (R, K), contiguous; ``passed``: what their ReLU
     made. ``weight``, ``bias``: parts of the sums over rows, (SPLITS, C, K) and (SPLITS, C).
     """
-    outputs = index(tl.program_id(0), WIDE) * BLOCK_M + tl.arange(0, BLOCK_M)
-    inputs = index(tl.program_id(1), WIDE) * BLOCK_N + tl.arange(0, BLOCK_N)
-    split = index(tl.program_id(2), WIDE)
+    outputs = index(tl.program_id(0), INT64) * BLOCK_M + tl.arange(0, BLOCK_M)
+    inputs = index(tl.program_id(1), INT64) * BLOCK_N + tl.arange(0, BLOCK_N)
+    split = index(tl.program_id(2), INT64)
     in_m, in_n = outputs < num_outputs, inputs < num_inputs
     of_use = tl.cdiv(num_rows, BLOCK_K)
     steps = tl.cdiv(len(grads) * of_use, SPLITS)
@@ -98,16 +98,16 @@ def join_splits_kernel(
     num_columns,
     HAS_BIAS: tl.constexpr,
     RELU: tl.constexpr,
-    WIDE: tl.constexpr,
+    INT64: tl.constexpr,
     SPLITS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """Add up the parts of a product in their order, and what ends it."""
-    places = index(tl.program_id(0), WIDE) * BLOCK + tl.arange(0, BLOCK)
+    places = index(tl.program_id(0), INT64) * BLOCK + tl.arange(0, BLOCK)
     inside = places < size
     total = tl.zeros((BLOCK,), tl.float32)
     for split in tl.static_range(SPLITS):
-        total += tl.load(parts_ptr + split * index(size, WIDE) + places, mask=inside, other=0.0)
+        total += tl.load(parts_ptr + split * index(size, INT64) + places, mask=inside, other=0.0)
     if HAS_BIAS:
         total += tl.load(bias_ptr + places % num_columns, mask=inside, other=0.0)
     if RELU:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import triton
 from torch import Tensor
 
-from scalefold_kernels.limits import wide
+from scalefold_kernels.limits import needs_int64
 from scalefold_kernels.sums import sum_several
 from scalefold_kernels.tiles import architecture, tile
 from scalefold_kernels.wide_linear.kernel import (
@@ -64,7 +64,7 @@ def product(
         *((0, 0) if passed is None else passed.stride()),
         *b_KN.stride(),
         **(end if whole else dict.fromkeys(end, False)),
-        WIDE=wide(a_MK, passed, b_KN, parts),
+        INT64=needs_int64(a_MK, passed, b_KN, parts),
         **sizes,
     )
     if not whole:
@@ -84,7 +84,7 @@ def join(
         out.shape[-1],
         HAS_BIAS=HAS_BIAS,
         RELU=RELU,
-        WIDE=wide(parts_SMN),
+        INT64=needs_int64(parts_SMN),
         SPLITS=len(parts_SMN),
         BLOCK=_JOINED,
     )
@@ -118,7 +118,7 @@ def gradients(
         outputs,
         inputs,
         RELU=bool(passed_RC),
-        WIDE=wide(grads_RC[0], rows_RK[0], parts),
+        INT64=needs_int64(grads_RC[0], rows_RK[0], parts),
         **sizes,
     )
     if not whole:

@@ -63,7 +63,7 @@ class Run:
 
 # 256 and 384 residues have kernels of their own, and so have 8 rows (two are the templates'); 37
 # divide nothing, nor do 161 extra rows, which are too many for some kernels. racecheck stops at
-# kernels that use the copy engine: float32 has none.
+# kernels that use TMA: float32 has none.
 _ODD, _CROP, _LARGE, _TINY = (37, 36, 161), (256, 6, 9), (384, 6, 9), (13, 5, 7)
 RUNS: Final = (
     *(

@@ -1,4 +1,4 @@
-"""The copy engine (TMA)."""
+"""TMA."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 
 class Descriptor:
-    """A tensor as the copy engine sees it, in boxes."""
+    """A tensor as TMA sees it, in boxes."""
 
     def __init__(self, host: TensorDescriptor) -> None:
         self.dtype = OF_TORCH[host.base.dtype]

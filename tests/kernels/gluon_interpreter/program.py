@@ -26,7 +26,7 @@ class Program:
     barriers : dict
         By their addresses in shared memory.
     arriving : list
-        Copies into shared memory by the copy engine.
+        Copies into shared memory by TMA.
     leaving : list
         Copies out of shared memory that have read it, and have not written global memory.
     ended : list

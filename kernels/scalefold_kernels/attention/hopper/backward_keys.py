@@ -28,7 +28,7 @@ from scalefold_kernels.attention.hopper.parts import (
     place_of_program,
     stacked,
 )
-from scalefold_kernels.hopper import mma_layout, new_barriers
+from scalefold_kernels.gluon import mma_layout, new_barriers
 
 
 @gluon.jit
@@ -244,7 +244,7 @@ def backward_keys_kernel(
         q_desc, k_desc, lse_desc, bias_desc, HAS_BIAS, C, BLOCK_Q, NUM_BLOCKS, PLACES, SIDES
     )
     full, empty = new_barriers(PLACES, 1), new_barriers(PLACES, 1)
-    # Announced by the copy engine and, for the mask, by the loader.
+    # Announced by TMA and, for the mask, by the loader.
     keys_full, keys_empty = new_barriers(SIDES, 2), new_barriers(SIDES + 1, 1)
     bias_full = keys_empty.index(SIDES)
     fence_async_shared()

@@ -1,7 +1,7 @@
 """Gradients of queries and of the bias on Hopper GPUs, for any number of keys; see `parts`.
 
 The sum over rows of the gradient of the logits, which is the bias's, stays in shared memory. So
-that several programs find room on a multiprocessor, keys are then dealt out to passes over the
+that several programs find room on an SM, keys are then dealt out to passes over the
 rows; the gradients of queries wait in global memory from one pass to the next. The first keys may
 be another kernel's, `backward_queries_bias`, which leaves them there.
 """
@@ -36,7 +36,7 @@ from scalefold_kernels.attention.hopper.parts import (
     sum_places,
     waiting_at,
 )
-from scalefold_kernels.hopper import mma_layout, new_barriers, thread_barrier
+from scalefold_kernels.gluon import mma_layout, new_barriers, thread_barrier
 
 
 @gluon.jit
@@ -153,7 +153,7 @@ def backward_queries_kernel(
     mask_stride_b, mask_stride_r, mask_stride_k, statistics_stride,
     num_rows, num_heads, num_queries, num_keys, scale,
     HAS_BIAS: gl.constexpr, SUM_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr,
-    TURNED: gl.constexpr, WIDE: gl.constexpr,
+    TURNED: gl.constexpr, INT64: gl.constexpr,
     C: gl.constexpr, CHANNELS: gl.constexpr, FIRST_K: gl.constexpr,
     BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr, PASSES: gl.constexpr,
     KEYS: gl.constexpr, PLACES: gl.constexpr,
@@ -195,7 +195,7 @@ def backward_queries_kernel(
     VECTORS: gl.constexpr = by_vector(gl.full([64, C], 0.0, q_desc.dtype, OUT)).type.layout
     places = gl.arange(0, 64, layout=gl.SliceLayout(1, VECTORS))
     channels = gl.arange(0, C, layout=gl.SliceLayout(0, VECTORS))
-    lines = places[:, None].to(gl.int64) if WIDE else places[:, None]
+    lines = places[:, None].to(gl.int64) if INT64 else places[:, None]
     offsets = lines * grad_stride_q + channels[None, :]
     start = batch.to(gl.int64) * grad_stride_b + head * grad_stride_h
     grad_q += start + first_q.to(gl.int64) * grad_stride_q
@@ -269,7 +269,7 @@ def backward_queries_kernel(
             unmasked = count(kept)
             if turn == PASSES - 1:
                 result = by_vector((sums_q * scale).to(q_desc.dtype))
-                # As the copy engine asks of the other gradients, too.
+                # As TMA asks of the other gradients, too.
                 vectors = gl.multiple_of(
                     grad_q + row.to(gl.int64) * grad_stride_r + offsets, [1, 16]
                 )

@@ -36,7 +36,7 @@ from scalefold_kernels.attention.hopper.parts import (
     undo_gate,
     waiting_at,
 )
-from scalefold_kernels.hopper import mma_layout, widen
+from scalefold_kernels.gluon import mma_layout, widen
 
 BLOCK_K = gl.constexpr(128)
 STAGES = gl.constexpr(2)
@@ -321,7 +321,7 @@ def backward_queries_bias_kernel(
         mbarrier.init(open.index(n), 2)
         mbarrier.init(query_empty.index(n), 2)
     for n in gl.static_range(slots):
-        # Announced by the copy engine and, for the mask, by the loader.
+        # Announced by TMA and, for the mask, by the loader.
         mbarrier.init(full.index(n), 2)
     for n in gl.static_range(STAGES):
         mbarrier.init(empty.index(n), 2)

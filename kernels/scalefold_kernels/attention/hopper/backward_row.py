@@ -19,7 +19,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from scalefold_kernels.attention.hopper.parts import LOG2E, count, load_mask, undo_gate
-from scalefold_kernels.hopper import new_barriers, thread_barrier, unsigned, wide_product
+from scalefold_kernels.gluon import new_barriers, product_int64, thread_barrier, unsigned
 
 STAGES = gl.constexpr(2)
 """Rows in shared memory."""
@@ -75,7 +75,7 @@ def load_row(
 def load_row_mask(mask, strides, batch, row, own, num_keys, KEYS: gl.constexpr):
     """The mask of a row, once whole in every warp, once of the keys that a thread has of a tile."""
     stride_b, stride_r, stride_k = strides
-    start = mask + wide_product(batch, stride_b) + wide_product(row, stride_r)
+    start = mask + product_int64(batch, stride_b) + product_int64(row, stride_r)
     kept = load_mask(start, 0, stride_k, row, num_keys, KEYS)  # the row begins there
     return kept, gl.load(start + own * stride_k, mask=own < num_keys, other=0.0)
 
@@ -210,7 +210,7 @@ def backward_row_kernel(
         # Without unmasked keys all logits are 0, and all keys are kept.
         stretch = gl.where(unmasked == 0, 0.0, scale * LOG2E)
         keep_own = ((keep != 0) | (unmasked == 0)) & (own < num_keys)
-        lse_row = lse + wide_product(item, lse_stride)
+        lse_row = lse + product_int64(item, lse_stride)
         lse_tiles = ()
         for b in gl.static_range(NUM_Q):
             at_q = b * 64 + queries

@@ -37,14 +37,11 @@ from scalefold_kernels.attention.hopper.parts import (
     stacked,
     store_mask,
 )
-from scalefold_kernels.hopper import mma_layout, new_barriers, widen
+from scalefold_kernels.gluon import mma_layout, new_barriers, widen
 
 LOWEST = gl.constexpr(2.0**-100)
 HIGHEST = gl.constexpr(2.0**100)
 """Of a row's sum. Weights below 2^-126 are lost: 2^-18 of the lowest. Sums of values have room."""
-
-LOADER_REGISTERS = gl.constexpr(40)
-"""Of a thread of the loader; the first warp group has what the others leave."""
 
 
 @gluon.constexpr_function

@@ -2,8 +2,8 @@
 
 They are written in Gluon, Triton's lower level. A program has 64 queries or keys of one head, for
 consecutive rows. Its tile of the bias stays in shared memory for all of them; what it goes through
-in blocks arrives by the bulk copy engine (TMA) in a ring of places, announced on barriers. Programs
-of one warp group share a multiprocessor and so hide each other's waits; `backward_queries_bias`,
+in blocks arrives by TMA in a ring of places, announced on barriers. Programs
+of one warp group share an SM and so hide each other's waits; `backward_queries_bias`,
 which needs more room, has two warp groups instead. It and `backward_keys` have a warp that loads.
 
 Layouts: ``S`` of logits, ``OUT`` of sums over keys or queries (both as the tensor cores leave
@@ -19,7 +19,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
-from scalefold_kernels.hopper import mma_layout, widen
+from scalefold_kernels.gluon import mma_layout, widen
 
 LOG2E = gl.constexpr(1.4426950408889634)
 MASKED_LOGIT = gl.constexpr(-1e9)

@@ -1,12 +1,12 @@
 """Backward of the residual linear map on Hopper GPUs: all gradients in one pass.
 
 A program keeps the weights of its inputs on the chip. A loader warp brings rows of the result's
-gradient and of ``h`` by the copy engine (TMA), some tiles ahead. Two warp groups share each tile of
+gradient and of ``h`` by TMA, some tiles ahead. Two warp groups share each tile of
 64 rows: each drops its half of the outputs in its place, makes half of the inputs' gradient, and
 sums the gradient of its half of the weights' rows in registers until the last tile. What is kept is
 scaled after the products. The bias's gradient is one more product, with ones.
 
-Legend: as `linear.kernel`. Beyond the last row and channel the copy engine reads zeros and writes
+Legend: as `linear.kernel`. Beyond the last row and channel TMA reads zeros and writes
 nothing.
 """
 
@@ -21,7 +21,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from scalefold_kernels.dropout.kernel import mix
-from scalefold_kernels.hopper import REGISTERS, ROWS, mma_layout
+from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout
 from scalefold_kernels.linear.hopper.parts import (
     boxed,
     hash_positions,

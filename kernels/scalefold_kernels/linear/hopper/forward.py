@@ -1,12 +1,12 @@
 """Forward of the residual linear map on Hopper GPUs, in Gluon, the level below Triton.
 
 A program keeps the weights of its columns on the chip. A loader warp brings rows of the residual
-and of what is multiplied by the copy engine (TMA), some tiles ahead; two warp groups have 64 rows
+and of what is multiplied by TMA, some tiles ahead; two warp groups have 64 rows
 each. Of a mask that lines share a tile is eight positions of eight lines: a warp group stays at its
-positions, whose mask is in its registers. Results leave by the copy engine from where the residual
+positions, whose mask is in its registers. Results leave by TMA from where the residual
 was.
 
-Legend: as `linear.kernel`. Beyond the last row and channel the copy engine reads zeros and writes
+Legend: as `linear.kernel`. Beyond the last row and channel TMA reads zeros and writes
 nothing.
 """
 
@@ -20,7 +20,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from scalefold_kernels.dropout.kernel import mix
-from scalefold_kernels.hopper import REGISTERS, ROWS, mma_layout, widen
+from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout, widen
 from scalefold_kernels.linear.hopper.parts import (
     boxed,
     hash_positions,

@@ -4,7 +4,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from scalefold_kernels.dropout.kernel import UNIFORM_MASK, mix
-from scalefold_kernels.hopper import ROWS, mma_layout
+from scalefold_kernels.gluon import ROWS, mma_layout
 
 
 @gluon.jit
@@ -51,7 +51,7 @@ def line_of(order, sample, tile, SHARED: gl.constexpr):
 
 @gluon.jit
 def boxed(tile, desc):
-    """A tile of rows as the lines and positions that the copy engine takes."""
+    """A tile of rows as the lines and positions that TMA takes."""
     return tile._reinterpret(desc.dtype, desc.block_shape, desc.layout)
 
 

@@ -8,13 +8,13 @@ import torch
 import triton
 from torch import Tensor
 
-from scalefold_kernels.copy_engine import padded
-from scalefold_kernels.hopper import ROWS
+from scalefold_kernels.gluon import ROWS
 from scalefold_kernels.norm.op import EPS
 from scalefold_kernels.norm.projection.arguments import MAX_FUSED_CHANNELS, Norm, Projections
 from scalefold_kernels.norm.projection.hopper.few import projection_forward_few_kernel
 from scalefold_kernels.norm.projection.hopper_launch import few_block, matrix
 from scalefold_kernels.rows import rows_of
+from scalefold_kernels.tma import padded
 
 
 def serves(x: Tensor, projections: Projections, direction: Literal["forward", "backward"]) -> bool:

@@ -8,15 +8,7 @@ import torch
 import triton
 from torch import Tensor
 
-from scalefold_kernels.copy_engine import (
-    VECTOR,
-    num_programs,
-    padded,
-    reachable,
-    tiles_of,
-    within_reach,
-)
-from scalefold_kernels.hopper import ROWS
+from scalefold_kernels.gluon import ROWS
 from scalefold_kernels.norm.op import EPS, shape
 from scalefold_kernels.norm.projection.arguments import (
     MAX_FEW_OUTPUTS,
@@ -31,6 +23,14 @@ from scalefold_kernels.norm.projection.hopper.forward import projection_forward_
 from scalefold_kernels.rows import Rows, rows_of
 from scalefold_kernels.sums import sum_rows
 from scalefold_kernels.tiles import tile
+from scalefold_kernels.tma import (
+    VECTOR,
+    num_ctas,
+    padded,
+    reachable,
+    tiles_of,
+    within_reach,
+)
 
 MAX_CHANNELS = {"forward": 256, "backward": 128}
 """Rows lie on the chip; backward, their gradient lies in a warp group's registers besides."""
@@ -68,7 +68,7 @@ def forward(x: Tensor, norm: Norm, projections: Projections, out: Tensor, few: T
     num_tiles = triton.cdiv(rows.num_rows, 2 * ROWS.value)
     few_weight = weight if projections.few is None else projections.few
     bias = projections.scaled_bias()
-    projection_forward_hopper_kernel[(num_programs(num_tiles, x.device),)](
+    projection_forward_hopper_kernel[(num_ctas(num_tiles, x.device),)](
         tiles_of(matrix(rows), ROWS.value, width),
         tiles_of(weight, block, width),
         tiles_of(few_weight, few_block(sizes.few), width),
@@ -112,7 +112,7 @@ def backward(
     tiles = tile("projection_backward_hopper", "sm_90", shape(rows, P=sizes.outputs, S=sizes.few))
     width, block = padded(sizes.channels), tiles["BLOCK_P"]
     num_tiles = triton.cdiv(rows.num_rows, 2 * ROWS.value)
-    programs = num_programs(num_tiles, x.device)
+    programs = num_ctas(num_tiles, x.device)
     x_rows = matrix(rows)
     grad_rows = within_reach(grad.reshape(-1, sizes.outputs))
     grad_x, normed = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for _ in range(2))

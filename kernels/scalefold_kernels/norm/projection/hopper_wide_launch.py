@@ -8,8 +8,7 @@ import torch
 import triton
 from torch import Tensor
 
-from scalefold_kernels.copy_engine import VECTOR, num_programs, reachable, tiles_of, within_reach
-from scalefold_kernels.hopper import ROWS
+from scalefold_kernels.gluon import ROWS
 from scalefold_kernels.norm.op import shape
 from scalefold_kernels.norm.projection import hopper_launch
 from scalefold_kernels.norm.projection.arguments import (
@@ -21,6 +20,7 @@ from scalefold_kernels.norm.projection.arguments import (
 from scalefold_kernels.norm.projection.hopper.backward_wide import projection_backward_wide_kernel
 from scalefold_kernels.rows import rows_of
 from scalefold_kernels.tiles import tile
+from scalefold_kernels.tma import VECTOR, num_ctas, reachable, tiles_of, within_reach
 
 CHANNELS = 256
 """Of the rows; the kernel's layouts and registers are made for as many."""
@@ -61,7 +61,7 @@ def backward(
     tiles = tile("projection_backward_wide", "sm_90", shape(rows, P=sizes.outputs))
     depth, piece = tiles.pop("DEPTH"), tiles.pop("PIECE")
     num_tiles = triton.cdiv(rows.num_rows, 2 * ROWS.value)
-    programs = num_programs(num_tiles, x.device)
+    programs = num_ctas(num_tiles, x.device)
     x_rows, grad_rows = hopper_launch.matrix(rows), within_reach(grad.reshape(-1, sizes.outputs))
     through_rows = x_rows if through is None else within_reach(through.view(-1, sizes.channels))
     biased = sizes.outputs - sizes.first_biased

@@ -10,7 +10,7 @@ warp brings ``first`` and ``third``, which both groups use, and in forward the n
 ``second``. In each step the second products of a k and the first of the next are on their way
 together. Both operands' gradients are one launch: the tiles of one follow those of the other.
 
-Sizes are at most those of the tiles; beyond an operand's end the copy engine reads zeros and writes
+Sizes are at most those of the tiles; beyond an operand's end TMA reads zeros and writes
 nothing.
 """
 
@@ -24,7 +24,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from scalefold_kernels.hopper import REGISTERS, ROWS, mma_layout, widen
+from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout, widen
 
 GROUP_Y = gl.constexpr(2)
 """y of a warp group."""

@@ -18,7 +18,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from scalefold_kernels.hopper import REGISTERS, ROWS, mma_layout
+from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout
 
 PAIR = gl.constexpr(2)
 """j of a step."""

@@ -14,7 +14,7 @@ from scalefold_kernels.limits import index
 def project_outer_kernel(
     outer_ptr, weight_ptr, bias_ptr, count_ptr, z_ptr, out_ptr, size_j, size_c, size_z,
     count_stride_i, count_stride_j, z_stride_i, z_stride_j, z_stride_z,
-    EPS: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr, BLOCK_J: tl.constexpr,
+    EPS: tl.constexpr, INT64: tl.constexpr, PRECISION: tl.constexpr, BLOCK_J: tl.constexpr,
     BLOCK_K: tl.constexpr, BLOCK_Z: tl.constexpr,
 ):  # fmt: skip
     """``out = z + (bias[z] + sum_cd outer[i,c,j,d] weight[z,c,d]) / count[i,j]``."""
@@ -41,8 +41,8 @@ def project_outer_kernel(
     count = tl.load(count_ptr + i * count_stride_i + j * count_stride_j, mask=j < size_j, other=1.0)
     bias = tl.load(bias_ptr + z, mask=z < size_z, other=0.0).to(tl.float32)
     inside = (j < size_j)[:, None] & (z < size_z)[None, :]
-    start_ptrs = z_ptr + i * z_stride_i + index(j, WIDE)[:, None] * z_stride_j
-    start_ptrs += index(z, WIDE)[None, :] * z_stride_z
+    start_ptrs = z_ptr + i * z_stride_i + index(j, INT64)[:, None] * z_stride_j
+    start_ptrs += index(z, INT64)[None, :] * z_stride_z
     start = tl.load(start_ptrs, mask=inside, other=0.0).to(tl.float32)
     total = start + (total + bias[None, :]) / (count.to(tl.float32) + EPS)[:, None]
     tl.store(out_ptr + (i * size_j + j)[:, None] * size_z + z[None, :], total, mask=inside)

@@ -14,7 +14,7 @@ import triton
 from torch import Tensor
 
 from scalefold_kernels.dot import block, precision
-from scalefold_kernels.limits import wide
+from scalefold_kernels.limits import needs_int64
 from scalefold_kernels.outer_product.launch import (
     EPS,
     Gradients,
@@ -68,7 +68,7 @@ def forward(
             *count.stride(),
             *z_IJZ.stride(),
             EPS=EPS,
-            WIDE=wide(z_IJZ),
+            INT64=needs_int64(z_IJZ),
             PRECISION=precision(a.dtype),
             **sizes,
         )

@@ -9,14 +9,14 @@ import triton
 from torch import Tensor
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from scalefold_kernels.copy_engine import VECTOR, num_programs, padded, reachable, tiles_of
-from scalefold_kernels.hopper import ROWS
+from scalefold_kernels.gluon import ROWS
 from scalefold_kernels.norm.op import EPS
 from scalefold_kernels.outer_product.operands.hopper.backward import backward_hopper_kernel
 from scalefold_kernels.outer_product.operands.hopper.forward import forward_hopper_kernel
 from scalefold_kernels.outer_product.operands.hopper.parts import BLOCK_C
 from scalefold_kernels.outer_product.operands.launch import Parameters
 from scalefold_kernels.tiles import tile
+from scalefold_kernels.tma import VECTOR, num_ctas, padded, reachable, tiles_of
 
 MIN_CHANNELS = 33
 """Half of the rows' width in shared memory, 64 at least."""
@@ -104,4 +104,4 @@ def _shape(
     num_tiles = batch * num_res * triton.cdiv(num_seq, 2 * ROWS.value)
     sizes = num_seq, num_res, hidden, mask_BSN.stride(), num_tiles
     constexprs = {"M": channels, "EPS": EPS, "BLOCK_M": padded(channels), **tiles}
-    return num_programs(num_tiles, m_BSNM.device), sizes, constexprs
+    return num_ctas(num_tiles, m_BSNM.device), sizes, constexprs

@@ -10,7 +10,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from scalefold_kernels.hopper import (
+from scalefold_kernels.gluon import (
     REGISTERS,
     ROWS,
     mma_layout,

@@ -17,7 +17,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from scalefold_kernels.hopper import REGISTERS, ROWS, mma_layout, new_barriers
+from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout, new_barriers
 from scalefold_kernels.transition.hopper.parts import (
     COLUMNS,
     new_columns,

@@ -16,7 +16,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from scalefold_kernels.hopper import REGISTERS, ROWS, columns, mma_layout, new_barriers, widen
+from scalefold_kernels.gluon import REGISTERS, ROWS, columns, mma_layout, new_barriers, widen
 from scalefold_kernels.transition.hopper.parts import (
     COLUMNS,
     DEPTH,

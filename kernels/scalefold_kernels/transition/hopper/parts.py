@@ -1,12 +1,12 @@
 """What forward and backward share on Hopper GPUs.
 
-A program stays for many tiles of 128 rows. A loader warp brings rows and weights by the copy engine
-(TMA) and announces them on barriers; two warp groups have 64 rows each, on the chip from the first
+A program stays for many tiles of 128 rows. A loader warp brings rows and weights by TMA
+and announces them on barriers; two warp groups have 64 rows each, on the chip from the first
 product to the result, and walk along the hidden channels. The weights pass by in blocks that both
 groups use, a few ahead; the groups drift apart, so that one multiplies while the other applies
 bias and ReLU.
 
-Beyond the last row, channel and hidden channel the copy engine reads zeros and writes nothing.
+Beyond the last row, channel and hidden channel TMA reads zeros and writes nothing.
 
 Legend: C channels, H hidden channels; BLOCK_C, BLOCK_H their blocks in shared memory (all of C).
 ``up`` is (H, C), ``down`` (C, H).
@@ -16,7 +16,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
-from scalefold_kernels.copy_engine import padded
+from scalefold_kernels.tma import padded
 
 COLUMNS = gl.constexpr(8)
 """The fewest of a tile, in products that sum up the left operand's rows."""

@@ -12,7 +12,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from scalefold_kernels.dropout.kernel import UNIFORM_MASK, mix
-from scalefold_kernels.hopper import mma_layout, unsigned
+from scalefold_kernels.gluon import mma_layout, unsigned
 from scalefold_kernels.triangle.hopper.parts import TILE, opaque
 
 

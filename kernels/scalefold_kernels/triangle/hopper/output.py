@@ -1,6 +1,6 @@
 """Output of triangle multiplication on Hopper GPUs; see `parts`, and `..kernel` for names.
 
-Several programs share a multiprocessor: they run the same instructions, which it then keeps, and
+Several programs share an SM: they run the same instructions, which it then keeps, and
 wait for nothing of each other. Each of a tile's three tensors has one place, which is given back as
 soon as it has been read.
 """
@@ -15,7 +15,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from scalefold_kernels.hopper import mma_layout, new_barriers, widen
+from scalefold_kernels.gluon import mma_layout, new_barriers, widen
 from scalefold_kernels.triangle.hopper.dropout import draw, dropped_out, no_bits, other_mask
 from scalefold_kernels.triangle.hopper.parts import (
     LOADER_REGISTERS,

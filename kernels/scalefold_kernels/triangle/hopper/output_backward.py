@@ -18,7 +18,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from scalefold_kernels.hopper import mma_layout, new_barriers, widen
+from scalefold_kernels.gluon import mma_layout, new_barriers, widen
 from scalefold_kernels.triangle.hopper.dropout import draw, dropped_out, no_bits, other_mask
 from scalefold_kernels.triangle.hopper.parts import (
     GROUPS,

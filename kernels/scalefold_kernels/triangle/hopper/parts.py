@@ -1,10 +1,10 @@
 """What the kernels for Hopper GPUs share.
 
 They are written in Gluon, Triton's lower level. A program stays for many tiles of 64 positions: a
-loader warp brings them to shared memory by the bulk copy engine (TMA) and announces them on
-barriers; each warp group that computes, of one program or of several that share a multiprocessor,
+loader warp brings them to shared memory by TMA and announces them on
+barriers; each warp group that computes, of one program or of several that share an SM,
 works on a tile of its own, so that one multiplies while another normalises, and results leave
-through shared memory by the copy engine.
+through shared memory by TMA.
 
 Tensors with positions last are turned by the way between shared memory and registers
 (``ldmatrix`` and ``stmatrix`` transpose). A position's channels lie in the four threads of a quad.
@@ -108,7 +108,7 @@ def opaque(x):
 def by_position(pointer, first, P, LAYOUT: gl.constexpr):
     """Numbers of the positions ``first`` and following of a tile of this layout.
 
-    Beyond the end they are the last one's: what the copy engine brings from there is 0 in any case.
+    Beyond the end they are the last one's: what TMA brings from there is 0 in any case.
     """
     position = first + gl.arange(0, TILE, layout=gl.SliceLayout(1, LAYOUT))
     return gl.load(pointer + gl.minimum(position, opaque(P) - 1)).to(gl.float32)

@@ -15,7 +15,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from scalefold_kernels.hopper import mma_layout, new_barriers
+from scalefold_kernels.gluon import mma_layout, new_barriers
 from scalefold_kernels.triangle.hopper.parts import GROUPS, LOADER_REGISTERS
 
 BLOCK = gl.constexpr(128)

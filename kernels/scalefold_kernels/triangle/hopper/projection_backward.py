@@ -1,6 +1,6 @@
 """Gradient of the projection's input on Hopper GPUs; see `parts`, and `..kernel` for names.
 
-Two programs share a multiprocessor, and its instructions, and wait for nothing of each other. The
+Two programs share an SM, and its instructions, and wait for nothing of each other. The
 weights are brought anew for every tile, as all of them would leave no room: 64 channels of an
 operand at a time, in a ring of slots beside a ring of tiles with 64 channels. Gradients of value
 and logit take the places of what they are made of.
@@ -16,7 +16,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from scalefold_kernels.hopper import mma_layout, new_barriers, widen
+from scalefold_kernels.gluon import mma_layout, new_barriers, widen
 from scalefold_kernels.triangle.hopper.parts import (
     LOADER_REGISTERS,
     LOG2E,

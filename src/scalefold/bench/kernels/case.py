@@ -33,7 +33,7 @@ class Work:
     flops : int
         Of matrix products, 2 for a multiply-add.
     exponentials : int
-        And other special functions (16 a clock and multiprocessor).
+        And other special functions (16 a clock and SM).
     """
 
     bytes: int

@@ -98,7 +98,7 @@ class Device:
     flops_per_second : float
         Of a large matrix product in the benchmark's precision.
     exponentials_per_second : float
-        16 a clock and multiprocessor, at the highest clock.
+        16 a clock and SM, at the highest clock.
     cache_bytes : int
     """
 

@@ -16,7 +16,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from scalefold_kernels.hopper import REGISTERS, ROWS, columns, mma_layout, widen
+from scalefold_kernels.gluon import REGISTERS, ROWS, columns, mma_layout, widen
 
 ONES = gl.constexpr(8)
 """Columns of ones, the fewest that a product takes."""

@@ -6,7 +6,7 @@ the next rows already. All registers of a warp group that multiplies are its pro
 third hold its sums over rows. Whole rows of these lie in a warp, which writes memory as rows lie
 there.
 
-The copy engine (TMA) brings everything: the first warp group asks for the operands some blocks of
+TMA brings everything: the first warp group asks for the operands some blocks of
 outputs ahead, the third one for what belongs to its rows some rows ahead. Beyond the last row and
 output it reads zeros.
 
@@ -26,7 +26,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from scalefold_kernels.hopper import REGISTERS, ROWS, mma_layout, new_barriers, widen
+from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout, new_barriers, widen
 
 STEP = gl.constexpr(8)
 """Rows of LayerNorm's backward at a time, two a warp."""

@@ -11,7 +11,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mma_v2
 
-from scalefold_kernels.hopper import ROWS
+from scalefold_kernels.gluon import ROWS
 from scalefold_kernels.norm.projection.hopper.forward import standardise
 
 

@@ -1,14 +1,14 @@
 """Forward of normalised projections on Hopper GPUs, in Gluon, the level below Triton.
 
-A program stays for many tiles of rows. A loader warp brings rows and weights by the copy engine
-(TMA) and announces them on barriers. Two warp groups have 64 rows each: they normalise them in
+A program stays for many tiles of rows. A loader warp brings rows and weights by TMA
+and announces them on barriers. Two warp groups have 64 rows each: they normalise them in
 registers, where they stay as the left operand of all products with the weights, which pass by in
 blocks of outputs that both groups use, or stay where they all fit (STAGES blocks). So shared memory
 is read for the weights alone, and the rows' place is free for the next ones at once. Results leave
-through shared memory by the copy engine. Groups drift apart, so that one multiplies while the other
+through shared memory by TMA. Groups drift apart, so that one multiplies while the other
 normalises or stores.
 
-Beyond the last row, channel and output the copy engine reads zeros and writes nothing.
+Beyond the last row, channel and output TMA reads zeros and writes nothing.
 """
 
 from triton.experimental import gluon
@@ -20,7 +20,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
 )
 
-from scalefold_kernels.hopper import REGISTERS, ROWS, mma_layout, widen
+from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout, widen
 
 
 @gluon.jit

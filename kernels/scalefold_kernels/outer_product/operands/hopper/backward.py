@@ -16,7 +16,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from scalefold_kernels.hopper import ROWS, columns, mma_layout, row_statistics, widen
+from scalefold_kernels.gluon import ROWS, columns, mma_layout, row_statistics, widen
 from scalefold_kernels.outer_product.operands.hopper.parts import (
     BLOCK_C,
     PART,

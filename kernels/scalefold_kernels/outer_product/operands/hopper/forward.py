@@ -15,7 +15,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from scalefold_kernels.hopper import REGISTERS, ROWS, columns, mma_layout, row_statistics
+from scalefold_kernels.gluon import REGISTERS, ROWS, columns, mma_layout, row_statistics
 from scalefold_kernels.outer_product.operands.hopper.parts import (
     BLOCK_C,
     PART,

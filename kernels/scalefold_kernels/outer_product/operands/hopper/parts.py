@@ -1,14 +1,14 @@
 """What forward and backward of the operands share on Hopper GPUs, in Gluon, below Triton.
 
 A program stays for many tiles: 128 sequences of one residue, 64 for each of two warp groups. A
-loader warp brings their rows by the copy engine (TMA). Beyond the last sequence, channel and hidden
+loader warp brings their rows by TMA. Beyond the last sequence, channel and hidden
 channel it reads zeros and writes nothing.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from scalefold_kernels.hopper import ROWS
+from scalefold_kernels.gluon import ROWS
 
 BLOCK_C = gl.constexpr(32)
 """Hidden channels of an operand."""

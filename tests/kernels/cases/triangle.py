@@ -12,9 +12,9 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from tests.kernels.offline.case import CompileCase, recorded
 from torch import Tensor
 
-from scalefold_kernels.compilation import CompileCase, recorded
 from scalefold_kernels.dropout.arguments import Dropout
 from scalefold_kernels.triangle import hopper_launch, launch, portable, product
 from scalefold_kernels.triangle import kernel as portable_kernels
@@ -39,7 +39,7 @@ def compile_cases() -> list[CompileCase]:
             sizes = Sizes(256 * 256, pair, hidden, torch.bfloat16, arch)
             found += _cases(sizes, portable, portable_kernels, "")
             if hopper_launch.serves(sizes):
-                with patch.object(hopper_launch, "multiprocessors", lambda _: 132):  # H100, H200
+                with patch.object(hopper_launch, "num_sms", lambda _: 132):  # H100, H200
                     found += _cases(sizes, hopper_launch, hopper_launch, "_kernel")
     return found + list(_products())
 
@@ -98,7 +98,7 @@ def _products() -> Iterator[CompileCase]:
         "outgoing backward": [(x, x), (x.mT, x)],
         "incoming backward": [(x, x.mT), (x, x)],
     }
-    with patch.object(product, "num_programs", lambda *_: 132):
+    with patch.object(product, "num_ctas", lambda *_: 132):
         for direction, pairs in cases.items():
             run = partial(product.launch, [product.Product(*pair) for pair in pairs])
             described = f"batched_products {direction}"

@@ -11,11 +11,11 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from tests.kernels.offline.case import CompileCase, recorded
 from torch import Tensor
 
-from scalefold_kernels.compilation import CompileCase, recorded
 from scalefold_kernels.dropout.arguments import Dropout
-from scalefold_kernels.linear import hopper_cases, portable
+from scalefold_kernels.linear import portable
 from scalefold_kernels.linear.arguments import Update
 from scalefold_kernels.tiles import Shape, Tile, configured, overridden, read_table
 
@@ -25,7 +25,7 @@ _DEFAULTS = [(128, 128), (64, 64), (256, 256)]
 
 def compile_cases() -> list[CompileCase]:
     """Without dropout, and with masks shared by lines and by positions."""
-    return [*_portable("forward"), *_portable("backward"), *hopper_cases.compile_cases()]
+    return [*_portable("forward"), *_portable("backward")]
 
 
 def _portable(direction: str) -> Iterator[CompileCase]:

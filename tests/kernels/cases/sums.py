@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 import torch
+from tests.kernels.offline.case import CompileCase, recorded
 
-from scalefold_kernels.compilation import CompileCase, recorded
 from scalefold_kernels.sums import op
 from scalefold_kernels.sums.kernel import column_sums_kernel, sum_partials_kernel
 from scalefold_kernels.tiles import Tile, configured, read_table

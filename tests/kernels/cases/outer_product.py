@@ -8,10 +8,10 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from tests.kernels.offline.case import CompileCase, Signature, recorded
 from torch import Tensor
 
-from scalefold_kernels import copy_engine
-from scalefold_kernels.compilation import CompileCase, Signature, recorded
+from scalefold_kernels import tma
 from scalefold_kernels.dot import precision
 from scalefold_kernels.norm.op import EPS
 from scalefold_kernels.outer_product import hopper_launch, kernel
@@ -80,7 +80,7 @@ def _chained(name: str, dtype: str, arch: str, table: str) -> CompileCase:
         **dict.fromkeys(("out_stride_n", "count_stride_y", "z_stride_n"), 1),
         **({} if mean else dict.fromkeys(("count_ptr", "bias_ptr", "z_ptr"))),
         "EPS": 1e-3,
-        "WIDE": False,
+        "INT64": False,
         "MEAN": mean,
         "PRECISION": precision(getattr(torch, dtype)),
         "BLOCK_Y": max(1, sizes.pop("COLUMNS") // 32),
@@ -127,7 +127,7 @@ def _project(dtype: str, arch: str) -> CompileCase:
         "count_stride_j": 1,
         "z_stride_z": 1,
         "EPS": 1e-3,
-        "WIDE": False,
+        "INT64": False,
         "PRECISION": precision(getattr(torch, dtype)),
         **sizes,
     }
@@ -262,7 +262,7 @@ def _hopper_operands() -> Iterator[CompileCase]:
                 operands_hopper.partial_sums, grad, m, mask, row, (weight, weight), m, m
             ),
         }
-        with patch.object(copy_engine, "multiprocessors", lambda _: 132):
+        with patch.object(tma, "num_sms", lambda _: 132):
             for name, launch in launches.items():
                 described = f"operands {name} on Hopper M={channels}"
                 kernel = f"{name}_hopper_kernel"

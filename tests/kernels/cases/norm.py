@@ -12,11 +12,11 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from tests.kernels.offline.case import CompileCase, recorded
 from torch import Tensor
 
-from scalefold_kernels.compilation import CompileCase, recorded
 from scalefold_kernels.norm import op
-from scalefold_kernels.norm.projection import hopper_cases, portable
+from scalefold_kernels.norm.projection import portable
 from scalefold_kernels.norm.projection.arguments import (
     MAX_FEW_OUTPUTS,
     MAX_NARROW_OUTPUTS,
@@ -38,7 +38,7 @@ _DEFAULT_PROJECTIONS = [(64, 64, "bfloat16"), (128, 4, "bfloat16"), (128, 512, "
 
 def compile_cases() -> list[CompileCase]:
     """All kernels of the folder."""
-    return [*_norms(), *_projections(), *hopper_cases.compile_cases()]
+    return [*_norms(), *_projections()]
 
 
 def _norms() -> Iterator[CompileCase]:

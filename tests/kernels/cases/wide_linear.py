@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
+from tests.kernels.offline.case import CompileCase, recorded
 
-from scalefold_kernels.compilation import CompileCase, recorded
 from scalefold_kernels.tiles import configured, overridden, read_table
 from scalefold_kernels.wide_linear import launch
 

@@ -24,7 +24,7 @@ def mma_layout(columns):
 
 @gluon.jit
 def new_barriers(NUMBER: gl.constexpr, ARRIVALS: gl.constexpr):
-    """In shared memory, each for so many arrivals; fenced before the copy engine sees them."""
+    """In shared memory, each for so many arrivals; fenced before TMA sees them."""
     barriers = gl.allocate_shared_memory(gl.int64, [NUMBER, 1], mbarrier.MBarrierLayout())
     for n in gl.static_range(NUMBER):
         mbarrier.init(barriers.index(n), ARRIVALS)
@@ -42,7 +42,7 @@ def unsigned(x):
 
 
 @gluon.jit
-def wide_product(x, y):
+def product_int64(x, y):
     """Of numbers that are not negative, in 64 bits; signs would lie in registers over loops."""
     return unsigned(x).to(gl.uint64) * unsigned(y).to(gl.uint64)
 

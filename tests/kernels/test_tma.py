@@ -1,4 +1,4 @@
-"""What launches hand to the copy engine of a Hopper GPU begins at multiples of 16 bytes."""
+"""What launches hand to TMA begins at multiples of 16 bytes."""
 
 from collections.abc import Callable
 from types import ModuleType
@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from scalefold_kernels.attention.hopper_tensors import gradient_rows
-from scalefold_kernels.copy_engine import reachable, steps, within_reach
 from scalefold_kernels.norm.op import new_stats
 from scalefold_kernels.norm.projection import hopper_launch as projection
 from scalefold_kernels.norm.projection import hopper_wide_launch as wide_projection
 from scalefold_kernels.norm.projection.arguments import Gradients, Norm, Projections, Sizes
 from scalefold_kernels.outer_product import chained, hopper_launch, portable
 from scalefold_kernels.outer_product import launch as outer_product
+from scalefold_kernels.tma import reachable, steps, within_reach
 from scalefold_kernels.transition import hopper_backward as transition
 from scalefold_kernels.transition.arguments import Kept, Parameters
 

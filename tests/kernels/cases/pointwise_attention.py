@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import triton
+from tests.kernels.offline.case import CompileCase
 
 from scalefold_kernels.attention.pointwise.kernel import (
     pointwise_attention_backward_kernel,
     pointwise_attention_forward_kernel,
 )
-from scalefold_kernels.compilation import CompileCase
 from scalefold_kernels.tiles import tile
 
 _KERNELS = {

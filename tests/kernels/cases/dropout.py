@@ -1,6 +1,7 @@
 """Configurations that the offline compilation checks."""
 
-from scalefold_kernels.compilation import CompileCase
+from tests.kernels.offline.case import CompileCase
+
 from scalefold_kernels.dropout.kernel import residual_dropout_kernel
 from scalefold_kernels.tiles import tile
 
@@ -37,7 +38,7 @@ def _case(shared: int, kind: str, has_x: bool) -> CompileCase:
         "DIMS": 3,
         "SHARED": shared,
         "HAS_X": has_x,
-        "WIDE": False,
+        "INT64": False,
         **sizes,
     }
     name = f"shared {shared} {kind}{'' if has_x else ' gradient'}"

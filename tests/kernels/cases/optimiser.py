@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from scalefold_kernels.compilation import CompileCase
+from tests.kernels.offline.case import CompileCase
+
 from scalefold_kernels.optimiser.kernel import (
     accumulate_kernel,
     gather_kernel,

@@ -13,6 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from tests.kernels.offline.case import CompileCase, recorded
 from torch import Tensor
 
 from scalefold_kernels.attention import (
@@ -23,9 +24,6 @@ from scalefold_kernels.attention import (
 )
 from scalefold_kernels.attention import kernel as portable_kernels
 from scalefold_kernels.attention.arguments import Gradients, Inputs, checked
-from scalefold_kernels.attention.pointwise import cases as pointwise
-from scalefold_kernels.attention.pooled import cases as pooled
-from scalefold_kernels.compilation import CompileCase, recorded
 
 _KINDS = {torch.bfloat16: "bf16", torch.float32: "fp32"}
 
@@ -59,9 +57,8 @@ _PORTABLE = [
 
 
 def compile_cases() -> list[CompileCase]:
-    """All kernels of the folder, and of those in it."""
-    own = [*_portable(), *_hopper()]
-    return [*own, *pointwise.compile_cases(), *pooled.compile_cases()]
+    """All kernels of the folder."""
+    return [*_portable(), *_hopper()]
 
 
 def _portable() -> Iterator[CompileCase]:
@@ -98,8 +95,8 @@ def _hopper() -> Iterator[CompileCase]:
         }
         launches["forward"] = hopper_launch, partial(hopper_launch.forward, inputs, out, lse)
         for kernel, (module, launch) in launches.items():
-            # H100 and H200: 132 multiprocessors.
-            with patch.object(hopper_plan, "multiprocessors", lambda _: 132):
+            # H100 and H200: 132 SMs.
+            with patch.object(hopper_plan, "num_sms", lambda _: 132):
                 described = f"{kernel} on Hopper, {name}"
                 yield recorded(module, f"{kernel}_kernel", launch, described, "sm_90")
 

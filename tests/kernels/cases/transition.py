@@ -9,9 +9,9 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from tests.kernels.offline.case import CompileCase, recorded
 
-from scalefold_kernels import copy_engine
-from scalefold_kernels.compilation import CompileCase, recorded
+from scalefold_kernels import tma
 from scalefold_kernels.dot import precision
 from scalefold_kernels.tiles import tile
 from scalefold_kernels.transition import hopper_backward, hopper_forward
@@ -98,10 +98,10 @@ def _hopper() -> Iterator[CompileCase]:
                 partial(hopper_backward.finish, products, sums, row_sums, weights),
             ),
         }
-        # H100 and H200: 132 multiprocessors.
+        # H100 and H200: 132 SMs.
         with (
-            patch.object(copy_engine, "multiprocessors", lambda _: 132),
-            patch.object(hopper_backward, "multiprocessors", lambda _: 132),
+            patch.object(tma, "num_sms", lambda _: 132),
+            patch.object(hopper_backward, "num_sms", lambda _: 132),
         ):
             for name, (module, launch) in launches.items():
                 described = f"{name} on Hopper C={channels} H={num_hidden}"

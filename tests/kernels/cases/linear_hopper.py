@@ -8,8 +8,8 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from tests.kernels.offline.case import CompileCase, recorded
 
-from scalefold_kernels.compilation import CompileCase, recorded
 from scalefold_kernels.dropout.arguments import Dropout
 from scalefold_kernels.linear import hopper_launch
 from scalefold_kernels.linear.arguments import Update
@@ -39,7 +39,7 @@ def compile_cases() -> Iterator[CompileCase]:
                 kernel = f"residual_linear_{direction}_hopper_kernel"
                 described = f"residual_linear_{direction}_hopper {channels}, shared {shared_dim}"
                 with (
-                    patch.object(hopper_launch, "multiprocessors", lambda _: 132),
+                    patch.object(hopper_launch, "num_sms", lambda _: 132),
                     patch.object(hopper_launch, "sum_rows"),
                 ):
                     yield recorded(hopper_launch, kernel, launch, described, "sm_90")

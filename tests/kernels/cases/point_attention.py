@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import torch
+from tests.kernels.offline.case import CompileCase, recorded
 from torch import Tensor
 
-from scalefold_kernels.compilation import CompileCase, recorded
 from scalefold_kernels.point_attention import launch
 from scalefold_kernels.point_attention.arguments import Arguments
 from scalefold_kernels.point_attention.launch import Grads, Results

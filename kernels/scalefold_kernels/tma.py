@@ -1,4 +1,4 @@
-"""Tensors as the copy engine (TMA) of Hopper GPUs reads and writes them, for launches."""
+"""Tensors as TMA reads and writes them, for launches."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from scalefold_kernels.dot import block
-from scalefold_kernels.gpu import multiprocessors
+from scalefold_kernels.gpu import num_sms
 
 VECTOR = 8
 """bfloat16 elements in the 16 bytes at whose multiples rows start."""
@@ -50,6 +50,6 @@ def padded(channels: int) -> int:
     return block(channels)
 
 
-def num_programs(num_tiles: int, device: torch.device) -> int:
-    """One on each multiprocessor, with every so many-th tile."""
-    return min(num_tiles, multiprocessors(device))
+def num_ctas(num_tiles: int, device: torch.device) -> int:
+    """One on each SM, with every so many-th tile."""
+    return min(num_tiles, num_sms(device))

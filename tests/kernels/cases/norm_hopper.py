@@ -7,10 +7,10 @@ from functools import partial
 from unittest.mock import patch
 
 import torch
+from tests.kernels.offline.case import CompileCase, recorded
 from torch import Tensor
 
-from scalefold_kernels import copy_engine
-from scalefold_kernels.compilation import CompileCase, recorded
+from scalefold_kernels import tma
 from scalefold_kernels.norm.op import new_stats
 from scalefold_kernels.norm.projection import (
     hopper_few_launch,
@@ -66,7 +66,7 @@ def compile_cases() -> Iterator[CompileCase]:
             kernel = f"projection_{direction}_{kind}_kernel"
             with (
                 # H100 and H200.
-                patch.object(copy_engine, "multiprocessors", lambda _: 132),
+                patch.object(tma, "num_sms", lambda _: 132),
                 patch.object(hopper_launch, "finish"),
             ):
                 described = f"projection_{direction}_{kind} C={channels} P={outputs} S={few}"

@@ -7,11 +7,11 @@ from itertools import product
 from unittest.mock import patch
 
 import torch
+from tests.kernels.offline.case import CompileCase, recorded
 from torch import Tensor
 
 from scalefold_kernels.attention.pooled import op
 from scalefold_kernels.attention.pooled.arguments import checked
-from scalefold_kernels.compilation import CompileCase, recorded
 
 # (channels, heads, channels of a head): the extra MSA's, and some that fill no block
 _SIZES = [(64, 8, 8), (24, 3, 5)]
