@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from functools import cache
-from importlib import import_module
-from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from scalefold_kernels.dropout.arguments import Dropout
-from scalefold_kernels.gpu import runs_gluon
-from scalefold_kernels.linear import portable
-from scalefold_kernels.linear.arguments import Update, check
+from scalefold_kernels.backends import Backends
+from scalefold_kernels.dropout.arguments import Dropout, drawing
+from scalefold_kernels.limits import check_rows
+
+_BACKENDS = Backends("residual_linear", __package__, "hopper", "triton", "torch")
 
 
 def residual_linear(
@@ -55,8 +53,8 @@ def _residual_linear(
     dropout = None if key is None else Dropout(key, layer, rate, shared_dim)
     update = Update(x, weight, dropout)
     x, h, weight, bias = (t.contiguous() for t in (x, h, weight, bias))
-    kernels = _hopper(update, x, h, weight, direction="forward") or portable
-    out: Tensor = kernels.forward(x, h, weight, bias, update)
+    backend = _BACKENDS.choose("forward", x.device, update, x, h, weight)
+    out: Tensor = backend.forward(x, h, weight, bias, update)
     return out
 
 
@@ -91,8 +89,8 @@ def _residual_linear_backward(
     dropout = None if key is None else Dropout(key, layer, rate, shared_dim)
     update = Update(grad, weight, dropout)
     grad, h, weight = (t.contiguous() for t in (grad, h, weight))
-    kernels = _hopper(update, grad, h, weight, direction="backward") or portable
-    kernels.backward(grad, h, weight, update, grad_h, parameters)
+    backend = _BACKENDS.choose("backward", grad.device, update, grad, h, weight)
+    backend.backward(grad, h, weight, update, grad_h, parameters)
     return grad_h, parameters
 
 
@@ -129,16 +127,65 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 _residual_linear.register_autograd(_backward, setup_context=_save)
 
 
-@cache
-def _hopper_module() -> ModuleType:
-    return import_module("scalefold_kernels.linear.hopper_launch")
+class Update:
+    """What all backends need to know of a call's arguments.
+
+    Parameters
+    ----------
+    x : Tensor, shape (B, ..., C)
+    weight : Tensor, shape (C, K)
+    dropout : Dropout or None
+    """
+
+    def __init__(self, x: Tensor, weight: Tensor, dropout: Dropout | None) -> None:
+        self.dims = x.ndim - 1
+        self.batch, *sizes, self.channels = x.shape
+        self.size1, self.size2 = [1] * (3 - self.dims) + sizes
+        self.inputs = weight.shape[1]
+        self.device, self.dropout = weight.device, dropout
+        self._dtype = str(weight.dtype).removeprefix("torch.")
+        if dropout is not None:
+            dropout.check(self.batch)
+        self.shared = 0 if dropout is None else dropout.shared
+        if 0 < self.shared <= 3 - self.dims:
+            found = self.shared - 4
+            raise ValueError(f"shared_dim must be in -{self.dims}...-1 or None, found {found}")
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self.batch * self.size1 * self.size2
+
+    @property
+    def shape(self) -> dict[str, int | str]:
+        """What the tables' rules speak of."""
+        sizes = {"rows": self.rows, "C": self.channels, "K": self.inputs, "shared": self.shared}
+        return {**sizes, "dtype": self._dtype}
+
+    @property
+    def hashing(self) -> tuple[Any, ...]:
+        """Key, layer, threshold and scale, as the kernels take them."""
+        return drawing(self.dropout)
+
+    @property
+    def key_stride(self) -> int:
+        """Of the samples' keys."""
+        return 0 if self.dropout is None else self.dropout.key.stride(0)
 
 
-def _hopper(
-    update: Update, *matrices: Tensor, direction: Literal["forward", "backward"]
-) -> ModuleType | None:
-    """Kernels of a Hopper GPU, where they serve these arguments."""
-    if not runs_gluon(matrices[0]):
-        return None
-    module = _hopper_module()
-    return module if module.serves(update, *matrices, direction=direction) else None
+def check(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor) -> None:
+    """Raise ValueError where the arguments do not fit together, or are too many rows."""
+    check_rows(x)
+    channels, inputs = weight.shape
+    if not 2 <= x.ndim <= 4:
+        raise ValueError(f"residual_linear takes 2 to 4 dimensions, found {tuple(x.shape)}")
+    if x.shape != (*h.shape[:-1], channels) or h.shape[-1] != inputs or bias.shape != (channels,):
+        raise ValueError(
+            f"residual_linear of h {tuple(h.shape)} with weight {tuple(weight.shape)} and bias "
+            f"{tuple(bias.shape)} does not give the shape of x, {tuple(x.shape)}"
+        )
+    if len({t.dtype for t in (x, h, weight, bias)}) > 1:
+        raise ValueError(
+            f"residual_linear takes one type; x is {x.dtype}, h {h.dtype}, weight {weight.dtype}, "
+            f"bias {bias.dtype}"
+        )

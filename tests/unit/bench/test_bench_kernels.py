@@ -22,7 +22,7 @@ from scalefold.bench.kernels.markdown import markdown_table
 from scalefold.bench.kernels.peers import Peers
 from scalefold.bench.kernels.table import TABLE_WIDTH, case_table
 from scalefold.bench.kernels.timing import Device, Time
-from scalefold.bench.kernels.tune import candidates, rules, table_text, tune
+from scalefold.bench.kernels.tune import candidates, rules, tables_text, tune
 from scalefold.errors import InputError
 from scalefold.ops.attention import attention
 
@@ -407,9 +407,9 @@ def test_rules_cover_every_size_once() -> None:
 
 def test_tables_are_written_one_rule_a_line() -> None:
     table = {"default": {"A": 1}, "sm_90": [{"where": {}, "tile": {"A": 2}}] * 2}
-    text = table_text(table)
-    assert json.loads(text) == table
-    assert len(text.splitlines()) == 7
+    text = tables_text({"kernel": table})
+    assert json.loads(text) == {"kernel": table}
+    assert len(text.splitlines()) == 9
 
 
 def test_nothing_is_tuned_whose_tables_cannot_be_written(tmp_path):

@@ -1,15 +1,18 @@
 """Backward of the residual linear map on Hopper GPUs: all gradients in one pass.
 
-A program keeps the weights of its inputs on the chip. A loader warp brings rows of the result's
+A CTA keeps the weights of its inputs on the chip. A loader warp brings rows of the result's
 gradient and of ``h`` by TMA, some tiles ahead. Two warp groups share each tile of
 64 rows: each drops its half of the outputs in its place, makes half of the inputs' gradient, and
 sums the gradient of its half of the weights' rows in registers until the last tile. What is kept is
 scaled after the products. The bias's gradient is one more product, with ones.
 
-Legend: as `linear.kernel`. Beyond the last row and channel TMA reads zeros and writes
+Legend: as `linear.triton`. Beyond the last row and channel TMA reads zeros and writes
 nothing.
 """
 
+import torch
+import triton
+from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -20,10 +23,14 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from scalefold_kernels import tiles
 from scalefold_kernels.dropout.kernel import mix
 from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout
+from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.linear.hopper.parts import (
+    Order,
     boxed,
+    boxes_of,
     hash_positions,
     kept,
     line_of,
@@ -31,6 +38,9 @@ from scalefold_kernels.linear.hopper.parts import (
     start,
     tensors,
 )
+from scalefold_kernels.linear.op import Update
+from scalefold_kernels.sums import sum_rows
+from scalefold_kernels.tma import padded, tiles_of
 
 ONES = gl.constexpr(8)
 """Columns of ones, the least that this product takes."""
@@ -96,8 +106,8 @@ def compute(
     L: gl.constexpr = mma_layout(PART)
     FLAT: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     column = (gl.program_id(0) % COLUMN_BLOCKS) * BLOCK_K
-    program = gl.program_id(0) // COLUMN_BLOCKS
-    sample, first, first_tile = start(order, program, SHARED)
+    cta = gl.program_id(0) // COLUMN_BLOCKS
+    sample, first, first_tile = start(order, cta, SHARED)
     if SHARED > 0:
         state = mix(mix(gl.load(key + sample * key_stride), gl.to_tensor(0)), layer)
     if SHARED == 1:
@@ -135,9 +145,9 @@ def compute(
             mbarrier.arrive(dropped.index(slot))
             mbarrier.wait(dropped.index(slot), phase)
         grad_h = warpgroup_mma(grad_tile, weight, zero, use_acc=False, is_async=True)
-        turned = half.permute((1, 0))
-        bias_sum = warpgroup_mma(turned, ones_smem, bias_sum, is_async=True)
-        weight_sum = warpgroup_mma(turned, h_smem.index(slot), weight_sum, is_async=True)
+        transposed = half.permute((1, 0))
+        bias_sum = warpgroup_mma(transposed, ones_smem, bias_sum, is_async=True)
+        weight_sum = warpgroup_mma(transposed, h_smem.index(slot), weight_sum, is_async=True)
         grad_h = warpgroup_mma_wait(2, [grad_h])
         if SHARED > 0:
             grad_h *= scale
@@ -153,7 +163,7 @@ def compute(
     if SHARED > 0:
         weight_sum *= scale
         bias_sum *= scale
-    partial += program.to(gl.int64) * (C * K + C)
+    partial += cta.to(gl.int64) * (C * K + C)
     c = w * HALF_C + gl.arange(0, HALF_C, layout=gl.SliceLayout(1, SUM))
     k = column + gl.arange(0, BLOCK_K, layout=gl.SliceLayout(0, SUM))
     inside = (c < C)[:, None] & (k < K)[None, :]
@@ -175,9 +185,9 @@ def residual_linear_backward_hopper_kernel(
     STAGES: gl.constexpr,
     GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """As `.kernel.residual_linear_backward_kernel`; see the module.
+    """As `linear.triton.residual_linear_backward_kernel`; see the module.
 
-    ``order`` is a `linear.hopper_launch.Order`, whose groups of lines have a program each.
+    ``order`` is a `Order`, whose groups of lines have a CTA each.
     """
     dtype: gl.constexpr = grad_desc.dtype
     barrier: gl.constexpr = mbarrier.MBarrierLayout()
@@ -232,3 +242,33 @@ def residual_linear_backward_hopper_kernel(
         [GROUP_REGISTERS, REGISTERS - 2 * GROUP_REGISTERS],
     )
     # fmt: on
+
+
+def backward(
+    grad: Tensor, h: Tensor, weight: Tensor, update: Update, grad_h: Tensor, parameters: Tensor
+) -> None:
+    """Fill the gradient of ``h`` and those of weight and bias as one vector; all contiguous."""
+    channels, inputs = weight.shape
+    sizes = tiles.tile("residual_linear_backward_hopper", "sm_90", update.shape)
+    width, block = padded(channels), sizes["BLOCK_K"]
+    columns = triton.cdiv(inputs, block)
+    order = Order.of(update, max(1, num_sms(grad.device) // columns))
+    ctas = order.blocks * order.groups
+    partial = parameters.new_empty(ctas, parameters.numel(), dtype=torch.float32)
+    residual_linear_backward_hopper_kernel[(columns * ctas,)](
+        boxes_of(grad, update, width),
+        boxes_of(h, update, block),
+        tiles_of(weight, width, block),
+        boxes_of(grad_h, update, block // 2),
+        partial,
+        *update.hashing,
+        update.key_stride,
+        tuple(order),
+        C=channels,
+        K=inputs,
+        SHARED=update.shared,
+        BLOCK_C=width,
+        COLUMN_BLOCKS=columns,
+        **sizes,
+    )
+    sum_rows(partial, parameters.dtype, parameters)

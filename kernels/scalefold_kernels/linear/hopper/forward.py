@@ -1,15 +1,18 @@
 """Forward of the residual linear map on Hopper GPUs, in Gluon, the level below Triton.
 
-A program keeps the weights of its columns on the chip. A loader warp brings rows of the residual
+A CTA keeps the weights of its columns on the chip. A loader warp brings rows of the residual
 and of what is multiplied by TMA, some tiles ahead; two warp groups have 64 rows
 each. Of a mask that lines share a tile is eight positions of eight lines: a warp group stays at its
 positions, whose mask is in its registers. Results leave by TMA from where the residual
 was.
 
-Legend: as `linear.kernel`. Beyond the last row and channel TMA reads zeros and writes
+Legend: as `linear.triton`. Beyond the last row and channel TMA reads zeros and writes
 nothing.
 """
 
+import torch
+import triton
+from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -19,10 +22,14 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
 )
 
+from scalefold_kernels import tiles
 from scalefold_kernels.dropout.kernel import mix
 from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout, widen
+from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.linear.hopper.parts import (
+    Order,
     boxed,
+    boxes_of,
     hash_positions,
     kept,
     line_of,
@@ -30,6 +37,8 @@ from scalefold_kernels.linear.hopper.parts import (
     start,
     tensors,
 )
+from scalefold_kernels.linear.op import Update
+from scalefold_kernels.tma import padded, tiles_of
 
 
 @gluon.jit
@@ -152,9 +161,9 @@ def residual_linear_forward_hopper_kernel(
     H_STAGES: gl.constexpr, X_STAGES: gl.constexpr,
     GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """As `.kernel.residual_linear_forward_kernel`; see the module.
+    """As `linear.triton.residual_linear_forward_kernel`; see the module.
 
-    ``order`` is a `linear.hopper_launch.Order`, whose groups of lines have a warp group each.
+    ``order`` is a `Order`, whose groups of lines have a warp group each.
     """
     dtype: gl.constexpr = x_desc.dtype
     barrier: gl.constexpr = mbarrier.MBarrierLayout()
@@ -210,3 +219,30 @@ def residual_linear_forward_hopper_kernel(
         [GROUP_REGISTERS, REGISTERS - 2 * GROUP_REGISTERS],
     )
     # fmt: on
+
+
+def forward(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor, update: Update) -> Tensor:
+    """The sum of ``x`` and the update; all tensors are contiguous."""
+    out = torch.empty_like(x)
+    channels, inputs = weight.shape
+    sizes = tiles.tile("residual_linear_forward_hopper", "sm_90", update.shape)
+    width, block = padded(inputs), min(sizes.pop("BLOCK_C"), padded(channels))
+    columns = triton.cdiv(channels, block)
+    order = Order.of(update, 2 * max(1, num_sms(x.device) // columns))
+    residual_linear_forward_hopper_kernel[(columns * triton.cdiv(order.blocks * order.groups, 2),)](
+        boxes_of(x, update, block),
+        boxes_of(h, update, width),
+        tiles_of(weight, block, width),
+        boxes_of(out, update, block),
+        bias,
+        *update.hashing,
+        update.key_stride,
+        tuple(order),
+        C=channels,
+        SHARED=update.shared,
+        BLOCK_K=width,
+        BLOCK_C=block,
+        COLUMN_BLOCKS=columns,
+        **sizes,
+    )
+    return out

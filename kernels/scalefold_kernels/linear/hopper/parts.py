@@ -1,10 +1,17 @@
-"""What forward and backward share on Hopper GPUs."""
+"""What forward and backward share: the order of the rows, and the mask of a tile."""
 
+from typing import NamedTuple, Self
+
+import triton
+from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from scalefold_kernels.dropout.kernel import UNIFORM_MASK, mix
 from scalefold_kernels.gluon import ROWS, mma_layout
+from scalefold_kernels.linear.op import Update
+from scalefold_kernels.tma import tiles_of
 
 
 @gluon.jit
@@ -25,7 +32,7 @@ def lines_of(shared):
 
 @gluon.jit
 def tensors(order):
-    """Numbers of an `linear.hopper_launch.Order` as warp groups take them, none a constant."""
+    """Numbers of an `Order` as warp groups take them, none a constant."""
     blocks, groups, sample_blocks, num_lines, sample_lines = order
     return (
         gl.to_tensor(blocks), gl.to_tensor(groups), gl.to_tensor(sample_blocks),
@@ -82,3 +89,50 @@ def load_mask(mask_tile):
     L: gl.constexpr = mask_layout(COLUMNS)
     mask = mask_tile.load(gl.SliceLayout(0, L)).expand_dims(0).broadcast_to(8, 8, COLUMNS)
     return gl.convert_layout(mask.reshape([ROWS, COLUMNS]), mma_layout(COLUMNS))
+
+
+class Order(NamedTuple):
+    """Rows as the kernels go through them: blocks of positions, each in several tiles of lines.
+
+    Attributes
+    ----------
+    blocks : int
+        Of all samples.
+    groups : int
+        Of tiles, each of one warp group or CTA.
+    sample_blocks : int
+    num_tiles : int
+        Of a block.
+    sample_lines : int
+    """
+
+    blocks: int
+    groups: int
+    sample_blocks: int
+    num_tiles: int
+    sample_lines: int
+
+    @classmethod
+    def of(cls, update: Update, workers: int) -> Self:
+        """For so many warp groups or CTAs, or more of them where there are more blocks."""
+        samples, lines, positions = _sizes(update)
+        tile_lines = lines_of(update.shared)
+        sample_blocks = triton.cdiv(positions, ROWS.value // tile_lines)
+        blocks, num_tiles = samples * sample_blocks, triton.cdiv(lines, tile_lines)
+        groups = min(num_tiles, max(1, workers // blocks))
+        return cls(blocks, groups, sample_blocks, num_tiles, lines)
+
+
+def _sizes(update: Update) -> tuple[int, int, int]:
+    """Samples, their lines, and positions of a line."""
+    if update.dropout is None:  # nothing depends on the positions
+        return 1, update.rows, 1
+    return update.batch, update.size1, update.size2
+
+
+def boxes_of(x: Tensor, update: Update, columns: int) -> TensorDescriptor:
+    """Tiles of 64 rows, and of so many columns, of a contiguous tensor."""
+    samples, lines, positions = _sizes(update)
+    tile_lines = lines_of(update.shared)
+    matrix = x.view(samples * lines, positions, x.shape[-1])
+    return tiles_of(matrix, tile_lines, ROWS.value // tile_lines, columns)

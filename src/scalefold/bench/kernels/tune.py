@@ -17,7 +17,7 @@ from scalefold.bench.kernels.case import KernelCase
 from scalefold.bench.kernels.implementation import gradients_like, input_sets
 from scalefold.bench.kernels.timing import Device, time_calls
 from scalefold.errors import InputError
-from scalefold.ops.tiles import Overridden, overridden, read_table, table_path
+from scalefold.ops.tiles import Overridden, overridden, read_table, read_tables, table_path
 from scalefold.shards.atomic import check_file, write_bytes
 
 Key = tuple[str, str, tuple[tuple[str, int | str], ...]]
@@ -56,8 +56,8 @@ def tune(
     InputError
         The winners of a case are wrong, or a file cannot be written.
     """
-    tables = table_path("").parent if folder is None else folder
-    check_file(tables / "*.json")
+    if folder is not None:
+        check_file(folder / "*.json")
     gpu = Device.measure(device, dtype)
     winners: dict[Key, dict[str, int]] = {}
     for case in cases:
@@ -65,9 +65,14 @@ def tune(
             lookups.instead.update(winners)
             _tune_case(case, lookups, winners, dtype, device, gpu, console)
     written = []
-    for kernel in sorted({kernel for kernel, _, _ in winners}):
-        path = tables / table_path(kernel).name
-        write_bytes(path, table_text(_with_rules(read_table(kernel), kernel, winners)).encode())
+    kernels = {kernel for kernel, _, _ in winners}
+    for read in sorted({table_path(kernel) for kernel in kernels}):
+        tables = {
+            kernel: _with_rules(table, kernel, winners) if kernel in kernels else table
+            for kernel, table in read_tables(read).items()
+        }
+        path = read if folder is None else folder / f"{read.parent.name}.json"
+        write_bytes(path, tables_text(tables).encode())
         written.append(path)
     return written
 
@@ -194,13 +199,16 @@ def _between(values: Sequence[Any], place: int) -> int:
     return int((values[place - 1] * values[place]) ** 0.5) + 1
 
 
-def table_text(table: Mapping[str, Any]) -> str:
-    """A table as JSON, one rule a line."""
-    lines = []
-    for name, value in table.items():
-        if isinstance(value, list) and value and isinstance(value[0], dict):
-            inner = ",\n".join(f"    {json.dumps(item)}" for item in value)
-            lines.append(f"  {json.dumps(name)}: [\n{inner}\n  ]")
-        else:
-            lines.append(f"  {json.dumps(name)}: {json.dumps(value)}")
-    return "{\n" + ",\n".join(lines) + "\n}\n"
+def tables_text(tables: Mapping[str, Mapping[str, Any]]) -> str:
+    """Tables by kernel as JSON, one rule a line."""
+    kernels = []
+    for kernel, table in tables.items():
+        lines = []
+        for name, value in table.items():
+            if isinstance(value, list) and value and isinstance(value[0], dict):
+                inner = ",\n".join(f"      {json.dumps(item)}" for item in value)
+                lines.append(f"    {json.dumps(name)}: [\n{inner}\n    ]")
+            else:
+                lines.append(f"    {json.dumps(name)}: {json.dumps(value)}")
+        kernels.append(f"  {json.dumps(kernel)}: {{\n" + ",\n".join(lines) + "\n  }")
+    return "{\n" + ",\n".join(kernels) + "\n}\n"

@@ -1,15 +1,17 @@
 """Which tile each kernel runs with: tables by architecture and shape class, and their lookup.
 
-``<kernel>.json`` beside this file holds one kernel's table::
+``<op>/tiles.json`` holds one table for each kernel of the op::
 
     {
-      "default": {"BLOCK_M": 64, "num_warps": 4, "num_stages": 2},
-      "ranged": ["N"],
-      "candidates": {"BLOCK_M": [64, 128], "num_warps": [4, 8], "num_stages": [2, 3]},
-      "sm_90": [
-        {"where": {"N": [0, 256], "C": [32, 32], "dtype": "bf16"},
-         "tile": {"BLOCK_M": 128, "num_warps": 8, "num_stages": 2}}
-      ]
+      "<kernel>": {
+        "default": {"BLOCK_M": 64, "num_warps": 4, "num_stages": 2},
+        "ranged": ["N"],
+        "candidates": {"BLOCK_M": [64, 128], "num_warps": [4, 8], "num_stages": [2, 3]},
+        "sm_90": [
+          {"where": {"N": [0, 256], "C": [32, 32], "dtype": "bf16"},
+           "tile": {"BLOCK_M": 128, "num_warps": 8, "num_stages": 2}}
+        ]
+      }
     }
 
 The first rule of the architecture whose ``where`` holds wins (a number within the bounds, both
@@ -71,19 +73,54 @@ def tile(kernel: str, arch: str, shape: Shape) -> Tile:
 
 
 def table_path(kernel: str) -> Path:
-    """Where a kernel's table is."""
-    return _FOLDER / f"{kernel}.json"
+    """The file that holds a kernel's table.
+
+    Raises
+    ------
+    ValueError
+        No file holds one.
+    """
+    path, _ = _found(kernel)
+    return path
+
+
+def read_table(kernel: str) -> dict[str, Any]:
+    """Return a kernel's whole table.
+
+    Raises
+    ------
+    ValueError
+        There is none.
+    """
+    _, table = _found(kernel)
+    return table
+
+
+def read_tables(path: Path) -> dict[str, dict[str, Any]]:
+    """All tables of a file by kernel."""
+    tables: dict[str, dict[str, Any]] = json.loads(path.read_text())
+    # A file of one table is of an op that has no file of its own yet.
+    return {path.stem: tables} if path.parent == _FOLDER / "tiles" else tables
+
+
+def _found(kernel: str) -> tuple[Path, dict[str, Any]]:
+    tables = _all_tables()
+    if kernel not in tables:
+        known = ", ".join(sorted(tables)) or "none"
+        raise ValueError(f"no tile table for kernel {kernel!r}; there are: {known}")
+    return tables[kernel]
 
 
 @cache
-def read_table(kernel: str) -> dict[str, Any]:
-    """Return a kernel's whole table."""
-    path = table_path(kernel)
-    if not path.is_file():
-        known = ", ".join(sorted(p.stem for p in _FOLDER.glob("*.json"))) or "none"
-        raise ValueError(f"no tile table {path.name} for kernel {kernel!r}; there are: {known}")
-    table: dict[str, Any] = json.loads(path.read_text())
-    return table
+def _all_tables() -> dict[str, tuple[Path, dict[str, Any]]]:
+    """File and table of every kernel."""
+    found: dict[str, tuple[Path, dict[str, Any]]] = {}
+    for path in [*_FOLDER.rglob("tiles.json"), *_FOLDER.glob("tiles/*.json")]:
+        for kernel, table in read_tables(path).items():
+            if kernel in found:
+                raise ValueError(f"{path} and {found[kernel][0]} both have a table {kernel!r}")
+            found[kernel] = path, table
+    return found
 
 
 def configured(kernel: str) -> list[tuple[str, Shape, Tile]]:
@@ -115,7 +152,8 @@ def _lookup(kernel: str, arch: str, shape: tuple[tuple[str, int | str], ...]) ->
 def _holds(kernel: str, name: str, wanted: str | list[int], sizes: Shape) -> bool:
     if name not in sizes:
         raise ValueError(
-            f"{table_path(kernel).name} has a rule on {name!r}; the launch gives {sorted(sizes)}"
+            f"{table_path(kernel)}: {kernel} has a rule on {name!r}; the launch gives "
+            f"{sorted(sizes)}"
         )
     value = sizes[name]
     if isinstance(wanted, str) or isinstance(value, str):
@@ -157,4 +195,4 @@ def overridden() -> Iterator[Overridden]:
     finally:
         _override = None
         _lookup.cache_clear()
-        read_table.cache_clear()
+        _all_tables.cache_clear()

@@ -1,19 +1,45 @@
 """A linear map, dropout and the sum with a residual in one pass; and all of its gradients in one.
 
 Legend: R rows (positions along D2), K input channels, C output channels. Rows lie in lines: (B, D1)
-lines of D2 rows. A program keeps its weights on the chip and goes through every so many-th line of
+lines of D2 rows. A CTA keeps its weights on the chip and goes through every so many-th line of
 a sample at the same positions: a mask that is shared by lines is hashed once.
 """
 
+from typing import Any
+
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
+from scalefold_kernels.dot import block, precision
 from scalefold_kernels.dropout.kernel import dropout_factor, mix
+from scalefold_kernels.linear.op import Update
+from scalefold_kernels.sums import sum_rows
+from scalefold_kernels.tiles import architecture, tile
+
+MAX_CHANNELS = 256
+"""Inputs or outputs: weights of more do not fit on the chip beside the rows."""
+
+MAX_GRADIENT = 128 * 128
+"""Elements of a weight: the gradient of a larger one does not fit in a CTA's registers."""
+
+
+def why_not(function: str, update: Update, *matrices: Tensor) -> str | None:
+    """Why the kernels do not take these arguments."""
+    weight = matrices[-1]
+    if max(weight.shape) > MAX_CHANNELS:
+        return f"takes {MAX_CHANNELS} inputs and outputs at most, weight is {tuple(weight.shape)}"
+    if function == "backward" and weight.numel() > MAX_GRADIENT:
+        return f"takes weights of {MAX_GRADIENT} elements at most, weight is {tuple(weight.shape)}"
+    if weight.is_cuda and weight.dtype == torch.float32:
+        return "Triton has no fast matrix product of float32"
+    return None
 
 
 @triton.jit
 def position(size2, BLOCK_R: tl.constexpr):
-    """Sample of a program, and the first of its positions in every line."""
+    """Sample of a CTA, and the first of its positions in every line."""
     blocks = tl.cdiv(size2, BLOCK_R)
     return tl.program_id(0) // blocks, (tl.program_id(0) % blocks) * BLOCK_R
 
@@ -81,8 +107,8 @@ def residual_linear_backward_kernel(
 ):  # fmt: skip
     """Gradients of ``h``, weight and bias, from one pass over the result's gradient and ``h``.
 
-    A program has all C outputs and BLOCK_K of the inputs. ``partial`` is (programs, C K + C):
-    weight and bias, the sum of each program's rows in a fixed order.
+    A CTA has all C outputs and BLOCK_K of the inputs. ``partial`` is (CTAs, C K + C): weight and
+    bias, the sum of each CTA's rows in a fixed order.
     """
     sample, first = position(size2, BLOCK_R)
     rows, columns = tl.arange(0, BLOCK_R)[:, None], tl.arange(0, BLOCK_C)
@@ -116,8 +142,72 @@ def residual_linear_backward_kernel(
         grad_h = tl.dot(grad, weight, input_precision=PRECISION)
         tl.store(grad_h_ptr + start * K + at, grad_h.to(grad_h_ptr.dtype.element_ty), mask=inside)
         weight_sum = tl.dot(grad.T, h, weight_sum, input_precision=PRECISION)
-    program = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
-    partial = partial_ptr + program.to(tl.int64) * (C * K + C)
+    cta = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
+    partial = partial_ptr + cta.to(tl.int64) * (C * K + C)
     tl.store(partial + weight_at, weight_sum, mask=inside_w)
     if tl.program_id(2) == 0:
         tl.store(partial + C * K + columns, bias_sum, mask=inside_c)
+
+
+def forward(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor, update: Update) -> Tensor:
+    """The sum of ``x`` and the update; all tensors are contiguous."""
+    out = torch.empty_like(x)
+    sizes = tile("residual_linear_forward", architecture(update.device), update.shape)
+    sizes["BLOCK_C"] = min(sizes["BLOCK_C"], block(update.channels))
+    grid = _grid(update, sizes)
+    residual_linear_forward_kernel[(*grid, triton.cdiv(update.channels, sizes["BLOCK_C"]))](
+        x,
+        h,
+        weight,
+        bias,
+        out,
+        *_arguments(update),
+        BLOCK_K=block(update.inputs),
+        **_constants(update, weight),
+        **sizes,
+    )
+    return out
+
+
+def backward(
+    grad: Tensor, h: Tensor, weight: Tensor, update: Update, grad_h: Tensor, parameters: Tensor
+) -> None:
+    """Fill the gradient of ``h`` and those of weight and bias as one vector; all contiguous."""
+    channels, inputs = weight.shape
+    sizes = tile("residual_linear_backward", architecture(update.device), update.shape)
+    sizes["BLOCK_K"] = min(sizes["BLOCK_K"], block(inputs))
+    grid = _grid(update, sizes)
+    partial = parameters.new_empty(grid[0] * grid[1], parameters.numel(), dtype=torch.float32)
+    residual_linear_backward_kernel[(*grid, triton.cdiv(inputs, sizes["BLOCK_K"]))](
+        grad,
+        h,
+        weight,
+        grad_h,
+        partial,
+        *_arguments(update),
+        BLOCK_C=block(channels),
+        **_constants(update, weight),
+        **sizes,
+    )
+    sum_rows(partial, parameters.dtype, parameters)
+
+
+def _grid(update: Update, sizes: dict[str, int]) -> tuple[int, int]:
+    """Blocks of positions, and groups of lines; takes CTAS out of ``sizes``."""
+    blocks = update.batch * triton.cdiv(update.size2, sizes["BLOCK_R"])
+    return blocks, max(1, min(update.size1, sizes.pop("CTAS") // blocks))
+
+
+def _arguments(update: Update) -> tuple[Any, ...]:
+    """From ``key_ptr`` to ``key_stride``."""
+    return *update.hashing, update.size1, update.size2, update.key_stride
+
+
+def _constants(update: Update, weight: Tensor) -> dict[str, int | str]:
+    return {
+        "K": update.inputs,
+        "C": update.channels,
+        "DIMS": update.dims,
+        "SHARED": update.shared,
+        "PRECISION": precision(weight.dtype),
+    }
