@@ -12,11 +12,10 @@ from torch import Tensor
 
 from scalefold_kernels import limits, triangle
 from scalefold_kernels.attention import arguments as attention_arguments
-from scalefold_kernels.attention.pointwise import pointwise_attention
-from scalefold_kernels.attention.pooled import global_attention
 from scalefold_kernels.dropout import op as dropout
 from scalefold_kernels.dropout import residual_dropout
 from scalefold_kernels.dropout.arguments import Dropout
+from scalefold_kernels.global_attention import global_attention
 from scalefold_kernels.linear import residual_linear
 from scalefold_kernels.norm.projection.arguments import apart
 from scalefold_kernels.outer_product import chained, outer_product_mean, portable
@@ -25,6 +24,7 @@ from scalefold_kernels.outer_product.materialised import launch as materialised
 from scalefold_kernels.outer_product.operands.launch import Parameters
 from scalefold_kernels.outer_product.operands.launch import forward as operands_forward
 from scalefold_kernels.point_attention.arguments import checked as points_checked
+from scalefold_kernels.pointwise_attention import pointwise_attention
 from scalefold_kernels.rows import rows_of
 from scalefold_kernels.tiles import overridden
 from scalefold_kernels.transition.arguments import matrix

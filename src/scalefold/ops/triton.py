@@ -42,6 +42,9 @@ PACKAGES: Final[dict[str, tuple[str, ...]]] = {
 }
 """The packages of kernels, and the operations that each has."""
 
+OWN_FOLDERS: Final = ("pointwise_attention", "global_attention")
+"""Operations that lie in a folder of their own name, not in that of their package."""
+
 OPTIMISER: Final = "optimiser"
 """The package whose kernels are no operation of the model."""
 
@@ -118,10 +121,14 @@ def optimiser_kernels(kernels: Kernels, device: torch.device) -> ModuleType | No
 
 def triton_ops(packages: Iterable[str] = PACKAGES) -> Ops:
     """The kernels of some packages; an operation without one is the torch reference."""
-    modules = {name: import_module(f"scalefold_kernels.{name}") for name in packages}
     functions = {
-        operation: getattr(module, operation)
-        for name, module in modules.items()
+        operation: getattr(_folder(operation, name), operation)
+        for name in packages
         for operation in PACKAGES[name]
     }
     return replace(TORCH, **functions)
+
+
+def _folder(operation: str, package: str) -> ModuleType:
+    """The module that an operation of a package is imported from."""
+    return import_module(f"scalefold_kernels.{operation if operation in OWN_FOLDERS else package}")
