@@ -262,7 +262,7 @@ for shape, gated, biased, turned, in_bits, shift in (
     ((2, 3, 200, 300, 1, 24), False, True, False, True, 200),
     # Of more than 256 keys two kernels give the gradients of queries, one after the other.
     ((1, 3, 66, 300, 1, 16), True, True, False, False, 0),
-    ((2, 2, 33, 520, 1, 16), False, True, True, True, 0),
+    ((2, 2, 33, 500, 1, 16), False, True, True, True, 0),
     # Several blocks after the first 256 keys: in two passes; in one, the bias's queries last.
     ((1, 3, 70, 460, 1, 32), True, True, False, True, 0),
     ((1, 3, 70, 380, 1, 32), True, True, True, False, 0),

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from scalefold_kernels import limits, triangle
 from scalefold_kernels.attention import arguments as attention_arguments
-from scalefold_kernels.attention.pointwise import pointwise_attention
-from scalefold_kernels.attention.pooled import global_attention
 from scalefold_kernels.dropout.arguments import Dropout
+from scalefold_kernels.global_attention import global_attention
 from scalefold_kernels.linear import residual_linear
 from scalefold_kernels.norm.projection.arguments import apart
 from scalefold_kernels.outer_product import outer_product_mean
@@ -23,6 +22,7 @@ from scalefold_kernels.outer_product import triton_materialised as materialised
 from scalefold_kernels.outer_product.arguments import MAX_SEQUENCES, Mean
 from scalefold_kernels.outer_product.operands.triton import Parameters
 from scalefold_kernels.outer_product.operands.triton import forward as operands_forward
+from scalefold_kernels.pointwise_attention import pointwise_attention
 from scalefold_kernels.rows import rows_of
 from scalefold_kernels.transition.arguments import matrix
 from scalefold_kernels.triangle.arguments import OutputWeights

@@ -74,6 +74,7 @@ class Inputs(NamedTuple):
             "Q": self.num_queries,
             "K": self.num_keys,
             "C": self.channels,
+            "bias": "no" if self.bias is None else "yes",
             "dtype": _DTYPES[self.q.dtype],
         }
 

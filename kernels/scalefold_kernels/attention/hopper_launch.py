@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from scalefold_kernels.attention import hopper_backward, hopper_groups
+from scalefold_kernels.attention import hopper_backward
 from scalefold_kernels.attention.arguments import (
     Gradients,
     Inputs,
@@ -19,7 +19,7 @@ from scalefold_kernels.attention.arguments import (
 )
 from scalefold_kernels.attention.hopper.forward import forward_kernel
 from scalefold_kernels.attention.hopper_backward import Shared
-from scalefold_kernels.attention.hopper_plan import KERNELS, plan, programs
+from scalefold_kernels.attention.hopper_plan import KERNELS, plan, warp_groups
 from scalefold_kernels.attention.hopper_tensors import (
     bias_descriptor,
     bias_rows,
@@ -29,11 +29,14 @@ from scalefold_kernels.attention.hopper_tensors import (
 from scalefold_kernels.attention.portable import backward_gate
 from scalefold_kernels.tma import VECTOR, reachable
 
-MIN_PROGRAMS = 2
+MIN_WARP_GROUPS = 2
 """An SM must hold so many at a time; one alone hides no waits."""
 
 MIN_QUERIES = 32
 """Of fewer queries most of a warp group's 64 would be empty."""
+
+MAX_KEYS = 512
+"""Of more, a loader warp's registers do not hold the masks of this row and the next."""
 
 MAX_CHANNELS = 32
 """Of 64 channels some tiles gave wrong values on an H200; the model has no such heads."""
@@ -59,10 +62,11 @@ def serves(inputs: Inputs) -> bool:
         and (bias is None or bias.dtype == torch.bfloat16)
         and mask.is_floating_point()
         and inputs.num_queries >= MIN_QUERIES
+        and inputs.num_keys <= MAX_KEYS
         and inputs.channels % VECTOR == 0
         and inputs.channels <= MAX_CHANNELS
         and all(map(reachable, tensors))
-        and all(programs(kernel, inputs) >= MIN_PROGRAMS for kernel in KERNELS)
+        and all(warp_groups(kernel, inputs) >= MIN_WARP_GROUPS for kernel in KERNELS)
     )
 
 
@@ -79,9 +83,6 @@ def whole_rows(inputs: Inputs) -> bool:
 
 def forward(inputs: Inputs, out: Tensor, lse: Tensor) -> None:
     """Fill ``out`` and ``lse``."""
-    if hopper_groups.serves(inputs):
-        hopper_groups.forward(inputs, out, lse)
-        return
     q, k, v, gate, mask, bias, *_ = inputs
     bias = None if bias is None else bias_rows(bias)
     own = plan("attention_forward_hopper", inputs)

@@ -44,13 +44,13 @@ class Plan(NamedTuple):
 
 def plan(kernel: str, inputs: Inputs, first_key: int = 0) -> Plan:
     """For one of the kernels that have a table of tiles; that of queries may begin at a key."""
+    sizes = constants(kernel, inputs, first_key)
     own = inputs.num_keys if kernel == "attention_backward_keys_hopper" else inputs.num_queries
-    blocks = triton.cdiv(own, 64)
+    blocks = triton.cdiv(own, 64 * sizes.get("GROUPS", 1))
     # All blocks of a row and head share their keys, and so are under way at a time; where programs
     # sum up the bias's gradient, all heads have equally many.
     sums = kernel == "attention_backward_queries_hopper"
     unit = blocks * inputs.num_heads if sums else blocks
-    sizes = constants(kernel, inputs, first_key)
     return dealt(sizes, inputs, blocks, _fitting(kernel, inputs, sizes), unit)
 
 
@@ -99,24 +99,24 @@ def constants(kernel: str, inputs: Inputs, first_key: int = 0) -> dict[str, int]
     return sizes
 
 
-def programs(kernel: str, inputs: Inputs) -> int:
-    """How many programs an SM holds at a time."""
-    return _fitting(kernel, inputs, constants(kernel, inputs))
+def warp_groups(kernel: str, inputs: Inputs) -> int:
+    """How many warp groups, without loaders, an SM holds at a time."""
+    sizes = constants(kernel, inputs)
+    return _fitting(kernel, inputs, sizes) * sizes.get("GROUPS", 1)
 
 
 def _fitting(kernel: str, inputs: Inputs, sizes: dict[str, int]) -> int:
     # Barriers, and what alignment costs.
     needed = KERNELS[kernel](inputs, sizes) + 256 + RESERVED_BYTES
-    threads = 2 * THREADS if kernel in LOADED else THREADS
+    threads = THREADS * (sizes.get("GROUPS", 1) + (kernel in LOADED))
     return min(SHARED_BYTES // needed, REGISTERS // (threads * sizes["maxnreg"]))
 
 
 def _forward_bytes(inputs: Inputs, sizes: dict[str, int]) -> int:
-    """Shared memory: bias; keys and values; queries and result; mask."""
-    block, channels = sizes["BLOCK_K"], sizes["C"]
-    keys = sizes["NUM_BLOCKS"] * block
-    bias = 2 * 64 * (block if inputs.bias is None else keys)
-    return bias + 2 * channels * (2 * sizes["PLACES"] * block + 2 * 64) + 4 * sizes["KEYS"]
+    """Shared memory: bias; keys and values; queries and result; masks of two rows."""
+    block, channels, queries = sizes["BLOCK_K"], sizes["C"], 64 * sizes["GROUPS"]
+    bias = 2 * 64 * block if inputs.bias is None else 2 * queries * block * sizes["NUM_BLOCKS"]
+    return bias + 2 * channels * (2 * sizes["PLACES"] * block + 2 * queries) + 4 * sizes["KEYS"]
 
 
 def _backward_queries_bytes(inputs: Inputs, sizes: dict[str, int]) -> int:
@@ -142,7 +142,7 @@ KERNELS = {
 }
 
 
-LOADED = {"attention_backward_keys_hopper"}
+LOADED = {"attention_forward_hopper", "attention_backward_keys_hopper"}
 """Programs with a loader warp, for which a whole warp group's registers are set aside."""
 
 ROW_PROGRAMS = 2

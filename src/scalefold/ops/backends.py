@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from scalefold.ops.triton import PACKAGES, why_not
+from scalefold.ops.triton import triton_ops, why_not
 
 logger = logging.getLogger(__name__)
 
@@ -39,8 +39,7 @@ def backends_on(device: torch.device) -> list[Served]:
     """
     if why_not(device) is not None:
         return []
-    for package in PACKAGES:
-        import_module(f"scalefold_kernels.{package}")
+    triton_ops()  # imports all kernels, which makes their lists of backends known
     found = []
     for op, reasons in import_module("scalefold_kernels.backends").on_device(device).items():
         passed_over: dict[str, str] = {}

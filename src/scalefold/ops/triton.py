@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
+from types import ModuleType
 from typing import TYPE_CHECKING, Final, Literal
 
 import torch
@@ -40,6 +41,9 @@ PACKAGES: Final[dict[str, tuple[str, ...]]] = {
     "transition": ("transition",),
 }
 """The packages of kernels, and the operations that each has."""
+
+OWN_FOLDERS: Final = ("pointwise_attention", "global_attention")
+"""Operations that lie in a folder of their own name, not in that of their package."""
 
 
 def select_ops(kernels: Kernels, device: torch.device) -> Ops:
@@ -131,10 +135,14 @@ def select_gather(kernels: Kernels, device: torch.device) -> type[Gather] | None
 
 def triton_ops(packages: Iterable[str] = PACKAGES) -> Ops:
     """The kernels of some packages; an operation without one is the torch reference."""
-    modules = {name: import_module(f"scalefold_kernels.{name}") for name in packages}
     functions = {
-        operation: getattr(module, operation)
-        for name, module in modules.items()
+        operation: getattr(_folder(operation, name), operation)
+        for name in packages
         for operation in PACKAGES[name]
     }
     return replace(TORCH, **functions)
+
+
+def _folder(operation: str, package: str) -> ModuleType:
+    """The module that an operation of a package is imported from."""
+    return import_module(f"scalefold_kernels.{operation if operation in OWN_FOLDERS else package}")

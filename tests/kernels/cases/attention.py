@@ -18,7 +18,6 @@ from torch import Tensor
 
 from scalefold_kernels.attention import (
     hopper_backward,
-    hopper_groups,
     hopper_launch,
     hopper_plan,
     portable,
@@ -94,13 +93,7 @@ def _hopper() -> Iterator[CompileCase]:
             f"backward_{kernel}": (hopper_backward, launch)
             for kernel, launch in _backward(inputs, out, lse).items()
         }
-        if hopper_groups.serves(inputs):
-            launches["forward_groups"] = (
-                hopper_groups,
-                partial(hopper_groups.forward, inputs, out, lse),
-            )
-        else:
-            launches["forward"] = hopper_launch, partial(hopper_launch.forward, inputs, out, lse)
+        launches["forward"] = hopper_launch, partial(hopper_launch.forward, inputs, out, lse)
         for kernel, (module, launch) in launches.items():
             # H100 and H200: 132 SMs.
             with patch.object(hopper_plan, "num_sms", lambda _: 132):

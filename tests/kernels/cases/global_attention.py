@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from importlib import import_module
 from itertools import product
-from unittest.mock import patch
+from types import ModuleType
+from unittest.mock import MagicMock, patch
 
 import torch
 from tests.kernels.offline.case import CompileCase, recorded
 from torch import Tensor
 
-from scalefold_kernels.attention.pooled import op
-from scalefold_kernels.attention.pooled.arguments import checked
+from scalefold_kernels.global_attention.op import checked, results
+from scalefold_kernels.global_attention.triton import parts
+
+forward = import_module("scalefold_kernels.global_attention.triton.forward")
+backward = import_module("scalefold_kernels.global_attention.triton.backward")
 
 # (channels, heads, channels of a head): the extra MSA's, and some that fill no block
 _SIZES = [(64, 8, 8), (24, 3, 5)]
@@ -31,20 +37,25 @@ def _cases(
 
     every = heads * head
     x, mask = new(1, 1024, 256, channels), new(1, 1024, 256).float()
-    row, wide, narrow = new(channels), new(every, channels), new(head, channels)
+    row, of_all, of_one = new(channels), new(every, channels), new(head, channels)
     parameters = checked(
-        x, mask, row, row, wide, narrow, narrow, wide, new(every), new(channels, every), row
+        x, mask, row, row, of_all, of_one, of_one, of_all, new(every), new(channels, every), row
     )
-    columns = op.results(x, parameters)[1:]
-    backward = op.Backward(x, x, mask, parameters, columns)
-    launches = {
-        "forward": lambda: op.forward(x, mask, parameters),
-        "values": backward.values,
-        "query": backward.query,
-        "rows": backward.rows,
-    }
+    out, *columns = results(x, parameters)
+    flat = new(sum(p.numel() for p in parameters))
     name = f"C={channels} H={heads} {str(dtype).removeprefix('torch.')} {arch}"
-    with patch.object(op, "architecture", lambda _: arch):
-        for kernel, launch in launches.items():
-            described = f"global_attention_{kernel}"
-            yield recorded(op, f"{described}_kernel", launch, f"{described} {name}", arch)
+    launches: dict[ModuleType, Callable[[], None]] = {
+        forward: lambda: forward.forward(x, mask, parameters, out, columns),
+        backward: lambda: backward.backward(x, x, mask, parameters, columns, x, flat),
+    }
+    for module, launch in launches.items():
+        kernels = [n for n in vars(module) if n.endswith("_kernel")]
+        for kernel in kernels:
+            others = {n: MagicMock() for n in kernels if n != kernel}
+            others |= {"sum_rows": MagicMock()} if module is backward else {}
+            with (
+                patch.object(parts, "architecture", lambda _: arch),
+                patch.multiple(module, **others) if others else nullcontext(),
+            ):
+                described = f"{kernel.removesuffix('_kernel')} {name}"
+                yield recorded(module, kernel, launch, described, arch)

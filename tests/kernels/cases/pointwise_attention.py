@@ -2,42 +2,38 @@
 
 from __future__ import annotations
 
-import triton
-from tests.kernels.offline.case import CompileCase
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+from unittest.mock import patch
 
-from scalefold_kernels.attention.pointwise.kernel import (
-    pointwise_attention_backward_kernel,
-    pointwise_attention_forward_kernel,
-)
-from scalefold_kernels.tiles import tile
+import torch
+from tests.kernels.offline.case import CompileCase, recorded
+from torch import Tensor
 
-_KERNELS = {
-    "pointwise_attention_forward": pointwise_attention_forward_kernel,
-    "pointwise_attention_backward": pointwise_attention_backward_kernel,
-}
+from scalefold_kernels.pointwise_attention import triton
 
-
-def compile_cases() -> list[CompileCase]:
-    """Templates' sizes, and one that fills no block."""
-    return [_case(table, heads, channels) for table in _KERNELS for heads, channels in _SIZES]
-
-
+# Heads and channels: templates', and some that fill no block.
 _SIZES = [(4, 16), (3, 24)]
 
 
-def _case(table: str, heads: int, channels: int) -> CompileCase:
-    kernel = _KERNELS[table]
-    sizes = tile(table, "sm_90", {"P": 65536, "T": 4, "H": heads, "C": channels})
-    num_warps = sizes.pop("num_warps")
-    blocks = {"BLOCK_H": triton.next_power_of_2(heads), "BLOCK_C": triton.next_power_of_2(channels)}
-    blocks["BLOCK_P"] = sizes.pop("ELEMENTS") // (blocks["BLOCK_H"] * blocks["BLOCK_C"])
-    signature = {name: "*bf16:16" for name in kernel.arg_names if name.endswith("_ptr")}
-    signature |= {
-        "mask_ptr": "*fp32:16",
-        "num_keys": "i32",
-        "num_positions": "i32",
-        "scale": "fp32",
-    }
-    constexprs = {"H": heads, "C": channels, **blocks, **sizes}
-    name = f"{table} H={heads} C={channels}"
-    return CompileCase(name, kernel, signature, constexprs, num_warps=num_warps)
+def compile_cases() -> Iterator[CompileCase]:
+    """What the launches give to their kernels at four templates of 256 residues."""
+    for heads, channels in _SIZES:
+        q = _empty(1, 65536, heads, channels)
+        k = _empty(1, 4, 65536, heads, channels)
+        mask = torch.empty(1, 4, device="meta")
+        launches: dict[str, Callable[[], Any]] = {
+            "forward": partial(triton.forward, q, k, k, mask, q),
+            "backward": partial(triton.backward, q, q, k, k, mask, q, k, k),
+        }
+        for arch in ("sm_80", "sm_90"):
+            for direction, launch in launches.items():
+                kernel = f"pointwise_attention_{direction}"
+                described = f"{kernel} {arch} H={heads} C={channels}"
+                with patch.object(triton, "architecture", lambda _, arch=arch: arch):
+                    yield recorded(triton, f"{kernel}_kernel", launch, described, arch)
+
+
+def _empty(*shape: int) -> Tensor:
+    return torch.empty(shape, dtype=torch.bfloat16, device="meta")

@@ -1,7 +1,15 @@
-"""What the kernels of global attention share; legend as in `forward`."""
+"""What the kernels of global attention and their launches share; legend as in `forward`."""
+
+from __future__ import annotations
 
 import triton
 import triton.language as tl
+from torch import Tensor
+
+from scalefold_kernels.dot import block, precision
+from scalefold_kernels.global_attention.op import Parameters
+from scalefold_kernels.norm.op import EPS
+from scalefold_kernels.tiles import architecture, tile
 
 MASKED_LOGIT = tl.constexpr(1e9)
 """As in `scalefold.ops.attention`."""
@@ -15,13 +23,13 @@ SMALL = tl.constexpr("tf32x3")
 
 @triton.jit
 def column_number():
-    """Place of the program's column among those of all samples."""
+    """Place of the CTA's column among those of all samples."""
     return tl.program_id(1).to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
 
 
 @triton.jit
 def column_start(stride_b, stride_n):
-    """Offset of the program's column."""
+    """Offset of the CTA's column."""
     return tl.program_id(1).to(tl.int64) * stride_b + tl.program_id(0).to(tl.int64) * stride_n
 
 
@@ -94,3 +102,37 @@ def load_softmax(ptr, column, h, H: tl.constexpr):
     """Largest logit and sum of each head."""
     highest = load_vector(ptr + column * 2 * H, h, H)
     return highest, tl.load(ptr + (column * 2 + 1) * H + h, mask=h < H, other=1.0)
+
+
+def grid_of(x: Tensor) -> tuple[int, int]:
+    """A CTA a column."""
+    return x.shape[2], x.shape[0]
+
+
+def head_scale(parameters: Parameters) -> float:
+    """What queries are multiplied by."""
+    return float(parameters.key_weight.shape[0] ** -0.5)
+
+
+def constants(kernel: str, x: Tensor, parameters: Parameters) -> dict[str, int | float | str]:
+    """Sizes and the tile, as all kernels take them."""
+    _, rows, _, channels = x.shape
+    every, head = parameters.query_weight.shape[0], parameters.key_weight.shape[0]
+    dtype = str(x.dtype).removeprefix("torch.")
+    shape: dict[str, int | str] = {"S": rows, "C": channels, "D": every, "dtype": dtype}
+    return {
+        "C": channels,
+        "D": every,
+        "A": head,
+        "EPS": EPS,
+        "PRECISION": precision(x.dtype),
+        "BLOCK_C": block(channels),
+        "BLOCK_D": block(every),
+        "BLOCK_H": block(every // head),
+        **tile(f"global_attention_{kernel}", architecture(x.device), shape),
+    }
+
+
+def strides(*tensors: Tensor) -> list[int]:
+    """Of samples, rows and columns."""
+    return [stride for x in tensors for stride in x.stride()[:3]]

@@ -1,6 +1,6 @@
 """Global attention: LayerNorm, one mean query a column, gate, output and residual.
 
-A program has a column of the MSA and goes through its rows several times, a block at a time; after
+A CTA has a column of the MSA and goes through its rows several times, a block at a time; after
 the first time they come from the cache. Neither queries nor keys nor values of rows are made: with
 x normalised (x_hat), the mean query is that of the mean row, the logits of head h are
 ``x_hat . (w * U_h)`` with ``U_h = q_h Wk`` (what the norm's bias adds is the same for all rows),
@@ -10,22 +10,32 @@ Legend: S rows, C channels, H heads, A channels of a head, D = H A of all heads;
 norm's weight and bias.
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+
 import triton
 import triton.language as tl
+from torch import Tensor
 
-from scalefold_kernels.attention.pooled.kernel.parts import (
+from scalefold_kernels.global_attention.op import Parameters
+from scalefold_kernels.global_attention.triton.parts import (
     MEAN_EPS,
     SMALL,
     by_head,
     column_number,
     column_start,
+    constants,
     gate_parameters,
     gates,
+    grid_of,
+    head_scale,
     load_kept,
     load_matrix,
     load_rows,
     load_vector,
     store_rows,
+    strides,
     with_mask,
 )
 from scalefold_kernels.norm.kernel import standardise
@@ -121,3 +131,13 @@ def global_attention_forward_kernel(
         out = tl.dot(gate.to(kind), out_weight.T, input_precision=PRECISION)
         out += x + out_bias[None, :]
         store_rows(out_ptr, out, out_s, rows, num_rows, c, C)
+
+
+def forward(
+    x: Tensor, mask: Tensor, parameters: Parameters, out: Tensor, columns: Sequence[Tensor]
+) -> None:
+    """Fill ``out``, and what backward needs of columns."""
+    global_attention_forward_kernel[grid_of(x)](
+        x, mask, *parameters, out, *columns, *strides(x, mask, out), x.shape[1],
+        head_scale(parameters), **constants("forward", x, parameters),
+    )  # fmt: skip

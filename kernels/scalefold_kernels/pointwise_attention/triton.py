@@ -1,11 +1,16 @@
-"""Attention of one query at each position to a few keys at the same position.
+"""Pointwise attention on any GPU.
 
-Keys are few (templates), so that nothing is a matrix product: a program walks over them with all
-heads of its positions in registers. Legend: T keys, P positions, H heads, C channels of a head.
+Keys are few (templates), so nothing is a matrix product: a CTA walks over them with all heads of
+its positions in registers. Legend: T keys, P positions, H heads, C channels of a head.
 """
+
+from __future__ import annotations
 
 import triton
 import triton.language as tl
+from torch import Tensor
+
+from scalefold_kernels.tiles import architecture, tile
 
 MASKED_LOGIT = tl.constexpr(1e9)
 """As in `scalefold.ops.attention`."""
@@ -20,7 +25,7 @@ def tile_offsets(
     BLOCK_H: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """Offsets of a program's tile in (P, H, C) from its first position; what is inside; start."""
+    """Offsets of a CTA's tile in (P, H, C) from its first position; what is inside; start."""
     first = tl.program_id(0) * BLOCK_P
     p = tl.arange(0, BLOCK_P)[:, None, None]
     h = tl.arange(0, BLOCK_H)[None, :, None]
@@ -31,7 +36,7 @@ def tile_offsets(
 
 @triton.jit
 def load_key(q, k_ptr, v_ptr, mask_ptr, at, inside):
-    """A key and its value at a program's positions, and the logits."""
+    """A key and its value at a CTA's positions, and the logits."""
     k = tl.load(k_ptr + at, mask=inside, other=0.0).to(tl.float32)
     v = tl.load(v_ptr + at, mask=inside, other=0.0).to(tl.float32)
     taken = tl.load(mask_ptr).to(tl.float32)
@@ -111,3 +116,41 @@ def pointwise_attention_backward_kernel(
         grad_v = weight[:, :, None] * grad
         tl.store(grad_v_ptr + tile + at, grad_v.to(kind), mask=inside)
     tl.store(grad_q_ptr + here + at, (grad_q * scale).to(kind), mask=inside)
+
+
+def forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, out: Tensor) -> None:
+    """Fill ``out``; all tensors are contiguous."""
+    grid, arguments, constants = _launch("pointwise_attention_forward", q, k)
+    pointwise_attention_forward_kernel[grid](q, k, v, mask, out, *arguments, **constants)
+
+
+def backward(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor,
+    grad_q: Tensor,
+    grad_k: Tensor,
+    grad_v: Tensor,
+) -> None:
+    """Fill the gradients of q, k and v; all tensors are contiguous."""
+    grid, arguments, constants = _launch("pointwise_attention_backward", q, k)
+    pointwise_attention_backward_kernel[grid](
+        grad, q, k, v, mask, grad_q, grad_k, grad_v, *arguments, **constants
+    )
+
+
+def _launch(
+    name: str, q: Tensor, k: Tensor
+) -> tuple[tuple[int, int], tuple[int, int, float], dict[str, int]]:
+    """Grid, arguments after the pointers, and constants."""
+    batch, positions, heads, channels = q.shape
+    block_h, block_c = triton.next_power_of_2(heads), triton.next_power_of_2(channels)
+    shape: dict[str, int | str] = {"P": positions, "T": k.shape[1], "H": heads, "C": channels}
+    sizes = tile(name, architecture(q.device), shape)
+    block_p = max(1, sizes.pop("ELEMENTS") // (block_h * block_c))
+    grid = triton.cdiv(positions, block_p), batch
+    blocks = {"BLOCK_P": block_p, "BLOCK_H": block_h, "BLOCK_C": block_c}
+    arguments = k.shape[1], positions, channels**-0.5
+    return grid, arguments, {"H": heads, "C": channels, **blocks, **sizes}

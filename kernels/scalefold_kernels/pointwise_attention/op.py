@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 
-from scalefold_kernels.attention.pointwise.kernel import (
-    pointwise_attention_backward_kernel,
-    pointwise_attention_forward_kernel,
-)
+from scalefold_kernels.backends import Backends
 from scalefold_kernels.limits import check_batch
-from scalefold_kernels.tiles import architecture, tile
+
+_BACKENDS = Backends("pointwise_attention", __package__, "triton")
 
 
 @torch.library.custom_op("scalefold::pointwise_attention", mutates_args=())
@@ -21,6 +18,8 @@ def pointwise_attention(
     q_BPHC: Tensor, k_BTPHC: Tensor, v_BTPHC: Tensor, mask_BT: Tensor
 ) -> Tensor:
     """Attention of the query at each position to the keys at it (core of Suppl. Alg. 17).
+
+    Legend: B samples, P positions, T keys (templates), H heads, C channels of a head.
 
     Parameters
     ----------
@@ -33,13 +32,17 @@ def pointwise_attention(
     Returns
     -------
     Tensor, shape (B, P, H, C)
+
+    Raises
+    ------
+    ValueError
+        Shapes or types do not fit each other, or there are more samples than launches hold.
     """
     _check(q_BPHC, k_BTPHC, v_BTPHC, mask_BT)
     out = torch.empty(q_BPHC.shape, dtype=q_BPHC.dtype, device=q_BPHC.device)
     inputs = [x.contiguous() for x in (q_BPHC, k_BTPHC, v_BTPHC, mask_BT)]
     if out.numel():
-        grid, arguments, constants = _launch("pointwise_attention_forward", q_BPHC, k_BTPHC)
-        pointwise_attention_forward_kernel[grid](*inputs, out, *arguments, **constants)
+        _BACKENDS.choose("forward", q_BPHC.device).forward(*inputs, out)
     return out
 
 
@@ -55,8 +58,7 @@ def _backward(
     grads = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
     inputs = [x.contiguous() for x in (grad, q, k, v, mask)]
     if grad.numel():
-        grid, arguments, constants = _launch("pointwise_attention_backward", q, k)
-        pointwise_attention_backward_kernel[grid](*inputs, *grads, *arguments, **constants)
+        _BACKENDS.choose("backward", q.device).backward(*inputs, *grads)
     return grads
 
 
@@ -74,21 +76,6 @@ def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 
 
 pointwise_attention.register_autograd(_gradients, setup_context=_save)
-
-
-def _launch(
-    name: str, q: Tensor, k: Tensor
-) -> tuple[tuple[int, int], tuple[int, int, float], dict[str, int]]:
-    """Grid, arguments after the pointers, and constants."""
-    batch, positions, heads, channels = q.shape
-    block_h, block_c = triton.next_power_of_2(heads), triton.next_power_of_2(channels)
-    shape: dict[str, int | str] = {"P": positions, "T": k.shape[1], "H": heads, "C": channels}
-    sizes = tile(name, architecture(q.device), shape)
-    block_p = max(1, sizes.pop("ELEMENTS") // (block_h * block_c))
-    grid = triton.cdiv(positions, block_p), batch
-    blocks = {"BLOCK_P": block_p, "BLOCK_H": block_h, "BLOCK_C": block_c}
-    arguments = k.shape[1], positions, channels**-0.5
-    return grid, arguments, {"H": heads, "C": channels, **blocks, **sizes}
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> None:

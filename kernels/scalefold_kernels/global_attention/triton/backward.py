@@ -3,26 +3,39 @@
 Legend as in `forward`.
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
-from scalefold_kernels.attention.pooled.kernel.parts import (
+from scalefold_kernels.dot import block
+from scalefold_kernels.global_attention.op import Parameters
+from scalefold_kernels.global_attention.triton.parts import (
     MEAN_EPS,
     SMALL,
     by_head,
     column_number,
     column_start,
+    constants,
     gate_parameters,
     gates,
+    grid_of,
+    head_scale,
     load_kept,
     load_matrix,
     load_rows,
     load_softmax,
     load_vector,
     store_rows,
+    strides,
     with_mask,
 )
 from scalefold_kernels.norm.kernel import standardise, standardise_backward
+from scalefold_kernels.sums import sum_rows
 
 
 @triton.jit
@@ -271,3 +284,36 @@ def global_attention_rows_kernel(
     at, inside = d[:, None] * C + c[None, :], (d < D)[:, None] & (c < C)[None, :]
     tl.store(gate_sums + at, of_gate, mask=inside)
     tl.store(gate_sums + D * C + d, of_gate_bias, mask=d < D)
+
+
+def backward(
+    grad: Tensor,
+    x: Tensor,
+    mask: Tensor,
+    parameters: Parameters,
+    columns: Sequence[Tensor],
+    grad_x: Tensor,
+    flat: Tensor,
+) -> None:
+    """Fill the gradients of x, and of all parameters one after the other."""
+    p, grid = parameters, grid_of(x)
+    mean, query, result, softmax, direction, pooled = columns
+    grad_pooled, grad_mean = torch.empty_like(pooled), torch.empty_like(mean)
+    # Of each column its part of all parameters' gradients.
+    sums = pooled.new_empty(x.shape[0] * x.shape[2], flat.numel())
+    global_attention_values_kernel[grid](
+        grad, x, p.norm_weight, p.norm_bias, p.value_weight, p.gate_weight, p.gate_bias,
+        p.out_weight, result, pooled, grad_pooled, sums, *strides(grad, x), x.shape[1],
+        BLOCK_A=block(p.value_weight.shape[0]), **constants("values", x, p),
+    )  # fmt: skip
+    global_attention_query_kernel[grid](
+        x, mask, p.norm_weight, p.norm_bias, p.query_weight, p.key_weight, mean, query, softmax,
+        direction, pooled, grad_pooled, grad_mean, sums, *strides(x, mask), x.shape[1],
+        head_scale(p), BLOCK_A=block(p.key_weight.shape[0]), **constants("query", x, p),
+    )  # fmt: skip
+    global_attention_rows_kernel[grid](
+        grad, x, mask, p.norm_weight, p.norm_bias, p.gate_weight, p.gate_bias, p.out_weight,
+        result, softmax, direction, pooled, grad_pooled, grad_mean, grad_x, sums,
+        *strides(grad, x, mask, grad_x), x.shape[1], **constants("rows", x, p),
+    )  # fmt: skip
+    sum_rows(sums, x.dtype, flat)
