@@ -304,7 +304,7 @@ def _op(package: str, name: str, x: Tensor) -> Any:
             f"{name}: the tensors are on {x.device.type}, and the kernels run on GPUs: move them "
             "there, or set TRITON_INTERPRET=1 before Triton is imported"
         )
-    return getattr(import_module(f"scalefold_kernels.{package}"), name)
+    return getattr(import_module(f"scalefold_kernels.ops.{package}"), name)
 
 
 def _interpreted() -> bool:

@@ -12,16 +12,16 @@ from torch import Tensor
 
 from scalefold.ops import attention as reference
 from scalefold.ops.attention import LN2
-from scalefold_kernels.attention import (
+from scalefold_kernels.gpu import GLUON_VERSIONS, runs_gluon
+from scalefold_kernels.ops.attention import (
     attention,
     hopper_launch,
     kernel,
     op,
     portable,
 )
-from scalefold_kernels.attention.arguments import checked, new_rows, new_statistics
-from scalefold_kernels.attention.hopper import parts
-from scalefold_kernels.gpu import GLUON_VERSIONS, runs_gluon
+from scalefold_kernels.ops.attention.arguments import checked, new_rows, new_statistics
+from scalefold_kernels.ops.attention.hopper import parts
 
 EPS = torch.finfo(torch.float32).eps
 

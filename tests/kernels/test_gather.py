@@ -6,7 +6,7 @@ from torch import Tensor
 
 from scalefold.optim.gather import TorchGather
 from scalefold.optim.parameters import FlatParameters
-from scalefold_kernels.gather import Gather
+from scalefold_kernels.ops.gather import Gather
 from scalefold_kernels.tiles import overridden
 
 SIZES, PLACES = [5, 64, 300, 1, 128], [0, 64, 128, 448, 512]

@@ -30,16 +30,17 @@ from scalefold.ops import transition as transition_reference
 from scalefold.ops import triangle as triangle_reference
 from scalefold.ops.attention import LN2
 from scalefold.ops.dropout import Dropout
-from scalefold_kernels import gpu, triangle
-from scalefold_kernels.attention import attention
+from scalefold_kernels import gpu
 from scalefold_kernels.bench.agreement import Agreement, Exact
 from scalefold_kernels.bench.case import Inputs, KernelCase, Work
-from scalefold_kernels.linear import residual_linear
-from scalefold_kernels.norm import normed_projection
-from scalefold_kernels.outer_product import outer_product_mean
-from scalefold_kernels.transition import transition
-from scalefold_kernels.triangle.arguments import Product
-from scalefold_kernels.triangle.hopper import product as hopper_product
+from scalefold_kernels.ops import triangle
+from scalefold_kernels.ops.attention import attention
+from scalefold_kernels.ops.linear import residual_linear
+from scalefold_kernels.ops.norm import normed_projection
+from scalefold_kernels.ops.outer_product import outer_product_mean
+from scalefold_kernels.ops.transition import transition
+from scalefold_kernels.ops.triangle.arguments import Product
+from scalefold_kernels.ops.triangle.hopper import product as hopper_product
 
 pytestmark = [
     pytest.mark.usefixtures("poisoned_memory"),

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from scalefold.ops.dropout import dropout_mask
-from scalefold_kernels import triangle
 from scalefold_kernels.bench.agreement import error
 from scalefold_kernels.dropout.arguments import Dropout
-from scalefold_kernels.outer_product import outer_product_mean
-from scalefold_kernels.triangle.triton.output import fill_mask
+from scalefold_kernels.ops import triangle
+from scalefold_kernels.ops.outer_product import outer_product_mean
+from scalefold_kernels.ops.triangle.triton.output import fill_mask
 
 LENGTH = 4224
 """Residues; their pairs with 128 channels are 1.06 * 2^31 elements, 4.6 GB in bfloat16."""

@@ -10,25 +10,26 @@ import torch
 from tests.kernels.offline.case import recorded
 from torch import Tensor
 
-from scalefold_kernels import limits, triangle
-from scalefold_kernels.attention import arguments as attention_arguments
+from scalefold_kernels import limits
 from scalefold_kernels.dropout.arguments import Dropout
-from scalefold_kernels.global_attention import global_attention
-from scalefold_kernels.linear import residual_linear
-from scalefold_kernels.norm.projection.arguments import apart
-from scalefold_kernels.outer_product import outer_product_mean
-from scalefold_kernels.outer_product import triton as chained
-from scalefold_kernels.outer_product import triton_materialised as materialised
-from scalefold_kernels.outer_product.arguments import MAX_SEQUENCES, Mean
-from scalefold_kernels.outer_product.operands.triton import Parameters
-from scalefold_kernels.outer_product.operands.triton import forward as operands_forward
-from scalefold_kernels.pointwise_attention import pointwise_attention
+from scalefold_kernels.ops import triangle
+from scalefold_kernels.ops.attention import arguments as attention_arguments
+from scalefold_kernels.ops.global_attention import global_attention
+from scalefold_kernels.ops.linear import residual_linear
+from scalefold_kernels.ops.norm.projection.arguments import apart
+from scalefold_kernels.ops.outer_product import outer_product_mean
+from scalefold_kernels.ops.outer_product import triton as chained
+from scalefold_kernels.ops.outer_product import triton_materialised as materialised
+from scalefold_kernels.ops.outer_product.arguments import MAX_SEQUENCES, Mean
+from scalefold_kernels.ops.outer_product.operands.triton import Parameters
+from scalefold_kernels.ops.outer_product.operands.triton import forward as operands_forward
+from scalefold_kernels.ops.pointwise_attention import pointwise_attention
+from scalefold_kernels.ops.transition.arguments import matrix
+from scalefold_kernels.ops.triangle.arguments import OutputWeights
+from scalefold_kernels.ops.triangle.arguments import Sizes as TriangleSizes
+from scalefold_kernels.ops.triangle.triton import output as triangle_output
+from scalefold_kernels.ops.triangle.triton import weights as triangle_weights
 from scalefold_kernels.rows import rows_of
-from scalefold_kernels.transition.arguments import matrix
-from scalefold_kernels.triangle.arguments import OutputWeights
-from scalefold_kernels.triangle.arguments import Sizes as TriangleSizes
-from scalefold_kernels.triangle.triton import output as triangle_output
-from scalefold_kernels.triangle.triton import weights as triangle_weights
 
 SHORT, LONG = 256, 4224
 """Residues whose pairs, of 128 channels, are fewer than 2^30 elements, and more than 2^31."""

@@ -6,13 +6,13 @@ from torch import Tensor
 
 from scalefold.ops.outer_product import outer_product_mean as reference
 from scalefold.ops.outer_product import outer_product_operands as reference_operands
-from scalefold_kernels.outer_product import (
+from scalefold_kernels.ops.outer_product import (
     arguments,
     hopper,
     outer_product_mean,
     outer_product_operands,
 )
-from scalefold_kernels.outer_product.arguments import Sizes
+from scalefold_kernels.ops.outer_product.arguments import Sizes
 
 FEW = 9
 MANY = arguments.MAX_SEQUENCES + 2

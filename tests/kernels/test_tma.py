@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from scalefold_kernels.attention.hopper_tensors import gradient_rows
-from scalefold_kernels.norm.op import new_stats
-from scalefold_kernels.norm.projection import hopper_launch as projection
-from scalefold_kernels.norm.projection.arguments import Gradients, Norm, Projections, Sizes
-from scalefold_kernels.outer_product import hopper as outer_product
-from scalefold_kernels.outer_product.arguments import Sizes as OuterProductSizes
+from scalefold_kernels.ops.attention.hopper_tensors import gradient_rows
+from scalefold_kernels.ops.norm.op import new_stats
+from scalefold_kernels.ops.norm.projection import hopper_launch as projection
+from scalefold_kernels.ops.norm.projection.arguments import Gradients, Norm, Projections, Sizes
+from scalefold_kernels.ops.outer_product import hopper as outer_product
+from scalefold_kernels.ops.outer_product.arguments import Sizes as OuterProductSizes
+from scalefold_kernels.ops.transition import hopper_backward as transition
+from scalefold_kernels.ops.transition.arguments import Kept, Parameters
 from scalefold_kernels.tma import reachable, steps, within_reach
-from scalefold_kernels.transition import hopper_backward as transition
-from scalefold_kernels.transition.arguments import Kept, Parameters
 
 
 def new(*shape: int) -> Tensor:

@@ -9,11 +9,12 @@ from torch import Tensor
 
 from scalefold.ops import triangle as reference
 from scalefold.ops.dropout import Dropout
-from scalefold_kernels import gpu, triangle
-from scalefold_kernels.triangle import hopper, triton
-from scalefold_kernels.triangle.arguments import Product, Sizes
-from scalefold_kernels.triangle.hopper import product as hopper_product
-from scalefold_kernels.triangle.op import _BACKENDS
+from scalefold_kernels import gpu
+from scalefold_kernels.ops import triangle
+from scalefold_kernels.ops.triangle import hopper, triton
+from scalefold_kernels.ops.triangle.arguments import Product, Sizes
+from scalefold_kernels.ops.triangle.hopper import product as hopper_product
+from scalefold_kernels.ops.triangle.op import _BACKENDS
 
 # float32 sums of some hundred terms, standardised twice: rounding errors of about 1e-6.
 CLOSE = {"atol": 2e-5, "rtol": 2e-5}

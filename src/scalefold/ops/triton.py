@@ -17,7 +17,7 @@ from scalefold.ops.registry import TORCH, Ops
 from scalefold_kernels import WITHOUT_TRITON as WITHOUT_TRITON
 
 if TYPE_CHECKING:
-    from scalefold_kernels.gather import Gather
+    from scalefold_kernels.ops.gather import Gather
 
 logger = logging.getLogger(__name__)
 
@@ -129,7 +129,7 @@ def select_gather(kernels: Kernels, device: torch.device) -> type[Gather] | None
     """The kernel that gathers gradients where kernels are chosen and run, else None."""
     if kernels == "torch" or not kernels or why_not(device) is not None:
         return None
-    gather: type[Gather] = import_module("scalefold_kernels.gather").Gather
+    gather: type[Gather] = import_module("scalefold_kernels.ops.gather").Gather
     return gather
 
 
@@ -145,4 +145,5 @@ def triton_ops(packages: Iterable[str] = PACKAGES) -> Ops:
 
 def _folder(operation: str, package: str) -> ModuleType:
     """The module that an operation of a package is imported from."""
-    return import_module(f"scalefold_kernels.{operation if operation in OWN_FOLDERS else package}")
+    folder = operation if operation in OWN_FOLDERS else package
+    return import_module(f"scalefold_kernels.ops.{folder}")

@@ -16,14 +16,14 @@ import torch
 from tests.kernels.offline.case import CompileCase, recorded
 from torch import Tensor
 
-from scalefold_kernels.attention import (
+from scalefold_kernels.ops.attention import (
     hopper_backward,
     hopper_launch,
     hopper_plan,
     portable,
 )
-from scalefold_kernels.attention import kernel as portable_kernels
-from scalefold_kernels.attention.arguments import Gradients, Inputs, checked
+from scalefold_kernels.ops.attention import kernel as portable_kernels
+from scalefold_kernels.ops.attention.arguments import Gradients, Inputs, checked
 
 _KINDS = {torch.bfloat16: "bf16", torch.float32: "fp32"}
 

@@ -11,11 +11,11 @@ from tests.kernels.offline.case import CompileCase, recorded
 from torch import Tensor
 
 from scalefold_kernels import tma
-from scalefold_kernels.norm.op import new_stats
-from scalefold_kernels.norm.projection import (
+from scalefold_kernels.ops.norm.op import new_stats
+from scalefold_kernels.ops.norm.projection import (
     hopper_launch,
 )
-from scalefold_kernels.norm.projection.arguments import Gradients, Norm, Projections, Sizes
+from scalefold_kernels.ops.norm.projection.arguments import Gradients, Norm, Projections, Sizes
 
 ROWS = 65536
 

@@ -17,8 +17,8 @@ from tests.kernels.offline.case import CompileCase, recorded
 from torch import Tensor
 
 from scalefold_kernels.dropout.arguments import Dropout
-from scalefold_kernels.triangle import hopper, triton
-from scalefold_kernels.triangle.arguments import (
+from scalefold_kernels.ops.triangle import hopper, triton
+from scalefold_kernels.ops.triangle.arguments import (
     OutputArguments,
     OutputKept,
     OutputWeights,
@@ -28,15 +28,15 @@ from scalefold_kernels.triangle.arguments import (
     ProjectionWeights,
     Sizes,
 )
-from scalefold_kernels.triangle.hopper import launch as hopper_launch
-from scalefold_kernels.triangle.hopper import output as hopper_output
-from scalefold_kernels.triangle.hopper import output_gradient as hopper_output_gradient
-from scalefold_kernels.triangle.hopper import product as hopper_product
-from scalefold_kernels.triangle.hopper import projection as hopper_projection
-from scalefold_kernels.triangle.hopper import projection_gradient as hopper_projection_gradient
-from scalefold_kernels.triangle.triton import output as triton_output
-from scalefold_kernels.triangle.triton import projection as triton_projection
-from scalefold_kernels.triangle.triton import weights as triton_weights
+from scalefold_kernels.ops.triangle.hopper import launch as hopper_launch
+from scalefold_kernels.ops.triangle.hopper import output as hopper_output
+from scalefold_kernels.ops.triangle.hopper import output_gradient as hopper_output_gradient
+from scalefold_kernels.ops.triangle.hopper import product as hopper_product
+from scalefold_kernels.ops.triangle.hopper import projection as hopper_projection
+from scalefold_kernels.ops.triangle.hopper import projection_gradient as hopper_projection_gradient
+from scalefold_kernels.ops.triangle.triton import output as triton_output
+from scalefold_kernels.ops.triangle.triton import projection as triton_projection
+from scalefold_kernels.ops.triangle.triton import weights as triton_weights
 
 _CHANNELS = [(128, 128), (64, 64), (256, 48)]
 """Of pairs, and hidden: Evoformer, template block, wider pairs."""

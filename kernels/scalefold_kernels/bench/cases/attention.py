@@ -9,9 +9,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from scalefold_kernels.attention import attention
 from scalefold_kernels.bench.case import BF16_BYTES, Inputs, KernelCase, Work, wider
 from scalefold_kernels.bench.peers import attention_peers
+from scalefold_kernels.ops.attention import attention
 
 LN2 = math.log(2)
 """Scale of a bias in bits, which kernels take as it is: their exponentials are powers of 2."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from scalefold_kernels.bench.case import BF16_BYTES, Inputs, KernelCase, Work, leaf, wider
-from scalefold_kernels.global_attention import global_attention
+from scalefold_kernels.ops.global_attention import global_attention
 
 _CHANNELS, _HEADS, _HEAD = 64, 8, 8
 _EVERY = _HEADS * _HEAD

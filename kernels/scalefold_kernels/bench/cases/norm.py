@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from scalefold_kernels.bench.case import BF16_BYTES, Inputs, KernelCase, Work, leaf
-from scalefold_kernels.norm import layer_norm, normed_projection
+from scalefold_kernels.ops.norm import layer_norm, normed_projection
 
 _GATE = 3
 """Which of several projections has a bias."""

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from scalefold_kernels.bench.case import BF16_BYTES, Inputs, KernelCase, Work, leaf, wider
 from scalefold_kernels.bench.cases.norm import plain_norm, projection_work
-from scalefold_kernels.outer_product import outer_product_mean, outer_product_operands
+from scalefold_kernels.ops.outer_product import outer_product_mean, outer_product_operands
 
 _CHANNELS, _PAIR_CHANNELS = 32, 128
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from scalefold_kernels.bench.case import BF16_BYTES, Inputs, KernelCase, Work, wider
-from scalefold_kernels.pointwise_attention import pointwise_attention
+from scalefold_kernels.ops.pointwise_attention import pointwise_attention
 
 _TEMPLATES, _HEADS, _CHANNELS = 4, 4, 16
 

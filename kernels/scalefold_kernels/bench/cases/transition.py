@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from scalefold_kernels.bench.case import BF16_BYTES, Inputs, KernelCase, Work, leaf
 from scalefold_kernels.bench.cases.norm import plain_norm
-from scalefold_kernels.transition import transition
+from scalefold_kernels.ops.transition import transition
 
 # (what, rows, channels, hidden channels, setting)
 _SIZES = [

@@ -11,7 +11,7 @@ from torch.nn import functional
 from scalefold_kernels.bench.case import BF16_BYTES, Inputs, KernelCase, Work, leaf
 from scalefold_kernels.bench.cases.norm import plain_norm
 from scalefold_kernels.bench.peers import triangle_multiplication_peers
-from scalefold_kernels.triangle import (
+from scalefold_kernels.ops.triangle import (
     triangle_output,
     triangle_product_incoming,
     triangle_product_outgoing,

@@ -1,5 +1,0 @@
-"""Copies of many tensors into one flat buffer."""
-
-from scalefold_kernels.gather.op import Gather
-
-__all__ = ["Gather"]
