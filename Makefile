@@ -1,4 +1,5 @@
 # make demo   from bundled raw files to weights and a report, in results/demo
+# make check  ruff and the fast unit tests, in a minute: for the edit loop
 # make test   lint and all tests
 # make test-triton       compile the kernels for Hopper GPUs with the Triton that the CUDA build of torch brings,
 #                        where the tests had another
@@ -30,6 +31,8 @@ SHELL := bash
 
 PINS := $(if $(TORCH),envs/constraints-torch-$(basename $(TORCH)).txt) envs/constraints.txt
 CONSTRAINTS := $(VENV)/constraints.txt
+## What `make check` runs: no training, no processes, no kernels.
+FAST := $(addprefix tests/unit/,chem config features geometry loss model ops parallel raw shards)
 ## For the tests of kernels where torch is its CPU build: the version of the GPU machines that they are measured on.
 TRITON := triton==3.6.0
 ## What the CUDA build brings, so what training machines have.
@@ -39,8 +42,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 SNAKEMAKE := PATH="$(BIN):$$PATH" snakemake
 CODE := src kernels tests tools containers envs .ci
 
-.PHONY: help demo test test-triton test-slurm lint format environment developer-environment clean-demo \
-	container-test container-check container-clean FORCE
+.PHONY: help demo check test test-triton test-slurm lint format environment developer-environment clean-demo \
+	container-test container-check container-clean docs FORCE
 
 help:
 	@grep -E '^# ' Makefile | cut -c3-
@@ -49,6 +52,11 @@ demo: $(VENV)/.installed
 	@# Two evaluations at a time: the tiny model leaves room, also on a GPU.
 	$(SNAKEMAKE) --profile local --resources gpu=2
 	@echo "Report: results/demo/report.html"
+
+check: $(VENV)/.installed-developer
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile $(FAST)
 
 test: lint
 	$(BIN)/python -m pytest $(PYTEST)
