@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from scalefold_kernels.attention.hopper_tensors import gradient_rows
+from scalefold_kernels.attention.hopper.descriptors import gradient_rows
 from scalefold_kernels.norm.op import new_stats
 from scalefold_kernels.norm.projection import hopper_launch as projection
 from scalefold_kernels.norm.projection import hopper_wide_launch as wide_projection
