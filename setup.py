@@ -8,7 +8,7 @@ from setuptools.command.build_py import build_py
 
 
 class BuildWithCommit(build_py):
-    """Write the checkout's commit where `scalefold.train.provenance` reads it."""
+    """Write the checkout's commit where `scalefold.checkpoint.provenance` reads it."""
 
     def run(self) -> None:
         super().run()

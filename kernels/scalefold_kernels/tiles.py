@@ -16,8 +16,8 @@
 
 The first rule of the architecture whose ``where`` holds wins (a number within the bounds, both
 included; a word equal); else ``default``, which must run on every architecture and for every shape.
-``ranged`` and ``candidates`` are read by the tuner alone (``scalefold bench tune``), which rewrites
-the rules of the GPU that it runs on: a rule is made for each shape that the benchmark meets; a
+``ranged`` and ``candidates`` are for the tuner alone (``python -m scalefold_kernels.bench tune``).
+It rewrites the rules of the GPU that it runs on: one for each shape that the benchmark meets; a
 ``ranged`` size extends halfway to the next measured one, all others are exact. ``candidates`` is
 either lists by name, of which all combinations are tried, or a list of whole tiles.
 """

@@ -13,11 +13,11 @@ from torch import Tensor
 from scalefold.ops import attention as reference
 from scalefold.ops.attention import LN2
 from scalefold_kernels import gpu
-from scalefold_kernels.attention import attention, hopper
-from scalefold_kernels.attention.arguments import checked, new_rows, new_statistics
-from scalefold_kernels.attention.hopper.parts import LOG2E as HOPPER_LOG2E
-from scalefold_kernels.attention.triton.gate import backward_gate
-from scalefold_kernels.attention.triton.parts import LOG2E
+from scalefold_kernels.ops.attention import attention, hopper
+from scalefold_kernels.ops.attention.arguments import checked, new_rows, new_statistics
+from scalefold_kernels.ops.attention.hopper.parts import LOG2E as HOPPER_LOG2E
+from scalefold_kernels.ops.attention.triton.gate import backward_gate
+from scalefold_kernels.ops.attention.triton.parts import LOG2E
 
 EPS = torch.finfo(torch.float32).eps
 

@@ -47,7 +47,6 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Re
     }
 
 
-@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("case", CASES)
 def test_compiles_without_complaint(case: str, compiled: dict) -> None:
     wrong = {arch: complaint(result, arch) for arch, result in compiled[case].items()}

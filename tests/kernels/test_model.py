@@ -4,15 +4,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from scalefold.bench.kernels.agreement import FACTOR, error
 from scalefold.config.load import preset_tree
 from scalefold.config.schema import ModelConfig
+from scalefold.engine.activation_checkpointing import SelectiveCheckpointing, checkpoint_blocks
 from scalefold.features.contract import Features
 from scalefold.model import AlphaFold, Assembly, Previous
 from scalefold.model.example import example_features
 from scalefold.ops import TORCH, Ops
 from scalefold.ops.triton import triton_ops
-from scalefold.train.recomputation import SelectiveRecomputation, recompute_blocks
+from scalefold_kernels.bench.agreement import FACTOR, error
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -65,7 +65,6 @@ def with_kernels(features: Features) -> list[Tensor]:
     return run(tiny(triton_ops()), features, DEVICE, torch.float32)
 
 
-@pytest.mark.timeout(300)
 def test_outputs_and_gradients_are_those_of_torch(
     features: Features, with_kernels: list[Tensor]
 ) -> None:
@@ -86,18 +85,17 @@ def root_mean_square(errors: list[list[float]]) -> Tensor:
     return torch.tensor(errors).square().mean(0).sqrt()
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    "recomputation", ["full", pytest.param("selective", marks=pytest.mark.gpu)]
+    "checkpointing", ["full", pytest.param("selective", marks=pytest.mark.gpu)]
 )
-def test_recomputation_gives_the_same_bits(
-    features: Features, with_kernels: list[Tensor], recomputation: str
+def test_checkpointing_gives_the_same_bits(
+    features: Features, with_kernels: list[Tensor], checkpointing: str
 ) -> None:
-    if recomputation == "full":
+    if checkpointing == "full":
         model = tiny(triton_ops())
-        recompute_blocks(model)
+        checkpoint_blocks(model)
     else:
-        selective = SelectiveRecomputation()
+        selective = SelectiveCheckpointing()
         model = tiny(selective.operations(triton_ops()))
         selective.watch(model)
     again = run(model, features, DEVICE, torch.float32)

@@ -8,16 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from scalefold_kernels.attention.hopper.descriptors import gradient_rows
-from scalefold_kernels.norm.op import new_stats
-from scalefold_kernels.norm.projection import hopper_launch as projection
-from scalefold_kernels.norm.projection import hopper_wide_launch as wide_projection
-from scalefold_kernels.norm.projection.arguments import Gradients, Norm, Projections, Sizes
-from scalefold_kernels.outer_product import chained, hopper_launch, portable
-from scalefold_kernels.outer_product import launch as outer_product
+from scalefold_kernels.ops.attention.hopper.descriptors import gradient_rows
+from scalefold_kernels.ops.norm.op import new_stats
+from scalefold_kernels.ops.norm.projection import hopper_launch as projection
+from scalefold_kernels.ops.norm.projection.arguments import Gradients, Norm, Projections, Sizes
+from scalefold_kernels.ops.outer_product import hopper as outer_product
+from scalefold_kernels.ops.outer_product.arguments import Sizes as OuterProductSizes
+from scalefold_kernels.ops.transition import hopper_backward as transition
+from scalefold_kernels.ops.transition.arguments import Kept, Parameters
 from scalefold_kernels.tma import reachable, steps, within_reach
-from scalefold_kernels.transition import hopper_backward as transition
-from scalefold_kernels.transition.arguments import Kept, Parameters
 
 
 def new(*shape: int) -> Tensor:
@@ -81,36 +80,26 @@ def test_gradient_of_a_transition(noted: Callable[..., list[str]]) -> None:
     assert launched == [*kernels]
 
 
-@pytest.mark.parametrize(
-    ("kind", "module", "channels"), [("hopper", projection, 64), ("wide", wide_projection, 256)]
-)
 def test_gradients_of_projections(
-    kind: str,
-    module: ModuleType,
-    channels: int,
-    noted: Callable[..., list[str]],
-    monkeypatch: pytest.MonkeyPatch,
+    noted: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kernel = f"projection_backward_{kind}_kernel"
-    launched = noted(module, kernel)
+    kernel = "projection_backward_hopper_kernel"
+    launched = noted(projection, kernel)
     monkeypatch.setattr(projection, "sum_rows", lambda *args: None)
-    sizes = Sizes(channels, 128, 64, 0)
-    x, weight = new(40, channels), new(128, channels)
-    norm = Norm(new(channels), new(channels), new_stats(x))
+    sizes = Sizes(64, 128, 64, 0)
+    x, weight = new(40, 64), new(128, 64)
+    norm = Norm(new(64), new(64), new_stats(x))
     gradients = Gradients.of(new(sizes.parameters), sizes)
     projections = Projections(
         sizes, weight, few=None, bias=None, first=0, first_scale=1.0, few_scale=1.0
     )
-    through = beside(40, channels)
-    module.backward(beside(40, 128), None, x, norm, projections, through, gradients)
+    through = beside(40, 64)
+    projection.backward(beside(40, 128), None, x, norm, projections, through, gradients)
     assert launched == [kernel]
 
 
-def test_weights_elsewhere_leave_the_outer_product_to_the_other_kernels(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(chained, "runs_gluon", lambda x: True)
+def test_weights_elsewhere_leave_the_outer_product_to_the_other_kernels() -> None:
     operand, weight = new(6, 8, 16), new(8, 64)
-    sizes = outer_product.Sizes.of(operand, weight)
-    assert chained._kernels(sizes, operand, weight) is hopper_launch
-    assert chained._kernels(sizes, operand, beside(8, 64)) is portable
+    sizes = OuterProductSizes.of(operand, weight)
+    assert outer_product.why_not("forward", sizes, operand, weight) is None
+    assert "TMA" in str(outer_product.why_not("forward", sizes, operand, beside(8, 64)))

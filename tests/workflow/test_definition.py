@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import subprocess
 import sys
@@ -191,15 +190,3 @@ def test_every_rule_has_log_benchmark_environment_threads_and_resources() -> Non
             ]
             for word in words:
                 assert word in text, f"{path.name}, rule {text.split(':')[0]}: no {word}"
-
-
-def test_picture_of_the_rules_is_right(template_folder: Path) -> None:
-    picture = (ROOT / "README.md").read_text().split("```mermaid\n")[1].split("```")[0]
-    chains = [line.split(" --> ") for line in picture.splitlines()[1:]]
-    shown = {(a.strip(), b.strip()) for chain in chains for a, b in itertools.pairwise(chain)}
-    arguments = ["--configfile", "micro.yaml", "--forceall", "--rulegraph", "dot"]
-    graph = snakemake(*arguments, folder=template_folder)
-    names = dict(re.findall(r'(\d+)\[label = "(\w+)"', graph))
-    edges = {(names[a], names[b]) for a, b in re.findall(r"(\d+) -> (\d+)", graph)}
-    assert shown <= edges
-    assert {name for edge in shown for name in edge} == set(names.values()) - {"all", "config"}

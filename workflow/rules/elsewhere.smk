@@ -9,9 +9,9 @@ from snakemake.settings.types import RerunTrigger
 
 from scalefold.config import config_to_yaml
 from scalefold.raw.chains import entry_of
-from scalefold.shards.origin import other_chains, other_settings
+from scalefold.shards.packed_settings import other_chains, other_settings
 from scalefold.shards.summary import in_words
-from scalefold.train.target import read_target
+from scalefold.checkpoint.target import read_target
 
 
 def asks_results():

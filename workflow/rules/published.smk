@@ -25,7 +25,7 @@ def published(key):
 
 
 def data_hash():
-    """What checkpoints name the shards by, see `scalefold.train.provenance`, which needs torch."""
+    """What checkpoints name the shards by, see `scalefold.checkpoint.provenance`, which needs torch."""
     return hashlib.sha256(Path(f"{SHARDS}/manifest.json").read_bytes()).hexdigest()
 
 

@@ -33,7 +33,7 @@ from scalefold.raw.chain_files import (
 from scalefold.raw.chains import check_trainable, read_chains
 from scalefold.shards.atomic import check_writable
 from scalefold.shards.buckets import bucket_of
-from scalefold.train.published import (
+from scalefold.checkpoint.published import (
     other_initial_weights,
     passed_steps,
     steps_made_from,

@@ -24,9 +24,9 @@ from scalefold.config.identity import run_key
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.loader.loader import TrainingLoader
+from scalefold.optim.schedule import learning_rate
 from scalefold.shards.reader import ShardReader
 from scalefold.train.assemble import assemble
-from scalefold.train.schedule import learning_rate
 
 WINDOWS: Final = 20
 """Parts of a curve; single steps are too noisy to compare."""
@@ -132,7 +132,7 @@ def loss_curve(config: Config, reader: ShardReader, device: torch.device) -> lis
     losses = []
     with TrainingLoader(reader, config, device) as loader:
         for batch in loader:
-            numbers = trainer.step(batch.passes, learning_rate(batch.step + 1, config.optimiser))
+            numbers = trainer.step(batch.samples, learning_rate(batch.step + 1, config.optimiser))
             losses.append(numbers.per_sample[:, 0].mean())
     curve = torch.stack(losses).tolist()
     for step, loss in enumerate(curve, 1):

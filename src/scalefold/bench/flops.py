@@ -16,9 +16,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from scalefold.config.schema import Config
+from scalefold.engine.memory import empty_features, for_counting
 from scalefold.model.alphafold import AlphaFold
 from scalefold.model.contract import Previous
-from scalefold.train.memory import empty_features, for_counting
 
 PEAK_FLOPS_PER_SECOND: Final = {
     "H200": 989.4e12,

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from scalefold.bench.flops import StepFlops, count_flops, peak_flops_per_second
-from scalefold.bench.measure import measure_steps, prepared_passes, released, synchronise
+from scalefold.bench.measure import measure_steps, prepared_samples, released, synchronise
 from scalefold.bench.record import earlier_record, part_record, provenance, write_record
 from scalefold.bench.step import first_and_more
 from scalefold.bench.variation import varied
@@ -173,7 +173,7 @@ def _measure(
             measured = measure_steps(
                 trainer,
                 config,
-                prepared_passes(config, shards, device),
+                prepared_samples(config, shards, device),
                 flops,
                 seconds=_TIMED_SECONDS,
                 device=device,
@@ -206,7 +206,7 @@ def _loading_seconds(
             if number == warm_up:
                 synchronise(device)
                 started = time.perf_counter()
-            trainer.step(batch.passes, config.optimiser.learning_rate)
+            trainer.step(batch.samples, config.optimiser.learning_rate)
             if number >= warm_up:
                 prepared += step_seconds[batch.recycling]
         synchronise(device)

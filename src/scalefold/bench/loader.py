@@ -29,7 +29,6 @@ from scalefold.bench.sample_costs import device_costs, processor_seconds
 from scalefold.bench.variation import varied
 from scalefold.config.schema import Config
 from scalefold.features.contract import Features
-from scalefold.features.pipeline import collate_passes
 from scalefold.loader.loader import TrainingLoader
 from scalefold.loader.prepare import Preparation, SampleTask
 from scalefold.loader.recycling import recycling_count
@@ -248,7 +247,7 @@ class _Draws(Dataset[list[Features]]):
 
 def _torch_batches(
     config: Config, reader: ShardReader, delay: Delay, device: torch.device
-) -> Generator[list[Features], None, None]:
+) -> Generator[list[list[Features]], None, None]:
     training, workers = config.training, config.training.loader_workers
     loader = DataLoader(
         _Draws(config, DelayedReader(reader, delay)),
@@ -257,11 +256,14 @@ def _torch_batches(
         # Without workers torch takes neither.
         prefetch_factor=max(training.prefetch // workers, 1) if workers else None,
         multiprocessing_context="spawn" if workers else None,
-        collate_fn=collate_passes,
+        collate_fn=list,
         pin_memory=device.type == "cuda",
     )
-    for passes in loader:
-        yield [{name: t.to(device, non_blocking=True) for name, t in f.items()} for f in passes]
+    for samples in loader:
+        yield [
+            [{name: t.to(device, non_blocking=True) for name, t in f.items()} for f in passes]
+            for passes in samples
+        ]
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> Table:

@@ -6,7 +6,7 @@ import contextlib
 import gc
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from scalefold.bench.trace import gpu_work
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.features.contract import Features
-from scalefold.features.pipeline import collate_passes, training_features
+from scalefold.features.pipeline import training_features
 from scalefold.loader.sampler import TrainingSampler
 from scalefold.shards.reader import ShardReader
 from scalefold.train.assemble import Trainer
@@ -72,21 +72,20 @@ class StepMeasurement:
         }
 
 
-def prepared_passes(config: Config, shards: Path, device: torch.device) -> list[Features]:
-    """Features of a step's samples for all recycling passes: loading is not measured here."""
+def prepared_samples(config: Config, shards: Path, device: torch.device) -> list[list[Features]]:
+    """A step's samples with the features of all recycling passes: loading is not measured here."""
     reader = ShardReader(shards)
     sampler = TrainingSampler(reader.index, config.sampling, config.seed)
     numbers = range(config.training.max_recycling + 1)
-    samples = [
+    return [
         training_features(
             reader.sample(sampler.key(draw)), config.features, config.seed, draw, numbers, device
         )
         for draw in range(config.training.global_batch_size)
     ]
-    return collate_passes(samples)
 
 
-def filled(features: Features) -> dict[str, float]:
+def filled(samples: Sequence[list[Features]]) -> dict[str, float]:
     """How much of a step's samples is no padding, from 0 to 1: residues, rows, templates.
 
     Kernels do padding's work, too, and may even take longer where a mask has holes.
@@ -97,7 +96,10 @@ def filled(features: Features) -> dict[str, float]:
         "extra_msa": "extra_msa_mask",
         "templates": "template_mask",
     }
-    return {name: _rounded(features[mask].float().mean().item()) for name, mask in masks.items()}
+    return {
+        name: _rounded(statistics.mean(passes[0][mask].float().mean().item() for passes in samples))
+        for name, mask in masks.items()
+    }
 
 
 @contextlib.contextmanager
@@ -126,7 +128,7 @@ def require_finite(numbers: StepNumbers) -> None:
 def measure_steps(
     trainer: Trainer,
     config: Config,
-    passes: list[Features],
+    samples: Sequence[list[Features]],
     flops: StepFlops,
     *,
     seconds: float,
@@ -142,10 +144,11 @@ def measure_steps(
         If a step was not finite.
     """
     on_gpu, rate = device.type == "cuda", config.optimiser.learning_rate
-    counts = range(len(passes))
+    counts = range(len(samples[0]))
 
     def step(recycling: int) -> None:
-        require_finite(trainer.step(passes[: recycling + 1], rate))  # waits for the device
+        passes = [passes[: recycling + 1] for passes in samples]
+        require_finite(trainer.step(passes, rate))  # waits for the device
 
     if on_gpu:
         torch.cuda.empty_cache()
@@ -157,16 +160,16 @@ def measure_steps(
     if on_gpu:
         peak = torch.cuda.max_memory_allocated(device) / 2**30
         reserved = torch.cuda.max_memory_reserved(device) / 2**30
-        launches, busy = _device_work(step, len(passes), device)
-    samples = config.training.global_batch_size
-    operations = [flops.of_step(count, samples) for count in counts]
+        launches, busy = _device_work(step, len(counts), device)
+    num_samples = config.training.global_batch_size
+    operations = [flops.of_step(count, num_samples) for count in counts]
     best = peak_flops_per_second(device)
     mean = statistics.mean(by_recycling)
     return StepMeasurement(
         first_step_seconds=first,
         step_seconds_by_recycling=by_recycling,
         mean_step_seconds=mean,
-        samples_per_second=samples / mean,
+        samples_per_second=num_samples / mean,
         launches_by_recycling=launches,
         gpu_busy_seconds_by_recycling=busy,
         peak_memory_gib=peak,

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from scalefold.bench.measure import filled, prepared_passes, released
+from scalefold.bench.measure import filled, prepared_samples, released
 from scalefold.bench.module_costs import Cost, Phase, module_costs, named_modules, named_range
 from scalefold.bench.record import provenance, write_record
 from scalefold.bench.trace import Trace, trace
@@ -57,11 +57,11 @@ def profile_step(
     """
     make_folder(out)
     one_sample = varied(config, {"training.global_batch_size": 1})
-    passes = prepared_passes(one_sample, shards, device)
+    (passes,) = prepared_samples(one_sample, shards, device)
     with released(device):
         by_pass = _profile_passes(config, passes[0], out, device)
-    whole = _profile_step(one_sample, passes[:1], out, device)
-    result = provenance("profile", config, device) | {"filled": filled(passes[0])}
+    whole = _profile_step(one_sample, [passes[:1]], out, device)
+    result = provenance("profile", config, device) | {"filled": filled([passes])}
     modules = dict(result)
     for name, costs in by_pass.items():
         console.print(_module_table(name, costs))
@@ -122,13 +122,18 @@ def _profile_passes(
     return costs
 
 
-def _profile_step(config: Config, passes: list[Features], out: Path, device: torch.device) -> Trace:
+def _profile_step(
+    config: Config, samples: list[list[Features]], out: Path, device: torch.device
+) -> Trace:
     """A whole step without recycling, as configured."""
     trainer = assemble(config, device)
     rate = config.optimiser.learning_rate
-    trainer.step(passes, rate)  # compiles, captures
+    trainer.step(samples, rate)  # compiles, captures
     return trace(
-        lambda: trainer.step(passes, rate), out / "step.json.gz", device, host=device.type != "cuda"
+        lambda: trainer.step(samples, rate),
+        out / "step.json.gz",
+        device,
+        host=device.type != "cuda",
     )
 
 

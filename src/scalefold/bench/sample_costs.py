@@ -12,10 +12,10 @@ import torch
 
 from scalefold.bench.trace import gpu_work
 from scalefold.config.schema import Config
-from scalefold.loader.finish import Finish
-from scalefold.loader.parcel import Parcel
+from scalefold.loader.device_features import Finish
 from scalefold.loader.prepare import Preparation, SampleTask
 from scalefold.loader.sampler import TrainingSampler
+from scalefold.loader.tensor_block import Parcel
 from scalefold.shards.reader import ShardReader
 
 

@@ -16,7 +16,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from scalefold.bench.measure import prepared_passes, released, require_finite, synchronise
+from scalefold.bench.measure import prepared_samples, released, require_finite, synchronise
 from scalefold.bench.record import provenance, write_record
 from scalefold.bench.variation import varied
 from scalefold.config.schema import Config
@@ -115,10 +115,7 @@ def _measured(
         losses = _losses(trainer, config, shards, device, mesh)
         weights = trainer.parameters.master.cpu().numpy().tobytes()
         place = everybody.data.rank
-        passes = [
-            {name: value[place : place + 1] for name, value in features.items()}
-            for features in prepared_passes(config, shards, device)
-        ]
+        passes = prepared_samples(config, shards, device)[place]
         return {
             "losses": losses,
             "weights": everybody.data.gather(hashlib.sha256(weights).hexdigest()),
@@ -134,7 +131,7 @@ def _losses(
     rank, size = mesh.data.rank, mesh.data.size
     with TrainingLoader(ShardReader(shards), config, device, rank=rank, world_size=size) as loader:
         for batch in loader:
-            numbers = trainer.step(batch.passes, config.optimiser.learning_rate)
+            numbers = trainer.step(batch.samples, config.optimiser.learning_rate)
             require_finite(numbers)
             losses.append(Readback(numbers).get().means["loss"])
     return losses
@@ -152,7 +149,7 @@ def _step_seconds(
     def timed(recycling: int) -> float:
         _meet(everybody, device)
         started = time.perf_counter()
-        numbers = trainer.step(passes[: recycling + 1], config.optimiser.learning_rate)
+        numbers = trainer.step([passes[: recycling + 1]], config.optimiser.learning_rate)
         synchronise(device)
         seconds = time.perf_counter() - started
         require_finite(numbers)

@@ -12,12 +12,12 @@ from rich.console import Console
 from rich.table import Table
 
 from scalefold.bench.flops import StepFlops, count_flops, peak_flops_per_second
-from scalefold.bench.measure import filled, measure_steps, prepared_passes, released
+from scalefold.bench.measure import filled, measure_steps, prepared_samples, released
 from scalefold.bench.record import provenance, write_record
 from scalefold.bench.variation import varied
 from scalefold.config.schema import Config
+from scalefold.engine.memory import limit_memory
 from scalefold.train.assemble import assemble
-from scalefold.train.memory import limit_memory
 
 
 def bench_step(
@@ -84,11 +84,13 @@ def _measure(
     """Assemble and time one variant; of one that does not fit, say so."""
     with released(device):
         try:
-            trainer, passes = assemble(config, device), prepared_passes(config, shards, device)
-            measured = measure_steps(trainer, config, passes, flops, seconds=seconds, device=device)
+            trainer, samples = assemble(config, device), prepared_samples(config, shards, device)
+            measured = measure_steps(
+                trainer, config, samples, flops, seconds=seconds, device=device
+            )
             return {
-                "recomputation": trainer.recomputation,
-                "filled": filled(passes[0]),
+                "recomputation": trainer.checkpointing,
+                "filled": filled(samples),
                 **measured.rounded(),
             }
         except torch.OutOfMemoryError as error:

@@ -59,7 +59,7 @@ def check(config: ConfigFiles, set_: Overrides = None) -> None:
     check_writable(loaded.results / loaded.run_name, "results")
     check_image(loaded)
     if loaded.training.initial_weights is not None:
-        from scalefold.train.initial_weights import read_initial_weights
+        from scalefold.checkpoint.initial_weights import read_initial_weights
 
         read_initial_weights(loaded)
     for name, one in stages.items():

@@ -8,7 +8,7 @@ from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, Field
 
-from scalefold.raw.roots import local_folder
+from scalefold.config.mirror_roots import local_folder
 
 Positive = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]

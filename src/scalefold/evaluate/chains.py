@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 
 import torch
 
+from scalefold.checkpoint.provenance import device_name
 from scalefold.config.schema import Config
 from scalefold.errors import InputError, UnreadableError
 from scalefold.evaluate.chain_scores import TRUTH, not_finite, score_chain
@@ -24,7 +25,6 @@ from scalefold.features.pipeline import evaluation_features
 from scalefold.model.confidence import plddt
 from scalefold.progress import LiveLine
 from scalefold.shards.reader import ShardReader
-from scalefold.train.provenance import device_name
 
 logger = logging.getLogger(__name__)
 

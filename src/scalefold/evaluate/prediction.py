@@ -14,13 +14,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from scalefold.config.schema import Config, ModelConfig
+from scalefold.engine.cuda_graphs import CapturedPasses
+from scalefold.engine.precision import Precision, narrow_model, set_matrix_products
 from scalefold.features.contract import INPUT_FEATURES, Features
 from scalefold.model import AlphaFold, Outputs, Previous, Templates
 from scalefold.model.assembly import Assembly
 from scalefold.model.passes import SamplePasses
 from scalefold.ops import select_ops
-from scalefold.train.graphs import CapturedPasses
-from scalefold.train.precision import Precision, narrow_model, set_matrix_products
 from scalefold.weights import State
 
 LENGTH_STEP: Final = 64

@@ -17,6 +17,8 @@ import torch
 from rich.console import Console
 
 import scalefold
+from scalefold.checkpoint.provenance import data_hash, device_name, source_commit
+from scalefold.checkpoint.target import TargetReached
 from scalefold.config.load import config_hash
 from scalefold.config.schema import Config, EvaluationConfig
 from scalefold.errors import InputError
@@ -31,13 +33,11 @@ from scalefold.evaluate.results import (
 )
 from scalefold.evaluate.structure_file import structure_path
 from scalefold.evaluate.subject import Subject, read_subject
-from scalefold.evaluate.untold import forget_untold, keep_untold, untold
+from scalefold.evaluate.unreported import forget_untold, keep_untold, untold
 from scalefold.progress import LiveLine
-from scalefold.raw.letter_case import check_letter_case
-from scalefold.shards.origin import warn_of_other_settings
+from scalefold.raw.case_collisions import check_letter_case
+from scalefold.shards.packed_settings import warn_of_other_settings
 from scalefold.shards.reader import ShardReader
-from scalefold.train.provenance import data_hash, device_name, source_commit
-from scalefold.train.target import TargetReached
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ def evaluate_weights(
     config : Config
         Its ``model`` section must be that of the weights. Where ``evaluation.target_lddt`` is
         reached and no chain failed, a message is left for the training in the checkpoint's folder,
-        see `scalefold.train.target`.
+        see `scalefold.checkpoint.target`.
     path : Path
         A checkpoint, folder ``step-<8 digits>``, whose averaged weights are taken; or a weight file
         by itself, see `read_subject`.

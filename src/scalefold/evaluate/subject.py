@@ -6,10 +6,10 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from scalefold.checkpoint.files import Metadata, load_weights, read_metadata
+from scalefold.checkpoint.resume import config_differences
 from scalefold.config.schema import ModelConfig
 from scalefold.errors import InputError, listed
-from scalefold.train.checkpoint import Metadata, load_weights, read_metadata
-from scalefold.train.resume import config_differences
 from scalefold.weights import State, check_state, guess_format, import_weights
 
 

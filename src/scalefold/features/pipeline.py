@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import torch
 
 from scalefold.config.schema import FeaturesConfig
-from scalefold.errors import InputError
 from scalefold.features.alignment import Window
 from scalefold.features.chain import chain_features
-from scalefold.features.contract import ALL_FEATURES, Features
+from scalefold.features.contract import Features
 from scalefold.features.crop import crop, pad
 from scalefold.features.inputs import FeatureInputs, feature_inputs
 from scalefold.features.msa import msa_features
@@ -134,49 +133,6 @@ def features_of(inputs: FeatureInputs, config: FeaturesConfig, num_passes: int) 
         }
         for features, part in zip(per_pass, passes)
     ]
-
-
-def collate(samples: Sequence[Features]) -> Features:
-    """Join samples of equal shapes along the batch dimension.
-
-    Raises
-    ------
-    InputError
-        If the samples do not have the same features of the same shapes.
-    """
-    if len(samples) == 1:
-        return samples[0]
-    first = samples[0]
-    for other in samples[1:]:
-        for name, tensor in first.items():
-            if name not in other or other[name].shape[1:] != tensor.shape[1:]:
-                found = tuple(other[name].shape) if name in other else "nothing"
-                raise InputError(
-                    f"cannot batch feature {name!r}: {tuple(tensor.shape)} with {found}; samples "
-                    "of one batch must be padded to the same sizes"
-                )
-    return {name: torch.cat([features[name] for features in samples]) for name in first}
-
-
-def collate_passes(samples: Sequence[Sequence[Features]]) -> list[Features]:
-    """Join samples pass by pass; passes go on sharing the tensors of the sample features.
-
-    Parameters
-    ----------
-    samples : sequence of sequence of dict
-        For each sample its passes, equally many.
-    """
-    first, *others = zip(*samples, strict=True)
-    joined = collate(first)
-    shared = {name: tensor for name, tensor in joined.items() if not ALL_FEATURES[name].per_pass}
-    return [joined] + [
-        {**shared, **collate([_without(features, shared) for features in parts])}
-        for parts in others
-    ]
-
-
-def _without(features: Features, names: Collection[str]) -> Features:
-    return {name: tensor for name, tensor in features.items() if name not in names}
 
 
 def _batched(features: Features) -> Features:

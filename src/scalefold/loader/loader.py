@@ -16,13 +16,13 @@ import torch
 from scalefold.config.schema import Config, TrainingConfig
 from scalefold.errors import InputError
 from scalefold.features.contract import Features
-from scalefold.loader.finish import Finish
+from scalefold.loader.device_features import Finish
 from scalefold.loader.order import Position, ServingOrder, overtaken
 from scalefold.loader.order_bias import OrderBias
-from scalefold.loader.parcel import Parcel
 from scalefold.loader.prepare import Preparation, SampleReader, SampleTask
 from scalefold.loader.recycling import recycling_count
 from scalefold.loader.sampler import TrainingSampler
+from scalefold.loader.tensor_block import Parcel
 from scalefold.loader.worker import WorkerPool
 
 logger = logging.getLogger(__name__)
@@ -52,9 +52,9 @@ class Batch:
         Steps that each sample comes after its place; negative: before.
     recycling : int
         Passes without gradient; the same on all ranks.
-    passes : list of dict
-        Features of each of the ``recycling + 1`` passes, batched. On a GPU they are ready for work
-        that is queued on the stream on which the batch was asked for.
+    samples : list of list of dict
+        Of each sample the features of its ``recycling + 1`` passes, B = 1. On a GPU they are ready
+        for work that is queued on the stream on which the batch was asked for.
     wait_seconds : float
         How long the step waited for samples.
     """
@@ -64,7 +64,7 @@ class Batch:
     chain_keys: list[str]
     lateness: list[int]
     recycling: int
-    passes: list[Features]
+    samples: list[list[Features]]
     wait_seconds: float
 
 
@@ -178,8 +178,8 @@ class TrainingLoader(Iterator[Batch]):
         self.bias.add(keys, lateness)
         if self._pool is not None:
             self._fill()
-        passes = self._finish(parcels, recycling + 1)
-        return Batch(step, draws, keys, lateness, recycling, passes, waited)
+        samples = self._finish(parcels, recycling + 1)
+        return Batch(step, draws, keys, lateness, recycling, samples, waited)
 
     def __enter__(self) -> TrainingLoader:
         return self

@@ -27,9 +27,9 @@ from typing import Final, NamedTuple
 import torch
 
 from scalefold.errors import InputError
-from scalefold.loader import parcel
-from scalefold.loader.parcel import Message, Parcel
+from scalefold.loader import tensor_block as parcel
 from scalefold.loader.prepare import Preparation, SampleError, SampleTask
+from scalefold.loader.tensor_block import Message, Parcel
 
 TASKS_PER_WORKER: Final = 8
 """Samples that a worker reads at once. Reads that wait take no processor."""

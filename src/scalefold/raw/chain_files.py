@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from scalefold.config.mirror_roots import check_roots, local_folder
 from scalefold.config.schema import DataConfig
 from scalefold.errors import InputError, listed
 from scalefold.raw.chains import ChainRow, alignment_folder, folder_hash, mmcif_path
 from scalefold.raw.fetched import Kind
-from scalefold.raw.roots import check_roots, local_folder
 
 _MENDS: Final[Mapping[Kind, str]] = {
     "structures": "data.mirrors.mmcif or mmcif_path",

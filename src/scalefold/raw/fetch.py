@@ -33,10 +33,10 @@ from rich.progress import (
 
 from scalefold.config.schema import DataConfig
 from scalefold.errors import InputError
+from scalefold.raw.case_collisions import check_letter_case
 from scalefold.raw.chain_files import RawFile, chain_files, check_mirrors
 from scalefold.raw.chains import ChainRow, Rejected, read_rejected, write_rejected
 from scalefold.raw.fetched import Kind, table_tag, update_fetched
-from scalefold.raw.letter_case import check_letter_case
 from scalefold.raw.mirrors import Downloader, FetchedFile, UnavailableError
 
 STAGE: Final = "fetch"

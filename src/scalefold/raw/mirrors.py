@@ -23,8 +23,8 @@ from urllib.parse import quote
 
 import httpx
 
+from scalefold.config.mirror_roots import local_folder
 from scalefold.errors import InputError
-from scalefold.raw.roots import local_folder
 
 _ABSENT_STATUS: Final = frozenset({403, 404, 410})  # S3 answers 403 for what is not there.
 _RETRY_STATUS: Final = frozenset({408, 425, 429, 500, 502, 503, 504})

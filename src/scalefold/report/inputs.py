@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from scalefold.checkpoint.files import Metadata, checkpoints, read_metadata
+from scalefold.checkpoint.lock import LOCK_FOLDER, TRAINING_LOG
 from scalefold.errors import InputError
 from scalefold.raw.chains import Rejected, read_rejected
 from scalefold.shards.manifest import Manifest
 from scalefold.shards.schema import MANIFEST_FILE, REJECTED_FILE
-from scalefold.train.checkpoint import Metadata, checkpoints, read_metadata
-from scalefold.train.lock import LOCK_FOLDER, TRAINING_LOG
 from scalefold.train.sessions import Session, read_sessions
 
 _EVALUATION_KEYS: Final = ("step", "checkpoint", "mean", "chains", "skipped", "failed")

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import torch
 
+from scalefold.checkpoint.files import checkpoint_path, ready_mark
 from scalefold.config.load import make_config
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
@@ -26,7 +27,6 @@ from scalefold.model import AlphaFold
 from scalefold.report.inputs import RunFiles, read_run
 from scalefold.shards.atomic import write_bytes
 from scalefold.shards.reader import ShardReader
-from scalefold.train.checkpoint import checkpoint_path, ready_mark
 
 PREFIX: Final = ":::MLLOG "
 

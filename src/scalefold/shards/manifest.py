@@ -10,7 +10,7 @@ from typing import Any
 
 from scalefold.errors import ChecksumError, InputError, UnreadableError
 from scalefold.shards.atomic import write_bytes
-from scalefold.shards.remedy import remedy
+from scalefold.shards.repack_hint import remedy
 from scalefold.shards.schema import MANIFEST_FILE, SCHEMA_VERSION
 from scalefold.shards.writer import ShardFacts
 

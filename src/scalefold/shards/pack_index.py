@@ -28,7 +28,7 @@ from scalefold.shards.atomic import atomic_file
 from scalefold.shards.buckets import bucket_of, filled_buckets
 from scalefold.shards.manifest import Manifest, Snapshot
 from scalefold.shards.pack_alignments import STAYS
-from scalefold.shards.remedy import pack_command
+from scalefold.shards.repack_hint import pack_command
 from scalefold.shards.schema import INDEX_FILE, REJECTED_FILE, SCHEMA_VERSION, SCHEMAS
 from scalefold.shards.summary import (
     ChainFacts,

@@ -25,7 +25,7 @@ from scalefold.shards.records import (
     Sample,
     Split,
 )
-from scalefold.shards.remedy import remedy
+from scalefold.shards.repack_hint import remedy
 from scalefold.shards.schema import INDEX_FILE, shard_file
 from scalefold.shards.shard_file import ShardFile
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from scalefold.errors import ChecksumError, InputError, UnreadableError
-from scalefold.shards.remedy import remedy
+from scalefold.shards.repack_hint import remedy
 from scalefold.shards.schema import (
     HASH_COLUMN,
     SCHEMA_VERSION,

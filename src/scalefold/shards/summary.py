@@ -19,7 +19,7 @@ from scalefold.errors import InputError
 from scalefold.raw.chains import Rejected
 from scalefold.shards.atomic import write_bytes
 from scalefold.shards.manifest import SourceFile
-from scalefold.shards.remedy import pack_command
+from scalefold.shards.repack_hint import pack_command
 from scalefold.shards.schema import SCHEMA_VERSION, summary_file
 from scalefold.shards.writer import ShardFacts
 

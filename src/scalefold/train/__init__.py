@@ -1,1 +1,1 @@
-"""Training: `assemble` builds a run's parts, `loop` runs them, `checkpoint` keeps them."""
+"""Training: `assemble` builds a run's parts, `loop` starts the run, `run` makes its steps."""

@@ -2,73 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor
 
+from scalefold.checkpoint.initial_weights import read_initial_weights
+from scalefold.checkpoint.state import TrainingState
 from scalefold.config.schema import Config
+from scalefold.engine.activation_checkpointing import ActivationCheckpointing, training_model
+from scalefold.engine.compilation import choose_compilation
+from scalefold.engine.cuda_graphs import use_graphs
+from scalefold.engine.memory import choose_checkpointing
+from scalefold.engine.precision import narrow_parameters, set_determinism, set_matrix_products
 from scalefold.model.alphafold import AlphaFold
 from scalefold.model.assembly import Assembly
 from scalefold.ops import select_ops
-from scalefold.ops.triton import optimiser_kernels
+from scalefold.ops.triton import select_gather
+from scalefold.optim.averaging import WeightAverage
+from scalefold.optim.clipping import ClippedMean
+from scalefold.optim.gather import TorchGather
+from scalefold.optim.optimiser import Adam
+from scalefold.optim.parameters import FlatParameters
+from scalefold.optim.update import Update
 from scalefold.parallel import SINGLE, IdentityAxis, Mesh
-from scalefold.train.averaging import WeightAverage
-from scalefold.train.clipping import ClippedMean
-from scalefold.train.compilation import choose_compilation
-from scalefold.train.gather import TorchGather
-from scalefold.train.graphs import GraphedSampleGradient, use_graphs
-from scalefold.train.initial_weights import read_initial_weights
-from scalefold.train.memory import Recomputation, choose_recomputation
-from scalefold.train.optimiser import Adam
-from scalefold.train.parameters import FlatParameters
-from scalefold.train.precision import narrow_parameters, set_determinism, set_matrix_products
-from scalefold.train.recomputation import SelectiveRecomputation, recompute_blocks
-from scalefold.train.sample import SampleGradient, judge
+from scalefold.train.sample import GraphedSampleGradient, SampleGradient, judge
 from scalefold.train.step import TrainingStep
-from scalefold.train.update import FusedUpdate, TorchUpdate, Update
-from scalefold.weights import State
 
 
 @dataclass(frozen=True, eq=False)
 class Trainer:
-    """What `assemble` built, and its state."""
+    """What `assemble` built."""
 
     model: AlphaFold
     parameters: FlatParameters
     optimiser: Adam
     average: WeightAverage
     step: TrainingStep
-    recomputation: Recomputation
+    checkpointing: ActivationCheckpointing
 
-    def state(self) -> dict[str, Tensor]:
-        """All state, in place: what ranks must have in common, and what a `Snapshot` copies."""
-        return {
-            "weights": self.parameters.master,
-            "averaged": self.average.average,
-            "first_moment": self.optimiser.first_moment,
-            "second_moment": self.optimiser.second_moment,
-            "updates": self.optimiser.updates,
-            "averaged_updates": self.average.updates,
-        }
-
-    def restore(
-        self, weights: State, averaged: State, state: Mapping[str, Any], source: str
-    ) -> None:
-        """Put back what a `Snapshot` has as weights, averaged and optimiser; bit-exact."""
-        flat = self.parameters
-        flat.load(flat.master, weights, f"{source}, weights")
-        flat.load(self.average.average, averaged, f"{source}, averaged weights")
-        for name, buffer in (
-            ("first_moment", self.optimiser.first_moment),
-            ("second_moment", self.optimiser.second_moment),
-        ):
-            flat.load(buffer, state[name], f"{source}, {name}")
-        self.optimiser.updates.copy_(state["updates"])
-        self.average.updates.copy_(state["averaged_updates"])
-        flat.publish()
+    @property
+    def state(self) -> TrainingState:
+        """What a checkpoint holds, and what ranks have in common."""
+        return TrainingState(self.parameters, self.optimiser, self.average)
 
 
 def assemble(config: Config, device: torch.device, mesh: Mesh = SINGLE) -> Trainer:
@@ -94,49 +69,37 @@ def assemble(config: Config, device: torch.device, mesh: Mesh = SINGLE) -> Train
     # 2. Operations, what of their results is kept for backward, what is compiled, and the
     # parallelism that the model sees: one process a sample.
     ops = select_ops(config.training.kernels, device)
-    recomputation = choose_recomputation(config, ops, device)
-    selective = SelectiveRecomputation() if recomputation == "selective" else None
+    checkpointing = choose_checkpointing(config, ops, device)
     compiled = choose_compilation(config.training.compile, device)
-    if selective is not None:
-        ops = selective.operations(ops)
     assembly = Assembly(ops=ops, axis=IdentityAxis(), compiled=compiled)
 
     # 3. The model. Initialised on the CPU from the run's seed: the same weights on every device.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        model = AlphaFold(config.model, assembly)
+        model = training_model(config.model, assembly, checkpointing)
     initial = read_initial_weights(config)
     if initial is not None:
         model.load_state_dict(initial)
-    model = model.to(device).train()
-    if selective is not None:
-        selective.watch(model)
-    elif recomputation == "full":
-        recompute_blocks(model)
+    model = model.to(device)
 
     # 4. Parameters into flat float32 master buffers; the trunk's into a bfloat16 working copy.
-    kernels = optimiser_kernels(config.training.kernels, device)
-    gather = TorchGather if kernels is None else kernels.Gather
+    gather = select_gather(config.training.kernels, device) or TorchGather
     parameters = FlatParameters(model, narrow_parameters(precision), gather=gather)
 
     # 5. Optimiser and weight averaging, over the master buffers.
-    optimiser = Adam(parameters.master, config.optimiser)
+    optimiser = Adam(parameters.master, config.optimiser, compiled)
     average = WeightAverage(parameters.master, config.optimiser)
 
     # 6. The mean gradient of the ranks: on its way while backward runs, or after a replayed graph.
     graphs = use_graphs(config.training.cuda_graphs, device)
-    mean = ClippedMean(parameters, config.optimiser, mesh.data, overlap=not graphs, kernels=kernels)
+    mean = ClippedMean(parameters, config.optimiser, mesh.data, overlap=not graphs)
 
     # 7. A sample's passes, launched kernel by kernel or captured as CUDA graphs.
     differentiate = parameters.accumulate if mean.overlaps else parameters.differentiate
     plain = SampleGradient(model, differentiate, config, compiled(judge))
     gradient = GraphedSampleGradient(plain) if graphs else plain
 
-    # 8. What ends a step: operation by operation, or in two launches.
-    update: Update = TorchUpdate(parameters, optimiser, average)
-    if kernels is not None:
-        update = FusedUpdate(kernels, parameters, optimiser, average, config.optimiser)
-
-    # 9. The step that ties them together.
+    # 8. The step that ties them together.
+    update = Update(parameters, optimiser, average)
     step = TrainingStep(gradient, mean, parameters, update, mesh.data)
-    return Trainer(model, parameters, optimiser, average, step, recomputation)
+    return Trainer(model, parameters, optimiser, average, step, checkpointing)

@@ -11,26 +11,26 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from scalefold.checkpoint import files as checkpoints
+from scalefold.checkpoint.lock import WriterLock
+from scalefold.checkpoint.provenance import Inputs, inputs_of, made_with
+from scalefold.checkpoint.replacement import set_aside_other_run
+from scalefold.checkpoint.resume import check_resumable
+from scalefold.checkpoint.target import TargetWatch
 from scalefold.config.load import config_hash
 from scalefold.config.schema import Config
+from scalefold.engine.memory import exhaustion_explained
 from scalefold.errors import InputError
 from scalefold.loader.loader import TrainingLoader, local_batch_size
 from scalefold.loader.sampler import TrainingSampler
 from scalefold.parallel import SINGLE, Mesh
 from scalefold.parallel.ranks import on_all, on_first, same_everywhere
-from scalefold.shards.origin import warn_of_other_settings
+from scalefold.shards.packed_settings import warn_of_other_settings
 from scalefold.shards.reader import ShardReader
-from scalefold.train import checkpoint as checkpoints
 from scalefold.train.assemble import assemble
-from scalefold.train.journal import Journal
-from scalefold.train.lock import WriterLock
-from scalefold.train.memory import exhaustion_explained
-from scalefold.train.provenance import Inputs, inputs_of, made_with
-from scalefold.train.replacement import set_aside_other_run
-from scalefold.train.resume import check_resumable
 from scalefold.train.run import Run, TrainingResult
+from scalefold.train.run_files import Journal
 from scalefold.train.sessions import session
-from scalefold.train.target import TargetWatch
 
 logger = logging.getLogger(__name__)
 
@@ -125,7 +125,7 @@ def train(
             rank, size = mesh.data.rank, mesh.data.size
             loader = TrainingLoader(reader, config, device, run.position, rank, size)
             stack.enter_context(loader)
-            with exhaustion_explained(trainer.recomputation):
+            with exhaustion_explained(trainer.checkpointing):
                 return run.go(loader, journal, target, stop)
     finally:
         lock.release()

@@ -15,23 +15,24 @@ from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
+from scalefold.checkpoint import files as checkpoints
+from scalefold.checkpoint.target import TargetReached, TargetWatch
 from scalefold.config.schema import Config
+from scalefold.engine.garbage_collection import present_objects_spared
 from scalefold.errors import ElsewhereError, InputError
 from scalefold.loader.loader import Batch, TrainingLoader
 from scalefold.loader.order import Position
 from scalefold.loader.prepare import SampleError
+from scalefold.ops.backends import log_backends
+from scalefold.optim.schedule import learning_rate
 from scalefold.parallel import Mesh
 from scalefold.parallel.ranks import broadcast_all, on_first
-from scalefold.train import checkpoint as checkpoints
 from scalefold.train.assemble import Trainer
 from scalefold.train.exchange import Notice
-from scalefold.train.garbage import present_objects_spared
-from scalefold.train.health import Health
-from scalefold.train.journal import Journal
 from scalefold.train.metrics import Record
 from scalefold.train.readback import HostNumbers, Mark, Readback
-from scalefold.train.schedule import learning_rate
-from scalefold.train.target import TargetReached, TargetWatch
+from scalefold.train.run_files import Journal
+from scalefold.train.skipped_steps import Health
 
 logger = logging.getLogger(__name__)
 
@@ -84,12 +85,12 @@ class Run:
             world, lambda: self._restore(checkpoint) if checkpoint else (Position(0), 0, 0)
         )
         self.step = self.position.step
-        broadcast_all(world, list(self._trainer.state().values()))
+        broadcast_all(world, list(self._trainer.state.tensors().values()))
         self._trainer.parameters.publish()
 
     def _restore(self, checkpoint: Path) -> tuple[Position, int, int]:
         state = checkpoints.load_training(checkpoint)
-        self._trainer.restore(
+        self._trainer.state.restore(
             checkpoints.load_weights(checkpoint, "weights"),
             checkpoints.load_weights(checkpoint, "averaged"),
             state["optimiser"],
@@ -116,6 +117,8 @@ class Run:
             while self.step < training.steps and not self._ends(target, stop):
                 self._step(loader, target, stop)
                 self._read(self._lag, journal)
+                if self.step == first:
+                    log_backends()
                 if self.step == first and self._trainer.parameters.master.is_cuda:
                     stack.enter_context(present_objects_spared())
                 if self.step % training.checkpoint_every == 0:
@@ -161,7 +164,7 @@ class Run:
         if batch is None:
             numbers = self._trainer.step.abstain(notice)
         else:
-            numbers = self._trainer.step(batch.passes, rate, notice)
+            numbers = self._trainer.step(batch.samples, rate, notice)
         self._unread.append(_Unread.of(self.step, rate, batch, Readback(numbers)))
 
     def _next(self, loader: TrainingLoader) -> Batch | None:

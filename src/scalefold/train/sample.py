@@ -1,8 +1,10 @@
-"""What a step does for one sample: its passes, loss, gradient."""
+"""What a step does for one sample: its passes, loss, gradient; on a GPU as CUDA graphs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,12 +12,17 @@ from torch import Tensor
 
 from scalefold.chem.residues import CA
 from scalefold.config.schema import Config, LossConfig
+from scalefold.engine.cuda_graphs import CapturedPasses
 from scalefold.features.contract import Features
 from scalefold.loss.lddt import lddt
 from scalefold.loss.total import total_loss
 from scalefold.model.alphafold import AlphaFold
 from scalefold.model.contract import Outputs, Previous, Templates
 from scalefold.model.passes import SamplePasses
+
+logger = logging.getLogger(__name__)
+
+_Shapes = tuple[tuple[str, torch.Size], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,3 +91,40 @@ class SampleGradient(SamplePasses[SampleNumbers]):
         self._differentiate(loss)
         values = torch.stack([loss.detach().float(), *numbers.values()])
         return SampleNumbers(("loss", *numbers), values)
+
+
+class GraphedSampleGradient:
+    """A `SampleGradient` that is captured and replayed; the same numbers, to the last bit.
+
+    Parameters
+    ----------
+    gradient : SampleGradient
+        On a CUDA device; shape for shape it must launch the same kernels each time.
+    """
+
+    def __init__(self, gradient: SampleGradient) -> None:
+        self._gradient = gradient
+        self._captured: dict[_Shapes, CapturedPasses[SampleNumbers]] = {}
+        # One memory pool: graphs are replayed one after the other, so they may share scratch.
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, passes: Sequence[Features]) -> SampleNumbers:
+        """Make all passes of a sample; a new set of shapes is captured first, and logged."""
+        shapes = tuple((name, tensor.shape) for name, tensor in passes[-1].items())
+        if shapes not in self._captured:
+            started = time.perf_counter()
+            self._captured[shapes] = CapturedPasses(self._gradient, passes[-1], self._pool)
+            logger.info(
+                "captured CUDA graphs for %s in %.1f s",
+                _sizes(passes[-1]),
+                time.perf_counter() - started,
+            )
+        numbers = self._captured[shapes](passes)
+        # The next replay overwrites the graph's own.
+        return SampleNumbers(numbers.names, numbers.values.clone())
+
+
+def _sizes(features: Features) -> str:
+    batch, num_res = features["aatype"].shape
+    rows, extra = features["msa_feat"].shape[1], features["extra_msa"].shape[1]
+    return f"{batch} x {num_res} residues, {rows} MSA and {extra} extra rows"

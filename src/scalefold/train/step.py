@@ -7,20 +7,20 @@ reads the flag with the other numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from scalefold.features.contract import Features
+from scalefold.optim.clipping import ClippedMean
+from scalefold.optim.parameters import FlatParameters
+from scalefold.optim.update import Update
 from scalefold.parallel import Ranks
 from scalefold.train import exchange
-from scalefold.train.clipping import ClippedMean
 from scalefold.train.exchange import Notice
-from scalefold.train.parameters import FlatParameters
 from scalefold.train.sample import SampleNumbers
-from scalefold.train.update import Update
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,27 +81,28 @@ class TrainingStep:
         self._held_until: torch.cuda.Event | None = None
 
     def __call__(
-        self, passes: list[Features], learning_rate: float, notice: Callable[[], Notice] = Notice
+        self,
+        samples: Sequence[list[Features]],
+        learning_rate: float,
+        notice: Callable[[], Notice] = Notice,
     ) -> StepNumbers:
         """Make one step.
 
         Parameters
         ----------
-        passes : list of dict
-            Features of each recycling pass, batched; gradients flow through the last one only.
-            Samples are worked on one at a time: their gradients may have to be clipped so.
+        samples : sequence of list of dict
+            Of each sample the features of its recycling passes, B = 1; gradients flow through the
+            last one only. Each sample's gradient may be clipped by itself.
         learning_rate : float
         notice : callable
             Asked for what to tell the other ranks, as late as possible.
         """
-        num_samples = passes[0]["aatype"].shape[0]
         self._mean.start()
         numbers, norms = [], []
-        for sample in range(num_samples):
-            one = [{k: v[sample : sample + 1] for k, v in f.items()} for f in passes]
-            last = sample == num_samples - 1
+        for number, passes in enumerate(samples):
+            last = number == len(samples) - 1
             with self._mean.overlapped(last=last):
-                numbers.append(self._gradient(one))
+                numbers.append(self._gradient(passes))
             norms.append(self._mean.add(last=last))
         loss, *others = numbers[0].names
         values = torch.stack([of_sample.values for of_sample in numbers])

@@ -17,10 +17,10 @@ import torch
 from tests.kernels.offline.case import CompileCase, recorded
 from torch import Tensor
 
-from scalefold_kernels.attention import hopper
-from scalefold_kernels.attention.arguments import Gradients, Inputs, checked
-from scalefold_kernels.attention.hopper import plan
-from scalefold_kernels.attention.triton import gate, parts
+from scalefold_kernels.ops.attention import hopper
+from scalefold_kernels.ops.attention.arguments import Gradients, Inputs, checked
+from scalefold_kernels.ops.attention.hopper import plan
+from scalefold_kernels.ops.attention.triton import gate, parts
 
 _KINDS = {torch.bfloat16: "bf16", torch.float32: "fp32"}
 
@@ -60,7 +60,7 @@ def compile_cases() -> list[CompileCase]:
 
 def _module(name: str) -> ModuleType:
     """A module of the op; the packages have functions of the same names."""
-    return import_module(f"scalefold_kernels.attention.{name}")
+    return import_module(f"scalefold_kernels.ops.attention.{name}")
 
 
 def _triton() -> Iterator[CompileCase]:

@@ -13,11 +13,11 @@ import torch
 from tests.kernels.offline.case import CompileCase, recorded
 from torch import Tensor
 
-from scalefold_kernels.global_attention.op import checked, results
-from scalefold_kernels.global_attention.triton import parts
+from scalefold_kernels.ops.global_attention.op import checked, results
+from scalefold_kernels.ops.global_attention.triton import parts
 
-forward = import_module("scalefold_kernels.global_attention.triton.forward")
-backward = import_module("scalefold_kernels.global_attention.triton.backward")
+forward = import_module("scalefold_kernels.ops.global_attention.triton.forward")
+backward = import_module("scalefold_kernels.ops.global_attention.triton.backward")
 
 # (channels, heads, channels of a head): the extra MSA's, and some that fill no block
 _SIZES = [(64, 8, 8), (24, 3, 5)]

@@ -16,8 +16,8 @@ from tests.kernels.offline.case import CompileCase, recorded
 from torch import Tensor
 
 from scalefold_kernels.dropout.arguments import Dropout
-from scalefold_kernels.linear import hopper, triton
-from scalefold_kernels.linear.op import Update
+from scalefold_kernels.ops.linear import hopper, triton
+from scalefold_kernels.ops.linear.op import Update
 from scalefold_kernels.tiles import Shape, Tile, configured, overridden, read_table
 
 # Channels in and out: pair, templates, MSA.
@@ -82,7 +82,7 @@ def _hopper_cases() -> Iterator[CompileCase]:
                 launches["backward"] = partial(hopper.backward, x, h, weight, update, *gradients)
             for direction, launch in launches.items():
                 kernel = f"residual_linear_{direction}_hopper_kernel"
-                module = import_module(f"scalefold_kernels.linear.hopper.{direction}")
+                module = import_module(f"scalefold_kernels.ops.linear.hopper.{direction}")
                 described = f"residual_linear_{direction}_hopper {channels}, shared {shared_dim}"
                 with (
                     patch.object(module, "num_sms", lambda _: 132),

@@ -15,9 +15,9 @@ import torch
 from tests.kernels.offline.case import CompileCase, recorded
 from torch import Tensor
 
-from scalefold_kernels.norm import op
-from scalefold_kernels.norm.projection import portable
-from scalefold_kernels.norm.projection.arguments import (
+from scalefold_kernels.ops.norm import op
+from scalefold_kernels.ops.norm.projection import portable
+from scalefold_kernels.ops.norm.projection.arguments import (
     MAX_FEW_OUTPUTS,
     MAX_NARROW_OUTPUTS,
     Gradients,

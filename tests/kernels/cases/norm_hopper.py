@@ -11,34 +11,28 @@ from tests.kernels.offline.case import CompileCase, recorded
 from torch import Tensor
 
 from scalefold_kernels import tma
-from scalefold_kernels.norm.op import new_stats
-from scalefold_kernels.norm.projection import (
-    hopper_few_launch,
+from scalefold_kernels.ops.norm.op import new_stats
+from scalefold_kernels.ops.norm.projection import (
     hopper_launch,
-    hopper_wide_launch,
 )
-from scalefold_kernels.norm.projection.arguments import Gradients, Norm, Projections, Sizes
+from scalefold_kernels.ops.norm.projection.arguments import Gradients, Norm, Projections, Sizes
 
 ROWS = 65536
 
-# Templates, pair, MSA: queries, keys, values and gate, without and with a pair bias; this alone.
+# Templates, pair, MSA: queries, keys, values and gate, without and with a pair bias.
 _SIZES = [
     Sizes(64, 256, 192, 0),
     Sizes(64, 256, 192, 4),
     Sizes(128, 512, 384, 0),
     Sizes(128, 512, 384, 4),
     Sizes(256, 1024, 768, 0),
-    Sizes(64, 0, 0, 4),
-    Sizes(128, 0, 0, 8),
 ]
 
 _KERNELS = [
     ("forward", "hopper", hopper_launch, 1.0),
     ("forward", "hopper", hopper_launch, 0.5),
-    ("forward", "few", hopper_few_launch, 1.0),
     ("backward", "hopper", hopper_launch, 1.0),
     ("backward", "hopper", hopper_launch, 0.5),
-    ("backward", "wide", hopper_wide_launch, 1.0),
 ]
 
 

@@ -11,7 +11,7 @@ import torch
 from tests.kernels.offline.case import CompileCase, recorded
 from torch import Tensor
 
-from scalefold_kernels.pointwise_attention import triton
+from scalefold_kernels.ops.pointwise_attention import triton
 
 # Heads and channels: templates', and some that fill no block.
 _SIZES = [(4, 16), (3, 24)]

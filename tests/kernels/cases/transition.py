@@ -13,13 +13,13 @@ from tests.kernels.offline.case import CompileCase, recorded
 
 from scalefold_kernels import tma
 from scalefold_kernels.dot import precision
-from scalefold_kernels.tiles import tile
-from scalefold_kernels.transition import hopper_backward, hopper_forward
-from scalefold_kernels.transition.arguments import Kept, Parameters
-from scalefold_kernels.transition.kernel import (
+from scalefold_kernels.ops.transition import hopper_backward, hopper_forward
+from scalefold_kernels.ops.transition.arguments import Kept, Parameters
+from scalefold_kernels.ops.transition.kernel import (
     transition_forward_kernel,
     transition_hidden_kernel,
 )
+from scalefold_kernels.tiles import tile
 
 _POINTERS = {"bfloat16": "*bf16:16", "float32": "*fp32:16"}
 

@@ -1,4 +1,4 @@
-"""Configurations that the offline compilation checks: what the launches ask for.
+"""Triangle multiplication: configurations that the offline compilation checks.
 
 The launches run on tensors without memory, see `recorded`.
 """
@@ -6,6 +6,7 @@ The launches run on tensors without memory, see `recorded`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -16,19 +17,48 @@ from tests.kernels.offline.case import CompileCase, recorded
 from torch import Tensor
 
 from scalefold_kernels.dropout.arguments import Dropout
-from scalefold_kernels.triangle import hopper_launch, launch, portable, product
-from scalefold_kernels.triangle import kernel as portable_kernels
-from scalefold_kernels.triangle.arguments import (
+from scalefold_kernels.ops.triangle import hopper, triton
+from scalefold_kernels.ops.triangle.arguments import (
     OutputArguments,
+    OutputKept,
     OutputWeights,
+    Product,
     ProjectionGradients,
     ProjectionKept,
     ProjectionWeights,
+    Sizes,
 )
-from scalefold_kernels.triangle.sizes import Sizes
+from scalefold_kernels.ops.triangle.hopper import launch as hopper_launch
+from scalefold_kernels.ops.triangle.hopper import output as hopper_output
+from scalefold_kernels.ops.triangle.hopper import output_gradient as hopper_output_gradient
+from scalefold_kernels.ops.triangle.hopper import product as hopper_product
+from scalefold_kernels.ops.triangle.hopper import projection as hopper_projection
+from scalefold_kernels.ops.triangle.hopper import projection_gradient as hopper_projection_gradient
+from scalefold_kernels.ops.triangle.triton import output as triton_output
+from scalefold_kernels.ops.triangle.triton import projection as triton_projection
+from scalefold_kernels.ops.triangle.triton import weights as triton_weights
 
 _CHANNELS = [(128, 128), (64, 64), (256, 48)]
 """Of pairs, and hidden: Evoformer, template block, wider pairs."""
+
+_TRITON = {
+    "projection_forward": triton_projection,
+    "projection_backward": triton_projection,
+    "projection_weights": triton_weights,
+    "output_forward": triton_output,
+    "output_backward": triton_output,
+    "output_weights": triton_weights,
+    "finish_weights": triton_weights,
+    "sum_rows": triton_weights,
+    "dropout_mask": triton_output,
+}
+_HOPPER = {
+    "projection_forward": hopper_projection,
+    "projection_backward": hopper_projection_gradient,
+    "output_forward": hopper_output,
+    "output_backward": hopper_output_gradient,
+}
+"""The kernels' names without ``_kernel``, and their modules."""
 
 
 def compile_cases() -> list[CompileCase]:
@@ -37,17 +67,29 @@ def compile_cases() -> list[CompileCase]:
     for pair, hidden in _CHANNELS:
         for arch in ("sm_80", "sm_90"):
             sizes = Sizes(256 * 256, pair, hidden, torch.bfloat16, arch)
-            found += _cases(sizes, portable, portable_kernels, "")
-            if hopper_launch.serves(sizes):
-                with patch.object(hopper_launch, "num_sms", lambda _: 132):  # H100, H200
-                    found += _cases(sizes, hopper_launch, hopper_launch, "_kernel")
+            found += _cases(sizes, triton, _TRITON)
+        if hopper.why_not("output_forward", sizes) is None:
+            with patch.object(hopper_launch, "num_sms", lambda _: 132):  # H100, H200
+                found += _cases(sizes, hopper, _HOPPER)
     return found + list(_products())
 
 
 def _cases(
-    sizes: Sizes, launches: ModuleType, kernels: ModuleType, suffix: str
+    sizes: Sizes, backend: ModuleType, kernels: dict[str, ModuleType]
 ) -> Iterator[CompileCase]:
-    """``suffix``: of the kernels' names."""
+    runs = _runs(sizes, backend)
+    for name, module in kernels.items():
+        described = f"{name} Z={sizes.pair} C={sizes.hidden} {sizes.arch}"
+        described += " Hopper" if backend is hopper else ""
+        with ExitStack() as others:
+            for other, place in [*_TRITON.items(), *_HOPPER.items()]:
+                if (other, place) != (name, module):
+                    others.enter_context(patch.object(place, f"{other}_kernel", _Nothing()))
+            yield recorded(module, f"{name}_kernel", runs[name], described, sizes.arch)
+
+
+def _runs(sizes: Sizes, backend: ModuleType) -> dict[str, Callable[[], Any]]:
+    """What launches each kernel."""
     pair, hidden = sizes.pair, sizes.hidden
     z, operand = _empty(1, 256, 256, pair), _empty(hidden, 1, 256, 256)
     mask, numbers = z[..., 0].contiguous(), _empty(1, 256, 256, dtype=torch.float32)
@@ -55,38 +97,28 @@ def _cases(
     projection = ProjectionWeights(*[_empty(pair)] * 2, *matrices)
     output = OutputWeights(_empty(hidden), _empty(hidden), _empty(pair, hidden), _empty(pair))
     dropout = Dropout(torch.empty(1, dtype=torch.int64, device="meta"), 5, 0.25, -3)
-    keep = _empty(1, 1, 256, pair, dtype=torch.uint8)
-    given = OutputArguments(operand, z, output, keep, dropout)
+    given = OutputArguments(operand, z, output, dropout)
+    of_output = OutputKept(numbers, numbers, _empty(1, 1, 256, pair, dtype=torch.uint8))
     gradients = ProjectionGradients(operand, operand, z, z)
-    kept = ProjectionKept(z, mask, operand, operand, numbers, numbers)
-    found: dict[str, Callable[[], Any]] = {
-        "projection_forward": lambda: launches.projection(sizes, z, mask, projection),
-        "projection_backward": lambda: launches.projection_backward(
-            sizes, gradients, kept, projection
-        ),
-        "output_forward": lambda: launches.output(sizes, given, z),
-        "output_backward": lambda: launches.output_backward(sizes, given, z, [numbers, numbers]),
+    of_projection = ProjectionKept(z, mask, operand, operand, numbers, numbers)
+    sums = _empty(26, 4 * hidden + pair, pair, dtype=torch.float32)
+    projected = partial(backend.projection_backward, sizes, gradients, of_projection, projection)
+    put_out = partial(backend.output_backward, sizes, given, of_output, z)
+    finished = partial(
+        triton_weights.finish,
+        *(sizes, sums, sums[:, :, 0].contiguous(), *projection[:2], projection.matrices),
+    )
+    return {
+        "projection_forward": partial(backend.projection_forward, sizes, z, mask, projection),
+        "projection_backward": projected,
+        "projection_weights": projected,
+        "output_forward": partial(backend.output_forward, sizes, given, z),
+        "output_backward": put_out,
+        "output_weights": put_out,
+        "finish_weights": finished,
+        "sum_rows": finished,
+        "dropout_mask": partial(backend.output_forward, sizes, given, z),
     }
-    if launches is portable:
-        found["projection_weights"] = found["projection_backward"]
-        sums = _empty(26, 4 * hidden + pair, pair, dtype=torch.float32)
-        found |= {
-            "output_weights": found["output_backward"],
-            "finish_weights": lambda: launch.finish(
-                sizes, sums, sums[:, :, 0].contiguous(), *projection[:2], projection.matrices
-            ),
-        }
-        found["sum_rows"] = found["finish_weights"]
-        found["dropout_mask"] = lambda: launch.dropout_mask(keep, dropout)
-    for name, run in found.items():
-        described = f"{name} Z={pair} C={hidden} {sizes.arch}" + (suffix and " Hopper")
-        others: dict[str, Any] = {k + suffix: _Nothing() for k in found if k != name}
-        last = _Nothing() if name != "projection_weights" else portable_kernels.projection_weights
-        with (
-            patch.multiple(kernels, **others),
-            patch.object(portable_kernels, "projection_weights", last),
-        ):
-            yield recorded(kernels, name + suffix, run, described, sizes.arch)
 
 
 def _products() -> Iterator[CompileCase]:
@@ -98,11 +130,11 @@ def _products() -> Iterator[CompileCase]:
         "outgoing backward": [(x, x), (x.mT, x)],
         "incoming backward": [(x, x.mT), (x, x)],
     }
-    with patch.object(product, "num_ctas", lambda *_: 132):
+    with patch.object(hopper_product, "num_ctas", lambda *_: 132):
         for direction, pairs in cases.items():
-            run = partial(product.launch, [product.Product(*pair) for pair in pairs])
+            run = partial(hopper_product.products, [Product(*pair) for pair in pairs])
             described = f"batched_products {direction}"
-            yield recorded(product, "batched_products_kernel", run, described, "sm_90")
+            yield recorded(hopper_product, "batched_products_kernel", run, described, "sm_90")
 
 
 class _Nothing:

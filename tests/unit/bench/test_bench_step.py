@@ -16,8 +16,8 @@ from scalefold.bench import step
 from scalefold.bench.step import bench_step
 from scalefold.bench.synthetic_shards import given_or_full
 from scalefold.config import Config
+from scalefold.engine.memory import limit_memory
 from scalefold.errors import InputError
-from scalefold.train.memory import limit_memory
 
 CPU = torch.device("cpu")
 
@@ -76,7 +76,7 @@ def test_all_combinations_and_recycling_counts(
 
 
 def test_a_cpu_has_no_memory_to_limit() -> None:
-    with pytest.raises(InputError, match="the device is the CPU"):
+    with pytest.raises(InputError, match="CPU"):
         limit_memory(40.0, CPU)
 
 

@@ -127,6 +127,8 @@ def test_loader_over_shards(reader, demo_config):
     for batch, other in zip(batches, expected, strict=True):
         assert batch.chain_keys == other.chain_keys
         assert set(batch.chain_keys) <= set(reader.keys("train"))
-        for features, others in zip(batch.passes, other.passes, strict=True):
-            check(features, {**sizes(demo_config, demo_config.features.crop_size), "B": 2})
-            assert all(torch.equal(features[name], others[name]) for name in features)
+        assert len(batch.samples) == len(other.samples) == 2
+        for passes, other_passes in zip(batch.samples, other.samples):
+            for features, others in zip(passes, other_passes, strict=True):
+                check(features, sizes(demo_config, demo_config.features.crop_size))
+                assert all(torch.equal(features[name], others[name]) for name in features)

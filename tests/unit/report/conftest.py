@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import torch
 
+from scalefold.checkpoint import files as checkpoints
+from scalefold.checkpoint.provenance import data_hash
 from scalefold.config import config_hash, make_config, run_key
 from scalefold.evaluate.results import mean_by_split
 from scalefold.report.content import report_content
 from scalefold.report.inputs import read_run
 from scalefold.shards.manifest import Manifest, Snapshot
 from scalefold.shards.writer import ShardFacts
-from scalefold.train import checkpoint as checkpoints
-from scalefold.train.provenance import data_hash
 
 STEPS = 200
 CHAINS = [

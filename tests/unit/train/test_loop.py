@@ -13,21 +13,20 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
+from tests.unit.train.quietly import train_quietly
 
+from scalefold.checkpoint.files import checkpoints, load_weights, read_metadata
+from scalefold.checkpoint.lock import LOCK_FOLDER
 from scalefold.config import Config, make_config
 from scalefold.config.load import merge
 from scalefold.errors import InputError
 from scalefold.loader.loader import Batch, TrainingLoader
 from scalefold.train import loop
-from scalefold.train.checkpoint import checkpoints, load_weights, read_metadata
-from scalefold.train.health import DivergedError
-from scalefold.train.lock import LOCK_FOLDER
 from scalefold.train.metrics import MetricsLog
 from scalefold.train.sessions import read_sessions
 from scalefold.train.signals import stop_on_signals
+from scalefold.train.skipped_steps import DivergedError
 from scalefold.weights import export_weights
-
-from .quietly import train_quietly
 
 
 def _records(out: Path) -> list[dict[str, Any]]:

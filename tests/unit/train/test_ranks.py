@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.train.torchrun import Trainings
+from tests.unit.train.trajectory import assert_identical, records
 
+from scalefold.checkpoint.files import checkpoints, load_training, load_weights
+from scalefold.checkpoint.provenance import data_hash
 from scalefold.config.load import merge
-from scalefold.train.checkpoint import checkpoints, load_training, load_weights
-from scalefold.train.provenance import data_hash
-
-from .torchrun import Trainings
-from .trajectory import assert_identical, records
 
 GLOBAL = {"optimiser": {"clip_scope": "global"}}
 

@@ -15,9 +15,9 @@ from scalefold.loader.loader import TrainingLoader
 from scalefold.loss.total import total_loss
 from scalefold.model.alphafold import AlphaFold
 from scalefold.model.contract import Previous
+from scalefold.optim.parameters import flat_norm
 from scalefold.shards.reader import ShardReader
 from scalefold.train.assemble import assemble
-from scalefold.train.parameters import flat_norm
 
 CPU = torch.device("cpu")
 
@@ -30,9 +30,17 @@ def _perturb(model: torch.nn.Module) -> None:
             parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
 
 
-def _passes(config: Config, shards: Path, recycling: int) -> list[Features]:
+def _samples(config: Config, shards: Path, recycling: int) -> list[list[Features]]:
     with TrainingLoader(ShardReader(shards), config) as loader:
-        return next(b for b in loader if b.recycling == recycling).passes
+        return next(b for b in loader if b.recycling == recycling).samples
+
+
+def _joined(samples: list[list[Features]]) -> list[Features]:
+    """Features of each pass, the samples along B."""
+    return [
+        {name: torch.cat([features[name] for features in of_pass]) for name in of_pass[0]}
+        for of_pass in zip(*samples, strict=True)
+    ]
 
 
 def _plain_backward(model: AlphaFold, config: Config, passes: list[Features]) -> torch.Tensor:
@@ -62,17 +70,17 @@ def test_accumulated_samples_equal_the_batch_and_torchs_update(
     """One global-clipping step = batched loss, clip_grad_norm_ and torch.optim.Adam."""
     optimiser = {"clip_scope": "global", "clip_norm": 0.1}
     config = make_config(merge(micro_tree, {"optimiser": optimiser}))
-    passes = _passes(config, shards, recycling)
+    samples = _samples(config, shards, recycling)
     plain = AlphaFold(config.model)
     _perturb(plain)
     trainer = assemble(config, CPU)
     trainer.parameters.load(trainer.parameters.master, plain.state_dict(), "x")
 
-    loss = _plain_backward(plain, config, passes)
+    loss = _plain_backward(plain, config, _joined(samples))
     norm = torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.1)
     torch.optim.Adam(plain.parameters(), lr=1e-3, eps=1e-6).step()
 
-    numbers = trainer.step(passes, 1e-3)
+    numbers = trainer.step(samples, 1e-3)
     columns = dict(zip(numbers.names, numbers.per_sample.T))
     assert numbers.finite
     # One sample at a time or two at once: other orders of float32 sums, nothing more.
@@ -90,21 +98,20 @@ def test_accumulated_samples_equal_the_batch_and_torchs_update(
 
 
 def test_each_samples_gradient_is_clipped(micro: Config, shards: Path) -> None:
-    passes = _passes(micro, shards, 1)
+    samples = _samples(micro, shards, 1)
     plain = AlphaFold(micro.model)
     _perturb(plain)
     trainer = assemble(micro, CPU)
     trainer.parameters.load(trainer.parameters.master, plain.state_dict(), "x")
     expected = torch.zeros_like(trainer.parameters.master)
     norms = []
-    for i in range(2):
-        one = [{k: v[i : i + 1] for k, v in f.items()} for f in passes]
-        _plain_backward(plain, micro, one)
+    for passes in samples:
+        _plain_backward(plain, micro, passes)
         norms.append(torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.1))
         for name, view in trainer.parameters.by_name(expected).items():
             view += _gradient(plain, name) / 2
     assert min(norms) > 0.1  # both are clipped, or the test shows nothing
-    numbers = trainer.step(passes, 1e-3)
+    numbers = trainer.step(samples, 1e-3)
     columns = dict(zip(numbers.names, numbers.per_sample.T))
     torch.testing.assert_close(columns["grad_norm"], torch.stack(norms), rtol=1e-4, atol=0)
     found = trainer.optimiser.first_moment / 0.1
@@ -113,29 +120,28 @@ def test_each_samples_gradient_is_clipped(micro: Config, shards: Path) -> None:
 
 def test_a_step_that_is_not_finite_leaves_everything_as_it_was(micro: Config, shards: Path) -> None:
     trainer = assemble(micro, CPU)
-    passes = _passes(micro, shards, 0)
-    trainer.step(passes, 1e-3)
-    before = {name: tensor.clone() for name, tensor in trainer.state().items()}
-    bad = [dict(f) for f in passes]
-    bad[-1]["all_atom_positions"] = bad[-1]["all_atom_positions"].clone()
-    bad[-1]["backbone_rigid_tensor"] = torch.full_like(bad[-1]["backbone_rigid_tensor"], torch.nan)
+    samples = _samples(micro, shards, 0)
+    trainer.step(samples, 1e-3)
+    before = {name: tensor.clone() for name, tensor in trainer.state.tensors().items()}
+    nan = torch.full_like(samples[0][-1]["backbone_rigid_tensor"], torch.nan)
+    bad = [[*passes[:-1], passes[-1] | {"backbone_rigid_tensor": nan}] for passes in samples]
     numbers = trainer.step(bad, 1e-3)
     assert not numbers.finite
     columns = dict(zip(numbers.names, numbers.per_sample.T))
     assert columns["loss/fape"].isnan().all()
     assert columns["loss/distogram"].isfinite().all()
-    torch.testing.assert_close(trainer.state(), before, rtol=0, atol=0)
-    assert trainer.step(passes, 1e-3).finite
+    torch.testing.assert_close(trainer.state.tensors(), before, rtol=0, atol=0)
+    assert trainer.step(samples, 1e-3).finite
 
 
 def test_the_same_seed_gives_the_same_run(micro: Config, shards: Path) -> None:
-    passes = _passes(micro, shards, 1)
+    samples = _samples(micro, shards, 1)
     states = []
     for _ in range(2):
         torch.rand(7)  # the state of torch's generator must not matter
         trainer = assemble(micro, CPU)
         for _ in range(2):
-            trainer.step(passes, 1e-3)
+            trainer.step(samples, 1e-3)
         states.append(trainer.parameters.master)
     torch.testing.assert_close(states[0], states[1], rtol=0, atol=0)
 
@@ -153,7 +159,7 @@ def test_bf16_trains_like_fp32_within_its_rounding(
         narrow = {n for n, kind in kinds.items() if kind == torch.bfloat16}
         wide = {n for n in kinds if n.startswith(("structure_module.", "aux_heads."))}
         assert narrow == (set(kinds) - wide if precision == "bf16" else set())
-        numbers = trainer.step(_passes(config, shards, 1), 1e-3)
+        numbers = trainer.step(_samples(config, shards, 1), 1e-3)
         assert numbers.finite
         assert trainer.parameters.master.dtype == torch.float32
         assert trainer.optimiser.first_moment.dtype == torch.float32

@@ -23,23 +23,23 @@ from scalefold.cli import app
 from scalefold.errors import InputError
 from scalefold.loader.loader import TrainingLoader
 from scalefold.parallel import launch
-from scalefold.train import clipping
-from scalefold.train.checkpoint import checkpoint_path, ready_mark
-from scalefold.train.target import TargetReached
+from scalefold.optim import clipping
+from scalefold.checkpoint.files import checkpoint_path, ready_mark
+from scalefold.checkpoint.target import TargetReached
 
 def spoil(batch):
     for fault in faults:
         if fault["step"] == batch.step + 1 and fault.get("rank", rank) == rank:
             if "after" in fault:
                 wait_for(ready_mark(checkpoint_path(out, fault["after"])))
-            happen(fault["what"], batch.passes[-1])
+            happen(fault["what"], batch.samples)
     return batch
 
 def wait_for(path):
     while not path.exists():
         time.sleep(0.01)
 
-def happen(what, features):
+def happen(what, samples):
     if what.startswith("SIG"):
         os.kill(os.getpid(), getattr(signal, what))
     elif what == "damaged":
@@ -47,8 +47,9 @@ def happen(what, features):
     elif what == "bug":
         raise KeyError("a bug")
     elif what == "nan":
-        frames = features["backbone_rigid_tensor"]
-        features["backbone_rigid_tensor"] = torch.full_like(frames, torch.nan)
+        for *_, features in samples:
+            frames = features["backbone_rigid_tensor"]
+            features["backbone_rigid_tensor"] = torch.full_like(frames, torch.nan)
     else:  # the hash of the data: their target is reached
         TargetReached(0, "train", 0.9, what).write(out)
 
@@ -102,7 +103,7 @@ class Trainings:
         """
         process = self.start(out, size, *faults)
         try:
-            output, _ = process.communicate(timeout=240)
+            output, _ = process.communicate(timeout=540)
         finally:
             process.kill()
         return process.returncode, output

@@ -1,5 +1,0 @@
-"""Attention, gated, with mask and pair bias."""
-
-from scalefold_kernels.attention.op import attention
-
-__all__ = ["attention"]

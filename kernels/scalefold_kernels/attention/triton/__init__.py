@@ -1,6 +1,0 @@
-"""Attention on any GPU, of any type, head size and length."""
-
-from scalefold_kernels.attention.triton.backward import backward
-from scalefold_kernels.attention.triton.forward import forward
-
-__all__ = ["backward", "forward"]

@@ -1,5 +1,0 @@
-"""Global attention: one mean query a column of the MSA."""
-
-from scalefold_kernels.global_attention.op import global_attention
-
-__all__ = ["global_attention"]

@@ -1,0 +1,1 @@
+"""A training's folder: checkpoints, who may write there, and what a run may continue from."""

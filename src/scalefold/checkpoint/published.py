@@ -1,0 +1,101 @@
+"""Which checkpoints in a training's folder are of the present data and initial weights.
+
+For the workflow, which asks before it does anything, and every few seconds while a training runs:
+without torch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from scalefold.config.schema import TrainingConfig
+
+
+def steps_made_from(
+    folder: Path, data_manifest_sha256: str, initial_weights_sha256: str | None
+) -> list[int]:
+    """Steps of the complete checkpoints that a training from these files would not set aside.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the training; see `scalefold.checkpoint.files`.
+    data_manifest_sha256 : str
+    initial_weights_sha256 : str or None
+        None for random weights, and where there is no such file now. Then nothing can be said, nor
+        of checkpoints that did not record it: they count.
+
+    Returns
+    -------
+    list of int
+        Rising.
+
+    Raises
+    ------
+    OSError
+        If a checkpoint goes while this looks at it.
+    """
+    steps = []
+    for mark in folder.glob("step-*.ready"):
+        data, start = _made_from(mark, mark.stat().st_mtime_ns)
+        same_start = None in (start, initial_weights_sha256) or start == initial_weights_sha256
+        if data == data_manifest_sha256 and same_start:
+            steps.append(int(mark.stem.removeprefix("step-")))
+    return sorted(steps)
+
+
+def passed_steps(found: Sequence[int], training: TrainingConfig) -> list[int]:
+    """Steps to be published that a training has passed, and has no checkpoint of.
+
+    So it is where ``training.checkpoint_every`` was another one, or a checkpoint was deleted.
+
+    Parameters
+    ----------
+    found : sequence of int
+        Steps of the checkpoints that it has.
+    training : TrainingConfig
+
+    Returns
+    -------
+    list of int
+        Rising. With ``training.steps`` among them, the training went too far to be continued.
+    """
+    last = max(found, default=0)
+    return [step for step in training.published_steps() if step < last and step not in found]
+
+
+def other_initial_weights(folder: Path, initial_weights_sha256: str | None) -> str | None:
+    """Hash of the initial weights that a training started from, if they are not the present ones.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the training.
+    initial_weights_sha256 : str or None
+        See `steps_made_from`.
+
+    Returns
+    -------
+    str or None
+        None also where nothing can be said: no complete checkpoint, or one that did not record it.
+
+    Raises
+    ------
+    OSError, ValueError, KeyError
+        If the last checkpoint cannot be read.
+    """
+    for mark in sorted(folder.glob("step-*.ready"))[-1:]:
+        _, start = _made_from(mark, mark.stat().st_mtime_ns)
+        if None not in (start, initial_weights_sha256) and start != initial_weights_sha256:
+            return start
+    return None
+
+
+@cache
+def _made_from(mark: Path, time_ns: int) -> tuple[str, str | None]:
+    """Hashes of a checkpoint's data and initial weights."""
+    facts = json.loads((mark.with_suffix("") / "checkpoint.json").read_text("utf-8"))
+    return facts["data_manifest_sha256"], facts.get("initial_weights_sha256")

@@ -1,0 +1,76 @@
+"""Making way for a training from other files in the folder of an earlier one.
+
+A workflow names the folder of a training by what its configuration determines, so another
+configuration has another folder. What is in files is not in the name: shards that were packed
+again, or other initial weights under the same path, start the training anew in its folder. What is
+replaced took long to make: it is moved, never deleted.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+from typing import Final
+
+from scalefold.checkpoint import files as checkpoints
+from scalefold.checkpoint.lock import LOCK_FOLDER, TRAINING_LOG
+from scalefold.checkpoint.provenance import Inputs
+from scalefold.checkpoint.published import passed_steps
+from scalefold.checkpoint.resume import run_differences
+from scalefold.config.schema import Config
+from scalefold.errors import listed
+
+logger = logging.getLogger(__name__)
+
+REPLACED_FOLDER: Final = "replaced"
+
+
+def set_aside_other_run(config: Config, inputs: Inputs, out: Path) -> Path | None:
+    """Move away the training that ``out`` holds, unless configuration and data continue it.
+
+    It is another one if it was made with other files or settings (see `run_differences`), or went
+    beyond ``training.steps`` without a checkpoint of that step. Checkpoints of earlier steps may be
+    missing: a training is dearer than a point of its curve.
+
+    Parameters
+    ----------
+    config : Config
+    inputs : Inputs
+    out : Path
+        The training's folder, whose lock the caller holds.
+
+    Returns
+    -------
+    Path or None
+        Where everything of the earlier training is now: ``out/replaced/<number>``. Of its log a
+        copy: the workflow has ``training.log`` open and goes on writing there.
+    """
+    reason = _difference(config, inputs, out)
+    if reason is None:
+        return None
+    replaced = out / REPLACED_FOLDER
+    number = 1 + max((int(path.name) for path in replaced.glob("[0-9]*")), default=0)
+    target = replaced / str(number)
+    target.mkdir(parents=True)
+    for path in sorted(out.iterdir()):
+        if path.name == TRAINING_LOG:
+            shutil.copy2(path, target)
+        elif path.name not in (LOCK_FOLDER, REPLACED_FOLDER):
+            path.rename(target / path.name)
+    logger.warning("training starts anew; the earlier one is kept in %s, since %s", target, reason)
+    return target
+
+
+def _difference(config: Config, inputs: Inputs, out: Path) -> str | None:
+    """Say why a folder's checkpoints are not a part of this run; None if they are."""
+    found = [checkpoints.read_metadata(path).step for path in checkpoints.checkpoints(out)]
+    if not found:
+        return None
+    metadata = checkpoints.read_metadata(checkpoints.checkpoint_path(out, found[-1]))
+    differences = run_differences(metadata, config, inputs)
+    if differences:
+        return f"it is another one. What differs ({len(differences)}):{listed(differences)}"
+    if config.training.steps in passed_steps(found, config.training):
+        return f"it made {found[-1]} steps and has no checkpoint of step {config.training.steps}"
+    return None

@@ -1,0 +1,99 @@
+"""A copy of a training's state on the host, taken while the training goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from scalefold.checkpoint.state import TrainingState
+from scalefold.errors import InputError
+
+
+class Snapshot:
+    """The state of a training at one moment, by name, on the CPU.
+
+    Its memory is laid out once. On a GPU's training it is page-locked, and a stream of its own
+    fills it while the passes of the next step run, which read the same state; only the update at
+    their end must wait for the copy, which is there long before.
+
+    Parameters
+    ----------
+    state : TrainingState
+    hold_update : callable
+        Has the next update wait, on the device, for an event.
+
+    Attributes
+    ----------
+    weights, averaged : dict of str to Tensor
+        Master weights and their average, by parameter.
+    optimiser : dict
+        Everything else that the next update depends on: ``first_moment`` and ``second_moment`` by
+        parameter, ``updates`` and ``averaged_updates``.
+
+    Raises
+    ------
+    InputError
+        If the host has not so much memory.
+    """
+
+    def __init__(
+        self, state: TrainingState, hold_update: Callable[[torch.cuda.Event], None]
+    ) -> None:
+        self._state, self._hold_update = state.tensors(), hold_update
+        self._copies = _host_memory(self._state)
+        self.weights, self.averaged, first_moment, second_moment = (
+            state.by_name(self._copies[part])
+            for part in ("weights", "averaged", "first_moment", "second_moment")
+        )
+        self.optimiser = {
+            "first_moment": first_moment,
+            "second_moment": second_moment,
+            "updates": self._copies["updates"],
+            "averaged_updates": self._copies["averaged_updates"],
+        }
+        self._device = self._state["weights"].device
+        self._stream = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None
+        self._copied: torch.cuda.Event | None = None
+
+    def take(self) -> None:
+        """Begin to overwrite this with the state that all work asked for so far leads to.
+
+        The step's next update waits for it, on a GPU; the caller does not.
+        """
+        if self._stream is None:
+            self._copy()
+            return
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._stream):
+            self._copy()
+            self._copied = torch.cuda.Event(blocking=True)  # who waits for it sleeps
+            self._copied.record()
+        self._hold_update(self._copied)
+
+    def wait(self) -> None:
+        """Wait until it is whole; on any thread."""
+        if self._copied is not None:
+            with torch.cuda.device(self._device):  # a new thread's is the first GPU
+                self._copied.synchronize()
+
+    def _copy(self) -> None:
+        for name, tensor in self._state.items():
+            self._copies[name].copy_(tensor, non_blocking=True)
+
+
+def _host_memory(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Memory of the same shapes on the CPU, where a GPU can write into it by itself."""
+    try:
+        return {
+            name: torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
+            for name, tensor in state.items()
+        }
+    except RuntimeError as error:
+        gigabytes = sum(tensor.nbytes for tensor in state.values()) / 1e9
+        raise InputError(
+            f"the host has no {gigabytes:.1f} GB of memory, page-locked where a GPU trains, for a "
+            f"copy of the training's state, from which checkpoints are written ({error}): give the "
+            "training more memory, or end what else holds so much"
+        ) from error

@@ -1,0 +1,1 @@
+"""How a pass runs: precision, activation checkpointing, memory, compilation, CUDA graphs."""

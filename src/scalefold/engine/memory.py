@@ -1,0 +1,244 @@
+"""How much memory a training pass needs, found without a GPU and without computing anything.
+
+The pass is made on fake tensors, which have shapes and lifetimes but no values: what is alive
+when is counted as the allocator of a GPU would see it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import warnings
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from scalefold.config.load import make_config
+from scalefold.config.schema import Config
+from scalefold.engine.activation_checkpointing import ActivationCheckpointing, training_model
+from scalefold.engine.precision import narrow_model
+from scalefold.errors import InputError
+from scalefold.features.contract import ALL_FEATURES, Features
+from scalefold.loss.total import total_loss
+from scalefold.model.alphafold import AlphaFold
+from scalefold.model.assembly import Assembly
+from scalefold.model.contract import Previous
+from scalefold.ops import Ops
+
+logger = logging.getLogger(__name__)
+
+_MODES: Final[tuple[ActivationCheckpointing, ...]] = ("none", "selective", "full")
+_BYTES_A_PARAMETER: Final = 4 * 5 + 2 * 2
+"""Master weight, gradient, two moments, average in float32; working copy, gradient in bfloat16."""
+_RESERVE: Final = 0.15
+"""Of the need: scratch space of kernels and libraries, gaps between tensors, features to come."""
+
+
+@dataclass(frozen=True)
+class PassMemory:
+    """Bytes of a training pass of one sample, besides parameters and features.
+
+    Attributes
+    ----------
+    kept : int
+        What forward leaves for backward.
+    more : int
+        What backward needs on top of that at most.
+    """
+
+    kept: int
+    more: int
+
+    @property
+    def peak(self) -> int:
+        """Most that is alive at a time."""
+        return self.kept + self.more
+
+
+def choose_checkpointing(config: Config, ops: Ops, device: torch.device) -> ActivationCheckpointing:
+    """Decide on ``training.recomputation``; auto is the least that fits into the free memory.
+
+    The memory of a CPU is not known: there, auto is none.
+    """
+    setting = config.training.recomputation
+    if setting != "auto":
+        return setting
+    if device.type != "cuda":
+        return "none"
+    free, needs = free_bytes(device), {}
+    for mode in _MODES:
+        needs[mode] = bytes_needed(config, ops, mode)
+        if needs[mode] <= free:
+            break
+    told = ", ".join(f"{name} {_gib(need)}" for name, need in needs.items())
+    logger.info("training.recomputation: %s (memory needed: %s; free: %s)", mode, told, _gib(free))
+    return mode
+
+
+@contextlib.contextmanager
+def exhaustion_explained(checkpointing: ActivationCheckpointing) -> Iterator[None]:
+    """Around steps with this activation checkpointing: explain a GPU out of memory.
+
+    Raises
+    ------
+    InputError
+        In the place of torch's error.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        facts, _, _ = str(error).partition(" If reserved")  # then comes advice about torch
+        raise InputError(
+            f"a training step does not fit into the GPU's memory: {facts} training.recomputation "
+            f"is {checkpointing} (none, selective, full: each needs less than the one before): set "
+            "another, or take a larger GPU or one that nothing else uses, and go on with --resume; "
+            "or begin anew with a smaller features.crop_size, max_msa_clusters or max_extra_msa"
+        ) from error
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory of a GPU that this process may still take."""
+    number = _number(device)
+    free, total = torch.cuda.mem_get_info(number)
+    limit = int(total * torch.cuda.get_per_process_memory_fraction(number))
+    allocated = torch.cuda.memory_allocated(number)
+    unused = torch.cuda.memory_reserved(number) - allocated
+    return min(free + unused, limit - allocated)
+
+
+def limit_memory(gib: float, device: torch.device) -> None:
+    """Let torch allocate no more than this on a GPU: a setting of the process.
+
+    Raises
+    ------
+    InputError
+        If the device has no memory of its own, or less.
+    """
+    if device.type != "cuda":
+        raise InputError("--memory-gib limits a GPU's memory, but the device is the CPU")
+    number = _number(device)
+    _, total = torch.cuda.mem_get_info(number)
+    if gib * 2**30 > total:
+        raise InputError(f"--memory-gib {gib}: the GPU has {_gib(total)}")
+    torch.cuda.set_per_process_memory_fraction(gib * 2**30 / total, number)
+
+
+def _number(device: torch.device) -> int:
+    """Number of a GPU; the current one where the device does not say."""
+    return torch.cuda.current_device() if device.index is None else device.index
+
+
+def bytes_needed(config: Config, ops: Ops, checkpointing: ActivationCheckpointing) -> int:
+    """Memory of a training process: parameters, their optimiser, and a sample's training pass."""
+    with FakeTensorMode():
+        parameters = sum(p.numel() for p in AlphaFold(config.model).parameters())
+    needed = pass_memory(config, ops, checkpointing).peak + parameters * _BYTES_A_PARAMETER
+    return int(needed * (1 + _RESERVE))
+
+
+def pass_memory(config: Config, ops: Ops, checkpointing: ActivationCheckpointing) -> PassMemory:
+    """Memory of a training pass.
+
+    Every block of the Evoformer keeps the same, so two are counted and the rest follows.
+    """
+    counted, of_block = _count(for_counting(config, 2), ops, checkpointing)
+    others = config.model.evoformer.num_blocks - 2
+    return PassMemory(counted.kept + others * of_block, counted.more)
+
+
+def empty_features(config: Config) -> Features:
+    """Features of the configured training shapes, one sample, their values left open."""
+    shapes = config.features
+    sizes = {
+        "B": 1,
+        "N": shapes.crop_size,
+        "S": shapes.max_msa_clusters,
+        "E": shapes.max_extra_msa,
+        "T": shapes.max_templates,
+    }
+    return {
+        name: torch.empty(
+            [sizes[dim] if isinstance(dim, str) else dim for dim in spec.dims], dtype=spec.dtype
+        )
+        for name, spec in ALL_FEATURES.items()
+    }
+
+
+def for_counting(config: Config, blocks: int) -> Config:
+    """The configuration with an Evoformer of so many blocks, for counting on fake tensors."""
+    tree: dict[str, Any] = config.model_dump(mode="json")
+    tree["model"]["evoformer"]["num_blocks"] = blocks
+    # Violations keep tables of constants from one call to the next, which must not become fake;
+    # they have no matrix product, and their memory is small.
+    tree["loss"]["violation"] = 0.0
+    return make_config(tree, source="counting")
+
+
+def _count(
+    config: Config, ops: Ops, checkpointing: ActivationCheckpointing
+) -> tuple[PassMemory, int]:
+    """Memory of a pass of this very configuration, and of that what its second block keeps."""
+    with FakeTensorMode(), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        # Kernels look whether their weights lie side by side; here they may think so.
+        warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")
+        model = training_model(config.model, Assembly(ops), checkpointing)
+        narrow_model(model, config.training.precision)
+        features = empty_features(config)
+        like = model.input_embedder.linear_msa_m.weight
+        previous = Previous.zeros(1, config.features.crop_size, config.model, like)
+        after_block: list[int] = []
+        with _Living() as living:
+            for block in model.evoformer.blocks:
+                block.register_forward_hook(lambda *_: after_block.append(living.bytes))
+            outputs, _ = model(features, previous, model.embed_templates(features))
+            loss, _ = total_loss(outputs, features, config.loss)
+            del outputs
+            kept = living.bytes
+            living.most = kept
+            torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
+    return PassMemory(kept, living.most - kept), after_block[1] - after_block[0]
+
+
+class _Living(TorchDispatchMode):
+    """Counts the bytes of memory that operations have made and that are still alive."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = self.most = 0
+        self._known: dict[int, weakref.ref[Any]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = {id(t.untyped_storage()) for t in tree_leaves((args, kwargs)) if _is(t)}
+        results = func(*args, **(kwargs or {}))
+        for result in tree_leaves(results):
+            if _is(result):
+                self._see(result.untyped_storage(), given)
+        self.most = max(self.most, self.bytes)
+        return results
+
+    def _see(self, memory: torch.UntypedStorage, given: set[int]) -> None:
+        key, size = id(memory), memory.nbytes()
+        if key in given or key in self._known:
+            return
+        self.bytes += size
+
+        def gone(_: object) -> None:
+            self.bytes -= size
+            self._known.pop(key, None)
+
+        self._known[key] = weakref.ref(memory, gone)
+
+
+def _is(value: object) -> bool:
+    return isinstance(value, Tensor)
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB"

@@ -1,0 +1,1 @@
+"""From gradients to new weights, over flat buffers of all parameters."""

@@ -1,0 +1,142 @@
+"""Mean gradient of a step, over the samples of all ranks, clipped.
+
+AlphaFold2 clips each sample's gradient by its global norm before averaging (Suppl. sec. 1.11.3), so
+that one bad sample cannot rule a batch; MLPerf clips the mean. In the second case gradients are on
+their way to the other ranks while backward still runs; in the first a sample's norm must be known
+before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from scalefold.config.schema import OptimiserConfig
+from scalefold.optim.accumulation import add_sample, clip_scale
+from scalefold.optim.parameters import FlatParameters, flat_norm
+from scalefold.parallel import Pending, Ranks
+from scalefold.parallel.buckets import BUCKET_ELEMENTS, Completion, bucket_slices
+
+
+class ClippedMean:
+    """Mean over samples and ranks of gradients, clipped by norm.
+
+    Sums are in float32: over the samples of a rank in their order, then over the ranks. So another
+    number of ranks gives the same mean but for the order of the additions.
+
+    Parameters
+    ----------
+    parameters : FlatParameters
+        Whose gradients these are.
+    config : OptimiserConfig
+        ``clip_norm`` and ``clip_scope`` are used.
+    ranks : Ranks
+        Each with as many samples as the others.
+    overlap : bool
+        Send gradients while backward still runs, where the scope of clipping allows it. Not
+        possible if backward is a captured graph.
+    """
+
+    def __init__(
+        self,
+        parameters: FlatParameters,
+        config: OptimiserConfig,
+        ranks: Ranks,
+        *,
+        overlap: bool = True,
+    ) -> None:
+        self._parameters, self._ranks = parameters, ranks
+        self._clip_norm, self._per_sample = config.clip_norm, config.clip_scope == "sample"
+        self._sum = torch.empty_like(parameters.master)
+        self._empty = True
+        self._sent: list[Pending] = []
+        starts = [start for _, start in parameters.placed]
+        self._buckets = bucket_slices(starts, self._sum.numel(), BUCKET_ELEMENTS)
+        self._completion = None
+        if overlap and ranks.size > 1 and not self._per_sample:
+            self._completion = Completion(parameters.placed, self._buckets)
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether gradients are sent while backward runs: then hooks must see them arrive."""
+        return self._completion is not None
+
+    def start(self) -> None:
+        """Begin a step."""
+        self._empty = True
+        self._sent = []
+
+    @contextlib.contextmanager
+    def overlapped(self, *, last: bool) -> Iterator[None]:
+        """Around a sample's backward pass: what it completes of the ``last`` is sent at once."""
+        if last and self._completion is not None:
+            with self._completion.watch(self._add_and_send):
+                yield
+        else:
+            yield
+
+    def add(self, *, last: bool) -> Tensor:
+        """Take in what a sample's backward pass left, the ``last`` of this rank or not.
+
+        Returns
+        -------
+        Tensor, scalar, float32
+            Norm of the sample's gradient.
+        """
+        overlapped = last and self._completion is not None
+        if overlapped:
+            norm = flat_norm(self._parameters.gradient)
+        else:
+            clip_norm = self._clip_norm if self._per_sample else None
+            norm = add_sample(self._parameters, self._sum, clip_norm, first=self._empty)
+        self._empty = False
+        if last and not overlapped:
+            self.send()
+        return norm
+
+    def send(self) -> None:
+        """Send what this rank has, to be summed up with the others'."""
+        if self._empty:
+            self._sum.zero_()
+        for bucket in self._buckets:
+            self._send(bucket)
+
+    def finish(self, num_samples: int, mean_norm: Tensor) -> tuple[Tensor, Tensor]:
+        """End a step.
+
+        Parameters
+        ----------
+        num_samples : int
+            Of all ranks.
+        mean_norm : Tensor, scalar
+            Mean of all samples' norms.
+
+        Returns
+        -------
+        gradient : Tensor, shape (P,), float32
+            This object's buffer: valid, and free to be overwritten, until the next `start`.
+        norm : Tensor, scalar, float32
+            Before clipping: the mean of the samples' norms, or the norm of the mean. Not finite
+            where any sample's gradient is not.
+        """
+        for pending in self._sent:
+            pending.wait()
+        if self._per_sample:
+            return self._sum.div_(num_samples), mean_norm
+        norm = flat_norm(self._sum) / num_samples
+        return self._sum.mul_(clip_scale(norm, self._clip_norm) / num_samples), norm
+
+    def _add_and_send(self, bucket: slice) -> None:
+        self._parameters.collect_gradient(bucket)
+        total, gradient = self._sum[bucket], self._parameters.gradient[bucket]
+        if self._empty:
+            total.copy_(gradient)
+        else:
+            total += gradient
+        self._send(bucket)
+
+    def _send(self, bucket: slice) -> None:
+        self._sent.append(self._ranks.sum(self._sum[bucket]))

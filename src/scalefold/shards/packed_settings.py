@@ -1,0 +1,115 @@
+"""Was a finished shard folder packed with a configuration's settings and list of chains? The folder
+says so itself: raw files are not read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from scalefold.config.identity import packing_hash
+from scalefold.config.schema import Config
+from scalefold.errors import InputError
+from scalefold.raw.chains import ChainRow, read_chains, read_rejected
+from scalefold.shards.manifest import Manifest
+from scalefold.shards.schema import INDEX_FILE, REJECTED_FILE
+from scalefold.shards.shard_file import ShardFile
+from scalefold.shards.summary import changed_settings, in_words
+
+logger = logging.getLogger(__name__)
+
+
+def other_settings(folder: Path, config: Config) -> dict[str, str]:
+    """Return `changed_settings` of a folder: none if it was packed with the configuration's.
+
+    Raises
+    ------
+    InputError
+        There are no complete shards.
+    """
+    packed_with = Manifest.read(folder).config_hash
+    if packed_with == packing_hash(config):
+        return {}
+    return changed_settings(_settings(folder, packed_with), config)
+
+
+def _settings(folder: Path, config_hash: str) -> dict[str, Any]:
+    """Return what a hash stands for, which summaries of buckets say; nothing, if none does.
+
+    A finished folder does not need them otherwise, and may have later ones, as of all its chain
+    shards, and of no msa shard, where packing went no further.
+    """
+    for path in sorted([*folder.glob("chain-*.json"), *folder.glob("msa-*.json")]):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            head = json.loads(path.read_text("utf-8"))["head"]
+            if head["config_hash"] == config_hash:
+                return dict(head["settings"])
+    return {}
+
+
+def check_origin(folder: Path, config: Config) -> None:
+    """Refuse shards of other settings or of another list of chains; for the workflow.
+
+    Raises
+    ------
+    InputError
+        Says what differs, and how the workflow packs again. Or there are no complete shards.
+    """
+    if found := _differences(folder, config):
+        raise InputError(
+            f"{folder} was packed with {'; '.join(found)}. Set that back, or pack again: give the "
+            "same snakemake command with --forcerun fetch_structures fetch_alignments (files that "
+            "were fetched are kept)"
+        )
+
+
+def warn_of_other_settings(folder: Path, config: Config) -> None:
+    """Warn of what `check_origin` refuses; for commands by hand, as with a colleague's shards."""
+    for difference in _differences(folder, config):
+        logger.warning("%s was packed with %s. What is in the shards counts", folder, difference)
+
+
+def _differences(folder: Path, config: Config) -> list[str]:
+    """Say how settings and list of chains differ from the configuration's, if they do."""
+    found = []
+    if changed := other_settings(folder, config):
+        found.append(f"other settings: {in_words(changed)}")
+    listed = config.data.chains
+    # Whoever has the shards by hand need not have their list.
+    if listed.is_file() and (chains := other_chains(folder, read_chains(listed))):
+        found.append(
+            f"another list of chains: {len(chains)} lines differ from {listed}, {min(chains)} for "
+            "one"
+        )
+    return found
+
+
+def other_chains(folder: Path, listed: Iterable[ChainRow]) -> set[str]:
+    """Return the keys of chains whose line in the list is not the one that they were packed with.
+
+    Of a chain that was set aside only the key is known, and that it is no sample.
+
+    Raises
+    ------
+    InputError
+        Index or table of rejected chains are missing or damaged.
+    """
+    index = ShardFile(folder / INDEX_FILE, "index").table()
+    columns = (index[name].to_pylist() for name in ChainRow._fields)
+    packed, wanted = set(zip(*columns, strict=True)), set(listed)
+    set_aside = {rejected.chain_key for rejected in read_rejected(folder / REJECTED_FILE)}
+    otherwise = {key: tuple(facts) for key, *facts in packed - wanted}
+
+    def was_set_aside(row: ChainRow) -> bool:
+        as_template = ("template", row.cluster_id)  # or not packed at all
+        return (
+            row.chain_key in set_aside and otherwise.get(row.chain_key, as_template) == as_template
+        )
+
+    unlike = wanted - packed
+    changed = otherwise.keys() | {row.chain_key for row in unlike}
+    return changed - {row.chain_key for row in unlike if was_set_aside(row)}

@@ -1,0 +1,127 @@
+"""What the first rank writes of a run: metrics, progress, checkpoints."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+import scalefold
+from scalefold.checkpoint import files as checkpoints
+from scalefold.checkpoint.background import Background
+from scalefold.checkpoint.lock import WriterLock
+from scalefold.checkpoint.provenance import Inputs, source_commit
+from scalefold.checkpoint.snapshot import Snapshot
+from scalefold.config.load import config_hash
+from scalefold.config.schema import Config
+from scalefold.errors import InputError
+from scalefold.loader.order import Position
+from scalefold.train.assemble import Trainer
+from scalefold.train.metrics import MetricsLog, Record
+from scalefold.train.progress import ProgressLine
+from scalefold.train.skipped_steps import Health
+
+logger = logging.getLogger(__name__)
+
+
+class Journal:
+    """Writes into a training's folder, whose lock this process holds.
+
+    Checkpoints are written while the training goes on; that one cannot be written is raised by a
+    later call. A context: at its end nothing is being written any more.
+
+    Parameters
+    ----------
+    config : Config
+    trainer : Trainer
+        Whose state the checkpoints hold.
+    out : Path
+        The training's folder.
+    step : int
+        Steps made before.
+    inputs : Inputs
+    lock : WriterLock
+        Confirmed before each checkpoint.
+    console : Console
+        For the progress line.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        trainer: Trainer,
+        out: Path,
+        step: int,
+        inputs: Inputs,
+        lock: WriterLock,
+        console: Console,
+    ) -> None:
+        self._training, self._out, self._lock = config.training, out, lock
+        self._snapshot = Snapshot(trainer.state, trainer.step.hold_update)
+        self._metrics = MetricsLog(out, step)
+        self._progress = ProgressLine(step, config.training.steps, console)
+        self._writing = Background("checkpoint")
+        self._description: dict[str, Any] = {
+            "config": config.model_dump(mode="json"),
+            "config_hash": config_hash(config),
+            **asdict(inputs),
+            "scalefold_version": scalefold.__version__,
+            "commit": source_commit(),
+        }
+
+    def __enter__(self) -> Journal:
+        self._progress.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._progress.__exit__(*error)
+        try:
+            self._writing.close()
+        except (InputError, OSError, RuntimeError) as problem:
+            # Not raised: whatever has ended the training is of more interest.
+            logger.error("%s", problem)
+        self._metrics.close()
+
+    def record(self, record: Record) -> None:
+        """Log a step's numbers if it is to be logged, and show them."""
+        self._writing.check()
+        step = record["step"]
+        if step % self._training.log_every == 0 or step in (1, self._training.steps):
+            self._metrics.write(record)
+        self._progress.update(record)
+
+    def publish(self, step: int, health: Health, position: Position) -> None:
+        """Have a checkpoint of a step written, its log first, unless there is one."""
+        self._writing.finish()  # perhaps of this very step; and its snapshot is in use until then
+        if checkpoints.ready_mark(checkpoints.checkpoint_path(self._out, step)).exists():
+            return
+        self._snapshot.take()
+        progress = {
+            "step": step,
+            "skipped": health.skipped,
+            "skipped_in_a_row": health.in_a_row,
+            "data": position.state(),
+        }
+        self._writing.start(partial(self._write, step, progress))
+
+    def finish(self) -> None:
+        """Wait until the last checkpoint is written."""
+        self._writing.finish()
+
+    def _write(self, step: int, progress: dict[str, Any]) -> None:
+        self._metrics.sync()
+        self._snapshot.wait()
+        checkpoints.save(
+            self._out,
+            step=step,
+            weights=self._snapshot.weights,
+            averaged=self._snapshot.averaged,
+            training={**progress, "optimiser": self._snapshot.optimiser},
+            description=self._description,
+            confirm=self._lock.confirm,
+        )
+        checkpoints.prune(self._out, self._training.keep_checkpoints, self._training.publishes)

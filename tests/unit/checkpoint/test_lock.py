@@ -1,0 +1,296 @@
+"""One writer, in processes of their own; machines are told apart by what a file says of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalefold.checkpoint import lock as locks
+from scalefold.checkpoint.lock import LOCK_FOLDER, WriterLock
+from scalefold.errors import InputError
+
+# Holds the lock of a folder. Further arguments: seconds between beats, and the name of another
+# machine that it pretends to run on.
+HOLDER = """
+import dataclasses, sys, time
+from pathlib import Path
+from scalefold.checkpoint import lock
+from scalefold.errors import InputError
+folder, lock.BEAT_SECONDS, lock.SILENCE_SECONDS = Path(sys.argv[1]), float(sys.argv[2]), 1.0
+if len(sys.argv) > 3:
+    here = lock.Holder.this_process()
+    away = dataclasses.replace(here, boot=sys.argv[3], host=sys.argv[3])
+    lock.Holder.this_process = staticmethod(lambda: away)
+held = lock.WriterLock(folder)
+held.acquire()
+print("held", flush=True)
+for line in sys.stdin:
+    if line == "confirm\\n":
+        try:
+            held.confirm()
+            print("mine", flush=True)
+        except InputError as error:
+            print(str(error).replace("\\n", " "), flush=True)
+    else:
+        break
+held.release()
+print("released", flush=True)
+"""
+
+
+class Holder:
+    def __init__(self, folder: Path, beat: float = 0.1, machine: str | None = None) -> None:
+        arguments = [str(folder), str(beat), *([machine] if machine else [])]
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", HOLDER, *arguments],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert self.line() == "held"
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def say(self, word: str) -> str:
+        assert self.process.stdin is not None
+        self.process.stdin.write(word + "\n")
+        self.process.stdin.flush()
+        return self.line()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def freeze(self) -> None:
+        os.kill(self.process.pid, signal.SIGSTOP)
+        os.waitpid(self.process.pid, os.WUNTRACED)  # it beats no more
+
+    def thaw(self) -> None:
+        os.kill(self.process.pid, signal.SIGCONT)
+
+
+@pytest.fixture
+def short_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that wait it out. Others have a minute: a busy machine may delay a beat."""
+    monkeypatch.setattr(locks, "SILENCE_SECONDS", 1.0)
+
+
+@pytest.fixture
+def hold() -> Any:
+    holders = []
+
+    def start(*arguments: Any, **more: Any) -> Holder:
+        holders.append(Holder(*arguments, **more))
+        return holders[-1]
+
+    yield start
+    for holder in holders:
+        holder.kill()
+
+
+def test_a_second_writer_is_refused_until_the_first_is_gone(
+    hold: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "training"
+    holder = hold(folder)
+    with pytest.raises(InputError, match=rf"process {holder.process.pid} on .*, since "):
+        WriterLock(folder).acquire()
+    assert holder.say("confirm") == "mine"
+    holder.kill()
+    with caplog.at_level("INFO"), WriterLock(folder) as lock:
+        assert caplog.text == ""  # noticed at once: no waiting for a sign of life
+        lock.confirm()
+        (file,) = (folder / LOCK_FOLDER).iterdir()
+        assert json.loads(file.read_text().splitlines()[0])["process"] == os.getpid()
+    with WriterLock(folder):
+        pass
+
+
+def test_a_lock_that_was_given_back_is_free(hold: Any, tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").touch()  # so that the lock stays
+    holder = hold(tmp_path, machine="elsewhere")
+    assert holder.say("release") == "released"
+    with WriterLock(tmp_path) as lock:
+        lock.confirm()
+
+
+@pytest.mark.parametrize("before", [[], ["training.log"]], ids=["by hand", "in the workflow"])
+def test_who_wrote_nothing_leaves_no_lock(before: list[str], tmp_path: Path) -> None:
+    for name in before:
+        (tmp_path / name).touch()
+    for _ in range(2):
+        with WriterLock(tmp_path) as lock:
+            lock.confirm()
+        assert [path.name for path in tmp_path.iterdir()] == before
+
+
+def test_a_lock_that_is_cleared_between_two_looks_is_free_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    lock = WriterLock(tmp_path)
+    find, seen = lock._newest, [1]  # the first look finds what is gone at the second
+    monkeypatch.setattr(lock, "_newest", lambda: seen.pop() if seen else find())
+    with caplog.at_level("INFO"), lock:
+        lock.confirm()
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("why", ["written", "taken over"])
+def test_a_lock_stays_where_it_tells_something(tmp_path: Path, why: str) -> None:
+    with WriterLock(tmp_path) as lock:
+        if why == "written":
+            (tmp_path / "step-00000000").mkdir()
+        else:
+            (lock._files / "2").touch()
+    assert (tmp_path / LOCK_FOLDER / "1").exists()
+
+
+def test_other_files_beside_the_lock_are_let_be(tmp_path: Path) -> None:
+    """On NFS a file that was deleted while somebody read it is one."""
+    other = tmp_path / LOCK_FOLDER / ".nfs0000000012ab"
+    other.parent.mkdir()
+    other.touch()
+    with WriterLock(tmp_path) as lock:
+        lock.confirm()
+        assert sorted(path.name for path in other.parent.iterdir()) == [other.name, "1"]
+
+
+@pytest.mark.usefixtures("short_silence")
+def test_a_higher_generation_is_kept_for_a_frozen_lower_one(tmp_path: Path) -> None:
+    (tmp_path / LOCK_FOLDER).mkdir()
+    (tmp_path / LOCK_FOLDER / "1").touch()  # of another machine, silent
+    with WriterLock(tmp_path):
+        pass
+    assert [path.name for path in (tmp_path / LOCK_FOLDER).iterdir()] == ["2"]
+
+
+def test_a_holder_on_another_machine_is_believed_while_it_beats(hold: Any, tmp_path: Path) -> None:
+    holder = hold(tmp_path, machine="elsewhere")
+    with pytest.raises(InputError, match=rf"process {holder.process.pid} on elsewhere"):
+        WriterLock(tmp_path).acquire()
+    assert holder.say("confirm") == "mine"
+
+
+@pytest.mark.usefixtures("short_silence")
+def test_a_dead_machine_loses_its_lock(hold: Any, tmp_path: Path) -> None:
+    holder = hold(tmp_path, machine="elsewhere")
+    holder.kill()
+    started = time.monotonic()
+    with WriterLock(tmp_path) as lock:
+        assert time.monotonic() - started >= locks.SILENCE_SECONDS
+        lock.confirm()
+
+
+@pytest.mark.usefixtures("short_silence")
+def test_a_frozen_holder_finds_that_it_has_lost_the_lock(hold: Any, tmp_path: Path) -> None:
+    holder = hold(tmp_path, machine="elsewhere")
+    holder.freeze()
+    with WriterLock(tmp_path):
+        holder.thaw()
+        assert f"another training has taken over here (process {os.getpid()}" in holder.say(
+            "confirm"
+        )
+        assert holder.say("release") == "released"
+        with pytest.raises(InputError, match="another training writes here"):
+            WriterLock(tmp_path).acquire()
+
+
+@pytest.mark.usefixtures("short_silence")
+def test_a_holder_that_wakes_up_during_a_takeover_keeps_the_lock(
+    hold: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder = hold(tmp_path, machine="elsewhere")
+    holder.freeze()
+    is_free = WriterLock._is_free
+
+    def waking(lock: WriterLock, generation: int, who: locks.Holder | None, beat: str) -> bool:
+        free = is_free(lock, generation, who, beat)
+        holder.thaw()
+        while lock._read(generation)[1] == beat:
+            time.sleep(0.01)
+        return free
+
+    monkeypatch.setattr(WriterLock, "_is_free", waking)
+    with pytest.raises(InputError, match="on elsewhere"):
+        WriterLock(tmp_path).acquire()
+    assert holder.say("confirm") == "mine"
+
+
+def test_many_at_once_one_succeeds(tmp_path: Path, hold: Any) -> None:
+    hold(tmp_path).kill()
+    command = [sys.executable, "-c", HOLDER, str(tmp_path), "0.1"]
+    processes = [
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        for _ in range(6)
+    ]
+    try:
+        said = [process.stdout.readline() for process in processes]
+        assert sorted(said) == [*[b""] * 5, b"held\n"]
+        for process, line in zip(processes, said, strict=True):
+            if not line:
+                assert b"another training writes here" in process.stderr.read()
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+@pytest.mark.parametrize("folder", ["file", "file/training"])
+def test_a_file_in_the_way_is_named(folder: str, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(InputError, match=rf"^{file}: is a file .* choose another folder$"):
+        WriterLock(tmp_path / folder).acquire()
+
+
+@pytest.mark.parametrize(
+    ("code", "mend"),
+    [
+        (errno.EACCES, "make {} writable, or choose another folder"),
+        (errno.ENOSPC, "make room, or choose another folder"),
+        (errno.ENOENT, "choose another folder"),
+    ],
+)
+def test_a_folder_that_cannot_be_made_is_named_with_what_helps(
+    code: int, mend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(InputError) as raised:
+        WriterLock(tmp_path / "runs/training").acquire()
+    lock = tmp_path / "runs/training" / LOCK_FOLDER
+    assert str(raised.value) == (
+        f"{lock}: cannot be written ({os.strerror(code)}): {mend.format(tmp_path)}"
+    )
+
+
+@pytest.mark.usefixtures("short_silence")
+def test_a_file_without_a_name_is_watched_like_a_holder_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / LOCK_FOLDER).mkdir()
+    (tmp_path / LOCK_FOLDER / "7").write_text("")
+    with WriterLock(tmp_path):
+        assert [path.name for path in (tmp_path / LOCK_FOLDER).iterdir()] == ["8"]
+
+
+def test_a_process_that_has_the_number_of_one_that_is_gone_is_not_taken_for_it(
+    tmp_path: Path,
+) -> None:
+    gone = dataclasses.replace(locks.Holder.this_process(), process_started="1")
+    (tmp_path / LOCK_FOLDER).mkdir()
+    (tmp_path / LOCK_FOLDER / "1").write_text(json.dumps(dataclasses.asdict(gone)) + "\n7\n")
+    with WriterLock(tmp_path) as lock:
+        lock.confirm()

@@ -1,0 +1,96 @@
+"""What a finished folder says of the settings and the list of chains that it was packed from."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from scalefold.errors import InputError
+from scalefold.raw.chains import read_chains
+from scalefold.shards.packed_settings import other_chains, other_settings, warn_of_other_settings
+
+
+def test_as_it_was_packed(demo_copy):
+    assert other_settings(demo_copy.out, demo_copy.config) == {}
+    assert other_chains(demo_copy.out, read_chains(demo_copy.table)) == set()
+
+
+def test_settings_are_named_with_both_values(demo_copy, caplog):
+    demo_copy.settings["max_msa_rows"] = 10
+    said = {"shards.max_msa_rows": "10000 there, 10 now"}
+    assert other_settings(demo_copy.out, demo_copy.config) == said
+    warn_of_other_settings(demo_copy.out, demo_copy.config)
+    assert "shards.max_msa_rows: 10000 there, 10 now. What is in the shards counts" in caplog.text
+
+
+def test_without_summaries_only_the_present_values_are_known(demo_copy):
+    for path in demo_copy.out.glob("*-*.json"):
+        path.unlink()
+    assert other_settings(demo_copy.out, demo_copy.config) == {}
+    demo_copy.settings["max_msa_rows"] = 10
+    said = other_settings(demo_copy.out, demo_copy.config)
+    assert said["shards.max_msa_rows"] == "unknown there, 10 now"
+    assert "data.buckets" in said
+
+
+def test_summaries_of_a_later_packing_say_nothing_of_the_finished_folder(demo_copy):
+    demo_copy.settings["max_msa_rows"] = 10
+    for family, then in (("chain", "10000"), ("msa", "unknown")):
+        for path in demo_copy.out.glob(f"{family}-*.json"):
+            tree = json.loads(path.read_text())
+            tree["head"]["config_hash"] = "another"
+            path.write_text(json.dumps(tree))
+        said = other_settings(demo_copy.out, demo_copy.config)
+        assert said["shards.max_msa_rows"] == f"{then} there, 10 now"
+
+
+def test_a_setting_of_another_version_is_named(demo_copy):
+    """It counts in the hash, so shards with it are others."""
+    manifest = demo_copy.out / "manifest.json"
+    tree = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**tree, "config_hash": "another"}))
+    for path in demo_copy.out.glob("*-*.json"):
+        tree = json.loads(path.read_text())
+        tree["head"]["config_hash"] = "another"
+        tree["head"]["settings"]["shards.row_order"] = "length"
+        path.write_text(json.dumps(tree))
+    said = {"shards.row_order": "length there, unknown now"}
+    assert other_settings(demo_copy.out, demo_copy.config) == said
+
+
+def test_incomplete_shards_are_an_error(demo_copy):
+    (demo_copy.out / "manifest.json").unlink()
+    with pytest.raises(InputError, match="not complete"):
+        other_settings(demo_copy.out, demo_copy.config)
+
+
+def test_changed_lines_of_the_list(demo_copy):
+    first, second, third, *rest = read_chains(demo_copy.table)
+    listed = [
+        first._replace(split="validation" if first.split == "train" else "train"),
+        second._replace(cluster_id="another"),
+        third._replace(chain_key="9new_A"),
+        *rest,
+    ]
+    changed = {first.chain_key, second.chain_key, third.chain_key, "9new_A"}
+    assert other_chains(demo_copy.out, listed) == changed
+
+
+def test_chains_that_were_set_aside_are_no_difference(work):
+    work.list_chains(
+        ("2nwd_X", "train", "k"),
+        ("1aki_A", "train", "l"),  # without an alignment a template
+        ("9xyz_A", "train", "n"),  # has no file
+    )
+    for entry in ("2nwd", "1aki"):
+        work.structure(entry)
+    work.alignment("2nwd_X")
+    work.pack()
+    rejected = (work.out / "rejected.tsv").read_text()
+    assert "1aki_A" in rejected
+    assert "9xyz_A" in rejected
+    chains = read_chains(work.table)
+    assert other_chains(work.out, chains) == set()
+    others = [chain._replace(cluster_id="m") for chain in chains]
+    assert other_chains(work.out, others) == {"2nwd_X", "1aki_A"}
