@@ -12,16 +12,12 @@ from torch import Tensor
 
 from scalefold.ops import attention as reference
 from scalefold.ops.attention import LN2
-from scalefold_kernels.gpu import GLUON_VERSIONS, runs_gluon
-from scalefold_kernels.ops.attention import (
-    attention,
-    hopper_launch,
-    kernel,
-    op,
-    portable,
-)
+from scalefold_kernels import gpu
+from scalefold_kernels.ops.attention import attention, hopper
 from scalefold_kernels.ops.attention.arguments import checked, new_rows, new_statistics
-from scalefold_kernels.ops.attention.hopper import parts
+from scalefold_kernels.ops.attention.hopper.parts import LOG2E as HOPPER_LOG2E
+from scalefold_kernels.ops.attention.triton.gate import backward_gate
+from scalefold_kernels.ops.attention.triton.parts import LOG2E
 
 EPS = torch.finfo(torch.float32).eps
 
@@ -180,8 +176,8 @@ def test_views_of_a_packed_projection(columns: bool, device: torch.device) -> No
     strided = bias.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
     dense = [p.contiguous() for p in parts]
     leaves = [p.detach().requires_grad_() for p in parts]
-    turned = mask.transpose(1, 2).contiguous().transpose(1, 2)
-    out = attention(*leaves, mask_BRK=turned, bias_BHQK=strided)
+    transposed = mask.transpose(1, 2).contiguous().transpose(1, 2)
+    out = attention(*leaves, mask_BRK=transposed, bias_BHQK=strided)
     assert torch.equal(out, attention(*dense, mask_BRK=mask, bias_BHQK=bias))
     assert (out.transpose(1, 2) if columns else out).is_contiguous()
     grads = torch.autograd.grad(out.sum(), leaves)
@@ -197,7 +193,7 @@ def test_queries_as_forward_multiplies_them(device: torch.device, poisoned_memor
     q, k, v, gate, mask, bias = _inputs((2, 3, 19, 21, 3, 8), device)
     inputs = checked(q.transpose(2, 3).contiguous().transpose(2, 3), k, v, gate, mask, bias, LN2)
     grad_gate, grad_ungated, scaled_q = (new_rows(q.shape, q) for _ in range(3))
-    portable.backward_gate(inputs, q, q, grad_gate, grad_ungated, new_statistics(q), scaled_q)
+    backward_gate(inputs, q, q, grad_gate, grad_ungated, new_statistics(q), scaled_q)
     torch.testing.assert_close(scaled_q, q * (inputs.scale / LN2))
 
 
@@ -208,11 +204,11 @@ def test_queries_in_the_unit_of_the_bias_stay_as_they_are(device: torch.device) 
     assert not inputs.scales_q
     grad_gate, grad_ungated, scaled_q = (new_rows(q.shape, inputs.q) for _ in range(3))
     out, delta = inputs.q, new_statistics(q)
-    portable.backward_gate(inputs, out, out, grad_gate, grad_ungated, delta, scaled_q)
+    backward_gate(inputs, out, out, grad_gate, grad_ungated, delta, scaled_q)
     assert torch.equal(scaled_q, inputs.q)
 
 
-@pytest.mark.parametrize("log2e", [kernel.LOG2E, parts.LOG2E])
+@pytest.mark.parametrize("log2e", [LOG2E, HOPPER_LOG2E])
 def test_logits_of_a_bias_in_bits_are_multiplied_by_exactly_1(log2e: tl.constexpr) -> None:
     assert log2e.value * LN2 == 1
 
@@ -229,9 +225,9 @@ def test_bias_with_queries_contiguous(device: torch.device, poisoned_memory: Non
 
 def test_channels_need_not_be_contiguous(device: torch.device) -> None:
     q, k, v, gate, mask, bias = _inputs((1, 2, 19, 19, 2, 8), device)
-    turned = [x.transpose(-1, -2).contiguous().transpose(-1, -2) for x in (q, k, v, gate)]
+    transposed = [x.transpose(-1, -2).contiguous().transpose(-1, -2) for x in (q, k, v, gate)]
     expected = attention(q, k, v, gate, mask, bias)
-    assert torch.equal(attention(*turned, mask_BRK=mask, bias_BHQK=bias), expected)
+    assert torch.equal(attention(*transposed, mask_BRK=mask, bias_BHQK=bias), expected)
 
 
 def test_same_bits_every_time(device: torch.device) -> None:
@@ -261,7 +257,8 @@ def test_no_samples_or_rows(shape: tuple[int, ...], device: torch.device) -> Non
     out, *gradients = _run(attention, inputs, torch.float32)
     assert out.shape == shape[:3] + shape[4:]
     assert not any(gradient.any() for gradient in gradients)
-    assert not hopper_launch.serves(checked(*(x.detach().bfloat16() for x in inputs)))
+    given = checked(*(x.detach().bfloat16() for x in inputs))
+    assert "empty" in str(hopper.why_not("forward", given))
 
 
 @pytest.mark.parametrize("gated", [True, False])
@@ -299,12 +296,12 @@ LARGE = [
 ]
 
 
-@pytest.fixture(params=["portable", "hopper"])
+@pytest.fixture(params=["triton", "hopper"])
 def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "portable":
-        monkeypatch.setattr(op, "runs_gluon", lambda x: False)
-    elif not runs_gluon(torch.empty(0, device="cuda")):
-        pytest.skip(f"needs an H100 or H200, and Triton of {GLUON_VERSIONS}")
+    if request.param == "triton":
+        monkeypatch.setattr(gpu, "is_hopper", lambda device: False)
+    elif reason := gpu.why_not_hopper(torch.device("cuda")):
+        pytest.skip(reason)
 
 
 @pytest.mark.gpu
@@ -425,14 +422,14 @@ TWO_LAUNCHES = [(1, 1, 257, 257, 2, 32), (2, 5, 320, 300, 3, 24), (1, 77, 300, 3
 @pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("shape", TWO_LAUNCHES)
 @pytest.mark.parametrize(
-    ("masked", "turned", "gated"),
+    ("masked", "transposed", "gated"),
     [(True, True, True), (True, False, False), (False, False, True), (False, True, False)],
 )
 @pytest.mark.parametrize(("bias_scale", "scale"), [(LN2, LN2), (LN2, None), (1.0, None)])
 def test_bias_gradient_of_257_to_384_keys(
     shape: tuple[int, ...],
     masked: bool,
-    turned: bool,
+    transposed: bool,
     gated: bool,
     bias_scale: float,
     scale: float | None,
@@ -441,7 +438,7 @@ def test_bias_gradient_of_257_to_384_keys(
     inputs = _inputs(shape, device, gated)
     if not masked:
         inputs[4] = torch.ones_like(inputs[4])
-    if turned:
+    if transposed:
         inputs[5] = inputs[5].mT.contiguous().mT
     inputs = [x if x is None else x.bfloat16() for x in inputs]
     _assert_as_exact_as_torch(inputs, bias_scale=bias_scale, scale=scale)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 from unittest.mock import patch
@@ -16,14 +17,10 @@ import torch
 from tests.kernels.offline.case import CompileCase, recorded
 from torch import Tensor
 
-from scalefold_kernels.ops.attention import (
-    hopper_backward,
-    hopper_launch,
-    hopper_plan,
-    portable,
-)
-from scalefold_kernels.ops.attention import kernel as portable_kernels
+from scalefold_kernels.ops.attention import hopper
 from scalefold_kernels.ops.attention.arguments import Gradients, Inputs, checked
+from scalefold_kernels.ops.attention.hopper import plan
+from scalefold_kernels.ops.attention.triton import gate, parts
 
 _KINDS = {torch.bfloat16: "bf16", torch.float32: "fp32"}
 
@@ -45,83 +42,94 @@ _SHAPES = {
     "extra MSA row": (1024, 256, 8, 8, True, "QK", False),
     "extra MSA row N=384": (1024, 384, 8, 8, True, "QK", False),
     "template": (256, 256, 4, 16, True, "QK", True),
-    "wide heads": (64, 128, 2, 64, False, "QK", False),
+    "heads of 64 channels": (64, 128, 2, 64, False, "QK", False),
 }
 
-_PORTABLE = [
+_TRITON = [
     ("triangle N=256", torch.bfloat16),
     ("MSA column", torch.bfloat16),
-    ("wide heads", torch.bfloat16),
+    ("heads of 64 channels", torch.bfloat16),
     ("triangle N=256", torch.float32),
 ]
 
 
 def compile_cases() -> list[CompileCase]:
     """All kernels of the folder."""
-    return [*_portable(), *_hopper()]
+    return [*_triton(), *_hopper()]
 
 
-def _portable() -> Iterator[CompileCase]:
+def _module(name: str) -> ModuleType:
+    """A module of the op; the packages have functions of the same names."""
+    return import_module(f"scalefold_kernels.ops.attention.{name}")
+
+
+def _triton() -> Iterator[CompileCase]:
+    forward, backward = _module("triton.forward"), _module("triton.backward")
     for arch in ("sm_80", "sm_90"):
-        for name, dtype in _PORTABLE:
+        for name, dtype in _TRITON:
             inputs, out, lse = _arguments(name, dtype)
-            grads = lse, lse, out
-            launches: dict[str, Callable[[], Any]] = {
-                "forward": partial(portable.forward, inputs, out, lse),
-                "backward_gate": partial(portable.backward_gate, inputs, out, out, out, out, lse),
-                "backward_queries": partial(portable.backward_queries, inputs, *grads, inputs.q),
-                "backward_keys": partial(
-                    portable.backward_keys, inputs, *grads, inputs.q, inputs.q
+            q, grads = inputs.q, (lse, lse, out)
+            launches: dict[str, tuple[ModuleType, Callable[[], Any]]] = {
+                "forward": (forward, partial(forward.forward, inputs, out, lse)),
+                "backward_gate": (
+                    gate,
+                    partial(gate.backward_gate, inputs, out, out, out, out, lse),
+                ),
+                "backward_queries": (
+                    backward,
+                    partial(backward.backward_queries, inputs, *grads, q),
+                ),
+                "backward_keys": (
+                    backward,
+                    partial(backward.backward_keys, inputs, *grads, q, q),
                 ),
             }
             if inputs.bias is not None:
-                launches["backward_bias"] = partial(
-                    portable.backward_bias, inputs, inputs.bias, *grads
-                )
-            for kernel, launch in launches.items():
+                launch = partial(backward.backward_bias, inputs, inputs.bias, *grads)
+                launches["backward_bias"] = backward, launch
+            for kernel, (module, launch) in launches.items():
                 described = f"{kernel} for {arch}, {name}, {_KINDS[dtype]}"
-                with patch.object(portable, "architecture", lambda _, arch=arch: arch):
-                    yield recorded(portable_kernels, f"{kernel}_kernel", launch, described, arch)
+                with patch.object(parts, "architecture", lambda _, arch=arch: arch):
+                    yield recorded(module, f"{kernel}_kernel", launch, described, arch)
 
 
 def _hopper() -> Iterator[CompileCase]:
     for name in _SHAPES:
         inputs, out, lse = _arguments(name, torch.bfloat16)
-        if not hopper_launch.serves(inputs):
+        if hopper.why_not("forward", inputs):
             continue
-        launches: dict[str, tuple[ModuleType, Callable[[], Any]]] = {
-            f"backward_{kernel}": (hopper_backward, launch)
-            for kernel, launch in _backward(inputs, out, lse).items()
-        }
-        launches["forward"] = hopper_launch, partial(hopper_launch.forward, inputs, out, lse)
-        for kernel, (module, launch) in launches.items():
+        launches = {"forward": partial(_module("hopper.forward").launch, inputs, out, lse)}
+        launches |= _hopper_backward(inputs, out, lse)
+        for kernel, launch in launches.items():
             # H100 and H200: 132 SMs.
-            with patch.object(hopper_plan, "num_sms", lambda _: 132):
+            with patch.object(plan, "num_sms", lambda _: 132):
                 described = f"{kernel} on Hopper, {name}"
+                module = _module(f"hopper.{kernel}")
                 yield recorded(module, f"{kernel}_kernel", launch, described, "sm_90")
 
 
-def _backward(inputs: Inputs, out: Tensor, lse: Tensor) -> dict[str, Callable[[], Any]]:
+def _hopper_backward(inputs: Inputs, out: Tensor, lse: Tensor) -> dict[str, partial[Any]]:
     """Launches of the kernels of backward that run where only some gradients are wanted, or all."""
     bias, gradients = inputs.bias, Gradients(inputs.q, inputs.k, inputs.v, inputs.gate)
-    if hopper_launch.whole_rows(inputs):
-        return {"row": partial(hopper_backward.row, inputs, out, lse, out, gradients)}
-    shared = hopper_backward.Shared(inputs.q, out, lse)
-    queries = partial(hopper_backward.queries, inputs, bias, lse, shared, inputs.q)
-    launches: dict[str, Callable[[], Any]] = {
-        "keys": partial(hopper_backward.keys, inputs, bias, lse, shared, inputs.k, inputs.v),
-        "queries": partial(queries, False),
+    keys, queries, row = (_module(f"hopper.backward_{x}") for x in ("keys", "queries", "row"))
+    if row.why_not("backward", inputs) is None:
+        return {"backward_row": partial(row.backward, inputs, out, lse, out, gradients, False)}
+    shared = keys.Shared(inputs.q, out, lse)
+    of_queries = partial(queries.launch, inputs, bias, lse, shared, inputs.q)
+    launches: dict[str, partial[Any]] = {
+        "backward_keys": partial(keys.launch, inputs, bias, lse, shared, inputs.k, inputs.v),
+        "backward_queries": partial(of_queries, bias is not None),
     }
-    if bias is not None and hopper_launch.sums_in_registers(inputs):
-        more = inputs.num_keys > hopper_backward.BIAS_KEYS
-        waiting = hopper_backward.new_waiting(inputs) if more else None
-        launches["queries_bias"] = partial(
-            hopper_backward.queries_bias, inputs, bias, out, lse, out, gradients, shared, waiting
+    if bias is not None and hopper.sums_in_registers(inputs):
+        first = _module("hopper.backward_queries_bias")
+        more = inputs.num_keys > first.KEYS
+        waiting = queries.new_waiting(inputs) if more else None
+        launches["backward_queries_bias"] = partial(
+            first.launch, inputs, bias, out, lse, out, gradients, shared, waiting
         )
-        if more:
-            launches["queries"] = partial(queries, True, waiting)
-    elif bias is not None:
-        launches["queries"] = partial(queries, True)
+        launches["backward_queries"] = (
+            partial(of_queries, True, first.KEYS, waiting) if more else partial(of_queries, False)
+        )
     return launches
 
 

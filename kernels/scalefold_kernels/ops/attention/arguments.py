@@ -155,14 +155,14 @@ def new_rows(shape: Sequence[int], like: Tensor) -> Tensor:
     return like.new_empty((batch, rows, length, *others))
 
 
-def turned(bias: Tensor | None) -> bool:
+def transposed(bias: Tensor | None) -> bool:
     """Whether queries, not keys, are contiguous in a bias (the ending node's)."""
     return bias is not None and bias.stride(-1) != 1
 
 
 def in_memory(bias: Tensor) -> Tensor:
     """A bias, or memory like it, with queries and keys in the order in which they are there."""
-    return bias.mT if turned(bias) else bias
+    return bias.mT if transposed(bias) else bias
 
 
 def new_sums(bias: Tensor, groups: int) -> Tensor:

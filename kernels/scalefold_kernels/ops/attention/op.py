@@ -7,15 +7,12 @@ projections that they are the gradients of, so that nothing needs to copy them t
 
 from __future__ import annotations
 
-from importlib import import_module
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from scalefold_kernels.gpu import runs_gluon
-from scalefold_kernels.ops.attention import portable
+from scalefold_kernels.backends import Backends
 from scalefold_kernels.ops.attention.arguments import (
     Gradients,
     Inputs,
@@ -23,9 +20,11 @@ from scalefold_kernels.ops.attention.arguments import (
     in_memory,
     new_rows,
     new_statistics,
-    turned,
+    transposed,
 )
 from scalefold_kernels.sums import sum_rows
+
+_BACKENDS = Backends("attention", __package__, "hopper.backward_row", "hopper", "triton")
 
 
 def attention(
@@ -72,7 +71,7 @@ def attention(
         # Heads last, as a linear map leaves them: one copy for forward and backward.
         bias_BHQK = bias_BHQK.contiguous()
     if mask_BRK.stride(-1) != 1:
-        # Attention along columns: every program would gather each of its rows' masks.
+        # Attention along columns: every CTA would gather each of its rows' masks.
         mask_BRK = mask_BRK.contiguous()
     scale = q_BRQHC.shape[-1] ** -0.5 if scale is None else scale
     projections = q_BRQHC, k_BRKHC, v_BRKHC, gate_BRQHC
@@ -93,7 +92,7 @@ def _attention(
 ) -> tuple[Tensor, Tensor]:
     inputs = checked(q, k, v, gate, mask, bias, bias_scale, scale)
     out, lse = new_rows(q.shape, q), new_statistics(q)
-    _launches(inputs).forward(inputs, out, lse)
+    _BACKENDS.choose("forward", q.device, inputs).forward(inputs, out, lse)
     return out, lse
 
 
@@ -121,7 +120,8 @@ def _attention_backward(
     results = _gradients(q, k, gate)
     gradients = _slices(results, gate is not None)
     sum_bias = bias is not None and bias_gradient
-    sums = _launches(inputs).backward(inputs, out, lse, grad_out, gradients, sum_bias)
+    backend = _BACKENDS.choose("backward", q.device, inputs)
+    sums = backend.backward(inputs, out, lse, grad_out, gradients, sum_bias)
     if bias is not None and sums:
         results.append(_summed(bias, sums))
     return results
@@ -160,20 +160,10 @@ def _backward(
 _attention.register_autograd(_backward, setup_context=_save)
 
 
-def _launches(inputs: Inputs) -> ModuleType:
-    """Kernels of a Hopper GPU where they serve these arguments, else those for any GPU."""
-    if runs_gluon(inputs.q):
-        # Gluon is imported where it runs.
-        hopper = import_module("scalefold_kernels.ops.attention.hopper_launch")
-        if hopper.serves(inputs):
-            return hopper
-    return portable
-
-
 def _bias_gradient(bias: Tensor) -> Tensor:
     """Memory for the bias's gradient, queries and keys in the order in which the bias has them."""
     memory = torch.empty_like(in_memory(bias), memory_format=torch.contiguous_format)
-    return memory.mT if turned(bias) else memory
+    return memory.mT if transposed(bias) else memory
 
 
 def _summed(bias: Tensor, sums: tuple[Tensor, ...]) -> Tensor:
@@ -183,7 +173,7 @@ def _summed(bias: Tensor, sums: tuple[Tensor, ...]) -> Tensor:
         sum_rows(sums[0].flatten(1), bias.dtype, gradient)
     else:
         parts = [sum_rows(x.flatten(1), bias.dtype).view(x.shape[1:]) for x in sums]
-        torch.cat(parts, -2 if turned(bias) else -1, out=in_memory(gradient))
+        torch.cat(parts, -2 if transposed(bias) else -1, out=in_memory(gradient))
     return gradient
 
 

@@ -7,6 +7,12 @@ others, from shared memory, where their gradients take their places at the end o
 A warp of its own loads for the warp group, which so spends no instructions on copies.
 """
 
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import triton
+from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -18,6 +24,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from scalefold_kernels.gluon import mma_layout, new_barriers
+from scalefold_kernels.ops.attention.arguments import Inputs, transposed
+from scalefold_kernels.ops.attention.hopper.descriptors import (
+    bias_descriptor,
+    rows_descriptor,
+    statistics_descriptor,
+)
 from scalefold_kernels.ops.attention.hopper.parts import (
     LOADER_REGISTERS,
     LOG2E,
@@ -26,9 +38,12 @@ from scalefold_kernels.ops.attention.hopper.parts import (
     copy_bias,
     count_unmasked,
     load_bias,
-    place_of_program,
+    place_of_cta,
     stacked,
 )
+from scalefold_kernels.ops.attention.hopper.plan import Plan, dealt, fitting, places
+from scalefold_kernels.tiles import tile
+from scalefold_kernels.tma import padded
 
 
 @gluon.jit
@@ -90,7 +105,7 @@ def load_block(
 @gluon.jit
 def load(
     descs, memory, barriers, masks, sizes,
-    HAS_BIAS: gl.constexpr, TURNED: gl.constexpr, C: gl.constexpr,
+    HAS_BIAS: gl.constexpr, TRANSPOSED: gl.constexpr, C: gl.constexpr,
     BLOCK_Q: gl.constexpr, NUM_BLOCKS: gl.constexpr, PLACES: gl.constexpr, SIDES: gl.constexpr,
 ):  # fmt: skip
     """The loader warp."""
@@ -103,7 +118,7 @@ def load(
         mbarrier.expect(bias_full, NUM_BLOCKS * 64 * BLOCK_Q * 2)
         for n in range(NUM_BLOCKS):
             tile = bias_smem.index(n)
-            copy_bias(bias_desc, tile, bias_full, batch, head, n * BLOCK_Q, first_k, TURNED)
+            copy_bias(bias_desc, tile, bias_full, batch, head, n * BLOCK_Q, first_k, TRANSPOSED)
     for i in range(rows):
         row = first_row + i
         side = i % SIDES
@@ -130,7 +145,7 @@ def load(
 @gluon.jit
 def differentiate_block(
     grad_k, grad_v, k, v, j, place, ready, phase, alike, unit, memory,
-    HAS_BIAS: gl.constexpr, TURNED: gl.constexpr, C: gl.constexpr, BLOCK_Q: gl.constexpr,
+    HAS_BIAS: gl.constexpr, TRANSPOSED: gl.constexpr, C: gl.constexpr, BLOCK_Q: gl.constexpr,
 ):  # fmt: skip
     """Gradients of a row's keys and values with those from block ``j`` of queries, at a place.
 
@@ -142,7 +157,7 @@ def differentiate_block(
     A_P: gl.constexpr = gl.DotOperandLayout(0, mma_layout(C), 2)
     by_column: gl.constexpr = gl.SliceLayout(0, S)
     # Logits are transposed, and so is the bias unless memory has it so.
-    s = load_bias(bias_smem.index(j), BLOCK_Q, HAS_BIAS, not TURNED)
+    s = load_bias(bias_smem.index(j), BLOCK_Q, HAS_BIAS, not TRANSPOSED)
     mbarrier.wait(ready, phase)
     q = q_smem.index(place).reshape([BLOCK_Q, C])
     grad = grad_smem.index(place).reshape([BLOCK_Q, C])
@@ -171,7 +186,7 @@ def differentiate_block(
 @gluon.jit
 def differentiate(
     stores, memory, barriers, masks, sizes, scale,
-    HAS_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr, TURNED: gl.constexpr, C: gl.constexpr,
+    HAS_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr, TRANSPOSED: gl.constexpr, C: gl.constexpr,
     BLOCK_Q: gl.constexpr, NUM_BLOCKS: gl.constexpr, PLACES: gl.constexpr,
     SIDES: gl.constexpr,
 ):  # fmt: skip
@@ -204,7 +219,7 @@ def differentiate(
             phase = (i * (NUM_BLOCKS // PLACES) + j // PLACES) & 1
             grad_k, grad_v = differentiate_block(
                 grad_k, grad_v, k, v, j, place, full.index(place), phase,
-                unmasked == 0, unit, memory, HAS_BIAS, TURNED, C, BLOCK_Q,
+                unmasked == 0, unit, memory, HAS_BIAS, TRANSPOSED, C, BLOCK_Q,
             )  # fmt: skip
             mbarrier.arrive(empty.index(place))
         # With a bias, queries came multiplied by the scale and divided by BIAS_SCALE.
@@ -230,14 +245,14 @@ def backward_keys_kernel(
     q_desc, k_desc, v_desc, grad_desc, lse_desc, delta_desc, bias_desc, grad_k_desc, grad_v_desc,
     mask, mask_stride_b, mask_stride_r, mask_stride_k,
     num_rows, num_heads, num_queries, num_keys, scale,
-    HAS_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr, TURNED: gl.constexpr, C: gl.constexpr,
+    HAS_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr, TRANSPOSED: gl.constexpr, C: gl.constexpr,
     BLOCK_Q: gl.constexpr, NUM_BLOCKS: gl.constexpr, PLACES: gl.constexpr, SIDES: gl.constexpr,
 ):  # fmt: skip
     """See the module. Queries beyond the last read as zeros and so add nothing.
 
     With a bias queries are as forward multiplied them; without, logits are scaled here.
     """
-    first_k, head, _, first_row, rows = place_of_program(num_keys, num_heads, num_rows)
+    first_k, head, _, first_row, rows = place_of_cta(num_keys, num_heads, num_rows)
     batch = gl.program_id(1)
 
     memory = new_memory(
@@ -263,17 +278,99 @@ def backward_keys_kernel(
                 differentiate,
                 (
                     stores, memory, barriers, masks, sizes, scale,
-                    HAS_BIAS, BIAS_SCALE, TURNED, C, BLOCK_Q, NUM_BLOCKS, PLACES, SIDES,
+                    HAS_BIAS, BIAS_SCALE, TRANSPOSED, C, BLOCK_Q, NUM_BLOCKS, PLACES, SIDES,
                 ),
             ),
             (
                 load,
                 (
                     descs, memory, barriers, masks, sizes,
-                    HAS_BIAS, TURNED, C, BLOCK_Q, NUM_BLOCKS, PLACES, SIDES,
+                    HAS_BIAS, TRANSPOSED, C, BLOCK_Q, NUM_BLOCKS, PLACES, SIDES,
                 ),
             ),
         ],
         [1],
         [LOADER_REGISTERS],
     )  # fmt: skip
+
+
+class Shared(NamedTuple):
+    """What the kernels before it leave for that of the keys.
+
+    Attributes
+    ----------
+    q : Tensor
+        Queries; where there is a bias as forward multiplied them.
+    grad_ungated, delta : Tensor
+        Gradient of the result without the gate; sums of its products with the result.
+    """
+
+    q: Tensor
+    grad_ungated: Tensor
+    delta: Tensor
+
+
+def launch(
+    inputs: Inputs,
+    bias: Tensor | None,
+    lse: Tensor,
+    shared: Shared,
+    grad_k: Tensor,
+    grad_v: Tensor,
+) -> None:
+    """Fill ``grad_k`` and ``grad_v``."""
+    _, k, v, _, mask, *_ = inputs
+    own = plan(inputs)
+    block = own.constants["BLOCK_Q"]
+    backward_keys_kernel[(own.ctas, inputs.batch)](
+        rows_descriptor(shared.q, block),
+        rows_descriptor(k, 64),
+        rows_descriptor(v, 64),
+        rows_descriptor(shared.grad_ungated, block),
+        statistics_descriptor(lse, block),
+        statistics_descriptor(shared.delta, block),
+        bias_descriptor(bias, shared.q, block, 64),
+        rows_descriptor(grad_k, 64),
+        rows_descriptor(grad_v, 64),
+        mask,
+        *inputs.mask_strides,
+        *inputs.scalars,
+        HAS_BIAS=bias is not None,
+        BIAS_SCALE=inputs.bias_scale,
+        TRANSPOSED=transposed(bias),
+        **own.constants,
+    )
+
+
+def plan(inputs: Inputs) -> Plan:
+    """How the kernel of the keys is launched."""
+    sizes = constants(inputs)
+    blocks = triton.cdiv(inputs.num_keys, 64)
+    return dealt(sizes, inputs, blocks, ctas_an_sm(inputs, sizes), blocks)
+
+
+def constants(inputs: Inputs) -> dict[str, int]:
+    """The tile, and what follows from it."""
+    sizes = tile("attention_backward_keys_hopper", "sm_90", inputs.shape_class)
+    blocks = triton.cdiv(inputs.num_queries, sizes["BLOCK_Q"])
+    sizes |= {
+        "NUM_BLOCKS": blocks,
+        "PLACES": places(sizes["PLACES"], blocks),
+        "C": padded(inputs.channels),
+    }
+    # The next row's keys may be on their way unless that costs a CTA.
+    sides = max(2, 1, key=lambda n: ctas_an_sm(inputs, {**sizes, "SIDES": n}))
+    return sizes | {"SIDES": sides}
+
+
+def ctas_an_sm(inputs: Inputs, sizes: dict[str, int]) -> int:
+    """In shared memory: bias; queries and gradient; keys and values; statistics."""
+    block, channels, ring = sizes["BLOCK_Q"], sizes["C"], sizes["PLACES"]
+    bias = 2 * 64 * block * (1 if inputs.bias is None else sizes["NUM_BLOCKS"])
+    rows = 2 * channels * (2 * ring * block + 2 * sizes["SIDES"] * 64)
+    return fitting(bias + rows + 8 * ring * block, 2, sizes["maxnreg"])
+
+
+def warp_groups(inputs: Inputs) -> int:
+    """How many warp groups, without loaders, an SM holds at a time."""
+    return ctas_an_sm(inputs, constants(inputs))

@@ -1,11 +1,16 @@
 """Gradients of queries and of the bias on Hopper GPUs, for any number of keys; see `parts`.
 
 The sum over rows of the gradient of the logits, which is the bias's, stays in shared memory. So
-that several programs find room on an SM, keys are then dealt out to passes over the
-rows; the gradients of queries wait in global memory from one pass to the next. The first keys may
-be another kernel's, `backward_queries_bias`, which leaves them there.
+that several CTAs find room on an SM, keys are then dealt out to passes over the rows; the
+gradients of queries wait in global memory from one pass to the next. The first keys may be another
+kernel's, `backward_queries_bias`, which leaves them there.
 """
 
+from __future__ import annotations
+
+import torch
+import triton
+from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -17,6 +22,10 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from scalefold_kernels.gluon import mma_layout, new_barriers, thread_barrier
+from scalefold_kernels.limits import needs_int64
+from scalefold_kernels.ops.attention.arguments import Inputs, new_sums, transposed
+from scalefold_kernels.ops.attention.hopper.backward_keys import Shared
+from scalefold_kernels.ops.attention.hopper.descriptors import bias_descriptor, rows_descriptor
 from scalefold_kernels.ops.attention.hopper.parts import (
     BY_THREAD,
     LOG2E,
@@ -31,12 +40,15 @@ from scalefold_kernels.ops.attention.hopper.parts import (
     load_first_keys,
     load_keys,
     load_mask,
-    place_of_program,
+    place_of_cta,
     stacked,
     store_mask,
     sum_places,
     waiting_at,
 )
+from scalefold_kernels.ops.attention.hopper.plan import Plan, dealt, fitting, key_slots, places
+from scalefold_kernels.tiles import tile
+from scalefold_kernels.tma import padded
 
 
 @gluon.jit
@@ -71,7 +83,7 @@ def new_memory(
 @gluon.jit
 def start_pass(
     turn, bias_desc, bias_full, memory, batch, head, first_q,
-    SUM_BIAS: gl.constexpr, TURNED: gl.constexpr, FIRST_K: gl.constexpr,
+    SUM_BIAS: gl.constexpr, TRANSPOSED: gl.constexpr, FIRST_K: gl.constexpr,
     BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr,
 ):  # fmt: skip
     """The bias of the pass's keys, and zeros where its gradient is summed up."""
@@ -82,7 +94,7 @@ def start_pass(
     for b in range(NUM_BLOCKS):
         key = FIRST_K + (turn * NUM_BLOCKS + b) * BLOCK_K
         place = bias_smem.index(b)
-        copy_bias(bias_desc, place, bias_full, batch, head, first_q, key, TURNED)
+        copy_bias(bias_desc, place, bias_full, batch, head, first_q, key, TRANSPOSED)
     if SUM_BIAS:
         for b in range(NUM_BLOCKS):
             zero = by_thread(gl.full([64, BLOCK_K], 0.0, gl.float32, mma_layout(BLOCK_K)))
@@ -93,7 +105,7 @@ def start_pass(
 @gluon.jit
 def differentiate_block(
     sums_q, j, place, ready, phase, masked, row, memory,
-    HAS_BIAS: gl.constexpr, SUM_BIAS: gl.constexpr, TURNED: gl.constexpr,
+    HAS_BIAS: gl.constexpr, SUM_BIAS: gl.constexpr, TRANSPOSED: gl.constexpr,
     C: gl.constexpr, BLOCK_K: gl.constexpr,
 ):  # fmt: skip
     """Gradient of a row's queries with that from a block of keys, which comes to a place.
@@ -105,7 +117,7 @@ def differentiate_block(
     dtype: gl.constexpr = k_smem.dtype
     S: gl.constexpr = mma_layout(BLOCK_K)
     A_P: gl.constexpr = gl.DotOperandLayout(0, mma_layout(C), 2)
-    s = load_bias(bias_smem.index(j), BLOCK_K, HAS_BIAS, TURNED)
+    s = load_bias(bias_smem.index(j), BLOCK_K, HAS_BIAS, TRANSPOSED)
     mbarrier.wait(ready, phase)
     k = k_smem.index(place).reshape([BLOCK_K, C])
     v = v_smem.index(place).reshape([BLOCK_K, C])
@@ -132,14 +144,15 @@ def differentiate_block(
 @gluon.jit
 def write_sums(
     partial, sums_smem, turn, queries, inside, num_queries, num_keys,
-    TURNED: gl.constexpr, BIAS_SCALE: gl.constexpr, BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr,
+    TRANSPOSED: gl.constexpr, BIAS_SCALE: gl.constexpr, BLOCK_K: gl.constexpr,
+    NUM_BLOCKS: gl.constexpr,
 ):  # fmt: skip
     """Sums of the bias's gradient, from the keys of a pass, to memory; ``inside``: of queries."""
     S: gl.constexpr = mma_layout(BLOCK_K)
     for b in range(NUM_BLOCKS):
         first = (turn * NUM_BLOCKS + b) * BLOCK_K
         keys = first + gl.arange(0, BLOCK_K, layout=gl.SliceLayout(0, S))
-        at = sum_places(queries, keys, num_queries, num_keys, TURNED)
+        at = sum_places(queries, keys, num_queries, num_keys, TRANSPOSED)
         both = inside[:, None] & (keys[None, :] < num_keys)
         zero = by_thread(gl.full([64, BLOCK_K], 0.0, gl.float32, S))
         summed = by_position(sums_smem.index(b).load(zero.type.layout), S)
@@ -153,18 +166,18 @@ def backward_queries_kernel(
     mask_stride_b, mask_stride_r, mask_stride_k, statistics_stride,
     num_rows, num_heads, num_queries, num_keys, scale,
     HAS_BIAS: gl.constexpr, SUM_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr,
-    TURNED: gl.constexpr, INT64: gl.constexpr,
+    TRANSPOSED: gl.constexpr, INT64: gl.constexpr,
     C: gl.constexpr, CHANNELS: gl.constexpr, FIRST_K: gl.constexpr,
     BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr, PASSES: gl.constexpr,
     KEYS: gl.constexpr, PLACES: gl.constexpr,
 ):  # fmt: skip
     """See the module. Keys from ``FIRST_K`` on; ``NUM_BLOCKS``: of a pass.
 
-    ``partial`` (groups of rows, B, H, Q, K; K, Q for a bias that is ``TURNED``) has these keys, in
+    ``partial`` (groups of rows, B, H, Q, K; K, Q for a ``TRANSPOSED`` bias) has these keys, in
     float32; `waiting_at` describes ``waiting``. With a bias queries are as forward multiplied
     them; without, logits are scaled here.
     """
-    first_q, head, group, first_row, rows = place_of_program(num_queries, num_heads, num_rows)
+    first_q, head, group, first_row, rows = place_of_cta(num_queries, num_heads, num_rows)
     batch = gl.program_id(1)
 
     memory = new_memory(
@@ -210,7 +223,7 @@ def backward_queries_kernel(
         if HAS_BIAS:
             start_pass(
                 turn, bias_desc, bias_full, memory, batch, head, first_q,
-                SUM_BIAS, TURNED, FIRST_K, BLOCK_K, NUM_BLOCKS,
+                SUM_BIAS, TRANSPOSED, FIRST_K, BLOCK_K, NUM_BLOCKS,
             )  # fmt: skip
         for i in range(rows):
             row = first_row + i
@@ -253,7 +266,7 @@ def backward_queries_kernel(
                 sums_q = differentiate_block(
                     sums_q, j, place, ready, phase,
                     FIRST_K // BLOCK_K + turn * NUM_BLOCKS + j, own_row, memory,
-                    HAS_BIAS, SUM_BIAS, TURNED, C, BLOCK_K,
+                    HAS_BIAS, SUM_BIAS, TRANSPOSED, C, BLOCK_K,
                 )  # fmt: skip
                 # All are done with the block.
                 thread_barrier()
@@ -279,5 +292,99 @@ def backward_queries_kernel(
         if SUM_BIAS:
             write_sums(
                 partial, sums_smem, turn, queries, inside, num_queries, num_keys - FIRST_K,
-                TURNED, BIAS_SCALE, BLOCK_K, NUM_BLOCKS,
+                TRANSPOSED, BIAS_SCALE, BLOCK_K, NUM_BLOCKS,
             )  # fmt: skip
+
+
+def launch(
+    inputs: Inputs,
+    bias: Tensor | None,
+    lse: Tensor,
+    shared: Shared,
+    grad_q: Tensor,
+    sum_bias: bool,
+    first_key: int = 0,
+    waiting: Tensor | None = None,
+) -> tuple[Tensor, ...]:
+    """Fill ``grad_q``; return sums of the bias's gradient, if they are wanted.
+
+    Of the keys from ``first_key`` on; ``waiting`` has the gradients of queries from those before.
+    """
+    _, k, v, _, mask, *_ = inputs
+    own = plan(inputs, first_key)
+    block, passes = own.constants["BLOCK_K"], own.constants["PASSES"]
+    # Offsets of 64 bits, which the others were measured with, spill there.
+    short = first_key > 0 and (passes > 1 or transposed(bias))
+    sums = new_sums(bias[..., first_key:], own.groups) if bias is not None and sum_bias else None
+    if passes > 1 and first_key == 0:
+        waiting = new_waiting(inputs)
+    backward_queries_kernel[(own.ctas, inputs.batch)](
+        rows_descriptor(shared.q, 64),
+        rows_descriptor(k, block),
+        rows_descriptor(v, block),
+        rows_descriptor(shared.grad_ungated, 64),
+        bias_descriptor(bias, shared.q, 64, block),
+        grad_q,
+        lse,
+        shared.delta,
+        mask,
+        lse if sums is None else sums,
+        lse if waiting is None else waiting,
+        *grad_q.stride()[:4],
+        *inputs.mask_strides,
+        lse.stride(2),
+        *inputs.scalars,
+        HAS_BIAS=bias is not None,
+        SUM_BIAS=sums is not None,
+        BIAS_SCALE=inputs.bias_scale,
+        TRANSPOSED=transposed(bias),
+        INT64=not short or needs_int64(grad_q),
+        CHANNELS=inputs.channels,
+        **own.constants,
+    )
+    return () if sums is None else (sums,)
+
+
+def new_waiting(inputs: Inputs) -> Tensor:
+    """New memory for gradients of queries from some of the keys; `parts.waiting_at`."""
+    blocks = triton.cdiv(inputs.num_queries, 64)
+    size = inputs.batch, inputs.num_rows, inputs.num_heads, blocks, 64, padded(inputs.channels)
+    return torch.empty(size, device=inputs.q.device, dtype=torch.float32)
+
+
+def plan(inputs: Inputs, first_key: int) -> Plan:
+    """How the kernel of the queries is launched, for the keys from one on."""
+    sizes = constants(inputs, first_key)
+    blocks = triton.cdiv(inputs.num_queries, 64)
+    # CTAs sum up the bias's gradient: all heads have equally many.
+    return dealt(sizes, inputs, blocks, ctas_an_sm(inputs, sizes), blocks * inputs.num_heads)
+
+
+def constants(inputs: Inputs, first_key: int = 0) -> dict[str, int]:
+    """The tile, and what follows from it."""
+    sizes = tile("attention_backward_queries_hopper", "sm_90", inputs.shape_class)
+    own, block, pass_keys = inputs.num_keys - first_key, sizes["BLOCK_K"], sizes.pop("PASS_K")
+    passes = 1 if inputs.bias is None else triton.cdiv(own, pass_keys)
+    blocks = triton.cdiv(own, block * passes)
+    return sizes | {
+        "PASSES": passes,
+        "FIRST_K": first_key,
+        "NUM_BLOCKS": blocks,
+        "PLACES": places(sizes["PLACES"], blocks),
+        "KEYS": key_slots(inputs, block),
+        "C": padded(inputs.channels),
+    }
+
+
+def ctas_an_sm(inputs: Inputs, sizes: dict[str, int]) -> int:
+    """In shared memory: bias and its gradient; keys and values; queries and gradient; mask."""
+    block, channels = sizes["BLOCK_K"], sizes["C"]
+    keys = sizes["NUM_BLOCKS"] * block
+    bias = 2 * 64 * block + 4 * 8 * keys if inputs.bias is None else (2 + 4) * 64 * keys
+    rows = 2 * channels * (2 * sizes["PLACES"] * block + 2 * 64)
+    return fitting(bias + rows + 2 * sizes["KEYS"], 1, sizes["maxnreg"])
+
+
+def warp_groups(inputs: Inputs) -> int:
+    """How many warp groups, without loaders, an SM holds at a time."""
+    return ctas_an_sm(inputs, constants(inputs))

@@ -1,11 +1,15 @@
 """Gradients of queries, gate and bias on Hopper GPUs, from the first 256 keys; see `parts`.
 
-Two warp groups share a program's keys, 128 each, and a loader warp works for both. The sum over
+Two warp groups share a CTA's keys, 128 each, and a loader warp works for both. The sum over
 rows of the gradient of the logits, which is the bias's, stays in registers. While a row's products
 are under way, both take the gate off the next row's gradient, half of the queries each. Where
 there are more keys, the gradients of queries wait for `backward_queries`, which adds theirs.
 """
 
+from __future__ import annotations
+
+import triton
+from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -17,6 +21,13 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from scalefold_kernels.gluon import mma_layout, widen
+from scalefold_kernels.ops.attention.arguments import Gradients, Inputs, new_sums, transposed
+from scalefold_kernels.ops.attention.hopper.backward_keys import Shared
+from scalefold_kernels.ops.attention.hopper.descriptors import (
+    bias_descriptor,
+    rows_descriptor,
+    statistics_descriptor,
+)
 from scalefold_kernels.ops.attention.hopper.parts import (
     BY_THREAD,
     LOADER_REGISTERS,
@@ -30,15 +41,20 @@ from scalefold_kernels.ops.attention.hopper.parts import (
     load_bias,
     load_keys,
     load_mask,
-    place_of_program,
+    place_of_cta,
     stacked,
     store_mask,
     sum_places,
     undo_gate,
     waiting_at,
 )
+from scalefold_kernels.ops.attention.hopper.plan import dealt
+from scalefold_kernels.tma import padded
 
 BLOCK_K = gl.constexpr(128)
+KEYS = 2 * BLOCK_K.value
+"""The first keys, which this kernel takes."""
+
 STAGES = gl.constexpr(2)
 """Rows of which keys and values are in shared memory."""
 
@@ -82,7 +98,7 @@ def load_queries(i, args, HAS_GATE: gl.constexpr, C: gl.constexpr):
 @gluon.jit
 def load_rows(
     args, query_args,
-    HAS_GATE: gl.constexpr, TURNED: gl.constexpr, C: gl.constexpr, MORE_KEYS: gl.constexpr,
+    HAS_GATE: gl.constexpr, TRANSPOSED: gl.constexpr, C: gl.constexpr, MORE_KEYS: gl.constexpr,
 ):  # fmt: skip
     """The loader warp."""
     (
@@ -93,7 +109,7 @@ def load_rows(
     mbarrier.expect(bias_full, 2 * 64 * BLOCK_K * 2)
     for w in gl.static_range(2):
         tile = bias_smem.index(w)
-        copy_bias(bias_desc, tile, bias_full, batch, head, first_q, w * BLOCK_K, TURNED)
+        copy_bias(bias_desc, tile, bias_full, batch, head, first_q, w * BLOCK_K, TRANSPOSED)
     one: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
     flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     # Where there are more keys, a row's mask takes the loader so long that the groups would wait
@@ -185,7 +201,7 @@ def undo_gate_of_row(
 def differentiate(
     args, gate_args, w: gl.constexpr,
     HAS_GATE: gl.constexpr, BIAS_SCALE: gl.constexpr, SCALE_Q: gl.constexpr,
-    TURNED: gl.constexpr, C: gl.constexpr, MORE_KEYS: gl.constexpr,
+    TRANSPOSED: gl.constexpr, C: gl.constexpr, MORE_KEYS: gl.constexpr,
 ):  # fmt: skip
     """Warp group ``w``. The first adds the gradients of queries of both."""
     (
@@ -220,7 +236,7 @@ def differentiate(
         mbarrier.wait(full.index(slot), (i // STAGES) & 1)
         k = k_smem.index(slot).reshape([BLOCK_K, C])
         v = v_smem.index(slot).reshape([BLOCK_K, C])
-        s = load_bias(bias_smem.index(w), BLOCK_K, True, TURNED)
+        s = load_bias(bias_smem.index(w), BLOCK_K, True, TRANSPOSED)
         s = warpgroup_mma(q, k.permute((1, 0)), s, is_async=True)
         grad_p = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
         grad_p = warpgroup_mma(grad_out, v.permute((1, 0)), grad_p, use_acc=False, is_async=True)
@@ -265,7 +281,7 @@ def differentiate(
     inside = queries < num_queries
     keys = w * BLOCK_K + gl.arange(0, BLOCK_K, layout=by_column)
     num_keys = 2 * BLOCK_K if MORE_KEYS else num_keys
-    at = sum_places(queries, keys, num_queries, num_keys, TURNED)
+    at = sum_places(queries, keys, num_queries, num_keys, TRANSPOSED)
     gl.store(partial + at, sums * BIAS_SCALE, mask=inside[:, None] & (keys[None, :] < num_keys))
     tma.store_wait(0)
 
@@ -277,14 +293,14 @@ def backward_queries_bias_kernel(
     mask_stride_b, mask_stride_r, mask_stride_k, statistics_stride,
     num_rows, num_heads, num_queries, num_keys, scale,
     HAS_GATE: gl.constexpr, BIAS_SCALE: gl.constexpr, SCALE_Q: gl.constexpr,
-    TURNED: gl.constexpr, C: gl.constexpr, MORE_KEYS: gl.constexpr,
+    TRANSPOSED: gl.constexpr, C: gl.constexpr, MORE_KEYS: gl.constexpr,
 ):  # fmt: skip
     """See the module. ``MORE_KEYS``: there are more than these.
 
-    ``partial`` (groups of rows, B, H, Q, K; K, Q for a bias that is ``TURNED``) has these keys, in
+    ``partial`` (groups of rows, B, H, Q, K; K, Q for a ``TRANSPOSED`` bias) has these keys, in
     float32; `waiting_at` describes ``waiting``.
     """
-    first_q, head, group, first_row, rows = place_of_program(num_queries, num_heads, num_rows)
+    first_q, head, group, first_row, rows = place_of_cta(num_queries, num_heads, num_rows)
     batch = gl.program_id(1)
 
     dtype: gl.constexpr = q_desc.dtype
@@ -361,14 +377,65 @@ def backward_queries_bias_kernel(
         [
             (
                 differentiate,
-                (args, gate_args, 0, HAS_GATE, BIAS_SCALE, SCALE_Q, TURNED, C, MORE_KEYS),
+                (args, gate_args, 0, HAS_GATE, BIAS_SCALE, SCALE_Q, TRANSPOSED, C, MORE_KEYS),
             ),
             (
                 differentiate,
-                (args, gate_args, 1, HAS_GATE, BIAS_SCALE, SCALE_Q, TURNED, C, MORE_KEYS),
+                (args, gate_args, 1, HAS_GATE, BIAS_SCALE, SCALE_Q, TRANSPOSED, C, MORE_KEYS),
             ),
-            (load_rows, (load_args, query_args, HAS_GATE, TURNED, C, MORE_KEYS)),
+            (load_rows, (load_args, query_args, HAS_GATE, TRANSPOSED, C, MORE_KEYS)),
         ],
         [4, 1],
         [REGISTERS, LOADER_REGISTERS],
     )
+
+
+def launch(
+    inputs: Inputs,
+    bias: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    grad_out: Tensor,
+    gradients: Gradients,
+    shared: Shared,
+    waiting: Tensor | None,
+) -> tuple[Tensor, ...]:
+    """Fill the gradients of queries and gate, and ``shared``; see `hopper_launch.backward`.
+
+    Returns sums of the bias's gradient. Of more keys than KEYS these are the first, and the
+    gradients of queries are left in ``waiting``, for `queries`.
+    """
+    q, k, v, gate, mask, *_ = inputs
+    blocks = triton.cdiv(inputs.num_queries, 64)
+    own = dealt({}, inputs, blocks, ctas_an_sm=1, unit=blocks * inputs.num_heads)
+    sums = new_sums(bias[..., :KEYS], own.groups)
+    q_desc = rows_descriptor(q, 64)
+    backward_queries_bias_kernel[(own.ctas, inputs.batch)](
+        q_desc,
+        rows_descriptor(k, BLOCK_K.value),
+        rows_descriptor(v, BLOCK_K.value),
+        q_desc if gate is None else rows_descriptor(gate, 64),
+        rows_descriptor(out, 64),
+        rows_descriptor(grad_out, 64),
+        statistics_descriptor(lse, 64),
+        bias_descriptor(bias, q, 64, BLOCK_K.value),
+        rows_descriptor(gradients.q, 64),
+        q_desc if gradients.gate is None else rows_descriptor(gradients.gate, 32),
+        rows_descriptor(shared.grad_ungated, 32),
+        rows_descriptor(shared.q, 32),
+        shared.delta,
+        mask,
+        sums,
+        lse if waiting is None else waiting,
+        *inputs.mask_strides,
+        lse.stride(2),
+        *inputs.scalars,
+        HAS_GATE=gate is not None,
+        BIAS_SCALE=inputs.bias_scale,
+        SCALE_Q=inputs.scales_q,
+        TRANSPOSED=transposed(bias),
+        C=padded(inputs.channels),
+        MORE_KEYS=waiting is not None,
+        num_warps=4,
+    )
+    return (sums,)

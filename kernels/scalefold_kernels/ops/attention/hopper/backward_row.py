@@ -1,13 +1,17 @@
 """All gradients of a row on Hopper GPUs, where there is no bias and a row has up to 128 positions.
 
 Two warp groups (one for up to 64 keys) share a row and head: everything of it is in shared memory,
-so that weights are computed once and the gate's gradient takes no kernel of its own. A program
+so that weights are computed once and the gate's gradient takes no kernel of its own. A CTA
 goes through its rows in two stages: while one is computed, the next one is copied.
 
 Logits are transposed (keys x queries), as in `backward_keys`; their gradient goes through shared
 memory to be the left operand of the gradient of queries.
 """
 
+from __future__ import annotations
+
+import triton
+from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -19,10 +23,21 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from scalefold_kernels.gluon import new_barriers, product_int64, thread_barrier, unsigned
+from scalefold_kernels.gpu import num_sms
+from scalefold_kernels.ops.attention.arguments import Gradients, Inputs
+from scalefold_kernels.ops.attention.hopper import why_not as why_not_hopper
+from scalefold_kernels.ops.attention.hopper.descriptors import gradient_rows, rows_descriptor
 from scalefold_kernels.ops.attention.hopper.parts import LOG2E, count, load_mask, undo_gate
+from scalefold_kernels.tma import padded
 
 STAGES = gl.constexpr(2)
 """Rows in shared memory."""
+
+MAX_LENGTH = 128
+"""The most queries, and keys, of which shared memory holds all that a row's gradients need."""
+
+CTAS_AN_SM = 2
+"""That an SM holds at a time, with two stages of a row in each."""
 
 
 @gluon.constexpr_function
@@ -173,8 +188,8 @@ def backward_row_kernel(
     gate_smem = gate_rows._reinterpret(dtype, blocks, q_desc.layout)
     k_smem = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, KEYS, 1, C], k_desc.layout)
     v_smem = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, KEYS, 1, C], k_desc.layout)
-    turned: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
-    grad_s_smem = gl.allocate_shared_memory(dtype, [KEYS, 64], turned)
+    transposed: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
+    grad_s_smem = gl.allocate_shared_memory(dtype, [KEYS, 64], transposed)
     ready = new_barriers(STAGES, 1)
     fence_async_shared()
     thread_barrier()
@@ -200,8 +215,8 @@ def backward_row_kernel(
     mask_strides = mask_stride_b, mask_stride_r, mask_stride_k
     kept, keep = load_row_mask(mask, mask_strides, batch, row, own, num_keys, KEYS)
     memory = q_smem, grad_smem, out_smem, grad_s_smem
-    num_turns = gl.cdiv(num_items - first, step)
-    for turn in range(num_turns):
+    num_rounds = gl.cdiv(num_items - first, step)
+    for turn in range(num_rounds):
         item = first + turn * step
         batch, row, head = place_of(item, num_rows, num_heads)
         stage = turn % STAGES
@@ -247,5 +262,58 @@ def backward_row_kernel(
         tma.store_wait(0)
         load_row(
             descs, tiles, ready, stage, item + STAGES * step, num_rows, num_heads,
-            turn + STAGES < num_turns, HAS_GATE, C, NUM_Q, KEYS,
+            turn + STAGES < num_rounds, HAS_GATE, C, NUM_Q, KEYS,
         )  # fmt: skip
+
+
+def why_not(function: str, inputs: Inputs) -> str | None:
+    """Why this kernel does not take these arguments."""
+    if inputs.bias is not None:
+        return "takes no bias"
+    longest = max(inputs.num_queries, inputs.num_keys)
+    if longest > MAX_LENGTH:
+        return f"takes {MAX_LENGTH} queries and keys at most, found {longest}"
+    return why_not_hopper(function, inputs)
+
+
+def backward(
+    inputs: Inputs,
+    out: Tensor,
+    lse: Tensor,
+    grad_out: Tensor,
+    gradients: Gradients,
+    sum_bias: bool,
+) -> tuple[Tensor, ...]:
+    """Fill ``gradients``, all by one kernel; there is no bias to sum up a gradient of."""
+    q, k, v, gate, mask, *_ = inputs
+    num_q, num_warps = triton.cdiv(inputs.num_queries, 64), 4 * triton.cdiv(inputs.num_keys, 64)
+    items = inputs.batch * inputs.num_rows * inputs.num_heads
+    # Each CTA goes through rows and heads at equal distances.
+    ctas = min(items, CTAS_AN_SM * num_sms(q.device))
+    # All positions of a row in one box.
+    block, keys = 64 * num_q, 16 * num_warps
+    q_desc = rows_descriptor(q, block)
+    backward_row_kernel[(ctas,)](
+        q_desc,
+        rows_descriptor(k, keys),
+        rows_descriptor(v, keys),
+        q_desc if gate is None else rows_descriptor(gate, block),
+        rows_descriptor(out, block),
+        rows_descriptor(gradient_rows(grad_out), block),
+        lse,
+        rows_descriptor(gradients.q, block),
+        rows_descriptor(gradients.k, keys),
+        rows_descriptor(gradients.v, keys),
+        q_desc if gradients.gate is None else rows_descriptor(gradients.gate, block),
+        mask,
+        *inputs.mask_strides,
+        lse.stride(2),
+        items,
+        *inputs.scalars,
+        HAS_GATE=gate is not None,
+        C=padded(inputs.channels),
+        NUM_Q=num_q,
+        num_warps=num_warps,
+        maxnreg=128,
+    )
+    return ()

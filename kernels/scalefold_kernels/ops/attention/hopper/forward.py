@@ -1,15 +1,19 @@
 """Forward kernel for Hopper GPUs; see `parts`.
 
-A program has one to four warp groups of 64 queries each. All read the same keys and values, which a
-warp of its own loads for them: with one group a program, the second-level cache brings them as
+A CTA has one to four warp groups of 64 queries each. All read the same keys and values, which a
+warp of its own loads for them: with one group a CTA, the second-level cache brings them as
 often as there are blocks of queries in a row.
 
 Weights are powers of the logits as they are: to take a row's maximum away first would cost an
 instruction a logit, and no power could be taken before all logits of a block are known. float32
-holds the sums as long as logits are between -69 and 69; a program that meets a sum which says
+holds the sums as long as logits are between -69 and 69; a CTA that meets a sum which says
 otherwise goes through its rows once more, with their maximum.
 """
 
+from __future__ import annotations
+
+import triton
+from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -21,6 +25,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from scalefold_kernels.gluon import mma_layout, new_barriers, widen
+from scalefold_kernels.ops.attention.arguments import Inputs, transposed
+from scalefold_kernels.ops.attention.hopper.descriptors import (
+    bias_descriptor,
+    bias_rows,
+    rows_descriptor,
+)
 from scalefold_kernels.ops.attention.hopper.parts import (
     LOG2E,
     announce,
@@ -32,12 +42,15 @@ from scalefold_kernels.ops.attention.hopper.parts import (
     load_keys,
     load_mask,
     log2,
-    place_of_program,
+    place_of_cta,
     reciprocal,
     row_max,
     stacked,
     store_mask,
 )
+from scalefold_kernels.ops.attention.hopper.plan import Plan, dealt, fitting, key_slots, places
+from scalefold_kernels.tiles import tile
+from scalefold_kernels.tma import padded
 
 LOWEST = gl.constexpr(2.0**-100)
 HIGHEST = gl.constexpr(2.0**100)
@@ -93,13 +106,13 @@ def weigh(s, o, total, highest, j, weighing, mask_smem, EXACT: gl.constexpr):
 @gluon.jit
 def attend_to_block(
     o, total, highest, q, j, place, ready, phase, weighing, stage, memory, w: gl.constexpr,
-    HAS_BIAS: gl.constexpr, TURNED: gl.constexpr, C: gl.constexpr, BLOCK_K: gl.constexpr,
+    HAS_BIAS: gl.constexpr, TRANSPOSED: gl.constexpr, C: gl.constexpr, BLOCK_K: gl.constexpr,
     NUM_BLOCKS: gl.constexpr, EXACT: gl.constexpr,
 ):  # fmt: skip
     """Sums of values and weights, and the highest logit, with block ``j`` of keys, at a place."""
     _, _, k_smem, v_smem, bias_smem, mask_smem, _ = memory
     masked = stage * (mask_smem.shape[0] // 2) + j
-    s = load_bias(bias_smem.index(w * NUM_BLOCKS + j), BLOCK_K, HAS_BIAS, TURNED)
+    s = load_bias(bias_smem.index(w * NUM_BLOCKS + j), BLOCK_K, HAS_BIAS, TRANSPOSED)
     mbarrier.wait(ready, phase)
     k = k_smem.index(place).reshape([BLOCK_K, C])
     v = v_smem.index(place).reshape([BLOCK_K, C])
@@ -199,7 +212,7 @@ def load_rows(
 @gluon.jit
 def load(
     bias_desc, again_smem, loads, memory, barriers, sizes,
-    HAS_GATE: gl.constexpr, HAS_BIAS: gl.constexpr, TURNED: gl.constexpr, C: gl.constexpr,
+    HAS_GATE: gl.constexpr, HAS_BIAS: gl.constexpr, TRANSPOSED: gl.constexpr, C: gl.constexpr,
     BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr, KEYS: gl.constexpr, PLACES: gl.constexpr,
     GROUPS: gl.constexpr,
 ):  # fmt: skip
@@ -213,7 +226,7 @@ def load(
             for n in range(NUM_BLOCKS):
                 tile = bias_smem.index(w * NUM_BLOCKS + n)
                 query = first_q + w * 64
-                copy_bias(bias_desc, tile, bias_full, batch, head, query, n * BLOCK_K, TURNED)
+                copy_bias(bias_desc, tile, bias_full, batch, head, query, n * BLOCK_K, TRANSPOSED)
     load_rows(
         0, loads, memory, barriers, sizes,
         HAS_GATE, C, BLOCK_K, NUM_BLOCKS, KEYS, PLACES, GROUPS,
@@ -239,11 +252,11 @@ def any_again(again_smem, finished, GROUPS: gl.constexpr):
 def attend_to_rows(
     turn, stores, memory, barriers, sizes, w: gl.constexpr,
     HAS_GATE: gl.constexpr, HAS_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr,
-    TURNED: gl.constexpr, C: gl.constexpr,
+    TRANSPOSED: gl.constexpr, C: gl.constexpr,
     BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr, PLACES: gl.constexpr,
     EXACT: gl.constexpr,
 ):  # fmt: skip
-    """Go through the program's rows, for the ``turn``-th time; 0 for queries to be done again."""
+    """Go through the CTA's rows, for the ``turn``-th time; 0 for queries to be done again."""
     out_desc, lse, lse_stride = stores
     _, _, _, _, _, _, unmasked_smem = memory
     q_smem, out_smem = memory[0].index(w), memory[1].index(w)
@@ -287,7 +300,7 @@ def attend_to_rows(
             used = before * (NUM_BLOCKS // PLACES) + j // PLACES
             o, total, highest = attend_to_block(
                 o, total, highest, q, j, place, full.index(place), used & 1, weighing,
-                stage, memory, w, HAS_BIAS, TURNED, C, BLOCK_K, NUM_BLOCKS, EXACT,
+                stage, memory, w, HAS_BIAS, TRANSPOSED, C, BLOCK_K, NUM_BLOCKS, EXACT,
             )  # fmt: skip
             mbarrier.arrive(empty.index(place))
         sums = gl.convert_layout(gl.sum(total, 1), by_row)
@@ -305,7 +318,7 @@ def attend_to_rows(
 def attend(
     again_smem, stores, memory, barriers, sizes, w: gl.constexpr,
     HAS_GATE: gl.constexpr, HAS_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr,
-    TURNED: gl.constexpr, C: gl.constexpr,
+    TRANSPOSED: gl.constexpr, C: gl.constexpr,
     BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr, PLACES: gl.constexpr, GROUPS: gl.constexpr,
 ):  # fmt: skip
     """Warp group ``w``."""
@@ -314,14 +327,14 @@ def attend(
         mbarrier.wait(bias_full, 0)
     held = attend_to_rows(
         0, stores, memory, barriers, sizes, w,
-        HAS_GATE, HAS_BIAS, BIAS_SCALE, TURNED, C, BLOCK_K, NUM_BLOCKS, PLACES, False,
+        HAS_GATE, HAS_BIAS, BIAS_SCALE, TRANSPOSED, C, BLOCK_K, NUM_BLOCKS, PLACES, False,
     )  # fmt: skip
     wait_for_stores(held)
     announce(1 - gl.min(held, 0), again_smem.index(w), finished)
     if any_again(again_smem, finished, GROUPS):
         attend_to_rows(
             1, stores, memory, barriers, sizes, w,
-            HAS_GATE, HAS_BIAS, BIAS_SCALE, TURNED, C, BLOCK_K, NUM_BLOCKS, PLACES, True,
+            HAS_GATE, HAS_BIAS, BIAS_SCALE, TRANSPOSED, C, BLOCK_K, NUM_BLOCKS, PLACES, True,
         )  # fmt: skip
 
 
@@ -329,7 +342,7 @@ def attend(
 def run_partition(
     w: gl.constexpr, bias_desc, again_smem, loads, stores, memory, barriers, sizes,
     HAS_GATE: gl.constexpr, HAS_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr,
-    TURNED: gl.constexpr, C: gl.constexpr,
+    TRANSPOSED: gl.constexpr, C: gl.constexpr,
     BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr, KEYS: gl.constexpr, PLACES: gl.constexpr,
     GROUPS: gl.constexpr,
 ):  # fmt: skip
@@ -337,12 +350,12 @@ def run_partition(
     if w < GROUPS:
         attend(
             again_smem, stores, memory, barriers, sizes, w,
-            HAS_GATE, HAS_BIAS, BIAS_SCALE, TURNED, C, BLOCK_K, NUM_BLOCKS, PLACES, GROUPS,
+            HAS_GATE, HAS_BIAS, BIAS_SCALE, TRANSPOSED, C, BLOCK_K, NUM_BLOCKS, PLACES, GROUPS,
         )  # fmt: skip
     else:
         load(
             bias_desc, again_smem, loads, memory, barriers, sizes,
-            HAS_GATE, HAS_BIAS, TURNED, C, BLOCK_K, NUM_BLOCKS, KEYS, PLACES, GROUPS,
+            HAS_GATE, HAS_BIAS, TRANSPOSED, C, BLOCK_K, NUM_BLOCKS, KEYS, PLACES, GROUPS,
         )  # fmt: skip
 
 
@@ -352,14 +365,12 @@ def forward_kernel(
     mask_stride_b, mask_stride_r, mask_stride_k, lse_stride,
     num_rows, num_heads, num_queries, num_keys, scale,
     HAS_GATE: gl.constexpr, HAS_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr,
-    TURNED: gl.constexpr, C: gl.constexpr,
+    TRANSPOSED: gl.constexpr, C: gl.constexpr,
     BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr, KEYS: gl.constexpr, PLACES: gl.constexpr,
     GROUPS: gl.constexpr,
 ):  # fmt: skip
     """64 queries a group. ``KEYS``: their number to the next power of 2."""
-    first_q, head, _, first_row, rows = place_of_program(
-        num_queries, num_heads, num_rows, 64 * GROUPS
-    )
+    first_q, head, _, first_row, rows = place_of_cta(num_queries, num_heads, num_rows, 64 * GROUPS)
     batch = gl.program_id(1)
 
     dtype: gl.constexpr = q_desc.dtype
@@ -403,7 +414,7 @@ def forward_kernel(
                 run_partition,
                 (
                     w, bias_desc, again_smem, loads, stores, memory, barriers, sizes,
-                    HAS_GATE, HAS_BIAS, BIAS_SCALE, TURNED,
+                    HAS_GATE, HAS_BIAS, BIAS_SCALE, TRANSPOSED,
                     C, BLOCK_K, NUM_BLOCKS, KEYS, PLACES, GROUPS,
                 ),
             )
@@ -412,3 +423,65 @@ def forward_kernel(
         worker_warps(GROUPS),
         worker_registers(GROUPS),
     )  # fmt: skip
+
+
+def launch(inputs: Inputs, out: Tensor, lse: Tensor) -> None:
+    """Fill ``out`` and ``lse``."""
+    q, k, v, gate, mask, bias, *_ = inputs
+    bias = None if bias is None else bias_rows(bias)
+    own = plan(inputs)
+    block = own.constants["BLOCK_K"]
+    q_desc = rows_descriptor(q, 64)
+    forward_kernel[(own.ctas, inputs.batch)](
+        q_desc,
+        rows_descriptor(k, block),
+        rows_descriptor(v, block),
+        q_desc if gate is None else rows_descriptor(gate, 64),
+        bias_descriptor(bias, q, 64, block),
+        rows_descriptor(out, 64),
+        mask,
+        lse,
+        *inputs.mask_strides,
+        lse.stride(2),
+        *inputs.scalars,
+        HAS_GATE=gate is not None,
+        HAS_BIAS=bias is not None,
+        BIAS_SCALE=inputs.bias_scale,
+        TRANSPOSED=transposed(bias),
+        **own.constants,
+    )
+
+
+def plan(inputs: Inputs) -> Plan:
+    """How forward is launched."""
+    sizes = constants(inputs)
+    blocks = triton.cdiv(inputs.num_queries, 64 * sizes["GROUPS"])
+    # All blocks of a row and head share their keys, and so are under way at a time.
+    return dealt(sizes, inputs, blocks, ctas_an_sm(inputs, sizes), blocks)
+
+
+def constants(inputs: Inputs) -> dict[str, int]:
+    """The tile, and what follows from it."""
+    sizes = tile("attention_forward_hopper", "sm_90", inputs.shape_class)
+    block = sizes["BLOCK_K"]
+    blocks = triton.cdiv(inputs.num_keys, block)
+    return sizes | {
+        "NUM_BLOCKS": blocks,
+        "PLACES": places(sizes["PLACES"], blocks),
+        "KEYS": key_slots(inputs, block),
+        "C": padded(inputs.channels),
+    }
+
+
+def ctas_an_sm(inputs: Inputs, sizes: dict[str, int]) -> int:
+    """In shared memory: bias; keys and values; queries and result; masks of two rows."""
+    block, channels, queries = sizes["BLOCK_K"], sizes["C"], 64 * sizes["GROUPS"]
+    bias = 2 * 64 * block if inputs.bias is None else 2 * queries * block * sizes["NUM_BLOCKS"]
+    rows = 2 * channels * (2 * sizes["PLACES"] * block + 2 * queries)
+    return fitting(bias + rows + 4 * sizes["KEYS"], sizes["GROUPS"] + 1, sizes["maxnreg"])
+
+
+def warp_groups(inputs: Inputs) -> int:
+    """How many warp groups, without loaders, an SM holds at a time."""
+    sizes = constants(inputs)
+    return ctas_an_sm(inputs, sizes) * sizes["GROUPS"]

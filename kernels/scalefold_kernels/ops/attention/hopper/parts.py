@@ -1,10 +1,10 @@
 """What the kernels for Hopper GPUs share.
 
-They are written in Gluon, Triton's lower level. A program has 64 queries or keys of one head, for
+They are written in Gluon, Triton's lower level. A CTA has 64 queries or keys of one head, for
 consecutive rows. Its tile of the bias stays in shared memory for all of them; what it goes through
-in blocks arrives by TMA in a ring of places, announced on barriers. Programs
-of one warp group share an SM and so hide each other's waits; `backward_queries_bias`,
-which needs more room, has two warp groups instead. It and `backward_keys` have a warp that loads.
+in blocks arrives by TMA in a ring of places, announced on barriers. CTAs of one warp group share an
+SM and so hide each other's waits. Forward with a bias and `backward_queries_bias` have several warp
+groups instead. These and `backward_keys` have a warp that loads.
 
 Layouts: ``S`` of logits, ``OUT`` of sums over keys or queries (both as the tensor cores leave
 them), ``A`` and ``A_P`` of their left operands in registers.
@@ -66,10 +66,10 @@ def stacked(count, shape):
 
 
 @gluon.jit
-def place_of_program(num_positions, num_heads, num_rows, BLOCK: gl.constexpr = 64):
-    """First position, head, group of rows, first row and number of rows of a program.
+def place_of_cta(num_positions, num_heads, num_rows, BLOCK: gl.constexpr = 64):
+    """First position, head, group of rows, first row and number of rows of a CTA.
 
-    Programs that share positions and head are groups; some heads may have one more than others.
+    CTAs that share positions and head are groups; some heads may have one more than others.
     """
     num_blocks = gl.cdiv(num_positions, BLOCK)
     tiles = num_blocks * num_heads
@@ -82,33 +82,33 @@ def place_of_program(num_positions, num_heads, num_rows, BLOCK: gl.constexpr = 6
 
 
 @gluon.jit
-def copy_bias(bias_desc, tile, ready, batch, head, query, key, TURNED: gl.constexpr):
+def copy_bias(bias_desc, tile, ready, batch, head, query, key, TRANSPOSED: gl.constexpr):
     """Start the copy of a tile of the bias from ``query`` and ``key`` on."""
-    if TURNED:
+    if TRANSPOSED:
         tma.async_copy_global_to_shared(bias_desc, [batch, head, key, query], ready, tile)
     else:
         tma.async_copy_global_to_shared(bias_desc, [batch, head, query, key], ready, tile)
 
 
 @gluon.jit
-def load_bias(tile, N: gl.constexpr, HAS_BIAS: gl.constexpr, TURNED: gl.constexpr):
+def load_bias(tile, N: gl.constexpr, HAS_BIAS: gl.constexpr, TRANSPOSED: gl.constexpr):
     """What the product of (64, N) logits starts from: a tile of the bias, in float32, or zeros.
 
-    ``TURNED``: its dimensions are not in memory's order.
+    ``TRANSPOSED``: its dimensions are not in memory's order.
     """
     if not HAS_BIAS:
         return gl.full([64, N], 0.0, gl.float32, mma_layout(N))
     flat = tile.reshape([tile.shape[2], tile.shape[3]])
-    if TURNED:
+    if TRANSPOSED:
         flat = flat.permute((1, 0))
     return widen(flat.load(mma_layout(N)))
 
 
 @gluon.jit
-def sum_places(queries, keys, num_queries, num_keys, TURNED: gl.constexpr):
+def sum_places(queries, keys, num_queries, num_keys, TRANSPOSED: gl.constexpr):
     """Where elements (queries, keys) of the bias's gradient are, in the order of the bias."""
     at = queries[:, None].to(gl.int64) * num_keys + keys[None, :]
-    if TURNED:
+    if TRANSPOSED:
         at = keys[None, :].to(gl.int64) * num_queries + queries[:, None]
     return at
 
@@ -195,7 +195,7 @@ def chunks_in_order(C):
 
 
 @gluon.jit
-def turn_quads(x):
+def transpose_quads(x):
     """Fours of pairs (..., 4, 4 threads, 2) of bfloat16 change their place with threads."""
     return gl.inline_asm_elementwise(
         """{
@@ -239,7 +239,7 @@ def by_vector(x):
     x = gl.convert_layout(x, chunks_in_order(C), assert_trivial=True)
     # Warps, lines, halves and chunks, threads of a line, pairs.
     tile = gl.permute(gl.reshape(x, [4, 2, 8, C // 8, 4, 2]), (0, 2, 1, 3, 4, 5))
-    tile = turn_quads(gl.reshape(tile, [4, 8, C // 16, 4, 4, 2]))
+    tile = transpose_quads(gl.reshape(tile, [4, 8, C // 16, 4, 4, 2]))
     tile = gl.reshape(gl.permute(tile, (0, 1, 2, 4, 3, 5)), [4, 8, 2, C // 8, 4, 2])
     return gl.reshape(gl.permute(tile, (0, 2, 1, 3, 4, 5)), [64, C])
 

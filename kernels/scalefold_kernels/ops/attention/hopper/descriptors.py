@@ -7,7 +7,7 @@ from torch import Tensor
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from scalefold_kernels.ops.attention.arguments import in_memory, turned
+from scalefold_kernels.ops.attention.arguments import in_memory, transposed
 from scalefold_kernels.tma import VECTOR, padded, reachable, steps
 
 
@@ -19,7 +19,7 @@ def bias_rows(bias: Tensor) -> Tensor:
     *others, columns = rows.shape
     copy = rows.new_empty((*others, -(-columns // VECTOR) * VECTOR))[..., :columns]
     copy.copy_(rows)
-    return copy.mT if turned(bias) else copy
+    return copy.mT if transposed(bias) else copy
 
 
 def gradient_rows(grad_out: Tensor) -> Tensor:
@@ -40,7 +40,7 @@ def bias_descriptor(
 ) -> TensorDescriptor:
     """Tiles of a bias (B, H, Q, K), in the order of its memory."""
     x, rows, columns = stand_in[:, 0] if bias is None else bias, block_q, block_k
-    if turned(bias):
+    if transposed(bias):
         x, rows, columns = x.mT, block_k, block_q
     layout = gl.NVMMASharedLayout(min(128, 2 * columns), 16, 4)
     return TensorDescriptor(x, [*x.shape], steps(x), [1, 1, rows, columns], layout)
