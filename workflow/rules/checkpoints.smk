@@ -1,7 +1,7 @@
 # The checkpoints of the trainings, and which of them are evaluated.
 from scalefold.config import initial_weights_sha256
-from scalefold.train.published import passed_steps, steps_made_from
-from scalefold.train.target import read_target
+from scalefold.checkpoint.published import passed_steps, steps_made_from
+from scalefold.checkpoint.target import read_target
 
 ASYNC = CONFIG.evaluation.mode == "async"
 

@@ -242,7 +242,7 @@ class _Draws(Dataset[list[Features]]):
         )
         features = Preparation(self._reader, self._config.features, self._config.seed, True)
         task = SampleTask(draw, self._sampler.key(draw), recycling + 1)
-        return cast(list[Features], features.finish(task, features.read(task)))
+        return cast(list[Features], features.make(task, features.read(task)))
 
 
 def _torch_batches(

@@ -23,7 +23,7 @@ from scalefold.features.pipeline import training_features
 from scalefold.loader.sampler import TrainingSampler
 from scalefold.shards.reader import ShardReader
 from scalefold.train.assemble import Trainer
-from scalefold.train.step import StepNumbers
+from scalefold.train.step_numbers import StepNumbers
 
 _MOST_REPEATS: Final = 10
 

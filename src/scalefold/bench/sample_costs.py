@@ -12,10 +12,10 @@ import torch
 
 from scalefold.bench.trace import gpu_work
 from scalefold.config.schema import Config
-from scalefold.loader.device_features import Finish
+from scalefold.loader.device_features import DeviceFeatures
 from scalefold.loader.prepare import Preparation, SampleTask
 from scalefold.loader.sampler import TrainingSampler
-from scalefold.loader.tensor_block import Parcel
+from scalefold.loader.tensor_block import TensorBlock
 from scalefold.shards.reader import ShardReader
 
 
@@ -28,13 +28,13 @@ def processor_seconds(config: Config, reader: ShardReader, samples: int = 40) ->
     for draw in range(samples + 5):
         task = SampleTask(draw, sampler.key(draw), passes)
         started = time.thread_time()
-        parcel = Parcel.pack(preparation.finish(task, preparation.read(task)))
+        block = TensorBlock.pack(preparation.make(task, preparation.read(task)))
         seconds.append(time.thread_time() - started)
     last = seconds[5:]
     return {
         "p50": round(statistics.median(last), 5),
         "p99": round(float(np.quantile(last, 0.99)), 5),
-        "megabytes": round(parcel.header.num_bytes / 1e6, 2),
+        "megabytes": round(block.header.num_bytes / 1e6, 2),
     }
 
 
@@ -42,11 +42,11 @@ def device_costs(config: Config, reader: ShardReader, device: torch.device) -> l
     """What a GPU and its host do for the features of one sample, for one pass and for two."""
     task = SampleTask(0, TrainingSampler(reader.index, config.sampling, config.seed).key(0), 2)
     preparation = Preparation(reader, config.features, config.seed, make_features=False)
-    parcel = Parcel.pack(preparation.finish(task, preparation.read(task)))
-    finish = Finish(config.features, device)
+    block = TensorBlock.pack(preparation.make(task, preparation.read(task)))
+    make = DeviceFeatures(config.features, device)
     rows = []
     for num_passes in (1, 2):
-        work = functools.partial(finish, [parcel], num_passes)
+        work = functools.partial(make, [block], num_passes)
         host_seconds = []
         for _ in range(10):
             torch.cuda.synchronize(device)

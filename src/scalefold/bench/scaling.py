@@ -27,7 +27,7 @@ from scalefold.parallel import SINGLE, Mesh
 from scalefold.parallel.ranks import on_all
 from scalefold.shards.reader import ShardReader
 from scalefold.train.assemble import Trainer, assemble
-from scalefold.train.readback import Readback
+from scalefold.train.step_numbers import Readback
 
 _TIMED_STEPS: Final = 10
 """Of each recycling count: a number, not a time, since all processes must make as many."""

@@ -1,97 +1,49 @@
 """One writer for a training's folder, on whichever node of a cluster it runs.
 
-Locks of the kernel (flock, fcntl) do not serve: on Lustre mounted with ``localflock``, and on
-BeeGFS by default, they do not reach other nodes; on NFS 3 that of a node that died stays until it
-is back; other mounts refuse them. This one is made of files, and relies on two things that every
-shared file system promises: of several processes that create one file exclusively, one succeeds;
-and who opens a file after it was written and synchronised sees what was written.
+Locks of the kernel (flock, fcntl) do not serve. On Lustre with ``localflock`` and on BeeGFS they do
+not reach other nodes, on NFS 3 the lock of a dead node stays, and some mounts refuse them. This
+lock is made of files. Every shared file system promises what it needs: of several processes that
+create one file exclusively, one succeeds, and who opens a file sees what was synchronised before.
 
-``lock/<generation>`` names a holder; the highest generation holds the folder, and rewrites a count
-in its file every few seconds (it beats). Another process may make the next generation only
+``lock/<generation>`` describes a holder. The highest generation holds the folder, and rewrites a
+sign of life in its file every few seconds. Another process makes the next generation
 
-- after the holder gave the folder back,
-- or if it ran on this machine and is gone (kill -9: noticed at once),
-- or if it has not beaten for a minute by the watcher's own clock (a node that died). Clocks of
-  nodes are never compared.
+- if the holder gave the folder back,
+- or if it ran on this machine and is gone, which is seen at once,
+- or if its sign of life did not change for a minute by the watcher's own clock. Clocks of nodes
+  are never compared.
 
-Having made it, the new one looks once more at the former and steps back if that did beat. A holder
-that was frozen for a minute (a suspended node, SIGSTOP) finds the higher generation by
-`WriterLock.confirm`, just before a checkpoint appears, and ends. Nothing need ever be deleted by
-hand; a first holder that wrote nothing beside the lock leaves no lock either (the log that the
-workflow keeps of what it says is not its own).
+The new one then looks at the former again, and steps back if that has come back to life. A holder
+that was frozen for a minute finds the higher generation by `WriterLock.confirm`, just before a
+checkpoint appears, and ends. Nobody has to delete a lock by hand.
 """
 
 from __future__ import annotations
 
 import contextlib
-import datetime
-import errno
 import json
 import logging
 import os
-import socket
 import threading
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
+from scalefold.checkpoint.holder import Holder
 from scalefold.errors import InputError
+from scalefold.shards.atomic import check_writable
 
 logger = logging.getLogger(__name__)
 
 LOCK_FOLDER: Final = "lock"
 TRAINING_LOG: Final = "training.log"
-"""What a training says, which the workflow writes beside the lock from before it begins."""
+"""Log of a training, which the workflow writes beside the lock from before the training begins."""
 BEAT_SECONDS: Final = 5.0
 SILENCE_SECONDS: Final = 60.0
-"""A holder that has not beaten for so long is dead. Longer than file systems take to recover."""
+"""A holder without a sign of life for so long is dead. Longer than file systems need to recover."""
 
 _GIVEN_BACK: Final = "given back"
-
-
-@dataclass(frozen=True)
-class Holder:
-    """Who holds a lock: enough to tell on the same machine whether it still runs."""
-
-    process: int
-    host: str
-    since: str
-    boot: str
-    process_namespace: str
-    process_started: str
-
-    @staticmethod
-    def this_process() -> Holder:
-        """Describe this process."""
-        return Holder(
-            process=os.getpid(),
-            host=socket.gethostname(),
-            since=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            boot=Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
-            process_namespace=str(Path("/proc/self/ns/pid").readlink()),
-            process_started=str(_start_time(os.getpid())),
-        )
-
-    def has_ended(self) -> bool | None:
-        """Whether the process is gone; None if it ran where that cannot be seen from here."""
-        here = Holder.this_process()
-        if (self.boot, self.process_namespace) != (here.boot, here.process_namespace):
-            return None
-        started = _start_time(self.process)
-        if started is not None:
-            return started != self.process_started
-        try:
-            os.kill(self.process, 0)
-        except ProcessLookupError:
-            return True
-        except PermissionError:
-            pass  # another user's, and /proc hides it
-        return None
-
-    def __str__(self) -> str:
-        """For messages."""
-        return f"process {self.process} on {self.host}, since {self.since}"
 
 
 def sign_of_life(folder: Path) -> str:
@@ -120,12 +72,8 @@ class WriterLock:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._files = folder / LOCK_FOLDER
-        self._generation = 0
-        self._holder = ""
-        self._beats = 0
-        self._writing = threading.Lock()
+        self._folder, self._files = folder, folder / LOCK_FOLDER
+        self._generation, self._holder = 0, ""
         self._released = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -145,12 +93,16 @@ class WriterLock:
             If another process holds it: says which, on which host, since when. Or if the folder
             cannot be written.
         """
+        check_writable(self._folder, "training")
         self._holder = json.dumps(asdict(Holder.this_process()))
         try:
             while not self._try():
                 time.sleep(0.1)
         except OSError as error:
-            raise InputError(self._explain(error)) from None
+            raise InputError(
+                f"{self._files}: cannot be written ({error.strerror}): make room and permission "
+                "for it, or choose another folder"
+            ) from None
         for generation, path in self._generations().items():
             if generation < self._generation:
                 path.unlink(missing_ok=True)
@@ -167,11 +119,9 @@ class WriterLock:
         """
         with contextlib.suppress(FileNotFoundError):  # the next holder has cleaned up
             self._beat()
-        newest = self._newest()
-        if newest != self._generation:
-            holder, _ = self._read(newest)
+        if self._newest() != self._generation:
             raise InputError(
-                f"{self._folder}: another training has taken over here ({holder or 'unknown'}), "
+                f"{self._folder}: another training has taken over here ({self._newest_holder()}), "
                 f"since this one gave no sign of life for {SILENCE_SECONDS:g} s. This one ends and "
                 "leaves the checkpoints to the other"
             )
@@ -185,39 +135,33 @@ class WriterLock:
         self._thread = None
         with contextlib.suppress(OSError):  # taken over, or the disk is gone: then it falls silent
             self._write(_GIVEN_BACK)
-            self._clear_if_unused()
-
-    def _clear_if_unused(self) -> None:
-        """Leave nothing where nothing was written; the next one to come begins at 1 again.
-
-        Not with a higher generation: a frozen holder of a lower one would find its own the highest.
-        """
-        unused = {path.name for path in self._folder.iterdir()} <= {LOCK_FOLDER, TRAINING_LOG}
-        if unused and self._generation == self._newest() == 1:
-            (self._files / "1").unlink()
-            self._files.rmdir()  # not if another has just come
+            unused = {path.name for path in self._folder.iterdir()} <= {LOCK_FOLDER, TRAINING_LOG}
+            # A higher generation stays: a frozen holder of a lower one must find it.
+            if unused and self._generation == self._newest() == 1:
+                (self._files / "1").unlink()
+                self._files.rmdir()  # fails if another has just come
 
     def _try(self) -> bool:
         """Take the lock if it is free; False if another was faster, and all is to be seen anew."""
         self._files.mkdir(parents=True, exist_ok=True)
-        former = self._newest()
-        seen = self._read(former)
-        if former and not self._is_free(former, *seen):
-            raise InputError(self._refusal())
-        mine = former + 1
+        former = self._newest()  # 0, which is free, if there is none
+        holder, beat = self._read(former)
+        if not self._is_free(former, holder, beat):
+            raise self._refusal()
+        mine = self._files / str(former + 1)
         try:
-            with (self._files / str(mine)).open("x"):
-                self._generation = mine
+            mine.open("x").close()
         except (FileExistsError, FileNotFoundError):  # just taken, or just cleared
             return False
+        self._generation = former + 1
         self._beat()
-        if self._newest() != mine:
-            (self._files / str(mine)).unlink(missing_ok=True)
-            return False
-        if former and self._read(former)[1] not in (seen[1], _GIVEN_BACK):
-            (self._files / str(mine)).unlink()
-            raise InputError(self._refusal())
-        return True
+        faster = self._newest() != self._generation
+        alive = self._read(former)[1] not in (beat, _GIVEN_BACK)
+        if faster or alive:
+            mine.unlink(missing_ok=True)
+        if alive:
+            raise self._refusal()
+        return not faster
 
     def _is_free(self, generation: int, holder: Holder | None, beat: str) -> bool:
         if beat == _GIVEN_BACK:
@@ -238,38 +182,25 @@ class WriterLock:
         logger.warning("%s: no sign of life from %s, taken over", self._folder, holder)
         return True
 
-    def _refusal(self) -> str:
-        holder, _ = self._read(self._newest())
-        return (
-            f"{self._folder}: another training writes here ({holder or 'unknown process'}). Wait "
-            f"for it, stop it, or choose another folder; a dead one loses the lock by itself, "
-            f"deleting {LOCK_FOLDER}/ is no help"
+    def _refusal(self) -> InputError:
+        return InputError(
+            f"{self._folder}: another training writes here ({self._newest_holder()}). Wait for it, "
+            "stop it, or choose another folder. A dead one loses the lock by itself: deleting "
+            f"{LOCK_FOLDER}/ is no help"
         )
 
-    def _explain(self, error: OSError) -> str:
-        paths = (self._files, *self._files.parents)
-        nearest = next(path for path in paths if os.access(path, os.F_OK))
-        if not nearest.is_dir():
-            return f"{nearest}: is a file where a training's folder is to be: choose another folder"
-        mends = {
-            errno.EACCES: f"make {nearest} writable, or ",
-            errno.ENOSPC: "make room, or ",
-            errno.EDQUOT: "make room, or ",
-        }
-        return (
-            f"{self._files}: cannot be written ({error.strerror}): "
-            f"{mends.get(error.errno or 0, '')}choose another folder"
-        )
+    def _newest_holder(self) -> Holder | str:
+        return self._read(self._newest())[0] or "unknown process"
 
     def _newest(self) -> int:
         return max(self._generations(), default=0)
 
     def _generations(self) -> dict[int, Path]:
-        # Whatever else is there is none: on NFS a file that is deleted while open stays as .nfs….
+        # On NFS, a file that is deleted while open stays as .nfs….
         return {int(path.name): path for path in self._files.iterdir() if path.name.isdigit()}
 
     def _read(self, generation: int) -> tuple[Holder | None, str]:
-        """Holder and last beat; None and what there is where it is just being written."""
+        """Holder and sign of life; None and the content of a file that is just being written."""
         try:
             text = (self._files / str(generation)).read_text("utf-8")
         except FileNotFoundError:  # cleared, or cleaned up by the next holder
@@ -290,25 +221,13 @@ class WriterLock:
                 logger.warning("%s: no sign of life could be written: %s", self._files, error)
 
     def _beat(self) -> None:
-        with self._writing:
-            self._beats += 1
-            self._write(f"{self._beats:010d}")
+        self._write(str(time.monotonic_ns()))
 
     def _write(self, beat: str) -> None:
-        # In place and always of one length: a reader never finds less than the holder's name.
-        path = self._files / str(self._generation)
-        descriptor = os.open(path, os.O_WRONLY)
+        # In place and always of one length: a reader finds the holder's name at any time.
+        descriptor = os.open(self._files / str(self._generation), os.O_WRONLY)
         try:
-            os.pwrite(descriptor, f"{self._holder}\n{beat}\n".encode(), 0)
+            os.pwrite(descriptor, f"{self._holder}\n{beat:<20}\n".encode(), 0)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def _start_time(process: int) -> str | None:
-    """When a process started, in the kernel's ticks; None if there is none to be seen."""
-    try:
-        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return "never: a zombie" if fields[0] == "Z" else fields[19]

@@ -97,7 +97,7 @@ def train(
     from scalefold.cli.logs import log_to_stderr
     from scalefold.parallel.launch import find_place, joined
     from scalefold.parallel.ranks import on_all, on_first
-    from scalefold.shards.origin import check_origin
+    from scalefold.shards.packed_settings import check_origin
     from scalefold.train.loop import train as run
     from scalefold.train.signals import EXIT_STOPPED, stop_on_signals
 
@@ -203,7 +203,7 @@ def evaluate(
     from scalefold.evaluate.follow import follow as follow_training
     from scalefold.evaluate.results import chains_of_mean
     from scalefold.parallel.launch import find_place
-    from scalefold.shards.origin import check_origin
+    from scalefold.shards.packed_settings import check_origin
 
     place = find_place()
     if place is not None and place.world_size > 1:

@@ -33,9 +33,9 @@ from scalefold.evaluate.results import (
 )
 from scalefold.evaluate.structure_file import structure_path
 from scalefold.evaluate.subject import Subject, read_subject
-from scalefold.evaluate.unreported import forget_untold, keep_untold, untold
+from scalefold.evaluate.unreported import forget_unreported, keep_unreported, read_unreported
 from scalefold.progress import LiveLine
-from scalefold.raw.case_collisions import check_letter_case
+from scalefold.raw.case_collisions import check_case_collisions
 from scalefold.shards.packed_settings import warn_of_other_settings
 from scalefold.shards.reader import ShardReader
 
@@ -93,9 +93,9 @@ def evaluate_weights(
     ------
     InputError
         Bad weights, shards or split; an output folder that cannot be made or written to, or that
-        has one file for two chains (`check_letter_case`); with a target, a training's folder that
-        takes no files; or not a single chain could be scored, in which case nothing is written.
-        Some failed chains among others are recorded, not raised. After all is written: the
+        has one file for two chains (`check_case_collisions`); with a target, a training's folder
+        that takes no files; or not a single chain could be scored, in which case nothing is
+        written. Some failed chains among others are recorded, not raised. After all is written: the
         training's folder takes no message; then the same call again only leaves that.
     """
     device = torch.device(device)
@@ -112,10 +112,10 @@ def evaluate_weights(
             "is reached",
         )
     if structures is not None:
-        check_letter_case((structure_path(structures, key) for key, *_ in chains), structures)
+        check_case_collisions((structure_path(structures, key) for key, *_ in chains), structures)
 
     made_from = _made_from(config, subject, shards, device)
-    evaluation = untold(out, made_from, chosen) if structures is None else None
+    evaluation = read_unreported(out, made_from, chosen) if structures is None else None
     if evaluation is None:
         console = console or Console(stderr=True)
         with LiveLine(f"evaluating {path.name}:", len(chains), console) as progress:
@@ -125,7 +125,7 @@ def evaluate_weights(
     try:  # before the evaluation is written, since its file says that all is done
         _tell_training(config.evaluation, subject, evaluation)
     except InputError as error:
-        keep_untold(evaluation, out)
+        keep_unreported(evaluation, out)
         write_evaluation(evaluation, out)
         raise InputError(
             f"{out} is written, but the training in {path.parent} could not be told that its "
@@ -133,7 +133,7 @@ def evaluate_weights(
             "again. If no training is at work there, set evaluation.target_lddt to null"
         ) from error
     write_evaluation(evaluation, out)
-    forget_untold(out)
+    forget_unreported(out)
     return evaluation
 
 

@@ -1,7 +1,7 @@
-"""An evaluation of which its training could not be told: kept, so that nobody makes it again.
+"""An evaluation that reached the target but could not be reported to the training.
 
-The job failed, and a workflow deletes what a failed job declares and starts it anew. The same
-command then finds the evaluation here and only has to tell.
+Its job fails, and a workflow deletes the declared files of a failed job and starts it anew. The
+evaluation is kept beside them, so the same command only has to report it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from scalefold.shards.atomic import write_bytes
 logger = logging.getLogger(__name__)
 
 
-def keep_untold(evaluation: Mapping[str, Any], out: Path) -> None:
+def keep_unreported(evaluation: Mapping[str, Any], out: Path) -> None:
     """Write an evaluation beside ``out``, the file that it is for."""
     write_bytes(_kept(out), json.dumps(evaluation, allow_nan=False).encode())
 
 
-def untold(out: Path, made_from: Mapping[str, Any], splits: Sequence[str]) -> dict[str, Any] | None:
+def read_unreported(
+    out: Path, made_from: Mapping[str, Any], splits: Sequence[str]
+) -> dict[str, Any] | None:
     """Return the evaluation that was kept for ``out``, if it is what would be made now.
 
     Parameters
@@ -39,12 +41,12 @@ def untold(out: Path, made_from: Mapping[str, Any], splits: Sequence[str]) -> di
         return None
     if {**kept, **made_from} != kept or list(kept["mean"]) != list(splits):
         return None
-    logger.info("%s: evaluated before, only its training is still to be told", _kept(out))
+    logger.info("%s: evaluated before; only the report to its training is missing", _kept(out))
     return kept
 
 
-def forget_untold(out: Path) -> None:
-    """Delete what is kept for ``out``: it is told, or of no use any more."""
+def forget_unreported(out: Path) -> None:
+    """Delete what is kept for ``out``: it is reported, or no longer of use."""
     with contextlib.suppress(FileNotFoundError):
         _kept(out).unlink()
 

@@ -1,4 +1,4 @@
-"""The last stage of a batch: from prepared samples to features on the training device."""
+"""Features of a batch's samples, on the training device."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from scalefold.features.contract import Features
 from scalefold.features.inputs import FeatureInputs
 from scalefold.features.pipeline import features_of
 from scalefold.loader.prepare import Prepared
-from scalefold.loader.tensor_block import Parcel
+from scalefold.loader.tensor_block import TensorBlock
 
 
-class Finish:
+class DeviceFeatures:
     """Makes the features of the passes that are used, on the device.
 
     On a GPU, copies and transforms are queued on a stream of their own, beside the training step
@@ -31,13 +31,13 @@ class Finish:
         self._config, self._device = config, device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
-    def __call__(self, parcels: Sequence[Parcel], num_passes: int) -> list[list[Features]]:
+    def __call__(self, blocks: Sequence[TensorBlock], num_passes: int) -> list[list[Features]]:
         """Return each sample's passes, ready for work on the current stream."""
         if self._stream is None:
-            return [self._passes(parcel, num_passes) for parcel in parcels]
+            return [self._passes(block, num_passes) for block in blocks]
         training = torch.cuda.current_stream(self._device)
         with torch.cuda.stream(self._stream):
-            samples = [self._passes(parcel, num_passes) for parcel in parcels]
+            samples = [self._passes(block, num_passes) for block in blocks]
         training.wait_stream(self._stream)
         tensors = (t for passes in samples for features in passes for t in features.values())
         for tensor in {id(t): t for t in tensors}.values():
@@ -45,8 +45,8 @@ class Finish:
             tensor.record_stream(training)
         return samples
 
-    def _passes(self, parcel: Parcel, num_passes: int) -> list[Features]:
-        prepared: Prepared = parcel.open(self._device)
+    def _passes(self, block: TensorBlock, num_passes: int) -> list[Features]:
+        prepared: Prepared = block.open(self._device)
         if isinstance(prepared, FeatureInputs):
             return features_of(prepared, self._config, num_passes)
         return prepared[:num_passes]

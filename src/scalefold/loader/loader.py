@@ -16,13 +16,13 @@ import torch
 from scalefold.config.schema import Config, TrainingConfig
 from scalefold.errors import InputError
 from scalefold.features.contract import Features
-from scalefold.loader.device_features import Finish
+from scalefold.loader.device_features import DeviceFeatures
 from scalefold.loader.order import Position, ServingOrder, overtaken
 from scalefold.loader.order_bias import OrderBias
 from scalefold.loader.prepare import Preparation, SampleReader, SampleTask
 from scalefold.loader.recycling import recycling_count
 from scalefold.loader.sampler import TrainingSampler
-from scalefold.loader.tensor_block import Parcel
+from scalefold.loader.tensor_block import TensorBlock
 from scalefold.loader.worker import WorkerPool
 
 logger = logging.getLogger(__name__)
@@ -145,11 +145,11 @@ class TrainingLoader(Iterator[Batch]):
             start, self._local_size, training.global_batch_size, rank, staleness
         )
         device = torch.device(device)
-        self._finish = Finish(config.features, device)
+        self._features = DeviceFeatures(config.features, device)
         self._preparation = Preparation(
             reader, config.features, config.seed, make_features=device.type == "cpu"
         )
-        self._results: dict[int, Future[Parcel]] = {}
+        self._results: dict[int, Future[TensorBlock]] = {}
         self._closed = False
         self._pool: WorkerPool | None = None
         if training.loader_workers:
@@ -172,13 +172,13 @@ class TrainingLoader(Iterator[Batch]):
             self.close()
             raise
         waited = time.perf_counter() - started
-        parcels = [self._results.pop(draw).result() for draw in draws]
+        blocks = [self._results.pop(draw).result() for draw in draws]
         lateness = self._order.serve(draws)
         keys = [self.sampler.key(draw) for draw in draws]
         self.bias.add(keys, lateness)
         if self._pool is not None:
             self._fill()
-        samples = self._finish(parcels, recycling + 1)
+        samples = self._features(blocks, recycling + 1)
         return Batch(step, draws, keys, lateness, recycling, samples, waited)
 
     def __enter__(self) -> TrainingLoader:
@@ -217,9 +217,9 @@ class TrainingLoader(Iterator[Batch]):
         draws = [self._order.take_up() for _ in range(self._local_size)]
         for draw in draws:
             task = SampleTask(draw, self.sampler.key(draw), num_passes)
-            prepared = self._preparation.finish(task, self._preparation.read(task))
-            result: Future[Parcel] = Future()
-            result.set_result(Parcel.pack(prepared))
+            prepared = self._preparation.make(task, self._preparation.read(task))
+            result: Future[TensorBlock] = Future()
+            result.set_result(TensorBlock.pack(prepared))
             self._results[draw] = result
         return draws
 

@@ -84,8 +84,8 @@ class Preparation:
         except Exception as error:
             raise SampleError(f"{task}: {type(error).__name__}: {error}") from error
 
-    def finish(self, task: SampleTask, inputs: FeatureInputs) -> Prepared:
-        """Do what else is to be done before the sample is handed over: mostly computing."""
+    def make(self, task: SampleTask, inputs: FeatureInputs) -> Prepared:
+        """Make the features, if they are to be made here: mostly computing."""
         if not self.make_features:
             return inputs
         try:

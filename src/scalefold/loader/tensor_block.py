@@ -41,20 +41,20 @@ class Header(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Parcel:
+class TensorBlock:
     """An object whose tensors are in one block of host memory."""
 
     header: Header
     block: Tensor
 
     @staticmethod
-    def pack(value: Any) -> Parcel:
+    def pack(value: Any) -> TensorBlock:
         """Copy an object's tensors into a block."""
         header, tensors = _take_apart(value)
         block = torch.empty(header.num_bytes, dtype=torch.uint8)
         for place, tensor in zip(header.places, tensors, strict=True):
             _view(block, place).copy_(tensor)
-        return Parcel(header, block)
+        return TensorBlock(header, block)
 
     def open(self, device: torch.device) -> Any:
         """Return the object with its tensors on a device.
@@ -104,13 +104,13 @@ def send(connection: Connection, header: Any, message: Message) -> None:
         _write(connection.fileno(), content)
 
 
-def receive(connection: Connection, header: Header) -> Parcel:
+def receive(connection: Connection, header: Header) -> TensorBlock:
     """Receive the contents of a message, once its headers are known."""
     block = np.empty(header.num_bytes, np.uint8)
     content = block.data
     for place in header.places:
         _read(connection.fileno(), content[place.start : place.start + place.num_bytes])
-    return Parcel(header, torch.from_numpy(block))
+    return TensorBlock(header, torch.from_numpy(block))
 
 
 class _Pickler(pickle.Pickler):

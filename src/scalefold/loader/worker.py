@@ -27,9 +27,8 @@ from typing import Final, NamedTuple
 import torch
 
 from scalefold.errors import InputError
-from scalefold.loader import tensor_block as parcel
 from scalefold.loader.prepare import Preparation, SampleError, SampleTask
-from scalefold.loader.tensor_block import Message, Parcel
+from scalefold.loader.tensor_block import Message, TensorBlock, receive, send
 
 TASKS_PER_WORKER: Final = 8
 """Samples that a worker reads at once. Reads that wait take no processor."""
@@ -51,7 +50,7 @@ class _Job:
     """A task in hand, and how many workers have died with it."""
 
     task: SampleTask
-    result: Future[Parcel] = field(default_factory=Future)
+    result: Future[TensorBlock] = field(default_factory=Future)
     deaths: int = 0
 
 
@@ -105,7 +104,7 @@ class WorkerPool:
             self.close()
             raise
 
-    def submit(self, task: SampleTask) -> Future[Parcel]:
+    def submit(self, task: SampleTask) -> Future[TensorBlock]:
         """Have a sample prepared; at most ``capacity`` are in hand at a time.
 
         The future raises InputError or SampleError, naming the chain; also when worker processes
@@ -182,11 +181,11 @@ class WorkerPool:
             while True:
                 draw, reply = connection.recv()
                 if not isinstance(reply, _Failure):
-                    reply = parcel.receive(connection, reply)
+                    reply = receive(connection, reply)
                 with self._lock:
                     job = worker.in_hand.pop(draw)
                     self._next_suspect(worker)
-                if isinstance(reply, Parcel):
+                if isinstance(reply, TensorBlock):
                     job.result.set_result(reply)
                 else:
                     job.result.set_exception(_exception(reply, worker))
@@ -257,7 +256,7 @@ def run_worker(connection: Connection, preparation: Preparation) -> None:
         try:
             inputs = preparation.read(task)
             with computing:  # one after another: all at once would all be late
-                reply = Message.of(preparation.finish(task, inputs))
+                reply = Message.of(preparation.make(task, inputs))
         except Exception as error:
             reply = _Failure(isinstance(error, InputError), str(error), traceback.format_exc())
         try:
@@ -265,7 +264,7 @@ def run_worker(connection: Connection, preparation: Preparation) -> None:
                 if isinstance(reply, _Failure):
                     connection.send((task.draw, reply))
                 else:
-                    parcel.send(connection, task.draw, reply)
+                    send(connection, task.draw, reply)
         except OSError:
             os._exit(0)  # the parent is gone
         except BaseException:

@@ -16,10 +16,11 @@ from typing import Final, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 
 from scalefold.errors import InputError
 from scalefold.parallel.mesh import SINGLE, Mesh
-from scalefold.parallel.ranks import ALONE, ProcessGroup, on_all
+from scalefold.parallel.ranks import ALONE, MeshRanks, on_all
 
 T = TypeVar("T")
 
@@ -125,7 +126,9 @@ def joined(
         device_id=device if on_gpu else None,
     )
     assert dist.group.WORLD is not None
-    world = ProcessGroup(dist.group.WORLD, dist.PrefixStore("scalefold/ranks", store))
+    # From the group that is there: a group that the mesh made would have another timeout.
+    devices = DeviceMesh.from_group(dist.group.WORLD, device.type, mesh_dim_names=("data",))
+    world = MeshRanks(devices, dist.PrefixStore("scalefold/ranks", store))
     try:
         yield Mesh(world=world, data=world, dap=ALONE), device
         world.barrier()

@@ -1,6 +1,6 @@
-"""A group of processes (ranks) that train one model together, as the rest of the code sees it.
+"""A group of processes (ranks) that train one model together.
 
-One interface, and `ALONE`, the group of one, so that no caller asks how many there are.
+`ALONE` is the group of one process, so no caller asks how many there are.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol, TypeVar, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 
 from scalefold.errors import ElsewhereError, InputError, RankLostError
 from scalefold.parallel.axis import Pending, Ready
@@ -37,102 +38,86 @@ class Gathering(Protocol):
         ...
 
 
-class Ranks(Gathering, Protocol):
-    """A group of ranks. All of them must make the same calls in the same order."""
+class Ranks:
+    """A group of ranks; this class is the group of one process.
 
-    @property
-    def size(self) -> int:
-        """Number of ranks."""
-        ...
+    All ranks of a group make the same calls in the same order.
+
+    Attributes
+    ----------
+    rank, size : int
+        Place of this process, from 0, and number of ranks.
+    """
+
+    rank = 0
+    size = 1
 
     def sum(self, x: Tensor) -> Pending:
         """Sum over the ranks, in place; ``x`` is not to be touched before ``wait()``.
 
         The sum is the same on all ranks to the last bit.
         """
-        ...
-
-    def broadcast(self, x: Tensor) -> None:
-        """Overwrite ``x`` with that of rank 0."""
-        ...
-
-    def share(self, value: T | None) -> T:
-        """Rank 0's value; pickled, so for the start and the end of a run, not for its steps."""
-        ...
-
-    def barrier(self) -> None:
-        """Wait until all ranks are here."""
-        ...
-
-
-class Alone:
-    """The group of one process."""
-
-    rank = 0
-    size = 1
-
-    def sum(self, x: Tensor) -> Pending:
-        """Return ``x``, ready."""
         return Ready(x)
 
     def broadcast(self, x: Tensor) -> None:
-        """Do nothing."""
+        """Overwrite ``x`` with that of rank 0."""
 
     def share(self, value: T | None) -> T:
-        """Return the value."""
+        """Rank 0's value; pickled, so for the start and the end of a run, not for its steps."""
         return cast(T, value)
 
     def gather(self, value: T) -> list[T]:
-        """Return the value, alone."""
+        """All ranks' values, in the order of ranks; pickled, so not for a run's steps."""
         return [value]
 
     def barrier(self) -> None:
-        """Do nothing."""
+        """Wait until all ranks are here."""
 
 
-ALONE: Final = Alone()
+ALONE: Final = Ranks()
 
 
-class ProcessGroup:
-    """The ranks of a torch process group.
+class MeshRanks(Ranks):
+    """The ranks along a dimension of torch's device mesh.
 
     Parameters
     ----------
-    group : dist.ProcessGroup
+    mesh : DeviceMesh
+        Of one dimension, after `init_process_group`.
     store : dist.Store
         Where a rank finds what others said before they ended.
     """
 
-    def __init__(self, group: dist.ProcessGroup, store: dist.Store) -> None:
-        self._group, self._store = group, store
-        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+    def __init__(self, mesh: DeviceMesh, store: dist.Store) -> None:
+        self._group, self._store = mesh.get_group(), store
+        self.rank, self.size = mesh.get_local_rank(), mesh.size()
 
     def sum(self, x: Tensor) -> Pending:
-        """Start an all-reduce."""
+        """See `Ranks`."""
         with self._told():
             return _Summing(self, x, dist.all_reduce(x, group=self._group, async_op=True))
 
     def broadcast(self, x: Tensor) -> None:
-        """Overwrite ``x`` with that of rank 0."""
+        """See `Ranks`."""
         with self._told():
             dist.broadcast(x, group=self._group, group_src=0)
 
     def share(self, value: T | None) -> T:
-        """Rank 0's value."""
+        """See `Ranks`."""
         values = [value]
         with self._told():
             dist.broadcast_object_list(values, group=self._group, group_src=0)
         return cast(T, values[0])
 
     def gather(self, value: T) -> list[T]:
-        """All ranks' values."""
+        """See `Ranks`."""
         values: list[T | None] = [None] * self.size
         with self._told():
             dist.all_gather_object(values, value, group=self._group)
         return cast(list[T], values)
 
     def barrier(self) -> None:
-        """Wait until all ranks are here."""
+        """See `Ranks`."""
         with self._told():
             dist.barrier(self._group)
 
@@ -180,7 +165,7 @@ class ProcessGroup:
 
 @dataclass(frozen=True)
 class _Summing:
-    ranks: ProcessGroup
+    ranks: MeshRanks
     value: Tensor
     work: Any
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from scalefold.errors import InputError
 
 
-def check_letter_case(files: Iterable[Path], folder: Path) -> None:
+def check_case_collisions(files: Iterable[Path], folder: Path) -> None:
     """Refuse chains such as 1abc_A and 1abc_a on a file system that has one folder for both.
 
     Raises

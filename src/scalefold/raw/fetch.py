@@ -33,7 +33,7 @@ from rich.progress import (
 
 from scalefold.config.schema import DataConfig
 from scalefold.errors import InputError
-from scalefold.raw.case_collisions import check_letter_case
+from scalefold.raw.case_collisions import check_case_collisions
 from scalefold.raw.chain_files import RawFile, chain_files, check_mirrors
 from scalefold.raw.chains import ChainRow, Rejected, read_rejected, write_rejected
 from scalefold.raw.fetched import Kind, table_tag, update_fetched
@@ -111,13 +111,13 @@ def fetch(
     ------
     InputError
         A file cannot be written, a mirror is not understood or a folder that is not there, two
-        chains have the same folder (`check_letter_case`), or none of the chains for training and
-        validation is complete (of a bucket: and another try may bring one).
+        chains have the same folder (`check_case_collisions`), or none of the chains for training
+        and validation is complete (of a bucket: and another try may bring one).
     """
     check_mirrors(data, only)
     files = {row.chain_key: chain_files(row, data, out, only) for row in chains}
     jobs = {file.local: file for group in files.values() for file in group}
-    check_letter_case(jobs, out)
+    check_case_collisions(jobs, out)
     tag = table_tag(only, bucket)
     own_downloader = downloader is None
     downloader = downloader or Downloader(

@@ -10,7 +10,7 @@ from typing import Any
 
 from scalefold.errors import ChecksumError, InputError, UnreadableError
 from scalefold.shards.atomic import write_bytes
-from scalefold.shards.repack_hint import remedy
+from scalefold.shards.repack_hint import repack_hint
 from scalefold.shards.schema import MANIFEST_FILE, SCHEMA_VERSION
 from scalefold.shards.writer import ShardFacts
 
@@ -164,7 +164,7 @@ class Manifest:
             They differ.
         """
         path, stated = folder / file, self.facts(file)
-        fix = remedy(path)
+        fix = repack_hint(path)
         if stated is None:
             raise InputError(f"{path}: the manifest does not list this file. {fix}")
         try:

@@ -25,7 +25,7 @@ from scalefold.shards.records import (
     Sample,
     Split,
 )
-from scalefold.shards.repack_hint import remedy
+from scalefold.shards.repack_hint import repack_hint
 from scalefold.shards.schema import INDEX_FILE, shard_file
 from scalefold.shards.shard_file import ShardFile
 
@@ -188,12 +188,12 @@ class ShardReader:
                 if stated is None or not path.is_file():
                     raise InputError(
                         f"{path}: the index refers to this file, but it is not "
-                        f"{'in the manifest' if stated is None else 'there'}. {remedy(path)}"
+                        f"{'in the manifest' if stated is None else 'there'}. {repack_hint(path)}"
                     )
                 if path.stat().st_size != stated:
                     raise InputError(
                         f"{path}: {path.stat().st_size} bytes, the manifest states {stated}: cut "
-                        f"off, or packed again without its index. {remedy(path)}"
+                        f"off, or packed again without its index. {repack_hint(path)}"
                     )
 
 

@@ -14,7 +14,7 @@ def pack_command(file: str) -> str:
     return "`scalefold pack --stage index`"
 
 
-def remedy(path: Path) -> str:
+def repack_hint(path: Path) -> str:
     """How a damaged or missing file of a shard folder is mended, for errors."""
     command = pack_command(path.name)
     index = "" if command.endswith("index`") else ", then `scalefold pack --stage index`"

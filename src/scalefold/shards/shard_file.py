@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from scalefold.errors import ChecksumError, InputError, UnreadableError
-from scalefold.shards.repack_hint import remedy
+from scalefold.shards.repack_hint import repack_hint
 from scalefold.shards.schema import (
     HASH_COLUMN,
     SCHEMA_VERSION,
@@ -42,12 +42,12 @@ class ShardFile:
             self._map = pa.memory_map(str(path))
             self._reader = pa.ipc.open_file(self._map)
         except FileNotFoundError as error:
-            raise InputError(f"{path}: no such shard. {remedy(path)}") from error
+            raise InputError(f"{path}: no such shard. {repack_hint(path)}") from error
         except PermissionError as error:
             raise UnreadableError.of(path) from error
         except (pa.ArrowException, OSError, ValueError) as error:
             raise InputError(
-                f"{path}: not a complete Arrow file ({error}). {remedy(path)}"
+                f"{path}: not a complete Arrow file ({error}). {repack_hint(path)}"
             ) from error
         self._check_schema()
 
@@ -83,12 +83,12 @@ class ShardFile:
             stated, found = batch.column(HASH_COLUMN)[0].as_py(), row_hash(batch)
         except (pa.ArrowException, OSError, ValueError) as error:
             raise ChecksumError(
-                f"{where}: damaged, cannot be read as Arrow ({error}). {remedy(self.path)}"
+                f"{where}: damaged, cannot be read as Arrow ({error}). {repack_hint(self.path)}"
             ) from error
         if stated != found:
             raise ChecksumError(
                 f"{where}: damaged, xxh3 of the row is {found:016x}, {stated:016x} was written. "
-                f"{remedy(self.path)}"
+                f"{repack_hint(self.path)}"
             )
         return batch
 
@@ -98,7 +98,9 @@ class ShardFile:
             table = self._reader.read_all()
             table.validate(full=True)
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise ChecksumError(f"{self.path}: damaged ({error}). {remedy(self.path)}") from error
+            raise ChecksumError(
+                f"{self.path}: damaged ({error}). {repack_hint(self.path)}"
+            ) from error
         return table
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ from scalefold.optim.optimiser import Adam
 from scalefold.optim.parameters import FlatParameters
 from scalefold.optim.update import Update
 from scalefold.parallel import SINGLE, IdentityAxis, Mesh
-from scalefold.train.sample import GraphedSampleGradient, SampleGradient, judge
+from scalefold.train.sample import GraphedSampleGradient, SampleGradient, loss_and_scores
 from scalefold.train.step import TrainingStep
 
 
@@ -96,7 +96,7 @@ def assemble(config: Config, device: torch.device, mesh: Mesh = SINGLE) -> Train
 
     # 7. A sample's passes, launched kernel by kernel or captured as CUDA graphs.
     differentiate = parameters.accumulate if mean.overlaps else parameters.differentiate
-    plain = SampleGradient(model, differentiate, config, compiled(judge))
+    plain = SampleGradient(model, differentiate, config, compiled(loss_and_scores))
     gradient = GraphedSampleGradient(plain) if graphs else plain
 
     # 8. The step that ties them together.

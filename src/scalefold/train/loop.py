@@ -29,7 +29,7 @@ from scalefold.shards.packed_settings import warn_of_other_settings
 from scalefold.shards.reader import ShardReader
 from scalefold.train.assemble import assemble
 from scalefold.train.run import Run, TrainingResult
-from scalefold.train.run_files import Journal
+from scalefold.train.run_files import RunFiles
 from scalefold.train.sessions import session
 
 logger = logging.getLogger(__name__)
@@ -108,11 +108,11 @@ def train(
         run.begin(start)
         target = TargetWatch(out, config.evaluation, inputs.data_manifest_sha256)
         with contextlib.ExitStack() as stack:
-            journal = None
+            files = None
             if mesh.first:
                 console = console or Console(stderr=True)
-                journal = Journal(config, trainer, out, run.step, inputs, lock, console)
-                stack.enter_context(journal)
+                files = RunFiles(config, trainer, out, run.step, inputs, lock, console)
+                stack.enter_context(files)
                 if run.step < config.training.steps:
                     logger.info("%s", sampler)
                     facts = {
@@ -126,7 +126,7 @@ def train(
             loader = TrainingLoader(reader, config, device, run.position, rank, size)
             stack.enter_context(loader)
             with exhaustion_explained(trainer.checkpointing):
-                return run.go(loader, journal, target, stop)
+                return run.go(loader, files, target, stop)
     finally:
         lock.release()
 

@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from scalefold.checkpoint.published import other_initial_weights, passed_steps
 from scalefold.config.initial_weights import initial_weights_sha256
 from scalefold.config.schema import Config
-from scalefold.train.published import other_initial_weights, passed_steps
 
 
 def outlook(

@@ -28,11 +28,10 @@ from scalefold.optim.schedule import learning_rate
 from scalefold.parallel import Mesh
 from scalefold.parallel.ranks import broadcast_all, on_first
 from scalefold.train.assemble import Trainer
-from scalefold.train.exchange import Notice
 from scalefold.train.metrics import Record
-from scalefold.train.readback import HostNumbers, Mark, Readback
-from scalefold.train.run_files import Journal
-from scalefold.train.skipped_steps import Health
+from scalefold.train.run_files import RunFiles
+from scalefold.train.skipped_steps import SkippedSteps
+from scalefold.train.step_numbers import DeviceTime, HostNumbers, Notice, Readback
 
 logger = logging.getLogger(__name__)
 
@@ -70,18 +69,18 @@ class Run:
         self.position = Position(0)
         """Where all ranks' loaders start."""
         self._config, self._trainer, self._mesh, self._out = config, trainer, mesh, out
-        self._health = Health(config.training.max_non_finite_steps)
+        self._skips = SkippedSteps(config.training.max_non_finite_steps)
         self._failure: InputError | SampleError | None = None
         self._absent = self._stopped = self._on_target = False
         # Numbers of a step are read when the next one is under way, so that a GPU never waits.
         self._unread: deque[_Unread] = deque()
-        self._last_read = Mark(trainer.parameters.master.device)
+        self._last_read = DeviceTime(trainer.parameters.master.device)
         self._lag = 1 if trainer.parameters.master.is_cuda else 0
 
     def begin(self, checkpoint: Path | None) -> None:
         """Start from a checkpoint of this run, or at step 0; the first rank has it, all get it."""
         world = self._mesh.world
-        self.position, self._health.skipped, self._health.in_a_row = on_first(
+        self.position, self._skips.skipped, self._skips.in_a_row = on_first(
             world, lambda: self._restore(checkpoint) if checkpoint else (Position(0), 0, 0)
         )
         self.step = self.position.step
@@ -103,32 +102,32 @@ class Run:
     def go(
         self,
         loader: TrainingLoader,
-        journal: Journal | None,
+        files: RunFiles | None,
         target: TargetWatch,
         stop: threading.Event,
     ) -> TrainingResult:
         """Make all steps; publish checkpoints at the start, now and then, and at the end."""
         training, world = self._config.training, self._mesh.world
-        self._publish(journal, loader)  # step 0: the untrained model, for comparison
+        self._publish(files, loader)  # step 0: the untrained model, for comparison
         self._on_target = on_first(world, target.look)
-        self._last_read = Mark(self._trainer.parameters.master.device)
+        self._last_read = DeviceTime(self._trainer.parameters.master.device)
         first = self.step + 1  # compiles and captures
         with contextlib.ExitStack() as stack:
             while self.step < training.steps and not self._ends(target, stop):
                 self._step(loader, target, stop)
-                self._read(self._lag, journal)
+                self._read(self._lag, files)
                 if self.step == first:
                     log_backends()
                 if self.step == first and self._trainer.parameters.master.is_cuda:
                     stack.enter_context(present_objects_spared())
                 if self.step % training.checkpoint_every == 0:
-                    self._read(0, journal)
+                    self._read(0, files)
                     if not self._absent:
-                        self._publish(journal, loader)
-        self._read(0, journal)
-        published = self._publish(journal, loader)
-        if journal is not None:
-            journal.finish()
+                        self._publish(files, loader)
+        self._read(0, files)
+        published = self._publish(files, loader)
+        if files is not None:
+            files.finish()
         completed = self.step >= training.steps or self._on_target or target.reached is not None
         if self.step < training.steps:
             logger.info("stopped at step %d of %d: %s", self.step, training.steps, published)
@@ -137,7 +136,7 @@ class Run:
             raise self._failure
         if self._absent:
             raise ElsewhereError("another rank could not read its samples, see its message")
-        return TrainingResult(self.step, published, completed, self._health.skipped, target.reached)
+        return TrainingResult(self.step, published, completed, self._skips.skipped, target.reached)
 
     def _ends(self, target: TargetWatch, stop: threading.Event) -> bool:
         """Whether all ranks know that no further step is to be made."""
@@ -182,22 +181,22 @@ class Run:
                 return batch
         return None
 
-    def _read(self, leave: int, journal: Journal | None) -> None:
+    def _read(self, leave: int, files: RunFiles | None) -> None:
         """Read the numbers of all steps but the last ``leave``."""
         while len(self._unread) > leave:
             unread = self._unread.popleft()
             numbers = unread.readback.get()
-            seconds = unread.readback.mark.seconds_since(self._last_read)
-            self._last_read = unread.readback.mark
+            seconds = unread.readback.ended.seconds_since(self._last_read)
+            self._last_read = unread.readback.ended
             if numbers.absent:  # nor is any later step applied
                 self._absent = True
                 self.step = min(self.step, unread.step - 1)
                 continue
             self._stopped |= numbers.stop
             self._on_target |= numbers.target
-            self._health.check(unread.step, numbers, unread.chain_keys)
-            if journal is not None:
-                journal.record(self._record(unread, numbers, seconds))
+            self._skips.check(unread.step, numbers, unread.chain_keys)
+            if files is not None:
+                files.record(self._record(unread, numbers, seconds))
 
     def _record(self, unread: _Unread, numbers: HostNumbers, seconds: float) -> Record:
         size = self._config.training.global_batch_size
@@ -208,7 +207,7 @@ class Run:
             "grad_norm": numbers.gradient_norm,
             "learning_rate": unread.learning_rate,
             "recycling": unread.recycling,
-            "skipped_steps": self._health.skipped,
+            "skipped_steps": self._skips.skipped,
             "step_seconds": seconds,
             "samples_per_second": size / seconds,
             "loader_wait_seconds": numbers.wait_seconds,
@@ -216,12 +215,12 @@ class Run:
             "time": time.time(),
         }
 
-    def _publish(self, journal: Journal | None, loader: TrainingLoader) -> Path:
+    def _publish(self, files: RunFiles | None, loader: TrainingLoader) -> Path:
         """Have a checkpoint of this step written, and say where it is."""
         positions = self._mesh.data.gather(loader.position(self.step))
-        if journal is not None:
+        if files is not None:
             position = Position.union(positions)
-            journal.publish(self.step, self._health, position)
+            files.publish(self.step, self._skips, position)
         return checkpoints.checkpoint_path(self._out, self.step)
 
 

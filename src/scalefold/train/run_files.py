@@ -23,12 +23,12 @@ from scalefold.loader.order import Position
 from scalefold.train.assemble import Trainer
 from scalefold.train.metrics import MetricsLog, Record
 from scalefold.train.progress import ProgressLine
-from scalefold.train.skipped_steps import Health
+from scalefold.train.skipped_steps import SkippedSteps
 
 logger = logging.getLogger(__name__)
 
 
-class Journal:
+class RunFiles:
     """Writes into a training's folder, whose lock this process holds.
 
     Checkpoints are written while the training goes on; that one cannot be written is raised by a
@@ -73,7 +73,7 @@ class Journal:
             "commit": source_commit(),
         }
 
-    def __enter__(self) -> Journal:
+    def __enter__(self) -> RunFiles:
         self._progress.__enter__()
         return self
 
@@ -94,7 +94,7 @@ class Journal:
             self._metrics.write(record)
         self._progress.update(record)
 
-    def publish(self, step: int, health: Health, position: Position) -> None:
+    def publish(self, step: int, skipped: SkippedSteps, position: Position) -> None:
         """Have a checkpoint of a step written, its log first, unless there is one."""
         self._writing.finish()  # perhaps of this very step; and its snapshot is in use until then
         if checkpoints.ready_mark(checkpoints.checkpoint_path(self._out, step)).exists():
@@ -102,8 +102,8 @@ class Journal:
         self._snapshot.take()
         progress = {
             "step": step,
-            "skipped": health.skipped,
-            "skipped_in_a_row": health.in_a_row,
+            "skipped": skipped.skipped,
+            "skipped_in_a_row": skipped.in_a_row,
             "data": position.state(),
         }
         self._writing.start(partial(self._write, step, progress))

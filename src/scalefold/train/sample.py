@@ -39,7 +39,7 @@ class SampleNumbers:
     values: Tensor
 
 
-def judge(
+def loss_and_scores(
     outputs: Outputs, features: Features, config: LossConfig
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Loss of a sample, and what else is told of it: lDDT-Ca, then each unweighted loss term."""
@@ -53,7 +53,7 @@ def judge(
     return loss, {"lddt_ca": score.mean(), **named}
 
 
-Judge = Callable[[Outputs, Features, LossConfig], tuple[Tensor, dict[str, Tensor]]]
+Loss = Callable[[Outputs, Features, LossConfig], tuple[Tensor, dict[str, Tensor]]]
 
 
 class SampleGradient(SamplePasses[SampleNumbers]):
@@ -68,8 +68,8 @@ class SampleGradient(SamplePasses[SampleNumbers]):
         Leaves the gradient of a loss in the model's gradient buffers, see `FlatParameters`.
     config : Config
         ``model`` and ``loss`` are used.
-    judge : callable
-        `judge`, or what it was compiled to.
+    loss : callable
+        `loss_and_scores`, or what it was compiled to.
     """
 
     def __init__(
@@ -77,17 +77,18 @@ class SampleGradient(SamplePasses[SampleNumbers]):
         model: AlphaFold,
         differentiate: Callable[[Tensor], None],
         config: Config,
-        judge: Judge = judge,
+        loss: Loss = loss_and_scores,
     ) -> None:
         super().__init__(model, config.model)
-        self._differentiate, self._loss, self._judge = differentiate, config.loss, judge
+        self._differentiate = differentiate
+        self._loss, self._loss_config = loss, config.loss
 
     def last(
         self, features: Features, previous: Previous, templates: Templates | None
     ) -> SampleNumbers:
         """Make the last pass, forward and backward."""
         outputs, _ = self._model(features, previous, templates)
-        loss, numbers = self._judge(outputs, features, self._loss)
+        loss, numbers = self._loss(outputs, features, self._loss_config)
         self._differentiate(loss)
         values = torch.stack([loss.detach().float(), *numbers.values()])
         return SampleNumbers(("loss", *numbers), values)

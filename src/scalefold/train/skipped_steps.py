@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from scalefold.errors import InputError
-from scalefold.train.readback import HostNumbers
+from scalefold.train.step_numbers import HostNumbers
 
 logger = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ class DivergedError(InputError):
 
 
 @dataclass
-class Health:
+class SkippedSteps:
     """Counts skipped steps.
 
     Attributes

@@ -8,7 +8,6 @@ reads the flag with the other numbers.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -18,38 +17,8 @@ from scalefold.optim.clipping import ClippedMean
 from scalefold.optim.parameters import FlatParameters
 from scalefold.optim.update import Update
 from scalefold.parallel import Ranks
-from scalefold.train import exchange
-from scalefold.train.exchange import Notice
 from scalefold.train.sample import SampleNumbers
-
-
-@dataclass(frozen=True, eq=False)
-class StepNumbers:
-    """What a step tells, still on the device.
-
-    Attributes
-    ----------
-    names : tuple of str
-        Columns of ``per_sample``: loss, norm of the sample's gradient, lDDT-Ca of the crop, and
-        each unweighted loss term as ``loss/<name>``.
-    per_sample : Tensor, shape (samples, columns), float32
-        Of this rank.
-    exchanged : Tensor, shape (`exchange.LENGTH`,), float32
-        Sums over all ranks, see `scalefold.train.exchange`.
-    num_ranks : int
-    gradient_norm : Tensor, scalar, float32
-        Before clipping, see `ClippedMean.finish`.
-    finite : Tensor, scalar, bool
-        Whether the step was applied.
-    """
-
-    names: tuple[str, ...]
-    per_sample: Tensor
-    exchanged: Tensor
-    num_ranks: int
-    gradient_norm: Tensor
-    finite: Tensor
-
+from scalefold.train.step_numbers import ABSENT, COLUMNS, NOT_FINITE, Notice, StepNumbers, pack
 
 _GRADIENT_NORM = 1  # column; the loss is before it
 
@@ -125,10 +94,10 @@ class TrainingStep:
     ) -> StepNumbers:
         """Exchange with the other ranks, and update if all is well on all of them."""
         sound = per_sample[:, : _GRADIENT_NORM + 1].isfinite().all(1)
-        told = self._ranks.sum(exchange.pack(per_sample, (~sound).sum(), notice)).wait()
+        told = self._ranks.sum(pack(per_sample, (~sound).sum(), notice)).wait()
         num_samples = self._ranks.size * max(len(per_sample), 1)
-        mean_norm = told[exchange.COLUMNS + _GRADIENT_NORM] / num_samples
-        sound = told[exchange.ABSENT] + told[exchange.NOT_FINITE] == 0
+        mean_norm = told[COLUMNS + _GRADIENT_NORM] / num_samples
+        sound = told[ABSENT] + told[NOT_FINITE] == 0
         rate = torch.full((), learning_rate, dtype=torch.float64, device=told.device)
         if self._held_until is not None:
             self._held_until.wait()

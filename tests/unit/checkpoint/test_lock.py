@@ -251,31 +251,21 @@ def test_many_at_once_one_succeeds(tmp_path: Path, hold: Any) -> None:
 def test_a_file_in_the_way_is_named(folder: str, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
-    with pytest.raises(InputError, match=rf"^{file}: is a file .* choose another folder$"):
+    with pytest.raises(InputError, match=rf"{file} is no folder. Choose another folder"):
         WriterLock(tmp_path / folder).acquire()
 
 
-@pytest.mark.parametrize(
-    ("code", "mend"),
-    [
-        (errno.EACCES, "make {} writable, or choose another folder"),
-        (errno.ENOSPC, "make room, or choose another folder"),
-        (errno.ENOENT, "choose another folder"),
-    ],
-)
-def test_a_folder_that_cannot_be_made_is_named_with_what_helps(
-    code: int, mend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("code", [errno.EACCES, errno.ENOSPC, errno.ENOENT])
+def test_a_folder_that_cannot_be_made_is_named(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(Path, "mkdir", refuse)
-    with pytest.raises(InputError) as raised:
-        WriterLock(tmp_path / "runs/training").acquire()
     lock = tmp_path / "runs/training" / LOCK_FOLDER
-    assert str(raised.value) == (
-        f"{lock}: cannot be written ({os.strerror(code)}): {mend.format(tmp_path)}"
-    )
+    with pytest.raises(InputError, match=rf"{lock}: .*{os.strerror(code)}.* choose another folder"):
+        WriterLock(tmp_path / "runs/training").acquire()
 
 
 @pytest.mark.usefixtures("short_silence")

@@ -19,14 +19,14 @@ from scalefold.model.assembly import as_written
 from scalefold.shards.reader import ShardReader
 from scalefold.train import assemble as assembling
 from scalefold.train.assemble import assemble
-from scalefold.train.sample import judge
+from scalefold.train.sample import loss_and_scores
 
 CPU = torch.device("cpu")
 
 
 def test_without_a_gpu_functions_stay_as_written() -> None:
     for setting in ("auto", False):
-        assert choose_compilation(setting, CPU)(judge) is judge
+        assert choose_compilation(setting, CPU)(loss_and_scores) is loss_and_scores
     assert Assembly().compiled is as_written
 
 
@@ -72,4 +72,7 @@ def test_what_is_compiled_can_be_traced_whole_and_means_the_same(
     torch.testing.assert_close(ours.per_sample, reference.per_sample, **close)
     torch.testing.assert_close(ours.gradient_norm, reference.gradient_norm, **close)
     embedders = {"_embed": 7, "_add": 2}
-    assert graphs == {"_layer": 2, "_build": 2, "judge": 1, "_apply": 1, "_factor": 4} | embedders
+    assert (
+        graphs
+        == {"_layer": 2, "_build": 2, "loss_and_scores": 1, "_apply": 1, "_factor": 4} | embedders
+    )

@@ -17,7 +17,7 @@ from scalefold.features.contract import Features
 from scalefold.loader.loader import TrainingLoader
 from scalefold.shards.reader import ShardReader
 from scalefold.train.assemble import Trainer, assemble
-from scalefold.train.readback import Readback
+from scalefold.train.step_numbers import Readback
 
 gpu = pytest.mark.gpu
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from scalefold.checkpoint.lock import WriterLock, sign_of_life
+from scalefold.checkpoint.target import TargetReached
 from scalefold.config import make_config
 from scalefold.errors import InputError
 from scalefold.evaluate import follow as module
 from scalefold.evaluate.follow import follow
 from scalefold.shards.atomic import write_bytes
-from scalefold.train.lock import WriterLock, sign_of_life
-from scalefold.train.target import TargetReached
 
 CONFIG = {
     "preset": "tiny",
@@ -77,7 +77,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
 
     monkeypatch.setattr(module, "evaluate_weights", evaluate)
     monkeypatch.setattr(module, "_SECONDS_BETWEEN_LOOKS", 0.05)
-    monkeypatch.setattr("scalefold.train.lock.BEAT_SECONDS", 0.1)
+    monkeypatch.setattr("scalefold.checkpoint.lock.BEAT_SECONDS", 0.1)
     return made
 
 

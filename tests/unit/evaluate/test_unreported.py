@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from scalefold.evaluate.unreported import forget_untold, keep_untold, untold
+from scalefold.evaluate.unreported import forget_unreported, keep_unreported, read_unreported
 
 MADE_FROM = {"step": 4, "weights_sha256": "ab"}
 EVALUATION = {**MADE_FROM, "mean": {"train": {"lddt_ca": 0.5}}}
@@ -12,16 +12,16 @@ EVALUATION = {**MADE_FROM, "mean": {"train": {"lddt_ca": 0.5}}}
 
 def test_taken_up_until_it_is_forgotten(tmp_path: Path) -> None:
     out = tmp_path / "step-4.json"
-    assert untold(out, MADE_FROM, ["train"]) is None
-    keep_untold(EVALUATION, out)
-    assert untold(out, MADE_FROM, ["train"]) == EVALUATION
-    forget_untold(out)
-    assert untold(out, MADE_FROM, ["train"]) is None
+    assert read_unreported(out, MADE_FROM, ["train"]) is None
+    keep_unreported(EVALUATION, out)
+    assert read_unreported(out, MADE_FROM, ["train"]) == EVALUATION
+    forget_unreported(out)
+    assert read_unreported(out, MADE_FROM, ["train"]) is None
 
 
 def test_not_taken_up_for_other_splits_or_weights(tmp_path: Path) -> None:
     out = tmp_path / "step-4.json"
-    keep_untold(EVALUATION, out)
-    assert untold(out, MADE_FROM, ["validation"]) is None
-    assert untold(out, MADE_FROM, ["train", "validation"]) is None
-    assert untold(out, {**MADE_FROM, "weights_sha256": "cd"}, ["train"]) is None
+    keep_unreported(EVALUATION, out)
+    assert read_unreported(out, MADE_FROM, ["validation"]) is None
+    assert read_unreported(out, MADE_FROM, ["train", "validation"]) is None
+    assert read_unreported(out, {**MADE_FROM, "weights_sha256": "cd"}, ["train"]) is None

@@ -25,7 +25,7 @@ from scalefold.shards.records import ChainRecord, MsaRecord, Sample
 
 
 class Unsendable(Preparation):
-    def finish(self, task, inputs):
+    def make(self, task, inputs):
         return inputs if task.chain_key == "1aaa_A" else lambda: inputs
 
 

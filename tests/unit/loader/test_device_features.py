@@ -5,9 +5,9 @@ import torch
 
 from scalefold.config.schema import FeaturesConfig
 from scalefold.features.pipeline import features_of
-from scalefold.loader.device_features import Finish
+from scalefold.loader.device_features import DeviceFeatures
 from scalefold.loader.prepare import Preparation, SampleTask
-from scalefold.loader.tensor_block import Parcel
+from scalefold.loader.tensor_block import TensorBlock
 
 pytestmark = [
     pytest.mark.gpu,
@@ -26,9 +26,9 @@ def test_features_are_those_made_without_a_side_stream(reader_type, max_msa_clus
     expected = [features_of(one.to(device), config, 4) for one in inputs]
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
-    finish, unequal = Finish(config, device), []
+    finish, unequal = DeviceFeatures(config, device), []
     for draw, one in enumerate(inputs):
-        (passes,) = finish([Parcel.pack(one)], 1 + draw % 4)
+        (passes,) = finish([TensorBlock.pack(one)], 1 + draw % 4)
         torch.cuda._sleep(2_000_000)  # a step of about a millisecond
         for features, others in zip(passes, expected[draw]):
             unequal += [(draw, k, (t != others[k]).any()) for k, t in features.items()]

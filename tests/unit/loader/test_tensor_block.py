@@ -5,8 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from scalefold.loader import tensor_block as parcel
-from scalefold.loader.tensor_block import Message, Parcel
+from scalefold.loader.tensor_block import Message, TensorBlock, receive, send
 
 CPU = torch.device("cpu")
 
@@ -45,15 +44,15 @@ def check(found):
 
 
 def test_packed_and_opened():
-    check(Parcel.pack(value()).open(CPU))
+    check(TensorBlock.pack(value()).open(CPU))
 
 
 def test_through_a_pipe():
     ours, theirs = multiprocessing.Pipe()
-    sender = threading.Thread(target=parcel.send, args=(theirs, "which", Message.of(value())))
+    sender = threading.Thread(target=send, args=(theirs, "which", Message.of(value())))
     sender.start()
     which, header = ours.recv()
-    received = parcel.receive(ours, header)
+    received = receive(ours, header)
     sender.join()
     assert which == "which"
     check(received.open(CPU))

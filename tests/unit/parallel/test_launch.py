@@ -9,7 +9,7 @@ from scalefold.cli.device import torch_device
 from scalefold.errors import ElsewhereError, InputError
 from scalefold.parallel import ALONE, SINGLE
 from scalefold.parallel.launch import Place, find_place, joined
-from scalefold.parallel.ranks import Alone, on_all, on_first, same_everywhere
+from scalefold.parallel.ranks import Ranks, on_all, on_first, same_everywhere
 
 TORCHRUN = {
     "RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4",
@@ -47,7 +47,7 @@ def test_the_group_of_one_is_the_identity() -> None:
         on_first(ALONE, _bad)
 
 
-class Among(Alone):
+class Among(Ranks):
     """One of several ranks, of which it is known how they fared."""
 
     def __init__(self, rank: int, *faults: str | None) -> None:

@@ -14,8 +14,8 @@ from rich.console import Console
 
 from scalefold.config.schema import DataConfig
 from scalefold.errors import InputError
-from scalefold.raw import case_collisions as letter_case
-from scalefold.raw.case_collisions import check_letter_case
+from scalefold.raw import case_collisions as case_collisions
+from scalefold.raw.case_collisions import check_case_collisions
 from scalefold.raw.chain_files import absent_files, local_sources
 from scalefold.raw.chains import ChainRow, Rejected, read_chains, read_rejected, write_rejected
 from scalefold.raw.fetch import FetchSummary, fetch
@@ -297,11 +297,11 @@ def test_the_file_system_is_asked_at_most_once_whether_it_tells_the_case_of_lett
         asked.append(raw)
         return False
 
-    monkeypatch.setattr(letter_case, "_is_blind_to_case", is_blind)
+    monkeypatch.setattr(case_collisions, "_is_blind_to_case", is_blind)
     different = [tmp_path / "1abc_A", tmp_path / "1abc_B"]
-    check_letter_case(different, tmp_path)
+    check_case_collisions(different, tmp_path)
     assert asked == []
-    check_letter_case([*different, tmp_path / "1abc_a", tmp_path / "1abc_b"], tmp_path)
+    check_case_collisions([*different, tmp_path / "1abc_a", tmp_path / "1abc_b"], tmp_path)
     assert asked == [tmp_path]
 
 

@@ -4,8 +4,8 @@ from math import inf, nan
 
 import pytest
 
-from scalefold.train.readback import HostNumbers
-from scalefold.train.skipped_steps import DivergedError, Health, diagnosis
+from scalefold.train.skipped_steps import DivergedError, SkippedSteps, diagnosis
+from scalefold.train.step_numbers import HostNumbers
 
 GOOD = {"loss": 1.0, "lddt_ca": 0.5, "grad_norm": 2.0, "loss/fape": 1.0, "loss/chi": 1.0}
 
@@ -20,25 +20,25 @@ def _numbers(*samples: dict[str, float]) -> HostNumbers:
 
 def test_a_rank_whose_samples_are_sound_says_so(caplog: pytest.LogCaptureFixture) -> None:
     elsewhere = replace(_numbers({}), finite=False)
-    Health(max_in_a_row=1).check(3, elsewhere, ["1aaa_A"])
+    SkippedSteps(max_in_a_row=1).check(3, elsewhere, ["1aaa_A"])
     assert "step 3 skipped, not finite: see the other ranks for the cause" in caplog.text
 
 
 def test_counts_and_stops_after_too_many_in_a_row(caplog: pytest.LogCaptureFixture) -> None:
-    health = Health(max_in_a_row=2)
+    skipped = SkippedSteps(max_in_a_row=2)
     bad = _numbers({}, {"loss/fape": nan, "loss": nan, "grad_norm": nan})
     with caplog.at_level(logging.WARNING):
         for step in (1, 2):
-            health.check(step, bad, ["1aaa_A", "1bbb_B"])
+            skipped.check(step, bad, ["1aaa_A", "1bbb_B"])
     assert "step 2 skipped" in caplog.text
     assert "chain 1bbb_B: loss terms fape (2 in a row, 2 in all)" in caplog.text
     assert "1aaa_A" not in caplog.text
-    health.check(3, _numbers({}, {}), ["1aaa_A", "1bbb_B"])
-    assert (health.skipped, health.in_a_row) == (2, 0)
+    skipped.check(3, _numbers({}, {}), ["1aaa_A", "1bbb_B"])
+    assert (skipped.skipped, skipped.in_a_row) == (2, 0)
     for step in (4, 5):
-        health.check(step, bad, ["1aaa_A", "1bbb_B"])
+        skipped.check(step, bad, ["1aaa_A", "1bbb_B"])
     with pytest.raises(DivergedError) as error:
-        health.check(6, bad, ["1aaa_A", "1bbb_B"])
+        skipped.check(6, bad, ["1aaa_A", "1bbb_B"])
     for part in ("step 6", "3 steps in a row", "chain 1bbb_B: loss terms fape", "learning_rate"):
         assert part in str(error.value)
 
@@ -53,4 +53,4 @@ def test_the_first_cause_is_named() -> None:
 
 def test_zero_tolerance_stops_at_once() -> None:
     with pytest.raises(DivergedError):
-        Health(max_in_a_row=0).check(1, _numbers({"loss": nan}), ["1aaa_A"])
+        SkippedSteps(max_in_a_row=0).check(1, _numbers({"loss": nan}), ["1aaa_A"])

@@ -3,22 +3,22 @@ from __future__ import annotations
 import pytest
 import torch
 
-from scalefold.train import exchange
-from scalefold.train.exchange import Notice, pack
+from scalefold.train import step_numbers
+from scalefold.train.step_numbers import Notice, pack
 
 
 def test_the_vector_says_what_a_rank_has_to_say() -> None:
     rows = torch.tensor([[1.0, 2.0, 3.0], [10.0, 20.0, 30.0]])
     vector = pack(rows, torch.tensor(1), Notice(stop=True, wait_seconds=0.5))
-    assert vector[: exchange.COLUMNS].tolist() == [0.0, 1.0, 1.0, 0.0, 0.5]
-    assert vector[exchange.COLUMNS : exchange.COLUMNS + 3].tolist() == [11.0, 22.0, 33.0]
-    assert vector.shape == (exchange.LENGTH,)
+    assert vector[: step_numbers.COLUMNS].tolist() == [0.0, 1.0, 1.0, 0.0, 0.5]
+    assert vector[step_numbers.COLUMNS : step_numbers.COLUMNS + 3].tolist() == [11.0, 22.0, 33.0]
+    assert vector.shape == (step_numbers.LENGTH,)
 
 
 def test_a_rank_without_samples_is_absent_and_sends_as_much() -> None:
     vector = pack(torch.empty(0, 2), torch.tensor(0), Notice(target=True))
-    assert vector.shape == (exchange.LENGTH,)
-    assert vector.nonzero().flatten().tolist() == [exchange.ABSENT, exchange.TARGET]
+    assert vector.shape == (step_numbers.LENGTH,)
+    assert vector.nonzero().flatten().tolist() == [step_numbers.ABSENT, step_numbers.TARGET]
 
 
 def test_more_numbers_than_there_is_room_for() -> None:
@@ -37,4 +37,4 @@ def test_the_host_does_not_wait() -> None:
         vector = pack(rows, none, Notice(stop=True))
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert vector[exchange.STOP] == 1
+    assert vector[step_numbers.STOP] == 1
