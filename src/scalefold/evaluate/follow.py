@@ -22,7 +22,7 @@ from scalefold.config import initial_weights_sha256
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.evaluate.run import evaluate_weights
-from scalefold.train.provenance import data_hash
+from scalefold.checkpoint.provenance import data_hash
 
 logger = logging.getLogger(__name__)
 
