@@ -25,7 +25,7 @@ def module(name: str, most: int | None = None, *functions: str) -> ModuleType:
         return f"takes {most} at most, found {number}" if number > most else None
 
     if most is not None:
-        made.why_not = why_not
+        made.__dict__["why_not"] = why_not
     return made
 
 

@@ -16,13 +16,13 @@ from rich.console import Console
 
 from scalefold.checkpoint.files import checkpoint_path
 from scalefold.checkpoint.lock import sign_of_life
+from scalefold.checkpoint.provenance import data_hash
 from scalefold.checkpoint.published import steps_made_from
 from scalefold.checkpoint.target import read_target
 from scalefold.config import initial_weights_sha256
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.evaluate.run import evaluate_weights
-from scalefold.checkpoint.provenance import data_hash
 
 logger = logging.getLogger(__name__)
 
