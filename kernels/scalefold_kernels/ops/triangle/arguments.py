@@ -220,3 +220,9 @@ def _check_shapes(z: Tensor, named: Iterable[tuple[str, Tensor, Sequence[int]]])
                 f"triangle multiplication of z {tuple(z.shape)}: {name} has shape "
                 f"{tuple(tensor.shape)}, must be {tuple(shape)}"
             )
+
+
+def empty_mask(z: Tensor, shared_dim: int | None) -> Tensor:
+    """Memory for the dropout mask of z (B, I, J, Z): of size 1 where it is shared."""
+    shape = [1 if i - 4 == shared_dim else n for i, n in enumerate(z.shape[:3])]
+    return torch.empty(*shape, z.shape[3], dtype=torch.uint8, device=z.device)

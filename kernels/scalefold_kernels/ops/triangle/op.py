@@ -24,6 +24,7 @@ from scalefold_kernels.ops.triangle.arguments import (
     Sizes,
     check_output,
     check_projection,
+    empty_mask,
 )
 
 _BACKENDS = Backends("triangle_multiplication", __package__, "hopper", "triton")
@@ -257,9 +258,11 @@ def _(z: Tensor, product: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor,
     _, _, key, _, _, shared_dim = others
     mean = product.new_empty(product.shape[1:], dtype=torch.float32)
     keep = z.new_empty(0)
-    if key is not None:
+    if key is not None and z.device.type == "cuda":
         sizes = Sizes.of(z, z.shape[-1], len(product))
         keep = _BACKENDS.choose("output_forward", z.device, sizes).empty_mask(z, shared_dim)
+    elif key is not None:  # memory is counted on tensors of the CPU, where no kernel need run
+        keep = empty_mask(z, shared_dim)
     return z.new_empty(z.shape), mean, torch.empty_like(mean), keep
 
 

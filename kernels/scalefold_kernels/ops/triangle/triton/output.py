@@ -18,6 +18,7 @@ from scalefold_kernels.ops.triangle.arguments import (
     Sizes,
     new_statistics,
 )
+from scalefold_kernels.ops.triangle.arguments import empty_mask as empty_mask
 from scalefold_kernels.ops.triangle.triton.parts import (
     matrix,
     norm_gradient,
@@ -188,12 +189,6 @@ def output_backward(
         **sizes.constants(), **blocks,
     )  # fmt: skip
     return d_product, d_gate, output_gradients(sizes, d_value, standard, weights)
-
-
-def empty_mask(z: Tensor, shared_dim: int | None) -> Tensor:
-    """Memory for the dropout mask of z (B, I, J, Z): of size 1 where it is shared."""
-    shape = [1 if i - 4 == shared_dim else n for i, n in enumerate(z.shape[:3])]
-    return torch.empty(*shape, z.shape[3], dtype=torch.uint8, device=z.device)
 
 
 def fill_mask(keep: Tensor, dropout: Dropout) -> None:
