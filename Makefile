@@ -1,4 +1,5 @@
 # make demo   from bundled raw files to weights and a report, in results/demo
+# make check  ruff and the fast unit tests, in a minute: for the edit loop
 # make test   lint and all tests
 # make test-triton       compile the kernels for Hopper GPUs with the Triton that the CUDA build of torch brings,
 #                        where the tests had another
@@ -10,11 +11,14 @@
 #
 # PYTHON       interpreter for the environment (3.11 or newer)
 # VENV         where the environment is made
+# TORCH        2.11.0: the torch, and its Triton, that ScaleFold was measured with on GPUs; default: the newest that is
+#              tested. The environment keeps the choice until TORCH= takes it back.
 # TORCH_INDEX  where torch comes from, if not from the default index: for the CPU build
 #              make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
 # PYTEST       options for pytest, such as PYTEST="-n 2"
 PYTHON ?= python3
 VENV ?= .venv
+TORCH ?= $(shell cat $(VENV)/torch-version 2>/dev/null)
 TORCH_INDEX ?=
 PYTEST ?=
 IMAGE ?= scalefold.sif
@@ -25,35 +29,40 @@ SHELL := bash
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
-CONSTRAINTS := envs/constraints.txt
-TORCH := $(shell grep '^torch==' $(CONSTRAINTS))
+PINS := $(if $(TORCH),envs/constraints-torch-$(basename $(TORCH)).txt) envs/constraints.txt
+CONSTRAINTS := $(VENV)/constraints.txt
+## What `make check` runs: no training, no processes, no kernels.
+FAST := $(addprefix tests/unit/,chem config features geometry loss model ops parallel raw shards)
 ## For the tests of kernels where torch is its CPU build: the version of the GPU machines that they are measured on.
 TRITON := triton==3.6.0
-## There too: what compiles kernels in CUDA C++, in the versions that the CUDA build brings.
-NVRTC := $(shell grep -E '^(cuda-bindings|cuda-pathfinder|nvidia-cuda-nvrtc)==' $(CONSTRAINTS))
 ## What the CUDA build brings, so what training machines have.
-CUDA_TRITON := $(shell grep '^triton==' $(CONSTRAINTS))
+CUDA_TRITON := $(shell grep '^triton==' envs/constraints.txt)
 BIN := $(abspath $(VENV))/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 SNAKEMAKE := PATH="$(BIN):$$PATH" snakemake
-CODE := src kernels tests containers envs .ci
+CODE := src kernels tests tools containers envs .ci
 
-.PHONY: help demo test test-triton test-slurm lint format environment developer-environment clean-demo \
-	container-test container-check container-clean
+.PHONY: help demo check test test-triton test-slurm lint format environment developer-environment clean-demo \
+	container-test container-check container-clean docs FORCE
 
 help:
 	@grep -E '^# ' Makefile | cut -c3-
 
 demo: $(VENV)/.installed
 	@# Two evaluations at a time: the tiny model leaves room, also on a GPU.
-	$(SNAKEMAKE) --profile local --resources gpu=2
+	$(SNAKEMAKE) --profile local --configfile demo/config.yaml --resources gpu=2
 	@echo "Report: results/demo/report.html"
+
+check: $(VENV)/.installed-developer
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile $(FAST)
 
 test: lint
 	$(BIN)/python -m pytest $(PYTEST)
 
 test-triton: $(VENV)/triton/.installed
-	PYTHONPATH=$(abspath $(<D)) $(BIN)/python -m scalefold_kernels.compilation --gluon
+	PYTHONPATH=$(abspath $(<D)) $(BIN)/python -m tests.kernels.offline --gluon
 	@# What the compilation complains of, it sees in this version's code too.
 	PYTHONPATH=$(abspath $(<D)) $(BIN)/python -m pytest tests/kernels/test_compile.py -k refused
 
@@ -89,16 +98,22 @@ container-check:
 container-clean:
 	rm -rf $(CONTAINER_CACHE)
 
-$(VENV)/.installed: pyproject.toml $(CONSTRAINTS) | $(VENV)/bin/python
-	$(PIP) install -c $(CONSTRAINTS) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) "$(TORCH)"
-	$(PIP) install -c $(CONSTRAINTS) -e ".[workflow]"
+$(VENV)/.installed: pyproject.toml kernels/pyproject.toml $(CONSTRAINTS) | $(VENV)/bin/python
+	$(PIP) install -c $(CONSTRAINTS) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch
+	$(PIP) install -c $(CONSTRAINTS) -e ./kernels -e ".[workflow]"
 	touch $@
 
+## The first pin of a package counts. An unchanged file is left alone, so that nothing is installed again.
+$(CONSTRAINTS): $(PINS) FORCE | $(VENV)/bin/python
+	@awk -F== '/==/ && !seen[$$1]++' $(PINS) > $@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+	@echo $(TORCH) > $(VENV)/torch-version
+
 $(VENV)/.installed-developer: $(VENV)/.installed
-	$(PIP) install -c $(CONSTRAINTS) -e ".[workflow,test,lint]"
+	$(PIP) install -c $(CONSTRAINTS) -e ./kernels -e ".[workflow,test,lint]"
 	@# The CUDA build of torch has brought the Triton that it asks for; the CPU build brings none.
 	$(BIN)/python -c 'import sys, torch; sys.exit(torch.version.cuda is None and sys.platform == "linux")' || \
-	    $(PIP) install "$(TRITON)" $(NVRTC)
+	    $(PIP) install "$(TRITON)"
 	touch $@
 
 $(VENV)/triton/.installed: $(CONSTRAINTS) | $(VENV)/.installed-developer

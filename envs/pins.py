@@ -25,6 +25,8 @@ CONSTRAINTS = ENVS / "constraints.txt"
 CUDA_BLOCK = "# What the CUDA build of torch brings along"
 NOT_FOR_DATA = frozenset({"torch", "matplotlib", "tensorboard", "jinja2"})
 """Direct dependencies that the data stages do not import."""
+OWN = "scalefold-kernels"
+"""The checkout's own package: post-deploy.sh installs it."""
 
 
 def main() -> None:
@@ -53,6 +55,7 @@ def pins(environment: str, python: str) -> list[str]:
     project = tomllib.loads((ENVS.parent / "pyproject.toml").read_text("utf-8"))
     # The build system too: the checkout itself is installed into the environment.
     direct = [*project["build-system"]["requires"], *project["project"]["dependencies"]]
+    direct = [line for line in direct if _name(line) != OWN]
     if environment == "data":
         direct = [line for line in direct if _name(line) not in NOT_FOR_DATA]
     else:

@@ -1,4 +1,4 @@
-"""What of a GPU decides which kernels run on it, and how many programs of them."""
+"""What a GPU and the installed Triton can run, and what launches must know of a GPU."""
 
 from __future__ import annotations
 
@@ -9,18 +9,43 @@ import triton
 from torch import Tensor
 
 GLUON_VERSIONS = ("3.6", "3.7")
-"""Of Triton, with which the kernels for Hopper GPUs were seen to be right: their language, Gluon,
-changes from one to the next."""
+"""Versions of Triton whose Gluon the kernels for Hopper GPUs are written for."""
+
+MIN_CAPABILITY = (8, 0)
+"""Compute capability of the oldest NVIDIA GPUs with bfloat16 matrix products: A100, RTX 30."""
 
 
-def runs_gluon(x: Tensor) -> bool:
-    """Whether kernels for Hopper GPUs can run where this tensor is."""
-    return is_hopper(x.device) and has_gluon()
+def why_not_hopper(device: torch.device) -> str | None:
+    """Why kernels for Hopper GPUs do not run on a device, or None."""
+    if not is_hopper(device):
+        return f"needs a Hopper GPU (H100, H200), and the tensors are on {_named(device)}"
+    if not has_gluon():
+        wanted = " or ".join(GLUON_VERSIONS)
+        return f"needs Gluon as Triton {wanted} has it, and this is Triton {triton.__version__}"
+    return None
+
+
+def why_not_triton(device: torch.device) -> str | None:
+    """Why Triton kernels do not run on a device, or None; Triton's interpreter runs on the CPU."""
+    if device.type == "cpu":
+        return None if triton.knobs.runtime.interpret else "needs a GPU, and the tensors are on cpu"
+    if device.type != "cuda":
+        return f"needs an NVIDIA or AMD GPU, and the tensors are on {device.type}"
+    capability = torch.cuda.get_device_capability(device)
+    if torch.version.hip is None and capability < MIN_CAPABILITY:
+        (wanted, least), (major, minor) = MIN_CAPABILITY, capability
+        return (
+            f"needs compute capability {wanted}.{least} or newer (A100, RTX 30), and "
+            f"{_named(device)} has {major}.{minor}"
+        )
+    return None
 
 
 def is_hopper(device: torch.device) -> bool:
     """Whether a device is an H100, an H200 or another GPU of their kind."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9
+    if device.type != "cuda" or torch.version.hip is not None:
+        return False
+    return torch.cuda.get_device_capability(device)[0] == 9
 
 
 def has_gluon() -> bool:
@@ -28,9 +53,18 @@ def has_gluon() -> bool:
     return ".".join(triton.__version__.split(".")[:2]) in GLUON_VERSIONS
 
 
+def runs_gluon(x: Tensor) -> bool:
+    """Whether kernels for Hopper GPUs can run where this tensor is."""
+    return why_not_hopper(x.device) is None
+
+
+def _named(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
 @cache
-def multiprocessors(device: torch.device) -> int:
-    """How many the GPU has; on the CPU two, so that the interpreter sees work divided."""
+def num_sms(device: torch.device) -> int:
+    """SMs of the GPU; on the CPU two, so that the interpreter sees work divided."""
     if device.type != "cuda":
         return 2
     return torch.cuda.get_device_properties(device).multi_processor_count

@@ -1,7 +1,7 @@
 """What launches can hold: offsets of 32 bits, and programs along a dimension of the grid.
 
 Kernels count elements in 32 bits where these suffice, since 64 cost registers and instructions. A
-launch whose tensors are larger says so by a constant of the kernel, ``WIDE``, and the kernel takes
+launch whose tensors are larger says so by a constant of the kernel, ``INT64``, and the kernel takes
 what it multiplies strides with through `index`.
 """
 
@@ -13,24 +13,24 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-MAX_NARROW = 2**30
+MAX_INT32 = 2**30
 """Elements within reach of 32 bits: half of them, as tiles have places beyond the end."""
 
 MAX_ROWS = 2**31 - 2**20
 """Rows or positions, numbered by 32 bits in all kernels; the rest is for tiles beyond the end."""
 
-MAX_PROGRAMS = 65535
+MAX_GRID = 65535
 """Along any dimension of a launch but the first."""
 
 
-def wide(*tensors: Tensor | None) -> bool:
+def needs_int64(*tensors: Tensor | None) -> bool:
     """Whether an element of one of the tensors is beyond the reach of 32 bits from its first."""
     return any(beyond(_extent(x)) for x in tensors if x is not None)
 
 
 def beyond(size: int) -> bool:
-    """Whether so many elements are more than 32 bits are taken for, `MAX_NARROW`."""
-    return size > MAX_NARROW
+    """Whether so many elements are more than 32 bits are taken for, `MAX_INT32`."""
+    return size > MAX_INT32
 
 
 def _extent(x: Tensor) -> int:
@@ -61,17 +61,17 @@ def check_batch(op: str, x: Tensor) -> None:
     ValueError
         The first dimension of ``x`` is larger than such a launch can be.
     """
-    if len(x) > MAX_PROGRAMS:
+    if len(x) > MAX_GRID:
         raise ValueError(
             f"{op} of a tensor {tuple(x.shape)}: {len(x)} samples; the kernels take "
-            f"{MAX_PROGRAMS} at a time: split the batch"
+            f"{MAX_GRID} at a time: split the batch"
         )
 
 
 @triton.jit
-def index(x, WIDE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """A number that is multiplied by strides: in 64 bits if ``WIDE``, else as it is."""
-    if WIDE:
+def index(x, INT64: tl.constexpr):  # type: ignore[no-untyped-def]
+    """A number that is multiplied by strides: in 64 bits if ``INT64``, else as it is."""
+    if INT64:
         return tl.cast(x, tl.int64)
     else:  # noqa: RET505 (of constants)
         return x

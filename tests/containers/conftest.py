@@ -141,7 +141,8 @@ def wheels(workshop: Workshop) -> Path:
         # Layers of other dependencies are of no more use either.
         workshop.buildah("rmi", "--all", "--force")
         project = tomllib.loads(inputs[0].read_text("utf-8"))["project"]
-        wanted = [*project["dependencies"], *project["optional-dependencies"]["workflow"]]
+        direct = [*project["dependencies"], *project["optional-dependencies"]["workflow"]]
+        wanted = [line for line in direct if not line.startswith("scalefold-kernels")]
         making = folder.with_suffix(".tmp")
         pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--wheel-dir", making)
         workshop.run(*pip, "--constraint", inputs[1], *wanted, log="wheels")

@@ -12,19 +12,12 @@ from torch import Tensor
 
 from scalefold.ops import attention as reference
 from scalefold.ops.attention import LN2
-from scalefold_kernels.attention import (
-    attention,
-    hopper_launch,
-    hopper_narrow,
-    hopper_one_pass,
-    kernel,
-    op,
-    portable,
-)
-from scalefold_kernels.attention.arguments import checked, new_rows, new_statistics
-from scalefold_kernels.attention.hopper import parts
-from scalefold_kernels.cuda import bindings
-from scalefold_kernels.gpu import GLUON_VERSIONS, runs_gluon
+from scalefold_kernels import gpu
+from scalefold_kernels.ops.attention import attention, hopper
+from scalefold_kernels.ops.attention.arguments import checked, new_rows, new_statistics
+from scalefold_kernels.ops.attention.hopper.parts import LOG2E as HOPPER_LOG2E
+from scalefold_kernels.ops.attention.triton.gate import backward_gate
+from scalefold_kernels.ops.attention.triton.parts import LOG2E
 
 EPS = torch.finfo(torch.float32).eps
 
@@ -183,8 +176,8 @@ def test_views_of_a_packed_projection(columns: bool, device: torch.device) -> No
     strided = bias.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
     dense = [p.contiguous() for p in parts]
     leaves = [p.detach().requires_grad_() for p in parts]
-    turned = mask.transpose(1, 2).contiguous().transpose(1, 2)
-    out = attention(*leaves, mask_BRK=turned, bias_BHQK=strided)
+    transposed = mask.transpose(1, 2).contiguous().transpose(1, 2)
+    out = attention(*leaves, mask_BRK=transposed, bias_BHQK=strided)
     assert torch.equal(out, attention(*dense, mask_BRK=mask, bias_BHQK=bias))
     assert (out.transpose(1, 2) if columns else out).is_contiguous()
     grads = torch.autograd.grad(out.sum(), leaves)
@@ -200,7 +193,7 @@ def test_queries_as_forward_multiplies_them(device: torch.device, poisoned_memor
     q, k, v, gate, mask, bias = _inputs((2, 3, 19, 21, 3, 8), device)
     inputs = checked(q.transpose(2, 3).contiguous().transpose(2, 3), k, v, gate, mask, bias, LN2)
     grad_gate, grad_ungated, scaled_q = (new_rows(q.shape, q) for _ in range(3))
-    portable.backward_gate(inputs, q, q, grad_gate, grad_ungated, new_statistics(q), scaled_q)
+    backward_gate(inputs, q, q, grad_gate, grad_ungated, new_statistics(q), scaled_q)
     torch.testing.assert_close(scaled_q, q * (inputs.scale / LN2))
 
 
@@ -211,11 +204,11 @@ def test_queries_in_the_unit_of_the_bias_stay_as_they_are(device: torch.device) 
     assert not inputs.scales_q
     grad_gate, grad_ungated, scaled_q = (new_rows(q.shape, inputs.q) for _ in range(3))
     out, delta = inputs.q, new_statistics(q)
-    portable.backward_gate(inputs, out, out, grad_gate, grad_ungated, delta, scaled_q)
+    backward_gate(inputs, out, out, grad_gate, grad_ungated, delta, scaled_q)
     assert torch.equal(scaled_q, inputs.q)
 
 
-@pytest.mark.parametrize("log2e", [kernel.LOG2E, parts.LOG2E])
+@pytest.mark.parametrize("log2e", [LOG2E, HOPPER_LOG2E])
 def test_logits_of_a_bias_in_bits_are_multiplied_by_exactly_1(log2e: tl.constexpr) -> None:
     assert log2e.value * LN2 == 1
 
@@ -232,9 +225,9 @@ def test_bias_with_queries_contiguous(device: torch.device, poisoned_memory: Non
 
 def test_channels_need_not_be_contiguous(device: torch.device) -> None:
     q, k, v, gate, mask, bias = _inputs((1, 2, 19, 19, 2, 8), device)
-    turned = [x.transpose(-1, -2).contiguous().transpose(-1, -2) for x in (q, k, v, gate)]
+    transposed = [x.transpose(-1, -2).contiguous().transpose(-1, -2) for x in (q, k, v, gate)]
     expected = attention(q, k, v, gate, mask, bias)
-    assert torch.equal(attention(*turned, mask_BRK=mask, bias_BHQK=bias), expected)
+    assert torch.equal(attention(*transposed, mask_BRK=mask, bias_BHQK=bias), expected)
 
 
 def test_same_bits_every_time(device: torch.device) -> None:
@@ -264,7 +257,8 @@ def test_no_samples_or_rows(shape: tuple[int, ...], device: torch.device) -> Non
     out, *gradients = _run(attention, inputs, torch.float32)
     assert out.shape == shape[:3] + shape[4:]
     assert not any(gradient.any() for gradient in gradients)
-    assert not hopper_launch.serves(checked(*(x.detach().bfloat16() for x in inputs)))
+    given = checked(*(x.detach().bfloat16() for x in inputs))
+    assert "empty" in str(hopper.why_not("forward", given))
 
 
 @pytest.mark.parametrize("gated", [True, False])
@@ -274,30 +268,6 @@ def test_opcheck(gated: bool, device: torch.device) -> None:
         if x is not None:
             x.requires_grad_()
     torch.library.opcheck(torch.ops.scalefold.attention, (*inputs, LN2, 8**-0.5))
-
-
-def _takes_pairs_of_heads(shape: tuple[int, ...], device: torch.device, **given: bool) -> bool:
-    return hopper_narrow.serves_forward(checked(*_inputs(shape, device, **given)))
-
-
-def test_which_arguments_take_heads_of_8_channels_two_by_two(device: torch.device) -> None:
-    assert _takes_pairs_of_heads((1, 2, 70, 256, 4, 8), device)
-    assert _takes_pairs_of_heads((1, 2, 300, 33, 2, 8), device, gated=False)
-    assert not _takes_pairs_of_heads((1, 2, 70, 257, 4, 8), device)
-    assert not _takes_pairs_of_heads((1, 2, 70, 70, 3, 8), device)
-    assert not _takes_pairs_of_heads((1, 2, 70, 70, 4, 16), device)
-    assert not _takes_pairs_of_heads((1, 2, 70, 70, 4, 8), device, biased=False)
-    q, *others = _inputs((1, 2, 70, 70, 4, 8), device)
-    heads_first = q.transpose(2, 3).contiguous().transpose(2, 3)
-    assert not hopper_narrow.serves_forward(checked(heads_first, *others))
-
-
-def test_two_heads_side_by_side_are_seen_in_place(device: torch.device) -> None:
-    q, *_ = _inputs((2, 3, 5, 5, 4, 8), device)
-    pairs = hopper_narrow.side_by_side(q)
-    assert pairs.shape == (2, 3, 5, 2, 16)
-    assert pairs.data_ptr() == q.data_ptr()
-    assert torch.equal(pairs[..., 1, 8:], q[..., 3, :])
 
 
 # The model's own: triangle, extra MSA rows, MSA columns, template pair stack; and awkward ones.
@@ -326,12 +296,12 @@ LARGE = [
 ]
 
 
-@pytest.fixture(params=["portable", "hopper"])
+@pytest.fixture(params=["triton", "hopper"])
 def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "portable":
-        monkeypatch.setattr(op, "runs_gluon", lambda x: False)
-    elif not runs_gluon(torch.empty(0, device="cuda")):
-        pytest.skip(f"needs an H100 or H200, and Triton of {GLUON_VERSIONS}")
+    if request.param == "triton":
+        monkeypatch.setattr(gpu, "is_hopper", lambda device: False)
+    elif reason := gpu.why_not_hopper(torch.device("cuda")):
+        pytest.skip(reason)
 
 
 @pytest.mark.gpu
@@ -445,20 +415,21 @@ def test_some_rows_with_logits_far_apart(
 
 
 # Blocks and tiles whole and cut off, fewer rows than programs and more.
-ONE_PASS = [(1, 1, 257, 257, 2, 32), (2, 5, 320, 300, 3, 24), (1, 77, 300, 384, 4, 32)]
+TWO_LAUNCHES = [(1, 1, 257, 257, 2, 32), (2, 5, 320, 300, 3, 24), (1, 77, 300, 384, 4, 32)]
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("shape", ONE_PASS)
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("shape", TWO_LAUNCHES)
 @pytest.mark.parametrize(
-    ("masked", "turned", "gated"),
+    ("masked", "transposed", "gated"),
     [(True, True, True), (True, False, False), (False, False, True), (False, True, False)],
 )
 @pytest.mark.parametrize(("bias_scale", "scale"), [(LN2, LN2), (LN2, None), (1.0, None)])
-def test_one_pass(
+def test_bias_gradient_of_257_to_384_keys(
     shape: tuple[int, ...],
     masked: bool,
-    turned: bool,
+    transposed: bool,
     gated: bool,
     bias_scale: float,
     scale: float | None,
@@ -467,26 +438,19 @@ def test_one_pass(
     inputs = _inputs(shape, device, gated)
     if not masked:
         inputs[4] = torch.ones_like(inputs[4])
-    if turned:
+    if transposed:
         inputs[5] = inputs[5].mT.contiguous().mT
-    inputs = _in_bfloat16_for_one_pass(inputs)
+    inputs = [x if x is None else x.bfloat16() for x in inputs]
     _assert_as_exact_as_torch(inputs, bias_scale=bias_scale, scale=scale)
 
 
-def _in_bfloat16_for_one_pass(inputs: list[Tensor | None]) -> list[Tensor | None]:
-    inputs = [x if x is None else x.bfloat16() for x in inputs]
-    if not (runs_gluon(inputs[0]) and hopper_one_pass.serves(checked(*inputs))):
-        pytest.skip("needs an H100 or H200, and what compiles kernels in CUDA C++")
-    return inputs
-
-
 @pytest.mark.gpu
-@pytest.mark.parametrize("shape", ONE_PASS)
-def test_one_pass_gives_the_same_bits_also_beside_itself(
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("shape", TWO_LAUNCHES)
+def test_same_bits_of_257_to_384_keys_also_in_two_streams(
     shape: tuple[int, ...], device: torch.device
 ) -> None:
-    """Its programs wait for each other, so that two launches at a time must not share a GPU."""
-    inputs = _in_bfloat16_for_one_pass(_inputs(shape, device))
+    inputs = [x.bfloat16() for x in _inputs(shape, device)]
     first = _run(attention, inputs, torch.bfloat16)
     torch.cuda.synchronize()
     streams = [torch.cuda.Stream() for _ in range(2)]
@@ -497,15 +461,6 @@ def test_one_pass_gives_the_same_bits_also_beside_itself(
     torch.cuda.synchronize()
     for again in found:
         assert all(torch.equal(a, b) for a, b in zip(again, first, strict=True))
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("shape", ONE_PASS)
-def test_without_what_compiles_cuda(
-    shape: tuple[int, ...], device: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bindings, "obstacle", lambda: "none here")
-    _assert_as_exact_as_torch([x.bfloat16() for x in _inputs(shape, device)])
 
 
 @pytest.mark.gpu

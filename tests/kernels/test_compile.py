@@ -7,17 +7,18 @@ import sys
 from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
-from typing import Any
 
 import pytest
 import triton
+from tests.kernels.offline.compilation import Resources, complaint
+from tests.kernels.offline.configurations import all_cases, cases_of
+from tests.kernels.offline.machine_code import SHORTEST_LOOP, overwritten_operands
 from triton.experimental.gluon._runtime import GluonJITFunction
 from triton.runtime import KernelInterface
 
 import scalefold_kernels
-from scalefold_kernels.compilation import CompileCase, Resources, all_cases, complaint
-from scalefold_kernels.cuda import Kernel
-from scalefold_kernels.machine_code import SHORTEST_LOOP, overwritten_operands
+
+ROOT = Path(__file__).parents[2]
 
 CASES = list(all_cases())
 
@@ -32,8 +33,9 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Re
     out: Path = tmp_path_factory.mktemp("compiled") / "resources.json"
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     done = subprocess.run(
-        [sys.executable, "-m", "scalefold_kernels.compilation", "--json", out],
+        [sys.executable, "-m", "tests.kernels.offline", "--json", out],
         env=environment,
+        cwd=ROOT,
         check=False,
         capture_output=True,
         text=True,
@@ -45,7 +47,6 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Re
     }
 
 
-@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("case", CASES)
 def test_compiles_without_complaint(case: str, compiled: dict) -> None:
     wrong = {arch: complaint(result, arch) for arch, result in compiled[case].items()}
@@ -61,38 +62,28 @@ def test_compiles_without_complaint(case: str, compiled: dict) -> None:
 def is_portable(case: str) -> bool:
     """Whether it is of a kernel for any GPU; those for Hopper are held to every version."""
     op, place = all_cases()[case]
-    return not isinstance(cases_of(op)[place].kernel, GluonJITFunction | Kernel)
-
-
-def cases_of(op: str) -> list[CompileCase]:
-    found: list[CompileCase] = import_module(f"scalefold_kernels.{op}.cases").compile_cases()
-    return found
+    return not isinstance(cases_of(op)[place].kernel, GluonJITFunction)
 
 
 def test_every_kernel_is_listed() -> None:
     ops = {op for op, _ in all_cases().values()}
-    listed = {function_of(case.kernel) for op in ops for case in cases_of(op)}
+    listed = {case.kernel.fn for op in ops for case in cases_of(op)}
     launched = {
-        function_of(value): f"{module.name}.{name}"
+        value.fn: f"{module.name}.{name}"
         for module in walk_packages(scalefold_kernels.__path__, f"{scalefold_kernels.__name__}.")
         for name, value in vars(import_module(module.name)).items()
         # Kernels are named so; other functions of Triton's are called by them.
-        if isinstance(value, Kernel)
-        or (isinstance(value, KernelInterface) and name.endswith("_kernel"))
+        if isinstance(value, KernelInterface) and name.endswith("_kernel")
     }
     assert launched
     assert not {name for function, name in launched.items() if function not in listed}
 
 
-def function_of(kernel: Any) -> Any:
-    """What a kernel, compiled or interpreted, is made of."""
-    return kernel if isinstance(kernel, Kernel) else kernel.fn
-
-
 SPILLING = """
 import triton
 import triton.language as tl
-from scalefold_kernels.compilation import CompileCase, compile_offline, complaint
+from tests.kernels.offline.case import CompileCase
+from tests.kernels.offline.compilation import compile_offline, complaint
 
 
 @triton.jit
@@ -112,7 +103,8 @@ IDLING = """
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
-from scalefold_kernels.compilation import CompileCase, compile_offline, complaint
+from tests.kernels.offline.case import CompileCase
+from tests.kernels.offline.compilation import compile_offline, complaint
 
 
 @gluon.jit
@@ -137,6 +129,9 @@ def complaints(program: str, folder: Path) -> list[str]:
     path = folder / "program.py"
     path.write_text(program)
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    environment["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [str(ROOT), environment.get("PYTHONPATH")])
+    )
     done = subprocess.run(
         [sys.executable, path], env=environment, check=True, capture_output=True, text=True
     )

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from scalefold.optim.gather import TorchGather
 from scalefold.optim.parameters import FlatParameters
-from scalefold_kernels.optimiser import Gather
+from scalefold_kernels.ops.gather import Gather
 from scalefold_kernels.tiles import overridden
 
 SIZES, PLACES = [5, 64, 300, 1, 128], [0, 64, 128, 448, 512]
@@ -33,7 +33,7 @@ def expected(parts: list[Tensor]) -> Tensor:
 def test_each_lies_at_its_place_and_gaps_stay(make: type, device: torch.device) -> None:
     buffer = torch.full((LENGTH,), UNTOUCHED, device=device)
     with overridden() as tiles:
-        tiles.force("optimiser_gather", BLOCK=64, num_warps=4, num_stages=2)
+        tiles.force("gather", BLOCK=64, num_warps=4, num_stages=2)
         gather = make(buffer, PLACES, SIZES)
         for _ in range(2):  # from other addresses
             parts = tensors(device)

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from scalefold.bench.kernels.agreement import FACTOR, error
 from scalefold.ops import global_attention as reference
-from scalefold_kernels.attention import global_attention
-from scalefold_kernels.attention.pooled.op import _global_attention
+from scalefold_kernels.bench.agreement import FACTOR, error
+from scalefold_kernels.ops.global_attention import global_attention
+from scalefold_kernels.ops.global_attention.op import _global_attention
 
 # float32: sums over some hundred numbers.
 CLOSE = {"atol": 2e-5, "rtol": 2e-5}

@@ -8,7 +8,6 @@ from tests.kernels.gluon_interpreter import DeadlockError, KernelError, interpre
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
@@ -18,8 +17,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from scalefold_kernels.copy_engine import tiles_of
-from scalefold_kernels.hopper import mma_layout, new_barriers
+from scalefold_kernels.gluon import mma_layout, new_barriers
+from scalefold_kernels.tma import tiles_of
 
 SIZE = gl.constexpr(64)
 """Rows and columns of a tile."""
@@ -238,27 +237,6 @@ def test_results_leave_before_their_place_is_used(
         else:
             with pytest.raises(KernelError, match=error):
                 leaving_kernel[(1,)](*tiles(out, out), WAITS=waits, ENDS=ends)
-
-
-@gluon.jit
-def element_kernel(x, out, number, WAITS: gl.constexpr):
-    """Copies of single elements through shared memory; zeros where there are none."""
-    at = gl.arange(0, 128, layout=LINE)
-    line = gl.allocate_shared_memory(gl.float32, [128], FLAT)
-    async_copy.async_copy_global_to_shared(line, x + at, mask=at < number)
-    async_copy.commit_group()
-    if WAITS:
-        async_copy.wait_group(0)
-    gl.store(out + at, line.load(LINE))
-
-
-def test_copies_of_elements() -> None:
-    x, out = torch.randn(128), torch.zeros(128)
-    with interpreted():
-        element_kernel[(1,)](x, out, 100, WAITS=True)
-        assert torch.equal(out, torch.cat([x[:100], torch.zeros(28)]))
-        with pytest.raises(KernelError, match="while a copy to it is under way"):
-            element_kernel[(1,)](x, out, 100, WAITS=False)
 
 
 @gluon.jit

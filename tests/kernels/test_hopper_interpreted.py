@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from functools import cache, partial
 from importlib import import_module
 from pkgutil import walk_packages
@@ -23,8 +22,6 @@ from torch import Tensor
 from triton.experimental.gluon._runtime import GluonJITFunction
 
 import scalefold_kernels
-from scalefold.bench.kernels.agreement import Agreement, Exact
-from scalefold.bench.kernels.case import Inputs, KernelCase, Work
 from scalefold.ops import attention as attention_reference
 from scalefold.ops import linear as linear_reference
 from scalefold.ops import norm as norm_reference
@@ -33,13 +30,17 @@ from scalefold.ops import transition as transition_reference
 from scalefold.ops import triangle as triangle_reference
 from scalefold.ops.attention import LN2
 from scalefold.ops.dropout import Dropout
-from scalefold_kernels import gpu, triangle
-from scalefold_kernels.attention import attention
-from scalefold_kernels.linear import residual_linear
-from scalefold_kernels.norm import normed_projection
-from scalefold_kernels.outer_product import outer_product_mean, outer_product_operands
-from scalefold_kernels.transition import transition
-from scalefold_kernels.triangle import hopper_launch, product
+from scalefold_kernels import gpu
+from scalefold_kernels.bench.agreement import Agreement, Exact
+from scalefold_kernels.bench.case import Inputs, KernelCase, Work
+from scalefold_kernels.ops import triangle
+from scalefold_kernels.ops.attention import attention
+from scalefold_kernels.ops.linear import residual_linear
+from scalefold_kernels.ops.norm import normed_projection
+from scalefold_kernels.ops.outer_product import outer_product_mean
+from scalefold_kernels.ops.transition import transition
+from scalefold_kernels.ops.triangle.arguments import Product
+from scalefold_kernels.ops.triangle.hopper import product as hopper_product
 
 pytestmark = [
     pytest.mark.usefixtures("poisoned_memory"),
@@ -109,10 +110,9 @@ for case in (
     ((1, 11, 97), 128, [128, 128, 128, 128, 4], 3, 1.0),
     ((1, 11, 97), 128, [128, 128, 128, 128, 4], 3, 0.3),
     ((2, 33, 19), 64, [64, 64, 64, 64], 3, 0.3),
-    # What is scaled is not whole blocks of outputs, is all and has a bias, or lies aside.
+    # What is scaled is not whole blocks of outputs, or is all and has a bias.
     ((3, 7, 11), 48, [40, 40, 40, 40, 16], 3, 0.3),
     ((2, 5, 7), 256, [104], 0, 0.3),
-    ((2, 13, 21), 128, [8], 3, 0.3),
     ((1, 11, 97), 256, [128, 128, 128, 128], 3, 1.0),
     ((1, 11, 97), 64, [64, 64], 0, 0.3),
     ((1, 11, 97), 256, [256, 128, 128, 128], 3, 0.3),
@@ -184,19 +184,19 @@ for channels, size, direction, shared in (
     )
 
 
-def product_inputs(turned: tuple[bool, bool], dtype: torch.dtype) -> Inputs:
-    """Of two products; ``turned``: matrices that lie transposed in memory."""
+def product_inputs(transposed: tuple[bool, bool], dtype: torch.dtype) -> Inputs:
+    """Of two products; ``transposed``: matrices that lie transposed in memory."""
     shapes = ((72, 280), (280, 136)) * 2
     return tuple(
-        x.mT.contiguous().mT if is_turned else x
-        for x, is_turned in zip(
-            (torch.randn(3, 2, *shape).to(dtype) for shape in shapes), turned * 2, strict=True
+        x.mT.contiguous().mT if is_transposed else x
+        for x, is_transposed in zip(
+            (torch.randn(3, 2, *shape).to(dtype) for shape in shapes), transposed * 2, strict=True
         )
     )
 
 
 def two_products(x: Tensor, y: Tensor, z: Tensor, w: Tensor) -> tuple[Tensor, ...]:
-    return tuple(product.launch([product.Product(x, y), product.Product(z, w)]))
+    return tuple(hopper_product.products([Product(x, y), Product(z, w)]))
 
 
 for both in ((False, False), (False, True), (True, False)):
@@ -222,21 +222,6 @@ for shape in ((1, 24, 21, 37, 16, 72), (2, 72, 7, 9, 32, 128)):
     add(
         f"outer product mean {shape}", outer_product_mean,
         outer_product_reference.outer_product_mean, partial(mean_inputs, shape),
-    )  # fmt: skip
-
-
-def operand_inputs(shape: tuple[int, ...], dtype: torch.dtype) -> Inputs:
-    batch, num_seq, num_res, channels, hidden = shape
-    mask = (torch.rand(batch, num_seq, num_res) < 0.8).float()
-    maps = (x for _ in range(2) for x in (matrix(dtype, hidden, channels), leaf(dtype, hidden)))
-    x = leaf(dtype, batch, num_seq, num_res, channels, scale=2, shift=0.5)
-    return x, mask, *vectors(dtype, channels), *maps
-
-
-for shape in ((2, 72, 5, 40, 16), (1, 136, 5, 200, 32)):
-    add(
-        f"outer product operands {shape}", outer_product_operands,
-        outer_product_reference.outer_product_operands, partial(operand_inputs, shape),
     )  # fmt: skip
 
 
@@ -278,7 +263,7 @@ for shape, gated, biased, turned, in_bits, shift in (
     ((2, 3, 200, 300, 1, 24), False, True, False, True, 200),
     # Of more than 256 keys two kernels give the gradients of queries, one after the other.
     ((1, 3, 66, 300, 1, 16), True, True, False, False, 0),
-    ((2, 2, 33, 520, 1, 16), False, True, True, True, 0),
+    ((2, 2, 33, 500, 1, 16), False, True, True, True, 0),
     # Several blocks after the first 256 keys: in two passes; in one, the bias's queries last.
     ((1, 3, 70, 460, 1, 32), True, True, False, True, 0),
     ((1, 3, 70, 380, 1, 32), True, True, True, False, 0),
@@ -299,13 +284,10 @@ for shape, gated, biased, turned, in_bits, shift in (
 @contextmanager
 def on_hopper() -> Iterator[set[FunctionType]]:
     """Ops launch the kernels for Hopper GPUs, which run in the interpreter."""
-    serves = hopper_launch.serves
     with ExitStack() as stack:
         for module, name, value in (
             (gpu, "is_hopper", lambda device: True),
             (gpu, "has_gluon", lambda: True),
-            # Kernels for any GPU keep the tiles that suit Triton's interpreter.
-            (hopper_launch, "serves", lambda sizes: serves(replace(sizes, arch="sm_90"))),
         ):
             stack.enter_context(patch.object(module, name, value))
         yield stack.enter_context(interpreted())

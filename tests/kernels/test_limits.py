@@ -7,32 +7,29 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from tests.kernels.offline.case import recorded
 from torch import Tensor
 
-from scalefold_kernels import limits, triangle
-from scalefold_kernels.attention import arguments as attention_arguments
-from scalefold_kernels.attention.pointwise import pointwise_attention
-from scalefold_kernels.attention.pooled import global_attention
-from scalefold_kernels.compilation import recorded
-from scalefold_kernels.dropout import op as dropout
-from scalefold_kernels.dropout import residual_dropout
+from scalefold_kernels import limits
 from scalefold_kernels.dropout.arguments import Dropout
-from scalefold_kernels.linear import residual_linear
-from scalefold_kernels.norm.projection.arguments import apart
-from scalefold_kernels.outer_product import chained, outer_product_mean, portable
-from scalefold_kernels.outer_product import launch as outer_product
-from scalefold_kernels.outer_product.materialised import launch as materialised
-from scalefold_kernels.outer_product.operands.launch import Parameters
-from scalefold_kernels.outer_product.operands.launch import forward as operands_forward
-from scalefold_kernels.point_attention.arguments import checked as points_checked
+from scalefold_kernels.ops import triangle
+from scalefold_kernels.ops.attention import arguments as attention_arguments
+from scalefold_kernels.ops.global_attention import global_attention
+from scalefold_kernels.ops.linear import residual_linear
+from scalefold_kernels.ops.norm.projection.arguments import apart
+from scalefold_kernels.ops.outer_product import outer_product_mean
+from scalefold_kernels.ops.outer_product import triton as chained
+from scalefold_kernels.ops.outer_product import triton_materialised as materialised
+from scalefold_kernels.ops.outer_product.arguments import MAX_SEQUENCES, Mean
+from scalefold_kernels.ops.outer_product.operands.triton import Parameters
+from scalefold_kernels.ops.outer_product.operands.triton import forward as operands_forward
+from scalefold_kernels.ops.pointwise_attention import pointwise_attention
+from scalefold_kernels.ops.transition.arguments import matrix
+from scalefold_kernels.ops.triangle.arguments import OutputWeights
+from scalefold_kernels.ops.triangle.arguments import Sizes as TriangleSizes
+from scalefold_kernels.ops.triangle.triton import output as triangle_output
+from scalefold_kernels.ops.triangle.triton import weights as triangle_weights
 from scalefold_kernels.rows import rows_of
-from scalefold_kernels.tiles import overridden
-from scalefold_kernels.transition.arguments import matrix
-from scalefold_kernels.triangle import kernel as triangle_kernels
-from scalefold_kernels.triangle import launch as triangle_launch
-from scalefold_kernels.triangle import portable as portable_triangle
-from scalefold_kernels.wide_linear import launch as linear
-from scalefold_kernels.wide_linear import wide_linear, wide_linear_gradients
 
 SHORT, LONG = 256, 4224
 """Residues whose pairs, of 128 channels, are fewer than 2^30 elements, and more than 2^31."""
@@ -49,13 +46,13 @@ def expanded(*shape: int) -> Tensor:
 
 
 def test_offsets_are_wide_where_strides_reach_far() -> None:
-    assert not limits.wide(None, torch.empty(0), new(2**20, 2**10))
-    assert limits.wide(None, torch.empty(0), new(2**20, 2**11))
+    assert not limits.needs_int64(None, torch.empty(0), new(2**20, 2**10))
+    assert limits.needs_int64(None, torch.empty(0), new(2**20, 2**11))
     # Elements of a slice may lie further from each other than there are of them.
     part = new(2**10, 2**21)[:, :8]
-    assert limits.wide(part)
-    assert not limits.wide(part[:2])
-    assert not limits.wide(expanded(2**20, 2**12))
+    assert limits.needs_int64(part)
+    assert not limits.needs_int64(part[:2])
+    assert not limits.needs_int64(expanded(2**20, 2**12))
 
 
 class Launch(NamedTuple):
@@ -66,37 +63,20 @@ class Launch(NamedTuple):
     of_length: Callable[[int], Any]
 
 
-class Unlaunched:
-    """A kernel that is not the one that is looked at."""
-
-    def __getitem__(self, grid: Any) -> Callable[..., None]:
-        return lambda *args, **kwargs: None
-
-
 NOTHING_SHARED = Dropout(new(1, dtype=torch.int64), 0, 0.25, None)
 
 
 def output_gradients(length: int) -> None:
-    product, gate = new(128, 1, length, length), new(1, length, length, 128)
-    parameters, numbers = [new(128), new(128), new(128, 128), new(128)], new(1, length, length)
-    sizes, given = triangle_launch._output_arguments(product, gate, parameters, gate, None)
-    with patch.object(triangle_kernels, "output_backward", Unlaunched()):
-        portable_triangle.output_backward(sizes, given, gate, [numbers, numbers])
+    standard, d_value = new(128, 1, length, length), new(1, length, length, 128)
+    weights = OutputWeights(new(128), new(128), new(128, 128), new(128))
+    sizes = TriangleSizes.of(d_value, 128, 128)
+    with patch.object(triangle_weights, "finish"):
+        triangle_weights.output_gradients(sizes, d_value, standard, weights)
 
 
 def triangle_mask(length: int) -> None:
     keep = new(1, length, length, 128, dtype=torch.uint8)
-    triangle_launch.dropout_mask(keep, NOTHING_SHARED)
-
-
-def update(length: int) -> None:
-    x = new(1, length, length, 128)
-    dropout._launch(x, x, *NOTHING_SHARED)
-
-
-def joined(length: int) -> None:
-    parts, out = new(3, length**2, 128), new(length**2, 128)
-    linear.join(parts, new(128), out, HAS_BIAS=True, RELU=False)
+    triangle_output.fill_mask(keep, NOTHING_SHARED)
 
 
 def channels_first(length: int) -> Tensor:
@@ -106,35 +86,26 @@ def channels_first(length: int) -> Tensor:
 def mean(length: int) -> None:
     z, count = channels_first(length), new(length, length)
     out, operand, weight = new(length, length, 128), new(length, 8, 16), new(128, 64)
-    chained.forward(operand, operand, count, weight, new(128), z, out)
+    chained.forward(operand, operand, weight, Mean(count, new(128), z, out), None)
 
 
 def projected(length: int) -> None:
     z, count = channels_first(length), new(8, length)
     operand, weight = new(length, 8, 130), new(128, 64)
     out = new(8, length, 128)
-    materialised.forward(operand[:8], operand, count, weight, new(128), z[:8], out, None)
+    mean = Mean(count, new(128), z[:8], out)
+    materialised.forward(operand[:8], operand, weight, mean, None)
 
 
 LAUNCHES = [
-    Launch("output_weights", triangle_kernels, output_gradients),
-    Launch("dropout_mask", triangle_kernels, triangle_mask),
-    Launch("residual_dropout_kernel", dropout, update),
-    Launch("product_kernel", linear, lambda n: linear.product(new(n * n, 128), new(128, 24))),
-    Launch("product_kernel", linear, lambda n: linear.product(new(n * n, 24), new(24, 128))),
-    Launch("product_kernel", linear, lambda n: linear.product(new(8, 128), new(n * n, 128).t())),
-    Launch(
-        "gradients_kernel",
-        linear,
-        lambda n: linear.gradients([new(n * n, 24)], [], [new(n * n, 128)]),
-    ),
-    Launch("join_splits_kernel", linear, joined),
-    Launch("chained_products_kernel", portable, mean),
+    Launch("output_weights_kernel", triangle_weights, output_gradients),
+    Launch("dropout_mask_kernel", triangle_output, triangle_mask),
+    Launch("chained_products_kernel", chained, mean),
     Launch("project_outer_kernel", materialised, projected),
     Launch(
         "mean_gradient_kernel",
-        outer_product,
-        lambda n: outer_product.mean_gradient(channels_first(n), new(n, n)),
+        chained,
+        lambda n: chained.mean_gradient(channels_first(n), new(n, n)),
     ),
 ]
 
@@ -143,9 +114,8 @@ LAUNCHES = [
 @pytest.mark.parametrize("launch", LAUNCHES, ids=lambda launch: launch.kernel)
 def test_kernels_are_told_where_32_bits_are_too_few(launch: Launch, long: bool) -> None:
     kernel, module, of_length = launch
-    with patch.object(linear, "sum_several"):
-        case = recorded(module, kernel, lambda: of_length(LONG if long else SHORT), kernel, "sm_90")
-    assert case.constexprs["WIDE"] == long
+    case = recorded(module, kernel, lambda: of_length(LONG if long else SHORT), kernel, "sm_90")
+    assert case.constexprs["INT64"] == long
 
 
 def draw(*shape: int, device: torch.device, seed: int = 0) -> Tensor:
@@ -158,32 +128,6 @@ def with_gradients(function: Callable[..., Tensor], *leaves: Tensor) -> list[Ten
     return [out, *torch.autograd.grad(out, leaves, draw(*out.shape, device=out.device, seed=9))]
 
 
-def of_linear(device: torch.device) -> list[Tensor]:
-    sizes = {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 16, "num_warps": 4, "num_stages": 2}
-    x, weight, bias = (draw(*s, device=device) for s in ((3, 7), (9, 7), (9,)))
-    found = []
-    for splits in (1, 3):
-        with overridden() as tiles:
-            for table in ("wide_linear", "wide_linear_gradients"):
-                tiles.force(table, **sizes, SPLITS=splits)
-            out, *gradients = with_gradients(lambda *t: wide_linear(*t, relu=True), x, weight, bias)
-            found += [out, *gradients, *wide_linear_gradients([out, out], [x, x], [out, out])]
-    return found
-
-
-def of_dropout(device: torch.device) -> list[Tensor]:
-    x, y = (draw(2, 5, 7, 6, device=device, seed=i) for i in range(2))
-    key = torch.tensor([3, -5], device=device)
-    found = []
-    for shared_dim in (None, -1, -2, -3):
-        found += with_gradients(
-            lambda x, y: residual_dropout(x, y, key, 7, 0.25, shared_dim),  # noqa: B023
-            x,
-            y,
-        )
-    return found
-
-
 def of_triangle(device: torch.device) -> list[Tensor]:
     shapes = (2, 3, 5, 20), (2, 3, 5, 24), (2, 3, 5, 20), (24,), (24,), (20, 24), (20,)
     tensors = [draw(*shape, device=device, seed=i) for i, shape in enumerate(shapes)]
@@ -193,7 +137,7 @@ def of_triangle(device: torch.device) -> list[Tensor]:
 
 def of_outer_product(device: torch.device) -> list[Tensor]:
     found = []
-    for num_seq in (9, chained.MAX_SEQUENCES + 2):
+    for num_seq in (9, MAX_SEQUENCES + 2):
         shapes = (1, num_seq, 5, 8), (1, num_seq, 6, 8), (12, 64), (12,), (1, 12, 5, 6)
         tensors = [draw(*shape, device=device, seed=i) for i, shape in enumerate(shapes)]
         count = torch.full((1, 5, 6), float(num_seq), device=device)
@@ -207,7 +151,7 @@ def of_outer_product(device: torch.device) -> list[Tensor]:
     return found
 
 
-@pytest.mark.parametrize("results", [of_linear, of_dropout, of_triangle, of_outer_product])
+@pytest.mark.parametrize("results", [of_triangle, of_outer_product])
 def test_wide_offsets_change_no_bit(
     results: Callable[[torch.device], list[Tensor]],
     device: torch.device,
@@ -215,7 +159,7 @@ def test_wide_offsets_change_no_bit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     narrow = results(device)
-    monkeypatch.setattr(limits, "MAX_NARROW", -1)
+    monkeypatch.setattr(limits, "MAX_INT32", -1)
     for x, y in zip(results(device), narrow, strict=True):
         assert x.isfinite().all()
         assert torch.equal(x, y)
@@ -263,18 +207,16 @@ def test_too_many_rows_are_named() -> None:
 
 
 def test_too_many_samples_are_named() -> None:
-    batch = limits.MAX_PROGRAMS + 1
+    batch = limits.MAX_GRID + 1
     row, weight, key = expanded(8), expanded(8, 8), torch.zeros(batch, dtype=torch.int64)
     x, mask = expanded(batch, 1, 1, 8), expanded(batch, 1, 1)
     keys = expanded(batch, 1, 1, 2, 4)
     operands = Parameters(row, row, weight, row, weight, row)
     attention = row, row, weight, weight, weight, weight, row, weight, row
     calls: list[Callable[[], Any]] = [
-        lambda: residual_dropout(x, x, key, 0, 0.25, None),
         lambda: triangle.triangle_output(x, x, x, row, row, weight, row, (key, 0, 0.25, None)),
         lambda: global_attention(x, mask, *attention),
         lambda: attention_arguments.checked(keys, keys, keys, None, mask, None),
-        lambda: points_checked(*[keys[:, 0]] * 9),
         lambda: pointwise_attention(keys[:, 0], keys, keys, mask[:, 0]),
         lambda: operands_forward(x, mask, operands, x),
     ]

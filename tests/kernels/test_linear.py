@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from scalefold.bench.kernels.agreement import FACTOR, error
 from scalefold.ops import linear as reference
 from scalefold.ops.dropout import Dropout, dropout_mask
-from scalefold_kernels.linear import residual_linear
-from scalefold_kernels.norm import normed_projection
+from scalefold_kernels.bench.agreement import FACTOR, error
+from scalefold_kernels.ops.linear import residual_linear
+from scalefold_kernels.ops.norm import normed_projection
 
 LAYER, RATE = 17, 0.25
 # float32: sums of at most some hundred products, each rounded once.

@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from scalefold.bench.kernels.agreement import FACTOR, error
 from scalefold.config.load import preset_tree
 from scalefold.config.schema import ModelConfig
 from scalefold.engine.activation_checkpointing import SelectiveCheckpointing, checkpoint_blocks
@@ -13,6 +12,7 @@ from scalefold.model import AlphaFold, Assembly, Previous
 from scalefold.model.example import example_features
 from scalefold.ops import TORCH, Ops
 from scalefold.ops.triton import triton_ops
+from scalefold_kernels.bench.agreement import FACTOR, error
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -65,7 +65,6 @@ def with_kernels(features: Features) -> list[Tensor]:
     return run(tiny(triton_ops()), features, DEVICE, torch.float32)
 
 
-@pytest.mark.timeout(300)
 def test_outputs_and_gradients_are_those_of_torch(
     features: Features, with_kernels: list[Tensor]
 ) -> None:
@@ -86,7 +85,6 @@ def root_mean_square(errors: list[list[float]]) -> Tensor:
     return torch.tensor(errors).square().mean(0).sqrt()
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "checkpointing", ["full", pytest.param("selective", marks=pytest.mark.gpu)]
 )

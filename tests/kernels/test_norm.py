@@ -8,15 +8,13 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from scalefold.bench.kernels.agreement import FACTOR, error
 from scalefold.model.assembly import Assembly
 from scalefold.model.triangle_attention import TriangleAttentionStartingNode
 from scalefold.ops import norm as reference
 from scalefold.ops.attention import LN2
 from scalefold.optim.parameters import FlatParameters
-from scalefold_kernels.norm import layer_norm, normed_projection
-from scalefold_kernels.norm.projection import hopper_wide_launch
-from scalefold_kernels.norm.projection.arguments import Projections, Sizes
+from scalefold_kernels.bench.agreement import FACTOR, error
+from scalefold_kernels.ops.norm import layer_norm, normed_projection
 from scalefold_kernels.packing import join, split
 from scalefold_kernels.rows import rows_of
 
@@ -255,25 +253,6 @@ def test_projections_of_attention_are_one_matrix_in_a_training_run() -> None:
     whole = join([w.detach() for w in weights], 0)
     assert whole.shape == (256, 64)
     assert whole.data_ptr() == mha.linear_q.weight.data_ptr()
-
-
-def test_which_projections_of_wide_rows_have_a_kernel_of_their_own() -> None:
-    def serves(x: Tensor, outputs: int = 1024, first_biased: int = 768) -> bool:
-        sizes, weight = Sizes(x.shape[-1], outputs, first_biased, 0), x.new_zeros(outputs, 256)
-        return hopper_wide_launch.serves(
-            x, Projections(sizes, weight, None, None, 0, 1.0, 1.0), "backward"
-        )
-
-    x = torch.zeros(4, 20, 256, dtype=torch.bfloat16)
-    assert serves(x)
-    assert serves(x, outputs=104, first_biased=104)
-    assert not serves(x, outputs=64, first_biased=64)  # narrow
-    assert not serves(x, outputs=1020)  # rows of the gradient, or of its part that is biased,
-    assert not serves(x, first_biased=900)  # that the copy engine cannot take
-    assert not serves(x, first_biased=760)  # more biases than channels
-    assert not serves(x[..., :128])
-    assert not serves(x.float())
-    assert not serves(x[:, :10])  # rows of several strides
 
 
 # (rows, channels, outputs): pair with its bias, pair bias (of few rows a program, of many), MSA,

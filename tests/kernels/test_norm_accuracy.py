@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from scalefold.bench.kernels.agreement import Exact
-from scalefold.bench.kernels.case import KernelCase, Work
 from scalefold.ops import norm as reference
-from scalefold_kernels.norm import layer_norm
+from scalefold_kernels.bench.agreement import Exact
+from scalefold_kernels.bench.case import KernelCase, Work
+from scalefold_kernels.ops.norm import layer_norm
 from scalefold_kernels.tiles import overridden
 
 EPSILON = 2.0**-24

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from scalefold.bench.kernels.agreement import FACTOR, error
 from scalefold.ops import pointwise_attention as reference
-from scalefold_kernels.attention import pointwise_attention
+from scalefold_kernels.bench.agreement import FACTOR, error
+from scalefold_kernels.ops.pointwise_attention import pointwise_attention
 
 # float32: a softmax of a few numbers.
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from scalefold.ops.transition import transition as reference
 from scalefold_kernels.gpu import GLUON_VERSIONS, runs_gluon
+from scalefold_kernels.ops.transition import op, portable, transition
+from scalefold_kernels.ops.transition.kernel import transition_finish_kernel
 from scalefold_kernels.tiles import tile
-from scalefold_kernels.transition import op, portable, transition
-from scalefold_kernels.transition.kernel import transition_finish_kernel
 
 # Shape of x without channels, C, H
 SHAPES = [

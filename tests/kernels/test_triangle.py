@@ -9,9 +9,12 @@ from torch import Tensor
 
 from scalefold.ops import triangle as reference
 from scalefold.ops.dropout import Dropout
-from scalefold_kernels import triangle
-from scalefold_kernels.triangle import hopper_launch, launch, portable, product
-from scalefold_kernels.triangle.sizes import Sizes
+from scalefold_kernels import gpu
+from scalefold_kernels.ops import triangle
+from scalefold_kernels.ops.triangle import hopper, triton
+from scalefold_kernels.ops.triangle.arguments import Product, Sizes
+from scalefold_kernels.ops.triangle.hopper import product as hopper_product
+from scalefold_kernels.ops.triangle.op import _BACKENDS
 
 # float32 sums of some hundred terms, standardised twice: rounding errors of about 1e-6.
 CLOSE = {"atol": 2e-5, "rtol": 2e-5}
@@ -207,13 +210,15 @@ def test_wrong_shapes_are_named(device: torch.device) -> None:
             op(product, product[:, 1:, 1:])
 
 
-@pytest.mark.parametrize(("gluon", "expected"), [(True, hopper_launch), (False, portable)])
+@pytest.mark.parametrize(("gluon", "expected"), [(True, hopper), (False, triton)])
 def test_hopper_s_kernels_run_with_their_triton_alone(
     gluon: bool, expected: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch, "runs_gluon", lambda x: gluon)
+    monkeypatch.setattr(gpu, "is_hopper", lambda device: True)
+    monkeypatch.setattr(gpu, "has_gluon", lambda: gluon)
     sizes = Sizes(64, 128, 128, torch.bfloat16, "sm_90")
-    assert launch._kernels(sizes, torch.empty(0)) is expected
+    chosen = _BACKENDS.choose("output_forward", torch.device("cpu"), sizes)
+    assert chosen is expected
 
 
 def test_no_samples(device: torch.device) -> None:
@@ -221,7 +226,7 @@ def test_no_samples(device: torch.device) -> None:
     out, d_z, *gradients = results(update(triangle, "outgoing"), inputs, torch.float32)
     assert out.shape == d_z.shape == (0, 3, 3, 16)
     assert not any(gradient.any() for gradient in gradients)
-    assert not hopper_launch.serves(Sizes(0, 128, 128, torch.bfloat16, "sm_90"))
+    assert hopper.why_not("output_forward", Sizes(0, 128, 128, torch.bfloat16, "sm_90"))
 
 
 def test_registered_as_torch_expects(device: torch.device) -> None:
@@ -240,7 +245,7 @@ def test_registered_as_torch_expects(device: torch.device) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("hopper", [True, False])
+@pytest.mark.parametrize("gluon", [True, False])
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(
     ("pair", "hidden", "batch", "length"),
@@ -260,31 +265,31 @@ def test_bfloat16(
     hidden: int,
     batch: int,
     length: int,
-    hopper: bool,
+    gluon: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if not hopper:
-        monkeypatch.setattr(launch, "runs_gluon", lambda x: False)
+    if not gluon:
+        monkeypatch.setattr(gpu, "has_gluon", lambda: False)
     inputs = arguments(pair, hidden, batch, length, length, device=torch.device("cuda"))
     assert_as_exact_as_torch(update(triangle, direction), update(reference, direction), inputs)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("hopper", [True, False])
+@pytest.mark.parametrize("gluon", [True, False])
 @pytest.mark.parametrize(
     ("batch", "rows", "columns", "channels"),
     [(1, 64, 64, 128), (2, 9, 24, 128), (4, 40, 40, 64), (1, 3, 8, 64), (1, 264, 128, 64)],
 )
 def test_dropout_in_bfloat16(
-    hopper: bool,
+    gluon: bool,
     batch: int,
     rows: int,
     columns: int,
     channels: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if not hopper:
-        monkeypatch.setattr(launch, "runs_gluon", lambda x: False)
+    if not gluon:
+        monkeypatch.setattr(gpu, "has_gluon", lambda: False)
     device = torch.device("cuda")
     z, _, *parameters = arguments(channels, channels, batch, rows, columns, device=device)
     product, gate = (
@@ -303,9 +308,9 @@ def test_dropout_in_bfloat16(
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("rows", "columns", "inner"), [(256, 256, 256), (72, 136, 40), (8, 8, 8)])
-@pytest.mark.parametrize("turned", [(False, False), (False, True), (True, False)])
+@pytest.mark.parametrize("transposed", [(False, False), (False, True), (True, False)])
 def test_products_in_bfloat16(
-    rows: int, columns: int, inner: int, turned: tuple[bool, bool]
+    rows: int, columns: int, inner: int, transposed: tuple[bool, bool]
 ) -> None:
     """Sums in float32 of exact products: what is left is the result's rounding, 2^-8."""
     first, second = (
@@ -315,10 +320,9 @@ def test_products_in_bfloat16(
         )
         for i in range(2)
     )
-    first = tuple(x.mT.contiguous().mT if t else x for x, t in zip(first, turned, strict=True))
-    todo = [product.Product(*pair) for pair in (first, second)]
-    assert all(p.reachable() for p in todo)
-    for found in (product.launch(todo), product.launch(todo[:1])):
+    first = tuple(x.mT.contiguous().mT if t else x for x, t in zip(first, transposed, strict=True))
+    todo = [Product(*pair) for pair in (first, second)]
+    for found in (hopper_product.products(todo), hopper_product.products(todo[:1])):
         for (x, y), out in zip(todo, found, strict=False):
             exact = x.double() @ y.double()
             # Of a sum of so many terms, each partial sum rounded (by truncation, in tensor cores).

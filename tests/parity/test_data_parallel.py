@@ -25,7 +25,7 @@ import torch
 
 from scalefold.config import config_to_yaml
 
-from .test_golden_loss import _prepare
+from .test_golden_loss import prepare
 
 SIZES = (1, 2, 4)
 CASES = ("fp32 sample", "fp32 global", "bf16 global")
@@ -95,7 +95,7 @@ with joined(find_place(), lambda: torch.device("cpu")) as (mesh, _):
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[Any]]:
     """By number of processes, what each of them found."""
     folder = tmp_path_factory.mktemp("ranks")
-    config, shards = _prepare(folder)
+    config, shards = prepare(folder)
     (folder / "config.yaml").write_text(config_to_yaml(config))
     (folder / "run.py").write_text(SCRIPT)
     for size in SIZES:
@@ -106,7 +106,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[Any]]:
         ]  # fmt: skip
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         done = subprocess.run(
-            list(map(str, command)), env=environment, capture_output=True, text=True, timeout=400
+            list(map(str, command)), env=environment, capture_output=True, text=True
         )
         assert done.returncode == 0, done.stderr
     return {size: [torch.load(folder / f"{size}-{r}.pt") for r in range(size)] for size in SIZES}

@@ -1,5 +1,5 @@
 """Float32's error against float64's result: of each output, loss term and gradient at most twice
-the error of OpenFold and of MLPerf HPC's reference, pooled over runs (`whole_golden/pooling.py`).
+the error of OpenFold and of MLPerf HPC's reference, pooled over runs (`pooling.py`).
 
 The peers' errors, one for each tensor and seed of the weights, are stored;
 ``whole_golden/README.md`` says how they were made. With 16 seeds a tensor whose errors are equally
@@ -8,18 +8,14 @@ large in both codes, and each but one normal number, is above the limit with pro
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 import pytest
 import torch
-
-FOLDER: Final = Path(__file__).with_name("whole_golden")
-sys.path[:0] = [str(FOLDER.parent), str(FOLDER)]
-from pooling import KINDS, Errors, float32_errors, pool_all  # noqa: E402
-from test_whole_golden import (  # noqa: E402
+from tests.parity.pooling import KINDS, Errors, float32_errors, pool_all
+from tests.parity.test_whole_golden import (
     CASES,
     load_passes,
     model_config,
@@ -27,6 +23,7 @@ from test_whole_golden import (  # noqa: E402
     run,
 )
 
+FOLDER: Final = Path(__file__).with_name("whole_golden")
 GOLDEN: Final = FOLDER / "float32_errors.npz"
 CASE: Final = "templates"
 LIMIT: Final = 2.0

@@ -2,7 +2,7 @@
 
 The stored losses change only when features, model, losses, optimiser, sampling or seed handling
 change what they compute. Such a change is to be explained in its commit, with a new file made by
-``python tests/parity/test_golden_loss.py``.
+``python -m tools.parity.make_golden_loss``.
 
 Tolerance. Another CPU or torch version adds float32 numbers in another order: each operation's
 result moves by some 2^-24, and training may amplify that from step to step (a distance that
@@ -18,7 +18,6 @@ the gradient norm by 2e-5, of which it is allowed 2e-4.
 from __future__ import annotations
 
 import json
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +78,7 @@ SETTINGS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def _prepare(folder: Path) -> tuple[Config, Path]:
+def prepare(folder: Path) -> tuple[Config, Path]:
     """Pack the chains of this test."""
     lines = (ROOT / "demo/chains.tsv").read_text().splitlines()
     rows = [line.split("\t") for line in lines[1:]]
@@ -111,7 +110,7 @@ def _perturb(trainer: Trainer, seed: int) -> None:
     trainer.parameters.publish()
 
 
-def _losses(config: Config, shards: Path, perturbed: int | None = None) -> dict[str, list[float]]:
+def losses(config: Config, shards: Path, perturbed: int | None = None) -> dict[str, list[float]]:
     """Mean loss and terms over the samples of each step."""
     trainer = assemble(config, torch.device("cpu"))
     if perturbed is not None:
@@ -129,7 +128,7 @@ def _losses(config: Config, shards: Path, perturbed: int | None = None) -> dict[
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
-    return _losses(*_prepare(tmp_path_factory.mktemp("golden")))
+    return losses(*prepare(tmp_path_factory.mktemp("golden")))
 
 
 @pytest.mark.parametrize(
@@ -157,28 +156,3 @@ def test_the_tolerance_is_tight_enough_to_mean_something() -> None:
 
 def test_the_loss_falls(found: dict[str, list[float]]) -> None:
     assert sum(found["loss"][-5:]) < 0.98 * sum(found["loss"][:5])
-
-
-def _make() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        config, shards = _prepare(Path(folder))
-        values = _losses(config, shards)
-        others = [_losses(config, shards, perturbed=seed) for seed in range(4)]
-    movement = {
-        name: [
-            max(abs(other[name][i] - value) / abs(value) for other in others)
-            for i, value in enumerate(column)
-        ]
-        for name, column in values.items()
-        if name != "lddt_ca"  # counts thresholds: no measure of agreement
-    }
-    tree = {
-        "torch": torch.__version__,
-        "values": {name: values[name] for name in movement},
-        "movement": movement,
-    }
-    GOLDEN.write_text(json.dumps(tree, indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    _make()

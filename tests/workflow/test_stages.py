@@ -14,9 +14,6 @@ import torch
 
 from scalefold.config import load_stages, run_key
 
-# A dozen programs one after the other: minutes, and on a busy machine many.
-pytestmark = pytest.mark.timeout(1800)
-
 NAMES = ["small_batch", "large_batch", "finetuning"]
 STAGES = {
     "small_batch": {},

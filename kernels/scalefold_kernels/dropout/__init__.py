@@ -1,5 +1,1 @@
-"""Dropout on a residual update, its mask a function of coordinates."""
-
-from scalefold_kernels.dropout.op import residual_dropout
-
-__all__ = ["residual_dropout"]
+"""Dropout whose mask is a pure function of where it acts, for kernels and in plain torch."""

@@ -1,4 +1,4 @@
-"""Dropout as the launches of all kernels know it."""
+"""Dropout of a layer, as all operations take it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,22 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from scalefold_kernels.dropout.kernel import UNIFORM_MASK
+from scalefold_kernels.dropout.mask import UNIFORM_BITS, dropout_mask
 
 
 class Dropout(NamedTuple):
-    """What `scalefold.ops.dropout.Dropout` holds, in its order."""
+    """Dropout of one layer in one pass: all that its mask depends on but the coordinates.
+
+    Attributes
+    ----------
+    key : Tensor, shape (B,), int64
+    layer : int
+    rate : float
+        Probability of being dropped, in [0, 1).
+    shared_dim : int or None
+        Dimension, counted from the end, over which one mask is shared (Suppl. sec. 1.11.6). Where
+        a tensor is sharded, it is along this dimension, so no rank needs to know its offset.
+    """
 
     key: Tensor
     layer: int
@@ -21,7 +32,7 @@ class Dropout(NamedTuple):
     @property
     def threshold(self) -> int:
         """Below which a draw is dropped."""
-        return round(self.rate * (UNIFORM_MASK.value + 1))
+        return round(self.rate * (1 << UNIFORM_BITS))
 
     @property
     def factor(self) -> float:
@@ -42,6 +53,14 @@ class Dropout(NamedTuple):
         if not -3 <= self.shared_dim <= -1:
             raise ValueError(f"shared_dim must be in -3...-1 or None, found {self.shared_dim}")
         return 4 + self.shared_dim
+
+    def applied(self, update: Tensor) -> Tensor:
+        """The update (B, ...) with dropped elements zeroed and the others scaled up."""
+        shape = list(update.shape[1:])
+        if self.shared_dim is not None:
+            shape[self.shared_dim] = 1
+        keep = dropout_mask(self.key, self.layer, self.rate, shape)
+        return torch.where(keep, update * self.factor, 0.0)
 
     def check(self, num_samples: int) -> None:
         """Raise ValueError where samples have not a key each, or the rate is no probability."""

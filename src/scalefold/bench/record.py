@@ -21,19 +21,13 @@ from scalefold.shards.atomic import write_bytes
 logger = logging.getLogger(__name__)
 
 
-def origin(benchmark: str, device: torch.device) -> dict[str, Any]:
-    """The head of a benchmark's JSON: what was run, of which code, on what."""
+def provenance(benchmark: str, config: Config, device: torch.device) -> dict[str, Any]:
+    """The head of a benchmark's JSON: what was run, of which code, on what, at which shapes."""
     return {
         "benchmark": benchmark,
         "command": shlex.join(["scalefold", *sys.argv[1:]]),
         "version": scalefold.__version__,
         **made_with(device),
-    }
-
-
-def provenance(benchmark: str, config: Config, device: torch.device) -> dict[str, Any]:
-    """`origin`, and the configuration's shapes."""
-    return origin(benchmark, device) | {
         "preset": config.preset,
         "shapes": {
             "N_res": config.features.crop_size,

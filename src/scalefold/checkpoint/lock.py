@@ -46,6 +46,22 @@ SILENCE_SECONDS: Final = 60.0
 _GIVEN_BACK: Final = "given back"
 
 
+def sign_of_life(folder: Path) -> str:
+    """Return what the holder of a folder's lock wrote last; it changes while the holder is alive.
+
+    Returns
+    -------
+    str
+        Empty where there is no lock.
+    """
+    generations = (path for path in (folder / LOCK_FOLDER).glob("*") if path.name.isdigit())
+    newest = max(generations, key=lambda path: int(path.name), default=None)
+    try:
+        return "" if newest is None else f"{newest.name}\n{newest.read_text('utf-8')}"
+    except FileNotFoundError:  # the next holder has just cleaned up
+        return ""
+
+
 class WriterLock:
     """The lock of a folder, held between `acquire` and `release`.
 

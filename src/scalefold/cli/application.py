@@ -21,7 +21,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from scalefold import __version__
-from scalefold.cli import bench, configuration, data, profile, training, weights
+from scalefold.cli import bench, configuration, data, doctor, profile, training, weights
 from scalefold.cli.logs import log_to_stderr
 from scalefold.errors import ElsewhereError, InputError, RankLostError, UnreadableError
 
@@ -135,6 +135,7 @@ def main(
 data.register(app)
 training.register(app)
 profile.register(app)
+doctor.register(app)
 app.add_typer(bench.app, name="bench")
 app.add_typer(weights.app, name="weights")
 app.add_typer(configuration.app, name="config")

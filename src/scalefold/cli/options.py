@@ -39,6 +39,14 @@ Stage = Annotated[
 ShardFolder = Annotated[
     Path, typer.Option("--shards", metavar="FOLDER", help="Shards that `scalefold pack` wrote.")
 ]
+Strict = Annotated[
+    bool,
+    typer.Option(
+        "--strict",
+        help="Refuse shards that were packed with other settings or another list of chains than "
+        "the configuration's; without it, warn. The workflow sets it.",
+    ),
+]
 
 ShardsOrFull = Annotated[
     Path | None,

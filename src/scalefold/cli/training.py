@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scalefold.cli.options import ConfigFiles, Device, Overrides, ShardFolder, Stage, read_stage
+from scalefold.cli.options import (
+    ConfigFiles,
+    Device,
+    Overrides,
+    ShardFolder,
+    Stage,
+    Strict,
+    read_stage,
+)
 from scalefold.errors import InputError
 
 if TYPE_CHECKING:
@@ -68,6 +76,7 @@ def train(
             "error.",
         ),
     ] = False,
+    strict: Strict = False,
     device: Device = "auto",
     stage: Stage = None,
     set_: Overrides = None,
@@ -87,7 +96,8 @@ def train(
     from scalefold.cli.device import torch_device
     from scalefold.cli.logs import log_to_stderr
     from scalefold.parallel.launch import find_place, joined
-    from scalefold.parallel.ranks import on_all
+    from scalefold.parallel.ranks import on_all, on_first
+    from scalefold.shards.packed_settings import check_origin
     from scalefold.train.loop import train as run
     from scalefold.train.signals import EXIT_STOPPED, stop_on_signals
 
@@ -101,6 +111,8 @@ def train(
     choose = partial(torch_device, device, place)
     with stop_on_signals() as stop, joined(place, choose) as (mesh, chosen):
         loaded = on_all(mesh.world, settings)
+        if strict:
+            on_first(mesh.world, lambda: check_origin(shards, loaded))
         result = run(
             loaded,
             shards,
@@ -138,7 +150,7 @@ def evaluate(
         Path,
         typer.Argument(
             help="A checkpoint folder, step-<number>, or a weight file: exported or imported "
-            "here, OpenFold's, or AlphaFold's (.npz)."
+            "here, OpenFold's, or AlphaFold's (.npz). With --follow: a training's folder."
         ),
     ],
     config: ConfigFiles,
@@ -146,7 +158,10 @@ def evaluate(
     out: Annotated[
         Path,
         typer.Option(
-            "--out", "-o", metavar="FILE", help="JSON to write; a table is written beside it."
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="JSON to write; a table is written beside it. With --follow: a folder.",
         ),
     ],
     split: Annotated[
@@ -161,6 +176,15 @@ def evaluate(
             "are in the shards, so far.",
         ),
     ] = None,
+    follow: Annotated[
+        bool,
+        typer.Option(
+            "--follow",
+            help="Evaluate each checkpoint of a training as soon as it is published. Ends when the "
+            "training has ended, or gives no sign of life for two minutes.",
+        ),
+    ] = False,
+    strict: Strict = False,
     device: Device = "auto",
     stage: Stage = None,
     set_: Overrides = None,
@@ -176,8 +200,10 @@ def evaluate(
     from scalefold.cli.device import torch_device
     from scalefold.cli.logs import log_to_stderr
     from scalefold.evaluate import evaluate_weights
+    from scalefold.evaluate.follow import follow as follow_training
     from scalefold.evaluate.results import chains_of_mean
     from scalefold.parallel.launch import find_place
+    from scalefold.shards.packed_settings import check_origin
 
     place = find_place()
     if place is not None and place.world_size > 1:
@@ -185,15 +211,18 @@ def evaluate(
             f"evaluate: a launcher has started {place.world_size} processes, each of which would "
             "do all of it and write the same files: start one, without torchrun"
         )
+    loaded = read_stage(config, set_, stage)
+    if strict:
+        check_origin(shards, loaded)
+    chosen, console = torch_device(device), log_to_stderr()
+    if follow:
+        if split or structures:
+            raise InputError("--follow goes without --split and --structures")
+        steps = follow_training(loaded, weights, shards, out, chosen, console)
+        typer.echo(f"{out}: evaluated {len(steps)} checkpoints of {weights}")
+        return
     result = evaluate_weights(
-        read_stage(config, set_, stage),
-        weights,
-        shards,
-        out,
-        splits=split,
-        device=torch_device(device),
-        structures=structures,
-        console=log_to_stderr(),
+        loaded, weights, shards, out, split, chosen, structures=structures, console=console
     )
     subject = result["checkpoint"] if result["weights"] == "file" else f"step {result['step']}"
     for name, means in result["mean"].items():
@@ -235,6 +264,17 @@ def report(
             help="HTML to write, and JSON beside it; default: report.html in the run's folder.",
         ),
     ] = None,
+    config: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--config",
+            "-c",
+            metavar="FILE",
+            help="Refuse evaluations that were made with other settings than this configuration's.",
+        ),
+    ] = None,
+    stage: Stage = None,
+    set_: Overrides = None,
 ) -> None:
     """Write report.html (one file, opens offline) and report.json of a run.
 
@@ -248,7 +288,8 @@ def report(
     from scalefold.report import write_report
 
     html = run / "report.html" if out is None else out
-    content = write_report(run, key, shards, html, html.with_suffix(".json"))
+    settings = read_stage(config, set_, stage).evaluation if config else None
+    content = write_report(run, key, shards, html, html.with_suffix(".json"), settings)
     for note in content["notes"]:
         typer.echo(f"note: {note}", err=True)
     for split, scores in content["summary"]["lddt_ca"].items():

@@ -303,16 +303,15 @@ class OptimiserConfig(Section):
 
 KernelPackage = Literal[
     "norm",
-    "dropout",
     "linear",
     "outer_product",
     "triangle",
     "attention",
     "transition",
-    "wide_linear",
-    "point_attention",
-    "optimiser",
 ]
+
+RetiredPackage = Literal["dropout", "wide_linear", "point_attention", "optimiser"]
+"""Packages of earlier versions: configurations may name them, without effect."""
 
 
 class TrainingConfig(Section):
@@ -331,7 +330,7 @@ class TrainingConfig(Section):
         "(max_staleness 0) anyway. It takes the same number of processes, and on a CPU of threads "
         "(OMP_NUM_THREADS).",
     )
-    kernels: Literal["auto", "torch", "triton"] | list[KernelPackage] = Field(
+    kernels: Literal["auto", "torch", "triton"] | list[KernelPackage | RetiredPackage] = Field(
         "auto",
         description="triton: the GPU kernels, torch: plain torch, auto: kernels wherever they can "
         "run; the log says where they cannot. A list: the kernels of these packages alone.",

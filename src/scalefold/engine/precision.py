@@ -48,7 +48,7 @@ BF16_POLICY: Final = (
     Rule("island", "attention", _FP32, "softmax; in kernels its logits too, up to 100"),
     Rule("island", "pointwise_attention", _FP32, "logits, as in attention"),
     Rule("island", "global_attention", _FP32, "logits, and means over up to thousands of rows"),
-    Rule("island", "point_attention", _FP64, "squares of coordinates cancel in distances"),
+    Rule("island", "InvariantPointAttention", _FP64, "squares of coordinates cancel in distances"),
     Rule("island", "outer_product_mean", _FP32, "division by counts of rows"),
     Rule("island", "EvoformerStack", _FP32, "counts of rows: bfloat16 ends at 256"),
     Rule("island", "ExtraMsaStack", _FP32, "counts of rows"),

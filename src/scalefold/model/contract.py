@@ -42,11 +42,11 @@ class Previous(NamedTuple):
         like : Tensor
             A parameter of the trunk: gives device and type. Positions are in float32 at least.
         """
-        wide = torch.promote_types(like.dtype, torch.float32)
+        dtype = torch.promote_types(like.dtype, torch.float32)
         return Previous(
             like.new_zeros(batch, num_res, config.c_m),
             like.new_zeros(batch, num_res, num_res, config.c_z),
-            like.new_zeros(batch, num_res, len(ATOM37), 3, dtype=wide),
+            like.new_zeros(batch, num_res, len(ATOM37), 3, dtype=dtype),
         )
 
 

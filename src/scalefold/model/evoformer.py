@@ -23,8 +23,8 @@ attention, ending node     (on its way)    columns     gather bias (0.5 MB)
 pair transition            (on its way)    rows        none
 =========================  ==============  ==========  =========================================
 
-Blocks are modules from tensors to tensors, so that assembly may wrap them (recomputation, graphs);
-a recomputed block sees the same dropout, whose masks depend on the key only.
+Blocks are modules from tensors to tensors, so that assembly may wrap them (activation
+checkpointing, graphs). A block that runs again sees the same dropout: masks depend on the key only.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from torch import Tensor, nn
 
 from scalefold.config.schema import EvoformerConfig, ExtraMsaConfig
 from scalefold.model.assembly import Assembly
-from scalefold.model.dropout import ResidualDropout
+from scalefold.model.dropout import DropoutLayer
 from scalefold.model.linear import Linear
 from scalefold.model.msa import (
     MsaColumnAttention,
@@ -67,7 +67,7 @@ class EvoformerBlock(nn.Module):
         self.msa_att_row = MsaRowAttentionWithPairBias(
             c_m, c_z, config.c_hidden_msa, config.num_heads_msa, assembly
         )
-        self.msa_dropout = ResidualDropout(config.msa_dropout, -3, assembly)
+        self.msa_dropout = DropoutLayer(config.msa_dropout, -3, assembly)
         self.msa_att_col = self.column_attention(
             c_m, config.c_hidden_msa, config.num_heads_msa, assembly
         )

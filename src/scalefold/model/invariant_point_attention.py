@@ -15,12 +15,7 @@ from torch.nn import functional
 
 from scalefold.config.schema import StructureModuleConfig
 from scalefold.geometry.rigid import Rigid
-from scalefold.model import shared_gradient, shared_linear, shared_pair
-from scalefold.model.assembly import Assembly
-from scalefold.model.linear import Linear, WideLinear
-from scalefold.model.shared_gradient import Total
-from scalefold.model.shared_linear import SharedLinear
-from scalefold.model.shared_pair import SharedPair
+from scalefold.model.linear import Linear
 
 MASKED_LOGIT = 1e5
 EPS = 1e-8
@@ -43,26 +38,24 @@ class PointProjection(nn.Module):
 
 
 class SharedTerms(NamedTuple):
-    """What does not change from layer to layer of the structure module, as one of them uses it.
+    """What does not change from layer to layer of the structure module.
 
     Attributes
     ----------
-    pair : SharedPair
-        (B, I, J, c_z).
+    pair : Tensor, shape (B, I, J, c_z)
     pair_logits : Tensor, shape (B, H, I, J)
         What pair and mask add to the logits.
-    point_weight : Tensor, shape (H,)
+    point_weight : Tensor, shape (H, 1)
         Of half a squared distance in the logits.
-    projections : SharedLinear
-        The four of the single representation as one, (channels, c_s).
-    linear_out : SharedLinear
+    weight, bias : Tensor, shapes (channels, c_s), (channels,)
+        The four projections of the single representation as one.
     """
 
-    pair: SharedPair
+    pair: Tensor
     pair_logits: Tensor
     point_weight: Tensor
-    projections: SharedLinear
-    linear_out: SharedLinear
+    weight: Tensor
+    bias: Tensor
 
 
 class InvariantPointAttention(nn.Module):
@@ -71,12 +64,10 @@ class InvariantPointAttention(nn.Module):
     Unlike the algorithm's text, and like the published code, the linear layers have biases.
     """
 
-    def __init__(
-        self, config: StructureModuleConfig, c_s: int, c_z: int, assembly: Assembly
-    ) -> None:
+    def __init__(self, config: StructureModuleConfig, c_s: int, c_z: int) -> None:
         super().__init__()
         heads, hidden = config.num_heads, config.num_heads * config.c_hidden
-        self.config, self.ops = config, assembly.ops
+        self.config = config
         self.linear_q = Linear(c_s, hidden)
         self.linear_kv = Linear(c_s, 2 * hidden)
         self.linear_q_points = PointProjection(c_s, heads, config.num_qk_points)
@@ -85,47 +76,31 @@ class InvariantPointAttention(nn.Module):
         )
         self.linear_b = Linear(c_z, heads)
         self.head_weights = nn.Parameter(torch.full((heads,), _SOFTPLUS_INVERSE_OF_ONE))
-        channels = heads * (c_z + config.c_hidden + 4 * config.num_v_points)
-        self.linear_out = WideLinear(channels, c_s, assembly, init="final")
+        self.linear_out = Linear(
+            heads * (c_z + config.c_hidden + 4 * config.num_v_points), c_s, init="final"
+        )
 
-    def shared_terms(self, z: Tensor, mask: Tensor, count: int, add: Total) -> list[SharedTerms]:
-        """Compute once what all layers use; for each of them.
+    def shared_terms(self, z: Tensor, mask: Tensor) -> SharedTerms:
+        """Compute once what all layers use.
 
         Parameters
         ----------
         z : Tensor, shape (B, I, J, c_z)
         mask : Tensor, shape (B, I)
-        count : int
-            Number of layers.
-        add : Total
-            Adds up their gradients.
         """
         pair_mask = mask[:, None, :, None] * mask[:, None, None, :]
         pair_logits = math.sqrt(1 / 3) * self.linear_b(z).permute(0, 3, 1, 2)
         point_weight = functional.softplus(self.head_weights) * math.sqrt(
             2 / (9 * self.config.num_qk_points)
         )
-        # Keys last in memory, too, for the softmax over them in each layer.
-        pair_logits = (pair_logits + MASKED_LOGIT * (pair_mask - 1)).contiguous()
-        pairs = shared_pair.for_layers(self.ops, z, self.config.num_heads, count)
-        terms = shared_gradient.for_layers(
-            (pair_logits, math.sqrt(1 / 3) * point_weight), count, add
+        return SharedTerms(
+            pair=z,
+            # Keys last in memory, too, for the softmax over them in each layer.
+            pair_logits=(pair_logits + MASKED_LOGIT * (pair_mask - 1)).contiguous(),
+            point_weight=math.sqrt(1 / 3) * point_weight[:, None],
+            weight=self._packed("weight"),
+            bias=self._packed("bias"),
         )
-        projections = shared_linear.for_layers(
-            self.ops,
-            self._packed("weight"),
-            self._packed("bias"),
-            relu=False,
-            shape=mask.shape,
-            count=count,
-        )
-        linear_out = self.linear_out.for_layers(mask.shape, count)
-        return [
-            SharedTerms(pair, logits, weight, projection, end)
-            for pair, (logits, weight), projection, end in zip(
-                pairs, terms, projections, linear_out, strict=True
-            )
-        ]
 
     def _packed(self, name: str) -> Tensor:
         """Weights or biases of queries, keys and values, and all points, by output channel."""
@@ -149,19 +124,26 @@ class InvariantPointAttention(nn.Module):
         config = self.config
         heads, hidden = config.num_heads, config.num_heads * config.c_hidden
         frames = frames.unsqueeze(-1).unsqueeze(-1)
-        projected = shared.projections.apply(self.ops, s)
+        projected = functional.linear(s, shared.weight, shared.bias)
         q, kv, local = projected.tensor_split([hidden, 3 * hidden], dim=-1)
         q = q.unflatten(-1, (heads, -1))
         k, v = kv.unflatten(-1, (heads, -1)).chunk(2, dim=-1)
         points = frames.apply(local.unflatten(-1, (3, heads, -1)).movedim(-3, -1))
-        of_points = points.split(
+        q_points, k_points, v_points = points.split(
             [config.num_qk_points, config.num_qk_points, config.num_v_points], dim=-2
         )
-        out, out_points, out_pair = shared.pair.attend(
-            self.ops, q, k, v, *of_points, shared.pair_logits, shared.point_weight
+
+        logits = self._logits(q, k, q_points, k_points, shared.point_weight)
+        weights = torch.softmax(logits + shared.pair_logits, dim=-1)
+
+        # Features and points of the values under the same weights: one product.
+        values = torch.cat([v, v_points.flatten(-2)], -1)
+        out, out_points = torch.einsum("bhij,bjhc->bihc", weights, values).tensor_split(
+            [config.c_hidden], dim=-1
         )
-        out_points = frames.invert_apply(out_points)
+        out_points = frames.invert_apply(out_points.unflatten(-1, (-1, 3)))
         norms = torch.sqrt((out_points**2).sum(-1) + EPS)
+        out_pair = torch.einsum("bhij,bijc->bihc", weights, shared.pair)
         # Coordinates are concatenated one after the other: x of all points, then y, then z.
         parts = [
             out.flatten(-2),
@@ -169,4 +151,31 @@ class InvariantPointAttention(nn.Module):
             norms.flatten(-2),
             out_pair.flatten(-2),
         ]
-        return self.linear_out.in_layer(torch.cat(parts, -1), shared.linear_out)
+        return self.linear_out(torch.cat(parts, -1))
+
+    def _logits(
+        self, q: Tensor, k: Tensor, q_points: Tensor, k_points: Tensor, weight: Tensor
+    ) -> Tensor:
+        """What features and distances of points add to the logits, (B, H, I, J).
+
+        As one product, q k - w/2 |x - y|^2 = (q, w x, -w/2 |x|^2, 1) (k, y, 1, -w/2 |y|^2). In
+        float64, because squares of coordinates cancel in it, and TF32 would round them.
+
+        Parameters
+        ----------
+        q, k : Tensor, shape (B, I or J, H, C)
+        q_points, k_points : Tensor, shape (B, I or J, H, P, 3)
+        weight : Tensor, shape (H, 1)
+        """
+        x, y = q_points.flatten(-2).double(), k_points.flatten(-2).double()
+        half = -0.5 * weight.double()
+        one = torch.ones_like(x[..., :1])
+        # Each of the three kinds of logits has unit variance at initialisation; each weighs 1/3.
+        queries = [q * (3 * self.config.c_hidden) ** -0.5, weight * x, half * _square(x), one]
+        keys = [k, y, one, half * _square(y)]
+        product = torch.einsum("bihc,bjhc->bhij", torch.cat(queries, -1), torch.cat(keys, -1))
+        return product.to(q.dtype)
+
+
+def _square(x: Tensor) -> Tensor:
+    return x.square().sum(-1, keepdim=True)

@@ -6,10 +6,7 @@ import math
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
-
-from scalefold.model.assembly import Assembly
-from scalefold.model.shared_linear import SharedLinear, for_layers
+from torch import nn
 
 Init = Literal["lecun", "relu", "glorot", "gating", "normal", "final"]
 
@@ -61,30 +58,3 @@ class Linear(nn.Linear):
         within = math.erf(2 / math.sqrt(2))
         self.weight.uniform_(-within, within).erfinv_().mul_(std * math.sqrt(2))
         self.weight.clamp_(-2 * std, 2 * std)
-
-
-class WideLinear(Linear):
-    """A `Linear` for few rows in float32, then perhaps a ReLU, by the assembly's operation."""
-
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        assembly: Assembly,
-        init: Init = "lecun",
-        relu: bool = False,
-    ) -> None:
-        super().__init__(in_features, out_features, init=init)
-        self.ops, self.relu = assembly.ops, relu
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(..., in_features) to (..., out_features)."""
-        return self.ops.wide_linear(x, self.weight, self.bias, self.relu)
-
-    def for_layers(self, shape: torch.Size, count: int) -> list[SharedLinear]:
-        """The weights for so many layers that share them, each with rows of this shape."""
-        return for_layers(self.ops, self.weight, self.bias, self.relu, shape, count)
-
-    def in_layer(self, x: Tensor, shared: SharedLinear) -> Tensor:
-        """As `forward`, in one of several layers."""
-        return shared.apply(self.ops, x)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from scalefold.model.assembly import Assembly
-from scalefold.model.dropout import ResidualDropout
+from scalefold.model.dropout import DropoutLayer
 from scalefold.model.transition import Transition
 from scalefold.model.triangle_attention import (
     TriangleAttentionEndingNode,
@@ -45,10 +45,10 @@ class _PairUpdates(nn.Module):
         )
         self.tri_att_end = TriangleAttentionEndingNode(channels, head_channels, num_heads, assembly)
         self.pair_transition = Transition(channels, transition_factor, assembly)
-        self.dropout_mul_out = ResidualDropout(dropout, -3, assembly)
-        self.dropout_mul_in = ResidualDropout(dropout, -3, assembly)
-        self.dropout_att_start = ResidualDropout(dropout, -3, assembly)
-        self.dropout_att_end = ResidualDropout(dropout, -2, assembly)
+        self.dropout_mul_out = DropoutLayer(dropout, -3, assembly)
+        self.dropout_mul_in = DropoutLayer(dropout, -3, assembly)
+        self.dropout_att_start = DropoutLayer(dropout, -3, assembly)
+        self.dropout_att_end = DropoutLayer(dropout, -2, assembly)
 
     def _multiply(self, z: Tensor, mask: Tensor, key: Tensor) -> Tensor:
         rows = self.axis.split(mask, dim=1)

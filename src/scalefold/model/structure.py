@@ -12,26 +12,24 @@ from scalefold.config.schema import StructureModuleConfig
 from scalefold.geometry.rigid import Rigid, quaternion_to_rotation
 from scalefold.model.assembly import Assembly
 from scalefold.model.contract import Structure
-from scalefold.model.dropout import ResidualDropout
+from scalefold.model.dropout import DropoutLayer
 from scalefold.model.invariant_point_attention import InvariantPointAttention, SharedTerms
-from scalefold.model.linear import Linear, WideLinear
+from scalefold.model.linear import Linear
 from scalefold.model.norm import LayerNorm
-from scalefold.model.shared_gradient import total
-from scalefold.model.shared_linear import SharedLinear
 from scalefold.model.torsion import AllAtoms, AngleResnet
-from scalefold.ops.dropout import mix
+from scalefold.ops.dropout import hashed, kept, mix
 
 
 class BackboneUpdate(nn.Module):
     """A rigid update of each residue's frame (Alg. 23)."""
 
-    def __init__(self, c_s: int, assembly: Assembly) -> None:
+    def __init__(self, c_s: int) -> None:
         super().__init__()
-        self.linear = WideLinear(c_s, 6, assembly, init="final")
+        self.linear = Linear(c_s, 6, init="final")
 
-    def forward(self, s: Tensor, shared: SharedLinear) -> Rigid:
+    def forward(self, s: Tensor) -> Rigid:
         """(B, N, c_s) to transforms of batch shape (B, N)."""
-        vector, translation = self.linear.in_layer(s, shared).split(3, dim=-1)
+        vector, translation = self.linear(s).split(3, dim=-1)
         quaternion = torch.cat([torch.ones_like(vector[..., :1]), vector], -1)
         quaternion = quaternion / torch.linalg.vector_norm(quaternion, dim=-1, keepdim=True)
         return Rigid(quaternion_to_rotation(quaternion), translation)
@@ -40,22 +38,15 @@ class BackboneUpdate(nn.Module):
 class SingleTransitionLayer(nn.Module):
     """Three-layer residual network on each residue (Alg. 20, line 8)."""
 
-    def __init__(self, channels: int, assembly: Assembly) -> None:
+    def __init__(self, channels: int) -> None:
         super().__init__()
-        self.linear_1 = WideLinear(channels, channels, assembly, init="relu", relu=True)
-        self.linear_2 = WideLinear(channels, channels, assembly, init="relu", relu=True)
-        self.linear_3 = WideLinear(channels, channels, assembly, init="final")
+        self.linear_1 = Linear(channels, channels, init="relu")
+        self.linear_2 = Linear(channels, channels, init="relu")
+        self.linear_3 = Linear(channels, channels, init="final")
 
-    def for_layers(self, shape: torch.Size, count: int) -> list[tuple[SharedLinear, ...]]:
-        """Weights for so many layers of the structure module, with rows of this shape."""
-        linears = self.linear_1, self.linear_2, self.linear_3
-        return list(zip(*(linear.for_layers(shape, count) for linear in linears), strict=True))
-
-    def forward(self, s: Tensor, shared: tuple[SharedLinear, ...]) -> Tensor:
+    def forward(self, s: Tensor) -> Tensor:
         """Update of s."""
-        first, second, third = shared
-        s = self.linear_2.in_layer(self.linear_1.in_layer(s, first), second)
-        return self.linear_3.in_layer(s, third)
+        return self.linear_3(torch.relu(self.linear_2(torch.relu(self.linear_1(s)))))
 
 
 class SingleTransition(nn.Module):
@@ -63,14 +54,15 @@ class SingleTransition(nn.Module):
 
     def __init__(self, channels: int, dropout: float, assembly: Assembly) -> None:
         super().__init__()
-        self.layers = nn.ModuleList([SingleTransitionLayer(channels, assembly)])
-        self.dropout = ResidualDropout(dropout, None, assembly)
+        self.layers = nn.ModuleList([SingleTransitionLayer(channels)])
+        self.dropout = DropoutLayer(dropout, None, assembly)
         self.layer_norm = nn.LayerNorm(channels)
 
-    def forward(self, s: Tensor, kept: Tensor, shared: tuple[SharedLinear, ...]) -> Tensor:
+    def forward(self, s: Tensor, kept: Tensor) -> Tensor:
         """(B, N, channels) to the same; ``kept`` is what dropout multiplies with."""
-        (layer,) = self.layers
-        return self.layer_norm((s + layer(s, shared)) * kept)
+        for layer in self.layers:
+            s = s + layer(s)
+        return self.layer_norm(s * kept)
 
 
 class StructureModule(nn.Module):
@@ -88,17 +80,17 @@ class StructureModule(nn.Module):
         self.layer_norm_s = LayerNorm(c_s, assembly)
         self.layer_norm_z = LayerNorm(c_z, assembly)
         self.linear_in = Linear(c_s, c_s)
-        self.ipa = InvariantPointAttention(config, c_s, c_z, assembly)
+        self.ipa = InvariantPointAttention(config, c_s, c_z)
         self.layer_norm_ipa = nn.LayerNorm(c_s)
         self.transition = SingleTransition(c_s, config.dropout, assembly)
-        self.bb_update = BackboneUpdate(c_s, assembly)
+        self.bb_update = BackboneUpdate(c_s)
         self.angle_resnet = AngleResnet(c_s, config.c_angle, config.num_angle_blocks)
-        self.ipa_dropout = ResidualDropout(config.dropout, None, assembly)
+        self.ipa_dropout = DropoutLayer(config.dropout, None, assembly)
         self.all_atoms = AllAtoms()
         # Functions, not methods: a method held by its own module would keep both alive.
         self._compiled_layer = assembly.compiled(StructureModule._layer)
+        self._compiled_factor = assembly.compiled(_factor)
         self._compiled_build = assembly.compiled(StructureModule._build)
-        self._compiled_total = assembly.compiled(total)
 
     def forward(self, s: Tensor, z: Tensor, aatype: Tensor, mask: Tensor, key: Tensor) -> Structure:
         """Predict the structure.
@@ -129,19 +121,12 @@ class StructureModule(nn.Module):
         self, initial: Tensor, z: Tensor, mask: Tensor, key: Tensor
     ) -> list[tuple[Tensor, Rigid]]:
         """Single representation and backbone frames, in units of the scale, after each layer."""
-        count = self.num_layers
-        (transition,) = self.transition.layers
-        assert isinstance(transition, SingleTransitionLayer)
-        shared = zip(
-            self.ipa.shared_terms(self.layer_norm_z(z), mask, count, self._compiled_total),
-            transition.for_layers(mask.shape, count),
-            self.bb_update.linear.for_layers(mask.shape, count),
-            strict=True,
-        )
+        shared = self.ipa.shared_terms(self.layer_norm_z(z), mask)
         s = self.linear_in(initial)
-        keys = mix(key, torch.arange(self.num_layers, device=key.device)[:, None])
-        kept = zip(
-            _kept(self.ipa_dropout, keys, s), _kept(self.transition.dropout, keys, s), strict=True
+        factors = zip(
+            self._kept(self.ipa_dropout, key, s),
+            self._kept(self.transition.dropout, key, s),
+            strict=True,
         )
         start = Rigid.identity(tuple(s.shape[:2]), s)
         # As those of later layers are, in memory and gradient: one compiled layer serves all.
@@ -149,26 +134,35 @@ class StructureModule(nn.Module):
             start.rotation.contiguous(), start.translation.requires_grad_(s.requires_grad)
         )
         layers = []
-        for of_layer, kept_of_layer in zip(shared, kept, strict=True):
-            s, frames = self._compiled_layer(self, s, frames, *of_layer, *kept_of_layer)
+        for kept_ipa, kept_transition in factors:
+            s, frames = self._compiled_layer(self, s, frames, shared, kept_ipa, kept_transition)
             layers.append((s, frames))
             frames = frames.detach_rotation()
         return layers
+
+    def _kept(self, layer: DropoutLayer, key: Tensor, like: Tensor) -> Tensor:
+        """What dropout multiplies tensors like the given one with in each layer, (L, B, N, c_s)."""
+        shape = self.num_layers, *like.shape
+        dropout = layer.draw(key)
+        if dropout is None:
+            return like.new_ones(shape)
+        layers, _, residues, channels = (torch.arange(n, device=key.device) for n in shape)
+        return self._compiled_factor(
+            key, layers, residues, channels, dropout.layer, dropout.rate, like.dtype
+        )
 
     def _layer(
         self,
         s: Tensor,
         frames: Rigid,
-        terms: SharedTerms,
-        of_transition: tuple[SharedLinear, ...],
-        of_update: SharedLinear,
+        shared: SharedTerms,
         kept_ipa: Tensor,
         kept_transition: Tensor,
     ) -> tuple[Tensor, Rigid]:
-        update = self.ipa(s, frames, terms)
+        update = self.ipa(s, frames, shared)
         s = self.layer_norm_ipa((s + update) * kept_ipa)
-        s = self.transition(s, kept_transition, of_transition)
-        return s, frames.compose(self.bb_update(s, of_update))
+        s = self.transition(s, kept_transition)
+        return s, frames.compose(self.bb_update(s))
 
     def _build(
         self, initial: Tensor, layers: list[tuple[Tensor, Rigid]], aatype: Tensor
@@ -190,8 +184,18 @@ class StructureModule(nn.Module):
         )
 
 
-def _kept(dropout: ResidualDropout, keys_LB: Tensor, like: Tensor) -> Tensor:
-    """What dropout multiplies tensors like the given one with in each layer, (L, B, N, c_s)."""
-    ones = torch.ones((keys_LB.numel(), *like.shape[1:]), dtype=like.dtype, device=like.device)
-    kept = dropout(torch.zeros_like(ones), ones, keys_LB.flatten())
-    return kept.unflatten(0, keys_LB.shape)
+def _factor(
+    key_B: Tensor,
+    layer_L: Tensor,
+    residue_N: Tensor,
+    channel_C: Tensor,
+    number: int,
+    rate: float,
+    dtype: torch.dtype,
+) -> Tensor:
+    """What dropout multiplies with, (L, B, N, C).
+
+    Coordinates are tensors, since Inductor multiplies positions of its own in 32 bits.
+    """
+    bits = hashed(mix(key_B, layer_L[:, None]), number, [residue_N, channel_C])
+    return kept(bits, rate).to(dtype) * (1.0 / (1.0 - rate))

@@ -123,17 +123,17 @@ class AllAtoms(nn.Module):
         cosine = functional.pad(cosine, (1, 0), value=1.0)[..., None]
         default = Rigid.from_4x4(self.default_frames[aatype])
         x, y, z = default.rotation.unbind(-1)
-        turned = Rigid(
+        rotated = Rigid(
             torch.stack(
                 [x.expand(*sine.shape[:-1], 3), cosine * y + sine * z, cosine * z - sine * y], -1
             ),
             default.translation.expand(*sine.shape[:-1], 3),
         )
         # chi2-4 hang from the chi before; all other groups from the backbone.
-        groups = [_group(turned, slice(_CHI1 + 1))]
+        groups = [_group(rotated, slice(_CHI1 + 1))]
         for chi in range(_CHI1 + 1, NUM_GROUPS):
             before = _group(groups[-1], slice(-1, None))
-            groups.append(before.compose(_group(turned, slice(chi, chi + 1))))
+            groups.append(before.compose(_group(rotated, slice(chi, chi + 1))))
         return Rigid(
             torch.cat([frame.rotation for frame in groups], -3),
             torch.cat([frame.translation for frame in groups], -2),

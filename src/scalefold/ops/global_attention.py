@@ -53,14 +53,14 @@ def global_attention(
     normed = layer_norm(x_BSNC, norm_weight, norm_bias)
     heads = (-1, key_weight.shape[0])
     # Sums over up to thousands of rows: in float32, not in bfloat16.
-    wide = accumulation_dtype(x_BSNC.dtype)
-    mask = mask_BSN.to(wide)
+    accumulated = accumulation_dtype(x_BSNC.dtype)
+    mask = mask_BSN.to(accumulated)
     query = functional.linear(normed, query_weight).unflatten(-1, heads)
-    total = (query.to(wide) * mask[..., None, None]).sum(1)
+    total = (query.to(accumulated) * mask[..., None, None]).sum(1)
     mean = total / (mask.sum(1)[..., None, None] + MEAN_EPS)
     key, value = (functional.linear(normed, weight) for weight in (key_weight, value_weight))
     scaled = mean.to(key.dtype) * key.shape[-1] ** -0.5
-    logits = torch.einsum("bnha,bsna->bnhs", scaled, key).to(wide)
+    logits = torch.einsum("bnha,bsna->bnhs", scaled, key).to(accumulated)
     logits = logits + (MASKED_LOGIT * (mask - 1)).transpose(1, 2)[:, :, None]
     weights = torch.softmax(logits, -1).to(value.dtype)
     result = torch.einsum("bnhs,bsna->bnha", weights, value)

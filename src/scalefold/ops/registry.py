@@ -18,12 +18,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from scalefold.ops.attention import attention
-from scalefold.ops.dropout import residual_dropout
 from scalefold.ops.global_attention import global_attention
-from scalefold.ops.linear import residual_linear, wide_linear, wide_linear_gradients
+from scalefold.ops.linear import residual_linear
 from scalefold.ops.norm import layer_norm, normed_projection
 from scalefold.ops.outer_product import outer_product_mean, outer_product_operands
-from scalefold.ops.point_attention import point_attention, point_attention_pair_gradient
 from scalefold.ops.pointwise_attention import pointwise_attention
 from scalefold.ops.transition import transition
 from scalefold.ops.triangle import (
@@ -50,12 +48,7 @@ class Ops:
     outer_product_operands: Callable[..., tuple[Tensor, Tensor, Tensor]] = outer_product_operands
     outer_product_mean: Callable[..., Tensor] = outer_product_mean
     transition: Callable[..., Tensor] = transition
-    residual_dropout: Callable[..., Tensor] = residual_dropout
     residual_linear: Callable[..., Tensor] = residual_linear
-    wide_linear: Callable[..., Tensor] = wide_linear
-    wide_linear_gradients: Callable[..., tuple[Tensor, Tensor]] = wide_linear_gradients
-    point_attention: Callable[..., tuple[Tensor, ...]] = point_attention
-    point_attention_pair_gradient: Callable[..., Tensor] = point_attention_pair_gradient
 
 
 TORCH = Ops()

@@ -8,13 +8,16 @@ from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import torch
 
 from scalefold.errors import InputError
 from scalefold.ops.registry import TORCH, Ops
 from scalefold_kernels import WITHOUT_TRITON as WITHOUT_TRITON
+
+if TYPE_CHECKING:
+    from scalefold_kernels.ops.gather import Gather
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +29,6 @@ MIN_CAPABILITY = (8, 0)
 
 PACKAGES: Final[dict[str, tuple[str, ...]]] = {
     "norm": ("layer_norm", "normed_projection"),
-    "dropout": ("residual_dropout",),
     "linear": ("residual_linear",),
     "outer_product": ("outer_product_operands", "outer_product_mean"),
     "triangle": (
@@ -37,13 +39,11 @@ PACKAGES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "attention": ("attention", "pointwise_attention", "global_attention"),
     "transition": ("transition",),
-    "wide_linear": ("wide_linear", "wide_linear_gradients"),
-    "point_attention": ("point_attention", "point_attention_pair_gradient"),
 }
 """The packages of kernels, and the operations that each has."""
 
-OPTIMISER: Final = "optimiser"
-"""The package whose kernels are no operation of the model."""
+OWN_FOLDERS: Final = ("pointwise_attention", "global_attention")
+"""Operations that lie in a folder of their own name, not in that of their package."""
 
 
 def select_ops(kernels: Kernels, device: torch.device) -> Ops:
@@ -62,13 +62,14 @@ def select_ops(kernels: Kernels, device: torch.device) -> Ops:
     InputError
         Kernels that are asked for by name cannot run.
     """
+    if not isinstance(kernels, str):
+        kernels = _without_retired(kernels)
     if kernels == "torch" or not kernels:
         return TORCH
     obstacle = why_not(device)
     if obstacle is None:
         _warn_of_slower_kernels(device)
-        chosen = PACKAGES if isinstance(kernels, str) else kernels
-        return triton_ops(name for name in chosen if name != OPTIMISER)
+        return triton_ops(PACKAGES if isinstance(kernels, str) else kernels)
     if kernels != "auto":
         asked = kernels if isinstance(kernels, str) else ", ".join(kernels)
         raise InputError(
@@ -77,6 +78,14 @@ def select_ops(kernels: Kernels, device: torch.device) -> Ops:
         )
     logger.info("Plain PyTorch instead of the GPU kernels: %s", obstacle)
     return TORCH
+
+
+def _without_retired(packages: Sequence[str]) -> list[str]:
+    """The packages that there still are; a logged line names the others."""
+    kept = [name for name in packages if name in PACKAGES]
+    if retired := [name for name in packages if name not in kept]:
+        logger.info("training.kernels: %s no longer have an effect", ", ".join(retired))
+    return kept
 
 
 def why_not(device: torch.device) -> str | None:
@@ -95,41 +104,46 @@ def why_not(device: torch.device) -> str | None:
     return None
 
 
+def triton_version() -> str | None:
+    """Version of Triton, or None where it is not installed."""
+    if find_spec("triton") is None:
+        return None
+    version: str = import_module("triton").__version__
+    return version
+
+
 def _warn_of_slower_kernels(device: torch.device) -> None:
-    """Say it where a Hopper GPU gets the kernels that any GPU gets, or none in CUDA C++."""
+    """Say it where a Hopper GPU gets the kernels that any GPU gets."""
     gpu = import_module("scalefold_kernels.gpu")
-    if not gpu.is_hopper(device):
-        return
-    if not gpu.has_gluon():
+    if gpu.is_hopper(device) and not gpu.has_gluon():
         logger.warning(
             "%s: the kernels for it run with Triton %s, and this is %s; those for any GPU run "
             "instead, which are slower. torch 2.11 brings Triton 3.6, torch 2.13 brings 3.7",
             torch.cuda.get_device_name(device),
             " and ".join(gpu.GLUON_VERSIONS),
-            import_module("triton").__version__,
-        )
-    elif reason := import_module("scalefold_kernels.cuda.bindings").obstacle():
-        logger.warning(
-            "%s: attention with a pair bias of 257 to 384 residues is slower than it can be: %s",
-            torch.cuda.get_device_name(device),
-            reason,
+            triton_version(),
         )
 
 
-def optimiser_kernels(kernels: Kernels, device: torch.device) -> ModuleType | None:
-    """`scalefold_kernels.optimiser`, or None for plain torch; after `select_ops`."""
-    wanted = kernels != "torch" if isinstance(kernels, str) else OPTIMISER in kernels
-    if not wanted or why_not(device) is not None:
+def select_gather(kernels: Kernels, device: torch.device) -> type[Gather] | None:
+    """The kernel that gathers gradients where kernels are chosen and run, else None."""
+    if kernels == "torch" or not kernels or why_not(device) is not None:
         return None
-    return import_module(f"scalefold_kernels.{OPTIMISER}")
+    gather: type[Gather] = import_module("scalefold_kernels.ops.gather").Gather
+    return gather
 
 
 def triton_ops(packages: Iterable[str] = PACKAGES) -> Ops:
     """The kernels of some packages; an operation without one is the torch reference."""
-    modules = {name: import_module(f"scalefold_kernels.{name}") for name in packages}
     functions = {
-        operation: getattr(module, operation)
-        for name, module in modules.items()
+        operation: getattr(_folder(operation, name), operation)
+        for name in packages
         for operation in PACKAGES[name]
     }
     return replace(TORCH, **functions)
+
+
+def _folder(operation: str, package: str) -> ModuleType:
+    """The module that an operation of a package is imported from."""
+    folder = operation if operation in OWN_FOLDERS else package
+    return import_module(f"scalefold_kernels.ops.{folder}")

@@ -5,9 +5,6 @@ Sums are in float32, over the samples in their order.
 
 from __future__ import annotations
 
-from types import ModuleType
-from typing import Protocol
-
 import torch
 from torch import Tensor
 
@@ -22,67 +19,31 @@ def clip_scale(norm: Tensor, clip_norm: float) -> Tensor:
     return (clip_norm / (norm + _EPS)).clamp(max=1.0)
 
 
-class Accumulation(Protocol):
-    """Adds what a sample's backward pass left in the gradient buffers to a sum."""
-
-    def __call__(self, total: Tensor, *, first: bool) -> Tensor:
-        """Add to ``total`` (P,), float32, or overwrite it with the ``first`` sample's.
-
-        Returns
-        -------
-        Tensor, scalar, float32
-            Norm of the sample's gradient, before clipping.
-        """
-
-
-class TorchAccumulation:
-    """One torch operation after the other.
+def add_sample(
+    parameters: FlatParameters, total: Tensor, clip_norm: float | None, *, first: bool
+) -> Tensor:
+    """Add what a sample's backward pass left in the gradient buffers to a sum.
 
     Parameters
     ----------
     parameters : FlatParameters
+    total : Tensor, shape (P,), float32
+        The sum. The ``first`` sample overwrites it.
     clip_norm : float or None
-        Norm to which each sample's gradient is clipped.
+        Norm to which the sample's gradient is clipped.
+    first : bool
+
+    Returns
+    -------
+    Tensor, scalar, float32
+        Norm of the sample's gradient, before clipping.
     """
-
-    def __init__(self, parameters: FlatParameters, clip_norm: float | None) -> None:
-        self._parameters, self._clip_norm = parameters, clip_norm
-
-    def __call__(self, total: Tensor, *, first: bool) -> Tensor:
-        """See `Accumulation`."""
-        self._parameters.collect_gradient()
-        gradient = self._parameters.gradient
-        norm = flat_norm(gradient)
-        scale = norm.new_ones(())
-        if self._clip_norm is not None:
-            scale = clip_scale(norm, self._clip_norm)
-        if first:
-            torch.mul(gradient, scale, out=total)
-        else:
-            total.addcmul_(gradient, scale)
-        return norm
-
-
-class FusedAccumulation:
-    """The same in two launches, which read the narrow gradients where they are.
-
-    Parameters
-    ----------
-    kernels : module
-        `scalefold_kernels.optimiser`, as `scalefold.ops.triton` returns it.
-    parameters, clip_norm
-        See `TorchAccumulation`.
-    """
-
-    def __init__(
-        self, kernels: ModuleType, parameters: FlatParameters, clip_norm: float | None
-    ) -> None:
-        self._kernels, self._parameters, self._clip_norm = kernels, parameters, clip_norm
-
-    def __call__(self, total: Tensor, *, first: bool) -> Tensor:
-        """See `Accumulation`."""
-        gradient = self._parameters.working_gradient, self._parameters.gradient
-        norm = total.new_empty(())
-        sums, _ = self._kernels.gradient_square_sums(*gradient)
-        self._kernels.accumulate_gradient(total, norm, *gradient, sums, self._clip_norm, first)
-        return norm
+    parameters.collect_gradient()
+    gradient = parameters.gradient
+    norm = flat_norm(gradient)
+    scale = norm.new_ones(()) if clip_norm is None else clip_scale(norm, clip_norm)
+    if first:
+        torch.mul(gradient, scale, out=total)
+    else:
+        total.addcmul_(gradient, scale)
+    return norm

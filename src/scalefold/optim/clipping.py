@@ -10,18 +10,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from types import ModuleType
 
 import torch
 from torch import Tensor
 
 from scalefold.config.schema import OptimiserConfig
-from scalefold.optim.accumulation import (
-    Accumulation,
-    FusedAccumulation,
-    TorchAccumulation,
-    clip_scale,
-)
+from scalefold.optim.accumulation import add_sample, clip_scale
 from scalefold.optim.parameters import FlatParameters, flat_norm
 from scalefold.parallel import Pending, Ranks
 from scalefold.parallel.buckets import BUCKET_ELEMENTS, Completion, bucket_slices
@@ -44,9 +38,6 @@ class ClippedMean:
     overlap : bool
         Send gradients while backward still runs, where the scope of clipping allows it. Not
         possible if backward is a captured graph.
-    kernels : module, optional
-        `scalefold_kernels.optimiser`, which adds a sample up in two launches, and needs no sum of
-        one alone.
     """
 
     def __init__(
@@ -56,18 +47,11 @@ class ClippedMean:
         ranks: Ranks,
         *,
         overlap: bool = True,
-        kernels: ModuleType | None = None,
     ) -> None:
         self._parameters, self._ranks = parameters, ranks
         self._clip_norm, self._per_sample = config.clip_norm, config.clip_scope == "sample"
-        of_sample = self._clip_norm if self._per_sample else None
-        self._accumulate: Accumulation = TorchAccumulation(parameters, of_sample)
-        if kernels is not None:
-            self._accumulate = FusedAccumulation(kernels, parameters, of_sample)
-        self._of_one = kernels if ranks.size == 1 else None
         self._sum = torch.empty_like(parameters.master)
         self._empty = True
-        self._lone = False
         self._sent: list[Pending] = []
         starts = [start for _, start in parameters.placed]
         self._buckets = bucket_slices(starts, self._sum.numel(), BUCKET_ELEMENTS)
@@ -80,17 +64,9 @@ class ClippedMean:
         """Whether gradients are sent while backward runs: then hooks must see them arrive."""
         return self._completion is not None
 
-    @property
-    def lone(self) -> bool:
-        """Whether this step has one sample in all, which kernels read where backward left it.
-
-        It is then neither clipped nor in the sum that `collect` returns.
-        """
-        return self._lone
-
     def start(self) -> None:
         """Begin a step."""
-        self._empty, self._lone = True, False
+        self._empty = True
         self._sent = []
 
     @contextlib.contextmanager
@@ -110,17 +86,12 @@ class ClippedMean:
         Tensor, scalar, float32
             Norm of the sample's gradient.
         """
-        if last and self._empty and self._of_one is not None:
-            self._empty, self._lone = False, True
-            sums, _ = self._of_one.gradient_square_sums(
-                self._parameters.working_gradient, self._parameters.gradient
-            )
-            return sums.sum().sqrt()
         overlapped = last and self._completion is not None
         if overlapped:
             norm = flat_norm(self._parameters.gradient)
         else:
-            norm = self._accumulate(self._sum, first=self._empty)
+            clip_norm = self._clip_norm if self._per_sample else None
+            norm = add_sample(self._parameters, self._sum, clip_norm, first=self._empty)
         self._empty = False
         if last and not overlapped:
             self.send()
@@ -132,13 +103,6 @@ class ClippedMean:
             self._sum.zero_()
         for bucket in self._buckets:
             self._send(bucket)
-
-    def collect(self) -> Tensor:
-        """Sum over all samples and ranks, in this object's buffer; not for `finish` after that."""
-        assert not self._lone  # there is no sum
-        for pending in self._sent:
-            pending.wait()
-        return self._sum
 
     def finish(self, num_samples: int, mean_norm: Tensor) -> tuple[Tensor, Tensor]:
         """End a step.
@@ -158,11 +122,12 @@ class ClippedMean:
             Before clipping: the mean of the samples' norms, or the norm of the mean. Not finite
             where any sample's gradient is not.
         """
-        mean = self.collect().div_(num_samples)
+        for pending in self._sent:
+            pending.wait()
         if self._per_sample:
-            return mean, mean_norm
-        norm = flat_norm(mean)
-        return mean.mul_(clip_scale(norm, self._clip_norm)), norm
+            return self._sum.div_(num_samples), mean_norm
+        norm = flat_norm(self._sum) / num_samples
+        return self._sum.mul_(clip_scale(norm, self._clip_norm) / num_samples), norm
 
     def _add_and_send(self, bucket: slice) -> None:
         self._parameters.collect_gradient(bucket)

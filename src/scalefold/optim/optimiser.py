@@ -1,16 +1,19 @@
 """Adam over flat buffers, predicated on a finite flag.
 
 Kingma and Ba 2015, with AlphaFold2's constants (Suppl. sec. 1.11.3). Everything that changes from
-step to step (rate, count of updates, flag) is a tensor on the device: an update needs no
-host synchronisation. `scalefold.optim.update` has the kernel that does the same.
+step to step (rate, count of updates, flag) is a tensor on the device: an update needs no host
+synchronisation. What works on whole buffers is one function, which torch.compile makes one kernel.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from scalefold.config.schema import OptimiserConfig
+from scalefold.model.assembly import as_written
 
 
 class Adam:
@@ -21,6 +24,8 @@ class Adam:
     like : Tensor, shape (P,), float32
         Flat weights whose layout and device the moments take.
     config : OptimiserConfig
+    compiled : callable
+        Applied to the function that works on whole buffers.
 
     Attributes
     ----------
@@ -29,8 +34,14 @@ class Adam:
         Updates applied so far; skipped steps do not count.
     """
 
-    def __init__(self, like: Tensor, config: OptimiserConfig) -> None:
+    def __init__(
+        self,
+        like: Tensor,
+        config: OptimiserConfig,
+        compiled: Callable[[Callable[..., None]], Callable[..., None]] = as_written,
+    ) -> None:
         self._beta1, self._beta2, self._eps = config.beta1, config.beta2, config.eps
+        self._apply = compiled(_apply)
         self.first_moment = torch.zeros_like(like)
         self.second_moment = torch.zeros_like(like)
         self.updates = torch.zeros((), dtype=torch.float64, device=like.device)
@@ -42,7 +53,6 @@ class Adam:
         Parameters
         ----------
         weights, gradient : Tensor, shape (P,), float32
-            The gradient is used up: it serves as scratch space.
         rate : Tensor, scalar, float64
             Learning rate.
         finite : Tensor, scalar, bool
@@ -50,17 +60,42 @@ class Adam:
         """
         active = finite.to(torch.float64)
         self.updates += active
-        # Moments, by weights that are 0 where the step is skipped; 0 * NaN is NaN, so the
-        # gradient is replaced, not scaled. max(1): before the first update the corrections are 0.
-        gradient.copy_(torch.where(finite, gradient, 0.0))
-        self.first_moment.lerp_(gradient, ((1.0 - self._beta1) * active).float())
-        gradient.square_()
-        self.second_moment.lerp_(gradient, ((1.0 - self._beta2) * active).float())
-
-        updates = self.updates.clamp(min=1.0)
+        updates = self.updates.clamp(min=1.0)  # before the first, the corrections are 0
         correction1 = 1.0 - torch.pow(self._beta1, updates)
         correction2 = 1.0 - torch.pow(self._beta2, updates)
-        denominator = torch.sqrt(self.second_moment, out=gradient)
-        denominator.div_(correction2.sqrt()).add_(self._eps)
-        step_size = rate * active / correction1
-        weights.sub_(denominator.reciprocal_().mul_(self.first_moment).mul_(step_size))
+        self._apply(
+            weights,
+            gradient,
+            self.first_moment,
+            self.second_moment,
+            finite,
+            ((1.0 - self._beta1) * active).float(),
+            ((1.0 - self._beta2) * active).float(),
+            correction2.sqrt().float(),
+            (rate * active / correction1).float(),
+            self._eps,
+        )
+
+
+def _apply(
+    weights: Tensor,
+    gradient: Tensor,
+    first_moment: Tensor,
+    second_moment: Tensor,
+    finite: Tensor,
+    share1: Tensor,
+    share2: Tensor,
+    correction2_root: Tensor,
+    step_size: Tensor,
+    eps: float,
+) -> None:
+    """Update weights and moments in place.
+
+    ``share1`` and ``share2`` are the weights of the gradient in the moments. They and ``step_size``
+    are 0 where the step is skipped. 0 * NaN is NaN, so the gradient is replaced, not scaled.
+    """
+    gradient = torch.where(finite, gradient, 0.0)
+    first_moment.lerp_(gradient, share1)
+    second_moment.lerp_(gradient.square(), share2)
+    denominator = second_moment.sqrt() / correction2_root + eps
+    weights.sub_(denominator.reciprocal() * first_moment * step_size)

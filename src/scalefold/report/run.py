@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from scalefold.config.schema import EvaluationConfig
 from scalefold.errors import InputError
+from scalefold.evaluate.results import check_settings
 from scalefold.report.content import Content, report_content
 from scalefold.report.inputs import read_run
 from scalefold.report.page import render_page
@@ -18,6 +20,7 @@ def write_report(
     shards: Path | None = None,
     out_html: Path | None = None,
     out_json: Path | None = None,
+    settings: EvaluationConfig | None = None,
 ) -> Content:
     """Write the HTML report and the same numbers as JSON, each atomically.
 
@@ -35,6 +38,8 @@ def write_report(
         Shards that the run was trained on; default ``shards`` in the run's folder.
     out_html, out_json : Path, optional
         Default ``report.html`` and ``report.json`` in the run's folder.
+    settings : EvaluationConfig, optional
+        Refuse evaluations that were made with others.
 
     Returns
     -------
@@ -45,7 +50,8 @@ def write_report(
     ------
     InputError
         If there is no such run folder, training or ``shards``, nothing in the folder to report on,
-        both files have one name, or the report cannot be written.
+        evaluations of other ``settings``, both files have one name, or the report cannot
+        be written.
     """
     out_html, out_json = out_html or run / "report.html", out_json or run / "report.json"
     if out_html == out_json:
@@ -55,6 +61,8 @@ def write_report(
     if shards is not None and not shards.is_dir():
         raise InputError(f"{shards}: no such shard folder. Correct the path, or leave it out")
     files = read_run(run, key, run / "shards" if shards is None else shards)
+    if settings is not None:
+        check_settings(files.evaluations, settings)
     content = report_content(run.resolve().name, files)
     page = render_page(content, files.evaluations)
     text = json.dumps(content, indent=1, allow_nan=False)

@@ -13,7 +13,8 @@ from typing import Any
 
 from scalefold.config.identity import packing_hash
 from scalefold.config.schema import Config
-from scalefold.raw.chains import ChainRow, read_rejected
+from scalefold.errors import InputError
+from scalefold.raw.chains import ChainRow, read_chains, read_rejected
 from scalefold.shards.manifest import Manifest
 from scalefold.shards.schema import INDEX_FILE, REJECTED_FILE
 from scalefold.shards.shard_file import ShardFile
@@ -50,14 +51,41 @@ def _settings(folder: Path, config_hash: str) -> dict[str, Any]:
     return {}
 
 
-def warn_of_other_settings(folder: Path, config: Config) -> None:
-    """Warn who takes shards of other settings by hand; a colleague's, say."""
-    if changed := other_settings(folder, config):
-        logger.warning(
-            "%s was packed with other settings: %s. What is in the shards counts",
-            folder,
-            in_words(changed),
+def check_origin(folder: Path, config: Config) -> None:
+    """Refuse shards of other settings or of another list of chains; for the workflow.
+
+    Raises
+    ------
+    InputError
+        Says what differs, and how the workflow packs again. Or there are no complete shards.
+    """
+    if found := _differences(folder, config):
+        raise InputError(
+            f"{folder} was packed with {'; '.join(found)}. Set that back, or pack again: give the "
+            "same snakemake command with --forcerun fetch_structures fetch_alignments (files that "
+            "were fetched are kept)"
         )
+
+
+def warn_of_other_settings(folder: Path, config: Config) -> None:
+    """Warn of what `check_origin` refuses; for commands by hand, as with a colleague's shards."""
+    for difference in _differences(folder, config):
+        logger.warning("%s was packed with %s. What is in the shards counts", folder, difference)
+
+
+def _differences(folder: Path, config: Config) -> list[str]:
+    """Say how settings and list of chains differ from the configuration's, if they do."""
+    found = []
+    if changed := other_settings(folder, config):
+        found.append(f"other settings: {in_words(changed)}")
+    listed = config.data.chains
+    # Whoever has the shards by hand need not have their list.
+    if listed.is_file() and (chains := other_chains(folder, read_chains(listed))):
+        found.append(
+            f"another list of chains: {len(chains)} lines differ from {listed}, {min(chains)} for "
+            "one"
+        )
+    return found
 
 
 def other_chains(folder: Path, listed: Iterable[ChainRow]) -> set[str]:

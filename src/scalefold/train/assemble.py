@@ -17,13 +17,13 @@ from scalefold.engine.precision import narrow_parameters, set_determinism, set_m
 from scalefold.model.alphafold import AlphaFold
 from scalefold.model.assembly import Assembly
 from scalefold.ops import select_ops
-from scalefold.ops.triton import optimiser_kernels
+from scalefold.ops.triton import select_gather
 from scalefold.optim.averaging import WeightAverage
 from scalefold.optim.clipping import ClippedMean
 from scalefold.optim.gather import TorchGather
 from scalefold.optim.optimiser import Adam
 from scalefold.optim.parameters import FlatParameters
-from scalefold.optim.update import FusedUpdate, TorchUpdate, Update
+from scalefold.optim.update import Update
 from scalefold.parallel import SINGLE, IdentityAxis, Mesh
 from scalefold.train.sample import GraphedSampleGradient, SampleGradient, loss_and_scores
 from scalefold.train.step import TrainingStep
@@ -83,28 +83,23 @@ def assemble(config: Config, device: torch.device, mesh: Mesh = SINGLE) -> Train
     model = model.to(device)
 
     # 4. Parameters into flat float32 master buffers; the trunk's into a bfloat16 working copy.
-    kernels = optimiser_kernels(config.training.kernels, device)
-    gather = TorchGather if kernels is None else kernels.Gather
+    gather = select_gather(config.training.kernels, device) or TorchGather
     parameters = FlatParameters(model, narrow_parameters(precision), gather=gather)
 
     # 5. Optimiser and weight averaging, over the master buffers.
-    optimiser = Adam(parameters.master, config.optimiser)
+    optimiser = Adam(parameters.master, config.optimiser, compiled)
     average = WeightAverage(parameters.master, config.optimiser)
 
     # 6. The mean gradient of the ranks: on its way while backward runs, or after a replayed graph.
     graphs = use_graphs(config.training.cuda_graphs, device)
-    mean = ClippedMean(parameters, config.optimiser, mesh.data, overlap=not graphs, kernels=kernels)
+    mean = ClippedMean(parameters, config.optimiser, mesh.data, overlap=not graphs)
 
     # 7. A sample's passes, launched kernel by kernel or captured as CUDA graphs.
     differentiate = parameters.accumulate if mean.overlaps else parameters.differentiate
     plain = SampleGradient(model, differentiate, config, compiled(loss_and_scores))
     gradient = GraphedSampleGradient(plain) if graphs else plain
 
-    # 8. What ends a step: operation by operation, or in two launches.
-    update: Update = TorchUpdate(parameters, optimiser, average)
-    if kernels is not None:
-        update = FusedUpdate(kernels, parameters, optimiser, average, config.optimiser)
-
-    # 9. The step that ties them together.
+    # 8. The step that ties them together.
+    update = Update(parameters, optimiser, average)
     step = TrainingStep(gradient, mean, parameters, update, mesh.data)
     return Trainer(model, parameters, optimiser, average, step, checkpointing)

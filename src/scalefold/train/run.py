@@ -23,6 +23,7 @@ from scalefold.errors import ElsewhereError, InputError
 from scalefold.loader.loader import Batch, TrainingLoader
 from scalefold.loader.order import Position
 from scalefold.loader.prepare import SampleError
+from scalefold.ops.backends import log_backends
 from scalefold.optim.schedule import learning_rate
 from scalefold.parallel import Mesh
 from scalefold.parallel.ranks import broadcast_all, on_first
@@ -115,6 +116,8 @@ class Run:
             while self.step < training.steps and not self._ends(target, stop):
                 self._step(loader, target, stop)
                 self._read(self._lag, files)
+                if self.step == first:
+                    log_backends()
                 if self.step == first and self._trainer.parameters.master.is_cuda:
                     stack.enter_context(present_objects_spared())
                 if self.step % training.checkpoint_every == 0:

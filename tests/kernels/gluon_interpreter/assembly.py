@@ -30,11 +30,8 @@ def inline_asm_elementwise(
     if text not in _MEANING:
         raise NotImplementedError(f"the interpreter does not know this assembly: {text}")
     data = np.broadcast_arrays(*(x.data for x in tensors))
-    results = _MEANING[text](*data)
     layout = next((x.layout for x in tensors if x.shape == data[0].shape), None)
-    if isinstance(dtype, tuple):
-        return tuple(Tensor(x, d, layout) for x, d in zip(results, dtype, strict=True))
-    return Tensor(results, dtype, layout)
+    return Tensor(_MEANING[text](*data), dtype, layout)
 
 
 def _same(x: NDArray) -> NDArray:
@@ -74,49 +71,9 @@ def _masked(x: NDArray, mask: NDArray) -> NDArray:
     return from_memory(bits, tl.bfloat16)
 
 
-def _pack(low: NDArray, high: NDArray) -> NDArray:
-    """Two float32 to a word of two bfloat16."""
-    halves = [to_memory(rounded(x), tl.bfloat16).astype(np.uint32) for x in (low, high)]
-    return (halves[0] | halves[1] << 16).view(np.int32)
-
-
-def _channels(*words: NDArray) -> NDArray:
-    """Words of two bfloat16, in lines of four, as channels: (..., 8 for each kind of word)."""
-    bits = np.stack([word.view(np.uint32) for word in words], -2)
-    halves = np.stack([bits << 16, bits & np.uint32(0xFFFF0000)], -1)
-    return halves.view(np.float32).reshape(*words[0].shape[:-1], -1)
-
-
 def _quads_turned(x: NDArray) -> NDArray:
     """(..., 4, 4 threads, pair): what threads hold, and which holds it, change places."""
     return np.ascontiguousarray(x.swapaxes(-3, -2))
-
-
-def _product_of_warps(
-    upper: list[NDArray], lower: list[NDArray], columns: list[NDArray], added: list[NDArray]
-) -> list[NDArray]:
-    """``mma.sync``: blocks (warps, 8, blocks, 4), in which (8, 4) are the threads of a warp.
-
-    For words of the left operand the 8 are rows, of the right one columns; for results rows, and
-    the 4 are pairs of columns: upper left and right of each thread's four, lower left and right.
-    """
-    right = np.ascontiguousarray(_channels(*columns).transpose(0, 2, 3, 1))
-    results = []
-    for rows, start in ((upper, added[:2]), (lower, added[2:])):
-        product = np.ascontiguousarray(_channels(*rows).transpose(0, 2, 1, 3)) @ right
-        pairs = product.transpose(0, 2, 1, 3).reshape(*rows[0].shape, 2)
-        results += [pairs[..., n] + start[n] for n in range(2)]
-    return results
-
-
-def _product_8(upper: NDArray, lower: NDArray, b: NDArray, *added: NDArray) -> list[NDArray]:
-    return _product_of_warps([upper], [lower], [b], [*added])
-
-
-def _product_16(
-    upper: NDArray, lower: NDArray, pad: NDArray, b: NDArray, b_pad: NDArray, *added: NDArray
-) -> list[NDArray]:
-    return _product_of_warps([upper, pad], [lower, pad], [b, b_pad], [*added])
 
 
 _MEANING: dict[str, Callable[..., Any]] = {
@@ -127,7 +84,6 @@ _MEANING: dict[str, Callable[..., Any]] = {
         # bfloat16 to float32
         "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;": _same,
         "and.b32 $0, $1, $2;": _masked,
-        "cvt.rn.bf16x2.f32 $0, $2, $1;": _pack,
         "cvt.rn.relu.bf16x2.f32 $0, $2, $1;": _relu,
         """{
         .reg .b32 g, m, zero;
@@ -178,9 +134,5 @@ _MEANING: dict[str, Callable[..., Any]] = {
         selp.b32 $1, x, $1, upper;
         selp.b32 $3, $3, x, upper;
         }""": _quads_turned,
-        """mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32
-        {$0, $1, $2, $3}, {$4, $5}, {$6}, {$7, $8, $9, $10};""": _product_8,
-        """mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32
-        {$0, $1, $2, $3}, {$4, $5, $6, $6}, {$7, $8}, {$9, $10, $11, $12};""": _product_16,
     }.items()
 }

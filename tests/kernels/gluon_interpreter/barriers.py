@@ -61,7 +61,7 @@ def init(memory: SharedMemory, count: int) -> None:
     if memory.address in barriers:
         raise KernelError(f"a barrier is made anew: {at(memory)}")
     barriers[memory.address] = Barrier(f"barrier {len(barriers)}", int(count))
-    # To the copy engine it is something that a thread stored.
+    # To TMA it is something that a thread stored.
     memory.note_store()
 
 

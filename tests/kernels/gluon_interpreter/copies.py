@@ -1,4 +1,4 @@
-"""The copy engine (TMA), and copies element by element (``cp.async``)."""
+"""TMA."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from tests.kernels.gluon_interpreter.global_memory import bytes_of
 from tests.kernels.gluon_interpreter.numbers import MEMORY, OF_TORCH, from_memory, to_memory
 from tests.kernels.gluon_interpreter.program import current
 from tests.kernels.gluon_interpreter.shared_memory import ARRIVING, UNFENCED, SharedMemory
-from tests.kernels.gluon_interpreter.tensor import Tensor
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 
 class Descriptor:
-    """A tensor as the copy engine sees it, in boxes."""
+    """A tensor as TMA sees it, in boxes."""
 
     def __init__(self, host: TensorDescriptor) -> None:
         self.dtype = OF_TORCH[host.base.dtype]
@@ -130,40 +129,3 @@ def store_wait(pendings: int) -> None:
         copy = stores.popleft()
         copy.read()
         program.leaving.append(copy)
-
-
-class _Elements:
-    """A copy to shared memory, element by element."""
-
-    def __init__(self, to: SharedMemory, pointer: Tensor, mask: Tensor | None) -> None:
-        self._to, self._pointer = to, pointer
-        self._mask = None if mask is None else mask.data
-        if to.shape != pointer.shape or to.dtype != pointer.dtype.element_ty:
-            raise KernelError(f"{pointer.dtype} {pointer.shape} to {to.dtype} {to.shape}")
-        to.check_writable("a copy")
-        to.mark(ARRIVING)
-
-    def finish(self) -> None:
-        zero = np.zeros((), self._to.values().dtype)
-        memory = current().memory
-        self._to.write(memory.load(self._pointer.data, self._to.dtype, self._mask, zero))
-        self._to.unmark(ARRIVING)
-
-
-def async_copy_elements(
-    to: SharedMemory, pointer: Tensor, mask: Any = None, **options: Any
-) -> None:
-    current().running.uncommitted.append(_Elements(to, pointer, mask))
-
-
-def commit_group() -> None:
-    running = current().running
-    running.groups.append(running.uncommitted)
-    running.uncommitted = []
-
-
-def wait_group(num_outstanding: int = 0) -> None:
-    groups = current().running.groups
-    while len(groups) > num_outstanding:
-        for copy in groups.popleft():
-            copy.finish()

@@ -219,11 +219,6 @@ MODULES: dict[str, Any] = {
         arrive=barriers.arrive,
         wait=barriers.wait,
     ),
-    "triton.experimental.gluon.language.nvidia.ampere.async_copy": SimpleNamespace(
-        async_copy_global_to_shared=copies.async_copy_elements,
-        commit_group=copies.commit_group,
-        wait_group=copies.wait_group,
-    ),
 }
 """What stands for a module in a kernel."""
 

@@ -34,9 +34,6 @@ class Partition:
         self.products: deque[Any] = deque()
         self.stores: deque[Any] = deque()
         """Copies out of shared memory that have not read it."""
-        self.uncommitted: list[Any] = []
-        self.groups: deque[list[Any]] = deque()
-        """Copies into shared memory element by element (``cp.async``)."""
 
     def can_go_on(self) -> bool:
         return not self.ended and (self.ready is None or self.ready())

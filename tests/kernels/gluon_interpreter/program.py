@@ -26,7 +26,7 @@ class Program:
     barriers : dict
         By their addresses in shared memory.
     arriving : list
-        Copies into shared memory by the copy engine.
+        Copies into shared memory by TMA.
     leaving : list
         Copies out of shared memory that have read it, and have not written global memory.
     ended : list
@@ -91,10 +91,6 @@ class Program:
                 raise KernelError(f"{partition.name} ends while copies read its shared memory")
             if partition.products:
                 raise KernelError(f"{partition.name} ends while products are under way")
-            if partition.uncommitted or partition.groups:
-                raise KernelError(
-                    f"{partition.name} ends while its asynchronous copies are under way"
-                )
         self.write_out()
 
 

@@ -2,7 +2,7 @@
 
 Copies and products that a GPU makes by the way are begun and later finished. In between, nobody may
 read what is being written, nor write what is being written or read. What threads store is not seen
-by the copy engine and the tensor cores before a fence.
+by TMA and the tensor cores before a fence.
 """
 
 from __future__ import annotations

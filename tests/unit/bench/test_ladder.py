@@ -144,12 +144,12 @@ def test_what_is_of_other_code_or_settings_is_refused_as_a_part_and_else_measure
 def test_unknown_rungs_and_other_files_are_refused(
     config: Config, shards: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(InputError, match="no rung grafs; there are baseline, bf16"):
+    with pytest.raises(InputError, match="grafs"):
         measure(config, shards, tmp_path / "l.json", only=["grafs"])
-    with pytest.raises(InputError, match=r"--part .*part.json: no such file"):
+    with pytest.raises(InputError, match=r"part\.json"):
         measure(config, shards, tmp_path / "l.json", parts=[tmp_path / "part.json"])
     (tmp_path / "l.json").write_text('{"a": 1}')
-    with pytest.raises(InputError, match="not a file of bench ladder"):
+    with pytest.raises(InputError, match="bench ladder"):
         measure(config, shards, tmp_path / "l.json")
 
 

@@ -19,7 +19,7 @@ from scalefold.loader.loader import Batch, TrainingLoader
 from scalefold.train import run_files
 from scalefold.train.metrics import MetricsLog
 
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 1200.0
 
 
 def _wait_for(event: threading.Event) -> None:

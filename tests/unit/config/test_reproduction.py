@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from scalefold.config import Config, load_stages
+from scalefold.config import Config, load_config, load_stages
 
 ROOT = Path(__file__).parents[3]
 
@@ -45,3 +45,10 @@ def test_scratch() -> None:
         assert after.training.initial_weights is not None
         assert after.training.initial_weights.name == f"step-{before.training.steps:08d}"
     assert all(s.evaluation.mode == "async" for s in trainings.values())
+
+
+def test_the_full_model_on_the_demo() -> None:
+    config = load_config([ROOT / "demo/mlperf.yaml"])
+    assert config.preset == "mlperf"
+    assert config.features.crop_size == 256
+    assert config.data == load_config([ROOT / "demo/config.yaml"]).data

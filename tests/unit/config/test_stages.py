@@ -89,14 +89,14 @@ def test_without_stages_there_is_one_training_without_a_name(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("stages", "message"),
     [
-        ({"a": {"training": {"step": 1}}}, r"stages\.a: unknown key 'training\.step'.*steps"),
-        ({"a": {"data": {}}}, r"stages\.a: data is of the whole run"),
+        ({"a": {"training": {"step": 1}}}, r"stages\.a: .*'training\.step'.*steps"),
+        ({"a": {"data": {}}}, r"stages\.a: data"),
         ({"a": {"training": {"initial_weights": "x"}}}, r"stages\.a: training\.initial_weights"),
-        ({"A b": {}}, r"stages\.A b: a stage's name"),
+        ({"A b": {}}, r"stages\.A b"),
         ({"a": {"training": 3}}, r"stages\.a: training: "),
         (
             {"a": {"evaluation": {"mode": "async", "target_lddt": 0.8}}, "b": {}},
-            r"stages\.b: starts from step 5 of the stage before.*target_lddt",
+            r"stages\.b: .*step 5 .*target_lddt",
         ),
     ],
 )

@@ -21,12 +21,12 @@ def test_a_coordinate_that_is_not_finite_is_an_error_that_names_the_residue(comp
     comparison = compare("5pti_A", "noise:1")
     predicted = comparison.predicted.clone()
     predicted[7, 1, 2] = bad
-    with pytest.raises(InputError, match=r"predicted coordinates are not finite.*residue 7"):
+    with pytest.raises(InputError, match="residue 7"):
         dataclasses.replace(comparison, predicted=predicted)
 
 
 def test_shapes_must_agree():
-    with pytest.raises(InputError, match=r"true_mask is \(3, 14\), must be \(3, 37\)"):
+    with pytest.raises(InputError, match=r"true_mask .*\(3, 14\).*\(3, 37\)"):
         Comparison(
             torch.zeros(3, 37, 3),
             torch.zeros(3, 37),

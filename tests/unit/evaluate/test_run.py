@@ -156,9 +156,9 @@ def test_every_chain_is_scored_or_listed_as_skipped(evaluated):
 def test_a_folder_as_result_is_refused_before_the_work(
     folder: Path, shards: Path, checkpoint: Path, settings: Callable[..., Config]
 ) -> None:
-    with pytest.raises(InputError, match="is a folder; the evaluation is one JSON file"):
+    with pytest.raises(InputError, match="is a folder"):
         evaluate_weights(settings(), checkpoint, shards, folder)
-    with pytest.raises(InputError, match=r"one\.tsv: the table is written there; name the JSON"):
+    with pytest.raises(InputError, match=r"one\.tsv"):
         evaluate_weights(settings(), checkpoint, shards, folder / "one.tsv")
 
 
@@ -248,11 +248,11 @@ def test_a_weight_file_scores_as_the_checkpoint_that_it_is_of(
 
 def test_a_weight_file_of_another_model(shards, checkpoint, settings, tmp_path):
     other = settings(model={"c_m": 48})
-    with pytest.raises(InputError, match=r"averaged\.pt does not fit the model"):
+    with pytest.raises(InputError, match=r"averaged\.pt"):
         evaluate_weights(other, checkpoint / "averaged.pt", shards, tmp_path / "e.json")
-    with pytest.raises(InputError, match=r"checkpoint\.json: cannot be read as a t"):
+    with pytest.raises(InputError, match=r"checkpoint\.json"):
         evaluate_weights(settings(), checkpoint / "checkpoint.json", shards, tmp_path / "e.json")
-    with pytest.raises(InputError, match=r"no\.pt: no such checkpoint folder or weight file"):
+    with pytest.raises(InputError, match=r"no\.pt"):
         evaluate_weights(settings(), tmp_path / "no.pt", shards, tmp_path / "e.json")
 
 
@@ -291,7 +291,7 @@ def test_progress_in_a_log_names_every_chain(shards, checkpoint, settings, tmp_p
 
 def test_checkpoint_of_another_model(shards, checkpoint, settings, tmp_path):
     other = settings(model={"c_m": 48, "evoformer": {"num_blocks": 3}})
-    with pytest.raises(InputError, match=r"model\.c_m: 32 in the checkpoint, 48 in the conf") as e:
+    with pytest.raises(InputError, match=r"model\.c_m: 32 .*48") as e:
         evaluate_weights(other, checkpoint, shards, tmp_path / "e.json")
     _, first, second, mend = str(e.value).splitlines()
     assert (first[:2], second[:2]) == ("  ", "  ")
@@ -365,9 +365,7 @@ def test_a_damaged_row_is_recorded_and_the_rest_goes_on(
 
 def test_nothing_scored_is_an_error_and_writes_nothing(shards, checkpoint, settings, tmp_path):
     short = settings(evaluation={"max_length": 20})
-    with pytest.raises(
-        InputError, match=r"none of 4 chains could be scored.*max_length \(20\); raise"
-    ):
+    with pytest.raises(InputError, match="max_length"):
         evaluate_weights(short, checkpoint, shards, tmp_path / "e.json")
     assert not list(tmp_path.iterdir())
 
@@ -379,7 +377,7 @@ def test_outputs_are_checked_before_the_work(
     (tmp_path / "file").write_text("in the way")
     paths = {"out": tmp_path / "e.json", option: tmp_path / "file" / "below" / "e"}
     monkeypatch.setattr("scalefold.evaluate.run.evaluate_chains", None)
-    with pytest.raises(InputError, match="below: cannot be made" if option == "out" else "below/e"):
+    with pytest.raises(InputError, match="below"):
         evaluate_weights(settings(), checkpoint, shards, **paths)
 
 
@@ -393,7 +391,7 @@ def test_a_folder_that_takes_no_files_is_refused_before_the_work(
         option: closed if option == "structures" else closed / "e.json",
     }
     monkeypatch.setattr("scalefold.evaluate.run.evaluate_chains", None)
-    with pytest.raises(InputError, match=f"^{closed}: no file can be written there"):
+    with pytest.raises(InputError, match=f"^{closed}"):
         evaluate_weights(settings(), checkpoint, shards, **paths)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
@@ -410,7 +408,7 @@ def test_a_training_that_could_not_be_told_of_its_target_is_noticed_before_the_w
     evaluate_weights(settings(), checkpoint, shards, out, splits=["train"])
     monkeypatch.setattr("scalefold.evaluate.run.evaluate_chains", None)
     targeted = settings(evaluation={"mode": "async", "target_lddt": 0.8})
-    with pytest.raises(InputError, match=r"weights: no file .* set evaluation\.target_lddt to nul"):
+    with pytest.raises(InputError, match=r"evaluation\.target_lddt"):
         evaluate_weights(targeted, checkpoint, shards, out)
 
 
@@ -421,10 +419,10 @@ def test_structures_that_would_be_one_file_are_refused_before_the_work(
     monkeypatch.setattr("scalefold.evaluate.run._chains", lambda *_: pair)
     monkeypatch.setattr("scalefold.evaluate.run.evaluate_chains", None)
     monkeypatch.setattr("scalefold.raw.case_collisions._is_blind_to_case", lambda folder: True)
-    with pytest.raises(InputError, match=r"1lcd_A\.cif and \S+/1lcd_a\.cif are one file"):
+    with pytest.raises(InputError, match=r"1lcd_A\.cif .*1lcd_a\.cif"):
         evaluate_weights(settings(), checkpoint, shards, tmp_path / "e.json", structures=tmp_path)
 
 
 def test_unknown_split(shards, checkpoint, settings, tmp_path):
-    with pytest.raises(InputError, match="choose from train, validation"):
+    with pytest.raises(InputError, match="train, validation"):
         evaluate_weights(settings(), checkpoint, shards, tmp_path / "e.json", ["template"])

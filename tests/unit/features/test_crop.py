@@ -64,5 +64,5 @@ def test_crop_and_pad_follow_the_contract():
 
 
 def test_what_is_too_large_is_an_error():
-    with pytest.raises(InputError, match=r"'aatype' has 10 along dimension N, more than the 8"):
+    with pytest.raises(InputError, match=r"'aatype' .*10 .*8"):
         pad({"aatype": torch.arange(10)}, {"N": 8})

@@ -172,7 +172,7 @@ def test_unknown_resolution_is_zero(sample):
 
 def test_a_chain_without_atoms_is_an_error_that_names_it(sample):
     empty = dataclasses.replace(sample.chain, atom_mask=np.zeros_like(sample.chain.atom_mask))
-    with pytest.raises(InputError, match="1abc_A: 40 residues, 0 observed atoms"):
+    with pytest.raises(InputError, match="1abc_A"):
         training_features(dataclasses.replace(sample, chain=empty), CONFIG, 0, 0, [0])
 
 

@@ -97,7 +97,7 @@ def test_no_nearby_motion_is_better() -> None:
 
 
 def test_disagreeing_shapes_are_named() -> None:
-    with pytest.raises(InputError, match=r"mobile is \(4, 3\), target is \(5, 3\)"):
+    with pytest.raises(InputError, match=r"\(4, 3\).*\(5, 3\)"):
         superpose(_points(0, 4), _points(0, 5), torch.ones(4))
-    with pytest.raises(InputError, match=r"mask is \(3,\), must be \(4,\)"):
+    with pytest.raises(InputError, match=r"mask .*\(3,\).*\(4,\)"):
         rmsd(_points(0, 4), _points(0, 4), torch.ones(3))

@@ -83,7 +83,7 @@ def test_ends_with_the_run(reader_type, loader_config):
 
 
 def test_batch_must_divide(reader_type, loader_config):
-    with pytest.raises(InputError, match=r"training.global_batch_size 2 cannot be divided among"):
+    with pytest.raises(InputError, match=r"training\.global_batch_size 2"):
         TrainingLoader(reader_type(), loader_config(), rank=0, world_size=4)
 
 
@@ -96,8 +96,8 @@ def test_rank_must_be_one_of_them(reader_type, loader_config, rank):
 @pytest.mark.parametrize(
     ("behaviour", "error", "message"),
     [
-        ("bad", InputError, r"chain 1bbb_A \(draw \d+\): row 7 is damaged"),
-        ("broken", SampleError, r"chain 1bbb_A \(draw \d+\): KeyError: 'no such column'"),
+        ("bad", InputError, r"1bbb_A .*row 7 is damaged"),
+        ("broken", SampleError, r"1bbb_A .*KeyError: 'no such column'"),
     ],
 )
 def test_an_unusable_chain_is_named(reader_type, loader_config, behaviour, error, message):
@@ -128,12 +128,12 @@ def test_workers_share_sample_features_between_passes(reader_type, loader_config
 @pytest.mark.parametrize(
     ("behaviour", "error", "message"),
     [
-        ("bad", InputError, r"chain 1bbb_A \(draw \d+\): row 7 is damaged"),
-        ("broken", SampleError, r"chain 1bbb_A \(draw \d+\): KeyError"),
+        ("bad", InputError, r"1bbb_A .*row 7 is damaged"),
+        ("broken", SampleError, r"1bbb_A .*KeyError"),
         (
             "dies",
             SampleError,
-            r"chain 1bbb_A \(draw \d+\): 2 worker processes of the loader died .*exit code -9",
+            r"1bbb_A .*2 worker .*-9",
         ),
     ],
 )

@@ -104,7 +104,7 @@ def test_a_position_is_kept_by_whoever_goes_on_from_it_and_serves_nothing():
 def test_position_of_a_step_long_gone():
     order = ServingOrder(Position(0), 1, 1, 0, 0)
     serve(order, 20, random.Random(0))
-    with pytest.raises(ValueError, match="position at step 2 is not known at step 20"):
+    with pytest.raises(ValueError, match=r"step 2 .*step 20"):
         order.position(2)
 
 

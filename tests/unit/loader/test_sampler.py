@@ -82,14 +82,12 @@ def test_a_draw_is_a_pure_function_of_seed_and_index():
 
 
 def test_no_chain_left_says_why():
-    with pytest.raises(
-        InputError, match=r"no training chain is left of 1 .*resolution of 9 Å.*: 1"
-    ):
+    with pytest.raises(InputError, match=r"9 Å.*1"):
         TrainingSampler(index(ROWS[3:4]), SamplingConfig(), 0)
-    with pytest.raises(InputError, match="the shards have no chain of split 'train'"):
+    with pytest.raises(InputError, match="'train'"):
         TrainingSampler(index(ROWS[6:]), SamplingConfig(), 0)
 
 
 def test_duplicate_key():
-    with pytest.raises(InputError, match="chain 1aaa_A is twice"):
+    with pytest.raises(InputError, match="1aaa_A"):
         TrainingSampler(index(ROWS + ROWS[:1]), SamplingConfig(), 0)

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from scalefold.model import AlphaFold
-from scalefold.model.dropout import ResidualDropout
+from scalefold.model.dropout import DropoutLayer
 from scalefold.model.evoformer import EvoformerBlock, ExtraMsaBlock
 from scalefold.model.example import set_example_weights
 from scalefold.model.pair_stack import TemplatePairBlock
@@ -64,7 +64,7 @@ def test_dropout_rates_and_shared_dimensions(config) -> None:
     found = {
         name: (module.rate, module.shared_dim)
         for name, module in model.named_modules()
-        if isinstance(module, ResidualDropout)
+        if isinstance(module, DropoutLayer)
     }
     blocks = [
         *(f"evoformer.blocks.{i}" for i in range(config.evoformer.num_blocks)),
@@ -92,7 +92,7 @@ def test_dropout_rates_and_shared_dimensions(config) -> None:
 def test_layer_numbers_are_unique_and_repeatable(config) -> None:
     def numbers() -> list[int]:
         modules = AlphaFold(config).modules()
-        return [m.layer for m in modules if isinstance(m, ResidualDropout)]
+        return [m.layer for m in modules if isinstance(m, DropoutLayer)]
 
     first = numbers()
     assert len(set(first)) == len(first)
@@ -109,7 +109,7 @@ def test_nothing_but_row_attention_and_pair_updates_drops(config, assembly) -> N
     assert torch.equal(m_train, again[0])
     assert torch.equal(z_train, again[1])
     for dropout in (block.msa_dropout, *block.pair_stack.children()):
-        if isinstance(dropout, ResidualDropout):
+        if isinstance(dropout, DropoutLayer):
             dropout.rate = 0.0
     m_off, z_off = block(*arguments)
     block.eval()

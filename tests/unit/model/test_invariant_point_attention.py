@@ -6,17 +6,15 @@ from torch.nn import functional
 
 from scalefold.config.schema import StructureModuleConfig
 from scalefold.geometry.rigid import Rigid, quaternion_to_rotation
-from scalefold.model.assembly import Assembly
 from scalefold.model.example import set_example_weights
 from scalefold.model.invariant_point_attention import InvariantPointAttention
-from scalefold.model.shared_gradient import total
 
 CONFIG = StructureModuleConfig(c_hidden=3, num_heads=2, num_qk_points=2, num_v_points=3)
 
 
 @pytest.fixture
 def ipa() -> InvariantPointAttention:
-    ipa = InvariantPointAttention(CONFIG, 6, 5, Assembly()).double()
+    ipa = InvariantPointAttention(CONFIG, 6, 5).double()
     set_example_weights(ipa)
     return ipa
 
@@ -69,21 +67,21 @@ def test_written_out(ipa) -> None:
         x = torch.cat(coordinates)  # (heads * pv, 3)
         results.append(torch.cat([*features, x[:, 0], x[:, 1], x[:, 2], *norms, *pairs]))
     expected = ipa.linear_out(torch.stack(results))
-    out = ipa(s, t, ipa.shared_terms(z, torch.ones(1, 4).double(), 1, total)[0])
+    out = ipa(s, t, ipa.shared_terms(z, torch.ones(1, 4).double()))
     torch.testing.assert_close(out[0], expected, rtol=1e-10, atol=1e-10)
 
 
 def test_invariant_to_global_motion(ipa) -> None:
     s, z, t = torch.randn(1, 4, 6).double(), torch.randn(1, 4, 4, 5).double(), frames()
     motion = Rigid(t.rotation[0, 3], 5 * t.translation[0, 2])
-    shared = ipa.shared_terms(z, torch.ones(1, 4).double(), 1, total)[0]
+    shared = ipa.shared_terms(z, torch.ones(1, 4).double())
     torch.testing.assert_close(
         ipa(s, motion.compose(t), shared), ipa(s, t, shared), rtol=1e-10, atol=1e-10
     )
 
 
 def test_head_weights_start_at_one_and_layers_have_biases() -> None:
-    ipa = InvariantPointAttention(CONFIG, 6, 5, Assembly())
+    ipa = InvariantPointAttention(CONFIG, 6, 5)
     torch.testing.assert_close(functional.softplus(ipa.head_weights), torch.ones(2))
     names = {n for n, _ in ipa.named_parameters()}
     for layer in ("q", "kv", "q_points.linear", "kv_points.linear", "b", "out"):

@@ -25,7 +25,7 @@ class Group:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.barrier = threading.Barrier(size, timeout=60)
+        self.barrier = threading.Barrier(size, timeout=600)
         self.slots: list[Tensor] = [torch.empty(0)] * size
         self.exchanges = 0
 

@@ -8,7 +8,7 @@ from scalefold.geometry.rigid import Rigid, quaternion_to_rotation
 from scalefold.model.assembly import Assembly
 from scalefold.model.example import set_example_weights
 from scalefold.model.structure import BackboneUpdate, StructureModule
-from scalefold.ops.dropout import mix
+from scalefold.ops.dropout import mix, residual_dropout
 
 
 @pytest.fixture
@@ -84,9 +84,9 @@ def test_dropout_masks_are_those_of_one_layer_at_a_time(module, arguments) -> No
     module.layer_norm_ipa.register_forward_pre_hook(lambda _, inputs: dropped.append(inputs[0]))
     s, *_, key = arguments
     module(*arguments)
-    ones = torch.ones_like(s)
     for layer, x in enumerate(dropped):
-        alone = module.ipa_dropout(torch.zeros_like(s), ones, mix(key, layer))
+        dropout = module.ipa_dropout.draw(mix(key, layer))
+        alone = residual_dropout(torch.zeros_like(s), torch.ones_like(s), *dropout)
         assert torch.equal(x == 0, alone == 0)
 
 
@@ -112,10 +112,9 @@ def test_gradients_between_layers_pass_translations_but_not_rotations(module, ar
 
 
 def test_backbone_update_is_the_quaternion_1_b_c_d(config) -> None:
-    update = BackboneUpdate(config.c_s, Assembly())
+    update = BackboneUpdate(config.c_s)
     update.linear.bias.data = torch.tensor([0.5, 0.0, 0.0, 1.0, 2.0, 3.0])
-    (shared,) = update.linear.for_layers(torch.Size((1, 1)), 1)
-    rigid = update(torch.randn(1, 1, config.c_s), shared)
+    rigid = update(torch.randn(1, 1, config.c_s))
     angle = 2 * math.atan2(0.5, 1.0)  # about x
     expected = torch.tensor(
         [

@@ -7,11 +7,10 @@ import pytest
 import torch
 import triton
 
-from scalefold.config.schema import KernelPackage
+from scalefold.config.schema import KernelPackage, RetiredPackage, TrainingConfig
 from scalefold.errors import InputError
 from scalefold.ops import TORCH, Ops, select_ops
-from scalefold.ops.triton import OPTIMISER, PACKAGES, optimiser_kernels, triton_ops, why_not
-from scalefold_kernels.cuda import bindings
+from scalefold.ops.triton import PACKAGES, select_gather, triton_ops, why_not
 from scalefold_kernels.gpu import has_gluon
 
 CPU = torch.device("cpu")
@@ -31,7 +30,7 @@ def test_torch_is_silent(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_triton_without_a_gpu_is_an_error() -> None:
-    with pytest.raises(InputError, match=r"training\.kernels: triton .* the device is cpu; set"):
+    with pytest.raises(InputError, match=r"training\.kernels"):
         select_ops("triton", CPU)
 
 
@@ -54,10 +53,10 @@ def test_the_kernels_fill_the_record() -> None:
 def test_some_kernels_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scalefold.ops.triton.why_not", lambda device: None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
-    ops, cuda = select_ops(["dropout", "optimiser"], torch.device("cuda")), torch.device("cuda")
-    assert ops == replace(TORCH, residual_dropout=triton_ops().residual_dropout)
-    assert optimiser_kernels(["dropout", "optimiser"], cuda) is not None
-    assert optimiser_kernels(["dropout"], cuda) is None
+    ops, cuda = select_ops(["transition"], torch.device("cuda")), torch.device("cuda")
+    assert ops == replace(TORCH, transition=triton_ops().transition)
+    assert select_gather(["transition"], cuda) is not None
+    assert select_gather([], cuda) is select_gather("torch", cuda) is None
     assert select_ops([], cuda) is TORCH
 
 
@@ -82,25 +81,9 @@ def test_a_hopper_gpu_without_its_kernels_is_told_so(
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
     monkeypatch.setattr(triton, "__version__", version)
-    monkeypatch.setattr(bindings, "obstacle", lambda: None)
     select_ops("auto", torch.device("cuda"))
     said = f"NVIDIA H200: the kernels for it run with Triton 3.6 and 3.7, and this is {version}"
     assert [line.startswith(said) for line in caplog.messages] == [True] * warned
-
-
-@pytest.mark.parametrize("capability", [(9, 0), (8, 0)])
-def test_a_hopper_gpu_without_cuda_bindings_is_told_so_once(
-    capability: tuple[int, int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("scalefold.ops.triton.why_not", lambda device: None)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
-    monkeypatch.setattr(triton, "__version__", "3.6.0")
-    monkeypatch.setattr(bindings, "obstacle", lambda: "what brings them")
-    select_ops("auto", torch.device("cuda"))
-    assert [line.endswith(": what brings them") for line in caplog.messages] == [True] * (
-        capability == (9, 0)
-    )
 
 
 def test_what_make_installs_runs_the_kernels_for_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,9 +94,23 @@ def test_what_make_installs_runs_the_kernels_for_hopper(monkeypatch: pytest.Monk
 
 
 def test_named_kernels_without_a_gpu_are_an_error() -> None:
-    with pytest.raises(InputError, match=r"training\.kernels: norm, attention cannot run here"):
+    with pytest.raises(InputError, match=r"training\.kernels"):
         select_ops(["norm", "attention"], CPU)
 
 
+def test_packages_of_earlier_versions_are_accepted_and_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "scalefold")
+    monkeypatch.setattr("scalefold.ops.triton.why_not", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    retired = list(get_args(RetiredPackage))
+    assert TrainingConfig(kernels=["norm", *retired]).kernels
+    assert select_ops(["norm", *retired], torch.device("cuda")) == triton_ops(["norm"])
+    assert select_ops(retired, CPU) is TORCH
+    assert all(", ".join(retired) in line for line in caplog.messages)
+    assert len(caplog.messages) == 2
+
+
 def test_the_configuration_knows_every_package() -> None:
-    assert set(get_args(KernelPackage)) == {*PACKAGES, OPTIMISER}
+    assert set(get_args(KernelPackage)) == {*PACKAGES}

@@ -24,9 +24,9 @@ def test_place_of_a_launched_process() -> None:
 
 def test_half_a_launcher_and_wrong_numbers_are_errors() -> None:
     half = {name: value for name, value in TORCHRUN.items() if not name.startswith("MASTER")}
-    with pytest.raises(InputError, match="but not MASTER_ADDR, MASTER_PORT: start"):
+    with pytest.raises(InputError, match="MASTER_ADDR, MASTER_PORT"):
         find_place(half)
-    with pytest.raises(InputError, match="no numbers: RANK=x"):
+    with pytest.raises(InputError, match="RANK=x"):
         find_place(TORCHRUN | {"RANK": "x"})
 
 
@@ -107,7 +107,7 @@ def test_each_process_of_a_node_gets_its_gpu(
         assert torch_device(name, place) == torch.device(chosen)
     assert current == 2 * [torch.device(chosen)]
     assert torch_device("cpu", place).type == "cpu"
-    with pytest.raises(InputError, match=r"--device cuda:1: each process .* gets a GPU of its own"):
+    with pytest.raises(InputError, match="--device cuda:1"):
         torch_device("cuda:1", place)
 
 
@@ -115,7 +115,7 @@ def test_a_gpu_that_is_named_becomes_the_current_one(monkeypatch: pytest.MonkeyP
     current: list[torch.device] = []
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setattr(torch.cuda, "set_device", current.append)
-    with pytest.raises(InputError, match="torch sees 4 GPUs"):
+    with pytest.raises(InputError, match="4 GPUs"):
         torch_device("cuda:4")
     assert current == []
     for name in ("cpu", "cuda:3", "cuda"):
@@ -125,5 +125,5 @@ def test_a_gpu_that_is_named_becomes_the_current_one(monkeypatch: pytest.MonkeyP
 
 def test_more_processes_than_gpus_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(InputError, match="4 processes on this node, but torch sees 2 GPUs"):
+    with pytest.raises(InputError, match=r"4 processes .*2 GPUs"):
         torch_device("cuda", Place(rank=0, world_size=4, local_rank=0, local_size=4))

@@ -139,17 +139,17 @@ def test_query_may_differ_by_unknown_residues(query: str, sequence: str, row: st
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "alignment is empty"),
-        (">ss_pred\nHHH\n", "alignment is empty"),
-        ("ACD\n", "instead of a '>' header"),
-        (">q\nACD\n>r\nACDE\n", r"row 2 \(r\) has 4 aligned columns, .* 3 residues; 1 of 2"),
-        (">q\nACDE\n>r\nACDE\n", r"row 1 \(q\) has 4 aligned columns, .* 3 residues; 2 of 2"),
-        (">q\nACD\n>r\n", r"row 2 \(r\) has 0 aligned columns"),
-        (">q\nACD\n>r\nA*D\n", r"row 2 \(r\), column 2 holds '\*'"),
-        (">q\nACD\n>r\nA1D\n", "holds '1'"),
-        (">q\nAcCD\n", "first row .* has insertions"),
-        (">q\nAED\n", "differs .* in 1 of 3 columns; first in column 2: 'E' .* 'C' in the chain"),
-        (">q\nA-D\n", "first in column 2: '-'"),
+        ("", "empty"),
+        (">ss_pred\nHHH\n", "empty"),
+        ("ACD\n", "'>'"),
+        (">q\nACD\n>r\nACDE\n", r"row 2 \(r\) .*4 .*3 .*1 of 2"),
+        (">q\nACDE\n>r\nACDE\n", r"row 1 \(q\) .*4 .*3 .*2 of 2"),
+        (">q\nACD\n>r\n", r"row 2 \(r\) .*0 "),
+        (">q\nACD\n>r\nA*D\n", r"row 2 \(r\), column 2 .*'\*'"),
+        (">q\nACD\n>r\nA1D\n", "'1'"),
+        (">q\nAcCD\n", "first row"),
+        (">q\nAED\n", "1 of 3 .*column 2: 'E' .*'C'"),
+        (">q\nA-D\n", "column 2: '-'"),
     ],
 )
 def test_bad_alignments(text: str, message: str) -> None:
@@ -190,7 +190,7 @@ def test_folder(tmp_path: Path) -> None:
     ]
     names = [ROW_SOURCES[code] for code in alignment.row_source]
     assert names == ["other", "other", "other", "mgnify_hits"]
-    with pytest.raises(InputError, match=r"has none of uniref90_hits\.a3m"):
+    with pytest.raises(InputError, match=r"uniref90_hits\.a3m"):
         read_folder(folder, "ACD", ["uniref90_hits"])
     with pytest.raises(InputError, match="no such file"):
         read_a3m(folder / "none.a3m", "ACD")

@@ -152,7 +152,7 @@ def test_hits_are_shown_as_far_as_hhsearch_was_asked_to(
     assert len(parse_hhr(listing(num_listed, num_shown, options), SEQUENCE, "x")) == num_shown
     if num_shown:
         less = num_shown - 1 if num_shown <= num_listed else num_listed - 1
-        with pytest.raises(InputError, match=f"{less} hits are shown, {num_listed} are listed"):
+        with pytest.raises(InputError, match=f"{less} .*{num_listed}"):
             parse_hhr(listing(num_listed, less, options), SEQUENCE, "x")
 
 
@@ -174,18 +174,18 @@ def test_unknown_query_letters_agree() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        (FILE, "", "no 'Match_columns' line"),
-        ("Match_columns 7", "Match_columns 8", "has 8 columns, .* 7 residues"),
-        ("CDE-FG", "CDW-FG", r"residues 2-6 are CDWFG\.\.\., the chain has CDEFG"),
-        ("Sum_probs=4.5", "", "lacks Sum_probs"),
-        ("Sum_probs=4.5", "Sum_probs=4;5", "Sum_probs is '4;5', expected a number"),
-        ("Aligned_cols=4", "Aligned_cols=40", "4 pairs are shown, Aligned_cols is 40"),
-        ("CDEHF-   15", "CDEHF-   16", "row T states residues 11-16, expected 11-15"),
-        ("T pdb_00001ABC_B   11 CDEHF-   15 (30)", "", "6 query and 0 template columns"),
-        (">pdb_00001ABC_B2", ">nothing", "expected <entry>_<chain>"),
-        (HIT[5:], "", "has no title"),
-        (HIT, "", "0 hits are shown, 1 are listed"),
-        (FILE[len(HEAD) :] + HIT, "", "its list of hits .* is not there"),
+        (FILE, "", "'Match_columns'"),
+        ("Match_columns 7", "Match_columns 8", "8 columns, .* 7 residues"),
+        ("CDE-FG", "CDW-FG", "2-6 .*CDWFG.*CDEFG"),
+        ("Sum_probs=4.5", "", "Sum_probs"),
+        ("Sum_probs=4.5", "Sum_probs=4;5", "Sum_probs .*'4;5'"),
+        ("Aligned_cols=4", "Aligned_cols=40", "4 .*Aligned_cols .*40"),
+        ("CDEHF-   15", "CDEHF-   16", "row T .*11-16.*11-15"),
+        ("T pdb_00001ABC_B   11 CDEHF-   15 (30)", "", "6 query .*0 template"),
+        (">pdb_00001ABC_B2", ">nothing", "<entry>_<chain>"),
+        (HIT[5:], "", "title"),
+        (HIT, "", "0 hits .*1"),
+        (FILE[len(HEAD) :] + HIT, "", "list of hits"),
     ],
 )
 def test_bad_files(old: str, new: str, message: str) -> None:

@@ -245,7 +245,7 @@ def test_resolution_cascade(items: str, expected: float | None) -> None:
 def test_dna_is_not_a_protein_chain(demo_mmcif: list[Path]) -> None:
     entry = read_entry(next(p for p in demo_mmcif if p.name.startswith("1lcd")))
     assert [chain.chain_key for chain in entry.chains] == ["1lcd_A"]
-    with pytest.raises(InputError, match=r"no protein chain '1lcd_B'.*it has 1lcd_A"):
+    with pytest.raises(InputError, match=r"'1lcd_B'.*1lcd_A"):
         entry.chain("1lcd_B")
 
 
@@ -253,12 +253,12 @@ def test_dna_is_not_a_protein_chain(demo_mmcif: list[Path]) -> None:
     ("name", "content", "message"),
     [
         ("a.cif.gz", gzip.compress(b"data_x\n" * 99, mtime=0)[:-9], "truncated"),
-        ("a.cif.gz", b"data_x\n_entry.id x\n", "is not gzipped, it begins with b'data.*: gzip"),
+        ("a.cif.gz", b"data_x\n_entry.id x\n", "b'data.*gzip"),
         ("a.cif.gz", b"\x1f\x8b\x08\x00" + b"\x07" * 60, "damaged"),
-        ("a.cif", b"<html>404</html>", "not readable as mmCIF: line 1: expected block header"),
-        ("a.cif", b"", "no mmCIF data block"),
-        ("a.cif", b"data_x\n_cell.length_a 1\n", "no _entry.id"),
-        ("a.cif", b"data_x\n_entry.id x\n", "_entity_poly_seq is absent"),
+        ("a.cif", b"<html>404</html>", "line 1"),
+        ("a.cif", b"", "data block"),
+        ("a.cif", b"data_x\n_cell.length_a 1\n", r"_entry\.id"),
+        ("a.cif", b"data_x\n_entry.id x\n", "_entity_poly_seq"),
     ],
 )
 def test_bad_files(tmp_path: Path, name: str, content: bytes, message: str) -> None:
@@ -279,7 +279,7 @@ def test_a_file_cut_before_it_was_compressed_may_be_the_mirrors_fault(
     cut = line_end if at_line_end else line_end - 10
     path = tmp_path / demo_mmcif[0].name
     path.write_bytes(gzip.compress(content[:cut], mtime=0))
-    with pytest.raises(InputError, match=r"if the mirror's copy is the same, use another mirror"):
+    with pytest.raises(InputError, match="mirror"):
         read_entry(path)
 
 
@@ -293,12 +293,12 @@ def test_entries_without_usable_protein() -> None:
         make_entry([(1, "DA")], "A A DA 1 P . 1 1 1 2 3\n")
     with pytest.raises(InputError, match="coordinates for none"):
         make_entry([(1, "ALA")], "A A ALA . CA . 1 1 1 2 3\n")
-    with pytest.raises(InputError, match=r"A, B .* share the author chain 'test_C'"):
+    with pytest.raises(InputError, match=r"A, B .*'test_C'"):
         make_entry(
             [(1, "ALA")],
             "A C ALA 1 CA . 1 1 1 2 3\nB C ALA 1 CA . 1 1 1 2 3\n",
             HEADER.replace("A 1\n", "A 1\nB 1\n"),
         )
     header = HEADER + "_pdbx_audit_revision_history.revision_date soon\n"
-    with pytest.raises(InputError, match=r"revision_date holds \['soon'\]"):
+    with pytest.raises(InputError, match=r"revision_date .*\['soon'\]"):
         make_entry([(1, "ALA")], "A A ALA 1 CA . 1 1 1 2 3\n", header)

@@ -109,5 +109,5 @@ def test_before_the_first_checkpoint_there_is_nothing_to_tell(
     run = make_run()
     for mark in run.glob("weights/*/*.ready"):
         mark.unlink()
-    with pytest.raises(InputError, match="no training has published a checkpoint here yet"):
+    with pytest.raises(InputError, match="checkpoint"):
         write_mlperf_log(run, None, run / "shards", tmp_path / "log")

@@ -45,7 +45,7 @@ def test_buckets_partition_the_chains_and_keep_entries_together():
 
 @pytest.mark.parametrize("bucket", [-1, 7])
 def test_unknown_bucket_is_refused(bucket):
-    with pytest.raises(InputError, match="buckets are 0 to 6"):
+    with pytest.raises(InputError, match="0 to 6"):
         bucket_chains(ROWS, bucket, 7)
 
 
@@ -53,5 +53,5 @@ def test_every_bucket_that_may_be_has_the_five_digits_of_the_workflow(work):
     work.buckets = 100_000
     assert shard_file("chain", work.config.data.buckets - 1) == "chain-99999.arrow"
     work.buckets += 1
-    with pytest.raises(InputError, match=r"data\.buckets: .* less than or equal to 100000"):
+    with pytest.raises(InputError, match=r"data\.buckets: .*100000"):
         _ = work.config

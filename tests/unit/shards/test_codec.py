@@ -174,11 +174,11 @@ def test_hash_depends_on_every_field(make_chain, make_msa):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"aatype": np.zeros(9, np.int64)}, r"aatype is int64 \(9,\), expected uint8"),
-        ({"aatype": np.zeros(8, np.uint8)}, r"positions is float32 \(9, 37, 3\), expected"),
-        ({"atom_mask": np.zeros((9, 14), bool)}, r"atom_mask is bool \(9, 14\), expected bool"),
+        ({"aatype": np.zeros(9, np.int64)}, r"aatype .*int64 \(9,\).*uint8"),
+        ({"aatype": np.zeros(8, np.uint8)}, r"positions .*\(9, 37, 3\)"),
+        ({"atom_mask": np.zeros((9, 14), bool)}, r"atom_mask .*\(9, 14\)"),
         ({"confidence": np.zeros(8, np.float32)}, "confidence"),
-        ({"origin": "guessed"}, "origin 'guessed', expected experimental or distilled"),
+        ({"origin": "guessed"}, "'guessed'"),
         (
             {
                 "positions": np.full((9, 37, 3), np.nan, np.float32),
@@ -198,9 +198,9 @@ def test_inconsistent_chains_are_refused(make_chain, change, message):
     ("change", "message"),
     [
         ({"msa": np.zeros((0, 9), np.uint8)}, r"shape \(0, 9\)"),
-        ({"msa": np.zeros((5, 8), np.uint8)}, "profile is"),
-        ({"del_ptr": np.zeros(6, np.uint32)}, "del_ptr runs from 0 to 0"),
-        ({"num_seq_full": 4}, "num_seq_full 4 is below the 5 rows"),
+        ({"msa": np.zeros((5, 8), np.uint8)}, "profile"),
+        ({"del_ptr": np.zeros(6, np.uint32)}, "del_ptr .*0 .*0"),
+        ({"num_seq_full": 4}, "num_seq_full 4 .*5"),
         (
             {
                 "templates": (
@@ -220,5 +220,5 @@ def test_deletions_before_the_first_row_are_refused(make_msa):
     record = make_msa()
     end = record.del_ptr[-1]
     assert end > 0
-    with pytest.raises(InputError, match=f"del_ptr runs from {end} to {end}, expected to rise fr"):
+    with pytest.raises(InputError, match=f"del_ptr .*{end}"):
         encode_msa(dataclasses.replace(record, del_ptr=np.full_like(record.del_ptr, end)))

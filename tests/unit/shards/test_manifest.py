@@ -35,7 +35,7 @@ def test_missing_folder_manifest_and_nonsense_are_told_apart(tmp_path):
         Manifest.read(tmp_path)
     (tmp_path / "shards").mkdir()
     manifest().write(tmp_path / "shards")
-    with pytest.raises(InputError, match=f"The shards are in {tmp_path}/shards: give that folder"):
+    with pytest.raises(InputError, match=f"{tmp_path}/shards"):
         Manifest.read(tmp_path)
     (tmp_path / "manifest.json").write_text("{")
     with pytest.raises(InputError, match="not valid JSON"):
@@ -50,7 +50,7 @@ def test_missing_folder_manifest_and_nonsense_are_told_apart(tmp_path):
 
 def test_other_version_is_refused(tmp_path):
     manifest(schema_version=7).write(tmp_path)
-    with pytest.raises(InputError, match="schema version 7, this version of scalefold reads 1"):
+    with pytest.raises(InputError, match="schema version 7"):
         Manifest.read(tmp_path)
 
 
@@ -64,7 +64,7 @@ def test_check_bytes(tmp_path):
         manifest().check_bytes(tmp_path, "b.arrow")
     for damaged in (b"hellp", b"hell"):
         path.write_bytes(damaged)
-        with pytest.raises(ChecksumError, match="manifest states 5 bytes") as caught:
+        with pytest.raises(ChecksumError, match="5 bytes") as caught:
             manifest().check_bytes(tmp_path, "a.arrow")
         assert hashlib.sha256(damaged).hexdigest() in str(caught.value)
         assert hashlib.sha256(b"hello").hexdigest() in str(caught.value)

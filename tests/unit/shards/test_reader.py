@@ -107,13 +107,11 @@ def test_files_are_opened_when_first_read(demo):
 
 def test_unknown_chain_and_template_only_chain_are_refused(demo):
     reader = ShardReader(demo.out)
-    with pytest.raises(InputError, match="no chain '9zzz_A' among 21"):
+    with pytest.raises(InputError, match="'9zzz_A'"):
         reader.chain("9zzz_A")
-    with pytest.raises(
-        InputError, match="chain 1aki_A has no alignment, it is in split 'template'"
-    ):
+    with pytest.raises(InputError, match=r"1aki_A .*'template'"):
         reader.sample("1aki_A")
-    with pytest.raises(InputError, match=r"no chain '5PTI_a' among 21\. Did you mean 5pti_A\?$"):
+    with pytest.raises(InputError, match=r"'5PTI_a' .*5pti_A"):
         reader.chain("5PTI_a")
 
 
@@ -121,7 +119,7 @@ def test_missing_folder_and_file(demo_copy, tmp_path):
     with pytest.raises(InputError, match="no such shard folder"):
         ShardReader(tmp_path / "nowhere")
     (demo_copy.out / "msa-00001.arrow").unlink()
-    with pytest.raises(InputError, match=r"msa-00001\.arrow: the index refers to this file"):
+    with pytest.raises(InputError, match=r"msa-00001\.arrow"):
         ShardReader(demo_copy.out)
 
 
@@ -129,7 +127,7 @@ def test_shard_of_another_size_is_noticed_on_opening(demo_copy):
     path = demo_copy.out / "chain-00001.arrow"
     size = path.stat().st_size
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(InputError, match=f"{size - 1} bytes, the manifest states {size}"):
+    with pytest.raises(InputError, match=f"{size - 1} bytes.*{size}"):
         ShardReader(demo_copy.out)
 
 
@@ -139,7 +137,7 @@ def test_index_that_refers_to_an_unknown_file(demo_copy):
         return rows
 
     rewrite_index(demo_copy.out, change)
-    with pytest.raises(InputError, match=r"chain-00077\.arrow: .* not in the manifest"):
+    with pytest.raises(InputError, match=r"chain-00077\.arrow"):
         ShardReader(demo_copy.out)
 
 
@@ -161,16 +159,16 @@ def test_index_of_another_run_is_noticed(demo_copy):
 
     rewrite_index(demo_copy.out, change)
     reader = ShardReader(demo_copy.out)
-    with pytest.raises(InputError, match="holds chain 5pti_A, the index says 1aki_A"):
+    with pytest.raises(InputError, match=r"5pti_A.*1aki_A"):
         reader.chain("1aki_A")
-    with pytest.raises(InputError, match=r"alignment of sequence .*, chain 2nwd_X has"):
+    with pytest.raises(InputError, match="2nwd_X"):
         reader.msa("2nwd_X")
 
 
 def test_other_schema_version_is_refused(demo_copy):
     path = demo_copy.out / "manifest.json"
     path.write_text(path.read_text().replace('"schema_version": 1', '"schema_version": 2'))
-    with pytest.raises(InputError, match="schema version 2, this version of scalefold reads 1"):
+    with pytest.raises(InputError, match="schema version 2"):
         ShardReader(demo_copy.out)
 
 
@@ -194,7 +192,7 @@ def test_flipped_bit_in_the_index_is_noticed_on_opening(demo_copy):
     content = bytearray(path.read_bytes())
     content[content.index(b"5pti_A")] ^= 0x01
     path.write_bytes(content)
-    with pytest.raises(ChecksumError, match=r"index\.arrow: damaged or replaced"):
+    with pytest.raises(ChecksumError, match=r"index\.arrow"):
         ShardReader(demo_copy.out)
 
 

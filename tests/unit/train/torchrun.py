@@ -103,7 +103,7 @@ class Trainings:
         """
         process = self.start(out, size, *faults)
         try:
-            output, _ = process.communicate(timeout=240)
+            output, _ = process.communicate(timeout=540)
         finally:
             process.kill()
         return process.returncode, output

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import typer
 
-from scalefold.cli.bench import curves, kernels, loader, steps
+from scalefold.cli.bench import curves, loader, steps
 
 app = typer.Typer(no_args_is_help=True, help="Measure speed and memory on this machine.")
 steps.register(app)
-kernels.register(app)
 curves.register(app)
 loader.register(app)

@@ -1,1 +1,0 @@
-"""Attention with heads of 8 channels on Hopper GPUs."""

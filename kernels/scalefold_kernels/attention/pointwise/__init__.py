@@ -1,5 +1,0 @@
-"""Attention of one query at each position to a few keys at the same position."""
-
-from scalefold_kernels.attention.pointwise.op import pointwise_attention
-
-__all__ = ["pointwise_attention"]

@@ -1,5 +1,0 @@
-"""Global attention: one mean query a column of the MSA."""
-
-from scalefold_kernels.attention.pooled.op import global_attention
-
-__all__ = ["global_attention"]

@@ -1,1 +1,0 @@
-"""Kernels of global attention, by direction."""

@@ -1,0 +1,136 @@
+"""The choice of a backend, the same for all ops.
+
+Each op has an ordered list of backends. A backend is a module of the op's folder, named after its
+kind: ``hopper`` (Gluon kernels for H100 and H200), ``triton`` (kernels for any GPU) or ``torch``
+(library calls). A kind has one precondition, on the device. A backend may have a function
+``why_not(function, *arguments)``, which gives the reason why it does not serve a call, or None. The
+first backend that serves a call is chosen::
+
+    _BACKENDS = Backends("residual_linear", __package__, "hopper", "triton", "torch")
+
+    backend = _BACKENDS.choose("forward", x.device, update, x, h, weight)
+    out = backend.forward(x, h, weight, bias, update)
+
+A module is imported when its precondition holds for the first time, so that Gluon is imported only
+where it runs. A module that lacks the function is passed over: forward and backward may have
+different backends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from scalefold_kernels import gpu
+
+_PRECONDITIONS: dict[str, Callable[[torch.device], str | None]] = {
+    "hopper": gpu.why_not_hopper,
+    "triton": gpu.why_not_triton,
+    "torch": lambda _: None,
+}
+"""By kind of backend: why it does not run on a device, or None."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """A backend that has served calls of an op in this process.
+
+    Attributes
+    ----------
+    op : str
+    function : str
+        Such as ``forward``.
+    backend : str
+    passed_over : mapping of str to str
+        The backends before it in the list, and why each did not serve the last of these calls.
+    """
+
+    op: str
+    function: str
+    backend: str
+    passed_over: Mapping[str, str]
+
+
+class Backends:
+    """The ordered backends of one op.
+
+    Parameters
+    ----------
+    op : str
+        As reports name it.
+    package : str
+        That the modules are in, ``__package__``.
+    *names : str
+        Modules, the preferred one first. The word before the first ``_`` or ``.`` is the kind.
+    """
+
+    def __init__(self, op: str, package: str, *names: str) -> None:
+        self.op, self.names, self._package = op, names, package
+        self.served: dict[tuple[str, str], Served] = {}
+        _OPS.append(self)
+
+    def choose(self, function: str, device: torch.device, *arguments: Any) -> ModuleType:
+        """The first backend that serves a call.
+
+        Parameters
+        ----------
+        function : str
+            Function of the backend that is called.
+        device : torch.device
+            Where the tensors are.
+        *arguments
+            What the backends' ``why_not`` takes after the function's name.
+
+        Raises
+        ------
+        ValueError
+            No backend serves the call; the message has each one's reason.
+        """
+        reasons: dict[str, str] = {}
+        for name in self.names:
+            reason = why_not_on(name, device)
+            if reason is None:
+                module = import_module(f"{self._package}.{name}")
+                reason = _why_not(module, function, arguments)
+                if reason is None:
+                    self.served[function, name] = Served(self.op, function, name, reasons)
+                    return module
+            reasons[name] = reason
+        listed = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+        raise ValueError(f"no backend serves {function} of {self.op}: {listed}")
+
+
+_OPS: list[Backends] = []
+
+
+def why_not_on(name: str, device: torch.device) -> str | None:
+    """Why backends of this name's kind do not run on a device, or None."""
+    kind = name.replace(".", "_").split("_")[0]
+    return _PRECONDITIONS[kind](device)
+
+
+def _why_not(module: ModuleType, function: str, arguments: tuple[Any, ...]) -> str | None:
+    if not hasattr(module, function):
+        return f"has no {function}"
+    if not hasattr(module, "why_not"):
+        return None
+    reason: str | None = module.why_not(function, *arguments)
+    return reason
+
+
+def report() -> list[Served]:
+    """Which backends have served the ops' calls in this process, in the order of the ops."""
+    return [served for op in _OPS for served in op.served.values()]
+
+
+def on_device(device: torch.device) -> dict[str, dict[str, str | None]]:
+    """For each op that is imported: its backends in order, and why each does not run on a device.
+
+    A backend whose reason is None may still refuse a call by its arguments.
+    """
+    return {op.op: {name: why_not_on(name, device) for name in op.names} for op in _OPS}

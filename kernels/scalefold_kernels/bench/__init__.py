@@ -1,0 +1,1 @@
+"""Times, checks and tunes the kernels: ``python -m scalefold_kernels.bench``."""

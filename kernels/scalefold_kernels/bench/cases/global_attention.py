@@ -1,0 +1,86 @@
+"""Global attention along the columns of the extra MSA, from LayerNorm to residual."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from scalefold_kernels.bench.case import BF16_BYTES, Inputs, KernelCase, Work, leaf, wider
+from scalefold_kernels.ops.global_attention import global_attention
+
+_CHANNELS, _HEADS, _HEAD = 64, 8, 8
+_EVERY = _HEADS * _HEAD
+
+
+def cases() -> list[KernelCase]:
+    """Residues and extra rows of training's two phases."""
+    sizes = {"initial training": (1024, 256), "fine-tuning": (5120, 384), "odd sizes": (161, 37)}
+    return [_case(*size, setting) for setting, size in sizes.items()]
+
+
+def _case(rows: int, residues: int, setting: str) -> KernelCase:
+    elements = rows * residues * _CHANNELS
+    # Gate and output; the logits and the mean under the softmax are small beside them.
+    products = 2 * elements * 2 * (_EVERY + _HEADS)
+    return KernelCase(
+        op="global_attention",
+        shape=f"S={rows} N={residues}",
+        setting=setting,
+        inputs=partial(_inputs, rows, residues),
+        check_inputs=partial(_inputs, min(rows, 1024), min(residues, 64)),
+        reference=reference,
+        ours=global_attention,
+        forward=Work(2 * elements * BF16_BYTES, products),
+        # The gate anew, and the gradients of both products' operands.
+        backward=Work(3 * elements * BF16_BYTES, 5 * products // 2),
+    )
+
+
+def reference(
+    x: Tensor,
+    mask: Tensor,
+    norm_weight: Tensor,
+    norm_bias: Tensor,
+    query_weight: Tensor,
+    key_weight: Tensor,
+    value_weight: Tensor,
+    gate_weight: Tensor,
+    gate_bias: Tensor,
+    out_weight: Tensor,
+    out_bias: Tensor,
+) -> Tensor:
+    """Plain torch, sums over rows in float32 at least; shapes as of the op."""
+    normed = functional.layer_norm(x, norm_weight.shape, norm_weight, norm_bias)
+    heads = (-1, key_weight.shape[0])
+    query = functional.linear(normed, query_weight).unflatten(-1, heads).to(wider(x.dtype))
+    mask = mask.to(query.dtype)
+    mean = (query * mask[..., None, None]).sum(1) / (mask.sum(1)[..., None, None] + 1e-10)
+    key, value = (functional.linear(normed, weight) for weight in (key_weight, value_weight))
+    scaled = mean.to(key.dtype) * key.shape[-1] ** -0.5
+    logits = torch.einsum("bnha,bsna->bnhs", scaled, key).to(query.dtype)
+    logits = logits + 1e9 * (mask - 1).transpose(1, 2)[:, :, None]
+    weights = torch.softmax(logits, -1).to(value.dtype)
+    result = torch.einsum("bnhs,bsna->bnha", weights, value)
+    gate = torch.sigmoid(functional.linear(normed, gate_weight, gate_bias)).unflatten(-1, heads)
+    return x + functional.linear((gate * result[:, None]).flatten(-2), out_weight, out_bias)
+
+
+def _inputs(rows: int, residues: int, device: torch.device, dtype: torch.dtype) -> Inputs:
+    draw = partial(leaf, device, dtype)
+    depth = _CHANNELS**-0.5
+    return (
+        draw(1, rows, residues, _CHANNELS, scale=2.0, shift=0.5),
+        torch.ones(1, rows, residues, device=device),
+        draw(_CHANNELS, scale=0.1, shift=1.0),
+        draw(_CHANNELS, scale=0.1),
+        draw(_EVERY, _CHANNELS, scale=depth),
+        draw(_HEAD, _CHANNELS, scale=depth),
+        draw(_HEAD, _CHANNELS, scale=depth),
+        draw(_EVERY, _CHANNELS, scale=depth),
+        draw(_EVERY, scale=0.1, shift=1.0),
+        draw(_CHANNELS, _EVERY, scale=depth),
+        draw(_CHANNELS, scale=0.1),
+    )

@@ -1,0 +1,127 @@
+"""What all kernels for Hopper GPUs share; they are in Gluon, the level below Triton."""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier
+
+ROWS = gl.constexpr(64)
+"""Of a warp group."""
+
+REGISTERS = gl.constexpr(504)
+"""Of three threads, one of each warp group and one of the loader, of which a program has 128."""
+
+thread_barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
+"""Until all threads of the program are here; Triton 3.7 calls it otherwise than 3.6."""
+
+
+@gluon.constexpr_function
+def mma_layout(columns):
+    """Of a tile of 64 rows, as the four warps of a group hold what tensor cores give them."""
+    return gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, columns, 16]
+    )
+
+
+@gluon.jit
+def new_barriers(NUMBER: gl.constexpr, ARRIVALS: gl.constexpr):
+    """In shared memory, each for so many arrivals; fenced before TMA sees them."""
+    barriers = gl.allocate_shared_memory(gl.int64, [NUMBER, 1], mbarrier.MBarrierLayout())
+    for n in gl.static_range(NUMBER):
+        mbarrier.init(barriers.index(n), ARRIVALS)
+    return barriers
+
+
+@gluon.jit
+def unsigned(x):
+    """A number that is not negative, as one without a sign: divisions take half as much."""
+    x = gl.to_tensor(x)
+    if x.dtype == gl.int64:
+        return x.to(gl.uint64)
+    else:  # noqa: RET505 (of constants)
+        return x.to(gl.uint32)
+
+
+@gluon.jit
+def product_int64(x, y):
+    """Of numbers that are not negative, in 64 bits; signs would lie in registers over loops."""
+    return unsigned(x).to(gl.uint64) * unsigned(y).to(gl.uint64)
+
+
+@gluon.jit
+def widen(x):
+    """bfloat16 to float32, one instruction an element (the compiler's own takes two)."""
+    return gl.inline_asm_elementwise(
+        "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;", "=f,=f,r", [x], gl.float32, True, 2
+    )
+
+
+@gluon.constexpr_function
+def part_width(columns):
+    """Wide rows are normalised by parts of so many channels, for want of registers."""
+    return columns if columns < 256 else 64
+
+
+@gluon.jit
+def in_registers(x, L: gl.constexpr):
+    """A tile that may be in shared memory."""
+    if isinstance(x, gl.tensor):
+        return x
+    else:  # noqa: RET505 (of constants)
+        return x.load(L)
+
+
+@gluon.jit
+def row_statistics(parts, C: gl.constexpr, EPS: gl.constexpr):
+    """Mean and 1 / standard deviation of rows of C channels, in registers or in shared memory.
+
+    They come by parts of the channels, equally wide; beyond C are zeros.
+    """
+    NUMBER: gl.constexpr = len(parts)
+    WIDTH: gl.constexpr = parts[0].shape[1]
+    L: gl.constexpr = mma_layout(WIDTH)
+    column = gl.arange(0, WIDTH, layout=gl.SliceLayout(0, L))
+    total = gl.full([ROWS, WIDTH], 0.0, gl.float32, L)
+    for part in gl.static_range(NUMBER):
+        total += widen(in_registers(parts[part], L))
+    mean = gl.sum(total, 1) * (1.0 / C)
+    total = gl.full([ROWS, WIDTH], 0.0, gl.float32, L)
+    for part in gl.static_range(NUMBER):
+        centred = widen(in_registers(parts[part], L)) - mean[:, None]
+        if C < NUMBER * WIDTH:
+            centred = gl.where((part * WIDTH + column < C)[None, :], centred, 0.0)
+        total += centred * centred
+    return mean, gl.rsqrt(gl.sum(total, 1) * (1.0 / C) + EPS)
+
+
+@gluon.jit
+def normalise(tile, weight, bias, C: gl.constexpr, BLOCK_C: gl.constexpr, EPS: gl.constexpr):
+    """LayerNorm of a tile's rows in its place; returns their mean and 1 / standard deviation."""
+    WIDTH: gl.constexpr = part_width(BLOCK_C)
+    L: gl.constexpr = mma_layout(WIDTH)
+    column = gl.arange(0, WIDTH, layout=gl.SliceLayout(0, L))
+    pieces = ()
+    for part in gl.static_range(BLOCK_C // WIDTH):
+        pieces += (tile.slice(part * WIDTH, WIDTH, dim=1),)
+    mean, rstd = row_statistics(pieces, C, EPS)
+    for part in gl.static_range(BLOCK_C // WIDTH):
+        c = part * WIDTH + column
+        piece = pieces[part]
+        x_hat = (widen(piece.load(L)) - mean[:, None]) * rstd[:, None]
+        # Both are 0 beyond C.
+        scale = gl.load(weight + c, mask=c < C, other=0.0).to(gl.float32)
+        shift = gl.load(bias + c, mask=c < C, other=0.0).to(gl.float32)
+        piece.store((x_hat * scale[None, :] + shift[None, :]).to(tile.dtype))
+    return mean, rstd
+
+
+@gluon.jit
+def columns(x, WIDTH: gl.constexpr):
+    """A tile's columns by parts of so many."""
+    if x.shape[1] > WIDTH:
+        L: gl.constexpr = mma_layout(x.shape[1] // 2)
+        left, right = gl.split(x.reshape([ROWS, 2, x.shape[1] // 2]).permute((0, 2, 1)))
+        return columns(gl.convert_layout(left, L), WIDTH) + columns(
+            gl.convert_layout(right, L), WIDTH
+        )
+    else:  # noqa: RET505 (of constants)
+        return (x,)

@@ -1,5 +1,0 @@
-"""A linear map added to a residual, with dropout."""
-
-from scalefold_kernels.linear.op import residual_linear
-
-__all__ = ["residual_linear"]

@@ -1,1 +1,0 @@
-"""Kernels for Hopper GPUs (H100, H200)."""

@@ -1,5 +1,0 @@
-"""Layer normalisation with the projections of its result."""
-
-from scalefold_kernels.norm.projection.op import normed_projection
-
-__all__ = ["normed_projection"]

@@ -1,0 +1,1 @@
+"""The ops, a folder each."""

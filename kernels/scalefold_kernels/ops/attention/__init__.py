@@ -1,0 +1,5 @@
+"""Attention, gated, with mask and pair bias."""
+
+from scalefold_kernels.ops.attention.op import attention
+
+__all__ = ["attention"]

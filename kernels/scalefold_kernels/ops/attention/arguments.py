@@ -1,0 +1,177 @@
+"""What the launches know of an attention's arguments."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from scalefold_kernels.limits import check_batch, needs_int64
+from scalefold_kernels.rows import channels_together
+
+_DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
+
+
+class Inputs(NamedTuple):
+    """Arguments of ``scalefold.ops.attention``, channels contiguous."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    gate: Tensor | None
+    mask: Tensor
+    bias: Tensor | None
+    bias_scale: float
+    scale: float
+
+    @property
+    def batch(self) -> int:
+        return self.q.shape[0]
+
+    @property
+    def num_rows(self) -> int:
+        return self.q.shape[1]
+
+    @property
+    def num_queries(self) -> int:
+        return self.q.shape[2]
+
+    @property
+    def num_keys(self) -> int:
+        return self.k.shape[2]
+
+    @property
+    def num_heads(self) -> int:
+        return self.q.shape[3]
+
+    @property
+    def channels(self) -> int:
+        return self.q.shape[4]
+
+    @property
+    def scales_q(self) -> bool:
+        """Whether kernels multiply the queries, so that logits are in the bias's unit."""
+        return self.bias is not None and not math.isclose(self.scale, self.bias_scale)
+
+    @property
+    def scalars(self) -> tuple[int, int, int, int, float]:
+        """Numbers of rows, heads, queries and keys, and the scale, as every kernel takes them."""
+        return self.num_rows, self.num_heads, self.num_queries, self.num_keys, self.scale
+
+    @property
+    def mask_strides(self) -> tuple[int, int, int]:
+        """Those of (B, R, K); one row may serve all."""
+        batch, row, key = self.mask.stride()
+        return batch, row if self.mask.shape[1] > 1 else 0, key
+
+    @property
+    def shape_class(self) -> dict[str, int | str]:
+        """What the rules of the tile tables speak of."""
+        return {
+            "Q": self.num_queries,
+            "K": self.num_keys,
+            "C": self.channels,
+            "bias": "no" if self.bias is None else "yes",
+            "dtype": _DTYPES[self.q.dtype],
+        }
+
+
+class Gradients(NamedTuple):
+    """Where the gradients of q, k, v and gate are written."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    gate: Tensor | None
+
+
+def checked(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate: Tensor | None,
+    mask: Tensor,
+    bias: Tensor | None,
+    bias_scale: float = 1.0,
+    scale: float | None = None,
+) -> Inputs:
+    """Arguments as the kernels want them.
+
+    Raises
+    ------
+    ValueError
+        Shapes or types do not fit each other, there are more samples than launches hold, or a
+        scale, which kernels divide by, is not positive.
+    """
+    check_batch("attention", q)
+    batch, rows, queries, heads, channels = q.shape
+    scale = channels**-0.5 if scale is None else scale
+    for name, number in (("bias_scale", bias_scale), ("scale", scale)):
+        if not number > 0:
+            raise ValueError(f"attention needs a {name} above 0, found {number}")
+    keys = k.shape[2]
+    expected = {
+        "k": (k, (batch, rows, keys, heads, channels)),
+        "v": (v, (batch, rows, keys, heads, channels)),
+        "gate": (gate, (batch, rows, queries, heads, channels)),
+        "mask": (mask, (batch, 1 if mask.shape[1] == 1 else rows, keys)),
+        "bias": (bias, (batch, heads, queries, keys)),
+    }
+    for name, (tensor, shape) in expected.items():
+        if tensor is not None and tuple(tensor.shape) != shape:
+            raise ValueError(
+                f"attention of q {tuple(q.shape)} needs {name} of shape {shape}, "
+                f"found {tuple(tensor.shape)}"
+            )
+    if q.dtype not in _DTYPES:
+        raise ValueError(f"attention of {q.dtype}; the kernels take {', '.join(map(str, _DTYPES))}")
+    for name, tensor in (("k", k), ("v", v), ("gate", gate)):
+        if tensor is not None and tensor.dtype != q.dtype:
+            raise ValueError(f"q is {q.dtype} and {name} is {tensor.dtype}; convert one of them")
+    q, k, v = map(_heads_near, (q, k, v))
+    gate = None if gate is None else _heads_near(gate)
+    return Inputs(q, k, v, gate, mask, bias, 1.0 if bias is None else bias_scale, scale)
+
+
+def _heads_near(x: Tensor) -> Tensor:
+    """As it is if channels are contiguous and 32 bits reach over a position's heads, else a copy.
+
+    Heads before the positions, as other layouts have them, may be too far apart.
+    """
+    return x.contiguous() if needs_int64(x[:1, :1, :1]) else channels_together(x)
+
+
+def new_rows(shape: Sequence[int], like: Tensor) -> Tensor:
+    """New memory (B, R, N, ...) with rows and positions in the order in which ``like`` has them.
+
+    So that attention along columns, a transposed view, gives the transposed view of a dense tensor.
+    """
+    batch, rows, length, *others = shape
+    if like.stride(1) < like.stride(2):
+        return like.new_empty((batch, length, rows, *others)).transpose(1, 2)
+    return like.new_empty((batch, rows, length, *others))
+
+
+def transposed(bias: Tensor | None) -> bool:
+    """Whether queries, not keys, are contiguous in a bias (the ending node's)."""
+    return bias is not None and bias.stride(-1) != 1
+
+
+def in_memory(bias: Tensor) -> Tensor:
+    """A bias, or memory like it, with queries and keys in the order in which they are there."""
+    return bias.mT if transposed(bias) else bias
+
+
+def new_sums(bias: Tensor, groups: int) -> Tensor:
+    """New memory for sums of a bias's gradient over groups of rows: (groups, *in_memory(bias))."""
+    return bias.new_empty((groups, *in_memory(bias).shape), dtype=torch.float32)
+
+
+def new_statistics(q: Tensor) -> Tensor:
+    """New memory (B, R, H, Q), one number a softmax; heads start at multiples of 16 bytes."""
+    batch, rows, queries, heads, _ = q.shape
+    padded = (batch, rows, heads, -(-queries // 4) * 4)
+    return torch.empty(padded, device=q.device, dtype=torch.float32)[..., :queries]

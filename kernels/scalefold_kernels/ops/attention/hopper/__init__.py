@@ -1,0 +1,114 @@
+"""Attention on Hopper GPUs (H100, H200), in bfloat16.
+
+Which kernel runs depends on types, sizes and strides alone, never on data. `backward_row` is a
+backend of its own.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from scalefold_kernels.ops.attention.arguments import Gradients, Inputs, new_rows, new_statistics
+from scalefold_kernels.ops.attention.hopper import backward_keys as of_keys
+from scalefold_kernels.ops.attention.hopper import backward_queries as of_queries
+from scalefold_kernels.ops.attention.hopper import backward_queries_bias as of_first_keys
+from scalefold_kernels.ops.attention.hopper import forward as of_forward
+from scalefold_kernels.ops.attention.hopper.descriptors import bias_rows, gradient_rows
+from scalefold_kernels.ops.attention.triton.gate import backward_gate
+from scalefold_kernels.tma import VECTOR, reachable
+
+MIN_WARP_GROUPS = 2
+"""An SM must hold so many at a time; one alone hides no waits."""
+
+MIN_QUERIES = 32
+"""Of fewer queries most of a warp group's 64 would be empty."""
+
+MAX_KEYS = 512
+"""Of more, a loader warp's registers do not hold the masks of this row and the next."""
+
+MAX_CHANNELS = 32
+"""Of 64 channels some tiles gave wrong values on an H200; the model has no such heads."""
+
+MIN_BIAS_KEYS = 129
+"""The fewest keys with which registers hold the sum of the bias's gradient from the first 256."""
+
+BIAS_CHANNELS = 16
+"""The fewest with which that is faster: rows of 16 bytes keep TMA busy."""
+
+
+def why_not(function: str, inputs: Inputs) -> str | None:
+    """Why these kernels do not take the arguments, or None."""
+    q, k, v, gate, mask, bias, *_ = inputs
+    if q.dtype != torch.bfloat16 or (bias is not None and bias.dtype != torch.bfloat16):
+        found = q.dtype if bias is None else f"{q.dtype} with a bias of {bias.dtype}"
+        return f"takes bfloat16, found {found}"
+    if not mask.is_floating_point():
+        return f"takes a mask of a floating-point type, found {mask.dtype}"
+    if not (q.numel() and k.numel()):
+        return "takes no empty tensors"
+    if inputs.num_queries < MIN_QUERIES:
+        return f"takes {MIN_QUERIES} queries or more, found {inputs.num_queries}"
+    if inputs.num_keys > MAX_KEYS:
+        return f"takes {MAX_KEYS} keys at most, found {inputs.num_keys}"
+    if inputs.channels % VECTOR or inputs.channels > MAX_CHANNELS:
+        return (
+            f"takes heads of {VECTOR} to {MAX_CHANNELS} channels in multiples of {VECTOR}, found "
+            f"{inputs.channels}"
+        )
+    if not all(reachable(x) for x in (q, k, v, gate) if x is not None):
+        return "TMA does not reach a tensor whose rows start between multiples of 16 bytes"
+    if any(x.warp_groups(inputs) < MIN_WARP_GROUPS for x in (of_forward, of_queries, of_keys)):
+        return f"an SM holds fewer than {MIN_WARP_GROUPS} warp groups of a kernel"
+    return None
+
+
+def sums_in_registers(inputs: Inputs) -> bool:
+    """Whether `backward_queries_bias` takes less time than passes over the keys."""
+    return inputs.num_keys >= MIN_BIAS_KEYS and inputs.channels >= BIAS_CHANNELS
+
+
+def forward(inputs: Inputs, out: Tensor, lse: Tensor) -> None:
+    """Fill ``out`` and ``lse``."""
+    of_forward.launch(inputs, out, lse)
+
+
+def backward(
+    inputs: Inputs,
+    out: Tensor,
+    lse: Tensor,
+    grad_out: Tensor,
+    gradients: Gradients,
+    sum_bias: bool,
+) -> tuple[Tensor, ...]:
+    """Fill ``gradients``; return sums of the bias's gradient over groups of rows, `new_sums`.
+
+    By parts of the keys; none if they are not wanted.
+    """
+    q, gate = inputs.q, inputs.gate
+    grad_out = gradient_rows(grad_out)
+    bias = None if inputs.bias is None else bias_rows(inputs.bias)
+    grad_ungated = grad_out if gate is None else new_rows(q.shape, q)
+    scaled_q = new_rows(q.shape, q) if inputs.scales_q else q
+    shared = of_keys.Shared(scaled_q, grad_ungated, new_statistics(q))
+    sums: tuple[Tensor, ...]
+    if bias is not None and sum_bias and sums_in_registers(inputs):
+        more = inputs.num_keys > of_first_keys.KEYS
+        waiting = of_queries.new_waiting(inputs) if more else None
+        sums = of_first_keys.launch(inputs, bias, out, lse, grad_out, gradients, shared, waiting)
+        if more:
+            rest = of_first_keys.KEYS, waiting
+            sums += of_queries.launch(inputs, bias, lse, shared, gradients.q, sum_bias, *rest)
+    else:
+        backward_gate(
+            inputs,
+            out,
+            grad_out,
+            gradients.gate,
+            grad_ungated,
+            shared.delta,
+            scaled_q if inputs.scales_q else None,
+        )
+        sums = of_queries.launch(inputs, bias, lse, shared, gradients.q, sum_bias)
+    of_keys.launch(inputs, bias, lse, shared, gradients.k, gradients.v)
+    return sums

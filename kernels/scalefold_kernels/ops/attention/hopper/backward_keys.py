@@ -1,0 +1,376 @@
+"""Gradients of keys and values on Hopper GPUs; see `parts`.
+
+Logits are transposed (keys x queries), so that the weights are left operands of the two products
+that give the gradients, from registers as they are. Keys and values are left operands of the
+others, from shared memory, where their gradients take their places at the end of a row.
+
+A warp of its own loads for the warp group, which so spends no instructions on copies.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import triton
+from torch import Tensor
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from scalefold_kernels.gluon import mma_layout, new_barriers
+from scalefold_kernels.ops.attention.arguments import Inputs, transposed
+from scalefold_kernels.ops.attention.hopper.descriptors import (
+    bias_descriptor,
+    rows_descriptor,
+    statistics_descriptor,
+)
+from scalefold_kernels.ops.attention.hopper.parts import (
+    LOADER_REGISTERS,
+    LOG2E,
+    announce,
+    announced,
+    copy_bias,
+    count_unmasked,
+    load_bias,
+    place_of_cta,
+    stacked,
+)
+from scalefold_kernels.ops.attention.hopper.plan import Plan, dealt, fitting, places
+from scalefold_kernels.tiles import tile
+from scalefold_kernels.tma import padded
+
+
+@gluon.jit
+def new_memory(
+    q_desc, k_desc, lse_desc, bias_desc,
+    HAS_BIAS: gl.constexpr, C: gl.constexpr,
+    BLOCK_Q: gl.constexpr, NUM_BLOCKS: gl.constexpr, PLACES: gl.constexpr,
+    SIDES: gl.constexpr,
+):  # fmt: skip
+    """Keys and values of SIDES rows; a ring of queries, gradients and statistics; bias."""
+    dtype: gl.constexpr = q_desc.dtype
+    queries: gl.constexpr = [PLACES, 1, 1, BLOCK_Q, 1, C]
+    tiles: gl.constexpr = stacked(NUM_BLOCKS if HAS_BIAS else 1, bias_desc.block_shape)
+    key_smem = gl.allocate_shared_memory(dtype, [2 * SIDES, 1, 1, 64, 1, C], k_desc.layout)
+    q_smem = gl.allocate_shared_memory(dtype, queries, q_desc.layout)
+    grad_smem = gl.allocate_shared_memory(dtype, queries, q_desc.layout)
+    numbers: gl.constexpr = [2 * PLACES, 1, 1, 1, BLOCK_Q]
+    statistics_smem = gl.allocate_shared_memory(gl.float32, numbers, lse_desc.layout)
+    bias_smem = gl.allocate_shared_memory(dtype, tiles, bias_desc.layout)
+    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    unmasked_smem = gl.allocate_shared_memory(gl.int32, [SIDES, 1], flat)
+    return key_smem, q_smem, grad_smem, statistics_smem, bias_smem, unmasked_smem
+
+
+@gluon.jit
+def load_own(
+    descs, key_smem, barriers, batch, row, first_k, head, i,
+    SIDES: gl.constexpr, C: gl.constexpr,
+):  # fmt: skip
+    """Start the copies of the ``i``-th row's keys and values when their place is empty."""
+    _, k_desc, v_desc, _, _, _, _ = descs
+    _, _, keys_full, keys_empty, _ = barriers
+    side = i % SIDES
+    mbarrier.wait(keys_empty.index(side), ((i // SIDES) & 1) ^ 1)
+    ready = keys_full.index(side)
+    mbarrier.expect(ready, 2 * 64 * C * 2)
+    at = [batch, row, first_k, head, 0]
+    tma.async_copy_global_to_shared(k_desc, at, ready, key_smem.index(2 * side))
+    tma.async_copy_global_to_shared(v_desc, at, ready, key_smem.index(2 * side + 1))
+
+
+@gluon.jit
+def load_block(
+    descs, q_smem, grad_smem, statistics_smem, ready, place,
+    batch, row, first, head, C: gl.constexpr, BLOCK_Q: gl.constexpr,
+):  # fmt: skip
+    """Start the copies of a block of queries, gradients and statistics to a place of the ring."""
+    q_desc, _, _, grad_desc, lse_desc, delta_desc, _ = descs
+    at = [batch, row, first, head, 0]
+    statistics_at = [batch, row, head, first]
+    lse, delta = statistics_smem.index(2 * place), statistics_smem.index(2 * place + 1)
+    mbarrier.expect(ready, 2 * BLOCK_Q * C * 2 + 2 * BLOCK_Q * 4)
+    tma.async_copy_global_to_shared(q_desc, at, ready, q_smem.index(place))
+    tma.async_copy_global_to_shared(grad_desc, at, ready, grad_smem.index(place))
+    tma.async_copy_global_to_shared(lse_desc, statistics_at, ready, lse)
+    tma.async_copy_global_to_shared(delta_desc, statistics_at, ready, delta)
+
+
+@gluon.jit
+def load(
+    descs, memory, barriers, masks, sizes,
+    HAS_BIAS: gl.constexpr, TRANSPOSED: gl.constexpr, C: gl.constexpr,
+    BLOCK_Q: gl.constexpr, NUM_BLOCKS: gl.constexpr, PLACES: gl.constexpr, SIDES: gl.constexpr,
+):  # fmt: skip
+    """The loader warp."""
+    _, _, _, _, _, _, bias_desc = descs
+    key_smem, q_smem, grad_smem, statistics_smem, bias_smem, unmasked_smem = memory
+    full, empty, keys_full, _, bias_full = barriers
+    mask, mask_stride_r, mask_stride_k, num_keys = masks
+    batch, head, first_k, first_row, rows = sizes
+    if HAS_BIAS:
+        mbarrier.expect(bias_full, NUM_BLOCKS * 64 * BLOCK_Q * 2)
+        for n in range(NUM_BLOCKS):
+            tile = bias_smem.index(n)
+            copy_bias(bias_desc, tile, bias_full, batch, head, n * BLOCK_Q, first_k, TRANSPOSED)
+    for i in range(rows):
+        row = first_row + i
+        side = i % SIDES
+        unmasked = count_unmasked(mask, mask_stride_r, mask_stride_k, row, num_keys)
+        if SIDES > 1:
+            load_own(descs, key_smem, barriers, batch, row, first_k, head, i, SIDES, C)
+            announce(unmasked, unmasked_smem.index(side), keys_full.index(side))
+        for j in range(NUM_BLOCKS):
+            # PLACES divides NUM_BLOCKS: a block has the same place in every row.
+            place = j % PLACES
+            used = i * (NUM_BLOCKS // PLACES) + j // PLACES
+            mbarrier.wait(empty.index(place), (used & 1) ^ 1)
+            load_block(
+                descs, q_smem, grad_smem, statistics_smem, full.index(place), place,
+                batch, row, j * BLOCK_Q, head, C, BLOCK_Q,
+            )  # fmt: skip
+            if SIDES == 1:
+                # Their place is empty at the end of the row before: blocks come first.
+                if j == PLACES - 1:
+                    load_own(descs, key_smem, barriers, batch, row, first_k, head, i, SIDES, C)
+                    announce(unmasked, unmasked_smem.index(side), keys_full.index(side))
+
+
+@gluon.jit
+def differentiate_block(
+    grad_k, grad_v, k, v, j, place, ready, phase, alike, unit, memory,
+    HAS_BIAS: gl.constexpr, TRANSPOSED: gl.constexpr, C: gl.constexpr, BLOCK_Q: gl.constexpr,
+):  # fmt: skip
+    """Gradients of a row's keys and values with those from block ``j`` of queries, at a place.
+
+    ``alike``: all keys weigh the same.
+    """
+    _, q_smem, grad_smem, statistics_smem, bias_smem, _ = memory
+    dtype: gl.constexpr = q_smem.dtype
+    S: gl.constexpr = mma_layout(BLOCK_Q)
+    A_P: gl.constexpr = gl.DotOperandLayout(0, mma_layout(C), 2)
+    by_column: gl.constexpr = gl.SliceLayout(0, S)
+    # Logits are transposed, and so is the bias unless memory has it so.
+    s = load_bias(bias_smem.index(j), BLOCK_Q, HAS_BIAS, not TRANSPOSED)
+    mbarrier.wait(ready, phase)
+    q = q_smem.index(place).reshape([BLOCK_Q, C])
+    grad = grad_smem.index(place).reshape([BLOCK_Q, C])
+    # What is taken away from the logits is where their product starts, too: nothing waits for it.
+    lse = statistics_smem.index(2 * place).reshape([BLOCK_Q])
+    s -= (lse.load(by_column) * (1.0 / unit))[None, :]
+    s = warpgroup_mma(k, q.permute((1, 0)), s, is_async=True)
+    grad_p = gl.full([64, BLOCK_Q], 0.0, gl.float32, S)
+    grad_p = warpgroup_mma(v, grad.permute((1, 0)), grad_p, use_acc=False, is_async=True)
+    s, grad_p = warpgroup_mma_wait(0, [s, grad_p])
+    if alike:
+        s = gl.full([64, BLOCK_Q], 0.0, gl.float32, S) - lse.load(by_column)[None, :]
+    else:
+        s = s * unit
+    p = gl.exp2(s)
+    delta = statistics_smem.index(2 * place + 1).reshape([BLOCK_Q]).load(by_column)
+    grad_s = p * (grad_p - delta[None, :])
+    p = gl.convert_layout(p.to(dtype), A_P)
+    grad_v = warpgroup_mma(p, grad, grad_v, is_async=True)
+    grad_s = gl.convert_layout(grad_s.to(dtype), A_P)
+    grad_k = warpgroup_mma(grad_s, q, grad_k, is_async=True)
+    grad_v, grad_k = warpgroup_mma_wait(0, [grad_v, grad_k])
+    return grad_k, grad_v
+
+
+@gluon.jit
+def differentiate(
+    stores, memory, barriers, masks, sizes, scale,
+    HAS_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr, TRANSPOSED: gl.constexpr, C: gl.constexpr,
+    BLOCK_Q: gl.constexpr, NUM_BLOCKS: gl.constexpr, PLACES: gl.constexpr,
+    SIDES: gl.constexpr,
+):  # fmt: skip
+    """The warp group."""
+    grad_k_desc, grad_v_desc = stores
+    key_smem, q_smem, _, _, _, unmasked_smem = memory
+    full, empty, keys_full, keys_empty, bias_full = barriers
+    mask, mask_stride_r, mask_stride_k, num_keys = masks
+    batch, head, first_k, first_row, rows = sizes
+    dtype: gl.constexpr = q_smem.dtype
+    OUT: gl.constexpr = mma_layout(C)
+    own = first_k + gl.arange(0, 64, layout=gl.SliceLayout(1, OUT))
+    unit = LOG2E * BIAS_SCALE if HAS_BIAS else LOG2E * scale
+    if HAS_BIAS:
+        mbarrier.wait(bias_full, 0)
+    for i in range(rows):
+        row = first_row + i
+        side = i % SIDES
+        mbarrier.wait(keys_full.index(side), (i // SIDES) & 1)
+        unmasked = announced(unmasked_smem.index(side))
+        # Of a masked key nothing is kept below; without unmasked keys all weigh the same.
+        some_masked = (unmasked > 0) & (unmasked < num_keys)
+        k = key_smem.index(2 * side).reshape([64, C])
+        v = key_smem.index(2 * side + 1).reshape([64, C])
+        grad_k = gl.full([64, C], 0.0, gl.float32, OUT)
+        grad_v = gl.full([64, C], 0.0, gl.float32, OUT)
+        for j in range(NUM_BLOCKS):
+            # PLACES divides NUM_BLOCKS: a block has the same place in every row.
+            place = j % PLACES
+            phase = (i * (NUM_BLOCKS // PLACES) + j // PLACES) & 1
+            grad_k, grad_v = differentiate_block(
+                grad_k, grad_v, k, v, j, place, full.index(place), phase,
+                unmasked == 0, unit, memory, HAS_BIAS, TRANSPOSED, C, BLOCK_Q,
+            )  # fmt: skip
+            mbarrier.arrive(empty.index(place))
+        # With a bias, queries came multiplied by the scale and divided by BIAS_SCALE.
+        grad_k *= BIAS_SCALE if HAS_BIAS else scale
+        if some_masked:
+            places = mask + row.to(gl.int64) * mask_stride_r + own * mask_stride_k
+            keep = gl.load(places, mask=own < num_keys, other=0.0) != 0
+            grad_k = gl.where(keep[:, None], grad_k, 0.0)
+            grad_v = gl.where(keep[:, None], grad_v, 0.0)
+        k.store(grad_k.to(dtype))
+        v.store(grad_v.to(dtype))
+        fence_async_shared()
+        at = [batch, row, first_k, head, 0]
+        tma.async_copy_shared_to_global(grad_k_desc, at, key_smem.index(2 * side))
+        tma.async_copy_shared_to_global(grad_v_desc, at, key_smem.index(2 * side + 1))
+        # The place is another row's as soon as the gradients have left it.
+        tma.store_wait(0)
+        mbarrier.arrive(keys_empty.index(side))
+
+
+@gluon.jit
+def backward_keys_kernel(
+    q_desc, k_desc, v_desc, grad_desc, lse_desc, delta_desc, bias_desc, grad_k_desc, grad_v_desc,
+    mask, mask_stride_b, mask_stride_r, mask_stride_k,
+    num_rows, num_heads, num_queries, num_keys, scale,
+    HAS_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr, TRANSPOSED: gl.constexpr, C: gl.constexpr,
+    BLOCK_Q: gl.constexpr, NUM_BLOCKS: gl.constexpr, PLACES: gl.constexpr, SIDES: gl.constexpr,
+):  # fmt: skip
+    """See the module. Queries beyond the last read as zeros and so add nothing.
+
+    With a bias queries are as forward multiplied them; without, logits are scaled here.
+    """
+    first_k, head, _, first_row, rows = place_of_cta(num_keys, num_heads, num_rows)
+    batch = gl.program_id(1)
+
+    memory = new_memory(
+        q_desc, k_desc, lse_desc, bias_desc, HAS_BIAS, C, BLOCK_Q, NUM_BLOCKS, PLACES, SIDES
+    )
+    full, empty = new_barriers(PLACES, 1), new_barriers(PLACES, 1)
+    # Announced by TMA and, for the mask, by the loader.
+    keys_full, keys_empty = new_barriers(SIDES, 2), new_barriers(SIDES + 1, 1)
+    bias_full = keys_empty.index(SIDES)
+    fence_async_shared()
+
+    mask += batch.to(gl.int64) * mask_stride_b
+    descs = q_desc, k_desc, v_desc, grad_desc, lse_desc, delta_desc, bias_desc
+    stores = grad_k_desc, grad_v_desc
+    barriers = full, empty, keys_full, keys_empty, bias_full
+    masks = (
+        mask, gl.to_tensor(mask_stride_r), gl.to_tensor(mask_stride_k), gl.to_tensor(num_keys)
+    )  # fmt: skip
+    sizes = batch, head, first_k, first_row, rows
+    gl.warp_specialize(
+        [
+            (
+                differentiate,
+                (
+                    stores, memory, barriers, masks, sizes, scale,
+                    HAS_BIAS, BIAS_SCALE, TRANSPOSED, C, BLOCK_Q, NUM_BLOCKS, PLACES, SIDES,
+                ),
+            ),
+            (
+                load,
+                (
+                    descs, memory, barriers, masks, sizes,
+                    HAS_BIAS, TRANSPOSED, C, BLOCK_Q, NUM_BLOCKS, PLACES, SIDES,
+                ),
+            ),
+        ],
+        [1],
+        [LOADER_REGISTERS],
+    )  # fmt: skip
+
+
+class Shared(NamedTuple):
+    """What the kernels before it leave for that of the keys.
+
+    Attributes
+    ----------
+    q : Tensor
+        Queries; where there is a bias as forward multiplied them.
+    grad_ungated, delta : Tensor
+        Gradient of the result without the gate; sums of its products with the result.
+    """
+
+    q: Tensor
+    grad_ungated: Tensor
+    delta: Tensor
+
+
+def launch(
+    inputs: Inputs,
+    bias: Tensor | None,
+    lse: Tensor,
+    shared: Shared,
+    grad_k: Tensor,
+    grad_v: Tensor,
+) -> None:
+    """Fill ``grad_k`` and ``grad_v``."""
+    _, k, v, _, mask, *_ = inputs
+    own = plan(inputs)
+    block = own.constants["BLOCK_Q"]
+    backward_keys_kernel[(own.ctas, inputs.batch)](
+        rows_descriptor(shared.q, block),
+        rows_descriptor(k, 64),
+        rows_descriptor(v, 64),
+        rows_descriptor(shared.grad_ungated, block),
+        statistics_descriptor(lse, block),
+        statistics_descriptor(shared.delta, block),
+        bias_descriptor(bias, shared.q, block, 64),
+        rows_descriptor(grad_k, 64),
+        rows_descriptor(grad_v, 64),
+        mask,
+        *inputs.mask_strides,
+        *inputs.scalars,
+        HAS_BIAS=bias is not None,
+        BIAS_SCALE=inputs.bias_scale,
+        TRANSPOSED=transposed(bias),
+        **own.constants,
+    )
+
+
+def plan(inputs: Inputs) -> Plan:
+    """How the kernel of the keys is launched."""
+    sizes = constants(inputs)
+    blocks = triton.cdiv(inputs.num_keys, 64)
+    return dealt(sizes, inputs, blocks, ctas_an_sm(inputs, sizes), blocks)
+
+
+def constants(inputs: Inputs) -> dict[str, int]:
+    """The tile, and what follows from it."""
+    sizes = tile("attention_backward_keys_hopper", "sm_90", inputs.shape_class)
+    blocks = triton.cdiv(inputs.num_queries, sizes["BLOCK_Q"])
+    sizes |= {
+        "NUM_BLOCKS": blocks,
+        "PLACES": places(sizes["PLACES"], blocks),
+        "C": padded(inputs.channels),
+    }
+    # The next row's keys may be on their way unless that costs a CTA.
+    sides = max(2, 1, key=lambda n: ctas_an_sm(inputs, {**sizes, "SIDES": n}))
+    return sizes | {"SIDES": sides}
+
+
+def ctas_an_sm(inputs: Inputs, sizes: dict[str, int]) -> int:
+    """In shared memory: bias; queries and gradient; keys and values; statistics."""
+    block, channels, ring = sizes["BLOCK_Q"], sizes["C"], sizes["PLACES"]
+    bias = 2 * 64 * block * (1 if inputs.bias is None else sizes["NUM_BLOCKS"])
+    rows = 2 * channels * (2 * ring * block + 2 * sizes["SIDES"] * 64)
+    return fitting(bias + rows + 8 * ring * block, 2, sizes["maxnreg"])
+
+
+def warp_groups(inputs: Inputs) -> int:
+    """How many warp groups, without loaders, an SM holds at a time."""
+    return ctas_an_sm(inputs, constants(inputs))

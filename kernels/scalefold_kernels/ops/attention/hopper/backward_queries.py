@@ -1,0 +1,390 @@
+"""Gradients of queries and of the bias on Hopper GPUs, for any number of keys; see `parts`.
+
+The sum over rows of the gradient of the logits, which is the bias's, stays in shared memory. So
+that several CTAs find room on an SM, keys are then dealt out to passes over the rows; the
+gradients of queries wait in global memory from one pass to the next. The first keys may be another
+kernel's, `backward_queries_bias`, which leaves them there.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+from torch import Tensor
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from scalefold_kernels.gluon import mma_layout, new_barriers, thread_barrier
+from scalefold_kernels.limits import needs_int64
+from scalefold_kernels.ops.attention.arguments import Inputs, new_sums, transposed
+from scalefold_kernels.ops.attention.hopper.backward_keys import Shared
+from scalefold_kernels.ops.attention.hopper.descriptors import bias_descriptor, rows_descriptor
+from scalefold_kernels.ops.attention.hopper.parts import (
+    BY_THREAD,
+    LOG2E,
+    by_position,
+    by_thread,
+    by_vector,
+    copy_bias,
+    count,
+    from_line,
+    in_line,
+    load_bias,
+    load_first_keys,
+    load_keys,
+    load_mask,
+    place_of_cta,
+    stacked,
+    store_mask,
+    sum_places,
+    waiting_at,
+)
+from scalefold_kernels.ops.attention.hopper.plan import Plan, dealt, fitting, key_slots, places
+from scalefold_kernels.tiles import tile
+from scalefold_kernels.tma import padded
+
+
+@gluon.jit
+def load_statistics(lse, delta, batch, row, head, num_rows, num_heads, stride, queries, inside):
+    """Of 64 queries of a row. Beyond the last one every weight is 0."""
+    start = ((batch * num_rows + row).to(gl.int64) * num_heads + head) * stride
+    lse_tile = gl.load(lse + start + queries, mask=inside, other=float("inf"))
+    return lse_tile, gl.load(delta + start + queries, mask=inside, other=0.0)
+
+
+@gluon.jit
+def new_memory(
+    q_desc, k_desc, bias_desc,
+    HAS_BIAS: gl.constexpr, SUM_BIAS: gl.constexpr, C: gl.constexpr, BLOCK_K: gl.constexpr,
+    NUM_BLOCKS: gl.constexpr, KEYS: gl.constexpr, PLACES: gl.constexpr,
+):  # fmt: skip
+    """Queries and their gradient; a ring of keys and values; bias, its gradient's sums; mask."""
+    dtype: gl.constexpr = q_desc.dtype
+    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    block: gl.constexpr = [PLACES, 1, 1, BLOCK_K, 1, C]
+    query_smem = gl.allocate_shared_memory(dtype, [2, 1, 1, 64, 1, C], q_desc.layout)
+    k_smem = gl.allocate_shared_memory(dtype, block, k_desc.layout)
+    v_smem = gl.allocate_shared_memory(dtype, block, k_desc.layout)
+    tiles: gl.constexpr = stacked(NUM_BLOCKS if HAS_BIAS else 1, bias_desc.block_shape)
+    bias_smem = gl.allocate_shared_memory(dtype, tiles, bias_desc.layout)
+    sum_tiles: gl.constexpr = [NUM_BLOCKS, BLOCK_K // 8 if SUM_BIAS else 1, 4, 8, 4, 2, 2]
+    sums_smem = gl.allocate_shared_memory(gl.float32, sum_tiles, BY_THREAD)
+    mask_smem = gl.allocate_shared_memory(gl.bfloat16, [KEYS // BLOCK_K, BLOCK_K], flat)
+    return query_smem, k_smem, v_smem, bias_smem, sums_smem, mask_smem
+
+
+@gluon.jit
+def start_pass(
+    turn, bias_desc, bias_full, memory, batch, head, first_q,
+    SUM_BIAS: gl.constexpr, TRANSPOSED: gl.constexpr, FIRST_K: gl.constexpr,
+    BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr,
+):  # fmt: skip
+    """The bias of the pass's keys, and zeros where its gradient is summed up."""
+    _, _, _, bias_smem, sums_smem, _ = memory
+    # All are done with the bias of the pass before.
+    thread_barrier()
+    mbarrier.expect(bias_full, NUM_BLOCKS * 64 * BLOCK_K * 2)
+    for b in range(NUM_BLOCKS):
+        key = FIRST_K + (turn * NUM_BLOCKS + b) * BLOCK_K
+        place = bias_smem.index(b)
+        copy_bias(bias_desc, place, bias_full, batch, head, first_q, key, TRANSPOSED)
+    if SUM_BIAS:
+        for b in range(NUM_BLOCKS):
+            zero = by_thread(gl.full([64, BLOCK_K], 0.0, gl.float32, mma_layout(BLOCK_K)))
+            sums_smem.index(b).store(zero)
+    mbarrier.wait(bias_full, turn & 1)
+
+
+@gluon.jit
+def differentiate_block(
+    sums_q, j, place, ready, phase, masked, row, memory,
+    HAS_BIAS: gl.constexpr, SUM_BIAS: gl.constexpr, TRANSPOSED: gl.constexpr,
+    C: gl.constexpr, BLOCK_K: gl.constexpr,
+):  # fmt: skip
+    """Gradient of a row's queries with that from a block of keys, which comes to a place.
+
+    ``j``: its number in the pass; ``masked``: its number among all.
+    """
+    q, grad_out, lse_tile, delta_tile, all_kept, factor, unit = row
+    _, k_smem, v_smem, bias_smem, sums_smem, mask_smem = memory
+    dtype: gl.constexpr = k_smem.dtype
+    S: gl.constexpr = mma_layout(BLOCK_K)
+    A_P: gl.constexpr = gl.DotOperandLayout(0, mma_layout(C), 2)
+    s = load_bias(bias_smem.index(j), BLOCK_K, HAS_BIAS, TRANSPOSED)
+    mbarrier.wait(ready, phase)
+    k = k_smem.index(place).reshape([BLOCK_K, C])
+    v = v_smem.index(place).reshape([BLOCK_K, C])
+    s = warpgroup_mma(q, k.permute((1, 0)), s, use_acc=HAS_BIAS, is_async=True)
+    grad_p = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
+    grad_p = warpgroup_mma(grad_out, v.permute((1, 0)), grad_p, use_acc=False, is_async=True)
+    if SUM_BIAS:
+        # Under the products.
+        sums = sums_smem.index(j)
+        zero = by_thread(gl.full([64, BLOCK_K], 0.0, gl.float32, S))
+        earlier = sums.load(zero.type.layout)
+    s, grad_p = warpgroup_mma_wait(0, [s, grad_p])
+    if not all_kept:
+        added = mask_smem.index(masked).load(gl.SliceLayout(0, S)).to(gl.float32)
+        s = s * factor + added[None, :]
+    p = gl.exp2(s * unit - lse_tile[:, None])
+    grad_s = p * (grad_p - delta_tile[:, None])
+    left = gl.convert_layout(grad_s.to(dtype), A_P)
+    if SUM_BIAS:
+        sums.store(earlier + by_thread(grad_s))
+    return warpgroup_mma(left, k, sums_q)
+
+
+@gluon.jit
+def write_sums(
+    partial, sums_smem, turn, queries, inside, num_queries, num_keys,
+    TRANSPOSED: gl.constexpr, BIAS_SCALE: gl.constexpr, BLOCK_K: gl.constexpr,
+    NUM_BLOCKS: gl.constexpr,
+):  # fmt: skip
+    """Sums of the bias's gradient, from the keys of a pass, to memory; ``inside``: of queries."""
+    S: gl.constexpr = mma_layout(BLOCK_K)
+    for b in range(NUM_BLOCKS):
+        first = (turn * NUM_BLOCKS + b) * BLOCK_K
+        keys = first + gl.arange(0, BLOCK_K, layout=gl.SliceLayout(0, S))
+        at = sum_places(queries, keys, num_queries, num_keys, TRANSPOSED)
+        both = inside[:, None] & (keys[None, :] < num_keys)
+        zero = by_thread(gl.full([64, BLOCK_K], 0.0, gl.float32, S))
+        summed = by_position(sums_smem.index(b).load(zero.type.layout), S)
+        gl.store(partial + at, summed * BIAS_SCALE, mask=both)
+
+
+@gluon.jit
+def backward_queries_kernel(
+    q_desc, k_desc, v_desc, grad_desc, bias_desc, grad_q, lse, delta, mask, partial, waiting,
+    grad_stride_b, grad_stride_r, grad_stride_q, grad_stride_h,
+    mask_stride_b, mask_stride_r, mask_stride_k, statistics_stride,
+    num_rows, num_heads, num_queries, num_keys, scale,
+    HAS_BIAS: gl.constexpr, SUM_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr,
+    TRANSPOSED: gl.constexpr, INT64: gl.constexpr,
+    C: gl.constexpr, CHANNELS: gl.constexpr, FIRST_K: gl.constexpr,
+    BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr, PASSES: gl.constexpr,
+    KEYS: gl.constexpr, PLACES: gl.constexpr,
+):  # fmt: skip
+    """See the module. Keys from ``FIRST_K`` on; ``NUM_BLOCKS``: of a pass.
+
+    ``partial`` (groups of rows, B, H, Q, K; K, Q for a ``TRANSPOSED`` bias) has these keys, in
+    float32; `waiting_at` describes ``waiting``. With a bias queries are as forward multiplied
+    them; without, logits are scaled here.
+    """
+    first_q, head, group, first_row, rows = place_of_cta(num_queries, num_heads, num_rows)
+    batch = gl.program_id(1)
+
+    memory = new_memory(
+        q_desc, k_desc, bias_desc, HAS_BIAS, SUM_BIAS, C, BLOCK_K, NUM_BLOCKS, KEYS, PLACES
+    )
+    query_smem, k_smem, v_smem, _, sums_smem, mask_smem = memory
+    full, others = new_barriers(PLACES, 1), new_barriers(2, 1)
+    query_full, bias_full = others.index(0), others.index(1)
+    fence_async_shared()
+
+    S: gl.constexpr = mma_layout(BLOCK_K)
+    OUT: gl.constexpr = mma_layout(C)
+    A: gl.constexpr = gl.DotOperandLayout(0, S, 2)
+
+    mbarrier.expect(query_full, 2 * 64 * C * 2)
+    first = [batch, first_row, first_q, head, 0]
+    tma.async_copy_global_to_shared(q_desc, first, query_full, query_smem.index(0))
+    tma.async_copy_global_to_shared(grad_desc, first, query_full, query_smem.index(1))
+    load_first_keys(
+        k_desc, v_desc, k_smem, v_smem, full, batch, first_row, head, C, BLOCK_K, PLACES, FIRST_K
+    )
+
+    mask += batch.to(gl.int64) * mask_stride_b
+    kept = load_mask(mask, mask_stride_r, mask_stride_k, first_row, num_keys, KEYS)
+    unmasked = count(kept)
+    queries = first_q + gl.arange(0, 64, layout=gl.SliceLayout(1, S))
+    inside = queries < num_queries
+    VECTORS: gl.constexpr = by_vector(gl.full([64, C], 0.0, q_desc.dtype, OUT)).type.layout
+    places = gl.arange(0, 64, layout=gl.SliceLayout(1, VECTORS))
+    channels = gl.arange(0, C, layout=gl.SliceLayout(0, VECTORS))
+    lines = places[:, None].to(gl.int64) if INT64 else places[:, None]
+    offsets = lines * grad_stride_q + channels[None, :]
+    start = batch.to(gl.int64) * grad_stride_b + head * grad_stride_h
+    grad_q += start + first_q.to(gl.int64) * grad_stride_q
+    present = ((first_q + places) < num_queries)[:, None] & (channels < CHANNELS)[None, :]
+    unit = LOG2E * BIAS_SCALE if HAS_BIAS else LOG2E * scale
+    number = (group * gl.num_programs(1) + batch).to(gl.int64) * num_heads + head
+    partial += number * num_queries * (num_keys - FIRST_K)
+    sizes = gl.to_tensor(num_rows), gl.to_tensor(num_heads), gl.to_tensor(num_queries)
+    statistics = num_rows, num_heads, statistics_stride, queries, inside
+    next_lse, next_delta = load_statistics(lse, delta, batch, first_row, head, *statistics)
+    for turn in range(PASSES):
+        if HAS_BIAS:
+            start_pass(
+                turn, bias_desc, bias_full, memory, batch, head, first_q,
+                SUM_BIAS, TRANSPOSED, FIRST_K, BLOCK_K, NUM_BLOCKS,
+            )  # fmt: skip
+        for i in range(rows):
+            row = first_row + i
+            last = i + 1 == rows
+            more = (not last) | (turn < PASSES - 1)
+            after = gl.where(last, first_row, row + 1)
+            all_kept = unmasked == FIRST_K + PASSES * NUM_BLOCKS * BLOCK_K
+            if not all_kept:
+                store_mask(kept, num_keys, unmasked, mask_smem)
+            factor = (unmasked > 0).to(gl.float32)
+            kept = load_mask(mask, mask_stride_r, mask_stride_k, after, num_keys, KEYS)
+            # The next row's are under way while this one is computed: else its products wait.
+            lse_tile, delta_tile = next_lse, next_delta
+            next_lse, next_delta = load_statistics(lse, delta, batch, after, head, *statistics)
+            own = waiting_at(waiting, batch, row, head, first_q, sizes, OUT)
+            if FIRST_K > 0:
+                sums_q = from_line(gl.load(own), OUT)
+            elif PASSES == 1:
+                sums_q = gl.full([64, C], 0.0, gl.float32, OUT)
+            else:
+                earlier = gl.full(own.shape, 0, gl.int32, own.type.layout) + turn > 0
+                sums_q = from_line(gl.load(own, mask=earlier, other=0.0), OUT)
+            mbarrier.wait(query_full, (turn * rows + i) & 1)
+            q = query_smem.index(0).reshape([64, C]).load(A)
+            grad_out = query_smem.index(1).reshape([64, C]).load(A)
+            # All have the queries, whose place may be filled, and see the mask.
+            thread_barrier()
+            mbarrier.expect(query_full, 2 * 64 * C * 2, pred=more)
+            at = [batch, after, first_q, head, 0]
+            tma.async_copy_global_to_shared(q_desc, at, query_full, query_smem.index(0), pred=more)
+            tma.async_copy_global_to_shared(
+                grad_desc, at, query_full, query_smem.index(1), pred=more
+            )
+            own_row = q, grad_out, lse_tile, delta_tile, all_kept, factor, unit
+            for j in range(NUM_BLOCKS):
+                # PLACES divides NUM_BLOCKS: a block has the same place in every row.
+                place = j % PLACES
+                ready = full.index(place)
+                phase = ((turn * rows + i) * (NUM_BLOCKS // PLACES) + j // PLACES) & 1
+                sums_q = differentiate_block(
+                    sums_q, j, place, ready, phase,
+                    FIRST_K // BLOCK_K + turn * NUM_BLOCKS + j, own_row, memory,
+                    HAS_BIAS, SUM_BIAS, TRANSPOSED, C, BLOCK_K,
+                )  # fmt: skip
+                # All are done with the block.
+                thread_barrier()
+                beyond = j + PLACES >= NUM_BLOCKS
+                next_block = gl.where(beyond, j + PLACES - NUM_BLOCKS, j + PLACES)
+                next_turn = gl.where(beyond & last, turn + 1, turn)
+                next_key = FIRST_K + (next_turn * NUM_BLOCKS + next_block) * BLOCK_K
+                load_keys(
+                    k_desc, v_desc, k_smem.index(place), v_smem.index(place), ready,
+                    batch, gl.where(beyond, after, row), next_key, head, more | (not beyond),
+                    C, BLOCK_K,
+                )  # fmt: skip
+            unmasked = count(kept)
+            if turn == PASSES - 1:
+                result = by_vector((sums_q * scale).to(q_desc.dtype))
+                # As TMA asks of the other gradients, too.
+                vectors = gl.multiple_of(
+                    grad_q + row.to(gl.int64) * grad_stride_r + offsets, [1, 16]
+                )
+                gl.store(vectors, result, mask=present)
+            else:
+                gl.store(own, in_line(sums_q))
+        if SUM_BIAS:
+            write_sums(
+                partial, sums_smem, turn, queries, inside, num_queries, num_keys - FIRST_K,
+                TRANSPOSED, BIAS_SCALE, BLOCK_K, NUM_BLOCKS,
+            )  # fmt: skip
+
+
+def launch(
+    inputs: Inputs,
+    bias: Tensor | None,
+    lse: Tensor,
+    shared: Shared,
+    grad_q: Tensor,
+    sum_bias: bool,
+    first_key: int = 0,
+    waiting: Tensor | None = None,
+) -> tuple[Tensor, ...]:
+    """Fill ``grad_q``; return sums of the bias's gradient, if they are wanted.
+
+    Of the keys from ``first_key`` on; ``waiting`` has the gradients of queries from those before.
+    """
+    _, k, v, _, mask, *_ = inputs
+    own = plan(inputs, first_key)
+    block, passes = own.constants["BLOCK_K"], own.constants["PASSES"]
+    # Offsets of 64 bits, which the others were measured with, spill there.
+    short = first_key > 0 and (passes > 1 or transposed(bias))
+    sums = new_sums(bias[..., first_key:], own.groups) if bias is not None and sum_bias else None
+    if passes > 1 and first_key == 0:
+        waiting = new_waiting(inputs)
+    backward_queries_kernel[(own.ctas, inputs.batch)](
+        rows_descriptor(shared.q, 64),
+        rows_descriptor(k, block),
+        rows_descriptor(v, block),
+        rows_descriptor(shared.grad_ungated, 64),
+        bias_descriptor(bias, shared.q, 64, block),
+        grad_q,
+        lse,
+        shared.delta,
+        mask,
+        lse if sums is None else sums,
+        lse if waiting is None else waiting,
+        *grad_q.stride()[:4],
+        *inputs.mask_strides,
+        lse.stride(2),
+        *inputs.scalars,
+        HAS_BIAS=bias is not None,
+        SUM_BIAS=sums is not None,
+        BIAS_SCALE=inputs.bias_scale,
+        TRANSPOSED=transposed(bias),
+        INT64=not short or needs_int64(grad_q),
+        CHANNELS=inputs.channels,
+        **own.constants,
+    )
+    return () if sums is None else (sums,)
+
+
+def new_waiting(inputs: Inputs) -> Tensor:
+    """New memory for gradients of queries from some of the keys; `parts.waiting_at`."""
+    blocks = triton.cdiv(inputs.num_queries, 64)
+    size = inputs.batch, inputs.num_rows, inputs.num_heads, blocks, 64, padded(inputs.channels)
+    return torch.empty(size, device=inputs.q.device, dtype=torch.float32)
+
+
+def plan(inputs: Inputs, first_key: int) -> Plan:
+    """How the kernel of the queries is launched, for the keys from one on."""
+    sizes = constants(inputs, first_key)
+    blocks = triton.cdiv(inputs.num_queries, 64)
+    # CTAs sum up the bias's gradient: all heads have equally many.
+    return dealt(sizes, inputs, blocks, ctas_an_sm(inputs, sizes), blocks * inputs.num_heads)
+
+
+def constants(inputs: Inputs, first_key: int = 0) -> dict[str, int]:
+    """The tile, and what follows from it."""
+    sizes = tile("attention_backward_queries_hopper", "sm_90", inputs.shape_class)
+    own, block, pass_keys = inputs.num_keys - first_key, sizes["BLOCK_K"], sizes.pop("PASS_K")
+    passes = 1 if inputs.bias is None else triton.cdiv(own, pass_keys)
+    blocks = triton.cdiv(own, block * passes)
+    return sizes | {
+        "PASSES": passes,
+        "FIRST_K": first_key,
+        "NUM_BLOCKS": blocks,
+        "PLACES": places(sizes["PLACES"], blocks),
+        "KEYS": key_slots(inputs, block),
+        "C": padded(inputs.channels),
+    }
+
+
+def ctas_an_sm(inputs: Inputs, sizes: dict[str, int]) -> int:
+    """In shared memory: bias and its gradient; keys and values; queries and gradient; mask."""
+    block, channels = sizes["BLOCK_K"], sizes["C"]
+    keys = sizes["NUM_BLOCKS"] * block
+    bias = 2 * 64 * block + 4 * 8 * keys if inputs.bias is None else (2 + 4) * 64 * keys
+    rows = 2 * channels * (2 * sizes["PLACES"] * block + 2 * 64)
+    return fitting(bias + rows + 2 * sizes["KEYS"], 1, sizes["maxnreg"])
+
+
+def warp_groups(inputs: Inputs) -> int:
+    """How many warp groups, without loaders, an SM holds at a time."""
+    return ctas_an_sm(inputs, constants(inputs))

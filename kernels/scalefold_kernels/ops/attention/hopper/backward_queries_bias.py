@@ -1,0 +1,441 @@
+"""Gradients of queries, gate and bias on Hopper GPUs, from the first 256 keys; see `parts`.
+
+Two warp groups share a CTA's keys, 128 each, and a loader warp works for both. The sum over
+rows of the gradient of the logits, which is the bias's, stays in registers. While a row's products
+are under way, both take the gate off the next row's gradient, half of the queries each. Where
+there are more keys, the gradients of queries wait for `backward_queries`, which adds theirs.
+"""
+
+from __future__ import annotations
+
+import triton
+from torch import Tensor
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from scalefold_kernels.gluon import mma_layout, widen
+from scalefold_kernels.ops.attention.arguments import Gradients, Inputs, new_sums, transposed
+from scalefold_kernels.ops.attention.hopper.backward_keys import Shared
+from scalefold_kernels.ops.attention.hopper.descriptors import (
+    bias_descriptor,
+    rows_descriptor,
+    statistics_descriptor,
+)
+from scalefold_kernels.ops.attention.hopper.parts import (
+    BY_THREAD,
+    LOADER_REGISTERS,
+    LOG2E,
+    by_position,
+    by_thread,
+    copy_bias,
+    count,
+    count_unmasked,
+    in_line,
+    load_bias,
+    load_keys,
+    load_mask,
+    place_of_cta,
+    stacked,
+    store_mask,
+    sum_places,
+    undo_gate,
+    waiting_at,
+)
+from scalefold_kernels.ops.attention.hopper.plan import dealt
+from scalefold_kernels.tma import padded
+
+BLOCK_K = gl.constexpr(128)
+KEYS = 2 * BLOCK_K.value
+"""The first keys, which this kernel takes."""
+
+STAGES = gl.constexpr(2)
+"""Rows of which keys and values are in shared memory."""
+
+AHEAD = gl.constexpr(3)
+"""Rows of which queries are."""
+
+NOWHERE = gl.constexpr(2**30)
+"""A row beyond any tensor's: read as zeros, and not written."""
+
+REGISTERS = gl.constexpr(240)
+"""Of a thread of a warp group."""
+
+
+@gluon.jit
+def load_queries(i, args, HAS_GATE: gl.constexpr, C: gl.constexpr):
+    """Start the copies of the ``i``-th row's queries and what belongs to them.
+
+    After the last row comes one of zeros, off whose gradient the gate is taken too.
+    """
+    (
+        q_desc, gate_desc, out_desc, grad_desc, lse_desc,
+        q_smem, gate_smem, out_smem, grad_smem, lse_smem, raw, query_empty,
+        batch, head, first_q, first_row, rows,
+    ) = args  # fmt: skip
+    parts: gl.constexpr = 4 if HAS_GATE else 3
+    row = gl.where(i < rows, first_row + i, NOWHERE)
+    place = i % AHEAD
+    mbarrier.wait(query_empty.index(place), ((i // AHEAD) & 1) ^ 1)
+    ready = raw.index(place)
+    mbarrier.expect(ready, parts * 64 * C * 2 + 64 * 4)
+    at = [batch, row, first_q, head, 0]
+    tma.async_copy_global_to_shared(grad_desc, at, ready, grad_smem.index(place))
+    tma.async_copy_global_to_shared(out_desc, at, ready, out_smem.index(place))
+    if HAS_GATE:
+        tma.async_copy_global_to_shared(gate_desc, at, ready, gate_smem.index(place))
+    tma.async_copy_global_to_shared(q_desc, at, ready, q_smem.index(place))
+    at = [batch, row, head, first_q]
+    tma.async_copy_global_to_shared(lse_desc, at, ready, lse_smem.index(place))
+
+
+@gluon.jit
+def load_rows(
+    args, query_args,
+    HAS_GATE: gl.constexpr, TRANSPOSED: gl.constexpr, C: gl.constexpr, MORE_KEYS: gl.constexpr,
+):  # fmt: skip
+    """The loader warp."""
+    (
+        k_desc, v_desc, bias_desc, mask, mask_stride_r, mask_stride_k,
+        k_smem, v_smem, bias_smem, mask_smem, unmasked_smem, full, empty, bias_full,
+        batch, head, first_q, first_row, rows, num_keys,
+    ) = args  # fmt: skip
+    mbarrier.expect(bias_full, 2 * 64 * BLOCK_K * 2)
+    for w in gl.static_range(2):
+        tile = bias_smem.index(w)
+        copy_bias(bias_desc, tile, bias_full, batch, head, first_q, w * BLOCK_K, TRANSPOSED)
+    one: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
+    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    # Where there are more keys, a row's mask takes the loader so long that the groups would wait
+    # for the next row's queries; else asking for them so early costs 1 to 2 %.
+    EARLY: gl.constexpr = 1 if MORE_KEYS else 0
+    if MORE_KEYS:
+        load_queries(0, query_args, HAS_GATE, C)
+    for i in range(rows):
+        row = first_row + i
+        load_queries(i + EARLY, query_args, HAS_GATE, C)
+        kept = load_mask(mask, mask_stride_r, mask_stride_k, row, num_keys, 2 * BLOCK_K)
+        stage = i % STAGES
+        mbarrier.wait(empty.index(stage), ((i // STAGES) & 1) ^ 1)
+        for w in gl.static_range(2):
+            slot = 2 * stage + w
+            load_keys(
+                k_desc, v_desc, k_smem.index(slot), v_smem.index(slot), full.index(slot),
+                batch, row, w * BLOCK_K, head, True, C, BLOCK_K,
+            )  # fmt: skip
+        unmasked = count(kept)
+        if MORE_KEYS:
+            unmasked = count_unmasked(mask, mask_stride_r, mask_stride_k, row, num_keys)
+            # Read once more, for want of registers.
+            kept = load_mask(mask, mask_stride_r, mask_stride_k, row, num_keys, 2 * BLOCK_K)
+        if unmasked < (num_keys if MORE_KEYS else 2 * BLOCK_K):
+            rows_smem = mask_smem._reinterpret(gl.bfloat16, [STAGES, 2 * BLOCK_K], flat)
+            store_mask(kept, num_keys, unmasked, rows_smem.index(stage))
+        unmasked_smem.index(stage).store(gl.full([1], 0, gl.int32, one) + unmasked)
+        for w in gl.static_range(2):
+            mbarrier.arrive(full.index(2 * stage + w))
+    if not MORE_KEYS:
+        load_queries(rows, query_args, HAS_GATE, C)
+
+
+@gluon.jit
+def undo_gate_of_row(
+    i, args, w: gl.constexpr,
+    HAS_GATE: gl.constexpr, BIAS_SCALE: gl.constexpr, SCALE_Q: gl.constexpr, C: gl.constexpr,
+):  # fmt: skip
+    """Gradients of gate and ungated result of a row's queries, in the places of gate and gradient.
+
+    With ``SCALE_Q`` queries are multiplied, too. Warp group ``w`` has half of them; beyond the last
+    row nothing is written to memory.
+    """
+    (
+        grad_gate_desc, grad_ungated_desc, scaled_q_desc, delta, delta_stride_r, scale,
+        q_smem, gate_smem, out_smem, grad_smem, delta_smem, raw, open,
+        batch, head, first_q, first_row, rows, num_queries,
+    ) = args  # fmt: skip
+    VECTORS: gl.constexpr = gl.BlockedLayout([1, C // 4], [8, 4], [4, 1], [1, 0])
+    dtype: gl.constexpr = grad_smem.dtype
+    halves: gl.constexpr = [2 * AHEAD, 1, 1, 32, 1, C]
+    place = i % AHEAD
+    half = 2 * place + w
+    row = gl.where(i < rows, first_row + i, NOWHERE)
+    mbarrier.wait(raw.index(place), (i // AHEAD) & 1)
+    grad_half = grad_smem._reinterpret(dtype, halves, grad_smem.layout).index(half)
+    out_half = out_smem._reinterpret(dtype, halves, out_smem.layout).index(half)
+    gate_half = grad_half
+    if HAS_GATE:
+        gate_half = gate_smem._reinterpret(dtype, halves, gate_smem.layout).index(half)
+    delta_half = undo_gate(
+        grad_half.reshape([32, C]), out_half.reshape([32, C]), gate_half.reshape([32, C]),
+        HAS_GATE, VECTORS,
+    )  # fmt: skip
+    q_half = q_smem._reinterpret(dtype, halves, q_smem.layout).index(half)
+    if SCALE_Q:
+        q_tile = q_half.reshape([32, C])
+        q_tile.store((widen(q_tile.load(VECTORS)) * (scale * (1.0 / BIAS_SCALE))).to(dtype))
+    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    # The same half, as the compiler does not know; see `differentiate`.
+    same = half + (i >> 28)
+    delta_smem._reinterpret(gl.float32, [2 * AHEAD, 32], flat).index(same).store(delta_half)
+    fence_async_shared()
+    mbarrier.arrive(open.index(place))
+    at = [batch, row, first_q + w * 32, head, 0]
+    if SCALE_Q:
+        tma.async_copy_shared_to_global(scaled_q_desc, at, q_half)
+    if HAS_GATE:
+        tma.async_copy_shared_to_global(grad_ungated_desc, at, grad_half)
+        tma.async_copy_shared_to_global(grad_gate_desc, at, gate_half)
+    first_q = gl.where(i < rows, first_q, NOWHERE)
+    queries = first_q + w * 32 + gl.arange(0, 32, layout=gl.SliceLayout(1, VECTORS))
+    start = delta + row.to(gl.int64) * delta_stride_r
+    gl.store(start + queries, delta_half, mask=queries < num_queries)
+
+
+@gluon.jit
+def differentiate(
+    args, gate_args, w: gl.constexpr,
+    HAS_GATE: gl.constexpr, BIAS_SCALE: gl.constexpr, SCALE_Q: gl.constexpr,
+    TRANSPOSED: gl.constexpr, C: gl.constexpr, MORE_KEYS: gl.constexpr,
+):  # fmt: skip
+    """Warp group ``w``. The first adds the gradients of queries of both."""
+    (
+        grad_q_desc, partial, waiting, num_rows, num_heads,
+        q_smem, grad_smem, lse_smem, delta_smem, k_smem, v_smem, bias_smem, mask_smem,
+        unmasked_smem, result_smem, other_smem, other_full, other_empty,
+        open, query_empty, full, empty, bias_full,
+        batch, head, first_q, first_row, rows, num_queries, num_keys, scale,
+    ) = args  # fmt: skip
+    S: gl.constexpr = mma_layout(BLOCK_K)
+    OUT: gl.constexpr = mma_layout(C)
+    A: gl.constexpr = gl.DotOperandLayout(0, S, 2)
+    A_P: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
+    by_row: gl.constexpr = gl.SliceLayout(1, S)
+    by_column: gl.constexpr = gl.SliceLayout(0, S)
+    one: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    # Copies from shared memory that `undo_gate_of_row` starts.
+    copies: gl.constexpr = (2 if HAS_GATE else 0) + (1 if SCALE_Q else 0)
+    sums = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
+    mbarrier.wait(bias_full, 0)
+    undo_gate_of_row(0, gate_args, w, HAS_GATE, BIAS_SCALE, SCALE_Q, C)
+    for i in range(rows):
+        stage = i % STAGES
+        slot = 2 * stage + w
+        place = i % AHEAD
+        # The same place, as the compiler does not know: addresses that all rows share would lie in
+        # registers, of which there are too few.
+        same = place + (i >> 28)
+        mbarrier.wait(open.index(place), (i // AHEAD) & 1)
+        q = q_smem.index(same).reshape([64, C]).load(A)
+        grad_out = grad_smem.index(place).reshape([64, C])
+        mbarrier.wait(full.index(slot), (i // STAGES) & 1)
+        k = k_smem.index(slot).reshape([BLOCK_K, C])
+        v = v_smem.index(slot).reshape([BLOCK_K, C])
+        s = load_bias(bias_smem.index(w), BLOCK_K, True, TRANSPOSED)
+        s = warpgroup_mma(q, k.permute((1, 0)), s, is_async=True)
+        grad_p = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
+        grad_p = warpgroup_mma(grad_out, v.permute((1, 0)), grad_p, use_acc=False, is_async=True)
+        undo_gate_of_row(i + 1, gate_args, w, HAS_GATE, BIAS_SCALE, SCALE_Q, C)
+        lse = lse_smem.index(same).reshape([64]).load(by_row)
+        delta = delta_smem.index(same).load(by_row)
+        unmasked = gl.sum(unmasked_smem.index(stage).load(one), 0)
+        s, grad_p = warpgroup_mma_wait(0, [s, grad_p])
+        # All copies from shared memory but those of the next row, which may use the place after.
+        tma.store_wait(copies)
+        mbarrier.arrive(query_empty.index(place))
+        if unmasked < (num_keys if MORE_KEYS else 2 * BLOCK_K):
+            added = mask_smem.index(slot).load(by_column).to(gl.float32)
+            s = s * (unmasked > 0).to(gl.float32) + added[None, :]
+        p = gl.exp2(s * (LOG2E * BIAS_SCALE) - lse[:, None])
+        grad_s = p * (grad_p - delta[:, None])
+        sums += grad_s
+        grad_s = gl.convert_layout(grad_s.to(q.dtype), A_P)
+        grad_q = gl.full([64, C], 0.0, gl.float32, OUT)
+        grad_q = warpgroup_mma(grad_s, k, grad_q, use_acc=False)
+        mbarrier.arrive(empty.index(stage))
+        if w > 0:
+            # The first group has added the row before.
+            mbarrier.wait(other_empty, (i & 1) ^ 1)
+            other_smem.store(by_thread(grad_q))
+            mbarrier.arrive(other_full)
+        else:
+            mbarrier.wait(other_full, i & 1)
+            grad_q += by_position(other_smem.load(by_thread(grad_q).type.layout), OUT)
+            mbarrier.arrive(other_empty)
+            if MORE_KEYS:
+                sizes = num_rows, num_heads, num_queries
+                at = waiting_at(waiting, batch, first_row + i, head, first_q, sizes, OUT)
+                gl.store(at, in_line(grad_q))
+            else:
+                # That of the row before has been waited for above.
+                result_smem.reshape([64, C]).store((grad_q * scale).to(q.dtype))
+                fence_async_shared()
+                at = [batch, first_row + i, first_q, head, 0]
+                tma.async_copy_shared_to_global(grad_q_desc, at, result_smem)
+    queries = first_q + gl.arange(0, 64, layout=by_row)
+    inside = queries < num_queries
+    keys = w * BLOCK_K + gl.arange(0, BLOCK_K, layout=by_column)
+    num_keys = 2 * BLOCK_K if MORE_KEYS else num_keys
+    at = sum_places(queries, keys, num_queries, num_keys, TRANSPOSED)
+    gl.store(partial + at, sums * BIAS_SCALE, mask=inside[:, None] & (keys[None, :] < num_keys))
+    tma.store_wait(0)
+
+
+@gluon.jit
+def backward_queries_bias_kernel(
+    q_desc, k_desc, v_desc, gate_desc, out_desc, grad_desc, lse_desc, bias_desc,
+    grad_q_desc, grad_gate_desc, grad_ungated_desc, scaled_q_desc, delta, mask, partial, waiting,
+    mask_stride_b, mask_stride_r, mask_stride_k, statistics_stride,
+    num_rows, num_heads, num_queries, num_keys, scale,
+    HAS_GATE: gl.constexpr, BIAS_SCALE: gl.constexpr, SCALE_Q: gl.constexpr,
+    TRANSPOSED: gl.constexpr, C: gl.constexpr, MORE_KEYS: gl.constexpr,
+):  # fmt: skip
+    """See the module. ``MORE_KEYS``: there are more than these.
+
+    ``partial`` (groups of rows, B, H, Q, K; K, Q for a ``TRANSPOSED`` bias) has these keys, in
+    float32; `waiting_at` describes ``waiting``.
+    """
+    first_q, head, group, first_row, rows = place_of_cta(num_queries, num_heads, num_rows)
+    batch = gl.program_id(1)
+
+    dtype: gl.constexpr = q_desc.dtype
+    slots: gl.constexpr = 2 * STAGES
+    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    barrier: gl.constexpr = mbarrier.MBarrierLayout()
+    queries: gl.constexpr = [AHEAD, 1, 1, 64, 1, C]
+    q_smem = gl.allocate_shared_memory(dtype, queries, q_desc.layout)
+    out_smem = gl.allocate_shared_memory(dtype, queries, q_desc.layout)
+    grad_smem = gl.allocate_shared_memory(dtype, queries, q_desc.layout)
+    gate_smem = gl.allocate_shared_memory(
+        dtype, queries if HAS_GATE else [1, 1, 1, 1, 1, C], q_desc.layout
+    )
+    lse_smem = gl.allocate_shared_memory(gl.float32, [AHEAD, 1, 1, 1, 64], lse_desc.layout)
+    delta_smem = gl.allocate_shared_memory(gl.float32, [AHEAD, 64], flat)
+    result_smem = gl.allocate_shared_memory(dtype, [1, 1, 64, 1, C], q_desc.layout)
+    k_smem = gl.allocate_shared_memory(dtype, [slots, 1, 1, BLOCK_K, 1, C], k_desc.layout)
+    v_smem = gl.allocate_shared_memory(dtype, [slots, 1, 1, BLOCK_K, 1, C], k_desc.layout)
+    tiles: gl.constexpr = stacked(2, bias_desc.block_shape)
+    bias_smem = gl.allocate_shared_memory(dtype, tiles, bias_desc.layout)
+    other_smem = gl.allocate_shared_memory(gl.float32, [C // 8, 4, 8, 4, 2, 2], BY_THREAD)
+    mask_smem = gl.allocate_shared_memory(gl.bfloat16, [slots, BLOCK_K], flat)
+    unmasked_smem = gl.allocate_shared_memory(gl.int32, [STAGES, 1], flat)
+    raw = gl.allocate_shared_memory(gl.int64, [AHEAD, 1], barrier)
+    open = gl.allocate_shared_memory(gl.int64, [AHEAD, 1], barrier)
+    query_empty = gl.allocate_shared_memory(gl.int64, [AHEAD, 1], barrier)
+    full = gl.allocate_shared_memory(gl.int64, [slots, 1], barrier)
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    # One allocation: the bias's is waited for once, but nothing may take its place.
+    more = gl.allocate_shared_memory(gl.int64, [3, 1], barrier)
+    bias_full, other_full, other_empty = more.index(0), more.index(1), more.index(2)
+    for n in gl.static_range(AHEAD):
+        mbarrier.init(raw.index(n), 1)
+        mbarrier.init(open.index(n), 2)
+        mbarrier.init(query_empty.index(n), 2)
+    for n in gl.static_range(slots):
+        # Announced by TMA and, for the mask, by the loader.
+        mbarrier.init(full.index(n), 2)
+    for n in gl.static_range(STAGES):
+        mbarrier.init(empty.index(n), 2)
+    for n in gl.static_range(3):
+        mbarrier.init(more.index(n), 1)
+    fence_async_shared()
+
+    mask += batch.to(gl.int64) * mask_stride_b
+    delta += (batch.to(gl.int64) * num_rows * num_heads + head) * statistics_stride
+    place = (group * gl.num_programs(1) + batch).to(gl.int64) * num_heads + head
+    partial += place * num_queries * (2 * BLOCK_K if MORE_KEYS else num_keys)
+    load_args = (
+        k_desc, v_desc, bias_desc, mask, gl.to_tensor(mask_stride_r), gl.to_tensor(mask_stride_k),
+        k_smem, v_smem, bias_smem, mask_smem, unmasked_smem, full, empty, bias_full,
+        batch, head, first_q, first_row, rows, gl.to_tensor(num_keys),
+    )  # fmt: skip
+    query_args = (
+        q_desc, gate_desc, out_desc, grad_desc, lse_desc,
+        q_smem, gate_smem, out_smem, grad_smem, lse_smem, raw, query_empty,
+        batch, head, first_q, first_row, rows,
+    )  # fmt: skip
+    gate_args = (
+        grad_gate_desc, grad_ungated_desc, scaled_q_desc,
+        delta, num_heads * statistics_stride, scale,
+        q_smem, gate_smem, out_smem, grad_smem, delta_smem, raw, open,
+        batch, head, first_q, first_row, rows, gl.to_tensor(num_queries),
+    )  # fmt: skip
+    args = (
+        grad_q_desc, partial, waiting, gl.to_tensor(num_rows), gl.to_tensor(num_heads),
+        q_smem, grad_smem, lse_smem, delta_smem, k_smem, v_smem, bias_smem, mask_smem,
+        unmasked_smem, result_smem, other_smem, other_full, other_empty,
+        open, query_empty, full, empty, bias_full,
+        batch, head, first_q, first_row, rows, gl.to_tensor(num_queries), gl.to_tensor(num_keys),
+        scale,
+    )  # fmt: skip
+    gl.warp_specialize(
+        [
+            (
+                differentiate,
+                (args, gate_args, 0, HAS_GATE, BIAS_SCALE, SCALE_Q, TRANSPOSED, C, MORE_KEYS),
+            ),
+            (
+                differentiate,
+                (args, gate_args, 1, HAS_GATE, BIAS_SCALE, SCALE_Q, TRANSPOSED, C, MORE_KEYS),
+            ),
+            (load_rows, (load_args, query_args, HAS_GATE, TRANSPOSED, C, MORE_KEYS)),
+        ],
+        [4, 1],
+        [REGISTERS, LOADER_REGISTERS],
+    )
+
+
+def launch(
+    inputs: Inputs,
+    bias: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    grad_out: Tensor,
+    gradients: Gradients,
+    shared: Shared,
+    waiting: Tensor | None,
+) -> tuple[Tensor, ...]:
+    """Fill the gradients of queries and gate, and ``shared``; see `hopper_launch.backward`.
+
+    Returns sums of the bias's gradient. Of more keys than KEYS these are the first, and the
+    gradients of queries are left in ``waiting``, for `queries`.
+    """
+    q, k, v, gate, mask, *_ = inputs
+    blocks = triton.cdiv(inputs.num_queries, 64)
+    own = dealt({}, inputs, blocks, ctas_an_sm=1, unit=blocks * inputs.num_heads)
+    sums = new_sums(bias[..., :KEYS], own.groups)
+    q_desc = rows_descriptor(q, 64)
+    backward_queries_bias_kernel[(own.ctas, inputs.batch)](
+        q_desc,
+        rows_descriptor(k, BLOCK_K.value),
+        rows_descriptor(v, BLOCK_K.value),
+        q_desc if gate is None else rows_descriptor(gate, 64),
+        rows_descriptor(out, 64),
+        rows_descriptor(grad_out, 64),
+        statistics_descriptor(lse, 64),
+        bias_descriptor(bias, q, 64, BLOCK_K.value),
+        rows_descriptor(gradients.q, 64),
+        q_desc if gradients.gate is None else rows_descriptor(gradients.gate, 32),
+        rows_descriptor(shared.grad_ungated, 32),
+        rows_descriptor(shared.q, 32),
+        shared.delta,
+        mask,
+        sums,
+        lse if waiting is None else waiting,
+        *inputs.mask_strides,
+        lse.stride(2),
+        *inputs.scalars,
+        HAS_GATE=gate is not None,
+        BIAS_SCALE=inputs.bias_scale,
+        SCALE_Q=inputs.scales_q,
+        TRANSPOSED=transposed(bias),
+        C=padded(inputs.channels),
+        MORE_KEYS=waiting is not None,
+        num_warps=4,
+    )
+    return (sums,)

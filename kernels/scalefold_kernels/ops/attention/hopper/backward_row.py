@@ -1,0 +1,319 @@
+"""All gradients of a row on Hopper GPUs, where there is no bias and a row has up to 128 positions.
+
+Two warp groups (one for up to 64 keys) share a row and head: everything of it is in shared memory,
+so that weights are computed once and the gate's gradient takes no kernel of its own. A CTA
+goes through its rows in two stages: while one is computed, the next one is copied.
+
+Logits are transposed (keys x queries), as in `backward_keys`; their gradient goes through shared
+memory to be the left operand of the gradient of queries.
+"""
+
+from __future__ import annotations
+
+import triton
+from torch import Tensor
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from scalefold_kernels.gluon import new_barriers, product_int64, thread_barrier, unsigned
+from scalefold_kernels.gpu import num_sms
+from scalefold_kernels.ops.attention.arguments import Gradients, Inputs
+from scalefold_kernels.ops.attention.hopper import why_not as why_not_hopper
+from scalefold_kernels.ops.attention.hopper.descriptors import gradient_rows, rows_descriptor
+from scalefold_kernels.ops.attention.hopper.parts import LOG2E, count, load_mask, undo_gate
+from scalefold_kernels.tma import padded
+
+STAGES = gl.constexpr(2)
+"""Rows in shared memory."""
+
+MAX_LENGTH = 128
+"""The most queries, and keys, of which shared memory holds all that a row's gradients need."""
+
+CTAS_AN_SM = 2
+"""That an SM holds at a time, with two stages of a row in each."""
+
+
+@gluon.constexpr_function
+def shared_mma_layout(columns, warps_m, warps_n):
+    """As `mma_layout`, of a tile that several warp groups share."""
+    return gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[warps_m, warps_n], instr_shape=[16, columns, 16]
+    )
+
+
+@gluon.jit
+def place_of(item, num_rows, num_heads):
+    """Sample, row and head: heads of a row, side by side in memory, come together."""
+    item, rows, heads = unsigned(item), unsigned(num_rows), unsigned(num_heads)
+    row = item // heads
+    return (row // rows).to(gl.int32), (row % rows).to(gl.int32), (item % heads).to(gl.int32)
+
+
+@gluon.jit
+def numbers_at(tile, place, C: gl.constexpr):
+    """Room for a number a query in a tile (64, C) of bfloat16."""
+    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    return tile._reinterpret(gl.float32, [C // 2, 64], flat).index(place)
+
+
+@gluon.jit
+def load_row(
+    descs, tiles, ready, stage, item, num_rows, num_heads, wanted,
+    HAS_GATE: gl.constexpr, C: gl.constexpr, NUM_Q: gl.constexpr, KEYS: gl.constexpr,
+):  # fmt: skip
+    """Start the copies of all that a row's gradients are made of."""
+    q_desc, k_desc, v_desc, gate_desc, out_desc, grad_desc = descs
+    q_smem, k_smem, v_smem, gate_smem, out_smem, grad_smem = tiles
+    batch, row, head = place_of(item, num_rows, num_heads)
+    full = ready.index(stage)
+    parts: gl.constexpr = 4 if HAS_GATE else 3
+    size: gl.constexpr = parts * NUM_Q * 64 * C * 2 + 2 * KEYS * C * 2
+    mbarrier.expect(full, size, pred=wanted)
+    at = [batch, row, 0, head, 0]
+    tma.async_copy_global_to_shared(k_desc, at, full, k_smem.index(stage), pred=wanted)
+    tma.async_copy_global_to_shared(v_desc, at, full, v_smem.index(stage), pred=wanted)
+    tma.async_copy_global_to_shared(grad_desc, at, full, grad_smem.index(stage), pred=wanted)
+    tma.async_copy_global_to_shared(out_desc, at, full, out_smem.index(stage), pred=wanted)
+    if HAS_GATE:
+        tma.async_copy_global_to_shared(gate_desc, at, full, gate_smem.index(stage), pred=wanted)
+    tma.async_copy_global_to_shared(q_desc, at, full, q_smem.index(stage), pred=wanted)
+
+
+@gluon.jit
+def load_row_mask(mask, strides, batch, row, own, num_keys, KEYS: gl.constexpr):
+    """The mask of a row, once whole in every warp, once of the keys that a thread has of a tile."""
+    stride_b, stride_r, stride_k = strides
+    start = mask + product_int64(batch, stride_b) + product_int64(row, stride_r)
+    kept = load_mask(start, 0, stride_k, row, num_keys, KEYS)  # the row begins there
+    return kept, gl.load(start + own * stride_k, mask=own < num_keys, other=0.0)
+
+
+@gluon.jit
+def undo_gates(
+    stage, lse_tiles, memory, gate_smem,
+    HAS_GATE: gl.constexpr, C: gl.constexpr, NUM_Q: gl.constexpr, VECTORS: gl.constexpr,
+):  # fmt: skip
+    """`undo_gate` of all blocks of a row's queries; statistics take the result's place."""
+    _, grad_smem, out_smem, _ = memory
+    for b in gl.static_range(NUM_Q):
+        gate_slot = stage * NUM_Q + b
+        gate_tile = gate_smem.index(gate_slot)
+        out_tile = out_smem.index(gate_slot)
+        deltas = undo_gate(
+            grad_smem.index(gate_slot).reshape([64, C]), out_tile.reshape([64, C]),
+            gate_tile.reshape([64, C]), HAS_GATE, VECTORS,
+        )  # fmt: skip
+        # Nothing else needs the result.
+        numbers_at(out_tile, 0, C).store(deltas)
+        numbers_at(out_tile, 1, C).store(lse_tiles[b])
+
+
+@gluon.jit
+def differentiate_block(
+    grad_k, grad_v, slot, k, v, stretch, keep, all_kept, scale, memory,
+    C: gl.constexpr, KEYS: gl.constexpr,
+):  # fmt: skip
+    """Gradients of keys and values with those from a block of queries; theirs take their place.
+
+    What `undo_gate` made of the block lies there, with the statistics.
+    """
+    q_smem, grad_smem, out_smem, grad_s_smem = memory
+    WARPS: gl.constexpr = gl.num_warps()
+    dtype: gl.constexpr = q_smem.dtype
+    S: gl.constexpr = shared_mma_layout(64, WARPS, 1)
+    # Queries are 64: warp groups share the channels.
+    OUT_Q: gl.constexpr = shared_mma_layout(C * 4 // WARPS, 4, WARPS // 4)
+    A_P: gl.constexpr = gl.DotOperandLayout(0, shared_mma_layout(C, WARPS, 1), 2)
+    by_column: gl.constexpr = gl.SliceLayout(0, S)
+    q = q_smem.index(slot).reshape([64, C])
+    grad = grad_smem.index(slot).reshape([64, C])
+    s = gl.full([KEYS, 64], 0.0, gl.float32, S)
+    s = warpgroup_mma(k, q.permute((1, 0)), s, use_acc=False, is_async=True)
+    grad_p = gl.full([KEYS, 64], 0.0, gl.float32, S)
+    grad_p = warpgroup_mma(v, grad.permute((1, 0)), grad_p, use_acc=False, is_async=True)
+    s, grad_p = warpgroup_mma_wait(0, [s, grad_p])
+    lse_tile = numbers_at(out_smem.index(slot), 1, C).load(by_column)
+    p = gl.exp2(s * stretch - lse_tile[None, :])
+    if not all_kept:
+        p = gl.where(keep[:, None], p, 0.0)
+    delta = numbers_at(out_smem.index(slot), 0, C).load(by_column)
+    grad_s = (p * (grad_p - delta[None, :])).to(dtype)
+    grad_s_smem.store(grad_s)
+    p = gl.convert_layout(p.to(dtype), A_P)
+    grad_v = warpgroup_mma(p, grad, grad_v, is_async=True)
+    left = gl.convert_layout(grad_s, A_P)
+    grad_k = warpgroup_mma(left, q, grad_k, is_async=True)
+    fence_async_shared()
+    thread_barrier()
+    grad_q = gl.full([64, C], 0.0, gl.float32, OUT_Q)
+    grad_q = warpgroup_mma(grad_s_smem.permute((1, 0)), k, grad_q, use_acc=False, is_async=True)
+    grad_v, grad_k, grad_q = warpgroup_mma_wait(0, [grad_v, grad_k, grad_q])
+    # All are done with these queries, and with the gradient of the logits.
+    thread_barrier()
+    q.store((grad_q * scale).to(dtype))
+    return grad_k, grad_v
+
+
+@gluon.jit
+def backward_row_kernel(
+    q_desc, k_desc, v_desc, gate_desc, out_desc, grad_desc, lse,
+    grad_q_desc, grad_k_desc, grad_v_desc, grad_gate_desc,
+    mask, mask_stride_b, mask_stride_r, mask_stride_k, lse_stride,
+    num_items, num_rows, num_heads, num_queries, num_keys, scale,
+    HAS_GATE: gl.constexpr, C: gl.constexpr, NUM_Q: gl.constexpr,
+):  # fmt: skip
+    """See the module. Queries beyond the last read as zeros and so add nothing."""
+    WARPS: gl.constexpr = gl.num_warps()
+    KEYS: gl.constexpr = 16 * WARPS
+    dtype: gl.constexpr = q_desc.dtype
+    whole: gl.constexpr = [STAGES, 1, 1, 64 * NUM_Q, 1, C]
+    q_rows = gl.allocate_shared_memory(dtype, whole, q_desc.layout)
+    grad_rows = gl.allocate_shared_memory(dtype, whole, q_desc.layout)
+    out_rows = gl.allocate_shared_memory(dtype, whole, q_desc.layout)
+    gate_rows = q_rows
+    if HAS_GATE:
+        gate_rows = gl.allocate_shared_memory(dtype, whole, q_desc.layout)
+    # Copies are of all queries of a row, products of blocks of 64.
+    blocks: gl.constexpr = [STAGES * NUM_Q, 1, 1, 64, 1, C]
+    q_smem = q_rows._reinterpret(dtype, blocks, q_desc.layout)
+    grad_smem = grad_rows._reinterpret(dtype, blocks, q_desc.layout)
+    out_smem = out_rows._reinterpret(dtype, blocks, q_desc.layout)
+    gate_smem = gate_rows._reinterpret(dtype, blocks, q_desc.layout)
+    k_smem = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, KEYS, 1, C], k_desc.layout)
+    v_smem = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, KEYS, 1, C], k_desc.layout)
+    transposed: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
+    grad_s_smem = gl.allocate_shared_memory(dtype, [KEYS, 64], transposed)
+    ready = new_barriers(STAGES, 1)
+    fence_async_shared()
+    thread_barrier()
+
+    OUT: gl.constexpr = shared_mma_layout(C, WARPS, 1)
+    by_key: gl.constexpr = gl.SliceLayout(1, shared_mma_layout(64, WARPS, 1))
+    LANES: gl.constexpr = C // 8
+    VECTORS: gl.constexpr = gl.BlockedLayout([1, 8], [32 // LANES, LANES], [WARPS, 1], [1, 0])
+    queries = gl.arange(0, 64, layout=gl.SliceLayout(1, VECTORS))
+
+    descs = (q_desc, k_desc, v_desc, gate_desc, out_desc, grad_desc)
+    tiles = (q_rows, k_smem, v_smem, gate_rows, out_rows, grad_rows)
+    step = gl.num_programs(0)
+    first = gl.program_id(0)
+    for n in gl.static_range(STAGES):
+        item = first + n * step
+        load_row(
+            descs, tiles, ready, n, item, num_rows, num_heads, item < num_items,
+            HAS_GATE, C, NUM_Q, KEYS,
+        )  # fmt: skip
+    own = gl.arange(0, KEYS, layout=by_key)
+    batch, row, head = place_of(first, num_rows, num_heads)
+    mask_strides = mask_stride_b, mask_stride_r, mask_stride_k
+    kept, keep = load_row_mask(mask, mask_strides, batch, row, own, num_keys, KEYS)
+    memory = q_smem, grad_smem, out_smem, grad_s_smem
+    num_rounds = gl.cdiv(num_items - first, step)
+    for turn in range(num_rounds):
+        item = first + turn * step
+        batch, row, head = place_of(item, num_rows, num_heads)
+        stage = turn % STAGES
+        unmasked = count(kept)
+        all_kept = unmasked == KEYS
+        # Without unmasked keys all logits are 0, and all keys are kept.
+        stretch = gl.where(unmasked == 0, 0.0, scale * LOG2E)
+        keep_own = ((keep != 0) | (unmasked == 0)) & (own < num_keys)
+        lse_row = lse + product_int64(item, lse_stride)
+        lse_tiles = ()
+        for b in gl.static_range(NUM_Q):
+            at_q = b * 64 + queries
+            part = gl.load(lse_row + at_q, mask=at_q < num_queries, other=0.0)
+            lse_tiles = lse_tiles + (part,)
+        mbarrier.wait(ready.index(stage), (turn // STAGES) & 1)
+        k = k_smem.index(stage).reshape([KEYS, C])
+        v = v_smem.index(stage).reshape([KEYS, C])
+        undo_gates(stage, lse_tiles, memory, gate_smem, HAS_GATE, C, NUM_Q, VECTORS)
+        fence_async_shared()
+        thread_barrier()
+        grad_k = gl.full([KEYS, C], 0.0, gl.float32, OUT)
+        grad_v = gl.full([KEYS, C], 0.0, gl.float32, OUT)
+        for b in range(NUM_Q):
+            grad_k, grad_v = differentiate_block(
+                grad_k, grad_v, stage * NUM_Q + b, k, v, stretch, keep_own, all_kept, scale, memory,
+                C, KEYS,
+            )  # fmt: skip
+        # Neither this copy nor the next mask earlier: registers are short.
+        if HAS_GATE:
+            at = [batch, row, 0, head, 0]
+            tma.async_copy_shared_to_global(grad_gate_desc, at, gate_rows.index(stage))
+        after = gl.minimum(item + step, num_items - 1)
+        next_batch, next_row, _ = place_of(after, num_rows, num_heads)
+        kept, keep = load_row_mask(mask, mask_strides, next_batch, next_row, own, num_keys, KEYS)
+        k.store((grad_k * scale).to(dtype))
+        v.store(grad_v.to(dtype))
+        fence_async_shared()
+        thread_barrier()
+        at = [batch, row, 0, head, 0]
+        tma.async_copy_shared_to_global(grad_v_desc, at, v_smem.index(stage))
+        tma.async_copy_shared_to_global(grad_k_desc, at, k_smem.index(stage))
+        tma.async_copy_shared_to_global(grad_q_desc, at, q_rows.index(stage))
+        tma.store_wait(0)
+        load_row(
+            descs, tiles, ready, stage, item + STAGES * step, num_rows, num_heads,
+            turn + STAGES < num_rounds, HAS_GATE, C, NUM_Q, KEYS,
+        )  # fmt: skip
+
+
+def why_not(function: str, inputs: Inputs) -> str | None:
+    """Why this kernel does not take these arguments."""
+    if inputs.bias is not None:
+        return "takes no bias"
+    longest = max(inputs.num_queries, inputs.num_keys)
+    if longest > MAX_LENGTH:
+        return f"takes {MAX_LENGTH} queries and keys at most, found {longest}"
+    return why_not_hopper(function, inputs)
+
+
+def backward(
+    inputs: Inputs,
+    out: Tensor,
+    lse: Tensor,
+    grad_out: Tensor,
+    gradients: Gradients,
+    sum_bias: bool,
+) -> tuple[Tensor, ...]:
+    """Fill ``gradients``, all by one kernel; there is no bias to sum up a gradient of."""
+    q, k, v, gate, mask, *_ = inputs
+    num_q, num_warps = triton.cdiv(inputs.num_queries, 64), 4 * triton.cdiv(inputs.num_keys, 64)
+    items = inputs.batch * inputs.num_rows * inputs.num_heads
+    # Each CTA goes through rows and heads at equal distances.
+    ctas = min(items, CTAS_AN_SM * num_sms(q.device))
+    # All positions of a row in one box.
+    block, keys = 64 * num_q, 16 * num_warps
+    q_desc = rows_descriptor(q, block)
+    backward_row_kernel[(ctas,)](
+        q_desc,
+        rows_descriptor(k, keys),
+        rows_descriptor(v, keys),
+        q_desc if gate is None else rows_descriptor(gate, block),
+        rows_descriptor(out, block),
+        rows_descriptor(gradient_rows(grad_out), block),
+        lse,
+        rows_descriptor(gradients.q, block),
+        rows_descriptor(gradients.k, keys),
+        rows_descriptor(gradients.v, keys),
+        q_desc if gradients.gate is None else rows_descriptor(gradients.gate, block),
+        mask,
+        *inputs.mask_strides,
+        lse.stride(2),
+        items,
+        *inputs.scalars,
+        HAS_GATE=gate is not None,
+        C=padded(inputs.channels),
+        NUM_Q=num_q,
+        num_warps=num_warps,
+        maxnreg=128,
+    )
+    return ()

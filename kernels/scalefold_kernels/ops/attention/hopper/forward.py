@@ -1,0 +1,487 @@
+"""Forward kernel for Hopper GPUs; see `parts`.
+
+A CTA has one to four warp groups of 64 queries each. All read the same keys and values, which a
+warp of its own loads for them: with one group a CTA, the second-level cache brings them as
+often as there are blocks of queries in a row.
+
+Weights are powers of the logits as they are: to take a row's maximum away first would cost an
+instruction a logit, and no power could be taken before all logits of a block are known. float32
+holds the sums as long as logits are between -69 and 69; a CTA that meets a sum which says
+otherwise goes through its rows once more, with their maximum.
+"""
+
+from __future__ import annotations
+
+import triton
+from torch import Tensor
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from scalefold_kernels.gluon import mma_layout, new_barriers, widen
+from scalefold_kernels.ops.attention.arguments import Inputs, transposed
+from scalefold_kernels.ops.attention.hopper.descriptors import (
+    bias_descriptor,
+    bias_rows,
+    rows_descriptor,
+)
+from scalefold_kernels.ops.attention.hopper.parts import (
+    LOG2E,
+    announce,
+    announced,
+    copy_bias,
+    count,
+    lane_sums,
+    load_bias,
+    load_keys,
+    load_mask,
+    log2,
+    place_of_cta,
+    reciprocal,
+    row_max,
+    stacked,
+    store_mask,
+)
+from scalefold_kernels.ops.attention.hopper.plan import Plan, dealt, fitting, key_slots, places
+from scalefold_kernels.tiles import tile
+from scalefold_kernels.tma import padded
+
+LOWEST = gl.constexpr(2.0**-100)
+HIGHEST = gl.constexpr(2.0**100)
+"""Of a row's sum. Weights below 2^-126 are lost: 2^-18 of the lowest. Sums of values have room."""
+
+
+@gluon.constexpr_function
+def worker_warps(GROUPS):
+    """Warps of the groups after the first, and of the loader."""
+    return [4] * (GROUPS - 1) + [1]
+
+
+@gluon.constexpr_function
+def worker_registers(GROUPS):
+    """Registers of their threads."""
+    return [104 if GROUPS == 4 else 160] * (GROUPS - 1) + [40]
+
+
+@gluon.jit
+def wait_for_stores(x):
+    """Until results are in memory (`tma.store_wait`: until they have left shared memory)."""
+    wait: gl.constexpr = "cp.async.bulk.wait_group 0; mov.b32 $0, $1;"
+    gl.inline_asm_elementwise(wait, "=r,r", [x], gl.int32, False, 1)
+
+
+@gluon.jit
+def weigh(s, o, total, highest, j, weighing, mask_smem, EXACT: gl.constexpr):
+    """Weights from the logits ``s`` of block ``j`` of keys, as left operand; and the sums.
+
+    Sums of weights and the highest logit now include the block. Those of values do not: they are
+    at most brought to the new highest logit (``EXACT``).
+    """
+    all_kept, stretch, unit = weighing
+    OUT: gl.constexpr = o.type.layout
+    if all_kept:
+        s = s * unit
+    else:
+        added = mask_smem.index(j).load(gl.SliceLayout(0, s.type.layout))
+        s = s * stretch + added.to(gl.float32)[None, :]
+    if EXACT:
+        new_highest = gl.maximum(highest, row_max(s))
+        s -= new_highest[:, None]
+        shrink = gl.exp2(highest - new_highest)
+        total *= gl.convert_layout(shrink, gl.SliceLayout(1, total.type.layout))[:, None]
+        o *= gl.convert_layout(shrink, gl.SliceLayout(1, OUT))[:, None]
+        highest = new_highest
+    p = gl.exp2(s)
+    total += lane_sums(p)
+    left = gl.convert_layout(p.to(gl.bfloat16), gl.DotOperandLayout(0, OUT, 2))
+    return left, o, total, highest
+
+
+@gluon.jit
+def attend_to_block(
+    o, total, highest, q, j, place, ready, phase, weighing, stage, memory, w: gl.constexpr,
+    HAS_BIAS: gl.constexpr, TRANSPOSED: gl.constexpr, C: gl.constexpr, BLOCK_K: gl.constexpr,
+    NUM_BLOCKS: gl.constexpr, EXACT: gl.constexpr,
+):  # fmt: skip
+    """Sums of values and weights, and the highest logit, with block ``j`` of keys, at a place."""
+    _, _, k_smem, v_smem, bias_smem, mask_smem, _ = memory
+    masked = stage * (mask_smem.shape[0] // 2) + j
+    s = load_bias(bias_smem.index(w * NUM_BLOCKS + j), BLOCK_K, HAS_BIAS, TRANSPOSED)
+    mbarrier.wait(ready, phase)
+    k = k_smem.index(place).reshape([BLOCK_K, C])
+    v = v_smem.index(place).reshape([BLOCK_K, C])
+    s = warpgroup_mma(q, k.permute((1, 0)), s, use_acc=HAS_BIAS, is_async=True)
+    s = warpgroup_mma_wait(0, [s])
+    left, o, total, highest = weigh(s, o, total, highest, masked, weighing, mask_smem, EXACT)
+    return warpgroup_mma(left, v, o), total, highest
+
+
+@gluon.jit
+def within_range(sums):
+    """1 for rows whose sum of weights float32 held, 0 for those to be done again."""
+    return ((sums > LOWEST) & (sums < HIGHEST)).to(gl.int32)
+
+
+@gluon.jit
+def store_result(o, divisor, out_desc, at, ready, phase, out_smem, HAS_GATE: gl.constexpr):
+    """Start the store of sums of values, divided and gated."""
+    tile = out_smem.reshape([64, out_smem.shape[4]])
+    if HAS_GATE:
+        mbarrier.wait(ready, phase)
+        gate = tile.load(o.type.layout)
+        divisor += divisor * gl.exp2(-LOG2E * widen(gate))
+    tile.store((o * reciprocal(divisor)).to(out_smem.dtype))
+    fence_async_shared()
+    tma.async_copy_shared_to_global(out_desc, at, out_smem)
+
+
+@gluon.jit
+def leave_mask(kept, num_keys, ready, mask_smem, unmasked_smem, NUMBER: gl.constexpr):
+    """How many keys of a row take part and, if not all NUMBER, what is added to their logits."""
+    unmasked = count(kept)
+    if unmasked < NUMBER:
+        store_mask(kept, num_keys, unmasked, mask_smem)
+    announce(unmasked, unmasked_smem, ready)
+
+
+@gluon.jit
+def load_queries(loads, memory, barriers, sizes, row, C: gl.constexpr, GROUPS: gl.constexpr):
+    """Start the copies of a row's queries, all groups'."""
+    batch, head, first_q, _, _, _, _, _, _, _ = sizes
+    for w in gl.static_range(GROUPS):
+        q_full = barriers[2].index(w)
+        mbarrier.expect(q_full, 64 * C * 2)
+        at = [batch, row, first_q + w * 64, head, 0]
+        tma.async_copy_global_to_shared(loads[0], at, q_full, memory[0].index(w))
+
+
+@gluon.jit
+def load_rows(
+    turn, loads, memory, barriers, sizes,
+    HAS_GATE: gl.constexpr, C: gl.constexpr, BLOCK_K: gl.constexpr,
+    NUM_BLOCKS: gl.constexpr, KEYS: gl.constexpr, PLACES: gl.constexpr, GROUPS: gl.constexpr,
+):  # fmt: skip
+    """What `attend_to_rows` goes through, ahead of it."""
+    _, k_desc, v_desc, gate_desc, mask, mask_stride_r, mask_stride_k = loads
+    _, out_smem, k_smem, v_smem, _, mask_smem, unmasked_smem = memory
+    full, empty, _, q_empty, gate_full, _, _, row_full = barriers
+    batch, head, first_q, first_row, rows, _, _, _, num_keys, _ = sizes
+    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    rows_smem = mask_smem._reinterpret(gl.bfloat16, [2, KEYS], flat)
+    load_queries(loads, memory, barriers, sizes, first_row, C, GROUPS)
+    kept = load_mask(mask, mask_stride_r, mask_stride_k, first_row, num_keys, KEYS)
+    for i in range(rows):
+        before = turn * rows + i
+        row = first_row + i
+        stage = before & 1
+        leave_mask(
+            kept, num_keys, row_full, rows_smem.index(stage), unmasked_smem.index(stage),
+            NUM_BLOCKS * BLOCK_K,
+        )  # fmt: skip
+        for j in range(NUM_BLOCKS):
+            # PLACES divides NUM_BLOCKS: a block has the same place in every row.
+            place = j % PLACES
+            used = before * (NUM_BLOCKS // PLACES) + j // PLACES
+            mbarrier.wait(empty.index(place), (used & 1) ^ 1)
+            load_keys(
+                k_desc, v_desc, k_smem.index(place), v_smem.index(place), full.index(place),
+                batch, row, j * BLOCK_K, head, True, C, BLOCK_K,
+            )  # fmt: skip
+            if j == PLACES - 1:
+                more = i + 1 < rows
+                after = gl.where(more, row + 1, row)
+                kept = load_mask(mask, mask_stride_r, mask_stride_k, after, num_keys, KEYS)
+                for w in gl.static_range(GROUPS):
+                    # All have the queries, and the result of the row before has left.
+                    mbarrier.wait(q_empty.index(w), before & 1)
+                    at = [batch, row, first_q + w * 64, head, 0]
+                    if HAS_GATE:
+                        ready = gate_full.index(w)
+                        mbarrier.expect(ready, 64 * C * 2)
+                        tma.async_copy_global_to_shared(gate_desc, at, ready, out_smem.index(w))
+                if more:
+                    load_queries(loads, memory, barriers, sizes, row + 1, C, GROUPS)
+
+
+@gluon.jit
+def load(
+    bias_desc, again_smem, loads, memory, barriers, sizes,
+    HAS_GATE: gl.constexpr, HAS_BIAS: gl.constexpr, TRANSPOSED: gl.constexpr, C: gl.constexpr,
+    BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr, KEYS: gl.constexpr, PLACES: gl.constexpr,
+    GROUPS: gl.constexpr,
+):  # fmt: skip
+    """The loader warp."""
+    bias_full, finished = barriers[5], barriers[6]
+    batch, head, first_q = sizes[0], sizes[1], sizes[2]
+    bias_smem = memory[4]
+    if HAS_BIAS:
+        mbarrier.expect(bias_full, GROUPS * NUM_BLOCKS * 64 * BLOCK_K * 2)
+        for w in gl.static_range(GROUPS):
+            for n in range(NUM_BLOCKS):
+                tile = bias_smem.index(w * NUM_BLOCKS + n)
+                query = first_q + w * 64
+                copy_bias(bias_desc, tile, bias_full, batch, head, query, n * BLOCK_K, TRANSPOSED)
+    load_rows(
+        0, loads, memory, barriers, sizes,
+        HAS_GATE, C, BLOCK_K, NUM_BLOCKS, KEYS, PLACES, GROUPS,
+    )  # fmt: skip
+    if any_again(again_smem, finished, GROUPS):
+        load_rows(
+            1, loads, memory, barriers, sizes,
+            HAS_GATE, C, BLOCK_K, NUM_BLOCKS, KEYS, PLACES, GROUPS,
+        )  # fmt: skip
+
+
+@gluon.jit
+def any_again(again_smem, finished, GROUPS: gl.constexpr):
+    """Whether a group has met sums out of range, when all have gone through the rows."""
+    mbarrier.wait(finished, 0)
+    again = 0
+    for w in gl.static_range(GROUPS):
+        again += announced(again_smem.index(w))
+    return again > 0
+
+
+@gluon.jit
+def attend_to_rows(
+    turn, stores, memory, barriers, sizes, w: gl.constexpr,
+    HAS_GATE: gl.constexpr, HAS_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr,
+    TRANSPOSED: gl.constexpr, C: gl.constexpr,
+    BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr, PLACES: gl.constexpr,
+    EXACT: gl.constexpr,
+):  # fmt: skip
+    """Go through the CTA's rows, for the ``turn``-th time; 0 for queries to be done again."""
+    out_desc, lse, lse_stride = stores
+    _, _, _, _, _, _, unmasked_smem = memory
+    q_smem, out_smem = memory[0].index(w), memory[1].index(w)
+    full, empty, _, _, _, _, _, row_full = barriers
+    q_full, q_empty, gate_full = barriers[2].index(w), barriers[3].index(w), barriers[4].index(w)
+    batch, head, first_q, first_row, rows, num_rows, num_heads, num_queries, _, scale = sizes
+    dtype: gl.constexpr = q_smem.dtype
+    S: gl.constexpr = mma_layout(BLOCK_K)
+    OUT: gl.constexpr = mma_layout(C)
+    A: gl.constexpr = gl.DotOperandLayout(0, S, 2)
+    by_row: gl.constexpr = gl.SliceLayout(1, S)
+
+    first_q += w * 64
+    queries = first_q + gl.arange(0, 64, layout=by_row)
+    held = gl.full([64], 1, gl.int32, by_row)
+    # With a bias, the accumulator starts from it, and so queries are scaled; else logits are.
+    unit = LOG2E * BIAS_SCALE if HAS_BIAS else LOG2E * scale
+    for i in range(rows):
+        row = first_row + i
+        # Rows so far: how often a barrier was waited for in them gives its phase.
+        before = turn * rows + i
+        stage = before & 1
+        mbarrier.wait(q_full, stage)
+        mbarrier.wait(row_full, stage)
+        q = q_smem.reshape([64, C]).load(A)
+        unmasked = announced(unmasked_smem.index(stage))
+        # The result of the row before has left the place.
+        tma.store_wait(0)
+        mbarrier.arrive(q_empty)
+        if HAS_BIAS:
+            q = (widen(q) * (scale * (1.0 / BIAS_SCALE))).to(dtype)
+        all_kept = unmasked == NUM_BLOCKS * BLOCK_K
+        stretch = gl.where(unmasked > 0, unit, 0.0)
+        highest = gl.full([64], float("-inf") if EXACT else 0.0, gl.float32, by_row)
+        total = lane_sums(gl.full([64, BLOCK_K], 0.0, gl.float32, S))
+        o = gl.full([64, C], 0.0, gl.float32, OUT)
+        weighing = all_kept, stretch, unit
+        for j in range(NUM_BLOCKS):
+            # PLACES divides NUM_BLOCKS: a block has the same place in every row.
+            place = j % PLACES
+            used = before * (NUM_BLOCKS // PLACES) + j // PLACES
+            o, total, highest = attend_to_block(
+                o, total, highest, q, j, place, full.index(place), used & 1, weighing,
+                stage, memory, w, HAS_BIAS, TRANSPOSED, C, BLOCK_K, NUM_BLOCKS, EXACT,
+            )  # fmt: skip
+            mbarrier.arrive(empty.index(place))
+        sums = gl.convert_layout(gl.sum(total, 1), by_row)
+        held &= within_range(sums)
+        divisor = gl.convert_layout(sums, gl.SliceLayout(1, OUT))[:, None]
+        at = [batch, row, first_q, head, 0]
+        store_result(o, divisor, out_desc, at, gate_full, stage, out_smem, HAS_GATE)
+        start = ((batch * num_rows + row).to(gl.int64) * num_heads + head) * lse_stride
+        gl.store(lse + start + queries, highest + log2(sums), mask=queries < num_queries)
+    tma.store_wait(0)
+    return held
+
+
+@gluon.jit
+def attend(
+    again_smem, stores, memory, barriers, sizes, w: gl.constexpr,
+    HAS_GATE: gl.constexpr, HAS_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr,
+    TRANSPOSED: gl.constexpr, C: gl.constexpr,
+    BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr, PLACES: gl.constexpr, GROUPS: gl.constexpr,
+):  # fmt: skip
+    """Warp group ``w``."""
+    bias_full, finished = barriers[5], barriers[6]
+    if HAS_BIAS:
+        mbarrier.wait(bias_full, 0)
+    held = attend_to_rows(
+        0, stores, memory, barriers, sizes, w,
+        HAS_GATE, HAS_BIAS, BIAS_SCALE, TRANSPOSED, C, BLOCK_K, NUM_BLOCKS, PLACES, False,
+    )  # fmt: skip
+    wait_for_stores(held)
+    announce(1 - gl.min(held, 0), again_smem.index(w), finished)
+    if any_again(again_smem, finished, GROUPS):
+        attend_to_rows(
+            1, stores, memory, barriers, sizes, w,
+            HAS_GATE, HAS_BIAS, BIAS_SCALE, TRANSPOSED, C, BLOCK_K, NUM_BLOCKS, PLACES, True,
+        )  # fmt: skip
+
+
+@gluon.jit
+def run_partition(
+    w: gl.constexpr, bias_desc, again_smem, loads, stores, memory, barriers, sizes,
+    HAS_GATE: gl.constexpr, HAS_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr,
+    TRANSPOSED: gl.constexpr, C: gl.constexpr,
+    BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr, KEYS: gl.constexpr, PLACES: gl.constexpr,
+    GROUPS: gl.constexpr,
+):  # fmt: skip
+    """Warp group ``w``; the loader is after the last."""
+    if w < GROUPS:
+        attend(
+            again_smem, stores, memory, barriers, sizes, w,
+            HAS_GATE, HAS_BIAS, BIAS_SCALE, TRANSPOSED, C, BLOCK_K, NUM_BLOCKS, PLACES, GROUPS,
+        )  # fmt: skip
+    else:
+        load(
+            bias_desc, again_smem, loads, memory, barriers, sizes,
+            HAS_GATE, HAS_BIAS, TRANSPOSED, C, BLOCK_K, NUM_BLOCKS, KEYS, PLACES, GROUPS,
+        )  # fmt: skip
+
+
+@gluon.jit
+def forward_kernel(
+    q_desc, k_desc, v_desc, gate_desc, bias_desc, out_desc, mask, lse,
+    mask_stride_b, mask_stride_r, mask_stride_k, lse_stride,
+    num_rows, num_heads, num_queries, num_keys, scale,
+    HAS_GATE: gl.constexpr, HAS_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr,
+    TRANSPOSED: gl.constexpr, C: gl.constexpr,
+    BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr, KEYS: gl.constexpr, PLACES: gl.constexpr,
+    GROUPS: gl.constexpr,
+):  # fmt: skip
+    """64 queries a group. ``KEYS``: their number to the next power of 2."""
+    first_q, head, _, first_row, rows = place_of_cta(num_queries, num_heads, num_rows, 64 * GROUPS)
+    batch = gl.program_id(1)
+
+    dtype: gl.constexpr = q_desc.dtype
+    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    block: gl.constexpr = [PLACES, 1, 1, BLOCK_K, 1, C]
+    q_smem = gl.allocate_shared_memory(dtype, [GROUPS, 1, 1, 64, 1, C], q_desc.layout)
+    # The gate is read from where the result is left.
+    out_smem = gl.allocate_shared_memory(dtype, [GROUPS, 1, 1, 64, 1, C], q_desc.layout)
+    k_smem = gl.allocate_shared_memory(dtype, block, k_desc.layout)
+    v_smem = gl.allocate_shared_memory(dtype, block, k_desc.layout)
+    tiles: gl.constexpr = stacked(GROUPS * NUM_BLOCKS if HAS_BIAS else 1, bias_desc.block_shape)
+    bias_smem = gl.allocate_shared_memory(dtype, tiles, bias_desc.layout)
+    # Of the row that is computed, and the next.
+    mask_smem = gl.allocate_shared_memory(gl.bfloat16, [2 * (KEYS // BLOCK_K), BLOCK_K], flat)
+    unmasked_smem = gl.allocate_shared_memory(gl.int32, [2, 1], flat)
+    again_smem = gl.allocate_shared_memory(gl.int32, [GROUPS, 1], flat)
+    full, empty = new_barriers(PLACES, 1), new_barriers(PLACES, GROUPS)
+    q_full, q_empty = new_barriers(GROUPS, 1), new_barriers(GROUPS, 1)
+    gate_full = new_barriers(GROUPS, 1) if HAS_GATE else q_full
+    others = new_barriers(2, 1)
+    bias_full, row_full = others.index(0), others.index(1)
+    finished = new_barriers(1, GROUPS).index(0)
+    fence_async_shared()
+
+    mask += batch.to(gl.int64) * mask_stride_b
+    loads = (
+        q_desc, k_desc, v_desc, gate_desc,
+        mask, gl.to_tensor(mask_stride_r), gl.to_tensor(mask_stride_k),
+    )  # fmt: skip
+    stores = out_desc, lse, gl.to_tensor(lse_stride)
+    memory = q_smem, out_smem, k_smem, v_smem, bias_smem, mask_smem, unmasked_smem
+    barriers = full, empty, q_full, q_empty, gate_full, bias_full, finished, row_full
+    sizes = (
+        batch, head, first_q, first_row, rows,
+        gl.to_tensor(num_rows), gl.to_tensor(num_heads),
+        gl.to_tensor(num_queries), gl.to_tensor(num_keys), scale,
+    )  # fmt: skip
+    gl.warp_specialize(
+        [
+            (
+                run_partition,
+                (
+                    w, bias_desc, again_smem, loads, stores, memory, barriers, sizes,
+                    HAS_GATE, HAS_BIAS, BIAS_SCALE, TRANSPOSED,
+                    C, BLOCK_K, NUM_BLOCKS, KEYS, PLACES, GROUPS,
+                ),
+            )
+            for w in (0, 1, 2, 3, 4)[: GROUPS + 1]
+        ],
+        worker_warps(GROUPS),
+        worker_registers(GROUPS),
+    )  # fmt: skip
+
+
+def launch(inputs: Inputs, out: Tensor, lse: Tensor) -> None:
+    """Fill ``out`` and ``lse``."""
+    q, k, v, gate, mask, bias, *_ = inputs
+    bias = None if bias is None else bias_rows(bias)
+    own = plan(inputs)
+    block = own.constants["BLOCK_K"]
+    q_desc = rows_descriptor(q, 64)
+    forward_kernel[(own.ctas, inputs.batch)](
+        q_desc,
+        rows_descriptor(k, block),
+        rows_descriptor(v, block),
+        q_desc if gate is None else rows_descriptor(gate, 64),
+        bias_descriptor(bias, q, 64, block),
+        rows_descriptor(out, 64),
+        mask,
+        lse,
+        *inputs.mask_strides,
+        lse.stride(2),
+        *inputs.scalars,
+        HAS_GATE=gate is not None,
+        HAS_BIAS=bias is not None,
+        BIAS_SCALE=inputs.bias_scale,
+        TRANSPOSED=transposed(bias),
+        **own.constants,
+    )
+
+
+def plan(inputs: Inputs) -> Plan:
+    """How forward is launched."""
+    sizes = constants(inputs)
+    blocks = triton.cdiv(inputs.num_queries, 64 * sizes["GROUPS"])
+    # All blocks of a row and head share their keys, and so are under way at a time.
+    return dealt(sizes, inputs, blocks, ctas_an_sm(inputs, sizes), blocks)
+
+
+def constants(inputs: Inputs) -> dict[str, int]:
+    """The tile, and what follows from it."""
+    sizes = tile("attention_forward_hopper", "sm_90", inputs.shape_class)
+    block = sizes["BLOCK_K"]
+    blocks = triton.cdiv(inputs.num_keys, block)
+    return sizes | {
+        "NUM_BLOCKS": blocks,
+        "PLACES": places(sizes["PLACES"], blocks),
+        "KEYS": key_slots(inputs, block),
+        "C": padded(inputs.channels),
+    }
+
+
+def ctas_an_sm(inputs: Inputs, sizes: dict[str, int]) -> int:
+    """In shared memory: bias; keys and values; queries and result; masks of two rows."""
+    block, channels, queries = sizes["BLOCK_K"], sizes["C"], 64 * sizes["GROUPS"]
+    bias = 2 * 64 * block if inputs.bias is None else 2 * queries * block * sizes["NUM_BLOCKS"]
+    rows = 2 * channels * (2 * sizes["PLACES"] * block + 2 * queries)
+    return fitting(bias + rows + 4 * sizes["KEYS"], sizes["GROUPS"] + 1, sizes["maxnreg"])
+
+
+def warp_groups(inputs: Inputs) -> int:
+    """How many warp groups, without loaders, an SM holds at a time."""
+    sizes = constants(inputs)
+    return ctas_an_sm(inputs, sizes) * sizes["GROUPS"]

@@ -1,0 +1,314 @@
+"""What the kernels for Hopper GPUs share.
+
+They are written in Gluon, Triton's lower level. A CTA has 64 queries or keys of one head, for
+consecutive rows. Its tile of the bias stays in shared memory for all of them; what it goes through
+in blocks arrives by TMA in a ring of places, announced on barriers. CTAs of one warp group share an
+SM and so hide each other's waits. Forward with a bias and `backward_queries_bias` have several warp
+groups instead. These and `backward_keys` have a warp that loads.
+
+Layouts: ``S`` of logits, ``OUT`` of sums over keys or queries (both as the tensor cores leave
+them), ``A`` and ``A_P`` of their left operands in registers.
+
+With a bias, products start from it, and logits are in its unit, ``BIAS_SCALE``: queries are divided
+by it when they are scaled. A bias in bits has LOG2E * BIAS_SCALE == 1: nothing is multiplied.
+Queries whose products come in this unit have a factor of 1 in forward, and backward, unless
+``SCALE_Q``, leaves them alone.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
+
+from scalefold_kernels.gluon import mma_layout, widen
+
+LOG2E = gl.constexpr(1.4426950408889634)
+MASKED_LOGIT = gl.constexpr(-1e9)
+
+LOADER_REGISTERS = gl.constexpr(24)
+"""Of a thread of a loader warp; what it gives up goes to the warp group."""
+
+
+@gluon.jit
+def log2(x):
+    """Of numbers that are not subnormal, to 2^-22; the exact one takes thirty instructions."""
+    return gl.inline_asm_elementwise("lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], gl.float32, True, 1)
+
+
+@gluon.jit
+def reciprocal(x):
+    """To one unit in the last place; a true division takes eight instructions."""
+    return gl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], gl.float32, True, 1)
+
+
+@gluon.jit
+def row_max(x):
+    """Maximum of each row in two chains, since the compiler keeps the order of a reduction."""
+    M: gl.constexpr = x.shape[0]
+    N: gl.constexpr = x.shape[1]
+    rows: gl.constexpr = gl.SliceLayout(1, x.type.layout)
+    even, odd = gl.split(gl.reshape(x, [M, N // 2, 2]))
+    return gl.convert_layout(gl.max(gl.maximum(even, odd), 1), rows)
+
+
+@gluon.jit
+def lane_sums(x):
+    """Sums (rows, 4) of what each of the four threads of a row holds."""
+    M: gl.constexpr = x.shape[0]
+    N: gl.constexpr = x.shape[1]
+    even, odd = gl.split(gl.reshape(x, [M, N // 8, 4, 2]))
+    return gl.sum(even + odd, 1)
+
+
+@gluon.constexpr_function
+def stacked(count, shape):
+    """Shape of so many blocks one after the other."""
+    return [count, *shape]
+
+
+@gluon.jit
+def place_of_cta(num_positions, num_heads, num_rows, BLOCK: gl.constexpr = 64):
+    """First position, head, group of rows, first row and number of rows of a CTA.
+
+    CTAs that share positions and head are groups; some heads may have one more than others.
+    """
+    num_blocks = gl.cdiv(num_positions, BLOCK)
+    tiles = num_blocks * num_heads
+    tile = gl.program_id(0) % tiles
+    group = gl.program_id(0) // tiles
+    num_groups = gl.cdiv(gl.num_programs(0) - tile, tiles)
+    first_row = group * num_rows // num_groups
+    rows = (group + 1) * num_rows // num_groups - first_row
+    return tile % num_blocks * BLOCK, tile // num_blocks, group, first_row, rows
+
+
+@gluon.jit
+def copy_bias(bias_desc, tile, ready, batch, head, query, key, TRANSPOSED: gl.constexpr):
+    """Start the copy of a tile of the bias from ``query`` and ``key`` on."""
+    if TRANSPOSED:
+        tma.async_copy_global_to_shared(bias_desc, [batch, head, key, query], ready, tile)
+    else:
+        tma.async_copy_global_to_shared(bias_desc, [batch, head, query, key], ready, tile)
+
+
+@gluon.jit
+def load_bias(tile, N: gl.constexpr, HAS_BIAS: gl.constexpr, TRANSPOSED: gl.constexpr):
+    """What the product of (64, N) logits starts from: a tile of the bias, in float32, or zeros.
+
+    ``TRANSPOSED``: its dimensions are not in memory's order.
+    """
+    if not HAS_BIAS:
+        return gl.full([64, N], 0.0, gl.float32, mma_layout(N))
+    flat = tile.reshape([tile.shape[2], tile.shape[3]])
+    if TRANSPOSED:
+        flat = flat.permute((1, 0))
+    return widen(flat.load(mma_layout(N)))
+
+
+@gluon.jit
+def sum_places(queries, keys, num_queries, num_keys, TRANSPOSED: gl.constexpr):
+    """Where elements (queries, keys) of the bias's gradient are, in the order of the bias."""
+    at = queries[:, None].to(gl.int64) * num_keys + keys[None, :]
+    if TRANSPOSED:
+        at = keys[None, :].to(gl.int64) * num_queries + queries[:, None]
+    return at
+
+
+@gluon.jit
+def load_mask(mask, stride_r, stride_k, row, num_keys, KEYS: gl.constexpr):
+    """The mask of a row; every warp holds all of it."""
+    layout: gl.constexpr = gl.BlockedLayout([KEYS // 32], [32], [gl.num_warps()], [0])
+    keys = gl.arange(0, KEYS, layout=layout)
+    start = mask + row.to(gl.int64) * stride_r
+    return gl.load(start + keys * stride_k, mask=keys < num_keys, other=0.0)
+
+
+@gluon.jit
+def count(kept):
+    """How many keys take part."""
+    return gl.sum((kept != 0).to(gl.int32), 0)
+
+
+@gluon.jit
+def count_unmasked(mask, stride_r, stride_k, row, num_keys):
+    """How many keys of a row take part; a loader warp has registers for 256 at a time."""
+    PART: gl.constexpr = 256
+    unmasked = 0
+    for first in range(0, num_keys, PART):
+        part = mask + first * stride_k
+        unmasked += count(load_mask(part, stride_r, stride_k, row, num_keys - first, PART))
+    return unmasked
+
+
+@gluon.jit
+def announce(number, place, ready):
+    """Leave a number where all can read it, and say so."""
+    one: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
+    place.store(gl.full([1], 0, gl.int32, one) + number)
+    mbarrier.arrive(ready)
+
+
+@gluon.jit
+def announced(place):
+    """What `announce` left."""
+    one: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
+    return gl.sum(place.load(one), 0)
+
+
+BY_THREAD = gl.constexpr(gl.SwizzledSharedLayout(1, 1, 1, [5, 4, 3, 2, 1, 0]))
+"""Of tiles that `by_thread` gives, in shared memory: no two threads meet in a bank."""
+
+
+@gluon.jit
+def by_thread(x):
+    """A tile that a product gave, such that a thread's four of a pair of lines are contiguous."""
+    N: gl.constexpr = x.shape[1]
+    return gl.permute(gl.reshape(x, [4, 2, 8, N // 8, 4, 2]), (3, 0, 2, 4, 1, 5))
+
+
+@gluon.jit
+def by_position(x, layout: gl.constexpr):
+    """Inverse of `by_thread`."""
+    N: gl.constexpr = x.shape[0]
+    tile = gl.reshape(gl.permute(x, (1, 4, 2, 0, 3, 5)), [64, N * 8])
+    return gl.convert_layout(tile, layout, assert_trivial=True)
+
+
+@gluon.jit
+def in_line(x):
+    """All elements of a tile that a product gave, in the order of `by_thread`."""
+    return gl.reshape(by_thread(x), [x.shape[0] * x.shape[1]])
+
+
+@gluon.jit
+def from_line(x, layout: gl.constexpr):
+    """Inverse of `in_line`."""
+    return by_position(gl.reshape(x, [x.shape[0] // (64 * 8), 4, 8, 4, 2, 2]), layout)
+
+
+@gluon.constexpr_function
+def chunks_in_order(C):
+    """A tile (64, C) as products leave it, each thread's pairs in order of chunks of 8 channels."""
+    chunks = [[0, 8 << n] for n in range(C.bit_length() - 4)]
+    lanes = [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]]
+    warps = [[16, 0], [32, 0]]
+    return gl.DistributedLinearLayout([[0, 1], *chunks, [8, 0]], lanes, warps, [], [64, C])
+
+
+@gluon.jit
+def transpose_quads(x):
+    """Fours of pairs (..., 4, 4 threads, 2) of bfloat16 change their place with threads."""
+    return gl.inline_asm_elementwise(
+        """{
+        .reg .b32 x;
+        .reg .pred odd, upper;
+        mov.u32 x, %laneid;
+        and.b32 x, x, 1;
+        setp.ne.u32 odd, x, 0;
+        mov.u32 x, %laneid;
+        and.b32 x, x, 2;
+        setp.ne.u32 upper, x, 0;
+        selp.b32 x, $4, $5, odd;
+        shfl.sync.bfly.b32 x, x, 1, 31, 0xffffffff;
+        selp.b32 $0, x, $4, odd;
+        selp.b32 $1, $5, x, odd;
+        selp.b32 x, $6, $7, odd;
+        shfl.sync.bfly.b32 x, x, 1, 31, 0xffffffff;
+        selp.b32 $2, x, $6, odd;
+        selp.b32 $3, $7, x, odd;
+        selp.b32 x, $0, $2, upper;
+        shfl.sync.bfly.b32 x, x, 2, 31, 0xffffffff;
+        selp.b32 $0, x, $0, upper;
+        selp.b32 $2, $2, x, upper;
+        selp.b32 x, $1, $3, upper;
+        shfl.sync.bfly.b32 x, x, 2, 31, 0xffffffff;
+        selp.b32 $1, x, $1, upper;
+        selp.b32 $3, $3, x, upper;
+        }""",
+        "=&r,=&r,=&r,=&r,r,r,r,r", [x], gl.bfloat16, False, 8,
+    )  # fmt: skip
+
+
+@gluon.jit
+def by_vector(x):
+    """A tile (64, C) that a product gave, in bfloat16, with 16 bytes of a row in each thread.
+
+    By shuffles: `gl.convert_layout` would take shared memory. A product leaves 4 bytes of a row in
+    a thread, and storing these takes four times as many requests to the caches.
+    """
+    C: gl.constexpr = x.shape[1]
+    x = gl.convert_layout(x, chunks_in_order(C), assert_trivial=True)
+    # Warps, lines, halves and chunks, threads of a line, pairs.
+    tile = gl.permute(gl.reshape(x, [4, 2, 8, C // 8, 4, 2]), (0, 2, 1, 3, 4, 5))
+    tile = transpose_quads(gl.reshape(tile, [4, 8, C // 16, 4, 4, 2]))
+    tile = gl.reshape(gl.permute(tile, (0, 1, 2, 4, 3, 5)), [4, 8, 2, C // 8, 4, 2])
+    return gl.reshape(gl.permute(tile, (0, 2, 1, 3, 4, 5)), [64, C])
+
+
+@gluon.jit
+def waiting_at(waiting, batch, row, head, first_q, sizes, layout: gl.constexpr):
+    """Where 64 queries' gradients of a row wait for those from more keys, as `in_line` has them.
+
+    ``waiting`` (B, R, H, blocks of queries, 64 C) is float32. A warp so reads and writes 512 bytes
+    on end; by position they would be eight pieces of 32 bytes, one request to the cache each.
+    """
+    num_rows, num_heads, num_queries = sizes
+    C: gl.constexpr = layout.instr_shape[1]
+    LINE: gl.constexpr = in_line(gl.full([64, C], 0.0, gl.float32, layout)).type.layout
+    block = ((batch * num_rows + row).to(gl.int64) * num_heads + head) * gl.cdiv(num_queries, 64)
+    start = waiting + (block + first_q // 64) * (64 * C)
+    return start + gl.arange(0, 64 * C, layout=LINE)
+
+
+@gluon.jit
+def store_mask(kept, num_keys, unmasked, mask_smem):
+    """Store what is added to the logits of each key; without unmasked ones all weigh the same.
+
+    ``kept`` is from `load_mask`; ``mask_smem`` has as many elements, in blocks of keys.
+    """
+    KEYS: gl.constexpr = kept.shape[0]
+    flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    keys = gl.arange(0, KEYS, layout=kept.type.layout)
+    added = gl.where((kept != 0) | (unmasked == 0), 0.0, MASKED_LOGIT)
+    added = gl.where(keys < num_keys, added, float("-inf"))
+    mask_smem._reinterpret(mask_smem.dtype, [KEYS], flat).store(added.to(mask_smem.dtype))
+
+
+@gluon.jit
+def load_keys(
+    k_desc, v_desc, k_smem, v_smem, ready, batch, row, first_key, head, wanted,
+    C: gl.constexpr, BLOCK_K: gl.constexpr,
+):  # fmt: skip
+    """Start the copies of a block of keys and values, if it is wanted."""
+    at = [batch, row, first_key, head, 0]
+    mbarrier.expect(ready, 2 * BLOCK_K * C * 2, pred=wanted)
+    tma.async_copy_global_to_shared(k_desc, at, ready, k_smem, pred=wanted)
+    tma.async_copy_global_to_shared(v_desc, at, ready, v_smem, pred=wanted)
+
+
+@gluon.jit
+def load_first_keys(
+    k_desc, v_desc, k_smem, v_smem, full, batch, row, head,
+    C: gl.constexpr, BLOCK_K: gl.constexpr, PLACES: gl.constexpr, FIRST_K: gl.constexpr = 0,
+):  # fmt: skip
+    """Start the copies of a row's first blocks, from a key on, to all places of the ring."""
+    for n in gl.static_range(PLACES):
+        load_keys(
+            k_desc, v_desc, k_smem.index(n), v_smem.index(n), full.index(n),
+            batch, row, FIRST_K + n * BLOCK_K, head, True, C, BLOCK_K,
+        )  # fmt: skip
+
+
+@gluon.jit
+def undo_gate(grad_tile, out_tile, gate_tile, HAS_GATE: gl.constexpr, VECTORS: gl.constexpr):
+    """Gradients of gate and ungated result in the places of gate and gradient; returns delta.
+
+    Tiles (queries, channels) of a head; see `docs/kernels/attention.md`.
+    """
+    grad = widen(grad_tile.load(VECTORS))
+    product = grad * widen(out_tile.load(VECTORS))
+    delta = gl.sum(product, 1)
+    if HAS_GATE:
+        share = reciprocal(1.0 + gl.exp2(-LOG2E * widen(gate_tile.load(VECTORS))))
+        gate_tile.store((product * (1.0 - share)).to(gate_tile.dtype))
+        grad_tile.store((grad * share).to(grad_tile.dtype))
+    return delta

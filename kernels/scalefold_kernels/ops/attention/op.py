@@ -1,0 +1,195 @@
+"""Gated attention with mask and pair bias as an operator of torch.
+
+Forward keeps its arguments, its result and one number a query and head. Backward computes the
+weights again from it. Gradients of q, k, v and gate are slices of one tensor, laid out like the
+projections that they are the gradients of, so that nothing needs to copy them together.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scalefold_kernels.backends import Backends
+from scalefold_kernels.ops.attention.arguments import (
+    Gradients,
+    Inputs,
+    checked,
+    in_memory,
+    new_rows,
+    new_statistics,
+    transposed,
+)
+from scalefold_kernels.sums import sum_rows
+
+_BACKENDS = Backends("attention", __package__, "hopper.backward_row", "hopper", "triton")
+
+
+def attention(
+    q_BRQHC: Tensor,
+    k_BRKHC: Tensor,
+    v_BRKHC: Tensor,
+    gate_BRQHC: Tensor | None,
+    mask_BRK: Tensor,
+    bias_BHQK: Tensor | None,
+    bias_scale: float = 1.0,
+    scale: float | None = None,
+) -> Tensor:
+    """Scaled dot-product attention of AlphaFold2 (core of Suppl. Alg. 7, 8, 13, 14, 17).
+
+    Parameters
+    ----------
+    q_BRQHC, k_BRKHC, v_BRKHC : Tensor
+        Projections; any strides (a copy is made where channels are not contiguous).
+    gate_BRQHC : Tensor or None
+        Gate before its sigmoid.
+    mask_BRK : Tensor
+        Not 0 for keys that take part; R may be 1 (the same mask for all rows).
+    bias_BHQK : Tensor or None
+        ``bias_scale`` times it is added to the logits of all rows; any strides.
+    bias_scale : float
+        Positive; a constant of the kernels, which are compiled for each value. With ln 2 (a bias in
+        bits) they multiply nothing by it: they take powers of 2.
+    scale : float, optional
+        Positive: what the products of queries and keys are multiplied by; 1 / sqrt(C) if not given.
+        Queries whose products are in the bias's unit, scale ``bias_scale``, are taken as they are;
+        others are multiplied and rounded once more.
+
+    Returns
+    -------
+    Tensor, shape (B, R, Q, H, C), dtype of ``q``
+        Rows and queries in memory as those of ``q``.
+
+    Raises
+    ------
+    ValueError
+        Shapes or types do not fit each other, or there are more samples than launches hold.
+    """
+    if bias_BHQK is not None and 1 not in bias_BHQK.stride()[-2:]:
+        # Heads last, as a linear map leaves them: one copy for forward and backward.
+        bias_BHQK = bias_BHQK.contiguous()
+    if mask_BRK.stride(-1) != 1:
+        # Attention along columns: every CTA would gather each of its rows' masks.
+        mask_BRK = mask_BRK.contiguous()
+    scale = q_BRQHC.shape[-1] ** -0.5 if scale is None else scale
+    projections = q_BRQHC, k_BRKHC, v_BRKHC, gate_BRQHC
+    out, _ = _attention(*projections, mask_BRK, bias_BHQK, bias_scale, scale)
+    return out
+
+
+@torch.library.custom_op("scalefold::attention", mutates_args=())
+def _attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate: Tensor | None,
+    mask: Tensor,
+    bias: Tensor | None,
+    bias_scale: float,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    inputs = checked(q, k, v, gate, mask, bias, bias_scale, scale)
+    out, lse = new_rows(q.shape, q), new_statistics(q)
+    _BACKENDS.choose("forward", q.device, inputs).forward(inputs, out, lse)
+    return out, lse
+
+
+@_attention.register_fake
+def _(q: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return new_rows(q.shape, q), new_statistics(q)
+
+
+@torch.library.custom_op("scalefold::attention_backward", mutates_args=())
+def _attention_backward(
+    grad_out: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate: Tensor | None,
+    mask: Tensor,
+    bias: Tensor | None,
+    bias_scale: float,
+    scale: float,
+    out: Tensor,
+    lse: Tensor,
+    bias_gradient: bool,
+) -> list[Tensor]:
+    inputs = checked(q, k, v, gate, mask, bias, bias_scale, scale)
+    results = _gradients(q, k, gate)
+    gradients = _slices(results, gate is not None)
+    sum_bias = bias is not None and bias_gradient
+    backend = _BACKENDS.choose("backward", q.device, inputs)
+    sums = backend.backward(inputs, out, lse, grad_out, gradients, sum_bias)
+    if bias is not None and sums:
+        results.append(_summed(bias, sums))
+    return results
+
+
+@_attention_backward.register_fake
+def _(_grad_out: Tensor, *arguments: Any) -> list[Tensor]:
+    *given, _out, _lse, bias_gradient = arguments
+    inputs = Inputs(*given)
+    results = _gradients(inputs.q, inputs.k, inputs.gate)
+    if inputs.bias is not None and bias_gradient:
+        results.append(_bias_gradient(inputs.bias))
+    return results
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    *tensors, ctx.bias_scale, ctx.scale = inputs
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*tensors, *output)
+
+
+def _backward(
+    ctx: Any, grad_out: Tensor | None, _grad_lse: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    if grad_out is None:
+        return (None,) * 8
+    q, k, v, gate, mask, bias, out, lse = ctx.saved_tensors
+    wanted = ctx.needs_input_grad[5]
+    results = _attention_backward(
+        grad_out, q, k, v, gate, mask, bias, ctx.bias_scale, ctx.scale, out, lse, wanted
+    )
+    grads = _slices(results, gate is not None)
+    return *grads, None, results[-1] if wanted else None, None, None
+
+
+_attention.register_autograd(_backward, setup_context=_save)
+
+
+def _bias_gradient(bias: Tensor) -> Tensor:
+    """Memory for the bias's gradient, queries and keys in the order in which the bias has them."""
+    memory = torch.empty_like(in_memory(bias), memory_format=torch.contiguous_format)
+    return memory.mT if transposed(bias) else memory
+
+
+def _summed(bias: Tensor, sums: tuple[Tensor, ...]) -> Tensor:
+    """The bias's gradient from its sums over groups of rows, by parts of the keys."""
+    gradient = _bias_gradient(bias)
+    if len(sums) == 1:
+        sum_rows(sums[0].flatten(1), bias.dtype, gradient)
+    else:
+        parts = [sum_rows(x.flatten(1), bias.dtype).view(x.shape[1:]) for x in sums]
+        torch.cat(parts, -2 if transposed(bias) else -1, out=in_memory(gradient))
+    return gradient
+
+
+def _gradients(q: Tensor, k: Tensor, gate: Tensor | None) -> list[Tensor]:
+    """Memory for the gradients: one tensor (B, R, N, q k v gate, H, C) where lengths are equal."""
+    if q.shape == k.shape:
+        batch, rows, length, heads, channels = q.shape
+        shape = (batch, rows, length, 3 if gate is None else 4, heads, channels)
+        return [new_rows(shape, q)]
+    parts = [new_rows(x.shape, x) for x in (q, k, k)]
+    return parts if gate is None else [*parts, new_rows(q.shape, q)]
+
+
+def _slices(results: list[Tensor], gated: bool) -> Gradients:
+    if results[0].ndim == 6:
+        parts = results[0].unbind(3)
+    else:
+        parts = tuple(results[: 4 if gated else 3])
+    return Gradients(parts[0], parts[1], parts[2], parts[3] if gated else None)

@@ -1,0 +1,6 @@
+"""Attention on any GPU, of any type, head size and length."""
+
+from scalefold_kernels.ops.attention.triton.backward import backward
+from scalefold_kernels.ops.attention.triton.forward import forward
+
+__all__ = ["backward", "forward"]

@@ -1,0 +1,318 @@
+"""Backward of attention on any GPU; legend as in `parts`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from scalefold_kernels.ops.attention.arguments import (
+    Gradients,
+    Inputs,
+    new_rows,
+    new_statistics,
+    new_sums,
+    transposed,
+)
+from scalefold_kernels.ops.attention.triton.gate import backward_gate, heads_together
+from scalefold_kernels.ops.attention.triton.parts import (
+    LOG2E,
+    count_unmasked,
+    grid_of,
+    load,
+    load_bias,
+    logits,
+    masked_terms,
+    place_of_cta,
+    place_operands,
+    row_offset,
+    store,
+    strides,
+    tile_of,
+)
+from scalefold_kernels.tiles import Tile
+
+
+@triton.jit
+def load_queries(
+    q, grad, lse, delta, q_stride, grad_stride, first, count, scale,
+    C: tl.constexpr, BIAS_SCALE: tl.constexpr, BLOCK_Q: tl.constexpr,
+):  # fmt: skip
+    """A block of a row's queries, scaled; gradient of their result, and statistics.
+
+    Beyond the last query every weight is 0.
+    """
+    queries = first + tl.arange(0, BLOCK_Q)
+    q_tile = load(q, q_stride, first, count, C, BLOCK_Q)
+    q_tile = (q_tile * (scale * (1.0 / BIAS_SCALE))).to(q_tile.dtype)
+    grad_tile = load(grad, grad_stride, first, count, C, BLOCK_Q)
+    lse_tile = tl.load(lse + queries, mask=queries < count, other=float("inf"))
+    delta_tile = tl.load(delta + queries, mask=queries < count, other=0.0)
+    return q_tile, grad_tile, lse_tile, delta_tile
+
+
+@triton.jit
+def backward_queries_kernel(
+    q, k, v, mask, bias, lse, delta, grad_ungated, grad_q,
+    q_strides, k_strides, v_strides, mask_strides, bias_strides, grad_ungated_strides,
+    grad_q_strides, lse_stride, num_rows, num_heads, num_queries, num_keys, scale,
+    C: tl.constexpr, HAS_BIAS: tl.constexpr, BIAS_SCALE: tl.constexpr,
+    BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """One CTA: gradient of a block of queries of one row and head."""
+    batch, row, head, first_q = place_of_cta(num_rows, num_heads, BLOCK_Q)
+    q, k, v = place_operands(q, k, v, q_strides, k_strides, v_strides, batch, row, head)
+    grad_ungated += row_offset(grad_ungated_strides, batch, row, head)
+    grad_q += row_offset(grad_q_strides, batch, row, head)
+    mask += batch.to(tl.int64) * mask_strides[0] + row.to(tl.int64) * mask_strides[1]
+    start = ((batch * num_rows + row).to(tl.int64) * num_heads + head) * lse_stride
+    unmasked = count_unmasked(mask, mask_strides[2], num_keys, BLOCK_K)
+    alive = (unmasked > 0).to(tl.float32)
+    queries = first_q + tl.arange(0, BLOCK_Q)
+    if HAS_BIAS:
+        bias += batch.to(tl.int64) * bias_strides[0] + head.to(tl.int64) * bias_strides[1]
+
+    q_tile, grad, lse_tile, delta_tile = load_queries(
+        q, grad_ungated, lse + start, delta + start, q_strides[2], grad_ungated_strides[2],
+        first_q, num_queries, scale, C, BIAS_SCALE, BLOCK_Q,
+    )  # fmt: skip
+    total = tl.zeros((BLOCK_Q, q_tile.shape[1]), tl.float32)
+    for first_k in range(0, num_keys, BLOCK_K):
+        keys = first_k + tl.arange(0, BLOCK_K)
+        k_tile = load(k, k_strides[2], first_k, num_keys, C, BLOCK_K)
+        v_tile = load(v, v_strides[2], first_k, num_keys, C, BLOCK_K)
+        s = logits(
+            q_tile, k_tile, queries, keys, bias, bias_strides, mask, mask_strides[2],
+            num_queries, num_keys, unmasked, alive, HAS_BIAS,
+        )  # fmt: skip
+        p = tl.exp2(s * (LOG2E * BIAS_SCALE) - lse_tile[:, None])
+        grad_s = p * (tl.dot(grad, tl.trans(v_tile), input_precision="ieee") - delta_tile[:, None])
+        total = tl.dot(grad_s.to(k_tile.dtype), k_tile, total, input_precision="ieee")
+    store(grad_q, total * scale, grad_q_strides[2], first_q, num_queries, C, BLOCK_Q)
+
+
+@triton.jit
+def backward_keys_kernel(
+    q, k, v, mask, bias, lse, delta, grad_ungated, grad_k, grad_v,
+    q_strides, k_strides, v_strides, mask_strides, bias_strides, grad_ungated_strides,
+    grad_k_strides, grad_v_strides, lse_stride, num_rows, num_heads, num_queries, num_keys, scale,
+    C: tl.constexpr, HAS_BIAS: tl.constexpr, BIAS_SCALE: tl.constexpr,
+    BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """One CTA: gradients of a block of keys and values of one row and head.
+
+    Logits are transposed (keys x queries), so that the weights are left operands as they come.
+    """
+    batch, row, head, first_k = place_of_cta(num_rows, num_heads, BLOCK_K)
+    q, k, v = place_operands(q, k, v, q_strides, k_strides, v_strides, batch, row, head)
+    grad_ungated += row_offset(grad_ungated_strides, batch, row, head)
+    grad_k += row_offset(grad_k_strides, batch, row, head)
+    grad_v += row_offset(grad_v_strides, batch, row, head)
+    mask += batch.to(tl.int64) * mask_strides[0] + row.to(tl.int64) * mask_strides[1]
+    start = ((batch * num_rows + row).to(tl.int64) * num_heads + head) * lse_stride
+    unmasked = count_unmasked(mask, mask_strides[2], num_keys, BLOCK_K)
+    alive = (unmasked > 0).to(tl.float32)
+    keys = first_k + tl.arange(0, BLOCK_K)
+    added = masked_terms(mask, mask_strides[2], keys, num_keys, unmasked)
+    if HAS_BIAS:
+        bias += batch.to(tl.int64) * bias_strides[0] + head.to(tl.int64) * bias_strides[1]
+
+    k_tile = load(k, k_strides[2], first_k, num_keys, C, BLOCK_K)
+    v_tile = load(v, v_strides[2], first_k, num_keys, C, BLOCK_K)
+    total_k = tl.zeros((BLOCK_K, k_tile.shape[1]), tl.float32)
+    total_v = tl.zeros((BLOCK_K, k_tile.shape[1]), tl.float32)
+    for first_q in range(0, num_queries, BLOCK_Q):
+        queries = first_q + tl.arange(0, BLOCK_Q)
+        q_tile, grad, lse_tile, delta_tile = load_queries(
+            q, grad_ungated, lse + start, delta + start, q_strides[2], grad_ungated_strides[2],
+            first_q, num_queries, scale, C, BIAS_SCALE, BLOCK_Q,
+        )  # fmt: skip
+        s = tl.dot(k_tile, tl.trans(q_tile), input_precision="ieee")
+        if HAS_BIAS:
+            s += load_bias(
+                bias, bias_strides, queries[None, :], keys[:, None], num_queries, num_keys
+            )
+        s = s * alive + added[:, None]
+        p = tl.exp2(s * (LOG2E * BIAS_SCALE) - lse_tile[None, :])
+        total_v = tl.dot(p.to(grad.dtype), grad, total_v, input_precision="ieee")
+        grad_p = tl.dot(v_tile, tl.trans(grad), input_precision="ieee")
+        grad_s = (p * (grad_p - delta_tile[None, :])).to(q_tile.dtype)
+        total_k = tl.dot(grad_s, q_tile, total_k, input_precision="ieee")
+    # The scaled queries are divided by BIAS_SCALE.
+    store(grad_k, total_k * BIAS_SCALE, grad_k_strides[2], first_k, num_keys, C, BLOCK_K)
+    store(grad_v, total_v, grad_v_strides[2], first_k, num_keys, C, BLOCK_K)
+
+
+@triton.jit
+def backward_bias_kernel(
+    q, k, v, mask, bias, lse, delta, grad_ungated, partial,
+    q_strides, k_strides, v_strides, mask_strides, bias_strides, grad_ungated_strides,
+    partial_strides, lse_stride, num_rows, num_heads, num_queries, num_keys, scale,
+    C: tl.constexpr, BIAS_SCALE: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """One CTA: a tile of one head's bias gradient, summed over ROWS rows.
+
+    ``partial`` (groups of rows, B, H, Q, K), float32; the strides are those of the last two.
+    """
+    batch = tl.program_id(1)
+    num_q_blocks, num_k_blocks = tl.cdiv(num_queries, BLOCK_Q), tl.cdiv(num_keys, BLOCK_K)
+    first_k = tl.program_id(0) % num_k_blocks * BLOCK_K
+    first_q = tl.program_id(0) // num_k_blocks % num_q_blocks * BLOCK_Q
+    head = tl.program_id(0) // (num_k_blocks * num_q_blocks) % num_heads
+    group = tl.program_id(0) // (num_k_blocks * num_q_blocks * num_heads)
+    queries = first_q + tl.arange(0, BLOCK_Q)
+    keys = first_k + tl.arange(0, BLOCK_K)
+    mask += batch.to(tl.int64) * mask_strides[0]
+    bias += batch.to(tl.int64) * bias_strides[0] + head.to(tl.int64) * bias_strides[1]
+    bias_tile = load_bias(
+        bias, bias_strides, queries[:, None], keys[None, :], num_queries, num_keys
+    )
+    total = tl.zeros((BLOCK_Q, BLOCK_K), tl.float32)
+    for i in range(tl.minimum(ROWS, num_rows - group * ROWS)):
+        row = group * ROWS + i
+        start = ((batch * num_rows + row).to(tl.int64) * num_heads + head) * lse_stride
+        q_tile, grad, lse_tile, delta_tile = load_queries(
+            q + row_offset(q_strides, batch, row, head),
+            grad_ungated + row_offset(grad_ungated_strides, batch, row, head),
+            lse + start, delta + start, q_strides[2], grad_ungated_strides[2],
+            first_q, num_queries, scale, C, BIAS_SCALE, BLOCK_Q,
+        )  # fmt: skip
+        offset = row_offset(k_strides, batch, row, head)
+        k_tile = load(k + offset, k_strides[2], first_k, num_keys, C, BLOCK_K)
+        offset = row_offset(v_strides, batch, row, head)
+        v_tile = load(v + offset, v_strides[2], first_k, num_keys, C, BLOCK_K)
+        mask_row = mask + row.to(tl.int64) * mask_strides[1]
+        unmasked = count_unmasked(mask_row, mask_strides[2], num_keys, BLOCK_K)
+        added = masked_terms(mask_row, mask_strides[2], keys, num_keys, unmasked)
+        s = tl.dot(q_tile, tl.trans(k_tile), input_precision="ieee") + bias_tile
+        s = s * (unmasked > 0).to(tl.float32) + added[None, :]
+        p = tl.exp2(s * (LOG2E * BIAS_SCALE) - lse_tile[:, None])
+        grad_p = tl.dot(grad, tl.trans(v_tile), input_precision="ieee")
+        total += p * (grad_p - delta_tile[:, None])
+    start = (group * tl.num_programs(1) + batch).to(tl.int64) * num_heads + head
+    partial += start * num_queries * num_keys
+    offsets = queries[:, None].to(tl.int64) * partial_strides[0]
+    offsets += keys[None, :].to(tl.int64) * partial_strides[1]
+    inside = (queries[:, None] < num_queries) & (keys[None, :] < num_keys)
+    tl.store(partial + offsets, total * BIAS_SCALE, mask=inside)
+
+
+def backward(
+    inputs: Inputs,
+    out: Tensor,
+    lse: Tensor,
+    grad_out: Tensor,
+    gradients: Gradients,
+    sum_bias: bool,
+) -> tuple[Tensor, ...]:
+    """Fill ``gradients``; return sums of the bias's gradient over groups of rows, `new_sums`.
+
+    None if they are not wanted.
+    """
+    q, gate, bias = inputs.q, inputs.gate, inputs.bias
+    delta, grad_out = new_statistics(q), heads_together(grad_out)
+    grad_ungated = grad_out if gate is None else new_rows(q.shape, q)
+    backward_gate(inputs, out, grad_out, gradients.gate, grad_ungated, delta)
+    backward_queries(inputs, lse, delta, grad_ungated, gradients.q)
+    backward_keys(inputs, lse, delta, grad_ungated, gradients.k, gradients.v)
+    if bias is None or not sum_bias:
+        return ()
+    return (backward_bias(inputs, bias, lse, delta, grad_ungated),)
+
+
+def backward_queries(
+    inputs: Inputs, lse: Tensor, delta: Tensor, grad_ungated: Tensor, grad_q: Tensor
+) -> None:
+    """Fill ``grad_q``."""
+    sizes = tile_of("attention_backward_queries", inputs)
+    grid = grid_of(inputs, inputs.num_queries, sizes["BLOCK_Q"])
+    kernel = backward_queries_kernel[grid]
+    _differentiate(kernel, inputs, lse, delta, grad_ungated, [grad_q], sizes)
+
+
+def backward_keys(
+    inputs: Inputs,
+    lse: Tensor,
+    delta: Tensor,
+    grad_ungated: Tensor,
+    grad_k: Tensor,
+    grad_v: Tensor,
+) -> None:
+    """Fill ``grad_k`` and ``grad_v``."""
+    sizes = tile_of("attention_backward_keys", inputs)
+    grid = grid_of(inputs, inputs.num_keys, sizes["BLOCK_K"])
+    kernel = backward_keys_kernel[grid]
+    _differentiate(kernel, inputs, lse, delta, grad_ungated, [grad_k, grad_v], sizes)
+
+
+def _differentiate(
+    kernel: Callable[..., Any],
+    inputs: Inputs,
+    lse: Tensor,
+    delta: Tensor,
+    grad_ungated: Tensor,
+    gradients: Sequence[Tensor],
+    sizes: Tile,
+) -> None:
+    """Launch a kernel that fills some gradients; both take the same arguments."""
+    q, k, v, _, mask, bias, *_ = inputs
+    kernel(
+        q,
+        k,
+        v,
+        mask,
+        bias,
+        lse,
+        delta,
+        grad_ungated,
+        *gradients,
+        *map(strides, (q, k, v)),
+        inputs.mask_strides,
+        *map(strides, (bias, grad_ungated, *gradients)),
+        lse.stride(2),
+        *inputs.scalars,
+        C=inputs.channels,
+        HAS_BIAS=bias is not None,
+        BIAS_SCALE=inputs.bias_scale,
+        **sizes,
+    )
+
+
+def backward_bias(
+    inputs: Inputs, bias: Tensor, lse: Tensor, delta: Tensor, grad_ungated: Tensor
+) -> Tensor:
+    """Sums of the bias's gradient over groups of rows, as `new_sums` has them."""
+    q, k, v, _, mask, *_ = inputs
+    sizes = tile_of("attention_backward_bias", inputs)
+    batch, heads = inputs.batch, inputs.num_heads
+    tiles = triton.cdiv(inputs.num_queries, sizes["BLOCK_Q"]) * triton.cdiv(
+        inputs.num_keys, sizes["BLOCK_K"]
+    )
+    groups = triton.cdiv(inputs.num_rows, sizes["ROWS"])
+    partial = new_sums(bias, groups)
+    first, second = partial.stride()[-2:]
+    backward_bias_kernel[(tiles * heads * groups, batch)](
+        q,
+        k,
+        v,
+        mask,
+        bias,
+        lse,
+        delta,
+        grad_ungated,
+        partial,
+        *map(strides, (q, k, v)),
+        inputs.mask_strides,
+        *map(strides, (bias, grad_ungated)),
+        (second, first) if transposed(bias) else (first, second),
+        lse.stride(2),
+        *inputs.scalars,
+        C=inputs.channels,
+        BIAS_SCALE=inputs.bias_scale,
+        **sizes,
+    )
+    return partial

@@ -1,0 +1,5 @@
+"""Copies of many tensors into one flat buffer."""
+
+from scalefold_kernels.ops.gather.op import Gather
+
+__all__ = ["Gather"]

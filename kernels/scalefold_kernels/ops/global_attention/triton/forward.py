@@ -1,0 +1,143 @@
+"""Global attention: LayerNorm, one mean query a column, gate, output and residual.
+
+A CTA has a column of the MSA and goes through its rows several times, a block at a time; after
+the first time they come from the cache. Neither queries nor keys nor values of rows are made: with
+x normalised (x_hat), the mean query is that of the mean row, the logits of head h are
+``x_hat . (w * U_h)`` with ``U_h = q_h Wk`` (what the norm's bias adds is the same for all rows),
+and the head's result is ``Wv (w * P_h + b)`` with ``P_h`` the mean of x_hat under the softmax.
+
+Legend: S rows, C channels, H heads, A channels of a head, D = H A of all heads; w and b are the
+norm's weight and bias.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from scalefold_kernels.ops.global_attention.op import Parameters
+from scalefold_kernels.ops.global_attention.triton.parts import (
+    MEAN_EPS,
+    SMALL,
+    by_head,
+    column_number,
+    column_start,
+    constants,
+    gate_parameters,
+    gates,
+    grid_of,
+    head_scale,
+    load_kept,
+    load_matrix,
+    load_rows,
+    load_vector,
+    store_rows,
+    strides,
+    with_mask,
+)
+from scalefold_kernels.ops.norm.kernel import standardise
+
+
+@triton.jit
+def global_attention_forward_kernel(
+    x_ptr, mask_ptr, norm_weight_ptr, norm_bias_ptr, query_weight_ptr, key_weight_ptr,
+    value_weight_ptr, gate_weight_ptr, gate_bias_ptr, out_weight_ptr, out_bias_ptr,
+    out_ptr, mean_ptr, query_ptr, result_ptr, softmax_ptr, direction_ptr, pooled_ptr,
+    x_b, x_s, x_n, mask_b, mask_s, mask_n, out_b, out_s, out_n, num_rows, scale,
+    C: tl.constexpr, D: tl.constexpr, A: tl.constexpr, EPS: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_S: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_H: tl.constexpr,
+    STAGES: tl.constexpr,
+):  # fmt: skip
+    """Of each column, in float32, for backward: the masked ``mean`` of x_hat (C), the scaled mean
+    ``query`` and the ``result`` (D), largest logit and sum of the ``softmax`` (2, H), ``direction``
+    U and ``pooled`` P (H, C).
+    """
+    H: tl.constexpr = D // A
+    block, h = tl.arange(0, BLOCK_S), tl.arange(0, BLOCK_H)
+    c, d = tl.arange(0, BLOCK_C), tl.arange(0, BLOCK_D)
+    member = (d // A)[None, :] == h[:, None]
+    column = column_number()
+    x_ptr += column_start(x_b, x_n)
+    mask_ptr += column_start(mask_b, mask_n)
+    out_ptr += column_start(out_b, out_n)
+    kind = x_ptr.dtype.element_ty
+    norm_weight = load_vector(norm_weight_ptr, c, C)
+    norm_bias = load_vector(norm_bias_ptr, c, C)
+
+    total = tl.zeros((BLOCK_S, BLOCK_C), tl.float32)
+    count = tl.zeros((BLOCK_S,), tl.float32)
+    for start in tl.range(0, num_rows, BLOCK_S, num_stages=STAGES):
+        rows = start + block
+        kept = load_kept(mask_ptr, mask_s, rows, num_rows)
+        x = load_rows(x_ptr, x_s, rows, num_rows, c, C).to(tl.float32)
+        total += standardise(x, c < C, C, EPS, BLOCK_C)[0] * kept[:, None]
+        count += kept
+    number = tl.sum(count, 0)
+    mean = tl.sum(total, 0) / (number + MEAN_EPS)
+    row = mean * norm_weight + norm_bias * (number / (number + MEAN_EPS))
+    query_weight = load_matrix(query_weight_ptr, d, c, d < D, C)
+    query = tl.sum(query_weight * row[None, :], 1) * scale
+    key_weight = load_matrix(key_weight_ptr, d % A, c, d < D, C)
+    direction = tl.dot(by_head(query, member), key_weight, input_precision=SMALL)
+    at = h[:, None] * C + c[None, :]
+    inside = (h < H)[:, None] & (c < C)[None, :]
+    tl.store(direction_ptr + column * H * C + at, direction, mask=inside)
+    along = (direction * norm_weight[None, :]).to(kind)
+
+    highest = tl.full((BLOCK_H,), float("-inf"), tl.float32)
+    weights = tl.zeros((BLOCK_H,), tl.float32)
+    pooled = tl.zeros((BLOCK_H, BLOCK_C), tl.float32)
+    for start in tl.range(0, num_rows, BLOCK_S, num_stages=STAGES):
+        rows = start + block
+        kept = load_kept(mask_ptr, mask_s, rows, num_rows)
+        x = load_rows(x_ptr, x_s, rows, num_rows, c, C).to(tl.float32)
+        x_hat = standardise(x, c < C, C, EPS, BLOCK_C)[0].to(kind)
+        logit = tl.dot(x_hat, along.T, input_precision=PRECISION)
+        logit = with_mask(logit, kept, rows, num_rows)
+        higher = tl.maximum(highest, tl.max(logit, 0))
+        shrink, weight = tl.exp(highest - higher), tl.exp(logit - higher[None, :])
+        weights = weights * shrink + tl.sum(weight, 0)
+        pooled = tl.dot(
+            weight.to(kind).T, x_hat, pooled * shrink[:, None], input_precision=PRECISION
+        )
+        highest = higher
+    pooled = pooled / weights[:, None]
+    rows_of_heads = pooled * norm_weight[None, :] + norm_bias[None, :]
+    value_weight = load_matrix(value_weight_ptr, d % A, c, d < D, C)
+    result = tl.dot(rows_of_heads, value_weight.T, input_precision=SMALL)
+    result = tl.sum(tl.where(member, result, 0.0), 0)
+
+    tl.store(mean_ptr + column * C + c, mean, mask=c < C)
+    tl.store(query_ptr + column * D + d, query, mask=d < D)
+    tl.store(result_ptr + column * D + d, result, mask=d < D)
+    tl.store(softmax_ptr + column * 2 * H + h, highest, mask=h < H)
+    tl.store(softmax_ptr + (column * 2 + 1) * H + h, weights, mask=h < H)
+    tl.store(pooled_ptr + column * H * C + at, pooled, mask=inside)
+
+    gate_weight, gate_bias = gate_parameters(
+        gate_weight_ptr, gate_bias_ptr, norm_weight, norm_bias, c, d, C, D, kind
+    )
+    out_weight = load_matrix(out_weight_ptr, c, d, c < C, D) * result[None, :]
+    out_weight = out_weight.to(kind)
+    out_bias = load_vector(out_bias_ptr, c, C)
+    for start in tl.range(0, num_rows, BLOCK_S, num_stages=STAGES):
+        rows = start + block
+        x = load_rows(x_ptr, x_s, rows, num_rows, c, C).to(tl.float32)
+        x_hat = standardise(x, c < C, C, EPS, BLOCK_C)[0].to(kind)
+        gate = gates(x_hat, gate_weight, gate_bias, PRECISION)
+        out = tl.dot(gate.to(kind), out_weight.T, input_precision=PRECISION)
+        out += x + out_bias[None, :]
+        store_rows(out_ptr, out, out_s, rows, num_rows, c, C)
+
+
+def forward(
+    x: Tensor, mask: Tensor, parameters: Parameters, out: Tensor, columns: Sequence[Tensor]
+) -> None:
+    """Fill ``out``, and what backward needs of columns."""
+    global_attention_forward_kernel[grid_of(x)](
+        x, mask, *parameters, out, *columns, *strides(x, mask, out), x.shape[1],
+        head_scale(parameters), **constants("forward", x, parameters),
+    )  # fmt: skip

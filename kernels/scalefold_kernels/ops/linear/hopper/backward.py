@@ -1,0 +1,274 @@
+"""Backward of the residual linear map on Hopper GPUs: all gradients in one pass.
+
+A CTA keeps the weights of its inputs on the chip. A loader warp brings rows of the result's
+gradient and of ``h`` by TMA, some tiles ahead. Two warp groups share each tile of
+64 rows: each drops its half of the outputs in its place, makes half of the inputs' gradient, and
+sums the gradient of its half of the weights' rows in registers until the last tile. What is kept is
+scaled after the products. The bias's gradient is one more product, with ones.
+
+Legend: as `linear.triton`. Beyond the last row and channel TMA reads zeros and writes
+nothing.
+"""
+
+import torch
+import triton
+from torch import Tensor
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from scalefold_kernels import tiles
+from scalefold_kernels.dropout.kernel import mix
+from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout
+from scalefold_kernels.gpu import num_sms
+from scalefold_kernels.ops.linear.hopper.parts import (
+    Order,
+    boxed,
+    boxes_of,
+    hash_positions,
+    kept,
+    line_of,
+    load_mask,
+    start,
+    tensors,
+)
+from scalefold_kernels.ops.linear.op import Update
+from scalefold_kernels.sums import sum_rows
+from scalefold_kernels.tma import padded, tiles_of
+
+ONES = gl.constexpr(8)
+"""Columns of ones, the least that this product takes."""
+
+PART = gl.constexpr(32)
+"""Outputs that are dropped at a time."""
+
+
+@gluon.jit
+def both(x, mask):
+    """Elements of x where the mask's bits are set, else 0."""
+    return gl.inline_asm_elementwise("and.b32 $0, $1, $2;", "=r,r,r", [x, mask], x.dtype, True, 2)
+
+
+@gluon.jit
+def load(
+    args, SHARED: gl.constexpr, BLOCK_K: gl.constexpr, BLOCK_C: gl.constexpr,
+    COLUMN_BLOCKS: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """The loader warp."""
+    (
+        grad_desc, h_desc, weight_desc, grad_smem, h_smem, weight_smem,
+        full, empty, weight_full,
+        order,
+    ) = args  # fmt: skip
+    column = (gl.program_id(0) % COLUMN_BLOCKS) * BLOCK_K
+    sample, first, first_tile = start(order, gl.program_id(0) // COLUMN_BLOCKS, SHARED)
+    mbarrier.expect(weight_full, BLOCK_C * BLOCK_K * 2)
+    tma.async_copy_global_to_shared(weight_desc, [0, column], weight_full, weight_smem)
+    n = gl.to_tensor(0)
+    for tile in range(first_tile, order[3], order[1]):
+        at = line_of(order, sample, tile, SHARED)
+        slot = n % STAGES
+        mbarrier.wait(empty.index(slot), ((n // STAGES) & 1) ^ 1)
+        mbarrier.expect(full.index(slot), ROWS * (BLOCK_C + BLOCK_K) * 2)
+        tma.async_copy_global_to_shared(
+            grad_desc, [at, first, 0], full.index(slot), boxed(grad_smem.index(slot), grad_desc)
+        )
+        tma.async_copy_global_to_shared(
+            h_desc, [at, first, column], full.index(slot), boxed(h_smem.index(slot), h_desc)
+        )
+        n += 1
+
+
+@gluon.jit
+def compute(
+    w: gl.constexpr, args, C: gl.constexpr, K: gl.constexpr, SHARED: gl.constexpr,
+    BLOCK_K: gl.constexpr, BLOCK_C: gl.constexpr, COLUMN_BLOCKS: gl.constexpr,
+    STAGES: gl.constexpr,
+):  # fmt: skip
+    """Warp group ``w``."""
+    (
+        grad_h_desc, partial, key, layer, threshold, scale, key_stride,
+        grad_smem, h_smem, weight_smem, ones_smem, mask_smem, out_smem,
+        full, empty, dropped, weight_full,
+        order,
+    ) = args  # fmt: skip
+    HALF_C: gl.constexpr = BLOCK_C // 2
+    HALF_K: gl.constexpr = BLOCK_K // 2
+    OUT: gl.constexpr = mma_layout(HALF_K)
+    SUM: gl.constexpr = mma_layout(BLOCK_K)
+    BIAS: gl.constexpr = mma_layout(ONES)
+    L: gl.constexpr = mma_layout(PART)
+    FLAT: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    column = (gl.program_id(0) % COLUMN_BLOCKS) * BLOCK_K
+    cta = gl.program_id(0) // COLUMN_BLOCKS
+    sample, first, first_tile = start(order, cta, SHARED)
+    if SHARED > 0:
+        state = mix(mix(gl.load(key + sample * key_stride), gl.to_tensor(0)), layer)
+    if SHARED == 1:
+        mask_tile = mask_smem.index(w)
+        hash_positions(mask_tile, state, first, w * HALF_C, threshold)
+    zero = gl.full([ROWS, HALF_K], 0.0, gl.float32, OUT)
+    weight_sum = gl.full([HALF_C, BLOCK_K], 0.0, gl.float32, SUM)
+    bias_sum = gl.full([HALF_C, ONES], 0.0, gl.float32, BIAS)
+    out_tile = out_smem.index(w)
+    weight = weight_smem.slice(w * HALF_K, HALF_K, dim=1)
+    n = gl.to_tensor(0)
+    for tile in range(first_tile, order[3], order[1]):
+        # Each time: the barrier must stay what its memory is for.
+        mbarrier.wait(weight_full, 0)
+        slot = n % STAGES
+        phase = (n // STAGES) & 1
+        grad_tile = grad_smem.index(slot)
+        half = grad_tile.slice(w * HALF_C, HALF_C, dim=1)
+        mbarrier.wait(full.index(slot), phase)
+        if SHARED > 0:
+            for part in gl.static_range(HALF_C // PART):
+                piece = half.slice(part * PART, PART, dim=1)
+                if SHARED == 1:
+                    mask = load_mask(mask_tile.slice(part * PART, PART, dim=1))
+                else:
+                    c = w * HALF_C + part * PART + gl.arange(0, PART, layout=FLAT)
+                    hashes = mix(mix(mix(state, tile), gl.to_tensor(0)), c)
+                    of_line = gl.convert_layout(
+                        -kept(hashes, threshold).to(gl.int16), gl.SliceLayout(0, L)
+                    )
+                    mask = of_line[None, :].broadcast_to(ROWS, PART)
+                piece.store(both(piece.load(L), mask))
+            fence_async_shared()
+            # Both halves are dropped before either group multiplies with the whole.
+            mbarrier.arrive(dropped.index(slot))
+            mbarrier.wait(dropped.index(slot), phase)
+        grad_h = warpgroup_mma(grad_tile, weight, zero, use_acc=False, is_async=True)
+        transposed = half.permute((1, 0))
+        bias_sum = warpgroup_mma(transposed, ones_smem, bias_sum, is_async=True)
+        weight_sum = warpgroup_mma(transposed, h_smem.index(slot), weight_sum, is_async=True)
+        grad_h = warpgroup_mma_wait(2, [grad_h])
+        if SHARED > 0:
+            grad_h *= scale
+        # That of the tile before has left.
+        tma.store_wait(0)
+        out_tile.store(grad_h.to(out_tile.dtype))
+        fence_async_shared()
+        at = [line_of(order, sample, tile, SHARED), first, column + w * HALF_K]
+        tma.async_copy_shared_to_global(grad_h_desc, at, boxed(out_tile, grad_h_desc))
+        bias_sum, weight_sum = warpgroup_mma_wait(0, [bias_sum, weight_sum])
+        mbarrier.arrive(empty.index(slot))
+        n += 1
+    if SHARED > 0:
+        weight_sum *= scale
+        bias_sum *= scale
+    partial += cta.to(gl.int64) * (C * K + C)
+    c = w * HALF_C + gl.arange(0, HALF_C, layout=gl.SliceLayout(1, SUM))
+    k = column + gl.arange(0, BLOCK_K, layout=gl.SliceLayout(0, SUM))
+    inside = (c < C)[:, None] & (k < K)[None, :]
+    gl.store(partial + c[:, None] * K + k[None, :], weight_sum, mask=inside)
+    c = w * HALF_C + gl.arange(0, HALF_C, layout=gl.SliceLayout(1, BIAS))
+    one = gl.arange(0, ONES, layout=gl.SliceLayout(0, BIAS)) + column
+    inside = (c < C)[:, None] & (one == 0)[None, :]
+    gl.store(partial + C * K + c[:, None] + one[None, :], bias_sum, mask=inside)
+    tma.store_wait(0)
+
+
+@gluon.jit(do_not_specialize=["layer"])
+def residual_linear_backward_hopper_kernel(
+    grad_desc, h_desc, weight_desc, grad_h_desc,
+    partial, key, layer, threshold, scale, key_stride,
+    order,
+    C: gl.constexpr, K: gl.constexpr, SHARED: gl.constexpr,
+    BLOCK_K: gl.constexpr, BLOCK_C: gl.constexpr, COLUMN_BLOCKS: gl.constexpr,
+    STAGES: gl.constexpr,
+    GROUP_REGISTERS: gl.constexpr,
+):  # fmt: skip
+    """As `linear.triton.residual_linear_backward_kernel`; see the module.
+
+    ``order`` is a `Order`, whose groups of lines have a CTA each.
+    """
+    dtype: gl.constexpr = grad_desc.dtype
+    barrier: gl.constexpr = mbarrier.MBarrierLayout()
+    ones_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, ONES], gl.bfloat16)
+    grad_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, BLOCK_C], gl.bfloat16)
+    h_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, BLOCK_K], gl.bfloat16)
+    out_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, BLOCK_K // 2], gl.bfloat16)
+    bits_layout: gl.constexpr = gl.SwizzledSharedLayout(8, 1, 8, [1, 0])
+    FLAT: gl.constexpr = gl.BlockedLayout([1, 8], [16, 2], [4, 1], [1, 0])
+    grad_smem = gl.allocate_shared_memory(dtype, [STAGES, ROWS, BLOCK_C], grad_layout)
+    h_smem = gl.allocate_shared_memory(dtype, [STAGES, ROWS, BLOCK_K], h_layout)
+    weight_smem = gl.allocate_shared_memory(dtype, [BLOCK_C, BLOCK_K], weight_desc.layout)
+    out_smem = gl.allocate_shared_memory(dtype, [2, ROWS, BLOCK_K // 2], out_layout)
+    ones_smem = gl.allocate_shared_memory(dtype, [ROWS, ONES], ones_layout)
+    mask_smem = gl.allocate_shared_memory(
+        gl.int16, [2, 8 if SHARED == 1 else 1, BLOCK_C // 2], bits_layout
+    )
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    dropped = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    more = gl.allocate_shared_memory(gl.int64, [1, 1], barrier)
+    for slot in gl.static_range(STAGES):
+        mbarrier.init(full.index(slot), 1)
+        mbarrier.init(empty.index(slot), 2)
+        if SHARED > 0:
+            mbarrier.init(dropped.index(slot), 2)
+    weight_full = more.index(0)
+    mbarrier.init(weight_full, 1)
+    ones_smem.store(gl.full([ROWS, ONES], 1.0, gl.bfloat16, FLAT))
+    fence_async_shared()
+    order = tensors(order)
+    load_args = (
+        grad_desc, h_desc, weight_desc, grad_smem, h_smem, weight_smem,
+        full, empty, weight_full,
+        order,
+    )  # fmt: skip
+    args = (
+        grad_h_desc, partial, key, gl.to_tensor(layer), gl.to_tensor(threshold),
+        gl.to_tensor(scale), gl.to_tensor(key_stride),
+        grad_smem, h_smem, weight_smem, ones_smem, mask_smem, out_smem,
+        full, empty, dropped, weight_full,
+        order,
+    )  # fmt: skip
+    # fmt: off
+    gl.warp_specialize(
+        [
+            (compute, (0, args, C, K, SHARED, BLOCK_K, BLOCK_C, COLUMN_BLOCKS, STAGES)),
+            (compute, (1, args, C, K, SHARED, BLOCK_K, BLOCK_C, COLUMN_BLOCKS, STAGES)),
+            (load, (load_args, SHARED, BLOCK_K, BLOCK_C, COLUMN_BLOCKS, STAGES)),
+        ],
+        [4, 1],
+        [GROUP_REGISTERS, REGISTERS - 2 * GROUP_REGISTERS],
+    )
+    # fmt: on
+
+
+def backward(
+    grad: Tensor, h: Tensor, weight: Tensor, update: Update, grad_h: Tensor, parameters: Tensor
+) -> None:
+    """Fill the gradient of ``h`` and those of weight and bias as one vector; all contiguous."""
+    channels, inputs = weight.shape
+    sizes = tiles.tile("residual_linear_backward_hopper", "sm_90", update.shape)
+    width, block = padded(channels), sizes["BLOCK_K"]
+    columns = triton.cdiv(inputs, block)
+    order = Order.of(update, max(1, num_sms(grad.device) // columns))
+    ctas = order.blocks * order.groups
+    partial = parameters.new_empty(ctas, parameters.numel(), dtype=torch.float32)
+    residual_linear_backward_hopper_kernel[(columns * ctas,)](
+        boxes_of(grad, update, width),
+        boxes_of(h, update, block),
+        tiles_of(weight, width, block),
+        boxes_of(grad_h, update, block // 2),
+        partial,
+        *update.hashing,
+        update.key_stride,
+        tuple(order),
+        C=channels,
+        K=inputs,
+        SHARED=update.shared,
+        BLOCK_C=width,
+        COLUMN_BLOCKS=columns,
+        **sizes,
+    )
+    sum_rows(partial, parameters.dtype, parameters)

@@ -1,0 +1,248 @@
+"""Forward of the residual linear map on Hopper GPUs, in Gluon, the level below Triton.
+
+A CTA keeps the weights of its columns on the chip. A loader warp brings rows of the residual
+and of what is multiplied by TMA, some tiles ahead; two warp groups have 64 rows
+each. Of a mask that lines share a tile is eight positions of eight lines: a warp group stays at its
+positions, whose mask is in its registers. Results leave by TMA from where the residual
+was.
+
+Legend: as `linear.triton`. Beyond the last row and channel TMA reads zeros and writes
+nothing.
+"""
+
+import torch
+import triton
+from torch import Tensor
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+)
+
+from scalefold_kernels import tiles
+from scalefold_kernels.dropout.kernel import mix
+from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout, widen
+from scalefold_kernels.gpu import num_sms
+from scalefold_kernels.ops.linear.hopper.parts import (
+    Order,
+    boxed,
+    boxes_of,
+    hash_positions,
+    kept,
+    line_of,
+    load_mask,
+    start,
+    tensors,
+)
+from scalefold_kernels.ops.linear.op import Update
+from scalefold_kernels.tma import padded, tiles_of
+
+
+@gluon.jit
+def start_of(w, order, SHARED: gl.constexpr, COLUMN_BLOCKS: gl.constexpr):
+    """`start` of a warp group, its tile past the end where it has none."""
+    sample, first, tile = start(order, (gl.program_id(0) // COLUMN_BLOCKS) * 2 + w, SHARED)
+    return sample, first, gl.where(tile < order[1], tile, order[3])
+
+
+@gluon.jit
+def load(
+    args, SHARED: gl.constexpr, BLOCK_K: gl.constexpr, BLOCK_C: gl.constexpr,
+    COLUMN_BLOCKS: gl.constexpr, H_STAGES: gl.constexpr, X_STAGES: gl.constexpr,
+):  # fmt: skip
+    """The loader warp."""
+    (
+        h_desc, x_desc, weight_desc, h_smem, x_smem, weight_smem,
+        h_full, h_empty, x_full, x_empty, weight_full,
+        order,
+    ) = args  # fmt: skip
+    column = (gl.program_id(0) % COLUMN_BLOCKS) * BLOCK_C
+    mbarrier.expect(weight_full, BLOCK_C * BLOCK_K * 2)
+    tma.async_copy_global_to_shared(weight_desc, [column, 0], weight_full, weight_smem)
+    sample0, first0, tile0 = start_of(0, order, SHARED, COLUMN_BLOCKS)
+    sample1, first1, tile1 = start_of(1, order, SHARED, COLUMN_BLOCKS)
+    n = gl.to_tensor(0)
+    for tile in range(gl.minimum(tile0, tile1), order[3], order[1]):
+        for w in gl.static_range(2):
+            mine = tile + ((tile0 if w == 0 else tile1) - gl.minimum(tile0, tile1))
+            if mine < order[3]:
+                if w == 0:
+                    at, first = line_of(order, sample0, mine, SHARED), first0
+                else:
+                    at, first = line_of(order, sample1, mine, SHARED), first1
+                place = n % H_STAGES * 2 + w
+                mbarrier.wait(h_empty.index(place), ((n // H_STAGES) & 1) ^ 1)
+                mbarrier.expect(h_full.index(place), ROWS * BLOCK_K * 2)
+                tma.async_copy_global_to_shared(
+                    h_desc, [at, first, 0], h_full.index(place), boxed(h_smem.index(place), h_desc)
+                )
+                place = n % X_STAGES * 2 + w
+                mbarrier.wait(x_empty.index(place), ((n // X_STAGES) & 1) ^ 1)
+                mbarrier.expect(x_full.index(place), ROWS * BLOCK_C * 2)
+                tma.async_copy_global_to_shared(
+                    x_desc, [at, first, column], x_full.index(place),
+                    boxed(x_smem.index(place), x_desc),
+                )  # fmt: skip
+        n += 1
+
+
+@gluon.jit
+def compute(
+    w, args, C: gl.constexpr, SHARED: gl.constexpr,
+    BLOCK_K: gl.constexpr, BLOCK_C: gl.constexpr, COLUMN_BLOCKS: gl.constexpr,
+    H_STAGES: gl.constexpr, X_STAGES: gl.constexpr,
+):  # fmt: skip
+    """Warp group ``w``."""
+    (
+        out_desc, bias, key, layer, threshold, scale, key_stride,
+        h_smem, x_smem, weight_smem, mask_smem,
+        h_full, h_empty, x_full, x_empty, weight_full,
+        order,
+    ) = args  # fmt: skip
+    OUT: gl.constexpr = mma_layout(BLOCK_C)
+    FLAT: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    sample, first, first_tile = start_of(w, order, SHARED, COLUMN_BLOCKS)
+    column = (gl.program_id(0) % COLUMN_BLOCKS) * BLOCK_C
+    c = column + gl.arange(0, BLOCK_C, layout=gl.SliceLayout(0, OUT))
+    shift = gl.load(bias + c, mask=c < C, other=0.0).to(gl.float32)
+    if SHARED > 0:
+        state = mix(mix(gl.load(key + sample * key_stride), gl.to_tensor(0)), layer)
+    if SHARED == 1:
+        hash_positions(mask_smem.index(w), state, first, column, threshold)
+        factor = gl.where(load_mask(mask_smem.index(w)) != 0, scale, 0.0)
+    zero = gl.full([ROWS, BLOCK_C], 0.0, gl.float32, OUT)
+    n = gl.to_tensor(0)
+    for tile in range(first_tile, order[3], order[1]):
+        # Each time: the barrier must stay what its memory is for.
+        mbarrier.wait(weight_full, 0)
+        place = n % H_STAGES * 2 + w
+        mbarrier.wait(h_full.index(place), (n // H_STAGES) & 1)
+        update = warpgroup_mma(
+            h_smem.index(place), weight_smem.permute((1, 0)), zero, use_acc=False
+        )
+        mbarrier.arrive(h_empty.index(place))
+        update += shift[None, :]
+        if SHARED == 1:
+            update *= factor
+        if SHARED == 2:
+            flat = column + gl.arange(0, BLOCK_C, layout=FLAT)
+            hashes = mix(mix(mix(state, tile), gl.to_tensor(0)), flat)
+            of_line = gl.where(kept(hashes, threshold), scale, 0.0)
+            update *= gl.convert_layout(of_line, gl.SliceLayout(0, OUT))[None, :]
+        if X_STAGES > 1:
+            # The tile before has left: its place may be filled.
+            tma.store_wait(0)
+            if n > 0:
+                mbarrier.arrive(x_empty.index((n - 1) % X_STAGES * 2 + w))
+        place = n % X_STAGES * 2 + w
+        x_tile = x_smem.index(place)
+        mbarrier.wait(x_full.index(place), (n // X_STAGES) & 1)
+        x_tile.store((widen(x_tile.load(OUT)) + update).to(x_tile.dtype))
+        fence_async_shared()
+        at = [line_of(order, sample, tile, SHARED), first, column]
+        tma.async_copy_shared_to_global(out_desc, at, boxed(x_tile, out_desc))
+        if X_STAGES == 1:
+            tma.store_wait(0)
+            mbarrier.arrive(x_empty.index(place))
+        n += 1
+    tma.store_wait(0)
+
+
+@gluon.jit(do_not_specialize=["layer"])
+def residual_linear_forward_hopper_kernel(
+    x_desc, h_desc, weight_desc, out_desc,
+    bias, key, layer, threshold, scale, key_stride,
+    order,
+    C: gl.constexpr, SHARED: gl.constexpr,
+    BLOCK_K: gl.constexpr, BLOCK_C: gl.constexpr, COLUMN_BLOCKS: gl.constexpr,
+    H_STAGES: gl.constexpr, X_STAGES: gl.constexpr,
+    GROUP_REGISTERS: gl.constexpr,
+):  # fmt: skip
+    """As `linear.triton.residual_linear_forward_kernel`; see the module.
+
+    ``order`` is a `Order`, whose groups of lines have a warp group each.
+    """
+    dtype: gl.constexpr = x_desc.dtype
+    barrier: gl.constexpr = mbarrier.MBarrierLayout()
+    h_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, BLOCK_K], gl.bfloat16)
+    x_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, BLOCK_C], gl.bfloat16)
+    bits_layout: gl.constexpr = gl.SwizzledSharedLayout(8, 1, 8, [1, 0])
+    h_smem = gl.allocate_shared_memory(dtype, [2 * H_STAGES, ROWS, BLOCK_K], h_layout)
+    x_smem = gl.allocate_shared_memory(dtype, [2 * X_STAGES, ROWS, BLOCK_C], x_layout)
+    mask_smem = gl.allocate_shared_memory(
+        gl.int8, [2, 8 if SHARED == 1 else 1, BLOCK_C], bits_layout
+    )
+    weight_smem = gl.allocate_shared_memory(dtype, [BLOCK_C, BLOCK_K], weight_desc.layout)
+    h_full = gl.allocate_shared_memory(gl.int64, [2 * H_STAGES, 1], barrier)
+    h_empty = gl.allocate_shared_memory(gl.int64, [2 * H_STAGES, 1], barrier)
+    x_full = gl.allocate_shared_memory(gl.int64, [2 * X_STAGES, 1], barrier)
+    x_empty = gl.allocate_shared_memory(gl.int64, [2 * X_STAGES, 1], barrier)
+    more = gl.allocate_shared_memory(gl.int64, [1, 1], barrier)
+    for place in gl.static_range(2 * H_STAGES):
+        mbarrier.init(h_full.index(place), 1)
+        mbarrier.init(h_empty.index(place), 1)
+    for place in gl.static_range(2 * X_STAGES):
+        mbarrier.init(x_full.index(place), 1)
+        mbarrier.init(x_empty.index(place), 1)
+    weight_full = more.index(0)
+    mbarrier.init(weight_full, 1)
+    fence_async_shared()
+    order = tensors(order)
+    load_args = (
+        h_desc, x_desc, weight_desc, h_smem, x_smem, weight_smem,
+        h_full, h_empty, x_full, x_empty, weight_full,
+        order,
+    )  # fmt: skip
+    args = (
+        out_desc, bias, key, gl.to_tensor(layer), gl.to_tensor(threshold), gl.to_tensor(scale),
+        gl.to_tensor(key_stride), h_smem, x_smem, weight_smem, mask_smem,
+        h_full, h_empty, x_full, x_empty, weight_full,
+        order,
+    )  # fmt: skip
+    # fmt: off
+    gl.warp_specialize(
+        [
+            (compute, (
+                gl.to_tensor(0), args, C, SHARED, BLOCK_K, BLOCK_C, COLUMN_BLOCKS,
+                H_STAGES, X_STAGES,
+            )),
+            (compute, (
+                gl.to_tensor(1), args, C, SHARED, BLOCK_K, BLOCK_C, COLUMN_BLOCKS,
+                H_STAGES, X_STAGES,
+            )),
+            (load, (load_args, SHARED, BLOCK_K, BLOCK_C, COLUMN_BLOCKS, H_STAGES, X_STAGES)),
+        ],
+        [4, 1],
+        [GROUP_REGISTERS, REGISTERS - 2 * GROUP_REGISTERS],
+    )
+    # fmt: on
+
+
+def forward(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor, update: Update) -> Tensor:
+    """The sum of ``x`` and the update; all tensors are contiguous."""
+    out = torch.empty_like(x)
+    channels, inputs = weight.shape
+    sizes = tiles.tile("residual_linear_forward_hopper", "sm_90", update.shape)
+    width, block = padded(inputs), min(sizes.pop("BLOCK_C"), padded(channels))
+    columns = triton.cdiv(channels, block)
+    order = Order.of(update, 2 * max(1, num_sms(x.device) // columns))
+    residual_linear_forward_hopper_kernel[(columns * triton.cdiv(order.blocks * order.groups, 2),)](
+        boxes_of(x, update, block),
+        boxes_of(h, update, width),
+        tiles_of(weight, block, width),
+        boxes_of(out, update, block),
+        bias,
+        *update.hashing,
+        update.key_stride,
+        tuple(order),
+        C=channels,
+        SHARED=update.shared,
+        BLOCK_K=width,
+        BLOCK_C=block,
+        COLUMN_BLOCKS=columns,
+        **sizes,
+    )
+    return out

@@ -1,0 +1,138 @@
+"""What forward and backward share: the order of the rows, and the mask of a tile."""
+
+from typing import NamedTuple, Self
+
+import triton
+from torch import Tensor
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from scalefold_kernels.dropout.kernel import UNIFORM_MASK, mix
+from scalefold_kernels.gluon import ROWS, mma_layout
+from scalefold_kernels.ops.linear.op import Update
+from scalefold_kernels.tma import tiles_of
+
+
+@gluon.jit
+def kept(state, threshold):
+    """Whether an update is kept, of the hashes of its coordinates."""
+    return ((state >> 40) & UNIFORM_MASK) >= threshold
+
+
+@gluon.constexpr_function
+def lines_of(shared):
+    """Lines of a tile of 64 rows, each with so many positions that the tile is full.
+
+    Of a mask that lines share (1) only the positions are hashed, of one that positions share (2)
+    only the lines; without a mask (0) rows are lines of one position.
+    """
+    return {0: 64, 1: 8, 2: 1}[shared]
+
+
+@gluon.jit
+def tensors(order):
+    """Numbers of an `Order` as warp groups take them, none a constant."""
+    blocks, groups, sample_blocks, num_lines, sample_lines = order
+    return (
+        gl.to_tensor(blocks), gl.to_tensor(groups), gl.to_tensor(sample_blocks),
+        gl.to_tensor(num_lines), gl.to_tensor(sample_lines),
+    )  # fmt: skip
+
+
+@gluon.jit
+def start(order, group, SHARED: gl.constexpr):
+    """Sample, first position and first tile of a group of lines."""
+    blocks, _, sample_blocks, _, _ = order
+    block = group % blocks
+    position = block % sample_blocks * (ROWS // lines_of(SHARED))
+    return block // sample_blocks, position, group // blocks
+
+
+@gluon.jit
+def line_of(order, sample, tile, SHARED: gl.constexpr):
+    """First line of a tile."""
+    _, _, _, _, sample_lines = order
+    return sample * sample_lines + tile * lines_of(SHARED)
+
+
+@gluon.jit
+def boxed(tile, desc):
+    """A tile of rows as the lines and positions that TMA takes."""
+    return tile._reinterpret(desc.dtype, desc.block_shape, desc.layout)
+
+
+@gluon.constexpr_function
+def mask_layout(columns):
+    """`mma_layout` of eight lines, eight positions of each, and columns."""
+    registers = [[0, 0, 1], [1, 0, 0]]
+    registers += [[0, 0, 8 << i] for i in range((columns // 8).bit_length() - 1)]
+    lanes = [[0, 0, 2], [0, 0, 4], [0, 1, 0], [0, 2, 0], [0, 4, 0]]
+    return gl.DistributedLinearLayout(registers, lanes, [[2, 0, 0], [4, 0, 0]], [], [8, 8, columns])
+
+
+@gluon.jit
+def hash_positions(mask_tile, state, position, column, threshold):
+    """Fill a mask (8 positions, columns): all bits of what is kept, none of what is dropped."""
+    COLUMNS: gl.constexpr = mask_tile.shape[1]
+    L: gl.constexpr = gl.BlockedLayout([1, 8], [2, 16], [4, 1], [1, 0])
+    p = position + gl.arange(0, 8, layout=gl.SliceLayout(1, L))
+    c = column + gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, L))
+    of_position = mix(mix(state, gl.to_tensor(0)), p)[:, None]
+    mask_tile.store(-kept(mix(of_position, c[None, :]), threshold).to(mask_tile.dtype))
+
+
+@gluon.jit
+def load_mask(mask_tile):
+    """Of a tile of 64 rows, which are eight lines."""
+    COLUMNS: gl.constexpr = mask_tile.shape[1]
+    L: gl.constexpr = mask_layout(COLUMNS)
+    mask = mask_tile.load(gl.SliceLayout(0, L)).expand_dims(0).broadcast_to(8, 8, COLUMNS)
+    return gl.convert_layout(mask.reshape([ROWS, COLUMNS]), mma_layout(COLUMNS))
+
+
+class Order(NamedTuple):
+    """Rows as the kernels go through them: blocks of positions, each in several tiles of lines.
+
+    Attributes
+    ----------
+    blocks : int
+        Of all samples.
+    groups : int
+        Of tiles, each of one warp group or CTA.
+    sample_blocks : int
+    num_tiles : int
+        Of a block.
+    sample_lines : int
+    """
+
+    blocks: int
+    groups: int
+    sample_blocks: int
+    num_tiles: int
+    sample_lines: int
+
+    @classmethod
+    def of(cls, update: Update, workers: int) -> Self:
+        """For so many warp groups or CTAs, or more of them where there are more blocks."""
+        samples, lines, positions = _sizes(update)
+        tile_lines = lines_of(update.shared)
+        sample_blocks = triton.cdiv(positions, ROWS.value // tile_lines)
+        blocks, num_tiles = samples * sample_blocks, triton.cdiv(lines, tile_lines)
+        groups = min(num_tiles, max(1, workers // blocks))
+        return cls(blocks, groups, sample_blocks, num_tiles, lines)
+
+
+def _sizes(update: Update) -> tuple[int, int, int]:
+    """Samples, their lines, and positions of a line."""
+    if update.dropout is None:  # nothing depends on the positions
+        return 1, update.rows, 1
+    return update.batch, update.size1, update.size2
+
+
+def boxes_of(x: Tensor, update: Update, columns: int) -> TensorDescriptor:
+    """Tiles of 64 rows, and of so many columns, of a contiguous tensor."""
+    samples, lines, positions = _sizes(update)
+    tile_lines = lines_of(update.shared)
+    matrix = x.view(samples * lines, positions, x.shape[-1])
+    return tiles_of(matrix, tile_lines, ROWS.value // tile_lines, columns)

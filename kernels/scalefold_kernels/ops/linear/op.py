@@ -1,0 +1,191 @@
+"""``scalefold::residual_linear``: a linear map, dropout and the sum with a residual."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scalefold_kernels.backends import Backends
+from scalefold_kernels.dropout.arguments import Dropout, drawing
+from scalefold_kernels.limits import check_rows
+
+_BACKENDS = Backends("residual_linear", __package__, "hopper", "triton", "torch")
+
+
+def residual_linear(
+    x: Tensor,
+    h: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    dropout: tuple[Tensor, int, float, int | None] | None,
+) -> Tensor:
+    """``x`` plus a linear map of ``h``, some of its elements dropped.
+
+    Parameters
+    ----------
+    x : Tensor, shape (B, ..., C), two to four dimensions
+    h : Tensor, shape (B, ..., K)
+    weight : Tensor, shape (C, K)
+    bias : Tensor, shape (C,)
+    dropout : tuple or None
+        Key (B,), layer, rate, and the dimension, counted from the end, that shares one mask.
+    """
+    key, *others = (None, 0, 0.0, None) if dropout is None else dropout
+    return _residual_linear(x, h, weight, bias, key, *others)
+
+
+@torch.library.custom_op("scalefold::residual_linear", mutates_args=())
+def _residual_linear(
+    x: Tensor,
+    h: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    key: Tensor | None,
+    layer: int,
+    rate: float,
+    shared_dim: int | None,
+) -> Tensor:
+    check(x, h, weight, bias)
+    if x.numel() == 0:
+        return x.new_empty(x.shape)
+    dropout = None if key is None else Dropout(key, layer, rate, shared_dim)
+    update = Update(x, weight, dropout)
+    x, h, weight, bias = (t.contiguous() for t in (x, h, weight, bias))
+    backend = _BACKENDS.choose("forward", x.device, update, x, h, weight)
+    out: Tensor = backend.forward(x, h, weight, bias, update)
+    return out
+
+
+@_residual_linear.register_fake
+def _(
+    x: Tensor,
+    h: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    key: Tensor | None,
+    layer: int,
+    rate: float,
+    shared_dim: int | None,
+) -> Tensor:
+    return x.new_empty(x.shape)
+
+
+@torch.library.custom_op("scalefold::residual_linear_backward", mutates_args=())
+def _residual_linear_backward(
+    grad: Tensor,
+    h: Tensor,
+    weight: Tensor,
+    key: Tensor | None,
+    layer: int,
+    rate: float,
+    shared_dim: int | None,
+) -> tuple[Tensor, Tensor]:
+    """Gradient of ``h``; of weight and bias as one vector."""
+    grad_h, parameters = _gradients(h, weight)
+    if grad.numel() == 0:
+        return grad_h, parameters.zero_()
+    dropout = None if key is None else Dropout(key, layer, rate, shared_dim)
+    update = Update(grad, weight, dropout)
+    grad, h, weight = (t.contiguous() for t in (grad, h, weight))
+    backend = _BACKENDS.choose("backward", grad.device, update, grad, h, weight)
+    backend.backward(grad, h, weight, update, grad_h, parameters)
+    return grad_h, parameters
+
+
+@_residual_linear_backward.register_fake
+def _(
+    grad: Tensor,
+    h: Tensor,
+    weight: Tensor,
+    key: Tensor | None,
+    layer: int,
+    rate: float,
+    shared_dim: int | None,
+) -> tuple[Tensor, Tensor]:
+    return _gradients(h, weight)
+
+
+def _gradients(h: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    return h.new_empty(h.shape), weight.new_empty(weight.numel() + weight.shape[0])
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    _, h, weight, _, key, *ctx.constants = inputs
+    ctx.save_for_backward(h, weight, key)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    h, weight, key = ctx.saved_tensors
+    grad_h, parameters = _residual_linear_backward(grad, h, weight, key, *ctx.constants)
+    end = weight.numel()
+    grad_weight, grad_bias = parameters[:end].view(weight.shape), parameters[end:]
+    return grad, grad_h, grad_weight, grad_bias, None, None, None, None
+
+
+_residual_linear.register_autograd(_backward, setup_context=_save)
+
+
+class Update:
+    """What all backends need to know of a call's arguments.
+
+    Parameters
+    ----------
+    x : Tensor, shape (B, ..., C)
+    weight : Tensor, shape (C, K)
+    dropout : Dropout or None
+    """
+
+    def __init__(self, x: Tensor, weight: Tensor, dropout: Dropout | None) -> None:
+        self.dims = x.ndim - 1
+        self.batch, *sizes, self.channels = x.shape
+        self.size1, self.size2 = [1] * (3 - self.dims) + sizes
+        self.inputs = weight.shape[1]
+        self.device, self.dropout = weight.device, dropout
+        self._dtype = str(weight.dtype).removeprefix("torch.")
+        if dropout is not None:
+            dropout.check(self.batch)
+        self.shared = 0 if dropout is None else dropout.shared
+        if 0 < self.shared <= 3 - self.dims:
+            found = self.shared - 4
+            raise ValueError(f"shared_dim must be in -{self.dims}...-1 or None, found {found}")
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self.batch * self.size1 * self.size2
+
+    @property
+    def shape(self) -> dict[str, int | str]:
+        """What the tables' rules speak of."""
+        sizes = {"rows": self.rows, "C": self.channels, "K": self.inputs, "shared": self.shared}
+        return {**sizes, "dtype": self._dtype}
+
+    @property
+    def hashing(self) -> tuple[Any, ...]:
+        """Key, layer, threshold and scale, as the kernels take them."""
+        return drawing(self.dropout)
+
+    @property
+    def key_stride(self) -> int:
+        """Of the samples' keys."""
+        return 0 if self.dropout is None else self.dropout.key.stride(0)
+
+
+def check(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor) -> None:
+    """Raise ValueError where the arguments do not fit together, or are too many rows."""
+    check_rows(x)
+    channels, inputs = weight.shape
+    if not 2 <= x.ndim <= 4:
+        raise ValueError(f"residual_linear takes 2 to 4 dimensions, found {tuple(x.shape)}")
+    if x.shape != (*h.shape[:-1], channels) or h.shape[-1] != inputs or bias.shape != (channels,):
+        raise ValueError(
+            f"residual_linear of h {tuple(h.shape)} with weight {tuple(weight.shape)} and bias "
+            f"{tuple(bias.shape)} does not give the shape of x, {tuple(x.shape)}"
+        )
+    if len({t.dtype for t in (x, h, weight, bias)}) > 1:
+        raise ValueError(
+            f"residual_linear takes one type; x is {x.dtype}, h {h.dtype}, weight {weight.dtype}, "
+            f"bias {bias.dtype}"
+        )

@@ -1,0 +1,213 @@
+"""A linear map, dropout and the sum with a residual in one pass; and all of its gradients in one.
+
+Legend: R rows (positions along D2), K input channels, C output channels. Rows lie in lines: (B, D1)
+lines of D2 rows. A CTA keeps its weights on the chip and goes through every so many-th line of
+a sample at the same positions: a mask that is shared by lines is hashed once.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from scalefold_kernels.dot import block, precision
+from scalefold_kernels.dropout.kernel import dropout_factor, mix
+from scalefold_kernels.ops.linear.op import Update
+from scalefold_kernels.sums import sum_rows
+from scalefold_kernels.tiles import architecture, tile
+
+MAX_CHANNELS = 256
+"""Inputs or outputs: weights of more do not fit on the chip beside the rows."""
+
+MAX_GRADIENT = 128 * 128
+"""Elements of a weight: the gradient of a larger one does not fit in a CTA's registers."""
+
+
+def why_not(function: str, update: Update, *matrices: Tensor) -> str | None:
+    """Why the kernels do not take these arguments."""
+    weight = matrices[-1]
+    if max(weight.shape) > MAX_CHANNELS:
+        return f"takes {MAX_CHANNELS} inputs and outputs at most, weight is {tuple(weight.shape)}"
+    if function == "backward" and weight.numel() > MAX_GRADIENT:
+        return f"takes weights of {MAX_GRADIENT} elements at most, weight is {tuple(weight.shape)}"
+    if weight.is_cuda and weight.dtype == torch.float32:
+        return "Triton has no fast matrix product of float32"
+    return None
+
+
+@triton.jit
+def position(size2, BLOCK_R: tl.constexpr):
+    """Sample of a CTA, and the first of its positions in every line."""
+    blocks = tl.cdiv(size2, BLOCK_R)
+    return tl.program_id(0) // blocks, (tl.program_id(0) % blocks) * BLOCK_R
+
+
+@triton.jit
+def hash_of(key_ptr, key_stride, sample, layer):
+    """Of a sample's key and the layer, see `dropout_factor`."""
+    return mix(mix(tl.load(key_ptr + sample * key_stride), tl.zeros((), tl.int32)), layer)
+
+
+# One binary for all layers: a number 1 would be folded into the code.
+@triton.jit(do_not_specialize=["layer"])
+def residual_linear_forward_kernel(
+    x_ptr, h_ptr, weight_ptr, bias_ptr, out_ptr, key_ptr, layer, threshold, scale, size1, size2,
+    key_stride,
+    K: tl.constexpr, C: tl.constexpr, DIMS: tl.constexpr, SHARED: tl.constexpr,
+    PRECISION: tl.constexpr, STAGES: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """``out = x + (h @ weight.T + bias) * factor``; without a key there is no factor.
+
+    ``x`` and ``out`` (B, D1, D2, C), ``h`` (B, D1, D2, K), ``weight`` (C, K); all contiguous.
+    """
+    sample, first = position(size2, BLOCK_R)
+    rows, k = tl.arange(0, BLOCK_R)[:, None], tl.arange(0, BLOCK_K)
+    columns = tl.program_id(2) * BLOCK_C + tl.arange(0, BLOCK_C)
+    inside_r, inside_c, inside_k = first + rows < size2, columns < C, k < K
+    weight = tl.load(
+        weight_ptr + columns[:, None] * K + k[None, :],
+        mask=inside_c[:, None] & inside_k[None, :],
+        other=0.0,
+    )
+    bias = tl.load(bias_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)[None, :]
+    if key_ptr is not None:
+        state = hash_of(key_ptr, key_stride, sample, layer)
+        if SHARED == 1:
+            factor = dropout_factor(
+                state, 0, first + rows, columns[None, :], threshold, scale, DIMS, SHARED
+            )
+    for line in tl.range(tl.program_id(1), size1, tl.num_programs(1), num_stages=STAGES):
+        start = (sample * size1 + line).to(tl.int64) * size2 + first
+        at = rows * K + k[None, :]
+        h = tl.load(h_ptr + start * K + at, mask=inside_r & inside_k[None, :], other=0.0)
+        at = rows * C + columns[None, :]
+        inside = inside_r & inside_c[None, :]
+        x = tl.load(x_ptr + start * C + at, mask=inside, other=0.0)
+        update = tl.dot(h, weight.T, input_precision=PRECISION) + bias
+        if key_ptr is not None:
+            if SHARED != 1:
+                factor = dropout_factor(
+                    state, line, first + rows, columns[None, :], threshold, scale, DIMS, SHARED
+                )
+            update *= factor
+        out = x.to(tl.float32) + update
+        tl.store(out_ptr + start * C + at, out.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["layer"])
+def residual_linear_backward_kernel(
+    grad_ptr, h_ptr, weight_ptr, grad_h_ptr, partial_ptr, key_ptr, layer, threshold, scale,
+    size1, size2, key_stride,
+    K: tl.constexpr, C: tl.constexpr, DIMS: tl.constexpr, SHARED: tl.constexpr,
+    PRECISION: tl.constexpr, STAGES: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_K: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """Gradients of ``h``, weight and bias, from one pass over the result's gradient and ``h``.
+
+    A CTA has all C outputs and BLOCK_K of the inputs. ``partial`` is (CTAs, C K + C): weight and
+    bias, the sum of each CTA's rows in a fixed order.
+    """
+    sample, first = position(size2, BLOCK_R)
+    rows, columns = tl.arange(0, BLOCK_R)[:, None], tl.arange(0, BLOCK_C)
+    k = tl.program_id(2) * BLOCK_K + tl.arange(0, BLOCK_K)
+    inside_r, inside_c, inside_k = first + rows < size2, columns < C, k < K
+    weight_at = columns[:, None] * K + k[None, :]
+    inside_w = inside_c[:, None] & inside_k[None, :]
+    weight = tl.load(weight_ptr + weight_at, mask=inside_w, other=0.0)
+    weight_sum = tl.zeros((BLOCK_C, BLOCK_K), tl.float32)
+    bias_sum = tl.zeros((BLOCK_C,), tl.float32)
+    if key_ptr is not None:
+        state = hash_of(key_ptr, key_stride, sample, layer)
+        if SHARED == 1:
+            factor = dropout_factor(
+                state, 0, first + rows, columns[None, :], threshold, scale, DIMS, SHARED
+            )
+    for line in tl.range(tl.program_id(1), size1, tl.num_programs(1), num_stages=STAGES):
+        start = (sample * size1 + line).to(tl.int64) * size2 + first
+        at = rows * C + columns[None, :]
+        grad = tl.load(grad_ptr + start * C + at, mask=inside_r & inside_c[None, :], other=0.0)
+        at = rows * K + k[None, :]
+        inside = inside_r & inside_k[None, :]
+        h = tl.load(h_ptr + start * K + at, mask=inside, other=0.0)
+        if key_ptr is not None:
+            if SHARED != 1:
+                factor = dropout_factor(
+                    state, line, first + rows, columns[None, :], threshold, scale, DIMS, SHARED
+                )
+            grad = (grad.to(tl.float32) * factor).to(h.dtype)
+        bias_sum += tl.sum(grad.to(tl.float32), 0)
+        grad_h = tl.dot(grad, weight, input_precision=PRECISION)
+        tl.store(grad_h_ptr + start * K + at, grad_h.to(grad_h_ptr.dtype.element_ty), mask=inside)
+        weight_sum = tl.dot(grad.T, h, weight_sum, input_precision=PRECISION)
+    cta = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
+    partial = partial_ptr + cta.to(tl.int64) * (C * K + C)
+    tl.store(partial + weight_at, weight_sum, mask=inside_w)
+    if tl.program_id(2) == 0:
+        tl.store(partial + C * K + columns, bias_sum, mask=inside_c)
+
+
+def forward(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor, update: Update) -> Tensor:
+    """The sum of ``x`` and the update; all tensors are contiguous."""
+    out = torch.empty_like(x)
+    sizes = tile("residual_linear_forward", architecture(update.device), update.shape)
+    sizes["BLOCK_C"] = min(sizes["BLOCK_C"], block(update.channels))
+    grid = _grid(update, sizes)
+    residual_linear_forward_kernel[(*grid, triton.cdiv(update.channels, sizes["BLOCK_C"]))](
+        x,
+        h,
+        weight,
+        bias,
+        out,
+        *_arguments(update),
+        BLOCK_K=block(update.inputs),
+        **_constants(update, weight),
+        **sizes,
+    )
+    return out
+
+
+def backward(
+    grad: Tensor, h: Tensor, weight: Tensor, update: Update, grad_h: Tensor, parameters: Tensor
+) -> None:
+    """Fill the gradient of ``h`` and those of weight and bias as one vector; all contiguous."""
+    channels, inputs = weight.shape
+    sizes = tile("residual_linear_backward", architecture(update.device), update.shape)
+    sizes["BLOCK_K"] = min(sizes["BLOCK_K"], block(inputs))
+    grid = _grid(update, sizes)
+    partial = parameters.new_empty(grid[0] * grid[1], parameters.numel(), dtype=torch.float32)
+    residual_linear_backward_kernel[(*grid, triton.cdiv(inputs, sizes["BLOCK_K"]))](
+        grad,
+        h,
+        weight,
+        grad_h,
+        partial,
+        *_arguments(update),
+        BLOCK_C=block(channels),
+        **_constants(update, weight),
+        **sizes,
+    )
+    sum_rows(partial, parameters.dtype, parameters)
+
+
+def _grid(update: Update, sizes: dict[str, int]) -> tuple[int, int]:
+    """Blocks of positions, and groups of lines; takes CTAS out of ``sizes``."""
+    blocks = update.batch * triton.cdiv(update.size2, sizes["BLOCK_R"])
+    return blocks, max(1, min(update.size1, sizes.pop("CTAS") // blocks))
+
+
+def _arguments(update: Update) -> tuple[Any, ...]:
+    """From ``key_ptr`` to ``key_stride``."""
+    return *update.hashing, update.size1, update.size2, update.key_stride
+
+
+def _constants(update: Update, weight: Tensor) -> dict[str, int | str]:
+    return {
+        "K": update.inputs,
+        "C": update.channels,
+        "DIMS": update.dims,
+        "SHARED": update.shared,
+        "PRECISION": precision(weight.dtype),
+    }

@@ -1,0 +1,5 @@
+"""Layer normalisation with the projections of its result."""
+
+from scalefold_kernels.ops.norm.projection.op import normed_projection
+
+__all__ = ["normed_projection"]

@@ -1,0 +1,411 @@
+"""Backward of normalised projections on Hopper GPUs, all but the wide weights' gradients.
+
+The gradient of the normalised rows stays on the chip, from the product with the weights through
+LayerNorm's backward to the sum with x's gradient from elsewhere; the normalised rows are written
+for the product that gives the weights' gradients. What is summed over rows is summed by products
+with ones.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from scalefold_kernels.gluon import REGISTERS, ROWS, columns, mma_layout, widen
+
+ONES = gl.constexpr(8)
+"""Columns of ones, the fewest that a product takes."""
+
+PART = gl.constexpr(64)
+"""Channels whose gradients a warp group makes at a time, for want of registers."""
+
+
+@gluon.constexpr_function
+def few_width(outputs):
+    """Columns of a product with the gradient of the weight aside."""
+    return 8 if outputs <= 8 else 16
+
+
+@gluon.jit
+def load(
+    args, BLOCKS: gl.constexpr, BLOCK_C: gl.constexpr, BLOCK_P: gl.constexpr, BLOCK_S: gl.constexpr,
+    STAGES: gl.constexpr, HAS_THROUGH: gl.constexpr, HAS_ASIDE: gl.constexpr,
+):  # fmt: skip
+    """The loader warp."""
+    (
+        grad_desc, weight_desc, aside_desc, x_desc, through_desc,
+        grad_smem, weight_smem, aside_smem, x_smem, through_smem,
+        grad_full, grad_empty, weight_full, weight_empty, rows_full, rows_empty, aside_full,
+        num_tiles,
+    ) = args  # fmt: skip
+    i = gl.to_tensor(0)
+    n = gl.to_tensor(0)
+    for tile in range(gl.program_id(0), num_tiles, gl.num_programs(0)):
+        for block in range(BLOCKS):
+            slot = i % STAGES
+            phase = ((i // STAGES) & 1) ^ 1
+            mbarrier.wait(weight_empty.index(slot), phase)
+            mbarrier.expect(weight_full.index(slot), BLOCK_P * BLOCK_C * 2)
+            tma.async_copy_global_to_shared(
+                weight_desc, [block * BLOCK_P, 0], weight_full.index(slot), weight_smem.index(slot)
+            )
+            for w in gl.static_range(2):
+                place = 2 * slot + w
+                mbarrier.wait(grad_empty.index(place), phase)
+                mbarrier.expect(grad_full.index(place), ROWS * BLOCK_P * 2)
+                tma.async_copy_global_to_shared(
+                    grad_desc, [(2 * tile + w) * ROWS, block * BLOCK_P], grad_full.index(place),
+                    grad_smem.index(place),
+                )  # fmt: skip
+            i += 1
+        if HAS_ASIDE:
+            if n == 0:
+                mbarrier.expect(aside_full, BLOCK_S * BLOCK_C * 2)
+                tma.async_copy_global_to_shared(aside_desc, [0, 0], aside_full, aside_smem)
+        for w in gl.static_range(2):
+            at = [(2 * tile + w) * ROWS, 0]
+            mbarrier.wait(rows_empty.index(w), (n & 1) ^ 1)
+            if HAS_THROUGH:
+                mbarrier.expect(rows_full.index(w), 2 * ROWS * BLOCK_C * 2)
+                tma.async_copy_global_to_shared(
+                    through_desc, at, rows_full.index(w), through_smem.index(w)
+                )
+            else:
+                mbarrier.expect(rows_full.index(w), ROWS * BLOCK_C * 2)
+            tma.async_copy_global_to_shared(x_desc, at, rows_full.index(w), x_smem.index(w))
+        n += 1
+
+
+@gluon.jit
+def add_rows(sums, x, spare, ones):
+    """Sums over rows, added to ``sums`` (PART, ONES) by a product with ones."""
+    spare.store(x.to(spare.dtype))
+    fence_async_shared()
+    return warpgroup_mma(spare.permute((1, 0)), ones, sums)
+
+
+@gluon.jit
+def normalise_backward(
+    grad_normed, x_tile, grad_tile, norm_smem, mean, rstd, sums, spare, ones,
+    C: gl.constexpr, BLOCK_C: gl.constexpr, HAS_THROUGH: gl.constexpr,
+):  # fmt: skip
+    """LayerNorm's gradient, added to what is in its tile; normalised rows in the place of x.
+
+    Returns ``sums`` with these rows: of each part of the channels those for the norm's weight and
+    bias.
+    """
+    L: gl.constexpr = mma_layout(PART)
+    COLUMN: gl.constexpr = gl.SliceLayout(0, L)
+    grads = columns(grad_normed, PART)
+    added = ()
+    mean_grad = gl.full([ROWS], 0.0, gl.float32, gl.SliceLayout(1, L))
+    mean_product = mean_grad
+    for part in gl.static_range(BLOCK_C // PART):
+        scale = norm_smem.index(0).slice(part * PART, PART).load(COLUMN)
+        piece = x_tile.slice(part * PART, PART, dim=1)
+        x_hat = (widen(piece.load(L)) - mean[:, None]) * rstd[:, None]
+        product = grads[part] * x_hat
+        mean_grad += gl.sum(grads[part] * scale[None, :], 1)
+        mean_product += gl.sum(product * scale[None, :], 1)
+        added = added + (
+            add_rows(sums[2 * part], product, spare, ones),
+            add_rows(sums[2 * part + 1], grads[part], spare, ones),
+        )
+    mean_grad *= 1.0 / C
+    mean_product *= 1.0 / C
+    for part in gl.static_range(BLOCK_C // PART):
+        piece = x_tile.slice(part * PART, PART, dim=1)
+        x_hat = (widen(piece.load(L)) - mean[:, None]) * rstd[:, None]
+        scale = norm_smem.index(0).slice(part * PART, PART).load(COLUMN)
+        shift = norm_smem.index(1).slice(part * PART, PART).load(COLUMN)
+        piece.store((x_hat * scale[None, :] + shift[None, :]).to(x_tile.dtype))
+        grad = grads[part] * scale[None, :] - mean_grad[:, None] - x_hat * mean_product[:, None]
+        grad *= rstd[:, None]
+        piece = grad_tile.slice(part * PART, PART, dim=1)
+        if HAS_THROUGH:
+            grad += widen(piece.load(L))
+        piece.store(grad.to(grad_tile.dtype))
+    return added
+
+
+@gluon.jit
+def load_few(
+    aside, stride, stride_s, first, num_rows,
+    S: gl.constexpr, BLOCK_S: gl.constexpr, LAYOUT: gl.constexpr,
+):  # fmt: skip
+    """Rows of the gradient of the projection aside, from the ``first`` on."""
+    r = first + gl.arange(0, ROWS, layout=gl.SliceLayout(1, LAYOUT))
+    s = gl.arange(0, BLOCK_S, layout=gl.SliceLayout(0, LAYOUT))
+    return gl.load(
+        aside + (r.to(gl.int64) * stride)[:, None] + (s * stride_s)[None, :],
+        mask=(r < num_rows)[:, None] & (s < S)[None, :],
+        other=0.0,
+    )
+
+
+@gluon.jit
+def multiply(
+    n, bias_sums, few, ones, few_tile, aside_rows, w, rings, aside_smem, aside_full, first_scale,
+    S: gl.constexpr, BLOCKS: gl.constexpr, SCALED: gl.constexpr, FIRST: gl.constexpr,
+    BLOCK_C: gl.constexpr, FEW: gl.constexpr, STAGES: gl.constexpr, HAS_ASIDE: gl.constexpr,
+):  # fmt: skip
+    """Gradient of the normalised rows of the ``n``-th tile, and ``bias_sums`` with its rows.
+
+    Blocks of outputs before ``FIRST`` have no sums; those before ``SCALED`` <= ``FIRST`` were
+    multiplied by ``first_scale``.
+    """
+    grad_smem, weight_smem, grad_full, grad_empty, weight_full, weight_empty = rings
+    aside, aside_stride, aside_stride_s, first, num_rows = aside_rows
+    THIN: gl.constexpr = gl.BlockedLayout([1, 1], [32, 1], [2, 2], [0, 1])
+    grad_normed = gl.full([ROWS, BLOCK_C], 0.0, gl.float32, mma_layout(BLOCK_C))
+    for block in range(FIRST):
+        i = n * BLOCKS + block
+        slot = i % STAGES
+        place = 2 * slot + w
+        mbarrier.wait(weight_full.index(slot), (i // STAGES) & 1)
+        mbarrier.wait(grad_full.index(place), (i // STAGES) & 1)
+        grad_normed = warpgroup_mma(grad_smem.index(place), weight_smem.index(slot), grad_normed)
+        mbarrier.arrive(weight_empty.index(slot))
+        mbarrier.arrive(grad_empty.index(place))
+        if SCALED > 0:
+            if block == SCALED - 1:
+                grad_normed *= first_scale
+    added = ()
+    for block in gl.static_range(FIRST, BLOCKS):
+        i = n * BLOCKS + block
+        slot = i % STAGES
+        place = 2 * slot + w
+        mbarrier.wait(weight_full.index(slot), (i // STAGES) & 1)
+        mbarrier.wait(grad_full.index(place), (i // STAGES) & 1)
+        turned = grad_smem.index(place).permute((1, 0))
+        bias_sum = warpgroup_mma(turned, ones, bias_sums[block - FIRST], is_async=True)
+        added = added + (bias_sum,)
+        grad_normed = warpgroup_mma(
+            grad_smem.index(place), weight_smem.index(slot), grad_normed, is_async=True
+        )
+        if block > FIRST:
+            # This block's two products may be under way; those of the block before are done.
+            grad_normed = warpgroup_mma_wait(1, [grad_normed])
+            before = (i - 1) % STAGES
+            mbarrier.arrive(weight_empty.index(before))
+            mbarrier.arrive(grad_empty.index(2 * before + w))
+    if HAS_ASIDE:
+        # The left operand of this product; in shared memory, the right one of another.
+        few_tile.store(load_few(aside, aside_stride, aside_stride_s, first, num_rows, S, FEW, THIN))
+        mbarrier.wait(aside_full, 0)
+        grad_normed = warpgroup_mma(few, aside_smem, grad_normed, is_async=True)
+    waited = warpgroup_mma_wait(0, (grad_normed,) + added)
+    grad_normed = waited[0]
+    bias_sums = ()
+    for block in gl.static_range(FIRST, BLOCKS):
+        bias_sums = bias_sums + (waited[1 + block - FIRST],)
+    before = (n * BLOCKS + BLOCKS - 1) % STAGES
+    mbarrier.arrive(weight_empty.index(before))
+    mbarrier.arrive(grad_empty.index(2 * before + w))
+    return grad_normed, bias_sums
+
+
+@gluon.jit
+def write_sums(
+    sums, norm_sums, bias_sums, weight_sum, aside_scale, w,
+    C: gl.constexpr, P: gl.constexpr, S: gl.constexpr, BLOCKS: gl.constexpr,
+    FIRST: gl.constexpr, FIRST_BIASED: gl.constexpr, BLOCK_C: gl.constexpr,
+    BLOCK_P: gl.constexpr, FEW: gl.constexpr, HAS_ASIDE: gl.constexpr,
+):  # fmt: skip
+    """A warp group's sums over its rows, to memory: its row of ``sums``."""
+    TURNED: gl.constexpr = mma_layout(FEW)
+    BIAS: gl.constexpr = mma_layout(ONES)
+    worker = 2 * gl.program_id(0) + w
+    sums += worker * (2 * C + P - FIRST_BIASED + S * C)
+    # All columns of a product with ones are the same.
+    one = gl.arange(0, ONES, layout=gl.SliceLayout(0, BIAS))[None, :]
+    for part in gl.static_range(BLOCK_C // PART):
+        c = part * PART + gl.arange(0, PART, layout=gl.SliceLayout(1, BIAS))[:, None] + one
+        inside = (c < C) & (one == 0)
+        gl.store(sums + c, norm_sums[2 * part], mask=inside)
+        gl.store(sums + C + c, norm_sums[2 * part + 1], mask=inside)
+    for block in gl.static_range(FIRST, BLOCKS):
+        p = block * BLOCK_P + gl.arange(0, BLOCK_P, layout=gl.SliceLayout(1, BIAS))[:, None] + one
+        inside = (p >= FIRST_BIASED) & (p < P) & (one == 0)
+        gl.store(sums + 2 * C + p - FIRST_BIASED, bias_sums[block - FIRST], mask=inside)
+    if HAS_ASIDE:
+        c = gl.arange(0, BLOCK_C, layout=gl.SliceLayout(1, TURNED))
+        s = gl.arange(0, FEW, layout=gl.SliceLayout(0, TURNED))
+        gl.store(
+            sums + 2 * C + P - FIRST_BIASED + s[None, :] * C + c[:, None],
+            weight_sum * aside_scale,
+            mask=(c < C)[:, None] & (s < S)[None, :],
+        )
+
+
+@gluon.jit
+def compute(
+    w, args,
+    C: gl.constexpr, P: gl.constexpr, S: gl.constexpr, BLOCKS: gl.constexpr, SCALED: gl.constexpr,
+    FIRST_BIASED: gl.constexpr, BLOCK_C: gl.constexpr, BLOCK_P: gl.constexpr,
+    BLOCK_S: gl.constexpr, FEW: gl.constexpr, STAGES: gl.constexpr,
+    HAS_THROUGH: gl.constexpr, HAS_ASIDE: gl.constexpr,
+):  # fmt: skip
+    """Warp group ``w``."""
+    (
+        norm_smem, stats, sums, first_scale, aside_scale, aside, aside_stride, aside_stride_s,
+        normed_desc, grad_x_desc,
+        grad_smem, weight_smem, aside_smem, few_smem, ones_smem, spare_smem, x_smem, through_smem,
+        grad_full, grad_empty, weight_full, weight_empty, rows_full, rows_empty, aside_full,
+        num_rows, num_tiles,
+    ) = args  # fmt: skip
+    OUT: gl.constexpr = mma_layout(BLOCK_C)
+    A: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
+    TURNED: gl.constexpr = mma_layout(FEW)
+    ROW: gl.constexpr = gl.SliceLayout(1, mma_layout(PART))
+    BIAS: gl.constexpr = mma_layout(ONES)
+    # Blocks that are summed too: the last one at least.
+    FIRST: gl.constexpr = min(FIRST_BIASED, P - 1) // BLOCK_P
+    weight_sum = gl.full([BLOCK_C, FEW], 0.0, gl.float32, TURNED)
+    norm_sums = ()
+    for _sum in gl.static_range(2 * (BLOCK_C // PART)):
+        norm_sums = norm_sums + (gl.full([PART, ONES], 0.0, gl.float32, BIAS),)
+    bias_sums = ()
+    for _biased in gl.static_range(FIRST, BLOCKS):
+        bias_sums = bias_sums + (gl.full([BLOCK_P, ONES], 0.0, gl.float32, BIAS),)
+    rings = grad_smem, weight_smem, grad_full, grad_empty, weight_full, weight_empty
+    tiles = (num_tiles - gl.program_id(0) + gl.num_programs(0) - 1) // gl.num_programs(0)
+    for n in range(tiles):
+        first = (2 * (gl.program_id(0) + n * gl.num_programs(0)) + w) * ROWS
+        # Always 0, and the compiler does not know it: what it finds the same in all iterations, as
+        # places in shared memory, it keeps in registers, of which there are none left.
+        zero = n >> 28
+        ones, spare = ones_smem.index(zero), spare_smem.index(w + zero)
+        x_tile, grad_tile = x_smem.index(w + zero), through_smem.index(w + zero)
+        few_tile = few_smem.index(w + zero)
+        # Loaded long before they are used.
+        row = first + gl.arange(0, ROWS, layout=ROW)
+        mean = gl.load(stats + row, mask=row < num_rows, other=0.0)
+        rstd = gl.load(stats + num_rows + row, mask=row < num_rows, other=0.0)
+        few = few_tile  # for want of another; nothing looks at it
+        if HAS_ASIDE:
+            few = load_few(aside, aside_stride, aside_stride_s, first, num_rows, S, BLOCK_S, A)
+            few = (widen(few) * aside_scale).to(few.dtype)
+        aside_rows = aside, aside_stride, aside_stride_s, first, num_rows
+        grad_normed, bias_sums = multiply(
+            n, bias_sums, few, ones, few_tile, aside_rows, w, rings, aside_smem, aside_full,
+            first_scale, S, BLOCKS, SCALED, FIRST, BLOCK_C, FEW, STAGES, HAS_ASIDE,
+        )  # fmt: skip
+        mbarrier.wait(rows_full.index(w), n & 1)
+        norm_sums = normalise_backward(
+            grad_normed, x_tile, grad_tile, norm_smem, mean, rstd, norm_sums, spare, ones,
+            C, BLOCK_C, HAS_THROUGH,
+        )  # fmt: skip
+        fence_async_shared()
+        # The tile that was written last goes first: so all threads' fences come before both copies.
+        tma.async_copy_shared_to_global(grad_x_desc, [first, 0], grad_tile)
+        tma.async_copy_shared_to_global(normed_desc, [first, 0], x_tile)
+        if HAS_ASIDE:
+            weight_sum = warpgroup_mma(x_tile.permute((1, 0)), few_tile, weight_sum)
+        tma.store_wait(0)
+        mbarrier.arrive(rows_empty.index(w))
+    write_sums(
+        sums, norm_sums, bias_sums, weight_sum, aside_scale, w,
+        C, P, S, BLOCKS, FIRST, FIRST_BIASED, BLOCK_C, BLOCK_P, FEW, HAS_ASIDE,
+    )  # fmt: skip
+
+
+@gluon.jit
+def projection_backward_hopper_kernel(
+    grad_desc, weight_desc, aside_desc, x_desc, through_desc, normed_desc, grad_x_desc,
+    norm_weight, norm_bias, stats, sums, first_scale, aside_scale, aside, aside_stride,
+    aside_stride_s, num_rows, num_tiles,
+    C: gl.constexpr, P: gl.constexpr, S: gl.constexpr,
+    SCALED: gl.constexpr, FIRST_BIASED: gl.constexpr,
+    BLOCK_C: gl.constexpr, BLOCK_P: gl.constexpr, BLOCK_S: gl.constexpr, STAGES: gl.constexpr,
+    HAS_THROUGH: gl.constexpr, HAS_ASIDE: gl.constexpr,
+    GROUP_REGISTERS: gl.constexpr,
+):  # fmt: skip
+    """See the module. ``sums`` (2 programs, 2 C + P - FIRST_BIASED + S C): of the groups' rows, for
+    the norm's weight and bias, the projections' biases, and the weight aside. Results of the first
+    ``SCALED`` blocks of outputs were multiplied by ``first_scale``.
+    """
+    dtype: gl.constexpr = x_desc.dtype
+    barrier: gl.constexpr = mbarrier.MBarrierLayout()
+    BLOCKS: gl.constexpr = (P + BLOCK_P - 1) // BLOCK_P
+    FEW: gl.constexpr = few_width(S)
+    few_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, FEW], gl.bfloat16)
+    grad_smem = gl.allocate_shared_memory(dtype, [2 * STAGES, ROWS, BLOCK_P], grad_desc.layout)
+    weight_smem = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_P, BLOCK_C], weight_desc.layout)
+    aside_smem = gl.allocate_shared_memory(dtype, [BLOCK_S, BLOCK_C], aside_desc.layout)
+    few_smem = gl.allocate_shared_memory(dtype, [2, ROWS, FEW], few_layout)
+    x_smem = gl.allocate_shared_memory(dtype, [2, ROWS, BLOCK_C], x_desc.layout)
+    through_smem = gl.allocate_shared_memory(dtype, [2, ROWS, BLOCK_C], grad_x_desc.layout)
+    ones_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, ONES], gl.bfloat16)
+    ones_smem = gl.allocate_shared_memory(dtype, [1, ROWS, ONES], ones_layout)
+    one: gl.constexpr = gl.BlockedLayout([1, 8], [32, 1], [4, 1], [1, 0])
+    ones_smem.index(0).store(gl.full([ROWS, ONES], 1.0, dtype, one))
+    spare_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, PART], gl.bfloat16)
+    spare_smem = gl.allocate_shared_memory(dtype, [2, ROWS, PART], spare_layout)
+    flat: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    norm_smem = gl.allocate_shared_memory(gl.float32, [2, BLOCK_C], plain)
+    c = gl.arange(0, BLOCK_C, layout=flat)
+    scale = gl.load(norm_weight + c, mask=c < C, other=0.0).to(gl.float32)
+    norm_smem.index(0).store(scale)
+    shift = gl.load(norm_bias + c, mask=c < C, other=0.0).to(gl.float32)
+    norm_smem.index(1).store(shift)
+    grad_full = gl.allocate_shared_memory(gl.int64, [2 * STAGES, 1], barrier)
+    grad_empty = gl.allocate_shared_memory(gl.int64, [2 * STAGES, 1], barrier)
+    weight_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    weight_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    rows_full = gl.allocate_shared_memory(gl.int64, [2, 1], barrier)
+    rows_empty = gl.allocate_shared_memory(gl.int64, [2, 1], barrier)
+    more = gl.allocate_shared_memory(gl.int64, [1, 1], barrier)
+    for place in gl.static_range(2 * STAGES):
+        mbarrier.init(grad_full.index(place), 1)
+        mbarrier.init(grad_empty.index(place), 1)
+    for slot in gl.static_range(STAGES):
+        mbarrier.init(weight_full.index(slot), 1)
+        mbarrier.init(weight_empty.index(slot), 2)
+    for group in gl.static_range(2):
+        mbarrier.init(rows_full.index(group), 1)
+        mbarrier.init(rows_empty.index(group), 1)
+    aside_full = more.index(0)
+    # A barrier that nobody waits for must not be: its memory is given away while it lives.
+    if HAS_ASIDE:
+        mbarrier.init(aside_full, 1)
+    fence_async_shared()
+    rows, tiles = gl.to_tensor(num_rows), gl.to_tensor(num_tiles)
+    load_args = (
+        grad_desc, weight_desc, aside_desc, x_desc, through_desc,
+        grad_smem, weight_smem, aside_smem, x_smem, through_smem,
+        grad_full, grad_empty, weight_full, weight_empty, rows_full, rows_empty, aside_full, tiles,
+    )  # fmt: skip
+    args = (
+        norm_smem, stats, sums,
+        first_scale, aside_scale, aside, gl.to_tensor(aside_stride), gl.to_tensor(aside_stride_s),
+        normed_desc, grad_x_desc,
+        grad_smem, weight_smem, aside_smem, few_smem, ones_smem, spare_smem, x_smem, through_smem,
+        grad_full, grad_empty, weight_full, weight_empty, rows_full, rows_empty, aside_full,
+        rows, tiles,
+    )  # fmt: skip
+    # fmt: off
+    gl.warp_specialize(
+        [
+            (compute, (
+                gl.to_tensor(0), args, C, P, S, BLOCKS, SCALED, FIRST_BIASED, BLOCK_C, BLOCK_P,
+                BLOCK_S, FEW, STAGES, HAS_THROUGH, HAS_ASIDE,
+            )),
+            (compute, (
+                gl.to_tensor(1), args, C, P, S, BLOCKS, SCALED, FIRST_BIASED, BLOCK_C, BLOCK_P,
+                BLOCK_S, FEW, STAGES, HAS_THROUGH, HAS_ASIDE,
+            )),
+            (load, (
+                load_args, BLOCKS, BLOCK_C, BLOCK_P, BLOCK_S, STAGES, HAS_THROUGH, HAS_ASIDE,
+            )),
+        ],
+        [4, 1],
+        [GROUP_REGISTERS, REGISTERS - 2 * GROUP_REGISTERS],
+    )
+    # fmt: on

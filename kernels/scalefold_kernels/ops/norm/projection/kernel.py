@@ -1,0 +1,159 @@
+"""Layer normalisation fused with the projections that follow.
+
+Legend: R rows (all dimensions but the last), C channels, P outputs of the projections, S of one
+that lies aside.
+"""
+
+import triton
+import triton.language as tl
+
+from scalefold_kernels.ops.norm.kernel import (
+    load_rows,
+    standardise,
+    standardise_again,
+    standardise_backward,
+    store_statistics,
+)
+
+
+@triton.jit
+def projection_forward_kernel(
+    x_ptr, norm_weight_ptr, norm_bias_ptr, weight_ptr, bias_ptr, first_scale, aside_weight_ptr,
+    aside_scale, out_ptr, aside_ptr, stats_ptr, num_rows, num_outputs, num_first, first_biased,
+    num_aside, sample_rows, geometry,
+    C: tl.constexpr, EPS: tl.constexpr, ROW_DIMS: tl.constexpr, PRECISION: tl.constexpr,
+    PROGRAMS: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_P: tl.constexpr,
+    BLOCK_S: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """``out = layer_norm(x) @ weight.T + bias``, (R, P); the normalised rows stay on the chip.
+
+    ``weight`` is (P, C); ``bias`` holds outputs ``first_biased`` to P, or is None. The first
+    ``num_first`` outputs are multiplied by ``first_scale``. ``aside`` (B, S,
+    sample_rows) is another projection with few outputs, weight (S, C), times ``aside_scale``, or
+    None. A program keeps the weights of its CHUNKS * BLOCK_P outputs and goes through every
+    PROGRAMS-th block of rows, so that weights do not flow from the cache again and again; programs
+    with the same rows and other outputs run beside each other.
+    """
+    first = tl.program_id(0) * CHUNKS * BLOCK_P
+    columns = tl.arange(0, BLOCK_C)
+    inside_c = columns < C
+    norm_weight = tl.load(norm_weight_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
+    norm_bias = tl.load(norm_bias_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
+    weights = ()
+    for chunk in tl.static_range(CHUNKS):
+        outputs = first + chunk * BLOCK_P + tl.arange(0, BLOCK_P)
+        inside = (outputs < num_outputs)[None, :] & inside_c[:, None]
+        weight_offsets = outputs[None, :] * C + columns[:, None]
+        weights = weights + (tl.load(weight_ptr + weight_offsets, mask=inside, other=0.0),)
+    if aside_ptr is not None:
+        few = tl.arange(0, BLOCK_S)
+        inside_s = few < num_aside
+        aside_weight = tl.load(
+            aside_weight_ptr + few[None, :] * C + columns[:, None],
+            mask=inside_s[None, :] & inside_c[:, None],
+            other=0.0,
+        )
+    for start in range(tl.program_id(1) * BLOCK_R, num_rows, PROGRAMS * BLOCK_R):
+        rows = start + tl.arange(0, BLOCK_R)
+        inside_r = rows < num_rows
+        inside_x = inside_r[:, None] & inside_c[None, :]
+        x = load_rows(x_ptr, geometry, rows, columns, inside_x, ROW_DIMS)
+        x_hat, mean, rstd = standardise(x.to(tl.float32), inside_c, C, EPS, BLOCK_C)
+        if tl.program_id(0) == 0:
+            store_statistics(stats_ptr, rows, num_rows, mean, rstd)
+        normed = (x_hat * norm_weight[None, :] + norm_bias[None, :]).to(weight_ptr.dtype.element_ty)
+        out_rows = out_ptr + rows.to(tl.int64)[:, None] * num_outputs
+        for chunk in tl.static_range(CHUNKS):
+            outputs = first + chunk * BLOCK_P + tl.arange(0, BLOCK_P)
+            inside_p = outputs < num_outputs
+            out = tl.dot(normed, weights[chunk], input_precision=PRECISION)
+            if bias_ptr is not None:
+                biased = inside_p & (outputs >= first_biased)
+                bias = tl.load(bias_ptr + outputs - first_biased, mask=biased, other=0.0)
+                out += bias.to(tl.float32)[None, :]
+            out *= tl.where(outputs < num_first, first_scale, 1.0)[None, :]
+            tl.store(
+                out_rows + outputs[None, :],
+                out.to(out_ptr.dtype.element_ty),
+                mask=inside_r[:, None] & inside_p[None, :],
+            )
+        if aside_ptr is not None:
+            if tl.program_id(0) == 0:
+                aside = tl.dot(normed, aside_weight, input_precision=PRECISION) * aside_scale
+                # Of row r of a sample: the sample's outputs begin at its first row times S.
+                r = rows % sample_rows
+                at = (rows - r).to(tl.int64)[:, None] * num_aside + few[None, :] * sample_rows
+                tl.store(
+                    aside_ptr + at + r[:, None],
+                    aside.to(aside_ptr.dtype.element_ty),
+                    mask=inside_r[:, None] & inside_s[None, :],
+                )
+
+
+@triton.jit
+def projection_backward_kernel(
+    grad_ptr, grad_scale, grad_normed_ptr, x_ptr, norm_weight_ptr, norm_bias_ptr, weight_ptr,
+    stats_ptr, through_ptr, grad_x_ptr, normed_ptr, partial_ptr, num_rows, num_outputs,
+    first_biased, grad_geometry, geometry,
+    C: tl.constexpr, GRAD_ROW_DIMS: tl.constexpr, ROW_DIMS: tl.constexpr, PRECISION: tl.constexpr,
+    PROGRAMS: tl.constexpr, STAGES: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_P: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """All gradients of a narrow projection (P <= BLOCK_P) in one pass over x.
+
+    ``grad`` is (R, P), of any strides; results were multiplied by ``grad_scale``. (R, C),
+    contiguous: ``grad_x``; and, where they are not None, ``grad_normed``, what the normalised rows'
+    gradient has from other projections, ``through``, x's gradient from elsewhere, and ``normed``,
+    the normalised rows, written again. ``partial`` is (PROGRAMS, 2 C + P - first_biased + P C): the
+    norm's weight and bias, biases of outputs from ``first_biased`` on, the weight.
+    """
+    program = tl.program_id(0)
+    columns, outputs = tl.arange(0, BLOCK_C), tl.arange(0, BLOCK_P)
+    inside_c, inside_p = columns < C, outputs < num_outputs
+    norm_weight = tl.load(norm_weight_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
+    norm_bias = tl.load(norm_bias_ptr + columns, mask=inside_c, other=0.0).to(tl.float32)
+    weight_offsets = outputs[:, None] * C + columns[None, :]
+    inside_w = inside_p[:, None] & inside_c[None, :]
+    weight = tl.load(weight_ptr + weight_offsets, mask=inside_w, other=0.0)
+    norm_weight_sum = tl.zeros((BLOCK_C,), tl.float32)
+    norm_bias_sum = tl.zeros((BLOCK_C,), tl.float32)
+    weight_sum = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
+    bias_sum = tl.zeros((BLOCK_P,), tl.float32)
+    for start in tl.range(program * BLOCK_R, num_rows, PROGRAMS * BLOCK_R, num_stages=STAGES):
+        rows = start + tl.arange(0, BLOCK_R)
+        inside_r = rows < num_rows
+        inside = inside_r[:, None] & inside_c[None, :]
+        inside_g = inside_r[:, None] & inside_p[None, :]
+        grad = load_rows(grad_ptr, grad_geometry, rows, outputs, inside_g, GRAD_ROW_DIMS)
+        x = load_rows(x_ptr, geometry, rows, columns, inside, ROW_DIMS).to(tl.float32)
+        out_offsets = rows.to(tl.int64)[:, None] * C + columns[None, :]
+        x_hat, rstd = standardise_again(x, stats_ptr, rows, num_rows, inside_c, C, BLOCK_C)
+        weight_sum = tl.dot(
+            tl.trans(grad), x_hat.to(grad.dtype), weight_sum, input_precision=PRECISION
+        )
+        bias_sum += tl.sum(grad.to(tl.float32), 0)
+        grad_normed = tl.dot(grad, weight, input_precision=PRECISION) * grad_scale
+        if grad_normed_ptr is not None:
+            wide = tl.load(grad_normed_ptr + out_offsets, mask=inside, other=0.0).to(tl.float32)
+            norm_weight_sum += tl.sum(wide * x_hat, 0)
+            norm_bias_sum += tl.sum(wide, 0)
+            grad_normed += wide
+        if normed_ptr is not None:
+            normed = x_hat * norm_weight[None, :] + norm_bias[None, :]
+            tl.store(normed_ptr + out_offsets, normed.to(normed_ptr.dtype.element_ty), mask=inside)
+        grad_x = standardise_backward(grad_normed * norm_weight[None, :], x_hat, rstd, C)
+        if through_ptr is not None:
+            grad_x += tl.load(through_ptr + out_offsets, mask=inside, other=0.0).to(tl.float32)
+        tl.store(grad_x_ptr + out_offsets, grad_x.to(grad_x_ptr.dtype.element_ty), mask=inside)
+    # So far of the standardised rows; what else the sums over rows are follows from these.
+    weight_sum, bias_sum = weight_sum * grad_scale, bias_sum * grad_scale
+    norm_weight_sum += tl.sum(weight.to(tl.float32) * weight_sum, 0)
+    norm_bias_sum += tl.sum(weight.to(tl.float32) * bias_sum[:, None], 0)
+    weight_sum = weight_sum * norm_weight[None, :] + bias_sum[:, None] * norm_bias[None, :]
+    biases = num_outputs - first_biased
+    partial = partial_ptr + program * (2 * C + biases + num_outputs * C)
+    tl.store(partial + columns, norm_weight_sum, mask=inside_c)
+    tl.store(partial + C + columns, norm_bias_sum, mask=inside_c)
+    biased = inside_p & (outputs >= first_biased)
+    tl.store(partial + 2 * C + outputs - first_biased, bias_sum, mask=biased)
+    tl.store(partial + 2 * C + biases + weight_offsets, weight_sum, mask=inside_w)

@@ -1,0 +1,207 @@
+"""Arguments of the outer product mean, by name, and what all its backends share.
+
+Legend: B samples, S sequences, I/J residues, C hidden channels, Z channels of the pair
+representation.
+"""
+
+from __future__ import annotations
+
+from math import isqrt
+from typing import NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+from scalefold_kernels.gpu import num_sms
+from scalefold_kernels.sums import sum_several
+from scalefold_kernels.tiles import architecture, tile
+
+EPS = 1e-3
+"""Added to the number of sequences that two residues share."""
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+MAX_SEQUENCES = 128
+MAX_PAIR_CHANNELS = 128
+MAX_CHANNELS = 32
+"""What a CTA's operands may take of shared memory and registers."""
+
+MAX_ELEMENTS = 1 << 27
+"""Of the outer product in memory at a time: 256 MiB in bfloat16."""
+
+
+class Sizes(NamedTuple):
+    """What the tables of tiles speak of."""
+
+    num_seq: int
+    num_res: int
+    channels: int
+    pair_channels: int
+
+    @classmethod
+    def of(cls, operand_NCS: Tensor, weight: Tensor) -> Sizes:
+        """From one of the operands and the weight."""
+        num_res, channels, num_seq = operand_NCS.shape
+        return cls(num_seq, num_res, channels, weight.shape[0])
+
+    def too_large_for_chip(self) -> str | None:
+        """Why the outer product cannot stay on the chip between the two products, or None."""
+        most = MAX_SEQUENCES, MAX_CHANNELS, MAX_PAIR_CHANNELS
+        found = self.num_seq, self.channels, self.pair_channels
+        if all(size <= limit for size, limit in zip(found, most, strict=True)):
+            return None
+        return (
+            f"takes {most[0]} sequences, {most[1]} channels and {most[2]} pair channels at most, "
+            f"found {found[0]}, {found[1]} and {found[2]}"
+        )
+
+
+class Chain(NamedTuple):
+    """What two products in a chain are made of, see `triton.chained_products_kernel`.
+
+    Attributes
+    ----------
+    first : Tensor, shape (K, X, M)
+    second : Tensor, shape (Y, M, D)
+    third : Tensor, shape (K, D, N)
+    """
+
+    first: Tensor
+    second: Tensor
+    third: Tensor
+
+
+class Operands(NamedTuple):
+    """Of `outer_product_mean`, in its order; all that backward wants.
+
+    Attributes
+    ----------
+    a : Tensor, shape (B, S, I, C)
+    b : Tensor, shape (B, S, J, C)
+    number : Tensor, shape (B, I, J)
+    weight : Tensor, shape (Z, C * C)
+    bias : Tensor, shape (Z,)
+    """
+
+    a: Tensor
+    b: Tensor
+    number: Tensor
+    weight: Tensor
+    bias: Tensor
+
+
+class Mean(NamedTuple):
+    """What the mean takes besides, and the result.
+
+    Attributes
+    ----------
+    number : Tensor, shape (X, Y)
+        Of sequences that two residues share.
+    bias : Tensor, shape (N,)
+    z, out : Tensor, shape (X, Y, N)
+    """
+
+    number: Tensor
+    bias: Tensor
+    z: Tensor
+    out: Tensor
+
+
+class Gradients(NamedTuple):
+    """Partial sums of one sample's gradients, float32, their parts along the first dimension.
+
+    Attributes
+    ----------
+    weight : Tensor, shape (parts, Z, C * C)
+    operands : list of (Tensor, Tensor)
+        Parts of the operands' gradients, and where their sums belong; empty if they are there.
+    """
+
+    weight: Tensor
+    operands: list[tuple[Tensor, Tensor]]
+
+
+def launch_tile(kernel: str, sizes: Sizes, like: Tensor) -> dict[str, int]:
+    """Tile of a kernel for a tensor's device and type."""
+    shape = dict(zip("SNCZ", sizes, strict=True))
+    dtype = str(like.dtype).removeprefix("torch.")
+    return tile(kernel, architecture(like.device), {**shape, "dtype": dtype})
+
+
+def num_splits(ctas: int, per_sm: int, most: int, device: torch.device) -> int:
+    """Into how many parts a sum is split, so that the CTAs fill whole waves of the GPU.
+
+    Each part is written and read once more, which counts for a hundredth of a wave.
+    """
+    slots = per_sm * num_sms(device)
+    options = range(1, min(most, 16) + 1)
+    return min(options, key=lambda n: triton.cdiv(ctas * n, slots) / n + 0.01 * n)
+
+
+def even_splits(blocks: int, length: int, device: torch.device) -> tuple[int, int]:
+    """Into how many parts a sum is split, none of them empty, and a part's length."""
+    per_split = triton.cdiv(length, num_splits(blocks, 1, length, device))
+    return triton.cdiv(length, per_split), per_split
+
+
+def sum_gradients(
+    samples: list[Gradients], bias_parts: list[Tensor], weight: Tensor, bias: Tensor
+) -> None:
+    """Fill the gradients of weight and bias, and each sample's operands'; in one launch."""
+    sums = [  # the longest ones first, since few CTAs have them
+        (_joined(bias_parts), bias),
+        (_joined([sample.weight for sample in samples]), weight),
+        *(pair for sample in samples for pair in sample.operands),
+    ]
+    sum_several([parts.flatten(1) for parts, _ in sums], [out for _, out in sums])
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def mean_chain(a_ICS: Tensor, b_JCS: Tensor, weight: Tensor) -> Chain:
+    """The products of the mean."""
+    weight_CDZ = _by_channels(weight).permute(1, 2, 0)
+    return Chain(a_ICS.transpose(0, 1), b_JCS.transpose(1, 2), weight_CDZ)
+
+
+def gradient_chains(
+    grad_IJZ: Tensor, a_ICS: Tensor, b_JCS: Tensor, weight: Tensor
+) -> tuple[Chain, Chain]:
+    """The products of both operands' gradients."""
+    weight_ZCD = _by_channels(weight)
+    of_a = Chain(grad_IJZ.transpose(0, 1), weight_ZCD.transpose(0, 1), b_JCS)
+    of_b = Chain(grad_IJZ, weight_ZCD.permute(2, 0, 1), a_ICS)
+    return of_a, of_b
+
+
+def _by_channels(weight: Tensor) -> Tensor:
+    channels = isqrt(weight.shape[1])
+    return weight.unflatten(1, (channels, channels))
+
+
+def check(given: Operands, z_BIJZ: Tensor) -> None:
+    """Raise ValueError where the arguments do not fit each other, or the kernels."""
+    a_BSIC, b_BSJC, count_BIJ, weight, bias = given
+    batch, num_seq, size_i, channels = a_BSIC.shape
+    size_j, size_z = b_BSJC.shape[2], weight.shape[0]
+    for name, tensor, wanted in (
+        ("b", b_BSJC, (batch, num_seq, size_j, channels)),
+        ("count", count_BIJ, (batch, size_i, size_j)),
+        ("weight", weight, (size_z, channels * channels)),
+        ("bias", bias, (size_z,)),
+        ("z", z_BIJZ, (batch, size_i, size_j, size_z)),
+    ):
+        if tensor.shape != wanted:
+            raise ValueError(
+                f"outer_product_mean of a {tuple(a_BSIC.shape)}: {name} has shape "
+                f"{tuple(tensor.shape)}, must be {wanted}"
+            )
+    dtypes = {t.dtype for t in (a_BSIC, b_BSJC, weight, bias, z_BIJZ)}
+    if len(dtypes) > 1 or a_BSIC.dtype not in DTYPES:
+        raise ValueError(
+            "outer_product_mean takes float32, bfloat16 or float16, the same for all operands; "
+            f"found {sorted(map(str, dtypes))}"
+        )

@@ -1,0 +1,455 @@
+"""Two products in a chain on Hopper GPUs, the first one's result never in memory.
+
+``out[x,y,n] = sum_kd (sum_m first[k,x,m] second[y,m,d]) third[n,k,d]``: what x, y, k, m, d, n are
+in the forward pass and in both operands' gradients says `triton.chained_products_kernel`.
+
+A tile is 64 x by 4 y, two of them for each of a CTA's two warp groups: 128 rows of the result,
+in registers. ``second`` stays in shared memory, and the group walks along k: for one k the inner
+product, 64 x by 2 y and d, is the left operand of two products as it lies in registers. A loader
+warp brings ``first`` and ``third``, which both groups use, and in forward the next tile's
+``second``. In each step the second products of a k and the first of the next are on their way
+together. Both operands' gradients are one launch: the tiles of one follow those of the other.
+
+Sizes are at most those of the tiles; beyond an operand's end TMA reads zeros and writes
+nothing.
+"""
+
+from math import prod
+
+import torch
+import triton
+from torch import Tensor
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout, widen
+from scalefold_kernels.gpu import num_sms
+from scalefold_kernels.ops.outer_product.arguments import (
+    EPS,
+    Chain,
+    Mean,
+    Sizes,
+    even_splits,
+    launch_tile,
+)
+from scalefold_kernels.tma import tiles_of
+
+GROUP_Y = gl.constexpr(2)
+"""y of a warp group."""
+
+SIZE_M = gl.constexpr(128)
+SIZE_N = gl.constexpr(128)
+SIZE_D = gl.constexpr(32)
+PART_M = gl.constexpr(32)
+
+
+@gluon.jit
+def both_chains(sizes, strides, tilings):
+    """Sizes, strides of ``second`` along y, m, d, and tiling; of two operands' gradients.
+
+    What is x for the one is k for the other, and y is d.
+    """
+    size_x, size_y, size_m, size_d, size_n, size_k = sizes
+    stride_y, stride_m, stride_d = strides
+    # What loops count with must be no constants.
+    size_x, size_k = gl.to_tensor(size_x), gl.to_tensor(size_k)
+    one = (size_x, size_y, size_m, size_d, size_n, size_k), strides, as_tensors(tilings[0])
+    sizes = size_k, size_d, size_m, size_y, size_n, size_x
+    other = sizes, (stride_d, stride_m, stride_y), as_tensors(tilings[1])
+    return one, other
+
+
+@gluon.jit
+def as_tensors(tiling):
+    """Tiles along x and y, parts of the sum over k, and k in a part."""
+    num_x, num_y, num_parts, k_per_part = tiling
+    return (
+        gl.to_tensor(num_x), gl.to_tensor(num_y), gl.to_tensor(num_parts), gl.to_tensor(k_per_part),
+    )  # fmt: skip
+
+
+@gluon.jit
+def num_tiles(chain):
+    """Of all parts."""
+    _, _, tiling = chain
+    num_x, num_y, num_parts, _ = tiling
+    return num_x * num_y * num_parts
+
+
+@gluon.jit
+def place(tile, chain):
+    """First x, first y, part of the sum over k of a tile; where that part begins, and its end."""
+    sizes, _, tiling = chain
+    num_x, num_y, _, k_per_part = tiling
+    rest = tile // num_y
+    part = rest // num_x
+    start = part * k_per_part
+    end = gl.minimum(start + k_per_part, sizes[5])
+    return rest % num_x * ROWS, tile % num_y * 2 * GROUP_Y, part, start, end
+
+
+@gluon.jit
+def following_tile(tile, chain):
+    """From a CTA's first tile of a chain, that of the next: tiles are dealt out in turn."""
+    programs = gl.num_programs(0)
+    return (tile + programs - num_tiles(chain) % programs) % programs
+
+
+@gluon.jit
+def load(args, STAGES: gl.constexpr, MEAN: gl.constexpr):
+    """The loader warp."""
+    descs, second_desc, z_desc, smem, barriers, z_barriers, second_barriers, chains = args
+    first_smem, second_smem, third_smem, z_smem = smem
+    full, empty = barriers
+    z_full, z_empty = z_barriers
+    second_full, second_empty = second_barriers
+    i, n = gl.to_tensor(0), gl.to_tensor(0)
+    first_tile = gl.program_id(0)
+    for which in gl.static_range(1 if MEAN else 2):
+        first_desc, third_desc = descs[which]
+        chain = chains[which]
+        for tile in range(first_tile, num_tiles(chain), gl.num_programs(0)):
+            x, y, _, start, end = place(tile, chain)
+            if MEAN:
+                for w in gl.static_range(2):
+                    at = n % 2 * 2 + w
+                    mbarrier.wait(second_empty.index(at), ((n // 2) & 1) ^ 1)
+                    mbarrier.expect(second_full.index(at), GROUP_Y * SIZE_D * SIZE_M * 2)
+                    tma.async_copy_global_to_shared(
+                        second_desc, [y + w * GROUP_Y, 0, 0], second_full.index(at),
+                        second_smem.index(at),
+                    )  # fmt: skip
+            for k in range(start, end):
+                slot = i % STAGES
+                bar = full.index(slot)
+                at_k = [0, k, 0] if MEAN else [k, 0, 0]
+                mbarrier.wait(empty.index(slot), ((i // STAGES) & 1) ^ 1)
+                mbarrier.expect(bar, (ROWS * SIZE_M + SIZE_N * SIZE_D) * 2)
+                tma.async_copy_global_to_shared(first_desc, [k, x, 0], bar, first_smem.index(slot))
+                tma.async_copy_global_to_shared(third_desc, at_k, bar, third_smem.index(slot))
+                i += 1
+            if MEAN:
+                for w in gl.static_range(2):
+                    mbarrier.wait(z_empty.index(w), (n & 1) ^ 1)
+                    mbarrier.expect(z_full.index(w), GROUP_Y * ROWS * SIZE_N * 2)
+                    for part in gl.static_range(GROUP_Y):
+                        at = w * GROUP_Y + part
+                        tma.async_copy_global_to_shared(
+                            z_desc, [x, y + at, 0], z_full.index(w), z_smem.index(at)
+                        )
+            n += 1
+        first_tile = following_tile(first_tile, chain)
+
+
+@gluon.jit
+def keep_second(second, tile, y, chain, Y_FASTEST: gl.constexpr):
+    """``second`` of a group's y into shared memory, as (m, y and d)."""
+    ALONG_D: gl.constexpr = gl.BlockedLayout([1, 1, 8], [4, 2, 4], [4, 1, 1], [2, 1, 0])
+    ALONG_Y: gl.constexpr = gl.BlockedLayout([1, 2, 1], [1, 1, 32], [4, 1, 1], [1, 2, 0])
+    L: gl.constexpr = ALONG_Y if Y_FASTEST else ALONG_D
+    OF_VECTOR_Y: gl.constexpr = 2 if Y_FASTEST else 1
+    OF_VECTOR_D: gl.constexpr = 1 if Y_FASTEST else 8
+    sizes, strides, _ = chain
+    _, size_y, size_m, size_d, _, _ = sizes
+    stride_y, stride_m, stride_d = strides
+    OF_M: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, L))
+    OF_Y: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(2, L))
+    OF_D: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, L))
+    y += gl.arange(0, GROUP_Y, layout=OF_Y)[None, :, None]
+    d = gl.arange(0, SIZE_D, layout=OF_D)[None, None, :]
+    for part in gl.static_range(0, SIZE_M, PART_M):  # all at once would spill registers
+        m = part + gl.arange(0, PART_M, layout=OF_M)[:, None, None]
+        at = second + (m * stride_m + y * stride_y + d * stride_d)
+        # What a launch tells of its arguments is lost on the way to a warp group.
+        vectors = gl.multiple_of(at, [1, 2 * OF_VECTOR_Y, 2 * OF_VECTOR_D])
+        vectors = gl.max_contiguous(vectors, [1, OF_VECTOR_Y, OF_VECTOR_D])
+        inside = (m < size_m) & (y < size_y) & (d < size_d)
+        inside = gl.max_constancy(inside, [1, OF_VECTOR_Y, OF_VECTOR_D])
+        values = gl.load(vectors, mask=inside, other=0.0)
+        rows = tile.slice(part, PART_M, dim=0)
+        rows.store(values.reshape([PART_M, GROUP_Y * SIZE_D]))
+    fence_async_shared()
+
+
+@gluon.jit
+def multiply_inner(inner, third_smem, slot, left_out, right_out, MEAN: gl.constexpr):
+    """Start both y's products of the inner product with ``third``."""
+    A: gl.constexpr = gl.DotOperandLayout(0, mma_layout(SIZE_N), 2)
+    L: gl.constexpr = mma_layout(SIZE_D)
+    both = inner.to(third_smem.dtype).reshape([ROWS, GROUP_Y, SIZE_D]).permute((0, 2, 1))
+    left, right = gl.split(both)
+    left = gl.convert_layout(gl.convert_layout(left, L), A)
+    right = gl.convert_layout(gl.convert_layout(right, L), A)
+    if MEAN:
+        third = third_smem.index(slot).reshape([SIZE_N, SIZE_D]).permute((1, 0))
+    else:
+        third = third_smem.index(slot).reshape([SIZE_D, SIZE_N])
+    left_out = warpgroup_mma(left, third, left_out, is_async=True)
+    right_out = warpgroup_mma(right, third, right_out, is_async=True)
+    return left_out, right_out
+
+
+@gluon.jit
+def write_mean(total, tile, out_desc, count, bias, x, y, sizes, count_strides, EPS: gl.constexpr):
+    """``z + (total + bias) / count``, z in the tile, to memory."""
+    L: gl.constexpr = mma_layout(SIZE_N)
+    size_x, size_y, _, _, size_n, _ = sizes
+    row = x + gl.arange(0, ROWS, layout=gl.SliceLayout(1, L))
+    n = gl.arange(0, SIZE_N, layout=gl.SliceLayout(0, L))
+    at = row * count_strides[0] + y * count_strides[1]
+    number = gl.load(count + at, mask=(row < size_x) & (y < size_y), other=1.0).to(gl.float32)
+    total += gl.load(bias + n, mask=n < size_n, other=0.0).to(gl.float32)[None, :]
+    flat = tile.reshape([ROWS, SIZE_N])
+    flat.store((widen(flat.load(L)) + total / (number + EPS)[:, None]).to(tile.dtype))
+    fence_async_shared()
+    tma.async_copy_shared_to_global(out_desc, [x, y, 0], tile)
+
+
+@gluon.jit
+def write_part(total, out, x, y, split, chain):
+    """A part of a sum over k, to memory, as (x, y, n)."""
+    L: gl.constexpr = mma_layout(SIZE_N)
+    sizes, _, _ = chain
+    size_x, size_y, _, _, size_n, _ = sizes
+    row = x + gl.arange(0, ROWS, layout=gl.SliceLayout(1, L))
+    n = gl.arange(0, SIZE_N, layout=gl.SliceLayout(0, L))
+    at = ((split.to(gl.int64) * size_x + row) * size_y + y) * size_n
+    inside = ((row < size_x) & (y < size_y))[:, None] & (n < size_n)[None, :]
+    gl.store(out + at[:, None] + n[None, :], total, mask=inside)
+
+
+@gluon.jit
+def compute(
+    w: gl.constexpr, args, STAGES: gl.constexpr, MEAN: gl.constexpr, EPS: gl.constexpr
+):  # fmt: skip
+    """Warp group ``w``."""
+    (
+        out_desc, second, outs, count, bias, smem, barriers, z_barriers, second_barriers,
+        chains, count_strides,
+    ) = args  # fmt: skip
+    first_smem, second_smem, third_smem, z_smem = smem
+    full, empty = barriers
+    z_full, z_empty = z_barriers
+    second_full, second_empty = second_barriers
+    zero = gl.full([ROWS, GROUP_Y * SIZE_D], 0.0, gl.float32, mma_layout(GROUP_Y * SIZE_D))
+    i, n = gl.to_tensor(0), gl.to_tensor(0)
+    first_tile = gl.program_id(0)
+    for which in gl.static_range(1 if MEAN else 2):
+        chain = chains[which]
+        sizes = chain[0]
+        for tile in range(first_tile, num_tiles(chain), gl.num_programs(0)):
+            x, y, split, start, end = place(tile, chain)
+            y += w * GROUP_Y
+            at = n % 2 * 2 + w
+            if MEAN:
+                mbarrier.wait(second_full.index(at), (n // 2) & 1)
+                second_tile = second_smem.index(at).reshape([GROUP_Y * SIZE_D, SIZE_M])
+                second_tile = second_tile.permute((1, 0))
+            else:
+                second_tile = second_smem.index(w)
+                keep_second(second, second_tile, y, chain, which == 1)
+            left = gl.full([ROWS, SIZE_N], 0.0, gl.float32, mma_layout(SIZE_N))
+            right = left
+            slot = i % STAGES
+            mbarrier.wait(full.index(slot), (i // STAGES) & 1)
+            first = first_smem.index(slot).reshape([ROWS, SIZE_M])
+            inner = warpgroup_mma(first, second_tile, zero, use_acc=False)
+            if MEAN:
+                if n > 0:
+                    tma.store_wait(0)  # the last tile's result
+                    mbarrier.arrive(z_empty.index(w))
+            for _ in range(start + 1, end):
+                left, right = multiply_inner(inner, third_smem, slot, left, right, MEAN)
+                i += 1
+                following = i % STAGES
+                mbarrier.wait(full.index(following), (i // STAGES) & 1)
+                first = first_smem.index(following).reshape([ROWS, SIZE_M])
+                inner = warpgroup_mma(first, second_tile, zero, use_acc=False, is_async=True)
+                # Within the iteration: across iterations, ptxas (12.8) would wait after each step.
+                left, right, inner = warpgroup_mma_wait(0, [left, right, inner])
+                mbarrier.arrive(empty.index(slot))
+                slot = following
+            left, right = multiply_inner(inner, third_smem, slot, left, right, MEAN)
+            left, right = warpgroup_mma_wait(0, [left, right])
+            mbarrier.arrive(empty.index(slot))
+            i += 1
+            if MEAN:
+                mbarrier.arrive(second_empty.index(at))
+                mbarrier.wait(z_full.index(w), n & 1)
+                into = z_smem.index(w * GROUP_Y)
+                write_mean(left, into, out_desc, count, bias, x, y, sizes, count_strides, EPS)
+                into = z_smem.index(w * GROUP_Y + 1)
+                write_mean(right, into, out_desc, count, bias, x, y + 1, sizes, count_strides, EPS)
+            else:
+                write_part(left, outs[which], x, y, split, chain)
+                write_part(right, outs[which], x, y + 1, split, chain)
+            n += 1
+        first_tile = following_tile(first_tile, chain)
+    if MEAN:
+        tma.store_wait(0)
+
+
+@gluon.jit
+def barrier_pair(number: gl.constexpr, arrivals: gl.constexpr):
+    """Barriers for ``number`` places: it is full; it is empty, which so many groups say."""
+    layout: gl.constexpr = mbarrier.MBarrierLayout()
+    full = gl.allocate_shared_memory(gl.int64, [number, 1], layout)
+    empty = gl.allocate_shared_memory(gl.int64, [number, 1], layout)
+    for place in gl.static_range(number):
+        mbarrier.init(full.index(place), 1)
+        mbarrier.init(empty.index(place), arrivals)
+    return full, empty
+
+
+@gluon.jit
+def chained_products_kernel(
+    first_desc, third_desc, other_first_desc, other_third_desc, second_desc, z_desc, out_desc,
+    second, out, other_out, count, bias, sizes, second_strides, tiling, other_tiling,
+    count_strides,
+    EPS: gl.constexpr, MEAN: gl.constexpr, STAGES: gl.constexpr, GROUP_REGISTERS: gl.constexpr,
+):  # fmt: skip
+    """See the module. With ``MEAN`` (forward) bias, count and z take part.
+
+    Without, ``out`` and ``other_out`` have partial sums in float32, (part, x, y, n), of the first
+    and the second operand's gradient; ``out_desc``, ``second_desc``, ``z_desc``, ``count`` and
+    ``bias`` are not looked at; ``third_desc`` is (k, d, n) then, else (n, k, d). ``sizes``: of x,
+    y, m, d, n, k.
+    """
+    dtype: gl.constexpr = first_desc.dtype
+    first_smem = gl.allocate_shared_memory(dtype, [STAGES, 1, ROWS, SIZE_M], first_desc.layout)
+    if MEAN:
+        second_smem = gl.allocate_shared_memory(
+            dtype, [4, GROUP_Y, SIZE_D, SIZE_M], second_desc.layout
+        )
+        third_smem = gl.allocate_shared_memory(
+            dtype, [STAGES, SIZE_N, 1, SIZE_D], third_desc.layout
+        )
+    else:
+        second_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for(
+            [SIZE_M, GROUP_Y * SIZE_D], dtype
+        )
+        second_smem = gl.allocate_shared_memory(dtype, [2, SIZE_M, GROUP_Y * SIZE_D], second_layout)
+        third_smem = gl.allocate_shared_memory(
+            dtype, [STAGES, 1, SIZE_D, SIZE_N], third_desc.layout
+        )
+    places: gl.constexpr = 2 * GROUP_Y if MEAN else 1
+    z_smem = gl.allocate_shared_memory(dtype, [places, ROWS, 1, SIZE_N], z_desc.layout)
+    barriers = barrier_pair(STAGES, 2)
+    # A barrier that nobody waits for must not be: its memory is given away while it lives.
+    if MEAN:
+        z_barriers = barrier_pair(2, 1)
+        second_barriers = barrier_pair(4, 1)
+    else:
+        z_barriers, second_barriers = barriers, barriers
+    fence_async_shared()
+    chains = both_chains(sizes, second_strides, (tiling, other_tiling))
+    descs = (first_desc, third_desc), (other_first_desc, other_third_desc)
+    smem = first_smem, second_smem, third_smem, z_smem
+    load_args = descs, second_desc, z_desc, smem, barriers, z_barriers, second_barriers, chains
+    args = (
+        out_desc, second, (out, other_out), count, bias, smem, barriers, z_barriers,
+        second_barriers, chains, count_strides,
+    )  # fmt: skip
+    gl.warp_specialize(
+        [
+            (compute, (0, args, STAGES, MEAN, EPS)),
+            (compute, (1, args, STAGES, MEAN, EPS)),
+            (load, (load_args, STAGES, MEAN)),
+        ],
+        [4, 1],
+        [GROUP_REGISTERS, REGISTERS - 2 * GROUP_REGISTERS],
+    )
+
+
+def mean_products(chain: Chain, mean: Mean, sizes: Sizes) -> None:
+    """Fill the forward's result."""
+    first_KXM, second_YMD, third_KDN = chain
+    first = tiles_of(first_KXM, 1, ROWS.value, SIZE_M.value)
+    third = tiles_of(third_KDN.permute(2, 0, 1), SIZE_N.value, 1, SIZE_D.value)
+    whole = ROWS.value, 1, SIZE_N.value
+    tiling = *_num_blocks(chain), 1, len(first_KXM)
+    chained_products_kernel[(min(prod(_num_blocks(chain)), num_sms(mean.out.device)),)](
+        first,
+        third,
+        first,
+        third,
+        tiles_of(second_YMD.transpose(1, 2), GROUP_Y.value, SIZE_D.value, SIZE_M.value),
+        tiles_of(mean.z, *whole),
+        tiles_of(mean.out, *whole),
+        second_YMD,
+        mean.out,
+        mean.out,
+        mean.number,
+        mean.bias,
+        _shape(chain),
+        second_YMD.stride(),
+        tiling,
+        tiling,
+        mean.number.stride(),
+        EPS=EPS,
+        MEAN=True,
+        **launch_tile("outer_product_chained_hopper", sizes, first_KXM),
+    )
+
+
+def operand_gradients(chains: tuple[Chain, Chain], sizes: Sizes) -> list[Tensor]:
+    """Partial sums over k, (parts, X, Y, N), float32; what is x for one is k for the other."""
+    device = chains[0].first.device
+    num_blocks = [_num_blocks(chain) for chain in chains]
+    ctas = sum(map(prod, num_blocks))
+    parts_of = [even_splits(ctas, len(chain.first), device) for chain in chains]
+    tilings = [(*n, *split) for n, split in zip(num_blocks, parts_of, strict=True)]
+    num_tiles = sum(num_x * num_y * num_parts for num_x, num_y, num_parts, _ in tilings)
+    parts = [
+        torch.empty(
+            num_parts,
+            chain.first.shape[1],
+            len(chain.second),
+            chain.third.shape[2],
+            dtype=torch.float32,
+            device=device,
+        )
+        for chain, (num_parts, _) in zip(chains, parts_of, strict=True)
+    ]
+    # Of the right block for what is not looked at.
+    unused = tiles_of(chains[0].first, ROWS.value, 1, SIZE_N.value)
+    chained_products_kernel[(min(num_tiles, num_sms(device)),)](
+        tiles_of(chains[0].first, 1, ROWS.value, SIZE_M.value),
+        tiles_of(chains[0].third, 1, SIZE_D.value, SIZE_N.value),
+        tiles_of(chains[1].first, 1, ROWS.value, SIZE_M.value),
+        tiles_of(chains[1].third, 1, SIZE_D.value, SIZE_N.value),
+        unused,
+        unused,
+        unused,
+        chains[0].second,
+        *parts,
+        parts[0],
+        parts[0],
+        _shape(chains[0]),
+        chains[0].second.stride(),
+        *tilings,
+        (0, 0),
+        EPS=EPS,
+        MEAN=False,
+        **launch_tile("outer_product_chained_hopper", sizes, chains[0].first),
+    )
+    return parts
+
+
+def _num_blocks(chain: Chain) -> tuple[int, int]:
+    """Of x and of y."""
+    size_x, size_y = chain.first.shape[1], len(chain.second)
+    return triton.cdiv(size_x, ROWS.value), triton.cdiv(size_y, (2 * GROUP_Y.value))
+
+
+def _shape(chain: Chain) -> tuple[int, ...]:
+    """Sizes of x, y, m, d, n, k."""
+    num_k, size_x, _ = chain.first.shape
+    return size_x, *chain.second.shape, chain.third.shape[2], num_k

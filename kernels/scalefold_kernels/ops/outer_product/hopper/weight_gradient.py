@@ -1,0 +1,219 @@
+"""Gradient of the outer product's weight on Hopper GPUs, the outer product never in memory.
+
+``out[z,c,d] = sum_ij grad[i,j,z] sum_s a[i,c,s] b[j,d,s]``. A CTA has 32 i and 8 c, four of
+them in each of its two warp groups, and walks along pairs of j: a group's outer product, (2 j, d)
+by (4 c, i), goes through shared memory into the product with the gradient, (z) by (4 c, d), in
+registers. All products are 128 wide, since narrower ones want more of shared memory than it gives.
+In each step the outer product of the next pair and the product of this one are on their way
+together.
+"""
+
+import torch
+import triton
+from torch import Tensor
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout
+from scalefold_kernels.ops.outer_product.arguments import Sizes, even_splits, launch_tile
+from scalefold_kernels.tma import tiles_of
+
+PAIR = gl.constexpr(2)
+"""j of a step."""
+
+BLOCK_I = gl.constexpr(32)
+GROUP_C = gl.constexpr(4)
+"""c of a warp group."""
+
+SIZE_D = gl.constexpr(32)
+SIZE_S = gl.constexpr(128)
+COLUMNS = gl.constexpr(128)
+"""c and i of a group, and c and d."""
+
+
+@gluon.jit
+def load(args, STAGES: gl.constexpr):
+    """The loader warp."""
+    (
+        a_desc, b_desc, grad_desc, a_smem, b_smem, grad_smem, a_full, full, empty,
+        size_j, j_per_split,
+    ) = args  # fmt: skip
+    c, i = gl.program_id(0) * 2 * GROUP_C, gl.program_id(1) * BLOCK_I
+    for w in gl.static_range(2):
+        mbarrier.expect(a_full.index(w), COLUMNS * SIZE_S * 2)
+        tma.async_copy_global_to_shared(
+            a_desc, [c + w * GROUP_C, i, 0], a_full.index(w), a_smem.index(w)
+        )
+    start = gl.program_id(2) * j_per_split
+    n = gl.to_tensor(0)
+    for j in range(start, gl.minimum(start + j_per_split, size_j), PAIR):
+        slot = n % STAGES
+        bar = full.index(slot)
+        mbarrier.wait(empty.index(slot), ((n // STAGES) & 1) ^ 1)
+        mbarrier.expect(bar, PAIR * (SIZE_D * SIZE_S + 2 * BLOCK_I * ROWS) * 2)
+        tma.async_copy_global_to_shared(b_desc, [j, 0, 0], bar, b_smem.index(slot))
+        for part in gl.static_range(2 * PAIR):
+            tma.async_copy_global_to_shared(
+                grad_desc, [j + part // 2, i, part % 2 * ROWS], bar,
+                grad_smem.index(2 * PAIR * slot + part),
+            )  # fmt: skip
+        n += 1
+
+
+@gluon.jit
+def multiply_outer(b_smem, slot, a_tile):
+    """Start the outer product of a pair of j: (j and d, c and i)."""
+    zero = gl.full([ROWS, COLUMNS], 0.0, gl.float32, mma_layout(COLUMNS))
+    b = b_smem.index(slot).reshape([ROWS, SIZE_S])
+    a = a_tile.reshape([COLUMNS, SIZE_S]).permute((1, 0))
+    return warpgroup_mma(b, a, zero, use_acc=False, is_async=True)
+
+
+@gluon.jit
+def store_outer(outer, outer_smem, w: gl.constexpr):
+    """Bring it into the order of the second product, a tile (c and d, i) for each j."""
+    L: gl.constexpr = gl.NVMMASharedLayout.get_default_for(
+        [PAIR, COLUMNS, BLOCK_I], outer_smem.dtype
+    )
+    tiles = outer_smem._reinterpret(outer_smem.dtype, [2, PAIR, COLUMNS, BLOCK_I], L)
+    narrow = outer.to(outer_smem.dtype).reshape([PAIR, SIZE_D, GROUP_C, BLOCK_I])
+    tiles.index(w).store(narrow.permute((0, 2, 1, 3)).reshape([PAIR, COLUMNS, BLOCK_I]))
+    fence_async_shared()
+
+
+@gluon.jit
+def multiply_grad(grad_smem, slot, outer_smem, w: gl.constexpr, low, high):
+    """Start the products with the gradient; ``low`` and ``high`` have 64 z each."""
+    for of in gl.static_range(PAIR):
+        outer = outer_smem.index(PAIR * w + of).permute((1, 0))
+        part = 2 * (PAIR * slot + of)
+        grad = grad_smem.index(part).reshape([BLOCK_I, ROWS]).permute((1, 0))
+        low = warpgroup_mma(grad, outer, low, is_async=True)
+        grad = grad_smem.index(part + 1).reshape([BLOCK_I, ROWS]).permute((1, 0))
+        high = warpgroup_mma(grad, outer, high, is_async=True)
+    return low, high
+
+
+@gluon.jit
+def write(total, out, z, c, size_c, size_z):
+    """A part's sums of 64 z, as (part, z, c, d)."""
+    L: gl.constexpr = total.type.layout
+    part = gl.program_id(2) * gl.num_programs(1) + gl.program_id(1)
+    column = gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, L))
+    c += column // SIZE_D
+    d = column % SIZE_D
+    z += gl.arange(0, ROWS, layout=gl.SliceLayout(1, L))
+    rows = (part.to(gl.int64) * size_z + z) * size_c * size_c
+    inside = (z < size_z)[:, None] & ((c < size_c) & (d < size_c))[None, :]
+    gl.store(out + rows[:, None] + (c * size_c + d)[None, :], total, mask=inside)
+
+
+@gluon.jit
+def compute(w: gl.constexpr, args, STAGES: gl.constexpr):
+    """Warp group ``w``."""
+    (
+        out, a_smem, b_smem, grad_smem, outer_smem, a_full, full, empty,
+        size_c, size_z, size_j, j_per_split,
+    ) = args  # fmt: skip
+    start = gl.program_id(2) * j_per_split
+    num_pairs = (gl.minimum(start + j_per_split, size_j) - start + PAIR - 1) // PAIR
+    low = gl.full([ROWS, COLUMNS], 0.0, gl.float32, mma_layout(COLUMNS))
+    high = low
+    a_tile = a_smem.index(w)
+    mbarrier.wait(a_full.index(w), 0)
+    mbarrier.wait(full.index(0), 0)
+    outer = warpgroup_mma_wait(0, [multiply_outer(b_smem, 0, a_tile)])
+    store_outer(outer, outer_smem, w)
+    slot = gl.to_tensor(0)
+    for n in range(1, num_pairs):
+        following = n % STAGES
+        mbarrier.wait(full.index(following), (n // STAGES) & 1)
+        outer = multiply_outer(b_smem, following, a_tile)
+        low, high = multiply_grad(grad_smem, slot, outer_smem, w, low, high)
+        # Within the iteration: across iterations, ptxas (12.8) would wait after each step.
+        outer, low, high = warpgroup_mma_wait(0, [outer, low, high])
+        mbarrier.arrive(empty.index(slot))
+        store_outer(outer, outer_smem, w)
+        slot = following
+    low, high = multiply_grad(grad_smem, slot, outer_smem, w, low, high)
+    low, high = warpgroup_mma_wait(0, [low, high])
+    c = (gl.program_id(0) * 2 + w) * GROUP_C
+    write(low, out, 0, c, size_c, size_z)
+    write(high, out, ROWS, c, size_c, size_z)
+
+
+@gluon.jit
+def weight_gradient_kernel(
+    a_desc, b_desc, grad_desc, out, size_c, size_z, size_j, j_per_split,
+    STAGES: gl.constexpr, GROUP_REGISTERS: gl.constexpr,
+):  # fmt: skip
+    """See the module. ``out`` (part, z, c, d): sums of a block of i and ``j_per_split`` j each.
+
+    ``a_desc`` (c, i, s), ``b_desc`` (j, d, s), ``grad_desc`` (j, i, z).
+    """
+    dtype: gl.constexpr = a_desc.dtype
+    barrier: gl.constexpr = mbarrier.MBarrierLayout()
+    outer_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([COLUMNS, BLOCK_I], dtype)
+    a_smem = gl.allocate_shared_memory(dtype, [2, GROUP_C, BLOCK_I, SIZE_S], a_desc.layout)
+    b_smem = gl.allocate_shared_memory(dtype, [STAGES, PAIR, SIZE_D, SIZE_S], b_desc.layout)
+    grad_smem = gl.allocate_shared_memory(
+        dtype, [2 * PAIR * STAGES, 1, BLOCK_I, ROWS], grad_desc.layout
+    )
+    outer_smem = gl.allocate_shared_memory(dtype, [2 * PAIR, COLUMNS, BLOCK_I], outer_layout)
+    a_full = gl.allocate_shared_memory(gl.int64, [2, 1], barrier)
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
+    for w in gl.static_range(2):
+        mbarrier.init(a_full.index(w), 1)
+    for slot in gl.static_range(STAGES):
+        mbarrier.init(full.index(slot), 1)
+        mbarrier.init(empty.index(slot), 2)
+    fence_async_shared()
+    num_j, per_split = gl.to_tensor(size_j), gl.to_tensor(j_per_split)
+    load_args = (
+        a_desc, b_desc, grad_desc, a_smem, b_smem, grad_smem, a_full, full, empty,
+        num_j, per_split,
+    )  # fmt: skip
+    args = (
+        out, a_smem, b_smem, grad_smem, outer_smem, a_full, full, empty,
+        gl.to_tensor(size_c), gl.to_tensor(size_z), num_j, per_split,
+    )  # fmt: skip
+    gl.warp_specialize(
+        [
+            (compute, (0, args, STAGES)),
+            (compute, (1, args, STAGES)),
+            (load, (load_args, STAGES)),
+        ],
+        [4, 1],
+        [GROUP_REGISTERS, REGISTERS - 2 * GROUP_REGISTERS],
+    )
+
+
+def weight_gradient_parts(grad_IJZ: Tensor, a_ICS: Tensor, b_JCS: Tensor, sizes: Sizes) -> Tensor:
+    """Partial sums of the weight's gradient, (parts, Z, C * C), float32."""
+    size_i, size_j, size_z = grad_IJZ.shape
+    channels = sizes.channels
+    blocks = triton.cdiv(channels, (2 * GROUP_C.value)), triton.cdiv(size_i, BLOCK_I.value)
+    num_pairs = triton.cdiv(size_j, PAIR.value)
+    num_parts, pairs = even_splits(blocks[0] * blocks[1], num_pairs, grad_IJZ.device)
+    shape = num_parts * blocks[1], size_z, channels**2
+    parts = torch.empty(shape, dtype=torch.float32, device=grad_IJZ.device)
+    weight_gradient_kernel[(*blocks, num_parts)](
+        tiles_of(a_ICS.transpose(0, 1), GROUP_C.value, BLOCK_I.value, SIZE_S.value),
+        tiles_of(b_JCS, PAIR.value, SIZE_D.value, SIZE_S.value),
+        tiles_of(grad_IJZ.transpose(0, 1), 1, BLOCK_I.value, ROWS.value),
+        parts,
+        channels,
+        size_z,
+        size_j,
+        PAIR.value * pairs,
+        **launch_tile("outer_product_weight_hopper", sizes, grad_IJZ),
+    )
+    return parts

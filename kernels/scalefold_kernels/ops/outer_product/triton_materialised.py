@@ -1,0 +1,252 @@
+"""Outer product mean of many sequences: the outer product of a few rows of residues in memory.
+
+The products over sequences are then most of the work, and are matrix products of the library. The
+outer product stays in the order [i, c, j, d] in which they leave and take it. All launches are of
+one sample.
+
+Legend: I/J residues, C/D hidden channels of the first and second operand, S sequences, Z channels
+of the pair representation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from scalefold_kernels.dot import block, precision
+from scalefold_kernels.limits import index, needs_int64
+from scalefold_kernels.ops.outer_product import arguments
+from scalefold_kernels.ops.outer_product.arguments import (
+    EPS,
+    Gradients,
+    Mean,
+    Sizes,
+    launch_tile,
+    num_splits,
+)
+
+
+@triton.jit
+def project_outer_kernel(
+    outer_ptr, weight_ptr, bias_ptr, count_ptr, z_ptr, out_ptr, size_j, size_c, size_z,
+    count_stride_i, count_stride_j, z_stride_i, z_stride_j, z_stride_z,
+    EPS: tl.constexpr, INT64: tl.constexpr, PRECISION: tl.constexpr, BLOCK_J: tl.constexpr,
+    BLOCK_K: tl.constexpr, BLOCK_Z: tl.constexpr,
+):  # fmt: skip
+    """``out = z + (bias[z] + sum_cd outer[i,c,j,d] weight[z,c,d]) / count[i,j]``."""
+    i = tl.program_id(1).to(tl.int64)
+    j = tl.program_id(0) * BLOCK_J + tl.arange(0, BLOCK_J)
+    z = tl.program_id(2) * BLOCK_Z + tl.arange(0, BLOCK_Z)
+    outer_rows = outer_ptr + (i * size_c * size_j + j)[:, None] * size_c
+    total = tl.zeros((BLOCK_J, BLOCK_Z), tl.float32)
+    num_k = size_c * size_c
+    for start in range(0, num_k, BLOCK_K):
+        k = start + tl.arange(0, BLOCK_K)
+        c, d = k // size_c, k % size_c
+        outer = tl.load(
+            outer_rows + (c.to(tl.int64) * size_j * size_c + d)[None, :],
+            mask=(j < size_j)[:, None] & (k < num_k)[None, :],
+            other=0.0,
+        )
+        weight = tl.load(
+            weight_ptr + z[:, None] * num_k + k[None, :],
+            mask=(z < size_z)[:, None] & (k < num_k)[None, :],
+            other=0.0,
+        )
+        total = tl.dot(outer, weight.T, total, input_precision=PRECISION)
+    count = tl.load(count_ptr + i * count_stride_i + j * count_stride_j, mask=j < size_j, other=1.0)
+    bias = tl.load(bias_ptr + z, mask=z < size_z, other=0.0).to(tl.float32)
+    inside = (j < size_j)[:, None] & (z < size_z)[None, :]
+    start_ptrs = z_ptr + i * z_stride_i + index(j, INT64)[:, None] * z_stride_j
+    start_ptrs += index(z, INT64)[None, :] * z_stride_z
+    start = tl.load(start_ptrs, mask=inside, other=0.0).to(tl.float32)
+    total = start + (total + bias[None, :]) / (count.to(tl.float32) + EPS)[:, None]
+    tl.store(out_ptr + (i * size_j + j)[:, None] * size_z + z[None, :], total, mask=inside)
+
+
+@triton.jit
+def outer_gradient_kernel(
+    grad_ptr, weight_ptr, out_ptr, size_j, size_c, size_z,
+    PRECISION: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_Z: tl.constexpr,
+):  # fmt: skip
+    """``out[i,c,j,d] = sum_z grad[i,j,z] weight[z,c,d]``; all z in one block."""
+    i = tl.program_id(1).to(tl.int64)
+    j = tl.program_id(0) * BLOCK_J + tl.arange(0, BLOCK_J)
+    z = tl.arange(0, BLOCK_Z)
+    grad = tl.load(
+        grad_ptr + (i * size_j + j)[:, None] * size_z + z[None, :],
+        mask=(j < size_j)[:, None] & (z < size_z)[None, :],
+        other=0.0,
+    )
+    out_rows = out_ptr + (i * size_c * size_j + j)[:, None] * size_c
+    num_k = size_c * size_c
+    for start in range(0, num_k, BLOCK_K):
+        k = start + tl.arange(0, BLOCK_K)
+        c, d = k // size_c, k % size_c
+        weight = tl.load(
+            weight_ptr + z[:, None] * num_k + k[None, :],
+            mask=(z < size_z)[:, None] & (k < num_k)[None, :],
+            other=0.0,
+        )
+        outer = tl.dot(grad, weight, input_precision=PRECISION)
+        tl.store(
+            out_rows + (c.to(tl.int64) * size_j * size_c + d)[None, :],
+            outer,
+            mask=(j < size_j)[:, None] & (k < num_k)[None, :],
+        )
+
+
+@triton.jit
+def outer_weight_gradient_kernel(
+    grad_ptr, outer_ptr, out_ptr, size_i, size_j, size_c, size_z, i_per_split,
+    PRECISION: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_Z: tl.constexpr,
+):  # fmt: skip
+    """Partial sums of ``sum_ij grad[i,j,z] outer[i,c,j,d]``, as (split, z, c, d)."""
+    split = tl.program_id(2)
+    num_k = size_c * size_c
+    k = tl.program_id(0) * BLOCK_K + tl.arange(0, BLOCK_K)
+    z = tl.program_id(1) * BLOCK_Z + tl.arange(0, BLOCK_Z)
+    outer_columns = (k // size_c).to(tl.int64) * size_j * size_c + k % size_c
+    total = tl.zeros((BLOCK_Z, BLOCK_K), tl.float32)
+    start = split * i_per_split
+    blocks = tl.cdiv(size_j, BLOCK_J)
+    last = tl.minimum(start + i_per_split, size_i)
+    for step in range(start * blocks, last * blocks):
+        i = tl.cast(step // blocks, tl.int64)
+        j = (step % blocks) * BLOCK_J + tl.arange(0, BLOCK_J)
+        grad = tl.load(
+            grad_ptr + (i * size_j + j)[:, None] * size_z + z[None, :],
+            mask=(j < size_j)[:, None] & (z < size_z)[None, :],
+            other=0.0,
+        )
+        outer = tl.load(
+            outer_ptr + (i * size_c * size_j + j)[:, None] * size_c + outer_columns[None, :],
+            mask=(j < size_j)[:, None] & (k < num_k)[None, :],
+            other=0.0,
+        )
+        total = tl.dot(grad.T, outer, total, input_precision=PRECISION)
+    at = (split.to(tl.int64) * size_z + z)[:, None] * num_k + k[None, :]
+    tl.store(out_ptr + at, total, mask=(z < size_z)[:, None] & (k < num_k)[None, :])
+
+
+def forward(a_ICS: Tensor, b_JCS: Tensor, weight: Tensor, mean: Mean, outer: Tensor | None) -> None:
+    """Fill the mean of one sample; the outer product into ``outer``, if given."""
+    count_IJ, bias, z_IJZ, out_IJZ = mean
+    a, b = a_ICS.flatten(0, 1), b_JCS.flatten(0, 1)
+    size_j, size_z = count_IJ.shape[1], weight.shape[0]
+    sizes = launch_tile("outer_product_projection", Sizes.of(a_ICS, weight), a_ICS)
+    for rows, of_a in _chunks(a_ICS, size_j):
+        part = torch.mm(a[of_a], b.t(), out=outer)
+        count = count_IJ[rows]
+        grid = (
+            triton.cdiv(size_j, sizes["BLOCK_J"]),
+            count.shape[0],
+            triton.cdiv(size_z, sizes["BLOCK_Z"]),
+        )
+        project_outer_kernel[grid](
+            part,
+            weight,
+            bias,
+            count,
+            z_IJZ[rows],
+            out_IJZ[rows],
+            size_j,
+            a_ICS.shape[1],
+            size_z,
+            *count.stride(),
+            *z_IJZ.stride(),
+            EPS=EPS,
+            INT64=needs_int64(z_IJZ),
+            PRECISION=precision(a.dtype),
+            **sizes,
+        )
+
+
+def backward(
+    grad_IJZ: Tensor,
+    a_ICS: Tensor,
+    b_JCS: Tensor,
+    weight: Tensor,
+    grad_a_ICS: Tensor,
+    grad_b_JCS: Tensor,
+    outer: Tensor | None,
+) -> Gradients:
+    """Fill the operands' gradients of one sample; returns partial sums of the weight's.
+
+    ``grad_IJZ`` is from `mean_gradient`. The outer product is made anew unless forward kept it.
+    """
+    a, b = a_ICS.flatten(0, 1), b_JCS.flatten(0, 1)
+    grad_a, grad_b = grad_a_ICS.flatten(0, 1), grad_b_JCS.flatten(0, 1)
+    weight_parts, b_parts = [], []
+    for rows, of_a in _chunks(a_ICS, len(b_JCS)):
+        part = torch.mm(a[of_a], b.t()) if outer is None else outer
+        weight_parts.append(_weight_gradient(grad_IJZ[rows], part, a_ICS, weight))
+        grad_outer = _outer_gradient(grad_IJZ[rows], part, a_ICS, weight)
+        torch.mm(grad_outer, b, out=grad_a[of_a])
+        if outer is not None:
+            torch.mm(grad_outer.t(), a, out=grad_b)
+        else:
+            b_parts.append(torch.mm(grad_outer.t(), a[of_a]))
+    if b_parts:
+        grad_b.copy_(torch.stack(b_parts).sum(0, dtype=torch.float32))
+    parts = weight_parts[0] if len(weight_parts) == 1 else torch.cat(weight_parts)
+    return Gradients(parts, [])
+
+
+def _chunks(a_ICS: Tensor, size_j: int) -> Iterator[tuple[slice, slice]]:
+    """Rows of residues, and the rows that they are in ``a`` flattened."""
+    size_i, channels, _ = a_ICS.shape
+    at_once = max(1, arguments.MAX_ELEMENTS // (channels * channels * size_j))
+    for start in range(0, size_i, at_once):
+        end = min(start + at_once, size_i)
+        yield slice(start, end), slice(start * channels, end * channels)
+
+
+def _weight_gradient(grad: Tensor, outer: Tensor, a_ICS: Tensor, weight: Tensor) -> Tensor:
+    size_i, size_j, size_z = grad.shape
+    channels = a_ICS.shape[1]
+    sizes = launch_tile("outer_product_projection_weight", Sizes.of(a_ICS, weight), a_ICS)
+    per_sm = sizes.pop("RESIDENT")
+    blocks = (
+        triton.cdiv(channels * channels, sizes["BLOCK_K"]),
+        triton.cdiv(size_z, sizes["BLOCK_Z"]),
+    )
+    splits = num_splits(blocks[0] * blocks[1], per_sm, size_i, grad.device)
+    shape = splits, size_z, channels**2
+    parts = torch.empty(shape, dtype=torch.float32, device=grad.device)
+    outer_weight_gradient_kernel[(*blocks, splits)](
+        grad,
+        outer,
+        parts,
+        size_i,
+        size_j,
+        channels,
+        size_z,
+        triton.cdiv(size_i, splits),
+        PRECISION=precision(grad.dtype),
+        **sizes,
+    )
+    return parts
+
+
+def _outer_gradient(grad: Tensor, outer: Tensor, a_ICS: Tensor, weight: Tensor) -> Tensor:
+    """As ``outer`` lies, but apart from it: what forward kept may be asked for again."""
+    out = torch.empty_like(outer)
+    size_i, size_j, size_z = grad.shape
+    sizes = launch_tile("outer_product_projection_input", Sizes.of(a_ICS, weight), a_ICS)
+    outer_gradient_kernel[(triton.cdiv(size_j, sizes["BLOCK_J"]), size_i)](
+        grad,
+        weight,
+        out,
+        size_j,
+        a_ICS.shape[1],
+        size_z,
+        PRECISION=precision(grad.dtype),
+        BLOCK_Z=block(size_z),
+        **sizes,
+    )
+    return out

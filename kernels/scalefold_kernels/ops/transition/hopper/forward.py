@@ -1,0 +1,181 @@
+"""Forward of the transition on Hopper GPUs; see `parts`."""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from scalefold_kernels.gluon import (
+    REGISTERS,
+    ROWS,
+    mma_layout,
+    new_barriers,
+    normalise,
+    part_width,
+    widen,
+)
+from scalefold_kernels.ops.transition.hopper.parts import (
+    load_bias,
+    load_next,
+    relu,
+)
+
+
+@gluon.jit
+def load(
+    args,
+    H: gl.constexpr, BLOCK_H: gl.constexpr, STAGES: gl.constexpr, PLACES: gl.constexpr,
+):  # fmt: skip
+    """The loader warp."""
+    (
+        x_desc, up_desc, down_desc, x_smem, up_smem, down_smem,
+        x_full, x_empty, up_full, up_empty, down_full, down_empty, num_tiles,
+    ) = args  # fmt: skip
+    i = gl.to_tensor(0)
+    n = gl.to_tensor(0)
+    for tile in range(gl.program_id(0), num_tiles, gl.num_programs(0)):
+        for w in gl.static_range(2):
+            at = [(2 * tile + w) * ROWS, 0]
+            n = load_next(x_desc, at, x_smem, x_full, x_empty, n, PLACES)
+        for h in range(0, H, BLOCK_H):
+            load_next(up_desc, [h, 0], up_smem, up_full, up_empty, i, STAGES)
+            i = load_next(down_desc, [0, h], down_smem, down_full, down_empty, i, STAGES)
+
+
+@gluon.jit
+def compute(
+    w: gl.constexpr, args,
+    C: gl.constexpr, H: gl.constexpr, EPS: gl.constexpr,
+    BLOCK_C: gl.constexpr, BLOCK_H: gl.constexpr, STAGES: gl.constexpr, PLACES: gl.constexpr,
+    KEEP: gl.constexpr,
+):  # fmt: skip
+    """Warp group ``w``."""
+    (
+        norm_weight, norm_bias, up_bias, down_bias, out_desc, normed_desc, stats,
+        x_smem, up_smem, down_smem,
+        x_full, x_empty, up_full, up_empty, down_full, down_empty, turns, num_rows, num_tiles,
+    ) = args  # fmt: skip
+    HIDDEN: gl.constexpr = mma_layout(BLOCK_H)
+    OUT: gl.constexpr = mma_layout(BLOCK_C)
+    A: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
+    ROW: gl.constexpr = gl.SliceLayout(1, mma_layout(part_width(BLOCK_C)))
+    dtype: gl.constexpr = x_smem.dtype
+    last: gl.constexpr = (H - 1) // BLOCK_H * BLOCK_H
+    c = gl.arange(0, BLOCK_C, layout=gl.SliceLayout(0, OUT))
+    h = gl.arange(0, BLOCK_H, layout=gl.SliceLayout(0, HIDDEN))
+    zero = gl.full([ROWS, BLOCK_H], 0.0, gl.float32, HIDDEN)
+    i = gl.to_tensor(0)
+    n = gl.to_tensor(0)
+    for tile in range(gl.program_id(0), num_tiles, gl.num_programs(0)):
+        row = (2 * tile + w) * ROWS
+        turn = 2 * n + w
+        place = turn % PLACES
+        mbarrier.wait(x_full.index(place), (turn // PLACES) & 1)
+        x_tile = x_smem.index(place)
+        x = x_tile.load(OUT)
+        if PLACES > 2:
+            if n > 0:
+                # The result of this group's tile before, two turns ago, has left.
+                tma.store_wait(0)
+                mbarrier.arrive(x_empty.index((turn - 2) % PLACES))
+        mean, rstd = normalise(x_tile, norm_weight, norm_bias, C, BLOCK_C, EPS)
+        fence_async_shared()
+        if KEEP:
+            tma.async_copy_shared_to_global(normed_desc, [row, 0], x_tile)
+            r = row + gl.arange(0, ROWS, layout=ROW)
+            gl.store(stats + r, mean, mask=r < num_rows)
+            gl.store(stats + num_rows + r, rstd, mask=r < num_rows)
+        out = widen(x)
+        slot = i % STAGES
+        mbarrier.wait(up_full.index(slot), (i // STAGES) & 1)
+        hidden = warpgroup_mma(x_tile, up_smem.index(slot).permute((1, 0)), zero, use_acc=False)
+        mbarrier.arrive(up_empty.index(slot))
+        bias = load_bias(up_bias, 0, h, H, BLOCK_H)
+        for first in range(BLOCK_H, last + BLOCK_H, BLOCK_H):
+            left = gl.convert_layout(relu(hidden + bias.to(gl.float32)[None, :]), A)
+            # The groups take turns with the tensor cores, group 0 first.
+            mbarrier.wait(turns.index(w), ((i - n) & 1) ^ (1 - w))
+            mbarrier.wait(down_full.index(slot), (i // STAGES) & 1)
+            down = down_smem.index(slot).permute((1, 0))
+            out = warpgroup_mma(left, down, out, is_async=True)
+            i += 1
+            following = i % STAGES
+            mbarrier.wait(up_full.index(following), (i // STAGES) & 1)
+            up = up_smem.index(following).permute((1, 0))
+            hidden = warpgroup_mma(x_tile, up, zero, use_acc=False, is_async=True)
+            mbarrier.arrive(turns.index(1 - w))
+            bias = load_bias(up_bias, first, h, H, BLOCK_H)
+            # Within the iteration: across iterations, ptxas (12.8) would wait after each step.
+            out, hidden = warpgroup_mma_wait(0, [out, hidden])
+            mbarrier.arrive(down_empty.index(slot))
+            mbarrier.arrive(up_empty.index(following))
+            slot = following
+        left = gl.convert_layout(relu(hidden + bias.to(gl.float32)[None, :]), A)
+        mbarrier.wait(down_full.index(slot), (i // STAGES) & 1)
+        out = warpgroup_mma(left, down_smem.index(slot).permute((1, 0)), out)
+        mbarrier.arrive(down_empty.index(slot))
+        i += 1
+        out_bias = gl.load(down_bias + c, mask=c < C, other=0.0).to(gl.float32)
+        if KEEP:
+            # The normalised rows have left: the result takes their place.
+            tma.store_wait(0)
+        x_tile.store((out + out_bias[None, :]).to(dtype))
+        fence_async_shared()
+        tma.async_copy_shared_to_global(out_desc, [row, 0], x_tile)
+        if PLACES == 2:
+            tma.store_wait(0)
+            mbarrier.arrive(x_empty.index(place))
+        n += 1
+    tma.store_wait(0)
+
+
+@gluon.jit
+def forward_kernel(
+    x_desc, up_desc, down_desc, out_desc, normed_desc, norm_weight, norm_bias, up_bias, down_bias,
+    stats, num_rows, num_tiles,
+    C: gl.constexpr, H: gl.constexpr, EPS: gl.constexpr,
+    BLOCK_C: gl.constexpr, BLOCK_H: gl.constexpr, STAGES: gl.constexpr, PLACES: gl.constexpr,
+    GROUP_REGISTERS: gl.constexpr, KEEP: gl.constexpr,
+):  # fmt: skip
+    """``x + down(relu(up(norm(x))))``; hidden channels never leave the chip. See `parts`.
+
+    With ``KEEP``, the normalised rows and ``stats`` (2, R), their mean and 1 / standard deviation,
+    are written for backward, too.
+    """
+    dtype: gl.constexpr = x_desc.dtype
+    x_smem = gl.allocate_shared_memory(dtype, [PLACES, ROWS, BLOCK_C], x_desc.layout)
+    up_smem = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_H, BLOCK_C], up_desc.layout)
+    down_smem = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_C, BLOCK_H], down_desc.layout)
+    x_full, x_empty = new_barriers(PLACES, 1), new_barriers(PLACES, 1)
+    up_full, up_empty = new_barriers(STAGES, 1), new_barriers(STAGES, 2)
+    down_full, down_empty = new_barriers(STAGES, 1), new_barriers(STAGES, 2)
+    turns = x_full  # none to take: a tile has one block of hidden channels
+    if H > BLOCK_H:
+        turns = new_barriers(2, 1)
+    fence_async_shared()
+    rows, tiles = gl.to_tensor(num_rows), gl.to_tensor(num_tiles)
+    load_args = (
+        x_desc, up_desc, down_desc, x_smem, up_smem, down_smem,
+        x_full, x_empty, up_full, up_empty, down_full, down_empty, tiles,
+    )  # fmt: skip
+    args = (
+        norm_weight, norm_bias, up_bias, down_bias, out_desc, normed_desc, stats,
+        x_smem, up_smem, down_smem,
+        x_full, x_empty, up_full, up_empty, down_full, down_empty, turns, rows, tiles,
+    )  # fmt: skip
+    # fmt: off
+    gl.warp_specialize(
+        [
+            (compute, (0, args, C, H, EPS, BLOCK_C, BLOCK_H, STAGES, PLACES, KEEP)),
+            (compute, (1, args, C, H, EPS, BLOCK_C, BLOCK_H, STAGES, PLACES, KEEP)),
+            (load, (load_args, H, BLOCK_H, STAGES, PLACES)),
+        ],
+        [4, 1],
+        [GROUP_REGISTERS, REGISTERS - 2 * GROUP_REGISTERS],
+    )
+    # fmt: on

@@ -1,0 +1,180 @@
+"""Second kernel of the backward: the hidden channels' gradient, and both weights'; see `parts`.
+
+A program keeps some hidden channels of both weights in shared memory, and a part of the rows passes
+by. One warp group makes the hidden channels again and ``hidden^T grad``, the other their gradient
+and ``grad_hidden^T normed``. Both are made transposed, (hidden channels, rows): as tensor cores
+leave them in registers, they are the left operands of the sums over rows. Only the gradient goes to
+memory, for the gradient of the rows.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout, new_barriers
+from scalefold_kernels.ops.transition.hopper.parts import (
+    COLUMNS,
+    new_columns,
+    piece_row,
+    relu,
+    relu_backward,
+    write_product,
+)
+
+
+@gluon.jit
+def load(
+    args, BLOCK_C: gl.constexpr, BLOCK_H: gl.constexpr, STAGES: gl.constexpr
+):  # fmt: skip
+    """The loader warp."""
+    (
+        normed_desc, grad_desc, up_desc, down_desc, up, down, normed, grad,
+        weights_full, full, empty, num_rows, rows_per_part,
+    ) = args  # fmt: skip
+    h = gl.program_id(0) * BLOCK_H
+    weights_full = weights_full.index(0)
+    mbarrier.expect(weights_full, 2 * BLOCK_H * BLOCK_C * 2)
+    tma.async_copy_global_to_shared(up_desc, [h, 0], weights_full, up)
+    tma.async_copy_global_to_shared(down_desc, [0, h], weights_full, down)
+    start = gl.program_id(1) * rows_per_part
+    i = gl.to_tensor(0)
+    for row in range(start, gl.minimum(start + rows_per_part, num_rows), ROWS):
+        slot = i % STAGES
+        mbarrier.wait(empty.index(slot), ((i // STAGES) & 1) ^ 1)
+        mbarrier.expect(full.index(slot), 2 * ROWS * BLOCK_C * 2)
+        tma.async_copy_global_to_shared(normed_desc, [row, 0], full.index(slot), normed.index(slot))
+        tma.async_copy_global_to_shared(grad_desc, [row, 0], full.index(slot), grad.index(slot))
+        i += 1
+
+
+@gluon.jit
+def multiply(weights, rows, full, i, BLOCK_H: gl.constexpr, STAGES: gl.constexpr):
+    """Weights by the ring's next rows, transposed: (hidden channels, rows)."""
+    zero = gl.full([BLOCK_H, ROWS], 0.0, gl.float32, mma_layout(ROWS))
+    mbarrier.wait(full.index(i % STAGES), (i // STAGES) & 1)
+    rows_t = rows.index(i % STAGES).permute((1, 0))
+    product = warpgroup_mma(weights, rows_t, zero, use_acc=False, is_async=True)
+    return warpgroup_mma_wait(0, [product])
+
+
+@gluon.jit
+def compute_hidden(
+    args, C: gl.constexpr, H: gl.constexpr,
+    BLOCK_C: gl.constexpr, BLOCK_H: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """The first warp group."""
+    (
+        up_bias, out, up, normed, grad, hidden_smem,
+        weights_full, full, empty, hidden_full, hidden_empty, num_rows, rows_per_part,
+    ) = args  # fmt: skip
+    L: gl.constexpr = mma_layout(BLOCK_C)
+    A: gl.constexpr = gl.DotOperandLayout(0, L, 2)
+    first, part = gl.program_id(0) * BLOCK_H, gl.program_id(1)
+    start = part * rows_per_part
+    h = first + gl.arange(0, BLOCK_H, layout=gl.SliceLayout(1, mma_layout(ROWS)))
+    bias = gl.load(up_bias + h, mask=h < H, other=0.0).to(gl.float32)[:, None]
+    product = gl.full([BLOCK_H, BLOCK_C], 0.0, gl.float32, L)
+    mbarrier.wait(weights_full.index(0), 0)
+    i = gl.to_tensor(0)
+    for _ in range(start, gl.minimum(start + rows_per_part, num_rows), ROWS):
+        hidden = relu(multiply(up, normed, full, i, BLOCK_H, STAGES) + bias)
+        left = gl.convert_layout(hidden, A)
+        product = warpgroup_mma(left, grad.index(i % STAGES), product, is_async=True)
+        mbarrier.wait(hidden_empty.index(i & 1), ((i // 2) & 1) ^ 1)
+        hidden_smem.index(i & 1).store(hidden)
+        mbarrier.arrive(hidden_full.index(i & 1))
+        product = warpgroup_mma_wait(0, [product])
+        mbarrier.arrive(empty.index(i % STAGES))
+        i += 1
+    write_product(product, out, gl.num_programs(1) + part, first, C, H)
+
+
+@gluon.jit
+def compute_gradient(
+    args, C: gl.constexpr, H: gl.constexpr,
+    BLOCK_C: gl.constexpr, BLOCK_H: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """The second warp group."""
+    (
+        grad_hidden_desc, out, sums, down, normed, grad, hidden_smem, out_tile, ones,
+        weights_full, full, empty, hidden_full, hidden_empty, num_rows, rows_per_part,
+    ) = args  # fmt: skip
+    L: gl.constexpr = mma_layout(BLOCK_C)
+    A: gl.constexpr = gl.DotOperandLayout(0, L, 2)
+    first, part = gl.program_id(0) * BLOCK_H, gl.program_id(1)
+    start = part * rows_per_part
+    product = gl.full([BLOCK_H, BLOCK_C], 0.0, gl.float32, L)
+    total = gl.full([BLOCK_H, COLUMNS], 0.0, gl.float32, mma_layout(COLUMNS))
+    down_t = down.permute((1, 0))
+    mbarrier.wait(weights_full.index(0), 0)
+    i = gl.to_tensor(0)
+    for row in range(start, gl.minimum(start + rows_per_part, num_rows), ROWS):
+        grad_hidden = multiply(down_t, grad, full, i, BLOCK_H, STAGES)
+        mbarrier.wait(hidden_full.index(i & 1), (i // 2) & 1)
+        grad16 = relu_backward(grad_hidden, hidden_smem.index(i & 1).load(mma_layout(ROWS)))
+        mbarrier.arrive(hidden_empty.index(i & 1))
+        left = gl.convert_layout(grad16, A)
+        product = warpgroup_mma(left, normed.index(i % STAGES), product, is_async=True)
+        total = warpgroup_mma(left, ones, total, is_async=True)
+        tma.store_wait(0)
+        out_tile.store(grad16)
+        fence_async_shared()
+        for h in gl.static_range(0, BLOCK_H, ROWS):
+            at = [piece_row(row, first + h, H), 0]
+            tma.async_copy_shared_to_global(grad_hidden_desc, at, out_tile.slice(h, ROWS, dim=0))
+        product, total = warpgroup_mma_wait(0, [product, total])
+        mbarrier.arrive(empty.index(i % STAGES))
+        i += 1
+    write_product(product, out, part, first, C, H)
+    write_product(total, sums, part, first, 1, H)
+    tma.store_wait(0)
+
+
+@gluon.jit
+def gradients_kernel(
+    normed_desc, grad_desc, up_desc, down_desc, grad_hidden_desc,
+    up_bias, out, sums, num_rows, rows_per_part,
+    C: gl.constexpr, H: gl.constexpr,
+    BLOCK_C: gl.constexpr, BLOCK_H: gl.constexpr, STAGES: gl.constexpr,
+    GROUP_REGISTERS: gl.constexpr,
+):  # fmt: skip
+    """See the module. ``out`` (2, parts, H, C), ``sums`` (parts, H), over a part's rows each."""
+    dtype: gl.constexpr = normed_desc.dtype
+    up = gl.allocate_shared_memory(dtype, [BLOCK_H, BLOCK_C], up_desc.layout)
+    down = gl.allocate_shared_memory(dtype, [BLOCK_C, BLOCK_H], down_desc.layout)
+    normed = gl.allocate_shared_memory(dtype, [STAGES, ROWS, BLOCK_C], normed_desc.layout)
+    grad = gl.allocate_shared_memory(dtype, [STAGES, ROWS, BLOCK_C], grad_desc.layout)
+    hidden_smem = gl.allocate_shared_memory(dtype, [2, BLOCK_H, ROWS], grad_hidden_desc.layout)
+    out_tile = gl.allocate_shared_memory(dtype, [BLOCK_H, ROWS], grad_hidden_desc.layout)
+    ones, weights_full = new_columns(1, dtype).index(0), new_barriers(1, 1)
+    full, empty = new_barriers(STAGES, 1), new_barriers(STAGES, 2)
+    hidden_full, hidden_empty = new_barriers(2, 1), new_barriers(2, 1)
+    fence_async_shared()
+    rows, per_part = gl.to_tensor(num_rows), gl.to_tensor(rows_per_part)
+    load_args = (
+        normed_desc, grad_desc, up_desc, down_desc, up, down, normed, grad,
+        weights_full, full, empty, rows, per_part,
+    )  # fmt: skip
+    hidden_args = (
+        up_bias, out, up, normed, grad, hidden_smem,
+        weights_full, full, empty, hidden_full, hidden_empty, rows, per_part,
+    )  # fmt: skip
+    gradient_args = (
+        grad_hidden_desc, out, sums, down, normed, grad, hidden_smem, out_tile, ones,
+        weights_full, full, empty, hidden_full, hidden_empty, rows, per_part,
+    )  # fmt: skip
+    gl.warp_specialize(
+        [
+            (compute_hidden, (hidden_args, C, H, BLOCK_C, BLOCK_H, STAGES)),
+            (compute_gradient, (gradient_args, C, H, BLOCK_C, BLOCK_H, STAGES)),
+            (load, (load_args, BLOCK_C, BLOCK_H, STAGES)),
+        ],
+        [4, 1],
+        [GROUP_REGISTERS, REGISTERS - 2 * GROUP_REGISTERS],
+    )

@@ -1,0 +1,227 @@
+"""Third kernel of the backward: the gradient of the rows; see `parts`.
+
+The product of hidden channels' gradient with ``up``; LayerNorm's backward and the residual's
+gradient follow on the chip. At a tile's end, the rows and the result's gradient come through the
+same ring as ``up``, one slot each for each warp group. The gradient of the norm's weight and the
+result's gradient are summed over rows by products with ones.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from scalefold_kernels.gluon import REGISTERS, ROWS, columns, mma_layout, new_barriers, widen
+from scalefold_kernels.ops.transition.hopper.parts import (
+    COLUMNS,
+    DEPTH,
+    load_next,
+    new_columns,
+    piece_row,
+)
+
+WIDTH = gl.constexpr(32)
+"""Rows end in parts of so many channels, for want of registers."""
+
+NARROW = gl.constexpr(16)
+"""And are summed in parts of so many."""
+
+
+@gluon.jit
+def load(args, H: gl.constexpr, BLOCK_C: gl.constexpr, STAGES: gl.constexpr):
+    """The loader warp."""
+    (
+        grad_hidden_desc, up_desc, x_desc, grad_desc, left, right, full, empty, num_tiles,
+    ) = args  # fmt: skip
+    i = gl.to_tensor(0)
+    for tile in range(gl.program_id(0), num_tiles, gl.num_programs(0)):
+        row = 2 * tile * ROWS
+        for h in range(0, H, DEPTH):
+            slot = i % STAGES
+            mbarrier.wait(empty.index(slot), ((i // STAGES) & 1) ^ 1)
+            mbarrier.expect(full.index(slot), (2 * ROWS + BLOCK_C) * DEPTH * 2)
+            for w in gl.static_range(2):
+                tma.async_copy_global_to_shared(
+                    grad_hidden_desc,
+                    [piece_row(row + w * ROWS, h, H), 0],
+                    full.index(slot),
+                    left.index(2 * slot + w),
+                )
+            tma.async_copy_global_to_shared(up_desc, [h, 0], full.index(slot), right.index(slot))
+            i += 1
+        for w in gl.static_range(2):
+            at = [row + w * ROWS, 0]
+            i = load_next(x_desc, at, right, full, empty, i, STAGES)
+            i = load_next(grad_desc, at, right, full, empty, i, STAGES)
+
+
+@gluon.jit
+def multiply(
+    product, left, right, full, empty, i, w: gl.constexpr, STEPS: gl.constexpr, STAGES: gl.constexpr
+):  # fmt: skip
+    """Add the products of the ring's next slots; returns the next i, too.
+
+    Not one for all slots of a tile: across iterations, ptxas (12.8) would wait after each step.
+    """
+    for step in gl.static_range(STEPS):
+        slot = i % STAGES
+        mbarrier.wait(full.index(slot), (i // STAGES) & 1)
+        rows = left.index(2 * slot + w).permute((1, 0))
+        product = warpgroup_mma(rows, right.index(slot), product, is_async=True)
+        if step > 0:
+            product = warpgroup_mma_wait(1, [product])
+            mbarrier.arrive(empty.index((i - 1) % STAGES))
+        i += 1
+    product = warpgroup_mma_wait(0, [product])
+    mbarrier.arrive(empty.index((i - 1) % STAGES))
+    return product, i
+
+
+@gluon.jit
+def skip(full, empty, i, STAGES: gl.constexpr):
+    """Give back a slot that the other group uses, not before it is full; returns i + 1."""
+    slot = i % STAGES
+    mbarrier.wait(full.index(slot), (i // STAGES) & 1)
+    mbarrier.arrive(empty.index(slot))
+    return i + 1
+
+
+@gluon.jit
+def row_sums(grad_normed, x_tile, norm_weight, mean, C: gl.constexpr, BLOCK_C: gl.constexpr):
+    """Over channels: of the gradient of x_hat, and of its product with x - mean."""
+    L: gl.constexpr = mma_layout(NARROW)
+    column = gl.arange(0, NARROW, layout=gl.SliceLayout(0, L))
+    mean = gl.convert_layout(mean, gl.SliceLayout(1, L))
+    grads = columns(grad_normed, NARROW)
+    total = gl.full([ROWS, NARROW], 0.0, gl.float32, L)
+    product = total
+    for part in gl.static_range(BLOCK_C // NARROW):
+        c = part * NARROW + column
+        scale = gl.load(norm_weight + c, mask=c < C, other=0.0).to(gl.float32)
+        grad = grads[part] * scale[None, :]
+        x = widen(x_tile.slice(part * NARROW, NARROW, dim=1).load(L))
+        total += grad
+        product += grad * (x - mean[:, None])
+    return gl.sum(total, 1), gl.sum(product, 1)
+
+
+@gluon.jit
+def normalise_backward(
+    grad_normed, x_tile, grad_tile, norm_weight, stats, row, num_rows,
+    C: gl.constexpr, BLOCK_C: gl.constexpr,
+):  # fmt: skip
+    """LayerNorm's gradient, added to the residual's in its tile.
+
+    The tile of rows becomes the terms of the gradient of the norm's weight.
+    """
+    L: gl.constexpr = mma_layout(WIDTH)
+    ROW: gl.constexpr = gl.SliceLayout(1, L)
+    r = row + gl.arange(0, ROWS, layout=ROW)
+    mean = gl.load(stats + r, mask=r < num_rows, other=0.0)
+    rstd = gl.load(stats + num_rows + r, mask=r < num_rows, other=0.0)
+    mean_grad, mean_product = row_sums(grad_normed, x_tile, norm_weight, mean, C, BLOCK_C)
+    mean_grad = gl.convert_layout(mean_grad, ROW) * (1.0 / C)
+    mean_product = gl.convert_layout(mean_product, ROW) * rstd * (1.0 / C)
+    shift = mean * rstd
+    # Plus 0, but no constant: the weight's places would lie in registers all the time.
+    norm_weight += row >> 31
+    grads = columns(grad_normed, WIDTH)
+    column = gl.arange(0, WIDTH, layout=gl.SliceLayout(0, L))
+    for part in gl.static_range(BLOCK_C // WIDTH):
+        c = part * WIDTH + column
+        scale = gl.load(norm_weight + c, mask=c < C, other=0.0).to(gl.float32)
+        x_piece = x_tile.slice(part * WIDTH, WIDTH, dim=1)
+        piece = grad_tile.slice(part * WIDTH, WIDTH, dim=1)
+        x, residual = x_piece.load(L), piece.load(L)
+        x_hat = widen(x) * rstd[:, None] - shift[:, None]
+        grad = grads[part] * scale[None, :] - mean_grad[:, None] - x_hat * mean_product[:, None]
+        x_piece.store((grads[part] * x_hat).to(grad_tile.dtype))
+        piece.store((grad * rstd[:, None] + widen(residual)).to(grad_tile.dtype))
+
+
+@gluon.jit
+def compute(
+    w: gl.constexpr, args,
+    C: gl.constexpr, H: gl.constexpr,
+    BLOCK_C: gl.constexpr, STAGES: gl.constexpr, UNROLL: gl.constexpr,
+):  # fmt: skip
+    """Warp group ``w``."""
+    (
+        norm_weight, stats, sums, grad_x_desc, left, right, ones, full, empty, num_tiles, num_rows,
+    ) = args  # fmt: skip
+    S: gl.constexpr = mma_layout(COLUMNS)
+    total = gl.full([BLOCK_C, COLUMNS], 0.0, gl.float32, S)
+    STEPS: gl.constexpr = (H + DEPTH - 1) // DEPTH
+    i = gl.to_tensor(0)
+    for tile in range(gl.program_id(0), num_tiles, gl.num_programs(0)):
+        row = (2 * tile + w) * ROWS
+        product = gl.full([ROWS, BLOCK_C], 0.0, gl.float32, mma_layout(BLOCK_C))
+        for _ in range(STEPS // UNROLL):
+            product, i = multiply(product, left, right, full, empty, i, w, UNROLL, STAGES)
+        if STEPS % UNROLL > 0:
+            product, i = multiply(product, left, right, full, empty, i, w, STEPS % UNROLL, STAGES)
+        if w == 1:
+            i = skip(full, empty, i, STAGES)
+            i = skip(full, empty, i, STAGES)
+        x_slot, slot = i % STAGES, (i + 1) % STAGES
+        mbarrier.wait(full.index(x_slot), (i // STAGES) & 1)
+        mbarrier.wait(full.index(slot), ((i + 1) // STAGES) & 1)
+        i += 2
+        zeroth = i >> 28  # 0, but no constant: its places would lie in registers all the time
+        grad_tile = right.index(slot)
+        total = warpgroup_mma(grad_tile.permute((1, 0)), ones.index(1 + zeroth), total)
+        normalise_backward(
+            product, right.index(x_slot), grad_tile, norm_weight, stats, row, num_rows,
+            C, BLOCK_C,
+        )  # fmt: skip
+        fence_async_shared()
+        tma.async_copy_shared_to_global(grad_x_desc, [row, 0], grad_tile)
+        terms = right.index(x_slot).permute((1, 0))
+        total = warpgroup_mma(terms, ones.index(zeroth), total)
+        mbarrier.arrive(empty.index(x_slot))
+        tma.store_wait(0)
+        mbarrier.arrive(empty.index(slot))
+        if w == 0:
+            i = skip(full, empty, i, STAGES)
+            i = skip(full, empty, i, STAGES)
+    kind = gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, S))[None, :]
+    # Not a constant either: made before the loop, these would lie in registers all the time, too.
+    c = (i >> 28) + gl.arange(0, BLOCK_C, layout=gl.SliceLayout(1, S))[:, None]
+    part = kind * 2 * gl.num_programs(0) + 2 * gl.program_id(0) + w
+    gl.store(sums + part * C + c, total, mask=(kind < 2) & (c < C))
+
+
+@gluon.jit
+def input_gradient_kernel(
+    grad_hidden_desc, up_desc, x_desc, grad_desc, grad_x_desc,
+    norm_weight, stats, sums, num_tiles, num_rows,
+    C: gl.constexpr, H: gl.constexpr,
+    BLOCK_C: gl.constexpr, STAGES: gl.constexpr, UNROLL: gl.constexpr,
+    GROUP_REGISTERS: gl.constexpr,
+):  # fmt: skip
+    """See the module. ``sums`` (2, 2 programs, C) over each group's rows."""
+    dtype: gl.constexpr = x_desc.dtype
+    left = gl.allocate_shared_memory(dtype, [2 * STAGES, ROWS, DEPTH], grad_hidden_desc.layout)
+    right = gl.allocate_shared_memory(dtype, [STAGES, DEPTH, BLOCK_C], up_desc.layout)
+    ones = new_columns(2, dtype)
+    full, empty = new_barriers(STAGES, 1), new_barriers(STAGES, 2)
+    fence_async_shared()
+    tiles, rows = gl.to_tensor(num_tiles), gl.to_tensor(num_rows)
+    load_args = (
+        grad_hidden_desc, up_desc, x_desc, grad_desc, left, right, full, empty, tiles,
+    )  # fmt: skip
+    args = norm_weight, stats, sums, grad_x_desc, left, right, ones, full, empty, tiles, rows
+    gl.warp_specialize(
+        [
+            (compute, (0, args, C, H, BLOCK_C, STAGES, UNROLL)),
+            (compute, (1, args, C, H, BLOCK_C, STAGES, UNROLL)),
+            (load, (load_args, H, BLOCK_C, STAGES)),
+        ],
+        [4, 1],
+        [GROUP_REGISTERS, REGISTERS - 2 * GROUP_REGISTERS],
+    )

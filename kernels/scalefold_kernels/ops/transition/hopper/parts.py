@@ -1,0 +1,111 @@
+"""What forward and backward share on Hopper GPUs.
+
+A program stays for many tiles of 128 rows. A loader warp brings rows and weights by TMA
+and announces them on barriers; two warp groups have 64 rows each, on the chip from the first
+product to the result, and walk along the hidden channels. The weights pass by in blocks that both
+groups use, a few ahead; the groups drift apart, so that one multiplies while the other applies
+bias and ReLU.
+
+Beyond the last row, channel and hidden channel TMA reads zeros and writes nothing.
+
+Legend: C channels, H hidden channels; BLOCK_C, BLOCK_H their blocks in shared memory (all of C).
+``up`` is (H, C), ``down`` (C, H).
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
+
+from scalefold_kernels.tma import padded
+
+COLUMNS = gl.constexpr(8)
+"""The fewest of a tile, in products that sum up the left operand's rows."""
+
+DEPTH = gl.constexpr(64)
+"""Of the pieces in which long products are made: a row of them is a swizzled unit, 128 bytes."""
+
+
+def width_of(channels: int) -> int:
+    """Channels in shared memory; those beyond the tensor's are zeros."""
+    return max(DEPTH.value, padded(channels))
+
+
+@gluon.jit
+def new_columns(NUMBER: gl.constexpr, dtype: gl.constexpr):
+    """Tiles in shared memory, the n-th with ones in column n: it gets a left operand's row sums."""
+    B: gl.constexpr = gl.BlockedLayout([1, 8], [32, 1], [4, 1], [1, 0])
+    layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([DEPTH, COLUMNS], dtype)
+    tiles = gl.allocate_shared_memory(dtype, [NUMBER, DEPTH, COLUMNS], layout)
+    column = gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, B))
+    zero = gl.full([DEPTH, COLUMNS], 0.0, dtype, B)
+    for n in gl.static_range(NUMBER):
+        tiles.index(n).store(zero + (column == n).to(dtype)[None, :])
+    return tiles
+
+
+@gluon.jit
+def load_next(desc, at, ring, full, empty, i, STAGES: gl.constexpr):
+    """Start copying a tile into a ring, as the i-th of it; returns i + 1."""
+    slot = i % STAGES
+    mbarrier.wait(empty.index(slot), ((i // STAGES) & 1) ^ 1)
+    mbarrier.expect(full.index(slot), desc.block_type.nbytes)
+    tile = ring.index(slot)._reinterpret(desc.dtype, desc.block_type.shape, desc.layout)
+    tma.async_copy_global_to_shared(desc, at, full.index(slot), tile)
+    return i + 1
+
+
+@gluon.jit
+def load_bias(bias, first, h, H: gl.constexpr, BLOCK_H: gl.constexpr):
+    """Of a block of hidden channels."""
+    if H % BLOCK_H == 0:
+        return gl.load(bias + first + h)
+    else:
+        return gl.load(bias + first + h, mask=first + h < H, other=0.0)
+
+
+@gluon.jit
+def relu(x):
+    """To bfloat16, two elements an instruction."""
+    return gl.inline_asm_elementwise(
+        "cvt.rn.relu.bf16x2.f32 $0, $2, $1;", "=r,f,f", [x], gl.bfloat16, True, 2
+    )
+
+
+@gluon.jit
+def relu_backward(grad, out):
+    """``grad`` to bfloat16, and 0 where ``out`` of the ReLU is."""
+    return gl.inline_asm_elementwise(
+        """{
+        .reg .b32 g, m, zero;
+        mov.b32 zero, 0;
+        cvt.rn.bf16x2.f32 g, $2, $1;
+        set.gt.bf16x2.bf16x2 m, $3, zero;
+        mul.rn.bf16x2 $0, g, m;
+        }""",
+        "=r,f,f,r",
+        [grad, out],
+        gl.bfloat16,
+        True,
+        2,
+    )
+
+
+@gluon.jit
+def piece_row(row, h, H: gl.constexpr):
+    """Where the piece of 64 rows and 64 hidden channels begins, in a matrix of 64 columns.
+
+    Hidden channels and their gradient lie in memory by such pieces, each of them whole: the copy
+    engine's, 8 KB without a gap. Those of 64 rows follow each other; an even number of them.
+    """
+    PIECES: gl.constexpr = (H + 2 * DEPTH - 1) // (2 * DEPTH) * 2
+    return row * PIECES + h
+
+
+@gluon.jit
+def write_product(product, out, part, first, C: gl.constexpr, H: gl.constexpr):
+    """Part of a sum over rows, of the H's from ``first`` and all C, to (parts, H, C)."""
+    L: gl.constexpr = product.type.layout
+    h = first + gl.arange(0, product.shape[0], layout=gl.SliceLayout(1, L))
+    c = gl.arange(0, product.shape[1], layout=gl.SliceLayout(0, L))
+    at = (part.to(gl.int64) * H + h)[:, None] * C + c[None, :]
+    gl.store(out + at, product, mask=(h < H)[:, None] & (c < C)[None, :])

@@ -1,0 +1,114 @@
+"""``scalefold::transition``: LayerNorm, linear, ReLU, linear and residual in one kernel.
+
+For backward the normalised rows are kept, never the hidden channels; without backward nothing is.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scalefold_kernels.gpu import runs_gluon
+from scalefold_kernels.ops.transition import portable
+from scalefold_kernels.ops.transition.arguments import Kept, Parameters, checked, matrix
+
+
+def transition(
+    x: Tensor,
+    norm_weight: Tensor,
+    norm_bias: Tensor,
+    up_weight: Tensor,
+    up_bias: Tensor,
+    down_weight: Tensor,
+    down_bias: Tensor,
+) -> Tensor:
+    """``x`` plus: normalise, widen, ReLU, narrow; (..., C) -> (..., C), contiguous.
+
+    Parameters
+    ----------
+    x : Tensor, shape (..., C)
+    norm_weight, norm_bias, down_bias : Tensor, shape (C,)
+    up_weight : Tensor, shape (H, C)
+    up_bias : Tensor, shape (H,)
+    down_weight : Tensor, shape (C, H)
+    """
+    parameters = [norm_weight, norm_bias, up_weight, up_bias, down_weight, down_bias]
+    backward = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *parameters))
+    return _transition(x, parameters, backward)[0]
+
+
+@torch.library.custom_op("scalefold::transition", mutates_args=())
+def _transition(x: Tensor, parameters: list[Tensor], keep: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """The result, and what is `Kept`, empty without ``keep``; parameters as in `Parameters`."""
+    contiguous = checked(x, *parameters)
+    out, *kept = _results(x, parameters, keep)
+    if x.numel() > 0:
+        rows = matrix(x)
+        kernels = _hopper(rows, contiguous) or portable
+        kernels.forward(rows, contiguous, out.view(rows.shape), Kept(*kept) if keep else None)
+    return out, *kept
+
+
+@_transition.register_fake
+def _results(x: Tensor, parameters: list[Tensor], keep: bool) -> tuple[Tensor, Tensor, Tensor]:
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    channels = x.shape[-1]
+    num_rows = x.numel() // channels if keep else 0
+    stats = torch.empty(2, num_rows, dtype=torch.float32, device=x.device)
+    return out, x.new_empty(num_rows, channels), stats
+
+
+@torch.library.custom_op("scalefold::transition_backward", mutates_args=())
+def _transition_backward(
+    grad: Tensor, x: Tensor, normed: Tensor, stats: Tensor, parameters: list[Tensor]
+) -> list[Tensor]:
+    """Gradients of x; of the norm's weight and bias as (2, C); of the four others in order."""
+    rows, contiguous = matrix(x), checked(x, *parameters)
+    kernels = _hopper(rows, contiguous) or portable
+    grad_x, *others = kernels.backward(matrix(grad), rows, Kept(normed, stats), contiguous)
+    return [grad_x.view(x.shape), *others]
+
+
+@_transition_backward.register_fake
+def _(
+    grad: Tensor, x: Tensor, normed: Tensor, stats: Tensor, parameters: list[Tensor]
+) -> list[Tensor]:
+    norm_weight, _, *others = parameters
+    return [
+        x.new_empty(x.shape),
+        norm_weight.new_empty(2, *norm_weight.shape),
+        *(parameter.new_empty(parameter.shape) for parameter in others),
+    ]
+
+
+@cache
+def _hopper_module() -> ModuleType:
+    return import_module("scalefold_kernels.ops.transition.hopper_launch")
+
+
+def _hopper(rows: Tensor, parameters: Parameters) -> ModuleType | None:
+    """Kernels of a Hopper GPU, where they serve these arguments."""
+    if not runs_gluon(rows):
+        return None
+    module = _hopper_module()
+    return module if module.serves(rows, parameters) else None
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    x, parameters, _ = inputs
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(x, *output[1:], *parameters)
+
+
+def _backward(ctx: Any, grad: Tensor, *_: None) -> tuple[Any, ...]:
+    x, normed, stats, *parameters = ctx.saved_tensors
+    grad_x, grad_norm, *others = _transition_backward(grad, x, normed, stats, parameters)
+    return grad_x, [grad_norm[0], grad_norm[1], *others], None
+
+
+_transition.register_autograd(_backward, setup_context=_save)

@@ -1,0 +1,222 @@
+"""Arguments of triangle multiplication, by name, as all backends take them.
+
+Legend: B samples; I, J, K residues; P = B I J positions; Z pair channels; C hidden channels. All
+tensors are contiguous, operands of `Product` aside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from scalefold_kernels.dot import block, precision
+from scalefold_kernels.dropout.arguments import Dropout
+from scalefold_kernels.limits import check_rows
+from scalefold_kernels.tiles import Tile, architecture, tile
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+EPS = 1e-5
+"""Added to the variance, as in `scalefold.ops.norm`."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What tiles are chosen by: positions P, pair channels Z, hidden channels C."""
+
+    positions: int
+    pair: int
+    hidden: int
+    dtype: torch.dtype
+    arch: str
+
+    @classmethod
+    def of(cls, x: Tensor, pair: int, hidden: int) -> Sizes:
+        """With the positions, the type and the GPU of a tensor (B, I, J, ...)."""
+        return cls(x.shape[:3].numel(), pair, hidden, x.dtype, architecture(x.device))
+
+    def tile(self, name: str, **limits: int) -> Tile:
+        """Tile of a kernel; no block of it larger than its entry in ``limits`` needs."""
+        shape: dict[str, int | str] = {"P": self.positions, "Z": self.pair, "C": self.hidden}
+        shape["dtype"] = str(self.dtype).removeprefix("torch.")
+        found = tile(f"triangle_{name}", self.arch, shape)
+        return found | {name: min(found[name], block(size)) for name, size in limits.items()}
+
+    def constants(self) -> dict[str, int | str]:
+        """Compile-time constants that the kernels of the two parts share."""
+        return {"Z": self.pair, "C": self.hidden, "PRECISION": precision(self.dtype)}
+
+
+class ProjectionWeights(NamedTuple):
+    """Parameters of the projection, in the operation's order: (Z,), (C, Z) and (C,), (Z, Z)."""
+
+    scale: Tensor
+    shift: Tensor
+    a: Tensor
+    a_bias: Tensor
+    a_gate: Tensor
+    a_gate_bias: Tensor
+    b: Tensor
+    b_bias: Tensor
+    b_gate: Tensor
+    b_gate_bias: Tensor
+    gate: Tensor
+    gate_bias: Tensor
+
+    @property
+    def matrices(self) -> list[Tensor]:
+        """Of the five projections."""
+        return [self.a, self.a_gate, self.b, self.b_gate, self.gate]
+
+
+class Projected(NamedTuple):
+    """Operands (C, B, I, J), gate (B, I, J, Z), and the statistics (B, I, J) of z's positions."""
+
+    a: Tensor
+    b: Tensor
+    gate: Tensor
+    mean: Tensor
+    reciprocal: Tensor
+
+    @classmethod
+    def empty(cls, z: Tensor, hidden: int) -> Projected:
+        """New memory."""
+        a = z.new_empty(hidden, *z.shape[:-1])
+        return cls(a, torch.empty_like(a), torch.empty_like(z), *new_statistics(z[..., 0]))
+
+
+class ProjectionGradients(NamedTuple):
+    """Of operands and gate; ``through`` is that of z elsewhere, to be added to z's."""
+
+    a: Tensor
+    b: Tensor
+    gate: Tensor
+    through: Tensor | None
+
+
+class ProjectionKept(NamedTuple):
+    """What the projection's backward needs of its forward."""
+
+    z: Tensor
+    mask: Tensor
+    a: Tensor
+    b: Tensor
+    mean: Tensor
+    reciprocal: Tensor
+
+
+class OutputWeights(NamedTuple):
+    """Parameters of the output, in the operation's order: (C,), (C,), (Z, C), (Z,)."""
+
+    scale: Tensor
+    shift: Tensor
+    matrix: Tensor
+    bias: Tensor
+
+
+class OutputArguments(NamedTuple):
+    """Product (C, B, I, J), gate (B, I, J, Z), parameters, and what is dropped of the update."""
+
+    product: Tensor
+    gate: Tensor
+    weights: OutputWeights
+    dropout: Dropout | None
+
+
+class OutputKept(NamedTuple):
+    """What the output's backward needs of its forward besides the arguments.
+
+    Attributes
+    ----------
+    mean, reciprocal : Tensor, shape (B, I, J)
+        Statistics of the product's positions.
+    keep : Tensor
+        The dropout mask, of no element for a backend that draws it again.
+    """
+
+    mean: Tensor
+    reciprocal: Tensor
+    keep: Tensor
+
+
+class Product(NamedTuple):
+    """Of x (C, B, rows, inner) and y (C, B, inner, columns), plain or transposed in memory."""
+
+    x: Tensor
+    y: Tensor
+
+    @classmethod
+    def of(cls, x: Tensor, y: Tensor) -> Product:
+        """Copies what is neither.
+
+        Raises
+        ------
+        ValueError
+            They have not the same C, B and inner dimension.
+        """
+        if x.shape[:2] != y.shape[:2] or x.shape[3] != y.shape[2]:
+            raise ValueError(
+                f"triangle multiplication: no products of matrices {tuple(x.shape)} and "
+                f"{tuple(y.shape)}; channels, samples and inner dimension must be the same"
+            )
+        return cls(
+            *(t if t.is_contiguous() or t.mT.is_contiguous() else t.contiguous() for t in (x, y))
+        )
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Rows, columns, inner dimension."""
+        return self.x.shape[2], self.y.shape[3], self.x.shape[3]
+
+
+def new_statistics(like: Tensor) -> tuple[Tensor, Tensor]:
+    """New memory for mean and reciprocal deviation."""
+    mean = torch.empty(like.shape, dtype=torch.float32, device=like.device)
+    return mean, torch.empty_like(mean)
+
+
+def check_projection(z: Tensor, mask: Tensor, parameters: Sequence[Tensor]) -> None:
+    """Raise ValueError where the projection's arguments do not fit each other, or the kernels."""
+    check_rows(z)
+    weights = ProjectionWeights(*parameters)
+    pair, hidden = z.shape[-1], weights.a.shape[0]
+    matrices = [(hidden, pair), (hidden,)] * 4 + [(pair, pair), (pair,)]
+    shapes = (pair,), (pair,), *matrices
+    _check_types(z, parameters)
+    named = zip(ProjectionWeights._fields, weights, shapes, strict=True)
+    _check_shapes(z, [("mask", mask, z.shape[:-1]), *named])
+
+
+def check_output(z: Tensor, product: Tensor, gate: Tensor, parameters: Sequence[Tensor]) -> None:
+    """Raise ValueError where the output's arguments do not fit each other, or the kernels."""
+    check_rows(z)
+    pair, hidden = z.shape[-1], product.shape[0]
+    shapes = (hidden,), (hidden,), (pair, hidden), (pair,)
+    _check_types(product, parameters)
+    named = zip(OutputWeights._fields, OutputWeights(*parameters), shapes, strict=True)
+    operands = (
+        ("product (channels first)", product, (hidden, *z.shape[:-1])),
+        ("gate", gate, z.shape),
+    )
+    _check_shapes(z, [*operands, *named])
+
+
+def _check_types(x: Tensor, parameters: Sequence[Tensor]) -> None:
+    if x.dtype not in DTYPES:
+        raise ValueError(f"triangle multiplication of {x.dtype}; the kernels take {DTYPES}")
+    wrong = {p.dtype for p in parameters} - {x.dtype}
+    if wrong:
+        raise ValueError(f"triangle multiplication of {x.dtype} with parameters of {wrong}")
+
+
+def _check_shapes(z: Tensor, named: Iterable[tuple[str, Tensor, Sequence[int]]]) -> None:
+    for name, tensor, shape in named:
+        if tensor.shape != tuple(shape):
+            raise ValueError(
+                f"triangle multiplication of z {tuple(z.shape)}: {name} has shape "
+                f"{tuple(tensor.shape)}, must be {tuple(shape)}"
+            )

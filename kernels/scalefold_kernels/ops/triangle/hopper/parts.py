@@ -1,0 +1,141 @@
+"""What the kernels for Hopper GPUs share.
+
+They are written in Gluon, Triton's lower level. A CTA stays for many tiles of 64 positions. A
+loader warp brings them to shared memory by TMA and announces them on barriers. Each warp group that
+computes, of one CTA or of several that share an SM, works on a tile of its own, so that one
+multiplies while another normalises. Results leave through shared memory by TMA.
+
+Tensors with positions last are transposed on the way between shared memory and registers
+(``ldmatrix`` and ``stmatrix`` do it). A position's channels lie in the four threads of a quad.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+TILE = gl.constexpr(64)
+"""Positions of a tile: the rows of a warp group's matrix product."""
+
+GROUPS = gl.constexpr(2)
+"""Warp groups that compute, each with tiles of its own."""
+
+LOG2E = gl.constexpr(1.4426950408889634)
+
+COMPUTING_REGISTERS = 232
+"""Of a thread of the warp groups that compute, where a CTA has an SM for itself."""
+
+LOADER_REGISTERS = gl.constexpr(40)
+"""Of a thread of the loader; what it gives up goes to the warp groups that compute."""
+
+
+@gluon.jit
+def tile_of(i, w):
+    """First position of the tile number ``i`` of a warp group."""
+    return ((i * GROUPS + w) * gl.num_programs(0) + gl.program_id(0)) * TILE
+
+
+@gluon.jit
+def num_rounds(P):
+    """Tiles of a warp group, of which the last may be beyond the end."""
+    return gl.cdiv(gl.cdiv(P, TILE), gl.num_programs(0) * GROUPS)
+
+
+@gluon.jit
+def sigmoid(x):
+    """As that of `scalefold_kernels.ops.triangle.triton.parts`."""
+    return gl.inline_asm_elementwise(
+        """{
+        .reg .f32 t;
+        mul.f32 t, $1, 0fBFB8AA3B;
+        ex2.approx.ftz.f32 t, t;
+        add.f32 t, t, 0f3F800000;
+        rcp.approx.ftz.f32 $0, t;
+        }""",
+        "=f,f",
+        [x],
+        gl.float32,
+        True,
+        1,
+    )
+
+
+@gluon.jit
+def open_gate(logit, bias, inverse_mask):
+    """``sigmoid(logit + bias) * mask``, two instructions beside the two special functions.
+
+    bias : of a column, times -log2 e
+    inverse_mask : of a row, see `invert_mask`
+    """
+    return gl.inline_asm_elementwise(
+        """{
+        .reg .f32 t;
+        fma.rn.f32 t, $1, 0fBFB8AA3B, $2;
+        ex2.approx.ftz.f32 t, t;
+        fma.rn.f32 t, t, $3, $3;
+        rcp.approx.ftz.f32 $0, t;
+        }""",
+        "=f,f,f,f",
+        [logit, bias, inverse_mask],
+        gl.float32,
+        True,
+        1,
+    )
+
+
+@gluon.jit
+def invert_mask(mask):
+    """1 / mask; for 0 so large a number that the inverse of it or of more is flushed to 0."""
+    return gl.where(mask == 0, 3.0e38, 1.0 / mask)
+
+
+@gluon.jit
+def row_sum(x):
+    """Sum of each row in two chains, since the compiler keeps the order of a reduction."""
+    M: gl.constexpr = x.shape[0]
+    N: gl.constexpr = x.shape[1]
+    rows: gl.constexpr = gl.SliceLayout(1, x.type.layout)
+    even, odd = gl.split(gl.reshape(x, [M, N // 2, 2]))
+    return gl.convert_layout(gl.sum(even + odd, 1), rows)
+
+
+@gluon.jit
+def opaque(x):
+    """The number x, of which the compiler does not know: what it makes of it stays where it is.
+
+    Else addresses, descriptors and hashes would be made before a loop, and spill.
+    """
+    return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], gl.int32, False, 1)
+
+
+@gluon.jit
+def by_position(pointer, first, P, LAYOUT: gl.constexpr):
+    """Numbers of the positions ``first`` and following of a tile of this layout.
+
+    Beyond the end they are the last one's: what TMA brings from there is 0 in any case.
+    """
+    position = first + gl.arange(0, TILE, layout=gl.SliceLayout(1, LAYOUT))
+    return gl.load(pointer + gl.minimum(position, opaque(P) - 1)).to(gl.float32)
+
+
+@gluon.jit
+def raw_columns(pointer, LAYOUT: gl.constexpr):
+    """A vector as a row beside tiles of this layout, which has as many columns; in its own type."""
+    SIZE: gl.constexpr = LAYOUT.instr_shape[1]
+    index = gl.arange(0, SIZE, layout=gl.SliceLayout(0, LAYOUT))
+    return gl.load(pointer + index)[None, :]
+
+
+@gluon.jit
+def columns(pointer, LAYOUT: gl.constexpr):
+    """As `raw_columns`, in float32."""
+    return raw_columns(pointer, LAYOUT).to(gl.float32)
+
+
+@gluon.jit
+def standardise(x, eps):
+    """Rows of zero mean and unit variance; mean; reciprocal deviation."""
+    CHANNELS: gl.constexpr = x.shape[1]
+    mean = row_sum(x) * (1.0 / CHANNELS)
+    centred = x - mean[:, None]
+    variance = row_sum(centred * centred) * (1.0 / CHANNELS)
+    reciprocal = 1.0 / gl.sqrt_rn(variance + eps)
+    return centred * reciprocal[:, None], mean, reciprocal

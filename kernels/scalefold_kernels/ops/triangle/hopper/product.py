@@ -1,0 +1,225 @@
+"""Batched products of matrices on Hopper GPUs, one or two of them side by side.
+
+A tile is 256 x 128: two warp groups have 128 rows each, in registers, and a loader warp brings 64
+of the inner dimension at a time. Two products that share an operand take turns in a CTA, so
+that it comes from the L2 cache the second time.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import triton
+from torch import Tensor
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from scalefold_kernels.gluon import mma_layout, new_barriers
+from scalefold_kernels.ops.triangle.arguments import Product
+from scalefold_kernels.ops.triangle.hopper.parts import (
+    COMPUTING_REGISTERS,
+    GROUPS,
+    LOADER_REGISTERS,
+)
+from scalefold_kernels.tma import num_ctas, reachable, tiles_of
+
+BLOCK = gl.constexpr(128)
+"""Rows of a warp group, and columns."""
+
+DEPTH = gl.constexpr(64)
+"""Of the inner dimension, at a time."""
+
+_STAGES = 3
+"""Places of blocks: as many as there is room for beside the result."""
+
+
+@gluon.constexpr_function
+def is_transposed(desc):
+    """Whether the inner dimension of a block is not the one that is contiguous."""
+    return desc.block_shape[1] == DEPTH.value
+
+
+@gluon.jit
+def place(tile, sizes):
+    """Number of the matrix, first row and first column of a tile; whether there is one."""
+    batch, rows, columns, _inner = sizes
+    num_rows, num_columns = gl.cdiv(rows, GROUPS * BLOCK), gl.cdiv(columns, BLOCK)
+    rest = tile // num_columns
+    row, column = rest % num_rows * (GROUPS * BLOCK), tile % num_columns * BLOCK
+    return rest // num_rows, row, column, rest // num_rows < batch
+
+
+@gluon.jit
+def load_block(desc, matrix, k, at, bar, smem):
+    """A block of an operand, as it lies in memory."""
+    smem = smem._reinterpret(desc.dtype, desc.block_shape, desc.layout)
+    if is_transposed(desc):
+        tma.async_copy_global_to_shared(desc, [matrix, k, at], bar, smem)
+    else:
+        tma.async_copy_global_to_shared(desc, [matrix, at, k], bar, smem)
+
+
+@gluon.jit
+def load_tiles(args, ROUNDS, PRODUCTS: gl.constexpr, STAGES: gl.constexpr):
+    """The loader warp."""
+    products, x_smem, y_smem, _out_smem, full, empty = args
+    n = gl.to_tensor(0)
+    for i in range(ROUNDS):
+        for p in gl.static_range(PRODUCTS):
+            x_desc, y_desc, _out_desc, sizes = products[p]
+            tile = i * gl.num_programs(0) + gl.program_id(0)
+            matrix, row, column, there = place(tile, sizes)
+            if there:
+                for k in range(0, sizes[3], DEPTH):
+                    slot = n % STAGES
+                    bar = full.index(slot)
+                    mbarrier.wait(empty.index(slot), ((n // STAGES) & 1) ^ 1)
+                    mbarrier.expect(bar, (GROUPS + 1) * BLOCK * DEPTH * 2)
+                    load_block(y_desc, matrix, k, column, bar, y_smem.index(slot))
+                    for w in gl.static_range(GROUPS):
+                        load_block(
+                            x_desc, matrix, k, row + w * BLOCK, bar, x_smem.index(slot * GROUPS + w)
+                        )
+                    n += 1
+
+
+@gluon.jit
+def operand(desc, smem):
+    """A block as (its 128 rows or columns, inner dimension)."""
+    layout: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
+    smem = smem._reinterpret(desc.dtype, desc.block_shape[1:], layout)
+    if is_transposed(desc):
+        return smem.permute((1, 0))
+    else:
+        return smem
+
+
+@gluon.jit
+def multiply(w, args, ROUNDS, PRODUCTS: gl.constexpr, STAGES: gl.constexpr):
+    """Warp group ``w``."""
+    products, x_smem, y_smem, out_smem, full, empty = args
+    S: gl.constexpr = mma_layout(BLOCK)
+    out = out_smem.index(w)
+    n = gl.to_tensor(0)
+    for i in range(ROUNDS):
+        for p in gl.static_range(PRODUCTS):
+            x_desc, y_desc, out_desc, sizes = products[p]
+            tile = i * gl.num_programs(0) + gl.program_id(0)
+            matrix, row, column, there = place(tile, sizes)
+            if there:
+                total = gl.full([BLOCK, BLOCK], 0.0, gl.float32, S)
+                for k in range(0, sizes[3], DEPTH):
+                    slot = n % STAGES
+                    mbarrier.wait(full.index(slot), (n // STAGES) & 1)
+                    x = operand(x_desc, x_smem.index(slot * GROUPS + w))
+                    y = operand(y_desc, y_smem.index(slot)).permute((1, 0))
+                    total = warpgroup_mma(x, y, total, is_async=True)
+                    total = warpgroup_mma_wait(1, [total])
+                    if k > 0:
+                        mbarrier.arrive(empty.index((n - 1) % STAGES))
+                    n += 1
+                total = warpgroup_mma_wait(0, [total])
+                mbarrier.arrive(empty.index((n - 1) % STAGES))
+                tma.store_wait(0)
+                out.reshape([BLOCK, BLOCK]).store(total.to(out_desc.dtype))
+                fence_async_shared()
+                tma.async_copy_shared_to_global(out_desc, [matrix, row + w * BLOCK, column], out)
+    tma.store_wait(0)
+
+
+@gluon.jit
+def batched_products_kernel(
+    x_desc, y_desc, out_desc, rows, columns, inner,
+    x_desc_2, y_desc_2, out_desc_2, rows_2, columns_2, inner_2, batch,
+    PRODUCTS: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr,
+):  # fmt: skip
+    """Products (batch, rows, inner) x (batch, inner, columns); for operands see `is_transposed`."""
+    dtype: gl.constexpr = out_desc.dtype
+    x_smem = gl.allocate_shared_memory(
+        dtype, [STAGES * GROUPS, 1, BLOCK, DEPTH], gl.NVMMASharedLayout(128, 16, 3)
+    )
+    y_smem = gl.allocate_shared_memory(
+        dtype, [STAGES, 1, BLOCK, DEPTH], gl.NVMMASharedLayout(128, 16, 3)
+    )
+    out_smem = gl.allocate_shared_memory(dtype, [GROUPS, 1, BLOCK, BLOCK], out_desc.layout)
+    full, empty = new_barriers(STAGES, 1), new_barriers(STAGES, GROUPS)
+    fence_async_shared()
+    batch = gl.to_tensor(batch)
+    sizes = batch, gl.to_tensor(rows), gl.to_tensor(columns), gl.to_tensor(inner)
+    sizes_2 = batch, gl.to_tensor(rows_2), gl.to_tensor(columns_2), gl.to_tensor(inner_2)
+    num_tiles = gl.cdiv(sizes[1], GROUPS * BLOCK) * gl.cdiv(sizes[2], BLOCK)
+    if PRODUCTS == 2:
+        num_tiles_2 = gl.cdiv(sizes_2[1], GROUPS * BLOCK) * gl.cdiv(sizes_2[2], BLOCK)
+        num_tiles = gl.maximum(num_tiles, num_tiles_2)
+    rounds = gl.cdiv(batch * num_tiles, gl.num_programs(0))
+    products = (x_desc, y_desc, out_desc, sizes), (x_desc_2, y_desc_2, out_desc_2, sizes_2)
+    args = products, x_smem, y_smem, out_smem, full, empty
+    gl.warp_specialize(
+        [
+            (multiply, (gl.to_tensor(0), args, rounds, PRODUCTS, STAGES)),
+            (multiply, (gl.to_tensor(1), args, rounds, PRODUCTS, STAGES)),
+            (load_tiles, (args, rounds, PRODUCTS, STAGES)),
+        ],
+        [4, 1],
+        [REGISTERS, LOADER_REGISTERS],
+    )
+
+
+def why_not(function: str, todo: Sequence[Product]) -> str | None:
+    """Why the kernel does not take these products."""
+    for product in todo:
+        if any(t.dtype != torch.bfloat16 for t in product):
+            return f"takes bfloat16, not {product.x.dtype}"
+        if any(t.numel() == 0 or not reachable(_as_it_lies(t)) for t in product):
+            return "TMA does not reach operands with rows that are no multiple of 16 bytes apart"
+        rows, columns, _ = product.sizes
+        if 4 * rows * columns <= 3 * _num_tiles(product) * GROUPS.value * BLOCK.value**2:
+            return f"a quarter or more of its tiles would be padding for {rows} x {columns}"
+    return None
+
+
+def products(todo: Sequence[Product]) -> list[Tensor]:
+    """Products (C, B, rows, columns), contiguous: one or two of the same C and B, in one launch."""
+    first, last = todo[0], todo[-1]  # the second one's arguments are unused where it is one
+    results = [p.x.new_empty(*p.x.shape[:2], *p.sizes[:2]) for p in todo]
+    batch = first.x.shape[0] * first.x.shape[1]
+    num_tiles = batch * max(map(_num_tiles, todo))
+    batched_products_kernel[(num_ctas(num_tiles, first.x.device),)](
+        *_descriptors(first, results[0]), *first.sizes,
+        *_descriptors(last, results[-1]), *last.sizes,
+        batch, PRODUCTS=len(todo), STAGES=_STAGES, REGISTERS=COMPUTING_REGISTERS,
+    )  # fmt: skip
+    return results
+
+
+def _num_tiles(product: Product) -> int:
+    """Tiles of a matrix of the result."""
+    rows, columns, _ = product.sizes
+    return triton.cdiv(rows, GROUPS.value * BLOCK.value) * triton.cdiv(columns, BLOCK.value)
+
+
+def _descriptors(product: Product, out: Tensor) -> tuple[TensorDescriptor, ...]:
+    """Blocks of both operands as they lie in memory, and of the result."""
+    block, depth = BLOCK.value, DEPTH.value
+    x, y, out = (t.flatten(0, 1) for t in (*product, out))
+    return (
+        tiles_of(x, 1, block, depth) if _is_plain(x) else tiles_of(x.mT, 1, depth, block),
+        tiles_of(y, 1, depth, block) if _is_plain(y) else tiles_of(y.mT, 1, block, depth),
+        tiles_of(out, 1, block, block),
+    )
+
+
+def _is_plain(x: Tensor) -> bool:
+    return x.stride(-1) == 1
+
+
+def _as_it_lies(x: Tensor) -> Tensor:
+    """The operand or its transpose, whichever has rows in memory."""
+    return x if _is_plain(x) else x.mT

@@ -1,0 +1,332 @@
+"""Triangle multiplication in its three parts, registered with torch.library.
+
+The signatures are those of `scalefold.ops.triangle`. What passes between the parts is a view with
+the shape (B, I, J, C) of a contiguous (C, B, I, J) tensor.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scalefold_kernels.backends import Backends
+from scalefold_kernels.dropout.arguments import Dropout
+from scalefold_kernels.ops.triangle.arguments import (
+    OutputArguments,
+    OutputKept,
+    OutputWeights,
+    Product,
+    ProjectionGradients,
+    ProjectionKept,
+    ProjectionWeights,
+    Sizes,
+    check_output,
+    check_projection,
+)
+
+_BACKENDS = Backends("triangle_multiplication", __package__, "hopper", "triton")
+"""Of projection and output."""
+
+_PRODUCT_BACKENDS = Backends("triangle_product", __package__, "hopper.product", "torch")
+
+
+def triangle_projection(
+    z_BIJZ: Tensor, mask_BIJ: Tensor, *parameters: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Masked operands, and the output gate before its sigmoid (Suppl. Alg. 11, 12, lines 1-3).
+
+    Parameters
+    ----------
+    z_BIJZ : Tensor, shape (B, I, J, Z)
+    mask_BIJ : Tensor, shape (B, I, J)
+        Takes no gradient.
+    parameters
+        Weight and bias of the normalisation and of the five projections: a, its gate, b, its gate,
+        and the output gate; shapes (Z,), (C, Z) and (C,), (Z, Z) and (Z,).
+
+    Returns
+    -------
+    a, b : Tensor, shape (B, I, J, C)
+    gate, z : Tensor, shape (B, I, J, Z)
+        z as it came; the gradient of this one is added in the kernel that makes z's.
+    """
+    a, b, gate, z = _Projection.apply(z_BIJZ, mask_BIJ, *parameters)
+    return a.permute(1, 2, 3, 0), b.permute(1, 2, 3, 0), gate, z
+
+
+def triangle_product_outgoing(a_BIKC: Tensor, b_BJKC: Tensor) -> Tensor:
+    """Sum over k of a_ik b_jk (Alg. 11, line 4); (B, I, K, C), (B, J, K, C) -> (B, I, J, C)."""
+    a_CBIK, b_CBJK = a_BIKC.permute(3, 0, 1, 2), b_BJKC.permute(3, 0, 1, 2)
+    return _product(a_CBIK, b_CBJK, True).permute(1, 2, 3, 0)
+
+
+def triangle_product_incoming(a_BKIC: Tensor, b_BKJC: Tensor) -> Tensor:
+    """Sum over k of a_ki b_kj (Alg. 12, line 4); (B, K, I, C), (B, K, J, C) -> (B, I, J, C)."""
+    a_CBKI, b_CBKJ = a_BKIC.permute(3, 0, 1, 2), b_BKJC.permute(3, 0, 1, 2)
+    return _product(a_CBKI, b_CBKJ, False).permute(1, 2, 3, 0)
+
+
+def triangle_output(
+    z_BIJZ: Tensor,
+    product_BIJC: Tensor,
+    gate_BIJZ: Tensor,
+    norm_weight: Tensor,
+    norm_bias: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    dropout: tuple[Tensor, int, float, int | None] | None,
+) -> Tensor:
+    """Normalise the product, project it, open the gate (Alg. 11, 12, line 4, end); add to z.
+
+    Parameters
+    ----------
+    z_BIJZ : Tensor, shape (B, I, J, Z)
+    product_BIJC : Tensor, shape (B, I, J, C)
+    gate_BIJZ : Tensor, shape (B, I, J, Z)
+        Before its sigmoid.
+    norm_weight, norm_bias : Tensor, shape (C,)
+    weight : Tensor, shape (Z, C)
+    bias : Tensor, shape (Z,)
+    dropout : tuple or None
+        Key (B,), layer, rate, and the dimension, counted from the end, that shares one mask.
+
+    Returns
+    -------
+    Tensor, shape (B, I, J, Z)
+    """
+    parameters = [norm_weight, norm_bias, weight, bias]
+    product_CBIJ = product_BIJC.permute(3, 0, 1, 2)
+    key, *others = (None, 0, 0.0, None) if dropout is None else dropout
+    out, *_ = _output(z_BIJZ, product_CBIJ, gate_BIJZ, parameters, key, *others)
+    return out
+
+
+@torch.library.custom_op("scalefold::triangle_projection", mutates_args=())
+def _projection(
+    z: Tensor, mask: Tensor, parameters: list[Tensor]
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    check_projection(z, mask, parameters)
+    z, mask, *parameters = _contiguous(z, mask, *parameters)
+    weights = ProjectionWeights(*parameters)
+    sizes = Sizes.of(z, *reversed(weights.a.shape))
+    backend = _BACKENDS.choose("projection_forward", z.device, sizes)
+    a, b, gate, mean, reciprocal = backend.projection_forward(sizes, z, mask, weights)
+    return a, b, gate, mean, reciprocal
+
+
+@_projection.register_fake
+def _(
+    z: Tensor, mask: Tensor, parameters: list[Tensor]
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    a = z.new_empty(parameters[2].shape[0], *mask.shape)
+    mean = z.new_empty(mask.shape, dtype=torch.float32)
+    return a, torch.empty_like(a), z.new_empty(z.shape), mean, torch.empty_like(mean)
+
+
+@torch.library.custom_op("scalefold::triangle_projection_backward", mutates_args=())
+def _projection_backward(
+    gradients: list[Tensor],
+    d_through: Tensor | None,
+    z: Tensor,
+    mask: Tensor,
+    operands: list[Tensor],
+    statistics: list[Tensor],
+    parameters: list[Tensor],
+) -> tuple[Tensor, Tensor]:
+    z, mask, *parameters = _contiguous(z, mask, *parameters)
+    d_through = None if d_through is None else d_through.contiguous()
+    d_a, d_b, d_gate = _contiguous(*gradients)
+    given = ProjectionGradients(d_a, d_b, d_gate, d_through)
+    kept = ProjectionKept(z, mask, *operands, *statistics)
+    weights = ProjectionWeights(*parameters)
+    sizes = Sizes.of(z, *reversed(weights.a.shape))
+    backend = _BACKENDS.choose("projection_backward", z.device, sizes)
+    d_z, flat = backend.projection_backward(sizes, given, kept, weights)
+    return d_z, flat
+
+
+@_projection_backward.register_fake
+def _(
+    gradients: list[Tensor], d_through: Tensor | None, z: Tensor, *others: Any
+) -> tuple[Tensor, Tensor]:
+    *_, parameters = others
+    return z.new_empty(z.shape), z.new_empty(sum(p.numel() for p in parameters))
+
+
+class _Projection(torch.autograd.Function):
+    """`_projection`, and z itself (a custom operation may not return its input)."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, mask: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
+        a, b, gate, mean, reciprocal = _projection(z, mask, list(parameters))
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(z, mask, a, b, mean, reciprocal, *parameters)
+        return a, b, gate, z
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        z, mask, a, b, mean, reciprocal, *parameters = ctx.saved_tensors
+        d_a, d_b, d_gate, d_through = gradients
+        if d_a is d_b is d_gate is None:
+            return d_through, *[None] * (1 + len(parameters))
+        d_a, d_b, d_gate = _or_zeros(d_a, a), _or_zeros(d_b, b), _or_zeros(d_gate, z)
+        d_z, flat = _projection_backward(
+            [d_a, d_b, d_gate], d_through, z, mask, [a, b], [mean, reciprocal], parameters
+        )
+        return d_z, None, *_unpack(flat, parameters)
+
+
+@torch.library.custom_op("scalefold::triangle_product", mutates_args=())
+def _product(a: Tensor, b: Tensor, outgoing: bool) -> Tensor:
+    """Outgoing: (C, B, I, K), (C, B, J, K) -> (C, B, I, J); incoming: K before I and J."""
+    (result,) = _products((a, b.mT) if outgoing else (a.mT, b))
+    return result
+
+
+@_product.register_fake
+def _(a: Tensor, b: Tensor, outgoing: bool) -> Tensor:
+    rows, columns = (a.shape[2], b.shape[2]) if outgoing else (a.shape[3], b.shape[3])
+    return a.new_empty(*a.shape[:2], rows, columns)
+
+
+@torch.library.custom_op("scalefold::triangle_product_backward", mutates_args=())
+def _product_backward(
+    gradient: Tensor, a: Tensor, b: Tensor, outgoing: bool
+) -> tuple[Tensor, Tensor]:
+    """Both are contiguous, as the backward of the projection reads them."""
+    if outgoing:
+        d_a, d_b = _products((gradient, b), (gradient.mT, a))
+    else:
+        d_a, d_b = _products((b, gradient.mT), (a, gradient))
+    return d_a, d_b
+
+
+@_product_backward.register_fake
+def _(gradient: Tensor, a: Tensor, b: Tensor, outgoing: bool) -> tuple[Tensor, Tensor]:
+    return a.new_empty(a.shape), b.new_empty(b.shape)
+
+
+def _products(*pairs: tuple[Tensor, Tensor]) -> list[Tensor]:
+    """Products (C, B, rows, columns), contiguous, of one or two pairs of the same C and B."""
+    todo = [Product.of(*pair) for pair in pairs]
+    backend = _PRODUCT_BACKENDS.choose("products", todo[0].x.device, todo)
+    results: list[Tensor] = backend.products(todo)
+    return results
+
+
+def _save_product(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    a, b, ctx.outgoing = inputs
+    ctx.save_for_backward(a, b)
+
+
+def _product_gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+    a, b = ctx.saved_tensors
+    return *_product_backward(gradient, a, b, ctx.outgoing), None
+
+
+_product.register_autograd(_product_gradients, setup_context=_save_product)
+
+
+@torch.library.custom_op("scalefold::triangle_output", mutates_args=())
+def _output(
+    z: Tensor,
+    product: Tensor,
+    gate: Tensor,
+    parameters: list[Tensor],
+    key: Tensor | None,
+    layer: int,
+    rate: float,
+    shared_dim: int | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    check_output(z, product, gate, parameters)
+    z, product, gate, *parameters = _contiguous(z, product, gate, *parameters)
+    dropout = _dropout(key, layer, rate, shared_dim)
+    if dropout is not None:
+        dropout.check(len(z))
+    given = OutputArguments(product, gate, OutputWeights(*parameters), dropout)
+    sizes = Sizes.of(z, z.shape[-1], len(product))
+    backend = _BACKENDS.choose("output_forward", z.device, sizes)
+    out, mean, reciprocal, keep = backend.output_forward(sizes, given, z)
+    return out, mean, reciprocal, keep
+
+
+@_output.register_fake
+def _(z: Tensor, product: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    _, _, key, _, _, shared_dim = others
+    mean = product.new_empty(product.shape[1:], dtype=torch.float32)
+    keep = z.new_empty(0)
+    if key is not None:
+        sizes = Sizes.of(z, z.shape[-1], len(product))
+        keep = _BACKENDS.choose("output_forward", z.device, sizes).empty_mask(z, shared_dim)
+    return z.new_empty(z.shape), mean, torch.empty_like(mean), keep
+
+
+@torch.library.custom_op("scalefold::triangle_output_backward", mutates_args=())
+def _output_backward(
+    gradient: Tensor,
+    product: Tensor,
+    gate: Tensor,
+    kept: list[Tensor],
+    parameters: list[Tensor],
+    key: Tensor | None,
+    layer: int,
+    rate: float,
+    shared_dim: int | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    gradient, product, gate, *parameters = _contiguous(gradient, product, gate, *parameters)
+    dropout = _dropout(key, layer, rate, shared_dim)
+    given = OutputArguments(product, gate, OutputWeights(*parameters), dropout)
+    sizes = Sizes.of(gate, gate.shape[-1], len(product))
+    backend = _BACKENDS.choose("output_backward", gate.device, sizes)
+    d_product, d_gate, flat = backend.output_backward(sizes, given, OutputKept(*kept), gradient)
+    return d_product, d_gate, flat
+
+
+@_output_backward.register_fake
+def _(
+    gradient: Tensor,
+    product: Tensor,
+    gate: Tensor,
+    kept: list[Tensor],
+    parameters: list[Tensor],
+    *dropout: Any,
+) -> tuple[Tensor, Tensor, Tensor]:
+    flat = gate.new_empty(sum(p.numel() for p in parameters))
+    return product.new_empty(product.shape), gate.new_empty(gate.shape), flat
+
+
+def _save_output(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    _, product, gate, parameters, key, *ctx.dropout = inputs
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(key, product, gate, *output[1:], *parameters)
+
+
+def _output_gradients(ctx: Any, gradient: Tensor, *_: None) -> tuple[Any, ...]:
+    key, product, gate, mean, reciprocal, keep, *parameters = ctx.saved_tensors
+    kept = [mean, reciprocal, keep]
+    d_product, d_gate, flat = _output_backward(
+        gradient, product, gate, kept, parameters, key, *ctx.dropout
+    )
+    return gradient, d_product, d_gate, _unpack(flat, parameters), None, None, None, None
+
+
+_output.register_autograd(_output_gradients, setup_context=_save_output)
+
+
+def _dropout(key: Tensor | None, layer: int, rate: float, shared_dim: int | None) -> Dropout | None:
+    return None if key is None else Dropout(key.contiguous(), layer, rate, shared_dim)
+
+
+def _contiguous(*tensors: Tensor) -> list[Tensor]:
+    return [t.contiguous() for t in tensors]
+
+
+def _or_zeros(gradient: Tensor | None, like: Tensor) -> Tensor:
+    return torch.zeros_like(like) if gradient is None else gradient
+
+
+def _unpack(flat: Tensor, parameters: list[Tensor]) -> list[Tensor]:
+    parts = flat.split([p.numel() for p in parameters])
+    return [part.view(p.shape) for part, p in zip(parts, parameters, strict=True)]

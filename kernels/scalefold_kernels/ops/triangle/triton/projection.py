@@ -1,0 +1,177 @@
+"""Projection of triangle multiplication in Triton. Legend as in `parts`."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from scalefold_kernels.dot import block
+from scalefold_kernels.ops.triangle.arguments import (
+    EPS,
+    Projected,
+    ProjectionGradients,
+    ProjectionKept,
+    ProjectionWeights,
+    Sizes,
+)
+from scalefold_kernels.ops.triangle.triton.parts import (
+    matrix,
+    norm_gradient,
+    sigmoid,
+    standardise,
+    vector,
+)
+from scalefold_kernels.ops.triangle.triton.weights import projection_gradients
+
+
+@triton.jit
+def projection_forward_kernel(
+    z, mask, norm_weight, norm_bias,
+    a_weight, a_bias, a_gate_weight, a_gate_bias,
+    b_weight, b_bias, b_gate_weight, b_gate_bias,
+    gate_weight, gate_bias,
+    a, b, gate, mean, reciprocal, P, eps,
+    Z: tl.constexpr, C: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_Z: tl.constexpr,
+    BLOCK_C: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    position = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
+    zed = tl.arange(0, BLOCK_Z)
+    inside = (position[:, None] < P) & (zed[None, :] < Z)
+    row = position.to(tl.int64)[:, None] * Z
+    x = tl.load(z + row + zed[None, :], mask=inside, other=0.0).to(tl.float32)
+    mask_P = tl.load(mask + position, mask=position < P, other=0.0).to(tl.float32)
+    standard, mean_P, reciprocal_P = standardise(x, Z, BLOCK_Z, eps)
+    tl.store(mean + position, mean_P, mask=position < P)
+    tl.store(reciprocal + position, reciprocal_P, mask=position < P)
+    normed = standard * vector(norm_weight, 0, Z, BLOCK_Z)[None, :]
+    normed = (normed + vector(norm_bias, 0, Z, BLOCK_Z)[None, :]).to(z.dtype.element_ty)
+    for step in tl.range(0, 2 * ((C + BLOCK_C - 1) // BLOCK_C), num_stages=STAGES):
+        channels = step // 2 * BLOCK_C
+        is_a = step % 2 == 0
+        weight = tl.where(is_a, a_weight, b_weight)
+        gate_w = tl.where(is_a, a_gate_weight, b_gate_weight)
+        opened = tl.dot(
+            normed, tl.trans(matrix(gate_w, channels, C, Z, BLOCK_C, BLOCK_Z)),
+            input_precision=PRECISION,
+        )  # fmt: skip
+        value = tl.dot(
+            normed, tl.trans(matrix(weight, channels, C, Z, BLOCK_C, BLOCK_Z)),
+            input_precision=PRECISION,
+        )  # fmt: skip
+        opened += vector(tl.where(is_a, a_gate_bias, b_gate_bias), channels, C, BLOCK_C)[None, :]
+        value += vector(tl.where(is_a, a_bias, b_bias), channels, C, BLOCK_C)[None, :]
+        value *= sigmoid(opened) * mask_P[:, None]
+        channel = channels + tl.arange(0, BLOCK_C)[None, :]
+        tl.store(
+            tl.where(is_a, a, b) + channel.to(tl.int64) * P + position[:, None],
+            value.to(z.dtype.element_ty),
+            mask=(position[:, None] < P) & (channel < C),
+        )
+    for first in tl.range(0, Z, BLOCK_C, num_stages=STAGES):
+        w = matrix(gate_weight, first, Z, Z, BLOCK_C, BLOCK_Z)
+        logit = tl.dot(normed, tl.trans(w), input_precision=PRECISION)
+        logit += vector(gate_bias, first, Z, BLOCK_C)[None, :]
+        column = first + tl.arange(0, BLOCK_C)
+        inside_column = (position[:, None] < P) & (column[None, :] < Z)
+        logit = logit.to(gate.dtype.element_ty)
+        tl.store(gate + row + column[None, :], logit, mask=inside_column)
+
+
+@triton.jit
+def projection_backward_kernel(
+    d_a, d_b, d_gate, d_through, z, mask, mean, reciprocal, a, b, norm_weight, norm_bias,
+    a_weight, a_gate_weight, a_gate_bias, b_weight, b_gate_weight, b_gate_bias, gate_weight,
+    d_z, d_values, standard, P,
+    HAS_THROUGH: tl.constexpr,
+    Z: tl.constexpr, C: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_Z: tl.constexpr,
+    BLOCK_C: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Gradient of z; d_values (4, C, P) and standard (P, Z) for those of the weights.
+
+    d_through: gradient of z elsewhere, added here. d_values: gradients of a's value and its gate's
+    logit, then of b's.
+    """
+    dtype: tl.constexpr = z.dtype.element_ty
+    position = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
+    zed = tl.arange(0, BLOCK_Z)
+    inside = (position[:, None] < P) & (zed[None, :] < Z)
+    row = position.to(tl.int64)[:, None] * Z
+    x = tl.load(z + row + zed[None, :], mask=inside, other=0.0).to(tl.float32)
+    mean_P = tl.load(mean + position, mask=position < P, other=0.0)
+    reciprocal_P = tl.load(reciprocal + position, mask=position < P, other=0.0)
+    mask_P = tl.load(mask + position, mask=position < P, other=0.0).to(tl.float32)
+    scale_Z = vector(norm_weight, 0, Z, BLOCK_Z)
+    standard_PZ = (x - mean_P[:, None]) * reciprocal_P[:, None]
+    normed = standard_PZ * scale_Z[None, :] + vector(norm_bias, 0, Z, BLOCK_Z)[None, :]
+    normed = normed.to(dtype)
+    tl.store(standard + row + zed[None, :], standard_PZ.to(dtype), mask=inside)
+    d_normed = tl.zeros((BLOCK_P, BLOCK_Z), tl.float32)
+    for step in tl.range(0, 2 * ((C + BLOCK_C - 1) // BLOCK_C), num_stages=STAGES):
+        first = step // 2 * BLOCK_C
+        is_a = step % 2 == 0
+        channel = first + tl.arange(0, BLOCK_C)[None, :]
+        inside_PC = (position[:, None] < P) & (channel < C)
+        offset = channel.to(tl.int64) * P + position[:, None]
+        gradient = tl.load(tl.where(is_a, d_a, d_b) + offset, mask=inside_PC, other=0.0)
+        gradient = gradient.to(tl.float32)
+        value = tl.load(tl.where(is_a, a, b) + offset, mask=inside_PC, other=0.0)
+        gate_w = tl.where(is_a, a_gate_weight, b_gate_weight)
+        gate_w = matrix(gate_w, first, C, Z, BLOCK_C, BLOCK_Z)
+        w = matrix(tl.where(is_a, a_weight, b_weight), first, C, Z, BLOCK_C, BLOCK_Z)
+        opened = tl.dot(normed, tl.trans(gate_w), input_precision=PRECISION)
+        opened += vector(tl.where(is_a, a_gate_bias, b_gate_bias), first, C, BLOCK_C)[None, :]
+        opened = sigmoid(opened)
+        # With operand = mask gate value: d_logit = d_operand mask value gate (1 - gate).
+        d_value = (gradient * opened * mask_P[:, None]).to(dtype)
+        d_logit = (gradient * value.to(tl.float32) * (1.0 - opened)).to(dtype)
+        d_normed = tl.dot(d_value, w, d_normed, input_precision=PRECISION)
+        d_normed = tl.dot(d_logit, gate_w, d_normed, input_precision=PRECISION)
+        at = d_values + tl.where(is_a, 0, 2) * C * tl.cast(P, tl.int64) + offset
+        tl.store(at, d_value, mask=inside_PC)
+        tl.store(at + C * tl.cast(P, tl.int64), d_logit, mask=inside_PC)
+    for first in tl.range(0, Z, BLOCK_C, num_stages=STAGES):
+        column = first + tl.arange(0, BLOCK_C)
+        inside_column = (position[:, None] < P) & (column[None, :] < Z)
+        d_logit = tl.load(d_gate + row + column[None, :], mask=inside_column, other=0.0)
+        w = matrix(gate_weight, first, Z, Z, BLOCK_C, BLOCK_Z)
+        d_normed = tl.dot(d_logit, w, d_normed, input_precision=PRECISION)
+    x = tl.load(z + row + zed[None, :], mask=inside, other=0.0).to(tl.float32)
+    standard_PZ = (x - mean_P[:, None]) * reciprocal_P[:, None]
+    d_x = norm_gradient(d_normed * scale_Z[None, :], standard_PZ, reciprocal_P, Z)
+    if HAS_THROUGH:
+        d_x += tl.load(d_through + row + zed[None, :], mask=inside, other=0.0).to(tl.float32)
+    tl.store(d_z + row + zed[None, :], d_x.to(dtype), mask=inside)
+
+
+def projection_forward(
+    sizes: Sizes, z: Tensor, mask: Tensor, weights: ProjectionWeights
+) -> Projected:
+    """Operands, gate, and the statistics of each position."""
+    found = Projected.empty(z, sizes.hidden)
+    blocks = sizes.tile("projection_forward", BLOCK_C=min(sizes.hidden, sizes.pair))
+    projection_forward_kernel[(triton.cdiv(sizes.positions, blocks["BLOCK_P"]),)](
+        z, mask, *weights, *found, sizes.positions, EPS,
+        BLOCK_Z=block(sizes.pair), **sizes.constants(), **blocks,
+    )  # fmt: skip
+    return found
+
+
+def projection_backward(
+    sizes: Sizes, gradients: ProjectionGradients, kept: ProjectionKept, weights: ProjectionWeights
+) -> tuple[Tensor, Tensor]:
+    """Gradient of z; those of the parameters, one after the other in one vector."""
+    z, mask, a, b, mean, reciprocal = kept
+    d_z, standard = torch.empty_like(z), torch.empty_like(z)
+    d_values = z.new_empty(4 * sizes.hidden, sizes.positions)
+    blocks = sizes.tile("projection_backward", BLOCK_C=min(sizes.hidden, sizes.pair))
+    projection_backward_kernel[(triton.cdiv(sizes.positions, blocks["BLOCK_P"]),)](
+        *gradients, z, mask, mean, reciprocal, a, b, weights.scale, weights.shift,
+        weights.a, weights.a_gate, weights.a_gate_bias,
+        weights.b, weights.b_gate, weights.b_gate_bias, weights.gate,
+        d_z, d_values, standard, sizes.positions,
+        HAS_THROUGH=gradients.through is not None, BLOCK_Z=block(sizes.pair),
+        **sizes.constants(), **blocks,
+    )  # fmt: skip
+    return d_z, projection_gradients(sizes, d_values, gradients.gate, standard, weights)

@@ -1,0 +1,256 @@
+"""Gradients of the parameters of triangle multiplication, for all backends of its projections.
+
+They are taken against *standard*, the normalised values before scale and shift. With G the sum over
+positions of gradient x standard, and g that of the gradient, a projection of
+``standard * scale + shift`` has the weight gradient G * scale + g shift^T. The normalisation's own
+gradients are the column sums of W * G and of W * g. So the matrix products have the only sums over
+positions. Legend as in `parts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from scalefold_kernels.limits import index, needs_int64
+from scalefold_kernels.ops.triangle.arguments import OutputWeights, ProjectionWeights, Sizes
+from scalefold_kernels.ops.triangle.triton.parts import vector
+
+
+@triton.jit
+def sum_products(
+    gradient, standard, row, column, P, ROWS, COLUMNS, gradient_row, gradient_position,
+    standard_position, standard_column, BLOCK_P: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Sums over this CTA's positions of gradient x standard, and of the gradient (16 times)."""
+    dtype: tl.constexpr = gradient.dtype.element_ty
+    products = tl.zeros((row.shape[0], column.shape[0]), tl.float32)
+    sums = tl.zeros((row.shape[0], 16), tl.float32)
+    ones = tl.full((BLOCK_P, 16), 1.0, dtype)
+    tiles = tl.cdiv(P, BLOCK_P)
+    for from_last in range(tl.program_id(0), tiles, tl.num_programs(0)):
+        tile = tiles - 1 - from_last  # the last ones written are still in the L2 cache
+        position = (tile * BLOCK_P + tl.arange(0, BLOCK_P)).to(tl.int64)
+        left = tl.load(
+            gradient + row[:, None] * gradient_row + position[None, :] * gradient_position,
+            mask=(row[:, None] < ROWS) & (position[None, :] < P),
+            other=0.0,
+        )
+        right = tl.load(
+            standard + position[:, None] * standard_position + column[None, :] * standard_column,
+            mask=(position[:, None] < P) & (column[None, :] < COLUMNS),
+            other=0.0,
+        )
+        products = tl.dot(left, right, products, input_precision=PRECISION)
+        sums = tl.dot(left, ones, sums, input_precision=PRECISION)
+    return products, sums
+
+
+@triton.jit
+def store_part(partial, partial_bias, products, sums, first, row, column, TOTAL, ROWS, COLUMNS):
+    """Part s of partial (S, TOTAL, COLUMNS) and partial_bias (S, TOTAL), rows first + row."""
+    place = tl.program_id(0) * TOTAL + first + row
+    inside = (row[:, None] < ROWS) & (column[None, :] < COLUMNS)
+    tl.store(partial + place[:, None] * COLUMNS + column[None, :], products, mask=inside)
+    if tl.program_id(2) == 0:
+        tl.store(partial_bias + place, tl.sum(sums, 1) / 16, mask=row < ROWS)
+
+
+@triton.jit
+def output_weights_kernel(
+    d_value, standard, partial, partial_bias, P,
+    INT64: tl.constexpr, Z: tl.constexpr, C: tl.constexpr, BLOCK_R: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_P: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Sums of d_value (P, Z) x standard (C, P); CTA (s, t, u): part, rows and columns."""
+    row = tl.program_id(1) * BLOCK_R + tl.arange(0, BLOCK_R)
+    column = tl.program_id(2) * BLOCK_N + tl.arange(0, BLOCK_N)
+    products, sums = sum_products(
+        d_value, standard, row, index(column, INT64), P, Z, C, 1, Z, 1, P, BLOCK_P, PRECISION
+    )
+    store_part(partial, partial_bias, products, sums, 0, row, column, Z, Z, C)
+
+
+@triton.jit
+def projection_weights_kernel(
+    d_values, d_gate, standard, partial, partial_bias, P,
+    Z: tl.constexpr, C: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_P: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Sums of d_values (4 C, P), then of d_gate (P, Z), x standard (P, Z)."""
+    ABOVE: tl.constexpr = (4 * C + BLOCK_R - 1) // BLOCK_R
+    column = tl.program_id(2) * BLOCK_N + tl.arange(0, BLOCK_N)
+    if tl.program_id(1) < ABOVE:
+        row = tl.program_id(1) * BLOCK_R + tl.arange(0, BLOCK_R)
+        products, sums = sum_products(
+            d_values, standard, row.to(tl.int64), column, P, 4 * C, Z, P, 1, Z, 1,
+            BLOCK_P, PRECISION,
+        )  # fmt: skip
+        store_part(partial, partial_bias, products, sums, 0, row, column, 4 * C + Z, 4 * C, Z)
+    else:
+        row = (tl.program_id(1) - ABOVE) * BLOCK_R + tl.arange(0, BLOCK_R)
+        products, sums = sum_products(
+            d_gate, standard, row, column, P, Z, Z, 1, Z, Z, 1, BLOCK_P, PRECISION
+        )
+        store_part(partial, partial_bias, products, sums, 4 * C, row, column, 4 * C + Z, Z, Z)
+
+
+@triton.jit
+def finish_weights_kernel(
+    partial, partial_bias, scale, shift, weight_0, weight_1, weight_2, weight_3, weight_4,
+    result, share, PARTS, TOTAL, ROWS, LAST_ROWS, COLUMNS: tl.constexpr,
+    BLOCK_S: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Adds the parts up, undoes the normalisation's scale and shift; see the module.
+
+    Matrix t of n has ROWS rows (the last: LAST_ROWS). result: the gradients of scale and shift
+    (left to `sum_rows_kernel`), then of each matrix and its bias. share (CTAs, 2, COLUMNS): what
+    each CTA's rows give to those of scale and shift. CTA (r, t, n): rows, matrix, columns.
+    """
+    matrix = tl.program_id(1)
+    weight = weight_0
+    if matrix == 1:
+        weight = weight_1
+    elif matrix == 2:
+        weight = weight_2
+    elif matrix == 3:
+        weight = weight_3
+    elif matrix == 4:
+        weight = weight_4
+    rows = tl.where(matrix == tl.num_programs(1) - 1, LAST_ROWS, ROWS)
+    row = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
+    column = tl.program_id(2) * BLOCK_N + tl.arange(0, BLOCK_N)
+    inside = (row[:, None] < rows) & (column[None, :] < COLUMNS)
+    product = tl.zeros((BLOCK_R, BLOCK_N), tl.float32)
+    bias = tl.zeros((BLOCK_R,), tl.float32)
+    place = matrix * ROWS + row
+    offset = place[:, None] * COLUMNS + column[None, :]
+    for first in range(0, PARTS, BLOCK_S):
+        part = first + tl.arange(0, BLOCK_S)
+        at = partial + part[:, None, None] * TOTAL * COLUMNS + offset[None, :, :]
+        there = (part < PARTS)[:, None, None] & inside[None, :, :]
+        product += tl.sum(tl.load(at, mask=there, other=0.0), 0)
+        at = partial_bias + part[:, None] * TOTAL + place[None, :]
+        there = (part < PARTS)[:, None] & (row < rows)[None, :]
+        bias += tl.sum(tl.load(at, mask=there, other=0.0), 0)
+    w = tl.load(weight + row[:, None] * COLUMNS + column[None, :], mask=inside, other=0.0)
+    w = w.to(tl.float32)
+    first_column = tl.program_id(2) * BLOCK_N
+    gradient = product * vector(scale, first_column, COLUMNS, BLOCK_N)[None, :]
+    gradient += bias[:, None] * vector(shift, first_column, COLUMNS, BLOCK_N)[None, :]
+    first = 2 * COLUMNS + matrix * ROWS * (COLUMNS + 1)
+    dtype: tl.constexpr = result.dtype.element_ty
+    at = first + row[:, None] * COLUMNS + column[None, :]
+    tl.store(result + at, gradient.to(dtype), mask=inside)
+    if tl.program_id(2) == 0:
+        tl.store(result + first + rows * COLUMNS + row, bias.to(dtype), mask=row < rows)
+    cta = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
+    at = share + cta * 2 * COLUMNS + column
+    tl.store(at, tl.sum(w * product, 0), mask=column < COLUMNS)
+    tl.store(at + COLUMNS, tl.sum(w * bias[:, None], 0), mask=column < COLUMNS)
+
+
+@triton.jit
+def sum_rows_kernel(x, out, ROWS, SIZE, BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr):
+    """(ROWS, SIZE) -> (SIZE,), in fixed order."""
+    column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    total = tl.zeros((BLOCK_R, BLOCK_N), tl.float32)
+    for first in range(0, ROWS, BLOCK_R):
+        row = first + tl.arange(0, BLOCK_R)
+        inside = (row[:, None] < ROWS) & (column[None, :] < SIZE)
+        total += tl.load(x + row[:, None] * SIZE + column[None, :], mask=inside, other=0.0)
+    tl.store(out + column, tl.sum(total, 0).to(out.dtype.element_ty), mask=column < SIZE)
+
+
+def projection_gradients(
+    sizes: Sizes, d_values: Tensor, d_gate: Tensor, standard: Tensor, weights: ProjectionWeights
+) -> Tensor:
+    """Gradients of all parameters of the projection, one after the other in one vector.
+
+    Parameters
+    ----------
+    sizes : Sizes
+    d_values : Tensor, shape (4 C, P)
+        Gradients of a's values, of its gate's logits, and of those of b.
+    d_gate, standard : Tensor, shape (P, Z)
+    weights : ProjectionWeights
+    """
+    pair, hidden = sizes.pair, sizes.hidden
+    partial, partial_bias = _partial(standard, sizes, "projection_weights", 4 * hidden + pair, pair)
+    blocks = sizes.tile("projection_weights", BLOCK_R=max(pair, hidden), BLOCK_N=pair)
+    rows = triton.cdiv(4 * hidden, blocks["BLOCK_R"]) + triton.cdiv(pair, blocks["BLOCK_R"])
+    grid = blocks.pop("PARTS"), rows, triton.cdiv(pair, blocks["BLOCK_N"])
+    projection_weights_kernel[grid](
+        d_values, d_gate, standard, partial, partial_bias, sizes.positions,
+        **sizes.constants(), **blocks,
+    )  # fmt: skip
+    return finish(sizes, partial, partial_bias, weights.scale, weights.shift, weights.matrices)
+
+
+def output_gradients(
+    sizes: Sizes, d_value: Tensor, standard: Tensor, weights: OutputWeights
+) -> Tensor:
+    """Gradients of all parameters of the output, one after the other in one vector.
+
+    Parameters
+    ----------
+    sizes : Sizes
+    d_value : Tensor, shape (P, Z)
+    standard : Tensor, shape (C, P)
+    weights : OutputWeights
+    """
+    pair, hidden = sizes.pair, sizes.hidden
+    partial, partial_bias = _partial(d_value, sizes, "output_weights", pair, hidden)
+    blocks = sizes.tile("output_weights", BLOCK_R=pair, BLOCK_N=hidden)
+    rows = triton.cdiv(pair, blocks["BLOCK_R"])
+    grid = blocks.pop("PARTS"), rows, triton.cdiv(hidden, blocks["BLOCK_N"])
+    output_weights_kernel[grid](
+        d_value, standard, partial, partial_bias, sizes.positions, INT64=needs_int64(standard),
+        **sizes.constants(), **blocks,
+    )  # fmt: skip
+    return finish(sizes, partial, partial_bias, weights.scale, weights.shift, [weights.matrix])
+
+
+def finish(
+    sizes: Sizes,
+    partial: Tensor,
+    partial_bias: Tensor,
+    scale: Tensor,
+    shift: Tensor,
+    weights: Sequence[Tensor],
+) -> Tensor:
+    """Gradients of scale, shift, and each weight and its bias, all in one vector."""
+    parts, total, columns = partial.shape
+    rows, last = weights[0].shape[0], weights[-1].shape[0]
+    gradients = scale.new_empty(2 * columns + total * (columns + 1))
+    blocks = sizes.tile("finish_weights", BLOCK_N=columns)
+    grid = (
+        triton.cdiv(max(rows, last), blocks["BLOCK_R"]),
+        len(weights),
+        triton.cdiv(columns, blocks["BLOCK_N"]),
+    )
+    share = partial.new_empty(grid[0] * grid[1], 2 * columns)
+    unused = [weights[0]] * (5 - len(weights))
+    finish_weights_kernel[grid](
+        partial, partial_bias, scale, shift, *weights, *unused,
+        gradients, share, parts, total, rows, last,
+        COLUMNS=columns, **blocks,
+    )  # fmt: skip
+    blocks = sizes.tile("sum_rows")
+    sum_rows_kernel[(triton.cdiv(2 * columns, blocks["BLOCK_N"]),)](
+        share, gradients, *share.shape, **blocks
+    )
+    return gradients
+
+
+def _partial(
+    like: Tensor, sizes: Sizes, name: str, rows: int, columns: int
+) -> tuple[Tensor, Tensor]:
+    """Where the parts of the sums over positions go: their number is the tile's."""
+    parts = sizes.tile(name)["PARTS"]
+    partial = like.new_empty(parts, rows, columns, dtype=torch.float32)
+    return partial, partial.new_empty(parts, rows)

@@ -1,1 +1,0 @@
-"""Many sequences: the outer product in memory."""

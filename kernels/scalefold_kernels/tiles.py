@@ -1,0 +1,198 @@
+"""Which tile each kernel runs with: tables by architecture and shape class, and their lookup.
+
+``<op>/tiles.json`` holds one table for each kernel of the op::
+
+    {
+      "<kernel>": {
+        "default": {"BLOCK_M": 64, "num_warps": 4, "num_stages": 2},
+        "ranged": ["N"],
+        "candidates": {"BLOCK_M": [64, 128], "num_warps": [4, 8], "num_stages": [2, 3]},
+        "sm_90": [
+          {"where": {"N": [0, 256], "C": [32, 32], "dtype": "bf16"},
+           "tile": {"BLOCK_M": 128, "num_warps": 8, "num_stages": 2}}
+        ]
+      }
+    }
+
+The first rule of the architecture whose ``where`` holds wins (a number within the bounds, both
+included; a word equal); else ``default``, which must run on every architecture and for every shape.
+``ranged`` and ``candidates`` are for the tuner alone (``python -m scalefold_kernels.bench tune``).
+It rewrites the rules of the GPU that it runs on: one for each shape that the benchmark meets; a
+``ranged`` size extends halfway to the next measured one, all others are exact. ``candidates`` is
+either lists by name, of which all combinations are tried, or a list of whole tiles.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+Tile = dict[str, int]
+Shape = Mapping[str, int | str]
+
+_FOLDER = Path(__file__).parent
+
+_LARGE = 1024
+"""What stands for a size of which a rule says no more than that it may be large."""
+
+
+def architecture(device: torch.device) -> str:
+    """``sm_<compute capability>`` of a CUDA device; ``cpu`` for anything else (the interpreter)."""
+    if device.type != "cuda":
+        return "cpu"
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"sm_{major}{minor}"
+
+
+def tile(kernel: str, arch: str, shape: Shape) -> Tile:
+    """Tile for a launch: block sizes, ``num_warps`` and ``num_stages``, as keyword arguments.
+
+    Parameters
+    ----------
+    kernel : str
+        Name of the table.
+    arch : str
+        As `architecture` returns it.
+    shape : mapping
+        What the table's rules speak of: sizes, and words such as ``dtype``.
+
+    Raises
+    ------
+    ValueError
+        There is no such table, or a rule speaks of something that ``shape`` lacks.
+    """
+    if _override is not None:
+        return _override.tile(kernel, arch, shape)
+    return dict(_lookup(kernel, arch, tuple(shape.items())))
+
+
+def table_path(kernel: str) -> Path:
+    """The file that holds a kernel's table.
+
+    Raises
+    ------
+    ValueError
+        No file holds one.
+    """
+    path, _ = _found(kernel)
+    return path
+
+
+def read_table(kernel: str) -> dict[str, Any]:
+    """Return a kernel's whole table.
+
+    Raises
+    ------
+    ValueError
+        There is none.
+    """
+    _, table = _found(kernel)
+    return table
+
+
+def read_tables(path: Path) -> dict[str, dict[str, Any]]:
+    """All tables of a file by kernel."""
+    tables: dict[str, dict[str, Any]] = json.loads(path.read_text())
+    # A file of one table is of an op that has no file of its own yet.
+    return {path.stem: tables} if path.parent == _FOLDER / "tiles" else tables
+
+
+def _found(kernel: str) -> tuple[Path, dict[str, Any]]:
+    tables = _all_tables()
+    if kernel not in tables:
+        known = ", ".join(sorted(tables)) or "none"
+        raise ValueError(f"no tile table for kernel {kernel!r}; there are: {known}")
+    return tables[kernel]
+
+
+@cache
+def _all_tables() -> dict[str, tuple[Path, dict[str, Any]]]:
+    """File and table of every kernel."""
+    found: dict[str, tuple[Path, dict[str, Any]]] = {}
+    for path in [*_FOLDER.rglob("tiles.json"), *_FOLDER.glob("tiles/*.json")]:
+        for kernel, table in read_tables(path).items():
+            if kernel in found:
+                raise ValueError(f"{path} and {found[kernel][0]} both have a table {kernel!r}")
+            found[kernel] = path, table
+    return found
+
+
+def configured(kernel: str) -> list[tuple[str, Shape, Tile]]:
+    """Every rule of a table as (architecture, a shape for which it holds, tile).
+
+    For the offline compilation. Names that a rule leaves open are not in the shape.
+    """
+    return [
+        (arch, {name: _example(wanted) for name, wanted in rule["where"].items()}, rule["tile"])
+        for arch, value in read_table(kernel).items()
+        if arch.startswith("sm_")
+        for rule in value
+    ]
+
+
+def _example(wanted: str | list[int]) -> int | str:
+    return wanted if isinstance(wanted, str) else min(wanted[1], max(wanted[0], _LARGE))
+
+
+@cache
+def _lookup(kernel: str, arch: str, shape: tuple[tuple[str, int | str], ...]) -> Tile:
+    table, sizes = read_table(kernel), dict(shape)
+    for rule in table.get(arch, []):
+        if all(_holds(kernel, name, wanted, sizes) for name, wanted in rule["where"].items()):
+            return dict(rule["tile"])
+    return dict(table["default"])
+
+
+def _holds(kernel: str, name: str, wanted: str | list[int], sizes: Shape) -> bool:
+    if name not in sizes:
+        raise ValueError(
+            f"{table_path(kernel)}: {kernel} has a rule on {name!r}; the launch gives "
+            f"{sorted(sizes)}"
+        )
+    value = sizes[name]
+    if isinstance(wanted, str) or isinstance(value, str):
+        return value == wanted
+    low, high = wanted
+    return low <= value <= high
+
+
+class Overridden:
+    """Lookups seen while the tuner runs an op, and the tile that one of them is given instead."""
+
+    def __init__(self) -> None:
+        self.seen: dict[tuple[str, str, tuple[tuple[str, int | str], ...]], Tile] = {}
+        self.instead: dict[tuple[str, str, tuple[tuple[str, int | str], ...]], Tile] = {}
+        self._forced: dict[str, Tile] = {}
+
+    def tile(self, kernel: str, arch: str, shape: Shape) -> Tile:
+        """Answer a lookup."""
+        key = (kernel, arch, tuple(shape.items()))
+        self.seen.setdefault(key, _lookup(*key))
+        return dict(self.instead.get(key) or self._forced.get(kernel) or self.seen[key])
+
+    def force(self, kernel: str, **tile: int) -> None:
+        """Give every lookup of a kernel this tile."""
+        self._forced[kernel] = tile
+
+
+# Of the module and not of a context: autograd runs backward in a thread of its own.
+_override: Overridden | None = None
+
+
+@contextmanager
+def overridden() -> Iterator[Overridden]:
+    """Watch and replace lookups, in all threads; for the tuner and for tests of single tiles."""
+    global _override
+    _override = Overridden()
+    try:
+        yield _override
+    finally:
+        _override = None
+        _lookup.cache_clear()
+        _all_tables.cache_clear()

@@ -1,1 +1,0 @@
-"""Kernels in Gluon for Hopper GPUs (H100, H200)."""

@@ -1,1 +1,0 @@
-"""Benchmarks of the fused operations: one file an op, each with ``cases()``."""

@@ -1,0 +1,139 @@
+"""Evaluate the checkpoints of a training while it goes on.
+
+One process evaluates each checkpoint as soon as it is published. It shares nothing with the
+training but the folder: the training never waits for it, and may run on another machine.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import Final
+
+import torch
+from rich.console import Console
+
+from scalefold.checkpoint.files import checkpoint_path
+from scalefold.checkpoint.lock import sign_of_life
+from scalefold.checkpoint.provenance import data_hash
+from scalefold.checkpoint.published import steps_made_from
+from scalefold.checkpoint.target import read_target
+from scalefold.config import initial_weights_sha256
+from scalefold.config.schema import Config
+from scalefold.errors import InputError
+from scalefold.evaluate.run import evaluate_weights
+
+logger = logging.getLogger(__name__)
+
+PATIENCE_SECONDS: Final = 120.0
+"""A training without a sign of life for so long has failed. A retry begins sooner."""
+_SECONDS_BETWEEN_LOOKS: Final = 1.0
+
+
+def evaluation_path(folder: Path, step: int) -> Path:
+    """The file of a step's evaluation."""
+    return folder / f"step-{step:08d}.json"
+
+
+def follow(
+    config: Config,
+    training: Path,
+    shards: Path,
+    out: Path,
+    device: torch.device | str = "cpu",
+    console: Console | None = None,
+    patience_seconds: float = PATIENCE_SECONDS,
+) -> list[int]:
+    """Evaluate every checkpoint of a training that has no evaluation yet, until the training ends.
+
+    It has ended when its last step, or its target, is reached, or when nothing has been written
+    under its lock for ``patience_seconds``. All checkpoints published until then are evaluated. One
+    that cannot be evaluated is logged and left out.
+
+    Parameters
+    ----------
+    config : Config
+    training : Path
+        The training's folder; need not exist yet.
+    shards : Path
+        What ``scalefold pack`` wrote. Checkpoints of other shards are left out.
+    out : Path
+        Folder that gets ``step-<8 digits>.json`` and ``.tsv``.
+    device, console
+        As for `evaluate_weights`.
+    patience_seconds : float
+
+    Returns
+    -------
+    list of int
+        Steps that were evaluated.
+
+    Raises
+    ------
+    InputError
+        Bad shards; or one of the training's files cannot be read.
+    """
+    checkpoints = _Checkpoints(config, training, shards, out)
+    evaluated: list[int] = []
+    failed: set[int] = set()
+    sign, seen = "", time.monotonic()
+    while True:
+        now = sign_of_life(training)
+        if now != sign:
+            sign, seen = now, time.monotonic()
+        # Asked before the checkpoints are listed: if it has ended, its last one is among them.
+        ended = checkpoints.training_ended()
+        todo = [step for step in checkpoints.waiting() if step not in failed]
+        if todo:
+            path = evaluation_path(out, todo[0])
+            try:
+                evaluate_weights(
+                    config,
+                    checkpoint_path(training, todo[0]),
+                    shards,
+                    path,
+                    device=device,
+                    console=console,
+                )
+                evaluated.append(todo[0])
+            except InputError as error:
+                failed.add(todo[0])
+                logger.warning("step %d is not evaluated: %s", todo[0], error)
+        elif ended:
+            return evaluated
+        elif time.monotonic() - seen > patience_seconds:
+            logger.info("%s: no training is at work since %g s", training, patience_seconds)
+            return evaluated
+        else:
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+
+
+class _Checkpoints:
+    """What a training has published, and what of it is evaluated."""
+
+    def __init__(self, config: Config, training: Path, shards: Path, out: Path) -> None:
+        self._config, self._training, self._out = config, training, out
+        self._data, self._start = data_hash(shards), initial_weights_sha256(config)
+        self._scheduled = set(config.training.published_steps())
+
+    def waiting(self) -> list[int]:
+        """Steps that are to be evaluated and are not, rising."""
+        return [
+            step
+            for step in self._published()
+            if step in self._scheduled and not evaluation_path(self._out, step).exists()
+        ]
+
+    def training_ended(self) -> bool:
+        """Whether the last step, or the target, is reached."""
+        if max(self._published(), default=-1) >= self._config.training.steps:
+            return True
+        return read_target(self._training, self._config.evaluation, self._data) is not None
+
+    def _published(self) -> list[int]:
+        """Steps of the checkpoints; none if one goes, or is replaced, just now."""
+        try:
+            return steps_made_from(self._training, self._data, self._start)
+        except FileNotFoundError:
+            return []

@@ -1,0 +1,66 @@
+"""Which backend serves each operation of the kernels, and why not those before it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from typing import NamedTuple
+
+import torch
+
+from scalefold.ops.triton import triton_ops, why_not
+
+logger = logging.getLogger(__name__)
+
+
+class Served(NamedTuple):
+    """The backend of an operation.
+
+    Attributes
+    ----------
+    op : str
+    backend : str
+        ``hopper``, ``triton`` or ``torch``; a form of it may follow.
+    passed_over : mapping of str to str
+        The backends that are preferred to it, and why each does not serve.
+    """
+
+    op: str
+    backend: str
+    passed_over: Mapping[str, str]
+
+
+def backends_on(device: torch.device) -> list[Served]:
+    """The backends of all operations by what the device runs; a call may still be refused.
+
+    Empty where no kernels run: plain PyTorch serves all operations there.
+    """
+    if why_not(device) is not None:
+        return []
+    triton_ops()  # imports all kernels, which makes their lists of backends known
+    found = []
+    for op, reasons in import_module("scalefold_kernels.backends").on_device(device).items():
+        passed_over: dict[str, str] = {}
+        for name, reason in reasons.items():
+            if reason is None:
+                found.append(Served(op, name, passed_over))
+                break
+            passed_over[name] = reason
+    return found
+
+
+def log_backends() -> None:
+    """Log which backends have served calls in this process; nothing where no kernel ran."""
+    backends = sys.modules.get("scalefold_kernels.backends")
+    if backends is None:
+        return
+    served: dict[tuple[str, str], Mapping[str, str]] = {
+        (call.op, call.backend): call.passed_over for call in backends.report()
+    }
+    if served:
+        logger.info("kernels: %s", ", ".join(f"{op} by {name}" for op, name in served))
+    for (op, name), passed_over in served.items():
+        for other, reason in passed_over.items():
+            logger.info("kernels: %s by %s, since %s %s", op, name, other, reason)

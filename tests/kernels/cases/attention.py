@@ -1,0 +1,149 @@
+"""Configurations for the offline compilation: what the launches ask for at the model's shapes.
+
+The launches run on tensors without memory, with the kernels replaced by notes of their arguments.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from tests.kernels.offline.case import CompileCase, recorded
+from torch import Tensor
+
+from scalefold_kernels.ops.attention import hopper
+from scalefold_kernels.ops.attention.arguments import Gradients, Inputs, checked
+from scalefold_kernels.ops.attention.hopper import plan
+from scalefold_kernels.ops.attention.triton import gate, parts
+
+_KINDS = {torch.bfloat16: "bf16", torch.float32: "fp32"}
+
+BITS = math.log(2)
+"""The unit of the model's biases, and of its queries of triangles."""
+
+# Rows, length, heads, channels, gate; the order of the bias's queries and keys in memory, or None;
+# whether queries are in bits, as the bias is.
+_SHAPES = {
+    "triangle N=256": (256, 256, 4, 32, True, "QK", True),
+    "triangle N=256 without gate": (256, 256, 4, 32, False, "QK", True),
+    "ending node N=256": (256, 256, 4, 32, True, "KQ", True),
+    "triangle N=384": (384, 384, 4, 32, True, "QK", True),
+    "ending node N=384": (384, 384, 4, 32, True, "KQ", True),
+    "triangle N=512": (512, 512, 4, 32, True, "QK", True),
+    "MSA row": (128, 256, 8, 32, True, "QK", False),
+    "MSA row N=384": (512, 384, 8, 32, True, "QK", False),
+    "MSA column": (256, 128, 8, 32, True, None, False),
+    "extra MSA row": (1024, 256, 8, 8, True, "QK", False),
+    "extra MSA row N=384": (1024, 384, 8, 8, True, "QK", False),
+    "template": (256, 256, 4, 16, True, "QK", True),
+    "heads of 64 channels": (64, 128, 2, 64, False, "QK", False),
+}
+
+_TRITON = [
+    ("triangle N=256", torch.bfloat16),
+    ("MSA column", torch.bfloat16),
+    ("heads of 64 channels", torch.bfloat16),
+    ("triangle N=256", torch.float32),
+]
+
+
+def compile_cases() -> list[CompileCase]:
+    """All kernels of the folder."""
+    return [*_triton(), *_hopper()]
+
+
+def _module(name: str) -> ModuleType:
+    """A module of the op; the packages have functions of the same names."""
+    return import_module(f"scalefold_kernels.ops.attention.{name}")
+
+
+def _triton() -> Iterator[CompileCase]:
+    forward, backward = _module("triton.forward"), _module("triton.backward")
+    for arch in ("sm_80", "sm_90"):
+        for name, dtype in _TRITON:
+            inputs, out, lse = _arguments(name, dtype)
+            q, grads = inputs.q, (lse, lse, out)
+            launches: dict[str, tuple[ModuleType, Callable[[], Any]]] = {
+                "forward": (forward, partial(forward.forward, inputs, out, lse)),
+                "backward_gate": (
+                    gate,
+                    partial(gate.backward_gate, inputs, out, out, out, out, lse),
+                ),
+                "backward_queries": (
+                    backward,
+                    partial(backward.backward_queries, inputs, *grads, q),
+                ),
+                "backward_keys": (
+                    backward,
+                    partial(backward.backward_keys, inputs, *grads, q, q),
+                ),
+            }
+            if inputs.bias is not None:
+                launch = partial(backward.backward_bias, inputs, inputs.bias, *grads)
+                launches["backward_bias"] = backward, launch
+            for kernel, (module, launch) in launches.items():
+                described = f"{kernel} for {arch}, {name}, {_KINDS[dtype]}"
+                with patch.object(parts, "architecture", lambda _, arch=arch: arch):
+                    yield recorded(module, f"{kernel}_kernel", launch, described, arch)
+
+
+def _hopper() -> Iterator[CompileCase]:
+    for name in _SHAPES:
+        inputs, out, lse = _arguments(name, torch.bfloat16)
+        if hopper.why_not("forward", inputs):
+            continue
+        launches = {"forward": partial(_module("hopper.forward").launch, inputs, out, lse)}
+        launches |= _hopper_backward(inputs, out, lse)
+        for kernel, launch in launches.items():
+            # H100 and H200: 132 SMs.
+            with patch.object(plan, "num_sms", lambda _: 132):
+                described = f"{kernel} on Hopper, {name}"
+                module = _module(f"hopper.{kernel}")
+                yield recorded(module, f"{kernel}_kernel", launch, described, "sm_90")
+
+
+def _hopper_backward(inputs: Inputs, out: Tensor, lse: Tensor) -> dict[str, partial[Any]]:
+    """Launches of the kernels of backward that run where only some gradients are wanted, or all."""
+    bias, gradients = inputs.bias, Gradients(inputs.q, inputs.k, inputs.v, inputs.gate)
+    keys, queries, row = (_module(f"hopper.backward_{x}") for x in ("keys", "queries", "row"))
+    if row.why_not("backward", inputs) is None:
+        return {"backward_row": partial(row.backward, inputs, out, lse, out, gradients, False)}
+    shared = keys.Shared(inputs.q, out, lse)
+    of_queries = partial(queries.launch, inputs, bias, lse, shared, inputs.q)
+    launches: dict[str, partial[Any]] = {
+        "backward_keys": partial(keys.launch, inputs, bias, lse, shared, inputs.k, inputs.v),
+        "backward_queries": partial(of_queries, bias is not None),
+    }
+    if bias is not None and hopper.sums_in_registers(inputs):
+        first = _module("hopper.backward_queries_bias")
+        more = inputs.num_keys > first.KEYS
+        waiting = queries.new_waiting(inputs) if more else None
+        launches["backward_queries_bias"] = partial(
+            first.launch, inputs, bias, out, lse, out, gradients, shared, waiting
+        )
+        launches["backward_queries"] = (
+            partial(of_queries, True, first.KEYS, waiting) if more else partial(of_queries, False)
+        )
+    return launches
+
+
+def _arguments(name: str, dtype: torch.dtype) -> tuple[Inputs, Tensor, Tensor]:
+    rows, length, heads, channels, gated, order, in_bits = _SHAPES[name]
+    packed = torch.empty((1, rows, length, 4, heads, channels), dtype=dtype, device="meta")
+    q, k, v, gate = packed.unbind(3)
+    mask = torch.empty((1, rows, length), dtype=dtype, device="meta")
+    bias = None
+    if order is not None:
+        bias = torch.empty((1, heads, length, length), dtype=dtype, device="meta")
+        bias = bias.mT if order == "KQ" else bias
+    statistics = torch.empty((1, rows, heads, length), device="meta")
+    out = torch.empty((1, rows, length, heads, channels), dtype=dtype, device="meta")
+    scale = BITS if in_bits else None
+    inputs = checked(q, k, v, gate if gated else None, mask, bias, BITS, scale)
+    return inputs, out, statistics

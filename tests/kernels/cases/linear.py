@@ -1,0 +1,95 @@
+"""Configurations for the offline compilation: every rule of the tables, and the defaults.
+
+The launches run on tensors without memory, with the kernels replaced by notes of their arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib import import_module
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from tests.kernels.offline.case import CompileCase, recorded
+from torch import Tensor
+
+from scalefold_kernels.dropout.arguments import Dropout
+from scalefold_kernels.ops.linear import hopper, triton
+from scalefold_kernels.ops.linear.op import Update
+from scalefold_kernels.tiles import Shape, Tile, configured, overridden, read_table
+
+# Channels in and out: pair, templates, MSA.
+_DEFAULTS = [(128, 128), (64, 64), (256, 256)]
+
+# Templates and extra MSA, pair, MSA; another, for the defaults.
+_SHAPES = [(1024, 256, 64), (256, 256, 128), (128, 256, 256), (64, 64, 96)]
+
+
+def compile_cases() -> list[CompileCase]:
+    """Without dropout, and with masks shared by lines and by positions."""
+    return [*_triton_cases("forward"), *_triton_cases("backward"), *_hopper_cases()]
+
+
+def _triton_cases(direction: str) -> Iterator[CompileCase]:
+    table = f"residual_linear_{direction}"
+    for arch, shape, tile in _settings(table):
+        channels, inputs = int(shape["C"]), int(shape["K"])
+        if direction == "backward" and channels * inputs > triton.MAX_GRADIENT:
+            continue
+        x, h, weight = (
+            _empty(1, 256, 256, channels),
+            _empty(1, 256, 256, inputs),
+            _empty(channels, inputs),
+        )
+        key = torch.empty(1, dtype=torch.int64, device="meta")
+        for shared_dim in (None, -3, -2):
+            dropout = None if shared_dim is None else Dropout(key, 7, 0.25, shared_dim)
+            update = Update(x, weight, dropout)
+            launch: Callable[[], Any]
+            launch = partial(triton.forward, x, h, weight, weight[:, 0], update)
+            if direction == "backward":
+                gradients = h, _empty(weight.numel() + channels)
+                launch = partial(triton.backward, x, h, weight, update, *gradients)
+            described = f"{table} {arch} K={inputs} C={channels}, shared {shared_dim}, {tile}"
+            with overridden() as tables, patch.object(triton, "sum_rows"):
+                tables.force(table, **tile)
+                yield recorded(triton, f"{table}_kernel", launch, described, arch)
+
+
+def _settings(table: str) -> Iterator[tuple[str, Shape, Tile]]:
+    yield from configured(table)
+    for inputs, channels in _DEFAULTS:
+        for arch in ("sm_80", "sm_90"):
+            yield arch, {"K": inputs, "C": channels}, read_table(table)["default"]
+
+
+def _hopper_cases() -> Iterator[CompileCase]:
+    """Both kernels at the sizes of the model that they serve, with each kind of mask."""
+    for *size, channels in _SHAPES:
+        for shared_dim in (None, -3, -2):
+            x, h = (_empty(1, *size, channels) for _ in range(2))
+            weight, bias = _empty(channels, channels), _empty(channels)
+            key = torch.empty(1, dtype=torch.int64, device="meta")
+            dropout = None if shared_dim is None else Dropout(key, 7, 0.25, shared_dim)
+            update = Update(x, weight, dropout)
+            gradients = _empty(*h.shape), _empty(channels * channels + channels)
+            launches: dict[str, Callable[[], Any]] = {
+                "forward": partial(hopper.forward, x, h, weight, bias, update)
+            }
+            if channels >= hopper.MIN_OUTPUTS:
+                launches["backward"] = partial(hopper.backward, x, h, weight, update, *gradients)
+            for direction, launch in launches.items():
+                kernel = f"residual_linear_{direction}_hopper_kernel"
+                module = import_module(f"scalefold_kernels.ops.linear.hopper.{direction}")
+                described = f"residual_linear_{direction}_hopper {channels}, shared {shared_dim}"
+                with (
+                    patch.object(module, "num_sms", lambda _: 132),
+                    patch.object(module, "sum_rows", create=True),
+                ):
+                    yield recorded(module, kernel, launch, described, "sm_90")
+
+
+def _empty(*shape: int) -> Tensor:
+    return torch.empty(shape, dtype=torch.bfloat16, device="meta")

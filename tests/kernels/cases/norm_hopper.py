@@ -1,0 +1,72 @@
+"""Configurations of the kernels for Hopper that the offline compilation checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from unittest.mock import patch
+
+import torch
+from tests.kernels.offline.case import CompileCase, recorded
+from torch import Tensor
+
+from scalefold_kernels import tma
+from scalefold_kernels.ops.norm.op import new_stats
+from scalefold_kernels.ops.norm.projection import (
+    hopper_launch,
+)
+from scalefold_kernels.ops.norm.projection.arguments import Gradients, Norm, Projections, Sizes
+
+ROWS = 65536
+
+# Templates, pair, MSA: queries, keys, values and gate, without and with a pair bias.
+_SIZES = [
+    Sizes(64, 256, 192, 0),
+    Sizes(64, 256, 192, 4),
+    Sizes(128, 512, 384, 0),
+    Sizes(128, 512, 384, 4),
+    Sizes(256, 1024, 768, 0),
+]
+
+_KERNELS = [
+    ("forward", "hopper", hopper_launch, 1.0),
+    ("forward", "hopper", hopper_launch, 0.5),
+    ("backward", "hopper", hopper_launch, 1.0),
+    ("backward", "hopper", hopper_launch, 0.5),
+]
+
+
+def compile_cases() -> Iterator[CompileCase]:
+    """All kernels at the sizes of the model that they serve."""
+    for sizes in _SIZES:
+        channels, outputs, first_biased, few = sizes
+        x, grad, weight = _empty(ROWS, channels), _empty(ROWS, outputs), _empty(outputs, channels)
+        norm = Norm(x[0], x[0], new_stats(x))
+        few_weight, grad_few = (_empty(few, channels), _empty(ROWS, few)) if few else (None, None)
+        bias = _empty(outputs - first_biased)
+        gradients = Gradients.of(_empty(sizes.parameters), sizes)
+        out, aside = _empty(1, ROWS, outputs), _empty(1, few, ROWS)
+        for direction, kind, module, first_scale in _KERNELS:
+            projections = Projections(
+                sizes, weight, few_weight, bias, outputs // 4, first_scale, 1.0
+            )
+            if not module.serves(x, projections, direction):
+                continue
+            launch = (
+                partial(module.forward, x[None], norm, projections, out, aside)
+                if direction == "forward"
+                else partial(module.backward, grad, grad_few, x, norm, projections, x, gradients)
+            )
+            kernel = f"projection_{direction}_{kind}_kernel"
+            with (
+                # H100 and H200.
+                patch.object(tma, "num_sms", lambda _: 132),
+                patch.object(hopper_launch, "finish"),
+            ):
+                described = f"projection_{direction}_{kind} C={channels} P={outputs} S={few}"
+                described += f" times {first_scale}"
+                yield recorded(module, kernel, launch, described, "sm_90")
+
+
+def _empty(*shape: int) -> Tensor:
+    return torch.empty(shape, dtype=torch.bfloat16, device="meta")

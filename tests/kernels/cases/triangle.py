@@ -1,0 +1,148 @@
+"""Triangle multiplication: configurations that the offline compilation checks.
+
+The launches run on tensors without memory, see `recorded`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from types import ModuleType
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from tests.kernels.offline.case import CompileCase, recorded
+from torch import Tensor
+
+from scalefold_kernels.dropout.arguments import Dropout
+from scalefold_kernels.ops.triangle import hopper, triton
+from scalefold_kernels.ops.triangle.arguments import (
+    OutputArguments,
+    OutputKept,
+    OutputWeights,
+    Product,
+    ProjectionGradients,
+    ProjectionKept,
+    ProjectionWeights,
+    Sizes,
+)
+from scalefold_kernels.ops.triangle.hopper import launch as hopper_launch
+from scalefold_kernels.ops.triangle.hopper import output as hopper_output
+from scalefold_kernels.ops.triangle.hopper import output_gradient as hopper_output_gradient
+from scalefold_kernels.ops.triangle.hopper import product as hopper_product
+from scalefold_kernels.ops.triangle.hopper import projection as hopper_projection
+from scalefold_kernels.ops.triangle.hopper import projection_gradient as hopper_projection_gradient
+from scalefold_kernels.ops.triangle.triton import output as triton_output
+from scalefold_kernels.ops.triangle.triton import projection as triton_projection
+from scalefold_kernels.ops.triangle.triton import weights as triton_weights
+
+_CHANNELS = [(128, 128), (64, 64), (256, 48)]
+"""Of pairs, and hidden: Evoformer, template block, wider pairs."""
+
+_TRITON = {
+    "projection_forward": triton_projection,
+    "projection_backward": triton_projection,
+    "projection_weights": triton_weights,
+    "output_forward": triton_output,
+    "output_backward": triton_output,
+    "output_weights": triton_weights,
+    "finish_weights": triton_weights,
+    "sum_rows": triton_weights,
+    "dropout_mask": triton_output,
+}
+_HOPPER = {
+    "projection_forward": hopper_projection,
+    "projection_backward": hopper_projection_gradient,
+    "output_forward": hopper_output,
+    "output_backward": hopper_output_gradient,
+}
+"""The kernels' names without ``_kernel``, and their modules."""
+
+
+def compile_cases() -> list[CompileCase]:
+    """Every kernel in bfloat16."""
+    found: list[CompileCase] = []
+    for pair, hidden in _CHANNELS:
+        for arch in ("sm_80", "sm_90"):
+            sizes = Sizes(256 * 256, pair, hidden, torch.bfloat16, arch)
+            found += _cases(sizes, triton, _TRITON)
+        if hopper.why_not("output_forward", sizes) is None:
+            with patch.object(hopper_launch, "num_sms", lambda _: 132):  # H100, H200
+                found += _cases(sizes, hopper, _HOPPER)
+    return found + list(_products())
+
+
+def _cases(
+    sizes: Sizes, backend: ModuleType, kernels: dict[str, ModuleType]
+) -> Iterator[CompileCase]:
+    runs = _runs(sizes, backend)
+    for name, module in kernels.items():
+        described = f"{name} Z={sizes.pair} C={sizes.hidden} {sizes.arch}"
+        described += " Hopper" if backend is hopper else ""
+        with ExitStack() as others:
+            for other, place in [*_TRITON.items(), *_HOPPER.items()]:
+                if (other, place) != (name, module):
+                    others.enter_context(patch.object(place, f"{other}_kernel", _Nothing()))
+            yield recorded(module, f"{name}_kernel", runs[name], described, sizes.arch)
+
+
+def _runs(sizes: Sizes, backend: ModuleType) -> dict[str, Callable[[], Any]]:
+    """What launches each kernel."""
+    pair, hidden = sizes.pair, sizes.hidden
+    z, operand = _empty(1, 256, 256, pair), _empty(hidden, 1, 256, 256)
+    mask, numbers = z[..., 0].contiguous(), _empty(1, 256, 256, dtype=torch.float32)
+    matrices = [_empty(hidden, pair), _empty(hidden)] * 4 + [_empty(pair, pair), _empty(pair)]
+    projection = ProjectionWeights(*[_empty(pair)] * 2, *matrices)
+    output = OutputWeights(_empty(hidden), _empty(hidden), _empty(pair, hidden), _empty(pair))
+    dropout = Dropout(torch.empty(1, dtype=torch.int64, device="meta"), 5, 0.25, -3)
+    given = OutputArguments(operand, z, output, dropout)
+    of_output = OutputKept(numbers, numbers, _empty(1, 1, 256, pair, dtype=torch.uint8))
+    gradients = ProjectionGradients(operand, operand, z, z)
+    of_projection = ProjectionKept(z, mask, operand, operand, numbers, numbers)
+    sums = _empty(26, 4 * hidden + pair, pair, dtype=torch.float32)
+    projected = partial(backend.projection_backward, sizes, gradients, of_projection, projection)
+    put_out = partial(backend.output_backward, sizes, given, of_output, z)
+    finished = partial(
+        triton_weights.finish,
+        *(sizes, sums, sums[:, :, 0].contiguous(), *projection[:2], projection.matrices),
+    )
+    return {
+        "projection_forward": partial(backend.projection_forward, sizes, z, mask, projection),
+        "projection_backward": projected,
+        "projection_weights": projected,
+        "output_forward": partial(backend.output_forward, sizes, given, z),
+        "output_backward": put_out,
+        "output_weights": put_out,
+        "finish_weights": finished,
+        "sum_rows": finished,
+        "dropout_mask": partial(backend.output_forward, sizes, given, z),
+    }
+
+
+def _products() -> Iterator[CompileCase]:
+    """Of both directions; forward has one product, backward two."""
+    x = _empty(128, 1, 256, 256)
+    cases = {
+        "outgoing": [(x, x.mT)],
+        "incoming": [(x.mT, x)],
+        "outgoing backward": [(x, x), (x.mT, x)],
+        "incoming backward": [(x, x.mT), (x, x)],
+    }
+    with patch.object(hopper_product, "num_ctas", lambda *_: 132):
+        for direction, pairs in cases.items():
+            run = partial(hopper_product.products, [Product(*pair) for pair in pairs])
+            described = f"batched_products {direction}"
+            yield recorded(hopper_product, "batched_products_kernel", run, described, "sm_90")
+
+
+class _Nothing:
+    """A kernel that is not the one that is looked at."""
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        return lambda *args, **kwargs: None
+
+
+def _empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")

@@ -1,0 +1,49 @@
+"""``python -m tests.kernels.offline [OP ...]``: what every listed configuration needs.
+
+Prints registers and shared memory for A100 and H100/H200, some for RTX 30; rc 1 if one does not
+fit. ``--gluon``: only kernels in Gluon, which changes with Triton's version.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from tests.kernels.offline.compilation import Resources, complaint
+from tests.kernels.offline.configurations import compile_all
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """See the module."""
+    parser = argparse.ArgumentParser(prog="python -m tests.kernels.offline")
+    parser.add_argument("ops", nargs="*", metavar="OP", help="default: all")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--gluon", action="store_true", help="only kernels for Hopper GPUs")
+    options = parser.parse_args(arguments)
+    results = compile_all(options.ops, options.processes, gluon_alone=options.gluon)
+    failures = 0
+    for key, by_arch in results.items():
+        for arch, result in by_arch.items():
+            wrong = complaint(result, arch)
+            failures += wrong is not None
+            print(f"{arch}  {key:60}  {wrong or _line(result)}", flush=True)
+    if options.json:
+        plain = {
+            key: {a: r if isinstance(r, str) else asdict(r) for a, r in by_arch.items()}
+            for key, by_arch in results.items()
+        }
+        options.json.write_text(json.dumps(plain))
+    return int(failures > 0)
+
+
+def _line(result: Resources | str) -> str:
+    assert isinstance(result, Resources)
+    return f"{result.registers:4} registers, {result.shared_bytes:6} bytes shared memory"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

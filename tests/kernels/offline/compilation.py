@@ -1,0 +1,155 @@
+"""Compile a kernel without a GPU: Triton brings ptxas and cuobjdump along."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import triton
+from tests.kernels.offline.case import CompileCase, Signature
+from tests.kernels.offline.machine_code import overwritten_operands
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.experimental.gluon._runtime import GluonASTSource, GluonJITFunction
+
+SHARED_BYTES = {"sm_80": 163 * 1024, "sm_86": 99 * 1024, "sm_90": 227 * 1024}
+"""Shared memory that a block may have (CUDA C++ programming guide, compute capabilities)."""
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one thread (registers, spills) and one block (shared memory) of a kernel need.
+
+    Attributes
+    ----------
+    idle_barriers : sequence of str
+        Barriers in shared memory that are initialised and then never used.
+    overwritten : sequence of str
+        From `machine_code.overwritten_operands`.
+    """
+
+    registers: int
+    spilled_bytes: int
+    shared_bytes: int
+    idle_barriers: Sequence[str] = ()
+    overwritten: Sequence[str] = ()
+
+
+def compile_offline(case: CompileCase, arch: str) -> Resources:
+    """Compile for ``arch`` (``sm_80``, ``sm_90``) without a GPU; Triton's cache is used.
+
+    Spills are the thread's local memory in the compiled object, the number that Triton itself
+    reports as ``n_spills`` once a GPU has loaded it.
+    """
+    types: dict[str, Any] = {}
+    constants: dict[Any, Any] = dict(case.constexprs)
+    aligned = {}
+    for name, kinds in case.signature.items():
+        types[name] = _type(kinds)
+        place = case.kernel.arg_names.index(name)
+        for i, kind in enumerate(kinds if isinstance(kinds, tuple) else [kinds]):
+            path = (place, i) if isinstance(kinds, tuple) else (place,)
+            if kind.endswith(":16"):
+                aligned[path] = [["tt.divisibility", 16]]
+            elif kind == "=1":
+                constants[path] = 1
+    signature = {name: types.get(name, "constexpr") for name in case.kernel.arg_names}
+    lacking = set(case.kernel.arg_names) - set(types) - set(case.constexprs)
+    unknown = (set(types) | set(case.constexprs)) - set(case.kernel.arg_names)
+    if lacking or unknown:
+        raise ValueError(
+            f"{case.name}: arguments of the kernel without a type or value: {sorted(lacking)}; "
+            f"given, but no arguments: {sorted(unknown)}"
+        )
+    source = GluonASTSource if isinstance(case.kernel, GluonJITFunction) else ASTSource
+    compiled = triton.compile(
+        source(case.kernel, signature, constants, aligned),
+        target=GPUTarget("cuda", int(arch.removeprefix("sm_")), 32),
+        options={
+            "num_warps": case.num_warps,
+            "num_stages": case.num_stages,
+            "maxnreg": case.maxnreg,
+        },
+    )
+    registers, local_bytes = _usage(_dump(compiled.asm["cubin"], "--dump-resource-usage"))
+    return Resources(
+        registers,
+        local_bytes,
+        compiled.metadata.shared,
+        list(_idle_barriers(compiled.asm["ttgir"].splitlines())),
+        overwritten_operands(_dump(compiled.asm["cubin"], "--dump-sass")),
+    )
+
+
+def _type(kind: Signature) -> Any:
+    if isinstance(kind, tuple):
+        return tuple(map(_type, kind))
+    return "constexpr" if kind == "=1" else kind.split(":")[0]
+
+
+def _dump(cubin: bytes, what: str) -> str:
+    """What cuobjdump tells of a compiled object."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [triton.knobs.nvidia.cuobjdump.path, what, file.name]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def _usage(report: str) -> tuple[int, int]:
+    """Registers and local memory (bytes) of a thread, as the object itself records them."""
+    found = re.search(r"REG:(\d+) STACK:(\d+) .*LOCAL:(\d+)", report)
+    if found is None:
+        raise RuntimeError(f"cuobjdump reports no resource usage:\n{report}")
+    registers, stack, local = map(int, found.groups())
+    return registers, stack + local
+
+
+def _idle_barriers(lines: list[str]) -> Iterator[str]:
+    """Names of the barriers that only the making of them mentions, in Triton's own code."""
+    for line in lines:
+        made = re.match(r"\s*(%\S+) = ttg\.local_alloc : \(\) -> !ttg\.memdesc<\w+xi64,", line)
+        if made and all(map(_initialises, _closure(lines, made[1]))):
+            yield made[1].removeprefix("%")
+
+
+def _closure(lines: list[str], value: str) -> Iterator[str]:
+    """Lines that use a value or an element of it; up to where another value has its name."""
+    defines, mentions = (rf"\s*{re.escape(value)} = ", rf"{re.escape(value)}(?![\w$.-])")
+    start = next(n for n, line in enumerate(lines, 1) if re.match(defines, line))
+    for n, line in enumerate(lines[start:], start):
+        if re.match(defines, line):
+            return
+        if element := re.match(rf"\s*(%\S+) = ttg\.memdesc_index {re.escape(value)}\[", line):
+            yield from _closure(lines[n:], element[1])
+        elif re.search(mentions, line):
+            yield line
+
+
+def _initialises(line: str) -> bool:
+    return "ttng.init_barrier" in line
+
+
+def complaint(result: Resources | str, arch: str) -> str | None:
+    """Why this kernel may not be used on ``arch``, or None."""
+    if isinstance(result, str):
+        return result
+    if result.spilled_bytes:
+        return f"spills {result.spilled_bytes} bytes a thread: smaller tile or more warps"
+    if result.idle_barriers:
+        return (
+            f"barriers {', '.join(result.idle_barriers)} are made and never used: their memory is "
+            "given to something else while they live; make them where they are waited for"
+        )
+    if result.overwritten:
+        return (
+            f"left operands of products that a loop takes from before it: {result.overwritten}; "
+            "unroll the loop, or take them from shared memory"
+        )
+    if result.shared_bytes > SHARED_BYTES[arch]:
+        return f"needs {result.shared_bytes} bytes shared memory, {SHARED_BYTES[arch]} are there"
+    return None

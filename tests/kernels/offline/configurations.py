@@ -1,0 +1,62 @@
+"""All configurations that `tests.kernels.cases` lists, compiled by several processes."""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from importlib import import_module
+from multiprocessing import get_context
+
+from tests.kernels import cases
+from tests.kernels.offline.case import CompileCase
+from tests.kernels.offline.compilation import Resources, compile_offline
+from triton.experimental.gluon._runtime import GluonJITFunction
+
+
+def all_cases(ops: Iterable[str] = ()) -> dict[str, tuple[str, int]]:
+    """``<op>: <case name>`` of every listed configuration -> (op, place in its list)."""
+    listed = {module.name for module in pkgutil.iter_modules(cases.__path__)}
+    if unknown := set(ops) - listed:
+        raise ValueError(f"no op {sorted(unknown)}; there are {sorted(listed)}")
+    found: dict[str, tuple[str, int]] = {}
+    for op in sorted(set(ops) or listed):
+        for place, case in enumerate(cases_of(op)):
+            key = f"{op}: {case.name}"
+            if key in found:
+                raise ValueError(f"two configurations are called {key!r}")
+            found[key] = op, place
+    return found
+
+
+def cases_of(op: str) -> list[CompileCase]:
+    """All configurations of an op."""
+    found: Callable[[], Iterable[CompileCase]]
+    found = import_module(f"tests.kernels.cases.{op}").compile_cases
+    return list(found())
+
+
+def compile_all(
+    ops: Iterable[str] = (), processes: int = 2, *, gluon_alone: bool = False
+) -> dict[str, dict[str, Resources | str]]:
+    """``{case: {arch: resources}}`` of every configuration; an error's text where it fails."""
+    jobs = [
+        (key, op, place, arch)
+        for key, (op, place) in all_cases(ops).items()
+        for case in [cases_of(op)[place]]
+        if isinstance(case.kernel, GluonJITFunction) or not gluon_alone
+        for arch in case.architectures
+    ]
+    results: dict[str, dict[str, Resources | str]] = {}
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        for (key, _, _, arch), result in zip(jobs, pool.map(_job, jobs), strict=True):
+            results.setdefault(key, {})[arch] = result
+    return results
+
+
+def _job(job: tuple[str, str, int, str]) -> Resources | str:
+    _, op, place, arch = job
+    try:
+        return compile_offline(cases_of(op)[place], arch)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"

@@ -1,0 +1,143 @@
+"""Evaluation beside a training: when it evaluates, and when it ends."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalefold.checkpoint.lock import WriterLock, sign_of_life
+from scalefold.checkpoint.target import TargetReached
+from scalefold.config import make_config
+from scalefold.errors import InputError
+from scalefold.evaluate import follow as module
+from scalefold.evaluate.follow import follow
+from scalefold.shards.atomic import write_bytes
+
+CONFIG = {
+    "preset": "tiny",
+    "data": {"chains": "none.tsv", "mirrors": {"mmcif": ["none"], "alignments": ["none"]}},
+    "training": {"steps": 4, "checkpoint_every": 2},
+    "evaluation": {"mode": "async", "target_lddt": 0.5},
+}
+SHORT = 0.5
+"""Seconds of patience."""
+
+
+class Folder:
+    """A training's folder, whose checkpoints a test publishes itself."""
+
+    def __init__(self, root: Path) -> None:
+        self.training, self.shards, self.out = root / "training", root / "shards", root / "out"
+        for folder in (self.training, self.shards, self.out):
+            folder.mkdir()
+        (self.shards / "manifest.json").write_text("{}")
+        self.evaluated: list[str] = []
+
+    def publish(self, step: int, data: str | None = None) -> None:
+        name = f"step-{step:08d}"
+        (self.training / name).mkdir()
+        data = module.data_hash(self.shards) if data is None else data
+        facts = f'{{"data_manifest_sha256": "{data}"}}'
+        (self.training / name / "checkpoint.json").write_text(facts)
+        (self.training / f"{name}.ready").touch()
+
+    def follow(self, patience: float = SHORT) -> list[int]:
+        return follow(
+            make_config(CONFIG), self.training, self.shards, self.out, patience_seconds=patience
+        )
+
+    def beside(self, work: Callable[[], None]) -> list[int]:
+        """Follow while a training is at work, which then gives its lock back."""
+
+        def train() -> None:
+            with WriterLock(self.training):
+                work()
+
+        training = threading.Thread(target=train)
+        training.start()
+        steps = self.follow()
+        training.join()
+        return steps
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
+    made = Folder(tmp_path)
+
+    def evaluate(config: object, path: Path, shards: object, out: Path, **_: Any) -> None:
+        made.evaluated.append(path.name)
+        if path.with_name(path.name + ".bad").exists():
+            raise InputError("none of 3 chains could be scored")
+        write_bytes(out, b"{}")
+
+    monkeypatch.setattr(module, "evaluate_weights", evaluate)
+    monkeypatch.setattr(module, "_SECONDS_BETWEEN_LOOKS", 0.05)
+    monkeypatch.setattr("scalefold.checkpoint.lock.BEAT_SECONDS", 0.1)
+    return made
+
+
+def test_checkpoints_are_evaluated_as_they_come_until_the_last(folder: Folder) -> None:
+    def work() -> None:
+        for step in (0, 2, 4):
+            time.sleep(3 * SHORT)  # longer than the patience: only the lock says that it goes on
+            folder.publish(step)
+
+    assert folder.beside(work) == [0, 2, 4]
+
+
+def test_after_training_all_are_evaluated_at_once(folder: Folder) -> None:
+    """As where there is one GPU, which the training has had."""
+    for step in (0, 2, 4):
+        folder.publish(step)
+    assert folder.follow(patience=600) == [0, 2, 4]
+    assert folder.follow(patience=600) == []
+
+
+def test_a_training_that_does_not_begin_is_not_waited_for(folder: Folder) -> None:
+    assert folder.follow() == []
+
+
+def test_a_training_that_fails_ends_it(folder: Folder) -> None:
+    assert folder.beside(lambda: folder.publish(0)) == [0]
+
+
+def test_a_training_that_was_killed_ends_it(folder: Folder) -> None:
+    folder.publish(0)
+    lock = WriterLock(folder.training)
+    lock.acquire()
+    try:
+        left = {path: path.read_bytes() for path in (folder.training / "lock").iterdir()}
+    finally:
+        lock.release()
+    for path, content in left.items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)  # as kill -9 leaves it
+    assert sign_of_life(folder.training) != ""
+    assert folder.follow() == [0]
+
+
+def test_the_target_ends_it(folder: Folder) -> None:
+    folder.publish(0)
+    data = module.data_hash(folder.shards)
+    TargetReached(0, "validation", 0.6, data).write(folder.training)
+    assert folder.follow(patience=600) == [0]
+
+
+def test_checkpoints_of_other_data_or_steps_are_left_out(folder: Folder) -> None:
+    folder.publish(0, data="others")
+    folder.publish(1)
+    folder.publish(4)
+    assert folder.follow(patience=600) == [4]
+
+
+def test_one_that_cannot_be_evaluated_is_tried_once(folder: Folder) -> None:
+    for step in (0, 2, 4):
+        folder.publish(step)
+    (folder.training / "step-00000002.bad").touch()
+    assert folder.follow(patience=600) == [0, 4]
+    assert folder.evaluated == ["step-00000000", "step-00000002", "step-00000004"]
