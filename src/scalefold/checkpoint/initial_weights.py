@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scalefold.checkpoint.files import load_weights
+from scalefold.checkpoint.read import load_weights
 from scalefold.config.initial_weights import check_initial_weights
 from scalefold.config.schema import Config
 from scalefold.errors import InputError

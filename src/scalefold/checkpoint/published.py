@@ -22,7 +22,7 @@ def steps_made_from(
     Parameters
     ----------
     folder : Path
-        Of the training; see `scalefold.checkpoint.files`.
+        Of the training; see `scalefold.checkpoint.read`.
     data_manifest_sha256 : str
     initial_weights_sha256 : str or None
         None for random weights, and where there is no such file now. Then nothing can be said, nor

@@ -13,10 +13,10 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from scalefold.checkpoint import files as checkpoints
 from scalefold.checkpoint.lock import LOCK_FOLDER, TRAINING_LOG
 from scalefold.checkpoint.provenance import Inputs
 from scalefold.checkpoint.published import passed_steps
+from scalefold.checkpoint.read import checkpoint_path, checkpoints, read_metadata
 from scalefold.checkpoint.resume import run_differences
 from scalefold.config.schema import Config
 from scalefold.errors import listed
@@ -64,10 +64,10 @@ def set_aside_other_run(config: Config, inputs: Inputs, out: Path) -> Path | Non
 
 def _difference(config: Config, inputs: Inputs, out: Path) -> str | None:
     """Say why a folder's checkpoints are not a part of this run; None if they are."""
-    found = [checkpoints.read_metadata(path).step for path in checkpoints.checkpoints(out)]
+    found = [read_metadata(path).step for path in checkpoints(out)]
     if not found:
         return None
-    metadata = checkpoints.read_metadata(checkpoints.checkpoint_path(out, found[-1]))
+    metadata = read_metadata(checkpoint_path(out, found[-1]))
     differences = run_differences(metadata, config, inputs)
     if differences:
         return f"it is another one. What differs ({len(differences)}):{listed(differences)}"

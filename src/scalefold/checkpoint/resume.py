@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from scalefold.checkpoint.files import Metadata
 from scalefold.checkpoint.provenance import Inputs
+from scalefold.checkpoint.read import Metadata
 from scalefold.config.identity import FREE_KEYS, trajectory_settings
 from scalefold.config.schema import Config
 from scalefold.errors import InputError, listed

@@ -52,7 +52,7 @@ def import_(
 
     Every parameter that is missing, unknown or of another shape is listed, and nothing is written.
     """
-    from scalefold.checkpoint.files import METADATA_FILE
+    from scalefold.checkpoint.read import METADATA_FILE
     from scalefold.weights import export_weights, guess_format, import_weights
 
     if (path / METADATA_FILE).is_file():
@@ -93,12 +93,12 @@ def export(
 
     if not path.exists():
         raise InputError(f"{path}: no such checkpoint folder or weight file")
-    from scalefold.checkpoint.files import METADATA_FILE
+    from scalefold.checkpoint.read import METADATA_FILE
 
     if (out.parent / METADATA_FILE).is_file():
         raise InputError(f"{out}: {out.parent} is a checkpoint: write to another folder")
     if path.is_dir():
-        from scalefold.checkpoint.files import load_weights, read_metadata
+        from scalefold.checkpoint.read import load_weights, read_metadata
         from scalefold.config import make_config
 
         if preset or config:

@@ -14,7 +14,7 @@ from typing import Final
 import torch
 from rich.console import Console
 
-from scalefold.checkpoint.files import checkpoint_path
+from scalefold.checkpoint.read import checkpoint_path
 from scalefold.checkpoint.lock import sign_of_life
 from scalefold.checkpoint.provenance import data_hash
 from scalefold.checkpoint.published import steps_made_from

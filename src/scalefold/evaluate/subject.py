@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from scalefold.checkpoint.files import Metadata, load_weights, read_metadata
+from scalefold.checkpoint.read import Metadata, load_weights, read_metadata
 from scalefold.checkpoint.resume import config_differences
 from scalefold.config.schema import ModelConfig
 from scalefold.errors import InputError, listed

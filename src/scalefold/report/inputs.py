@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from scalefold.checkpoint.files import Metadata, checkpoints, read_metadata
 from scalefold.checkpoint.lock import LOCK_FOLDER, TRAINING_LOG
+from scalefold.checkpoint.read import Metadata, checkpoints, read_metadata
 from scalefold.errors import InputError
 from scalefold.raw.chains import Rejected, read_rejected
 from scalefold.shards.manifest import Manifest

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import torch
 
-from scalefold.checkpoint.files import checkpoint_path, ready_mark
+from scalefold.checkpoint.read import checkpoint_path, ready_mark
 from scalefold.config.load import make_config
 from scalefold.config.schema import Config
 from scalefold.errors import InputError

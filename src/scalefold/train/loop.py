@@ -11,12 +11,13 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from scalefold.checkpoint import files as checkpoints
 from scalefold.checkpoint.lock import WriterLock
 from scalefold.checkpoint.provenance import Inputs, inputs_of, made_with
+from scalefold.checkpoint.read import latest, read_metadata
 from scalefold.checkpoint.replacement import set_aside_other_run
 from scalefold.checkpoint.resume import check_resumable
 from scalefold.checkpoint.target import TargetWatch
+from scalefold.checkpoint.write import remove_leftovers
 from scalefold.config.load import config_hash
 from scalefold.config.schema import Config
 from scalefold.engine.memory import exhaustion_explained
@@ -92,7 +93,7 @@ def train(
 
     def claim() -> None:
         lock.acquire()
-        checkpoints.remove_leftovers(out)
+        remove_leftovers(out)
 
     def find_start() -> Path | None:
         if set_aside:
@@ -142,7 +143,7 @@ def _open(config: Config, shards: Path, mesh: Mesh) -> tuple[ShardReader, Traini
 
 
 def _starting_point(config: Config, out: Path, inputs: Inputs, resume: bool) -> Path | None:
-    last = checkpoints.latest(out)
+    last = latest(out)
     if last is None:
         if resume:
             logger.info("%s: no complete checkpoint to continue from, starting at step 0", out)
@@ -152,7 +153,7 @@ def _starting_point(config: Config, out: Path, inputs: Inputs, resume: bool) -> 
             f"{out}: holds checkpoints of a run already, the last is {last.name}. Continue it "
             "with --resume, or choose another folder (or delete this one)"
         )
-    metadata = checkpoints.read_metadata(last)
+    metadata = read_metadata(last)
     check_resumable(last, metadata, config, inputs)
     if metadata.step < config.training.steps:
         logger.info("continuing from %s", last)

@@ -15,7 +15,7 @@ from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
-from scalefold.checkpoint import files as checkpoints
+from scalefold.checkpoint.read import checkpoint_path, load_training, load_weights
 from scalefold.checkpoint.target import TargetReached, TargetWatch
 from scalefold.config.schema import Config
 from scalefold.engine.garbage_collection import present_objects_spared
@@ -88,10 +88,10 @@ class Run:
         self._trainer.parameters.publish()
 
     def _restore(self, checkpoint: Path) -> tuple[Position, int, int]:
-        state = checkpoints.load_training(checkpoint)
+        state = load_training(checkpoint)
         self._trainer.state.restore(
-            checkpoints.load_weights(checkpoint, "weights"),
-            checkpoints.load_weights(checkpoint, "averaged"),
+            load_weights(checkpoint, "weights"),
+            load_weights(checkpoint, "averaged"),
             state["optimiser"],
             str(checkpoint),
         )
@@ -221,7 +221,7 @@ class Run:
         if files is not None:
             position = Position.union(positions)
             files.publish(self.step, self._skips, position)
-        return checkpoints.checkpoint_path(self._out, self.step)
+        return checkpoint_path(self._out, self.step)
 
 
 @dataclass(frozen=True, eq=False)

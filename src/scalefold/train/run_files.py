@@ -11,11 +11,12 @@ from typing import Any
 from rich.console import Console
 
 import scalefold
-from scalefold.checkpoint import files as checkpoints
 from scalefold.checkpoint.background import Background
 from scalefold.checkpoint.lock import WriterLock
 from scalefold.checkpoint.provenance import Inputs, source_commit
+from scalefold.checkpoint.read import checkpoint_path, ready_mark
 from scalefold.checkpoint.snapshot import Snapshot
+from scalefold.checkpoint.write import prune, save
 from scalefold.config.load import config_hash
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
@@ -97,7 +98,7 @@ class RunFiles:
     def publish(self, step: int, skipped: SkippedSteps, position: Position) -> None:
         """Have a checkpoint of a step written, its log first, unless there is one."""
         self._writing.finish()  # perhaps of this very step; and its snapshot is in use until then
-        if checkpoints.ready_mark(checkpoints.checkpoint_path(self._out, step)).exists():
+        if ready_mark(checkpoint_path(self._out, step)).exists():
             return
         self._snapshot.take()
         progress = {
@@ -115,7 +116,7 @@ class RunFiles:
     def _write(self, step: int, progress: dict[str, Any]) -> None:
         self._metrics.sync()
         self._snapshot.wait()
-        checkpoints.save(
+        save(
             self._out,
             step=step,
             weights=self._snapshot.weights,
@@ -124,4 +125,4 @@ class RunFiles:
             description=self._description,
             confirm=self._lock.confirm,
         )
-        checkpoints.prune(self._out, self._training.keep_checkpoints, self._training.publishes)
+        prune(self._out, self._training.keep_checkpoints, self._training.publishes)

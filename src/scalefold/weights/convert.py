@@ -71,7 +71,7 @@ def export_weights(
     Parameters
     ----------
     state : mapping of name to Tensor
-        For example from `scalefold.checkpoint.files.load_weights`.
+        For example from `scalefold.checkpoint.read.load_weights`.
     config : ModelConfig
         The model that they are of.
     path : Path

@@ -13,7 +13,7 @@ import pytest
 import torch
 from tests.unit.train.trajectory import assert_identical, records
 
-from scalefold.checkpoint.files import checkpoints, load_training, load_weights
+from scalefold.checkpoint.read import checkpoints, load_training, load_weights
 from scalefold.config import config_to_yaml, make_config
 from scalefold.config.load import merge
 from scalefold.train.loop import train
@@ -24,7 +24,7 @@ import os, signal, sys, threading
 from pathlib import Path
 import torch
 from scalefold.config import load_config
-from scalefold.checkpoint import files as checkpoint
+from scalefold.checkpoint import write as checkpoint
 from scalefold.train import metrics
 from scalefold.train.loop import train
 

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-from scalefold.checkpoint import files as checkpoints
 from scalefold.checkpoint.provenance import Inputs, data_hash
+from scalefold.checkpoint.read import checkpoint_path, checkpoints, load_weights, ready_mark
 from scalefold.checkpoint.replacement import set_aside_other_run
+from scalefold.checkpoint.write import save
 from scalefold.config import Config, make_config
 
 
@@ -39,7 +40,7 @@ def run(tmp_path: Path, shards: Path) -> Path:
     }
     for step in (0, 2, 4):
         state = {"w": torch.full((2,), float(step))}
-        checkpoints.save(
+        save(
             out,
             step=step,
             weights=state,
@@ -92,9 +93,9 @@ def test_another_run_is_moved_whole(run: Path, shards: Path, training: dict[str,
     target = set_aside_other_run(configuration(**training), Inputs(data_hash(shards)), run)
     assert target == run / "replaced/1"
     assert sorted(path.name for path in run.iterdir()) == ["lock", "replaced"]
-    moved = checkpoints.checkpoints(target)
+    moved = checkpoints(target)
     assert [path.name for path in moved] == ["step-00000000", "step-00000002", "step-00000004"]
-    assert checkpoints.load_weights(moved[-1])["w"].tolist() == [4.0, 4.0]
+    assert load_weights(moved[-1])["w"].tolist() == [4.0, 4.0]
     assert (target / "metrics.jsonl").is_file()
 
 
@@ -112,7 +113,7 @@ def test_what_is_said_after_the_move_is_in_the_log_of_the_new_training(
 
 
 def test_a_checkpoint_that_was_deleted_is_not_made_again(run: Path, shards: Path) -> None:
-    checkpoints.ready_mark(checkpoints.checkpoint_path(run, 2)).unlink()
+    ready_mark(checkpoint_path(run, 2)).unlink()
     inputs = Inputs(data_hash(shards))
     assert set_aside_other_run(configuration(steps=8), inputs, run) is None
 

@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from scalefold.checkpoint.files import Metadata
 from scalefold.checkpoint.provenance import Inputs
+from scalefold.checkpoint.read import Metadata
 from scalefold.checkpoint.resume import FREE_KEYS, check_resumable, config_differences
 from scalefold.config import Config, make_config
 from scalefold.config.load import config_hash, merge

@@ -13,16 +13,16 @@ import torch
 from rich.console import Console
 from tests.unit.train.quietly import train_quietly
 
-from scalefold.checkpoint.files import (
+from scalefold.checkpoint.provenance import data_hash
+from scalefold.checkpoint.read import (
     checkpoint_path,
     checkpoints,
     load_weights,
     read_metadata,
     ready_mark,
-    save,
 )
-from scalefold.checkpoint.provenance import data_hash
 from scalefold.checkpoint.target import TARGET_FILE, TargetReached, read_target
+from scalefold.checkpoint.write import save
 from scalefold.config import Config, make_config
 from scalefold.config.load import merge
 from scalefold.errors import InputError

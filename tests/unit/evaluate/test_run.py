@@ -15,8 +15,9 @@ import pytest
 import torch
 from rich.console import Console
 
-from scalefold.checkpoint import files as checkpoints
 from scalefold.checkpoint.provenance import data_hash
+from scalefold.checkpoint.read import load_weights
+from scalefold.checkpoint.write import save
 from scalefold.config import Config, config_hash, make_config
 from scalefold.config.load import merge
 from scalefold.errors import InputError
@@ -89,7 +90,7 @@ def save_checkpoint(config: Config, shards: Path, out: Path, poison: str | None 
         averaged[poison].view(-1)[0] = math.nan
     # Only the averaged weights may be used.
     weights = {name: torch.full_like(value, math.nan) for name, value in averaged.items()}
-    return checkpoints.save(
+    return save(
         out,
         step=7,
         weights=weights,
@@ -229,7 +230,7 @@ def test_a_weight_file_scores_as_the_checkpoint_that_it_is_of(
 ):
     model, averaged = settings().model, checkpoint / "averaged.pt"
     file = averaged if of == "checkpoint" else tmp_path / "model.pt"
-    state = checkpoints.load_weights(checkpoint, "averaged")
+    state = load_weights(checkpoint, "averaged")
     if of == "export":
         export_weights(state, model, file)
     elif of == "other code":

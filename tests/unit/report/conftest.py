@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from scalefold.checkpoint import files as checkpoints
 from scalefold.checkpoint.provenance import data_hash
+from scalefold.checkpoint.write import save
 from scalefold.config import config_hash, make_config, run_key
 from scalefold.evaluate.results import mean_by_split
 from scalefold.report.content import report_content
@@ -161,7 +161,7 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
         key = run_key(config)
         initial = config.training.initial_weights and "1f" * 32
         for step in (0, STEPS):
-            checkpoints.save(
+            save(
                 run / "weights" / key,
                 step=step,
                 weights={"w": torch.zeros(3)},

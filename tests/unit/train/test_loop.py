@@ -15,8 +15,8 @@ import torch
 from rich.console import Console
 from tests.unit.train.quietly import train_quietly
 
-from scalefold.checkpoint.files import checkpoints, load_weights, read_metadata
 from scalefold.checkpoint.lock import LOCK_FOLDER
+from scalefold.checkpoint.read import checkpoints, load_weights, read_metadata
 from scalefold.config import Config, make_config
 from scalefold.config.load import merge
 from scalefold.errors import InputError

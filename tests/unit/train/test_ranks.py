@@ -17,8 +17,8 @@ import pytest
 from tests.unit.train.torchrun import Trainings
 from tests.unit.train.trajectory import assert_identical, records
 
-from scalefold.checkpoint.files import checkpoints, load_training, load_weights
 from scalefold.checkpoint.provenance import data_hash
+from scalefold.checkpoint.read import checkpoints, load_training, load_weights
 from scalefold.config.load import merge
 
 GLOBAL = {"optimiser": {"clip_scope": "global"}}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.unit.train.torchrun import Trainings
 
-from scalefold.checkpoint.files import checkpoints
+from scalefold.checkpoint.read import checkpoints
 from scalefold.config.load import merge
 
 STEPS = 100_000

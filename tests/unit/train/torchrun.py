@@ -24,7 +24,7 @@ from scalefold.errors import InputError
 from scalefold.loader.loader import TrainingLoader
 from scalefold.parallel import launch
 from scalefold.optim import clipping
-from scalefold.checkpoint.files import checkpoint_path, ready_mark
+from scalefold.checkpoint.read import checkpoint_path, ready_mark
 from scalefold.checkpoint.target import TargetReached
 
 def spoil(batch):

@@ -12,19 +12,17 @@ from typing import Any
 import pytest
 import torch
 
-from scalefold.checkpoint import files as checkpoint
-from scalefold.checkpoint.files import (
+from scalefold.checkpoint import write as checkpoint
+from scalefold.checkpoint.read import (
     checkpoint_path,
     checkpoints,
     latest,
     load_training,
     load_weights,
-    prune,
     read_metadata,
     ready_mark,
-    remove_leftovers,
-    save,
 )
+from scalefold.checkpoint.write import prune, remove_leftovers, save
 from scalefold.errors import ChecksumError, InputError
 
 DESCRIPTION: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Checkpoints: folders that are there whole or not at all, and say what they are.
+"""Read checkpoints: folders that are there whole or not at all, and say what they are.
 
 ``step-<8 digits>/`` holds ``weights.pt`` and ``averaged.pt`` (state dictionaries, float32, readable
 by ``torch.load(weights_only=True)`` and by OpenFold), ``training.pt`` (what else the next step
@@ -11,25 +11,15 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import pickle
 import re
-import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final, Literal, cast
+from typing import Any, Final, Literal, cast
 
 import torch
 
 from scalefold.errors import ChecksumError, InputError
-from scalefold.shards.atomic import (
-    TEMPORARY_MARK,
-    atomic_file,
-    make_folder,
-    sync_folder,
-    write_bytes,
-)
 from scalefold.weights.matching import State
 
 logger = logging.getLogger(__name__)
@@ -38,7 +28,6 @@ FORMAT: Final = 1
 METADATA_FILE: Final = "checkpoint.json"
 _NAME: Final = re.compile(r"step-(\d{8})")
 _READY: Final = ".ready"
-_FILES: Final = ("weights", "averaged", "training")
 
 
 @dataclass(frozen=True)
@@ -94,66 +83,6 @@ def ready_mark(checkpoint: Path) -> Path:
     return checkpoint.with_name(checkpoint.name + _READY)
 
 
-def save(
-    folder: Path,
-    *,
-    step: int,
-    weights: State,
-    averaged: State,
-    training: Mapping[str, Any],
-    description: Mapping[str, Any],
-    confirm: Callable[[], None] = lambda: None,
-) -> Path:
-    """Write a checkpoint: to a temporary folder, synchronised, renamed, then marked as ready.
-
-    Parameters
-    ----------
-    folder : Path
-        Of the run's checkpoints.
-    step : int
-    weights, averaged : dict of str to Tensor
-    training : mapping
-        Tensors, numbers, strings and dictionaries of them.
-    description : mapping
-        The fields of `Metadata` that are not known here.
-    confirm : callable
-        Called just before the checkpoint appears; raises if it must not.
-
-    Returns
-    -------
-    Path
-        The checkpoint's folder. One that is complete already is left as it is.
-
-    Raises
-    ------
-    InputError
-        If the disk is full or the folder may not be written; earlier checkpoints are intact.
-    """
-    final = checkpoint_path(folder, step)
-    if ready_mark(final).exists():
-        return final
-    temporary = _temporary(final)
-    try:
-        make_folder(temporary)
-        contents = dict(zip(_FILES, (weights, averaged, dict(training))))
-        files = {f"{name}.pt": _write(temporary / f"{name}.pt", contents[name]) for name in _FILES}
-        metadata = Metadata(format=FORMAT, step=step, files=files, **description)
-        mark = write_bytes(
-            temporary / METADATA_FILE, (json.dumps(asdict(metadata), indent=1) + "\n").encode()
-        )
-        confirm()
-        if final.exists():
-            logger.warning("%s: replaced; it was never marked as complete", final)
-            shutil.rmtree(final)
-        temporary.rename(final)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    sync_folder(folder)
-    write_bytes(ready_mark(final), f"{mark}\n".encode())
-    return final
-
-
 def checkpoints(folder: Path) -> list[Path]:
     """Complete checkpoints, oldest first; others are ignored with a line in the log."""
     if not folder.is_dir():
@@ -173,28 +102,6 @@ def latest(folder: Path) -> Path | None:
     """The newest complete checkpoint, if there is one."""
     found = checkpoints(folder)
     return found[-1] if found else None
-
-
-def prune(folder: Path, keep: int, scheduled: Callable[[int], bool] = lambda step: True) -> None:
-    """Delete all complete checkpoints but the ``keep`` newest; 0 keeps all.
-
-    Those of steps that are not scheduled do not count, and stay only as long as they are the newest
-    of all: they are there since the training was asked to stop, to go on from.
-    """
-    found = checkpoints(folder)
-    regular = [path for path in found if scheduled(int(path.name.removeprefix("step-")))]
-    kept = {*regular[-keep:], *found[-1:]} if keep else set(found)
-    for path in found:
-        if path not in kept:
-            ready_mark(path).unlink()  # first: a half-deleted folder must not look complete
-            _remove(path.rename(_temporary(path)))
-
-
-def remove_leftovers(folder: Path) -> None:
-    """Delete what writing or deleting left when it broke off; only for the holder of the lock."""
-    for path in folder.glob(f"step-*{TEMPORARY_MARK}*"):
-        logger.info("%s: removed, left by what broke off", path)
-        _remove(path) if path.is_dir() else path.unlink()
 
 
 def read_metadata(checkpoint: Path) -> Metadata:
@@ -250,28 +157,6 @@ def load_weights(checkpoint: Path, which: Literal["averaged", "weights"] = "aver
 def load_training(checkpoint: Path) -> dict[str, Any]:
     """What `save` was given as ``training``; raises as `load_weights`."""
     return cast(dict[str, Any], _read(checkpoint, "training"))
-
-
-def _temporary(checkpoint: Path) -> Path:
-    return checkpoint.with_name(f"{checkpoint.name}{TEMPORARY_MARK}{os.getpid()}")
-
-
-def _remove(folder: Path) -> None:
-    """Delete a temporary folder. Where that fails a training goes on: only room is lost.
-
-    NFS refuses while another process of the machine, such as an evaluation, has a file open.
-    """
-    try:
-        shutil.rmtree(folder)
-    except OSError as error:
-        reason = error.strerror
-        logger.warning("%s: not deleted (%s); the next start tries again", folder, reason)
-
-
-def _write(path: Path, content: object) -> FileFacts:
-    with atomic_file(path) as file:
-        torch.save(content, cast(IO[bytes], file))
-        return FileFacts(file.num_bytes, file.sha256)
 
 
 def _read(checkpoint: Path, name: str) -> object:
