@@ -26,6 +26,7 @@ from scalefold.train.metrics import MetricsLog
 from scalefold.train.sessions import read_sessions
 from scalefold.train.signals import stop_on_signals
 from scalefold.train.skipped_steps import DivergedError
+from scalefold.train.step import TrainingStep
 from scalefold.weights import export_weights
 
 
@@ -132,20 +133,20 @@ def test_diverged_weights_stop_the_run_and_are_never_published(
     config = make_config(
         merge(micro_tree, {"training": {"max_non_finite_steps": 1, "checkpoint_every": 10}})
     )
-    assemble = loop.assemble
+    assemble, call = loop.assemble, TrainingStep.__call__
 
     def poisoned(*args: Any) -> Any:
         trainer = assemble(*args)
-        step, count = trainer.step, iter(range(100))
+        count = iter(range(100))
 
-        def poisoning(*arguments: Any) -> Any:
+        def poisoning(step: TrainingStep, *arguments: Any) -> Any:
             if next(count) == 2:
                 trainer.parameters.by_name(trainer.parameters.master)[
                     "aux_heads.distogram.linear.bias"
                 ][0] = torch.nan
-            return step(*arguments)
+            return call(step, *arguments)
 
-        object.__setattr__(trainer, "step", poisoning)
+        monkeypatch.setattr(TrainingStep, "__call__", poisoning)
         return trainer
 
     monkeypatch.setattr(loop, "assemble", poisoned)
@@ -163,22 +164,22 @@ def test_diverged_weights_stop_the_run_and_are_never_published(
 def test_skipped_steps_in_a_row_are_counted_across_a_resume(
     micro_tree: dict[str, Any], shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assemble = loop.assemble
+    assemble, call = loop.assemble, TrainingStep.__call__
 
     def spoilt(*args: Any) -> Any:
         """A trainer whose gradients are not finite, and whose weights stay as they are."""
         trainer = assemble(*args)
-        step, master = trainer.step, trainer.parameters.master
+        master = trainer.parameters.master
         (bias,) = trainer.parameters.by_name(master)["aux_heads.distogram.linear.bias"][:1]
 
-        def spoiling(*arguments: Any) -> Any:
+        def spoiling(step: TrainingStep, *arguments: Any) -> Any:
             kept = bias.clone()
             bias.fill_(torch.nan)
-            record = step(*arguments)
+            record = call(step, *arguments)
             bias.copy_(kept)
             return record
 
-        object.__setattr__(trainer, "step", spoiling)
+        monkeypatch.setattr(TrainingStep, "__call__", spoiling)
         return trainer
 
     monkeypatch.setattr(loop, "assemble", spoilt)
