@@ -43,7 +43,7 @@ SNAKEMAKE := PATH="$(BIN):$$PATH" snakemake
 CODE := src kernels tests tools containers envs .ci
 
 .PHONY: help demo check test test-triton test-slurm lint format environment developer-environment clean-demo \
-	container-test container-check container-clean docs FORCE
+	container-test container-check container-clean FORCE
 
 help:
 	@grep -E '^# ' Makefile | cut -c3-
