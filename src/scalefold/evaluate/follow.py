@@ -14,10 +14,10 @@ from typing import Final
 import torch
 from rich.console import Console
 
-from scalefold.checkpoint.read import checkpoint_path
 from scalefold.checkpoint.lock import sign_of_life
 from scalefold.checkpoint.provenance import data_hash
 from scalefold.checkpoint.published import steps_made_from
+from scalefold.checkpoint.read import checkpoint_path
 from scalefold.checkpoint.target import read_target
 from scalefold.config import initial_weights_sha256
 from scalefold.config.schema import Config
