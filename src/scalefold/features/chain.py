@@ -14,7 +14,7 @@ from scalefold.features.torsions import torsion_angles
 
 
 def chain_features(inputs: FeatureInputs) -> Features:
-    """Sequence features and targets of the context's residues, unbatched."""
+    """Sequence features and targets of the window's residues, unbatched."""
     aatype, positions, mask = inputs.chain
     device = aatype.device
     aatype = aatype.long()
@@ -22,8 +22,8 @@ def chain_features(inputs: FeatureInputs) -> Features:
     target_feat = functional.pad(functional.one_hot(aatype, 21).float(), (1, 0))
     return {
         "aatype": aatype,
-        "residue_index": torch.arange(inputs.context.start, inputs.context.stop, device=device),
-        "seq_mask": torch.ones(inputs.context.size, device=device),
+        "residue_index": torch.arange(inputs.window.start, inputs.window.stop, device=device),
+        "seq_mask": torch.ones(inputs.window.size, device=device),
         "target_feat": target_feat,
         "resolution": _number(inputs.resolution, device),
         "seq_length": torch.full((), inputs.num_res, device=device),

@@ -44,17 +44,6 @@ def choose_window(
     return Window(_integer(start, last_start + 1), size)
 
 
-def crop(features: Features, window: Window) -> Features:
-    """Crop unbatched features along their residue dimension; others stay as they are."""
-    cropped = {}
-    for name, tensor in features.items():
-        dims = ALL_FEATURES[name].dims[1:]
-        if "N" in dims:
-            tensor = tensor.narrow(dims.index("N"), window.start, window.size)
-        cropped[name] = tensor
-    return cropped
-
-
 def pad(features: Features, sizes: Mapping[str, int]) -> Features:
     """Pad unbatched features with zeros to the sizes of the named dimensions.
 

@@ -4,8 +4,8 @@
 GPU, where `scalefold.features.pipeline.features_of` makes the features without ever asking the host
 anything: whatever a shape depends on is a Python number here.
 
-Legend: N residues of the chain, M of the context (the crop, and the residue before it), T
-templates, R alignment rows, S cluster centres, K rows to be clustered.
+Legend: N residues of the chain, M of the crop, T templates, R alignment rows, S cluster centres,
+K rows to be clustered.
 """
 
 from __future__ import annotations
@@ -74,8 +74,6 @@ class FeatureInputs(NamedTuple):
     ----------
     window : Window
         Residues that are used.
-    context : Window
-        The same with the residue before, which the first torsion angles need.
     padded_length : int
         Residues to pad to.
     num_res : int
@@ -85,9 +83,10 @@ class FeatureInputs(NamedTuple):
     clamped : bool
         Clamp the backbone FAPE.
     chain : Structure
-        The context.
+        The window.
     templates : Structure, leading dimension T
-        Aligned to the context.
+        Aligned to the window. AlphaFold2 too measures the torsion angles of templates after the
+        crop, so the first residue has no omega and no phi.
     alignment : StoredAlignment
         All rows, full length.
     bounds : Tensor, shape (N, 22), float32
@@ -96,7 +95,6 @@ class FeatureInputs(NamedTuple):
     """
 
     window: Window
-    context: Window
     padded_length: int
     num_res: int
     resolution: float
@@ -127,17 +125,14 @@ def feature_inputs(sample: Sample, plan: Plan, config: FeaturesConfig) -> Featur
             f"{chain.chain_key}: {len(chain)} residues, {int(chain.atom_mask.sum())} observed "
             "atoms: nothing can be learnt from it; take it out of the table of chains"
         )
-    start = max(window.start - 1, 0)
-    context = Window(start, window.stop - start)
     return FeatureInputs(
         window=window,
-        context=context,
         padded_length=plan.padded_length,
         num_res=len(chain),
         resolution=float(chain.resolution or 0.0),
         clamped=plan.clamped,
-        chain=_structure(chain, context),
-        templates=aligned_templates(plan.templates, context),
+        chain=_structure(chain, window),
+        templates=aligned_templates(plan.templates, window),
         alignment=StoredAlignment.from_record(sample.msa, chain),
         bounds=torch.from_numpy(replacement_bounds(sample.msa.profile, config.masked_msa)),
         passes=tuple(
@@ -164,30 +159,30 @@ def pass_inputs(
     )
 
 
-def aligned_templates(templates: Sequence[Template], context: Window) -> Structure:
+def aligned_templates(templates: Sequence[Template], window: Window) -> Structure:
     """Residues of templates at the query's places; gaps (21) without atoms where there are none.
 
     Parameters
     ----------
     templates : sequence of (TemplateHit, ChainRecord)
-    context : Window
+    window : Window
         Residues of the query.
     """
-    shape = len(templates), context.size
+    shape = len(templates), window.size
     aatype = np.full(shape, GAP, np.uint8)
     positions = np.zeros((*shape, 37, 3), np.float32)
     mask = np.zeros((*shape, 37), np.bool_)
     for slot, (hit, chain) in enumerate(templates):
-        inside = (hit.q_idx >= context.start) & (hit.q_idx < context.stop)
-        place, taken = hit.q_idx[inside] - context.start, hit.t_idx[inside]
+        inside = (hit.q_idx >= window.start) & (hit.q_idx < window.stop)
+        place, taken = hit.q_idx[inside] - window.start, hit.t_idx[inside]
         aatype[slot, place] = chain.aatype[taken]
         positions[slot, place] = chain.positions[taken]
         mask[slot, place] = chain.atom_mask[taken]
     return Structure(*map(torch.from_numpy, (aatype, positions, mask)))
 
 
-def _structure(chain: ChainRecord, context: Window) -> Structure:
-    part = slice(context.start, context.stop)
+def _structure(chain: ChainRecord, window: Window) -> Structure:
+    part = slice(window.start, window.stop)
     return Structure(
         torch.from_numpy(chain.aatype[part]),
         torch.from_numpy(chain.positions[part]),

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import torch
 
 from scalefold.config.schema import FeaturesConfig
-from scalefold.features.alignment import Window
 from scalefold.features.chain import chain_features
 from scalefold.features.contract import Features
-from scalefold.features.crop import crop, pad
+from scalefold.features.crop import pad
 from scalefold.features.inputs import FeatureInputs, feature_inputs
 from scalefold.features.msa import msa_features
 from scalefold.features.plan import Plan, evaluation_plan, training_plan
@@ -121,9 +120,8 @@ def features_of(inputs: FeatureInputs, config: FeaturesConfig, num_passes: int) 
         "E": config.max_extra_msa,
         "T": config.max_templates,
     }
-    context = {**chain_features(inputs), **template_features(inputs.templates)}
-    used = Window(inputs.window.start - inputs.context.start, inputs.window.size)
-    shared = _batched(pad(crop(context, used), sizes))
+    shared = {**chain_features(inputs), **template_features(inputs.templates)}
+    shared = _batched(pad(shared, sizes))
     per_pass = msa_features(inputs.alignment.unpack(), inputs.bounds, passes, inputs.window, config)
     return [
         {

@@ -125,3 +125,15 @@ def test_templates_of_a_part_of_the_query(templates):
     part = aligned_templates(templates[:3], Window(7, 20))
     for tensor, expected in zip(part, whole, strict=True):
         assert torch.equal(tensor, expected[:, 7:27])
+
+
+def test_the_first_residue_of_a_crop_has_no_angle_with_the_one_before(templates):
+    """AlphaFold2 measures the angles of templates after the crop."""
+    whole = template_features(aligned_templates(templates, Window(0, 40)))
+    cropped = template_features(aligned_templates(templates, Window(8, 20)))
+    mask, angles = "template_torsion_angles_mask", "template_torsion_angles_sin_cos"
+    assert whole[mask][:, 8, :2].any()
+    assert not cropped[mask][:, 0, :2].any()
+    assert torch.equal(cropped[mask][:, 0, 2:], whole[mask][:, 8, 2:])
+    assert torch.equal(cropped[mask][:, 1:], whole[mask][:, 9:28])
+    assert torch.equal(cropped[angles][:, 1:], whole[angles][:, 9:28])
