@@ -19,7 +19,6 @@ from tests.parity.test_whole_golden import (
     CASES,
     load_passes,
     model_config,
-    openfold_angle_tolerance,
     run,
 )
 
@@ -44,14 +43,11 @@ def stored_errors(peer: str) -> list[Errors]:
 def own_errors() -> list[Errors]:
     chosen = CASES[CASE]
     wide, narrow = (load_passes(chosen.batch, 0, t) for t in (torch.float64, torch.float32))
-    with openfold_angle_tolerance():
-        config = model_config(chosen)
-        return [
-            float32_errors(
-                run(config, chosen.loss, narrow, seed), run(config, chosen.loss, wide, seed)
-            )
-            for seed in range(len(stored_errors("openfold")))
-        ]
+    config = model_config(chosen)
+    return [
+        float32_errors(run(config, chosen.loss, narrow, seed), run(config, chosen.loss, wide, seed))
+        for seed in range(len(stored_errors("openfold")))
+    ]
 
 
 @pytest.mark.parametrize("peer", ["openfold", "mlperf"])

@@ -7,8 +7,6 @@ formula (`scalefold.model.example`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -18,7 +16,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-import scalefold.loss.violation as violation_module
 from scalefold.config.load import merge, preset_tree
 from scalefold.config.schema import LossConfig, ModelConfig
 from scalefold.features.contract import ALL_FEATURES, Features
@@ -34,7 +31,13 @@ RELATIVE_TOLERANCE: Final = 1e-9
 # does not feel): its error is measured against this share.
 ZERO_GRADIENT: Final = 1e-7
 
-ALL_TERMS: Final = LossConfig(violation=1.0, experimentally_resolved=0.01, pae=0.1)
+OPENFOLD_CA_C_N_STDDEV: Final = 0.014
+ALL_TERMS: Final = LossConfig(
+    violation=1.0,
+    violation_ca_c_n_stddev=OPENFOLD_CA_C_N_STDDEV,
+    experimentally_resolved=0.01,
+    pae=0.1,
+)
 INITIAL_TERMS: Final = LossConfig()
 
 
@@ -118,20 +121,6 @@ def named_outputs(outputs: Outputs, features: Features) -> dict[str, Tensor]:
     }
 
 
-@contextmanager
-def openfold_angle_tolerance() -> Iterator[None]:
-    """OpenFold gives the CA-C-N angle the tolerance of the C-N bond; AlphaFold2 and we do not."""
-    own = violation_module.PEPTIDE_COS_CA_C_N
-    violation_module.PEPTIDE_COS_CA_C_N = (
-        own[0],
-        violation_module.PEPTIDE_BOND_STDDEV_ANGSTROM[0],
-    )
-    try:
-        yield
-    finally:
-        violation_module.PEPTIDE_COS_CA_C_N = own
-
-
 def run(config: ModelConfig, loss: LossConfig, passes: list[Features], seed: int = 0) -> Result:
     """This model's results, in the type of the features; no dropout."""
     model = AlphaFold(config).to(passes[0]["seq_mask"].dtype).eval()
@@ -183,8 +172,7 @@ def record(result: Result) -> dict[str, NDArray[Any]]:
 @pytest.mark.parametrize("name", CASES)
 def test_outputs_losses_and_gradients_equal_openfold(name: str) -> None:
     case = CASES[name]
-    with openfold_angle_tolerance():
-        result = run(model_config(case), case.loss, load_passes(case.batch, case.recycles))
+    result = run(model_config(case), case.loss, load_passes(case.batch, case.recycles))
     computed = record(result)
     with np.load(GOLDEN) as stored:
         golden = {key: stored[f"{name}/{key}"] for key in computed}

@@ -41,6 +41,10 @@ PACKING_KEYS: Final = ("data.alignments", "data.template_hits", "data.buckets", 
 """Keys and sections that the bytes of the shards depend on, but for the raw files and the lines of
 the list of chains: of these, where they are from says nothing."""
 
+FORMER_VALUES: Final[Mapping[str, Any]] = {"loss.violation_ca_c_n_stddev": 0.0311}
+"""Settings that earlier versions lack, and what those versions did. A setting with this value is no
+part of a key, so results of earlier versions keep their keys."""
+
 
 def trajectory_settings(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Every setting that the weights after a number of steps depend on, by its dotted key.
@@ -52,7 +56,8 @@ def trajectory_settings(tree: Mapping[str, Any]) -> dict[str, Any]:
     tree : mapping
         A whole configuration, as ``model_dump(mode="json")`` gives it.
     """
-    settings = {key: value for key, value in _leaves(tree) if not _is_free(key)}
+    leaves = {**FORMER_VALUES, **dict(_leaves(tree))}
+    settings = {key: value for key, value in leaves.items() if not _is_free(key)}
     run = PurePath(tree["results"], tree["run_name"])
     initial = PurePath(tree["training"]["initial_weights"] or "")
     if initial.is_relative_to(run):
@@ -66,7 +71,7 @@ def run_key(config: Config) -> str:
     Configurations with the same key may continue each other's checkpoints (where the data are the
     same too); a configuration with another key is another run.
     """
-    return _digits(trajectory_settings(config.model_dump(mode="json")))
+    return _digits(_without_former_values(trajectory_settings(config.model_dump(mode="json"))))
 
 
 def packing_hash(config: Config) -> str:
@@ -80,7 +85,7 @@ def packing_settings(config: Config) -> dict[str, Any]:
 
 
 def _packing_sections(config: Config) -> dict[str, Any]:
-    tree = config.model_dump(mode="json")
+    tree = _without_former_values(config.model_dump(mode="json"))
     return {key: reduce(getitem, key.split("."), tree) for key in PACKING_KEYS}
 
 
@@ -94,6 +99,17 @@ def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield from _leaves(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
+
+
+def _without_former_values(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    absent = object()
+    return {
+        name: _without_former_values(value, f"{prefix}{name}.")
+        if isinstance(value, Mapping)
+        else value
+        for name, value in tree.items()
+        if FORMER_VALUES.get(f"{prefix}{name}", absent) != value
+    }
 
 
 def _is_free(key: str) -> bool:

@@ -275,6 +275,11 @@ class LossConfig(Section):
     plddt: Weight = 0.01
     experimentally_resolved: Weight = 0.0
     violation: Weight = 0.0
+    violation_ca_c_n_stddev: Annotated[float, Field(gt=0)] = Field(
+        0.0311,
+        description="Standard deviation of the cosine of the CA-C-N angle; 12 are allowed. "
+        "AlphaFold2's since 2025-09-23; 0.014 before, and in OpenFold and MLPerf.",
+    )
     pae: Weight = 0.0
     min_resolution_angstrom: float = 0.1
     max_resolution_angstrom: float = 3.0

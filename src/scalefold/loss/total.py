@@ -117,6 +117,7 @@ def _violation(outputs: Outputs, features: Features, config: LossConfig) -> Tens
         features["atom14_atom_exists"],
         features["residue_index"],
         features["aatype"],
+        config.violation_ca_c_n_stddev,
     )
 
 

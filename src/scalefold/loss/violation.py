@@ -71,7 +71,11 @@ def _excess(value: Tensor, ideal: Tensor | float, stddev: Tensor | float, mask: 
 
 
 def peptide_violations(
-    positions: Tensor, exists: Tensor, residue_index: Tensor, aatype: Tensor
+    positions: Tensor,
+    exists: Tensor,
+    residue_index: Tensor,
+    aatype: Tensor,
+    ca_c_n_stddev: float = PEPTIDE_COS_CA_C_N[1],
 ) -> PeptideViolations:
     """Length of the bond between neighbouring residues, and cosines of the angles at its ends.
 
@@ -82,6 +86,8 @@ def peptide_violations(
     positions : Tensor, shape (B, N, 14, 3)
     exists : Tensor, shape (B, N, 14)
     residue_index, aatype : Tensor, shape (B, N), int64
+    ca_c_n_stddev : float
+        Standard deviation of the cosine of the CA-C-N angle.
     """
     ca, c = positions[:, :-1, _CA], positions[:, :-1, _C]
     next_n, next_ca = positions[:, 1:, _N], positions[:, 1:, _CA]
@@ -106,7 +112,12 @@ def peptide_violations(
             by_next(PEPTIDE_BOND_STDDEV_ANGSTROM),
             bonded,
         ),
-        _excess((c_to_ca * c_to_n).sum(-1), *PEPTIDE_COS_CA_C_N, bonded * exists[:, :-1, _CA]),
+        _excess(
+            (c_to_ca * c_to_n).sum(-1),
+            PEPTIDE_COS_CA_C_N[0],
+            ca_c_n_stddev,
+            bonded * exists[:, :-1, _CA],
+        ),
         _excess((-c_to_n * n_to_ca).sum(-1), *PEPTIDE_COS_C_N_CA, bonded * exists[:, 1:, _CA]),
     )
 
@@ -174,7 +185,11 @@ def within_residue_sum(positions: Tensor, exists: Tensor, lower: Tensor, upper: 
 
 
 def violation_loss(
-    positions: Tensor, exists: Tensor, residue_index: Tensor, aatype: Tensor
+    positions: Tensor,
+    exists: Tensor,
+    residue_index: Tensor,
+    aatype: Tensor,
+    ca_c_n_stddev: float = PEPTIDE_COS_CA_C_N[1],
 ) -> Tensor:
     """Sum of the peptide terms and the mean an atom of all clashes (eq. 47).
 
@@ -185,13 +200,15 @@ def violation_loss(
     exists : Tensor, shape (B, N, 14)
         1 where the residue type has the atom; the truth plays no part.
     residue_index, aatype : Tensor, shape (B, N), int64
+    ca_c_n_stddev : float
+        Standard deviation of the cosine of the CA-C-N angle.
 
     Returns
     -------
     Tensor, shape (B,)
     """
     tables = _tables(positions.device, positions.dtype)
-    peptide = peptide_violations(positions, exists, residue_index, aatype)
+    peptide = peptide_violations(positions, exists, residue_index, aatype, ca_c_n_stddev)
     clash = clash_sum(positions, exists, residue_index, tables.radius[aatype])
     within = within_residue_sum(positions, exists, tables.lower[aatype], tables.upper[aatype])
     per_atom = (clash + within) / (_EPS_BOND + wide_sum(exists, (1, 2)))

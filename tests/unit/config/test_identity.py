@@ -5,7 +5,12 @@ from typing import Any
 import pytest
 
 from scalefold.config import make_config, run_key
-from scalefold.config.identity import FREE_KEYS, packing_hash, trajectory_settings
+from scalefold.config.identity import (
+    FORMER_VALUES,
+    FREE_KEYS,
+    packing_hash,
+    trajectory_settings,
+)
 from scalefold.config.load import merge
 
 BASE: dict[str, Any] = {
@@ -54,6 +59,22 @@ def test_what_the_trajectory_does_not_depend_on_leaves_the_key(sections: dict[st
 )
 def test_what_it_depends_on_changes_the_key(sections: dict[str, Any]) -> None:
     assert key(**sections) != key()
+
+
+def test_settings_of_a_version_that_lacked_some_equal_those_with_their_former_values() -> None:
+    now = make_config(BASE | {"loss": {"violation_ca_c_n_stddev": 0.0311}})
+    tree = now.model_dump(mode="json")
+    del tree["loss"]["violation_ca_c_n_stddev"]
+    assert trajectory_settings(tree) == trajectory_settings(now.model_dump(mode="json"))
+    assert run_key(now) == key()
+    assert key(loss={"violation_ca_c_n_stddev": 0.014}) != key()
+
+
+def test_former_values_are_of_settings_that_exist() -> None:
+    tree = make_config(BASE).model_dump(mode="json")
+    for name in FORMER_VALUES:
+        section, setting = name.split(".")
+        assert setting in tree[section]
 
 
 def test_every_setting_is_either_free_or_in_the_key() -> None:

@@ -84,6 +84,18 @@ def test_bond_to_proline_has_its_own_length(make_truth: Any) -> None:
     assert found.bond_c_n.item() == pytest.approx((2.5 - 1.341 - 12 * 0.016) / 2, abs=1e-6)
 
 
+def test_the_tolerance_of_the_ca_c_n_angle_can_be_set(make_truth: Any) -> None:
+    features = make_truth(0, 16)
+    positions = features["atom14_gt_positions"].clone()
+    n, c = positions[:, 1:, 0], positions[:, :-1, 2]
+    positions[:, 1:, 0] = c + (n - c).flip(-1)  # any other direction
+    given = positions, features["atom14_gt_exists"], features["residue_index"], features["aatype"]
+    wide, narrow = peptide_violations(*given), peptide_violations(*given, 0.014)
+    counted = (narrow.angle_ca_c_n - wide.angle_ca_c_n).item()
+    assert 0 < counted <= 12 * (0.0311 - 0.014) + 1e-6
+    assert narrow.angle_c_n_ca == wide.angle_c_n_ca
+
+
 @pytest.mark.parametrize("absent", [None, 0, 1])
 def test_angles_are_measured_by_their_cosine_where_their_atoms_are(absent: int | None) -> None:
     """``absent`` is the residue without an alpha carbon: its angle does not count."""

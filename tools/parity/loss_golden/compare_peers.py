@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from tests.parity.test_whole_golden import openfold_angle_tolerance
+from tests.parity.test_whole_golden import OPENFOLD_CA_C_N_STDDEV
 from tools.parity.peer_code import EPS, PeerCode
 from torch import Tensor
 
@@ -198,7 +198,11 @@ def compare_structure(x: dict[str, Tensor]) -> float:
         compare(
             "violation",
             lambda positions: violation_loss(
-                positions, x["atom14_atom_exists"], x["residue_index"], x["aatype"]
+                positions,
+                x["atom14_atom_exists"],
+                x["residue_index"],
+                x["aatype"],
+                OPENFOLD_CA_C_N_STDDEV,
             ),
             peer_violation,
             {"positions": final},
@@ -286,7 +290,7 @@ def main() -> None:
         }
     inputs = {k: v.double() if v.is_floating_point() else v for k, v in inputs.items()}
     samples = [one_sample(inputs, number) for number in range(2)]
-    with CODE.prepared(torch.float64, levelled=True), openfold_angle_tolerance():
+    with CODE.prepared(torch.float64, levelled=True):
         worst = max(max(compare_structure(x), compare_heads(x)) for x in samples)
     print(f"worst relative difference from {KIND}: {worst:.1e}")
     if worst > 1e-9:

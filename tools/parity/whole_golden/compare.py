@@ -41,7 +41,6 @@ from tests.parity.test_whole_golden import (
     Result,
     load_passes,
     model_config,
-    openfold_angle_tolerance,
     record,
     run,
 )
@@ -337,29 +336,28 @@ def main() -> None:
         write_golden(peer)
     elif given.what == "golden-float32":
         write_golden_float32(peer, seeds)
-    with openfold_angle_tolerance():
-        for case in given.cases:
-            chosen, start = CASES[case], time.time()
-            models = {
-                "tiny": model_config(chosen),
-                "float32": model_config(chosen, "initial_training", **TWO_BLOCKS),
-                "deep": model_config(chosen, "initial_training"),
-            }
-            if given.what == "float64":
-                note("float64", compare_float64(peer, case, models["tiny"]), start)
+    for case in given.cases:
+        chosen, start = CASES[case], time.time()
+        models = {
+            "tiny": model_config(chosen),
+            "float32": model_config(chosen, "initial_training", **TWO_BLOCKS),
+            "deep": model_config(chosen, "initial_training"),
+        }
+        if given.what == "float64":
+            note("float64", compare_float64(peer, case, models["tiny"]), start)
+            start = time.time()
+            note("float64", compare_float64(peer, case, models["float32"]), start)
+        elif given.what in models:
+            for seed in seeds:
                 start = time.time()
-                note("float64", compare_float64(peer, case, models["float32"]), start)
-            elif given.what in models:
-                for seed in seeds:
-                    start = time.time()
-                    exact, rounded, errors = kept(
-                        given.keep and given.keep / f"{peer.kind}-{given.what}-{case}-{seed}.json",
-                        partial(compare_float32, peer, case, models[given.what], seed, given.draws),
-                    )
-                    found.append(errors)
-                    if given.what != "tiny":  # of its many runs only the pooled errors are kept
-                        note("float64", exact, start)
-                        note("float32", rounded, start)
+                exact, rounded, errors = kept(
+                    given.keep and given.keep / f"{peer.kind}-{given.what}-{case}-{seed}.json",
+                    partial(compare_float32, peer, case, models[given.what], seed, given.draws),
+                )
+                found.append(errors)
+                if given.what != "tiny":  # of its many runs only the pooled errors are kept
+                    note("float64", exact, start)
+                    note("float32", rounded, start)
     if given.what == "levelling":  # what the levelled differences amount to, on these batches
         for case in given.cases:
             start = time.time()
