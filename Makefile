@@ -1,6 +1,7 @@
 # make demo   from bundled raw files to weights and a report, in results/demo
 # make check  ruff and the fast unit tests, in a minute: for the edit loop
 # make test   lint and all tests
+# make docs   the site of the pages in docs/, in site/; a broken link is an error
 # make test-triton       compile the kernels for Hopper GPUs with the Triton that the CUDA build of torch brings,
 #                        where the tests had another
 # make test-slurm        the workflow on a real Slurm cluster on this machine: as root, half an hour;
@@ -42,7 +43,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 SNAKEMAKE := PATH="$(BIN):$$PATH" snakemake
 CODE := src kernels tests tools containers envs .ci
 
-.PHONY: help demo check test test-triton test-slurm lint format environment developer-environment clean-demo \
+.PHONY: help demo check test docs test-triton test-slurm lint format environment developer-environment clean-demo \
 	container-test container-check container-clean FORCE
 
 help:
@@ -60,6 +61,9 @@ check: $(VENV)/.installed-developer
 
 test: lint
 	$(BIN)/python -m pytest $(PYTEST)
+
+docs: $(VENV)/docs/.installed
+	$(<D)/bin/mkdocs build
 
 test-triton: $(VENV)/triton/.installed
 	PYTHONPATH=$(abspath $(<D)) $(BIN)/python -m tests.kernels.offline --gluon
@@ -114,6 +118,11 @@ $(VENV)/.installed-developer: $(VENV)/.installed
 	@# The CUDA build of torch has brought the Triton that it asks for; the CPU build brings none.
 	$(BIN)/python -c 'import sys, torch; sys.exit(torch.version.cuda is None and sys.platform == "linux")' || \
 	    $(PIP) install "$(TRITON)"
+	touch $@
+
+$(VENV)/docs/.installed: envs/docs.txt | $(VENV)/bin/python
+	$(BIN)/python -m venv $(@D)
+	$(@D)/bin/pip --disable-pip-version-check install -r $<
 	touch $@
 
 $(VENV)/triton/.installed: $(CONSTRAINTS) | $(VENV)/.installed-developer
