@@ -31,7 +31,7 @@ from scalefold.raw.chain_files import (
     local_sources,
 )
 from scalefold.raw.chains import check_trainable, read_chains
-from scalefold.shards.atomic import check_writable
+from scalefold.io.atomic import check_writable
 from scalefold.shards.buckets import bucket_of
 from scalefold.checkpoint.published import (
     other_initial_weights,

@@ -20,7 +20,7 @@ from scalefold.bench.trace import Trace, trace
 from scalefold.bench.variation import varied
 from scalefold.config.schema import Config
 from scalefold.features.contract import Features
-from scalefold.shards.atomic import make_folder
+from scalefold.io.atomic import make_folder
 from scalefold.train.assemble import assemble
 from scalefold.train.sample import SampleGradient
 

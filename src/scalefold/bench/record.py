@@ -16,7 +16,7 @@ import scalefold
 from scalefold.checkpoint.provenance import made_with
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
-from scalefold.shards.atomic import write_bytes
+from scalefold.io.atomic import write_bytes
 
 logger = logging.getLogger(__name__)
 

@@ -32,7 +32,7 @@ from typing import Final
 
 from scalefold.checkpoint.holder import Holder
 from scalefold.errors import InputError
-from scalefold.shards.atomic import check_writable
+from scalefold.io.atomic import check_writable
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from scalefold.config.schema import EvaluationConfig
 from scalefold.errors import InputError
-from scalefold.shards.atomic import write_bytes
+from scalefold.io.atomic import write_bytes
 
 TARGET_FILE: Final = "target-reached.json"
 _SECONDS_BETWEEN_LOOKS: Final = 1.0

@@ -22,7 +22,7 @@ from scalefold.checkpoint.read import (
     checkpoints,
     ready_mark,
 )
-from scalefold.shards.atomic import (
+from scalefold.io.atomic import (
     TEMPORARY_MARK,
     atomic_file,
     make_folder,

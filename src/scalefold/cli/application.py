@@ -75,7 +75,7 @@ def _explain(error: OSError) -> str | None:
 
     Most outputs have an `InputError` of their own.
     """
-    from scalefold.shards.atomic import NO_ROOM
+    from scalefold.io.atomic import NO_ROOM
 
     if isinstance(error, PermissionError) and error.filename is not None:
         file = Path(os.fsdecode(error.filename))

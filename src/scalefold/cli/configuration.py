@@ -47,9 +47,9 @@ def check(config: ConfigFiles, set_: Overrides = None) -> None:
     can be made and written; an image that is a file must be there.
     """
     from scalefold.config import check_image, load_stages, run_key
+    from scalefold.io.atomic import check_writable
     from scalefold.raw.chain_files import check_files
     from scalefold.raw.chains import check_trainable, read_chains
-    from scalefold.shards.atomic import check_writable
 
     stages = load_stages(config, parse_overrides(set_ or []))
     loaded = next(iter(stages.values()))
@@ -94,7 +94,7 @@ def schema(
     if out is None:
         typer.echo(json_schema(), nl=False)
     else:
-        from scalefold.shards.atomic import write_bytes
+        from scalefold.io.atomic import write_bytes
 
         write_bytes(out, json_schema().encode())
 

@@ -64,9 +64,9 @@ def checked_file(path: Path | None) -> Path | None:
     Raises
     ------
     InputError
-        See `scalefold.shards.atomic.check_file`.
+        See `scalefold.io.atomic.check_file`.
     """
-    from scalefold.shards.atomic import check_file
+    from scalefold.io.atomic import check_file
 
     if path is not None:
         check_file(path)

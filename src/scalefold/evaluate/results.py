@@ -12,7 +12,7 @@ from typing import Any, Final
 from scalefold.config.schema import EvaluationConfig
 from scalefold.errors import InputError, listed
 from scalefold.evaluate.chain_scores import METRICS
-from scalefold.shards.atomic import make_folder, write_bytes
+from scalefold.io.atomic import make_folder, write_bytes
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ import gemmi
 from torch import Tensor
 
 from scalefold.chem.residues import ATOM37, RESTYPE_NAMES
-from scalefold.shards.atomic import write_bytes
+from scalefold.io.atomic import write_bytes
 
 
 def structure_path(folder: Path, chain_key: str) -> Path:

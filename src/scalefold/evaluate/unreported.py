@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from scalefold.shards.atomic import write_bytes
+from scalefold.io.atomic import write_bytes
 
 logger = logging.getLogger(__name__)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
@@ -11,6 +9,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple, get_args
 
 from scalefold.errors import InputError
+from scalefold.io.atomic import make_folder, write_bytes
 
 Split = Literal["train", "validation", "template"]
 CHAIN_COLUMNS: Final = ("chain_key", "split", "cluster_id")
@@ -175,21 +174,8 @@ def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[str]
     InputError
         The disk is full, or the folder cannot be made or written; an earlier table stays.
     """
-    temporary = path.with_name(f"{path.name}.tmp.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(table_text(columns, rows))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise InputError(
-            f"{path}: cannot be written ({error.strerror}). Make room or permission in that "
-            "folder, or choose another one, and start again; what is complete is kept."
-        ) from error
+    make_folder(path.parent)
+    write_bytes(path, table_text(columns, rows).encode())
 
 
 def table_text(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -12,9 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from scalefold.errors import InputError
+from scalefold.io.atomic import write_bytes
 from scalefold.report.figures import FigureOnPage
 from scalefold.report.svg import INK, SERIES, inline_svg, new_figure, styled
-from scalefold.shards.atomic import write_bytes
 
 _INCHES_A_RUNG = 0.3
 

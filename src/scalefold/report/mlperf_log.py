@@ -23,9 +23,9 @@ from scalefold.config.load import make_config
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.evaluate.results import reached_target
+from scalefold.io.atomic import write_bytes
 from scalefold.model import AlphaFold
 from scalefold.report.inputs import RunFiles, read_run
-from scalefold.shards.atomic import write_bytes
 from scalefold.shards.reader import ShardReader
 
 PREFIX: Final = ":::MLLOG "

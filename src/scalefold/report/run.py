@@ -8,10 +8,10 @@ from pathlib import Path
 from scalefold.config.schema import EvaluationConfig
 from scalefold.errors import InputError
 from scalefold.evaluate.results import check_settings
+from scalefold.io.atomic import write_bytes
 from scalefold.report.content import Content, report_content
 from scalefold.report.inputs import read_run
 from scalefold.report.page import render_page
-from scalefold.shards.atomic import write_bytes
 
 
 def write_report(

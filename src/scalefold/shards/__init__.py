@@ -1,1 +1,1 @@
-"""Arrow shards: schemas, atomic writer, packing of raw data, reader, verification."""
+"""Arrow shards: schemas, writer, packing of raw data, reader, verification."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from scalefold.errors import ChecksumError, InputError, UnreadableError
-from scalefold.shards.atomic import write_bytes
+from scalefold.io.atomic import write_bytes
 from scalefold.shards.repack_hint import repack_hint
 from scalefold.shards.schema import MANIFEST_FILE, SCHEMA_VERSION
 from scalefold.shards.writer import ShardFacts

@@ -13,6 +13,7 @@ import pyarrow as pa
 from scalefold.config.identity import packing_hash
 from scalefold.config.schema import Config
 from scalefold.errors import InputError, listed
+from scalefold.io.atomic import atomic_file
 from scalefold.raw.chains import (
     REJECTED_COLUMNS,
     ChainRow,
@@ -24,7 +25,6 @@ from scalefold.raw.chains import (
     table_text,
 )
 from scalefold.raw.fetched import check_raw
-from scalefold.shards.atomic import atomic_file
 from scalefold.shards.buckets import bucket_of, filled_buckets
 from scalefold.shards.manifest import Manifest, Snapshot
 from scalefold.shards.pack_alignments import STAYS

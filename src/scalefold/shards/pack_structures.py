@@ -15,10 +15,10 @@ from scalefold.chem.residues import CA, RESTYPES_WITH_X
 from scalefold.config.identity import packing_hash, packing_settings
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
+from scalefold.io.atomic import make_folder
 from scalefold.raw.chains import ChainRow, Rejected, mmcif_path, read_chains
 from scalefold.raw.fetched import FetchRecord, check_raw
 from scalefold.raw.mmcif import Chain, read_entry
-from scalefold.shards.atomic import make_folder
 from scalefold.shards.buckets import bucket_chains
 from scalefold.shards.manifest import SourceFile
 from scalefold.shards.records import ChainRecord

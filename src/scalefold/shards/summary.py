@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 from scalefold.config.identity import packing_hash, packing_settings
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
+from scalefold.io.atomic import write_bytes
 from scalefold.raw.chains import Rejected
-from scalefold.shards.atomic import write_bytes
 from scalefold.shards.manifest import SourceFile
 from scalefold.shards.repack_hint import pack_command
 from scalefold.shards.schema import SCHEMA_VERSION, summary_file

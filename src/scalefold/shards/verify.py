@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from scalefold.errors import ChecksumError, InputError
-from scalefold.shards.atomic import TEMPORARY_MARK
+from scalefold.io.atomic import TEMPORARY_MARK
 from scalefold.shards.codec import decode_chain, decode_msa
 from scalefold.shards.manifest import Manifest
 from scalefold.shards.records import MsaRecord

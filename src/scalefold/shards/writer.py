@@ -10,7 +10,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from scalefold.shards.atomic import HashingFile, atomic_file
+from scalefold.io.atomic import HashingFile, atomic_file
 from scalefold.shards.codec import encode_chain, encode_msa
 from scalefold.shards.records import ChainRecord, MsaRecord
 from scalefold.shards.schema import SCHEMAS

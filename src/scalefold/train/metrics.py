@@ -14,7 +14,7 @@ from typing import Any, Final
 from torch.utils.tensorboard import SummaryWriter
 
 from scalefold.errors import InputError
-from scalefold.shards.atomic import write_bytes
+from scalefold.io.atomic import write_bytes
 
 logger = logging.getLogger(__name__)
 

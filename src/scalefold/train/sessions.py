@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scalefold.errors import InputError
-from scalefold.shards.atomic import write_bytes
+from scalefold.io.atomic import write_bytes
 
 logger = logging.getLogger(__name__)
 

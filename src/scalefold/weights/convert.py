@@ -11,7 +11,7 @@ from torch import Tensor
 
 from scalefold.config.schema import ModelConfig
 from scalefold.errors import InputError
-from scalefold.shards.atomic import atomic_file
+from scalefold.io.atomic import atomic_file
 from scalefold.weights.alphafold import read_alphafold
 from scalefold.weights.matching import State, check_state
 from scalefold.weights.mlperf import read_mlperf

@@ -16,7 +16,7 @@ from scalefold.config import make_config
 from scalefold.errors import InputError
 from scalefold.evaluate import follow as module
 from scalefold.evaluate.follow import follow
-from scalefold.shards.atomic import write_bytes
+from scalefold.io.atomic import write_bytes
 
 CONFIG = {
     "preset": "tiny",

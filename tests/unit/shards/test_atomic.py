@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from scalefold.errors import InputError
-from scalefold.shards.atomic import (
+from scalefold.io.atomic import (
     HashingFile,
     atomic_file,
     check_file,
@@ -116,7 +116,7 @@ def test_missing_folder_is_explained(tmp_path):
 def test_a_file_that_cannot_be_opened_leaves_nothing_for_the_interpreter_to_complain_of(tmp_path):
     """Which Python 3.13 does on standard error, and earlier ones in development mode."""
     code = (
-        "from pathlib import Path; from scalefold.shards.atomic import write_bytes\n"
+        "from pathlib import Path; from scalefold.io.atomic import write_bytes\n"
         "try: write_bytes(Path('no/f'), b'')\n"
         "except ValueError: pass"
     )
@@ -157,7 +157,7 @@ def test_limit_of_the_operating_system_leaves_nothing_half_written(tmp_path):
     script = """
 import sys
 from pathlib import Path
-from scalefold.shards.atomic import atomic_file
+from scalefold.io.atomic import atomic_file
 with atomic_file(Path(sys.argv[1])) as file:
     for _ in range(100):
         file.write(bytes(4096))

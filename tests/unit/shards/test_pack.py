@@ -16,11 +16,11 @@ from tests.unit.shards.conftest import redate
 
 from scalefold.config import make_config
 from scalefold.errors import InputError
+from scalefold.io.atomic import HashingFile
 from scalefold.raw.alignments import profile, read_folder
 from scalefold.raw.chains import alignment_folder, mmcif_path, read_chains, read_rejected
 from scalefold.raw.hhr import read_hhr
 from scalefold.raw.mmcif import read_entry
-from scalefold.shards.atomic import HashingFile
 from scalefold.shards.buckets import bucket_of
 from scalefold.shards.pack import pack, pack_alignments, pack_index, pack_structures
 from scalefold.shards.reader import ShardReader
