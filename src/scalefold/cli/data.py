@@ -21,7 +21,7 @@ Bucket = Annotated[
     ),
 ]
 RawFolder = Annotated[
-    Path, typer.Option("--raw", metavar="FOLDER", help="Raw files that `scalefold fetch` brought.")
+    Path, typer.Option("--raw", metavar="FOLDER", help="Raw files that `scalefold fetch` wrote.")
 ]
 
 
@@ -57,11 +57,10 @@ def fetch(
     bucket: Bucket = None,
     set_: Overrides = None,
 ) -> None:
-    """Bring the raw files of the listed chains: mmCIF, alignments, template hits.
+    """Fetch the raw files of the listed chains: mmCIF, alignments, template hits.
 
-    Can be interrupted and started again. Chains that lack their structure or all alignments are set
-    aside: rejected.tsv lists them with the reason (with --only and --bucket:
-    rejected-<only>-<bucket>.tsv).
+    It can be interrupted and started again. rejected.tsv lists the chains that have no structure or
+    no alignment, with the reason. With --only and --bucket it is rejected-<only>-<bucket>.tsv.
     """
     from scalefold.raw import fetch as raw_fetch
     from scalefold.raw.chains import read_chains
@@ -133,7 +132,7 @@ def pack(
 ) -> None:
     """Pack raw files into Arrow shards.
 
-    Chains that cannot be used are listed with the reason in rejected.tsv; the rest goes on.
+    rejected.tsv lists the chains that cannot be used, with the reason. The others are packed.
     """
     from scalefold.shards import pack as packing
     from scalefold.shards.schema import REJECTED_FILE
