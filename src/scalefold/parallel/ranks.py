@@ -22,11 +22,11 @@ from scalefold.parallel.axis import Pending, Ready
 T = TypeVar("T")
 
 _SURVIVORS_SECONDS: Final = 3.0
-"""How long survivors of a broken exchange wait for each other, to tell who is missing."""
+"""How long the survivors of a failed exchange wait for each other, to find out who is missing."""
 
 
 class Gathering(Protocol):
-    """A group of ranks that can tell each other things."""
+    """A group of ranks that can exchange values."""
 
     @property
     def rank(self) -> int:
@@ -122,7 +122,7 @@ class MeshRanks(Ranks):
             dist.barrier(self._group)
 
     def tell(self, error: BaseException) -> None:
-        """Leave word for the others of why this rank ends."""
+        """Tell the others why this rank ends."""
         text = f"{type(error).__name__}: {error}"
         with contextlib.suppress(RuntimeError):  # the store is gone: so are the others
             self._store.set(f"ended/{self.rank}", text)
@@ -138,7 +138,7 @@ class MeshRanks(Ranks):
         reason = str(error).splitlines()[0]
         what = f"rank {self.rank}: the exchange with the other ranks broke off ({reason})"
         try:
-            # Whoever lost contact says so; who says nothing is what the others lost contact with.
+            # A rank that lost contact says so. The others lost contact with those that say nothing.
             self._store.set(f"lost/{self.rank}", "")
             deadline = time.monotonic() + _SURVIVORS_SECONDS
             while (missing := self._silent()) and time.monotonic() < deadline:
@@ -198,7 +198,8 @@ def on_first(ranks: Ranks, action: Callable[[], T]) -> T:
 
 
 def on_all(ranks: Gathering, action: Callable[[], T]) -> T:
-    """Do something on every rank. Where it fails on one it fails on all, and a fault is said once.
+    """Do something on every rank. If it fails on one it fails on all, and the error is printed
+    once.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What a step tells: each rank's numbers, their exchange between ranks, their copy to the host.
+"""The numbers of a step: those of each rank, their exchange between ranks, their copy to the host.
 
 Beside gradients, ranks exchange one short vector at each step. It holds the sums of the step's
 numbers and the wishes to end, so all ranks end after the same step.
@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 LENGTH: Final = 64
-"""Of the vector that ranks exchange. A rank that could not make a step sends as much."""
+"""Length of the vector that ranks exchange. A rank that could not make a step sends the same
+length.
+"""
 
 ABSENT, NOT_FINITE, STOP, TARGET, WAIT_SECONDS, COLUMNS = range(6)
 """Places in the vector; after the last of them the sums of the step's numbers."""
@@ -22,7 +24,7 @@ ABSENT, NOT_FINITE, STOP, TARGET, WAIT_SECONDS, COLUMNS = range(6)
 
 @dataclass(frozen=True)
 class Notice:
-    """What the host of a rank has to tell.
+    """What the host of a rank tells the other ranks.
 
     Attributes
     ----------
@@ -67,7 +69,7 @@ def pack(per_sample: Tensor, not_finite: Tensor, notice: Notice) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class StepNumbers:
-    """What a step tells, still on the device.
+    """The numbers of a step, still on the device.
 
     Attributes
     ----------
