@@ -54,5 +54,5 @@ weights=$(find "$run" -path '*/step-00000002/averaged.pt')
 [ -s "$weights" ] || fail "no weights"
 evaluation=$(find "$run" -name step-00000002.json)
 ran_on=$(python -c 'import json, sys; print(json.load(open(sys.argv[1]))["device"])' "$evaluation")
-[ "$wanted" != gpu ] || [ "$ran_on" != cpu ] || fail "the workflow ran on the CPU, not on a GPU"
+[ "$wanted" != gpu ] || [ "$ran_on" != CPU ] || fail "the workflow ran on the CPU, not on a GPU"
 echo "the workflow ran from raw files to the report, on $ran_on"

@@ -151,14 +151,20 @@ def wheels(workshop: Workshop) -> Path:
 
 
 @pytest.fixture(scope="session")
-def image(workshop: Workshop, wheels: Path, base: str) -> str:
-    """Name of the built image."""
+def pip_settings(workshop: Workshop, wheels: Path) -> Path:
+    """Settings of pip in a build, which finds `wheels` in /run/wheels."""
     settings = workshop.cache / "pip.conf"
     settings.write_text("[global]\nno-index = true\nfind-links = /run/wheels\n")
+    return settings
+
+
+@pytest.fixture(scope="session")
+def image(workshop: Workshop, wheels: Path, pip_settings: Path, base: str) -> str:
+    """Name of the built image."""
     workshop.buildah(
         *("bud", "--isolation", "chroot", "--layers", "--tag", IMAGE),
         *("--build-arg", f"BASE={base}", "--build-arg", "VERSION=1.2.3"),
-        *("--secret", f"id=pip,src={settings}", "--volume", f"{wheels}:/run/wheels:ro"),
+        *("--secret", f"id=pip,src={pip_settings}", "--volume", f"{wheels}:/run/wheels:ro"),
         *("--file", CONTAINERFILE, ROOT),
         log="image",
     )
@@ -208,25 +214,23 @@ def apptainer(workshop: Workshop) -> Path:
 
 
 @pytest.fixture(scope="session")
-def sif(workshop: Workshop, image: str, apptainer: Path) -> Path:
-    """The image as a SIF file, by the Apptainer definition."""
-    identity = workshop.buildah("images", "--quiet", image)
-    file = workshop.cache / "sif" / f"{identity}.sif"
-    if not file.exists():
-        shutil.rmtree(file.parent, ignore_errors=True)
-        file.parent.mkdir()
-        scratch = workshop.cache / "scratch"
-        shutil.rmtree(scratch, ignore_errors=True)
-        scratch.mkdir()
-        archive = scratch / "image.tar"
-        workshop.buildah("push", image, f"docker-archive:{archive}:{image}")
-        arguments = {"BOOTSTRAP": "docker-archive", "IMAGE": archive}
-        options = [f"--build-arg={name}={value}" for name, value in arguments.items()]
-        workshop.run(
-            *(apptainer, "build", "--notest", "--mksquashfs-args", "-Xcompression-level 1"),
-            *(*options, file, ROOT / "containers/scalefold.def"),
-            log="sif",
-            env={**os.environ, "APPTAINER_TMPDIR": str(scratch)},
-        )
-        shutil.rmtree(scratch)
+def sif(workshop: Workshop, wheels: Path, pip_settings: Path, base: str, apptainer: Path) -> Path:
+    """A SIF file, from its base by the Apptainer definition."""
+    file = workshop.cache / "scalefold.sif"
+    scratch = workshop.cache / "scratch"
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir()
+    archive = scratch / "base.tar"
+    workshop.buildah("push", base, f"docker-archive:{archive}:{base}")
+    arguments = {"BOOTSTRAP": "docker-archive", "BASE": archive, "VERSION": "1.2.3"}
+    options = [f"--build-arg={name}={value}" for name, value in arguments.items()]
+    binds = [f"--bind={wheels}:/run/wheels:ro", f"--bind={pip_settings}:/etc/pip.conf:ro"]
+    workshop.run(
+        *(apptainer, "build", "--force", "--notest", "--mksquashfs-args"),
+        *("-Xcompression-level 1", *options, *binds, file, "containers/scalefold.def"),
+        log="sif",
+        cwd=ROOT,
+        env={**os.environ, "APPTAINER_TMPDIR": str(scratch)},
+    )
+    shutil.rmtree(scratch)
     return file

@@ -30,6 +30,12 @@ def instructions(name: str) -> list[str]:
     return re.findall(rf"^{name}\s+(.*)$", text, flags=re.MULTILINE)
 
 
+def build_context() -> set[str]:
+    """What the Containerfile copies from the repository."""
+    lines = [line for line in instructions("COPY") if "--from=" not in line]
+    return {source for line in lines for source in line.split()[:-1]}
+
+
 def environment(name: str) -> dict[str, Any]:
     return yaml.safe_load((ROOT / f"envs/{name}.yaml").read_text("utf-8"))
 
@@ -68,21 +74,22 @@ def test_build_context_holds_what_is_copied_and_no_more() -> None:
     lines = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
     assert "*" in lines
     allowed = {line[1:] for line in lines if line.startswith("!")}
-    copied = {
-        source
-        for line in instructions("COPY")
-        if "--from=" not in line
-        for source in line.split()[:-1]
-    }
-    assert copied == allowed
+    assert build_context() == allowed
     assert all((ROOT / path).exists() for path in allowed)
 
 
-def test_definition_fills_its_header_from_arguments() -> None:
+def test_definition_and_containerfile_start_from_one_base() -> None:
     header = dict(re.findall(r"^(Bootstrap|From): \{\{ (\w+) \}\}$", DEFINITION, re.MULTILINE))
-    assert header == {"Bootstrap": "BOOTSTRAP", "From": "IMAGE"}
-    assert "BOOTSTRAP=docker\n" in DEFINITION
-    assert "--build-arg IMAGE=" in DEFINITION
+    assert header == {"Bootstrap": "BOOTSTRAP", "From": "BASE"}
+    # Apptainer takes a tag or a digest, not both.
+    base = re.sub(r":[\w.-]+@", "@", instructions("ARG")[0])
+    assert f"    {base}\n" in DEFINITION
+
+
+def test_definition_copies_what_the_containerfile_copies() -> None:
+    files = DEFINITION.partition("%files\n")[2].partition("\n\n")[0]
+    copied = {line.split()[0] for line in files.splitlines()}
+    assert copied == build_context()
 
 
 @pytest.mark.parametrize("script", sorted(ROOT.glob("containers/*.sh")), ids=lambda path: path.name)

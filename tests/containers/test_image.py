@@ -22,6 +22,11 @@ def test_smoke_test_passes(inside: Run) -> None:
     assert "the workflow ran from raw files to the report" in said
 
 
+def test_smoke_test_on_a_cpu_fails_where_a_gpu_is_wanted(inside: Run) -> None:
+    with pytest.raises(RuntimeError, match="not on a GPU"):
+        inside("bash", "/source/containers/smoke_test.sh", "/source", "gpu")
+
+
 def test_the_code_is_that_of_this_checkout(inside: Run) -> None:
     package = inside("python", "-c", "import scalefold; print(scalefold.__path__[0])")
     compare = f"diff -rq --exclude __pycache__ --exclude commit.txt /source/src/scalefold {package}"

@@ -17,7 +17,7 @@ _MOST_CHAINS_DRAWN: Final = 80
 
 _CURVES: Final[dict[str, tuple[str, str, bool]]] = {
     # key: title, unit or meaning of the axis, whether a running mean helps
-    "loss": ("Loss, weighted sum", "times √length", True),
+    "loss": ("Loss, weighted sum", "", True),
     "lddt_ca": ("lDDT-Cα of training crops", "0 to 1", True),
     "grad_norm": ("Gradient norm", "before clipping", True),
     "learning_rate": ("Learning rate", "", False),

@@ -74,7 +74,7 @@ def _draw(
     axes.barh(places, steps, color=colours[0], label="step")
     if any(loading):
         axes.barh(places, loading, left=steps, color=colours[1], label="waiting for samples")
-        axes.legend(loc="lower right", frameon=False)
+        axes.figure.legend(loc="outside lower right", ncols=2, frameon=False)  # bars end below axes
     for place, row in zip(places, rows, strict=True):
         axes.annotate(
             f"{_total(row):.3f} s  ×{_total(rows[0]) / _total(row):.1f}",

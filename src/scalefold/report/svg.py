@@ -97,13 +97,17 @@ def inline_svg(figure: Figure, name: str, title: str, description: str) -> str:
     body = text[text.index(">") + 1 :].replace("xlink:href", "href").strip()
     body = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', body)
     body = re.sub(r'(href="#|url\(#)', rf"\1{name}-", body)
-    # Fonts are the page's: only size, weight and anchor of the text remain.
-    body = re.sub(r"font: ((?:\d+ )?[\d.]+px) [^;\"]*", _font, body)
+    # Fonts are the page's: only size, weight and anchor of the text remain. Some versions of
+    # matplotlib write them apart, some together.
+    body = re.sub(r"font: ((?:\d+ )?[\d.]+px) [^;\"]*", _apart, body)
+    body = re.sub(r" font-family: [^;\"]*;", "", body)
+    # Narrow screens make figures smaller, and set --text to more than 1.
+    body = re.sub(r"font-size: ([\d.]+px)", r"font-size: calc(\1 * var(--text, 1))", body)
     for colour, variable in _VARIABLES.items():
         body = body.replace(colour, variable)
     return opening + body
 
 
-def _font(match: re.Match[str]) -> str:
+def _apart(match: re.Match[str]) -> str:
     *weight, size = match[1].split()
     return f"font-size: {size}" + "".join(f"; font-weight: {w}" for w in weight)
