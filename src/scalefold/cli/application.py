@@ -34,16 +34,16 @@ class _Commands(TyperGroup):
     """Prints errors that are not the program's as one message instead of a traceback."""
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
-        with _errors_told():  # --help and --version print here
+        with _errors_printed():  # --help and --version print here
             return super().make_context(*arguments, **options)
 
     def invoke(self, ctx: Any) -> Any:
-        with _errors_told():
+        with _errors_printed():
             return super().invoke(ctx)
 
 
 @contextmanager
-def _errors_told() -> Iterator[None]:
+def _errors_printed() -> Iterator[None]:
     try:
         yield
     except ElsewhereError:

@@ -78,8 +78,10 @@ def choose_checkpointing(config: Config, ops: Ops, device: torch.device) -> Acti
         needs[mode] = bytes_needed(config, ops, mode)
         if needs[mode] <= free:
             break
-    told = ", ".join(f"{name} {_gib(need)}" for name, need in needs.items())
-    logger.info("training.recomputation: %s (memory needed: %s; free: %s)", mode, told, _gib(free))
+    needed = ", ".join(f"{name} {_gib(need)}" for name, need in needs.items())
+    logger.info(
+        "training.recomputation: %s (memory needed: %s; free: %s)", mode, needed, _gib(free)
+    )
     return mode
 
 

@@ -52,4 +52,4 @@ def forget_unreported(out: Path) -> None:
 
 
 def _kept(out: Path) -> Path:
-    return out.with_suffix(".untold")
+    return out.with_suffix(".unreported")

@@ -94,31 +94,31 @@ class MeshRanks(Ranks):
 
     def sum(self, x: Tensor) -> Pending:
         """See `Ranks`."""
-        with self._told():
+        with self._loss_explained():
             return _Summing(self, x, dist.all_reduce(x, group=self._group, async_op=True))
 
     def broadcast(self, x: Tensor) -> None:
         """See `Ranks`."""
-        with self._told():
+        with self._loss_explained():
             dist.broadcast(x, group=self._group, group_src=0)
 
     def share(self, value: T | None) -> T:
         """See `Ranks`."""
         values = [value]
-        with self._told():
+        with self._loss_explained():
             dist.broadcast_object_list(values, group=self._group, group_src=0)
         return cast(T, values[0])
 
     def gather(self, value: T) -> list[T]:
         """See `Ranks`."""
         values: list[T | None] = [None] * self.size
-        with self._told():
+        with self._loss_explained():
             dist.all_gather_object(values, value, group=self._group)
         return cast(list[T], values)
 
     def barrier(self) -> None:
         """See `Ranks`."""
-        with self._told():
+        with self._loss_explained():
             dist.barrier(self._group)
 
     def tell(self, error: BaseException) -> None:
@@ -128,7 +128,7 @@ class MeshRanks(Ranks):
             self._store.set(f"ended/{self.rank}", text)
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
+    def _loss_explained(self) -> Iterator[None]:
         try:
             yield
         except RuntimeError as error:
@@ -171,7 +171,7 @@ class _Summing:
 
     def wait(self) -> Tensor:
         """Wait for the sum: the host on a CPU, the current stream on a GPU."""
-        with self.ranks._told():
+        with self.ranks._loss_explained():
             self.work.wait()
         return self.value
 
