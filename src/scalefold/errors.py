@@ -20,8 +20,8 @@ class UnreadableError(InputError):
     def of(cls, path: object) -> UnreadableError:
         """The error of the file or folder."""
         return cls(
-            f"{path}: may not be read: you have no permission. Nothing else need be wrong: have "
-            "the owner give it (chmod a+r, of folders a+rx), or use a copy of your own"
+            f"{path}: may not be read: you have no permission. Ask the owner for it (chmod "
+            "a+r, for folders a+rx), or use your own copy"
         )
 
 

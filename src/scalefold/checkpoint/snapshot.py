@@ -93,7 +93,7 @@ def _host_memory(state: dict[str, Tensor]) -> dict[str, Tensor]:
     except RuntimeError as error:
         gigabytes = sum(tensor.nbytes for tensor in state.values()) / 1e9
         raise InputError(
-            f"the host has no {gigabytes:.1f} GB of memory, page-locked where a GPU trains, for a "
-            f"copy of the training's state, from which checkpoints are written ({error}): give the "
-            "training more memory, or end what else holds so much"
+            f"the host lacks {gigabytes:.1f} GB of memory, page-locked if a GPU trains, for a copy "
+            f"of the training's state that checkpoints are written from ({error}): give the "
+            "training more memory, or end other processes"
         ) from error

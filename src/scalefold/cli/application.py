@@ -81,7 +81,7 @@ def _explain(error: OSError) -> str | None:
         file = Path(os.fsdecode(error.filename))
         is_new = os.access(file.parent, os.X_OK) and not os.path.lexists(file)
         if is_new or os.access(file, os.R_OK):
-            return f"{file}: may not be written: you have no permission. Get it, or choose another"
+            return f"{file}: may not be written: you have no permission. Choose another file"
         return str(UnreadableError.of(file))
     if error.errno in NO_ROOM:
         where = error.filename or "the output"  # such as standard output: writing names no file

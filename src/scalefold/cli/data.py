@@ -70,7 +70,7 @@ def fetch(
     chains = read_chains(loaded.data.chains)
     if not any(chain.split == "train" for chain in chains):
         typer.echo(
-            f"{loaded.data.chains}: no chain of split train: serves evaluation, not training",
+            f"{loaded.data.chains}: no chain of split train, so this is for evaluation only",
             err=True,
         )
     if bucket is not None:
@@ -82,8 +82,8 @@ def fetch(
     )
     for root, reasons in summary.failures.items():
         typer.echo(
-            f"{root} failed for {_counted(len(reasons), 'file')}, had from another mirror or "
-            f"before; the first: {reasons[0]}",
+            f"{root} failed for {_counted(len(reasons), 'file')}; another mirror or an earlier "
+            f"fetch gave them. The first failure: {reasons[0]}",
             err=True,
         )
     for name, keys in summary.absent.items():
@@ -101,8 +101,8 @@ def _say_absent(name: str, num_absent: int, num_chains: int) -> None:
         return
     key = "template_hits" if name.endswith(".hhr") else "alignments"
     typer.echo(
-        f"no mirror has {name} for any of {num_chains} chains: is its name in data.{key} right, "
-        "and the path in data.mirrors?",
+        f"no mirror has {name} for any of {num_chains} chains: check its name in data.{key} and "
+        "the path in data.mirrors",
         err=True,
     )
 

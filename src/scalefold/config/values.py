@@ -55,7 +55,7 @@ def _check_root(root: str) -> str:
 
 def _check_results(path: Path) -> Path:
     if {"{", "}"} & {*str(path)}:
-        raise ValueError("has a brace, which Snakemake takes for a wildcard: name it otherwise")
+        raise ValueError("has a brace, which Snakemake takes for a wildcard: rename it")
     return path
 
 
