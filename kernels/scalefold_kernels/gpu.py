@@ -6,7 +6,6 @@ from functools import cache
 
 import torch
 import triton
-from torch import Tensor
 
 GLUON_VERSIONS = ("3.6", "3.7")
 """Versions of Triton whose Gluon the kernels for Hopper GPUs are written for."""
@@ -51,11 +50,6 @@ def is_hopper(device: torch.device) -> bool:
 def has_gluon() -> bool:
     """Whether Triton is of a version that the kernels for Hopper GPUs run with."""
     return ".".join(triton.__version__.split(".")[:2]) in GLUON_VERSIONS
-
-
-def runs_gluon(x: Tensor) -> bool:
-    """Whether kernels for Hopper GPUs can run where this tensor is."""
-    return why_not_hopper(x.device) is None
 
 
 def _named(device: torch.device) -> str:

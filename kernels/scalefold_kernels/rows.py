@@ -34,6 +34,21 @@ class Rows:
     sizes: tuple[int, int]
     strides: tuple[int, int, int, int]
 
+    @property
+    def geometry(self) -> tuple[int, ...]:
+        """Sizes and strides as kernels take them."""
+        return (*self.sizes, *self.strides)
+
+    def matrix(self) -> Tensor:
+        """Rows with one stride as a matrix."""
+        size = self.num_rows, self.tensor.shape[-1]
+        return self.tensor.as_strided(size, (self.strides[2], self.strides[3]))
+
+    def shape_class(self, **more: int) -> dict[str, int | str]:
+        """What the tables of tiles speak of."""
+        dtype = str(self.tensor.dtype).removeprefix("torch.")
+        return {"rows": self.num_rows, "C": self.tensor.shape[-1], **more, "dtype": dtype}
+
 
 def rows_of(x: Tensor) -> Rows:
     """Describe ``x`` (..., C) as rows; a copy only where kernels cannot take its strides.

@@ -99,8 +99,7 @@ def read_table(kernel: str) -> dict[str, Any]:
 def read_tables(path: Path) -> dict[str, dict[str, Any]]:
     """All tables of a file by kernel."""
     tables: dict[str, dict[str, Any]] = json.loads(path.read_text())
-    # A file of one table is of an op that has no file of its own yet.
-    return {path.stem: tables} if path.parent == _FOLDER / "tiles" else tables
+    return tables
 
 
 def _found(kernel: str) -> tuple[Path, dict[str, Any]]:
@@ -115,7 +114,7 @@ def _found(kernel: str) -> tuple[Path, dict[str, Any]]:
 def _all_tables() -> dict[str, tuple[Path, dict[str, Any]]]:
     """File and table of every kernel."""
     found: dict[str, tuple[Path, dict[str, Any]]] = {}
-    for path in [*_FOLDER.rglob("tiles.json"), *_FOLDER.glob("tiles/*.json")]:
+    for path in _FOLDER.rglob("tiles.json"):
         for kernel, table in read_tables(path).items():
             if kernel in found:
                 raise ValueError(f"{path} and {found[kernel][0]} both have a table {kernel!r}")

@@ -1,6 +1,7 @@
 """What launches hand to TMA begins at multiples of 16 bytes."""
 
 from collections.abc import Callable
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -10,11 +11,11 @@ from torch import Tensor
 
 from scalefold_kernels.ops.attention.hopper.descriptors import gradient_rows
 from scalefold_kernels.ops.norm.op import new_stats
-from scalefold_kernels.ops.norm.projection import hopper_launch as projection
+from scalefold_kernels.ops.norm.projection import hopper as projection
 from scalefold_kernels.ops.norm.projection.arguments import Gradients, Norm, Projections, Sizes
 from scalefold_kernels.ops.outer_product import hopper as outer_product
 from scalefold_kernels.ops.outer_product.arguments import Sizes as OuterProductSizes
-from scalefold_kernels.ops.transition import hopper_backward as transition
+from scalefold_kernels.ops.transition import hopper as transition
 from scalefold_kernels.ops.transition.arguments import Kept, Parameters
 from scalefold_kernels.tma import reachable, steps, within_reach
 
@@ -31,9 +32,9 @@ def beside(*shape: int) -> Tensor:
 
 @pytest.fixture
 def noted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
-    """Replaces kernels of a module; their launches are noted."""
+    """Replaces kernels of a package, named by its modules; their launches are noted."""
 
-    def note(module: ModuleType, *names: str) -> list[str]:
+    def note(package: ModuleType, kernels: dict[str, str]) -> list[str]:
         launched: list[str] = []
 
         class Kernel:
@@ -43,7 +44,8 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
             def __getitem__(self, grid: Any) -> Callable[..., None]:
                 return lambda *args, **kwargs: launched.append(self.name)
 
-        for name in names:
+        for module, name in kernels.items():
+            module = import_module(f"{package.__name__}.{module}")
             monkeypatch.setattr(module, name, Kernel(name))
         return launched
 
@@ -72,20 +74,25 @@ def test_steps_of_nothing_are_not_taken() -> None:
 
 
 def test_gradient_of_a_transition(noted: Callable[..., list[str]]) -> None:
-    kernels = "gradients_kernel", "input_gradient_kernel", "transition_finish_kernel"
-    launched = noted(transition, *kernels)
+    kernels = {
+        "gradients": "gradients_kernel",
+        "input": "input_gradient_kernel",
+        "parameters": "transition_finish_kernel",
+    }
+    launched = noted(transition, kernels)
     x, row, column = new(40, 64), new(64), new(128)
     parameters = Parameters(row, row, new(128, 64), column, new(64, 128), row)
     transition.backward(beside(40, 64), x, Kept(x, new(2, 40).float()), parameters)
-    assert launched == [*kernels]
+    assert launched == [*kernels.values()]
 
 
 def test_gradients_of_projections(
     noted: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel = "projection_backward_hopper_kernel"
-    launched = noted(projection, kernel)
-    monkeypatch.setattr(projection, "sum_rows", lambda *args: None)
+    launched = noted(projection, {"backward": kernel})
+    module = import_module(f"{projection.__name__}.backward")
+    monkeypatch.setattr(module, "sum_rows", lambda *args: None)
     sizes = Sizes(64, 128, 64, 0)
     x, weight = new(40, 64), new(128, 64)
     norm = Norm(new(64), new(64), new_stats(x))

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from scalefold.ops.transition import transition as reference
-from scalefold_kernels.gpu import GLUON_VERSIONS, runs_gluon
-from scalefold_kernels.ops.transition import op, portable, transition
-from scalefold_kernels.ops.transition.kernel import transition_finish_kernel
+from scalefold_kernels import gpu
+from scalefold_kernels.ops.transition import transition, triton
+from scalefold_kernels.ops.transition.hopper.parameters import transition_finish_kernel
 from scalefold_kernels.tiles import tile
 
 # Shape of x without channels, C, H
@@ -102,7 +102,7 @@ def test_a_few_rows_at_a_time(
 ) -> None:
     inputs = _inputs((23,), 16, 32, device, torch.float32)
     whole = _results(transition, inputs, torch.float32)
-    monkeypatch.setattr(portable, limit, value)
+    monkeypatch.setattr(triton, limit, value)
     for part, expected in zip(_results(transition, inputs, torch.float32), whole, strict=True):
         torch.testing.assert_close(part, expected, rtol=1e-5, atol=1e-5)
 
@@ -164,7 +164,7 @@ def _by_parts(x: Tensor, y: Tensor) -> Tensor:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("kernels", ["portable", "hopper"])
+@pytest.mark.parametrize("backend", ["triton", "hopper"])
 @pytest.mark.parametrize(
     ("shape", "channels", "hidden"),
     [
@@ -177,7 +177,7 @@ def _by_parts(x: Tensor, y: Tensor) -> Tensor:
     ],
 )
 def test_bfloat16(
-    kernels: str,
+    backend: str,
     shape: tuple[int, ...],
     channels: int,
     hidden: int,
@@ -185,7 +185,10 @@ def test_bfloat16(
     monkeypatch: pytest.MonkeyPatch,
     poisoned_memory: None,
 ) -> None:
-    _take(kernels, device, monkeypatch)
+    if backend == "triton":
+        monkeypatch.setattr(gpu, "has_gluon", lambda: False)
+    elif reason := gpu.why_not_hopper(device):
+        pytest.skip(reason)
     inputs = _inputs(shape, channels, hidden, device, torch.bfloat16)
     _check_precision(inputs)
 
@@ -203,11 +206,3 @@ def test_two_runs_give_the_same_bits(device: torch.device) -> None:
     inputs = _inputs((40000,), 128, 512, device, torch.bfloat16)
     runs = [_results(transition, inputs, torch.bfloat16) for _ in range(2)]
     assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
-
-
-def _take(kernels: str, device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the op use these kernels; skip where they cannot run."""
-    if kernels == "portable":
-        monkeypatch.setattr(op, "_hopper", lambda rows, parameters: None)
-    elif not runs_gluon(torch.empty(0, device=device)):
-        pytest.skip(f"needs an H100 or H200, and Triton of {GLUON_VERSIONS}")

@@ -15,8 +15,9 @@ import torch
 from tests.kernels.offline.case import CompileCase, recorded
 from torch import Tensor
 
-from scalefold_kernels.ops.norm import op
-from scalefold_kernels.ops.norm.projection import portable
+from scalefold_kernels.ops.norm import triton as norm_alone
+from scalefold_kernels.ops.norm.op import new_stats
+from scalefold_kernels.ops.norm.projection import triton, triton_library
 from scalefold_kernels.ops.norm.projection.arguments import (
     MAX_FEW_OUTPUTS,
     MAX_NARROW_OUTPUTS,
@@ -42,14 +43,18 @@ def compile_cases() -> list[CompileCase]:
 
 
 def _norms() -> Iterator[CompileCase]:
-    for shape, record in _settings("layer_norm_forward", ["C", "dtype"], _DEFAULT_NORMS, op):
+    for shape, record in _settings(
+        "layer_norm_forward", ["C", "dtype"], _DEFAULT_NORMS, norm_alone
+    ):
         x, norm = _rows(shape, "C"), _norm(shape)
         for described, stats in (("", norm.stats), ("without statistics", None)):
-            yield record(described, partial(op.launch_forward, x, *norm[:2], stats))
-    for shape, record in _settings("layer_norm_backward", ["C", "dtype"], _DEFAULT_NORMS, op):
+            yield record(described, partial(norm_alone.forward, x, *norm[:2], stats))
+    for shape, record in _settings(
+        "layer_norm_backward", ["C", "dtype"], _DEFAULT_NORMS, norm_alone
+    ):
         x, (weight, bias, stats) = _rows(shape, "C"), _norm(shape)
         sums = weight.new_empty(3, len(weight))
-        launch = partial(op.launch_backward, x, x, weight)
+        launch = partial(norm_alone.backward, x, x, weight)
         yield record("with sums", partial(launch, bias, stats, x, sums, x))
         yield record("", partial(launch, bias, stats, x, sums[:2]))
         yield record("alone", partial(launch, None, stats, None, sums[:2]))
@@ -57,27 +62,28 @@ def _norms() -> Iterator[CompileCase]:
 
 def _projections() -> Iterator[CompileCase]:
     names = ["C", "P", "dtype"]
-    for shape, record in _settings("projection_forward", names, _DEFAULT_PROJECTIONS, portable):
+    for shape, record in _settings("projection_forward", names, _DEFAULT_PROJECTIONS, triton):
         x, outputs = _rows(shape, "C"), int(shape["P"])
         for few in (0, MAX_FEW_OUTPUTS) if outputs > MAX_NARROW_OUTPUTS else (0,):
             projections = _projections_of(shape, few)
             out, aside = _rows(shape, "P"), x.new_empty(1, few or outputs, ROWS)
-            launch = partial(portable.forward, x, _norm(shape), projections, out, aside)
+            launch = partial(triton.forward, x, _norm(shape), projections, out, aside)
             yield record("aside" if few else "", launch)
     narrow = [d for d in _DEFAULT_PROJECTIONS if d[1] <= MAX_NARROW_OUTPUTS]
-    for shape, record in _settings("projection_backward", names, narrow, portable):
+    for shape, record in _settings("projection_backward", names, narrow, triton):
         x, grad = _rows(shape, "C"), _rows(shape, "P")
         projections = _projections_of(shape, 0)
         grads: tuple[Tensor | None, Tensor | None]
+        backward = triton.backward
         if shape.get("others", 0):
-            wide = {**shape, "P": 512}
+            wide, backward = {**shape, "P": 512}, triton_library.backward
             grads, projections = (_rows(wide, "P"), grad), _projections_of(wide, int(shape["P"]))
         else:
             grads = (grad, None) if projections.few is None else (None, grad)
         vector = x.new_empty(projections.sizes.parameters)
         gradients = Gradients.of(vector, projections.sizes)
         arguments = *grads, x, _norm(shape), projections, x, gradients
-        yield record("", partial(portable.backward, *arguments))
+        yield record("", partial(backward, *arguments))
 
 
 def _projections_of(shape: Shape, few: int) -> Projections:
@@ -105,7 +111,7 @@ def _rows(shape: Shape, size: str) -> Tensor:
 
 def _norm(shape: Shape) -> Norm:
     x = _rows(shape, "C")
-    return Norm(x[0], x[0], op.new_stats(x))
+    return Norm(x[0], x[0], new_stats(x))
 
 
 def _settings(
@@ -136,7 +142,7 @@ def _record(
     with (
         overridden() as tables,
         patch.object(module, "sum_rows"),
-        patch.object(portable, "column_sums"),
+        patch.object(triton_library, "column_sums"),
     ):
         tables.force(table, **tile)
         sizes = ", ".join(f"{k}={v}" for k, v in {**shape, **tile}.items())

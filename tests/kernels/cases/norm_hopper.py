@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from importlib import import_module
+from itertools import product
 from unittest.mock import patch
 
 import torch
@@ -12,9 +14,7 @@ from torch import Tensor
 
 from scalefold_kernels import tma
 from scalefold_kernels.ops.norm.op import new_stats
-from scalefold_kernels.ops.norm.projection import (
-    hopper_launch,
-)
+from scalefold_kernels.ops.norm.projection import hopper
 from scalefold_kernels.ops.norm.projection.arguments import Gradients, Norm, Projections, Sizes
 
 ROWS = 65536
@@ -28,13 +28,6 @@ _SIZES = [
     Sizes(256, 1024, 768, 0),
 ]
 
-_KERNELS = [
-    ("forward", "hopper", hopper_launch, 1.0),
-    ("forward", "hopper", hopper_launch, 0.5),
-    ("backward", "hopper", hopper_launch, 1.0),
-    ("backward", "hopper", hopper_launch, 0.5),
-]
-
 
 def compile_cases() -> Iterator[CompileCase]:
     """All kernels at the sizes of the model that they serve."""
@@ -46,24 +39,25 @@ def compile_cases() -> Iterator[CompileCase]:
         bias = _empty(outputs - first_biased)
         gradients = Gradients.of(_empty(sizes.parameters), sizes)
         out, aside = _empty(1, ROWS, outputs), _empty(1, few, ROWS)
-        for direction, kind, module, first_scale in _KERNELS:
+        for direction, first_scale in product(("forward", "backward"), (1.0, 0.5)):
             projections = Projections(
                 sizes, weight, few_weight, bias, outputs // 4, first_scale, 1.0
             )
-            if not module.serves(x, projections, direction):
+            if hopper.why_not(direction, x, projections):
                 continue
             launch = (
-                partial(module.forward, x[None], norm, projections, out, aside)
+                partial(hopper.forward, x[None], norm, projections, out, aside)
                 if direction == "forward"
-                else partial(module.backward, grad, grad_few, x, norm, projections, x, gradients)
+                else partial(hopper.backward, grad, grad_few, x, norm, projections, x, gradients)
             )
-            kernel = f"projection_{direction}_{kind}_kernel"
+            module = import_module(f"{hopper.__name__}.{direction}")
+            kernel = f"projection_{direction}_hopper_kernel"
             with (
                 # H100 and H200.
                 patch.object(tma, "num_sms", lambda _: 132),
-                patch.object(hopper_launch, "finish"),
+                patch.object(module, "sum_rows", create=True),
             ):
-                described = f"projection_{direction}_{kind} C={channels} P={outputs} S={few}"
+                described = f"projection_{direction}_hopper C={channels} P={outputs} S={few}"
                 described += f" times {first_scale}"
                 yield recorded(module, kernel, launch, described, "sm_90")
 

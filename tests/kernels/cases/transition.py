@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from types import ModuleType
+from importlib import import_module
 from typing import Any
 from unittest.mock import patch
 
@@ -13,9 +13,9 @@ from tests.kernels.offline.case import CompileCase, recorded
 
 from scalefold_kernels import tma
 from scalefold_kernels.dot import precision
-from scalefold_kernels.ops.transition import hopper_backward, hopper_forward
+from scalefold_kernels.ops.transition import hopper
 from scalefold_kernels.ops.transition.arguments import Kept, Parameters
-from scalefold_kernels.ops.transition.kernel import (
+from scalefold_kernels.ops.transition.triton import (
     transition_forward_kernel,
     transition_hidden_kernel,
 )
@@ -82,31 +82,31 @@ def _hopper() -> Iterator[CompileCase]:
         weights = Parameters(row, row, up, column, down, row)
         products, sums = empty(2, 8, num_hidden, channels).float(), empty(8, num_hidden).float()
         row_sums = empty(2, 264, channels).float()
-        launches: dict[str, tuple[ModuleType, Callable[[], Any]]] = {
-            "forward": (hopper_forward, partial(hopper_forward.forward, x, weights, x, None)),
-            "forward that keeps": (
-                hopper_forward,
-                partial(hopper_forward.forward, x, weights, x, kept),
-            ),
-            "gradients": (hopper_backward, partial(hopper_backward.gradients, x, x, weights)),
+        launches: dict[str, tuple[str, Callable[[], Any]]] = {
+            "forward": ("forward", partial(hopper.forward, x, weights, x, None)),
+            "forward that keeps": ("forward", partial(hopper.forward, x, weights, x, kept)),
+            "gradients": ("gradients", partial(hopper.gradients, x, x, weights)),
             "input_gradient": (
-                hopper_backward,
-                partial(hopper_backward.input_gradient, pieces, x, kept.stats, x, weights),
+                "input",
+                partial(hopper.input_gradient, pieces, x, kept.stats, x, weights),
             ),
             "transition_finish": (
-                hopper_backward,
-                partial(hopper_backward.finish, products, sums, row_sums, weights),
+                "parameters",
+                partial(hopper.finish, products, sums, row_sums, weights),
             ),
+        }
+        modules = {
+            name: import_module(f"{hopper.__name__}.{name}") for name, _ in launches.values()
         }
         # H100 and H200: 132 SMs.
         with (
             patch.object(tma, "num_sms", lambda _: 132),
-            patch.object(hopper_backward, "num_sms", lambda _: 132),
+            patch.object(modules["gradients"], "num_sms", lambda _: 132),
         ):
             for name, (module, launch) in launches.items():
                 described = f"{name} on Hopper C={channels} H={num_hidden}"
                 kernel = f"{name.split()[0]}_kernel"
-                yield recorded(module, kernel, launch, described, "sm_90")
+                yield recorded(modules[module], kernel, launch, described, "sm_90")
 
 
 def _constants(size: tuple[int, int, int], dtype: str) -> dict[str, int | str]:

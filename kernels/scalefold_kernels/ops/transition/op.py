@@ -5,17 +5,15 @@ For backward the normalised rows are kept, never the hidden channels; without ba
 
 from __future__ import annotations
 
-from functools import cache
-from importlib import import_module
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from scalefold_kernels.gpu import runs_gluon
-from scalefold_kernels.ops.transition import portable
-from scalefold_kernels.ops.transition.arguments import Kept, Parameters, checked, matrix
+from scalefold_kernels.backends import Backends
+from scalefold_kernels.ops.transition.arguments import Kept, checked, matrix
+
+_BACKENDS = Backends("transition", __package__, "hopper", "triton")
 
 
 def transition(
@@ -49,8 +47,8 @@ def _transition(x: Tensor, parameters: list[Tensor], keep: bool) -> tuple[Tensor
     out, *kept = _results(x, parameters, keep)
     if x.numel() > 0:
         rows = matrix(x)
-        kernels = _hopper(rows, contiguous) or portable
-        kernels.forward(rows, contiguous, out.view(rows.shape), Kept(*kept) if keep else None)
+        backend = _BACKENDS.choose("forward", x.device, rows, contiguous)
+        backend.forward(rows, contiguous, out.view(rows.shape), Kept(*kept) if keep else None)
     return out, *kept
 
 
@@ -69,8 +67,8 @@ def _transition_backward(
 ) -> list[Tensor]:
     """Gradients of x; of the norm's weight and bias as (2, C); of the four others in order."""
     rows, contiguous = matrix(x), checked(x, *parameters)
-    kernels = _hopper(rows, contiguous) or portable
-    grad_x, *others = kernels.backward(matrix(grad), rows, Kept(normed, stats), contiguous)
+    backend = _BACKENDS.choose("backward", x.device, rows, contiguous)
+    grad_x, *others = backend.backward(matrix(grad), rows, Kept(normed, stats), contiguous)
     return [grad_x.view(x.shape), *others]
 
 
@@ -84,19 +82,6 @@ def _(
         norm_weight.new_empty(2, *norm_weight.shape),
         *(parameter.new_empty(parameter.shape) for parameter in others),
     ]
-
-
-@cache
-def _hopper_module() -> ModuleType:
-    return import_module("scalefold_kernels.ops.transition.hopper_launch")
-
-
-def _hopper(rows: Tensor, parameters: Parameters) -> ModuleType | None:
-    """Kernels of a Hopper GPU, where they serve these arguments."""
-    if not runs_gluon(rows):
-        return None
-    module = _hopper_module()
-    return module if module.serves(rows, parameters) else None
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

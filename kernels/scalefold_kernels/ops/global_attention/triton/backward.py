@@ -34,7 +34,7 @@ from scalefold_kernels.ops.global_attention.triton.parts import (
     strides,
     with_mask,
 )
-from scalefold_kernels.ops.norm.kernel import standardise, standardise_backward
+from scalefold_kernels.ops.norm.triton import standardise, standardise_backward
 from scalefold_kernels.sums import sum_rows
 
 

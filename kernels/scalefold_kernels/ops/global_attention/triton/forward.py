@@ -38,7 +38,7 @@ from scalefold_kernels.ops.global_attention.triton.parts import (
     strides,
     with_mask,
 )
-from scalefold_kernels.ops.norm.kernel import standardise
+from scalefold_kernels.ops.norm.triton import standardise
 
 
 @triton.jit

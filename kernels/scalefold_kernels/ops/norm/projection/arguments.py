@@ -172,7 +172,7 @@ def apart(
     """
     *others, last = weights
     if (
-        fused(x)
+        why_not_fused(x) is None
         and last.shape[0] <= MAX_FEW_OUTPUTS
         and not beyond(last.shape[0] * prod(x.shape[1:-1]))
         and not biased[-1]
@@ -182,12 +182,16 @@ def apart(
     return weights, None
 
 
-def fused(x: Tensor) -> bool:
-    """Whether the portable kernels serve: by measurement, see docs/kernels/norm.md.
+def why_not_fused(x: Tensor) -> str | None:
+    """Why the portable kernels do not take this input, by measurement; or None.
 
     float32 has no fast matrix product in Triton; the library's follows torch's own settings.
     """
-    return x.shape[-1] <= MAX_FUSED_CHANNELS and (x.dtype != torch.float32 or not x.is_cuda)
+    if x.shape[-1] > MAX_FUSED_CHANNELS:
+        return f"takes {MAX_FUSED_CHANNELS} channels at most, found {x.shape[-1]}"
+    if x.dtype == torch.float32 and x.is_cuda:
+        return "Triton has no fast matrix product of float32"
+    return None
 
 
 class Gradients(NamedTuple):

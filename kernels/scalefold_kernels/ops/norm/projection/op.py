@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
-from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from scalefold_kernels.gpu import runs_gluon
+from scalefold_kernels.backends import Backends
 from scalefold_kernels.ops.norm.op import check, new_stats
-from scalefold_kernels.ops.norm.projection import portable
 from scalefold_kernels.ops.norm.projection.arguments import (
     Gradients,
     Norm,
@@ -22,6 +19,8 @@ from scalefold_kernels.ops.norm.projection.arguments import (
     check_projections,
 )
 from scalefold_kernels.packing import join
+
+_BACKENDS = Backends("normed_projection", __package__, "hopper", "triton", "triton_library")
 
 
 def normed_projection(
@@ -152,8 +151,8 @@ def _normed_projection(
     out, few, stats = _results(x, projections.sizes)
     if x.numel():
         norm = Norm(norm_weight.contiguous(), norm_bias.contiguous(), stats)
-        launches = _hopper(x, projections, "forward") or portable
-        launches.forward(x, norm, projections, out, few)
+        backend = _BACKENDS.choose("forward", x.device, x, projections)
+        backend.forward(x, norm, projections, out, few)
     return out, few, stats
 
 
@@ -202,9 +201,9 @@ def normed_projection_backward(
         return x.new_empty(x.shape), vector.zero_()
     norm = Norm(norm_weight.contiguous(), norm_bias.contiguous(), stats)
     through = None if through is None else through.contiguous()
-    launches = _hopper(x, projections, "backward") or portable
+    backend = _BACKENDS.choose("backward", x.device, x, projections)
     gradients = Gradients.of(vector, projections.sizes)
-    grad_x = launches.backward(grad, grad_few, x, norm, projections, through, gradients)
+    grad_x = backend.backward(grad, grad_few, x, norm, projections, through, gradients)
     return grad_x, vector
 
 
@@ -223,13 +222,3 @@ def _(
     through: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     return x.new_empty(x.shape), x.new_empty(Sizes.of(x, weights, biased).parameters)
-
-
-def _hopper(
-    x: Tensor, projections: Projections, direction: Literal["forward", "backward"]
-) -> ModuleType | None:
-    """Launches of the kernels for a Hopper GPU, where they serve these arguments."""
-    if not runs_gluon(x):
-        return None
-    module = import_module("scalefold_kernels.ops.norm.projection.hopper_launch")
-    return module if module.serves(x, projections, direction) else None

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from scalefold_kernels import dot
 from scalefold_kernels.limits import check_batch
-from scalefold_kernels.ops.norm.kernel import standardise, standardise_backward
 from scalefold_kernels.ops.norm.op import EPS
+from scalefold_kernels.ops.norm.triton import standardise, standardise_backward
 from scalefold_kernels.sums import sum_rows
 from scalefold_kernels.tiles import architecture, tile
 

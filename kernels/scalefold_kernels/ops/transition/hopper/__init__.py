@@ -1,1 +1,37 @@
-"""Kernels in Gluon for Hopper GPUs (H100, H200)."""
+"""The transition on Hopper GPUs (H100, H200), in Gluon."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from scalefold_kernels.ops.transition.arguments import Kept, Parameters
+from scalefold_kernels.ops.transition.hopper.forward import forward
+from scalefold_kernels.ops.transition.hopper.gradients import gradients
+from scalefold_kernels.ops.transition.hopper.input import input_gradient
+from scalefold_kernels.ops.transition.hopper.parameters import finish
+from scalefold_kernels.tma import VECTOR, reachable, within_reach
+
+__all__ = ["backward", "forward", "why_not"]
+
+
+def why_not(function: str, x_RC: Tensor, parameters: Parameters) -> str | None:
+    """Why the kernels do not take these arguments."""
+    num_hidden, channels = parameters.up_weight.shape
+    if x_RC.dtype != torch.bfloat16:
+        return f"takes bfloat16, not {x_RC.dtype}"
+    if len(x_RC) == 0:
+        return "takes no empty tensors"
+    if channels % VECTOR or num_hidden % VECTOR:
+        return f"takes channels in multiples of {VECTOR}, found {channels} and {num_hidden} hidden"
+    if not all(map(reachable, (x_RC, parameters.up_weight, parameters.down_weight))):
+        return "TMA does not reach a tensor whose rows start between multiples of 16 bytes"
+    return None
+
+
+def backward(grad_RC: Tensor, x_RC: Tensor, kept: Kept, parameters: Parameters) -> list[Tensor]:
+    """Gradients of x; of the norm's weight and bias as (2, C); of the four others in order."""
+    grad_RC = within_reach(grad_RC)
+    grad_hidden, products, sums = gradients(kept.normed, grad_RC, parameters)
+    grad_x, row_sums = input_gradient(grad_hidden, x_RC, kept.stats, grad_RC, parameters)
+    return [grad_x, *finish(products, sums, row_sums, parameters)]

@@ -7,6 +7,11 @@ leave them in registers, they are the left operands of the sums over rows. Only 
 memory, for the gradient of the rows.
 """
 
+from functools import partial
+
+import torch
+import triton
+from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -17,15 +22,21 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from scalefold_kernels import tiles
 from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout, new_barriers
+from scalefold_kernels.gpu import num_sms
+from scalefold_kernels.ops.transition.arguments import Parameters, shape_class
 from scalefold_kernels.ops.transition.hopper.parts import (
     COLUMNS,
+    DEPTH,
     new_columns,
     piece_row,
     relu,
     relu_backward,
+    width_of,
     write_product,
 )
+from scalefold_kernels.tma import tiles_of
 
 
 @gluon.jit
@@ -178,3 +189,50 @@ def gradients_kernel(
         [4, 1],
         [GROUP_REGISTERS, REGISTERS - 2 * GROUP_REGISTERS],
     )
+
+
+def gradients(
+    normed_RC: Tensor, grad_RC: Tensor, parameters: Parameters
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The hidden channels' gradient, and partial sums over rows, float32.
+
+    Returns
+    -------
+    grad_hidden : Tensor
+        By pieces, see `parts.piece_row`: those of whole tiles of rows, an even number each.
+    products : Tensor, shape (2, parts, H, C)
+        ``grad_hidden^T normed`` and ``hidden^T grad``.
+    sums : Tensor, shape (parts, H)
+        Of ``grad_hidden``.
+    """
+    (num_rows, channels), num_hidden = grad_RC.shape, parameters.up_weight.shape[0]
+    sizes = tiles.tile("transition_gradients_hopper", "sm_90", shape_class(grad_RC, num_hidden))
+    width, block = width_of(channels), sizes["BLOCK_H"]
+    # Whole tiles of the next kernel: zeros beyond the last row, for its sums.
+    num_rows = 2 * ROWS.value * triton.cdiv(num_rows, 2 * ROWS.value)
+    num_pieces = num_rows // ROWS.value * 2 * triton.cdiv(num_hidden, 2 * DEPTH.value)
+    grad_hidden = grad_RC.new_empty(num_pieces * ROWS.value, DEPTH.value)
+    # As many parts as fill the GPU once.
+    blocks = triton.cdiv(num_hidden, block)
+    wanted = max(1, num_sms(grad_RC.device) // blocks)
+    rows_per_part = ROWS.value * triton.cdiv(triton.cdiv(num_rows, wanted), ROWS.value)
+    parts = triton.cdiv(num_rows, rows_per_part)
+    new = partial(torch.empty, dtype=torch.float32, device=grad_RC.device)
+    products, sums = new(2, parts, num_hidden, channels), new(parts, num_hidden)
+    gradients_kernel[(blocks, parts)](
+        tiles_of(normed_RC, ROWS.value, width),
+        tiles_of(grad_RC, ROWS.value, width),
+        tiles_of(parameters.up_weight, block, width),
+        tiles_of(parameters.down_weight, width, block),
+        tiles_of(grad_hidden, ROWS.value, DEPTH.value),
+        parameters.up_bias,
+        products,
+        sums,
+        num_rows,
+        rows_per_part,
+        C=channels,
+        H=num_hidden,
+        BLOCK_C=width,
+        **sizes,
+    )
+    return grad_hidden, products, sums

@@ -6,6 +6,9 @@ same ring as ``up``, one slot each for each warp group. The gradient of the norm
 result's gradient are summed over rows by products with ones.
 """
 
+import torch
+import triton
+from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -16,14 +19,18 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from scalefold_kernels import tiles
 from scalefold_kernels.gluon import REGISTERS, ROWS, columns, mma_layout, new_barriers, widen
+from scalefold_kernels.ops.transition.arguments import Parameters, shape_class
 from scalefold_kernels.ops.transition.hopper.parts import (
     COLUMNS,
     DEPTH,
     load_next,
     new_columns,
     piece_row,
+    width_of,
 )
+from scalefold_kernels.tma import num_ctas, tiles_of
 
 WIDTH = gl.constexpr(32)
 """Rows end in parts of so many channels, for want of registers."""
@@ -225,3 +232,36 @@ def input_gradient_kernel(
         [4, 1],
         [GROUP_REGISTERS, REGISTERS - 2 * GROUP_REGISTERS],
     )
+
+
+def input_gradient(
+    grad_hidden: Tensor, x_RC: Tensor, stats_2R: Tensor, grad_RC: Tensor, parameters: Parameters
+) -> tuple[Tensor, Tensor]:
+    """Gradient of x, the residual's included; parts of sums over rows, (2, parts, C), float32.
+
+    They are of the gradient of the norm's weight and of ``grad``.
+    """
+    (num_rows, channels), num_hidden = grad_RC.shape, parameters.up_weight.shape[0]
+    sizes = tiles.tile("transition_input_hopper", "sm_90", shape_class(grad_RC, num_hidden))
+    width = width_of(channels)
+    num_tiles = triton.cdiv(num_rows, 2 * ROWS.value)
+    programs = num_ctas(num_tiles, grad_RC.device)
+    grad_x = x_RC.new_empty(num_rows, channels)
+    sums = torch.empty(2, 2 * programs, channels, dtype=torch.float32, device=grad_RC.device)
+    input_gradient_kernel[(programs,)](
+        tiles_of(grad_hidden, ROWS.value, DEPTH.value),
+        tiles_of(parameters.up_weight, DEPTH.value, width),
+        tiles_of(x_RC, ROWS.value, width),
+        tiles_of(grad_RC, ROWS.value, width),
+        tiles_of(grad_x, ROWS.value, width),
+        parameters.norm_weight,
+        stats_2R,
+        sums,
+        num_tiles,
+        num_rows,
+        C=channels,
+        H=num_hidden,
+        BLOCK_C=width,
+        **sizes,
+    )
+    return grad_x, sums

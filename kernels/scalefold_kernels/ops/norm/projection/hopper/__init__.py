@@ -1,1 +1,47 @@
-"""Kernels in Gluon for Hopper GPUs (H100, H200)."""
+"""Layer normalisation with projections on Hopper GPUs (H100, H200), in Gluon."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from scalefold_kernels.ops.norm.projection.arguments import MAX_NARROW_OUTPUTS, Projections
+from scalefold_kernels.ops.norm.projection.hopper.backward import backward
+from scalefold_kernels.ops.norm.projection.hopper.forward import forward
+from scalefold_kernels.rows import rows_of
+from scalefold_kernels.tma import VECTOR, reachable
+
+__all__ = ["backward", "forward", "why_not"]
+
+MAX_CHANNELS = {"forward": 256, "backward": 128}
+"""Rows lie on the chip; backward, their gradient lies in a warp group's registers besides."""
+
+MIN_CHANNELS = 33
+"""Backward: they are the rows, 64 at least, of products that sum over rows."""
+
+MAX_BIASED_OUTPUTS = 512
+"""Backward: their sums lie in a warp group's registers."""
+
+
+def why_not(function: str, x: Tensor, projections: Projections) -> str | None:
+    """Why the kernels do not take these arguments."""
+    channels, outputs, first_biased, _ = projections.sizes
+    if x.dtype != torch.bfloat16:
+        return f"takes bfloat16, not {x.dtype}"
+    rows = rows_of(x)
+    if rows.num_rows < 2 or rows.num_dims > 1:
+        return f"takes two rows or more with one stride, found {tuple(x.shape)}, {x.stride()}"
+    if channels > MAX_CHANNELS[function]:
+        return f"takes {MAX_CHANNELS[function]} channels at most, found {channels}"
+    if channels % VECTOR or outputs % VECTOR:
+        return f"takes channels and outputs in multiples of {VECTOR}, found {channels}, {outputs}"
+    if outputs <= MAX_NARROW_OUTPUTS:
+        return f"takes more than {MAX_NARROW_OUTPUTS} outputs, found {outputs}"
+    if function == "backward" and channels < MIN_CHANNELS:
+        return f"takes {MIN_CHANNELS} channels or more, found {channels}"
+    if function == "backward" and outputs - first_biased > MAX_BIASED_OUTPUTS:
+        return f"takes {MAX_BIASED_OUTPUTS} biases at most, found {outputs - first_biased}"
+    matrices = rows.matrix(), projections.weight, projections.few
+    if not all(reachable(matrix) for matrix in matrices if matrix is not None):
+        return "TMA does not reach a tensor whose rows start between multiples of 16 bytes"
+    return None

@@ -6,6 +6,9 @@ for the product that gives the weights' gradients. What is summed over rows is s
 with ones.
 """
 
+import torch
+import triton
+from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -16,7 +19,17 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from scalefold_kernels import tiles
 from scalefold_kernels.gluon import REGISTERS, ROWS, columns, mma_layout, widen
+from scalefold_kernels.ops.norm.projection.arguments import (
+    MAX_FEW_OUTPUTS,
+    Gradients,
+    Norm,
+    Projections,
+)
+from scalefold_kernels.rows import Rows, rows_of
+from scalefold_kernels.sums import sum_rows
+from scalefold_kernels.tma import num_ctas, padded, tiles_of, within_reach
 
 ONES = gl.constexpr(8)
 """Columns of ones, the fewest that a product takes."""
@@ -409,3 +422,72 @@ def projection_backward_hopper_kernel(
         [GROUP_REGISTERS, REGISTERS - 2 * GROUP_REGISTERS],
     )
     # fmt: on
+
+
+def backward(
+    grad: Tensor | None,
+    grad_few: Tensor | None,
+    x: Tensor,
+    norm: Norm,
+    projections: Projections,
+    through: Tensor | None,
+    gradients: Gradients,
+) -> Tensor:
+    """Gradient of x; fills ``gradients``."""
+    assert grad is not None
+    rows, sizes, weight = rows_of(x), projections.sizes, projections.weight
+    shape = rows.shape_class(P=sizes.outputs, S=sizes.few)
+    launch = tiles.tile("projection_backward_hopper", "sm_90", shape)
+    width, block = padded(sizes.channels), launch["BLOCK_P"]
+    num_tiles = triton.cdiv(rows.num_rows, 2 * ROWS.value)
+    programs = num_ctas(num_tiles, x.device)
+    x_rows = rows.matrix()
+    grad_rows = within_reach(grad.reshape(-1, sizes.outputs))
+    grad_x, normed = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for _ in range(2))
+    normed_rows, grad_x_rows = (t.view(-1, sizes.channels) for t in (normed, grad_x))
+    through_rows = grad_x_rows if through is None else within_reach(through.view_as(grad_x_rows))
+    few_rows = grad_rows if grad_few is None else _one_stride(grad_few).matrix()
+    num_sums = sizes.sums + sizes.few * sizes.channels
+    sums = torch.empty(2 * programs, num_sums, dtype=torch.float32, device=x.device)
+    few_weight = weight if projections.few is None else projections.few
+    scaled = projections.scaled_blocks(block)
+    projection_backward_hopper_kernel[(programs,)](
+        tiles_of(grad_rows, ROWS.value, block),
+        tiles_of(weight if scaled else projections.scaled_weight(), block, width),
+        tiles_of(few_weight, MAX_FEW_OUTPUTS, width),
+        tiles_of(x_rows, ROWS.value, width),
+        tiles_of(through_rows, ROWS.value, width),
+        tiles_of(normed_rows, ROWS.value, width),
+        tiles_of(grad_x_rows, ROWS.value, width),
+        norm.weight,
+        norm.bias,
+        norm.stats,
+        sums,
+        projections.first_scale,
+        projections.few_scale,
+        few_rows,
+        *few_rows.stride(),
+        rows.num_rows,
+        num_tiles,
+        C=sizes.channels,
+        P=sizes.outputs,
+        S=sizes.few,
+        SCALED=scaled,
+        FIRST_BIASED=sizes.first_biased,
+        BLOCK_C=width,
+        BLOCK_S=MAX_FEW_OUTPUTS,
+        HAS_THROUGH=through is not None,
+        HAS_ASIDE=sizes.few > 0,
+        **launch,
+    )
+    # The programs' sums, added up, come first of all gradients.
+    sum_rows(sums, x.dtype, gradients.vector[:num_sums])
+    torch.mm(grad_rows.t(), normed_rows, out=gradients.weight)
+    gradients.scale_first(projections)
+    return grad_x
+
+
+def _one_stride(x: Tensor) -> Rows:
+    """Rows with one stride, copied where they have more."""
+    rows = rows_of(x)
+    return rows if rows.num_dims == 1 else rows_of(x.contiguous())

@@ -11,6 +11,8 @@ normalises or stores.
 Beyond the last row, channel and output TMA reads zeros and writes nothing.
 """
 
+import triton
+from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -20,7 +22,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
 )
 
+from scalefold_kernels import tiles
 from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout, widen
+from scalefold_kernels.ops.norm.op import EPS
+from scalefold_kernels.ops.norm.projection.arguments import MAX_FEW_OUTPUTS, Norm, Projections
+from scalefold_kernels.rows import rows_of
+from scalefold_kernels.tma import num_ctas, padded, tiles_of
 
 
 @gluon.jit
@@ -183,7 +190,7 @@ def projection_forward_hopper_kernel(
     HAS_BIAS: gl.constexpr, HAS_ASIDE: gl.constexpr,
     GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """As `.kernel.projection_forward_kernel`; see the module. The first ``SCALED`` outputs are
+    """As `..triton.projection_forward_kernel`; see the module. The first ``SCALED`` outputs are
     multiplied by ``first_scale``, before ``bias`` is added.
     """
     dtype: gl.constexpr = x_desc.dtype
@@ -242,3 +249,46 @@ def projection_forward_hopper_kernel(
         [GROUP_REGISTERS, REGISTERS - 2 * GROUP_REGISTERS],
     )
     # fmt: on
+
+
+def forward(x: Tensor, norm: Norm, projections: Projections, out: Tensor, few: Tensor) -> None:
+    """Fill ``out``, ``few`` and the statistics."""
+    rows, sizes, weight = rows_of(x), projections.sizes, projections.weight
+    shape = rows.shape_class(P=sizes.outputs, S=sizes.few)
+    launch = tiles.tile("projection_forward_hopper", "sm_90", shape)
+    width, block = padded(sizes.channels), launch["BLOCK_P"]
+    num_tiles = triton.cdiv(rows.num_rows, 2 * ROWS.value)
+    few_weight = weight if projections.few is None else projections.few
+    bias = projections.scaled_bias()
+    projection_forward_hopper_kernel[(num_ctas(num_tiles, x.device),)](
+        tiles_of(rows.matrix(), ROWS.value, width),
+        tiles_of(weight, block, width),
+        tiles_of(few_weight, few_block(sizes.few), width),
+        tiles_of(out.view(-1, sizes.outputs), ROWS.value, block),
+        norm.weight,
+        norm.bias,
+        norm.weight if bias is None else bias,
+        projections.first_scale,
+        projections.few_scale,
+        few,
+        norm.stats,
+        sizes.first_biased,
+        rows.num_rows,
+        rows.num_rows // x.shape[0],
+        num_tiles,
+        C=sizes.channels,
+        P=sizes.outputs,
+        S=sizes.few,
+        SCALED=0 if projections.first_scale == 1 else projections.first,
+        EPS=EPS,
+        BLOCK_C=width,
+        BLOCK_S=few_block(sizes.few),
+        HAS_BIAS=bias is not None,
+        HAS_ASIDE=sizes.few > 0,
+        **launch,
+    )
+
+
+def few_block(few: int) -> int:
+    """Outputs aside of a product: 8 or, at most, 16."""
+    return 8 if few <= 8 else MAX_FEW_OUTPUTS

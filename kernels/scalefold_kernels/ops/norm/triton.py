@@ -5,8 +5,15 @@ and sums are float32; a program holds whole rows, so mean and variance are taken
 registers and no cancellation can happen, whatever the mean.
 """
 
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
+
+from scalefold_kernels.ops.norm.op import EPS
+from scalefold_kernels.rows import rows_of
+from scalefold_kernels.sums import sum_rows
+from scalefold_kernels.tiles import architecture, tile
 
 
 @triton.jit
@@ -25,7 +32,7 @@ def row_offsets(rows, geometry, ROW_DIMS: tl.constexpr):
 
 @triton.jit
 def elements(pointer, geometry, rows, columns, ROW_DIMS: tl.constexpr):
-    """Where those of rows of a tensor of any strides are, see `op.geometry`."""
+    """Where those of rows of a tensor of any strides are, see `rows.Rows.geometry`."""
     offsets = row_offsets(rows, geometry, ROW_DIMS)[:, None] + columns[None, :] * geometry[5]
     return pointer + offsets
 
@@ -154,3 +161,78 @@ def layer_norm_backward_kernel(
     tl.store(partial + C, tl.sum(bias_sum, 0), mask=inside_c)
     if others_ptr is not None:
         tl.store(partial + 2 * C, tl.sum(others_sum, 0), mask=inside_c)
+
+
+def forward(x: Tensor, weight: Tensor, bias: Tensor, stats: Tensor | None) -> Tensor:
+    """The normalised rows; fills ``stats``, if given. Parameters are contiguous."""
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    rows, channels = rows_of(x), x.shape[-1]
+    block_c = triton.next_power_of_2(channels)
+    launch = tile("layer_norm_forward", architecture(x.device), rows.shape_class())
+    block_r = max(1, launch.pop("ELEMENTS") // block_c)
+    layer_norm_forward_kernel[(triton.cdiv(rows.num_rows, block_r),)](
+        rows.tensor,
+        weight,
+        bias,
+        out,
+        stats,
+        rows.num_rows,
+        rows.geometry,
+        C=channels,
+        EPS=EPS,
+        ROW_DIMS=rows.num_dims,
+        BLOCK_R=block_r,
+        BLOCK_C=block_c,
+        **launch,
+    )
+    return out
+
+
+def backward(
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stats: Tensor,
+    through: Tensor | None,
+    parameters: Tensor,
+    others: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """Gradient of x, and the forward's result again if ``bias`` is given; fills ``parameters``.
+
+    These are the sums for weight and bias and, where it is given, of the columns of ``others``
+    (R, C), rows of any stride: a pass over them of its own would cost twice as much.
+    """
+    grad_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    normed = None if bias is None else torch.empty_like(grad_x)
+    rows, grad_rows, channels = rows_of(x), rows_of(grad), x.shape[-1]
+    block_c = triton.next_power_of_2(channels)
+    launch = tile("layer_norm_backward", architecture(x.device), rows.shape_class())
+    block_r = max(1, launch.pop("ELEMENTS") // block_c)
+    programs = min(launch.pop("PROGRAMS"), triton.cdiv(rows.num_rows, block_r))
+    partial = torch.empty(programs, parameters.numel(), dtype=torch.float32, device=x.device)
+    layer_norm_backward_kernel[(programs,)](
+        grad_rows.tensor,
+        rows.tensor,
+        weight.contiguous(),
+        None if bias is None else bias.contiguous(),
+        stats,
+        None if through is None else through.contiguous(),
+        grad_x,
+        normed,
+        others,
+        partial,
+        rows.num_rows,
+        0 if others is None else others.stride(0),
+        grad_rows.geometry,
+        rows.geometry,
+        C=channels,
+        GRAD_ROW_DIMS=grad_rows.num_dims,
+        ROW_DIMS=rows.num_dims,
+        PROGRAMS=programs,
+        BLOCK_R=block_r,
+        BLOCK_C=block_c,
+        **launch,
+    )
+    sum_rows(partial, parameters.dtype, parameters)
+    return grad_x, normed

@@ -1,12 +1,28 @@
-"""Triton kernels of the transition: LayerNorm, linear, ReLU, linear; and of its backward.
+"""The transition for any GPU from compute capability 8.0 and any type.
+
+Forward never writes the hidden channels. Backward does, for some rows at a time: they and their
+gradient come out of one kernel, and three large matrix products and a LayerNorm's backward follow.
 
 Legend: R rows, C channels, H hidden channels.
 """
 
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
-from scalefold_kernels.ops.norm.kernel import standardise, store_statistics
+from scalefold_kernels.dot import block, precision
+from scalefold_kernels.ops.norm.op import EPS
+from scalefold_kernels.ops.norm.triton import standardise, store_statistics
+from scalefold_kernels.ops.transition.arguments import Kept, Parameters, shape_class
+from scalefold_kernels.sums import sum_rows
+from scalefold_kernels.tiles import architecture, tile
+
+MAX_HIDDEN_ELEMENTS = 1 << 27
+"""Of the hidden channels in memory at a time: 256 MiB in bfloat16, and as much for the gradient."""
+
+MAX_ROWS = 1 << 21
+"""At a time: a launch takes 65,535 blocks of them, of 64 rows or more."""
 
 
 @triton.jit
@@ -118,87 +134,84 @@ def transition_hidden_kernel(
     tl.store(grad_hidden_ptr + offset + at, grad_hidden.to(kind), mask=inside)
 
 
-@triton.jit
-def sum_parts(ptr, num_parts, columns, WIDTH: tl.constexpr, BLOCK_P: tl.constexpr):
-    """Sum of (parts, WIDTH) over its rows, of some columns."""
-    total = tl.zeros((BLOCK_P, columns.shape[0]), tl.float32)
-    for first in range(0, num_parts, BLOCK_P):
-        parts = first + tl.arange(0, BLOCK_P)
-        inside = (parts < num_parts)[:, None] & (columns < WIDTH)[None, :]
-        total += tl.load(ptr + parts[:, None] * WIDTH + columns[None, :], mask=inside, other=0.0)
-    return tl.sum(total, 0)
+def forward(x_RC: Tensor, parameters: Parameters, out_RC: Tensor, kept: Kept | None) -> None:
+    """Fill ``out``, and what is kept for backward."""
+    num_rows, channels = x_RC.shape
+    num_hidden = parameters.up_weight.shape[0]
+    sizes = tile("transition_forward", architecture(x_RC.device), shape_class(x_RC, num_hidden))
+    transition_forward_kernel[(triton.cdiv(num_rows, sizes["BLOCK_R"]),)](
+        x_RC,
+        *parameters,
+        out_RC,
+        *(kept or (None, None)),
+        num_rows,
+        x_RC.stride(0),
+        C=channels,
+        H=num_hidden,
+        EPS=EPS,
+        PRECISION=precision(x_RC.dtype),
+        BLOCK_C=block(channels),
+        **sizes,
+    )
 
 
-@triton.jit
-def transition_finish_kernel(
-    products_ptr, sums_ptr, weight_sums_ptr, grad_sums_ptr, up_ptr, grad_norm_ptr, grad_up_ptr,
-    grad_up_bias_ptr, grad_down_ptr, grad_down_bias_ptr, num_parts, num_row_parts,
-    C: tl.constexpr, H: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_H: tl.constexpr,
-    BLOCK_P: tl.constexpr,
-):  # fmt: skip
-    """All parameters' gradients from parts of sums over rows.
-
-    ``products`` (2, parts, H, C), ``sums`` (parts, H), ``weight_sums`` and ``grad_sums`` (other
-    parts, C), float32, are of ``grad_hidden^T normed`` and of ``hidden^T grad``, of
-    ``grad_hidden``, of the gradient of the norm's weight, and of ``grad``. The gradient of the
-    norm's bias is ``sums up``. A program has a block of H and C; the last three along H have one
-    each of the gradients with channels only.
-    """
-    BLOCKS: tl.constexpr = (H + BLOCK_H - 1) // BLOCK_H
-    block = tl.program_id(0)
-    c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
-    if block < BLOCKS:
-        h = block * BLOCK_H + tl.arange(0, BLOCK_H)
-        finish_weights(
-            products_ptr, sums_ptr, grad_up_ptr, grad_up_bias_ptr, grad_down_ptr, h, c, num_parts,
-            C, H,
-        )  # fmt: skip
-    elif block == BLOCKS:
-        total = sum_parts(weight_sums_ptr, num_row_parts, c, C, BLOCK_P)
-        tl.store(grad_norm_ptr + c, total, mask=c < C)
-    elif block == BLOCKS + 1:
-        total = sum_parts(grad_sums_ptr, num_row_parts, c, C, BLOCK_P)
-        tl.store(grad_down_bias_ptr + c, total, mask=c < C)
-    else:
-        total = multiply_sums(sums_ptr, up_ptr, num_parts, c, C, H, BLOCK_P)
-        tl.store(grad_norm_ptr + C + c, total, mask=c < C)
+def backward(grad_RC: Tensor, x_RC: Tensor, kept: Kept, parameters: Parameters) -> list[Tensor]:
+    """Gradients of x; of the norm's weight and bias as (2, C); of the four others in order."""
+    norm_weight, _, up, up_bias, down, _ = parameters
+    num_rows, num_hidden = x_RC.shape[0], up.shape[0]
+    normed, stats = kept
+    grad_normed = torch.empty_like(normed)
+    sums: list[tuple[Tensor, ...]] = []
+    at_once = min(MAX_ROWS, max(1, MAX_HIDDEN_ELEMENTS // num_hidden))
+    for start in range(0, max(num_rows, 1), at_once):
+        chunk = slice(start, start + at_once)
+        hidden, grad_hidden, grad_up_bias, grad_down_bias = _hidden(
+            normed[chunk], grad_RC[chunk], up, up_bias, down
+        )
+        torch.mm(grad_hidden, up, out=grad_normed[chunk])
+        grad_up = torch.mm(grad_hidden.t(), normed[chunk])
+        grad_down = torch.mm(grad_RC[chunk].t(), hidden)
+        sums.append((grad_up, grad_up_bias, grad_down, grad_down_bias))
+    grad_x, grad_norm = torch.ops.scalefold.layer_norm_backward(
+        grad_normed, x_RC, norm_weight, stats, grad_RC
+    )
+    grads = [_total(parts).to(x_RC.dtype) for parts in zip(*sums, strict=True)]
+    return [grad_x, grad_norm, *grads]
 
 
-@triton.jit
-def finish_weights(
-    products_ptr, sums_ptr, grad_up_ptr, grad_up_bias_ptr, grad_down_ptr, h, c, num_parts,
-    C: tl.constexpr, H: tl.constexpr,
-):  # fmt: skip
-    """A block of both weights' gradients, and of the hidden channels' bias's."""
-    at = h[:, None] * C + c[None, :]
-    inside = (h < H)[:, None] & (c < C)[None, :]
-    grad_up = tl.zeros(at.shape, tl.float32)
-    grad_down = tl.zeros(at.shape, tl.float32)
-    total = tl.zeros(h.shape, tl.float32)
-    for part in tl.range(num_parts, loop_unroll_factor=8):
-        grad_up += tl.load(products_ptr + part * H * C + at, mask=inside, other=0.0)
-        down_at = (num_parts + part) * H * C + at
-        grad_down += tl.load(products_ptr + down_at, mask=inside, other=0.0)
-        total += tl.load(sums_ptr + part * H + h, mask=h < H, other=0.0)
-    tl.store(grad_up_ptr + at, grad_up, mask=inside)
-    down_at = c[:, None] * H + h[None, :]
-    tl.store(grad_down_ptr + down_at, grad_down.T, mask=(c < C)[:, None] & (h < H)[None, :])
-    if tl.program_id(1) == 0:
-        tl.store(grad_up_bias_ptr + h, total, mask=h < H)
+def _hidden(
+    normed: Tensor, grad: Tensor, up: Tensor, up_bias: Tensor, down: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Hidden channels of some rows, their gradient, and both biases' gradients in float32."""
+    num_rows, channels = normed.shape
+    num_hidden = up.shape[0]
+    shape = shape_class(normed, num_hidden)
+    sizes = tile("transition_hidden", architecture(normed.device), shape)
+    hidden = normed.new_empty(num_rows, num_hidden)
+    grad_hidden = torch.empty_like(hidden)
+    blocks = triton.cdiv(num_rows, sizes["BLOCK_R"])
+    up_bias_sums = torch.empty(blocks, num_hidden, dtype=torch.float32, device=normed.device)
+    down_bias_sums = torch.empty(blocks, channels, dtype=torch.float32, device=normed.device)
+    transition_hidden_kernel[(triton.cdiv(num_hidden, sizes["BLOCK_H"]), blocks)](
+        normed,
+        up,
+        up_bias,
+        grad,
+        down,
+        hidden,
+        grad_hidden,
+        up_bias_sums,
+        down_bias_sums,
+        num_rows,
+        grad.stride(0),
+        C=channels,
+        H=num_hidden,
+        PRECISION=precision(normed.dtype),
+        **sizes,
+    )
+    grad_up_bias = sum_rows(up_bias_sums, torch.float32)
+    return hidden, grad_hidden, grad_up_bias, sum_rows(down_bias_sums, torch.float32)
 
 
-@triton.jit
-def multiply_sums(
-    sums_ptr, up_ptr, num_parts, c, C: tl.constexpr, H: tl.constexpr, BLOCK: tl.constexpr
-):
-    """``sums up`` of some channels."""
-    out = tl.zeros((BLOCK, c.shape[0]), tl.float32)
-    for first in range(0, H, BLOCK):
-        h = first + tl.arange(0, BLOCK)
-        total = tl.zeros((BLOCK,), tl.float32)
-        for part in tl.range(num_parts, loop_unroll_factor=8):
-            total += tl.load(sums_ptr + part * H + h, mask=h < H, other=0.0)
-        inside = (h < H)[:, None] & (c < C)[None, :]
-        up = tl.load(up_ptr + h[:, None] * C + c[None, :], mask=inside, other=0.0)
-        out += total[:, None] * up.to(tl.float32)
-    return tl.sum(out, 0)
+def _total(parts: tuple[Tensor, ...]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.stack([p.float() for p in parts]).sum(0)

@@ -1,19 +1,44 @@
-"""Layer normalisation fused with the projections that follow.
+"""Layer normalisation fused with the projections that follow, for any GPU.
 
 Legend: R rows (all dimensions but the last), C channels, P outputs of the projections, S of one
 that lies aside.
 """
 
+from typing import Any
+
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
-from scalefold_kernels.ops.norm.kernel import (
+from scalefold_kernels.dot import block, precision
+from scalefold_kernels.ops.norm.op import EPS
+from scalefold_kernels.ops.norm.projection.arguments import (
+    MAX_FEW_OUTPUTS,
+    MAX_NARROW_OUTPUTS,
+    Gradients,
+    Norm,
+    Projections,
+    why_not_fused,
+)
+from scalefold_kernels.ops.norm.triton import (
     load_rows,
     standardise,
     standardise_again,
     standardise_backward,
     store_statistics,
 )
+from scalefold_kernels.rows import Rows, rows_of
+from scalefold_kernels.sums import sum_rows
+from scalefold_kernels.tiles import architecture, tile
+
+
+def why_not(function: str, x: Tensor, projections: Projections) -> str | None:
+    """Why the kernels do not take these arguments."""
+    outputs = projections.sizes.outputs
+    if function == "backward" and outputs > MAX_NARROW_OUTPUTS:
+        return f"takes {MAX_NARROW_OUTPUTS} outputs at most, found {outputs}"
+    return why_not_fused(x)
 
 
 @triton.jit
@@ -157,3 +182,120 @@ def projection_backward_kernel(
     biased = inside_p & (outputs >= first_biased)
     tl.store(partial + 2 * C + outputs - first_biased, bias_sum, mask=biased)
     tl.store(partial + 2 * C + biases + weight_offsets, weight_sum, mask=inside_w)
+
+
+def forward(x: Tensor, norm: Norm, projections: Projections, out: Tensor, few: Tensor) -> None:
+    """Fill ``out``, ``few`` and the statistics."""
+    weight, outputs = projections.weight, projections.sizes.outputs
+    rows = rows_of(x)
+    launch = tile("projection_forward", architecture(x.device), rows.shape_class(P=outputs))
+    if outputs == 0:
+        launch["CHUNKS"] = 0
+    blocks = triton.cdiv(outputs, max(1, launch["CHUNKS"] * launch["BLOCK_P"])) or 1
+    programs = triton.cdiv(launch.pop("PROGRAMS"), blocks)
+    programs = min(programs, triton.cdiv(rows.num_rows, launch["BLOCK_R"]))
+    projection_forward_kernel[(blocks, programs)](
+        rows.tensor,
+        norm.weight,
+        norm.bias,
+        weight,
+        projections.bias,
+        projections.first_scale,
+        projections.few,
+        projections.few_scale,
+        out,
+        None if projections.few is None else few,
+        norm.stats,
+        rows.num_rows,
+        outputs,
+        projections.first,
+        projections.sizes.first_biased,
+        projections.sizes.few,
+        rows.num_rows // x.shape[0],
+        rows.geometry,
+        EPS=EPS,
+        PROGRAMS=programs,
+        BLOCK_S=MAX_FEW_OUTPUTS,
+        **_constants(rows),
+        **launch,
+    )
+
+
+def backward(
+    grad: Tensor | None,
+    grad_few: Tensor | None,
+    x: Tensor,
+    norm: Norm,
+    projections: Projections,
+    through: Tensor | None,
+    gradients: Gradients,
+) -> Tensor:
+    """Gradient of x; fills ``gradients``."""
+    vector = gradients.vector
+    if grad is None:
+        assert grad_few is not None
+        assert projections.few is not None
+        few, scale = projections.few, projections.few_scale
+        return backward_narrow(grad_few, scale, None, x, norm, few, len(few), through, vector)[0]
+    weight, first_biased = projections.scaled_weight(), projections.sizes.first_biased
+    grad_x, _ = backward_narrow(grad, 1.0, None, x, norm, weight, first_biased, through, vector)
+    gradients.scale_first(projections)
+    return grad_x
+
+
+def backward_narrow(
+    grad: Tensor,
+    scale: float,
+    grad_normed: Tensor | None,
+    x: Tensor,
+    norm: Norm,
+    weight: Tensor,
+    first_biased: int,
+    through: Tensor | None,
+    parameters: Tensor,
+) -> tuple[Tensor, Tensor | None]:
+    """Gradient of x; normalised rows where others need them; fills ``parameters``."""
+    outputs = weight.shape[0]
+    grad_x = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    normed = None if grad_normed is None else torch.empty_like(grad_x)
+    rows, grad_rows = rows_of(x), rows_of(grad)
+    sizes = rows.shape_class(P=outputs, others=int(grad_normed is not None))
+    launch = tile("projection_backward", architecture(x.device), sizes)
+    programs = min(launch.pop("PROGRAMS"), triton.cdiv(rows.num_rows, launch["BLOCK_R"]))
+    partial = torch.empty(programs, parameters.numel(), dtype=torch.float32, device=x.device)
+    projection_backward_kernel[(programs,)](
+        grad_rows.tensor,
+        scale,
+        grad_normed,
+        rows.tensor,
+        norm.weight,
+        norm.bias,
+        weight,
+        norm.stats,
+        through,
+        grad_x,
+        normed,
+        partial,
+        rows.num_rows,
+        outputs,
+        first_biased,
+        grad_rows.geometry,
+        rows.geometry,
+        GRAD_ROW_DIMS=grad_rows.num_dims,
+        PROGRAMS=programs,
+        BLOCK_P=block(outputs),
+        **_constants(rows),
+        **launch,
+    )
+    sum_rows(partial, parameters.dtype, parameters)
+    return grad_x, normed
+
+
+def _constants(rows: Rows) -> dict[str, Any]:
+    x = rows.tensor
+    return {
+        "C": x.shape[-1],
+        "ROW_DIMS": rows.num_dims,
+        "PRECISION": precision(x.dtype),
+        "BLOCK_C": block(x.shape[-1]),
+    }
