@@ -1,4 +1,4 @@
-"""Errors that are the user's to mend."""
+"""Errors that the user can mend."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class InputError(ValueError):
 
 
 class UnreadableError(InputError):
-    """A file is there and may not be read: nothing is known to be wrong with it."""
+    """A file is there but may not be read. Nothing else is known to be wrong with it."""
 
     @classmethod
     def of(cls, path: object) -> UnreadableError:
-        """Of the file or folder that this is about."""
+        """The error of the file or folder."""
         return cls(
-            f"{path}: may not be read: you have no permission. Nothing else need be wrong: have "
-            "the owner give it (chmod a+r, of folders a+rx), or use a copy of your own"
+            f"{path}: may not be read: you have no permission. Ask the owner for it (chmod "
+            "a+r, for folders a+rx), or use your own copy"
         )
 
 
@@ -34,7 +34,7 @@ class ElsewhereError(InputError):
 
 
 class RankLostError(RuntimeError):
-    """The exchange with the other processes of a training broke off; says what is known of them."""
+    """The exchange with the other processes of a training failed; says what is known of them."""
 
 
 def listed(findings: Sequence[str], shown: int = 8) -> str:

@@ -15,12 +15,14 @@ logger = logging.getLogger(__name__)
 
 _RECENT_SHARE: Final = 1 / 4
 _MOST_RECENT: Final = 1000
-"""Of what is done, the last quarter says how long the rest will take, and no more than so many:
-first steps compile, and a machine gets busy. Enough for pauses to count, as of checkpoints."""
+"""The remaining time is estimated from the last quarter of what is done, and from no more than this
+many: first steps compile, and a machine gets busy. It is enough for pauses to count, such as those
+of checkpoints.
+"""
 
 
 class LiveLine:
-    """Counts what is done, says something of it, and how much time is left.
+    """Shows a count, a text about the last item, and the time left.
 
     Parameters
     ----------
@@ -74,7 +76,7 @@ class LiveLine:
             self._live.stop()
 
     def show(self, done: int, text: str) -> None:
-        """So many are done, more than before; ``text`` says what became of the last."""
+        """Set the count, which grows; ``text`` is about the last item."""
         now = time.monotonic()
         text = f"{text}  {format_duration(self._seconds_left(now, done))} left"
         if self._live is not None:

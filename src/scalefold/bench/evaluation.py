@@ -1,8 +1,8 @@
 """Time the evaluation of a set of whole chains.
 
-The chains are made up: what they hold does not change how long they take, and no data set is
-needed. Their lengths are quantiles of a stated distribution, that of CAMEO's targets roughly: most
-between 100 and 500 residues.
+The chains are made up, so no data set is needed: contents do not change the time. Their lengths are
+quantiles of a distribution that is roughly that of CAMEO's targets: most between 100 and 500
+residues.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ DISTRIBUTION: Final = (
 
 
 def cameo_like_lengths(num_chains: int) -> list[int]:
-    """Lengths of so many chains: quantiles of the distribution, rising."""
+    """Lengths of the chains: quantiles of the distribution, rising."""
     normal = statistics.NormalDist(math.log(MEDIAN_RESIDUES), SPREAD)
     quantiles = ((number + 0.5) / num_chains for number in range(num_chains))
     lengths = (round(math.exp(normal.inv_cdf(quantile))) for quantile in quantiles)
@@ -65,7 +65,7 @@ def bench_evaluation(
     """Predict and score made-up chains with random weights, and write the times as JSON.
 
     Everything that an evaluation does for its chains is timed: reading, features, compilation and
-    capture, all passes, scores. The model is there before.
+    capture, all passes, scores. The model is assembled before.
 
     Parameters
     ----------

@@ -1,9 +1,8 @@
 """Time the loader beside torch's DataLoader: waits of a step, throughput, processor time.
 
-Every loader serves the same samples of the same shards to steps of a stated length. On a CPU the
-step is slept, and a wait is how long the loader was called. On a GPU the step is a kernel that
-spins, the host is one step ahead, as in training, and a wait is how long the device was idle
-between two steps.
+Every loader serves the same samples of the same shards to steps of a stated length. On a CPU a step
+sleeps, and a wait is the time in the loader. On a GPU the step is a kernel that spins, the host is
+one step ahead, as in training, and a wait is how long the device was idle between two steps.
 """
 
 from __future__ import annotations
@@ -42,14 +41,14 @@ _WARM_UP_STEPS = 5
 
 @dataclasses.dataclass(frozen=True)
 class Delay:
-    """Every so many-th sample takes so many seconds longer; 0: none."""
+    """Every ``every``-th sample takes ``seconds`` longer; 0: none."""
 
     every: int = 0
     seconds: float = 0.0
 
 
 class DelayedReader:
-    """A shard reader that waits before some reads, as a busy file system makes it do.
+    """A shard reader that waits before some reads, as on a busy file system.
 
     Reads are counted over all processes that it is passed to when they start.
     """
@@ -180,7 +179,7 @@ class _HostClock:
         self._waits: list[float] = []
 
     def step(self, host_seconds: float) -> None:
-        """Make a step after so many seconds in the loader."""
+        """Make a step after this time in the loader."""
         self._waits.append(host_seconds)
         time.sleep(self._seconds)
 

@@ -136,7 +136,7 @@ def measure_steps(
 ) -> StepMeasurement:
     """Time steps by recycling count, after one of the most passes to warm up.
 
-    Steps of a count are repeated until they took so many seconds, `_MOST_REPEATS` times at most.
+    Steps of a count are repeated for this many seconds, `_MOST_REPEATS` times at most.
 
     Raises
     ------

@@ -76,15 +76,15 @@ def named_range(name: str) -> record_function:
 
 
 def module_costs(trace: Trace) -> list[Cost]:
-    """Sum the device's time by module, phase and kernel; the dearest first."""
+    """Sum the device's time by module, phase and kernel; the most expensive first."""
     ranges = [span for span in trace.ranges if span.name.startswith(_MODULE)]
     nodes = [span for span in trace.operations if span.name.startswith(_NODE)]
-    origin = _forward_modules(trace, ranges)
+    module_of_node = _forward_modules(trace, ranges)
     around = enclosing([*ranges, *nodes], [(s.thread, s.launched) for s in trace.work])
     seconds: dict[tuple[str, Phase, str], float] = defaultdict(float)
     launches: dict[tuple[str, Phase, str], int] = defaultdict(int)
     for span, spans in zip(trace.work, around, strict=True):
-        module, phase = _owner(spans, origin)
+        module, phase = _owner(spans, module_of_node)
         key = _NUMBERS.sub("*", module), phase, span.name
         seconds[key] += span.seconds
         launches[key] += 1
@@ -92,10 +92,10 @@ def module_costs(trace: Trace) -> list[Cost]:
     return [Cost(*key, seconds[key], launches[key]) for key in ordered]
 
 
-_Origin = dict[tuple[int, int], str]
+_ModuleOfNode = dict[tuple[int, int], str]
 
 
-def _owner(spans: Sequence[Span], origin: _Origin) -> tuple[str, Phase]:
+def _owner(spans: Sequence[Span], module_of_node: _ModuleOfNode) -> tuple[str, Phase]:
     if not spans:
         return "(none)", "forward"
     innermost, backward = spans[-1], any(span.name.startswith(_NODE) for span in spans)
@@ -103,10 +103,10 @@ def _owner(spans: Sequence[Span], origin: _Origin) -> tuple[str, Phase]:
         name = innermost.name.removeprefix(_MODULE)
         return name, "recomputation" if backward else "forward"
     key = innermost.forward_thread, -1 if innermost.sequence is None else innermost.sequence
-    return origin.get(key, "(autograd)"), "backward"
+    return module_of_node.get(key, "(autograd)"), "backward"
 
 
-def _forward_modules(trace: Trace, ranges: Sequence[Span]) -> _Origin:
+def _forward_modules(trace: Trace, ranges: Sequence[Span]) -> _ModuleOfNode:
     """The module of each (forward thread, sequence number)."""
     operations = [
         span for span in trace.operations if span.sequence is not None and not span.forward_thread
@@ -117,10 +117,10 @@ def _forward_modules(trace: Trace, ranges: Sequence[Span]) -> _Origin:
     numbers = sorted({span.forward_thread for span in trace.operations if span.forward_thread})
     number_of = dict(zip(threads, numbers))
     around = enclosing(ranges, [(span.thread, span.start) for span in operations])
-    origin: _Origin = {}
+    module_of_node: _ModuleOfNode = {}
     for span, spans in zip(operations, around, strict=True):
         # The last one wins: operations before it saw the same number, but left no node.
         if spans and span.sequence is not None:
             name = spans[-1].name.removeprefix(_MODULE)
-            origin[number_of.get(span.thread, 0), span.sequence] = name
-    return origin
+            module_of_node[number_of.get(span.thread, 0), span.sequence] = name
+    return module_of_node

@@ -1,7 +1,7 @@
 """Data parallelism: do several processes train as one does, and how much longer is their step?
 
 Every process first makes the steps of the whole batch alone, then its part of them with the others.
-So both ways run on the same GPUs, and what differs is the exchange of gradients alone.
+So both ways run on the same GPUs, and only the exchange of gradients differs.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def bench_scaling(
     size = mesh.data.size
     if size < 2:
         raise InputError(
-            "one process has nobody to exchange gradients with: torchrun --nproc-per-node 2 -m "
+            "scaling needs several processes: torchrun --nproc-per-node 2 -m "
             "scalefold bench scaling …"
         )
     on_all(mesh.world, lambda: ShardReader(shards))  # what is wrong with them is said once

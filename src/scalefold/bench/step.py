@@ -42,15 +42,14 @@ def bench_step(
     shards : Path
         Where the samples come from.
     out : Path
-        JSON file to write, anew after each variant.
+        JSON file, written again after each variant.
     vary : mapping
         Values to try by dotted key, such as ``training.recomputation: [none, full]``; with several
         keys, all combinations.
     seconds : float
         Steps of each recycling count are repeated for about this long; the median counts.
     memory_gib : sequence of float
-        Let torch allocate no more than this, as on a smaller GPU; each after the other. Empty for
-        no limit.
+        Limits of torch's memory, as on smaller GPUs, one after the other. Empty for no limit.
     device : torch.device
     console : Console
 
@@ -81,7 +80,7 @@ def bench_step(
 def _measure(
     config: Config, shards: Path, flops: StepFlops, seconds: float, device: torch.device
 ) -> dict[str, Any]:
-    """Assemble and time one variant; of one that does not fit, say so."""
+    """Assemble and time one variant, or record that it does not fit."""
     with released(device):
         try:
             trainer, samples = assemble(config, device), prepared_samples(config, shards, device)

@@ -1,7 +1,7 @@
-"""A trace of what a piece of work runs on the device, and what in it took the time.
+"""A trace of the device's work, and what in it took the time.
 
-torch's profiler writes a Chrome trace; what is told here is read from that same file, so a table
-and the picture in a trace viewer (https://ui.perfetto.dev) cannot disagree.
+torch's profiler writes a Chrome trace. The numbers here are read from that file, so a table agrees
+with the picture in a trace viewer (https://ui.perfetto.dev).
 """
 
 from __future__ import annotations

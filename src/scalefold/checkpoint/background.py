@@ -1,4 +1,4 @@
-"""Work beside the training: one job at a time, in a thread of its own."""
+"""Work in a thread beside the training, one job at a time."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 
 class Background:
-    """Does what takes long and no step waits for.
+    """Runs long jobs that no step waits for.
 
-    What a job raises is raised again by the next call, whichever it is, once.
+    An exception of a job is raised again once, by the next call of any method.
     """
 
     def __init__(self, name: str) -> None:
@@ -22,17 +22,17 @@ class Background:
         self._job = self._thread.submit(job)
 
     def check(self) -> None:
-        """Raise what the last job has raised, without waiting for one that is under way."""
+        """Raise the exception of the last job, without waiting for a running one."""
         if self._job is not None and self._job.done():
             self.finish()
 
     def finish(self) -> None:
-        """Wait for the job that is under way."""
+        """Wait for the running job."""
         job, self._job = self._job, None
         if job is not None:
             job.result()
 
     def close(self) -> None:
-        """Wait for whatever is under way, and let no other begin."""
+        """Wait for the running job, and accept no other."""
         self._thread.shutdown()
         self.finish()

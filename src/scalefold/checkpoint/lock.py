@@ -1,9 +1,10 @@
-"""One writer for a training's folder, on whichever node of a cluster it runs.
+"""One writer for a training's folder, on any node of a cluster.
 
-Locks of the kernel (flock, fcntl) do not serve. On Lustre with ``localflock`` and on BeeGFS they do
-not reach other nodes, on NFS 3 the lock of a dead node stays, and some mounts refuse them. This
-lock is made of files. Every shared file system promises what it needs: of several processes that
-create one file exclusively, one succeeds, and who opens a file sees what was synchronised before.
+Locks of the kernel (flock, fcntl) are not enough. On Lustre with ``localflock`` and on BeeGFS they
+do not reach other nodes, on NFS 3 the lock of a dead node stays, and some mounts refuse them. This
+lock is made of files. It needs two promises, which every shared file system gives. If several
+processes create a file exclusively, one succeeds. A process that opens a file sees what was
+synchronised before.
 
 ``lock/<generation>`` describes a holder. The highest generation holds the folder, and rewrites a
 sign of life in its file every few seconds. Another process makes the next generation
@@ -41,7 +42,9 @@ TRAINING_LOG: Final = "training.log"
 """Log of a training, which the workflow writes beside the lock from before the training begins."""
 BEAT_SECONDS: Final = 5.0
 SILENCE_SECONDS: Final = 60.0
-"""A holder without a sign of life for so long is dead. Longer than file systems need to recover."""
+"""A holder without a sign of life for this time counts as dead. It is longer than file systems need
+to recover.
+"""
 
 _GIVEN_BACK: Final = "given back"
 
@@ -110,7 +113,7 @@ class WriterLock:
         self._thread.start()
 
     def confirm(self) -> None:
-        """Make sure that the lock is still held, just before something is written for good.
+        """Make sure that the lock is still held. Called just before a checkpoint appears.
 
         Raises
         ------
@@ -142,7 +145,7 @@ class WriterLock:
                 self._files.rmdir()  # fails if another has just come
 
     def _try(self) -> bool:
-        """Take the lock if it is free; False if another was faster, and all is to be seen anew."""
+        """Take the lock if it is free; False if another process was faster: then look again."""
         self._files.mkdir(parents=True, exist_ok=True)
         former = self._newest()  # 0, which is free, if there is none
         holder, beat = self._read(former)

@@ -22,10 +22,10 @@ COMMIT_FILE: Final = "commit.txt"
 
 
 def source_commit(package: Path = _PACKAGE) -> str | None:
-    """Commit of the code, with ``+`` if it has changes since; None where nothing tells.
+    """Commit of the code, with ``+`` if it was changed since; None where it is not known.
 
-    What was written into the package when it was built or copied, else that of the git checkout
-    that the package belongs to.
+    It is the commit written into the package when it was built, else that of the package's git
+    checkout.
     """
     recorded = recorded_commit(package / COMMIT_FILE)
     # A package that is installed inside somebody's checkout is not of that checkout.
@@ -37,7 +37,7 @@ def source_commit(package: Path = _PACKAGE) -> str | None:
 
 
 def recorded_commit(file: Path) -> str | None:
-    """Commit that was written down, None if it was not: the file then holds git's placeholder."""
+    """The commit in the file; None if the file still holds git's placeholder."""
     text = file.read_text("utf-8").strip() if file.is_file() else ""
     return text if re.fullmatch(r"[0-9a-f]{40}\+?", text) else None
 

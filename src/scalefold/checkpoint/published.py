@@ -1,7 +1,7 @@
 """Which checkpoints in a training's folder are of the present data and initial weights.
 
-For the workflow, which asks before it does anything, and every few seconds while a training runs:
-without torch.
+The workflow asks before it does anything, and every few seconds while a training runs, so nothing
+here imports torch.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def steps_made_from(
         Of the training; see `scalefold.checkpoint.read`.
     data_manifest_sha256 : str
     initial_weights_sha256 : str or None
-        None for random weights, and where there is no such file now. Then nothing can be said, nor
-        of checkpoints that did not record it: they count.
+        None for random weights, and where there is no such file now. Then all checkpoints count,
+        and so do those that did not record it.
 
     Returns
     -------
@@ -36,7 +36,7 @@ def steps_made_from(
     Raises
     ------
     OSError
-        If a checkpoint goes while this looks at it.
+        If a checkpoint is deleted meanwhile.
     """
     steps = []
     for mark in folder.glob("step-*.ready"):
@@ -48,9 +48,9 @@ def steps_made_from(
 
 
 def passed_steps(found: Sequence[int], training: TrainingConfig) -> list[int]:
-    """Steps to be published that a training has passed, and has no checkpoint of.
+    """Steps that a training has passed without the checkpoint that the configuration asks for.
 
-    So it is where ``training.checkpoint_every`` was another one, or a checkpoint was deleted.
+    It happens where ``training.checkpoint_every`` was different, or a checkpoint was deleted.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def other_initial_weights(folder: Path, initial_weights_sha256: str | None) -> s
     Returns
     -------
     str or None
-        None also where nothing can be said: no complete checkpoint, or one that did not record it.
+        None also without a complete checkpoint, and for one that did not record it.
 
     Raises
     ------

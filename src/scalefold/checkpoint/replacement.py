@@ -1,9 +1,9 @@
-"""Making way for a training from other files in the folder of an earlier one.
+"""Moving an earlier training away when one from other files starts in its folder.
 
 A workflow names the folder of a training by what its configuration determines, so another
-configuration has another folder. What is in files is not in the name: shards that were packed
-again, or other initial weights under the same path, start the training anew in its folder. What is
-replaced took long to make: it is moved, never deleted.
+configuration has another folder. The contents of files are not in the name: shards that were packed
+again, or other initial weights under the same path, start the training anew in its folder. The
+earlier training was expensive, so it is moved, never deleted.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ REPLACED_FOLDER: Final = "replaced"
 
 
 def set_aside_other_run(config: Config, inputs: Inputs, out: Path) -> Path | None:
-    """Move away the training that ``out`` holds, unless configuration and data continue it.
+    """Move the training in ``out`` away, unless configuration and data continue it.
 
     It is another one if it was made with other files or settings (see `run_differences`), or went
     beyond ``training.steps`` without a checkpoint of that step. Checkpoints of earlier steps may be
-    missing: a training is dearer than a point of its curve.
+    missing: a training is worth more than a point of its curve.
 
     Parameters
     ----------

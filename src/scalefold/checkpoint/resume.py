@@ -14,7 +14,7 @@ from scalefold.errors import InputError, listed
 
 _ABSENT: Final = "(absent)"
 _STAND_FOR_DATA: Final = ("data", "shards")
-"""Sections of which nothing is compared but what they come to: the shards."""
+"""Sections that are not compared themselves: the shards that they lead to are."""
 
 
 def check_resumable(checkpoint: Path, metadata: Metadata, config: Config, inputs: Inputs) -> None:

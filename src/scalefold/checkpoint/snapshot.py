@@ -14,9 +14,9 @@ from scalefold.errors import InputError
 class Snapshot:
     """The state of a training at one moment, by name, on the CPU.
 
-    Its memory is laid out once. On a GPU's training it is page-locked, and a stream of its own
-    fills it while the passes of the next step run, which read the same state; only the update at
-    their end must wait for the copy, which is there long before.
+    Its memory is allocated once. For a training on a GPU it is page-locked, and a stream of its own
+    fills it while the passes of the next step run, which read the same state. Only the update at
+    their end waits for the copy, which is complete long before.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class Snapshot:
     Raises
     ------
     InputError
-        If the host has not so much memory.
+        If the host does not have enough memory.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Snapshot:
         self._copied: torch.cuda.Event | None = None
 
     def take(self) -> None:
-        """Begin to overwrite this with the state that all work asked for so far leads to.
+        """Begin to copy the state that all work launched so far leads to.
 
         The step's next update waits for it, on a GPU; the caller does not.
         """
@@ -73,7 +73,7 @@ class Snapshot:
         self._hold_update(self._copied)
 
     def wait(self) -> None:
-        """Wait until it is whole; on any thread."""
+        """Wait until the copy is complete; on any thread."""
         if self._copied is not None:
             with torch.cuda.device(self._device):  # a new thread's is the first GPU
                 self._copied.synchronize()
@@ -93,7 +93,7 @@ def _host_memory(state: dict[str, Tensor]) -> dict[str, Tensor]:
     except RuntimeError as error:
         gigabytes = sum(tensor.nbytes for tensor in state.values()) / 1e9
         raise InputError(
-            f"the host has no {gigabytes:.1f} GB of memory, page-locked where a GPU trains, for a "
-            f"copy of the training's state, from which checkpoints are written ({error}): give the "
-            "training more memory, or end what else holds so much"
+            f"the host lacks {gigabytes:.1f} GB of memory, page-locked if a GPU trains, for a copy "
+            f"of the training's state that checkpoints are written from ({error}): give the "
+            "training more memory, or end other processes"
         ) from error

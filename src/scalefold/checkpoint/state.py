@@ -37,7 +37,7 @@ class TrainingState:
     def by_name(self, buffer: Tensor) -> State:
         """Tensors by parameter name, in the memory of a flat buffer on the CPU.
 
-        Each is a tensor by itself: `torch.save` would write the whole buffer for each view of it.
+        Each has storage of its own: `torch.save` would write the whole buffer for each view of it.
         """
         views = self.parameters.by_name(buffer)
         return {name: torch.from_numpy(view.numpy()) for name, view in views.items()}

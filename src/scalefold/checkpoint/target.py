@@ -1,8 +1,8 @@
 """The target of a run: an evaluation that reaches it tells the training beside it to end.
 
-The message is a file in the training's folder, written once and kept: it also says, for ever after,
-why the training ended before its last step. It holds as long as the configuration asks for no more
-than it states, so a training goes on when its target is raised or dropped.
+The message is a file in the training's folder, written once and kept. It also says why the training
+ended before its last step. It holds as long as the configuration asks for no more than it states,
+so a training goes on when its target is raised or dropped.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class TargetReached:
     data_manifest_sha256: str
 
     def write(self, training: Path) -> None:
-        """Tell the training whose folder it is; atomic."""
+        """Write the message into a training's folder, atomically."""
         write_bytes(training / TARGET_FILE, (json.dumps(asdict(self), indent=1) + "\n").encode())
 
 
@@ -74,7 +74,7 @@ def read_target(
 
 
 class TargetWatch:
-    """Looks for the message now and then: a file system is not to be asked at every step."""
+    """Looks for the message now and then, to spare the file system a question at every step."""
 
     def __init__(
         self, training: Path, evaluation: EvaluationConfig, data_manifest_sha256: str

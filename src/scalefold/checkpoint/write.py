@@ -99,8 +99,8 @@ def save(
 def prune(folder: Path, keep: int, scheduled: Callable[[int], bool] = lambda step: True) -> None:
     """Delete all complete checkpoints but the ``keep`` newest; 0 keeps all.
 
-    Those of steps that are not scheduled do not count, and stay only as long as they are the newest
-    of all: they are there since the training was asked to stop, to go on from.
+    Checkpoints of steps that are not scheduled do not count, and stay only while they are the
+    newest. They exist because the training was stopped, and let it go on.
     """
     found = checkpoints(folder)
     regular = [path for path in found if scheduled(int(path.name.removeprefix("step-")))]
@@ -112,9 +112,9 @@ def prune(folder: Path, keep: int, scheduled: Callable[[int], bool] = lambda ste
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete what writing or deleting left when it broke off; only for the holder of the lock."""
+    """Delete what an interrupted write or deletion left; only for the holder of the lock."""
     for path in folder.glob(f"step-*{TEMPORARY_MARK}*"):
-        logger.info("%s: removed, left by what broke off", path)
+        logger.info("%s: removed, an interrupted write left it", path)
         _remove(path) if path.is_dir() else path.unlink()
 
 
@@ -123,7 +123,7 @@ def _temporary(checkpoint: Path) -> Path:
 
 
 def _remove(folder: Path) -> None:
-    """Delete a temporary folder. Where that fails a training goes on: only room is lost.
+    """Delete a temporary folder. If that fails, the training goes on: only disk space is lost.
 
     NFS refuses while another process of the machine, such as an evaluation, has a file open.
     """

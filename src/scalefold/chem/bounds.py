@@ -20,7 +20,7 @@ from scalefold.chem.residues import (
 from scalefold.chem.stereochemistry import BOND_ANGLES, BONDS, Bond, BondAngle
 
 UNBOUNDED_ANGSTROM: Final = 1e10
-"""Upper bound of atoms that no bond or angle holds together."""
+"""Upper bound for atoms that share no bond or bond angle."""
 
 
 class DistanceBounds(NamedTuple):
@@ -43,7 +43,7 @@ ATOM14_RADIUS_ANGSTROM: Final = _radii()
 
 
 def opposite_edge(angle: BondAngle, bonds: tuple[Bond, ...]) -> Bond:
-    """Distance between the outer atoms of a bond angle, as a bond of its own.
+    """Distance between the outer atoms of a bond angle, treated as a bond.
 
     Length by the law of cosines; the standard deviation by propagation of the (uncorrelated) errors
     of both bond lengths and the angle.

@@ -1,8 +1,8 @@
 """Rigid groups of each residue type: the frames that torsion angles rotate (Suppl. sec. 1.8).
 
-Group 0 is the backbone (N, CA, C; origin CA, C on the x axis, N in the xy plane), 1 omega, 2 phi,
-3 psi, 4-7 chi1-chi4. Each group's default frame (all torsions 0) is given relative to the group
-that it hangs from: omega, phi, psi and chi1 from the backbone, chi(n) from chi(n-1).
+Group 0 is the backbone (N, CA, C; origin CA, C on the x axis, N in the xy plane), 1 omega, 2 phi, 3
+psi, 4-7 chi1-chi4. Each group's default frame (all torsions 0) is given relative to its parent
+group: omega, phi, psi and chi1 from the backbone, chi(n) from chi(n-1).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _default_frames() -> NDArray[np.float32]:
 
 
 DEFAULT_FRAMES: Final = _default_frames()
-"""[21, 8, 4, 4] frame of each rigid group in the frame that it hangs from."""
+"""[21, 8, 4, 4] frame of each rigid group in the frame of its parent group."""
 
 
 def _group_atoms() -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]:

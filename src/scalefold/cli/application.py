@@ -34,16 +34,16 @@ class _Commands(TyperGroup):
     """Prints errors that are not the program's as one message instead of a traceback."""
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
-        with _errors_told():  # --help and --version print here
+        with _errors_printed():  # --help and --version print here
             return super().make_context(*arguments, **options)
 
     def invoke(self, ctx: Any) -> Any:
-        with _errors_told():
+        with _errors_printed():
             return super().invoke(ctx)
 
 
 @contextmanager
-def _errors_told() -> Iterator[None]:
+def _errors_printed() -> Iterator[None]:
     try:
         yield
     except ElsewhereError:
@@ -71,7 +71,7 @@ def _print_error(message: str) -> None:
 
 
 def _explain(error: OSError) -> str | None:
-    """What is to be mended, where the system's error is the user's: a permission, a full disk.
+    """How to mend an error of the system that is the user's: a permission, a full disk.
 
     Most outputs have an `InputError` of their own.
     """
@@ -81,7 +81,7 @@ def _explain(error: OSError) -> str | None:
         file = Path(os.fsdecode(error.filename))
         is_new = os.access(file.parent, os.X_OK) and not os.path.lexists(file)
         if is_new or os.access(file, os.R_OK):
-            return f"{file}: may not be written: you have no permission. Get it, or choose another"
+            return f"{file}: may not be written: you have no permission. Choose another file"
         return str(UnreadableError.of(file))
     if error.errno in NO_ROOM:
         where = error.filename or "the output"  # such as standard output: writing names no file
@@ -97,9 +97,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="The way of the data: fetch, pack, train, evaluate, report; `snakemake --profile local` "
-    "runs them all. Exit codes: 0 done, 1 error of the program, 2 error of the input, 75 a "
-    "training was stopped before its end and can be resumed, 130 interrupted.",
+    epilog="Data go through fetch, pack, train, evaluate and report, in this order; `snakemake "
+    "--profile local` runs all of them. Exit codes: 0 done, 1 error of the program, 2 error of the "
+    "input, 75 training stopped early and --resume continues it, 130 interrupted.",
 )
 
 
@@ -136,7 +136,7 @@ data.register(app)
 training.register(app)
 profile.register(app)
 doctor.register(app)
-app.add_typer(bench.app, name="bench")
-app.add_typer(weights.app, name="weights")
-app.add_typer(configuration.app, name="config")
+app.add_typer(bench.app, name="bench", rich_help_panel="Tools")
+app.add_typer(weights.app, name="weights", rich_help_panel="Tools")
+app.add_typer(configuration.app, name="config", rich_help_panel="Tools")
 _let_paragraphs_flow(app)

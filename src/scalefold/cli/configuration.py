@@ -1,4 +1,4 @@
-"""``scalefold config``: look at configurations."""
+"""``scalefold config``: show and check configurations."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ app = typer.Typer(
 def show(config: ConfigFiles, set_: Overrides = None, stage: Stage = None) -> None:
     """Print the complete configuration: defaults, preset, files and overrides resolved.
 
-    With --stage that of one training, by itself.
+    --stage prints the configuration of one training.
     """
     from scalefold.config import config_to_yaml
 
@@ -39,12 +39,11 @@ def show(config: ConfigFiles, set_: Overrides = None, stage: Stage = None) -> No
 
 @app.command(epilog="Example: [cyan]scalefold config check -c demo/config.yaml[/]")
 def check(config: ConfigFiles, set_: Overrides = None) -> None:
-    """Validate a configuration; says which key is wrong and what would be right.
+    """Check a configuration, and say which key is wrong and how to mend it.
 
-    The list of chains (some of them to train on), mirrors that are folders and the weights to start
-    from must be there; these are read, and must be the model's. Such mirrors must have structures,
-    and each kind of alignments and template hits, of some chain. The run's folder must be one that
-    can be made and written; an image that is a file must be there.
+    The list of chains must have chains to train on. Each folder of data.mirrors must have files of
+    some listed chain: structures, each kind of alignment, template hits. The initial weights must
+    fit the model. The run's folder must be writable, and an image file must exist.
     """
     from scalefold.config import check_image, load_stages, run_key
     from scalefold.io.atomic import check_writable
@@ -69,10 +68,10 @@ def check(config: ConfigFiles, set_: Overrides = None) -> None:
 
 @app.command(epilog="Example: [cyan]scalefold config key -c demo/config.yaml[/]")
 def key(config: ConfigFiles, set_: Overrides = None) -> None:
-    """Print the key of a configuration's training: the name of its folder below weights/.
+    """Print the key of a training: the name of its folder below weights/.
 
-    Settings that the trained weights do not depend on (names, number of steps, evaluation, loader
-    processes) do not change it. Of several stages, a line each: key and name.
+    The key changes with every setting that the trained weights depend on, except the number of
+    steps. With several stages, each has a line with its key and its name.
     """
     from scalefold.config import load_stages, run_key
 
@@ -101,7 +100,7 @@ def schema(
 
 @app.command()
 def presets() -> None:
-    """List the presets: what [cyan]preset:[/] can be."""
+    """List the values that [cyan]preset:[/] can have."""
     from scalefold.config import preset_names
 
     for name in preset_names():

@@ -21,7 +21,7 @@ Bucket = Annotated[
     ),
 ]
 RawFolder = Annotated[
-    Path, typer.Option("--raw", metavar="FOLDER", help="Raw files that `scalefold fetch` brought.")
+    Path, typer.Option("--raw", metavar="FOLDER", help="Raw files that `scalefold fetch` wrote.")
 ]
 
 
@@ -57,11 +57,10 @@ def fetch(
     bucket: Bucket = None,
     set_: Overrides = None,
 ) -> None:
-    """Bring the raw files of the listed chains: mmCIF, alignments, template hits.
+    """Fetch the raw files of the listed chains: mmCIF, alignments, template hits.
 
-    Can be interrupted and started again. Chains that lack their structure or all alignments are set
-    aside: rejected.tsv lists them with the reason (with --only and --bucket:
-    rejected-<only>-<bucket>.tsv).
+    It can be interrupted and started again. rejected.tsv lists the chains that have no structure or
+    no alignment, with the reason. With --only and --bucket it is rejected-<only>-<bucket>.tsv.
     """
     from scalefold.raw import fetch as raw_fetch
     from scalefold.raw.chains import read_chains
@@ -71,7 +70,7 @@ def fetch(
     chains = read_chains(loaded.data.chains)
     if not any(chain.split == "train" for chain in chains):
         typer.echo(
-            f"{loaded.data.chains}: no chain of split train: serves evaluation, not training",
+            f"{loaded.data.chains}: no chain of split train, so this is for evaluation only",
             err=True,
         )
     if bucket is not None:
@@ -83,8 +82,8 @@ def fetch(
     )
     for root, reasons in summary.failures.items():
         typer.echo(
-            f"{root} failed for {_counted(len(reasons), 'file')}, had from another mirror or "
-            f"before; the first: {reasons[0]}",
+            f"{root} failed for {_counted(len(reasons), 'file')}; another mirror or an earlier "
+            f"fetch gave them. The first failure: {reasons[0]}",
             err=True,
         )
     for name, keys in summary.absent.items():
@@ -102,8 +101,8 @@ def _say_absent(name: str, num_absent: int, num_chains: int) -> None:
         return
     key = "template_hits" if name.endswith(".hhr") else "alignments"
     typer.echo(
-        f"no mirror has {name} for any of {num_chains} chains: is its name in data.{key} right, "
-        "and the path in data.mirrors?",
+        f"no mirror has {name} for any of {num_chains} chains: check its name in data.{key} and "
+        "the path in data.mirrors",
         err=True,
     )
 
@@ -133,7 +132,7 @@ def pack(
 ) -> None:
     """Pack raw files into Arrow shards.
 
-    Chains that cannot be used are listed with the reason in rejected.tsv; the rest goes on.
+    rejected.tsv lists the chains that cannot be used, with the reason. The others are packed.
     """
     from scalefold.shards import pack as packing
     from scalefold.shards.schema import REJECTED_FILE

@@ -58,7 +58,7 @@ def measured_device(name: str, place: Place | None = None) -> torch.device:
     """
     if name == "auto" and not torch.cuda.is_available():
         raise InputError(
-            "no GPU that torch can use, and a CPU works long on a step of the full model: run this "
-            "where there is a GPU, or say --device cpu (a small model, preset: tiny, takes seconds)"
+            "torch finds no GPU, and a step of the full model takes long on a CPU: run this on a "
+            "machine with a GPU, or add --device cpu (preset tiny takes seconds)"
         )
     return torch_device(name, place)

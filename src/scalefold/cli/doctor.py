@@ -1,4 +1,4 @@
-"""``scalefold doctor``: what this machine runs the model with."""
+"""``scalefold doctor``: which device, versions and backends run the model on this machine."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from scalefold.cli.options import Device
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module to the application."""
-    app.command(rich_help_panel="Training", epilog="Example: [cyan]scalefold doctor[/]")(doctor)
+    app.command(rich_help_panel="Tools", epilog="Example: [cyan]scalefold doctor[/]")(doctor)
 
 
 def doctor(device: Device = "auto") -> None:
-    """Say what the model runs with here: GPU, torch, Triton, and the backend of each operation.
+    """Show what the model runs on here: GPU, torch, Triton, and the backend of each op.
 
-    Where a preferred backend does not serve an operation, the reason stands below it.
+    If a preferred backend does not serve an op, the reason is printed below it.
     """
     import torch
 

@@ -18,7 +18,7 @@ ConfigFiles = Annotated[
         "--config",
         "-c",
         metavar="FILE",
-        help="Configuration (YAML). Give it several times: later files override earlier ones.",
+        help="Configuration (YAML). Of several files, later ones override earlier ones.",
     ),
 ]
 Overrides = Annotated[
@@ -53,7 +53,7 @@ ShardsOrFull = Annotated[
     typer.Option(
         "--shards",
         metavar="FOLDER",
-        help="Shards that `scalefold pack` wrote; default: made-up ones whose samples are full.",
+        help="Shards that `scalefold pack` wrote. Default: made-up shards with full samples.",
     ),
 ]
 

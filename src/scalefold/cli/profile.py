@@ -13,7 +13,7 @@ from scalefold.cli.options import ConfigFiles, Device, Overrides, ShardsOrFull, 
 def register(app: typer.Typer) -> None:
     """Add the command of this module to the application."""
     app.command(
-        rich_help_panel="Training",
+        rich_help_panel="Tools",
         epilog="Example: [cyan]scalefold profile -c demo/mlperf.yaml --shards results/demo/shards "
         "--out profile[/]",
     )(profile)
@@ -31,7 +31,7 @@ def profile(
     device: Device = "auto",
     set_: Overrides = None,
 ) -> None:
-    """Say where a training step's time goes: by module, forward and backward, and by kernel.
+    """Show where a training step's time goes: by module, forward and backward, and by kernel.
 
     Traces (*.json.gz) open in https://ui.perfetto.dev or chrome://tracing.
     """

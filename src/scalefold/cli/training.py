@@ -1,4 +1,4 @@
-"""``scalefold train``, ``evaluate``, ``report``: from shards to weights and what they are worth."""
+"""``scalefold train``, ``evaluate``, ``report``: from shards to weights and their scores."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def register(app: typer.Typer) -> None:
     app.command(
         rich_help_panel=panel,
         epilog="Example: [cyan]scalefold train -c demo/config.yaml --shards results/demo/shards "
-        "--out results/mine/weights/first[/]. After an interruption the same with "
+        "--out results/mine/weights/first[/]. After an interruption, add "
         "[cyan]--resume[/].",
     )(train)
     app.command(
         rich_help_panel=panel,
         epilog="Example: [cyan]scalefold evaluate results/mine/weights/first/step-00001000 "
         "-c demo/config.yaml --shards results/demo/shards "
-        "--out results/mine/evaluation/first/step-00001000.json[/]; of weights by themselves: "
+        "--out results/mine/evaluation/first/step-00001000.json[/]. Of a file of weights: "
         "[cyan]scalefold evaluate model_1.pt -c my.yaml --shards results/my/shards "
         "--out model_1.json[/]",
     )(evaluate)
@@ -47,7 +47,7 @@ def register(app: typer.Typer) -> None:
         "[cyan]scalefold report results/mine --shards results/demo/shards[/]",
     )(report)
     app.command(
-        rich_help_panel=panel,
+        rich_help_panel="Tools",
         epilog="Example: [cyan]scalefold mlperf-log results/mlperf --out mlperf.log[/]",
     )(mlperf_log)
 
@@ -61,7 +61,7 @@ def train(
             "--out",
             "-o",
             metavar="FOLDER",
-            help="The training's folder: gets step-<number>/, metrics.jsonl, tensorboard/.",
+            help="The training's folder, for step-<number>/, metrics.jsonl and tensorboard/.",
         ),
     ],
     resume: Annotated[
@@ -71,9 +71,9 @@ def train(
         bool,
         typer.Option(
             "--set-aside",
-            help="With --resume: where the folder holds a training with other data, initial "
-            "weights or settings, move that to replaced/ in it and start anew, instead of an "
-            "error.",
+            help="With --resume: if the folder holds a training with other data, initial weights "
+            "or settings, move that training to replaced/ in the folder and start anew. Without "
+            "it, such a folder is an error.",
         ),
     ] = False,
     strict: Strict = False,
@@ -81,17 +81,17 @@ def train(
     stage: Stage = None,
     set_: Overrides = None,
 ) -> None:
-    """Train, and publish checkpoints on the way.
+    """Train a model, and write checkpoints.
 
     Several processes, one a GPU, train together when torchrun starts them: [cyan]torchrun
     --nproc-per-node 8 -m scalefold train …[/]. They share each step's samples.
 
-    SIGTERM, SIGINT (Ctrl-C), SIGUSR1 and SIGHUP (a closed terminal; not under nohup), to any of
-    them, end it in order: it finishes its step, writes a checkpoint and leaves with exit code 75;
-    the same command with --resume continues, also with another number of processes.
+    SIGTERM, SIGINT (Ctrl-C), SIGUSR1 or SIGHUP (a closed terminal) to any process stops the
+    training. It finishes its step, writes a checkpoint and ends with exit code 75. The same command
+    with --resume continues, also with another number of processes.
 
-    It ends likewise, but with exit code 0 and for good, when an evaluation of one of its
-    checkpoints reaches evaluation.target_lddt.
+    When an evaluation of a checkpoint reaches evaluation.target_lddt, the training is complete: it
+    ends in the same way with exit code 0.
     """
     from scalefold.cli.device import torch_device
     from scalefold.cli.logs import log_to_stderr
@@ -149,8 +149,8 @@ def evaluate(
     weights: Annotated[
         Path,
         typer.Argument(
-            help="A checkpoint folder, step-<number>, or a weight file: exported or imported "
-            "here, OpenFold's, or AlphaFold's (.npz). With --follow: a training's folder."
+            help="A checkpoint folder, step-<number>, or a file of weights of ScaleFold, OpenFold "
+            "or AlphaFold (.npz). With --follow, a training's folder."
         ),
     ],
     config: ConfigFiles,
@@ -161,26 +161,25 @@ def evaluate(
             "--out",
             "-o",
             metavar="FILE",
-            help="JSON to write; a table is written beside it. With --follow: a folder.",
+            help="JSON to write, with a table beside it. With --follow, a folder.",
         ),
     ],
     split: Annotated[
         list[str] | None,
-        typer.Option(help="Default: evaluation.splits. Give it several times for several."),
+        typer.Option(help="Default: evaluation.splits. May be given several times."),
     ] = None,
     structures: Annotated[
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Also write the predicted structures, as mmCIF. Prediction itself: of chains that "
-            "are in the shards, so far.",
+            help="Also write the predicted structures, as mmCIF.",
         ),
     ] = None,
     follow: Annotated[
         bool,
         typer.Option(
             "--follow",
-            help="Evaluate each checkpoint of a training as soon as it is published. Ends when the "
+            help="Evaluate each checkpoint of a training as soon as it is complete. End when the "
             "training has ended, or gives no sign of life for two minutes.",
         ),
     ] = False,
@@ -189,13 +188,13 @@ def evaluate(
     stage: Stage = None,
     set_: Overrides = None,
 ) -> None:
-    """Predict whole chains with a checkpoint's averaged weights, or with those of a file, and
-    compare with the truth.
+    """Predict whole chains, and compare them with the experiment.
 
-    The configuration's model must be that of the weights. No training is needed.
+    A checkpoint's averaged weights are evaluated, or those of a file. The configuration's model
+    must be that of the weights.
 
-    Where the mean lDDT-Cα of the first of evaluation.splits reaches evaluation.target_lddt, the
-    training that the checkpoint belongs to is told to end.
+    If the mean lDDT-Cα of the first of evaluation.splits reaches evaluation.target_lddt, the
+    checkpoint's training ends.
     """
     from scalefold.cli.device import torch_device
     from scalefold.cli.logs import log_to_stderr
@@ -208,8 +207,8 @@ def evaluate(
     place = find_place()
     if place is not None and place.world_size > 1:
         raise InputError(
-            f"evaluate: a launcher has started {place.world_size} processes, each of which would "
-            "do all of it and write the same files: start one, without torchrun"
+            f"evaluate: a launcher has started {place.world_size} processes, and each would write "
+            "the same files: start one process, without torchrun"
         )
     loaded = read_stage(config, set_, stage)
     if strict:
@@ -241,7 +240,7 @@ RunFolder = Annotated[Path, typer.Argument(help="The run's folder.")]
 Key = Annotated[
     str | None,
     typer.Option(
-        help="Which of the run's trainings, as `scalefold config key` names it; needed if there "
+        help="Which of the run's trainings, as `scalefold config key` names it. Needed if there "
         "are several."
     ),
 ]
@@ -261,7 +260,7 @@ def report(
             "--out",
             "-o",
             metavar="FILE",
-            help="HTML to write, and JSON beside it; default: report.html in the run's folder.",
+            help="HTML to write, with JSON beside it. Default: report.html in the run's folder.",
         ),
     ] = None,
     config: Annotated[
@@ -276,14 +275,13 @@ def report(
     stage: Stage = None,
     set_: Overrides = None,
 ) -> None:
-    """Write report.html (one file, opens offline) and report.json of a run.
+    """Write a run's report.html, which opens offline, and report.json.
 
-    Works at any time, also while training goes on: what is missing is named here and in the report.
+    This works at any time, also while training goes on. The report names what is missing.
 
-    The folder has weights/<key>/ (what train --out wrote), evaluation/<key>/step-<number>.json
-    (what evaluate --out wrote) and shards/; <key> is any name, the same in both; of
-    weights by themselves there is no weights/<key>/, and --key names their evaluation where there
-    are several.
+    The run's folder holds weights/<key>/ from train --out, evaluation/<key>/step-<number>.json from
+    evaluate --out, and shards/. <key> is any name, the same in both. A file of weights has an
+    evaluation only; if there are several, --key names one.
     """
     from scalefold.report import write_report
 
@@ -311,7 +309,7 @@ def mlperf_log(
     key: Key = None,
     shards: RunShards = None,
 ) -> None:
-    """Tell a run in the lines of MLPerf's logs (:::MLLOG), made of the files that it left."""
+    """Write a run's log in MLPerf's format (:::MLLOG), from the files of the run."""
     from scalefold.report.mlperf_log import write_mlperf_log
 
     write_mlperf_log(run, key, run / "shards" if shards is None else shards, out)

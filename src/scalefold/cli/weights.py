@@ -20,12 +20,12 @@ app = typer.Typer(
 )
 Preset = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="The model is this preset's, such as model_1_ptm."),
+    typer.Option(metavar="NAME", help="Preset of the model, such as model_1_ptm."),
 ]
 ModelFiles = Annotated[
     list[Path] | None,
     typer.Option(
-        "--config", "-c", metavar="FILE", help="The model is that of this run's configuration."
+        "--config", "-c", metavar="FILE", help="Configuration of the run that has the model."
     ),
 ]
 
@@ -46,11 +46,10 @@ def import_(
     config: ModelFiles = None,
     set_: Overrides = None,
 ) -> None:
-    """Read another code's weights, strictly, for training.initial_weights.
+    """Convert another code's weights to a file for training.initial_weights.
 
-    They are of a preset's model (--preset), or of that of the run to start from them (--config).
-
-    Every parameter that is missing, unknown or of another shape is listed, and nothing is written.
+    --preset or --config says which model they belong to. If a parameter is missing, unknown or of
+    another shape, all such parameters are listed and nothing is written.
     """
     from scalefold.checkpoint.read import METADATA_FILE
     from scalefold.weights import export_weights, guess_format, import_weights
@@ -88,7 +87,7 @@ def export(
     config: ModelFiles = None,
     set_: Overrides = None,
 ) -> None:
-    """Write weights that another code loads."""
+    """Convert a checkpoint's weights to a file that another code loads."""
     from scalefold.weights import export_weights, import_weights
 
     if not path.exists():

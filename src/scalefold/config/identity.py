@@ -1,4 +1,4 @@
-"""What shards and a training are: the settings that they depend on, and the keys made of them."""
+"""The settings that shards and a training depend on, and the keys made from them."""
 
 from __future__ import annotations
 
@@ -38,8 +38,9 @@ FREE_KEYS: Final = (
 """Keys and sections that may change when a run is resumed; no other may."""
 
 PACKING_KEYS: Final = ("data.alignments", "data.template_hits", "data.buckets", "shards")
-"""Keys and sections that the bytes of the shards depend on, but for the raw files and the lines of
-the list of chains: of these, where they are from says nothing."""
+"""Keys and sections that the bytes of the shards depend on. Where raw files and the list of chains
+come from is not among them.
+"""
 
 FORMER_VALUES: Final[Mapping[str, Any]] = {"loss.violation_ca_c_n_stddev": 0.0311}
 """Settings that earlier versions lack, and what those versions did. A setting with this value is no

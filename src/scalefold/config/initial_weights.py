@@ -1,4 +1,4 @@
-"""The weights that a training starts from: are they there, and which are they?"""
+"""The initial weights of a training: whether they are there, and their hash."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ def check_initial_weights(config: Config) -> None:
     path = config.training.initial_weights
     if path is not None and not path.exists():
         raise InputError(
-            f"training.initial_weights: {path}: no such file or checkpoint folder. Bring it there, "
-            "also for a training that is to go on (docs/reproduction.md says where the MLPerf "
-            "benchmark's is from; of several stages, each makes the weights of the next). Or "
-            "correct the path, or set null to start from random weights"
+            f"training.initial_weights: {path}: no such file or checkpoint folder. Correct the "
+            "path, bring the file there, or set null to start from random weights. "
+            "docs/fine-tune.md says where the MLPerf benchmark's file comes from"
         )
 
 
@@ -35,13 +34,13 @@ def initial_weights_file(config: Config) -> Path | None:
 def initial_weights_sha256(config: Config) -> str | None:
     """SHA-256 of the file that ``training.initial_weights`` comes to.
 
-    The path is in a training's key, what is in the file is not: it may not be there yet when the
-    key is needed.
+    A training's key holds the path, not the contents: the file may not exist yet when the key is
+    needed.
 
     Returns
     -------
     str or None
-        None for random weights, and where no file can be read: who reads it says why.
+        None for random weights, and if the file cannot be read. Its reader reports why.
     """
     file = initial_weights_file(config)
     try:

@@ -1,7 +1,7 @@
-"""A run of several trainings in a row, each from the weights of the one before.
+"""A run of several trainings in a row; each starts from the weights of the one before.
 
-Every stage is the configuration with some settings laid over it, and by itself a whole
-configuration of one training.
+A stage is the configuration with some settings laid over it. Alone it is the whole configuration of
+one training.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ def _check(name: str, settings: Tree, where: str) -> None:
         raise InputError(f"{where}: a stage's name has lower-case letters, digits, '-' and '_'")
     common = [key for key in settings if key in _OF_THE_RUN]
     if common:
-        raise InputError(f"{where}: {', '.join(common)} is of the whole run: set it outside stages")
+        raise InputError(
+            f"{where}: {', '.join(common)} belongs to the whole run: set it outside stages"
+        )
     training = settings.get("training")
     if isinstance(training, dict) and "initial_weights" in training:
         raise InputError(

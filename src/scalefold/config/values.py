@@ -21,7 +21,7 @@ _Text = TypeVar("_Text", str, Path)
 
 
 def template(required: str, *others: str) -> AfterValidator:
-    """Check that a path has its placeholders, and none that nobody fills."""
+    """Check that a path has its placeholders, and no unknown ones."""
 
     def check(path: str) -> str:
         known = [required, *others]
@@ -41,21 +41,21 @@ def template(required: str, *others: str) -> AfterValidator:
 
 
 def _check_path(path: _Text) -> _Text:
-    """Refuse what a shell would expand: it would be a folder of that very name."""
+    """Refuse what a shell would expand: without a shell it names a folder literally."""
     if str(path).startswith(("~", "$")):
         raise ValueError("is taken as written, ~ and $HOME are not expanded: write it in full")
     return path
 
 
 def _check_root(root: str) -> str:
-    """Refuse a mirror that nothing could be fetched from, whether or not it is there now."""
+    """Refuse a mirror that could never be fetched from, whether it exists now or not."""
     local_folder(_check_path(root))
     return root
 
 
 def _check_results(path: Path) -> Path:
     if {"{", "}"} & {*str(path)}:
-        raise ValueError("has a brace, which Snakemake takes for a wildcard: name it otherwise")
+        raise ValueError("has a brace, which Snakemake takes for a wildcard: rename it")
     return path
 
 

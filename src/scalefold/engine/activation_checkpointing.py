@@ -1,10 +1,10 @@
-"""Activation checkpointing: backward makes some values again, which saves memory and takes time.
+"""Activation checkpointing: backward computes some values again, which saves memory and takes time.
 
 ``full`` keeps only the inputs of each block, and backward runs the whole block again. ``selective``
 drops the projections, which are large and cheap: each comes from a representation through one
 LayerNorm and one matrix product. They are q, k, v and gate of an attention, and a, b and gate of a
-triangle multiplication: more than half of a block's memory for a few per cent of its time. What is
-expensive to make is kept: the results of attention and of the triangle product.
+triangle multiplication: more than half of a block's memory for a few per cent of its time. The
+results of attention and of the triangle product are expensive, so they are kept.
 
 Neither changes a result or a state-dict key: dropout masks depend on the key and the layer alone,
 and the same kernels give the same bits again.
@@ -63,7 +63,8 @@ class SelectiveCheckpointing:
 
     Every tensor that autograd saves inside a block passes through `_pack`. One that lies in the
     memory of a projection's result is replaced by the projection's arguments and the place in it.
-    The first one that backward asks for makes the projection again, the last one lets go of it.
+    The first one that backward asks for computes the projection again, and the last one releases
+    it.
 
     Examples
     --------
@@ -93,7 +94,7 @@ class SelectiveCheckpointing:
         return dataclasses.replace(ops, **projections)
 
     def watch(self, model: AlphaFold) -> None:
-        """Let the model's blocks forget projections."""
+        """Make the model's blocks drop projections."""
         for block in _blocks(model):
             block.forward = functools.partial(self._run, block.forward)
 
@@ -106,7 +107,7 @@ class SelectiveCheckpointing:
     def _project(self, operation: Callable[..., Any], *arguments: Any) -> Any:
         if not torch.is_grad_enabled():
             return operation(*arguments)
-        # What the operation itself saves may be its result, which is known only afterwards.
+        # The operation may save its own result, which is known only afterwards.
         self._undecided = []
         results = operation(*arguments)
         projection = _Projection(operation, arguments)
@@ -129,7 +130,7 @@ class SelectiveCheckpointing:
 
 
 class _Projection:
-    """A projection that can be made again, and how many saved tensors lie in its results."""
+    """A projection that can be computed again, and how many saved tensors lie in its results."""
 
     def __init__(self, operation: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         self._operation, self._arguments = operation, _detached(arguments)
@@ -157,7 +158,7 @@ class _Saved:
         self._make: Callable[[], Tensor] | None = None
 
     def decide(self, results: dict[StorageWeakRef, tuple[_Projection, int]]) -> None:
-        """Let go of the tensor if it lies in one of the results."""
+        """Release the tensor if it lies in one of the results."""
         tensor = self._tensor
         assert tensor is not None
         source = results.get(_memory(tensor))
@@ -169,7 +170,7 @@ class _Saved:
             self._tensor = None
 
     def get(self) -> Tensor:
-        """The tensor, made again if need be."""
+        """The tensor, computed again if necessary."""
         if self._make is not None:
             return self._make()
         assert self._tensor is not None

@@ -1,7 +1,7 @@
 """torch.compile for the many small operations of structure module, embedders and losses.
 
 A pass launches a thousand operations of a few microseconds on small float32 tensors there;
-compiled, neighbours become one kernel. The trunk has kernels of its own and is not compiled.
+compiled, neighbours become one kernel. The trunk has its own kernels and is not compiled.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _VARIANTS: Final = 64
 def choose_compilation(
     setting: Literal["auto"] | bool, device: torch.device
 ) -> Callable[[_Function], _Function]:
-    """Decide on ``training.compile``: `torch.compile`, or what leaves a function as it is.
+    """Decide on ``training.compile``: return `torch.compile`, or a function that changes nothing.
 
-    Each new shape is compiled anew, at its first use; the number of variants that torch allows is
-    raised, a setting of the process.
+    Each new shape is compiled at its first use. This raises the number of variants that torch
+    allows in the process.
 
     Raises
     ------

@@ -4,8 +4,8 @@ The templates' embedding, a recycling pass and the last pass, forward and backwa
 once for each set of feature shapes and replayed after that, on static buffers: features are copied
 in before each replay, recycled representations stay where they are, gradients are already views of
 flat buffers. The last pass's graph goes on from what the templates' graph keeps for backward.
-Random masks depend on a key among the features, so a replay draws anew. What follows (exchange
-with other ranks, clipping, update) is a handful of launches over flat buffers and stays outside.
+Random masks depend on a key among the features, so a replay draws anew. The rest of a step
+(exchange with other ranks, clipping, update) is a few launches over flat buffers and stays outside.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class CapturedPasses(Generic[Result]):
 
 
 def _warm_up(work: Callable[[], object]) -> None:
-    """Do the work once, since libraries and kernels initialise what capture forbids."""
+    """Do the work once, since capture forbids what libraries and kernels do at first use."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -104,7 +104,7 @@ def _warm_up(work: Callable[[], object]) -> None:
 def _capture(work: Callable[[], _Returned], pool: Any) -> tuple[torch.cuda.CUDAGraph, _Returned]:
     """Capture some work as a CUDA graph; what it returns is overwritten by each replay."""
     graph = torch.cuda.CUDAGraph()
-    # What other threads do meanwhile, such as making features, is no mistake.
+    # Other threads may use the GPU meanwhile, for features for example.
     with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
         returned = work()
     return graph, returned

@@ -1,4 +1,4 @@
-"""Python's search for garbage, kept from holding up the steps of a GPU."""
+"""Keeping Python's garbage collection out of a GPU's steps."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def present_objects_spared() -> Iterator[None]:
-    """Around steps, once all is compiled and captured: what is there is not searched any more.
+    """Around steps, once all is compiled and captured: objects that exist then are not searched any
+    more.
 
-    Compilers leave hundreds of thousands of objects. A search through all takes a quarter of a
-    second or more, in which no thread runs, and the many small objects of a checkpoint bring one
-    about.
+    Compilers leave hundreds of thousands of objects. The many small objects of a checkpoint start a
+    collection, which takes a quarter of a second or more, and no thread runs meanwhile.
     """
     gc.collect()
     gc.freeze()

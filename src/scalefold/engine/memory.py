@@ -1,7 +1,7 @@
 """How much memory a training pass needs, found without a GPU and without computing anything.
 
-The pass is made on fake tensors, which have shapes and lifetimes but no values: what is alive
-when is counted as the allocator of a GPU would see it.
+The pass runs on fake tensors, which have shapes and lifetimes but no values. Live memory is counted
+as a GPU's allocator would see it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ _MODES: Final[tuple[ActivationCheckpointing, ...]] = ("none", "selective", "full
 _BYTES_A_PARAMETER: Final = 4 * 5 + 2 * 2
 """Master weight, gradient, two moments, average in float32; working copy, gradient in bfloat16."""
 _RESERVE: Final = 0.15
-"""Of the need: scratch space of kernels and libraries, gaps between tensors, features to come."""
+"""Part of the need: scratch space of kernels and libraries, gaps between tensors, features to come.
+"""
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class PassMemory:
     kept : int
         What forward leaves for backward.
     more : int
-        What backward needs on top of that at most.
+        The most that backward needs on top of that.
     """
 
     kept: int
@@ -58,7 +59,7 @@ class PassMemory:
 
     @property
     def peak(self) -> int:
-        """Most that is alive at a time."""
+        """The most memory that is alive at a time."""
         return self.kept + self.more
 
 
@@ -77,14 +78,16 @@ def choose_checkpointing(config: Config, ops: Ops, device: torch.device) -> Acti
         needs[mode] = bytes_needed(config, ops, mode)
         if needs[mode] <= free:
             break
-    told = ", ".join(f"{name} {_gib(need)}" for name, need in needs.items())
-    logger.info("training.recomputation: %s (memory needed: %s; free: %s)", mode, told, _gib(free))
+    needed = ", ".join(f"{name} {_gib(need)}" for name, need in needs.items())
+    logger.info(
+        "training.recomputation: %s (memory needed: %s; free: %s)", mode, needed, _gib(free)
+    )
     return mode
 
 
 @contextlib.contextmanager
 def exhaustion_explained(checkpointing: ActivationCheckpointing) -> Iterator[None]:
-    """Around steps with this activation checkpointing: explain a GPU out of memory.
+    """Around steps: explain how to mend a GPU's lack of memory.
 
     Raises
     ------
@@ -94,7 +97,7 @@ def exhaustion_explained(checkpointing: ActivationCheckpointing) -> Iterator[Non
     try:
         yield
     except torch.OutOfMemoryError as error:
-        facts, _, _ = str(error).partition(" If reserved")  # then comes advice about torch
+        facts, _, _ = str(error).partition(" If reserved")  # torch's advice follows
         raise InputError(
             f"a training step does not fit into the GPU's memory: {facts} training.recomputation "
             f"is {checkpointing} (none, selective, full: each needs less than the one before): set "
@@ -104,7 +107,7 @@ def exhaustion_explained(checkpointing: ActivationCheckpointing) -> Iterator[Non
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory of a GPU that this process may still take."""
+    """Free memory of a GPU, for this process."""
     number = _number(device)
     free, total = torch.cuda.mem_get_info(number)
     limit = int(total * torch.cuda.get_per_process_memory_fraction(number))
@@ -146,7 +149,7 @@ def bytes_needed(config: Config, ops: Ops, checkpointing: ActivationCheckpointin
 def pass_memory(config: Config, ops: Ops, checkpointing: ActivationCheckpointing) -> PassMemory:
     """Memory of a training pass.
 
-    Every block of the Evoformer keeps the same, so two are counted and the rest follows.
+    Every block of the Evoformer keeps the same amount, so two are counted and the rest follows.
     """
     counted, of_block = _count(for_counting(config, 2), ops, checkpointing)
     others = config.model.evoformer.num_blocks - 2
@@ -172,7 +175,7 @@ def empty_features(config: Config) -> Features:
 
 
 def for_counting(config: Config, blocks: int) -> Config:
-    """The configuration with an Evoformer of so many blocks, for counting on fake tensors."""
+    """The configuration with another number of Evoformer blocks, for counting on fake tensors."""
     tree: dict[str, Any] = config.model_dump(mode="json")
     tree["model"]["evoformer"]["num_blocks"] = blocks
     # Violations keep tables of constants from one call to the next, which must not become fake;
@@ -184,9 +187,9 @@ def for_counting(config: Config, blocks: int) -> Config:
 def _count(
     config: Config, ops: Ops, checkpointing: ActivationCheckpointing
 ) -> tuple[PassMemory, int]:
-    """Memory of a pass of this very configuration, and of that what its second block keeps."""
+    """Memory of a pass of this configuration, and what its second block keeps of it."""
     with FakeTensorMode(), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        # Kernels look whether their weights lie side by side; here they may think so.
+        # Kernels check whether their weights lie side by side; here they do not need to.
         warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")
         model = training_model(config.model, Assembly(ops), checkpointing)
         narrow_model(model, config.training.precision)

@@ -25,9 +25,9 @@ class Rule(NamedTuple):
     Attributes
     ----------
     kind : {"modules", "island", "state"}
-        modules: parameters, results and gradients of those whose name starts with ``where``; the
-        first rule that fits counts. island: what an operation, or a class of modules, works out in
-        a wider type than it returns. state: numbers of training outside the model.
+        modules: parameters, results and gradients of the modules whose name starts with ``where``;
+        the first rule that fits counts. island: an operation, or a class of modules, that computes
+        in a wider type than it returns. state: numbers of training outside the model.
     where : str
     dtype : torch.dtype
     reason : str
@@ -76,14 +76,14 @@ def _bf16_type(name: str) -> torch.dtype:
 
 
 def narrow_parameters(precision: Precision) -> Callable[[str], bool] | None:
-    """Tell by name which parameters work in bfloat16; None if none do."""
+    """Return which parameters work in bfloat16, by name; None if none do."""
     if precision != "bf16":
         return None
     return lambda name: _bf16_type(name) == torch.bfloat16
 
 
 def narrow_model(model: nn.Module, precision: Precision) -> None:
-    """Bring the parameters that work in bfloat16 into it, in place: without master weights."""
+    """Convert the parameters that work in bfloat16, in place: without master weights."""
     narrow = narrow_parameters(precision)
     for name, parameter in model.named_parameters():
         if narrow is not None and narrow(name):

@@ -53,9 +53,9 @@ def score_chain(prediction: Prediction, truth: Features) -> dict[str, Any]:
     -------
     dict
         ``METRICS``; ``observed``, the number of residues with an observed C-alpha; and
-        ``per_residue`` with the lists ``lddt_ca`` and ``plddt``. What cannot be said is None:
-        scores of a chain of which nothing was observed, the lDDT of an unobserved residue.
-        ``mean_plddt`` is over all residues, observed or not.
+        ``per_residue`` with the lists ``lddt_ca`` and ``plddt``. Scores of a chain without observed
+        atoms and the lDDT of an unobserved residue are None. ``mean_plddt`` is over all residues,
+        observed or not.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Predict and score many chains: features, the model and scores beside one another."""
+"""Predict and score many chains: features, model and scores work side by side."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def evaluate_chains(
 ) -> dict[str, list[dict[str, Any]]]:
     """Predict and score chains, the short ones first.
 
-    Features of the next chain are made, and predictions scored, while the model is at work.
+    While the model works, the features of the next chain are made and earlier predictions are
+    scored.
 
     Parameters
     ----------
@@ -113,7 +114,7 @@ class _SetAside:
 def _made_ahead(
     make: Callable[[Chain], list[Features] | _SetAside], chains: Iterable[Chain]
 ) -> Iterator[tuple[Chain, Future[list[Features] | _SetAside]]]:
-    """Features of each chain; those of the next are under way when they are given out."""
+    """Features of each chain; those of the next one are made meanwhile."""
     with ThreadPoolExecutor(1) as pool:
         before: tuple[Chain, Future[list[Features] | _SetAside]] | None = None
         for chain in chains:
@@ -152,13 +153,13 @@ def _predict_chain(
     length: int,
     device: torch.device,
 ) -> tuple[Prediction, Features] | _SetAside:
-    """Predict one chain, or say why not; with features on the CPU that hold the truth."""
+    """Predict one chain, or return why not. The features on the CPU hold the true structure."""
     try:
         passes = features.result()
         if isinstance(passes, _SetAside):
             return passes
         prediction = predict(passes)
-    except UnreadableError:  # of a whole file of chains, and mended with a word to its owner
+    except UnreadableError:  # A whole file may not be read: its owner can mend that.
         raise
     except InputError as error:
         return _SetAside("failed", str(error))

@@ -27,7 +27,7 @@ from scalefold.evaluate.run import evaluate_weights
 logger = logging.getLogger(__name__)
 
 PATIENCE_SECONDS: Final = 120.0
-"""A training without a sign of life for so long has failed. A retry begins sooner."""
+"""A training without a sign of life for this time has failed. A retry begins sooner."""
 _SECONDS_BETWEEN_LOOKS: Final = 1.0
 
 

@@ -1,7 +1,7 @@
 """Predict whole chains: the recycling loop without gradients.
 
-On a GPU chains are padded to lengths of a few kinds, so that kernels are compiled for few shapes,
-and short ones, whose launches would take longer than their work, are replayed as CUDA graphs.
+On a GPU chains are padded to a few lengths, so that kernels are compiled for few shapes. Short
+chains are replayed as CUDA graphs, because their launches would take longer than their work.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Prediction(NamedTuple):
 
 
 class Predictor:
-    """A model at work on whole chains.
+    """A model that predicts whole chains.
 
     Parameters
     ----------
@@ -57,8 +57,8 @@ class Predictor:
     length_step : int
         Chains are padded to multiples of this; 1: not at all.
     graphs : bool
-        Replay short chains as CUDA graphs. Those of the last length are kept: let chains come by
-        length.
+        Replay short chains as CUDA graphs. Only those of the last length are kept, so pass chains
+        in the order of their length.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ def choose_precision(config: Config, device: torch.device) -> Precision:
 
 
 def _padded_inputs(features: Features, length: int) -> Features:
-    """What the model reads, with residues added that all masks leave out."""
+    """The features that the model reads, padded with masked residues."""
     padded = {}
     for name, spec in INPUT_FEATURES.items():
         tensor = features[name]

@@ -1,4 +1,4 @@
-"""What an evaluation leaves: one JSON file, and its table of chains as TSV."""
+"""The files of an evaluation: one JSON file, and a table of chains as TSV."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _first(findings: Sequence[str], shown: int = 3) -> str:
 def reached_target(evaluation: Mapping[str, Any], settings: EvaluationConfig) -> float | None:
     """Mean lDDT-Ca of the first of ``evaluation.splits`` if it is the target or more, else None.
 
-    Where a chain of the split failed, the mean is that of the others, and reaches nothing.
+    If a chain of the split failed, the mean lacks it and does not count.
 
     Parameters
     ----------

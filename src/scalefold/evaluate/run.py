@@ -60,12 +60,12 @@ def evaluate_weights(
     Parameters
     ----------
     config : Config
-        Its ``model`` section must be that of the weights. Where ``evaluation.target_lddt`` is
-        reached and no chain failed, a message is left for the training in the checkpoint's folder,
-        see `scalefold.checkpoint.target`.
+        Its ``model`` section must be that of the weights. If ``evaluation.target_lddt`` is reached
+        and no chain failed, a message for the training is written to the checkpoint's folder, see
+        `scalefold.checkpoint.target`.
     path : Path
-        A checkpoint, folder ``step-<8 digits>``, whose averaged weights are taken; or a weight file
-        by itself, see `read_subject`.
+        A checkpoint, folder ``step-<8 digits>``, whose averaged weights are taken; or a file of
+        weights, see `read_subject`.
     shards : Path
         What ``scalefold pack`` wrote.
     out : Path
@@ -140,7 +140,7 @@ def evaluate_weights(
 def _outcome(
     results: Mapping[str, list[dict[str, Any]]], path: Path, splits: Sequence[str]
 ) -> dict[str, Any]:
-    """What became of the chains, and the means of those that were scored."""
+    """The results of all chains, and the means of those that were scored."""
     if not results["scored"]:
         first = [*results["failed"], *results["skipped"]][0]
         mend = "" if results["failed"] else "; raise that to score them"
@@ -166,7 +166,7 @@ def _outcome(
 def _made_from(
     config: Config, subject: Subject, shards: Path, device: torch.device
 ) -> dict[str, Any]:
-    """What an evaluation is of and was made with."""
+    """What was evaluated, and with which settings."""
     checkpoint = subject.checkpoint
     return {
         "format": FORMAT,

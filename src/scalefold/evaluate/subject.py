@@ -1,4 +1,4 @@
-"""What is evaluated: a checkpoint's averaged weights, or a weight file by itself."""
+"""What is evaluated: a checkpoint's averaged weights, or a file of weights."""
 
 from __future__ import annotations
 

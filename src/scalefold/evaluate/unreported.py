@@ -1,6 +1,6 @@
 """An evaluation that reached the target but could not be reported to the training.
 
-Its job fails, and a workflow deletes the declared files of a failed job and starts it anew. The
+Its job fails. A workflow deletes the declared files of a failed job and runs it again. The
 evaluation is kept beside them, so the same command only has to report it.
 """
 
@@ -19,14 +19,14 @@ logger = logging.getLogger(__name__)
 
 
 def keep_unreported(evaluation: Mapping[str, Any], out: Path) -> None:
-    """Write an evaluation beside ``out``, the file that it is for."""
+    """Write an evaluation beside ``out``, its intended file."""
     write_bytes(_kept(out), json.dumps(evaluation, allow_nan=False).encode())
 
 
 def read_unreported(
     out: Path, made_from: Mapping[str, Any], splits: Sequence[str]
 ) -> dict[str, Any] | None:
-    """Return the evaluation that was kept for ``out``, if it is what would be made now.
+    """Return the evaluation that was kept for ``out``, if it is still valid.
 
     Parameters
     ----------
@@ -46,10 +46,10 @@ def read_unreported(
 
 
 def forget_unreported(out: Path) -> None:
-    """Delete what is kept for ``out``: it is reported, or no longer of use."""
+    """Delete what is kept for ``out``: it was reported, or is outdated."""
     with contextlib.suppress(FileNotFoundError):
         _kept(out).unlink()
 
 
 def _kept(out: Path) -> Path:
-    return out.with_suffix(".untold")
+    return out.with_suffix(".unreported")

@@ -33,7 +33,7 @@ def chain_features(inputs: FeatureInputs) -> Features:
 
 
 def structure_targets(aatype: Tensor, positions: Tensor, mask: Tensor) -> Features:
-    """What losses compare with, and the layout of the atoms that it is told in; unbatched.
+    """The true structure for the losses, and the layout of its atoms; unbatched.
 
     Parameters
     ----------

@@ -68,7 +68,7 @@ class PassInputs(NamedTuple):
 
 
 class FeatureInputs(NamedTuple):
-    """All that the features of a sample are made from.
+    """The inputs that a sample's features are made from.
 
     Attributes
     ----------

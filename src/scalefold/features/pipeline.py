@@ -36,7 +36,7 @@ def training_features(
     draw : int
         Index of the draw in the run; with the seed it fixes all random decisions.
     passes : sequence of int
-        Recycling passes to make; what a pass holds does not depend on which others are made.
+        Recycling passes to make. A pass does not depend on which others are made.
     device : torch.device or str
 
     Returns

@@ -1,4 +1,4 @@
-"""What to make of a sample: all choices, random and configured, before any tensor is touched."""
+"""The choices for a sample, random and configured, made before any tensor is touched."""
 
 from __future__ import annotations
 

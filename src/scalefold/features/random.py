@@ -1,9 +1,9 @@
-"""Counter-based randomness: every draw is a pure function of a key, there is no state.
+"""Counter-based randomness: every draw is a pure function of a key, without any state.
 
 A key is a purpose and some integers (run seed, draw index, pass, ...). It is hashed to 128 bits
 that key a Philox generator (Salmon et al. 2011), whose raw 64-bit words are taken. Only raw words
 are used: NumPy guarantees their values from release to release, which it does not for its
-distributions. So any draw can be made again, alone, in any process and in any order.
+distributions. So any draw can be repeated alone, in any process and in any order.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Templates: which hits are used (Suppl. sec. 1.2.3).
 
-The shards hold hits that AlphaFold2's sequence filters let pass; dates and observed atoms are
-looked at here.
+The shards hold the hits that pass AlphaFold2's sequence filters. Dates and observed atoms are
+checked here.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def usable_templates(
     margin_days : int
         A template must have been released at least this many days before the query.
     most : int
-        Return the first so many.
+        Return at most this many.
     """
     if query_date is None:
         return []

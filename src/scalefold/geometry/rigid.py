@@ -40,7 +40,7 @@ def quaternion_to_rotation(quaternion: Tensor) -> Tensor:
     eye = torch.eye(3, dtype=v.dtype, device=v.device).expand(*v.shape, 3)
     # Euler and Rodrigues: (a^2 - |v|^2) x + 2 v (v.x) + 2 a (v cross x), for each unit vector x.
     square = a.square() - v.square().sum(-1, keepdim=True)[..., None]
-    cross = torch.linalg.cross(eye, v[..., None, :].expand_as(eye))  # transposed: order turned
+    cross = torch.linalg.cross(eye, v[..., None, :].expand_as(eye))  # reversed: the transpose
     return square * eye + 2 * (v[..., :, None] * v[..., None, :] + a * cross)
 
 

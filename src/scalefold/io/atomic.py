@@ -21,7 +21,7 @@ NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class HashingFile(io.RawIOBase):
-    """Hashes what goes through it, sequentially, into a file that is open for writing."""
+    """Writes to an open file, sequentially, and hashes what it writes."""
 
     def __init__(self, file: BinaryIO) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class HashingFile(io.RawIOBase):
         return size
 
     def sync(self) -> None:
-        """Bring everything to the disk."""
+        """Write everything through to the disk."""
         self._file.flush()
         os.fsync(self._file.fileno())
 
@@ -89,7 +89,7 @@ def atomic_file(path: Path) -> Iterator[HashingFile]:
         temporary.replace(path)
         sync_folder(path.parent)
     except BaseException as error:
-        # Closing flushes, which fails again where the disk is full.
+        # Closing flushes, which fails again if the disk is full.
         with contextlib.suppress(OSError):
             file.close()
         temporary.unlink(missing_ok=True)
@@ -123,7 +123,7 @@ def check_file(path: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make an output folder and those above it, where they are not there.
+    """Make an output folder and those above it, unless they exist.
 
     Raises
     ------
@@ -142,12 +142,13 @@ def make_folder(folder: Path) -> None:
 def check_writable(folder: Path, key: str) -> None:
     """Refuse an output folder that could not be made or written to; leaves nothing behind.
 
-    A file is tried: permissions do not tell of all file systems what they take (``/proc``, say).
+    It tries to write a file: permissions do not tell what every file system accepts (``/proc``, for
+    example).
 
     Parameters
     ----------
     folder
-        Judged by itself, or by the nearest folder above it that is there.
+        The file is tried in it, or in the nearest existing folder above it.
     key
         Names it in errors.
 
@@ -172,7 +173,7 @@ def check_writable(folder: Path, key: str) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring a folder's entries (names, renames) to the disk."""
+    """Write a folder's entries (names, renames) through to the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -181,7 +182,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def _is_about(error: OSError, file: Path) -> bool:
-    """Whether it is of writing a file, and not of another that is read meanwhile."""
+    """Whether an error is about writing this file, not about another that is read meanwhile."""
     # Writing itself names no file.
     name = error.filename
     return name is None or Path(os.fsdecode(name)) in (file, file.parent)

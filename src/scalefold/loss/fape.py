@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from scalefold.geometry.rigid import Rigid
-from scalefold.loss.masked import wide_sum
+from scalefold.loss.masked import float64_sum
 
 CLAMP_ANGSTROM: Final = 10.0
 UNIT_ANGSTROM: Final = 10.0
@@ -63,8 +63,8 @@ def _component(frames: Rigid, offsets: list[Tensor], axis: int) -> Tensor:
 
 def _mean(distance: Tensor, frame_mask: Tensor, point_mask: Tensor) -> Tensor:
     kept = (distance / UNIT_ANGSTROM) * frame_mask[..., None] * point_mask[..., None, :]
-    count = wide_sum(frame_mask, [-1]) * wide_sum(point_mask, [-1])
-    return wide_sum(kept, [-1, -2]) / (_EPS + count)
+    count = float64_sum(frame_mask, [-1]) * float64_sum(point_mask, [-1])
+    return float64_sum(kept, [-1, -2]) / (_EPS + count)
 
 
 def backbone_fape(predicted: Rigid, true: Rigid, mask: Tensor, use_clamped: Tensor) -> Tensor:

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 
-def wide_sum(value: Tensor, dims: Sequence[int]) -> Tensor:
+def float64_sum(value: Tensor, dims: Sequence[int]) -> Tensor:
     """Sum over ``dims`` in float64, to float64.
 
-    A term sums up to 10^7 numbers into one; in float32 that one, and what is made of it, would have
-    errors of the size of its last digit, whatever those of the numbers are.
+    A term sums up to 10^7 numbers. In float32 the sum would have an error of the size of its last
+    digit, however exact the numbers are.
     """
     return value.sum(tuple(dims), dtype=torch.float64)
 
@@ -35,4 +35,4 @@ def masked_mean(value: Tensor, mask: Tensor, dims: Sequence[int], eps: float) ->
         Of the dimensions that are left.
     """
     mask = mask.expand_as(value)
-    return wide_sum(mask * value, dims) / (eps + wide_sum(mask, dims))
+    return float64_sum(mask * value, dims) / (eps + float64_sum(mask, dims))

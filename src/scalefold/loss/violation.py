@@ -19,7 +19,7 @@ from scalefold.chem.stereochemistry import (
     PEPTIDE_COS_C_N_CA,
     PEPTIDE_COS_CA_C_N,
 )
-from scalefold.loss.masked import masked_mean, wide_sum
+from scalefold.loss.masked import float64_sum, masked_mean
 
 TOLERANCE_FACTOR: Final = 12.0
 """Standard deviations of the literature value that are allowed."""
@@ -158,7 +158,7 @@ def clash_sum(positions: Tensor, exists: Tensor, residue_index: Tensor, radius: 
     mask = mask.masked_fill(is_peptide_bond | is_disulphide, 0.0)
     touching = radius[:, :, None, :, None] + radius[:, None, :, None, :]
     overlap = mask * torch.relu(touching - OVERLAP_TOLERANCE_ANGSTROM - distance)
-    return 2.0 * wide_sum(overlap, (1, 2, 3, 4))
+    return 2.0 * float64_sum(overlap, (1, 2, 3, 4))
 
 
 def within_residue_sum(positions: Tensor, exists: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
@@ -181,7 +181,7 @@ def within_residue_sum(positions: Tensor, exists: Tensor, lower: Tensor, upper: 
     is_other = 1.0 - torch.eye(exists.shape[-1], dtype=exists.dtype, device=exists.device)
     mask = exists[:, :, :, None] * exists[:, :, None, :] * is_other
     excess = mask * (torch.relu(lower - distance) + torch.relu(distance - upper))
-    return 2.0 * wide_sum(excess, (1, 2, 3))
+    return 2.0 * float64_sum(excess, (1, 2, 3))
 
 
 def violation_loss(
@@ -211,5 +211,5 @@ def violation_loss(
     peptide = peptide_violations(positions, exists, residue_index, aatype, ca_c_n_stddev)
     clash = clash_sum(positions, exists, residue_index, tables.radius[aatype])
     within = within_residue_sum(positions, exists, tables.lower[aatype], tables.upper[aatype])
-    per_atom = (clash + within) / (_EPS_BOND + wide_sum(exists, (1, 2)))
+    per_atom = (clash + within) / (_EPS_BOND + float64_sum(exists, (1, 2)))
     return peptide.bond_c_n + peptide.angle_ca_c_n + peptide.angle_c_n_ca + per_atom

@@ -15,8 +15,9 @@ from torch import Tensor
 from scalefold.ops.precision import accumulation_dtype
 
 MASKED_LOGIT = 1e9
-"""Subtracted from the logits of masked keys. Finite on purpose: a row whose keys are all masked
-(a padded residue) then attends to all alike, as logits vanish beside it in float32: no NaN."""
+"""Subtracted from the logits of masked keys. Finite on purpose: a row whose keys are all masked (a
+padded residue) then attends to all keys equally, and gives no NaN.
+"""
 
 LN2 = math.log(2)
 """``bias_scale`` of a bias in bits: log2(e) times the natural one, multiplied before it is rounded.

@@ -1,4 +1,4 @@
-"""Which backend serves each operation of the kernels, and why not those before it."""
+"""Which backend serves each op of the kernels, and why those before it do not."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Served(NamedTuple):
 
 
 def backends_on(device: torch.device) -> list[Served]:
-    """The backends of all operations by what the device runs; a call may still be refused.
+    """The backends of all ops on a device. A backend may still refuse a single call.
 
-    Empty where no kernels run: plain PyTorch serves all operations there.
+    Empty where no kernels run: plain PyTorch serves all ops there.
     """
     if why_not(device) is not None:
         return []

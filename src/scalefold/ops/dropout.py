@@ -1,4 +1,4 @@
-"""Dropout on a residual update; its mask is a pure function of where it acts.
+"""Dropout on a residual update; its mask is a pure function of its key and coordinates.
 
 The generator stands beside the kernels, which draw the same masks.
 """

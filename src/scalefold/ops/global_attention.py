@@ -11,7 +11,7 @@ from scalefold.ops.norm import layer_norm
 from scalefold.ops.precision import accumulation_dtype
 
 MEAN_EPS = 1e-10
-"""Added to the number of positions that a mean query is of."""
+"""Added to the number of positions in a mean query."""
 
 
 def global_attention(
@@ -29,9 +29,9 @@ def global_attention(
 ) -> Tensor:
     """``x`` plus: normalise, attend from each column's mean query to its rows, gate, project.
 
-    Suppl. Alg. 19; one operation, since a kernel then makes no queries, keys and values of rows:
-    the mean query is that of the mean row, and heads share keys and values. Nothing between could
-    be exchanged among ranks, which hold whole columns.
+    Suppl. Alg. 19. It is one operation, since a kernel then makes no queries, keys and values of
+    rows: the mean query is that of the mean row, and heads share keys and values. Ranks hold whole
+    columns, so no exchange has to go between.
 
     Parameters
     ----------

@@ -27,8 +27,8 @@ def normed_projection(
 ) -> tuple[Tensor, ...]:
     """Layer normalisation, then several linear maps of its one result; and ``x`` itself.
 
-    What else needs ``x`` (a residual sum, another projection) takes the one that is returned: a
-    kernel then adds the gradients that meet there while it has x's in registers.
+    Other users of ``x`` (a residual sum, another projection) take the returned one. A kernel then
+    adds their gradients to x's while it has that in registers.
 
     Parameters
     ----------

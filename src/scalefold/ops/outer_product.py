@@ -32,8 +32,7 @@ def outer_product_operands(
     Parameters
     ----------
     m_BSNM : Tensor
-        MSA representation. What else needs it takes the one that is returned, as of
-        `normed_projection`.
+        MSA representation. Its other users take the returned one, as with `normed_projection`.
     mask_BSN : Tensor
     norm_weight, norm_bias : Tensor, shape (M,)
     weight_a, weight_b : Tensor, shape (C, M)

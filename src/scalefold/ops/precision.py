@@ -1,4 +1,4 @@
-"""In which type reductions are carried."""
+"""The type of reductions."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """The set of operations that a model is built with.
 
 A model instance holds one `Ops`: a frozen record of functions, handed to its modules at
-construction. Blocks call ``self.ops.attention(...)`` and do not know whose it is. Chosen over
-module-level functions that are swapped (global state: two models in one process could not differ,
-which every parity test needs) and over flags through the forwards (every signature would grow with
-every kernel). Another implementation is bound with ``dataclasses.replace(TORCH, attention=...)``
-or a record of its own; state-dict keys cannot change, since the functions take plain tensors.
+construction. Blocks call ``self.ops.attention(...)`` and do not know which implementation it is.
+Swapped module-level functions would be global state: two models in one process could not differ.
+Flags through the forwards would make every signature grow with every kernel. Another implementation
+is bound with ``dataclasses.replace(TORCH, attention=...)`` or a record of its own; state-dict keys
+cannot change, since the functions take plain tensors.
 
 `scalefold.ops.triton` makes the record that holds the kernels.
 """

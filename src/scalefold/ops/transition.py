@@ -20,7 +20,7 @@ def transition(
 ) -> Tensor:
     """``x`` plus: normalise, widen, ReLU, narrow; (..., C) -> (..., C).
 
-    The sum is part of the operation, since a kernel has ``x`` at hand.
+    The sum is part of the operation, since a kernel has ``x`` in registers.
     """
     hidden = functional.linear(layer_norm(x, norm_weight, norm_bias), up_weight, up_bias)
     return x + functional.linear(torch.relu(hidden), down_weight, down_bias)

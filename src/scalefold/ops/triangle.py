@@ -32,8 +32,8 @@ def triangle_projection(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Lines 1-3: both operands, masked, and the output gate before its sigmoid; and z itself.
 
-    What else needs z, the residual sum, takes the one that is returned: a kernel then adds the
-    gradients that meet there while it has z's in registers.
+    The residual sum takes the returned z. A kernel then adds its gradient to z's while it has that
+    in registers.
 
     Returns
     -------

@@ -52,9 +52,9 @@ def select_ops(kernels: Kernels, device: torch.device) -> Ops:
     Parameters
     ----------
     kernels : {"auto", "torch", "triton"} or list of str
-        ``auto``: the kernels, or plain torch, with one logged line that says why, where they cannot
-        run. A list: the kernels of these packages alone. A logged warning says so where those for
-        Hopper GPUs cannot run on one.
+        ``auto``: the kernels, or plain torch if they cannot run; one logged line says why. A list:
+        the kernels of these packages alone. A warning is logged if a Hopper GPU cannot run the
+        kernels made for it.
     device : torch.device
 
     Raises
@@ -81,7 +81,7 @@ def select_ops(kernels: Kernels, device: torch.device) -> Ops:
 
 
 def _without_retired(packages: Sequence[str]) -> list[str]:
-    """The packages that there still are; a logged line names the others."""
+    """The packages that still exist; a logged line names the others."""
     kept = [name for name in packages if name in PACKAGES]
     if retired := [name for name in packages if name not in kept]:
         logger.info("training.kernels: %s no longer have an effect", ", ".join(retired))
@@ -89,7 +89,7 @@ def _without_retired(packages: Sequence[str]) -> list[str]:
 
 
 def why_not(device: torch.device) -> str | None:
-    """What keeps the kernels from running on this device, or None."""
+    """Why the kernels cannot run on this device, or None."""
     if device.type != "cuda" or torch.version.cuda is None:
         return f"the kernels need an NVIDIA GPU, and the device is {device.type}"
     if find_spec("triton") is None:
@@ -113,7 +113,7 @@ def triton_version() -> str | None:
 
 
 def _warn_of_slower_kernels(device: torch.device) -> None:
-    """Say it where a Hopper GPU gets the kernels that any GPU gets."""
+    """Warn if a Hopper GPU gets the portable kernels."""
     gpu = import_module("scalefold_kernels.gpu")
     if gpu.is_hopper(device) and not gpu.has_gluon():
         logger.warning(

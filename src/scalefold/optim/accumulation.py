@@ -15,7 +15,7 @@ _EPS = 1e-6
 
 
 def clip_scale(norm: Tensor, clip_norm: float) -> Tensor:
-    """What a gradient of this norm is multiplied by."""
+    """The factor that clips a gradient of this norm."""
     return (clip_norm / (norm + _EPS)).clamp(max=1.0)
 
 

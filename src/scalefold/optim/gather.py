@@ -32,5 +32,5 @@ class TorchGather:
     def __call__(self, tensors: Sequence[Tensor]) -> None:
         """See `Gather`."""
         if self._views:
-            # A tensor of another layout would send all of them the slow way.
+            # One tensor of another layout would make all copies slow.
             torch._foreach_copy_(self._views, [tensor.reshape(-1) for tensor in tensors])

@@ -2,7 +2,7 @@
 
 The model's parameters become views of one float32 buffer of master weights, their gradients views
 of one gradient buffer. So the norm, clipping, Adam and averaging work on single tensors, and ranks
-exchange slices of them. The model notices nothing: names and shapes stay. Parameters that work in a
+exchange slices of them. The model is not affected: names and shapes stay. Parameters that work in a
 narrower type are views of a working copy instead, which is rewritten from the master weights after
 each update.
 
@@ -147,7 +147,7 @@ class FlatParameters:
         loss.backward()
 
     def differentiate(self, loss: Tensor) -> None:
-        """Differentiate a loss, with a few large copies for the thousands of small additions.
+        """Differentiate a loss, with a few large copies instead of thousands of small additions.
 
         The same gradients as `accumulate`, but no hook of a parameter is called.
         """

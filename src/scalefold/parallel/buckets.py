@@ -25,7 +25,7 @@ def bucket_slices(starts: Sequence[int], size: int, elements: int) -> list[slice
     size : int
         Of the buffer.
     elements : int
-        Each bucket has at least so many, but for the one at the buffer's begin.
+        Each bucket has at least this many, except the one at the buffer's start.
     """
     slices, end = [], size
     for start in reversed(starts):

@@ -25,8 +25,9 @@ from scalefold.parallel.ranks import ALONE, MeshRanks, on_all
 T = TypeVar("T")
 
 EXCHANGE_TIMEOUT: Final = timedelta(minutes=10)
-"""After this long without an answer, a rank takes the others for dead. Longer than writing a
-checkpoint takes, and than waiting for a slow sample."""
+"""After this long without an answer, the other ranks count as dead. Longer than writing a
+checkpoint takes, and than waiting for a slow sample.
+"""
 
 _VARIABLES: Final = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
@@ -76,7 +77,7 @@ def find_place(environment: Mapping[str, str] = os.environ) -> Place | None:
 
 @dataclass(frozen=True)
 class _Meeting:
-    """Processes that found each other, and have no way yet to exchange tensors."""
+    """Processes that found each other, but cannot exchange tensors yet."""
 
     store: dist.Store
     rank: int
@@ -98,8 +99,8 @@ def joined(
 ) -> Iterator[tuple[Mesh, torch.device]]:
     """Connect to the other processes: NCCL between GPUs, gloo between CPUs.
 
-    Leaving in order waits for the others; leaving by an exception leaves word for them and does not
-    wait: the launcher ends them.
+    A normal end waits for the others. An exception tells them and does not wait: the launcher ends
+    them.
 
     Parameters
     ----------

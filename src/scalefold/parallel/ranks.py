@@ -22,11 +22,11 @@ from scalefold.parallel.axis import Pending, Ready
 T = TypeVar("T")
 
 _SURVIVORS_SECONDS: Final = 3.0
-"""How long survivors of a broken exchange wait for each other, to tell who is missing."""
+"""How long the survivors of a failed exchange wait for each other, to find out who is missing."""
 
 
 class Gathering(Protocol):
-    """A group of ranks that can tell each other things."""
+    """A group of ranks that can exchange values."""
 
     @property
     def rank(self) -> int:
@@ -94,41 +94,41 @@ class MeshRanks(Ranks):
 
     def sum(self, x: Tensor) -> Pending:
         """See `Ranks`."""
-        with self._told():
+        with self._loss_explained():
             return _Summing(self, x, dist.all_reduce(x, group=self._group, async_op=True))
 
     def broadcast(self, x: Tensor) -> None:
         """See `Ranks`."""
-        with self._told():
+        with self._loss_explained():
             dist.broadcast(x, group=self._group, group_src=0)
 
     def share(self, value: T | None) -> T:
         """See `Ranks`."""
         values = [value]
-        with self._told():
+        with self._loss_explained():
             dist.broadcast_object_list(values, group=self._group, group_src=0)
         return cast(T, values[0])
 
     def gather(self, value: T) -> list[T]:
         """See `Ranks`."""
         values: list[T | None] = [None] * self.size
-        with self._told():
+        with self._loss_explained():
             dist.all_gather_object(values, value, group=self._group)
         return cast(list[T], values)
 
     def barrier(self) -> None:
         """See `Ranks`."""
-        with self._told():
+        with self._loss_explained():
             dist.barrier(self._group)
 
     def tell(self, error: BaseException) -> None:
-        """Leave word for the others of why this rank ends."""
+        """Tell the others why this rank ends."""
         text = f"{type(error).__name__}: {error}"
         with contextlib.suppress(RuntimeError):  # the store is gone: so are the others
             self._store.set(f"ended/{self.rank}", text)
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
+    def _loss_explained(self) -> Iterator[None]:
         try:
             yield
         except RuntimeError as error:
@@ -138,7 +138,7 @@ class MeshRanks(Ranks):
         reason = str(error).splitlines()[0]
         what = f"rank {self.rank}: the exchange with the other ranks broke off ({reason})"
         try:
-            # Whoever lost contact says so; who says nothing is what the others lost contact with.
+            # A rank that lost contact says so. The others lost contact with those that say nothing.
             self._store.set(f"lost/{self.rank}", "")
             deadline = time.monotonic() + _SURVIVORS_SECONDS
             while (missing := self._silent()) and time.monotonic() < deadline:
@@ -171,7 +171,7 @@ class _Summing:
 
     def wait(self) -> Tensor:
         """Wait for the sum: the host on a CPU, the current stream on a GPU."""
-        with self.ranks._told():
+        with self.ranks._loss_explained():
             self.work.wait()
         return self.value
 
@@ -198,7 +198,8 @@ def on_first(ranks: Ranks, action: Callable[[], T]) -> T:
 
 
 def on_all(ranks: Gathering, action: Callable[[], T]) -> T:
-    """Do something on every rank. Where it fails on one it fails on all, and a fault is said once.
+    """Do something on every rank. If it fails on one it fails on all, and the error is printed
+    once.
 
     Raises
     ------

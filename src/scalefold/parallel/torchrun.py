@@ -2,8 +2,8 @@
 
 Two things differ. SIGTERM, SIGUSR1 and SIGHUP (unless it is ignored, as under nohup) are passed on
 to the processes, which then take the time they need to write a checkpoint (torchrun kills them
-after 30 s). And it leaves with their exit code, so that a training that was stopped (75) can be
-told from one that failed.
+after 30 s). And it ends with their exit code, which tells a training that was stopped (75) from one
+that failed.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def calibration(chains: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         ``residues``, the number of observed residues; ``bins`` of pLDDT, 10 wide, with ``low``,
         ``high``, ``count``, ``mean_plddt`` and ``mean_lddt_ca`` (both 0 to 100, None in an empty
         bin); ``mean_absolute_error``, and the ``correlation`` (Pearson) over all residues, None
-        where they cannot be said.
+        where they are not defined.
     """
     predicted, true = [], []
     for chain in chains:

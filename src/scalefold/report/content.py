@@ -1,4 +1,4 @@
-"""What the report says, as plain data: the content of ``report.json`` and of the page."""
+"""The report as plain data: the content of ``report.json`` and of the page."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _progress_of(split: str, files: RunFiles) -> dict[str, Any]:
 
 
 def _unscored(files: RunFiles) -> Iterator[str]:
-    """Say of which splits the last evaluation knows no lDDT-C-alpha."""
+    """Name the splits without lDDT-C-alpha in the last evaluation."""
     for evaluation in files.evaluations[-1:]:
         for split, mean in evaluation["mean"].items():
             if mean.get("lddt_ca") is None:
@@ -170,7 +170,7 @@ def _timings(files: RunFiles) -> list[dict[str, Any]]:
         if job.max_rss_mb is not None:
             row["max_rss_mb"] = max(row["max_rss_mb"] or 0.0, job.max_rss_mb)
     if files.sessions:
-        # Snakemake knows the last job only, which may have found the training complete.
+        # Snakemake measured only the last job, which may have found the training complete.
         known = [s.max_rss_mb for s in files.sessions if s.max_rss_mb is not None]
         row = rules.setdefault("train", {"stage": "train", "max_rss_mb": None})
         row["jobs"] = len(files.sessions)

@@ -1,7 +1,7 @@
-"""Read what a run left, whole or not.
+"""Read the files of a run, complete or not.
 
-A report is wanted most where something went wrong. So a file that is missing, cut off or not what
-it should be is left out and named in ``notes``, which the report shows first.
+A report is needed most after something went wrong. So a file that is missing, cut off or invalid is
+left out and named in ``notes``, which the report shows first.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class RunFiles:
     rejected : list of Rejected
     benchmarks : list of Benchmark
     ladder : dict or None
-        What ``scalefold bench ladder`` measured, if it did.
+        Record of ``scalefold bench ladder``, if there is one.
     notes : list of str
         What is missing or could not be read.
     """
@@ -138,7 +138,7 @@ def _check_run(run: Path) -> None:
 
 
 def _begun(weights: Path) -> list[str]:
-    """Keys of the trainings; of one that failed before it wrote anything there is this at most."""
+    """Keys of the trainings, also of one that failed before it wrote anything."""
     failed = {LOCK_FOLDER, TRAINING_LOG}
     folders = sorted(path for path in weights.glob("*/"))
     begun = [path for path in folders if {file.name for file in path.iterdir()} - failed]
@@ -273,7 +273,7 @@ def _ladder(path: Path, notes: list[str]) -> dict[str, Any] | None:
 
 
 def _disagreements(files: RunFiles) -> Iterator[str]:
-    """Results of one folder that do not belong together."""
+    """Notes on results in one folder that do not belong together."""
     last = files.checkpoints[-1] if files.checkpoints else None
     expected = files.manifest_sha256
     steps = [

@@ -39,7 +39,7 @@ def ladder_figure(ladder: Mapping[str, Any]) -> FigureOnPage | None:
 
 
 def save_ladder(ladder: Mapping[str, Any], file: Path) -> None:
-    """Draw it into a file of its own, atomically; the type is by the suffix.
+    """Draw it into a file, atomically; the suffix says the type.
 
     Raises
     ------

@@ -1,9 +1,9 @@
-"""A run told in the lines of MLPerf's logs (``:::MLLOG {…}``), which its tools read.
+"""A run's log in the format that MLPerf's tools read (``:::MLLOG {…}``).
 
-Training and evaluations are processes of their own, so the log is made of what they left, with the
-times of that: run_start is when the training's first process began to build the model, an
-evaluation starts when its checkpoint is published and stops when its result is there. What a
-submission says of itself (organisation, platform, division) is not in it.
+Training and evaluations are separate processes, so the log is made from their files and the times
+of these: run_start is when the training's first process began to build the model, an evaluation
+starts when its checkpoint is published and stops when its result is there. It does not name the
+organisation, the platform or the division of a submission.
 
 Keys: mlcommons/hpc, OpenFold, and the compliance checker for HPC v3.0 (mlcommons/logging).
 """
@@ -104,7 +104,7 @@ def _events(run: Path, files: RunFiles, shards: Path) -> Iterator[Event]:
         about = {"epoch_num": step * size}
         ready = ready_mark(checkpoint_path(run / "weights" / files.key, step))
         if not ready.exists():
-            continue  # the checkpoint was given up to make room
+            continue  # the checkpoint was deleted to make room
         published = ready.stat().st_mtime
         if before is not None:
             yield event(before, "epoch_start", kind="INTERVAL_START", metadata=about)

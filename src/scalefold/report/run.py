@@ -24,9 +24,8 @@ def write_report(
 ) -> Content:
     """Write the HTML report and the same numbers as JSON, each atomically.
 
-    May be called at any time, also while training goes on or after it broke off: what is missing or
-    damaged is named in the report. It depends on the run's files alone, so the same files give the
-    same bytes.
+    May be called at any time, also while training goes on or after it failed. The report names what
+    is missing or damaged. The same files give the same bytes.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Matplotlib figures as SVG that lives inside an HTML page.
 
-Colours are written as CSS variables, so that figures follow the page into dark mode and print.
-Text stays text: it is set in the page's font, can be searched and read aloud.
+Colours are written as CSS variables, so that figures follow the page into dark mode and print. Text
+stays text: it has the page's font, and can be searched and read aloud.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ INK: Final = "#010101"
 MUTED: Final = "#010102"
 GRID: Final = "#010103"
 SERIES: Final = ("#010111", "#010112", "#010113", "#010114")
-"""Stand-ins for colours, replaced by the CSS variables below; never seen as they are."""
+"""Stand-ins for colours. The CSS variables below replace them."""
 
 _VARIABLES: Final = {
     INK: "var(--ink)",

@@ -1,4 +1,4 @@
-"""Training, from its arguments to its result: who may write, where it starts, what it needs."""
+"""Training, from its arguments to its result."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def train(
     mesh: Mesh = SINGLE,
     console: Console | None = None,
 ) -> TrainingResult:
-    """Train from random weights, from ``training.initial_weights``, or on from the last checkpoint.
+    """Train from random weights, from ``training.initial_weights``, or from the last checkpoint.
 
     With several processes, each of them calls this with the same arguments but for ``device``.
 
@@ -66,8 +66,8 @@ def train(
     device : torch.device
         A GPU must be torch's current one.
     stop : Event
-        When set on any rank, the step at hand is finished, a checkpoint written, and the call
-        returns on all.
+        When set on any rank, all ranks finish the current step, a checkpoint is written, and the
+        call returns.
     set_aside : bool
         Move a training of other data, initial weights or settings out of the way, see
         `set_aside_other_run`.

@@ -32,8 +32,8 @@ class MetricsLog:
     out : Path
         The training's folder.
     step : int
-        Step that the run continues from. Later records, of a run that was killed after its last
-        checkpoint, are removed: they are about to be made again.
+        Step that the run continues from. Later records are removed: they are from a run that was
+        killed after its last checkpoint, and will be made again.
 
     Raises
     ------
@@ -45,8 +45,8 @@ class MetricsLog:
         self._path = out / METRICS_FILE
         _truncate(self._path, step)
         self._file = self._path.open("a", encoding="utf-8")
-        # Many may wait to be written: with the default of 10, less than a record has, steps wait
-        # for a thread of TensorBoard's.
+        # A record has more numbers than TensorBoard's default queue of 10: steps would wait for
+        # its thread.
         self._board = SummaryWriter(
             str(out / TENSORBOARD_FOLDER), purge_step=step + 1, max_queue=1000
         )

@@ -1,4 +1,4 @@
-"""What a user sees of a training: how far it is, and how well it goes."""
+"""The progress line of a training: how far it is, and how well it goes."""
 
 from __future__ import annotations
 
@@ -52,6 +52,6 @@ class ProgressLine(LiveLine):
         )
 
     def _mean(self, name: str) -> float:
-        """Of the steps that have such a number: of one that was skipped it may not be finite."""
+        """Mean over the steps whose number is finite: that of a skipped step may not be."""
         found = [record[name] for record in self._last if math.isfinite(record[name])]
         return fmean(found) if found else math.nan

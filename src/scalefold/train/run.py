@@ -1,8 +1,8 @@
 """One run: its state and the order of its events.
 
-All ranks go through the same steps and take every decision from the same numbers, so that none
-waits for one that has left. The first rank also reads the checkpoint to start from, and writes; the
-others meanwhile go on until they need it for an exchange.
+All ranks go through the same steps and take every decision from the same numbers, so none waits for
+a rank that has left. The first rank also reads the checkpoint to start from, and writes; the others
+meanwhile go on until they need it for an exchange.
 """
 
 from __future__ import annotations
@@ -149,9 +149,9 @@ class Run:
         )
 
     def _step(self, loader: TrainingLoader, target: TargetWatch, stop: threading.Event) -> None:
-        """Ask for a step's work; nothing waits for it, and its numbers are read later.
+        """Launch a step's work; nothing waits for it, and its numbers are read later.
 
-        The batch is let go: its features take memory that the next step needs.
+        The batch is released: the next step needs its memory.
         """
         batch = self._next(loader)
         self.step += 1
@@ -167,7 +167,7 @@ class Run:
         self._unread.append(_Unread.of(self.step, rate, batch, Readback(numbers)))
 
     def _next(self, loader: TrainingLoader) -> Batch | None:
-        """Samples of the next step, of this rank; None once there is something wrong with one.
+        """The samples of this rank's next step; None after one could not be read.
 
         The other ranks learn of that from the step, so that all end with the steps made so far.
         """

@@ -1,4 +1,4 @@
-"""What the first rank writes of a run: metrics, progress, checkpoints."""
+"""The files that the first rank writes: metrics, checkpoints, progress."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ logger = logging.getLogger(__name__)
 class RunFiles:
     """Writes into a training's folder, whose lock this process holds.
 
-    Checkpoints are written while the training goes on; that one cannot be written is raised by a
-    later call. A context: at its end nothing is being written any more.
+    Checkpoints are written while the training goes on. If one cannot be written, a later call
+    raises the error. As a context it waits at its end for the last one.
 
     Parameters
     ----------

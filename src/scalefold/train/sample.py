@@ -1,4 +1,4 @@
-"""What a step does for one sample: its passes, loss, gradient; on a GPU as CUDA graphs."""
+"""The work of a step for one sample: passes, loss and gradient; on a GPU as CUDA graphs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _Shapes = tuple[tuple[str, torch.Size], ...]
 
 @dataclass(frozen=True, eq=False)
 class SampleNumbers:
-    """What is told of a sample: the loss first, then lDDT-Ca and each unweighted loss term.
+    """The numbers of a sample: the loss first, then lDDT-Ca and each unweighted loss term.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class SampleNumbers:
 def loss_and_scores(
     outputs: Outputs, features: Features, config: LossConfig
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Loss of a sample, and what else is told of it: lDDT-Ca, then each unweighted loss term."""
+    """Loss of a sample, and its other numbers: lDDT-Ca, then each unweighted loss term."""
     loss, terms = total_loss(outputs, features, config)
     score = lddt(
         outputs.positions[:, :, CA].detach().float(),
@@ -100,7 +100,7 @@ class GraphedSampleGradient:
     Parameters
     ----------
     gradient : SampleGradient
-        On a CUDA device; shape for shape it must launch the same kernels each time.
+        On a CUDA device. For a given shape it must always launch the same kernels.
     """
 
     def __init__(self, gradient: SampleGradient) -> None:

@@ -1,4 +1,4 @@
-"""When a training was at work: it may take many processes, one after the other, to its end.
+"""The sessions of a training, which may take many processes, one after the other.
 
 ``sessions.jsonl`` in the training's folder has a line for the start and one for the end of each. A
 session that was killed has no end; the metrics log tells how far it came.
@@ -27,7 +27,7 @@ SESSIONS_FILE: Final = "sessions.jsonl"
 
 @dataclass(frozen=True)
 class Session:
-    """A process of training, from its start to its end, or to the last that was heard of it.
+    """A process of training, from its start to its end, or to its last sign of life.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ def read_sessions(out: Path, logged: Sequence[float]) -> list[Session]:
     Raises
     ------
     InputError
-        If the file is damaged. That there is none is no error: nothing was trained.
+        If the file is damaged. A missing file is no error: nothing was trained.
     """
     path = out / SESSIONS_FILE
     if not path.is_file():
@@ -108,7 +108,7 @@ def session(out: Path, step: Callable[[], int], **facts: Any) -> Iterator[None]:
     step : callable
         Says how many steps are made.
     **facts
-        What else the line of the start is to tell.
+        Further fields of the start's line.
 
     Raises
     ------
@@ -129,6 +129,6 @@ def session(out: Path, step: Callable[[], int], **facts: Any) -> Iterator[None]:
 
 
 def _append(path: Path, line: dict[str, Any]) -> None:
-    # All anew, to be there whole or not at all: after half a line none of the file could be read.
+    # The whole file is written again, atomically: a half-written line would spoil it.
     before = path.read_bytes() if path.is_file() else b""
     write_bytes(path, before + f"{json.dumps(line)}\n".encode())

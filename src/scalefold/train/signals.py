@@ -1,4 +1,4 @@
-"""Ending a run early, in order: finish the step, write a checkpoint, leave.
+"""Ending a run early: finish the step, write a checkpoint, exit.
 
 SIGTERM and SIGINT are what schedulers and terminals send, SIGHUP what a terminal that is closed or
 an ssh connection that is lost; SIGUSR1 is what ``sbatch --signal`` is usually told to send some
@@ -59,7 +59,7 @@ def stop_on_signals() -> Iterator[StopRequest]:
 
 
 def _let_go_of_lost_terminal() -> None:
-    """Have nothing written any more to a terminal that is gone: that is an error (EIO)."""
+    """Stop writing to a terminal that is gone, since a write is an error (EIO)."""
     for output in _OUTPUTS:
         try:
             os.write(output, b"")

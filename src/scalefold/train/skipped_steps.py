@@ -1,4 +1,4 @@
-"""Steps whose loss or gradient is not finite: counted, named, and the end of a run with too many.
+"""Steps whose loss or gradient is not finite: counted and named. Too many end the run.
 
 Such a step was not applied (see `scalefold.train.step`); nothing is zeroed or clipped away.
 """

@@ -24,7 +24,7 @@ _GRADIENT_NORM = 1  # column; the loss is before it
 
 
 class TrainingStep:
-    """The step of a run; owns no state but scratch space.
+    """The step of a run; its only state is scratch space.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class TrainingStep:
             last one only. Each sample's gradient may be clipped by itself.
         learning_rate : float
         notice : callable
-            Asked for what to tell the other ranks, as late as possible.
+            Called as late as possible; returns what the other ranks must know.
         """
         self._mean.start()
         numbers, norms = [], []
@@ -92,15 +92,15 @@ class TrainingStep:
     def _conclude(
         self, names: tuple[str, ...], per_sample: Tensor, learning_rate: float, notice: Notice
     ) -> StepNumbers:
-        """Exchange with the other ranks, and update if all is well on all of them."""
+        """Exchange with the other ranks, and update if the step is finite on all of them."""
         sound = per_sample[:, : _GRADIENT_NORM + 1].isfinite().all(1)
-        told = self._ranks.sum(pack(per_sample, (~sound).sum(), notice)).wait()
+        exchanged = self._ranks.sum(pack(per_sample, (~sound).sum(), notice)).wait()
         num_samples = self._ranks.size * max(len(per_sample), 1)
-        mean_norm = told[COLUMNS + _GRADIENT_NORM] / num_samples
-        sound = told[ABSENT] + told[NOT_FINITE] == 0
-        rate = torch.full((), learning_rate, dtype=torch.float64, device=told.device)
+        mean_norm = exchanged[COLUMNS + _GRADIENT_NORM] / num_samples
+        sound = exchanged[ABSENT] + exchanged[NOT_FINITE] == 0
+        rate = torch.full((), learning_rate, dtype=torch.float64, device=exchanged.device)
         if self._held_until is not None:
             self._held_until.wait()
             self._held_until = None
         norm, finite = self._update(self._mean, num_samples, mean_norm, sound, rate)
-        return StepNumbers(names, per_sample, told, self._ranks.size, norm, finite)
+        return StepNumbers(names, per_sample, exchanged, self._ranks.size, norm, finite)

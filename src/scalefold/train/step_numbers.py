@@ -1,4 +1,4 @@
-"""What a step tells: each rank's numbers, their exchange between ranks, their copy to the host.
+"""The numbers of a step: those of each rank, their exchange between ranks, their copy to the host.
 
 Beside gradients, ranks exchange one short vector at each step. It holds the sums of the step's
 numbers and the wishes to end, so all ranks end after the same step.
@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 LENGTH: Final = 64
-"""Of the vector that ranks exchange. A rank that could not make a step sends as much."""
+"""Length of the vector that ranks exchange. A rank that could not make a step sends the same
+length.
+"""
 
 ABSENT, NOT_FINITE, STOP, TARGET, WAIT_SECONDS, COLUMNS = range(6)
 """Places in the vector; after the last of them the sums of the step's numbers."""
@@ -22,7 +24,7 @@ ABSENT, NOT_FINITE, STOP, TARGET, WAIT_SECONDS, COLUMNS = range(6)
 
 @dataclass(frozen=True)
 class Notice:
-    """What the host of a rank has to tell.
+    """What the host of a rank tells the other ranks.
 
     Attributes
     ----------
@@ -53,13 +55,13 @@ def pack(per_sample: Tensor, not_finite: Tensor, notice: Notice) -> Tensor:
     num_samples, num_columns = per_sample.shape
     if COLUMNS + num_columns > LENGTH:
         raise ValueError(f"{num_columns} numbers a sample, there is room for {LENGTH - COLUMNS}")
-    told = torch.zeros(COLUMNS)
-    told[ABSENT] = num_samples == 0
-    told[STOP], told[TARGET], told[WAIT_SECONDS] = notice.stop, notice.target, notice.wait_seconds
+    head = torch.zeros(COLUMNS)
+    head[ABSENT] = num_samples == 0
+    head[STOP], head[TARGET], head[WAIT_SECONDS] = notice.stop, notice.target, notice.wait_seconds
     if per_sample.is_cuda:  # from pinned memory, the copy does not make the host wait
-        told = told.pin_memory()
+        head = head.pin_memory()
     vector = per_sample.new_zeros(LENGTH)
-    vector[:COLUMNS].copy_(told, non_blocking=True)
+    vector[:COLUMNS].copy_(head, non_blocking=True)
     vector[NOT_FINITE].copy_(not_finite)
     vector[COLUMNS : COLUMNS + num_columns].copy_(per_sample.sum(0))
     return vector
@@ -67,7 +69,7 @@ def pack(per_sample: Tensor, not_finite: Tensor, notice: Notice) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class StepNumbers:
-    """What a step tells, still on the device.
+    """The numbers of a step, still on the device.
 
     Attributes
     ----------
@@ -176,17 +178,19 @@ class Readback:
     def get(self) -> HostNumbers:
         """Wait for the copy and return the numbers."""
         self.ended.wait()
-        told = self._host[:LENGTH].tolist()
+        exchanged = self._host[:LENGTH].tolist()
         norm, finite = self._host[LENGTH : LENGTH + 2].tolist()
         rows = self._host[LENGTH + 2 :].view(self._shape).tolist()
         num_samples = self._num_ranks * len(rows)
         return HostNumbers(
             per_sample=[dict(zip(self._names, row)) for row in rows],
-            means={name: value / num_samples for name, value in zip(self._names, told[COLUMNS:])},
+            means={
+                name: value / num_samples for name, value in zip(self._names, exchanged[COLUMNS:])
+            },
             gradient_norm=norm,
             finite=bool(finite),
-            absent=told[ABSENT] > 0,
-            stop=told[STOP] > 0,
-            target=told[TARGET] > 0,
-            wait_seconds=told[WAIT_SECONDS] / self._num_ranks,
+            absent=exchanged[ABSENT] > 0,
+            stop=exchanged[STOP] > 0,
+            target=exchanged[TARGET] > 0,
+            wait_seconds=exchanged[WAIT_SECONDS] / self._num_ranks,
         )

@@ -25,9 +25,7 @@ def test_the_model_is_not_timed_on_a_cpu_unasked(
         options += ["--reference", "training.precision=fp32"]
     result = run(*command.split(), *options)
     assert result.exit_code == 2
-    said = " ".join(result.stderr.split())
-    assert "no GPU that torch can use" in said
-    assert "or say --device cpu" in said
+    assert "--device cpu" in result.stderr
     assert not (tmp_path / "out").exists()
 
 

@@ -264,10 +264,7 @@ def test_initial_weights_that_were_replaced_under_the_same_name_are_another_trai
     assert train_quietly(config, shards, out, resume=True, set_aside=True).checkpoint == first
 
     given.unlink()
-    mend = (
-        r"training\.initial_weights: .*given\.pt: no such file .*Bring it there, also for a train"
-    )
-    with pytest.raises(InputError, match=mend):
+    with pytest.raises(InputError, match=r"training\.initial_weights: .*given\.pt: no such file"):
         train_quietly(config, shards, out, resume=True)
     given.write_bytes(averaged[1].read_bytes()[:-100])
     with pytest.raises(InputError, match=r"training\.initial_weights: .*given\.pt"):

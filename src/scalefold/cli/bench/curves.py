@@ -1,4 +1,4 @@
-"""``scalefold bench curves``: does a faster way of training learn alike?"""
+"""``scalefold bench curves``: does a faster training learn as well?"""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def curves(
         typer.Option(metavar="KEY=VALUE", help="What is different in the reference, key by key."),
     ],
     out: JsonFile,
-    seeds: Annotated[int, typer.Option(min=2, help="So many: 0, 1, …")] = 3,
+    seeds: Annotated[int, typer.Option(min=2, help="Number of seeds.")] = 3,
     device: Device = "auto",
     set_: Overrides = None,
 ) -> None:

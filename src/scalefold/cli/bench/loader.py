@@ -23,16 +23,16 @@ def loader(
     out: JsonFile,
     shards: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Shards; default: made-up ones of the next two sizes."),
+        typer.Option(metavar="FOLDER", help="Default: made-up shards with the next two sizes."),
     ] = None,
     rows: Annotated[int, typer.Option(min=1, help="Alignment rows of made-up chains.")] = 10_000,
     residues: Annotated[int, typer.Option(min=16, help="Residues of made-up chains.")] = 384,
     steps: Annotated[int, typer.Option(min=1, help="Timed steps.")] = 100,
     step_seconds: Annotated[float, typer.Option(min=0, help="Length of a step.")] = 0.2,
     delay_every: Annotated[
-        int, typer.Option(min=0, help="Delay one sample in so many; 0: none.")
+        int, typer.Option(min=0, help="Delay every nth sample; 0 delays none.")
     ] = 0,
-    delay_seconds: Annotated[float, typer.Option(min=0, help="By so much.")] = 0.0,
+    delay_seconds: Annotated[float, typer.Option(min=0, help="Length of a delay.")] = 0.0,
     device: Device = "auto",
     set_: Overrides = None,
 ) -> None:

@@ -53,14 +53,14 @@ def step(
     ] = None,
     seconds: Annotated[
         float,
-        typer.Option(help="Repeat steps of each recycling count for so long; the median counts."),
+        typer.Option(help="Time for the steps of each recycling count; their median is reported."),
     ] = 3.0,
     memory_gib: Annotated[
         list[float] | None,
         typer.Option(
             "--memory-gib",
             metavar="GIB",
-            help="Let torch allocate no more than this, as on a smaller GPU; also several times.",
+            help="Limit torch to this memory, as on a smaller GPU. May be given several times.",
         ),
     ] = None,
     device: Device = "auto",
@@ -101,7 +101,7 @@ def ladder(
         ),
     ],
     only: Annotated[
-        list[str] | None, typer.Option(help="Measure only this rung; several times for several.")
+        list[str] | None, typer.Option(help="Measure only this rung. May be given several times.")
     ] = None,
     part: Annotated[
         list[Path] | None,

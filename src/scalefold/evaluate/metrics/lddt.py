@@ -45,9 +45,8 @@ def lddt_ca(comparison: Comparison) -> Lddt:
 def lddt_all_atom(comparison: Comparison) -> Lddt:
     """Score all heavy atoms, named as they are.
 
-    Atoms of symmetric side chains are compared by name; give
-    :func:`~scalefold.evaluate.metrics.naming.with_best_naming` of the comparison where their
-    naming shall not count.
+    Atoms of symmetric side chains are compared by name; to ignore their naming, pass the result of
+    :func:`~scalefold.evaluate.metrics.naming.with_best_naming`.
     """
     return _lddt(comparison, atoms=torch.arange(comparison.true.shape[1]))
 

@@ -5,7 +5,8 @@ exchanged (Jumper et al. 2021, Suppl. sec. 1.8.5, Table 3). Policy: for each suc
 of the true structure is taken that the prediction agrees with better, and the naming as deposited
 on a tie. Agreement is the lDDT of the residue's ambiguous atoms against all atoms with unambiguous
 names, so that one residue's choice does not depend on another's. Leu and Val are not exchanged:
-their names are fixed by chirality; nor is Arg, whose NH1 is told from NH2 when structures are read.
+their names are fixed by chirality; nor is Arg, whose NH1 and NH2 are told apart when structures are
+read.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Search for good superpositions of two chains whose residues correspond one to one.
 
 The optimum of TM-score and GDT has no closed form. The heuristic is the published one (Zhang &
-Skolnick 2004): superpose every window of L, L/2, L/4, ... residues, then again and again only the
-residues that came close, until these stay the same. All windows of a length are treated at once.
+Skolnick 2004). It superposes every window of L, L/2, L/4, ... residues. Then it superposes only the
+residues that came close, again and again, until these stay the same. All windows of a length are
+treated at once.
 
 A superposition ``|R x + t - y|^2`` is linear in 17 products of a pair's coordinates, and the sums
 that a least-squares fit needs are sums of the same products. So one matrix product gives all fits,
