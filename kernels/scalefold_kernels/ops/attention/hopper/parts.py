@@ -302,7 +302,7 @@ def load_first_keys(
 def undo_gate(grad_tile, out_tile, gate_tile, HAS_GATE: gl.constexpr, VECTORS: gl.constexpr):
     """Gradients of gate and ungated result in the places of gate and gradient; returns delta.
 
-    Tiles (queries, channels) of a head; see `docs/kernels/attention.md`.
+    Tiles (queries, channels) of a head.
     """
     grad = widen(grad_tile.load(VECTORS))
     product = grad * widen(out_tile.load(VECTORS))
