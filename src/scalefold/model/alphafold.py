@@ -97,7 +97,9 @@ class AlphaFold(nn.Module):
         return self._outputs(trunk, structure, after, features), after
 
     def embed_templates(self, features: Features) -> Templates | None:
-        """What the templates of a sample tell each of its passes; None if the model reads none."""
+        """The embedding of a sample's templates, for all of its passes; None if the model reads
+        none.
+        """
         if self.template_embedder is None:
             return None
         return self.template_embedder.embed(features, _pair_mask(features))
@@ -105,13 +107,13 @@ class AlphaFold(nn.Module):
     def recycle(
         self, features: Features, previous: Previous, templates: Templates | None
     ) -> Previous:
-        """One pass of which only the next one's input is wanted: last atoms only, no heads."""
+        """One pass that only makes the next one's input: atoms of the last layer, no heads."""
         trunk = self._trunk(features, previous, templates)
         structure = self.structure_module.last_layer(*self._structure_inputs(trunk, features))
         return self._previous(trunk, structure, features)
 
     def replicated_modules(self) -> tuple[nn.Module, ...]:
-        """Modules that all ranks of an axis compute alike, each with the whole gradient."""
+        """Modules that all ranks compute alike, each with the whole gradient."""
         return self.evoformer.linear, self.structure_module, self.aux_heads
 
     def _trunk(

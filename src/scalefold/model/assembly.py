@@ -29,7 +29,7 @@ class Assembly:
         How a sample is split over ranks.
     compiled : callable
         What is done to functions of many small operations: `torch.compile`, or nothing. Kernels
-        among ``ops`` stay as they are in them, and what is around is joined.
+        among ``ops`` stay as they are, and the operations around them are fused.
     """
 
     ops: Ops = TORCH

@@ -16,13 +16,13 @@ from scalefold.ops.dropout import Dropout
 
 
 class Projected(NamedTuple):
-    """What attention takes of its normalised input.
+    """The projections that attention takes.
 
     Attributes
     ----------
     q, k, v, gate : Tensor, each (B, R, Q, H, C)
     scale : float
-        What makes logits of the products of queries and keys: `LN2` where these are in bits.
+        Factor from the products of queries and keys to logits; `LN2` if these are in bits.
     """
 
     q: Tensor
@@ -62,22 +62,22 @@ class GatedAttention(nn.Module):
     def project(
         self, x: Tensor, norm: nn.LayerNorm, *others: Linear
     ) -> tuple[Projected, list[Tensor], Tensor]:
-        """Everything that is made of the normalised input.
+        """All projections of the normalised input.
 
         Parameters
         ----------
         x : Tensor, the representation
         norm : LayerNorm
         others
-            Further projections of the normalised input; the last, a pair bias, is in bits, and so
-            are the queries then: attention takes both as they come.
+            Further projections of the normalised input. The last is a pair bias in bits; the
+            queries are then in bits too.
 
         Returns
         -------
         projected : Projected
         others : list of Tensor
         x : Tensor
-            What is passed on, see ``ops.normed_projection``.
+            For other users of ``x``, see ``ops.normed_projection``.
         """
         scale = LN2 if others else self.scale
         layers = (self.linear_q, self.linear_k, self.linear_v, self.linear_g, *others)

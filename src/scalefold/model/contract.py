@@ -17,7 +17,7 @@ from scalefold.geometry.rigid import Rigid
 
 
 class Previous(NamedTuple):
-    """What one recycling pass hands to the next; zeros before the first (Suppl. Alg. 32).
+    """What one recycling pass passes to the next; zeros before the first (Suppl. Alg. 32).
 
     Attributes
     ----------
@@ -33,7 +33,7 @@ class Previous(NamedTuple):
 
     @staticmethod
     def zeros(batch: int, num_res: int, config: ModelConfig, like: Tensor) -> Previous:
-        """What the first pass starts from.
+        """The input of the first pass.
 
         Parameters
         ----------
@@ -51,7 +51,7 @@ class Previous(NamedTuple):
 
 
 class Templates(NamedTuple):
-    """What templates tell every pass: they see nothing recycled, so it is made once a sample.
+    """The embedding of the templates. Nothing recycled enters it, so it is made once a sample.
 
     Attributes
     ----------

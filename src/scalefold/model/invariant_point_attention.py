@@ -38,15 +38,15 @@ class PointProjection(nn.Module):
 
 
 class SharedTerms(NamedTuple):
-    """What does not change from layer to layer of the structure module.
+    """The terms that all layers of the structure module share.
 
     Attributes
     ----------
     pair : Tensor, shape (B, I, J, c_z)
     pair_logits : Tensor, shape (B, H, I, J)
-        What pair and mask add to the logits.
+        The pair's and the mask's part of the logits.
     point_weight : Tensor, shape (H, 1)
-        Of half a squared distance in the logits.
+        Factor of half a squared distance in the logits.
     weight, bias : Tensor, shapes (channels, c_s), (channels,)
         The four projections of the single representation as one.
     """
@@ -156,7 +156,7 @@ class InvariantPointAttention(nn.Module):
     def _logits(
         self, q: Tensor, k: Tensor, q_points: Tensor, k_points: Tensor, weight: Tensor
     ) -> Tensor:
-        """What features and distances of points add to the logits, (B, H, I, J).
+        """The part of the features and of the points' distances in the logits, (B, H, I, J).
 
         As one product, q k - w/2 |x - y|^2 = (q, w x, -w/2 |x|^2, 1) (k, y, 1, -w/2 |y|^2). In
         float64, because squares of coordinates cancel in it, and TF32 would round them.

@@ -1,4 +1,4 @@
-"""Layer normalisation as a module of its own, where nothing is fused with it."""
+"""Layer normalisation as a module, for places where nothing is fused with it."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class OuterProductMean(nn.Module):
         Returns
         -------
         m : Tensor
-            What is passed on, see ``ops.outer_product_operands``.
+            For other users of ``m``, see ``ops.outer_product_operands``.
         z : Tensor, shape (B, N, N, c_z), sharded along rows
         """
         norm, first, second, out = self.layer_norm, self.linear_1, self.linear_2, self.linear_out

@@ -24,7 +24,9 @@ from scalefold.model.triangle_multiplication import (
 
 
 class _PairUpdates(nn.Module):
-    """The four triangle updates, each with its dropout, and the transition; order is left open."""
+    """The four triangle updates, each with its dropout, and the transition. Subclasses set the
+    order.
+    """
 
     def __init__(
         self,

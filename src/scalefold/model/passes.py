@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 
 
 class SamplePasses(ABC, Generic[Result]):
-    """What is made of the features of a sample's passes; the last pass decides what that is.
+    """The passes of a sample; a subclass decides what the last one returns.
 
     Parameters
     ----------
@@ -43,14 +43,14 @@ class SamplePasses(ABC, Generic[Result]):
         return self._model.template_embedder is not None
 
     def embed_templates(self, features: Features) -> Templates | None:
-        """What all passes take of the templates, which are the same in each.
+        """The embedding of the templates, which is the same in all passes.
 
-        Dropout is drawn by the key of the features: give the last pass's.
+        Dropout is drawn by the key of the features: pass those of the last pass.
         """
         return self._model.embed_templates(features)
 
     def before_first(self, features: Features) -> Previous:
-        """What the first pass starts from."""
+        """The input of the first pass."""
         batch, num_res = features["aatype"].shape
         like = self._model.input_embedder.linear_msa_m.weight
         return Previous.zeros(batch, num_res, self._config, like)
@@ -59,7 +59,7 @@ class SamplePasses(ABC, Generic[Result]):
     def recycle(
         self, features: Features, previous: Previous, templates: Templates | None
     ) -> Previous:
-        """Make a pass of which only the next one's input is wanted."""
+        """Make a pass that only makes the next one's input."""
         return self._model.recycle(features, previous, templates)
 
     @abstractmethod

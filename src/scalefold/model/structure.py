@@ -106,13 +106,13 @@ class StructureModule(nn.Module):
         """
         initial = self.layer_norm_s(s)
         layers = self._layers(initial, z, mask, key)
-        # Torsions and atoms feed nothing back: they are made for all layers at once.
+        # No layer reads torsions and atoms, so they are made for all layers at once.
         return self._compiled_build(self, initial, layers, aatype)
 
     def last_layer(
         self, s: Tensor, z: Tensor, aatype: Tensor, mask: Tensor, key: Tensor
     ) -> Structure:
-        """The same of the last layer only (L = 1): atoms of those before are not built."""
+        """The same for the last layer only (L = 1): atoms of earlier layers are not built."""
         initial = self.layer_norm_s(s)
         layers = self._layers(initial, z, mask, key)
         return self._compiled_build(self, initial, layers[-1:], aatype)
@@ -129,7 +129,7 @@ class StructureModule(nn.Module):
             strict=True,
         )
         start = Rigid.identity(tuple(s.shape[:2]), s)
-        # As those of later layers are, in memory and gradient: one compiled layer serves all.
+        # Layout and gradient as in later layers, so that one compiled layer serves all.
         frames = Rigid(
             start.rotation.contiguous(), start.translation.requires_grad_(s.requires_grad)
         )

@@ -174,7 +174,7 @@ class TemplatePointwiseAttention(nn.Module):
 
 
 class TemplateEmbedder(nn.Module):
-    """Everything that enters the trunk from templates: made once a sample, read in each pass."""
+    """All that templates give to the trunk: made once a sample, read in each pass."""
 
     def __init__(self, config: ModelConfig, assembly: Assembly) -> None:
         super().__init__()
@@ -187,7 +187,7 @@ class TemplateEmbedder(nn.Module):
         self.template_pointwise_att = TemplatePointwiseAttention(template, config.c_z, assembly)
 
     def embed(self, features: Features, pair_mask: Tensor) -> Templates:
-        """What templates tell every pass (Alg. 2, lines 7, 9-12); ``pair_mask`` is (B, N, N).
+        """The embedding of the templates (Alg. 2, lines 7, 9-12); ``pair_mask`` is (B, N, N).
 
         Rows of the MSA stack are masked by the psi angle's mask.
         """
