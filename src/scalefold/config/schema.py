@@ -103,7 +103,7 @@ class ShardsConfig(Section):
     max_template_hits: NonNegative = Field(
         100,
         description="Best hits kept, by sum of probs, of those not newer than the query; more than "
-        "features.template_pool, since the margin of dates is judged later.",
+        "features.template_pool, since the margin of dates is applied later.",
     )
 
 
@@ -331,9 +331,9 @@ class TrainingConfig(Section):
     precision: Literal["fp32", "tf32", "bf16"] = "bf16"
     deterministic: bool = Field(
         False,
-        description="The same bits in every run; slower. A CPU gives them with samples in order "
-        "(max_staleness 0) anyway. It takes the same number of processes, and on a CPU of threads "
-        "(OMP_NUM_THREADS).",
+        description="The same bits in every run, but slower. A CPU gives them anyway if samples "
+        "come in order (max_staleness 0). The number of processes must be the same, and on a CPU "
+        "that of threads (OMP_NUM_THREADS).",
     )
     kernels: Literal["auto", "torch", "triton"] | list[KernelPackage | RetiredPackage] = Field(
         "auto",
@@ -351,9 +351,9 @@ class TrainingConfig(Section):
     )
     recomputation: Literal["auto", "none", "selective", "full"] = Field(
         "auto",
-        description="What is made again in backward to save memory: nothing; projections (half the "
-        "memory, 4 % slower); all but the blocks' inputs (least memory, slowest); auto: the first "
-        "of these that fits.",
+        description="Activation checkpointing: what backward computes again to save memory. none: "
+        "nothing; selective: projections (half the memory, 4 % slower); full: all but the blocks' "
+        "inputs (least memory, slowest); auto: the first that fits.",
     )
     checkpoint_every: Positive = Field(500, description="Steps between published checkpoints.")
     keep_checkpoints: NonNegative = Field(0, description="Newest kept; 0 keeps all.")
