@@ -31,7 +31,7 @@ START = Position(0)
 
 
 class TrainingReader(SampleReader, Protocol):
-    """What the loader asks of the shards."""
+    """The part of a shard reader that the loader uses."""
 
     @property
     def index(self) -> pa.Table:

@@ -2,9 +2,9 @@
 
 The draws of a run are numbered. Draw ``d`` has its *place* at step ``d // global_batch_size``; of
 each step, every rank has a contiguous part. In order, each draw is served at its place. Ready
-first, the lowest draws *that are ready* are served, so that a slow one holds up nobody; it is
-served when it is ready, but at most ``max_staleness`` steps after its place: for a sample that is
-due, a step waits. So every draw is served exactly once; only the order of what a run sees differs.
+first, the lowest draws *that are ready* are served, so that a slow one delays no step. It is served
+when it is ready, but at most ``max_staleness`` steps after its place: a step waits for a sample
+that is due. So every draw is served exactly once, and only the order differs.
 
 Nothing here reads or waits: see `scalefold.loader.loader`.
 """
@@ -18,7 +18,7 @@ from itertools import chain
 from typing import Any, Final
 
 _HISTORY: Final = 8
-"""Steps whose draws are remembered, so that the position before them can be told."""
+"""Steps whose draws are remembered, so that the position before them is known."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""One training sample, from its chain key to what its features are made from."""
+"""One training sample, from its chain key to the inputs of its features."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class SampleReader(Protocol):
 
 
 class SampleTask(NamedTuple):
-    """A sample to prepare: the draw and the passes fix all that is random about it."""
+    """A sample to prepare: the draw and the passes determine all its random choices."""
 
     draw: int
     chain_key: str
@@ -41,7 +41,7 @@ class SampleError(RuntimeError):
 
 
 Prepared = FeatureInputs | list[Features]
-"""What a step still needs to make its features from; or, for a CPU, the features."""
+"""The inputs from which a step makes its features; on a CPU, the features."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,6 +1,7 @@
 """How many recycling passes a training step makes before its last one.
 
-A pure function of (seed, step), so that all ranks and every resumed run agree without talking.
+A pure function of (seed, step), so that all ranks and every resumed run agree without
+communication.
 """
 
 from __future__ import annotations

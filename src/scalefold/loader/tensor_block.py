@@ -1,8 +1,7 @@
 """Objects with tensors in them, sent through a pipe and to a GPU.
 
-The tensors' contents are written to the pipe as they lie in memory and read into one block, in
-which they lie one after another: a single copy takes all of them to a GPU, whatever object they
-belong to.
+The tensors' contents are written to the pipe and read into one block of memory, one after another.
+So a single copy takes all of them to a GPU.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ class TensorBlock:
 
 
 class Message(NamedTuple):
-    """An object ready to be sent: all that can fail, but for the connection, has been done."""
+    """An object ready to be sent: only the connection can still fail."""
 
     header: Header
     contents: list[memoryview]
@@ -89,7 +88,7 @@ class Message(NamedTuple):
 def send(connection: Connection, header: Any, message: Message) -> None:
     """Send a message.
 
-    Whoever breaks off in the middle must close the connection: what came next would be read as the
+    After an incomplete message the connection must be closed: the next message would be read as the
     missing part.
 
     Parameters

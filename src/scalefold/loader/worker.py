@@ -1,12 +1,12 @@
 """Worker processes that prepare samples.
 
-Each worker has a pipe of its own, so that a death is noticed at once (the pipe closes), and so that
-workers end by themselves when their parent dies. Results travel through the pipe, not through
-shared memory, which containers often have too little of.
+Each worker has its own pipe. If the worker dies the pipe closes, which is noticed at once. If the
+parent dies the worker sees that and ends. Results travel through the pipe, not through shared
+memory, which containers often have too little of.
 
-A worker reads several samples at once, in threads: one that waits for storage holds up no other.
-When a worker dies, what it had in hand is done again, one sample at a time, in a new process. So
-the sample that it died of is known when that one dies too.
+A worker reads several samples at once, in threads, so that one that waits for storage delays no
+other. When a worker dies, a new process prepares its unfinished samples again, one at a time. If
+that one dies too, the sample that killed both is known.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class WorkerPool:
         return job.result
 
     def close(self) -> None:
-        """End all workers, whatever they are doing; can be called again."""
+        """End all workers at once; can be called again."""
         with self._lock:
             self._closed = True
             processes = [w.process for w in self._workers if w.process is not None]
@@ -176,7 +176,7 @@ class WorkerPool:
             worker.connection.send(job.task)
 
     def _receive(self, worker: _Worker, connection: Connection) -> None:
-        """Body of a thread: hand out what one process sends, until it ends."""
+        """Body of a thread: pass on the results of one process until it ends."""
         try:
             while True:
                 draw, reply = connection.recv()
@@ -195,7 +195,7 @@ class WorkerPool:
                     self._bury(worker)
 
     def _bury(self, worker: _Worker) -> None:
-        """Take up a dead process's tasks again, or give up the one that it died of."""
+        """Start a dead process's tasks again, or give up the one that killed it."""
         process, connection = worker.process, worker.connection
         assert process is not None
         assert connection is not None

@@ -1,4 +1,4 @@
-"""Chains whose names differ in the case of letters alone, on file systems that do not tell it."""
+"""Chains whose names differ only in the case of letters, on file systems that ignore case."""
 
 from __future__ import annotations
 

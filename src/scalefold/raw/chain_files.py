@@ -18,7 +18,7 @@ _MENDS: Final[Mapping[Kind, str]] = {
     "alignments": "the name in data.alignments or data.template_hits (null does without), or the "
     "path in data.mirrors",
 }
-"""What is to be corrected where a mirror has none of a kind."""
+"""What to correct if a mirror has no file of a kind."""
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ STAGE: Final = "fetch"
 
 @dataclass(frozen=True)
 class FetchSummary:
-    """What a fetch has done.
+    """The result of a fetch.
 
     Parameters
     ----------
@@ -234,7 +234,7 @@ def _is_absent(result: FetchedFile | UnavailableError | None) -> bool:
 
 
 def _commonest(faults: dict[str, list[_Fault]]) -> str:
-    """Say the most frequent cause, for how many of the chains, and one of them."""
+    """Name the most frequent cause, the number of its chains, and one of them."""
     first = {f.cause: (key, f.reason) for key in reversed(faults) for f in faults[key]}
     counts = Counter(fault.cause for group in faults.values() for fault in group)
     ((cause, count),) = counts.most_common(1)
@@ -281,7 +281,7 @@ def _judge(
 
 
 def _failures(results: Iterable[FetchedFile | UnavailableError]) -> dict[str, tuple[str, ...]]:
-    """Return the reasons why mirrors gave way to others, by root."""
+    """Return the reasons why mirrors failed and others were asked, by root."""
     reasons: dict[str, list[str]] = {}
     for result in results:
         if isinstance(result, FetchedFile):

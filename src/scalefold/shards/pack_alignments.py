@@ -41,7 +41,7 @@ from scalefold.shards.writer import write_shard
 
 STAGE: Final = "alignment"
 STAYS: Final = "The structure stays as a template."
-"""What is said of each chain whose structure is sound and whose alignment is not."""
+"""Ends the reason of a chain whose structure is good and whose alignment is not."""
 TEMPLATE_OUTCOMES: Final = (
     "kept",
     "excluded by sequence",
@@ -51,7 +51,7 @@ TEMPLATE_OUTCOMES: Final = (
     "not found in its structure",
     "beyond max_template_hits",
 )
-"""What can become of a template hit."""
+"""Outcome of a template hit."""
 
 
 def pack_alignments(
@@ -163,7 +163,7 @@ def _files(data: DataConfig, raw: Path, chain_key: str) -> list[Path]:
 
 
 class _Query(NamedTuple):
-    """What hits are judged by: of the chains that share an alignment.
+    """Facts of the chains that share an alignment, which template hits are filtered by.
 
     Attributes
     ----------

@@ -108,7 +108,9 @@ def pack_structures(
 
 
 def _check_extent(chain: Chain) -> None:
-    """Refuse placeholders, such as (0, 0, 0) for all atoms: they judge no prediction."""
+    """Refuse placeholders, such as (0, 0, 0) for all atoms: no prediction can be compared with
+    them.
+    """
     alphas = chain.positions[chain.atom_mask[:, CA], CA]
     if len(alphas) > 1 and (alphas == alphas[0]).all():
         place = ", ".join(f"{axis:g}" for axis in alphas[0])

@@ -24,7 +24,8 @@ logger = logging.getLogger(__name__)
 
 
 def other_settings(folder: Path, config: Config) -> dict[str, str]:
-    """Return `changed_settings` of a folder: none if it was packed with the configuration's.
+    """Return `changed_settings` of a folder: empty if it was packed with the configuration's
+    settings.
 
     Raises
     ------
@@ -79,7 +80,7 @@ def _differences(folder: Path, config: Config) -> list[str]:
     if changed := other_settings(folder, config):
         found.append(f"other settings: {in_words(changed)}")
     listed = config.data.chains
-    # Whoever has the shards by hand need not have their list.
+    # By hand, one may have shards without their list of chains.
     if listed.is_file() and (chains := other_chains(folder, read_chains(listed))):
         found.append(
             f"another list of chains: {len(chains)} lines differ from {listed}, {min(chains)} for "

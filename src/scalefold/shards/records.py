@@ -79,7 +79,7 @@ class ChainRecord:
 
 
 class PartialChain(ChainRecord):
-    """A chain of which some fields are known; the others are read when one is first asked for.
+    """A chain some of whose fields are known. The others are read at first use.
 
     Most template hits of a sample are too new, or are not drawn: their atoms are never needed.
     """

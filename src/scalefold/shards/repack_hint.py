@@ -1,4 +1,4 @@
-"""What errors say of a file of a shard folder that is damaged or missing: how it is made again."""
+"""How to make a damaged or missing file of a shard folder again, for error messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What packing one bucket has done: the small JSON file beside each bucket's shard.
+"""The result of packing one bucket: a small JSON file beside its shard.
 
 Later stages read these instead of the shards; readers of the finished folder do not need them.
 """

@@ -20,7 +20,7 @@ Compression = Literal["none", "lz4", "zstd"]
 
 @dataclass(frozen=True)
 class ShardFacts:
-    """What a manifest states of a file.
+    """A manifest's entry of a file.
 
     Parameters
     ----------

@@ -280,7 +280,7 @@ def read_alphafold(path: Path, config: ModelConfig) -> State:
     except FileNotFoundError:
         raise InputError(f"{path}: no such weight file") from None
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, AttributeError) as error:
-        # numpy takes whatever is no archive for pickled objects, and says how to load such.
+        # numpy takes any other file for pickled objects, and says how to load these.
         reason = "it holds something else" if "pickle" in str(error) else error
         raise InputError(f"{path}: cannot be read as an .npz file of arrays: {reason}") from None
     return alphafold_to_current(arrays, config, str(path))
@@ -307,7 +307,7 @@ def alphafold_to_current(
 
 
 def _stack(entries: Iterable[Entry], blocks: str, num_blocks: int) -> Iterator[Entry]:
-    """Make the entries of one block those of all blocks at once."""
+    """Turn the entries of one block into those of all blocks."""
     for entry in entries:
         names = tuple(f"{blocks}.{i}.{entry.names[0]}" for i in range(num_blocks))
         yield Entry(entry.key, names, entry.layout, stacked=True)

@@ -1,4 +1,6 @@
-"""Whose a weight file is: torch's and numpy's both are zip archives, of other names inside."""
+"""Which code wrote a weight file: torch's and numpy's are both zip archives, with different names
+inside.
+"""
 
 from __future__ import annotations
 

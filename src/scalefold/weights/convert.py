@@ -18,7 +18,7 @@ from scalefold.weights.mlperf import read_mlperf
 from scalefold.weights.openfold import read_openfold
 
 Format = Literal["openfold", "alphafold", "mlperf"]
-"""Whose names and layout a file has."""
+"""The code whose names and layout a file has."""
 
 
 def import_weights(path: Path, source_format: Format, config: ModelConfig) -> State:

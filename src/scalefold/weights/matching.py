@@ -1,4 +1,4 @@
-"""Strict comparison of named tensors with what a model has."""
+"""Strict comparison of named tensors with a model's parameters."""
 
 from __future__ import annotations
 

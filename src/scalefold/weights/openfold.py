@@ -64,7 +64,7 @@ def read_torch(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise InputError(f"{path}: no such weight file") from None
-    # Bytes that are no pickle make torch's reader fail in any way: IndexError, KeyError, ...
+    # Bytes that are no pickle make torch's reader raise anything: IndexError, KeyError, ...
     except Exception as error:
         if _is_cut(path):
             raise InputError(
@@ -85,7 +85,7 @@ def _is_cut(path: Path) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """What torch says is wrong, without its advice to run the file's code all the same."""
+    """The error of torch, without its advice to run the file's code anyway."""
     lines = [line.strip() for line in str(error).splitlines()] or [""]
     line = next((line for line in lines if "Unsupported" in line), lines[0])
     return line.removeprefix("WeightsUnpickler error: ").partition(". Please ")[0]
