@@ -43,7 +43,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 SNAKEMAKE := PATH="$(BIN):$$PATH" snakemake
 CODE := src kernels tests tools containers envs .ci
 
-.PHONY: help demo check test docs test-triton test-slurm lint format environment developer-environment clean-demo \
+.PHONY: help demo check test test-triton test-slurm lint format environment developer-environment clean-demo \
 	container-test container-check container-clean FORCE
 
 help:
@@ -61,9 +61,6 @@ check: $(VENV)/.installed-developer
 
 test: lint
 	$(BIN)/python -m pytest $(PYTEST)
-
-docs: $(VENV)/docs/.installed
-	$(<D)/bin/mkdocs build
 
 test-triton: $(VENV)/triton/.installed
 	PYTHONPATH=$(abspath $(<D)) $(BIN)/python -m tests.kernels.offline --gluon
@@ -89,6 +86,10 @@ format: $(VENV)/.installed-developer
 environment: $(VENV)/.installed
 
 developer-environment: $(VENV)/.installed-developer
+
+.PHONY: docs
+docs: $(VENV)/docs/.installed
+	$(<D)/bin/mkdocs build
 
 clean-demo:
 	rm -rf results/demo

@@ -217,9 +217,9 @@ def _sets(tree: Any, location: Sequence[int | str]) -> bool:
 
 def _explain(error: ValidationError, source: Source) -> str:
     findings: dict[str, list[str]] = {}
-    for layer, finding in _findings(error, source):
-        findings.setdefault(layer, []).append(finding)
-    return "; ".join(f"{layer}: {'; '.join(found)}" for layer, found in findings.items())
+    for origin, finding in _findings(error, source):
+        findings.setdefault(origin, []).append(finding)
+    return "; ".join(f"{origin}: {'; '.join(found)}" for origin, found in findings.items())
 
 
 def _findings(error: ValidationError, source: Source) -> Iterator[tuple[str, str]]:

@@ -103,7 +103,7 @@ class ShardsConfig(Section):
     max_template_hits: NonNegative = Field(
         100,
         description="Best hits kept, by sum of probs, of those not newer than the query; more than "
-        "features.template_pool, since the margin of dates is applied later.",
+        "features.template_pool, since the margin of dates is judged later.",
     )
 
 

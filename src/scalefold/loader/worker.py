@@ -120,7 +120,7 @@ class WorkerPool:
         return job.result
 
     def close(self) -> None:
-        """End all workers at once; can be called again."""
+        """End all workers, whatever they are doing; can be called again."""
         with self._lock:
             self._closed = True
             processes = [w.process for w in self._workers if w.process is not None]

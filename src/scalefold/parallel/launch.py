@@ -25,9 +25,8 @@ from scalefold.parallel.ranks import ALONE, MeshRanks, on_all
 T = TypeVar("T")
 
 EXCHANGE_TIMEOUT: Final = timedelta(minutes=10)
-"""After this long without an answer, the other ranks count as dead. Longer than writing a
-checkpoint takes, and than waiting for a slow sample.
-"""
+"""After this long without an answer, a rank takes the others for dead. Longer than writing a
+checkpoint takes, and than waiting for a slow sample."""
 
 _VARIABLES: Final = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 

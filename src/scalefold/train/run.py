@@ -167,7 +167,7 @@ class Run:
         self._unread.append(_Unread.of(self.step, rate, batch, Readback(numbers)))
 
     def _next(self, loader: TrainingLoader) -> Batch | None:
-        """The samples of this rank's next step; None after one could not be read.
+        """Samples of the next step, of this rank; None once there is something wrong with one.
 
         The other ranks learn of that from the step, so that all end with the steps made so far.
         """

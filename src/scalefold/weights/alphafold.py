@@ -280,7 +280,7 @@ def read_alphafold(path: Path, config: ModelConfig) -> State:
     except FileNotFoundError:
         raise InputError(f"{path}: no such weight file") from None
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, AttributeError) as error:
-        # numpy takes any other file for pickled objects, and says how to load these.
+        # numpy takes whatever is no archive for pickled objects, and says how to load such.
         reason = "it holds something else" if "pickle" in str(error) else error
         raise InputError(f"{path}: cannot be read as an .npz file of arrays: {reason}") from None
     return alphafold_to_current(arrays, config, str(path))

@@ -1,6 +1,4 @@
-"""Which code wrote a weight file: torch's and numpy's are both zip archives, with different names
-inside.
-"""
+"""Whose a weight file is: torch's and numpy's both are zip archives, of other names inside."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def read_torch(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise InputError(f"{path}: no such weight file") from None
-    # Bytes that are no pickle make torch's reader raise anything: IndexError, KeyError, ...
+    # Bytes that are no pickle make torch's reader fail in any way: IndexError, KeyError, ...
     except Exception as error:
         if _is_cut(path):
             raise InputError(
