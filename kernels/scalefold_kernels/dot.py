@@ -1,9 +1,15 @@
-"""What launches tell kernels of their matrix products (``tl.dot``)."""
+"""What kernels are told of their matrix products (``tl.dot``)."""
 
 from __future__ import annotations
 
 import torch
 import triton
+import triton.language as tl
+
+ON_AMD = torch.version.hip is not None
+
+SMALL = tl.constexpr("ieee" if ON_AMD else "tf32x3")
+"""``input_precision`` of small float32 products: almost float32's, or its own where that is all."""
 
 
 def block(size: int) -> int:
@@ -13,4 +19,4 @@ def block(size: int) -> int:
 
 def precision(dtype: torch.dtype) -> str:
     """``input_precision``: no float32 is rounded to TF32; of no consequence for narrower types."""
-    return "ieee" if dtype == torch.float32 else "tf32"
+    return "ieee" if dtype == torch.float32 or ON_AMD else "tf32"

@@ -10,9 +10,6 @@ ROWS = gl.constexpr(64)
 REGISTERS = gl.constexpr(504)
 """Of three threads, one of each warp group and one of the loader, of which a program has 128."""
 
-thread_barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
-"""Until all threads of the program are here; Triton 3.7 calls it otherwise than 3.6."""
-
 
 @gluon.constexpr_function
 def mma_layout(columns):

@@ -7,8 +7,8 @@ from functools import cache
 import torch
 import triton
 
-GLUON_VERSIONS = ("3.6", "3.7")
-"""Versions of Triton whose Gluon the kernels for Hopper GPUs are written for."""
+GLUON_VERSIONS = ("3.6", "3.7", "3.8", "3.9")
+"""Versions of Triton that the kernels for Hopper GPUs compile with; `compiler` has what differs."""
 
 MIN_CAPABILITY = (8, 0)
 """Compute capability of the oldest NVIDIA GPUs with bfloat16 matrix products: A100, RTX 30."""
@@ -19,8 +19,8 @@ def why_not_hopper(device: torch.device) -> str | None:
     if not is_hopper(device):
         return f"needs a Hopper GPU (H100, H200), and the tensors are on {_named(device)}"
     if not has_gluon():
-        wanted = " or ".join(GLUON_VERSIONS)
-        return f"needs Gluon as Triton {wanted} has it, and this is Triton {triton.__version__}"
+        wanted = ", ".join(GLUON_VERSIONS)
+        return f"needs Gluon of Triton {wanted}, and this is Triton {triton.__version__}"
     return None
 
 

@@ -17,6 +17,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from scalefold_kernels.compiler import async_load, async_store
 from scalefold_kernels.gluon import mma_layout, new_barriers
 from scalefold_kernels.tma import tiles_of
 
@@ -38,12 +39,12 @@ def numbers(rows: int = 64, columns: int = 64) -> Tensor:
 @gluon.jit
 def load_tile(desc, ready, tile, row, column):
     mbarrier.expect(ready, SIZE * SIZE * 2)
-    tma.async_copy_global_to_shared(desc, [row, column], ready, tile)
+    async_load(desc, [row, column], ready, tile)
 
 
 @gluon.jit
 def store_tile(desc, tile, row, column):
-    tma.async_copy_shared_to_global(desc, [row, column], tile)
+    async_store(desc, [row, column], tile)
     tma.store_wait(0)
 
 
@@ -212,7 +213,7 @@ def leaving_kernel(x_desc, out_desc, WAITS: gl.constexpr, ENDS: gl.constexpr):
             tma.store_wait(0)
         tile.store(gl.full([SIZE, SIZE], i + 1.0, gl.bfloat16, mma_layout(SIZE)))
         fence_async_shared()
-        tma.async_copy_shared_to_global(out_desc, [i * SIZE, 0], tile)
+        async_store(out_desc, [i * SIZE, 0], tile)
     if ENDS:
         tma.store_wait(0)
 

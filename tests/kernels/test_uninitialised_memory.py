@@ -23,7 +23,7 @@ from scalefold.model import Assembly
 from scalefold.model.evoformer import EvoformerBlock, ExtraMsaBlock
 from scalefold.model.template import TemplatePairStack, TemplatePointwiseAttention
 from scalefold.ops.triton import triton_ops
-from scalefold_kernels.gluon import thread_barrier
+from scalefold_kernels.compiler import thread_barrier
 
 CONFIG = preset_model("mlperf")
 KIBIBYTES = 224

@@ -120,7 +120,7 @@ def _warn_of_slower_kernels(device: torch.device) -> None:
             "%s: the kernels for it run with Triton %s, and this is %s; those for any GPU run "
             "instead, which are slower. torch 2.11 brings Triton 3.6, torch 2.13 brings 3.7",
             torch.cuda.get_device_name(device),
-            " and ".join(gpu.GLUON_VERSIONS),
+            ", ".join(gpu.GLUON_VERSIONS),
             triton_version(),
         )
 

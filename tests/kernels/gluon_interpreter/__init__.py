@@ -12,7 +12,7 @@ are wrong, or a `KernelError` is raised, where one
 - waits for what never comes (`DeadlockError`), or arrives where nobody is expected;
 - ends with something under way, or touches global memory beside its tensors.
 
-The threads of a partition are one here: a missing `gl.thread_barrier` is not found. Nor is shared
+The threads of a partition are one here: a missing `thread_barrier` is not found. Nor is shared
 memory given away: what lies under a barrier is not (docs/kernels.md, "Memory under a barrier").
 """
 

@@ -106,7 +106,7 @@ def _corner(at: Sequence[Any]) -> list[int]:
     return [int(x) for x in at]
 
 
-def async_copy_global_to_shared(
+def async_load(
     source: Descriptor, at: Sequence[Any], barrier: SharedMemory, to: SharedMemory, pred: Any = True
 ) -> None:
     if pred:
@@ -116,7 +116,7 @@ def async_copy_global_to_shared(
     current().pause()
 
 
-def async_copy_shared_to_global(to: Descriptor, at: Sequence[Any], source: SharedMemory) -> None:
+def async_store(to: Descriptor, at: Sequence[Any], source: SharedMemory) -> None:
     current().running.stores.append(_Leaving(to, _corner(at), source))
     current().pause()
 

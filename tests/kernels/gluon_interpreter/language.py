@@ -20,6 +20,8 @@ from tests.kernels.gluon_interpreter.shared_memory import UNFENCED, SharedMemory
 from tests.kernels.gluon_interpreter.tensor import Tensor, binary, promoted, to_tensor, unary
 from triton.experimental.gluon import language as gl
 
+from scalefold_kernels import compiler
+
 
 def loop_range(*bounds: Any) -> Iterator[Tensor]:
     """``range`` in a kernel: its numbers are tensors, whatever the bounds are."""
@@ -179,8 +181,6 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "sqrt_rn": partial(unary, np.sqrt),
     "rsqrt": partial(unary, lambda x: 1 / np.sqrt(x)),
     "static_range": range,
-    "thread_barrier": _nothing,
-    "barrier": _nothing,
     "multiple_of": _as_it_is,
     "max_contiguous": _as_it_is,
     "max_constancy": _as_it_is,
@@ -207,8 +207,6 @@ MODULES: dict[str, Any] = {
     "triton.language": Language(),
     "triton.experimental.gluon.language": Language(),
     "triton.experimental.gluon.language.nvidia.hopper.tma": SimpleNamespace(
-        async_copy_global_to_shared=copies.async_copy_global_to_shared,
-        async_copy_shared_to_global=copies.async_copy_shared_to_global,
         store_wait=copies.store_wait,
     ),
     "triton.experimental.gluon.language.nvidia.hopper.mbarrier": SimpleNamespace(
@@ -223,8 +221,18 @@ MODULES: dict[str, Any] = {
 """What stands for a module in a kernel."""
 
 
-def builtin(name: str) -> Callable[..., Any]:
+_OF_VERSIONS: dict[Any, Callable[..., Any]] = {
+    compiler.async_load: copies.async_load,
+    compiler.async_store: copies.async_store,
+    compiler.reinterpret: SharedMemory.reinterpret,
+    compiler.thread_barrier: _nothing,
+}
+"""What stands for functions whose names differ between versions of Triton."""
+
+
+def builtin(function: Any) -> Callable[..., Any]:
     """What stands for one of Triton's own functions, imported by its name."""
-    if name not in _FUNCTIONS:
-        raise NotImplementedError(f"the interpreter does not know {name}")
-    return _FUNCTIONS[name]
+    found = _OF_VERSIONS.get(function) or _FUNCTIONS.get(function.__name__)
+    if found is None:
+        raise NotImplementedError(f"the interpreter does not know {function.__name__}")
+    return found

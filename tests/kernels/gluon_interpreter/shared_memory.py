@@ -101,9 +101,11 @@ class SharedMemory:
     def reshape(self, shape: Sequence[int]) -> SharedMemory:
         return self._view(self._places.reshape(shape))
 
-    def _reinterpret(self, dtype: tl.dtype, shape: Sequence[int], layout: Any) -> SharedMemory:
-        """Bytes from where this begins; they may be more than this has."""
+    def reinterpret(self, dtype: tl.dtype, shape: Sequence[int], layout: Any) -> SharedMemory:
+        """Bytes from where this begins; Triton 3.8 refuses more than this has."""
         buffer, first = self.address
+        if math.prod(shape) * itemsize(dtype) > self.nbytes:
+            raise KernelError(f"shared memory {self.shape} as {list(shape)}, which is more")
         if first % (8 * max(map(_swizzled_bytes, (self.layout, layout)))):
             raise NotImplementedError(f"part of a swizzled tile {self} as {list(shape)}")
         places = _order(shape, dtype, layout) + first // itemsize(dtype)

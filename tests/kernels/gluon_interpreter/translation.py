@@ -39,7 +39,7 @@ def _stand_in(x: Any) -> Any:
     if isinstance(x, ModuleType):
         return MODULES.get(x.__name__, x)
     if getattr(x, "__triton_builtin__", False):
-        return builtin(x.__name__)
+        return builtin(x)
     # Both kinds of Triton's have the function as ``fn``; so have functions of constants, which are
     # called as they are.
     jitted = type(x).__name__ in ("JITFunction", "GluonJITFunction", "InterpretedFunction")

@@ -16,8 +16,14 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.experimental.gluon._runtime import GluonASTSource, GluonJITFunction
 
-SHARED_BYTES = {"sm_80": 163 * 1024, "sm_86": 99 * 1024, "sm_90": 227 * 1024}
-"""Shared memory that a block may have (CUDA C++ programming guide, compute capabilities)."""
+SHARED_BYTES = {
+    "sm_80": 163 * 1024,
+    "sm_86": 99 * 1024,
+    "sm_90": 227 * 1024,
+    "sm_100": 227 * 1024,
+    "gfx942": 64 * 1024,
+}
+"""Shared memory that a block may have (CUDA C++ programming guide, compute capabilities; MI300)."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +46,9 @@ class Resources:
 
 
 def compile_offline(case: CompileCase, arch: str) -> Resources:
-    """Compile for ``arch`` (``sm_80``, ``sm_90``) without a GPU; Triton's cache is used.
+    """Compile for ``arch`` (``sm_90``, ``gfx942``) without a GPU; Triton's cache is used.
 
+    Of AMD's GPUs the shared memory alone is told.
     Spills are the thread's local memory in the compiled object, the number that Triton itself
     reports as ``n_spills`` once a GPU has loaded it.
     """
@@ -68,13 +75,15 @@ def compile_offline(case: CompileCase, arch: str) -> Resources:
     source = GluonASTSource if isinstance(case.kernel, GluonJITFunction) else ASTSource
     compiled = triton.compile(
         source(case.kernel, signature, constants, aligned),
-        target=GPUTarget("cuda", int(arch.removeprefix("sm_")), 32),
+        target=_target(arch),
         options={
             "num_warps": case.num_warps,
             "num_stages": case.num_stages,
-            "maxnreg": case.maxnreg,
+            **({} if case.maxnreg is None else {"maxnreg": case.maxnreg}),
         },
     )
+    if "cubin" not in compiled.asm:
+        return Resources(0, 0, compiled.metadata.shared)
     registers, local_bytes = _usage(_dump(compiled.asm["cubin"], "--dump-resource-usage"))
     return Resources(
         registers,
@@ -83,6 +92,12 @@ def compile_offline(case: CompileCase, arch: str) -> Resources:
         list(_idle_barriers(compiled.asm["ttgir"].splitlines())),
         overwritten_operands(_dump(compiled.asm["cubin"], "--dump-sass")),
     )
+
+
+def _target(arch: str) -> GPUTarget:
+    if arch.startswith("gfx"):
+        return GPUTarget("hip", arch, 64)
+    return GPUTarget("cuda", int(arch.removeprefix("sm_")), 32)
 
 
 def _type(kind: Signature) -> Any:

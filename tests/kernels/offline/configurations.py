@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from importlib import import_module
 from multiprocessing import get_context
 
+import torch
 from tests.kernels import cases
 from tests.kernels.offline.case import CompileCase
 from tests.kernels.offline.compilation import Resources, compile_offline
@@ -36,25 +37,51 @@ def cases_of(op: str) -> list[CompileCase]:
     return list(found())
 
 
-def compile_all(
-    ops: Iterable[str] = (), processes: int = 2, *, gluon_alone: bool = False
-) -> dict[str, dict[str, Resources | str]]:
-    """``{case: {arch: resources}}`` of every configuration; an error's text where it fails."""
-    jobs = [
+Job = tuple[str, str, int, str]
+"""Name of a case, op, place in its list, architecture."""
+
+
+def every_job(ops: Iterable[str] = (), *, gluon_alone: bool = False) -> list[Job]:
+    """Every configuration, or those of Gluon's kernels, for each GPU that it is meant for."""
+    return [
         (key, op, place, arch)
         for key, (op, place) in all_cases(ops).items()
         for case in [cases_of(op)[place]]
         if isinstance(case.kernel, GluonJITFunction) or not gluon_alone
         for arch in case.architectures
     ]
+
+
+def jobs_of_portable(arch: str, ops: Iterable[str] = ()) -> list[Job]:
+    """The first configuration of each kernel for any GPU, for another GPU."""
+    first: dict[str, Job] = {}
+    for key, (op, place) in all_cases(ops).items():
+        case = cases_of(op)[place]
+        if not isinstance(case.kernel, GluonJITFunction) and "sm_80" in case.architectures:
+            first.setdefault(f"{op}: {case.kernel.fn.__name__}", (key, op, place, arch))
+    return list(first.values())
+
+
+def compile_all(
+    jobs: Sequence[Job], processes: int = 2, *, on_amd: bool = False
+) -> dict[str, dict[str, Resources | str]]:
+    """``{case: {arch: resources}}``; an error's text where one fails."""
     results: dict[str, dict[str, Resources | str]] = {}
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(
+        processes, mp_context=get_context("spawn"), initializer=_start, initargs=(on_amd,)
+    ) as pool:
         for (key, _, _, arch), result in zip(jobs, pool.map(_job, jobs), strict=True):
             results.setdefault(key, {})[arch] = result
     return results
 
 
-def _job(job: tuple[str, str, int, str]) -> Resources | str:
+def _start(on_amd: bool) -> None:
+    """As if torch were AMD's build: kernels ask it when they are imported."""
+    if on_amd:
+        torch.version.hip = "6.4"
+
+
+def _job(job: Job) -> Resources | str:
     _, op, place, arch = job
     try:
         return compile_offline(cases_of(op)[place], arch)

@@ -65,9 +65,10 @@ def test_some_kernels_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ((9, 0), "3.6.0", False),
         ((9, 0), "3.7.1", False),
-        ((9, 0), "3.8.0", True),
+        ((9, 0), "3.9.0", False),
+        ((9, 0), "3.10.0", True),
         ((9, 0), "3.70.0", True),
-        ((8, 0), "3.8.0", False),
+        ((8, 0), "3.10.0", False),
     ],
 )
 def test_a_hopper_gpu_without_its_kernels_is_told_so(
@@ -82,8 +83,8 @@ def test_a_hopper_gpu_without_its_kernels_is_told_so(
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
     monkeypatch.setattr(triton, "__version__", version)
     select_ops("auto", torch.device("cuda"))
-    said = f"NVIDIA H200: the kernels for it run with Triton 3.6 and 3.7, and this is {version}"
-    assert [line.startswith(said) for line in caplog.messages] == [True] * warned
+    assert all("NVIDIA H200" in line and version in line for line in caplog.messages)
+    assert len(caplog.messages) == warned
 
 
 def test_what_make_installs_runs_the_kernels_for_hopper(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from scalefold_kernels.compiler import async_load, async_store
 from scalefold_kernels.gluon import mma_layout, new_barriers
 from scalefold_kernels.ops.attention.arguments import Inputs, transposed
 from scalefold_kernels.ops.attention.hopper.descriptors import (
@@ -81,8 +82,8 @@ def load_own(
     ready = keys_full.index(side)
     mbarrier.expect(ready, 2 * 64 * C * 2)
     at = [batch, row, first_k, head, 0]
-    tma.async_copy_global_to_shared(k_desc, at, ready, key_smem.index(2 * side))
-    tma.async_copy_global_to_shared(v_desc, at, ready, key_smem.index(2 * side + 1))
+    async_load(k_desc, at, ready, key_smem.index(2 * side))
+    async_load(v_desc, at, ready, key_smem.index(2 * side + 1))
 
 
 @gluon.jit
@@ -96,10 +97,10 @@ def load_block(
     statistics_at = [batch, row, head, first]
     lse, delta = statistics_smem.index(2 * place), statistics_smem.index(2 * place + 1)
     mbarrier.expect(ready, 2 * BLOCK_Q * C * 2 + 2 * BLOCK_Q * 4)
-    tma.async_copy_global_to_shared(q_desc, at, ready, q_smem.index(place))
-    tma.async_copy_global_to_shared(grad_desc, at, ready, grad_smem.index(place))
-    tma.async_copy_global_to_shared(lse_desc, statistics_at, ready, lse)
-    tma.async_copy_global_to_shared(delta_desc, statistics_at, ready, delta)
+    async_load(q_desc, at, ready, q_smem.index(place))
+    async_load(grad_desc, at, ready, grad_smem.index(place))
+    async_load(lse_desc, statistics_at, ready, lse)
+    async_load(delta_desc, statistics_at, ready, delta)
 
 
 @gluon.jit
@@ -233,8 +234,8 @@ def differentiate(
         v.store(grad_v.to(dtype))
         fence_async_shared()
         at = [batch, row, first_k, head, 0]
-        tma.async_copy_shared_to_global(grad_k_desc, at, key_smem.index(2 * side))
-        tma.async_copy_shared_to_global(grad_v_desc, at, key_smem.index(2 * side + 1))
+        async_store(grad_k_desc, at, key_smem.index(2 * side))
+        async_store(grad_v_desc, at, key_smem.index(2 * side + 1))
         # The place is another row's as soon as the gradients have left it.
         tma.store_wait(0)
         mbarrier.arrive(keys_empty.index(side))

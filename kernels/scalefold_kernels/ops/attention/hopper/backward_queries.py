@@ -16,12 +16,12 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
-    tma,
     warpgroup_mma,
     warpgroup_mma_wait,
 )
 
-from scalefold_kernels.gluon import mma_layout, new_barriers, thread_barrier
+from scalefold_kernels.compiler import async_load, thread_barrier
+from scalefold_kernels.gluon import mma_layout, new_barriers
 from scalefold_kernels.limits import needs_int64
 from scalefold_kernels.ops.attention.arguments import Inputs, new_sums, transposed
 from scalefold_kernels.ops.attention.hopper.backward_keys import Shared
@@ -194,8 +194,8 @@ def backward_queries_kernel(
 
     mbarrier.expect(query_full, 2 * 64 * C * 2)
     first = [batch, first_row, first_q, head, 0]
-    tma.async_copy_global_to_shared(q_desc, first, query_full, query_smem.index(0))
-    tma.async_copy_global_to_shared(grad_desc, first, query_full, query_smem.index(1))
+    async_load(q_desc, first, query_full, query_smem.index(0))
+    async_load(grad_desc, first, query_full, query_smem.index(1))
     load_first_keys(
         k_desc, v_desc, k_smem, v_smem, full, batch, first_row, head, C, BLOCK_K, PLACES, FIRST_K
     )
@@ -253,10 +253,8 @@ def backward_queries_kernel(
             thread_barrier()
             mbarrier.expect(query_full, 2 * 64 * C * 2, pred=more)
             at = [batch, after, first_q, head, 0]
-            tma.async_copy_global_to_shared(q_desc, at, query_full, query_smem.index(0), pred=more)
-            tma.async_copy_global_to_shared(
-                grad_desc, at, query_full, query_smem.index(1), pred=more
-            )
+            async_load(q_desc, at, query_full, query_smem.index(0), pred=more)
+            async_load(grad_desc, at, query_full, query_smem.index(1), pred=more)
             own_row = q, grad_out, lse_tile, delta_tile, all_kept, factor, unit
             for j in range(NUM_BLOCKS):
                 # PLACES divides NUM_BLOCKS: a block has the same place in every row.

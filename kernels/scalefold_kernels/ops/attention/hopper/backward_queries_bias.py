@@ -20,6 +20,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from scalefold_kernels.compiler import async_load, async_store, reinterpret
 from scalefold_kernels.gluon import mma_layout, widen
 from scalefold_kernels.ops.attention.arguments import Gradients, Inputs, new_sums, transposed
 from scalefold_kernels.ops.attention.hopper.backward_keys import Shared
@@ -86,13 +87,13 @@ def load_queries(i, args, HAS_GATE: gl.constexpr, C: gl.constexpr):
     ready = raw.index(place)
     mbarrier.expect(ready, parts * 64 * C * 2 + 64 * 4)
     at = [batch, row, first_q, head, 0]
-    tma.async_copy_global_to_shared(grad_desc, at, ready, grad_smem.index(place))
-    tma.async_copy_global_to_shared(out_desc, at, ready, out_smem.index(place))
+    async_load(grad_desc, at, ready, grad_smem.index(place))
+    async_load(out_desc, at, ready, out_smem.index(place))
     if HAS_GATE:
-        tma.async_copy_global_to_shared(gate_desc, at, ready, gate_smem.index(place))
-    tma.async_copy_global_to_shared(q_desc, at, ready, q_smem.index(place))
+        async_load(gate_desc, at, ready, gate_smem.index(place))
+    async_load(q_desc, at, ready, q_smem.index(place))
     at = [batch, row, head, first_q]
-    tma.async_copy_global_to_shared(lse_desc, at, ready, lse_smem.index(place))
+    async_load(lse_desc, at, ready, lse_smem.index(place))
 
 
 @gluon.jit
@@ -135,7 +136,7 @@ def load_rows(
             # Read once more, for want of registers.
             kept = load_mask(mask, mask_stride_r, mask_stride_k, row, num_keys, 2 * BLOCK_K)
         if unmasked < (num_keys if MORE_KEYS else 2 * BLOCK_K):
-            rows_smem = mask_smem._reinterpret(gl.bfloat16, [STAGES, 2 * BLOCK_K], flat)
+            rows_smem = reinterpret(mask_smem, gl.bfloat16, [STAGES, 2 * BLOCK_K], flat)
             store_mask(kept, num_keys, unmasked, rows_smem.index(stage))
         unmasked_smem.index(stage).store(gl.full([1], 0, gl.int32, one) + unmasked)
         for w in gl.static_range(2):
@@ -166,31 +167,31 @@ def undo_gate_of_row(
     half = 2 * place + w
     row = gl.where(i < rows, first_row + i, NOWHERE)
     mbarrier.wait(raw.index(place), (i // AHEAD) & 1)
-    grad_half = grad_smem._reinterpret(dtype, halves, grad_smem.layout).index(half)
-    out_half = out_smem._reinterpret(dtype, halves, out_smem.layout).index(half)
+    grad_half = reinterpret(grad_smem, dtype, halves, grad_smem.layout).index(half)
+    out_half = reinterpret(out_smem, dtype, halves, out_smem.layout).index(half)
     gate_half = grad_half
     if HAS_GATE:
-        gate_half = gate_smem._reinterpret(dtype, halves, gate_smem.layout).index(half)
+        gate_half = reinterpret(gate_smem, dtype, halves, gate_smem.layout).index(half)
     delta_half = undo_gate(
         grad_half.reshape([32, C]), out_half.reshape([32, C]), gate_half.reshape([32, C]),
         HAS_GATE, VECTORS,
     )  # fmt: skip
-    q_half = q_smem._reinterpret(dtype, halves, q_smem.layout).index(half)
+    q_half = reinterpret(q_smem, dtype, halves, q_smem.layout).index(half)
     if SCALE_Q:
         q_tile = q_half.reshape([32, C])
         q_tile.store((widen(q_tile.load(VECTORS)) * (scale * (1.0 / BIAS_SCALE))).to(dtype))
     flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     # The same half, as the compiler does not know; see `differentiate`.
     same = half + (i >> 28)
-    delta_smem._reinterpret(gl.float32, [2 * AHEAD, 32], flat).index(same).store(delta_half)
+    reinterpret(delta_smem, gl.float32, [2 * AHEAD, 32], flat).index(same).store(delta_half)
     fence_async_shared()
     mbarrier.arrive(open.index(place))
     at = [batch, row, first_q + w * 32, head, 0]
     if SCALE_Q:
-        tma.async_copy_shared_to_global(scaled_q_desc, at, q_half)
+        async_store(scaled_q_desc, at, q_half)
     if HAS_GATE:
-        tma.async_copy_shared_to_global(grad_ungated_desc, at, grad_half)
-        tma.async_copy_shared_to_global(grad_gate_desc, at, gate_half)
+        async_store(grad_ungated_desc, at, grad_half)
+        async_store(grad_gate_desc, at, gate_half)
     first_q = gl.where(i < rows, first_q, NOWHERE)
     queries = first_q + w * 32 + gl.arange(0, 32, layout=gl.SliceLayout(1, VECTORS))
     start = delta + row.to(gl.int64) * delta_stride_r
@@ -276,7 +277,7 @@ def differentiate(
                 result_smem.reshape([64, C]).store((grad_q * scale).to(q.dtype))
                 fence_async_shared()
                 at = [batch, first_row + i, first_q, head, 0]
-                tma.async_copy_shared_to_global(grad_q_desc, at, result_smem)
+                async_store(grad_q_desc, at, result_smem)
     queries = first_q + gl.arange(0, 64, layout=by_row)
     inside = queries < num_queries
     keys = w * BLOCK_K + gl.arange(0, BLOCK_K, layout=by_column)

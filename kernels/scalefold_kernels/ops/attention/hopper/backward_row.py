@@ -22,7 +22,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from scalefold_kernels.gluon import new_barriers, product_int64, thread_barrier, unsigned
+from scalefold_kernels.compiler import async_load, async_store, reinterpret, thread_barrier
+from scalefold_kernels.gluon import new_barriers, product_int64, unsigned
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.ops.attention.arguments import Gradients, Inputs
 from scalefold_kernels.ops.attention.hopper import why_not as why_not_hopper
@@ -60,7 +61,7 @@ def place_of(item, num_rows, num_heads):
 def numbers_at(tile, place, C: gl.constexpr):
     """Room for a number a query in a tile (64, C) of bfloat16."""
     flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    return tile._reinterpret(gl.float32, [C // 2, 64], flat).index(place)
+    return reinterpret(tile, gl.float32, [C // 2, 64], flat).index(place)
 
 
 @gluon.jit
@@ -77,13 +78,13 @@ def load_row(
     size: gl.constexpr = parts * NUM_Q * 64 * C * 2 + 2 * KEYS * C * 2
     mbarrier.expect(full, size, pred=wanted)
     at = [batch, row, 0, head, 0]
-    tma.async_copy_global_to_shared(k_desc, at, full, k_smem.index(stage), pred=wanted)
-    tma.async_copy_global_to_shared(v_desc, at, full, v_smem.index(stage), pred=wanted)
-    tma.async_copy_global_to_shared(grad_desc, at, full, grad_smem.index(stage), pred=wanted)
-    tma.async_copy_global_to_shared(out_desc, at, full, out_smem.index(stage), pred=wanted)
+    async_load(k_desc, at, full, k_smem.index(stage), pred=wanted)
+    async_load(v_desc, at, full, v_smem.index(stage), pred=wanted)
+    async_load(grad_desc, at, full, grad_smem.index(stage), pred=wanted)
+    async_load(out_desc, at, full, out_smem.index(stage), pred=wanted)
     if HAS_GATE:
-        tma.async_copy_global_to_shared(gate_desc, at, full, gate_smem.index(stage), pred=wanted)
-    tma.async_copy_global_to_shared(q_desc, at, full, q_smem.index(stage), pred=wanted)
+        async_load(gate_desc, at, full, gate_smem.index(stage), pred=wanted)
+    async_load(q_desc, at, full, q_smem.index(stage), pred=wanted)
 
 
 @gluon.jit
@@ -182,10 +183,10 @@ def backward_row_kernel(
         gate_rows = gl.allocate_shared_memory(dtype, whole, q_desc.layout)
     # Copies are of all queries of a row, products of blocks of 64.
     blocks: gl.constexpr = [STAGES * NUM_Q, 1, 1, 64, 1, C]
-    q_smem = q_rows._reinterpret(dtype, blocks, q_desc.layout)
-    grad_smem = grad_rows._reinterpret(dtype, blocks, q_desc.layout)
-    out_smem = out_rows._reinterpret(dtype, blocks, q_desc.layout)
-    gate_smem = gate_rows._reinterpret(dtype, blocks, q_desc.layout)
+    q_smem = reinterpret(q_rows, dtype, blocks, q_desc.layout)
+    grad_smem = reinterpret(grad_rows, dtype, blocks, q_desc.layout)
+    out_smem = reinterpret(out_rows, dtype, blocks, q_desc.layout)
+    gate_smem = reinterpret(gate_rows, dtype, blocks, q_desc.layout)
     k_smem = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, KEYS, 1, C], k_desc.layout)
     v_smem = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, KEYS, 1, C], k_desc.layout)
     transposed: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
@@ -247,7 +248,7 @@ def backward_row_kernel(
         # Neither this copy nor the next mask earlier: registers are short.
         if HAS_GATE:
             at = [batch, row, 0, head, 0]
-            tma.async_copy_shared_to_global(grad_gate_desc, at, gate_rows.index(stage))
+            async_store(grad_gate_desc, at, gate_rows.index(stage))
         after = gl.minimum(item + step, num_items - 1)
         next_batch, next_row, _ = place_of(after, num_rows, num_heads)
         kept, keep = load_row_mask(mask, mask_strides, next_batch, next_row, own, num_keys, KEYS)
@@ -256,9 +257,9 @@ def backward_row_kernel(
         fence_async_shared()
         thread_barrier()
         at = [batch, row, 0, head, 0]
-        tma.async_copy_shared_to_global(grad_v_desc, at, v_smem.index(stage))
-        tma.async_copy_shared_to_global(grad_k_desc, at, k_smem.index(stage))
-        tma.async_copy_shared_to_global(grad_q_desc, at, q_rows.index(stage))
+        async_store(grad_v_desc, at, v_smem.index(stage))
+        async_store(grad_k_desc, at, k_smem.index(stage))
+        async_store(grad_q_desc, at, q_rows.index(stage))
         tma.store_wait(0)
         load_row(
             descs, tiles, ready, stage, item + STAGES * step, num_rows, num_heads,

@@ -24,6 +24,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from scalefold_kernels.compiler import async_load, async_store, reinterpret
 from scalefold_kernels.gluon import mma_layout, new_barriers, widen
 from scalefold_kernels.ops.attention.arguments import Inputs, transposed
 from scalefold_kernels.ops.attention.hopper.descriptors import (
@@ -138,7 +139,7 @@ def store_result(o, divisor, out_desc, at, ready, phase, out_smem, HAS_GATE: gl.
         divisor += divisor * gl.exp2(-LOG2E * widen(gate))
     tile.store((o * reciprocal(divisor)).to(out_smem.dtype))
     fence_async_shared()
-    tma.async_copy_shared_to_global(out_desc, at, out_smem)
+    async_store(out_desc, at, out_smem)
 
 
 @gluon.jit
@@ -158,7 +159,7 @@ def load_queries(loads, memory, barriers, sizes, row, C: gl.constexpr, GROUPS: g
         q_full = barriers[2].index(w)
         mbarrier.expect(q_full, 64 * C * 2)
         at = [batch, row, first_q + w * 64, head, 0]
-        tma.async_copy_global_to_shared(loads[0], at, q_full, memory[0].index(w))
+        async_load(loads[0], at, q_full, memory[0].index(w))
 
 
 @gluon.jit
@@ -173,7 +174,7 @@ def load_rows(
     full, empty, _, q_empty, gate_full, _, _, row_full = barriers
     batch, head, first_q, first_row, rows, _, _, _, num_keys, _ = sizes
     flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    rows_smem = mask_smem._reinterpret(gl.bfloat16, [2, KEYS], flat)
+    rows_smem = reinterpret(mask_smem, gl.bfloat16, [2, KEYS], flat)
     load_queries(loads, memory, barriers, sizes, first_row, C, GROUPS)
     kept = load_mask(mask, mask_stride_r, mask_stride_k, first_row, num_keys, KEYS)
     for i in range(rows):
@@ -204,7 +205,7 @@ def load_rows(
                     if HAS_GATE:
                         ready = gate_full.index(w)
                         mbarrier.expect(ready, 64 * C * 2)
-                        tma.async_copy_global_to_shared(gate_desc, at, ready, out_smem.index(w))
+                        async_load(gate_desc, at, ready, out_smem.index(w))
                 if more:
                     load_queries(loads, memory, barriers, sizes, row + 1, C, GROUPS)
 

@@ -17,8 +17,9 @@ Queries whose products come in this unit have a factor of 1 in forward, and back
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
+from scalefold_kernels.compiler import async_load, reinterpret
 from scalefold_kernels.gluon import mma_layout, widen
 
 LOG2E = gl.constexpr(1.4426950408889634)
@@ -85,9 +86,9 @@ def place_of_cta(num_positions, num_heads, num_rows, BLOCK: gl.constexpr = 64):
 def copy_bias(bias_desc, tile, ready, batch, head, query, key, TRANSPOSED: gl.constexpr):
     """Start the copy of a tile of the bias from ``query`` and ``key`` on."""
     if TRANSPOSED:
-        tma.async_copy_global_to_shared(bias_desc, [batch, head, key, query], ready, tile)
+        async_load(bias_desc, [batch, head, key, query], ready, tile)
     else:
-        tma.async_copy_global_to_shared(bias_desc, [batch, head, query, key], ready, tile)
+        async_load(bias_desc, [batch, head, query, key], ready, tile)
 
 
 @gluon.jit
@@ -270,7 +271,7 @@ def store_mask(kept, num_keys, unmasked, mask_smem):
     keys = gl.arange(0, KEYS, layout=kept.type.layout)
     added = gl.where((kept != 0) | (unmasked == 0), 0.0, MASKED_LOGIT)
     added = gl.where(keys < num_keys, added, float("-inf"))
-    mask_smem._reinterpret(mask_smem.dtype, [KEYS], flat).store(added.to(mask_smem.dtype))
+    reinterpret(mask_smem, mask_smem.dtype, [KEYS], flat).store(added.to(mask_smem.dtype))
 
 
 @gluon.jit
@@ -281,8 +282,8 @@ def load_keys(
     """Start the copies of a block of keys and values, if it is wanted."""
     at = [batch, row, first_key, head, 0]
     mbarrier.expect(ready, 2 * BLOCK_K * C * 2, pred=wanted)
-    tma.async_copy_global_to_shared(k_desc, at, ready, k_smem, pred=wanted)
-    tma.async_copy_global_to_shared(v_desc, at, ready, v_smem, pred=wanted)
+    async_load(k_desc, at, ready, k_smem, pred=wanted)
+    async_load(v_desc, at, ready, v_smem, pred=wanted)
 
 
 @gluon.jit

@@ -18,10 +18,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from scalefold_kernels.dot import SMALL
 from scalefold_kernels.ops.global_attention.op import Parameters
 from scalefold_kernels.ops.global_attention.triton.parts import (
     MEAN_EPS,
-    SMALL,
     by_head,
     column_number,
     column_start,

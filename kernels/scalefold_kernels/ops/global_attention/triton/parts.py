@@ -17,9 +17,6 @@ MASKED_LOGIT = tl.constexpr(1e9)
 MEAN_EPS = tl.constexpr(1e-10)
 """As in `scalefold.ops.global_attention`."""
 
-SMALL = tl.constexpr("tf32x3")
-"""Precision of a column's own products: almost float32's."""
-
 
 @triton.jit
 def column_number():

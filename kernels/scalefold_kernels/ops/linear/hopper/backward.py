@@ -24,6 +24,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from scalefold_kernels import tiles
+from scalefold_kernels.compiler import async_load, async_store
 from scalefold_kernels.dropout.kernel import mix
 from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout
 from scalefold_kernels.gpu import num_sms
@@ -69,19 +70,17 @@ def load(
     column = (gl.program_id(0) % COLUMN_BLOCKS) * BLOCK_K
     sample, first, first_tile = start(order, gl.program_id(0) // COLUMN_BLOCKS, SHARED)
     mbarrier.expect(weight_full, BLOCK_C * BLOCK_K * 2)
-    tma.async_copy_global_to_shared(weight_desc, [0, column], weight_full, weight_smem)
+    async_load(weight_desc, [0, column], weight_full, weight_smem)
     n = gl.to_tensor(0)
     for tile in range(first_tile, order[3], order[1]):
         at = line_of(order, sample, tile, SHARED)
         slot = n % STAGES
         mbarrier.wait(empty.index(slot), ((n // STAGES) & 1) ^ 1)
         mbarrier.expect(full.index(slot), ROWS * (BLOCK_C + BLOCK_K) * 2)
-        tma.async_copy_global_to_shared(
+        async_load(
             grad_desc, [at, first, 0], full.index(slot), boxed(grad_smem.index(slot), grad_desc)
         )
-        tma.async_copy_global_to_shared(
-            h_desc, [at, first, column], full.index(slot), boxed(h_smem.index(slot), h_desc)
-        )
+        async_load(h_desc, [at, first, column], full.index(slot), boxed(h_smem.index(slot), h_desc))
         n += 1
 
 
@@ -156,7 +155,7 @@ def compute(
         out_tile.store(grad_h.to(out_tile.dtype))
         fence_async_shared()
         at = [line_of(order, sample, tile, SHARED), first, column + w * HALF_K]
-        tma.async_copy_shared_to_global(grad_h_desc, at, boxed(out_tile, grad_h_desc))
+        async_store(grad_h_desc, at, boxed(out_tile, grad_h_desc))
         bias_sum, weight_sum = warpgroup_mma_wait(0, [bias_sum, weight_sum])
         mbarrier.arrive(empty.index(slot))
         n += 1

@@ -23,6 +23,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from scalefold_kernels import tiles
+from scalefold_kernels.compiler import async_load, async_store
 from scalefold_kernels.dropout.kernel import mix
 from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout, widen
 from scalefold_kernels.gpu import num_sms
@@ -61,7 +62,7 @@ def load(
     ) = args  # fmt: skip
     column = (gl.program_id(0) % COLUMN_BLOCKS) * BLOCK_C
     mbarrier.expect(weight_full, BLOCK_C * BLOCK_K * 2)
-    tma.async_copy_global_to_shared(weight_desc, [column, 0], weight_full, weight_smem)
+    async_load(weight_desc, [column, 0], weight_full, weight_smem)
     sample0, first0, tile0 = start_of(0, order, SHARED, COLUMN_BLOCKS)
     sample1, first1, tile1 = start_of(1, order, SHARED, COLUMN_BLOCKS)
     n = gl.to_tensor(0)
@@ -76,13 +77,13 @@ def load(
                 place = n % H_STAGES * 2 + w
                 mbarrier.wait(h_empty.index(place), ((n // H_STAGES) & 1) ^ 1)
                 mbarrier.expect(h_full.index(place), ROWS * BLOCK_K * 2)
-                tma.async_copy_global_to_shared(
+                async_load(
                     h_desc, [at, first, 0], h_full.index(place), boxed(h_smem.index(place), h_desc)
                 )
                 place = n % X_STAGES * 2 + w
                 mbarrier.wait(x_empty.index(place), ((n // X_STAGES) & 1) ^ 1)
                 mbarrier.expect(x_full.index(place), ROWS * BLOCK_C * 2)
-                tma.async_copy_global_to_shared(
+                async_load(
                     x_desc, [at, first, column], x_full.index(place),
                     boxed(x_smem.index(place), x_desc),
                 )  # fmt: skip
@@ -143,7 +144,7 @@ def compute(
         x_tile.store((widen(x_tile.load(OUT)) + update).to(x_tile.dtype))
         fence_async_shared()
         at = [line_of(order, sample, tile, SHARED), first, column]
-        tma.async_copy_shared_to_global(out_desc, at, boxed(x_tile, out_desc))
+        async_store(out_desc, at, boxed(x_tile, out_desc))
         if X_STAGES == 1:
             tma.store_wait(0)
             mbarrier.arrive(x_empty.index(place))

@@ -8,6 +8,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from scalefold_kernels.compiler import reinterpret
 from scalefold_kernels.dropout.kernel import UNIFORM_MASK, mix
 from scalefold_kernels.gluon import ROWS, mma_layout
 from scalefold_kernels.ops.linear.op import Update
@@ -59,7 +60,7 @@ def line_of(order, sample, tile, SHARED: gl.constexpr):
 @gluon.jit
 def boxed(tile, desc):
     """A tile of rows as the lines and positions that TMA takes."""
-    return tile._reinterpret(desc.dtype, desc.block_shape, desc.layout)
+    return reinterpret(tile, desc.dtype, desc.block_shape, desc.layout)
 
 
 @gluon.constexpr_function

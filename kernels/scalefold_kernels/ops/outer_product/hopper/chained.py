@@ -29,6 +29,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from scalefold_kernels.compiler import async_load, async_store
 from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout, widen
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.ops.outer_product.arguments import (
@@ -122,7 +123,7 @@ def load(args, STAGES: gl.constexpr, MEAN: gl.constexpr):
                     at = n % 2 * 2 + w
                     mbarrier.wait(second_empty.index(at), ((n // 2) & 1) ^ 1)
                     mbarrier.expect(second_full.index(at), GROUP_Y * SIZE_D * SIZE_M * 2)
-                    tma.async_copy_global_to_shared(
+                    async_load(
                         second_desc, [y + w * GROUP_Y, 0, 0], second_full.index(at),
                         second_smem.index(at),
                     )  # fmt: skip
@@ -132,8 +133,8 @@ def load(args, STAGES: gl.constexpr, MEAN: gl.constexpr):
                 at_k = [0, k, 0] if MEAN else [k, 0, 0]
                 mbarrier.wait(empty.index(slot), ((i // STAGES) & 1) ^ 1)
                 mbarrier.expect(bar, (ROWS * SIZE_M + SIZE_N * SIZE_D) * 2)
-                tma.async_copy_global_to_shared(first_desc, [k, x, 0], bar, first_smem.index(slot))
-                tma.async_copy_global_to_shared(third_desc, at_k, bar, third_smem.index(slot))
+                async_load(first_desc, [k, x, 0], bar, first_smem.index(slot))
+                async_load(third_desc, at_k, bar, third_smem.index(slot))
                 i += 1
             if MEAN:
                 for w in gl.static_range(2):
@@ -141,9 +142,7 @@ def load(args, STAGES: gl.constexpr, MEAN: gl.constexpr):
                     mbarrier.expect(z_full.index(w), GROUP_Y * ROWS * SIZE_N * 2)
                     for part in gl.static_range(GROUP_Y):
                         at = w * GROUP_Y + part
-                        tma.async_copy_global_to_shared(
-                            z_desc, [x, y + at, 0], z_full.index(w), z_smem.index(at)
-                        )
+                        async_load(z_desc, [x, y + at, 0], z_full.index(w), z_smem.index(at))
             n += 1
         first_tile = following_tile(first_tile, chain)
 
@@ -209,7 +208,7 @@ def write_mean(total, tile, out_desc, count, bias, x, y, sizes, count_strides, E
     flat = tile.reshape([ROWS, SIZE_N])
     flat.store((widen(flat.load(L)) + total / (number + EPS)[:, None]).to(tile.dtype))
     fence_async_shared()
-    tma.async_copy_shared_to_global(out_desc, [x, y, 0], tile)
+    async_store(out_desc, [x, y, 0], tile)
 
 
 @gluon.jit

@@ -16,11 +16,11 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
-    tma,
     warpgroup_mma,
     warpgroup_mma_wait,
 )
 
+from scalefold_kernels.compiler import async_load, reinterpret
 from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout
 from scalefold_kernels.ops.outer_product.arguments import Sizes, even_splits, launch_tile
 from scalefold_kernels.tma import tiles_of
@@ -48,9 +48,7 @@ def load(args, STAGES: gl.constexpr):
     c, i = gl.program_id(0) * 2 * GROUP_C, gl.program_id(1) * BLOCK_I
     for w in gl.static_range(2):
         mbarrier.expect(a_full.index(w), COLUMNS * SIZE_S * 2)
-        tma.async_copy_global_to_shared(
-            a_desc, [c + w * GROUP_C, i, 0], a_full.index(w), a_smem.index(w)
-        )
+        async_load(a_desc, [c + w * GROUP_C, i, 0], a_full.index(w), a_smem.index(w))
     start = gl.program_id(2) * j_per_split
     n = gl.to_tensor(0)
     for j in range(start, gl.minimum(start + j_per_split, size_j), PAIR):
@@ -58,9 +56,9 @@ def load(args, STAGES: gl.constexpr):
         bar = full.index(slot)
         mbarrier.wait(empty.index(slot), ((n // STAGES) & 1) ^ 1)
         mbarrier.expect(bar, PAIR * (SIZE_D * SIZE_S + 2 * BLOCK_I * ROWS) * 2)
-        tma.async_copy_global_to_shared(b_desc, [j, 0, 0], bar, b_smem.index(slot))
+        async_load(b_desc, [j, 0, 0], bar, b_smem.index(slot))
         for part in gl.static_range(2 * PAIR):
-            tma.async_copy_global_to_shared(
+            async_load(
                 grad_desc, [j + part // 2, i, part % 2 * ROWS], bar,
                 grad_smem.index(2 * PAIR * slot + part),
             )  # fmt: skip
@@ -82,7 +80,7 @@ def store_outer(outer, outer_smem, w: gl.constexpr):
     L: gl.constexpr = gl.NVMMASharedLayout.get_default_for(
         [PAIR, COLUMNS, BLOCK_I], outer_smem.dtype
     )
-    tiles = outer_smem._reinterpret(outer_smem.dtype, [2, PAIR, COLUMNS, BLOCK_I], L)
+    tiles = reinterpret(outer_smem, outer_smem.dtype, [2, PAIR, COLUMNS, BLOCK_I], L)
     narrow = outer.to(outer_smem.dtype).reshape([PAIR, SIZE_D, GROUP_C, BLOCK_I])
     tiles.index(w).store(narrow.permute((0, 2, 1, 3)).reshape([PAIR, COLUMNS, BLOCK_I]))
     fence_async_shared()

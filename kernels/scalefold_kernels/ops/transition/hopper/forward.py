@@ -13,6 +13,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from scalefold_kernels import tiles
+from scalefold_kernels.compiler import async_store
 from scalefold_kernels.gluon import (
     REGISTERS,
     ROWS,
@@ -93,7 +94,7 @@ def compute(
         mean, rstd = normalise(x_tile, norm_weight, norm_bias, C, BLOCK_C, EPS)
         fence_async_shared()
         if KEEP:
-            tma.async_copy_shared_to_global(normed_desc, [row, 0], x_tile)
+            async_store(normed_desc, [row, 0], x_tile)
             r = row + gl.arange(0, ROWS, layout=ROW)
             gl.store(stats + r, mean, mask=r < num_rows)
             gl.store(stats + num_rows + r, rstd, mask=r < num_rows)
@@ -133,7 +134,7 @@ def compute(
             tma.store_wait(0)
         x_tile.store((out + out_bias[None, :]).to(dtype))
         fence_async_shared()
-        tma.async_copy_shared_to_global(out_desc, [row, 0], x_tile)
+        async_store(out_desc, [row, 0], x_tile)
         if PLACES == 2:
             tma.store_wait(0)
             mbarrier.arrive(x_empty.index(place))

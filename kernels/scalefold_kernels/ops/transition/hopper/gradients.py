@@ -23,6 +23,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from scalefold_kernels import tiles
+from scalefold_kernels.compiler import async_load, async_store
 from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout, new_barriers
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.ops.transition.arguments import Parameters, shape_class
@@ -51,16 +52,16 @@ def load(
     h = gl.program_id(0) * BLOCK_H
     weights_full = weights_full.index(0)
     mbarrier.expect(weights_full, 2 * BLOCK_H * BLOCK_C * 2)
-    tma.async_copy_global_to_shared(up_desc, [h, 0], weights_full, up)
-    tma.async_copy_global_to_shared(down_desc, [0, h], weights_full, down)
+    async_load(up_desc, [h, 0], weights_full, up)
+    async_load(down_desc, [0, h], weights_full, down)
     start = gl.program_id(1) * rows_per_part
     i = gl.to_tensor(0)
     for row in range(start, gl.minimum(start + rows_per_part, num_rows), ROWS):
         slot = i % STAGES
         mbarrier.wait(empty.index(slot), ((i // STAGES) & 1) ^ 1)
         mbarrier.expect(full.index(slot), 2 * ROWS * BLOCK_C * 2)
-        tma.async_copy_global_to_shared(normed_desc, [row, 0], full.index(slot), normed.index(slot))
-        tma.async_copy_global_to_shared(grad_desc, [row, 0], full.index(slot), grad.index(slot))
+        async_load(normed_desc, [row, 0], full.index(slot), normed.index(slot))
+        async_load(grad_desc, [row, 0], full.index(slot), grad.index(slot))
         i += 1
 
 
@@ -138,7 +139,7 @@ def compute_gradient(
         fence_async_shared()
         for h in gl.static_range(0, BLOCK_H, ROWS):
             at = [piece_row(row, first + h, H), 0]
-            tma.async_copy_shared_to_global(grad_hidden_desc, at, out_tile.slice(h, ROWS, dim=0))
+            async_store(grad_hidden_desc, at, out_tile.slice(h, ROWS, dim=0))
         product, total = warpgroup_mma_wait(0, [product, total])
         mbarrier.arrive(empty.index(i % STAGES))
         i += 1

@@ -20,6 +20,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from scalefold_kernels import tiles
+from scalefold_kernels.compiler import async_load, async_store
 from scalefold_kernels.gluon import REGISTERS, ROWS, columns, mma_layout, new_barriers, widen
 from scalefold_kernels.ops.transition.arguments import Parameters, shape_class
 from scalefold_kernels.ops.transition.hopper.parts import (
@@ -53,13 +54,13 @@ def load(args, H: gl.constexpr, BLOCK_C: gl.constexpr, STAGES: gl.constexpr):
             mbarrier.wait(empty.index(slot), ((i // STAGES) & 1) ^ 1)
             mbarrier.expect(full.index(slot), (2 * ROWS + BLOCK_C) * DEPTH * 2)
             for w in gl.static_range(2):
-                tma.async_copy_global_to_shared(
+                async_load(
                     grad_hidden_desc,
                     [piece_row(row + w * ROWS, h, H), 0],
                     full.index(slot),
                     left.index(2 * slot + w),
                 )
-            tma.async_copy_global_to_shared(up_desc, [h, 0], full.index(slot), right.index(slot))
+            async_load(up_desc, [h, 0], full.index(slot), right.index(slot))
             i += 1
         for w in gl.static_range(2):
             at = [row + w * ROWS, 0]
@@ -187,7 +188,7 @@ def compute(
             C, BLOCK_C,
         )  # fmt: skip
         fence_async_shared()
-        tma.async_copy_shared_to_global(grad_x_desc, [row, 0], grad_tile)
+        async_store(grad_x_desc, [row, 0], grad_tile)
         terms = right.index(x_slot).permute((1, 0))
         total = warpgroup_mma(terms, ones.index(zeroth), total)
         mbarrier.arrive(empty.index(x_slot))

@@ -14,8 +14,9 @@ Legend: C channels, H hidden channels; BLOCK_C, BLOCK_H their blocks in shared m
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
+from scalefold_kernels.compiler import async_load, reinterpret
 from scalefold_kernels.tma import padded
 
 COLUMNS = gl.constexpr(8)
@@ -49,8 +50,8 @@ def load_next(desc, at, ring, full, empty, i, STAGES: gl.constexpr):
     slot = i % STAGES
     mbarrier.wait(empty.index(slot), ((i // STAGES) & 1) ^ 1)
     mbarrier.expect(full.index(slot), desc.block_type.nbytes)
-    tile = ring.index(slot)._reinterpret(desc.dtype, desc.block_type.shape, desc.layout)
-    tma.async_copy_global_to_shared(desc, at, full.index(slot), tile)
+    tile = reinterpret(ring.index(slot), desc.dtype, desc.block_type.shape, desc.layout)
+    async_load(desc, at, full.index(slot), tile)
     return i + 1
 
 

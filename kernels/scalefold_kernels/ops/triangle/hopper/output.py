@@ -17,6 +17,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from scalefold_kernels.compiler import async_load, async_store
 from scalefold_kernels.dropout.arguments import drawing
 from scalefold_kernels.gluon import mma_layout, new_barriers, widen
 from scalefold_kernels.ops.triangle.arguments import (
@@ -48,7 +49,7 @@ PRODUCT, GATE, Z = gl.constexpr(0), gl.constexpr(1), gl.constexpr(2)
 def load_rows(desc, first, bar, places, HALVES: gl.constexpr):
     """A tile of a tensor with channels last, 64 of them to each place."""
     for half in gl.static_range(HALVES):
-        tma.async_copy_global_to_shared(desc, [first, half * 64], bar, places.index(half))
+        async_load(desc, [first, half * 64], bar, places.index(half))
 
 
 @gluon.jit
@@ -64,12 +65,12 @@ def load_tiles(args, C: gl.constexpr):
         first = tile * TILE
         mbarrier.wait(empty.index(PRODUCT), turn ^ 1)
         mbarrier.expect(full.index(PRODUCT), TILE * C * 2)
-        tma.async_copy_global_to_shared(product_desc, [0, first], full.index(PRODUCT), product_smem)
+        async_load(product_desc, [0, first], full.index(PRODUCT), product_smem)
         if tile == gl.program_id(0):
             mbarrier.expect(weight_full, C * C * 2)
             for half in gl.static_range(HALVES):
                 place = weight_smem.index(half)
-                tma.async_copy_global_to_shared(weight_desc, [half * 64, 0], weight_full, place)
+                async_load(weight_desc, [half * 64, 0], weight_full, place)
         mbarrier.wait(empty.index(GATE), turn ^ 1)
         mbarrier.expect(full.index(GATE), TILE * C * 2)
         load_rows(gate_desc, first, full.index(GATE), gate_smem, HALVES)
@@ -125,7 +126,7 @@ def update(args, SHARED: gl.constexpr, C: gl.constexpr):
             value += widen(z.load(H))
             z.store(value.to(dtype))
             fence_async_shared()
-            tma.async_copy_shared_to_global(out_desc, [first, half * 64], z)
+            async_store(out_desc, [first, half * 64], z)
         mbarrier.arrive(empty.index(GATE))
         tma.store_wait(0)
         mbarrier.arrive(empty.index(Z))

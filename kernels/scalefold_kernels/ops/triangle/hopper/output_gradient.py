@@ -20,6 +20,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from scalefold_kernels.compiler import async_load, async_store, reinterpret
 from scalefold_kernels.dropout.arguments import drawing
 from scalefold_kernels.gluon import mma_layout, new_barriers, widen
 from scalefold_kernels.ops.triangle.arguments import (
@@ -66,9 +67,7 @@ def load_tiles(args, C: gl.constexpr, STAGES: gl.constexpr):
     HALVES: gl.constexpr = C // 64
     mbarrier.expect(weight_full, C * C * 2)
     for half in gl.static_range(HALVES):
-        tma.async_copy_global_to_shared(
-            weight_desc, [half * 64, 0], weight_full, weight_smem.index(half)
-        )
+        async_load(weight_desc, [half * 64, 0], weight_full, weight_smem.index(half))
     for i in range(num_rounds(P)):
         for w in gl.static_range(GROUPS):
             first = tile_of(i, w)
@@ -77,14 +76,12 @@ def load_tiles(args, C: gl.constexpr, STAGES: gl.constexpr):
                 bar = full.index(slot)
                 mbarrier.wait(empty.index(slot), ((i // STAGES) & 1) ^ 1)
                 mbarrier.expect(bar, 3 * TILE * C * 2)
-                tma.async_copy_global_to_shared(
-                    product_desc, [0, first], bar, product_smem.index(slot)
-                )
+                async_load(product_desc, [0, first], bar, product_smem.index(slot))
                 for half in gl.static_range(HALVES):
                     at = [first, half * 64]
                     place = slot * HALVES + half
-                    tma.async_copy_global_to_shared(gate_desc, at, bar, gate_smem.index(place))
-                    tma.async_copy_global_to_shared(d_out_desc, at, bar, d_out_smem.index(place))
+                    async_load(gate_desc, at, bar, gate_smem.index(place))
+                    async_load(d_out_desc, at, bar, d_out_smem.index(place))
 
 
 @gluon.jit
@@ -101,6 +98,8 @@ def differentiate(
     H: gl.constexpr = mma_layout(64)
     A: gl.constexpr = gl.DotOperandLayout(0, S, 2)
     dtype: gl.constexpr = d_gate_desc.dtype
+    whole: gl.constexpr = [GROUPS * STAGES, C, TILE]
+    transposed_smem = reinterpret(gate_smem, dtype, whole, d_product_desc.layout)
     bits = no_bits()
     i = gl.to_tensor(0)
     first = tile_of(i, w)
@@ -143,7 +142,7 @@ def differentiate(
             gradient = gradient.to(dtype)
             d_out.store(gradient)
             fence_async_shared()
-            tma.async_copy_shared_to_global(d_gate_desc, [first, half * 64], gate)
+            async_store(d_gate_desc, [first, half * 64], gate)
             gradient = gl.convert_layout(gradient, A)
             d_standard = warpgroup_mma(gradient, weight, d_standard, is_async=True)
             # Under the product: after the loop, which thread announces would be kept, and spilled.
@@ -158,11 +157,10 @@ def differentiate(
         d_x = d_standard - average[:, None] - standard * along[:, None]
         d_x = (d_x * reciprocal_P[:, None]).to(dtype)
         tma.store_wait(0)
-        gate = gate_smem.index(slot * HALVES)
-        transposed = gate._reinterpret(dtype, [C, TILE], d_product_desc.layout)
+        transposed = transposed_smem.index(slot)
         transposed.permute((1, 0)).store(d_x)
         fence_async_shared()
-        tma.async_copy_shared_to_global(d_product_desc, [0, first], transposed)
+        async_store(d_product_desc, [0, first], transposed)
         i += 1
         first = tile_of(i, w)
     tma.store_wait(0)
@@ -197,10 +195,10 @@ def add_up(args, C: gl.constexpr, STAGES: gl.constexpr):
     ) = args  # fmt: skip
     fold(norm_weight, norm_bias, bias, weight_smem, bias_smem, weight_full, C)
     mbarrier.arrive(folded)
-    HALVES: gl.constexpr = C // 64
     S: gl.constexpr = mma_layout(C)
     ONES: gl.constexpr = mma_layout(SUM_COLUMNS)
-    dtype: gl.constexpr = d_out_smem.dtype
+    whole: gl.constexpr = [GROUPS * STAGES, TILE, C]
+    d_out_smem = reinterpret(d_out_smem, d_out_smem.dtype, whole, d_out_smem.layout)
     products = gl.full([C, C], 0.0, gl.float32, S)
     sums = gl.full([C, SUM_COLUMNS], 0.0, gl.float32, ONES)
     for i in range(num_rounds(P)):
@@ -209,9 +207,7 @@ def add_up(args, C: gl.constexpr, STAGES: gl.constexpr):
                 slot = w * STAGES + i % STAGES
                 mbarrier.wait(ready.index(slot), (i // STAGES) & 1)
                 standard = product_smem.index(slot).permute((1, 0))
-                gradient = d_out_smem.index(slot * HALVES)
-                gradient = gradient._reinterpret(dtype, [TILE, C], d_out_smem.layout)
-                gradient = gradient.permute((1, 0))
+                gradient = d_out_smem.index(slot).permute((1, 0))
                 products = warpgroup_mma(gradient, standard, products, is_async=True)
                 sums = warpgroup_mma(gradient, ones_smem, sums, is_async=True)
                 products, sums = warpgroup_mma_wait(0, [products, sums])

@@ -21,6 +21,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from scalefold_kernels.compiler import async_load, async_store, reinterpret
 from scalefold_kernels.gluon import mma_layout, new_barriers
 from scalefold_kernels.ops.triangle.arguments import Product
 from scalefold_kernels.ops.triangle.hopper.parts import (
@@ -59,11 +60,11 @@ def place(tile, sizes):
 @gluon.jit
 def load_block(desc, matrix, k, at, bar, smem):
     """A block of an operand, as it lies in memory."""
-    smem = smem._reinterpret(desc.dtype, desc.block_shape, desc.layout)
+    smem = reinterpret(smem, desc.dtype, desc.block_shape, desc.layout)
     if is_transposed(desc):
-        tma.async_copy_global_to_shared(desc, [matrix, k, at], bar, smem)
+        async_load(desc, [matrix, k, at], bar, smem)
     else:
-        tma.async_copy_global_to_shared(desc, [matrix, at, k], bar, smem)
+        async_load(desc, [matrix, at, k], bar, smem)
 
 
 @gluon.jit
@@ -94,7 +95,7 @@ def load_tiles(args, ROUNDS, PRODUCTS: gl.constexpr, STAGES: gl.constexpr):
 def operand(desc, smem):
     """A block as (its 128 rows or columns, inner dimension)."""
     layout: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
-    smem = smem._reinterpret(desc.dtype, desc.block_shape[1:], layout)
+    smem = reinterpret(smem, desc.dtype, desc.block_shape[1:], layout)
     if is_transposed(desc):
         return smem.permute((1, 0))
     else:
@@ -130,7 +131,7 @@ def multiply(w, args, ROUNDS, PRODUCTS: gl.constexpr, STAGES: gl.constexpr):
                 tma.store_wait(0)
                 out.reshape([BLOCK, BLOCK]).store(total.to(out_desc.dtype))
                 fence_async_shared()
-                tma.async_copy_shared_to_global(out_desc, [matrix, row + w * BLOCK, column], out)
+                async_store(out_desc, [matrix, row + w * BLOCK, column], out)
     tma.store_wait(0)
 
 

@@ -11,6 +11,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from scalefold_kernels.compiler import async_load, async_store
 from scalefold_kernels.gluon import mma_layout, new_barriers, widen
 from scalefold_kernels.ops.triangle.arguments import (
     EPS,
@@ -50,14 +51,14 @@ def load_tiles(args, C: gl.constexpr):
     for i in gl.static_range(5):
         for half in gl.static_range(HALVES):
             place = weight_smem.index(i * HALVES + half)
-            tma.async_copy_global_to_shared(weights[i], [half * 64, 0], weight_full, place)
+            async_load(weights[i], [half * 64, 0], weight_full, place)
     for i in range(num_rounds(P)):
         for w in gl.static_range(GROUPS):
             first = tile_of(i, w)
             if first < P:
                 mbarrier.wait(empty.index(w), (i & 1) ^ 1)
                 mbarrier.expect(full.index(w), TILE * C * 2)
-                tma.async_copy_global_to_shared(z_desc, [first, 0], full.index(w), z_smem.index(w))
+                async_load(z_desc, [first, 0], full.index(w), z_smem.index(w))
 
 
 @gluon.jit
@@ -119,7 +120,7 @@ def project(w, args, C: gl.constexpr):
                     tma.store_wait(1)
                     out.permute((1, 0)).store(value.to(dtype))
                     fence_async_shared()
-                    tma.async_copy_shared_to_global(operands[side], [half * 64, first], out)
+                    async_store(operands[side], [half * 64, first], out)
                     opened, value = next_opened, next_value
             opened, value = warpgroup_mma_wait(0, [opened, value])
             for half in gl.static_range(HALVES):
@@ -132,7 +133,7 @@ def project(w, args, C: gl.constexpr):
                 tma.store_wait(1)
                 out.store(logit.to(dtype))
                 fence_async_shared()
-                tma.async_copy_shared_to_global(gate_desc, [first, half * 64], out)
+                async_store(gate_desc, [first, half * 64], out)
             if HALVES == 1:  # an odd number of results for two places
                 tma.store_wait(0)
     tma.store_wait(0)

@@ -18,6 +18,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from scalefold_kernels.compiler import async_load, async_store, reinterpret
 from scalefold_kernels.gluon import mma_layout, new_barriers, widen
 from scalefold_kernels.ops.triangle.arguments import (
     ProjectionGradients,
@@ -81,16 +82,16 @@ def load_block(n, desc, channel, first, TRANSPOSED: gl.constexpr, block_smem, bl
     """Number ``n`` of the ring of blocks."""
     slot, bar = wait_empty(blocks, n, 64 * TILE * 2, BLOCKS)
     if TRANSPOSED:
-        tma.async_copy_global_to_shared(desc, [channel, first], bar, block_smem.index(slot))
+        async_load(desc, [channel, first], bar, block_smem.index(slot))
     else:
-        tma.async_copy_global_to_shared(desc, [first, channel], bar, block_smem.index(slot))
+        async_load(desc, [first, channel], bar, block_smem.index(slot))
 
 
 @gluon.jit
 def load_weight(n, desc, row, C: gl.constexpr, weight_smem, weights):
     """Number ``n`` of the ring of weights."""
     slot, bar = wait_empty(weights, n, 64 * C * 2, WEIGHTS)
-    tma.async_copy_global_to_shared(desc, [row, 0], bar, weight_smem.index(slot))
+    async_load(desc, [row, 0], bar, weight_smem.index(slot))
 
 
 @gluon.jit
@@ -107,7 +108,7 @@ def load_tiles(args, HAS_THROUGH: gl.constexpr, C: gl.constexpr):
         block = i * per_tile(HAS_THROUGH, C)
         weight = i * 5 * HALVES
         slot, bar = wait_empty(wholes, i, TILE * C * 2, WHOLES)
-        tma.async_copy_global_to_shared(z_desc, [first, 0], bar, z_smem.index(slot))
+        async_load(z_desc, [first, 0], bar, z_smem.index(slot))
         for side in gl.static_range(2):
             for half in gl.static_range(HALVES):
                 row = half * 64
@@ -167,8 +168,8 @@ def differentiate_operand(
     value_smem.permute((1, 0)).store(d_logit)
     fence_async_shared()
     row = 2 * side * C + channel
-    tma.async_copy_shared_to_global(d_values_desc, [row, first], gradient_smem)
-    tma.async_copy_shared_to_global(d_values_desc, [row + C, first], value_smem)
+    async_store(d_values_desc, [row, first], gradient_smem)
+    async_store(d_values_desc, [row + C, first], value_smem)
     slot = wait_full(weights, m + 1, WEIGHTS)
     d_value = gl.convert_layout(d_value, A_C)
     d_logit = gl.convert_layout(d_logit, A_C)
@@ -215,7 +216,7 @@ def differentiate(args, HAS_THROUGH: gl.constexpr, C: gl.constexpr):
         standard = (widen(z.load(S)) - mean_P[:, None]) * reciprocal_P[:, None]
         z.store(standard.to(dtype))
         fence_async_shared()
-        tma.async_copy_shared_to_global(standard_desc, [first, 0], z)
+        async_store(standard_desc, [first, 0], z)
         normed = standard * scale.to(gl.float32) + shift.to(gl.float32)
         normed = gl.convert_layout(normed.to(dtype), A)
         d_normed = gl.full([TILE, C], 0.0, gl.float32, S)
@@ -251,13 +252,13 @@ def differentiate(args, HAS_THROUGH: gl.constexpr, C: gl.constexpr):
             n += HALVES
             for half in gl.static_range(HALVES):
                 wait_full(blocks, n + half, BLOCKS)
-            through = block_smem.index(n % BLOCKS)._reinterpret(dtype, [TILE, C], z.layout)
-            gradient += widen(through.load(S))
+            wholes_smem = reinterpret(block_smem, dtype, [BLOCKS // HALVES, TILE, C], z.layout)
+            gradient += widen(wholes_smem.index(n % BLOCKS // HALVES).load(S))
             for half in gl.static_range(HALVES):
                 mbarrier.arrive(block_empty.index((n + half) % BLOCKS))
         z.store(gradient.to(dtype))
         fence_async_shared()
-        tma.async_copy_shared_to_global(d_z_desc, [first, 0], z)
+        async_store(d_z_desc, [first, 0], z)
         tma.store_wait(0)
         mbarrier.arrive(whole_empty.index(whole))
         i += 1

@@ -9,7 +9,10 @@ channels of BLOCK_P positions. *Standard* are normalised values before scale and
 import triton
 import triton.language as tl
 
-INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
+from scalefold_kernels.dot import ON_AMD
+
+NO_ASSEMBLY = tl.constexpr(ON_AMD or triton.knobs.runtime.interpret)
+"""Where NVIDIA's instructions are unknown."""
 
 
 @triton.jit
@@ -18,7 +21,7 @@ def sigmoid(x):
 
     Impure, so that Triton does not make it again for each layout in which the result is used.
     """
-    if INTERPRETED:
+    if NO_ASSEMBLY:
         return tl.sigmoid(x)
     return tl.inline_asm_elementwise(
         """{

@@ -20,6 +20,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from scalefold_kernels import tiles
+from scalefold_kernels.compiler import async_load, async_store
 from scalefold_kernels.gluon import REGISTERS, ROWS, columns, mma_layout, widen
 from scalefold_kernels.ops.norm.projection.arguments import (
     MAX_FEW_OUTPUTS,
@@ -64,14 +65,14 @@ def load(
             phase = ((i // STAGES) & 1) ^ 1
             mbarrier.wait(weight_empty.index(slot), phase)
             mbarrier.expect(weight_full.index(slot), BLOCK_P * BLOCK_C * 2)
-            tma.async_copy_global_to_shared(
+            async_load(
                 weight_desc, [block * BLOCK_P, 0], weight_full.index(slot), weight_smem.index(slot)
             )
             for w in gl.static_range(2):
                 place = 2 * slot + w
                 mbarrier.wait(grad_empty.index(place), phase)
                 mbarrier.expect(grad_full.index(place), ROWS * BLOCK_P * 2)
-                tma.async_copy_global_to_shared(
+                async_load(
                     grad_desc, [(2 * tile + w) * ROWS, block * BLOCK_P], grad_full.index(place),
                     grad_smem.index(place),
                 )  # fmt: skip
@@ -79,18 +80,16 @@ def load(
         if HAS_ASIDE:
             if n == 0:
                 mbarrier.expect(aside_full, BLOCK_S * BLOCK_C * 2)
-                tma.async_copy_global_to_shared(aside_desc, [0, 0], aside_full, aside_smem)
+                async_load(aside_desc, [0, 0], aside_full, aside_smem)
         for w in gl.static_range(2):
             at = [(2 * tile + w) * ROWS, 0]
             mbarrier.wait(rows_empty.index(w), (n & 1) ^ 1)
             if HAS_THROUGH:
                 mbarrier.expect(rows_full.index(w), 2 * ROWS * BLOCK_C * 2)
-                tma.async_copy_global_to_shared(
-                    through_desc, at, rows_full.index(w), through_smem.index(w)
-                )
+                async_load(through_desc, at, rows_full.index(w), through_smem.index(w))
             else:
                 mbarrier.expect(rows_full.index(w), ROWS * BLOCK_C * 2)
-            tma.async_copy_global_to_shared(x_desc, at, rows_full.index(w), x_smem.index(w))
+            async_load(x_desc, at, rows_full.index(w), x_smem.index(w))
         n += 1
 
 
@@ -316,8 +315,8 @@ def compute(
         )  # fmt: skip
         fence_async_shared()
         # The tile that was written last goes first: so all threads' fences come before both copies.
-        tma.async_copy_shared_to_global(grad_x_desc, [first, 0], grad_tile)
-        tma.async_copy_shared_to_global(normed_desc, [first, 0], x_tile)
+        async_store(grad_x_desc, [first, 0], grad_tile)
+        async_store(normed_desc, [first, 0], x_tile)
         if HAS_ASIDE:
             weight_sum = warpgroup_mma(x_tile.permute((1, 0)), few_tile, weight_sum)
         tma.store_wait(0)

@@ -23,6 +23,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from scalefold_kernels import tiles
+from scalefold_kernels.compiler import async_load, async_store
 from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout, widen
 from scalefold_kernels.ops.norm.op import EPS
 from scalefold_kernels.ops.norm.projection.arguments import MAX_FEW_OUTPUTS, Norm, Projections
@@ -47,20 +48,18 @@ def load(
             place = n % X_STAGES * 2 + w
             mbarrier.wait(x_empty.index(place), ((n // X_STAGES) & 1) ^ 1)
             mbarrier.expect(x_full.index(place), ROWS * BLOCK_C * 2)
-            tma.async_copy_global_to_shared(
-                x_desc, [(2 * tile + w) * ROWS, 0], x_full.index(place), x_smem.index(place)
-            )
+            async_load(x_desc, [(2 * tile + w) * ROWS, 0], x_full.index(place), x_smem.index(place))
         if HAS_ASIDE:
             if n == 0:
                 mbarrier.expect(aside_full, BLOCK_S * BLOCK_C * 2)
-                tma.async_copy_global_to_shared(aside_desc, [0, 0], aside_full, aside_smem)
+                async_load(aside_desc, [0, 0], aside_full, aside_smem)
         if BLOCKS > STAGES or i == 0:
             for block in range(BLOCKS):
                 slot = i % STAGES
                 if BLOCKS > STAGES:
                     mbarrier.wait(weight_empty.index(slot), ((i // STAGES) & 1) ^ 1)
                 mbarrier.expect(weight_full.index(slot), BLOCK_P * BLOCK_C * 2)
-                tma.async_copy_global_to_shared(
+                async_load(
                     weight_desc, [block * BLOCK_P, 0], weight_full.index(slot),
                     weight_smem.index(slot),
                 )  # fmt: skip
@@ -174,7 +173,7 @@ def compute(
             tma.store_wait(OUT_STAGES - 1)
             out_tile.store(out.to(dtype))
             fence_async_shared()
-            tma.async_copy_shared_to_global(out_desc, [first, block * BLOCK_P], out_tile)
+            async_store(out_desc, [first, block * BLOCK_P], out_tile)
             i += 1
     tma.store_wait(0)
 
