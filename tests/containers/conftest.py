@@ -151,20 +151,14 @@ def wheels(workshop: Workshop) -> Path:
 
 
 @pytest.fixture(scope="session")
-def pip_settings(workshop: Workshop, wheels: Path) -> Path:
-    """Settings of pip in a build, which finds `wheels` in /run/wheels."""
+def image(workshop: Workshop, wheels: Path, base: str) -> str:
+    """Name of the built image."""
     settings = workshop.cache / "pip.conf"
     settings.write_text("[global]\nno-index = true\nfind-links = /run/wheels\n")
-    return settings
-
-
-@pytest.fixture(scope="session")
-def image(workshop: Workshop, wheels: Path, pip_settings: Path, base: str) -> str:
-    """Name of the built image."""
     workshop.buildah(
         *("bud", "--isolation", "chroot", "--layers", "--tag", IMAGE),
         *("--build-arg", f"BASE={base}", "--build-arg", "VERSION=1.2.3"),
-        *("--secret", f"id=pip,src={pip_settings}", "--volume", f"{wheels}:/run/wheels:ro"),
+        *("--secret", f"id=pip,src={settings}", "--volume", f"{wheels}:/run/wheels:ro"),
         *("--file", CONTAINERFILE, ROOT),
         log="image",
     )
@@ -214,7 +208,7 @@ def apptainer(workshop: Workshop) -> Path:
 
 
 @pytest.fixture(scope="session")
-def sif(workshop: Workshop, wheels: Path, pip_settings: Path, base: str, apptainer: Path) -> Path:
+def sif(workshop: Workshop, wheels: Path, base: str, apptainer: Path) -> Path:
     """A SIF file, from its base by the Apptainer definition."""
     file = workshop.cache / "scalefold.sif"
     scratch = workshop.cache / "scratch"
@@ -222,12 +216,19 @@ def sif(workshop: Workshop, wheels: Path, pip_settings: Path, base: str, apptain
     scratch.mkdir()
     archive = scratch / "base.tar"
     workshop.buildah("push", base, f"docker-archive:{archive}:{base}")
-    arguments = {"BOOTSTRAP": "docker-archive", "BASE": archive, "VERSION": "1.2.3"}
+    # While it is built, only a folder that the base has can be bound.
+    (wheels / "pip.conf").write_text("[global]\nno-index = true\nfind-links = /mnt\n")
+    arguments = {
+        "BOOTSTRAP": "docker-archive",
+        "BASE": archive,
+        "VERSION": "1.2.3",
+        "PIP_CONFIG": "/mnt/pip.conf",
+    }
     options = [f"--build-arg={name}={value}" for name, value in arguments.items()]
-    binds = [f"--bind={wheels}:/run/wheels:ro", f"--bind={pip_settings}:/etc/pip.conf:ro"]
     workshop.run(
         *(apptainer, "build", "--force", "--notest", "--mksquashfs-args"),
-        *("-Xcompression-level 1", *options, *binds, file, "containers/scalefold.def"),
+        *("-Xcompression-level 1", *options, f"--bind={wheels}:/mnt:ro"),
+        *(file, "containers/scalefold.def"),
         log="sif",
         cwd=ROOT,
         env={**os.environ, "APPTAINER_TMPDIR": str(scratch)},
