@@ -83,6 +83,9 @@ class DataConfig(Section):
         description="Hash buckets: the unit of work of fetch and pack (500-1,500 chains).",
     )
     download_threads: Positive = 8
+    max_download_seconds: Positive = Field(
+        3600, description="Longest time for one file from one mirror; then the next is asked."
+    )
 
     @model_validator(mode="after")
     def _one_file_each(self) -> DataConfig:
