@@ -167,7 +167,7 @@ def parse_variations(variations: list[str]) -> dict[str, list[Any]]:
 
 def _assignment(option: str, text: str) -> tuple[list[str], Any]:
     """The key's names and the value, read as YAML, of ``KEY=VALUE``."""
-    import yaml
+    from scalefold.config.yaml_text import read_yaml
 
     key, equals, value = text.partition("=")
     names = key.strip().split(".")
@@ -177,6 +177,6 @@ def _assignment(option: str, text: str) -> tuple[list[str], Any]:
             "training.steps=20"
         )
     try:
-        return names, yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise InputError(f"{option} {text!r}: the value is not valid YAML: {error}") from None
+        return names, read_yaml(value)
+    except InputError as error:
+        raise InputError(f"{option} {text!r}: the value is {error}") from None

@@ -30,7 +30,9 @@ _FOLDER_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 class Section(BaseModel):
     """Base of all sections: immutable, no unknown keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False
+    )
 
     @field_validator("*", mode="before")
     @classmethod

@@ -352,7 +352,7 @@ def test_fetch_pack_inspect_verify(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (noted.exit_code, f"{killed}: " in noted.stderr) == (0, True)
     killed.rename(shards / "msa-00001.arrow")  # of no bucket that there is
     strayed = run("verify", str(shards))
-    assert (strayed.exit_code, "1 problem" in strayed.stderr) == (2, True)
+    assert (strayed.exit_code, "msa-00001.arrow: " in strayed.stderr) == (0, True)
     (shards / "msa-00001.arrow").unlink()
     content = bytearray(shard.read_bytes())
     content[len(content) // 2] ^= 1
