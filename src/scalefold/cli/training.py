@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -99,6 +100,7 @@ def train(
     from scalefold.parallel.ranks import on_all, on_first
     from scalefold.shards.packed_settings import check_origin
     from scalefold.train.loop import train as run
+    from scalefold.train.parent import stop_without_parent
     from scalefold.train.signals import EXIT_STOPPED, stop_on_signals
 
     def settings() -> Config:
@@ -109,7 +111,11 @@ def train(
     place = find_place()
     console = log_to_stderr(place)
     choose = partial(torch_device, device, place)
-    with stop_on_signals() as stop, joined(place, choose) as (mesh, chosen):
+    with contextlib.ExitStack() as stack:
+        stop = stack.enter_context(stop_on_signals())
+        if place is not None:
+            stack.enter_context(stop_without_parent(stop))
+        mesh, chosen = stack.enter_context(joined(place, choose))
         loaded = on_all(mesh.world, settings)
         if strict:
             on_first(mesh.world, lambda: check_origin(shards, loaded))

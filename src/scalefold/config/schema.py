@@ -374,6 +374,15 @@ class TrainingConfig(Section):
         "ready go first; 0: all in order, bit-reproducibly. Without workers, or with "
         "training.deterministic, always in order.",
     )
+    start_timeout_seconds: Positive = Field(
+        900,
+        le=86_400,
+        description="After so long without an answer a process takes the others for dead, until "
+        "the first step is made, and while the last checkpoint is written.",
+    )
+    exchange_timeout_seconds: Positive = Field(
+        120, le=86_400, description="The same from the first step on."
+    )
     initial_weights: WrittenPath | None = Field(None, description="Start from these weights.")
 
     def publishes(self, step: int) -> bool:

@@ -24,9 +24,9 @@ from scalefold.parallel.ranks import ALONE, MeshRanks, on_all
 
 T = TypeVar("T")
 
-EXCHANGE_TIMEOUT: Final = timedelta(minutes=10)
-"""After this long without an answer, a rank takes the others for dead. Longer than writing a
-checkpoint takes, and than waiting for a slow sample."""
+START_TIMEOUT: Final = timedelta(minutes=15)
+"""After this long without an answer, a rank takes the others for dead; until the configuration says
+otherwise."""
 
 _VARIABLES: Final = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
@@ -112,7 +112,7 @@ def joined(
     if place is None:
         yield SINGLE, choose()
         return
-    store, rank, world_size = next(iter(dist.rendezvous("env://", timeout=EXCHANGE_TIMEOUT)))
+    store, rank, world_size = next(iter(dist.rendezvous("env://", timeout=START_TIMEOUT)))
     device = on_all(
         _Meeting(dist.PrefixStore("scalefold/meeting", store), rank, world_size), choose
     )
@@ -122,7 +122,7 @@ def joined(
         store=dist.PrefixStore("scalefold/group", store),
         rank=rank,
         world_size=world_size,
-        timeout=EXCHANGE_TIMEOUT,
+        timeout=START_TIMEOUT,
         device_id=device if on_gpu else None,
     )
     assert dist.group.WORLD is not None

@@ -16,7 +16,6 @@ from scalefold.config import config_to_yaml, make_config
 # there are some.
 SCRIPT = """
 import json, os, signal, sys, time
-from datetime import timedelta
 from pathlib import Path
 import torch
 from scalefold.cli import app
@@ -59,8 +58,6 @@ if __name__ == "__main__":
     place = launch.find_place()
     rank = place.rank if place else 0
     clipping.BUCKET_ELEMENTS = 5000
-    if any(fault["what"] == "SIGSTOP" for fault in faults):
-        launch.EXCHANGE_TIMEOUT = timedelta(seconds=20)  # may lie between two ranks' start too
     deliver = TrainingLoader.__next__
     TrainingLoader.__next__ = lambda loader: spoil(deliver(loader))
     app(prog_name="scalefold")
