@@ -73,6 +73,18 @@ def checked_file(path: Path | None) -> Path | None:
     return path
 
 
+def check_there(path: Path, what: str) -> None:
+    """Refuse a path before torch is imported, which takes long.
+
+    Raises
+    ------
+    InputError
+        There is no such file or folder.
+    """
+    if not path.exists():
+        raise InputError(f"{path}: no such {what}. Correct the path")
+
+
 JsonFile = Annotated[
     Path,
     typer.Option("--out", "-o", metavar="FILE", callback=checked_file, help="JSON to write."),

@@ -16,6 +16,7 @@ from scalefold.cli.options import (
     ShardFolder,
     Stage,
     Strict,
+    check_there,
     read_stage,
 )
 from scalefold.errors import InputError
@@ -94,9 +95,18 @@ def train(
     It ends likewise, but with exit code 0 and for good, when an evaluation of one of its
     checkpoints reaches evaluation.target_lddt.
     """
+    from scalefold.config import check_initial_weights
+    from scalefold.launcher import find_place
+    from scalefold.shards.manifest import Manifest
+
+    place = find_place()
+    if place is None:  # of several, one says it: see on_all
+        check_initial_weights(read_stage(config, set_, stage))
+        Manifest.read(shards)
+
     from scalefold.cli.device import torch_device
     from scalefold.cli.logs import log_to_stderr
-    from scalefold.parallel.launch import find_place, joined
+    from scalefold.parallel.launch import joined
     from scalefold.parallel.ranks import on_all, on_first
     from scalefold.shards.packed_settings import check_origin
     from scalefold.train.loop import train as run
@@ -108,7 +118,6 @@ def train(
             raise InputError("--set-aside only goes with --resume")
         return read_stage(config, set_, stage)
 
-    place = find_place()
     console = log_to_stderr(place)
     choose = partial(torch_device, device, place)
     with contextlib.ExitStack() as stack:
@@ -203,13 +212,8 @@ def evaluate(
     Where the mean lDDT-Cα of the first of evaluation.splits reaches evaluation.target_lddt, the
     training that the checkpoint belongs to is told to end.
     """
-    from scalefold.cli.device import torch_device
-    from scalefold.cli.logs import log_to_stderr
-    from scalefold.evaluate import evaluate_weights
-    from scalefold.evaluate.follow import follow as follow_training
-    from scalefold.evaluate.results import chains_of_mean
-    from scalefold.parallel.launch import find_place
-    from scalefold.shards.packed_settings import check_origin
+    from scalefold.launcher import find_place
+    from scalefold.shards.manifest import Manifest
 
     place = find_place()
     if place is not None and place.world_size > 1:
@@ -217,7 +221,18 @@ def evaluate(
             f"evaluate: a launcher has started {place.world_size} processes, each of which would "
             "do all of it and write the same files: start one, without torchrun"
         )
+    if not follow:
+        check_there(weights, "checkpoint folder or weight file")
     loaded = read_stage(config, set_, stage)
+    Manifest.read(shards)
+
+    from scalefold.cli.device import torch_device
+    from scalefold.cli.logs import log_to_stderr
+    from scalefold.evaluate import evaluate_weights
+    from scalefold.evaluate.follow import follow as follow_training
+    from scalefold.evaluate.results import chains_of_mean
+    from scalefold.shards.packed_settings import check_origin
+
     if strict:
         check_origin(shards, loaded)
     chosen, console = torch_device(device), log_to_stderr()
@@ -291,6 +306,8 @@ def report(
     weights by themselves there is no weights/<key>/, and --key names their evaluation where there
     are several.
     """
+    check_there(run, "run folder")
+
     from scalefold.report import write_report
 
     html = run / "report.html" if out is None else out
@@ -318,6 +335,8 @@ def mlperf_log(
     shards: RunShards = None,
 ) -> None:
     """Tell a run in the lines of MLPerf's logs (:::MLLOG), made of the files that it left."""
+    check_there(run, "run folder")
+
     from scalefold.report.mlperf_log import write_mlperf_log
 
     write_mlperf_log(run, key, run / "shards" if shards is None else shards, out)

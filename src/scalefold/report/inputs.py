@@ -194,7 +194,7 @@ def _evaluations(folder: Path, notes: list[str]) -> list[dict[str, Any]]:
     for path in sorted(folder.glob("step-*.json")):
         try:
             evaluation = json.loads(path.read_text("utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
+        except (IsADirectoryError, ValueError, RecursionError) as error:
             notes.append(f"evaluation/{path.name}: left out, not valid JSON ({error}).")
             continue
         if lacking := misfit(Evaluation, evaluation):
@@ -253,7 +253,7 @@ def _benchmarks(folder: Path, others: set[str], notes: list[str]) -> list[Benchm
                         raise ValueError(seconds)
                     measured = seconds >= _SECONDS_TO_BE_MEASURED
                     found.append(Benchmark(rule, seconds, max_rss_mb if measured else None))
-        except (ValueError, KeyError, TypeError, OSError, csv.Error):
+        except (ValueError, KeyError, TypeError, IsADirectoryError, csv.Error):
             name = path.relative_to(folder.parent).as_posix()
             notes.append(f"{name}: left out, not a benchmark table of Snakemake.")
     return found
@@ -264,7 +264,7 @@ def _ladder(path: Path, notes: list[str]) -> dict[str, Any] | None:
         return None  # measured on request only: nothing is missing
     try:
         ladder = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError):
+    except (IsADirectoryError, ValueError, RecursionError):
         ladder = None
     if misfit(Ladder, ladder):
         notes.append(f"{path.name}: left out, not what scalefold bench ladder writes.")

@@ -21,7 +21,7 @@ import torch
 from scalefold.cli import app
 from scalefold.errors import InputError
 from scalefold.loader.loader import TrainingLoader
-from scalefold.parallel import launch
+from scalefold.launcher import find_place
 from scalefold.optim import clipping
 from scalefold.checkpoint.read import checkpoint_path, ready_mark
 from scalefold.checkpoint.target import TargetReached
@@ -55,7 +55,7 @@ def happen(what, samples):
 if __name__ == "__main__":
     faults = json.loads(sys.argv.pop(1))
     out = Path(sys.argv[sys.argv.index("--out") + 1])
-    place = launch.find_place()
+    place = find_place()
     rank = place.rank if place else 0
     clipping.BUCKET_ELEMENTS = 5000
     deliver = TrainingLoader.__next__
