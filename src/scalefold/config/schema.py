@@ -87,6 +87,14 @@ class DataConfig(Section):
         description="Hash buckets: the unit of work of fetch and pack (500-1,500 chains).",
     )
     download_threads: Positive = 8
+    max_structure_megabytes: Positive = Field(
+        500, description="Larger structures, unpacked, are set aside; the PDB's have up to 300 MB."
+    )
+
+    @property
+    def max_structure_bytes(self) -> int:
+        """`max_structure_megabytes` in bytes."""
+        return self.max_structure_megabytes * 1_000_000
 
     @model_validator(mode="after")
     def _one_file_each(self) -> DataConfig:

@@ -127,7 +127,9 @@ def fetch(
     tag = table_tag(only, bucket)
     own_downloader = downloader is None
     downloader = downloader or Downloader(
-        connections=data.download_threads, part_suffix=f".part{tag}"
+        connections=data.download_threads,
+        part_suffix=f".part{tag}",
+        max_unpacked_bytes=data.max_structure_bytes,
     )
     results: dict[Path, FetchedFile | UnavailableError] = {}
     try:

@@ -25,11 +25,11 @@ import httpx
 
 from scalefold.config.mirror_roots import local_folder
 from scalefold.errors import InputError
+from scalefold.raw.compressed import GZIP_MAGIC, too_large, unpacked
 
 _ABSENT_STATUS: Final = frozenset({403, 404, 410})  # S3 answers 403 for what is not there.
 _RETRY_STATUS: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 _BLOCK_BYTES: Final = 1 << 20
-_GZIP_MAGIC: Final = b"\x1f\x8b"
 _REPLACE: Final = "replace it on that mirror, or add another mirror to data.mirrors"
 
 
@@ -84,6 +84,8 @@ class Downloader:
     part_suffix
         Ending of incomplete files. Processes that fetch into one folder at the same time need
         different ones; to go on after an interruption, each needs the same as before.
+    max_unpacked_bytes
+        Gzip files that hold more are refused; ``None``: none.
     """
 
     def __init__(
@@ -93,7 +95,9 @@ class Downloader:
         timeout_seconds: float = 60.0,
         connections: int = 8,
         part_suffix: str = ".part",
+        max_unpacked_bytes: int | None = None,
     ) -> None:
+        self._max_unpacked_bytes = max_unpacked_bytes
         self._part_suffix = part_suffix
         self._cancelled = threading.Event()
         self._attempts = attempts
@@ -182,7 +186,7 @@ class Downloader:
                 with _Writer(part, append=False) as writer, source.open("rb") as file:
                     while block := file.read(_BLOCK_BYTES):
                         writer.write(block)
-                _finish(part, target, str(source))
+                _finish(part, target, str(source), self._max_unpacked_bytes)
         except OSError as error:  # of the source: what is wrong with the target is an InputError
             raise _MirrorError(
                 f"{source}: cannot be read ({error.strerror}): {_REPLACE}", may_pass=True
@@ -199,7 +203,7 @@ class Downloader:
                 break
             try:
                 self._stream(url, part)
-                _finish(part, target, url)
+                _finish(part, target, url, self._max_unpacked_bytes)
                 return FetchedFile(target.stat().st_size, file_sha256(target), url)
             except httpx.TransportError as error:
                 reason = f"{url}: {type(error).__name__}: {error}"
@@ -319,10 +323,10 @@ def _discard(part: Path) -> None:
         raise _write_error(part, error) from error
 
 
-def _finish(part: Path, target: Path, source: str) -> None:
+def _finish(part: Path, target: Path, source: str, max_unpacked_bytes: int | None) -> None:
     """Check a complete part and give it its final name."""
     if target.suffix == ".gz":
-        problem = _gzip_problem(part)
+        problem = _gzip_problem(part, max_unpacked_bytes)
         if problem:
             _discard(part)
             raise _MirrorError(f"{source}: {problem}")
@@ -335,23 +339,23 @@ def _finish(part: Path, target: Path, source: str) -> None:
     part.with_name(part.name + ".validator").unlink(missing_ok=True)
 
 
-def _gzip_problem(path: Path) -> str | None:
-    inflater = zlib.decompressobj(wbits=31)
+def _gzip_problem(path: Path, max_bytes: int | None) -> str | None:
+    num_bytes = 0
     try:
         with path.open("rb") as file:
             start = file.read(12)
-            if not start.startswith(_GZIP_MAGIC[: len(start)]):
+            if not start.startswith(GZIP_MAGIC[: len(start)]):
                 return f"is not gzipped, it begins with {start!r}: gzip it there, or {_REPLACE}"
             file.seek(0)
-            while block := file.read(_BLOCK_BYTES):
-                while block:
-                    inflater.decompress(block)
-                    block = inflater.unused_data
-                    if block:  # another gzip member follows
-                        inflater = zlib.decompressobj(wbits=31)
+            for piece in unpacked(file):
+                num_bytes += len(piece)
+                if max_bytes is not None and num_bytes > max_bytes:
+                    return too_large(max_bytes)
     except zlib.error as error:
         return f"is not a whole gzip file ({error}): {_REPLACE}"
-    return None if inflater.eof else f"is a truncated gzip file: {_REPLACE}"
+    except EOFError:
+        return f"is a truncated gzip file: {_REPLACE}"
+    return None
 
 
 def _write_error(path: Path, error: OSError) -> InputError:
