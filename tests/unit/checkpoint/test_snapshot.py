@@ -111,7 +111,7 @@ def test_a_host_without_the_memory_is_an_error_that_says_so(
         raise RuntimeError("CUDA error: out of memory")
 
     monkeypatch.setattr(torch, "empty_like", no_memory)
-    with pytest.raises(InputError, match=r"no 0\.0 GB of memory, .*out of memory"):
+    with pytest.raises(InputError, match="out of memory"):
         Snapshot(trainer.state, trainer.step.hold_update)
 
 
