@@ -40,7 +40,8 @@ from pathlib import Path
 import torch
 from scalefold.config import load_config
 from scalefold.loader.loader import TrainingLoader
-from scalefold.parallel.launch import find_place, joined
+from scalefold.launcher import find_place
+from scalefold.parallel.launch import joined
 from scalefold.shards.reader import ShardReader
 from scalefold.optim import accumulation, clipping
 from scalefold.train.assemble import assemble

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 import torch
+from pydantic import ConfigDict, TypeAdapter, with_config
 
 from scalefold.errors import ChecksumError, InputError
 from scalefold.weights.matching import State
@@ -38,6 +39,7 @@ class FileFacts:
     sha256: str
 
 
+@with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True)
 class Metadata:
     """``checkpoint.json``.
@@ -71,6 +73,9 @@ class Metadata:
     commit: str | None
     files: dict[str, FileFacts]
     initial_weights_sha256: str | None = None
+
+
+_METADATA: Final = TypeAdapter(Metadata)
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:
@@ -124,7 +129,8 @@ def read_metadata(checkpoint: Path) -> Metadata:
         ) from None
     mark = ready_mark(checkpoint)
     if mark.exists():
-        _compare_hash(path, hashlib.sha256(content).hexdigest(), mark.read_text("utf-8").strip())
+        stated = mark.read_text("ascii", errors="backslashreplace").strip()
+        _compare_hash(path, hashlib.sha256(content).hexdigest(), stated)
     try:
         tree = json.loads(content)
         if tree["format"] != FORMAT:
@@ -132,11 +138,10 @@ def read_metadata(checkpoint: Path) -> Metadata:
                 f"{path}: checkpoint format {tree['format']!r}, this version of scalefold reads "
                 f"{FORMAT}: use the version that wrote it ({tree.get('scalefold_version')})"
             )
-        files = {name: FileFacts(**facts) for name, facts in tree.pop("files").items()}
-        return Metadata(**tree, files=files)
-    except (ValueError, KeyError, TypeError) as error:
-        if isinstance(error, InputError):
-            raise
+        return _METADATA.validate_python(tree)
+    except InputError:
+        raise
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(
             f"{path}: not a valid description of a checkpoint ({error}). It is damaged: use "
             "another checkpoint"

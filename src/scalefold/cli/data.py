@@ -210,6 +210,12 @@ def verify(
             "it: delete it once nothing packs here",
             err=True,
         )
+    for old in verification.stale(shards):
+        typer.echo(
+            f"{old}: of another list of chains or number of buckets. Nothing reads it: delete it "
+            f"and {old.with_suffix('.json').name} to make room",
+            err=True,
+        )
     for problem in problems:
         path = str(shards / problem.file)
         about = "" if path in problem.message else f"{path}: "

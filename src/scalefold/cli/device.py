@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from scalefold.errors import InputError
-from scalefold.parallel.launch import Place
+from scalefold.launcher import Place
 
 
 def torch_device(name: str, place: Place | None = None) -> torch.device:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 if TYPE_CHECKING:
-    from scalefold.parallel.launch import Place
+    from scalefold.launcher import Place
 
 
 def log_to_stderr(place: Place | None = None) -> Console:

@@ -73,6 +73,18 @@ def checked_file(path: Path | None) -> Path | None:
     return path
 
 
+def check_there(path: Path, what: str) -> None:
+    """Refuse a path before torch is imported, which takes long.
+
+    Raises
+    ------
+    InputError
+        There is no such file or folder.
+    """
+    if not path.exists():
+        raise InputError(f"{path}: no such {what}. Correct the path")
+
+
 JsonFile = Annotated[
     Path,
     typer.Option("--out", "-o", metavar="FILE", callback=checked_file, help="JSON to write."),
@@ -167,7 +179,7 @@ def parse_variations(variations: list[str]) -> dict[str, list[Any]]:
 
 def _assignment(option: str, text: str) -> tuple[list[str], Any]:
     """The key's names and the value, read as YAML, of ``KEY=VALUE``."""
-    import yaml
+    from scalefold.config.yaml_text import read_yaml
 
     key, equals, value = text.partition("=")
     names = key.strip().split(".")
@@ -177,6 +189,6 @@ def _assignment(option: str, text: str) -> tuple[list[str], Any]:
             "training.steps=20"
         )
     try:
-        return names, yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise InputError(f"{option} {text!r}: the value is not valid YAML: {error}") from None
+        return names, read_yaml(value)
+    except InputError as error:
+        raise InputError(f"{option} {text!r}: the value is {error}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +16,7 @@ from scalefold.cli.options import (
     ShardFolder,
     Stage,
     Strict,
+    check_there,
     read_stage,
 )
 from scalefold.errors import InputError
@@ -93,12 +95,22 @@ def train(
     When an evaluation of a checkpoint reaches evaluation.target_lddt, the training is complete: it
     ends in the same way with exit code 0.
     """
+    from scalefold.config import check_initial_weights
+    from scalefold.launcher import find_place
+    from scalefold.shards.manifest import Manifest
+
+    place = find_place()
+    if place is None:  # of several, one says it: see on_all
+        check_initial_weights(read_stage(config, set_, stage))
+        Manifest.read(shards)
+
     from scalefold.cli.device import torch_device
     from scalefold.cli.logs import log_to_stderr
-    from scalefold.parallel.launch import find_place, joined
+    from scalefold.parallel.launch import joined
     from scalefold.parallel.ranks import on_all, on_first
     from scalefold.shards.packed_settings import check_origin
     from scalefold.train.loop import train as run
+    from scalefold.train.parent import stop_without_parent
     from scalefold.train.signals import EXIT_STOPPED, stop_on_signals
 
     def settings() -> Config:
@@ -106,10 +118,13 @@ def train(
             raise InputError("--set-aside only goes with --resume")
         return read_stage(config, set_, stage)
 
-    place = find_place()
     console = log_to_stderr(place)
     choose = partial(torch_device, device, place)
-    with stop_on_signals() as stop, joined(place, choose) as (mesh, chosen):
+    with contextlib.ExitStack() as stack:
+        stop = stack.enter_context(stop_on_signals())
+        if place is not None:
+            stack.enter_context(stop_without_parent(stop))
+        mesh, chosen = stack.enter_context(joined(place, choose))
         loaded = on_all(mesh.world, settings)
         if strict:
             on_first(mesh.world, lambda: check_origin(shards, loaded))
@@ -196,13 +211,8 @@ def evaluate(
     If the mean lDDT-Cα of the first of evaluation.splits reaches evaluation.target_lddt, the
     checkpoint's training ends.
     """
-    from scalefold.cli.device import torch_device
-    from scalefold.cli.logs import log_to_stderr
-    from scalefold.evaluate import evaluate_weights
-    from scalefold.evaluate.follow import follow as follow_training
-    from scalefold.evaluate.results import chains_of_mean
-    from scalefold.parallel.launch import find_place
-    from scalefold.shards.packed_settings import check_origin
+    from scalefold.launcher import find_place
+    from scalefold.shards.manifest import Manifest
 
     place = find_place()
     if place is not None and place.world_size > 1:
@@ -210,7 +220,18 @@ def evaluate(
             f"evaluate: a launcher has started {place.world_size} processes, and each would write "
             "the same files: start one process, without torchrun"
         )
+    if not follow:
+        check_there(weights, "checkpoint folder or weight file")
     loaded = read_stage(config, set_, stage)
+    Manifest.read(shards)
+
+    from scalefold.cli.device import torch_device
+    from scalefold.cli.logs import log_to_stderr
+    from scalefold.evaluate import evaluate_weights
+    from scalefold.evaluate.follow import follow as follow_training
+    from scalefold.evaluate.results import chains_of_mean
+    from scalefold.shards.packed_settings import check_origin
+
     if strict:
         check_origin(shards, loaded)
     chosen, console = torch_device(device), log_to_stderr()
@@ -283,6 +304,8 @@ def report(
     evaluate --out, and shards/. <key> is any name, the same in both. A file of weights has an
     evaluation only; if there are several, --key names one.
     """
+    check_there(run, "run folder")
+
     from scalefold.report import write_report
 
     html = run / "report.html" if out is None else out
@@ -310,6 +333,8 @@ def mlperf_log(
     shards: RunShards = None,
 ) -> None:
     """Write a run's log in MLPerf's format (:::MLLOG), from the files of the run."""
+    check_there(run, "run folder")
+
     from scalefold.report.mlperf_log import write_mlperf_log
 
     write_mlperf_log(run, key, run / "shards" if shards is None else shards, out)

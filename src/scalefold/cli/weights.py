@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from scalefold.cli.options import Overrides, parse_overrides, read_config
+from scalefold.cli.options import Overrides, check_there, parse_overrides, read_config
 from scalefold.errors import InputError
 
 if TYPE_CHECKING:
@@ -51,6 +51,9 @@ def import_(
     --preset or --config says which model they belong to. If a parameter is missing, unknown or of
     another shape, all such parameters are listed and nothing is written.
     """
+    check_there(path, "weight file")
+    model = _model(preset, config, set_)
+
     from scalefold.checkpoint.read import METADATA_FILE
     from scalefold.weights import export_weights, guess_format, import_weights
 
@@ -60,7 +63,6 @@ def import_(
             "training.initial_weights and `scalefold evaluate` take the folder as it is, and "
             "`scalefold weights export` makes one file of it"
         )
-    model = _model(preset, config, set_)
     state = import_weights(path, source_format or guess_format(path), model)
     # ScaleFold's weight files are OpenFold's: a state dictionary of the same names.
     export_weights(state, model, out)
@@ -88,11 +90,10 @@ def export(
     set_: Overrides = None,
 ) -> None:
     """Convert a checkpoint's weights to a file that another code loads."""
-    from scalefold.weights import export_weights, import_weights
+    check_there(path, "checkpoint folder or weight file")
 
-    if not path.exists():
-        raise InputError(f"{path}: no such checkpoint folder or weight file")
     from scalefold.checkpoint.read import METADATA_FILE
+    from scalefold.weights import export_weights, import_weights
 
     if (out.parent / METADATA_FILE).is_file():
         raise InputError(f"{out}: {out.parent} is a checkpoint: write to another folder")

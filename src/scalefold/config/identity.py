@@ -33,6 +33,8 @@ FREE_KEYS: Final = (
     "training.kernels",  # other roundings, as another device has
     "training.loader_workers",
     "training.prefetch",
+    "training.start_timeout_seconds",
+    "training.exchange_timeout_seconds",
     "training.max_staleness",  # above 0 the order of samples hangs on their speed anyway
 )
 """Keys and sections that may change when a run is resumed; no other may."""

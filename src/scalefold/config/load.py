@@ -16,9 +16,12 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from scalefold.config.schema import Config, ModelConfig
+from scalefold.config.yaml_text import read_yaml
 from scalefold.errors import InputError
 
 Tree = dict[str, Any]
+_MOST_FINDINGS: Final = 20
+_LONGEST_VALUE: Final = 200
 
 
 @dataclass(frozen=True)
@@ -173,33 +176,17 @@ def _presets() -> dict[str, Tree]:
     )
 
 
-class _EachKeyOnce(yaml.SafeLoader):
-    """Refuses a key that stands twice, where YAML's reader would drop the first silently."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        lines: dict[str, int] = {}
-        for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                continue
-            line = key.start_mark.line + 1
-            if key.value in lines:
-                raise yaml.YAMLError(
-                    f"key {key.value!r} stands in line {lines[key.value]} and again in line "
-                    f"{line}: put the two together"
-                )
-            lines[key.value] = line
-        return super().construct_mapping(node, deep)
-
-
 def _read_yaml(path: Path) -> Tree:
     try:
-        tree = yaml.load(path.read_text("utf-8"), _EachKeyOnce)
+        text = path.read_text("utf-8")
     except FileNotFoundError:
         raise InputError(f"{path}: no such configuration file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read as a configuration file: {error}") from None
-    except yaml.YAMLError as error:
-        raise InputError(f"{path}: not valid YAML: {error}") from None
+    try:
+        tree = read_yaml(text)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
     if tree is None:
         return {}
     if not isinstance(tree, dict):
@@ -219,7 +206,17 @@ def _explain(error: ValidationError, source: Source) -> str:
     findings: dict[str, list[str]] = {}
     for origin, finding in _findings(error, source):
         findings.setdefault(origin, []).append(finding)
-    return "; ".join(f"{origin}: {'; '.join(found)}" for origin, found in findings.items())
+    return "; ".join(f"{origin}: {'; '.join(_few(found))}" for origin, found in findings.items())
+
+
+def _few(findings: Sequence[str]) -> list[str]:
+    rest = len(findings) - _MOST_FINDINGS
+    return [*findings[:_MOST_FINDINGS], *([f"and {rest} more"] if rest > 0 else [])]
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"
 
 
 def _findings(error: ValidationError, source: Source) -> Iterator[tuple[str, str]]:
@@ -240,7 +237,7 @@ def _findings(error: ValidationError, source: Source) -> Iterator[tuple[str, str
             if item["type"] == "model_type":
                 message = "Input should be a section of keys"
             hint = _HINTS.get(item["type"], _no_hint)(item["input"])
-            found = f"{message} (found {item['input']!r}){hint}"
+            found = f"{message} (found {_shown(item['input'])}){hint}"
             wrong.setdefault(_own_key(location), []).append(found)
     # Of a key that takes values of several kinds there is a message for each kind.
     for key, messages in wrong.items():

@@ -30,7 +30,9 @@ _FOLDER_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 class Section(BaseModel):
     """Base of all sections: immutable, no unknown keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False
+    )
 
     @field_validator("*", mode="before")
     @classmethod
@@ -83,6 +85,9 @@ class DataConfig(Section):
         description="Hash buckets: the unit of work of fetch and pack (500-1,500 chains).",
     )
     download_threads: Positive = 8
+    max_download_seconds: Positive = Field(
+        3600, description="Longest time for one file from one mirror; then the next is asked."
+    )
 
     @model_validator(mode="after")
     def _one_file_each(self) -> DataConfig:
@@ -368,6 +373,15 @@ class TrainingConfig(Section):
         description="Steps that a slow sample may come after its place, while others that are "
         "ready go first; 0: all in order, bit-reproducibly. Without workers, or with "
         "training.deterministic, always in order.",
+    )
+    start_timeout_seconds: Positive = Field(
+        900,
+        le=86_400,
+        description="After so long without an answer a process takes the others for dead, until "
+        "the first step is made, and while the last checkpoint is written.",
+    )
+    exchange_timeout_seconds: Positive = Field(
+        120, le=86_400, description="The same from the first step on."
     )
     initial_weights: WrittenPath | None = Field(None, description="Start from these weights.")
 

@@ -10,8 +10,9 @@ from pydantic import AfterValidator, Field
 
 from scalefold.config.mirror_roots import local_folder
 
-Positive = Annotated[int, Field(ge=1)]
-NonNegative = Annotated[int, Field(ge=0)]
+_MOST = 2**53  # what a float counts exactly
+Positive = Annotated[int, Field(ge=1, le=_MOST)]
+NonNegative = Annotated[int, Field(ge=0, le=_MOST)]
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 BelowOne = Annotated[float, Field(ge=0.0, lt=1.0)]
 Weight = Annotated[float, Field(ge=0.0)]

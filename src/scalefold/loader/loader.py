@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -23,6 +24,7 @@ from scalefold.loader.prepare import Preparation, SampleReader, SampleTask
 from scalefold.loader.recycling import recycling_count
 from scalefold.loader.sampler import TrainingSampler
 from scalefold.loader.tensor_block import TensorBlock
+from scalefold.loader.waiting import LOOK_SECONDS, Watch
 from scalefold.loader.worker import WorkerPool
 
 logger = logging.getLogger(__name__)
@@ -113,6 +115,8 @@ class TrainingLoader(Iterator[Batch]):
         Of all ranks, as `Position.union` of :meth:`position` gives it.
     rank, world_size : int
         This process's part of each global batch.
+    stop : Event, optional
+        Set when the training is to end: no sample is waited for much longer then.
 
     Raises
     ------
@@ -122,6 +126,8 @@ class TrainingLoader(Iterator[Batch]):
     SampleError
         While iterating: if a sample failed otherwise, or worker processes died of it twice.
         Failures of samples prepared ahead are raised at once, not when their turn comes.
+    StoppedWaitingError
+        While iterating: if ``stop`` is set and samples do not come.
     """
 
     def __init__(
@@ -132,8 +138,10 @@ class TrainingLoader(Iterator[Batch]):
         start: Position = START,
         rank: int = 0,
         world_size: int = 1,
+        stop: threading.Event | None = None,
     ) -> None:
         training = config.training
+        self._stop = stop or threading.Event()
         if not 0 <= rank < world_size:
             raise ValueError(f"rank {rank} of {world_size}")
         self._local_size = local_batch_size(training, world_size)
@@ -225,6 +233,7 @@ class TrainingLoader(Iterator[Batch]):
 
     def _collect(self) -> list[int]:
         """Wait until the samples of this step are ready; raise as soon as any has failed."""
+        watch = Watch(self._order.step + 1, self._stop)
         while True:
             self._fill()
             ready = self._ready()
@@ -233,10 +242,9 @@ class TrainingLoader(Iterator[Batch]):
             chosen = self._order.choose(ready)
             if chosen is not None:
                 return chosen
-            wait(
-                [result for draw, result in self._results.items() if draw not in ready],
-                return_when=FIRST_COMPLETED,
-            )
+            missing = sorted(self._results.keys() - ready)
+            wait([self._results[draw] for draw in missing], LOOK_SECONDS, FIRST_COMPLETED)
+            watch.look([f"draw {draw}, chain {self.sampler.key(draw)}" for draw in missing])
 
     def _fill(self) -> None:
         """Have samples prepared until enough are ready or on their way."""

@@ -16,8 +16,10 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 import traceback
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -120,21 +122,23 @@ class WorkerPool:
         return job.result
 
     def close(self) -> None:
-        """End all workers, whatever they are doing; can be called again."""
+        """End all workers, whatever they are doing; can be called again.
+
+        A process that a file system holds cannot be ended, and is not waited for long.
+        """
         with self._lock:
             self._closed = True
             processes = [w.process for w in self._workers if w.process is not None]
             connections = [w.connection for w in self._workers if w.connection is not None]
         for process in processes:
             process.terminate()
+        _join(processes)
         for process in processes:
-            process.join(_CLOSE_SECONDS)
             if process.is_alive():
                 process.kill()
-                process.join()
+        _join(processes)
         # the threads see the pipes of the dead end, and finish
-        for thread in self._threads:
-            thread.join()
+        _join(self._threads)
         for connection in connections:
             connection.close()
 
@@ -225,6 +229,13 @@ class WorkerPool:
     def _next_suspect(self, worker: _Worker) -> None:
         while worker.suspects and not worker.in_hand:  # not in hand either if no process started
             self._send(worker, worker.suspects.popleft())
+
+
+def _join(ending: Sequence[BaseProcess | threading.Thread]) -> None:
+    """Wait for the end of all, for some seconds in all."""
+    deadline = time.monotonic() + _CLOSE_SECONDS
+    for each in ending:
+        each.join(max(0.0, deadline - time.monotonic()))
 
 
 def _under_suspicion(worker: _Worker) -> bool:

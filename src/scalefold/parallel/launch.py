@@ -1,15 +1,10 @@
-"""Joining the processes that a launcher such as torchrun has started.
-
-The only place that reads the launcher's environment variables (``RANK``, ``WORLD_SIZE``,
-``LOCAL_RANK``, ``LOCAL_WORLD_SIZE``, ``MASTER_ADDR``, ``MASTER_PORT``).
-"""
+"""Joining the processes that a launcher such as torchrun has started."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, TypeVar
@@ -18,60 +13,15 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from scalefold.errors import InputError
+from scalefold.launcher import Place
 from scalefold.parallel.mesh import SINGLE, Mesh
 from scalefold.parallel.ranks import ALONE, MeshRanks, on_all
 
 T = TypeVar("T")
 
-EXCHANGE_TIMEOUT: Final = timedelta(minutes=10)
-"""After this long without an answer, a rank takes the others for dead. Longer than writing a
-checkpoint takes, and than waiting for a slow sample."""
-
-_VARIABLES: Final = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-
-
-@dataclass(frozen=True)
-class Place:
-    """Which of the launched processes this one is.
-
-    Attributes
-    ----------
-    rank, world_size : int
-        Among all processes.
-    local_rank, local_size : int
-        Among those of this node.
-    """
-
-    rank: int = 0
-    world_size: int = 1
-    local_rank: int = 0
-    local_size: int = 1
-
-
-def find_place(environment: Mapping[str, str] = os.environ) -> Place | None:
-    """Read where the launcher has put this process; None if there was no launcher.
-
-    Raises
-    ------
-    InputError
-        If it set only some of its variables, or to no numbers.
-    """
-    missing = [name for name in _VARIABLES if name not in environment]
-    if "RANK" in missing and "WORLD_SIZE" in missing:
-        return None
-    if missing:
-        raise InputError(
-            f"the environment has some variables of a launcher but not {', '.join(missing)}: start "
-            "several processes with torchrun, or unset RANK and WORLD_SIZE for one"
-        )
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-    values = [environment.get(name, "1") for name in names]
-    try:
-        return Place(*map(int, values))
-    except ValueError:
-        found = ", ".join(f"{name}={value}" for name, value in zip(names, values))
-        raise InputError(f"the launcher's variables are no numbers: {found}") from None
+START_TIMEOUT: Final = timedelta(minutes=15)
+"""After this long without an answer, a rank takes the others for dead; until the configuration says
+otherwise."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +62,7 @@ def joined(
     if place is None:
         yield SINGLE, choose()
         return
-    store, rank, world_size = next(iter(dist.rendezvous("env://", timeout=EXCHANGE_TIMEOUT)))
+    store, rank, world_size = next(iter(dist.rendezvous("env://", timeout=START_TIMEOUT)))
     device = on_all(
         _Meeting(dist.PrefixStore("scalefold/meeting", store), rank, world_size), choose
     )
@@ -122,7 +72,7 @@ def joined(
         store=dist.PrefixStore("scalefold/group", store),
         rank=rank,
         world_size=world_size,
-        timeout=EXCHANGE_TIMEOUT,
+        timeout=START_TIMEOUT,
         device_id=device if on_gpu else None,
     )
     assert dist.group.WORLD is not None

@@ -9,6 +9,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Final, Protocol, TypeVar, cast
 
 import torch
@@ -73,6 +74,9 @@ class Ranks:
     def barrier(self) -> None:
         """Wait until all ranks are here."""
 
+    def limit(self, seconds: float) -> None:
+        """Take ranks for dead from now on that do not answer for so long."""
+
 
 ALONE: Final = Ranks()
 
@@ -120,6 +124,10 @@ class MeshRanks(Ranks):
         """See `Ranks`."""
         with self._loss_explained():
             dist.barrier(self._group)
+
+    def limit(self, seconds: float) -> None:
+        """See `Ranks`."""
+        self._group.set_timeout(timedelta(seconds=seconds))
 
     def tell(self, error: BaseException) -> None:
         """Tell the others why this rank ends."""

@@ -121,7 +121,9 @@ def fetch(
     tag = table_tag(only, bucket)
     own_downloader = downloader is None
     downloader = downloader or Downloader(
-        connections=data.download_threads, part_suffix=f".part{tag}"
+        limit_seconds=data.max_download_seconds,
+        connections=data.download_threads,
+        part_suffix=f".part{tag}",
     )
     results: dict[Path, FetchedFile | UnavailableError] = {}
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,12 +19,11 @@ from scalefold.checkpoint.lock import LOCK_FOLDER, TRAINING_LOG
 from scalefold.checkpoint.read import Metadata, checkpoints, read_metadata
 from scalefold.errors import InputError
 from scalefold.raw.chains import Rejected, read_rejected
+from scalefold.report.shapes import Evaluation, Ladder, MetricsRecord, misfit
 from scalefold.shards.manifest import Manifest
 from scalefold.shards.schema import MANIFEST_FILE, REJECTED_FILE
 from scalefold.train.sessions import Session, read_sessions
 
-_EVALUATION_KEYS: Final = ("step", "checkpoint", "mean", "chains", "skipped", "failed")
-_CHAIN_KEYS: Final = ("chain_key", "split", "length", "lddt_ca", "per_residue")
 LADDER_FILE: Final = "ladder.json"
 
 _SECONDS_TO_BE_MEASURED: Final = 1.0
@@ -172,9 +172,13 @@ def _metrics(path: Path, notes: list[str]) -> list[dict[str, Any]]:
     for number, line in enumerate(lines, 1):
         try:
             record = json.loads(line)
-            by_step[int(record["step"])] = record
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, RecursionError):
             broken.append(number)
+            continue
+        if misfit(MetricsRecord, record):
+            broken.append(number)
+        else:
+            by_step[record["step"]] = record
     if broken:
         notes.append(
             f"metrics.jsonl: {_count(len(broken), 'line')} not written to the end and left out "
@@ -190,16 +194,11 @@ def _evaluations(folder: Path, notes: list[str]) -> list[dict[str, Any]]:
     for path in sorted(folder.glob("step-*.json")):
         try:
             evaluation = json.loads(path.read_text("utf-8"))
-            missing = [key for key in _EVALUATION_KEYS if key not in evaluation]
-            for chain in evaluation.get("chains", []):
-                missing += [f"chains.{key}" for key in _CHAIN_KEYS if key not in chain]
-        except (ValueError, TypeError, AttributeError) as error:
+        except (IsADirectoryError, ValueError, RecursionError) as error:
             notes.append(f"evaluation/{path.name}: left out, not valid JSON ({error}).")
             continue
-        if missing:
-            notes.append(
-                f"evaluation/{path.name}: left out, not an evaluation: {missing[0]} is missing."
-            )
+        if lacking := misfit(Evaluation, evaluation):
+            notes.append(f"evaluation/{path.name}: left out, not an evaluation: {lacking}.")
             continue
         found.append(evaluation)
     if not found:
@@ -250,9 +249,11 @@ def _benchmarks(folder: Path, others: set[str], notes: list[str]) -> list[Benchm
             with path.open(encoding="utf-8", newline="") as stream:
                 for row in csv.DictReader(stream, delimiter="\t"):
                     seconds, max_rss_mb = float(row["s"]), _float_or_none(row.get("max_rss"))
+                    if not 0.0 <= seconds < 1e12:
+                        raise ValueError(seconds)
                     measured = seconds >= _SECONDS_TO_BE_MEASURED
                     found.append(Benchmark(rule, seconds, max_rss_mb if measured else None))
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, IsADirectoryError, csv.Error):
             name = path.relative_to(folder.parent).as_posix()
             notes.append(f"{name}: left out, not a benchmark table of Snakemake.")
     return found
@@ -263,10 +264,9 @@ def _ladder(path: Path, notes: list[str]) -> dict[str, Any] | None:
         return None  # measured on request only: nothing is missing
     try:
         ladder = json.loads(path.read_text("utf-8"))
-        complete = ladder["benchmark"] == "ladder" and all("rung" in r for r in ladder["rungs"])
-    except (ValueError, KeyError, TypeError):
-        complete = False
-    if not complete:
+    except (IsADirectoryError, ValueError, RecursionError):
+        ladder = None
+    if misfit(Ladder, ladder):
         notes.append(f"{path.name}: left out, not what scalefold bench ladder writes.")
         return None
     return ladder
@@ -301,7 +301,8 @@ def _disagreements(files: RunFiles) -> Iterator[str]:
 
 def _float_or_none(text: str | None) -> float | None:
     try:
-        return float(text or "")
+        number = float(text or "")
+        return number if math.isfinite(number) else None
     except ValueError:
         return None  # "-" or "NA": the job was too short to be measured
 

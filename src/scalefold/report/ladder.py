@@ -49,7 +49,8 @@ def save_ladder(ladder: Mapping[str, Any], file: Path) -> None:
     rows = _measured(ladder)
     if not rows:
         raise InputError("--plot: no rung was measured, so there is nothing to draw")
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "ladder"}):
+    style: Any = {"svg.fonttype": "none", "svg.hashsalt": "ladder", "text.parse_math": False}
+    with matplotlib.rc_context(style):
         figure = Figure(figsize=(7.2, 1.2 + _INCHES_A_RUNG * len(rows)), layout="constrained")
         _draw(figure.add_subplot(), ladder, rows, ("#2f6f9f", "#c98a2b"), "#222222")
         kind, drawn = file.suffix.removeprefix("."), BytesIO()

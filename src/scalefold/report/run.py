@@ -66,5 +66,5 @@ def write_report(
     page = render_page(content, files.evaluations)
     text = json.dumps(content, indent=1, allow_nan=False)
     write_bytes(out_json, (text + "\n").encode())
-    write_bytes(out_html, page.encode())
+    write_bytes(out_html, page.encode("utf-8", "replace"))  # JSON may name lone surrogates
     return content

@@ -53,6 +53,7 @@ _STYLE: Any = {
     "lines.linewidth": 1.8,
     "lines.solid_capstyle": "round",
     "path.simplify": True,
+    "text.parse_math": False,  # names are taken as they are, also with dollar signs
 }
 
 

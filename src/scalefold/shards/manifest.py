@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Final
 
 from scalefold.errors import ChecksumError, InputError, UnreadableError
 from scalefold.io.atomic import write_bytes
 from scalefold.shards.repack_hint import repack_hint
 from scalefold.shards.schema import MANIFEST_FILE, SCHEMA_VERSION
+from scalefold.shards.sealed_json import check_keys, read_sealed, sealed
 from scalefold.shards.writer import ShardFacts
+
+_RESTORE: Final = "Restore it, or run `scalefold pack` again."
 
 
 @dataclass(frozen=True)
@@ -86,9 +88,7 @@ class Manifest:
 
     def write(self, folder: Path) -> str:
         """Write ``manifest.json`` and return its SHA-256, which identifies the data."""
-        return write_bytes(
-            folder / MANIFEST_FILE, (json.dumps(asdict(self), indent=1) + "\n").encode()
-        )
+        return write_bytes(folder / MANIFEST_FILE, sealed(asdict(self)))
 
     @staticmethod
     def read(folder: Path) -> Manifest:
@@ -97,7 +97,8 @@ class Manifest:
         Raises
         ------
         InputError
-            There is no such folder, or no complete set of shards in it, or one of another version.
+            There is no such folder, or no complete set of shards in it, or one of another version;
+            as `ChecksumError` where the manifest is damaged.
         """
         path = folder / MANIFEST_FILE
         if not folder.is_dir():
@@ -105,7 +106,7 @@ class Manifest:
                 f"{folder}: no such shard folder. Run `scalefold pack`, or correct the path."
             )
         try:
-            tree: dict[str, Any] = json.loads(path.read_text("utf-8"))
+            tree = read_sealed(path, _RESTORE)
         except FileNotFoundError as error:
             below = folder / "shards"
             fix = (
@@ -117,16 +118,13 @@ class Manifest:
             raise InputError(
                 f"{path}: no manifest, so the shards of this folder are not complete. {fix}"
             ) from error
-        except ValueError as error:
-            raise InputError(
-                f"{path}: not valid JSON ({error}). Restore it, or run `scalefold pack` again."
-            ) from error
-        version = tree.get("schema_version") if isinstance(tree, dict) else None
+        version = tree.get("schema_version")
         if version != SCHEMA_VERSION:
             raise InputError(
                 f"{path}: schema version {version}, this version of scalefold reads "
                 f"{SCHEMA_VERSION}. Run `scalefold pack` again, with this version."
             )
+        check_keys(path, tree, [f.name for f in fields(Manifest)], _RESTORE)
         try:
             return Manifest(
                 schema_version=version,
@@ -137,8 +135,7 @@ class Manifest:
             )
         except (KeyError, TypeError) as error:
             raise InputError(
-                f"{path}: an entry is missing or unknown ({error}). Restore it, or run "
-                "`scalefold pack` again."
+                f"{path}: an entry is missing or unknown ({error}). {_RESTORE}"
             ) from error
 
     @property

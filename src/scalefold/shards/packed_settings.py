@@ -7,20 +7,25 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import shlex
+import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from scalefold.config.identity import packing_hash
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.raw.chains import ChainRow, read_chains, read_rejected
 from scalefold.shards.manifest import Manifest
-from scalefold.shards.schema import INDEX_FILE, REJECTED_FILE
+from scalefold.shards.schema import INDEX_FILE, MANIFEST_FILE, REJECTED_FILE
 from scalefold.shards.shard_file import ShardFile
 from scalefold.shards.summary import changed_settings, in_words
 
 logger = logging.getLogger(__name__)
+
+_CLOCKS_DIFFER_SECONDS: Final = 10.0
+"""Clocks of a cluster's machines differ by less."""
 
 
 def other_settings(folder: Path, config: Config) -> dict[str, str]:
@@ -58,13 +63,25 @@ def check_origin(folder: Path, config: Config) -> None:
     Raises
     ------
     InputError
-        Says what differs, and how the workflow packs again. Or there are no complete shards.
+        Says what differs, and how the workflow packs again. Or there are no complete shards, or
+        their manifest has a time in the future, with which Snakemake lets no training succeed.
     """
+    _check_time(folder / MANIFEST_FILE)
     if found := _differences(folder, config):
         raise InputError(
             f"{folder} was packed with {'; '.join(found)}. Set that back, or pack again: give the "
             "same snakemake command with --forcerun fetch_structures fetch_alignments (files that "
             "were fetched are kept)"
+        )
+
+
+def _check_time(manifest: Path) -> None:
+    ahead = manifest.stat().st_mtime - time.time() if manifest.exists() else 0.0
+    if ahead > _CLOCKS_DIFFER_SECONDS:
+        raise InputError(
+            f"{manifest}: its time is {ahead:.0f} s in the future, so Snakemake takes all that is "
+            f"made of it for older. Run `touch {shlex.quote(str(manifest))}`, and see whether this "
+            "machine's clock or that of the file system is wrong"
         )
 
 

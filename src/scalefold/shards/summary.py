@@ -5,13 +5,14 @@ Later stages read these instead of the shards; readers of the finished folder do
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from scalefold.config.identity import packing_hash, packing_settings
 from scalefold.config.schema import Config
@@ -21,7 +22,11 @@ from scalefold.raw.chains import Rejected
 from scalefold.shards.manifest import SourceFile
 from scalefold.shards.repack_hint import pack_command
 from scalefold.shards.schema import SCHEMA_VERSION, summary_file
+from scalefold.shards.sealed_json import check_keys, read_sealed, sealed
 from scalefold.shards.writer import ShardFacts
+
+_KEYS: Final = ("head", "rows", "template_hits", "structures")
+"""Entries of a summary, the last two of an msa shard only."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +120,28 @@ class MsaSummary:
 def write_summary(folder: Path, summary: ChainSummary | MsaSummary) -> None:
     """Write a summary atomically to its place in the shard folder."""
     path = folder / summary_file(summary.head.family, summary.head.bucket)
-    write_bytes(path, (json.dumps(asdict(summary), indent=1) + "\n").encode())
+    write_bytes(path, sealed(asdict(summary)))
+
+
+def check_summary(folder: Path, shard: ShardFacts) -> None:
+    """Check the summary beside a shard, which may be missing: nothing reads it any more.
+
+    Raises
+    ------
+    InputError
+        It is damaged, or of another shard.
+    """
+    path = (folder / shard.file).with_suffix(".json")
+    fix = f"Delete it, or {pack_command(path.name)} writes it."
+    with contextlib.suppress(FileNotFoundError):
+        tree = read_sealed(path, fix)
+        check_keys(path, tree, _KEYS, fix)
+        head = tree.get("head")
+        found = head.get("shard") if isinstance(head, dict) else None
+        if found != asdict(shard):
+            raise InputError(
+                f"{path}: states {found} of its shard, the manifest {asdict(shard)}. {fix}"
+            )
 
 
 def structures_hash(summaries: Iterable[ChainSummary]) -> str:
@@ -162,8 +188,10 @@ def _read(
     path = folder / summary_file(family, bucket)
     fix = f"{pack_command(path.name)} writes it."
     try:
-        tree = json.loads(path.read_text("utf-8"))
+        tree = read_sealed(path, fix)
         summary = parse(_head(tree["head"]), tree)
+    except InputError:
+        raise
     except FileNotFoundError as error:
         raise InputError(f"{path}: no such file. {fix}") from error
     except (ValueError, KeyError, TypeError) as error:
@@ -174,6 +202,7 @@ def _read(
             f"{path}: schema version {head.schema_version}, this version of scalefold writes "
             f"{SCHEMA_VERSION}. {fix}"
         )
+    check_keys(path, tree, _KEYS, fix)
     if head.config_hash != packing_hash(config):
         changed = changed_settings(head.settings, config)
         raise InputError(

@@ -17,6 +17,7 @@ from scalefold.shards.manifest import Manifest
 from scalefold.shards.records import MsaRecord
 from scalefold.shards.schema import INDEX_FILE, SCHEMAS, shard_file
 from scalefold.shards.shard_file import ShardFile
+from scalefold.shards.summary import check_summary
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def verify(folder: Path) -> list[Problem]:
             problems.append(Problem(facts.file, str(error)))
             if not isinstance(error, ChecksumError):  # of a damaged file some rows may be sound
                 unread.add(facts.file)
-    problems += _stray_files(folder, manifest)
+    problems += _summaries(folder, manifest)
     index = _index(folder, problems)
     chains: dict[tuple[int, int], tuple[str, bytes, int]] = {}
     alignments: dict[tuple[int, int], _Alignment] = {}
@@ -88,6 +89,12 @@ def leftovers(folder: Path) -> list[Path]:
     return sorted(folder.glob(f"*{TEMPORARY_MARK}*"))
 
 
+def stale(folder: Path) -> list[Path]:
+    """Return shards of another list of chains or number of buckets; nothing reads them."""
+    known = {facts.file for facts in Manifest.read(folder).files}
+    return sorted(path for path in folder.glob("*.arrow") if path.name not in known)
+
+
 def _facts(msa: MsaRecord) -> _Alignment:
     return _Alignment(
         seq_id=msa.seq_id,
@@ -99,14 +106,13 @@ def _facts(msa: MsaRecord) -> _Alignment:
     )
 
 
-def _stray_files(folder: Path, manifest: Manifest) -> Iterator[Problem]:
-    for path in sorted(folder.glob("*.arrow")):
-        if manifest.facts(path.name) is None:
-            yield Problem(
-                path.name,
-                "not in the manifest: of another list of chains or number of buckets. Remove it "
-                f"and {path.with_suffix('.json').name}, or pack again.",
-            )
+def _summaries(folder: Path, manifest: Manifest) -> Iterator[Problem]:
+    for facts in manifest.files:
+        if facts.file.startswith(("chain-", "msa-")):
+            try:
+                check_summary(folder, facts)
+            except InputError as error:
+                yield Problem(Path(facts.file).with_suffix(".json").name, str(error))
 
 
 def _index(folder: Path, problems: list[Problem]) -> list[dict[str, Any]]:

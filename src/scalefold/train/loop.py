@@ -89,6 +89,7 @@ def train(
     reader, sampler, inputs = on_all(mesh.world, lambda: _open(config, shards, mesh))
     digits = [config_hash(config), *(sha256[:12] for sha256 in astuple(inputs) if sha256)]
     same_everywhere(mesh.world, "configuration, data and initial weights", "".join(digits))
+    mesh.world.limit(config.training.start_timeout_seconds)
     lock = WriterLock(out)
 
     def claim() -> None:
@@ -124,7 +125,7 @@ def train(
                     }
                     stack.enter_context(session(out, lambda: run.step, **facts))
             rank, size = mesh.data.rank, mesh.data.size
-            loader = TrainingLoader(reader, config, device, run.position, rank, size)
+            loader = TrainingLoader(reader, config, device, run.position, rank, size, stop)
             stack.enter_context(loader)
             with exhaustion_explained(trainer.checkpointing):
                 return run.go(loader, files, target, stop)

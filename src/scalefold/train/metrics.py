@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import math
+import operator
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,8 +98,8 @@ def _truncate(path: Path, step: int) -> None:
     kept, dropped = [], 0
     for number, line in enumerate(path.read_text("utf-8", errors="replace").splitlines(), 1):
         try:
-            of_step = json.loads(line)["step"]
-        except (ValueError, KeyError, TypeError):
+            of_step = operator.index(json.loads(line)["step"])
+        except (ValueError, KeyError, TypeError, RecursionError):
             logger.warning("%s, line %d: dropped, it was not written to its end", path, number)
             continue
         if of_step <= step:

@@ -23,6 +23,7 @@ from scalefold.errors import ElsewhereError, InputError
 from scalefold.loader.loader import Batch, TrainingLoader
 from scalefold.loader.order import Position
 from scalefold.loader.prepare import SampleError
+from scalefold.loader.waiting import StoppedWaitingError
 from scalefold.ops.backends import log_backends
 from scalefold.optim.schedule import learning_rate
 from scalefold.parallel import Mesh
@@ -72,6 +73,7 @@ class Run:
         self._skips = SkippedSteps(config.training.max_non_finite_steps)
         self._failure: InputError | SampleError | None = None
         self._absent = self._stopped = self._on_target = False
+        self._gave_up = self._met = False
         # Numbers of a step are read when the next one is under way, so that a GPU never waits.
         self._unread: deque[_Unread] = deque()
         self._last_read = DeviceTime(trainer.parameters.master.device)
@@ -125,6 +127,7 @@ class Run:
                     if not self._absent:
                         self._publish(files, loader)
         self._read(0, files)
+        world.limit(training.start_timeout_seconds)  # all wait while the checkpoint is written
         published = self._publish(files, loader)
         if files is not None:
             files.finish()
@@ -167,15 +170,19 @@ class Run:
         self._unread.append(_Unread.of(self.step, rate, batch, Readback(numbers)))
 
     def _next(self, loader: TrainingLoader) -> Batch | None:
-        """Samples of the next step, of this rank; None once there is something wrong with one.
+        """Samples of the next step, of this rank; None once there is something wrong with one,
+        or they did not come before the end.
 
         The other ranks learn of that from the step, so that all end with the steps made so far.
         """
-        if self._failure is None:
+        if self._failure is None and not self._gave_up:
             try:
                 batch = next(loader)
             except (InputError, SampleError) as error:
                 self._failure = error
+            except StoppedWaitingError as error:
+                logger.warning("%s: asked to stop, and its samples did not come", error)
+                self._gave_up = True
             else:
                 assert batch.step == self.step, (batch.step, self.step)
                 return batch
@@ -188,8 +195,14 @@ class Run:
             numbers = unread.readback.get()
             seconds = unread.readback.ended.seconds_since(self._last_read)
             self._last_read = unread.readback.ended
+            if not self._met:  # from now on no rank compiles
+                self._met = True
+                self._mesh.world.limit(self._config.training.exchange_timeout_seconds)
             if numbers.absent:  # nor is any later step applied
-                self._absent = True
+                if numbers.stop and self._failure is None:
+                    self._stopped = True
+                else:
+                    self._absent = True
                 self.step = min(self.step, unread.step - 1)
                 continue
             self._stopped |= numbers.stop

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from pydantic import FiniteFloat, TypeAdapter
+
 from scalefold.errors import InputError
 from scalefold.io.atomic import write_bytes
 
@@ -44,13 +46,16 @@ class Session:
         Commit, torch's version and device, as far as it was noted.
     """
 
-    started: float
-    ended: float
+    started: FiniteFloat
+    ended: FiniteFloat
     processes: int
-    max_rss_mb: float | None
+    max_rss_mb: FiniteFloat | None
     train_chains: int | None
     train_chains_drawn: int | None
     made_with: dict[str, Any]
+
+
+_SESSION: Final = TypeAdapter(Session)
 
 
 def read_sessions(out: Path, logged: Sequence[float]) -> list[Session]:
@@ -82,18 +87,20 @@ def read_sessions(out: Path, logged: Sequence[float]) -> list[Session]:
             until = events[following]["time"] if following < len(events) else math.inf
             heard = max((t for t in logged if start["time"] <= t < until), default=start["time"])
             sessions.append(
-                Session(
-                    started=start["time"],
-                    ended=end.get("time", heard),
-                    processes=start["processes"],
-                    max_rss_mb=end.get("max_rss_mb"),
-                    train_chains=start.get("train_chains"),
-                    train_chains_drawn=start.get("train_chains_drawn"),
-                    made_with={key: start.get(key) for key in ("commit", "torch", "device")},
+                _SESSION.validate_python(
+                    {
+                        "started": start["time"],
+                        "ended": end.get("time", heard),
+                        "processes": start["processes"],
+                        "max_rss_mb": end.get("max_rss_mb"),
+                        "train_chains": start.get("train_chains"),
+                        "train_chains_drawn": start.get("train_chains_drawn"),
+                        "made_with": {k: start.get(k) for k in ("commit", "torch", "device")},
+                    }
                 )
             )
         return sessions
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{path}: left out, it is damaged ({error!r})") from None
 
 

@@ -8,7 +8,6 @@ array with the block number first. Sources: the modules of AlphaFold's ``model/m
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from pathlib import Path
@@ -20,10 +19,12 @@ from numpy.typing import NDArray
 
 from scalefold.config.schema import ModelConfig
 from scalefold.errors import InputError
-from scalefold.weights.archive import archive_kind
-from scalefold.weights.matching import State, refuse_differences
+from scalefold.weights.archive import archive_kind, read_arrays
+from scalefold.weights.matching import State, model_shapes, refuse_differences
 
 PREFIX: Final = "alphafold/alphafold_iteration/"
+_MAX_VALUE_BYTES: Final = 8  # float64; AlphaFold's are float32
+_MAX_HEADER_BYTES: Final = 16 << 20  # of all arrays
 
 
 class Layout(Enum):
@@ -274,15 +275,8 @@ def read_alphafold(path: Path, config: ModelConfig) -> State:
             f"{path}: is a torch file, not an .npz file of arrays as AlphaFold's are: its format "
             "is openfold or mlperf (--format), and its name should end in .pt"
         )
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {key: file[key] for key in file.files}
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such weight file") from None
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, AttributeError) as error:
-        # numpy takes whatever is no archive for pickled objects, and says how to load such.
-        reason = "it holds something else" if "pickle" in str(error) else error
-        raise InputError(f"{path}: cannot be read as an .npz file of arrays: {reason}") from None
+    num_values = sum(shape.numel() for shape in model_shapes(config).values())
+    arrays = read_arrays(path, _MAX_VALUE_BYTES * num_values + _MAX_HEADER_BYTES)
     return alphafold_to_current(arrays, config, str(path))
 
 
@@ -301,6 +295,8 @@ def alphafold_to_current(
                 f"{source}: {entry.key} has shape {array.shape}, the model has {len(entry.names)} "
                 "blocks, which the first dimension must be"
             )
+        if array.ndim == int(entry.stacked) and entry.layout is not Layout.FLAT:
+            raise InputError(f"{source}: {entry.key} has shape {array.shape}, too few dimensions")
         for name, block in zip(entry.names, array if entry.stacked else [array], strict=True):
             state[name] = torch.from_numpy(np.ascontiguousarray(entry.layout.apply(block)))
     return state

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor
 
 from scalefold.errors import InputError
-from scalefold.weights.archive import archive_kind
+from scalefold.weights.archive import archive_kind, check_torch_archive
 from scalefold.weights.matching import State
 
 logger = logging.getLogger(__name__)
@@ -31,7 +30,6 @@ FIRST_VERSION: Final = (
 
 _CONTAINERS: Final = (("ema", "params"), ("state_dict",), ("module",))
 _PREFIXES: Final = ("module.", "model.")
-_ZIP_START: Final = b"PK\x03\x04"
 
 
 def read_openfold(path: Path) -> State:
@@ -61,27 +59,19 @@ def read_torch(path: Path) -> Any:
             "it with `scalefold weights import --format alphafold`"
         )
     try:
+        check_torch_archive(path)
         return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise InputError(f"{path}: no such weight file") from None
+    except InputError:
+        raise
     # Bytes that are no pickle make torch's reader fail in any way: IndexError, KeyError, ...
     except Exception as error:
-        if _is_cut(path):
-            raise InputError(
-                f"{path}: the end of this torch file is missing ({path.stat().st_size} bytes are "
-                "there): copy it again, or save it again where the disk was full"
-            ) from None
         raise InputError(
             f"{path}: cannot be read as a torch file of tensors ({type(error).__name__}: "
             f"{_reason(error)}). If it holds more than tensors, save its state dictionary alone "
             "in the code that wrote it; otherwise it is damaged"
         ) from None
-
-
-def _is_cut(path: Path) -> bool:
-    """Whether a file begins as torch's do, which are zip archives, and does not end as one."""
-    with path.open("rb") as file:
-        return file.read(4) == _ZIP_START and not zipfile.is_zipfile(path)
 
 
 def _reason(error: Exception) -> str:
@@ -141,10 +131,22 @@ def _tensors(tree: Any, path: Path) -> State:
             f"{path}: expected a dictionary of tensors, found {type(tree).__name__}"
             + (" (empty)" if isinstance(tree, Mapping) else "")
         )
-    wrong = [str(name) for name, value in tree.items() if not isinstance(value, Tensor)]
+    wrong = [ascii(name) for name, value in tree.items() if not _is_named_tensor(name, value)]
     if wrong:
         raise InputError(
-            f"{path}: expected a dictionary of tensors, but {wrong[:10]} are none. Known layouts: "
-            "a plain dictionary, ema.params, state_dict, module"
+            f"{path}: expected a dictionary of tensors, but {', '.join(wrong[:10])} are none. "
+            "Known layouts: a plain dictionary, ema.params, state_dict, module"
         )
     return {str(name): value for name, value in tree.items()}
+
+
+def _is_named_tensor(name: object, value: object) -> bool:
+    """Whether this is a name that can be printed, and a tensor with its values."""
+    return (
+        isinstance(name, str)
+        and name.isprintable()
+        and isinstance(value, Tensor)
+        and value.layout is torch.strided
+        and not value.is_nested
+        and value.device.type == "cpu"
+    )

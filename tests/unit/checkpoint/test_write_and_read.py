@@ -208,6 +208,29 @@ def test_one_flipped_bit_is_detected(name: str, tmp_path: Path) -> None:
         load.get(name, load_weights)(path.parent)
 
 
+@pytest.mark.parametrize("mark", [b"", b"\xff\xfe\n", b"0" * 64, b"\x00" * 65])
+def test_a_damaged_mark_is_told(mark: bytes, tmp_path: Path) -> None:
+    path = _save(tmp_path, 1)
+    ready_mark(path).write_bytes(mark)
+    with pytest.raises(ChecksumError, match=r"step-00000001\.ready"):
+        read_metadata(path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"files": 3}, {"files": {"weights.pt": None}}, {"files": {"weights.pt": {"bytes": "x"}}},
+     {"step": None}, {"config": []}, {"more": 1}],
+    ids=str,
+)  # fmt: skip
+def test_a_description_of_other_kinds_is_told(changes: dict[str, object], tmp_path: Path) -> None:
+    path = _save(tmp_path, 1)
+    ready_mark(path).unlink()
+    file = path / "checkpoint.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    with pytest.raises(InputError, match=r"checkpoint\.json"):
+        read_metadata(path)
+
+
 def test_missing_parts_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"step-00000009: no checkpoint here"):
         read_metadata(tmp_path / "step-00000009")

@@ -1,4 +1,7 @@
 import logging
+import os
+import re
+import signal
 import threading
 from itertools import islice
 
@@ -8,10 +11,12 @@ import torch
 from scalefold.errors import InputError
 from scalefold.features.contract import validate
 from scalefold.features.pipeline import training_features
+from scalefold.loader import waiting
 from scalefold.loader.loader import TrainingLoader
 from scalefold.loader.order import Position
 from scalefold.loader.prepare import SampleError
 from scalefold.loader.recycling import recycling_count
+from scalefold.loader.waiting import StoppedWaitingError
 
 SIZES = {"B": 1, "N": 16, "S": 4, "E": 6, "T": 2}
 
@@ -157,6 +162,24 @@ def test_failures_ahead_do_not_wait_for_their_turn(reader_type, loader_config):
     loader = TrainingLoader(reader, loader_config(loader_workers=2, prefetch=6))
     with pytest.raises(InputError, match=f"chain {other} "):
         take(loader, 1)
+
+
+def test_a_wait_for_hanging_workers_is_told_and_ended_by_a_request_to_stop(
+    reader_type, loader_config, monkeypatch, caplog
+):
+    monkeypatch.setattr(waiting, "WARNING_SECONDS", 1.0)
+    monkeypatch.setattr(waiting, "STOP_SECONDS", 1.0)
+    stop = threading.Event()
+    loader = TrainingLoader(reader_type(), loader_config(loader_workers=2), stop=stop)
+    next(loader)
+    processes = [worker.process for worker in loader._pool._workers]
+    for process in processes:
+        os.kill(process.pid, signal.SIGSTOP)
+    threading.Timer(4.0, stop.set).start()
+    with pytest.raises(StoppedWaitingError):
+        take(loader, 19)
+    assert re.search(r"waited \d+ s for samples: draw \d+, chain 1..._A", caplog.text)
+    assert not any(process.is_alive() for process in processes)
 
 
 def test_close_ends_hanging_workers(reader_type, loader_config):

@@ -7,8 +7,9 @@ import torch
 
 from scalefold.cli.device import torch_device
 from scalefold.errors import ElsewhereError, InputError
+from scalefold.launcher import Place, find_place
 from scalefold.parallel import ALONE, SINGLE
-from scalefold.parallel.launch import Place, find_place, joined
+from scalefold.parallel.launch import joined
 from scalefold.parallel.ranks import Ranks, on_all, on_first, same_everywhere
 
 TORCHRUN = {

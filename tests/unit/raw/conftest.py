@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -42,7 +43,9 @@ class Site:
     Faults, used up one a request: an integer is an HTTP status; ("drop", n) sends n bytes of the
     body and closes the connection; "ignore-range" answers a range request with the whole file,
     ("skip", n) with what begins n bytes behind what was asked for;
-    "no-length" sends the body without its length, ended by closing.
+    "no-length" sends the body without its length, ended by closing; ("slow", s) sends a byte each
+    s seconds; a dictionary replaces headers, the status where it has one, and the file's answer to
+    a range: "Ignored-If-Range" gives the range of whatever the file is now.
     """
 
     files: dict[str, bytes] = field(default_factory=dict)
@@ -70,7 +73,8 @@ class _Handler(BaseHTTPRequestHandler):
         body, etag = site.files[path], site.etags.get(path, '"v1"')
         headers = {"ETag": etag} if etag else {}
         status, start = 200, 0
-        same = self.headers.get("If-Range") in (None, etag)
+        unasked = isinstance(fault, dict) and "Ignored-If-Range" in fault
+        same = self.headers.get("If-Range") in (None, etag) or unasked
         if wanted and same and fault != "ignore-range":
             start = int(re.fullmatch(r"bytes=(\d+)-", wanted)[1])
             if start >= len(body):
@@ -82,8 +86,14 @@ class _Handler(BaseHTTPRequestHandler):
             headers["Content-Range"] = f"bytes {start}-{len(body) - 1}/{len(body)}"
         if fault != "no-length":
             headers["Content-Length"] = str(len(body) - start)
+        if isinstance(fault, dict):
+            headers |= {name: text for name, text in fault.items() if name != "status"}
+            status = fault.get("status", status)
         self._head(status, headers)
         data = body[start:]
+        if isinstance(fault, tuple) and fault[0] == "slow":
+            self._drip(data, fault[1])
+            return
         if isinstance(fault, tuple) and fault[0] == "drop":
             data = data[: fault[1]]
         self.wfile.write(data)
@@ -91,6 +101,14 @@ class _Handler(BaseHTTPRequestHandler):
         if fault is not None:
             self.close_connection = True
             self.connection.shutdown(2)
+
+    def _drip(self, data: bytes, seconds: float) -> None:
+        try:
+            for byte in data:
+                self.wfile.write(bytes([byte]))
+                time.sleep(seconds)
+        except OSError:  # nobody listens any more
+            self.close_connection = True
 
     def _head(self, status: int, headers: dict[str, str]) -> None:
         self.send_response(status)

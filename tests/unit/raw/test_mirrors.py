@@ -4,9 +4,16 @@ import errno
 import gzip
 import hashlib
 import os
+import shutil
 import socket
+import ssl
+import subprocess
+import threading
+import tracemalloc
+import zlib
 from collections.abc import Iterator
 from contextlib import closing
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -218,7 +225,7 @@ def test_no_server_at_all(downloader: Downloader, tmp_path: Path) -> None:
         (gzip.compress(BODY, mtime=0)[:1], "is a truncated gzip file: replace it"),
         (b"", "is a truncated gzip file: replace it"),
         (gzip.compress(BODY, mtime=0)[:9] + b"\xff" * 99, r"is not a whole gzip file \(.*: repl"),
-        (b"<html>sorry</html>", "is not gzipped, it begins with b'<html>sorry<': gzip it there"),
+        (b"<html>sorry</html>", "is a page in HTML"),
         (b"data_5PTI\n# \n", r"is not gzipped, it begins with b'data_5PTI\\n# ': gzip it there"),
     ],
 )
@@ -244,6 +251,170 @@ def test_a_body_that_ends_early_without_length_is_caught_by_gzip(
     site.faults["/x.cif.gz"] = ["no-length"]
     downloader.get([site.url], "x.cif.gz", tmp_path / "x.cif.gz")
     assert gzip.decompress((tmp_path / "x.cif.gz").read_bytes()) == BODY
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"status": 302, "Location": "/d/a.a3m"},  # in a circle
+        {"status": 302, "Location": "http://[::1"},
+        {"status": 302, "Location": "http://\xe9\xff:99999/"},
+        {"status": 302, "Location": "gopher://x/"},
+        {"status": 302},
+        {"status": 206},
+        {"status": 206, "Content-Range": "bytes 0-9/10"},
+        {"status": 304},
+        {"status": 299},
+        {"Content-Length": "much"},
+        {"Content-Type": "text/html; charset=utf-8"},
+        {"Content-Encoding": "gzip"},
+        {"Content-Encoding": "br"},
+    ],
+    ids=str,
+)
+def test_no_answer_of_a_mirror_keeps_the_next_from_being_asked(
+    site, downloader: Downloader, tmp_path: Path, answer: dict[str, object]
+) -> None:
+    site.faults["/d/a.a3m"] = [answer] * 99
+    (tmp_path / "next/d").mkdir(parents=True)
+    (tmp_path / "next/d/a.a3m").write_bytes(b">x\nA\n")
+    got = downloader.get([site.url, str(tmp_path / "next")], "d/a.a3m", tmp_path / "a.a3m")
+    assert list(got.failures) == [site.url]
+    assert (tmp_path / "a.a3m").read_bytes() == b">x\nA\n"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"ETag": '"\xe9"'},
+        {"ETag": '"a\tb"'},
+        {"ETag": "", "Last-Modified": "yesterd\xe4y"},
+    ],
+    ids=str,
+)
+def test_a_validator_that_cannot_be_sent_back_is_none(
+    site, downloader: Downloader, tmp_path: Path, changes: dict[str, object]
+) -> None:
+    site.faults["/d/a.a3m"] = [changes | {"Content-Length": str(len(BODY) + 1)}]
+    downloader.get([site.url], "d/a.a3m", tmp_path / "a.a3m")
+    assert (tmp_path / "a.a3m").read_bytes() == BODY
+    assert [r for _, r in site.requests] == [None, None]
+
+
+@pytest.mark.parametrize(
+    "content_range",
+    [
+        "",
+        "bytes",
+        "bytes -",
+        "bytes x-y/z",
+        "bytes 1000-\xb2/\xb2",
+        "bytes 1000-10239/" + 5000 * "9",
+    ],
+    ids=range(6),
+)
+def test_a_malformed_range_starts_anew(
+    site, downloader: Downloader, tmp_path: Path, content_range: str
+) -> None:
+    site.faults["/d/a.a3m"] = [("drop", 1000), {"Content-Range": content_range}]
+    downloader.get([site.url], "d/a.a3m", tmp_path / "a.a3m")
+    assert (tmp_path / "a.a3m").read_bytes() == BODY
+
+
+@pytest.mark.parametrize(
+    ("etag", "now"), [('"v2"', BODY[::-1]), ('"v1"', BODY[::-1] + b"x"), ("", BODY[::-1])]
+)
+def test_halves_of_two_files_are_not_joined_where_if_range_is_ignored(
+    site, downloader: Downloader, tmp_path: Path, etag: str, now: bytes
+) -> None:
+    site.faults["/d/a.a3m"] = [("drop", 1000)]
+    with closing(Downloader(attempts=1)) as first, pytest.raises(UnavailableError):
+        first.get([site.url], "d/a.a3m", tmp_path / "a.a3m")
+    site.files["/d/a.a3m"], site.etags["/d/a.a3m"] = now, etag
+    site.faults["/d/a.a3m"] = [{"Ignored-If-Range": ""}]
+    downloader.get([site.url], "d/a.a3m", tmp_path / "a.a3m")
+    assert (tmp_path / "a.a3m").read_bytes() == now
+
+
+def test_a_part_left_from_elsewhere_is_not_gone_on_with(
+    site, downloader: Downloader, tmp_path: Path
+) -> None:
+    (tmp_path / "a.a3m.part").write_bytes(b"x" * 100)
+    (tmp_path / "a.a3m.part.validator").write_bytes(b"\xff\xfe\n\n")
+    downloader.get([site.url], "d/a.a3m", tmp_path / "a.a3m")
+    assert (tmp_path / "a.a3m").read_bytes() == BODY
+
+
+def test_a_page_in_place_of_the_file_is_refused_at_once(site, tmp_path: Path) -> None:
+    site.files["/d/a.a3m"] = b"\n<!DOCTYPE html><html>come back later</html>"
+    with closing(Downloader(attempts=9)) as downloader, pytest.raises(UnavailableError) as caught:
+        downloader.get([site.url], "d/a.a3m", tmp_path / "a.a3m")
+    assert not caught.value.is_absent
+    assert len(site.requests) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_takes_too_long_is_asked_of_the_next(site, tmp_path: Path) -> None:
+    site.faults["/d/a.a3m"] = [("slow", 0.05)] * 9
+    (tmp_path / "next/d").mkdir(parents=True)
+    (tmp_path / "next/d/a.a3m").write_bytes(b"local")
+    with closing(Downloader(limit_seconds=0.5)) as downloader:
+        got = downloader.get([site.url, str(tmp_path / "next")], "d/a.a3m", tmp_path / "a.a3m")
+    assert list(got.failures) == [site.url]
+    assert len(site.requests) == 1
+    assert not list(tmp_path.glob("*.part*"))
+
+
+@pytest.fixture
+def certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A certificate of this machine's, with its key; trusted."""
+    path = tmp_path / "host.pem"
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=localhost -days 2 -addext"
+    paths = ["-keyout", str(path), "-out", str(tmp_path / "certificate.pem")]
+    subprocess.run(
+        [*command.split(), "subjectAltName=IP:127.0.0.1", *paths], check=True, capture_output=True
+    )
+    path.write_bytes(path.read_bytes() + (tmp_path / "certificate.pem").read_bytes())
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "certificate.pem"))
+    return path
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not here")
+def test_https_is_not_left_by_a_redirect(site, certificate: Path, tmp_path: Path) -> None:
+    class Redirects(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(302)
+            self.send_header("Location", f"{site.url}{self.path}")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate)
+    with HTTPServer(("127.0.0.1", 0), Redirects) as server, closing(Downloader()) as downloader:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        root = f"https://127.0.0.1:{server.server_address[1]}"
+        with pytest.raises(UnavailableError, match="https"):
+            downloader.get([root], "d/a.a3m", tmp_path / "a.a3m")
+        server.shutdown()
+        thread.join()
+    assert site.requests == []
+
+
+def test_a_bomb_is_checked_in_little_memory(downloader: Downloader, tmp_path: Path) -> None:
+    bomb = zlib.compressobj(9, wbits=31)
+    content = b"".join(bomb.compress(bytes(1 << 20)) for _ in range(64)) + bomb.flush()
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m/x.cif.gz").write_bytes(content)
+    tracemalloc.start()
+    downloader.get([str(tmp_path / "m")], "x.cif.gz", tmp_path / "x.cif.gz")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 16 << 20
 
 
 def test_local_copy_follows_its_source(downloader: Downloader, tmp_path: Path) -> None:

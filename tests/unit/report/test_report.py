@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import math
+import operator
 import re
 import shutil
 from html.parser import HTMLParser
@@ -357,6 +360,75 @@ def test_a_damaged_evaluation_is_left_out_and_named(make_run, content, said):
     assert said in report["notes"][0]
 
 
+def at(tree, path: tuple, value):
+    """A copy of a tree with another value at a path; deleted where it is `...`."""
+    tree = json.loads(json.dumps(tree))
+    *parents, last = path
+    inner = functools.reduce(operator.getitem, parents, tree)
+    if value is ...:
+        del inner[last]
+    else:
+        inner[last] = value
+    return tree
+
+
+def test_partial_evaluations_are_left_out_and_named(make_run):
+    run = make_run()
+    folder = training_of(run, "evaluation")
+    whole = json.loads((folder / "step-00000050.json").read_text())
+    changes: dict[tuple, list] = {
+        ("mean",): [..., None, [], {"train": None}, {"train": {}}],
+        ("mean", "train", "lddt_ca"): [..., "0.5", math.nan, 1e300, [], {}],
+        ("mean", "train", "tm_score"): [..., "x"],
+        ("counts",): [[], {}, {"train": {"scored": 1}}],
+        ("counts", "train"): [..., 3],
+        ("chains",): [None, {}, [None], ["x"], [[]]],
+        ("chains", 0, "split"): [..., None, 3],
+        ("chains", 0, "length"): ["9", -1, 1.5],
+        ("chains", 0, "per_residue"): [..., None, {}, {"plddt": [1.0]}, {"plddt": 3}],
+        ("chains", 0, "per_residue", "plddt", 0): ["x", math.inf],
+        ("skipped",): [None, [{}], [{"chain_key": "x", "split": "train"}]],
+        ("failed",): [..., {"a": 1}],
+        ("step",): [None, "50", -1, 10**9, True, 1.5],
+    }
+    spoilt = [at(whole, path, value) for path, values in changes.items() for value in values]
+    for number, evaluation in enumerate(spoilt):
+        (folder / f"step-{number:08d}x.json").write_text(json.dumps(evaluation))
+    (folder / "step-y.json").write_text("[" * 100_000)
+    (folder / "step-z.json").write_bytes(b"\xff")
+    (folder / "step-folder.json").mkdir()
+    content = content_of(run)
+    assert [e["step"] for e in content["evaluations"]] == [0, 50, 100, 150, 200]
+    assert sum("left out" in note for note in content["notes"]) == len(spoilt) + 3
+
+
+def test_damaged_metrics_and_sessions_are_left_out_and_named(make_run):
+    run = make_run()
+    metrics = training_of(run) / "metrics.jsonl"
+    lines = metrics.read_text().splitlines()
+    spoilt = ['{"step": 1e400}', '{"step": "3"}', '{"step": 3, "loss": NaN}', "[" * 50_000, "[]"]
+    spoilt += ['{"step": 3, "loss": "x"}', '{"step": 3, "time": 1e30}', '{"step": -1}', "7"]
+    spoilt += ['{"step": 3, "loss": 1e308}', '{"step": 3, "loss": [1]}', '{"step": true}']
+    metrics.write_text("\n".join([*lines, *spoilt]) + "\n")
+    (training_of(run) / "sessions.jsonl").write_text('{"event": "start", "time": NaN}\n')
+    content = report_of(run)[2]
+    assert len(content["training"]["step"]) == len(lines)
+    assert [f"{len(spoilt)} lines" in content["notes"][0], len(content["notes"])] == [True, 2]
+
+
+def test_names_with_dollar_signs_are_taken_as_they_are(make_run):
+    run = make_run()
+    name = r"$\foo$ \ud800"
+    path = training_of(run, "evaluation") / "step-00000050.json"
+    whole = json.loads(path.read_text())
+    odd = whole | {"mean": {name: whole["mean"]["train"]}, "device": "\ud800", "counts": None}
+    path.write_text(json.dumps(odd))
+    record = {"step": 1000, "loss": 1.0, "loss/$\\foo$": 2.0}
+    with (training_of(run) / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(record) + "\n")
+    assert "$\\foo$" in report_of(run)[0]
+
+
 def test_chains_without_scores(make_run):
     run = make_run()
     path = training_of(run, "evaluation") / "step-00000200.json"
@@ -432,6 +504,7 @@ def test_chains_set_aside_that_stay_templates_are_counted(make_run, kept: int, w
     run = make_run()
     path = run / "shards/manifest.json"
     manifest = json.loads(path.read_text("utf-8"))
+    manifest.pop("sha256", None)
     manifest["counts"]["chains set aside, kept as templates"] = kept
     path.write_text(json.dumps(manifest), "utf-8")
     assert words in report_of(run)[0]

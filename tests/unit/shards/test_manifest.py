@@ -44,7 +44,7 @@ def test_missing_folder_manifest_and_nonsense_are_told_apart(tmp_path):
     with pytest.raises(InputError, match="config_hash"):
         Manifest.read(tmp_path)
     (tmp_path / "manifest.json").write_text("[]")
-    with pytest.raises(InputError, match="schema version None"):
+    with pytest.raises(InputError, match="found list"):
         Manifest.read(tmp_path)
 
 

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 
 import pytest
 
 from scalefold.errors import InputError
 from scalefold.raw.chains import read_chains
-from scalefold.shards.packed_settings import other_chains, other_settings, warn_of_other_settings
+from scalefold.shards.packed_settings import (
+    check_origin,
+    other_chains,
+    other_settings,
+    warn_of_other_settings,
+)
 
 
 def test_as_it_was_packed(demo_copy):
@@ -49,9 +56,11 @@ def test_a_setting_of_another_version_is_named(demo_copy):
     """It counts in the hash, so shards with it are others."""
     manifest = demo_copy.out / "manifest.json"
     tree = json.loads(manifest.read_text())
+    del tree["sha256"]
     manifest.write_text(json.dumps({**tree, "config_hash": "another"}))
     for path in demo_copy.out.glob("*-*.json"):
         tree = json.loads(path.read_text())
+        del tree["sha256"]
         tree["head"]["config_hash"] = "another"
         tree["head"]["settings"]["shards.row_order"] = "length"
         path.write_text(json.dumps(tree))
@@ -94,3 +103,13 @@ def test_chains_that_were_set_aside_are_no_difference(work):
     assert other_chains(work.out, chains) == set()
     others = [chain._replace(cluster_id="m") for chain in chains]
     assert other_chains(work.out, others) == {"2nwd_X", "1aki_A"}
+
+
+def test_a_manifest_of_the_future_is_told_with_its_mend(demo_copy):
+    manifest = demo_copy.out / "manifest.json"
+    check_origin(demo_copy.out, demo_copy.config)
+    os.utime(manifest, (time.time() + 3600,) * 2)
+    with pytest.raises(InputError, match=f"touch {manifest}"):
+        check_origin(demo_copy.out, demo_copy.config)
+    manifest.touch()
+    check_origin(demo_copy.out, demo_copy.config)

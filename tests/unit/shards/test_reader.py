@@ -16,6 +16,7 @@ from scalefold.shards.buckets import bucket_of
 from scalefold.shards.manifest import Manifest
 from scalefold.shards.reader import ShardReader
 from scalefold.shards.schema import SCHEMAS
+from scalefold.shards.sealed_json import sealed
 from scalefold.shards.shard_file import ShardFile
 from scalefold.shards.writer import ShardFacts, write_shard
 
@@ -23,9 +24,10 @@ from scalefold.shards.writer import ShardFacts, write_shard
 def replace_in_manifest(folder, facts: ShardFacts) -> None:
     path = folder / "manifest.json"
     tree = json.loads(path.read_text())
+    del tree["sha256"]
     tree["files"] = [f for f in tree["files"] if f["file"] != facts.file]
     tree["files"].append(vars(facts))
-    path.write_text(json.dumps(tree))
+    path.write_bytes(sealed(tree))
 
 
 def rewrite_index(folder, change) -> None:
@@ -167,7 +169,9 @@ def test_index_of_another_run_is_noticed(demo_copy):
 
 def test_other_schema_version_is_refused(demo_copy):
     path = demo_copy.out / "manifest.json"
-    path.write_text(path.read_text().replace('"schema_version": 1', '"schema_version": 2'))
+    tree = json.loads(path.read_text())
+    del tree["sha256"]
+    path.write_bytes(sealed({**tree, "schema_version": 2}))
     with pytest.raises(InputError, match="schema version 2"):
         ShardReader(demo_copy.out)
 

@@ -9,12 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scalefold.errors import InputError
+from scalefold.errors import ChecksumError, InputError
 from scalefold.shards.codec import decode_msa
+from scalefold.shards.manifest import Manifest
+from scalefold.shards.pack_index import pack_index
 from scalefold.shards.reader import ShardReader
 from scalefold.shards.records import TemplateHit
 from scalefold.shards.shard_file import ShardFile
-from scalefold.shards.verify import leftovers, verify
+from scalefold.shards.summary import check_summary
+from scalefold.shards.verify import leftovers, stale, verify
 from scalefold.shards.writer import write_shard
 
 
@@ -127,14 +130,47 @@ def test_what_a_killed_writer_left_is_no_damage(demo, demo_copy):
     assert leftovers(demo.out) == []
 
 
-def test_shards_that_the_manifest_does_not_know_are_found(demo_copy):
-    shutil.copy(demo_copy.out / "msa-00000.arrow", demo_copy.out / "msa-00009.arrow")
+def test_shards_of_another_number_of_buckets_are_stale_and_no_damage(demo, demo_copy):
+    stray = demo_copy.out / "msa-00009.arrow"
+    shutil.copy(demo_copy.out / "msa-00000.arrow", stray)
+    assert verify(demo_copy.out) == []
+    assert stale(demo_copy.out) == [stray]
+    assert stale(demo.out) == []
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "chain-00001.json", "msa-00002.json"])
+def test_every_flipped_bit_of_a_description_is_found(demo_copy, name):
+    path = demo_copy.out / name
+    content = path.read_bytes()
+    facts = Manifest.read(demo_copy.out).facts(path.with_suffix(".arrow").name)
+
+    def read() -> None:
+        Manifest.read(demo_copy.out)
+        check_summary(demo_copy.out, facts)
+
+    for position in range(len(content)):
+        changed = bytearray(content)
+        changed[position] ^= 1 << (position % 8)
+        path.write_bytes(changed)
+        with pytest.raises(InputError, match=name):
+            read()
+
+
+def test_a_damaged_summary_is_found_by_verify_and_index(demo_copy):
+    path = demo_copy.out / "chain-00000.json"
+    text = path.read_text()
+    assert '"resolution": 1.' in text
+    path.write_text(text.replace('"resolution": 1.', '"resolution": 5.', 1))
     (problem,) = verify(demo_copy.out)
-    assert problem.file == "msa-00009.arrow"
-    assert problem.message == (
-        "not in the manifest: of another list of chains or number of buckets. Remove it and "
-        "msa-00009.json, or pack again."
-    )
+    assert problem.file == path.name
+    with pytest.raises(ChecksumError, match=path.name):
+        pack_index(demo_copy.config, demo_copy.raw, demo_copy.out)
+
+
+def test_a_summary_of_another_shard_is_found(demo_copy):
+    shutil.copy(demo_copy.out / "chain-00000.json", demo_copy.out / "chain-00001.json")
+    (problem,) = verify(demo_copy.out)
+    assert problem.file == "chain-00001.json"
 
 
 def test_folder_without_manifest_is_refused(demo_copy):

@@ -17,6 +17,7 @@ import pytest
 from tests.unit.train.torchrun import Trainings
 from tests.unit.train.trajectory import assert_identical, records
 
+from scalefold.checkpoint.lock import WriterLock
 from scalefold.checkpoint.provenance import data_hash
 from scalefold.checkpoint.read import checkpoints, load_training, load_weights
 from scalefold.config.load import merge
@@ -85,11 +86,29 @@ def test_a_killed_rank_then_all_killed_then_resumed_equals_uninterrupted(
 def test_a_rank_that_hangs_is_given_up_after_the_time_limit(
     trainings: Trainings, tmp_path: Path
 ) -> None:
-    """The limit is 20 s here; the launcher then gives a process 30 s before it kills it."""
+    """The launcher gives a process 30 s before it kills it."""
+    trainings.tree = merge(trainings.tree, {"training": {"exchange_timeout_seconds": 20}})
     code, output = trainings.run(tmp_path / "out", 2, {"rank": 1, "step": 3, "what": "SIGSTOP"})
     assert code == 1
     assert "rank 1 gave no sign of life: killed, stuck, or its node is gone" in output
     assert steps(tmp_path / "out") == [0, 2]
+
+
+def test_ranks_stop_in_order_when_their_launcher_is_killed(
+    trainings: Trainings, tmp_path: Path
+) -> None:
+    trainings.tree = merge(trainings.tree, {"training": {"steps": 100_000, "checkpoint_every": 5}})
+    out = tmp_path / "out"
+    launcher = trainings.start(out, 2)
+    while len(steps(out)) < 2:
+        assert launcher.poll() is None
+        time.sleep(0.1)
+    launcher.kill()
+    output, _ = launcher.communicate(timeout=540)  # until all that write to the pipe have ended
+    assert "stopped by the end of the launcher" in output
+    lock = WriterLock(out)
+    lock.acquire()
+    lock.release()
 
 
 @pytest.mark.parametrize("name", ["SIGUSR1", "SIGHUP"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -55,3 +56,22 @@ def test_under_nohup_a_training_goes_on(trainings: Trainings, tmp_path: Path) ->
     done = subprocess.run(["nohup", *command], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert checkpoints(tmp_path / "out")[-1].name == "step-00000003"
+
+
+def test_hanging_workers_keep_no_training_from_stopping(
+    trainings: Trainings, tmp_path: Path
+) -> None:
+    process = trainings.start(tmp_path / "out")
+    assert process.stdout is not None
+    try:
+        for line in process.stdout:
+            if "loss" in line or "backend" in line:
+                break
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        for child in children:
+            os.kill(int(child), signal.SIGSTOP)
+        process.terminate()
+        assert process.wait() == 75, process.stdout.read()
+    finally:
+        process.kill()
+    assert checkpoints(tmp_path / "out")[-1].name != "step-00000000"

@@ -16,13 +16,12 @@ from scalefold.config import config_to_yaml, make_config
 # there are some.
 SCRIPT = """
 import json, os, signal, sys, time
-from datetime import timedelta
 from pathlib import Path
 import torch
 from scalefold.cli import app
 from scalefold.errors import InputError
 from scalefold.loader.loader import TrainingLoader
-from scalefold.parallel import launch
+from scalefold.launcher import find_place
 from scalefold.optim import clipping
 from scalefold.checkpoint.read import checkpoint_path, ready_mark
 from scalefold.checkpoint.target import TargetReached
@@ -56,11 +55,9 @@ def happen(what, samples):
 if __name__ == "__main__":
     faults = json.loads(sys.argv.pop(1))
     out = Path(sys.argv[sys.argv.index("--out") + 1])
-    place = launch.find_place()
+    place = find_place()
     rank = place.rank if place else 0
     clipping.BUCKET_ELEMENTS = 5000
-    if any(fault["what"] == "SIGSTOP" for fault in faults):
-        launch.EXCHANGE_TIMEOUT = timedelta(seconds=20)  # may lie between two ranks' start too
     deliver = TrainingLoader.__next__
     TrainingLoader.__next__ = lambda loader: spoil(deliver(loader))
     app(prog_name="scalefold")

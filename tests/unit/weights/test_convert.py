@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import struct
+import tracemalloc
+import zipfile
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -244,6 +247,117 @@ def test_a_file_that_was_cut_is_told_from_other_ones(tmp_path: Path) -> None:
     for kind in ("openfold", "mlperf"):
         with pytest.raises(InputError, match=said):
             import_weights(tmp_path / "cut.pt", kind, _micro())
+
+
+def test_a_flipped_bit_in_weights_is_found(state: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    path = tmp_path / "w.pt"
+    export_weights(state, _micro(), path)
+    whole = path.read_bytes()
+    random = np.random.default_rng(0)
+    for bit in random.integers(0, 8 * len(whole), 40):
+        changed = bytearray(whole)
+        changed[bit // 8] ^= 1 << (bit % 8)
+        path.write_bytes(changed)
+        try:
+            back = import_weights(path, "openfold", _micro())
+        except InputError:
+            continue
+        assert all(torch.equal(back[name], state[name]) for name in state), bit
+
+
+def _zip(path: Path, entries: dict[str, bytes], compression: int = zipfile.ZIP_STORED) -> None:
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, content in entries.items():
+            archive.writestr(name, content)
+
+
+def _npy(header: str, values: bytes = b"", version: bytes = b"\x01\x00") -> bytes:
+    text = header.encode("latin-1") + b"\n"
+    size = struct.pack("<H" if version[0] == 1 else "<I", len(text))
+    return b"\x93NUMPY" + version + size + text + values
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\x93NUMPY",
+        _npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000,)}"),
+        _npy("{'descr': '<f4', 'fortran_order': False, 'shape': (-1, -1)}", bytes(4)),
+        _npy("{'descr': '<f4', 'fortran_order': False, 'shape': ()}", bytes(8)),
+        _npy("{'descr': '<f4', 'fortran_order': False, 'shape': (True, 'x')}", bytes(4)),
+        _npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}", bytes(8)),
+        _npy("{'descr': '<f16', 'fortran_order': False, 'shape': (1,)}", bytes(16)),
+        _npy("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (1,)}", bytes(4)),
+        _npy("{'descr': 'no type', 'fortran_order': False, 'shape': (1,)}", bytes(4)),
+        _npy("{'descr': '<f4', 'fortran_order': False}", bytes(4)),
+        _npy("{'descr': " + "(" * 3000, bytes(4)),
+        _npy("(" * 9000 + ")" * 900, bytes(4)),
+        _npy("\x00{", bytes(4)),
+        _npy("{'shape': (1,)}", bytes(4), version=b"\x02\x00"),
+        _npy("{}", bytes(4), version=b"\x09\x00"),
+    ],
+    ids=range(16),
+)
+def test_odd_headers_of_arrays_are_refused(content: bytes, tmp_path: Path) -> None:
+    _zip(tmp_path / "w.npz", {"x.npy": content})
+    with pytest.raises(InputError, match=r"w\.npz"):
+        import_weights(tmp_path / "w.npz", "alphafold", _micro())
+
+
+def test_arrays_without_dimensions_are_refused() -> None:
+    arrays = _filled("model_3")
+    key = next(k for k, v in arrays.items() if k.endswith("preprocess_1d//weights"))
+    with pytest.raises(InputError, match=key):
+        alphafold_to_current({**arrays, key: np.float32(1)[()]}, _two_blocks("model_3"), "x")
+
+
+@pytest.mark.parametrize("name", ["../../x.npy", "x\x00y.npy", "\ud7ff\n.npy", "/", "a" * 60_000])
+def test_odd_names_in_archives_are_refused(name: str, tmp_path: Path) -> None:
+    for path, kind in (("w.npz", "alphafold"), ("w.pt", "openfold")):
+        _zip(tmp_path / path, {name: b"?"})
+        with pytest.raises(InputError, match=path):
+            import_weights(tmp_path / path, kind, _micro())
+        whole = (tmp_path / path).read_bytes().replace(b"PK\x01\x02", b"PK\x01\x03")
+        (tmp_path / path).write_bytes(whole)
+        with pytest.raises(InputError, match=path):
+            import_weights(tmp_path / path, kind, _micro())
+
+
+def test_a_name_that_cannot_be_printed_is_escaped(
+    state: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    for name in ("\udc80", "\x1b[2J", 3):
+        torch.save({**state, name: torch.zeros(1)}, tmp_path / "w.pt")
+        with pytest.raises(InputError, match=r"w\.pt") as refusal:
+            import_weights(tmp_path / "w.pt", "openfold", _micro())
+        assert str(refusal.value).isascii()
+        assert "\x1b" not in str(refusal.value)
+
+
+def test_tensors_without_plain_values_are_refused(
+    state: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    name = next(iter(state))
+    for odd in (state[name].to_sparse(), state[name].to("meta")):
+        torch.save({**state, name: odd}, tmp_path / "w.pt")
+        with pytest.raises(InputError, match=name):
+            import_weights(tmp_path / "w.pt", "openfold", _micro())
+
+
+@pytest.mark.parametrize("name", ["w.npz", "w.pt"])
+def test_a_bomb_is_refused_before_it_is_unpacked(name: str, tmp_path: Path) -> None:
+    header = "{'descr': '<f4', 'fortran_order': False, 'shape': (67108864,)}"
+    content = _npy(header, bytes(256 << 20))
+    entries = {"x.npy": content} if name == "w.npz" else {"x/data.pkl": content}
+    _zip(tmp_path / name, entries, zipfile.ZIP_DEFLATED)
+    del content, entries
+    tracemalloc.start()
+    with pytest.raises(InputError, match=name):
+        import_weights(tmp_path / name, guess_format(tmp_path / name), _micro())
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 32 << 20
 
 
 @pytest.mark.parametrize("name", ["weights.pt", "weights.npz"])

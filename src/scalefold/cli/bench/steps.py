@@ -179,7 +179,8 @@ def scaling(
     from scalefold.bench.synthetic_shards import given_or_full
     from scalefold.cli.device import measured_device
     from scalefold.cli.logs import log_to_stderr
-    from scalefold.parallel.launch import find_place, joined
+    from scalefold.launcher import find_place
+    from scalefold.parallel.launch import joined
     from scalefold.parallel.ranks import on_all, on_first
 
     place = find_place()

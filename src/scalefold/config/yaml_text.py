@@ -1,0 +1,92 @@
+"""Read YAML that a user wrote: what cannot be a configuration is refused in one line."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import yaml
+
+from scalefold.errors import InputError
+
+_MAX_NODES: Final = 100_000
+_MAX_TEXT: Final = 10_000
+_TIMESTAMP: Final = "tag:yaml.org,2002:timestamp"
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that stands twice, where YAML's reader would drop the first silently.
+
+    A date is a text: no key of the configuration takes a date.
+    """
+
+    yaml_implicit_resolvers = {  # noqa: RUF012
+        start: [(tag, pattern) for tag, pattern in resolvers if tag != _TIMESTAMP]
+        for start, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.YAMLError(f"line {key.start_mark.line + 1}: a key is no text")
+            line = key.start_mark.line + 1
+            if key.value in lines:
+                raise yaml.YAMLError(
+                    f"key {key.value!r} stands in line {lines[key.value]} and again in line "
+                    f"{line}: put the two together"
+                )
+            lines[key.value] = line
+        mapping = super().construct_mapping(node, deep)
+        if odd := [key for key in mapping if not isinstance(key, str)]:
+            raise yaml.YAMLError(f"key {odd[0]!r} is no text: put it in quotes, or correct it")
+        return mapping
+
+
+def read_yaml(text: str) -> Any:
+    """Return what a text says: texts, numbers, truth values, nulls, lists and mappings of them.
+
+    Raises
+    ------
+    InputError
+        Says in one line why it is not valid YAML, or more than a configuration can be.
+    """
+    try:
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _check_size(node)
+        return loader.construct_document(node)
+    except RecursionError:
+        raise InputError("not valid YAML: nested too deeply") from None
+    except Exception as error:  # tags on the wrong values raise errors of many types
+        said = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(f"not valid YAML: {said[:500]}") from None
+
+
+def _check_size(root: yaml.Node) -> None:
+    """Refuse a tree that is too large with its aliases written out, or odd characters in it."""
+    sizes: dict[int, int] = {}
+
+    def size(node: yaml.Node, above: frozenset[int]) -> int:
+        if id(node) in above:
+            raise yaml.YAMLError(f"line {node.start_mark.line + 1}: an alias holds itself")
+        if id(node) not in sizes:
+            sizes[id(node)] = 1 + sum(size(part, above | {id(node)}) for part in _parts(node))
+        return sizes[id(node)]
+
+    if size(root, frozenset()) > _MAX_NODES:
+        raise yaml.YAMLError(f"more than {_MAX_NODES} values, with aliases written out")
+
+
+def _parts(node: yaml.Node) -> list[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        return [part for pair in node.value for part in pair]
+    if isinstance(node, yaml.SequenceNode):
+        return list(node.value)
+    where = f"line {node.start_mark.line + 1}"
+    if len(node.value) > _MAX_TEXT:
+        raise yaml.YAMLError(f"{where}: a text of {len(node.value)} characters")
+    if any(character == "\0" or "\ud800" <= character <= "\udfff" for character in node.value):
+        raise yaml.YAMLError(f"{where}: a character that no name can have")
+    return []

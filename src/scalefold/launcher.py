@@ -1,0 +1,59 @@
+"""Which process this is, of those that a launcher such as torchrun has started.
+
+The only place that reads the launcher's environment variables (``RANK``, ``WORLD_SIZE``,
+``LOCAL_RANK``, ``LOCAL_WORLD_SIZE``, ``MASTER_ADDR``, ``MASTER_PORT``). Without torch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from scalefold.errors import InputError
+
+_VARIABLES: Final = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which of the launched processes this one is.
+
+    Attributes
+    ----------
+    rank, world_size : int
+        Among all processes.
+    local_rank, local_size : int
+        Among those of this node.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+
+
+def find_place(environment: Mapping[str, str] = os.environ) -> Place | None:
+    """Read where the launcher has put this process; None if there was no launcher.
+
+    Raises
+    ------
+    InputError
+        If it set only some of its variables, or to no numbers.
+    """
+    missing = [name for name in _VARIABLES if name not in environment]
+    if "RANK" in missing and "WORLD_SIZE" in missing:
+        return None
+    if missing:
+        raise InputError(
+            f"the environment has some variables of a launcher but not {', '.join(missing)}: start "
+            "several processes with torchrun, or unset RANK and WORLD_SIZE for one"
+        )
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    values = [environment.get(name, "1") for name in names]
+    try:
+        return Place(*map(int, values))
+    except ValueError:
+        found = ", ".join(f"{name}={value}" for name, value in zip(names, values))
+        raise InputError(f"the launcher's variables are no numbers: {found}") from None

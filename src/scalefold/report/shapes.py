@@ -1,0 +1,116 @@
+"""What the report asks of the files of a run: keys and kinds of values, other keys allowed."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+Step = Annotated[int, Field(ge=0, lt=10**8)]  # eight digits in names of files
+Number = Annotated[float, Field(ge=-1e39, le=1e39)]  # no larger than float32's, and not NaN
+Count = Annotated[int, Field(ge=0, lt=2**53)]
+Seconds = Annotated[float, Field(ge=0.0, le=2.5e11)]  # a time to the year 9999
+
+_Shape = TypeVar("_Shape", bound=BaseModel)
+
+
+class _Open(BaseModel):
+    model_config = ConfigDict(extra="allow", strict=True)
+
+
+class MetricsRecord(_Open):
+    """A line of ``metrics.jsonl``: numbers by name."""
+
+    __pydantic_extra__: dict[str, Number | None]
+    step: Step
+    time: Seconds | None = None
+
+
+class _PerResidue(_Open):
+    plddt: list[Number | None]
+    lddt_ca: list[Number | None]
+
+
+class _Scores(_Open):
+    lddt_ca: Number | None
+    lddt_all_atom: Number | None
+    gdt_ts: Number | None
+    tm_score: Number | None
+    rmsd_ca_angstrom: Number | None
+    mean_plddt: Number | None
+
+
+class _Chain(_Scores):
+    chain_key: str
+    split: str
+    length: Count
+    observed: Count | None = None
+    per_residue: _PerResidue
+
+
+class _Counts(_Open):
+    scored: Count
+    skipped: Count
+    failed: Count
+
+
+class _SetAside(_Open):
+    chain_key: str
+    split: str
+    reason: str
+
+
+class Evaluation(_Open):
+    """What `scalefold.evaluate.results.write_evaluation` writes."""
+
+    step: Step
+    checkpoint: str | None
+    mean: dict[str, _Scores]
+    counts: dict[str, _Counts] | None = None
+    chains: list[_Chain]
+    skipped: list[_SetAside]
+    failed: list[_SetAside]
+
+    @model_validator(mode="after")
+    def _counts_of_each_split(self) -> Evaluation:
+        if self.counts is not None and (missing := self.mean.keys() - self.counts.keys()):
+            raise ValueError(f"counts has no split {min(missing)!a}")
+        return self
+
+
+class _Rung(_Open):
+    rung: str
+    title: str
+    mean_step_seconds: Annotated[float, Field(gt=0.0, le=1e9)]
+    loading_seconds: Annotated[float, Field(ge=0.0, le=1e9)] = 0.0
+    launches_by_recycling: list[Number] | None
+    gpu_busy_seconds_by_recycling: list[Number] | None
+    peak_memory_gib: Number | None
+    flop_utilisation: Number | None
+
+
+class _RungWithoutRoom(_Open):
+    rung: str
+    title: str
+    out_of_memory: Any
+
+
+class Ladder(_Open):
+    """What ``scalefold bench ladder`` writes."""
+
+    benchmark: Annotated[str, Field(pattern="^ladder$")]
+    device: str
+    torch: str
+    commit: str | None
+    rungs: list[_Rung | _RungWithoutRoom]
+
+
+def misfit(shape: type[_Shape], tree: Any) -> str:
+    """Say what a tree lacks of a shape; empty if it has all of it."""
+    try:
+        shape.model_validate(tree)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(map(str, first["loc"])) or "it"
+        return f"{key} is missing" if first["type"] == "missing" else f"{key}: {first['msg']}"
+    return ""
