@@ -6,6 +6,7 @@
 #                        where the tests had another
 # make test-slurm        the workflow on a real Slurm cluster on this machine: as root, half an hour;
 #                        tests/workflow/slurm/install.sh installs the daemons
+# make attack            damaged files and kills, for hours; findings in results/attack: INPUTS=100000 KILLS=100
 # make container-test    build the image and its SIF file from packages, and run them: as root, minutes
 # make container-check   on a machine with a GPU: IMAGE=scalefold.sif, docker://... or a local image's name
 # make container-clean   remove what container-test keeps for its next run
@@ -23,6 +24,8 @@ TORCH ?= $(shell cat $(VENV)/torch-version 2>/dev/null)
 TORCH_INDEX ?=
 PYTEST ?=
 IMAGE ?= scalefold.sif
+INPUTS ?= 100000
+KILLS ?= 100
 CONTAINER_CACHE := /var/tmp/scalefold-containers
 
 SHELL := bash
@@ -43,7 +46,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 SNAKEMAKE := PATH="$(BIN):$$PATH" snakemake
 CODE := src kernels tests tools containers envs .ci
 
-.PHONY: help demo check test test-triton test-slurm lint format environment developer-environment clean-demo \
+.PHONY: help demo check test attack test-triton test-slurm lint format environment developer-environment clean-demo \
 	container-test container-check container-clean FORCE
 
 help:
@@ -61,6 +64,10 @@ check: $(VENV)/.installed-developer
 
 test: lint
 	$(BIN)/python -m pytest $(PYTEST)
+
+attack: $(VENV)/.installed-developer
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.attack.fuzz --inputs $(INPUTS) --out results/attack
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.attack.kills --kills $(KILLS)
 
 test-triton: $(VENV)/triton/.installed
 	PYTHONPATH=$(abspath $(<D)) $(BIN)/python -m tests.kernels.offline --gluon
