@@ -85,12 +85,14 @@ def compile_offline(case: CompileCase, arch: str) -> Resources:
     if "cubin" not in compiled.asm:
         return Resources(0, 0, compiled.metadata.shared)
     registers, local_bytes = _usage(_dump(compiled.asm["cubin"], "--dump-resource-usage"))
+    # Of these alone a left operand may be in registers; the listing takes as long as ptxas.
+    has_products = "wgmma.mma_async" in compiled.asm["ptx"]
     return Resources(
         registers,
         local_bytes,
         compiled.metadata.shared,
         list(_idle_barriers(compiled.asm["ttgir"].splitlines())),
-        overwritten_operands(_dump(compiled.asm["cubin"], "--dump-sass")),
+        overwritten_operands(_dump(compiled.asm["cubin"], "--dump-sass")) if has_products else (),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import cache
 from importlib import import_module
 from multiprocessing import get_context
 
@@ -30,11 +31,12 @@ def all_cases(ops: Iterable[str] = ()) -> dict[str, tuple[str, int]]:
     return found
 
 
-def cases_of(op: str) -> list[CompileCase]:
-    """All configurations of an op."""
+@cache
+def cases_of(op: str) -> Sequence[CompileCase]:
+    """All configurations of an op, in the same order in each process."""
     found: Callable[[], Iterable[CompileCase]]
     found = import_module(f"tests.kernels.cases.{op}").compile_cases
-    return list(found())
+    return tuple(found())
 
 
 Job = tuple[str, str, int, str]
