@@ -8,9 +8,10 @@ Shapes: ``N`` rows, ``L`` columns (the query's residues), ``D`` places with a de
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -29,6 +30,9 @@ ROW_SOURCES: Final[tuple[str, ...]] = (
     "swissprot_hits",
 )
 """Where a row comes from, by its code: the stem of the a3m file."""
+
+NO_OTHER_PARENTS: Final[Mapping[int, str]] = MappingProxyType({})
+"""Of a chain on whose residues all tables agree."""
 
 _INVALID: Final = 255
 _MAX_UINT16: Final = 65_535
@@ -63,6 +67,8 @@ class Alignment:
         not counted (as in AlphaFold2).
     row_source
         ``[N]`` uint8, index into :data:`ROW_SOURCES`.
+    num_other_parents
+        Modified residues for which the file's query had the letter of another table than the chain.
     """
 
     msa: NDArray[np.uint8]
@@ -70,6 +76,7 @@ class Alignment:
     del_col: NDArray[np.uint16]
     del_val: NDArray[np.uint16]
     row_source: NDArray[np.uint8]
+    num_other_parents: int = 0
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -87,6 +94,7 @@ class Alignment:
             del_col=self.del_col[places],
             del_val=self.del_val[places],
             row_source=self.row_source[rows],
+            num_other_parents=self.num_other_parents,
         )
 
 
@@ -105,23 +113,32 @@ def encode_sequence(sequence: str) -> NDArray[np.uint8]:
     return codes
 
 
-def read_a3m(path: Path, sequence: str) -> Alignment:
+def read_a3m(
+    path: Path, sequence: str, other_parents: Mapping[int, str] = NO_OTHER_PARENTS
+) -> Alignment:
     """Read one a3m file, see :func:`parse_a3m`. The row source is taken from the file's name."""
     try:
         content = path.read_bytes()
     except FileNotFoundError as error:
         raise InputError(f"{path}: no such file. Fetch it, or correct the path.") from error
     code = ROW_SOURCES.index(path.stem) if path.stem in ROW_SOURCES else 0
-    return parse_a3m(content, sequence, str(path), row_source=code)
+    return parse_a3m(content, sequence, str(path), code, other_parents)
 
 
-def parse_a3m(content: bytes, sequence: str, source: str, row_source: int = 0) -> Alignment:
+def parse_a3m(
+    content: bytes,
+    sequence: str,
+    source: str,
+    row_source: int = 0,
+    other_parents: Mapping[int, str] = NO_OTHER_PARENTS,
+) -> Alignment:
     """Parse an a3m alignment whose first row is the chain ``sequence``.
 
     The query row must agree with ``sequence`` in every column; ``X`` on either side agrees with
-    anything (one tool writes a modified residue as its parent, another as ``X``). Row 0 of the
-    result is ``sequence`` itself. Rows keep the file's order, duplicates included; HH-suite's
-    annotation rows (``ss_pred`` and the like) are left out.
+    anything (one tool writes a modified residue as its parent, another as ``X``), and a modified
+    residue with any of its parents. Row 0 of the result is ``sequence`` itself. Rows keep the
+    file's order, duplicates included; HH-suite's annotation rows (``ss_pred`` and the like) are
+    left out.
 
     Parameters
     ----------
@@ -133,6 +150,8 @@ def parse_a3m(content: bytes, sequence: str, source: str, row_source: int = 0) -
         Names the file in error messages.
     row_source
         Code for :attr:`Alignment.row_source`.
+    other_parents
+        Of the chain, see :class:`~scalefold.raw.mmcif.Chain`.
 
     Raises
     ------
@@ -169,13 +188,14 @@ def parse_a3m(content: bytes, sequence: str, source: str, row_source: int = 0) -
             f"{source}: the first row ({names[0]}) has insertions; the query must be its first row "
             "and have none. Search again with the chain's sequence as query."
         )
-    msa[0] = _checked_query(msa[0], sequence, source)
+    msa[0], num_other_parents = _checked_query(msa[0], sequence, other_parents, source)
     return Alignment(
         msa=msa,
         del_ptr=np.searchsorted(deletion_rows, np.arange(len(rows) + 1)).astype(np.uint32),
         del_col=deletion_columns.astype(np.uint16),
         del_val=np.minimum(counts, _MAX_UINT16).astype(np.uint16),
         row_source=np.full(len(rows), row_source, np.uint8),
+        num_other_parents=num_other_parents,
     )
 
 
@@ -208,10 +228,17 @@ def _encode_rows(
     return codes.reshape(len(names), width)
 
 
-def _checked_query(row: NDArray[np.uint8], sequence: str, source: str) -> NDArray[np.uint8]:
-    """Return the codes of the chain's sequence, with which the first row must agree."""
+def _checked_query(
+    row: NDArray[np.uint8], sequence: str, other_parents: Mapping[int, str], source: str
+) -> tuple[NDArray[np.uint8], int]:
+    """Return the codes of the chain's sequence, with which the first row must agree.
+
+    And the number of modified residues that have another parent in the first row.
+    """
     query = encode_sequence(sequence)
     differs = np.flatnonzero((row != query) & (row != UNKNOWN) & (query != UNKNOWN))
+    is_other_parent = [MSA_SYMBOLS[row[i]] in other_parents.get(int(i), "") for i in differs]
+    differs = differs[~np.array(is_other_parent, bool)]
     if len(differs):
         column = int(differs[0])
         raise InputError(
@@ -220,7 +247,7 @@ def _checked_query(row: NDArray[np.uint8], sequence: str, source: str) -> NDArra
             f"the alignment, {sequence[column]!r} in the chain. The alignment belongs to another "
             "sequence: search or fetch it again."
         )
-    return query
+    return query, sum(is_other_parent)
 
 
 def merge(alignments: Sequence[Alignment]) -> Alignment:
@@ -247,13 +274,19 @@ def merge(alignments: Sequence[Alignment]) -> Alignment:
         del_col=np.concatenate([a.del_col for a in alignments]),
         del_val=np.concatenate([a.del_val for a in alignments]),
         row_source=np.concatenate([a.row_source for a in alignments]),
+        num_other_parents=max(a.num_other_parents for a in alignments),
     )
     as_items = np.ascontiguousarray(stacked.msa).view(np.dtype((np.void, stacked.msa.shape[1])))
     _, first = np.unique(as_items[:, 0], return_index=True)
     return stacked if len(first) == len(stacked) else stacked.select(np.sort(first))
 
 
-def read_folder(chain_folder: Path, sequence: str, names: Sequence[str]) -> Alignment:
+def read_folder(
+    chain_folder: Path,
+    sequence: str,
+    names: Sequence[str],
+    other_parents: Mapping[int, str] = NO_OTHER_PARENTS,
+) -> Alignment:
     """Read ``<chain_folder>/a3m/<name>.a3m`` for each name and merge them in this order.
 
     A chain need not have all of them (a database may have nothing to say), but at least one.
@@ -271,7 +304,7 @@ def read_folder(chain_folder: Path, sequence: str, names: Sequence[str]) -> Alig
             f"or search the alignments of {chain_folder.name}, or correct data.alignments; the "
             "query alone is a valid alignment."
         )
-    return merge([read_a3m(path, sequence) for path in present])
+    return merge([read_a3m(path, sequence, other_parents) for path in present])
 
 
 def profile(msa: NDArray[np.uint8]) -> NDArray[np.float32]:

@@ -6,7 +6,7 @@ Biopython's reader is not used: it drops ``Sum_probs``, by which templates are r
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalefold.errors import InputError
+from scalefold.raw.alignments import NO_OTHER_PARENTS
 from scalefold.raw.chains import entry_of
 
 _QUERY_COLUMNS: Final = re.compile(r"^Match_columns\s+(\d+)", re.MULTILINE)
@@ -102,16 +103,23 @@ class TemplateHit:
         return self.template_aligned.replace("-", "")
 
 
-def read_hhr(path: Path, query_sequence: str) -> list[TemplateHit]:
+def read_hhr(
+    path: Path, query_sequence: str, other_parents: Mapping[int, str] = NO_OTHER_PARENTS
+) -> list[TemplateHit]:
     """Read a result file, see :func:`parse_hhr`."""
     try:
         text = path.read_text("utf-8", errors="replace")
     except FileNotFoundError as error:
         raise InputError(f"{path}: no such file. Fetch it, or correct the path.") from error
-    return parse_hhr(text, query_sequence, str(path))
+    return parse_hhr(text, query_sequence, str(path), other_parents)
 
 
-def parse_hhr(text: str, query_sequence: str, source: str) -> list[TemplateHit]:
+def parse_hhr(
+    text: str,
+    query_sequence: str,
+    source: str,
+    other_parents: Mapping[int, str] = NO_OTHER_PARENTS,
+) -> list[TemplateHit]:
     """Parse the hits of an hhr file, in the file's order; there may be none.
 
     Parameters
@@ -123,6 +131,8 @@ def parse_hhr(text: str, query_sequence: str, source: str) -> list[TemplateHit]:
         (``X`` on either side agrees with anything).
     source
         Names the file in error messages.
+    other_parents
+        Of the chain, see :class:`~scalefold.raw.mmcif.Chain`: these letters agree, too.
 
     Raises
     ------
@@ -144,7 +154,7 @@ def parse_hhr(text: str, query_sequence: str, source: str) -> list[TemplateHit]:
         )
     _, *sections = re.split(r"^No (?=\d+\s*$)", text, flags=re.MULTILINE)
     _check_complete(text, len(sections), source)
-    return [_parse_hit(section, query_sequence, source) for section in sections]
+    return [_parse_hit(section, query_sequence, other_parents, source) for section in sections]
 
 
 def _check_complete(text: str, num_shown: int, source: str) -> None:
@@ -175,7 +185,9 @@ def _check_complete(text: str, num_shown: int, source: str) -> None:
         )
 
 
-def _parse_hit(section: str, query_sequence: str, source: str) -> TemplateHit:
+def _parse_hit(
+    section: str, query_sequence: str, other_parents: Mapping[int, str], source: str
+) -> TemplateHit:
     lines = section.splitlines()
     number = int(lines[0])
     where = f"{source}: hit {number}"
@@ -191,7 +203,7 @@ def _parse_hit(section: str, query_sequence: str, source: str) -> TemplateHit:
     fields = _parse_fields(lines[2], where)
     query, template = (_join_rows(lines[3:], side, where) for side in "QT")
     both = _shared_columns(query, template, fields["Aligned_cols"], where)
-    _check_query(query, query_sequence, where)
+    _check_query(query, query_sequence, other_parents, where)
     return TemplateHit(
         number=number,
         name=name,
@@ -281,10 +293,11 @@ def _shared_columns(query: _Row, template: _Row, stated: float, where: str) -> N
     return both
 
 
-def _check_query(query: _Row, sequence: str, where: str) -> None:
+def _check_query(query: _Row, sequence: str, other_parents: Mapping[int, str], where: str) -> None:
     stretch, expected = query.letters.replace("-", ""), sequence[query.start : query.end]
     if len(stretch) != len(expected) or any(
-        a != b and "X" not in (a, b) for a, b in zip(stretch, expected, strict=False)
+        a != b and "X" not in (a, b) and a not in other_parents.get(i, "")
+        for i, (a, b) in enumerate(zip(stretch, expected, strict=False), query.start)
     ):
         raise InputError(
             f"{where}: query residues {query.start + 1}-{query.end} are {stretch[:30]}..., the "

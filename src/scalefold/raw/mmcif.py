@@ -13,16 +13,16 @@ import gzip
 import math
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 import gemmi
 import numpy as np
-from Bio.Data.PDBData import protein_letters_3to1_extended
 from numpy.typing import NDArray
 
+from scalefold.chem.modified_residues import parent, parents
 from scalefold.chem.residues import RESTYPE_INDEX, UNKNOWN
 from scalefold.errors import InputError
 from scalefold.raw.atom_site import ABSENT, AtomTable
@@ -50,6 +50,8 @@ class Chain:
     sequence
         One-letter codes of all ``N`` residues of the construct, also of those without coordinates.
         Modified residues have their parent's letter where one is known, otherwise ``X``.
+    other_parents
+        Residue, from 0 -> the letters that other tables give it, where they do not agree.
     aatype
         ``[N]`` uint8, AlphaFold2 residue order, 20 for everything but the 20 amino acids.
     positions
@@ -69,6 +71,7 @@ class Chain:
     label_asym_id: str
     auth_asym_id: str
     sequence: str
+    other_parents: Mapping[int, str]
     aatype: NDArray[np.uint8]
     positions: NDArray[np.float32]
     atom_mask: NDArray[np.bool_]
@@ -186,14 +189,15 @@ def _chain(
     if not atom_mask.any():
         return None
     auth_asym_id = atoms.auth_asym_id[rows[0]]
-    letters = [protein_letters_3to1_extended.get(name, "X") for name in residues.values()]
-    sequence = "".join(letter if len(letter) == 1 else "X" for letter in letters)
+    sequence = "".join(parent(name) for name in residues.values())
+    others = enumerate(parents(name)[1:] for name in residues.values())
     return Chain(
         chain_key=f"{entry.entry_id}_{auth_asym_id}",
         entry_id=entry.entry_id,
         label_asym_id=label_asym_id,
         auth_asym_id=auth_asym_id,
         sequence=sequence,
+        other_parents={i: letters for i, letters in others if letters},
         aatype=np.array([RESTYPE_INDEX.get(s, UNKNOWN) for s in sequence], np.uint8),
         positions=positions,
         atom_mask=atom_mask,

@@ -20,6 +20,7 @@ import numpy as np
 from Bio.Align import PairwiseAligner, substitution_matrices
 from numpy.typing import NDArray
 
+from scalefold.raw.alignments import NO_OTHER_PARENTS
 from scalefold.raw.hhr import TemplateHit
 
 MAX_SUBSEQUENCE_RATIO: Final = 0.95
@@ -49,23 +50,36 @@ class Template:
     t_idx: NDArray[np.int32]
 
 
-def sequence_reason(hit: TemplateHit, query_sequence: str) -> str | None:
+def sequence_reason(
+    hit: TemplateHit, query_sequence: str, other_parents: Mapping[int, str] = NO_OTHER_PARENTS
+) -> str | None:
     """Return why sequences forbid this hit, or ``None``.
 
     A hit is left out if it aligns at most a tenth of the query, if its residues are an exact part
     of the query that covers more than 95 % of it (the query itself under another name), or if it
-    has fewer than 10 residues.
+    has fewer than 10 residues. ``other_parents`` are the query's modified residues, see
+    :class:`~scalefold.raw.mmcif.Chain`.
     """
     fragment = hit.template_fragment
     align_ratio = hit.aligned_columns / len(query_sequence)
     if align_ratio <= MIN_ALIGN_RATIO:
         return f"aligns {align_ratio:.3f} of the query, more than {MIN_ALIGN_RATIO} is needed"
     ratio = len(fragment) / len(query_sequence)
-    if ratio > MAX_SUBSEQUENCE_RATIO and fragment in query_sequence:
+    if ratio > MAX_SUBSEQUENCE_RATIO and _is_part(fragment, query_sequence, other_parents):
         return f"is {ratio:.3f} of the query itself, at most {MAX_SUBSEQUENCE_RATIO} is allowed"
     if len(fragment) < MIN_TEMPLATE_RESIDUES:
         return f"has {len(fragment)} residues, {MIN_TEMPLATE_RESIDUES} are needed"
     return None
+
+
+def _is_part(fragment: str, sequence: str, other_parents: Mapping[int, str]) -> bool:
+    return any(
+        all(
+            letter == sequence[i] or letter in other_parents.get(i, "")
+            for i, letter in enumerate(fragment, start)
+        )
+        for start in range(len(sequence) - len(fragment) + 1)
+    )
 
 
 def best_first(hits: Iterable[TemplateHit]) -> list[TemplateHit]:

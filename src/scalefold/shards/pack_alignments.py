@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -16,7 +16,7 @@ from rich.progress import track
 from scalefold.config.identity import packing_hash, packing_settings
 from scalefold.config.schema import Config, DataConfig
 from scalefold.errors import InputError
-from scalefold.raw.alignments import profile, read_folder
+from scalefold.raw.alignments import Alignment, profile, read_folder
 from scalefold.raw.chains import Rejected, alignment_folder, entry_of, read_chains
 from scalefold.raw.fetched import FetchRecord, check_raw
 from scalefold.raw.hhr import TemplateHit as RawHit
@@ -123,9 +123,13 @@ def pack_alignments(
         ):
             for facts in members:
                 entries = {entry_of(other.chain_key) for other in members}
-                record = packer.record(facts, entries, newest.get((seq_id, origin)))
-                if record is not None:
-                    rows.append(AlignmentFacts(shard.add(record), seq_id, origin, facts.chain_key))
+                packed = packer.record(facts, entries, newest.get((seq_id, origin)))
+                if packed is not None:
+                    record, full = packed
+                    row = AlignmentFacts(
+                        shard.add(record), seq_id, origin, facts.chain_key, full.num_other_parents
+                    )
+                    rows.append(row)
                     break
     head = BucketHead(
         family="msa",
@@ -168,6 +172,8 @@ class _Query(NamedTuple):
     Attributes
     ----------
     sequence : str
+    other_parents : mapping
+        Of its modified residues, see `scalefold.raw.mmcif.Chain`.
     entries : set of str
         Of those in this bucket.
     newest : date or None
@@ -175,6 +181,7 @@ class _Query(NamedTuple):
     """
 
     sequence: str
+    other_parents: Mapping[int, str]
     entries: set[str]
     newest: datetime.date | None
 
@@ -194,8 +201,10 @@ class _Packer:
 
     def record(
         self, facts: ChainFacts, entries: set[str], newest: datetime.date | None
-    ) -> MsaRecord | None:
-        """Return the alignment of a chain, ``None`` if it has no files or unusable ones.
+    ) -> tuple[MsaRecord, Alignment] | None:
+        """Return what to store of a chain, and its whole alignment.
+
+        ``None`` if it has no files or unusable ones.
 
         ``entries`` are those of the bucket's chains that will share it, ``newest`` is the last
         release of all that may.
@@ -205,10 +214,11 @@ class _Packer:
         if not any(path.suffix == ".a3m" for path in files):
             return None
         hhr = next((path for path in files if path.suffix == ".hhr"), None)
+        others = {int(i): letters for i, letters in facts.other_parents.items()}
         try:
             sequence = self._store.sequences(entry_of(facts.chain_key))[facts.chain_key]
-            full = read_folder(folder, sequence, self._data.alignments)
-            raw_hits = [] if hhr is None else read_hhr(hhr, sequence)
+            full = read_folder(folder, sequence, self._data.alignments, others)
+            raw_hits = [] if hhr is None else read_hhr(hhr, sequence, others)
             sources = [SourceFile.of(self._raw, path) for path in files]
             for path, source in zip(files, sources, strict=True):
                 self._fetched.check_content(path, source.bytes, source.sha256)
@@ -218,7 +228,7 @@ class _Packer:
             return None
         self.sources += sources
         stored = full.select(np.arange(min(len(full), self._shards.max_msa_rows)))
-        return MsaRecord(
+        record = MsaRecord(
             seq_id=bytes.fromhex(facts.seq_id),
             msa=stored.msa,
             del_ptr=stored.del_ptr,
@@ -227,8 +237,9 @@ class _Packer:
             row_source=stored.row_source,
             profile=profile(full.msa),
             num_seq_full=len(full),
-            templates=self._templates(raw_hits, _Query(sequence, entries, newest)),
+            templates=self._templates(raw_hits, _Query(sequence, others, entries, newest)),
         )
+        return record, full
 
     def _templates(self, raw_hits: list[RawHit], query: _Query) -> tuple[TemplateHit, ...]:
         """Return the hits to keep, by falling sum of probabilities."""
@@ -250,7 +261,7 @@ class _Packer:
         """Return what becomes of a hit, and the located hit if it can be used."""
         if query.entries == {hit.entry_id}:
             return "of the same entry", None
-        if sequence_reason(hit, query.sequence) is not None:
+        if sequence_reason(hit, query.sequence, query.other_parents) is not None:
             return "excluded by sequence", None
         candidates = self._store.sequences(hit.entry_id)
         if not candidates:

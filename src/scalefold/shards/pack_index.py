@@ -130,6 +130,7 @@ def pack_index(config: Config, raw: Path, out: Path) -> Manifest:
             "chains set aside, kept as templates": sum(row["chain_key"] in missing for row in rows),
             "alignments": sum(len(summary.rows) for summary in alignments),
             **{f"template hits, {outcome}": n for outcome, n in sorted(template_hits.items())},
+            **_notes(alignments),
         },
         files=tuple(
             sorted([shard.facts, table, *(head.shard for head in heads)], key=lambda f: f.file)
@@ -137,6 +138,17 @@ def pack_index(config: Config, raw: Path, out: Path) -> Manifest:
     )
     manifest.write(out)
     return manifest
+
+
+def _notes(alignments: Sequence[MsaSummary]) -> dict[str, int]:
+    """Count what is unusual in alignments; what there is none of is left out."""
+    counts = Counter(
+        "alignments with an earlier letter of a modified residue"
+        for summary in alignments
+        for facts in summary.rows
+        if facts.num_other_parents
+    )
+    return dict(counts)
 
 
 def _check_one_run(

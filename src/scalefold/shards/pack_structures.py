@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path
 from typing import Final
@@ -89,7 +90,7 @@ def pack_structures(
                     chain = entry.chain(row.chain_key)
                     _check_extent(chain)
                     record = _record(chain, row)
-                    facts.append(_facts(record, shard.add(record)))
+                    facts.append(_facts(record, shard.add(record), chain.other_parents))
                 except InputError as error:
                     rejected.append(Rejected(row.chain_key, STAGE, f"{path}: {error}"))
     head = BucketHead(
@@ -140,7 +141,7 @@ def _record(chain: Chain, row: ChainRow) -> ChainRecord:
     )
 
 
-def _facts(record: ChainRecord, number: int) -> ChainFacts:
+def _facts(record: ChainRecord, number: int, other_parents: Mapping[int, str]) -> ChainFacts:
     return ChainFacts(
         chain_key=record.chain_key,
         row=number,
@@ -151,4 +152,5 @@ def _facts(record: ChainRecord, number: int) -> ChainFacts:
         release_date=None if record.release_date is None else record.release_date.isoformat(),
         cluster_id=record.cluster_id,
         max_single_residue_fraction=float(np.bincount(record.aatype).max() / len(record)),
+        other_parents={str(i): letters for i, letters in other_parents.items()},
     )

@@ -10,7 +10,7 @@ import datetime
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -61,7 +61,11 @@ class BucketHead:
 
 @dataclass(frozen=True)
 class ChainFacts:
-    """One row of a chain shard; ``seq_id`` is hexadecimal, ``release_date`` ISO."""
+    """One row of a chain shard; ``seq_id`` is hexadecimal, ``release_date`` ISO.
+
+    ``other_parents`` is that of :class:`~scalefold.raw.mmcif.Chain`, its residues as JSON's texts.
+    Summaries of earlier versions have none.
+    """
 
     chain_key: str
     row: int
@@ -72,6 +76,7 @@ class ChainFacts:
     release_date: str | None
     cluster_id: str | None
     max_single_residue_fraction: float
+    other_parents: dict[str, str] = field(default_factory=dict)
 
     @property
     def date(self) -> datetime.date | None:
@@ -89,12 +94,16 @@ class ChainSummary:
 
 @dataclass(frozen=True)
 class AlignmentFacts:
-    """One row of an msa shard; ``chain_key`` is the chain whose files were read."""
+    """One row of an msa shard; ``chain_key`` is the chain whose files were read.
+
+    ``num_other_parents`` is that of :class:`~scalefold.raw.alignments.Alignment`.
+    """
 
     row: int
     seq_id: str
     origin: str
     chain_key: str
+    num_other_parents: int = 0
 
 
 @dataclass(frozen=True)

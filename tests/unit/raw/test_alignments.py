@@ -209,3 +209,14 @@ def test_real_alignments_agree_with_the_letter_by_letter_reading(
         alignment = read_a3m(path, sequence)
         np.testing.assert_array_equal(alignment.msa, rows)
         np.testing.assert_array_equal(dense_deletions(alignment), deletions)
+
+
+def test_query_may_have_another_parent_of_a_modified_residue_only() -> None:
+    content = b">q\nECE\n>h\nEC-\n"
+    alignment = parse_a3m(content, "QCE", "x.a3m", other_parents={0: "E"})
+    assert [alignment.num_other_parents, *alignment.msa[0]] == [1, *encode_sequence("QCE")]
+    assert alignment.msa[1, 0] == LETTER_CODE["E"]
+    assert merge([parse(">q\nQCE\n", "QCE"), alignment]).num_other_parents == 1
+    for others in ({}, {0: "D"}, {1: "E"}):
+        with pytest.raises(InputError, match=r"x\.a3m.*column 1"):
+            parse_a3m(content, "QCE", "x.a3m", other_parents=others)

@@ -199,3 +199,11 @@ def test_bad_files(old: str, new: str, message: str) -> None:
 def test_missing_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         read_hhr(tmp_path / "none.hhr", SEQUENCE)
+
+
+def test_query_may_have_another_parent_of_a_modified_residue_only() -> None:
+    sequence = SEQUENCE.replace("F", "Y")
+    assert len(parse_hhr(FILE + HIT, sequence, "x.hhr", {4: "F"})) == 1
+    for others in ({}, {4: "W"}, {3: "F"}):
+        with pytest.raises(InputError, match=r"x\.hhr"):
+            parse_hhr(FILE + HIT, sequence, "x.hhr", others)

@@ -191,6 +191,13 @@ def test_selenium_becomes_sd_only_in_mse() -> None:
     assert chain.atom_mask[1].nonzero()[0].tolist() == [ATOM37_INDEX["CA"]]
 
 
+def test_parents_of_modified_residues() -> None:
+    atoms = "A A PCA 1 CA . 1 1 1 2 3\nA A DSN 2 CA . 1 1 4 5 6\n"
+    chain = make_entry([(1, "PCA"), (2, "DSN"), (3, "ALA")], atoms).chains[0]
+    assert chain.sequence == "QSA"
+    assert chain.other_parents == {0: "E"}
+
+
 @pytest.mark.parametrize(("first", "second"), [(1.0, 2.0), (2.0, 1.0)])
 def test_arginine_nh1_is_the_nearer_to_cd(first: float, second: float) -> None:
     atoms = (

@@ -72,6 +72,14 @@ def test_duplicates_are_excluded_only_when_they_cover_the_query() -> None:
     assert sequence_reason(make_hit(query, changed), query) is None
 
 
+def test_duplicate_with_another_parent_of_a_modified_residue_is_one() -> None:
+    query = "Q" + FRAGMENT * 2
+    hit = make_hit(query, "E" + query[1:])
+    assert sequence_reason(hit, query) is None
+    assert sequence_reason(hit, query, {0: "E"}) is not None
+    assert sequence_reason(hit, query, {1: "E"}) is None
+
+
 def test_duplicate_threshold_is_more_than_95_percent() -> None:
     query = "ACDEFGHIKLMNPQRSTVWY" * 2
     at = make_hit(query[:38], query[:38])  # 38 / 40 = 0.95
