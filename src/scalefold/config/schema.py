@@ -57,7 +57,8 @@ class MirrorsConfig(Section):
     mmcif: list[Root] = Field(min_length=1, description="Roots of wwPDB archives.")
     mmcif_path: Annotated[str, template("entry", "hash")] = Field(
         "pub/pdb/data/structures/divided/mmCIF/{hash}/{entry}.cif.gz",
-        description="Path below a root; {hash} is the 2nd and 3rd last character of the entry id.",
+        description="Path below a root; {hash} is the 2nd and 3rd last character of the entry id. "
+        "The ending says the format: .cif, .pdb or .ent, or gzipped .cif.gz and so on.",
     )
     alignments: list[Root] = Field(min_length=1, description="Roots of OpenProteinSet archives.")
     alignment_path: Annotated[str, template("chain", "name")] = Field(

@@ -66,4 +66,8 @@ def write_structure(
     structure.name = name
     structure.add_model(model)
     structure.entities.append(entity)
-    write_bytes(path, structure.make_mmcif_document().as_string().encode())
+    structure.info = gemmi.InfoMap({"_exptl.method": "THEORETICAL MODEL"})
+    block = structure.make_mmcif_block()
+    for component in block.find("_chem_comp.", ["id", "type"]):
+        component[1] = "'peptide linking'" if component[0] == "GLY" else "'L-peptide linking'"
+    write_bytes(path, (block.as_string() + "#\n").encode())

@@ -48,7 +48,8 @@ def chain_files(
     files = []
     if only != "alignments":
         remote = mirrors.mmcif_path.format(hash=folder_hash(entry), entry=entry)
-        files.append(RawFile(mirrors.mmcif, remote, mmcif_path(raw, entry)))
+        local = mmcif_path(raw, entry, mirrors.mmcif_path)
+        files.append(RawFile(mirrors.mmcif, remote, local))
     if only == "structures" or row.split == "template":
         return files
     folder = alignment_folder(raw, chain)

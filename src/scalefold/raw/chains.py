@@ -13,6 +13,7 @@ from scalefold.io.atomic import make_folder, write_bytes
 
 Split = Literal["train", "validation", "template"]
 CHAIN_COLUMNS: Final = ("chain_key", "split", "cluster_id")
+STRUCTURE_SUFFIXES: Final = (".cif.gz", ".cif", ".pdb.gz", ".pdb", ".ent.gz", ".ent")
 REJECTED_COLUMNS: Final = ("chain_key", "stage", "reason")
 # Files and folders get these names: neither part may lead to another folder, nor the entry's hash.
 _CHAIN_KEY: Final = re.compile(r"[a-z0-9_-]{4,}_[A-Za-z0-9.+-]+")
@@ -201,9 +202,13 @@ def folder_hash(entry_id: str) -> str:
     return entry_id[-3:-1]
 
 
-def mmcif_path(raw: Path, entry_id: str) -> Path:
-    """Return where a raw folder holds an entry's mmCIF file."""
-    return raw / "mmcif" / folder_hash(entry_id) / f"{entry_id}.cif.gz"
+def mmcif_path(raw: Path, entry_id: str, like: str = ".cif.gz") -> Path:
+    """Return where a raw folder holds an entry's structure.
+
+    ``like`` is a path on the mirrors, or the template of one: its ending says the format.
+    """
+    suffix = next((suffix for suffix in STRUCTURE_SUFFIXES if like.endswith(suffix)), ".cif.gz")
+    return raw / "mmcif" / folder_hash(entry_id) / f"{entry_id}{suffix}"
 
 
 def alignment_folder(raw: Path, chain_key: str) -> Path:

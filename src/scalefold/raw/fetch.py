@@ -2,7 +2,7 @@
 
 Layout of the output folder::
 
-    mmcif/<hash>/<entry>.cif.gz
+    mmcif/<hash>/<entry>.cif.gz              or as data.mirrors.mmcif_path ends
     alignments/<chain_key>/a3m/<name>.a3m
     alignments/<chain_key>/hhr/<name>.hhr
     fetched.tsv                              path, bytes, sha256, source
@@ -35,7 +35,13 @@ from scalefold.config.schema import DataConfig
 from scalefold.errors import InputError
 from scalefold.raw.case_collisions import check_case_collisions
 from scalefold.raw.chain_files import RawFile, chain_files, check_mirrors
-from scalefold.raw.chains import ChainRow, Rejected, read_rejected, write_rejected
+from scalefold.raw.chains import (
+    STRUCTURE_SUFFIXES,
+    ChainRow,
+    Rejected,
+    read_rejected,
+    write_rejected,
+)
 from scalefold.raw.fetched import Kind, table_tag, update_fetched
 from scalefold.raw.mirrors import Downloader, FetchedFile, UnavailableError
 
@@ -217,10 +223,11 @@ def _faults(
         failure = results[path]
         if not isinstance(failure, UnavailableError):
             continue
-        name = "its mmCIF file" if path.name.endswith(".cif.gz") else path.name
+        is_structure = path.name.endswith(STRUCTURE_SUFFIXES)
+        name = "its structure" if is_structure else path.name
         if not failure.is_absent:
             faults.append(_Fault(f"{name} could not be had", str(failure)))
-        elif path.name.endswith(".cif.gz"):
+        elif is_structure:
             faults.append(_Fault(f"no mirror has {name}", str(failure)))
     alignments = [file.local for file in group if file.local.suffix == ".a3m"]
     absent = [r for r in map(results.get, alignments) if _is_absent(r)]

@@ -1,4 +1,4 @@
-"""Read protein chains from mmCIF files.
+"""Read protein chains from mmCIF and PDB files.
 
 One entry file gives one :class:`Chain` for every protein chain that has coordinates. The semantics
 are AlphaFold2's (Jumper et al. 2021, Suppl. sec. 1.2.1), with one known fault mended: where a
@@ -9,10 +9,8 @@ counts, so that sequence positions never shift.
 from __future__ import annotations
 
 import datetime
-import gzip
 import math
 import re
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,8 +24,10 @@ from scalefold.chem.modified_residues import parent, parents
 from scalefold.chem.residues import RESTYPE_INDEX, UNKNOWN
 from scalefold.errors import InputError
 from scalefold.raw.atom_site import ABSENT, AtomTable
+from scalefold.raw.compressed import read_bytes
+from scalefold.raw.own_structures import complete_block, read_pdb
 
-_GZIP_MAGIC: Final = b"\x1f\x8b"
+_PDB_SUFFIXES: Final = frozenset({".pdb", ".ent"})
 _REPLACE: Final = (
     "Download it again; if the mirror's copy is the same, use another mirror (data.mirrors.mmcif) "
     "and tell its keeper"
@@ -113,12 +113,13 @@ class Entry:
 
 
 def read_entry(path: Path) -> Entry:
-    """Read all protein chains with coordinates of one mmCIF file.
+    """Read all protein chains with coordinates of one file.
 
     Parameters
     ----------
     path
-        ``*.cif`` or gzipped ``*.cif.gz``.
+        ``*.pdb`` or ``*.ent``, otherwise mmCIF; each may be gzipped. Its name is the entry's, but
+        for an archive's mmCIF file, which states it.
 
     Returns
     -------
@@ -130,16 +131,22 @@ def read_entry(path: Path) -> Entry:
     Raises
     ------
     InputError
-        The file is missing, truncated, not gzip though named so, not mmCIF, lacks a category that
-        is needed, or has no protein chain with coordinates.
+        The file is missing, truncated, not gzip though named so, of another format, or has no
+        protein chain with coordinates.
     """
-    return parse_entry(_read_bytes(path), source=str(path))
+    content, source = read_bytes(path), str(path)
+    name, _, _ = path.name.partition(".")
+    if _PDB_SUFFIXES.isdisjoint(path.suffixes):
+        return parse_entry(content, source, name)
+    block = read_pdb(content, source)
+    return _entry(block, block, name, source)
 
 
-def parse_entry(content: bytes, source: str) -> Entry:
+def parse_entry(content: bytes, source: str, name: str = "") -> Entry:
     """Read all protein chains from the (uncompressed) bytes of an mmCIF file.
 
-    ``source`` names the file in error messages; otherwise as :func:`read_entry`.
+    ``source`` names the file in error messages, ``name`` is the entry's where the file is of no
+    archive; otherwise as :func:`read_entry`.
     """
     try:
         document = gemmi.cif.read_string(content.decode("utf-8", errors="replace"))
@@ -152,20 +159,22 @@ def parse_entry(content: bytes, source: str) -> Entry:
         raise InputError(f"{source}: holds no mmCIF data block. {_REPLACE}.")
     _check_end(content, source)
     block = document[0]
-    entry_id = _first_value(block, "_entry.id")
-    if entry_id is None:
-        raise InputError(
-            f"{source}: has no _entry.id, so its chains cannot be named. Add one, or leave the "
-            "file out."
-        )
-    entry_id = entry_id.lower()
+    if not name or "PDB" in block.find_values("_database_2.database_id"):
+        name = _first_value(block, "_entry.id") or name or block.name
+    whole = block if _states_residues(block) else complete_block(block, source)
+    return _entry(block, whole, name, source)
+
+
+def _entry(head: gemmi.cif.Block, block: gemmi.cif.Block, name: str, source: str) -> Entry:
+    """Return the entry of a block that states residues, with the dates and the like of ``head``."""
+    entry_id = name.lower()
     monomers = _protein_monomers(block, source)
     if not monomers:
         raise InputError(
             f"{source}: entry {entry_id} has no protein chain. Remove it from the list of entries."
         )
-    method = ",".join(gemmi.cif.as_string(v).lower() for v in block.find_values("_exptl.method"))
-    entry = Entry(entry_id, method, _resolution(block), _release_date(block, source), ())
+    method = ",".join(gemmi.cif.as_string(v).lower() for v in head.find_values("_exptl.method"))
+    entry = Entry(entry_id, method, _resolution(head), _release_date(head, source), ())
     atoms = AtomTable.read(block, source)
     found = (_chain(entry, label, residues, atoms) for label, residues in monomers.items())
     chains = tuple(chain for chain in found if chain is not None)
@@ -217,28 +226,6 @@ def _check_keys(chains: Sequence[Chain], source: str) -> None:
                 f"{source}: protein chains {', '.join(names)} (label_asym_id) share the author "
                 f"chain {key!r}, so the key is ambiguous. Remove the entry from the list."
             )
-
-
-def _read_bytes(path: Path) -> bytes:
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: no such file. Fetch it, or correct the path.") from error
-    if path.suffix != ".gz":
-        return content
-    if not content.startswith(_GZIP_MAGIC):
-        raise InputError(
-            f"{path}: named .gz, but is not gzipped, it begins with {content[:12]!r}: gzip it, if "
-            "it is plain mmCIF, or download it again."
-        )
-    try:
-        return gzip.decompress(content)
-    except EOFError as error:
-        raise InputError(
-            f"{path}: gzip stream is truncated ({len(content)} bytes are there). Download it again."
-        ) from error
-    except (zlib.error, gzip.BadGzipFile) as error:
-        raise InputError(f"{path}: gzip stream is damaged ({error}). Download it again.") from error
 
 
 def _located(error: Exception) -> str:
@@ -296,36 +283,31 @@ def _release_date(block: gemmi.cif.Block, source: str) -> datetime.date | None:
         ) from error
 
 
+def _states_residues(block: gemmi.cif.Block) -> bool:
+    """Whether it is said of each chain, and of each atom, which residues they have and are in."""
+    tables = (
+        ("_entity_poly_seq.", ["entity_id", "num", "mon_id"]),
+        ("_struct_asym.", ["id", "entity_id"]),
+        ("_atom_site.", ["label_asym_id", "auth_asym_id", "label_seq_id"]),
+    )
+    return all(len(block.find(category, items)) for category, items in tables)
+
+
 def _protein_monomers(block: gemmi.cif.Block, source: str) -> dict[str, dict[int, str]]:
     """Return the monomer names of each protein chain: label_asym_id -> sequence number -> name.
 
-    A polymer with at least one peptide-like component is a protein, as in AlphaFold2.
+    A polymer with at least one peptide-like component is a protein, as in AlphaFold2; or one that
+    is a polypeptide by its type.
     """
-    sequence_rows = block.find("_entity_poly_seq.", ["entity_id", "num", "mon_id"])
-    asym_rows = block.find("_struct_asym.", ["id", "entity_id"])
-    component_rows = block.find("_chem_comp.", ["id", "type"])
-    for table, category in (
-        (sequence_rows, "_entity_poly_seq"),
-        (asym_rows, "_struct_asym"),
-        (component_rows, "_chem_comp"),
-    ):
-        if len(table) == 0:
-            raise InputError(
-                f"{source}: category {category} is absent or empty, so there is no protein chain "
-                "to be found. Use the archive's own mmCIF file (a coordinates-only export lacks "
-                "the sequence)."
-            )
-    peptides = {
-        gemmi.cif.as_string(row[0])
-        for row in component_rows
-        if "peptide" in gemmi.cif.as_string(row[1]).lower()
-    }
     polymers: dict[str, dict[int, str]] = {}
-    has_peptide: set[str] = set()
-    for row in sequence_rows:
+    types = block.find("_entity_poly.", ["entity_id", "type"])
+    proteins = {gemmi.cif.as_string(e) for e, kind in types if "polypeptide" in kind.lower()}
+    components = block.find("_chem_comp.", ["id", "type"])
+    stated = {gemmi.cif.as_string(name): gemmi.cif.as_string(kind) for name, kind in components}
+    for row in block.find("_entity_poly_seq.", ["entity_id", "num", "mon_id"]):
         entity, name = gemmi.cif.as_string(row[0]), gemmi.cif.as_string(row[2])
-        if name in peptides:
-            has_peptide.add(entity)
+        if _is_peptide(name, stated.get(name, "")):
+            proteins.add(entity)
         # Further rows of the same number are alternatives (microheterogeneity).
         try:
             number = int(row[1])
@@ -336,8 +318,14 @@ def _protein_monomers(block: gemmi.cif.Block, source: str) -> dict[str, dict[int
             ) from error
         polymers.setdefault(entity, {}).setdefault(number, name)
     chains: dict[str, dict[int, str]] = {}
-    for row in asym_rows:
-        entity = gemmi.cif.as_string(row[1])
-        if entity in has_peptide:
-            chains[gemmi.cif.as_string(row[0])] = dict(sorted(polymers[entity].items()))
+    for label, entity in block.find("_struct_asym.", ["id", "entity_id"]):
+        entity = gemmi.cif.as_string(entity)
+        if entity in proteins and entity in polymers:
+            chains[gemmi.cif.as_string(label)] = dict(sorted(polymers[entity].items()))
     return chains
+
+
+def _is_peptide(name: str, stated: str) -> bool:
+    if stated:
+        return "peptide" in stated.lower()
+    return gemmi.find_tabulated_residue(name).is_amino_acid()

@@ -1,4 +1,4 @@
-"""First stage of packing: mmCIF files of one bucket to a chain shard."""
+"""First stage of packing: structures of one bucket to a chain shard."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def pack_structures(
     Parameters
     ----------
     config
-        ``data.chains``, ``data.buckets`` and ``shards.compression`` are used.
+        ``data.chains``, ``data.buckets``, ``data.mirrors.mmcif_path`` and
+        ``shards.compression`` are used.
     raw
         Raw folder, as ``scalefold fetch`` lays it out.
     out
@@ -59,7 +60,8 @@ def pack_structures(
     """
     check_raw(raw)
     chains = bucket_chains(read_chains(config.data.chains), bucket, config.data.buckets)
-    needed = {mmcif_path(raw, row.entry_id) for row in chains}
+    like = config.data.mirrors.mmcif_path
+    needed = {mmcif_path(raw, row.entry_id, like) for row in chains}
     fetched = FetchRecord(raw, needed, "structures", bucket)
     fetched.check_presence()
     make_folder(out)
@@ -76,7 +78,7 @@ def pack_structures(
             console=console or Console(stderr=True),
             disable=not entries,
         ):
-            path = mmcif_path(raw, entry_id)
+            path = mmcif_path(raw, entry_id, like)
             try:
                 entry = read_entry(path)
                 source = SourceFile.of(raw, path)

@@ -109,6 +109,21 @@ def test_shared_mirror_has_another_path_below_its_root(shared_mirror: Path, tmp_
     assert [r.chain_key for r in summary.rejected] == ["1a3p_A"]  # its mmCIF is not there
 
 
+@pytest.mark.parametrize("suffix", [".pdb", ".ent.gz", ".cif"])
+def test_own_structures_keep_the_ending_of_their_path(tmp_path: Path, suffix: str) -> None:
+    content = b"ATOM\n" if suffix != ".ent.gz" else gzip.compress(b"ATOM\n")
+    (tmp_path / f"mine{suffix}").write_bytes(content)
+    data = settings(str(tmp_path))
+    mirrors = data.mirrors.model_copy(update={"mmcif_path": f"{{entry}}{suffix}"})
+    data = data.model_copy(update={"mirrors": mirrors})
+    rows = [train("mine_A"), train("lost_A")]
+    with pytest.raises(InputError, match="lost"):
+        run([rows[1]], data, tmp_path / "raw", only="structures")
+    summary = run(rows, data, tmp_path / "raw", only="structures")
+    assert (summary.complete, [r.chain_key for r in summary.rejected]) == (("mine_A",), ["lost_A"])
+    assert (tmp_path / f"raw/mmcif/in/mine{suffix}").read_bytes() == content
+
+
 def test_two_chains_of_an_entry_share_one_download(
     site, downloader: Downloader, tmp_path: Path
 ) -> None:

@@ -264,8 +264,9 @@ def test_dna_is_not_a_protein_chain(demo_mmcif: list[Path]) -> None:
         ("a.cif.gz", b"\x1f\x8b\x08\x00" + b"\x07" * 60, "damaged"),
         ("a.cif", b"<html>404</html>", "line 1"),
         ("a.cif", b"", "data block"),
-        ("a.cif", b"data_x\n_cell.length_a 1\n", r"_entry\.id"),
-        ("a.cif", b"data_x\n_entry.id x\n", "_entity_poly_seq"),
+        ("a.cif", b"data_x\n_entry.id x\n", "no atoms"),
+        ("a.pdb", b"<html>404</html>", "no atoms"),
+        ("a.pdb.gz", b"ATOM  ", "not gzipped"),
     ],
 )
 def test_bad_files(tmp_path: Path, name: str, content: bytes, message: str) -> None:

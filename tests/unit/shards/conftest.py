@@ -33,6 +33,7 @@ class Workplace:
     folder: Path
     buckets: int = 3
     settings: dict = field(default_factory=dict)
+    mirrors: dict = field(default_factory=dict)
 
     @property
     def raw(self) -> Path:
@@ -52,7 +53,7 @@ class Workplace:
             "chains": str(self.table),
             "alignments": ["swissprot_hits"],
             "buckets": self.buckets,
-            "mirrors": {"mmcif": ["unused"], "alignments": ["unused"]},
+            "mirrors": {"mmcif": ["unused"], "alignments": ["unused"], **self.mirrors},
         }
         return make_config({"data": data, "shards": self.settings})
 

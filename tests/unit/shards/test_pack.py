@@ -518,3 +518,24 @@ def test_alignments_with_the_earlier_letter_of_a_modified_residue_are_taken(work
     pack_alignments(work.config, work.raw, work.out, bucket_of("5pti", 3), Console(quiet=True))
     with pytest.raises(InputError, match="no chain"):
         pack_index(work.config, work.raw, work.out)
+
+
+@pytest.mark.parametrize("suffix", [".pdb", ".pdb.gz", ".cif"])
+def test_own_structures_are_packed_in_the_format_of_their_path(work, suffix):
+    """The same chain as of the archive's file, but for what a format does not state."""
+    source = work.structure("5pti")
+    structure = gemmi.read_structure(str(source))
+    structure.setup_entities()
+    own = mmcif_path(work.raw, "mine", suffix)
+    own.parent.mkdir(parents=True)
+    text = structure.make_mmcif_document().as_string() + "#\n"
+    content = (text if suffix == ".cif" else structure.make_pdb_string()).encode()
+    own.write_bytes(gzip.compress(content) if suffix.endswith(".gz") else content)
+    work.list_chains(("mine_A", "train", ""))
+    work.alignment("5pti_A", renamed="mine_A")
+    work.mirrors = {"mmcif_path": f"{{entry}}{suffix}"}
+    assert work.pack().counts["chains set aside"] == 0
+    chain, expected = ShardReader(work.out).chain("mine_A"), read_entry(source).chain("5pti_A")
+    assert chain.sequence == expected.sequence
+    np.testing.assert_array_equal(chain.atom_mask, expected.atom_mask)
+    np.testing.assert_allclose(chain.positions, expected.positions, atol=1e-3)

@@ -1,0 +1,187 @@
+"""Structures that are not an archive's mmCIF file: PDB files, and mmCIF of programs.
+
+They may lack what says which residues a chain has. It is taken from SEQRES, or else from the atoms,
+and the result is what an archive's file would say, for :mod:`scalefold.raw.mmcif` to read.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import re
+import string
+from typing import Final
+
+import gemmi
+
+from scalefold.errors import InputError
+
+logger = logging.getLogger(__name__)
+
+MAX_RESIDUES: Final = 65_535
+_PEPTIDE_BOND_ANGSTROM: Final = 2.0
+_REVISION: Final = re.compile(rb"^REVDAT.{7}(\d\d)-([A-Z]{3})-(\d\d)", re.MULTILINE)
+_MONTHS: Final = "JANFEBMARAPRMAYJUNJULAUGSEPOCTNOVDEC"
+_OLDEST_YEAR: Final = 72  # of the PDB's two digits
+
+
+def read_pdb(content: bytes, source: str) -> gemmi.cif.Block:
+    """Return what an mmCIF file would say in place of a PDB file.
+
+    Raises
+    ------
+    InputError
+        Not a PDB file, or as `complete`. ``source`` names the file.
+    """
+    try:
+        structure = gemmi.read_pdb_string(content.decode("latin-1"))
+    except (ValueError, RuntimeError) as error:
+        raise InputError(
+            f"{source}: not readable as a PDB file: {error}. Write it again, or remove the entry "
+            "from the list."
+        ) from error
+    block = complete(structure, source)
+    if structure.resolution > 0.0:
+        block.set_pair("_refine.ls_d_res_high", f"{structure.resolution:g}")
+    dates = block.init_loop("_pdbx_audit_revision_history.", ["revision_date"])
+    for day, month, year in _REVISION.findall(content):
+        dates.add_row([_date(int(day), month.decode(), int(year), source)])
+    return block
+
+
+def complete_block(block: gemmi.cif.Block, source: str) -> gemmi.cif.Block:
+    """Return what `complete` makes of the atoms of an mmCIF file.
+
+    Raises
+    ------
+    InputError
+        They cannot be read, or as `complete`.
+    """
+    try:
+        structure = gemmi.make_structure_from_block(block)
+    except (ValueError, RuntimeError) as error:
+        raise InputError(
+            f"{source}: its _atom_site cannot be read: {error}. Write the file again, or remove "
+            "the entry from the list."
+        ) from error
+    return complete(structure, source)
+
+
+def complete(structure: gemmi.Structure, source: str) -> gemmi.cif.Block:
+    """Return what an archive's mmCIF file would say of the first model of a structure.
+
+    Where no sequence is stated, a chain's residues are those with atoms, and between two that are
+    not bound to each other as many unknown ones as their numbers skip.
+
+    Raises
+    ------
+    InputError
+        There are no atoms, or a chain's residues are not those of its stated sequence.
+    """
+    if len(structure) == 0 or structure[0].count_atom_sites() == 0:
+        raise InputError(
+            f"{source}: has no atoms. Write it again, or remove the entry from the list."
+        )
+    while len(structure) > 1:
+        del structure[1]
+    if not any(entity.full_sequence for entity in structure.entities):
+        _forget_labels(structure)
+    _name_chains(structure)
+    structure.setup_entities()
+    structure.assign_label_seq_id()
+    for chain in structure[0]:
+        polymer = chain.get_polymer()
+        entity = structure.get_entity_of(polymer)
+        if entity is None or not any(_is_amino_acid(residue) for residue in polymer):
+            continue
+        where = f"{source}: chain {chain.name}"
+        if entity.full_sequence:
+            _check_sequence(polymer, entity.full_sequence, where)
+        else:
+            entity.full_sequence = _number(polymer, where)
+    return structure.make_mmcif_block()
+
+
+def _is_amino_acid(residue: gemmi.Residue) -> bool:
+    return gemmi.find_tabulated_residue(residue.name).is_amino_acid()
+
+
+def _forget_labels(structure: gemmi.Structure) -> None:
+    """Tell polymers, ligands and water by the atoms: programs label chains as they like."""
+    structure.entities.clear()
+    for chain in structure[0]:
+        for residue in chain:
+            residue.entity_id = ""
+    structure.add_entity_types(overwrite=True)
+    structure.assign_subchains(force=True)
+
+
+def _name_chains(structure: gemmi.Structure) -> None:
+    """Name chains that have no name, as old PDB files of one chain."""
+    taken = {chain.name for chain in structure[0]}
+    free = (letter for letter in string.ascii_uppercase if letter not in taken)
+    if "" in taken:
+        structure.rename_chain("", next(free, "1"))
+
+
+def _check_sequence(polymer: gemmi.ResidueSpan, sequence: list[str], where: str) -> None:
+    for alternatives in polymer.residue_groups():
+        number = alternatives[0].label_seq
+        stated = sequence[number - 1] if number is not None and number <= len(sequence) else ""
+        if {residue.name for residue in alternatives}.isdisjoint(stated.split(",")):
+            raise InputError(
+                f"{where}: residue {alternatives[0]} has atoms, but is not in the stated sequence "
+                f"of {len(sequence)} residues (SEQRES). Correct that, or remove it: then the atoms "
+                "say the sequence."
+            )
+
+
+def _number(polymer: gemmi.ResidueSpan, where: str) -> list[str]:
+    """Number the residues of a chain by their place, and return the names by place."""
+    names: list[str] = []
+    skipped: list[str] = []
+    before: gemmi.Residue | None = None
+    for alternatives in polymer.residue_groups():
+        residue = alternatives[0]
+        gap = (
+            0 if before is None or _is_bound(before, residue) else _numbers_between(before, residue)
+        )
+        if len(names) + gap >= MAX_RESIDUES:
+            raise InputError(
+                f"{where}: residue {residue} follows {before}: with those between, more than "
+                f"{MAX_RESIDUES} residues. Correct the numbers."
+            )
+        if gap:
+            skipped.append(f"{gap} behind {before}")
+            names += ["UNK"] * gap
+        names.append(residue.name)
+        before = residue
+        for alternative in alternatives:
+            alternative.label_seq = len(names)
+    if skipped:
+        logger.warning(
+            "%s: no sequence is stated; by the numbers residues are missing, which become X: %s",
+            where,
+            ", ".join(skipped),
+        )
+    return names
+
+
+def _numbers_between(first: gemmi.Residue, second: gemmi.Residue) -> int:
+    return max(0, (second.seqid.num or 0) - (first.seqid.num or 0) - 1)
+
+
+def _is_bound(first: gemmi.Residue, second: gemmi.Residue) -> bool:
+    c, n = first.find_atom("C", "*"), second.find_atom("N", "*")
+    return bool(c and n and c.pos.dist(n.pos) < _PEPTIDE_BOND_ANGSTROM)
+
+
+def _date(day: int, month: str, year: int, source: str) -> str:
+    century = 1900 if year >= _OLDEST_YEAR else 2000
+    try:
+        return datetime.date(century + year, _MONTHS.index(month) // 3 + 1, day).isoformat()
+    except ValueError as error:
+        raise InputError(
+            f"{source}: REVDAT holds {day}-{month}-{year}, expected a date as 01-JAN-00. Correct "
+            "or remove it."
+        ) from error
