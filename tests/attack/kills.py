@@ -28,7 +28,7 @@ from tests.unit.train.trajectory import records
 
 from scalefold.config import config_to_yaml, make_config
 from scalefold.config.load import merge
-from scalefold.shards.atomic import TEMPORARY_MARK
+from scalefold.io.atomic import TEMPORARY_MARK
 
 _PACK: Final = ("pack", "--raw", "raw", "--out", "shards")
 STAGES: Final[Mapping[str, Sequence[str]]] = {

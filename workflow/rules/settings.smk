@@ -23,7 +23,7 @@ from scalefold.config import (
     load_stages,
     run_key,
 )
-from scalefold.config.identity import PACKING_KEYS
+from scalefold.config.identity import former_packing_settings
 from scalefold.errors import InputError
 from scalefold.raw.chain_files import (
     absent_files,
@@ -133,6 +133,11 @@ def settings(*keys):
         for key in keys
         for leaf, value in leaves(key, reduce(dict.__getitem__, key.split("."), tree))
     ]
+
+
+def packing_params():
+    """The same of all that packing depends on; shards of earlier versions need none of it anew."""
+    return [{leaf: value} for leaf, value in former_packing_settings(CONFIG).items()]
 
 
 def leaves(key, value):

@@ -20,7 +20,7 @@ rule structures:
         mem_mb=growing(4000),
         runtime=120,
     params:
-        *settings(*PACKING_KEYS),
+        *packing_params(),
         config=given_configuration,
         chains=chain_table,
         raw=literal(f"{RUN}/raw"),
@@ -60,7 +60,7 @@ rule pack:
         mem_mb=growing(8000),
         runtime=240,
     params:
-        *settings(*PACKING_KEYS),
+        *packing_params(),
         config=given_configuration,
         chains=chain_table,
         raw=literal(f"{RUN}/raw"),
@@ -102,7 +102,7 @@ rule index:
         mem_mb=growing(8000),
         runtime=60,
     params:
-        *settings(*PACKING_KEYS),
+        *packing_params(),
         config=given_configuration,
         raw=literal(f"{RUN}/raw"),
         shards=literal(SHARDS),

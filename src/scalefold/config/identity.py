@@ -10,7 +10,7 @@ from operator import getitem
 from pathlib import PurePath
 from typing import Any, Final
 
-from scalefold.config.schema import Config
+from scalefold.config.schema import Config, MaxRowsConfig
 
 FREE_KEYS: Final = (
     "run_name",
@@ -47,6 +47,9 @@ come from is not among them.
 FORMER_VALUES: Final[Mapping[str, Any]] = {"loss.violation_ca_c_n_stddev": 0.0311}
 """Settings that earlier versions lack, and what those versions did. A setting with this value is no
 part of a key, so results of earlier versions keep their keys."""
+
+_PRESET_LIMITS: Final = (MaxRowsConfig(), MaxRowsConfig(uniref90_hits=None, mgnify_hits=None))
+"""`shards.max_rows` of the presets."""
 
 
 def trajectory_settings(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,6 +88,27 @@ def packing_hash(config: Config) -> str:
 def packing_settings(config: Config) -> dict[str, Any]:
     """Return the settings that `packing_hash` stands for, by dotted key."""
     return dict(_leaves(_packing_sections(config)))
+
+
+def former_packing_settings(config: Config) -> dict[str, Any]:
+    """Return `packing_settings` as earlier versions would: those that packed with them stay valid.
+
+    They had no limits by source. Where these are a preset's, nobody has asked for others.
+    """
+    return dict(_leaves(_former_packing_sections(config)))
+
+
+def packing_hashes(config: Config) -> tuple[str, ...]:
+    """Return `packing_hash`, and that of `former_packing_settings`."""
+    return packing_hash(config), _digits(_former_packing_sections(config))
+
+
+def _former_packing_sections(config: Config) -> dict[str, Any]:
+    sections = _packing_sections(config)
+    if config.shards.max_rows in _PRESET_LIMITS:
+        shards = {key: value for key, value in sections["shards"].items() if key != "max_rows"}
+        return {**sections, "shards": shards}
+    return sections
 
 
 def _packing_sections(config: Config) -> dict[str, Any]:

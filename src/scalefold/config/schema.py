@@ -101,16 +101,50 @@ class DataConfig(Section):
         return self
 
 
+class MaxRowsConfig(Section):
+    """First rows that are taken of each alignment of this name, the query included; null: all.
+
+    AlphaFold2's limits. OpenFold's pipeline, and OpenProteinSet with it, has 5,000 of MGnify.
+    """
+
+    uniref90_hits: Positive | None = 10_000
+    bfd_uniclust_hits: Positive | None = None
+    mgnify_hits: Positive | None = 501
+    together: Positive = Field(
+        20_000,
+        description="Rows kept of the merged alignment: of each source the same share, its first.",
+    )
+
+
+FORMER_MAX_MSA_ROWS = 10_000
+
+
 class ShardsConfig(Section):
     """How shards are written."""
 
     compression: Literal["none", "lz4", "zstd"] = "none"
-    max_msa_rows: Positive = Field(10_000, description="Rows kept of a merged alignment.")
+    max_rows: MaxRowsConfig = MaxRowsConfig()
+    max_msa_rows: Positive = Field(
+        FORMER_MAX_MSA_ROWS,
+        description="Earlier versions' name of max_rows.together: counts in its place if it is not "
+        "10000.",
+    )
     max_template_hits: NonNegative = Field(
         100,
         description="Best hits kept, by sum of probs, of those not newer than the query; more than "
         "features.template_pool, since the margin of dates is judged later.",
     )
+
+    @property
+    def max_merged_rows(self) -> int:
+        """Rows kept of a merged alignment."""
+        is_former = self.max_msa_rows == FORMER_MAX_MSA_ROWS
+        return self.max_rows.together if is_former else self.max_msa_rows
+
+    def max_rows_of(self, source: str) -> int | None:
+        """Rows taken of the alignment of this name, ``None`` for all."""
+        limits: dict[str, int | None] = self.max_rows.model_dump(exclude={"together"})
+        return limits.get(source)
 
 
 # --- features -----------------------------------------------------------------------------------

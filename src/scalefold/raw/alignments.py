@@ -8,8 +8,9 @@ Shapes: ``N`` rows, ``L`` columns (the query's residues), ``D`` places with a de
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -33,6 +34,9 @@ ROW_SOURCES: Final[tuple[str, ...]] = (
 
 NO_OTHER_PARENTS: Final[Mapping[int, str]] = MappingProxyType({})
 """Of a chain on whose residues all tables agree."""
+
+Limits = Callable[[str], int | None]
+"""Rows to take of an alignment by its name, ``None`` for all."""
 
 _INVALID: Final = 255
 _MAX_UINT16: Final = 65_535
@@ -67,8 +71,12 @@ class Alignment:
         not counted (as in AlphaFold2).
     row_source
         ``[N]`` uint8, index into :data:`ROW_SOURCES`.
+    part
+        ``[N]`` int64, rising: which of several merged files a row is from.
     num_other_parents
         Modified residues for which the file's query had the letter of another table than the chain.
+    cut
+        Rows that were left out, by the name of their source.
     """
 
     msa: NDArray[np.uint8]
@@ -76,7 +84,9 @@ class Alignment:
     del_col: NDArray[np.uint16]
     del_val: NDArray[np.uint16]
     row_source: NDArray[np.uint8]
+    part: NDArray[np.int64]
     num_other_parents: int = 0
+    cut: Mapping[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -94,8 +104,35 @@ class Alignment:
             del_col=self.del_col[places],
             del_val=self.del_val[places],
             row_source=self.row_source[rows],
+            part=self.part[rows],
             num_other_parents=self.num_other_parents,
+            cut=self.cut,
         )
+
+    def first(self, number: int | None, source: str) -> Alignment:
+        """Return the first rows; ``source`` is counted as cut. ``None`` for all."""
+        if number is None or len(self) <= number:
+            return self
+        cut = {**self.cut, source: len(self) - number}
+        return replace(self.select(np.arange(number)), cut=cut)
+
+    def share(self, number: int, names: Sequence[str]) -> Alignment:
+        """Return at most ``number`` rows: the query, and of each part the same share, its first.
+
+        ``names`` are those of the parts.
+        """
+        if len(self) <= number:
+            return self
+        counts = np.bincount(self.part[1:], minlength=len(names))
+        exact = counts * ((number - 1) / (len(self) - 1))
+        kept = np.floor(exact).astype(np.int64)
+        missing = number - 1 - int(kept.sum())
+        kept[np.argsort(kept - exact, kind="stable")[:missing]] += 1
+        starts = 1 + np.cumsum(counts) - counts
+        is_kept = np.arange(1, len(self)) - starts[self.part[1:]] < kept[self.part[1:]]
+        cut = Counter(self.cut)
+        cut.update({name: int(n) for name, n in zip(names, counts - kept, strict=True) if n})
+        return replace(self.select(np.flatnonzero(np.r_[True, is_kept])), cut=dict(cut))
 
 
 def encode_sequence(sequence: str) -> NDArray[np.uint8]:
@@ -195,6 +232,7 @@ def parse_a3m(
         del_col=deletion_columns.astype(np.uint16),
         del_val=np.minimum(counts, _MAX_UINT16).astype(np.uint16),
         row_source=np.full(len(rows), row_source, np.uint8),
+        part=np.zeros(len(rows), np.int64),
         num_other_parents=num_other_parents,
     )
 
@@ -274,7 +312,9 @@ def merge(alignments: Sequence[Alignment]) -> Alignment:
         del_col=np.concatenate([a.del_col for a in alignments]),
         del_val=np.concatenate([a.del_val for a in alignments]),
         row_source=np.concatenate([a.row_source for a in alignments]),
+        part=np.concatenate([a.part for a in alignments]),
         num_other_parents=max(a.num_other_parents for a in alignments),
+        cut=dict(sum((Counter(a.cut) for a in alignments), Counter())),
     )
     as_items = np.ascontiguousarray(stacked.msa).view(np.dtype((np.void, stacked.msa.shape[1])))
     _, first = np.unique(as_items[:, 0], return_index=True)
@@ -286,10 +326,12 @@ def read_folder(
     sequence: str,
     names: Sequence[str],
     other_parents: Mapping[int, str] = NO_OTHER_PARENTS,
+    limits: Limits | None = None,
 ) -> Alignment:
     """Read ``<chain_folder>/a3m/<name>.a3m`` for each name and merge them in this order.
 
     A chain need not have all of them (a database may have nothing to say), but at least one.
+    Without ``limits`` all rows are taken of each.
 
     Raises
     ------
@@ -304,7 +346,13 @@ def read_folder(
             f"or search the alignments of {chain_folder.name}, or correct data.alignments; the "
             "query alone is a valid alignment."
         )
-    return merge([read_a3m(path, sequence, other_parents) for path in present])
+    alignments = []
+    for path in present:
+        alignment = read_a3m(path, sequence, other_parents)
+        alignment = replace(alignment, part=np.full(len(alignment), paths.index(path)))
+        limit = None if limits is None else limits(path.stem)
+        alignments.append(alignment.first(limit, path.stem))
+    return merge(alignments)
 
 
 def profile(msa: NDArray[np.uint8]) -> NDArray[np.float32]:

@@ -20,6 +20,7 @@ from scalefold.shards.reader import ShardReader
 from scalefold.shards.records import ChainRecord, MsaRecord, Sample
 from scalefold.shards.schema import REJECTED_FILE
 from scalefold.shards.shard_file import ShardFile
+from scalefold.shards.summary import rows_left_out
 
 NEFF_IDENTITY = 0.8
 NEFF_MAX_ROWS = 2000
@@ -92,6 +93,10 @@ def describe_chain(folder: Path, chain_key: str, console: Console) -> None:
     table.add_row("split", sample.split)
     table.add_row("training chains in cluster", str(sample.cluster_size))
     _add_msa(table, sample.msa)
+    place = index.select(["msa_shard", "msa_row"]).to_pylist()[0]
+    if cut := rows_left_out(folder, place["msa_shard"], place["msa_row"]):
+        by_source = ", ".join(f"{source} {number:,}" for source, number in cut.items())
+        table.add_row("rows left out (shards.max_rows)", by_source)
     others = [key for key in _users(reader.index, index) if key != chain_key]
     if others:
         more = f" and {len(others) - 8} more" if len(others) > 8 else ""

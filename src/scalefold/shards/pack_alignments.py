@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import numpy as np
 from rich.console import Console
 from rich.progress import track
 
@@ -64,8 +63,10 @@ def pack_alignments(
     what fetch got, is set aside. Chains without any alignment files are left to
     :func:`~.pack_index.pack_index`, which knows the alignments of all buckets.
 
-    Alignments are merged in the order of ``data.alignments`` and deduplicated; the profile is that
-    of the whole merged alignment, of which the first ``shards.max_msa_rows`` rows are stored.
+    Of each alignment the first rows are taken, as many as ``shards.max_rows`` says. They are merged
+    in the order of ``data.alignments`` and deduplicated; the profile is that of the whole merged
+    alignment, of which at most ``shards.max_rows.together`` rows are stored, of each file the same
+    share.
     Template hits are filtered by sequence, located in the chains of the chain shards, and the best
     ``shards.max_template_hits`` by ``sum_probs`` are kept. Those that were released after the last
     chain of the sequence serve none and do not count among them: the best hits of an old query may
@@ -125,11 +126,17 @@ def pack_alignments(
                 entries = {entry_of(other.chain_key) for other in members}
                 packed = packer.record(facts, entries, newest.get((seq_id, origin)))
                 if packed is not None:
-                    record, full = packed
-                    row = AlignmentFacts(
-                        shard.add(record), seq_id, origin, facts.chain_key, full.num_other_parents
+                    record, stored = packed
+                    rows.append(
+                        AlignmentFacts(
+                            row=shard.add(record),
+                            seq_id=seq_id,
+                            origin=origin,
+                            chain_key=facts.chain_key,
+                            num_other_parents=stored.num_other_parents,
+                            cut=dict(stored.cut),
+                        )
                     )
-                    rows.append(row)
                     break
     head = BucketHead(
         family="msa",
@@ -202,7 +209,7 @@ class _Packer:
     def record(
         self, facts: ChainFacts, entries: set[str], newest: datetime.date | None
     ) -> tuple[MsaRecord, Alignment] | None:
-        """Return what to store of a chain, and its whole alignment.
+        """Return what to store of a chain, and that as an alignment.
 
         ``None`` if it has no files or unusable ones.
 
@@ -217,7 +224,9 @@ class _Packer:
         others = {int(i): letters for i, letters in facts.other_parents.items()}
         try:
             sequence = self._store.sequences(entry_of(facts.chain_key))[facts.chain_key]
-            full = read_folder(folder, sequence, self._data.alignments, others)
+            full = read_folder(
+                folder, sequence, self._data.alignments, others, self._shards.max_rows_of
+            )
             raw_hits = [] if hhr is None else read_hhr(hhr, sequence, others)
             sources = [SourceFile.of(self._raw, path) for path in files]
             for path, source in zip(files, sources, strict=True):
@@ -227,7 +236,7 @@ class _Packer:
             self.rejected.append(Rejected(facts.chain_key, STAGE, reason))
             return None
         self.sources += sources
-        stored = full.select(np.arange(min(len(full), self._shards.max_msa_rows)))
+        stored = full.share(self._shards.max_merged_rows, self._data.alignments)
         record = MsaRecord(
             seq_id=bytes.fromhex(facts.seq_id),
             msa=stored.msa,
@@ -239,7 +248,7 @@ class _Packer:
             num_seq_full=len(full),
             templates=self._templates(raw_hits, _Query(sequence, others, entries, newest)),
         )
-        return record, full
+        return record, stored
 
     def _templates(self, raw_hits: list[RawHit], query: _Query) -> tuple[TemplateHit, ...]:
         """Return the hits to keep, by falling sum of probabilities."""

@@ -142,13 +142,13 @@ def pack_index(config: Config, raw: Path, out: Path) -> Manifest:
 
 def _notes(alignments: Sequence[MsaSummary]) -> dict[str, int]:
     """Count what is unusual in alignments; what there is none of is left out."""
-    counts = Counter(
-        "alignments with an earlier letter of a modified residue"
-        for summary in alignments
-        for facts in summary.rows
-        if facts.num_other_parents
-    )
-    return dict(counts)
+    counts: Counter[str] = Counter()
+    for facts in (facts for summary in alignments for facts in summary.rows):
+        if facts.num_other_parents:
+            counts["alignments with an earlier letter of a modified residue"] += 1
+        for source, number in facts.cut.items():
+            counts[f"alignment rows left out, {source}"] += number
+    return dict(sorted(counts.items()))
 
 
 def _check_one_run(

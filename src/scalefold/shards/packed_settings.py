@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from scalefold.config.identity import packing_hash
+from scalefold.config.identity import packing_hashes
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.raw.chains import ChainRow, read_chains, read_rejected
@@ -38,7 +38,7 @@ def other_settings(folder: Path, config: Config) -> dict[str, str]:
         There are no complete shards.
     """
     packed_with = Manifest.read(folder).config_hash
-    if packed_with == packing_hash(config):
+    if packed_with in packing_hashes(config):
         return {}
     return changed_settings(_settings(folder, packed_with), config)
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from scalefold.config.identity import packing_hash, packing_settings
+from scalefold.config.identity import former_packing_settings, packing_hashes, packing_settings
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.io.atomic import write_bytes
@@ -96,7 +96,7 @@ class ChainSummary:
 class AlignmentFacts:
     """One row of an msa shard; ``chain_key`` is the chain whose files were read.
 
-    ``num_other_parents`` is that of :class:`~scalefold.raw.alignments.Alignment`.
+    ``num_other_parents`` and ``cut`` are those of :class:`~scalefold.raw.alignments.Alignment`.
     """
 
     row: int
@@ -104,6 +104,7 @@ class AlignmentFacts:
     origin: str
     chain_key: str
     num_other_parents: int = 0
+    cut: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -184,6 +185,14 @@ def read_msa_summary(folder: Path, bucket: int, config: Config) -> MsaSummary:
     return _read(folder, "msa", bucket, config, parse)
 
 
+def rows_left_out(folder: Path, bucket: int, row: int) -> dict[str, int]:
+    """Return `AlignmentFacts.cut` of a row; none where a finished folder has no summaries."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, IndexError):
+        tree = json.loads((folder / summary_file("msa", bucket)).read_text("utf-8"))
+        return dict(AlignmentFacts(**tree["rows"][row]).cut)
+    return {}
+
+
 _Summary = TypeVar("_Summary", ChainSummary, MsaSummary)
 
 
@@ -212,7 +221,7 @@ def _read(
             f"{SCHEMA_VERSION}. {fix}"
         )
     check_keys(path, tree, _KEYS, fix)
-    if head.config_hash != packing_hash(config):
+    if head.config_hash not in packing_hashes(config):
         changed = changed_settings(head.settings, config)
         raise InputError(
             f"{path}: packed with other settings: {in_words(changed)}. Set them "
@@ -236,7 +245,9 @@ def changed_settings(packed_with: Mapping[str, Any], config: Config) -> dict[str
     dict
         Both values in words, by dotted key. All keys, if it is not known what they were.
     """
-    now = packing_settings(config)
+    now, former = packing_settings(config), former_packing_settings(config)
+    if not packed_with.keys() & (now.keys() - former.keys()):
+        now = former
     return {
         key: f"{packed_with.get(key, 'unknown')} there, {now.get(key, 'unknown')} now"
         for key in {**now, **packed_with}  # a version may have one that another has not

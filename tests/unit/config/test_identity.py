@@ -8,7 +8,10 @@ from scalefold.config import make_config, run_key
 from scalefold.config.identity import (
     FORMER_VALUES,
     FREE_KEYS,
+    former_packing_settings,
     packing_hash,
+    packing_hashes,
+    packing_settings,
     trajectory_settings,
 )
 from scalefold.config.load import merge
@@ -107,6 +110,30 @@ def test_what_shards_depend_on_changes_their_hash() -> None:
         {"data": {"buckets": 5}},
         {"data": {"template_hits": None}},
         {"shards": {"max_msa_rows": 7}},
+        {"shards": {"max_rows": {"mgnify_hits": 5000}}},
+        {"shards": {"max_rows": {"uniref90_hits": None, "mgnify_hits": None}}},
         {"shards": {"compression": "zstd"}},
     ]
     assert len({packed_with(), *(packed_with(**c) for c in changed)}) == len(changed) + 1
+
+
+@pytest.mark.parametrize("preset", ["initial_training", "mlperf", "tiny"])
+def test_shards_of_versions_without_limits_by_source_stay_valid(preset: str) -> None:
+    config = make_config(BASE | {"preset": preset})
+    tree = config.model_dump(mode="json")
+    del tree["shards"]["max_rows"]
+    former = {
+        "data.alignments": tree["data"]["alignments"],
+        "data.template_hits": tree["data"]["template_hits"],
+        "data.buckets": tree["data"]["buckets"],
+        **{f"shards.{name}": value for name, value in tree["shards"].items()},
+    }
+    assert former_packing_settings(config) == former
+    assert len(set(packing_hashes(config))) == 2
+    assert packing_hashes(config)[0] == packing_hash(config)
+
+
+def test_limits_that_somebody_asks_for_are_packed_anew() -> None:
+    config = make_config(BASE | {"shards": {"max_rows": {"mgnify_hits": 5000}}})
+    assert set(packing_hashes(config)) == {packing_hash(config)}
+    assert former_packing_settings(config) == packing_settings(config)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import string
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -220,3 +221,61 @@ def test_query_may_have_another_parent_of_a_modified_residue_only() -> None:
     for others in ({}, {0: "D"}, {1: "E"}):
         with pytest.raises(InputError, match=r"x\.a3m.*column 1"):
             parse_a3m(content, "QCE", "x.a3m", other_parents=others)
+
+
+def rows_of(folder: Path, **numbers: int) -> list[str]:
+    """Write alignments of a query and so many other rows, none of them alike; return the names."""
+    letters = iter(f"{a}{b}{c}" for a in RESTYPES for b in RESTYPES for c in RESTYPES[1:])
+    (folder / "a3m").mkdir()
+    for name, number in numbers.items():
+        rows = "".join(f">{i}\n{next(letters)}\n" for i in range(number))
+        (folder / "a3m" / f"{name}.a3m").write_text(f">q\nAAA\n{rows}")
+    return list(numbers)
+
+
+def test_limits_take_the_first_rows_of_each_file(tmp_path: Path) -> None:
+    names = rows_of(tmp_path, uniref90_hits=30, own=8, mgnify_hits=5)
+    limits = {"uniref90_hits": 11, "mgnify_hits": 3}
+    alignment = read_folder(tmp_path, "AAA", names, limits=limits.get)
+    assert Counter(alignment.part[1:].tolist()) == {0: 10, 1: 8, 2: 2}
+    assert alignment.cut == {"uniref90_hits": 20, "mgnify_hits": 3}
+    whole = read_folder(tmp_path, "AAA", names)
+    assert (len(whole), whole.cut) == (44, {})
+    of_each = [whole.msa[1:][whole.part[1:] == i][:n] for i, n in enumerate((10, 8, 2))]
+    np.testing.assert_array_equal(alignment.msa[1:], np.concatenate(of_each))
+
+
+def test_share_keeps_the_query_and_the_same_share_of_each_file(tmp_path: Path) -> None:
+    names = rows_of(tmp_path, uniref90_hits=600, absent=0, own=300, mgnify_hits=100)
+    alignment = read_folder(tmp_path, "AAA", names)
+    kept = alignment.share(501, names)
+    assert Counter(kept.part[1:].tolist()) == {0: 300, 2: 150, 3: 50}
+    assert kept.cut == {"uniref90_hits": 300, "own": 150, "mgnify_hits": 50}
+    assert "".join(MSA_SYMBOLS[code] for code in kept.msa[0]) == "AAA"
+    for part in range(4):
+        rows = alignment.msa[1:][alignment.part[1:] == part]
+        own = kept.msa[1:][kept.part[1:] == part]
+        np.testing.assert_array_equal(own, rows[: len(own)])
+    assert alignment.share(len(alignment), names) is alignment
+    np.testing.assert_array_equal(alignment.share(1, names).msa, alignment.msa[:1])
+
+
+@given(numbers=st.lists(st.integers(0, 40), min_size=1, max_size=4), number=st.integers(1, 170))
+def test_share_is_as_large_as_asked_and_fair_to_a_row(numbers: list[int], number: int) -> None:
+    part = np.repeat(np.arange(len(numbers)), numbers)
+    length = 1 + len(part)
+    empty = np.zeros(0, np.uint16)
+    alignment = Alignment(
+        msa=np.zeros((length, 1), np.uint8),
+        del_ptr=np.zeros(length + 1, np.uint32),
+        del_col=empty,
+        del_val=empty,
+        row_source=np.zeros(length, np.uint8),
+        part=np.r_[0, part].astype(np.int64),
+    )
+    kept = alignment.share(number, [str(i) for i in range(len(numbers))])
+    assert len(kept) == min(number, length)
+    counts = np.bincount(kept.part[1:], minlength=len(numbers))
+    fair = np.array(numbers) * (len(kept) - 1) / max(len(part), 1)
+    assert (np.abs(counts - fair) < 1).all()
+    assert kept.cut == {str(i): n - c for i, (n, c) in enumerate(zip(numbers, counts)) if n > c}

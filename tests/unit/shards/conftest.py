@@ -34,6 +34,7 @@ class Workplace:
     buckets: int = 3
     settings: dict = field(default_factory=dict)
     mirrors: dict = field(default_factory=dict)
+    alignments: list = field(default_factory=lambda: ["swissprot_hits"])
 
     @property
     def raw(self) -> Path:
@@ -51,7 +52,7 @@ class Workplace:
     def config(self) -> Config:
         data = {
             "chains": str(self.table),
-            "alignments": ["swissprot_hits"],
+            "alignments": self.alignments,
             "buckets": self.buckets,
             "mirrors": {"mmcif": ["unused"], "alignments": ["unused"], **self.mirrors},
         }

@@ -20,11 +20,12 @@ from tests.unit.shards.conftest import redate
 from scalefold.config import make_config
 from scalefold.errors import InputError
 from scalefold.io.atomic import HashingFile
-from scalefold.raw.alignments import profile, read_folder
+from scalefold.raw.alignments import ROW_SOURCES, profile, read_folder
 from scalefold.raw.chains import alignment_folder, mmcif_path, read_chains, read_rejected
 from scalefold.raw.hhr import read_hhr
 from scalefold.raw.mmcif import read_entry
 from scalefold.shards.buckets import bucket_of
+from scalefold.shards.inspect import describe_chain
 from scalefold.shards.pack import pack, pack_alignments, pack_index, pack_structures
 from scalefold.shards.reader import ShardReader
 from scalefold.shards.summary import read_msa_summary
@@ -539,3 +540,31 @@ def test_own_structures_are_packed_in_the_format_of_their_path(work, suffix):
     assert chain.sequence == expected.sequence
     np.testing.assert_array_equal(chain.atom_mask, expected.atom_mask)
     np.testing.assert_allclose(chain.positions, expected.positions, atol=1e-3)
+
+
+def test_limits_by_source_are_counted_and_shown(work):
+    work.list_chains(("5pti_A", "train", "b"))
+    work.structure("5pti")
+    a3m = work.alignment("5pti_A")
+    sequence = read_entry(mmcif_path(work.raw, "5pti")).chain("5pti_A").sequence
+    number = len(read_folder(a3m.parents[1], sequence, ["swissprot_hits"]))
+    rows = "".join(f">{i}\n{'A' * i}{sequence[i:]}\n" for i in range(2, 9))
+    (a3m.parent / "mgnify_hits.a3m").write_text(f">q\n{sequence}\n{rows}")
+    work.alignments = ["swissprot_hits", "mgnify_hits"]
+    work.settings = {"max_rows": {"mgnify_hits": 5}}
+    manifest = work.pack()
+    msa = ShardReader(work.out).msa("5pti_A")
+    assert len(msa.msa) == msa.num_seq_full == number + 4
+    assert (msa.row_source == ROW_SOURCES.index("mgnify_hits")).sum() == 4
+    np.testing.assert_array_equal(msa.profile, profile(msa.msa))
+    assert manifest.counts["alignment rows left out, mgnify_hits"] == 3
+    work.settings["max_rows"]["together"] = 11
+    manifest = work.pack()
+    msa = ShardReader(work.out).msa("5pti_A")
+    assert (len(msa.msa), msa.num_seq_full) == (11, number + 4)
+    kept = round(10 * 4 / (number + 3))
+    assert manifest.counts["alignment rows left out, mgnify_hits"] == 3 + 4 - kept
+    assert manifest.counts["alignment rows left out, swissprot_hits"] == number - 1 - (10 - kept)
+    shown = Console(file=io.StringIO(), record=True, width=200)
+    describe_chain(work.out, "5pti_A", shown)
+    assert f"mgnify_hits {7 - kept}" in shown.export_text()

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import time
+from pathlib import Path
 
 import pytest
 
+from scalefold.config import load_config, make_config
+from scalefold.config.load import merge
 from scalefold.errors import InputError
 from scalefold.raw.chains import read_chains
 from scalefold.shards.packed_settings import (
@@ -17,10 +20,26 @@ from scalefold.shards.packed_settings import (
     warn_of_other_settings,
 )
 
+ROOT = Path(__file__).parents[3]
+
 
 def test_as_it_was_packed(demo_copy):
     assert other_settings(demo_copy.out, demo_copy.config) == {}
     assert other_chains(demo_copy.out, read_chains(demo_copy.table)) == set()
+
+
+def test_shards_of_a_version_without_limits_by_source(caplog):
+    """They were packed with the preset's limits as that version had them."""
+    config = load_config([ROOT / "tests/data/a3f069b/config.yaml"])
+    shards = ROOT / "tests/data/a3f069b/run/shards"
+    assert other_settings(shards, config) == {}
+    asked = make_config(
+        merge(config.model_dump(mode="json"), {"shards": {"max_rows": {"mgnify_hits": 5000}}})
+    )
+    assert set(other_settings(shards, asked)) == {
+        f"shards.max_rows.{name}"
+        for name in ("uniref90_hits", "bfd_uniclust_hits", "mgnify_hits", "together")
+    }
 
 
 def test_settings_are_named_with_both_values(demo_copy, caplog):
