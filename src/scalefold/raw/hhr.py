@@ -5,6 +5,7 @@ Biopython's reader is not used: it drops ``Sum_probs``, by which templates are r
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,9 @@ _FIELDS: Final = (
     "Similarity",
     "Sum_probs",
 )
+_MOST: Final = 1e9
+_RANGES: Final = {"Probab": (0.0, 100.0), "Identities": (0.0, 100.0), "Sum_probs": (0.0, _MOST)}
+"""Least and most that a field may be; others are at most 1e9 either way."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +150,7 @@ def parse_hhr(
             f"{source}: has no 'Match_columns' line, so it is not an hhr file of hhsearch. Search "
             "or fetch it again."
         )
-    if int(columns[1]) != len(query_sequence):
+    if _whole(columns[1], "Match_columns", source) != len(query_sequence):
         raise InputError(
             f"{source}: the query has {columns[1]} columns, the chain's sequence has "
             f"{len(query_sequence)} residues. The file belongs to another sequence: search or "
@@ -172,8 +176,8 @@ def _check_complete(text: str, num_shown: int, source: str) -> None:
         )
     command = _COMMAND.search(text)
     words = command[1].split() if command else []
-    stated = {o: int(n) for o, n in pairwise(words) if o in _DEFAULT_LIMITS and n.isdigit()}
-    limits = _DEFAULT_LIMITS | stated
+    stated = {o: n for o, n in pairwise(words) if o in _DEFAULT_LIMITS and n.isdecimal()}
+    limits = _DEFAULT_LIMITS | {o: _whole(n, o, source) for o, n in stated.items()}
     num_listed = hits[1].count("\n")
     least = num_listed if limits["-b"] >= limits["-z"] else min(num_listed, limits["-b"])
     least = min(least, limits["-B"])
@@ -189,7 +193,7 @@ def _parse_hit(
     section: str, query_sequence: str, other_parents: Mapping[int, str], source: str
 ) -> TemplateHit:
     lines = section.splitlines()
-    number = int(lines[0])
+    number = _whole(lines[0].strip(), "a hit's number", source)
     where = f"{source}: hit {number}"
     if len(lines) < 3 or not lines[1].startswith(">"):
         raise InputError(f"{where} has no title. The file is cut off: search or fetch it again.")
@@ -230,13 +234,17 @@ def _parse_fields(line: str, where: str) -> dict[str, float]:
     """Return the numbers of a hit's line ``Probab=99.50  E-value=...``."""
     fields: dict[str, float] = {}
     for field, value in _FIELD.findall(line):
+        least, most = _RANGES.get(field, (-_MOST, _MOST))
         try:
-            fields[field] = float(value.removesuffix("%"))
-        except ValueError as error:
+            number = float(value.removesuffix("%"))
+        except ValueError:
+            number = math.nan
+        if not least <= number <= most:
             raise InputError(
-                f"{where}: {field} is {value!r}, expected a number. The file is damaged: search "
-                "or fetch it again."
-            ) from error
+                f"{where}: {field} is {value[:20]!r}, expected a number from {least:g} to "
+                f"{most:g}. The file is damaged: search or fetch it again."
+            )
+        fields[field] = number
     missing = [field for field in _FIELDS if field not in fields]
     if missing:
         raise InputError(
@@ -244,6 +252,16 @@ def _parse_fields(line: str, where: str) -> dict[str, float]:
             "or fetch it again."
         )
     return fields
+
+
+def _whole(text: str, what: str, where: str) -> int:
+    """Return a number of residues, columns or hits."""
+    if len(text) > 9 or not text.isdecimal():
+        raise InputError(
+            f"{where}: {what} is {text[:20]!r}, expected a whole number of at most 9 digits. The "
+            "file is damaged: search or fetch it again."
+        )
+    return int(text)
 
 
 class _Row(NamedTuple):
@@ -262,17 +280,19 @@ def _join_rows(lines: Sequence[str], side: str, where: str) -> _Row:
         row = _ROW.match(line)
         if row is None or row[1] != side or row[2] in _ANNOTATIONS:
             continue
-        first, block, last = int(row[3]) - 1, row[4].upper(), int(row[5])
+        block, numbers = row[4].upper(), (row[3], row[5], row[6])
+        first, last, length = (_whole(n, f"a number of row {side}", where) for n in numbers)
+        first -= 1
         if not letters:
             start = end = first
         residues = len(block) - block.count("-")
-        if first != end or first + residues != last:
+        if first < 0 or first != end or first + residues != last or last > length:
             raise InputError(
-                f"{where}: row {side} states residues {first + 1}-{last}, expected "
+                f"{where}: row {side} states residues {first + 1}-{last} of {length}, expected "
                 f"{end + 1}-{end + residues} by its letters. The file is damaged: search or fetch "
                 "it again."
             )
-        letters, end, length = letters + block, last, int(row[6])
+        letters, end = letters + block, last
     return _Row(letters, start, end, length)
 
 

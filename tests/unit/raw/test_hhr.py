@@ -207,3 +207,37 @@ def test_query_may_have_another_parent_of_a_modified_residue_only() -> None:
     for others in ({}, {4: "W"}, {3: "F"}):
         with pytest.raises(InputError, match=r"x\.hhr"):
             parse_hhr(FILE + HIT, sequence, "x.hhr", others)
+
+
+HUGE = "9" * 5000
+"""More digits than Python takes for a number."""
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        *((f"{name}=", f"{name}={value} ") for value in ("nan", "inf", "-inf", "1e999", HUGE)
+          for name in ("Probab", "E-value", "Score", "Aligned_cols", "Similarity", "Sum_probs")),
+        ("Identities=80%", "Identities=nan%"),
+        ("Probab=99.50", "Probab=100.5"),
+        ("Probab=99.50", "Probab=-1"),
+        ("Sum_probs=4.5", "Sum_probs=-4.5"),
+        ("Sum_probs=4.5", "Sum_probs=1e300"),
+        ("Template_Neff=2.000", "Template_Neff=nan"),
+        ("No 1\n", f"No {HUGE}\n"),
+        ("Match_columns 7", f"Match_columns {HUGE}"),
+        ("Command       hhsearch", f"Command       hhsearch -z {HUGE}"),
+        ("6 (7)", f"{HUGE} (7)"),
+        ("15 (30)", f"15 ({HUGE})"),
+        ("15 (30)", "15 (14)"),
+        ("T pdb_00001ABC_B   11 CDEHF-   15 (30)", "T x 4294967297 CDEHF- 4294967301 (4294967400)"),
+        ("T pdb_00001ABC_B   11 CDEHF-   15 (30)", f"T x {2**64} CDEHF- {2**64 + 4} ({2**65})"),
+        ("T pdb_00001ABC_B   11 CDEHF-   15 (30)", "T x 0 CDEHF- 4 (30)"),
+        ("Q query             2 CDE-FG    6 (7)", "Q query 0 CDE-FG 4 (7)"),
+    ],
+)  # fmt: skip
+def test_numbers_out_of_range(old: str, new: str) -> None:
+    text = FILE + HIT
+    assert old in text
+    with pytest.raises(InputError, match=r"x\.hhr"):
+        parse_hhr(text.replace(old, new, 1), SEQUENCE, "x.hhr")
