@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from scalefold.config.values import (
     BelowOne,
+    FileName,
     NonNegative,
     Positive,
     Probability,
@@ -74,12 +75,14 @@ class DataConfig(Section):
 
     chains: WrittenPath = Field(description="Table of chains: chain_key, split, cluster_id (TSV).")
     mirrors: MirrorsConfig
-    alignments: list[str] = Field(
+    alignments: list[FileName] = Field(
         ["uniref90_hits", "bfd_uniclust_hits", "mgnify_hits"],
         min_length=1,
         description="Alignment names, merged in this order; a chain needs at least one of them.",
     )
-    template_hits: str | None = Field("pdb70_hits", description="Name of the hhr file, or null.")
+    template_hits: FileName | None = Field(
+        "pdb70_hits", description="Name of the hhr file, or null."
+    )
     buckets: Positive = Field(
         400,
         le=100_000,  # five digits in the names of files

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from string import Formatter
 from typing import Annotated, TypeVar
 
@@ -54,6 +54,17 @@ def _check_root(root: str) -> str:
     return root
 
 
+def _check_name(name: str) -> str:
+    """Refuse the name of a file that would lie elsewhere than the others of its chain."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or not path.name or not name.isprintable():
+        raise ValueError(
+            f"{name!r} names a file outside of its chain's folder: give the name alone, without "
+            "ending, as uniref90_hits. Where the files lie is said by data.mirrors"
+        )
+    return name
+
+
 def _check_results(path: Path) -> Path:
     if {"{", "}"} & {*str(path)}:
         raise ValueError("has a brace, which Snakemake takes for a wildcard: rename it")
@@ -62,4 +73,5 @@ def _check_results(path: Path) -> Path:
 
 Root = Annotated[str, AfterValidator(_check_root)]
 WrittenPath = Annotated[Path, AfterValidator(_check_path)]
+FileName = Annotated[str, AfterValidator(_check_name)]
 ResultsFolder = Annotated[WrittenPath, AfterValidator(_check_results)]

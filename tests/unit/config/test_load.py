@@ -301,6 +301,21 @@ def test_placeholders_of_mirrors_paths(key: str, path: str, message: str) -> Non
         make_config({"data": {**DATA, "mirrors": mirrors}})
 
 
+@pytest.mark.parametrize(
+    "name", ["../../x", "/etc/x", "a/../../../x", "..", ".", "/", "x\ny", "x\0"]
+)
+def test_names_of_alignments_stay_in_their_folder(name: str) -> None:
+    for key, value in (("alignments", ["uniref90_hits", name]), ("template_hits", name)):
+        with pytest.raises(InputError, match=rf"data\.{key}"):
+            make_config({"data": {**DATA, key: value}})
+
+
+@pytest.mark.parametrize("name", ["uniref90_hits", "v2.1/hits", "my hits", "hits..old"])
+def test_other_names_of_alignments_are_taken(name: str) -> None:
+    data = make_config({"data": {**DATA, "alignments": [name], "template_hits": name}}).data
+    assert (data.alignments, data.template_hits) == ([name], name)
+
+
 def test_of_several_files_the_one_that_sets_a_wrong_value_is_named(tmp_path: Path) -> None:
     first = written(tmp_path / "first.yaml", **tree(features={"crop_size": "wide"}))
     second = written(tmp_path / "second.yaml", training={"steps": "many"})
