@@ -92,6 +92,14 @@ class DataConfig(Section):
     max_download_seconds: Positive = Field(
         3600, description="Longest time for one file from one mirror; then the next is asked."
     )
+    max_structure_megabytes: Positive = Field(
+        500, description="Larger structures, unpacked, are set aside; the PDB's have up to 300 MB."
+    )
+
+    @property
+    def max_structure_bytes(self) -> int:
+        """`max_structure_megabytes` in bytes."""
+        return self.max_structure_megabytes * 1_000_000
 
     @model_validator(mode="after")
     def _one_file_each(self) -> DataConfig:

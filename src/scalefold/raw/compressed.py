@@ -1,50 +1,97 @@
-"""Read files that may be gzipped."""
+"""Read files that may be gzipped: in pieces, since a small file may unpack to a large one."""
 
 from __future__ import annotations
 
-import gzip
+import io
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from scalefold.errors import InputError, UnreadableError
 
-_GZIP_MAGIC: Final = b"\x1f\x8b"
+GZIP_MAGIC: Final = b"\x1f\x8b"
+_PIECE_BYTES: Final = 1 << 20
 
 
-def read_bytes(path: Path) -> bytes:
+def read_bytes(path: Path, max_bytes: int | None = None) -> bytes:
     """Return a file's bytes, unpacked where it is gzipped, whatever its name.
 
     Raises
     ------
     InputError
-        The file is missing, cannot be read, is truncated or damaged, or is not gzip though named
-        so.
+        The file is missing, cannot be read, is truncated or damaged, is not gzip though named so,
+        or has more than ``max_bytes``, unpacked.
     """
+    content = io.BytesIO()
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            for piece in _pieces(file, path):
+                content.write(piece)
+                if max_bytes is not None and content.tell() > max_bytes:
+                    raise InputError(f"{path}: {too_large(max_bytes)}")
     except FileNotFoundError as error:
         raise InputError(f"{path}: no such file. Fetch it, or correct the path.") from error
     except PermissionError as error:
         raise UnreadableError.of(path) from error
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}). Fetch it again.") from error
-    if content.startswith(_GZIP_MAGIC):
-        return _unpack(content, path)
-    if path.suffix == ".gz":
-        raise InputError(
-            f"{path}: named .gz, but is not gzipped, it begins with {content[:12]!r}: gzip it, or "
-            "download it again."
-        )
-    return content
-
-
-def _unpack(content: bytes, path: Path) -> bytes:
-    try:
-        return gzip.decompress(content)
     except EOFError as error:
         raise InputError(
-            f"{path}: gzip stream is truncated ({len(content)} bytes are there). Download it again."
+            f"{path}: gzip stream is truncated ({path.stat().st_size} bytes are there). Download "
+            "it again."
         ) from error
-    except (zlib.error, gzip.BadGzipFile) as error:
+    except zlib.error as error:
         raise InputError(f"{path}: gzip stream is damaged ({error}). Download it again.") from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}). Fetch it again.") from error
+    return content.getvalue()
+
+
+def too_large(max_bytes: int) -> str:
+    """Say that a structure is, and the mend."""
+    return (
+        f"has more than {max_bytes / 1e6:g} MB, unpacked. If it is what it should be, raise "
+        "data.max_structure_megabytes, and fetch and pack it again"
+    )
+
+
+def unpacked(file: BinaryIO) -> Iterator[bytes]:
+    """Give the content of a gzip file in pieces of 1 MiB at most; it may have several members.
+
+    Raises
+    ------
+    EOFError
+        It is truncated.
+    zlib.error
+        It is damaged, or not gzipped.
+    """
+    inflater = zlib.decompressobj(wbits=31)
+    while block := file.read(_PIECE_BYTES):
+        while block:
+            if inflater.eof:
+                block = block.lstrip(b"\0")  # padding between members
+                if not block:
+                    break
+                inflater = zlib.decompressobj(wbits=31)
+            piece = inflater.decompress(block, _PIECE_BYTES)
+            block = inflater.unused_data if inflater.eof else inflater.unconsumed_tail
+            yield piece
+    while not inflater.eof:
+        piece = inflater.decompress(b"", _PIECE_BYTES)
+        if not piece:
+            raise EOFError
+        yield piece
+
+
+def _pieces(file: BinaryIO, path: Path) -> Iterator[bytes]:
+    start = file.read(12)
+    file.seek(0)
+    if start.startswith(GZIP_MAGIC):
+        yield from unpacked(file)
+        return
+    if path.suffix == ".gz":
+        raise InputError(
+            f"{path}: named .gz, but is not gzipped, it begins with {start!r}: gzip it, or "
+            "download it again."
+        )
+    while block := file.read(_PIECE_BYTES):
+        yield block

@@ -130,6 +130,7 @@ def fetch(
         limit_seconds=data.max_download_seconds,
         connections=data.download_threads,
         part_suffix=f".part{tag}",
+        max_unpacked_bytes=data.max_structure_bytes,
     )
     results: dict[Path, FetchedFile | UnavailableError] = {}
     try:

@@ -73,6 +73,8 @@ class Downloader:
     part_suffix
         Ending of incomplete files. Processes that fetch into one folder at the same time need
         different ones; to go on after an interruption, each needs the same as before.
+    max_unpacked_bytes
+        Gzip files that hold more are refused; ``None``: none.
     """
 
     def __init__(
@@ -83,7 +85,9 @@ class Downloader:
         limit_seconds: float = 3600.0,
         connections: int = 8,
         part_suffix: str = ".part",
+        max_unpacked_bytes: int | None = None,
     ) -> None:
+        self._max_unpacked_bytes = max_unpacked_bytes
         self._part_suffix = part_suffix
         self._cancelled = threading.Event()
         self._attempts = attempts
@@ -159,7 +163,7 @@ class Downloader:
                 with Writer(part, append=False) as writer, source.open("rb") as file:
                     while block := file.read(_BLOCK_BYTES):
                         writer.write(block)
-                finish(part, target, str(source))
+                finish(part, target, str(source), self._max_unpacked_bytes)
         except OSError as error:  # of the source: what is wrong with the target is an InputError
             raise MirrorError(
                 f"{source}: cannot be read ({error.strerror}): {REPLACE}", may_pass=True
@@ -184,7 +188,7 @@ class Downloader:
             check()
             try:
                 download(self._client(), url, part, check)
-                finish(part, target, url)
+                finish(part, target, url, self._max_unpacked_bytes)
                 return FetchedFile(target.stat().st_size, file_sha256(target), url)
             except httpx.TransportError as error:
                 reason = f"{type(error).__name__}: {error}"

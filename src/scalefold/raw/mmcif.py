@@ -112,7 +112,7 @@ class Entry:
         )
 
 
-def read_entry(path: Path) -> Entry:
+def read_entry(path: Path, max_bytes: int | None = None) -> Entry:
     """Read all protein chains with coordinates of one file.
 
     Parameters
@@ -120,6 +120,8 @@ def read_entry(path: Path) -> Entry:
     path
         ``*.pdb`` or ``*.ent``, otherwise mmCIF; each may be gzipped. Its name is the entry's, but
         for an archive's mmCIF file, which states it.
+    max_bytes
+        A file that has more, unpacked, is refused; ``None``: none.
 
     Returns
     -------
@@ -131,10 +133,10 @@ def read_entry(path: Path) -> Entry:
     Raises
     ------
     InputError
-        The file is missing, truncated, not gzip though named so, of another format, or has no
-        protein chain with coordinates.
+        The file is missing, truncated, not gzip though named so, too large, of another format, or
+        has no protein chain with coordinates.
     """
-    content, source = read_bytes(path), str(path)
+    content, source = read_bytes(path, max_bytes), str(path)
     name, _, _ = path.name.partition(".")
     if _PDB_SUFFIXES.isdisjoint(path.suffixes):
         return parse_entry(content, source, name)

@@ -11,10 +11,9 @@ from types import TracebackType
 from typing import Final
 
 from scalefold.errors import InputError
+from scalefold.raw.compressed import GZIP_MAGIC, too_large, unpacked
 
 REPLACE: Final = "replace it on that mirror, or add another mirror to data.mirrors"
-_BLOCK_BYTES: Final = 1 << 20
-_GZIP_MAGIC: Final = b"\x1f\x8b"
 
 
 class MirrorError(Exception):
@@ -68,10 +67,10 @@ def discard(part: Path) -> None:
         raise _write_error(part, error) from error
 
 
-def finish(part: Path, target: Path, source: str) -> None:
+def finish(part: Path, target: Path, source: str, max_unpacked_bytes: int | None = None) -> None:
     """Check a complete part and give it its final name."""
     if target.suffix == ".gz":
-        problem = _gzip_problem(part)
+        problem = _gzip_problem(part, max_unpacked_bytes)
         if problem:
             discard(part)
             raise MirrorError(f"{source}: {problem}")
@@ -84,27 +83,24 @@ def finish(part: Path, target: Path, source: str) -> None:
     part.with_name(part.name + ".validator").unlink(missing_ok=True)
 
 
-def _gzip_problem(path: Path) -> str | None:
-    """Return what is wrong with a gzip file; inflates it in pieces, and keeps none."""
-    inflater = zlib.decompressobj(wbits=31)
+def _gzip_problem(path: Path, max_bytes: int | None) -> str | None:
+    """Return what is wrong with a gzip file; unpacks it in pieces, and keeps none."""
+    num_bytes = 0
     try:
         with path.open("rb") as file:
             start = file.read(12)
-            if not start.startswith(_GZIP_MAGIC[: len(start)]):
+            if not start.startswith(GZIP_MAGIC[: len(start)]):
                 return f"is not gzipped, it begins with {start!r}: gzip it there, or {REPLACE}"
             file.seek(0)
-            while block := file.read(_BLOCK_BYTES):
-                while block:
-                    inflater.decompress(block, _BLOCK_BYTES)
-                    block = inflater.unconsumed_tail
-                    if inflater.unused_data:  # another gzip member follows
-                        block = inflater.unused_data
-                        inflater = zlib.decompressobj(wbits=31)
-            while not inflater.eof and inflater.decompress(b"", _BLOCK_BYTES):
-                pass
+            for piece in unpacked(file):
+                num_bytes += len(piece)
+                if max_bytes is not None and num_bytes > max_bytes:
+                    return too_large(max_bytes)
     except zlib.error as error:
         return f"is not a whole gzip file ({error}): {REPLACE}"
-    return None if inflater.eof else f"is a truncated gzip file: {REPLACE}"
+    except EOFError:
+        return f"is a truncated gzip file: {REPLACE}"
+    return None
 
 
 def _write_error(path: Path, error: OSError) -> InputError:

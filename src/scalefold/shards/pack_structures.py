@@ -80,7 +80,7 @@ def pack_structures(
         ):
             path = mmcif_path(raw, entry_id, like)
             try:
-                entry = read_entry(path)
+                entry = read_entry(path, config.data.max_structure_bytes)
                 source = SourceFile.of(raw, path)
                 fetched.check_content(path, source.bytes, source.sha256)
             except InputError as error:
