@@ -54,7 +54,7 @@ help:
 
 demo: $(VENV)/.installed
 	@# Two evaluations at a time: the tiny model leaves room, also on a GPU.
-	$(SNAKEMAKE) --profile local --resources gpu=2
+	$(SNAKEMAKE) --profile local --configfile demo/config.yaml --resources gpu=2
 	@echo "Report: results/demo/report.html"
 
 check: $(VENV)/.installed-developer

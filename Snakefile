@@ -1,6 +1,6 @@
-# From raw protein data to trained weights and a report. The demo: `snakemake --profile local`;
-# a run of your own: `snakemake --profile local --configfile my.yaml`. Without any --configfile,
-# config.yaml is used. Settings are checked in workflow/rules/settings.smk.
+# From raw protein data to trained weights and a report: `snakemake --profile local` runs what
+# config.yaml says, `snakemake --profile local --configfile demo/config.yaml` the demo.
+# workflow/rules/settings.smk checks the settings.
 from snakemake.utils import min_version
 
 min_version("9.27")
@@ -14,14 +14,12 @@ report: "workflow/report/workflow.rst"
 
 
 include: "workflow/rules/settings.smk"
-include: "workflow/rules/interruption.smk"
-include: "workflow/rules/missing.smk"
-include: "workflow/rules/elsewhere.smk"
+include: "workflow/rules/mirrors.smk"
 include: "workflow/rules/raw.smk"
 include: "workflow/rules/shards.smk"
 include: "workflow/rules/launcher.smk"
+include: "workflow/rules/checkpoints.smk"
 include: "workflow/rules/train.smk"
-include: "workflow/rules/published.smk"
 include: "workflow/rules/evaluate.smk"
 include: "workflow/rules/report.smk"
 
@@ -29,11 +27,11 @@ include: "workflow/rules/report.smk"
 rule all:
     default_target: True
     input:
-        # Also what the report does not ask for once it is there: so it is made again if deleted.
+        # Snakemake only makes a deleted file again if it is asked for.
         rules.index.input,
         rules.index.output,
         expand(TRAINED, key=KEYS.values()),
-        EVALUATIONS,
+        all_evaluations,
         expand(f"{RUN}/report{{of}}.{{kind}}", of=REPORTS, kind=["html", "json"]),
         expand(f"{RUN}/mlperf{{of}}.log", of=REPORTS)
         if CONFIG.preset == "mlperf"

@@ -21,7 +21,7 @@ from scalefold.config import load_config, run_key
 from scalefold.config.load import merge
 
 ROOT = Path(__file__).parents[2]
-PROFILES = ("local", "slurm")
+PROFILES = ("local", "slurm", "test")
 CHAINS = {
     "5pti_A": "train",
     "1a8o_A": "train",

@@ -285,12 +285,9 @@ def test_interrupted_training_goes_on(workflow) -> None:
     log = workflow.run / f"logs/train/{training.name}.log"
     first = begun(workflow, "--config", *options, "--until", "train", log=log)
     os.killpg(first.pid, signal.SIGINT)  # Ctrl-C
-    of_jobs, of_snakemake = first.communicate()
+    of_jobs, _ = first.communicate()
     assert first.returncode != 0
     assert "stopped by SIGINT; the same command continues" in of_jobs
-    said = of_snakemake.partition("Terminating processes on user request")[2]
-    assert "Interrupted. The same command goes on from here" in said
-    assert "rror" not in said  # Snakemake takes jobs that ended in order for failed
     last = sorted(training.glob("step-*.ready"))[-1].stem
     step = int(last.removeprefix("step-"))
     assert 1 <= step < 400

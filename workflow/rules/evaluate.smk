@@ -1,4 +1,8 @@
-# Evaluation, one job a published checkpoint, on the averaged weights.
+# Evaluation on the averaged weights. Rule `evaluate` evaluates one checkpoint after training. With
+# `evaluation.mode: async`, rule `evaluate_beside` evaluates checkpoints while training goes on, and
+# rule `evaluate` those that it has missed.
+
+
 rule evaluate:
     input:
         checkpoint=ready_mark,
@@ -25,5 +29,40 @@ rule evaluate:
         checkpoint=f"{TRAINING}/step-{{step}}",
         shards=literal(SHARDS),
     shell:
-        "scalefold evaluate {params.checkpoint:q} {params.config}"
+        "scalefold evaluate {params.checkpoint:q} {params.config} --strict"
         " --shards {params.shards:q} --out {output.json:q} 2>&1 | tee -i {log:q}"
+
+
+checkpoint evaluate_beside:
+    # Has the inputs of the training, so they run beside each other where resources suffice.
+    input:
+        index=f"{SHARDS}/index.arrow",
+        manifest=f"{SHARDS}/manifest.json",
+        start=started_from,
+    output:
+        touch(f"{RUN}/evaluation/{{key}}/beside.done"),
+    log:
+        f"{RUN}/logs/evaluate_beside/{{key}}.log",
+    benchmark:
+        f"{RUN}/benchmarks/evaluate_beside/{{key}}.tsv"
+    retries: 2
+    conda:
+        ENVIRONMENT
+    container:
+        None  # see in_container
+    threads: 1
+    resources:
+        mem_mb=growing(16000),
+        runtime=2880,
+        gpu=1,
+    params:
+        config=given_training,
+        launcher=launcher_beside,
+        shards=literal(SHARDS),
+        training=TRAINING,
+        evaluations=f"{RUN}/evaluation/{{key}}",
+        # Always another value: the rule runs whenever a training has not ended.
+        asked=lambda wildcards: time.time_ns(),
+    shell:
+        "{params.launcher} evaluate --follow {params.training:q} {params.config} --strict"
+        " --shards {params.shards:q} --out {params.evaluations:q} 2>&1 | tee -i {log:q}"

@@ -27,6 +27,17 @@ def launcher(wildcards, resources, threads):
     return f"{in_container()}scalefold"
 
 
+def launcher_beside(wildcards, resources):
+    """What evaluates beside a training is started with."""
+    program = f"{in_container()}scalefold"
+    if resources.get("slurm_partition"):
+        script = workflow.source_path("../scripts/beside_training.sh")
+        return (
+            f"bash {shlex.quote(script)} {wildcards.key} {resources.runtime} {program}"
+        )
+    return program
+
+
 def share(threads, processes):
     """Each process's CPU threads: Snakemake has set those of the job, which all of them would take."""
     own = max(1, threads // processes)

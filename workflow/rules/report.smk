@@ -1,7 +1,7 @@
 # The report of each training: one HTML file that opens offline, and the same numbers as JSON.
 rule report:
     input:
-        evaluations=lambda wildcards: evaluations_in_the_end(REPORTS[wildcards.of]),
+        evaluations=lambda wildcards: evaluations(REPORTS[wildcards.of]),
         trained=lambda wildcards: TRAINED.format(key=REPORTS[wildcards.of]),
         manifest=f"{SHARDS}/manifest.json",
     output:
@@ -22,11 +22,13 @@ rule report:
         mem_mb=growing(4000),
         runtime=30,
     params:
+        *settings("evaluation"),
+        config=given_training,
         run=literal(RUN),
         key=lambda wildcards: REPORTS[wildcards.of],
         shards=literal(SHARDS),
     shell:
-        "scalefold report {params.run:q} --key {params.key} --shards {params.shards:q}"
+        "scalefold report {params.run:q} {params.config} --key {params.key} --shards {params.shards:q}"
         " --out {output.html:q} 2>&1 | tee -i {log:q}"
 
 
@@ -58,8 +60,6 @@ rule mlperf_log:
 
 rule config:
     # The complete configuration, as a record of the run.
-    input:
-        ask_configuration,
     output:
         f"{RUN}/config.yaml",
     log:

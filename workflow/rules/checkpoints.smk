@@ -1,0 +1,82 @@
+# The checkpoints of the trainings, and which of them are evaluated.
+from scalefold.config import initial_weights_sha256
+from scalefold.checkpoint.published import passed_steps, steps_made_from
+from scalefold.checkpoint.target import read_target
+
+ASYNC = CONFIG.evaluation.mode == "async"
+
+
+def evaluation(key, step):
+    return f"{RUN}/evaluation/{key}/step-{step:08d}.json"
+
+
+def data_hash():
+    """By which checkpoints name the shards: SHA-256 of the manifest."""
+    return hashlib.sha256(Path(f"{SHARDS}/manifest.json").read_bytes()).hexdigest()
+
+
+def published(key):
+    """Steps of a training's checkpoints, made from the present shards and initial weights, rising.
+
+    None if there are no shards yet, or a checkpoint cannot be read: the training says so.
+    """
+    try:
+        start = initial_weights_sha256(OF_KEY[key][1])
+        return steps_made_from(Path(TRAINING.format(key=key)), data_hash(), start)
+    except (OSError, ValueError, KeyError):
+        return []
+
+
+def passed_without(key):
+    """Steps that a training has passed without a checkpoint, and that are to be published now."""
+    return passed_steps(published(key), OF_KEY[key][1].training)
+
+
+def has_ended(key):
+    """Has a training reached its last step, or its target? Its last checkpoint may be deleted."""
+    config = OF_KEY[key][1]
+    last = config.training.steps
+    if last in published(key) or os.path.exists(evaluation(key, last)):
+        return True
+    try:
+        training = Path(TRAINING.format(key=key))
+        return read_target(training, config.evaluation, data_hash()) is not None
+    except (OSError, ValueError):
+        return False
+
+
+FOLLOWED = [key for key in OF_KEY if ASYNC and not has_ended(key)]
+
+
+def evaluations(key):
+    """Evaluations of a training.
+
+    They are known before it runs, unless it may end early or has passed some of the steps.
+    """
+    if key in FOLLOWED:
+        checkpoints.evaluate_beside.get(key=key)
+    scheduled = OF_KEY[key][1].training.published_steps()
+    if not ASYNC and not passed_without(key):
+        return [evaluation(key, step) for step in scheduled]
+    checkpoints.train.get(key=key)
+    steps = published(key)
+    if not steps:
+        raise WorkflowError(
+            f"{TRAINING.format(key=key)}: this training is complete, but has no checkpoint. Bring one "
+            "back with its .ready file, or delete the folder to train anew"
+        )
+    # A training that reaches its target ends between two scheduled steps.
+    return [
+        evaluation(key, step)
+        for step in steps
+        if step in scheduled or step == steps[-1]
+    ]
+
+
+def all_evaluations(wildcards):
+    return [path for key in OF_KEY for path in evaluations(key)]
+
+
+def ready_mark(wildcards):
+    checkpoints.train.get(key=wildcards.key)
+    return f"{TRAINING.format(key=wildcards.key)}/step-{wildcards.step}.ready"

@@ -1,0 +1,28 @@
+# Raw files on local mirrors.
+from scalefold.raw.chain_files import check_files, local_sources
+
+
+def check_mirrors(kind):
+    """Local mirrors must be there, and have what is asked for, until all is fetched."""
+    fetched = expand(f"{RUN}/raw/fetched-{kind}-{{bucket}}.tsv", bucket=BUCKETS)
+    try:
+        check_files(rows, CONFIG.data, kind)
+    except InputError as error:
+        if not all(os.path.exists(path) for path in fetched):
+            raise WorkflowError(str(error)) from None
+        logger.warning(str(error))
+
+
+def mirror_files(kind):
+    """Input function: a bucket's files on local mirrors. One that changes is fetched again."""
+
+    def files(wildcards):
+        sources = local_sources(CHAINS[int(wildcards.bucket)], CONFIG.data, kind)
+        return [path.as_posix() for path in sources]
+
+    return files
+
+
+if workflow.is_main_process:
+    check_mirrors("structures")
+    check_mirrors("alignments")
