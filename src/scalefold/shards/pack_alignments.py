@@ -149,7 +149,13 @@ def pack_alignments(
         sources=tuple(packer.sources),
     )
     counts = {outcome: packer.outcomes[outcome] for outcome in TEMPLATE_OUTCOMES}
-    summary = MsaSummary(head, tuple(rows), counts, structures_hash(summaries.values()))
+    summary = MsaSummary(
+        head,
+        tuple(rows),
+        counts,
+        structures_hash(summaries.values()),
+        chains=tuple(sorted(wanted)),
+    )
     write_summary(out, summary)
     return summary
 

@@ -28,7 +28,7 @@ from scalefold.raw.fetched import check_raw
 from scalefold.shards.buckets import bucket_of, filled_buckets
 from scalefold.shards.manifest import Manifest, Snapshot
 from scalefold.shards.pack_alignments import STAYS
-from scalefold.shards.repack_hint import pack_command
+from scalefold.shards.repack_hint import PACK_ALL_AGAIN, pack_command
 from scalefold.shards.schema import INDEX_FILE, REJECTED_FILE, SCHEMA_VERSION, SCHEMAS
 from scalefold.shards.summary import (
     ChainFacts,
@@ -98,6 +98,7 @@ def pack_index(config: Config, raw: Path, out: Path) -> Manifest:
     structures = [read_chain_summary(out, bucket, config) for bucket in buckets]
     alignments = [read_msa_summary(out, bucket, config) for bucket in buckets]
     _check_one_run(out, structures, alignments)
+    _check_searched(chains, alignments, config)
     heads = [s.head for s in structures] + [s.head for s in alignments]
     _check_sizes(out, [head.shard for head in heads])
     set_aside = [rejection for head in heads for rejection in head.rejected]
@@ -226,7 +227,30 @@ def _check_table(
         else:
             continue
         bucket = bucket_of(entry_of(key), config.data.buckets)
-        raise InputError(f"{config.data.chains}: {fault}. Pack bucket {bucket} again.")
+        raise InputError(f"{config.data.chains}: {fault}. {_pack_again(bucket)}")
+
+
+def _check_searched(
+    chains: Sequence[ChainRow], alignments: Sequence[MsaSummary], config: Config
+) -> None:
+    """Check that alignments were looked for of the chains that are no mere templates now."""
+    searched = {
+        summary.head.bucket: frozenset(summary.chains)
+        for summary in alignments
+        if summary.chains is not None
+    }
+    for row in chains:
+        bucket = bucket_of(entry_of(row.chain_key), config.data.buckets)
+        if row.split != "template" and row.chain_key not in searched.get(bucket, {row.chain_key}):
+            raise InputError(
+                f"{config.data.chains}: {row.chain_key} is in split {row.split}, it was new or a "
+                f"template when its bucket was packed. {_pack_again(bucket)}"
+            )
+
+
+def _pack_again(bucket: int) -> str:
+    """How a bucket is mended, for errors."""
+    return f"Pack bucket {bucket} again; {PACK_ALL_AGAIN}."
 
 
 def _alignments_by_sequence(

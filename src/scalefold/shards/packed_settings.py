@@ -18,6 +18,7 @@ from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.raw.chains import ChainRow, read_chains, read_rejected
 from scalefold.shards.manifest import Manifest
+from scalefold.shards.repack_hint import PACK_ALL_AGAIN
 from scalefold.shards.schema import INDEX_FILE, MANIFEST_FILE, REJECTED_FILE
 from scalefold.shards.shard_file import ShardFile
 from scalefold.shards.summary import changed_settings, in_words
@@ -69,9 +70,8 @@ def check_origin(folder: Path, config: Config) -> None:
     _check_time(folder / MANIFEST_FILE)
     if found := _differences(folder, config):
         raise InputError(
-            f"{folder} was packed with {'; '.join(found)}. Set that back, or pack again: give the "
-            "same snakemake command with --forcerun fetch_structures fetch_alignments (files that "
-            "were fetched are kept)"
+            f"{folder} was packed with {'; '.join(found)}. Set that back, or pack again: "
+            f"{PACK_ALL_AGAIN}"
         )
 
 

@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
+
+PACK_ALL_AGAIN: Final = (
+    "in the workflow, give the same snakemake command with --forcerun fetch_structures "
+    "fetch_alignments (files that were fetched are kept)"
+)
+"""How shards of other settings or of another list of chains are mended, for errors."""
 
 
 def pack_command(file: str) -> str:

@@ -20,7 +20,7 @@ from scalefold.errors import InputError
 from scalefold.io.atomic import write_bytes
 from scalefold.raw.chains import Rejected
 from scalefold.shards.manifest import SourceFile
-from scalefold.shards.repack_hint import pack_command
+from scalefold.shards.repack_hint import PACK_ALL_AGAIN, pack_command
 from scalefold.shards.schema import SCHEMA_VERSION, summary_file
 from scalefold.shards.sealed_json import check_keys, read_sealed, sealed
 from scalefold.shards.writer import ShardFacts
@@ -119,12 +119,16 @@ class MsaSummary:
         What became of the template hits, by reason.
     structures
         The chain shards in which templates were located (:func:`structures_hash`).
+    chains
+        Keys of the chains whose alignments were looked for: all that are no mere templates. None in
+        summaries of earlier versions.
     """
 
     head: BucketHead
     rows: tuple[AlignmentFacts, ...]
     template_hits: dict[str, int]
     structures: str
+    chains: tuple[str, ...] | None = None
 
 
 def write_summary(folder: Path, summary: ChainSummary | MsaSummary) -> None:
@@ -180,7 +184,14 @@ def read_msa_summary(folder: Path, bucket: int, config: Config) -> MsaSummary:
 
     def parse(head: BucketHead, tree: dict[str, Any]) -> MsaSummary:
         rows = tuple(AlignmentFacts(**row) for row in tree["rows"])
-        return MsaSummary(head, rows, tree["template_hits"], tree["structures"])
+        chains = tree.get("chains")
+        return MsaSummary(
+            head,
+            rows,
+            tree["template_hits"],
+            tree["structures"],
+            None if chains is None else tuple(chains),
+        )
 
     return _read(folder, "msa", bucket, config, parse)
 
@@ -225,7 +236,7 @@ def _read(
         changed = changed_settings(head.settings, config)
         raise InputError(
             f"{path}: packed with other settings: {in_words(changed)}. Set them "
-            "back, or pack everything into another folder."
+            f"back, pack everything into another folder, or pack again: {PACK_ALL_AGAIN}."
         )
     return summary
 

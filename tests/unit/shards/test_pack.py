@@ -291,6 +291,23 @@ def test_parts_of_different_runs_are_not_mixed(work):
     assert (work.out / "index.arrow").read_bytes() == index
 
 
+def test_a_template_that_becomes_a_sample_is_packed_again_first(work):
+    work.list_chains(("5pti_A", "train", "b"), ("1aki_A", "template", "l"))
+    for entry in ("5pti", "1aki"):
+        work.structure(entry)
+    work.alignment("5pti_A")
+    work.pack()
+    work.list_chains(("5pti_A", "train", "b"), ("1aki_A", "validation", "l"))
+    with pytest.raises(InputError, match=r"1aki_A .*--forcerun"):
+        pack_index(work.config, work.raw, work.out)
+    # Summaries of earlier versions do not say which chains they looked for.
+    for path in work.out.glob("msa-*.json"):
+        summary = json.loads(path.read_text())
+        del summary["chains"]
+        path.write_text(json.dumps(summary))
+    assert pack_index(work.config, work.raw, work.out).counts["chains set aside"] == 1
+
+
 def test_shards_of_other_settings_are_refused_with_what_differs(demo_copy):
     demo_copy.buckets = 2
     message = r"chain-00000\.json: .*data\.buckets: 3 .*2"
