@@ -2,7 +2,8 @@
 # Runs a command beside a training, both as jobs of a Slurm cluster:
 #     beside_training.sh KEY MINUTES COMMAND...
 # While the training waits in the queue, this job waits there, too: it holds no GPU. It ends when the
-# training has left the queue. MINUTES is its time limit, before which it queues up anew.
+# training has left the queue and the command has run since. MINUTES is its time limit, before which it
+# queues up anew.
 set -euo pipefail
 key=$1 minutes=$2
 shift 2
@@ -22,13 +23,16 @@ queue_up() {
     exit 1
 }
 
-while state=$(state_of_training) && [ -n "$state" ]; do
+while true; do
+    before=$(state_of_training)
     seconds=$((60 * minutes - 120 - SECONDS))
-    if [ "$state" = PENDING ] || [ $seconds -le 0 ]; then queue_up; fi
+    if [ "$before" = PENDING ] || [ $seconds -le 0 ]; then queue_up; fi
     ended=0
     timeout $seconds "$@" || ended=$?
     if [ $ended -eq 124 ]; then queue_up; fi
     if [ $ended -ne 0 ]; then exit $ended; fi
+    # It may not have been submitted yet, or just be submitted again.
+    if [ -z "$before" ] && [ -z "$(state_of_training)" ]; then break; fi
     sleep 5
 done
 echo "the training has left the queue"

@@ -268,9 +268,17 @@ class Cluster:
 
     def running(self, rule: str) -> list[int]:
         """Ids of a rule's jobs that run now."""
-        lines = ask("squeue", "-h", "-t", "RUNNING", "-o", "%i %k").splitlines()
+        return self._queued(rule, "RUNNING")
+
+    def pending(self, rule: str) -> list[int]:
+        """Ids of a rule's jobs that wait in the queue."""
+        return self._queued(rule, "PENDING")
+
+    def _queued(self, rule: str, state: str) -> list[int]:
+        lines = ask("squeue", "-h", "-t", state, "-o", "%i %k").splitlines()
         pairs = [line.split(" ") for line in lines]
-        return [int(job) for job, comment in pairs if f"{comment}_".startswith(f"rule_{rule}_")]
+        names = {int(job): comment.partition("_wildcards_")[0] for job, comment in pairs}
+        return [job for job, name in names.items() if name == f"rule_{rule}"]
 
 
 def _time(text: str) -> datetime | None:

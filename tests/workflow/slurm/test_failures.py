@@ -191,6 +191,41 @@ def test_ctrl_c_cancels_the_jobs_and_the_training_leaves_a_checkpoint(
     assert weights == undisturbed(step)
 
 
+def test_evaluator_holds_no_gpu_while_training_is_queued(workflow: Any, cluster: Cluster) -> None:
+    busy = ["--partition=gpu", f"--nodes={NODES - 1}", "--exclusive", "--wrap=sleep 600"]
+    blocker = ask("sbatch", "--parsable", "--output=/dev/null", *busy)
+    wait_for(lambda: cluster.idle_nodes() == 1, "one idle node")  # training needs two
+    settings = ["seed=4", "evaluation={mode: async}"]
+    process = workflow.start("--config", *settings, output=subprocess.PIPE)
+    wait_for(lambda: cluster.pending("train"), "the training in the queue", 200)
+    wait_for(lambda: cluster.pending("evaluate_beside"), "the evaluator in the queue", 200)
+    (evaluator,) = cluster.pending("evaluate_beside")
+    wait_for(lambda: len(cluster.states(evaluator)) > 1, "the evaluator to queue up again", 200)
+    assert not workflow.training(seed=4).exists()
+    ask("scancel", blocker)
+    stdout, stderr = process.communicate(timeout=600)
+    assert process.returncode == 0, stdout + stderr
+    evaluations = workflow.run / "evaluation" / workflow.training(seed=4).name
+    assert len(list(evaluations.glob("step-*.json"))) == 4
+    assert cluster.states(evaluator)[-1] == "COMPLETED"
+
+
+def test_refused_submission_leaves_the_others_running(
+    on_cluster: Callable[..., Any], cluster: Cluster
+) -> None:
+    workflow = on_cluster()
+    fetched = workflow.run / "raw"
+    only = ("--until", "fetch_structures", "fetch_alignments")
+    absent = ("--set-resources", "fetch_alignments:slurm_partition=absent")
+    code, output = workflow.outcome(*only, *absent)
+    assert code != 0, output
+    assert "Error in rule fetch_alignments" in output
+    assert len(list(fetched.glob("fetched-structures-*.tsv"))) == 2
+    assert not list(fetched.glob("fetched-alignments-*.tsv"))
+    assert not ask("squeue", "-h")
+    assert workflow.planned(*only) == {"fetch_alignments": 2}
+
+
 def test_cancelled_evaluation_is_made_again(workflow: Any, cluster: Cluster) -> None:
     process = workflow.start(output=subprocess.PIPE)
     wait_for(lambda: cluster.running("evaluate"), "an evaluation", 200)

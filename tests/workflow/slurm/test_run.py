@@ -30,20 +30,32 @@ def test_training_ran_on_two_nodes_in_one_job(finished: tuple[Any, str], cluster
     (train,) = cluster.records("train", finished[0].folder)
     assert train.state == "COMPLETED"
     assert re.fullmatch(r"node\[\d[-,]\d\]", train.nodes)
-    columns = "NNodes,NTasks,NCPUS"
+    columns = "NNodes,NTasks,NCPUS,AllocTRES"
     (step,) = ask("sacct", "-n", "-P", "-j", f"{train.job}.0", "-o", columns).splitlines()
-    assert step == "2|2|4"  # two CPUs a task, as the profile's set-threads says
+    *numbers, allocated = step.split("|")
+    assert numbers == ["2", "2", "4"]  # two CPUs a task, as the profile's set-threads says
+    assert "gres/gpu=4" in allocated.split(",")  # both GPUs of both nodes
+
+
+def test_no_job_is_given_a_task_for_each_gpu(finished: tuple[Any, str], cluster: Cluster) -> None:
+    """It would hide all GPUs but one from a task, and be refused by Slurm 24.05."""
+    for rule in ("train", "evaluate_beside"):
+        for record in cluster.records(rule, finished[0].folder):
+            submitted = ask("sacct", "-X", "-n", "-P", "-j", str(record.job), "-o", "SubmitLine")
+            assert "gpu" in submitted
+            assert "--ntasks-per-gpu" not in submitted
 
 
 def test_checkpoints_were_evaluated_beside_the_training(
     finished: tuple[Any, str], cluster: Cluster
 ) -> None:
     (train,) = cluster.records("train", finished[0].folder)
-    evaluations = cluster.records("evaluate", finished[0].folder)
-    assert len(evaluations) == len(STEPS)
-    beside = [job for job in evaluations if job.start < train.end]
-    assert beside
-    assert all(job.state == "COMPLETED" for job in evaluations)
+    *_, beside = cluster.records("evaluate_beside", finished[0].folder)
+    assert beside.state == "COMPLETED"
+    assert beside.start < train.end
+    paths = finished[0].evaluation().glob("step-*.json")
+    assert min(path.stat().st_mtime for path in paths) < train.end.timestamp()
+    assert cluster.records("evaluate", finished[0].folder) == []
 
 
 def test_second_run_does_nothing(finished: tuple[Any, str]) -> None:
