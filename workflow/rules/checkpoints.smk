@@ -78,5 +78,13 @@ def all_evaluations(wildcards):
 
 
 def ready_mark(wildcards):
+    """The mark of the checkpoint that is evaluated; the training has ended then."""
     checkpoints.train.get(key=wildcards.key)
-    return f"{TRAINING.format(key=wildcards.key)}/step-{wildcards.step}.ready"
+    mark = f"{TRAINING.format(key=wildcards.key)}/step-{wildcards.step}.ready"
+    if not os.path.exists(mark):
+        raise WorkflowError(
+            f"{mark}: no such file, though the training has ended. Bring the checkpoint back with its "
+            ".ready file, or give the same snakemake command with --forcerun train, which makes what "
+            "training.steps asks for"
+        )
+    return mark

@@ -22,7 +22,6 @@ rule report:
         mem_mb=growing(4000),
         runtime=30,
     params:
-        *settings("evaluation"),
         config=given_training,
         run=literal(RUN),
         key=lambda wildcards: REPORTS[wildcards.of],
