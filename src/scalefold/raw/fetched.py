@@ -105,8 +105,8 @@ class FetchRecord:
     @property
     def _command(self) -> str:
         return (
-            "`scalefold fetch` with the same --only and --bucket, in the workflow "
-            f"`snakemake --profile local -R fetch_{self._kind}`"
+            "`scalefold fetch` with the same --only and --bucket, in the workflow the same "
+            f"`snakemake` command with `-R fetch_{self._kind}`"
         )
 
 
