@@ -6,6 +6,8 @@ import dataclasses
 import json
 import os
 import shutil
+import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -93,10 +95,46 @@ def test_other_initial_weights_under_the_same_name_are_trained_and_evaluated_ane
     assert len(list((training / "replaced/1").glob("step-*.ready"))) == 2
 
 
-def test_failed_training_ends_the_workflow(workflow: Any) -> None:
-    code, output = workflow.outcome("--config", "training={initial_weights: absent.pt, steps: 5}")
+def test_training_goes_first_where_there_is_one_gpu(finished: tuple[Any, str]) -> None:
+    workflow, _ = finished
+    ended = (workflow.training() / "training.done").stat().st_mtime
+    evaluated = [path.stat().st_mtime for path in workflow.evaluation().glob("*.json")]
+    assert ended < min(evaluated)
+
+
+def test_a_dry_run_says_that_weights_are_not_there(workflow: Any) -> None:
+    code, output = workflow.outcome("-n", "--config", "training={initial_weights: absent.pt}")
     assert code != 0
     assert "absent.pt" in output
+
+
+@pytest.mark.slow
+def test_training_that_fails_after_its_retries_ends_the_workflow(workflow: Any) -> None:
+    (workflow.folder / "damaged.pt").write_bytes(b"no weights")
+    settings = "training={initial_weights: damaged.pt, steps: 5}"
+    code, output = workflow.outcome("--resources", "gpu=2", "--retries", "1", "--config", settings)
+    assert code != 0
+    assert output.count("Error in rule train") == 2
+    assert "(Rule: evaluate_beside)" in output  # has ended, without anything to evaluate
+
+
+def test_killed_workflow_goes_on(workflow: Any) -> None:
+    settings = ["seed=2", "training={steps: 400, checkpoint_every: 100, max_recycling: 0}"]
+    options = ["--resources", "gpu=2", "--config", *settings]
+    training = workflow.training(seed=2)
+    evaluations = workflow.run / "evaluation" / training.name
+    process = workflow.start(*options)
+    while not list(evaluations.glob("*.json")):
+        assert process.poll() is None
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (training / "training.done").exists()
+    workflow.succeed("--unlock")
+    workflow.succeed(*options)
+    evaluated = sorted(json.loads(p.read_text())["step"] for p in evaluations.glob("*.json"))
+    assert evaluated == [0, 100, 200, 300, 400]
+    assert not (training / "replaced").exists()
 
 
 def test_target_ends_the_training(workflow: Any) -> None:
