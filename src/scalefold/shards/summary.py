@@ -25,8 +25,8 @@ from scalefold.shards.schema import SCHEMA_VERSION, summary_file
 from scalefold.shards.sealed_json import check_keys, read_sealed, sealed
 from scalefold.shards.writer import ShardFacts
 
-_KEYS: Final = ("head", "rows", "template_hits", "structures")
-"""Entries of a summary, the last two of an msa shard only."""
+_KEYS: Final = ("head", "rows", "template_hits", "structures", "chains")
+"""Entries of a summary, the last three of an msa shard only."""
 
 
 @dataclass(frozen=True)
