@@ -8,7 +8,6 @@ import hashlib
 import io
 import json
 import os
-import re
 import shutil
 
 import gemmi
@@ -303,7 +302,7 @@ def test_a_template_that_becomes_a_sample_is_packed_again_first(work):
     # Summaries of earlier versions do not say which chains they looked for.
     for path in work.out.glob("msa-*.json"):
         summary = json.loads(path.read_text())
-        del summary["chains"]
+        del summary["chains"], summary["sha256"]
         path.write_text(json.dumps(summary))
     assert pack_index(work.config, work.raw, work.out).counts["chains set aside"] == 1
 
@@ -531,8 +530,9 @@ def test_alignments_with_the_earlier_letter_of_a_modified_residue_are_taken(work
     assert manifest.counts["chains set aside"] == 0
     assert manifest.counts["alignments with an earlier letter of a modified residue"] == 1
     summary = next(path for path in work.out.glob("chain-*.json") if "5pti_A" in path.read_text())
-    before = re.sub(r',\s*"other_parents": {[^}]*}', "", summary.read_text())
-    summary.write_text(before)  # as earlier versions wrote it
+    before = json.loads(summary.read_text())
+    del before["rows"][0]["other_parents"], before["sha256"]
+    summary.write_text(json.dumps(before))  # as earlier versions wrote it
     pack_alignments(work.config, work.raw, work.out, bucket_of("5pti", 3), Console(quiet=True))
     with pytest.raises(InputError, match="no chain"):
         pack_index(work.config, work.raw, work.out)
