@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from scalefold.shards.bucket_count import default_bucket_count
 from scalefold.shards.buckets import bucket_of
 
 ROOT = Path(__file__).parents[2]
@@ -160,7 +161,8 @@ def test_full_reproductions_dry_run(
     arguments = ["-n", "--quiet", "all", "--profile", "slurm", "--configfile", *files]
     output = snakemake(*arguments, folder=checkout)
     jobs = dict(re.findall(r"^(\w+) +(\d+)$", output, re.MULTILINE))
-    buckets = str(len({bucket_of(entry, 400) for entry in entries}))
+    count = default_bucket_count(len(entries))
+    buckets = str(len({bucket_of(entry, count) for entry in entries}))
     for rule in ("fetch_structures", "fetch_alignments", "structures", "pack"):
         assert jobs[rule] == buckets, output
     assert (jobs["train"], jobs["report"]) == (str(trainings), str(trainings))

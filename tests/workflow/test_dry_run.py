@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from scalefold.config.schema import DataConfig
+from scalefold.shards.bucket_count import default_bucket_count
 
 WHOLE_PDB = 540_000
 """Chains."""
@@ -35,5 +35,5 @@ def test_whole_pdb(checkout: Path, tmp_path: Path) -> None:
     fewest = calls(checkout, tmp_path / "fewest", 3_000, 40)
     a_chain = (calls(checkout, tmp_path / "chains", 33_000, 40) - fewest) / 30_000
     a_bucket = (calls(checkout, tmp_path / "buckets", 3_000, 100) - fewest) / 60
-    buckets = DataConfig.model_fields["buckets"].default
+    buckets = default_bucket_count(WHOLE_PDB)
     assert fewest + a_chain * (WHOLE_PDB - 3_000) + a_bucket * (buckets - 40) < MOST_CALLS

@@ -17,6 +17,7 @@ from scalefold.config.identity import former_packing_settings
 from scalefold.errors import InputError
 from scalefold.raw.chains import read_chains
 from scalefold.io.atomic import check_writable
+from scalefold.shards.bucket_count import with_bucket_count
 from scalefold.shards.buckets import bucket_of
 
 overrides = workflow.config_settings.config
@@ -26,6 +27,9 @@ try:
     STAGES = load_stages(files, overrides)
     rows = read_chains(CONFIG.data.chains)
     check_writable(CONFIG.results / CONFIG.run_name, "results")
+    CONFIG = with_bucket_count(
+        CONFIG, CONFIG.results / CONFIG.run_name / "shards", rows
+    )
     if DeploymentMethod.APPTAINER in workflow.deployment_settings.deployment_method:
         check_image(CONFIG)
 except InputError as error:
@@ -38,7 +42,7 @@ except InputError as error:
     raise WorkflowError(f"{error}{hint}") from None
 CHAINS = {}
 for row in rows:
-    CHAINS.setdefault(bucket_of(row.entry_id, CONFIG.data.buckets), []).append(row)
+    CHAINS.setdefault(bucket_of(row.entry_id, CONFIG.data.num_buckets), []).append(row)
 validate(
     CONFIG.model_dump(mode="json"), "../schemas/config.schema.json", set_default=False
 )
@@ -90,7 +94,7 @@ def given_configuration(wildcards, threads):
     words = [w for p in workflow.configfiles for w in ("--config", os.path.relpath(p))]
     for key, value in overrides.items():
         words += ["--set", f"{key}={json.dumps(value)}"]
-    return shlex.join(words)
+    return shlex.join([*words, "--set", f"data.buckets={CONFIG.data.buckets}"])
 
 
 def given_training(wildcards, threads):

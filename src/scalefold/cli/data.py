@@ -64,6 +64,7 @@ def fetch(
     """
     from scalefold.raw import fetch as raw_fetch
     from scalefold.raw.chains import read_chains
+    from scalefold.shards.bucket_count import with_bucket_count
     from scalefold.shards.buckets import bucket_chains
 
     loaded = read_config(config, set_)
@@ -74,7 +75,9 @@ def fetch(
             err=True,
         )
     if bucket is not None:
-        chains = bucket_chains(chains, bucket, loaded.data.buckets)
+        shards = loaded.results / loaded.run_name / "shards"
+        buckets = with_bucket_count(loaded, shards, chains).data.num_buckets
+        chains = bucket_chains(chains, bucket, buckets)
     summary = raw_fetch.fetch(chains, loaded.data, out, only=only, bucket=bucket)
     typer.echo(
         f"{out}: {len(summary.complete)} of {len(chains)} chains complete, "

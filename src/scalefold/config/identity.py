@@ -112,6 +112,7 @@ def _former_packing_sections(config: Config) -> dict[str, Any]:
 
 
 def _packing_sections(config: Config) -> dict[str, Any]:
+    _ = config.data.num_buckets  # must be known
     tree = _without_former_values(config.model_dump(mode="json"))
     return {key: reduce(getitem, key.split("."), tree) for key in PACKING_KEYS}
 

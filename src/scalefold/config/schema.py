@@ -83,10 +83,12 @@ class DataConfig(Section):
     template_hits: FileName | None = Field(
         "pdb70_hits", description="Name of the hhr file, or null."
     )
-    buckets: Positive = Field(
-        400,
-        le=100_000,  # five digits in the names of files
-        description="Hash buckets: the unit of work of fetch and pack (500-1,500 chains).",
+    buckets: Annotated[int, Field(ge=1, le=100_000)] | None = (
+        Field(  # five digits in names of files
+            None,
+            description="Hash buckets: the unit of work of fetch and pack; null: by the number of "
+            "chains, at most 400, and kept once the first is packed.",
+        )
     )
     download_threads: Positive = 8
     max_download_seconds: Positive = Field(
@@ -95,6 +97,12 @@ class DataConfig(Section):
     max_structure_megabytes: Positive = Field(
         500, description="Larger structures, unpacked, are set aside; the PDB's have up to 300 MB."
     )
+
+    @property
+    def num_buckets(self) -> int:
+        """`buckets`, once `scalefold.shards.bucket_count` has chosen it."""
+        assert self.buckets is not None, "choose data.buckets first: with_bucket_count"
+        return self.buckets
 
     @property
     def max_structure_bytes(self) -> int:

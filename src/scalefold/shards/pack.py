@@ -17,6 +17,7 @@ from rich.progress import track
 
 from scalefold.config.schema import Config
 from scalefold.raw.chains import read_chains
+from scalefold.shards.bucket_count import with_bucket_count
 from scalefold.shards.buckets import filled_buckets
 from scalefold.shards.manifest import Manifest
 from scalefold.shards.pack_alignments import pack_alignments
@@ -54,7 +55,9 @@ def pack(
     InputError
         See :func:`pack_structures`, :func:`pack_alignments`, :func:`pack_index`.
     """
-    buckets = filled_buckets(read_chains(config.data.chains), config.data.buckets)
+    chains = read_chains(config.data.chains)
+    config = with_bucket_count(config, out, chains)
+    buckets = filled_buckets(chains, config.data.num_buckets)
     console = console or Console(stderr=True)
     for name, stage in (("structures", pack_structures), ("alignments", pack_alignments)):
         work = partial(_quiet, stage, config, raw, out)

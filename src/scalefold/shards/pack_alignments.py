@@ -21,6 +21,7 @@ from scalefold.raw.fetched import FetchRecord, check_raw
 from scalefold.raw.hhr import TemplateHit as RawHit
 from scalefold.raw.hhr import read_hhr
 from scalefold.raw.templates import best_first, locate, sequence_reason
+from scalefold.shards.bucket_count import with_bucket_count
 from scalefold.shards.buckets import bucket_chains, filled_buckets
 from scalefold.shards.manifest import SourceFile
 from scalefold.shards.records import MsaRecord, TemplateHit
@@ -94,13 +95,14 @@ def pack_alignments(
     """
     check_raw(raw)
     chains = read_chains(config.data.chains)
+    config = with_bucket_count(config, out, chains)
     summaries = {
         number: read_chain_summary(out, number, config)
-        for number in filled_buckets(chains, config.data.buckets)
+        for number in filled_buckets(chains, config.data.num_buckets)
     }
     wanted = {
         row.chain_key
-        for row in bucket_chains(chains, bucket, config.data.buckets)
+        for row in bucket_chains(chains, bucket, config.data.num_buckets)
         if row.split != "template"
     }
     files = [path for key in sorted(wanted) for path in _files(config.data, raw, key)]

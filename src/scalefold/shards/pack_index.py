@@ -25,6 +25,7 @@ from scalefold.raw.chains import (
     table_text,
 )
 from scalefold.raw.fetched import check_raw
+from scalefold.shards.bucket_count import with_bucket_count
 from scalefold.shards.buckets import bucket_of, filled_buckets
 from scalefold.shards.manifest import Manifest, Snapshot
 from scalefold.shards.pack_alignments import STAYS
@@ -94,7 +95,8 @@ def pack_index(config: Config, raw: Path, out: Path) -> Manifest:
     """
     check_raw(raw)
     chains = read_chains(config.data.chains)
-    buckets = filled_buckets(chains, config.data.buckets)
+    config = with_bucket_count(config, out, chains)
+    buckets = filled_buckets(chains, config.data.num_buckets)
     structures = [read_chain_summary(out, bucket, config) for bucket in buckets]
     alignments = [read_msa_summary(out, bucket, config) for bucket in buckets]
     _check_one_run(out, structures, alignments)
@@ -226,7 +228,7 @@ def _check_table(
             fault = f"cluster of {key} is {clusters[key]!r}, it was packed as {then!r}"
         else:
             continue
-        bucket = bucket_of(entry_of(key), config.data.buckets)
+        bucket = bucket_of(entry_of(key), config.data.num_buckets)
         raise InputError(f"{config.data.chains}: {fault}. {_pack_again(bucket)}")
 
 
@@ -240,7 +242,7 @@ def _check_searched(
         if summary.chains is not None
     }
     for row in chains:
-        bucket = bucket_of(entry_of(row.chain_key), config.data.buckets)
+        bucket = bucket_of(entry_of(row.chain_key), config.data.num_buckets)
         if row.split != "template" and row.chain_key not in searched.get(bucket, {row.chain_key}):
             raise InputError(
                 f"{config.data.chains}: {row.chain_key} is in split {row.split}, it was new or a "

@@ -20,6 +20,7 @@ from scalefold.io.atomic import make_folder
 from scalefold.raw.chains import ChainRow, Rejected, mmcif_path, read_chains
 from scalefold.raw.fetched import FetchRecord, check_raw
 from scalefold.raw.mmcif import Chain, read_entry
+from scalefold.shards.bucket_count import with_bucket_count
 from scalefold.shards.buckets import bucket_chains
 from scalefold.shards.manifest import SourceFile
 from scalefold.shards.records import ChainRecord
@@ -59,7 +60,9 @@ def pack_structures(
         room.
     """
     check_raw(raw)
-    chains = bucket_chains(read_chains(config.data.chains), bucket, config.data.buckets)
+    listed = read_chains(config.data.chains)
+    config = with_bucket_count(config, out, listed)
+    chains = bucket_chains(listed, bucket, config.data.num_buckets)
     like = config.data.mirrors.mmcif_path
     needed = {mmcif_path(raw, row.entry_id, like) for row in chains}
     fetched = FetchRecord(raw, needed, "structures", bucket)

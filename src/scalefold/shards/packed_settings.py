@@ -17,6 +17,7 @@ from scalefold.config.identity import packing_hashes
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.raw.chains import ChainRow, read_chains, read_rejected
+from scalefold.shards.bucket_count import with_bucket_count
 from scalefold.shards.manifest import Manifest
 from scalefold.shards.repack_hint import PACK_ALL_AGAIN
 from scalefold.shards.schema import INDEX_FILE, MANIFEST_FILE, REJECTED_FILE
@@ -39,6 +40,7 @@ def other_settings(folder: Path, config: Config) -> dict[str, str]:
         There are no complete shards.
     """
     packed_with = Manifest.read(folder).config_hash
+    config = with_bucket_count(config, folder)
     if packed_with in packing_hashes(config):
         return {}
     return changed_settings(_settings(folder, packed_with), config)

@@ -89,7 +89,8 @@ def test_every_setting_is_either_free_or_in_the_key() -> None:
 
 
 def packed_with(**sections: Any) -> str:
-    return packing_hash(make_config(merge(BASE, sections)))
+    base = merge(BASE, {"data": {"buckets": 4}})
+    return packing_hash(make_config(merge(base, sections)))
 
 
 @pytest.mark.parametrize(
@@ -119,7 +120,7 @@ def test_what_shards_depend_on_changes_their_hash() -> None:
 
 @pytest.mark.parametrize("preset", ["initial_training", "mlperf", "tiny"])
 def test_shards_of_versions_without_limits_by_source_stay_valid(preset: str) -> None:
-    config = make_config(BASE | {"preset": preset})
+    config = make_config(merge(BASE, {"preset": preset, "data": {"buckets": 4}}))
     tree = config.model_dump(mode="json")
     del tree["shards"]["max_rows"]
     former = {
@@ -134,6 +135,7 @@ def test_shards_of_versions_without_limits_by_source_stay_valid(preset: str) -> 
 
 
 def test_limits_that_somebody_asks_for_are_packed_anew() -> None:
-    config = make_config(BASE | {"shards": {"max_rows": {"mgnify_hits": 5000}}})
+    more = {"data": {"buckets": 4}, "shards": {"max_rows": {"mgnify_hits": 5000}}}
+    config = make_config(merge(BASE, more))
     assert set(packing_hashes(config)) == {packing_hash(config)}
     assert former_packing_settings(config) == packing_settings(config)

@@ -31,7 +31,7 @@ class Workplace:
     """A raw folder, its table of chains, and a shard folder."""
 
     folder: Path
-    buckets: int = 3
+    buckets: int | None = 3
     settings: dict = field(default_factory=dict)
     mirrors: dict = field(default_factory=dict)
     alignments: list = field(default_factory=lambda: ["swissprot_hits"])
