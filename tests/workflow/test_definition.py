@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from scalefold.config import load_stages
+from scalefold.raw.chains import read_chains
 from scalefold.shards.bucket_count import default_bucket_count
 from scalefold.shards.buckets import bucket_of
+from scalefold.train.extent import num_buckets, num_jobs
 
 ROOT = Path(__file__).parents[2]
 
@@ -166,6 +169,21 @@ def test_full_reproductions_dry_run(
     for rule in ("fetch_structures", "fetch_alignments", "structures", "pack"):
         assert jobs[rule] == buckets, output
     assert (jobs["train"], jobs["report"]) == (str(trainings), str(trainings))
+
+
+@pytest.mark.parametrize("mode", ["after", "async"])
+def test_config_check_counts_the_jobs_of_a_new_run(
+    checkout: Path, tmp_path: Path, mode: str
+) -> None:
+    own = tmp_path / "my.yaml"
+    settings = {"results": str(tmp_path), "evaluation": {"mode": mode}}
+    own.write_text(yaml.safe_dump({**settings, "data": {"buckets": None}}))
+    files = [checkout / "demo/config.yaml", own]
+    output = snakemake("-n", "--configfile", *map(str, files), folder=checkout)
+    stages = load_stages(files)
+    chains = read_chains(checkout / "demo/chains.tsv")
+    buckets = num_buckets(stages[""], chains)
+    assert re.search(rf"^total +{num_jobs(stages, buckets)}$", output, re.MULTILINE), output
 
 
 def test_every_rule_has_log_benchmark_environment_threads_and_resources() -> None:

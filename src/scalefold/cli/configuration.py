@@ -39,7 +39,7 @@ def show(config: ConfigFiles, set_: Overrides = None, stage: Stage = None) -> No
 
 @app.command(epilog="Example: [cyan]scalefold config check -c demo/config.yaml[/]")
 def check(config: ConfigFiles, set_: Overrides = None) -> None:
-    """Check a configuration, and say which key is wrong and how to mend it.
+    """Check a configuration, and say which key is wrong and how to mend it, or what a run comes to.
 
     The list of chains must have chains to train on. Each folder of data.mirrors must have files of
     some listed chain: structures, each kind of alignment, template hits. The initial weights must
@@ -49,6 +49,7 @@ def check(config: ConfigFiles, set_: Overrides = None) -> None:
     from scalefold.io.atomic import check_writable
     from scalefold.raw.chain_files import check_files
     from scalefold.raw.chains import check_trainable, read_chains
+    from scalefold.train.extent import extent
 
     stages = load_stages(config, parse_overrides(set_ or []))
     loaded = next(iter(stages.values()))
@@ -64,6 +65,8 @@ def check(config: ConfigFiles, set_: Overrides = None) -> None:
     for name, one in stages.items():
         about = f"stage {name}" if name else f"run {one.run_name}"
         typer.echo(f"valid: {about}, preset {one.preset}, key {run_key(one)}")
+    for line in extent(stages, chains):
+        typer.echo(line)
 
 
 @app.command(epilog="Example: [cyan]scalefold config key -c demo/config.yaml[/]")

@@ -107,6 +107,29 @@ def absent_files(chains: Sequence[ChainRow], data: DataConfig, only: Kind) -> li
     return [places[0] for kind, places in expected.items() if kind not in found]
 
 
+def lacking_files(chains: Sequence[ChainRow], data: DataConfig) -> list[ChainRow] | None:
+    """Return the chains that have no structure or no alignment on the mirrors, so are set aside.
+
+    None as long as one mirror cannot be looked into here: one on the web, or a folder that is not
+    there.
+    """
+    roots = [*data.mirrors.mmcif, *data.mirrors.alignments]
+    folders = {root: local_folder(root) for root in roots}
+    if not all(folder is not None and folder.is_dir() for folder in folders.values()):
+        return None
+
+    def is_there(file: RawFile) -> bool:
+        return any(Path(str(folders[root]), file.remote).is_file() for root in file.roots)
+
+    def is_complete(row: ChainRow) -> bool:
+        structure, *_ = chain_files(row, data, Path(), "structures")
+        files = chain_files(row, data, Path(), "alignments")
+        alignments = [file for file in files if file.local.suffix == ".a3m"]
+        return is_there(structure) and (not alignments or any(map(is_there, alignments)))
+
+    return [row for row in chains if not is_complete(row)]
+
+
 def local_sources(chains: Sequence[ChainRow], data: DataConfig, only: Kind) -> list[Path]:
     """Return the files of local mirrors that `fetch` would read for ``chains``, sorted.
 

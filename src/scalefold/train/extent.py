@@ -1,0 +1,125 @@
+"""What a run comes to, before it begins: samples, jobs, room, hours."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from scalefold.config.schema import Config
+from scalefold.raw.chain_files import lacking_files
+from scalefold.raw.chains import ChainRow
+from scalefold.shards.bucket_count import with_bucket_count
+from scalefold.shards.buckets import filled_buckets
+
+SAMPLE_SECONDS: Final = 0.2005
+"""On one H200, the mean step of one sample; `_MEASURED` is its record."""
+
+_MEASURED: Final = "docs/benchmarks/recomputation-h200.json"
+_MEASURED_SIZES: Final = {
+    "crop_size": 256,
+    "max_msa_clusters": 124,
+    "max_extra_msa": 1024,
+    "max_templates": 4,
+}
+_BYTES_A_PARAMETER: Final = 16
+"""Of a checkpoint: weights, their average and Adam's two moments, in float32."""
+
+_JOBS_A_BUCKET: Final = 4  # fetch_structures, fetch_alignments, structures, pack
+_JOBS_A_RUN: Final = 4  # all_structures, index, config, all
+
+
+def extent(stages: Mapping[str, Config], chains: Sequence[ChainRow]) -> Iterator[str]:
+    """Say what a run comes to, a line a fact; those of the model are last, since they import torch.
+
+    Parameters
+    ----------
+    stages
+        The configurations of its trainings, by name, as `load_stages` gives them.
+    chains
+        The list of chains.
+    """
+    config = next(iter(stages.values()))
+    yield f"chains: {_by_split(chains)}"
+    lacking = lacking_files(chains, config.data)
+    if lacking is None:
+        yield "files: a mirror is on the web; fetching says which chains lack files"
+    elif lacking:
+        yield f"files: {_by_split(lacking)} lack a structure or all alignments, and are set aside"
+    else:
+        yield "files: no chain lacks a structure or all alignments"
+    buckets = num_buckets(config, chains)
+    yield f"jobs: {num_jobs(stages, buckets)}, with {buckets} buckets"
+    to_train_on = sum(row.split == "train" for row in chains)
+    for name, stage in stages.items():
+        yield f"{_called(name)}training: {_training(stage, to_train_on)}"
+        yield f"{_called(name)}hours: {_hours(stage)}"
+    for name, stage in stages.items():
+        yield f"{_called(name)}checkpoints: {_checkpoints(stage)}"
+
+
+def num_buckets(config: Config, chains: Sequence[ChainRow]) -> int:
+    """Return how many buckets have chains."""
+    shards = config.results / config.run_name / "shards"
+    count = with_bucket_count(config, shards, chains).data.num_buckets
+    return len(filled_buckets(chains, count))
+
+
+def num_jobs(stages: Mapping[str, Config], buckets: int) -> int:
+    """Return how many jobs the workflow has if nothing is there yet."""
+    return _JOBS_A_BUCKET * buckets + _JOBS_A_RUN + sum(map(_jobs_of_stage, stages.values()))
+
+
+def _jobs_of_stage(config: Config) -> int:
+    """Training, evaluations, report, and MLPerf's log."""
+    beside = config.evaluation.mode == "async"
+    evaluations = 1 if beside else len(config.training.published_steps())
+    return 1 + evaluations + 1 + (config.preset == "mlperf")
+
+
+def _training(config: Config, chains: int) -> str:
+    steps, size = config.training.steps, config.training.global_batch_size
+    return (
+        f"{steps:,} steps of {size:,} samples are {steps * size:,} samples, "
+        f"{steps * size / chains:,.1f} epochs of {chains:,} chains"
+    )
+
+
+def _hours(config: Config) -> str:
+    features = config.features.model_dump()
+    default = type(config.model)()
+    if config.model != default or any(features[key] != n for key, n in _MEASURED_SIZES.items()):
+        return "not measured for these sizes; on a GPU, `scalefold bench step` measures a step"
+    hours = config.training.steps * config.training.global_batch_size * SAMPLE_SECONDS / 3600
+    return f"{hours:,.1f} on one H200, at {SAMPLE_SECONDS} s a sample ({_MEASURED})"
+
+
+def _checkpoints(config: Config) -> str:
+    number = len(config.training.published_steps())
+    each = _BYTES_A_PARAMETER * num_parameters(config)
+    return f"{number:,} of {_size(each)}, {_size(number * each)} in all"
+
+
+def num_parameters(config: Config) -> int:
+    """Return the number of the model's parameters."""
+    import torch
+
+    from scalefold.model.alphafold import AlphaFold
+
+    with torch.device("meta"):
+        model = AlphaFold(config.model)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _size(num_bytes: int) -> str:
+    in_gb = num_bytes >= 1e9
+    return f"{num_bytes / 1e9:,.1f} GB" if in_gb else f"{num_bytes / 1e6:,.1f} MB"
+
+
+def _called(stage: str) -> str:
+    return f"{stage}, " if stage else ""
+
+
+def _by_split(chains: Sequence[ChainRow]) -> str:
+    counts = Counter(row.split for row in chains)
+    return ", ".join(f"{count:,} {split}" for split, count in sorted(counts.items()))

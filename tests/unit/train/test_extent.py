@@ -1,0 +1,54 @@
+"""What a run comes to, as `config check` says it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from scalefold.config import load_stages, make_config
+from scalefold.config.load import merge
+from scalefold.raw.chain_files import lacking_files
+from scalefold.raw.chains import ChainRow, read_chains
+from scalefold.train import extent
+
+ROOT = Path(__file__).parents[3]
+WEB = {"chains": "-", "mirrors": {"mmcif": ["https://m.org"], "alignments": ["https://m.org"]}}
+
+
+def facts(settings: dict, chains: list[ChainRow]) -> dict[str, str]:
+    config = make_config(merge({"data": WEB}, settings))
+    return dict(line.split(": ", 1) for line in extent.extent({"": config}, chains))
+
+
+def test_the_step_is_the_one_that_was_measured() -> None:
+    record = json.loads((ROOT / extent._MEASURED).read_text())
+    assert record["preset"] == "mlperf"
+    assert record["variants"][0]["mean_step_seconds"] == pytest.approx(
+        extent.SAMPLE_SECONDS, rel=1e-3
+    )
+
+
+def test_a_training_of_the_measured_size() -> None:
+    chains = [ChainRow(f"{n:04}_A", "train", None) for n in range(100)]
+    found = facts({"preset": "mlperf"}, chains)
+    assert "512,000 samples" in found["training"]
+    assert "5,120.0 epochs of 100 chains" in found["training"]
+    assert float(found["hours"].split()[0]) == pytest.approx(512_000 * 0.2005 / 3600, rel=0.01)
+    assert found["checkpoints"].startswith("51 of 1.5 GB, 76.1 GB")  # 93,229,082 parameters
+    larger = facts({"preset": "finetuning"}, chains)
+    assert not any(word.replace(".", "").isdigit() for word in larger["hours"].split())
+
+
+def test_chains_that_lack_files_are_counted(tmp_path: Path) -> None:
+    (config,) = load_stages([ROOT / "demo/config.yaml"]).values()
+    mirrors = {root: [str(ROOT / "demo/mirror" / root)] for root in ("wwpdb", "openproteinset")}
+    given = {"mmcif": mirrors["wwpdb"], "alignments": mirrors["openproteinset"]}
+    data = config.data.model_copy(update={"mirrors": config.data.mirrors.model_copy(update=given)})
+    chains = read_chains(ROOT / "demo/chains.tsv")
+    strange = [ChainRow("9xyz_A", "train", None), ChainRow("5pti_Z", "validation", None)]
+    template = ChainRow("5pti_Y", "template", None)  # needs no alignment
+    assert lacking_files([*chains, *strange, template], data) == strange
+    web = make_config({"data": WEB}).data
+    assert lacking_files(chains, web) is None
