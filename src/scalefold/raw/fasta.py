@@ -1,0 +1,165 @@
+"""Read protein sequences from a FASTA file. What cannot be used is set aside, the rest goes on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from scalefold.errors import InputError, UnreadableError
+
+MAX_RESIDUES: Final = 20_000
+"""The longest sequence that is taken, unless the caller says another: HH-suite's own limit."""
+# Folders and files get these names. UniProt's titles have bars: sp|P00974|BPT1_BOVIN.
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+|:=,@-]{0,119}")
+_BASES: Final = frozenset("ACGTUN")
+_FEWEST_BASES: Final = 20  # shorter ones may well be peptides
+_SHOWN: Final = 40
+
+
+class FastaRecord(NamedTuple):
+    """A protein sequence and its name.
+
+    Parameters
+    ----------
+    name
+        The first word of the title; a valid name of a folder, and of no other record.
+    sequence
+        Upper-case residue letters, at least one that is not ``X``.
+    """
+
+    name: str
+    sequence: str
+
+
+class RejectedRecord(NamedTuple):
+    """A record that cannot be used.
+
+    Parameters
+    ----------
+    line
+        The line of its title, from 1.
+    name
+        The first word of its title as Python writes it, or as it is if that is a valid name.
+    reason
+        One line: what was found, and how to mend it.
+    """
+
+    line: int
+    name: str
+    reason: str
+
+
+class Fasta(NamedTuple):
+    """The content of a FASTA file: ``records, rejected = read_fasta(path)``, in its order."""
+
+    records: list[FastaRecord]
+    rejected: list[RejectedRecord]
+
+
+def read_fasta(path: Path, max_residues: int = MAX_RESIDUES) -> Fasta:
+    """Read the protein sequences of a file.
+
+    Lower-case letters are taken as upper-case, blanks are left out. A record is set aside if its
+    name cannot be a folder's or is taken, or if its sequence is empty, too long, holds anything
+    but letters (stops and gaps too), is of unknown residues only, or looks like DNA or RNA.
+
+    Parameters
+    ----------
+    path
+        Text; Windows line ends are fine.
+    max_residues
+        Length of the longest sequence that is taken.
+
+    Raises
+    ------
+    InputError
+        No such file, one that may not be read, or one without any record.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8-sig", errors="replace")
+    except PermissionError as error:
+        raise UnreadableError.of(path) from error
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be read as a FASTA file ({error.strerror}). Correct the path"
+        ) from error
+    found = Fasta([], [])
+    line_of: dict[str, int] = {}
+    for line, title, sequence in _split(text):
+        name = (title.split() or [""])[0]
+        reason = _name_reason(name, line_of) or _sequence_reason(sequence, max_residues)
+        if reason is None:
+            found.records.append(FastaRecord(name, sequence))
+            line_of[name] = line
+        else:
+            shown = name if _NAME.fullmatch(name) else _shown(name)
+            found.rejected.append(RejectedRecord(line, shown, reason))
+    if not found.records and not found.rejected:
+        raise InputError(
+            f"{path}: has no record. Each begins with a line '>name', the lines after it are its "
+            "sequence"
+        )
+    return found
+
+
+def _split(text: str) -> Iterator[tuple[int, str, str]]:
+    """Yield line number, title and sequence of each record."""
+    line, title, parts = 0, "", list[str]()
+    for number, content in enumerate(re.split(r"\r\n|\r|\n", text), start=1):
+        if not content.startswith(">"):
+            parts.append(content)
+            continue
+        if line or "".join(parts).strip():
+            yield line or 1, title, _joined(parts)
+        line, title, parts = number, content[1:], []
+    if line or "".join(parts).strip():
+        yield line or 1, title, _joined(parts)
+
+
+def _joined(parts: list[str]) -> str:
+    letters = "".join("".join(parts).split())
+    # Upper case makes two letters of some that are none of an amino acid.
+    return letters.upper() if letters.isascii() else letters
+
+
+def _name_reason(name: str, line_of: dict[str, int]) -> str | None:
+    if not name:
+        return "has no name: begin it with a line '>name'"
+    if not _NAME.fullmatch(name):
+        return (
+            "its name cannot be a folder's: give it one of at most 120 letters, digits and "
+            "._+|:=,@- that begins with a letter or digit"
+        )
+    if name in line_of:
+        return f"line {line_of[name]} has a record of this name: rename one of them"
+    return None
+
+
+def _sequence_reason(sequence: str, max_residues: int) -> str | None:
+    if not sequence:
+        return "has no sequence: add it, or remove the record"
+    if len(sequence) > max_residues:
+        return (
+            f"has {len(sequence):,} residues, and at most {max_residues:,} are taken: cut it into "
+            "domains"
+        )
+    odd = re.search("[^A-Z]", sequence)
+    if odd is not None:
+        what = {"*": " (a stop)", "-": " (a gap)", ".": " (a gap)"}.get(odd[0], "")
+        return (
+            f"residue {odd.start() + 1} is {odd[0]!r}{what}, expected a letter: correct or "
+            "remove it"
+        )
+    letters = set(sequence)
+    if letters == {"X"}:
+        return "all its residues are X, unknown: nothing can be searched or predicted with it"
+    is_nucleic = letters <= _BASES and {"A", "C", "G"} < letters
+    if is_nucleic and len(sequence) >= _FEWEST_BASES:
+        return "looks like DNA or RNA: its letters are those of bases only. Translate it"
+    return None
+
+
+def _shown(name: str) -> str:
+    return repr(name if len(name) <= _SHOWN else f"{name[:_SHOWN]}…")
