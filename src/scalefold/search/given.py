@@ -1,0 +1,36 @@
+"""Alignments that are there already: a3m, Stockholm, or what ColabFold writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from scalefold.errors import InputError, UnreadableError
+from scalefold.search.a3m import read_stockholm, stockholm_to_a3m
+
+ENDINGS: Final = (".a3m", ".sto")
+
+
+def find_given(folder: Path, name: str) -> Path | None:
+    """Return the file of an alignment in a folder, ``None`` if it has none."""
+    paths = (folder / f"{name}{ending}" for ending in ENDINGS)
+    return next((path for path in paths if path.is_file()), None)
+
+
+def read_given(path: Path) -> bytes:
+    """Return the a3m of a file; a3m is taken as it is, ColabFold's without the NUL at its end.
+
+    Raises
+    ------
+    InputError
+        It cannot be read, or is no Stockholm file where the name says so.
+    """
+    try:
+        if path.suffix == ".sto":
+            with path.open("rb") as lines:
+                return stockholm_to_a3m(read_stockholm(lines, str(path)))
+        return path.read_bytes().rstrip(b"\0")
+    except PermissionError as error:
+        raise UnreadableError.of(path) from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}). Correct the path") from error

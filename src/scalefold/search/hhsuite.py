@@ -1,0 +1,231 @@
+"""HH-suite's programs: hhblits, hhsearch, hhalign, hhmake, cstranslate.
+
+Inputs are checked before and outputs after: of a symbol that it does not know HH-suite only warns,
+and leaves it out.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from scalefold.errors import InputError
+from scalefold.raw.alignments import encode_sequence, parse_a3m
+from scalefold.raw.hhr import TemplateHit, parse_hhr
+from scalefold.search.a3m import query_of, rename_query
+from scalefold.search.binaries import find_binary, find_hhsuite_data
+from scalefold.search.ffindex import check_files, data_file, index_file
+from scalefold.search.hhm import ProfileHmm, parse_hhm
+from scalefold.search.process import Limits, ToolError, run
+
+_MAX_ROWS: Final = "1000000"
+# AlphaFold2's, but for those that are HH-suite's own.
+HHBLITS_OPTIONS: Final = (
+    *("-n", "3", "-e", "0.001", "-maxseq", _MAX_ROWS, "-realign_max", "100000"),
+    *("-maxfilt", "100000", "-min_prefilter_hits", "1000"),
+)
+HHSEARCH_OPTIONS: Final = ("-maxseq", _MAX_ROWS)
+_CSTRANSLATE_OPTIONS: Final = ("-x", "0.3", "-c", "4", "-I", "a3m", "-b", "-f")
+
+
+def database_part(database: Path, part: str) -> Path:
+    """Return the prefix of one of a database's parts: ``a3m``, ``hhm`` or ``cs219``."""
+    return database.with_name(f"{database.name}_{part}")
+
+
+def check_hh_database(database: Path) -> None:
+    """Refuse an HH-suite database of which a part is missing or empty, with which programs crash.
+
+    Raises
+    ------
+    InputError
+        Names the file.
+    """
+    for part in ("a3m", "hhm", "cs219"):
+        prefix = database_part(database, part)
+        # Profiles are made from the alignments where they are not stored.
+        if part != "hhm" or data_file(prefix).exists() or index_file(prefix).exists():
+            check_files(prefix)
+
+
+def hhblits(
+    query: bytes,
+    sequence: str,
+    databases: Sequence[Path],
+    limits: Limits,
+    options: Sequence[str] = HHBLITS_OPTIONS,
+) -> bytes:
+    """Return the a3m alignment that hhblits finds; its first row is the query.
+
+    Parameters
+    ----------
+    query
+        The sequence, or an alignment of it, as a3m.
+    sequence
+        Residue letters of the query.
+    databases
+        Prefixes: ``<prefix>_a3m.ffdata`` and so on.
+    limits
+        Of the run.
+    options
+        Command line words, in place of AlphaFold2's.
+
+    Raises
+    ------
+    InputError
+        The query is no alignment of the sequence.
+    ToolError
+        See `scalefold.search.process.run`; or what is written is no such alignment.
+    """
+    with _workspace(query, sequence) as folder:
+        command = _command("hhblits", "query.a3m", databases, limits)
+        run(
+            [*command, *options, "-o", "out.hhr", "-oa3m", "out.a3m"],
+            limits,
+            cwd=folder,
+        )
+        content = _output(folder / "out.a3m", "hhblits")
+        with _as_tool_error("hhblits"):
+            parse_a3m(content, sequence, "its a3m")
+        return content
+
+
+def hhsearch(
+    query: bytes,
+    sequence: str,
+    databases: Sequence[Path],
+    limits: Limits,
+    options: Sequence[str] = HHSEARCH_OPTIONS,
+) -> bytes:
+    """Return hhsearch's result file (hhr), to be read by `scalefold.raw.hhr.parse_hhr`.
+
+    Parameters and errors are as in `hhblits`; entries of the databases are named
+    ``<entry>_<chain>``.
+    """
+    with _workspace(query, sequence) as folder:
+        command = _command("hhsearch", "query.a3m", databases, limits)
+        run([*command, *options, "-o", "out.hhr"], limits, cwd=folder)
+        content = _output(folder / "out.hhr", "hhsearch")
+        with _as_tool_error("hhsearch"):
+            parse_hhr(content.decode("utf-8", "replace"), sequence, "its hhr")
+        return content
+
+
+def hhalign(
+    query: bytes, sequence: str, template: bytes, template_name: str, limits: Limits
+) -> list[TemplateHit]:
+    """Return the alignments of two alignments' profiles with each other, the best first.
+
+    Parameters
+    ----------
+    query, sequence, limits
+        As in `hhblits`.
+    template
+        Alignment of the template, as a3m.
+    template_name
+        ``<entry>_<chain>``.
+
+    Raises
+    ------
+    InputError, ToolError
+        As `hhblits`.
+    """
+    # A template that is an alignment would be listed under the query's name.
+    profile, _ = hhmake(template, query_of(template, template_name), template_name, limits)
+    with _workspace(query, sequence) as folder:
+        (folder / "template.hhm").write_bytes(profile)
+        command = [str(find_binary("hhalign")), "-v", "1", "-i", "query.a3m", "-t", "template.hhm"]
+        run([*command, "-o", "out.hhr"], limits, cwd=folder)
+        text = _output(folder / "out.hhr", "hhalign").decode("utf-8", "replace")
+        with _as_tool_error("hhalign"):
+            return parse_hhr(text, sequence, "its hhr")
+
+
+def hhmake(alignment: bytes, sequence: str, name: str, limits: Limits) -> tuple[bytes, ProfileHmm]:
+    """Return the profile HMM of an a3m alignment, as a file and read.
+
+    Raises
+    ------
+    InputError, ToolError
+        As `hhblits`.
+    """
+    with _workspace(alignment, sequence, name) as folder:
+        command = [str(find_binary("hhmake")), "-v", "1", "-i", "query.a3m", "-o", "out.hhm"]
+        run([*command, "-name", name, "-maxseq", _MAX_ROWS], limits, cwd=folder)
+        content = _output(folder / "out.hhm", "hhmake")
+        with _as_tool_error("hhmake"):
+            profile = parse_hhm(content.decode("utf-8", "replace"), "its hhm")
+            if len(profile) != len(sequence):
+                raise InputError(f"it has {len(profile)} columns, the query {len(sequence)}")
+        return content, profile
+
+
+def cstranslate(alignments: Path, out: Path, limits: Limits) -> None:
+    """Write the column states, of which hhblits' first filter makes use, of a database.
+
+    Parameters
+    ----------
+    alignments, out
+        Prefixes of ffindex databases: ``<database>_a3m`` and ``<database>_cs219``.
+    limits
+        Of the run.
+
+    Raises
+    ------
+    InputError
+        The database of alignments is missing or empty.
+    ToolError
+        See `scalefold.search.process.run`.
+    """
+    check_files(alignments)
+    states, context = map(find_hhsuite_data, ("cs219.lib", "context_data.lib"))
+    files: list[str | Path] = [
+        "-A",
+        states,
+        "-D",
+        context,
+        "-i",
+        alignments.absolute(),
+        "-o",
+        out.absolute(),
+    ]
+    run([find_binary("cstranslate"), *_CSTRANSLATE_OPTIONS, *files], limits)
+    with _as_tool_error("cstranslate"):
+        check_files(out)
+
+
+def _command(
+    program: str, query: str, databases: Sequence[Path], limits: Limits
+) -> list[str | Path]:
+    words: list[str | Path] = [find_binary(program), "-v", "1", "-i", query]
+    for database in databases:
+        words += ["-d", database.absolute()]
+    return [*words, "-cpu", str(limits.threads)]
+
+
+@contextmanager
+def _workspace(query: bytes, sequence: str, name: str = "query") -> Iterator[Path]:
+    """Yield a temporary folder with the checked query, under a name that no program mistakes."""
+    encode_sequence(sequence)
+    parse_a3m(query, sequence, "the query")
+    with tempfile.TemporaryDirectory(prefix="scalefold-search-") as folder:
+        (Path(folder) / "query.a3m").write_bytes(rename_query(query, name))
+        yield Path(folder)
+
+
+def _output(path: Path, program: str) -> bytes:
+    if not path.is_file():
+        raise ToolError(f"{program} ended without an error, but wrote no {path.suffix[1:]}")
+    return path.read_bytes()
+
+
+@contextmanager
+def _as_tool_error(program: str) -> Iterator[None]:
+    """Say of which program an output is that cannot be used."""
+    try:
+        yield
+    except InputError as error:
+        raise ToolError(f"{program} wrote a result that cannot be used: {error}") from error

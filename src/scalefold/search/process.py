@@ -1,0 +1,147 @@
+"""Run a program with limits of time and memory, in a process group of its own.
+
+Programs start others: Debian's ``hhblits`` is a script that starts the real one, which a kill of
+the script alone would leave running. So the whole group is killed, also after an interruption.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final, TypeVar
+
+from scalefold.errors import InputError
+
+Result = TypeVar("Result")
+_LAST_LINES: Final = 3
+_MOST_SAID: Final = 400
+# Counted is memory that a program writes: databases are mapped and may be larger than any memory.
+_LIMITED: Final = 'ulimit -c 0; ulimit -d "$1"; shift; exec "$@"'
+
+
+class ToolError(InputError):
+    """A program failed on one input: it ran too long, crashed or wrote what is no result."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one run of a program may take.
+
+    Parameters
+    ----------
+    minutes
+        Time on the clock.
+    memory_gigabytes
+        Memory of each of its processes; mapped database files do not count.
+    threads
+        Number that it is told to use.
+    """
+
+    minutes: float = 60.0
+    memory_gigabytes: float = 16.0
+    threads: int = 1
+
+
+def run(command: Sequence[str | Path], limits: Limits, cwd: Path | None = None) -> None:
+    """Run a program to its end; what it prints is only for errors.
+
+    Raises
+    ------
+    ToolError
+        It fails, or takes more than its limits.
+    """
+    run_reading(command, limits, lambda stream: stream.read(), cwd)
+
+
+def run_reading(
+    command: Sequence[str | Path],
+    limits: Limits,
+    read: Callable[[IO[bytes]], Result],
+    cwd: Path | None = None,
+) -> Result:
+    """Run a program, and return what ``read`` makes of its standard output while it runs.
+
+    Raises
+    ------
+    ToolError
+        It fails, or takes more than its limits; or ``read`` raises an `InputError`.
+    """
+    words = [str(word) for word in command]
+    kilobytes = max(1, round(limits.memory_gigabytes * 1e9 / 1024))
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(
+            ["/bin/sh", "-c", _LIMITED, "sh", str(kilobytes), *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            cwd=cwd,
+            start_new_session=True,
+        )
+        is_late = threading.Event()
+
+        def end() -> None:
+            is_late.set()
+            _kill_group(process)
+
+        timer = threading.Timer(limits.minutes * 60.0, end)
+        timer.start()
+        bad_output: InputError | None = None
+        try:
+            assert process.stdout is not None
+            with process.stdout as stream:
+                try:
+                    result = read(stream)
+                except InputError as error:  # perhaps only since the program was ended
+                    bad_output = error
+                    stream.read()
+            code = process.wait()
+        finally:
+            timer.cancel()
+            _kill_group(process)
+            process.wait()
+        if is_late.is_set():
+            raise ToolError(
+                f"{_name(words)} took longer than {limits.minutes:g} minutes and was ended: allow "
+                "more, or leave this sequence out"
+            )
+        if code != 0:
+            raise ToolError(f"{_name(words)} failed ({_cause(code, limits)}){_tail(said)}")
+        if bad_output is not None:
+            raise ToolError(str(bad_output)) from bad_output
+        return result
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill what is left of the group; the program itself may have ended already."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _name(words: Sequence[str]) -> str:
+    return Path(words[0]).name
+
+
+def _cause(code: int, limits: Limits) -> str:
+    number = -code if code < 0 else code - 128  # a shell says 128 + signal
+    if number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL, signal.SIGBUS):
+        return (
+            f"{signal.Signals(number).name}, perhaps for lack of memory: it may have "
+            f"{limits.memory_gigabytes:g} GB"
+        )
+    return f"exit code {code}"
+
+
+def _tail(said: IO[bytes]) -> str:
+    """Return the last lines of what it said, as the end of a sentence."""
+    said.seek(0, os.SEEK_END)
+    said.seek(max(0, said.tell() - 10_000))
+    lines = [" ".join(line.split()) for line in said.read().decode("utf-8", "replace").split("\n")]
+    last = " / ".join([line for line in lines if line][-_LAST_LINES:])
+    return f": {last[-_MOST_SAID:]}" if last else ""
