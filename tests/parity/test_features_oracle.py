@@ -17,7 +17,8 @@ from scalefold.features.alignment import Window
 from scalefold.features.contract import ALL_FEATURES, validate
 from scalefold.features.draws import MsaDraws
 from scalefold.features.pipeline import make_features
-from scalefold.features.plan import Plan, evaluation_plan, training_plan
+from scalefold.features.plan import Plan, prediction_plan, training_plan
+from scalefold.features.query import Query
 from scalefold.shards.records import ChainRecord, MsaRecord, Sample, TemplateHit
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -192,7 +193,7 @@ def test_draws_are_still_those_of_the_golden_plan(golden):
         if case == "train":
             plan = training_plan(sample, config, SEED, DRAW, passes)
         else:
-            plan = evaluation_plan(sample, config, SEED, len(passes))
+            plan = prediction_plan(Query.of(sample), config, SEED, len(passes))
         assert plan.window == expected.window
         assert plan.clamped == expected.clamped
         assert [h.chain_key for h, _ in plan.templates] == [

@@ -35,7 +35,8 @@ from tools.parity.peer_code import PeerCode
 from scalefold.chem.residues import ATOM37_INDEX, UNKNOWN
 from scalefold.config.schema import FeaturesConfig
 from scalefold.features.msa_rows import choose_rows, kept_rows
-from scalefold.features.plan import Plan, evaluation_plan, training_plan
+from scalefold.features.plan import Plan, prediction_plan, training_plan
+from scalefold.features.query import Query
 from scalefold.raw.alignments import profile, read_folder
 from scalefold.raw.hhr import read_hhr
 from scalefold.raw.mmcif import Chain, read_entry
@@ -86,7 +87,7 @@ def main(oracle: str, source: str, demo: str, out: str) -> None:
         if mode == "train":
             plan = training_plan(sample, config, SEED, DRAW, range(passes))
         else:
-            plan = evaluation_plan(sample, config, SEED, passes)
+            plan = prediction_plan(Query.of(sample), config, SEED, passes)
         arrays |= {f"{name}/{k}": v for k, v in _plan_arrays(sample, plan).items()}
         arrays[f"{name}/config"] = np.asarray(json.dumps(settings))
         features = run(sample, plan, config, mode)

@@ -24,14 +24,14 @@ from scalefold.bench.record import provenance, write_record
 from scalefold.bench.synthetic_shards import write_synthetic_shards
 from scalefold.config.schema import Config
 from scalefold.evaluate.chains import evaluate_chains
-from scalefold.evaluate.prediction import (
+from scalefold.features.contract import Features
+from scalefold.model import AlphaFold
+from scalefold.predict.predictor import (
     LENGTH_STEP,
     Prediction,
     choose_precision,
     predictor,
 )
-from scalefold.features.contract import Features
-from scalefold.model import AlphaFold
 from scalefold.progress import LiveLine
 from scalefold.shards.reader import ShardReader
 

@@ -17,7 +17,7 @@ import torch
 
 from scalefold.errors import InputError
 from scalefold.features.contract import Features
-from scalefold.model.passes import Result, SamplePasses
+from scalefold.model.passes import Result, SamplePasses, Settled, never
 
 _Returned = TypeVar("_Returned")
 
@@ -67,7 +67,7 @@ class CapturedPasses(Generic[Result]):
             lambda: passes.last(self._features, self._previous, templates), pool
         )
 
-    def __call__(self, passes: Sequence[Features]) -> Result:
+    def __call__(self, passes: Sequence[Features], settled: Settled = never) -> Result:
         """What the passes return, valid until the next call."""
         self._load(passes[-1])
         if self._embed is not None:
@@ -76,6 +76,8 @@ class CapturedPasses(Generic[Result]):
         for features in passes[:-1]:
             self._load(features)
             self._recycle.replay()
+            if settled(self._previous.positions):
+                break
         if len(passes) > 1:
             self._load(passes[-1])
         self._last.replay()

@@ -17,9 +17,10 @@ from scalefold.evaluate.metrics import (
     superposed_scores,
     with_best_naming,
 )
-from scalefold.evaluate.prediction import Prediction
 from scalefold.features.contract import Features
 from scalefold.model.confidence import plddt
+from scalefold.predict.predictor import Prediction
+from scalefold.shards.records import ChainRecord
 
 METRICS: Final = (
     "lddt_ca",
@@ -35,8 +36,13 @@ _DIGITS: Final = 6
 _RESIDUE_DIGITS: Final = 4
 
 
-TRUTH: Final = ("aatype", "all_atom_positions", "all_atom_mask")
-"""Features that a prediction is compared with."""
+def true_structure(chain: ChainRecord) -> Features:
+    """What a prediction is compared with: the residues and their observed atoms."""
+    return {
+        "aatype": torch.from_numpy(chain.aatype).long(),
+        "all_atom_positions": torch.from_numpy(chain.positions),
+        "all_atom_mask": torch.from_numpy(chain.atom_mask).float(),
+    }
 
 
 def score_chain(prediction: Prediction, truth: Features) -> dict[str, Any]:
@@ -47,7 +53,7 @@ def score_chain(prediction: Prediction, truth: Features) -> dict[str, Any]:
     prediction : Prediction
         Of one chain, whole and without padding.
     truth : dict
-        The features `TRUTH` of the chain, without the batch dimension.
+        Of the chain, see `true_structure`.
 
     Returns
     -------
@@ -85,19 +91,6 @@ def score_chain(prediction: Prediction, truth: Features) -> dict[str, Any]:
         **{name: _number(value, _DIGITS) for name, value in scores.items()},
         "per_residue": {"lddt_ca": _list(ca.per_residue), "plddt": _list(confidence)},
     }
-
-
-def not_finite(prediction: Prediction) -> str | None:
-    """Name the parts of a prediction that hold NaN or infinity, None if there are none."""
-    wrong = [
-        name
-        for name, value in (
-            ("positions", prediction.positions),
-            ("pLDDT logits", prediction.plddt_logits),
-        )
-        if not bool(torch.isfinite(value).all())
-    ]
-    return " and ".join(wrong) or None
 
 
 def _number(value: float, digits: int) -> float | None:

@@ -6,23 +6,24 @@ import functools
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import torch
 
-from scalefold.checkpoint.provenance import device_name
 from scalefold.config.schema import Config
 from scalefold.errors import InputError, UnreadableError
-from scalefold.evaluate.chain_scores import TRUTH, not_finite, score_chain
-from scalefold.evaluate.prediction import Prediction
+from scalefold.evaluate.chain_scores import score_chain, true_structure
 from scalefold.evaluate.structure_file import structure_path, write_structure
 from scalefold.features.contract import Features
-from scalefold.features.pipeline import evaluation_features
+from scalefold.features.query import Query
+from scalefold.features.targets import check_observed
 from scalefold.model.confidence import plddt
+from scalefold.predict.ahead import made_ahead, ready_features
+from scalefold.predict.predictor import Prediction, memory_explained, not_finite
 from scalefold.progress import LiveLine
 from scalefold.shards.reader import ShardReader
 
@@ -86,8 +87,8 @@ def evaluate_chains(
     by_length = sorted(chains, key=lambda chain: chain[2])
     make = functools.partial(_make_features, reader, config, device)
     with ThreadPoolExecutor(_SCORING_THREADS) as pool:
-        for (key, _, length), features in _made_ahead(make, by_length):
-            predicted = _predict_chain(predict, features, length, device)
+        for (key, _, length), made in made_ahead(make, by_length):
+            predicted = _predict_chain(predict, made, length, device)
             if isinstance(predicted, _SetAside):
                 settle(key, predicted.fate, {"reason": predicted.reason})
             else:
@@ -111,24 +112,16 @@ class _SetAside:
     reason: str
 
 
-def _made_ahead(
-    make: Callable[[Chain], list[Features] | _SetAside], chains: Iterable[Chain]
-) -> Iterator[tuple[Chain, Future[list[Features] | _SetAside]]]:
-    """Features of each chain; those of the next one are made meanwhile."""
-    with ThreadPoolExecutor(1) as pool:
-        before: tuple[Chain, Future[list[Features] | _SetAside]] | None = None
-        for chain in chains:
-            coming = chain, pool.submit(make, chain)
-            if before is not None:
-                yield before
-            before = coming
-        if before is not None:
-            yield before
+class _Made(NamedTuple):
+    """What the prediction and the scores of a chain are made from."""
+
+    passes: list[Features]
+    truth: Features
 
 
 def _make_features(
     reader: ShardReader, config: Config, device: torch.device, chain: Chain
-) -> list[Features] | _SetAside:
+) -> _Made | _SetAside:
     """Features of all passes of a chain, ready on the device, or why it is skipped."""
     settings, (chain_key, _, length) = config.evaluation, chain
     if length > settings.max_length:
@@ -136,44 +129,32 @@ def _make_features(
             "skipped",
             f"{length} residues, more than evaluation.max_length ({settings.max_length})",
         )
-    sample, passes = reader.sample(chain_key), settings.recycling + 1
-    if device.type != "cuda":
-        return evaluation_features(sample, config.features, settings.seed, passes, device)
-    # On a stream of its own, beside the model's work, and finished when it is handed over.
-    stream = torch.cuda.Stream(device)
-    with torch.cuda.stream(stream):
-        features = evaluation_features(sample, config.features, settings.seed, passes, device)
-    stream.synchronize()
-    return features
+    sample = reader.sample(chain_key)
+    check_observed(sample.chain)
+    return _Made(ready_features(Query.of(sample), config, device), true_structure(sample.chain))
 
 
 def _predict_chain(
     predict: Callable[[Sequence[Features]], Prediction],
-    features: Future[list[Features] | _SetAside],
+    made: Future[_Made | _SetAside],
     length: int,
     device: torch.device,
 ) -> tuple[Prediction, Features] | _SetAside:
-    """Predict one chain, or return why not. The features on the CPU hold the true structure."""
+    """Predict one chain, or return why not."""
     try:
-        passes = features.result()
-        if isinstance(passes, _SetAside):
-            return passes
-        prediction = predict(passes)
+        with memory_explained(length, device):
+            ready = made.result()
+            if isinstance(ready, _SetAside):
+                return ready
+            prediction = predict(ready.passes)
     except UnreadableError:  # A whole file may not be read: its owner can mend that.
         raise
     except InputError as error:
         return _SetAside("failed", str(error))
-    except torch.OutOfMemoryError:
-        torch.cuda.empty_cache()
-        return _SetAside(
-            "failed",
-            f"{length} residues need more memory than {device_name(device)} has; use a larger "
-            "device or lower evaluation.max_length",
-        )
     wrong = not_finite(prediction)
     if wrong is not None:
         return _SetAside("failed", f"the predicted {wrong} are not finite")
-    return prediction, {name: passes[-1][name][0].cpu() for name in TRUTH}
+    return prediction, ready.truth
 
 
 def _score(

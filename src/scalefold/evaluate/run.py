@@ -23,7 +23,6 @@ from scalefold.config.load import config_hash
 from scalefold.config.schema import Config, EvaluationConfig
 from scalefold.errors import InputError
 from scalefold.evaluate.chains import Chain, evaluate_chains
-from scalefold.evaluate.prediction import choose_precision, predictor
 from scalefold.evaluate.results import (
     mean_by_split,
     prepare_outputs,
@@ -32,8 +31,9 @@ from scalefold.evaluate.results import (
     write_evaluation,
 )
 from scalefold.evaluate.structure_file import structure_path
-from scalefold.evaluate.subject import Subject, read_subject
 from scalefold.evaluate.unreported import forget_unreported, keep_unreported, read_unreported
+from scalefold.predict.predictor import choose_precision, predictor
+from scalefold.predict.subject import Subject, read_subject
 from scalefold.progress import LiveLine
 from scalefold.raw.case_collisions import check_case_collisions
 from scalefold.shards.packed_settings import warn_of_other_settings

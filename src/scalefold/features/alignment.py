@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from scalefold.errors import InputError
-from scalefold.shards.records import ChainRecord, MsaRecord
+from scalefold.features.query import Query
 
 
 class Window(NamedTuple):
@@ -63,23 +63,24 @@ class StoredAlignment(NamedTuple):
     deletion_count: Tensor
 
     @staticmethod
-    def from_record(msa: MsaRecord, chain: ChainRecord) -> StoredAlignment:
-        """Check a record and share its memory.
+    def of(query: Query) -> StoredAlignment:
+        """Check a query's alignment and share its memory.
 
         Raises
         ------
         InputError
             If the alignment is not of this chain.
         """
+        msa = query.msa
         num_rows, width = msa.msa.shape
-        if width != len(chain):
+        if width != len(query):
             raise InputError(
-                f"{chain.chain_key}: alignment is {width} columns wide, the sequence has "
-                f"{len(chain)} residues: pack the chain again from its own alignment"
+                f"{query.name}: alignment is {width} columns wide, the sequence has "
+                f"{len(query)} residues: pack the chain again from its own alignment"
             )
-        if num_rows == 0 or not np.array_equal(msa.msa[0], chain.aatype):
+        if num_rows == 0 or not np.array_equal(msa.msa[0], query.aatype):
             raise InputError(
-                f"{chain.chain_key}: the first of {num_rows} alignment rows is not the chain's "
+                f"{query.name}: the first of {num_rows} alignment rows is not the chain's "
                 "sequence: pack the chain again from its own alignment"
             )
         return StoredAlignment(

@@ -76,7 +76,7 @@ INPUT_FEATURES: Final[dict[str, FeatureSpec]] = {
     "residx_atom14_to_atom37": _sample("B N 14", _I, "atom37 slot of each atom14 slot"),
     "residx_atom37_to_atom14": _sample("B N 37", _I, "atom14 slot of each atom37 slot"),
     "dropout_key": _per_pass(
-        "B", _I, "counter-based generator key of (run seed, draw or evaluated chain, pass)"
+        "B", _I, "counter-based generator key of (run seed, draw or predicted chain, pass)"
     ),
 }
 """What the model reads."""
@@ -111,7 +111,11 @@ TARGET_FEATURES: Final[dict[str, FeatureSpec]] = {
 ALL_FEATURES: Final = {**INPUT_FEATURES, **TARGET_FEATURES}
 
 
-def validate(features: Mapping[str, Tensor], sizes: Mapping[str, int]) -> None:
+def validate(
+    features: Mapping[str, Tensor],
+    sizes: Mapping[str, int],
+    contract: Mapping[str, FeatureSpec] = ALL_FEATURES,
+) -> None:
     """Check names, shapes and types of a feature dictionary against the contract.
 
     Parameters
@@ -120,19 +124,21 @@ def validate(features: Mapping[str, Tensor], sizes: Mapping[str, int]) -> None:
         Batched features. Names that the contract does not know are errors; missing ones too.
     sizes : mapping of dimension letter to size
         For example ``{"B": 1, "N": 256, "S": 124, "E": 1024, "T": 4}``.
+    contract : mapping of name to FeatureSpec
+        ``INPUT_FEATURES`` where there are no targets.
 
     Raises
     ------
     InputError
         Naming the feature, its shape and type, and what was expected.
     """
-    unknown, missing = features.keys() - ALL_FEATURES.keys(), ALL_FEATURES.keys() - features.keys()
+    unknown, missing = features.keys() - contract.keys(), contract.keys() - features.keys()
     if unknown or missing:
         raise InputError(
             f"features do not match the contract: missing {sorted(missing)}, "
             f"unknown {sorted(unknown)} (see scalefold.features.contract)"
         )
-    for name, spec in ALL_FEATURES.items():
+    for name, spec in contract.items():
         expected = tuple(sizes[d] if isinstance(d, str) else d for d in spec.dims)
         found = features[name]
         if tuple(found.shape) != expected or found.dtype != spec.dtype:

@@ -2,8 +2,8 @@
 
 Transforms take these as arguments, so that they can be checked against any reference fed with the
 same decisions, and so that decisions may later be made on another device without changing what
-they mean. A training draw is a pure function of (run seed, draw index, pass); an evaluation draw of
-(seed, chain, pass). Legend: R rows of the stored alignment, S clusters, N residues of the chain.
+they mean. A training draw is a pure function of (run seed, draw index, pass); a prediction's draw
+of (seed, chain, pass). Legend: R rows of the stored alignment, S clusters, N residues of the chain.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from scalefold.features.random import (
 class DrawKey:
     """Which stream of decisions: ``stream`` is ``"training"`` or ``"evaluation"``.
 
-    ``index`` is the draw index of a training sample, or the counter of an evaluated chain's name.
+    ``index`` is the draw index of a training sample, or the counter of a predicted chain's name.
     """
 
     stream: str

@@ -25,20 +25,24 @@ from scalefold.features.draws import MsaDraws
 from scalefold.features.masking import replacement_bounds
 from scalefold.features.msa_rows import choose_rows
 from scalefold.features.plan import Plan
+from scalefold.features.query import Query
+from scalefold.features.targets import TargetInputs
 from scalefold.features.templates import Template
-from scalefold.shards.records import ChainRecord, Sample
 
 
-class Structure(NamedTuple):
-    """Residues and atoms; leading dimensions may be added.
+class TemplateInputs(NamedTuple):
+    """Residues and atoms of templates, aligned to the window.
+
+    AlphaFold2 too measures the torsion angles of templates after the crop, so the first residue has
+    no omega and no phi.
 
     Attributes
     ----------
-    aatype : Tensor, shape (M,), uint8
+    aatype : Tensor, shape (T, M), uint8
         0-20; 21 where a template has no residue.
-    positions : Tensor, shape (M, 37, 3), float32
+    positions : Tensor, shape (T, M, 37, 3), float32
         Å.
-    atom_mask : Tensor, shape (M, 37), bool
+    atom_mask : Tensor, shape (T, M, 37), bool
     """
 
     aatype: Tensor
@@ -68,7 +72,7 @@ class PassInputs(NamedTuple):
 
 
 class FeatureInputs(NamedTuple):
-    """The inputs that a sample's features are made from.
+    """The inputs that a chain's features are made from.
 
     Attributes
     ----------
@@ -76,34 +80,26 @@ class FeatureInputs(NamedTuple):
         Residues that are used.
     padded_length : int
         Residues to pad to.
-    num_res : int
-        Of the whole chain.
-    resolution : float
-        Å; 0 where unknown.
-    clamped : bool
-        Clamp the backbone FAPE.
-    chain : Structure
-        The window.
-    templates : Structure, leading dimension T
-        Aligned to the window. AlphaFold2 too measures the torsion angles of templates after the
-        crop, so the first residue has no omega and no phi.
+    aatype : Tensor, shape (M,), uint8
+        Of the window.
+    templates : TemplateInputs
     alignment : StoredAlignment
         All rows, full length.
     bounds : Tensor, shape (N, 22), float32
         Of `scalefold.features.masking.replacement_bounds`.
     passes : tuple of PassInputs
+    targets : TargetInputs or None
+        What is to be learnt; None where a chain is only predicted.
     """
 
     window: Window
     padded_length: int
-    num_res: int
-    resolution: float
-    clamped: bool
-    chain: Structure
-    templates: Structure
+    aatype: Tensor
+    templates: TemplateInputs
     alignment: StoredAlignment
     bounds: Tensor
     passes: tuple[PassInputs, ...]
+    targets: TargetInputs | None = None
 
     def to(self, device: torch.device) -> FeatureInputs:
         """Move all tensors."""
@@ -111,32 +107,26 @@ class FeatureInputs(NamedTuple):
         return moved
 
 
-def feature_inputs(sample: Sample, plan: Plan, config: FeaturesConfig) -> FeatureInputs:
-    """Collect what features are made from. Tensors share the sample's memory where they can.
+def feature_inputs(query: Query, plan: Plan, config: FeaturesConfig) -> FeatureInputs:
+    """Collect what features are made from. Tensors share the query's memory where they can.
 
     Raises
     ------
     InputError
-        If the alignment is not the chain's, or the chain has no residues or no observed atom.
+        If the chain has no residues, or the alignment is not the chain's.
     """
-    chain, window = sample.chain, plan.window
-    if len(chain) == 0 or not chain.atom_mask.any():
-        raise InputError(
-            f"{chain.chain_key}: {len(chain)} residues, {int(chain.atom_mask.sum())} observed "
-            "atoms: nothing can be learnt from it; take it out of the table of chains"
-        )
+    window = plan.window
+    if len(query) == 0:
+        raise InputError(f"{query.name}: has no residues; take it out of the table of chains")
     return FeatureInputs(
         window=window,
         padded_length=plan.padded_length,
-        num_res=len(chain),
-        resolution=float(chain.resolution or 0.0),
-        clamped=plan.clamped,
-        chain=_structure(chain, window),
+        aatype=torch.from_numpy(query.aatype[window.start : window.stop]),
         templates=aligned_templates(plan.templates, window),
-        alignment=StoredAlignment.from_record(sample.msa, chain),
-        bounds=torch.from_numpy(replacement_bounds(sample.msa.profile, config.masked_msa)),
+        alignment=StoredAlignment.of(query),
+        bounds=torch.from_numpy(replacement_bounds(query.msa.profile, config.masked_msa)),
         passes=tuple(
-            pass_inputs(len(sample.msa.msa), draws, config, key)
+            pass_inputs(len(query.msa.msa), draws, config, key)
             for draws, key in zip(plan.msa, plan.dropout_keys, strict=True)
         ),
     )
@@ -159,7 +149,7 @@ def pass_inputs(
     )
 
 
-def aligned_templates(templates: Sequence[Template], window: Window) -> Structure:
+def aligned_templates(templates: Sequence[Template], window: Window) -> TemplateInputs:
     """Residues of templates at the query's places; gaps (21) without atoms where there are none.
 
     Parameters
@@ -178,16 +168,7 @@ def aligned_templates(templates: Sequence[Template], window: Window) -> Structur
         aatype[slot, place] = chain.aatype[taken]
         positions[slot, place] = chain.positions[taken]
         mask[slot, place] = chain.atom_mask[taken]
-    return Structure(*map(torch.from_numpy, (aatype, positions, mask)))
-
-
-def _structure(chain: ChainRecord, window: Window) -> Structure:
-    part = slice(window.start, window.stop)
-    return Structure(
-        torch.from_numpy(chain.aatype[part]),
-        torch.from_numpy(chain.positions[part]),
-        torch.from_numpy(chain.atom_mask[part]),
-    )
+    return TemplateInputs(*map(torch.from_numpy, (aatype, positions, mask)))
 
 
 def _moved(value: Any, device: torch.device) -> Any:

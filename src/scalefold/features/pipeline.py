@@ -1,4 +1,4 @@
-"""From a stored sample to the features of its recycling passes."""
+"""From a stored sample, or a query alone, to the features of its recycling passes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from collections.abc import Sequence
 import torch
 
 from scalefold.config.schema import FeaturesConfig
-from scalefold.features.chain import chain_features
-from scalefold.features.contract import Features
+from scalefold.features.contract import INPUT_FEATURES, Features
 from scalefold.features.crop import pad
 from scalefold.features.inputs import FeatureInputs, feature_inputs
 from scalefold.features.msa import msa_features
-from scalefold.features.plan import Plan, evaluation_plan, training_plan
+from scalefold.features.plan import Plan, prediction_plan, training_plan
+from scalefold.features.query import Query
+from scalefold.features.sequence import sequence_features
+from scalefold.features.targets import target_features, target_inputs
 from scalefold.features.template_features import template_features
 from scalefold.shards.records import Sample
 
@@ -53,8 +55,8 @@ def training_features(
     return make_features(sample, training_plan(sample, config, seed, draw, passes), config, device)
 
 
-def evaluation_features(
-    sample: Sample,
+def prediction_features(
+    query: Query,
     config: FeaturesConfig,
     seed: int,
     num_passes: int,
@@ -63,12 +65,12 @@ def evaluation_features(
     """Make the features of a whole chain, as AlphaFold2 does at inference.
 
     No crop, no block deletion, the best templates in order; BERT masking stays on, redrawn in each
-    pass. Decisions depend on the seed and the chain's key alone. MSA rows and template slots are
-    padded, residues are not. Targets are included.
+    pass. Decisions depend on the seed and the query's name alone. MSA rows and template slots are
+    padded, residues are not.
 
     Parameters
     ----------
-    sample : Sample
+    query : Query
     config : FeaturesConfig
     seed : int
     num_passes : int
@@ -78,22 +80,35 @@ def evaluation_features(
     Returns
     -------
     list of dict
-        For each pass a feature dictionary with B = 1.
+        For each pass what the model reads, with B = 1. Targets are not among it.
 
     Raises
     ------
     InputError
-        If the sample cannot be used; names the chain.
+        If the query cannot be used; names the chain.
     """
-    return make_features(sample, evaluation_plan(sample, config, seed, num_passes), config, device)
+    inputs = feature_inputs(query, prediction_plan(query, config, seed, num_passes), config)
+    return features_of(inputs.to(torch.device(device)), config, num_passes)
 
 
 def make_features(
     sample: Sample, plan: Plan, config: FeaturesConfig, device: torch.device | str = "cpu"
 ) -> list[Features]:
     """Carry out a plan: no randomness here. See :func:`training_features`."""
-    inputs = feature_inputs(sample, plan, config)
+    inputs = training_inputs(sample, plan, config)
     return features_of(inputs.to(torch.device(device)), config, len(inputs.passes))
+
+
+def training_inputs(sample: Sample, plan: Plan, config: FeaturesConfig) -> FeatureInputs:
+    """Collect what features and targets are made from.
+
+    Raises
+    ------
+    InputError
+        If the chain has no observed atom; see also `feature_inputs`.
+    """
+    targets = target_inputs(sample.chain, plan)
+    return feature_inputs(Query.of(sample), plan, config)._replace(targets=targets)
 
 
 def features_of(inputs: FeatureInputs, config: FeaturesConfig, num_passes: int) -> list[Features]:
@@ -111,7 +126,7 @@ def features_of(inputs: FeatureInputs, config: FeaturesConfig, num_passes: int) 
     Returns
     -------
     list of dict
-        As :func:`training_features`.
+        As :func:`training_features`; without targets, as :func:`prediction_features`.
     """
     passes = inputs.passes[:num_passes]
     sizes = {
@@ -120,9 +135,17 @@ def features_of(inputs: FeatureInputs, config: FeaturesConfig, num_passes: int) 
         "E": config.max_extra_msa,
         "T": config.max_templates,
     }
-    shared = {**chain_features(inputs), **template_features(inputs.templates)}
-    shared = _batched(pad(shared, sizes))
+    aatype = inputs.aatype.long()
+    shared = {
+        **sequence_features(aatype, inputs.window),
+        **template_features(inputs.templates),
+    }
     per_pass = msa_features(inputs.alignment.unpack(), inputs.bounds, passes, inputs.window, config)
+    if inputs.targets is not None:
+        shared |= target_features(aatype, inputs.targets)
+    else:
+        per_pass = [_read_by_the_model(features) for features in per_pass]
+    shared = _batched(pad(shared, sizes))
     return [
         {
             **shared,
@@ -131,6 +154,10 @@ def features_of(inputs: FeatureInputs, config: FeaturesConfig, num_passes: int) 
         }
         for features, part in zip(per_pass, passes)
     ]
+
+
+def _read_by_the_model(features: Features) -> Features:
+    return {name: tensor for name, tensor in features.items() if name in INPUT_FEATURES}
 
 
 def _batched(features: Features) -> Features:

@@ -9,9 +9,10 @@ from scalefold.config.schema import FeaturesConfig
 from scalefold.features.alignment import Window
 from scalefold.features.crop import choose_window
 from scalefold.features.draws import DrawKey, MsaDraws, draw_msa, draw_sample, dropout_key
+from scalefold.features.query import Query
 from scalefold.features.random import name_counter
 from scalefold.features.templates import Template, draw_templates, usable_templates
-from scalefold.shards.records import Sample
+from scalefold.shards.records import MsaRecord, Sample
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,41 +68,42 @@ def training_plan(
         padded_length=config.crop_size,
         templates=tuple(draw_templates(templates, draws, config)),
         clamped=clamped,
-        msa=_draw_passes(key, sample, config, passes, delete_blocks=config.block_deletion.enabled),
+        msa=_draw_passes(
+            key, sample.msa, config, passes, delete_blocks=config.block_deletion.enabled
+        ),
         dropout_keys=tuple(dropout_key(key, pass_index) for pass_index in passes),
     )
 
 
-def evaluation_plan(sample: Sample, config: FeaturesConfig, seed: int, num_passes: int) -> Plan:
-    """Decide on a chain to evaluate: a pure function of (seed, chain key, pass)."""
-    chain = sample.chain
-    key = DrawKey("evaluation", seed, name_counter(chain.chain_key))
+def prediction_plan(query: Query, config: FeaturesConfig, seed: int, num_passes: int) -> Plan:
+    """Decide on a chain to predict: a pure function of (seed, the query's name, pass)."""
+    key = DrawKey("evaluation", seed, name_counter(query.name))
     passes = range(num_passes)
     templates = usable_templates(
-        sample.templates,
-        chain.release_date,
+        query.templates,
+        query.release_date,
         config.template_date_margin_days,
         config.max_templates,
     )
     return Plan(
-        window=Window(0, len(chain)),
-        padded_length=len(chain),
+        window=Window(0, len(query)),
+        padded_length=len(query),
         templates=tuple(templates),
         clamped=True,
-        msa=_draw_passes(key, sample, config, passes, delete_blocks=False),
+        msa=_draw_passes(key, query.msa, config, passes, delete_blocks=False),
         dropout_keys=tuple(dropout_key(key, pass_index) for pass_index in passes),
     )
 
 
 def _draw_passes(
     key: DrawKey,
-    sample: Sample,
+    msa: MsaRecord,
     config: FeaturesConfig,
     passes: Sequence[int],
     *,
     delete_blocks: bool,
 ) -> tuple[MsaDraws, ...]:
-    num_rows, num_res = sample.msa.msa.shape
+    num_rows, num_res = msa.msa.shape
     return tuple(
         draw_msa(
             key,

@@ -6,17 +6,16 @@ import torch
 
 from scalefold.features.atoms import pseudo_beta
 from scalefold.features.contract import Features
-from scalefold.features.inputs import Structure
+from scalefold.features.inputs import TemplateInputs
 from scalefold.features.torsions import torsion_angles
 
 
-def template_features(templates: Structure) -> Features:
+def template_features(templates: TemplateInputs) -> Features:
     """Features of templates, unbatched and unpadded.
 
     Parameters
     ----------
-    templates : Structure
-        Aligned to the query's residues; a dimension of templates first.
+    templates : TemplateInputs
     """
     aatype, positions, mask = templates
     aatype, mask = aatype.long(), mask.float()

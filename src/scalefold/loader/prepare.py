@@ -8,8 +8,8 @@ from typing import NamedTuple, Protocol
 from scalefold.config.schema import FeaturesConfig
 from scalefold.errors import InputError
 from scalefold.features.contract import Features
-from scalefold.features.inputs import FeatureInputs, feature_inputs
-from scalefold.features.pipeline import features_of
+from scalefold.features.inputs import FeatureInputs
+from scalefold.features.pipeline import features_of, training_inputs
 from scalefold.features.plan import training_plan
 from scalefold.shards.records import Sample
 
@@ -78,7 +78,7 @@ class Preparation:
             sample = self.reader.sample(task.chain_key)
             passes = range(task.num_passes)
             plan = training_plan(sample, self.config, self.seed, task.draw, passes)
-            return feature_inputs(sample, plan, self.config)
+            return training_inputs(sample, plan, self.config)
         except InputError as error:
             raise type(error)(f"{task}: {error}") from error
         except Exception as error:

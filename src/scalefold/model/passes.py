@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 import torch
+from torch import Tensor
 
 from scalefold.config.schema import ModelConfig
 from scalefold.features.contract import Features
@@ -14,6 +15,14 @@ from scalefold.model.alphafold import AlphaFold
 from scalefold.model.contract import Previous, Templates
 
 Result = TypeVar("Result")
+
+Settled = Callable[[Tensor], bool]
+"""Told the positions after each recycling pass; says whether the next pass is to be the last."""
+
+
+def never(positions: Tensor) -> bool:
+    """Make all passes."""
+    return False
 
 
 class SamplePasses(ABC, Generic[Result]):
@@ -29,12 +38,14 @@ class SamplePasses(ABC, Generic[Result]):
     def __init__(self, model: AlphaFold, config: ModelConfig) -> None:
         self._model, self._config = model, config
 
-    def __call__(self, passes: Sequence[Features]) -> Result:
-        """Make all passes, at least one; gradients flow through templates and the last pass."""
+    def __call__(self, passes: Sequence[Features], settled: Settled = never) -> Result:
+        """Make the passes, at least one; gradients flow through templates and the last pass."""
         templates = self.embed_templates(passes[-1])
         previous = self.before_first(passes[0])
         for features in passes[:-1]:
             previous = self.recycle(features, previous, templates)
+            if settled(previous.positions):
+                break
         return self.last(passes[-1], previous, templates)
 
     @property

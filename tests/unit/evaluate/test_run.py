@@ -24,12 +24,13 @@ from scalefold.errors import InputError
 from scalefold.evaluate import evaluate_weights
 from scalefold.evaluate.chain_scores import METRICS
 from scalefold.evaluate.chains import evaluate_chains
-from scalefold.evaluate.prediction import Prediction
 from scalefold.features.contract import Features
-from scalefold.features.pipeline import evaluation_features
+from scalefold.features.pipeline import prediction_features
+from scalefold.features.query import Query
 from scalefold.model import AlphaFold, Previous
 from scalefold.model.confidence import plddt
 from scalefold.model.example import set_example_weights
+from scalefold.predict.predictor import Prediction
 from scalefold.progress import LiveLine
 from scalefold.raw.chains import read_chains
 from scalefold.raw.fetch import fetch
@@ -261,7 +262,9 @@ def test_agrees_with_the_model_run_by_hand(shards, checkpoint, settings, evaluat
     model = AlphaFold(config.model)
     set_example_weights(model)
     model.eval()
-    passes = evaluation_features(ShardReader(shards).sample("1lcd_A"), config.features, 0, 2)
+    passes = prediction_features(
+        Query.of(ShardReader(shards).sample("1lcd_A")), config.features, 0, 2
+    )
     with torch.no_grad():
         previous = Previous.zeros(1, 51, config.model, like=next(model.parameters()))
         for features in passes:  # templates again for each

@@ -11,6 +11,11 @@ from scalefold.features.alignment import (
     deletion_matrix,
     deletion_sums,
 )
+from scalefold.features.query import Query
+
+
+def query(msa, chain):
+    return Query(chain.chain_key, chain.aatype, msa)
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +25,7 @@ def sample(make_sample):
 
 @pytest.fixture(scope="module")
 def alignment(sample):
-    return StoredAlignment.from_record(sample.msa, sample.chain).unpack()
+    return StoredAlignment.of(query(sample.msa, sample.chain)).unpack()
 
 
 @pytest.mark.parametrize("window", [Window(0, 25), Window(4, 9), Window(24, 1)])
@@ -43,7 +48,7 @@ def test_deletion_sums_over_groups(sample, alignment, window, dense_deletions):
 
 def test_width_must_be_the_sequence(sample, make_chain):
     with pytest.raises(InputError, match=r"1abc_A: .*25 .*26"):
-        StoredAlignment.from_record(sample.msa, make_chain(length=26))
+        StoredAlignment.of(query(sample.msa, make_chain(length=26)))
 
 
 def test_first_row_must_be_the_sequence(sample):
@@ -51,7 +56,7 @@ def test_first_row_must_be_the_sequence(sample):
     msa[0, 3] = (msa[0, 3] + 1) % 20
     wrong = dataclasses.replace(sample.msa, msa=msa)
     with pytest.raises(InputError, match="1abc_A"):
-        StoredAlignment.from_record(wrong, sample.chain)
+        StoredAlignment.of(query(wrong, sample.chain))
 
 
 def test_unpacked_deletions_are_the_stored_ones(sample, alignment, dense_deletions):
@@ -60,5 +65,5 @@ def test_unpacked_deletions_are_the_stored_ones(sample, alignment, dense_deletio
     np.testing.assert_array_equal(alignment.deletion_row, rows)
     np.testing.assert_array_equal(alignment.deletion_column, columns)
     large = dataclasses.replace(sample.msa, del_val=np.full_like(sample.msa.del_val, 65_535))
-    unpacked = StoredAlignment.from_record(large, sample.chain).unpack()
+    unpacked = StoredAlignment.of(query(large, sample.chain)).unpack()
     assert (unpacked.deletion_count == 65_535).all()

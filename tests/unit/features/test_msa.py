@@ -11,10 +11,15 @@ from scalefold.features.inputs import pass_inputs
 from scalefold.features.masking import replacement_bounds
 from scalefold.features.msa import msa_features
 from scalefold.features.msa_rows import choose_rows
+from scalefold.features.query import Query
 
 LENGTH, ROWS = 40, 60
 CONFIG = FeaturesConfig(max_msa_clusters=8, max_extra_msa=12)
 WHOLE = Window(0, LENGTH)
+
+
+def query(msa, chain):
+    return Query(chain.chain_key, chain.aatype, msa)
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +29,7 @@ def sample(make_sample):
 
 @pytest.fixture(scope="module")
 def alignment(sample):
-    return StoredAlignment.from_record(sample.msa, sample.chain).unpack()
+    return StoredAlignment.of(query(sample.msa, sample.chain)).unpack()
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +116,7 @@ def test_permuting_rows_permutes_nothing_but_the_draws(sample, alignment, featur
         draw.deletion_starts, rank[draw.row_order], draw.mask_position, draw.mask_symbol
     )
     expected = features_of(alignment, [draw])[0]
-    again = StoredAlignment.from_record(shuffled, sample.chain).unpack()
+    again = StoredAlignment.of(query(shuffled, sample.chain)).unpack()
     found = features_of(again, [moved])[0]
     for name, tensor in found.items():
         assert torch.equal(tensor, expected[name]), name
@@ -177,7 +182,7 @@ def test_query_alone(sample, features_of):
         num_res=LENGTH,
         block_deletion=CONFIG.block_deletion,
     )
-    alignment = StoredAlignment.from_record(single, sample.chain).unpack()
+    alignment = StoredAlignment.of(query(single, sample.chain)).unpack()
     features = features_of(alignment, [draw])[0]
     assert features["msa_feat"].shape == (1, LENGTH, 49)
     assert features["extra_msa"].shape == (0, LENGTH)

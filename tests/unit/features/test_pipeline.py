@@ -7,13 +7,15 @@ import torch
 from scalefold.config.schema import FeaturesConfig
 from scalefold.errors import InputError
 from scalefold.features.contract import ALL_FEATURES, INPUT_FEATURES, validate
-from scalefold.features.inputs import feature_inputs
 from scalefold.features.pipeline import (
-    evaluation_features,
     features_of,
+    make_features,
+    prediction_features,
     training_features,
+    training_inputs,
 )
-from scalefold.features.plan import training_plan
+from scalefold.features.plan import prediction_plan, training_plan
+from scalefold.features.query import Query
 
 CONFIG = FeaturesConfig(crop_size=24, max_msa_clusters=6, max_extra_msa=10, max_templates=3)
 SIZES = {"B": 1, "N": 24, "S": 6, "E": 10, "T": 3}
@@ -130,12 +132,11 @@ def test_moving_the_structure_moves_nothing_that_the_model_reads(sample):
     assert not {name for name in changed if name.endswith(("mask", "exists", "ambiguous"))}
 
 
-def test_evaluation_takes_the_whole_chain(sample):
-    first, second = evaluation_features(sample, CONFIG, 0, 2)
-    validate(first, {**SIZES, "N": 40})
+def test_prediction_takes_the_whole_chain(sample):
+    first, second = prediction_features(Query.of(sample), CONFIG, 0, 2)
+    validate(first, {**SIZES, "N": 40}, INPUT_FEATURES)
     assert first["residue_index"][0].tolist() == list(range(40))
     assert first["msa_mask"].sum() == 6 * 40
-    assert first["bert_mask"].sum() > 0
     assert set(equal(first, second)) >= {"msa_feat", "extra_msa"}
     # the best templates, in order
     hit, chain = sample.templates[0]
@@ -143,23 +144,33 @@ def test_evaluation_takes_the_whole_chain(sample):
         first["template_aatype"][0, 0, torch.from_numpy(hit.q_idx).long()], chain.aatype[hit.t_idx]
     )
     assert first["template_mask"].sum() == 3
-    assert first["use_clamped_fape"].item() == 1
 
 
-def test_evaluation_depends_on_seed_and_key_alone(sample):
-    first = evaluation_features(sample, CONFIG, 0, 1)[0]
-    assert equal(first, evaluation_features(sample, CONFIG, 0, 3)[0]) == []
-    assert equal(first, evaluation_features(sample, CONFIG, 1, 1)[0]) != []
-    renamed = dataclasses.replace(
-        sample, chain=dataclasses.replace(sample.chain, chain_key="9xyz_B")
-    )
-    assert "msa_feat" in equal(first, evaluation_features(renamed, CONFIG, 0, 1)[0])
+def test_a_prediction_reads_what_training_does_without_a_structure(sample):
+    query = Query.of(sample)
+    plan = prediction_plan(query, CONFIG, 0, 2)
+    for alone, learnt in zip(
+        prediction_features(query, CONFIG, 0, 2), make_features(sample, plan, CONFIG), strict=True
+    ):
+        assert alone.keys() == INPUT_FEATURES.keys()
+        assert equal(alone, {name: learnt[name] for name in INPUT_FEATURES}) == []
+        assert learnt["bert_mask"].sum() > 0
+        assert learnt["use_clamped_fape"].item() == 1
 
 
-def test_evaluation_deletes_no_blocks(make_sample):
+def test_prediction_depends_on_seed_and_key_alone(sample):
+    query = Query.of(sample)
+    first = prediction_features(query, CONFIG, 0, 1)[0]
+    assert equal(first, prediction_features(query, CONFIG, 0, 3)[0]) == []
+    assert equal(first, prediction_features(query, CONFIG, 1, 1)[0]) != []
+    renamed = dataclasses.replace(query, name="9xyz_B")
+    assert "msa_feat" in equal(first, prediction_features(renamed, CONFIG, 0, 1)[0])
+
+
+def test_prediction_deletes_no_blocks(make_sample):
     """All rows fit: every row must be there."""
     few = make_sample(length=20, rows=14)
-    features = evaluation_features(few, CONFIG, 0, 1)[0]
+    features = make_features(few, prediction_plan(Query.of(few), CONFIG, 0, 1), CONFIG)[0]
     rows = torch.cat([features["true_msa"][0], features["extra_msa"][0, :8]])
     assert sorted(map(tuple, rows.tolist())) == sorted(map(tuple, few.msa.msa.tolist()))
 
@@ -208,7 +219,7 @@ def test_the_device_changes_nothing_but_rounding(make_sample, length, rows):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_the_host_never_waits_for_the_device(sample):
     plan = training_plan(sample, CONFIG, 0, 0, range(3))
-    inputs = feature_inputs(sample, plan, CONFIG).to(torch.device("cuda"))
+    inputs = training_inputs(sample, plan, CONFIG).to(torch.device("cuda"))
     features_of(inputs, CONFIG, 3)  # tables of constants are copied once
     torch.cuda.set_sync_debug_mode("error")
     try:

@@ -9,7 +9,9 @@ from rich.console import Console
 
 from scalefold.config import load_config, make_config
 from scalefold.features.contract import validate
-from scalefold.features.pipeline import evaluation_features, training_features
+from scalefold.features.pipeline import make_features, training_features
+from scalefold.features.plan import prediction_plan
+from scalefold.features.query import Query
 from scalefold.loader.loader import TrainingLoader
 from scalefold.raw.chains import read_chains
 from scalefold.raw.fetch import fetch
@@ -59,6 +61,10 @@ def sizes(config, length):
     }
 
 
+def whole(sample, config):
+    return make_features(sample, prediction_plan(Query.of(sample), config, 0, 1), config)
+
+
 def check(features, expected_sizes):
     validate(features, expected_sizes)
     for name, tensor in features.items():
@@ -85,7 +91,7 @@ def test_every_chain_gives_features(reader, demo_config):
             sample = reader.sample(key)
             for features in training_features(sample, demo_config.features, 0, 0, range(2)):
                 check(features, sizes(demo_config, demo_config.features.crop_size))
-            (features,) = evaluation_features(sample, demo_config.features, 0, 1)
+            (features,) = whole(sample, demo_config.features)
             check(features, sizes(demo_config, len(sample.chain)))
             templates[key] = int(features["template_mask"].sum())
     # hen lysozyme (1997) and alpha-lactalbumin (1994) serve human lysozyme (2006)
@@ -105,7 +111,7 @@ def test_no_chain_to_be_learned_lacks_extra_rows(reader, name):
 
 def test_template_of_a_homologue_resembles_the_query(reader, demo_config):
     """Aligned residues of hen and human lysozyme have the same fold: near CA-CA distances."""
-    (features,) = evaluation_features(reader.sample("2nwd_X"), demo_config.features, 0, 1)
+    (features,) = whole(reader.sample("2nwd_X"), demo_config.features)
     both = features["template_all_atom_mask"][0, 0, :, 1] * features["all_atom_mask"][0, :, 1] == 1
     assert both.sum() > 120
     truth = features["all_atom_positions"][0, both, 1]

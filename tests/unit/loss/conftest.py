@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from scalefold.config.schema import LossConfig
-from scalefold.features.chain import structure_targets
+from scalefold.features.atoms import atom_layout
 from scalefold.features.contract import ALL_FEATURES, Features
+from scalefold.features.targets import structure_targets
 from scalefold.geometry.rigid import Rigid, quaternion_to_rotation
 from scalefold.model.contract import Outputs, Structure
 from scalefold.raw.mmcif import read_entry
@@ -50,6 +51,7 @@ def make_truth() -> MakeTruth:
             "resolution": torch.tensor(1.0),
             "seq_length": torch.tensor(58),
             "use_clamped_fape": torch.tensor(1.0),
+            **atom_layout(aatype),
             **structure_targets(aatype, positions, mask),
         }
         return {k: (v.double() if v.is_floating_point() else v)[None] for k, v in features.items()}

@@ -15,7 +15,8 @@ import torch
 from numpy.typing import NDArray
 
 from scalefold.chem.residues import UNKNOWN
-from scalefold.features.chain import structure_targets
+from scalefold.features.atoms import atom_layout
+from scalefold.features.targets import structure_targets
 from scalefold.geometry.rigid import quaternion_to_rotation
 from scalefold.raw.mmcif import read_entry
 
@@ -41,6 +42,7 @@ def _truth(chain: Any, start: int, stop: int, rng: np.random.Generator) -> Array
         "aatype": aatype,
         "residue_index": residue_index,
         "seq_mask": torch.ones(stop - start),
+        **atom_layout(aatype),
         **structure_targets(aatype, positions, mask),
     }
     padded = {}

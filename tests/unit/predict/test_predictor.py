@@ -10,10 +10,11 @@ import torch
 from rich.console import Console
 
 from scalefold.config import Config, make_config
-from scalefold.evaluate.prediction import Prediction, Predictor, choose_precision, predictor
-from scalefold.features.pipeline import evaluation_features
+from scalefold.features.pipeline import prediction_features
+from scalefold.features.query import Query
 from scalefold.model import AlphaFold
 from scalefold.model.example import set_example_weights
+from scalefold.predict.predictor import Prediction, Predictor, choose_precision, predictor
 from scalefold.raw.chains import read_chains
 from scalefold.raw.fetch import fetch
 from scalefold.shards.pack import pack
@@ -58,7 +59,7 @@ def predicted(
     config: Config, reader: ShardReader, key: str, model: AlphaFold, **options: Any
 ) -> Prediction:
     device = next(model.parameters()).device
-    passes = evaluation_features(reader.sample(key), config.features, 0, 3, device)
+    passes = prediction_features(Query.of(reader.sample(key)), config.features, 0, 3, device)
     return Predictor(model, config.model, **options)(passes)
 
 
@@ -96,7 +97,7 @@ def test_bfloat16_works_in_the_trunk_alone(
             super().__init__(*arguments)
             assembled.append(self)
 
-    monkeypatch.setattr("scalefold.evaluate.prediction.AlphaFold", Noted)
+    monkeypatch.setattr("scalefold.predict.predictor.AlphaFold", Noted)
     tree = config.model_dump(mode="json")
     tree["evaluation"]["precision"] = "bf16"
     narrow = make_config(tree)
@@ -105,7 +106,7 @@ def test_bfloat16_works_in_the_trunk_alone(
     (model,) = assembled
     assert {p.dtype for p in model.evoformer.parameters()} == {torch.bfloat16}
     assert {p.dtype for p in model.structure_module.parameters()} == {torch.float32}
-    passes = evaluation_features(reader.sample("1lcd_A"), config.features, 0, 1)
+    passes = prediction_features(Query.of(reader.sample("1lcd_A")), config.features, 0, 1)
     wide = predictor(config, weights, CPU)(passes)
     ours = run(passes)
     # pLDDT logits are of order one here, and bfloat16 has eight bits: some roundings apart.
@@ -117,7 +118,7 @@ def test_what_training_asks_of_its_gpu_does_not_keep_a_cpu_from_evaluating(
 ) -> None:
     tree = config.model_dump(mode="json")
     tree["training"] |= {"kernels": "triton", "cuda_graphs": True, "precision": "tf32"}
-    passes = evaluation_features(reader.sample("1lcd_A"), config.features, 0, 1)
+    passes = prediction_features(Query.of(reader.sample("1lcd_A")), config.features, 0, 1)
     weights = example_model(config).state_dict()
     ours, plain = (predictor(c, weights, CPU)(passes) for c in (make_config(tree), config))
     assert torch.equal(ours.positions, plain.positions)

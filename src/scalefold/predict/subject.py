@@ -1,4 +1,4 @@
-"""What is evaluated: a checkpoint's averaged weights, or a file of weights."""
+"""What to predict with or evaluate: a checkpoint's averaged weights, or a file of weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scalefold.weights import State, check_state, guess_format, import_weights
 
 @dataclass(frozen=True)
 class Subject:
-    """Weights to evaluate.
+    """Weights to predict with.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class Subject:
 
 
 def read_subject(path: Path, model: ModelConfig) -> Subject:
-    """Read what is to be evaluated.
+    """Read weights.
 
     Parameters
     ----------

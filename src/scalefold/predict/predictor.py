@@ -6,20 +6,25 @@ chains are replayed as CUDA graphs, because their launches would take longer tha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from scalefold.checkpoint.provenance import device_name
+from scalefold.chem.residues import CA
 from scalefold.config.schema import Config, ModelConfig
 from scalefold.engine.cuda_graphs import CapturedPasses
 from scalefold.engine.precision import Precision, narrow_model, set_matrix_products
+from scalefold.errors import InputError
 from scalefold.features.contract import INPUT_FEATURES, Features
 from scalefold.model import AlphaFold, Outputs, Previous, Templates
 from scalefold.model.assembly import Assembly
-from scalefold.model.passes import SamplePasses
+from scalefold.model.confidence import expected_aligned_error, predicted_tm_score
+from scalefold.model.passes import SamplePasses, Settled, never
 from scalefold.ops import select_ops
 from scalefold.weights import State
 
@@ -30,7 +35,7 @@ LONGEST_GRAPHED: Final = 384
 
 
 class Prediction(NamedTuple):
-    """What is scored of a chain, on the CPU.
+    """A predicted chain, on the CPU.
 
     Attributes
     ----------
@@ -38,11 +43,20 @@ class Prediction(NamedTuple):
         Å.
     position_mask : Tensor, shape (N, 37)
     plddt_logits : Tensor, shape (N, bins), float32
+    num_passes : int
+        That were made.
+    pae : Tensor or None, shape (N, N), float32
+        Expected error of residue j when aligned on residue i, Å; None without the head.
+    ptm : float or None
+        Predicted TM-score.
     """
 
     positions: Tensor
     position_mask: Tensor
     plddt_logits: Tensor
+    num_passes: int
+    pae: Tensor | None
+    ptm: float | None
 
 
 class Predictor:
@@ -59,14 +73,28 @@ class Predictor:
     graphs : bool
         Replay short chains as CUDA graphs. Only those of the last length are kept, so pass chains
         in the order of their length.
+    tolerance_angstrom : float, optional
+        Recycling ends when it moves atoms less than this, see `Movement`; default: never.
     """
 
     def __init__(
-        self, model: AlphaFold, config: ModelConfig, *, length_step: int, graphs: bool
+        self,
+        model: AlphaFold,
+        config: ModelConfig,
+        *,
+        length_step: int,
+        graphs: bool,
+        tolerance_angstrom: float = 0.0,
     ) -> None:
+        self._model, self._config = model, config
+        self._tolerance_angstrom = tolerance_angstrom
         self._passes = _Inference(model, config)
         self._length_step, self._graphs = length_step, graphs
         self._captured: tuple[int, CapturedPasses[Outputs]] | None = None
+
+    def load(self, weights: State) -> None:
+        """Take other weights of the same model: they are copied into its buffers."""
+        self._model.load_state_dict(weights)
 
     @torch.inference_mode()
     def __call__(self, passes: Sequence[Features]) -> Prediction:
@@ -80,23 +108,34 @@ class Predictor:
         length = passes[0]["aatype"].shape[1]
         padded = -(-length // self._length_step) * self._length_step
         inputs = [_padded_inputs(features, padded) for features in passes]
-        outputs = self._outputs(inputs, padded)
+        movement = Movement(length, self._tolerance_angstrom)
+        outputs = self._outputs(inputs, padded, movement if self._tolerance_angstrom else never)
+        pae, ptm = self._aligned_errors(outputs, length)
         return Prediction(
-            *(
-                value[0, :length].cpu()
-                for value in (outputs.positions, outputs.position_mask, outputs.plddt_logits)
-            )
+            positions=outputs.positions[0, :length].cpu(),
+            position_mask=outputs.position_mask[0, :length].cpu(),
+            plddt_logits=outputs.plddt_logits[0, :length].cpu(),
+            num_passes=movement.num_passes + 1 if self._tolerance_angstrom else len(passes),
+            pae=pae,
+            ptm=ptm,
         )
 
-    def _outputs(self, passes: list[Features], length: int) -> Outputs:
+    def _aligned_errors(self, outputs: Outputs, length: int) -> tuple[Tensor | None, float | None]:
+        if outputs.pae_logits is None:
+            return None, None
+        logits, most = outputs.pae_logits[:, :length, :length], self._config.max_pae_angstrom
+        ptm = predicted_tm_score(logits, logits.new_ones(1, length), most)
+        return expected_aligned_error(logits, most)[0].float().cpu(), float(ptm)
+
+    def _outputs(self, passes: list[Features], length: int, settled: Settled) -> Outputs:
         if not self._graphs or length > LONGEST_GRAPHED:
             self._captured = None  # a long chain may need the memory
-            return self._passes(passes)
+            return self._passes(passes, settled)
         if self._captured is None or self._captured[0] != length:
             self._captured = None
             pool = torch.cuda.graph_pool_handle()
             self._captured = length, CapturedPasses(self._passes, passes[0], pool)
-        return self._captured[1](passes)
+        return self._captured[1](passes, settled)
 
 
 class _Inference(SamplePasses[Outputs]):
@@ -104,7 +143,75 @@ class _Inference(SamplePasses[Outputs]):
         return self._model(features, previous, templates)[0]
 
 
-def predictor(config: Config, weights: State, device: torch.device) -> Predictor:
+class Movement:
+    """Tells when recycling has settled, as ColabFold's early stop does.
+
+    Distances between C-alpha atoms are compared with those of the pass before, as root mean square.
+    So it does not matter how the structure lies.
+
+    Parameters
+    ----------
+    length : int
+        Residues; those behind are padding.
+    tolerance_angstrom : float
+        Recycling has settled when the distances change by less.
+    """
+
+    def __init__(self, length: int, tolerance_angstrom: float) -> None:
+        self._length, self._tolerance_angstrom = length, tolerance_angstrom
+        self._before: Tensor | None = None
+        self.num_passes = 0
+
+    def __call__(self, positions: Tensor) -> bool:
+        """Take note of the positions (1, N, 37, 3) after a pass."""
+        self.num_passes += 1
+        atoms = positions[0, : self._length, CA]
+        before, self._before = (
+            self._before,
+            torch.cdist(atoms, atoms, compute_mode="donot_use_mm_for_euclid_dist"),
+        )
+        if before is None:
+            return False
+        change = (self._before - before).square().mean().sqrt()
+        return bool(change < self._tolerance_angstrom)
+
+
+@contextlib.contextmanager
+def memory_explained(length: int, device: torch.device) -> Iterator[None]:
+    """Turn an exhausted device into an `InputError` about the chain.
+
+    Parameters
+    ----------
+    length : int
+        Residues of the chain.
+    device : torch.device
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        torch.cuda.empty_cache()
+        raise InputError(
+            f"{length} residues need more memory than {device_name(device)} has; use a larger "
+            "device or lower evaluation.max_length"
+        ) from error
+
+
+def not_finite(prediction: Prediction) -> str | None:
+    """Name the parts of a prediction that hold NaN or infinity, None if there are none."""
+    wrong = [
+        name
+        for name, value in (
+            ("positions", prediction.positions),
+            ("pLDDT logits", prediction.plddt_logits),
+        )
+        if not bool(torch.isfinite(value).all())
+    ]
+    return " and ".join(wrong) or None
+
+
+def predictor(
+    config: Config, weights: State, device: torch.device, tolerance_angstrom: float = 0.0
+) -> Predictor:
     """Assemble a model for inference; on a GPU with kernels and graphs as training is configured.
 
     Parameters
@@ -115,6 +222,8 @@ def predictor(config: Config, weights: State, device: torch.device) -> Predictor
     weights : dict
         Of all parameters of the model.
     device : torch.device
+    tolerance_angstrom : float, optional
+        As for `Predictor`.
     """
     precision, on_gpu = choose_precision(config, device), device.type == "cuda"
     set_matrix_products(precision, device)
@@ -128,6 +237,7 @@ def predictor(config: Config, weights: State, device: torch.device) -> Predictor
         config.model,
         length_step=LENGTH_STEP if on_gpu else 1,
         graphs=on_gpu and config.training.cuda_graphs is not False,
+        tolerance_angstrom=tolerance_angstrom,
     )
 
 

@@ -1,0 +1,114 @@
+"""What is to be learnt of a chain: its structure, as the losses read it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from scalefold.errors import InputError
+from scalefold.features.atoms import atom14_targets, pseudo_beta
+from scalefold.features.contract import Features
+from scalefold.features.plan import Plan
+from scalefold.features.rigid_groups import rigid_group_targets
+from scalefold.features.torsions import torsion_angles
+from scalefold.shards.records import ChainRecord
+
+
+class TargetInputs(NamedTuple):
+    """What targets are made from; M residues of the crop.
+
+    Attributes
+    ----------
+    positions : Tensor, shape (M, 37, 3), float32
+        Å.
+    atom_mask : Tensor, shape (M, 37), bool
+    num_res : int
+        Of the whole chain.
+    resolution : float
+        Å; 0 where unknown.
+    clamped : bool
+        Clamp the backbone FAPE.
+    """
+
+    positions: Tensor
+    atom_mask: Tensor
+    num_res: int
+    resolution: float
+    clamped: bool
+
+
+def target_inputs(chain: ChainRecord, plan: Plan) -> TargetInputs:
+    """Collect what targets are made from. Tensors share the chain's memory.
+
+    Raises
+    ------
+    InputError
+        See `check_observed`.
+    """
+    check_observed(chain)
+    part = slice(plan.window.start, plan.window.stop)
+    return TargetInputs(
+        positions=torch.from_numpy(chain.positions[part]),
+        atom_mask=torch.from_numpy(chain.atom_mask[part]),
+        num_res=len(chain),
+        resolution=float(chain.resolution or 0.0),
+        clamped=plan.clamped,
+    )
+
+
+def check_observed(chain: ChainRecord) -> None:
+    """Raise an InputError if a chain has no observed atom."""
+    if not chain.atom_mask.any():
+        raise InputError(
+            f"{chain.chain_key}: {len(chain)} residues, 0 observed atoms: nothing can be learnt "
+            "from it; take it out of the table of chains"
+        )
+
+
+def target_features(aatype: Tensor, inputs: TargetInputs) -> Features:
+    """Targets of the window's residues, unbatched.
+
+    Parameters
+    ----------
+    aatype : Tensor, shape (M,), int64
+    inputs : TargetInputs
+    """
+    device = aatype.device
+    return {
+        "resolution": _number(inputs.resolution, device),
+        "seq_length": torch.full((), inputs.num_res, device=device),
+        "use_clamped_fape": _number(inputs.clamped, device),
+        **structure_targets(aatype, inputs.positions, inputs.atom_mask.float()),
+    }
+
+
+def structure_targets(aatype: Tensor, positions: Tensor, mask: Tensor) -> Features:
+    """The true structure for the losses, unbatched.
+
+    Parameters
+    ----------
+    aatype : Tensor, shape (N,), int64
+    positions : Tensor, shape (N, 37, 3)
+        Å.
+    mask : Tensor, shape (N, 37), float32
+        1 where the atom is observed.
+    """
+    beta, beta_mask = pseudo_beta(aatype, positions, mask)
+    torsions = torsion_angles(aatype, positions, mask)
+    return {
+        "all_atom_positions": positions,
+        "all_atom_mask": mask,
+        "pseudo_beta": beta,
+        "pseudo_beta_mask": beta_mask,
+        "chi_angles_sin_cos": torsions.sin_cos[:, 3:],
+        "chi_mask": torsions.mask[:, 3:],
+        **atom14_targets(aatype, positions, mask),
+        **rigid_group_targets(aatype, positions, mask),
+    }
+
+
+def _number(value: float, device: torch.device) -> Tensor:
+    # a constant that a kernel writes; torch.tensor would copy it from the host and wait
+    return torch.full((), value, dtype=torch.float32, device=device)

@@ -1,0 +1,1 @@
+"""Structures from sequences: prediction by one or several sets of weights."""
