@@ -23,7 +23,7 @@ from packaging.utils import canonicalize_name
 ENVS = Path(__file__).parent
 CONSTRAINTS = ENVS / "constraints.txt"
 CUDA_BLOCK = "# What the CUDA build of torch brings along"
-NOT_FOR_DATA = frozenset({"torch", "matplotlib", "tensorboard", "jinja2"})
+NOT_FOR_DATA = frozenset({"torch", "matplotlib", "tensorboard", "jinja2", "modelcif"})
 """Direct dependencies that the data stages do not import."""
 OWN = "scalefold-kernels"
 """The checkout's own package: post-deploy.sh installs it."""

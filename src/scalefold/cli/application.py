@@ -21,7 +21,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from scalefold import __version__
-from scalefold.cli import bench, configuration, data, doctor, profile, training, weights
+from scalefold.cli import bench, configuration, data, doctor, predict, profile, training, weights
 from scalefold.cli.logs import log_to_stderr
 from scalefold.errors import ElsewhereError, InputError, RankLostError, UnreadableError
 
@@ -134,6 +134,7 @@ def main(
 
 data.register(app)
 training.register(app)
+predict.register(app)
 profile.register(app)
 doctor.register(app)
 app.add_typer(bench.app, name="bench", rich_help_panel="Tools")

@@ -13,6 +13,7 @@ from scalefold.config.load import (
     json_schema,
     load_config,
     make_config,
+    preset_config,
     preset_model,
     preset_names,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "load_config",
     "load_stages",
     "make_config",
+    "preset_config",
     "preset_model",
     "preset_names",
     "run_key",

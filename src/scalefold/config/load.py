@@ -118,24 +118,29 @@ def preset_tree(name: str) -> Tree:
     return merge(preset_tree(parent), own) if parent else own
 
 
-def preset_model(name: str, overrides: Mapping[str, Any] | None = None) -> ModelConfig:
-    """The model of a preset, without the rest of a run.
+def preset_config(name: str, overrides: Mapping[str, Any] | None = None) -> Config:
+    """The settings of a preset, for what needs no data: a model, a prediction.
 
     Parameters
     ----------
     name : str
     overrides : mapping, optional
-        Laid over the preset, nested as in a configuration file: only the section ``model`` counts.
+        Laid over the preset, nested as in a configuration file.
 
     Raises
     ------
     InputError
         Naming the preset or the key.
     """
-    # What a run needs besides, and a model does not.
+    # What a run needs besides.
     rest = {"chains": "-", "mirrors": {"mmcif": ["-"], "alignments": ["-"]}}
     base = (f"preset {name}", {"preset": name, "data": rest})
-    return make_config(*_laid([base], overrides or {})).model
+    return make_config(*_laid([base], overrides or {}))
+
+
+def preset_model(name: str, overrides: Mapping[str, Any] | None = None) -> ModelConfig:
+    """The model of a preset; as `preset_config`, but only the section ``model`` counts."""
+    return preset_config(name, overrides).model
 
 
 def config_to_yaml(config: Config) -> str:

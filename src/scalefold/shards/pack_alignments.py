@@ -15,7 +15,7 @@ from rich.progress import track
 from scalefold.config.identity import packing_hash, packing_settings
 from scalefold.config.schema import Config, DataConfig
 from scalefold.errors import InputError
-from scalefold.raw.alignments import Alignment, profile, read_folder
+from scalefold.raw.alignments import Alignment, read_folder
 from scalefold.raw.chains import Rejected, alignment_folder, entry_of, read_chains
 from scalefold.raw.fetched import FetchRecord, check_raw
 from scalefold.raw.hhr import TemplateHit as RawHit
@@ -245,18 +245,9 @@ class _Packer:
             return None
         self.sources += sources
         stored = full.share(self._shards.max_merged_rows, self._data.alignments)
-        record = MsaRecord(
-            seq_id=bytes.fromhex(facts.seq_id),
-            msa=stored.msa,
-            del_ptr=stored.del_ptr,
-            del_col=stored.del_col,
-            del_val=stored.del_val,
-            row_source=stored.row_source,
-            profile=profile(full.msa),
-            num_seq_full=len(full),
-            templates=self._templates(raw_hits, _Query(sequence, others, entries, newest)),
-        )
-        return record, stored
+        templates = self._templates(raw_hits, _Query(sequence, others, entries, newest))
+        seq_id = bytes.fromhex(facts.seq_id)
+        return MsaRecord.of(seq_id, full, stored, templates), stored
 
     def _templates(self, raw_hits: list[RawHit], query: _Query) -> tuple[TemplateHit, ...]:
         """Return the hits to keep, by falling sum of probabilities."""

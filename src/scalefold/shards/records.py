@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scalefold.chem.residues import RESTYPES_WITH_X
+from scalefold.raw.alignments import Alignment, profile
 from scalefold.raw.chains import Split
 
 Origin = Literal["experimental", "distilled"]
@@ -163,6 +164,23 @@ class MsaRecord:
     profile: NDArray[np.float32]
     num_seq_full: int
     templates: tuple[TemplateHit, ...] = ()
+
+    @staticmethod
+    def of(
+        seq_id: bytes, full: Alignment, stored: Alignment, templates: tuple[TemplateHit, ...] = ()
+    ) -> MsaRecord:
+        """Make the record of an alignment, of which the rows of ``stored`` are kept."""
+        return MsaRecord(
+            seq_id=seq_id,
+            msa=stored.msa,
+            del_ptr=stored.del_ptr,
+            del_col=stored.del_col,
+            del_val=stored.del_val,
+            row_source=stored.row_source,
+            profile=profile(full.msa),
+            num_seq_full=len(full),
+            templates=templates,
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,225 @@
+"""``scalefold predict``: from sequences to structures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from scalefold.cli.options import Device, Overrides, check_there, parse_overrides
+from scalefold.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scalefold.config import Config
+    from scalefold.config.schema import ShardsConfig
+    from scalefold.predict.run import Outcome
+    from scalefold.predict.targets import Target
+
+EXIT_INPUT_ERROR = 2
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module to the application."""
+    app.command(
+        rich_help_panel="Prediction",
+        epilog="Examples: [cyan]scalefold predict proteins.fasta --alignments alignments "
+        "--weights results/mine/weights/first/step-00001000 --out predictions[/]. With several "
+        "models of AlphaFold: [cyan]scalefold predict proteins.fasta --query-alone "
+        "-w params_model_1_ptm.npz -w params_model_2_ptm.npz --out predictions[/]",
+    )(predict)
+
+
+def predict(
+    fasta: Annotated[
+        Path | None, typer.Argument(help="Sequences. Leave it out with --shards.")
+    ] = None,
+    *,
+    weights: Annotated[
+        list[Path],
+        typer.Option(
+            "--weights",
+            "-w",
+            metavar="PATH",
+            help="A checkpoint folder, or a file of weights of ScaleFold, OpenFold or AlphaFold "
+            "(.npz). Of several, each predicts, and the predictions are ranked.",
+        ),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", "-o", metavar="FOLDER", help="Gets a folder a target, and predictions.tsv."
+        ),
+    ],
+    alignments: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Has <name>/a3m/*.a3m of each sequence, as `scalefold fetch` lays them out.",
+        ),
+    ] = None,
+    query_alone: Annotated[
+        bool,
+        typer.Option(
+            "--query-alone",
+            help="Predict from the sequences without alignments: far less accurate.",
+        ),
+    ] = False,
+    shards: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Predict chains of shards in place of a FASTA file."),
+    ] = None,
+    chain: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY",
+            help="With --shards: which chains. May be given several times; default all.",
+        ),
+    ] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Preset of weights whose file does not say it. Checkpoints do, and "
+            "params_model_1.npz to params_model_5_ptm.npz.",
+        ),
+    ] = None,
+    config: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--config", "-c", metavar="FILE", help="In place of --preset: a run's configuration."
+        ),
+    ] = None,
+    recycling: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Passes before the last; default evaluation.recycling of the weights."
+        ),
+    ] = None,
+    early_stop: Annotated[
+        float,
+        typer.Option(
+            metavar="Å",
+            min=0.0,
+            help="End recycling when distances between Cα atoms change by less than this; 0.5 "
+            "suits most. Default: make all passes.",
+        ),
+    ] = 0.0,
+    device: Device = "auto",
+    set_: Overrides = None,
+) -> None:
+    """Predict structures: ModelCIF and PDB files with confidences, ranked.
+
+    Of a checkpoint the averaged weights are taken. Weights bring their configuration along.
+
+    The same command goes on where it was interrupted. A sequence that cannot be predicted is named
+    in a line of its own and in predictions.tsv, the rest goes on, and the exit code is 2.
+    """
+    if (fasta is None) == (shards is None):
+        raise InputError("give either a FASTA file, or --shards with chains that were packed")
+    if fasta is not None and (alignments is None) != query_alone:
+        raise InputError(
+            "say where the alignments of the sequences are (--alignments FOLDER), or that there "
+            "are none (--query-alone)"
+        )
+    if fasta is None and (alignments or query_alone):
+        raise InputError("--shards have alignments: leave out --alignments and --query-alone")
+    if fasta is not None and chain:
+        raise InputError("--chain only goes with --shards")
+    if preset and config:
+        raise InputError("give either --preset NAME or --config FILE (-c), not both")
+    for path, what in ((fasta, "FASTA file"), (alignments, "folder of alignments")):
+        if path is not None:
+            check_there(path, what)
+    overrides = _overrides(set_, recycling)
+
+    from scalefold.cli.device import torch_device
+    from scalefold.cli.logs import log_to_stderr
+    from scalefold.predict.members import read_members
+    from scalefold.predict.run import SUMMARY_FILE, predict_targets
+
+    console, chosen = log_to_stderr(), torch_device(device)
+    bad_weights: list[Path] = []
+
+    def refuse(path: Path, reason: str) -> None:
+        bad_weights.append(path)
+        typer.echo(f"weights left out: {reason}", err=True)
+
+    members = read_members(weights, _given(preset, config, overrides), overrides, refuse)
+    for member in members:
+        kind = "averaged weights" if member.averaged else "weights as they are in the file"
+        typer.echo(f"{member.label}: {kind}, {member.subject.path}", err=True)
+    if shards is not None:
+        targets, refused = _of_shards(shards, chain)
+    else:
+        assert fasta is not None
+        targets, refused = _of_fasta(fasta, alignments, members[0].config.shards)
+    outcomes = predict_targets(
+        targets,
+        members,
+        out,
+        chosen,
+        tolerance_angstrom=early_stop,
+        refused=refused,
+        console=console,
+    )
+    failed = sum(outcome.fate == "failed" for outcome in outcomes)
+    there = sum(outcome.fate == "there" for outcome in outcomes)
+    before = f", {there} of them before" if there else ""
+    done = len(outcomes) - failed
+    typer.echo(f"{out / SUMMARY_FILE}: {done} of {len(outcomes)} predicted{before}")
+    if failed or bad_weights:
+        raise typer.Exit(EXIT_INPUT_ERROR)
+
+
+def _overrides(set_: list[str] | None, recycling: int | None) -> dict[str, Any]:
+    from scalefold.config.load import merge
+
+    tree = parse_overrides(set_ or [])
+    return tree if recycling is None else merge(tree, {"evaluation": {"recycling": recycling}})
+
+
+def _given(
+    preset: str | None, config: list[Path] | None, overrides: dict[str, Any]
+) -> Callable[[], Config] | None:
+    """Return what reads the configuration that the options name."""
+    from scalefold.config import load_config, preset_config
+
+    if preset is not None:
+        return lambda: preset_config(preset, overrides)
+    return None if config is None else lambda: load_config(config, overrides)
+
+
+def _of_fasta(
+    fasta: Path, alignments: Path | None, shards: ShardsConfig
+) -> tuple[list[Target], list[Outcome]]:
+    from scalefold.predict.run import Outcome
+    from scalefold.predict.targets import fasta_targets
+    from scalefold.raw.fasta import read_fasta
+
+    records, rejected = read_fasta(fasta)
+    refused = []
+    for line, name, reason in rejected:
+        typer.echo(f"{fasta}, line {line}: {name} {reason}", err=True)
+        refused.append(Outcome(name, None, "failed", f"line {line}: {reason}"))
+    return fasta_targets(records, alignments, shards), refused
+
+
+def _of_shards(shards: Path, chosen: list[str] | None) -> tuple[list[Target], list[Outcome]]:
+    from scalefold.predict.run import Outcome
+    from scalefold.predict.targets import shard_targets
+    from scalefold.shards.reader import ShardReader
+
+    reader = ShardReader(shards)
+    keys = chosen or [key for split in ("train", "validation") for key in reader.keys(split)]
+    targets: list[Target] = []
+    refused: list[Outcome] = []
+    for key in dict.fromkeys(keys):
+        try:
+            targets += shard_targets(reader, [key])
+        except InputError as error:
+            typer.echo(str(error), err=True)
+            refused.append(Outcome(key, None, "failed", str(error)))
+    return targets, refused

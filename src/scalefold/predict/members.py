@@ -1,0 +1,126 @@
+"""The sets of weights that predict, each with the configuration that goes with it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from scalefold.checkpoint.read import METADATA_FILE, read_metadata
+from scalefold.config.load import make_config, merge, preset_config
+from scalefold.config.schema import Config
+from scalefold.errors import InputError
+from scalefold.predict.subject import Subject, read_subject
+
+_ALPHAFOLD: Final = re.compile(r"(?:params_)?(model_[1-5](?:_ptm)?)")
+_AVERAGED: Final = "averaged.pt"
+
+
+@dataclass(frozen=True)
+class Member:
+    """A set of weights.
+
+    Attributes
+    ----------
+    label : str
+        Names its files; no other member has it.
+    subject : Subject
+    config : Config
+        Of its own training, or of a preset.
+    """
+
+    label: str
+    subject: Subject
+    config: Config
+
+    @property
+    def averaged(self) -> bool:
+        """Whether they are known to be a training's averaged weights."""
+        return self.subject.checkpoint is not None
+
+    def about(self) -> dict[str, Any]:
+        """What identifies the weights, for the record of a prediction."""
+        return {
+            "label": self.label,
+            "file": self.subject.path.name,
+            "kind": "averaged" if self.averaged else "file",
+            "step": self.subject.step,
+            "sha256": self.subject.weights_sha256,
+        }
+
+
+def read_members(
+    paths: Sequence[Path],
+    given: Callable[[], Config] | None,
+    overrides: Mapping[str, Any],
+    refuse: Callable[[Path, str], None],
+) -> list[Member]:
+    """Read sets of weights.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        Checkpoint folders and weight files.
+    given : callable or None
+        Returns the configuration of weights that do not say theirs.
+    overrides : mapping
+        Laid over each configuration that weights know themselves.
+    refuse : callable
+        Told the path of weights that cannot be used, and why; the others are read.
+
+    Raises
+    ------
+    InputError
+        None can be used.
+    """
+    members = []
+    for path in paths:
+        try:
+            members.append(_read_member(path, given, overrides))
+        except InputError as error:
+            refuse(path, str(error))
+    if not members:
+        raise InputError(f"none of {len(paths)} sets of weights can be used: correct --weights")
+    return _told_apart(members)
+
+
+def _read_member(
+    path: Path, given: Callable[[], Config] | None, overrides: Mapping[str, Any]
+) -> Member:
+    if not path.exists():
+        raise InputError(f"{path}: no such checkpoint folder or weight file")
+    if path.name == _AVERAGED and (path.parent / METADATA_FILE).is_file():
+        path = path.parent  # the checkpoint has the file's hash
+    checkpoint = path if path.is_dir() else path.parent
+    named = _ALPHAFOLD.fullmatch(path.stem) if path.suffix == ".npz" else None
+    if path.is_dir() or (checkpoint / METADATA_FILE).is_file():
+        if given is not None:
+            raise InputError(f"{path}: a checkpoint states its model: leave out --preset, --config")
+        tree = merge(read_metadata(checkpoint).config, dict(overrides))
+        config = make_config(tree, source=str(checkpoint))
+    elif given is not None:
+        config = given()
+    elif named is not None:
+        config = preset_config(named[1], overrides)
+    else:
+        raise InputError(
+            f"{path}: does not say which model its weights are of: add --preset, such as "
+            "--preset model_1_ptm, or the run's --config"
+        )
+    label = re.sub(r"[^A-Za-z0-9._-]", "_", path.name if path.is_dir() else path.stem)
+    return Member(label.removeprefix("params_"), read_subject(path, config.model), config)
+
+
+def _told_apart(members: Sequence[Member]) -> list[Member]:
+    """Number the labels that several members have."""
+    total, seen = Counter(member.label for member in members), Counter[str]()
+    numbered = []
+    for member in members:
+        seen[member.label] += 1
+        several = total[member.label] > 1
+        label = f"{member.label}-{seen[member.label]}" if several else member.label
+        numbered.append(replace(member, label=label))
+    return numbered

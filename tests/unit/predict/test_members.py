@@ -1,0 +1,70 @@
+"""Weights say which model they are of, or the user does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from tests.unit.predict.conftest import example_state
+
+from scalefold.errors import InputError
+from scalefold.predict.members import read_members
+
+
+def read(paths, overrides, given=None):
+    refused: dict[Path, str] = {}
+    members = read_members(paths, given, overrides, refused.__setitem__)
+    return members, refused
+
+
+def test_a_checkpoint_gives_its_averaged_weights_and_its_configuration(checkpoint, micro):
+    of_folder, of_file = read([checkpoint, checkpoint / "averaged.pt"], {})[0]
+    for member in (of_folder, of_file):
+        assert member.averaged
+        assert member.config == micro
+        assert member.subject.step == 7
+        assert not any(value.isnan().any() for value in member.subject.weights.values())
+    assert of_folder.label != of_file.label
+
+
+def test_overrides_lie_over_the_checkpoints_configuration(checkpoint):
+    ((member,), _) = read([checkpoint], {"evaluation": {"recycling": 5}})
+    assert member.config.evaluation.recycling == 5
+
+
+@pytest.mark.parametrize("preset", ["model_1", "model_3_ptm"])
+def test_alphafolds_files_are_known_by_their_names(preset, write_alphafold, micro_overrides):
+    ((member,), _) = read([write_alphafold(preset)], micro_overrides)
+    assert member.label == preset
+    assert member.config.preset == preset
+    assert member.config.model.pae_head == preset.endswith("_ptm")
+    assert member.config.model.template.enabled == (preset == "model_1")
+    assert not member.averaged
+
+
+def test_weights_that_cannot_be_used_are_told_and_the_others_read(
+    checkpoint, write_alphafold, micro_overrides, micro, tmp_path
+):
+    unknown, missing = tmp_path / "mine.pt", tmp_path / "no.pt"
+    torch.save(example_state(micro), unknown)
+    other = tmp_path / "params_model_3.npz"  # in truth model_1's, with templates
+    other.write_bytes(write_alphafold("model_1").read_bytes())
+    members, refused = read([unknown, checkpoint, missing, other], micro_overrides)
+    assert [member.subject.path for member in members] == [checkpoint]
+    assert refused.keys() == {unknown, missing, other}
+    assert "--preset" in refused[unknown]
+    assert "template" in refused[other]
+    with pytest.raises(InputError, match="--weights"):
+        read([missing], {})
+
+
+def test_a_checkpoint_takes_no_other_configuration(checkpoint, micro):
+    with pytest.raises(InputError):
+        read([checkpoint], {}, lambda: micro)
+
+
+def test_a_file_takes_the_given_configuration(micro, tmp_path: Path):
+    torch.save(example_state(micro), tmp_path / "mine.pt")
+    ((member,), _) = read([tmp_path / "mine.pt"], {}, lambda: micro)
+    assert (member.label, member.config) == ("mine", micro)
