@@ -14,6 +14,7 @@ from scalefold.evaluate.metrics import (
     lddt_all_atom,
     lddt_ca,
     rmsd_ca,
+    stereochemistry,
     superposed_scores,
     with_best_naming,
 )
@@ -45,8 +46,8 @@ def true_structure(chain: ChainRecord) -> Features:
     }
 
 
-def score_chain(prediction: Prediction, truth: Features) -> dict[str, Any]:
-    """Compare a prediction with the true structure.
+def compare(prediction: Prediction, truth: Features) -> Comparison:
+    """Put a prediction and the true structure side by side.
 
     Parameters
     ----------
@@ -55,26 +56,39 @@ def score_chain(prediction: Prediction, truth: Features) -> dict[str, Any]:
     truth : dict
         Of the chain, see `true_structure`.
 
-    Returns
-    -------
-    dict
-        ``METRICS``; ``observed``, the number of residues with an observed C-alpha; and
-        ``per_residue`` with the lists ``lddt_ca`` and ``plddt``. Scores of a chain without observed
-        atoms and the lDDT of an unobserved residue are None. ``mean_plddt`` is over all residues,
-        observed or not.
-
     Raises
     ------
     InputError
         If a predicted coordinate is not finite.
     """
-    comparison = Comparison(
+    return Comparison(
         predicted=prediction.positions,
         predicted_mask=prediction.position_mask,
         true=truth["all_atom_positions"],
         true_mask=truth["all_atom_mask"],
         aatype=truth["aatype"],
     )
+
+
+def score_chain(prediction: Prediction, comparison: Comparison) -> dict[str, Any]:
+    """Compare a prediction with the true structure.
+
+    Parameters
+    ----------
+    prediction : Prediction
+        Of one chain, whole and without padding.
+    comparison : Comparison
+        Of the same chain, see `compare`.
+
+    Returns
+    -------
+    dict
+        ``METRICS``; ``observed``, the number of residues with an observed C-alpha; ``ptm``, the
+        predicted TM-score, where the model has the head; the counts of `stereochemistry`; and
+        ``per_residue`` with the lists ``lddt_ca`` and ``plddt``. Scores of a chain without observed
+        atoms and the lDDT of an unobserved residue are None. ``mean_plddt`` is over all residues,
+        observed or not.
+    """
     confidence = plddt(prediction.plddt_logits.double())
     ca, superposed = lddt_ca(comparison), superposed_scores(comparison)
     scores = {
@@ -89,6 +103,8 @@ def score_chain(prediction: Prediction, truth: Features) -> dict[str, Any]:
     return {
         "observed": int(comparison.true_mask[:, CA].sum()),
         **{name: _number(value, _DIGITS) for name, value in scores.items()},
+        **({} if prediction.ptm is None else {"ptm": _number(prediction.ptm, _DIGITS)}),
+        **stereochemistry(comparison)._asdict(),
         "per_residue": {"lddt_ca": _list(ca.per_residue), "plddt": _list(confidence)},
     }
 

@@ -16,7 +16,8 @@ import torch
 
 from scalefold.config.schema import Config
 from scalefold.errors import InputError, UnreadableError
-from scalefold.evaluate.chain_scores import score_chain, true_structure
+from scalefold.evaluate.chain_scores import compare, score_chain, true_structure
+from scalefold.evaluate.shown import Backbones, backbones, shown_chains
 from scalefold.evaluate.structure_file import structure_path, write_structure
 from scalefold.features.contract import Features
 from scalefold.features.query import Query
@@ -36,6 +37,21 @@ _MOST_PENDING: Final = 16
 Fate = Literal["scored", "skipped", "failed"]
 Chain = tuple[str, str, int]
 """Key, split, length."""
+Scored = tuple[dict[str, Any], Backbones]
+
+
+class _Made(NamedTuple):
+    """Features of all passes of a chain, its true structure, and facts for its record."""
+
+    passes: list[Features]
+    truth: Features
+    facts: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _SetAside:
+    fate: Literal["skipped", "failed"]
+    reason: str
 
 
 def evaluate_chains(
@@ -69,10 +85,12 @@ def evaluate_chains(
     Returns
     -------
     dict
-        Records of ``scored``, ``skipped`` and ``failed`` chains, each in the order of ``chains``.
+        Records of ``scored``, ``skipped`` and ``failed`` chains, each in the order of ``chains``;
+        and ``shown``, see `shown_chains`.
     """
     fates: dict[str, tuple[Fate, dict[str, Any]]] = {}
-    pending: deque[tuple[str, Future[dict[str, Any]]]] = deque()
+    kept: dict[str, Backbones] = {}
+    pending: deque[tuple[str, Future[Scored]]] = deque()
 
     def settle(key: str, fate: Fate, result: dict[str, Any]) -> None:
         fates[key] = fate, result
@@ -84,6 +102,11 @@ def evaluate_chains(
             said = fate
         progress.show(len(fates), f"{key}: {said}")
 
+    def settle_first() -> None:
+        key, future = pending.popleft()
+        result, kept[key] = future.result()
+        settle(key, "scored", result)
+
     by_length = sorted(chains, key=lambda chain: chain[2])
     make = functools.partial(_make_features, reader, config, device)
     with ThreadPoolExecutor(_SCORING_THREADS) as pool:
@@ -94,29 +117,15 @@ def evaluate_chains(
             else:
                 pending.append((key, pool.submit(_score, key, *predicted, structures)))
             while pending and (pending[0][1].done() or len(pending) > _MOST_PENDING):
-                done, future = pending.popleft()
-                settle(done, "scored", future.result())
+                settle_first()
         while pending:
-            done, future = pending.popleft()
-            settle(done, "scored", future.result())
+            settle_first()
     results: dict[str, list[dict[str, Any]]] = {"scored": [], "skipped": [], "failed": []}
     for key, split, length in chains:
         fate, result = fates[key]
         results[fate].append({"chain_key": key, "split": split, "length": length, **result})
+    results["shown"] = shown_chains(results["scored"], kept)
     return results
-
-
-@dataclass(frozen=True)
-class _SetAside:
-    fate: Literal["skipped", "failed"]
-    reason: str
-
-
-class _Made(NamedTuple):
-    """What the prediction and the scores of a chain are made from."""
-
-    passes: list[Features]
-    truth: Features
 
 
 def _make_features(
@@ -131,7 +140,13 @@ def _make_features(
         )
     sample = reader.sample(chain_key)
     check_observed(sample.chain)
-    return _Made(ready_features(Query.of(sample), config, device), true_structure(sample.chain))
+    date = sample.chain.release_date
+    facts = {
+        "alignment_rows": sample.msa.num_seq_full,
+        "release_date": date and date.isoformat(),
+    }
+    features = ready_features(Query.of(sample), config, device)
+    return _Made(features, true_structure(sample.chain), facts)
 
 
 def _predict_chain(
@@ -139,7 +154,7 @@ def _predict_chain(
     made: Future[_Made | _SetAside],
     length: int,
     device: torch.device,
-) -> tuple[Prediction, Features] | _SetAside:
+) -> tuple[Prediction, Features, dict[str, Any]] | _SetAside:
     """Predict one chain, or return why not."""
     try:
         with memory_explained(length, device):
@@ -154,12 +169,16 @@ def _predict_chain(
     wrong = not_finite(prediction)
     if wrong is not None:
         return _SetAside("failed", f"the predicted {wrong} are not finite")
-    return prediction, ready.truth
+    return prediction, ready.truth, ready.facts
 
 
 def _score(
-    chain_key: str, prediction: Prediction, truth: Features, structures: Path | None
-) -> dict[str, Any]:
+    chain_key: str,
+    prediction: Prediction,
+    truth: Features,
+    facts: dict[str, Any],
+    structures: Path | None,
+) -> Scored:
     if structures is not None:
         write_structure(
             structure_path(structures, chain_key),
@@ -169,4 +188,6 @@ def _score(
             prediction.position_mask > 0,
             plddt(prediction.plddt_logits.double()),
         )
-    return score_chain(prediction, truth)
+    comparison = compare(prediction, truth)
+    scores = {**facts, **score_chain(prediction, comparison)}
+    return scores, backbones(comparison, prediction.maps)

@@ -87,7 +87,8 @@ def evaluate_weights(
         file), hashes, ``mean`` and ``counts`` by split, ``chains``; ``skipped``, chains above
         ``evaluation.max_length``; ``failed``, chains whose data are bad, whose prediction was not
         finite, or for which memory did not suffice. Both lists have key, split and reason, and do
-        not enter the means.
+        not enter the means; ``shown``, the structures of a few chains for the report, see
+        `shown_chains`.
 
     Raises
     ------
@@ -154,12 +155,14 @@ def _outcome(
             split: {
                 fate: sum(chain["split"] == split for chain in members)
                 for fate, members in results.items()
+                if fate != "shown"
             }
             for split in splits
         },
         "chains": results["scored"],
         "skipped": results["skipped"],
         "failed": results["failed"],
+        "shown": results["shown"],
     }
 
 

@@ -26,6 +26,7 @@ from scalefold.model.assembly import Assembly
 from scalefold.model.confidence import expected_aligned_error, predicted_tm_score
 from scalefold.model.passes import SamplePasses, Settled, never
 from scalefold.ops import select_ops
+from scalefold.predict.pair_maps import PairMaps, pair_maps
 from scalefold.weights import State
 
 LENGTH_STEP: Final = 64
@@ -48,7 +49,9 @@ class Prediction(NamedTuple):
     pae : Tensor or None, shape (N, N), float32
         Expected error of residue j when aligned on residue i, Å; None without the head.
     ptm : float or None
-        Predicted TM-score.
+        Predicted TM-score; None without the head.
+    maps : PairMaps or None
+        Expected distances and aligned errors of sampled residues.
     """
 
     positions: Tensor
@@ -57,6 +60,7 @@ class Prediction(NamedTuple):
     num_passes: int
     pae: Tensor | None
     ptm: float | None
+    maps: PairMaps | None = None
 
 
 class Predictor:
@@ -118,7 +122,13 @@ class Predictor:
             num_passes=movement.num_passes + 1 if self._tolerance_angstrom else len(passes),
             pae=pae,
             ptm=ptm,
+            maps=self._maps(outputs, length),
         )
+
+    def _maps(self, outputs: Outputs, length: int) -> PairMaps:
+        pae = None if outputs.pae_logits is None else outputs.pae_logits[0]
+        most = self._config.max_pae_angstrom
+        return pair_maps(outputs.distogram_logits[0], pae, length, most)
 
     def _aligned_errors(self, outputs: Outputs, length: int) -> tuple[Tensor | None, float | None]:
         if outputs.pae_logits is None:

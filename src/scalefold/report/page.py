@@ -18,6 +18,8 @@ from scalefold.report.figures import (
     training_figures,
 )
 from scalefold.report.ladder import ladder_figure
+from scalefold.report.structure_figures import map_figure, residue_figure
+from scalefold.report.structures import structures, viewer_data, viewer_library
 
 
 def render_page(content: Content, evaluations: Sequence[Mapping[str, Any]]) -> str:
@@ -41,6 +43,7 @@ def render_page(content: Content, evaluations: Sequence[Mapping[str, Any]]) -> s
         number=_number, size=_size, duration=_duration, moment=_moment, percent=_percent
     )
     config = content["provenance"]["config"]
+    shown = structures(evaluations[-1]) if evaluations else []
     splits = list(content["summary"]["lddt_ca"])
     return environment.get_template("report.html.j2").render(
         **content,
@@ -51,7 +54,11 @@ def render_page(content: Content, evaluations: Sequence[Mapping[str, Any]]) -> s
         ladder_figure=content["ladder"] and ladder_figure(content["ladder"]),
         config_text=None if config is None else yaml.safe_dump(config, sort_keys=False),
         longest_stage=max((row["seconds"] for row in content["timings"]), default=0.0) or 1.0,
-        Markup=Markup,
+        structures=shown,
+        residue_figures=[residue_figure(one, number) for number, one in enumerate(shown)],
+        map_figures=[map_figure(one, number) for number, one in enumerate(shown)],
+        viewer_data=Markup(viewer_data(shown)),
+        viewer_library=Markup(viewer_library()) if shown else None,
     )
 
 

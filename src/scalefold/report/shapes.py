@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import math
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -60,6 +62,27 @@ class _SetAside(_Open):
     reason: str
 
 
+class _Shown(_Open):
+    chain_key: str
+    split: str
+    place: str
+    sequence: str
+    predicted: str
+    true: str
+    maps: dict[str, str]
+
+    @model_validator(mode="after")
+    def _whole(self) -> _Shown:
+        for name in ("predicted", "true"):
+            if len(base64.b64decode(getattr(self, name))) != 48 * len(self.sequence):
+                raise ValueError(f"{name} does not hold four atoms of each residue")
+        for name, text in self.maps.items():
+            size = len(base64.b64decode(text))
+            if not size or math.isqrt(size) ** 2 != size:
+                raise ValueError(f"map {name!a} is not square")
+        return self
+
+
 class Evaluation(_Open):
     """What `scalefold.evaluate.results.write_evaluation` writes."""
 
@@ -70,11 +93,15 @@ class Evaluation(_Open):
     chains: list[_Chain]
     skipped: list[_SetAside]
     failed: list[_SetAside]
+    shown: list[_Shown] = []
 
     @model_validator(mode="after")
-    def _counts_of_each_split(self) -> Evaluation:
+    def _parts_fit(self) -> Evaluation:
         if self.counts is not None and (missing := self.mean.keys() - self.counts.keys()):
             raise ValueError(f"counts has no split {min(missing)!a}")
+        keys = {chain.chain_key for chain in self.chains}
+        if lost := [one.chain_key for one in self.shown if one.chain_key not in keys]:
+            raise ValueError(f"chain {lost[0]!a} is shown and not scored")
         return self
 
 

@@ -10,7 +10,10 @@ import contextlib
 import json
 import logging
 import math
+import platform
 import resource
+import shlex
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -43,7 +46,9 @@ class Session:
         Chains of split ``train`` in the shards, and those of them that the filters of section
         ``sampling`` leave; None where it was not noted.
     made_with : dict
-        Commit, torch's version and device, as far as it was noted.
+        Commit, torch's version, device, host and command, as far as they were noted.
+    steps : tuple of (int or None)
+        Made before the session's start and at its end; the latter is None where it was killed.
     """
 
     started: FiniteFloat
@@ -53,9 +58,11 @@ class Session:
     train_chains: int | None
     train_chains_drawn: int | None
     made_with: dict[str, Any]
+    steps: tuple[int | None, int | None] = (None, None)
 
 
 _SESSION: Final = TypeAdapter(Session)
+_MADE_WITH: Final = ("commit", "torch", "device", "host", "command")
 
 
 def read_sessions(out: Path, logged: Sequence[float]) -> list[Session]:
@@ -95,7 +102,8 @@ def read_sessions(out: Path, logged: Sequence[float]) -> list[Session]:
                         "max_rss_mb": end.get("max_rss_mb"),
                         "train_chains": start.get("train_chains"),
                         "train_chains_drawn": start.get("train_chains_drawn"),
-                        "made_with": {k: start.get(k) for k in ("commit", "torch", "device")},
+                        "made_with": {key: start.get(key) for key in _MADE_WITH},
+                        "steps": (start.get("step"), end.get("step")),
                     }
                 )
             )
@@ -123,7 +131,8 @@ def session(out: Path, step: Callable[[], int], **facts: Any) -> Iterator[None]:
         If the file cannot be written at the start.
     """
     path = out / SESSIONS_FILE
-    _append(path, {"event": "start", "step": step(), "time": time.time(), **facts})
+    made_by = {"host": platform.node(), "command": shlex.join(sys.argv)}
+    _append(path, {"event": "start", "step": step(), "time": time.time(), **made_by, **facts})
     try:
         yield
     finally:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -60,6 +62,40 @@ def metrics_records(steps: int = STEPS) -> list[dict[str, Any]]:
     return records
 
 
+def helix(length: int, pitch_angstrom: float = 1.5) -> np.ndarray:
+    """Backbone of an ideal helix, (N, 4, 3): atoms N, CA, C, O by their cylinder coordinates."""
+    cylinder = [(1.55, -28.0, -0.9), (2.29, 0.0, 0.0), (1.65, 27.0, 1.05), (1.98, 25.0, 2.25)]
+    turns = np.arange(length)[:, None] * math.radians(100.0)
+    radius, angle, height = np.array(cylinder).T
+    angle = turns + np.radians(angle)
+    rise = pitch_angstrom * (np.arange(length)[:, None] - length / 2) + height
+    return np.stack([rise, radius * np.cos(angle), radius * np.sin(angle)], -1)
+
+
+def shown_structure(key: str, split: str, place: str, length: int) -> dict[str, Any]:
+    """A helix, predicted with another rise; residues 1 to 3 were not observed."""
+    predicted, true = helix(length, 1.7).astype("<f4"), helix(length).astype("<f4")
+    true[:3] = np.nan
+    size = len(range(0, length, max(1, -(-length // 160))))
+    between = np.abs(np.subtract.outer(np.arange(size), np.arange(size)))
+    pairs = base64.b64encode(np.minimum(254, 12 * between).astype(np.uint8).tobytes()).decode()
+    return {
+        "chain_key": key,
+        "split": split,
+        "place": place,
+        "sequence": ("ACDEFGHIKLMNPQRSTVWY" * (length // 20 + 1))[:length],
+        "predicted": base64.b64encode(predicted.tobytes()).decode(),
+        "true": base64.b64encode(true.tobytes()).decode(),
+        "maps": {"distance": pairs, "true_distance": pairs},
+    }
+
+
+def shown_structures() -> list[dict[str, Any]]:
+    """What an evaluation keeps for the viewer."""
+    places = [(3, "best"), (1, "worst"), (4, "best")]
+    return [shown_structure(*CHAINS[i][:2], place, CHAINS[i][2]) for i, place in places]
+
+
 def evaluation(step: int, config_hash_: str, data_sha256: str) -> dict[str, Any]:
     gain = 1 - math.exp(-step / 90)
     chains = []
@@ -82,6 +118,11 @@ def evaluation(step: int, config_hash_: str, data_sha256: str) -> dict[str, Any]
                 "tm_score": round(0.95 * score, 6),
                 "rmsd_ca_angstrom": round(14 - 12 * score, 6),
                 "mean_plddt": round(sum(confidence) / length, 6),
+                "alignment_rows": 10 * 4**number,
+                "release_date": f"{1995 + 5 * number}-03-01",
+                "peptide_bonds": length - 1,
+                "broken_bonds": number,
+                "clashes": 3 * number,
                 "per_residue": {"lddt_ca": truth_or_null, "plddt": confidence},
             }
         )
@@ -140,11 +181,15 @@ def write_manifest(shards: Path) -> str:
 def make_run(tmp_path: Path) -> Callable[..., Path]:
     """Write a run's folder.
 
-    ``name`` is its name, ``evaluated`` the steps that were evaluated; others change its settings.
+    ``name`` is its name, ``evaluated`` the steps that were evaluated, ``structures`` says whether
+    these kept any; others change its settings.
     """
 
     def make(
-        name: str = "demo", evaluated: tuple[int, ...] = (0, 50, 100, 150, 200), **changes: Any
+        name: str = "demo",
+        evaluated: tuple[int, ...] = (0, 50, 100, 150, 200),
+        structures: bool = False,
+        **changes: Any,
     ) -> Path:
         run = tmp_path / name
         write_manifest(run / "shards")
@@ -194,8 +239,10 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
         evaluations = run / "evaluation" / key
         evaluations.mkdir(parents=True)
         for step in evaluated:
-            text = json.dumps(evaluation(step, config_hash(config), sha256))
-            (evaluations / f"step-{step:08d}.json").write_text(text, "utf-8")
+            tree = evaluation(step, config_hash(config), sha256)
+            if structures:
+                tree["shown"] = shown_structures()
+            (evaluations / f"step-{step:08d}.json").write_text(json.dumps(tree), "utf-8")
         (run / "shards/rejected.tsv").write_text(
             "chain_key\tstage\treason\n"
             "4bad_A\tfetch\tmmcif/ba/4bad.cif.gz: not a gzip file\n"
