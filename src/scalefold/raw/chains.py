@@ -71,7 +71,7 @@ def read_chains(path: Path) -> list[ChainRow]:
     line_of: dict[str, int] = {}
     for number, fields in lines:
         chain_key, split, cluster_id = fields
-        if not _CHAIN_KEY.fullmatch(chain_key):
+        if not is_chain_key(chain_key):
             raise InputError(
                 f"{path}, line {number}: chain key {chain_key!r}, expected <entry>_<author chain> "
                 "with the entry in lower case, such as 1abc_A: of the entry 4 or more letters, "
@@ -92,6 +92,11 @@ def read_chains(path: Path) -> list[ChainRow]:
     if not rows:
         raise InputError(f"{path}: lists no chain. Add at least one line below the header.")
     return rows
+
+
+def is_chain_key(text: str) -> bool:
+    """Whether a text is ``<entry>_<author chain>`` as lists of chains and names of files have it."""
+    return _CHAIN_KEY.fullmatch(text) is not None
 
 
 def check_trainable(rows: Iterable[ChainRow], path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import contextlib
 import io
 import zlib
 from collections.abc import Iterator
@@ -12,6 +14,7 @@ from scalefold.errors import InputError, UnreadableError
 
 GZIP_MAGIC: Final = b"\x1f\x8b"
 _PIECE_BYTES: Final = 1 << 20
+MAX_LINE_BYTES: Final = 1 << 24
 
 
 def read_bytes(path: Path, max_bytes: int | None = None) -> bytes:
@@ -24,12 +27,56 @@ def read_bytes(path: Path, max_bytes: int | None = None) -> bytes:
         or has more than ``max_bytes``, unpacked.
     """
     content = io.BytesIO()
+    with _explained(path), path.open("rb") as file:
+        for piece in _pieces(file, path):
+            content.write(piece)
+            if max_bytes is not None and content.tell() > max_bytes:
+                raise InputError(f"{path}: {too_large(max_bytes)}")
+    return content.getvalue()
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """Give the lines of a text, unpacked where it is gzipped, in memory of a few lines.
+
+    Raises
+    ------
+    InputError
+        As `read_bytes`, or a line has more than `MAX_LINE_BYTES`.
+    """
+    rest = b""
+    with _explained(path), path.open("rb") as file:
+        for piece in _pieces(file, path):
+            *lines, rest = (rest + piece).split(b"\n")
+            for line in lines:
+                yield line.decode("utf-8", "replace").rstrip("\r")
+            if len(rest) > MAX_LINE_BYTES:
+                raise InputError(
+                    f"{path}: a line has more than {MAX_LINE_BYTES:,} bytes: this is no text of "
+                    "lines. Name another file."
+                )
+    if rest:
+        yield rest.decode("utf-8", "replace").rstrip("\r")
+
+
+def read_text_pieces(path: Path) -> Iterator[str]:
+    """Give a text in pieces of 1 MiB at most, unpacked where it is gzipped.
+
+    Raises
+    ------
+    InputError
+        As `read_bytes`.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    with _explained(path), path.open("rb") as file:
+        for piece in _pieces(file, path):
+            yield decoder.decode(piece)
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Say of errors of reading a file what to do about them."""
     try:
-        with path.open("rb") as file:
-            for piece in _pieces(file, path):
-                content.write(piece)
-                if max_bytes is not None and content.tell() > max_bytes:
-                    raise InputError(f"{path}: {too_large(max_bytes)}")
+        yield
     except FileNotFoundError as error:
         raise InputError(f"{path}: no such file. Fetch it, or correct the path.") from error
     except PermissionError as error:
@@ -43,7 +90,6 @@ def read_bytes(path: Path, max_bytes: int | None = None) -> bytes:
         raise InputError(f"{path}: gzip stream is damaged ({error}). Download it again.") from error
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}). Fetch it again.") from error
-    return content.getvalue()
 
 
 def too_large(max_bytes: int) -> str:

@@ -9,7 +9,6 @@ counts, so that sequence positions never shift.
 from __future__ import annotations
 
 import datetime
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,8 +22,16 @@ from numpy.typing import NDArray
 from scalefold.chem.modified_residues import parent, parents
 from scalefold.chem.residues import RESTYPE_INDEX, UNKNOWN
 from scalefold.errors import InputError
-from scalefold.raw.atom_site import ABSENT, AtomTable
+from scalefold.raw.atom_site import AtomTable
 from scalefold.raw.compressed import read_bytes
+from scalefold.raw.mmcif_facts import (
+    entry_name,
+    protein_monomers,
+    stated_method,
+    stated_release_date,
+    stated_resolution,
+    states_residues,
+)
 from scalefold.raw.own_structures import complete_block, read_pdb
 
 _PDB_SUFFIXES: Final = frozenset({".pdb", ".ent"})
@@ -161,22 +168,26 @@ def parse_entry(content: bytes, source: str, name: str = "") -> Entry:
         raise InputError(f"{source}: holds no mmCIF data block. {_REPLACE}.")
     _check_end(content, source)
     block = document[0]
-    if not name or "PDB" in block.find_values("_database_2.database_id"):
-        name = _first_value(block, "_entry.id") or name or block.name
-    whole = block if _states_residues(block) else complete_block(block, source)
+    name = entry_name(block, name)
+    whole = block if states_residues(block) else complete_block(block, source)
     return _entry(block, whole, name, source)
 
 
 def _entry(head: gemmi.cif.Block, block: gemmi.cif.Block, name: str, source: str) -> Entry:
     """Return the entry of a block that states residues, with the dates and the like of ``head``."""
     entry_id = name.lower()
-    monomers = _protein_monomers(block, source)
+    monomers = protein_monomers(block, source)
     if not monomers:
         raise InputError(
             f"{source}: entry {entry_id} has no protein chain. Remove it from the list of entries."
         )
-    method = ",".join(gemmi.cif.as_string(v).lower() for v in head.find_values("_exptl.method"))
-    entry = Entry(entry_id, method, _resolution(head), _release_date(head, source), ())
+    entry = Entry(
+        entry_id,
+        stated_method(head),
+        stated_resolution(head),
+        stated_release_date(head, source),
+        (),
+    )
     atoms = AtomTable.read(block, source)
     found = (_chain(entry, label, residues, atoms) for label, residues in monomers.items())
     chains = tuple(chain for chain in found if chain is not None)
@@ -247,87 +258,3 @@ def _check_end(content: bytes, source: str) -> None:
             f"{source}: ends with {last[:60].decode('utf-8', 'replace')!r}, expected '#', which "
             f"closes its other categories: the file was cut. {_REPLACE}."
         )
-
-
-def _first_value(block: gemmi.cif.Block, tag: str) -> str | None:
-    """Return the first value of a tag, ``None`` where the tag or its value is absent."""
-    for value in block.find_values(tag):
-        return None if value in ABSENT else str(gemmi.cif.as_string(value))
-    return None
-
-
-def _resolution(block: gemmi.cif.Block) -> float | None:
-    for tag in (
-        "_refine.ls_d_res_high",
-        "_em_3d_reconstruction.resolution",
-        "_reflns.d_resolution_high",
-    ):
-        value = _first_value(block, tag)
-        if value is None:
-            continue
-        resolution = float(gemmi.cif.as_number(value))
-        if math.isfinite(resolution) and resolution > 0.0:
-            return resolution
-    return None
-
-
-def _release_date(block: gemmi.cif.Block, source: str) -> datetime.date | None:
-    tag = "_pdbx_audit_revision_history.revision_date"
-    texts = [gemmi.cif.as_string(v) for v in block.find_values(tag) if v not in ABSENT]
-    if not texts:
-        return None
-    try:
-        return min(datetime.date.fromisoformat(text) for text in texts)
-    except ValueError as error:
-        raise InputError(
-            f"{source}: {tag} holds {texts}, expected dates as YYYY-MM-DD ({error}). "
-            "Download the file again."
-        ) from error
-
-
-def _states_residues(block: gemmi.cif.Block) -> bool:
-    """Whether it is said of each chain, and of each atom, which residues they have and are in."""
-    tables = (
-        ("_entity_poly_seq.", ["entity_id", "num", "mon_id"]),
-        ("_struct_asym.", ["id", "entity_id"]),
-        ("_atom_site.", ["label_asym_id", "auth_asym_id", "label_seq_id"]),
-    )
-    return all(len(block.find(category, items)) for category, items in tables)
-
-
-def _protein_monomers(block: gemmi.cif.Block, source: str) -> dict[str, dict[int, str]]:
-    """Return the monomer names of each protein chain: label_asym_id -> sequence number -> name.
-
-    A polymer with at least one peptide-like component is a protein, as in AlphaFold2; or one that
-    is a polypeptide by its type.
-    """
-    polymers: dict[str, dict[int, str]] = {}
-    types = block.find("_entity_poly.", ["entity_id", "type"])
-    proteins = {gemmi.cif.as_string(e) for e, kind in types if "polypeptide" in kind.lower()}
-    components = block.find("_chem_comp.", ["id", "type"])
-    stated = {gemmi.cif.as_string(name): gemmi.cif.as_string(kind) for name, kind in components}
-    for row in block.find("_entity_poly_seq.", ["entity_id", "num", "mon_id"]):
-        entity, name = gemmi.cif.as_string(row[0]), gemmi.cif.as_string(row[2])
-        if _is_peptide(name, stated.get(name, "")):
-            proteins.add(entity)
-        # Further rows of the same number are alternatives (microheterogeneity).
-        try:
-            number = int(row[1])
-        except ValueError as error:
-            raise InputError(
-                f"{source}: _entity_poly_seq.num of entity {entity} is {row[1]!r}, expected a "
-                "whole number. Download the file again."
-            ) from error
-        polymers.setdefault(entity, {}).setdefault(number, name)
-    chains: dict[str, dict[int, str]] = {}
-    for label, entity in block.find("_struct_asym.", ["id", "entity_id"]):
-        entity = gemmi.cif.as_string(entity)
-        if entity in proteins and entity in polymers:
-            chains[gemmi.cif.as_string(label)] = dict(sorted(polymers[entity].items()))
-    return chains
-
-
-def _is_peptide(name: str, stated: str) -> bool:
-    if stated:
-        return "peptide" in stated.lower()
-    return gemmi.find_tabulated_residue(name).is_amino_acid()

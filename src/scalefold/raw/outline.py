@@ -1,0 +1,121 @@
+"""Which protein chains an entry has, and what each is called, without its atoms where possible."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import gemmi
+
+from scalefold.chem.modified_residues import parent
+from scalefold.raw.atom_site import ABSENT
+from scalefold.raw.compressed import read_bytes
+from scalefold.raw.mmcif import read_entry
+from scalefold.raw.mmcif_facts import (
+    entry_name,
+    protein_monomers,
+    stated_method,
+    stated_release_date,
+    stated_resolution,
+)
+
+_ATOMS: Final = re.compile(rb"\nloop_[ \t\r]*\n_atom_site\..*?\n#", re.DOTALL)
+_SCHEME: Final = ("asym_id", "pdb_strand_id", "entity_id", "auth_mon_id")
+
+
+@dataclass(frozen=True)
+class NamedChain:
+    """A protein chain with coordinates, by all of its names.
+
+    Parameters
+    ----------
+    chain_key
+        ``<entry>_<author chain>``.
+    label_asym_id, auth_asym_id
+        The chain's name as the archive and as the authors have it.
+    entity
+        Number of the entity in its entry, ``None`` where the file has none of its own.
+    sequence
+        One-letter codes, as :class:`scalefold.raw.mmcif.Chain` has them.
+    """
+
+    chain_key: str
+    label_asym_id: str
+    auth_asym_id: str
+    entity: str | None
+    sequence: str
+
+
+@dataclass(frozen=True)
+class Outline:
+    """An entry without its atoms: what :class:`scalefold.raw.mmcif.Entry` says of it."""
+
+    entry_id: str
+    method: str
+    resolution: float | None
+    release_date: datetime.date | None
+    chains: tuple[NamedChain, ...]
+
+
+def read_outline(path: Path, max_bytes: int | None = None) -> Outline:
+    """Read an entry's chains; of an archive's file the atoms are passed over, which is faster.
+
+    Parameters
+    ----------
+    path, max_bytes
+        As of :func:`scalefold.raw.mmcif.read_entry`.
+
+    Raises
+    ------
+    InputError
+        As :func:`scalefold.raw.mmcif.read_entry`, but for what is wrong with atoms alone.
+    """
+    if ".cif" in path.suffixes:
+        block = _block(_ATOMS.sub(b"\n#", read_bytes(path, max_bytes), count=1))
+        if block is not None and (outline := _outline(block, path)) is not None:
+            return outline
+    entry = read_entry(path, max_bytes)
+    chains = tuple(
+        NamedChain(c.chain_key, c.label_asym_id, c.auth_asym_id, None, c.sequence)
+        for c in entry.chains
+    )
+    return Outline(entry.entry_id, entry.method, entry.resolution, entry.release_date, chains)
+
+
+def _block(content: bytes) -> gemmi.cif.Block | None:
+    try:
+        document = gemmi.cif.read_string(content.decode("utf-8", errors="replace"))
+    except (ValueError, RuntimeError):
+        return None  # `read_entry` says what is wrong
+    return document[0] if len(document) else None
+
+
+def _outline(block: gemmi.cif.Block, path: Path) -> Outline | None:
+    """Return what a file of the archive says, ``None`` if this is none."""
+    observed = _observed(block.find("_pdbx_poly_seq_scheme.", _SCHEME))
+    if not observed:
+        return None
+    source = str(path)
+    entry_id = entry_name(block, path.name.partition(".")[0]).lower()
+    chains = tuple(
+        NamedChain(f"{entry_id}_{auth}", label, auth, entity, "".join(map(parent, names.values())))
+        for label, names in protein_monomers(block, source).items()
+        for auth, entity in observed.get(label, ())
+    )
+    if not chains:
+        return None
+    date = stated_release_date(block, source)
+    return Outline(entry_id, stated_method(block), stated_resolution(block), date, chains)
+
+
+def _observed(scheme: Sequence[Sequence[str]]) -> dict[str, list[tuple[str, str]]]:
+    """Return (author chain, entity) of each label_asym_id that has a residue with atoms."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for label, auth, entity, residue in scheme:
+        if residue not in ABSENT and label not in found:
+            found[label] = [(gemmi.cif.as_string(auth), gemmi.cif.as_string(entity))]
+    return {gemmi.cif.as_string(label): names for label, names in found.items()}
