@@ -1,4 +1,4 @@
-"""``scalefold fetch``, ``pack``, ``inspect``, ``verify``: from raw files to checked shards."""
+"""``scalefold chains``, ``fetch``, ``pack``, ``inspect``, ``verify``: from raw files to shards."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from scalefold.cli.chains import register as register_chains
 from scalefold.cli.options import ConfigFiles, Overrides, read_config
 from scalefold.errors import InputError, listed
 
@@ -27,6 +28,7 @@ RawFolder = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module to the application."""
+    register_chains(app)
     panel = "Data"
     app.command(
         rich_help_panel=panel,

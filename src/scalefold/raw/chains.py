@@ -95,7 +95,7 @@ def read_chains(path: Path) -> list[ChainRow]:
 
 
 def is_chain_key(text: str) -> bool:
-    """Whether a text is ``<entry>_<author chain>`` as lists of chains and names of files have it."""
+    """Whether a text is ``<entry>_<author chain>``, safe as the name of a file."""
     return _CHAIN_KEY.fullmatch(text) is not None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -112,7 +112,7 @@ def _outline(block: gemmi.cif.Block, path: Path) -> Outline | None:
     return Outline(entry_id, stated_method(block), stated_resolution(block), date, chains)
 
 
-def _observed(scheme: Sequence[Sequence[str]]) -> dict[str, list[tuple[str, str]]]:
+def _observed(scheme: Iterable[Iterable[str]]) -> dict[str, list[tuple[str, str]]]:
     """Return (author chain, entity) of each label_asym_id that has a residue with atoms."""
     found: dict[str, list[tuple[str, str]]] = {}
     for label, auth, entity, residue in scheme:

@@ -1,0 +1,1 @@
+"""The list of chains: from what is known of them to splits without leaks."""

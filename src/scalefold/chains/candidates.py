@@ -1,0 +1,145 @@
+"""What is known of each chain that may be listed, put together from several sources."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from scalefold.raw.chains import entry_of, is_chain_key
+
+
+@dataclass(slots=True)
+class Candidate:
+    """A chain, and what a source says of it; ``None`` is unknown.
+
+    Parameters
+    ----------
+    chain_key
+        ``<entry>_<author chain>``.
+    sequence
+        One-letter codes of the whole construct.
+    entity
+        Number of the polymer entity in its entry.
+    label
+        The archive's name of the chain (label_asym_id); several are joined by semicolons.
+    release_date, method
+        Of the entry.
+    resolution
+        Of the entry, Å.
+    cluster
+        Name of the sequence cluster.
+    listed
+        Whether it may be listed; the others only help to tell entities.
+    """
+
+    chain_key: str
+    sequence: str | None = None
+    entity: str | None = None
+    label: str | None = None
+    release_date: datetime.date | None = None
+    resolution: float | None = None
+    method: str | None = None
+    cluster: str | None = None
+    listed: bool = False
+
+    @property
+    def entry_id(self) -> str:
+        """Lower-case entry id."""
+        return entry_of(self.chain_key)
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """What must not be on both sides of a split: the cluster and the sequence."""
+        known = tuple(text for text in (self.cluster, self.sequence) if text is not None)
+        return known or (self.chain_key,)
+
+    def fill(self, other: Candidate) -> None:
+        """Take over what was unknown."""
+        self.sequence = self.sequence or other.sequence
+        self.entity = self.entity or other.entity
+        self.label = self.label or other.label
+        self.release_date = self.release_date or other.release_date
+        self.resolution = self.resolution or other.resolution
+        self.method = self.method or other.method
+        self.cluster = self.cluster or other.cluster
+
+
+class Notes:
+    """What was passed over in the sources: counted, with the first of each kind."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        self._first: dict[str, str] = {}
+
+    def add(self, what: str, example: str) -> None:
+        """Count one more of a kind."""
+        self._counts[what] = self._counts.get(what, 0) + 1
+        self._first.setdefault(what, example)
+
+    def __iter__(self) -> Iterator[str]:
+        """Give one line a kind."""
+        for what, count in self._counts.items():
+            yield f"{what}: {count:,}, first {self._first[what][:120]!r}"
+
+
+class Candidates:
+    """All chains that the sources name, by key."""
+
+    def __init__(self) -> None:
+        self._chains: dict[str, Candidate] = {}
+        self._texts: dict[str, str] = {}
+        self.notes = Notes()
+
+    def __iter__(self) -> Iterator[Candidate]:
+        """Give the chains that may be listed."""
+        return (chain for chain in self._chains.values() if chain.listed)
+
+    def everything(self) -> Iterable[Candidate]:
+        """All chains, also those that a source only knows."""
+        return self._chains.values()
+
+    def add(self, chains: Iterable[Candidate], source: str, *, listed: bool) -> int:
+        """Add what a source says; what an earlier one said stays. Returns the number of chains."""
+        count = 0
+        for chain in chains:
+            if not is_chain_key(chain.chain_key):
+                self.notes.add(f"{source}: no name of a chain", chain.chain_key)
+                continue
+            count += 1
+            if chain.sequence is not None:
+                chain.sequence = self._checked(chain, source)
+            chain.listed = listed
+            known = self._chains.setdefault(chain.chain_key, chain)
+            if known is not chain:
+                known.fill(chain)
+                known.listed |= listed
+        return count
+
+    def _checked(self, chain: Candidate, source: str) -> str | None:
+        """Return the sequence, one object for equal ones, ``None`` for what is no sequence."""
+        text = (chain.sequence or "").upper()
+        if not (text.isascii() and text.isalpha()):
+            self.notes.add(f"{source}: sequences that hold other than letters", chain.chain_key)
+            return None
+        return self._texts.setdefault(text, text)
+
+
+@functools.cache
+def date_of(text: str) -> datetime.date | None:
+    """Return the date of ``YYYY-MM-DD``, ``None`` of anything else."""
+    try:
+        return datetime.date.fromisoformat(text[:10])
+    except ValueError:
+        return None
+
+
+def resolution_of(value: object) -> float | None:
+    """Return a resolution in Å; zero and the like is how caches say that there is none."""
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) and number > 0.0 else None

@@ -1,0 +1,105 @@
+"""Folders that say something of many chains: alignments, and structures."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+
+from scalefold.chains.candidates import Candidate, Notes
+from scalefold.errors import InputError
+from scalefold.progress import LiveLine
+from scalefold.raw.chains import STRUCTURE_SUFFIXES, is_chain_key
+from scalefold.raw.compressed import read_lines
+from scalefold.raw.outline import Outline, read_outline
+
+logger = logging.getLogger(__name__)
+
+DUPLICATES: Final = "duplicate_pdb_chains.txt"
+_CHUNK: Final = 32
+
+
+def read_duplicates(path: Path) -> Iterator[Candidate]:
+    """Read OpenProteinSet's list of identical chains, one line a sequence."""
+    for line in read_lines(path):
+        yield from map(Candidate, line.split())
+
+
+def read_open_protein_set(folder: Path, notes: Notes) -> Iterator[Candidate]:
+    """Give the chains with alignments: those with a folder, and all that are identical to them."""
+    there = set(chain_folders(folder / "pdb"))
+    duplicates = folder / DUPLICATES
+    if duplicates.is_file():
+        for line in read_lines(duplicates):
+            chains = line.split()
+            if not there or not there.isdisjoint(chains):
+                yield from map(Candidate, chains)
+            elif chains:
+                notes.add(f"{duplicates}: lines without a folder in {folder / 'pdb'}", chains[0])
+    yield from map(Candidate, there)
+
+
+def chain_folders(folder: Path) -> list[str]:
+    """Return the names of the folders below that are named as chains are."""
+    if not folder.is_dir():
+        return []
+    with os.scandir(folder) as entries:
+        return [entry.name for entry in entries if is_chain_key(entry.name) and entry.is_dir()]
+
+
+def structure_files(folder: Path) -> list[Path]:
+    """Return all structures in a folder and those below it; links to folders are not followed."""
+    return sorted(
+        Path(place, name)
+        for place, _, names in os.walk(folder)
+        for name in names
+        if name.endswith(STRUCTURE_SUFFIXES)
+    )
+
+
+def read_structures(files: list[Path], jobs: int, notes: Notes) -> Iterator[Candidate]:
+    """Read the chains of structures, in several processes; what cannot be read is noted."""
+    with LiveLine("structures", len(files), Console(stderr=True), 0, 30.0) as line:
+        for number, outline in enumerate(_outlines(files, jobs), start=1):
+            if isinstance(outline, str):
+                notes.add("structures that cannot be read", outline)
+            else:
+                yield from _candidates(outline)
+            if number % _CHUNK == 0 or number == len(files):
+                line.show(number, "")
+
+
+def _outlines(files: list[Path], jobs: int) -> Iterator[Outline | str]:
+    if jobs == 1 or len(files) <= _CHUNK:
+        yield from map(_outline, files)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        yield from pool.map(_outline, files, chunksize=_CHUNK)
+
+
+def _outline(path: Path) -> Outline | str:
+    try:
+        return read_outline(path)
+    except InputError as error:
+        return str(error)
+
+
+def _candidates(outline: Outline) -> Iterator[Candidate]:
+    labels: dict[str, list[str]] = {}
+    for chain in outline.chains:
+        labels.setdefault(chain.chain_key, []).append(chain.label_asym_id)
+    for chain in outline.chains:
+        yield Candidate(
+            chain.chain_key,
+            chain.sequence,
+            chain.entity,
+            ";".join(labels[chain.chain_key]),
+            outline.release_date,
+            outline.resolution,
+            outline.method or None,
+        )

@@ -1,0 +1,139 @@
+"""What the files and folders that a user names are, and the chains that they say."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from scalefold.chains.candidates import Candidate, Candidates, Notes
+from scalefold.chains.folders import (
+    DUPLICATES,
+    chain_folders,
+    read_duplicates,
+    read_open_protein_set,
+    read_structures,
+    structure_files,
+)
+from scalefold.chains.tables import (
+    MLPERF_COLUMNS,
+    is_alignment_index,
+    read_json,
+    read_mlperf_table,
+    read_sequences,
+)
+from scalefold.errors import InputError
+from scalefold.raw.chains import STRUCTURE_SUFFIXES, is_chain_key
+from scalefold.raw.compressed import read_text_pieces
+
+logger = logging.getLogger(__name__)
+
+Kind = Literal[
+    "OpenProteinSet", "alignments", "identical chains", "index of alignments",
+    "structures", "sequences", "cache", "MLPerf's table",
+]  # fmt: skip
+_OF_ALIGNMENTS = ("OpenProteinSet", "alignments", "identical chains", "index of alignments")
+_EXPECTED = (
+    f"OpenProteinSet's folder or {DUPLICATES}, a folder of structures or of alignments "
+    "(<entry>_<chain>/), pdb_seqres.txt.gz or another FASTA file, mmcif_cache.json, "
+    "chain_data_cache.json, super.index, or MLPerf's chains.csv"
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file or folder that says something of chains."""
+
+    path: Path
+    kind: Kind
+
+    @property
+    def has_alignments(self) -> bool:
+        """Whether each of its chains has an alignment."""
+        return self.kind in _OF_ALIGNMENTS
+
+
+def recognise(path: Path) -> Source:
+    """Find out what a file or folder is, by what it holds.
+
+    Raises
+    ------
+    InputError
+        It is not there, or nothing that chains are listed from.
+    """
+    if path.is_dir():
+        return Source(path, _kind_of_folder(path))
+    if path.name.endswith(STRUCTURE_SUFFIXES):
+        return Source(path, "structures")
+    return Source(path, _kind_of_file(path))
+
+
+def _kind_of_folder(path: Path) -> Kind:
+    if (path / DUPLICATES).is_file() or chain_folders(path / "pdb"):
+        return "OpenProteinSet"
+    if chain_folders(path):
+        return "alignments"
+    if structure_files(path):
+        return "structures"
+    raise InputError(f"{path}: holds nothing that chains are listed from. Expected {_EXPECTED}.")
+
+
+def _kind_of_file(path: Path) -> Kind:
+    start = next(read_text_pieces(path), "").lstrip("\ufeff\r\n\t ").partition("\n")[0].rstrip()
+    if start.startswith("{"):
+        return "index of alignments" if is_alignment_index(path) else "cache"
+    if start.startswith(">"):
+        return "sequences"
+    if set(MLPERF_COLUMNS) <= set(start.split(",")):
+        return "MLPerf's table"
+    if start and is_chain_key(start.split()[0]):
+        return "identical chains"
+    found = f"it begins with {start[:60]!r}" if start else "it is empty"
+    hint = " Sequence clusters belong behind --clusters." if "_" in start.split(" ")[0] else ""
+    raise InputError(f"{path}: {found}. Expected {_EXPECTED}.{hint}")
+
+
+def read_sources(paths: Sequence[Path], jobs: int) -> Candidates:
+    """Read everything that is known of the chains.
+
+    Chains with alignments may be listed if a source says which these are, otherwise those of the
+    first source. The other sources say more of them.
+
+    Raises
+    ------
+    InputError
+        A source cannot be read, or no chain is found.
+    """
+    sources = [recognise(path) for path in paths]
+    lists = [source for source in sources if source.has_alignments] or sources[:1]
+    candidates = Candidates()
+    for source in sources:
+        logger.info("%s: reading (%s)", source.path, source.kind)
+        chains = _read(source, jobs, candidates.notes)
+        count = candidates.add(chains, str(source.path), listed=source in lists)
+        logger.info("%s: %s chains", source.path, f"{count:,}")
+    if not any(True for _ in candidates):
+        raise InputError(f"{', '.join(str(source.path) for source in lists)}: no chain is found")
+    return candidates
+
+
+def _read(source: Source, jobs: int, notes: Notes) -> Iterator[Candidate]:
+    path = source.path
+    match source.kind:
+        case "OpenProteinSet":
+            return read_open_protein_set(path, notes)
+        case "alignments":
+            return map(Candidate, chain_folders(path))
+        case "identical chains":
+            return read_duplicates(path)
+        case "structures":
+            files = structure_files(path) if path.is_dir() else [path]
+            return read_structures(files, jobs, notes)
+        case "sequences":
+            return read_sequences(path)
+        case "MLPerf's table":
+            return read_mlperf_table(path)
+        case _:
+            return read_json(path)

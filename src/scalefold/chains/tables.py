@@ -1,0 +1,134 @@
+"""Files that say something of many chains: sequences, OpenFold's caches, MLPerf's table."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from scalefold.chains.candidates import Candidate, date_of, resolution_of
+from scalefold.errors import InputError
+from scalefold.raw.compressed import read_lines, read_text_pieces
+
+MLPERF_COLUMNS: Final = ("pdb_chain_id", "release_date", "resolution", "pdb_cluster_id", "sequence")
+_JSON_KEY: Final = re.compile(r'[\s,]*("(?:[^"\\]|\\.)*")\s*:\s*')
+_MAX_ITEM: Final = 1 << 24
+
+
+def read_sequences(path: Path) -> Iterator[Candidate]:
+    """Read FASTA: ``pdb_seqres.txt``, whose polymers other than proteins are left out."""
+    header, parts = "", list[str]()
+    for line in read_lines(path):
+        if line.startswith(">"):
+            yield from _sequence(header, parts)
+            header, parts = line[1:], []
+        else:
+            parts.append(line.strip())
+    yield from _sequence(header, parts)
+
+
+def _sequence(header: str, parts: list[str]) -> Iterator[Candidate]:
+    name, _, about = header.partition(" ")
+    if name and ("mol:" not in about or "mol:protein" in about):
+        yield Candidate(name.strip(), sequence="".join(parts).removesuffix("*"))
+
+
+def read_json(path: Path) -> Iterator[Candidate]:
+    """Read one of OpenFold's files: a cache of chains or of entries, or an index of alignments.
+
+    Raises
+    ------
+    InputError
+        It is no JSON object of objects.
+    """
+    for name, value in json_items(path):
+        if "chain_ids" in value or "seqs" in value:
+            yield from _of_entry(name, value)
+        else:
+            sequence = value.get("seq")
+            yield Candidate(
+                name,
+                sequence=sequence if isinstance(sequence, str) else None,
+                release_date=date_of(str(value.get("release_date"))),
+                resolution=resolution_of(value.get("resolution")),
+            )
+
+
+def _of_entry(name: str, value: dict[str, Any]) -> Iterator[Candidate]:
+    """Give the chains of an entry of ``mmcif_cache.json``."""
+    date = date_of(str(value.get("release_date")))
+    resolution = resolution_of(value.get("resolution"))
+    chains, sequences = value.get("chain_ids") or (), value.get("seqs") or ()
+    for chain, sequence in zip(chains, sequences, strict=False):
+        yield Candidate(f"{name}_{chain}", str(sequence), release_date=date, resolution=resolution)
+
+
+def is_alignment_index(path: Path) -> bool:
+    """Whether a JSON file is an index of OpenFold's alignment databases (``super.index``)."""
+    _, value = next(json_items(path), ("", {}))
+    return "db" in value and "files" in value
+
+
+def json_items(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Give the items of a JSON object of objects one by one, whatever the file's size.
+
+    Raises
+    ------
+    InputError
+        It is none, is cut, or an item has more than 16 MiB.
+    """
+    decoder, buffer, is_open = json.JSONDecoder(), "", False
+    for piece in read_text_pieces(path):
+        buffer = buffer + piece if is_open else (buffer + piece).lstrip().removeprefix("{")
+        is_open, at = True, 0
+        while match := _JSON_KEY.match(buffer, at):
+            try:
+                value, at = decoder.raw_decode(buffer, match.end())
+            except json.JSONDecodeError:
+                break
+            except RecursionError as error:
+                raise InputError(f"{path}: nested too deeply for a file of OpenFold's") from error
+            if not isinstance(value, dict):
+                raise InputError(
+                    f"{path}: item {match[1][:80]} is no JSON object, as those of OpenFold's "
+                    "caches are. Name another file."
+                )
+            yield json.loads(match[1]), value
+        buffer = buffer[at:]
+        if len(buffer) > _MAX_ITEM:
+            break
+    if buffer.strip(" \t\r\n,") != "}":
+        raise InputError(
+            f"{path}: not readable as JSON from {buffer.strip()[:60]!r} on, or cut there. Make it "
+            "or download it again."
+        )
+
+
+def read_mlperf_table(path: Path) -> Iterator[Candidate]:
+    """Read ``chains.csv`` of the MLPerf HPC reference's data preparation, with its clusters.
+
+    Raises
+    ------
+    InputError
+        A column is missing, or a line cannot be split.
+    """
+    rows = csv.DictReader(read_lines(path))
+    missing = set(MLPERF_COLUMNS) - set(rows.fieldnames or ())
+    if missing:
+        raise InputError(f"{path}: has no column {', '.join(sorted(missing))}. Name another file.")
+    try:
+        for row in rows:
+            cluster = row["pdb_cluster_id"] or "-1"
+            yield Candidate(
+                row["pdb_chain_id"] or "",
+                sequence=row["sequence"],
+                label=row.get("mmcif_chain_ids"),
+                release_date=date_of(row["release_date"] or ""),
+                resolution=resolution_of(row["resolution"]),
+                cluster=None if cluster == "-1" else f"mlperf_{cluster}",
+            )
+    except csv.Error as error:
+        raise InputError(f"{path}: line {rows.line_num}: {error}. Download it again.") from error

@@ -1,0 +1,176 @@
+"""What files and folders say of chains, and what is passed over."""
+
+from __future__ import annotations
+
+import datetime
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from scalefold.chains.candidates import Candidate
+from scalefold.chains.sources import read_sources, recognise
+from scalefold.chains.tables import json_items
+from scalefold.errors import InputError
+
+SEQRES = """>101m_A mol:protein length:6  MYOGLOBIN
+MVLSEG
+>1lcd_B mol:na length:4  DNA
+ACGT
+>1ay7_A mol:protein length:8  RNASE
+DVSG
+TVCL
+>1ay7_BB mol:protein length:2  BARSTAR
+KK
+"""
+
+
+def known(*paths: Path) -> dict[str, Candidate]:
+    return {chain.chain_key: chain for chain in read_sources(paths, jobs=1)}
+
+
+def test_pdb_seqres_gives_proteins(tmp_path: Path) -> None:
+    path = tmp_path / "pdb_seqres.txt.gz"
+    path.write_bytes(gzip.compress(SEQRES.encode()))
+    chains = known(path)
+    assert {key: chain.sequence for key, chain in chains.items()} == {
+        "101m_A": "MVLSEG",
+        "1ay7_A": "DVSGTVCL",
+        "1ay7_BB": "KK",
+    }
+
+
+def test_hostile_names_and_sequences_are_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "all.fasta"
+    path.write_text(
+        ">../../etc/passwd_A\nMK\n>\nMK\n>1abc_A/../x\nMK\n>1ABC_A\nMK\n>1abc_B\nM*K\n>1abc_C\nMK*\n"
+        ">1abc_C\nMKMK\n>1abc_D\n" + "A" * 35_000 + "\n"
+    )
+    candidates = read_sources([path], jobs=1)
+    sequences = {chain.chain_key: chain.sequence for chain in candidates}
+    assert sequences == {"1abc_B": None, "1abc_C": "MK", "1abc_D": "A" * 35_000}
+    assert len(list(candidates.notes)) == 2
+
+
+def test_open_protein_set_expands_to_identical_chains(tmp_path: Path) -> None:
+    for name in ("1abc_A", "2xyz_B", "no-chain"):
+        (tmp_path / "pdb" / name / "a3m").mkdir(parents=True)
+    (tmp_path / "pdb" / "3fil_A").touch()  # a file is no folder of alignments
+    (tmp_path / "duplicate_pdb_chains.txt").write_text(
+        "4dup_AA 1abc_A 1abc_A\n5non_A 5non_B\n6dup_C 4dup_AA 2xyz_B\n\n"
+    )
+    assert set(known(tmp_path)) == {"1abc_A", "2xyz_B", "4dup_AA", "6dup_C"}
+    assert "5non_B" in known(tmp_path / "duplicate_pdb_chains.txt")
+
+
+def test_sources_with_alignments_say_which_chains(tmp_path: Path) -> None:
+    """In any order; the others say more of these chains only, and the first one counts."""
+    seqres, duplicates = tmp_path / "seqres.txt", tmp_path / "duplicates.txt"
+    cache = tmp_path / "cache.json"
+    seqres.write_text(SEQRES)
+    duplicates.write_text("101m_A 9zzz_A\n")
+    cache.write_text(
+        json.dumps({"101m_A": {"seq": "OTHER", "release_date": "1998-04-08", "resolution": 2.07}})
+    )
+    chains = known(seqres, cache, duplicates)
+    assert set(chains) == {"101m_A", "9zzz_A"}
+    assert chains["101m_A"].sequence == "MVLSEG"
+    assert chains["101m_A"].release_date == datetime.date(1998, 4, 8)
+    assert chains["101m_A"].resolution == 2.07
+    assert chains["9zzz_A"].sequence is None
+
+
+def test_openfolds_caches(tmp_path: Path) -> None:
+    cache = tmp_path / "mmcif_cache.json"
+    cache.write_text(
+        json.dumps(
+            {
+                "1abc": {
+                    "release_date": "2001-02-03",
+                    "chain_ids": ["A", "b"],
+                    "seqs": ["MK", "AA"],
+                    "no_chains": 2,
+                    "resolution": 0.0,
+                },
+                "2bad": {"chain_ids": ["A"], "seqs": ["MK"], "release_date": "?"},
+                "3non": {},
+            }
+        )
+    )
+    chains = known(cache)
+    assert set(chains) == {"1abc_A", "1abc_b", "2bad_A"}
+    assert chains["1abc_b"].sequence == "AA"
+    assert chains["1abc_b"].resolution is None, "zero is how the cache says that there is none"
+    assert chains["2bad_A"].release_date is None
+    index = tmp_path / "super.index"
+    index.write_text(json.dumps({"1abc_b": {"db": "0.db", "files": [["uniref90_hits.a3m", 0, 9]]}}))
+    assert set(known(cache, index)) == {"1abc_b"}
+
+
+def test_json_is_read_item_by_item(tmp_path: Path) -> None:
+    items = {f'1a"{i}': {"seq": 'M{}"\\' * (i % 700), "n": [{"x": i}]} for i in range(3000)}
+    path = tmp_path / "large.json"
+    path.write_text(json.dumps(items, indent=1))
+    assert path.stat().st_size > 3 << 20
+    assert dict(json_items(path)) == items
+    path.write_text(path.read_text()[:-9])
+    with pytest.raises(InputError, match="cut"):
+        dict(json_items(path))
+
+
+@pytest.mark.parametrize("text", ['{"1abc_A": 12}', "{" + '"a":[' * 9, '{"a": ' + '{"a":' * 99_999])
+def test_other_json_is_an_error(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "other.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=r"other\.json"):
+        read_sources([path], jobs=1)
+
+
+def test_mlperfs_table(tmp_path: Path) -> None:
+    path = tmp_path / "chains.csv"
+    path.write_text(
+        "pdb_chain_id,pdb_id,author_chain_id,mmcif_chain_ids,release_date,resolution,"
+        "pdb_cluster_id,sequence_length,sequence\n"
+        "7ny6_A,7ny6,A,A;C,2021-10-20,1.5,17,4,MKVL\n1abc_NA,1abc,NA,B,2000-01-01,,-1,2,MK\n"
+    )
+    chains = known(path)
+    assert chains["7ny6_A"].cluster is not None
+    assert chains["7ny6_A"].label == "A;C"
+    assert chains["1abc_NA"].cluster is None
+    assert chains["1abc_NA"].resolution is None
+
+
+def test_structures_that_cannot_be_read_are_passed_over(demo_wwpdb: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "structures"
+    folder.mkdir()
+    for name in ("1ay7", "4i6p"):
+        (path,) = demo_wwpdb.rglob(f"{name}.cif.gz")
+        (folder / path.name).symlink_to(path)
+    (folder / "empty.pdb").touch()
+    (folder / "cut.cif.gz").write_bytes(b"\x1f\x8b\x08")
+    (folder / "loop").symlink_to(folder)
+    candidates = read_sources([folder], jobs=1)
+    chains = {chain.chain_key: chain for chain in candidates}
+    assert set(chains) == {"1ay7_A", "1ay7_B", "4i6p_A", "4i6p_B"}
+    assert chains["1ay7_B"].entity == "2"
+    assert chains["1ay7_B"].method == "x-ray diffraction"
+    (note,) = candidates.notes
+    assert "2" in note
+
+
+def test_what_is_no_source_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        recognise(tmp_path / "absent")
+    with pytest.raises(InputError, match="holds nothing"):
+        recognise(tmp_path)
+    path = tmp_path / "clusters-by-entity-40.txt"
+    path.write_text("4HHB_1 2DN1_1\n")
+    with pytest.raises(InputError, match="--clusters"):
+        recognise(path)
+    path.write_text("")
+    with pytest.raises(InputError, match="empty"):
+        recognise(path)
+    path.write_text(">x\nMK\n")
+    with pytest.raises(InputError, match="no chain"):
+        read_sources([path], jobs=1)

@@ -1,0 +1,82 @@
+"""``scalefold chains`` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.unit.cli.conftest import ROOT, run
+
+from scalefold.raw.chains import read_chains
+from scalefold.raw.outline import read_outline
+
+MIRROR = ROOT / "demo/mirror"
+
+
+def entity_clusters(path: Path) -> None:
+    """RCSB's file for the bundled structures: lysozymes together, else a line a chain."""
+    lines: dict[str, set[str]] = {}
+    for file in (MIRROR / "wwpdb").rglob("*.cif.gz"):
+        outline = read_outline(file)
+        for chain in outline.chains:
+            family = "lysozyme" if outline.entry_id in ("1aki", "2nwd") else chain.sequence
+            lines.setdefault(family, set()).add(f"{outline.entry_id}_{chain.entity}".upper())
+    path.write_text("".join(" ".join(sorted(line)) + "\n" for line in lines.values()))
+
+
+def test_open_protein_set_with_structures(tmp_path: Path) -> None:
+    out, clusters = tmp_path / "chains.tsv", tmp_path / "clusters-by-entity-40.txt"
+    entity_clusters(clusters)
+    result = run(
+        "chains", str(MIRROR / "openproteinset"), str(MIRROR / "wwpdb"), "--clusters",
+        str(clusters), "--train-until", "2010-01-01", "--templates", "-o", str(out),
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    rows = {row.chain_key: row for row in read_chains(out)}
+    folders = {folder.name for folder in (MIRROR / "openproteinset/pdb").iterdir()}
+    assert rows.keys() == folders
+    assert {row.split for row in rows.values()} == {"train", "validation", "template"}
+    assert "1lcd" not in rows or rows["1lcd_A"].cluster_id == "1lcd_3"
+    assert "release date unknown" in result.output
+
+
+def test_nothing_is_written_after_an_error(tmp_path: Path) -> None:
+    out = tmp_path / "chains.tsv"
+    out.write_text("mine")
+    cache = tmp_path / "cache.json"
+    cache.write_text(json.dumps({"1abc_A": {"seq": "MK"}, "2abc_A": {"seq": "AA"}}))
+    for options in (
+        ["--preset", "mlperf"],
+        ["--train-until", "September"],
+        ["--train-until", "2020-01-01", "--clusters", "none"],
+        ["--clusters", str(tmp_path / "absent")],
+        ["--clusters", "none", "--validation-list", str(cache)],
+    ):
+        result = run("chains", str(cache), "-o", str(out), *options)
+        assert result.exit_code == 2, result.output
+    assert out.read_text() == "mine"
+
+
+def test_mlperf_takes_cameos_targets(tmp_path: Path) -> None:
+    """By the archive's names of chains first, as its reference does."""
+    table, targets = tmp_path / "chains.csv", tmp_path / "cameo_targets.py"
+    table.write_text(
+        "pdb_chain_id,mmcif_chain_ids,release_date,resolution,pdb_cluster_id,sequence\n"
+        "7ny6_A,B,2021-10-20,1.5,17,ACDEFGH\n7ny6_B,A,2021-10-20,1.5,18,ACDEFGHI\n"
+        "1abc_A,A,2001-01-01,,17,ACDEFGHIKL\n1bad_A,A,2001-01-01,9.0,19,ACDEFGHIKL\n"
+    )
+    targets.write_text('CAMEO_TARGETS = {\n    "2021-09-18": [\n        "7ny6 [A]",\n    ],\n}\n')
+    out = tmp_path / "chains.tsv"
+    result = run(
+        "chains", str(table), "--clusters", "none", "--preset", "mlperf", "--validation-list",
+        str(targets), "-o", str(out),
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    splits = {row.chain_key: row.split for row in read_chains(out)}
+    assert splits == {
+        "7ny6_A": "template",
+        "7ny6_B": "validation",
+        "1abc_A": "train",
+        "1bad_A": "template",
+    }
+    assert "594,595" in result.output
