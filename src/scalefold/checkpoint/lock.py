@@ -60,7 +60,11 @@ def sign_of_life(folder: Path) -> str:
     generations = (path for path in (folder / LOCK_FOLDER).glob("*") if path.name.isdigit())
     newest = max(generations, key=lambda path: int(path.name), default=None)
     try:
-        return "" if newest is None else f"{newest.name}\n{newest.read_text('utf-8')}"
+        return (
+            ""
+            if newest is None
+            else f"{newest.name}\n{newest.read_text('utf-8', 'backslashreplace')}"
+        )
     except FileNotFoundError:  # the next holder has just cleaned up
         return ""
 

@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from scalefold.config.schema import TrainingConfig
+from scalefold.errors import InputError
 
 
 def steps_made_from(
@@ -37,6 +38,8 @@ def steps_made_from(
     ------
     OSError
         If a checkpoint is deleted meanwhile.
+    InputError
+        If a checkpoint's description is damaged.
     """
     steps = []
     for mark in folder.glob("step-*.ready"):
@@ -84,7 +87,7 @@ def other_initial_weights(folder: Path, initial_weights_sha256: str | None) -> s
 
     Raises
     ------
-    OSError, ValueError, KeyError
+    OSError, InputError
         If the last checkpoint cannot be read.
     """
     for mark in sorted(folder.glob("step-*.ready"))[-1:]:
@@ -97,5 +100,9 @@ def other_initial_weights(folder: Path, initial_weights_sha256: str | None) -> s
 @cache
 def _made_from(mark: Path, time_ns: int) -> tuple[str, str | None]:
     """Hashes of a checkpoint's data and initial weights."""
-    facts = json.loads((mark.with_suffix("") / "checkpoint.json").read_text("utf-8"))
-    return facts["data_manifest_sha256"], facts.get("initial_weights_sha256")
+    path = mark.with_suffix("") / "checkpoint.json"
+    try:
+        facts = json.loads(path.read_text("utf-8"))
+        return facts["data_manifest_sha256"], facts.get("initial_weights_sha256")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise InputError(f"{path}: damaged ({error!r}). Use another checkpoint") from None

@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from pydantic import FiniteFloat, TypeAdapter, ValidationError
+
 from scalefold.config.schema import EvaluationConfig
 from scalefold.errors import InputError
 from scalefold.io.atomic import write_bytes
@@ -39,12 +41,15 @@ class TargetReached:
 
     step: int
     split: str
-    lddt_ca: float
+    lddt_ca: FiniteFloat
     data_manifest_sha256: str
 
     def write(self, training: Path) -> None:
         """Write the message into a training's folder, atomically."""
         write_bytes(training / TARGET_FILE, (json.dumps(asdict(self), indent=1) + "\n").encode())
+
+
+_REACHED: Final = TypeAdapter(TargetReached)
 
 
 def read_target(
@@ -59,11 +64,12 @@ def read_target(
     """
     path = training / TARGET_FILE
     try:
-        reached = TargetReached(**json.loads(path.read_text("utf-8")))
+        reached = _REACHED.validate_json(path.read_bytes(), strict=True)
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError) as error:
-        raise InputError(f"{path}: not written by an evaluation ({error}): delete it") from None
+    except ValidationError as error:
+        found = error.errors()[0]["msg"]
+        raise InputError(f"{path}: not written by an evaluation ({found}): delete it") from None
     meant = (
         evaluation.target_lddt is not None
         and reached.lddt_ca >= evaluation.target_lddt

@@ -126,6 +126,8 @@ class Manifest:
             )
         check_keys(path, tree, [f.name for f in fields(Manifest)], _RESTORE)
         try:
+            if not all(type(count) is int for count in tree["counts"].values()):
+                raise TypeError(f"counts are {tree['counts']}")
             return Manifest(
                 schema_version=version,
                 config_hash=tree["config_hash"],
@@ -133,9 +135,9 @@ class Manifest:
                 counts=tree["counts"],
                 files=tuple(ShardFacts(**facts) for facts in tree["files"]),
             )
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, AttributeError) as error:
             raise InputError(
-                f"{path}: an entry is missing or unknown ({error}). {_RESTORE}"
+                f"{path}: an entry is missing, unknown or of another kind ({error}). {_RESTORE}"
             ) from error
 
     @property

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from scalefold.checkpoint.published import other_initial_weights, steps_made_from
+from scalefold.errors import InputError
 
 DATA, WEIGHTS, OTHER = "d" * 64, "a" * 64, "0" * 64
 MADE_FROM = [(DATA, WEIGHTS), (DATA, None), (DATA, OTHER), (OTHER, WEIGHTS), (DATA, WEIGHTS)]
@@ -58,3 +59,15 @@ def test_versions_that_recorded_no_initial_weights(tmp_path: Path) -> None:
     (tmp_path / "step-00000003.ready").touch()
     assert steps_made_from(tmp_path, DATA, WEIGHTS) == [3]
     assert other_initial_weights(tmp_path, WEIGHTS) is None
+
+
+@pytest.mark.parametrize("content", [b"{", b"\xff", b"[]", b"{}", b"3"])
+def test_a_damaged_description_is_named(content: bytes, tmp_path: Path) -> None:
+    publish(tmp_path, [(DATA, WEIGHTS)])
+    (tmp_path / "step-00000000/checkpoint.json").write_bytes(content)
+    for read in (
+        lambda: steps_made_from(tmp_path, DATA, None),
+        lambda: other_initial_weights(tmp_path, OTHER),
+    ):
+        with pytest.raises(InputError, match=r"checkpoint\.json: damaged"):
+            read()
