@@ -1,7 +1,7 @@
 # The checkpoints of the trainings, and which of them are evaluated.
 from scalefold.config import initial_weights_sha256
 from scalefold.checkpoint.published import passed_steps, steps_made_from
-from scalefold.checkpoint.target import read_target
+from scalefold.checkpoint.target import read_end
 
 ASYNC = CONFIG.evaluation.mode == "async"
 
@@ -33,14 +33,14 @@ def passed_without(key):
 
 
 def has_ended(key):
-    """Has a training reached its last step, or its target? Its last checkpoint may be deleted."""
+    """Has a training made its last step, or was it ended? Its last checkpoint may be deleted."""
     config = OF_KEY[key][1]
     last = config.training.steps
     if last in published(key) or os.path.exists(evaluation(key, last)):
         return True
     try:
         training = Path(TRAINING.format(key=key))
-        return read_target(training, config.evaluation, data_hash()) is not None
+        return read_end(training, config.evaluation, data_hash()) is not None
     except (OSError, ValueError):
         return False
 

@@ -92,8 +92,9 @@ def train(
     training. It finishes its step, writes a checkpoint and ends with exit code 75. The same command
     with --resume continues, also with another number of processes.
 
-    When an evaluation of a checkpoint reaches evaluation.target_lddt, the training is complete: it
-    ends in the same way with exit code 0.
+    When an evaluation of a checkpoint reaches evaluation.target_lddt, or evaluations have not risen
+    for evaluation.patience of them, the training is complete: it ends in the same way with exit
+    code 0.
     """
     from scalefold.config import check_initial_weights
     from scalefold.launcher import find_place
@@ -148,11 +149,8 @@ def train(
 def _say(result: TrainingResult, steps: int, reason: str, resume: bool) -> None:
     wanted = f" of {steps}" if result.step <= steps else f", training.steps is only {steps}"
     typer.echo(f"{result.checkpoint}: step {result.step}{wanted}")
-    if result.target is not None:
-        typer.echo(
-            f"target reached: mean lDDT-Cα of {result.target.split} {result.target.lddt_ca:.3f} at "
-            f"step {result.target.step}"
-        )
+    if result.end is not None:
+        typer.echo(str(result.end))
     if result.skipped_steps:
         typer.echo(f"{result.skipped_steps} steps were not finite and not applied", err=True)
     if not result.completed:
@@ -208,8 +206,9 @@ def evaluate(
     A checkpoint's averaged weights are evaluated, or those of a file. The configuration's model
     must be that of the weights.
 
-    If the mean lDDT-Cα of the first of evaluation.splits reaches evaluation.target_lddt, the
-    checkpoint's training ends.
+    If the mean lDDT-Cα of the first of evaluation.splits reaches evaluation.target_lddt, or has not
+    risen for evaluation.patience evaluations in the folder of --out, the checkpoint's training
+    ends.
     """
     from scalefold.launcher import find_place
     from scalefold.shards.manifest import Manifest

@@ -44,7 +44,10 @@ PACKING_KEYS: Final = ("data.alignments", "data.template_hits", "data.buckets", 
 come from is not among them.
 """
 
-FORMER_VALUES: Final[Mapping[str, Any]] = {"loss.violation_ca_c_n_stddev": 0.0311}
+FORMER_VALUES: Final[Mapping[str, Any]] = {
+    "loss.violation_ca_c_n_stddev": 0.0311,
+    "training.trainable": None,
+}
 """Settings that earlier versions lack, and what those versions did. A setting with this value is no
 part of a key, so results of earlier versions keep their keys."""
 

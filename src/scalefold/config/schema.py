@@ -438,6 +438,11 @@ class TrainingConfig(Section):
         120, le=86_400, description="The same from the first step on."
     )
     initial_weights: WrittenPath | None = Field(None, description="Start from these weights.")
+    trainable: Annotated[list[str], Field(min_length=1)] | None = Field(
+        None,
+        description="Modules that are trained, such as structure_module or evoformer.blocks.47; "
+        "the rest stays as it is. null: all.",
+    )
 
     def publishes(self, step: int) -> bool:
         """Whether a step's checkpoint is published whatever happens."""
@@ -460,6 +465,11 @@ class EvaluationConfig(Section):
         None,
         description="Training ends when the mean lDDT-CA of the first split reaches this; needs "
         "mode async.",
+    )
+    patience: Positive | None = Field(
+        None,
+        description="Training ends when the mean lDDT-CA of the first split has not risen for this "
+        "many evaluations; needs mode async.",
     )
     splits: list[Literal["train", "validation"]] = Field(["validation"], min_length=1)
     precision: Literal["auto", "fp32", "tf32", "bf16"] = Field(
@@ -531,6 +541,12 @@ class Config(Section):
                 f"evaluation.target_lddt is {self.evaluation.target_lddt} but evaluation.mode is "
                 "after, when no training is left to end: set evaluation.mode to async, or "
                 "evaluation.target_lddt to null"
+            )
+        if self.evaluation.patience is not None and self.evaluation.mode != "async":
+            raise ValueError(
+                f"evaluation.patience is {self.evaluation.patience} but evaluation.mode is after, "
+                "when no training is left to end: set evaluation.mode to async, or "
+                "evaluation.patience to null"
             )
         if self.evaluation.mode == "async" and self.training.keep_checkpoints:
             raise ValueError(

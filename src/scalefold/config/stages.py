@@ -78,11 +78,13 @@ def _check(name: str, settings: Tree, where: str) -> None:
 
 def _last_checkpoint(stage: Config, where: str) -> str:
     """Return where the workflow has a training's last checkpoint."""
-    if stage.evaluation.target_lddt is not None:
-        raise InputError(
-            f"{where}: starts from step {stage.training.steps} of the stage before, which could "
-            f"end earlier: its evaluation.target_lddt is {stage.evaluation.target_lddt}. Set that "
-            "in the last stage only"
-        )
+    for key in ("target_lddt", "patience"):
+        value = getattr(stage.evaluation, key)
+        if value is not None:
+            raise InputError(
+                f"{where}: starts from step {stage.training.steps} of the stage before, which "
+                f"could end earlier: its evaluation.{key} is {value}. Set that in the last stage "
+                "only"
+            )
     folder = stage.results / stage.run_name / "weights" / run_key(stage)
     return (folder / f"step-{stage.training.steps:08d}").as_posix()

@@ -18,7 +18,7 @@ from scalefold.checkpoint.lock import sign_of_life
 from scalefold.checkpoint.provenance import data_hash
 from scalefold.checkpoint.published import steps_made_from
 from scalefold.checkpoint.read import checkpoint_path
-from scalefold.checkpoint.target import read_target
+from scalefold.checkpoint.target import read_end
 from scalefold.config import initial_weights_sha256
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
@@ -47,7 +47,8 @@ def follow(
 ) -> list[int]:
     """Evaluate every checkpoint of a training that has no evaluation yet, until the training ends.
 
-    It has ended when its last step, or its target, is reached, or when nothing has been written
+    It has ended when its last step, or its target, is reached, when its evaluations have not risen
+    for ``evaluation.patience`` of them, or when nothing has been written
     under its lock for ``patience_seconds``. All checkpoints published until then are evaluated. One
     that cannot be evaluated is logged and left out.
 
@@ -126,10 +127,10 @@ class _Checkpoints:
         ]
 
     def training_ended(self) -> bool:
-        """Whether the last step, or the target, is reached."""
+        """Whether the last step is made, or an evaluation has ended it."""
         if max(self._published(), default=-1) >= self._config.training.steps:
             return True
-        return read_target(self._training, self._config.evaluation, self._data) is not None
+        return read_end(self._training, self._config.evaluation, self._data) is not None
 
     def _published(self) -> list[int]:
         """Steps of the checkpoints; none if one goes, or is replaced, just now."""

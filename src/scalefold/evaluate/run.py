@@ -23,6 +23,7 @@ from scalefold.config.load import config_hash
 from scalefold.config.schema import Config, EvaluationConfig
 from scalefold.errors import InputError
 from scalefold.evaluate.chains import Chain, evaluate_chains
+from scalefold.evaluate.patience import stalled
 from scalefold.evaluate.results import (
     mean_by_split,
     prepare_outputs,
@@ -61,7 +62,8 @@ def evaluate_weights(
     ----------
     config : Config
         Its ``model`` section must be that of the weights. If ``evaluation.target_lddt`` is reached
-        and no chain failed, a message for the training is written to the checkpoint's folder, see
+        and no chain failed, or ``evaluation.patience`` evaluations in the folder of ``out`` have
+        gained nothing, a message for the training is written to the checkpoint's folder, see
         `scalefold.checkpoint.target`.
     path : Path
         A checkpoint, folder ``step-<8 digits>``, whose averaged weights are taken; or a file of
@@ -106,11 +108,13 @@ def evaluate_weights(
     warn_of_other_settings(shards, config)
     chains = _chains(reader, chosen, shards)
     prepare_outputs(out, structures)
-    if config.evaluation.target_lddt is not None and subject.checkpoint is not None:
+    settings = config.evaluation
+    may_end = settings.target_lddt is not None or settings.patience is not None
+    if may_end and subject.checkpoint is not None:
         try_writing(
             path.parent,
-            "set evaluation.target_lddt to null: with a target, the training there is told that it "
-            "is reached",
+            "set evaluation.target_lddt and evaluation.patience to null: with them, the training "
+            "there is told to end",
         )
     if structures is not None:
         check_case_collisions((structure_path(structures, key) for key, *_ in chains), structures)
@@ -124,14 +128,14 @@ def evaluate_weights(
             results = evaluate_chains(predict, reader, chains, config, device, structures, progress)
         evaluation = {**made_from, **_outcome(results, path, chosen)}
     try:  # before the evaluation is written, since its file says that all is done
-        _tell_training(config.evaluation, subject, evaluation)
+        _tell_training(settings, subject, evaluation, out.parent)
     except InputError as error:
         keep_unreported(evaluation, out)
         write_evaluation(evaluation, out)
         raise InputError(
-            f"{out} is written, but the training in {path.parent} could not be told that its "
-            f"target is reached: {error} Then the same command tells it, and does not evaluate "
-            "again. If no training is at work there, set evaluation.target_lddt to null"
+            f"{out} is written, but the training in {path.parent} could not be told to end: "
+            f"{error} Then the same command tells it, and does not evaluate again. If no training "
+            "is at work there, set evaluation.target_lddt and evaluation.patience to null"
         ) from error
     write_evaluation(evaluation, out)
     forget_unreported(out)
@@ -193,15 +197,22 @@ def _made_from(
 
 
 def _tell_training(
-    settings: EvaluationConfig, subject: Subject, evaluation: dict[str, Any]
+    settings: EvaluationConfig, subject: Subject, evaluation: dict[str, Any], folder: Path
 ) -> None:
-    """End the training that a checkpoint belongs to if it has reached its target."""
+    """End the training of a checkpoint at its target, or if the evaluations in a folder say so."""
+    if subject.checkpoint is None:
+        return
+    training = subject.path.parent
     value = reached_target(evaluation, settings)
-    if value is not None and subject.checkpoint is not None:
-        split = settings.splits[0]
-        logger.info("mean lDDT-Cα of %s is %.3f: the target is reached", split, value)
+    if value is not None:
         data = subject.checkpoint.data_manifest_sha256
-        TargetReached(subject.step, split, value, data).write(subject.path.parent)
+        reached = TargetReached(subject.step, settings.splits[0], value, data)
+        logger.info("%s", reached)
+        reached.write(training)
+    no_gain = stalled(evaluation, training, folder, settings)
+    if no_gain is not None:
+        logger.info("%s", no_gain)
+        no_gain.write(training)
 
 
 def _checked_splits(splits: Sequence[str]) -> list[str]:

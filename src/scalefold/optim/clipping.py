@@ -57,7 +57,7 @@ class ClippedMean:
         self._buckets = bucket_slices(starts, self._sum.numel(), BUCKET_ELEMENTS)
         self._completion = None
         if overlap and ranks.size > 1 and not self._per_sample:
-            self._completion = Completion(parameters.placed, self._buckets)
+            self._completion = Completion(parameters.trained, self._buckets)
 
     @property
     def overlaps(self) -> bool:

@@ -33,7 +33,8 @@ class FlatParameters:
     Parameters
     ----------
     model : nn.Module
-        Its parameters are float32, and become views of the buffers.
+        Its parameters are float32, and become views of the buffers. Those that ask for no gradient
+        are frozen: their part of `gradient` stays zero.
     narrow : callable, optional
         Tells by name which parameters work in ``narrow_dtype``; default none.
     narrow_dtype : torch.dtype
@@ -48,6 +49,8 @@ class FlatParameters:
         Gradients of the last backward pass, complete after `collect_gradient`.
     placed : list of (Parameter, int)
         The model's parameters and where they start in the buffers, by this.
+    trained : list of (Parameter, int)
+        Those of them that are not frozen.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class FlatParameters:
             ((parameters[name], start) for name, start in self._offsets.items()),
             key=lambda placed: placed[1],
         )
+        self.trained = [placed for placed in self.placed if placed[0].requires_grad]
 
         device = next(iter(parameters.values())).device
         self.master = torch.zeros(size, device=device)
@@ -94,9 +98,13 @@ class FlatParameters:
         for name in wide:
             parameters[name].data = self._view(self.master, name)
             parameters[name].grad = self._view(self.gradient, name)
+        trained = [name for name in self._narrow if parameters[name].requires_grad]
+        self._num_trained_narrow = len(trained)
         self._gathers = [
-            self._gather(gather, buffer, names)
-            for buffer, names in ((self._working_gradient, self._narrow), (self.gradient, wide))
+            self._gather(gather, self._working_gradient, trained),
+            self._gather(
+                gather, self.gradient, [name for name in wide if parameters[name].requires_grad]
+            ),
         ]
         self.publish()
 
@@ -104,6 +112,11 @@ class FlatParameters:
     def num_parameters(self) -> int:
         """Number of parameters, without the gaps."""
         return sum(shape.numel() for shape in self._shapes.values())
+
+    @property
+    def num_trained(self) -> int:
+        """Number of parameters that are not frozen."""
+        return sum(parameter.numel() for parameter, _ in self.trained)
 
     def by_name(self, buffer: Tensor) -> dict[str, Tensor]:
         """Views of a buffer of this layout, by parameter name, in the model's order."""
@@ -151,13 +164,13 @@ class FlatParameters:
 
         The same gradients as `accumulate`, but no hook of a parameter is called.
         """
-        parameters = [parameter for parameter, _ in self.placed]
+        parameters = [parameter for parameter, _ in self.trained]
         gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
         # A loss may not depend on a parameter.
         complete = [_or_zero(g, p) for g, p in zip(gradients, parameters, strict=True)]
         narrow, wide = self._gathers
-        narrow(complete[: len(self._narrow)])
-        wide(complete[len(self._narrow) :])
+        narrow(complete[: self._num_trained_narrow])
+        wide(complete[self._num_trained_narrow :])
 
     def collect_gradient(self, part: slice = slice(None)) -> None:
         """Complete `gradient`, or a part of it, after backward: widen what is narrow."""

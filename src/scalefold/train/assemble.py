@@ -23,6 +23,7 @@ from scalefold.optim.clipping import ClippedMean
 from scalefold.optim.gather import TorchGather
 from scalefold.optim.optimiser import Adam
 from scalefold.optim.parameters import FlatParameters
+from scalefold.optim.trainable import freeze_others
 from scalefold.optim.update import Update
 from scalefold.parallel import SINGLE, IdentityAxis, Mesh
 from scalefold.train.sample import GraphedSampleGradient, SampleGradient, loss_and_scores
@@ -59,7 +60,8 @@ def assemble(config: Config, device: torch.device, mesh: Mesh = SINGLE) -> Train
     Raises
     ------
     InputError
-        If the precision is not possible on the device, or ``training.initial_weights`` do not fit.
+        If the precision is not possible on the device, ``training.initial_weights`` do not fit, or
+        ``training.trainable`` names what the model does not have.
     """
     # 1. Settings of the process: precision of float32 matrix products, determinism.
     precision = config.training.precision
@@ -81,6 +83,7 @@ def assemble(config: Config, device: torch.device, mesh: Mesh = SINGLE) -> Train
     if initial is not None:
         model.load_state_dict(initial)
     model = model.to(device)
+    freeze_others(model, config.training.trainable)
 
     # 4. Parameters into flat float32 master buffers; the trunk's into a bfloat16 working copy.
     gather = select_gather(config.training.kernels, device) or TorchGather

@@ -16,7 +16,7 @@ from scalefold.checkpoint.provenance import Inputs, inputs_of, made_with
 from scalefold.checkpoint.read import latest, read_metadata
 from scalefold.checkpoint.replacement import set_aside_other_run
 from scalefold.checkpoint.resume import check_resumable
-from scalefold.checkpoint.target import TargetWatch
+from scalefold.checkpoint.target import EndWatch
 from scalefold.checkpoint.write import remove_leftovers
 from scalefold.config.load import config_hash
 from scalefold.config.schema import Config
@@ -108,7 +108,7 @@ def train(
         start = on_first(mesh.world, find_start)
         run = Run(config, trainer, mesh, out)
         run.begin(start)
-        target = TargetWatch(out, config.evaluation, inputs.data_manifest_sha256)
+        watch = EndWatch(out, config.evaluation, inputs.data_manifest_sha256)
         with contextlib.ExitStack() as stack:
             files = None
             if mesh.first:
@@ -117,6 +117,12 @@ def train(
                 stack.enter_context(files)
                 if run.step < config.training.steps:
                     logger.info("%s", sampler)
+                    flat = trainer.parameters
+                    if flat.num_trained < flat.num_parameters:
+                        logger.info(
+                            "training %s of %s parameters, as training.trainable says",
+                            f"{flat.num_trained:,}", f"{flat.num_parameters:,}",
+                        )  # fmt: skip
                     facts = {
                         "processes": mesh.world.size,
                         "train_chains": sampler.chains,
@@ -128,7 +134,7 @@ def train(
             loader = TrainingLoader(reader, config, device, run.position, rank, size, stop)
             stack.enter_context(loader)
             with exhaustion_explained(trainer.checkpointing):
-                return run.go(loader, files, target, stop)
+                return run.go(loader, files, watch, stop)
     finally:
         lock.release()
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scalefold.checkpoint.read import checkpoint_path, load_training, load_weights
-from scalefold.checkpoint.target import TargetReached, TargetWatch
+from scalefold.checkpoint.target import EndWatch, Stalled, TargetReached
 from scalefold.config.schema import Config
 from scalefold.engine.garbage_collection import present_objects_spared
 from scalefold.errors import ElsewhereError, InputError
@@ -48,18 +48,18 @@ class TrainingResult:
     checkpoint : Path
         The last checkpoint.
     completed : bool
-        Whether the run's last step was made or its target reached; False after a stop request.
+        Whether the run's last step was made or an evaluation ended it; False after a stop request.
     skipped_steps : int
         Steps that were not applied because they were not finite.
-    target : TargetReached or None
-        The evaluation that ended the run; known to the first rank.
+    end : TargetReached, Stalled or None
+        What an evaluation ended the run with; known to the first rank.
     """
 
     step: int
     checkpoint: Path
     completed: bool
     skipped_steps: int
-    target: TargetReached | None = None
+    end: TargetReached | Stalled | None = None
 
 
 class Run:
@@ -105,18 +105,18 @@ class Run:
         self,
         loader: TrainingLoader,
         files: RunFiles | None,
-        target: TargetWatch,
+        watch: EndWatch,
         stop: threading.Event,
     ) -> TrainingResult:
         """Make all steps; publish checkpoints at the start, now and then, and at the end."""
         training, world = self._config.training, self._mesh.world
         self._publish(files, loader)  # step 0: the untrained model, for comparison
-        self._on_target = on_first(world, target.look)
+        self._on_target = on_first(world, watch.look)
         self._last_read = DeviceTime(self._trainer.parameters.master.device)
         first = self.step + 1  # compiles and captures
         with contextlib.ExitStack() as stack:
-            while self.step < training.steps and not self._ends(target, stop):
-                self._step(loader, target, stop)
+            while self.step < training.steps and not self._ends(watch, stop):
+                self._step(loader, watch, stop)
                 self._read(self._lag, files)
                 if self.step == first:
                     log_backends()
@@ -131,7 +131,7 @@ class Run:
         published = self._publish(files, loader)
         if files is not None:
             files.finish()
-        completed = self.step >= training.steps or self._on_target or target.reached is not None
+        completed = self.step >= training.steps or self._on_target or watch.end is not None
         if self.step < training.steps:
             logger.info("stopped at step %d of %d: %s", self.step, training.steps, published)
         world.barrier()  # nobody leaves while the last checkpoint is being written
@@ -139,19 +139,19 @@ class Run:
             raise self._failure
         if self._absent:
             raise ElsewhereError("another rank could not read its samples, see its message")
-        return TrainingResult(self.step, published, completed, self._skips.skipped, target.reached)
+        return TrainingResult(self.step, published, completed, self._skips.skipped, watch.end)
 
-    def _ends(self, target: TargetWatch, stop: threading.Event) -> bool:
+    def _ends(self, watch: EndWatch, stop: threading.Event) -> bool:
         """Whether all ranks know that no further step is to be made."""
         alone = self._mesh.world.size == 1  # needs no agreement
         return (
             self._absent
             or self._stopped
             or self._on_target
-            or (alone and (stop.is_set() or target.look()))
+            or (alone and (stop.is_set() or watch.look()))
         )
 
-    def _step(self, loader: TrainingLoader, target: TargetWatch, stop: threading.Event) -> None:
+    def _step(self, loader: TrainingLoader, watch: EndWatch, stop: threading.Event) -> None:
         """Launch a step's work; nothing waits for it, and its numbers are read later.
 
         The batch is released: the next step needs its memory.
@@ -161,7 +161,7 @@ class Run:
         rate = learning_rate(self.step, self._config.optimiser)
 
         def notice(waited: float = batch.wait_seconds if batch else 0.0) -> Notice:
-            return Notice(stop.is_set(), self._mesh.first and target.look(), waited)
+            return Notice(stop.is_set(), self._mesh.first and watch.look(), waited)
 
         if batch is None:
             numbers = self._trainer.step.abstain(notice)

@@ -66,9 +66,9 @@ def test_training_ends_when_an_evaluation_beside_it_reaches_the_target(
     monkeypatch.setattr(MetricsLog, "write", evaluating)
     result = _train(config, shards, out)
     assert (result.step, result.completed) == (3, True)
-    assert result.target is not None
-    assert (result.target.step, result.target.split) == (2, "train")
-    assert result.target.lddt_ca >= 0.01
+    assert result.end is not None
+    assert (result.end.step, result.end.split) == (2, "train")
+    assert result.end.lddt_ca >= 0.01
     assert ready_mark(result.checkpoint).exists()
     assert [path.name for path in checkpoints(out)] == [f"step-{s:08d}" for s in (0, 2, 3)]
 
@@ -78,7 +78,7 @@ def test_training_ends_when_an_evaluation_beside_it_reaches_the_target(
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
     again = _train(config, shards, out)
-    assert (again.step, again.completed, again.target) == (3, True, result.target)
+    assert (again.step, again.completed, again.end) == (3, True, result.end)
     # A higher target has not been reached, and none means all steps.
     assert _train(targeted(0.999, steps=4), shards, out).step == 4
     assert _train(targeted(None, steps=5), shards, out).step == 5
