@@ -7,6 +7,7 @@ version 2019/08/22); where the program is installed they are compared with it ag
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 import re
@@ -20,7 +21,12 @@ import tmtools
 import torch
 
 from scalefold.chem.residues import CA, RESTYPE_NAMES, RESTYPES_WITH_X
-from scalefold.evaluate.metrics import Comparison, rmsd_ca, superposed_scores
+from scalefold.evaluate.metrics import (
+    Comparison,
+    SuperposedScores,
+    rmsd_ca,
+    superposed_scores,
+)
 from scalefold.evaluate.metrics.gdt import most_within
 from scalefold.evaluate.metrics.search import window_lengths
 from scalefold.evaluate.metrics.tm_score import tm_d0_angstrom
@@ -30,6 +36,8 @@ CHAINS = ["1lcd_A", "5pti_A", "3u8v_A", "2crb_A", "1hml_A", "102m_A", "3jqh_A"]
 RECIPES = ["noise:1", "noise:5", "drift:3", "hinge:0.6", "hinge:2", "shift"]
 PRINTED = 5e-5  # the program prints four digits
 PRINTED_RMSD = 5e-4
+MOST_ABOVE_PROGRAM = 0.1
+"""By how much the program's search was seen to miss the optimum, on 20 residues, was 0.07."""
 
 
 def tmscore_program(comparison: Comparison, folder: Path) -> dict[str, float]:
@@ -54,6 +62,14 @@ def tmscore_program(comparison: Comparison, folder: Path) -> dict[str, float]:
     return {name: float(match[1]) for name, match in found.items() if match}
 
 
+def at_least_the_programs(
+    found: SuperposedScores, expected: dict[str, float], rounding: float = 1.01 * PRINTED
+) -> None:
+    """Scores are maxima, so a longer search finds no less, and near the optimum little more."""
+    for name, score in found._asdict().items():
+        assert expected[name] - rounding <= score <= expected[name] + MOST_ABOVE_PROGRAM
+
+
 @pytest.fixture(scope="module")
 def golden() -> dict[str, dict[str, float]]:
     return json.loads(GOLDEN.read_text("utf-8"))
@@ -64,9 +80,7 @@ def golden() -> dict[str, dict[str, float]]:
 def test_agrees_with_stored_numbers_of_the_tmscore_program(compare, golden, chain_key, recipe):
     comparison = compare(chain_key, recipe)
     expected = golden[f"{chain_key} {recipe}"]
-    assert superposed_scores(comparison)._asdict() == pytest.approx(
-        {k: expected[k] for k in ("tm_score", "gdt_ts")}, abs=1.01 * PRINTED
-    )
+    at_least_the_programs(superposed_scores(comparison), expected)
     assert rmsd_ca(comparison) == pytest.approx(
         expected["rmsd_ca_angstrom"], abs=1.01 * PRINTED_RMSD
     )
@@ -85,8 +99,66 @@ def test_agrees_with_the_program_on_longer_chains(compare, shared_mirror, chain_
         comparison = compare(chain_key, recipe, shared_mirror)
         # Coordinates from files have three digits; those of the archive have no more.
         expected = tmscore_program(comparison, tmp_path)
-        found = {**superposed_scores(comparison)._asdict(), "rmsd_ca_angstrom": rmsd_ca(comparison)}
-        assert found == pytest.approx(expected, abs=1e-3)
+        at_least_the_programs(superposed_scores(comparison), expected, 1e-3)
+        assert rmsd_ca(comparison) == pytest.approx(expected["rmsd_ca_angstrom"], abs=1e-3)
+
+
+def part(comparison: Comparison, length: int) -> Comparison:
+    """The first residues alone."""
+    fields = dataclasses.fields(comparison)
+    return Comparison(**{f.name: getattr(comparison, f.name)[:length] for f in fields})
+
+
+POOR = ["noise:9", "drift:6", "hinge:3"]
+SHORT = [("5pti_A", 20), ("1lcd_A", 20), ("102m_A", 30), ("3jqh_A", 60)]
+
+
+@pytest.mark.skipif(shutil.which("TMscore") is None, reason="no TMscore program (Debian: tm-align)")
+@pytest.mark.parametrize(("chain_key", "length"), SHORT)
+def test_no_less_than_the_program_on_poor_predictions_and_short_chains(
+    compare, chain_key, length, tmp_path
+):
+    for recipe in POOR:
+        comparison = part(compare(chain_key, recipe), length)
+        at_least_the_programs(
+            superposed_scores(comparison), tmscore_program(comparison, tmp_path), 2 * PRINTED
+        )
+
+
+def exhaustive(comparison: Comparison) -> tuple[float, float]:
+    """TM-score and GDT-TS over fits of every triple of residues, each refitted at many radii."""
+    mask = comparison.true_mask[:, CA]
+    x, y = (points[mask, CA].numpy() for points in (comparison.predicted, comparison.true))
+    length = len(x)
+    best, most = 0.0, np.zeros(4)
+    weights = np.zeros((math.comb(length, 3), length))
+    for row, triple in enumerate(itertools.combinations(range(length), 3)):
+        weights[row, triple] = 1.0
+    for radius in (1.0, 2.0, 4.0, 8.0):
+        chosen = weights
+        for _ in range(6):
+            share = (chosen / chosen.sum(-1, keepdims=True))[..., None]
+            a, b = x - (share * x).sum(1)[:, None], y - (share * y).sum(1)[:, None]
+            u, _, v = np.linalg.svd(np.einsum("kpi,kpj->kij", share * a, b))
+            u[:, :, 2] *= np.linalg.det(u @ v)[:, None]
+            squared = np.square(np.einsum("kpi,kij->kpj", a, u @ v) - b).sum(-1)
+            shares = 1 / (1 + squared / tm_d0_angstrom(length) ** 2)
+            best = max(best, shares.mean(-1).max())
+            within = [(squared <= c**2).mean(-1).max() for c in (1.0, 2.0, 4.0, 8.0)]
+            most = np.maximum(most, within)
+            near = squared < radius**2
+            chosen = np.where(near.sum(-1, keepdims=True) >= 3, near, chosen)
+    return best, most.mean()
+
+
+@pytest.mark.parametrize(("chain_key", "length"), SHORT[:2])
+@pytest.mark.parametrize("recipe", POOR)
+def test_a_short_chain_scores_as_after_an_exhaustive_search(compare, chain_key, length, recipe):
+    comparison = part(compare(chain_key, recipe), length)
+    tm_score, gdt_ts = exhaustive(comparison)
+    found = superposed_scores(comparison)
+    assert found.tm_score >= tm_score - 0.005
+    assert found.gdt_ts >= gdt_ts - 1.5 / (4 * length)  # one residue at one cutoff
 
 
 @pytest.mark.parametrize("recipe", ["noise:1", "drift:2", "hinge:0.6", "shift"])
@@ -150,8 +222,7 @@ def test_residues_that_were_not_predicted_count_as_wrong(compare):
 @pytest.mark.parametrize("num_res", [1, 2, 3, 4, 5])
 def test_very_short_chains(compare, num_res):
     whole = compare("5pti_A", "noise:0")
-    fields = {f.name: getattr(whole, f.name)[:num_res] for f in dataclasses.fields(whole)}
-    assert superposed_scores(Comparison(**fields)) == pytest.approx((1.0, 1.0), abs=1e-9)
+    assert superposed_scores(part(whole, num_res)) == pytest.approx((1.0, 1.0), abs=1e-9)
 
 
 def test_nothing_observed_has_no_score(compare):

@@ -1,7 +1,8 @@
 """TM-score and GDT of a prediction: the best over a search of superpositions.
 
-Residues correspond by number, as in the TMscore program, whose search is followed; TM-align, which
-looks for the correspondence too, gives other (never lower) numbers.
+Residues correspond by number, as in the TMscore program, whose search is followed and goes on from
+there, so scores are never below the program's. TM-align, which looks for the correspondence too,
+gives other (never lower) numbers.
 """
 
 from __future__ import annotations
@@ -44,9 +45,13 @@ def superposed_scores(comparison: Comparison) -> SuperposedScores:
     most = torch.zeros(len(GDT_CUTOFFS_ANGSTROM), dtype=torch.int64)
     best = 0.0
     if mask.any():
-        radius = min(8.0, max(4.5, tm_d0_angstrom(length)))
+        d0 = tm_d0_angstrom(length)
+        radius = min(8.0, max(4.5, d0))
         for squared in superposed_distances(
-            comparison.predicted[mask, CA], comparison.true[mask, CA], radius
+            comparison.predicted[mask, CA],
+            comparison.true[mask, CA],
+            radius,
+            (d0, *GDT_CUTOFFS_ANGSTROM),
         ):
             best = max(best, float(tm_scores(squared, length).max()))
             most = torch.maximum(most, most_within(squared))
