@@ -42,7 +42,8 @@ def register(app: typer.Typer) -> None:
     app.command(
         rich_help_panel=panel,
         epilog="Examples: [cyan]scalefold inspect results/demo/shards[/], "
-        "[cyan]scalefold inspect results/demo/shards --chain 5pti_A[/]",
+        "[cyan]scalefold inspect results/demo/shards --chain 5pti_A[/], "
+        "[cyan]scalefold inspect 1ay7.cif.gz[/]",
     )(inspect)
     app.command(
         rich_help_panel=panel, epilog="Example: [cyan]scalefold verify results/demo/shards[/]"
@@ -181,19 +182,29 @@ def pack(
 
 
 def inspect(
-    path: Annotated[Path, typer.Argument(help="A shard folder, or one .arrow file of it.")],
+    path: Annotated[
+        Path,
+        typer.Argument(help="A shard folder, one .arrow file of it, or a structure (mmCIF, PDB)."),
+    ],
     chain: Annotated[
         str | None,
         typer.Option(metavar="KEY", help="Show this chain of the folder, such as 5pti_A."),
     ] = None,
 ) -> None:
-    """Show what a shard folder, a shard file or one chain holds."""
+    """Show what a shard folder, a shard file, one chain or a structure holds.
+
+    Of a structure, it lists each chain by the authors' and the archive's names.
+    """
     from rich.console import Console
 
+    from scalefold.raw.chains import STRUCTURE_SUFFIXES
+    from scalefold.raw.entry_table import describe_entry
     from scalefold.shards import inspect as inspection
 
     console = Console()
-    if chain is None:
+    if path.name.endswith(STRUCTURE_SUFFIXES):
+        describe_entry(path, console)
+    elif chain is None:
         inspection.describe_folder(path, console)
     else:
         inspection.describe_chain(path, chain, console)

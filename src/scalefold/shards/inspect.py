@@ -15,6 +15,7 @@ from scalefold.chem.residues import CA, GAP
 from scalefold.errors import InputError
 from scalefold.raw.alignments import ROW_SOURCES
 from scalefold.raw.chains import read_rejected
+from scalefold.shards.audit import audit_table, counts_table
 from scalefold.shards.codec import decode_chain, decode_msa
 from scalefold.shards.reader import ShardReader
 from scalefold.shards.records import ChainRecord, MsaRecord, Sample
@@ -24,6 +25,7 @@ from scalefold.shards.summary import rows_left_out
 
 NEFF_IDENTITY = 0.8
 NEFF_MAX_ROWS = 2000
+MOST_SET_ASIDE = 50
 
 
 def describe_folder(path: Path, console: Console) -> None:
@@ -55,11 +57,16 @@ def describe_folder(path: Path, console: Console) -> None:
     for file in manifest.files:
         files.add_row(file.file, f"{file.rows:,}", f"{file.bytes:,}", file.sha256[:16])
     console.print(files)
+    console.print(counts_table(reader))
+    console.print(audit_table(reader))
     rejected = read_rejected(path / REJECTED_FILE)
     if rejected:
         table = _table("set aside", "chain", "stage", "reason")
-        for rejection in rejected:
+        for rejection in rejected[:MOST_SET_ASIDE]:
             table.add_row(rejection.chain_key, rejection.stage, rejection.reason)
+        if len(rejected) > MOST_SET_ASIDE:
+            more = len(rejected) - MOST_SET_ASIDE
+            table.add_row(f"and {more:,} more", "", f"see {path / REJECTED_FILE}")
         console.print(table)
 
 

@@ -1,0 +1,119 @@
+"""A data set at a glance: counts by split, and what a group would want to know before training."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from rich.table import Table
+
+from scalefold.raw.chains import read_rejected
+from scalefold.shards.reader import ShardReader
+from scalefold.shards.schema import REJECTED_FILE, shard_file
+from scalefold.shards.shard_file import ShardFile
+from scalefold.split_table import CLUSTER_SIZES, LENGTHS, RESOLUTIONS, SplitTable
+
+_DEPTHS: Final = (1, 2, 10, 100, 1000, 5000, 10_000, 20_000)
+_HITS: Final = (0, 1, 4, 20, 100)
+_NAMES: Final = re.compile(r"\S*[\d/_']\S*")
+_MOST_REASONS: Final = 12
+_REASON_LENGTH: Final = 100
+
+
+def counts_table(reader: ShardReader) -> Table:
+    """Return how many chains of each split there are, by what the index and the shards say."""
+    index = reader.index
+    table = SplitTable("chains", index["split"].to_pylist())
+    table.add_years("released", pc.year(index["release_date"]).to_pylist())
+    table.add_counts("residues", LENGTHS, index["length"].to_pylist())
+    table.add_numbers("resolution, Å", RESOLUTIONS, index["resolution"].to_pylist())
+    methods = _column(reader, "chain", "method")
+    places = index.select(["chain_shard", "chain_row"]).to_pylist()
+    table.add_names("method", [methods[p["chain_shard"], p["chain_row"]] for p in places])
+    clusters = index["cluster_id"].is_valid().to_pylist()
+    sizes = index["cluster_size"].to_pylist()
+    table.add_counts(
+        "training chains in cluster",
+        CLUSTER_SIZES,
+        [size if known else None for size, known in zip(sizes, clusters, strict=True)],
+    )
+    places = index.select(["msa_shard", "msa_row"]).to_pylist()
+    for what, edges, column in (
+        ("alignment rows", _DEPTHS, "num_seq"),
+        ("template hits kept", _HITS, "templates"),
+    ):
+        values = _column(reader, "msa", column)
+        numbers = [values.get((p["msa_shard"], p["msa_row"])) for p in places]
+        table.add_counts(what, edges, numbers, absent="none")
+    return table.table
+
+
+def _column(reader: ShardReader, family: str, column: str) -> dict[tuple[int, int], Any]:
+    """Return a column of all shards of a family, of lists their lengths: (shard, row) -> value."""
+    shards = sorted(set(reader.index[f"{family}_shard"].drop_null().to_pylist()))
+    values = {}
+    for shard in shards:
+        file = ShardFile(reader.folder / shard_file(family, shard), family)
+        for row, array in enumerate(file.scan(column)):
+            of_row = pc.list_value_length(array) if pa.types.is_list(array.type) else array
+            values[shard, row] = of_row[0].as_py()
+    return values
+
+
+def audit_table(reader: ShardReader) -> Table:
+    """Return what may be amiss with a data set: number of chains, and the first of them."""
+    table = Table(title="audit", title_justify="left")
+    for column in ("what", "chains", "first"):
+        table.add_column(column, overflow="fold")
+    index = reader.index
+    samples = index.filter(pc.is_in(index["split"], pa.array(["train", "validation"])))
+    sets: dict[str, list[str]] = {
+        "listed, but without structure": [],
+        "listed, but without alignment": [],
+    }
+    there = set(index["chain_key"].to_pylist())
+    reasons: dict[str, list[str]] = {}
+    for rejection in read_rejected(reader.folder / REJECTED_FILE):
+        half = "alignment" if rejection.chain_key in there else "structure"
+        sets[f"listed, but without {half}"].append(rejection.chain_key)
+        reason = _NAMES.sub("...", rejection.reason).partition(".  ")[0][:_REASON_LENGTH]
+        reasons.setdefault(f"set aside, {rejection.stage}: {reason}", []).append(
+            rejection.chain_key
+        )
+    sets["samples without a cluster"] = _keys(samples, pc.is_null(samples["cluster_id"]))
+    sets["samples without a date (no templates)"] = _keys(
+        samples, pc.is_null(samples["release_date"])
+    )
+    sets["samples without a resolution"] = _keys(samples, pc.is_null(samples["resolution"]))
+    sets["training chains in a validation chain's cluster"] = _leaks(index, "cluster_id")
+    sets["training chains with a validation chain's sequence"] = _leaks(index, "seq_id")
+    sets["samples that share an alignment"] = _sharing(samples)
+    most = sorted(reasons.items(), key=lambda item: -len(item[1]))[:_MOST_REASONS]
+    for what, chains in (*sets.items(), *most):
+        table.add_row(what, f"{len(chains):,}", chains[0] if chains else "")
+    return table
+
+
+def _sharing(samples: pa.Table) -> list[str]:
+    """Return the samples whose alignment is another's, too."""
+    columns = (samples[name].to_pylist() for name in ("msa_shard", "msa_row"))
+    places = list(zip(*columns, strict=True))
+    counts = Counter(places)
+    keys: list[str] = samples["chain_key"].to_pylist()
+    return [key for key, place in zip(keys, places, strict=True) if counts[place] > 1]
+
+
+def _leaks(index: pa.Table, column: str) -> list[str]:
+    """Return the training chains with a value that a validation chain has, too."""
+    train = index.filter(pc.equal(index["split"], "train"))
+    validation = index.filter(pc.equal(index["split"], "validation"))
+    held = validation[column].combine_chunks().drop_null()
+    return _keys(train, pc.is_in(train[column], value_set=held, skip_nulls=True))
+
+
+def _keys(table: pa.Table, chosen: pa.ChunkedArray) -> list[str]:
+    keys: list[str] = table["chain_key"].filter(chosen).to_pylist()
+    return keys

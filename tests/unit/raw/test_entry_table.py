@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import gemmi
+from rich.console import Console
+
+from scalefold.raw.entry_table import describe_entry
+
+
+def shown(path: Path) -> str:
+    console = Console(file=io.StringIO(), width=300)
+    describe_entry(path, console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_lists_all_names_of_a_chain(demo: Path) -> None:
+    (path,) = demo.rglob("1lcd.cif.gz")
+    (line,) = (line for line in shown(path).splitlines() if "1lcd_A" in line)
+    cells = [cell.strip() for cell in line.strip("│").split("│")]
+    assert cells[:4] == ["1lcd_A", "A", "C", "3"]
+    assert int(cells[4]) == len(cells[6])
+
+
+def test_says_which_entries_cannot_be_used(demo: Path, tmp_path: Path) -> None:
+    (path,) = demo.rglob("1aki.cif.gz")
+    short = tmp_path / "x.pdb"
+    short.write_text(gemmi.read_structure(str(path)).make_pdb_string())
+    assert "cannot be listed" in shown(short)
+    assert "cannot be" not in shown(path)
