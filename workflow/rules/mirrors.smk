@@ -8,7 +8,8 @@ def check_mirrors(kind):
     try:
         check_files(rows, CONFIG.data, kind)
     except InputError as error:
-        if not all(os.path.exists(path) for path in fetched):
+        is_searched = kind == "alignments" and CONFIG.search is not None
+        if not is_searched and not all(os.path.exists(path) for path in fetched):
             raise WorkflowError(str(error)) from None
         logger.warning(str(error))
 

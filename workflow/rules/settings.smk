@@ -67,6 +67,7 @@ container: CONFIG.container
 
 wildcard_constraints:
     bucket=r"\d{5}",
+    part=r"\d{5}",
     key=r"[0-9a-f]{12}",
     step=r"\d{8}",
     of=f"(?:{'|'.join(REPORTS)})",

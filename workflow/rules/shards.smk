@@ -46,6 +46,7 @@ rule pack:
     input:
         fetched=f"{RUN}/raw/fetched-alignments-{{bucket}}.tsv",
         structures=f"{RUN}/structures.done",
+        searched=SEARCHED,
     output:
         shard=f"{SHARDS}/msa-{{bucket}}.arrow",
         summary=f"{SHARDS}/msa-{{bucket}}.json",

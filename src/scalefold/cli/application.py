@@ -21,7 +21,17 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from scalefold import __version__
-from scalefold.cli import bench, configuration, data, doctor, predict, profile, training, weights
+from scalefold.cli import (
+    bench,
+    configuration,
+    data,
+    doctor,
+    predict,
+    profile,
+    search,
+    training,
+    weights,
+)
 from scalefold.cli.logs import log_to_stderr
 from scalefold.errors import ElsewhereError, InputError, RankLostError, UnreadableError
 
@@ -133,6 +143,7 @@ def main(
 
 
 data.register(app)
+search.register(app)
 training.register(app)
 predict.register(app)
 profile.register(app)

@@ -18,6 +18,7 @@ FREE_KEYS: Final = (
     "container",
     "preset",  # a name; what it sets is compared key by key
     "data",  # paths and buckets; the manifest's hash stands for the data themselves
+    "search",
     "shards",
     "evaluation",
     "stages",  # a training is one of them

@@ -287,7 +287,8 @@ def _right_key(location: Sequence[Any]) -> str:
     *parents, name = map(str, location)
     section: type[BaseModel] | None = Config
     for parent in parents:
-        section = _section(section.model_fields[parent].annotation) if section else None
+        if section and parent in section.model_fields:  # others are places in a list
+            section = _section(section.model_fields[parent].annotation)
     elsewhere = [key for key in _keys(Config) if key.rpartition(".")[2] == name]
     if elsewhere:
         return f", did you mean {' or '.join(map(repr, elsewhere))}?"

@@ -10,8 +10,10 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from scalefold.config.search import SearchConfig
+from scalefold.config.section import Section
 from scalefold.config.values import (
     BelowOne,
     FileName,
@@ -26,24 +28,6 @@ from scalefold.config.values import (
 )
 
 _FOLDER_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
-
-
-class Section(BaseModel):
-    """Base of all sections: immutable, no unknown keys."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False
-    )
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _null_is_no_text(cls, value: Any) -> Any:
-        if isinstance(value, str) and value in ("null", "~", ""):
-            raise ValueError(
-                "is a text, not null, as Snakemake's --config takes every value: write null in a "
-                "file, and name that after --configfile, too"
-            )
-        return value
 
 
 # --- raw data -----------------------------------------------------------------------------------
@@ -493,6 +477,9 @@ class Config(Section):
         "reference, or the path of a .sif file.",
     )
     data: DataConfig
+    search: SearchConfig | None = Field(
+        None, description="Search alignments that the mirrors do not have; null: do not."
+    )
     shards: ShardsConfig = ShardsConfig()
     features: FeaturesConfig = FeaturesConfig()
     sampling: SamplingConfig = SamplingConfig()
@@ -528,6 +515,19 @@ class Config(Section):
                 "of an image file (scalefold.sif), without spaces"
             )
         return container
+
+    @model_validator(mode="after")
+    def _searched_is_read(self) -> Config:
+        for number, step in enumerate([] if self.search is None else self.search.steps):
+            hits = step.tool == "hhsearch"
+            read = [self.data.template_hits] if hits else self.data.alignments
+            if step.name not in read:
+                key = "data.template_hits" if hits else "data.alignments"
+                raise ValueError(
+                    f"search.steps.{number}.name is {step.name}, which {key} does not have "
+                    f"({', '.join(map(str, read))}): use one of its names, or add this one"
+                )
+        return self
 
     @model_validator(mode="after")
     def _consistent(self) -> Config:

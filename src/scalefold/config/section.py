@@ -1,0 +1,25 @@
+"""What all sections of the configuration have in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, field_validator
+
+
+class Section(BaseModel):
+    """Base of all sections: immutable, no unknown keys."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _null_is_no_text(cls, value: Any) -> Any:
+        if isinstance(value, str) and value in ("null", "~", ""):
+            raise ValueError(
+                "is a text, not null, as Snakemake's --config takes every value: write null in a "
+                "file, and name that after --configfile, too"
+            )
+        return value

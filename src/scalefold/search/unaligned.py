@@ -1,0 +1,61 @@
+"""Which sequences of a run have no alignment, and so are to be searched."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+from scalefold.config.schema import Config
+from scalefold.raw.chains import alignment_folder, entry_of, read_chains
+from scalefold.raw.fasta import FastaRecord
+from scalefold.raw.fetched import check_raw
+from scalefold.search.search import RECORD
+from scalefold.shards.buckets import filled_buckets
+from scalefold.shards.summary import read_chain_summary
+from scalefold.shards.template_store import TemplateStore
+
+
+def unaligned(config: Config, raw: Path, shards: Path) -> list[FastaRecord]:
+    """Return a chain of each sequence of which no chain has an alignment.
+
+    Chains that are mere templates need none. What a search has brought earlier does not count: the
+    search itself knows what of it is still to be done.
+
+    Parameters
+    ----------
+    config
+        Section ``data``.
+    raw
+        Raw folder.
+    shards
+        Folder with the chain shards of all buckets.
+
+    Raises
+    ------
+    InputError
+        The raw folder, the table of chains or a chain shard is missing.
+    """
+    check_raw(raw)
+    chains = read_chains(config.data.chains)
+    buckets = filled_buckets(chains, config.data.buckets)
+    summaries = [read_chain_summary(shards, bucket, config) for bucket in buckets]
+    needing = {row.chain_key for row in chains if row.split != "template"}
+    members: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for summary in summaries:
+        for facts in summary.rows:
+            if facts.chain_key in needing:
+                members[facts.seq_id, facts.origin].append(facts.chain_key)
+    store = TemplateStore(shards, summaries)
+    found: list[FastaRecord] = []
+    for keys in members.values():
+        searched = {key for key in keys if (alignment_folder(raw, key) / RECORD).is_file()}
+        if any(_has_alignment(raw, key, config) for key in keys if key not in searched):
+            continue
+        key = min(searched or keys)
+        found.append(FastaRecord(key, store.sequences(entry_of(key))[key]))
+    return sorted(found)
+
+
+def _has_alignment(raw: Path, chain_key: str, config: Config) -> bool:
+    folder = alignment_folder(raw, chain_key) / "a3m"
+    return any((folder / f"{name}.a3m").is_file() for name in config.data.alignments)

@@ -1,0 +1,32 @@
+"""Sequences without an alignment are searched, if the configuration says so."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+
+from scalefold.shards.reader import ShardReader
+
+
+def test_only_sequences_without_an_alignment_are_searched(
+    new_workflow: Callable[..., object],
+) -> None:
+    workflow = new_workflow("local", {"search": {"query_alone": True, "jobs": 2}})
+    mirror = workflow.folder / "mirror/openproteinset/pdb"
+    shutil.rmtree(mirror / "1lcd_A")
+    planned = workflow.planned("--until", "index")
+    assert {name: planned[name] for name in ("unaligned", "search")} == {
+        "unaligned": 1,
+        "search": 2,
+    }
+    workflow.succeed("--until", "index")
+    reader = ShardReader(workflow.run / "shards")
+    assert len(reader.msa("1lcd_A").msa) == 1
+    assert len(reader.msa("5pti_A").msa) > 1
+    assert (workflow.run / "raw/unaligned.fasta").read_text().count(">") == 1
+    assert workflow.planned("--until", "index") == {}
+
+
+def test_without_a_section_nothing_is_searched(new_workflow: Callable[..., object]) -> None:
+    planned = new_workflow("local", {}).planned("--until", "index")
+    assert planned.keys().isdisjoint({"unaligned", "search", "searched"})
