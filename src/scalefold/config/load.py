@@ -278,8 +278,11 @@ def _own_key(location: Sequence[int | str]) -> str:
     """The dotted key of a wrong value, without the names of the kinds that it could have had."""
     valid = {*_keys(Config)}
     names = list(map(str, location))
-    ends = range(len(names), 0, -1)
-    return next((key for end in ends if (key := ".".join(names[:end])) in valid), ".".join(names))
+    for end in range(len(names), 0, -1):
+        without_places = ".".join(name for name in names[:end] if not name.isdigit())
+        if not names[end - 1].isdigit() and without_places in valid:
+            return ".".join(names[:end])
+    return ".".join(names)
 
 
 def _right_key(location: Sequence[Any]) -> str:
