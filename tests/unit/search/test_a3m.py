@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.unit.search.conftest import alignment
 
 from scalefold.errors import InputError
 from scalefold.raw.alignments import parse_a3m
@@ -14,8 +15,6 @@ from scalefold.search.a3m import (
     stockholm_hits_to_a3m,
     stockholm_to_a3m,
 )
-
-from .conftest import alignment
 
 STOCKHOLM = b"""# STOCKHOLM 1.0
 #=GF ID query

@@ -6,11 +6,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.unit.search.conftest import needs
 
 from scalefold.errors import InputError
 from scalefold.search.ffindex import LONGEST_NAME, FFIndex, data_file, index_file, write_ffindex
-
-from .conftest import needs
 
 ENTRIES = {"b_A": b"second\n", "a_B": b"", "a_A": b"with\0nul", "a" * LONGEST_NAME: b"long"}
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.unit.search.conftest import ALIGNMENTS, LIMITS, alignment, needs
 
 from scalefold.chem.residues import RESTYPES
 from scalefold.errors import InputError
@@ -17,8 +18,6 @@ from scalefold.search.ffindex import FFIndex
 from scalefold.search.hhm import parse_hhm
 from scalefold.search.hhsuite import check_hh_database, hhalign, hhblits, hhmake, hhsearch
 from scalefold.search.process import Limits, ToolError
-
-from .conftest import ALIGNMENTS, LIMITS, alignment, needs
 
 pytestmark = needs("hhblits", "hhsearch", "hhmake", "hhalign")
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.unit.search.conftest import LIMITS, alignment, needs
 
 from scalefold.errors import InputError
 from scalefold.raw.alignments import parse_a3m
 from scalefold.search.a3m import query_of
 from scalefold.search.hmmer import check_fasta_database, hmmsearch, jackhmmer
-
-from .conftest import LIMITS, alignment, needs
 
 pytestmark = needs("jackhmmer", "hmmsearch", "hmmbuild")
 SEQUENCE = query_of(alignment("5pti_A"), "5pti_A")

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.unit.search.conftest import LIMITS, alignment, needs
 
 from scalefold.errors import InputError
 from scalefold.raw.alignments import parse_a3m
@@ -17,8 +18,6 @@ from scalefold.search.mmseqs import (
     mmseqs,
     search_words,
 )
-
-from .conftest import LIMITS, alignment, needs
 
 SEQUENCE = query_of(alignment("5pti_A"), "5pti_A")
 

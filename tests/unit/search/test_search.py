@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from tests.unit.search.conftest import ALIGNMENTS, alignment, needs
 
 from scalefold.config import make_config
 from scalefold.config.schema import Config
@@ -18,8 +19,6 @@ from scalefold.search import search as searching
 from scalefold.search.a3m import query_of
 from scalefold.search.process import ToolError
 from scalefold.search.search import part_of, search
-
-from .conftest import ALIGNMENTS, alignment, needs
 
 SEQUENCE = query_of(alignment("5pti_A"), "5pti_A")
 RECORDS = [FastaRecord("one_A", SEQUENCE), FastaRecord("two_A", SEQUENCE)]
