@@ -26,6 +26,7 @@ from scalefold.cli import (
     configuration,
     data,
     doctor,
+    finetune,
     predict,
     profile,
     search,
@@ -145,6 +146,7 @@ def main(
 data.register(app)
 search.register(app)
 training.register(app)
+finetune.register(app)
 predict.register(app)
 profile.register(app)
 doctor.register(app)

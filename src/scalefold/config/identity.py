@@ -66,8 +66,8 @@ def trajectory_settings(tree: Mapping[str, Any]) -> dict[str, Any]:
     tree : mapping
         A whole configuration, as ``model_dump(mode="json")`` gives it.
     """
-    leaves = {**FORMER_VALUES, **dict(_leaves(tree))}
-    settings = {key: value for key, value in leaves.items() if not _is_free(key)}
+    found = {**FORMER_VALUES, **dict(leaves(tree))}
+    settings = {key: value for key, value in found.items() if not _is_free(key)}
     run = PurePath(tree["results"], tree["run_name"])
     initial = PurePath(tree["training"]["initial_weights"] or "")
     if initial.is_relative_to(run):
@@ -91,7 +91,7 @@ def packing_hash(config: Config) -> str:
 
 def packing_settings(config: Config) -> dict[str, Any]:
     """Return the settings that `packing_hash` stands for, by dotted key."""
-    return dict(_leaves(_packing_sections(config)))
+    return dict(leaves(_packing_sections(config)))
 
 
 def former_packing_settings(config: Config) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def former_packing_settings(config: Config) -> dict[str, Any]:
 
     They had no limits by source. Where these are a preset's, nobody has asked for others.
     """
-    return dict(_leaves(_former_packing_sections(config)))
+    return dict(leaves(_former_packing_sections(config)))
 
 
 def packing_hashes(config: Config) -> tuple[str, ...]:
@@ -125,10 +125,11 @@ def _digits(settings: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the settings of a nested mapping with their dotted keys."""
     for name, value in tree.items():
         if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{name}.")
+            yield from leaves(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
 

@@ -1,0 +1,165 @@
+"""``scalefold finetune``: from a folder of structures and given weights to better ones."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scalefold.cli.options import Overrides, parse_overrides
+from scalefold.errors import InputError
+
+EXIT_SET_ASIDE = 3
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module to the application."""
+    app.command(
+        rich_help_panel="Training",
+        epilog="Examples: [cyan]scalefold finetune my_structures --weights params_model_1.npz "
+        "--alignments my_alignments --out results/my[/], the same with [cyan]--profile slurm[/], "
+        "or with [cyan]-- --dry-run[/]",
+    )(finetune)
+
+
+def finetune(
+    structures: Annotated[
+        Path,
+        typer.Argument(help="Folder of mmCIF or PDB files, plain or gzipped.", show_default=False),
+    ],
+    weights: Annotated[
+        Path,
+        typer.Option(
+            "--weights",
+            "-w",
+            metavar="PATH",
+            help="AlphaFold's or OpenFold's file, or a checkpoint folder.",
+        ),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option("--out", "-o", metavar="FOLDER", help="The run's folder, as results/my."),
+    ],
+    options: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[-- SNAKEMAKE OPTIONS]",
+            help="Further options of snakemake, after --.",
+            show_default=False,
+        ),
+    ] = None,
+    alignments: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Alignments: <chain>/a3m/<name>.a3m, <chain>/<name>.a3m, or OpenProteinSet's.",
+        ),
+    ] = None,
+    query_alone: Annotated[
+        bool,
+        typer.Option(
+            "--query-alone", help="Use chains without an alignment by their sequence alone."
+        ),
+    ] = False,
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Preset of the weights' model, as model_3_ptm. Default: found out from the file.",
+        ),
+    ] = None,
+    validation: Annotated[
+        int | None,
+        typer.Option(
+            metavar="NUMBER",
+            min=0,
+            help="Chains to hold out, each of another cluster. Default: a tenth of the clusters.",
+        ),
+    ] = None,
+    clusters: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE",
+            help="[cyan]mmseqs[/]: computed by MMseqs2 at 40 % identity; or RCSB's file; or "
+            "[cyan]none[/]: only equal sequences are relatives.",
+        ),
+    ] = "mmseqs",
+    profile: Annotated[
+        str, typer.Option(metavar="NAME", help="Snakemake's profile: local, slurm.")
+    ] = "local",
+    prepare_only: Annotated[
+        bool,
+        typer.Option("--prepare-only", help="Write list and configuration, and start nothing."),
+    ] = False,
+    anew: Annotated[
+        bool,
+        typer.Option(
+            "--anew", help="Read the structures again, and write list and configuration again."
+        ),
+    ] = False,
+    jobs: Annotated[
+        int, typer.Option("--jobs", "-j", min=1, help="Processes that read structures.")
+    ] = 1,
+    set_: Overrides = None,
+) -> None:
+    """Train given weights further on structures of your own.
+
+    Structures are listed and clustered, and some clusters are held out. A configuration is written
+    to the run's folder, and one run of the workflow packs, evaluates the given weights, trains,
+    evaluates and reports. The same command goes on after an interruption, with the file as it is
+    then: edit it as you like.
+
+    Exit code 3: done, but some of the structures could not be used; rejected.tsv says why.
+    """
+    from scalefold.config import load_config
+    from scalefold.finetune.outlook import needs, outcome
+    from scalefold.finetune.prepare import prepare
+    from scalefold.finetune.request import Request
+    from scalefold.finetune.settings import snakemake_command
+
+    if not Path("Snakefile").is_file():
+        raise InputError(
+            "there is no Snakefile here: run the command from the root of ScaleFold's repository, "
+            "where the workflow is"
+        )
+    overrides = parse_overrides(set_ or [])
+    request = Request(
+        structures, weights, out, alignments, query_alone, preset, validation, clusters, overrides
+    )
+    prepared = prepare(request, anew=anew, jobs=jobs)
+    config = load_config([request.settings])
+    command = snakemake_command(request.settings, profile, [*_sharing(profile), *(options or [])])
+    for one in prepared.unusable:
+        typer.echo(f"set aside: {one.chain_key}: {one.reason}", err=True)
+    for subject, said in {**prepared.facts, **needs(config), "run": shlex.join(command)}.items():
+        typer.echo(f"{subject:>12}  {said}")
+    if not prepare_only:
+        status = _run([sys.executable, "-m", *command])
+        if status != 0:
+            typer.echo("the workflow has not ended; the same command goes on", err=True)
+            raise typer.Exit(status)
+        for line in outcome(config):
+            typer.echo(line)
+    if prepared.unusable:
+        raise typer.Exit(EXIT_SET_ASIDE)
+
+
+def _sharing(profile: str) -> list[str]:
+    """Let evaluations run beside training where both are on the CPU: they can end it early."""
+    import torch
+
+    return ["--resources", "gpu=2"] if profile == "local" and not torch.cuda.is_available() else []
+
+
+def _run(command: list[str]) -> int:
+    """Run a program to its end, also after Ctrl-C, which it gets as well and ends on."""
+    with subprocess.Popen(command) as process:
+        while True:
+            try:
+                return process.wait()
+            except KeyboardInterrupt:
+                continue

@@ -1,0 +1,82 @@
+"""The list of chains: which of them train, and which are held out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, cast
+
+from scalefold.chains.make import make_chain_list
+from scalefold.chains.splits import RELATIVE, Rules
+from scalefold.errors import InputError
+from scalefold.finetune.request import Request
+from scalefold.io.atomic import write_bytes
+from scalefold.raw.chains import Rejected, Split
+
+RELATIVES: Final = "relatives"
+"""Stage of chains that are left out so that a held-out chain has no relatives in training."""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """How the chains were divided.
+
+    Attributes
+    ----------
+    counts : Counter
+        Chains of each split.
+    left_out : list of Rejected
+    """
+
+    counts: Counter[Split]
+    left_out: list[Rejected]
+
+
+def list_chains(request: Request, sequences: Mapping[str, str], jobs: int) -> Listing:
+    """Cluster chains by sequence, hold some clusters out, and write the list.
+
+    Parameters
+    ----------
+    request : Request
+    sequences : mapping of str to str
+        Of the chains, by key.
+    jobs : int
+        Processes of MMseqs2.
+
+    Raises
+    ------
+    InputError
+        MMseqs2 is missing or fails, the clusters do not fit, or nothing is left to train on.
+    """
+    text = "".join(f">{key}\n{sequence}\n" for key, sequence in sequences.items())
+    write_bytes(request.sequences, text.encode())
+    computed = request.clusters in ("mmseqs", "none")
+    clusters = cast(
+        "Path | Literal['mmseqs', 'none']", request.clusters if computed else Path(request.clusters)
+    )
+    rules = Rules(num_validation=request.validation)
+    try:
+        made = make_chain_list([request.sequences], clusters, rules, request.chains, jobs=jobs)
+    except InputError as error:
+        raise InputError(
+            f"{error}\nChains are divided by clusters: with few of them give --validation a "
+            "smaller number, or 0 to hold none out"
+        ) from error
+    splits = made.choice.splits
+    held = {
+        mark
+        for key, split in splits.items()
+        if split == "validation"
+        for mark in made.chains[key].marks
+    }
+    filters = ", or ".join(reason for reason in made.choice.taken if reason != RELATIVE)
+    left_out = [
+        Rejected(key, RELATIVES, "a relative of a held-out chain, which training must not see")
+        if not held.isdisjoint(chain.marks)
+        else Rejected(key, "list", filters)
+        for key, chain in sorted(made.chains.items())
+        if key not in splits
+    ]
+    return Listing(Counter(splits.values()), left_out)

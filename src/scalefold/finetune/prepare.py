@@ -1,0 +1,112 @@
+"""From a folder of structures and a file of weights to a list of chains and a configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from scalefold.config.load import make_config, merge
+from scalefold.finetune.alignments import find_alignments
+from scalefold.finetune.listing import RELATIVES, list_chains
+from scalefold.finetune.request import Request
+from scalefold.finetune.settings import check_command, write_settings
+from scalefold.finetune.structures import MIRROR_PATH, collect_structures
+from scalefold.finetune.weights import PRESET, read_given_weights
+from scalefold.io.atomic import check_writable
+from scalefold.raw.chains import Rejected, read_rejected, write_rejected
+
+_CHAINS_A_BUCKET: Final = 500
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What was written.
+
+    Attributes
+    ----------
+    unusable : list of Rejected
+        Structures and chains that cannot be used. Relatives of held-out chains are not among them.
+    facts : dict of str to str
+        What there is to say, by subject; empty for a run that goes on.
+    """
+
+    unusable: list[Rejected]
+    facts: dict[str, str]
+
+
+def prepare(request: Request, *, anew: bool, jobs: int) -> Prepared:
+    """Write the list of chains, the mirrors and the configuration, unless they are there.
+
+    Parameters
+    ----------
+    request : Request
+    anew : bool
+        Write them, even if they are there.
+    jobs : int
+        Processes.
+
+    Raises
+    ------
+    InputError
+        Bad structures, alignments or weights, as the modules beside this one say; the run's folder
+        cannot be written, or was made by other arguments.
+    """
+    if not anew and check_command(request.settings, request.command):
+        return Prepared(_unusable(read_rejected(request.rejected)), {})
+    base = _base(request)
+    limit = make_config(base).data.max_structure_bytes  # refuses what --out or --set says wrong
+    check_writable(request.out, "--out")
+    weights = read_given_weights(request.weights, request.preset)
+    structures = collect_structures(request.structures, request.mirror, limit, jobs)
+    alignments = find_alignments(
+        structures.sequences, request.alignments, request.queries if request.query_alone else None
+    )
+    listing = list_chains(request, alignments.sequences, jobs)
+    rejected = [*structures.rejected, *alignments.rejected, *listing.left_out]
+    write_rejected(request.rejected, rejected)
+
+    buckets = {"data": {"buckets": 1 + len(alignments.sequences) // _CHAINS_A_BUCKET}}
+    tree = base
+    for layer in (buckets, {"data": alignments.data}, weights.settings, dict(request.overrides)):
+        tree = merge(tree, layer)
+    make_config(tree)
+    counts = listing.counts
+    about = (
+        f"Fine-tuning of {request.weights.name} on {counts['train']} chains, with "
+        f"{counts['validation']} held out."
+    )
+    write_settings(request.settings, tree, request.command, about)
+    facts = {
+        "structures": f"{structures.num_files} files, {len(structures.sequences)} protein chains",
+        "chains": f"{counts['train']} to train on, {counts['validation']} held out, of other "
+        f"clusters; {len(rejected)} left out, see {request.rejected}",
+        "alignments": f"{', '.join(alignments.data['alignments'])}; {alignments.num_queries} "
+        "chains have their sequence alone",
+        "weights": f"{request.weights}: {weights.model}, {weights.num_parameters:,} parameters",
+    }
+    return Prepared(_unusable(rejected), facts)
+
+
+def _base(request: Request) -> dict[str, Any]:
+    """The settings that follow from the arguments alone."""
+    mirrors = {
+        "mmcif": [str(request.mirror)],
+        "mmcif_path": MIRROR_PATH,
+        "alignments": [str(request.queries)],
+    }
+    tree: dict[str, Any] = {
+        "run_name": request.out.name,
+        "results": str(request.out.parent),
+        "preset": PRESET,
+        "data": {"chains": str(request.chains), "mirrors": mirrors},
+        "training": {"initial_weights": str(request.weights)},
+    }
+    if request.validation == 0:
+        # Nothing to judge by: all steps are made, and the training chains are evaluated.
+        tree["evaluation"] = {"mode": "after", "patience": None, "splits": ["train"]}
+    return merge(tree, dict(request.overrides))
+
+
+def _unusable(rejected: Iterable[Rejected]) -> list[Rejected]:
+    return [one for one in rejected if one.stage != RELATIVES]

@@ -1,0 +1,158 @@
+"""A folder of structures, of any names and forms, as the mirror that the workflow reads."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+
+from scalefold.errors import InputError
+from scalefold.io.atomic import make_folder, write_bytes
+from scalefold.progress import LiveLine
+from scalefold.raw.chains import STRUCTURE_SUFFIXES, Rejected, is_chain_key
+from scalefold.raw.compressed import read_bytes
+from scalefold.raw.mmcif import read_entry
+from scalefold.raw.own_structures import read_pdb
+
+MIRROR_PATH: Final = "{entry}.cif.gz"
+"""Where the mirror has an entry."""
+_STAGE: Final = "structures"
+_CHUNK: Final = 8
+
+
+@dataclass(frozen=True)
+class Structures:
+    """What a folder holds.
+
+    Attributes
+    ----------
+    num_files : int
+        Structures that were found, usable or not.
+    sequences : mapping of str to str
+        One-letter codes of each usable chain, by its key, sorted.
+    rejected : list of Rejected
+        Files and chains that cannot be used; a file's key is its path in the folder.
+    """
+
+    num_files: int
+    sequences: Mapping[str, str]
+    rejected: list[Rejected]
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A file's entry, its chains and its mmCIF text; or why there is none."""
+
+    entry_id: str = ""
+    sequences: tuple[tuple[str, str], ...] = ()
+    content: bytes = b""
+    problem: str = ""
+
+
+def collect_structures(folder: Path, mirror: Path, max_bytes: int, jobs: int) -> Structures:
+    """Read all structures in a folder and below it, and write those that can be used to a mirror.
+
+    A name of an entry is that of its file in lower case; of the PDB's own files the entry's. What
+    the mirror has already and is the same stays untouched; what it has of other files is deleted.
+
+    Parameters
+    ----------
+    folder : Path
+    mirror : Path
+        Gets ``<entry>.cif.gz``.
+    max_bytes : int
+        Larger files, unpacked, are set aside.
+    jobs : int
+        Processes that read.
+
+    Raises
+    ------
+    InputError
+        There is no such folder, or no structure that can be used.
+    """
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder. Name the folder of the structures")
+    files = [p for p in sorted(folder.rglob("*")) if p.name.endswith(STRUCTURE_SUFFIXES)]
+    if not files:
+        raise InputError(
+            f"{folder}: has no structures. Their names end in {', '.join(STRUCTURE_SUFFIXES)}"
+        )
+    make_folder(mirror)
+    file_of: dict[str, Path] = {}
+    sequences: dict[str, str] = {}
+    rejected: list[Rejected] = []
+    with LiveLine("structures", len(files), Console(stderr=True), 0, 30.0) as line:
+        for number, (path, read) in enumerate(_read_all(files, max_bytes, jobs), start=1):
+            name = path.relative_to(folder).as_posix()
+            problem = read.problem
+            if read.entry_id in file_of:
+                problem = (
+                    f"entry {read.entry_id} is also that of {file_of[read.entry_id].name}: rename "
+                    "one of the files, or remove it"
+                )
+            named = {key: text for key, text in read.sequences if is_chain_key(key)}
+            if not problem:
+                rejected += [_unnamed(key) for key, _ in read.sequences if key not in named]
+                if not named:
+                    problem = (
+                        f"no chain of entry {read.entry_id!r} can be listed. Name the file with 4 "
+                        "or more letters, digits, - and _, as in design-0001.pdb"
+                    )
+            if problem:
+                rejected.append(Rejected(name, _STAGE, problem))
+            else:
+                file_of[read.entry_id] = path
+                sequences |= named
+                _write(mirror / MIRROR_PATH.format(entry=read.entry_id), read.content)
+            line.show(number, "")
+    if not sequences:
+        raise InputError(
+            f"{folder}: none of {len(files)} structures can be used. {rejected[0].chain_key}: "
+            f"{rejected[0].reason}"
+        )
+    for old in mirror.glob("*"):
+        if old.name.removesuffix(".cif.gz") not in file_of:
+            old.unlink()
+    return Structures(len(files), dict(sorted(sequences.items())), rejected)
+
+
+def _read_all(files: list[Path], max_bytes: int, jobs: int) -> Iterator[tuple[Path, _Read]]:
+    read = partial(_read, max_bytes=max_bytes)
+    if jobs == 1 or len(files) <= _CHUNK:
+        yield from zip(files, map(read, files), strict=True)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        yield from zip(files, pool.map(read, files, chunksize=_CHUNK), strict=True)
+
+
+def _read(path: Path, max_bytes: int) -> _Read:
+    try:
+        entry = read_entry(path, max_bytes)
+        content = read_bytes(path, max_bytes)
+        if ".cif" not in path.suffixes:
+            content = read_pdb(content, str(path)).as_string().encode()
+    except InputError as error:
+        return _Read(problem=str(error))
+    chains = tuple((chain.chain_key, chain.sequence) for chain in entry.chains)
+    return _Read(entry.entry_id, chains, content)
+
+
+def _unnamed(chain_key: str) -> Rejected:
+    reason = (
+        "the key cannot be a file's name: the entry may have 4 or more letters, digits, - and _, "
+        "the chain letters, digits, ., + and -. Rename the file or the chain"
+    )
+    return Rejected(chain_key, _STAGE, reason)
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a gzipped file, unless it is there with the same content: a newer one is read again."""
+    packed = gzip.compress(content, mtime=0)
+    if not path.is_file() or path.read_bytes() != packed:
+        write_bytes(path, packed)
