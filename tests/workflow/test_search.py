@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from typing import Any
 
 from scalefold.shards.reader import ShardReader
 
 
 def test_only_sequences_without_an_alignment_are_searched(
-    new_workflow: Callable[..., object],
+    new_workflow: Callable[..., Any],
 ) -> None:
     workflow = new_workflow("local", {"search": {"query_alone": True, "jobs": 2}})
     mirror = workflow.folder / "mirror/openproteinset/pdb"
@@ -27,6 +28,6 @@ def test_only_sequences_without_an_alignment_are_searched(
     assert workflow.planned("--until", "index") == {}
 
 
-def test_without_a_section_nothing_is_searched(new_workflow: Callable[..., object]) -> None:
+def test_without_a_section_nothing_is_searched(new_workflow: Callable[..., Any]) -> None:
     planned = new_workflow("local", {}).planned("--until", "index")
     assert planned.keys().isdisjoint({"unaligned", "search", "searched"})

@@ -10,6 +10,7 @@ from scalefold.raw.chains import alignment_folder, entry_of, read_chains
 from scalefold.raw.fasta import FastaRecord
 from scalefold.raw.fetched import check_raw
 from scalefold.search.search import RECORD
+from scalefold.shards.bucket_count import with_bucket_count
 from scalefold.shards.buckets import filled_buckets
 from scalefold.shards.summary import read_chain_summary
 from scalefold.shards.template_store import TemplateStore
@@ -37,7 +38,8 @@ def unaligned(config: Config, raw: Path, shards: Path) -> list[FastaRecord]:
     """
     check_raw(raw)
     chains = read_chains(config.data.chains)
-    buckets = filled_buckets(chains, config.data.buckets)
+    config = with_bucket_count(config, shards, chains)
+    buckets = filled_buckets(chains, config.data.num_buckets)
     summaries = [read_chain_summary(shards, bucket, config) for bucket in buckets]
     needing = {row.chain_key for row in chains if row.split != "template"}
     members: dict[tuple[str, str], list[str]] = defaultdict(list)

@@ -15,8 +15,8 @@ from tests.unit.report.conftest import CHAINS
 
 from scalefold.report import write_report
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""
+pytestmark = pytest.mark.skipif(not CHROMIUM, reason="there is no chromium on this machine")
 
 OPTIONS = (
     "--headless",
