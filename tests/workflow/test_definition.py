@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -184,6 +185,19 @@ def test_config_check_counts_the_jobs_of_a_new_run(
     chains = read_chains(checkout / "demo/chains.tsv")
     buckets = num_buckets(stages[""], chains)
     assert re.search(rf"^total +{num_jobs(stages, buckets)}$", output, re.MULTILINE), output
+
+
+@pytest.mark.skipif(shutil.which("sbatch") is not None, reason="Slurm is here")
+def test_the_profile_for_slurm_says_that_there_is_none(
+    template_folder: Path, tmp_path: Path
+) -> None:
+    own = tmp_path / "my.yaml"
+    own.write_text(yaml.safe_dump({"results": str(tmp_path / "results")}))
+    arguments = ["--profile", "slurm", "--configfile", "micro.yaml", str(own)]
+    output = snakemake(*arguments, folder=template_folder)
+    assert "no Slurm" in output
+    assert "Error in rule" not in output
+    assert not list((tmp_path / "results").rglob("*.log"))
 
 
 def test_every_rule_has_log_benchmark_environment_threads_and_resources() -> None:

@@ -64,6 +64,22 @@ def test_a_copy_is_up_to_date(copy) -> None:
     assert copy.planned(*changed(results=str(copy.folder / "results"))) == {}
 
 
+def test_an_evaluation_made_by_hand_is_kept(copy) -> None:
+    """It is there before the training that the workflow then finds complete."""
+    (copy.training() / "training.done").unlink()
+    for path in copy.run.glob("report.*"):
+        path.unlink()
+    by_hand, *others = sorted(copy.evaluation().glob("step-*.json"))
+    for path in others:
+        path.unlink()
+    by_hand.write_bytes(by_hand.read_bytes() + b"\n")
+    content = by_hand.read_bytes()
+    copy.succeed()
+    assert by_hand.read_bytes() == content
+    assert all(path.exists() for path in others)
+    assert copy.planned() == {}
+
+
 def test_training_refuses_shards_of_other_settings(copy) -> None:
     options = changed(shards={"max_msa_rows": 2}, seed=7)
     assert "train" in copy.planned(*options)

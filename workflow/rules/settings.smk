@@ -3,6 +3,7 @@ import hashlib
 import json
 import os
 import shlex
+import shutil
 import sys
 from functools import cache, reduce
 from pathlib import Path
@@ -77,6 +78,15 @@ localrules:
     all,
     config,
     all_structures,
+
+
+onstart:
+    # Once for the whole run, and not for a dry run.
+    if workflow.executor_plugin.name == "slurm" and not shutil.which("sbatch"):
+        raise WorkflowError(
+            "this machine has no Slurm: `sbatch` is not found. Start on a login node of the cluster, "
+            "or run everything here with --profile local"
+        )
 
 
 # `scalefold` is in the environment that runs Snakemake, unless a container or conda brings one.
