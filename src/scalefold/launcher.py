@@ -1,4 +1,4 @@
-"""Which process this is, of those that a launcher such as torchrun has started.
+"""Which process this is, of those that a launcher such as torchrun has started, and how many fit.
 
 The only place that reads the launcher's environment variables (``RANK``, ``WORLD_SIZE``,
 ``LOCAL_RANK``, ``LOCAL_WORLD_SIZE``, ``MASTER_ADDR``, ``MASTER_PORT``). Without torch.
@@ -32,6 +32,23 @@ class Place:
     world_size: int = 1
     local_rank: int = 0
     local_size: int = 1
+
+
+def check_degree(degree: int, processes: int, on_node: int) -> None:
+    """Check ``parallel.dap`` against the processes of a run, and those of one of its nodes.
+
+    Raises
+    ------
+    InputError
+        If one of the numbers is not a multiple of the degree.
+    """
+    for number, where in ((processes, ""), (on_node, " on each node")):
+        if number % degree:
+            found = "there is 1 process" if number == 1 else f"there are {number} processes{where}"
+            raise InputError(
+                f"parallel.dap is {degree}, but {found}: start a multiple of {degree} with "
+                f"torchrun, or set parallel.dap to a divisor of {number}"
+            )
 
 
 def find_place(environment: Mapping[str, str] = os.environ) -> Place | None:

@@ -38,7 +38,14 @@ def show(config: ConfigFiles, set_: Overrides = None, stage: Stage = None) -> No
 
 
 @app.command(epilog="Example: [cyan]scalefold config check -c demo/config.yaml[/]")
-def check(config: ConfigFiles, set_: Overrides = None) -> None:
+def check(
+    config: ConfigFiles,
+    set_: Overrides = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(min=1, help="Processes that a node will have: parallel.dap must divide them."),
+    ] = None,
+) -> None:
     """Check a configuration, and say which key is wrong and how to mend it, or what a run comes to.
 
     The list of chains must have chains to train on. Each folder of data.mirrors must have files of
@@ -47,12 +54,16 @@ def check(config: ConfigFiles, set_: Overrides = None) -> None:
     """
     from scalefold.config import check_image, load_stages, run_key
     from scalefold.io.atomic import check_writable
+    from scalefold.launcher import check_degree
     from scalefold.raw.chain_files import check_files
     from scalefold.raw.chains import check_trainable, read_chains
     from scalefold.train.extent import extent
 
     stages = load_stages(config, parse_overrides(set_ or []))
     loaded = next(iter(stages.values()))
+    if processes is not None:
+        for one in stages.values():
+            check_degree(one.parallel.dap, processes, processes)
     chains = read_chains(loaded.data.chains)
     check_trainable(chains, loaded.data.chains)
     check_files(chains, loaded.data)

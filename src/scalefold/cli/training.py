@@ -107,7 +107,7 @@ def train(
 
     from scalefold.cli.device import torch_device
     from scalefold.cli.logs import log_to_stderr
-    from scalefold.parallel.launch import joined
+    from scalefold.parallel.launch import divided, joined
     from scalefold.parallel.ranks import on_all, on_first
     from scalefold.shards.packed_settings import check_origin
     from scalefold.train.loop import train as run
@@ -127,6 +127,7 @@ def train(
             stack.enter_context(stop_without_parent(stop))
         mesh, chosen = stack.enter_context(joined(place, choose))
         loaded = on_all(mesh.world, settings)
+        mesh = divided(mesh, loaded.parallel.dap, place)
         if strict:
             on_first(mesh.world, lambda: check_origin(shards, loaded))
         result = run(

@@ -264,6 +264,10 @@ class TemplateConfig(Section):
     c_hidden_pointwise: Positive = 16
     num_heads_pointwise: Positive = 4
 
+    def num_rows(self, slots: int) -> int:
+        """Rows that so many template slots add to the MSA representation."""
+        return slots if self.enabled and self.embed_torsion_angles else 0
+
 
 class StructureModuleConfig(Section):
     """Structure module (Suppl. Alg. 20-24)."""
@@ -438,6 +442,16 @@ class TrainingConfig(Section):
         return steps[-self.keep_checkpoints :]
 
 
+class ParallelConfig(Section):
+    """How processes divide the work."""
+
+    dap: Positive = Field(
+        1,
+        description="Dynamic Axial Parallelism: processes, one a GPU of one node, that share each "
+        "sample. The number of processes must be a multiple.",
+    )
+
+
 class EvaluationConfig(Section):
     """Evaluation of checkpoints on the averaged weights."""
 
@@ -487,6 +501,7 @@ class Config(Section):
     loss: LossConfig = LossConfig()
     optimiser: OptimiserConfig = OptimiserConfig()
     training: TrainingConfig = TrainingConfig()
+    parallel: ParallelConfig = ParallelConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     stages: dict[str, dict[str, Any]] = Field(
         {},

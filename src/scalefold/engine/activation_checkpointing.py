@@ -54,8 +54,10 @@ def training_model(
 
 def checkpoint_blocks(model: AlphaFold) -> None:
     """Keep only the inputs of each Evoformer and extra MSA block for backward."""
+    # A block that ended early would leave the last exchange between ranks without an end.
+    run = functools.partial(_checkpoint, early_stop=model.axis.size == 1)
     for block in _blocks(model):
-        block.forward = functools.partial(_checkpoint, block.forward)
+        block.forward = functools.partial(run, block.forward)
 
 
 class SelectiveCheckpointing:

@@ -26,11 +26,14 @@ from scalefold.engine.activation_checkpointing import ActivationCheckpointing, t
 from scalefold.engine.precision import narrow_model
 from scalefold.errors import InputError
 from scalefold.features.contract import ALL_FEATURES, Features
+from scalefold.features.shares import divisible_sizes
 from scalefold.loss.total import total_loss
 from scalefold.model.alphafold import AlphaFold
 from scalefold.model.assembly import Assembly
 from scalefold.model.contract import Previous
 from scalefold.ops import Ops
+from scalefold.parallel import IdentityAxis, Ranks
+from scalefold.parallel.one_share import OneShareAxis
 
 logger = logging.getLogger(__name__)
 
@@ -63,19 +66,28 @@ class PassMemory:
         return self.kept + self.more
 
 
-def choose_checkpointing(config: Config, ops: Ops, device: torch.device) -> ActivationCheckpointing:
+def choose_checkpointing(
+    config: Config, ops: Ops, free: int | None, degree: int = 1
+) -> ActivationCheckpointing:
     """Decide on ``training.recomputation``; auto is the least that fits into the free memory.
 
-    The memory of a CPU is not known: there, auto is none.
+    Parameters
+    ----------
+    config : Config
+    ops : Ops
+    free : int or None
+        See `least_free_bytes`. The memory of a CPU is not known: there, auto is none.
+    degree : int
+        Ranks that share a sample.
     """
     setting = config.training.recomputation
     if setting != "auto":
         return setting
-    if device.type != "cuda":
+    if free is None:
         return "none"
-    free, needs = free_bytes(device), {}
+    needs = {}
     for mode in _MODES:
-        needs[mode] = bytes_needed(config, ops, mode)
+        needs[mode] = bytes_needed(config, ops, mode, degree)
         if needs[mode] <= free:
             break
     needed = ", ".join(f"{name} {_gib(need)}" for name, need in needs.items())
@@ -104,6 +116,12 @@ def exhaustion_explained(checkpointing: ActivationCheckpointing) -> Iterator[Non
             "another, or take a larger GPU or one that nothing else uses, and go on with --resume; "
             "or begin anew with a smaller features.crop_size, max_msa_clusters or max_extra_msa"
         ) from error
+
+
+def least_free_bytes(device: torch.device, ranks: Ranks) -> int | None:
+    """Free memory of the GPU that has the least, of ranks that must decide alike; None on CPUs."""
+    free = free_bytes(device) if device.type == "cuda" else None
+    return min((other for other in ranks.gather(free) if other is not None), default=None)
 
 
 def free_bytes(device: torch.device) -> int:
@@ -138,26 +156,37 @@ def _number(device: torch.device) -> int:
     return torch.cuda.current_device() if device.index is None else device.index
 
 
-def bytes_needed(config: Config, ops: Ops, checkpointing: ActivationCheckpointing) -> int:
-    """Memory of a training process: parameters, their optimiser, and a sample's training pass."""
+def bytes_needed(
+    config: Config, ops: Ops, checkpointing: ActivationCheckpointing, degree: int = 1
+) -> int:
+    """Memory of a training process: parameters, their optimiser, and its share of a sample's pass.
+
+    ``degree`` is the number of ranks that share the sample.
+    """
     with FakeTensorMode():
         parameters = sum(p.numel() for p in AlphaFold(config.model).parameters())
-    needed = pass_memory(config, ops, checkpointing).peak + parameters * _BYTES_A_PARAMETER
+    needed = pass_memory(config, ops, checkpointing, degree).peak
+    needed += parameters * _BYTES_A_PARAMETER
     return int(needed * (1 + _RESERVE))
 
 
-def pass_memory(config: Config, ops: Ops, checkpointing: ActivationCheckpointing) -> PassMemory:
-    """Memory of a training pass.
+def pass_memory(
+    config: Config, ops: Ops, checkpointing: ActivationCheckpointing, degree: int = 1
+) -> PassMemory:
+    """Memory of a training pass, on one of so many ranks that share it.
 
     Every block of the Evoformer keeps the same amount, so two are counted and the rest follows.
     """
-    counted, of_block = _count(for_counting(config, 2), ops, checkpointing)
+    counted, of_block = _count(for_counting(config, 2), ops, checkpointing, degree)
     others = config.model.evoformer.num_blocks - 2
     return PassMemory(counted.kept + others * of_block, counted.more)
 
 
-def empty_features(config: Config) -> Features:
-    """Features of the configured training shapes, one sample, their values left open."""
+def empty_features(config: Config, degree: int = 1) -> Features:
+    """Features of the configured training shapes, one sample, their values left open.
+
+    They can be divided among so many ranks.
+    """
     shapes = config.features
     sizes = {
         "B": 1,
@@ -166,6 +195,8 @@ def empty_features(config: Config) -> Features:
         "E": shapes.max_extra_msa,
         "T": shapes.max_templates,
     }
+    template_rows = config.model.template.num_rows(shapes.max_templates)
+    sizes = divisible_sizes(sizes, degree, template_rows)
     return {
         name: torch.empty(
             [sizes[dim] if isinstance(dim, str) else dim for dim in spec.dims], dtype=spec.dtype
@@ -185,17 +216,19 @@ def for_counting(config: Config, blocks: int) -> Config:
 
 
 def _count(
-    config: Config, ops: Ops, checkpointing: ActivationCheckpointing
+    config: Config, ops: Ops, checkpointing: ActivationCheckpointing, degree: int
 ) -> tuple[PassMemory, int]:
     """Memory of a pass of this configuration, and what its second block keeps of it."""
     with FakeTensorMode(), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         # Kernels check whether their weights lie side by side; here they do not need to.
         warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")
-        model = training_model(config.model, Assembly(ops), checkpointing)
+        axis = OneShareAxis(degree) if degree > 1 else IdentityAxis()
+        model = training_model(config.model, Assembly(ops, axis), checkpointing)
         narrow_model(model, config.training.precision)
-        features = empty_features(config)
+        features = empty_features(config, degree)
         like = model.input_embedder.linear_msa_m.weight
-        previous = Previous.zeros(1, config.features.crop_size, config.model, like)
+        num_res = features["aatype"].shape[1]
+        previous = Previous.zeros(1, num_res, config.model, like)
         after_block: list[int] = []
         with _Living() as living:
             for block in model.evoformer.blocks:

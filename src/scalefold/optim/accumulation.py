@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from scalefold.optim.parameters import FlatParameters, flat_norm
+from scalefold.optim.parameters import flat_norm
 
 _EPS = 1e-6
 """Added to the norm, as ``torch.nn.utils.clip_grad_norm_`` does."""
@@ -19,14 +19,12 @@ def clip_scale(norm: Tensor, clip_norm: float) -> Tensor:
     return (clip_norm / (norm + _EPS)).clamp(max=1.0)
 
 
-def add_sample(
-    parameters: FlatParameters, total: Tensor, clip_norm: float | None, *, first: bool
-) -> Tensor:
-    """Add what a sample's backward pass left in the gradient buffers to a sum.
+def add_sample(gradient: Tensor, total: Tensor, clip_norm: float | None, *, first: bool) -> Tensor:
+    """Add a sample's gradient to a sum.
 
     Parameters
     ----------
-    parameters : FlatParameters
+    gradient : Tensor, shape (P,), float32
     total : Tensor, shape (P,), float32
         The sum. The ``first`` sample overwrites it.
     clip_norm : float or None
@@ -38,8 +36,6 @@ def add_sample(
     Tensor, scalar, float32
         Norm of the sample's gradient, before clipping.
     """
-    parameters.collect_gradient()
-    gradient = parameters.gradient
     norm = flat_norm(gradient)
     scale = norm.new_ones(()) if clip_norm is None else clip_scale(norm, clip_norm)
     if first:

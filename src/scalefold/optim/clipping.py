@@ -9,23 +9,25 @@ before.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from scalefold.config.schema import OptimiserConfig
 from scalefold.optim.accumulation import add_sample, clip_scale
 from scalefold.optim.parameters import FlatParameters, flat_norm
-from scalefold.parallel import Pending, Ranks
+from scalefold.optim.shared import SharedGradient
+from scalefold.parallel import ALONE, Mesh, Pending
 from scalefold.parallel.buckets import BUCKET_ELEMENTS, Completion, bucket_slices
 
 
 class ClippedMean:
     """Mean over samples and ranks of gradients, clipped by norm.
 
-    Sums are in float32: over the samples of a rank in their order, then over the ranks. So another
-    number of ranks gives the same mean but for the order of the additions.
+    Sums are in float32: over the ranks that share a sample, over the samples of a rank in their
+    order, then over the ranks. So another number of ranks gives the same mean but for the order of
+    the additions, and all ranks have the same mean to the last bit.
 
     Parameters
     ----------
@@ -33,8 +35,10 @@ class ClippedMean:
         Whose gradients these are.
     config : OptimiserConfig
         ``clip_norm`` and ``clip_scope`` are used.
-    ranks : Ranks
-        Each with as many samples as the others.
+    mesh : Mesh
+        Each rank has as many samples as the others.
+    replicated : iterable of Module
+        What ranks that share a sample compute alike.
     overlap : bool
         Send gradients while backward still runs, where the scope of clipping allows it. Not
         possible if backward is a captured graph.
@@ -44,11 +48,16 @@ class ClippedMean:
         self,
         parameters: FlatParameters,
         config: OptimiserConfig,
-        ranks: Ranks,
+        mesh: Mesh,
+        replicated: Iterable[nn.Module] = (),
         *,
         overlap: bool = True,
     ) -> None:
-        self._parameters, self._ranks = parameters, ranks
+        self._parameters = parameters
+        self._shared = SharedGradient(parameters, replicated, mesh.dap)
+        # One sum over all processes: sums of groups side by side could round differently.
+        self._ranks = mesh.world if mesh.data.size > 1 else ALONE
+        self._silent = mesh.data.size > 1 and mesh.dap.rank > 0
         self._clip_norm, self._per_sample = config.clip_norm, config.clip_scope == "sample"
         self._sum = torch.empty_like(parameters.master)
         self._empty = True
@@ -56,7 +65,8 @@ class ClippedMean:
         starts = [start for _, start in parameters.placed]
         self._buckets = bucket_slices(starts, self._sum.numel(), BUCKET_ELEMENTS)
         self._completion = None
-        if overlap and ranks.size > 1 and not self._per_sample:
+        alone = mesh.dap.size == 1  # else a sample's gradient must be complete first
+        if overlap and alone and mesh.data.size > 1 and not self._per_sample:
             self._completion = Completion(parameters.trained, self._buckets)
 
     @property
@@ -91,7 +101,9 @@ class ClippedMean:
             norm = flat_norm(self._parameters.gradient)
         else:
             clip_norm = self._clip_norm if self._per_sample else None
-            norm = add_sample(self._parameters, self._sum, clip_norm, first=self._empty)
+            self._shared.complete()
+            gradient = self._parameters.gradient
+            norm = add_sample(gradient, self._sum, clip_norm, first=self._empty)
         self._empty = False
         if last and not overlapped:
             self.send()
@@ -99,7 +111,7 @@ class ClippedMean:
 
     def send(self) -> None:
         """Send what this rank has, to be summed up with the others'."""
-        if self._empty:
+        if self._empty or self._silent:  # the first rank of a sample speaks for all of them
             self._sum.zero_()
         for bucket in self._buckets:
             self._send(bucket)

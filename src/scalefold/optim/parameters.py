@@ -12,7 +12,7 @@ Layout: ``[narrow parameters | float32 parameters]``, each parameter starts at a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import torch
@@ -134,6 +134,19 @@ class FlatParameters:
         check_shapes({name: v.shape for name, v in values.items()}, self._shapes, source)
         for name, view in views.items():
             view.copy_(values[name])
+
+    def spans(self, modules: Iterable[nn.Module]) -> list[slice]:
+        """Parts of a buffer that hold the parameters of these modules alone, as few as possible."""
+        wanted = {id(parameter) for module in modules for parameter in module.parameters()}
+        ends = [*(start for _, start in self.placed[1:]), self.master.numel()]
+        spans: list[slice] = []
+        for (parameter, start), end in zip(self.placed, ends, strict=True):
+            if id(parameter) not in wanted:
+                continue
+            if spans and spans[-1].stop == start:
+                start = spans.pop().start
+            spans.append(slice(start, end))
+        return spans
 
     @property
     def working(self) -> Tensor | None:

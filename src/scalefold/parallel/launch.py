@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,9 +14,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from scalefold.launcher import Place
+from scalefold.launcher import Place, check_degree
+from scalefold.parallel.axis import IdentityAxis
+from scalefold.parallel.group_axis import GroupAxis
 from scalefold.parallel.mesh import SINGLE, Mesh
-from scalefold.parallel.ranks import ALONE, MeshRanks, on_all
+from scalefold.parallel.notes import Notes
+from scalefold.parallel.ranks import ALONE, MeshRanks, on_all, same_everywhere
 
 T = TypeVar("T")
 
@@ -78,11 +82,52 @@ def joined(
     assert dist.group.WORLD is not None
     # From the group that is there: a group that the mesh made would have another timeout.
     devices = DeviceMesh.from_group(dist.group.WORLD, device.type, mesh_dim_names=("data",))
-    world = MeshRanks(devices, dist.PrefixStore("scalefold/ranks", store))
+    notes = Notes(dist.PrefixStore("scalefold/ranks", store), rank, world_size)
+    world = MeshRanks(devices, notes)
     try:
-        yield Mesh(world=world, data=world, dap=ALONE), device
+        yield Mesh(world=world, data=world, dap=ALONE, axis=IdentityAxis()), device
         world.barrier()
     except BaseException as error:
-        world.tell(error)
+        notes.tell_end(error)
         raise
+    gc.collect()  # NCCL's end would wait for that of each graph that has captured it
     dist.destroy_process_group()
+
+
+def divided(mesh: Mesh, degree: int, place: Place | None) -> Mesh:
+    """Divide all processes among samples, so many to one sample.
+
+    Processes of a sample are neighbours on one node. All processes make this call.
+
+    Parameters
+    ----------
+    mesh : Mesh
+        As `joined` returns it.
+    degree : int
+        ``parallel.dap``.
+    place : Place or None
+        See `find_place`.
+
+    Raises
+    ------
+    InputError
+        If the processes of the run, or of a node, cannot be divided so.
+    """
+    world = mesh.world
+
+    def check() -> None:
+        same_everywhere(world, "parallel.dap", str(degree))
+        check_degree(degree, place.world_size if place else 1, place.local_size if place else 1)
+
+    on_all(world, check)
+    if degree == 1 or not isinstance(world, MeshRanks):
+        return mesh
+    devices = DeviceMesh(
+        world.device_type,
+        torch.arange(world.size).view(-1, degree),
+        mesh_dim_names=("data", "dap"),
+    )
+    data, dap = (MeshRanks(devices[name], world.notes) for name in ("data", "dap"))
+    divided = Mesh(world, data if data.size > 1 else ALONE, dap, GroupAxis(dap))
+    divided.limit(START_TIMEOUT.total_seconds())
+    return divided

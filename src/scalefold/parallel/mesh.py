@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from scalefold.parallel.axis import Axis, IdentityAxis
 from scalefold.parallel.ranks import ALONE, Ranks
 
 
@@ -20,17 +21,25 @@ class Mesh:
         Those that hold the same part of different samples: gradients are averaged over them.
     dap : Ranks
         Those that hold different parts of the same samples (Dynamic Axial Parallelism).
+    axis : Axis
+        What the model sees of ``dap``.
     """
 
     world: Ranks
     data: Ranks
     dap: Ranks
+    axis: Axis
 
     @property
     def first(self) -> bool:
         """Whether this process is the one that writes."""
         return self.world.rank == 0
 
+    def limit(self, seconds: float) -> None:
+        """Take processes for dead from now on that do not answer for so long."""
+        for ranks in (self.world, self.data, self.dap):
+            ranks.limit(seconds)
 
-SINGLE: Final = Mesh(ALONE, ALONE, ALONE)
+
+SINGLE: Final = Mesh(ALONE, ALONE, ALONE, IdentityAxis())
 """One process."""

@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Protocol, TypeVar, cast
@@ -17,13 +15,15 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from scalefold.errors import ElsewhereError, InputError, RankLostError
+from scalefold.errors import ElsewhereError, InputError
 from scalefold.parallel.axis import Pending, Ready
+from scalefold.parallel.notes import Notes
 
 T = TypeVar("T")
 
-_SURVIVORS_SECONDS: Final = 3.0
-"""How long the survivors of a failed exchange wait for each other, to find out who is missing."""
+# Their names since torch 2.13, and before.
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 class Gathering(Protocol):
@@ -67,6 +67,10 @@ class Ranks:
         """Rank 0's value; pickled, so for the start and the end of a run, not for its steps."""
         return cast(T, value)
 
+    def tell(self, value: T | None) -> T:
+        """Rank 0's value, from host to host at each step: no GPU waits. Small, and pickled."""
+        return cast(T, value)
+
     def gather(self, value: T) -> list[T]:
         """All ranks' values, in the order of ranks; pickled, so not for a run's steps."""
         return [value]
@@ -84,102 +88,98 @@ ALONE: Final = Ranks()
 class MeshRanks(Ranks):
     """The ranks along a dimension of torch's device mesh.
 
+    Exchanges that return a `Pending` go on while others are computed: on a GPU beside the current
+    stream, which waits for them in ``wait()``; a CUDA graph may capture them.
+
     Parameters
     ----------
     mesh : DeviceMesh
         Of one dimension, after `init_process_group`.
-    store : dist.Store
-        Where a rank finds what others said before they ended.
+    notes : Notes
+        What the processes leave for each other.
     """
 
-    def __init__(self, mesh: DeviceMesh, store: dist.Store) -> None:
-        self._group, self._store = mesh.get_group(), store
+    def __init__(self, mesh: DeviceMesh, notes: Notes) -> None:
+        self._group, self.notes = mesh.get_group(), notes
         self.rank, self.size = mesh.get_local_rank(), mesh.size()
+        self.device_type = mesh.device_type
+        self._channel = f"told/{'-'.join(map(str, mesh.mesh.flatten().tolist()))}"
+        self._num_told = 0
 
     def sum(self, x: Tensor) -> Pending:
         """See `Ranks`."""
-        with self._loss_explained():
-            return _Summing(self, x, dist.all_reduce(x, group=self._group, async_op=True))
+        with self.notes.loss_explained():
+            work = dist.all_reduce(x, group=self._group, async_op=True)
+        return _Arriving(self.notes, x, work, x)
+
+    def all_to_all(self, parts: Tensor) -> Pending:
+        """Exchange the parts (size, ...): the n-th goes to rank n, and its place gets rank n's."""
+        out = torch.empty_like(parts)
+        with self.notes.loss_explained():
+            work = dist.all_to_all_single(out, parts, group=self._group, async_op=True)
+        return _Arriving(self.notes, out, work, parts)
+
+    def all_gather(self, x: Tensor) -> Pending:
+        """All ranks' tensors (size, ...), in the order of ranks."""
+        out = x.new_empty(self.size, *x.shape)
+        with self.notes.loss_explained():  # gloo asks for as many dimensions
+            work = _all_gather(out.flatten(0, 1), x, group=self._group, async_op=True)
+        return _Arriving(self.notes, out, work, x)
+
+    def reduce_scatter(self, parts: Tensor) -> Pending:
+        """Sum over the ranks of the part (size, ...) that has this rank's number."""
+        out = parts.new_empty(parts.shape[1:])
+        with self.notes.loss_explained():
+            sent = parts.flatten(0, 1)
+            work = _reduce_scatter(out, sent, group=self._group, async_op=True)
+        return _Arriving(self.notes, out, work, parts)
 
     def broadcast(self, x: Tensor) -> None:
         """See `Ranks`."""
-        with self._loss_explained():
+        with self.notes.loss_explained():
             dist.broadcast(x, group=self._group, group_src=0)
 
     def share(self, value: T | None) -> T:
         """See `Ranks`."""
         values = [value]
-        with self._loss_explained():
+        with self.notes.loss_explained():
             dist.broadcast_object_list(values, group=self._group, group_src=0)
         return cast(T, values[0])
 
     def gather(self, value: T) -> list[T]:
         """See `Ranks`."""
         values: list[T | None] = [None] * self.size
-        with self._loss_explained():
+        with self.notes.loss_explained():
             dist.all_gather_object(values, value, group=self._group)
         return cast(list[T], values)
 
+    def tell(self, value: T | None) -> T:
+        """See `Ranks`."""
+        self._num_told += 1
+        with self.notes.loss_explained():
+            return self.notes.pass_on(self._channel, self._num_told, value, first=self.rank == 0)
+
     def barrier(self) -> None:
         """See `Ranks`."""
-        with self._loss_explained():
+        with self.notes.loss_explained():
             dist.barrier(self._group)
 
     def limit(self, seconds: float) -> None:
         """See `Ranks`."""
         self._group.set_timeout(timedelta(seconds=seconds))
-
-    def tell(self, error: BaseException) -> None:
-        """Tell the others why this rank ends."""
-        text = f"{type(error).__name__}: {error}"
-        with contextlib.suppress(RuntimeError):  # the store is gone: so are the others
-            self._store.set(f"ended/{self.rank}", text)
-
-    @contextlib.contextmanager
-    def _loss_explained(self) -> Iterator[None]:
-        try:
-            yield
-        except RuntimeError as error:
-            raise RankLostError(self._diagnosis(error)) from error
-
-    def _diagnosis(self, error: RuntimeError) -> str:
-        reason = str(error).splitlines()[0]
-        what = f"rank {self.rank}: the exchange with the other ranks broke off ({reason})"
-        try:
-            # A rank that lost contact says so. The others lost contact with those that say nothing.
-            self._store.set(f"lost/{self.rank}", "")
-            deadline = time.monotonic() + _SURVIVORS_SECONDS
-            while (missing := self._silent()) and time.monotonic() < deadline:
-                time.sleep(0.1)
-            ended = [
-                f"rank {rank} ended with {self._store.get(f'ended/{rank}').decode()}"
-                for rank in range(self.size)
-                if rank != self.rank and self._store.check([f"ended/{rank}"])
-            ]
-        except RuntimeError:
-            return f"{what}, and so did that with the launcher"
-        if missing:
-            names = ", ".join(map(str, missing))
-            ended.append(f"rank {names} gave no sign of life: killed, stuck, or its node is gone")
-        return "; ".join([what, *ended])
-
-    def _silent(self) -> list[int]:
-        return [
-            rank
-            for rank in range(self.size)
-            if not (self._store.check([f"lost/{rank}"]) or self._store.check([f"ended/{rank}"]))
-        ]
+        self.notes.limit(seconds)
 
 
-@dataclass(frozen=True)
-class _Summing:
-    ranks: MeshRanks
+@dataclass(frozen=True, eq=False)
+class _Arriving:
+    notes: Notes
     value: Tensor
     work: Any
+    sent: Tensor  # must live as long as the exchange
 
     def wait(self) -> Tensor:
-        """Wait for the sum: the host on a CPU, the current stream on a GPU."""
-        with self.ranks._loss_explained():
+        """Wait for the result: the host on a CPU, the current stream on a GPU."""
+        with self.notes.loss_explained():
             self.work.wait()
         return self.value
 

@@ -12,7 +12,7 @@ from scalefold.config.schema import Config
 from scalefold.engine.activation_checkpointing import ActivationCheckpointing, training_model
 from scalefold.engine.compilation import choose_compilation
 from scalefold.engine.cuda_graphs import use_graphs
-from scalefold.engine.memory import choose_checkpointing
+from scalefold.engine.memory import choose_checkpointing, least_free_bytes
 from scalefold.engine.precision import narrow_parameters, set_determinism, set_matrix_products
 from scalefold.model.alphafold import AlphaFold
 from scalefold.model.assembly import Assembly
@@ -25,8 +25,13 @@ from scalefold.optim.optimiser import Adam
 from scalefold.optim.parameters import FlatParameters
 from scalefold.optim.trainable import freeze_others
 from scalefold.optim.update import Update
-from scalefold.parallel import SINGLE, IdentityAxis, Mesh
-from scalefold.train.sample import GraphedSampleGradient, SampleGradient, loss_and_scores
+from scalefold.parallel import SINGLE, Mesh
+from scalefold.train.sample import (
+    GraphedSampleGradient,
+    SampleGradient,
+    divisible_samples,
+    loss_and_scores,
+)
 from scalefold.train.step import TrainingStep
 
 
@@ -63,17 +68,19 @@ def assemble(config: Config, device: torch.device, mesh: Mesh = SINGLE) -> Train
         If the precision is not possible on the device, ``training.initial_weights`` do not fit, or
         ``training.trainable`` names what the model does not have.
     """
-    # 1. Settings of the process: precision of float32 matrix products, determinism.
+    # 1. Settings of the process: precision of float32 matrix products, determinism. Ranks that
+    # share a sample agree on their memory before anything can fail on one of them.
     precision = config.training.precision
+    free = least_free_bytes(device, mesh.dap)
     set_matrix_products(precision, device)
     set_determinism(config.training.deterministic)
 
     # 2. Operations, what of their results is kept for backward, what is compiled, and the
-    # parallelism that the model sees: one process a sample.
+    # parallelism that the model sees: the ranks that share a sample.
     ops = select_ops(config.training.kernels, device)
-    checkpointing = choose_checkpointing(config, ops, device)
+    checkpointing = choose_checkpointing(config, ops, free, mesh.axis.size)
     compiled = choose_compilation(config.training.compile, device)
-    assembly = Assembly(ops=ops, axis=IdentityAxis(), compiled=compiled)
+    assembly = Assembly(ops=ops, axis=mesh.axis, compiled=compiled)
 
     # 3. The model. Initialised on the CPU from the run's seed: the same weights on every device.
     with torch.random.fork_rng(devices=[]):
@@ -95,14 +102,17 @@ def assemble(config: Config, device: torch.device, mesh: Mesh = SINGLE) -> Train
 
     # 6. The mean gradient of the ranks: on its way while backward runs, or after a replayed graph.
     graphs = use_graphs(config.training.cuda_graphs, device)
-    mean = ClippedMean(parameters, config.optimiser, mesh.data, overlap=not graphs)
+    replicated = model.replicated_modules()
+    mean = ClippedMean(parameters, config.optimiser, mesh, replicated, overlap=not graphs)
 
     # 7. A sample's passes, launched kernel by kernel or captured as CUDA graphs.
     differentiate = parameters.accumulate if mean.overlaps else parameters.differentiate
     plain = SampleGradient(model, differentiate, config, compiled(loss_and_scores))
     gradient = GraphedSampleGradient(plain) if graphs else plain
+    rows = config.model.template.num_rows(config.features.max_templates)
+    divided = divisible_samples(gradient, mesh.axis.size, rows)
 
     # 8. The step that ties them together.
     update = Update(parameters, optimiser, average)
-    step = TrainingStep(gradient, mean, parameters, update, mesh.data)
+    step = TrainingStep(divided, mean, parameters, update, mesh)
     return Trainer(model, parameters, optimiser, average, step, checkpointing)

@@ -24,6 +24,7 @@ from scalefold.engine.memory import exhaustion_explained
 from scalefold.errors import InputError
 from scalefold.loader.loader import TrainingLoader, local_batch_size
 from scalefold.loader.sampler import TrainingSampler
+from scalefold.loader.shared import shared
 from scalefold.parallel import SINGLE, Mesh
 from scalefold.parallel.ranks import on_all, on_first, same_everywhere
 from scalefold.shards.packed_settings import warn_of_other_settings
@@ -89,7 +90,7 @@ def train(
     reader, sampler, inputs = on_all(mesh.world, lambda: _open(config, shards, mesh))
     digits = [config_hash(config), *(sha256[:12] for sha256 in astuple(inputs) if sha256)]
     same_everywhere(mesh.world, "configuration, data and initial weights", "".join(digits))
-    mesh.world.limit(config.training.start_timeout_seconds)
+    mesh.limit(config.training.start_timeout_seconds)
     lock = WriterLock(out)
 
     def claim() -> None:
@@ -130,9 +131,12 @@ def train(
                         **made_with(device),
                     }
                     stack.enter_context(session(out, lambda: run.step, **facts))
-            rank, size = mesh.data.rank, mesh.data.size
-            loader = TrainingLoader(reader, config, device, run.position, rank, size, stop)
-            stack.enter_context(loader)
+            own = None
+            if mesh.dap.rank == 0:
+                rank, size = mesh.data.rank, mesh.data.size
+                own = TrainingLoader(reader, config, device, run.position, rank, size, stop)
+                stack.enter_context(own)
+            loader = shared(own, mesh.dap, device)
             with exhaustion_explained(trainer.checkpointing):
                 return run.go(loader, files, watch, stop)
     finally:

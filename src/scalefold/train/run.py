@@ -20,9 +20,10 @@ from scalefold.checkpoint.target import EndWatch, Stalled, TargetReached
 from scalefold.config.schema import Config
 from scalefold.engine.garbage_collection import present_objects_spared
 from scalefold.errors import ElsewhereError, InputError
-from scalefold.loader.loader import Batch, TrainingLoader
+from scalefold.loader.loader import Batch
 from scalefold.loader.order import Position
 from scalefold.loader.prepare import SampleError
+from scalefold.loader.shared import Batches
 from scalefold.loader.waiting import StoppedWaitingError
 from scalefold.ops.backends import log_backends
 from scalefold.optim.schedule import learning_rate
@@ -103,7 +104,7 @@ class Run:
 
     def go(
         self,
-        loader: TrainingLoader,
+        loader: Batches,
         files: RunFiles | None,
         watch: EndWatch,
         stop: threading.Event,
@@ -127,7 +128,7 @@ class Run:
                     if not self._absent:
                         self._publish(files, loader)
         self._read(0, files)
-        world.limit(training.start_timeout_seconds)  # all wait while the checkpoint is written
+        self._mesh.limit(training.start_timeout_seconds)  # all wait while the checkpoint is written
         published = self._publish(files, loader)
         if files is not None:
             files.finish()
@@ -151,7 +152,7 @@ class Run:
             or (alone and (stop.is_set() or watch.look()))
         )
 
-    def _step(self, loader: TrainingLoader, watch: EndWatch, stop: threading.Event) -> None:
+    def _step(self, loader: Batches, watch: EndWatch, stop: threading.Event) -> None:
         """Launch a step's work; nothing waits for it, and its numbers are read later.
 
         The batch is released: the next step needs its memory.
@@ -169,7 +170,7 @@ class Run:
             numbers = self._trainer.step(batch.samples, rate, notice)
         self._unread.append(_Unread.of(self.step, rate, batch, Readback(numbers)))
 
-    def _next(self, loader: TrainingLoader) -> Batch | None:
+    def _next(self, loader: Batches) -> Batch | None:
         """Samples of the next step, of this rank; None once there is something wrong with one,
         or they did not come before the end.
 
@@ -197,7 +198,7 @@ class Run:
             self._last_read = unread.readback.ended
             if not self._met:  # from now on no rank compiles
                 self._met = True
-                self._mesh.world.limit(self._config.training.exchange_timeout_seconds)
+                self._mesh.limit(self._config.training.exchange_timeout_seconds)
             if numbers.absent:  # nor is any later step applied
                 if numbers.stop and self._failure is None:
                     self._stopped = True
@@ -228,7 +229,7 @@ class Run:
             "time": time.time(),
         }
 
-    def _publish(self, files: RunFiles | None, loader: TrainingLoader) -> Path:
+    def _publish(self, files: RunFiles | None, loader: Batches) -> Path:
         """Have a checkpoint of this step written, and say where it is."""
         positions = self._mesh.data.gather(loader.position(self.step))
         if files is not None:

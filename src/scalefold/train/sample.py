@@ -14,6 +14,7 @@ from scalefold.chem.residues import CA
 from scalefold.config.schema import Config, LossConfig
 from scalefold.engine.cuda_graphs import CapturedPasses
 from scalefold.features.contract import Features
+from scalefold.features.shares import divisible
 from scalefold.loss.lddt import lddt
 from scalefold.loss.total import total_loss
 from scalefold.model.alphafold import AlphaFold
@@ -92,6 +93,18 @@ class SampleGradient(SamplePasses[SampleNumbers]):
         self._differentiate(loss)
         values = torch.stack([loss.detach().float(), *numbers.values()])
         return SampleNumbers(("loss", *numbers), values)
+
+
+Gradient = Callable[[list[Features]], SampleNumbers]
+
+
+def divisible_samples(gradient: Gradient, degree: int, template_rows: int) -> Gradient:
+    """Return the function of a sample's passes with padding before it, see `divisible`."""
+
+    def padded(passes: list[Features]) -> SampleNumbers:
+        return gradient([divisible(features, degree, template_rows) for features in passes])
+
+    return padded if degree > 1 else gradient
 
 
 class GraphedSampleGradient:

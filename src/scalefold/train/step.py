@@ -16,7 +16,7 @@ from scalefold.features.contract import Features
 from scalefold.optim.clipping import ClippedMean
 from scalefold.optim.parameters import FlatParameters
 from scalefold.optim.update import Update
-from scalefold.parallel import Ranks
+from scalefold.parallel import Mesh
 from scalefold.train.sample import SampleNumbers
 from scalefold.train.step_numbers import ABSENT, COLUMNS, NOT_FINITE, Notice, StepNumbers, pack
 
@@ -33,8 +33,7 @@ class TrainingStep:
     mean : ClippedMean
     parameters : FlatParameters
     update : Update
-    ranks : Ranks
-        They have different samples.
+    mesh : Mesh
     """
 
     def __init__(
@@ -43,10 +42,10 @@ class TrainingStep:
         mean: ClippedMean,
         parameters: FlatParameters,
         update: Update,
-        ranks: Ranks,
+        mesh: Mesh,
     ) -> None:
         self._gradient, self._mean, self._parameters = gradient, mean, parameters
-        self._update, self._ranks = update, ranks
+        self._update, self._mesh = update, mesh
         self._held_until: torch.cuda.Event | None = None
 
     def __call__(
@@ -94,13 +93,16 @@ class TrainingStep:
     ) -> StepNumbers:
         """Exchange with the other ranks, and update if the step is finite on all of them."""
         sound = per_sample[:, : _GRADIENT_NORM + 1].isfinite().all(1)
-        exchanged = self._ranks.sum(pack(per_sample, (~sound).sum(), notice)).wait()
-        num_samples = self._ranks.size * max(len(per_sample), 1)
-        mean_norm = exchanged[COLUMNS + _GRADIENT_NORM] / num_samples
+        # Over all ranks: those that share a sample have the same numbers, which the mean counts.
+        world = self._mesh.world
+        exchanged = world.sum(pack(per_sample, (~sound).sum(), notice)).wait()
+        num_samples = max(len(per_sample), 1)
+        mean_norm = exchanged[COLUMNS + _GRADIENT_NORM] / (world.size * num_samples)
         sound = exchanged[ABSENT] + exchanged[NOT_FINITE] == 0
         rate = torch.full((), learning_rate, dtype=torch.float64, device=exchanged.device)
         if self._held_until is not None:
             self._held_until.wait()
             self._held_until = None
+        num_samples *= self._mesh.data.size
         norm, finite = self._update(self._mean, num_samples, mean_norm, sound, rate)
-        return StepNumbers(names, per_sample, exchanged, self._ranks.size, norm, finite)
+        return StepNumbers(names, per_sample, exchanged, world.size, norm, finite)

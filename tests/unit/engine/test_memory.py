@@ -17,6 +17,7 @@ from scalefold.engine.memory import (
     PassMemory,
     choose_checkpointing,
     for_counting,
+    least_free_bytes,
     pass_memory,
 )
 from scalefold.errors import InputError
@@ -25,6 +26,7 @@ from scalefold.model import AlphaFold, Previous
 from scalefold.model.assembly import Assembly
 from scalefold.ops import TORCH
 from scalefold.ops.triton import triton_ops
+from scalefold.parallel import ALONE, Ranks
 
 CUDA = torch.device("cuda")
 
@@ -39,7 +41,7 @@ def wide(micro_tree: dict[str, Any]) -> Any:
 
 def test_counted_for_all_blocks_from_the_first_two(wide: Any) -> None:
     deep = for_counting(wide, 3)
-    counted, _ = memory._count(deep, TORCH, "none")
+    counted, _ = memory._count(deep, TORCH, "none", 1)
     assert pass_memory(deep, TORCH, "none").kept == counted.kept
 
 
@@ -90,12 +92,11 @@ def test_auto_is_the_least_that_fits(
     )
     sizes = {"none": 30, "selective": 20, "full": 10}
     monkeypatch.setattr(
-        memory, "pass_memory", lambda config, ops, kind: PassMemory(sizes[kind] * 2**30, 0)
+        memory, "pass_memory", lambda config, ops, kind, degree: PassMemory(sizes[kind] * 2**30, 0)
     )
     chosen = {}
     for free in (40, 25, 15, 5):
-        monkeypatch.setattr(memory, "free_bytes", lambda device, free=free: free * 2**30)
-        chosen[free] = choose_checkpointing(config, TORCH, CUDA)
+        chosen[free] = choose_checkpointing(config, TORCH, free * 2**30)
     assert chosen == {40: "none", 25: "selective", 15: "full", 5: "full"}
     assert "selective (memory needed: none 34.5 GiB, selective 23.0 GiB; free: 25.0 GiB)" in (
         caplog.text
@@ -103,12 +104,34 @@ def test_auto_is_the_least_that_fits(
 
 
 def test_without_memory_to_look_at_auto_is_none(wide: Any) -> None:
-    def chosen(setting: str, device: torch.device) -> str:
+    def chosen(setting: str, free: int | None) -> str:
         tree = merge(wide.model_dump(mode="json"), {"training": {"recomputation": setting}})
-        return choose_checkpointing(make_config(tree), TORCH, device)
+        return choose_checkpointing(make_config(tree), TORCH, free)
 
-    assert chosen("auto", torch.device("cpu")) == "none"
-    assert chosen("selective", CUDA) == "selective"
+    assert least_free_bytes(torch.device("cpu"), ALONE) is None
+    assert chosen("auto", None) == "none"
+    assert chosen("selective", 0) == "selective"
+
+
+class Among(Ranks):
+    size = 3
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value + 5, value, value + 1]
+
+
+def test_ranks_that_share_a_sample_decide_by_the_least_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 7)
+    assert least_free_bytes(CUDA, Among()) == 7
+
+
+def test_a_share_of_a_sample_needs_less_memory(wide: Any) -> None:
+    kept = [pass_memory(wide, TORCH, "none", degree).kept for degree in (1, 2, 4)]
+    # What is not shared is small here; gathered operands are whole on each rank.
+    assert kept[1] < 0.75 * kept[0]
+    assert kept[2] < 0.6 * kept[0]
 
 
 @pytest.mark.gpu

@@ -5,7 +5,7 @@ from torch import nn
 from scalefold.config.schema import OptimiserConfig
 from scalefold.optim.clipping import ClippedMean
 from scalefold.optim.parameters import FlatParameters
-from scalefold.parallel import ALONE
+from scalefold.parallel import SINGLE
 
 SIZE = 4096 * 3
 
@@ -27,7 +27,7 @@ def _run(scope: str, gradients: list[torch.Tensor]) -> tuple[torch.Tensor, torch
     model = nn.ParameterDict({"w": nn.Parameter(torch.zeros(SIZE))})
     config = OptimiserConfig(clip_norm=0.1, clip_scope=scope)
     flat = FlatParameters(model)
-    mean = ClippedMean(flat, config, ALONE)
+    mean = ClippedMean(flat, config, SINGLE)
     for _ in range(2):  # twice: a step must not see the one before
         mean.start()
         norms = []

@@ -7,9 +7,9 @@ import torch
 
 from scalefold.cli.device import torch_device
 from scalefold.errors import ElsewhereError, InputError
-from scalefold.launcher import Place, find_place
+from scalefold.launcher import Place, check_degree, find_place
 from scalefold.parallel import ALONE, SINGLE
-from scalefold.parallel.launch import joined
+from scalefold.parallel.launch import divided, joined
 from scalefold.parallel.ranks import Ranks, on_all, on_first, same_everywhere
 
 TORCHRUN = {
@@ -37,6 +37,23 @@ def test_without_a_launcher_there_is_one_process() -> None:
         assert device == torch.device("cpu")
         assert mesh.first
         assert (mesh.data.size, mesh.dap.size) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("degree", "processes", "on_node", "found"),
+    [(4, 6, 6, "6 processes"), (4, 8, 2, "2 processes on each node"), (2, 1, 1, "1 process")],
+)
+def test_processes_that_cannot_share_samples_are_an_error(
+    degree: int, processes: int, on_node: int, found: str
+) -> None:
+    with pytest.raises(InputError, match=rf"parallel\.dap is {degree}, but there .* {found}:"):
+        check_degree(degree, processes, on_node)
+
+
+def test_one_process_has_its_samples_for_itself() -> None:
+    assert divided(SINGLE, 1, None) is SINGLE
+    with pytest.raises(InputError, match="there is 1 process"):
+        divided(SINGLE, 2, None)
 
 
 def test_the_group_of_one_is_the_identity() -> None:

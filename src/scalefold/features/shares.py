@@ -1,0 +1,56 @@
+"""Features whose residues and rows can be divided among the ranks that share a sample."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch.nn import functional
+
+from scalefold.features.contract import ALL_FEATURES, Features
+
+
+def divisible_sizes(sizes: Mapping[str, int], degree: int, template_rows: int) -> dict[str, int]:
+    """Round residues and rows up to multiples.
+
+    Parameters
+    ----------
+    sizes : mapping of dimension letter to size
+        Of the feature contract.
+    degree : int
+        Ranks that share a sample.
+    template_rows : int
+        Rows that the model adds to the clustered ones, which are divided together.
+    """
+
+    def rounded(size: int, more: int = 0) -> int:
+        return size + -(size + more) % degree
+
+    return {
+        **sizes,
+        "N": rounded(sizes["N"]),
+        "S": rounded(sizes["S"], template_rows),
+        "E": rounded(sizes["E"]),
+    }
+
+
+def divisible(features: Features, degree: int, template_rows: int) -> Features:
+    """Pad a pass's features with zeros, so with residues and rows that no mask shows.
+
+    Features that fit already are returned as they are. Parameters as `divisible_sizes`.
+    """
+    sizes = {
+        "N": features["aatype"].shape[1],
+        "S": features["msa_feat"].shape[1],
+        "E": features["extra_msa"].shape[1],
+    }
+    wanted = divisible_sizes(sizes, degree, template_rows)
+    if wanted == sizes:
+        return features
+    padded = {}
+    for name, tensor in features.items():
+        widths: list[int] = []
+        for dim in ALL_FEATURES[name].dims:
+            more = wanted[dim] - sizes[dim] if isinstance(dim, str) and dim in sizes else 0
+            widths[:0] = (0, more)
+        padded[name] = functional.pad(tensor, widths) if any(widths) else tensor
+    return padded

@@ -1,0 +1,149 @@
+"""What `test_dap` compares: a pass in float64 and a short training, on a mesh of processes.
+
+Started as ``torchrun -m tests.parity.dap_runs <config> <shards> <out> <degree>``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from scalefold.config import Config, load_config, make_config
+from scalefold.config.load import merge
+from scalefold.engine.activation_checkpointing import training_model
+from scalefold.features.contract import Features
+from scalefold.features.pipeline import training_features
+from scalefold.features.shares import divisible
+from scalefold.launcher import find_place
+from scalefold.loader.loader import TrainingLoader
+from scalefold.loader.sampler import TrainingSampler
+from scalefold.loader.shared import shared
+from scalefold.loss.total import total_loss
+from scalefold.model.assembly import Assembly
+from scalefold.model.example import example_features, set_example_weights
+from scalefold.model.passes import SamplePasses
+from scalefold.parallel import Mesh
+from scalefold.parallel.launch import divided, joined
+from scalefold.shards.reader import ShardReader
+from scalefold.train.assemble import assemble
+from scalefold.train.step_numbers import Readback
+
+CPU = torch.device("cpu")
+DRAW = 7
+"""Of a chain with a deep alignment."""
+CHECKPOINTING = ("none", "selective", "full")
+
+
+class _Outputs(SamplePasses[Any]):
+    def last(self, features: Any, previous: Any, templates: Any) -> Any:
+        return self._model(features, previous, templates)[0]
+
+
+def whole_pass(config: Config, shards: Path, mesh: Mesh, checkpointing: str) -> dict[str, Any]:
+    """Outputs, loss terms and gradients of a sample in float64, dropout on, one recycling pass."""
+    reader = ShardReader(shards)
+    key = TrainingSampler(reader.index, config.sampling, config.seed).key(DRAW)
+    sample = reader.sample(key)
+    passes = training_features(sample, config.features, config.seed, DRAW, range(2), CPU)
+    shapes = config.features
+    sizes = {"B": 1, "N": shapes.crop_size, "S": 1, "E": 1, "T": shapes.max_templates}
+    made_up = example_features(sizes)  # the chain has no templates
+    templates = {name: x for name, x in made_up.items() if name.startswith("template")}
+    passes = [features | templates for features in passes]
+    added = config.model.template.num_rows(config.features.max_templates)
+    passes = [divisible(_double(features), mesh.axis.size, added) for features in passes]
+    model = training_model(config.model, Assembly(axis=mesh.axis), checkpointing).double()
+    set_example_weights(model)
+    made = _Outputs(model, config.model)(passes)
+    rows = passes[-1]["msa_mask"][..., None]  # a masked row attends to all residues, padded or not
+    shown = made._replace(msa=made.msa * rows, masked_msa_logits=made.masked_msa_logits * rows)
+    loss, terms = total_loss(made, passes[-1], config.loss)
+    loss.backward()
+    replicated = {id(p) for part in model.replicated_modules() for p in part.parameters()}
+    gradients = {}
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            if mesh.dap.rank and id(parameter) in replicated:
+                parameter.grad.zero_()
+            gradients[name] = mesh.dap.sum(parameter.grad).wait()
+    outputs = tree_leaves(_tree(shown))
+    return {
+        "outputs": [_real(t.detach(), shapes.max_msa_clusters, shapes.crop_size) for t in outputs],
+        "terms": {name: value.detach() for name, value in terms.items()} | {"loss": loss.detach()},
+        "gradients": gradients,
+    }
+
+
+def _tree(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return [_tree(getattr(value, field.name)) for field in dataclasses.fields(value)]
+    if isinstance(value, tuple):
+        return [_tree(part) for part in value]
+    return value
+
+
+def _real(tensor: Tensor, rows: int, residues: int) -> Tensor:
+    """Without the padding: `rows` of the MSA and residues, which no other dimension is as long."""
+    for dim, size in enumerate(tensor.shape):
+        for wanted in (rows, residues):
+            if wanted <= size < wanted + 4:
+                tensor = tensor.narrow(dim, 0, wanted)
+    return tensor
+
+
+def _double(features: Features) -> Features:
+    return {n: t.double() if t.is_floating_point() else t for n, t in features.items()}
+
+
+def training(config: Config, shards: Path, mesh: Mesh, precision: str) -> dict[str, Any]:
+    """Numbers of each step of a short training, and the state at its end."""
+    tree = merge(config.model_dump(mode="json"), {"training": {"precision": precision}})
+    config = make_config(tree)
+    trainer = assemble(config, CPU, mesh)
+    generator = torch.Generator().manual_seed(3)
+    for view in trainer.parameters.by_name(trainer.parameters.master).values():
+        view += 0.05 * torch.randn(view.shape, generator=generator)
+    trainer.parameters.publish()
+    own = None
+    if mesh.dap.rank == 0:
+        place = {"rank": mesh.data.rank, "world_size": mesh.data.size}
+        own = TrainingLoader(ShardReader(shards), config, CPU, **place)
+    loader = shared(own, mesh.dap, CPU)
+    steps = []
+    for _ in range(config.training.steps):
+        batch = next(loader)
+        numbers = Readback(trainer.step(batch.samples, config.optimiser.learning_rate)).get()
+        steps.append({"means": numbers.means, "norm": numbers.gradient_norm, "keys": batch.draws})
+    weights = trainer.parameters.by_name(trainer.parameters.master)
+    return {
+        "steps": steps,
+        "weights": {name: view.clone() for name, view in weights.items()},
+        "average": trainer.average.average.clone(),
+    }
+
+
+def found(config: Config, shards: Path, mesh: Mesh) -> dict[str, Any]:
+    """All that is compared."""
+    passes = {how: whole_pass(config, shards, mesh, how) for how in CHECKPOINTING}
+    scopes = {}
+    for scope in ("sample", "global"):
+        tree = merge(config.model_dump(mode="json"), {"optimiser": {"clip_scope": scope}})
+        scopes[scope] = training(make_config(tree), shards, mesh, "fp32")
+    return {"passes": passes, "training": scopes}
+
+
+if __name__ == "__main__":
+    config_file, shards_folder, out, wanted = sys.argv[1:]
+    torch.set_num_threads(1)
+    place = find_place()
+    with joined(place, lambda: CPU) as (everybody, _):
+        mesh = divided(everybody, int(wanted), place)
+        results = found(load_config([Path(config_file)]), Path(shards_folder), mesh)
+        torch.save(results, f"{out}-{dist.get_rank()}.pt")
