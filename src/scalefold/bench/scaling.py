@@ -1,7 +1,8 @@
-"""Data parallelism: do several processes train as one does, and how much longer is their step?
+"""Several processes: do they train as one does, and how much longer, or shorter, is their step?
 
 Every process first makes the steps of the whole batch alone, then its part of them with the others.
-So both ways run on the same GPUs, and only the exchange of gradients differs.
+So both ways run on the same GPUs, and only the division of the work differs: other samples, or
+(``parallel.dap``) other parts of the same sample.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import hashlib
 import statistics
 import time
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,21 +19,34 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from scalefold.bench.gradient_error import Agreement, agreement, step_gradient
 from scalefold.bench.measure import prepared_samples, released, require_finite, synchronise
 from scalefold.bench.record import provenance, write_record
+from scalefold.bench.trace import gpu_work
 from scalefold.bench.variation import varied
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.features.contract import Features
 from scalefold.loader.loader import TrainingLoader
+from scalefold.loader.shared import shared
 from scalefold.parallel import SINGLE, Mesh
-from scalefold.parallel.ranks import on_all
+from scalefold.parallel.ranks import broadcast_all, on_all
 from scalefold.shards.reader import ShardReader
 from scalefold.train.assemble import Trainer, assemble
 from scalefold.train.step_numbers import Readback
 
 _TIMED_STEPS: Final = 10
 """Of each recycling count: a number, not a time, since all processes must make as many."""
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """What all measurements have in common; ``everybody`` is the mesh of the processes."""
+
+    config: Config
+    shards: Path
+    device: torch.device
+    everybody: Mesh
 
 
 def bench_scaling(
@@ -45,9 +61,10 @@ def bench_scaling(
 ) -> dict[str, Any] | None:
     """Compare training with all processes and with one, and write losses and times as JSON.
 
-    Losses are of training from random weights, one sample a process in each step. Times are of
-    steps whose features are prepared, one sample a process both alone and together; of several
-    processes the slowest counts.
+    Losses are of training from random weights, one sample in each step for a process, or for those
+    that share a sample. Times are of steps whose features are prepared, one sample a process both
+    alone and together; of several processes the slowest counts. Where processes share a sample,
+    the gradients of both ways are compared with one in float32, see `agreement`.
 
     Parameters
     ----------
@@ -74,8 +91,7 @@ def bench_scaling(
     InputError
         If there is one process only, the shards cannot be used, or a step was not finite.
     """
-    size = mesh.data.size
-    if size < 2:
+    if mesh.world.size < 2:
         raise InputError(
             "scaling needs several processes: torchrun --nproc-per-node 2 -m "
             "scalefold bench scaling …"
@@ -84,84 +100,147 @@ def bench_scaling(
     config = varied(
         config,
         {
-            "training.global_batch_size": size,
+            "training.global_batch_size": mesh.data.size,
             "training.steps": steps,
             "training.loader_workers": 0,
             "training.max_staleness": 0,
         },
     )
-    alone, together = (_measured(config, shards, device, m, mesh) for m in (SINGLE, mesh))
-    if not mesh.first:
-        return None
+    bench = _Bench(config, shards, device, mesh)
+    alone, together = (_measured(bench, used) for used in (SINGLE, mesh))
     result = provenance("scaling", config, device) | {
-        "processes": size,
+        "processes": mesh.world.size,
+        "processes_a_sample": mesh.dap.size,
         "training_steps": _compared(alone, together),
         "step_seconds_by_recycling": {
             "one": alone["seconds"],
             "all": together["seconds"],
         },
         "efficiency": round(sum(alone["seconds"]) / sum(together["seconds"]), 4),
+        "peak_memory_gib": {"one": alone["peak_gib"], "all": together["peak_gib"]},
+        "gpu_work_by_recycling": {"one": alone["work"], "all": together["work"]},
     }
+    if mesh.dap.size > 1:
+        found = _agreement(bench, alone["gradient"], together["gradient"])
+        result["gradient"] = found.rounded()
+    if not mesh.first:
+        return None
     write_record(result, out)
     console.print(_table(result))
     return result
 
 
-def _measured(
-    config: Config, shards: Path, device: torch.device, mesh: Mesh, everybody: Mesh
-) -> dict[str, Any]:
+def _measured(bench: _Bench, mesh: Mesh) -> dict[str, Any]:
+    config, device, everybody = bench.config, bench.device, bench.everybody
     with released(device):
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
         trainer = assemble(config, device, mesh)
-        losses = _losses(trainer, config, shards, device, mesh)
+        losses = _losses(trainer, bench, mesh)
         weights = trainer.parameters.master.cpu().numpy().tobytes()
-        place = everybody.data.rank
-        passes = prepared_samples(config, shards, device)[place]
+        passes = _own_passes(bench)
+        seconds = _step_seconds(trainer, passes, bench)
+        peak = None
+        if device.type == "cuda":
+            peak = round(torch.cuda.max_memory_allocated(device) / 2**30, 2)
         return {
             "losses": losses,
-            "weights": everybody.data.gather(hashlib.sha256(weights).hexdigest()),
-            "seconds": _step_seconds(trainer, passes, config, device, everybody),
+            "weights": everybody.world.gather(hashlib.sha256(weights).hexdigest()),
+            "seconds": seconds,
+            "peak_gib": peak,
+            "work": _gpu_work(trainer, passes, bench),
+            "gradient": step_gradient(trainer, passes) if everybody.dap.size > 1 else None,
         }
 
 
-def _losses(
-    trainer: Trainer, config: Config, shards: Path, device: torch.device, mesh: Mesh
-) -> list[float]:
+def _agreement(bench: _Bench, alone: torch.Tensor, together: torch.Tensor) -> Agreement:
+    exact = varied(
+        bench.config,
+        {
+            "training.precision": "fp32",
+            "training.kernels": "torch",
+            "training.compile": False,
+            "training.cuda_graphs": False,
+            "training.recomputation": "full",
+        },
+    )
+    with released(bench.device):
+        reference = step_gradient(assemble(exact, bench.device), _own_passes(bench))
+    return agreement(alone, together, reference)
+
+
+def _own_passes(bench: _Bench) -> list[Features]:
+    """A sample's passes, the same bits on all ranks that share it."""
+    mesh = bench.everybody
+    passes = prepared_samples(bench.config, bench.shards, bench.device)[mesh.data.rank]
+    tensors = {id(t): t for features in passes for t in features.values()}
+    broadcast_all(mesh.dap, list(tensors.values()))
+    return passes
+
+
+def _losses(trainer: Trainer, bench: _Bench, mesh: Mesh) -> list[float]:
     """Train, and return each step's mean loss."""
-    losses = []
-    rank, size = mesh.data.rank, mesh.data.size
-    with TrainingLoader(ShardReader(shards), config, device, rank=rank, world_size=size) as loader:
-        for batch in loader:
-            numbers = trainer.step(batch.samples, config.optimiser.learning_rate)
-            require_finite(numbers)
-            losses.append(Readback(numbers).get().means["loss"])
+    config, device, losses = bench.config, bench.device, []
+    own = None
+    if mesh.dap.rank == 0:
+        reader, rank, size = ShardReader(bench.shards), mesh.data.rank, mesh.data.size
+        own = TrainingLoader(reader, config, device, rank=rank, world_size=size)
+    loader = shared(own, mesh.dap, device)
+    for _ in range(config.training.steps):
+        numbers = trainer.step(next(loader).samples, config.optimiser.learning_rate)
+        require_finite(numbers)
+        losses.append(Readback(numbers).get().means["loss"])
     return losses
 
 
-def _step_seconds(
-    trainer: Trainer,
-    passes: list[Features],
-    config: Config,
-    device: torch.device,
-    everybody: Mesh,
-) -> list[float]:
+def _step_seconds(trainer: Trainer, passes: list[Features], bench: _Bench) -> list[float]:
     """Median of a step by recycling count; of each step, the slowest process counts."""
+    world, device = bench.everybody.world, bench.device
 
     def timed(recycling: int) -> float:
-        _meet(everybody, device)
+        _meet(bench.everybody, device)
         started = time.perf_counter()
-        numbers = trainer.step([passes[: recycling + 1]], config.optimiser.learning_rate)
-        synchronise(device)
-        seconds = time.perf_counter() - started
-        require_finite(numbers)
-        return seconds
+        _step(trainer, passes[: recycling + 1], bench)
+        return time.perf_counter() - started
 
     medians = []
     for recycling in range(len(passes)):
         timed(recycling)  # to warm up
         times = [timed(recycling) for _ in range(_TIMED_STEPS)]
-        slowest = map(max, zip(*everybody.data.gather(times), strict=True))
+        slowest = map(max, zip(*world.gather(times), strict=True))
         medians.append(float(f"{statistics.median(slowest):.5g}"))
     return medians
+
+
+def _step(trainer: Trainer, passes: list[Features], bench: _Bench) -> None:
+    numbers = trainer.step([passes], bench.config.optimiser.learning_rate)
+    synchronise(bench.device)
+    require_finite(numbers)
+
+
+def _gpu_work(
+    trainer: Trainer, passes: list[Features], bench: _Bench
+) -> list[dict[str, Any]] | None:
+    """What this process's GPU does in a step without recycling, and with one more pass.
+
+    A kernel of an exchange also waits for the other ranks.
+    """
+    if bench.device.type != "cuda":
+        return None
+    found = []
+    for count in range(1, min(len(passes), 2) + 1):
+        _meet(bench.everybody, bench.device)
+        trace = gpu_work(partial(_step, trainer, passes[:count], bench), bench.device)
+        exchanges = [span for span in trace.work if "nccl" in span.name.lower()]
+        found.append(
+            {
+                "launches": len(trace.work),
+                "busy_seconds": round(trace.busy_seconds, 5),
+                "exchanges": len(exchanges),
+                "exchange_seconds": round(sum(span.seconds for span in exchanges), 5),
+            }
+        )
+    return found
 
 
 def _meet(mesh: Mesh, device: torch.device) -> None:
@@ -182,12 +261,17 @@ def _compared(alone: dict[str, Any], together: dict[str, Any]) -> dict[str, Any]
 
 def _table(result: dict[str, Any]) -> Table:
     steps, seconds = result["training_steps"], result["step_seconds_by_recycling"]
+    shared_by = result["processes_a_sample"]
+    ratio = (
+        f"{100 * result['efficiency']:.1f} % efficiency"
+        if shared_by == 1
+        else f"{shared_by} processes a sample are {result['efficiency']:.2f} times as fast as one"
+    )
     table = Table(
         "recycles",
         "one process, s",
         f"{result['processes']} processes, s",
-        title=f"{100 * result['efficiency']:.1f} % efficiency; losses of "
-        f"{len(steps['losses']['one'])} steps differ by "
+        title=f"{ratio}; losses of {len(steps['losses']['one'])} steps differ by "
         f"{steps['largest_relative_difference']:.1e} of themselves at most",
     )
     for recycles, pair in enumerate(zip(seconds["one"], seconds["all"], strict=True)):

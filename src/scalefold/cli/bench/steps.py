@@ -173,20 +173,21 @@ def scaling(
 ) -> None:
     """Compare losses and step times of several processes, started by torchrun, with those of one.
 
-    Each process has one sample a step.
+    Each process has one sample a step. With -s parallel.dap=N, N processes share one.
     """
     from scalefold.bench.scaling import bench_scaling
     from scalefold.bench.synthetic_shards import given_or_full
     from scalefold.cli.device import measured_device
     from scalefold.cli.logs import log_to_stderr
     from scalefold.launcher import find_place
-    from scalefold.parallel.launch import joined
+    from scalefold.parallel.launch import divided, joined
     from scalefold.parallel.ranks import on_all, on_first
 
     place = find_place()
     with joined(place, partial(measured_device, device, place)) as (mesh, chosen):
         on_first(mesh.world, partial(checked_file, out))
         checked = on_all(mesh.world, partial(read_config, config, set_))
+        mesh = divided(mesh, checked.parallel.dap, place)
         with given_or_full(shards, checked.features) as folder:
             bench_scaling(
                 checked,

@@ -1,0 +1,77 @@
+"""Is a gradient in narrow numbers as good as another? Both are compared with one in float32.
+
+Two computations in bfloat16 that round in another order differ by about as much as each is off from
+the exact result. So the second one's error, not their difference, says whether it is right.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from scalefold.bench.measure import require_finite
+from scalefold.features.contract import Features
+from scalefold.train.assemble import Trainer
+
+_GAIN: Final = 0.5
+"""Standard deviation of what a layer makes of normal numbers: updates are smaller than sums."""
+_SMALL: Final = 0.1
+"""Standard deviation of biases, and of scales around 1."""
+_ROOM: Final = 1.25
+"""An error is itself a random sum: as large again by a quarter is no worse."""
+_FLOAT32: Final = 1e-4
+"""Where both are in float32, of which a pass adds up tens of thousands of roundings of 2^-24."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far two gradients are from a third and from each other, by the norm of the third.
+
+    Attributes
+    ----------
+    error_of_one, error_of_all, apart : float
+    """
+
+    error_of_one: float
+    error_of_all: float
+    apart: float
+
+    @property
+    def agrees(self) -> bool:
+        """Whether that of all processes is as good as that of one."""
+        return self.error_of_all <= _ROOM * self.error_of_one + _FLOAT32
+
+    def rounded(self) -> dict[str, Any]:
+        """For JSON."""
+        values = {name: float(f"{value:.3g}") for name, value in asdict(self).items()}
+        return {**values, "agrees": self.agrees}
+
+
+def step_gradient(trainer: Trainer, passes: list[Features]) -> Tensor:
+    """Gradient of a sample at made-up weights, none of which is 0, as many initial ones are.
+
+    The trainer's own are lost.
+    """
+    parameters, generator = trainer.parameters, torch.Generator().manual_seed(1)
+    for name, view in parameters.by_name(parameters.master).items():
+        values = torch.randn(view.shape, generator=generator)
+        if view.ndim > 1:
+            view.copy_(_GAIN * view.shape[-1] ** -0.5 * values)
+        else:
+            view.copy_(_SMALL * values + ("layer_norm" in name and name.endswith("weight")))
+    parameters.publish()
+    trainer.optimiser.first_moment.zero_()
+    require_finite(trainer.step([passes], 0.0))
+    # Adam's first moment is a fixed part of the mean gradient.
+    named = parameters.by_name(trainer.optimiser.first_moment)
+    return torch.cat([named[name].flatten() for name in sorted(named)])
+
+
+def agreement(one: Tensor, everybody: Tensor, exact: Tensor) -> Agreement:
+    """Compare two gradients with an exact one."""
+    norm = float(exact.norm())
+    pairs = ((one, exact), (everybody, exact), (everybody, one))
+    return Agreement(*(float((a - b).norm()) / norm for a, b in pairs))
