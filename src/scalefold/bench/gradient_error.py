@@ -14,6 +14,7 @@ from torch import Tensor
 
 from scalefold.bench.measure import require_finite
 from scalefold.features.contract import Features
+from scalefold.optim.accumulation import clip_scale
 from scalefold.train.assemble import Trainer
 
 _GAIN: Final = 0.5
@@ -50,10 +51,11 @@ class Agreement:
         return {**values, "agrees": self.agrees}
 
 
-def step_gradient(trainer: Trainer, passes: list[Features]) -> Tensor:
-    """Gradient of a sample at made-up weights, none of which is 0, as many initial ones are.
+def step_gradient(trainer: Trainer, passes: list[Features], clip_norm: float) -> Tensor:
+    """Gradient of a sample, but for a factor that all trainers of a configuration share.
 
-    The trainer's own are lost.
+    At made-up weights, none of which is 0, as many initial ones are. The trainer's own are lost.
+    What clipping to ``clip_norm`` has changed is undone.
     """
     parameters, generator = trainer.parameters, torch.Generator().manual_seed(1)
     for name, view in parameters.by_name(parameters.master).items():
@@ -64,10 +66,12 @@ def step_gradient(trainer: Trainer, passes: list[Features]) -> Tensor:
             view.copy_(_SMALL * values + ("layer_norm" in name and name.endswith("weight")))
     parameters.publish()
     trainer.optimiser.first_moment.zero_()
-    require_finite(trainer.step([passes], 0.0))
+    numbers = trainer.step([passes], 0.0)
+    require_finite(numbers)
     # Adam's first moment is a fixed part of the mean gradient.
     named = parameters.by_name(trainer.optimiser.first_moment)
-    return torch.cat([named[name].flatten() for name in sorted(named)])
+    gradient = torch.cat([named[name].flatten() for name in sorted(named)])
+    return gradient / clip_scale(numbers.gradient_norm, clip_norm)
 
 
 def agreement(one: Tensor, everybody: Tensor, exact: Tensor) -> Agreement:

@@ -29,7 +29,7 @@ from scalefold.errors import InputError
 from scalefold.features.contract import Features
 from scalefold.loader.loader import TrainingLoader
 from scalefold.loader.shared import shared
-from scalefold.parallel import SINGLE, Mesh
+from scalefold.parallel import SINGLE, Mesh, Ranks
 from scalefold.parallel.ranks import broadcast_all, on_all
 from scalefold.shards.reader import ShardReader
 from scalefold.train.assemble import Trainer, assemble
@@ -138,7 +138,7 @@ def _measured(bench: _Bench, mesh: Mesh) -> dict[str, Any]:
         trainer = assemble(config, device, mesh)
         losses = _losses(trainer, bench, mesh)
         weights = trainer.parameters.master.cpu().numpy().tobytes()
-        passes = _own_passes(bench)
+        passes = _passes(bench, everybody.data.rank, everybody.dap)
         seconds = _step_seconds(trainer, passes, bench)
         peak = None
         if device.type == "cuda":
@@ -149,7 +149,7 @@ def _measured(bench: _Bench, mesh: Mesh) -> dict[str, Any]:
             "seconds": seconds,
             "peak_gib": peak,
             "work": _gpu_work(trainer, passes, bench),
-            "gradient": step_gradient(trainer, passes) if everybody.dap.size > 1 else None,
+            "gradient": _gradient(trainer, bench) if everybody.dap.size > 1 else None,
         }
 
 
@@ -165,16 +165,22 @@ def _agreement(bench: _Bench, alone: torch.Tensor, together: torch.Tensor) -> Ag
         },
     )
     with released(bench.device):
-        reference = step_gradient(assemble(exact, bench.device), _own_passes(bench))
+        reference = _gradient(assemble(exact, bench.device), bench)
     return agreement(alone, together, reference)
 
 
-def _own_passes(bench: _Bench) -> list[Features]:
-    """A sample's passes, the same bits on all ranks that share it."""
-    mesh = bench.everybody
-    passes = prepared_samples(bench.config, bench.shards, bench.device)[mesh.data.rank]
+def _gradient(trainer: Trainer, bench: _Bench) -> torch.Tensor:
+    """Of the first sample, which is every rank's here."""
+    passes = _passes(bench, 0, bench.everybody.world)
+    # Without recycling: it would enlarge roundings, where a distance changes its bin.
+    return step_gradient(trainer, passes[-1:], bench.config.optimiser.clip_norm)
+
+
+def _passes(bench: _Bench, number: int, ranks: Ranks) -> list[Features]:
+    """A sample's passes, the same bits on all of these ranks."""
+    passes = prepared_samples(bench.config, bench.shards, bench.device)[number]
     tensors = {id(t): t for features in passes for t in features.values()}
-    broadcast_all(mesh.dap, list(tensors.values()))
+    broadcast_all(ranks, list(tensors.values()))
     return passes
 
 

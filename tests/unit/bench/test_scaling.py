@@ -67,6 +67,21 @@ def test_what_both_find_wrong_is_said_once(
     assert sum(line.startswith("error: ") for line in done.stderr.splitlines()) == 1
 
 
+def test_two_processes_that_share_a_sample_train_as_one_does(
+    config: Config, shards: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "scaling.json"
+    more = ("--device", "cpu", "-s", "parallel.dap=2", "-s", "training.precision=fp32")
+    done = _two_processes(config, shards, out, *more)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(out.read_text())
+    assert (result["processes"], result["processes_a_sample"]) == (2, 2)
+    assert result["training_steps"]["largest_relative_difference"] < 1e-4
+    assert result["training_steps"]["processes_have_equal_weights"]
+    assert result["gradient"]["error_of_one"] == 0
+    assert result["gradient"]["agrees"]
+
+
 def test_two_processes_train_as_one_does(config: Config, shards: Path, tmp_path: Path) -> None:
     out = tmp_path / "scaling.json"
     done = _two_processes(

@@ -31,7 +31,6 @@ def test_a_run_goes_on_at_another_degree(trainings: Trainings, tmp_path: Path) -
     code, output = trainings.run(alone)
     assert code == 0, output
     trainings.tree = merge(trainings.tree, SHARED)
-    # A signal to the rank without a loader reaches both.
     code, output = trainings.run(out, 2, {"rank": 0, "step": 2, "what": "SIGUSR1"})
     assert "exitcode  : 75" in output, output
     trainings.tree = merge(trainings.tree, {"parallel": {"dap": 1}})
