@@ -76,9 +76,10 @@ def run(variant: Variant, out: Path, seconds: float) -> dict[str, Any]:
         said, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         timed_out = True
-        os.killpg(process.pid, signal.SIGTERM)  # the launcher's, which ends its processes
+        # To the launcher, which ends its processes: within half a minute, if they hang.
+        os.killpg(process.pid, signal.SIGTERM)
         try:
-            said, _ = process.communicate(timeout=15)
+            said, _ = process.communicate(timeout=50)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
     took = round(time.monotonic() - started, 1)
@@ -87,7 +88,7 @@ def run(variant: Variant, out: Path, seconds: float) -> dict[str, Any]:
         return head | {"record": json.loads(out.read_text("utf-8"))}
     return head | {
         "failed": f"no end within {seconds:.0f} s" if timed_out else process.returncode,
-        "said": said.splitlines()[-60:],
+        "said": said.splitlines()[-120:],
     }
 
 
