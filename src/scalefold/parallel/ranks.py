@@ -136,8 +136,11 @@ class MeshRanks(Ranks):
 
     def broadcast(self, x: Tensor) -> None:
         """See `Ranks`."""
+        whole = x.contiguous()  # NCCL takes nothing else
         with self.notes.loss_explained():
-            dist.broadcast(x, group=self._group, group_src=0)
+            dist.broadcast(whole, group=self._group, group_src=0)
+        if whole is not x:
+            x.copy_(whole)
 
     def share(self, value: T | None) -> T:
         """See `Ranks`."""
