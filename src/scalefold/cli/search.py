@@ -65,7 +65,8 @@ def search(
     signal.signal(signal.SIGTERM, _end)
     loaded = read_config(config, set_)
     number, parts = (None, 1) if part is None else _part(part)
-    records, unread = ([], []) if part and fasta.stat().st_size == 0 else read_fasta(fasta)
+    is_empty_list = number is not None and fasta.is_file() and fasta.stat().st_size == 0
+    records, unread = ([], []) if is_empty_list else read_fasta(fasta)
     if number is not None:
         records = [r for r in records if searching.part_of(r, parts) == number]
         unread = unread if number == 0 else []

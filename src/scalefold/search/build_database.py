@@ -7,6 +7,7 @@ the database is complete.
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -30,12 +31,12 @@ from scalefold.search.ffindex import (
     write_ffindex,
 )
 from scalefold.search.given import read_given
-from scalefold.search.hhm import parse_hhm
 from scalefold.search.hhsuite import cstranslate, database_part, hhmake
 from scalefold.search.process import Limits
 
 STAGE: Final = "build-db"
 _SECONDS_BETWEEN_LINES: Final = 30.0
+_LENGTH: Final = re.compile(rb"^LENG +(\d+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -178,11 +179,11 @@ def check_parts_agree(database: Path) -> None:
             raise InputError(
                 f"{database}: {name} is not in its {' and '.join(missing)}. Build it again"
             )
-        length = len(parse_hhm(hhm[name].decode("utf-8", "replace"), f"{database}: {name}"))
-        if states.num_bytes(name) != length:
+        length = _LENGTH.search(hhm[name])
+        if length is None or states.num_bytes(name) != int(length[1]):
             raise InputError(
-                f"{database}: {name} has {states.num_bytes(name)} column states and {length} "
-                "columns. Build it again"
+                f"{database}: {name} has {states.num_bytes(name)} column states, and its profile "
+                f"{length[1].decode() if length else 'does not state its'} columns. Build it again"
             )
 
 

@@ -44,11 +44,13 @@ def check_hh_database(database: Path) -> None:
     InputError
         Names the file.
     """
-    for part in ("a3m", "hhm", "cs219"):
-        prefix = database_part(database, part)
-        # Profiles are made from the alignments where they are not stored.
-        if part != "hhm" or data_file(prefix).exists() or index_file(prefix).exists():
-            check_files(prefix)
+    check_files(database_part(database, "cs219"))
+    is_compressed = index_file(database_part(database, "ca3m")).exists()
+    check_files(database_part(database, "ca3m" if is_compressed else "a3m"))
+    profiles = database_part(database, "hhm")
+    # Profiles are made from the alignments where they are not stored.
+    if data_file(profiles).exists() or index_file(profiles).exists():
+        check_files(profiles)
 
 
 def hhblits(

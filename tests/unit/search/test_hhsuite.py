@@ -87,7 +87,7 @@ def test_rare_letters_come_back_as_they_were(database: Path) -> None:
 
 
 def test_names_a_missing_and_an_empty_database(database: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no_a3m\.ffdata: no such file"):
+    with pytest.raises(InputError, match=r"no_cs219\.ffdata: no such file"):
         check_hh_database(tmp_path / "no")
     for file in database.parent.glob("demo_*"):
         shutil.copy(file, tmp_path / file.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -82,3 +83,19 @@ def test_a_program_that_was_ended_says_so_and_not_that_its_output_is_cut_off() -
         run_reading(["sh", "-c", "exit 3"], Limits(), read)
     with pytest.raises(ToolError, match="cut off"):
         run_reading(["true"], Limits(), read)
+
+
+def test_a_search_that_is_terminated_ends_its_programs(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    program = (
+        "import signal, sys; from scalefold.cli.search import _end; "
+        "from scalefold.search.process import Limits, run; "
+        "signal.signal(signal.SIGTERM, _end); "
+        f"run(['sh', '-c', {_STARTS_ANOTHER!r}, sys.argv[1]], Limits())"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program, note])
+    while not note.exists() or not note.read_text():
+        time.sleep(0.01)
+    process.terminate()
+    assert process.wait() == 143
+    _await_end(int(note.read_text()))
