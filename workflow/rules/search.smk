@@ -54,14 +54,13 @@ if CONFIG.search is not None:
             mem_mb=growing(CONFIG.search.job_megabytes),
             runtime=1440,
         params:
-            *settings(
-                "search.steps", "search.given", "search.query_alone", "search.jobs"
-            ),
+            *settings("search.steps", "search.given", "search.query_alone"),
             config=given_configuration,
+            parts=CONFIG.search.jobs,
             raw=literal(f"{RUN}/raw"),
         shell:
             "scalefold search {input:q} {params.config} --out {params.raw:q}"
-            " --part {wildcards.part}/{CONFIG.search.jobs} 2>&1 | tee -i {log:q}"
+            " --part {wildcards.part}/{params.parts} 2>&1 | tee -i {log:q}"
 
     rule searched:
         # One edge into each `pack` instead of one from every search.

@@ -44,6 +44,8 @@ logger = logging.getLogger(__name__)
 STAGE: Final = "search"
 RECORD: Final = "searched.json"
 _SECONDS_BETWEEN_LINES: Final = 30.0
+_SUSPICIOUS: Final = 10
+"""So many sequences, and none with a result, are no accident."""
 
 
 @dataclass
@@ -99,8 +101,8 @@ def search(
     Raises
     ------
     InputError
-        There is no section ``search``, a program or database is missing or empty, or nothing can be
-        written.
+        There is no section ``search``, a program or database is missing or empty, nothing can be
+        written, or none of ten or more sequences has a result.
     """
     if config.search is None:
         raise InputError(
@@ -138,6 +140,12 @@ def search(
     finally:
         tag = "" if part is None else f"-{part:05d}"
         write_rejected(out / f"rejected-search{tag}.tsv", summary.rejected)
+    if len(records) >= _SUSPICIOUS and not summary.outcomes:
+        example = summary.rejected[-1]
+        raise InputError(
+            f"none of {len(records)} sequences has a result, which points to a database or the "
+            f"configuration; {example.chain_key}: {example.reason}"
+        )
     return summary
 
 

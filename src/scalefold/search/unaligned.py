@@ -9,6 +9,7 @@ from scalefold.config.schema import Config
 from scalefold.raw.chains import alignment_folder, entry_of, read_chains
 from scalefold.raw.fasta import FastaRecord
 from scalefold.raw.fetched import check_raw
+from scalefold.search.given import find_given
 from scalefold.search.search import RECORD
 from scalefold.shards.bucket_count import with_bucket_count
 from scalefold.shards.buckets import filled_buckets
@@ -53,9 +54,14 @@ def unaligned(config: Config, raw: Path, shards: Path) -> list[FastaRecord]:
         searched = {key for key in keys if (alignment_folder(raw, key) / RECORD).is_file()}
         if any(_has_alignment(raw, key, config) for key in keys if key not in searched):
             continue
-        key = min(searched or keys)
+        key = min(searched or keys, key=lambda key: (not _is_given(key, config), key))
         found.append(FastaRecord(key, store.sequences(entry_of(key))[key]))
     return sorted(found)
+
+
+def _is_given(chain_key: str, config: Config) -> bool:
+    folder = None if config.search is None else config.search.given
+    return folder is not None and find_given(folder, chain_key) is not None
 
 
 def _has_alignment(raw: Path, chain_key: str, config: Config) -> bool:

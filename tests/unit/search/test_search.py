@@ -90,6 +90,16 @@ def test_a_failed_step_leaves_nothing_to_pack_and_is_tried_again(
     assert not list((tmp_path / "searching").iterdir())
 
 
+def test_many_sequences_without_any_result_are_an_error(
+    tmp_path: Path, programs: _Programs
+) -> None:
+    programs.fails = {"bfd_uniclust_hits"}
+    records = [FastaRecord(f"n{number}_A", "MKVLAWYHH" + "A" * number) for number in range(12)]
+    with pytest.raises(InputError, match="none of 12 sequences"):
+        search(records, _config(steps=STEPS), tmp_path, console=QUIET)
+    assert (tmp_path / "rejected-search.tsv").read_text().count("took too long") == 12
+
+
 def test_other_settings_are_searched_again(tmp_path: Path, programs: _Programs) -> None:
     search(RECORDS[:1], _config(steps=STEPS), tmp_path, console=QUIET)
     longer = [{**step, "max_minutes": 500} for step in STEPS]
