@@ -30,14 +30,17 @@ from scalefold.config import Config, config_to_yaml, load_config, load_stages, m
 from scalefold.config.load import merge
 from scalefold.errors import InputError
 from scalefold.model.alphafold import AlphaFold
-from scalefold.raw.alignments import read_a3m
+from scalefold.raw.alignments import parse_a3m, read_a3m
 from scalefold.raw.chains import read_chains, read_rejected
+from scalefold.raw.fasta import read_fasta
 from scalefold.raw.fetch import fetch
 from scalefold.raw.hhr import read_hhr
 from scalefold.raw.mmcif import read_entry
 from scalefold.report import write_report
 from scalefold.report.content import report_content
 from scalefold.report.inputs import read_run
+from scalefold.search.ffindex import FFIndex, write_ffindex
+from scalefold.search.given import read_given
 from scalefold.shards.pack import pack
 from scalefold.shards.reader import ShardReader
 from scalefold.shards.verify import verify
@@ -113,6 +116,38 @@ def hhr(scratch: Path) -> Target:
     """Template hits."""
     cases = {key: {"x.hhr": raw_file(key, "hhr")} for key in CHAINS}
     return Target("hhr", cases, lambda f: read_hhr(only_file(f), sequence_of(f.name)))
+
+
+def fasta(scratch: Path) -> Target:
+    """Sequences."""
+    records = "".join(f">{key}\n{sequence_of(key)}\n" for key in CHAINS)
+    cases = {"fasta": {"my.fasta": records.encode()}}
+    return Target("fasta", cases, lambda folder: read_fasta(only_file(folder)))
+
+
+def stockholm(scratch: Path) -> Target:
+    """Alignments that are given to a search."""
+    rows = "".join(f"{name} {sequence_of('5pti_A')}\n" for name in ("query", "hit/1-58"))
+    content = f"# STOCKHOLM 1.0\n\n{rows}#=GC RF {'x' * 58}\n//\n".encode()
+    return Target(
+        "stockholm",
+        {"5pti_A": {"5pti_A.sto": content}},
+        lambda folder: parse_a3m(
+            read_given(only_file(folder)), sequence_of("5pti_A"), str(only_file(folder))
+        ),
+    )
+
+
+def ffindex(scratch: Path) -> Target:
+    """A database of alignments."""
+    write_ffindex(scratch / "db", ((key, raw_file(key, "a3m")) for key in CHAINS))
+
+    def use(folder: Path) -> None:
+        index = FFIndex(folder / "db")
+        for name in index:
+            index[name]
+
+    return Target("ffindex", {"alignments": files_below(scratch)}, use)
 
 
 def chains(scratch: Path) -> Target:
@@ -342,6 +377,9 @@ TARGETS: Final[Mapping[str, Callable[[Path], Target]]] = {
     "mmcif-gz": mmcif_gz,
     "a3m": a3m,
     "hhr": hhr,
+    "fasta": fasta,
+    "stockholm": stockholm,
+    "ffindex": ffindex,
     "chains": chains,
     "config": config,
     "mirror": mirror,

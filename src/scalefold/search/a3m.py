@@ -137,8 +137,15 @@ def stockholm_hits_to_a3m(rows: dict[bytes, bytes], sequence: str) -> bytes:
     """Return the a3m of hits of a profile that has a column for each residue of ``sequence``.
 
     The query, which is no row, comes first. The columns are those of the reference annotation.
+
+    Raises
+    ------
+    InputError
+        There is no such annotation.
     """
     names = [name for name in rows if name != _REFERENCE]
+    if names and _REFERENCE not in rows:
+        raise InputError("the hits have no line '#=GC RF', which says the columns. Search again")
     is_column = ~np.isin(np.frombuffer(rows.get(_REFERENCE, b""), np.uint8), _GAPS)
     query = f">query\n{sequence}\n".encode()
     return query + _a3m(names, _symbols([rows[name] for name in names]), is_column)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import IO, Final
@@ -88,7 +88,7 @@ def jackhmmer(
             lambda stream: read_stockholm(stream, "jackhmmer", max_rows),
             Path(folder),
         )
-    return _checked(stockholm_to_a3m(rows), sequence, "jackhmmer")
+    return _checked(lambda: stockholm_to_a3m(rows), sequence, "jackhmmer")
 
 
 def hmmsearch(
@@ -129,7 +129,7 @@ def hmmsearch(
             lambda stream: _read_hits(stream, hits),
             folder,
         )
-    return _checked(stockholm_hits_to_a3m(rows, sequence), sequence, "hmmsearch")
+    return _checked(lambda: stockholm_hits_to_a3m(rows, sequence), sequence, "hmmsearch")
 
 
 def _read_hits(stream: IO[bytes], max_rows: int | None) -> dict[bytes, bytes]:
@@ -147,8 +147,9 @@ def _aligned_columns(alignment: bytes, sequence: str) -> bytes:
     return b"\n".join([b"# STOCKHOLM 1.0", b"", *rows, columns, b"//", b""])
 
 
-def _checked(content: bytes, sequence: str, program: str) -> bytes:
+def _checked(convert: Callable[[], bytes], sequence: str, program: str) -> bytes:
     try:
+        content = convert()
         parse_a3m(content, sequence, "its alignment")
     except InputError as error:
         raise ToolError(f"{program} wrote a result that cannot be used: {error}") from error
