@@ -49,14 +49,16 @@ def check(
     """Check a configuration, and say which key is wrong and how to mend it, or what a run comes to.
 
     The list of chains must have chains to train on. Each folder of data.mirrors must have files of
-    some listed chain: structures, each kind of alignment, template hits. The initial weights must
+    some listed chain: structures, each kind of alignment, template hits. With a section search only
+    structures must be there, and the programs and databases of its steps. The initial weights must
     fit the model. The run's folder must be writable, and an image file must exist.
     """
     from scalefold.config import check_image, load_stages, run_key
     from scalefold.io.atomic import check_writable
     from scalefold.launcher import check_degree
-    from scalefold.raw.chain_files import check_files
+    from scalefold.raw.chain_files import check_files, check_mirrors
     from scalefold.raw.chains import check_trainable, read_chains
+    from scalefold.search.steps import check_step
     from scalefold.train.extent import extent
 
     stages = load_stages(config, parse_overrides(set_ or []))
@@ -66,7 +68,13 @@ def check(
             check_degree(one.parallel.dap, processes, processes)
     chains = read_chains(loaded.data.chains)
     check_trainable(chains, loaded.data.chains)
-    check_files(chains, loaded.data)
+    if loaded.search is None:
+        check_files(chains, loaded.data)
+    else:
+        check_files(chains, loaded.data, "structures")
+        check_mirrors(loaded.data, "alignments")  # what they do not have is searched
+        for step in loaded.search.steps:
+            check_step(step)
     check_writable(loaded.results / loaded.run_name, "results")
     check_image(loaded)
     if loaded.training.initial_weights is not None:

@@ -208,11 +208,11 @@ def _make_parts(
         futures = {pool.submit(_make, parts, item, limits): item.name for item in alignments}
         try:
             for done, future in enumerate(as_completed(futures), start=1):
-                name = futures[future]
-                try:
-                    made[name] = future.result()
-                except InputError as error:
-                    rejected.append(Rejected(name, STAGE, str(error)))
+                name, result = futures[future], future.result()
+                if isinstance(result, Rejected):
+                    rejected.append(result)
+                else:
+                    made[name] = result
                 line.show(done, name)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -220,15 +220,19 @@ def _make_parts(
     return dict(sorted(made.items())), sorted(rejected, key=lambda r: r.chain_key)
 
 
-def _make(parts: Path, item: NamedAlignment, limits: Limits) -> Path:
-    checked_name(item.name)
-    content = item.read()
-    path = parts / hashlib.sha256(item.name.encode() + b"\0" + content).hexdigest()[:32]
-    if not path.with_suffix(".hhm").exists():
-        sequence = query_of(content, item.name)
-        profile, _ = hhmake(content, sequence, item.name, limits)
-        write_bytes(path.with_suffix(".a3m"), rename_query(content, item.name))
-        write_bytes(path.with_suffix(".hhm"), profile)
+def _make(parts: Path, item: NamedAlignment, limits: Limits) -> Path | Rejected:
+    """Make the parts of an entry. That nothing can be written is an error of the whole build."""
+    try:
+        checked_name(item.name)
+        content = item.read()
+        path = parts / hashlib.sha256(item.name.encode() + b"\0" + content).hexdigest()[:32]
+        if path.with_suffix(".hhm").exists():
+            return path
+        profile, _ = hhmake(content, query_of(content, item.name), item.name, limits)
+    except InputError as error:
+        return Rejected(item.name, STAGE, str(error))
+    write_bytes(path.with_suffix(".a3m"), rename_query(content, item.name))
+    write_bytes(path.with_suffix(".hhm"), profile)
     return path
 
 

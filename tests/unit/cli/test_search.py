@@ -41,3 +41,13 @@ def test_a_good_file_and_an_empty_part(tmp_path: Path) -> None:
     path.write_text("")
     assert run("search", *words, "--part", "0/2").exit_code == 0
     assert run("search", *words).exit_code == 2
+
+
+def test_config_check_looks_for_databases_and_not_for_alignments(tmp_path: Path) -> None:
+    settings = f"data.mirrors.alignments=[{tmp_path}]"
+    words = ["config", "check", "-c", DEMO, "-s", settings]
+    assert run(*words).exit_code == 2
+    assert run(*words, "-s", "search={query_alone: true}").exit_code == 0
+    step = f"{{tool: jackhmmer, databases: [{tmp_path}/no.fasta], name: swissprot_hits}}"
+    done = run(*words, "-s", f"search={{steps: [{step}]}}")
+    assert done.exit_code == 2
