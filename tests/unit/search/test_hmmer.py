@@ -45,3 +45,11 @@ def test_refuses_what_is_no_database(tmp_path: Path) -> None:
             path.write_bytes(content)
         with pytest.raises(InputError, match=fault):
             check_fasta_database(path)
+
+
+def test_names_the_package_of_a_missing_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError, match="apt-get install hmmer"):
+        jackhmmer(SEQUENCE, tmp_path / "any.fasta", LIMITS)
