@@ -100,6 +100,13 @@ def _explain(error: OSError) -> str | None:
     return None
 
 
+_ABOUT = (
+    "From raw protein data to trained AlphaFold2-class weights.\n\n"
+    "[cyan]scalefold config check -c my.yaml[/] says what a run comes to, and "
+    "[cyan]snakemake --profile local --configfile my.yaml[/] makes it. The workflow calls fetch, "
+    "pack, train, evaluate and report, in this order."
+)
+
 app = typer.Typer(
     cls=_Commands,
     name="scalefold",
@@ -108,8 +115,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Data go through fetch, pack, train, evaluate and report, in this order; `snakemake "
-    "--profile local` runs all of them. Exit codes: 0 done, 1 error of the program, 2 error of the "
+    epilog="Exit codes: 0 done, 1 error of the program, 2 error of the "
     "input, 75 training stopped early and --resume continues it, 130 interrupted.",
 )
 
@@ -130,16 +136,20 @@ def _print_version(value: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(help=_ABOUT)
 def main(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+            "--version",
+            metavar="",
+            callback=_print_version,
+            is_eager=True,
+            help="Print the version and exit.",
         ),
     ] = False,
 ) -> None:
-    """From raw protein data to trained AlphaFold2-class weights."""
+    """Every command passes here."""
     log_to_stderr()
 
 

@@ -67,12 +67,16 @@ def train(
         ),
     ],
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue from the last complete checkpoint, if any.")
+        bool,
+        typer.Option(
+            "--resume", metavar="", help="Continue from the last complete checkpoint, if any."
+        ),
     ] = False,
     set_aside: Annotated[
         bool,
         typer.Option(
             "--set-aside",
+            metavar="",
             help="With --resume: if the folder holds a training with other data, initial weights "
             "or settings, move that training to replaced/ in the folder and start anew. Without "
             "it, such a folder is an error.",
@@ -193,6 +197,7 @@ def evaluate(
         bool,
         typer.Option(
             "--follow",
+            metavar="",
             help="Evaluate each checkpoint of a training as soon as it is complete. End when the "
             "training has ended, or gives no sign of life for two minutes.",
         ),
