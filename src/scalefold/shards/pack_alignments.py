@@ -14,7 +14,7 @@ from rich.progress import track
 
 from scalefold.config.identity import packing_hash, packing_settings
 from scalefold.config.schema import Config, DataConfig
-from scalefold.errors import InputError
+from scalefold.errors import InputError, UnreadableError
 from scalefold.raw.alignments import Alignment, read_folder
 from scalefold.raw.chains import Rejected, alignment_folder, entry_of, read_chains
 from scalefold.raw.fetched import FetchRecord, check_raw
@@ -239,6 +239,8 @@ class _Packer:
             sources = [SourceFile.of(self._raw, path) for path in files]
             for path, source in zip(files, sources, strict=True):
                 self._fetched.check_content(path, source.bytes, source.sha256)
+        except UnreadableError:  # its owner can mend that
+            raise
         except InputError as error:
             reason = f"{str(error).rstrip('.')}. {STAYS}"
             self.rejected.append(Rejected(facts.chain_key, STAGE, reason))

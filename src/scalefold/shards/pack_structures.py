@@ -15,7 +15,7 @@ from rich.progress import track
 from scalefold.chem.residues import CA, RESTYPES_WITH_X
 from scalefold.config.identity import packing_hash, packing_settings
 from scalefold.config.schema import Config
-from scalefold.errors import InputError
+from scalefold.errors import InputError, UnreadableError
 from scalefold.io.atomic import make_folder
 from scalefold.raw.chains import ChainRow, Rejected, mmcif_path, read_chains
 from scalefold.raw.fetched import FetchRecord, check_raw
@@ -86,6 +86,8 @@ def pack_structures(
                 entry = read_entry(path, config.data.max_structure_bytes)
                 source = SourceFile.of(raw, path)
                 fetched.check_content(path, source.bytes, source.sha256)
+            except UnreadableError:  # its owner can mend that
+                raise
             except InputError as error:
                 rejected.extend(Rejected(row.chain_key, STAGE, str(error)) for row in rows)
                 continue
