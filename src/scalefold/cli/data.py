@@ -94,7 +94,14 @@ def fetch(
         )
     for name, keys in summary.absent.items():
         _say_absent(name, len(keys), summary.num_searched)
-    _say_rejected(summary.rejected)
+    unaligned = [r for r in summary.rejected if r.reason.startswith(raw_fetch.NO_ALIGNMENT)]
+    _say_rejected([r for r in summary.rejected if r not in unaligned])
+    if unaligned:
+        typer.echo(
+            f"without an alignment of their own, {len(unaligned)}; pack uses that of a chain of "
+            f"the same sequence, if there is one:{listed([r.chain_key for r in unaligned])}",
+            err=True,
+        )
 
 
 def _counted(number: int, what: str) -> str:

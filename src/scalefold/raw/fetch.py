@@ -46,6 +46,8 @@ from scalefold.raw.fetched import Kind, table_tag, update_fetched
 from scalefold.raw.mirrors import Downloader, FetchedFile, UnavailableError
 
 STAGE: Final = "fetch"
+NO_ALIGNMENT: Final = "no alignment"
+"""How the reason of a chain begins that may use the alignment of another chain."""
 
 
 @dataclass(frozen=True)
@@ -234,7 +236,7 @@ def _faults(
     absent = [r for r in map(results.get, alignments) if _is_absent(r)]
     if alignments and len(absent) == len(alignments):
         names = " or ".join(path.name for path in alignments)
-        reason = f"no alignment: {'; '.join(map(str, absent))}"
+        reason = f"{NO_ALIGNMENT}: {'; '.join(map(str, absent))}"
         faults.append(_Fault(f"no mirror has {names}", reason))
     return faults
 

@@ -340,7 +340,7 @@ def test_fetch_pack_inspect_verify(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     packed = run("pack", *options, "--raw", str(raw), "--out", str(shards))
     for result in (fetched, packed, run("verify", str(shards))):
         assert result.exit_code == 0, result.output
-    assert "5pti_Z: " in fetched.stderr
+    assert "  5pti_Z\n" in fetched.stderr
     assert f"{shards / 'rejected.tsv'} " in packed.stderr
     assert "5pti_A" in run("inspect", str(shards / "chain-00000.arrow")).output
     assert "RPDFCLEPPYTGPCKARI" in run("inspect", str(shards), "--chain", "5pti_A").output
@@ -519,3 +519,16 @@ def test_a_wrong_path_is_told_before_torch_is_imported(words: list[str]) -> None
     )
     assert done.returncode == 2, done.stderr
     assert "nope" in done.stderr
+
+
+def test_a_chain_that_may_share_an_alignment_is_not_called_set_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    chains = tmp_path / "chains.tsv"
+    rows = ["5pti_A\ttrain\t", "2crb_A\ttrain\t", "9xyz_A\ttrain\t"]
+    chains.write_text("\n".join(["chain_key\tsplit\tcluster_id", *rows]) + "\n")
+    options = ("-c", DEMO, "-s", f"data.chains={chains}", "--out", str(tmp_path / "raw"))
+    said = run("fetch", *options).stderr
+    assert "set aside, 1:\n  9xyz_A" in said
+    assert "of the same sequence, if there is one:\n  2crb_A" in said
