@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -13,9 +12,11 @@ from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.raw.chains import ChainRow, read_chains
 from scalefold.shards.manifest import Manifest
+from scalefold.shards.sealed_json import read_sealed
 
 MOST_BUCKETS: Final = 400
 _CHAINS_OF_PDB: Final = 540_000
+_OLD_ONES: Final = 8
 
 
 def default_bucket_count(num_chains: int) -> int:
@@ -72,11 +73,11 @@ def packed_bucket_count(shards: Path) -> int | None:
 
 
 def _heads(shards: Path) -> Iterator[dict[str, Any]]:
-    """Yield the heads of readable summaries, the latest first."""
-    paths = [*shards.glob("chain-*.json"), *shards.glob("msa-*.json")]
-    for path in sorted(paths, key=_time, reverse=True):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            yield json.loads(path.read_text("utf-8"))["head"]
+    """Yield the heads of the latest summary and of some old ones: all would be a gigabyte."""
+    paths = sorted([*shards.glob("chain-*.json"), *shards.glob("msa-*.json")], key=_time)
+    for path in [*paths[-1:], *paths[:_OLD_ONES]]:
+        with contextlib.suppress(OSError, InputError, KeyError, TypeError):
+            yield read_sealed(path, fix="")["head"]
 
 
 def _time(path: Path) -> int:

@@ -38,15 +38,23 @@ def test_the_first_packing_chooses_and_the_number_is_kept(work) -> None:
     assert with_bucket_count(work.config, work.out).data.num_buckets == 5
 
 
-@pytest.mark.parametrize("state", ["finished", "not finished", "other settings besides"])
+@pytest.mark.parametrize("state", ["finished", "not finished", "other settings besides", "damaged"])
 def test_a_folder_packed_with_a_number_keeps_it(demo_copy, state) -> None:
     demo_copy.buckets = None
     if state == "not finished":
         (demo_copy.out / "manifest.json").unlink()
+    if state == "damaged":
+        (latest, *_) = sorted(
+            demo_copy.out.glob("*-*.json"), key=lambda path: -path.stat().st_mtime_ns
+        )
+        latest.write_text(latest.read_text().replace('"data.buckets": 3', '"data.buckets": 7'))
+        assert with_bucket_count(demo_copy.config, demo_copy.out).data.num_buckets == 3
+        return
     if state == "other settings besides":  # begun, not finished
         stray = json.loads((demo_copy.out / "chain-00000.json").read_text())
         stray["head"]["settings"]["data.buckets"] = 9
         stray["head"]["config_hash"] = "0" * 12
+        del stray["sha256"]
         (demo_copy.out / "chain-00008.json").write_text(json.dumps(stray))
     assert with_bucket_count(demo_copy.config, demo_copy.out).data.num_buckets == 3
     if state != "not finished":
