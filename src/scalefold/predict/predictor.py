@@ -26,6 +26,7 @@ from scalefold.model.assembly import Assembly
 from scalefold.model.confidence import expected_aligned_error, predicted_tm_score
 from scalefold.model.passes import SamplePasses, Settled, never
 from scalefold.ops import select_ops
+from scalefold.ops.chunked import chunked
 from scalefold.predict.pair_maps import PairMaps, pair_maps
 from scalefold.weights import State
 
@@ -33,6 +34,11 @@ LENGTH_STEP: Final = 64
 """On a GPU chains are padded to multiples of this."""
 LONGEST_GRAPHED: Final = 384
 """Longer chains keep a GPU busy without graphs, and their graphs would take much memory."""
+MAX_PART_ELEMENTS: Final = 2**28
+"""Longer chains are computed in parts where kernels do not serve, see `scalefold.ops.chunked`. This
+is 1 GiB of logits, those of triangle attention at 406 residues. It is the same on all devices, so
+that numbers do not depend on their memory.
+"""
 
 
 class Prediction(NamedTuple):
@@ -238,7 +244,7 @@ def predictor(
     precision, on_gpu = choose_precision(config, device), device.type == "cuda"
     set_matrix_products(precision, device)
     ops = select_ops(config.training.kernels if on_gpu else "torch", device)
-    model = AlphaFold(config.model, Assembly(ops=ops))
+    model = AlphaFold(config.model, Assembly(ops=chunked(ops, MAX_PART_ELEMENTS)))
     model.load_state_dict(weights)
     model = model.to(device).eval().requires_grad_(False)
     narrow_model(model, precision)

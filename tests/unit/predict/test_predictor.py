@@ -113,6 +113,18 @@ def test_bfloat16_works_in_the_trunk_alone(
     assert 0 < (ours.plddt_logits - wide.plddt_logits).abs().mean() < 8 * 2**-8
 
 
+def test_a_long_chain_is_computed_in_parts(
+    config: Config, reader: ShardReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes = prediction_features(Query.of(reader.sample("1lcd_A")), config.features, 0, 2)
+    weights = example_model(config).state_dict()
+    whole = predictor(config, weights, CPU)(passes)
+    monkeypatch.setattr("scalefold.predict.predictor.MAX_PART_ELEMENTS", 20_000)
+    parts = predictor(config, weights, CPU)(passes)
+    # Some roundings of float32 apart, of coordinates up to some ten Å.
+    torch.testing.assert_close(parts, whole, rtol=1e-5, atol=1e-4)
+
+
 def test_what_training_asks_of_its_gpu_does_not_keep_a_cpu_from_evaluating(
     config: Config, reader: ShardReader
 ) -> None:
