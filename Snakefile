@@ -23,6 +23,7 @@ include: "workflow/rules/checkpoints.smk"
 include: "workflow/rules/train.smk"
 include: "workflow/rules/evaluate.smk"
 include: "workflow/rules/report.smk"
+include: "workflow/rules/predict.smk"
 
 
 rule all:
@@ -33,6 +34,7 @@ rule all:
         rules.index.output,
         expand(TRAINED, key=KEYS.values()),
         all_evaluations,
+        predictions,
         expand(f"{RUN}/report{{of}}.{{kind}}", of=REPORTS, kind=["html", "json"]),
         expand(f"{RUN}/mlperf{{of}}.log", of=REPORTS)
         if CONFIG.preset == "mlperf"

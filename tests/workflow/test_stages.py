@@ -28,9 +28,18 @@ STAGES = {
 
 
 @pytest.fixture(scope="module")
-def finished(new_workflow: Callable[..., Any]) -> Any:
+def finished(new_workflow: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The workflow after one whole run, each checkpoint evaluated beside the training."""
-    workflow = new_workflow("local", {"stages": STAGES, "evaluation": {"mode": "async"}})
+    fasta = tmp_path_factory.mktemp("predict") / "one.fasta"
+    fasta.write_text(">one\nMKVLAYGW\n")
+    search = {"query_alone": True, "jobs": 1}  # without a step nothing is found
+    settings = {
+        "stages": STAGES,
+        "evaluation": {"mode": "async"},
+        "predict": {"fasta": str(fasta)},
+        "search": search,
+    }
+    workflow = new_workflow("local", settings)
     workflow.succeed()
     return workflow
 
@@ -48,6 +57,15 @@ def test_each_stage_starts_from_the_averaged_weights_of_the_one_before(finished:
         first = torch.load(after / "step-00000000/weights.pt", weights_only=True)
         assert last.keys() == first.keys()
         assert all(torch.equal(last[name], first[name]) for name in last)
+
+
+def test_the_last_weights_predict(finished: Any) -> None:
+    *_, last = folders(finished).values()
+    folder = finished.run / "predictions" / last.name / "step-00000002"
+    record = json.loads((folder / "one/prediction.json").read_text())
+    (model,) = record["models"]
+    assert (model["weights"]["kind"], model["weights"]["step"]) == ("averaged", 2)
+    assert "one" in (folder / "predictions.tsv").read_text()
 
 
 def test_each_stage_has_its_settings_evaluations_and_report(finished: Any) -> None:

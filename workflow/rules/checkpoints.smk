@@ -1,9 +1,11 @@
-# The checkpoints of the trainings, and which of them are evaluated.
+# The checkpoints of the trainings, which of them are evaluated, and which predicts.
 from scalefold.config import initial_weights_sha256
 from scalefold.checkpoint.published import passed_steps, steps_made_from
 from scalefold.checkpoint.target import read_end
 
 ASYNC = CONFIG.evaluation.mode == "async"
+SEARCHED_SEQUENCES = f"{RUN}/predictions/searched"
+PREDICTIONS = f"{RUN}/predictions/{{key}}/step-{{step}}"
 
 
 def evaluation(key, step):
@@ -77,8 +79,34 @@ def all_evaluations(wildcards):
     return [path for key in OF_KEY for path in evaluations(key)]
 
 
+def predictions(wildcards):
+    """What `all` asks for: nothing without sequences."""
+    if CONFIG.predict.fasta is None:
+        return []
+    key, (_, config) = list(OF_KEY.items())[-1]
+    step = config.training.steps
+    if ASYNC:  # a training may end early
+        checkpoints.train.get(key=key)
+        step = published(key)[-1]
+    return f"{PREDICTIONS}/predictions.tsv".format(key=key, step=f"{step:08d}")
+
+
+def predict_options(wildcards):
+    """Where alignments are, and the run's own settings of evaluation."""
+    wanted, settings = CONFIG.predict, OF_KEY[wildcards.key][1].evaluation
+    words = ["--early-stop", str(wanted.early_stop_angstrom)]
+    if wanted.query_alone:
+        words += ["--query-alone"]
+    else:
+        found = wanted.alignments or f"{SEARCHED_SEQUENCES}/alignments"
+        words += ["--alignments", str(found)]
+    for name in ("recycling", "precision", "max_length", "seed"):
+        words += ["--set", f"evaluation.{name}={getattr(settings, name)}"]
+    return shlex.join(words)
+
+
 def ready_mark(wildcards):
-    """The mark of the checkpoint that is evaluated; the training has ended then."""
+    """The mark of the checkpoint that is used; the training has ended then."""
     checkpoints.train.get(key=wildcards.key)
     mark = f"{TRAINING.format(key=wildcards.key)}/step-{wildcards.step}.ready"
     if not os.path.exists(mark):

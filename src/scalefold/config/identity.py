@@ -21,6 +21,7 @@ FREE_KEYS: Final = (
     "search",
     "shards",
     "evaluation",
+    "predict",
     "stages",  # a training is one of them
     "training.steps",
     "training.checkpoint_every",

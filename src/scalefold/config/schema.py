@@ -478,6 +478,27 @@ class EvaluationConfig(Section):
     seed: int = 0
 
 
+class PredictConfig(Section):
+    """Structures of sequences, by the weights that the run ends with."""
+
+    fasta: WrittenPath | None = Field(None, description="Sequences to predict, or null.")
+    alignments: WrittenPath | None = Field(
+        None,
+        description="Folder with <name>/a3m/*.a3m of each sequence; null: search them, as the "
+        "section search says.",
+    )
+    query_alone: bool = Field(False, description="Without alignments: far less accurate.")
+    early_stop_angstrom: Annotated[float, Field(ge=0.0)] = Field(
+        0.0,
+        description="Recycling ends when it changes distances between CA atoms by less; 0: never.",
+    )
+
+    @property
+    def searches(self) -> bool:
+        """Whether alignments of the sequences are to be searched."""
+        return self.fasta is not None and self.alignments is None and not self.query_alone
+
+
 class Config(Section):
     """A whole run."""
 
@@ -503,6 +524,7 @@ class Config(Section):
     training: TrainingConfig = TrainingConfig()
     parallel: ParallelConfig = ParallelConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    predict: PredictConfig = PredictConfig()
     stages: dict[str, dict[str, Any]] = Field(
         {},
         description="Trainings in a row, by name: what each sets on top of all else. Each starts "
@@ -542,6 +564,21 @@ class Config(Section):
                     f"search.steps.{number}.name is {step.name}, which {key} does not have "
                     f"({', '.join(map(str, read))}): use one of its names, or add this one"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _alignments_are_said(self) -> Config:
+        wanted = self.predict
+        if wanted.alignments is not None and wanted.query_alone:
+            raise ValueError(
+                f"predict.alignments is {wanted.alignments}, and predict.query_alone is true, "
+                "which does without: set one of them to null or false"
+            )
+        if wanted.searches and self.search is None:
+            raise ValueError(
+                f"predict.fasta is {wanted.fasta}, but nothing says where alignments come from: "
+                "set predict.alignments, a section search, or predict.query_alone"
+            )
         return self
 
     @model_validator(mode="after")

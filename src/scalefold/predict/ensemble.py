@@ -22,8 +22,7 @@ class Ensemble:
     """Predicts a chain with each set of weights.
 
     Sets of weights of one model share its buffers, and with them its captured graphs and compiled
-    kernels. They stay in host memory, and are copied when they are needed, which takes
-    milliseconds.
+    kernels. They stay in host memory, and are copied when they are needed.
 
     Parameters
     ----------

@@ -97,14 +97,12 @@ def _read_member(
     checkpoint = path if path.is_dir() else path.parent
     named = _ALPHAFOLD.fullmatch(path.stem) if path.suffix == ".npz" else None
     if path.is_dir() or (checkpoint / METADATA_FILE).is_file():
-        if given is not None:
-            raise InputError(f"{path}: a checkpoint states its model: leave out --preset, --config")
         tree = merge(read_metadata(checkpoint).config, dict(overrides))
         config = make_config(tree, source=str(checkpoint))
-    elif given is not None:
-        config = given()
     elif named is not None:
         config = preset_config(named[1], overrides)
+    elif given is not None:
+        config = given()
     else:
         raise InputError(
             f"{path}: does not say which model its weights are of: add --preset, such as "

@@ -67,7 +67,12 @@ def num_buckets(config: Config, chains: Sequence[ChainRow]) -> int:
 
 def num_jobs(stages: Mapping[str, Config], buckets: int) -> int:
     """Return how many jobs the workflow has if nothing is there yet."""
-    return _JOBS_A_BUCKET * buckets + _JOBS_A_RUN + sum(map(_jobs_of_stage, stages.values()))
+    last = list(stages.values())[-1]
+    # Beside a training Snakemake does not know yet which checkpoint is its last.
+    predicts = last.predict.fasta is not None and last.evaluation.mode == "after"
+    searches = last.search.jobs if last.search is not None and last.predict.searches else 0
+    of_stages = sum(map(_jobs_of_stage, stages.values()))
+    return _JOBS_A_BUCKET * buckets + _JOBS_A_RUN + of_stages + searches + predicts
 
 
 def _jobs_of_stage(config: Config) -> int:

@@ -59,12 +59,13 @@ def test_weights_that_cannot_be_used_are_told_and_the_others_read(
         read([missing], {})
 
 
-def test_a_checkpoint_takes_no_other_configuration(checkpoint, micro):
-    with pytest.raises(InputError):
-        read([checkpoint], {}, lambda: micro)
-
-
-def test_a_file_takes_the_given_configuration(micro, tmp_path: Path):
+def test_the_given_configuration_is_for_weights_that_do_not_say_theirs(
+    checkpoint, write_alphafold, micro, micro_overrides, tmp_path
+):
     torch.save(example_state(micro), tmp_path / "mine.pt")
-    ((member,), _) = read([tmp_path / "mine.pt"], {}, lambda: micro)
-    assert (member.label, member.config) == ("mine", micro)
+    given = micro.model_copy(update={"seed": 5})
+    paths = [tmp_path / "mine.pt", checkpoint, write_alphafold("model_3")]
+    members, refused = read(paths, micro_overrides, lambda: given)
+    assert refused == {}
+    assert [member.config.preset for member in members] == ["tiny", "tiny", "model_3"]
+    assert [member.config.seed for member in members] == [5, 0, 0]

@@ -1,0 +1,64 @@
+# Structures of given sequences, by the weights that the last training ends with. Alignments are
+# searched on CPUs, by jobs that wait for no training, so that a GPU never waits for a search.
+SEARCHES = []
+
+if CONFIG.predict.searches:
+    SEARCHES = expand(
+        f"{SEARCHED_SEQUENCES}/rejected-search-{{part}}.tsv",
+        part=[f"{part:05d}" for part in range(CONFIG.search.jobs)],
+    )
+
+    rule search_sequences:
+        input:
+            str(CONFIG.predict.fasta),
+        output:
+            f"{SEARCHED_SEQUENCES}/rejected-search-{{part}}.tsv",
+        log:
+            f"{RUN}/logs/search_sequences/{{part}}.log",
+        benchmark:
+            f"{RUN}/benchmarks/search_sequences/{{part}}.tsv"
+        retries: 2
+        conda:
+            DATA_ENVIRONMENT
+        threads: CONFIG.search.threads
+        resources:
+            mem_mb=growing(CONFIG.search.job_megabytes),
+            runtime=1440,
+        params:
+            *settings(
+                "search.steps", "search.given", "search.query_alone", "search.jobs"
+            ),
+            config=given_configuration,
+            out=literal(SEARCHED_SEQUENCES),
+        shell:
+            "scalefold search {input:q} {params.config} --out {params.out:q}"
+            " --part {wildcards.part}/{CONFIG.search.jobs} 2>&1 | tee -i {log:q}"
+
+
+rule predict:
+    # A folder a target lies beside the table. They are not declared: a run that was interrupted goes on
+    # with what is missing.
+    input:
+        fasta=lambda wildcards: str(CONFIG.predict.fasta),
+        searched=SEARCHES,
+        checkpoint=ready_mark,
+    output:
+        f"{PREDICTIONS}/predictions.tsv",
+    log:
+        f"{RUN}/logs/predict/{{key}}/step-{{step}}.log",
+    benchmark:
+        f"{RUN}/benchmarks/predict/{{key}}/step-{{step}}.tsv"
+    conda:
+        ENVIRONMENT
+    threads: 2
+    resources:
+        mem_mb=growing(16000),
+        runtime=1440,
+        gpu=1,
+    params:
+        options=predict_options,
+        checkpoint=f"{TRAINING}/step-{{step}}",
+        out=PREDICTIONS,
+    shell:
+        "scalefold predict {input.fasta:q} {params.options} --weights {params.checkpoint:q}"
+        " --out {params.out:q} 2>&1 | tee -i {log:q}"
