@@ -1,7 +1,7 @@
 """An alignment on a device: dense symbols, sparse deletions.
 
-Legend: R rows, N residues of the full chain, D positions with a deletion to their left, W residues
-of a window (the crop).
+Legend: R rows, N residues of the full chain, D positions with a deletion to their left, M columns
+that are used (the crop).
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class StoredAlignment(NamedTuple):
         )
 
 
-def deletion_matrix(alignment: Alignment, rows: Tensor, window: Window) -> Tensor:
+def deletion_matrix(alignment: Alignment, rows: Tensor, columns: Tensor) -> Tensor:
     """Dense deletion counts of some rows.
 
     Parameters
@@ -111,22 +111,21 @@ def deletion_matrix(alignment: Alignment, rows: Tensor, window: Window) -> Tenso
     alignment : Alignment
     rows : Tensor, shape (K,), int64
         Distinct rows.
-    window : Window
+    columns : Tensor, shape (M,), int64
+        Distinct columns.
 
     Returns
     -------
-    Tensor, shape (K, W), float32
+    Tensor, shape (K, M), float32
     """
-    place = rows.new_full((alignment.symbols.shape[0],), -1)
-    place[rows] = torch.arange(len(rows), device=rows.device)
-    matrix = torch.zeros(len(rows) * window.size + 1, device=rows.device)
-    matrix.scatter_(
-        0, _slots(alignment, place, len(rows), window), alignment.deletion_count.float()
-    )
-    return matrix[:-1].view(len(rows), window.size)
+    place = _places(rows, len(alignment.symbols))
+    matrix = torch.zeros(len(rows) * len(columns) + 1, device=rows.device)
+    slots = _slots(alignment, place, len(rows), columns)
+    matrix.scatter_(0, slots, alignment.deletion_count.float())
+    return matrix[:-1].view(len(rows), len(columns))
 
 
-def deletion_sums(alignment: Alignment, group: Tensor, num_groups: int, window: Window) -> Tensor:
+def deletion_sums(alignment: Alignment, group: Tensor, num_groups: int, columns: Tensor) -> Tensor:
     """Sum the deletion counts over groups of rows.
 
     Parameters
@@ -135,25 +134,33 @@ def deletion_sums(alignment: Alignment, group: Tensor, num_groups: int, window: 
     group : Tensor, shape (R,), int64
         Group of each row, -1: none.
     num_groups : int
-    window : Window
+    columns : Tensor, shape (M,), int64
+        Distinct columns.
 
     Returns
     -------
-    Tensor, shape (num_groups, W), int64
+    Tensor, shape (num_groups, M), int64
         Exact: integers are summed.
     """
-    sums = group.new_zeros(num_groups * window.size + 1)
-    sums.scatter_add_(0, _slots(alignment, group, num_groups, window), alignment.deletion_count)
-    return sums[:-1].view(num_groups, window.size)
+    sums = group.new_zeros(num_groups * len(columns) + 1)
+    sums.scatter_add_(0, _slots(alignment, group, num_groups, columns), alignment.deletion_count)
+    return sums[:-1].view(num_groups, len(columns))
 
 
-def _slots(alignment: Alignment, place: Tensor, num_places: int, window: Window) -> Tensor:
-    """Where in (places, W), flattened, each deletion belongs.
+def _places(chosen: Tensor, size: int) -> Tensor:
+    """Place of each of 0 to ``size - 1`` among those chosen, -1: none."""
+    place = chosen.new_full((size,), -1)
+    place[chosen] = torch.arange(len(chosen), device=chosen.device)
+    return place
 
-    Those outside the window, or in rows of place -1, go into one more slot behind all others: to
+
+def _slots(alignment: Alignment, place: Tensor, num_places: int, columns: Tensor) -> Tensor:
+    """Where in (places, M), flattened, each deletion belongs.
+
+    Those in other columns, or in rows of place -1, go into one more slot behind all others: to
     leave them out would make a tensor of unknown size, and a GPU's host wait for it.
     """
     row = place[alignment.deletion_row]
-    column = alignment.deletion_column - window.start
-    inside = (row >= 0) & (column >= 0) & (column < window.size)
-    return torch.where(inside, row * window.size + column, num_places * window.size)
+    column = _places(columns, alignment.symbols.shape[1])[alignment.deletion_column]
+    inside = (row >= 0) & (column >= 0)
+    return torch.where(inside, row * len(columns) + column, num_places * len(columns))

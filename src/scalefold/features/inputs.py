@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from scalefold.chem.residues import GAP
 from scalefold.config.schema import FeaturesConfig
 from scalefold.errors import InputError
-from scalefold.features.alignment import StoredAlignment, Window
+from scalefold.features.alignment import StoredAlignment
 from scalefold.features.draws import MsaDraws
 from scalefold.features.masking import replacement_bounds
 from scalefold.features.msa_rows import choose_rows
@@ -31,7 +32,7 @@ from scalefold.features.templates import Template
 
 
 class TemplateInputs(NamedTuple):
-    """Residues and atoms of templates, aligned to the window.
+    """Residues and atoms of templates, aligned to the crop.
 
     AlphaFold2 too measures the torsion angles of templates after the crop, so the first residue has
     no omega and no phi.
@@ -76,12 +77,12 @@ class FeatureInputs(NamedTuple):
 
     Attributes
     ----------
-    window : Window
-        Residues that are used.
+    residues : Tensor, shape (M,), int32
+        Which of the chain's are used.
     padded_length : int
         Residues to pad to.
     aatype : Tensor, shape (M,), uint8
-        Of the window.
+        Of these residues.
     templates : TemplateInputs
     alignment : StoredAlignment
         All rows, full length.
@@ -92,7 +93,7 @@ class FeatureInputs(NamedTuple):
         What is to be learnt; None where a chain is only predicted.
     """
 
-    window: Window
+    residues: Tensor
     padded_length: int
     aatype: Tensor
     templates: TemplateInputs
@@ -115,14 +116,14 @@ def feature_inputs(query: Query, plan: Plan, config: FeaturesConfig) -> FeatureI
     InputError
         If the chain has no residues, or the alignment is not the chain's.
     """
-    window = plan.window
+    residues = np.arange(plan.window.start, plan.window.stop, dtype=np.int32)
     if len(query) == 0:
         raise InputError(f"{query.name}: has no residues; take it out of the table of chains")
     return FeatureInputs(
-        window=window,
+        residues=torch.from_numpy(residues),
         padded_length=plan.padded_length,
-        aatype=torch.from_numpy(query.aatype[window.start : window.stop]),
-        templates=aligned_templates(plan.templates, window),
+        aatype=torch.from_numpy(query.aatype[residues]),
+        templates=aligned_templates(plan.templates, residues),
         alignment=StoredAlignment.of(query),
         bounds=torch.from_numpy(replacement_bounds(query.msa.profile, config.masked_msa)),
         passes=tuple(
@@ -149,22 +150,22 @@ def pass_inputs(
     )
 
 
-def aligned_templates(templates: Sequence[Template], window: Window) -> TemplateInputs:
+def aligned_templates(templates: Sequence[Template], residues: NDArray[np.int32]) -> TemplateInputs:
     """Residues of templates at the query's places; gaps (21) without atoms where there are none.
 
     Parameters
     ----------
     templates : sequence of (TemplateHit, ChainRecord)
-    window : Window
-        Residues of the query.
+    residues : ndarray, shape (M,), int32
+        Residues of the query that are used, rising.
     """
-    shape = len(templates), window.size
+    shape = len(templates), len(residues)
     aatype = np.full(shape, GAP, np.uint8)
     positions = np.zeros((*shape, 37, 3), np.float32)
     mask = np.zeros((*shape, 37), np.bool_)
     for slot, (hit, chain) in enumerate(templates):
-        inside = (hit.q_idx >= window.start) & (hit.q_idx < window.stop)
-        place, taken = hit.q_idx[inside] - window.start, hit.t_idx[inside]
+        inside = np.isin(hit.q_idx, residues)
+        place, taken = np.searchsorted(residues, hit.q_idx[inside]), hit.t_idx[inside]
         aatype[slot, place] = chain.aatype[taken]
         positions[slot, place] = chain.positions[taken]
         mask[slot, place] = chain.atom_mask[taken]

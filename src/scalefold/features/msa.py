@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from scalefold.config.schema import FeaturesConfig
-from scalefold.features.alignment import Alignment, Window, deletion_matrix, deletion_sums
+from scalefold.features.alignment import Alignment, deletion_matrix, deletion_sums
 from scalefold.features.clusters import (
     NUM_SYMBOLS,
     count_each,
@@ -32,7 +32,7 @@ def msa_features(
     alignment: Alignment,
     bounds: Tensor,
     passes: Sequence[PassInputs],
-    window: Window,
+    columns: Tensor,
     config: FeaturesConfig,
 ) -> list[Features]:
     """Make the features of several passes over one alignment.
@@ -43,7 +43,7 @@ def msa_features(
     bounds : Tensor, shape (N, 22), float32
         Of `scalefold.features.masking.replacement_bounds`.
     passes : sequence of PassInputs
-    window : Window
+    columns : Tensor, shape (M,), int64
         Residues to return; the same in all passes.
     config : FeaturesConfig
 
@@ -69,7 +69,7 @@ def msa_features(
         chosen.append(positions)
     nearest = _nearest(alignment, masked, others)
     return [
-        _pass_features(alignment, *parts, window, config.max_extra_msa)
+        _pass_features(alignment, *parts, columns, config.max_extra_msa)
         for parts in zip(centres, others, masked, chosen, nearest)
     ]
 
@@ -98,26 +98,25 @@ def _pass_features(
     masked: Tensor,
     chosen: Tensor,
     cluster: Tensor,
-    window: Window,
+    columns: Tensor,
     max_extra: int,
 ) -> Features:
-    columns = slice(window.start, window.stop)
     symbols = alignment.symbols[:, columns]
     masked = masked[:, columns]
     num_clusters = len(centres)
 
     group = others.new_full((len(symbols),), -1)
     group[others] = cluster
-    centre_deletions = deletion_matrix(alignment, centres, window)
+    centre_deletions = deletion_matrix(alignment, centres, columns)
     profile, deletion_mean = summarize_clusters(
         masked,
         centre_deletions,
         symbol_counts(symbols[others], cluster, num_clusters),
-        deletion_sums(alignment, group, num_clusters, window),
+        deletion_sums(alignment, group, num_clusters, columns),
         count_each(cluster, num_clusters),
     )
     extra = others[:max_extra]
-    extra_deletions = deletion_matrix(alignment, extra, window)
+    extra_deletions = deletion_matrix(alignment, extra, columns)
     return {
         "msa_feat": torch.cat(
             [

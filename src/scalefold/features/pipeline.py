@@ -135,12 +135,12 @@ def features_of(inputs: FeatureInputs, config: FeaturesConfig, num_passes: int) 
         "E": config.max_extra_msa,
         "T": config.max_templates,
     }
-    aatype = inputs.aatype.long()
+    aatype, residues = inputs.aatype.long(), inputs.residues.long()
     shared = {
-        **sequence_features(aatype, inputs.window),
+        **sequence_features(aatype, residues),
         **template_features(inputs.templates),
     }
-    per_pass = msa_features(inputs.alignment.unpack(), inputs.bounds, passes, inputs.window, config)
+    per_pass = msa_features(inputs.alignment.unpack(), inputs.bounds, passes, residues, config)
     if inputs.targets is not None:
         shared |= target_features(aatype, inputs.targets)
     else:

@@ -68,7 +68,7 @@ def check_observed(chain: ChainRecord) -> None:
 
 
 def target_features(aatype: Tensor, inputs: TargetInputs) -> Features:
-    """Targets of the window's residues, unbatched.
+    """Targets of the residues that are used, unbatched.
 
     Parameters
     ----------

@@ -7,11 +7,13 @@ import torch
 from scalefold.errors import InputError
 from scalefold.features.alignment import (
     StoredAlignment,
-    Window,
     deletion_matrix,
     deletion_sums,
 )
 from scalefold.features.query import Query
+
+COLUMNS = [[*range(25)], [*range(4, 13)], [24], [2, 3, 4, 9, 17, 24]]
+"""The whole chain, crops, and residues in several pieces."""
 
 
 def query(msa, chain):
@@ -28,20 +30,20 @@ def alignment(sample):
     return StoredAlignment.of(query(sample.msa, sample.chain)).unpack()
 
 
-@pytest.mark.parametrize("window", [Window(0, 25), Window(4, 9), Window(24, 1)])
-def test_deletions_of_rows(sample, alignment, window, dense_deletions):
+@pytest.mark.parametrize("columns", COLUMNS)
+def test_deletions_of_rows(sample, alignment, columns, dense_deletions):
     rows = torch.tensor([5, 0, 39, 17, 18])
-    found = deletion_matrix(alignment, rows, window)
-    expected = dense_deletions(sample.msa)[rows, window.start : window.stop]
+    found = deletion_matrix(alignment, rows, torch.tensor(columns))
+    expected = dense_deletions(sample.msa)[rows][:, columns]
     np.testing.assert_array_equal(found, expected)
     assert found.dtype == torch.float32
 
 
-@pytest.mark.parametrize("window", [Window(0, 25), Window(7, 12)])
-def test_deletion_sums_over_groups(sample, alignment, window, dense_deletions):
+@pytest.mark.parametrize("columns", COLUMNS)
+def test_deletion_sums_over_groups(sample, alignment, columns, dense_deletions):
     group = torch.from_numpy(np.random.default_rng(0).integers(-1, 4, 40))
-    found = deletion_sums(alignment, group, 5, window)
-    dense = dense_deletions(sample.msa)[:, window.start : window.stop]
+    found = deletion_sums(alignment, group, 5, torch.tensor(columns))
+    dense = dense_deletions(sample.msa)[:, columns]
     for g in range(5):
         np.testing.assert_array_equal(found[g], dense[group.numpy() == g].sum(0))
 

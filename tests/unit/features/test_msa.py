@@ -40,7 +40,8 @@ def features_of(sample):
         bounds = torch.from_numpy(replacement_bounds(profile, CONFIG.masked_msa))
         rows = len(alignment.symbols)
         passes = [pass_inputs(rows, draw, CONFIG, 0) for draw in draws]
-        return msa_features(alignment, bounds, passes, window, CONFIG)
+        columns = torch.arange(window.start, window.stop)
+        return msa_features(alignment, bounds, passes, columns, CONFIG)
 
     return make
 
