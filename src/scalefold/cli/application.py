@@ -27,6 +27,7 @@ from scalefold.cli import (
     data,
     doctor,
     finetune,
+    monitor,
     predict,
     profile,
     search,
@@ -158,6 +159,7 @@ search.register(app)
 training.register(app)
 finetune.register(app)
 predict.register(app)
+monitor.register(app)
 profile.register(app)
 doctor.register(app)
 app.add_typer(bench.app, name="bench", rich_help_panel="Tools")

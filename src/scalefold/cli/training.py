@@ -298,6 +298,14 @@ def report(
             help="Refuse evaluations that were made with other settings than this configuration's.",
         ),
     ] = None,
+    against: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="An evaluation of other weights, as evaluate --out writes it, to compare with the "
+            "last one chain by chain. May be given several times.",
+        ),
+    ] = None,
     stage: Stage = None,
     set_: Overrides = None,
 ) -> None:
@@ -315,9 +323,13 @@ def report(
 
     html = run / "report.html" if out is None else out
     settings = read_stage(config, set_, stage).evaluation if config else None
-    content = write_report(run, key, shards, html, html.with_suffix(".json"), settings)
+    content = write_report(
+        run, key, shards, html, html.with_suffix(".json"), settings, against or ()
+    )
     for note in content["notes"]:
         typer.echo(f"note: {note}", err=True)
+    for finding in content["findings"]:
+        typer.echo(f"stands out: {finding}", err=True)
     for split, scores in content["summary"]["lddt_ca"].items():
         if last := scores["last"]:
             said = f"mean lDDT-Cα {last['value']:.3f} over {last['over']}"

@@ -17,6 +17,7 @@ import torch
 from scalefold.config.schema import Config
 from scalefold.errors import InputError, UnreadableError
 from scalefold.evaluate.chain_scores import compare, score_chain, true_structure
+from scalefold.evaluate.pae_calibration import pae_bins
 from scalefold.evaluate.shown import Backbones, backbones, shown_chains
 from scalefold.evaluate.structure_file import structure_path, write_structure
 from scalefold.features.contract import Features
@@ -189,5 +190,7 @@ def _score(
             plddt(prediction.plddt_logits.double()),
         )
     comparison = compare(prediction, truth)
+    kept = backbones(comparison, prediction.maps)
     scores = {**facts, **score_chain(prediction, comparison)}
-    return scores, backbones(comparison, prediction.maps)
+    errors = pae_bins(kept)
+    return scores if errors is None else {**scores, "pae_bins": errors}, kept

@@ -1,4 +1,4 @@
-"""Predicted against true lDDT-C-alpha of residues: is the model's confidence right?"""
+"""Predicted against true scores: is the model's confidence right?"""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import numpy as np
+
+from scalefold.evaluate.pae_calibration import BIN_ANGSTROM, NUM_BINS
 
 BIN_WIDTH: Final = 10
 """Width of a bin of pLDDT, which goes from 0 to 100."""
@@ -54,4 +56,45 @@ def calibration(chains: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         "bins": bins,
         "mean_absolute_error": round(float(np.abs(x - y).mean()), 3) if len(x) else None,
         "correlation": round(float(np.corrcoef(x, y)[0, 1]), 4) if varies else None,
+    }
+
+
+def head_calibration(chains: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Compare pTM with the TM-score, and predicted with true aligned errors.
+
+    Parameters
+    ----------
+    chains : iterable of mapping
+        ``chains`` of an evaluation.
+
+    Returns
+    -------
+    dict or None
+        ``chains``, their number; ``mean_ptm``, ``mean_tm_score``, ``mean_absolute_error``; ``bins``
+        of the predicted error: ``low``, ``high``, ``pairs``, ``mean_pae`` and ``mean_error``, Å.
+        None without the head.
+    """
+    known = [c for c in chains if c.get("ptm") is not None and c["tm_score"] is not None]
+    if not known:
+        return None
+    ptm, tm = (np.array([chain[key] for chain in known]) for key in ("ptm", "tm_score"))
+    sums = np.zeros((NUM_BINS, 3))
+    for chain in known:
+        sums += chain.get("pae_bins") or 0.0
+    return {
+        "chains": len(known),
+        "mean_ptm": round(float(ptm.mean()), 4),
+        "mean_tm_score": round(float(tm.mean()), 4),
+        "mean_absolute_error": round(float(np.abs(ptm - tm).mean()), 4),
+        "bins": [
+            {
+                "low": BIN_ANGSTROM * number,
+                "high": BIN_ANGSTROM * (number + 1),
+                "pairs": int(pairs),
+                "mean_pae": round(predicted / pairs, 3),
+                "mean_error": round(true / pairs, 3),
+            }
+            for number, (pairs, predicted, true) in enumerate(sums.tolist())
+            if pairs
+        ],
     }

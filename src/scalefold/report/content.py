@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
 import scalefold
 from scalefold.evaluate.chain_scores import METRICS
 from scalefold.evaluate.results import chains_of_mean
-from scalefold.report.calibration import calibration
+from scalefold.report.calibration import calibration, head_calibration
+from scalefold.report.clock import hours_trained
+from scalefold.report.comparison import comparisons
+from scalefold.report.findings import findings
+from scalefold.report.groups import by_group
 from scalefold.report.inputs import RunFiles
+from scalefold.report.timeline import timeline
 
 FORMAT: Final = 1
+_FACTS: Final = (
+    "ptm",
+    "alignment_rows",
+    "release_date",
+    "peptide_bonds",
+    "broken_bonds",
+    "clashes",
+)
+"""What an evaluation notes of a chain beside its scores, from this version on."""
 Content = dict[str, Any]
 
 
-def report_content(name: str, files: RunFiles) -> Content:
+def report_content(
+    name: str, files: RunFiles, others: Sequence[tuple[str, Mapping[str, Any]]] = ()
+) -> Content:
     """Gather the report's numbers.
 
     Parameters
@@ -25,27 +41,43 @@ def report_content(name: str, files: RunFiles) -> Content:
     name : str
         Of the run.
     files : RunFiles
+    others : sequence of (str, mapping)
+        Names and evaluations of other weights, to compare with the last evaluation.
 
     Returns
     -------
     dict
-        ``summary``, ``notes``, ``training`` (the metrics log, key by key), ``evaluations`` (means
-        by checkpoint), ``chains`` (scores of the last evaluation), ``calibration`` by split,
-        ``timings`` by stage, ``ladder`` (of the benchmark, or None), ``rejected``,
-        ``provenance``. JSON can hold all of it.
+        ``summary``, ``notes``, ``findings`` (what stands out, in words), ``training`` (the metrics
+        log, key by key), ``evaluations`` (means by checkpoint), ``others`` (means of other
+        weights), ``comparisons`` (of the last evaluation, see `comparisons`), ``chains`` (scores of
+        the last evaluation), ``groups`` (see `by_group`), ``calibration`` by split,
+        ``head_calibration``, ``timeline``, ``timings`` by stage, ``ladder`` (of the
+        benchmark, or None), ``rejected``, ``provenance``. JSON can hold all of it.
     """
+    calibrated = _calibration(files)
     return {
         "format": FORMAT,
         "run": name,
         "summary": _summary(files),
         "notes": [*files.notes, *_unscored(files)],
-        "training": _columns(files.metrics),
+        "findings": findings(files, calibrated),
+        "training": _training(files),
         "evaluations": [
             {key: evaluation.get(key) for key in ("step", "checkpoint", "mean", "counts")}
             for evaluation in files.evaluations
         ],
+        "others": [
+            {"name": name, **{key: other.get(key) for key in ("step", "mean", "counts")}}
+            for name, other in others
+        ],
+        "comparisons": comparisons(files.evaluations, others, _splits(files)),
         "chains": _chains(files),
-        "calibration": _calibration(files),
+        "groups": by_group(files.evaluations[-1]["chains"] if files.evaluations else ()),
+        "calibration": calibrated,
+        "head_calibration": head_calibration(
+            chain for evaluation in files.evaluations[-1:] for chain in evaluation["chains"]
+        ),
+        "timeline": timeline(files.sessions, files.metrics, files.evaluations),
         "timings": _timings(files),
         "ladder": files.ladder,
         "rejected": _rejected(files),
@@ -61,6 +93,7 @@ def _summary(files: RunFiles) -> dict[str, Any]:
         "step": max([c.step for c in files.checkpoints] + [last.get("step", 0)]),
         "planned_steps": config.get("training", {}).get("steps"),
         "preset": config.get("preset"),
+        "target_lddt": config.get("evaluation", {}).get("target_lddt"),
         "samples": last.get("samples"),
         "loss": last.get("loss"),
         "skipped_steps": last.get("skipped_steps"),
@@ -124,6 +157,13 @@ def _train_chains(files: RunFiles) -> dict[str, int | None]:
     }
 
 
+def _training(files: RunFiles) -> dict[str, list[Any]]:
+    columns = _columns(files.metrics)
+    if "time" in columns:
+        columns["hours"] = hours_trained(columns["time"], files.sessions)
+    return columns
+
+
 def _columns(records: list[dict[str, Any]]) -> dict[str, list[Any]]:
     keys = {key: None for record in records for key in record}
     return {key: [record.get(key) for record in records] for key in keys}
@@ -142,6 +182,7 @@ def _chains(files: RunFiles) -> dict[str, Any]:
             {
                 **{key: chain.get(key) for key in ("chain_key", "split", "length", "observed")},
                 **{metric: chain.get(metric) for metric in METRICS},
+                **{key: chain.get(key) for key in _FACTS},
                 "lddt_ca_gain": round(chain["lddt_ca"] - earlier, 6) if known else None,
             }
         )
@@ -221,6 +262,7 @@ def _provenance(files: RunFiles) -> dict[str, Any]:
                 "torch_version",
                 "device",
                 "recycling",
+                "precision",
                 "seed",
             )
         },

@@ -10,6 +10,7 @@ from typing import Any, Final
 from matplotlib.ticker import MaxNLocator
 
 from scalefold.report.calibration import BIN_WIDTH
+from scalefold.report.clock import label_steps
 from scalefold.report.smoothing import smoothed, smoothing_window, thinned
 from scalefold.report.svg import MUTED, SERIES, inline_svg, new_figure, styled
 
@@ -35,7 +36,10 @@ class FigureOnPage:
 
 
 def training_figures(training: Mapping[str, Sequence[Any]]) -> list[FigureOnPage]:
-    """One figure a logged quantity: the loss, training lDDT, each term, speed."""
+    """One figure a logged quantity: the loss, training lDDT, each term, speed.
+
+    The two large ones have samples and hours below the steps.
+    """
     terms = sorted(key for key in training if key.startswith("loss/"))
     keys = ["loss", "lddt_ca", *terms, *list(_CURVES)[2:]]
     figures = []
@@ -47,8 +51,8 @@ def training_figures(training: Mapping[str, Sequence[Any]]) -> list[FigureOnPage
                 _curve(
                     f"curve-{number}",
                     (title, label),
-                    training["step"],
-                    training[key],
+                    training,
+                    key,
                     smooth,
                     (width, height),
                 )
@@ -63,12 +67,13 @@ def _term(key: str) -> str:
 def _curve(
     name: str,
     words: tuple[str, str],
-    steps: Sequence[Any],
-    values: Sequence[Any],
+    training: Mapping[str, Sequence[Any]],
+    key: str,
     smooth: bool,
     inches: tuple[float, float],
 ) -> FigureOnPage:
     title, label = words
+    steps, values = training["step"], training[key]
     numbers = [math.nan if value is None else float(value) for value in values]
     shown = thinned(len(numbers))
     x = [steps[i] for i in shown]
@@ -81,8 +86,9 @@ def _curve(
         else:
             marker = "o" if len(numbers) < 20 else None
             axes.plot(x, [numbers[i] for i in shown], color=SERIES[0], marker=marker, markersize=3)
-        axes.set(title=title, xlabel="step", ylabel=label)
-        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axes.set(title=title, ylabel=label)
+        large = key in list(_CURVES)[:2]
+        label_steps(axes, training if large else {})
         axes.yaxis.set_major_locator(MaxNLocator(5))
         finite = [(step, n) for step, n in zip(steps, numbers, strict=True) if math.isfinite(n)]
         (first_step, first), (last_step, last) = finite[0], finite[-1]
@@ -94,9 +100,15 @@ def _curve(
 
 
 def lddt_figure(
-    evaluations: Sequence[Mapping[str, Any]], splits: Sequence[str]
+    evaluations: Sequence[Mapping[str, Any]],
+    splits: Sequence[str],
+    training: Mapping[str, Sequence[Any]],
+    target: float | None,
 ) -> FigureOnPage | None:
-    """Mean lDDT-C-alpha of each split, and of each chain faintly, over the checkpoints."""
+    """Mean lDDT-C-alpha of each split, and of each chain faintly, over the checkpoints.
+
+    ``target`` is ``evaluation.target_lddt``, for the first of its splits; a dashed line.
+    """
     steps = [evaluation["step"] for evaluation in evaluations]
     if not steps:
         return None
@@ -111,10 +123,13 @@ def lddt_figure(
             known = [value for value in means if math.isfinite(value)]
             if known:
                 said.append(f"{split} from {known[0]:.3f} to {known[-1]:.3f}")
-        axes.set(title="lDDT-Cα by checkpoint", xlabel="step", ylabel="mean over chains")
+        if target is not None:
+            axes.axhline(target, color=MUTED, linewidth=1.2, linestyle=(0, (4, 3)), label="target")
+            said.append(f"the target is {target:g}")
+        axes.set(title="lDDT-Cα by checkpoint", ylabel="mean over chains")
         axes.set_ylim(0, 1)
-        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-        axes.legend(loc="upper left", ncols=len(splits))
+        label_steps(axes, training)
+        axes.legend(loc="upper left", ncols=len(splits) + 1)
         description = f"Mean lDDT-Cα over {len(steps)} checkpoints: {'; '.join(said)}."
         return FigureOnPage(
             inline_svg(figure, "lddt", "lDDT-Cα by checkpoint", description),
@@ -122,7 +137,9 @@ def lddt_figure(
         )
 
 
-def scores_figure(evaluations: Sequence[Mapping[str, Any]], split: str) -> FigureOnPage | None:
+def scores_figure(
+    evaluations: Sequence[Mapping[str, Any]], split: str, training: Mapping[str, Sequence[Any]]
+) -> FigureOnPage | None:
     """The other scores of one split over the checkpoints."""
     steps = [evaluation["step"] for evaluation in evaluations]
     if not steps:
@@ -136,9 +153,9 @@ def scores_figure(evaluations: Sequence[Mapping[str, Any]], split: str) -> Figur
             axes.plot(steps, means, color=colour, marker="o", markersize=4, label=name)
             said.append(f"{name} {means[-1]:.3f}")
         title = f"Other scores, {split}"
-        axes.set(title=title, xlabel="step", ylabel="mean over chains")
+        axes.set(title=title, ylabel="mean over chains")
         axes.set_ylim(0, 1)
-        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        label_steps(axes, training)
         axes.legend(loc="upper left", ncols=3)
         description = f"At the last checkpoint: {', '.join(said)}."
         return FigureOnPage(

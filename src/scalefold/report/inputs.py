@@ -189,6 +189,25 @@ def _metrics(path: Path, notes: list[str]) -> list[dict[str, Any]]:
     return [by_step[step] for step in sorted(by_step)]
 
 
+def read_evaluation(path: Path) -> dict[str, Any]:
+    """Read one evaluation.
+
+    Raises
+    ------
+    InputError
+        If it is not there, or not an evaluation.
+    """
+    try:
+        evaluation: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(
+            f"{path}: not an evaluation ({error}). Give the JSON file of one"
+        ) from None
+    if lacking := misfit(Evaluation, evaluation):
+        raise InputError(f"{path}: not an evaluation: {lacking}. Give the JSON file of one")
+    return evaluation
+
+
 def _evaluations(folder: Path, notes: list[str]) -> list[dict[str, Any]]:
     found = []
     for path in sorted(folder.glob("step-*.json")):

@@ -10,6 +10,7 @@ import jinja2
 import yaml
 from markupsafe import Markup
 
+from scalefold.report.chain_figures import chain_figures
 from scalefold.report.content import Content
 from scalefold.report.figures import (
     calibration_figure,
@@ -20,6 +21,7 @@ from scalefold.report.figures import (
 from scalefold.report.ladder import ladder_figure
 from scalefold.report.structure_figures import map_figure, residue_figure
 from scalefold.report.structures import structures, viewer_data, viewer_library
+from scalefold.report.timeline import timeline_figure
 
 
 def render_page(content: Content, evaluations: Sequence[Mapping[str, Any]]) -> str:
@@ -44,12 +46,15 @@ def render_page(content: Content, evaluations: Sequence[Mapping[str, Any]]) -> s
     )
     config = content["provenance"]["config"]
     shown = structures(evaluations[-1]) if evaluations else []
+    training = content["training"]
     splits = list(content["summary"]["lddt_ca"])
     return environment.get_template("report.html.j2").render(
         **content,
-        training_figures=training_figures(content["training"]),
-        lddt_figure=lddt_figure(evaluations, splits),
-        scores_figure=scores_figure(evaluations, splits[0]) if splits else None,
+        training_figures=training_figures(training),
+        lddt_figure=lddt_figure(evaluations, splits, training, content["summary"]["target_lddt"]),
+        scores_figure=scores_figure(evaluations, splits[0], training) if splits else None,
+        chain_figures=chain_figures(evaluations[-1]["chains"], splits) if evaluations else [],
+        timeline_figure=content["timeline"] and timeline_figure(content["timeline"]),
         calibration_figure=calibration_figure(content["calibration"]),
         ladder_figure=content["ladder"] and ladder_figure(content["ladder"]),
         config_text=None if config is None else yaml.safe_dump(config, sort_keys=False),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from scalefold.config.schema import EvaluationConfig
@@ -10,7 +11,7 @@ from scalefold.errors import InputError
 from scalefold.evaluate.results import check_settings
 from scalefold.io.atomic import write_bytes
 from scalefold.report.content import Content, report_content
-from scalefold.report.inputs import read_run
+from scalefold.report.inputs import read_evaluation, read_run
 from scalefold.report.page import render_page
 
 
@@ -21,6 +22,7 @@ def write_report(
     out_html: Path | None = None,
     out_json: Path | None = None,
     settings: EvaluationConfig | None = None,
+    against: Sequence[Path] = (),
 ) -> Content:
     """Write the HTML report and the same numbers as JSON, each atomically.
 
@@ -39,6 +41,9 @@ def write_report(
         Default ``report.html`` and ``report.json`` in the run's folder.
     settings : EvaluationConfig, optional
         Refuse evaluations that were made with others.
+    against : sequence of Path, optional
+        Evaluations of other weights, which the last one is compared with: those of another
+        training, or of a file of weights.
 
     Returns
     -------
@@ -49,8 +54,8 @@ def write_report(
     ------
     InputError
         If there is no such run folder, training or ``shards``, nothing in the folder to report on,
-        evaluations of other ``settings``, both files have one name, or the report cannot
-        be written.
+        evaluations of other ``settings``, a file of ``against`` is no evaluation, both files have
+        one name, or the report cannot be written.
     """
     out_html, out_json = out_html or run / "report.html", out_json or run / "report.json"
     if out_html == out_json:
@@ -62,9 +67,15 @@ def write_report(
     files = read_run(run, key, run / "shards" if shards is None else shards)
     if settings is not None:
         check_settings(files.evaluations, settings)
-    content = report_content(run.resolve().name, files)
+    others = [(_name_of(path), read_evaluation(path)) for path in against]
+    content = report_content(run.resolve().name, files, others)
     page = render_page(content, files.evaluations)
     text = json.dumps(content, indent=1, allow_nan=False)
     write_bytes(out_json, (text + "\n").encode())
     write_bytes(out_html, page.encode("utf-8", "replace"))  # JSON may name lone surrogates
     return content
+
+
+def _name_of(path: Path) -> str:
+    """Folder and name of an evaluation: names alone are often the same."""
+    return f"{path.resolve().parent.name}/{path.stem}"

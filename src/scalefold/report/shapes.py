@@ -8,10 +8,15 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from scalefold.evaluate.pae_calibration import NUM_BINS
+
 Step = Annotated[int, Field(ge=0, lt=10**8)]  # eight digits in names of files
 Number = Annotated[float, Field(ge=-1e39, le=1e39)]  # no larger than float32's, and not NaN
 Count = Annotated[int, Field(ge=0, lt=2**53)]
 Seconds = Annotated[float, Field(ge=0.0, le=2.5e11)]  # a time to the year 9999
+
+_PaeBin = Annotated[list[Number], Field(min_length=3, max_length=3)]
+_PaeBins = Annotated[list[_PaeBin], Field(min_length=NUM_BINS, max_length=NUM_BINS)]
 
 _Shape = TypeVar("_Shape", bound=BaseModel)
 
@@ -47,6 +52,13 @@ class _Chain(_Scores):
     split: str
     length: Count
     observed: Count | None = None
+    ptm: Number | None = None
+    pae_bins: _PaeBins | None = None
+    alignment_rows: Count | None = None
+    release_date: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")] | None = None
+    peptide_bonds: Count | None = None
+    broken_bonds: Count | None = None
+    clashes: Count | None = None
     per_residue: _PerResidue
 
 

@@ -47,8 +47,6 @@ class Session:
         ``sampling`` leave; None where it was not noted.
     made_with : dict
         Commit, torch's version, device, host and command, as far as they were noted.
-    steps : tuple of (int or None)
-        Made before the session's start and at its end; the latter is None where it was killed.
     """
 
     started: FiniteFloat
@@ -58,7 +56,6 @@ class Session:
     train_chains: int | None
     train_chains_drawn: int | None
     made_with: dict[str, Any]
-    steps: tuple[int | None, int | None] = (None, None)
 
 
 _SESSION: Final = TypeAdapter(Session)
@@ -103,7 +100,6 @@ def read_sessions(out: Path, logged: Sequence[float]) -> list[Session]:
                         "train_chains": start.get("train_chains"),
                         "train_chains_drawn": start.get("train_chains_drawn"),
                         "made_with": {key: start.get(key) for key in _MADE_WITH},
-                        "steps": (start.get("step"), end.get("step")),
                     }
                 )
             )

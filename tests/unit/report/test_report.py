@@ -129,8 +129,9 @@ def test_figures_are_there_with_words_for_those_who_cannot_see_them(make_run):
     figures = re.findall(
         r'<svg viewBox="[^"]+" role="img" aria-labelledby="([\w-]+) ([\w-]+)">', text
     )
-    # loss, lDDT, five terms, gradient norm, rate, speed, loader; lDDT, scores; calibration
-    assert len(figures) == 11 + 2 + 1
+    # loss, lDDT, five terms, gradient norm, rate, speed, loader; lDDT, scores; distribution, length,
+    # depth; calibration; timeline
+    assert len(figures) == 11 + 2 + 3 + 1 + 1
     assert {name for pair in figures for name in pair} <= set(page.ids)
     assert "Loss term: masked msa" in text
     assert "lDDT-Cα by checkpoint" in text

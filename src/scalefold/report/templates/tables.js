@@ -50,5 +50,8 @@ for (const box of document.querySelectorAll(".table")) {
   link.setAttribute("aria-label", `Save as CSV: ${box.getAttribute("aria-label")}`);
   link.href = csv(table);
   link.addEventListener("click", () => (link.href = csv(table)));
-  box.after(link);
+  const both = document.createElement("div");
+  both.className = "with-csv";
+  box.replaceWith(both);
+  both.append(box, link);
 }

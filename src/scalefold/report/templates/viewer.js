@@ -1,22 +1,37 @@
 // The kept structures: the prediction, coloured by residue, over the experiment in grey.
 const chains = JSON.parse(document.getElementById("structures-data").textContent);
+for (const chain of chains) for (const name of ["predicted", "true"]) chain[name] = decoded(chain[name]);
 const viewerBox = document.querySelector(".viewer");
 const experimentColour = "#8f9ba8";
 const names = { A: "ALA", R: "ARG", N: "ASN", D: "ASP", C: "CYS", Q: "GLN", E: "GLU", G: "GLY", H: "HIS", I: "ILE",
   L: "LEU", K: "LYS", M: "MET", F: "PHE", P: "PRO", S: "SER", T: "THR", W: "TRP", Y: "TYR", V: "VAL" };
 
+// Coordinates of N, CA, C, O of each residue; NaN where there is no atom.
+function decoded(base64) {
+  const points = new DataView(Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0)).buffer);
+  return Float32Array.from({ length: points.byteLength / 4 }, (_, place) => points.getFloat32(4 * place, true));
+}
+
+// A chain of which most peptide bonds are broken has no ribbon: rods from CA to CA show its course.
+function isBroken(points) {
+  let bonds = 0, broken = 0;
+  for (let carbon = 6; carbon + 9 <= points.length; carbon += 12) {
+    const length = Math.hypot(...[0, 1, 2].map((axis) => points[carbon + 6 + axis] - points[carbon + axis]));
+    if (!isNaN(length)) bonds += 1, broken += length > 2;
+  }
+  return broken > bonds / 2;
+}
+
 // Backbone atoms as lines of a PDB file, from which 3Dmol finds helices and strands.
-function pdb(sequence, base64) {
-  const bytes = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
-  const points = new DataView(bytes.buffer);
+function pdb(sequence, points) {
   const lines = [];
   [...sequence].forEach((letter, residue) => {
     ["N", "CA", "C", "O"].forEach((atom, slot) => {
-      const xyz = [0, 1, 2].map((axis) => points.getFloat32(4 * (12 * residue + 3 * slot + axis), true));
+      const xyz = points.subarray(12 * residue + 3 * slot, 12 * residue + 3 * slot + 3);
       if (xyz.some(isNaN)) return;
       lines.push(
         "ATOM  " + String((lines.length + 1) % 100000).padStart(5) + "  " + atom.padEnd(4) + (names[letter] ?? "UNK") +
-        " A" + String(residue + 1).padStart(4) + "    " + xyz.map((value) => value.toFixed(3).padStart(8)).join("") +
+        " A" + String(residue + 1).padStart(4) + "    " + [...xyz].map((value) => value.toFixed(3).padStart(8)).join("") +
         "  1.00  0.00           " + atom[0]);
     });
   });
@@ -37,10 +52,26 @@ function showViewer() {
   // The wheel scrolls the page; with Ctrl it zooms, as do two fingers.
   viewer.getCanvas().addEventListener("wheel", (event) => event.ctrlKey || event.stopImmediatePropagation(), true);
 
+  function addRods(points, colours) {
+    const alphaCarbon = (residue) => {
+      const [x, y, z] = points.subarray(12 * residue + 3, 12 * residue + 6);
+      return { x, y, z };
+    };
+    for (let residue = 0; residue + 1 < points.length / 12; residue++) {
+      const [start, end] = [alphaCarbon(residue), alphaCarbon(residue + 1)];
+      if (isNaN(start.x) || isNaN(end.x)) continue;
+      viewer.addCylinder({ start, end, radius: 0.3, fromCap: "round", toCap: "round", color: colours[residue] });
+    }
+  }
+
   function paint() {
-    const scores = chains[chosen("chain")][chosen("colour")];
-    const colorfunc = (atom) => colourOf(scores[atom.resi - 1]);
-    viewer.setStyle({ model: 0 }, chosen("predicted") ? { cartoon: { colorfunc } } : {});
+    const chain = chains[chosen("chain")];
+    const colours = [...chain.sequence].map((_, residue) => colourOf(chain[chosen("colour")][residue]));
+    const broken = isBroken(chain.predicted);
+    const ribbon = { cartoon: { colorfunc: (atom) => colours[atom.resi - 1] } };
+    viewer.removeAllShapes();
+    if (broken && chosen("predicted")) addRods(chain.predicted, colours);
+    viewer.setStyle({ model: 0 }, chosen("predicted") && !broken ? ribbon : {});
     viewer.setStyle({ model: 1 }, chosen("true") ? { cartoon: { color: experimentColour, opacity: 0.75 } } : {});
     viewer.render();
   }
