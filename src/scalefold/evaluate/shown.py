@@ -116,8 +116,8 @@ def shown_chains(
         scored.sort(key=lambda chain: -chain["lddt_ca"])
         places = {"best": 0, "median": len(scored) // 2, "worst": len(scored) - 1}
         taken: set[str] = set()
-        for place, number in places.items():
-            key: str = scored[number]["chain_key"] if scored else ""
+        for place, number in places.items() if scored else ():
+            key = scored[number]["chain_key"]
             if key in kept and key not in taken:
                 taken.add(key)
                 found.append(

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import numpy as np
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from scalefold.report.figures import FigureOnPage
 from scalefold.report.svg import SERIES, inline_svg, new_figure, styled
@@ -38,14 +37,14 @@ def _distribution(chains: Sequence[Mapping[str, Any]], splits: Sequence[str]) ->
         values = {split: [c["lddt_ca"] for c in chains if c["split"] == split] for split in splits}
         axes.hist(
             list(values.values()),
-            bins=np.linspace(0, 1, _BINS + 1),
+            bins=[number / _BINS for number in range(_BINS + 1)],
             color=SERIES[: len(values)],
             label=list(values),
             stacked=True,
         )
         axes.set(title="Distribution of lDDT-Cα", xlabel="lDDT-Cα", ylabel="chains")
         axes.set_xlim(0, 1)
-        axes.yaxis.get_major_locator().set_params(integer=True)
+        axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.legend()
         said = "; ".join(
             f"{split}: {len(row)} chains, from {min(row):.3f} to {max(row):.3f}"
@@ -66,11 +65,9 @@ def _against(
     with styled():
         figure, axes = new_figure(*_INCHES)
         for split, colour in zip(splits, SERIES):
-            points = [(c[key], c["lddt_ca"]) for c in chains if c["split"] == split]
-            if points:
-                axes.scatter(
-                    *zip(*points), s=14, color=colour, label=split, alpha=0.8, linewidths=0
-                )
+            some = [chain for chain in chains if chain["split"] == split]
+            x, y = [chain[key] for chain in some], [chain["lddt_ca"] for chain in some]
+            axes.scatter(x, y, s=14, color=colour, alpha=0.8, linewidths=0)
         title = f"lDDT-Cα against {name}"
         axes.set(title=title, xlabel=label, ylabel="lDDT-Cα")
         axes.set_ylim(0, 1)

@@ -69,3 +69,5 @@ def label_steps(axes: Axes, training: Mapping[str, Sequence[Any]]) -> None:
     axes.set_xlabel(", ".join(["step", *rows]))
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes.xaxis.set_major_formatter(FuncFormatter(text))
+    for label in axes.get_xticklabels():  # narrow screens enlarge the letters, not the lines
+        label.set_linespacing(1.4)

@@ -62,7 +62,7 @@ def timeline(
             {
                 "step": evaluation["step"],
                 "made": hour(float(np.interp(evaluation["step"], steps, times))),
-                "lddt_ca": next(iter(evaluation["mean"].values()), {}).get("lddt_ca"),
+                "lddt_ca": next((mean["lddt_ca"] for mean in evaluation["mean"].values()), None),
             }
             for evaluation in evaluations
         ],

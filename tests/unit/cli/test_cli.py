@@ -424,7 +424,7 @@ def test_report_says_the_means_and_the_chains_that_they_are_over(
         "validation": {"last": last, "best": best, "first": first},
         "train": {"last": None},
     }
-    content = {"notes": [], "summary": {"lddt_ca": means}}
+    content = {"notes": [], "findings": [], "summary": {"lddt_ca": means}}
     monkeypatch.setattr("scalefold.report.write_report", lambda *_: content)
     monkeypatch.chdir(tmp_path)
     Path("run").mkdir()

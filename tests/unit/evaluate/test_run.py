@@ -179,6 +179,36 @@ def test_scores_and_per_residue_arrays(evaluated):
     assert (by_key["3u8v_A"]["length"], by_key["3u8v_A"]["observed"]) == (93, 83)
 
 
+def test_facts_of_the_data_and_structures_for_the_report(shards, evaluated):
+    reader = ShardReader(shards)
+    for chain in evaluated["chains"]:
+        sample = reader.sample(chain["chain_key"])
+        assert chain["alignment_rows"] == sample.msa.num_seq_full
+        assert chain["release_date"] == (
+            sample.chain.release_date and str(sample.chain.release_date)
+        )
+        assert chain["peptide_bonds"] == chain["length"] - 1
+        assert "ptm" not in chain
+    shown = {(one["chain_key"], one["split"]): one for one in evaluated["shown"]}
+    assert shown.keys() == {("1lcd_A", "train"), ("5pti_A", "train"), ("3u8v_A", "validation")}
+    for (key, _), one in shown.items():
+        (chain,) = [chain for chain in evaluated["chains"] if chain["chain_key"] == key]
+        assert len(one["sequence"]) == chain["length"]
+        assert set(one["maps"]) == {"distance", "true_distance"}
+
+
+def test_a_model_with_the_head_tells_ptm_and_aligned_errors(shards, settings, tmp_path):
+    config = settings(model={"pae_head": True})
+    checkpoint = save_checkpoint(config, shards, tmp_path / "weights")
+    found = evaluate_weights(config, checkpoint, shards, tmp_path / "e.json", splits=["validation"])
+    (chain,) = found["chains"]
+    assert 0 < chain["ptm"] <= 1
+    pairs = chain["observed"] ** 2  # backbones are complete where there is a C-alpha
+    assert sum(row[0] for row in chain["pae_bins"]) == pairs
+    (one,) = found["shown"]
+    assert set(one["maps"]) == {"distance", "true_distance", "pae", "true_pae"}
+
+
 def test_means_are_over_the_chains_of_a_split(evaluated):
     values = [c["lddt_ca"] for c in evaluated["chains"] if c["split"] == "train"]
     assert evaluated["mean"]["train"]["lddt_ca"] == pytest.approx(sum(values) / 2, abs=1e-6)

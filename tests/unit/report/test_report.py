@@ -15,6 +15,7 @@ import pytest
 import yaml
 from tests.unit.report.conftest import content_of, training_of
 
+from scalefold.errors import InputError
 from scalefold.report import write_report
 from scalefold.report.figures import training_figures
 
@@ -105,6 +106,22 @@ def test_says_how_good_the_last_checkpoint_is_and_the_best_and_over_how_many_cha
     assert " first 0.170 over 2 of 3 chains at step 0 " in words
 
 
+def test_other_weights_stand_beside_the_last_evaluation(make_run, tmp_path):
+    run, other = make_run(evaluated=(0, 200)), tmp_path / "alphafold" / "model_1.json"
+    tree = json.loads((training_of(run, "evaluation") / "step-00000000.json").read_text())
+    tree["chains"] = tree["chains"][:3]
+    other.parent.mkdir()
+    other.write_text(json.dumps(tree))
+    content = write_report(run, against=[other])
+    words = " ".join(" ".join(Page((run / "report.html").read_text("utf-8")).text).split())
+    assert "alphafold/model_1 train 4 0.170" in words
+    (row,) = [row for row in content["comparisons"] if row["with"] == "alphafold/model_1"]
+    assert (row["split"], row["chains"], row["better"]) == ("train", 3, 3)
+    other.write_text("{}")
+    with pytest.raises(InputError, match=r"model_1\.json: not an evaluation"):
+        write_report(run, against=[other])
+
+
 def test_chains_that_failed_stand_beside_the_mean_that_lacks_them(make_run):
     run = make_run()
     path = training_of(run, "evaluation") / "step-00000200.json"
@@ -129,8 +146,8 @@ def test_figures_are_there_with_words_for_those_who_cannot_see_them(make_run):
     figures = re.findall(
         r'<svg viewBox="[^"]+" role="img" aria-labelledby="([\w-]+) ([\w-]+)">', text
     )
-    # loss, lDDT, five terms, gradient norm, rate, speed, loader; lDDT, scores; distribution, length,
-    # depth; calibration; timeline
+    # loss, lDDT, five terms, gradient norm, rate, speed, loader; lDDT, scores;
+    # distribution, length, depth; calibration; timeline
     assert len(figures) == 11 + 2 + 3 + 1 + 1
     assert {name for pair in figures for name in pair} <= set(page.ids)
     assert "Loss term: masked msa" in text
