@@ -13,6 +13,8 @@ for name in ("report.html", "report.json", "config.yaml", "rejected.tsv"):
 for name in ("metrics.jsonl", "step-*/averaged.pt"):
     if not list(run.glob(f"weights/*/{name}")):
         sys.exit(f"{run / 'weights'}: no {name}")
+if 'id="structures-data"' not in (run / "report.html").read_text("utf-8"):
+    sys.exit(f"{run / 'report.html'}: shows no structures")
 report = json.loads((run / "report.json").read_text("utf-8"))
 lddt = report["summary"]["lddt_ca"]["train"]
 first, last = lddt["first"], lddt["last"]

@@ -86,20 +86,20 @@ class Monitor:
 
     def _look(self) -> None:
         while not self._ended.wait(self._every_seconds):
-            state = self._state()
-            if state == self._seen:
-                continue
             try:
-                self._page = self._made()
-                self._seen, self._version = state, self._version + 1
-            except InputError as error:  # such as a second training: the last page stays
+                state = self._state()
+                if state != self._seen:
+                    self._page = self._made()
+                    self._seen, self._version = state, self._version + 1
+            except (InputError, OSError) as error:
+                # A second training, or a file that was deleted meanwhile: the last page stays.
                 logger.warning("%s", error)
 
     def _state(self) -> list[tuple[str, int, int]]:
         """What a new record, checkpoint or evaluation changes."""
         names = ("weights/*/*.jsonl", "weights/*/*.ready", "evaluation/*/*.json", "ladder.json")
         paths = sorted(path for name in names for path in self._run.glob(name))
-        return [(str(p), (stat := p.stat()).st_mtime_ns, stat.st_size) for p in paths if p.exists()]
+        return [(str(p), (stat := p.stat()).st_mtime_ns, stat.st_size) for p in paths]
 
     def _made(self) -> str:
         with tempfile.TemporaryDirectory() as folder:
