@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from scalefold.raw.chains import entry_of, is_chain_key
+from scalefold.raw.chains import entry_of, is_chain_key, short_form
 
 
 @dataclass(slots=True)
@@ -105,6 +105,7 @@ class Candidates:
         """Add what a source says; what an earlier one said stays. Returns the number of chains."""
         count = 0
         for chain in chains:
+            chain.chain_key = short_form(chain.chain_key)
             if not is_chain_key(chain.chain_key):
                 self.notes.add(f"{source}: no name of a chain", chain.chain_key)
                 continue

@@ -17,6 +17,7 @@ from typing import Final
 
 from scalefold.chains.candidates import Candidate, Candidates
 from scalefold.errors import InputError
+from scalefold.raw.chains import short_form
 from scalefold.raw.compressed import read_lines
 
 logger = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ def read_entity_clusters(path: Path) -> dict[str, dict[str, str]]:
         for text in line.upper().split():
             if match := _ENTITY.fullmatch(text):
                 name = name or text.lower()
-                clusters.setdefault(match[1].lower(), {})[match[2]] = name
+                clusters.setdefault(short_form(match[1].lower()), {})[match[2]] = name
     if not clusters:
         raise InputError(
             f"{path}: has no entity of the PDB such as 4HHB_1, as a line of RCSB's "

@@ -14,6 +14,7 @@ from scalefold.errors import InputError, listed
 
 if TYPE_CHECKING:
     from scalefold.raw.chains import Rejected
+    from scalefold.raw.fetch_plan import FetchPlan
 
 Bucket = Annotated[
     int | None,
@@ -58,6 +59,12 @@ def fetch(
         typer.Option(help="mmCIF files only, or alignments and template hits only."),
     ] = None,
     bucket: Bucket = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", "-n", help="Say how much there is to fetch, and whether it fits the disk."
+        ),
+    ] = False,
     set_: Overrides = None,
 ) -> None:
     """Fetch the raw files of the listed chains: mmCIF, alignments, template hits.
@@ -67,6 +74,7 @@ def fetch(
     """
     from scalefold.raw import fetch as raw_fetch
     from scalefold.raw.chains import read_chains
+    from scalefold.raw.fetch_plan import plan_fetch
     from scalefold.shards.bucket_count import with_bucket_count
     from scalefold.shards.buckets import bucket_chains
 
@@ -81,6 +89,11 @@ def fetch(
         shards = loaded.results / loaded.run_name / "shards"
         buckets = with_bucket_count(loaded, shards, chains).data.num_buckets
         chains = bucket_chains(chains, bucket, buckets)
+    if dry_run:
+        plan = plan_fetch(chains, loaded.data, out, only=only)
+        _say_plan(plan, out)
+        plan.check(out)
+        return
     summary = raw_fetch.fetch(chains, loaded.data, out, only=only, bucket=bucket)
     typer.echo(
         f"{out}: {len(summary.complete)} of {len(chains)} chains complete, "
@@ -106,6 +119,23 @@ def fetch(
 
 def _counted(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _say_plan(plan: FetchPlan, out: Path) -> None:
+    from rich.console import Console
+    from rich.filesize import decimal
+    from rich.table import Table
+
+    table = Table(title=f"{out}: to fetch", title_justify="left")
+    for column in ("files", "listed", "there", "of the others on mirrors", "about"):
+        table.add_column(column, justify="left" if column == "files" else "right")
+    for kind in plan.kinds:
+        error = f" +- {decimal(round(kind.error_bytes))}" if kind.error_bytes else ""
+        size = decimal(round(kind.num_bytes)) + error
+        counts = (f"{kind.num_files:,}", f"{kind.num_there:,}", f"{kind.share_had:.0%}")
+        table.add_row(kind.name, *counts, size)
+    Console().print(table)
+    typer.echo(f"about {decimal(round(plan.num_bytes))} to fetch, {decimal(plan.free_bytes)} free")
 
 
 def _say_absent(name: str, num_absent: int, num_chains: int) -> None:

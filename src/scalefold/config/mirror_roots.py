@@ -1,4 +1,4 @@
-"""Roots of mirrors: an ``http(s)://`` root, a ``file://`` URL, or a folder."""
+"""Roots of mirrors: an ``http(s)://`` root, a public S3 bucket, a ``file://`` URL, or a folder."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from scalefold.errors import InputError
 
 
 def local_folder(root: str) -> Path | None:
-    """Return the folder that a mirror root names, ``None`` for an HTTP root.
+    """Return the folder that a mirror root names, ``None`` for one on the web.
 
     Raises
     ------
     InputError
-        A scheme other than http, https and file, a URL of these two without a host, or a
-        ``file://`` URL of another host.
+        A scheme other than http, https, s3 and file, a URL of the first three without a host, or
+        a ``file://`` URL of another host.
     """
     parts = urlsplit(root)
-    if parts.scheme in ("http", "https"):
+    if parts.scheme in ("http", "https", "s3"):
         if not parts.netloc:
             raise InputError(f"names no host; after {parts.scheme}: come two slashes")
         return None
@@ -32,10 +32,22 @@ def local_folder(root: str) -> Path | None:
         return Path(unquote(parts.path))
     if "://" in root:
         raise InputError(
-            f"has scheme {parts.scheme!r}, expected https, http, file, or a folder's path. wwPDB's "
-            "archive is https://files.wwpdb.org; of another, copy the files and give their folder"
+            f"has scheme {parts.scheme!r}, expected https, http, s3, file, or a folder's path. "
+            "wwPDB's archive is https://files.wwpdb.org; of another, copy the files and give their "
+            "folder"
         )
     return Path(root).absolute()
+
+
+def web_root(root: str) -> str:
+    """Return where a mirror on the web is asked: of ``s3://bucket/path``, the public https form."""
+    parts = urlsplit(root)
+    if parts.scheme != "s3":
+        return root.rstrip("/")
+    # A dot in the bucket's name is none of the host's that the certificate is for.
+    host = "s3.amazonaws.com"
+    place = f"{host}/{parts.netloc}" if "." in parts.netloc else f"{parts.netloc}.{host}"
+    return f"https://{place}{parts.path}".rstrip("/")
 
 
 def check_roots(roots: Sequence[str], key: str) -> None:

@@ -36,13 +36,15 @@ _FOLDER_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 class MirrorsConfig(Section):
     """Where raw files come from. Each list is tried in order.
 
-    A mirror is an ``https://`` or ``http://`` root, a ``file://`` URL, or a folder's path.
+    A mirror is an ``https://`` or ``http://`` root, a public S3 bucket (``s3://openfold``), a
+    ``file://`` URL, or a folder's path.
     """
 
     mmcif: list[Root] = Field(min_length=1, description="Roots of wwPDB archives.")
-    mmcif_path: Annotated[str, template("entry", "hash")] = Field(
+    mmcif_path: Annotated[str, template("entry", "hash", instead="extended")] = Field(
         "pub/pdb/data/structures/divided/mmCIF/{hash}/{entry}.cif.gz",
-        description="Path below a root; {hash} is the 2nd and 3rd last character of the entry id. "
+        description="Path below a root; {hash} is the 2nd and 3rd last character of the entry id, "
+        "{extended} its form with 12 characters, as pdb_00001abc. "
         "The ending says the format: .cif, .pdb or .ent, or gzipped .cif.gz and so on.",
     )
     alignments: list[Root] = Field(min_length=1, description="Roots of OpenProteinSet archives.")

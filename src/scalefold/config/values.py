@@ -21,11 +21,14 @@ Weight = Annotated[float, Field(ge=0.0)]
 _Text = TypeVar("_Text", str, Path)
 
 
-def template(required: str, *others: str) -> AfterValidator:
-    """Check that a path has its placeholders, and no unknown ones."""
+def template(required: str, *others: str, instead: str | None = None) -> AfterValidator:
+    """Check that a path has its placeholders, and no unknown ones.
+
+    ``instead`` is one that serves in place of ``required``.
+    """
 
     def check(path: str) -> str:
-        known = [required, *others]
+        known = [name for name in (required, *others, instead) if name is not None]
         may = "may have " + ", ".join(f"{{{name}}}" for name in known)
         try:
             names = [name for _, name, _, _ in Formatter().parse(path) if name is not None]
@@ -34,7 +37,7 @@ def template(required: str, *others: str) -> AfterValidator:
         unknown = [name for name in names if name not in known]
         if unknown:
             raise ValueError(f"nothing fills {{{unknown[0]}}}; it {may}")
-        if required not in names:
+        if required not in names and (instead is None or instead not in names):
             raise ValueError(f"without {{{required}}} it is the same path for all")
         return path
 

@@ -10,7 +10,13 @@ from typing import Final
 from scalefold.config.mirror_roots import check_roots, local_folder
 from scalefold.config.schema import DataConfig
 from scalefold.errors import InputError, listed
-from scalefold.raw.chains import ChainRow, alignment_folder, folder_hash, mmcif_path
+from scalefold.raw.chains import (
+    ChainRow,
+    alignment_folder,
+    extended_form,
+    folder_hash,
+    mmcif_path,
+)
 from scalefold.raw.fetched import Kind
 
 _MENDS: Final[Mapping[Kind, str]] = {
@@ -47,7 +53,9 @@ def chain_files(
     mirrors, entry, chain = data.mirrors, row.entry_id, row.chain_key
     files = []
     if only != "alignments":
-        remote = mirrors.mmcif_path.format(hash=folder_hash(entry), entry=entry)
+        remote = mirrors.mmcif_path.format(
+            hash=folder_hash(entry), entry=entry, extended=extended_form(entry)
+        )
         local = mmcif_path(raw, entry, mirrors.mmcif_path)
         files.append(RawFile(mirrors.mmcif, remote, local))
     if only == "structures" or row.split == "template":

@@ -18,6 +18,9 @@ REJECTED_COLUMNS: Final = ("chain_key", "stage", "reason")
 # Files and folders get these names: neither part may lead to another folder, nor the entry's hash.
 _CHAIN_KEY: Final = re.compile(r"[a-z0-9_-]{4,}_[A-Za-z0-9.+-]+")
 
+_FOUR_CHARACTERS: Final = re.compile(r"[0-9][a-z0-9]{3}")
+_EXTENDED: Final = re.compile(r"pdb_0000[0-9][a-z0-9]{3}(?:_|$)")
+
 
 class ChainRow(NamedTuple):
     """One line of ``chains.tsv``. A tuple, since the PDB has 630,000 of them.
@@ -197,6 +200,19 @@ def entry_of(chain_key: str) -> str:
     one of their own, author chain names have none.
     """
     return chain_key.rpartition("_")[0]
+
+
+def short_form(name: str) -> str:
+    """Return an entry or a chain key with the entry's four characters, where it has these.
+
+    ``pdb_00001abc`` and ``1abc`` are one entry, by wwPDB's extended and by its first form.
+    """
+    return name[8:] if _EXTENDED.match(name) else name
+
+
+def extended_form(entry_id: str) -> str:
+    """Return ``pdb_00001abc`` of ``1abc``; other names stay."""
+    return f"pdb_0000{entry_id}" if _FOUR_CHARACTERS.fullmatch(entry_id) else entry_id
 
 
 def folder_hash(entry_id: str) -> str:

@@ -48,6 +48,24 @@ def make_client(timeout_seconds: float, connections: int) -> httpx.Client:
         ) from error
 
 
+def stated_size(client: httpx.Client, url: str) -> int:
+    """Return how many bytes a server says that a file has.
+
+    Raises
+    ------
+    MirrorError
+        The server lacks it, or does not say.
+    """
+    response = client.head(url)
+    if response.status_code in _ABSENT_STATUS:
+        raise MirrorError(f"{url}: HTTP {response.status_code}", is_absent=True)
+    size = _length(response)
+    if response.status_code != 200 or size is None:
+        raise MirrorError(f"{url}: HTTP {response.status_code}, states no size")
+    _check_kind(response, url)
+    return size
+
+
 def download(client: httpx.Client, url: str, part: Path, check: Callable[[], None]) -> None:
     """Complete ``part``, from where it ends if the server still has the same file.
 

@@ -1,8 +1,8 @@
 """Get one file from the first mirror that has it.
 
-A mirror is an ``http(s)://`` root, a ``file://`` URL, or a folder. Only complete files ever carry
-a final name: data go to ``<name>.part``, which is renamed at the end and from which a broken HTTP
-download goes on, also in a later run.
+A mirror is an ``http(s)://`` root, ``s3://bucket``, a ``file://`` URL, or a folder. Only complete
+files ever carry a final name: data go to ``<name>.part``, which is renamed at the end and from
+which a broken HTTP download goes on, also in a later run.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from urllib.parse import quote
 
 import httpx
 
-from scalefold.config.mirror_roots import local_folder
+from scalefold.config.mirror_roots import local_folder, web_root
 from scalefold.errors import InputError
-from scalefold.raw.download import RetryError, download, make_client
+from scalefold.raw.download import RetryError, download, make_client, stated_size
 from scalefold.raw.part_file import REPLACE, MirrorError, Writer, discard, finish
 
 _BLOCK_BYTES: Final = 1 << 20
@@ -136,12 +136,42 @@ class Downloader:
             return FetchedFile(target.stat().st_size, file_sha256(target), "kept", failures)
         raise UnavailableError(reasons, is_absent=not failures, is_final=is_final)
 
+    def size(self, roots: Sequence[str], relative: str) -> int:
+        """Return how many bytes the first of ``roots`` that has ``relative`` says it has.
+
+        Raises
+        ------
+        UnavailableError
+            None has it, says so, or answers.
+        """
+        reasons: list[str] = []
+        is_absent = True
+        for root in roots:
+            try:
+                return self._size(root, relative)
+            except MirrorError as error:
+                reasons.append(str(error))
+                is_absent = is_absent and error.is_absent
+            except httpx.HTTPError as error:
+                reasons.append(f"{root}: {type(error).__name__}: {error}")
+                is_absent = False
+        raise UnavailableError(reasons, is_absent=is_absent, is_final=False)
+
+    def _size(self, root: str, relative: str) -> int:
+        folder = local_folder(root)
+        if folder is not None:
+            path = folder / relative
+            if not path.is_file():
+                raise MirrorError(f"{path}: no such file", is_absent=True)
+            return path.stat().st_size
+        return stated_size(self._client(), f"{web_root(root)}/{quote(relative)}")
+
     def _get(self, root: str, relative: str, target: Path) -> FetchedFile:
         """Bring a file from one mirror, or raise a MirrorError."""
         folder = local_folder(root)
         if folder is not None:
             return self._copy(folder / relative, target)
-        url = f"{root.rstrip('/')}/{quote(relative)}"
+        url = f"{web_root(root)}/{quote(relative)}"
         if target.exists():
             return FetchedFile(target.stat().st_size, file_sha256(target), url)
         return self._download(url, target)

@@ -23,6 +23,7 @@ from scalefold.chem.modified_residues import parent, parents
 from scalefold.chem.residues import RESTYPE_INDEX, UNKNOWN
 from scalefold.errors import InputError
 from scalefold.raw.atom_site import AtomTable
+from scalefold.raw.chains import entry_of, short_form
 from scalefold.raw.compressed import read_bytes
 from scalefold.raw.mmcif_facts import (
     entry_name,
@@ -102,7 +103,7 @@ class Entry:
     chains: tuple[Chain, ...]
 
     def chain(self, chain_key: str) -> Chain:
-        """Return the chain with this key.
+        """Return the chain with this key, whose entry may have either form of its name.
 
         Raises
         ------
@@ -110,8 +111,8 @@ class Entry:
             The entry has no such protein chain.
         """
         for chain in self.chains:
-            if chain.chain_key == chain_key:
-                return chain
+            if short_form(chain.chain_key) == short_form(chain_key):
+                return replace(chain, chain_key=chain_key, entry_id=entry_of(chain_key))
         known = ", ".join(chain.chain_key for chain in self.chains)
         raise InputError(
             f"entry {self.entry_id} has no protein chain {chain_key!r} with coordinates; it has "

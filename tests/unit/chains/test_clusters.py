@@ -31,9 +31,8 @@ def test_reads_rcsbs_file(tmp_path: Path) -> None:
     path.write_text("AF_AFP12345F1_1 4HHB_1 2dn1_1\nPDB_00004HHB_2\n\nMA_MAX_1 9XYZ_12 junk\n")
     clusters = read_entity_clusters(path)
     assert clusters == {
-        "4hhb": {"1": "4hhb_1"},
+        "4hhb": {"1": "4hhb_1", "2": "pdb_00004hhb_2"},
         "2dn1": {"1": "4hhb_1"},
-        "pdb_00004hhb": {"2": "pdb_00004hhb_2"},
         "9xyz": {"12": "9xyz_12"},
     }
     path.write_text("4hhb_A 4hhb_B\n")

@@ -102,6 +102,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             self.connection.shutdown(2)
 
+    def do_HEAD(self) -> None:
+        body = self.site.files.get(self.path)
+        self.site.requests.append((self.path, "HEAD"))
+        self._head(404 if body is None else 200, {"Content-Length": str(len(body or b""))})
+
     def _drip(self, data: bytes, seconds: float) -> None:
         try:
             for byte in data:

@@ -13,10 +13,12 @@ from scalefold.raw.chains import (
     Rejected,
     alignment_folder,
     entry_of,
+    extended_form,
     folder_hash,
     mmcif_path,
     read_chains,
     read_rejected,
+    short_form,
     write_rejected,
 )
 
@@ -158,3 +160,19 @@ def test_layout() -> None:
     assert folder_hash("pdb_1abc5678") == "67"  # wwPDB's own example
     assert mmcif_path(Path("raw"), "1abc") == Path("raw/mmcif/ab/1abc.cif.gz")
     assert alignment_folder(Path("raw"), "1abc_A") == Path("raw/alignments/1abc_A")
+
+
+@pytest.mark.parametrize(
+    ("long", "short"),
+    [
+        ("pdb_00001abc", "1abc"),
+        ("pdb_00001abc_AA", "1abc_AA"),
+        ("pdb_10001abc", "pdb_10001abc"),
+        ("pdb_0000mine_A", "pdb_0000mine_A"),
+        ("mine", "mine"),
+    ],
+)
+def test_forms_of_an_entry(long: str, short: str) -> None:
+    assert short_form(long) == short_form(short) == short
+    if "_A" not in long:
+        assert extended_form(short) == extended_form(long) == long

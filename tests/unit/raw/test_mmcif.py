@@ -232,6 +232,10 @@ def test_long_entry_ids() -> None:
     header = HEADER.replace("_entry.id TEST", "_entry.id pdb_00001ABC")
     entry = make_entry([(1, "ALA")], "A Z ALA 1 CA . 1 1 1 2 3\n", header)
     assert entry.chains[0].chain_key == "pdb_00001abc_Z"
+    for key in ("pdb_00001abc_Z", "1abc_Z"):  # either form names the entry
+        assert entry.chain(key).chain_key == key
+    with pytest.raises(InputError, match="2abc_Z"):
+        entry.chain("2abc_Z")
 
 
 @pytest.mark.parametrize(
