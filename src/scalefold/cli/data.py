@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from scalefold.cli.chains import register as register_chains
+from scalefold.cli.convert import register as register_convert
 from scalefold.cli.options import ConfigFiles, Overrides, read_config
 from scalefold.errors import InputError, listed
 
@@ -49,6 +50,7 @@ def register(app: typer.Typer) -> None:
     app.command(
         rich_help_panel=panel, epilog="Example: [cyan]scalefold verify results/demo/shards[/]"
     )(verify)
+    register_convert(app)
 
 
 def fetch(

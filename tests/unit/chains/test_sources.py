@@ -11,8 +11,8 @@ import pytest
 
 from scalefold.chains.candidates import Candidate
 from scalefold.chains.sources import read_sources, recognise
-from scalefold.chains.tables import json_items
 from scalefold.errors import InputError
+from scalefold.raw.json_items import json_items
 
 SEQRES = """>101m_A mol:protein length:6  MYOGLOBIN
 MVLSEG

@@ -80,3 +80,24 @@ def test_mlperf_takes_cameos_targets(tmp_path: Path) -> None:
         "1bad_A": "template",
     }
     assert "594,595" in result.output
+
+
+def test_convert(tmp_path: Path) -> None:
+    database = tmp_path / "alignment_db"
+    database.mkdir()
+    (database / "0.db").write_bytes(b">q\nMK\n")
+    item = {"db": "0.db", "files": [["uniref90_hits.a3m", 0, 6]]}
+    index = database / "alignment_db_0.index"
+    index.write_text(json.dumps({"1abc_A": item, "../A": item}))
+    out = tmp_path / "out"
+    result = run("convert", str(database), "--out", str(out))
+    assert result.exit_code == 0, result.output
+    assert (out / "pdb/1abc_A/a3m/uniref90_hits.a3m").read_bytes() == b">q\nMK\n"
+    assert "passed over, 1" in result.output
+    index.write_text("{}")
+    assert run("convert", str(database), "--out", str(out)).exit_code == 2
+    pickled = tmp_path / "features.pkl"
+    pickled.write_bytes(b"")
+    for options in ([], ["--chain", "../A"], ["--chain", "1abc_A"]):
+        result = run("convert", str(pickled), "--out", str(out), *options)
+        assert result.exit_code == 2, result.output

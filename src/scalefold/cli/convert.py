@@ -1,0 +1,86 @@
+"""``scalefold convert``: alignments of other codes, as folders that a mirror can be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scalefold.errors import InputError
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module to the application."""
+    app.command(
+        rich_help_panel="Data",
+        epilog="Examples: [cyan]scalefold convert alignment_db --out alignments[/], "
+        "[cyan]scalefold convert T1024/features.pkl --out alignments --chain t1024_A[/]",
+    )(convert)
+
+
+def convert(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            help="OpenFold's alignment databases (a folder with super.index, or an .index file), "
+            "or AlphaFold's features.pkl."
+        ),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", "-o", metavar="FOLDER", help="Gets pdb/<chain>/a3m/... and hhr/..., a mirror."
+        ),
+    ],
+    chain: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="The chain of a features.pkl, such as 5pti_A."),
+    ] = None,
+) -> None:
+    """Convert alignments of OpenFold and AlphaFold to files that fetch and pack read.
+
+    It can be interrupted and started again. Of identical chains one has the files, which serve all.
+    """
+    if source.suffix == ".pkl":
+        _features(source, out, chain)
+    else:
+        _databases(source, out)
+
+
+def _features(source: Path, out: Path, chain: str | None) -> None:
+    from scalefold.io.atomic import make_folder, write_bytes
+    from scalefold.raw.alphafold_features import features_to_a3m
+    from scalefold.raw.chains import is_chain_key
+
+    if chain is None or not is_chain_key(chain):
+        raise InputError(f"--chain {chain}: name the chain of {source}, such as 5pti_A")
+    content = features_to_a3m(source)
+    target = out / "pdb" / chain / "a3m" / "alphafold_hits.a3m"
+    make_folder(target.parent)
+    write_bytes(target, content)
+    typer.echo(f"{target}: {content.count(b'>'):,} rows; data.alignments: [alphafold_hits]")
+
+
+def _databases(source: Path, out: Path) -> None:
+    from rich.console import Console
+    from rich.progress import track
+
+    from scalefold.errors import listed
+    from scalefold.raw.openfold_database import database_indices, unpack_database
+
+    indices = database_indices(source) if source.is_dir() else [source]
+    if not indices:
+        raise InputError(f"{source}: has no .index file, as OpenFold's alignment databases have")
+    count, passed_over = 0, []
+    for problem in track(
+        unpack_database(indices, out), description="chains", console=Console(stderr=True)
+    ):
+        count += 1
+        if problem is not None:
+            passed_over.append(problem)
+    typer.echo(f"{out}: {count:,} chains")
+    if passed_over:
+        typer.echo(f"passed over, {len(passed_over):,}:{listed(passed_over)}", err=True)
+    if count == len(passed_over):
+        raise InputError(f"{source}: nothing could be taken")
