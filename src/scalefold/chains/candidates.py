@@ -97,6 +97,11 @@ class Candidates:
         """Give the chains that may be listed."""
         return (chain for chain in self._chains.values() if chain.listed)
 
+    def forget_clusters(self) -> None:
+        """Take away the clusters that sources say, for others to be given."""
+        for chain in self._chains.values():
+            chain.cluster = None
+
     def everything(self) -> Iterable[Candidate]:
         """All chains, also those that a source only knows."""
         return self._chains.values()

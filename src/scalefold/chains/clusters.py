@@ -74,8 +74,6 @@ def assign_by_entity(candidates: Candidates, clusters: Mapping[str, Mapping[str,
     counts: Counter[str] = Counter()
     for chain in candidates:
         of_entry = clusters.get(chain.entry_id, {})
-        if chain.cluster is not None:
-            continue
         if chain.entity is not None:
             chain.cluster = of_entry.get(chain.entity)
             counts["by_entity"] += chain.cluster is not None
@@ -92,9 +90,14 @@ def _clusters_by_sequence(
 ) -> dict[str, frozenset[str | None]]:
     """Return the clusters that each sequence may be in; ``None`` among them for no cluster."""
     entries: dict[str, set[str]] = {}
+    possible: dict[str, frozenset[str | None]] = {}
     for chain in chains:
-        if chain.sequence is not None and chain.entity is None:
+        if chain.sequence is None:
+            continue
+        if chain.entity is None:
             entries.setdefault(chain.entry_id, set()).add(chain.sequence)
+        elif (known := clusters.get(chain.entry_id, {}).get(chain.entity)) is not None:
+            possible[chain.sequence] = frozenset({known})
     # Of an entry: its sequences, and the cluster of each of its entities. What has no entity in
     # the file, as a short peptide, has no cluster.
     cases = [
@@ -102,7 +105,6 @@ def _clusters_by_sequence(
         for entry, sequences in entries.items()
         if (of_entry := list(clusters.get(entry, {}).values()))
     ]
-    possible: dict[str, frozenset[str | None]] = {}
     for sequences, available in cases:
         for sequence in sequences:
             possible[sequence] = possible.get(sequence, frozenset(available)) & available.keys()
@@ -150,7 +152,7 @@ def compute_clusters(candidates: Candidates, jobs: int) -> None:
     logger.info("MMseqs2: clusters %s sequences", f"{len(first):,}")
     representative = _run_mmseqs(first, jobs)
     for chain in candidates:
-        if chain.sequence is not None and chain.cluster is None:
+        if chain.sequence is not None:
             own = first[chain.sequence]
             chain.cluster = representative.get(own, own)
 

@@ -47,7 +47,7 @@ class ChainList:
 
 def make_chain_list(
     sources: Sequence[Path],
-    clusters: Path | Literal["mmseqs", "none"],
+    clusters: Path | Literal["mmseqs", "none"] | None,
     rules: Rules,
     out: Path,
     *,
@@ -63,7 +63,8 @@ def make_chain_list(
         As :func:`scalefold.chains.sources.read_sources` takes them.
     clusters
         RCSB's clusters by entity; or ``mmseqs`` computes them; or ``none``: then the same
-        sequences count as relatives, and no others.
+        sequences count as relatives, and no others. Default: those of the sources if they have
+        any, otherwise ``mmseqs``.
     rules
         Filters and splits.
     out
@@ -82,6 +83,11 @@ def make_chain_list(
     """
     candidates = read_sources(sources, jobs)
     assigned = None
+    if clusters is None:
+        are_known = any(chain.cluster is not None for chain in candidates)
+        clusters = "none" if are_known else "mmseqs"
+    elif clusters != "none":
+        candidates.forget_clusters()
     if clusters == "mmseqs":
         compute_clusters(candidates, jobs)
     elif clusters != "none":

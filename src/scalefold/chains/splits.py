@@ -34,6 +34,8 @@ class Rules:
         Leave out chains without a cluster.
     train_until
         Train on chains released until then; ``None``: whenever.
+    num_train
+        Training chains at most, whole clusters at random; ``None``: all.
     num_validation
         Validation chains, each of another cluster; ``None``: a tenth of the clusters, 200 at most.
     validation
@@ -52,6 +54,7 @@ class Rules:
     max_length: int | None = None
     needs_cluster: bool = False
     train_until: datetime.date | None = None
+    num_train: int | None = None
     num_validation: int | None = None
     validation: frozenset[str] | None = None
     max_validation_length: int | None = None
@@ -115,6 +118,8 @@ def choose(candidates: Iterable[Candidate], rules: Rules) -> Choice:
                 choice.taken[RELATIVE] += 1
         else:
             choice.splits[chain.chain_key] = "train"
+    if rules.num_train is not None:
+        _thin_out(early, rules.num_train, choice)
     later = sum(chain.chain_key not in choice.splits for chain in late)
     if later:
         choice.taken[f"released after {rules.train_until}, and not chosen for validation"] = later
@@ -122,6 +127,27 @@ def choose(candidates: Iterable[Candidate], rules: Rules) -> Choice:
         for chain in chains:
             choice.splits.setdefault(chain.chain_key, "template")
     return choice
+
+
+def _thin_out(chains: list[Candidate], number: int, choice: Choice) -> None:
+    """Keep a random part of the clusters for training: of not more chains, at least one cluster."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for chain in chains:
+        if choice.splits.get(chain.chain_key) == "train":
+            groups[chain.marks[0]].append(chain.chain_key)
+    kept = 0
+    for name in sorted(groups, key=_random):
+        if kept and kept + len(groups[name]) > number:
+            choice.taken[f"beyond {number:,} training chains"] += len(groups[name])
+            for key in groups[name]:
+                del choice.splits[key]
+        else:
+            kept += len(groups[name])
+
+
+def _random(name: str) -> int:
+    """Return a number to choose by: the same for a name on every machine and in every version."""
+    return xxhash.xxh3_64_intdigest(name.encode())
 
 
 def _filtered(chain: Candidate, rules: Rules) -> str | None:
@@ -184,7 +210,7 @@ def _representatives(
     number = rules.num_validation
     if number is None:
         number = min(MOST_VALIDATION, max(1, len(groups) // 10))
-    names = sorted(groups, key=lambda name: xxhash.xxh3_64_intdigest(name.encode()))[:number]
+    names = sorted(groups, key=_random)[:number]
     return [min(groups[name], key=_quality) for name in names]
 
 

@@ -45,19 +45,27 @@ def chains(
         Path, typer.Option("--out", "-o", metavar="FILE", callback=checked_file, help="The list.")
     ],
     clusters: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="FILE",
             help="RCSB's clusters-by-entity-40.txt; or [cyan]mmseqs[/]: computed at 40 % identity "
-            "by MMseqs2; or [cyan]none[/].",
+            "by MMseqs2; or [cyan]none[/]. Default: those of MLPerf's chains.csv, or mmseqs.",
         ),
-    ] = "mmseqs",
+    ] = None,
     train_until: Annotated[
         str | None,
         typer.Option(
             metavar="DATE",
             help="Train on chains released until this day (YYYY-MM-DD). Validation chains are "
             "later ones, of clusters without a training chain.",
+        ),
+    ] = None,
+    train: Annotated[
+        int | None,
+        typer.Option(
+            metavar="NUMBER",
+            min=1,
+            help="At most this many training chains: whole clusters, at random. Default: all.",
         ),
     ] = None,
     validation: Annotated[
@@ -121,6 +129,7 @@ def chains(
         min_length=min_length,
         max_length=max_length,
         train_until=_date(train_until),
+        num_train=train,
         num_validation=validation,
         templates=templates,
     )
@@ -134,7 +143,7 @@ def chains(
         rules = Rules.mlperf()
     made = make_chain_list(
         sources,
-        clusters if clusters in ("mmseqs", "none") else Path(clusters),  # type: ignore[arg-type]
+        _clusters(clusters),
         rules,
         out,
         validation=validation_list,
@@ -152,6 +161,14 @@ def chains(
                 for split, number in PUBLISHED.items()
             )
         )
+
+
+def _clusters(text: str | None) -> Path | Literal["mmseqs", "none"] | None:
+    match text:
+        case "mmseqs" | "none" | None:
+            return text
+        case _:
+            return Path(text)
 
 
 def _date(text: str | None) -> datetime.date | None:

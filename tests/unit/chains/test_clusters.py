@@ -61,6 +61,18 @@ def test_equal_sequences_narrow_down() -> None:
     assert of(alone) == {"1abc_A": None, "1abc_B": None}
 
 
+def test_known_entities_say_the_cluster_of_equal_sequences() -> None:
+    found = candidates(
+        [
+            Candidate("1abc_A", "MK"),
+            Candidate("1abc_B", "AA"),
+            Candidate("2abc_A", "MK", entity="2"),
+        ]
+    )
+    assign_by_entity(found, {"1abc": {"1": "x", "2": "y"}, "2abc": {"1": "z", "2": "y"}})
+    assert of(found) == {"1abc_A": "y", "1abc_B": "x", "2abc_A": "y"}
+
+
 def test_a_peptide_that_rcsb_leaves_out_takes_no_others_cluster() -> None:
     found = candidates([Candidate("1abc_A", "MKMKMK"), Candidate("1abc_P", "A")])
     assign_by_entity(found, {"1abc": {"1": "x"}})

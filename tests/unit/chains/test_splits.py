@@ -100,6 +100,21 @@ def test_given_validation_chains() -> None:
     assert "validation" not in choice.splits.values()
 
 
+def test_a_random_part_is_of_whole_clusters() -> None:
+    for seed in range(5):
+        chains = archive(seed)
+        whole = choose(chains.values(), Rules(num_validation=2)).splits
+        part = choose(chains.values(), Rules(num_validation=2, num_train=100))
+        assert part.splits.items() < whole.items()
+        assert len(part.splits) + sum(part.taken.values()) == len(chains)
+        kept = {chains[key].marks[0] for key, split in part.splits.items() if split == "train"}
+        left = {chains[key].marks[0] for key in whole.keys() - part.splits.keys()}
+        assert kept.isdisjoint(left)
+        assert sum(split == "train" for split in part.splits.values()) <= 100
+    one = [Candidate(f"{i:04}_A", cluster="x") for i in range(9)]
+    assert len(choose(one, Rules(num_validation=0, num_train=3)).splits) == 9
+
+
 def test_what_would_mislead_is_an_error() -> None:
     chains = {key: Candidate(key, "MK", cluster="x") for key in ("1abc_A", "2abc_A")}
     choice = choose(chains.values(), Rules())

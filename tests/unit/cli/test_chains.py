@@ -68,8 +68,8 @@ def test_mlperf_takes_cameos_targets(tmp_path: Path) -> None:
     targets.write_text('CAMEO_TARGETS = {\n    "2021-09-18": [\n        "7ny6 [A]",\n    ],\n}\n')
     out = tmp_path / "chains.tsv"
     result = run(
-        "chains", str(table), "--clusters", "none", "--preset", "mlperf", "--validation-list",
-        str(targets), "-o", str(out),
+        "chains", str(table), "--preset", "mlperf", "--validation-list", str(targets),
+        "-o", str(out),
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     splits = {row.chain_key: row.split for row in read_chains(out)}
