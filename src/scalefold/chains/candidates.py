@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from scalefold.raw.chains import entry_of, is_chain_key, short_form
+from scalefold.raw.own_structures import MAX_RESIDUES
 
 
 @dataclass(slots=True)
@@ -129,6 +130,9 @@ class Candidates:
         text = (chain.sequence or "").upper()
         if not (text.isascii() and text.isalpha()):
             self.notes.add(f"{source}: sequences that hold other than letters", chain.chain_key)
+            return None
+        if len(text) > MAX_RESIDUES:
+            self.notes.add(f"{source}: sequences of more than {MAX_RESIDUES:,}", chain.chain_key)
             return None
         return self._texts.setdefault(text, text)
 

@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 DUPLICATES: Final = "duplicate_pdb_chains.txt"
 _CHUNK: Final = 32
+_MOST_BYTES: Final = 500_000_000
 
 
 def read_duplicates(path: Path) -> Iterator[Candidate]:
@@ -55,17 +56,22 @@ def chain_folders(folder: Path) -> list[str]:
 def structure_files(folder: Path) -> list[Path]:
     """Return all structures in a folder and those below it; links to folders are not followed."""
     return sorted(
-        Path(place, name)
+        path
         for place, _, names in os.walk(folder)
         for name in names
-        if name.endswith(STRUCTURE_SUFFIXES)
+        if name.endswith(STRUCTURE_SUFFIXES) and (path := Path(place, name)).is_file()
     )
 
 
 def read_structures(files: list[Path], jobs: int, notes: Notes) -> Iterator[Candidate]:
     """Read the chains of structures, in several processes; what cannot be read is noted."""
     with LiveLine("structures", len(files), Console(stderr=True), 0, 30.0) as line:
-        for number, outline in enumerate(_outlines(files, jobs), start=1):
+        outlines = zip(files, _outlines(files, jobs), strict=True)
+        for number, (path, outline) in enumerate(outlines, start=1):
+            if path.name != path.name.lower():
+                notes.add(
+                    "structures with capitals in their names: fetch needs small letters", path.name
+                )
             if isinstance(outline, str):
                 notes.add("structures that cannot be read", outline)
             else:
@@ -84,7 +90,7 @@ def _outlines(files: list[Path], jobs: int) -> Iterator[Outline | str]:
 
 def _outline(path: Path) -> Outline | str:
     try:
-        return read_outline(path)
+        return read_outline(path, _MOST_BYTES)
     except InputError as error:
         return str(error)
 

@@ -11,19 +11,21 @@ from scalefold.chains.candidates import Candidate, date_of, resolution_of
 from scalefold.errors import InputError
 from scalefold.raw.compressed import read_lines
 from scalefold.raw.json_items import json_items
+from scalefold.raw.own_structures import MAX_RESIDUES
 
 MLPERF_COLUMNS: Final = ("pdb_chain_id", "release_date", "resolution", "pdb_cluster_id", "sequence")
 
 
 def read_sequences(path: Path) -> Iterator[Candidate]:
     """Read FASTA: ``pdb_seqres.txt``, whose polymers other than proteins are left out."""
-    header, parts = "", list[str]()
+    header, parts, length = "", list[str](), 0
     for line in read_lines(path):
         if line.startswith(">"):
             yield from _sequence(header, parts)
-            header, parts = line[1:], []
-        else:
+            header, parts, length = line[1:], [], 0
+        elif length <= MAX_RESIDUES:  # what is longer is too long, whatever follows
             parts.append(line.strip())
+            length += len(parts[-1])
     yield from _sequence(header, parts)
 
 

@@ -134,6 +134,11 @@ def chains(
         templates=templates,
     )
     if preset == "mlperf":
+        if rules != Rules():
+            raise InputError(
+                "--preset mlperf has filters and splits of its own: leave out the options for "
+                "them, or the preset"
+            )
         if validation_list is None:
             raise InputError(
                 "--preset mlperf: its validation chains are CAMEO's targets of three months. Give "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import gzip
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -45,12 +46,17 @@ def test_hostile_names_and_sequences_are_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "all.fasta"
     path.write_text(
         ">../../etc/passwd_A\nMK\n>\nMK\n>1abc_A/../x\nMK\n>1ABC_A\nMK\n>1abc_B\nM*K\n>1abc_C\nMK*\n"
-        ">1abc_C\nMKMK\n>1abc_D\n" + "A" * 35_000 + "\n"
+        ">1abc_C\nMKMK\n>1abc_D\n" + "A" * 35_000 + "\n>1abc_E\n" + ("A" * 999 + "\n") * 100
     )
     candidates = read_sources([path], jobs=1)
     sequences = {chain.chain_key: chain.sequence for chain in candidates}
-    assert sequences == {"1abc_B": None, "1abc_C": "MK", "1abc_D": "A" * 35_000}
-    assert len(list(candidates.notes)) == 2
+    assert sequences == {
+        "1abc_B": None,
+        "1abc_C": "MK",
+        "1abc_D": "A" * 35_000,
+        "1abc_E": None,
+    }
+    assert len(list(candidates.notes)) == 3
 
 
 def test_open_protein_set_expands_to_identical_chains(tmp_path: Path) -> None:
@@ -150,6 +156,8 @@ def test_structures_that_cannot_be_read_are_passed_over(demo_wwpdb: Path, tmp_pa
     (folder / "empty.pdb").touch()
     (folder / "cut.cif.gz").write_bytes(b"\x1f\x8b\x08")
     (folder / "loop").symlink_to(folder)
+    (folder / "absent.cif").symlink_to(folder / "nothing")
+    os.mkfifo(folder / "pipe.pdb")
     candidates = read_sources([folder], jobs=1)
     chains = {chain.chain_key: chain for chain in candidates}
     assert set(chains) == {"1ay7_A", "1ay7_B", "4i6p_A", "4i6p_B"}

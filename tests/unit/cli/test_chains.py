@@ -47,6 +47,7 @@ def test_nothing_is_written_after_an_error(tmp_path: Path) -> None:
     cache.write_text(json.dumps({"1abc_A": {"seq": "MK"}, "2abc_A": {"seq": "AA"}}))
     for options in (
         ["--preset", "mlperf"],
+        ["--preset", "mlperf", "--validation-list", str(cache), "--max-length", "9"],
         ["--train-until", "September"],
         ["--train-until", "2020-01-01", "--clusters", "none"],
         ["--clusters", str(tmp_path / "absent")],
