@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import functools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from scalefold.raw.chains import entry_of, is_chain_key, short_form
@@ -97,6 +97,13 @@ class Candidates:
     def __iter__(self) -> Iterator[Candidate]:
         """Give the chains that may be listed."""
         return (chain for chain in self._chains.values() if chain.listed)
+
+    def drop(self, entries: Collection[str]) -> int:
+        """Take away the chains of some entries; returns how many could have been listed."""
+        gone = [chain for chain in self._chains.values() if chain.entry_id in entries]
+        for chain in gone:
+            del self._chains[chain.chain_key]
+        return sum(chain.listed for chain in gone)
 
     def forget_clusters(self) -> None:
         """Take away the clusters that sources say, for others to be given."""

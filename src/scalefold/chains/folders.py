@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import os
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -84,7 +85,8 @@ def _outlines(files: list[Path], jobs: int) -> Iterator[Outline | str]:
     if jobs == 1 or len(files) <= _CHUNK:
         yield from map(_outline, files)
         return
-    with ProcessPoolExecutor(jobs) as pool:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
         yield from pool.map(_outline, files, chunksize=_CHUNK)
 
 

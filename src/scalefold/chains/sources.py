@@ -22,6 +22,7 @@ from scalefold.chains.tables import (
     is_alignment_index,
     read_json,
     read_mlperf_table,
+    read_obsolete,
     read_sequences,
 )
 from scalefold.errors import InputError
@@ -32,13 +33,14 @@ logger = logging.getLogger(__name__)
 
 Kind = Literal[
     "OpenProteinSet", "alignments", "identical chains", "index of alignments",
-    "structures", "sequences", "cache", "MLPerf's table",
+    "structures", "sequences", "cache", "MLPerf's table", "obsolete entries",
 ]  # fmt: skip
 _OF_ALIGNMENTS = ("OpenProteinSet", "alignments", "identical chains", "index of alignments")
+_OBSOLETE_HEAD = "LIST OF OBSOLETE"
 _EXPECTED = (
     f"OpenProteinSet's folder or {DUPLICATES}, a folder of structures or of alignments "
     "(<entry>_<chain>/), pdb_seqres.txt.gz or another FASTA file, mmcif_cache.json, "
-    "chain_data_cache.json, super.index, or MLPerf's chains.csv"
+    "chain_data_cache.json, super.index, MLPerf's chains.csv, or obsolete.dat"
 )
 
 
@@ -86,6 +88,8 @@ def _kind_of_file(path: Path) -> Kind:
         return "index of alignments" if is_alignment_index(path) else "cache"
     if start.startswith(">"):
         return "sequences"
+    if start.startswith((_OBSOLETE_HEAD, "OBSLTE")):
+        return "obsolete entries"
     if set(MLPERF_COLUMNS) <= set(start.split(",")):
         return "MLPerf's table"
     if start and is_chain_key(start.split()[0]):
@@ -99,14 +103,15 @@ def read_sources(paths: Sequence[Path], jobs: int) -> Candidates:
     """Read everything that is known of the chains.
 
     Chains with alignments may be listed if a source says which these are, otherwise those of the
-    first source. The other sources say more of them.
+    first source. The other sources say more of them. Chains of obsolete entries are left out.
 
     Raises
     ------
     InputError
         A source cannot be read, or no chain is found.
     """
-    sources = [recognise(path) for path in paths]
+    found = [recognise(path) for path in paths]
+    sources = [source for source in found if source.kind != "obsolete entries"]
     lists = [source for source in sources if source.has_alignments] or sources[:1]
     candidates = Candidates()
     for source in sources:
@@ -114,8 +119,12 @@ def read_sources(paths: Sequence[Path], jobs: int) -> Candidates:
         chains = _read(source, jobs, candidates.notes)
         count = candidates.add(chains, str(source.path), listed=source in lists)
         logger.info("%s: %s chains", source.path, f"{count:,}")
+    for source in found:
+        if source.kind == "obsolete entries":
+            count = candidates.drop(read_obsolete(source.path))
+            logger.info("%s: %s chains are obsolete, left out", source.path, f"{count:,}")
     if not any(True for _ in candidates):
-        raise InputError(f"{', '.join(str(source.path) for source in lists)}: no chain is found")
+        raise InputError(f"{', '.join(str(path) for path in paths)}: no chain is found")
     return candidates
 
 

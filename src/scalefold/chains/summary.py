@@ -23,6 +23,7 @@ def summary_table(chains: Mapping[str, Candidate], splits: Mapping[str, Split]) 
     table.add_counts("residues", LENGTHS, (None if s is None else len(s) for s in sequences))
     table.add_numbers("resolution, Å", RESOLUTIONS, (c.resolution for c in members))
     table.add_names("method", (c.method for c in members))
-    sizes = (None if c.cluster is None else trained[c.cluster] for c in members)
-    table.add_counts("training chains in cluster", CLUSTER_SIZES, sizes)
+    if any(c.cluster is not None for c in members):
+        sizes = (None if c.cluster is None else trained[c.cluster] for c in members)
+        table.add_counts("training chains in cluster", CLUSTER_SIZES, sizes)
     return table.table

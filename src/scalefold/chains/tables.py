@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from scalefold.chains.candidates import Candidate, date_of, resolution_of
 from scalefold.errors import InputError
+from scalefold.raw.chains import short_form
 from scalefold.raw.compressed import read_lines
 from scalefold.raw.json_items import json_items
 from scalefold.raw.own_structures import MAX_RESIDUES
@@ -33,6 +34,12 @@ def _sequence(header: str, parts: list[str]) -> Iterator[Candidate]:
     name, _, about = header.partition(" ")
     if name and ("mol:" not in about or "mol:protein" in about):
         yield Candidate(name.strip(), sequence="".join(parts).removesuffix("*"))
+
+
+def read_obsolete(path: Path) -> set[str]:
+    """Read the entries of wwPDB's ``obsolete.dat``: ``OBSLTE    31-JUL-94 116L     216L``."""
+    lines = (line.split() for line in read_lines(path) if line.startswith("OBSLTE"))
+    return {short_form(words[2].lower()) for words in lines if len(words) > 2}
 
 
 def read_json(path: Path) -> Iterator[Candidate]:

@@ -37,7 +37,7 @@ def chains(
             "OpenProteinSet's folder or duplicate_pdb_chains.txt; a folder of structures or of "
             "alignments; "
             "pdb_seqres.txt.gz or another FASTA file; OpenFold's mmcif_cache.json, "
-            "chain_data_cache.json or super.index; MLPerf's chains.csv.",
+            "chain_data_cache.json or super.index; MLPerf's chains.csv; wwPDB's obsolete.dat.",
             show_default=False,
         ),
     ],

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from scalefold.chains import folders
 from scalefold.chains.candidates import Candidate
 from scalefold.chains.sources import read_sources, recognise
 from scalefold.errors import InputError
@@ -165,6 +166,24 @@ def test_structures_that_cannot_be_read_are_passed_over(demo_wwpdb: Path, tmp_pa
     assert chains["1ay7_B"].method == "x-ray diffraction"
     (note,) = candidates.notes
     assert "2" in note
+
+
+def test_several_processes_read_the_same(demo_wwpdb: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = {chain.chain_key: chain for chain in read_sources([demo_wwpdb], jobs=1)}
+    monkeypatch.setattr(folders, "_CHUNK", 4)
+    assert {chain.chain_key: chain for chain in read_sources([demo_wwpdb], jobs=2)} == one
+
+
+def test_obsolete_entries_are_left_out(tmp_path: Path) -> None:
+    duplicates, obsolete = tmp_path / "duplicates.txt", tmp_path / "obsolete.dat"
+    duplicates.write_text("116l_A 216l_A\n1hhb_B\n")
+    obsolete.write_text(
+        " LIST OF OBSOLETE COORDINATE ENTRIES AND SUCCESSORS\n"
+        "OBSLTE    31-JUL-94 116L     216L\nOBSLTE    18-JUL-84 1HHB     2HHB 3HHB 4HHB\nOBSLTE\n"
+    )
+    assert set(known(obsolete, duplicates)) == {"216l_A"}
+    with pytest.raises(InputError, match="no chain"):
+        known(obsolete)
 
 
 def test_what_is_no_source_is_an_error(tmp_path: Path) -> None:
