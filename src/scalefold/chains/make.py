@@ -15,7 +15,14 @@ from scalefold.chains.clusters import (
     read_entity_clusters,
 )
 from scalefold.chains.sources import read_sources
-from scalefold.chains.splits import Choice, Rules, check_choice, check_clusters, choose
+from scalefold.chains.splits import (
+    Choice,
+    Rules,
+    add_templates,
+    check_choice,
+    check_clusters,
+    choose,
+)
 from scalefold.chains.targets import read_validation
 from scalefold.raw.chains import CHAIN_COLUMNS, write_table
 
@@ -27,7 +34,7 @@ class ChainList:
     Parameters
     ----------
     chains
-        All that could have been listed, by key.
+        All that could have been listed, by key; with templates, all that the sources know.
     choice
         Splits, and what each filter took.
     assigned
@@ -98,6 +105,9 @@ def make_chain_list(
     if validation is not None:
         rules = replace(rules, validation=read_validation(validation, candidates))
     choice = choose(chains.values(), rules)
+    if rules.templates:
+        chains = {chain.chain_key: chain for chain in candidates.everything()}
+        add_templates(choice, chains)
     num_relatives = check_choice(chains, choice, rules)
     rows = ((key, choice.splits[key], chains[key].cluster or "") for key in sorted(choice.splits))
     write_table(out, CHAIN_COLUMNS, rows)

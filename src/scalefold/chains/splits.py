@@ -45,7 +45,7 @@ class Rules:
     keep_relatives
         Train on chains of the validation chains' clusters, too.
     templates
-        List what is left over as templates.
+        Whether `add_templates` is to follow.
     """
 
     max_resolution: float | None = 9.0
@@ -123,10 +123,17 @@ def choose(candidates: Iterable[Candidate], rules: Rules) -> Choice:
     later = sum(chain.chain_key not in choice.splits for chain in late)
     if later:
         choice.taken[f"released after {rules.train_until}, and not chosen for validation"] = later
-    if rules.templates:
-        for chain in chains:
-            choice.splits.setdefault(chain.chain_key, "template")
     return choice
+
+
+def add_templates(choice: Choice, chains: Mapping[str, Candidate]) -> None:
+    """List all other chains as templates, but those that are newer than every sample."""
+    dates = [chains[key].release_date for key in choice.splits]
+    newest = max((date for date in dates if date is not None), default=None)
+    for key, chain in chains.items():
+        date = chain.release_date
+        if newest is None or date is None or date <= newest:
+            choice.splits.setdefault(key, "template")
 
 
 def _thin_out(chains: list[Candidate], number: int, choice: Choice) -> None:

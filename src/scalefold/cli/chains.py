@@ -33,7 +33,7 @@ def chains(
         list[Path],
         typer.Argument(
             metavar="SOURCE...",
-            help="What says which chains there are, or more of them, in any order: "
+            help="What says which chains there are, or more of them: "
             "OpenProteinSet's folder or duplicate_pdb_chains.txt; a folder of structures or of "
             "alignments; "
             "pdb_seqres.txt.gz or another FASTA file; OpenFold's mmcif_cache.json, "
@@ -101,7 +101,7 @@ def chains(
         float, typer.Option(metavar="SHARE", help="Chains that may have no cluster.")
     ] = 0.01,
     templates: Annotated[
-        bool, typer.Option("--templates", help="List what is left over as templates.")
+        bool, typer.Option("--templates", help="List all other chains of the sources as templates.")
     ] = False,
     preset: Annotated[
         Literal["mlperf"] | None,
