@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -171,10 +172,15 @@ def _filtered(chain: Candidate, rules: Rules) -> str | None:
         return f"shorter than {rules.min_length} residues"
     if (reason := _too_long(chain, rules.max_length)) is not None:
         return reason
-    most = max(map(chain.sequence.count, set(chain.sequence)))
-    if most > rules.max_one_residue * len(chain.sequence):
+    if _largest_share(chain.sequence) > rules.max_one_residue:
         return f"more than {rules.max_one_residue:.0%} of one residue type"
     return None
+
+
+@functools.lru_cache(1 << 18)  # many chains have the same sequence
+def _largest_share(sequence: str) -> float:
+    """Return the share of the most frequent residue type."""
+    return max(map(sequence.count, set(sequence))) / max(1, len(sequence))
 
 
 def _too_long(chain: Candidate, limit: int | None) -> str | None:
