@@ -249,8 +249,9 @@ def check_clusters(candidates: Iterable[Candidate], max_without: float) -> None:
         raise InputError(
             f"{len(without):,} of {len(chains):,} chains have no sequence cluster, more than "
             f"{max_without:.0%}; the first is {without[0]}. RCSB's clusters are joined by entity: "
-            "name a folder of mmCIF files too, which says the entities. Or give --clusters mmseqs, "
-            "which computes them. --max-without-cluster raises the limit"
+            "name a folder of mmCIF files too, which says the entities, or pdb_seqres.txt.gz, "
+            "which says most. Or give --clusters mmseqs, which computes them from sequences. "
+            "--max-without-cluster raises the limit"
         )
 
 

@@ -35,8 +35,7 @@ def chains(
             metavar="SOURCE...",
             help="What says which chains there are, or more of them: "
             "OpenProteinSet's folder or duplicate_pdb_chains.txt; a folder of structures or of "
-            "alignments; "
-            "pdb_seqres.txt.gz or another FASTA file; OpenFold's mmcif_cache.json, "
+            "alignments; pdb_seqres.txt.gz or another FASTA file; OpenFold's mmcif_cache.json, "
             "chain_data_cache.json or super.index; MLPerf's chains.csv; wwPDB's obsolete.dat.",
             show_default=False,
         ),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.unit.cli.conftest import ROOT, run
+import pytest
+from tests.unit.cli.conftest import DEMO, ROOT, run
 
 from scalefold.raw.chains import read_chains
 from scalefold.raw.outline import read_outline
@@ -104,3 +105,22 @@ def test_convert(tmp_path: Path) -> None:
     for options in ([], ["--chain", "../A"], ["--chain", "1abc_A"]):
         result = run("convert", str(pickled), "--out", str(out), *options)
         assert result.exit_code == 2, result.output
+
+
+def test_inspect_of_a_structure() -> None:
+    (path,) = MIRROR.rglob("1lcd.cif.gz")
+    result = run("inspect", str(path))
+    assert result.exit_code == 0, result.output
+    assert "1lcd_A" in result.output
+    assert run("inspect", str(path.with_name("absent.cif"))).exit_code == 2
+
+
+def test_a_dry_run_of_fetch_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    out = tmp_path / "raw"
+    result = run("fetch", "-c", DEMO, "--out", str(out), "--dry-run")
+    assert result.exit_code == 0, result.output
+    assert "structures" in result.output
+    assert not out.exists()
+    nowhere = "data.mirrors.mmcif=[http://127.0.0.1:9]"
+    assert run("fetch", "-c", DEMO, "-s", nowhere, "--out", str(out), "-n").exit_code == 2
