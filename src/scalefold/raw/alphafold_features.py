@@ -1,15 +1,17 @@
 """The alignment in AlphaFold's ``features.pkl``, as a3m.
 
-A pickle may run any code when it is read. This one is read by an unpickler that knows numpy's
-arrays and nothing else.
+A pickle may run any code when it is read, and even numpy's own functions can be led astray by a
+made-up data type. So this one is read without numpy: what makes an array is only noted, and arrays
+of whole numbers are made from the notes.
 """
 
 from __future__ import annotations
 
 import io
 import pickle
+import re
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,27 +23,54 @@ HHBLITS_LETTERS: Final = "ACDEFGHIKLMNPQRSTVWYX-"
 """Of the codes in AlphaFold's raw features (``residue_constants.ID_TO_HHBLITS_AA``)."""
 MAX_BYTES: Final = 4_000_000_000
 _LARGEST_DELETION: Final = 65_535
-_NUMPY: Final = {
+_MAKERS: Final = {
     ("numpy._core.multiarray", "_reconstruct"),
     ("numpy._core.numeric", "_frombuffer"),
     ("numpy", "ndarray"),
     ("numpy", "dtype"),
 }
-"""What pickles of arrays name."""
+"""What pickles of arrays call."""
+_WHOLE_NUMBERS: Final = re.compile(r"[iu][1248]")
+
+
+class _Maker:
+    """Stands for one of numpy's functions: notes its arguments."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, *arguments: object) -> _Made:
+        return _Made(self.name, arguments)
+
+    def __setstate__(self, state: object) -> None:
+        raise pickle.UnpicklingError("a function has no state")
+
+
+class _Made:
+    """Stands for an array or a data type: the call that makes it, and the state that it gets."""
+
+    def __init__(self, maker: str, arguments: tuple[object, ...]) -> None:
+        self.maker, self.arguments = maker, arguments
+        self.state: object = None
+
+    def __setstate__(self, state: object) -> None:
+        self.state = state
 
 
 class _Unpickler(pickle.Unpickler):
-    """Knows the functions that make numpy's arrays, and no others."""
+    """Makes numbers, texts, lists and dictionaries, and notes of arrays."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return one of numpy's; refuse anything else."""
+        """Return what stands for one of numpy's; refuse anything else."""
         module = module.replace("numpy.core.", "numpy._core.")  # before numpy 2
-        if (module, name) not in _NUMPY:
+        if (module, name) not in _MAKERS:
             raise InputError(
                 f"asks for {module}.{name}, and only numpy's arrays are read: this is no "
                 "features.pkl of AlphaFold, or it would run code"
             )
-        return super().find_class(module, name)
+        return _Maker(name)
 
 
 def features_to_a3m(path: Path) -> bytes:
@@ -65,6 +94,8 @@ def features_to_a3m(path: Path) -> bytes:
     in_range = msa.min() >= 0 and msa.max() < len(HHBLITS_LETTERS)
     if not in_range or deletions.min() < 0 or deletions.max() > _LARGEST_DELETION:
         raise InputError(f"{path}: its msa or deletion_matrix_int has values that are no codes")
+    if msa.size + deletions.sum(dtype=np.int64) > MAX_BYTES:
+        raise InputError(f"{path}: its alignment has more than {MAX_BYTES:,} residues")
     letters = np.frombuffer(HHBLITS_LETTERS.encode(), np.uint8)
     out = io.BytesIO()
     for number, (codes, deleted) in enumerate(zip(msa, deletions, strict=True)):
@@ -91,7 +122,28 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _matrix(features: dict[str, Any], name: str) -> NDArray[np.integer] | None:
-    array = features.get(name)
-    if not isinstance(array, np.ndarray) or array.ndim != 2 or array.size == 0:
+    """Return a matrix of whole numbers; ``None`` for anything else."""
+    match features.get(name):
+        case _Made(maker="_reconstruct", state=(_, shape, kind, is_fortran, content)):
+            order: Literal["C", "F"] = "F" if is_fortran else "C"
+        case _Made(maker="_frombuffer", arguments=(content, kind, shape, "C" | "F" as order)):
+            pass
+        case _:
+            return None
+    dtype = _dtype(kind)
+    if dtype is None or not isinstance(content, bytes | bytearray):
         return None
-    return array if array.dtype.kind in "iu" else None
+    match shape:
+        case (int(rows), int(columns)) if rows > 0 and columns > 0:
+            is_whole = rows * columns * dtype.itemsize == len(content)
+            return np.frombuffer(content, dtype).reshape(shape, order=order) if is_whole else None
+        case _:
+            return None
+
+
+def _dtype(kind: object) -> np.dtype[np.integer] | None:
+    match kind:
+        case _Made(maker="dtype", arguments=(str(code), *_), state=(_, "<" | ">" | "|" as end, *_)):
+            return np.dtype(end + code) if _WHOLE_NUMBERS.fullmatch(code) else None
+        case _:
+            return None

@@ -29,8 +29,9 @@ def json_items(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         is_open, at = True, 0
         while match := _KEY.match(buffer, at):
             try:
+                name = json.loads(match[1])
                 value, at = decoder.raw_decode(buffer, match.end())
-            except json.JSONDecodeError:
+            except ValueError:  # the rest comes with the next piece, or is no JSON
                 break
             except RecursionError as error:
                 raise InputError(f"{path}: nested too deeply for a file of OpenFold's") from error
@@ -39,7 +40,7 @@ def json_items(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                     f"{path}: item {match[1][:80]} is no JSON object, as those of OpenFold's "
                     "caches are. Name another file."
                 )
-            yield json.loads(match[1]), value
+            yield name, value
         buffer = buffer[at:]
         if len(buffer) > _MAX_ITEM:
             break

@@ -126,7 +126,16 @@ def test_json_is_read_item_by_item(tmp_path: Path) -> None:
         dict(json_items(path))
 
 
-@pytest.mark.parametrize("text", ['{"1abc_A": 12}', "{" + '"a":[' * 9, '{"a": ' + '{"a":' * 99_999])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"1abc_A": 12}',
+        '{"a":[' * 9,
+        '{"a": ' + '{"a":' * 99_999,
+        '{"a\tb": {}}',
+        '{"a": {"b": ' + "9" * 5000 + "}}",
+    ],
+)
 def test_other_json_is_an_error(text: str, tmp_path: Path) -> None:
     path = tmp_path / "other.json"
     path.write_text(text)

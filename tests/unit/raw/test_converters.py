@@ -106,8 +106,12 @@ def features(rng: np.random.Generator, rows: int = 9) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("protocol", [3, 4, 5])
-def test_alphafolds_features(protocol: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["<i4", ">i8", "u1"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_alphafolds_features(protocol: int, kind: str, order: Any, tmp_path: Path) -> None:
     raw = features(np.random.default_rng(0))
+    for name in ("msa", "deletion_matrix_int"):
+        raw[name] = raw[name].astype(kind, order=order)
     path = tmp_path / "features.pkl"
     content = pickle.dumps(raw, protocol=protocol)
     if protocol == 3:  # names of modules are plain text in it: as numpy 1 wrote them
@@ -160,6 +164,7 @@ def test_no_code_runs(tmp_path: Path) -> None:
         pickle.dumps({"msa": np.full((1, 3), 22), "deletion_matrix_int": np.zeros((1, 3), int)}),
         pickle.dumps({"msa": np.zeros((1, 3), int), "deletion_matrix_int": np.full((1, 3), -1)}),
         pickle.dumps({"msa": np.zeros((1, 3)), "deletion_matrix_int": np.zeros((1, 3))}),
+        pickle.dumps({"msa": np.full((1, 3), 2, object), "deletion_matrix_int": np.zeros((1, 3))}),
         pickle.dumps({"msa": np.zeros((4, 99), int)})[:-300],
     ],
 )
