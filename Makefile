@@ -1,4 +1,5 @@
 # make demo   from bundled raw files to weights and a report, in results/demo
+# make demo-finetune  fine-tuning of a tiny model on the bundled structures, in results/demo-finetune
 # make check  ruff and the fast unit tests, in a minute: for the edit loop
 # make test   lint and all tests
 # make docs   the site of the pages in docs/, in site/; a broken link is an error
@@ -46,7 +47,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 SNAKEMAKE := PATH="$(BIN):$$PATH" snakemake
 CODE := src kernels tests tools containers envs .ci
 
-.PHONY: help demo check test attack test-triton test-slurm lint format environment developer-environment clean-demo \
+.PHONY: help demo demo-finetune check test attack test-triton test-slurm lint format environment developer-environment clean-demo \
 	container-test container-check container-clean FORCE
 
 help:
@@ -56,6 +57,17 @@ demo: $(VENV)/.installed
 	@# Two evaluations at a time: the tiny model leaves room, also on a GPU.
 	$(SNAKEMAKE) --profile local --configfile demo/config.yaml --resources gpu=2
 	@echo "Report: results/demo/report.html"
+
+demo-finetune: $(VENV)/.installed
+	@# The given weights: the demo's model after a short training.
+	$(SNAKEMAKE) --profile local --configfile demo/config.yaml --until train \
+	  --config run_name=demo-given training='{steps: 200, checkpoint_every: 200}'
+	@# A tiny model learns from one sample a step, at a higher rate.
+	PATH="$(BIN):$$PATH" scalefold finetune demo/mirror/wwpdb --out results/demo-finetune \
+	  --weights results/demo-given/weights/*/step-00000200 \
+	  --alignments demo/mirror/openproteinset --query-alone --validation 4 \
+	  --set training.steps=120 --set training.checkpoint_every=40 --set training.global_batch_size=1 \
+	  --set optimiser.learning_rate=0.001 --set optimiser.warmup_steps=20 --set evaluation.recycling=1
 
 check: $(VENV)/.installed-developer
 	$(BIN)/ruff check $(CODE)
@@ -99,7 +111,7 @@ docs: $(VENV)/docs/.installed
 	$(<D)/bin/mkdocs build
 
 clean-demo:
-	rm -rf results/demo
+	rm -rf results/demo results/demo-given results/demo-finetune
 
 container-test: $(VENV)/.installed-developer
 	$(BIN)/python -m pytest tests/containers --build-containers --container-cache $(CONTAINER_CACHE) -rsP --durations=0 $(PYTEST)
