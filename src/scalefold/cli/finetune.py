@@ -13,7 +13,7 @@ import typer
 from scalefold.cli.options import Overrides, parse_overrides
 from scalefold.errors import InputError
 
-EXIT_SET_ASIDE = 3
+EXIT_SET_ASIDE = 2
 
 
 def register(app: typer.Typer) -> None:
@@ -113,13 +113,16 @@ def finetune(
     evaluates and reports. The same command goes on after an interruption, with the file as it is
     then: edit it as you like.
 
-    Exit code 3: done, but some of the structures could not be used; rejected.tsv says why.
+    Structures that cannot be used are named, and listed in rejected.tsv. The rest goes on, and the
+    exit code is then 2.
     """
     from scalefold.config import load_config
-    from scalefold.finetune.outlook import needs, outcome
+    from scalefold.finetune.outcome import outcome
     from scalefold.finetune.prepare import prepare
     from scalefold.finetune.request import Request
     from scalefold.finetune.settings import snakemake_command
+    from scalefold.raw.chains import read_chains
+    from scalefold.train.extent import extent
 
     if not Path("Snakefile").is_file():
         raise InputError(
@@ -132,11 +135,15 @@ def finetune(
     )
     prepared = prepare(request, anew=anew, jobs=jobs)
     config = load_config([request.settings])
-    command = snakemake_command(request.settings, profile, [*_sharing(profile), *(options or [])])
     for one in prepared.unusable:
         typer.echo(f"set aside: {one.chain_key}: {one.reason}", err=True)
-    for subject, said in {**prepared.facts, **needs(config), "run": shlex.join(command)}.items():
-        typer.echo(f"{subject:>12}  {said}")
+    for line in (*prepared.facts, *extent({"": config}, read_chains(config.data.chains))):
+        typer.echo(line)
+    sharing = _sharing(profile)
+    if config.evaluation.patience is not None:
+        typer.echo(_early_stop(config.evaluation.patience, beside=bool(sharing)))
+    command = snakemake_command(request.settings, profile, [*sharing, *(options or [])])
+    typer.echo(f"workflow: {shlex.join(command)}")
     if not prepare_only:
         status = _run([sys.executable, "-m", *command])
         if status != 0:
@@ -153,6 +160,16 @@ def _sharing(profile: str) -> list[str]:
     import torch
 
     return ["--resources", "gpu=2"] if profile == "local" and not torch.cuda.is_available() else []
+
+
+def _early_stop(patience: int, *, beside: bool) -> str:
+    end = f"early stop: training ends after {patience} evaluations without a gain"
+    if beside:
+        return end
+    return (
+        f"{end}, where evaluations run beside it. On one GPU they wait for its end; `-- "
+        "--resources gpu=2` lets both share it, if its memory suffices"
+    )
 
 
 def _run(command: list[str]) -> int:

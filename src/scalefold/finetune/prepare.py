@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from scalefold.config.load import make_config, merge
 from scalefold.finetune.alignments import find_alignments
@@ -16,8 +16,6 @@ from scalefold.finetune.weights import PRESET, read_given_weights
 from scalefold.io.atomic import check_writable
 from scalefold.raw.chains import Rejected, read_rejected, write_rejected
 
-_CHAINS_A_BUCKET: Final = 500
-
 
 @dataclass(frozen=True)
 class Prepared:
@@ -27,12 +25,12 @@ class Prepared:
     ----------
     unusable : list of Rejected
         Structures and chains that cannot be used. Relatives of held-out chains are not among them.
-    facts : dict of str to str
-        What there is to say, by subject; empty for a run that goes on.
+    facts : tuple of str
+        What there is to say, a line a fact; empty for a run that goes on.
     """
 
     unusable: list[Rejected]
-    facts: dict[str, str]
+    facts: tuple[str, ...]
 
 
 def prepare(request: Request, *, anew: bool, jobs: int) -> Prepared:
@@ -53,7 +51,7 @@ def prepare(request: Request, *, anew: bool, jobs: int) -> Prepared:
         cannot be written, or was made by other arguments.
     """
     if not anew and check_command(request.settings, request.command):
-        return Prepared(_unusable(read_rejected(request.rejected)), {})
+        return Prepared(_unusable(read_rejected(request.rejected)), ())
     base = _base(request)
     limit = make_config(base).data.max_structure_bytes  # refuses what --out or --set says wrong
     check_writable(request.out, "--out")
@@ -66,9 +64,8 @@ def prepare(request: Request, *, anew: bool, jobs: int) -> Prepared:
     rejected = [*structures.rejected, *alignments.rejected, *listing.left_out]
     write_rejected(request.rejected, rejected)
 
-    buckets = {"data": {"buckets": 1 + len(alignments.sequences) // _CHAINS_A_BUCKET}}
     tree = base
-    for layer in (buckets, {"data": alignments.data}, weights.settings, dict(request.overrides)):
+    for layer in ({"data": alignments.data}, weights.settings, dict(request.overrides)):
         tree = merge(tree, layer)
     make_config(tree)
     counts = listing.counts
@@ -77,14 +74,13 @@ def prepare(request: Request, *, anew: bool, jobs: int) -> Prepared:
         f"{counts['validation']} held out."
     )
     write_settings(request.settings, tree, request.command, about)
-    facts = {
-        "structures": f"{structures.num_files} files, {len(structures.sequences)} protein chains",
-        "chains": f"{counts['train']} to train on, {counts['validation']} held out, of other "
-        f"clusters; {len(rejected)} left out, see {request.rejected}",
-        "alignments": f"{', '.join(alignments.data['alignments'])}; {alignments.num_queries} "
-        "chains have their sequence alone",
-        "weights": f"{request.weights}: {weights.model}, {weights.num_parameters:,} parameters",
-    }
+    facts = (
+        f"weights: {request.weights}: {weights.model}, {weights.num_parameters:,} parameters",
+        f"structures: {structures.num_files} files with {len(structures.sequences)} protein chains",
+        f"alignments: {', '.join(alignments.data['alignments'])}; {alignments.num_queries} chains "
+        "have their sequence alone",
+        f"left out: {len(rejected)}, see {request.rejected}",
+    )
     return Prepared(_unusable(rejected), facts)
 
 

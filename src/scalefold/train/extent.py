@@ -13,15 +13,17 @@ from scalefold.shards.bucket_count import with_bucket_count
 from scalefold.shards.buckets import filled_buckets
 
 SAMPLE_SECONDS: Final = 0.2005
-"""On one H200, the mean step of one sample; `_MEASURED` is its record."""
+"""On one H200, the mean step of one sample; see `_MEASURED`."""
 
-_MEASURED: Final = "docs/benchmarks/recomputation-h200.json"
-_MEASURED_SIZES: Final = {
-    "crop_size": 256,
-    "max_msa_clusters": 124,
-    "max_extra_msa": 1024,
-    "max_templates": 4,
+FINETUNING_SAMPLE_SECONDS: Final = 0.965
+"""The same with AlphaFold2's sizes of fine-tuning, and recomputation selective."""
+
+_SIZES: Final = ("crop_size", "max_msa_clusters", "max_extra_msa", "max_templates")
+_MEASURED: Final = {
+    (256, 124, 1024, 4): (SAMPLE_SECONDS, "docs/benchmarks/recomputation-h200.json"),
+    (384, 508, 5120, 4): (FINETUNING_SAMPLE_SECONDS, "docs/benchmarks/finetuning-h200.json"),
 }
+"""By `_SIZES`: seconds a sample, and their record."""
 _BYTES_A_PARAMETER: Final = 16
 """Of a checkpoint: weights, their average and Adam's two moments, in float32."""
 
@@ -92,11 +94,12 @@ def _training(config: Config, chains: int) -> str:
 
 def _hours(config: Config) -> str:
     features = config.features.model_dump()
-    default = type(config.model)()
-    if config.model != default or any(features[key] != n for key, n in _MEASURED_SIZES.items()):
+    measured = _MEASURED.get(tuple(features[key] for key in _SIZES))
+    if measured is None or config.model != type(config.model)():
         return "not measured for these sizes; on a GPU, `scalefold bench step` measures a step"
-    hours = config.training.steps * config.training.global_batch_size * SAMPLE_SECONDS / 3600
-    return f"{hours:,.1f} on one H200, at {SAMPLE_SECONDS} s a sample ({_MEASURED})"
+    seconds, record = measured
+    hours = config.training.steps * config.training.global_batch_size * seconds / 3600
+    return f"{hours:,.1f} on one H200, at {seconds} s a sample ({record})"
 
 
 def _checkpoints(config: Config) -> str:

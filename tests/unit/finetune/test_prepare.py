@@ -14,7 +14,6 @@ from tests.unit.train.quietly import train_quietly
 from scalefold.config import load_config, make_config
 from scalefold.config.load import merge, preset_model
 from scalefold.errors import InputError
-from scalefold.finetune.outlook import needs
 from scalefold.finetune.prepare import prepare
 from scalefold.finetune.request import Request
 from scalefold.finetune.weights import read_given_weights
@@ -59,7 +58,6 @@ def test_the_configuration_is_that_of_the_weights_and_the_preset(
     assert config.results / config.run_name == request_.out
     assert config.training.initial_weights == checkpoint
     assert config.optimiser.learning_rate < 1e-4
-    assert needs(config).keys() == {"training", "time", "disk"}
 
 
 def test_no_sequence_is_on_both_sides(request_: Request) -> None:

@@ -22,12 +22,13 @@ def facts(settings: dict, chains: list[ChainRow]) -> dict[str, str]:
     return dict(line.split(": ", 1) for line in extent.extent({"": config}, chains))
 
 
-def test_the_step_is_the_one_that_was_measured() -> None:
-    record = json.loads((ROOT / extent._MEASURED).read_text())
-    assert record["preset"] == "mlperf"
-    assert record["variants"][0]["mean_step_seconds"] == pytest.approx(
-        extent.SAMPLE_SECONDS, rel=1e-3
-    )
+@pytest.mark.parametrize("preset", ["mlperf", "finetuning"])
+def test_the_step_is_the_one_that_was_measured(preset: str) -> None:
+    features = make_config({"preset": preset, "data": WEB}).features.model_dump()
+    seconds, path = extent._MEASURED[tuple(features[key] for key in extent._SIZES)]
+    record = json.loads((ROOT / path).read_text())
+    assert record["preset"] == preset
+    assert record["variants"][0]["mean_step_seconds"] == pytest.approx(seconds, rel=1e-3)
 
 
 def test_a_training_of_the_measured_size() -> None:
@@ -37,7 +38,9 @@ def test_a_training_of_the_measured_size() -> None:
     assert "5,120.0 epochs of 100 chains" in found["training"]
     assert float(found["hours"].split()[0]) == pytest.approx(512_000 * 0.2005 / 3600, rel=0.01)
     assert found["checkpoints"].startswith("51 of 1.5 GB, 76.1 GB")  # 93,229,082 parameters
-    larger = facts({"preset": "finetuning"}, chains)
+    own = facts({"preset": "finetune-own"}, chains)
+    assert float(own["hours"].split()[0]) == pytest.approx(16_000 * 0.965 / 3600, rel=0.02)
+    larger = facts({"preset": "finetuning", "features": {"crop_size": 512}}, chains)
     assert not any(word.replace(".", "").isdigit() for word in larger["hours"].split())
 
 
