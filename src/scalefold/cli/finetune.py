@@ -104,6 +104,15 @@ def finetune(
     jobs: Annotated[
         int, typer.Option("--jobs", "-j", min=1, help="Processes that read structures.")
     ] = 1,
+    config: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--config",
+            "-c",
+            metavar="FILE",
+            help="Further settings (YAML), over those of the preset finetune-own.",
+        ),
+    ] = None,
     set_: Overrides = None,
 ) -> None:
     """Train given weights further on structures of your own.
@@ -117,6 +126,7 @@ def finetune(
     exit code is then 2.
     """
     from scalefold.config import load_config
+    from scalefold.config.load import merge, read_files
     from scalefold.finetune.outcome import outcome
     from scalefold.finetune.prepare import prepare
     from scalefold.finetune.request import Request
@@ -129,19 +139,19 @@ def finetune(
             "there is no Snakefile here: run the command from the root of ScaleFold's repository, "
             "where the workflow is"
         )
-    overrides = parse_overrides(set_ or [])
+    overrides = merge(read_files(config or [], {})[0], parse_overrides(set_ or []))
     request = Request(
         structures, weights, out, alignments, query_alone, preset, validation, clusters, overrides
     )
     prepared = prepare(request, anew=anew, jobs=jobs)
-    config = load_config([request.settings])
+    loaded = load_config([request.settings])
     for one in prepared.unusable:
         typer.echo(f"set aside: {one.chain_key}: {one.reason}", err=True)
-    for line in (*prepared.facts, *extent({"": config}, read_chains(config.data.chains))):
+    for line in (*prepared.facts, *extent({"": loaded}, read_chains(loaded.data.chains))):
         typer.echo(line)
     sharing = _sharing(profile)
-    if config.evaluation.patience is not None:
-        typer.echo(_early_stop(config.evaluation.patience, beside=bool(sharing)))
+    if loaded.evaluation.patience is not None:
+        typer.echo(_early_stop(loaded.evaluation.patience, beside=bool(sharing)))
     command = snakemake_command(request.settings, profile, [*sharing, *(options or [])])
     typer.echo(f"workflow: {shlex.join(command)}")
     if not prepare_only:
@@ -149,7 +159,7 @@ def finetune(
         if status != 0:
             typer.echo("the workflow has not ended; the same command goes on", err=True)
             raise typer.Exit(status)
-        for line in outcome(config):
+        for line in outcome(loaded):
             typer.echo(line)
     if prepared.unusable:
         raise typer.Exit(EXIT_SET_ASIDE)

@@ -1,7 +1,4 @@
-"""Where the chains' alignments are: in a given folder, or the query alone.
-
-This is the place for a third way, a search: it leaves alignments in a folder of one of the layouts.
-"""
+"""Where the chains' alignments are: in a given folder, from a search, or the query alone."""
 
 from __future__ import annotations
 
@@ -45,7 +42,12 @@ class Alignments:
 
 
 def find_alignments(
-    sequences: Mapping[str, str], given: Path | None, query_folder: Path | None
+    sequences: Mapping[str, str],
+    given: Path | None,
+    own: Path,
+    *,
+    query_alone: bool,
+    search: Mapping[str, Any] | None = None,
 ) -> Alignments:
     """Say where the alignments are, and write those that hold the query alone.
 
@@ -55,50 +57,61 @@ def find_alignments(
         Of the chains, by key.
     given : Path or None
         Folder with a folder for each chain, in one of the usual layouts.
-    query_folder : Path or None
-        Gets an alignment of the query alone for each chain without one in ``given``; None: such
-        chains are left without.
+    own : Path
+        Is made, and gets the alignments that are written.
+    query_alone : bool
+        Whether an alignment of the query alone is written for chains without one in ``given``.
+    search : mapping or None
+        The configuration's section of this name: the workflow searches alignments for chains
+        without.
 
     Raises
     ------
     InputError
-        There are none: both are None, or the folder has none of these chains.
+        Nothing says where alignments are, or the folder has none of these chains.
     """
-    if given is None and query_folder is None:
+    if given is None and not query_alone and not search:
         raise InputError(
             "nothing says where the alignments are: give --alignments FOLDER, or --query-alone, "
             "which trains and evaluates on the sequences alone"
         )
+    make_folder(own)
     layout, names, hits = _LAYOUTS[1], set[str](), set[str]()
     found: set[str] = set()
     if given is not None:
         layout, names, hits = _inspect(given, sequences)
         places = {
-            key: [given / layout.format(chain=key, name=n) for n in names] for key in sequences
+            key: [given / layout.format(chain=key, name=name) for name in names]
+            for key in sequences
         }
         found = {key for key, files in places.items() if any(file.is_file() for file in files)}
     without = [key for key in sequences if key not in found]
     rejected: list[Rejected] = []
-    if query_folder is None:
+    queries = [] if search or not query_alone else without
+    for key in queries:
+        _write_query(own / layout.format(chain=key, name=QUERY), key, sequences[key])
+    if search:
+        steps = search.get("steps") or []
+        names = names | {step["name"] for step in steps if step["tool"] != "hhsearch"}
+        hits = {step["name"] for step in steps if step["tool"] == "hhsearch"} or hits
+    elif query_alone:
+        names = names | {QUERY}
+    else:
         reason = f"no alignment in {given}: --query-alone uses chains by their sequence alone"
         rejected = [Rejected(key, "alignments", reason) for key in without]
-    else:
-        for key in without:
-            _write_query(query_folder / layout.format(chain=key, name=QUERY), key, sequences[key])
-        names = names | {QUERY}
-        found.update(without)
-    roots = [str(folder) for folder in (given, query_folder) if folder is not None]
+    mirrors = {
+        "alignments": [str(folder) for folder in (given, own) if folder is not None],
+        "alignment_path": layout,
+        "hhr_path": layout.replace("a3m", "hhr"),
+    }
     data = {
-        "mirrors": {
-            "alignments": roots,
-            "alignment_path": layout,
-            "hhr_path": layout.replace("a3m", "hhr"),
-        },
-        "alignments": sorted(names, key=_place),
+        "mirrors": mirrors,
+        "alignments": sorted(names, key=_place) or [QUERY],
         "template_hits": min(hits, default=None),
     }
-    usable = {key: text for key, text in sequences.items() if key in found}
-    return Alignments(data, usable, len(without) - len(rejected), rejected)
+    dropped = {one.chain_key for one in rejected}
+    usable = {key: text for key, text in sequences.items() if key not in dropped}
+    return Alignments(data, usable, len(queries), rejected)
 
 
 def _inspect(folder: Path, keys: Iterable[str]) -> tuple[str, set[str], set[str]]:

@@ -58,7 +58,11 @@ def prepare(request: Request, *, anew: bool, jobs: int) -> Prepared:
     weights = read_given_weights(request.weights, request.preset)
     structures = collect_structures(request.structures, request.mirror, limit, jobs)
     alignments = find_alignments(
-        structures.sequences, request.alignments, request.queries if request.query_alone else None
+        structures.sequences,
+        request.alignments,
+        request.queries,
+        query_alone=request.query_alone,
+        search=request.overrides.get("search"),
     )
     listing = list_chains(request, alignments.sequences, jobs)
     rejected = [*structures.rejected, *alignments.rejected, *listing.left_out]

@@ -28,7 +28,7 @@ def test_each_usual_layout_is_found(layout: str, tmp_path: Path) -> None:
     for name in ("zzz_hits", "mgnify_hits", "uniref90_hits"):
         _write(tmp_path, layout, "1abc_A", name)
     _write(tmp_path, layout, "1abc_A", "pdb70_hits", "hhr")
-    found = find_alignments(SEQUENCES, tmp_path, None)
+    found = find_alignments(SEQUENCES, tmp_path, tmp_path / "own", query_alone=False)
     mirrors = found.data["mirrors"]
     for kind, template in (("a3m", "alignment_path"), ("hhr", "hhr_path")):
         assert mirrors[template] == layout.replace("{kind}", kind)
@@ -42,7 +42,7 @@ def test_each_usual_layout_is_found(layout: str, tmp_path: Path) -> None:
 def test_the_query_alone_serves_chains_without(layout: str, tmp_path: Path) -> None:
     given, queries = tmp_path / "given", tmp_path / "queries"
     _write(given, layout, "1abc_A", "own")
-    found = find_alignments(SEQUENCES, given, queries)
+    found = find_alignments(SEQUENCES, given, queries, query_alone=True)
     assert (found.sequences, found.num_queries, found.rejected) == (SEQUENCES, 1, [])
     assert found.data["mirrors"]["alignments"] == [str(given), str(queries)]
     name, *_ = set(found.data["alignments"]) - {"own"}
@@ -52,14 +52,28 @@ def test_the_query_alone_serves_chains_without(layout: str, tmp_path: Path) -> N
 
 
 def test_without_a_folder_all_have_the_query_alone(tmp_path: Path) -> None:
-    found = find_alignments(SEQUENCES, None, tmp_path)
+    found = find_alignments(SEQUENCES, None, tmp_path, query_alone=True)
     assert (found.num_queries, found.data["template_hits"]) == (2, None)
 
 
+def test_a_search_serves_chains_without(tmp_path: Path) -> None:
+    given, own = tmp_path / "given", tmp_path / "own"
+    _write(given, LAYOUTS[1], "1abc_A", "own_hits")
+    tools = (("jackhmmer", "uniref90_hits"), ("hhsearch", "pdb70_hits"))
+    search = {"steps": [{"tool": tool, "name": name} for tool, name in tools]}
+    found = find_alignments(SEQUENCES, given, own, query_alone=False, search=search)
+    assert (found.sequences, found.num_queries, found.rejected) == (SEQUENCES, 0, [])
+    assert found.data["alignments"] == ["uniref90_hits", "own_hits"]
+    assert found.data["template_hits"] == "pdb70_hits"
+
+
 def test_what_is_not_there_is_an_error(tmp_path: Path) -> None:
+    def find(given: Path | None) -> None:
+        find_alignments(SEQUENCES, given, tmp_path / "own", query_alone=False)
+
     with pytest.raises(InputError, match="--query-alone"):
-        find_alignments(SEQUENCES, None, None)
+        find(None)
     with pytest.raises(InputError, match="no such folder"):
-        find_alignments(SEQUENCES, tmp_path / "absent", None)
+        find(tmp_path / "absent")
     with pytest.raises(InputError, match=r"no alignment of any of 2 chains.*1abc_A/a3m"):
-        find_alignments(SEQUENCES, tmp_path, None)
+        find(tmp_path)
