@@ -51,7 +51,8 @@ def check(
     The list of chains must have chains to train on. Each folder of data.mirrors must have files of
     some listed chain: structures, each kind of alignment, template hits. With a section search only
     structures must be there, and the programs and databases of its steps. The initial weights must
-    fit the model. The run's folder must be writable, and an image file must exist.
+    fit the model, and the model must have the modules that training.trainable names. The run's
+    folder must be writable, and an image file must exist.
     """
     from scalefold.config import check_image, load_stages, run_key
     from scalefold.io.atomic import check_writable
@@ -81,6 +82,12 @@ def check(
         from scalefold.checkpoint.initial_weights import read_initial_weights
 
         read_initial_weights(loaded)
+    for one in stages.values():
+        if one.training.trainable is not None:
+            from scalefold.optim.trainable import trained_names
+            from scalefold.weights.matching import model_shapes
+
+            trained_names(model_shapes(one.model), one.training.trainable)
     for name, one in stages.items():
         about = f"stage {name}" if name else f"run {one.run_name}"
         typer.echo(f"valid: {about}, preset {one.preset}, key {run_key(one)}")

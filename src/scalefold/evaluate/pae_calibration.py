@@ -6,8 +6,8 @@ from typing import Final
 
 import torch
 
-from scalefold.predict.pair_maps import true_aligned_error
 from scalefold.evaluate.shown import Backbones
+from scalefold.predict.pair_maps import true_aligned_error
 
 BIN_ANGSTROM: Final = 4
 NUM_BINS: Final = 8

@@ -14,7 +14,9 @@ from scalefold.finetune.settings import check_command, write_settings
 from scalefold.finetune.structures import MIRROR_PATH, collect_structures
 from scalefold.finetune.weights import PRESET, read_given_weights
 from scalefold.io.atomic import check_writable
+from scalefold.optim.trainable import trained_names
 from scalefold.raw.chains import Rejected, read_rejected, write_rejected
+from scalefold.weights.matching import model_shapes
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,8 @@ def prepare(request: Request, *, anew: bool, jobs: int) -> Prepared:
     tree = base
     for layer in ({"data": alignments.data}, weights.settings, dict(request.overrides)):
         tree = merge(tree, layer)
-    make_config(tree)
+    config = make_config(tree)
+    trained_names(model_shapes(config.model), config.training.trainable)
     counts = listing.counts
     about = (
         f"Fine-tuning of {request.weights.name} on {counts['train']} chains, with "

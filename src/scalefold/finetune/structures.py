@@ -78,7 +78,8 @@ def collect_structures(folder: Path, mirror: Path, max_bytes: int, jobs: int) ->
     """
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder. Name the folder of the structures")
-    files = [p for p in sorted(folder.rglob("*")) if p.name.endswith(STRUCTURE_SUFFIXES)]
+    found = (path for path in sorted(folder.rglob("*")) if mirror not in path.parents)
+    files = [path for path in found if path.name.endswith(STRUCTURE_SUFFIXES)]
     if not files:
         raise InputError(
             f"{folder}: has no structures. Their names end in {', '.join(STRUCTURE_SUFFIXES)}"

@@ -92,6 +92,13 @@ def test_without_validation_the_training_chains_are_evaluated(request_: Request)
     assert (evaluation.mode, evaluation.patience, evaluation.splits) == ("after", None, ["train"])
 
 
+def test_a_module_that_the_model_lacks_is_refused(request_: Request) -> None:
+    wrong = dataclasses.replace(request_, overrides={"training": {"trainable": ["decoder"]}})
+    with pytest.raises(InputError, match=r"training\.trainable: .*'decoder'"):
+        prepare(wrong, anew=False, jobs=1)
+    assert not request_.settings.exists()
+
+
 def test_wrong_settings_are_refused_before_anything_is_written(request_: Request) -> None:
     wrong = dataclasses.replace(request_, overrides={"training": {"step": 3}})
     with pytest.raises(InputError, match=r"training\.steps"):
