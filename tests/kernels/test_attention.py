@@ -14,7 +14,7 @@ from scalefold.ops import attention as reference
 from scalefold.ops.attention import LN2
 from scalefold_kernels import gpu
 from scalefold_kernels.ops.attention import attention, hopper
-from scalefold_kernels.ops.attention.arguments import checked, new_rows, new_statistics
+from scalefold_kernels.ops.attention.arguments import Kept, checked, new_rows, new_statistics
 from scalefold_kernels.ops.attention.hopper.parts import LOG2E as HOPPER_LOG2E
 from scalefold_kernels.ops.attention.triton.gate import backward_gate
 from scalefold_kernels.ops.attention.triton.parts import LOG2E
@@ -88,14 +88,25 @@ def _assert_as_exact_as_torch(
     exactly: torch.dtype = torch.float64,
     bias_scale: float = LN2,
     scale: float | None = None,
+    narrow: torch.dtype = torch.bfloat16,
 ) -> None:
-    """Of bfloat16 inputs: at most twice the distance of torch's own to the exact numbers."""
-    ours = _run(attention, inputs, torch.bfloat16, bias_scale, scale)
-    torchs = _run(reference.attention, inputs, torch.bfloat16, bias_scale, scale)
+    """Of narrow inputs: at most twice the distance of torch's own to the exact numbers."""
+    ours = _run(attention, inputs, narrow, bias_scale, scale)
+    torchs = _run(reference.attention, inputs, narrow, bias_scale, scale)
     exact = _run(reference.attention, inputs, exactly, bias_scale, scale)
     for a, b, c in zip(ours, torchs, exact, strict=True):
         assert a.isfinite().all()
         assert (a - c).norm() <= 2 * (b - c).norm()
+
+
+@pytest.mark.parametrize("gated", [True, False])
+@pytest.mark.parametrize("deviation", [10, 40])
+def test_peaked_weights(deviation: float, gated: bool, device: torch.device) -> None:
+    """A bias of so many bits leaves most queries one key. The interpreter knows no bfloat16."""
+    inputs = _inputs((1, 8, 70, 70, 2, 16), device, gated)
+    inputs[5] *= deviation
+    inputs = [x if x is None else x.half() for x in inputs]
+    _assert_as_exact_as_torch(inputs, narrow=torch.float16)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -193,7 +204,9 @@ def test_queries_as_forward_multiplies_them(device: torch.device, poisoned_memor
     q, k, v, gate, mask, bias = _inputs((2, 3, 19, 21, 3, 8), device)
     inputs = checked(q.transpose(2, 3).contiguous().transpose(2, 3), k, v, gate, mask, bias, LN2)
     grad_gate, grad_ungated, scaled_q = (new_rows(q.shape, q) for _ in range(3))
-    backward_gate(inputs, q, q, grad_gate, grad_ungated, new_statistics(q), scaled_q)
+    statistics = new_statistics(q)
+    kept = Kept(q, statistics, None)
+    backward_gate(inputs, kept, q, grad_gate, grad_ungated, statistics, scaled_q)
     torch.testing.assert_close(scaled_q, q * (inputs.scale / LN2))
 
 
@@ -203,8 +216,9 @@ def test_queries_in_the_unit_of_the_bias_stay_as_they_are(device: torch.device) 
     inputs = checked(q.bfloat16(), *(x.bfloat16() for x in others), bias_scale=LN2, scale=LN2)
     assert not inputs.scales_q
     grad_gate, grad_ungated, scaled_q = (new_rows(q.shape, inputs.q) for _ in range(3))
-    out, delta = inputs.q, new_statistics(q)
-    backward_gate(inputs, out, out, grad_gate, grad_ungated, delta, scaled_q)
+    statistics = new_statistics(q)
+    kept = Kept(inputs.q, statistics, None)
+    backward_gate(inputs, kept, inputs.q, grad_gate, grad_ungated, statistics, scaled_q)
     assert torch.equal(scaled_q, inputs.q)
 
 
@@ -267,7 +281,9 @@ def test_opcheck(gated: bool, device: torch.device) -> None:
     for x in (*inputs[:4], inputs[5]):
         if x is not None:
             x.requires_grad_()
-    torch.library.opcheck(torch.ops.scalefold.attention, (*inputs, LN2, 8**-0.5))
+    for keep_rest in (True, False):
+        arguments = (*inputs, LN2, 8**-0.5, keep_rest)
+        torch.library.opcheck(torch.ops.scalefold.attention, arguments)
 
 
 # The model's own: triangle, extra MSA rows, MSA columns, template pair stack; and awkward ones.
@@ -339,6 +355,20 @@ def test_bfloat16(
 def test_natural_bias_in_bfloat16(shape: tuple[int, ...], device: torch.device) -> None:
     inputs = [x.bfloat16() for x in _inputs(shape, device)]
     _assert_as_exact_as_torch(inputs, bias_scale=1.0)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("shape", [*LARGE[:3], *LARGE[6:8], (1, 5, 512, 512, 4, 32)])
+@pytest.mark.parametrize("deviation", [10, 20, 40])
+@pytest.mark.parametrize("gated", [True, False])
+def test_peaked_weights_of_all_sizes_in_bfloat16(
+    shape: tuple[int, ...], deviation: float, gated: bool, device: torch.device
+) -> None:
+    inputs = _inputs(shape, device, gated)
+    inputs[5] *= deviation
+    inputs = [x if x is None else x.bfloat16() for x in inputs]
+    _assert_as_exact_as_torch(inputs)
 
 
 @pytest.mark.gpu

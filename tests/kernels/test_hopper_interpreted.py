@@ -233,6 +233,7 @@ def attention_inputs(
     in_bits: bool,
     shift: float,
     dtype: torch.dtype,
+    deviation: float = 1.0,
 ) -> Inputs:
     """``turned``: the bias lies in memory with queries last; ``shift`` is added to it.
 
@@ -248,7 +249,7 @@ def attention_inputs(
     bias = None
     if biased:
         lines = (keys, queries) if turned else (queries, keys)
-        bias = leaf(dtype, batch, heads, *lines, shift=shift)
+        bias = leaf(dtype, batch, heads, *lines, scale=deviation, shift=shift)
         bias = bias.detach().mT.requires_grad_() if turned else bias
     return q, k, v, gate, mask, bias, LN2, LN2 if in_bits else None
 
@@ -279,6 +280,16 @@ for shape, gated, biased, turned, in_bits, shift in (
         attention_reference.attention,
         partial(attention_inputs, shape, gated, biased, turned, in_bits, shift),
     )  # fmt: skip
+
+
+# A bias of so many bits leaves most queries one key. By both kernels of the gradient of queries.
+for deviation in (10, 40):
+    for shape, gated in (((1, 6, 70, 200, 1, 16), True), ((1, 6, 70, 100, 1, 16), False)):
+        add(
+            f"attention {shape}, a bias of {deviation} bits", attention,
+            attention_reference.attention,
+            partial(attention_inputs, shape, gated, True, False, True, 0, deviation=deviation),
+        )  # fmt: skip
 
 
 @contextmanager

@@ -35,6 +35,8 @@ class CompileCase:
         For which GPUs this configuration is meant.
     maxnreg : int or None
         The most registers that a thread may have, where the launch limits them.
+    spilled_bytes : int
+        Of a thread, that are known to be spilled, outside of the loops that take the time.
     """
 
     name: str
@@ -45,6 +47,7 @@ class CompileCase:
     num_stages: int = 2
     architectures: tuple[str, ...] = ("sm_80", "sm_90")
     maxnreg: int | None = None
+    spilled_bytes: int = 0
 
 
 _KINDS = {

@@ -32,6 +32,8 @@ class Resources:
 
     Attributes
     ----------
+    spilled_bytes : int
+        Beyond those that are known of the case.
     idle_barriers : sequence of str
         Barriers in shared memory that are initialised and then never used.
     overwritten : sequence of str
@@ -89,7 +91,7 @@ def compile_offline(case: CompileCase, arch: str) -> Resources:
     has_products = "wgmma.mma_async" in compiled.asm["ptx"]
     return Resources(
         registers,
-        local_bytes,
+        max(0, local_bytes - case.spilled_bytes),
         compiled.metadata.shared,
         list(_idle_barriers(compiled.asm["ttgir"].splitlines())),
         overwritten_operands(_dump(compiled.asm["cubin"], "--dump-sass")) if has_products else (),

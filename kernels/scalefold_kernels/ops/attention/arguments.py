@@ -79,6 +79,24 @@ class Inputs(NamedTuple):
         }
 
 
+class Kept(NamedTuple):
+    """What forward leaves for backward.
+
+    Attributes
+    ----------
+    out : Tensor
+        The result, gated.
+    lse : Tensor
+        Logarithms of the softmax's sums, to base 2; see `new_statistics`.
+    rest : Tensor or None
+        The result in float32 minus ``out``; see `new_rest`.
+    """
+
+    out: Tensor
+    lse: Tensor
+    rest: Tensor | None
+
+
 class Gradients(NamedTuple):
     """Where the gradients of q, k, v and gate are written."""
 
@@ -173,5 +191,16 @@ def new_sums(bias: Tensor, groups: int) -> Tensor:
 def new_statistics(q: Tensor) -> Tensor:
     """New memory (B, R, H, Q), one number a softmax; heads start at multiples of 16 bytes."""
     batch, rows, queries, heads, _ = q.shape
-    padded = (batch, rows, heads, -(-queries // 4) * 4)
+    padded = (batch, rows, heads, _padded(queries))
     return torch.empty(padded, device=q.device, dtype=torch.float32)[..., :queries]
+
+
+def new_rest(q: Tensor) -> Tensor:
+    """New memory (B, R, Q, H, C) for `Kept.rest`: heads apart, as far as those of statistics."""
+    batch, rows, queries, heads, channels = q.shape
+    memory = q.new_empty((batch, rows, heads, _padded(queries), channels))
+    return memory.transpose(2, 3)[:, :, :queries]
+
+
+def _padded(queries: int) -> int:
+    return -(-queries // 4) * 4

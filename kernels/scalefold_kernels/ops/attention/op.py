@@ -3,6 +3,10 @@
 Forward keeps its arguments, its result and one number a query and head. Backward computes the
 weights again from it. Gradients of q, k, v and gate are slices of one tensor, laid out like the
 projections that they are the gradients of, so that nothing needs to copy them together.
+
+Where there is a bias, forward also keeps what rounding takes from the result. A bias may leave one
+key with nearly all of the weight. The gradient of its logit is then a small difference of two
+numbers, and one of them comes from the result.
 """
 
 from __future__ import annotations
@@ -16,8 +20,10 @@ from scalefold_kernels.backends import Backends
 from scalefold_kernels.ops.attention.arguments import (
     Gradients,
     Inputs,
+    Kept,
     checked,
     in_memory,
+    new_rest,
     new_rows,
     new_statistics,
     transposed,
@@ -74,9 +80,10 @@ def attention(
         # Attention along columns: every CTA would gather each of its rows' masks.
         mask_BRK = mask_BRK.contiguous()
     scale = q_BRQHC.shape[-1] ** -0.5 if scale is None else scale
-    projections = q_BRQHC, k_BRKHC, v_BRKHC, gate_BRQHC
-    out, _ = _attention(*projections, mask_BRK, bias_BHQK, bias_scale, scale)
-    return out
+    tensors = q_BRQHC, k_BRKHC, v_BRKHC, gate_BRQHC, mask_BRK, bias_BHQK
+    trains = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+    keep_rest = trains and bias_BHQK is not None and q_BRQHC.dtype != torch.float32
+    return _attention(*tensors, bias_scale, scale, keep_rest)[0]
 
 
 @torch.library.custom_op("scalefold::attention", mutates_args=())
@@ -89,16 +96,27 @@ def _attention(
     bias: Tensor | None,
     bias_scale: float,
     scale: float,
-) -> tuple[Tensor, Tensor]:
+    keep_rest: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Result; logarithms of the softmax's sums; what rounding took from the result, or nothing."""
     inputs = checked(q, k, v, gate, mask, bias, bias_scale, scale)
-    out, lse = new_rows(q.shape, q), new_statistics(q)
-    _BACKENDS.choose("forward", q.device, inputs).forward(inputs, out, lse)
-    return out, lse
+    out, lse, rest = _new_results(q, keep_rest)
+    _BACKENDS.choose("forward", q.device, inputs).forward(inputs, out, lse, _or_none(rest))
+    return out, lse, rest
 
 
 @_attention.register_fake
-def _(q: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    return new_rows(q.shape, q), new_statistics(q)
+def _(q: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return _new_results(q, others[-1])
+
+
+def _new_results(q: Tensor, keep_rest: bool) -> tuple[Tensor, Tensor, Tensor]:
+    rest = new_rest(q) if keep_rest else q.new_empty(0)
+    return new_rows(q.shape, q), new_statistics(q), rest
+
+
+def _or_none(rest: Tensor) -> Tensor | None:
+    return rest if rest.ndim > 1 else None
 
 
 @torch.library.custom_op("scalefold::attention_backward", mutates_args=())
@@ -114,6 +132,7 @@ def _attention_backward(
     scale: float,
     out: Tensor,
     lse: Tensor,
+    rest: Tensor,
     bias_gradient: bool,
 ) -> list[Tensor]:
     inputs = checked(q, k, v, gate, mask, bias, bias_scale, scale)
@@ -121,7 +140,8 @@ def _attention_backward(
     gradients = _slices(results, gate is not None)
     sum_bias = bias is not None and bias_gradient
     backend = _BACKENDS.choose("backward", q.device, inputs)
-    sums = backend.backward(inputs, out, lse, grad_out, gradients, sum_bias)
+    kept = Kept(out, lse, _or_none(rest))
+    sums = backend.backward(inputs, kept, grad_out, gradients, sum_bias)
     if bias is not None and sums:
         results.append(_summed(bias, sums))
     return results
@@ -129,7 +149,7 @@ def _attention_backward(
 
 @_attention_backward.register_fake
 def _(_grad_out: Tensor, *arguments: Any) -> list[Tensor]:
-    *given, _out, _lse, bias_gradient = arguments
+    *given, _out, _lse, _rest, bias_gradient = arguments
     inputs = Inputs(*given)
     results = _gradients(inputs.q, inputs.k, inputs.gate)
     if inputs.bias is not None and bias_gradient:
@@ -137,24 +157,22 @@ def _(_grad_out: Tensor, *arguments: Any) -> list[Tensor]:
     return results
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    *tensors, ctx.bias_scale, ctx.scale = inputs
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    *tensors, ctx.bias_scale, ctx.scale, _ = inputs
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(*tensors, *output)
 
 
-def _backward(
-    ctx: Any, grad_out: Tensor | None, _grad_lse: Tensor | None
-) -> tuple[Tensor | None, ...]:
+def _backward(ctx: Any, grad_out: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
     if grad_out is None:
-        return (None,) * 8
-    q, k, v, gate, mask, bias, out, lse = ctx.saved_tensors
+        return (None,) * 9
+    *tensors, out, lse, rest = ctx.saved_tensors
     wanted = ctx.needs_input_grad[5]
     results = _attention_backward(
-        grad_out, q, k, v, gate, mask, bias, ctx.bias_scale, ctx.scale, out, lse, wanted
+        grad_out, *tensors, ctx.bias_scale, ctx.scale, out, lse, rest, wanted
     )
-    grads = _slices(results, gate is not None)
-    return *grads, None, results[-1] if wanted else None, None, None
+    grads = _slices(results, tensors[3] is not None)
+    return *grads, None, results[-1] if wanted else None, None, None, None
 
 
 _attention.register_autograd(_backward, setup_context=_save)

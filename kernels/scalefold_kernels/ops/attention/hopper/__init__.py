@@ -9,7 +9,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from scalefold_kernels.ops.attention.arguments import Gradients, Inputs, new_rows, new_statistics
+from scalefold_kernels.ops.attention.arguments import (
+    Gradients,
+    Inputs,
+    Kept,
+    new_rows,
+    new_statistics,
+)
 from scalefold_kernels.ops.attention.hopper import backward_keys as of_keys
 from scalefold_kernels.ops.attention.hopper import backward_queries as of_queries
 from scalefold_kernels.ops.attention.hopper import backward_queries_bias as of_first_keys
@@ -68,15 +74,14 @@ def sums_in_registers(inputs: Inputs) -> bool:
     return inputs.num_keys >= MIN_BIAS_KEYS and inputs.channels >= BIAS_CHANNELS
 
 
-def forward(inputs: Inputs, out: Tensor, lse: Tensor) -> None:
-    """Fill ``out`` and ``lse``."""
-    of_forward.launch(inputs, out, lse)
+def forward(inputs: Inputs, out: Tensor, lse: Tensor, rest: Tensor | None) -> None:
+    """Fill ``out``, ``lse`` and, if it is wanted, ``rest``: see `Kept`."""
+    of_forward.launch(inputs, Kept(out, lse, rest))
 
 
 def backward(
     inputs: Inputs,
-    out: Tensor,
-    lse: Tensor,
+    kept: Kept,
     grad_out: Tensor,
     gradients: Gradients,
     sum_bias: bool,
@@ -91,18 +96,19 @@ def backward(
     grad_ungated = grad_out if gate is None else new_rows(q.shape, q)
     scaled_q = new_rows(q.shape, q) if inputs.scales_q else q
     shared = of_keys.Shared(scaled_q, grad_ungated, new_statistics(q))
+    lse = kept.lse
     sums: tuple[Tensor, ...]
     if bias is not None and sum_bias and sums_in_registers(inputs):
         more = inputs.num_keys > of_first_keys.KEYS
         waiting = of_queries.new_waiting(inputs) if more else None
-        sums = of_first_keys.launch(inputs, bias, out, lse, grad_out, gradients, shared, waiting)
+        sums = of_first_keys.launch(inputs, bias, kept, grad_out, gradients, shared, waiting)
         if more:
             rest = of_first_keys.KEYS, waiting
             sums += of_queries.launch(inputs, bias, lse, shared, gradients.q, sum_bias, *rest)
     else:
         backward_gate(
             inputs,
-            out,
+            kept,
             grad_out,
             gradients.gate,
             grad_ungated,

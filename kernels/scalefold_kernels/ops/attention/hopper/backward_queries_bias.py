@@ -8,6 +8,7 @@ there are more keys, the gradients of queries wait for `backward_queries`, which
 
 from __future__ import annotations
 
+import torch
 import triton
 from torch import Tensor
 from triton.experimental import gluon
@@ -22,7 +23,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from scalefold_kernels.compiler import async_load, async_store, reinterpret
 from scalefold_kernels.gluon import mma_layout, widen
-from scalefold_kernels.ops.attention.arguments import Gradients, Inputs, new_sums, transposed
+from scalefold_kernels.ops.attention.arguments import Gradients, Inputs, Kept, new_sums, transposed
 from scalefold_kernels.ops.attention.hopper.backward_keys import Shared
 from scalefold_kernels.ops.attention.hopper.descriptors import (
     bias_descriptor,
@@ -76,11 +77,11 @@ def load_queries(i, args, HAS_GATE: gl.constexpr, C: gl.constexpr):
     After the last row comes one of zeros, off whose gradient the gate is taken too.
     """
     (
-        q_desc, gate_desc, out_desc, grad_desc, lse_desc,
-        q_smem, gate_smem, out_smem, grad_smem, lse_smem, raw, query_empty,
+        q_desc, gate_desc, out_desc, rest_desc, grad_desc, lse_desc,
+        q_smem, gate_smem, out_smem, rest_smem, grad_smem, lse_smem, raw, query_empty,
         batch, head, first_q, first_row, rows,
     ) = args  # fmt: skip
-    parts: gl.constexpr = 4 if HAS_GATE else 3
+    parts: gl.constexpr = 5 if HAS_GATE else 4
     row = gl.where(i < rows, first_row + i, NOWHERE)
     place = i % AHEAD
     mbarrier.wait(query_empty.index(place), ((i // AHEAD) & 1) ^ 1)
@@ -89,6 +90,7 @@ def load_queries(i, args, HAS_GATE: gl.constexpr, C: gl.constexpr):
     at = [batch, row, first_q, head, 0]
     async_load(grad_desc, at, ready, grad_smem.index(place))
     async_load(out_desc, at, ready, out_smem.index(place))
+    async_load(rest_desc, at, ready, rest_smem.index(place))
     if HAS_GATE:
         async_load(gate_desc, at, ready, gate_smem.index(place))
     async_load(q_desc, at, ready, q_smem.index(place))
@@ -157,33 +159,34 @@ def undo_gate_of_row(
     """
     (
         grad_gate_desc, grad_ungated_desc, scaled_q_desc, delta, delta_stride_r, scale,
-        q_smem, gate_smem, out_smem, grad_smem, delta_smem, raw, open,
+        q_smem, gate_smem, out_smem, rest_smem, grad_smem, delta_smem, raw, open,
         batch, head, first_q, first_row, rows, num_queries,
     ) = args  # fmt: skip
     VECTORS: gl.constexpr = gl.BlockedLayout([1, C // 4], [8, 4], [4, 1], [1, 0])
     dtype: gl.constexpr = grad_smem.dtype
     halves: gl.constexpr = [2 * AHEAD, 1, 1, 32, 1, C]
     place = i % AHEAD
-    half = 2 * place + w
+    # The same half, as the compiler does not know; see `differentiate`.
+    half = 2 * place + w + (i >> 28)
     row = gl.where(i < rows, first_row + i, NOWHERE)
     mbarrier.wait(raw.index(place), (i // AHEAD) & 1)
     grad_half = reinterpret(grad_smem, dtype, halves, grad_smem.layout).index(half)
     out_half = reinterpret(out_smem, dtype, halves, out_smem.layout).index(half)
+    rest_half = reinterpret(rest_smem, dtype, halves, rest_smem.layout).index(half)
+    out = widen(out_half.reshape([32, C]).load(VECTORS))
+    out += widen(rest_half.reshape([32, C]).load(VECTORS))
     gate_half = grad_half
     if HAS_GATE:
         gate_half = reinterpret(gate_smem, dtype, halves, gate_smem.layout).index(half)
     delta_half = undo_gate(
-        grad_half.reshape([32, C]), out_half.reshape([32, C]), gate_half.reshape([32, C]),
-        HAS_GATE, VECTORS,
-    )  # fmt: skip
+        grad_half.reshape([32, C]), out, gate_half.reshape([32, C]), HAS_GATE, VECTORS
+    )
     q_half = reinterpret(q_smem, dtype, halves, q_smem.layout).index(half)
     if SCALE_Q:
         q_tile = q_half.reshape([32, C])
         q_tile.store((widen(q_tile.load(VECTORS)) * (scale * (1.0 / BIAS_SCALE))).to(dtype))
     flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    # The same half, as the compiler does not know; see `differentiate`.
-    same = half + (i >> 28)
-    reinterpret(delta_smem, gl.float32, [2 * AHEAD, 32], flat).index(same).store(delta_half)
+    reinterpret(delta_smem, gl.float32, [2 * AHEAD, 32], flat).index(half).store(delta_half)
     fence_async_shared()
     mbarrier.arrive(open.index(place))
     at = [batch, row, first_q + w * 32, head, 0]
@@ -289,7 +292,7 @@ def differentiate(
 
 @gluon.jit
 def backward_queries_bias_kernel(
-    q_desc, k_desc, v_desc, gate_desc, out_desc, grad_desc, lse_desc, bias_desc,
+    q_desc, k_desc, v_desc, gate_desc, out_desc, rest_desc, grad_desc, lse_desc, bias_desc,
     grad_q_desc, grad_gate_desc, grad_ungated_desc, scaled_q_desc, delta, mask, partial, waiting,
     mask_stride_b, mask_stride_r, mask_stride_k, statistics_stride,
     num_rows, num_heads, num_queries, num_keys, scale,
@@ -311,6 +314,7 @@ def backward_queries_bias_kernel(
     queries: gl.constexpr = [AHEAD, 1, 1, 64, 1, C]
     q_smem = gl.allocate_shared_memory(dtype, queries, q_desc.layout)
     out_smem = gl.allocate_shared_memory(dtype, queries, q_desc.layout)
+    rest_smem = gl.allocate_shared_memory(dtype, queries, q_desc.layout)
     grad_smem = gl.allocate_shared_memory(dtype, queries, q_desc.layout)
     gate_smem = gl.allocate_shared_memory(
         dtype, queries if HAS_GATE else [1, 1, 1, 1, 1, C], q_desc.layout
@@ -356,14 +360,14 @@ def backward_queries_bias_kernel(
         batch, head, first_q, first_row, rows, gl.to_tensor(num_keys),
     )  # fmt: skip
     query_args = (
-        q_desc, gate_desc, out_desc, grad_desc, lse_desc,
-        q_smem, gate_smem, out_smem, grad_smem, lse_smem, raw, query_empty,
+        q_desc, gate_desc, out_desc, rest_desc, grad_desc, lse_desc,
+        q_smem, gate_smem, out_smem, rest_smem, grad_smem, lse_smem, raw, query_empty,
         batch, head, first_q, first_row, rows,
     )  # fmt: skip
     gate_args = (
         grad_gate_desc, grad_ungated_desc, scaled_q_desc,
         delta, num_heads * statistics_stride, scale,
-        q_smem, gate_smem, out_smem, grad_smem, delta_smem, raw, open,
+        q_smem, gate_smem, out_smem, rest_smem, grad_smem, delta_smem, raw, open,
         batch, head, first_q, first_row, rows, gl.to_tensor(num_queries),
     )  # fmt: skip
     args = (
@@ -394,8 +398,7 @@ def backward_queries_bias_kernel(
 def launch(
     inputs: Inputs,
     bias: Tensor,
-    out: Tensor,
-    lse: Tensor,
+    kept: Kept,
     grad_out: Tensor,
     gradients: Gradients,
     shared: Shared,
@@ -407,6 +410,8 @@ def launch(
     gradients of queries are left in ``waiting``, for `queries`.
     """
     q, k, v, gate, mask, *_ = inputs
+    lse = kept.lse
+    rest = torch.zeros_like(kept.out) if kept.rest is None else kept.rest
     blocks = triton.cdiv(inputs.num_queries, 64)
     own = dealt({}, inputs, blocks, ctas_an_sm=1, unit=blocks * inputs.num_heads)
     sums = new_sums(bias[..., :KEYS], own.groups)
@@ -416,7 +421,8 @@ def launch(
         rows_descriptor(k, BLOCK_K.value),
         rows_descriptor(v, BLOCK_K.value),
         q_desc if gate is None else rows_descriptor(gate, 64),
-        rows_descriptor(out, 64),
+        rows_descriptor(kept.out, 64),
+        rows_descriptor(rest, 64),
         rows_descriptor(grad_out, 64),
         statistics_descriptor(lse, 64),
         bias_descriptor(bias, q, 64, BLOCK_K.value),

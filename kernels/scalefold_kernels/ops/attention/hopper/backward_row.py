@@ -23,9 +23,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from scalefold_kernels.compiler import async_load, async_store, reinterpret, thread_barrier
-from scalefold_kernels.gluon import new_barriers, product_int64, unsigned
+from scalefold_kernels.gluon import new_barriers, product_int64, unsigned, widen
 from scalefold_kernels.gpu import num_sms
-from scalefold_kernels.ops.attention.arguments import Gradients, Inputs
+from scalefold_kernels.ops.attention.arguments import Gradients, Inputs, Kept
 from scalefold_kernels.ops.attention.hopper import why_not as why_not_hopper
 from scalefold_kernels.ops.attention.hopper.descriptors import gradient_rows, rows_descriptor
 from scalefold_kernels.ops.attention.hopper.parts import LOG2E, count, load_mask, undo_gate
@@ -108,7 +108,8 @@ def undo_gates(
         gate_tile = gate_smem.index(gate_slot)
         out_tile = out_smem.index(gate_slot)
         deltas = undo_gate(
-            grad_smem.index(gate_slot).reshape([64, C]), out_tile.reshape([64, C]),
+            grad_smem.index(gate_slot).reshape([64, C]),
+            widen(out_tile.reshape([64, C]).load(VECTORS)),
             gate_tile.reshape([64, C]), HAS_GATE, VECTORS,
         )  # fmt: skip
         # Nothing else needs the result.
@@ -279,8 +280,7 @@ def why_not(function: str, inputs: Inputs) -> str | None:
 
 def backward(
     inputs: Inputs,
-    out: Tensor,
-    lse: Tensor,
+    kept: Kept,
     grad_out: Tensor,
     gradients: Gradients,
     sum_bias: bool,
@@ -299,16 +299,16 @@ def backward(
         rows_descriptor(k, keys),
         rows_descriptor(v, keys),
         q_desc if gate is None else rows_descriptor(gate, block),
-        rows_descriptor(out, block),
+        rows_descriptor(kept.out, block),
         rows_descriptor(gradient_rows(grad_out), block),
-        lse,
+        kept.lse,
         rows_descriptor(gradients.q, block),
         rows_descriptor(gradients.k, keys),
         rows_descriptor(gradients.v, keys),
         q_desc if gradients.gate is None else rows_descriptor(gradients.gate, block),
         mask,
         *inputs.mask_strides,
-        lse.stride(2),
+        kept.lse.stride(2),
         items,
         *inputs.scalars,
         HAS_GATE=gate is not None,

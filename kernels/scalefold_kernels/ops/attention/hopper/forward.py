@@ -13,7 +13,6 @@ otherwise goes through its rows once more, with their maximum.
 from __future__ import annotations
 
 import triton
-from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -26,7 +25,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from scalefold_kernels.compiler import async_load, async_store, reinterpret
 from scalefold_kernels.gluon import mma_layout, new_barriers, widen
-from scalefold_kernels.ops.attention.arguments import Inputs, transposed
+from scalefold_kernels.ops.attention.arguments import Inputs, Kept, transposed
 from scalefold_kernels.ops.attention.hopper.descriptors import (
     bias_descriptor,
     bias_rows,
@@ -111,7 +110,7 @@ def attend_to_block(
     NUM_BLOCKS: gl.constexpr, EXACT: gl.constexpr,
 ):  # fmt: skip
     """Sums of values and weights, and the highest logit, with block ``j`` of keys, at a place."""
-    _, _, k_smem, v_smem, bias_smem, mask_smem, _ = memory
+    _, _, k_smem, v_smem, bias_smem, mask_smem, _, _ = memory
     masked = stage * (mask_smem.shape[0] // 2) + j
     s = load_bias(bias_smem.index(w * NUM_BLOCKS + j), BLOCK_K, HAS_BIAS, TRANSPOSED)
     mbarrier.wait(ready, phase)
@@ -130,16 +129,27 @@ def within_range(sums):
 
 
 @gluon.jit
-def store_result(o, divisor, out_desc, at, ready, phase, out_smem, HAS_GATE: gl.constexpr):
-    """Start the store of sums of values, divided and gated."""
+def store_result(
+    o, divisor, descs, at, ready, phase, out_smem, rest_smem,
+    HAS_GATE: gl.constexpr, KEEPS: gl.constexpr,
+):  # fmt: skip
+    """Start the store of sums of values, divided and gated, and of what rounding takes of them."""
+    out_desc, rest_desc = descs
     tile = out_smem.reshape([64, out_smem.shape[4]])
     if HAS_GATE:
         mbarrier.wait(ready, phase)
         gate = tile.load(o.type.layout)
         divisor += divisor * gl.exp2(-LOG2E * widen(gate))
-    tile.store((o * reciprocal(divisor)).to(out_smem.dtype))
+    result = o * reciprocal(divisor)
+    rounded = result.to(out_smem.dtype)
+    tile.store(rounded)
+    if KEEPS:
+        rest = (result - widen(rounded)).to(out_smem.dtype)
+        rest_smem.reshape([64, out_smem.shape[4]]).store(rest)
     fence_async_shared()
     async_store(out_desc, at, out_smem)
+    if KEEPS:
+        async_store(rest_desc, at, rest_smem)
 
 
 @gluon.jit
@@ -170,7 +180,7 @@ def load_rows(
 ):  # fmt: skip
     """What `attend_to_rows` goes through, ahead of it."""
     _, k_desc, v_desc, gate_desc, mask, mask_stride_r, mask_stride_k = loads
-    _, out_smem, k_smem, v_smem, _, mask_smem, unmasked_smem = memory
+    _, out_smem, k_smem, v_smem, _, mask_smem, unmasked_smem, _ = memory
     full, empty, _, q_empty, gate_full, _, _, row_full = barriers
     batch, head, first_q, first_row, rows, _, _, _, num_keys, _ = sizes
     flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
@@ -253,14 +263,15 @@ def any_again(again_smem, finished, GROUPS: gl.constexpr):
 def attend_to_rows(
     turn, stores, memory, barriers, sizes, w: gl.constexpr,
     HAS_GATE: gl.constexpr, HAS_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr,
-    TRANSPOSED: gl.constexpr, C: gl.constexpr,
+    TRANSPOSED: gl.constexpr, KEEPS: gl.constexpr, C: gl.constexpr,
     BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr, PLACES: gl.constexpr,
     EXACT: gl.constexpr,
 ):  # fmt: skip
     """Go through the CTA's rows, for the ``turn``-th time; 0 for queries to be done again."""
-    out_desc, lse, lse_stride = stores
-    _, _, _, _, _, _, unmasked_smem = memory
+    descs, lse, lse_stride = stores
+    unmasked_smem = memory[6]
     q_smem, out_smem = memory[0].index(w), memory[1].index(w)
+    rest_smem = memory[7].index(w if KEEPS else 0)
     full, empty, _, _, _, _, _, row_full = barriers
     q_full, q_empty, gate_full = barriers[2].index(w), barriers[3].index(w), barriers[4].index(w)
     batch, head, first_q, first_row, rows, num_rows, num_heads, num_queries, _, scale = sizes
@@ -308,7 +319,7 @@ def attend_to_rows(
         held &= within_range(sums)
         divisor = gl.convert_layout(sums, gl.SliceLayout(1, OUT))[:, None]
         at = [batch, row, first_q, head, 0]
-        store_result(o, divisor, out_desc, at, gate_full, stage, out_smem, HAS_GATE)
+        store_result(o, divisor, descs, at, gate_full, stage, out_smem, rest_smem, HAS_GATE, KEEPS)
         start = ((batch * num_rows + row).to(gl.int64) * num_heads + head) * lse_stride
         gl.store(lse + start + queries, highest + log2(sums), mask=queries < num_queries)
     tma.store_wait(0)
@@ -319,7 +330,7 @@ def attend_to_rows(
 def attend(
     again_smem, stores, memory, barriers, sizes, w: gl.constexpr,
     HAS_GATE: gl.constexpr, HAS_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr,
-    TRANSPOSED: gl.constexpr, C: gl.constexpr,
+    TRANSPOSED: gl.constexpr, KEEPS: gl.constexpr, C: gl.constexpr,
     BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr, PLACES: gl.constexpr, GROUPS: gl.constexpr,
 ):  # fmt: skip
     """Warp group ``w``."""
@@ -328,14 +339,14 @@ def attend(
         mbarrier.wait(bias_full, 0)
     held = attend_to_rows(
         0, stores, memory, barriers, sizes, w,
-        HAS_GATE, HAS_BIAS, BIAS_SCALE, TRANSPOSED, C, BLOCK_K, NUM_BLOCKS, PLACES, False,
+        HAS_GATE, HAS_BIAS, BIAS_SCALE, TRANSPOSED, KEEPS, C, BLOCK_K, NUM_BLOCKS, PLACES, False,
     )  # fmt: skip
     wait_for_stores(held)
     announce(1 - gl.min(held, 0), again_smem.index(w), finished)
     if any_again(again_smem, finished, GROUPS):
         attend_to_rows(
             1, stores, memory, barriers, sizes, w,
-            HAS_GATE, HAS_BIAS, BIAS_SCALE, TRANSPOSED, C, BLOCK_K, NUM_BLOCKS, PLACES, True,
+            HAS_GATE, HAS_BIAS, BIAS_SCALE, TRANSPOSED, KEEPS, C, BLOCK_K, NUM_BLOCKS, PLACES, True,
         )  # fmt: skip
 
 
@@ -343,7 +354,7 @@ def attend(
 def run_partition(
     w: gl.constexpr, bias_desc, again_smem, loads, stores, memory, barriers, sizes,
     HAS_GATE: gl.constexpr, HAS_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr,
-    TRANSPOSED: gl.constexpr, C: gl.constexpr,
+    TRANSPOSED: gl.constexpr, KEEPS: gl.constexpr, C: gl.constexpr,
     BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr, KEYS: gl.constexpr, PLACES: gl.constexpr,
     GROUPS: gl.constexpr,
 ):  # fmt: skip
@@ -351,7 +362,8 @@ def run_partition(
     if w < GROUPS:
         attend(
             again_smem, stores, memory, barriers, sizes, w,
-            HAS_GATE, HAS_BIAS, BIAS_SCALE, TRANSPOSED, C, BLOCK_K, NUM_BLOCKS, PLACES, GROUPS,
+            HAS_GATE, HAS_BIAS, BIAS_SCALE, TRANSPOSED, KEEPS,
+            C, BLOCK_K, NUM_BLOCKS, PLACES, GROUPS,
         )  # fmt: skip
     else:
         load(
@@ -362,15 +374,18 @@ def run_partition(
 
 @gluon.jit
 def forward_kernel(
-    q_desc, k_desc, v_desc, gate_desc, bias_desc, out_desc, mask, lse,
+    q_desc, k_desc, v_desc, gate_desc, bias_desc, out_desc, rest_desc, mask, lse,
     mask_stride_b, mask_stride_r, mask_stride_k, lse_stride,
     num_rows, num_heads, num_queries, num_keys, scale,
     HAS_GATE: gl.constexpr, HAS_BIAS: gl.constexpr, BIAS_SCALE: gl.constexpr,
-    TRANSPOSED: gl.constexpr, C: gl.constexpr,
+    TRANSPOSED: gl.constexpr, KEEPS: gl.constexpr, C: gl.constexpr,
     BLOCK_K: gl.constexpr, NUM_BLOCKS: gl.constexpr, KEYS: gl.constexpr, PLACES: gl.constexpr,
     GROUPS: gl.constexpr,
 ):  # fmt: skip
-    """64 queries a group. ``KEYS``: their number to the next power of 2."""
+    """64 queries a group. ``KEYS``: their number to the next power of 2.
+
+    ``KEEPS``: what rounding takes from the result is stored, too.
+    """
     first_q, head, _, first_row, rows = place_of_cta(num_queries, num_heads, num_rows, 64 * GROUPS)
     batch = gl.program_id(1)
 
@@ -388,6 +403,9 @@ def forward_kernel(
     mask_smem = gl.allocate_shared_memory(gl.bfloat16, [2 * (KEYS // BLOCK_K), BLOCK_K], flat)
     unmasked_smem = gl.allocate_shared_memory(gl.int32, [2, 1], flat)
     again_smem = gl.allocate_shared_memory(gl.int32, [GROUPS, 1], flat)
+    rest_smem = gl.allocate_shared_memory(
+        dtype, [GROUPS if KEEPS else 1, 1, 1, 64, 1, C], q_desc.layout
+    )
     full, empty = new_barriers(PLACES, 1), new_barriers(PLACES, GROUPS)
     q_full, q_empty = new_barriers(GROUPS, 1), new_barriers(GROUPS, 1)
     gate_full = new_barriers(GROUPS, 1) if HAS_GATE else q_full
@@ -401,8 +419,8 @@ def forward_kernel(
         q_desc, k_desc, v_desc, gate_desc,
         mask, gl.to_tensor(mask_stride_r), gl.to_tensor(mask_stride_k),
     )  # fmt: skip
-    stores = out_desc, lse, gl.to_tensor(lse_stride)
-    memory = q_smem, out_smem, k_smem, v_smem, bias_smem, mask_smem, unmasked_smem
+    stores = (out_desc, rest_desc), lse, gl.to_tensor(lse_stride)
+    memory = q_smem, out_smem, k_smem, v_smem, bias_smem, mask_smem, unmasked_smem, rest_smem
     barriers = full, empty, q_full, q_empty, gate_full, bias_full, finished, row_full
     sizes = (
         batch, head, first_q, first_row, rows,
@@ -415,7 +433,7 @@ def forward_kernel(
                 run_partition,
                 (
                     w, bias_desc, again_smem, loads, stores, memory, barriers, sizes,
-                    HAS_GATE, HAS_BIAS, BIAS_SCALE, TRANSPOSED,
+                    HAS_GATE, HAS_BIAS, BIAS_SCALE, TRANSPOSED, KEEPS,
                     C, BLOCK_K, NUM_BLOCKS, KEYS, PLACES, GROUPS,
                 ),
             )
@@ -426,11 +444,12 @@ def forward_kernel(
     )  # fmt: skip
 
 
-def launch(inputs: Inputs, out: Tensor, lse: Tensor) -> None:
-    """Fill ``out`` and ``lse``."""
+def launch(inputs: Inputs, kept: Kept) -> None:
+    """Fill what is kept of the result."""
     q, k, v, gate, mask, bias, *_ = inputs
+    out, lse, rest = kept
     bias = None if bias is None else bias_rows(bias)
-    own = plan(inputs)
+    own = plan(inputs, rest is not None)
     block = own.constants["BLOCK_K"]
     q_desc = rows_descriptor(q, 64)
     forward_kernel[(own.ctas, inputs.batch)](
@@ -440,6 +459,7 @@ def launch(inputs: Inputs, out: Tensor, lse: Tensor) -> None:
         q_desc if gate is None else rows_descriptor(gate, 64),
         bias_descriptor(bias, q, 64, block),
         rows_descriptor(out, 64),
+        rows_descriptor(out if rest is None else rest, 64),
         mask,
         lse,
         *inputs.mask_strides,
@@ -453,36 +473,39 @@ def launch(inputs: Inputs, out: Tensor, lse: Tensor) -> None:
     )
 
 
-def plan(inputs: Inputs) -> Plan:
-    """How forward is launched."""
-    sizes = constants(inputs)
+def plan(inputs: Inputs, keeps: bool) -> Plan:
+    """How forward is launched; ``keeps``: the rest of the result, too."""
+    sizes = constants(inputs, keeps)
     blocks = triton.cdiv(inputs.num_queries, 64 * sizes["GROUPS"])
     # All blocks of a row and head share their keys, and so are under way at a time.
     return dealt(sizes, inputs, blocks, ctas_an_sm(inputs, sizes), blocks)
 
 
-def constants(inputs: Inputs) -> dict[str, int]:
+def constants(inputs: Inputs, keeps: bool) -> dict[str, int]:
     """The tile, and what follows from it."""
-    sizes = tile("attention_forward_hopper", "sm_90", inputs.shape_class)
+    shape = {**inputs.shape_class, "rest": "yes" if keeps else "no"}
+    sizes = tile("attention_forward_hopper", "sm_90", shape)
     block = sizes["BLOCK_K"]
     blocks = triton.cdiv(inputs.num_keys, block)
     return sizes | {
         "NUM_BLOCKS": blocks,
         "PLACES": places(sizes["PLACES"], blocks),
         "KEYS": key_slots(inputs, block),
+        "KEEPS": keeps,
         "C": padded(inputs.channels),
     }
 
 
 def ctas_an_sm(inputs: Inputs, sizes: dict[str, int]) -> int:
-    """In shared memory: bias; keys and values; queries and result; masks of two rows."""
+    """In shared memory: bias; keys and values; queries, result and rest; masks of two rows."""
     block, channels, queries = sizes["BLOCK_K"], sizes["C"], 64 * sizes["GROUPS"]
     bias = 2 * 64 * block if inputs.bias is None else 2 * queries * block * sizes["NUM_BLOCKS"]
-    rows = 2 * channels * (2 * sizes["PLACES"] * block + 2 * queries)
+    own = (3 if sizes["KEEPS"] else 2) * queries
+    rows = 2 * channels * (2 * sizes["PLACES"] * block + own)
     return fitting(bias + rows + 4 * sizes["KEYS"], sizes["GROUPS"] + 1, sizes["maxnreg"])
 
 
 def warp_groups(inputs: Inputs) -> int:
     """How many warp groups, without loaders, an SM holds at a time."""
-    sizes = constants(inputs)
+    sizes = constants(inputs, inputs.bias is not None)
     return ctas_an_sm(inputs, sizes) * sizes["GROUPS"]

@@ -300,16 +300,19 @@ def load_first_keys(
 
 
 @gluon.jit
-def undo_gate(grad_tile, out_tile, gate_tile, HAS_GATE: gl.constexpr, VECTORS: gl.constexpr):
+def undo_gate(grad_tile, out, gate_tile, HAS_GATE: gl.constexpr, VECTORS: gl.constexpr):
     """Gradients of gate and ungated result in the places of gate and gradient; returns delta.
 
-    Tiles (queries, channels) of a head.
+    Tiles (queries, channels) of a head; ``out`` in float32. See `triton.gate` for delta.
     """
     grad = widen(grad_tile.load(VECTORS))
-    product = grad * widen(out_tile.load(VECTORS))
-    delta = gl.sum(product, 1)
+    product = grad * out
     if HAS_GATE:
-        share = reciprocal(1.0 + gl.exp2(-LOG2E * widen(gate_tile.load(VECTORS))))
+        # Of a share that vanishes, a normal number.
+        inverse = gl.minimum(1.0 + gl.exp2(-LOG2E * widen(gate_tile.load(VECTORS))), 2.0**126)
+        share = reciprocal(inverse)
         gate_tile.store((product * (1.0 - share)).to(gate_tile.dtype))
-        grad_tile.store((grad * share).to(grad_tile.dtype))
-    return delta
+        ungated = (grad * share).to(grad_tile.dtype)
+        grad_tile.store(ungated)
+        product = widen(ungated) * inverse * out
+    return gl.sum(product, 1)

@@ -12,6 +12,7 @@ from torch import Tensor
 from scalefold_kernels.ops.attention.arguments import (
     Gradients,
     Inputs,
+    Kept,
     new_rows,
     new_statistics,
     new_sums,
@@ -203,8 +204,7 @@ def backward_bias_kernel(
 
 def backward(
     inputs: Inputs,
-    out: Tensor,
-    lse: Tensor,
+    kept: Kept,
     grad_out: Tensor,
     gradients: Gradients,
     sum_bias: bool,
@@ -216,7 +216,8 @@ def backward(
     q, gate, bias = inputs.q, inputs.gate, inputs.bias
     delta, grad_out = new_statistics(q), heads_together(grad_out)
     grad_ungated = grad_out if gate is None else new_rows(q.shape, q)
-    backward_gate(inputs, out, grad_out, gradients.gate, grad_ungated, delta)
+    backward_gate(inputs, kept, grad_out, gradients.gate, grad_ungated, delta)
+    lse = kept.lse
     backward_queries(inputs, lse, delta, grad_ungated, gradients.q)
     backward_keys(inputs, lse, delta, grad_ungated, gradients.k, gradients.v)
     if bias is None or not sum_bias:

@@ -25,11 +25,11 @@ from scalefold_kernels.ops.attention.triton.parts import (
 
 @triton.jit
 def forward_kernel(
-    q, k, v, gate, mask, bias, out, lse,
+    q, k, v, gate, mask, bias, out, lse, rest,
     q_strides, k_strides, v_strides, gate_strides, mask_strides, bias_strides, out_strides,
-    lse_stride, num_rows, num_heads, num_queries, num_keys, scale,
+    rest_strides, lse_stride, num_rows, num_heads, num_queries, num_keys, scale,
     C: tl.constexpr, HAS_GATE: tl.constexpr, HAS_BIAS: tl.constexpr, BIAS_SCALE: tl.constexpr,
-    BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
+    KEEPS_REST: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """One CTA: a block of queries of one row and head."""
     batch, row, head, first_q = place_of_cta(num_rows, num_heads, BLOCK_Q)
@@ -67,11 +67,15 @@ def forward_kernel(
         gate += row_offset(gate_strides, batch, row, head)
         o *= sigmoid(load(gate, gate_strides[2], first_q, num_queries, C, BLOCK_Q))
     store(out, o, out_strides[2], first_q, num_queries, C, BLOCK_Q)
+    if KEEPS_REST:
+        rest += row_offset(rest_strides, batch, row, head)
+        o -= o.to(out.dtype.element_ty).to(tl.float32)
+        store(rest, o, rest_strides[2], first_q, num_queries, C, BLOCK_Q)
     tl.store(lse + queries, highest + tl.log2(total), mask=queries < num_queries)
 
 
-def forward(inputs: Inputs, out: Tensor, lse: Tensor) -> None:
-    """Fill ``out`` and ``lse``."""
+def forward(inputs: Inputs, out: Tensor, lse: Tensor, rest: Tensor | None) -> None:
+    """Fill ``out``, ``lse`` and, if it is wanted, ``rest``: see `Kept`."""
     q, k, v, gate, mask, bias, *_ = inputs
     sizes = tile_of("attention_forward", inputs)
     forward_kernel[grid_of(inputs, inputs.num_queries, sizes["BLOCK_Q"])](
@@ -83,15 +87,18 @@ def forward(inputs: Inputs, out: Tensor, lse: Tensor) -> None:
         bias,
         out,
         lse,
+        rest,
         *map(strides, (q, k, v, gate)),
         inputs.mask_strides,
         strides(bias),
         strides(out),
+        strides(rest),
         lse.stride(2),
         *inputs.scalars,
         C=inputs.channels,
         HAS_GATE=gate is not None,
         HAS_BIAS=bias is not None,
         BIAS_SCALE=inputs.bias_scale,
+        KEEPS_REST=rest is not None,
         **sizes,
     )

@@ -6,12 +6,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from scalefold_kernels.ops.attention.arguments import Inputs
+from scalefold_kernels.ops.attention.arguments import Inputs, Kept
 from scalefold_kernels.ops.attention.triton.parts import (
     sigmoid,
     strides,
     tile_of,
 )
+
+SMALLEST = tl.constexpr(2.0**-126)
+"""Of normal numbers: what a share that vanishes is taken for, so that it can be divided by."""
 
 
 @triton.jit
@@ -23,19 +26,22 @@ def line_start(strides, batch, row, query):
 
 @triton.jit
 def backward_gate_kernel(
-    gate, out, grad_out, grad_gate, grad_ungated, delta, q, scaled_q,
-    gate_strides, out_strides, grad_out_strides, grad_gate_strides, grad_ungated_strides,
-    q_strides, scaled_q_strides, delta_stride, num_rows, num_heads, num_queries, scale,
-    C: tl.constexpr, HAS_GATE: tl.constexpr, SCALE_Q: tl.constexpr, BIAS_SCALE: tl.constexpr,
-    BLOCK_Q: tl.constexpr, BLOCK_H: tl.constexpr,
+    gate, out, rest, grad_out, grad_gate, grad_ungated, delta, q, scaled_q,
+    gate_strides, out_strides, rest_strides, grad_out_strides, grad_gate_strides,
+    grad_ungated_strides, q_strides, scaled_q_strides, delta_stride,
+    num_rows, num_heads, num_queries, scale,
+    C: tl.constexpr, HAS_GATE: tl.constexpr, HAS_REST: tl.constexpr, SCALE_Q: tl.constexpr,
+    BIAS_SCALE: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of the gate and of the ungated output, and delta = sum over C of out * grad_out.
+    """Gradients of the gate and of the ungated output; delta, the sum over C of their products.
 
-    From the gated output alone, without a division: with s = sigmoid(gate) and out = s * o,
-    d gate = grad_out * o * s (1 - s) = grad_out * out * (1 - s), and the softmax's
-    delta = sum(o * s * grad_out). One CTA: a block of queries of one row, with all their heads
-    as they lie in memory; in delta queries are side by side. ``scaled_q`` gets the queries as
-    forward multiplied them.
+    From the gated output: with s = sigmoid(gate) and out = s * o,
+    d gate = grad_out * o * s (1 - s) = grad_out * out * (1 - s), and d o = grad_out * s. The
+    softmax's delta = sum(o * d o) takes d o as it is rounded for the other kernels, which subtract
+    delta from products of that. ``rest`` is added to ``out``.
+
+    One CTA: a block of queries of one row, with all their heads as they lie in memory; in delta
+    queries are side by side. ``scaled_q`` gets the queries as forward multiplied them.
     """
     batch = tl.program_id(1)
     num_blocks = tl.cdiv(num_queries, BLOCK_Q)
@@ -55,11 +61,13 @@ def backward_gate_kernel(
     o = tl.load(out + offsets, mask=inside, other=0.0)
     offsets = line_start(grad_out_strides, batch, row, query) + at
     grad = tl.load(grad_out + offsets, mask=inside, other=0.0).to(tl.float32)
-    product = o.to(tl.float32) * grad
-    delta += (batch * num_rows + row).to(tl.int64) * num_heads * delta_stride
-    exists = (query < num_queries) & (heads[None, :] < num_heads)
-    sums = tl.sum(product.reshape(BLOCK_Q, BLOCK_H, PADDED), 2)
-    tl.store(delta + heads[None, :] * delta_stride + query, sums, mask=exists)
+    o = o.to(tl.float32)
+    if HAS_REST:
+        place = tl.arange(0, BLOCK_H * PADDED)
+        places = place // PADDED * rest_strides[3] + place % PADDED
+        offsets = line_start(rest_strides, batch, row, query) + places[None, :]
+        o += tl.load(rest + offsets, mask=inside, other=0.0).to(tl.float32)
+    product = o * grad
     if HAS_GATE:
         offsets = line_start(gate_strides, batch, row, query) + at
         share = sigmoid(tl.load(gate + offsets, mask=inside, other=0.0))
@@ -69,6 +77,11 @@ def backward_gate_kernel(
         grad = (grad * share).to(grad_ungated.dtype.element_ty)
         offsets = line_start(grad_ungated_strides, batch, row, query) + at
         tl.store(grad_ungated + offsets, grad, mask=inside)
+        product = o * (grad.to(tl.float32) / tl.maximum(share, SMALLEST))
+    delta += (batch * num_rows + row).to(tl.int64) * num_heads * delta_stride
+    exists = (query < num_queries) & (heads[None, :] < num_heads)
+    sums = tl.sum(product.reshape(BLOCK_Q, BLOCK_H, PADDED), 2)
+    tl.store(delta + heads[None, :] * delta_stride + query, sums, mask=exists)
     if SCALE_Q:
         offsets = line_start(q_strides, batch, row, query) + at
         scaled = tl.load(q + offsets, mask=inside, other=0.0).to(tl.float32)
@@ -79,7 +92,7 @@ def backward_gate_kernel(
 
 def backward_gate(
     inputs: Inputs,
-    out: Tensor,
+    kept: Kept,
     grad_out: Tensor,
     grad_gate: Tensor | None,
     grad_ungated: Tensor | None,
@@ -99,14 +112,15 @@ def backward_gate(
     blocks = triton.cdiv(inputs.num_queries, block_q)
     backward_gate_kernel[(blocks * inputs.num_rows, inputs.batch)](
         gate,
-        out,
+        kept.out,
+        kept.rest,
         grad_out,
         grad_gate,
         grad_ungated,
         delta,
         q,
         scaled_q,
-        *map(strides, (gate, out, grad_out, grad_gate, grad_ungated, q, scaled_q)),
+        *map(strides, (gate, kept.out, kept.rest, grad_out, grad_gate, grad_ungated, q, scaled_q)),
         delta.stride(2),
         inputs.num_rows,
         inputs.num_heads,
@@ -114,6 +128,7 @@ def backward_gate(
         inputs.scale,
         C=inputs.channels,
         HAS_GATE=gate is not None,
+        HAS_REST=kept.rest is not None,
         SCALE_Q=scaled_q is not None,
         BIAS_SCALE=inputs.bias_scale,
         BLOCK_Q=block_q,
