@@ -97,9 +97,11 @@ def weigh(s, o, total, highest, j, weighing, mask_smem, EXACT: gl.constexpr):
         total *= gl.convert_layout(shrink, gl.SliceLayout(1, total.type.layout))[:, None]
         o *= gl.convert_layout(shrink, gl.SliceLayout(1, OUT))[:, None]
         highest = new_highest
-    p = gl.exp2(s)
-    total += lane_sums(p)
-    left = gl.convert_layout(p.to(gl.bfloat16), gl.DotOperandLayout(0, OUT, 2))
+    # Rounded, as those of values take them: where one key has all the weight, the result is its
+    # value to the last bit.
+    p = gl.exp2(s).to(gl.bfloat16)
+    total += lane_sums(widen(p))
+    left = gl.convert_layout(p, gl.DotOperandLayout(0, OUT, 2))
     return left, o, total, highest
 
 
