@@ -4,7 +4,8 @@
 # make test   lint and all tests
 # make docs   the site of the pages in docs/, in site/; a broken link is an error
 # make test-triton       compile the kernels for Hopper GPUs with the Triton that the CUDA build of torch brings,
-#                        where the tests had another
+#                        where the tests had another. TRITON=3.8.0, or another version: one configuration of every
+#                        kernel, for A100 and H100
 # make test-slurm        the workflow on a real Slurm cluster on this machine: as root, half an hour;
 #                        tests/workflow/slurm/install.sh installs the daemons
 # make attack            damaged files and kills, for hours; findings in results/attack: INPUTS=100000 KILLS=100
@@ -39,9 +40,12 @@ CONSTRAINTS := $(VENV)/constraints.txt
 ## What `make check` runs: no training, no processes, no kernels.
 FAST := $(addprefix tests/unit/,chem config features geometry loss model ops parallel raw shards)
 ## For the tests of kernels where torch is its CPU build: the version of the GPU machines that they are measured on.
-TRITON := triton==3.6.0
+CPU_TRITON := triton==3.6.0
 ## What the CUDA build brings, so what training machines have.
 CUDA_TRITON := $(shell grep '^triton==' envs/constraints.txt)
+TRITON ?= $(patsubst triton==%,%,$(CUDA_TRITON))
+## No tiles are chosen for other versions: what spills there passes.
+OFFLINE := $(if $(filter $(CUDA_TRITON),triton==$(TRITON)),--gluon,--first --spills)
 BIN := $(abspath $(VENV))/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 SNAKEMAKE := PATH="$(BIN):$$PATH" snakemake
@@ -81,8 +85,8 @@ attack: $(VENV)/.installed-developer
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.attack.fuzz --inputs $(INPUTS) --out results/attack
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.attack.kills --kills $(KILLS)
 
-test-triton: $(VENV)/triton/.installed
-	PYTHONPATH=$(abspath $(<D)) $(BIN)/python -m tests.kernels.offline --gluon
+test-triton: $(VENV)/triton-$(TRITON)/.installed
+	PYTHONPATH=$(abspath $(<D)) $(BIN)/python -m tests.kernels.offline $(OFFLINE)
 	@# What the compilation complains of, it sees in this version's code too.
 	PYTHONPATH=$(abspath $(<D)) $(BIN)/python -m pytest tests/kernels/test_compile.py -k refused
 
@@ -137,7 +141,7 @@ $(VENV)/.installed-developer: $(VENV)/.installed
 	$(PIP) install -c $(CONSTRAINTS) -e ./kernels -e ".[workflow,test,lint]"
 	@# The CUDA build of torch has brought the Triton that it asks for; the CPU build brings none.
 	$(BIN)/python -c 'import sys, torch; sys.exit(torch.version.cuda is None and sys.platform == "linux")' || \
-	    $(PIP) install "$(TRITON)"
+	    $(PIP) install "$(CPU_TRITON)"
 	touch $@
 
 $(VENV)/docs/.installed: envs/docs.txt | $(VENV)/bin/python
@@ -145,9 +149,9 @@ $(VENV)/docs/.installed: envs/docs.txt | $(VENV)/bin/python
 	$(@D)/bin/pip --disable-pip-version-check install -r $<
 	touch $@
 
-$(VENV)/triton/.installed: $(CONSTRAINTS) | $(VENV)/.installed-developer
+$(VENV)/triton-$(TRITON)/.installed: | $(VENV)/.installed-developer
 	rm -rf $(@D)
-	$(PIP) install --no-deps --target $(@D) "$(CUDA_TRITON)"
+	$(PIP) install --no-deps --target $(@D) "triton==$(TRITON)"
 	touch $@
 
 $(VENV)/bin/python:

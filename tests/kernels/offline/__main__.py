@@ -1,7 +1,8 @@
 """``python -m tests.kernels.offline [OP ...]``: what every listed configuration needs.
 
 Prints registers and shared memory for A100 and H100/H200, some for RTX 30; rc 1 if one does not
-fit. ``--gluon``: only kernels in Gluon, which changes with Triton's version. ``--arch``: instead,
+fit. ``--gluon``: only kernels in Gluon, which changes with Triton's version. ``--first``: the first
+configuration of each kernel, for a version of Triton that is only looked at. ``--arch``: instead,
 one configuration of each kernel for any GPU, for another GPU (sm_100, gfx942). ``--spills``: what
 spills is printed and passes, for versions of Triton that no tiles are tuned with.
 """
@@ -25,11 +26,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--gluon", action="store_true", help="only kernels for Hopper GPUs")
+    parser.add_argument("--first", action="store_true", help="one configuration of each kernel")
     parser.add_argument("--arch", help="another GPU: sm_100 or gfx942")
     parser.add_argument("--spills", action="store_true", help="let them pass")
     options = parser.parse_args(arguments)
     if options.arch is None:
-        jobs = every_job(options.ops, gluon_alone=options.gluon)
+        jobs = every_job(options.ops, gluon_alone=options.gluon, first_alone=options.first)
     else:
         jobs = jobs_of_portable(options.arch, options.ops)
     on_amd = str(options.arch).startswith("gfx")

@@ -43,15 +43,27 @@ Job = tuple[str, str, int, str]
 """Name of a case, op, place in its list, architecture."""
 
 
-def every_job(ops: Iterable[str] = (), *, gluon_alone: bool = False) -> list[Job]:
-    """Every configuration, or those of Gluon's kernels, for each GPU that it is meant for."""
-    return [
+def every_job(
+    ops: Iterable[str] = (), *, gluon_alone: bool = False, first_alone: bool = False
+) -> list[Job]:
+    """Every configuration for each GPU that it is meant for.
+
+    ``gluon_alone``: of Gluon's kernels; ``first_alone``: the first of each kernel and GPU.
+    """
+    jobs = [
         (key, op, place, arch)
         for key, (op, place) in all_cases(ops).items()
         for case in [cases_of(op)[place]]
         if isinstance(case.kernel, GluonJITFunction) or not gluon_alone
         for arch in case.architectures
     ]
+    if not first_alone:
+        return jobs
+    first: dict[tuple[object, str], Job] = {}
+    for job in jobs:
+        _, op, place, arch = job
+        first.setdefault((cases_of(op)[place].kernel.fn, arch), job)
+    return list(first.values())
 
 
 def jobs_of_portable(arch: str, ops: Iterable[str] = ()) -> list[Job]:
