@@ -166,8 +166,7 @@ def undo_gate_of_row(
     dtype: gl.constexpr = grad_smem.dtype
     halves: gl.constexpr = [2 * AHEAD, 1, 1, 32, 1, C]
     place = i % AHEAD
-    # The same half, as the compiler does not know; see `differentiate`.
-    half = 2 * place + w + (i >> 28)
+    half = 2 * place + w
     row = gl.where(i < rows, first_row + i, NOWHERE)
     mbarrier.wait(raw.index(place), (i // AHEAD) & 1)
     grad_half = reinterpret(grad_smem, dtype, halves, grad_smem.layout).index(half)
@@ -186,7 +185,9 @@ def undo_gate_of_row(
         q_tile = q_half.reshape([32, C])
         q_tile.store((widen(q_tile.load(VECTORS)) * (scale * (1.0 / BIAS_SCALE))).to(dtype))
     flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    reinterpret(delta_smem, gl.float32, [2 * AHEAD, 32], flat).index(half).store(delta_half)
+    # The same half, as the compiler does not know; see `differentiate`.
+    same = half + (i >> 28)
+    reinterpret(delta_smem, gl.float32, [2 * AHEAD, 32], flat).index(same).store(delta_half)
     fence_async_shared()
     mbarrier.arrive(open.index(place))
     at = [batch, row, first_q + w * 32, head, 0]
