@@ -28,5 +28,6 @@ def test_a_written_structure_is_read_as_it_was_predicted(tmp_path: Path) -> None
     expected = np.where(wanted[..., None], positions.numpy(), 0.0)
     np.testing.assert_allclose(chain.positions[others], expected[others], atol=1e-3)
     block = gemmi.cif.read(str(path)).sole_block()
-    assert None not in (block.find_value("_entry.id"), block.find_value("_exptl.method"))
+    assert block.find_value("_entry.id") == "1abc_A"
+    assert len(block.find_values("_ma_qa_metric_local.metric_value")) == 21
     assert all("peptide" in kind for kind in block.find_values("_chem_comp.type"))

@@ -143,4 +143,27 @@ def test_replayed_predictions_equal_launched_ones(config: Config, reader: ShardR
     for key in ("1lcd_A", "5pti_A"):
         eager = predicted(config, reader, key, model, length_step=64, graphs=False)
         graphed = predicted(config, reader, key, model, length_step=64, graphs=True)
-        assert all(torch.equal(a, b) for a, b in zip(graphed, eager, strict=True))
+        torch.testing.assert_close(graphed, eager, rtol=0, atol=0)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_other_weights_and_an_early_stop_are_replayed_too(
+    config: Config, reader: ShardReader
+) -> None:
+    passes = prediction_features(Query.of(reader.sample("5pti_A")), config.features, 0, 4, CUDA)
+
+    def options(graphs: bool) -> dict[str, Any]:
+        return {"length_step": 64, "graphs": graphs, "tolerance_angstrom": 1000.0}
+
+    model = example_model(config).to(CUDA)
+    other = AlphaFold(config.model)
+    set_example_weights(other, seed=1)
+    run = Predictor(model, config.model, **options(True))
+    before = run(passes)
+    run.load(other.state_dict())
+    after = run(passes)
+    assert before.num_passes == after.num_passes == 3
+    assert not torch.equal(before.positions, after.positions)
+    eager = Predictor(other.to(CUDA).eval(), config.model, **options(False))(passes)
+    torch.testing.assert_close(after, eager, rtol=0, atol=0)
