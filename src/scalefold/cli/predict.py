@@ -202,7 +202,7 @@ def _of_fasta(
     records, rejected = read_fasta(fasta)
     refused = []
     for line, name, reason in rejected:
-        typer.echo(f"{fasta}, line {line}: {name} {reason}", err=True)
+        typer.echo(f"{fasta}, line {line}: {name}: {reason}", err=True)
         refused.append(Outcome(name, None, "failed", f"line {line}: {reason}"))
     return fasta_targets(records, alignments, shards), refused
 
