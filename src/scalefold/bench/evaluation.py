@@ -91,7 +91,7 @@ def bench_evaluation(
         chains = [(f"s{i:03d}_A", "validation", length) for i, length in enumerate(lengths)]
         with LiveLine("evaluating", num_chains, console, seconds_between_lines=10) as progress:
             started = time.perf_counter()
-            results = evaluate_chains(
+            results, _ = evaluate_chains(
                 clock, ShardReader(shards), chains, config, device, None, progress
             )
             seconds = time.perf_counter() - started

@@ -38,6 +38,7 @@ _MOST_PENDING: Final = 16
 Fate = Literal["scored", "skipped", "failed"]
 Chain = tuple[str, str, int]
 """Key, split, length."""
+Results = dict[str, list[dict[str, Any]]]
 Scored = tuple[dict[str, Any], Backbones]
 
 
@@ -63,7 +64,7 @@ def evaluate_chains(
     device: torch.device,
     structures: Path | None,
     progress: LiveLine,
-) -> dict[str, list[dict[str, Any]]]:
+) -> tuple[Results, list[dict[str, Any]]]:
     """Predict and score chains, the short ones first.
 
     While the model works, the features of the next chain are made and earlier predictions are
@@ -85,9 +86,10 @@ def evaluate_chains(
 
     Returns
     -------
-    dict
-        Records of ``scored``, ``skipped`` and ``failed`` chains, each in the order of ``chains``;
-        and ``shown``, see `shown_chains`.
+    results : dict
+        Records of ``scored``, ``skipped`` and ``failed`` chains, each in the order of ``chains``.
+    shown : list of dict
+        See `shown_chains`.
     """
     fates: dict[str, tuple[Fate, dict[str, Any]]] = {}
     kept: dict[str, Backbones] = {}
@@ -121,12 +123,11 @@ def evaluate_chains(
                 settle_first()
         while pending:
             settle_first()
-    results: dict[str, list[dict[str, Any]]] = {"scored": [], "skipped": [], "failed": []}
+    results: Results = {"scored": [], "skipped": [], "failed": []}
     for key, split, length in chains:
         fate, result = fates[key]
         results[fate].append({"chain_key": key, "split": split, "length": length, **result})
-    results["shown"] = shown_chains(results["scored"], kept)
-    return results
+    return results, shown_chains(results["scored"], kept)
 
 
 def _make_features(

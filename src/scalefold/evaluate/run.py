@@ -9,7 +9,7 @@ beside training or after it, and may be interrupted and started again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -22,7 +22,7 @@ from scalefold.checkpoint.target import TargetReached
 from scalefold.config.load import config_hash
 from scalefold.config.schema import Config, EvaluationConfig
 from scalefold.errors import InputError
-from scalefold.evaluate.chains import Chain, evaluate_chains
+from scalefold.evaluate.chains import Chain, Results, evaluate_chains
 from scalefold.evaluate.patience import stalled
 from scalefold.evaluate.results import (
     mean_by_split,
@@ -125,8 +125,10 @@ def evaluate_weights(
         console = console or Console(stderr=True)
         with LiveLine(f"evaluating {path.name}:", len(chains), console) as progress:
             predict = predictor(config, subject.weights, device)
-            results = evaluate_chains(predict, reader, chains, config, device, structures, progress)
-        evaluation = {**made_from, **_outcome(results, path, chosen)}
+            results, shown = evaluate_chains(
+                predict, reader, chains, config, device, structures, progress
+            )
+        evaluation = {**made_from, **_outcome(results, shown, path, chosen)}
     try:  # before the evaluation is written, since its file says that all is done
         _tell_training(settings, subject, evaluation, out.parent)
     except InputError as error:
@@ -143,7 +145,7 @@ def evaluate_weights(
 
 
 def _outcome(
-    results: Mapping[str, list[dict[str, Any]]], path: Path, splits: Sequence[str]
+    results: Results, shown: list[dict[str, Any]], path: Path, splits: Sequence[str]
 ) -> dict[str, Any]:
     """The results of all chains, and the means of those that were scored."""
     if not results["scored"]:
@@ -159,14 +161,13 @@ def _outcome(
             split: {
                 fate: sum(chain["split"] == split for chain in members)
                 for fate, members in results.items()
-                if fate != "shown"
             }
             for split in splits
         },
         "chains": results["scored"],
         "skipped": results["skipped"],
         "failed": results["failed"],
-        "shown": results["shown"],
+        "shown": shown,
     }
 
 

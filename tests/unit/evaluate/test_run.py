@@ -132,7 +132,7 @@ def test_short_chains_come_first_and_results_as_they_were_asked_for(
 
     chains = [("3u8v_A", "validation", 93), ("1lcd_A", "train", 51), ("5pti_A", "train", 58)]
     line = LiveLine("", len(chains), Console(quiet=True))
-    found = evaluate_chains(
+    found, _ = evaluate_chains(
         predict, ShardReader(shards), chains, settings(), torch.device("cpu"), None, line
     )
     assert lengths == [51, 58, 93]
