@@ -72,8 +72,8 @@ def find_alignments(
     """
     if given is None and not query_alone and not search:
         raise InputError(
-            "nothing says where the alignments are: give --alignments FOLDER, or --query-alone, "
-            "which trains and evaluates on the sequences alone"
+            "nothing says where the alignments are: give --alignments FOLDER, --config FILE with a "
+            "section search, or --query-alone, which trains and evaluates on the sequences alone"
         )
     make_folder(own)
     layout, names, hits = _LAYOUTS[1], set[str](), set[str]()

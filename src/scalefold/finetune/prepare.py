@@ -81,11 +81,12 @@ def prepare(request: Request, *, anew: bool, jobs: int) -> Prepared:
         f"{counts['validation']} held out."
     )
     write_settings(request.settings, tree, request.command, about)
+    number = alignments.num_queries
+    queries = f"; {number} chains have their sequence alone" if number else ""
     facts = (
         f"weights: {request.weights}: {weights.model}, {weights.num_parameters:,} parameters",
         f"structures: {structures.num_files} files with {len(structures.sequences)} protein chains",
-        f"alignments: {', '.join(alignments.data['alignments'])}; {alignments.num_queries} chains "
-        "have their sequence alone",
+        f"alignments: {', '.join(alignments.data['alignments'])}{queries}",
         f"left out: {len(rejected)}, see {request.rejected}",
     )
     return Prepared(_unusable(rejected), facts)

@@ -46,6 +46,8 @@ def extent(stages: Mapping[str, Config], chains: Sequence[ChainRow]) -> Iterator
     lacking = lacking_files(chains, config.data)
     if lacking is None:
         yield "files: a mirror is on the web; fetching says which chains lack files"
+    elif lacking and config.search is not None:
+        yield f"files: {_by_split(lacking)} lack a structure or all alignments; these are searched"
     elif lacking:
         yield f"files: {_by_split(lacking)} lack a structure or all alignments, and are set aside"
     else:
