@@ -138,10 +138,12 @@ def test_checkpoint_is_evaluated_to_the_same_scores(tmp_path: Path) -> None:
     name = FIXTURE / f"run/evaluation/{KEY}/step-00000004.json"
     before, now = json.loads(name.read_text()), json.loads(out.read_text())
     assert now["step"] == 4
+    before, now = before["mean"]["validation"], now["mean"]["validation"]
+    # The search for the best superposition is longer today, so what it maximises may rise.
+    for score in ("gdt_ts", "tm_score"):
+        assert now.pop(score) >= before.pop(score)
     # Scores are written with six decimals.
-    assert now["mean"]["validation"] == pytest.approx(
-        before["mean"]["validation"], rel=RECORD_TOLERANCE, abs=2e-6
-    )
+    assert now == pytest.approx(before, rel=RECORD_TOLERANCE, abs=2e-6)
 
 
 def test_checkpoint_is_exported_with_the_same_names_and_values(tmp_path: Path) -> None:

@@ -53,4 +53,6 @@ def divisible(features: Features, degree: int, template_rows: int) -> Features:
             more = wanted[dim] - sizes[dim] if isinstance(dim, str) and dim in sizes else 0
             widths[:0] = (0, more)
         padded[name] = functional.pad(tensor, widths) if any(widths) else tensor
+    if "seq_length" in features:  # the loss scales by it, but by no more than the crop's
+        padded["seq_length"] = features["seq_length"].clamp(max=sizes["N"])
     return padded

@@ -185,6 +185,6 @@ def total_loss(
     with torch.autocast(features["aatype"].device.type, enabled=False):
         terms = {name: TERMS[name](outputs, features, config) for name in weights}
         per_sample = torch.stack([weights[name] * term for name, term in terms.items()]).sum(0)
-        num_residues = torch.minimum(features["seq_length"], features["seq_mask"].sum(1))
+        num_residues = features["seq_length"].clamp(max=features["aatype"].shape[1])
         loss = (per_sample * num_residues.to(per_sample.dtype).sqrt()).mean()
     return loss, {name: term.detach().mean() for name, term in terms.items()}

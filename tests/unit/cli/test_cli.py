@@ -373,7 +373,7 @@ def test_fetch_says_what_no_mirror_has(tmp_path: Path, monkeypatch: pytest.Monke
     for name, key in (("swisprot_hits.a3m", "alignments"), ("pdb7_hits.hhr", "template_hits")):
         assert f"{name} for any of 8 chains" in bucket.stderr
         assert f"data.{key}" in bucket.stderr
-    assert "set aside, 8" in bucket.stderr
+    assert "5pti_A" in bucket.stderr
     whole = run("fetch", *options, *misspelt)
     assert whole.exit_code == 2, whole.output
     assert "none of 17 chains" in whole.stderr

@@ -29,6 +29,11 @@ def test_padding_is_masked_and_the_rest_stays() -> None:
         assert padded[name].sum() == features[name].sum()
 
 
+def test_a_cropped_chain_does_not_grow_by_the_padding() -> None:
+    features = example_features(SIZES) | {"seq_length": torch.tensor([400])}
+    assert divisible(features, 4, template_rows=2)["seq_length"].tolist() == [13]
+
+
 def test_what_fits_is_not_copied() -> None:
     features = example_features({**SIZES, "N": 12, "S": 6, "E": 8})
     assert divisible(features, 4, template_rows=2) is features

@@ -41,7 +41,7 @@ def test_missing_folder_manifest_and_nonsense_are_told_apart(tmp_path):
     with pytest.raises(InputError, match="not valid JSON"):
         Manifest.read(tmp_path)
     (tmp_path / "manifest.json").write_text('{"schema_version": 1}')
-    with pytest.raises(InputError, match="config_hash"):
+    with pytest.raises(InputError, match="an entry is missing"):
         Manifest.read(tmp_path)
     (tmp_path / "manifest.json").write_text("[]")
     with pytest.raises(InputError, match="found list"):
