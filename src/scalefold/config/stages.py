@@ -17,7 +17,16 @@ from scalefold.config.schema import Config
 from scalefold.errors import InputError
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]*")
-_OF_THE_RUN: Final = ("run_name", "results", "container", "data", "search", "shards", "stages")
+_OF_THE_RUN: Final = (
+    "run_name",
+    "results",
+    "container",
+    "data",
+    "search",
+    "shards",
+    "predict",
+    "stages",
+)
 """What all stages have in common."""
 
 

@@ -90,7 +90,7 @@ def test_without_stages_there_is_one_training_without_a_name(tmp_path: Path) -> 
     ("stages", "message"),
     [
         ({"a": {"training": {"step": 1}}}, r"stages\.a: .*'training\.step'.*steps"),
-        ({"a": {"data": {}}}, r"stages\.a: data"),
+        ({"a": {"data": {}, "predict": {}}}, r"stages\.a: data, predict"),
         ({"a": {"training": {"initial_weights": "x"}}}, r"stages\.a: training\.initial_weights"),
         ({"A b": {}}, r"stages\.A b"),
         ({"a": {"training": 3}}, r"stages\.a: training: "),
