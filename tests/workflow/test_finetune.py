@@ -89,3 +89,12 @@ def test_an_edited_configuration_is_run(tuned: tuple[Any, int, str]) -> None:
     code, output = _finetune(tuned[0], "--", "--dry-run")
     assert code == 2, output
     assert "checkpoint train" in output
+
+
+@pytest.mark.slow
+def test_a_list_without_a_chain_to_train_on_is_refused(tuned: tuple[Any, int, str]) -> None:
+    path = tuned[0].folder / "results/tuned/input/chains.tsv"
+    path.write_text(path.read_text().replace("\ttrain\t", "\ttemplate\t"))
+    code, output = _finetune(tuned[0], "--prepare-only")
+    assert code == 2, output
+    assert f"{path.relative_to(tuned[0].folder)}: no chain of split train" in output

@@ -131,7 +131,7 @@ def finetune(
     from scalefold.finetune.prepare import prepare
     from scalefold.finetune.request import Request
     from scalefold.finetune.settings import snakemake_command
-    from scalefold.raw.chains import read_chains
+    from scalefold.raw.chains import check_trainable, read_chains
     from scalefold.train.extent import extent
 
     if not Path("Snakefile").is_file():
@@ -145,9 +145,11 @@ def finetune(
     )
     prepared = prepare(request, anew=anew, jobs=jobs)
     loaded = load_config([request.settings])
+    chains = read_chains(loaded.data.chains)
+    check_trainable(chains, loaded.data.chains)
     for one in prepared.unusable:
         typer.echo(f"set aside: {one.chain_key}: {one.reason}", err=True)
-    for line in (*prepared.facts, *extent({"": loaded}, read_chains(loaded.data.chains))):
+    for line in (*prepared.facts, *extent({"": loaded}, chains)):
         typer.echo(line)
     sharing = _sharing(profile)
     if loaded.evaluation.patience is not None:
