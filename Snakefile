@@ -34,6 +34,7 @@ rule all:
         rules.index.output,
         expand(TRAINED, key=KEYS.values()),
         all_evaluations,
+        SEARCHES,
         predictions,
         expand(f"{RUN}/report{{of}}.{{kind}}", of=REPORTS, kind=["html", "json"]),
         expand(f"{RUN}/mlperf{{of}}.log", of=REPORTS)

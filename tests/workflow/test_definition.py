@@ -177,9 +177,13 @@ def test_config_check_counts_the_jobs_of_a_new_run(
     checkout: Path, tmp_path: Path, mode: str
 ) -> None:
     own = tmp_path / "my.yaml"
-    predict = {"fasta": str(tmp_path / "my.fasta"), "query_alone": True}
     (tmp_path / "my.fasta").write_text(">a\nMKV\n")
-    settings = {"results": str(tmp_path), "evaluation": {"mode": mode}, "predict": predict}
+    settings = {
+        "results": str(tmp_path),
+        "evaluation": {"mode": mode},
+        "predict": {"fasta": str(tmp_path / "my.fasta")},
+        "search": {"query_alone": True, "jobs": 3},
+    }
     own.write_text(yaml.safe_dump({**settings, "data": {"buckets": None}}))
     files = [checkout / "demo/config.yaml", own]
     output = snakemake("-n", "--configfile", *map(str, files), folder=checkout)

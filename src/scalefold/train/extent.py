@@ -39,7 +39,7 @@ def extent(stages: Mapping[str, Config], chains: Sequence[ChainRow]) -> Iterator
     stages
         The configurations of its trainings, by name, as `load_stages` gives them.
     chains
-        The list of chains.
+        The list of chains, some of them to train on: see `check_trainable`.
     """
     config = next(iter(stages.values()))
     yield f"chains: {_by_split(chains)}"
@@ -74,9 +74,15 @@ def num_jobs(stages: Mapping[str, Config], buckets: int) -> int:
     last = list(stages.values())[-1]
     # Beside a training Snakemake does not know yet which checkpoint is its last.
     predicts = last.predict.fasta is not None and last.evaluation.mode == "after"
-    searches = last.search.jobs if last.search is not None and last.predict.searches else 0
     of_stages = sum(map(_jobs_of_stage, stages.values()))
-    return _JOBS_A_BUCKET * buckets + _JOBS_A_RUN + of_stages + searches + predicts
+    return _JOBS_A_BUCKET * buckets + _JOBS_A_RUN + _searches(last) + of_stages + predicts
+
+
+def _searches(config: Config) -> int:
+    """Search for chains, with what comes before and after; search for sequences to predict."""
+    if config.search is None:
+        return 0
+    return 2 + config.search.jobs * (1 + config.predict.searches)
 
 
 def _jobs_of_stage(config: Config) -> int:
