@@ -1,8 +1,8 @@
 """HH-suite's databases of many small files: ``<prefix>.ffdata`` and ``<prefix>.ffindex``.
 
-The data are the entries one after another, each with a NUL byte behind it; it may hold others, as
-those of column states do. The index has one line an
-entry, sorted by name: name, first byte, number of bytes with the NUL.
+The data are the entries one after another, each with a NUL byte behind it. An entry may hold other
+NUL bytes, as those of column states do. The index has one line an entry, sorted by name: name,
+first byte, number of bytes with the NUL.
 """
 
 from __future__ import annotations

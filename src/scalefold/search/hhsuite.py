@@ -19,7 +19,7 @@ from scalefold.search.a3m import query_of, rename_query
 from scalefold.search.binaries import find_binary, find_hhsuite_data
 from scalefold.search.ffindex import check_files, data_file, index_file
 from scalefold.search.hhm import ProfileHmm, parse_hhm
-from scalefold.search.process import Limits, ToolError, run
+from scalefold.search.process import Limits, ToolError, checked_output, run
 
 _MAX_ROWS: Final = "1000000"
 # AlphaFold2's, but for those that are HH-suite's own.
@@ -90,7 +90,7 @@ def hhblits(
             cwd=folder,
         )
         content = _output(folder / "out.a3m", "hhblits")
-        with _as_tool_error("hhblits"):
+        with checked_output("hhblits"):
             parse_a3m(content, sequence, "its a3m")
         return content
 
@@ -111,7 +111,7 @@ def hhsearch(
         command = _command("hhsearch", "query.a3m", databases, limits)
         run([*command, *options, "-o", "out.hhr"], limits, cwd=folder)
         content = _output(folder / "out.hhr", "hhsearch")
-        with _as_tool_error("hhsearch"):
+        with checked_output("hhsearch"):
             parse_hhr(content.decode("utf-8", "replace"), sequence, "its hhr")
         return content
 
@@ -142,7 +142,7 @@ def hhalign(
         command = [str(find_binary("hhalign")), "-v", "1", "-i", "query.a3m", "-t", "template.hhm"]
         run([*command, "-o", "out.hhr"], limits, cwd=folder)
         text = _output(folder / "out.hhr", "hhalign").decode("utf-8", "replace")
-        with _as_tool_error("hhalign"):
+        with checked_output("hhalign"):
             return parse_hhr(text, sequence, "its hhr")
 
 
@@ -158,7 +158,7 @@ def hhmake(alignment: bytes, sequence: str, name: str, limits: Limits) -> tuple[
         command = [str(find_binary("hhmake")), "-v", "1", "-i", "query.a3m", "-o", "out.hhm"]
         run([*command, "-name", name, "-maxseq", _MAX_ROWS], limits, cwd=folder)
         content = _output(folder / "out.hhm", "hhmake")
-        with _as_tool_error("hhmake"):
+        with checked_output("hhmake"):
             profile = parse_hhm(content.decode("utf-8", "replace"), "its hhm")
             if len(profile) != len(sequence):
                 raise InputError(f"it has {len(profile)} columns, the query {len(sequence)}")
@@ -195,7 +195,7 @@ def cstranslate(alignments: Path, out: Path, limits: Limits) -> None:
         out.absolute(),
     ]
     run([find_binary("cstranslate"), *_CSTRANSLATE_OPTIONS, *files], limits)
-    with _as_tool_error("cstranslate"):
+    with checked_output("cstranslate"):
         check_files(out)
 
 
@@ -222,12 +222,3 @@ def _output(path: Path, program: str) -> bytes:
     if not path.is_file():
         raise ToolError(f"{program} ended without an error, but wrote no {path.suffix[1:]}")
     return path.read_bytes()
-
-
-@contextmanager
-def _as_tool_error(program: str) -> Iterator[None]:
-    """Say of which program an output is that cannot be used."""
-    try:
-        yield
-    except InputError as error:
-        raise ToolError(f"{program} wrote a result that cannot be used: {error}") from error

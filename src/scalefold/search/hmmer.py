@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import IO, Final
@@ -15,7 +15,7 @@ from scalefold.errors import InputError
 from scalefold.raw.alignments import encode_sequence, parse_a3m
 from scalefold.search.a3m import read_stockholm, stockholm_hits_to_a3m, stockholm_to_a3m
 from scalefold.search.binaries import find_binary
-from scalefold.search.process import Limits, ToolError, run, run_reading
+from scalefold.search.process import Limits, checked_output, run, run_reading
 
 # AlphaFold2's: stricter filters, one iteration.
 JACKHMMER_OPTIONS: Final = (
@@ -88,7 +88,10 @@ def jackhmmer(
             lambda stream: read_stockholm(stream, "jackhmmer", max_rows),
             Path(folder),
         )
-    return _checked(lambda: stockholm_to_a3m(rows), sequence, "jackhmmer")
+    with checked_output("jackhmmer"):
+        content = stockholm_to_a3m(rows)
+        parse_a3m(content, sequence, "its alignment")
+    return content
 
 
 def hmmsearch(
@@ -129,7 +132,10 @@ def hmmsearch(
             lambda stream: _read_hits(stream, hits),
             folder,
         )
-    return _checked(lambda: stockholm_hits_to_a3m(rows, sequence), sequence, "hmmsearch")
+    with checked_output("hmmsearch"):
+        content = stockholm_hits_to_a3m(rows, sequence)
+        parse_a3m(content, sequence, "its alignment")
+    return content
 
 
 def _read_hits(stream: IO[bytes], max_rows: int | None) -> dict[bytes, bytes]:
@@ -145,12 +151,3 @@ def _aligned_columns(alignment: bytes, sequence: str) -> bytes:
     rows = [b"row%d %s" % (number, row.tobytes()) for number, row in enumerate(msa)]
     columns = b"#=GC RF " + b"x" * len(sequence)
     return b"\n".join([b"# STOCKHOLM 1.0", b"", *rows, columns, b"//", b""])
-
-
-def _checked(convert: Callable[[], bytes], sequence: str, program: str) -> bytes:
-    try:
-        content = convert()
-        parse_a3m(content, sequence, "its alignment")
-    except InputError as error:
-        raise ToolError(f"{program} wrote a result that cannot be used: {error}") from error
-    return content

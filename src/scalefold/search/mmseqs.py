@@ -14,7 +14,7 @@ from typing import Final
 from scalefold.errors import InputError
 from scalefold.raw.alignments import encode_sequence, parse_a3m
 from scalefold.search.binaries import find_binary
-from scalefold.search.process import Limits, ToolError, run
+from scalefold.search.process import Limits, checked_output, run
 
 # ColabFold's sensitivity and iterations.
 MMSEQS_OPTIONS: Final = ("--num-iterations", "3", "-s", "8", "-e", "0.1", "--max-seqs", "10000")
@@ -140,10 +140,8 @@ def mmseqs(
         content = written[0].read_bytes().rstrip(b"\0") if written else b""
     if not content:
         content = f">query\n{sequence}\n".encode()  # nothing was found
-    try:
+    with checked_output("mmseqs"):
         parse_a3m(content, sequence, "its alignment")
-    except InputError as error:
-        raise ToolError(f"mmseqs wrote a result that cannot be used: {error}") from error
     return content
 
 

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final, TypeVar
@@ -58,6 +58,21 @@ def run(command: Sequence[str | Path], limits: Limits, cwd: Path | None = None) 
         It fails, or takes more than its limits.
     """
     run_reading(command, limits, lambda stream: stream.read(), cwd)
+
+
+@contextlib.contextmanager
+def checked_output(program: str) -> Iterator[None]:
+    """Say of which program an output is that cannot be used.
+
+    Raises
+    ------
+    ToolError
+        In place of an InputError.
+    """
+    try:
+        yield
+    except InputError as error:
+        raise ToolError(f"{program} wrote a result that cannot be used: {error}") from error
 
 
 def run_reading(
