@@ -23,10 +23,13 @@ from typer.core import TyperGroup
 from scalefold import __version__
 from scalefold.cli import (
     bench,
+    chains,
     configuration,
+    convert,
     data,
     doctor,
     finetune,
+    mlperf_log,
     monitor,
     predict,
     profile,
@@ -105,7 +108,7 @@ _ABOUT = (
     "From raw protein data to trained AlphaFold2-class weights.\n\n"
     "[cyan]scalefold config check -c my.yaml[/] says what a run comes to, and "
     "[cyan]snakemake --profile local --configfile my.yaml[/] makes it. The workflow calls fetch, "
-    "pack, train, evaluate and report, in this order."
+    "pack, train, evaluate and report, in this order, and search and predict if they are asked for."
 )
 
 app = typer.Typer(
@@ -154,12 +157,15 @@ def main(
     log_to_stderr()
 
 
+chains.register(app)
 data.register(app)
+convert.register(app)
 search.register(app)
 training.register(app)
 finetune.register(app)
-predict.register(app)
 monitor.register(app)
+predict.register(app)
+mlperf_log.register(app)
 profile.register(app)
 doctor.register(app)
 app.add_typer(bench.app, name="bench", rich_help_panel="Tools")

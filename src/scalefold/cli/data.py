@@ -1,4 +1,4 @@
-"""``scalefold chains``, ``fetch``, ``pack``, ``inspect``, ``verify``: from raw files to shards."""
+"""``scalefold fetch``, ``pack``, ``inspect``, ``verify``: from raw files to shards."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from scalefold.cli.chains import register as register_chains
-from scalefold.cli.convert import register as register_convert
 from scalefold.cli.options import ConfigFiles, Overrides, read_config
 from scalefold.errors import InputError, listed
 
@@ -30,7 +28,6 @@ RawFolder = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module to the application."""
-    register_chains(app)
     panel = "Data"
     app.command(
         rich_help_panel=panel,
@@ -50,7 +47,6 @@ def register(app: typer.Typer) -> None:
     app.command(
         rich_help_panel=panel, epilog="Example: [cyan]scalefold verify results/demo/shards[/]"
     )(verify)
-    register_convert(app)
 
 
 def fetch(

@@ -48,10 +48,6 @@ def register(app: typer.Typer) -> None:
         epilog="Examples: [cyan]scalefold report results/demo[/], "
         "[cyan]scalefold report results/mine --shards results/demo/shards[/]",
     )(report)
-    app.command(
-        rich_help_panel="Tools",
-        epilog="Example: [cyan]scalefold mlperf-log results/mlperf --out mlperf.log[/]",
-    )(mlperf_log)
 
 
 def train(
@@ -341,18 +337,3 @@ def report(
                 point = scores[name]
                 typer.echo(f"  {name} {point['value']:.3f} over {point['chains']} at step {step}")
     typer.echo(f"{html}, {html.with_suffix('.json')}")
-
-
-def mlperf_log(
-    run: RunFolder,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="Log to write.")],
-    key: Key = None,
-    shards: RunShards = None,
-) -> None:
-    """Write a run's log in MLPerf's format (:::MLLOG), from the files of the run."""
-    check_there(run, "run folder")
-
-    from scalefold.report.mlperf_log import write_mlperf_log
-
-    write_mlperf_log(run, key, run / "shards" if shards is None else shards, out)
-    typer.echo(out)
