@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from rich.console import Console
 
@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 DUPLICATES: Final = "duplicate_pdb_chains.txt"
 _CHUNK: Final = 32
+_Read = TypeVar("_Read")
 _MOST_BYTES: Final = 500_000_000
 
 
@@ -67,7 +68,7 @@ def structure_files(folder: Path) -> list[Path]:
 def read_structures(files: list[Path], jobs: int, notes: Notes) -> Iterator[Candidate]:
     """Read the chains of structures, in several processes; what cannot be read is noted."""
     with LiveLine("structures", len(files), Console(stderr=True), 0, 30.0) as line:
-        outlines = zip(files, _outlines(files, jobs), strict=True)
+        outlines = zip(files, read_all(_outline, files, jobs), strict=True)
         for number, (path, outline) in enumerate(outlines, start=1):
             if path.name != path.name.lower():
                 notes.add(
@@ -81,13 +82,15 @@ def read_structures(files: list[Path], jobs: int, notes: Notes) -> Iterator[Cand
                 line.show(number, "")
 
 
-def _outlines(files: list[Path], jobs: int) -> Iterator[Outline | str]:
+def read_all(read: Callable[[Path], _Read], files: list[Path], jobs: int) -> Iterator[_Read]:
+    """Give what is read of each file, in this process or, of many files, in ``jobs`` others."""
     if jobs == 1 or len(files) <= _CHUNK:
-        yield from map(_outline, files)
+        yield from map(read, files)
         return
+    # Spawned, since torch and others may hold threads that a fork would lose.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        yield from pool.map(_outline, files, chunksize=_CHUNK)
+        yield from pool.map(read, files, chunksize=_CHUNK)
 
 
 def _outline(path: Path) -> Outline | str:

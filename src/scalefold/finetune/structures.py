@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Final
 
 from rich.console import Console
 
+from scalefold.chains.folders import read_all, structure_files
 from scalefold.errors import InputError
 from scalefold.io.atomic import make_folder, write_bytes
 from scalefold.progress import LiveLine
@@ -23,7 +23,6 @@ from scalefold.raw.own_structures import read_pdb
 MIRROR_PATH: Final = "{entry}.cif.gz"
 """Where the mirror has an entry."""
 _STAGE: Final = "structures"
-_CHUNK: Final = 8
 
 
 @dataclass(frozen=True)
@@ -78,8 +77,7 @@ def collect_structures(folder: Path, mirror: Path, max_bytes: int, jobs: int) ->
     """
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder. Name the folder of the structures")
-    found = (path for path in sorted(folder.rglob("*")) if mirror not in path.parents)
-    files = [path for path in found if path.name.endswith(STRUCTURE_SUFFIXES)]
+    files = [path for path in structure_files(folder) if mirror not in path.parents]
     if not files:
         raise InputError(
             f"{folder}: has no structures. Their names end in {', '.join(STRUCTURE_SUFFIXES)}"
@@ -89,7 +87,8 @@ def collect_structures(folder: Path, mirror: Path, max_bytes: int, jobs: int) ->
     sequences: dict[str, str] = {}
     rejected: list[Rejected] = []
     with LiveLine("structures", len(files), Console(stderr=True), 0, 30.0) as line:
-        for number, (path, read) in enumerate(_read_all(files, max_bytes, jobs), start=1):
+        found = zip(files, read_all(partial(_read, max_bytes=max_bytes), files, jobs), strict=True)
+        for number, (path, read) in enumerate(found, start=1):
             name = path.relative_to(folder).as_posix()
             problem = read.problem
             if read.entry_id in file_of:
@@ -121,15 +120,6 @@ def collect_structures(folder: Path, mirror: Path, max_bytes: int, jobs: int) ->
         if old.name.removesuffix(".cif.gz") not in file_of:
             old.unlink()
     return Structures(len(files), dict(sorted(sequences.items())), rejected)
-
-
-def _read_all(files: list[Path], max_bytes: int, jobs: int) -> Iterator[tuple[Path, _Read]]:
-    read = partial(_read, max_bytes=max_bytes)
-    if jobs == 1 or len(files) <= _CHUNK:
-        yield from zip(files, map(read, files), strict=True)
-        return
-    with ProcessPoolExecutor(jobs) as pool:
-        yield from zip(files, pool.map(read, files, chunksize=_CHUNK), strict=True)
 
 
 def _read(path: Path, max_bytes: int) -> _Read:

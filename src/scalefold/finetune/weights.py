@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scalefold.checkpoint.read import METADATA_FILE, load_weights, read_metadata
-from scalefold.config.load import make_config
+from scalefold.config.load import preset_config
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.weights import check_state, guess_format, import_weights
@@ -69,7 +69,7 @@ def read_given_weights(path: Path, preset: str | None = None) -> GivenWeights:
     presets = [preset] if preset else named[-1:] or list(_OF_A_FILE)
     problems = []
     for name in presets:
-        model = _config({"preset": name})
+        model = preset_config(name)
         try:
             state = import_weights(path, guess_format(path), model.model)
         except InputError as error:
@@ -88,7 +88,7 @@ def read_given_weights(path: Path, preset: str | None = None) -> GivenWeights:
 def _of_checkpoint(path: Path) -> GivenWeights:
     trained = read_metadata(path).config
     sections = {name: trained[name] for name in ("model", "features", "loss")}
-    model = _config({"preset": PRESET, **sections})
+    model = preset_config(PRESET, sections)
     state = check_state(load_weights(path, "averaged"), model.model, str(path))
     count = sum(value.numel() for value in state.values())
     return GivenWeights("its own model", count, _settings(model))
@@ -96,7 +96,7 @@ def _of_checkpoint(path: Path) -> GivenWeights:
 
 def _settings(model: Config) -> dict[str, Any]:
     """The model, the sizes of samples and the pTM loss, where they differ from the preset's."""
-    base = _config({"preset": PRESET}).model_dump(mode="json")
+    base = preset_config(PRESET).model_dump(mode="json")
     own = model.model_dump(mode="json")
     settings = {
         name: differences
@@ -118,9 +118,3 @@ def _differences(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, A
         elif value != base[name]:
             found[name] = value
     return found
-
-
-def _config(tree: dict[str, Any]) -> Config:
-    # What a run needs besides, and a model does not.
-    rest = {"chains": "-", "mirrors": {"mmcif": ["-"], "alignments": ["-"]}}
-    return make_config({"data": rest, **tree}, "the weights' model")

@@ -12,7 +12,7 @@ from tests.unit.conftest import DEMO
 from tests.unit.train.quietly import train_quietly
 
 from scalefold.config import load_config, make_config
-from scalefold.config.load import merge, preset_model
+from scalefold.config.load import merge, preset_config, preset_model
 from scalefold.errors import InputError
 from scalefold.finetune.prepare import prepare
 from scalefold.finetune.request import Request
@@ -122,7 +122,10 @@ def test_the_model_of_a_file_is_found_out(
         "c_m": 8, "c_z": 8, "c_s": 16, "c_e": 8, "c_plddt": 8,
         "evoformer": {"num_blocks": 1}, "extra_msa": {"num_blocks": 1},
     }  # fmt: skip
-    monkeypatch.setattr("scalefold.finetune.weights._config", _small_config(small))
+    monkeypatch.setattr(
+        "scalefold.finetune.weights.preset_config",
+        lambda name: preset_config(name, {"model": small}),
+    )
     model = preset_model(preset, {"model": small})
     path = tmp_path / name
     import torch
@@ -137,14 +140,6 @@ def test_the_model_of_a_file_is_found_out(
     assert settings.get("loss", {}) == ({"pae": 0.1} if pae else {})
     with pytest.raises(InputError, match="does not fit"):
         read_given_weights(path, "model_1_ptm" if not pae else "model_1")
-
-
-def _small_config(small: dict[str, Any]) -> Any:
-    def make(tree: dict[str, Any]) -> Any:
-        rest = {"chains": "-", "mirrors": {"mmcif": ["-"], "alignments": ["-"]}}
-        return make_config(merge({"data": rest, "model": small}, tree))
-
-    return make
 
 
 def test_weights_that_are_not_there_are_named(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import gemmi
 import numpy as np
 import pytest
 
+from scalefold.chains import folders
 from scalefold.errors import InputError
 from scalefold.finetune.structures import Structures, collect_structures
 from scalefold.raw.mmcif import read_entry
@@ -48,7 +49,9 @@ def test_a_pdb_file_says_the_same_in_the_mirror(folder: Path, tmp_path: Path) ->
         np.testing.assert_allclose(one.positions, other.positions, atol=1e-3)  # PDB's digits
 
 
-def test_forms_and_folders_may_be_mixed(folder: Path, tmp_path: Path) -> None:
+def test_forms_and_folders_may_be_mixed(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shutil.copy(BPTI, folder / "below/any-name.cif.gz")  # an archive's file has its entry's name
     (folder / "1a8o.cif").write_bytes(gzip.decompress((WWPDB / "a8/1a8o.cif.gz").read_bytes()))
     _write_pdb(WWPDB / "lc/1lcd.cif.gz", folder / "1LCD.ent")
@@ -58,6 +61,7 @@ def test_forms_and_folders_may_be_mixed(folder: Path, tmp_path: Path) -> None:
     assert (found.num_files, found.rejected) == (3, [])
     mirror = sorted(path.name for path in (tmp_path / "mirror").iterdir())
     assert mirror == ["1a8o.cif.gz", "1lcd.cif.gz", "5pti.cif.gz"]
+    monkeypatch.setattr(folders, "_CHUNK", 2)
     assert _collect(folder, tmp_path / "other", jobs=2) == found
 
 
