@@ -20,7 +20,7 @@ def data_hash():
 def published(key):
     """Steps of a training's checkpoints, made from the present shards and initial weights, rising.
 
-    None if there are no shards yet, or a checkpoint cannot be read: the training says so.
+    Empty if there are no shards yet, or a checkpoint cannot be read: the training says so.
     """
     try:
         start = initial_weights_sha256(OF_KEY[key][1])

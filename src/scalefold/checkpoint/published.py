@@ -1,7 +1,6 @@
 """Which checkpoints in a training's folder are of the present data and initial weights.
 
-The workflow asks before it does anything, and every few seconds while a training runs, so nothing
-here imports torch.
+The workflow asks before it does anything, so nothing here imports torch.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def initial_weights_sha256(config: Config) -> str | None:
         return None
 
 
-@cache  # the workflow asks every few seconds while a training runs
+@cache  # an evaluation beside training asks every few seconds
 def _sha256(file: Path, time_ns: int) -> str:
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

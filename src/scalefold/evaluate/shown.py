@@ -20,7 +20,6 @@ from scalefold.geometry.rigid import Rigid
 from scalefold.geometry.superposition import superpose
 from scalefold.predict.pair_maps import PairMaps, sampled_residues, true_aligned_error
 
-BACKBONE: Final = ("N", "CA", "C", "O")
 MAP_SCALE: Final = 8
 """Maps are kept as bytes, in eighths of an Å; 255 is not known."""
 

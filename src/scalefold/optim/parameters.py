@@ -148,16 +148,6 @@ class FlatParameters:
             spans.append(slice(start, end))
         return spans
 
-    @property
-    def working(self) -> Tensor | None:
-        """Working copy of the first parameters in the narrow type; None if all are float32."""
-        return self._working if self._num_narrow else None
-
-    @property
-    def working_gradient(self) -> Tensor | None:
-        """Gradient of `working`, as backward left it; None if all parameters are float32."""
-        return self._working_gradient if self._num_narrow else None
-
     def publish(self) -> None:
         """Bring the working copy up to date with the master weights."""
         self._working.copy_(self.master[: self._num_narrow])
