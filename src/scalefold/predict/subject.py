@@ -79,5 +79,5 @@ def _check_model(checkpoint: Path, metadata: Metadata, model: ModelConfig) -> No
     if differences:
         raise InputError(
             f"{checkpoint}: checkpoint of another model. What differs ({len(differences)}):"
-            f"{listed(differences)}\nEvaluate it with the configuration that it was trained with"
+            f"{listed(differences)}\nUse the configuration that it was trained with"
         )

@@ -329,7 +329,7 @@ def test_checkpoint_of_another_model(shards, checkpoint, settings, tmp_path):
     _, first, second, mend = str(e.value).splitlines()
     assert (first[:2], second[:2]) == ("  ", "  ")
     assert "model.evoformer.num_blocks: 2 in the checkpoint" in second
-    assert mend.startswith("Evaluate it with the configuration")
+    assert mend.startswith("Use the configuration")
     assert not list(tmp_path.iterdir())
 
 
