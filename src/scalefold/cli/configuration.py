@@ -11,6 +11,7 @@ from scalefold.cli.options import (
     ConfigFiles,
     Overrides,
     Stage,
+    check_there,
     parse_overrides,
     read_config,
     read_stage,
@@ -52,7 +53,7 @@ def check(
     some listed chain: structures, each kind of alignment, template hits. With a section search only
     structures must be there, and the programs and databases of its steps. The initial weights must
     fit the model, and the model must have the modules that training.trainable names. The run's
-    folder must be writable, and an image file must exist.
+    folder must be writable. An image file and the sequences of predict.fasta must exist.
     """
     from scalefold.config import check_image, load_stages, run_key
     from scalefold.io.atomic import check_writable
@@ -69,6 +70,8 @@ def check(
             check_degree(one.parallel.dap, processes, processes)
     chains = read_chains(loaded.data.chains)
     check_trainable(chains, loaded.data.chains)
+    if loaded.predict.fasta is not None:
+        check_there(loaded.predict.fasta, "FASTA file")
     if loaded.search is None:
         check_files(chains, loaded.data)
     else:
