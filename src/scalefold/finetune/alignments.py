@@ -7,16 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from scalefold.config.schema import DataConfig
 from scalefold.errors import InputError
 from scalefold.io.atomic import make_folder, write_bytes
+from scalefold.raw.alignments import source_order
 from scalefold.raw.chains import Rejected
 
 QUERY: Final = "query"
 """Name of the alignments that hold the query alone."""
 _LAYOUTS: Final = ("pdb/{chain}/a3m/{name}.a3m", "{chain}/a3m/{name}.a3m", "{chain}/{name}.a3m")
 """Where a folder may have a chain's alignments; template hits alike, with hhr in place of a3m."""
-_ORDER: Final[tuple[str, ...]] = tuple(DataConfig.model_fields["alignments"].default)
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,7 @@ def find_alignments(
     }
     data = {
         "mirrors": mirrors,
-        "alignments": sorted(names, key=_place) or [QUERY],
+        "alignments": sorted(names, key=source_order) or [QUERY],
         "template_hits": min(hits, default=None),
     }
     dropped = {one.chain_key for one in rejected}
@@ -134,10 +133,6 @@ def _inspect(folder: Path, keys: Iterable[str]) -> tuple[str, set[str], set[str]
         f"{places}. A chain's folder is named <entry>_<author chain>, the entry in lower case. "
         "--query-alone does without"
     )
-
-
-def _place(name: str) -> tuple[int, str]:
-    return (_ORDER.index(name) if name in _ORDER else len(_ORDER), name)
 
 
 def _write_query(path: Path, key: str, sequence: str) -> None:

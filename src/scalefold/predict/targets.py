@@ -12,7 +12,13 @@ from scalefold.checkpoint.provenance import data_hash
 from scalefold.config.schema import ShardsConfig
 from scalefold.errors import InputError
 from scalefold.features.query import Query
-from scalefold.raw.alignments import ROW_SOURCES, encode_sequence, parse_a3m, read_folder
+from scalefold.raw.alignments import (
+    ROW_SOURCES,
+    encode_sequence,
+    parse_a3m,
+    read_folder,
+    source_order,
+)
 from scalefold.raw.fasta import FastaRecord
 from scalefold.shards.reader import ShardReader
 from scalefold.shards.records import MsaRecord
@@ -120,14 +126,13 @@ def _files(folder: Path) -> list[Path]:
     InputError
         There is none.
     """
-    order = {name: place for place, name in enumerate(ROW_SOURCES)}
-    files = sorted((folder / "a3m").glob("*.a3m"))
+    files = list((folder / "a3m").glob("*.a3m"))
     if not files:
         raise InputError(
             f"{folder / 'a3m'}: has no *.a3m. Bring its alignments there, as `scalefold search` "
             "and `scalefold fetch` lay them out, or predict from the query alone (--query-alone)"
         )
-    return sorted(files, key=lambda path: order.get(path.stem, len(order)))
+    return sorted(files, key=lambda path: source_order(path.stem))
 
 
 def _hash(files: Iterable[Path]) -> str:

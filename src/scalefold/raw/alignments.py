@@ -31,6 +31,7 @@ ROW_SOURCES: Final[tuple[str, ...]] = (
     "swissprot_hits",
 )
 """Where a row comes from, by its code: the stem of the a3m file."""
+_KNOWN_SOURCES: Final = ROW_SOURCES[1:]
 
 NO_OTHER_PARENTS: Final[Mapping[int, str]] = MappingProxyType({})
 """Of a chain on whose residues all tables agree."""
@@ -133,6 +134,12 @@ class Alignment:
         cut = Counter(self.cut)
         cut.update({name: int(n) for name, n in zip(names, counts - kept, strict=True) if n})
         return replace(self.select(np.flatnonzero(np.r_[True, is_kept])), cut=dict(cut))
+
+
+def source_order(name: str) -> tuple[int, str]:
+    """Return what names of alignments are sorted by: known ones as `ROW_SOURCES`, then others."""
+    known = name in _KNOWN_SOURCES
+    return (_KNOWN_SOURCES.index(name) if known else len(_KNOWN_SOURCES), name)
 
 
 def encode_sequence(sequence: str) -> NDArray[np.uint8]:

@@ -20,7 +20,7 @@ from rich.console import Console
 from scalefold.errors import InputError
 from scalefold.io.atomic import make_folder, write_bytes
 from scalefold.progress import LiveLine
-from scalefold.raw.alignments import ROW_SOURCES
+from scalefold.raw.alignments import source_order
 from scalefold.raw.chains import Rejected
 from scalefold.search.a3m import format_a3m, query_of, rename_query
 from scalefold.search.binaries import find_binary, find_hhsuite_data
@@ -30,7 +30,7 @@ from scalefold.search.ffindex import (
     index_file,
     write_ffindex,
 )
-from scalefold.search.given import read_given
+from scalefold.search.given import ENDINGS, read_given
 from scalefold.search.hhsuite import cstranslate, database_part, hhmake
 from scalefold.search.process import Limits
 
@@ -59,8 +59,7 @@ def alignments_of_folder(folder: Path) -> list[NamedAlignment]:
     """Return the alignments of a folder, by name.
 
     They are its files ``<name>.a3m`` or ``<name>.sto``, or those of a raw folder of `scalefold
-    fetch` or OpenProteinSet: of each ``<name>/a3m/``, the first that is there in the order of
-    `scalefold.raw.alignments.ROW_SOURCES`, otherwise by name.
+    fetch` or OpenProteinSet: of each ``<name>/a3m/``, the first by `source_order`.
 
     Raises
     ------
@@ -71,9 +70,9 @@ def alignments_of_folder(folder: Path) -> list[NamedAlignment]:
         raise InputError(f"{folder}: no such folder of alignments. Correct the path")
     if (folder / "alignments").is_dir():
         folder = folder / "alignments"
-    files = {p.stem: p for p in folder.iterdir() if p.suffix in (".a3m", ".sto") and p.is_file()}
+    files = {p.stem: p for p in folder.iterdir() if p.suffix in ENDINGS and p.is_file()}
     for below in folder.glob("*/a3m"):
-        found = sorted(below.glob("*.a3m"), key=lambda path: (_rank(path.stem), path.name))
+        found = sorted(below.glob("*.a3m"), key=lambda path: source_order(path.stem))
         if found:
             files[below.parent.name] = found[0]
     if not files:
@@ -247,11 +246,6 @@ def _write_states(database: Path, parts: Path, limits: Limits) -> None:
     cstranslate(database_part(database, "a3m"), new, limits)
     states = FFIndex(new)
     write_ffindex(database_part(database, "cs219"), ((name, states[name]) for name in states))
-
-
-def _rank(name: str) -> int:
-    known = ROW_SOURCES[1:]
-    return known.index(name) if name in known else len(known)
 
 
 def _reading(path: Path) -> Callable[[], bytes]:
