@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from scalefold.config.load import preset_tree
-from scalefold.config.schema import ModelConfig
+from scalefold.config.model import ModelConfig
 from scalefold.engine.activation_checkpointing import SelectiveCheckpointing, checkpoint_blocks
 from scalefold.features.contract import Features
 from scalefold.model import AlphaFold, Assembly, Previous

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from scalefold.config.load import merge, preset_tree
-from scalefold.config.schema import ModelConfig
+from scalefold.config.model import ModelConfig
 from scalefold.features.contract import INPUT_FEATURES, Features
 from scalefold.geometry.rigid import Rigid
 from scalefold.model import AlphaFold, Outputs, Previous

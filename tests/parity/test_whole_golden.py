@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from scalefold.config.load import merge, preset_tree
-from scalefold.config.schema import LossConfig, ModelConfig
+from scalefold.config.model import ModelConfig
+from scalefold.config.schema import LossConfig
 from scalefold.features.contract import ALL_FEATURES, Features
 from scalefold.loss.total import TERMS, total_loss
 from scalefold.model import AlphaFold, Outputs, Previous

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from scalefold.config.schema import ModelConfig
+from scalefold.config.model import ModelConfig
 from scalefold.geometry.rigid import Rigid, quaternion_to_rotation
 from scalefold.model import Outputs, Structure
 

@@ -25,7 +25,7 @@ from tools.parity.peer_code import PeerCode
 from tools.parity.peer_models import adapt_openfold, openfold_of
 from torch import Tensor
 
-from scalefold.config.schema import ModelConfig
+from scalefold.config.model import ModelConfig
 from scalefold.features.contract import Features
 from scalefold.model import AlphaFold
 from scalefold.model.example import set_example_weights

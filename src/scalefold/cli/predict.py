@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from scalefold.config import Config
-    from scalefold.config.schema import ShardsConfig
+    from scalefold.config.data import ShardsConfig
     from scalefold.predict.run import Outcome
     from scalefold.predict.targets import Target
 

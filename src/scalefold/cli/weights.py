@@ -11,7 +11,7 @@ from scalefold.cli.options import Overrides, check_there, parse_overrides, read_
 from scalefold.errors import InputError
 
 if TYPE_CHECKING:
-    from scalefold.config.schema import ModelConfig
+    from scalefold.config.model import ModelConfig
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -10,7 +10,8 @@ from operator import getitem
 from pathlib import PurePath
 from typing import Any, Final
 
-from scalefold.config.schema import Config, MaxRowsConfig
+from scalefold.config.data import MaxRowsConfig
+from scalefold.config.schema import Config
 
 FREE_KEYS: Final = (
     "run_name",

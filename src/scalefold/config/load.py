@@ -15,7 +15,8 @@ from typing import Any, Final, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from scalefold.config.schema import Config, ModelConfig
+from scalefold.config.model import ModelConfig
+from scalefold.config.schema import Config
 from scalefold.config.yaml_text import read_yaml
 from scalefold.errors import InputError
 

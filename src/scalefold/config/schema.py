@@ -1,5 +1,6 @@
 """The typed configuration: every key, its meaning, its default and its bounds.
 
+The sections ``data``, ``shards``, ``model`` and ``search`` have modules of their own beside it.
 Frozen, unknown keys are errors. Defaults are AlphaFold2's initial training (Jumper et al. 2021,
 Suppl. Table 4); ``presets.yaml`` states the differences of every other preset as data.
 """
@@ -12,144 +13,21 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from scalefold.config.data import DataConfig, ShardsConfig
+from scalefold.config.model import ModelConfig
 from scalefold.config.search import SearchConfig
 from scalefold.config.section import Section
 from scalefold.config.values import (
     BelowOne,
-    FileName,
     NonNegative,
     Positive,
     Probability,
     ResultsFolder,
-    Root,
     Weight,
     WrittenPath,
-    template,
 )
 
 _FOLDER_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
-
-
-# --- raw data -----------------------------------------------------------------------------------
-
-
-class MirrorsConfig(Section):
-    """Where raw files come from. Each list is tried in order.
-
-    A mirror is an ``https://`` or ``http://`` root, a public S3 bucket (``s3://openfold``), a
-    ``file://`` URL, or a folder's path.
-    """
-
-    mmcif: list[Root] = Field(min_length=1, description="Roots of wwPDB archives.")
-    mmcif_path: Annotated[str, template("entry", "hash", instead="extended")] = Field(
-        "pub/pdb/data/structures/divided/mmCIF/{hash}/{entry}.cif.gz",
-        description="Path below a root; {hash} is the 2nd and 3rd last character of the entry id, "
-        "{extended} its form with 12 characters, as pdb_00001abc. "
-        "The ending says the format: .cif, .pdb or .ent, or gzipped .cif.gz and so on.",
-    )
-    alignments: list[Root] = Field(min_length=1, description="Roots of OpenProteinSet archives.")
-    alignment_path: Annotated[str, template("chain", "name")] = Field(
-        "pdb/{chain}/a3m/{name}.a3m", description="Path below a root."
-    )
-    hhr_path: Annotated[str, template("chain", "name")] = Field(
-        "pdb/{chain}/hhr/{name}.hhr", description="Path below a root."
-    )
-
-
-class DataConfig(Section):
-    """Which chains, and their raw files."""
-
-    chains: WrittenPath = Field(description="Table of chains: chain_key, split, cluster_id (TSV).")
-    mirrors: MirrorsConfig
-    alignments: list[FileName] = Field(
-        ["uniref90_hits", "bfd_uniclust_hits", "mgnify_hits"],
-        min_length=1,
-        description="Alignment names, merged in this order; a chain needs at least one of them.",
-    )
-    template_hits: FileName | None = Field(
-        "pdb70_hits", description="Name of the hhr file, or null."
-    )
-    buckets: Annotated[int, Field(ge=1, le=100_000)] | None = (
-        Field(  # five digits in names of files
-            None,
-            description="Hash buckets: the unit of work of fetch and pack; null: by the number of "
-            "chains, at most 400, and kept once the first is packed.",
-        )
-    )
-    download_threads: Positive = 8
-    max_download_seconds: Positive = Field(
-        3600, description="Longest time for one file from one mirror; then the next is asked."
-    )
-    max_structure_megabytes: Positive = Field(
-        500, description="Larger structures, unpacked, are set aside; the PDB's have up to 300 MB."
-    )
-
-    @property
-    def num_buckets(self) -> int:
-        """`buckets`, once `scalefold.shards.bucket_count` has chosen it."""
-        assert self.buckets is not None, "choose data.buckets first: with_bucket_count"
-        return self.buckets
-
-    @property
-    def max_structure_bytes(self) -> int:
-        """`max_structure_megabytes` in bytes."""
-        return self.max_structure_megabytes * 1_000_000
-
-    @model_validator(mode="after")
-    def _one_file_each(self) -> DataConfig:
-        if len(self.alignments) > 1 and "{name}" not in self.mirrors.alignment_path:
-            raise ValueError(
-                f"data.mirrors.alignment_path is {self.mirrors.alignment_path}, the same file for "
-                f"all of data.alignments ({', '.join(self.alignments)}): give it {{name}}, or list "
-                "one alignment"
-            )
-        return self
-
-
-class MaxRowsConfig(Section):
-    """First rows that are taken of each alignment of this name, the query included; null: all.
-
-    AlphaFold2's limits. OpenFold's pipeline, and OpenProteinSet with it, has 5,000 of MGnify.
-    """
-
-    uniref90_hits: Positive | None = 10_000
-    bfd_uniclust_hits: Positive | None = None
-    mgnify_hits: Positive | None = 501
-    together: Positive = Field(
-        20_000,
-        description="Rows kept of the merged alignment: of each source the same share, its first.",
-    )
-
-
-FORMER_MAX_MSA_ROWS = 10_000
-
-
-class ShardsConfig(Section):
-    """How shards are written."""
-
-    compression: Literal["none", "lz4", "zstd"] = "none"
-    max_rows: MaxRowsConfig = MaxRowsConfig()
-    max_msa_rows: Positive = Field(
-        FORMER_MAX_MSA_ROWS,
-        description="Earlier versions' name of max_rows.together: counts in its place if it is not "
-        "10000.",
-    )
-    max_template_hits: NonNegative = Field(
-        100,
-        description="Best hits kept, by sum of probs, of those not newer than the query; more than "
-        "features.template_pool, since the margin of dates is judged later.",
-    )
-
-    @property
-    def max_merged_rows(self) -> int:
-        """Rows kept of a merged alignment."""
-        is_former = self.max_msa_rows == FORMER_MAX_MSA_ROWS
-        return self.max_rows.together if is_former else self.max_msa_rows
-
-    def max_rows_of(self, source: str) -> int | None:
-        """Rows taken of the alignment of this name, ``None`` for all."""
-        limits: dict[str, int | None] = self.max_rows.model_dump(exclude={"together"})
-        return limits.get(source)
 
 
 # --- features -----------------------------------------------------------------------------------
@@ -220,93 +98,6 @@ class SamplingConfig(Section):
     weights: Literal["alphafold", "mlperf", "uniform"] = Field(
         "alphafold",
         description="clip(L, 256, 512) / 512 over cluster size (alphafold) or its root (mlperf).",
-    )
-
-
-# --- model --------------------------------------------------------------------------------------
-
-
-class EvoformerConfig(Section):
-    """Evoformer stack (Suppl. Alg. 6)."""
-
-    num_blocks: Positive = 48
-    c_hidden_msa: Positive = 32
-    num_heads_msa: Positive = 8
-    c_hidden_pair: Positive = 32
-    num_heads_pair: Positive = 4
-    c_hidden_triangle: Positive = 128
-    c_hidden_outer: Positive = 32
-    transition_factor: Positive = 4
-    msa_dropout: BelowOne = 0.15
-    pair_dropout: BelowOne = 0.25
-
-
-class ExtraMsaConfig(EvoformerConfig):
-    """Extra MSA stack (Suppl. Alg. 18)."""
-
-    num_blocks: Positive = 4
-    c_hidden_msa: Positive = 8
-
-
-class TemplateConfig(Section):
-    """Template embedding (Suppl. Alg. 16, 17)."""
-
-    enabled: bool = True
-    embed_torsion_angles: bool = True
-    c_t: Positive = 64
-    num_blocks: Positive = 2
-    num_heads: Positive = 4
-    c_hidden_attention: Positive = 16
-    c_hidden_triangle: Positive = 64
-    transition_factor: Positive = 2
-    pair_dropout: BelowOne = 0.25
-    num_distogram_bins: Positive = 39
-    min_distance_angstrom: float = 3.25
-    max_distance_angstrom: float = 50.75
-    c_hidden_pointwise: Positive = 16
-    num_heads_pointwise: Positive = 4
-
-    def num_rows(self, slots: int) -> int:
-        """Rows that so many template slots add to the MSA representation."""
-        return slots if self.enabled and self.embed_torsion_angles else 0
-
-
-class StructureModuleConfig(Section):
-    """Structure module (Suppl. Alg. 20-24)."""
-
-    num_layers: Positive = 8
-    c_hidden: Positive = 16
-    num_heads: Positive = 12
-    num_qk_points: Positive = 4
-    num_v_points: Positive = 8
-    dropout: BelowOne = 0.1
-    c_angle: Positive = 128
-    num_angle_blocks: Positive = 2
-    translation_scale: float = Field(10.0, description="Å per unit of the frames' translation.")
-
-
-class ModelConfig(Section):
-    """Sizes of the model; names follow the supplement."""
-
-    c_m: Positive = 256
-    c_z: Positive = 128
-    c_s: Positive = 384
-    c_e: Positive = 64
-    relative_position_clip: Positive = 32
-    num_recycling_bins: Positive = 15
-    min_recycling_angstrom: float = 3.25
-    max_recycling_angstrom: float = 20.75
-    template: TemplateConfig = TemplateConfig()
-    extra_msa: ExtraMsaConfig = ExtraMsaConfig()
-    evoformer: EvoformerConfig = EvoformerConfig()
-    structure: StructureModuleConfig = StructureModuleConfig()
-    num_distogram_bins: Positive = 64
-    num_plddt_bins: Positive = 50
-    c_plddt: Positive = 128
-    pae_head: bool = Field(False, description="Predict aligned errors and pTM (the _ptm models).")
-    num_pae_bins: Positive = 64
-    max_pae_angstrom: float = Field(
-        31.0, ge=31.0, le=31.0, description="Last edge of the bins: AlphaFold2's, no other yet."
     )
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from scalefold.config.schema import ModelConfig
+from scalefold.config.model import ModelConfig
 from scalefold.errors import InputError
 from scalefold.features.contract import Features
 from scalefold.model.assembly import Assembly

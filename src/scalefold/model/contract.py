@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from scalefold.chem.residues import ATOM37
-from scalefold.config.schema import ModelConfig
+from scalefold.config.model import ModelConfig
 from scalefold.geometry.rigid import Rigid
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from scalefold.chem.residues import CA, CB, RESTYPE_INDEX
-from scalefold.config.schema import ModelConfig
+from scalefold.config.model import ModelConfig
 from scalefold.features.contract import Features
 from scalefold.model.assembly import Assembly
 from scalefold.model.contract import Previous

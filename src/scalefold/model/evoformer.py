@@ -34,7 +34,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from scalefold.config.schema import EvoformerConfig, ExtraMsaConfig
+from scalefold.config.model import EvoformerConfig, ExtraMsaConfig
 from scalefold.model.assembly import Assembly
 from scalefold.model.dropout import DropoutLayer
 from scalefold.model.linear import Linear

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from scalefold.config.schema import ModelConfig
+from scalefold.config.model import ModelConfig
 from scalefold.model.linear import Linear
 
 MASKED_MSA_CLASSES = 23

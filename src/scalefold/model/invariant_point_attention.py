@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from scalefold.config.schema import StructureModuleConfig
+from scalefold.config.model import StructureModuleConfig
 from scalefold.geometry.rigid import Rigid
 from scalefold.model.linear import Linear
 

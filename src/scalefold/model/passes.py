@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from scalefold.config.schema import ModelConfig
+from scalefold.config.model import ModelConfig
 from scalefold.features.contract import Features
 from scalefold.model.alphafold import AlphaFold
 from scalefold.model.contract import Previous, Templates

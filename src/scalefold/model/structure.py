@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from scalefold.config.schema import StructureModuleConfig
+from scalefold.config.model import StructureModuleConfig
 from scalefold.geometry.rigid import Rigid, quaternion_to_rotation
 from scalefold.model.assembly import Assembly
 from scalefold.model.contract import Structure

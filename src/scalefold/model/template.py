@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from scalefold.chem.residues import ATOM37_INDEX
-from scalefold.config.schema import ModelConfig, TemplateConfig
+from scalefold.config.model import ModelConfig, TemplateConfig
 from scalefold.features.contract import Features
 from scalefold.model.assembly import Assembly
 from scalefold.model.contract import Templates

@@ -16,7 +16,8 @@ from torch.nn import functional
 
 from scalefold.checkpoint.provenance import device_name
 from scalefold.chem.residues import CA
-from scalefold.config.schema import Config, ModelConfig
+from scalefold.config.model import ModelConfig
+from scalefold.config.schema import Config
 from scalefold.engine.cuda_graphs import CapturedPasses
 from scalefold.engine.precision import Precision, narrow_model, set_matrix_products
 from scalefold.errors import InputError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from scalefold.checkpoint.read import Metadata, load_weights, read_metadata
 from scalefold.checkpoint.resume import config_differences
-from scalefold.config.schema import ModelConfig
+from scalefold.config.model import ModelConfig
 from scalefold.errors import InputError, listed
 from scalefold.weights import State, check_state, guess_format, import_weights
 

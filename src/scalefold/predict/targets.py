@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from scalefold.checkpoint.provenance import data_hash
-from scalefold.config.schema import ShardsConfig
+from scalefold.config.data import ShardsConfig
 from scalefold.errors import InputError
 from scalefold.features.query import Query
 from scalefold.raw.alignments import (

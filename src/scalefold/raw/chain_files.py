@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from scalefold.config.data import DataConfig
 from scalefold.config.mirror_roots import check_roots, local_folder
-from scalefold.config.schema import DataConfig
 from scalefold.errors import InputError, listed
 from scalefold.raw.chains import (
     ChainRow,

@@ -31,7 +31,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from scalefold.config.schema import DataConfig
+from scalefold.config.data import DataConfig
 from scalefold.errors import InputError
 from scalefold.raw.case_collisions import check_case_collisions
 from scalefold.raw.chain_files import RawFile, chain_files, check_mirrors

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from scalefold.config.schema import DataConfig
+from scalefold.config.data import DataConfig
 from scalefold.errors import InputError
 from scalefold.raw.chain_files import RawFile, chain_files, check_mirrors
 from scalefold.raw.chains import STRUCTURE_SUFFIXES, ChainRow

@@ -12,8 +12,9 @@ from typing import Final, NamedTuple
 from rich.console import Console
 from rich.progress import track
 
+from scalefold.config.data import DataConfig
 from scalefold.config.identity import packing_hash, packing_settings
-from scalefold.config.schema import Config, DataConfig
+from scalefold.config.schema import Config
 from scalefold.errors import InputError, UnreadableError
 from scalefold.raw.alignments import Alignment, read_folder
 from scalefold.raw.chains import Rejected, alignment_folder, entry_of, read_chains

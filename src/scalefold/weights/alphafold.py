@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from scalefold.config.schema import ModelConfig
+from scalefold.config.model import ModelConfig
 from scalefold.errors import InputError
 from scalefold.weights.archive import archive_kind, read_arrays
 from scalefold.weights.matching import State, model_shapes, refuse_differences

@@ -9,7 +9,7 @@ from typing import IO, Literal, cast, get_args
 import torch
 from torch import Tensor
 
-from scalefold.config.schema import ModelConfig
+from scalefold.config.model import ModelConfig
 from scalefold.errors import InputError
 from scalefold.io.atomic import atomic_file
 from scalefold.weights.alphafold import read_alphafold

@@ -8,7 +8,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from scalefold.config.schema import ModelConfig
+from scalefold.config.model import ModelConfig
 from scalefold.errors import InputError, listed
 from scalefold.model.alphafold import AlphaFold
 

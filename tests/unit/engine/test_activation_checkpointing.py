@@ -15,7 +15,8 @@ from torch import Tensor
 
 from scalefold.config import make_config
 from scalefold.config.load import merge
-from scalefold.config.schema import Config, ModelConfig
+from scalefold.config.model import ModelConfig
+from scalefold.config.schema import Config
 from scalefold.engine.activation_checkpointing import (
     PROJECTIONS,
     ActivationCheckpointing,

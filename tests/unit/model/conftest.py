@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from scalefold.config.load import merge, preset_tree
-from scalefold.config.schema import ModelConfig
+from scalefold.config.model import ModelConfig
 from scalefold.features.contract import Features
 from scalefold.model import AlphaFold, Assembly, Previous
 from scalefold.model.example import example_features, set_example_weights

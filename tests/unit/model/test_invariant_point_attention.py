@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from scalefold.config.schema import StructureModuleConfig
+from scalefold.config.model import StructureModuleConfig
 from scalefold.geometry.rigid import Rigid, quaternion_to_rotation
 from scalefold.model.example import set_example_weights
 from scalefold.model.invariant_point_attention import InvariantPointAttention

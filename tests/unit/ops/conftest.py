@@ -1,7 +1,7 @@
 import pytest
 
 from scalefold.config.load import preset_tree
-from scalefold.config.schema import ModelConfig
+from scalefold.config.model import ModelConfig
 
 
 @pytest.fixture

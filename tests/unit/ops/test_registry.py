@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 import torch
 
-from scalefold.config.schema import ModelConfig
+from scalefold.config.model import ModelConfig
 from scalefold.model import AlphaFold, Assembly, Previous
 from scalefold.model.example import example_features
 from scalefold.model.transition import Transition

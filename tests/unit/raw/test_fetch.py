@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from scalefold.config.schema import DataConfig
+from scalefold.config.data import DataConfig
 from scalefold.errors import InputError
 from scalefold.raw import case_collisions as case_collisions
 from scalefold.raw.case_collisions import check_case_collisions

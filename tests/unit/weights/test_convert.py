@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from scalefold.config.load import preset_tree
-from scalefold.config.schema import ModelConfig
+from scalefold.config.model import ModelConfig
 from scalefold.errors import InputError
 from scalefold.model.alphafold import AlphaFold
 from scalefold.weights import check_state, export_weights, guess_format, import_weights

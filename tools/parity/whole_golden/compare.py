@@ -48,7 +48,7 @@ from tools.parity.whole_golden.decisions import Decisions
 from tools.parity.whole_golden.peers import Peer
 from torch import Tensor
 
-from scalefold.config.schema import ModelConfig
+from scalefold.config.model import ModelConfig
 from scalefold.features.contract import ALL_FEATURES, Features
 
 TWO_BLOCKS: dict[str, Any] = {"evoformer": {"num_blocks": 2}, "extra_msa": {"num_blocks": 2}}

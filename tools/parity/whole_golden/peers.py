@@ -23,7 +23,8 @@ from tools.parity.peer_models import (
 )
 from torch import Tensor
 
-from scalefold.config.schema import LossConfig, ModelConfig
+from scalefold.config.model import ModelConfig
+from scalefold.config.schema import LossConfig
 from scalefold.features.contract import Features
 from scalefold.model import AlphaFold
 from scalefold.model.example import set_example_weights
