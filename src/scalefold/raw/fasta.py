@@ -62,8 +62,8 @@ def read_fasta(path: Path, max_residues: int = MAX_RESIDUES) -> Fasta:
     """Read the protein sequences of a file.
 
     Lower-case letters are taken as upper-case, blanks are left out. A record is set aside if its
-    name cannot be a folder's or is taken, or if its sequence is empty, too long, holds anything
-    but letters (stops and gaps too), is of unknown residues only, or looks like DNA or RNA.
+    name cannot be a folder's or is taken. So is one whose sequence is empty, too long, of unknown
+    residues only, or looks like DNA or RNA, or holds anything but letters: stops and gaps too.
 
     Parameters
     ----------
