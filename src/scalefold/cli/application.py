@@ -38,10 +38,10 @@ from scalefold.cli import (
     weights,
 )
 from scalefold.cli.logs import log_to_stderr
+from scalefold.cli.options import EXIT_INPUT_ERROR
 from scalefold.errors import ElsewhereError, InputError, RankLostError, UnreadableError
 
 EXIT_ERROR = 1
-EXIT_INPUT_ERROR = 2
 EXIT_INTERRUPTED = 130
 
 

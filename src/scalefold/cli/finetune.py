@@ -10,10 +10,8 @@ from typing import Annotated
 
 import typer
 
-from scalefold.cli.options import Overrides, parse_overrides
+from scalefold.cli.options import EXIT_INPUT_ERROR, Overrides, parse_overrides
 from scalefold.errors import InputError
-
-EXIT_SET_ASIDE = 2
 
 
 def register(app: typer.Typer) -> None:
@@ -164,7 +162,7 @@ def finetune(
         for line in outcome(loaded):
             typer.echo(line)
     if prepared.unusable:
-        raise typer.Exit(EXIT_SET_ASIDE)
+        raise typer.Exit(EXIT_INPUT_ERROR)
 
 
 def _sharing(profile: str) -> list[str]:

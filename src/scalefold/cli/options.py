@@ -12,6 +12,8 @@ from scalefold.errors import InputError
 if TYPE_CHECKING:
     from scalefold.config import Config
 
+EXIT_INPUT_ERROR = 2
+
 ConfigFiles = Annotated[
     list[Path],
     typer.Option(

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scalefold.cli.options import Device, Overrides, check_there, parse_overrides
+from scalefold.cli.options import (
+    EXIT_INPUT_ERROR,
+    Device,
+    Overrides,
+    check_there,
+    parse_overrides,
+)
 from scalefold.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,8 +23,6 @@ if TYPE_CHECKING:
     from scalefold.config.data import ShardsConfig
     from scalefold.predict.run import Outcome
     from scalefold.predict.targets import Target
-
-EXIT_INPUT_ERROR = 2
 
 
 def register(app: typer.Typer) -> None:
