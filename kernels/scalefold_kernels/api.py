@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from scalefold_kernels import WITHOUT_TRITON
+from scalefold_kernels.checks import check_shapes
 
 
 def triangle_attention(
@@ -59,10 +60,10 @@ def triangle_attention(
     if q.ndim == 4:
         mask = None if mask is None else mask[None]
         return triangle_attention(q[None], k[None], v[None], bias[None], mask, scale)[0]
-    _check_shape("triangle_attention", "bias", bias, (len(q), 1, *q.shape[2:4], k.shape[3]))
-    if mask is not None:
-        _check_shape("triangle_attention", "mask", mask, (*q.shape[:2], 1, 1, k.shape[3]))
-        mask = mask[:, :, 0, 0]
+    shapes = (len(q), 1, *q.shape[2:4], k.shape[3]), (*q.shape[:2], 1, 1, k.shape[3])
+    named = zip(("bias", "mask"), (bias, mask), shapes, strict=True)
+    check_shapes(f"triangle_attention of q {tuple(q.shape)}", named)
+    mask = None if mask is None else mask[:, :, 0, 0]
     heads_last = (x.transpose(2, 3) for x in (q, k, v))
     return attention(*heads_last, bias=bias[:, 0], mask=mask, scale=scale).transpose(2, 3)
 
@@ -318,8 +319,3 @@ def _halves(weight: Tensor, bias: Tensor | None) -> tuple[tuple[Tensor, ...], tu
 
 def _bias_of(weight: Tensor, bias: Tensor | None) -> Tensor:
     return weight.new_zeros(len(weight)) if bias is None else bias
-
-
-def _check_shape(op: str, name: str, x: Tensor, shape: tuple[int, ...]) -> None:
-    if x.shape != shape:
-        raise ValueError(f"{op}: {name} has shape {tuple(x.shape)}, must be {shape}")

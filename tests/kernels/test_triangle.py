@@ -183,7 +183,7 @@ def test_wrong_types_are_named() -> None:
     with pytest.raises(ValueError, match="float64"):
         triangle.triangle_projection(*(x.double() for x in inputs[:14]))
     wrong = [x.detach().double() for x in inputs[14:]]
-    with pytest.raises(ValueError, match=r"float32 with parameters of .*float64"):
+    with pytest.raises(ValueError, match=r"float32.*float64"):
         triangle.triangle_output(inputs[0], inputs[0], inputs[0], *wrong, dropout=None)
 
 

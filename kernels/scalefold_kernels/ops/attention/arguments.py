@@ -9,10 +9,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from scalefold_kernels.checks import DTYPES, check_shapes
 from scalefold_kernels.limits import check_batch, needs_int64
 from scalefold_kernels.rows import channels_together
 
-_DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
+_SHORT = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
+"""Names of types in the tile tables."""
 
 
 class Inputs(NamedTuple):
@@ -75,7 +77,7 @@ class Inputs(NamedTuple):
             "K": self.num_keys,
             "C": self.channels,
             "bias": "no" if self.bias is None else "yes",
-            "dtype": _DTYPES[self.q.dtype],
+            "dtype": _SHORT[self.q.dtype],
         }
 
 
@@ -131,21 +133,16 @@ def checked(
         if not number > 0:
             raise ValueError(f"attention needs a {name} above 0, found {number}")
     keys = k.shape[2]
-    expected = {
-        "k": (k, (batch, rows, keys, heads, channels)),
-        "v": (v, (batch, rows, keys, heads, channels)),
-        "gate": (gate, (batch, rows, queries, heads, channels)),
-        "mask": (mask, (batch, 1 if mask.shape[1] == 1 else rows, keys)),
-        "bias": (bias, (batch, heads, queries, keys)),
-    }
-    for name, (tensor, shape) in expected.items():
-        if tensor is not None and tuple(tensor.shape) != shape:
-            raise ValueError(
-                f"attention of q {tuple(q.shape)} needs {name} of shape {shape}, "
-                f"found {tuple(tensor.shape)}"
-            )
-    if q.dtype not in _DTYPES:
-        raise ValueError(f"attention of {q.dtype}; the kernels take {', '.join(map(str, _DTYPES))}")
+    named = (
+        ("k", k, (batch, rows, keys, heads, channels)),
+        ("v", v, (batch, rows, keys, heads, channels)),
+        ("gate", gate, q.shape),
+        ("mask", mask, (batch, 1 if mask.shape[1] == 1 else rows, keys)),
+        ("bias", bias, (batch, heads, queries, keys)),
+    )
+    check_shapes(f"attention of q {tuple(q.shape)}", named)
+    if q.dtype not in DTYPES:
+        raise ValueError(f"attention of {q.dtype}; the kernels take {', '.join(map(str, DTYPES))}")
     for name, tensor in (("k", k), ("v", v), ("gate", gate)):
         if tensor is not None and tensor.dtype != q.dtype:
             raise ValueError(f"q is {q.dtype} and {name} is {tensor.dtype}; convert one of them")

@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 
 from scalefold_kernels.backends import Backends
+from scalefold_kernels.checks import check_shapes, check_types
 from scalefold_kernels.limits import check_batch
 from scalefold_kernels.rows import channels_together
 
 _BACKENDS = Backends("global_attention", __package__, "triton")
-
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 MAX_CHANNELS = 128
 """A CTA holds a block of rows, and a weight of as many rows as the heads have channels."""
@@ -157,12 +156,8 @@ def checked(x: Tensor, mask: Tensor, *parameters: Tensor) -> Parameters:
     row, heads, of_all, of_one = (channels,), (every,), (every, channels), (head, channels)
     shapes = row, row, of_all, of_one, of_one, of_all, heads, (channels, every), row
     named = zip(Parameters._fields, parameters, shapes, strict=True)
-    for name, tensor, shape in [*named, ("mask", mask, x.shape[:-1])]:
-        if tensor.shape != shape:
-            raise ValueError(
-                f"global attention of x {tuple(x.shape)}: {name} has shape {tuple(tensor.shape)}, "
-                f"must be {tuple(shape)}"
-            )
+    mask_too = [*named, ("mask", mask, x.shape[:-1])]
+    check_shapes(f"global attention of x {tuple(x.shape)}", mask_too)
     if every % head:
         raise ValueError(
             f"query_weight has {every} rows, no multiple of the {head} of key_weight: each head "
@@ -173,10 +168,5 @@ def checked(x: Tensor, mask: Tensor, *parameters: Tensor) -> Parameters:
             f"global attention of {channels} channels and {every} of all heads; the kernels take "
             f"{MAX_CHANNELS}"
         )
-    dtypes = {t.dtype for t in (x, *parameters)}
-    if len(dtypes) > 1 or x.dtype not in DTYPES:
-        raise ValueError(
-            "global attention takes float32, bfloat16 or float16, the same for x and all "
-            f"parameters; found {sorted(map(str, dtypes))}"
-        )
+    check_types("global attention", (x, *parameters))
     return Parameters(*(p.contiguous() for p in parameters))

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from scalefold_kernels.backends import Backends
+from scalefold_kernels.checks import DTYPES
 
 _BACKENDS = Backends("layer_norm", __package__, "triton")
 
 EPS = 1e-5
 
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MAX_CHANNELS = 8192
 """A CTA holds whole rows."""
 

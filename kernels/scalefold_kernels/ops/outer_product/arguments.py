@@ -13,14 +13,13 @@ import torch
 import triton
 from torch import Tensor
 
+from scalefold_kernels.checks import check_shapes, check_types
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.sums import sum_several
 from scalefold_kernels.tiles import architecture, tile
 
 EPS = 1e-3
 """Added to the number of sequences that two residues share."""
-
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 MAX_SEQUENCES = 128
 MAX_PAIR_CHANNELS = 128
@@ -187,21 +186,12 @@ def check(given: Operands, z_BIJZ: Tensor) -> None:
     a_BSIC, b_BSJC, count_BIJ, weight, bias = given
     batch, num_seq, size_i, channels = a_BSIC.shape
     size_j, size_z = b_BSJC.shape[2], weight.shape[0]
-    for name, tensor, wanted in (
+    named = (
         ("b", b_BSJC, (batch, num_seq, size_j, channels)),
         ("count", count_BIJ, (batch, size_i, size_j)),
         ("weight", weight, (size_z, channels * channels)),
         ("bias", bias, (size_z,)),
         ("z", z_BIJZ, (batch, size_i, size_j, size_z)),
-    ):
-        if tensor.shape != wanted:
-            raise ValueError(
-                f"outer_product_mean of a {tuple(a_BSIC.shape)}: {name} has shape "
-                f"{tuple(tensor.shape)}, must be {wanted}"
-            )
-    dtypes = {t.dtype for t in (a_BSIC, b_BSJC, weight, bias, z_BIJZ)}
-    if len(dtypes) > 1 or a_BSIC.dtype not in DTYPES:
-        raise ValueError(
-            "outer_product_mean takes float32, bfloat16 or float16, the same for all operands; "
-            f"found {sorted(map(str, dtypes))}"
-        )
+    )
+    check_shapes(f"outer_product_mean of a {tuple(a_BSIC.shape)}", named)
+    check_types("outer_product_mean", (a_BSIC, b_BSJC, weight, bias, z_BIJZ))

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
+from scalefold_kernels.checks import check_shapes, check_types
 from scalefold_kernels.limits import check_rows, needs_int64
 from scalefold_kernels.rows import channels_together
-
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 MAX_CHANNELS = 256
 """A program of the forward kernel holds whole rows, and their result in float32."""
@@ -56,20 +54,11 @@ def checked(x: Tensor, *parameters: Tensor) -> Parameters:
     channels, num_hidden = x.shape[-1], parameters[2].shape[0]
     row = (channels,)
     wanted = row, row, (num_hidden, channels), (num_hidden,), (channels, num_hidden), row
-    for name, shape, parameter in zip(Parameters._fields, wanted, parameters, strict=True):
-        if parameter.shape != shape:
-            raise ValueError(
-                f"transition of x {tuple(x.shape)}: {name} has shape {tuple(parameter.shape)}, "
-                f"must be {shape}"
-            )
+    named = zip(Parameters._fields, parameters, wanted, strict=True)
+    check_shapes(f"transition of x {tuple(x.shape)}", named)
     if channels > MAX_CHANNELS:
         raise ValueError(f"transition of {channels} channels; the kernel takes {MAX_CHANNELS}")
-    dtypes = {t.dtype for t in (x, *parameters)}
-    if len(dtypes) > 1 or x.dtype not in DTYPES:
-        raise ValueError(
-            "transition takes float32, bfloat16 or float16, the same for x and all parameters; "
-            f"found {sorted(map(str, dtypes))}"
-        )
+    check_types("transition", (x, *parameters))
     return Parameters(*(p.contiguous() for p in parameters))
 
 

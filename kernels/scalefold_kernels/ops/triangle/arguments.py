@@ -6,19 +6,18 @@ tensors are contiguous, operands of `Product` aside.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from scalefold_kernels.checks import check_shapes, check_types
 from scalefold_kernels.dot import block, precision
 from scalefold_kernels.dropout.arguments import Dropout
 from scalefold_kernels.limits import check_rows
 from scalefold_kernels.tiles import Tile, architecture, tile
-
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 EPS = 1e-5
 """Added to the variance, as in `scalefold.ops.norm`."""
@@ -186,9 +185,9 @@ def check_projection(z: Tensor, mask: Tensor, parameters: Sequence[Tensor]) -> N
     pair, hidden = z.shape[-1], weights.a.shape[0]
     matrices = [(hidden, pair), (hidden,)] * 4 + [(pair, pair), (pair,)]
     shapes = (pair,), (pair,), *matrices
-    _check_types(z, parameters)
+    check_types("triangle multiplication", (z, *parameters))
     named = zip(ProjectionWeights._fields, weights, shapes, strict=True)
-    _check_shapes(z, [("mask", mask, z.shape[:-1]), *named])
+    check_shapes(_of(z), [("mask", mask, z.shape[:-1]), *named])
 
 
 def check_output(z: Tensor, product: Tensor, gate: Tensor, parameters: Sequence[Tensor]) -> None:
@@ -196,30 +195,17 @@ def check_output(z: Tensor, product: Tensor, gate: Tensor, parameters: Sequence[
     check_rows(z)
     pair, hidden = z.shape[-1], product.shape[0]
     shapes = (hidden,), (hidden,), (pair, hidden), (pair,)
-    _check_types(product, parameters)
+    check_types("triangle multiplication", (product, *parameters))
     named = zip(OutputWeights._fields, OutputWeights(*parameters), shapes, strict=True)
     operands = (
         ("product (channels first)", product, (hidden, *z.shape[:-1])),
         ("gate", gate, z.shape),
     )
-    _check_shapes(z, [*operands, *named])
+    check_shapes(_of(z), [*operands, *named])
 
 
-def _check_types(x: Tensor, parameters: Sequence[Tensor]) -> None:
-    if x.dtype not in DTYPES:
-        raise ValueError(f"triangle multiplication of {x.dtype}; the kernels take {DTYPES}")
-    wrong = {p.dtype for p in parameters} - {x.dtype}
-    if wrong:
-        raise ValueError(f"triangle multiplication of {x.dtype} with parameters of {wrong}")
-
-
-def _check_shapes(z: Tensor, named: Iterable[tuple[str, Tensor, Sequence[int]]]) -> None:
-    for name, tensor, shape in named:
-        if tensor.shape != tuple(shape):
-            raise ValueError(
-                f"triangle multiplication of z {tuple(z.shape)}: {name} has shape "
-                f"{tuple(tensor.shape)}, must be {tuple(shape)}"
-            )
+def _of(z: Tensor) -> str:
+    return f"triangle multiplication of z {tuple(z.shape)}"
 
 
 def empty_mask(z: Tensor, shared_dim: int | None) -> Tensor:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from scalefold_kernels.checks import check_shapes
 from scalefold_kernels.ops.norm import normed_projection
 from scalefold_kernels.ops.norm.op import check
 from scalefold_kernels.ops.outer_product.operands import triton
@@ -152,15 +153,11 @@ def _check(
 ) -> None:
     check(m_BSNM, norm_weight, norm_bias)
     hidden, channels = weight_a.shape[0], m_BSNM.shape[-1]
-    for name, tensor, wanted in (
+    named = (
         ("mask", mask_BSN, m_BSNM.shape[:3]),
         ("weight of a", weight_a, (hidden, channels)),
         ("weight of b", weight_b, (hidden, channels)),
         ("bias of a", bias_a, (hidden,)),
         ("bias of b", bias_b, (hidden,)),
-    ):
-        if tensor.shape != wanted:
-            raise ValueError(
-                f"outer_product_operands of m {tuple(m_BSNM.shape)}: {name} has shape "
-                f"{tuple(tensor.shape)}, must be {tuple(wanted)}"
-            )
+    )
+    check_shapes(f"outer_product_operands of m {tuple(m_BSNM.shape)}", named)

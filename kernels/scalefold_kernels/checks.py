@@ -1,0 +1,49 @@
+"""Checks of an op's arguments, with messages that give both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import torch
+from torch import Tensor
+
+DTYPES: Final = (torch.float32, torch.bfloat16, torch.float16)
+"""What kernels take."""
+
+
+def check_shapes(call: str, named: Iterable[tuple[str, Tensor | None, Sequence[int]]]) -> None:
+    """Check tensors, by name, against the shapes that they must have; None fits.
+
+    Parameters
+    ----------
+    call : str
+        The op and what the shapes follow from, such as ``transition of x (2, 64)``.
+    named : iterable of (name, tensor, shape)
+
+    Raises
+    ------
+    ValueError
+        A shape is another.
+    """
+    for name, tensor, shape in named:
+        if tensor is not None and tensor.shape != tuple(shape):
+            raise ValueError(
+                f"{call}: {name} has shape {tuple(tensor.shape)}, must be {tuple(shape)}"
+            )
+
+
+def check_types(op: str, tensors: Iterable[Tensor]) -> None:
+    """Check that tensors are of one type, and that kernels take it.
+
+    Raises
+    ------
+    ValueError
+        They are not.
+    """
+    found = {x.dtype for x in tensors}
+    if len(found) > 1 or not found <= {*DTYPES}:
+        raise ValueError(
+            f"{op} takes float32, bfloat16 or float16, the same for all tensors; found "
+            f"{sorted(map(str, found))}"
+        )
