@@ -44,6 +44,12 @@ def _consecutive(parts: Sequence[Tensor], dim: int) -> bool:
     return True
 
 
+def unpack(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    """Views of a vector's consecutive parts, in the shapes of some tensors."""
+    parts = flat.split([x.numel() for x in like])
+    return [part.view(x.shape) for part, x in zip(parts, like, strict=True)]
+
+
 def split(packed: Tensor, sizes: Sequence[int]) -> tuple[Tensor, ...]:
     """Views of the last dimension's slices; their gradients are joined as `join` does."""
     return tuple(_Split.apply(packed, list(sizes))) if len(sizes) > 1 else (packed,)

@@ -5,6 +5,7 @@ Besides the arguments, some vectors a column are kept for backward.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from scalefold_kernels.backends import Backends
 from scalefold_kernels.checks import check_shapes, check_types
 from scalefold_kernels.limits import check_batch
+from scalefold_kernels.packing import unpack
 from scalefold_kernels.rows import channels_together
 
 _BACKENDS = Backends("global_attention", __package__, "triton")
@@ -114,15 +116,14 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
 
 def _gradients(
     ctx: Any, grads: list[Tensor | None]
-) -> tuple[Tensor | None, None, list[Tensor | None]]:
+) -> tuple[Tensor | None, None, Sequence[Tensor | None]]:
     x, mask, *others = ctx.saved_tensors
     number = len(Parameters._fields)
     parameters, columns = others[:number], others[number:]
     if grads[0] is None:
         return None, None, [None] * number
     grad_x, flat = _global_attention_backward(grads[0], x, mask, parameters, columns)
-    parts = flat.split([p.numel() for p in parameters])
-    return grad_x, None, [g.view(p.shape) for g, p in zip(parts, parameters, strict=True)]
+    return grad_x, None, unpack(flat, parameters)
 
 
 _global_attention.register_autograd(_gradients, setup_context=_save)

@@ -59,16 +59,7 @@ def _residual_linear(
 
 
 @_residual_linear.register_fake
-def _(
-    x: Tensor,
-    h: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    key: Tensor | None,
-    layer: int,
-    rate: float,
-    shared_dim: int | None,
-) -> Tensor:
+def _(x: Tensor, *_: Any) -> Tensor:
     return x.new_empty(x.shape)
 
 
@@ -83,7 +74,7 @@ def _residual_linear_backward(
     shared_dim: int | None,
 ) -> tuple[Tensor, Tensor]:
     """Gradient of ``h``; of weight and bias as one vector."""
-    grad_h, parameters = _gradients(h, weight)
+    grad_h, parameters = _gradients(grad, h, weight)
     if grad.numel() == 0:
         return grad_h, parameters.zero_()
     dropout = None if key is None else Dropout(key, layer, rate, shared_dim)
@@ -95,19 +86,7 @@ def _residual_linear_backward(
 
 
 @_residual_linear_backward.register_fake
-def _(
-    grad: Tensor,
-    h: Tensor,
-    weight: Tensor,
-    key: Tensor | None,
-    layer: int,
-    rate: float,
-    shared_dim: int | None,
-) -> tuple[Tensor, Tensor]:
-    return _gradients(h, weight)
-
-
-def _gradients(h: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+def _gradients(_grad: Tensor, h: Tensor, weight: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     return h.new_empty(h.shape), weight.new_empty(weight.numel() + weight.shape[0])
 
 

@@ -26,6 +26,7 @@ from scalefold_kernels.ops.triangle.arguments import (
     check_projection,
     empty_mask,
 )
+from scalefold_kernels.packing import unpack
 
 _BACKENDS = Backends("triangle_multiplication", __package__, "hopper", "triton")
 """Of projection and output."""
@@ -176,7 +177,7 @@ class _Projection(torch.autograd.Function):
         d_z, flat = _projection_backward(
             [d_a, d_b, d_gate], d_through, z, mask, [a, b], [mean, reciprocal], parameters
         )
-        return d_z, None, *_unpack(flat, parameters)
+        return d_z, None, *unpack(flat, parameters)
 
 
 @torch.library.custom_op("scalefold::triangle_product", mutates_args=())
@@ -312,7 +313,7 @@ def _output_gradients(ctx: Any, gradient: Tensor, *_: None) -> tuple[Any, ...]:
     d_product, d_gate, flat = _output_backward(
         gradient, product, gate, kept, parameters, key, *ctx.dropout
     )
-    return gradient, d_product, d_gate, _unpack(flat, parameters), None, None, None, None
+    return gradient, d_product, d_gate, unpack(flat, parameters), None, None, None, None
 
 
 _output.register_autograd(_output_gradients, setup_context=_save_output)
@@ -328,8 +329,3 @@ def _contiguous(*tensors: Tensor) -> list[Tensor]:
 
 def _or_zeros(gradient: Tensor | None, like: Tensor) -> Tensor:
     return torch.zeros_like(like) if gradient is None else gradient
-
-
-def _unpack(flat: Tensor, parameters: list[Tensor]) -> list[Tensor]:
-    parts = flat.split([p.numel() for p in parameters])
-    return [part.view(p.shape) for part, p in zip(parts, parameters, strict=True)]

@@ -157,16 +157,8 @@ def _normed_projection(
 
 
 @_normed_projection.register_fake
-def _(
-    x: Tensor,
-    norm_weight: Tensor,
-    norm_bias: Tensor,
-    weights: Sequence[Tensor],
-    biases: Sequence[Tensor],
-    biased: Sequence[bool],
-    first_scale: float,
-    few_scale: float,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _(x: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
+    _, _, weights, _, biased, *_ = others
     return _results(x, Sizes.of(x, weights, biased))
 
 
@@ -208,17 +200,6 @@ def normed_projection_backward(
 
 
 @normed_projection_backward.register_fake
-def _(
-    grad: Tensor | None,
-    grad_few: Tensor | None,
-    x: Tensor,
-    norm_weight: Tensor,
-    norm_bias: Tensor,
-    weights: Sequence[Tensor],
-    biased: Sequence[bool],
-    first_scale: float,
-    few_scale: float,
-    stats: Tensor,
-    through: Tensor | None,
-) -> tuple[Tensor, Tensor]:
+def _(_grad: Tensor | None, _few: Tensor | None, x: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+    _, _, weights, biased, *_ = others
     return x.new_empty(x.shape), x.new_empty(Sizes.of(x, weights, biased).parameters)

@@ -14,7 +14,7 @@ from scalefold_kernels.checks import check_shapes
 from scalefold_kernels.ops.norm import normed_projection
 from scalefold_kernels.ops.norm.op import check
 from scalefold_kernels.ops.outer_product.operands import triton
-from scalefold_kernels.packing import join
+from scalefold_kernels.packing import join, unpack
 
 MAX_CHANNELS = 256
 MAX_HIDDEN_CHANNELS = 32
@@ -85,9 +85,7 @@ class _Operands(torch.autograd.Function):
         grad_m, vector = torch.ops.scalefold.outer_product_operands_backward(
             grad, m, mask, parameters, through
         )
-        parts = vector.split([parameter.numel() for parameter in parameters])
-        gradients = (part.view(p.shape) for part, p in zip(parts, parameters, strict=True))
-        return grad_m, None, *gradients
+        return grad_m, None, *unpack(vector, parameters)
 
 
 @torch.library.custom_op("scalefold::outer_product_operands", mutates_args=())
@@ -131,11 +129,7 @@ def _outer_product_operands_backward(
 
 @_outer_product_operands_backward.register_fake
 def _gradients(
-    grad_2BNCS: Tensor,
-    m_BSNM: Tensor,
-    mask_BSN: Tensor,
-    parameters: list[Tensor],
-    through: Tensor | None,
+    _grad: Tensor, m_BSNM: Tensor, _mask: Tensor, parameters: list[Tensor], _: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     size = sum(parameter.numel() for parameter in parameters)
     return m_BSNM.new_empty(m_BSNM.shape), parameters[0].new_empty(size)
