@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from scalefold_kernels.bench.case import BF16_BYTES, Inputs, KernelCase, Work, leaf, wider
+from scalefold_kernels.bench.cases.norm import plain_norm
 from scalefold_kernels.ops.global_attention import global_attention
 
 _CHANNELS, _HEADS, _HEAD = 64, 8, 8
@@ -53,7 +54,7 @@ def reference(
     out_bias: Tensor,
 ) -> Tensor:
     """Plain torch, sums over rows in float32 at least; shapes as of the op."""
-    normed = functional.layer_norm(x, norm_weight.shape, norm_weight, norm_bias)
+    normed = plain_norm(x, norm_weight, norm_bias)
     heads = (-1, key_weight.shape[0])
     query = functional.linear(normed, query_weight).unflatten(-1, heads).to(wider(x.dtype))
     mask = mask.to(query.dtype)

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from scalefold_kernels.bench.case import BF16_BYTES, Inputs, KernelCase, Work
+from scalefold_kernels.dropout.arguments import Dropout
 from scalefold_kernels.ops.linear import residual_linear
 
 _LAYER, _PAIR_RATE, _MSA_RATE = 7, 0.25, 0.15
@@ -64,33 +65,7 @@ def reference(
 ) -> Tensor:
     """Plain torch."""
     update = functional.linear(h, weight, bias)
-    if dropout is None:
-        return x + update
-    key, layer, rate, shared_dim = dropout
-    shape = list(update.shape[1:])
-    shape[shared_dim] = 1
-    keep = _kept(key, layer, rate, shape)
-    return x + update * (keep.to(update.dtype) / (1.0 - rate))
-
-
-def _kept(key: Tensor, layer: int, rate: float, shape: list[int]) -> Tensor:
-    """Which elements are kept: a hash of key, layer and coordinates; (B, *shape).
-
-    The finaliser of SplitMix64 (Steele, Lea, Flood 2014; constants "mix 13" of Stafford 2011), once
-    for each coordinate.
-    """
-    state = _mixed(_mixed(key, torch.zeros_like(key)), torch.full_like(key, layer))
-    for size in shape:
-        state = _mixed(state[..., None], torch.arange(size, device=key.device))
-    uniform = (state >> 40) & 0xFFFFFF
-    return uniform >= round(rate * 0x1000000)
-
-
-def _mixed(state: Tensor, coordinate: Tensor) -> Tensor:
-    x = state + (coordinate + 1) * (0x9E3779B97F4A7C15 - (1 << 64))
-    x = (x ^ ((x >> 30) & ((1 << 34) - 1))) * (0xBF58476D1CE4E5B9 - (1 << 64))
-    x = (x ^ ((x >> 27) & ((1 << 37) - 1))) * (0x94D049BB133111EB - (1 << 64))
-    return x ^ ((x >> 31) & ((1 << 33) - 1))
+    return x + (update if dropout is None else Dropout(*dropout).applied(update))
 
 
 def _inputs(
