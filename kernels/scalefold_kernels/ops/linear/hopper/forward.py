@@ -25,7 +25,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from scalefold_kernels import tiles
 from scalefold_kernels.compiler import async_load, async_store
 from scalefold_kernels.dropout.kernel import mix
-from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout, widen
+from scalefold_kernels.gluon import REGISTERS, ROWS, barrier_pair, mma_layout, new_barriers, widen
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.ops.linear.hopper.parts import (
     Order,
@@ -167,7 +167,6 @@ def residual_linear_forward_hopper_kernel(
     ``order`` is a `Order`, whose groups of lines have a warp group each.
     """
     dtype: gl.constexpr = x_desc.dtype
-    barrier: gl.constexpr = mbarrier.MBarrierLayout()
     h_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, BLOCK_K], gl.bfloat16)
     x_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, BLOCK_C], gl.bfloat16)
     bits_layout: gl.constexpr = gl.SwizzledSharedLayout(8, 1, 8, [1, 0])
@@ -177,19 +176,9 @@ def residual_linear_forward_hopper_kernel(
         gl.int8, [2, 8 if SHARED == 1 else 1, BLOCK_C], bits_layout
     )
     weight_smem = gl.allocate_shared_memory(dtype, [BLOCK_C, BLOCK_K], weight_desc.layout)
-    h_full = gl.allocate_shared_memory(gl.int64, [2 * H_STAGES, 1], barrier)
-    h_empty = gl.allocate_shared_memory(gl.int64, [2 * H_STAGES, 1], barrier)
-    x_full = gl.allocate_shared_memory(gl.int64, [2 * X_STAGES, 1], barrier)
-    x_empty = gl.allocate_shared_memory(gl.int64, [2 * X_STAGES, 1], barrier)
-    more = gl.allocate_shared_memory(gl.int64, [1, 1], barrier)
-    for place in gl.static_range(2 * H_STAGES):
-        mbarrier.init(h_full.index(place), 1)
-        mbarrier.init(h_empty.index(place), 1)
-    for place in gl.static_range(2 * X_STAGES):
-        mbarrier.init(x_full.index(place), 1)
-        mbarrier.init(x_empty.index(place), 1)
-    weight_full = more.index(0)
-    mbarrier.init(weight_full, 1)
+    h_full, h_empty = barrier_pair(2 * H_STAGES, 1)
+    x_full, x_empty = barrier_pair(2 * X_STAGES, 1)
+    weight_full = new_barriers(1, 1).index(0)
     fence_async_shared()
     order = tensors(order)
     load_args = (

@@ -30,7 +30,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from scalefold_kernels.compiler import async_load, async_store
-from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout, widen
+from scalefold_kernels.gluon import REGISTERS, ROWS, barrier_pair, mma_layout, widen
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.ops.outer_product.arguments import (
     EPS,
@@ -293,18 +293,6 @@ def compute(
         first_tile = following_tile(first_tile, chain)
     if MEAN:
         tma.store_wait(0)
-
-
-@gluon.jit
-def barrier_pair(number: gl.constexpr, arrivals: gl.constexpr):
-    """Barriers for ``number`` places: it is full; it is empty, which so many groups say."""
-    layout: gl.constexpr = mbarrier.MBarrierLayout()
-    full = gl.allocate_shared_memory(gl.int64, [number, 1], layout)
-    empty = gl.allocate_shared_memory(gl.int64, [number, 1], layout)
-    for place in gl.static_range(number):
-        mbarrier.init(full.index(place), 1)
-        mbarrier.init(empty.index(place), arrivals)
-    return full, empty
 
 
 @gluon.jit

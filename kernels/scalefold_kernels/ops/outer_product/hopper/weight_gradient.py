@@ -21,7 +21,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from scalefold_kernels.compiler import async_load, reinterpret
-from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout
+from scalefold_kernels.gluon import REGISTERS, ROWS, barrier_pair, mma_layout, new_barriers
 from scalefold_kernels.ops.outer_product.arguments import Sizes, even_splits, launch_tile
 from scalefold_kernels.tma import tiles_of
 
@@ -157,7 +157,6 @@ def weight_gradient_kernel(
     ``a_desc`` (c, i, s), ``b_desc`` (j, d, s), ``grad_desc`` (j, i, z).
     """
     dtype: gl.constexpr = a_desc.dtype
-    barrier: gl.constexpr = mbarrier.MBarrierLayout()
     outer_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([COLUMNS, BLOCK_I], dtype)
     a_smem = gl.allocate_shared_memory(dtype, [2, GROUP_C, BLOCK_I, SIZE_S], a_desc.layout)
     b_smem = gl.allocate_shared_memory(dtype, [STAGES, PAIR, SIZE_D, SIZE_S], b_desc.layout)
@@ -165,14 +164,8 @@ def weight_gradient_kernel(
         dtype, [2 * PAIR * STAGES, 1, BLOCK_I, ROWS], grad_desc.layout
     )
     outer_smem = gl.allocate_shared_memory(dtype, [2 * PAIR, COLUMNS, BLOCK_I], outer_layout)
-    a_full = gl.allocate_shared_memory(gl.int64, [2, 1], barrier)
-    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
-    for w in gl.static_range(2):
-        mbarrier.init(a_full.index(w), 1)
-    for slot in gl.static_range(STAGES):
-        mbarrier.init(full.index(slot), 1)
-        mbarrier.init(empty.index(slot), 2)
+    a_full = new_barriers(2, 1)
+    full, empty = barrier_pair(STAGES, 2)
     fence_async_shared()
     num_j, per_split = gl.to_tensor(size_j), gl.to_tensor(j_per_split)
     load_args = (

@@ -21,7 +21,15 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from scalefold_kernels import tiles
 from scalefold_kernels.compiler import async_load, async_store
-from scalefold_kernels.gluon import REGISTERS, ROWS, columns, mma_layout, widen
+from scalefold_kernels.gluon import (
+    REGISTERS,
+    ROWS,
+    barrier_pair,
+    columns,
+    mma_layout,
+    new_barriers,
+    widen,
+)
 from scalefold_kernels.ops.norm.projection.arguments import (
     MAX_FEW_OUTPUTS,
     Gradients,
@@ -343,7 +351,6 @@ def projection_backward_hopper_kernel(
     ``SCALED`` blocks of outputs were multiplied by ``first_scale``.
     """
     dtype: gl.constexpr = x_desc.dtype
-    barrier: gl.constexpr = mbarrier.MBarrierLayout()
     BLOCKS: gl.constexpr = (P + BLOCK_P - 1) // BLOCK_P
     FEW: gl.constexpr = few_width(S)
     few_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, FEW], gl.bfloat16)
@@ -367,26 +374,11 @@ def projection_backward_hopper_kernel(
     norm_smem.index(0).store(scale)
     shift = gl.load(norm_bias + c, mask=c < C, other=0.0).to(gl.float32)
     norm_smem.index(1).store(shift)
-    grad_full = gl.allocate_shared_memory(gl.int64, [2 * STAGES, 1], barrier)
-    grad_empty = gl.allocate_shared_memory(gl.int64, [2 * STAGES, 1], barrier)
-    weight_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
-    weight_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
-    rows_full = gl.allocate_shared_memory(gl.int64, [2, 1], barrier)
-    rows_empty = gl.allocate_shared_memory(gl.int64, [2, 1], barrier)
-    more = gl.allocate_shared_memory(gl.int64, [1, 1], barrier)
-    for place in gl.static_range(2 * STAGES):
-        mbarrier.init(grad_full.index(place), 1)
-        mbarrier.init(grad_empty.index(place), 1)
-    for slot in gl.static_range(STAGES):
-        mbarrier.init(weight_full.index(slot), 1)
-        mbarrier.init(weight_empty.index(slot), 2)
-    for group in gl.static_range(2):
-        mbarrier.init(rows_full.index(group), 1)
-        mbarrier.init(rows_empty.index(group), 1)
-    aside_full = more.index(0)
+    grad_full, grad_empty = barrier_pair(2 * STAGES, 1)
+    weight_full, weight_empty = barrier_pair(STAGES, 2)
+    rows_full, rows_empty = barrier_pair(2, 1)
     # A barrier that nobody waits for must not be: its memory is given away while it lives.
-    if HAS_ASIDE:
-        mbarrier.init(aside_full, 1)
+    aside_full = new_barriers(1, 1).index(0) if HAS_ASIDE else rows_full.index(0)
     fence_async_shared()
     rows, tiles = gl.to_tensor(num_rows), gl.to_tensor(num_tiles)
     load_args = (

@@ -24,7 +24,14 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from scalefold_kernels import tiles
 from scalefold_kernels.compiler import async_load, async_store
-from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout, widen
+from scalefold_kernels.gluon import (
+    REGISTERS,
+    ROWS,
+    barrier_pair,
+    mma_layout,
+    new_barriers,
+    widen,
+)
 from scalefold_kernels.ops.norm.op import EPS
 from scalefold_kernels.ops.norm.projection.arguments import MAX_FEW_OUTPUTS, Norm, Projections
 from scalefold_kernels.rows import rows_of
@@ -193,29 +200,20 @@ def projection_forward_hopper_kernel(
     multiplied by ``first_scale``, before ``bias`` is added.
     """
     dtype: gl.constexpr = x_desc.dtype
-    barrier: gl.constexpr = mbarrier.MBarrierLayout()
     places: gl.constexpr = 2 * X_STAGES
     BLOCKS: gl.constexpr = (P + BLOCK_P - 1) // BLOCK_P
     x_smem = gl.allocate_shared_memory(dtype, [places, ROWS, BLOCK_C], x_desc.layout)
     weight_smem = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_P, BLOCK_C], weight_desc.layout)
     aside_smem = gl.allocate_shared_memory(dtype, [BLOCK_S, BLOCK_C], aside_desc.layout)
     out_smem = gl.allocate_shared_memory(dtype, [2 * OUT_STAGES, ROWS, BLOCK_P], out_desc.layout)
-    x_full = gl.allocate_shared_memory(gl.int64, [places, 1], barrier)
-    x_empty = gl.allocate_shared_memory(gl.int64, [places, 1], barrier)
-    weight_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
-    weight_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], barrier)
-    more = gl.allocate_shared_memory(gl.int64, [1, 1], barrier)
-    for place in gl.static_range(places):
-        mbarrier.init(x_full.index(place), 1)
-        mbarrier.init(x_empty.index(place), 1)
-    for slot in gl.static_range(STAGES):
-        mbarrier.init(weight_full.index(slot), 1)
-        # A barrier that nobody waits for must not be: its memory is given away while it lives.
-        if BLOCKS > STAGES:
-            mbarrier.init(weight_empty.index(slot), 2)
-    aside_full = more.index(0)
-    if HAS_ASIDE:
-        mbarrier.init(aside_full, 1)
+    x_full, x_empty = barrier_pair(places, 1)
+    # A barrier that nobody waits for must not be: its memory is given away while it lives.
+    if BLOCKS > STAGES:
+        weight_full, weight_empty = barrier_pair(STAGES, 2)
+    else:
+        weight_full = new_barriers(STAGES, 1)
+        weight_empty = weight_full
+    aside_full = new_barriers(1, 1).index(0) if HAS_ASIDE else x_full.index(0)
     fence_async_shared()
     rows, tiles = gl.to_tensor(num_rows), gl.to_tensor(num_tiles)
     load_args = (
