@@ -20,7 +20,7 @@ from tests.kernels.offline.case import CompileCase, recorded
 
 from scalefold_kernels.ops.attention import hopper
 from scalefold_kernels.ops.attention.arguments import Gradients, Inputs, Kept, checked, new_rest
-from scalefold_kernels.ops.attention.hopper import plan
+from scalefold_kernels.ops.attention.hopper import launch as hopper_launch
 from scalefold_kernels.ops.attention.triton import gate, parts
 
 _KINDS = {torch.bfloat16: "bf16", torch.float32: "fp32"}
@@ -117,7 +117,7 @@ def _hopper() -> Iterator[CompileCase]:
         for described, launch in launches.items():
             kernel = described.split()[0]
             # H100 and H200: 132 SMs.
-            with patch.object(plan, "num_sms", lambda _: 132):
+            with patch.object(hopper_launch, "num_sms", lambda _: 132):
                 module = _module(f"hopper.{kernel}")
                 others = inputs.num_keys > 256 or not triton.__version__.startswith("3.6.")
                 known = _SPILLED if kernel == "backward_queries_bias" and others else 0

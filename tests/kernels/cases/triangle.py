@@ -28,9 +28,9 @@ from scalefold_kernels.ops.triangle.arguments import (
     ProjectionWeights,
     Sizes,
 )
-from scalefold_kernels.ops.triangle.hopper import launch as hopper_launch
 from scalefold_kernels.ops.triangle.hopper import output as hopper_output
 from scalefold_kernels.ops.triangle.hopper import output_gradient as hopper_output_gradient
+from scalefold_kernels.ops.triangle.hopper import parts as hopper_parts
 from scalefold_kernels.ops.triangle.hopper import product as hopper_product
 from scalefold_kernels.ops.triangle.hopper import projection as hopper_projection
 from scalefold_kernels.ops.triangle.hopper import projection_gradient as hopper_projection_gradient
@@ -69,7 +69,7 @@ def compile_cases() -> list[CompileCase]:
             sizes = Sizes(256 * 256, pair, hidden, torch.bfloat16, arch)
             found += _cases(sizes, triton, _TRITON)
         if hopper.why_not("output_forward", sizes) is None:
-            with patch.object(hopper_launch, "num_sms", lambda _: 132):  # H100, H200
+            with patch.object(hopper_parts, "num_sms", lambda _: 132):  # H100, H200
                 found += _cases(sizes, hopper, _HOPPER)
     return found + list(_products())
 

@@ -26,8 +26,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from scalefold_kernels.compiler import async_load, async_store
 from scalefold_kernels.gluon import mma_layout, new_barriers
 from scalefold_kernels.ops.attention.arguments import Inputs, transposed
-from scalefold_kernels.ops.attention.hopper.descriptors import (
+from scalefold_kernels.ops.attention.hopper.launch import (
+    Plan,
     bias_descriptor,
+    dealt,
+    fitting,
+    places,
     rows_descriptor,
     statistics_descriptor,
 )
@@ -42,7 +46,6 @@ from scalefold_kernels.ops.attention.hopper.parts import (
     place_of_cta,
     stacked,
 )
-from scalefold_kernels.ops.attention.hopper.plan import Plan, dealt, fitting, places
 from scalefold_kernels.tiles import tile
 from scalefold_kernels.tma import padded
 

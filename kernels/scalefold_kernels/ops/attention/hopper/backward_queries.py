@@ -25,7 +25,15 @@ from scalefold_kernels.gluon import mma_layout, new_barriers
 from scalefold_kernels.limits import needs_int64
 from scalefold_kernels.ops.attention.arguments import Inputs, new_sums, transposed
 from scalefold_kernels.ops.attention.hopper.backward_keys import Shared
-from scalefold_kernels.ops.attention.hopper.descriptors import bias_descriptor, rows_descriptor
+from scalefold_kernels.ops.attention.hopper.launch import (
+    Plan,
+    bias_descriptor,
+    dealt,
+    fitting,
+    key_slots,
+    places,
+    rows_descriptor,
+)
 from scalefold_kernels.ops.attention.hopper.parts import (
     BY_THREAD,
     LOG2E,
@@ -46,7 +54,6 @@ from scalefold_kernels.ops.attention.hopper.parts import (
     sum_places,
     waiting_at,
 )
-from scalefold_kernels.ops.attention.hopper.plan import Plan, dealt, fitting, key_slots, places
 from scalefold_kernels.tiles import tile
 from scalefold_kernels.tma import padded
 

@@ -25,8 +25,9 @@ from scalefold_kernels.compiler import async_load, async_store, reinterpret
 from scalefold_kernels.gluon import mma_layout, widen
 from scalefold_kernels.ops.attention.arguments import Gradients, Inputs, Kept, new_sums, transposed
 from scalefold_kernels.ops.attention.hopper.backward_keys import Shared
-from scalefold_kernels.ops.attention.hopper.descriptors import (
+from scalefold_kernels.ops.attention.hopper.launch import (
     bias_descriptor,
+    dealt,
     rows_descriptor,
     statistics_descriptor,
 )
@@ -50,7 +51,6 @@ from scalefold_kernels.ops.attention.hopper.parts import (
     undo_gate,
     waiting_at,
 )
-from scalefold_kernels.ops.attention.hopper.plan import dealt
 from scalefold_kernels.tma import padded
 
 BLOCK_K = gl.constexpr(128)
@@ -405,7 +405,7 @@ def launch(
     shared: Shared,
     waiting: Tensor | None,
 ) -> tuple[Tensor, ...]:
-    """Fill the gradients of queries and gate, and ``shared``; see `hopper_launch.backward`.
+    """Fill the gradients of queries and gate, and ``shared``; see the backward of the package.
 
     Returns sums of the bias's gradient. Of more keys than KEYS these are the first, and the
     gradients of queries are left in ``waiting``, for `queries`.

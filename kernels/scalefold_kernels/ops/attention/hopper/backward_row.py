@@ -27,7 +27,7 @@ from scalefold_kernels.gluon import new_barriers, product_int64, unsigned, widen
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.ops.attention.arguments import Gradients, Inputs, Kept
 from scalefold_kernels.ops.attention.hopper import why_not as why_not_hopper
-from scalefold_kernels.ops.attention.hopper.descriptors import gradient_rows, rows_descriptor
+from scalefold_kernels.ops.attention.hopper.launch import gradient_rows, rows_descriptor
 from scalefold_kernels.ops.attention.hopper.parts import LOG2E, count, load_mask, undo_gate
 from scalefold_kernels.tma import padded
 

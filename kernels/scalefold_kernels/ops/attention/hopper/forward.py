@@ -26,9 +26,14 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from scalefold_kernels.compiler import async_load, async_store, reinterpret
 from scalefold_kernels.gluon import mma_layout, new_barriers, widen
 from scalefold_kernels.ops.attention.arguments import Inputs, Kept, transposed
-from scalefold_kernels.ops.attention.hopper.descriptors import (
+from scalefold_kernels.ops.attention.hopper.launch import (
+    Plan,
     bias_descriptor,
     bias_rows,
+    dealt,
+    fitting,
+    key_slots,
+    places,
     rows_descriptor,
 )
 from scalefold_kernels.ops.attention.hopper.parts import (
@@ -48,7 +53,6 @@ from scalefold_kernels.ops.attention.hopper.parts import (
     stacked,
     store_mask,
 )
-from scalefold_kernels.ops.attention.hopper.plan import Plan, dealt, fitting, key_slots, places
 from scalefold_kernels.tiles import tile
 from scalefold_kernels.tma import padded
 

@@ -27,18 +27,16 @@ from scalefold_kernels.ops.triangle.arguments import (
     new_statistics,
 )
 from scalefold_kernels.ops.triangle.hopper.dropout import draw, dropped_out, no_bits, other_mask
-from scalefold_kernels.ops.triangle.hopper.launch import (
-    column_tiles,
-    row_tiles,
-    sharing,
-    weight_tiles,
-)
 from scalefold_kernels.ops.triangle.hopper.parts import (
     LOADER_REGISTERS,
     TILE,
+    column_tiles,
     columns,
+    row_tiles,
+    sharing,
     sigmoid,
     standardise,
+    weight_tiles,
 )
 
 PRODUCT, GATE, Z = gl.constexpr(0), gl.constexpr(1), gl.constexpr(2)

@@ -29,21 +29,19 @@ from scalefold_kernels.ops.triangle.arguments import (
     Sizes,
 )
 from scalefold_kernels.ops.triangle.hopper.dropout import draw, dropped_out, no_bits, other_mask
-from scalefold_kernels.ops.triangle.hopper.launch import (
-    column_tiles,
-    num_ctas,
-    row_tiles,
-    weight_tiles,
-)
 from scalefold_kernels.ops.triangle.hopper.parts import (
     GROUPS,
     TILE,
     by_position,
+    column_tiles,
+    num_ctas,
     num_rounds,
     raw_columns,
     row_sum,
+    row_tiles,
     sigmoid,
     tile_of,
+    weight_tiles,
 )
 from scalefold_kernels.ops.triangle.triton.weights import finish
 

@@ -19,12 +19,6 @@ from scalefold_kernels.ops.triangle.arguments import (
     ProjectionWeights,
     Sizes,
 )
-from scalefold_kernels.ops.triangle.hopper.launch import (
-    column_tiles,
-    num_ctas,
-    row_tiles,
-    weight_tiles,
-)
 from scalefold_kernels.ops.triangle.hopper.parts import (
     COMPUTING_REGISTERS,
     GROUPS,
@@ -32,13 +26,17 @@ from scalefold_kernels.ops.triangle.hopper.parts import (
     LOG2E,
     TILE,
     by_position,
+    column_tiles,
     columns,
     invert_mask,
+    num_ctas,
     num_rounds,
     opaque,
     open_gate,
+    row_tiles,
     standardise,
     tile_of,
+    weight_tiles,
 )
 
 

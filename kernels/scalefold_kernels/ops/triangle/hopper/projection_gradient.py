@@ -26,21 +26,19 @@ from scalefold_kernels.ops.triangle.arguments import (
     ProjectionWeights,
     Sizes,
 )
-from scalefold_kernels.ops.triangle.hopper.launch import (
-    column_tiles,
-    row_tiles,
-    sharing,
-    weight_tiles,
-)
 from scalefold_kernels.ops.triangle.hopper.parts import (
     LOADER_REGISTERS,
     LOG2E,
     TILE,
     by_position,
+    column_tiles,
     columns,
     open_gate,
     raw_columns,
     row_sum,
+    row_tiles,
+    sharing,
+    weight_tiles,
 )
 from scalefold_kernels.ops.triangle.triton.weights import projection_gradients
 
