@@ -72,42 +72,30 @@ def tile(kernel: str, arch: str, shape: Shape) -> Tile:
     return dict(_lookup(kernel, arch, tuple(shape.items())))
 
 
-def table_path(kernel: str) -> Path:
-    """The file that holds a kernel's table.
+def read_table(kernel: str) -> dict[str, Any]:
+    """Return a kernel's whole table, as `find_table`."""
+    return find_table(kernel)[1]
+
+
+def find_table(kernel: str) -> tuple[Path, dict[str, Any]]:
+    """A kernel's table, and the file that holds it.
 
     Raises
     ------
     ValueError
         No file holds one.
     """
-    path, _ = _found(kernel)
-    return path
-
-
-def read_table(kernel: str) -> dict[str, Any]:
-    """Return a kernel's whole table.
-
-    Raises
-    ------
-    ValueError
-        There is none.
-    """
-    _, table = _found(kernel)
-    return table
+    tables = _all_tables()
+    if kernel not in tables:
+        known = ", ".join(sorted(tables)) or "none"
+        raise ValueError(f"no tile table for kernel {kernel!r}; there are: {known}")
+    return tables[kernel]
 
 
 def read_tables(path: Path) -> dict[str, dict[str, Any]]:
     """All tables of a file by kernel."""
     tables: dict[str, dict[str, Any]] = json.loads(path.read_text())
     return tables
-
-
-def _found(kernel: str) -> tuple[Path, dict[str, Any]]:
-    tables = _all_tables()
-    if kernel not in tables:
-        known = ", ".join(sorted(tables)) or "none"
-        raise ValueError(f"no tile table for kernel {kernel!r}; there are: {known}")
-    return tables[kernel]
 
 
 @cache
@@ -151,7 +139,7 @@ def _lookup(kernel: str, arch: str, shape: tuple[tuple[str, int | str], ...]) ->
 def _holds(kernel: str, name: str, wanted: str | list[int], sizes: Shape) -> bool:
     if name not in sizes:
         raise ValueError(
-            f"{table_path(kernel)}: {kernel} has a rule on {name!r}; the launch gives "
+            f"{find_table(kernel)[0]}: {kernel} has a rule on {name!r}; the launch gives "
             f"{sorted(sizes)}"
         )
     value = sizes[name]

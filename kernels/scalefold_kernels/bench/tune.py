@@ -15,7 +15,7 @@ from scalefold_kernels.bench.agreement import Exact, evaluate, tensors
 from scalefold_kernels.bench.case import KernelCase
 from scalefold_kernels.bench.run import write_text
 from scalefold_kernels.bench.timing import Setting, gradients_like, time_calls
-from scalefold_kernels.tiles import Overridden, overridden, read_table, read_tables, table_path
+from scalefold_kernels.tiles import Overridden, find_table, overridden, read_table, read_tables
 
 Key = tuple[str, str, tuple[tuple[str, int | str], ...]]
 """Kernel, architecture, shape: one lookup."""
@@ -57,7 +57,7 @@ def tune(cases: Sequence[KernelCase], folder: Path | None, dtype: torch.dtype) -
             _tune_case(case, lookups, winners, setting)
     written = []
     kernels = {kernel for kernel, _, _ in winners}
-    for read in sorted({table_path(kernel) for kernel in kernels}):
+    for read in sorted({find_table(kernel)[0] for kernel in kernels}):
         tables = {
             kernel: _with_rules(table, kernel, winners) if kernel in kernels else table
             for kernel, table in read_tables(read).items()
