@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from scalefold.cli.options import ConfigFiles, Overrides, read_config
+from scalefold.cli.options import ConfigFiles, Overrides, check_there, read_config
 from scalefold.errors import InputError, listed
 
 if TYPE_CHECKING:
@@ -236,6 +236,7 @@ def inspect(
     from scalefold.raw.entry_table import describe_entry
     from scalefold.shards import inspect as inspection
 
+    check_there(path, "shard folder, shard file or structure")
     console = Console()
     if path.name.endswith(STRUCTURE_SUFFIXES):
         describe_entry(path, console)

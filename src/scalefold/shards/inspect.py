@@ -161,8 +161,8 @@ def _describe_file(path: Path, console: Console) -> None:
             table.add_row(*(_text(facts[column]) for column in columns))
     else:
         raise InputError(
-            f"{path}: not named as a shard. Give a shard folder, index.arrow, chain-<n>.arrow or "
-            "msa-<n>.arrow."
+            f"{path}: not named as a shard or a structure. Give a shard folder, index.arrow, "
+            "chain-<n>.arrow, msa-<n>.arrow, or a structure (.cif, .pdb, .ent, or gzipped)."
         )
     console.print(table)
 

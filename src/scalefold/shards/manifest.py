@@ -9,6 +9,7 @@ from typing import Final
 
 from scalefold.errors import ChecksumError, InputError, UnreadableError
 from scalefold.io.atomic import write_bytes
+from scalefold.raw.chains import STRUCTURE_SUFFIXES
 from scalefold.shards.repack_hint import repack_hint
 from scalefold.shards.schema import MANIFEST_FILE, SCHEMA_VERSION
 from scalefold.shards.sealed_json import check_keys, read_sealed, sealed
@@ -108,15 +109,9 @@ class Manifest:
         try:
             tree = read_sealed(path, _RESTORE)
         except FileNotFoundError as error:
-            below = folder / "shards"
-            fix = (
-                f"The shards are in {below}: give that folder."
-                if (below / MANIFEST_FILE).is_file()
-                else "Run `scalefold pack` to its end (of its stages, index writes this file), or "
-                "correct the path."
-            )
             raise InputError(
-                f"{path}: no manifest, so the shards of this folder are not complete. {fix}"
+                f"{path}: no manifest, so the shards of this folder are not complete. "
+                f"{_mend(folder)}"
             ) from error
         version = tree.get("schema_version")
         if version != SCHEMA_VERSION:
@@ -181,3 +176,19 @@ class Manifest:
                 f"{path}: damaged or replaced: {size} bytes, sha256 {sha256}; the manifest states "
                 f"{stated.bytes} bytes, sha256 {stated.sha256}. {fix}"
             )
+
+
+def _mend(folder: Path) -> str:
+    """What to do about a folder without a manifest."""
+    below = folder / "shards"
+    if (below / MANIFEST_FILE).is_file():
+        return f"The shards are in {below}: give that folder."
+    if any(path.name.endswith(STRUCTURE_SUFFIXES) for path in folder.iterdir()):
+        return (
+            "It holds structures: `scalefold inspect FILE` shows one of them, `scalefold chains` "
+            "lists the chains of all."
+        )
+    return (
+        "Run `scalefold pack` to its end (of its stages, index writes this file), or correct the "
+        "path."
+    )

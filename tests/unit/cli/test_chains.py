@@ -112,7 +112,10 @@ def test_inspect_of_a_structure() -> None:
     result = run("inspect", str(path))
     assert result.exit_code == 0, result.output
     assert "1lcd_A" in result.output
-    assert run("inspect", str(path.with_name("absent.cif"))).exit_code == 2
+    for name in ("absent.cif", "absent"):
+        absent = run("inspect", str(path.with_name(name)))
+        assert absent.exit_code == 2
+        assert "no such shard folder, shard file or structure" in absent.output
 
 
 def test_a_dry_run_of_fetch_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,10 @@ def test_round_trip(tmp_path):
 def test_missing_folder_manifest_and_nonsense_are_told_apart(tmp_path):
     with pytest.raises(InputError, match="no such shard folder"):
         Manifest.read(tmp_path / "no")
-    with pytest.raises(InputError, match="not complete"):
+    with pytest.raises(InputError, match=r"not complete.*scalefold pack"):
+        Manifest.read(tmp_path)
+    (tmp_path / "5pti.cif.gz").touch()
+    with pytest.raises(InputError, match="holds structures"):
         Manifest.read(tmp_path)
     (tmp_path / "shards").mkdir()
     manifest().write(tmp_path / "shards")
