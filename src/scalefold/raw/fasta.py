@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from scalefold.errors import InputError, UnreadableError
+from scalefold.raw.compressed import GZIP_MAGIC
 
 MAX_RESIDUES: Final = 20_000
 """The longest sequence that is taken, unless the caller says another: HH-suite's own limit."""
@@ -75,16 +76,19 @@ def read_fasta(path: Path, max_residues: int = MAX_RESIDUES) -> Fasta:
     Raises
     ------
     InputError
-        No such file, one that may not be read, or one without any record.
+        No such file, one that may not be read or is gzipped, or one without any record.
     """
     try:
-        text = path.read_bytes().decode("utf-8-sig", errors="replace")
+        content = path.read_bytes()
     except PermissionError as error:
         raise UnreadableError.of(path) from error
     except OSError as error:
         raise InputError(
             f"{path}: cannot be read as a FASTA file ({error.strerror}). Correct the path"
         ) from error
+    if content.startswith(GZIP_MAGIC):
+        raise InputError(f"{path}: is gzipped, expected a FASTA file as plain text. Unpack it")
+    text = content.decode("utf-8-sig", errors="replace")
     found = Fasta([], [])
     line_of: dict[str, int] = {}
     for line, title, sequence in _split(text):

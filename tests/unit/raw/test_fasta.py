@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,11 @@ def test_bytes_that_are_no_text_are_set_aside(tmp_path: Path) -> None:
 def test_refuses_a_file_without_records(tmp_path: Path, content: str) -> None:
     with pytest.raises(InputError, match="has no record"):
         _read(tmp_path, content)
+
+
+def test_refuses_a_gzipped_file(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is gzipped"):
+        _read(tmp_path, gzip.compress(b">a\nMKV\n"))
 
 
 def test_refuses_what_is_no_file(tmp_path: Path) -> None:
