@@ -40,6 +40,25 @@ class Alignments:
     rejected: list[Rejected]
 
 
+def check_alignments(
+    given: Path | None, *, query_alone: bool, search: Mapping[str, Any] | None
+) -> None:
+    """Refuse what no structure has to be read for; the parameters are those of `find_alignments`.
+
+    Raises
+    ------
+    InputError
+        Nothing says where alignments are, or the folder is not there.
+    """
+    if given is None and not query_alone and not search:
+        raise InputError(
+            "nothing says where the alignments are: give --alignments FOLDER, --config FILE with a "
+            "section search, or --query-alone, which trains and evaluates on the sequences alone"
+        )
+    if given is not None and not given.is_dir():
+        raise InputError(f"--alignments {given}: no such folder. Correct the path")
+
+
 def find_alignments(
     sequences: Mapping[str, str],
     given: Path | None,
@@ -67,13 +86,9 @@ def find_alignments(
     Raises
     ------
     InputError
-        Nothing says where alignments are, or the folder has none of these chains.
+        As `check_alignments`, or the folder has none of these chains.
     """
-    if given is None and not query_alone and not search:
-        raise InputError(
-            "nothing says where the alignments are: give --alignments FOLDER, --config FILE with a "
-            "section search, or --query-alone, which trains and evaluates on the sequences alone"
-        )
+    check_alignments(given, query_alone=query_alone, search=search)
     make_folder(own)
     layout, names, hits = _LAYOUTS[1], set[str](), set[str]()
     found: set[str] = set()
@@ -125,8 +140,6 @@ def _inspect(folder: Path, keys: Iterable[str]) -> tuple[str, set[str], set[str]
             hits |= {path.stem for path in hhr.glob("*.hhr")}
         if names:
             return layout, names, hits
-    if not folder.is_dir():
-        raise InputError(f"--alignments {folder}: no such folder. Correct the path")
     places = ", ".join(layout.format(chain=keys[0], name="…") for layout in _LAYOUTS)
     raise InputError(
         f"--alignments {folder}: has no alignment of any of {len(keys)} chains; looked for "

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scalefold.config.load import make_config, merge
-from scalefold.finetune.alignments import find_alignments
+from scalefold.finetune.alignments import check_alignments, find_alignments
 from scalefold.finetune.listing import RELATIVES, list_chains
 from scalefold.finetune.request import Request
 from scalefold.finetune.settings import check_command, write_settings
@@ -57,6 +57,8 @@ def prepare(request: Request, *, anew: bool, jobs: int) -> Prepared:
     base = _base(request)
     limit = make_config(base).data.max_structure_bytes  # refuses what --out or --set says wrong
     check_writable(request.out, "--out")
+    search = request.overrides.get("search")
+    check_alignments(request.alignments, query_alone=request.query_alone, search=search)
     weights = read_given_weights(request.weights, request.preset)
     structures = collect_structures(request.structures, request.mirror, limit, jobs)
     alignments = find_alignments(
@@ -64,7 +66,7 @@ def prepare(request: Request, *, anew: bool, jobs: int) -> Prepared:
         request.alignments,
         request.queries,
         query_alone=request.query_alone,
-        search=request.overrides.get("search"),
+        search=search,
     )
     listing = list_chains(request, alignments.sequences, jobs)
     rejected = [*structures.rejected, *alignments.rejected, *listing.left_out]

@@ -76,7 +76,8 @@ def collect_structures(folder: Path, mirror: Path, max_bytes: int, jobs: int) ->
         There is no such folder, or no structure that can be used.
     """
     if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder. Name the folder of the structures")
+        what = "is not a folder" if folder.exists() else "no such folder"
+        raise InputError(f"{folder}: {what}. Name the folder of the structures")
     files = [path for path in structure_files(folder) if mirror not in path.parents]
     if not files:
         raise InputError(

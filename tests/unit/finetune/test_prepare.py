@@ -106,6 +106,17 @@ def test_wrong_settings_are_refused_before_anything_is_written(request_: Request
     assert not request_.out.exists()
 
 
+@pytest.mark.parametrize("alignments", [None, "absent"])
+def test_alignments_are_asked_for_before_structures_are_read(
+    request_: Request, alignments: str | None
+) -> None:
+    given = None if alignments is None else request_.out / alignments
+    wrong = dataclasses.replace(request_, alignments=given, query_alone=False)
+    with pytest.raises(InputError, match="--alignments"):
+        prepare(wrong, anew=False, jobs=1)
+    assert not request_.mirror.exists()
+
+
 @pytest.mark.parametrize(
     ("name", "preset", "templates", "pae"),
     [

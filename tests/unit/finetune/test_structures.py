@@ -99,6 +99,9 @@ def test_a_folder_without_structures_is_an_error(folder: Path, tmp_path: Path) -
         _collect(folder, tmp_path / "mirror")
     with pytest.raises(InputError, match="no such folder"):
         _collect(folder / "absent", tmp_path / "mirror")
+    (folder / "file").touch()
+    with pytest.raises(InputError, match="is not a folder"):
+        _collect(folder / "file", tmp_path / "mirror")
     (folder / "text.pdb").write_text("not a protein\n")
     with pytest.raises(InputError, match=r"none of 1 .*text\.pdb"):
         _collect(folder, tmp_path / "mirror")
