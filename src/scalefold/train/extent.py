@@ -44,17 +44,21 @@ def extent(stages: Mapping[str, Config], chains: Sequence[ChainRow]) -> Iterator
     config = next(iter(stages.values()))
     yield f"chains: {_by_split(chains)}"
     lacking = lacking_files(chains, config.data)
+    searched = config.search is not None
     if lacking is None:
         yield "files: a mirror is on the web; fetching says which chains lack files"
-    elif lacking and config.search is not None:
-        yield f"files: {_by_split(lacking)} lack a structure or all alignments; these are searched"
     elif lacking:
-        yield f"files: {_by_split(lacking)} lack a structure or all alignments, and are set aside"
+        fate = "; these are searched" if searched else ", and are set aside"
+        yield (
+            f"files: {_by_split(lacking)} lack a structure or all alignments{fate}: "
+            f"{_first_keys(lacking)}"
+        )
     else:
         yield "files: no chain lacks a structure or all alignments"
     buckets = num_buckets(config, chains)
     yield f"jobs: {num_jobs(stages, buckets)}, with {buckets} buckets"
-    to_train_on = sum(row.split == "train" for row in chains)
+    unused = set() if searched else {row.chain_key for row in lacking or ()}
+    to_train_on = sum(row.split == "train" and row.chain_key not in unused for row in chains)
     for name, stage in stages.items():
         yield f"{_called(name)}training: {_training(stage, to_train_on)}"
         yield f"{_called(name)}hours: {_hours(stage)}"
@@ -94,10 +98,10 @@ def _jobs_of_stage(config: Config) -> int:
 
 def _training(config: Config, chains: int) -> str:
     steps, size = config.training.steps, config.training.global_batch_size
-    return (
-        f"{steps:,} steps of {size:,} samples are {steps * size:,} samples, "
-        f"{steps * size / chains:,.1f} epochs of {chains:,} chains"
-    )
+    samples = f"{steps:,} steps of {size:,} samples are {steps * size:,} samples"
+    if not chains:
+        return f"{samples}, and no chain is left to train on"
+    return f"{samples}, {steps * size / chains:,.1f} epochs of {chains:,} chains"
 
 
 def _hours(config: Config) -> str:
@@ -134,6 +138,12 @@ def _size(num_bytes: int) -> str:
 
 def _called(stage: str) -> str:
     return f"{stage}, " if stage else ""
+
+
+def _first_keys(chains: Sequence[ChainRow], shown: int = 3) -> str:
+    keys = ", ".join(row.chain_key for row in chains[:shown])
+    rest = len(chains) - shown
+    return f"{keys} and {rest:,} more" if rest > 0 else keys
 
 
 def _by_split(chains: Sequence[ChainRow]) -> str:

@@ -55,3 +55,19 @@ def test_chains_that_lack_files_are_counted(tmp_path: Path) -> None:
     assert lacking_files([*chains, *strange, template], data) == strange
     web = make_config({"data": WEB}).data
     assert lacking_files(chains, web) is None
+
+
+def test_epochs_are_of_the_chains_that_are_used(tmp_path: Path) -> None:
+    for key in ("5pti_A", "1a8o_A"):
+        (tmp_path / f"{key[:4]}.cif").touch()
+        (tmp_path / f"{key}_a.a3m").touch()
+    mirrors = {"mmcif": [str(tmp_path)], "alignments": [str(tmp_path)]}
+    paths = {"mmcif_path": "{entry}.cif", "alignment_path": "{chain}{name}.a3m"}
+    settings = {"preset": "tiny", "data": {"alignments": ["_a"], "mirrors": mirrors | paths}}
+    absent = [f"{number}xyz_A" for number in range(5)]
+    there = [ChainRow("5pti_A", "train", None), ChainRow("1a8o_A", "train", None)]
+    found = facts(settings, [*there, *(ChainRow(key, "train", None) for key in absent)])
+    assert "epochs of 2 chains" in found["training"]
+    assert found["files"].startswith("5 train lack")
+    assert found["files"].endswith("set aside: 0xyz_A, 1xyz_A, 2xyz_A and 2 more")
+    assert "no chain is left" in facts(settings, [ChainRow("9xyz_A", "train", None)])["training"]
