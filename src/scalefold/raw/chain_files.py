@@ -20,9 +20,10 @@ from scalefold.raw.chains import (
 from scalefold.raw.fetched import Kind
 
 _MENDS: Final[Mapping[Kind, str]] = {
-    "structures": "data.mirrors.mmcif or mmcif_path",
+    "structures": "data.mirrors.mmcif, or data.mirrors.mmcif_path ('{entry}.cif.gz' suits a folder "
+    "that has the files themselves)",
     "alignments": "the name in data.alignments or data.template_hits (null does without), or the "
-    "path in data.mirrors",
+    "path, data.mirrors.alignment_path or hhr_path",
 }
 """What to correct if a mirror has no file of a kind."""
 
@@ -87,8 +88,14 @@ def check_files(chains: Sequence[ChainRow], data: DataConfig, only: Kind | None 
         if absent:
             raise InputError(
                 f"none of {len(chains)} chains has such a file on the mirrors; correct "
-                f"{_MENDS[kind]}:" + listed([f"{path}, for one" for path in absent])
+                f"{_MENDS[kind]}:" + listed([_absent(path) for path in absent])
             )
+
+
+def _absent(path: Path, shown: int = 3) -> str:
+    """Name a file that is not there, and such files as are there in its place."""
+    there = sorted(file.name for file in path.parent.glob(f"*{path.suffix}"))
+    return f"{path}, for example" + (f"; there is {', '.join(there[:shown])}" if there else "")
 
 
 def absent_files(chains: Sequence[ChainRow], data: DataConfig, only: Kind) -> list[Path]:

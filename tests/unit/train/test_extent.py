@@ -9,7 +9,8 @@ import pytest
 
 from scalefold.config import load_stages, make_config
 from scalefold.config.load import merge
-from scalefold.raw.chain_files import lacking_files
+from scalefold.errors import InputError
+from scalefold.raw.chain_files import check_files, lacking_files
 from scalefold.raw.chains import ChainRow, read_chains
 from scalefold.train import extent
 
@@ -71,3 +72,14 @@ def test_epochs_are_of_the_chains_that_are_used(tmp_path: Path) -> None:
     assert found["files"].startswith("5 train lack")
     assert found["files"].endswith("set aside: 0xyz_A, 1xyz_A, 2xyz_A and 2 more")
     assert "no chain is left" in facts(settings, [ChainRow("9xyz_A", "train", None)])["training"]
+
+
+def test_what_is_there_under_another_name_is_named(tmp_path: Path) -> None:
+    (tmp_path / "5pti.cif.gz").touch()
+    (tmp_path / "5pti_A").mkdir()
+    (tmp_path / "5pti_A/own_hits.a3m").touch()
+    mirrors = {"mmcif": [str(tmp_path)], "alignments": [str(tmp_path)]}
+    paths = {"mmcif_path": "{entry}.cif.gz", "alignment_path": "{chain}/{name}.a3m"}
+    data = make_config({"data": {"chains": "-", "mirrors": mirrors | paths}}).data
+    with pytest.raises(InputError, match=r"5pti_A/uniref90_hits\.a3m, .*; there is own_hits\.a3m"):
+        check_files([ChainRow("5pti_A", "train", None)], data)
