@@ -52,9 +52,8 @@ def refuse_differences(
     parts = [f"\n{len(names)} {kind}:{listed(names)}" for kind, names in kinds if names]
     if parts:
         raise InputError(
-            f"{source} does not fit the model.{''.join(parts)}\n"
-            "Choose the preset or configuration (templates, pTM head, sizes) that these weights "
-            "belong to"
+            f"{source} does not fit the model. Choose the preset or configuration (templates, pTM "
+            f"head, sizes) that these weights belong to. They differ in:{''.join(parts)}"
         )
 
 
