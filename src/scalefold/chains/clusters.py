@@ -164,7 +164,7 @@ def _run_mmseqs(first: Mapping[str, str], jobs: int) -> dict[str, str]:
         raise InputError(
             "mmseqs: no such program, and clusters are to be computed. Install MMseqs2 (apt "
             "install mmseqs2, or conda install -c bioconda mmseqs2), or give --clusters RCSB's "
-            "clusters-by-entity-40.txt"
+            "clusters-by-entity-40.txt, or --clusters none"
         )
     with tempfile.TemporaryDirectory(prefix="scalefold-mmseqs-") as folder:
         place = Path(folder)

@@ -60,7 +60,8 @@ def read_yaml(text: str) -> Any:
     except RecursionError:
         raise InputError("not valid YAML: nested too deeply") from None
     except Exception as error:  # tags on the wrong values raise errors of many types
-        said = " ".join(str(error).split()) or type(error).__name__
+        said = " ".join(str(error).replace('in "<unicode string>", ', "at ").split())
+        said = said or type(error).__name__
         raise InputError(f"not valid YAML: {said[:500]}") from None
 
 

@@ -65,8 +65,8 @@ def read_chains(path: Path) -> list[ChainRow]:
     """
     if not path.exists():
         raise InputError(
-            f"data.chains: {path}: no such file. Correct the path, or make this list of chains, "
-            "which docs/data.md describes"
+            f"data.chains: {path}: no such file. Correct the path, or make this list of chains "
+            "(`scalefold chains`, docs/data.md)"
         )
     lines = read_table(path, CHAIN_COLUMNS)
     rows: list[ChainRow] = []
