@@ -128,11 +128,21 @@ def _files(folder: Path) -> list[Path]:
     """
     files = list((folder / "a3m").glob("*.a3m"))
     if not files:
-        raise InputError(
-            f"{folder / 'a3m'}: has no *.a3m. Bring its alignments there, as `scalefold search` "
-            "and `scalefold fetch` lay them out, or predict from the query alone (--query-alone)"
-        )
+        raise InputError(f"{folder / 'a3m'}: has no *.a3m. {_mend(folder)}")
     return sorted(files, key=lambda path: source_order(path.stem))
+
+
+def _mend(folder: Path) -> str:
+    """What to do about a target without alignments; other usual layouts are known."""
+    below = folder.parent / "pdb"
+    if any((below / folder.name / "a3m").glob("*.a3m")):
+        return f"They are in {below}: give that folder"
+    if any(folder.glob("*.a3m")):
+        return f"They are in {folder}: move them to the folder a3m there"
+    return (
+        "Bring its alignments there, as `scalefold search` and `scalefold fetch` lay them out, or "
+        "predict from the query alone (--query-alone)"
+    )
 
 
 def _hash(files: Iterable[Path]) -> str:
