@@ -84,7 +84,7 @@ def test_dry_run_says_that_no_chain_has_a_kind_of_alignment(template_folder: Pat
     arguments = ["-n", "--profile", "local", "--configfile", "micro.yaml", "--config"]
     output = snakemake(*arguments, "data={alignments: [swiss_hits]}", folder=template_folder)
     assert "data.alignments" in output
-    assert "/a3m/swiss_hits.a3m, for one" in output
+    assert "/a3m/swiss_hits.a3m, for example; there is swissprot_hits.a3m" in output
     assert "MissingInput" not in output
 
 
