@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scalefold.config.schema import ShardsConfig
+from scalefold.config.data import ShardsConfig
 from scalefold.errors import InputError
 from scalefold.predict.targets import fasta_targets
 from scalefold.raw.fasta import FastaRecord
