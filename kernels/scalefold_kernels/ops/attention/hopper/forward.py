@@ -8,6 +8,8 @@ Weights are powers of the logits as they are: to take a row's maximum away first
 instruction a logit, and no power could be taken before all logits of a block are known. float32
 holds the sums as long as logits are between -69 and 69; a CTA that meets a sum which says
 otherwise goes through its rows once more, with their maximum.
+
+The file is long since one kernel and its launch are one idea.
 """
 
 from __future__ import annotations
