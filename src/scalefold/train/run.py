@@ -73,7 +73,7 @@ class Run:
         self._config, self._trainer, self._mesh, self._out = config, trainer, mesh, out
         self._skips = SkippedSteps(config.training.max_non_finite_steps)
         self._failure: InputError | SampleError | None = None
-        self._absent = self._stopped = self._on_target = False
+        self._absent = self._stopped = self._ended_by_evaluation = False
         self._gave_up = self._met = False
         # Numbers of a step are read when the next one is under way, so that a GPU never waits.
         self._unread: deque[_Unread] = deque()
@@ -112,7 +112,7 @@ class Run:
         """Make all steps; publish checkpoints at the start, now and then, and at the end."""
         training, world = self._config.training, self._mesh.world
         self._publish(files, loader)  # step 0: the untrained model, for comparison
-        self._on_target = on_first(world, watch.look)
+        self._ended_by_evaluation = on_first(world, watch.look)
         self._last_read = DeviceTime(self._trainer.parameters.master.device)
         first = self.step + 1  # compiles and captures
         with contextlib.ExitStack() as stack:
@@ -132,7 +132,9 @@ class Run:
         published = self._publish(files, loader)
         if files is not None:
             files.finish()
-        completed = self.step >= training.steps or self._on_target or watch.end is not None
+        completed = (
+            self.step >= training.steps or self._ended_by_evaluation or watch.end is not None
+        )
         if self.step < training.steps:
             logger.info("stopped at step %d of %d: %s", self.step, training.steps, published)
         world.barrier()  # nobody leaves while the last checkpoint is being written
@@ -148,7 +150,7 @@ class Run:
         return (
             self._absent
             or self._stopped
-            or self._on_target
+            or self._ended_by_evaluation
             or (alone and (stop.is_set() or watch.look()))
         )
 
@@ -207,7 +209,7 @@ class Run:
                 self.step = min(self.step, unread.step - 1)
                 continue
             self._stopped |= numbers.stop
-            self._on_target |= numbers.target
+            self._ended_by_evaluation |= numbers.ended_by_evaluation
             self._skips.check(unread.step, numbers, unread.chain_keys)
             if files is not None:
                 files.record(self._record(unread, numbers, seconds))

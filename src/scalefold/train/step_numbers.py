@@ -18,7 +18,7 @@ LENGTH: Final = 64
 length.
 """
 
-ABSENT, NOT_FINITE, STOP, TARGET, WAIT_SECONDS, COLUMNS = range(6)
+ABSENT, NOT_FINITE, STOP, ENDED_BY_EVALUATION, WAIT_SECONDS, COLUMNS = range(6)
 """Places in the vector; after the last of them the sums of the step's numbers."""
 
 
@@ -30,14 +30,14 @@ class Notice:
     ----------
     stop : bool
         A signal asks for the end.
-    target : bool
-        The target is reached.
+    ended_by_evaluation : bool
+        An evaluation asks for it: the target is reached, or nothing is gained any more.
     wait_seconds : float
         How long the step waited for its samples.
     """
 
     stop: bool = False
-    target: bool = False
+    ended_by_evaluation: bool = False
     wait_seconds: float = 0.0
 
 
@@ -57,7 +57,8 @@ def pack(per_sample: Tensor, not_finite: Tensor, notice: Notice) -> Tensor:
         raise ValueError(f"{num_columns} numbers a sample, there is room for {LENGTH - COLUMNS}")
     head = torch.zeros(COLUMNS)
     head[ABSENT] = num_samples == 0
-    head[STOP], head[TARGET], head[WAIT_SECONDS] = notice.stop, notice.target, notice.wait_seconds
+    head[STOP], head[WAIT_SECONDS] = notice.stop, notice.wait_seconds
+    head[ENDED_BY_EVALUATION] = notice.ended_by_evaluation
     if per_sample.is_cuda:  # from pinned memory, the copy does not make the host wait
         head = head.pin_memory()
     vector = per_sample.new_zeros(LENGTH)
@@ -110,8 +111,10 @@ class HostNumbers:
         Whether the step was applied.
     absent : bool
         Whether it was not because a rank had no samples.
-    stop, target : bool
-        Whether a rank asks for the end; whether because the target is reached.
+    stop : bool
+        Whether a signal asks a rank for the end.
+    ended_by_evaluation : bool
+        Whether an evaluation does.
     wait_seconds : float
         How long ranks waited for their samples, on average.
     """
@@ -122,7 +125,7 @@ class HostNumbers:
     finite: bool
     absent: bool
     stop: bool
-    target: bool
+    ended_by_evaluation: bool
     wait_seconds: float
 
 
@@ -191,6 +194,6 @@ class Readback:
             finite=bool(finite),
             absent=exchanged[ABSENT] > 0,
             stop=exchanged[STOP] > 0,
-            target=exchanged[TARGET] > 0,
+            ended_by_evaluation=exchanged[ENDED_BY_EVALUATION] > 0,
             wait_seconds=exchanged[WAIT_SECONDS] / self._num_ranks,
         )

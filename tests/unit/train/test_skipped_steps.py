@@ -14,7 +14,7 @@ def _numbers(*samples: dict[str, float]) -> HostNumbers:
     rows = [GOOD | sample for sample in samples]
     return HostNumbers(
         per_sample=rows, means=rows[0], gradient_norm=1.0, finite=all(row == GOOD for row in rows),
-        absent=False, stop=False, target=False, wait_seconds=0.0,
+        absent=False, stop=False, ended_by_evaluation=False, wait_seconds=0.0,
     )  # fmt: skip
 
 

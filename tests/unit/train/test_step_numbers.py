@@ -16,9 +16,12 @@ def test_the_vector_says_what_a_rank_has_to_say() -> None:
 
 
 def test_a_rank_without_samples_is_absent_and_sends_as_much() -> None:
-    vector = pack(torch.empty(0, 2), torch.tensor(0), Notice(target=True))
+    vector = pack(torch.empty(0, 2), torch.tensor(0), Notice(ended_by_evaluation=True))
     assert vector.shape == (step_numbers.LENGTH,)
-    assert vector.nonzero().flatten().tolist() == [step_numbers.ABSENT, step_numbers.TARGET]
+    assert vector.nonzero().flatten().tolist() == [
+        step_numbers.ABSENT,
+        step_numbers.ENDED_BY_EVALUATION,
+    ]
 
 
 def test_more_numbers_than_there_is_room_for() -> None:
