@@ -17,6 +17,8 @@ from scalefold.raw.chains import Rejected, Split
 
 RELATIVES: Final = "relatives"
 """Stage of chains that are left out so that a held-out chain has no relatives in training."""
+FEW_CLUSTERS: Final = 20
+"""Below, a tenth of the clusters is one chain, and one chain's score is mostly chance."""
 
 
 @dataclass(frozen=True)
@@ -27,11 +29,26 @@ class Listing:
     ----------
     counts : Counter
         Chains of each split.
+    num_clusters : int
+        Of the chains that are listed or left out as relatives; equal sequences are in one.
     left_out : list of Rejected
     """
 
     counts: Counter[Split]
+    num_clusters: int
     left_out: list[Rejected]
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a user must know before the training begins."""
+        if self.num_clusters >= FEW_CLUSTERS or not self.counts["validation"]:
+            return []
+        return [
+            f"warning: {self.num_clusters} clusters of sequences, fewer than {FEW_CLUSTERS}: the "
+            f"score of {self.counts['validation']} held-out chains is mostly chance, and so is an "
+            "early stop by it. Add structures of other proteins, or give --validation 0 to train "
+            "on all"
+        ]
 
 
 def list_chains(request: Request, sequences: Mapping[str, str], jobs: int) -> Listing:
@@ -79,4 +96,9 @@ def list_chains(request: Request, sequences: Mapping[str, str], jobs: int) -> Li
         for key, chain in sorted(made.chains.items())
         if key not in splits
     ]
-    return Listing(Counter(splits.values()), left_out)
+    clusters_there = {
+        chain.marks[0]
+        for key, chain in made.chains.items()
+        if key in splits or not held.isdisjoint(chain.marks)
+    }
+    return Listing(Counter(splits.values()), len(clusters_there), left_out)

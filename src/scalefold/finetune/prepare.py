@@ -90,6 +90,7 @@ def prepare(request: Request, *, anew: bool, jobs: int) -> Prepared:
         f"structures: {structures.num_files} files with {len(structures.sequences)} protein chains",
         f"alignments: {', '.join(alignments.data['alignments'])}{queries}",
         f"left out: {len(rejected)}, see {request.rejected}",
+        *listing.warnings,
     )
     return Prepared(_unusable(rejected), facts)
 

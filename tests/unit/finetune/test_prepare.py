@@ -14,6 +14,7 @@ from tests.unit.train.quietly import train_quietly
 from scalefold.config import load_config, make_config
 from scalefold.config.load import merge, preset_config, preset_model
 from scalefold.errors import InputError
+from scalefold.finetune.listing import list_chains
 from scalefold.finetune.prepare import prepare
 from scalefold.finetune.request import Request
 from scalefold.finetune.weights import read_given_weights
@@ -70,6 +71,21 @@ def test_no_sequence_is_on_both_sides(request_: Request) -> None:
     assert len(sides[1]) == 1
     assert not sides[0] & sides[1]
     assert {"5pti_A", "1a8o_A", "1lcd_A"} <= sides[0] | sides[1]
+
+
+@pytest.mark.parametrize(("clusters", "held_out", "warns"), [(19, 1, True), (20, 2, False)])
+def test_few_clusters_are_said_before_it_starts(
+    request_: Request, clusters: int, held_out: int, warns: bool
+) -> None:
+    letters = "ACDEFGHIKLMNPQRSTVWY"
+    sequences = {f"9abc_{letter}": letter.join(letters) for letter in letters[:clusters]}
+    sequences["9abc_a"] = sequences["9abc_A"]  # a copy is no other cluster
+    request_.sequences.parent.mkdir(parents=True)
+    listing = list_chains(dataclasses.replace(request_, validation=held_out), sequences, jobs=1)
+    assert listing.num_clusters == clusters
+    assert bool(listing.warnings) is warns
+    none = dataclasses.replace(request_, validation=0)
+    assert list_chains(none, sequences, jobs=1).warnings == []
 
 
 def test_the_same_arguments_go_on_with_what_was_edited(request_: Request) -> None:
