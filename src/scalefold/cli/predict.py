@@ -17,8 +17,6 @@ from scalefold.cli.options import (
 from scalefold.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from scalefold.config import Config
     from scalefold.config.data import ShardsConfig
     from scalefold.predict.run import Outcome
@@ -87,7 +85,7 @@ def predict(
         typer.Option(
             metavar="NAME",
             help="Preset of weights whose file does not say it. Checkpoints do, and "
-            "params_model_1.npz to params_model_5_ptm.npz.",
+            "params_model_1.npz to params_model_5_ptm.npz: for these alone it is refused.",
         ),
     ] = None,
     config: Annotated[
@@ -187,13 +185,13 @@ def _overrides(set_: list[str] | None, recycling: int | None) -> dict[str, Any]:
 
 def _given(
     preset: str | None, config: list[Path] | None, overrides: dict[str, Any]
-) -> Callable[[], Config] | None:
-    """Return what reads the configuration that the options name."""
+) -> Config | None:
+    """Return the configuration that the options name."""
     from scalefold.config import load_config, preset_config
 
     if preset is not None:
-        return lambda: preset_config(preset, overrides)
-    return None if config is None else lambda: load_config(config, overrides)
+        return preset_config(preset, overrides)
+    return None if config is None else load_config(config, overrides)
 
 
 def _of_fasta(

@@ -54,7 +54,7 @@ class Member:
 
 def read_members(
     paths: Sequence[Path],
-    given: Callable[[], Config] | None,
+    given: Config | None,
     overrides: Mapping[str, Any],
     refuse: Callable[[Path, str], None],
 ) -> list[Member]:
@@ -64,8 +64,8 @@ def read_members(
     ----------
     paths : sequence of Path
         Checkpoint folders and weight files.
-    given : callable or None
-        Returns the configuration of weights that do not say theirs.
+    given : Config or None
+        The configuration of weights that do not say theirs.
     overrides : mapping
         Laid over each configuration that weights know themselves.
     refuse : callable
@@ -74,7 +74,7 @@ def read_members(
     Raises
     ------
     InputError
-        None can be used.
+        None can be used, or ``given`` is of no use as all say theirs.
     """
     members = []
     for path in paths:
@@ -84,12 +84,17 @@ def read_members(
             refuse(path, str(error))
     if not members:
         raise InputError(f"none of {len(paths)} sets of weights can be used: correct --weights")
+    if given is not None and all(member.config is not given for member in members):
+        first = members[0]
+        raise InputError(
+            f"--preset or --config says preset {given.preset}, but {first.subject.path} says its "
+            f"own model, preset {first.config.preset}, and that counts: leave the option out. "
+            "--set changes single settings"
+        )
     return _told_apart(members)
 
 
-def _read_member(
-    path: Path, given: Callable[[], Config] | None, overrides: Mapping[str, Any]
-) -> Member:
+def _read_member(path: Path, given: Config | None, overrides: Mapping[str, Any]) -> Member:
     if not path.exists():
         raise InputError(f"{path}: no such checkpoint folder or weight file")
     if path.name == _AVERAGED and (path.parent / METADATA_FILE).is_file():
@@ -102,7 +107,7 @@ def _read_member(
     elif named is not None:
         config = preset_config(named[1], overrides)
     elif given is not None:
-        config = given()
+        config = given
     else:
         raise InputError(
             f"{path}: does not say which model its weights are of: add --preset, such as "

@@ -65,7 +65,16 @@ def test_the_given_configuration_is_for_weights_that_do_not_say_theirs(
     torch.save(example_state(micro), tmp_path / "mine.pt")
     given = micro.model_copy(update={"seed": 5})
     paths = [tmp_path / "mine.pt", checkpoint, write_alphafold("model_3")]
-    members, refused = read(paths, micro_overrides, lambda: given)
+    members, refused = read(paths, micro_overrides, given)
     assert refused == {}
     assert [member.config.preset for member in members] == ["tiny", "tiny", "model_3"]
     assert [member.config.seed for member in members] == [5, 0, 0]
+
+
+def test_a_configuration_that_no_weights_need_is_refused(
+    checkpoint, write_alphafold, micro, micro_overrides
+):
+    given = micro.model_copy(update={"preset": "model_5"})
+    for path, own in ((checkpoint, "tiny"), (write_alphafold("model_3"), "model_3")):
+        with pytest.raises(InputError, match=f"model_5.*{path}.*{own}"):
+            read([path], micro_overrides, given)
