@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -80,6 +80,57 @@ def write_target(
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     return record
+
+
+def check_settings(out: Path, targets: Iterable[Target], now: Mapping[str, Any]) -> None:
+    """Refuse a folder with predictions by other weights or settings, in one line for all of them.
+
+    Parameters
+    ----------
+    out : Path
+    targets : iterable of Target
+    now : mapping
+        What the predictions of all targets depend on: the weights and settings in ``made_from``.
+
+    Raises
+    ------
+    InputError
+        Names what differs, what it was and what it is.
+    """
+    others: dict[str, str] = {}
+    for target in targets:
+        try:
+            record = json.loads((out / target.name / RECORD_FILE).read_text("utf-8"))
+            before = _settings(record["made_from"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue  # not there, or no prediction: `read_record` says so
+        asked = _settings(now)
+        differing = [
+            f"{name} was {before.get(name)} and is {asked.get(name)}"
+            for name in sorted(before.keys() | asked.keys())
+            if before.get(name) != asked.get(name)
+        ]
+        if differing:
+            others[target.name] = "; ".join(differing)
+    if others:
+        name, difference = next(iter(others.items()))
+        raise InputError(
+            f"{out}: has predictions by other weights or settings, {len(others)} in number. Of "
+            f"{name}, {difference}. Move this folder away to predict anew, choose another, or go "
+            "back to what it was"
+        )
+
+
+def _settings(made_from: Mapping[str, Any]) -> dict[str, str]:
+    """What predictions of all targets have in common, as text by its name."""
+    values: dict[str, list[str]] = {
+        "weights (sha256)": [digest[:12] for digest in made_from["weights"]],
+        "early stop (Å)": [made_from["tolerance_angstrom"]],
+    }
+    for settings in made_from["settings"]:
+        for name, value in settings.items():
+            values.setdefault(name, []).append(value)
+    return {name: ", ".join(map(str, found)) for name, found in values.items()}
 
 
 def read_record(out: Path, target: Target, made_from: Mapping[str, Any]) -> dict[str, Any] | None:

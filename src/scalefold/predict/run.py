@@ -27,7 +27,7 @@ from scalefold.io.atomic import make_folder, write_bytes
 from scalefold.predict.ahead import made_ahead
 from scalefold.predict.ensemble import Ensemble, Key
 from scalefold.predict.members import Member
-from scalefold.predict.outputs import read_record, write_target
+from scalefold.predict.outputs import check_settings, read_record, write_target
 from scalefold.predict.predictor import choose_precision, memory_explained, not_finite
 from scalefold.predict.ranking import rank
 from scalefold.predict.targets import Target
@@ -119,12 +119,14 @@ def predict_targets(
     Raises
     ------
     InputError
-        The folder cannot be written, or has one folder for two names.
+        The folder cannot be written, has one folder for two names, or has predictions of these
+        targets by other weights or settings.
     """
     make_folder(out)
     check_case_collisions((out / target.name for target in targets), out)
     outcomes: dict[str, Outcome] = {}
     work = _Work(members, out, device, tolerance_angstrom)
+    check_settings(out, targets, work.settings)
     try:
         with LiveLine("predicting", len(targets), console or Console(stderr=True)) as progress:
 
@@ -163,7 +165,7 @@ class _Work:
         self._ensemble = Ensemble(members, device, tolerance_angstrom)
         self._out, self._device = out, device
         self._max_length = min(member.config.evaluation.max_length for member in members)
-        self._settings = {
+        self.settings = {
             "weights": sorted(member.subject.weights_sha256 for member in members),
             "settings": sorted((_settings(m, device) for m in members), key=str),
             "tolerance_angstrom": tolerance_angstrom,
@@ -195,7 +197,7 @@ class _Work:
         made_from = {
             "sequence": target.sequence,
             "alignment": target.alignment(),
-            **self._settings,
+            **self.settings,
         }
         record = read_record(self._out, target, made_from)
         if record is not None:

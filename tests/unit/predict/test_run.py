@@ -110,10 +110,22 @@ def test_an_interrupted_run_goes_on_with_what_is_missing(fasta, checkpoint, tmp_
     assert {row["fate"] for row in table(tmp_path).values()} == {"there", "predicted"}
     assert (done / "prediction.json").stat().st_mtime_ns == before
     assert not list(tmp_path.glob(".*"))
-    # with other settings nothing is overwritten
+    # with other settings nothing is overwritten, and one line says so for all targets
     result = predict(*command, "--recycling", "0", code=2)
-    assert "settings" in result.output
+    (line,) = (line for line in result.output.splitlines() if "recycling" in line)
+    assert "recycling was 3 and is 0" in line
+    assert "2 in number" in line
     assert (done / "prediction.json").stat().st_mtime_ns == before
+
+
+def test_settings_of_evaluations_alone_do_not_concern_predictions(fasta, checkpoint, tmp_path):
+    words = [fasta, "--query-alone", "-w", checkpoint, "--out", tmp_path]
+    predict(*words)
+    others = ["max_length=500", "splits=[train]", "mode=async", "patience=3", "target_lddt=0.5"]
+    # on a CPU, auto is fp32
+    given = [word for one in [*others, "precision=fp32"] for word in ("-s", f"evaluation.{one}")]
+    predict(*words, *given)
+    assert {row["fate"] for row in table(tmp_path).values()} == {"there"}
 
 
 def test_bad_records_are_listed_and_the_rest_goes_on(fasta, checkpoint, tmp_path):
@@ -189,6 +201,7 @@ def test_options_that_contradict_are_refused(fasta, shards, checkpoint, tmp_path
         [fasta, "--query-alone", "--alignments", ALIGNMENTS],
         [fasta, "--query-alone", "--chain", "5pti_A"],
         [fasta, "--query-alone", "--preset", "tiny", "-c", "x.yaml"],
+        [fasta, "--query-alone", "--preset", "tiny"],  # the checkpoint says its own
         ["--shards", shards, "--query-alone"],
     ):
         predict(*words, *rest, code=2)
