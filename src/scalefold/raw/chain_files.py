@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -11,6 +11,7 @@ from scalefold.config.data import DataConfig
 from scalefold.config.mirror_roots import check_roots, local_folder
 from scalefold.errors import InputError, listed
 from scalefold.raw.chains import (
+    STRUCTURE_SUFFIXES,
     ChainRow,
     alignment_folder,
     extended_form,
@@ -81,7 +82,11 @@ def check_mirrors(data: DataConfig, only: Kind | None = None) -> None:
 
 
 def check_files(chains: Sequence[ChainRow], data: DataConfig, only: Kind | None = None) -> None:
-    """Raise an InputError as `check_mirrors`, or if no chain has files of some kind there."""
+    """Raise an InputError as `check_mirrors`, or if mirrors have too little to train on.
+
+    That is the case if no chain has files of some kind there, or no training chain has all that it
+    needs of these kinds.
+    """
     check_mirrors(data, only)
     for kind in _MENDS if only is None else (only,):
         absent = absent_files(chains, data, kind)
@@ -90,6 +95,16 @@ def check_files(chains: Sequence[ChainRow], data: DataConfig, only: Kind | None 
                 f"none of {len(chains)} chains has such a file on the mirrors; correct "
                 f"{_MENDS[kind]}:" + listed([_absent(path) for path in absent])
             )
+    train = [row for row in chains if row.split == "train"]
+    has_files = _completeness(data, only)
+    if train and has_files is not None and not any(map(has_files, train)):
+        first = chain_files(train[0], data, Path(), only)
+        needed = [file.remote for file in first if file.local.suffix != ".hhr"]
+        raise InputError(
+            f"none of {len(train)} training chains has its files on the mirrors, so no chain is "
+            f"left to train on; of {train[0].chain_key} these were looked for: "
+            f"{', '.join(needed)}. Bring them there, correct data.mirrors, or list other chains"
+        )
 
 
 def _absent(path: Path, shown: int = 3) -> str:
@@ -128,8 +143,14 @@ def lacking_files(chains: Sequence[ChainRow], data: DataConfig) -> list[ChainRow
     None as long as one mirror cannot be looked into here: one on the web, or a folder that is not
     there.
     """
-    roots = [*data.mirrors.mmcif, *data.mirrors.alignments]
-    folders = {root: local_folder(root) for root in roots}
+    has_files = _completeness(data)
+    return None if has_files is None else [row for row in chains if not has_files(row)]
+
+
+def _completeness(data: DataConfig, only: Kind | None = None) -> Callable[[ChainRow], bool] | None:
+    """Return what says whether the mirrors have a chain's structure and one of its alignments."""
+    kinds = _MENDS if only is None else (only,)
+    folders = {root: local_folder(root) for kind in kinds for root in _roots(data, kind)}
     if not all(folder is not None and folder.is_dir() for folder in folders.values()):
         return None
 
@@ -137,12 +158,12 @@ def lacking_files(chains: Sequence[ChainRow], data: DataConfig) -> list[ChainRow
         return any(Path(str(folders[root]), file.remote).is_file() for root in file.roots)
 
     def is_complete(row: ChainRow) -> bool:
-        structure, *_ = chain_files(row, data, Path(), "structures")
-        files = chain_files(row, data, Path(), "alignments")
+        files = chain_files(row, data, Path(), only)
+        structures = [file for file in files if file.local.name.endswith(STRUCTURE_SUFFIXES)]
         alignments = [file for file in files if file.local.suffix == ".a3m"]
-        return is_there(structure) and (not alignments or any(map(is_there, alignments)))
+        return all(any(map(is_there, group)) for group in (structures, alignments) if group)
 
-    return [row for row in chains if not is_complete(row)]
+    return is_complete
 
 
 def local_sources(chains: Sequence[ChainRow], data: DataConfig, only: Kind) -> list[Path]:

@@ -12,6 +12,7 @@ from scalefold.config.load import merge
 from scalefold.errors import InputError
 from scalefold.raw.chain_files import check_files, lacking_files
 from scalefold.raw.chains import ChainRow, read_chains
+from scalefold.raw.fetched import Kind
 from scalefold.train import extent
 
 ROOT = Path(__file__).parents[3]
@@ -72,6 +73,26 @@ def test_epochs_are_of_the_chains_that_are_used(tmp_path: Path) -> None:
     assert found["files"].startswith("5 train lack")
     assert found["files"].endswith("set aside: 0xyz_A, 1xyz_A, 2xyz_A and 2 more")
     assert "no chain is left" in facts(settings, [ChainRow("9xyz_A", "train", None)])["training"]
+
+
+@pytest.mark.parametrize("only", [None, "structures", "alignments"])
+def test_no_training_chain_with_files_is_an_error(tmp_path: Path, only: Kind | None) -> None:
+    """Each kind of file is there, but no training chain has all that it needs."""
+    names = {None: ("1aaa", "2bbb"), "structures": ("3ccc",), "alignments": ("3ccc",)}
+    train = [ChainRow(f"{entry}_A", "train", None) for entry in names[only]]
+    held_out = ChainRow("4ddd_A", "validation", None)
+    for name in ("1aaa.cif", "2bbb_A_a.a3m", "4ddd.cif", "4ddd_A_a.a3m"):
+        (tmp_path / name).touch()
+    mirrors = {"mmcif": [str(tmp_path)], "alignments": [str(tmp_path)]}
+    paths = {"mmcif_path": "{entry}.cif", "alignment_path": "{chain}{name}.a3m"}
+    given = {"chains": "-", "alignments": ["_a"], "template_hits": None}
+    data = make_config({"data": given | {"mirrors": mirrors | paths}}).data
+    with pytest.raises(InputError, match=rf"none of {len(train)} training chains"):
+        check_files([*train, held_out], data, only)
+    check_files([held_out], data, only)  # the list may be for an evaluation
+    (tmp_path / f"{train[0].entry_id}.cif").touch()
+    (tmp_path / f"{train[0].chain_key}_a.a3m").touch()
+    check_files([*train, held_out], data, only)
 
 
 def test_what_is_there_under_another_name_is_named(tmp_path: Path) -> None:
