@@ -13,6 +13,7 @@ from torch import Tensor
 from scalefold.chem.residues import CA
 from scalefold.config.schema import Config, LossConfig
 from scalefold.engine.cuda_graphs import CapturedPasses
+from scalefold.errors import InputError
 from scalefold.features.contract import Features
 from scalefold.features.shares import divisible
 from scalefold.loss.lddt import lddt
@@ -68,7 +69,7 @@ class SampleGradient(SamplePasses[SampleNumbers]):
     differentiate : callable
         Leaves the gradient of a loss in the model's gradient buffers, see `FlatParameters`.
     config : Config
-        ``model`` and ``loss`` are used.
+        ``model``, ``loss`` and ``training.trainable`` are used.
     loss : callable
         `loss_and_scores`, or what it was compiled to.
     """
@@ -83,13 +84,27 @@ class SampleGradient(SamplePasses[SampleNumbers]):
         super().__init__(model, config.model)
         self._differentiate = differentiate
         self._loss, self._loss_config = loss, config.loss
+        self._trainable = config.training.trainable
 
     def last(
         self, features: Features, previous: Previous, templates: Templates | None
     ) -> SampleNumbers:
-        """Make the last pass, forward and backward."""
+        """Make the last pass, forward and backward.
+
+        Raises
+        ------
+        InputError
+            The loss depends on nothing that is trained.
+        """
         outputs, _ = self._model(features, previous, templates)
         loss, numbers = self._loss(outputs, features, self._loss_config)
+        if not loss.requires_grad:
+            modules = ", ".join(self._trainable or ())
+            terms = ", ".join(name.removeprefix("loss/") for name in numbers if "loss/" in name)
+            raise InputError(
+                f"training.trainable: the loss does not depend on {modules}; its terms are "
+                f"{terms}. Give the term of these modules a weight in section loss, or train others"
+            )
         self._differentiate(loss)
         values = torch.stack([loss.detach().float(), *numbers.values()])
         return SampleNumbers(("loss", *numbers), values)

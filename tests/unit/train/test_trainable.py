@@ -102,3 +102,14 @@ def test_a_module_that_the_model_lacks_is_named(
     config = make_config(merge(micro_tree, {"training": {"trainable": ["structure"]}}))
     with pytest.raises(InputError, match=r"training\.trainable: .*'structure'.*structure_module"):
         train_quietly(config, shards, tmp_path / "out")
+
+
+def test_modules_that_the_loss_does_not_depend_on_are_named(
+    micro_tree: dict[str, Any], shards: Path, tmp_path: Path
+) -> None:
+    heads = ["aux_heads.masked_msa", "aux_heads.distogram"]
+    settings = {"training": {"trainable": heads}, "loss": {"masked_msa": 0.0, "distogram": 0.0}}
+    config = make_config(merge(micro_tree, settings))
+    with pytest.raises(InputError, match=rf"training\.trainable: .*{', '.join(heads)}") as found:
+        train_quietly(config, shards, tmp_path / "out")
+    assert "\n" not in str(found.value)
