@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
 import shutil
-import signal
-import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -19,6 +16,7 @@ from scalefold.chains.candidates import Candidate, Candidates
 from scalefold.errors import InputError
 from scalefold.raw.chains import short_form
 from scalefold.raw.compressed import read_lines
+from scalefold.search.process import UNLIMITED, ToolError, run
 
 logger = logging.getLogger(__name__)
 
@@ -174,27 +172,12 @@ def _run_mmseqs(first: Mapping[str, str], jobs: int) -> dict[str, str]:
             program, "easy-cluster", "sequences.fasta", "out", "tmp", "--min-seq-id",
             str(IDENTITY), *_AS_RCSB, "--threads", str(jobs), "-v", "1",
         ]  # fmt: skip
-        with (place / "log").open("w+") as log:
-            status = _run(command, place, log.fileno())
-            log.seek(0)
-            said = log.read().strip()[-500:]
-        if status != 0:
+        try:
+            run(command, UNLIMITED, place)
+        except ToolError as error:
             raise InputError(
-                f"mmseqs easy-cluster ended with status {status}: {said or 'it says nothing'}. "
-                "Its files are in the folder that TMPDIR names: make room there, or give "
-                "--clusters a file"
-            )
+                f"clusters: {error}. MMseqs2 has its files in the folder that TMPDIR names: make "
+                "room there, or give --clusters a file"
+            ) from error
         pairs = (line.split("\t") for line in read_lines(place / "out_cluster.tsv"))
         return {member: representative for representative, member in pairs}
-
-
-def _run(command: list[str], folder: Path, output: int) -> int:
-    """Run a program that starts others; an interruption ends all of them."""
-    with subprocess.Popen(
-        command, cwd=folder, stdout=output, stderr=output, process_group=0
-    ) as process:
-        try:
-            return process.wait()
-        except BaseException:
-            os.killpg(process.pid, signal.SIGKILL)
-            raise

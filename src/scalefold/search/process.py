@@ -7,6 +7,7 @@ the script alone would leave running. So the whole group is killed, also after a
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
@@ -37,9 +38,9 @@ class Limits:
     Parameters
     ----------
     minutes
-        Time on the clock.
+        Time on the clock; infinity: no limit.
     memory_gigabytes
-        Memory of each of its processes; mapped database files do not count.
+        Memory of each of its processes; mapped database files do not count. Infinity: no limit.
     threads
         Number that it is told to use.
     """
@@ -47,6 +48,16 @@ class Limits:
     minutes: float = 60.0
     memory_gigabytes: float = 16.0
     threads: int = 1
+
+    @property
+    def kilobytes(self) -> str:
+        """The memory as ``ulimit`` takes it."""
+        if math.isinf(self.memory_gigabytes):
+            return "unlimited"
+        return str(max(1, round(self.memory_gigabytes * 1e9 / 1024)))
+
+
+UNLIMITED: Final = Limits(math.inf, math.inf)
 
 
 def run(command: Sequence[str | Path], limits: Limits, cwd: Path | None = None) -> None:
@@ -89,10 +100,9 @@ def run_reading(
         It fails, or takes more than its limits; or ``read`` raises an `InputError`.
     """
     words = [str(word) for word in command]
-    kilobytes = max(1, round(limits.memory_gigabytes * 1e9 / 1024))
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(
-            ["/bin/sh", "-c", _LIMITED, "sh", str(kilobytes), *words],
+            ["/bin/sh", "-c", _LIMITED, "sh", limits.kilobytes, *words],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=said,
@@ -105,7 +115,7 @@ def run_reading(
             is_late.set()
             _kill_group(process)
 
-        timer = threading.Timer(limits.minutes * 60.0, end)
+        timer = threading.Timer(min(limits.minutes * 60.0, threading.TIMEOUT_MAX), end)
         timer.start()
         bad_output: InputError | None = None
         try:
@@ -146,10 +156,9 @@ def _name(words: Sequence[str]) -> str:
 def _cause(code: int, limits: Limits) -> str:
     number = -code if code < 0 else code - 128  # a shell says 128 + signal
     if number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL, signal.SIGBUS):
-        return (
-            f"{signal.Signals(number).name}, perhaps for lack of memory: it may have "
-            f"{limits.memory_gigabytes:g} GB"
-        )
+        gigabytes = limits.memory_gigabytes
+        limit = "" if math.isinf(gigabytes) else f": it may have {gigabytes:g} GB"
+        return f"{signal.Signals(number).name}, perhaps for lack of memory{limit}"
     return f"exit code {code}"
 
 

@@ -12,7 +12,7 @@ from typing import IO
 import pytest
 
 from scalefold.errors import InputError
-from scalefold.search.process import Limits, ToolError, run, run_reading
+from scalefold.search.process import UNLIMITED, Limits, ToolError, run, run_reading
 
 # Like Debian's hhblits: a script that starts the real program and waits.
 _STARTS_ANOTHER = 'sleep 600 & echo $! > "$0"; wait'
@@ -62,6 +62,12 @@ def test_limits_memory_that_is_written_not_what_is_mapped(tmp_path: Path) -> Non
         "mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)"
     )
     run([sys.executable, "-c", mapped, large], Limits(memory_gigabytes=0.5))
+
+
+def test_without_limits_a_program_may_run_and_take_memory_as_it_likes() -> None:
+    run([sys.executable, "-c", "bytearray(10**8)"], UNLIMITED)
+    with pytest.raises(ToolError, match="SIGKILL"):
+        run(["sh", "-c", "kill -KILL $$"], UNLIMITED)
 
 
 def test_returns_the_output_and_says_why_a_program_failed() -> None:
