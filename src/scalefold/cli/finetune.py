@@ -128,7 +128,7 @@ def finetune(
     from scalefold.finetune.outcome import outcome
     from scalefold.finetune.prepare import prepare
     from scalefold.finetune.request import Request
-    from scalefold.finetune.settings import snakemake_command
+    from scalefold.finetune.settings import evaluates_beside, snakemake_command
     from scalefold.raw.chains import check_trainable, read_chains
     from scalefold.train.extent import extent
 
@@ -149,10 +149,9 @@ def finetune(
         typer.echo(f"set aside: {one.chain_key}: {one.reason}", err=True)
     for line in (*prepared.facts, *extent({"": loaded}, chains)):
         typer.echo(line)
-    sharing = _sharing(profile)
     if loaded.evaluation.patience is not None:
-        typer.echo(_early_stop(loaded.evaluation.patience, beside=bool(sharing)))
-    command = snakemake_command(request.settings, profile, [*sharing, *(options or [])])
+        typer.echo(_early_stop(loaded.evaluation.patience, beside=evaluates_beside(profile)))
+    command = snakemake_command(request.settings, profile, options or [])
     typer.echo(f"workflow: {shlex.join(command)}")
     if not prepare_only:
         status = _run([sys.executable, "-m", *command])
@@ -163,13 +162,6 @@ def finetune(
             typer.echo(line)
     if prepared.unusable:
         raise typer.Exit(EXIT_INPUT_ERROR)
-
-
-def _sharing(profile: str) -> list[str]:
-    """Let evaluations run beside training where both are on the CPU: they can end it early."""
-    import torch
-
-    return ["--resources", "gpu=2"] if profile == "local" and not torch.cuda.is_available() else []
 
 
 def _early_stop(patience: int, *, beside: bool) -> str:

@@ -29,7 +29,15 @@ _COMMAND_LINE: Final = "#   scalefold finetune "
 
 def snakemake_command(path: Path, profile: str, options: Sequence[str] = ()) -> list[str]:
     """The command that runs a configuration file, without the interpreter."""
-    return ["snakemake", "--profile", profile, "--configfile", str(path), *options]
+    sharing = ["--resources", "gpu=2"] if evaluates_beside(profile) else []
+    return ["snakemake", "--profile", profile, "--configfile", str(path), *sharing, *options]
+
+
+def evaluates_beside(profile: str) -> bool:
+    """Whether evaluations run beside training here, both on the CPU: they can end it early."""
+    import torch
+
+    return profile == "local" and not torch.cuda.is_available()
 
 
 def write_settings(path: Path, tree: Mapping[str, Any], command: str, about: str) -> None:

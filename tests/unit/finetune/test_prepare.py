@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from scalefold.errors import InputError
 from scalefold.finetune.listing import list_chains
 from scalefold.finetune.prepare import prepare
 from scalefold.finetune.request import Request
+from scalefold.finetune.settings import snakemake_command
 from scalefold.finetune.weights import read_given_weights
 from scalefold.raw.chains import read_chains
 from scalefold.weights import export_weights
@@ -99,6 +101,17 @@ def test_the_same_arguments_go_on_with_what_was_edited(request_: Request) -> Non
         prepare(other, anew=False, jobs=1)
     prepare(other, anew=True, jobs=1)
     assert load_config([request_.settings]).seed == 0
+
+
+def test_the_file_says_the_command_that_runs_the_workflow(
+    request_: Request, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for has_gpu in (False, True):
+        monkeypatch.setattr("torch.cuda.is_available", lambda has_gpu=has_gpu: has_gpu)
+        prepare(request_, anew=True, jobs=1)
+        command = snakemake_command(request_.settings, "local")
+        assert f"#   {shlex.join(command)}\n" in request_.settings.read_text()
+        assert ("gpu=2" in command) is not has_gpu  # evaluations run beside training
 
 
 def test_without_validation_the_training_chains_are_evaluated(request_: Request) -> None:
