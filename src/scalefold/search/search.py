@@ -35,6 +35,7 @@ from scalefold.progress import LiveLine
 from scalefold.raw.alignments import parse_a3m
 from scalefold.raw.chains import Rejected, alignment_folder, write_rejected
 from scalefold.raw.fasta import FastaRecord
+from scalefold.search.databases import Databases
 from scalefold.search.given import find_given, read_given
 from scalefold.search.process import ToolError
 from scalefold.search.steps import check_step, result_path, run_step
@@ -157,6 +158,7 @@ class _Searcher:
         self._fallback = config.data.alignments[0]
         self._alignment_steps = [step for step in section.steps if step.tool != "hhsearch"]
         self._template_steps = [step for step in section.steps if step.tool == "hhsearch"]
+        self._databases = Databases(section.steps)
 
     def is_given(self, record: FastaRecord) -> bool:
         """Return whether nothing is to be searched, since its alignment is there already."""
@@ -169,7 +171,10 @@ class _Searcher:
             found = json.loads((folder / RECORD).read_text("utf-8"))
             files = found["files"]
             same_size = all((folder / f).stat().st_size == n for f, n in files.items())
-            return same_size and found["request"] == self._request(record)
+            if not same_size or found["request"] != self._request(record):
+                return False
+            # Earlier versions did not note the databases.
+            return not self._databases.are_renewed(found.get("databases", {}), record.name)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return False
 
@@ -265,10 +270,16 @@ class _Searcher:
             "given": None if given is None else [str(given), given.stat().st_mtime_ns],
         }
 
+    def _marks(self, record: FastaRecord) -> dict[str, str]:
+        """Return the databases that a sequence is searched in."""
+        steps = self._section.steps if self._given(record) is None else self._template_steps
+        return self._databases.of(steps)
+
     def _staging(self, record: FastaRecord) -> Path:
         """Return the folder of incomplete results; those of another request are removed."""
         folder = self._out / "searching" / record.name
-        note, request = folder / "request.json", json.dumps(self._request(record))
+        note = folder / "request.json"
+        request = json.dumps({**self._request(record), "databases": self._marks(record)})
         if not note.is_file() or note.read_text("utf-8") != request:
             shutil.rmtree(folder, ignore_errors=True)
             make_folder(folder)
@@ -286,7 +297,11 @@ class _Searcher:
             files[relative.as_posix()] = path.stat().st_size
             make_folder((target / relative).parent)
             path.replace(target / relative)
-        content = {"request": self._request(record), "files": files}
+        content = {
+            "request": self._request(record),
+            "databases": self._marks(record),
+            "files": files,
+        }
         write_bytes(target / RECORD, json.dumps(content, indent=1).encode())
         shutil.rmtree(folder)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,50 @@ def test_other_settings_are_searched_again(tmp_path: Path, programs: _Programs) 
     (tmp_path / "alignments/one_A/a3m/uniref90_hits.a3m").unlink()
     search(RECORDS[:1], _config(steps=fewer), tmp_path, console=QUIET)
     assert len(programs.runs) == 6
+
+
+@pytest.mark.parametrize(
+    ("tool", "told_by"),
+    [("jackhmmer", "db"), ("hhblits", "db_cs219.ffindex"), ("mmseqs", "db.index")],
+)
+def test_a_renewed_database_is_searched_again_and_said(
+    tool: str, told_by: str, tmp_path: Path, programs: _Programs, caplog: pytest.LogCaptureFixture
+) -> None:
+    file, out = tmp_path / told_by, tmp_path / "out"
+    file.write_bytes(b">one" + bytes(3 << 20))
+    steps = _steps((tool, "uniref90_hits"), database=str(tmp_path / "db"))
+    records = [*RECORDS, OTHER]
+
+    def searched(number: int, *, says: bool) -> None:
+        programs.runs = []
+        caplog.clear()
+        search(records, _config(steps=steps), out, console=QUIET)
+        assert len(programs.runs) == number
+        assert [str(tmp_path / "db") in one.getMessage() for one in caplog.records] == [True] * says
+
+    searched(2, says=False)
+    content = file.read_bytes()
+    file.unlink()
+    file.write_bytes(content)  # a copy, of another date, is the same database
+    searched(0, says=False)
+    for renewed in (content[:-1] + b"x", b">two" + content[4:], content + b"\0"):
+        file.write_bytes(renewed)
+        searched(2, says=True)
+        searched(0, says=False)
+    file.unlink()  # what is done needs no database
+    searched(0, says=False)
+
+
+def test_results_of_earlier_versions_stay(tmp_path: Path, programs: _Programs) -> None:
+    (tmp_path / "db").write_text(">one")
+    steps = _steps(("jackhmmer", "uniref90_hits"), database=str(tmp_path / "db"))
+    search(RECORDS[:1], _config(steps=steps), tmp_path, console=QUIET)
+    path = tmp_path / "alignments/one_A/searched.json"
+    record = json.loads(path.read_text())
+    del record["databases"]
+    path.write_text(json.dumps(record))
+    search(RECORDS[:1], _config(steps=steps), tmp_path, console=QUIET)
+    assert len(programs.runs) == 1
 
 
 def test_the_query_alone_must_be_allowed(tmp_path: Path) -> None:
