@@ -15,6 +15,8 @@ from scalefold.shards.schema import MANIFEST_FILE, SCHEMA_VERSION
 from scalefold.shards.sealed_json import check_keys, read_sealed, sealed
 from scalefold.shards.writer import ShardFacts
 
+QUERY_ALONE: Final = "chains with their query alone"
+"""Key of their number in `Manifest.counts`; left out where there is none."""
 _RESTORE: Final = "Restore it, or run `scalefold pack` again."
 
 

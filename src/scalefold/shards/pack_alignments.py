@@ -138,6 +138,7 @@ def pack_alignments(
                             chain_key=facts.chain_key,
                             num_other_parents=stored.num_other_parents,
                             cut=dict(stored.cut),
+                            num_rows=len(record.msa),
                         )
                     )
                     break

@@ -27,7 +27,7 @@ from scalefold.raw.chains import (
 from scalefold.raw.fetched import check_raw
 from scalefold.shards.bucket_count import with_bucket_count
 from scalefold.shards.buckets import bucket_of, filled_buckets
-from scalefold.shards.manifest import Manifest, Snapshot
+from scalefold.shards.manifest import QUERY_ALONE, Manifest, Snapshot
 from scalefold.shards.pack_alignments import STAYS
 from scalefold.shards.repack_hint import PACK_ALL_AGAIN, pack_command
 from scalefold.shards.schema import INDEX_FILE, REJECTED_FILE, SCHEMA_VERSION, SCHEMAS
@@ -133,6 +133,7 @@ def pack_index(config: Config, raw: Path, out: Path) -> Manifest:
             "chains set aside, kept as templates": sum(row["chain_key"] in missing for row in rows),
             "alignments": sum(len(summary.rows) for summary in alignments),
             **{f"template hits, {outcome}": n for outcome, n in sorted(template_hits.items())},
+            **_query_alone(rows, alignments),
             **_notes(alignments),
         },
         files=tuple(
@@ -141,6 +142,20 @@ def pack_index(config: Config, raw: Path, out: Path) -> Manifest:
     )
     manifest.write(out)
     return manifest
+
+
+def _query_alone(
+    rows: Sequence[Mapping[str, Any]], alignments: Sequence[MsaSummary]
+) -> dict[str, int]:
+    """Count the chains whose alignment is their sequence alone; nothing where there is none."""
+    alone = {
+        (summary.head.bucket, facts.row)
+        for summary in alignments
+        for facts in summary.rows
+        if facts.num_rows == 1
+    }
+    number = sum((row["msa_shard"], row["msa_row"]) in alone for row in rows)
+    return {QUERY_ALONE: number} if number else {}
 
 
 def _notes(alignments: Sequence[MsaSummary]) -> dict[str, int]:

@@ -97,6 +97,7 @@ class AlignmentFacts:
     """One row of an msa shard; ``chain_key`` is the chain whose files were read.
 
     ``num_other_parents`` and ``cut`` are those of :class:`~scalefold.raw.alignments.Alignment`.
+    ``num_rows`` counts the query too; summaries of earlier versions have none.
     """
 
     row: int
@@ -105,6 +106,7 @@ class AlignmentFacts:
     chain_key: str
     num_other_parents: int = 0
     cut: dict[str, int] = field(default_factory=dict)
+    num_rows: int | None = None
 
 
 @dataclass(frozen=True)

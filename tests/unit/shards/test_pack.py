@@ -25,6 +25,7 @@ from scalefold.raw.hhr import read_hhr
 from scalefold.raw.mmcif import read_entry
 from scalefold.shards.buckets import bucket_of
 from scalefold.shards.inspect import describe_chain
+from scalefold.shards.manifest import QUERY_ALONE
 from scalefold.shards.pack import pack, pack_alignments, pack_index, pack_structures
 from scalefold.shards.reader import ShardReader
 from scalefold.shards.summary import read_msa_summary
@@ -388,6 +389,18 @@ def test_chains_of_one_sequence_share_an_alignment(work, buckets):
     np.testing.assert_array_equal(first.msa.msa, second.msa.msa)
     assert first.cluster_size == second.cluster_size == 2
     assert verify(work.out) == []
+
+
+def test_chains_with_their_query_alone_are_counted(work):
+    work.list_chains(*((key, "train", "") for key in ("5pti_A", "1mol_A", "1mol_B")))
+    for entry in ("5pti", "1mol"):
+        work.structure(entry)
+    work.alignment("5pti_A")
+    path = work.alignment("1mol_A")  # serves both chains of 1mol, and has no other row
+    assert work.pack().counts[QUERY_ALONE] == 2
+    _, sequence = path.read_text().split("\n", 1)
+    path.write_text(f">query\n{sequence}>hit\nA{sequence[1:]}")
+    assert QUERY_ALONE not in work.pack().counts
 
 
 def test_alignments_of_later_chains_of_the_sequence_are_not_read(work):

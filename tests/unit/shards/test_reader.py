@@ -208,5 +208,6 @@ def test_manifest_counts(demo):
         "chains, template": 4,
         "chains set aside": 0,
         "chains set aside, kept as templates": 0,
+        "chains with their query alone": 2,
     }
     assert manifest.counts["alignments"] == 17
