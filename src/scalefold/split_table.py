@@ -1,10 +1,11 @@
-"""A table of how many chains of each split there are, by what is known of them."""
+"""How many chains of each split there are, by what is known of them: as numbers and as a table."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
@@ -16,6 +17,22 @@ LENGTHS: Final = (20, 50, 100, 200, 300, 400, 512, 700, 1000, 2000)
 RESOLUTIONS: Final = (1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 9.0)
 CLUSTER_SIZES: Final = (0, 1, 2, 5, 10, 50, 100, 500, 1000)
 _MOST_NAMES: Final = 8
+
+
+@dataclass(frozen=True)
+class Section:
+    """A property of chains, and how many have which value.
+
+    Attributes
+    ----------
+    what : str
+        The property.
+    lines : list of (str, list of int)
+        Each value or range of values that some chain has, and the counts by `SPLITS`.
+    """
+
+    what: str
+    lines: list[tuple[str, list[int]]]
 
 
 class SplitTable:
@@ -30,24 +47,35 @@ class SplitTable:
 
     Attributes
     ----------
-    table : Table
-        For a console.
+    sections : list of Section
+        The first counts all chains.
     """
 
     def __init__(self, title: str, splits: Sequence[str]) -> None:
-        self._splits = splits
-        self.table = Table(title=title, title_justify="left")
-        self.table.add_column("")
+        self._title, self._splits = title, splits
+        self.sections: list[Section] = []
+        self._add("all", [""] * len(splits), [""])
+
+    @property
+    def table(self) -> Table:
+        """For a console."""
+        table = Table(title=self._title, title_justify="left")
+        table.add_column("")
         for split in SPLITS:
-            self.table.add_column(split, justify="right")
-        self._add(["all"] * len(splits), ["all"])
+            table.add_column(split, justify="right")
+        for section in self.sections:
+            for number, (name, counts) in enumerate(section.lines, start=1):
+                cells = (f"{count:,}" for count in counts)
+                is_last = number == len(section.lines)
+                table.add_row(f"{section.what} {name}".strip(), *cells, end_section=is_last)
+        return table
 
     def add_names(self, what: str, values: Iterable[str | None]) -> None:
         """Add a line for each of the most frequent values, and one for the others."""
         names = [value or "unknown" for value in values]
         common = [name for name, _ in Counter(names).most_common(_MOST_NAMES)]
         shown = [name if name in common else "other" for name in names]
-        self._add([f"{what} {name}" for name in shown], [f"{what} {n}" for n in [*common, "other"]])
+        self._add(what, shown, [*common, "other"])
 
     def add_numbers(
         self, what: str, edges: Sequence[float], values: Iterable[float | None]
@@ -88,13 +116,9 @@ class SplitTable:
         absent: str = "unknown",
     ) -> None:
         names = [absent if v is None else ranges[bisect_right(edges, v)] for v in values]
-        order = [f"{what} {name}" for name in (*ranges, absent)]
-        self._add([f"{what} {name}" for name in names], order)
+        self._add(what, names, (*ranges, absent))
 
-    def _add(self, names: Iterable[str], order: Iterable[str]) -> None:
+    def _add(self, what: str, names: Iterable[str], order: Iterable[str]) -> None:
         counts = Counter(zip(names, self._splits, strict=True))
         lines = [(name, [counts[name, split] for split in SPLITS]) for name in order]
-        filled = [(name, cells) for name, cells in lines if any(cells)]
-        for number, (name, cells) in enumerate(filled, start=1):
-            cells_text = (f"{count:,}" for count in cells)
-            self.table.add_row(name, *cells_text, end_section=number == len(filled))
+        self.sections.append(Section(what, [(name, row) for name, row in lines if any(row)]))

@@ -51,8 +51,9 @@ def report_content(
         log, key by key), ``evaluations`` (means by checkpoint), ``others`` (means of other
         weights), ``comparisons`` (of the last evaluation, see `comparisons`), ``chains`` (scores of
         the last evaluation), ``groups`` (see `by_group`), ``calibration`` by split,
-        ``head_calibration``, ``timeline``, ``timings`` by stage, ``ladder`` (of the
-        benchmark, or None), ``rejected``, ``provenance``. JSON can hold all of it.
+        ``head_calibration``, ``data`` (see `data_set`), ``timeline``, ``timings`` by stage,
+        ``ladder`` (of the benchmark, or None), ``rejected``, ``provenance``. JSON can hold all of
+        it.
     """
     calibrated = _calibration(files)
     return {
@@ -77,6 +78,7 @@ def report_content(
         "head_calibration": head_calibration(
             chain for evaluation in files.evaluations[-1:] for chain in evaluation["chains"]
         ),
+        "data": files.data,
         "timeline": timeline(files.sessions, files.metrics, files.evaluations),
         "timings": _timings(files),
         "ladder": files.ladder,

@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from scalefold.report.chain_figures import chain_figures
 from scalefold.report.content import Content
+from scalefold.report.data_set import data_figures
 from scalefold.report.figures import (
     calibration_figure,
     lddt_figure,
@@ -54,6 +55,7 @@ def render_page(content: Content, evaluations: Sequence[Mapping[str, Any]]) -> s
         lddt_figure=lddt_figure(evaluations, splits, training, content["summary"]["target_lddt"]),
         scores_figure=scores_figure(evaluations, splits[0], training) if splits else None,
         chain_figures=chain_figures(evaluations[-1]["chains"], splits) if evaluations else [],
+        data_figures=data_figures(content["data"]),
         timeline_figure=content["timeline"] and timeline_figure(content["timeline"]),
         calibration_figure=calibration_figure(content["calibration"]),
         ladder_figure=content["ladder"] and ladder_figure(content["ladder"]),

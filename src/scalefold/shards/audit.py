@@ -23,7 +23,7 @@ _MOST_REASONS: Final = 12
 _REASON_LENGTH: Final = 100
 
 
-def counts_table(reader: ShardReader) -> Table:
+def chain_counts(reader: ShardReader) -> SplitTable:
     """Return how many chains of each split there are, by what the index and the shards say."""
     index = reader.index
     table = SplitTable("chains", index["split"].to_pylist())
@@ -32,7 +32,7 @@ def counts_table(reader: ShardReader) -> Table:
     table.add_numbers("resolution, Å", RESOLUTIONS, index["resolution"].to_pylist())
     methods = _column(reader, "chain", "method")
     places = index.select(["chain_shard", "chain_row"]).to_pylist()
-    table.add_names("method", [methods[p["chain_shard"], p["chain_row"]] for p in places])
+    table.add_names("method", [methods.get((p["chain_shard"], p["chain_row"])) for p in places])
     clusters = index["cluster_id"].is_valid().to_pylist()
     sizes = index["cluster_size"].to_pylist()
     table.add_counts(
@@ -48,7 +48,7 @@ def counts_table(reader: ShardReader) -> Table:
         values = _column(reader, "msa", column)
         numbers = [values.get((p["msa_shard"], p["msa_row"])) for p in places]
         table.add_counts(what, edges, numbers, absent="none")
-    return table.table
+    return table
 
 
 def _column(reader: ShardReader, family: str, column: str) -> dict[tuple[int, int], Any]:

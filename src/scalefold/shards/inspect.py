@@ -15,7 +15,7 @@ from scalefold.chem.residues import CA, GAP
 from scalefold.errors import InputError
 from scalefold.raw.alignments import ROW_SOURCES
 from scalefold.raw.chains import read_rejected
-from scalefold.shards.audit import audit_table, counts_table
+from scalefold.shards.audit import audit_table, chain_counts
 from scalefold.shards.codec import decode_chain, decode_msa
 from scalefold.shards.reader import ShardReader
 from scalefold.shards.records import ChainRecord, MsaRecord, Sample
@@ -57,7 +57,7 @@ def describe_folder(path: Path, console: Console) -> None:
     for file in manifest.files:
         files.add_row(file.file, f"{file.rows:,}", f"{file.bytes:,}", file.sha256[:16])
     console.print(files)
-    console.print(counts_table(reader))
+    console.print(chain_counts(reader).table)
     console.print(audit_table(reader))
     rejected = read_rejected(path / REJECTED_FILE)
     if rejected:

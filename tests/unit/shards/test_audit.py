@@ -5,7 +5,7 @@ from collections import Counter
 from rich.console import Console
 from rich.table import Table
 
-from scalefold.shards.audit import audit_table, counts_table
+from scalefold.shards.audit import audit_table, chain_counts
 from scalefold.shards.reader import ShardReader
 from scalefold.split_table import SplitTable
 
@@ -18,7 +18,7 @@ def cells(table: Table) -> dict[str, tuple[str, ...]]:
 
 def test_every_section_counts_every_chain(demo):
     reader = ShardReader(demo.out)
-    rows = cells(counts_table(reader))
+    rows = cells(chain_counts(reader).table)
     splits = Counter(reader.index["split"].to_pylist())
     whole = tuple(splits[split] for split in ("train", "validation", "template"))
     assert rows["all"] == tuple(map(str, whole))
@@ -30,7 +30,7 @@ def test_every_section_counts_every_chain(demo):
 
 def test_counts_are_those_of_the_rows(demo):
     reader = ShardReader(demo.out)
-    rows = cells(counts_table(reader))
+    rows = cells(chain_counts(reader).table)
     samples = [
         reader.sample(key) for split in ("train", "validation") for key in reader.keys(split)
     ]
