@@ -4,6 +4,9 @@ rule report:
         evaluations=lambda wildcards: evaluations(REPORTS[wildcards.of]),
         trained=lambda wildcards: TRAINED.format(key=REPORTS[wildcards.of]),
         manifest=f"{SHARDS}/manifest.json",
+        against=lambda wildcards: [
+            path.as_posix() for path in OF_KEY[REPORTS[wildcards.of]][1].report.against
+        ],
     output:
         html=report(
             f"{RUN}/report{{of}}.html",

@@ -53,7 +53,8 @@ def check(
     some listed chain: structures, each kind of alignment, template hits. With a section search only
     structures must be there, and the programs and databases of its steps. The initial weights must
     fit the model, and the model must have the modules that training.trainable names. The run's
-    folder must be writable. An image file and the sequences of predict.fasta must exist.
+    folder must be writable. An image file, the sequences of predict.fasta and the evaluations of
+    report.against must exist.
     """
     from scalefold.config import check_image, load_stages, run_key
     from scalefold.io.atomic import check_writable
@@ -72,6 +73,8 @@ def check(
     check_trainable(chains, loaded.data.chains)
     if loaded.predict.fasta is not None:
         check_there(loaded.predict.fasta, "FASTA file")
+    for path in (path for one in stages.values() for path in one.report.against):
+        check_there(path, "evaluation, which report.against names")
     if loaded.search is None:
         check_files(chains, loaded.data)
     else:

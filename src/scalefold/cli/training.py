@@ -291,7 +291,8 @@ def report(
             "--config",
             "-c",
             metavar="FILE",
-            help="Refuse evaluations that were made with other settings than this configuration's.",
+            help="Refuse evaluations that were made with other settings than this configuration's, "
+            "and compare with those of its report.against.",
         ),
     ] = None,
     against: Annotated[
@@ -318,10 +319,10 @@ def report(
     from scalefold.report import write_report
 
     html = run / "report.html" if out is None else out
-    settings = read_stage(config, set_, stage).evaluation if config else None
-    content = write_report(
-        run, key, shards, html, html.with_suffix(".json"), settings, against or ()
-    )
+    loaded = read_stage(config, set_, stage) if config else None
+    settings = loaded.evaluation if loaded else None
+    compared = [*(loaded.report.against if loaded else ()), *(against or ())]
+    content = write_report(run, key, shards, html, html.with_suffix(".json"), settings, compared)
     for note in content["notes"]:
         typer.echo(f"note: {note}", err=True)
     for finding in content["findings"]:

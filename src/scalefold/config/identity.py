@@ -22,6 +22,7 @@ FREE_KEYS: Final = (
     "search",
     "shards",
     "evaluation",
+    "report",
     "predict",
     "stages",  # a training is one of them
     "training.steps",

@@ -292,6 +292,16 @@ class PredictConfig(Section):
         return self.fasta is not None and self.alignments is None and not self.query_alone
 
 
+class ReportConfig(Section):
+    """What the report shows beside the run."""
+
+    against: list[WrittenPath] = Field(
+        [],
+        description="Evaluations of other weights, as `scalefold evaluate --out` writes them, to "
+        "compare the last one with.",
+    )
+
+
 class Config(Section):
     """A whole run."""
 
@@ -317,6 +327,7 @@ class Config(Section):
     training: TrainingConfig = TrainingConfig()
     parallel: ParallelConfig = ParallelConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    report: ReportConfig = ReportConfig()
     predict: PredictConfig = PredictConfig()
     stages: dict[str, dict[str, Any]] = Field(
         {},

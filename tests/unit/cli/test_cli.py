@@ -164,6 +164,7 @@ def test_config_check_names_the_nearest_key() -> None:
         (f"results={DEMO}/x", f"results: {DEMO}/x/demo"),
         ("evaluation.splits=[test]", "'test'"),
         ("predict={fasta: no.fasta, query_alone: true}", "no.fasta: no such FASTA file"),
+        ("report={against: [no.json]}", "no.json: no such evaluation"),
     ],
 )
 def test_config_check_finds_what_would_fail_late(override: str, message: str) -> None:

@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.unit.report.conftest import content_of, training_of
+from typer.testing import CliRunner
 
+from scalefold.cli import app
 from scalefold.errors import InputError
 from scalefold.report import write_report
 from scalefold.report.figures import training_figures
@@ -120,6 +122,26 @@ def test_other_weights_stand_beside_the_last_evaluation(make_run, tmp_path):
     other.write_text("{}")
     with pytest.raises(InputError, match=r"model_1\.json: not an evaluation"):
         write_report(run, against=[other])
+
+
+def test_the_configuration_names_other_weights_too(make_run, tmp_path):
+    run = make_run()
+    other = tmp_path / "given/before.json"
+    other.parent.mkdir()
+    shutil.copy(training_of(run, "evaluation") / "step-00000000.json", other)
+    config = tmp_path / "my.yaml"
+    data = {"chains": "x", "mirrors": {"mmcif": ["x"], "alignments": ["x"]}}
+    evaluation = {"recycling": 3, "splits": ["train", "validation"]}
+    tree = {"data": data, "evaluation": evaluation, "report": {"against": [str(other)]}}
+    config.write_text(yaml.safe_dump(tree))
+    done = CliRunner().invoke(app, ["report", str(run), "-c", str(config)])
+    assert done.exit_code == 0, done.output
+    content = json.loads((run / "report.json").read_text("utf-8"))
+    assert [row["name"] for row in content["others"]] == ["given/before"]
+    other.unlink()
+    done = CliRunner().invoke(app, ["report", str(run), "-c", str(config)])
+    assert done.exit_code == 2
+    assert str(other) in done.output
 
 
 def test_chains_that_failed_stand_beside_the_mean_that_lacks_them(make_run):
