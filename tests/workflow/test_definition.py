@@ -181,7 +181,7 @@ def test_config_check_counts_the_jobs_of_a_new_run(
     settings = {
         "results": str(tmp_path),
         "evaluation": {"mode": mode},
-        "predict": {"fasta": str(tmp_path / "my.fasta")},
+        "predict": {"fasta": str(tmp_path / "my.fasta"), "relax": True},
         "search": {"query_alone": True, "jobs": 3},
     }
     own.write_text(yaml.safe_dump({**settings, "data": {"buckets": None}}))

@@ -6,6 +6,7 @@ from scalefold.checkpoint.target import read_end
 ASYNC = CONFIG.evaluation.mode == "async"
 SEARCHED_SEQUENCES = f"{RUN}/predictions/searched"
 PREDICTIONS = f"{RUN}/predictions/{{key}}/step-{{step}}"
+RELAXED = f"{RUN}/relaxed/{{key}}/step-{{step}}"
 
 
 def evaluation(key, step):
@@ -88,7 +89,10 @@ def predictions(wildcards):
     if ASYNC:  # a training may end early
         checkpoints.train.get(key=key)
         step = published(key)[-1]
-    return f"{PREDICTIONS}/predictions.tsv".format(key=key, step=f"{step:08d}")
+    table = f"{PREDICTIONS}/predictions.tsv"
+    if CONFIG.predict.relax:
+        table = f"{RELAXED}/relaxations.tsv"
+    return table.format(key=key, step=f"{step:08d}")
 
 
 def predict_options(wildcards):

@@ -62,3 +62,27 @@ rule predict:
     shell:
         "scalefold predict {input.fasta:q} {params.options} --weights {params.checkpoint:q}"
         " --out {params.out:q} 2>&1 | tee -i {log:q}"
+
+
+rule relax:
+    # On CPUs, so that no GPU waits for it.
+    input:
+        f"{PREDICTIONS}/predictions.tsv",
+    output:
+        f"{RELAXED}/relaxations.tsv",
+    log:
+        f"{RUN}/logs/relax/{{key}}/step-{{step}}.log",
+    benchmark:
+        f"{RUN}/benchmarks/relax/{{key}}/step-{{step}}.tsv"
+    conda:
+        ENVIRONMENT
+    threads: 4
+    resources:
+        mem_mb=growing(8000),
+        runtime=1440,
+    params:
+        predictions=PREDICTIONS,
+        out=RELAXED,
+    shell:
+        "scalefold relax {params.predictions:q} --out {params.out:q} --threads {threads}"
+        " 2>&1 | tee -i {log:q}"

@@ -33,6 +33,7 @@ from scalefold.cli import (
     monitor,
     predict,
     profile,
+    relax,
     search,
     training,
     weights,
@@ -108,7 +109,8 @@ _ABOUT = (
     "From raw protein data to trained AlphaFold2-class weights.\n\n"
     "[cyan]scalefold config check -c my.yaml[/] says what a run comes to, and "
     "[cyan]snakemake --profile local --configfile my.yaml[/] makes it. The workflow calls fetch, "
-    "pack, train, evaluate and report, in this order, and search and predict if they are asked for."
+    "pack, train, evaluate and report, in this order, and search, predict and relax if they are "
+    "asked for."
 )
 
 app = typer.Typer(
@@ -165,6 +167,7 @@ training.register(app)
 finetune.register(app)
 monitor.register(app)
 predict.register(app)
+relax.register(app)
 mlperf_log.register(app)
 profile.register(app)
 doctor.register(app)

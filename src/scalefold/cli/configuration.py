@@ -61,6 +61,7 @@ def check(
     from scalefold.launcher import check_degree
     from scalefold.raw.chain_files import check_files, check_mirrors
     from scalefold.raw.chains import check_trainable, read_chains
+    from scalefold.relax import check_openmm
     from scalefold.search.steps import check_step
     from scalefold.train.extent import extent
 
@@ -73,6 +74,8 @@ def check(
     check_trainable(chains, loaded.data.chains)
     if loaded.predict.fasta is not None:
         check_there(loaded.predict.fasta, "FASTA file")
+        if loaded.predict.relax:
+            check_openmm()
     for path in (path for one in stages.values() for path in one.report.against):
         check_there(path, "evaluation, which report.against names")
     if loaded.search is None:

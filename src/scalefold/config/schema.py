@@ -286,6 +286,10 @@ class PredictConfig(Section):
         description="Recycling ends when it changes distances between CA atoms by less; 0: never.",
     )
 
+    relax: bool = Field(
+        False, description="Relax the best model of each sequence by OpenMM, the extra relax."
+    )
+
     @property
     def searches(self) -> bool:
         """Whether alignments of the sequences are to be searched."""

@@ -77,7 +77,8 @@ def num_jobs(stages: Mapping[str, Config], buckets: int) -> int:
     """Return how many jobs the workflow has if nothing is there yet."""
     last = list(stages.values())[-1]
     # Beside a training Snakemake does not know yet which checkpoint is its last.
-    predicts = last.predict.fasta is not None and last.evaluation.mode == "after"
+    is_known = last.predict.fasta is not None and last.evaluation.mode == "after"
+    predicts = is_known * (1 + last.predict.relax)
     of_stages = sum(map(_jobs_of_stage, stages.values()))
     return _JOBS_A_BUCKET * buckets + _JOBS_A_RUN + _searches(last) + of_stages + predicts
 
