@@ -124,8 +124,10 @@ def model_cif(
     model.qa_metrics.append(_GlobalPlddt(float(plddt.mean())))
     if ptm is not None:
         model.qa_metrics.append(_Ptm(ptm))
-    model.qa_metrics += [
-        _LocalPlddt(chain.residue(number), value) for number, (_, _, value) in enumerate(rows, 1)
+    model.qa_metrics += [  # of residues with atoms: the dictionary refers them to these
+        _LocalPlddt(chain.residue(number), value)
+        for number, (_, present, value) in enumerate(rows, 1)
+        if any(present)
     ]
     protocol = modelcif.protocol.Protocol()
     protocol.steps.append(

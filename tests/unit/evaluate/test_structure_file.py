@@ -29,5 +29,5 @@ def test_a_written_structure_is_read_as_it_was_predicted(tmp_path: Path) -> None
     np.testing.assert_allclose(chain.positions[others], expected[others], atol=1e-3)
     block = gemmi.cif.read(str(path)).sole_block()
     assert block.find_value("_entry.id") == "1abc_A"
-    assert len(block.find_values("_ma_qa_metric_local.metric_value")) == 21
+    assert len(block.find_values("_ma_qa_metric_local.metric_value")) == 20
     assert all("peptide" in kind for kind in block.find_values("_chem_comp.type"))

@@ -95,11 +95,22 @@ def test_model_cif_has_the_confidences_of_the_dictionary(atoms):
     assert {kind: len(metrics) for kind, metrics in of_kind.items()} == {
         ("global", "pLDDT"): 1,
         ("global", "pTM"): 1,
-        ("local", "pLDDT"): 21,
+        ("local", "pLDDT"): 20,  # the unknown one has no atom that it could be of
     }
     local = {m.residue.seq_id: m.value for m in of_kind["local", "pLDDT"]}
-    assert list(local.values()) == pytest.approx(atoms[3].tolist(), abs=5e-3)
+    assert list(local.values()) == pytest.approx(atoms[3][:20].tolist(), abs=5e-3)
     files = (
         gemmi.cif.read_string(text).sole_block().get_mmcif_category("_ma_entry_associated_files")
     )
     assert (files["file_url"], files["file_format"]) == (["x.pae.json"], ["json"])
+
+
+def test_what_model_cif_refers_to_is_there(atoms):
+    """As the dictionary asks: residues with a confidence have atoms."""
+    text = model_cif("P12345", *atoms, ptm=0.5, pae_file="x.pae.json", details="of a test")
+    block = gemmi.cif.read_string(text).sole_block()
+    residues = [
+        {tuple(row) for row in block.find(f"_{category}.label_", ["asym_id", "seq_id", "comp_id"])}
+        for category in ("ma_qa_metric_local", "atom_site")
+    ]
+    assert residues[0] == residues[1]
