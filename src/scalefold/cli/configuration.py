@@ -49,12 +49,12 @@ def check(
 ) -> None:
     """Check a configuration, and say which key is wrong and how to mend it, or what a run comes to.
 
-    The list of chains must have chains to train on. Each folder of data.mirrors must have files of
-    some listed chain: structures, each kind of alignment, template hits. With a section search only
-    structures must be there, and the programs and databases of its steps. The initial weights must
-    fit the model, and the model must have the modules that training.trainable names. The run's
-    folder must be writable. An image file, the sequences of predict.fasta and the evaluations of
-    report.against must exist.
+    The list of chains must have chains to train on, and the mirrors the files of one of them at
+    least. Each folder of data.mirrors must have files of some listed chain: structures, each kind
+    of alignment, template hits. With a section search only structures must be there, and the
+    programs and databases of its steps. The initial weights must fit the model, and the model must
+    have the modules that training.trainable names. The run's folder must be writable. An image
+    file, the sequences of predict.fasta and the evaluations of report.against must exist.
     """
     from scalefold.config import check_image, load_stages, run_key
     from scalefold.io.atomic import check_writable
