@@ -18,10 +18,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from importlib import import_module
-from multiprocessing import get_context
 from pathlib import Path
+from pkgutil import walk_packages
 from typing import Any, Final
 
 logger = logging.getLogger(__name__)
@@ -52,6 +51,7 @@ def launches_only_compile(processes: int) -> Iterator[set[Path]]:
 
     # Else torch.compile sets it at some later time, and what is compiled before is compiled again.
     os.environ.setdefault("TRITON_PTXAS_PATH", knobs.nvidia.ptxas.path)
+    _hash_in_order()
     started = time.perf_counter()
     target = json.dumps(vars(runtime.driver.active.get_current_target()))
     command = [sys.executable, "-m", __name__, target, str(processes)]
@@ -125,25 +125,49 @@ class _NoGpu:
         return 0
 
 
-def _compile(request: str) -> None:
-    """Compile one kernel and leave its mark."""
-    module, name, specialisation, mark = json.loads(request)
-    getattr(import_module(module), name).preload(specialisation)
-    Path(mark).parent.mkdir(parents=True, exist_ok=True)
-    Path(mark).touch()
-
-
 def _help(target: dict[str, Any], processes: int) -> None:
-    """Compile what is asked for. Errors are dropped: the launch will meet them again."""
+    """Compile what is asked for, each kernel in a child of its own."""
     from triton import runtime
     from triton.backends.compiler import GPUTarget
 
-    import scalefold_kernels.api  # noqa: F401  # so that each child need not
-
+    _hash_in_order()
     runtime.driver.set_active(_NoGpu(GPUTarget(**target)))
-    with ProcessPoolExecutor(processes, mp_context=get_context("fork")) as pool:
-        for request in sys.stdin:
-            pool.submit(_compile, request)
+    running = 0
+    for request in sys.stdin:
+        if running == processes:
+            os.wait()
+            running -= 1
+        if os.fork() == 0:
+            _compile(request)
+            os._exit(0)
+        running += 1
+    for _ in range(running):
+        os.wait()
+
+
+def _compile(request: str) -> None:
+    """Compile a kernel and leave its mark. An error is dropped: the launch will meet it again."""
+    module, name, specialisation, mark = json.loads(request)
+    with contextlib.suppress(Exception):
+        getattr(import_module(module), name).preload(specialisation)
+        Path(mark).parent.mkdir(parents=True, exist_ok=True)
+        Path(mark).touch()
+
+
+def _hash_in_order() -> None:
+    """Have Triton hash all kernels in one order, the same in each process.
+
+    The hash is part of a kernel's key in the cache, and it depends on which of the functions that
+    the kernel calls were hashed before it (Triton's ``DependenciesFinder``, versions 3.6 and 3.7).
+    """
+    import scalefold_kernels as kernels
+
+    for module in walk_packages(kernels.__path__, f"{kernels.__name__}."):
+        if module.name.startswith(f"{kernels.__name__}.bench"):
+            continue
+        with contextlib.suppress(ImportError):  # without Gluon
+            for function in vars(import_module(module.name)).values():
+                getattr(function, "cache_key", None)
 
 
 if __name__ == "__main__":
