@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,15 @@ from rich.console import Console
 from rich.table import Table
 
 from scalefold.bench.flops import StepFlops, count_flops, peak_flops_per_second
-from scalefold.bench.measure import filled, measure_steps, prepared_samples, released
+from scalefold.bench.measure import (
+    filled,
+    measure_steps,
+    prepared_samples,
+    released,
+    require_finite,
+)
 from scalefold.bench.record import provenance, write_record
+from scalefold.bench.synthetic_shards import given_or_full
 from scalefold.bench.variation import varied
 from scalefold.config.schema import Config
 from scalefold.engine.memory import limit_memory
@@ -94,6 +102,18 @@ def _measure(
             }
         except torch.OutOfMemoryError as error:
             return {"out_of_memory": str(error).splitlines()[0]}
+
+
+def first_step(config: Config, device: torch.device) -> float:
+    """Make one training step of made-up full samples; return its seconds.
+
+    Triton's cache and that of torch.compile then hold what a training of these settings needs.
+    """
+    with given_or_full(None, config.features) as shards:
+        trainer, samples = assemble(config, device), prepared_samples(config, shards, device)
+    started = time.perf_counter()
+    require_finite(trainer.step(samples, config.optimiser.learning_rate))
+    return time.perf_counter() - started
 
 
 def step_table(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Table:

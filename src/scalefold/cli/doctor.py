@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
-from scalefold.cli.options import Device
+from scalefold.cli.options import Device, read_config
 
 
 def register(app: typer.Typer) -> None:
@@ -12,7 +15,17 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel="Tools", epilog="Example: [cyan]scalefold doctor[/]")(doctor)
 
 
-def doctor(device: Device = "auto") -> None:
+def doctor(
+    device: Device = "auto",
+    warm: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="CONFIG",
+            help="Also make one training step of this configuration, so that all its kernels are "
+            "compiled when a training starts. May be given several times; later files win.",
+        ),
+    ] = None,
+) -> None:
     """Show what the model runs on here: GPU, torch, Triton, and the backend of each op.
 
     If a preferred backend does not serve an op, the reason is printed below it.
@@ -39,3 +52,10 @@ def doctor(device: Device = "auto") -> None:
         typer.echo(f"{op:25} {backend}")
         for other, reason in passed_over.items():
             typer.echo(f"{'':25} not {other}: {reason}")
+    if warm:
+        from scalefold.bench.step import first_step
+        from scalefold.cli.logs import log_to_stderr
+
+        log_to_stderr()
+        seconds = first_step(read_config(warm, None), chosen)
+        typer.echo(f"caches     warm: the first step took {seconds:.0f} s")

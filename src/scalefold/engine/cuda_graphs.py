@@ -15,9 +15,11 @@ from typing import Any, Generic, Literal, TypeVar
 
 import torch
 
+from scalefold.engine.compile_ahead import compiling_processes, launches_only_compile
 from scalefold.errors import InputError
 from scalefold.features.contract import Features
 from scalefold.model.passes import Result, SamplePasses, Settled, never
+from scalefold.ops.triton import why_not
 
 _Returned = TypeVar("_Returned")
 
@@ -93,11 +95,20 @@ class CapturedPasses(Generic[Result]):
 
 
 def _warm_up(work: Callable[[], object]) -> None:
-    """Do the work once, since capture forbids what libraries and kernels do at first use."""
+    """Do the work once, since capture forbids what libraries and kernels do at first use.
+
+    Kernels that were never compiled are compiled in parallel, and the work is then done again.
+    """
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        work()
+        if why_not(stream.device) is not None:
+            work()
+        else:
+            with launches_only_compile(compiling_processes()) as asked:
+                work()
+            if asked:
+                work()
     torch.cuda.current_stream().wait_stream(stream)
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
