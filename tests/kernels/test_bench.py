@@ -1,32 +1,27 @@
 """The benchmark of kernels: what it compares, times, writes and refuses. No GPU is needed."""
 
 import json
-import os
 import sys
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.nn.attention import SDPBackend
 
 from scalefold.ops import TORCH
 from scalefold_kernels.bench import cases as registry
 from scalefold_kernels.bench import peers, run, timing
 from scalefold_kernels.bench.__main__ import main
 from scalefold_kernels.bench.agreement import FACTOR, Exact, convert, evaluate, tensors
-from scalefold_kernels.bench.case import KernelCase, Work, leaf
+from scalefold_kernels.bench.case import Draw, KernelCase
 from scalefold_kernels.bench.cases import all_cases, attention
-from scalefold_kernels.bench.table import block, markdown_table
-from scalefold_kernels.bench.timing import Gpu, Setting, Time, gradients_like
+from scalefold_kernels.bench.timing import Time, gradients_like, input_sets
 from scalefold_kernels.bench.tune import candidates, rules, tables_text
 
 CPU = torch.device("cpu")
-NO_GPU = Setting(torch.bfloat16, CPU, Gpu(1e12, 1e13, 1e12, 0))
 ODD = all_cases((), ["odd sizes"])
 
 
@@ -44,7 +39,7 @@ def reference(x: Tensor, parameters: list) -> tuple[Tensor, Tensor]:
 
 
 def case(ours=reference) -> KernelCase:
-    return KernelCase("op", "a shape", inputs, reference, ours, Work(10, 20), Work(30))
+    return KernelCase("op", "a shape", inputs, reference, ours)
 
 
 # --- the check ----------------------------------------------------------------------------------
@@ -95,7 +90,7 @@ def test_inputs_do_not_depend_on_what_ran_before() -> None:
         seen.append(x.detach())
         return x.square()
 
-    drawn = KernelCase("op", "a shape", lambda *of: (leaf(*of, 5),), note, note)
+    drawn = KernelCase("op", "a shape", lambda *of: (Draw(*of)(5),), note, note)
     Exact(drawn, CPU, torch.bfloat16)
     torch.randn(3)
     Exact(drawn, CPU, torch.bfloat16)
@@ -128,11 +123,11 @@ WRONG = [
 def test_what_is_wrong_is_named_and_has_no_times(
     wrong, tensor: str, capsys: pytest.CaptureFixture
 ) -> None:
-    row = run.measure(case(wrong), NO_GPU, None)
+    row = run.measure(case(wrong), torch.bfloat16, CPU)
     assert not row["right"]
     assert row["agreement"]["tensor"] == tensor
     assert row["implementations"] == []
-    assert f"WRONG: {tensor}" in block(row)
+    assert f"WRONG: {tensor}" in capsys.readouterr().out
     assert not run.check([case(wrong)], torch.bfloat16, CPU)
     assert f"WRONG: {tensor}" in capsys.readouterr().out
     assert run.check([case()], torch.bfloat16, CPU)
@@ -160,22 +155,22 @@ def test_gradients_of_all_inputs() -> None:
 # --- times --------------------------------------------------------------------------------------
 
 
-def test_inputs_are_beyond_the_cache_and_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inputs_are_beyond_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     timed = []
 
     def time_calls(calls: list[partial]) -> Time:
-        places = {next(tensors(call.args)).data_ptr() for call in calls}
-        timed.append((len(calls), len(places), torch.is_grad_enabled()))
-        return Time(1e-6 * len(places), "graph")
+        timed.append((len(calls), torch.is_grad_enabled()))
+        return Time(1e-6 * len(calls), "graph")
 
     monkeypatch.setattr(timing, "time_calls", time_calls)
-    monkeypatch.setattr(timing, "_peak_bytes", lambda _: 0)
+    gpu = SimpleNamespace(L2_cache_size=10_000)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: gpu)
     # Inputs of 7.2 kB: three sets of them are more than twice what the cache holds.
-    setting = Setting(torch.float32, CPU, Gpu(1e12, 1e13, 1e12, cache_bytes=10_000))
-    numbers = setting.times(case(), reference)
-    assert timed == [(3, 3, False), (3, 3, True), (3, 1, False), (3, 1, True)]
+    sets = input_sets(inputs, CPU, torch.float32)
+    assert len({next(tensors(one)).data_ptr() for one in sets}) == 3
+    numbers = timing.times(reference, sets)
+    assert timed == [(3, False), (3, True)]
     assert numbers["seconds"] == dict.fromkeys(("forward", "forward_backward"), 3e-6)
-    assert numbers["seconds_in_cache"] == dict.fromkeys(("forward", "forward_backward"), 1e-6)
 
 
 def test_gradients_of_slices_are_slices_of_one_tensor() -> None:
@@ -186,65 +181,56 @@ def test_gradients_of_slices_are_slices_of_one_tensor() -> None:
     assert alone.stride() == (2, 1)
 
 
-def test_the_floor_is_the_slowest_of_three_rates() -> None:
-    gpu = Gpu(
-        bytes_per_second=4.0, flops_per_second=8.0, exponentials_per_second=2.0, cache_bytes=1
-    )
-    assert gpu.floor(Work(bytes=8, flops=8)) == 2.0
-    assert gpu.floor(Work(bytes=8, flops=32)) == 4.0
-    assert gpu.floor(Work(bytes=8, flops=8, exponentials=10)) == 5.0
-
-
 TIMES = {
     "seconds": {"forward": 1e-6, "forward_backward": 2e-6},
-    "seconds_in_cache": {"forward": 9e-7, "forward_backward": 1.8e-6},
     "method": {"forward": "graph", "forward_backward": "graph"},
-    "peak_bytes": 0,
 }
 
 
-def faulty(place: tuple[str, str, str], name: str, setting: Setting) -> None:
-    if name == "dies":
-        os._exit(1)
-    if name != "is not installed":
-        raise RuntimeError(f"illegal memory access by {name} in {place[2]}")
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No GPU: what runs takes one microsecond."""
+    monkeypatch.setattr(run, "times", lambda *_: TIMES)
+    monkeypatch.setattr(run, "input_sets", lambda make, *of: [make(*of)])
 
 
+@pytest.mark.usefixtures("timed")
 def test_a_peer_that_fails_is_named_and_the_rest_is_measured(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     def uncompilable(*_: object, **__: object) -> None:
         raise ValueError("at 33:38:\n  x * y\n  ^\nScalar out of range")
 
-    monkeypatch.setattr(Setting, "times", lambda *arguments: TIMES)
+    def faults(*_: object) -> None:
+        raise RuntimeError("illegal memory access")
+
+    def is_missing(*_: object) -> None:
+        raise ModuleNotFoundError("no module named peer")
+
     monkeypatch.setattr(torch, "compile", lambda *_, **__: uncompilable)
-    monkeypatch.setattr(run, "measure_peer", faulty)
-    names = ("faults", "dies", "is not installed")
-    with_peers = replace(case(), peers=dict.fromkeys(names, lambda: None))
-    with run.Peers(NO_GPU) as others:
-        row = run.measure(with_peers, NO_GPU, others)
-        again = others.measure(with_peers, "faults")  # in a new process
-    found = [implementation["name"] for implementation in row["implementations"]]
-    assert found == ["ScaleFold", "torch", "torch.compile", "faults", "dies"]
-    assert again == {"failed": "RuntimeError: illegal memory access by faults in a shape"}
-    shown = block(row)
-    for failure in (
-        "ValueError: Scalar out of range",
-        "RuntimeError: illegal memory",
-        "its process",
-    ):
-        assert failure in shown
-    (ours,) = (line for line in shown.splitlines() if line.strip().startswith("ScaleFold"))
-    assert "1.0 / 2.0" in ours
+    with_peers = replace(
+        case(), peers={"faults": faults, "is missing": is_missing, "serves": reference}
+    )
+    found = run.measure_others(with_peers, torch.bfloat16, CPU)
+    assert found[:2] == [
+        {"name": "torch.compile", "failed": "ValueError: Scalar out of range"},
+        {"name": "faults", "failed": "RuntimeError: illegal memory access"},
+    ]
+    assert [made["name"] for made in found[2:]] == ["serves"]
+    assert "1.0 / 2.0" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("timed")
 def test_a_failure_of_ours_ends_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = run.measure(case(), torch.bfloat16, CPU)
+    assert [made["name"] for made in row["implementations"]] == ["ScaleFold", "torch"]
+
     def broken(*_: object) -> None:
         raise ImportError("no module named tqdm")
 
-    monkeypatch.setattr(Setting, "times", broken)
+    monkeypatch.setattr(run, "times", broken)
     with pytest.raises(ImportError):
-        run.measure(case(), NO_GPU, None)
+        run.measure(case(), torch.bfloat16, CPU)
 
 
 # --- other implementations ----------------------------------------------------------------------
@@ -261,63 +247,50 @@ def test_trifast_gets_squares(rows: int, monkeypatch: pytest.MonkeyPatch) -> Non
 
     package = SimpleNamespace(triangle_attention=triangle_attention)
     monkeypatch.setitem(sys.modules, "trifast", package)
-    shape = attention.Shape(1, 7, 7, 2, 16)
-    known = {"biased": True, "trained": True, "samples": 1, "channels": 16}
-    function = peers.attention_peers(**known, square=True)["trifast"]()
-    assert function is not None
-    values = attention.inputs(replace(shape, rows=rows), CPU, torch.float64)
+    values = attention.inputs(attention.Shape(1, rows, 7, 2, 16), CPU, torch.float64)
     values[4][:, :, -2:] = 0
     grads = [torch.randn_like(values[0])]
-    found, expected = (evaluate(f, values, grads) for f in (function, TORCH.attention))
-    for value, exact in zip(found, expected, strict=True):
-        torch.testing.assert_close(value, exact)
-    assert "trifast" not in peers.attention_peers(**known, square=False)
-
-
-@pytest.mark.parametrize(
-    ("order", "trained", "biased", "gated"),
-    [
-        ("RNH", False, True, True),
-        ("NRH", True, True, False),
-        ("NRH", True, False, False),
-        ("RHN", True, True, False),
-    ],
-)
-def test_sdpa_is_attention(order: str, trained: bool, biased: bool, gated: bool) -> None:
-    shape = attention.Shape(1, 3, 7, 2, 8, biased, order, gated, trained)
-    values = attention.inputs(shape, CPU, torch.float64)
-    function = peers._gated(partial(peers.attend_by, SDPBackend.MATH))
-    grads = [torch.randn_like(values[0])]
-    found, expected = (evaluate(f, values, grads) for f in (function, TORCH.attention))
-    assert len(found) == 1 + 3 + gated + (biased and trained)
+    functions = (peers.trifast_attention, TORCH.attention)
+    found, expected = (evaluate(f, values, grads) for f in functions)
     for value, exact in zip(found, expected, strict=True):
         torch.testing.assert_close(value, exact)
 
 
-@pytest.mark.parametrize("order", ["RNH", "NRH", "RHN", "HRN"])
-def test_inputs_of_attention_lie_in_their_order(order: str) -> None:
-    sizes = {"R": 3, "N": 7, "H": 2}
-    shape = attention.Shape(1, 3, 7, 2, 8, order=order)
-    q, *_, mask, _bias, _bias_scale, _scale = attention.inputs(shape, CPU, torch.float32)
-    assert q.shape == (1, 3, 7, 2, 8)
-    assert mask.shape == q.shape[:3]
-    strides = dict(zip("RNH", q.stride()[1:4], strict=True))
-    assert strides[order[2]] == 8
-    assert strides[order[1]] == 8 * sizes[order[2]]
-    assert strides[order[0]] == 8 * sizes[order[1]] * sizes[order[2]]
+def test_cuequivariance_gets_heads_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    def triangle_attention(
+        q: Tensor, k: Tensor, v: Tensor, bias: Tensor, mask: Tensor, scale: float
+    ) -> Tensor:
+        rows_first = (x.transpose(2, 3) for x in (q, k, v))
+        keep = mask[:, :, 0, 0].to(q.dtype)
+        return TORCH.attention(*rows_first, None, keep, bias[:, 0], 1.0, scale).transpose(2, 3)
+
+    package = SimpleNamespace(triangle_attention=triangle_attention)
+    monkeypatch.setitem(sys.modules, "cuequivariance_torch", package)
+    values = attention.inputs(attention.Shape(1, 3, 7, 2, 8, gated=False), CPU, torch.float64)
+    found, expected = (f(*values) for f in (peers.cuequivariance_attention, TORCH.attention))
+    torch.testing.assert_close(found, expected)
 
 
-def test_each_backend_of_sdpa_serves_what_it_gives_all_gradients_of() -> None:
+def test_each_peer_serves_what_it_takes() -> None:
     def serving(shape: str) -> set[str]:
         (found,) = all_cases(["attention"], [f", {shape}"])
-        return set(peers.SDPA) & set(found.peers)
+        return set(found.peers)
 
-    assert serving("MSA column attention 128 x 256") == set(peers.SDPA)
-    assert serving("triangle attention N=256") == {"SDPA memory-efficient"}
-    less = "triangle attention without gate and {}, heads before residues N=256"
-    assert serving(less.format("bias's gradient")) == {"SDPA cuDNN", "SDPA memory-efficient"}
-    assert serving(less.format("bias")) == set(peers.SDPA)
-    assert serving("template triangle attention N=256") == set()
+    assert serving("MSA column attention 128 x 256") == set()
+    assert serving("MSA row attention 128 x 256") == {"cuEquivariance"}
+    assert serving("triangle attention N=256") == {"cuEquivariance", "trifast"}
+
+
+@pytest.mark.parametrize("by_columns", [False, True])
+def test_inputs_of_attention_lie_in_their_order(by_columns: bool) -> None:
+    shape = attention.Shape(1, 3, 7, 2, 8, by_columns=by_columns)
+    q, *_, mask, bias, _bias_scale, _scale = attention.inputs(shape, CPU, torch.float32)
+    assert q.shape == (1, 3, 7, 2, 8)
+    assert mask.shape == q.shape[:3]
+    assert q.stride() == ((336, 16, 48, 8, 1) if by_columns else (336, 112, 16, 8, 1))
+    assert bias.stride()[-2:] == ((1, 7) if by_columns else (7, 1))
+    assert q.is_leaf
+    assert bias.is_leaf
 
 
 # --- cases, records, command line ---------------------------------------------------------------
@@ -365,44 +338,6 @@ def test_without_triton_it_is_said_what_brings_it(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(registry, "find_spec", lambda name: None)
     with pytest.raises(LookupError, match=r"need Triton, .* CUDA build brings it"):
         all_cases(["attention"])
-
-
-def measured(name: str, microseconds: float) -> dict:
-    seconds = {"forward": 1e-6 * microseconds, "forward_backward": 4e-6 * microseconds}
-    return {"name": name, "seconds": seconds}
-
-
-def test_records_become_a_table_of_a_page(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    floor = {"forward": 5e-6, "forward_backward": 19.97e-6}
-    ours, plain = measured("ScaleFold", 46), measured("torch", 1065)
-    others = [{"name": "torch.compile", "failed": "it does"}, measured("peer", 100)]
-    rows = [
-        ("attention", "triangle attention N=256", [ours, plain]),
-        ("linear", "pair N=256", [measured("ScaleFold", 20), measured("torch", 157), *others]),
-        ("linear", "pair N=384", [measured("ScaleFold", 36)]),
-    ]
-    names = ("op", "shape", "implementations")
-    cases = [
-        {"setting": "general", "floor_seconds": floor} | dict(zip(names, row, strict=True))
-        for row in rows
-    ]
-    records = [{"cases": cases[:1]}, {"cases": cases[1:]}]
-    expected = [
-        "| | floor | ScaleFold | peer | torch.compile | torch |",
-        "|---|---|---|---|---|---|",
-        "| triangle attention N=256 | 5.0 / 20.0 | **46 / 184** | - | - | 1,065 / 4,260 |",
-        "| linear, pair N=256 | 5.0 / 20.0 | **20 / 80** | 100 / 400 | - | 157 / 628 |",
-    ]
-    assert markdown_table(records, ["N=256"]).splitlines() == expected
-    files = [tmp_path / "1.json", tmp_path / "2.json"]
-    for file, record in zip(files, records, strict=True):
-        run.write_text(file, json.dumps({"benchmark": "kernels"} | record))
-    assert main(["table", *map(str, files), "--shape", "N=256"]) == 0
-    assert capsys.readouterr().out.splitlines() == expected
-    files[0].write_text('{"benchmark": "step"}')
-    with pytest.raises(SystemExit):
-        main(["table", str(files[0])])
-    assert "not a record of the benchmark of kernels" in capsys.readouterr().err
 
 
 # --- the tuner ----------------------------------------------------------------------------------

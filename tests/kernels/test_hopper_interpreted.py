@@ -32,7 +32,7 @@ from scalefold.ops.attention import LN2
 from scalefold.ops.dropout import Dropout
 from scalefold_kernels import gpu
 from scalefold_kernels.bench.agreement import Agreement, Exact
-from scalefold_kernels.bench.case import Inputs, KernelCase, Work
+from scalefold_kernels.bench.case import Inputs, KernelCase
 from scalefold_kernels.ops import triangle
 from scalefold_kernels.ops.attention import attention
 from scalefold_kernels.ops.linear import residual_linear
@@ -58,8 +58,7 @@ def add(name: str, ours: Callable, reference: Callable, make: Make) -> None:
         torch.manual_seed(0)
         return make(dtype)
 
-    nothing = Work(0)
-    CASES[name] = KernelCase("", name, inputs, reference, ours, nothing, nothing)
+    CASES[name] = KernelCase("", name, inputs, reference, ours)
 
 
 def leaf(dtype: torch.dtype, *shape: int, scale: float = 1.0, shift: float = 0.0) -> Tensor:

@@ -49,6 +49,12 @@ class Agreement:
         """Whether the error is within the limit (NaN is not)."""
         return self.error <= self.limit
 
+    def __str__(self) -> str:
+        return (
+            f"{'right' if self.good else 'WRONG'}: {self.tensor} has error {self.error:.1e} "
+            f"against float64, limit {self.limit:.1e} (torch has {self.torch_error:.1e})"
+        )
+
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return vars(self) | {"good": self.good}

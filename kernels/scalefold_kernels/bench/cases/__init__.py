@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
 
 from scalefold_kernels import WITHOUT_TRITON
 from scalefold_kernels.bench.case import KernelCase
+
+_ODD = "odd sizes"
 
 
 def all_cases(
@@ -31,37 +33,18 @@ def all_cases(
     """
     if find_spec("triton") is None:
         raise LookupError(WITHOUT_TRITON)
-    found = list(_everything())
-    known = sorted({case.op for case in found})
+    known = sorted(module.name for module in pkgutil.iter_modules(__path__))
     for op in ops:
         if op not in known:
             near = "".join(f"; did you mean {n}?" for n in get_close_matches(op, known, n=1))
             raise LookupError(f"no benchmark of {op}{near} There are {', '.join(known)}")
+    found = [case for op in ops or known for case in import_module(f"{__name__}.{op}").cases()]
     kept = [
         case
         for case in found
-        if (not ops or case.op in ops)
-        and chosen(case.setting, case.shape, texts)
-        and (odd or texts or case.setting != "odd sizes")
+        if (any(text in case.name for text in texts) if texts else odd or case.setting != _ODD)
     ]
     if not kept:
-        shapes = sorted({f"{case.setting}, {case.shape}" for case in found})
-        wanted = " or ".join(map(repr, texts))
-        raise LookupError(f"no shape contains {wanted}; there are: {'; '.join(shapes)}")
+        wanted, names = " or ".join(map(repr, texts)), sorted({case.name for case in found})
+        raise LookupError(f"no shape contains {wanted}; there are: {'; '.join(names)}")
     return kept
-
-
-def chosen(setting: str, shape: str, texts: Sequence[str]) -> bool:
-    """Whether the name of a case holds one of the texts, if there are any."""
-    return not texts or any(text in f"{setting}, {shape}" for text in texts)
-
-
-def find_case(op: str, setting: str, shape: str) -> KernelCase:
-    """The one case of this op, setting and shape."""
-    (found,) = (c for c in _everything() if (c.op, c.setting, c.shape) == (op, setting, shape))
-    return found
-
-
-def _everything() -> Iterator[KernelCase]:
-    for module in pkgutil.iter_modules(__path__):
-        yield from import_module(f"{__name__}.{module.name}").cases()

@@ -9,8 +9,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from scalefold_kernels.bench.case import BF16_BYTES, Inputs, KernelCase, Work, wider
-from scalefold_kernels.bench.peers import attention_peers
+from scalefold_kernels.bench import peers
+from scalefold_kernels.bench.case import Draw, Function, Inputs, KernelCase, wider
 from scalefold_kernels.ops.attention import attention
 
 LN2 = math.log(2)
@@ -21,8 +21,8 @@ LN2 = math.log(2)
 class Shape:
     """Sizes of one attention.
 
-    ``order``: of rows, positions (N) and heads in memory. ``trained``: the bias has a gradient.
-    ``in_bits``: the projection leaves the queries in bits, as the bias is.
+    ``by_columns``: along the columns of a representation whose rows are contiguous. ``in_bits``:
+    the projection leaves the queries in bits, as the bias is.
     """
 
     samples: int
@@ -31,114 +31,71 @@ class Shape:
     heads: int
     channels: int
     biased: bool = True
-    order: str = "RNH"
+    by_columns: bool = False
     gated: bool = True
-    trained: bool = True
     in_bits: bool = True
-
-    @property
-    def along_columns(self) -> bool:
-        """Whether it is along the columns of a representation whose rows are contiguous."""
-        return self.order.index("N") < self.order.index("R")
-
-    @property
-    def elements(self) -> int:
-        """Of q."""
-        return self.samples * self.rows * self.length * self.heads * self.channels
-
-    @property
-    def weights(self) -> int:
-        """One for each query and key of each row and head."""
-        return self.samples * self.rows * self.heads * self.length**2
 
 
 def _triangle(length: int) -> Shape:
     return Shape(1, length, length, 4, 32)
 
 
-_SHAPES = [
-    ("triangle attention N=256", _triangle(256), "initial training"),
-    (
-        "triangle attention, ending node N=256",
-        replace(_triangle(256), order="NRH"),
-        "initial training",
-    ),
-    ("triangle attention without gate N=256", replace(_triangle(256), gated=False), "general"),
-    ("MSA row attention 128 x 256", Shape(1, 128, 256, 8, 32, in_bits=False), "initial training"),
-    (
-        "MSA column attention 128 x 256",
-        Shape(1, 256, 128, 8, 32, biased=False, order="NRH", in_bits=False),
-        "initial training",
-    ),
-    (
-        "extra MSA row attention 1024 x 256",
-        Shape(1, 1024, 256, 8, 8, in_bits=False),
-        "initial training",
-    ),
-    ("template triangle attention N=256", Shape(4, 256, 256, 4, 16), "initial training"),
-    ("triangle attention N=384", _triangle(384), "fine-tuning"),
-    ("MSA row attention 512 x 384", Shape(1, 512, 384, 8, 32, in_bits=False), "fine-tuning"),
-    ("triangle attention N=512", _triangle(512), "general"),
-    ("triangle attention N=1024", _triangle(1024), "general"),
-    # What others do, in the order in memory that they take without copies.
-    *(
-        (
-            f"triangle attention without {what} N={length}",
-            replace(_triangle(length), gated=False, order=order, trained=trained, biased=biased),
-            "comparison",
-        )
-        for what, order, trained, biased in (
-            ("gate, heads before residues", "RHN", True, True),
-            ("gate, heads before rows", "HRN", True, True),
-            ("gate and bias's gradient, heads before residues", "RHN", False, True),
-            ("gate and bias, heads before residues", "RHN", True, False),
-        )
-        for length in (256, 384)
-    ),
-    ("rows N=37", Shape(2, 5, 37, 4, 32), "odd sizes"),
-    ("columns N=37", Shape(1, 5, 37, 2, 16, biased=False, order="NRH"), "odd sizes"),
-    ("narrow heads N=37", Shape(1, 5, 37, 8, 8, in_bits=False), "odd sizes"),
-]
+def _msa(rows: int, length: int, channels: int = 32) -> Shape:
+    return Shape(1, rows, length, 8, channels, in_bits=False)
+
+
+_SHAPES = {
+    "initial training": {
+        "triangle attention N=256": _triangle(256),
+        "triangle attention, ending node N=256": replace(_triangle(256), by_columns=True),
+        "MSA row attention 128 x 256": _msa(128, 256),
+        "MSA column attention 128 x 256": replace(_msa(256, 128), biased=False, by_columns=True),
+        "extra MSA row attention 1024 x 256": _msa(1024, 256, 8),
+        "template triangle attention N=256": Shape(4, 256, 256, 4, 16),
+    },
+    "fine-tuning": {
+        "triangle attention N=384": _triangle(384),
+        "MSA row attention 512 x 384": _msa(512, 384),
+    },
+    "general": {
+        "triangle attention without gate N=256": replace(_triangle(256), gated=False),
+        "triangle attention N=512": _triangle(512),
+        "triangle attention N=1024": _triangle(1024),
+    },
+    "odd sizes": {
+        "rows N=37": Shape(2, 5, 37, 4, 32),
+        "columns N=37": Shape(1, 5, 37, 2, 16, biased=False, by_columns=True),
+        "narrow heads N=37": _msa(5, 37, 8),
+    },
+}
 
 
 def cases() -> list[KernelCase]:
-    """All kinds of attention but the global one and that of templates."""
-    return [_case(*shape) for shape in _SHAPES]
+    """All kinds of attention but the global one and the pointwise one."""
+    return [
+        KernelCase(
+            op="attention",
+            shape=name,
+            setting=setting,
+            inputs=partial(inputs, shape),
+            # The weights of few rows in float64 fit any GPU; rows do not know of each other.
+            check_inputs=partial(inputs, replace(shape, rows=min(shape.rows, 16))),
+            reference=reference,
+            ours=attention,
+            peers=_peers(shape),
+        )
+        for setting, shapes in _SHAPES.items()
+        for name, shape in shapes.items()
+    ]
 
 
-def _case(name: str, shape: Shape, setting: str) -> KernelCase:
-    # The weights of few rows in float64 fit any GPU; rows do not know of each other.
-    few = replace(shape, rows=min(shape.rows, 16))
-    factor = 5 if shape.gated else 4
-    return KernelCase(
-        op="attention",
-        shape=name,
-        setting=setting,
-        inputs=partial(inputs, shape),
-        check_inputs=partial(inputs, few),
-        reference=reference,
-        ours=attention,
-        # Read q, k, v and gate, write the result; two products; an exponential a weight.
-        forward=Work(
-            bytes=factor * shape.elements * BF16_BYTES,
-            flops=4 * shape.weights * shape.channels,
-            exponentials=shape.weights,
-        ),
-        # Read what forward had, its result and gradient, write four gradients; five products. The
-        # weights are computed again once.
-        backward=Work(
-            bytes=2 * factor * shape.elements * BF16_BYTES,
-            flops=10 * shape.weights * shape.channels,
-            exponentials=shape.weights,
-        ),
-        peers=attention_peers(
-            biased=shape.biased,
-            trained=shape.trained,
-            samples=shape.samples,
-            square=shape.rows == shape.length,
-            channels=shape.channels,
-        ),
-    )
+def _peers(shape: Shape) -> dict[str, Function]:
+    if not shape.biased:
+        return {}
+    found: dict[str, Function] = {"cuEquivariance": peers.cuequivariance_attention}
+    if shape.rows == shape.length and shape.channels >= 16:
+        found["trifast"] = peers.trifast_attention
+    return found
 
 
 def reference(
@@ -161,25 +118,22 @@ def reference(
 
 
 def inputs(shape: Shape, device: torch.device, dtype: torch.dtype) -> Inputs:
-    """Arguments of the op, in memory in the order of the shape."""
-    generator = torch.Generator(device).manual_seed(0)
-    sizes = {"R": shape.rows, "N": shape.length, "H": shape.heads}
-    places = [1 + shape.order.index(size) for size in sizes]
+    """Arguments of the op."""
+    draw = Draw(device, dtype)
+
+    def rows(x: Tensor) -> Tensor:
+        return x.detach().transpose(1, 2) if shape.by_columns else x.detach()
+
+    places = (shape.length, shape.rows) if shape.by_columns else (shape.rows, shape.length)
+    size = (shape.samples, *places, shape.heads, shape.channels)
     scale = LN2 if shape.in_bits else shape.channels**-0.5
-    parts = []
-    for unit in (shape.channels**-0.5 / scale, 1, 1, 1)[: 4 if shape.gated else 3]:
-        size = [shape.samples, *(sizes[name] for name in shape.order), shape.channels]
-        x = (unit * torch.randn(*size, generator=generator, device=device)).to(dtype)
-        parts.append(x.permute(0, *places, 4).requires_grad_())
-    size = [shape.samples, *(sizes[name] for name in shape.order if name != "H")]
-    mask = torch.ones(*size, device=device, dtype=dtype)
-    mask = mask.transpose(1, 2) if shape.along_columns else mask
+    units = (shape.channels**-0.5 / scale, 1, 1, 1)
+    q, k, v, gate = (rows(draw(*size, scale=unit)).requires_grad_() for unit in units)
+    mask = rows(torch.ones(size[:3], device=device, dtype=dtype))
     bias = None
     if shape.biased:
         # Heads first, as the projection of the pair representation leaves them; at the ending
         # node a query is the second residue of its edge.
-        pairs = (shape.samples, shape.heads, shape.length, shape.length)
-        bias = torch.randn(*pairs, generator=generator, device=device).to(dtype)
-        bias = (bias.mT if shape.along_columns else bias).requires_grad_(shape.trained)
-    gate = parts[3] if shape.gated else None
-    return *parts[:3], gate, mask, bias, LN2, scale
+        bias = draw(shape.samples, shape.heads, shape.length, shape.length)
+        bias = bias.detach().mT.requires_grad_() if shape.by_columns else bias
+    return q, k, v, gate if shape.gated else None, mask, bias, LN2, scale

@@ -8,36 +8,30 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from scalefold_kernels.bench.case import BF16_BYTES, Inputs, KernelCase, Work, leaf, wider
-from scalefold_kernels.bench.cases.norm import plain_norm
+from scalefold_kernels.bench.case import Draw, Inputs, KernelCase, plain_norm, wider
 from scalefold_kernels.ops.global_attention import global_attention
 
 _CHANNELS, _HEADS, _HEAD = 64, 8, 8
 _EVERY = _HEADS * _HEAD
 
+# (rows, residues, setting)
+_SIZES = [(1024, 256, "initial training"), (5120, 384, "fine-tuning"), (161, 37, "odd sizes")]
+
 
 def cases() -> list[KernelCase]:
     """Residues and extra rows of training's two phases."""
-    sizes = {"initial training": (1024, 256), "fine-tuning": (5120, 384), "odd sizes": (161, 37)}
-    return [_case(*size, setting) for setting, size in sizes.items()]
-
-
-def _case(rows: int, residues: int, setting: str) -> KernelCase:
-    elements = rows * residues * _CHANNELS
-    # Gate and output; the logits and the mean under the softmax are small beside them.
-    products = 2 * elements * 2 * (_EVERY + _HEADS)
-    return KernelCase(
-        op="global_attention",
-        shape=f"S={rows} N={residues}",
-        setting=setting,
-        inputs=partial(_inputs, rows, residues),
-        check_inputs=partial(_inputs, min(rows, 1024), min(residues, 64)),
-        reference=reference,
-        ours=global_attention,
-        forward=Work(2 * elements * BF16_BYTES, products),
-        # The gate anew, and the gradients of both products' operands.
-        backward=Work(3 * elements * BF16_BYTES, 5 * products // 2),
-    )
+    return [
+        KernelCase(
+            op="global_attention",
+            shape=f"S={rows} N={residues}",
+            setting=setting,
+            inputs=partial(_inputs, rows, residues),
+            check_inputs=partial(_inputs, min(rows, 1024), min(residues, 64)),
+            reference=reference,
+            ours=global_attention,
+        )
+        for rows, residues, setting in _SIZES
+    ]
 
 
 def reference(
@@ -70,18 +64,14 @@ def reference(
 
 
 def _inputs(rows: int, residues: int, device: torch.device, dtype: torch.dtype) -> Inputs:
-    draw = partial(leaf, device, dtype)
-    depth = _CHANNELS**-0.5
+    draw = Draw(device, dtype)
     return (
-        draw(1, rows, residues, _CHANNELS, scale=2.0, shift=0.5),
+        draw.representation(1, rows, residues, _CHANNELS),
         torch.ones(1, rows, residues, device=device),
-        draw(_CHANNELS, scale=0.1, shift=1.0),
-        draw(_CHANNELS, scale=0.1),
-        draw(_EVERY, _CHANNELS, scale=depth),
-        draw(_HEAD, _CHANNELS, scale=depth),
-        draw(_HEAD, _CHANNELS, scale=depth),
-        draw(_EVERY, _CHANNELS, scale=depth),
-        draw(_EVERY, scale=0.1, shift=1.0),
-        draw(_CHANNELS, _EVERY, scale=depth),
-        draw(_CHANNELS, scale=0.1),
+        *draw.norm(_CHANNELS),
+        draw.weight(_EVERY, _CHANNELS),
+        draw.weight(_HEAD, _CHANNELS),
+        draw.weight(_HEAD, _CHANNELS),
+        *draw.linear(_EVERY, _CHANNELS),
+        *draw.linear(_CHANNELS, _EVERY),
     )

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from scalefold_kernels.bench.case import BF16_BYTES, Inputs, KernelCase, Work
+from scalefold_kernels.bench.case import Draw, Inputs, KernelCase
 from scalefold_kernels.dropout.arguments import Dropout
 from scalefold_kernels.ops.linear import residual_linear
 
@@ -31,29 +31,17 @@ _UPDATES = [
 
 def cases() -> list[KernelCase]:
     """Attentions of the Evoformer and of the extra MSA stack."""
-    return [_case(*update) for update in _UPDATES]
-
-
-def _case(
-    what: str,
-    size: tuple[int, int],
-    channels: int,
-    rate: float,
-    shared_dim: int | None,
-    setting: str,
-) -> KernelCase:
-    rows = size[0] * size[1]
-    volume, flops = rows * channels * BF16_BYTES, 2 * rows * channels**2
-    return KernelCase(
-        op="linear",
-        shape=what,
-        setting=setting,
-        inputs=partial(_inputs, (*size, channels), rate, shared_dim),
-        reference=reference,
-        ours=residual_linear,
-        forward=Work(3 * volume, flops),
-        backward=Work(3 * volume, 2 * flops),
-    )
+    return [
+        KernelCase(
+            op="linear",
+            shape=what,
+            setting=setting,
+            inputs=partial(_inputs, (*size, channels), rate, shared_dim),
+            reference=reference,
+            ours=residual_linear,
+        )
+        for what, size, channels, rate, shared_dim, setting in _UPDATES
+    ]
 
 
 def reference(
@@ -75,9 +63,7 @@ def _inputs(
     device: torch.device,
     dtype: torch.dtype,
 ) -> Inputs:
-    x, h = (torch.randn(1, *shape, device=device) for _ in range(2))
-    weight = torch.randn(shape[-1], shape[-1], device=device) * shape[-1] ** -0.5
-    bias = torch.randn(shape[-1], device=device)
+    draw = Draw(device, dtype)
     key = torch.randint(-(2**62), 2**62, (1,), device=device)
     dropout = (key, _LAYER, rate, shared_dim) if rate else None
-    return *(t.to(dtype).requires_grad_() for t in (x, h, weight, bias)), dropout
+    return draw(1, *shape), draw(1, *shape), *draw.linear(shape[-1], shape[-1]), dropout

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from scalefold_kernels.bench.case import BF16_BYTES, Inputs, KernelCase, Work, leaf
+from scalefold_kernels.bench.case import Draw, Inputs, KernelCase, plain_norm
 from scalefold_kernels.ops.norm import layer_norm, normed_projection
 
 _GATE = 3
@@ -35,58 +35,21 @@ def cases() -> list[KernelCase]:
     """LayerNorm of each representation, and its projections to q, k, v and gate, and to a bias."""
     found = []
     for what, size, channels, setting in _REPRESENTATIONS:
-        found.append(_norm_case(what, size, channels, setting))
-        to = [("q, k, v, gate", [channels] * 4)]
+        shape = (1, *size, channels)
+        inputs = partial(_norm_inputs, shape)
+        found.append(
+            KernelCase("norm", f"LayerNorm {what}", inputs, plain_norm, layer_norm, setting)
+        )
+        to = {"q, k, v, gate": [channels] * 4}
         if channels == 128:
-            to = [("q, k, v, gate, bias", [channels] * 4 + [4]), ("bias", [8])]
-        for name, outputs in to:
-            found.append(_projection_case(f"{what} to {name}", size, channels, outputs, setting))
+            to = {"q, k, v, gate, bias": [channels] * 4 + [4], "bias": [8]}
+        for name, outputs in to.items():
+            inputs = partial(_projection_inputs, shape, outputs)
+            name = f"LayerNorm and projection: {what} to {name}"
+            found.append(
+                KernelCase("norm", name, inputs, plain_projection, normed_projection, setting)
+            )
     return found
-
-
-def _norm_case(what: str, size: tuple[int, int], channels: int, setting: str) -> KernelCase:
-    volume = size[0] * size[1] * channels * BF16_BYTES
-    return KernelCase(
-        op="norm",
-        shape=f"LayerNorm {what}",
-        setting=setting,
-        inputs=partial(_norm_inputs, size, channels),
-        reference=plain_norm,
-        ours=layer_norm,
-        forward=Work(2 * volume),
-        backward=Work(3 * volume),
-    )
-
-
-def _projection_case(
-    what: str, size: tuple[int, int], channels: int, outputs: list[int], setting: str
-) -> KernelCase:
-    forward, backward = projection_work(size[0] * size[1], channels, sum(outputs))
-    return KernelCase(
-        op="norm",
-        shape=f"LayerNorm and projection: {what}",
-        setting=setting,
-        inputs=partial(_projection_inputs, size, channels, outputs),
-        reference=plain_projection,
-        ours=normed_projection,
-        forward=forward,
-        backward=backward,
-    )
-
-
-def projection_work(rows: int, channels: int, outputs: int) -> tuple[Work, Work]:
-    """Least work of LayerNorm and a projection, forward and backward.
-
-    Backward has the gradient of x itself too, which is passed through.
-    """
-    x, out = rows * channels * BF16_BYTES, rows * outputs * BF16_BYTES
-    flops = 2 * rows * channels * outputs
-    return Work(x + out, flops), Work(3 * x + out, 2 * flops)
-
-
-def plain_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Plain torch."""
-    return functional.layer_norm(x, weight.shape, weight, bias)
 
 
 def plain_projection(
@@ -106,26 +69,18 @@ def plain_projection(
     return first * first_scale, *others, x
 
 
-def _norm_inputs(
-    size: tuple[int, int], channels: int, device: torch.device, dtype: torch.dtype
-) -> Inputs:
-    draw = partial(leaf, device, dtype)
-    x = draw(1, *size, channels, scale=2.0, shift=0.5)
-    return x, draw(channels, scale=0.1, shift=1.0), draw(channels, scale=0.1)
+def _norm_inputs(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Inputs:
+    draw = Draw(device, dtype)
+    return draw.representation(*shape), *draw.norm(shape[-1])
 
 
 def _projection_inputs(
-    size: tuple[int, int],
-    channels: int,
-    outputs: list[int],
-    device: torch.device,
-    dtype: torch.dtype,
+    shape: tuple[int, ...], outputs: list[int], device: torch.device, dtype: torch.dtype
 ) -> Inputs:
-    draw = partial(leaf, device, dtype)
-    weights = [draw(p, channels, scale=channels**-0.5) for p in outputs]
-    gate_bias = draw(channels)
-    biases = [gate_bias if projection == _GATE else None for projection in range(len(outputs))]
+    draw, channels = Draw(device, dtype), shape[-1]
+    weights = [draw.weight(p, channels) for p in outputs]
+    biases = [draw(channels) if place == _GATE else None for place in range(len(outputs))]
     # As in the model: queries of heads of 32 channels are in bits, as the bias beside them is.
     bits = 1 / math.log(2)
     scales = (32**-0.5 * bits, bits) if len(outputs) > _GATE + 1 else ()
-    return (*_norm_inputs(size, channels, device, dtype), weights, biases, *scales)
+    return *_norm_inputs(shape, device, dtype), weights, biases, *scales

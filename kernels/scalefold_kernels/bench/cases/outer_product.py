@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from scalefold_kernels.bench.case import BF16_BYTES, Inputs, KernelCase, Work, leaf, wider
-from scalefold_kernels.bench.cases.norm import plain_norm, projection_work
+from scalefold_kernels.bench.case import Draw, Inputs, KernelCase, plain_norm, wider
 from scalefold_kernels.ops.outer_product import outer_product_mean, outer_product_operands
 
 _CHANNELS, _PAIR_CHANNELS = 32, 128
@@ -39,43 +38,30 @@ _CHECKED_RESIDUES = 128
 
 def cases() -> list[KernelCase]:
     """The MSA's and the extra MSA's."""
-    return [_case(*size) for size in _SIZES] + [_operands_case(*size) for size in _OPERANDS]
-
-
-def _case(num_seq: int, num_res: int, setting: str) -> KernelCase:
-    operands = 2 * num_seq * num_res * _CHANNELS * BF16_BYTES
-    result = num_res**2 * _PAIR_CHANNELS * BF16_BYTES
-    product = 2 * num_seq * (num_res * _CHANNELS) ** 2
-    projection = 2 * (num_res * _CHANNELS) ** 2 * _PAIR_CHANNELS
-    return KernelCase(
-        op="outer_product",
-        shape=f"S={num_seq} N={num_res}",
-        setting=setting,
-        inputs=partial(_inputs, num_seq, num_res),
-        check_inputs=partial(_inputs, num_seq, min(num_res, _CHECKED_RESIDUES)),
-        reference=plain_mean,
-        ours=outer_product_mean,
-        forward=Work(operands + 2 * result, product + projection),
-        # The gradients of the outer product, of both operands and of the weight; who has the memory
-        # keeps the outer product.
-        backward=Work(2 * operands + result, 2 * product + 2 * projection),
-    )
-
-
-def _operands_case(
-    num_seq: int, num_res: int, channels: int, what: str, setting: str
-) -> KernelCase:
-    forward, backward = projection_work(num_seq * num_res, channels, 2 * _CHANNELS)
-    return KernelCase(
-        op="outer_product",
-        shape=f"operands, {what} {num_seq} x {num_res}",
-        setting=setting,
-        inputs=partial(_operands_inputs, num_seq, num_res, channels),
-        reference=plain_operands,
-        ours=outer_product_operands,
-        forward=forward,
-        backward=backward,
-    )
+    means = [
+        KernelCase(
+            op="outer_product",
+            shape=f"S={num_seq} N={num_res}",
+            setting=setting,
+            inputs=partial(_inputs, num_seq, num_res),
+            check_inputs=partial(_inputs, num_seq, min(num_res, _CHECKED_RESIDUES)),
+            reference=plain_mean,
+            ours=outer_product_mean,
+        )
+        for num_seq, num_res, setting in _SIZES
+    ]
+    operands = [
+        KernelCase(
+            op="outer_product",
+            shape=f"operands, {what} {num_seq} x {num_res}",
+            setting=setting,
+            inputs=partial(_operands_inputs, num_seq, num_res, channels),
+            reference=plain_operands,
+            ours=outer_product_operands,
+        )
+        for num_seq, num_res, channels, what, setting in _OPERANDS
+    ]
+    return means + operands
 
 
 def plain_mean(
@@ -99,31 +85,25 @@ def plain_operands(
 def _operands_inputs(
     num_seq: int, num_res: int, channels: int, device: torch.device, dtype: torch.dtype
 ) -> Inputs:
-    draw = partial(leaf, device, dtype)
-    weights = (draw(_CHANNELS, channels, scale=channels**-0.5) for _ in range(2))
+    draw = Draw(device, dtype)
     return (
-        draw(1, num_seq, num_res, channels, scale=2.0, shift=0.5),
+        draw.representation(1, num_seq, num_res, channels),
         (torch.rand(1, num_seq, num_res, device=device) < 0.9).to(dtype),
-        draw(channels, scale=0.1, shift=1.0),
-        draw(channels, scale=0.1),
-        *(tensor for weight in weights for tensor in (weight, draw(_CHANNELS, scale=0.1))),
+        *draw.norm(channels),
+        *draw.linear(_CHANNELS, channels),
+        *draw.linear(_CHANNELS, channels),
     )
 
 
 def _inputs(num_seq: int, num_res: int, device: torch.device, dtype: torch.dtype) -> Inputs:
-    draw = partial(leaf, device, dtype)
+    draw = Draw(device, dtype)
 
     def operand() -> Tensor:
         # As `outer_product_operands` leaves it, sequences last.
-        drawn = torch.randn(1, num_res, _CHANNELS, num_seq, device=device).to(dtype)
-        return drawn.permute(0, 3, 1, 2).requires_grad_()
+        x = draw(1, num_res, _CHANNELS, num_seq)
+        return x.detach().permute(0, 3, 1, 2).requires_grad_()
 
     count = torch.randint(num_seq // 2, num_seq + 1, (1, num_res, num_res), device=device)
-    return (
-        operand(),
-        operand(),
-        count.to(dtype),
-        draw(_PAIR_CHANNELS, _CHANNELS**2, scale=1 / _CHANNELS),
-        draw(_PAIR_CHANNELS, scale=0.1),
-        draw(1, num_res, num_res, _PAIR_CHANNELS),
-    )
+    maps = draw.linear(_PAIR_CHANNELS, _CHANNELS**2)
+    z = draw(1, num_res, num_res, _PAIR_CHANNELS)
+    return operand(), operand(), count.to(dtype), *maps, z

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from scalefold_kernels.bench.case import BF16_BYTES, Inputs, KernelCase, Work, leaf
-from scalefold_kernels.bench.cases.norm import plain_norm
+from scalefold_kernels.bench.case import Draw, Inputs, KernelCase, plain_norm
 from scalefold_kernels.ops.transition import transition
 
 # (what, rows, channels, hidden channels, setting)
@@ -28,26 +27,18 @@ _SIZES = [
 
 def cases() -> list[KernelCase]:
     """The transitions of all representations."""
-    return [_case(*size) for size in _SIZES]
-
-
-def _case(
-    what: str, size: tuple[int, int], channels: int, num_hidden: int, setting: str
-) -> KernelCase:
-    volume = size[0] * size[1] * channels * BF16_BYTES
-    product = 2 * size[0] * size[1] * channels * num_hidden
-    return KernelCase(
-        op="transition",
-        shape=what,
-        setting=setting,
-        inputs=partial(_inputs, size, channels, num_hidden),
-        check_inputs=partial(_inputs, (min(size[0], 256), size[1]), channels, num_hidden),
-        reference=reference,
-        ours=transition,
-        forward=Work(2 * volume, 2 * product),
-        # The hidden channels anew, their gradient, and the gradients of input and weights.
-        backward=Work(3 * volume, 5 * product),
-    )
+    return [
+        KernelCase(
+            op="transition",
+            shape=what,
+            setting=setting,
+            inputs=partial(_inputs, size, channels, hidden),
+            check_inputs=partial(_inputs, (min(size[0], 256), size[1]), channels, hidden),
+            reference=reference,
+            ours=transition,
+        )
+        for what, size, channels, hidden, setting in _SIZES
+    ]
 
 
 def reference(
@@ -65,19 +56,12 @@ def reference(
 
 
 def _inputs(
-    size: tuple[int, int],
-    channels: int,
-    num_hidden: int,
-    device: torch.device,
-    dtype: torch.dtype,
+    size: tuple[int, int], channels: int, hidden: int, device: torch.device, dtype: torch.dtype
 ) -> Inputs:
-    draw = partial(leaf, device, dtype)
+    draw = Draw(device, dtype)
     return (
-        draw(1, *size, channels, scale=2.0, shift=0.5),
-        draw(channels, scale=0.1, shift=1.0),
-        draw(channels, scale=0.1),
-        draw(num_hidden, channels, scale=channels**-0.5),
-        draw(num_hidden, scale=0.1),
-        draw(channels, num_hidden, scale=num_hidden**-0.5),
-        draw(channels, scale=0.1),
+        draw.representation(1, *size, channels),
+        *draw.norm(channels),
+        *draw.linear(hidden, channels),
+        *draw.linear(channels, hidden),
     )

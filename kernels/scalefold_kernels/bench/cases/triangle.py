@@ -8,9 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from scalefold_kernels.bench.case import BF16_BYTES, Inputs, KernelCase, Work, leaf
-from scalefold_kernels.bench.cases.norm import plain_norm
-from scalefold_kernels.bench.peers import triangle_multiplication_peers
+from scalefold_kernels.bench.case import Draw, Inputs, KernelCase, plain_norm
 from scalefold_kernels.ops.triangle import (
     triangle_output,
     triangle_product_incoming,
@@ -33,33 +31,20 @@ _PRODUCTS = {"outgoing": triangle_product_outgoing, "incoming": triangle_product
 
 def cases() -> list[KernelCase]:
     """Both directions."""
-    return [_case(direction, *shape) for shape in _SHAPES for direction in _PRODUCTS]
-
-
-def _case(
-    direction: str, what: str, samples: int, length: int, channels: int, setting: str
-) -> KernelCase:
-    positions = samples * length**2
-    volume, exponentials = positions * channels * BF16_BYTES, 2 * 3 * positions * channels
-    return KernelCase(
-        op="triangle",
-        shape=f"triangle multiplication, {direction} {what}",
-        setting=setting,
-        inputs=partial(_inputs, samples, length, channels),
-        # The float64 reference of the longest takes more memory than a GPU has.
-        check_inputs=partial(_inputs, samples, min(length, 384), channels),
-        reference=partial(reference, direction),
-        ours=partial(_ours, direction),
-        # Read z twice; write and read a, b, gate and product; write the sum. Three sigmoids.
-        forward=Work(11 * volume, 2 * positions * channels * (6 * channels + length), exponentials),
-        # What the three parts pass on, each tensor once in each part that needs it. Output: three
-        # tensors in, two out; product: three in, two out; projection: seven in, one out. The
-        # operands' gates and the output's projection are computed again.
-        backward=Work(
-            18 * volume, 2 * positions * channels * (15 * channels + 2 * length), exponentials
-        ),
-        peers=triangle_multiplication_peers(direction),
-    )
+    return [
+        KernelCase(
+            op="triangle",
+            shape=f"triangle multiplication, {direction} {what}",
+            setting=setting,
+            inputs=partial(_inputs, samples, length, channels),
+            # The float64 reference of the longest takes more memory than a GPU has.
+            check_inputs=partial(_inputs, samples, min(length, 384), channels),
+            reference=partial(reference, direction),
+            ours=partial(_ours, direction),
+        )
+        for what, samples, length, channels, setting in _SHAPES
+        for direction in _PRODUCTS
+    ]
 
 
 def _ours(
@@ -89,16 +74,10 @@ def reference(
 def _inputs(
     samples: int, length: int, channels: int, device: torch.device, dtype: torch.dtype
 ) -> Inputs:
-    draw = partial(leaf, device, dtype)
-
-    def norm() -> list[Tensor]:
-        return [draw(channels, scale=0.1, shift=1.0), draw(channels, scale=0.1)]
-
-    def linear() -> list[Tensor]:
-        return [draw(channels, channels, scale=channels**-0.5), draw(channels, scale=0.1)]
-
-    z = draw(samples, length, length, channels, scale=2.0, shift=0.5)
+    draw = Draw(device, dtype)
+    z = draw.representation(samples, length, length, channels)
     mask = torch.ones(samples, length, length, device=device, dtype=dtype)
     mask[:, -length // 10 :] = 0
-    projections = [x for _ in range(5) for x in linear()]
-    return z, mask, [*norm(), *projections], [*norm(), *linear()]
+    maps = [x for _ in range(5) for x in draw.linear(channels, channels)]
+    norm, out_norm = draw.norm(channels), draw.norm(channels)
+    return z, mask, [*norm, *maps], [*out_norm, *draw.linear(channels, channels)]
