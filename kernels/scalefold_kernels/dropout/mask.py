@@ -103,11 +103,7 @@ def kept(bits: Tensor, rate: float) -> Tensor:
 
 
 def dropout_mask(
-    key_B: Tensor,
-    layer: int,
-    rate: float,
-    shape: Sequence[int],
-    start: Sequence[int] | None = None,
+    key_B: Tensor, layer: int, rate: float, shape: Sequence[int], start: Sequence[int] | None = None
 ) -> Tensor:
     """Which elements are kept; arguments as `random_bits`, probability as `kept`."""
     return kept(random_bits(key_B, layer, shape, start), rate)

@@ -55,16 +55,9 @@ def sum_block(
 
 @triton.jit
 def column_sums_kernel(
-    x_ptr,
-    partial_ptr,
-    num_rows,
-    num_columns,
-    stride,
-    PROGRAMS: tl.constexpr,
-    STAGES: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-):
+    x_ptr, partial_ptr, num_rows, num_columns, stride,
+    PROGRAMS: tl.constexpr, STAGES: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
     """Each program's sums over rows, (PROGRAMS, columns), of a matrix with this row stride."""
     program = tl.program_id(1)
     columns = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
@@ -96,15 +89,10 @@ def sum_several(matrices: Sequence[Tensor], outs: Sequence[Tensor]) -> None:
     widths = tuple(parts_PW.shape[1] for parts_PW in matrices)
     blocks = [triton.cdiv(w, tile["BLOCK_W"]) for w, tile in zip(widths, tiles, strict=True)]
     sum_several_kernel[(sum(blocks),)](
-        tuple(matrices),
-        tuple(outs),
-        tuple(map(len, matrices)),
-        widths,
-        tuple(accumulate(blocks)),
+        tuple(matrices), tuple(outs), tuple(map(len, matrices)), widths, tuple(accumulate(blocks)),
         BLOCKS_P=tuple(tile["BLOCK_P"] for tile in tiles),
-        BLOCKS_W=tuple(tile["BLOCK_W"] for tile in tiles),
-        num_warps=4,
-    )
+        BLOCKS_W=tuple(tile["BLOCK_W"] for tile in tiles), num_warps=4,
+    )  # fmt: skip
 
 
 def _tile(table: str, parts_PW: Tensor) -> dict[str, int]:

@@ -156,16 +156,9 @@ def forward(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor, update: Update) 
     sizes["BLOCK_C"] = min(sizes["BLOCK_C"], block(update.channels))
     grid = _grid(update, sizes)
     residual_linear_forward_kernel[(*grid, triton.cdiv(update.channels, sizes["BLOCK_C"]))](
-        x,
-        h,
-        weight,
-        bias,
-        out,
-        *_arguments(update),
-        BLOCK_K=block(update.inputs),
-        **_constants(update, weight),
-        **sizes,
-    )
+        x, h, weight, bias, out, *_arguments(update),
+        BLOCK_K=block(update.inputs), **_constants(update, weight), **sizes,
+    )  # fmt: skip
     return out
 
 
@@ -179,16 +172,9 @@ def backward(
     grid = _grid(update, sizes)
     partial = parameters.new_empty(grid[0] * grid[1], parameters.numel(), dtype=torch.float32)
     residual_linear_backward_kernel[(*grid, triton.cdiv(inputs, sizes["BLOCK_K"]))](
-        grad,
-        h,
-        weight,
-        grad_h,
-        partial,
-        *_arguments(update),
-        BLOCK_C=block(channels),
-        **_constants(update, weight),
-        **sizes,
-    )
+        grad, h, weight, grad_h, partial, *_arguments(update),
+        BLOCK_C=block(channels), **_constants(update, weight), **sizes,
+    )  # fmt: skip
     sum_rows(partial, parameters.dtype, parameters)
 
 

@@ -171,20 +171,9 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor, stats: Tensor | None) -> Te
     launch = tile("layer_norm_forward", architecture(x.device), rows.shape_class())
     block_r = max(1, launch.pop("ELEMENTS") // block_c)
     layer_norm_forward_kernel[(triton.cdiv(rows.num_rows, block_r),)](
-        rows.tensor,
-        weight,
-        bias,
-        out,
-        stats,
-        rows.num_rows,
-        rows.geometry,
-        C=channels,
-        EPS=EPS,
-        ROW_DIMS=rows.num_dims,
-        BLOCK_R=block_r,
-        BLOCK_C=block_c,
-        **launch,
-    )
+        rows.tensor, weight, bias, out, stats, rows.num_rows, rows.geometry,
+        C=channels, EPS=EPS, ROW_DIMS=rows.num_dims, BLOCK_R=block_r, BLOCK_C=block_c, **launch,
+    )  # fmt: skip
     return out
 
 
@@ -212,27 +201,12 @@ def backward(
     programs = min(launch.pop("PROGRAMS"), triton.cdiv(rows.num_rows, block_r))
     partial = torch.empty(programs, parameters.numel(), dtype=torch.float32, device=x.device)
     layer_norm_backward_kernel[(programs,)](
-        grad_rows.tensor,
-        rows.tensor,
-        weight.contiguous(),
-        None if bias is None else bias.contiguous(),
-        stats,
-        None if through is None else through.contiguous(),
-        grad_x,
-        normed,
-        others,
-        partial,
-        rows.num_rows,
-        0 if others is None else others.stride(0),
-        grad_rows.geometry,
-        rows.geometry,
-        C=channels,
-        GRAD_ROW_DIMS=grad_rows.num_dims,
-        ROW_DIMS=rows.num_dims,
-        PROGRAMS=programs,
-        BLOCK_R=block_r,
-        BLOCK_C=block_c,
-        **launch,
-    )
+        grad_rows.tensor, rows.tensor, weight.contiguous(),
+        None if bias is None else bias.contiguous(), stats,
+        None if through is None else through.contiguous(), grad_x, normed, others, partial,
+        rows.num_rows, 0 if others is None else others.stride(0), grad_rows.geometry, rows.geometry,
+        C=channels, GRAD_ROW_DIMS=grad_rows.num_dims, ROW_DIMS=rows.num_dims, PROGRAMS=programs,
+        BLOCK_R=block_r, BLOCK_C=block_c, **launch,
+    )  # fmt: skip
     sum_rows(partial, parameters.dtype, parameters)
     return grad_x, normed

@@ -30,12 +30,7 @@ _BACKENDS = Backends("outer_product_mean", __package__, "hopper", "triton", "tri
 
 
 def outer_product_mean(
-    a_BSIC: Tensor,
-    b_BSJC: Tensor,
-    count_BIJ: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    z_BIJZ: Tensor,
+    a_BSIC: Tensor, b_BSJC: Tensor, count_BIJ: Tensor, weight: Tensor, bias: Tensor, z_BIJZ: Tensor
 ) -> Tensor:
     """``z`` plus: sum over sequences of a_si (x) b_sj, projected, divided by their number.
 
@@ -136,10 +131,7 @@ def _apart(both: Tensor, given: Operands) -> tuple[Tensor, Tensor]:
     a, b = both.split([given.a.numel(), given.b.numel()])
     batch, num_seq, size_i, channels = given.a.shape
     size_j = given.b.shape[2]
-    return (
-        a.view(batch, size_i, channels, num_seq),
-        b.view(batch, size_j, channels, num_seq),
-    )
+    return (a.view(batch, size_i, channels, num_seq), b.view(batch, size_j, channels, num_seq))
 
 
 def _outer(outer: Tensor, sample: int) -> Tensor | None:

@@ -196,20 +196,9 @@ def mean_gradient(grad_IJZ: Tensor, count_IJ: Tensor) -> tuple[Tensor, Tensor]:
     out = torch.empty(grad_IJZ.shape, dtype=grad_IJZ.dtype, device=grad_IJZ.device)
     parts = torch.empty(size_i * blocks_j, size_z, dtype=torch.float32, device=grad_IJZ.device)
     mean_gradient_kernel[(blocks_j, size_i)](
-        grad_IJZ,
-        count_IJ,
-        out,
-        parts,
-        size_j,
-        size_z,
-        *grad_IJZ.stride(),
-        *count_IJ.stride(),
-        EPS=EPS,
-        INT64=needs_int64(grad_IJZ),
-        BLOCK_J=block_j,
-        BLOCK_Z=block_z,
-        num_warps=2,
-    )
+        grad_IJZ, count_IJ, out, parts, size_j, size_z, *grad_IJZ.stride(), *count_IJ.stride(),
+        EPS=EPS, INT64=needs_int64(grad_IJZ), BLOCK_J=block_j, BLOCK_Z=block_z, num_warps=2,
+    )  # fmt: skip
     return out, parts
 
 
@@ -249,25 +238,11 @@ def _weight_gradient(grad_IJZ: Tensor, a_ICS: Tensor, b_JCS: Tensor, sizes: Size
     shape = splits * blocks_i, size_z, channels**2
     parts = torch.empty(shape, dtype=torch.float32, device=grad_IJZ.device)
     weight_gradient_kernel[(blocks_c, blocks_i, splits)](
-        a_ICS,
-        b_JCS,
-        grad_IJZ,
-        parts,
-        num_seq,
-        size_i,
-        size_j,
-        channels,
-        size_z,
-        *a_ICS.stride(),
-        *b_JCS.stride(),
-        triton.cdiv(size_j, splits),
-        PRECISION=precision(grad_IJZ.dtype),
-        BLOCK_S=block(num_seq),
-        BLOCK_C=block_c,
-        BLOCK_D=block_d,
-        BLOCK_Z=block(size_z),
-        **tile,
-    )
+        a_ICS, b_JCS, grad_IJZ, parts, num_seq, size_i, size_j, channels, size_z, *a_ICS.stride(),
+        *b_JCS.stride(), triton.cdiv(size_j, splits),
+        PRECISION=precision(grad_IJZ.dtype), BLOCK_S=block(num_seq), BLOCK_C=block_c,
+        BLOCK_D=block_d, BLOCK_Z=block(size_z), **tile,
+    )  # fmt: skip
     return parts
 
 
@@ -300,29 +275,11 @@ def _chained_products(
     grid = (triton.cdiv(size_y, block_y), triton.cdiv(size_x, tile["BLOCK_X"]), splits)
     count, bias, z, _ = mean or (None, None, None, None)
     chained_products_kernel[grid](
-        *chain,
-        out_PXYN,
-        count,
-        bias,
-        z,
-        size_x,
-        size_y,
-        size_m,
-        size_d,
-        size_n,
-        num_k,
-        *(stride for operand in chain for stride in operand.stride()),
-        *out_PXYN.stride(),
-        *((0, 0) if count is None else count.stride()),
-        *((0, 0, 0) if z is None else z.stride()),
+        *chain, out_PXYN, count, bias, z, size_x, size_y, size_m, size_d, size_n, num_k,
+        *(stride for operand in chain for stride in operand.stride()), *out_PXYN.stride(),
+        *((0, 0) if count is None else count.stride()), *((0, 0, 0) if z is None else z.stride()),
         triton.cdiv(num_k, splits),
-        EPS=EPS,
-        MEAN=mean is not None,
-        INT64=needs_int64(z),
-        PRECISION=precision(chain.first.dtype),
-        BLOCK_Y=block_y,
-        BLOCK_M=block(size_m),
-        BLOCK_D=block_d,
-        BLOCK_N=block(size_n),
-        **tile,
-    )
+        EPS=EPS, MEAN=mean is not None, INT64=needs_int64(z),
+        PRECISION=precision(chain.first.dtype), BLOCK_Y=block_y, BLOCK_M=block(size_m),
+        BLOCK_D=block_d, BLOCK_N=block(size_n), **tile,
+    )  # fmt: skip

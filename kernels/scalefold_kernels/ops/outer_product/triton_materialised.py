@@ -148,22 +148,10 @@ def forward(a_ICS: Tensor, b_JCS: Tensor, weight: Tensor, mean: Mean, outer: Ten
             triton.cdiv(size_z, sizes["BLOCK_Z"]),
         )
         project_outer_kernel[grid](
-            part,
-            weight,
-            bias,
-            count,
-            z_IJZ[rows],
-            out_IJZ[rows],
-            size_j,
-            a_ICS.shape[1],
-            size_z,
-            *count.stride(),
-            *z_IJZ.stride(),
-            EPS=EPS,
-            INT64=needs_int64(z_IJZ),
-            PRECISION=precision(a.dtype),
-            **sizes,
-        )
+            part, weight, bias, count, z_IJZ[rows], out_IJZ[rows], size_j, a_ICS.shape[1], size_z,
+            *count.stride(), *z_IJZ.stride(),
+            EPS=EPS, INT64=needs_int64(z_IJZ), PRECISION=precision(a.dtype), **sizes,
+        )  # fmt: skip
 
 
 def backward(
@@ -219,17 +207,9 @@ def _weight_gradient(grad: Tensor, outer: Tensor, a_ICS: Tensor, weight: Tensor)
     shape = splits, size_z, channels**2
     parts = torch.empty(shape, dtype=torch.float32, device=grad.device)
     outer_weight_gradient_kernel[(*blocks, splits)](
-        grad,
-        outer,
-        parts,
-        size_i,
-        size_j,
-        channels,
-        size_z,
-        triton.cdiv(size_i, splits),
-        PRECISION=precision(grad.dtype),
-        **sizes,
-    )
+        grad, outer, parts, size_i, size_j, channels, size_z, triton.cdiv(size_i, splits),
+        PRECISION=precision(grad.dtype), **sizes,
+    )  # fmt: skip
     return parts
 
 
@@ -239,14 +219,7 @@ def _outer_gradient(grad: Tensor, outer: Tensor, a_ICS: Tensor, weight: Tensor) 
     size_i, size_j, size_z = grad.shape
     sizes = launch_tile("outer_product_projection_input", Sizes.of(a_ICS, weight), a_ICS)
     outer_gradient_kernel[(triton.cdiv(size_j, sizes["BLOCK_J"]), size_i)](
-        grad,
-        weight,
-        out,
-        size_j,
-        a_ICS.shape[1],
-        size_z,
-        PRECISION=precision(grad.dtype),
-        BLOCK_Z=block(size_z),
-        **sizes,
-    )
+        grad, weight, out, size_j, a_ICS.shape[1], size_z,
+        PRECISION=precision(grad.dtype), BLOCK_Z=block(size_z), **sizes,
+    )  # fmt: skip
     return out

@@ -19,12 +19,9 @@ MASKED_LOGIT = tl.constexpr(1e9)
 @triton.jit
 def tile_offsets(
     num_positions,
-    H: tl.constexpr,
-    C: tl.constexpr,
-    BLOCK_P: tl.constexpr,
-    BLOCK_H: tl.constexpr,
+    H: tl.constexpr, C: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_H: tl.constexpr,
     BLOCK_C: tl.constexpr,
-):
+):  # fmt: skip
     """Offsets of a CTA's tile in (P, H, C) from its first position; what is inside; start."""
     first = tl.program_id(0) * BLOCK_P
     p = tl.arange(0, BLOCK_P)[:, None, None]

@@ -26,14 +26,7 @@ MAX_ROWS = 1 << 21
 
 
 @triton.jit
-def load_matrix(
-    ptr,
-    rows,
-    columns,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    FITS: tl.constexpr,
-):
+def load_matrix(ptr, rows, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr, FITS: tl.constexpr):
     """A block of a contiguous matrix; 0 outside, where it does not fit in whole blocks."""
     ptrs = ptr + rows[:, None] * COLUMNS + columns[None, :]
     if FITS:
@@ -140,19 +133,10 @@ def forward(x_RC: Tensor, parameters: Parameters, out_RC: Tensor, kept: Kept | N
     num_hidden = parameters.up_weight.shape[0]
     sizes = tile("transition_forward", architecture(x_RC.device), shape_class(x_RC, num_hidden))
     transition_forward_kernel[(triton.cdiv(num_rows, sizes["BLOCK_R"]),)](
-        x_RC,
-        *parameters,
-        out_RC,
-        *(kept or (None, None)),
-        num_rows,
-        x_RC.stride(0),
-        C=channels,
-        H=num_hidden,
-        EPS=EPS,
-        PRECISION=precision(x_RC.dtype),
-        BLOCK_C=block(channels),
+        x_RC, *parameters, out_RC, *(kept or (None, None)), num_rows, x_RC.stride(0),
+        C=channels, H=num_hidden, EPS=EPS, PRECISION=precision(x_RC.dtype), BLOCK_C=block(channels),
         **sizes,
-    )
+    )  # fmt: skip
 
 
 def backward(grad_RC: Tensor, x_RC: Tensor, kept: Kept, parameters: Parameters) -> list[Tensor]:
@@ -193,22 +177,10 @@ def _hidden(
     up_bias_sums = torch.empty(blocks, num_hidden, dtype=torch.float32, device=normed.device)
     down_bias_sums = torch.empty(blocks, channels, dtype=torch.float32, device=normed.device)
     transition_hidden_kernel[(triton.cdiv(num_hidden, sizes["BLOCK_H"]), blocks)](
-        normed,
-        up,
-        up_bias,
-        grad,
-        down,
-        hidden,
-        grad_hidden,
-        up_bias_sums,
-        down_bias_sums,
-        num_rows,
-        grad.stride(0),
-        C=channels,
-        H=num_hidden,
-        PRECISION=precision(normed.dtype),
-        **sizes,
-    )
+        normed, up, up_bias, grad, down, hidden, grad_hidden, up_bias_sums, down_bias_sums,
+        num_rows, grad.stride(0),
+        C=channels, H=num_hidden, PRECISION=precision(normed.dtype), **sizes,
+    )  # fmt: skip
     grad_up_bias = sum_rows(up_bias_sums, torch.float32)
     return hidden, grad_hidden, grad_up_bias, sum_rows(down_bias_sums, torch.float32)
 

@@ -80,11 +80,7 @@ def forward(inputs: Inputs, out: Tensor, lse: Tensor, rest: Tensor | None) -> No
 
 
 def backward(
-    inputs: Inputs,
-    kept: Kept,
-    grad_out: Tensor,
-    gradients: Gradients,
-    sum_bias: bool,
+    inputs: Inputs, kept: Kept, grad_out: Tensor, gradients: Gradients, sum_bias: bool
 ) -> tuple[Tensor, ...]:
     """Fill ``gradients``; return sums of the bias's gradient over groups of rows, `new_sums`.
 

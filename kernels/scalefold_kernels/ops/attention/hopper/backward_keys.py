@@ -315,35 +315,21 @@ class Shared(NamedTuple):
 
 
 def launch(
-    inputs: Inputs,
-    bias: Tensor | None,
-    lse: Tensor,
-    shared: Shared,
-    grad_k: Tensor,
-    grad_v: Tensor,
+    inputs: Inputs, bias: Tensor | None, lse: Tensor, shared: Shared, grad_k: Tensor, grad_v: Tensor
 ) -> None:
     """Fill ``grad_k`` and ``grad_v``."""
     _, k, v, _, mask, *_ = inputs
     own = plan(inputs)
     block = own.constants["BLOCK_Q"]
     backward_keys_kernel[(own.ctas, inputs.batch)](
-        rows_descriptor(shared.q, block),
-        rows_descriptor(k, 64),
-        rows_descriptor(v, 64),
-        rows_descriptor(shared.grad_ungated, block),
-        statistics_descriptor(lse, block),
-        statistics_descriptor(shared.delta, block),
-        bias_descriptor(bias, shared.q, block, 64),
-        rows_descriptor(grad_k, 64),
-        rows_descriptor(grad_v, 64),
-        mask,
-        *inputs.mask_strides,
+        rows_descriptor(shared.q, block), rows_descriptor(k, 64), rows_descriptor(v, 64),
+        rows_descriptor(shared.grad_ungated, block), statistics_descriptor(lse, block),
+        statistics_descriptor(shared.delta, block), bias_descriptor(bias, shared.q, block, 64),
+        rows_descriptor(grad_k, 64), rows_descriptor(grad_v, 64), mask, *inputs.mask_strides,
         *inputs.scalars,
-        HAS_BIAS=bias is not None,
-        BIAS_SCALE=inputs.bias_scale,
-        TRANSPOSED=transposed(bias),
+        HAS_BIAS=bias is not None, BIAS_SCALE=inputs.bias_scale, TRANSPOSED=transposed(bias),
         **own.constants,
-    )
+    )  # fmt: skip
 
 
 def plan(inputs: Inputs) -> Plan:

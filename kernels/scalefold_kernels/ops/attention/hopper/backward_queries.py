@@ -324,29 +324,15 @@ def launch(
     if passes > 1 and first_key == 0:
         waiting = new_waiting(inputs)
     backward_queries_kernel[(own.ctas, inputs.batch)](
-        rows_descriptor(shared.q, 64),
-        rows_descriptor(k, block),
-        rows_descriptor(v, block),
-        rows_descriptor(shared.grad_ungated, 64),
-        bias_descriptor(bias, shared.q, 64, block),
-        grad_q,
-        lse,
-        shared.delta,
-        mask,
-        lse if sums is None else sums,
-        lse if waiting is None else waiting,
-        *grad_q.stride()[:4],
-        *inputs.mask_strides,
-        lse.stride(2),
-        *inputs.scalars,
-        HAS_BIAS=bias is not None,
-        SUM_BIAS=sums is not None,
-        BIAS_SCALE=inputs.bias_scale,
-        TRANSPOSED=transposed(bias),
-        INT64=not short or needs_int64(grad_q),
-        CHANNELS=inputs.channels,
-        **own.constants,
-    )
+        rows_descriptor(shared.q, 64), rows_descriptor(k, block), rows_descriptor(v, block),
+        rows_descriptor(shared.grad_ungated, 64), bias_descriptor(bias, shared.q, 64, block),
+        grad_q, lse, shared.delta, mask, lse if sums is None else sums,
+        lse if waiting is None else waiting, *grad_q.stride()[:4], *inputs.mask_strides,
+        lse.stride(2), *inputs.scalars,
+        HAS_BIAS=bias is not None, SUM_BIAS=sums is not None, BIAS_SCALE=inputs.bias_scale,
+        TRANSPOSED=transposed(bias), INT64=not short or needs_int64(grad_q),
+        CHANNELS=inputs.channels, **own.constants,
+    )  # fmt: skip
     return () if sums is None else (sums,)
 
 

@@ -279,11 +279,7 @@ def why_not(function: str, inputs: Inputs) -> str | None:
 
 
 def backward(
-    inputs: Inputs,
-    kept: Kept,
-    grad_out: Tensor,
-    gradients: Gradients,
-    sum_bias: bool,
+    inputs: Inputs, kept: Kept, grad_out: Tensor, gradients: Gradients, sum_bias: bool
 ) -> tuple[Tensor, ...]:
     """Fill ``gradients``, all by one kernel; there is no bias to sum up a gradient of."""
     q, k, v, gate, mask, *_ = inputs
@@ -295,26 +291,14 @@ def backward(
     block, keys = 64 * num_q, 16 * num_warps
     q_desc = rows_descriptor(q, block)
     backward_row_kernel[(ctas,)](
-        q_desc,
-        rows_descriptor(k, keys),
-        rows_descriptor(v, keys),
-        q_desc if gate is None else rows_descriptor(gate, block),
-        rows_descriptor(kept.out, block),
-        rows_descriptor(gradient_rows(grad_out), block),
-        kept.lse,
-        rows_descriptor(gradients.q, block),
-        rows_descriptor(gradients.k, keys),
+        q_desc, rows_descriptor(k, keys), rows_descriptor(v, keys),
+        q_desc if gate is None else rows_descriptor(gate, block), rows_descriptor(kept.out, block),
+        rows_descriptor(gradient_rows(grad_out), block), kept.lse,
+        rows_descriptor(gradients.q, block), rows_descriptor(gradients.k, keys),
         rows_descriptor(gradients.v, keys),
-        q_desc if gradients.gate is None else rows_descriptor(gradients.gate, block),
-        mask,
-        *inputs.mask_strides,
-        kept.lse.stride(2),
-        items,
-        *inputs.scalars,
-        HAS_GATE=gate is not None,
-        C=padded(inputs.channels),
-        NUM_Q=num_q,
-        num_warps=num_warps,
+        q_desc if gradients.gate is None else rows_descriptor(gradients.gate, block), mask,
+        *inputs.mask_strides, kept.lse.stride(2), items, *inputs.scalars,
+        HAS_GATE=gate is not None, C=padded(inputs.channels), NUM_Q=num_q, num_warps=num_warps,
         maxnreg=128,
-    )
+    )  # fmt: skip
     return ()

@@ -461,24 +461,13 @@ def launch(inputs: Inputs, kept: Kept) -> None:
     block = own.constants["BLOCK_K"]
     q_desc = rows_descriptor(q, 64)
     forward_kernel[(own.ctas, inputs.batch)](
-        q_desc,
-        rows_descriptor(k, block),
-        rows_descriptor(v, block),
-        q_desc if gate is None else rows_descriptor(gate, 64),
-        bias_descriptor(bias, q, 64, block),
-        rows_descriptor(out, 64),
-        rows_descriptor(out if rest is None else rest, 64),
-        mask,
-        lse,
-        *inputs.mask_strides,
-        lse.stride(2),
-        *inputs.scalars,
-        HAS_GATE=gate is not None,
-        HAS_BIAS=bias is not None,
-        BIAS_SCALE=inputs.bias_scale,
-        TRANSPOSED=transposed(bias),
-        **own.constants,
-    )
+        q_desc, rows_descriptor(k, block), rows_descriptor(v, block),
+        q_desc if gate is None else rows_descriptor(gate, 64), bias_descriptor(bias, q, 64, block),
+        rows_descriptor(out, 64), rows_descriptor(out if rest is None else rest, 64), mask, lse,
+        *inputs.mask_strides, lse.stride(2), *inputs.scalars,
+        HAS_GATE=gate is not None, HAS_BIAS=bias is not None, BIAS_SCALE=inputs.bias_scale,
+        TRANSPOSED=transposed(bias), **own.constants,
+    )  # fmt: skip
 
 
 def plan(inputs: Inputs, keeps: bool) -> Plan:

@@ -203,11 +203,7 @@ def backward_bias_kernel(
 
 
 def backward(
-    inputs: Inputs,
-    kept: Kept,
-    grad_out: Tensor,
-    gradients: Gradients,
-    sum_bias: bool,
+    inputs: Inputs, kept: Kept, grad_out: Tensor, gradients: Gradients, sum_bias: bool
 ) -> tuple[Tensor, ...]:
     """Fill ``gradients``; return sums of the bias's gradient over groups of rows, `new_sums`.
 
@@ -236,12 +232,7 @@ def backward_queries(
 
 
 def backward_keys(
-    inputs: Inputs,
-    lse: Tensor,
-    delta: Tensor,
-    grad_ungated: Tensor,
-    grad_k: Tensor,
-    grad_v: Tensor,
+    inputs: Inputs, lse: Tensor, delta: Tensor, grad_ungated: Tensor, grad_k: Tensor, grad_v: Tensor
 ) -> None:
     """Fill ``grad_k`` and ``grad_v``."""
     sizes = tile_of("attention_backward_keys", inputs)
@@ -262,25 +253,11 @@ def _differentiate(
     """Launch a kernel that fills some gradients; both take the same arguments."""
     q, k, v, _, mask, bias, *_ = inputs
     kernel(
-        q,
-        k,
-        v,
-        mask,
-        bias,
-        lse,
-        delta,
-        grad_ungated,
-        *gradients,
-        *map(strides, (q, k, v)),
-        inputs.mask_strides,
-        *map(strides, (bias, grad_ungated, *gradients)),
-        lse.stride(2),
+        q, k, v, mask, bias, lse, delta, grad_ungated, *gradients, *map(strides, (q, k, v)),
+        inputs.mask_strides, *map(strides, (bias, grad_ungated, *gradients)), lse.stride(2),
         *inputs.scalars,
-        C=inputs.channels,
-        HAS_BIAS=bias is not None,
-        BIAS_SCALE=inputs.bias_scale,
-        **sizes,
-    )
+        C=inputs.channels, HAS_BIAS=bias is not None, BIAS_SCALE=inputs.bias_scale, **sizes,
+    )  # fmt: skip
 
 
 def backward_bias(
@@ -297,23 +274,9 @@ def backward_bias(
     partial = new_sums(bias, groups)
     first, second = partial.stride()[-2:]
     backward_bias_kernel[(tiles * heads * groups, batch)](
-        q,
-        k,
-        v,
-        mask,
-        bias,
-        lse,
-        delta,
-        grad_ungated,
-        partial,
-        *map(strides, (q, k, v)),
-        inputs.mask_strides,
-        *map(strides, (bias, grad_ungated)),
-        (second, first) if transposed(bias) else (first, second),
-        lse.stride(2),
-        *inputs.scalars,
-        C=inputs.channels,
-        BIAS_SCALE=inputs.bias_scale,
-        **sizes,
-    )
+        q, k, v, mask, bias, lse, delta, grad_ungated, partial, *map(strides, (q, k, v)),
+        inputs.mask_strides, *map(strides, (bias, grad_ungated)),
+        (second, first) if transposed(bias) else (first, second), lse.stride(2), *inputs.scalars,
+        C=inputs.channels, BIAS_SCALE=inputs.bias_scale, **sizes,
+    )  # fmt: skip
     return partial

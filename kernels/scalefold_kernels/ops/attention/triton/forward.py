@@ -79,26 +79,9 @@ def forward(inputs: Inputs, out: Tensor, lse: Tensor, rest: Tensor | None) -> No
     q, k, v, gate, mask, bias, *_ = inputs
     sizes = tile_of("attention_forward", inputs)
     forward_kernel[grid_of(inputs, inputs.num_queries, sizes["BLOCK_Q"])](
-        q,
-        k,
-        v,
-        gate,
-        mask,
-        bias,
-        out,
-        lse,
-        rest,
-        *map(strides, (q, k, v, gate)),
-        inputs.mask_strides,
-        strides(bias),
-        strides(out),
-        strides(rest),
-        lse.stride(2),
+        q, k, v, gate, mask, bias, out, lse, rest, *map(strides, (q, k, v, gate)),
+        inputs.mask_strides, strides(bias), strides(out), strides(rest), lse.stride(2),
         *inputs.scalars,
-        C=inputs.channels,
-        HAS_GATE=gate is not None,
-        HAS_BIAS=bias is not None,
-        BIAS_SCALE=inputs.bias_scale,
-        KEEPS_REST=rest is not None,
-        **sizes,
-    )
+        C=inputs.channels, HAS_GATE=gate is not None, HAS_BIAS=bias is not None,
+        BIAS_SCALE=inputs.bias_scale, KEEPS_REST=rest is not None, **sizes,
+    )  # fmt: skip

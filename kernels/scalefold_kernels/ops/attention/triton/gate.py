@@ -7,11 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from scalefold_kernels.ops.attention.arguments import Inputs, Kept
-from scalefold_kernels.ops.attention.triton.parts import (
-    sigmoid,
-    strides,
-    tile_of,
-)
+from scalefold_kernels.ops.attention.triton.parts import sigmoid, strides, tile_of
 
 SMALLEST = tl.constexpr(2.0**-126)
 """Of normal numbers: what a share that vanishes is taken for, so that it can be divided by."""
@@ -111,30 +107,13 @@ def backward_gate(
     q = None if scaled_q is None else heads_together(inputs.q)
     blocks = triton.cdiv(inputs.num_queries, block_q)
     backward_gate_kernel[(blocks * inputs.num_rows, inputs.batch)](
-        gate,
-        kept.out,
-        kept.rest,
-        grad_out,
-        grad_gate,
-        grad_ungated,
-        delta,
-        q,
-        scaled_q,
+        gate, kept.out, kept.rest, grad_out, grad_gate, grad_ungated, delta, q, scaled_q,
         *map(strides, (gate, kept.out, kept.rest, grad_out, grad_gate, grad_ungated, q, scaled_q)),
-        delta.stride(2),
-        inputs.num_rows,
-        inputs.num_heads,
-        inputs.num_queries,
-        inputs.scale,
-        C=inputs.channels,
-        HAS_GATE=gate is not None,
-        HAS_REST=kept.rest is not None,
-        SCALE_Q=scaled_q is not None,
-        BIAS_SCALE=inputs.bias_scale,
-        BLOCK_Q=block_q,
-        BLOCK_H=heads,
+        delta.stride(2), inputs.num_rows, inputs.num_heads, inputs.num_queries, inputs.scale,
+        C=inputs.channels, HAS_GATE=gate is not None, HAS_REST=kept.rest is not None,
+        SCALE_Q=scaled_q is not None, BIAS_SCALE=inputs.bias_scale, BLOCK_Q=block_q, BLOCK_H=heads,
         **sizes,
-    )
+    )  # fmt: skip
 
 
 def heads_together(x: Tensor) -> Tensor:

@@ -255,19 +255,9 @@ def backward(
     ctas = order.blocks * order.groups
     partial = parameters.new_empty(ctas, parameters.numel(), dtype=torch.float32)
     residual_linear_backward_hopper_kernel[(columns * ctas,)](
-        boxes_of(grad, update, width),
-        boxes_of(h, update, block),
-        tiles_of(weight, width, block),
-        boxes_of(grad_h, update, block // 2),
-        partial,
-        *update.hashing,
-        update.key_stride,
+        boxes_of(grad, update, width), boxes_of(h, update, block), tiles_of(weight, width, block),
+        boxes_of(grad_h, update, block // 2), partial, *update.hashing, update.key_stride,
         tuple(order),
-        C=channels,
-        K=inputs,
-        SHARED=update.shared,
-        BLOCK_C=width,
-        COLUMN_BLOCKS=columns,
-        **sizes,
-    )
+        C=channels, K=inputs, SHARED=update.shared, BLOCK_C=width, COLUMN_BLOCKS=columns, **sizes,
+    )  # fmt: skip
     sum_rows(partial, parameters.dtype, parameters)

@@ -220,19 +220,9 @@ def forward(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor, update: Update) 
     columns = triton.cdiv(channels, block)
     order = Order.of(update, 2 * max(1, num_sms(x.device) // columns))
     residual_linear_forward_hopper_kernel[(columns * triton.cdiv(order.blocks * order.groups, 2),)](
-        boxes_of(x, update, block),
-        boxes_of(h, update, width),
-        tiles_of(weight, block, width),
-        boxes_of(out, update, block),
-        bias,
-        *update.hashing,
-        update.key_stride,
-        tuple(order),
-        C=channels,
-        SHARED=update.shared,
-        BLOCK_K=width,
-        BLOCK_C=block,
-        COLUMN_BLOCKS=columns,
+        boxes_of(x, update, block), boxes_of(h, update, width), tiles_of(weight, block, width),
+        boxes_of(out, update, block), bias, *update.hashing, update.key_stride, tuple(order),
+        C=channels, SHARED=update.shared, BLOCK_K=width, BLOCK_C=block, COLUMN_BLOCKS=columns,
         **sizes,
-    )
+    )  # fmt: skip
     return out

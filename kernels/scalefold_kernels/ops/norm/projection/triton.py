@@ -195,30 +195,12 @@ def forward(x: Tensor, norm: Norm, projections: Projections, out: Tensor, few: T
     programs = triton.cdiv(launch.pop("PROGRAMS"), blocks)
     programs = min(programs, triton.cdiv(rows.num_rows, launch["BLOCK_R"]))
     projection_forward_kernel[(blocks, programs)](
-        rows.tensor,
-        norm.weight,
-        norm.bias,
-        weight,
-        projections.bias,
-        projections.first_scale,
-        projections.few,
-        projections.few_scale,
-        out,
-        None if projections.few is None else few,
-        norm.stats,
-        rows.num_rows,
-        outputs,
-        projections.first,
-        projections.sizes.first_biased,
-        projections.sizes.few,
-        rows.num_rows // x.shape[0],
-        rows.geometry,
-        EPS=EPS,
-        PROGRAMS=programs,
-        BLOCK_S=MAX_FEW_OUTPUTS,
-        **_constants(rows),
-        **launch,
-    )
+        rows.tensor, norm.weight, norm.bias, weight, projections.bias, projections.first_scale,
+        projections.few, projections.few_scale, out, None if projections.few is None else few,
+        norm.stats, rows.num_rows, outputs, projections.first, projections.sizes.first_biased,
+        projections.sizes.few, rows.num_rows // x.shape[0], rows.geometry,
+        EPS=EPS, PROGRAMS=programs, BLOCK_S=MAX_FEW_OUTPUTS, **_constants(rows), **launch,
+    )  # fmt: skip
 
 
 def backward(
@@ -264,29 +246,12 @@ def backward_narrow(
     programs = min(launch.pop("PROGRAMS"), triton.cdiv(rows.num_rows, launch["BLOCK_R"]))
     partial = torch.empty(programs, parameters.numel(), dtype=torch.float32, device=x.device)
     projection_backward_kernel[(programs,)](
-        grad_rows.tensor,
-        scale,
-        grad_normed,
-        rows.tensor,
-        norm.weight,
-        norm.bias,
-        weight,
-        norm.stats,
-        through,
-        grad_x,
-        normed,
-        partial,
-        rows.num_rows,
-        outputs,
-        first_biased,
-        grad_rows.geometry,
-        rows.geometry,
-        GRAD_ROW_DIMS=grad_rows.num_dims,
-        PROGRAMS=programs,
-        BLOCK_P=block(outputs),
-        **_constants(rows),
-        **launch,
-    )
+        grad_rows.tensor, scale, grad_normed, rows.tensor, norm.weight, norm.bias, weight,
+        norm.stats, through, grad_x, normed, partial, rows.num_rows, outputs, first_biased,
+        grad_rows.geometry, rows.geometry,
+        GRAD_ROW_DIMS=grad_rows.num_dims, PROGRAMS=programs, BLOCK_P=block(outputs),
+        **_constants(rows), **launch,
+    )  # fmt: skip
     sum_rows(partial, parameters.dtype, parameters)
     return grad_x, normed
 

@@ -363,27 +363,13 @@ def mean_products(chain: Chain, mean: Mean, sizes: Sizes) -> None:
     whole = ROWS.value, 1, SIZE_N.value
     tiling = *_num_blocks(chain), 1, len(first_KXM)
     chained_products_kernel[(min(prod(_num_blocks(chain)), num_sms(mean.out.device)),)](
-        first,
-        third,
-        first,
-        third,
+        first, third, first, third,
         tiles_of(second_YMD.transpose(1, 2), GROUP_Y.value, SIZE_D.value, SIZE_M.value),
-        tiles_of(mean.z, *whole),
-        tiles_of(mean.out, *whole),
-        second_YMD,
-        mean.out,
-        mean.out,
-        mean.number,
-        mean.bias,
-        _shape(chain),
-        second_YMD.stride(),
-        tiling,
-        tiling,
+        tiles_of(mean.z, *whole), tiles_of(mean.out, *whole), second_YMD, mean.out, mean.out,
+        mean.number, mean.bias, _shape(chain), second_YMD.stride(), tiling, tiling,
         mean.number.stride(),
-        EPS=EPS,
-        MEAN=True,
-        **launch_tile("outer_product_chained_hopper", sizes, first_KXM),
-    )
+        EPS=EPS, MEAN=True, **launch_tile("outer_product_chained_hopper", sizes, first_KXM),
+    )  # fmt: skip
 
 
 def operand_gradients(chains: tuple[Chain, Chain], sizes: Sizes) -> list[Tensor]:
@@ -411,22 +397,11 @@ def operand_gradients(chains: tuple[Chain, Chain], sizes: Sizes) -> list[Tensor]
         tiles_of(chains[0].first, 1, ROWS.value, SIZE_M.value),
         tiles_of(chains[0].third, 1, SIZE_D.value, SIZE_N.value),
         tiles_of(chains[1].first, 1, ROWS.value, SIZE_M.value),
-        tiles_of(chains[1].third, 1, SIZE_D.value, SIZE_N.value),
-        unused,
-        unused,
-        unused,
-        chains[0].second,
-        *parts,
-        parts[0],
-        parts[0],
-        _shape(chains[0]),
-        chains[0].second.stride(),
-        *tilings,
-        (0, 0),
-        EPS=EPS,
-        MEAN=False,
-        **launch_tile("outer_product_chained_hopper", sizes, chains[0].first),
-    )
+        tiles_of(chains[1].third, 1, SIZE_D.value, SIZE_N.value), unused, unused, unused,
+        chains[0].second, *parts, parts[0], parts[0], _shape(chains[0]), chains[0].second.stride(),
+        *tilings, (0, 0),
+        EPS=EPS, MEAN=False, **launch_tile("outer_product_chained_hopper", sizes, chains[0].first),
+    )  # fmt: skip
     return parts
 
 

@@ -177,11 +177,7 @@ def weight_gradient_kernel(
         gl.to_tensor(size_c), gl.to_tensor(size_z), num_j, per_split,
     )  # fmt: skip
     gl.warp_specialize(
-        [
-            (compute, (0, args, STAGES)),
-            (compute, (1, args, STAGES)),
-            (load, (load_args, STAGES)),
-        ],
+        [(compute, (0, args, STAGES)), (compute, (1, args, STAGES)), (load, (load_args, STAGES))],
         [4, 1],
         [GROUP_REGISTERS, REGISTERS - 2 * GROUP_REGISTERS],
     )
@@ -199,12 +195,8 @@ def weight_gradient_parts(grad_IJZ: Tensor, a_ICS: Tensor, b_JCS: Tensor, sizes:
     weight_gradient_kernel[(*blocks, num_parts)](
         tiles_of(a_ICS.transpose(0, 1), GROUP_C.value, BLOCK_I.value, SIZE_S.value),
         tiles_of(b_JCS, PAIR.value, SIZE_D.value, SIZE_S.value),
-        tiles_of(grad_IJZ.transpose(0, 1), 1, BLOCK_I.value, ROWS.value),
-        parts,
-        channels,
-        size_z,
-        size_j,
-        PAIR.value * pairs,
+        tiles_of(grad_IJZ.transpose(0, 1), 1, BLOCK_I.value, ROWS.value), parts, channels, size_z,
+        size_j, PAIR.value * pairs,
         **launch_tile("outer_product_weight_hopper", sizes, grad_IJZ),
-    )
+    )  # fmt: skip
     return parts

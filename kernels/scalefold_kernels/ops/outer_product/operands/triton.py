@@ -76,13 +76,9 @@ def forward_kernel(
 
 @triton.jit
 def load_weights(
-    weight_a_ptr,
-    weight_b_ptr,
-    size_c,
-    M: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-):
+    weight_a_ptr, weight_b_ptr, size_c,
+    M: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_M: tl.constexpr,
+):  # fmt: skip
     """The weights below each other, (2 BLOCK_C, BLOCK_M)."""
     p, column = tl.arange(0, 2 * BLOCK_C), tl.arange(0, BLOCK_M)
     which, c = p // BLOCK_C, p % BLOCK_C
@@ -235,24 +231,10 @@ def forward(m_BSNM: Tensor, mask_BSN: Tensor, parameters: Parameters, out_2BNCS:
     launch, sizes = _tile("forward", m_BSNM, weight_a)
     check_batch("outer_product_operands", m_BSNM)
     forward_kernel[(num_res, triton.cdiv(num_seq, sizes["BLOCK_S"]), batch)](
-        m_BSNM,
-        mask_BSN,
-        norm_weight,
-        norm_bias,
-        weight_a,
-        weight_b,
-        bias_a,
-        bias_b,
-        out_2BNCS,
-        num_seq,
-        num_res,
-        len(weight_a),
-        m_BSNM.stride(),
-        mask_BSN.stride(),
-        EPS=EPS,
-        **sizes,
-        **launch,
-    )
+        m_BSNM, mask_BSN, norm_weight, norm_bias, weight_a, weight_b, bias_a, bias_b, out_2BNCS,
+        num_seq, num_res, len(weight_a), m_BSNM.stride(), mask_BSN.stride(),
+        EPS=EPS, **sizes, **launch,
+    )  # fmt: skip
 
 
 def backward(
@@ -272,17 +254,10 @@ def backward(
     hidden, channels = weight_a.shape
     columns = 16
     parameters_kernel[(triton.cdiv(channels, columns),)](
-        sum_rows(partial, torch.float32),
-        norm_weight,
-        norm_bias,
-        weight_a,
-        weight_b,
-        gradients,
+        sum_rows(partial, torch.float32), norm_weight, norm_bias, weight_a, weight_b, gradients,
         hidden,
-        M=channels,
-        BLOCK_C=dot.block(hidden),
-        BLOCK_M=columns,
-    )
+        M=channels, BLOCK_C=dot.block(hidden), BLOCK_M=columns,
+    )  # fmt: skip
 
 
 def _partial_sums(
@@ -303,22 +278,10 @@ def _partial_sums(
     num_sums = 2 * hidden * (channels + 1)
     partial = torch.empty(ctas, num_sums, dtype=torch.float32, device=m_BSNM.device)
     backward_kernel[(ctas,)](
-        grad_2BNCS,
-        m_BSNM,
-        mask_BSN,
-        norm_weight,
-        *weights,
-        through,
-        grad_m,
-        partial,
-        (batch, num_seq, num_res, hidden),
-        m_BSNM.stride(),
-        mask_BSN.stride(),
-        EPS=EPS,
-        CTAS=ctas,
-        **sizes,
-        **launch,
-    )
+        grad_2BNCS, m_BSNM, mask_BSN, norm_weight, *weights, through, grad_m, partial,
+        (batch, num_seq, num_res, hidden), m_BSNM.stride(), mask_BSN.stride(),
+        EPS=EPS, CTAS=ctas, **sizes, **launch,
+    )  # fmt: skip
     return partial
 
 

@@ -25,12 +25,7 @@ from scalefold_kernels.gluon import (
 )
 from scalefold_kernels.ops.norm.op import EPS
 from scalefold_kernels.ops.transition.arguments import Kept, Parameters, shape_class
-from scalefold_kernels.ops.transition.hopper.parts import (
-    load_bias,
-    load_next,
-    relu,
-    width_of,
-)
+from scalefold_kernels.ops.transition.hopper.parts import load_bias, load_next, relu, width_of
 from scalefold_kernels.tma import num_ctas, tiles_of
 
 
@@ -200,22 +195,8 @@ def forward(x_RC: Tensor, parameters: Parameters, out_RC: Tensor, kept: Kept | N
     # In the place of what is not kept, what is not looked at.
     normed, stats = kept or (out_RC, up_bias)
     forward_kernel[(num_ctas(num_tiles, x_RC.device),)](
-        tiles_of(x_RC, ROWS.value, width),
-        tiles_of(up, block, width),
-        tiles_of(down, width, block),
-        tiles_of(out_RC, ROWS.value, width),
-        tiles_of(normed, ROWS.value, width),
-        norm_weight,
-        norm_bias,
-        up_bias,
-        down_bias,
-        stats,
-        num_rows,
-        num_tiles,
-        C=channels,
-        H=num_hidden,
-        EPS=EPS,
-        BLOCK_C=width,
-        KEEP=kept is not None,
-        **sizes,
-    )
+        tiles_of(x_RC, ROWS.value, width), tiles_of(up, block, width), tiles_of(down, width, block),
+        tiles_of(out_RC, ROWS.value, width), tiles_of(normed, ROWS.value, width), norm_weight,
+        norm_bias, up_bias, down_bias, stats, num_rows, num_tiles,
+        C=channels, H=num_hidden, EPS=EPS, BLOCK_C=width, KEEP=kept is not None, **sizes,
+    )  # fmt: skip

@@ -221,19 +221,11 @@ def gradients(
     new = partial(torch.empty, dtype=torch.float32, device=grad_RC.device)
     products, sums = new(2, parts, num_hidden, channels), new(parts, num_hidden)
     gradients_kernel[(blocks, parts)](
-        tiles_of(normed_RC, ROWS.value, width),
-        tiles_of(grad_RC, ROWS.value, width),
+        tiles_of(normed_RC, ROWS.value, width), tiles_of(grad_RC, ROWS.value, width),
         tiles_of(parameters.up_weight, block, width),
         tiles_of(parameters.down_weight, width, block),
-        tiles_of(grad_hidden, ROWS.value, DEPTH.value),
-        parameters.up_bias,
-        products,
-        sums,
-        num_rows,
-        rows_per_part,
-        C=channels,
-        H=num_hidden,
-        BLOCK_C=width,
-        **sizes,
-    )
+        tiles_of(grad_hidden, ROWS.value, DEPTH.value), parameters.up_bias, products, sums,
+        num_rows, rows_per_part,
+        C=channels, H=num_hidden, BLOCK_C=width, **sizes,
+    )  # fmt: skip
     return grad_hidden, products, sums

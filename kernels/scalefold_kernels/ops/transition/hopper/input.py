@@ -251,18 +251,9 @@ def input_gradient(
     sums = torch.empty(2, 2 * programs, channels, dtype=torch.float32, device=grad_RC.device)
     input_gradient_kernel[(programs,)](
         tiles_of(grad_hidden, ROWS.value, DEPTH.value),
-        tiles_of(parameters.up_weight, DEPTH.value, width),
-        tiles_of(x_RC, ROWS.value, width),
-        tiles_of(grad_RC, ROWS.value, width),
-        tiles_of(grad_x, ROWS.value, width),
-        parameters.norm_weight,
-        stats_2R,
-        sums,
-        num_tiles,
-        num_rows,
-        C=channels,
-        H=num_hidden,
-        BLOCK_C=width,
-        **sizes,
-    )
+        tiles_of(parameters.up_weight, DEPTH.value, width), tiles_of(x_RC, ROWS.value, width),
+        tiles_of(grad_RC, ROWS.value, width), tiles_of(grad_x, ROWS.value, width),
+        parameters.norm_weight, stats_2R, sums, num_tiles, num_rows,
+        C=channels, H=num_hidden, BLOCK_C=width, **sizes,
+    )  # fmt: skip
     return grad_x, sums

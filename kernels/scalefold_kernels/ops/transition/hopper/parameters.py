@@ -110,16 +110,7 @@ def finish(
     # Behind the blocks of H, one for each kind of what has channels only.
     blocks = triton.cdiv(num_hidden, sizes["BLOCK_H"]) + 3
     transition_finish_kernel[(blocks, triton.cdiv(channels, sizes["BLOCK_C"]))](
-        products,
-        sums,
-        *row_sums,
-        up,
-        grad_norm,
-        *grads,
-        sums.shape[0],
-        row_sums.shape[1],
-        C=channels,
-        H=num_hidden,
-        **sizes,
-    )
+        products, sums, *row_sums, up, grad_norm, *grads, sums.shape[0], row_sums.shape[1],
+        C=channels, H=num_hidden, **sizes,
+    )  # fmt: skip
     return [grad_norm, *grads]

@@ -13,12 +13,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from scalefold_kernels.compiler import async_load, async_store
 from scalefold_kernels.gluon import mma_layout, new_barriers, widen
-from scalefold_kernels.ops.triangle.arguments import (
-    EPS,
-    Projected,
-    ProjectionWeights,
-    Sizes,
-)
+from scalefold_kernels.ops.triangle.arguments import EPS, Projected, ProjectionWeights, Sizes
 from scalefold_kernels.ops.triangle.hopper.parts import (
     COMPUTING_REGISTERS,
     GROUPS,

@@ -293,10 +293,7 @@ def projection_backward_kernel(
         P, num_tiles,
     )  # fmt: skip
     gl.warp_specialize(
-        [
-            (differentiate, (args, HAS_THROUGH, C)),
-            (load_tiles, (load_args, HAS_THROUGH, C)),
-        ],
+        [(differentiate, (args, HAS_THROUGH, C)), (load_tiles, (load_args, HAS_THROUGH, C))],
         [1],
         [LOADER_REGISTERS],
     )

@@ -24,14 +24,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from scalefold_kernels import tiles
 from scalefold_kernels.compiler import async_load, async_store
-from scalefold_kernels.gluon import (
-    REGISTERS,
-    ROWS,
-    barrier_pair,
-    mma_layout,
-    new_barriers,
-    widen,
-)
+from scalefold_kernels.gluon import REGISTERS, ROWS, barrier_pair, mma_layout, new_barriers, widen
 from scalefold_kernels.ops.norm.op import EPS
 from scalefold_kernels.ops.norm.projection.arguments import MAX_FEW_OUTPUTS, Norm, Projections
 from scalefold_kernels.rows import rows_of
@@ -258,32 +251,15 @@ def forward(x: Tensor, norm: Norm, projections: Projections, out: Tensor, few: T
     few_weight = weight if projections.few is None else projections.few
     bias = projections.scaled_bias()
     projection_forward_hopper_kernel[(num_ctas(num_tiles, x.device),)](
-        tiles_of(rows.matrix(), ROWS.value, width),
-        tiles_of(weight, block, width),
+        tiles_of(rows.matrix(), ROWS.value, width), tiles_of(weight, block, width),
         tiles_of(few_weight, few_block(sizes.few), width),
-        tiles_of(out.view(-1, sizes.outputs), ROWS.value, block),
-        norm.weight,
-        norm.bias,
-        norm.weight if bias is None else bias,
-        projections.first_scale,
-        projections.few_scale,
-        few,
-        norm.stats,
-        sizes.first_biased,
-        rows.num_rows,
-        rows.num_rows // x.shape[0],
-        num_tiles,
-        C=sizes.channels,
-        P=sizes.outputs,
-        S=sizes.few,
-        SCALED=0 if projections.first_scale == 1 else projections.first,
-        EPS=EPS,
-        BLOCK_C=width,
-        BLOCK_S=few_block(sizes.few),
-        HAS_BIAS=bias is not None,
-        HAS_ASIDE=sizes.few > 0,
-        **launch,
-    )
+        tiles_of(out.view(-1, sizes.outputs), ROWS.value, block), norm.weight, norm.bias,
+        norm.weight if bias is None else bias, projections.first_scale, projections.few_scale, few,
+        norm.stats, sizes.first_biased, rows.num_rows, rows.num_rows // x.shape[0], num_tiles,
+        C=sizes.channels, P=sizes.outputs, S=sizes.few,
+        SCALED=0 if projections.first_scale == 1 else projections.first, EPS=EPS, BLOCK_C=width,
+        BLOCK_S=few_block(sizes.few), HAS_BIAS=bias is not None, HAS_ASIDE=sizes.few > 0, **launch,
+    )  # fmt: skip
 
 
 def few_block(few: int) -> int:
