@@ -16,8 +16,8 @@ from scalefold_kernels import gpu
 from scalefold_kernels.ops.attention import attention, hopper
 from scalefold_kernels.ops.attention.arguments import Kept, checked, new_rows, new_statistics
 from scalefold_kernels.ops.attention.hopper.parts import LOG2E as HOPPER_LOG2E
-from scalefold_kernels.ops.attention.triton.gate import backward_gate
-from scalefold_kernels.ops.attention.triton.parts import LOG2E
+from scalefold_kernels.ops.attention.triton.backward import backward_gate
+from scalefold_kernels.ops.attention.triton.forward import LOG2E
 
 EPS = torch.finfo(torch.float32).eps
 

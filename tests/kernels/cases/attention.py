@@ -21,7 +21,6 @@ from tests.kernels.offline.case import CompileCase, recorded
 from scalefold_kernels.ops.attention import hopper
 from scalefold_kernels.ops.attention.arguments import Gradients, Inputs, Kept, checked, new_rest
 from scalefold_kernels.ops.attention.hopper import launch as hopper_launch
-from scalefold_kernels.ops.attention.triton import gate, parts
 
 _KINDS = {torch.bfloat16: "bf16", torch.float32: "fp32"}
 
@@ -81,8 +80,8 @@ def _triton() -> Iterator[CompileCase]:
             launches: dict[str, tuple[ModuleType, Callable[[], Any]]] = {
                 "forward": (forward, partial(forward.forward, inputs, *kept)),
                 "backward_gate": (
-                    gate,
-                    partial(gate.backward_gate, inputs, kept, out, out, out, lse),
+                    backward,
+                    partial(backward.backward_gate, inputs, kept, out, out, out, lse),
                 ),
                 "backward_queries": (
                     backward,
@@ -98,7 +97,7 @@ def _triton() -> Iterator[CompileCase]:
                 launches["backward_bias"] = backward, launch
             for kernel, (module, launch) in launches.items():
                 described = f"{kernel} for {arch}, {name}, {_KINDS[dtype]}"
-                with patch.object(parts, "architecture", lambda _, arch=arch: arch):
+                with patch.object(forward, "architecture", lambda _, arch=arch: arch):
                     yield recorded(module, f"{kernel}_kernel", launch, described, arch)
 
 

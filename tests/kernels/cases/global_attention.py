@@ -14,7 +14,6 @@ from tests.kernels.offline.case import CompileCase, recorded
 from torch import Tensor
 
 from scalefold_kernels.ops.global_attention.op import checked, results
-from scalefold_kernels.ops.global_attention.triton import parts
 
 forward = import_module("scalefold_kernels.ops.global_attention.triton.forward")
 backward = import_module("scalefold_kernels.ops.global_attention.triton.backward")
@@ -54,7 +53,7 @@ def _cases(
             others = {n: MagicMock() for n in kernels if n != kernel}
             others |= {"sum_rows": MagicMock()} if module is backward else {}
             with (
-                patch.object(parts, "architecture", lambda _: arch),
+                patch.object(forward, "architecture", lambda _: arch),
                 patch.multiple(module, **others) if others else nullcontext(),
             ):
                 described = f"{kernel.removesuffix('_kernel')} {name}"

@@ -21,7 +21,7 @@ from scalefold_kernels.ops.attention.hopper import backward_queries as of_querie
 from scalefold_kernels.ops.attention.hopper import backward_queries_bias as of_first_keys
 from scalefold_kernels.ops.attention.hopper import forward as of_forward
 from scalefold_kernels.ops.attention.hopper.launch import bias_rows, gradient_rows
-from scalefold_kernels.ops.attention.triton.gate import backward_gate
+from scalefold_kernels.ops.attention.triton.backward import backward_gate
 from scalefold_kernels.tma import VECTOR, reachable
 
 MIN_WARP_GROUPS = 2

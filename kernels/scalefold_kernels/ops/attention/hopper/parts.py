@@ -303,7 +303,7 @@ def load_first_keys(
 def undo_gate(grad_tile, out, gate_tile, HAS_GATE: gl.constexpr, VECTORS: gl.constexpr):
     """Gradients of gate and ungated result in the places of gate and gradient; returns delta.
 
-    Tiles (queries, channels) of a head; ``out`` in float32. See `triton.gate` for delta.
+    Tiles (queries, channels) of a head; ``out`` in float32. See `triton.backward` for delta.
     """
     grad = widen(grad_tile.load(VECTORS))
     product = grad * out

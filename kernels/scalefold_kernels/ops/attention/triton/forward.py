@@ -1,4 +1,12 @@
-"""Forward of attention on any GPU; legend as in `parts`."""
+"""Forward of attention on any GPU, and what its kernels share with those of backward.
+
+Legend: B samples, R rows (independent attentions), Q/K query and key positions, H heads, C channels
+of a head. Strides of tensors (B, R, Q or K, H, C) are those of the first four dimensions, channels
+are contiguous. Statistics of the softmax are in base 2, as the hardware's exponential is:
+``lse`` = log2 of the sum of exp(logits). Logits are in the bias's unit, BIAS_SCALE: queries are
+divided by it when they are scaled, and the bias is added as it is. A bias in bits has
+LOG2E * BIAS_SCALE == 1: nothing is multiplied.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +15,121 @@ import triton.language as tl
 from torch import Tensor
 
 from scalefold_kernels.ops.attention.arguments import Inputs
-from scalefold_kernels.ops.attention.triton.parts import (
-    LOG2E,
-    count_unmasked,
-    grid_of,
-    load,
-    logits,
-    place_of_cta,
-    place_operands,
-    row_offset,
-    sigmoid,
-    store,
-    strides,
-    tile_of,
-)
+from scalefold_kernels.tiles import Tile, architecture, tile
+
+LOG2E = tl.constexpr(1.4426950408889634)
+
+MASKED_LOGIT = tl.constexpr(-1e9)
+"""Added to the logits of masked keys; keys beyond the last get minus infinity."""
+
+
+@triton.jit
+def place_of_cta(num_rows, num_heads, BLOCK: tl.constexpr):
+    """Sample, row, head and first position. Rows that share a bias come together."""
+    row = tl.program_id(0) % num_rows
+    head = tl.program_id(0) // num_rows % num_heads
+    return tl.program_id(1), row, head, tl.program_id(0) // (num_rows * num_heads) * BLOCK
+
+
+@triton.jit
+def row_offset(strides, batch, row, head):
+    """Where (batch, row, :, head, :) starts."""
+    return batch.to(tl.int64) * strides[0] + row.to(tl.int64) * strides[1] + head * strides[3]
+
+
+@triton.jit
+def place_operands(q, k, v, q_strides, k_strides, v_strides, batch, row, head):
+    """Where queries, keys and values of a row and head start."""
+    q += row_offset(q_strides, batch, row, head)
+    k += row_offset(k_strides, batch, row, head)
+    v += row_offset(v_strides, batch, row, head)
+    return q, k, v
+
+
+@triton.jit
+def positions(pointer, stride, first, count, C: tl.constexpr, BLOCK: tl.constexpr):
+    """Addresses (BLOCK, C) of consecutive positions, and which of them exist."""
+    BLOCK_C: tl.constexpr = max(16, triton.next_power_of_2(C))
+    n = first + tl.arange(0, BLOCK)
+    c = tl.arange(0, BLOCK_C)
+    inside = (n[:, None] < count) & (c[None, :] < C)
+    return pointer + n[:, None].to(tl.int64) * stride + c[None, :], inside
+
+
+@triton.jit
+def load(pointer, stride, first, count, C: tl.constexpr, BLOCK: tl.constexpr):
+    """Tile (BLOCK, C padded to a power of two), zero where there is nothing."""
+    addresses, inside = positions(pointer, stride, first, count, C, BLOCK)
+    return tl.load(addresses, mask=inside, other=0.0)
+
+
+@triton.jit
+def store(pointer, tile, stride, first, count, C: tl.constexpr, BLOCK: tl.constexpr):
+    addresses, inside = positions(pointer, stride, first, count, C, BLOCK)
+    tl.store(addresses, tile.to(pointer.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def load_bias(bias, strides, q, k, num_queries, num_keys):
+    """Tile of the bias, float32; ``q`` and ``k`` are indices that broadcast against each other."""
+    inside = (q < num_queries) & (k < num_keys)
+    offsets = q.to(tl.int64) * strides[2] + k.to(tl.int64) * strides[3]
+    return tl.load(bias + offsets, mask=inside, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def count_unmasked(mask, stride, num_keys, BLOCK: tl.constexpr):
+    """Number of keys that take part in a row."""
+    total = tl.zeros((BLOCK,), dtype=tl.int32)
+    for first in range(0, num_keys, BLOCK):
+        k = first + tl.arange(0, BLOCK)
+        total += (tl.load(mask + k * stride, mask=k < num_keys, other=0.0) != 0).to(tl.int32)
+    return tl.sum(total)
+
+
+@triton.jit
+def masked_terms(mask, stride, k, num_keys, unmasked):
+    """What masking adds to the logits of keys ``k``.
+
+    A row without any unmasked key attends to all alike, as it does in float32, where its logits
+    vanish beside MASKED_LOGIT: they are multiplied by ``unmasked > 0`` and nothing is added.
+    """
+    keep = tl.load(mask + k * stride, mask=k < num_keys, other=0.0) != 0
+    return tl.where(
+        k < num_keys, tl.where(keep | (unmasked == 0), 0.0, MASKED_LOGIT), -float("inf")
+    )
+
+
+@triton.jit
+def logits(
+    q_tile, k_tile, queries, keys, bias, bias_strides, mask, mask_stride,
+    num_queries, num_keys, unmasked, alive, HAS_BIAS: tl.constexpr,
+):  # fmt: skip
+    """Of a block of queries, scaled, and one of keys."""
+    s = tl.dot(q_tile, tl.trans(k_tile), input_precision="ieee")
+    if HAS_BIAS:
+        s += load_bias(bias, bias_strides, queries[:, None], keys[None, :], num_queries, num_keys)
+    return s * alive + masked_terms(mask, mask_stride, keys, num_keys, unmasked)[None, :]
+
+
+@triton.jit
+def sigmoid(x):
+    return 1.0 / (1.0 + tl.exp2(-LOG2E * x.to(tl.float32)))
+
+
+def grid_of(inputs: Inputs, positions: int, block: int) -> tuple[int, int]:
+    """A CTA a block of positions of a row and head."""
+    return triton.cdiv(positions, block) * inputs.num_heads * inputs.num_rows, inputs.batch
+
+
+def strides(x: Tensor | None) -> tuple[int, ...]:
+    """Of the first four dimensions."""
+    return (0, 0, 0, 0) if x is None else tuple(x.stride()[:4])
+
+
+def tile_of(kernel: str, inputs: Inputs) -> Tile:
+    """The tile of a kernel for these arguments."""
+    return tile(kernel, architecture(inputs.q.device), inputs.shape_class)
 
 
 @triton.jit

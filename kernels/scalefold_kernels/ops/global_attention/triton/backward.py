@@ -14,7 +14,7 @@ from torch import Tensor
 
 from scalefold_kernels.dot import SMALL, block
 from scalefold_kernels.ops.global_attention.op import Parameters
-from scalefold_kernels.ops.global_attention.triton.parts import (
+from scalefold_kernels.ops.global_attention.triton.forward import (
     MEAN_EPS,
     by_head,
     column_number,
