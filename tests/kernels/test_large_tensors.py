@@ -8,7 +8,7 @@ from torch import Tensor
 
 from scalefold.ops.dropout import dropout_mask
 from scalefold_kernels.bench.agreement import error
-from scalefold_kernels.dropout.arguments import Dropout
+from scalefold_kernels.dropout.mask import Dropout
 from scalefold_kernels.ops import triangle
 from scalefold_kernels.ops.outer_product import outer_product_mean
 from scalefold_kernels.ops.triangle.triton.output import fill_mask

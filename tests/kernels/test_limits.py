@@ -11,7 +11,7 @@ from tests.kernels.offline.case import recorded
 from torch import Tensor
 
 from scalefold_kernels import limits
-from scalefold_kernels.dropout.arguments import Dropout
+from scalefold_kernels.dropout.mask import Dropout
 from scalefold_kernels.ops import triangle
 from scalefold_kernels.ops.attention import arguments as attention_arguments
 from scalefold_kernels.ops.global_attention import global_attention

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from scalefold_kernels.dropout.arguments import Dropout
-from scalefold_kernels.dropout.mask import dropout_mask, hashed, kept, mix, random_bits
+from scalefold_kernels.dropout.mask import Dropout, dropout_mask, hashed, kept, mix, random_bits
 
 __all__ = ["Dropout", "dropout_mask", "hashed", "kept", "mix", "random_bits", "residual_dropout"]
 

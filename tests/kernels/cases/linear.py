@@ -15,7 +15,7 @@ import torch
 from tests.kernels.offline.case import CompileCase, recorded
 from torch import Tensor
 
-from scalefold_kernels.dropout.arguments import Dropout
+from scalefold_kernels.dropout.mask import Dropout
 from scalefold_kernels.ops.linear import hopper, triton
 from scalefold_kernels.ops.linear.op import Update
 from scalefold_kernels.tiles import Shape, Tile, configured, overridden, read_table

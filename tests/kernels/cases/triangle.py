@@ -16,7 +16,7 @@ import torch
 from tests.kernels.offline.case import CompileCase, recorded
 from torch import Tensor
 
-from scalefold_kernels.dropout.arguments import Dropout
+from scalefold_kernels.dropout.mask import Dropout
 from scalefold_kernels.ops.triangle import hopper, triton
 from scalefold_kernels.ops.triangle.arguments import (
     OutputArguments,
@@ -37,6 +37,7 @@ from scalefold_kernels.ops.triangle.hopper import projection_gradient as hopper_
 from scalefold_kernels.ops.triangle.triton import output as triton_output
 from scalefold_kernels.ops.triangle.triton import projection as triton_projection
 from scalefold_kernels.ops.triangle.triton import weights as triton_weights
+from scalefold_kernels.sums import triton as sums
 
 _CHANNELS = [(128, 128), (64, 64), (256, 48)]
 """Of pairs, and hidden: Evoformer, template block, wider pairs."""
@@ -49,7 +50,6 @@ _TRITON = {
     "output_backward": triton_output,
     "output_weights": triton_weights,
     "finish_weights": triton_weights,
-    "sum_rows": triton_weights,
     "dropout_mask": triton_output,
 }
 _HOPPER = {
@@ -82,6 +82,7 @@ def _cases(
         described = f"{name} Z={sizes.pair} C={sizes.hidden} {sizes.arch}"
         described += " Hopper" if backend is hopper else ""
         with ExitStack() as others:
+            others.enter_context(patch.object(sums, "sum_partials_kernel", _Nothing()))
             for other, place in [*_TRITON.items(), *_HOPPER.items()]:
                 if (other, place) != (name, module):
                     others.enter_context(patch.object(place, f"{other}_kernel", _Nothing()))
@@ -101,12 +102,12 @@ def _runs(sizes: Sizes, backend: ModuleType) -> dict[str, Callable[[], Any]]:
     of_output = OutputKept(numbers, numbers, _empty(1, 1, 256, pair, dtype=torch.uint8))
     gradients = ProjectionGradients(operand, operand, z, z)
     of_projection = ProjectionKept(z, mask, operand, operand, numbers, numbers)
-    sums = _empty(26, 4 * hidden + pair, pair, dtype=torch.float32)
+    products = _empty(26, 4 * hidden + pair, pair, dtype=torch.float32)
     projected = partial(backend.projection_backward, sizes, gradients, of_projection, projection)
     put_out = partial(backend.output_backward, sizes, given, of_output, z)
     finished = partial(
         triton_weights.finish,
-        *(sizes, sums, sums[:, :, 0].contiguous(), *projection[:2], projection.matrices),
+        *(sizes, products, products[:, :, 0].contiguous(), *projection[:2], projection.matrices),
     )
     return {
         "projection_forward": partial(backend.projection_forward, sizes, z, mask, projection),
@@ -116,7 +117,6 @@ def _runs(sizes: Sizes, backend: ModuleType) -> dict[str, Callable[[], Any]]:
         "output_backward": put_out,
         "output_weights": put_out,
         "finish_weights": finished,
-        "sum_rows": finished,
         "dropout_mask": partial(backend.output_forward, sizes, given, z),
     }
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from scalefold_kernels.bench.case import Draw, Inputs, KernelCase
-from scalefold_kernels.dropout.arguments import Dropout
+from scalefold_kernels.dropout.mask import Dropout
 from scalefold_kernels.ops.linear import residual_linear
 
 _LAYER, _PAIR_RATE, _MSA_RATE = 7, 0.25, 0.15

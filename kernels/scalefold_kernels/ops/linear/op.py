@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from scalefold_kernels.backends import Backends
-from scalefold_kernels.dropout.arguments import Dropout, drawing
+from scalefold_kernels.dropout.mask import Dropout, drawing
 from scalefold_kernels.limits import check_rows
 
 _BACKENDS = Backends("residual_linear", __package__, "hopper", "triton", "torch")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from scalefold_kernels.backends import Backends
-from scalefold_kernels.dropout.arguments import Dropout
+from scalefold_kernels.dropout.mask import Dropout
 from scalefold_kernels.ops.triangle.arguments import (
     OutputArguments,
     OutputKept,

@@ -19,6 +19,7 @@ from torch import Tensor
 from scalefold_kernels.limits import index, needs_int64
 from scalefold_kernels.ops.triangle.arguments import OutputWeights, ProjectionWeights, Sizes
 from scalefold_kernels.ops.triangle.triton.parts import vector
+from scalefold_kernels.sums import sum_rows
 
 
 @triton.jit
@@ -108,7 +109,7 @@ def finish_weights_kernel(
     """Adds the parts up, undoes the normalisation's scale and shift; see the module.
 
     Matrix t of n has ROWS rows (the last: LAST_ROWS). result: the gradients of scale and shift
-    (left to `sum_rows_kernel`), then of each matrix and its bias. share (CTAs, 2, COLUMNS): what
+    (left to `sum_rows`), then of each matrix and its bias. share (CTAs, 2, COLUMNS): what
     each CTA's rows give to those of scale and shift. CTA (r, t, n): rows, matrix, columns.
     """
     matrix = tl.program_id(1)
@@ -152,18 +153,6 @@ def finish_weights_kernel(
     at = share + cta * 2 * COLUMNS + column
     tl.store(at, tl.sum(w * product, 0), mask=column < COLUMNS)
     tl.store(at + COLUMNS, tl.sum(w * bias[:, None], 0), mask=column < COLUMNS)
-
-
-@triton.jit
-def sum_rows_kernel(x, out, ROWS, SIZE, BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr):
-    """(ROWS, SIZE) -> (SIZE,), in fixed order."""
-    column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    total = tl.zeros((BLOCK_R, BLOCK_N), tl.float32)
-    for first in range(0, ROWS, BLOCK_R):
-        row = first + tl.arange(0, BLOCK_R)
-        inside = (row[:, None] < ROWS) & (column[None, :] < SIZE)
-        total += tl.load(x + row[:, None] * SIZE + column[None, :], mask=inside, other=0.0)
-    tl.store(out + column, tl.sum(total, 0).to(out.dtype.element_ty), mask=column < SIZE)
 
 
 def projection_gradients(
@@ -240,10 +229,7 @@ def finish(
         gradients, share, parts, total, rows, last,
         COLUMNS=columns, **blocks,
     )  # fmt: skip
-    blocks = sizes.tile("sum_rows")
-    sum_rows_kernel[(triton.cdiv(2 * columns, blocks["BLOCK_N"]),)](
-        share, gradients, *share.shape, **blocks
-    )
+    sum_rows(share, gradients.dtype, gradients[: 2 * columns])
     return gradients
 
 
