@@ -41,6 +41,24 @@ def barrier_pair(NUMBER: gl.constexpr, ARRIVALS: gl.constexpr):
 
 
 @gluon.jit
+def wait_full(full, i, PLACES: gl.constexpr):
+    """Until number ``i`` of a ring is there; returns its place."""
+    place = i % PLACES
+    mbarrier.wait(full.index(place), (i // PLACES) & 1)
+    return place
+
+
+@gluon.jit
+def wait_empty(full, empty, i, BYTES: gl.constexpr, PLACES: gl.constexpr):
+    """Until there is room for number ``i`` of a ring; its place, and what to announce it on."""
+    place = i % PLACES
+    mbarrier.wait(empty.index(place), ((i // PLACES) & 1) ^ 1)
+    ready = full.index(place)
+    mbarrier.expect(ready, BYTES)
+    return place, ready
+
+
+@gluon.jit
 def unsigned(x):
     """A number that is not negative, as one without a sign: divisions take half as much."""
     x = gl.to_tensor(x)

@@ -24,7 +24,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from scalefold_kernels.compiler import async_load, async_store
-from scalefold_kernels.gluon import mma_layout, new_barriers
+from scalefold_kernels.gluon import mma_layout, new_barriers, wait_full
 from scalefold_kernels.ops.attention.arguments import Inputs, transposed
 from scalefold_kernels.ops.attention.hopper.launch import (
     Plan,
@@ -208,8 +208,7 @@ def differentiate(
         mbarrier.wait(bias_full, 0)
     for i in range(rows):
         row = first_row + i
-        side = i % SIDES
-        mbarrier.wait(keys_full.index(side), (i // SIDES) & 1)
+        side = wait_full(keys_full, i, SIDES)
         unmasked = announced(unmasked_smem.index(side))
         # Of a masked key nothing is kept below; without unmasked keys all weigh the same.
         some_masked = (unmasked > 0) & (unmasked < num_keys)

@@ -26,7 +26,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from scalefold_kernels import tiles
 from scalefold_kernels.compiler import async_load, async_store
 from scalefold_kernels.dropout.kernel import mix
-from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout
+from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout, wait_empty
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.ops.linear.hopper.parts import (
     Order,
@@ -74,13 +74,9 @@ def load(
     n = gl.to_tensor(0)
     for tile in range(first_tile, order[3], order[1]):
         at = line_of(order, sample, tile, SHARED)
-        slot = n % STAGES
-        mbarrier.wait(empty.index(slot), ((n // STAGES) & 1) ^ 1)
-        mbarrier.expect(full.index(slot), ROWS * (BLOCK_C + BLOCK_K) * 2)
-        async_load(
-            grad_desc, [at, first, 0], full.index(slot), boxed(grad_smem.index(slot), grad_desc)
-        )
-        async_load(h_desc, [at, first, column], full.index(slot), boxed(h_smem.index(slot), h_desc))
+        slot, bar = wait_empty(full, empty, n, ROWS * (BLOCK_C + BLOCK_K) * 2, STAGES)
+        async_load(grad_desc, [at, first, 0], bar, boxed(grad_smem.index(slot), grad_desc))
+        async_load(h_desc, [at, first, column], bar, boxed(h_smem.index(slot), h_desc))
         n += 1
 
 

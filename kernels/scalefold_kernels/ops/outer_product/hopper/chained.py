@@ -30,7 +30,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from scalefold_kernels.compiler import async_load, async_store
-from scalefold_kernels.gluon import REGISTERS, ROWS, barrier_pair, mma_layout, widen
+from scalefold_kernels.gluon import REGISTERS, ROWS, barrier_pair, mma_layout, wait_full, widen
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.ops.outer_product.arguments import (
     EPS,
@@ -256,8 +256,7 @@ def compute(
                 keep_second(second, second_tile, y, chain, which == 1)
             left = gl.full([ROWS, SIZE_N], 0.0, gl.float32, mma_layout(SIZE_N))
             right = left
-            slot = i % STAGES
-            mbarrier.wait(full.index(slot), (i // STAGES) & 1)
+            slot = wait_full(full, i, STAGES)
             first = first_smem.index(slot).reshape([ROWS, SIZE_M])
             inner = warpgroup_mma(first, second_tile, zero, use_acc=False)
             if MEAN:
@@ -267,8 +266,7 @@ def compute(
             for _ in range(start + 1, end):
                 left, right = multiply_inner(inner, third_smem, slot, left, right, MEAN)
                 i += 1
-                following = i % STAGES
-                mbarrier.wait(full.index(following), (i // STAGES) & 1)
+                following = wait_full(full, i, STAGES)
                 first = first_smem.index(following).reshape([ROWS, SIZE_M])
                 inner = warpgroup_mma(first, second_tile, zero, use_acc=False, is_async=True)
                 # Within the iteration: across iterations, ptxas (12.8) would wait after each step.

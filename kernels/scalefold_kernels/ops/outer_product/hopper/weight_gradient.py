@@ -21,7 +21,14 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from scalefold_kernels.compiler import async_load, reinterpret
-from scalefold_kernels.gluon import REGISTERS, ROWS, barrier_pair, mma_layout, new_barriers
+from scalefold_kernels.gluon import (
+    REGISTERS,
+    ROWS,
+    barrier_pair,
+    mma_layout,
+    new_barriers,
+    wait_full,
+)
 from scalefold_kernels.ops.outer_product.arguments import Sizes, even_splits, launch_tile
 from scalefold_kernels.tma import tiles_of
 
@@ -131,8 +138,7 @@ def compute(w: gl.constexpr, args, STAGES: gl.constexpr):
     store_outer(outer, outer_smem, w)
     slot = gl.to_tensor(0)
     for n in range(1, num_pairs):
-        following = n % STAGES
-        mbarrier.wait(full.index(following), (n // STAGES) & 1)
+        following = wait_full(full, n, STAGES)
         outer = multiply_outer(b_smem, following, a_tile)
         low, high = multiply_grad(grad_smem, slot, outer_smem, w, low, high)
         # Within the iteration: across iterations, ptxas (12.8) would wait after each step.

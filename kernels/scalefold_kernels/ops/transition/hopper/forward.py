@@ -21,6 +21,7 @@ from scalefold_kernels.gluon import (
     new_barriers,
     normalise,
     part_width,
+    wait_full,
     widen,
 )
 from scalefold_kernels.ops.norm.op import EPS
@@ -77,8 +78,7 @@ def compute(
     for tile in range(gl.program_id(0), num_tiles, gl.num_programs(0)):
         row = (2 * tile + w) * ROWS
         turn = 2 * n + w
-        place = turn % PLACES
-        mbarrier.wait(x_full.index(place), (turn // PLACES) & 1)
+        place = wait_full(x_full, turn, PLACES)
         x_tile = x_smem.index(place)
         x = x_tile.load(OUT)
         if PLACES > 2:
@@ -94,8 +94,7 @@ def compute(
             gl.store(stats + r, mean, mask=r < num_rows)
             gl.store(stats + num_rows + r, rstd, mask=r < num_rows)
         out = widen(x)
-        slot = i % STAGES
-        mbarrier.wait(up_full.index(slot), (i // STAGES) & 1)
+        slot = wait_full(up_full, i, STAGES)
         hidden = warpgroup_mma(x_tile, up_smem.index(slot).permute((1, 0)), zero, use_acc=False)
         mbarrier.arrive(up_empty.index(slot))
         bias = load_bias(up_bias, 0, h, H, BLOCK_H)
@@ -107,8 +106,7 @@ def compute(
             down = down_smem.index(slot).permute((1, 0))
             out = warpgroup_mma(left, down, out, is_async=True)
             i += 1
-            following = i % STAGES
-            mbarrier.wait(up_full.index(following), (i // STAGES) & 1)
+            following = wait_full(up_full, i, STAGES)
             up = up_smem.index(following).permute((1, 0))
             hidden = warpgroup_mma(x_tile, up, zero, use_acc=False, is_async=True)
             mbarrier.arrive(turns.index(1 - w))

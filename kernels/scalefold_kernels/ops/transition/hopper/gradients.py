@@ -24,7 +24,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from scalefold_kernels import tiles
 from scalefold_kernels.compiler import async_load, async_store
-from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout, new_barriers
+from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout, new_barriers, wait_empty
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.ops.transition.arguments import Parameters, shape_class
 from scalefold_kernels.ops.transition.hopper.parts import (
@@ -57,11 +57,9 @@ def load(
     start = gl.program_id(1) * rows_per_part
     i = gl.to_tensor(0)
     for row in range(start, gl.minimum(start + rows_per_part, num_rows), ROWS):
-        slot = i % STAGES
-        mbarrier.wait(empty.index(slot), ((i // STAGES) & 1) ^ 1)
-        mbarrier.expect(full.index(slot), 2 * ROWS * BLOCK_C * 2)
-        async_load(normed_desc, [row, 0], full.index(slot), normed.index(slot))
-        async_load(grad_desc, [row, 0], full.index(slot), grad.index(slot))
+        slot, bar = wait_empty(full, empty, i, 2 * ROWS * BLOCK_C * 2, STAGES)
+        async_load(normed_desc, [row, 0], bar, normed.index(slot))
+        async_load(grad_desc, [row, 0], bar, grad.index(slot))
         i += 1
 
 

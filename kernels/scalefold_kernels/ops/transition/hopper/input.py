@@ -21,7 +21,16 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from scalefold_kernels import tiles
 from scalefold_kernels.compiler import async_load, async_store
-from scalefold_kernels.gluon import REGISTERS, ROWS, columns, mma_layout, new_barriers, widen
+from scalefold_kernels.gluon import (
+    REGISTERS,
+    ROWS,
+    columns,
+    mma_layout,
+    new_barriers,
+    wait_empty,
+    wait_full,
+    widen,
+)
 from scalefold_kernels.ops.transition.arguments import Parameters, shape_class
 from scalefold_kernels.ops.transition.hopper.parts import (
     COLUMNS,
@@ -50,17 +59,11 @@ def load(args, H: gl.constexpr, BLOCK_C: gl.constexpr, STAGES: gl.constexpr):
     for tile in range(gl.program_id(0), num_tiles, gl.num_programs(0)):
         row = 2 * tile * ROWS
         for h in range(0, H, DEPTH):
-            slot = i % STAGES
-            mbarrier.wait(empty.index(slot), ((i // STAGES) & 1) ^ 1)
-            mbarrier.expect(full.index(slot), (2 * ROWS + BLOCK_C) * DEPTH * 2)
+            slot, bar = wait_empty(full, empty, i, (2 * ROWS + BLOCK_C) * DEPTH * 2, STAGES)
             for w in gl.static_range(2):
-                async_load(
-                    grad_hidden_desc,
-                    [piece_row(row + w * ROWS, h, H), 0],
-                    full.index(slot),
-                    left.index(2 * slot + w),
-                )
-            async_load(up_desc, [h, 0], full.index(slot), right.index(slot))
+                at = [piece_row(row + w * ROWS, h, H), 0]
+                async_load(grad_hidden_desc, at, bar, left.index(2 * slot + w))
+            async_load(up_desc, [h, 0], bar, right.index(slot))
             i += 1
         for w in gl.static_range(2):
             at = [row + w * ROWS, 0]
@@ -77,8 +80,7 @@ def multiply(
     Not one for all slots of a tile: across iterations, ptxas (12.8) would wait after each step.
     """
     for step in gl.static_range(STEPS):
-        slot = i % STAGES
-        mbarrier.wait(full.index(slot), (i // STAGES) & 1)
+        slot = wait_full(full, i, STAGES)
         rows = left.index(2 * slot + w).permute((1, 0))
         product = warpgroup_mma(rows, right.index(slot), product, is_async=True)
         if step > 0:
@@ -93,8 +95,7 @@ def multiply(
 @gluon.jit
 def skip(full, empty, i, STAGES: gl.constexpr):
     """Give back a slot that the other group uses, not before it is full; returns i + 1."""
-    slot = i % STAGES
-    mbarrier.wait(full.index(slot), (i // STAGES) & 1)
+    slot = wait_full(full, i, STAGES)
     mbarrier.arrive(empty.index(slot))
     return i + 1
 

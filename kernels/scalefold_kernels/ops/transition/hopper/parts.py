@@ -14,9 +14,9 @@ Legend: C channels, H hidden channels; BLOCK_C, BLOCK_H their blocks in shared m
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from scalefold_kernels.compiler import async_load, reinterpret
+from scalefold_kernels.gluon import wait_empty
 from scalefold_kernels.tma import padded
 
 COLUMNS = gl.constexpr(8)
@@ -47,11 +47,9 @@ def new_columns(NUMBER: gl.constexpr, dtype: gl.constexpr):
 @gluon.jit
 def load_next(desc, at, ring, full, empty, i, STAGES: gl.constexpr):
     """Start copying a tile into a ring, as the i-th of it; returns i + 1."""
-    slot = i % STAGES
-    mbarrier.wait(empty.index(slot), ((i // STAGES) & 1) ^ 1)
-    mbarrier.expect(full.index(slot), desc.block_type.nbytes)
+    slot, bar = wait_empty(full, empty, i, desc.block_type.nbytes, STAGES)
     tile = reinterpret(ring.index(slot), desc.dtype, desc.block_type.shape, desc.layout)
-    async_load(desc, at, full.index(slot), tile)
+    async_load(desc, at, bar, tile)
     return i + 1
 
 

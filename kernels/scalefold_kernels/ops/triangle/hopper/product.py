@@ -22,7 +22,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from scalefold_kernels.compiler import async_load, async_store, reinterpret
-from scalefold_kernels.gluon import mma_layout, new_barriers
+from scalefold_kernels.gluon import mma_layout, new_barriers, wait_full
 from scalefold_kernels.ops.triangle.arguments import Product
 from scalefold_kernels.ops.triangle.hopper.parts import (
     COMPUTING_REGISTERS,
@@ -117,8 +117,7 @@ def multiply(w, args, ROUNDS, PRODUCTS: gl.constexpr, STAGES: gl.constexpr):
             if there:
                 total = gl.full([BLOCK, BLOCK], 0.0, gl.float32, S)
                 for k in range(0, sizes[3], DEPTH):
-                    slot = n % STAGES
-                    mbarrier.wait(full.index(slot), (n // STAGES) & 1)
+                    slot = wait_full(full, n, STAGES)
                     x = operand(x_desc, x_smem.index(slot * GROUPS + w))
                     y = operand(y_desc, y_smem.index(slot)).permute((1, 0))
                     total = warpgroup_mma(x, y, total, is_async=True)

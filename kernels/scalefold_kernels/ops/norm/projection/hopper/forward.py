@@ -24,7 +24,15 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from scalefold_kernels import tiles
 from scalefold_kernels.compiler import async_load, async_store
-from scalefold_kernels.gluon import REGISTERS, ROWS, barrier_pair, mma_layout, new_barriers, widen
+from scalefold_kernels.gluon import (
+    REGISTERS,
+    ROWS,
+    barrier_pair,
+    mma_layout,
+    new_barriers,
+    wait_full,
+    widen,
+)
 from scalefold_kernels.ops.norm.op import EPS
 from scalefold_kernels.ops.norm.projection.arguments import MAX_FEW_OUTPUTS, Norm, Projections
 from scalefold_kernels.rows import rows_of
@@ -151,8 +159,7 @@ def compute(
                 inside = (p >= first_biased) & (p < P)
                 shift = gl.load(bias + p - first_biased, mask=inside, other=0.0).to(gl.float32)
             if BLOCKS > STAGES:
-                slot = i % STAGES
-                mbarrier.wait(weight_full.index(slot), (i // STAGES) & 1)
+                slot = wait_full(weight_full, i, STAGES)
             else:
                 slot = block
                 mbarrier.wait(weight_full.index(slot), 0)
