@@ -82,65 +82,6 @@ def widen(x):
     )
 
 
-@gluon.constexpr_function
-def part_width(columns):
-    """Wide rows are normalised by parts of so many channels, for want of registers."""
-    return columns if columns < 256 else 64
-
-
-@gluon.jit
-def in_registers(x, L: gl.constexpr):
-    """A tile that may be in shared memory."""
-    if isinstance(x, gl.tensor):
-        return x
-    else:  # noqa: RET505 (of constants)
-        return x.load(L)
-
-
-@gluon.jit
-def row_statistics(parts, C: gl.constexpr, EPS: gl.constexpr):
-    """Mean and 1 / standard deviation of rows of C channels, in registers or in shared memory.
-
-    They come by parts of the channels, equally wide; beyond C are zeros.
-    """
-    NUMBER: gl.constexpr = len(parts)
-    WIDTH: gl.constexpr = parts[0].shape[1]
-    L: gl.constexpr = mma_layout(WIDTH)
-    column = gl.arange(0, WIDTH, layout=gl.SliceLayout(0, L))
-    total = gl.full([ROWS, WIDTH], 0.0, gl.float32, L)
-    for part in gl.static_range(NUMBER):
-        total += widen(in_registers(parts[part], L))
-    mean = gl.sum(total, 1) * (1.0 / C)
-    total = gl.full([ROWS, WIDTH], 0.0, gl.float32, L)
-    for part in gl.static_range(NUMBER):
-        centred = widen(in_registers(parts[part], L)) - mean[:, None]
-        if C < NUMBER * WIDTH:
-            centred = gl.where((part * WIDTH + column < C)[None, :], centred, 0.0)
-        total += centred * centred
-    return mean, gl.rsqrt(gl.sum(total, 1) * (1.0 / C) + EPS)
-
-
-@gluon.jit
-def normalise(tile, weight, bias, C: gl.constexpr, BLOCK_C: gl.constexpr, EPS: gl.constexpr):
-    """LayerNorm of a tile's rows in its place; returns their mean and 1 / standard deviation."""
-    WIDTH: gl.constexpr = part_width(BLOCK_C)
-    L: gl.constexpr = mma_layout(WIDTH)
-    column = gl.arange(0, WIDTH, layout=gl.SliceLayout(0, L))
-    pieces = ()
-    for part in gl.static_range(BLOCK_C // WIDTH):
-        pieces += (tile.slice(part * WIDTH, WIDTH, dim=1),)
-    mean, rstd = row_statistics(pieces, C, EPS)
-    for part in gl.static_range(BLOCK_C // WIDTH):
-        c = part * WIDTH + column
-        piece = pieces[part]
-        x_hat = (widen(piece.load(L)) - mean[:, None]) * rstd[:, None]
-        # Both are 0 beyond C.
-        scale = gl.load(weight + c, mask=c < C, other=0.0).to(gl.float32)
-        shift = gl.load(bias + c, mask=c < C, other=0.0).to(gl.float32)
-        piece.store((x_hat * scale[None, :] + shift[None, :]).to(tile.dtype))
-    return mean, rstd
-
-
 @gluon.jit
 def columns(x, WIDTH: gl.constexpr):
     """A tile's columns by parts of so many."""

@@ -181,71 +181,6 @@ def in_line(x):
 
 
 @gluon.jit
-def from_line(x, layout: gl.constexpr):
-    """Inverse of `in_line`."""
-    return by_position(gl.reshape(x, [x.shape[0] // (64 * 8), 4, 8, 4, 2, 2]), layout)
-
-
-@gluon.constexpr_function
-def chunks_in_order(C):
-    """A tile (64, C) as products leave it, each thread's pairs in order of chunks of 8 channels."""
-    chunks = [[0, 8 << n] for n in range(C.bit_length() - 4)]
-    lanes = [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]]
-    warps = [[16, 0], [32, 0]]
-    return gl.DistributedLinearLayout([[0, 1], *chunks, [8, 0]], lanes, warps, [], [64, C])
-
-
-@gluon.jit
-def transpose_quads(x):
-    """Fours of pairs (..., 4, 4 threads, 2) of bfloat16 change their place with threads."""
-    return gl.inline_asm_elementwise(
-        """{
-        .reg .b32 x;
-        .reg .pred odd, upper;
-        mov.u32 x, %laneid;
-        and.b32 x, x, 1;
-        setp.ne.u32 odd, x, 0;
-        mov.u32 x, %laneid;
-        and.b32 x, x, 2;
-        setp.ne.u32 upper, x, 0;
-        selp.b32 x, $4, $5, odd;
-        shfl.sync.bfly.b32 x, x, 1, 31, 0xffffffff;
-        selp.b32 $0, x, $4, odd;
-        selp.b32 $1, $5, x, odd;
-        selp.b32 x, $6, $7, odd;
-        shfl.sync.bfly.b32 x, x, 1, 31, 0xffffffff;
-        selp.b32 $2, x, $6, odd;
-        selp.b32 $3, $7, x, odd;
-        selp.b32 x, $0, $2, upper;
-        shfl.sync.bfly.b32 x, x, 2, 31, 0xffffffff;
-        selp.b32 $0, x, $0, upper;
-        selp.b32 $2, $2, x, upper;
-        selp.b32 x, $1, $3, upper;
-        shfl.sync.bfly.b32 x, x, 2, 31, 0xffffffff;
-        selp.b32 $1, x, $1, upper;
-        selp.b32 $3, $3, x, upper;
-        }""",
-        "=&r,=&r,=&r,=&r,r,r,r,r", [x], gl.bfloat16, False, 8,
-    )  # fmt: skip
-
-
-@gluon.jit
-def by_vector(x):
-    """A tile (64, C) that a product gave, in bfloat16, with 16 bytes of a row in each thread.
-
-    By shuffles: `gl.convert_layout` would take shared memory. A product leaves 4 bytes of a row in
-    a thread, and storing these takes four times as many requests to the caches.
-    """
-    C: gl.constexpr = x.shape[1]
-    x = gl.convert_layout(x, chunks_in_order(C), assert_trivial=True)
-    # Warps, lines, halves and chunks, threads of a line, pairs.
-    tile = gl.permute(gl.reshape(x, [4, 2, 8, C // 8, 4, 2]), (0, 2, 1, 3, 4, 5))
-    tile = transpose_quads(gl.reshape(tile, [4, 8, C // 16, 4, 4, 2]))
-    tile = gl.reshape(gl.permute(tile, (0, 1, 2, 4, 3, 5)), [4, 8, 2, C // 8, 4, 2])
-    return gl.reshape(gl.permute(tile, (0, 2, 1, 3, 4, 5)), [64, C])
-
-
-@gluon.jit
 def waiting_at(waiting, batch, row, head, first_q, sizes, layout: gl.constexpr):
     """Where 64 queries' gradients of a row wait for those from more keys, as `in_line` has them.
 
@@ -284,19 +219,6 @@ def load_keys(
     mbarrier.expect(ready, 2 * BLOCK_K * C * 2, pred=wanted)
     async_load(k_desc, at, ready, k_smem, pred=wanted)
     async_load(v_desc, at, ready, v_smem, pred=wanted)
-
-
-@gluon.jit
-def load_first_keys(
-    k_desc, v_desc, k_smem, v_smem, full, batch, row, head,
-    C: gl.constexpr, BLOCK_K: gl.constexpr, PLACES: gl.constexpr, FIRST_K: gl.constexpr = 0,
-):  # fmt: skip
-    """Start the copies of a row's first blocks, from a key on, to all places of the ring."""
-    for n in gl.static_range(PLACES):
-        load_keys(
-            k_desc, v_desc, k_smem.index(n), v_smem.index(n), full.index(n),
-            batch, row, FIRST_K + n * BLOCK_K, head, True, C, BLOCK_K,
-        )  # fmt: skip
 
 
 @gluon.jit

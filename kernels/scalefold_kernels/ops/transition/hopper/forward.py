@@ -14,16 +14,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from scalefold_kernels import tiles
 from scalefold_kernels.compiler import async_store
-from scalefold_kernels.gluon import (
-    REGISTERS,
-    ROWS,
-    mma_layout,
-    new_barriers,
-    normalise,
-    part_width,
-    wait_full,
-    widen,
-)
+from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout, new_barriers, wait_full, widen
 from scalefold_kernels.ops.norm.op import EPS
 from scalefold_kernels.ops.transition.arguments import Kept, Parameters, shape_class
 from scalefold_kernels.ops.transition.hopper.parts import load_bias, load_next, relu, width_of
@@ -49,6 +40,47 @@ def load(
         for h in range(0, H, BLOCK_H):
             load_next(up_desc, [h, 0], up_smem, up_full, up_empty, i, STAGES)
             i = load_next(down_desc, [0, h], down_smem, down_full, down_empty, i, STAGES)
+
+
+@gluon.constexpr_function
+def part_width(columns):
+    """Wide rows are normalised by parts of so many channels, for want of registers."""
+    return columns if columns < 256 else 64
+
+
+@gluon.jit
+def normalise(tile, weight, bias, C: gl.constexpr, BLOCK_C: gl.constexpr, EPS: gl.constexpr):
+    """LayerNorm of a tile's rows in its place; returns their mean and 1 / standard deviation.
+
+    The tile is 0 beyond C.
+    """
+    WIDTH: gl.constexpr = part_width(BLOCK_C)
+    NUMBER: gl.constexpr = BLOCK_C // WIDTH
+    L: gl.constexpr = mma_layout(WIDTH)
+    column = gl.arange(0, WIDTH, layout=gl.SliceLayout(0, L))
+    pieces = ()
+    for part in gl.static_range(NUMBER):
+        pieces += (tile.slice(part * WIDTH, WIDTH, dim=1),)
+    total = gl.full([ROWS, WIDTH], 0.0, gl.float32, L)
+    for part in gl.static_range(NUMBER):
+        total += widen(pieces[part].load(L))
+    mean = gl.sum(total, 1) * (1.0 / C)
+    total = gl.full([ROWS, WIDTH], 0.0, gl.float32, L)
+    for part in gl.static_range(NUMBER):
+        centred = widen(pieces[part].load(L)) - mean[:, None]
+        if C < BLOCK_C:
+            centred = gl.where((part * WIDTH + column < C)[None, :], centred, 0.0)
+        total += centred * centred
+    rstd = gl.rsqrt(gl.sum(total, 1) * (1.0 / C) + EPS)
+    for part in gl.static_range(NUMBER):
+        c = part * WIDTH + column
+        piece = pieces[part]
+        x_hat = (widen(piece.load(L)) - mean[:, None]) * rstd[:, None]
+        # Both are 0 beyond C.
+        scale = gl.load(weight + c, mask=c < C, other=0.0).to(gl.float32)
+        shift = gl.load(bias + c, mask=c < C, other=0.0).to(gl.float32)
+        piece.store((x_hat * scale[None, :] + shift[None, :]).to(tile.dtype))
+    return mean, rstd
 
 
 @gluon.jit

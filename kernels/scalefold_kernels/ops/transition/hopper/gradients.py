@@ -33,9 +33,7 @@ from scalefold_kernels.ops.transition.hopper.parts import (
     new_columns,
     piece_row,
     relu,
-    relu_backward,
     width_of,
-    write_product,
 )
 from scalefold_kernels.tma import tiles_of
 
@@ -61,6 +59,35 @@ def load(
         async_load(normed_desc, [row, 0], bar, normed.index(slot))
         async_load(grad_desc, [row, 0], bar, grad.index(slot))
         i += 1
+
+
+@gluon.jit
+def relu_backward(grad, out):
+    """``grad`` to bfloat16, and 0 where ``out`` of the ReLU is."""
+    return gl.inline_asm_elementwise(
+        """{
+        .reg .b32 g, m, zero;
+        mov.b32 zero, 0;
+        cvt.rn.bf16x2.f32 g, $2, $1;
+        set.gt.bf16x2.bf16x2 m, $3, zero;
+        mul.rn.bf16x2 $0, g, m;
+        }""",
+        "=r,f,f,r",
+        [grad, out],
+        gl.bfloat16,
+        True,
+        2,
+    )
+
+
+@gluon.jit
+def write_product(product, out, part, first, C: gl.constexpr, H: gl.constexpr):
+    """Part of a sum over rows, of the H's from ``first`` and all C, to (parts, H, C)."""
+    L: gl.constexpr = product.type.layout
+    h = first + gl.arange(0, product.shape[0], layout=gl.SliceLayout(1, L))
+    c = gl.arange(0, product.shape[1], layout=gl.SliceLayout(0, L))
+    at = (part.to(gl.int64) * H + h)[:, None] * C + c[None, :]
+    gl.store(out + at, product, mask=(h < H)[:, None] & (c < C)[None, :])
 
 
 @gluon.jit

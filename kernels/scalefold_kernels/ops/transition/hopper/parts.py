@@ -71,25 +71,6 @@ def relu(x):
 
 
 @gluon.jit
-def relu_backward(grad, out):
-    """``grad`` to bfloat16, and 0 where ``out`` of the ReLU is."""
-    return gl.inline_asm_elementwise(
-        """{
-        .reg .b32 g, m, zero;
-        mov.b32 zero, 0;
-        cvt.rn.bf16x2.f32 g, $2, $1;
-        set.gt.bf16x2.bf16x2 m, $3, zero;
-        mul.rn.bf16x2 $0, g, m;
-        }""",
-        "=r,f,f,r",
-        [grad, out],
-        gl.bfloat16,
-        True,
-        2,
-    )
-
-
-@gluon.jit
 def piece_row(row, h, H: gl.constexpr):
     """Where the piece of 64 rows and 64 hidden channels begins, in a matrix of 64 columns.
 
@@ -98,13 +79,3 @@ def piece_row(row, h, H: gl.constexpr):
     """
     PIECES: gl.constexpr = (H + 2 * DEPTH - 1) // (2 * DEPTH) * 2
     return row * PIECES + h
-
-
-@gluon.jit
-def write_product(product, out, part, first, C: gl.constexpr, H: gl.constexpr):
-    """Part of a sum over rows, of the H's from ``first`` and all C, to (parts, H, C)."""
-    L: gl.constexpr = product.type.layout
-    h = first + gl.arange(0, product.shape[0], layout=gl.SliceLayout(1, L))
-    c = gl.arange(0, product.shape[1], layout=gl.SliceLayout(0, L))
-    at = (part.to(gl.int64) * H + h)[:, None] * C + c[None, :]
-    gl.store(out + at, product, mask=(h < H)[:, None] & (c < C)[None, :])
