@@ -25,13 +25,14 @@ import contextlib
 import json
 import logging
 import os
+import socket
 import threading
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from scalefold.checkpoint.holder import Holder
 from scalefold.errors import InputError
 from scalefold.io.atomic import check_writable
 
@@ -47,6 +48,52 @@ to recover.
 """
 
 _GIVEN_BACK: Final = "given back"
+_NAMESPACE: Final = Path("/proc/self/ns/pid")
+_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A process, by default this one, that on its machine cannot be taken for another one."""
+
+    process: int = field(default_factory=os.getpid)
+    host: str = field(default_factory=socket.gethostname)
+    since: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    boot: str = field(default_factory=lambda: _BOOT.read_text().strip())
+    process_namespace: str = field(default_factory=lambda: str(_NAMESPACE.readlink()))
+    process_started: str | None = field(default_factory=lambda: _start_time(os.getpid()))
+
+    def has_ended(self) -> bool | None:
+        """Whether the process is gone; None if it ran where that cannot be seen from here."""
+        here, started = Holder(), _start_time(self.process)
+        seen = (self.boot, self.process_namespace) == (here.boot, here.process_namespace)
+        return started != self.process_started if seen and started is not None else None
+
+    def __str__(self) -> str:
+        """For messages."""
+        return f"process {self.process} on {self.host}, since {self.since}"
+
+
+def _start_time(process: int) -> str | None:
+    """When a process started, in the kernel's ticks; None if it is there and /proc hides it."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        state, *fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        return "never: a zombie" if state == "Z" else fields[18]
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return "never: gone"
+    except PermissionError:  # of another user
+        pass
+    return None
+
+
+class _Sign(NamedTuple):
+    """What the file of a generation says: who has it, and the last sign of life."""
+
+    generation: int
+    holder: Holder | str
+    beat: str
 
 
 def sign_of_life(folder: Path) -> str:
@@ -57,16 +104,31 @@ def sign_of_life(folder: Path) -> str:
     str
         Empty where there is no lock.
     """
-    generations = (path for path in (folder / LOCK_FOLDER).glob("*") if path.name.isdigit())
-    newest = max(generations, key=lambda path: int(path.name), default=None)
     try:
-        return (
-            ""
-            if newest is None
-            else f"{newest.name}\n{newest.read_text('utf-8', 'backslashreplace')}"
-        )
-    except FileNotFoundError:  # the next holder has just cleaned up
+        newest = _look(folder / LOCK_FOLDER)
+    except FileNotFoundError:
         return ""
+    return str(newest) if newest.generation else ""
+
+
+def _look(files: Path, generation: int | None = None) -> _Sign:
+    """The sign of a generation, by default of the newest one; where there is none, number 0."""
+    if generation is None:
+        generation = max(_generations(files), default=0)
+    try:
+        text = (files / str(generation)).read_text("utf-8", "backslashreplace")
+    except FileNotFoundError:  # none, or cleared, or cleaned up by the next holder
+        return _Sign(generation, "unknown process", _GIVEN_BACK)
+    first, _, beat = text.partition("\n")
+    try:
+        return _Sign(generation, Holder(**json.loads(first)), beat.strip())
+    except (ValueError, TypeError):  # just being written
+        return _Sign(generation, "unknown process", text)
+
+
+def _generations(files: Path) -> list[int]:
+    # On NFS, a file that is deleted while open stays as .nfs….
+    return [int(path.name) for path in files.iterdir() if path.name.isdigit()]
 
 
 class WriterLock:
@@ -101,7 +163,7 @@ class WriterLock:
             cannot be written.
         """
         check_writable(self._folder, "training")
-        self._holder = json.dumps(asdict(Holder.this_process()))
+        self._holder = json.dumps(asdict(Holder()))
         try:
             while not self._try():
                 time.sleep(0.1)
@@ -110,9 +172,9 @@ class WriterLock:
                 f"{self._files}: cannot be written ({error.strerror}): make room and permission "
                 "for it, or choose another folder"
             ) from None
-        for generation, path in self._generations().items():
+        for generation in _generations(self._files):
             if generation < self._generation:
-                path.unlink(missing_ok=True)
+                (self._files / str(generation)).unlink(missing_ok=True)
         self._thread = threading.Thread(target=self._keep_beating, name="lock", daemon=True)
         self._thread.start()
 
@@ -126,9 +188,10 @@ class WriterLock:
         """
         with contextlib.suppress(FileNotFoundError):  # the next holder has cleaned up
             self._beat()
-        if self._newest() != self._generation:
+        newest = _look(self._files)
+        if newest.generation != self._generation:
             raise InputError(
-                f"{self._folder}: another training has taken over here ({self._newest_holder()}), "
+                f"{self._folder}: another training has taken over here ({newest.holder}), "
                 f"since this one gave no sign of life for {SILENCE_SECONDS:g} s. This one ends and "
                 "leaves the checkpoints to the other"
             )
@@ -141,82 +204,54 @@ class WriterLock:
         self._thread.join()
         self._thread = None
         with contextlib.suppress(OSError):  # taken over, or the disk is gone: then it falls silent
-            self._write(_GIVEN_BACK)
+            self._beat(_GIVEN_BACK)
             unused = {path.name for path in self._folder.iterdir()} <= {LOCK_FOLDER, TRAINING_LOG}
             # A higher generation stays: a frozen holder of a lower one must find it.
-            if unused and self._generation == self._newest() == 1:
+            if unused and self._generation == max(_generations(self._files)) == 1:
                 (self._files / "1").unlink()
                 self._files.rmdir()  # fails if another has just come
 
     def _try(self) -> bool:
         """Take the lock if it is free; False if another process was faster: then look again."""
         self._files.mkdir(parents=True, exist_ok=True)
-        former = self._newest()  # 0, which is free, if there is none
-        holder, beat = self._read(former)
-        if not self._is_free(former, holder, beat):
-            raise self._refusal()
-        mine = self._files / str(former + 1)
-        try:
-            mine.open("x").close()
-        except (FileExistsError, FileNotFoundError):  # just taken, or just cleared
-            return False
-        self._generation = former + 1
-        self._beat()
-        faster = self._newest() != self._generation
-        alive = self._read(former)[1] not in (beat, _GIVEN_BACK)
-        if faster or alive:
-            mine.unlink(missing_ok=True)
-        if alive:
-            raise self._refusal()
-        return not faster
-
-    def _is_free(self, generation: int, holder: Holder | None, beat: str) -> bool:
-        if beat == _GIVEN_BACK:
-            return True
-        ended = holder.has_ended() if holder is not None else None
-        if ended is not None:
-            return ended
-        logger.info(
-            "%s: held by %s; waiting up to %g s for a sign of life",
-            self._folder, holder or "an unknown process", SILENCE_SECONDS,
-        )  # fmt: skip
-        deadline = time.monotonic() + SILENCE_SECONDS
-        while time.monotonic() < deadline:
-            time.sleep(min(1.0, SILENCE_SECONDS / 10))
-            _, now = self._read(generation)
-            if now != beat:
-                return now == _GIVEN_BACK
-        logger.warning("%s: no sign of life from %s, taken over", self._folder, holder)
-        return True
-
-    def _refusal(self) -> InputError:
-        return InputError(
-            f"{self._folder}: another training writes here ({self._newest_holder()}). Wait for it, "
-            "stop it, or choose another folder. A dead one loses the lock by itself: deleting "
+        former = _look(self._files)
+        mine = self._files / str(former.generation + 1)
+        if self._is_free(former):
+            try:
+                mine.touch(exist_ok=False)
+            except (FileExistsError, FileNotFoundError):  # just taken, or just cleared
+                return False
+            self._generation = former.generation + 1
+            self._beat()
+            faster = max(_generations(self._files)) != self._generation
+            alive = _look(self._files, former.generation).beat not in (former.beat, _GIVEN_BACK)
+            if faster or alive:
+                mine.unlink(missing_ok=True)
+            if not alive:
+                return not faster
+        raise InputError(
+            f"{self._folder}: another training writes here ({_look(self._files).holder}). Wait for "
+            "it, stop it, or choose another folder. A dead one loses the lock by itself: deleting "
             f"{LOCK_FOLDER}/ is no help"
         )
 
-    def _newest_holder(self) -> Holder | str:
-        return self._read(self._newest())[0] or "unknown process"
-
-    def _newest(self) -> int:
-        return max(self._generations(), default=0)
-
-    def _generations(self) -> dict[int, Path]:
-        # On NFS, a file that is deleted while open stays as .nfs….
-        return {int(path.name): path for path in self._files.iterdir() if path.name.isdigit()}
-
-    def _read(self, generation: int) -> tuple[Holder | None, str]:
-        """Holder and sign of life; None and the content of a file that is just being written."""
-        try:
-            text = (self._files / str(generation)).read_text("utf-8")
-        except FileNotFoundError:  # cleared, or cleaned up by the next holder
-            return None, _GIVEN_BACK
-        first, _, beat = text.partition("\n")
-        try:
-            return Holder(**json.loads(first)), beat.strip()
-        except (ValueError, TypeError):
-            return None, text
+    def _is_free(self, former: _Sign) -> bool:
+        """Whether the holder is gone, which may take a minute to see."""
+        if former.beat == _GIVEN_BACK:
+            return True
+        ended = former.holder.has_ended() if isinstance(former.holder, Holder) else None
+        if ended is not None:
+            return ended
+        waiting = "%s: held by %s; waiting up to %g s for a sign of life"
+        logger.info(waiting, self._folder, former.holder, SILENCE_SECONDS)
+        deadline = time.monotonic() + SILENCE_SECONDS
+        while time.monotonic() < deadline:
+            time.sleep(min(1.0, SILENCE_SECONDS / 10))
+            now = _look(self._files, former.generation).beat
+            if now != former.beat:
+                return now == _GIVEN_BACK
+        logger.warning("%s: no sign of life from %s, taken over", self._folder, former.holder)
+        return True
 
     def _keep_beating(self) -> None:
         while not self._released.wait(BEAT_SECONDS):
@@ -227,14 +262,10 @@ class WriterLock:
             except OSError as error:
                 logger.warning("%s: no sign of life could be written: %s", self._files, error)
 
-    def _beat(self) -> None:
-        self._write(str(time.monotonic_ns()))
-
-    def _write(self, beat: str) -> None:
+    def _beat(self, word: str = "") -> None:
+        """Write a sign of life, or another word in its place."""
         # In place and always of one length: a reader finds the holder's name at any time.
-        descriptor = os.open(self._files / str(self._generation), os.O_WRONLY)
-        try:
-            os.pwrite(descriptor, f"{self._holder}\n{beat:<20}\n".encode(), 0)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        text = f"{self._holder}\n{word or time.monotonic_ns():<20}\n"
+        with (self._files / str(self._generation)).open("r+b", buffering=0) as file:
+            file.write(text.encode())
+            os.fsync(file.fileno())

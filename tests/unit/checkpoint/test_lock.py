@@ -22,15 +22,14 @@ from scalefold.errors import InputError
 # Holds the lock of a folder. Further arguments: seconds between beats, and the name of another
 # machine that it pretends to run on.
 HOLDER = """
-import dataclasses, sys, time
+import sys
 from pathlib import Path
 from scalefold.checkpoint import lock
 from scalefold.errors import InputError
 folder, lock.BEAT_SECONDS, lock.SILENCE_SECONDS = Path(sys.argv[1]), float(sys.argv[2]), 1.0
 if len(sys.argv) > 3:
-    here = lock.Holder.this_process()
-    away = dataclasses.replace(here, boot=sys.argv[3], host=sys.argv[3])
-    lock.Holder.this_process = staticmethod(lambda: away)
+    describe, away = lock.Holder.__init__, {"boot": sys.argv[3], "host": sys.argv[3]}
+    lock.Holder.__init__ = lambda self, **said: describe(self, **{**away, **said})
 held = lock.WriterLock(folder)
 held.acquire()
 print("held", flush=True)
@@ -137,10 +136,9 @@ def test_who_wrote_nothing_leaves_no_lock(before: list[str], tmp_path: Path) -> 
 def test_a_lock_that_is_cleared_between_two_looks_is_free_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lock = WriterLock(tmp_path)
-    find, seen = lock._newest, [1]  # the first look finds what is gone at the second
-    monkeypatch.setattr(lock, "_newest", lambda: seen.pop() if seen else find())
-    with caplog.at_level("INFO"), lock:
+    find, seen = locks._generations, [[1]]  # the first look finds what is gone at the second
+    monkeypatch.setattr(locks, "_generations", lambda of: seen.pop() if seen else find(of))
+    with caplog.at_level("INFO"), WriterLock(tmp_path) as lock:
         lock.confirm()
     assert caplog.text == ""
 
@@ -213,10 +211,10 @@ def test_a_holder_that_wakes_up_during_a_takeover_keeps_the_lock(
     holder.freeze()
     is_free = WriterLock._is_free
 
-    def waking(lock: WriterLock, generation: int, who: locks.Holder | None, beat: str) -> bool:
-        free = is_free(lock, generation, who, beat)
+    def waking(lock: WriterLock, former: locks._Sign) -> bool:
+        free = is_free(lock, former)
         holder.thaw()
-        while lock._read(generation)[1] == beat:
+        while locks._look(tmp_path / LOCK_FOLDER, former.generation).beat == former.beat:
             time.sleep(0.01)
         return free
 
@@ -279,7 +277,7 @@ def test_a_file_without_a_name_is_watched_like_a_holder_elsewhere(tmp_path: Path
 def test_a_process_that_has_the_number_of_one_that_is_gone_is_not_taken_for_it(
     tmp_path: Path,
 ) -> None:
-    gone = dataclasses.replace(locks.Holder.this_process(), process_started="1")
+    gone = locks.Holder(process_started="1")
     (tmp_path / LOCK_FOLDER).mkdir()
     (tmp_path / LOCK_FOLDER / "1").write_text(json.dumps(dataclasses.asdict(gone)) + "\n7\n")
     with WriterLock(tmp_path) as lock:
