@@ -45,28 +45,17 @@ def attention(
 ) -> Tensor:
     """Scaled dot-product attention of AlphaFold2 (core of Suppl. Alg. 7, 8, 13, 14, 17).
 
+    Arguments and result are those of `api.attention`, of any strides; a copy is made where channels
+    are not contiguous. Besides:
+
     Parameters
     ----------
-    q_BRQHC, k_BRKHC, v_BRKHC : Tensor
-        Projections; any strides (a copy is made where channels are not contiguous).
-    gate_BRQHC : Tensor or None
-        Gate before its sigmoid.
-    mask_BRK : Tensor
-        Not 0 for keys that take part; R may be 1 (the same mask for all rows).
-    bias_BHQK : Tensor or None
-        ``bias_scale`` times it is added to the logits of all rows; any strides.
     bias_scale : float
         Positive; a constant of the kernels, which are compiled for each value. With ln 2 (a bias in
         bits) they multiply nothing by it: they take powers of 2.
     scale : float, optional
-        Positive: what the products of queries and keys are multiplied by; 1 / sqrt(C) if not given.
         Queries whose products are in the bias's unit, scale ``bias_scale``, are taken as they are;
         others are multiplied and rounded once more.
-
-    Returns
-    -------
-    Tensor, shape (B, R, Q, H, C), dtype of ``q``
-        Rows and queries in memory as those of ``q``.
 
     Raises
     ------

@@ -24,26 +24,20 @@ MAX_CHANNELS = 128
 
 
 class Parameters(NamedTuple):
-    """Contiguous; C channels, A channels of a head, D of all heads."""
+    """Contiguous; A channels of a head, D of all heads.
+
+    Shapes: (C,), (C,), (D, C), (A, C), (A, C), (D, C), (D,), (C, D), (C,).
+    """
 
     norm_weight: Tensor
-    """(C,)"""
     norm_bias: Tensor
-    """(C,)"""
     query_weight: Tensor
-    """(D, C)"""
     key_weight: Tensor
-    """(A, C)"""
     value_weight: Tensor
-    """(A, C)"""
     gate_weight: Tensor
-    """(D, C)"""
     gate_bias: Tensor
-    """(D,)"""
     out_weight: Tensor
-    """(C, D)"""
     out_bias: Tensor
-    """(C,)"""
 
 
 def global_attention(x_BSNC: Tensor, mask_BSN: Tensor, *parameters: Tensor) -> Tensor:

@@ -21,16 +21,9 @@ def residual_linear(
     bias: Tensor,
     dropout: tuple[Tensor, int, float, int | None] | None,
 ) -> Tensor:
-    """``x`` plus a linear map of ``h``, some of its elements dropped.
+    """As `api.residual_linear`, some of the map's elements dropped.
 
-    Parameters
-    ----------
-    x : Tensor, shape (B, ..., C), two to four dimensions
-    h : Tensor, shape (B, ..., K)
-    weight : Tensor, shape (C, K)
-    bias : Tensor, shape (C,)
-    dropout : tuple or None
-        Key (B,), layer, rate, and the dimension, counted from the end, that shares one mask.
+    ``dropout``: key (B,), layer, rate, and the dimension, counted from the end, that shares a mask.
     """
     key, *others = (None, 0, 0.0, None) if dropout is None else dropout
     return _residual_linear(x, h, weight, bias, key, *others)

@@ -18,20 +18,14 @@ _BLOCK = 256
 
 
 class Parameters(NamedTuple):
-    """Contiguous; C channels, H hidden channels."""
+    """Contiguous, of shapes (C,), (C,), (H, C), (H,), (C, H), (C,): H hidden channels."""
 
     norm_weight: Tensor
-    """(C,)"""
     norm_bias: Tensor
-    """(C,)"""
     up_weight: Tensor
-    """(H, C)"""
     up_bias: Tensor
-    """(H,)"""
     down_weight: Tensor
-    """(C, H)"""
     down_bias: Tensor
-    """(C,)"""
 
 
 class Kept(NamedTuple):

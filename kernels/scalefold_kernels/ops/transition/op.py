@@ -25,16 +25,7 @@ def transition(
     down_weight: Tensor,
     down_bias: Tensor,
 ) -> Tensor:
-    """``x`` plus: normalise, widen, ReLU, narrow; (..., C) -> (..., C), contiguous.
-
-    Parameters
-    ----------
-    x : Tensor, shape (..., C)
-    norm_weight, norm_bias, down_bias : Tensor, shape (C,)
-    up_weight : Tensor, shape (H, C)
-    up_bias : Tensor, shape (H,)
-    down_weight : Tensor, shape (C, H)
-    """
+    """As `api.transition`; the result is contiguous."""
     parameters = [norm_weight, norm_bias, up_weight, up_bias, down_weight, down_bias]
     backward = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *parameters))
     return _transition(x, parameters, backward)[0]
