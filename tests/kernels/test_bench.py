@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from scalefold.ops import TORCH
 from scalefold_kernels.bench import cases as registry
-from scalefold_kernels.bench import peers, run, timing
+from scalefold_kernels.bench import run, timing
 from scalefold_kernels.bench.__main__ import main
 from scalefold_kernels.bench.agreement import FACTOR, Exact, convert, evaluate, tensors
 from scalefold_kernels.bench.case import Draw, KernelCase
@@ -250,7 +250,7 @@ def test_trifast_gets_squares(rows: int, monkeypatch: pytest.MonkeyPatch) -> Non
     values = attention.inputs(attention.Shape(1, rows, 7, 2, 16), CPU, torch.float64)
     values[4][:, :, -2:] = 0
     grads = [torch.randn_like(values[0])]
-    functions = (peers.trifast_attention, TORCH.attention)
+    functions = (attention.trifast_attention, TORCH.attention)
     found, expected = (evaluate(f, values, grads) for f in functions)
     for value, exact in zip(found, expected, strict=True):
         torch.testing.assert_close(value, exact)
@@ -267,7 +267,7 @@ def test_cuequivariance_gets_heads_first(monkeypatch: pytest.MonkeyPatch) -> Non
     package = SimpleNamespace(triangle_attention=triangle_attention)
     monkeypatch.setitem(sys.modules, "cuequivariance_torch", package)
     values = attention.inputs(attention.Shape(1, 3, 7, 2, 8, gated=False), CPU, torch.float64)
-    found, expected = (f(*values) for f in (peers.cuequivariance_attention, TORCH.attention))
+    found, expected = (f(*values) for f in (attention.cuequivariance_attention, TORCH.attention))
     torch.testing.assert_close(found, expected)
 
 

@@ -55,10 +55,6 @@ class Agreement:
             f"against float64, limit {self.limit:.1e} (torch has {self.torch_error:.1e})"
         )
 
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return vars(self) | {"good": self.good}
-
 
 class Exact:
     """The float64 result of a case's reference, and the errors of plain torch.

@@ -91,7 +91,7 @@ def measure(case: KernelCase, dtype: torch.dtype, device: torch.device) -> dict[
         "shape": case.shape,
         "setting": case.setting,
         "right": ours.good,
-        "agreement": ours.as_dict(),
+        "agreement": vars(ours),
         "implementations": found,
     }
 

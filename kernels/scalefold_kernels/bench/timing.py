@@ -6,8 +6,7 @@ import functools
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,16 +21,11 @@ _LEAST_SECONDS: Final = 2e-3
 _WARM_UP: Final = 3
 
 
-@dataclass(frozen=True)
-class Time:
+class Time(NamedTuple):
     """Median seconds of one call.
 
-    Attributes
-    ----------
-    seconds : float
-    method : {"graph", "events"}
-        ``graph``: one replay of a CUDA graph holds several calls; no launch overhead. ``events``:
-        calls from Python between two events, for what cannot be captured.
+    In a ``graph`` a replay holds several calls, without overhead of launches. What cannot be
+    captured is called from Python between two ``events``.
     """
 
     seconds: float

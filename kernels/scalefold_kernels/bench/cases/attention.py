@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import import_module
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from scalefold_kernels.bench import peers
 from scalefold_kernels.bench.case import Draw, Function, Inputs, KernelCase, wider
 from scalefold_kernels.ops.attention import attention
 
@@ -92,9 +93,9 @@ def cases() -> list[KernelCase]:
 def _peers(shape: Shape) -> dict[str, Function]:
     if not shape.biased:
         return {}
-    found: dict[str, Function] = {"cuEquivariance": peers.cuequivariance_attention}
+    found: dict[str, Function] = {"cuEquivariance": cuequivariance_attention}
     if shape.rows == shape.length and shape.channels >= 16:
-        found["trifast"] = peers.trifast_attention
+        found["trifast"] = trifast_attention
     return found
 
 
@@ -114,6 +115,58 @@ def reference(
     if bias is not None:
         logits = logits + bias_scale * bias[:, None].to(logits.dtype)
     out = torch.einsum("brhqk,brkhc->brqhc", torch.softmax(logits, dim=-1).to(v.dtype), v)
+    return out if gate is None else out * torch.sigmoid(gate)
+
+
+def cuequivariance_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate: Tensor | None,
+    mask: Tensor,
+    bias: Tensor,
+    bias_scale: float,
+    scale: float,
+) -> Tensor:
+    """``cuequivariance_torch.triangle_attention``, and the gate by torch.
+
+    To multiply the bias by its scale costs it 2 us of some hundreds.
+    """
+    attend = import_module("cuequivariance_torch").triangle_attention
+    heads_first = (x.transpose(2, 3) for x in (q, k, v))
+    keep = mask.bool()[:, :, None, None]
+    out = attend(*heads_first, bias_scale * bias[:, None], keep, scale=scale)
+    return _gated(out.transpose(2, 3), gate)
+
+
+def trifast_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate: Tensor | None,
+    mask: Tensor,
+    bias: Tensor,
+    bias_scale: float,
+    scale: float,
+) -> Tensor:
+    """``trifast.triangle_attention``, and the gate by torch.
+
+    It scales by 1 / sqrt(C), and takes for granted that rows and positions are equally many. The
+    correctness check has fewer rows.
+    """
+    attend = import_module("trifast").triangle_attention
+    q = q * (scale * q.shape[-1] ** 0.5)
+    rows, absent = q.shape[1], q.shape[2] - q.shape[1]
+    hidden = ~mask.bool()
+    if absent:
+        q, k, v = (functional.pad(x, (0, 0, 0, 0, 0, 0, 0, absent)) for x in (q, k, v))
+        hidden = functional.pad(hidden, (0, 0, 0, absent))
+    heads_first = (x.permute(0, 3, 1, 2, 4) for x in (q, k, v))
+    out = attend(*heads_first, bias_scale * bias, hidden)[:, :, :rows]
+    return _gated(out.permute(0, 2, 3, 1, 4), gate)
+
+
+def _gated(out: Tensor, gate: Tensor | None) -> Tensor:
     return out if gate is None else out * torch.sigmoid(gate)
 
 
