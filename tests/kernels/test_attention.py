@@ -255,9 +255,9 @@ def test_arguments_are_checked(device: torch.device) -> None:
     q, k, v, gate, mask, bias = _inputs((1, 2, 19, 19, 2, 8), device)
     with pytest.raises(ValueError, match=r"bias has shape .* must be \(1, 2, 19, 19\)"):
         attention(q, k, v, gate, mask, bias[:, :1])
-    with pytest.raises(ValueError, match=r"k is torch\.float64"):
+    with pytest.raises(ValueError, match=r"attention takes .* found .*float64"):
         attention(q, k.double(), v, gate, mask, bias)
-    with pytest.raises(ValueError, match=r"attention of torch\.float64; the kernels take"):
+    with pytest.raises(ValueError, match=r"attention takes .* found .*float64"):
         attention(*(x.double() for x in (q, k, v, gate)), mask_BRK=mask, bias_BHQK=bias)
     with pytest.raises(ValueError, match=r"bias_scale above 0, found 0\.0"):
         attention(q, k, v, gate, mask, bias, 0.0)

@@ -128,9 +128,9 @@ def test_no_rows(device: torch.device) -> None:
 
 def test_wrong_arguments_are_named(device: torch.device) -> None:
     x, h, weight, bias = arguments((2, 3, 8), 4, device)
-    with pytest.raises(ValueError, match=r"h \(2, 3, 4\) .* x, \(2, 3, 7\)"):
+    with pytest.raises(ValueError, match=r"\(2, 3, 7\).* has shape .* must be"):
         residual_linear(x[..., 1:], h, weight, bias, None)
-    with pytest.raises(ValueError, match="one type"):
+    with pytest.raises(ValueError, match="the same for all tensors"):
         residual_linear(x.half(), h, weight, bias, None)
     with pytest.raises(ValueError, match="shared_dim"):
         residual_linear(x, h, weight, bias, dropout((2,), -3, device))

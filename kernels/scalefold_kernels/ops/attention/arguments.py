@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from scalefold_kernels.checks import DTYPES, check_shapes
+from scalefold_kernels.checks import check_shapes, check_types
 from scalefold_kernels.limits import check_batch, needs_int64
 from scalefold_kernels.rows import channels_together
 
@@ -141,11 +141,7 @@ def checked(
         ("bias", bias, (batch, heads, queries, keys)),
     )
     check_shapes(f"attention of q {tuple(q.shape)}", named)
-    if q.dtype not in DTYPES:
-        raise ValueError(f"attention of {q.dtype}; the kernels take {', '.join(map(str, DTYPES))}")
-    for name, tensor in (("k", k), ("v", v), ("gate", gate)):
-        if tensor is not None and tensor.dtype != q.dtype:
-            raise ValueError(f"q is {q.dtype} and {name} is {tensor.dtype}; convert one of them")
+    check_types("attention", (x for x in (q, k, v, gate) if x is not None))
     q, k, v = map(_heads_near, (q, k, v))
     gate = None if gate is None else _heads_near(gate)
     return Inputs(q, k, v, gate, mask, bias, 1.0 if bias is None else bias_scale, scale)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from scalefold_kernels.backends import Backends
+from scalefold_kernels.checks import check_shapes, check_types
 from scalefold_kernels.dropout.mask import Dropout, drawing
 from scalefold_kernels.limits import check_rows
 
@@ -151,13 +152,10 @@ def check(x: Tensor, h: Tensor, weight: Tensor, bias: Tensor) -> None:
     channels, inputs = weight.shape
     if not 2 <= x.ndim <= 4:
         raise ValueError(f"residual_linear takes 2 to 4 dimensions, found {tuple(x.shape)}")
-    if x.shape != (*h.shape[:-1], channels) or h.shape[-1] != inputs or bias.shape != (channels,):
-        raise ValueError(
-            f"residual_linear of h {tuple(h.shape)} with weight {tuple(weight.shape)} and bias "
-            f"{tuple(bias.shape)} does not give the shape of x, {tuple(x.shape)}"
-        )
-    if len({t.dtype for t in (x, h, weight, bias)}) > 1:
-        raise ValueError(
-            f"residual_linear takes one type; x is {x.dtype}, h {h.dtype}, weight {weight.dtype}, "
-            f"bias {bias.dtype}"
-        )
+    named = (
+        ("x", x, (*x.shape[:-1], channels)),
+        ("h", h, (*x.shape[:-1], inputs)),
+        ("bias", bias, (channels,)),
+    )
+    check_shapes(f"residual_linear of x {tuple(x.shape)}, weight {tuple(weight.shape)}", named)
+    check_types("residual_linear", (x, h, weight, bias))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from scalefold_kernels.backends import Backends
-from scalefold_kernels.checks import DTYPES
+from scalefold_kernels.checks import check_shapes, check_types
 
 _BACKENDS = Backends("layer_norm", __package__, "triton")
 
@@ -21,15 +21,11 @@ MAX_CHANNELS = 8192
 def check(x: Tensor, weight: Tensor, bias: Tensor) -> None:
     """Raise ValueError where the kernels do not serve."""
     channels = x.shape[-1]
-    if weight.shape != (channels,) or bias.shape != (channels,):
-        raise ValueError(
-            f"layer_norm of {channels} channels: weight has shape {tuple(weight.shape)}, bias "
-            f"{tuple(bias.shape)}; both must be ({channels},)"
-        )
+    named = (("weight", weight, (channels,)), ("bias", bias, (channels,)))
+    check_shapes(f"layer_norm of x {tuple(x.shape)}", named)
     if channels > MAX_CHANNELS:
         raise ValueError(f"layer_norm of {channels} channels; the kernel takes {MAX_CHANNELS}")
-    if x.dtype not in DTYPES:
-        raise ValueError(f"layer_norm of {x.dtype}; the kernel takes float32, bfloat16, float16")
+    check_types("layer_norm", (x,))
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

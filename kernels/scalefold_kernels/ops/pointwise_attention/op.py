@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from scalefold_kernels.backends import Backends
+from scalefold_kernels.checks import check_shapes, check_types
 from scalefold_kernels.limits import check_batch
 
 _BACKENDS = Backends("pointwise_attention", __package__, "triton")
@@ -80,12 +81,7 @@ pointwise_attention.register_autograd(_gradients, setup_context=_save)
 
 def _check(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> None:
     check_batch("pointwise attention", q)
-    batch, *others = q.shape
-    keys = (batch, mask.shape[-1], *others)
-    if k.shape != keys or v.shape != keys or mask.shape != keys[:2]:
-        raise ValueError(
-            f"pointwise attention of q {tuple(q.shape)} with mask {tuple(mask.shape)} needs k and "
-            f"v of shape {keys}, found {tuple(k.shape)} and {tuple(v.shape)}"
-        )
-    if q.dtype != k.dtype or q.dtype != v.dtype:
-        raise ValueError(f"q is {q.dtype}, k {k.dtype}, v {v.dtype}; convert them to one type")
+    keys = (len(q), mask.shape[-1], *q.shape[1:])
+    named = (("k", k, keys), ("v", v, keys), ("mask", mask, keys[:2]))
+    check_shapes(f"pointwise attention of q {tuple(q.shape)}", named)
+    check_types("pointwise attention", (q, k, v))

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from scalefold_kernels.checks import check_shapes, check_types
 from scalefold_kernels.limits import beyond
 from scalefold_kernels.packing import join
 
@@ -146,21 +147,17 @@ def check_projections(
     x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor | None]
 ) -> None:
     """Raise ValueError where linear maps are not of the channels of ``x``, or not of its type."""
-    channels = x.shape[-1]
-    wanted = [(weight.shape[0], channels) for weight in weights]
-    found = [tuple(weight.shape) for weight in weights]
-    of_biases = [None if bias is None else tuple(bias.shape) for bias in biases]
-    fits = len(biases) == len(weights) and all(
-        size in (None, shape[:1]) for size, shape in zip(of_biases, wanted, strict=True)
-    )
-    if not weights or found != wanted or not fits:
+    if not weights or len(biases) != len(weights):
         raise ValueError(
-            f"normed_projection of {channels} channels: weights have shapes {found}, biases "
-            f"{of_biases}; there must be as many of both, one at least, (P, {channels}) and (P,)"
+            f"normed_projection with {len(weights)} weights and {len(biases)} biases; there must "
+            "be as many of both, one at least"
         )
-    wrong = {weight.dtype for weight in weights} - {x.dtype}
-    if wrong:
-        raise ValueError(f"normed_projection of {x.dtype} with weights of {wrong}")
+    named: list[tuple[str, Tensor | None, tuple[int, ...]]] = []
+    for n, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+        named.append((f"weight {n}", weight, (weight.shape[0], x.shape[-1])))
+        named.append((f"bias {n}", bias, weight.shape[:1]))
+    check_shapes(f"normed_projection of x {tuple(x.shape)}", named)
+    check_types("normed_projection", (x, *weights))
 
 
 def apart(
