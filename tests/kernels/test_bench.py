@@ -4,6 +4,7 @@ import json
 import sys
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -218,6 +219,23 @@ def test_a_peer_that_fails_is_named_and_the_rest_is_measured(
     ]
     assert [made["name"] for made in found[2:]] == ["serves"]
     assert "1.0 / 2.0" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("timed")
+def test_a_run_writes_its_record_case_by_case(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a GPU")
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    out = tmp_path / "record.json"
+    cases = [case(), replace(case(WRONG[0][0]), shape="another")]
+    assert not run.run(cases, torch.bfloat16, CPU, out, compare=True)
+    record = json.loads(out.read_text())
+    assert record["device"] == "a GPU"
+    assert [row["right"] for row in record["cases"]] == [True, False]
+    right, wrong = ([made["name"] for made in row["implementations"]] for row in record["cases"])
+    assert right == ["ScaleFold", "torch", "torch.compile"]
+    assert wrong == []
 
 
 @pytest.mark.usefixtures("timed")

@@ -28,17 +28,17 @@ def main(arguments: list[str] | None = None) -> int:
     """Exit code: 1 where a kernel is wrong, 2 where nothing can be measured."""
     parser = _parser()
     given = parser.parse_args(arguments)
-    dtype = _DTYPES[given.dtype]
+    dtype, device = _DTYPES[given.dtype], torch.device("cuda")
     try:
         cases = all_cases(given.op, given.shape, odd=given.command == "check")
         if not torch.cuda.is_available():
             # An interpreter's times mean nothing, and the tests compare its results.
             raise LookupError("kernels are measured on a GPU, and torch finds none")
         if given.command == "check":
-            return 0 if check(cases, dtype, torch.device("cuda")) else 1
+            return 0 if check(cases, dtype, device) else 1
         if given.command == "run":
-            return 0 if run(cases, given.out, dtype, compare=given.compare) else 1
-        for path in tune(cases, given.folder, dtype):
+            return 0 if run(cases, dtype, device, given.out, given.compare) else 1
+        for path in tune(cases, dtype, device, given.folder):
             print(path)
     except (LookupError, OSError) as error:
         parser.exit(2, f"error: {error.args[0] if isinstance(error, LookupError) else error}\n")

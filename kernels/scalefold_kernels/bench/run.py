@@ -30,15 +30,18 @@ def check(cases: Sequence[KernelCase], dtype: torch.dtype, device: torch.device)
     return right
 
 
-def run(cases: Sequence[KernelCase], out: Path, dtype: torch.dtype, *, compare: bool) -> bool:
-    """Check and time cases on the current GPU, print each as it is done, and write all as JSON.
+def run(
+    cases: Sequence[KernelCase], dtype: torch.dtype, device: torch.device, out: Path, compare: bool
+) -> bool:
+    """Check and time cases, print each as it is done, and write all as JSON.
 
     Parameters
     ----------
     cases : sequence of KernelCase
+    dtype : torch.dtype
+    device : torch.device
     out : Path
         JSON file to write; it is complete after each case.
-    dtype : torch.dtype
     compare : bool
         Also torch.compile and the other implementations that are installed.
 
@@ -47,7 +50,6 @@ def run(cases: Sequence[KernelCase], out: Path, dtype: torch.dtype, *, compare: 
     bool
         Whether all were right; what is not right has no times.
     """
-    device = torch.device("cuda", torch.cuda.current_device())
     record: dict[str, Any] = {
         "benchmark": "kernels",
         "command": sys.argv,

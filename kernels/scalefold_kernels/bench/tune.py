@@ -25,7 +25,9 @@ Winners = dict[Key, dict[str, int]]
 _LARGEST = 2**31 - 1
 
 
-def tune(cases: Sequence[KernelCase], folder: Path | None, dtype: torch.dtype) -> list[Path]:
+def tune(
+    cases: Sequence[KernelCase], dtype: torch.dtype, device: torch.device, folder: Path | None
+) -> list[Path]:
     """Find the fastest candidate for every lookup that these cases make, and write the tables.
 
     Kernels are tuned one after the other while the rest of the op runs with the best tiles so far.
@@ -35,9 +37,10 @@ def tune(cases: Sequence[KernelCase], folder: Path | None, dtype: torch.dtype) -
     Parameters
     ----------
     cases : sequence of KernelCase
+    dtype : torch.dtype
+    device : torch.device
     folder : Path or None
         Where tables are written. None: where the kernels read them.
-    dtype : torch.dtype
 
     Returns
     -------
@@ -53,7 +56,7 @@ def tune(cases: Sequence[KernelCase], folder: Path | None, dtype: torch.dtype) -
     for case in cases:
         with overridden() as lookups:
             lookups.instead.update(winners)
-            _tune_case(case, lookups, winners, dtype)
+            _tune_case(case, dtype, device, lookups, winners)
     written = []
     kernels = {kernel for kernel, _, _ in winners}
     for read in sorted({find_table(kernel)[0] for kernel in kernels}):
@@ -67,8 +70,13 @@ def tune(cases: Sequence[KernelCase], folder: Path | None, dtype: torch.dtype) -
     return written
 
 
-def _tune_case(case: KernelCase, lookups: Overridden, winners: Winners, dtype: torch.dtype) -> None:
-    device = torch.device("cuda", torch.cuda.current_device())
+def _tune_case(
+    case: KernelCase,
+    dtype: torch.dtype,
+    device: torch.device,
+    lookups: Overridden,
+    winners: Winners,
+) -> None:
     sets = input_sets(case.inputs, device, dtype)
     with torch.no_grad():
         grads = gradients_like(list(tensors(case.ours(*sets[0]))))
