@@ -20,7 +20,7 @@ from scalefold_kernels.ops.norm.projection.arguments import apart
 from scalefold_kernels.ops.outer_product import outer_product_mean
 from scalefold_kernels.ops.outer_product import triton as chained
 from scalefold_kernels.ops.outer_product import triton_materialised as materialised
-from scalefold_kernels.ops.outer_product.arguments import MAX_SEQUENCES, Mean
+from scalefold_kernels.ops.outer_product.arguments import MAX_SEQUENCES, Factors, Mean
 from scalefold_kernels.ops.outer_product.operands.triton import Parameters
 from scalefold_kernels.ops.outer_product.operands.triton import forward as operands_forward
 from scalefold_kernels.ops.pointwise_attention import pointwise_attention
@@ -86,7 +86,7 @@ def channels_first(length: int) -> Tensor:
 def mean(length: int) -> None:
     z, count = channels_first(length), new(length, length)
     out, operand, weight = new(length, length, 128), new(length, 8, 16), new(128, 64)
-    chained.forward(operand, operand, weight, Mean(count, new(128), z, out), None)
+    chained.forward(Factors(operand, operand, weight), Mean(count, new(128), z, out), None)
 
 
 def projected(length: int) -> None:
@@ -94,7 +94,7 @@ def projected(length: int) -> None:
     operand, weight = new(length, 8, 130), new(128, 64)
     out = new(8, length, 128)
     mean = Mean(count, new(128), z[:8], out)
-    materialised.forward(operand[:8], operand, weight, mean, None)
+    materialised.forward(Factors(operand[:8], operand, weight), mean, None)
 
 
 LAUNCHES = [

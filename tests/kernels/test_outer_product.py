@@ -265,7 +265,7 @@ def test_shapes_of_operands_are_checked(device: torch.device) -> None:
     (m, *parameters), mask, _ = _operand_inputs((1, 5, 6, 8, 8), device, torch.float32)
     with pytest.raises(ValueError, match="mask has shape"):
         outer_product_operands(m, mask[:, :4], *parameters)
-    with pytest.raises(ValueError, match="bias of b"):
+    with pytest.raises(ValueError, match="bias_b"):
         outer_product_operands(m, mask, *parameters[:-1], bias_b=parameters[-1][:3])
 
 

@@ -17,7 +17,7 @@ from tests.kernels.offline.case import CompileCase, recorded
 from torch import Tensor
 
 from scalefold_kernels.ops.outer_product import arguments, triton, triton_materialised
-from scalefold_kernels.ops.outer_product.arguments import Mean, Sizes, gradient_chains, mean_chain
+from scalefold_kernels.ops.outer_product.arguments import Factors, Mean, gradient_chains, mean_chain
 from scalefold_kernels.ops.outer_product.hopper import chained as hopper_chained
 from scalefold_kernels.ops.outer_product.hopper import weight_gradient as hopper_weight_gradient
 from scalefold_kernels.ops.outer_product.operands import triton as operands
@@ -61,32 +61,33 @@ def _on(arch: str) -> Iterator[None]:
 
 
 def _few(dtype: torch.dtype) -> Cases:
-    a, b, weight, mean = _given(_FEW, dtype)
-    sizes, grad = Sizes.of(b, weight), mean.out
-    of_a, _ = gradient_chains(grad, a, b, weight)
-    forward = partial(triton.forward, a, b, weight, mean, None)
+    factors, mean = _given(_FEW, dtype)
+    grad = mean.out
+    of_a, _ = gradient_chains(grad, factors)
+    forward = partial(triton.forward, factors, mean, None)
     mean_gradient = partial(triton.mean_gradient, grad, mean.number)
     return {
         "forward": (triton, "chained_products_kernel", forward),
         "backward": (
             triton,
             "chained_products_kernel",
-            partial(triton._operand_gradient, of_a, sizes),
+            partial(triton._operand_gradient, of_a, factors.sizes),
         ),
         "weight gradient": (
             triton,
             "weight_gradient_kernel",
-            partial(triton._weight_gradient, grad, a, b, sizes),
+            partial(triton._weight_gradient, grad, factors),
         ),
         "mean gradient": (triton, "mean_gradient_kernel", mean_gradient),
     }
 
 
 def _many(dtype: torch.dtype) -> Cases:
-    a, b, weight, mean = _given(_MANY, dtype)
+    factors, mean = _given(_MANY, dtype)
+    a, b, weight = factors
     module, grad = triton_materialised, mean.out
     outer = _empty(len(a) * _CHANNELS, len(b) * _CHANNELS, dtype=dtype)
-    forward = partial(module.forward, a, b, weight, mean, None)
+    forward = partial(module.forward, factors, mean, None)
     of_outer = partial(module._outer_gradient, grad, outer, a, weight)
     of_weight = partial(module._weight_gradient, grad, outer, a, weight)
     return {
@@ -124,9 +125,9 @@ def _operands(channels: int) -> Cases:
 
 
 def _hopper() -> Cases:
-    a, b, weight, mean = _given(_FEW, torch.bfloat16)
-    sizes, grad = Sizes.of(b, weight), mean.out
-    forward, backward = mean_chain(a, b, weight), gradient_chains(grad, a, b, weight)
+    factors, mean = _given(_FEW, torch.bfloat16)
+    sizes, grad = factors.sizes, mean.out
+    forward, backward = mean_chain(factors), gradient_chains(grad, factors)
     return {
         "forward": (
             hopper_chained,
@@ -141,18 +142,18 @@ def _hopper() -> Cases:
         "weight gradient": (
             hopper_weight_gradient,
             "weight_gradient_kernel",
-            partial(hopper_weight_gradient.weight_gradient_parts, grad, a, b, sizes),
+            partial(hopper_weight_gradient.weight_gradient_parts, grad, factors),
         ),
     }
 
 
-def _given(num_seq: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Mean]:
-    """Operands (N, C, S) of one sample, weight, and what the mean takes besides."""
+def _given(num_seq: int, dtype: torch.dtype) -> tuple[Factors, Mean]:
+    """Operands (N, C, S) of one sample with the weight, and what the mean takes besides."""
     a, b = (_empty(_NUM_RES, _CHANNELS, num_seq, dtype=dtype) for _ in range(2))
     weight, bias = _empty(_PAIR_CHANNELS, _CHANNELS**2, dtype=dtype), _empty(_PAIR_CHANNELS)
     z = _empty(_NUM_RES, _NUM_RES, _PAIR_CHANNELS, dtype=dtype)
     count = _empty(_NUM_RES, _NUM_RES, dtype=torch.float32)
-    return a, b, weight, Mean(count, bias.to(dtype), z, z)
+    return Factors(a, b, weight), Mean(count, bias.to(dtype), z, z)
 
 
 def _empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:

@@ -90,6 +90,26 @@ class Operands(NamedTuple):
     bias: Tensor
 
 
+class Factors(NamedTuple):
+    """Of one sample's outer product, contiguous, and the weight that projects it.
+
+    Attributes
+    ----------
+    a : Tensor, shape (I, C, S)
+    b : Tensor, shape (J, C, S)
+    weight : Tensor, shape (Z, C * C)
+    """
+
+    a: Tensor
+    b: Tensor
+    weight: Tensor
+
+    @property
+    def sizes(self) -> Sizes:
+        """What tiles are chosen by."""
+        return Sizes.of(self.b, self.weight)
+
+
 class Mean(NamedTuple):
     """What the mean takes besides, and the result.
 
@@ -160,19 +180,17 @@ def _joined(parts: list[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def mean_chain(a_ICS: Tensor, b_JCS: Tensor, weight: Tensor) -> Chain:
+def mean_chain(factors: Factors) -> Chain:
     """The products of the mean."""
-    weight_CDZ = _by_channels(weight).permute(1, 2, 0)
-    return Chain(a_ICS.transpose(0, 1), b_JCS.transpose(1, 2), weight_CDZ)
+    weight_CDZ = _by_channels(factors.weight).permute(1, 2, 0)
+    return Chain(factors.a.transpose(0, 1), factors.b.transpose(1, 2), weight_CDZ)
 
 
-def gradient_chains(
-    grad_IJZ: Tensor, a_ICS: Tensor, b_JCS: Tensor, weight: Tensor
-) -> tuple[Chain, Chain]:
+def gradient_chains(grad_IJZ: Tensor, factors: Factors) -> tuple[Chain, Chain]:
     """The products of both operands' gradients."""
-    weight_ZCD = _by_channels(weight)
-    of_a = Chain(grad_IJZ.transpose(0, 1), weight_ZCD.transpose(0, 1), b_JCS)
-    of_b = Chain(grad_IJZ, weight_ZCD.permute(2, 0, 1), a_ICS)
+    weight_ZCD = _by_channels(factors.weight)
+    of_a = Chain(grad_IJZ.transpose(0, 1), weight_ZCD.transpose(0, 1), factors.b)
+    of_b = Chain(grad_IJZ, weight_ZCD.permute(2, 0, 1), factors.a)
     return of_a, of_b
 
 

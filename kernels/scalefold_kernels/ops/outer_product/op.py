@@ -18,6 +18,7 @@ from torch import Tensor
 from scalefold_kernels.backends import Backends
 from scalefold_kernels.ops.outer_product import arguments
 from scalefold_kernels.ops.outer_product.arguments import (
+    Factors,
     Mean,
     Operands,
     Sizes,
@@ -66,8 +67,8 @@ def _outer_product_mean(operands: list[Tensor], z_BIJZ: Tensor) -> tuple[Tensor,
     backend = _BACKENDS.choose("forward", out.device, sizes, a_BICS, b_BJCS, weight, z_BIJZ)
     for sample in range(len(out)):
         mean = Mean(given.number[sample], bias, z_BIJZ[sample], out[sample])
-        of_sample = a_BICS[sample], b_BJCS[sample], weight, mean
-        backend.forward(*of_sample, _outer(outer, sample))
+        factors = Factors(a_BICS[sample], b_BJCS[sample], weight)
+        backend.forward(factors, mean, _outer(outer, sample))
     return out, outer
 
 
@@ -102,8 +103,9 @@ def _outer_product_mean_backward(
     samples, bias_parts = [], []
     for sample in range(len(grad_BIJZ)):
         grad, of_bias = mean_gradient(grad_BIJZ[sample], given.number[sample])
-        of_sample = a_BICS[sample], b_BJCS[sample], weight, grad_a[sample], grad_b[sample]
-        samples.append(backend.backward(grad, *of_sample, _outer(outer, sample)))
+        factors = Factors(a_BICS[sample], b_BJCS[sample], weight)
+        grads = grad_a[sample], grad_b[sample]
+        samples.append(backend.backward(grad, factors, grads, _outer(outer, sample)))
         bias_parts.append(of_bias)
     sum_gradients(samples, bias_parts, grad_weight, grad_bias)
     return both, grad_weight, grad_bias

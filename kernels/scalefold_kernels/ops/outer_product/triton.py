@@ -15,6 +15,7 @@ from scalefold_kernels.limits import index, needs_int64
 from scalefold_kernels.ops.outer_product.arguments import (
     EPS,
     Chain,
+    Factors,
     Gradients,
     Mean,
     Sizes,
@@ -202,34 +203,27 @@ def mean_gradient(grad_IJZ: Tensor, count_IJ: Tensor) -> tuple[Tensor, Tensor]:
     return out, parts
 
 
-def forward(a_ICS: Tensor, b_JCS: Tensor, weight: Tensor, mean: Mean, outer: Tensor | None) -> None:
+def forward(factors: Factors, mean: Mean, outer: Tensor | None) -> None:
     """Fill the mean of one sample; ``outer`` is None."""
-    tile = launch_tile("outer_product_forward", Sizes.of(b_JCS, weight), mean.z)
-    _chained_products(mean_chain(a_ICS, b_JCS, weight), mean.out[None], tile, mean)
+    tile = launch_tile("outer_product_forward", factors.sizes, mean.z)
+    _chained_products(mean_chain(factors), mean.out[None], tile, mean)
 
 
 def backward(
-    grad_IJZ: Tensor,
-    a_ICS: Tensor,
-    b_JCS: Tensor,
-    weight: Tensor,
-    grad_a_ICS: Tensor,
-    grad_b_JCS: Tensor,
-    outer: Tensor | None,
+    grad_IJZ: Tensor, factors: Factors, grads: tuple[Tensor, Tensor], outer: Tensor | None
 ) -> Gradients:
     """Partial sums of one sample's gradients from `mean_gradient`; ``outer`` is None."""
-    sizes = Sizes.of(b_JCS, weight)
-    chains = gradient_chains(grad_IJZ, a_ICS, b_JCS, weight)
-    parts = [_operand_gradient(chain, sizes) for chain in chains]
-    operands = list(zip(parts, (grad_a_ICS, grad_b_JCS), strict=True))
-    return Gradients(_weight_gradient(grad_IJZ, a_ICS, b_JCS, sizes), operands)
+    sums = [_operand_gradient(c, factors.sizes) for c in gradient_chains(grad_IJZ, factors)]
+    weight_sums = _weight_gradient(grad_IJZ, factors)
+    return Gradients(weight_sums, list(zip(sums, grads, strict=True)))
 
 
-def _weight_gradient(grad_IJZ: Tensor, a_ICS: Tensor, b_JCS: Tensor, sizes: Sizes) -> Tensor:
+def _weight_gradient(grad_IJZ: Tensor, factors: Factors) -> Tensor:
     """Partial sums of the weight's gradient, (parts, Z, C * C), float32."""
-    tile = launch_tile("outer_product_weight", sizes, grad_IJZ)
+    a_ICS, b_JCS, _ = factors
+    tile = launch_tile("outer_product_weight", factors.sizes, grad_IJZ)
     size_i, size_j, size_z = grad_IJZ.shape
-    num_seq, _, channels, _ = sizes
+    num_seq, _, channels, _ = factors.sizes
     per_sm = tile.pop("RESIDENT")
     block_d = block(channels)
     block_c = max(1, tile.pop("COLUMNS") // block_d)

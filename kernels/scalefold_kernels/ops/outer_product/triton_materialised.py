@@ -22,6 +22,7 @@ from scalefold_kernels.limits import index, needs_int64
 from scalefold_kernels.ops.outer_product import arguments
 from scalefold_kernels.ops.outer_product.arguments import (
     EPS,
+    Factors,
     Gradients,
     Mean,
     Sizes,
@@ -133,8 +134,9 @@ def outer_weight_gradient_kernel(
     tl.store(out_ptr + at, total, mask=(z < size_z)[:, None] & (k < num_k)[None, :])
 
 
-def forward(a_ICS: Tensor, b_JCS: Tensor, weight: Tensor, mean: Mean, outer: Tensor | None) -> None:
+def forward(factors: Factors, mean: Mean, outer: Tensor | None) -> None:
     """Fill the mean of one sample; the outer product into ``outer``, if given."""
+    a_ICS, b_JCS, weight = factors
     count_IJ, bias, z_IJZ, out_IJZ = mean
     a, b = a_ICS.flatten(0, 1), b_JCS.flatten(0, 1)
     size_j, size_z = count_IJ.shape[1], weight.shape[0]
@@ -155,20 +157,15 @@ def forward(a_ICS: Tensor, b_JCS: Tensor, weight: Tensor, mean: Mean, outer: Ten
 
 
 def backward(
-    grad_IJZ: Tensor,
-    a_ICS: Tensor,
-    b_JCS: Tensor,
-    weight: Tensor,
-    grad_a_ICS: Tensor,
-    grad_b_JCS: Tensor,
-    outer: Tensor | None,
+    grad_IJZ: Tensor, factors: Factors, grads: tuple[Tensor, Tensor], outer: Tensor | None
 ) -> Gradients:
     """Fill the operands' gradients of one sample; returns partial sums of the weight's.
 
     ``grad_IJZ`` is from `mean_gradient`. The outer product is made anew unless forward kept it.
     """
+    a_ICS, b_JCS, weight = factors
     a, b = a_ICS.flatten(0, 1), b_JCS.flatten(0, 1)
-    grad_a, grad_b = grad_a_ICS.flatten(0, 1), grad_b_JCS.flatten(0, 1)
+    grad_a, grad_b = (grad.flatten(0, 1) for grad in grads)
     weight_parts, b_parts = [], []
     for rows, of_a in _chunks(a_ICS, len(b_JCS)):
         part = torch.mm(a[of_a], b.t()) if outer is None else outer

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from scalefold_kernels.ops.outer_product.arguments import (
+    Factors,
     Gradients,
     Mean,
     Sizes,
@@ -29,22 +30,15 @@ def why_not(function: str, sizes: Sizes, *operands: Tensor) -> str | None:
     return sizes.too_large_for_chip()
 
 
-def forward(a_ICS: Tensor, b_JCS: Tensor, weight: Tensor, mean: Mean, outer: Tensor | None) -> None:
+def forward(factors: Factors, mean: Mean, outer: Tensor | None) -> None:
     """Fill the mean of one sample; ``outer`` is None."""
-    mean_products(mean_chain(a_ICS, b_JCS, weight), mean, Sizes.of(b_JCS, weight))
+    mean_products(mean_chain(factors), mean, factors.sizes)
 
 
 def backward(
-    grad_IJZ: Tensor,
-    a_ICS: Tensor,
-    b_JCS: Tensor,
-    weight: Tensor,
-    grad_a_ICS: Tensor,
-    grad_b_JCS: Tensor,
-    outer: Tensor | None,
+    grad_IJZ: Tensor, factors: Factors, grads: tuple[Tensor, Tensor], outer: Tensor | None
 ) -> Gradients:
     """Partial sums of one sample's gradients from `mean_gradient`; ``outer`` is None."""
-    sizes = Sizes.of(b_JCS, weight)
-    chains = gradient_chains(grad_IJZ, a_ICS, b_JCS, weight)
-    operands = zip(operand_gradients(chains, sizes), (grad_a_ICS, grad_b_JCS), strict=True)
-    return Gradients(weight_gradient_parts(grad_IJZ, a_ICS, b_JCS, sizes), list(operands))
+    sums = operand_gradients(gradient_chains(grad_IJZ, factors), factors.sizes)
+    weight_sums = weight_gradient_parts(grad_IJZ, factors)
+    return Gradients(weight_sums, list(zip(sums, grads, strict=True)))

@@ -29,7 +29,7 @@ from scalefold_kernels.gluon import (
     new_barriers,
     wait_full,
 )
-from scalefold_kernels.ops.outer_product.arguments import Sizes, even_splits, launch_tile
+from scalefold_kernels.ops.outer_product.arguments import Factors, even_splits, launch_tile
 from scalefold_kernels.tma import tiles_of
 
 PAIR = gl.constexpr(2)
@@ -189,8 +189,9 @@ def weight_gradient_kernel(
     )
 
 
-def weight_gradient_parts(grad_IJZ: Tensor, a_ICS: Tensor, b_JCS: Tensor, sizes: Sizes) -> Tensor:
+def weight_gradient_parts(grad_IJZ: Tensor, factors: Factors) -> Tensor:
     """Partial sums of the weight's gradient, (parts, Z, C * C), float32."""
+    sizes = factors.sizes
     size_i, size_j, size_z = grad_IJZ.shape
     channels = sizes.channels
     blocks = triton.cdiv(channels, (2 * GROUP_C.value)), triton.cdiv(size_i, BLOCK_I.value)
@@ -199,8 +200,8 @@ def weight_gradient_parts(grad_IJZ: Tensor, a_ICS: Tensor, b_JCS: Tensor, sizes:
     shape = num_parts * blocks[1], size_z, channels**2
     parts = torch.empty(shape, dtype=torch.float32, device=grad_IJZ.device)
     weight_gradient_kernel[(*blocks, num_parts)](
-        tiles_of(a_ICS.transpose(0, 1), GROUP_C.value, BLOCK_I.value, SIZE_S.value),
-        tiles_of(b_JCS, PAIR.value, SIZE_D.value, SIZE_S.value),
+        tiles_of(factors.a.transpose(0, 1), GROUP_C.value, BLOCK_I.value, SIZE_S.value),
+        tiles_of(factors.b, PAIR.value, SIZE_D.value, SIZE_S.value),
         tiles_of(grad_IJZ.transpose(0, 1), 1, BLOCK_I.value, ROWS.value), parts, channels, size_z,
         size_j, PAIR.value * pairs,
         **launch_tile("outer_product_weight_hopper", sizes, grad_IJZ),

@@ -5,6 +5,7 @@ Legend: B samples, S sequences, N residues, M channels of the MSA representation
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -43,7 +44,7 @@ def outer_product_operands(
     m : Tensor, shape (B, S, N, M)
     """
     parameters = norm_weight, norm_bias, weight_a, bias_a, weight_b, bias_b
-    _check(m_BSNM, mask_BSN, *parameters)
+    _check(m_BSNM, mask_BSN, parameters)
     if not _fits(m_BSNM, weight_a):
         a, b, m = normed_projection(
             m_BSNM, norm_weight, norm_bias, [weight_a, weight_b], [bias_a, bias_b]
@@ -115,15 +116,9 @@ def _outer_product_operands_backward(
     grad_m, gradients = _gradients(grad_2BNCS, m_BSNM, mask_BSN, parameters, through)
     if not m_BSNM.numel():
         return grad_m, gradients.zero_()
-    triton.backward(
-        grad_2BNCS.contiguous(),
-        m_BSNM,
-        mask_BSN,
-        triton.Parameters.of(*parameters),
-        None if through is None else through.contiguous(),
-        grad_m,
-        gradients,
-    )
+    grad, through = grad_2BNCS.contiguous(), None if through is None else through.contiguous()
+    given = triton.Parameters.of(*parameters)
+    triton.backward(grad, m_BSNM, mask_BSN, given, through, grad_m, gradients)
     return grad_m, gradients
 
 
@@ -135,23 +130,10 @@ def _gradients(
     return m_BSNM.new_empty(m_BSNM.shape), parameters[0].new_empty(size)
 
 
-def _check(
-    m_BSNM: Tensor,
-    mask_BSN: Tensor,
-    norm_weight: Tensor,
-    norm_bias: Tensor,
-    weight_a: Tensor,
-    bias_a: Tensor,
-    weight_b: Tensor,
-    bias_b: Tensor,
-) -> None:
-    check(m_BSNM, norm_weight, norm_bias)
-    hidden, channels = weight_a.shape[0], m_BSNM.shape[-1]
-    named = (
-        ("mask", mask_BSN, m_BSNM.shape[:3]),
-        ("weight of a", weight_a, (hidden, channels)),
-        ("weight of b", weight_b, (hidden, channels)),
-        ("bias of a", bias_a, (hidden,)),
-        ("bias of b", bias_b, (hidden,)),
-    )
-    check_shapes(f"outer_product_operands of m {tuple(m_BSNM.shape)}", named)
+def _check(m_BSNM: Tensor, mask_BSN: Tensor, parameters: Sequence[Tensor]) -> None:
+    check(m_BSNM, *parameters[:2])
+    channels, hidden = m_BSNM.shape[-1], len(parameters[2])
+    shapes = [(channels,)] * 2 + [(hidden, channels), (hidden,)] * 2
+    named = zip(triton.Parameters._fields, parameters, shapes, strict=True)
+    call = f"outer_product_operands of m {tuple(m_BSNM.shape)}"
+    check_shapes(call, [("mask", mask_BSN, m_BSNM.shape[:3]), *named])
