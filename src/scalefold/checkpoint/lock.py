@@ -28,7 +28,7 @@ import os
 import socket
 import threading
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -77,8 +77,8 @@ class Holder:
 def _start_time(process: int) -> str | None:
     """When a process started, in the kernel's ticks; None if it is there and /proc hides it."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        state, *fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-        return "never: a zombie" if state == "Z" else fields[18]
+        state, *others = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        return "never: a zombie" if state == "Z" else others[18]
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -104,11 +104,12 @@ def sign_of_life(folder: Path) -> str:
     str
         Empty where there is no lock.
     """
+    files = folder / LOCK_FOLDER
     try:
-        newest = _look(folder / LOCK_FOLDER)
-    except FileNotFoundError:
+        newest = str(max(_generations(files)))
+        return f"{newest}\n{(files / newest).read_text('utf-8', 'backslashreplace')}"
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # none, or just cleaned up
         return ""
-    return str(newest) if newest.generation else ""
 
 
 def _look(files: Path, generation: int | None = None) -> _Sign:
@@ -121,8 +122,10 @@ def _look(files: Path, generation: int | None = None) -> _Sign:
         return _Sign(generation, "unknown process", _GIVEN_BACK)
     first, _, beat = text.partition("\n")
     try:
-        return _Sign(generation, Holder(**json.loads(first)), beat.strip())
-    except (ValueError, TypeError):  # just being written
+        said = json.loads(first)
+        holder = Holder(**{each.name: said[each.name] for each in fields(Holder)})
+        return _Sign(generation, holder, beat.strip())
+    except (ValueError, TypeError, KeyError):  # just being written
         return _Sign(generation, "unknown process", text)
 
 

@@ -267,9 +267,12 @@ def test_a_folder_that_cannot_be_made_is_named(
 
 
 @pytest.mark.usefixtures("short_silence")
-def test_a_file_without_a_name_is_watched_like_a_holder_elsewhere(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["", "{}\n7\n"])
+def test_a_file_without_a_name_is_watched_like_a_holder_elsewhere(
+    text: str, tmp_path: Path
+) -> None:
     (tmp_path / LOCK_FOLDER).mkdir()
-    (tmp_path / LOCK_FOLDER / "7").write_text("")
+    (tmp_path / LOCK_FOLDER / "7").write_text(text)
     with WriterLock(tmp_path):
         assert [path.name for path in (tmp_path / LOCK_FOLDER).iterdir()] == ["8"]
 
