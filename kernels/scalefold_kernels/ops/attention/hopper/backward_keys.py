@@ -277,20 +277,14 @@ def backward_keys_kernel(
     sizes = batch, head, first_k, first_row, rows
     gl.warp_specialize(
         [
-            (
-                differentiate,
-                (
-                    stores, memory, barriers, masks, sizes, scale,
-                    HAS_BIAS, BIAS_SCALE, TRANSPOSED, C, BLOCK_Q, NUM_BLOCKS, PLACES, SIDES,
-                ),
-            ),
-            (
-                load,
-                (
-                    descs, memory, barriers, masks, sizes,
-                    HAS_BIAS, TRANSPOSED, C, BLOCK_Q, NUM_BLOCKS, PLACES, SIDES,
-                ),
-            ),
+            (differentiate, (
+                stores, memory, barriers, masks, sizes, scale,
+                HAS_BIAS, BIAS_SCALE, TRANSPOSED, C, BLOCK_Q, NUM_BLOCKS, PLACES, SIDES,
+            )),
+            (load, (
+                descs, memory, barriers, masks, sizes,
+                HAS_BIAS, TRANSPOSED, C, BLOCK_Q, NUM_BLOCKS, PLACES, SIDES,
+            )),
         ],
         [1],
         [LOADER_REGISTERS],

@@ -437,14 +437,11 @@ def forward_kernel(
     )  # fmt: skip
     gl.warp_specialize(
         [
-            (
-                run_partition,
-                (
-                    w, bias_desc, again_smem, loads, stores, memory, barriers, sizes,
-                    HAS_GATE, HAS_BIAS, BIAS_SCALE, TRANSPOSED, KEEPS,
-                    C, BLOCK_K, NUM_BLOCKS, KEYS, PLACES, GROUPS,
-                ),
-            )
+            (run_partition, (
+                w, bias_desc, again_smem, loads, stores, memory, barriers, sizes,
+                HAS_GATE, HAS_BIAS, BIAS_SCALE, TRANSPOSED, KEEPS,
+                C, BLOCK_K, NUM_BLOCKS, KEYS, PLACES, GROUPS,
+            ))
             for w in (0, 1, 2, 3, 4)[: GROUPS + 1]
         ],
         worker_warps(GROUPS),
