@@ -102,15 +102,9 @@ def backward(
             rest = of_first_keys.KEYS, waiting
             sums += of_queries.launch(inputs, bias, lse, shared, gradients.q, sum_bias, *rest)
     else:
-        backward_gate(
-            inputs,
-            kept,
-            grad_out,
-            gradients.gate,
-            grad_ungated,
-            shared.delta,
-            scaled_q if inputs.scales_q else None,
-        )
+        scaled = scaled_q if inputs.scales_q else None
+        of_gate = gradients.gate, grad_ungated, shared.delta, scaled
+        backward_gate(inputs, kept, grad_out, *of_gate)
         sums = of_queries.launch(inputs, bias, lse, shared, gradients.q, sum_bias)
     of_keys.launch(inputs, bias, lse, shared, gradients.k, gradients.v)
     return sums

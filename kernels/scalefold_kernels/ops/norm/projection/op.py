@@ -101,17 +101,11 @@ class _NormedProjection(torch.autograd.Function):
             for grad, weight in zip(given, weights, strict=True)
         ]
         beside, few = apart(x, weights, ctx.biased)
+        grad = join(parts[: len(beside)], -1) if beside else None
+        grad_few = None if few is None else parts[-1]
+        others = weights, ctx.biased, *ctx.scales, stats, through
         grad_x, vector = torch.ops.scalefold.normed_projection_backward(
-            join(parts[: len(beside)], -1) if beside else None,
-            None if few is None else parts[-1],
-            x,
-            norm_weight,
-            norm_bias,
-            weights,
-            ctx.biased,
-            *ctx.scales,
-            stats,
-            through,
+            grad, grad_few, x, norm_weight, norm_bias, *others
         )
         sizes = Sizes.of(x, weights, ctx.biased)
         gradients, channels = Gradients.of(vector, sizes), sizes.channels

@@ -378,17 +378,11 @@ def operand_gradients(chains: tuple[Chain, Chain], sizes: Sizes) -> list[Tensor]
     parts_of = [even_splits(ctas, len(chain.first), device) for chain in chains]
     tilings = [(*n, *split) for n, split in zip(num_blocks, parts_of, strict=True)]
     num_tiles = sum(num_x * num_y * num_parts for num_x, num_y, num_parts, _ in tilings)
-    parts = [
-        torch.empty(
-            num_parts,
-            chain.first.shape[1],
-            len(chain.second),
-            chain.third.shape[2],
-            dtype=torch.float32,
-            device=device,
-        )
+    shapes = [
+        (num_parts, chain.first.shape[1], len(chain.second), chain.third.shape[2])
         for chain, (num_parts, _) in zip(chains, parts_of, strict=True)
     ]
+    parts = [torch.empty(shape, dtype=torch.float32, device=device) for shape in shapes]
     # Of the right block for what is not looked at.
     unused = tiles_of(chains[0].first, ROWS.value, 1, SIZE_N.value)
     chained_products_kernel[(min(num_tiles, num_sms(device)),)](
