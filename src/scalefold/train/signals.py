@@ -27,7 +27,7 @@ _OUTPUTS: Final = (1, 2)
 class StopRequest(threading.Event):
     """Set when the run is to end; remembers why."""
 
-    reason: str = "a signal to another process"
+    reason: str = "the request of another process"
 
 
 @contextlib.contextmanager
