@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from scalefold.errors import InputError
 
@@ -49,6 +49,62 @@ def check_degree(degree: int, processes: int, on_node: int) -> None:
                 f"parallel.dap is {degree}, but {found}: start a multiple of {degree} with "
                 f"torchrun, or set parallel.dap to a divisor of {number}"
             )
+
+
+def choose_degree(
+    setting: int | Literal["auto"], processes: int, on_node: int, batch_size: int
+) -> int:
+    """Decide on ``parallel.dap``, and check it.
+
+    ``auto`` is the least that leaves no process without a sample: processes with samples of their
+    own are always faster than those that share one (`scalefold plan`). It follows from the numbers
+    alone, so a training that goes on with as many processes has the same.
+
+    Parameters
+    ----------
+    setting : int or "auto"
+    processes, on_node : int
+        Of the run, and of each of its nodes.
+    batch_size : int
+        ``training.global_batch_size``.
+
+    Raises
+    ------
+    InputError
+        See `check_degree`; or the samples cannot be divided so.
+    """
+    if setting != "auto":
+        check_degree(setting, processes, on_node)
+        return setting
+    for degree in range(1, on_node + 1):
+        if not on_node % degree and not processes % degree and not batch_size * degree % processes:
+            return degree
+    raise InputError(
+        f"parallel.dap is auto, but {processes} processes, {on_node} on each node, cannot divide "
+        f"training.global_batch_size {batch_size} among them: start a number that divides it, or "
+        "that is a multiple of it"
+    )
+
+
+def check_layout(
+    setting: int | Literal["auto"], processes: int, on_node: int, batch_size: int
+) -> None:
+    """Check before a training starts that its processes can divide its samples among them.
+
+    Parameters as `choose_degree`.
+
+    Raises
+    ------
+    InputError
+        If they cannot.
+    """
+    groups = processes // choose_degree(setting, processes, on_node, batch_size)
+    if batch_size % groups:
+        raise InputError(
+            f"training.global_batch_size {batch_size} cannot be divided among {groups} groups, of "
+            f"{processes} processes with parallel.dap {setting}: make it a multiple of {groups}, "
+            "or start another number of processes"
+        )
 
 
 def find_place(environment: Mapping[str, str] = os.environ) -> Place | None:

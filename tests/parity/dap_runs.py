@@ -144,6 +144,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     place = find_place()
     with joined(place, lambda: CPU) as (everybody, _):
-        mesh = divided(everybody, int(wanted), place)
-        results = found(load_config([Path(config_file)]), Path(shards_folder), mesh)
+        config = load_config([Path(config_file)])
+        mesh = divided(everybody, int(wanted), place, config.training.global_batch_size)
+        results = found(config, Path(shards_folder), mesh)
         torch.save(results, f"{out}-{dist.get_rank()}.pt")

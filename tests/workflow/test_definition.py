@@ -107,6 +107,15 @@ def test_several_nodes_need_an_image_that_is_a_file(template_folder: Path) -> No
     assert "apptainer pull scalefold.sif docker://registry/scalefold:0.1.0" in output
 
 
+def test_processes_that_cannot_share_a_sample_are_named_before_anything_starts(
+    template_folder: Path,
+) -> None:
+    arguments = ["-n", "--profile", "slurm", "--configfile", "micro.yaml"]
+    output = snakemake(*arguments, "--config", "parallel={dap: 3}", folder=template_folder)
+    assert "parallel.dap is 3, but there are 16 processes" in output
+    assert "Job stats" not in output
+
+
 def test_an_image_that_is_not_there_is_named_where_jobs_are_to_run_in_it(
     template_folder: Path,
 ) -> None:

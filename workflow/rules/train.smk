@@ -4,6 +4,7 @@
 # has another key, thus another folder. With other data or initial weights it starts anew in the same
 # folder, and the earlier one moves to replaced/.
 from scalefold.config import check_initial_weights, initial_weights_file
+from scalefold.launcher import choose_degree
 from scalefold.raw.chains import check_trainable
 from scalefold.train.outlook import outlook
 
@@ -26,10 +27,19 @@ def started_from(wildcards):
     if position > 0:
         return TRAINED.format(key=keys[position - 1])
     config = OF_KEY[wildcards.key][1]
+    check_processes(config)
     if not os.path.exists(TRAINED.format(key=wildcards.key)):
         check_initial_weights(config)
     given = config.training.initial_weights
     return [] if given is None else given.as_posix()
+
+
+def check_processes(config):
+    """Processes that share a sample are on one node."""
+    given = workflow.get_rule("train").resources
+    nodes, processes = (given[name].value for name in ("nodes", "processes"))
+    batch_size = config.training.global_batch_size
+    choose_degree(config.parallel.dap, nodes * processes, processes, batch_size)
 
 
 @cache

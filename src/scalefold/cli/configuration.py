@@ -46,6 +46,7 @@ def check(
         int | None,
         typer.Option(min=1, help="Processes that a node will have: parallel.dap must divide them."),
     ] = None,
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes, with --processes on each.")] = 1,
 ) -> None:
     """Check a configuration, and say which key is wrong and how to mend it, or what a run comes to.
 
@@ -58,7 +59,7 @@ def check(
     """
     from scalefold.config import check_image, load_stages, run_key
     from scalefold.io.atomic import check_writable
-    from scalefold.launcher import check_degree
+    from scalefold.launcher import check_layout
     from scalefold.raw.chain_files import check_files, check_mirrors
     from scalefold.raw.chains import check_trainable, read_chains
     from scalefold.relax import check_openmm
@@ -69,7 +70,8 @@ def check(
     loaded = next(iter(stages.values()))
     if processes is not None:
         for one in stages.values():
-            check_degree(one.parallel.dap, processes, processes)
+            batch_size = one.training.global_batch_size
+            check_layout(one.parallel.dap, nodes * processes, processes, batch_size)
     chains = read_chains(loaded.data.chains)
     check_trainable(chains, loaded.data.chains)
     if loaded.predict.fasta is not None:

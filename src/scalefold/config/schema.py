@@ -238,10 +238,11 @@ class TrainingConfig(Section):
 class ParallelConfig(Section):
     """How processes divide the work."""
 
-    dap: Positive = Field(
+    dap: Literal["auto"] | Positive = Field(
         1,
         description="Dynamic Axial Parallelism: processes, one a GPU of one node, that share each "
-        "sample. The number of processes must be a multiple.",
+        "sample. The number of processes must be a multiple. auto: as few as leave no process "
+        "without a sample.",
     )
 
 

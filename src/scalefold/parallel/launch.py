@@ -5,21 +5,24 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from scalefold.launcher import Place, check_degree
+from scalefold.launcher import Place, choose_degree
 from scalefold.parallel.axis import IdentityAxis
 from scalefold.parallel.group_axis import GroupAxis
 from scalefold.parallel.mesh import SINGLE, Mesh
 from scalefold.parallel.notes import Notes
 from scalefold.parallel.ranks import ALONE, MeshRanks, on_all, same_everywhere
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -94,7 +97,9 @@ def joined(
     dist.destroy_process_group()
 
 
-def divided(mesh: Mesh, degree: int, place: Place | None) -> Mesh:
+def divided(
+    mesh: Mesh, setting: int | Literal["auto"], place: Place | None, batch_size: int
+) -> Mesh:
     """Divide all processes among samples, so many to one sample.
 
     Processes of a sample are neighbours on one node. All processes make this call.
@@ -103,23 +108,27 @@ def divided(mesh: Mesh, degree: int, place: Place | None) -> Mesh:
     ----------
     mesh : Mesh
         As `joined` returns it.
-    degree : int
+    setting : int or "auto"
         ``parallel.dap``.
     place : Place or None
         See `find_place`.
+    batch_size : int
+        Samples of a step.
 
     Raises
     ------
     InputError
         If the processes of the run, or of a node, cannot be divided so.
     """
-    world = mesh.world
+    world, own = mesh.world, place or Place()
 
-    def check() -> None:
-        same_everywhere(world, "parallel.dap", str(degree))
-        check_degree(degree, place.world_size if place else 1, place.local_size if place else 1)
+    def choose() -> int:
+        same_everywhere(world, "parallel.dap", str(setting))
+        return choose_degree(setting, own.world_size, own.local_size, batch_size)
 
-    on_all(world, check)
+    degree = on_all(world, choose)
+    if setting == "auto" and mesh.first:
+        logger.info("parallel.dap: %d of %d processes share a sample", degree, world.size)
     if degree == 1 or not isinstance(world, MeshRanks):
         return mesh
     devices = DeviceMesh(

@@ -126,6 +126,7 @@ def train(
                         )  # fmt: skip
                     facts = {
                         "processes": mesh.world.size,
+                        "processes_a_sample": mesh.dap.size,
                         "train_chains": sampler.chains,
                         "train_chains_drawn": len(sampler.keys),
                         **made_with(device),

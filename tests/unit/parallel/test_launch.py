@@ -7,7 +7,7 @@ import torch
 
 from scalefold.cli.device import torch_device
 from scalefold.errors import ElsewhereError, InputError
-from scalefold.launcher import Place, check_degree, find_place
+from scalefold.launcher import Place, check_degree, check_layout, choose_degree, find_place
 from scalefold.parallel import ALONE, SINGLE
 from scalefold.parallel.launch import divided, joined
 from scalefold.parallel.ranks import Ranks, on_all, on_first, same_everywhere
@@ -50,10 +50,32 @@ def test_processes_that_cannot_share_samples_are_an_error(
         check_degree(degree, processes, on_node)
 
 
+@pytest.mark.parametrize(
+    ("processes", "on_node", "batch_size", "degree"),
+    [(1, 1, 8, 1), (8, 8, 8, 1), (8, 8, 4, 2), (8, 4, 2, 4), (2048, 8, 256, 8), (6, 6, 4, 3)],
+)
+def test_as_few_processes_share_a_sample_as_the_samples_of_a_step_allow(
+    processes: int, on_node: int, batch_size: int, degree: int
+) -> None:
+    assert choose_degree("auto", processes, on_node, batch_size) == degree
+    check_degree(degree, processes, on_node)
+
+
+def test_no_degree_serves_all_processes() -> None:
+    with pytest.raises(InputError, match="auto, but 16 processes, 2 on each node"):
+        choose_degree("auto", 16, 2, 4)
+
+
+def test_samples_that_the_groups_cannot_divide_are_an_error() -> None:
+    check_layout(2, 8, 4, 12)
+    with pytest.raises(InputError, match="12 cannot be divided among 8 groups"):
+        check_layout(1, 8, 4, 12)
+
+
 def test_one_process_has_its_samples_for_itself() -> None:
-    assert divided(SINGLE, 1, None) is SINGLE
+    assert divided(SINGLE, 1, None, 1) is SINGLE
     with pytest.raises(InputError, match="there is 1 process"):
-        divided(SINGLE, 2, None)
+        divided(SINGLE, 2, None, 1)
 
 
 def test_the_group_of_one_is_the_identity() -> None:
