@@ -111,6 +111,7 @@ def bench_scaling(
     result = provenance("scaling", config, device) | {
         "processes": mesh.world.size,
         "processes_a_sample": mesh.dap.size,
+        "recomputation": {"one": alone["recomputation"], "all": together["recomputation"]},
         "training_steps": _compared(alone, together),
         "step_seconds_by_recycling": {
             "one": alone["seconds"],
@@ -145,6 +146,7 @@ def _measured(bench: _Bench, mesh: Mesh) -> dict[str, Any]:
             peak = round(torch.cuda.max_memory_allocated(device) / 2**30, 2)
         return {
             "losses": losses,
+            "recomputation": trainer.checkpointing,
             "weights": everybody.world.gather(hashlib.sha256(weights).hexdigest()),
             "seconds": seconds,
             "peak_gib": peak,

@@ -31,6 +31,7 @@ from scalefold.cli import (
     finetune,
     mlperf_log,
     monitor,
+    plan,
     predict,
     profile,
     relax,
@@ -165,6 +166,7 @@ convert.register(app)
 search.register(app)
 training.register(app)
 finetune.register(app)
+plan.register(app)
 monitor.register(app)
 predict.register(app)
 relax.register(app)

@@ -32,12 +32,12 @@ from scalefold.model.alphafold import AlphaFold
 from scalefold.model.assembly import Assembly
 from scalefold.model.contract import Previous
 from scalefold.ops import Ops
-from scalefold.parallel import IdentityAxis, Ranks
+from scalefold.parallel import Axis, IdentityAxis, Ranks
 from scalefold.parallel.one_share import OneShareAxis
 
 logger = logging.getLogger(__name__)
 
-_MODES: Final[tuple[ActivationCheckpointing, ...]] = ("none", "selective", "full")
+MODES: Final[tuple[ActivationCheckpointing, ...]] = ("none", "selective", "full")
 _BYTES_A_PARAMETER: Final = 4 * 5 + 2 * 2
 """Master weight, gradient, two moments, average in float32; working copy, gradient in bfloat16."""
 _RESERVE: Final = 0.15
@@ -86,7 +86,7 @@ def choose_checkpointing(
     if free is None:
         return "none"
     needs = {}
-    for mode in _MODES:
+    for mode in MODES:
         needs[mode] = bytes_needed(config, ops, mode, degree)
         if needs[mode] <= free:
             break
@@ -215,20 +215,28 @@ def for_counting(config: Config, blocks: int) -> Config:
     return make_config(tree, source="counting")
 
 
+@contextlib.contextmanager
+def fake_training(
+    config: Config, ops: Ops, checkpointing: ActivationCheckpointing, axis: Axis
+) -> Iterator[tuple[AlphaFold, Features, Previous]]:
+    """A model, the features of a pass and its recycled input, while all tensors are fake."""
+    with FakeTensorMode(), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        # Kernels check whether their weights lie side by side; here they do not need to.
+        warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")
+        model = training_model(config.model, Assembly(ops, axis), checkpointing)
+        narrow_model(model, config.training.precision)
+        features = empty_features(config, axis.size)
+        like = model.input_embedder.linear_msa_m.weight
+        num_res = features["aatype"].shape[1]
+        yield model, features, Previous.zeros(1, num_res, config.model, like)
+
+
 def _count(
     config: Config, ops: Ops, checkpointing: ActivationCheckpointing, degree: int
 ) -> tuple[PassMemory, int]:
     """Memory of a pass of this configuration, and what its second block keeps of it."""
-    with FakeTensorMode(), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        # Kernels check whether their weights lie side by side; here they do not need to.
-        warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")
-        axis = OneShareAxis(degree) if degree > 1 else IdentityAxis()
-        model = training_model(config.model, Assembly(ops, axis), checkpointing)
-        narrow_model(model, config.training.precision)
-        features = empty_features(config, degree)
-        like = model.input_embedder.linear_msa_m.weight
-        num_res = features["aatype"].shape[1]
-        previous = Previous.zeros(1, num_res, config.model, like)
+    axis = OneShareAxis(degree) if degree > 1 else IdentityAxis()
+    with fake_training(config, ops, checkpointing, axis) as (model, features, previous):
         after_block: list[int] = []
         with _Living() as living:
             for block in model.evoformer.blocks:

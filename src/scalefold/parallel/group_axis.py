@@ -9,17 +9,35 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from scalefold.parallel.axis import Pending
-from scalefold.parallel.ranks import MeshRanks
 
 Finish = Callable[[], Tensor]
 Start = Callable[[Tensor], Finish]
 """Begins an exchange; the function that it returns waits for the result."""
+
+
+class Exchanging(Protocol):
+    """What the axis needs of the ranks that share a sample, see `MeshRanks`."""
+
+    rank: int
+    size: int
+
+    def all_to_all(self, parts: Tensor) -> Pending:
+        """Exchange the parts (size, ...)."""
+        ...
+
+    def all_gather(self, x: Tensor) -> Pending:
+        """All ranks' tensors (size, ...)."""
+        ...
+
+    def reduce_scatter(self, parts: Tensor) -> Pending:
+        """Sum over the ranks of this rank's part."""
+        ...
 
 
 class GroupAxis:
@@ -27,11 +45,11 @@ class GroupAxis:
 
     Parameters
     ----------
-    ranks : MeshRanks
+    ranks : Exchanging
         Those that share a sample.
     """
 
-    def __init__(self, ranks: MeshRanks) -> None:
+    def __init__(self, ranks: Exchanging) -> None:
         self._ranks = ranks
         self.size = ranks.size
 

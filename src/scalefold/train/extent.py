@@ -117,8 +117,13 @@ def _hours(config: Config) -> str:
 
 def _checkpoints(config: Config) -> str:
     number = len(config.training.published_steps())
-    each = _BYTES_A_PARAMETER * num_parameters(config)
+    each = checkpoint_bytes(config)
     return f"{number:,} of {_size(each)}, {_size(number * each)} in all"
+
+
+def checkpoint_bytes(config: Config) -> int:
+    """Return the size of a checkpoint."""
+    return _BYTES_A_PARAMETER * num_parameters(config)
 
 
 def num_parameters(config: Config) -> int:

@@ -1,0 +1,120 @@
+"""``scalefold plan``: what a training takes on GPUs that one does not have yet."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import typer
+
+from scalefold.cli.options import Overrides, parse_overrides
+from scalefold.errors import InputError
+
+_GPUS: Final = (1, 8, 64, 256, 512, 1024, 2080)
+_COLUMNS: Final = {
+    "gpus": ("GPUs", ","), "data": ("data", ""), "dap": ("DAP", ""), "samples": ("samples", ""),
+    "recomputation": ("recomputation", ""), "memory_gib": ("GiB", ".0f"),
+    "step_seconds": ("step, s", ".3g"), "efficiency": ("efficiency", ".0%"),
+    "gpu_hours": ("GPU hours", ",.0f"), "days": ("days", ".2g"),
+    "kilowatt_hours": ("kWh", ",.0f"), "cost": ("cost", ",.0f"),
+}  # fmt: skip
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module to the application."""
+    app.command(
+        rich_help_panel="Training",
+        epilog="Example: [cyan]scalefold plan --gpus 8 --kind h200 --preset mlperf[/]",
+    )(plan)
+
+
+def plan(
+    gpus: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=1,
+            help="Number of GPUs: all degrees of DAP are shown; of several numbers, the fastest. "
+            "Default: 1 to the 2,080 of ScaleFold's paper.",
+        ),
+    ] = None,
+    kind: Annotated[str, typer.Option(help="Part of the GPU's name.")] = "h200",
+    preset: Annotated[str, typer.Option(help="Settings to train with.")] = "mlperf",
+    fabric: Annotated[
+        str,
+        typer.Option(
+            help="Of a node: [cyan]ndr[/] (8 links of 400 Gbit/s), [cyan]hdr[/] (4 of 200) or "
+            "[cyan]ethernet[/] (1 of 100)."
+        ),
+    ] = "ndr",
+    node_gpus: Annotated[int, typer.Option(min=1, help="GPUs of a node.")] = 8,
+    record: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="From bench scaling on your GPUs. Several may be given."),
+    ] = None,
+    memory_gib: Annotated[
+        float | None, typer.Option("--memory-gib", help="Memory of a GPU of another kind.")
+    ] = None,
+    watts: Annotated[float, typer.Option(help="Of a GPU with its part of the node.")] = 1000.0,
+    price: Annotated[float, typer.Option(help="Of a GPU for an hour, in any currency.")] = 2.5,
+    format_: Annotated[
+        Literal["text", "json"], typer.Option("--format", help="Of the output.")
+    ] = "text",
+    set_: Overrides = None,
+) -> None:
+    """Estimate a training: step time, days, GPU hours, energy, cost and memory, by number of GPUs.
+
+    The estimate rests on recorded steps, on exchanges counted on the code, and on assumptions that
+    options change. The last column names what no record covers.
+    """
+    from scalefold.config import preset_config
+    from scalefold.plan.calibration import Calibration
+    from scalefold.plan.rows import Planner
+    from scalefold.plan.timing import Cluster
+    from scalefold.train.extent import checkpoint_bytes
+
+    config = preset_config(preset, parse_overrides(set_ or []))
+    known = Calibration.read(record or [])
+    if fabric not in known.fabrics:
+        raise InputError(f"--fabric {fabric}: choose one of {', '.join(known.fabrics)}")
+    gib = memory_gib or next((m for n, m in known.gpu_gib.items() if kind.lower() in n.lower()), 0)
+    if not gib:
+        raise InputError(f"--kind {kind}: its memory is not known: give it with --memory-gib")
+    cluster = Cluster(kind, node_gpus, known.fabrics[fabric], gib, watts, price)
+    planner = Planner(config, cluster, known)
+    rows = [planner.fastest(number) for number in gpus or _GPUS]
+    if gpus and len(gpus) == 1:
+        rows = list(planner.rows(gpus[0]))
+    if not gpus and preset == "mlperf":
+        rows.append(planner.published())
+    training, size = config.training, checkpoint_bytes(config)
+    content = {
+        "steps": training.steps,
+        "samples": training.steps * training.global_batch_size,
+        "checkpoint_bytes": [size] * len(training.published_steps()),
+        "assumed": asdict(cluster),
+        "rows": [asdict(row) for row in rows],
+        "sources": list(dict.fromkeys(step.source for step in known.of_kind(kind))),
+    }
+    typer.echo(json.dumps(content, indent=2)) if format_ == "json" else _print(content)
+
+
+def _print(content: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*(title for title, _ in _COLUMNS.values()), "beyond records")
+    for row in content["rows"]:
+        cells = ("" if row[k] is None else f"{row[k]:{form}}" for k, (_, form) in _COLUMNS.items())
+        table.add_row(*cells, ", ".join(row["extrapolated"]))
+    console = Console()
+    console.width = max(console.width, 130)
+    console.print(table)
+    sizes, assumed = content["checkpoint_bytes"], content["assumed"]
+    typer.echo(
+        f"{content['steps']:,} steps, {content['samples']:,} samples; {len(sizes)} checkpoints of "
+        f"{sizes[0] / 1e9:.1f} GB, {sum(sizes) / 1e9:,.1f} GB in all\n"
+        f"assumed: {', '.join(f'{name} {value}' for name, value in assumed.items())}\n"
+        f"from: {'; '.join(content['sources'])}"
+    )

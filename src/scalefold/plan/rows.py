@@ -1,0 +1,118 @@
+"""Ways to divide a training among GPUs, and what each comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+from scalefold.config.schema import Config
+from scalefold.engine.activation_checkpointing import ActivationCheckpointing
+from scalefold.engine.memory import MODES, bytes_needed
+from scalefold.errors import InputError
+from scalefold.ops import TORCH
+from scalefold.ops.triton import triton_ops, triton_version
+from scalefold.plan.calibration import Calibration
+from scalefold.plan.timing import Cluster, Timing
+
+DEGREES: Final = (1, 2, 4, 8)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way: ``data`` groups of ``dap`` GPUs, each group with so many ``samples`` of a step.
+
+    Of the ``gpus`` that are there, as many are ``used`` as train. ``efficiency`` is the speed of
+    each, against one that trains alone. ``extrapolated`` is what no record covers.
+    """
+
+    gpus: int
+    used: int
+    data: int
+    dap: int
+    samples: int
+    recomputation: str
+    memory_gib: float | None
+    step_seconds: float
+    efficiency: float
+    days: float
+    gpu_hours: float
+    kilowatt_hours: float
+    cost: float
+    extrapolated: tuple[str, ...]
+
+
+class Planner:
+    """Ways to train one configuration on one kind of GPU; see `Timing` for its errors."""
+
+    def __init__(self, config: Config, cluster: Cluster, known: Calibration) -> None:
+        self._config, self._cluster, self._published = config, cluster, known.published
+        self._timing = Timing(config, known, cluster)
+
+    def rows(self, gpus: int) -> Iterator[Row]:
+        """All ways that fit into the memory, by degree.
+
+        There are as many groups as the GPUs allow and the samples of a step can be divided among.
+        """
+        batch = self._config.training.global_batch_size
+        for dap in DEGREES:
+            if dap > gpus or self._cluster.node_gpus % dap or not (mode := self._fitting(dap)):
+                continue
+            data = max(n for n in range(1, min(batch, gpus // dap) + 1) if batch % n == 0)
+            beyond = {
+                "DAP": dap > 1 and not self._timing.is_recorded("none", dap),
+                "recomputation": not self._timing.is_recorded(mode, 1),
+                "network": data * dap > self._cluster.node_gpus,
+            }
+            marks = tuple(name for name, is_so in beyond.items() if is_so)
+            seconds, gib = self._timing.step(data, dap, mode), self._memory_gib(mode, dap)
+            yield self._row(gpus, data, dap, mode, gib, seconds, marks)
+
+    def fastest(self, gpus: int) -> Row:
+        """The way with the shortest step.
+
+        Raises
+        ------
+        InputError
+            If none fits into the memory.
+        """
+        rows = list(self.rows(gpus))
+        if not rows:
+            raise InputError(
+                f"a sample does not fit into {gpus} GPUs of {self._cluster.memory_gib:.0f} GiB: "
+                "plan for more or larger ones, or make samples smaller"
+            )
+        return min(rows, key=lambda row: row.step_seconds)
+
+    def published(self) -> Row:
+        """The paper's run, as if it made this training's steps."""
+        run = self._published
+        layout = (run["gpus"], run["data"], run["dap"])
+        return self._row(*layout, "none", None, run["step_seconds"], ("published",))
+
+    def _row(
+        self, gpus: int, data: int, dap: int, mode: str, memory_gib: float | None,
+        seconds: float, marks: tuple[str, ...],
+    ) -> Row:  # fmt: skip
+        training, used = self._config.training, data * dap
+        alone = training.global_batch_size * self._timing.sample(1, self._fitting(1) or "full")
+        hours = training.steps * seconds / 3600
+        return Row(
+            gpus, used, data, dap, training.global_batch_size // data, mode, memory_gib,
+            step_seconds=seconds, efficiency=alone / (used * seconds), days=hours / 24,
+            gpu_hours=hours * used, kilowatt_hours=hours * used * self._cluster.watts / 1000,
+            cost=hours * used * self._cluster.price, extrapolated=marks,
+        )  # fmt: skip
+
+    def _fitting(self, dap: int) -> ActivationCheckpointing | None:
+        """The least recomputation that fits, as ``training.recomputation: auto`` takes it."""
+        setting = self._config.training.recomputation
+        modes = MODES if setting == "auto" else (setting,)
+        fitting = (m for m in modes if self._memory_gib(m, dap) <= self._cluster.memory_gib)
+        return next(fitting, None)
+
+    @cache  # noqa: B019 - as long as the plan
+    def _memory_gib(self, mode: ActivationCheckpointing, dap: int) -> float:
+        ops = triton_ops() if triton_version() else TORCH
+        return bytes_needed(self._config, ops, mode, dap) / 2**30

@@ -1,0 +1,154 @@
+"""The time of a step on so many GPUs.
+
+A pass of a sample takes ``fixed + shared / d`` on the ``d`` GPUs that share it, and its exchanges.
+Both parts are fitted to recorded steps. Exchanges are counted on the code, and timed by latency and
+bandwidth of each collective. The samples that a group of GPUs has in a step follow each other. Then
+all GPUs sum up their gradients, and wait for the slowest loader.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+import numpy as np
+
+from scalefold.config.schema import Config
+from scalefold.engine.activation_checkpointing import ActivationCheckpointing
+from scalefold.errors import InputError
+from scalefold.parallel.buckets import BUCKET_ELEMENTS
+from scalefold.plan.calibration import SIZES, Calibration, Step, fitted
+from scalefold.plan.exchanges import Exchanges, count_exchanges
+from scalefold.train.extent import num_parameters
+
+_GRADIENT_BYTES: Final = 4
+_COUNTED_DEGREE: Final = 8
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """GPUs of one kind, and what is assumed of them.
+
+    ``kind`` is part of their name. A node has ``node_gpus``, and ``node_bandwidth`` bytes a second
+    in and out. Memory, power and price of an hour are those of one GPU.
+    """
+
+    kind: str
+    node_gpus: int
+    node_bandwidth: float
+    memory_gib: float
+    watts: float
+    price: float
+
+
+class Timing:
+    """Times of one configuration's steps on one kind of GPU.
+
+    Raises
+    ------
+    InputError
+        If no step of such samples on one such GPU was recorded.
+    """
+
+    def __init__(self, config: Config, known: Calibration, cluster: Cluster) -> None:
+        self._config, self._known, self._cluster = config, known, cluster
+        self._sizes = tuple(getattr(config.features, name) for name in SIZES)
+        steps = known.of_kind(cluster.kind)
+        self._own = [step for step in steps if step.sizes == self._sizes]
+        self._others = [step for step in steps if step.sizes != self._sizes]
+        if not self.is_recorded("none", 1) or config.model != type(config.model)():
+            kinds = ", ".join(dict.fromkeys(step.device for step in known.steps))
+            sizes = ", ".join(f"{key} {size}" for key, size in zip(SIZES, self._sizes))
+            raise InputError(
+                f"--kind {cluster.kind}: no step of this model with {sizes} and recomputation none "
+                f"was recorded on one such GPU (there are {kinds}): measure it with scalefold "
+                "bench scaling, and give its file with --record"
+            )
+        self._parameters = num_parameters(config)
+
+    def is_recorded(self, mode: ActivationCheckpointing, dap: int) -> bool:
+        """Whether a step of such samples was recorded so, with its exchanges."""
+        steps = (step for step in self._own if step.exchanges)
+        return any((step.recomputation, step.dap) == (mode, dap) for step in steps)
+
+    def step(self, data: int, dap: int, mode: ActivationCheckpointing) -> float:
+        """Seconds of a step: all samples, divided among ``data`` groups of ``dap`` GPUs."""
+        samples = self._config.training.global_batch_size // data
+        together = self.gradient_sum(data * dap) if data > 1 else 0.0
+        return samples * self.sample(dap, mode) + together + self._known.wait_of_slowest(data)
+
+    def sample(self, dap: int, mode: ActivationCheckpointing) -> float:
+        """Mean seconds of a sample on the GPUs that share it."""
+        count = self._config.training.max_recycling / 2
+        last, further = (self._computed(self._own, number, dap) for number in (0, 1))
+        exchanged = self._exchanged(self._sizes, mode, dap)
+        return last * self._slower(mode) + exchanged[0] + count * (further + exchanged[1])
+
+    def gradient_sum(self, gpus: int) -> float:
+        """Seconds of the sum of gradients: inside nodes, and between them."""
+        if gpus == 1:
+            return 0.0
+        most = self._cluster.node_gpus
+        inside, nodes = min(gpus, most), math.ceil(gpus / most)
+        known, size = self._known.all_reduce, _GRADIENT_BYTES * self._parameters
+        hops = 2 * math.ceil(math.log2(nodes))
+        latency = known["latency_seconds"] + hops * known["network_latency_seconds"]
+        return (
+            math.ceil(self._parameters / BUCKET_ELEMENTS) * latency
+            + 2 * size * (inside - 1) / inside / known["bytes_per_second"]
+            + 2 * size * (nodes - 1) / nodes / self._cluster.node_bandwidth
+        )
+
+    def _computed(self, steps: Sequence[Step], number: int, dap: int) -> float:
+        """Seconds of a kind of pass without exchanges and recomputation.
+
+        Where one degree was recorded only, the shared part is that of other samples. It is larger
+        in larger samples.
+        """
+        seconds = {
+            step.dap: step.passes[number]
+            - step.exchanges * self._exchanged(step.sizes, "none", step.dap)[number]
+            for step in steps
+            if step.recomputation == "none"
+        }
+        if len(seconds) > 1:
+            parts = np.array([1 / degree for degree in seconds])
+            fixed, shared = fitted(parts, np.array(list(seconds.values())))
+            return fixed + shared / dap
+        if steps is self._others or not self._others:
+            return seconds[1]
+        others = [self._computed(self._others, number, degree) for degree in (dap, 1)]
+        return seconds[1] * others[0] / others[1]
+
+    def _slower(self, mode: ActivationCheckpointing) -> float:
+        """How much longer recomputation makes the last pass: of these samples, or of others."""
+        for steps in (self._own, self._others, self._known.steps):
+            found = {step.recomputation: step.passes[0] for step in steps if step.dap == 1}
+            if mode in found:
+                break
+        return found[mode] / found["none"]
+
+    @cache  # noqa: B019 - as long as the plan
+    def _exchanged(
+        self, sizes: tuple[int, ...], mode: ActivationCheckpointing, dap: int
+    ) -> tuple[float, float]:
+        """Seconds of the exchanges of the last pass, and of one before it."""
+        if dap == 1:
+            return 0.0, 0.0
+        last, further = (self._seconds(part, dap) for part in self._counted(sizes, mode))
+        return last + self.gradient_sum(dap), further
+
+    def _seconds(self, exchanges: Exchanges, dap: int) -> float:
+        seconds = self._known.collective_seconds
+        return sum(n * seconds(what, size, dap) for (what, size), n in exchanges.items())
+
+    @cache  # noqa: B019 - as long as the plan
+    def _counted(
+        self, sizes: tuple[int, ...], mode: ActivationCheckpointing
+    ) -> tuple[Exchanges, Exchanges]:
+        features = self._config.features.model_copy(update=dict(zip(SIZES, sizes)))
+        config = self._config.model_copy(update={"features": features})
+        return count_exchanges(config, mode, _COUNTED_DEGREE)

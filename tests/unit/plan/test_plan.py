@@ -1,0 +1,162 @@
+"""The planner finds again what was recorded, to 10 %, also where it did not see the record."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.unit.cli.conftest import run
+
+from scalefold.config import Config, preset_config
+from scalefold.errors import InputError
+from scalefold.plan.calibration import Calibration, fitted, read_steps
+from scalefold.plan.exchanges import Exchanges, count_exchanges
+from scalefold.plan.rows import Planner
+from scalefold.plan.timing import Cluster, Timing
+
+BENCHMARKS = Path(__file__).parents[3] / "docs/benchmarks"
+H100 = Cluster("h100", 8, 320e9, 78.0, 1000.0, 2.0)
+H200 = replace(H100, kind="h200", memory_gib=139.0)
+
+
+def record(name: str) -> Any:
+    return json.loads((BENCHMARKS / name).read_text("utf-8"))
+
+
+@pytest.fixture(scope="module")
+def config() -> Config:
+    return preset_config("mlperf", {})
+
+
+@pytest.fixture(scope="module")
+def counted(config: Config) -> tuple[Exchanges, Exchanges]:
+    return count_exchanges(config, "none", 8)
+
+
+@pytest.fixture
+def known(counted: tuple[Exchanges, Exchanges], monkeypatch: pytest.MonkeyPatch) -> Calibration:
+    monkeypatch.setattr("scalefold.plan.timing.count_exchanges", lambda *_: counted)
+    return Calibration.read([])
+
+
+def test_exchanges_are_those_that_a_gpu_made(counted: tuple[Exchanges, Exchanges]) -> None:
+    one, two = record("dap-h100.json")["2 share a sample"]["record"]["gpu_work_by_recycling"]["all"]
+    last, further = (exchanges.total() for exchanges in counted)
+    sums = 2  # of the gradient, and of the step's numbers
+    assert one["exchanges"] == last + sums
+    assert two["exchanges"] == last + further + sums
+
+
+@pytest.mark.parametrize("hidden", [None, 2, 4])
+def test_shared_samples_take_what_was_recorded(
+    config: Config, known: Calibration, hidden: int | None
+) -> None:
+    """Each degree also as if it had not been recorded."""
+    records = record("dap-h100.json")
+    everyone = [records[f"{n} share a sample"]["record"] for n in (2, 4)]
+    seconds = [r["step_seconds_by_recycling"] for r in everyone]
+    recorded = {1: seconds[0]["one"], 2: seconds[0]["all"], 4: seconds[1]["all"]}
+    timing = Timing(config, known, H100)
+    if hidden is not None:
+        timing._own = [step for step in timing._own if step.dap != hidden]
+    for degree in [hidden] if hidden else recorded:
+        assert timing.sample(degree, "none") == pytest.approx(fmean(recorded[degree]), rel=0.1)
+
+
+@pytest.mark.parametrize("mode", ["none", "selective", "full"])
+def test_recomputation_takes_what_was_recorded(
+    config: Config, known: Calibration, mode: Any
+) -> None:
+    recorded = {
+        one["recomputation"]: one["mean_step_seconds"]
+        for one in record("recomputation-h200.json")["variants"]
+    }
+    assert Timing(config, known, H200).sample(1, mode) == pytest.approx(recorded[mode], rel=0.1)
+
+
+def test_data_parallelism_takes_what_was_recorded(config: Config, known: Calibration) -> None:
+    found = record("data-parallel-2xh200.json")
+    two = config.model_copy(update={"training": config.training.model_copy(
+        update={"global_batch_size": 2})})  # fmt: skip
+    timing = Timing(two, known, H200)
+    recorded = fmean(found["step_seconds_by_recycling"]["all"])
+    assert timing.step(2, 1, "none") == pytest.approx(recorded, rel=0.1)
+    efficiency = timing.step(1, 1, "none") / 2 / timing.step(2, 1, "none")
+    assert efficiency == pytest.approx(found["efficiency"], abs=0.01)
+
+
+def test_the_calibration_is_in_the_records(known: Calibration) -> None:
+    """All that names a file of the repository."""
+    cited = 0
+    for step in known.steps:
+        file = Path(__file__).parents[3] / step.source.split(",")[0]
+        if file.suffix == ".json":
+            cited += 1
+            assert json.dumps(step.seconds) in json.dumps(json.loads(file.read_text("utf-8")))
+    assert cited > 5
+
+
+def test_the_published_scaling_follows_the_same_law(config: Config, known: Calibration) -> None:
+    """From the step without DAP and that of two GPUs: 1.6, 2.4 and 2.8 times as fast."""
+    alone = 1.81
+    seconds = {1: alone, 2: alone / 1.6, 4: alone / 2.4, 8: alone / 2.8}
+    fixed, shared = fitted(np.array([1.0, 0.5]), np.array([seconds[1], seconds[2]]))
+    for degree in (4, 8):
+        assert fixed + shared / degree == pytest.approx(seconds[degree], rel=0.1)
+    timing = Timing(config, known, H100)
+    many = fixed + shared / 8 + timing.gradient_sum(2048) + known.wait_of_slowest(256)
+    assert many == pytest.approx(known.published["step_seconds"], rel=0.1)
+
+
+def test_rows_divide_the_samples_among_the_gpus(
+    config: Config, known: Calibration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scalefold.plan.rows.bytes_needed", lambda *_: 40 * 2**30)
+    planner = Planner(config, H200, known)
+    for gpus in (1, 7, 512, 2080):
+        for row in planner.rows(gpus):
+            assert row.used == row.data * row.dap <= gpus
+            assert row.data * row.samples == config.training.global_batch_size
+            assert row.memory_gib is not None
+            assert row.memory_gib <= H200.memory_gib
+            assert ("network" in row.extrapolated) == (row.used > 8)
+    assert planner.fastest(8).step_seconds < planner.fastest(1).step_seconds / 7
+    with pytest.raises(InputError, match="does not fit into 2 GPUs of 1 GiB"):
+        Planner(config, replace(H200, memory_gib=1.0), known).fastest(2)
+
+
+def test_steps_of_another_gpu_need_a_record(
+    config: Config, known: Calibration, tmp_path: Path
+) -> None:
+    other = replace(H200, kind="B300")
+    with pytest.raises(InputError, match="B300: no step of this model"):
+        Timing(config, known, other)
+    faster = record("dap-h100.json")["2 share a sample"]["record"] | {"device": "NVIDIA B300"}
+    file = tmp_path / "scaling.json"
+    file.write_text(json.dumps(faster))
+    timing = Timing(config, Calibration.read([file]), other)
+    assert timing.sample(1, "none") == pytest.approx(
+        fmean(faster["step_seconds_by_recycling"]["one"]), rel=0.01
+    )
+    file.write_text("{}x")
+    with pytest.raises(InputError, match="no record of bench scaling"):
+        list(read_steps(file))
+
+
+def test_the_command_says_what_it_assumes(known: Calibration) -> None:
+    asked = ["plan", "--gpus", "8", "--kind", "h100", "--price", "2", "--watts", "500"]
+    result = run(*asked, "--format", "json", "-s", "training.steps=3600")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["assumed"]["watts"] == 500
+    assert [row["dap"] for row in found["rows"]] == [1, 2, 4, 8]
+    for row in found["rows"]:
+        assert row["gpu_hours"] == pytest.approx(8 * row["step_seconds"])
+        assert row["cost"] == pytest.approx(2 * row["gpu_hours"])
+        assert row["kilowatt_hours"] == pytest.approx(row["gpu_hours"] / 2)
+    assert "no step" in run("plan", "--kind", "abacus", "--memory-gib", "1").stderr
