@@ -1,22 +1,37 @@
-"""``scalefold doctor``: which device, versions and backends run the model on this machine."""
+"""``scalefold doctor``: what a training needs of this machine, and what runs the model on it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scalefold.cli.options import Device, read_config
+from scalefold.cli.options import EXIT_INPUT_ERROR, Device, read_config
+
+if TYPE_CHECKING:
+    from scalefold.doctor import Finding
 
 
 def register(app: typer.Typer) -> None:
     """Add the command of this module to the application."""
-    app.command(rich_help_panel="Tools", epilog="Example: [cyan]scalefold doctor[/]")(doctor)
+    app.command(
+        rich_help_panel="Tools",
+        epilog="Example: [cyan]scalefold doctor --results results --shards results/my/shards[/]",
+    )(doctor)
 
 
 def doctor(
     device: Device = "auto",
+    results: Annotated[
+        Path,
+        typer.Option(metavar="FOLDER", help="Where results go: writing and locking are tried."),
+    ] = Path("results"),
+    shards: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Shards to train on: some chains are read."),
+    ] = None,
     warm: Annotated[
         list[Path] | None,
         typer.Option(
@@ -26,10 +41,40 @@ def doctor(
         ),
     ] = None,
 ) -> None:
-    """Show what the model runs on here: GPU, torch, Triton, and the backend of each op.
+    """Show what the model runs on here, and try what a training needs: GPUs, links, folders.
 
-    If a preferred backend does not serve an op, the reason is printed below it.
+    GPU, torch, Triton and the backend of each op come first. If a preferred backend does not serve
+    an op, the reason is printed below it. The last line is a verdict. The exit code is 2 if
+    something must be mended.
     """
+    _show_backends(device)
+    if warm:
+        _fill_caches(device, warm)
+    from scalefold.doctor import verdict
+
+    findings = []
+    for finding in _findings(device, results, shards):
+        typer.echo(finding)
+        findings.append(finding)
+    typer.echo(verdict(findings))
+    if any(finding.wrong for finding in findings):
+        raise typer.Exit(EXIT_INPUT_ERROR)
+
+
+def _findings(device: str, results: Path, shards: Path | None) -> Iterator[Finding]:
+    from scalefold.doctor.folders import of_caches, of_results, of_shards
+
+    if device != "cpu":
+        from scalefold.doctor.gpus import of_gpus
+
+        yield from of_gpus()
+    yield from of_results(results)
+    if shards is not None:
+        yield of_shards(shards)
+    yield from of_caches()
+
+
+def _show_backends(device: str) -> None:
     import torch
 
     from scalefold import __version__
@@ -52,10 +97,13 @@ def doctor(
         typer.echo(f"{op:25} {backend}")
         for other, reason in passed_over.items():
             typer.echo(f"{'':25} not {other}: {reason}")
-    if warm:
-        from scalefold.bench.step import first_step
-        from scalefold.cli.logs import log_to_stderr
 
-        log_to_stderr()
-        seconds = first_step(read_config(warm, None), chosen)
-        typer.echo(f"caches     warm: the first step took {seconds:.0f} s")
+
+def _fill_caches(device: str, config: list[Path]) -> None:
+    from scalefold.bench.step import first_step
+    from scalefold.cli.device import torch_device
+    from scalefold.cli.logs import log_to_stderr
+
+    log_to_stderr()
+    seconds = first_step(read_config(config, None), torch_device(device))
+    typer.echo(f"first step {seconds:.0f} s; what it compiled is in the caches")

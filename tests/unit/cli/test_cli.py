@@ -503,7 +503,7 @@ def test_doctor_makes_the_first_step_of_a_configuration() -> None:
     assert run("doctor", "--device", "cpu", "--warm", "nope.yaml").exit_code != 0
     result = run("doctor", "--device", "cpu", "--warm", DEMO)
     assert result.exit_code == 0
-    assert result.output.splitlines()[-1].startswith("caches     warm")
+    assert "first step" in result.output
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,36 @@
+"""What was found out about one thing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing.
+
+    Attributes
+    ----------
+    subject : str
+        What was looked at.
+    said : str
+        What is so.
+    wrong : bool
+        Whether it must be mended before a training can go well.
+    """
+
+    subject: str
+    said: str
+    wrong: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.subject:10} {'WRONG: ' if self.wrong else ''}{self.said}"
+
+
+def verdict(findings: Sequence[Finding]) -> str:
+    """In one line."""
+    wrong = [finding.subject for finding in findings if finding.wrong]
+    if not wrong:
+        return "verdict: all is well"
+    return f"verdict: {len(wrong)} of {len(findings)} things to mend: {', '.join(wrong)}"
