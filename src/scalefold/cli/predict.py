@@ -14,6 +14,7 @@ from scalefold.cli.options import (
     check_there,
     parse_overrides,
 )
+from scalefold.cli.sharing import leading
 from scalefold.errors import InputError
 
 if TYPE_CHECKING:
@@ -116,6 +117,9 @@ def predict(
 
     Of a checkpoint the averaged weights are taken. Weights bring their configuration along.
 
+    Several processes that torchrun starts on a node share each target: [cyan]torchrun --standalone
+    --nproc-per-node 4 -m scalefold predict …[/]. So each needs less memory.
+
     The same command goes on where it was interrupted. A sequence that cannot be predicted is named
     in a line of its own and in predictions.tsv, the rest goes on, and the exit code is 2.
     """
@@ -137,36 +141,40 @@ def predict(
             check_there(path, what)
     overrides = _overrides(set_, recycling)
 
-    from scalefold.cli.device import torch_device
     from scalefold.cli.logs import log_to_stderr
+    from scalefold.launcher import find_place
     from scalefold.predict.members import read_members
     from scalefold.predict.run import SUMMARY_FILE, predict_targets
 
-    console, chosen = log_to_stderr(), torch_device(device)
+    console = log_to_stderr(find_place())
     bad_weights: list[Path] = []
 
     def refuse(path: Path, reason: str) -> None:
         bad_weights.append(path)
         typer.echo(f"weights left out: {reason}", err=True)
 
-    members = read_members(weights, _given(preset, config, overrides), overrides, refuse)
-    for member in members:
-        kind = "averaged weights" if member.averaged else "weights as they are in the file"
-        typer.echo(f"{member.label}: {kind}, {member.subject.path}", err=True)
-    if shards is not None:
-        targets, refused = _of_shards(shards, chain)
-    else:
-        assert fasta is not None
-        targets, refused = _of_fasta(fasta, alignments, members[0].config.shards)
-    outcomes = predict_targets(
-        targets,
-        members,
-        out,
-        chosen,
-        tolerance_angstrom=early_stop,
-        refused=refused,
-        console=console,
-    )
+    with leading(device) as predictors:
+        if predictors is None:
+            return
+        members = read_members(weights, _given(preset, config, overrides), overrides, refuse)
+        for member in members:
+            kind = "averaged weights" if member.averaged else "weights as they are in the file"
+            typer.echo(f"{member.label}: {kind}, {member.subject.path}", err=True)
+        if shards is not None:
+            targets, refused = _of_shards(shards, chain)
+        else:
+            assert fasta is not None
+            targets, refused = _of_fasta(fasta, alignments, members[0].config.shards)
+        outcomes = predict_targets(
+            targets,
+            members,
+            out,
+            predictors.device,
+            tolerance_angstrom=early_stop,
+            refused=refused,
+            console=console,
+            predictors=predictors,
+        )
     failed = sum(outcome.fate == "failed" for outcome in outcomes)
     there = sum(outcome.fate == "there" for outcome in outcomes)
     before = f", {there} of them before" if there else ""

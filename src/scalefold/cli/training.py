@@ -19,6 +19,7 @@ from scalefold.cli.options import (
     check_there,
     read_stage,
 )
+from scalefold.cli.sharing import leading
 from scalefold.errors import InputError
 
 if TYPE_CHECKING:
@@ -206,7 +207,7 @@ def evaluate(
     """Predict whole chains, and compare them with the experiment.
 
     A checkpoint's averaged weights are evaluated, or those of a file. The configuration's model
-    must be that of the weights.
+    must be that of the weights. Several processes that torchrun starts on a node share each chain.
 
     If the mean lDDT-Cα of the first of evaluation.splits reaches evaluation.target_lddt, or has not
     risen for evaluation.patience evaluations in the folder of --out, the checkpoint's training
@@ -216,9 +217,9 @@ def evaluate(
     from scalefold.shards.manifest import Manifest
 
     place = find_place()
-    if place is not None and place.world_size > 1:
+    if follow and place is not None and place.world_size > 1:
         raise InputError(
-            f"evaluate: a launcher has started {place.world_size} processes, and each would write "
+            f"--follow: a launcher has started {place.world_size} processes, and each would write "
             "the same files: start one process, without torchrun"
         )
     if not follow:
@@ -235,16 +236,21 @@ def evaluate(
 
     if strict:
         check_origin(shards, loaded)
-    chosen, console = torch_device(device), log_to_stderr()
+    console = log_to_stderr(place)
     if follow:
         if split or structures:
             raise InputError("--follow goes without --split and --structures")
+        chosen = torch_device(device)
         steps = follow_training(loaded, weights, shards, out, chosen, console)
         typer.echo(f"{out}: evaluated {len(steps)} checkpoints of {weights}")
         return
-    result = evaluate_weights(
-        loaded, weights, shards, out, split, chosen, structures=structures, console=console
-    )
+    with leading(device) as predictors:
+        if predictors is None:
+            return
+        result = evaluate_weights(
+            loaded, weights, shards, out, split, predictors.device, structures=structures,
+            console=console, predictors=predictors,
+        )  # fmt: skip
     subject = result["checkpoint"] if result["weights"] == "file" else f"step {result['step']}"
     for name, means in result["mean"].items():
         shown = [f"{metric} {value:.3f}" for metric, value in means.items() if value is not None]

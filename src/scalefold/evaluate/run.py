@@ -33,7 +33,8 @@ from scalefold.evaluate.results import (
 )
 from scalefold.evaluate.structure_file import structure_path
 from scalefold.evaluate.unreported import forget_unreported, keep_unreported, read_unreported
-from scalefold.predict.predictor import choose_precision, predictor
+from scalefold.predict.predictor import choose_precision
+from scalefold.predict.shared import SharedPredictors
 from scalefold.predict.subject import Subject, read_subject
 from scalefold.progress import LiveLine
 from scalefold.raw.case_collisions import check_case_collisions
@@ -55,6 +56,7 @@ def evaluate_weights(
     device: torch.device | str = "cpu",
     structures: Path | None = None,
     console: Console | None = None,
+    predictors: SharedPredictors | None = None,
 ) -> dict[str, Any]:
     """Score weights on whole chains, and write the result.
 
@@ -81,6 +83,8 @@ def evaluate_weights(
         Folder to write the predicted structures to, ``<chain key>.cif``.
     console : Console, optional
         For the progress bar; default standard error.
+    predictors : SharedPredictors, optional
+        If several processes share each chain, of which this is the first.
 
     Returns
     -------
@@ -124,7 +128,8 @@ def evaluate_weights(
     if evaluation is None:
         console = console or Console(stderr=True)
         with LiveLine(f"evaluating {path.name}:", len(chains), console) as progress:
-            predict = predictor(config, subject.weights, device)
+            make = (predictors or SharedPredictors(device)).make
+            predict = make(config, subject.weights)
             results, shown = evaluate_chains(
                 predict, reader, chains, config, device, structures, progress
             )

@@ -12,7 +12,8 @@ from scalefold.features.contract import Features
 from scalefold.features.query import Query
 from scalefold.predict.ahead import ready_features
 from scalefold.predict.members import Member
-from scalefold.predict.predictor import Prediction, Predictor, predictor
+from scalefold.predict.predictor import Prediction, Predictor
+from scalefold.predict.shared import LeadingPredictor, SharedPredictors
 
 Key = str
 """Of settings: what has the same one is made once."""
@@ -30,14 +31,21 @@ class Ensemble:
     device : torch.device
     tolerance_angstrom : float
         As for `Predictor`.
+    predictors : SharedPredictors, optional
+        Makes them for several processes.
     """
 
     def __init__(
-        self, members: Sequence[Member], device: torch.device, tolerance_angstrom: float
+        self,
+        members: Sequence[Member],
+        device: torch.device,
+        tolerance_angstrom: float,
+        predictors: SharedPredictors | None = None,
     ) -> None:
         self._device, self._tolerance_angstrom = device, tolerance_angstrom
+        self._make = (predictors or SharedPredictors(device)).make
         self._members = sorted(members, key=lambda member: _model_key(member.config))
-        self._predictors: dict[Key, Predictor] = {}
+        self._predictors: dict[Key, Predictor | LeadingPredictor] = {}
         self._loaded: dict[Key, Member] = {}
 
     def features(self, query: Query) -> dict[Key, list[Features]]:
@@ -53,13 +61,13 @@ class Ensemble:
             predict = self._with_weights_of(member)
             yield member, predict(features[_features_key(member.config)])
 
-    def _with_weights_of(self, member: Member) -> Predictor:
+    def _with_weights_of(self, member: Member) -> Predictor | LeadingPredictor:
         key = _model_key(member.config)
         predict = self._predictors.get(key)
         if predict is None:
-            predict = self._predictors[key] = predictor(
-                member.config, member.subject.weights, self._device, self._tolerance_angstrom
-            )
+            weights = member.subject.weights
+            predict = self._make(member.config, weights, self._tolerance_angstrom)
+            self._predictors[key] = predict
         elif self._loaded[key] is not member:
             predict.load(member.subject.weights)
         self._loaded[key] = member

@@ -22,12 +22,14 @@ from scalefold.engine.cuda_graphs import CapturedPasses
 from scalefold.engine.precision import Precision, narrow_model, set_matrix_products
 from scalefold.errors import InputError
 from scalefold.features.contract import INPUT_FEATURES, Features
+from scalefold.features.shares import divisible
 from scalefold.model import AlphaFold, Outputs, Previous, Templates
 from scalefold.model.assembly import Assembly
 from scalefold.model.confidence import expected_aligned_error, predicted_tm_score
 from scalefold.model.passes import SamplePasses, Settled, never
 from scalefold.ops import select_ops
 from scalefold.ops.chunked import chunked
+from scalefold.parallel import ALONE, SINGLE, Mesh, Ranks
 from scalefold.predict.pair_maps import PairMaps, pair_maps
 from scalefold.weights import State
 
@@ -86,6 +88,8 @@ class Predictor:
         in the order of their length.
     tolerance_angstrom : float, optional
         Recycling ends when it moves atoms less than this, see `Movement`; default: never.
+    ranks : Ranks, optional
+        Those that share the chain, as the model's axis does. All make the same calls.
     """
 
     def __init__(
@@ -96,8 +100,9 @@ class Predictor:
         length_step: int,
         graphs: bool,
         tolerance_angstrom: float = 0.0,
+        ranks: Ranks = ALONE,
     ) -> None:
-        self._model, self._config = model, config
+        self._model, self._config, self._ranks = model, config, ranks
         self._tolerance_angstrom = tolerance_angstrom
         self._passes = _Inference(model, config)
         self._length_step, self._graphs = length_step, graphs
@@ -118,9 +123,18 @@ class Predictor:
         """
         length = passes[0]["aatype"].shape[1]
         padded = -(-length // self._length_step) * self._length_step
-        inputs = [_padded_inputs(features, padded) for features in passes]
+        rows = self._config.template.num_rows(passes[0]["template_aatype"].shape[1])
+        inputs = [
+            divisible(_padded_inputs(features, padded), self._ranks.size, rows)
+            for features in passes
+        ]
+        padded = inputs[0]["aatype"].shape[1]
         movement = Movement(length, self._tolerance_angstrom)
-        outputs = self._outputs(inputs, padded, movement if self._tolerance_angstrom else never)
+
+        def settled(positions: Tensor) -> bool:
+            return self._ranks.tell(movement(positions))  # the first's decision, for all
+
+        outputs = self._outputs(inputs, padded, settled if self._tolerance_angstrom else never)
         pae, ptm = self._aligned_errors(outputs, length)
         return Prediction(
             positions=outputs.positions[0, :length].cpu(),
@@ -227,7 +241,11 @@ def not_finite(prediction: Prediction) -> str | None:
 
 
 def predictor(
-    config: Config, weights: State, device: torch.device, tolerance_angstrom: float = 0.0
+    config: Config,
+    weights: State,
+    device: torch.device,
+    tolerance_angstrom: float = 0.0,
+    mesh: Mesh = SINGLE,
 ) -> Predictor:
     """Assemble a model for inference; on a GPU with kernels and graphs as training is configured.
 
@@ -241,11 +259,13 @@ def predictor(
     device : torch.device
     tolerance_angstrom : float, optional
         As for `Predictor`.
+    mesh : Mesh, optional
+        All processes that share a chain make this call.
     """
     precision, on_gpu = choose_precision(config, device), device.type == "cuda"
     set_matrix_products(precision, device)
     ops = select_ops(config.training.kernels if on_gpu else "torch", device)
-    model = AlphaFold(config.model, Assembly(ops=chunked(ops, MAX_PART_ELEMENTS)))
+    model = AlphaFold(config.model, Assembly(chunked(ops, MAX_PART_ELEMENTS), mesh.axis))
     model.load_state_dict(weights)
     model = model.to(device).eval().requires_grad_(False)
     narrow_model(model, precision)
@@ -255,6 +275,7 @@ def predictor(
         length_step=LENGTH_STEP if on_gpu else 1,
         graphs=on_gpu and config.training.cuda_graphs is not False,
         tolerance_angstrom=tolerance_angstrom,
+        ranks=mesh.dap,
     )
 
 

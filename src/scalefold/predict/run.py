@@ -30,6 +30,7 @@ from scalefold.predict.members import Member
 from scalefold.predict.outputs import check_settings, read_record, write_target
 from scalefold.predict.predictor import choose_precision, memory_explained, not_finite
 from scalefold.predict.ranking import rank
+from scalefold.predict.shared import SharedPredictors
 from scalefold.predict.targets import Target
 from scalefold.progress import LiveLine
 from scalefold.raw.case_collisions import check_case_collisions
@@ -88,6 +89,7 @@ def predict_targets(
     tolerance_angstrom: float = 0.0,
     refused: Sequence[Outcome] = (),
     console: Console | None = None,
+    predictors: SharedPredictors | None = None,
 ) -> list[Outcome]:
     """Predict targets, the short ones first, and write what `write_target` says.
 
@@ -110,6 +112,8 @@ def predict_targets(
         Go into the table too.
     console : Console, optional
         For the progress bar; default standard error.
+    predictors : SharedPredictors, optional
+        If several processes share each target, of which this is the first.
 
     Returns
     -------
@@ -125,7 +129,7 @@ def predict_targets(
     make_folder(out)
     check_case_collisions((out / target.name for target in targets), out)
     outcomes: dict[str, Outcome] = {}
-    work = _Work(members, out, device, tolerance_angstrom)
+    work = _Work(members, out, device, tolerance_angstrom, predictors)
     check_settings(out, targets, work.settings)
     try:
         with LiveLine("predicting", len(targets), console or Console(stderr=True)) as progress:
@@ -161,8 +165,9 @@ class _Work:
         out: Path,
         device: torch.device,
         tolerance_angstrom: float,
+        predictors: SharedPredictors | None,
     ) -> None:
-        self._ensemble = Ensemble(members, device, tolerance_angstrom)
+        self._ensemble = Ensemble(members, device, tolerance_angstrom, predictors)
         self._out, self._device = out, device
         self._max_length = min(member.config.evaluation.max_length for member in members)
         self.settings = {

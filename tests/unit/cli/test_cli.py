@@ -453,14 +453,15 @@ def test_pack_says_when_a_bucket_is_missing(arguments: tuple[str, ...], message:
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_evaluation_is_not_for_several_processes(
+def test_following_a_training_is_not_for_several_processes(
     size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launched = {"RANK": 0, "WORLD_SIZE": size, "LOCAL_RANK": 0, "MASTER_ADDR": "", "MASTER_PORT": 0}
     for name, value in launched.items():
         monkeypatch.setenv(name, str(value))
     options = ("-c", DEMO, "--shards", SHARDS, "--out", str(tmp_path / "e.json"))
-    result = run("evaluate", str(tmp_path), *options)
+    follow = ["--follow"] if size == 2 else []
+    result = run("evaluate", str(tmp_path), *options, *follow)
     assert result.exit_code == 2
     refused = "2 processes"
     assert (refused in result.stderr) == (size == 2)
