@@ -45,7 +45,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Path, Pa
 @pytest.fixture(scope="module")
 def alone(prepared: tuple[Config, Path, Path]) -> dict[str, Any]:
     config, shards, _ = prepared
-    return dap_runs.found(config, shards, SINGLE)
+    return dap_runs.found(config, shards, SINGLE, exact=True)
 
 
 @pytest.fixture(scope="module", params=LAYOUTS, ids=lambda layout: "{}x{}".format(*layout))
@@ -104,3 +104,20 @@ def test_a_training_is_the_same(together: list[Any], alone: dict[str, Any], scop
         # Weights never drift apart.
         assert all(torch.equal(v, together[0]["training"][scope]["weights"][n])
                    for n, v in mine["weights"].items())  # fmt: skip
+
+
+@pytest.mark.parametrize("together", [(1, 2)], ids=["1x2"], indirect=True)
+def test_twenty_exact_steps_are_the_same(together: list[Any], alone: dict[str, Any]) -> None:
+    theirs = alone["exact_training"]
+    for rank in together:
+        for name, value in rank["exact_training"].items():
+            _close(value, theirs[name], 1e-10, name)
+
+
+def test_a_prediction_is_the_same(together: list[Any], alone: dict[str, Any]) -> None:
+    """Aligned errors are kept in float32."""
+    theirs = alone["prediction"]
+    assert theirs["positions"].dtype == torch.float64
+    for rank in together:
+        for name, value in rank["prediction"].items():
+            _close(value, theirs[name], 1e-6 if name == "pae" else 1e-10, name)
