@@ -31,12 +31,10 @@ def test_every_section_counts_every_chain(demo):
 def test_counts_are_those_of_the_rows(demo):
     reader = ShardReader(demo.out)
     rows = cells(counts_table(reader))
-    samples = [
-        reader.sample(key) for split in ("train", "validation") for key in reader.keys(split)
-    ]
-    deep = sum(100 <= sample.msa.msa.shape[0] < 1000 for sample in samples)
+    samples = [*reader.keys("train"), *reader.keys("validation")]
+    deep = sum(100 <= reader.msa(key).msa.shape[0] < 1000 for key in samples)
     assert deep == sum(map(int, rows["alignment rows 100 to 999"]))
-    without = sum(not sample.msa.templates for sample in samples)
+    without = sum(not reader.templates(key) for key in samples)
     assert without == sum(map(int, rows["template hits kept 0"]))
 
 
