@@ -111,7 +111,7 @@ def write_synthetic_shards(
             hits = [_hit(generator, i, t, record) for i, t in enumerate(templates)]
             located = {i: Located(hit.chain_key) for i, hit in enumerate(hits)}
             hits_shard.add_batch(encode_hits(record.seq_id, hits))
-            templates_shard.add_batch(encode_located(record.seq_id, located))
+            templates_shard.add_batch(encode_located(record.seq_id, hits, located))
     with write_shard(folder / INDEX_FILE, "index") as index:
         index.add_batch(_index(chains, templates, split))
     shards = (chain_shard, msa_shard, hits_shard, templates_shard, index)

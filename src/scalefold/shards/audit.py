@@ -18,6 +18,7 @@ from scalefold.split_table import CLUSTER_SIZES, LENGTHS, RESOLUTIONS, SplitTabl
 
 _DEPTHS: Final = (1, 2, 10, 100, 1000, 5000, 10_000, 20_000)
 _HITS: Final = (0, 1, 4, 20, 100)
+_COVERAGE: Final = (0, 1, 25, 50, 75, 95)
 _NAMES: Final = re.compile(r"\S*[\d/_']\S*")
 _MOST_REASONS: Final = 12
 _REASON_LENGTH: Final = 100
@@ -50,6 +51,15 @@ def counts_table(reader: ShardReader) -> Table:
         values = _column(reader, family, column)
         numbers = [values.get((p["msa_shard"], p["msa_row"])) for p in places]
         table.add_counts(what, edges, numbers, absent="none")
+    covered = {} if is_former else _column(reader, "templates", "covered")
+    lengths = index["length"].to_pylist()
+    shares = [
+        None
+        if (residues := covered.get((place["msa_shard"], place["msa_row"]))) is None
+        else 100 * residues // length
+        for place, length in zip(places, lengths, strict=True)
+    ]
+    table.add_counts("% covered by the best template", _COVERAGE, shares, absent="unknown")
     return table.table
 
 

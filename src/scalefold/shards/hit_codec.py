@@ -48,8 +48,18 @@ class PackedHits(Sequence[AlignedHit]):
         return AlignedHit(probability=known.pop("prob"), **known)
 
 
-def encode_located(seq_id: bytes, located: Mapping[int, Located]) -> pa.RecordBatch:
-    """Return the ``templates`` row of an alignment: by number of the hit, where its template is."""
+def encode_located(
+    seq_id: bytes, hits: Sequence[AlignedHit], located: Mapping[int, Located]
+) -> pa.RecordBatch:
+    """Return the ``templates`` row of an alignment.
+
+    Parameters
+    ----------
+    seq_id, hits
+        As in its ``hits`` row.
+    located
+        Number of the hit -> where its template is, the best first.
+    """
     found = located.values()
     pairs = [one.realigned or _NO_PAIRS for one in found]
     arrays = [
@@ -59,9 +69,13 @@ def encode_located(seq_id: bytes, located: Mapping[int, Located]) -> pa.RecordBa
         _lists("q_idx", [q_idx for q_idx, _ in pairs]),
         _lists("t_idx", [t_idx for _, t_idx in pairs]),
     ]
-    return one_row(
-        "templates", {"seq_id": seq_id, "located": _list(LOCATED_TYPE, arrays, len(located))}
-    )
+    best = next(template_hits(hits, located), None)
+    values = {
+        "seq_id": seq_id,
+        "covered": 0 if best is None else len(best.q_idx),
+        "located": _list(LOCATED_TYPE, arrays, len(located)),
+    }
+    return one_row("templates", values)
 
 
 def decode_located(batch: pa.RecordBatch) -> dict[int, Located]:

@@ -108,7 +108,7 @@ def locate_templates(
             hits = PackedHits(batch)
             chosen = _Users.of(users.get(facts.row, ()))
             located = _located(hits, chosen, store, settings.max_template_hits, outcomes)
-            shard.add_batch(encode_located(seq_id, located))
+            shard.add_batch(encode_located(seq_id, hits, located))
     file.close()
     return shard.facts, outcomes
 

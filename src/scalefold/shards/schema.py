@@ -108,7 +108,12 @@ SCHEMAS: Final[dict[str, pa.Schema]] = {
     ),
     "templates": _family(
         "templates",
-        [_required("seq_id", pa.binary(32)), _required("located", _list_of(LOCATED_TYPE)), _HASH],
+        [
+            _required("seq_id", pa.binary(32)),
+            _required("covered", pa.int32()),  # residues of the query, by the best template
+            _required("located", _list_of(LOCATED_TYPE)),
+            _HASH,
+        ],
     ),
     "chain": _family(
         "chain",

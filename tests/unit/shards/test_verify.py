@@ -119,7 +119,7 @@ def test_hits_that_lead_nowhere_are_found(demo_copy, change, message, structures
     located = dataclasses.replace(Located("5pti_A"), **change)
     for family, encode in (
         ("hits", lambda seq_id: encode_hits(seq_id, [hit])),
-        ("templates", lambda seq_id: encode_located(seq_id, {0: located})),
+        ("templates", lambda seq_id: encode_located(seq_id, [hit], {0: located})),
     ):
         path = demo_copy.out / f"{family}-00000.arrow"
         file = ShardFile(path, family)
