@@ -198,7 +198,7 @@ def _write_shards(config: Config, out: Path, num_chains: int) -> None:
                 facts.append(fact)
         chains = ChainSummary(_head(config, "chain", bucket, shard.facts), tuple(facts))
         write_summary(out, chains)
-        rows = []
+        rows: list[AlignmentFacts] = []
         with (
             write_shard(out / shard_file("msa", bucket), "msa") as msa,
             write_shard(out / shard_file("hits", bucket), "hits") as hits,
@@ -266,7 +266,7 @@ def _chain(number: int, row: int) -> tuple[ChainRecord, ChainFacts]:
 
 def _hits(sequence: int, num_sequences: int) -> list[AlignedHit]:
     query = made_up.sequence_of(sequence).tobytes().decode()
-    found = []
+    found: list[AlignedHit] = []
     for chain, first, start, columns in made_up.hits_of(sequence, num_sequences):
         template = made_up.sequence_of(made_up.sequence_number(chain)).tobytes().decode()
         found.append(
@@ -300,7 +300,7 @@ def pack_rate(raw: Path, configuration: Path, work: Path) -> dict[str, Any]:
         "alignments": list(raw.glob("alignments/**/*.a3m")),
         "template hits": list(raw.glob("alignments/**/*.hhr")),
     }
-    packed = defaultdict(int)
+    packed: dict[str, int] = defaultdict(int)
     for facts in manifest["files"]:
         packed[facts["file"].partition("-")[0]] += facts["bytes"]
     return {
