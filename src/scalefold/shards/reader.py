@@ -65,7 +65,8 @@ class ShardReader:
         self.manifest = Manifest.read(folder)
         self.manifest.check_bytes(folder, INDEX_FILE)
         self.index: pa.Table = ShardFile(folder / INDEX_FILE, "index").table().combine_chunks()
-        self._keys = np.array([k.encode() for k in self.index["chain_key"].to_pylist()], np.bytes_)
+        keys = self.index["chain_key"].cast(pa.binary())
+        self._keys = np.array(keys.to_pylist(), np.bytes_)
         if (self._keys[1:] <= self._keys[:-1]).any():
             raise InputError(
                 f"{folder / INDEX_FILE}: chain keys are not unique and sorted. Run "
