@@ -246,9 +246,17 @@ def _hash_value(state: xxhash.xxh3_64, kind: str, column: pa.Array) -> None:
         state.update(_scalar_bytes(kind, value))
 
 
+_WIDE: Final = {"float": "<f8", "signed": "<i8", "unsigned": "<u8"}
+
+
 def _encoded(dtype: pa.DataType, column: pa.Array) -> list[bytes]:
     """What each value of a column adds to the hash: as `_hash_value`, all at once."""
     kind = _kind(dtype)
+    if kind in _WIDE and not column.null_count:
+        packed = np.ones(len(column), [("flag", np.uint8), ("value", _WIDE[kind])])
+        packed["value"] = column.to_numpy(zero_copy_only=False)
+        content, size = packed.tobytes(), packed.itemsize
+        return [content[i : i + size] for i in range(0, len(content), size)]
     if kind != "numbers":
         values = column.to_pylist()
         return [b"\0" if v is None else b"\1" + _scalar_bytes(kind, v) for v in values]
