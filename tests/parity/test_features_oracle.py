@@ -95,7 +95,6 @@ def sample_of(golden):
             row_source=np.zeros(len(msa), np.uint8),
             profile=golden["profile"],
             num_seq_full=len(msa),
-            templates=tuple(hit for hit, _ in templates),
         ),
         templates=tuple(templates),
         split="train",

@@ -27,7 +27,6 @@ PACKED = {
     "fetch_structures": BUCKETS,
     "fetch_alignments": BUCKETS,
     "structures": BUCKETS,
-    "all_structures": 1,
     "pack": BUCKETS,
     "index": 1,
     **AFTER_INDEX,

@@ -15,11 +15,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from scalefold.raw.chains import mmcif_path, read_chains
-from scalefold.shards.buckets import bucket_of
+from scalefold.raw.chains import mmcif_path
 
 AFTER_INDEX = {"train": 1, "evaluate": 3, "report": 1}
-BUCKETS = 3
 
 
 @contextlib.contextmanager
@@ -104,17 +102,10 @@ def test_touched_structure(workflow) -> None:
     path = mmcif_path(workflow.folder, "5pti").name
     (source,) = workflow.folder.glob(f"mirror/wwpdb/**/{path}")
     with touched(source):
-        # Any structure may be a template of any alignment: those are all packed again.
         assert workflow.planned() == {
             "fetch_structures": 1,
             "structures": 1,
-            "all_structures": 1,
-            "pack": len(
-                {
-                    bucket_of(r.entry_id, BUCKETS)
-                    for r in read_chains(workflow.folder / "chains.tsv")
-                }
-            ),
+            "pack": 1,
             "index": 1,
             **AFTER_INDEX,
         }
@@ -145,7 +136,7 @@ def test_a_list_of_chains_under_another_name_packs_nothing_again(workflow) -> No
 def test_every_stage_can_be_rerun_alone(workflow, rule: str) -> None:
     planned = workflow.planned("--forcerun", rule)
     order = ["fetch_structures", "structures", "pack", "index", "train", "evaluate", "report"]
-    assert set(planned) - {"all_structures"} == set(order[order.index(rule) :])
+    assert set(planned) == set(order[order.index(rule) :])
 
 
 def test_deleted_results_are_made_again(workflow) -> None:
@@ -171,9 +162,7 @@ def test_changed_settings_concern_their_stages(workflow) -> None:
     assert planned(evaluation={"seed": 5}) == {"config": 1, "evaluate": 3, "report": 1}
     assert planned(data={"download_threads": 3}) == {"config": 1}
     packed = planned(shards={"compression": "lz4"})
-    assert packed.keys() == {"config", "structures", "all_structures", "pack", "index"} | set(
-        AFTER_INDEX
-    )
+    assert packed.keys() == {"config", "structures", "pack", "index", *AFTER_INDEX}
 
 
 def test_report_is_made_again_for_real(workflow) -> None:

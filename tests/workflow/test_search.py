@@ -27,6 +27,20 @@ def test_only_sequences_without_an_alignment_are_searched(
     assert (workflow.run / "raw/unaligned.fasta").read_text().count(">") == 1
     assert workflow.planned("--until", "index") == {}
 
+    with (workflow.folder / "chains.tsv").open("a") as table:
+        table.write("1k1a_A\ttemplate\t\n")
+    assert workflow.planned("--until", "index") == {
+        "fetch_structures": 1,
+        "structures": 1,
+        "all_structures": 1,
+        "fetch_alignments": 1,
+        "unaligned": 1,
+        "search": 2,
+        "searched": 1,
+        "pack": 1,
+        "index": 1,
+    }
+
 
 def test_without_a_section_nothing_is_searched(new_workflow: Callable[..., Any]) -> None:
     planned = new_workflow("local", {}).planned("--until", "index")

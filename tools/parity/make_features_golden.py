@@ -154,13 +154,14 @@ def _sample(demo: Path) -> Sample:
         template = _entry_chain(demo, key)
         found = locate(hit, {key: template.sequence})
         assert not isinstance(found, str), found
+        q_idx, t_idx = found.pairs(hit)
         record = _record(template, rename=[65], hide=[61, 66, 68, 70, 73])
         record = dataclasses.replace(record, release_date=datetime.date(1990, 1, 1))
-        hits.append((TemplateHit(key, hit.sum_probs, 99.0, found.q_idx, found.t_idx), record))
+        hits.append((TemplateHit(key, hit.sum_probs, 99.0, q_idx, t_idx), record))
         # a second, shorter hit on the same chain
         part = slice(30, 90)
         hits.append(
-            (TemplateHit(key, 20.0, 90.0, found.q_idx[part], found.t_idx[part]), record),
+            (TemplateHit(key, 20.0, 90.0, q_idx[part], t_idx[part]), record),
         )
     hits.sort(key=lambda pair: -pair[0].sum_probs)
     return Sample(
@@ -174,7 +175,6 @@ def _sample(demo: Path) -> Sample:
             row_source=alignment.row_source,
             profile=profile(msa),
             num_seq_full=len(msa),
-            templates=tuple(hit for hit, _ in hits),
         ),
         templates=tuple(hits),
         split="train",

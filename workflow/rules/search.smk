@@ -1,9 +1,13 @@
 # Alignments of sequences that the mirrors have none of. Without a section `search` there is no such
 # rule, and nothing else depends on one.
 SEARCHED = []
+SEARCH_SETTINGS = []
 
 if CONFIG.search is not None:
-    SEARCHED = [f"{RUN}/searched.done"]
+    # A search for a new chain is no reason to pack the alignments of others again: `index` refuses
+    # alignments that have come since their bucket was packed.
+    SEARCHED = [ancient(f"{RUN}/searched.done")]
+    SEARCH_SETTINGS = settings("search.steps", "search.given", "search.query_alone")
     PARTS = [f"{part:05d}" for part in range(CONFIG.search.jobs)]
 
     localrules:
@@ -54,7 +58,7 @@ if CONFIG.search is not None:
             mem_mb=growing(CONFIG.search.job_megabytes),
             runtime=1440,
         params:
-            *settings("search.steps", "search.given", "search.query_alone"),
+            *SEARCH_SETTINGS,
             config=given_configuration,
             parts=CONFIG.search.jobs,
             raw=literal(f"{RUN}/raw"),

@@ -20,6 +20,7 @@ from scalefold.raw.chains import read_chains
 from scalefold.io.atomic import check_writable
 from scalefold.shards.bucket_count import with_bucket_count
 from scalefold.shards.buckets import bucket_of
+from scalefold.shards.manifest import is_former
 
 overrides = workflow.config_settings.config
 try:
@@ -173,3 +174,29 @@ def hashed_lines(bucket):
 def chain_table(wildcards):
     """A bucket's lines of the list of chains, hashed: a changed line concerns its bucket only."""
     return hashed_lines(int(wildcards.bucket))
+
+
+@cache
+def stays_former():
+    """Shards of schema version 1 stay as they are, until alignments are packed again.
+
+    Their alignments were made of other inputs, which must not count as changed.
+    """
+    asked_for = {"pack", "fetch_alignments"} & set(workflow.dag_settings.forcerun)
+    return is_former(Path(SHARDS)) and not asked_for
+
+
+def queries(wildcards):
+    """What a bucket's alignments are of: its chains."""
+    if stays_former():
+        return ancient(f"{RUN}/structures.done")
+    return expand(f"{SHARDS}/chain-{wildcards.bucket}.{{kind}}", kind=["arrow", "json"])
+
+
+def packed_hits(wildcards):
+    """Template hits of all buckets."""
+    return (
+        []
+        if stays_former()
+        else expand(f"{SHARDS}/hits-{{bucket}}.arrow", bucket=BUCKETS)
+    )

@@ -1,5 +1,5 @@
-# Arrow shards. A bucket's structures; then its alignments and template hits, which are aligned anew
-# to the packed structures of all buckets; then the index of all.
+# Arrow shards. A bucket's structures; then its alignments and template hits; then the index of all
+# buckets, with the templates that the hits lead to.
 import time
 
 
@@ -31,7 +31,7 @@ rule structures:
 
 
 rule all_structures:
-    # One edge a bucket into `pack` instead of buckets x buckets: any structure may be a template.
+    # One edge a bucket into `unaligned`, which asks for the structures of all.
     input:
         expand(
             f"{SHARDS}/chain-{{bucket}}.{{kind}}",
@@ -45,10 +45,11 @@ rule all_structures:
 rule pack:
     input:
         fetched=f"{RUN}/raw/fetched-alignments-{{bucket}}.tsv",
-        structures=f"{RUN}/structures.done",
+        structures=queries,
         searched=SEARCHED,
     output:
         shard=f"{SHARDS}/msa-{{bucket}}.arrow",
+        hits=f"{SHARDS}/hits-{{bucket}}.arrow",
         summary=f"{SHARDS}/msa-{{bucket}}.json",
     log:
         f"{RUN}/logs/pack/{{bucket}}.log",
@@ -62,6 +63,7 @@ rule pack:
         runtime=240,
     params:
         *packing_params(),
+        *SEARCH_SETTINGS,
         config=given_configuration,
         chains=chain_table,
         raw=literal(f"{RUN}/raw"),
@@ -72,6 +74,7 @@ rule pack:
 
 
 rule index:
+    # Its templates-*.arrow are not declared: shards of schema version 1 have none, and stay valid.
     input:
         shards=expand(
             f"{SHARDS}/{{family}}-{{bucket}}.{{kind}}",
@@ -79,6 +82,7 @@ rule index:
             bucket=BUCKETS,
             kind=["arrow", "json"],
         ),
+        hits=packed_hits,
         rejected=expand(
             f"{RUN}/raw/rejected-{{kind}}-{{bucket}}.tsv",
             kind=["structures", "alignments"],

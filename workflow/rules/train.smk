@@ -94,7 +94,8 @@ checkpoint train:
         nodes=1,
         processes=1,
     params:
-        *training_settings("training"),  # all else that matters is in the key
+        # All else that matters is in the key.
+        *training_settings("training", without=["training.accept_new_data"]),
         *given_weights(),
         config=given_training,
         launcher=launcher,

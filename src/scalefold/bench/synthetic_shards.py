@@ -18,8 +18,11 @@ import pyarrow as pa
 
 from scalefold.chem.residues import ATOM37_MASK, GAP
 from scalefold.config.schema import FeaturesConfig
+from scalefold.raw.aligned_hit import AlignedHit
+from scalefold.raw.templates import Located
+from scalefold.shards.hit_codec import encode_hits, encode_located
 from scalefold.shards.manifest import Manifest, Snapshot
-from scalefold.shards.records import ChainRecord, MsaRecord, TemplateHit
+from scalefold.shards.records import ChainRecord, MsaRecord
 from scalefold.shards.schema import INDEX_FILE, SCHEMA_VERSION, SCHEMAS, shard_file
 from scalefold.shards.writer import write_shard
 
@@ -98,13 +101,21 @@ def write_synthetic_shards(
     with write_shard(folder / shard_file("chain", 0), "chain") as chain_shard:
         for record in [*chains, *templates]:
             chain_shard.add(record)
-    with write_shard(folder / shard_file("msa", 0), "msa") as msa_shard:
+    with (
+        write_shard(folder / shard_file("msa", 0), "msa") as msa_shard,
+        write_shard(folder / shard_file("hits", 0), "hits") as hits_shard,
+        write_shard(folder / shard_file("templates", 0), "templates") as templates_shard,
+    ):
         for record in chains:
-            hits = tuple(_hit(generator, i, t, len(record)) for i, t in enumerate(templates))
-            msa_shard.add(_alignment(generator, record, num_rows, hits))
+            msa_shard.add(_alignment(generator, record, num_rows))
+            hits = [_hit(generator, i, t, record) for i, t in enumerate(templates)]
+            located = {i: Located(hit.chain_key) for i, hit in enumerate(hits)}
+            hits_shard.add_batch(encode_hits(record.seq_id, hits))
+            templates_shard.add_batch(encode_located(record.seq_id, hits, located))
     with write_shard(folder / INDEX_FILE, "index") as index:
         index.add_batch(_index(chains, templates, split))
-    facts = [shard.facts for shard in (chain_shard, msa_shard, index)]
+    shards = (chain_shard, msa_shard, hits_shard, templates_shard, index)
+    facts = [shard.facts for shard in shards]
     Manifest(
         schema_version=SCHEMA_VERSION,
         config_hash="synthetic",
@@ -166,16 +177,22 @@ def _chain(
 
 
 def _hit(
-    generator: np.random.Generator, rank: int, template: ChainRecord, num_res: int
-) -> TemplateHit:
-    start = int(generator.integers(0, num_res // 8 + 1))
-    q_idx = np.arange(start, num_res, dtype=np.int32)
-    return TemplateHit(template.chain_key, 300.0 - rank, 99.0, q_idx, q_idx + np.int32(5))
+    generator: np.random.Generator, rank: int, template: ChainRecord, query: ChainRecord
+) -> AlignedHit:
+    start = int(generator.integers(0, len(query) // 8 + 1))
+    end = len(query)
+    return AlignedHit(
+        chain_key=template.chain_key,
+        probability=99.0,
+        sum_probs=300.0 - rank,
+        query_start=start,
+        template_start=start + 5,
+        query_aligned=query.sequence[start:end],
+        template_aligned=template.sequence[start + 5 : end + 5],
+    )
 
 
-def _alignment(
-    generator: np.random.Generator, chain: ChainRecord, num_rows: int, hits: tuple[TemplateHit, ...]
-) -> MsaRecord:
+def _alignment(generator: np.random.Generator, chain: ChainRecord, num_rows: int) -> MsaRecord:
     width = len(chain)
     identity = np.linspace(0.9, 0.2, num_rows)[:, None]
     other = generator.integers(0, 20, (num_rows, width), np.uint8)
@@ -197,5 +214,4 @@ def _alignment(
         row_source=np.zeros(num_rows, np.uint8),
         profile=np.stack([(msa == s).mean(0) for s in range(22)], -1).astype(np.float32),
         num_seq_full=num_rows,
-        templates=hits,
     )

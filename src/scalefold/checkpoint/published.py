@@ -9,6 +9,7 @@ import json
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from scalefold.config.schema import TrainingConfig
 from scalefold.errors import InputError
@@ -18,6 +19,8 @@ def steps_made_from(
     folder: Path, data_manifest_sha256: str, initial_weights_sha256: str | None
 ) -> list[int]:
     """Steps of the complete checkpoints that a training from these files would not set aside.
+
+    Those of earlier data count, if the training went on from them with the present data.
 
     Parameters
     ----------
@@ -40,11 +43,19 @@ def steps_made_from(
     InputError
         If a checkpoint's description is damaged.
     """
+    made_from = {
+        mark: _made_from(mark, mark.stat().st_mtime_ns) for mark in folder.glob("step-*.ready")
+    }
+    accepted = {data_manifest_sha256}
+    for made in made_from.values():
+        if made.data == data_manifest_sha256:
+            accepted |= made.former_data
     steps = []
-    for mark in folder.glob("step-*.ready"):
-        data, start = _made_from(mark, mark.stat().st_mtime_ns)
-        same_start = None in (start, initial_weights_sha256) or start == initial_weights_sha256
-        if data == data_manifest_sha256 and same_start:
+    for mark, made in made_from.items():
+        same_start = None in (made.start, initial_weights_sha256) or (
+            made.start == initial_weights_sha256
+        )
+        if made.data in accepted and same_start:
             steps.append(int(mark.stem.removeprefix("step-")))
     return sorted(steps)
 
@@ -90,18 +101,27 @@ def other_initial_weights(folder: Path, initial_weights_sha256: str | None) -> s
         If the last checkpoint cannot be read.
     """
     for mark in sorted(folder.glob("step-*.ready"))[-1:]:
-        _, start = _made_from(mark, mark.stat().st_mtime_ns)
+        start = _made_from(mark, mark.stat().st_mtime_ns).start
         if None not in (start, initial_weights_sha256) and start != initial_weights_sha256:
             return start
     return None
 
 
+class _MadeFrom(NamedTuple):
+    """Hashes of a checkpoint's data, initial weights, and earlier data of its run."""
+
+    data: str
+    start: str | None
+    former_data: frozenset[str]
+
+
 @cache
-def _made_from(mark: Path, time_ns: int) -> tuple[str, str | None]:
-    """Hashes of a checkpoint's data and initial weights."""
+def _made_from(mark: Path, time_ns: int) -> _MadeFrom:
     path = mark.with_suffix("") / "checkpoint.json"
     try:
         facts = json.loads(path.read_text("utf-8"))
-        return facts["data_manifest_sha256"], facts.get("initial_weights_sha256")
+        former = frozenset(data["data_manifest_sha256"] for data in facts.get("former_data", ()))
+        start = facts.get("initial_weights_sha256")
+        return _MadeFrom(facts["data_manifest_sha256"], start, former)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{path}: damaged ({error!r}). Use another checkpoint") from None

@@ -13,7 +13,7 @@ import json
 import logging
 import pickle
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
@@ -41,6 +41,15 @@ class FileFacts:
 
 @with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True)
+class FormerData:
+    """Shards that a run was trained on before: until which step, and the hash of their manifest."""
+
+    until_step: int
+    data_manifest_sha256: str
+
+
+@with_config(ConfigDict(extra="forbid"))
+@dataclass(frozen=True)
 class Metadata:
     """``checkpoint.json``.
 
@@ -62,6 +71,8 @@ class Metadata:
     initial_weights_sha256 : str or None
         Hash of the weights that the run started from; None for random ones, and in checkpoints of
         versions that did not record it.
+    former_data : list of FormerData
+        Earlier shards of the run, where `training.accept_new_data` let it go on with others.
     """
 
     format: int
@@ -73,6 +84,7 @@ class Metadata:
     commit: str | None
     files: dict[str, FileFacts]
     initial_weights_sha256: str | None = None
+    former_data: list[FormerData] = field(default_factory=list)
 
 
 _METADATA: Final = TypeAdapter(Metadata)

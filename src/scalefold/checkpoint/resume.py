@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scalefold.checkpoint.provenance import Inputs
-from scalefold.checkpoint.read import Metadata
+from scalefold.checkpoint.read import FormerData, Metadata
 from scalefold.config.identity import FREE_KEYS, trajectory_settings
 from scalefold.config.schema import Config
 from scalefold.errors import InputError, listed
@@ -28,6 +28,8 @@ def check_resumable(checkpoint: Path, metadata: Metadata, config: Config, inputs
     differences = run_differences(metadata, config, inputs)
     if not differences:
         return
+    if differences == _other_data(metadata, config, inputs):
+        raise InputError(f"{checkpoint}: this run cannot continue from there. {differences[0]}")
     free = [key for key in FREE_KEYS if key not in _STAND_FOR_DATA]
     raise InputError(
         f"{checkpoint}: this run cannot continue from there. What differs "
@@ -48,12 +50,7 @@ def run_differences(metadata: Metadata, config: Config, inputs: Inputs) -> list[
         The hashes of the data and of the initial weights where these differ, then each differing
         key with both values; empty if this run may continue from the checkpoint.
     """
-    differences = []
-    if metadata.data_manifest_sha256 != inputs.data_manifest_sha256:
-        differences.append(
-            f"training data: manifest {metadata.data_manifest_sha256[:12]} in the checkpoint, "
-            f"{inputs.data_manifest_sha256[:12]} now (the shards were packed again, or are others)"
-        )
+    differences = _other_data(metadata, config, inputs)
     before, now = metadata.initial_weights_sha256, inputs.initial_weights_sha256
     if before is not None and now is not None and before != now:
         differences.append(
@@ -68,6 +65,25 @@ def run_differences(metadata: Metadata, config: Config, inputs: Inputs) -> list[
         )
     ]
     return differences
+
+
+def former_data(metadata: Metadata, inputs: Inputs) -> list[FormerData]:
+    """Return the shards that a checkpoint's run has been trained on until now, but the present."""
+    before = metadata.data_manifest_sha256
+    if before == inputs.data_manifest_sha256:
+        return metadata.former_data
+    return [*metadata.former_data, FormerData(metadata.step, before)]
+
+
+def _other_data(metadata: Metadata, config: Config, inputs: Inputs) -> list[str]:
+    before, now = metadata.data_manifest_sha256, inputs.data_manifest_sha256
+    if before == now or config.training.accept_new_data:
+        return []
+    return [
+        f"training data: manifest {before[:12]} in the checkpoint, {now[:12]} now (the shards were "
+        "packed again, or are others). To go on with them, give --accept-new-data, or set "
+        "training.accept_new_data in the workflow"
+    ]
 
 
 def config_differences(

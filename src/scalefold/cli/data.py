@@ -162,7 +162,7 @@ def pack(
         Literal["structures", "alignments", "index", "all"],
         typer.Option(
             help="[cyan]structures[/]: chain shards; [cyan]alignments[/]: msa shards, needs the "
-            "chain shards of all buckets; [cyan]index[/]: index and manifest, needs all shards."
+            "bucket's chain shard; [cyan]index[/]: templates, index, manifest, needs all shards."
         ),
     ] = "all",
     bucket: Bucket = None,

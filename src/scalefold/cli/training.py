@@ -79,6 +79,15 @@ def train(
             "it, such a folder is an error.",
         ),
     ] = False,
+    accept_new_data: Annotated[
+        bool,
+        typer.Option(
+            "--accept-new-data",
+            metavar="",
+            help="With --resume: go on though the shards are others. Checkpoints keep the hashes "
+            "of all. The same as -s training.accept_new_data=true.",
+        ),
+    ] = False,
     strict: Strict = False,
     device: Device = "auto",
     stage: Stage = None,
@@ -118,7 +127,8 @@ def train(
     def settings() -> Config:
         if set_aside and not resume:
             raise InputError("--set-aside only goes with --resume")
-        return read_stage(config, set_, stage)
+        accepted = ["training.accept_new_data=true"] if accept_new_data else []
+        return read_stage(config, [*(set_ or []), *accepted], stage)
 
     console = log_to_stderr(place)
     choose = partial(torch_device, device, place)

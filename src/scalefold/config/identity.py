@@ -37,6 +37,7 @@ FREE_KEYS: Final = (
     "training.kernels",  # other roundings, as another device has
     "training.loader_workers",
     "training.prefetch",
+    "training.accept_new_data",
     "training.start_timeout_seconds",
     "training.exchange_timeout_seconds",
     "training.max_staleness",  # above 0 the order of samples hangs on their speed anyway

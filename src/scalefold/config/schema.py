@@ -209,6 +209,11 @@ class TrainingConfig(Section):
         "ready go first; 0: all in order, bit-reproducibly. Without workers, or with "
         "training.deterministic, always in order.",
     )
+    accept_new_data: bool = Field(
+        False,
+        description="Go on from a checkpoint of other shards. Its description keeps the hashes of "
+        "all shards that it was trained on.",
+    )
     start_timeout_seconds: Positive = Field(
         900,
         le=86_400,

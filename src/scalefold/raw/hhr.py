@@ -13,12 +13,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from scalefold.errors import InputError
+from scalefold.raw.aligned_hit import AlignedHit, present
 from scalefold.raw.alignments import NO_OTHER_PARENTS
-from scalefold.raw.chains import entry_of
 
 _QUERY_COLUMNS: Final = re.compile(r"^Match_columns\s+(\d+)", re.MULTILINE)
 _COMMAND: Final = re.compile(r"^Command +(.*)$", re.MULTILINE)
@@ -43,8 +40,8 @@ _RANGES: Final = {"Probab": (0.0, 100.0), "Identities": (0.0, 100.0), "Sum_probs
 """Least and most that a field may be; others are at most 1e9 either way."""
 
 
-@dataclass(frozen=True, eq=False)
-class TemplateHit:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TemplateHit(AlignedHit):
     """One hit of hhsearch.
 
     Parameters
@@ -53,58 +50,28 @@ class TemplateHit:
         The hit's number in the file, from 1.
     name
         The hit's whole title.
-    chain_key
-        Entry in lower case, underscore, author chain; taken from the title's first word.
-    probability
-        Probability of a true relation, percent.
     e_value, score, similarity
         As in the file.
     aligned_columns
         Pairs of match columns.
     identities
         Fraction of identical pairs.
-    sum_probs
-        Sum of the posterior probabilities of the aligned pairs.
     template_neff
         Diversity of the template's alignment, ``None`` where the file does not state it.
     query_length, template_length
         Match columns of the two profiles.
-    template_start
-        First aligned residue of the template, from 0.
-    query_aligned, template_aligned
-        The two aligned sequences with ``-`` for gaps, of equal length.
-    q_idx, t_idx
-        ``[M]`` int32: residues, from 0, that are aligned with each other.
     """
 
     number: int
     name: str
-    chain_key: str
-    probability: float
     e_value: float
     score: float
     aligned_columns: int
     identities: float
     similarity: float
-    sum_probs: float
     template_neff: float | None
     query_length: int
     template_length: int
-    template_start: int
-    query_aligned: str
-    template_aligned: str
-    q_idx: NDArray[np.int32]
-    t_idx: NDArray[np.int32]
-
-    @property
-    def entry_id(self) -> str:
-        """Lower-case entry id."""
-        return entry_of(self.chain_key)
-
-    @property
-    def template_fragment(self) -> str:
-        """The aligned stretch of the template, without gaps."""
-        return self.template_aligned.replace("-", "")
 
 
 def read_hhr(
@@ -206,7 +173,7 @@ def _parse_hit(
     where += f" ({name.split()[0]})"
     fields = _parse_fields(lines[2], where)
     query, template = (_join_rows(lines[3:], side, where) for side in "QT")
-    both = _shared_columns(query, template, fields["Aligned_cols"], where)
+    _check_columns(query, template, fields["Aligned_cols"], where)
     _check_query(query, query_sequence, other_parents, where)
     return TemplateHit(
         number=number,
@@ -222,11 +189,10 @@ def _parse_hit(
         template_neff=fields.get("Template_Neff"),
         query_length=query.length,
         template_length=template.length,
+        query_start=query.start,
         template_start=template.start,
         query_aligned=query.letters,
         template_aligned=template.letters,
-        q_idx=_positions(query)[both],
-        t_idx=_positions(template)[both],
     )
 
 
@@ -296,21 +262,19 @@ def _join_rows(lines: Sequence[str], side: str, where: str) -> _Row:
     return _Row(letters, start, end, length)
 
 
-def _shared_columns(query: _Row, template: _Row, stated: float, where: str) -> NDArray[np.bool_]:
-    """Return which columns have a residue on both sides; as many as ``stated``."""
+def _check_columns(query: _Row, template: _Row, stated: float, where: str) -> None:
+    """Check that as many columns as ``stated`` have a residue on both sides."""
     if not query.letters or len(query.letters) != len(template.letters):
         raise InputError(
             f"{where}: {len(query.letters)} query and {len(template.letters)} template columns. "
             "The file is cut off: search or fetch it again."
         )
-    pairs = zip(query.letters, template.letters, strict=True)
-    both = np.array(["-" not in pair for pair in pairs])
-    if both.sum() != stated:
+    pairs = int((present(query.letters) & present(template.letters)).sum())
+    if pairs != stated:
         raise InputError(
-            f"{where}: {both.sum()} pairs are shown, Aligned_cols is {stated:g}. The file is cut "
+            f"{where}: {pairs} pairs are shown, Aligned_cols is {stated:g}. The file is cut "
             "off: search or fetch it again."
         )
-    return both
 
 
 def _check_query(query: _Row, sequence: str, other_parents: Mapping[int, str], where: str) -> None:
@@ -324,9 +288,3 @@ def _check_query(query: _Row, sequence: str, other_parents: Mapping[int, str], w
             f"chain has {expected[:30]}... there. The file belongs to another sequence: search or "
             "fetch it again."
         )
-
-
-def _positions(row: _Row) -> NDArray[np.int32]:
-    """Return the residue index at each column; at gaps, that of the residue before."""
-    present = np.array([symbol != "-" for symbol in row.letters])
-    return (row.start + np.cumsum(present) - 1).astype(np.int32)

@@ -20,6 +20,7 @@ import numpy as np
 from Bio.Align import PairwiseAligner, substitution_matrices
 from numpy.typing import NDArray
 
+from scalefold.raw.aligned_hit import AlignedHit
 from scalefold.raw.alignments import NO_OTHER_PARENTS
 from scalefold.raw.hhr import TemplateHit
 
@@ -30,24 +31,26 @@ MIN_REALIGNED_IDENTITY: Final = 0.9
 
 
 @dataclass(frozen=True, eq=False)
-class Template:
-    """A hit whose residues have been found in a real chain.
+class Located:
+    """Where a hit's residues are in a real chain.
 
     Parameters
     ----------
     chain_key
         The chain with the coordinates; it can be another chain of the entry than the hit names.
-    sum_probs, probability
-        Of the hit, see :class:`~scalefold.raw.hhr.TemplateHit`.
-    q_idx, t_idx
-        ``[M]`` int32 pairs of corresponding residues.
+    shift
+        What the hit's own numbers of template residues differ by.
+    realigned
+        Pairs of residues, as :meth:`pairs` gives them, where no shift says them all.
     """
 
     chain_key: str
-    sum_probs: float
-    probability: float
-    q_idx: NDArray[np.int32]
-    t_idx: NDArray[np.int32]
+    shift: int = 0
+    realigned: tuple[NDArray[np.int32], NDArray[np.int32]] | None = None
+
+    def pairs(self, hit: AlignedHit) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Return ``[M]`` int32 residues of the query, and those of the chain they go with."""
+        return self.realigned or (hit.q_idx, hit.t_idx + np.int32(self.shift))
 
 
 def sequence_reason(
@@ -87,7 +90,7 @@ def best_first(hits: Iterable[TemplateHit]) -> list[TemplateHit]:
     return sorted(hits, key=lambda hit: -hit.sum_probs)
 
 
-def locate(hit: TemplateHit, sequences: Mapping[str, str]) -> Template | str:
+def locate(hit: AlignedHit, sequences: Mapping[str, str]) -> Located | str:
     """Find a hit's residues in the chains of its entry.
 
     The database that was searched may hold another version of the sequence than the structure
@@ -105,22 +108,21 @@ def locate(hit: TemplateHit, sequences: Mapping[str, str]) -> Template | str:
 
     Returns
     -------
-    Template or str
+    Located or str
         The reason as text where the hit cannot be used.
     """
     fragment = hit.template_fragment
-    # t_idx counts along the fragment from here on.
-    within = hit.t_idx - hit.template_start
     named_first = sorted(sequences, key=lambda key: key != hit.chain_key)
     for key in named_first:
         offset = _find(fragment, sequences[key], hit.template_start)
         if offset is not None:
-            return _template(hit, key, hit.q_idx, within + offset)
-    wildcard = re.compile("".join("." if s == "X" else f"[{s}X]" for s in fragment))
+            return Located(key, offset - hit.template_start)
+    wildcard = "".join("." if s == "X" else f"[{s}X]" for s in fragment)
     for key in named_first:
-        match = wildcard.search(sequences[key])
-        if match:
-            return _template(hit, key, hit.q_idx, within + match.start())
+        if "X" in fragment or "X" in sequences[key]:  # otherwise it is as the exact fragment
+            match = re.search(wildcard, sequences[key])
+            if match:
+                return Located(key, match.start() - hit.template_start)
 
     if hit.chain_key in sequences:
         key = hit.chain_key
@@ -132,20 +134,15 @@ def locate(hit: TemplateHit, sequences: Mapping[str, str]) -> Template | str:
     pairs = _realign(fragment, sequences[key])
     same = sum(fragment[i] == sequences[key][j] for i, j in pairs.items())
     identity = same / min(len(fragment), len(sequences[key]))
-    if identity < MIN_REALIGNED_IDENTITY:
+    within = (hit.t_idx - hit.template_start).tolist()
+    kept = np.array([i in pairs for i in within], bool)
+    if identity < MIN_REALIGNED_IDENTITY or not kept.any():
         return (
             f"is {identity:.2f} identical to chain {key}, {MIN_REALIGNED_IDENTITY} is needed: the "
             "searched database and the structure hold different sequences"
         )
-    kept = np.array([int(i) in pairs for i in within], bool)
-    moved = np.array([pairs[int(i)] for i in within[kept]], np.int32)
-    return _template(hit, key, hit.q_idx[kept], moved)
-
-
-def _template(
-    hit: TemplateHit, key: str, q_idx: NDArray[np.int32], t_idx: NDArray[np.int32]
-) -> Template:
-    return Template(key, hit.sum_probs, hit.probability, q_idx, t_idx.astype(np.int32))
+    moved = np.array([pairs[i] for i in within if i in pairs], np.int32)
+    return Located(key, realigned=(hit.q_idx[kept], moved))
 
 
 def _find(fragment: str, sequence: str, expected: int) -> int | None:

@@ -12,12 +12,13 @@ from rich.table import Table
 
 from scalefold.raw.chains import read_rejected
 from scalefold.shards.reader import ShardReader
-from scalefold.shards.schema import REJECTED_FILE, shard_file
+from scalefold.shards.schema import FORMER_VERSION, REJECTED_FILE, shard_file
 from scalefold.shards.shard_file import ShardFile
 from scalefold.split_table import CLUSTER_SIZES, LENGTHS, RESOLUTIONS, SplitTable
 
 _DEPTHS: Final = (1, 2, 10, 100, 1000, 5000, 10_000, 20_000)
 _HITS: Final = (0, 1, 4, 20, 100)
+_COVERAGE: Final = (0, 1, 25, 50, 75, 95)
 _NAMES: Final = re.compile(r"\S*[\d/_']\S*")
 _MOST_REASONS: Final = 12
 _REASON_LENGTH: Final = 100
@@ -41,19 +42,31 @@ def chain_counts(reader: ShardReader) -> SplitTable:
         [size if known else None for size, known in zip(sizes, clusters, strict=True)],
     )
     places = index.select(["msa_shard", "msa_row"]).to_pylist()
-    for what, edges, column in (
-        ("alignment rows", _DEPTHS, "num_seq"),
-        ("template hits kept", _HITS, "templates"),
+    is_former = reader.manifest.schema_version == FORMER_VERSION
+    hits = ("msa", "templates") if is_former else ("templates", "located")
+    for what, edges, (family, column) in (
+        ("alignment rows", _DEPTHS, ("msa", "num_seq")),
+        ("template hits kept", _HITS, hits),
     ):
-        values = _column(reader, "msa", column)
+        values = _column(reader, family, column)
         numbers = [values.get((p["msa_shard"], p["msa_row"])) for p in places]
         table.add_counts(what, edges, numbers, absent="none")
+    covered = {} if is_former else _column(reader, "templates", "covered")
+    lengths = index["length"].to_pylist()
+    shares = [
+        None
+        if (residues := covered.get((place["msa_shard"], place["msa_row"]))) is None
+        else 100 * residues // length
+        for place, length in zip(places, lengths, strict=True)
+    ]
+    table.add_counts("% covered by the best template", _COVERAGE, shares, absent="unknown")
     return table
 
 
 def _column(reader: ShardReader, family: str, column: str) -> dict[tuple[int, int], Any]:
     """Return a column of all shards of a family, of lists their lengths: (shard, row) -> value."""
-    shards = sorted(set(reader.index[f"{family}_shard"].drop_null().to_pylist()))
+    numbers = "chain_shard" if family == "chain" else "msa_shard"
+    shards = sorted(set(reader.index[numbers].drop_null().to_pylist()))
     values = {}
     for shard in shards:
         file = ShardFile(reader.folder / shard_file(family, shard), family)

@@ -13,8 +13,8 @@ import pyarrow as pa
 from numpy.typing import DTypeLike, NDArray
 
 from scalefold.errors import InputError
-from scalefold.shards.records import ChainRecord, MsaRecord, Origin, PartialChain, TemplateHit
-from scalefold.shards.schema import HASH_COLUMN, SCHEMAS, TEMPLATE_TYPE, row_hash
+from scalefold.shards.records import ChainRecord, MsaRecord, Origin, PartialChain
+from scalefold.shards.schema import HASH_COLUMN, SCHEMAS, row_hash
 
 _NUM_ATOMS: Final = 37
 _NUM_SYMBOLS: Final = 22
@@ -46,7 +46,7 @@ def encode_chain(record: ChainRecord) -> pa.RecordBatch:
             f"{key}: {np.sum(~np.isfinite(xyz).all(-1))} observed atom(s) have a non-finite "
             "position. Clear their atom_mask, or leave the chain out."
         )
-    return _batch(
+    return one_row(
         "chain",
         {
             "chain_key": key,
@@ -104,8 +104,7 @@ def encode_msa(record: MsaRecord) -> pa.RecordBatch:
     Raises
     ------
     InputError
-        An array's shape or type is not the record's, the alignment is empty, or a template hit's
-        two index arrays differ in length.
+        An array's shape or type is not the record's, or the alignment is empty.
     """
     key = f"alignment of sequence {record.seq_id.hex()[:12]}"
     if record.msa.ndim != 2 or 0 in record.msa.shape:
@@ -132,10 +131,7 @@ def encode_msa(record: MsaRecord) -> pa.RecordBatch:
         )
     if record.num_seq_full < r:
         raise InputError(f"{key}: num_seq_full {record.num_seq_full} is below the {r} rows stored")
-    for hit in record.templates:
-        _expect(f"{key}, hit {hit.chain_key}", "q_idx", hit.q_idx, (len(hit.t_idx),), np.int32)
-        _expect(f"{key}, hit {hit.chain_key}", "t_idx", hit.t_idx, (len(hit.q_idx),), np.int32)
-    return _batch(
+    return one_row(
         "msa",
         {
             "seq_id": record.seq_id,
@@ -148,7 +144,6 @@ def encode_msa(record: MsaRecord) -> pa.RecordBatch:
             "del_val": record.del_val,
             "row_source": record.row_source,
             "profile": record.profile.reshape(-1),
-            "templates": record.templates,
         },
     )
 
@@ -165,12 +160,11 @@ def decode_msa(batch: pa.RecordBatch) -> MsaRecord:
         row_source=_array(batch, "row_source"),
         profile=_array(batch, "profile").reshape(n, _NUM_SYMBOLS),
         num_seq_full=_scalar(batch, "num_seq_full"),
-        templates=_decode_templates(batch.column("templates")),
     )
 
 
-def _batch(family: str, values: dict[str, Any]) -> pa.RecordBatch:
-    """Build a one-row batch from Python values and numpy arrays, and add the row hash."""
+def one_row(family: str, values: dict[str, Any]) -> pa.RecordBatch:
+    """Build a one-row batch from Python values, numpy and Arrow arrays, and add the row hash."""
     schema = SCHEMAS[family]
     columns = [
         _column(field.type, 0 if field.name == HASH_COLUMN else values[field.name])
@@ -187,44 +181,9 @@ def _column(dtype: pa.DataType, value: Any) -> pa.Array:
         offset_type = pa.int64() if pa.types.is_large_list(dtype) else pa.int32()
         items = pa.array(value, dtype.value_type)
         return kind.from_arrays(pa.array([0, len(value)], offset_type), items, type=dtype)
-    if isinstance(value, tuple):
-        return _encode_templates(value)
+    if isinstance(value, pa.Array):
+        return value
     return pa.array([value], dtype)
-
-
-def _encode_templates(hits: tuple[TemplateHit, ...]) -> pa.Array:
-    def lists(name: str, arrays: list[NDArray[np.int32]]) -> pa.Array:
-        offsets = np.cumsum([0, *map(len, arrays)], dtype=np.int32)
-        items = np.concatenate([np.zeros(0, np.int32), *arrays])
-        list_type = TEMPLATE_TYPE.field(name).type
-        return pa.ListArray.from_arrays(pa.array(offsets), pa.array(items), type=list_type)
-
-    structs = pa.StructArray.from_arrays(
-        [
-            pa.array([hit.chain_key for hit in hits], pa.string()),
-            pa.array([hit.sum_probs for hit in hits], pa.float32()),
-            pa.array([hit.prob for hit in hits], pa.float32()),
-            lists("q_idx", [hit.q_idx for hit in hits]),
-            lists("t_idx", [hit.t_idx for hit in hits]),
-        ],
-        fields=list(TEMPLATE_TYPE),
-    )
-    dtype = SCHEMAS["msa"].field("templates").type
-    return pa.ListArray.from_arrays(pa.array([0, len(hits)], pa.int32()), structs, type=dtype)
-
-
-def _decode_templates(column: pa.Array) -> tuple[TemplateHit, ...]:
-    keys, sum_probs, probs, q_idx, t_idx = column.flatten().flatten()
-    return tuple(
-        TemplateHit(
-            chain_key=keys[i].as_py(),
-            sum_probs=sum_probs[i].as_py(),
-            prob=probs[i].as_py(),
-            q_idx=q_idx[i].values.to_numpy().copy(),
-            t_idx=t_idx[i].values.to_numpy().copy(),
-        )
-        for i in range(len(keys))
-    )
 
 
 def _scalar(batch: pa.RecordBatch, name: str) -> Any:

@@ -17,6 +17,7 @@ from scalefold.raw.alignments import ROW_SOURCES
 from scalefold.raw.chains import read_rejected
 from scalefold.shards.audit import audit_table, chain_counts
 from scalefold.shards.codec import decode_chain, decode_msa
+from scalefold.shards.hit_codec import PackedHits, decode_located
 from scalefold.shards.reader import ShardReader
 from scalefold.shards.records import ChainRecord, MsaRecord, Sample
 from scalefold.shards.schema import REJECTED_FILE
@@ -147,12 +148,24 @@ def _describe_file(path: Path, console: Console) -> None:
             )
     elif family == "msa":
         file = ShardFile(path, "msa")
-        table = _table(str(path), "row", "sequence", "length", "rows", "of", "templates")
+        table = _table(str(path), "row", "sequence", "length", "rows", "of")
         for row in range(file.num_rows):
             msa = decode_msa(file.row(row))
             depth, length = msa.msa.shape
-            counts = (length, depth, msa.num_seq_full, len(msa.templates))
+            counts = (length, depth, msa.num_seq_full)
             table.add_row(str(row), msa.seq_id.hex()[:12], *map(str, counts))
+    elif family == "hits":
+        file = ShardFile(path, "hits")
+        table = _table(str(path), "row", "template hits", "best")
+        for row in range(file.num_rows):
+            keys = PackedHits(file.row(row)).chain_keys
+            table.add_row(str(row), f"{len(keys):,}", ", ".join(keys[:4]))
+    elif family == "templates":
+        file = ShardFile(path, "templates")
+        table = _table(str(path), "row", "templates", "best")
+        for row in range(file.num_rows):
+            found = [one.chain_key for one in decode_located(file.row(row)).values()]
+            table.add_row(str(row), f"{len(found):,}", ", ".join(found[:4]))
     elif path.name == "index.arrow":
         index = ShardFile(path, "index").table()
         columns = ["chain_key", "split", "length", "resolution", "release_date", "cluster_size"]
@@ -162,7 +175,8 @@ def _describe_file(path: Path, console: Console) -> None:
     else:
         raise InputError(
             f"{path}: not named as a shard or a structure. Give a shard folder, index.arrow, "
-            "chain-<n>.arrow, msa-<n>.arrow, or a structure (.cif, .pdb, .ent, or gzipped)."
+            "chain-<n>.arrow, msa-<n>.arrow, hits-<n>.arrow, templates-<n>.arrow, or a structure "
+            "(.cif, .pdb, .ent, or gzipped)."
         )
     console.print(table)
 

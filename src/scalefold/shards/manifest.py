@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -11,7 +12,7 @@ from scalefold.errors import ChecksumError, InputError, UnreadableError
 from scalefold.io.atomic import write_bytes
 from scalefold.raw.chains import STRUCTURE_SUFFIXES
 from scalefold.shards.repack_hint import repack_hint
-from scalefold.shards.schema import MANIFEST_FILE, SCHEMA_VERSION
+from scalefold.shards.schema import FORMER_VERSION, MANIFEST_FILE, SCHEMA_VERSION
 from scalefold.shards.sealed_json import check_keys, read_sealed, sealed
 from scalefold.shards.writer import ShardFacts
 
@@ -71,7 +72,7 @@ class Manifest:
     Parameters
     ----------
     schema_version
-        Of all files.
+        Of the folder.
     config_hash
         See :func:`scalefold.config.identity.packing_hash`.
     source
@@ -116,10 +117,11 @@ class Manifest:
                 f"{_mend(folder)}"
             ) from error
         version = tree.get("schema_version")
-        if version != SCHEMA_VERSION:
+        if version not in (SCHEMA_VERSION, FORMER_VERSION):
             raise InputError(
                 f"{path}: schema version {version}, this version of scalefold reads "
-                f"{SCHEMA_VERSION}. Run `scalefold pack` again, with this version."
+                f"{FORMER_VERSION} and {SCHEMA_VERSION}. Run `scalefold pack` again, with this "
+                "version."
             )
         check_keys(path, tree, [f.name for f in fields(Manifest)], _RESTORE)
         try:
@@ -178,6 +180,13 @@ class Manifest:
                 f"{path}: damaged or replaced: {size} bytes, sha256 {sha256}; the manifest states "
                 f"{stated.bytes} bytes, sha256 {stated.sha256}. {fix}"
             )
+
+
+def is_former(folder: Path) -> bool:
+    """Return whether a folder holds complete shards of the former schema version."""
+    with contextlib.suppress(InputError):
+        return Manifest.read(folder).schema_version == FORMER_VERSION
+    return False
 
 
 def _mend(folder: Path) -> str:

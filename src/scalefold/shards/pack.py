@@ -66,7 +66,7 @@ def pack(
                 results, description=f"{name}, buckets", total=len(buckets), console=console
             ):
                 pass
-    return pack_index(config, raw, out)
+    return pack_index(config, raw, out, console)
 
 
 @contextmanager

@@ -1,14 +1,16 @@
-"""Last stage of packing: index, table of rejected chains, manifest."""
+"""Last stage of packing: templates, index, table of rejected chains, manifest."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+from rich.console import Console
+from rich.progress import track
 
 from scalefold.config.identity import packing_hash
 from scalefold.config.schema import Config
@@ -19,6 +21,7 @@ from scalefold.raw.chains import (
     ChainRow,
     Rejected,
     Split,
+    alignment_folder,
     entry_of,
     read_chains,
     read_rejected,
@@ -27,18 +30,26 @@ from scalefold.raw.chains import (
 from scalefold.raw.fetched import check_raw
 from scalefold.shards.bucket_count import with_bucket_count
 from scalefold.shards.buckets import bucket_of, filled_buckets
+from scalefold.shards.locate_templates import TEMPLATE_OUTCOMES, locate_templates
 from scalefold.shards.manifest import QUERY_ALONE, Manifest, Snapshot
 from scalefold.shards.pack_alignments import STAYS
 from scalefold.shards.repack_hint import PACK_ALL_AGAIN, pack_command
-from scalefold.shards.schema import INDEX_FILE, REJECTED_FILE, SCHEMA_VERSION, SCHEMAS
+from scalefold.shards.schema import (
+    INDEX_FILE,
+    REJECTED_FILE,
+    SCHEMA_VERSION,
+    SCHEMAS,
+    shard_file,
+)
 from scalefold.shards.summary import (
     ChainFacts,
     ChainSummary,
     MsaSummary,
+    queries_hash,
     read_chain_summary,
     read_msa_summary,
-    structures_hash,
 )
+from scalefold.shards.template_store import TemplateStore
 from scalefold.shards.writer import ShardFacts, write_shard
 
 STAGE: Final = "index"
@@ -62,8 +73,8 @@ class _Entry:
     alignment: _Place | None
 
 
-def pack_index(config: Config, raw: Path, out: Path) -> Manifest:
-    """Complete a shard folder: ``index.arrow``, ``rejected.tsv`` and, last, ``manifest.json``.
+def pack_index(config: Config, raw: Path, out: Path, console: Console | None = None) -> Manifest:
+    """Complete a shard folder: templates, index, rejected chains and, last, ``manifest.json``.
 
     - A chain takes the alignment of its sequence in its own bucket, otherwise that of the first
       bucket that has one.
@@ -71,6 +82,8 @@ def pack_index(config: Config, raw: Path, out: Path) -> Manifest:
       ``rejected.tsv``; if its structure was packed it stays in the index as a ``template``.
     - The size of a cluster is the number of training chains in it. A chain without a cluster is
       one of its own.
+    - Template hits of all alignments are located in the packed structures
+      (:func:`~.locate_templates.locate_templates`).
     - Reasons that ``fetch`` has left in the raw folder are added to those of chains set aside.
 
     Parameters
@@ -81,6 +94,8 @@ def pack_index(config: Config, raw: Path, out: Path) -> Manifest:
         Raw folder, for ``fetch``'s tables of rejected chains.
     out
         Shard folder with the shards and summaries of all buckets.
+    console
+        Where progress is shown; default: standard error.
 
     Returns
     -------
@@ -102,10 +117,13 @@ def pack_index(config: Config, raw: Path, out: Path) -> Manifest:
     _check_one_run(out, structures, alignments)
     _check_searched(chains, alignments, config)
     heads = [s.head for s in structures] + [s.head for s in alignments]
-    _check_sizes(out, [head.shard for head in heads])
+    shards = [*(head.shard for head in heads), *(summary.hits for summary in alignments)]
+    _check_sizes(out, shards)
     set_aside = [rejection for head in heads for rejection in head.rejected]
 
-    rows, unaligned = _index_rows(chains, structures, alignments, set_aside, config)
+    entries, unaligned = _entries(chains, structures, alignments, set_aside, config)
+    _check_still_absent(config, raw, unaligned)
+    rows = _index_rows(entries)
     set_aside += unaligned
     missing = {rejection.chain_key for rejection in set_aside}
     rejected = _with_reasons_of_fetch(set_aside, raw)
@@ -116,13 +134,13 @@ def pack_index(config: Config, raw: Path, out: Path) -> Manifest:
             f"{out}: no chain for training or validation is left of the {len(chains)} listed in "
             f"{config.data.chains}" + (f":{reasons}" if rejected else ": all are in split template")
         )
+    templates, template_hits = _locate(
+        config, out, structures, alignments, entries, console or Console(stderr=True)
+    )
     index = pa.RecordBatch.from_pylist(rows, schema=SCHEMAS["index"])
     with write_shard(out / INDEX_FILE, "index") as shard:
         shard.add_batch(index)
     table = _write_rejected(out / REJECTED_FILE, rejected)
-    template_hits: Counter[str] = Counter()
-    for summary in alignments:
-        template_hits.update(summary.template_hits)
     manifest = Manifest(
         schema_version=SCHEMA_VERSION,
         config_hash=packing_hash(config),
@@ -132,13 +150,11 @@ def pack_index(config: Config, raw: Path, out: Path) -> Manifest:
             "chains set aside": len(missing),
             "chains set aside, kept as templates": sum(row["chain_key"] in missing for row in rows),
             "alignments": sum(len(summary.rows) for summary in alignments),
-            **{f"template hits, {outcome}": n for outcome, n in sorted(template_hits.items())},
+            **{f"template hits, {o}": template_hits[o] for o in sorted(TEMPLATE_OUTCOMES)},
             **_query_alone(rows, alignments),
             **_notes(alignments),
         },
-        files=tuple(
-            sorted([shard.facts, table, *(head.shard for head in heads)], key=lambda f: f.file)
-        ),
+        files=tuple(sorted([shard.facts, table, *shards, *templates], key=lambda f: f.file)),
     )
     manifest.write(out)
     return manifest
@@ -169,29 +185,56 @@ def _notes(alignments: Sequence[MsaSummary]) -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
+def _locate(
+    config: Config,
+    out: Path,
+    structures: Sequence[ChainSummary],
+    alignments: Sequence[MsaSummary],
+    entries: Sequence[_Entry],
+    console: Console,
+) -> tuple[list[ShardFacts], Counter[str]]:
+    """Write the templates of all buckets; return their files, and what became of the hits."""
+    users: dict[int, dict[int, list[ChainFacts]]] = defaultdict(lambda: defaultdict(list))
+    for entry in entries:
+        if entry.alignment is not None:
+            users[entry.alignment.bucket][entry.alignment.row].append(entry.facts)
+    store = TemplateStore(out, structures)
+    files: list[ShardFacts] = []
+    counts: Counter[str] = Counter()
+    for summary in track(
+        alignments, description="templates, buckets", console=console, disable=not alignments
+    ):
+        facts, outcomes = locate_templates(
+            out, summary, users[summary.head.bucket], store, config.shards
+        )
+        files.append(facts)
+        counts.update(outcomes)
+    return files, counts
+
+
 def _check_one_run(
     out: Path, structures: Sequence[ChainSummary], alignments: Sequence[MsaSummary]
 ) -> None:
-    """Check that templates were located in the chain shards that are there now, in no others."""
-    expected = structures_hash(structures)
-    for summary in alignments:
+    """Check that alignments are of the chains that are in their bucket's chain shard now."""
+    for of_chains, summary in zip(structures, alignments, strict=True):
+        expected = queries_hash(of_chains)
         if summary.structures != expected:
             file = summary.head.shard.file
             raise InputError(
-                f"{out / file}: its templates were located in other structures "
-                f"({summary.structures}) than those that are there now ({expected}). Pack the "
-                f"alignments of every bucket again, this one with {pack_command(file)}."
+                f"{out / file}: its alignments are of other chains or sequences "
+                f"({summary.structures}) than {of_chains.head.shard.file} has now ({expected}). "
+                f"Pack them again with {pack_command(file)}."
             )
 
 
-def _index_rows(
+def _entries(
     chains: Sequence[ChainRow],
     structures: Sequence[ChainSummary],
     alignments: Sequence[MsaSummary],
     set_aside: Sequence[Rejected],
     config: Config,
-) -> tuple[list[dict[str, Any]], list[Rejected]]:
-    """Return the rows of the index, sorted by chain key, and the chains without an alignment."""
+) -> tuple[list[_Entry], list[Rejected]]:
+    """Return the chains of the index, sorted by key, and those without an alignment."""
     packed = {
         facts.chain_key: (_Place(summary.head.bucket, facts.row), facts)
         for summary in structures
@@ -220,9 +263,12 @@ def _index_rows(
                 rejected.append(Rejected(row.chain_key, STAGE, reason))
         split: Split = "template" if alignment is None else row.split
         found.append(_Entry(split, facts, chain, alignment))
+    return found, rejected
 
-    sizes = Counter(entry.facts.cluster_id for entry in found if entry.split == "train")
-    return [_index_row(entry, sizes) for entry in found], rejected
+
+def _index_rows(entries: Sequence[_Entry]) -> list[dict[str, Any]]:
+    sizes = Counter(entry.facts.cluster_id for entry in entries if entry.split == "train")
+    return [_index_row(entry, sizes) for entry in entries]
 
 
 def _check_table(
@@ -251,17 +297,27 @@ def _check_searched(
     chains: Sequence[ChainRow], alignments: Sequence[MsaSummary], config: Config
 ) -> None:
     """Check that alignments were looked for of the chains that are no mere templates now."""
-    searched = {
-        summary.head.bucket: frozenset(summary.chains)
-        for summary in alignments
-        if summary.chains is not None
-    }
+    searched = {summary.head.bucket: frozenset(summary.chains) for summary in alignments}
     for row in chains:
         bucket = bucket_of(entry_of(row.chain_key), config.data.num_buckets)
-        if row.split != "template" and row.chain_key not in searched.get(bucket, {row.chain_key}):
+        if row.split != "template" and row.chain_key not in searched[bucket]:
             raise InputError(
                 f"{config.data.chains}: {row.chain_key} is in split {row.split}, it was new or a "
                 f"template when its bucket was packed. {_pack_again(bucket)}"
+            )
+
+
+def _check_still_absent(config: Config, raw: Path, unaligned: Sequence[Rejected]) -> None:
+    """Check that chains without an alignment have none: a search may have brought one since."""
+    for rejection in unaligned:
+        key = rejection.chain_key
+        folder = alignment_folder(raw, key) / "a3m"
+        if any((folder / f"{name}.a3m").is_file() for name in config.data.alignments):
+            file = shard_file("msa", bucket_of(entry_of(key), config.data.num_buckets))
+            raise InputError(
+                f"{folder}: alignments of {key} have come since its bucket was packed. Pack it "
+                f"again: in the workflow delete {file} and give the same snakemake command, by "
+                f"hand {pack_command(file)}"
             )
 
 

@@ -24,7 +24,7 @@ from scalefold.shards.bucket_count import with_bucket_count
 from scalefold.shards.buckets import bucket_chains
 from scalefold.shards.manifest import SourceFile
 from scalefold.shards.records import ChainRecord
-from scalefold.shards.schema import SCHEMA_VERSION, shard_file
+from scalefold.shards.schema import FAMILY_VERSIONS, shard_file
 from scalefold.shards.summary import BucketHead, ChainFacts, ChainSummary, write_summary
 from scalefold.shards.writer import write_shard
 
@@ -103,7 +103,7 @@ def pack_structures(
     head = BucketHead(
         family="chain",
         bucket=bucket,
-        schema_version=SCHEMA_VERSION,
+        schema_version=FAMILY_VERSIONS["chain"],
         config_hash=packing_hash(config),
         settings=packing_settings(config),
         shard=shard.facts,

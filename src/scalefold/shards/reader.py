@@ -17,6 +17,12 @@ import pyarrow.compute as pc
 from scalefold.errors import InputError
 from scalefold.raw.chains import entry_of
 from scalefold.shards.codec import decode_chain, decode_msa
+from scalefold.shards.hit_codec import (
+    PackedHits,
+    decode_former_templates,
+    decode_located,
+    template_hits,
+)
 from scalefold.shards.manifest import Manifest
 from scalefold.shards.records import (
     ChainRecord,
@@ -24,9 +30,10 @@ from scalefold.shards.records import (
     PartialChain,
     Sample,
     Split,
+    TemplateHit,
 )
 from scalefold.shards.repack_hint import repack_hint
-from scalefold.shards.schema import INDEX_FILE, shard_file
+from scalefold.shards.schema import FORMER_VERSION, INDEX_FILE, shard_file
 from scalefold.shards.shard_file import ShardFile
 
 
@@ -58,7 +65,8 @@ class ShardReader:
         self.manifest = Manifest.read(folder)
         self.manifest.check_bytes(folder, INDEX_FILE)
         self.index: pa.Table = ShardFile(folder / INDEX_FILE, "index").table().combine_chunks()
-        self._keys = np.array([k.encode() for k in self.index["chain_key"].to_pylist()], np.bytes_)
+        keys = self.index["chain_key"].cast(pa.binary())
+        self._keys = np.array(keys.to_pylist(), np.bytes_)
         if (self._keys[1:] <= self._keys[:-1]).any():
             raise InputError(
                 f"{folder / INDEX_FILE}: chain keys are not unique and sorted. Run "
@@ -110,21 +118,19 @@ class ShardReader:
 
     def msa(self, chain_key: str) -> MsaRecord:
         """Return a chain's alignment; raises as :meth:`chain`, and if the chain has none."""
-        facts = self._facts(chain_key)
-        if facts["msa_shard"] is None:
-            raise InputError(
-                f"{self.folder}: chain {chain_key} has no alignment, it is in split "
-                f"{facts['split']!r}. Samples are chains of the splits train and validation."
-            )
-        file = self._open("msa", facts["msa_shard"])
-        record = decode_msa(file.row(facts["msa_row"], chain_key))
-        if record.seq_id != facts["seq_id"]:
-            raise InputError(
-                f"{file.path}, row {facts['msa_row']}: alignment of sequence "
-                f"{record.seq_id.hex()[:12]}, chain {chain_key} has {facts['seq_id'].hex()[:12]}. "
-                "Files of two runs are mixed: run `scalefold pack` again."
-            )
-        return record
+        return decode_msa(self._aligned("msa", chain_key))
+
+    def templates(self, chain_key: str) -> tuple[TemplateHit, ...]:
+        """Return the template hits of a chain's alignment by falling ``sum_probs``.
+
+        Hits of the chain's own entry may be among them. Raises as :meth:`msa`.
+        """
+        if self.manifest.schema_version == FORMER_VERSION:
+            return tuple(decode_former_templates(self._aligned("msa", chain_key)))
+        located = decode_located(self._aligned("templates", chain_key))
+        if not located:
+            return ()
+        return tuple(template_hits(PackedHits(self._aligned("hits", chain_key)), located))
 
     def sample(self, chain_key: str) -> Sample:
         """Return a chain with its alignment and the structures of its template hits.
@@ -136,7 +142,7 @@ class ShardReader:
         facts = self._facts(chain_key)
         msa = self.msa(chain_key)
         entry = entry_of(chain_key)
-        hits = [hit for hit in msa.templates if entry_of(hit.chain_key) != entry]
+        hits = [hit for hit in self.templates(chain_key) if entry_of(hit.chain_key) != entry]
         return Sample(
             chain=self.chain(chain_key),
             msa=msa,
@@ -144,6 +150,25 @@ class ShardReader:
             split=facts["split"],
             cluster_size=facts["cluster_size"],
         )
+
+    def _aligned(self, family: str, chain_key: str) -> pa.RecordBatch:
+        """Return the row of a chain's alignment in a family."""
+        facts = self._facts(chain_key)
+        if facts["msa_shard"] is None:
+            raise InputError(
+                f"{self.folder}: chain {chain_key} has no alignment, it is in split "
+                f"{facts['split']!r}. Samples are chains of the splits train and validation."
+            )
+        file = self._open(family, facts["msa_shard"])
+        batch = file.row(facts["msa_row"], chain_key)
+        seq_id = batch.column("seq_id")[0].as_py()
+        if seq_id != facts["seq_id"]:
+            raise InputError(
+                f"{file.path}, row {facts['msa_row']}: alignment of sequence "
+                f"{seq_id.hex()[:12]}, chain {chain_key} has {facts['seq_id'].hex()[:12]}. "
+                "Files of two runs are mixed: run `scalefold pack` again."
+            )
+        return batch
 
     def _unread_chain(self, chain_key: str) -> ChainRecord:
         known = {"chain_key": chain_key, "release_date": self._facts(chain_key)["release_date"]}
@@ -181,8 +206,12 @@ class ShardReader:
     def _check_references(self) -> None:
         """Check that every file that the index names is there, and of the stated size."""
         sizes = {facts.file: facts.bytes for facts in self.manifest.files}
-        for family in ("chain", "msa"):
-            for bucket in pc.unique(self.index[f"{family}_shard"].drop_null()).to_pylist():
+        of_alignments = ["msa"]
+        if self.manifest.schema_version != FORMER_VERSION:
+            of_alignments += ["hits", "templates"]
+        for family in ("chain", *of_alignments):
+            column = "chain_shard" if family == "chain" else "msa_shard"
+            for bucket in pc.unique(self.index[column].drop_null()).to_pylist():
                 name = shard_file(family, bucket)
                 path, stated = self.folder / name, sizes.get(name)
                 if stated is None or not path.is_file():

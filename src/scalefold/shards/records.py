@@ -132,7 +132,7 @@ class TemplateHit:
 
 @dataclass(frozen=True, eq=False)
 class MsaRecord:
-    """One alignment with its profile and template hits.
+    """One alignment with its profile.
 
     Parameters
     ----------
@@ -151,8 +151,6 @@ class MsaRecord:
         ``[N, 22]`` float32, frequency of each symbol over the *full* alignment.
     num_seq_full
         Rows of the full alignment; more than ``R`` where rows were cut off.
-    templates
-        Hits by falling ``sum_probs``.
     """
 
     seq_id: bytes
@@ -163,12 +161,9 @@ class MsaRecord:
     row_source: NDArray[np.uint8]
     profile: NDArray[np.float32]
     num_seq_full: int
-    templates: tuple[TemplateHit, ...] = ()
 
     @staticmethod
-    def of(
-        seq_id: bytes, full: Alignment, stored: Alignment, templates: tuple[TemplateHit, ...] = ()
-    ) -> MsaRecord:
+    def of(seq_id: bytes, full: Alignment, stored: Alignment) -> MsaRecord:
         """Make the record of an alignment, of which the rows of ``stored`` are kept."""
         return MsaRecord(
             seq_id=seq_id,
@@ -179,7 +174,6 @@ class MsaRecord:
             row_source=stored.row_source,
             profile=profile(full.msa),
             num_seq_full=len(full),
-            templates=templates,
         )
 
 

@@ -11,13 +11,20 @@ PACK_ALL_AGAIN: Final = (
 )
 """How shards of other settings or of another list of chains are mended, for errors."""
 
+PACK_ALIGNMENTS_AGAIN: Final = (
+    "Pack the alignments of all buckets again: in the workflow, give the same snakemake command "
+    "with --forcerun pack; by hand `scalefold pack` with the run's -c, --raw and --out"
+)
+"""How msa shards of an earlier version are converted, for errors."""
+
+_STAGES: Final = {"chain": "structures", "msa": "alignments", "hits": "alignments"}
+
 
 def pack_command(file: str) -> str:
     """The stage of packing that writes a file of a shard folder, as a command."""
     family, _, bucket = file.partition(".")[0].partition("-")
-    if family in ("chain", "msa") and bucket.isdigit():
-        stage = "structures" if family == "chain" else "alignments"
-        return f"`scalefold pack --stage {stage} --bucket {int(bucket)}`"
+    if family in _STAGES and bucket.isdigit():
+        return f"`scalefold pack --stage {_STAGES[family]} --bucket {int(bucket)}`"
     return "`scalefold pack --stage index`"
 
 
@@ -25,7 +32,8 @@ def repack_hint(path: Path) -> str:
     """How a damaged or missing file of a shard folder is mended, for errors."""
     command = pack_command(path.name)
     index = "" if command.endswith("index`") else ", then `scalefold pack --stage index`"
+    file = "index.arrow" if path.name.startswith("templates-") else "the file"
     return (
-        "Restore it from a copy, or pack it again: in the workflow delete the file and give the "
+        f"Restore it from a copy, or pack it again: in the workflow delete {file} and give the "
         f"same snakemake command, by hand {command} with the run's -c, --raw and --out{index}."
     )

@@ -1,12 +1,18 @@
-"""Arrow schemas of the three shard families, file names, and the row hash.
+"""Arrow schemas of the shard families, file names, and the row hash.
 
 - ``msa-<bucket>.arrow``: one row an alignment. One alignment serves many chains; its identity is
   (sequence hash, origin).
+- ``hits-<bucket>.arrow``: the template hits of each alignment, as the search aligned them. Row
+  numbers are those of the msa shard.
+- ``templates-<bucket>.arrow``: where hits are in packed structures. Row numbers are the same.
 - ``chain-<bucket>.arrow``: one row a chain: sequence, structure. Also the template store.
 - ``index.arrow``: one row a chain: where its two rows are, and all that sampling asks for, sorted
   by chain key.
 
 Data shards have one row a record batch, so that a sample is one contiguous range of a file.
+
+Folders of schema version 1 are read, too. Their msa rows hold the templates, and they have no
+shards of the families ``hits`` and ``templates``.
 """
 
 from __future__ import annotations
@@ -21,7 +27,12 @@ import pyarrow as pa
 import xxhash
 from numpy.typing import NDArray
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
+"""Of a folder, as its manifest states it."""
+FAMILY_VERSIONS: Final = {"msa": 2, "hits": 2, "templates": 2, "chain": 1, "index": 1}
+"""Of the files of each family: the version of folders that they are the same since."""
+FORMER_VERSION: Final = 1
+"""Folders and msa shards of this version are read, too."""
 INDEX_FILE: Final = "index.arrow"
 MANIFEST_FILE: Final = "manifest.json"
 REJECTED_FILE: Final = "rejected.tsv"
@@ -39,7 +50,27 @@ def _list_of(dtype: pa.DataType) -> pa.DataType:
     return pa.list_(_required("item", dtype))
 
 
-TEMPLATE_TYPE: Final = pa.struct(
+HIT_TYPE: Final = pa.struct(
+    [
+        _required("chain_key", pa.string()),  # as the searched database names it
+        _required("sum_probs", pa.float32()),
+        _required("prob", pa.float32()),
+        _required("query_start", pa.int32()),
+        _required("template_start", pa.int32()),
+        _required("query_aligned", pa.string()),
+        _required("template_aligned", pa.string()),
+    ]
+)
+LOCATED_TYPE: Final = pa.struct(
+    [
+        _required("hit", pa.int32()),  # number among the row's hits
+        _required("chain_key", pa.string()),
+        _required("shift", pa.int32()),  # of the template's residues
+        _required("q_idx", _list_of(pa.int32())),  # both empty where the shift says all
+        _required("t_idx", _list_of(pa.int32())),
+    ]
+)
+FORMER_TEMPLATE_TYPE: Final = pa.struct(
     [
         _required("chain_key", pa.string()),
         _required("sum_probs", pa.float32()),
@@ -50,27 +81,38 @@ TEMPLATE_TYPE: Final = pa.struct(
 )
 
 
-def _family(name: str, fields: list[pa.Field]) -> pa.Schema:
-    metadata = {_FAMILY_KEY: name.encode(), _VERSION_KEY: str(SCHEMA_VERSION).encode()}
+def _family(name: str, fields: list[pa.Field], version: int | None = None) -> pa.Schema:
+    version = version or FAMILY_VERSIONS[name]
+    metadata = {_FAMILY_KEY: name.encode(), _VERSION_KEY: str(version).encode()}
     return pa.schema(fields, metadata=metadata)
 
 
+_HASH: Final = _required(HASH_COLUMN, pa.uint64())
+_MSA_FIELDS: Final = [
+    _required("seq_id", pa.binary(32)),  # SHA-256 of the sequence
+    _required("num_res", pa.int32()),
+    _required("num_seq", pa.int32()),
+    _required("num_seq_full", pa.int32()),
+    _required("msa", pa.large_list(_required("item", pa.uint8()))),  # R x N, row-major
+    _required("del_ptr", _list_of(pa.uint32())),  # R + 1
+    _required("del_col", _list_of(pa.uint16())),
+    _required("del_val", _list_of(pa.uint16())),
+    _required("row_source", _list_of(pa.uint8())),  # R
+    _required("profile", _list_of(pa.float32())),  # N x 22
+]
+
 SCHEMAS: Final[dict[str, pa.Schema]] = {
-    "msa": _family(
-        "msa",
+    "msa": _family("msa", [*_MSA_FIELDS, _HASH]),
+    "hits": _family(
+        "hits", [_required("seq_id", pa.binary(32)), _required("hits", _list_of(HIT_TYPE)), _HASH]
+    ),
+    "templates": _family(
+        "templates",
         [
-            _required("seq_id", pa.binary(32)),  # SHA-256 of the sequence
-            _required("num_res", pa.int32()),
-            _required("num_seq", pa.int32()),
-            _required("num_seq_full", pa.int32()),
-            _required("msa", pa.large_list(_required("item", pa.uint8()))),  # R x N, row-major
-            _required("del_ptr", _list_of(pa.uint32())),  # R + 1
-            _required("del_col", _list_of(pa.uint16())),
-            _required("del_val", _list_of(pa.uint16())),
-            _required("row_source", _list_of(pa.uint8())),  # R
-            _required("profile", _list_of(pa.float32())),  # N x 22
-            _required("templates", _list_of(TEMPLATE_TYPE)),
-            _required(HASH_COLUMN, pa.uint64()),
+            _required("seq_id", pa.binary(32)),
+            _required("covered", pa.int32()),  # residues of the query, by the best template
+            _required("located", _list_of(LOCATED_TYPE)),
+            _HASH,
         ],
     ),
     "chain": _family(
@@ -89,7 +131,7 @@ SCHEMAS: Final[dict[str, pa.Schema]] = {
             pa.field("release_date", pa.date32()),
             pa.field("cluster_id", pa.string()),
             pa.field("confidence", _list_of(pa.float32())),  # N
-            _required(HASH_COLUMN, pa.uint64()),
+            _HASH,
         ],
     ),
     "index": _family(
@@ -113,6 +155,19 @@ SCHEMAS: Final[dict[str, pa.Schema]] = {
     ),
 }
 """Schema of each family, by name. Payload columns are hashed in the order given here."""
+
+_FORMER_MSA: Final = _family(
+    "msa",
+    [*_MSA_FIELDS, _required("templates", _list_of(FORMER_TEMPLATE_TYPE)), _HASH],
+    FORMER_VERSION,
+)
+
+
+def readable_schema(family: str, version: int) -> pa.Schema | None:
+    """Schema of a family's files of a version, ``None`` if none of it can be read."""
+    if version == FAMILY_VERSIONS[family]:
+        return SCHEMAS[family]
+    return _FORMER_MSA if (family, version) == ("msa", FORMER_VERSION) else None
 
 
 def shard_file(family: str, bucket: int) -> str:
@@ -191,9 +246,17 @@ def _hash_value(state: xxhash.xxh3_64, kind: str, column: pa.Array) -> None:
         state.update(_scalar_bytes(kind, value))
 
 
+_WIDE: Final = {"float": "<f8", "signed": "<i8", "unsigned": "<u8"}
+
+
 def _encoded(dtype: pa.DataType, column: pa.Array) -> list[bytes]:
     """What each value of a column adds to the hash: as `_hash_value`, all at once."""
     kind = _kind(dtype)
+    if kind in _WIDE and not column.null_count:
+        packed = np.ones(len(column), [("flag", np.uint8), ("value", _WIDE[kind])])
+        packed["value"] = column.to_numpy(zero_copy_only=False)
+        content, size = packed.tobytes(), packed.itemsize
+        return [content[i : i + size] for i in range(0, len(content), size)]
     if kind != "numbers":
         values = column.to_pylist()
         return [b"\0" if v is None else b"\1" + _scalar_bytes(kind, v) for v in values]

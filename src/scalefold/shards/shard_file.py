@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,9 +10,10 @@ import pyarrow as pa
 from scalefold.errors import ChecksumError, InputError, UnreadableError
 from scalefold.shards.repack_hint import repack_hint
 from scalefold.shards.schema import (
+    FAMILY_VERSIONS,
     HASH_COLUMN,
-    SCHEMA_VERSION,
     SCHEMAS,
+    readable_schema,
     row_hash,
     schema_family,
     schema_version,
@@ -104,10 +105,17 @@ class ShardFile:
             ) from error
         return table
 
-    def scan(self, column: str) -> Iterator[pa.Array]:
+    def scan(self, column: str, rows: Iterable[int] | None = None) -> Iterator[pa.Array]:
         """Give one column of each row, an array of one, without reading the others.
 
-        The rows' hashes are not checked: for counts, not for training.
+        The rows' hashes are not checked: for counts, and for what the caller checks.
+
+        Parameters
+        ----------
+        column
+            Its name.
+        rows
+            Numbers of the rows; default: all.
 
         Raises
         ------
@@ -117,7 +125,7 @@ class ShardFile:
         only = pa.ipc.IpcReadOptions(included_fields=[self._reader.schema.names.index(column)])
         try:
             reader = pa.ipc.open_file(self._map, options=only)
-            for number in range(reader.num_record_batches):
+            for number in range(reader.num_record_batches) if rows is None else rows:
                 array = reader.get_batch(number).column(0)
                 array.validate(full=True)
                 yield array
@@ -135,13 +143,15 @@ class ShardFile:
         version, family = schema_version(schema), schema_family(schema)
         if version is None or family is None:
             raise InputError(f"{self.path}: an Arrow file, but not a ScaleFold shard. {fix}")
-        if version != SCHEMA_VERSION:
+        expected = readable_schema(self.family, version)
+        if family == self.family and expected is None:
             raise InputError(
                 f"{self.path}: schema version {version}, this version of scalefold reads "
-                f"{SCHEMA_VERSION}. {fix}"
+                f"{FAMILY_VERSIONS[self.family]}. {fix}"
             )
-        if family != self.family or not schema.equals(SCHEMAS[self.family]):
+        expected = expected or SCHEMAS[self.family]
+        if family != self.family or not schema.equals(expected):
             raise InputError(
-                f"{self.path}: holds {family} rows {schema.names}, expected {self.family} rows "
-                f"{SCHEMAS[self.family].names}. {fix}"
+                f"{self.path}: holds {family} rows, or rows of other columns; expected "
+                f"{self.family} rows {expected.names}. {fix}"
             )

@@ -9,7 +9,7 @@ import contextlib
 import datetime
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -20,13 +20,13 @@ from scalefold.errors import InputError
 from scalefold.io.atomic import write_bytes
 from scalefold.raw.chains import Rejected
 from scalefold.shards.manifest import SourceFile
-from scalefold.shards.repack_hint import PACK_ALL_AGAIN, pack_command
-from scalefold.shards.schema import SCHEMA_VERSION, summary_file
+from scalefold.shards.repack_hint import PACK_ALIGNMENTS_AGAIN, PACK_ALL_AGAIN, pack_command
+from scalefold.shards.schema import FAMILY_VERSIONS, summary_file
 from scalefold.shards.sealed_json import check_keys, read_sealed, sealed
 from scalefold.shards.writer import ShardFacts
 
-_KEYS: Final = ("head", "rows", "template_hits", "structures", "chains")
-"""Entries of a summary, the last three of an msa shard only."""
+_KEYS: Final = ("head", "rows", "template_hits", "structures", "chains", "hits")
+"""Entries of a summary, the last four of an msa shard only."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class BucketHead:
     sources: tuple[SourceFile, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ChainFacts:
     """One row of a chain shard; ``seq_id`` is hexadecimal, ``release_date`` ISO.
 
@@ -111,26 +111,28 @@ class AlignmentFacts:
 
 @dataclass(frozen=True)
 class MsaSummary:
-    """A bucket's msa shard.
+    """A bucket's msa shard, and its shard of template hits.
 
     Parameters
     ----------
     head, rows
-        The shard and its rows.
+        The msa shard and its rows.
     template_hits
-        What became of the template hits, by reason.
+        How many template hits were left out, by reason.
     structures
-        The chain shards in which templates were located (:func:`structures_hash`).
+        The chains that the alignments are of (:func:`queries_hash`).
     chains
-        Keys of the chains whose alignments were looked for: all that are no mere templates. None in
-        summaries of earlier versions.
+        Keys of the chains whose alignments were looked for: all that are no mere templates.
+    hits
+        Size and hash of the shard of template hits.
     """
 
     head: BucketHead
     rows: tuple[AlignmentFacts, ...]
     template_hits: dict[str, int]
     structures: str
-    chains: tuple[str, ...] | None = None
+    chains: tuple[str, ...]
+    hits: ShardFacts
 
 
 def write_summary(folder: Path, summary: ChainSummary | MsaSummary) -> None:
@@ -160,10 +162,10 @@ def check_summary(folder: Path, shard: ShardFacts) -> None:
             )
 
 
-def structures_hash(summaries: Iterable[ChainSummary]) -> str:
-    """Twelve hex digits that stand for the contents of chain shards, given in any order."""
-    shards = sorted((summary.head.shard.file, summary.head.shard.sha256) for summary in summaries)
-    return hashlib.sha256(json.dumps(shards).encode()).hexdigest()[:12]
+def queries_hash(summary: ChainSummary) -> str:
+    """Twelve hex digits that stand for what alignments depend on of their bucket's structures."""
+    known = [(f.chain_key, f.seq_id, f.origin, f.other_parents) for f in summary.rows]
+    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def read_chain_summary(folder: Path, bucket: int, config: Config) -> ChainSummary:
@@ -185,14 +187,13 @@ def read_msa_summary(folder: Path, bucket: int, config: Config) -> MsaSummary:
     """Read a bucket's msa summary; raises as :func:`read_chain_summary`."""
 
     def parse(head: BucketHead, tree: dict[str, Any]) -> MsaSummary:
-        rows = tuple(AlignmentFacts(**row) for row in tree["rows"])
-        chains = tree.get("chains")
         return MsaSummary(
             head,
-            rows,
+            tuple(AlignmentFacts(**row) for row in tree["rows"]),
             tree["template_hits"],
             tree["structures"],
-            None if chains is None else tuple(chains),
+            tuple(tree["chains"]),
+            ShardFacts(**tree["hits"]),
         )
 
     return _read(folder, "msa", bucket, config, parse)
@@ -220,19 +221,15 @@ def _read(
     fix = f"{pack_command(path.name)} writes it."
     try:
         tree = read_sealed(path, fix)
-        summary = parse(_head(tree["head"]), tree)
+        head = _head(tree["head"])
+        _check_version(path, head)
+        summary = parse(head, tree)
     except InputError:
         raise
     except FileNotFoundError as error:
         raise InputError(f"{path}: no such file. {fix}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path}: damaged ({type(error).__name__}: {error}). {fix}") from error
-    head = summary.head
-    if head.schema_version != SCHEMA_VERSION:
-        raise InputError(
-            f"{path}: schema version {head.schema_version}, this version of scalefold writes "
-            f"{SCHEMA_VERSION}. {fix}"
-        )
     check_keys(path, tree, _KEYS, fix)
     if head.config_hash not in packing_hashes(config):
         changed = changed_settings(head.settings, config)
@@ -241,6 +238,14 @@ def _read(
             f"back, pack everything into another folder, or pack again: {PACK_ALL_AGAIN}."
         )
     return summary
+
+
+def _check_version(path: Path, head: BucketHead) -> None:
+    if head.schema_version != FAMILY_VERSIONS[head.family]:
+        raise InputError(
+            f"{path}: schema version {head.schema_version}, this version of scalefold writes "
+            f"{FAMILY_VERSIONS[head.family]}. {PACK_ALIGNMENTS_AGAIN}."
+        )
 
 
 def changed_settings(packed_with: Mapping[str, Any], config: Config) -> dict[str, str]:

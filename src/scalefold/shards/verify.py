@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
 from scalefold.errors import ChecksumError, InputError
 from scalefold.io.atomic import TEMPORARY_MARK
 from scalefold.shards.codec import decode_chain, decode_msa
+from scalefold.shards.hit_codec import (
+    PackedHits,
+    decode_former_templates,
+    decode_located,
+    template_hits,
+)
 from scalefold.shards.manifest import Manifest
-from scalefold.shards.records import MsaRecord
+from scalefold.shards.records import TemplateHit
 from scalefold.shards.schema import INDEX_FILE, SCHEMAS, shard_file
 from scalefold.shards.shard_file import ShardFile
 from scalefold.shards.summary import check_summary
+
+_FIX: Final = "Files of two runs may be mixed: pack again."
 
 
 @dataclass(frozen=True)
@@ -26,15 +35,6 @@ class Problem:
 
     file: str
     message: str
-
-
-@dataclass(frozen=True)
-class _Alignment:
-    """What cross references need to know of an msa row."""
-
-    seq_id: bytes
-    num_res: int
-    templates: tuple[tuple[str, int, int], ...]  # chain key, largest q_idx, largest t_idx
 
 
 def verify(folder: Path) -> list[Problem]:
@@ -64,23 +64,15 @@ def verify(folder: Path) -> list[Problem]:
                 unread.add(facts.file)
     problems += _summaries(folder, manifest)
     index = _index(folder, problems)
-    chains: dict[tuple[int, int], tuple[str, bytes, int]] = {}
-    alignments: dict[tuple[int, int], _Alignment] = {}
-    for facts in manifest.files:
+    sound = _SoundRows(folder, {facts["chain_key"] for facts in index})
+    for facts in manifest.files:  # by name: chains come first, templates last
         family, _, number = facts.file.removesuffix(".arrow").partition("-")
         if family not in SCHEMAS or not number.isdigit() or facts.file in unread:
             continue
-        bucket = int(number)
         for row, batch in _rows(folder, facts.file, family, facts.rows, problems):
-            if family == "chain":
-                chain = decode_chain(batch)
-                chains[bucket, row] = (chain.chain_key, chain.seq_id, len(chain))
-                if hashlib.sha256(chain.sequence.encode()).digest() != chain.seq_id:
-                    message = f"row {row}, chain {chain.chain_key}: seq_id is not its sequence's"
-                    problems.append(Problem(facts.file, f"{message}. Pack its bucket again."))
-            else:
-                alignments[bucket, row] = _facts(decode_msa(batch))
-    problems += _references(index, chains, alignments)
+            messages = sound.add(family, (int(number), row), batch)
+            problems += [Problem(facts.file, f"row {row}{message}") for message in messages]
+    problems += _references(index, sound)
     return problems
 
 
@@ -95,15 +87,71 @@ def stale(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("*.arrow") if path.name not in known)
 
 
-def _facts(msa: MsaRecord) -> _Alignment:
-    return _Alignment(
-        seq_id=msa.seq_id,
-        num_res=msa.msa.shape[1],
-        templates=tuple(
-            (hit.chain_key, int(hit.q_idx.max(initial=-1)), int(hit.t_idx.max(initial=-1)))
-            for hit in msa.templates
-        ),
-    )
+class _SoundRows:
+    """What cross references need to know of rows: bucket and row -> facts."""
+
+    def __init__(self, folder: Path, keys: Collection[str]) -> None:
+        self._folder, self._keys = folder, keys
+        self._lengths: dict[str, int] = {}
+        self._hits: dict[int, ShardFile | None] = {}
+        self.chains: dict[tuple[int, int], tuple[str, bytes, int]] = {}
+        self.alignments: dict[tuple[int, int], tuple[bytes, int]] = {}
+
+    def add(self, family: str, place: tuple[int, int], batch: pa.RecordBatch) -> Iterator[str]:
+        """Take a row whose own hash is right, and say what else is wrong with it."""
+        if family == "chain":
+            chain = decode_chain(batch)
+            self.chains[place] = (chain.chain_key, chain.seq_id, len(chain))
+            self._lengths[chain.chain_key] = len(chain)
+            if hashlib.sha256(chain.sequence.encode()).digest() != chain.seq_id:
+                yield (
+                    f", chain {chain.chain_key}: seq_id is not its sequence's. Pack its bucket "
+                    "again."
+                )
+        elif family == "msa":
+            msa = decode_msa(batch)
+            self.alignments[place] = (msa.seq_id, msa.msa.shape[1])
+            if "templates" in batch.schema.names:
+                yield from self._check(decode_former_templates(batch), msa.msa.shape[1])
+        elif family == "templates" and place in self.alignments:
+            yield from self._check_located(place, batch)
+
+    def _check_located(self, place: tuple[int, int], batch: pa.RecordBatch) -> Iterator[str]:
+        packed = self._row_of_hits(place)
+        if packed is None:
+            return
+        seq_id, num_res = self.alignments[place]
+        if {seq_id} != {row.column("seq_id")[0].as_py() for row in (batch, packed)}:
+            yield f": alignment, hits and templates are of different sequences. {_FIX}"
+            return
+        hits, located = PackedHits(packed), decode_located(batch)
+        if located and not 0 <= min(located) <= max(located) < len(hits):
+            yield f": hits up to number {max(located)} are located, there are {len(hits)}. {_FIX}"
+            return
+        yield from self._check(template_hits(hits, located), num_res)
+
+    def _row_of_hits(self, place: tuple[int, int]) -> pa.RecordBatch | None:
+        """Return a row of hits; of one that cannot be read, its own file tells."""
+        bucket, row = place
+        with contextlib.suppress(InputError):
+            if bucket not in self._hits:
+                self._hits[bucket] = None
+                self._hits[bucket] = ShardFile(self._folder / shard_file("hits", bucket), "hits")
+            file = self._hits[bucket]
+            return None if file is None else file.row(row)
+        return None
+
+    def _check(self, templates: Iterable[TemplateHit], num_res: int) -> Iterator[str]:
+        for hit in templates:
+            last_q, last_t = int(hit.q_idx.max(initial=-1)), int(hit.t_idx.max(initial=-1))
+            if hit.chain_key not in self._keys:
+                yield f": template {hit.chain_key} is not in the index. {_FIX}"
+            elif last_q >= num_res or last_t >= self._lengths.get(hit.chain_key, last_t + 1):
+                yield (
+                    f": hit of template {hit.chain_key} reaches residues {last_q} and {last_t} "
+                    f"(from 0), query and template have {num_res} and "
+                    f"{self._lengths.get(hit.chain_key, 'an unknown number')}. {_FIX}"
+                )
 
 
 def _summaries(folder: Path, manifest: Manifest) -> Iterator[Problem]:
@@ -146,14 +194,8 @@ def _rows(
         yield row, batch
 
 
-def _references(
-    index: list[dict[str, Any]],
-    chains: dict[tuple[int, int], tuple[str, bytes, int]],
-    alignments: dict[tuple[int, int], _Alignment],
-) -> Iterator[Problem]:
-    fix = "Files of two runs may be mixed: pack again."
-    lengths = {key: length for key, _, length in chains.values()}
-    keys = {facts["chain_key"] for facts in index}
+def _references(index: list[dict[str, Any]], sound: _SoundRows) -> Iterator[Problem]:
+    chains, alignments = sound.chains, sound.alignments
     for facts in index:
         key, expected = facts["chain_key"], (facts["chain_key"], facts["seq_id"], facts["length"])
         place = (facts["chain_shard"], facts["chain_row"])
@@ -166,7 +208,7 @@ def _references(
             yield Problem(
                 INDEX_FILE,
                 f"{key}: length {facts['length']}, sequence {facts['seq_id'].hex()[:12]}; its row "
-                f"holds {found[0]}, length {found[2]}, sequence {found[1].hex()[:12]}. {fix}",
+                f"holds {found[0]}, length {found[2]}, sequence {found[1].hex()[:12]}. {_FIX}",
             )
         if facts["msa_shard"] is None:
             continue
@@ -176,22 +218,10 @@ def _references(
             yield Problem(
                 INDEX_FILE, f"{key}: no sound row {place[1]} in {shard_file('msa', place[0])}."
             )
-        elif (alignment.seq_id, alignment.num_res) != (facts["seq_id"], facts["length"]):
+        elif alignment != (facts["seq_id"], facts["length"]):
             yield Problem(
                 INDEX_FILE,
                 f"{key}: length {facts['length']}, sequence {facts['seq_id'].hex()[:12]}; its "
-                f"alignment is of length {alignment.num_res}, sequence "
-                f"{alignment.seq_id.hex()[:12]}. {fix}",
+                f"alignment is of length {alignment[1]}, sequence "
+                f"{alignment[0].hex()[:12]}. {_FIX}",
             )
-    for (bucket, row), alignment in sorted(alignments.items()):
-        for template, last_q, last_t in alignment.templates:
-            name = shard_file("msa", bucket)
-            if template not in keys:
-                yield Problem(name, f"row {row}: template {template} is not in the index. {fix}")
-            elif last_q >= alignment.num_res or last_t >= lengths.get(template, last_t + 1):
-                yield Problem(
-                    name,
-                    f"row {row}: hit of template {template} reaches residues {last_q} and {last_t} "
-                    f"(from 0), query and template have {alignment.num_res} and "
-                    f"{lengths.get(template, 'an unknown number')}. {fix}",
-                )

@@ -15,7 +15,7 @@ from scalefold.checkpoint.lock import WriterLock
 from scalefold.checkpoint.provenance import Inputs, inputs_of, made_with
 from scalefold.checkpoint.read import latest, read_metadata
 from scalefold.checkpoint.replacement import set_aside_other_run
-from scalefold.checkpoint.resume import check_resumable
+from scalefold.checkpoint.resume import check_resumable, former_data
 from scalefold.checkpoint.target import EndWatch
 from scalefold.checkpoint.write import remove_leftovers
 from scalefold.config.load import config_hash
@@ -113,8 +113,9 @@ def train(
         with contextlib.ExitStack() as stack:
             files = None
             if mesh.first:
+                former = [] if start is None else former_data(read_metadata(start), inputs)
                 console = console or Console(stderr=True)
-                files = RunFiles(config, trainer, out, run.step, inputs, lock, console)
+                files = RunFiles(config, trainer, out, run.step, inputs, former, lock, console)
                 stack.enter_context(files)
                 if run.step < config.training.steps:
                     logger.info("%s", sampler)
@@ -167,6 +168,8 @@ def _starting_point(config: Config, out: Path, inputs: Inputs, resume: bool) -> 
         )
     metadata = read_metadata(last)
     check_resumable(last, metadata, config, inputs)
+    if metadata.data_manifest_sha256 != inputs.data_manifest_sha256:
+        logger.warning("%s: going on with other data, since training.accept_new_data is set", last)
     if metadata.step < config.training.steps:
         logger.info("continuing from %s", last)
     else:

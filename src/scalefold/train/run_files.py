@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ import scalefold
 from scalefold.checkpoint.background import Background
 from scalefold.checkpoint.lock import WriterLock
 from scalefold.checkpoint.provenance import Inputs, source_commit
-from scalefold.checkpoint.read import checkpoint_path, ready_mark
+from scalefold.checkpoint.read import FormerData, checkpoint_path, ready_mark
 from scalefold.checkpoint.snapshot import Snapshot
 from scalefold.checkpoint.write import prune, save
 from scalefold.config.load import config_hash
@@ -45,6 +46,8 @@ class RunFiles:
     step : int
         Steps made before.
     inputs : Inputs
+    former_data : sequence of FormerData
+        See `scalefold.checkpoint.read.Metadata`.
     lock : WriterLock
         Confirmed before each checkpoint.
     console : Console
@@ -58,6 +61,7 @@ class RunFiles:
         out: Path,
         step: int,
         inputs: Inputs,
+        former_data: Sequence[FormerData],
         lock: WriterLock,
         console: Console,
     ) -> None:
@@ -70,6 +74,7 @@ class RunFiles:
             "config": config.model_dump(mode="json"),
             "config_hash": config_hash(config),
             **asdict(inputs),
+            "former_data": [asdict(data) for data in former_data],
             "scalefold_version": scalefold.__version__,
             "commit": source_commit(),
         }

@@ -1,11 +1,17 @@
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scalefold.checkpoint.provenance import Inputs
-from scalefold.checkpoint.read import Metadata
-from scalefold.checkpoint.resume import FREE_KEYS, check_resumable, config_differences
+from scalefold.checkpoint.read import FormerData, Metadata
+from scalefold.checkpoint.resume import (
+    FREE_KEYS,
+    check_resumable,
+    config_differences,
+    former_data,
+)
 from scalefold.config import Config, make_config
 from scalefold.config.load import config_hash, merge
 from scalefold.errors import InputError
@@ -64,6 +70,23 @@ def test_other_data_are_refused_with_both_hashes(micro: Config) -> None:
         InputError, match="manifest dddddddddddd in the checkpoint, eeeeeeeeeeee now"
     ):
         check_resumable(HERE, _metadata(micro), micro, Inputs("e" * 64))
+    with pytest.raises(InputError, match="--accept-new-data") as error:
+        check_resumable(HERE, _metadata(micro), micro, Inputs("e" * 64))
+    assert "\n" not in str(error.value)
+
+
+def test_other_data_are_accepted_on_request(micro_tree: dict[str, Any]) -> None:
+    accepting = make_config(merge(micro_tree, {"training": {"accept_new_data": True}}))
+    before = _metadata(make_config(micro_tree))
+    check_resumable(HERE, before, accepting, Inputs("e" * 64))
+    assert former_data(before, Inputs("d" * 64)) == []
+    first = FormerData(4, "d" * 64)
+    assert former_data(before, Inputs("e" * 64)) == [first]
+    again = dataclasses.replace(before, step=6, data_manifest_sha256="e" * 64, former_data=[first])
+    assert former_data(again, Inputs("f" * 64)) == [first, FormerData(6, "e" * 64)]
+    other = make_config(merge(micro_tree, {"training": {"accept_new_data": True}, "seed": 7}))
+    with pytest.raises(InputError, match="seed: 0 in"):
+        check_resumable(HERE, before, other, Inputs("e" * 64))
 
 
 def test_other_initial_weights_under_the_same_name_are_refused_with_both_hashes(
@@ -82,8 +105,9 @@ def test_other_initial_weights_under_the_same_name_are_refused_with_both_hashes(
 
 
 def test_the_refusal_does_not_contradict_itself(micro: Config) -> None:
+    other = make_config({**micro.model_dump(mode="json"), "seed": 7})
     with pytest.raises(InputError) as error:
-        check_resumable(HERE, _metadata(micro), micro, Inputs("e" * 64))
+        check_resumable(HERE, _metadata(micro), other, Inputs("e" * 64))
     mend = str(error.value).splitlines()[-1]
     allowed = mend.partition("only these may change: ")[2].split(", ")
     assert set(FREE_KEYS) - set(allowed) == {"data", "shards"}

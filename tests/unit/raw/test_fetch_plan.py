@@ -94,6 +94,8 @@ def test_the_archives_new_layout(site, downloader: Downloader, tmp_path: Path) -
 def test_public_buckets_are_asked_by_https() -> None:
     assert local_folder("s3://openfold") is None
     assert web_root("s3://openfold/pdb/") == "https://openfold.s3.amazonaws.com/pdb"
+    snapshot = "https://pdbsnapshots.s3.amazonaws.com/20240101"
+    assert web_root("s3://pdbsnapshots/20240101") == snapshot
     assert web_root("s3://my.data") == "https://s3.amazonaws.com/my.data"
     assert web_root("https://files.wwpdb.org/") == "https://files.wwpdb.org"
     with pytest.raises(InputError, match="no host"):

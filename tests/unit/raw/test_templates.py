@@ -9,7 +9,7 @@ import pytest
 from scalefold.raw.hhr import TemplateHit, read_hhr
 from scalefold.raw.mmcif import Entry, read_entry
 from scalefold.raw.templates import (
-    Template,
+    Located,
     best_first,
     locate,
     sequence_reason,
@@ -22,9 +22,7 @@ def make_hit(
     query: str, template: str, *, template_start: int = 0, chain_key: str = "1abc_A"
 ) -> TemplateHit:
     """A hit from two aligned rows; the query starts at its first residue."""
-    present_q = np.array([s != "-" for s in query])
-    present_t = np.array([s != "-" for s in template])
-    both = present_q & present_t
+    residues_q, residues_t = (len(row) - row.count("-") for row in (query, template))
     return TemplateHit(
         number=1,
         name=chain_key,
@@ -32,26 +30,24 @@ def make_hit(
         probability=90.0,
         e_value=1e-5,
         score=50.0,
-        aligned_columns=int(both.sum()),
+        aligned_columns=sum("-" not in pair for pair in zip(query, template, strict=True)),
         identities=1.0,
         similarity=1.0,
         sum_probs=12.5,
         template_neff=None,
-        query_length=int(present_q.sum()),
-        template_length=int(present_t.sum()),
+        query_length=residues_q,
+        template_length=residues_t,
+        query_start=0,
         template_start=template_start,
         query_aligned=query,
         template_aligned=template,
-        q_idx=(np.cumsum(present_q) - 1)[both].astype(np.int32),
-        t_idx=(template_start + np.cumsum(present_t) - 1)[both].astype(np.int32),
     )
 
 
-def assert_located(result: Template | str, key: str, sequence: str, hit: TemplateHit) -> None:
+def assert_located(result: Located | str, key: str, sequence: str, hit: TemplateHit) -> None:
     """Every pair must join the letters that the hit joins (where the chain agrees with it)."""
-    assert isinstance(result, Template), result
+    assert isinstance(result, Located), result
     assert result.chain_key == key
-    assert (result.sum_probs, result.probability) == (hit.sum_probs, hit.probability)
     letters = dict(
         zip(
             hit.q_idx,
@@ -59,7 +55,7 @@ def assert_located(result: Template | str, key: str, sequence: str, hit: Templat
             strict=True,
         )
     )
-    agreeing = [sequence[t] == letters[q] for q, t in zip(result.q_idx, result.t_idx, strict=True)]
+    agreeing = [sequence[t] == letters[q] for q, t in zip(*result.pairs(hit), strict=True)]
     assert np.mean(agreeing) >= 0.9
 
 
@@ -111,9 +107,9 @@ def test_exact_fragment_in_the_named_chain() -> None:
     sequence = "GSH" + FRAGMENT + "LEHHHH"
     result = locate(hit, {"1abc_B": sequence, "1abc_A": sequence})
     assert_located(result, "1abc_A", sequence, hit)
-    assert isinstance(result, Template)
-    assert result.t_idx.tolist() == list(range(3, 25))
-    assert result.t_idx.dtype == np.int32
+    assert isinstance(result, Located)
+    assert result.pairs(hit)[1].tolist() == list(range(3, 25))
+    assert result.pairs(hit)[1].dtype == np.int32
 
 
 def test_database_numbering_may_differ_from_the_chain() -> None:
@@ -125,8 +121,8 @@ def test_database_numbering_may_differ_from_the_chain() -> None:
 def test_repeats_are_told_apart_by_position() -> None:
     hit = make_hit(FRAGMENT, FRAGMENT, template_start=len(FRAGMENT))
     result = locate(hit, {"1abc_A": FRAGMENT * 3})
-    assert isinstance(result, Template)
-    assert result.t_idx[0] == len(FRAGMENT)
+    assert isinstance(result, Located)
+    assert result.pairs(hit)[1][0] == len(FRAGMENT)
 
 
 def test_other_chain_of_the_entry() -> None:
@@ -139,9 +135,10 @@ def test_other_chain_of_the_entry() -> None:
 def test_x_matches_anything(in_hit: bool) -> None:
     known, masked = "GG" + FRAGMENT, "GG" + FRAGMENT.replace("Q", "X")
     fragment, sequence = (masked[2:], known) if in_hit else (known[2:], masked)
-    result = locate(make_hit(FRAGMENT, fragment), {"1abc_A": sequence})
-    assert isinstance(result, Template)
-    assert result.t_idx.tolist() == list(range(2, 2 + len(FRAGMENT)))
+    hit = make_hit(FRAGMENT, fragment)
+    result = locate(hit, {"1abc_A": sequence})
+    assert isinstance(result, Located)
+    assert result.pairs(hit)[1].tolist() == list(range(2, 2 + len(FRAGMENT)))
 
 
 def test_realignment_maps_around_insertions_and_losses() -> None:
@@ -150,10 +147,10 @@ def test_realignment_maps_around_insertions_and_losses() -> None:
     hit = make_hit(FRAGMENT, FRAGMENT, template_start=40)
     result = locate(hit, {"1abc_A": sequence})
     assert_located(result, "1abc_A", sequence, hit)
-    assert isinstance(result, Template)
-    assert 8 not in result.q_idx
+    assert isinstance(result, Located)
+    assert 8 not in result.pairs(hit)[0]
     expected = [*range(4, 12), *range(12, 18), *range(21, 28)]
-    assert result.t_idx.tolist() == expected
+    assert result.pairs(hit)[1].tolist() == expected
 
 
 def test_realignment_keeps_the_hits_gaps() -> None:
@@ -162,8 +159,8 @@ def test_realignment_keeps_the_hits_gaps() -> None:
     sequence = "A" + FRAGMENT[:10] + "C" + FRAGMENT[11:]
     result = locate(hit, {"1abc_A": sequence})
     assert_located(result, "1abc_A", sequence, hit)
-    assert isinstance(result, Template)
-    assert result.q_idx.tolist() == [*range(5), *range(8, len(query))]
+    assert isinstance(result, Located)
+    assert result.pairs(hit)[0].tolist() == [*range(5), *range(8, len(query))]
 
 
 def test_too_different_sequences_and_missing_chains() -> None:
@@ -198,11 +195,12 @@ def test_bundled_hits_land_on_real_chains(demo: Path) -> None:
         assert sequence_reason(hit, query.sequence) is None
         found_entry = entry(hit.entry_id)
         located = locate(hit, {c.chain_key: c.sequence for c in found_entry.chains})
-        assert isinstance(located, Template)
+        assert isinstance(located, Located)
         template = found_entry.chain(located.chain_key)
-        seen = query.atom_mask[located.q_idx, 1] & template.atom_mask[located.t_idx, 1]
-        a = query.positions[located.q_idx[seen], 1].astype(np.float64)
-        b = template.positions[located.t_idx[seen], 1].astype(np.float64)
+        q_idx, t_idx = located.pairs(hit)
+        seen = query.atom_mask[q_idx, 1] & template.atom_mask[t_idx, 1]
+        a = query.positions[q_idx[seen], 1].astype(np.float64)
+        b = template.positions[t_idx[seen], 1].astype(np.float64)
         # Distances within each structure need no superposition.
         inner = [np.linalg.norm(x[:, None] - x[None], axis=-1) for x in (a, b)]
         assert np.sqrt(np.mean((inner[0] - inner[1]) ** 2)) < limit_angstrom, template_key

@@ -20,7 +20,7 @@ from scalefold.config.schema import Config
 from scalefold.raw.chains import alignment_folder, folder_hash, mmcif_path
 from scalefold.shards.manifest import Manifest
 from scalefold.shards.pack import pack
-from scalefold.shards.records import ChainRecord, MsaRecord, TemplateHit
+from scalefold.shards.records import ChainRecord, MsaRecord
 
 DEMO = Path(__file__).parents[3] / "demo"
 ENTRIES = "pub/pdb/data/structures/divided/mmCIF"
@@ -160,7 +160,6 @@ def make_msa() -> Callable[..., MsaRecord]:
         rng = np.random.default_rng(seed)
         counts = rng.integers(0, 3, rows)
         total = int(counts.sum())
-        pairs = np.arange(length - 2, dtype=np.int32)
         return MsaRecord(
             seq_id=hashlib.sha256(str(seed).encode()).digest(),
             msa=rng.integers(0, 22, (rows, length)).astype(np.uint8),
@@ -170,10 +169,6 @@ def make_msa() -> Callable[..., MsaRecord]:
             row_source=rng.integers(0, 3, rows).astype(np.uint8),
             profile=rng.random((length, 22)).astype(np.float32),
             num_seq_full=rows + 2,
-            templates=(
-                TemplateHit("2abc_B", 7.5, 99.5, pairs, pairs + 1),
-                TemplateHit("3abc_C", 3.25, 50.0, pairs[:0], pairs[:0]),
-            ),
         )
 
     return make

@@ -23,7 +23,7 @@ def test_every_section_counts_every_chain(demo):
     whole = tuple(splits[split] for split in ("train", "validation", "template"))
     assert rows["all"] == tuple(map(str, whole))
     for what in ("released", "residues", "resolution", "method", "training", "alignment rows",
-                 "template hits"):  # fmt: skip
+                 "template hits", "% covered"):  # fmt: skip
         counts = [tuple(map(int, row)) for name, row in rows.items() if name.startswith(what)]
         assert tuple(map(sum, zip(*counts, strict=True))) == whole, what
 
@@ -31,13 +31,18 @@ def test_every_section_counts_every_chain(demo):
 def test_counts_are_those_of_the_rows(demo):
     reader = ShardReader(demo.out)
     rows = cells(chain_counts(reader).table)
-    samples = [
-        reader.sample(key) for split in ("train", "validation") for key in reader.keys(split)
-    ]
-    deep = sum(100 <= sample.msa.msa.shape[0] < 1000 for sample in samples)
+    samples = [*reader.keys("train"), *reader.keys("validation")]
+    deep = sum(100 <= reader.msa(key).msa.shape[0] < 1000 for key in samples)
     assert deep == sum(map(int, rows["alignment rows 100 to 999"]))
-    without = sum(not sample.msa.templates for sample in samples)
+    without = sum(not reader.templates(key) for key in samples)
     assert without == sum(map(int, rows["template hits kept 0"]))
+    assert without == sum(map(int, rows["% covered by the best template 0"]))
+    whole = sum(
+        len(hits[0].q_idx) / len(reader.chain(key)) >= 0.95
+        for key in samples
+        if (hits := reader.templates(key))
+    )
+    assert whole == sum(map(int, rows.get("% covered by the best template 95 or more", ["0"])))
 
 
 def test_a_sound_data_set_has_no_leaks(demo):

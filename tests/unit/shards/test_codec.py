@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 
 from scalefold.errors import InputError
 from scalefold.shards.codec import decode_chain, decode_msa, encode_chain, encode_msa
-from scalefold.shards.records import ChainRecord, MsaRecord, TemplateHit
+from scalefold.shards.records import ChainRecord, MsaRecord
 from scalefold.shards.shard_file import ShardFile
 from scalefold.shards.writer import write_shard
 
@@ -46,13 +46,6 @@ def chains(draw: st.DrawFn) -> ChainRecord:
 
 
 @st.composite
-def hits(draw: st.DrawFn) -> TemplateHit:
-    k = draw(st.integers(0, 5))
-    index = hnp.arrays(np.int32, k)
-    return TemplateHit(draw(TEXT), draw(FLOAT32), draw(FLOAT32), draw(index), draw(index))
-
-
-@st.composite
 def msas(draw: st.DrawFn) -> MsaRecord:
     r, n = draw(st.integers(1, 6)), draw(st.integers(1, 9))
     counts = draw(hnp.arrays(np.int64, r, elements=st.integers(0, 3)))
@@ -66,7 +59,6 @@ def msas(draw: st.DrawFn) -> MsaRecord:
         row_source=draw(hnp.arrays(np.uint8, r)),
         profile=draw(hnp.arrays(np.float32, (n, 22), elements=FLOAT32)),
         num_seq_full=r + draw(st.integers(0, 100)),
-        templates=tuple(draw(st.lists(hits(), max_size=3))),
     )
 
 
@@ -147,7 +139,6 @@ def test_hash_depends_on_every_field(make_chain, make_msa):
     assert len(set(hashes)) == len(variants)
 
     msa = make_msa()
-    first, second = msa.templates
     changes = {
         "seq_id": bytes(32),
         "msa": msa.msa[:, ::-1].copy(),
@@ -157,16 +148,9 @@ def test_hash_depends_on_every_field(make_chain, make_msa):
         "row_source": (msa.row_source + 1).astype(np.uint8),
         "profile": msa.profile + np.float32(1),
         "num_seq_full": 100,
-        "templates": (second, first),
     }
     assert changes.keys() == {f.name for f in dataclasses.fields(MsaRecord)}
     variants = [msa] + [dataclasses.replace(msa, **{k: v}) for k, v in changes.items()]
-    swapped = dataclasses.replace(first, q_idx=first.t_idx, t_idx=first.q_idx)
-    variants += [
-        dataclasses.replace(msa, templates=(swapped, second)),
-        dataclasses.replace(msa, templates=(first,)),
-        dataclasses.replace(msa, templates=()),
-    ]
     hashes = [encode_msa(variant)["row_xxh3"][0].as_py() for variant in variants]
     assert len(set(hashes)) == len(variants)
 
@@ -201,14 +185,6 @@ def test_inconsistent_chains_are_refused(make_chain, change, message):
         ({"msa": np.zeros((5, 8), np.uint8)}, "profile"),
         ({"del_ptr": np.zeros(6, np.uint32)}, "del_ptr .*0 .*0"),
         ({"num_seq_full": 4}, "num_seq_full 4 .*5"),
-        (
-            {
-                "templates": (
-                    TemplateHit("x_A", 1, 1, np.zeros(2, np.int32), np.zeros(3, np.int32)),
-                )
-            },
-            "hit x_A",
-        ),
     ],
 )
 def test_inconsistent_alignments_are_refused(make_msa, change, message):

@@ -122,6 +122,7 @@ def test_progress_is_a_bar_a_stage_over_all_buckets(demo_copy, jobs):
     assert [line.split()[:2] for line in lines] == [
         ["structures,", "buckets"],
         ["alignments,", "buckets"],
+        ["templates,", "buckets"],
     ]
     assert all("100%" in line for line in lines)
 
@@ -300,12 +301,6 @@ def test_a_template_that_becomes_a_sample_is_packed_again_first(work):
     work.list_chains(("5pti_A", "train", "b"), ("1aki_A", "validation", "l"))
     with pytest.raises(InputError, match=r"1aki_A .*--forcerun"):
         pack_index(work.config, work.raw, work.out)
-    # Summaries of earlier versions do not say which chains they looked for.
-    for path in work.out.glob("msa-*.json"):
-        summary = json.loads(path.read_text())
-        del summary["chains"], summary["sha256"]
-        path.write_text(json.dumps(summary))
-    assert pack_index(work.config, work.raw, work.out).counts["chains set aside"] == 1
 
 
 def test_shards_of_other_settings_are_refused_with_what_differs(demo_copy):
@@ -332,28 +327,26 @@ def test_shards_of_an_earlier_version_which_stated_a_hash_alone(demo_copy):
         pack_index(demo_copy.config, demo_copy.raw, demo_copy.out)
 
 
-def test_alignments_packed_against_other_structures_are_refused(work):
-    """Residues of templates would be counted in the sequences of before."""
-    work.list_chains(("2nwd_X", "train", "l"), ("1aki_A", "template", "l"))
-    for entry in ("2nwd", "1aki"):
-        work.structure(entry)
-    work.alignment("2nwd_X")
+def test_alignments_of_other_sequences_than_are_packed_now_are_refused(work):
+    work.list_chains(("5pti_A", "train", "b"))
+    path = work.structure("5pti")
+    work.alignment("5pti_A")
     work.pack()
-    path = mmcif_path(work.raw, "1aki")
     text = gzip.decompress(path.read_bytes()).decode()
-    path.write_bytes(gzip.compress(text.replace("1AKI", "1aki").encode()))
-    buckets = [bucket_of(entry, 3) for entry in ("1aki", "2nwd")]
-    pack_structures(work.config, work.raw, work.out, buckets[0], QUIET)
-    pack_index(work.config, work.raw, work.out)  # the same chain shard as before
+    bucket = bucket_of("5pti", 3)
     path.write_bytes(gzip.compress(text.replace("X-RAY DIFFRACTION", "SOLUTION NMR").encode()))
-    pack_structures(work.config, work.raw, work.out, buckets[0], QUIET)
-    message = r"msa-0000\d\.arrow: "
-    with pytest.raises(InputError, match=message):
-        pack_index(work.config, work.raw, work.out)
-    for bucket in sorted(buckets):
-        pack_alignments(work.config, work.raw, work.out, bucket, QUIET)
-    pack_index(work.config, work.raw, work.out)
-    assert verify(work.out) == []
+    pack_structures(work.config, work.raw, work.out, bucket, QUIET)
+    pack_index(work.config, work.raw, work.out, QUIET)  # the sequence is as it was
+    block = gemmi.cif.read_string(text).sole_block()
+    for category, item in (("_entity_poly_seq", "mon_id"), ("_atom_site", "label_comp_id")):
+        number = "num" if category == "_entity_poly_seq" else "label_seq_id"
+        for row in block.find(f"{category}.", [number, item]):
+            if row[0] == "1":
+                row[1] = "GLY"
+    path.write_bytes(gzip.compress((block.as_string() + "#\n").encode()))
+    pack_structures(work.config, work.raw, work.out, bucket, QUIET)
+    with pytest.raises(InputError, match=rf"msa-{bucket:05d}\.arrow: .*--bucket {bucket}`"):
+        pack_index(work.config, work.raw, work.out, QUIET)
 
 
 def test_damaged_summary_is_named(demo_copy):
@@ -441,7 +434,7 @@ def test_bad_alignment_gives_way_to_that_of_the_next_chain(work):
 def test_a_chain_never_gets_a_template_of_its_own_entry(work, buckets):
     """9xyz is 2nwd under another name; the search finds the first 100 residues of both.
 
-    In one bucket the shared row keeps both hits; otherwise the row is 2nwd's.
+    The shared row keeps both hits, whether the chains are in one bucket or not.
     """
     work.buckets = buckets
     work.list_chains(("2nwd_X", "train", "l"), ("9xyz_X", "train", "l"))
@@ -460,14 +453,13 @@ def test_a_chain_never_gets_a_template_of_its_own_entry(work, buckets):
     hhr.write_text(f"Query query\nMatch_columns 130\n\n{listed}{first}{second}")
     work.pack()
     reader = ShardReader(work.out)
-    stored = [hit.chain_key for hit in reader.msa("9xyz_X").templates]
-    assert stored == (["2nwd_X", "9xyz_X"] if buckets == 1 else ["9xyz_X"])
+    stored = [hit.chain_key for hit in reader.templates("9xyz_X")]
+    assert stored == ["2nwd_X", "9xyz_X"]
     templates = {
         key: [chain.chain_key for _, chain in reader.sample(key).templates]
         for key in reader.keys("train")
     }
-    from_own_bucket = ["2nwd_X"] if buckets == 1 else []
-    assert templates == {"2nwd_X": ["9xyz_X"], "9xyz_X": from_own_bucket}
+    assert templates == {"2nwd_X": ["9xyz_X"], "9xyz_X": ["2nwd_X"]}
     assert verify(work.out) == []
 
 
@@ -481,7 +473,7 @@ def test_template_cap_keeps_the_best(work, cap):
     work.alignment("2nwd_X")
     work.settings["max_template_hits"] = cap
     manifest = work.pack()
-    hits = ShardReader(work.out).msa("2nwd_X").templates
+    hits = ShardReader(work.out).templates("2nwd_X")
     assert [hit.chain_key for hit in hits] == ["1aki_A", "1hml_A"][:cap]
     assert manifest.counts["template hits, kept"] == cap
     outcomes = {k: n for k, n in manifest.counts.items() if k.startswith("template hits")}
@@ -504,7 +496,7 @@ def test_hits_newer_than_the_query_do_not_count_for_the_cap(work, shared):
     work.alignment("2nwd_X")
     work.settings["max_template_hits"] = 1
     manifest = work.pack()
-    (hit,) = ShardReader(work.out).msa("2nwd_X").templates
+    (hit,) = ShardReader(work.out).templates("2nwd_X")
     assert hit.chain_key == ("1aki_A" if shared else "1hml_A")
     assert manifest.counts["template hits, too new, or of unknown date"] == (0 if shared else 1)
 

@@ -171,8 +171,8 @@ def test_other_schema_version_is_refused(demo_copy):
     path = demo_copy.out / "manifest.json"
     tree = json.loads(path.read_text())
     del tree["sha256"]
-    path.write_bytes(sealed({**tree, "schema_version": 2}))
-    with pytest.raises(InputError, match="schema version 2"):
+    path.write_bytes(sealed({**tree, "schema_version": 3}))
+    with pytest.raises(InputError, match="schema version 3"):
         ShardReader(demo_copy.out)
 
 

@@ -108,8 +108,8 @@ def test_other_family_is_refused(shard):
 
 
 def test_other_schema_version_is_refused(shard, monkeypatch):
-    monkeypatch.setattr("scalefold.shards.shard_file.SCHEMA_VERSION", 2)
-    with pytest.raises(InputError, match="schema version 1"):
+    monkeypatch.setitem(schema.FAMILY_VERSIONS, "msa", 3)
+    with pytest.raises(InputError, match=r"schema version 2, .* reads 3"):
         ShardFile(shard, "msa")
 
 
@@ -130,6 +130,8 @@ def test_schemas_require_all_but_the_stated_columns():
     }
     assert nullable == {
         "msa": [],
+        "hits": [],
+        "templates": [],
         "chain": ["resolution", "release_date", "cluster_id", "confidence"],
         "index": ["msa_shard", "msa_row", "release_date", "resolution", "cluster_id"],
     }

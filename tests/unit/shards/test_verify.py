@@ -10,15 +10,19 @@ import numpy as np
 import pytest
 
 from scalefold.errors import ChecksumError, InputError
+from scalefold.raw.aligned_hit import AlignedHit
+from scalefold.raw.templates import Located
 from scalefold.shards.codec import decode_msa
+from scalefold.shards.hit_codec import encode_hits, encode_located
 from scalefold.shards.manifest import Manifest
 from scalefold.shards.pack_index import pack_index
 from scalefold.shards.reader import ShardReader
-from scalefold.shards.records import TemplateHit
 from scalefold.shards.shard_file import ShardFile
 from scalefold.shards.summary import check_summary
 from scalefold.shards.verify import leftovers, stale, verify
 from scalefold.shards.writer import write_shard
+
+AT_0, AT_999 = np.array([0], np.int32), np.array([999], np.int32)
 
 
 def test_sound_folder_has_no_problems(demo):
@@ -97,20 +101,33 @@ def test_swapped_files_are_found(demo_copy, tmp_path):
     ("change", "message"),
     [
         ({"chain_key": "9zzz_A"}, "template 9zzz_A is not in the index"),
-        ({"q_idx": np.array([999], np.int32)}, "reaches residues 999 and 0 (from 0), query and"),
-        ({"t_idx": np.array([999], np.int32)}, "reaches residues 0 and 999 (from 0), query and"),
+        ({"realigned": (AT_999, AT_0)}, "reaches residues 999 and 0 (from 0), query and"),
+        ({"realigned": (AT_0, AT_999)}, "reaches residues 0 and 999 (from 0), query and"),
+        ({"shift": 999}, "reaches residues 0 and 999 (from 0), query and"),
     ],
 )
 def test_hits_that_lead_nowhere_are_found(demo_copy, change, message, structures):
-    path = demo_copy.out / "msa-00000.arrow"
-    file = ShardFile(path, "msa")
-    rows = [decode_msa(file.row(number)) for number in range(file.num_rows)]
-    one = np.zeros(1, np.int32)
-    hit = dataclasses.replace(TemplateHit("5pti_A", 9.0, 99.0, one, one), **change)
-    rows[1] = dataclasses.replace(rows[1], templates=(hit,))
-    with write_shard(path, "msa") as shard:
-        for row in rows:
-            shard.add(row)
+    hit = AlignedHit(
+        chain_key="5pti_A",
+        probability=99.0,
+        sum_probs=9.0,
+        query_start=0,
+        template_start=0,
+        query_aligned="A",
+        template_aligned="A",
+    )
+    located = dataclasses.replace(Located("5pti_A"), **change)
+    for family, encode in (
+        ("hits", lambda seq_id: encode_hits(seq_id, [hit])),
+        ("templates", lambda seq_id: encode_located(seq_id, [hit], {0: located})),
+    ):
+        path = demo_copy.out / f"{family}-00000.arrow"
+        file = ShardFile(path, family)
+        rows = [file.row(number) for number in range(file.num_rows)]
+        rows[1] = encode(rows[1]["seq_id"][0].as_py())
+        with write_shard(path, family) as shard:
+            for row in rows:
+                shard.add_batch(row)
     if structures == "lost":
         for chains in demo_copy.out.glob("chain-*.arrow"):
             chains.unlink()
@@ -119,7 +136,7 @@ def test_hits_that_lead_nowhere_are_found(demo_copy, change, message, structures
         for problem in verify(demo_copy.out)
     )
     # How long a lost structure was nobody knows.
-    assert found == (structures == "there" or "t_idx" not in change)
+    assert found == (structures == "there" or "residues 0 and 999" not in message)
 
 
 def test_what_a_killed_writer_left_is_no_damage(demo, demo_copy):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import logging
@@ -16,11 +17,13 @@ from rich.console import Console
 from tests.unit.train.quietly import train_quietly
 
 from scalefold.checkpoint.lock import LOCK_FOLDER
-from scalefold.checkpoint.read import checkpoints, load_weights, read_metadata
-from scalefold.config import Config, make_config
+from scalefold.checkpoint.published import steps_made_from
+from scalefold.checkpoint.read import FormerData, checkpoints, load_weights, read_metadata
+from scalefold.config import Config, make_config, run_key
 from scalefold.config.load import merge
 from scalefold.errors import InputError
 from scalefold.loader.loader import Batch, TrainingLoader
+from scalefold.shards.manifest import Manifest
 from scalefold.train import loop
 from scalefold.train.metrics import MetricsLog
 from scalefold.train.sessions import read_sessions
@@ -281,6 +284,35 @@ def test_initial_weights_that_were_replaced_under_the_same_name_are_another_trai
     for start, source in ((kept, averaged[0].parent), (out / "step-00000000", trained)):
         weights, expected = load_weights(start), load_weights(source)
         assert all(torch.equal(weights[name], expected[name]) for name in expected)
+
+
+def test_training_goes_on_with_other_data_if_it_may(
+    micro: Config, micro_tree: dict[str, Any], shards: Path, tmp_path: Path
+) -> None:
+    out, other = tmp_path / "out", tmp_path / "shards"
+    first = train_quietly(micro, shards, out).checkpoint
+    last = micro.training.steps
+    shutil.copytree(shards, other)
+    manifest = Manifest.read(other)
+    sha256 = dataclasses.replace(manifest, counts={**manifest.counts, "more": 1}).write(other)
+    change = {"training": {"steps": last + 1}}
+    with pytest.raises(InputError, match="--accept-new-data"):
+        train_quietly(make_config(merge(micro_tree, change)), other, out, resume=True)
+    change["training"]["accept_new_data"] = True
+    config = make_config(merge(micro_tree, change))
+    assert run_key(config) == run_key(micro)
+    for set_aside in (False, True):  # as by hand, and as the workflow
+        change["training"]["steps"] += 1
+        config = make_config(merge(micro_tree, change))
+        checkpoint = train_quietly(config, other, out, resume=True, set_aside=set_aside).checkpoint
+        metadata = read_metadata(checkpoint)
+        assert metadata.data_manifest_sha256 == sha256
+        before = read_metadata(first).data_manifest_sha256
+        assert metadata.former_data == [FormerData(last, before)]
+    assert not (out / "replaced").exists()
+    steps = steps_made_from(out, sha256, None)
+    assert {0, last, last + 3} <= set(steps)
+    assert last + 3 not in steps_made_from(out, before, None)
 
 
 def test_a_checkpoint_of_another_model_is_refused(

@@ -1,0 +1,35 @@
+"""The made-up mirror, by which the data stages are measured, is one that they accept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from tools.synthetic_mirror import write_mirror
+
+from scalefold.config import make_config
+from scalefold.raw.chains import read_chains
+from scalefold.raw.fetch import fetch
+from scalefold.shards.pack import pack
+from scalefold.shards.verify import verify
+
+QUIET = Console(quiet=True)
+
+
+def test_a_made_up_mirror_is_packed_whole(tmp_path: Path) -> None:
+    write_mirror(tmp_path, 8)
+    data = {
+        "chains": str(tmp_path / "chains.tsv"),
+        "mirrors": {
+            "mmcif": [str(tmp_path / "wwpdb")],
+            "alignments": [str(tmp_path / "openproteinset")],
+        },
+    }
+    config = make_config({"data": data})
+    fetch(read_chains(config.data.chains), config.data, tmp_path / "raw", console=QUIET)
+    manifest = pack(config, tmp_path / "raw", tmp_path / "shards", console=QUIET)
+    assert manifest.counts["chains set aside"] == 0
+    assert manifest.counts["alignments"] == 2
+    assert manifest.counts["template hits, not found in its structure"] == 0
+    assert manifest.counts["template hits, kept"] > 0
+    assert verify(tmp_path / "shards") == []
