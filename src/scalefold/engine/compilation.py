@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, TypeVar, cast
 import torch
 
 from scalefold.errors import InputError
+from scalefold.loss import violation
 from scalefold.model.assembly import as_written
 from scalefold.ops.triton import why_not
 
@@ -47,6 +48,8 @@ def choose_compilation(
         return as_written
     logger.info("structure module, embedders and losses are compiled at first, for up to a minute")
     torch._dynamo.config.recompile_limit = _VARIANTS
+    # Here and not where they are: it imports the compiler, for more than a second.
+    torch.compiler.assume_constant_result(violation.clash_tables)
     # Softmax over some hundred elements fits into one kernel; online, it would be three.
     options: dict[str, Any] = {"online_softmax": False}
 

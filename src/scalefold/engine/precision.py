@@ -122,4 +122,6 @@ def set_determinism(deterministic: bool) -> None:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         # What determinism needs; filling every new tensor is for finding mistakes.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    torch.use_deterministic_algorithms(deterministic)
+    # Not without need: torch imports its compiler for it, for more than a second.
+    if deterministic or torch.are_deterministic_algorithms_enabled():
+        torch.use_deterministic_algorithms(deterministic)

@@ -39,8 +39,8 @@ class _Tables(NamedTuple):
     upper: Tensor  # (21, 14, 14)
 
 
-@torch.compiler.assume_constant_result
-def _tables(device: torch.device, dtype: torch.dtype) -> _Tables:
+def clash_tables(device: torch.device, dtype: torch.dtype) -> _Tables:
+    """Radii and bounds as tensors. What is compiled takes them for constants."""
     return _kept_tables(device, dtype)
 
 
@@ -207,7 +207,7 @@ def violation_loss(
     -------
     Tensor, shape (B,)
     """
-    tables = _tables(positions.device, positions.dtype)
+    tables = clash_tables(positions.device, positions.dtype)
     peptide = peptide_violations(positions, exists, residue_index, aatype, ca_c_n_stddev)
     clash = clash_sum(positions, exists, residue_index, tables.radius[aatype])
     within = within_residue_sum(positions, exists, tables.lower[aatype], tables.upper[aatype])

@@ -36,6 +36,8 @@ class Linear(nn.Linear):
 
     def reset_parameters(self) -> None:
         """Draw the weights anew from torch's generator."""
+        if self.weight.is_meta:  # torch would import its compiler to draw nothing
+            return
         with torch.no_grad():
             match self._init:
                 case "lecun":

@@ -11,13 +11,13 @@ import torch
 
 from scalefold.config import make_config
 from scalefold.config.load import merge
+from scalefold.engine import compilation
 from scalefold.engine.compilation import choose_compilation
 from scalefold.errors import InputError
 from scalefold.loader.loader import TrainingLoader
 from scalefold.model import Assembly
 from scalefold.model.assembly import as_written
 from scalefold.shards.reader import ShardReader
-from scalefold.train import assemble as assembling
 from scalefold.train.assemble import assemble
 from scalefold.train.sample import loss_and_scores
 
@@ -53,14 +53,17 @@ def test_what_is_compiled_can_be_traced_whole_and_means_the_same(
     eager = assemble(config, CPU)
     graphs: Counter[str] = Counter()
 
-    def traced(function: Any) -> Any:
+    def traced(function: Any, *, options: dict[str, Any], **how: bool) -> Any:
         def backend(graph: torch.fx.GraphModule, _: object) -> Any:
             graphs[function.__name__] += 1
             return graph.forward
 
-        return torch.compile(function, backend=backend, fullgraph=True, dynamic=False)
+        return compile_(function, backend=backend, **how)
 
-    monkeypatch.setattr(assembling, "choose_compilation", lambda *_: traced)
+    compile_ = torch.compile
+    monkeypatch.setattr(torch, "compile", traced)
+    monkeypatch.setattr(compilation, "why_not", lambda device: None)
+    config = make_config(merge(config.model_dump(mode="json"), {"training": {"compile": True}}))
     compiled = assemble(config, CPU)
     with TrainingLoader(ShardReader(shards), config, "cpu") as loader:
         samples = next(batch.samples for batch in loader if batch.recycling == 1)
