@@ -108,7 +108,6 @@ def test_a_dry_run_says_that_weights_are_not_there(workflow: Any) -> None:
     assert "absent.pt" in output
 
 
-@pytest.mark.slow
 def test_training_that_fails_after_its_retries_ends_the_workflow(workflow: Any) -> None:
     (workflow.folder / "damaged.pt").write_bytes(b"no weights")
     settings = "training={initial_weights: damaged.pt, steps: 5}"

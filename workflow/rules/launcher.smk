@@ -56,9 +56,15 @@ def in_container():
 
 
 def when_stopped(wildcards, resources):
-    """After exit code 75, stopped before the end: a cluster's job queues up anew, as itself."""
+    """What follows on a training that did not end.
+
+    After exit code 75, stopped before the end, a cluster's job queues up anew, as itself. On this
+    machine a mark tells the evaluation beside it.
+    """
     if resources.get("mpi"):
         return (
             "{ [ $? -eq 75 ] && scontrol requeue $SLURM_JOB_ID && sleep 600; exit 1; }"
         )
-    return "exit"
+    if resources.get("slurm_partition"):
+        return "exit"
+    return f"{{ touch {shlex.quote(FAILED.format(key=wildcards.key))}; exit 1; }}"

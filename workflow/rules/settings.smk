@@ -13,6 +13,7 @@ from snakemake.logging import logger
 from snakemake.settings.types import DeploymentMethod
 from snakemake.utils import validate
 
+from scalefold.checkpoint.lock import FAILED_MARK
 from scalefold.config import check_image, load_config, load_stages, run_key
 from scalefold.config.identity import former_packing_settings
 from scalefold.errors import InputError
@@ -57,6 +58,7 @@ KEYS = {stage: run_key(config) for stage, config in STAGES.items()}
 OF_KEY = {KEYS[stage]: (stage, config) for stage, config in STAGES.items()}
 TRAINING = f"{RUN}/weights/{{key}}"
 TRAINED = f"{TRAINING}/training.done"
+FAILED = f"{TRAINING}/{FAILED_MARK}"
 REPORTS = {f"-{stage}" if stage else "": key for stage, key in KEYS.items()}
 
 # Environments of `--sdm conda`; the image of `--sdm apptainer` serves all rules.

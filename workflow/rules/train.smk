@@ -102,10 +102,11 @@ checkpoint train:
         when_stopped=when_stopped,
         shards=literal(SHARDS),
         training=TRAINING,
+        failed=FAILED,
     # Snakemake deletes a job's log when it starts again; training.log keeps all, also what is said after
     # SIGTERM of a cluster or SIGHUP of a closed terminal, which all processes get.
     shell:
-        "mkdir -p {params.training:q};"
+        "mkdir -p {params.training:q}; rm -f {params.failed:q};"
         " {{ {params.launcher} train {params.config} --shards {params.shards:q}"
         " --out {params.training:q} --resume --set-aside --strict && touch {output:q}"
         " || {params.when_stopped}; }} 2>&1"

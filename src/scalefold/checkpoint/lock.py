@@ -41,6 +41,8 @@ logger = logging.getLogger(__name__)
 LOCK_FOLDER: Final = "lock"
 TRAINING_LOG: Final = "training.log"
 """Log of a training, which the workflow writes beside the lock from before the training begins."""
+FAILED_MARK: Final = "training.failed"
+"""Made by the workflow when a training on this machine has failed, removed when it starts again."""
 BEAT_SECONDS: Final = 5.0
 SILENCE_SECONDS: Final = 60.0
 """A holder without a sign of life for this time counts as dead. It is longer than file systems need

@@ -14,7 +14,7 @@ from typing import Final
 import torch
 from rich.console import Console
 
-from scalefold.checkpoint.lock import sign_of_life
+from scalefold.checkpoint.lock import FAILED_MARK, sign_of_life
 from scalefold.checkpoint.provenance import data_hash
 from scalefold.checkpoint.published import steps_made_from
 from scalefold.checkpoint.read import checkpoint_path
@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 PATIENCE_SECONDS: Final = 120.0
 """A training without a sign of life for this time has failed. A retry begins sooner."""
+_SECONDS_TO_RETRY: Final = 5.0
+"""In which the workflow starts a training again that has failed on this machine."""
 _SECONDS_BETWEEN_LOOKS: Final = 1.0
 
 
@@ -48,9 +50,10 @@ def follow(
     """Evaluate every checkpoint of a training that has no evaluation yet, until the training ends.
 
     It has ended when its last step, or its target, is reached, when its evaluations have not risen
-    for ``evaluation.patience`` of them, or when nothing has been written
-    under its lock for ``patience_seconds``. All checkpoints published until then are evaluated. One
-    that cannot be evaluated is logged and left out.
+    for ``evaluation.patience`` of them, when the workflow has marked it as failed and does not
+    start it again, or when nothing has been written under its lock for ``patience_seconds``. All
+    checkpoints published until then are evaluated. One that cannot be evaluated is logged and left
+    out.
 
     Parameters
     ----------
@@ -78,11 +81,13 @@ def follow(
     checkpoints = _Checkpoints(config, training, shards, out)
     evaluated: list[int] = []
     failed: set[int] = set()
-    sign, seen = "", time.monotonic()
+    sign, seen = ("", False), time.monotonic()
     while True:
-        now = sign_of_life(training)
+        now = sign_of_life(training), (training / FAILED_MARK).exists()
         if now != sign:
             sign, seen = now, time.monotonic()
+        _, has_failed = now
+        patience = min(_SECONDS_TO_RETRY, patience_seconds) if has_failed else patience_seconds
         # Asked before the checkpoints are listed: if it has ended, its last one is among them.
         ended = checkpoints.training_ended()
         todo = [step for step in checkpoints.waiting() if step not in failed]
@@ -103,8 +108,8 @@ def follow(
                 logger.warning("step %d is not evaluated: %s", todo[0], error)
         elif ended:
             return evaluated
-        elif time.monotonic() - seen > patience_seconds:
-            logger.info("%s: no training is at work since %g s", training, patience_seconds)
+        elif time.monotonic() - seen > patience:
+            logger.info("%s: no training is at work since %g s", training, patience)
             return evaluated
         else:
             time.sleep(_SECONDS_BETWEEN_LOOKS)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from scalefold.checkpoint.lock import WriterLock, sign_of_life
+from scalefold.checkpoint.lock import FAILED_MARK, WriterLock, sign_of_life
 from scalefold.checkpoint.target import TargetReached
 from scalefold.config import make_config
 from scalefold.errors import InputError
@@ -104,6 +104,33 @@ def test_a_training_that_does_not_begin_is_not_waited_for(folder: Folder) -> Non
 
 def test_a_training_that_fails_ends_it(folder: Folder) -> None:
     assert folder.beside(lambda: folder.publish(0)) == [0]
+
+
+def test_a_training_that_is_marked_as_failed_is_not_waited_for(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_SECONDS_TO_RETRY", SHORT)
+    folder.publish(0)
+    (folder.training / FAILED_MARK).touch()
+    assert folder.follow(patience=600) == [0]
+
+
+def test_a_training_that_is_tried_again_is_waited_for(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_SECONDS_TO_RETRY", SHORT)
+    mark = folder.training / FAILED_MARK
+    mark.touch()
+
+    def try_again() -> None:
+        mark.unlink()
+        time.sleep(3 * SHORT)
+        for step in (0, 4):
+            folder.publish(step)
+
+    training = threading.Timer(SHORT / 2, try_again)
+    training.start()
+    assert folder.follow(patience=600) == [0, 4]
 
 
 def test_a_training_that_was_killed_ends_it(folder: Folder) -> None:
