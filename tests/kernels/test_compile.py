@@ -1,4 +1,7 @@
-"""Every configuration that the ops list compiles for A100 and H100/H200, without complaint."""
+"""Configurations that the ops list compile for A100 and H100/H200, without complaint.
+
+Of each kernel the first one; all of them with the tests marked `exhaustive`.
+"""
 
 import json
 import os
@@ -11,7 +14,7 @@ from pkgutil import walk_packages
 import pytest
 import triton
 from tests.kernels.offline.compilation import Resources, complaint
-from tests.kernels.offline.configurations import all_cases, cases_of
+from tests.kernels.offline.configurations import all_cases, cases_of, every_job
 from tests.kernels.offline.machine_code import SHORTEST_LOOP, overwritten_operands
 from triton.experimental.gluon._runtime import GluonJITFunction
 from triton.runtime import KernelInterface
@@ -20,7 +23,11 @@ import scalefold_kernels
 
 ROOT = Path(__file__).parents[2]
 
-CASES = list(all_cases())
+FIRST = {case for case, *_ in every_job(first_alone=True)}
+CASES = [
+    case if case in FIRST else pytest.param(case, marks=pytest.mark.exhaustive)
+    for case in all_cases()
+]
 
 TILES_VERSION = "3.6."
 """Of the Triton that portable kernels' tiles were found with, which the CPU build is tested with.
@@ -28,12 +35,16 @@ Another compiler gives some of them registers otherwise (docs/kernels.md, "Versi
 
 
 @pytest.fixture(scope="session")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Resources | str]]:
-    """All results, from one process outside the interpreter."""
+def compiled(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, dict[str, Resources | str]]:
+    """All results that are asked for, from one process outside the interpreter."""
     out: Path = tmp_path_factory.mktemp("compiled") / "resources.json"
+    every = any(item.get_closest_marker("exhaustive") for item in request.session.items)
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     done = subprocess.run(
-        [sys.executable, "-m", "tests.kernels.offline", "--json", out],
+        [sys.executable, "-m", "tests.kernels.offline", "--json", out]
+        + ([] if every else ["--first"]),
         env=environment,
         cwd=ROOT,
         check=False,
