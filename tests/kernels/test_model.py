@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from scalefold.config.load import preset_tree
+from scalefold.config.load import merge, preset_tree
 from scalefold.config.model import ModelConfig
 from scalefold.engine.activation_checkpointing import SelectiveCheckpointing, checkpoint_blocks
 from scalefold.features.contract import Features
@@ -26,7 +26,12 @@ DRAWS = range(8 if DEVICE.type == "cuda" else 1)
 # that takes what FACTOR allows before any other kernel has its share, so it is allowed once more.
 LIMIT = 2 * FACTOR if DEVICE.type == "cuda" else FACTOR
 
-TINY = ModelConfig.model_validate(preset_tree("tiny")["model"])
+# The interpreter has time for fewer programs: half of the blocks, and of the heads.
+INTERPRETED = {"evoformer": {"num_blocks": 1, "num_heads_msa": 2, "num_heads_pair": 2}}
+
+TINY = ModelConfig.model_validate(
+    merge(preset_tree("tiny")["model"], {} if DEVICE.type == "cuda" else INTERPRETED)
+)
 
 
 def tiny(ops: Ops) -> AlphaFold:
