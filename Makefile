@@ -79,7 +79,7 @@ check: $(VENV)/.installed-developer
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile $(FAST)
 
 test: lint
-	$(BIN)/python -m pytest $(PYTEST)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST)
 
 attack: $(VENV)/.installed-developer
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.attack.fuzz --inputs $(INPUTS) --out results/attack
