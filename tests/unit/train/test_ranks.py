@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from tests.unit.train.torchrun import Trainings
 from tests.unit.train.trajectory import assert_identical, records
@@ -82,15 +83,24 @@ def test_a_killed_rank_then_all_killed_then_resumed_equals_uninterrupted(
     assert_same_end(out, alone)
 
 
-@pytest.mark.slow
 def test_a_rank_that_hangs_is_given_up_after_the_time_limit(
     trainings: Trainings, tmp_path: Path
 ) -> None:
-    """The launcher gives a process 30 s before it kills it."""
-    trainings.tree = merge(trainings.tree, {"training": {"exchange_timeout_seconds": 20}})
-    code, output = trainings.run(tmp_path / "out", 2, {"rank": 1, "step": 3, "what": "SIGSTOP"})
-    assert code == 1
-    assert "rank 1 gave no sign of life: killed, stuck, or its node is gone" in output
+    trainings.tree = merge(trainings.tree, {"training": {"exchange_timeout_seconds": 10}})
+    launcher = trainings.start(tmp_path / "out", 2, {"rank": 1, "step": 3, "what": "SIGSTOP"})
+    assert launcher.stdout is not None
+    try:
+        said = ""
+        while "rank 1 gave no sign of life: killed, stuck, or its node is gone" not in said:
+            said = launcher.stdout.readline()
+            assert said, "all have ended"
+        ranks = psutil.Process(launcher.pid).children()
+        (stopped,) = (rank for rank in ranks if rank.status() == psutil.STATUS_STOPPED)
+        stopped.kill()  # as the launcher does after 30 s
+        launcher.communicate()
+    finally:
+        launcher.kill()
+    assert launcher.returncode == 1
     assert steps(tmp_path / "out") == [0, 2]
 
 
