@@ -225,6 +225,7 @@ def evaluate(
     """
     from scalefold.launcher import find_place
     from scalefold.shards.manifest import Manifest
+    from scalefold.shards.packed_settings import check_origin
 
     place = find_place()
     if follow and place is not None and place.world_size > 1:
@@ -236,16 +237,15 @@ def evaluate(
         check_there(weights, "checkpoint folder or weight file")
     loaded = read_stage(config, set_, stage)
     Manifest.read(shards)
+    if strict:
+        check_origin(shards, loaded)
 
     from scalefold.cli.device import torch_device
     from scalefold.cli.logs import log_to_stderr
     from scalefold.evaluate import evaluate_weights
     from scalefold.evaluate.follow import follow as follow_training
     from scalefold.evaluate.results import chains_of_mean
-    from scalefold.shards.packed_settings import check_origin
 
-    if strict:
-        check_origin(shards, loaded)
     console = log_to_stderr(place)
     if follow:
         if split or structures:
