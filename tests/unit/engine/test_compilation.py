@@ -53,7 +53,7 @@ def test_what_is_compiled_can_be_traced_whole_and_means_the_same(
     eager = assemble(config, CPU)
     graphs: Counter[str] = Counter()
 
-    def traced(function: Any, *, options: dict[str, Any], **how: bool) -> Any:
+    def traced(function: Any, *, options: dict[str, Any], **how: Any) -> Any:
         def backend(graph: torch.fx.GraphModule, _: object) -> Any:
             graphs[function.__name__] += 1
             return graph.forward
