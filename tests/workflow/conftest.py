@@ -9,13 +9,14 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from tests.workflow.forked import snakemake
 
 from scalefold.config import load_config, run_key
 from scalefold.config.load import merge
@@ -83,11 +84,10 @@ class Workflow:
 
     def start(self, *arguments: str, output: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
         """Start Snakemake as a user does, without the environment's programs on the PATH."""
-        options = ["--configfile", "micro.yaml", "--profile", self.profile, "--nocolor"]
         return subprocess.Popen(
-            [sys.executable, "-m", "snakemake", *options, *arguments],
+            [sys.executable, "-m", "snakemake", *self._options(arguments)],
             cwd=self.folder,
-            env={**os.environ, "PATH": "/usr/local/bin:/usr/bin:/bin"},
+            env=_environment(),
             text=True,
             stdout=output,
             stderr=output,
@@ -95,14 +95,12 @@ class Workflow:
         )
 
     def outcome(self, *arguments: str) -> tuple[int, str]:
-        """Exit code and all output of a run; one that takes too long is killed with its jobs."""
-        process = self.start(*arguments, output=subprocess.PIPE)
-        try:
-            stdout, stderr = process.communicate()
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-        return process.returncode, stdout + stderr
+        """Exit code and all output of a run."""
+        return snakemake(self._options(arguments), self.folder, _environment())
+
+    def _options(self, arguments: Sequence[str]) -> list[str]:
+        options = ["--configfile", "micro.yaml", "--profile", self.profile, "--nocolor"]
+        return [*options, *arguments]
 
     def succeed(self, *arguments: str) -> str:
         """Run to success and return all output."""
@@ -120,6 +118,10 @@ class Workflow:
         counts = Counter({line.split()[0]: int(line.split()[1]) for line in table[1].splitlines()})
         del counts["total"], counts["all"]
         return dict(counts)
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PATH": "/usr/local/bin:/usr/bin:/bin"}
 
 
 def write_workflow(folder: Path, settings: dict[str, Any]) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from tests.workflow import forked
 
 from scalefold.config import load_stages
 from scalefold.raw.chains import read_chains
@@ -21,14 +20,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def snakemake(*arguments: str, folder: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "snakemake", "--nocolor", *arguments],
-        cwd=folder,
-        text=True,
-        capture_output=True,
-        check=False,
-    )
-    return done.stderr + done.stdout  # where a dry run says its errors, too
+    _, output = forked.snakemake(["--nocolor", *arguments], folder)
+    return output
 
 
 def test_lint(template_folder: Path) -> None:
