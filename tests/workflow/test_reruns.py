@@ -212,8 +212,8 @@ def test_checkpoints_of_other_steps_keep_a_training(workflow) -> None:
 
     fewer = settings(steps=5, checkpoint_every=3)
     output = workflow.succeed("--dry-run", *fewer)
-    assert "has no checkpoint of step 5. It is trained anew" in output
-    assert "To keep it, set training.steps to one of 2, 4, 6, or to more" in output
+    assert "has no checkpoint of step 5" in output
+    assert "training.steps to one of 2, 4, 6" in output
     workflow.succeed(*fewer, "--until", "train")
     assert (training / "replaced/1/step-00000006").is_dir()
     said = (training / "training.log").read_text().partition("training starts anew")[2]

@@ -111,7 +111,7 @@ def test_the_refusal_does_not_contradict_itself(micro: Config) -> None:
     mend = str(error.value).splitlines()[-1]
     allowed = mend.partition("only these may change: ")[2].split(", ")
     assert set(FREE_KEYS) - set(allowed) == {"data", "shards"}
-    assert "The shards must be those that it was trained on" in mend
+    assert "The shards must be" in mend
 
 
 def test_many_differences_are_a_short_list_data_first(micro_tree: dict[str, Any]) -> None:

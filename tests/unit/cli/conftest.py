@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +15,8 @@ DEMO = str(ROOT / "demo/config.yaml")
 
 
 @pytest.fixture(autouse=True)
-def log() -> Iterator[None]:
-    """A command sets up the log; it is put back for the tests of other files."""
-    logger = logging.getLogger("scalefold")
-    level, handlers = logger.level, logger.handlers
-    yield
-    logger.setLevel(level)
-    logger.handlers = handlers
+def _log(log_is_put_back: None) -> None:
+    """A command sets up the log."""
 
 
 def run(*arguments: str) -> Any:

@@ -115,7 +115,7 @@ def test_inspect_of_a_structure() -> None:
     for name in ("absent.cif", "absent"):
         absent = run("inspect", str(path.with_name(name)))
         assert absent.exit_code == 2
-        assert "no such shard folder, shard file or structure" in absent.output
+        assert "no such shard folder" in absent.output
 
 
 def test_a_dry_run_of_fetch_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

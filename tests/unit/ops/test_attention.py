@@ -2,12 +2,9 @@ import math
 
 import pytest
 import torch
+from tests.unit.ops.draws import draw
 
 from scalefold.ops.attention import LN2, attention
-
-
-def draw(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def make(b: int = 2, r: int = 3, n: int = 5, h: int = 2, c: int = 4):

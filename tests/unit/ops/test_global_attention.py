@@ -1,15 +1,12 @@
 import pytest
 import torch
+from tests.unit.ops.draws import draw
 from torch.nn import functional
 
 from scalefold.ops.attention import attention
 from scalefold.ops.global_attention import MEAN_EPS, global_attention
 
 HEADS, HEAD, CHANNELS = 3, 4, 6
-
-
-def draw(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def make() -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:

@@ -1,10 +1,7 @@
 import torch
+from tests.unit.ops.draws import draw
 
 from scalefold.ops.outer_product import outer_product_mean, outer_product_operands
-
-
-def draw(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def test_written_out_with_the_bias_inside_the_division() -> None:

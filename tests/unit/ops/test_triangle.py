@@ -1,4 +1,5 @@
 import torch
+from tests.unit.ops.draws import draw
 from torch.nn import functional
 
 from scalefold.ops.dropout import Dropout, dropout_mask
@@ -8,10 +9,6 @@ from scalefold.ops.triangle import (
     triangle_product_outgoing,
     triangle_projection,
 )
-
-
-def draw(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def test_products_written_out() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +21,7 @@ from scalefold.evaluate import evaluate_weights
 from scalefold.model import AlphaFold
 from scalefold.shards.reader import ShardReader
 
-
-@pytest.fixture(autouse=True)
-def log() -> Iterator[None]:
-    logger = logging.getLogger("scalefold")
-    level, handlers = logger.level, logger.handlers
-    yield
-    logger.setLevel(level)
-    logger.handlers = handlers
+pytestmark = pytest.mark.usefixtures("log_is_put_back")
 
 
 def predict(*words: object, code: int = 0) -> Any:

@@ -200,7 +200,7 @@ def test_chain_whose_file_changed_since_it_was_fetched_is_set_aside(work, kind):
     assert f"{changed}: not what fetch got: {len(now)} bytes, sha256" in rejected.reason
     assert before in rejected.reason
     command = "structures" if kind == "structures" else "alignments"
-    assert "Delete it and fetch it again: `scalefold fetch`" in rejected.reason
+    assert "`scalefold fetch`" in rejected.reason
     assert f"-R fetch_{command}`" in rejected.reason
     assert manifest.counts["chains, train"] == 1
     assert verify(work.out) == []

@@ -71,8 +71,8 @@ def test_a_killed_rank_then_all_killed_then_resumed_equals_uninterrupted(
     out = tmp_path / "out"
     code, output = trainings.run(out, 2, {"rank": 1, "step": 3, "what": "SIGKILL"})
     assert code == 1
-    assert "rank 0: the exchange with the other ranks broke off" in output
-    assert "rank 1 gave no sign of life: killed, stuck, or its node is gone" in output
+    assert "rank 0: the exchange" in output
+    assert "rank 1 gave no sign of life" in output
     assert "Signal 9 (SIGKILL)" in output  # the launcher's word on it
     assert steps(out) == [0, 2]
     code, _ = trainings.run(out, 2, {"step": 6, "what": "SIGKILL", "after": 4})
@@ -91,7 +91,7 @@ def test_a_rank_that_hangs_is_given_up_after_the_time_limit(
     assert launcher.stdout is not None
     try:
         said = ""
-        while "rank 1 gave no sign of life: killed, stuck, or its node is gone" not in said:
+        while "rank 1 gave no sign of life" not in said:
             said = launcher.stdout.readline()
             assert said, "all have ended"
         ranks = psutil.Process(launcher.pid).children()
@@ -184,7 +184,7 @@ def test_a_step_that_is_not_finite_on_one_rank_is_skipped_on_all(
     out = tmp_path / "out"
     code, output = trainings.run(out, 2, {"rank": 1, "step": 2, "what": "nan"})
     assert code == 0, output
-    assert "step 2 skipped, not finite: see the other ranks for the cause" in output
+    assert "step 2 skipped, not finite: see the other ranks" in output
     assert "rank 1: step 2 skipped, not finite: chain " in output
     assert ": loss terms fape" in output
     assert [record["skipped_steps"] for record in records(out)] == [0, 1, 1, 1, 1, 1]
