@@ -81,8 +81,8 @@ rule relax:
         mem_mb=growing(8000),
         runtime=1440,
     params:
-        predictions=PREDICTIONS,
-        out=RELAXED,
+        predictions=subpath(input[0], parent=True),
+        out=subpath(output[0], parent=True),
     shell:
         "scalefold relax {params.predictions:q} --out {params.out:q} --threads {threads}"
         " 2>&1 | tee -i {log:q}"
