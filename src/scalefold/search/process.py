@@ -101,6 +101,15 @@ def run_reading(
     """
     words = [str(word) for word in command]
     with tempfile.TemporaryFile() as said:
+        is_late = threading.Event()
+
+        def end() -> None:
+            is_late.set()
+            _kill_group(process)
+
+        timer = threading.Timer(min(limits.minutes * 60.0, threading.TIMEOUT_MAX), end)
+        timer.daemon = True
+        bad_output: InputError | None = None
         process = subprocess.Popen(
             ["/bin/sh", "-c", _LIMITED, "sh", limits.kilobytes, *words],
             stdin=subprocess.DEVNULL,
@@ -109,16 +118,8 @@ def run_reading(
             cwd=cwd,
             start_new_session=True,
         )
-        is_late = threading.Event()
-
-        def end() -> None:
-            is_late.set()
-            _kill_group(process)
-
-        timer = threading.Timer(min(limits.minutes * 60.0, threading.TIMEOUT_MAX), end)
-        timer.start()
-        bad_output: InputError | None = None
-        try:
+        try:  # at once: a signal may end this process at any time
+            timer.start()
             assert process.stdout is not None
             with process.stdout as stream:
                 try:
