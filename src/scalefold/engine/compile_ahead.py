@@ -20,8 +20,9 @@ import time
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from pkgutil import walk_packages
 from typing import Any, Final
+
+from scalefold.ops.triton import hash_kernels_in_order
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ def launches_only_compile(processes: int) -> Iterator[set[Path]]:
 
     # Else torch.compile sets it at some later time, and what is compiled before is compiled again.
     os.environ.setdefault("TRITON_PTXAS_PATH", knobs.nvidia.ptxas.path)
-    _hash_in_order()
+    hash_kernels_in_order()
     started = time.perf_counter()
     target = json.dumps(vars(runtime.driver.active.get_current_target()))
     command = [sys.executable, "-m", __name__, target, str(processes)]
@@ -130,7 +131,7 @@ def _help(target: dict[str, Any], processes: int) -> None:
     from triton import runtime
     from triton.backends.compiler import GPUTarget
 
-    _hash_in_order()
+    hash_kernels_in_order()
     runtime.driver.set_active(_NoGpu(GPUTarget(**target)))
     running = 0
     for request in sys.stdin:
@@ -152,22 +153,6 @@ def _compile(request: str) -> None:
         getattr(import_module(module), name).preload(specialisation)
         Path(mark).parent.mkdir(parents=True, exist_ok=True)
         Path(mark).touch()
-
-
-def _hash_in_order() -> None:
-    """Have Triton hash all kernels in one order, the same in each process.
-
-    The hash is part of a kernel's key in the cache, and it depends on which of the functions that
-    the kernel calls were hashed before it (Triton's ``DependenciesFinder``, versions 3.6 and 3.7).
-    """
-    import scalefold_kernels as kernels
-
-    for module in walk_packages(kernels.__path__, f"{kernels.__name__}."):
-        if module.name.startswith(f"{kernels.__name__}.bench"):
-            continue
-        with contextlib.suppress(ImportError):  # without Gluon
-            for function in vars(import_module(module.name)).values():
-                getattr(function, "cache_key", None)
 
 
 if __name__ == "__main__":

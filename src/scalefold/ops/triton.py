@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
+from pkgutil import walk_packages
 from types import ModuleType
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -141,6 +143,21 @@ def triton_ops(packages: Iterable[str] = PACKAGES) -> Ops:
         for operation in PACKAGES[name]
     }
     return replace(TORCH, **functions)
+
+
+def hash_kernels_in_order() -> None:
+    """Have Triton hash all kernels in one order, the same in each process.
+
+    The hash is part of a kernel's key in the cache, and it depends on which of the functions that
+    the kernel calls were hashed before it (Triton's ``DependenciesFinder``, versions 3.6 and 3.7).
+    """
+    package = import_module("scalefold_kernels")
+    for module in walk_packages(package.__path__, f"{package.__name__}."):
+        if module.name.startswith(f"{package.__name__}.bench"):
+            continue
+        with contextlib.suppress(ImportError):  # without Gluon
+            for function in vars(import_module(module.name)).values():
+                getattr(function, "cache_key", None)
 
 
 def _folder(operation: str, package: str) -> ModuleType:
