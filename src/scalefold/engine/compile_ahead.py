@@ -22,6 +22,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
+from scalefold.launcher import Place, find_place
 from scalefold.ops.triton import hash_kernels_in_order
 
 logger = logging.getLogger(__name__)
@@ -86,8 +87,8 @@ def launches_only_compile(processes: int) -> Iterator[set[Path]]:
 
 def compiling_processes() -> int:
     """The cores that this process may use, shared with the other ranks of its node."""
-    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return max(1, min(_MOST_PROCESSES, len(os.sched_getaffinity(0)) // ranks))
+    place = find_place() or Place()
+    return max(1, min(_MOST_PROCESSES, len(os.sched_getaffinity(0)) // place.local_size))
 
 
 def _mark(kernel: Any, specialisation: str) -> Path:

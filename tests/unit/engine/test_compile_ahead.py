@@ -106,6 +106,8 @@ def test_the_processes_end_when_their_parent_is_killed(program: list[str]) -> No
 
 def test_ranks_of_a_node_share_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(12)))
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(name, "0")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     assert compiling_processes() == 3
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "16")
