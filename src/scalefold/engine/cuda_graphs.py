@@ -95,9 +95,10 @@ class CapturedPasses(Generic[Result]):
 
 
 def _warm_up(work: Callable[[], object]) -> None:
-    """Do the work once, since capture forbids what libraries and kernels do at first use.
+    """Do the work before its capture, which forbids what libraries and kernels do at first use.
 
-    Kernels that were never compiled are compiled in parallel, and the work is then done again.
+    Kernels that were never compiled are compiled in parallel, and the work is then done again. All
+    ranks do it equally often, since it may exchange.
     """
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -105,10 +106,9 @@ def _warm_up(work: Callable[[], object]) -> None:
         if why_not(stream.device) is not None:
             work()
         else:
-            with launches_only_compile(compiling_processes()) as asked:
+            with launches_only_compile(compiling_processes()):
                 work()
-            if asked:
-                work()
+            work()
     torch.cuda.current_stream().wait_stream(stream)
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
