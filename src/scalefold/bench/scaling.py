@@ -8,6 +8,7 @@ So both ways run on the same GPUs, and only the division of the work differs: ot
 from __future__ import annotations
 
 import hashlib
+import re
 import statistics
 import time
 from dataclasses import dataclass
@@ -37,6 +38,9 @@ from scalefold.train.step_numbers import Readback
 
 _TIMED_STEPS: Final = 10
 """Of each recycling count: a number, not a time, since all processes must make as many."""
+
+_EXCHANGES: Final = re.compile("nccl|exchange_kernel", re.IGNORECASE)
+"""Names of the kernels of an exchange."""
 
 
 @dataclass(frozen=True)
@@ -239,7 +243,7 @@ def _gpu_work(
     for count in range(1, min(len(passes), 2) + 1):
         _meet(bench.everybody, bench.device)
         trace = gpu_work(partial(_step, trainer, passes[:count], bench), bench.device)
-        exchanges = [span for span in trace.work if "nccl" in span.name.lower()]
+        exchanges = [span for span in trace.work if _EXCHANGES.search(span.name)]
         found.append(
             {
                 "launches": len(trace.work),

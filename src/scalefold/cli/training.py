@@ -138,7 +138,13 @@ def train(
             stack.enter_context(stop_without_parent(stop))
         mesh, chosen = stack.enter_context(joined(place, choose))
         loaded = on_all(mesh.world, settings)
-        mesh = divided(mesh, loaded.parallel.dap, place, loaded.training.global_batch_size)
+        mesh = divided(
+            mesh,
+            loaded.parallel.dap,
+            place,
+            loaded.training.global_batch_size,
+            loaded.parallel.exchange,
+        )
         if strict:
             on_first(mesh.world, lambda: check_origin(shards, loaded))
         result = run(

@@ -249,6 +249,11 @@ class ParallelConfig(Section):
         "sample. The number of processes must be a multiple. auto: as few as leave no process "
         "without a sample.",
     )
+    exchange: Literal["auto", "push", "collectives"] = Field(
+        "auto",
+        description="How the GPUs of a sample exchange. push: kernels write to the others' memory "
+        "over NVLink. collectives: NCCL. auto: push where it can be.",
+    )
 
 
 class EvaluationConfig(Section):

@@ -29,6 +29,9 @@ logger = logging.getLogger(__name__)
 
 _MOST_PROCESSES: Final = 16
 
+_TOGETHER: Final = "scalefold_kernels.ops.exchange"
+"""Kernels in which ranks wait for each other: all ranks launch them, or none."""
+
 
 @contextlib.contextmanager
 def launches_only_compile(processes: int) -> Iterator[set[Path]]:
@@ -63,6 +66,8 @@ def launches_only_compile(processes: int) -> Iterator[set[Path]]:
 
         def ask(*, fn: Any, compile: dict[str, Any], **_: Any) -> bool:
             """Triton's hook before it compiles a kernel: True means that it need not."""
+            if fn.module.startswith(_TOGETHER):
+                return False
             specialisation = compile["specialization_data"]
             mark = _mark(fn.jit_function, specialisation)
             if mark not in asked:

@@ -10,7 +10,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pkgutil import walk_packages
 from types import ModuleType
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import torch
 
@@ -133,6 +133,11 @@ def select_gather(kernels: Kernels, device: torch.device) -> type[Gather] | None
         return None
     gather: type[Gather] = import_module("scalefold_kernels.ops.gather").Gather
     return gather
+
+
+def exchange_kernels() -> Any:
+    """The module of the kernels by which GPUs write to each other's memory."""
+    return import_module("scalefold_kernels.ops.exchange")
 
 
 def triton_ops(packages: Iterable[str] = PACKAGES) -> Ops:

@@ -14,29 +14,27 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from scalefold.parallel.axis import Pending
+from scalefold.parallel.axis import Pending, Ready
 
-Finish = Callable[[], Tensor]
-Start = Callable[[Tensor], Finish]
-"""Begins an exchange; the function that it returns waits for the result."""
+Start = Callable[[Tensor], Pending]
 
 
-class Exchanging(Protocol):
-    """What the axis needs of the ranks that share a sample, see `MeshRanks`."""
+class Exchange(Protocol):
+    """What ranks that share a sample do with contiguous tensors; dimensions count all."""
 
     rank: int
     size: int
 
-    def all_to_all(self, parts: Tensor) -> Pending:
-        """Exchange the parts (size, ...)."""
+    def switch(self, x: Tensor, sharded: int, to: int) -> Pending:
+        """From a tensor sharded along ``sharded`` to the same sharded along ``to``."""
         ...
 
-    def all_gather(self, x: Tensor) -> Pending:
-        """All ranks' tensors (size, ...)."""
+    def gather(self, x: Tensor, dim: int) -> Pending:
+        """All ranks' tensors, side by side along ``dim``."""
         ...
 
-    def reduce_scatter(self, parts: Tensor) -> Pending:
-        """Sum over the ranks of this rank's part."""
+    def reduce(self, x: Tensor, dim: int) -> Pending:
+        """The own part along ``dim`` of the sum over ranks."""
         ...
 
 
@@ -45,18 +43,18 @@ class GroupAxis:
 
     Parameters
     ----------
-    ranks : Exchanging
-        Those that share a sample.
+    exchange : Exchange
+        Of those that share a sample.
     """
 
-    def __init__(self, ranks: Exchanging) -> None:
-        self._ranks = ranks
-        self.size = ranks.size
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self.size = exchange.size
 
     def split(self, x: Tensor, dim: int) -> Tensor:
         """See `Axis`; the slice is contiguous."""
         share = self._share(x, dim)
-        return x.narrow(dim, self._ranks.rank * share, share).contiguous()
+        return x.narrow(dim, self._exchange.rank * share, share).contiguous()
 
     def switch(self, x: Tensor, sharded: int, to: int) -> Pending:
         """See `Axis`."""
@@ -83,27 +81,19 @@ class GroupAxis:
         laid = _Laid.of(x)
         dim = laid.place(dim)
 
-        def own(gradient: Tensor) -> Finish:
-            return lambda: self.split(gradient, dim)
+        def own(gradient: Tensor) -> Pending:
+            return Ready(self.split(gradient, dim))
 
         return laid.begun(self._gathering(dim), own)
 
     def _switching(self, sharded: int, to: int) -> Start:
-        def start(x: Tensor) -> Finish:
-            pending = self._ranks.all_to_all(_apart(x, to, self.size))
-            return lambda: _together(pending.wait(), sharded)
-
-        return start
+        return lambda x: self._exchange.switch(x.contiguous(), sharded, to)
 
     def _gathering(self, dim: int) -> Start:
-        def start(x: Tensor) -> Finish:
-            pending = self._ranks.all_gather(x.contiguous())
-            return lambda: _together(pending.wait(), dim)
-
-        return start
+        return lambda x: self._exchange.gather(x.contiguous(), dim)
 
     def _reducing(self, dim: int) -> Start:
-        return lambda x: self._ranks.reduce_scatter(_apart(x, dim, self.size)).wait
+        return lambda x: self._exchange.reduce(x.contiguous(), dim)
 
     def _share(self, x: Tensor, dim: int) -> int:
         if x.shape[dim] % self.size:
@@ -114,29 +104,19 @@ class GroupAxis:
         return x.shape[dim] // self.size
 
 
-def _apart(x: Tensor, dim: int, size: int) -> Tensor:
-    """Equal parts along ``dim``, one after the other: (size, ...)."""
-    return x.unflatten(dim, (size, -1)).movedim(dim, 0).contiguous()
-
-
-def _together(parts: Tensor, dim: int) -> Tensor:
-    """The inverse: parts (size, ...) side by side along ``dim``."""
-    return parts.movedim(0, dim).flatten(dim, dim + 1)
-
-
 @dataclass(eq=False)
-class _Exchange:
+class _Use:
     """One use of an operation: how it begins in forward and backward, and what is on its way."""
 
     forward: Start
     backward: Start
-    finish: Finish | None = None
+    pending: Pending | None = None
 
-    def finished(self) -> Tensor:
+    def arrived(self) -> Tensor:
         """Wait for what is on its way."""
-        assert self.finish is not None
-        finish, self.finish = self.finish, None
-        return finish()
+        assert self.pending is not None
+        pending, self.pending = self.pending, None
+        return pending.wait()
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,20 +140,20 @@ class _Laid:
 
     def begun(self, forward: Start, backward: Start) -> Pending:
         """Begin an exchange."""
-        exchange = _Exchange(forward, backward)
+        use = _Use(forward, backward)
         back = [self.place(dim) for dim in range(len(self.order))]
-        return _Begun(_Begin.apply(self.tensor, exchange), exchange, back)
+        return _Begun(_Begin.apply(self.tensor, use), use, back)
 
 
 @dataclass(frozen=True)
 class _Begun:
     token: Tensor
-    exchange: _Exchange
+    use: _Use
     order: list[int]
 
     def wait(self) -> Tensor:
         """Return the result."""
-        result: Tensor = _End.apply(self.token, self.exchange)
+        result: Tensor = _End.apply(self.token, self.use)
         return result.permute(self.order)
 
 
@@ -181,26 +161,25 @@ class _Begin(torch.autograd.Function):
     """First half: sends ``x``. A token links the halves in the graph of autograd."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, exchange: _Exchange) -> Tensor:
-        ctx.exchange = exchange
-        exchange.finish = exchange.forward(x)
+    def forward(ctx: Any, x: Tensor, use: _Use) -> Tensor:
+        ctx.use = use
+        use.pending = use.forward(x)
         return x.new_empty(())
 
     @staticmethod
     def backward(ctx: Any, _: Tensor) -> tuple[Tensor, None]:
-        return ctx.exchange.finished(), None
+        return ctx.use.arrived(), None
 
 
 class _End(torch.autograd.Function):
     """Second half: waits for the result."""
 
     @staticmethod
-    def forward(ctx: Any, token: Tensor, exchange: _Exchange) -> Tensor:
-        ctx.exchange = exchange
-        return exchange.finished()
+    def forward(ctx: Any, token: Tensor, use: _Use) -> Tensor:
+        ctx.use = use
+        return use.arrived()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        exchange = ctx.exchange
-        exchange.finish = exchange.backward(gradient)
+        ctx.use.pending = ctx.use.backward(gradient)
         return gradient.new_empty(()), None

@@ -15,11 +15,14 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
+from scalefold.errors import InputError
 from scalefold.launcher import Place, choose_degree
 from scalefold.parallel.axis import IdentityAxis
-from scalefold.parallel.group_axis import GroupAxis
+from scalefold.parallel.collectives import Collectives
+from scalefold.parallel.group_axis import Exchange, GroupAxis
 from scalefold.parallel.mesh import SINGLE, Mesh
 from scalefold.parallel.notes import Notes
+from scalefold.parallel.push import push_between, why_not_push
 from scalefold.parallel.ranks import ALONE, MeshRanks, on_all, same_everywhere
 
 logger = logging.getLogger(__name__)
@@ -98,7 +101,11 @@ def joined(
 
 
 def divided(
-    mesh: Mesh, setting: int | Literal["auto"], place: Place | None, batch_size: int
+    mesh: Mesh,
+    setting: int | Literal["auto"],
+    place: Place | None,
+    batch_size: int,
+    exchange: Literal["auto", "push", "collectives"] = "auto",
 ) -> Mesh:
     """Divide all processes among samples, so many to one sample.
 
@@ -114,11 +121,13 @@ def divided(
         See `find_place`.
     batch_size : int
         Samples of a step.
+    exchange : {"auto", "push", "collectives"}
+        ``parallel.exchange``.
 
     Raises
     ------
     InputError
-        If the processes of the run, or of a node, cannot be divided so.
+        If the processes of the run, or of a node, cannot be divided so, or cannot push.
     """
     world, own = mesh.world, place or Place()
 
@@ -137,6 +146,26 @@ def divided(
         mesh_dim_names=("data", "dap"),
     )
     data, dap = (MeshRanks(devices[name], world.notes) for name in ("data", "dap"))
-    divided = Mesh(world, data if data.size > 1 else ALONE, dap, GroupAxis(dap))
+    axis = GroupAxis(_choose_exchange(exchange, dap, mesh.first))
+    divided = Mesh(world, data if data.size > 1 else ALONE, dap, axis)
     divided.limit(START_TIMEOUT.total_seconds())
     return divided
+
+
+def _choose_exchange(
+    setting: Literal["auto", "push", "collectives"], dap: MeshRanks, first: bool
+) -> Exchange:
+    on_gpu = dap.device_type == "cuda"
+    device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+    if setting != "collectives":
+        reason = why_not_push(dap, device)
+        if reason is None:
+            return push_between(dap, device)
+        if setting == "push":
+            raise InputError(
+                f"parallel.exchange is push, and GPUs cannot write to each other's memory here: "
+                f"{reason}; set it to auto or collectives"
+            )
+        if first and on_gpu:
+            logger.info("DAP exchanges by NCCL: %s", reason)
+    return Collectives(dap)

@@ -100,7 +100,7 @@ class MeshRanks(Ranks):
     """
 
     def __init__(self, mesh: DeviceMesh, notes: Notes) -> None:
-        self._group, self.notes = mesh.get_group(), notes
+        self.group, self.notes = mesh.get_group(), notes
         self.rank, self.size = mesh.get_local_rank(), mesh.size()
         self.device_type = mesh.device_type
         self._channel = f"told/{'-'.join(map(str, mesh.mesh.flatten().tolist()))}"
@@ -109,21 +109,21 @@ class MeshRanks(Ranks):
     def sum(self, x: Tensor) -> Pending:
         """See `Ranks`."""
         with self.notes.loss_explained():
-            work = dist.all_reduce(x, group=self._group, async_op=True)
+            work = dist.all_reduce(x, group=self.group, async_op=True)
         return _Arriving(self.notes, x, work, x)
 
     def all_to_all(self, parts: Tensor) -> Pending:
         """Exchange the parts (size, ...): the n-th goes to rank n, and its place gets rank n's."""
         out = torch.empty_like(parts)
         with self.notes.loss_explained():
-            work = dist.all_to_all_single(out, parts, group=self._group, async_op=True)
+            work = dist.all_to_all_single(out, parts, group=self.group, async_op=True)
         return _Arriving(self.notes, out, work, parts)
 
     def all_gather(self, x: Tensor) -> Pending:
         """All ranks' tensors (size, ...), in the order of ranks."""
         out = x.new_empty(self.size, *x.shape)
         with self.notes.loss_explained():  # gloo asks for as many dimensions
-            work = _all_gather(out.flatten(0, 1), x, group=self._group, async_op=True)
+            work = _all_gather(out.flatten(0, 1), x, group=self.group, async_op=True)
         return _Arriving(self.notes, out, work, x)
 
     def reduce_scatter(self, parts: Tensor) -> Pending:
@@ -131,14 +131,14 @@ class MeshRanks(Ranks):
         out = parts.new_empty(parts.shape[1:])
         with self.notes.loss_explained():
             sent = parts.flatten(0, 1)
-            work = _reduce_scatter(out, sent, group=self._group, async_op=True)
+            work = _reduce_scatter(out, sent, group=self.group, async_op=True)
         return _Arriving(self.notes, out, work, parts)
 
     def broadcast(self, x: Tensor) -> None:
         """See `Ranks`."""
         whole = x.contiguous()  # NCCL takes nothing else
         with self.notes.loss_explained():
-            dist.broadcast(whole, group=self._group, group_src=0)
+            dist.broadcast(whole, group=self.group, group_src=0)
         if whole is not x:
             x.copy_(whole)
 
@@ -146,14 +146,14 @@ class MeshRanks(Ranks):
         """See `Ranks`."""
         values = [value]
         with self.notes.loss_explained():
-            dist.broadcast_object_list(values, group=self._group, group_src=0)
+            dist.broadcast_object_list(values, group=self.group, group_src=0)
         return cast(T, values[0])
 
     def gather(self, value: T) -> list[T]:
         """See `Ranks`."""
         values: list[T | None] = [None] * self.size
         with self.notes.loss_explained():
-            dist.all_gather_object(values, value, group=self._group)
+            dist.all_gather_object(values, value, group=self.group)
         return cast(list[T], values)
 
     def tell(self, value: T | None) -> T:
@@ -165,11 +165,11 @@ class MeshRanks(Ranks):
     def barrier(self) -> None:
         """See `Ranks`."""
         with self.notes.loss_explained():
-            dist.barrier(self._group)
+            dist.barrier(self.group)
 
     def limit(self, seconds: float) -> None:
         """See `Ranks`."""
-        self._group.set_timeout(timedelta(seconds=seconds))
+        self.group.set_timeout(timedelta(seconds=seconds))
         self.notes.limit(seconds)
 
 

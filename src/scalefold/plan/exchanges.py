@@ -14,6 +14,7 @@ from scalefold.engine.memory import fake_training, for_counting
 from scalefold.loss.total import total_loss
 from scalefold.ops import TORCH
 from scalefold.parallel.axis import Pending, Ready
+from scalefold.parallel.collectives import Collectives
 from scalefold.parallel.group_axis import GroupAxis
 
 Exchanges = Counter[tuple[str, int]]
@@ -71,7 +72,11 @@ def _counted(
 ) -> tuple[Exchanges, Exchanges]:
     ranks = CountingRanks(degree)
     # Kernels and plain PyTorch exchange the same tensors.
-    with fake_training(config, TORCH, checkpointing, GroupAxis(ranks)) as (model, given, previous):
+    with fake_training(config, TORCH, checkpointing, GroupAxis(Collectives(ranks))) as (
+        model,
+        given,
+        previous,
+    ):
         templates = model.embed_templates(given)
         embedding = ranks.sent.copy()
         with torch.no_grad():

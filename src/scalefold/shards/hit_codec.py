@@ -35,7 +35,9 @@ class PackedHits(Sequence[AlignedHit]):
     """The hits of a ``hits`` row, each decoded when it is asked for."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
-        self._columns = dict(zip([field.name for field in HIT_TYPE], _members(batch.column("hits")), strict=True))
+        self._columns = dict(
+            zip([field.name for field in HIT_TYPE], _members(batch.column("hits")), strict=True)
+        )
         self.chain_keys: list[str] = self._columns["chain_key"].to_pylist()
 
     def __len__(self) -> int:

@@ -187,7 +187,9 @@ def scaling(
     with joined(place, partial(measured_device, device, place)) as (mesh, chosen):
         on_first(mesh.world, partial(checked_file, out))
         checked = on_all(mesh.world, partial(read_config, config, set_))
-        mesh = divided(mesh, checked.parallel.dap, place, mesh.world.size)
+        mesh = divided(
+            mesh, checked.parallel.dap, place, mesh.world.size, checked.parallel.exchange
+        )
         with given_or_full(shards, checked.features) as folder:
             bench_scaling(
                 checked,

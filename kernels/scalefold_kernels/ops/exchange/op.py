@@ -1,0 +1,162 @@
+"""Exchange of tensors between GPUs that can write to each other's memory.
+
+Collectives of libraries take contiguous tensors, so each needs copies before and after it. Here one
+kernel reads a rank's parts where they are, writes them to the memory of the others, waits for
+theirs, and lays them out as the result has them. Nothing is returned to the host, so CUDA graphs
+may capture it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import triton
+from torch import Tensor
+
+from scalefold_kernels.ops.exchange.triton import exchange_kernel
+
+_TILE = 4096
+"""Elements that a CTA moves at once: 16 of each thread."""
+
+
+@dataclass(frozen=True, eq=False)
+class Inbox:
+    """What a rank's peers write to. All ranks make the same exchanges in the same order.
+
+    Attributes
+    ----------
+    memory : Tensor, uint8
+        Flags, then two slots of ``slot_bytes``; filled with zeros before the first exchange.
+    addresses : Tensor, shape (size,), int64
+        Of all ranks' memory, as this rank sees it.
+    rank : int
+        This one.
+    slot_bytes : int
+        What one exchange brings at most. The flags have as much.
+    counts : Tensor, int64
+        Exchanges that each CTA has made.
+    """
+
+    memory: Tensor
+    addresses: Tensor
+    rank: int
+    slot_bytes: int
+    counts: Tensor
+
+    @staticmethod
+    def bytes_for(slot_bytes: int) -> int:
+        """Of the memory of an inbox with such slots."""
+        return 3 * slot_bytes
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return len(self.addresses)
+
+
+def ctas(device_type: str) -> int:
+    """CTAs of a launch. All of them run at once: two on each SM of an A100 or a newer GPU."""
+    return 104 if device_type == "cuda" else 2
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Where the parts of a tensor lie: A x D x B runs of contiguous elements, by strides.
+
+    Attributes
+    ----------
+    rows : tuple of int
+        A, D, B.
+    run : int
+        Contiguous elements.
+    x_strides, out_strides : tuple of int
+        Of the rows in what is sent, and in what is received.
+    x_part, out_part : int
+        From one rank's part to the next one's.
+    """
+
+    rows: tuple[int, int, int]
+    run: int
+    x_strides: tuple[int, int, int]
+    out_strides: tuple[int, int, int]
+    x_part: int
+    out_part: int
+
+    @staticmethod
+    def of_switch(shape: Sequence[int], sharded: int, to: int, size: int) -> Parts:
+        """A tensor of this shape, sharded along ``sharded``, is to be sharded along ``to``."""
+        part = [n // size if dim == to else n for dim, n in enumerate(shape)]
+        result = [n * size if dim == sharded else n for dim, n in enumerate(part)]
+        first, second = sorted((sharded, to))
+
+        def strides(of: Sequence[int]) -> tuple[int, int, int]:
+            return prod(of[first:]), prod(of[first + 1 :]), prod(of[second:])
+
+        return Parts(
+            rows=(prod(part[:first]), part[first], prod(part[first + 1 : second])),
+            run=prod(part[second:]),
+            x_strides=strides(shape),
+            out_strides=strides(result),
+            x_part=part[to] * prod(shape[to + 1 :]),
+            out_part=part[sharded] * prod(result[sharded + 1 :]),
+        )
+
+    @staticmethod
+    def of_gather(shape: Sequence[int], dim: int, size: int) -> Parts:
+        """Tensors of this shape are to be side by side along ``dim``."""
+        run = prod(shape[dim:])
+        return Parts((prod(shape[:dim]), 1, 1), run, (run, 0, 0), (size * run, 0, 0), 0, run)
+
+    @staticmethod
+    def of_reduce(shape: Sequence[int], dim: int, size: int) -> Parts:
+        """Each rank is to have its part along ``dim`` of the sum of tensors of this shape."""
+        run = prod(shape[dim:]) // size
+        return Parts((prod(shape[:dim]), 1, 1), run, (size * run, 0, 0), (run, 0, 0), run, 0)
+
+
+def exchange(inbox: Inbox, x: Tensor, out: Tensor, parts: Parts, *, sum_up: bool) -> None:
+    """Send the others their parts of ``x``; put those that come in ``out``, or their sum.
+
+    Sums are in float32, in the order of ranks.
+
+    Parameters
+    ----------
+    inbox : Inbox
+    x, out : Tensor
+        Contiguous, of one type.
+    parts : Parts
+    sum_up : bool
+
+    Raises
+    ------
+    ValueError
+        The inbox's slots are too small.
+    """
+    needed = inbox.size * prod(parts.rows) * parts.run * x.element_size()
+    if needed > inbox.slot_bytes:
+        raise ValueError(f"exchange: {needed} bytes for a slot of {inbox.slot_bytes}")
+    cols = min(triton.next_power_of_2(parts.run), 1024)
+    grid = ctas(x.device.type)
+    exchange_kernel[(grid,)](
+        x,
+        out,
+        inbox.addresses,
+        inbox.counts,
+        inbox.slot_bytes,
+        inbox.rank,
+        prod(parts.rows),
+        *parts.rows[1:],
+        parts.run,
+        *parts.x_strides,
+        parts.x_part,
+        *parts.out_strides,
+        parts.out_part,
+        SIZE=inbox.size,
+        SUM=sum_up,
+        ROWS=_TILE // cols,
+        COLS=cols,
+        GRID=grid,
+        num_warps=8,
+    )
