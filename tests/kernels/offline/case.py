@@ -78,6 +78,8 @@ def recorded(
     ((args, constexprs),) = calls
     names = ("num_warps", "num_stages", "maxnreg")
     options = {k: constexprs.pop(k) for k in names if k in constexprs}
+    for name in ("debug", "sanitize_overflow"):  # change no registers
+        constexprs.pop(name, None)
     signature: dict[str, Signature] = {}
     for argument, value in zip(kernel.arg_names, args, strict=False):
         if value is None or (isinstance(value, int) and value == 1):

@@ -20,6 +20,10 @@ from scalefold_kernels.ops.exchange.triton import exchange_kernel
 _TILE = 4096
 """Elements that a CTA moves at once: 16 of each thread."""
 
+_LOOKS = 2**30
+"""How often a CTA looks for a flag, about a microsecond each: for a quarter of an hour. GPUs may be
+minutes apart when the first step compiles."""
+
 
 @dataclass(frozen=True, eq=False)
 class Inbox:
@@ -58,7 +62,7 @@ class Inbox:
 
 def ctas(device_type: str) -> int:
     """CTAs of a launch. All of them run at once: two on each SM of an A100 or a newer GPU."""
-    return 104 if device_type == "cuda" else 2
+    return 208 if device_type == "cuda" else 2
 
 
 @dataclass(frozen=True)
@@ -119,7 +123,8 @@ class Parts:
 def exchange(inbox: Inbox, x: Tensor, out: Tensor, parts: Parts, *, sum_up: bool) -> None:
     """Send the others their parts of ``x``; put those that come in ``out``, or their sum.
 
-    Sums are in float32, in the order of ranks.
+    Sums are in float32, in the order of ranks. A rank that does not answer in a quarter of an hour
+    ends this one with CUDA's error of a failed assertion.
 
     Parameters
     ----------
@@ -137,7 +142,7 @@ def exchange(inbox: Inbox, x: Tensor, out: Tensor, parts: Parts, *, sum_up: bool
     needed = inbox.size * prod(parts.rows) * parts.run * x.element_size()
     if needed > inbox.slot_bytes:
         raise ValueError(f"exchange: {needed} bytes for a slot of {inbox.slot_bytes}")
-    cols = min(triton.next_power_of_2(parts.run), 1024)
+    cols = min(triton.next_power_of_2(parts.run), _TILE)
     grid = ctas(x.device.type)
     exchange_kernel[(grid,)](
         x,
@@ -158,5 +163,8 @@ def exchange(inbox: Inbox, x: Tensor, out: Tensor, parts: Parts, *, sum_up: bool
         ROWS=_TILE // cols,
         COLS=cols,
         GRID=grid,
+        LOOKS=_LOOKS,
         num_warps=8,
+        debug=True,  # with the kernel's assertion, but without checks of each sum
+        sanitize_overflow=False,
     )

@@ -59,6 +59,7 @@ def exchange_kernel(
     ROWS: tl.constexpr,
     COLS: tl.constexpr,
     GRID: tl.constexpr,
+    LOOKS: tl.constexpr,
 ):
     """Send each rank its part of ``x``; put what comes at its place in ``out``, or add it up.
 
@@ -74,7 +75,7 @@ def exchange_kernel(
     count = tl.load(counts_ptr + cta) + 1
     across = tl.cdiv(run, COLS)
     tiles = tl.cdiv(rows, ROWS) * across
-    part = rows.to(tl.int64) * run
+    part = tl.cast(rows, tl.int64) * run
 
     tile = cta
     while tile < tiles:
@@ -93,8 +94,11 @@ def exchange_kernel(
         for step in tl.static_range(1, SIZE):
             flag_ptr = flags_of(inboxes_ptr, rank) + (rank + step) % SIZE * GRID + cta
             seen = tl.atomic_add(flag_ptr, 0, sem="acquire", scope="sys")
-            while seen < count:
+            looks = 0
+            while (seen < count) & (looks < LOOKS):
                 seen = tl.atomic_add(flag_ptr, 0, sem="acquire", scope="sys")
+                looks += 1
+            tl.device_assert(seen >= count, "a GPU that shares the sample does not answer")
         tl.debug_barrier()
     slot_ptr = slot_of(inboxes_ptr, rank, x_ptr, slot_bytes, count)
     tile = cta
