@@ -146,15 +146,30 @@ def divided(
         mesh_dim_names=("data", "dap"),
     )
     data, dap = (MeshRanks(devices[name], world.notes) for name in ("data", "dap"))
-    axis = GroupAxis(_choose_exchange(exchange, dap, mesh.first))
+    axis = GroupAxis(choose_exchange(exchange, dap, first=mesh.first))
     divided = Mesh(world, data if data.size > 1 else ALONE, dap, axis)
     divided.limit(START_TIMEOUT.total_seconds())
     return divided
 
 
-def _choose_exchange(
-    setting: Literal["auto", "push", "collectives"], dap: MeshRanks, first: bool
+def choose_exchange(
+    setting: Literal["auto", "push", "collectives"], dap: MeshRanks, *, first: bool
 ) -> Exchange:
+    """Decide on ``parallel.exchange``. All ranks that share a sample make this call.
+
+    Parameters
+    ----------
+    setting : {"auto", "push", "collectives"}
+    dap : MeshRanks
+        Those that share a sample.
+    first : bool
+        Whether this process logs why GPUs do not push.
+
+    Raises
+    ------
+    InputError
+        If they are to push and cannot.
+    """
     on_gpu = dap.device_type == "cuda"
     device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
     if setting != "collectives":
@@ -163,7 +178,7 @@ def _choose_exchange(
             return push_between(dap, device)
         if setting == "push":
             raise InputError(
-                f"parallel.exchange is push, and GPUs cannot write to each other's memory here: "
+                "parallel.exchange is push, but GPUs cannot write to each other's memory here: "
                 f"{reason}; set it to auto or collectives"
             )
         if first and on_gpu:

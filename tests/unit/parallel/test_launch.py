@@ -9,8 +9,9 @@ from scalefold.cli.device import torch_device
 from scalefold.errors import ElsewhereError, InputError
 from scalefold.launcher import Place, check_degree, check_layout, choose_degree, find_place
 from scalefold.parallel import ALONE, SINGLE
-from scalefold.parallel.launch import divided, joined
-from scalefold.parallel.ranks import Ranks, on_all, on_first, same_everywhere
+from scalefold.parallel.collectives import Collectives
+from scalefold.parallel.launch import choose_exchange, divided, joined
+from scalefold.parallel.ranks import MeshRanks, Ranks, on_all, on_first, same_everywhere
 
 TORCHRUN = {
     "RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4",
@@ -37,6 +38,25 @@ def test_without_a_launcher_there_is_one_process() -> None:
         assert device == torch.device("cpu")
         assert mesh.first
         assert (mesh.data.size, mesh.dap.size) == (1, 1)
+
+
+class CpuRanks(MeshRanks):
+    """Ranks of which one is there."""
+
+    device_type = "cpu"
+
+    def __init__(self) -> None:
+        pass
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value]
+
+
+def test_cpus_exchange_by_collectives_and_cannot_push() -> None:
+    for setting in ("auto", "collectives"):
+        assert isinstance(choose_exchange(setting, CpuRanks(), first=True), Collectives)
+    with pytest.raises(InputError, match=r"parallel\.exchange is push.* device is cpu"):
+        choose_exchange("push", CpuRanks(), first=True)
 
 
 @pytest.mark.parametrize(
