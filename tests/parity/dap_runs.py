@@ -47,7 +47,7 @@ CPU = torch.device("cpu")
 DRAW = 7
 """Of a chain with a deep alignment."""
 STEPS = 20
-CHECKPOINTING = ("none", "selective", "full")
+CHECKPOINTING = ("none", "selective", "full", "offload")
 
 
 class _Outputs(SamplePasses[Any]):

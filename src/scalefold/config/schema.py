@@ -189,11 +189,12 @@ class TrainingConfig(Section):
         description="torch.compile for structure module, embedders, losses; auto: wherever Triton "
         "can run.",
     )
-    recomputation: Literal["auto", "none", "selective", "full"] = Field(
+    recomputation: Literal["auto", "none", "selective", "full", "offload"] = Field(
         "auto",
         description="Activation checkpointing: what backward computes again to save memory. none: "
         "nothing; selective: projections (half the memory, 4 % slower); full: all but the blocks' "
-        "inputs (least memory, slowest); auto: the first that fits.",
+        "inputs; offload: the same, and the inputs wait in the host's memory (least memory, "
+        "slowest); auto: the first that fits.",
     )
     checkpoint_every: Positive = Field(500, description="Steps between published checkpoints.")
     keep_checkpoints: NonNegative = Field(0, description="Newest kept; 0 keeps all.")

@@ -1,12 +1,13 @@
 """Activation checkpointing: backward computes some values again, which saves memory and takes time.
 
-``full`` keeps only the inputs of each block, and backward runs the whole block again. ``selective``
+``full`` keeps only the inputs of each block, and backward runs the whole block again. ``offload``
+does the same, and those of the trunk's blocks wait on the host (`OffloadedInputs`). ``selective``
 drops the projections, which are large and cheap: each comes from a representation through one
 LayerNorm and one matrix product. They are q, k, v and gate of an attention, and a, b and gate of a
 triangle multiplication: more than half of a block's memory for a few per cent of its time. The
 results of attention and of the triangle product are expensive, so they are kept.
 
-Neither changes a result or a state-dict key: dropout masks depend on the key and the layer alone,
+None changes a result or a state-dict key: dropout masks depend on the key and the layer alone,
 and the same kernels give the same bits again.
 """
 
@@ -24,6 +25,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.checkpoint import checkpoint
 
 from scalefold.config.model import ModelConfig
+from scalefold.engine.offload import OffloadedInputs
 from scalefold.model.alphafold import AlphaFold
 from scalefold.model.assembly import Assembly
 from scalefold.ops import TORCH, Ops
@@ -31,7 +33,7 @@ from scalefold.ops import TORCH, Ops
 PROJECTIONS: Final = ("normed_projection", "triangle_projection", "outer_product_operands")
 """Operations whose results `SelectiveCheckpointing` drops."""
 
-ActivationCheckpointing = Literal["none", "selective", "full"]
+ActivationCheckpointing = Literal["none", "selective", "full", "offload"]
 
 _checkpoint = functools.partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
 
@@ -47,17 +49,21 @@ def training_model(
         selective.watch(model)
         return model
     model = AlphaFold(config, assembly).train()
-    if checkpointing == "full":
-        checkpoint_blocks(model)
+    if checkpointing != "none":
+        checkpoint_blocks(model, on_host=checkpointing == "offload")
     return model
 
 
-def checkpoint_blocks(model: AlphaFold) -> None:
-    """Keep only the inputs of each Evoformer and extra MSA block for backward."""
+def checkpoint_blocks(model: AlphaFold, *, on_host: bool = False) -> None:
+    """Keep only the inputs of each block for backward; those of the trunk's blocks on the host."""
     # A block that ended early would leave the last exchange between ranks without an end.
     run = functools.partial(_checkpoint, early_stop=model.axis.size == 1)
-    for block in _blocks(model):
+    offloaded = OffloadedInputs(run)
+    for block in _template_blocks(model):
         block.forward = functools.partial(run, block.forward)
+    for number, block in enumerate(_blocks(model)):
+        how = functools.partial(offloaded.run, number) if on_host else run
+        block.forward = functools.partial(how, block.forward)
 
 
 class SelectiveCheckpointing:
@@ -207,3 +213,8 @@ def _detached(values: Any) -> Any:
 def _blocks(model: AlphaFold) -> Iterator[nn.Module]:
     yield from model.extra_msa_stack.blocks
     yield from model.evoformer.blocks
+
+
+def _template_blocks(model: AlphaFold) -> Iterator[nn.Module]:
+    if model.template_embedder is not None:
+        yield from model.template_embedder.template_pair_stack.blocks

@@ -37,9 +37,10 @@ from scalefold.parallel.one_share import OneShareAxis
 
 logger = logging.getLogger(__name__)
 
-MODES: Final[tuple[ActivationCheckpointing, ...]] = ("none", "selective", "full")
-_BYTES_A_PARAMETER: Final = 4 * 5 + 2 * 2
-"""Master weight, gradient, two moments, average in float32; working copy, gradient in bfloat16."""
+MODES: Final[tuple[ActivationCheckpointing, ...]] = ("none", "selective", "full", "offload")
+_BYTES_A_PARAMETER: Final = 4 * 6 + 2 * 2
+"""Master weight, gradient, its sum, two moments, average in float32; working copy, gradient in
+bfloat16."""
 _RESERVE: Final = 0.15
 """Part of the need: scratch space of kernels and libraries, gaps between tensors, features to come.
 """
@@ -112,7 +113,7 @@ def exhaustion_explained(checkpointing: ActivationCheckpointing) -> Iterator[Non
         facts, _, _ = str(error).partition(" If reserved")  # torch's advice follows
         raise InputError(
             f"a training step does not fit into the GPU's memory: {facts} training.recomputation "
-            f"is {checkpointing} (none, selective, full: each needs less than the one before): set "
+            f"is {checkpointing} ({', '.join(MODES)}: each needs less than the one before): set "
             "another, or take a larger GPU or one that nothing else uses, and go on with --resume; "
             "or begin anew with a smaller features.crop_size, max_msa_clusters or max_extra_msa"
         ) from error
@@ -176,9 +177,13 @@ def pass_memory(
     """Memory of a training pass, on one of so many ranks that share it.
 
     Every block of the Evoformer keeps the same amount, so two are counted and the rest follows.
+    `OffloadedInputs` leaves no more of all blocks on the GPU than ``full`` does of two.
     """
-    counted, of_block = _count(for_counting(config, 2), ops, checkpointing, degree)
-    others = config.model.evoformer.num_blocks - 2
+    offloads = checkpointing == "offload"
+    counted, of_block = _count(
+        for_counting(config, 2), ops, "full" if offloads else checkpointing, degree
+    )
+    others = 0 if offloads else config.model.evoformer.num_blocks - 2
     return PassMemory(counted.kept + others * of_block, counted.more)
 
 

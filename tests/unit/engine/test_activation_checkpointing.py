@@ -64,7 +64,7 @@ def gradients(
 
 
 @pytest.mark.parametrize("ops", [TORCH, OTHERS], ids=["torch", "kernels"])
-@pytest.mark.parametrize("checkpointing", ["selective", "full"])
+@pytest.mark.parametrize("checkpointing", ["selective", "full", "offload"])
 def test_gradients_are_the_same_to_the_bit_with_dropout_on(
     micro: Config, checkpointing: ActivationCheckpointing, ops: Ops
 ) -> None:
@@ -74,7 +74,7 @@ def test_gradients_are_the_same_to_the_bit_with_dropout_on(
         torch.testing.assert_close(recomputed[name], gradient, rtol=0, atol=0, msg=name)
 
 
-@pytest.mark.parametrize("checkpointing", ["selective", "full"])
+@pytest.mark.parametrize("checkpointing", ["selective", "full", "offload"])
 def test_names_of_parameters_stay(micro: Config, checkpointing: ActivationCheckpointing) -> None:
     model = model_of(micro.model, checkpointing, TORCH)
     assert list(model.state_dict()) == list(AlphaFold(micro.model).state_dict())
@@ -121,8 +121,42 @@ def test_projections_are_let_go_after_forward_and_after_backward(micro: Config) 
     assert alive["selective"] < alive["none"] / 2
 
 
-def test_a_second_backward_finds_the_same(micro: Config) -> None:
-    model = model_of(micro.model, "selective", OTHERS)
+class InputWatch:
+    """Counts the inputs of blocks that are alive, before each block."""
+
+    def __init__(self) -> None:
+        self._inputs: list[weakref.ref[Any]] = []
+        self.alive: list[int] = []
+
+    def __call__(self, _: Any, arguments: tuple[Any, ...]) -> None:
+        self._inputs += [weakref.ref(tensor.untyped_storage()) for tensor in arguments[:2]]
+        self.alive.append(sum(memory() is not None for memory in self._inputs))
+
+
+def test_offloaded_inputs_leave_one_block_later(micro: Config) -> None:
+    """While a block runs, its inputs and those before it are there, and what the callers hold."""
+    deep = make_config(
+        merge(micro.model_dump(mode="json"), {"model": {"evoformer": {"num_blocks": 5}}})
+    ).model
+    alive: dict[str, list[int]] = {}
+    modes: tuple[ActivationCheckpointing, ...] = ("full", "offload")
+    for checkpointing in modes:
+        watch, model = InputWatch(), model_of(deep, checkpointing, TORCH)
+        for block in model.evoformer.blocks:
+            block.register_forward_pre_hook(watch)
+        loss = loss_of(model, deep)
+        watch(None, ())
+        loss.backward()
+        alive[checkpointing] = watch.alive
+    assert alive["full"] == [2, 4, 6, 8, 10, 10]
+    assert alive["offload"] == [2, 4, 6, 6, 6, 2]
+
+
+@pytest.mark.parametrize("checkpointing", ["selective", "offload"])
+def test_a_second_backward_finds_the_same(
+    micro: Config, checkpointing: ActivationCheckpointing
+) -> None:
+    model = model_of(micro.model, checkpointing, OTHERS)
     loss, parameters = loss_of(model, micro.model), list(model.parameters())
     first = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
     second = torch.autograd.grad(loss, parameters, allow_unused=True)
@@ -161,5 +195,6 @@ def test_weights_after_steps_on_a_gpu_are_the_same_to_the_bit(
         plain = weights("none")
         assert torch.equal(weights("selective"), plain)
         assert torch.equal(weights("full"), plain)
+        assert torch.equal(weights("offload"), plain)
     finally:
         torch.use_deterministic_algorithms(False)

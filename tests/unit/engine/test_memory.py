@@ -47,9 +47,16 @@ def test_counted_for_all_blocks_from_the_first_two(wide: Any) -> None:
 
 def test_each_kind_keeps_less_than_the_one_before(wide: Any) -> None:
     deep = for_counting(wide, 12)
-    needs = {kind: pass_memory(deep, OTHERS, kind) for kind in ("none", "selective", "full")}
-    assert needs["none"].kept > needs["selective"].kept > needs["full"].kept
+    needs = {kind: pass_memory(deep, OTHERS, kind) for kind in memory.MODES}
+    kept = [needs[kind].kept for kind in memory.MODES]
+    assert kept == sorted(kept, reverse=True)
+    assert len(set(kept)) == len(kept)
     assert all(need.more > 0 for need in needs.values())
+
+
+def test_offloaded_inputs_do_not_grow_with_depth(wide: Any) -> None:
+    shallow, deep = (pass_memory(for_counting(wide, n), OTHERS, "offload") for n in (4, 40))
+    assert shallow == deep
 
 
 def test_kernels_can_be_counted(wide: Any) -> None:
@@ -90,14 +97,14 @@ def test_auto_is_the_least_that_fits(
     config = make_config(
         merge(wide.model_dump(mode="json"), {"training": {"recomputation": "auto"}})
     )
-    sizes = {"none": 30, "selective": 20, "full": 10}
+    sizes = {"none": 30, "selective": 20, "full": 10, "offload": 5}
     monkeypatch.setattr(
         memory, "pass_memory", lambda config, ops, kind, degree: PassMemory(sizes[kind] * 2**30, 0)
     )
     chosen = {}
-    for free in (40, 25, 15, 5):
+    for free in (40, 25, 15, 8, 5):
         chosen[free] = choose_checkpointing(config, TORCH, free * 2**30)
-    assert chosen == {40: "none", 25: "selective", 15: "full", 5: "full"}
+    assert chosen == {40: "none", 25: "selective", 15: "full", 8: "offload", 5: "offload"}
     assert "selective (memory needed: none 34.5 GiB, selective 23.0 GiB; free: 25.0 GiB)" in (
         caplog.text
     )

@@ -222,7 +222,7 @@ def test_a_gpu_too_small_is_explained(
     monkeypatch.setattr(TrainingLoader, "__next__", exhausting)
     with pytest.raises(InputError, match=r"Tried to allocate 3\.12 GiB\. tr") as e:
         train_quietly(micro, shards, tmp_path)
-    assert "training.recomputation is none (none, selective, full:" in str(e.value)
+    assert "training.recomputation is none (none, selective, full, offload:" in str(e.value)
     assert "crop_size" in str(e.value)
     assert "PYTORCH_ALLOC_CONF" not in str(e.value)
     assert checkpoints(tmp_path)[-1].name == "step-00000000"
