@@ -16,7 +16,8 @@ class Snapshot:
 
     Its memory is allocated once. For a training on a GPU it is page-locked, and a stream of its own
     fills it while the passes of the next step run, which read the same state. Only the update at
-    their end waits for the copy, which is complete long before.
+    their end waits for the copy, which is complete long before. Where ranks divide the state, the
+    passes wait too: it is gathered where their gradients go.
 
     Parameters
     ----------
@@ -41,8 +42,11 @@ class Snapshot:
     def __init__(
         self, state: TrainingState, hold_update: Callable[[torch.cuda.Event], None]
     ) -> None:
-        self._state, self._hold_update = state.tensors(), hold_update
-        self._copies = _host_memory(self._state)
+        self._state, self._hold_update = state, hold_update
+        weights = state.parameters.master
+        self._copies = _host_memory(
+            {name: weights if part.dim() else part for name, part in state.tensors().items()}
+        )
         self.weights, self.averaged, first_moment, second_moment = (
             state.by_name(self._copies[part])
             for part in ("weights", "averaged", "first_moment", "second_moment")
@@ -53,7 +57,7 @@ class Snapshot:
             "updates": self._copies["updates"],
             "averaged_updates": self._copies["averaged_updates"],
         }
-        self._device = self._state["weights"].device
+        self._device = weights.device
         self._stream = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None
         self._copied: torch.cuda.Event | None = None
 
@@ -71,6 +75,8 @@ class Snapshot:
             self._copied = torch.cuda.Event(blocking=True)  # who waits for it sleeps
             self._copied.record()
         self._hold_update(self._copied)
+        if self._state.owners.size > 1:
+            self._copied.wait(torch.cuda.current_stream(self._device))
 
     def wait(self) -> None:
         """Wait until the copy is complete; on any thread."""
@@ -79,7 +85,7 @@ class Snapshot:
                 self._copied.synchronize()
 
     def _copy(self) -> None:
-        for name, tensor in self._state.items():
+        for name, tensor in self._state.whole():
             self._copies[name].copy_(tensor, non_blocking=True)
 
 

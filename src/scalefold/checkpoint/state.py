@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,19 +12,56 @@ from torch import Tensor
 from scalefold.optim.averaging import WeightAverage
 from scalefold.optim.optimiser import Adam
 from scalefold.optim.parameters import FlatParameters
+from scalefold.parallel import ALONE, Ranks
 from scalefold.weights import State
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingState:
-    """Weights, their average, and the optimiser's moments and counters, where they are in use."""
+    """Weights, their average, and the optimiser's moments and counters, where they are in use.
+
+    ``owners`` may divide the average and the moments among them: all have the weights, and each the
+    same part of these. `divide`, `join` and `whole` are calls that all of them make.
+    """
 
     parameters: FlatParameters
     optimiser: Adam
     average: WeightAverage
+    owners: Ranks = ALONE
+
+    def divide(self) -> None:
+        """Keep this rank's part."""
+        self._replace(lambda whole: self.owners.part(whole).clone())
+
+    def join(self) -> None:
+        """Have all of it on each rank, as before `divide`."""
+        self._replace(lambda part: self._gathered(part, torch.zeros_like(self.parameters.master)))
+
+    def whole(self) -> Iterator[tuple[str, Tensor]]:
+        """All of it, by name; what is divided is whole until the next is asked for.
+
+        It is gathered in the buffer of gradients, which nobody needs between steps.
+        """
+        for name, tensor in self.tensors().items():
+            divided = self.owners.size > 1 and tensor.dim() and name != "weights"
+            yield name, self._gathered(tensor, self.parameters.gradient) if divided else tensor
+        if self.owners.size > 1:
+            self.parameters.zero_gradient()
+
+    def _replace(self, change: Callable[[Tensor], Tensor]) -> None:
+        if self.owners.size > 1:
+            optimiser, average = self.optimiser, self.average
+            optimiser.first_moment = change(optimiser.first_moment)
+            optimiser.second_moment = change(optimiser.second_moment)
+            average.average = change(average.average)
+
+    def _gathered(self, part: Tensor, into: Tensor) -> Tensor:
+        self.owners.part(into).copy_(part)
+        self.owners.complete(into)
+        return into
 
     def tensors(self) -> dict[str, Tensor]:
-        """All of it, in place: flat buffers of shape (P,), and scalar counters."""
+        """What this rank has of it, in place: flat buffers of shape (P,), and scalar counters."""
         return {
             "weights": self.parameters.master,
             "averaged": self.average.average,
@@ -46,6 +83,8 @@ class TrainingState:
         self, weights: State, averaged: State, optimiser: Mapping[str, Any], source: str
     ) -> None:
         """Put back what a checkpoint holds, bit-exactly; ``source`` names it in errors.
+
+        Nothing may be divided meanwhile.
 
         Raises
         ------

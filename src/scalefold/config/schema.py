@@ -255,6 +255,12 @@ class ParallelConfig(Section):
         description="How the GPUs of a sample exchange. push: kernels write to the others' memory "
         "over NVLink. collectives: NCCL. auto: push where it can be.",
     )
+    shard_optimiser: bool = Field(
+        False,
+        description="Each process holds its part of the moments and of the averaged weights, and "
+        "updates that part of the weights (ZeRO-1): less memory, one exchange more. The number of "
+        "processes is a power of two.",
+    )
 
 
 class EvaluationConfig(Section):

@@ -38,9 +38,10 @@ from scalefold.parallel.one_share import OneShareAxis
 logger = logging.getLogger(__name__)
 
 MODES: Final[tuple[ActivationCheckpointing, ...]] = ("none", "selective", "full", "offload")
-_BYTES_A_PARAMETER: Final = 4 * 6 + 2 * 2
-"""Master weight, gradient, its sum, two moments, average in float32; working copy, gradient in
-bfloat16."""
+_BYTES_A_PARAMETER: Final = 4 * 3 + 2 * 2
+"""Master weight, gradient, its sum in float32; working copy, gradient in bfloat16."""
+_BYTES_DIVIDED: Final = 4 * 3
+"""Two moments, average: what processes may divide."""
 _RESERVE: Final = 0.15
 """Part of the need: scratch space of kernels and libraries, gaps between tensors, features to come.
 """
@@ -68,7 +69,7 @@ class PassMemory:
 
 
 def choose_checkpointing(
-    config: Config, ops: Ops, free: int | None, degree: int = 1
+    config: Config, ops: Ops, free: int | None, degree: int = 1, owners: int = 1
 ) -> ActivationCheckpointing:
     """Decide on ``training.recomputation``; auto is the least that fits into the free memory.
 
@@ -78,8 +79,8 @@ def choose_checkpointing(
     ops : Ops
     free : int or None
         See `least_free_bytes`. The memory of a CPU is not known: there, auto is none.
-    degree : int
-        Ranks that share a sample.
+    degree, owners : int
+        See `bytes_needed`.
     """
     setting = config.training.recomputation
     if setting != "auto":
@@ -88,7 +89,7 @@ def choose_checkpointing(
         return "none"
     needs = {}
     for mode in MODES:
-        needs[mode] = bytes_needed(config, ops, mode, degree)
+        needs[mode] = bytes_needed(config, ops, mode, degree, owners)
         if needs[mode] <= free:
             break
     needed = ", ".join(f"{name} {_gib(need)}" for name, need in needs.items())
@@ -158,16 +159,21 @@ def _number(device: torch.device) -> int:
 
 
 def bytes_needed(
-    config: Config, ops: Ops, checkpointing: ActivationCheckpointing, degree: int = 1
+    config: Config,
+    ops: Ops,
+    checkpointing: ActivationCheckpointing,
+    degree: int = 1,
+    owners: int = 1,
 ) -> int:
     """Memory of a training process: parameters, their optimiser, and its share of a sample's pass.
 
-    ``degree`` is the number of ranks that share the sample.
+    ``degree`` is the number of ranks that share the sample, ``owners`` that of those that divide
+    the optimiser's state.
     """
     with FakeTensorMode():
         parameters = sum(p.numel() for p in AlphaFold(config.model).parameters())
     needed = pass_memory(config, ops, checkpointing, degree).peak
-    needed += parameters * _BYTES_A_PARAMETER
+    needed += parameters * (_BYTES_A_PARAMETER + _BYTES_DIVIDED // owners)
     return int(needed * (1 + _RESERVE))
 
 

@@ -1,4 +1,8 @@
-"""From the sum of a step's gradients to new weights: clipping, Adam, averaging, working copy."""
+"""From the sum of a step's gradients to new weights: clipping, Adam, averaging, working copy.
+
+Adam and averaging work element by element. So ranks that have the same gradient may each do a part
+of the weights, hold moments and averages of that part alone, and pass on the new weights.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from scalefold.optim.averaging import WeightAverage
 from scalefold.optim.clipping import ClippedMean
 from scalefold.optim.optimiser import Adam
 from scalefold.optim.parameters import FlatParameters
+from scalefold.parallel import ALONE, Ranks
 
 
 class Update:
@@ -18,10 +23,19 @@ class Update:
     ----------
     parameters, adam, average
         Whose buffers and counters are updated.
+    owners : Ranks
+        Those that each do a part of the weights.
     """
 
-    def __init__(self, parameters: FlatParameters, adam: Adam, average: WeightAverage) -> None:
+    def __init__(
+        self,
+        parameters: FlatParameters,
+        adam: Adam,
+        average: WeightAverage,
+        owners: Ranks = ALONE,
+    ) -> None:
         self._parameters, self._adam, self._average = parameters, adam, average
+        self._owners = owners
 
     @torch.no_grad()
     def __call__(
@@ -50,7 +64,9 @@ class Update:
         """
         gradient, norm = mean.finish(num_samples, mean_norm)
         finite = sound & norm.isfinite()
-        self._adam.update(self._parameters.master, gradient, rate, finite)
-        self._average.update(self._parameters.master, finite)
+        weights = self._owners.part(self._parameters.master)
+        self._adam.update(weights, self._owners.part(gradient), rate, finite)
+        self._average.update(weights, finite)
+        self._owners.complete(self._parameters.master)
         self._parameters.publish()
         return norm, finite

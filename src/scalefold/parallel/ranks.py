@@ -60,6 +60,13 @@ class Ranks:
         """
         return Ready(x)
 
+    def part(self, x: Tensor) -> Tensor:
+        """View of this rank's part of ``x``, whose length is a multiple of ``size``."""
+        return x.chunk(self.size)[self.rank]
+
+    def complete(self, x: Tensor) -> None:
+        """Overwrite each part of ``x`` with that of the rank whose part it is."""
+
     def broadcast(self, x: Tensor) -> None:
         """Overwrite ``x`` with that of rank 0."""
 
@@ -133,6 +140,11 @@ class MeshRanks(Ranks):
             sent = parts.flatten(0, 1)
             work = _reduce_scatter(out, sent, group=self.group, async_op=True)
         return _Arriving(self.notes, out, work, parts)
+
+    def complete(self, x: Tensor) -> None:
+        """See `Ranks`."""
+        with self.notes.loss_explained():
+            _all_gather(x, self.part(x), group=self._group)
 
     def broadcast(self, x: Tensor) -> None:
         """See `Ranks`."""

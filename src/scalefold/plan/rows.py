@@ -57,16 +57,19 @@ class Planner:
         """
         batch = self._config.training.global_batch_size
         for dap in DEGREES:
-            if dap > gpus or self._cluster.node_gpus % dap or not (mode := self._fitting(dap)):
+            if dap > gpus or self._cluster.node_gpus % dap:
                 continue
             data = max(n for n in range(1, min(batch, gpus // dap) + 1) if batch % n == 0)
+            owners = data * dap if self._config.parallel.shard_optimiser else 1
+            if not (mode := self._fitting(dap, owners)):
+                continue
             beyond = {
                 "DAP": dap > 1 and not self._timing.is_recorded("none", dap),
                 "recomputation": not self._timing.is_recorded(mode, 1),
                 "network": data * dap > self._cluster.node_gpus,
             }
             marks = tuple(name for name, is_so in beyond.items() if is_so)
-            seconds, gib = self._timing.step(data, dap, mode), self._memory_gib(mode, dap)
+            seconds, gib = self._timing.step(data, dap, mode), self._memory_gib(mode, dap, owners)
             yield self._row(gpus, data, dap, mode, gib, seconds, marks)
 
     def fastest(self, gpus: int) -> Row:
@@ -105,14 +108,14 @@ class Planner:
             cost=hours * used * self._cluster.price, extrapolated=marks,
         )  # fmt: skip
 
-    def _fitting(self, dap: int) -> ActivationCheckpointing | None:
+    def _fitting(self, dap: int, owners: int = 1) -> ActivationCheckpointing | None:
         """The least recomputation that fits, as ``training.recomputation: auto`` takes it."""
         setting = self._config.training.recomputation
         modes = MODES if setting == "auto" else (setting,)
-        fitting = (m for m in modes if self._memory_gib(m, dap) <= self._cluster.memory_gib)
-        return next(fitting, None)
+        most = self._cluster.memory_gib
+        return next((m for m in modes if self._memory_gib(m, dap, owners) <= most), None)
 
     @cache  # noqa: B019 - as long as the plan
-    def _memory_gib(self, mode: ActivationCheckpointing, dap: int) -> float:
+    def _memory_gib(self, mode: ActivationCheckpointing, dap: int, owners: int) -> float:
         ops = triton_ops() if triton_version() else TORCH
-        return bytes_needed(self._config, ops, mode, dap) / 2**30
+        return bytes_needed(self._config, ops, mode, dap, owners) / 2**30

@@ -78,6 +78,8 @@ class Timing:
         """Seconds of a step: all samples, divided among ``data`` groups of ``dap`` GPUs."""
         samples = self._config.training.global_batch_size // data
         together = self.gradient_sum(data * dap) if data > 1 else 0.0
+        if self._config.parallel.shard_optimiser:
+            together += self.gradient_sum(data * dap) / 2  # weights are gathered, not summed
         return samples * self.sample(dap, mode) + together + self._known.wait_of_slowest(data)
 
     def sample(self, dap: int, mode: ActivationCheckpointing) -> float:

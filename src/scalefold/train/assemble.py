@@ -14,6 +14,7 @@ from scalefold.engine.compilation import choose_compilation
 from scalefold.engine.cuda_graphs import use_graphs
 from scalefold.engine.memory import choose_checkpointing, least_free_bytes
 from scalefold.engine.precision import narrow_parameters, set_determinism, set_matrix_products
+from scalefold.errors import InputError
 from scalefold.model.alphafold import AlphaFold
 from scalefold.model.assembly import Assembly
 from scalefold.ops import select_ops
@@ -25,7 +26,7 @@ from scalefold.optim.optimiser import Adam
 from scalefold.optim.parameters import FlatParameters
 from scalefold.optim.trainable import freeze_others
 from scalefold.optim.update import Update
-from scalefold.parallel import SINGLE, Mesh
+from scalefold.parallel import ALONE, SINGLE, Mesh, Ranks
 from scalefold.train.sample import (
     GraphedSampleGradient,
     SampleGradient,
@@ -45,11 +46,12 @@ class Trainer:
     average: WeightAverage
     step: TrainingStep
     checkpointing: ActivationCheckpointing
+    owners: Ranks
 
     @property
     def state(self) -> TrainingState:
         """What a checkpoint holds, and what ranks have in common."""
-        return TrainingState(self.parameters, self.optimiser, self.average)
+        return TrainingState(self.parameters, self.optimiser, self.average, self.owners)
 
 
 def assemble(config: Config, device: torch.device, mesh: Mesh = SINGLE) -> Trainer:
@@ -65,8 +67,9 @@ def assemble(config: Config, device: torch.device, mesh: Mesh = SINGLE) -> Train
     Raises
     ------
     InputError
-        If the precision is not possible on the device, ``training.initial_weights`` do not fit, or
-        ``training.trainable`` names what the model does not have.
+        If the precision is not possible on the device, ``training.initial_weights`` do not fit,
+        ``training.trainable`` names what the model does not have, or the ranks cannot divide the
+        optimiser's state.
     """
     # 1. Settings of the process: precision of float32 matrix products, determinism. Ranks that
     # share a sample agree on their memory before anything can fail on one of them.
@@ -76,9 +79,11 @@ def assemble(config: Config, device: torch.device, mesh: Mesh = SINGLE) -> Train
     set_determinism(config.training.deterministic)
 
     # 2. Operations, what of their results is kept for backward, what is compiled, and the
-    # parallelism that the model sees: the ranks that share a sample.
+    # parallelism that the model sees: the ranks that share a sample. All ranks have the same
+    # gradient, so all can divide the optimiser's state.
     ops = select_ops(config.training.kernels, device)
-    checkpointing = choose_checkpointing(config, ops, free, mesh.axis.size)
+    owners = mesh.world if config.parallel.shard_optimiser else ALONE
+    checkpointing = choose_checkpointing(config, ops, free, mesh.axis.size, owners.size)
     compiled = choose_compilation(config.training.compile, device)
     assembly = Assembly(ops=ops, axis=mesh.axis, compiled=compiled)
 
@@ -96,9 +101,12 @@ def assemble(config: Config, device: torch.device, mesh: Mesh = SINGLE) -> Train
     gather = select_gather(config.training.kernels, device) or TorchGather
     parameters = FlatParameters(model, narrow_parameters(precision), gather=gather)
 
-    # 5. Optimiser and weight averaging, over the master buffers.
+    # 5. Optimiser and weight averaging, over the master buffers; each rank has all of their state,
+    # or a part.
     optimiser = Adam(parameters.master, config.optimiser, compiled)
     average = WeightAverage(parameters.master, config.optimiser)
+    _check_divisible(parameters, owners)
+    TrainingState(parameters, optimiser, average, owners).divide()
 
     # 6. The mean gradient of the ranks: on its way while backward runs, or after a replayed graph.
     graphs = use_graphs(config.training.cuda_graphs, device)
@@ -113,6 +121,14 @@ def assemble(config: Config, device: torch.device, mesh: Mesh = SINGLE) -> Train
     divided = divisible_samples(gradient, mesh.axis.size, rows)
 
     # 8. The step that ties them together.
-    update = Update(parameters, optimiser, average)
+    update = Update(parameters, optimiser, average, owners)
     step = TrainingStep(divided, mean, parameters, update, mesh)
-    return Trainer(model, parameters, optimiser, average, step, checkpointing)
+    return Trainer(model, parameters, optimiser, average, step, checkpointing, owners)
+
+
+def _check_divisible(parameters: FlatParameters, owners: Ranks) -> None:
+    if parameters.master.numel() % owners.size:
+        raise InputError(
+            "parallel.shard_optimiser is on, but the optimiser's state cannot be divided evenly "
+            f"among {owners.size} processes: set it to false, or start a power of two, such as 8"
+        )

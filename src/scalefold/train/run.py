@@ -83,11 +83,13 @@ class Run:
     def begin(self, checkpoint: Path | None) -> None:
         """Start from a checkpoint of this run, or at step 0; the first rank has it, all get it."""
         world = self._mesh.world
+        self._trainer.state.join()
         self.position, self._skips.skipped, self._skips.in_a_row = on_first(
             world, lambda: self._restore(checkpoint) if checkpoint else (Position(0), 0, 0)
         )
         self.step = self.position.step
         broadcast_all(world, list(self._trainer.state.tensors().values()))
+        self._trainer.state.divide()
         self._trainer.parameters.publish()
 
     def _restore(self, checkpoint: Path) -> tuple[Position, int, int]:
@@ -234,9 +236,11 @@ class Run:
     def _publish(self, files: RunFiles | None, loader: Batches) -> Path:
         """Have a checkpoint of this step written, and say where it is."""
         positions = self._mesh.data.gather(loader.position(self.step))
-        if files is not None:
-            position = Position.union(positions)
-            files.publish(self.step, self._skips, position)
+        lacking = on_first(self._mesh.world, lambda: files is not None and files.lacks(self.step))
+        if lacking and files is not None:
+            files.publish(self.step, self._skips, Position.union(positions))
+        elif lacking:
+            deque(self._trainer.state.whole(), maxlen=0)  # its part of what the first rank writes
         return checkpoint_path(self._out, self.step)
 
 

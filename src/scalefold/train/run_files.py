@@ -100,11 +100,13 @@ class RunFiles:
             self._metrics.write(record)
         self._progress.update(record)
 
-    def publish(self, step: int, skipped: SkippedSteps, position: Position) -> None:
-        """Have a checkpoint of a step written, its log first, unless there is one."""
+    def lacks(self, step: int) -> bool:
+        """Whether a step has no checkpoint; waits until the one before is written."""
         self._writing.finish()  # perhaps of this very step; and its snapshot is in use until then
-        if ready_mark(checkpoint_path(self._out, step)).exists():
-            return
+        return not ready_mark(checkpoint_path(self._out, step)).exists()
+
+    def publish(self, step: int, skipped: SkippedSteps, position: Position) -> None:
+        """Have the checkpoint that a step `lacks` written, its log first."""
         self._snapshot.take()
         progress = {
             "step": step,

@@ -65,6 +65,24 @@ def test_two_ranks_equal_one(trainings: Trainings, alone: Path, tmp_path: Path) 
     assert output.count("step 6 of 6") == 1
 
 
+def test_ranks_that_divide_the_state_write_and_read_any_checkpoint(
+    trainings: Trainings, alone: Path, tmp_path: Path
+) -> None:
+    """Of a run whose ranks divide it, then do not, then divide it again."""
+    out, whole = tmp_path / "out", trainings.tree
+    divided = merge(whole, {"parallel": {"shard_optimiser": True}})
+    for tree, size, fault in (
+        (divided, 2, [{"step": 4, "what": "SIGKILL", "after": 2}]),
+        (whole, 1, [{"step": 6, "what": "SIGKILL", "after": 4}]),
+        (divided, 2, []),
+    ):
+        trainings.tree = tree
+        code, output = trainings.run(out, size, *fault)
+        assert (code != 0) == bool(fault), output
+    assert steps(out) == [0, 2, 4, 6]
+    assert_same_end(out, alone)
+
+
 def test_a_killed_rank_then_all_killed_then_resumed_equals_uninterrupted(
     trainings: Trainings, alone: Path, tmp_path: Path
 ) -> None:
