@@ -77,7 +77,7 @@ class _Input:
 
     def __init__(self, tensor: Tensor, memory: Tensor, copies: _Copies) -> None:
         self._tensor: Tensor | None = tensor
-        self._memory, self._copies = memory, copies
+        self._device, self._memory, self._copies = tensor.device, memory, copies
         self._wait = copies.start(memory, tensor)
 
     def release(self) -> None:
@@ -88,7 +88,7 @@ class _Input:
     def fetch(self) -> None:
         """Begin to copy the tensor back, if it is not on the GPU."""
         if self._tensor is None:
-            self._tensor = torch.empty_like(self._memory, device=self._copies.device)
+            self._tensor = torch.empty_like(self._memory, device=self._device)
             self._wait = self._copies.start(self._tensor, self._memory)
 
     def take(self) -> Tensor:
@@ -103,17 +103,16 @@ class _Copies:
     """Copies in order, beside the current stream of a GPU; on a CPU at once."""
 
     def __init__(self) -> None:
-        self.device = torch.device("cpu")
         self._stream: torch.cuda.Stream | None = None
 
     def start(self, to: Tensor, source: Tensor) -> Callable[[], None]:
         """Begin a copy after what was launched so far; the result has later work wait for it."""
         gpu = to.device if to.is_cuda else source.device
-        if gpu.type == "cpu":
+        if gpu.type == "cpu":  # also an empty tensor that some versions of torch save besides
             to.copy_(source)
             return lambda: None
         if self._stream is None:
-            self.device, self._stream = gpu, torch.cuda.Stream(gpu)
+            self._stream = torch.cuda.Stream(gpu)
         self._stream.wait_stream(torch.cuda.current_stream(gpu))
         with torch.cuda.stream(self._stream):
             to.copy_(source, non_blocking=True)

@@ -48,6 +48,11 @@ def model_of(config: ModelConfig, checkpointing: ActivationCheckpointing, ops: O
     return model
 
 
+def deep(micro: Config) -> ModelConfig:
+    blocks = {"model": {"evoformer": {"num_blocks": 5}}}
+    return make_config(merge(micro.model_dump(mode="json"), blocks)).model
+
+
 def loss_of(model: AlphaFold, config: ModelConfig) -> Tensor:
     features, like = example_features(SIZES), next(model.parameters())
     zeros, templates = Previous.zeros(1, SIZES["N"], config, like), model.embed_templates(features)
@@ -121,6 +126,22 @@ def test_projections_are_let_go_after_forward_and_after_backward(micro: Config) 
     assert alive["selective"] < alive["none"] / 2
 
 
+@pytest.mark.parametrize("checkpointing", ["full", "offload"])
+def test_blocks_below_the_first_that_is_trained_are_left_out(
+    micro: Config, checkpointing: ActivationCheckpointing
+) -> None:
+    found = []
+    for mode in ("none", checkpointing):
+        model = model_of(deep(micro), mode, TORCH)
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(name.startswith(("evoformer.blocks.2", "evoformer.blocks.3")))
+        loss_of(model, deep(micro)).backward()
+        found.append({n: p.grad for n, p in model.named_parameters() if p.grad is not None})
+    plain, recomputed = found
+    assert plain.keys() == recomputed.keys()
+    assert all(torch.equal(recomputed[name], gradient) for name, gradient in plain.items())
+
+
 class InputWatch:
     """Counts the inputs of blocks that are alive, before each block."""
 
@@ -135,16 +156,13 @@ class InputWatch:
 
 def test_offloaded_inputs_leave_one_block_later(micro: Config) -> None:
     """While a block runs, its inputs and those before it are there, and what the callers hold."""
-    deep = make_config(
-        merge(micro.model_dump(mode="json"), {"model": {"evoformer": {"num_blocks": 5}}})
-    ).model
     alive: dict[str, list[int]] = {}
     modes: tuple[ActivationCheckpointing, ...] = ("full", "offload")
     for checkpointing in modes:
-        watch, model = InputWatch(), model_of(deep, checkpointing, TORCH)
+        watch, model = InputWatch(), model_of(deep(micro), checkpointing, TORCH)
         for block in model.evoformer.blocks:
             block.register_forward_pre_hook(watch)
-        loss = loss_of(model, deep)
+        loss = loss_of(model, deep(micro))
         watch(None, ())
         loss.backward()
         alive[checkpointing] = watch.alive
