@@ -144,7 +144,7 @@ class MeshRanks(Ranks):
     def complete(self, x: Tensor) -> None:
         """See `Ranks`."""
         with self.notes.loss_explained():
-            _all_gather(x, self.part(x), group=self._group)
+            _all_gather(x, self.part(x), group=self.group)
 
     def broadcast(self, x: Tensor) -> None:
         """See `Ranks`."""
