@@ -46,6 +46,11 @@ class DataConfig(Section):
     template_hits: FileName | None = Field(
         "pdb70_hits", description="Name of the hhr file, or null."
     )
+    duplicates: WrittenPath | None = Field(
+        None,
+        description="OpenProteinSet's duplicate_pdb_chains.txt: alignments that chains share are "
+        "then asked for once, by the names of all. null: by the name of each.",
+    )
     buckets: Annotated[int, Field(ge=1, le=100_000)] | None = (
         Field(  # five digits in names of files
             None,

@@ -44,6 +44,7 @@ from scalefold.raw.chains import (
 )
 from scalefold.raw.fetched import Kind, table_tag, update_fetched
 from scalefold.raw.mirrors import Downloader, FetchedFile, UnavailableError
+from scalefold.raw.shared_alignments import SharedAlignments
 
 STAGE: Final = "fetch"
 NO_ALIGNMENT: Final = "no alignment"
@@ -88,6 +89,7 @@ def fetch(
     *,
     only: Kind | None = None,
     bucket: int | None = None,
+    shared: SharedAlignments | None = None,
     downloader: Downloader | None = None,
     console: Console | None = None,
 ) -> FetchSummary:
@@ -110,6 +112,8 @@ def fetch(
         Leave out the other kind, and judge chains by this one alone.
     bucket
         Number of the bucket that ``chains`` are; ``None`` if no other process fetches into ``out``.
+    shared
+        Which chains ask for alignments that they share; default: each asks for its own.
     downloader
         Default: a new one with its standard patience.
     console
@@ -123,7 +127,7 @@ def fetch(
         and validation is complete (of a bucket: and another try may bring one).
     """
     check_mirrors(data, only)
-    files = {row.chain_key: chain_files(row, data, out, only) for row in chains}
+    files = {row.chain_key: chain_files(row, data, out, only, shared) for row in chains}
     jobs = {file.local: file for group in files.values() for file in group}
     check_case_collisions(jobs, out)
     tag = table_tag(only, bucket)
@@ -179,7 +183,8 @@ def _run(
 
     def get(file: RawFile) -> FetchedFile | UnavailableError:
         try:
-            return downloader.get(file.roots, file.remote, file.local)
+            first, *others = file.remotes
+            return downloader.get(file.roots, first, file.local, others)
         except UnavailableError as error:
             return error
 

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
@@ -25,6 +26,7 @@ from scalefold.raw.download import RetryError, download, make_client, stated_siz
 from scalefold.raw.part_file import REPLACE, MirrorError, Writer, discard, finish
 
 _BLOCK_BYTES: Final = 1 << 20
+_MOST_REASONS: Final = 10
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,9 @@ class UnavailableError(Exception):
     """
 
     def __init__(self, reasons: Sequence[str], is_absent: bool, is_final: bool) -> None:
-        super().__init__("; ".join(reasons))
+        more = len(reasons) - _MOST_REASONS
+        shown = [*reasons[:_MOST_REASONS], *([f"and {more} more"] if more > 0 else [])]
+        super().__init__("; ".join(shown))
         self.is_absent = is_absent
         self.is_final = is_final
 
@@ -107,9 +111,12 @@ class Downloader:
         """Make all threads stop at their next block; their downloads can go on later."""
         self._cancelled.set()
 
-    def get(self, roots: Sequence[str], relative: str, target: Path) -> FetchedFile:
+    def get(
+        self, roots: Sequence[str], relative: str, target: Path, others: Sequence[str] = ()
+    ) -> FetchedFile:
         """Bring ``relative`` from the first of ``roots`` that has it to ``target``.
 
+        A root that lacks it may have the file under one of the ``others``, which serve as well.
         An existing ``target`` is complete, and kept; but where a local mirror now holds other
         content, that is copied. Gzip files are unpacked once to see that they are whole.
 
@@ -123,9 +130,9 @@ class Downloader:
         reasons: list[str] = []
         failures: dict[str, str] = {}
         is_final = True
-        for root in roots:
+        for root, name in product(roots, (relative, *others)):
             try:
-                return replace(self._get(root, relative, target), failures=failures)
+                return replace(self._get(root, name, target), failures=failures)
             except MirrorError as error:
                 reasons.append(str(error))
                 if not error.is_absent:
@@ -136,8 +143,8 @@ class Downloader:
             return FetchedFile(target.stat().st_size, file_sha256(target), "kept", failures)
         raise UnavailableError(reasons, is_absent=not failures, is_final=is_final)
 
-    def size(self, roots: Sequence[str], relative: str) -> int:
-        """Return how many bytes the first of ``roots`` that has ``relative`` says it has.
+    def size(self, roots: Sequence[str], relative: str, others: Sequence[str] = ()) -> int:
+        """Return how many bytes the mirror that `get` would take a file from says it has.
 
         Raises
         ------
@@ -146,9 +153,9 @@ class Downloader:
         """
         reasons: list[str] = []
         is_absent = True
-        for root in roots:
+        for root, name in product(roots, (relative, *others)):
             try:
-                return self._size(root, relative)
+                return self._size(root, name)
             except MirrorError as error:
                 reasons.append(str(error))
                 is_absent = is_absent and error.is_absent
