@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from scalefold.config.mirror_roots import local_folder, rsync_module
 from scalefold.config.section import Section
 from scalefold.config.values import FileName, NonNegative, Positive, Root, WrittenPath, template
 
@@ -13,8 +14,9 @@ from scalefold.config.values import FileName, NonNegative, Positive, Root, Writt
 class MirrorsConfig(Section):
     """Where raw files come from. Each list is tried in order.
 
-    A mirror is an ``https://`` or ``http://`` root, a public S3 bucket (``s3://openfold``), a
-    ``file://`` URL, or a folder's path.
+    A mirror is an ``https://`` or ``http://`` root, a public S3 bucket (``s3://openfold``), an
+    rsync daemon (``rsync://host:port/module`` or ``host::module``), a ``file://`` URL, or a
+    folder's path.
     """
 
     mmcif: list[Root] = Field(min_length=1, description="Roots of wwPDB archives.")
@@ -31,6 +33,18 @@ class MirrorsConfig(Section):
     hhr_path: Annotated[str, template("chain", "name")] = Field(
         "pdb/{chain}/hhr/{name}.hhr", description="Path below a root."
     )
+
+    @model_validator(mode="after")
+    def _rsync_before_web(self) -> MirrorsConfig:
+        for roots in (self.mmcif, self.alignments):
+            on_web = [local_folder(r) is None and rsync_module(r) is None for r in roots]
+            for number, root in enumerate(roots):
+                if rsync_module(root) is not None and any(on_web[:number]):
+                    raise ValueError(
+                        f"{root} stands behind {roots[on_web.index(True)]}: put it before, since "
+                        "rsync is asked once, for all files that folders do not have"
+                    )
+        return self
 
 
 class DataConfig(Section):

@@ -15,6 +15,7 @@ into one folder: each then has its own tables, ``fetched-structures-<bucket>.tsv
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
@@ -44,6 +45,7 @@ from scalefold.raw.chains import (
 )
 from scalefold.raw.fetched import Kind, table_tag, update_fetched
 from scalefold.raw.mirrors import Downloader, FetchedFile, UnavailableError
+from scalefold.raw.rsync_stage import pull_files
 from scalefold.raw.shared_alignments import SharedAlignments
 
 STAGE: Final = "fetch"
@@ -139,7 +141,9 @@ def fetch(
         max_unpacked_bytes=data.max_structure_bytes,
     )
     results: dict[Path, FetchedFile | UnavailableError] = {}
+    staging = out / f".rsync{tag}"
     try:
+        pull_files(list(jobs.values()), downloader, staging, console)
         _run(list(jobs.values()), downloader, data.download_threads, results, console)
     finally:
         # Also after an interruption: what is complete is on record.
@@ -147,6 +151,8 @@ def fetch(
         update_fetched(out / f"fetched{tag}.tsv", got)
         if own_downloader:
             downloader.close()
+    if all(isinstance(result, FetchedFile) or result.is_absent for result in results.values()):
+        shutil.rmtree(staging, ignore_errors=True)  # else a later try goes on from it
     faults = {row.chain_key: _faults(files[row.chain_key], results) for row in chains}
     summary = _judge(chains, files, results, faults)
     _write_rejected(out / f"rejected{tag}.tsv", chains, summary.rejected)
