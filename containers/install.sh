@@ -23,7 +23,7 @@ tools() {
     # gcc and Python's headers: Triton compiles the launchers of its kernels where it runs.
     # libibverbs and its providers: NCCL takes sockets without a word if they are not there.
     packages ca-certificates gcc ibverbs-providers libc6-dev libibverbs1 libpython3-dev python3 \
-        hhsuite hhsuite-data hmmer kalign mmseqs2
+        hhsuite hhsuite-data hmmer kalign mmseqs2 rsync
     # Six builds of each program are 450 MB. HH-suite's launcher takes the best one that is there.
     rm /usr/libexec/hhsuite/*-ssse3 /usr/libexec/hhsuite/*-sse4.1 /usr/libexec/hhsuite/*-avx
 }

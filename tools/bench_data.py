@@ -4,7 +4,8 @@
     python -m tools.bench_data pack RAW -c CONFIG --work FOLDER -o data-pack.json
 
 ``scale`` writes what index and workflow need for so many made-up chains, but neither atoms nor
-alignments: sequences, summaries, lists, and the template hits of one alignment in a hundred.
+alignments: sequences, summaries, lists, names of raw files, and the template hits of one alignment
+in a hundred.
 ``pack`` times the stages on a raw folder.
 """
 
@@ -44,6 +45,7 @@ from scalefold.shards.hit_codec import encode_hits
 from scalefold.shards.pack import pack_alignments, pack_index, pack_structures
 from scalefold.shards.records import ChainRecord
 from scalefold.shards.schema import FAMILY_VERSIONS, MANIFEST_FILE, shard_file
+from scalefold.shards.source_files import SourceFile
 from scalefold.shards.summary import (
     AlignmentFacts,
     BucketHead,
@@ -196,9 +198,11 @@ def _write_shards(config: Config, out: Path, num_chains: int) -> None:
                 record, fact = _chain(number, row)
                 shard.add_batch(encode_chain(record))
                 facts.append(fact)
-        chains = ChainSummary(_head(config, "chain", bucket, shard.facts), tuple(facts))
+        files = [_source(f"mmcif/{n}/{n}.cif.gz") for n in map(made_up.entry_name, numbers)]
+        chains = ChainSummary(_head(config, "chain", bucket, shard.facts, files), tuple(facts))
         write_summary(out, chains)
         rows: list[AlignmentFacts] = []
+        files = []
         with (
             write_shard(out / shard_file("msa", bucket), "msa") as msa,
             write_shard(out / shard_file("hits", bucket), "hits") as hits,
@@ -209,10 +213,12 @@ def _write_shards(config: Config, out: Path, num_chains: int) -> None:
                     found = [] if sequence % FULL_HITS else _hits(sequence, num_sequences)
                     hits.add_batch(encode_hits(bytes.fromhex(fact.seq_id), found))
                     rows.append(AlignmentFacts(len(rows), fact.seq_id, fact.origin, fact.chain_key))
+                    names = ["pdb70_hits.hhr", *(f"{name}.a3m" for name in made_up.DEPTHS)]
+                    files += [_source(f"alignments/{fact.chain_key}/{name}") for name in names]
         write_summary(
             out,
             MsaSummary(
-                _head(config, "msa", bucket, msa.facts),
+                _head(config, "msa", bucket, msa.facts, files),
                 rows=tuple(rows),
                 template_hits={},
                 structures=queries_hash(chains),
@@ -222,7 +228,13 @@ def _write_shards(config: Config, out: Path, num_chains: int) -> None:
         )
 
 
-def _head(config: Config, family: str, bucket: int, facts: ShardFacts) -> BucketHead:
+def _source(path: str) -> SourceFile:
+    return SourceFile(path, len(path), hashlib.sha256(path.encode()).hexdigest())
+
+
+def _head(
+    config: Config, family: str, bucket: int, facts: ShardFacts, sources: list[SourceFile]
+) -> BucketHead:
     return BucketHead(
         family,
         bucket,
@@ -231,7 +243,7 @@ def _head(config: Config, family: str, bucket: int, facts: ShardFacts) -> Bucket
         packing_settings(config),
         facts,
         rejected=(),
-        sources=(),
+        sources=tuple(sources),
     )
 
 

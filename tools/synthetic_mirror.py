@@ -24,7 +24,7 @@ from scalefold.raw.chains import folder_hash
 CHAINS_OF_A_SEQUENCE: Final = 4
 """OpenProteinSet has 131,000 alignments for 634,000 chains."""
 MOST_HITS: Final = 500
-_DEPTHS: Final = {
+DEPTHS: Final = {
     "uniref90_hits": (2000, 10_000),
     "bfd_uniclust_hits": (1200, 20_000),
     "mgnify_hits": (300, 5000),
@@ -98,8 +98,8 @@ def structure(number: int) -> bytes:
 def alignment(sequence: int, name: str) -> Iterator[bytes]:
     """Yield the lines of an a3m file: rows of falling identity, gaps at the ends, insertions."""
     query = sequence_of(sequence)
-    median, most = _DEPTHS[name]
-    generator = np.random.default_rng([4, sequence, list(_DEPTHS).index(name)])
+    median, most = DEPTHS[name]
+    generator = np.random.default_rng([4, sequence, list(DEPTHS).index(name)])
     depth = int(np.clip(generator.lognormal(np.log(median), _SPREAD), 1, most))
     yield b">query\n" + query.tobytes() + b"\n"
     for row in range(1, depth):
@@ -171,7 +171,7 @@ def write_mirror(folder: Path, num_chains: int) -> None:
             for kind in ("a3m", "hhr"):
                 (below / kind).mkdir(parents=True, exist_ok=True)
             sequence = sequence_number(number)
-            for name in _DEPTHS:
+            for name in DEPTHS:
                 with (below / f"a3m/{name}.a3m").open("wb") as file:
                     file.writelines(alignment(sequence, name))
             (below / "hhr/pdb70_hits.hhr").write_text(template_hits(sequence, num_sequences))

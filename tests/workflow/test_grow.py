@@ -65,3 +65,13 @@ def test_shards_of_the_former_version_stay_until_packing_is_asked_for(
     assert former.planned() == {}
     planned = former.planned("--forcerun", "pack", "--until", "index")
     assert planned == {"pack": 2, "index": 1}
+    # Refused before anything is touched: to make an index of both versions is impossible.
+    before = hashes(former.run / "shards"), manifest.read_bytes()
+    table = former.folder / "chains.tsv"
+    table.write_text(table.read_text().replace(ADDED, ""))
+    code, output = former.outcome("--until", "index")
+    assert code != 0
+    assert "2crb_A" in output
+    assert "--forcerun pack" in output
+    assert (hashes(former.run / "shards"), manifest.read_bytes()) == before
+    assert former.planned("--forcerun", "pack", "--until", "index")["pack"] == 2

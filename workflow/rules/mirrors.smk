@@ -1,5 +1,15 @@
 # Raw files on local mirrors.
 from scalefold.raw.chain_files import check_files, local_sources
+from scalefold.raw.shared_alignments import SharedAlignments
+
+
+@cache
+def shared_alignments():
+    """Which chains ask for alignments that they share; 4 MB for OpenProteinSet."""
+    try:
+        return SharedAlignments.of(CONFIG.data, rows)
+    except InputError as error:
+        raise WorkflowError(str(error)) from None
 
 
 def check_mirrors(kind):
@@ -18,7 +28,9 @@ def mirror_files(kind):
     """Input function: a bucket's files on local mirrors. One that changes is fetched again."""
 
     def files(wildcards):
-        sources = local_sources(CHAINS[int(wildcards.bucket)], CONFIG.data, kind)
+        shared = shared_alignments() if kind == "alignments" else None
+        bucket = CHAINS[int(wildcards.bucket)]
+        sources = local_sources(bucket, CONFIG.data, kind, shared)
         return [path.as_posix() for path in sources]
 
     return files

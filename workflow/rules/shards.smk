@@ -103,7 +103,7 @@ rule index:
         DATA_ENVIRONMENT
     threads: 1
     resources:
-        mem_mb=growing(8000),
+        mem_mb=growing(4000),
         runtime=60,
     params:
         *packing_params(),

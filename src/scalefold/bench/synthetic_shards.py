@@ -21,9 +21,10 @@ from scalefold.config.schema import FeaturesConfig
 from scalefold.raw.aligned_hit import AlignedHit
 from scalefold.raw.templates import Located
 from scalefold.shards.hit_codec import encode_hits, encode_located
-from scalefold.shards.manifest import Manifest, Snapshot
+from scalefold.shards.manifest import Manifest
 from scalefold.shards.records import ChainRecord, MsaRecord
 from scalefold.shards.schema import INDEX_FILE, SCHEMA_VERSION, SCHEMAS, shard_file
+from scalefold.shards.source_files import Snapshot
 from scalefold.shards.writer import write_shard
 
 _DELETION_RATE = 0.01  # of positions of an alignment

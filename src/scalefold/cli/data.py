@@ -73,6 +73,7 @@ def fetch(
     from scalefold.raw import fetch as raw_fetch
     from scalefold.raw.chains import read_chains
     from scalefold.raw.fetch_plan import plan_fetch
+    from scalefold.raw.shared_alignments import SharedAlignments
     from scalefold.shards.bucket_count import with_bucket_count
     from scalefold.shards.buckets import bucket_chains
 
@@ -83,16 +84,17 @@ def fetch(
             f"{loaded.data.chains}: no chain of split train, so this is for evaluation only",
             err=True,
         )
+    shared = SharedAlignments.of(loaded.data, chains)
     if bucket is not None:
         shards = loaded.results / loaded.run_name / "shards"
         buckets = with_bucket_count(loaded, shards, chains).data.num_buckets
         chains = bucket_chains(chains, bucket, buckets)
     if dry_run:
-        plan = plan_fetch(chains, loaded.data, out, only=only)
+        plan = plan_fetch(chains, loaded.data, out, only=only, shared=shared)
         _say_plan(plan, out)
         plan.check(out)
         return
-    summary = raw_fetch.fetch(chains, loaded.data, out, only=only, bucket=bucket)
+    summary = raw_fetch.fetch(chains, loaded.data, out, only=only, bucket=bucket, shared=shared)
     typer.echo(
         f"{out}: {len(summary.complete)} of {len(chains)} chains complete, "
         f"{summary.num_files} files, {summary.num_bytes / 1e6:.1f} MB"

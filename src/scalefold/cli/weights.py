@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
-    help="Import and export weights: OpenFold, AlphaFold, MLPerf.",
+    help="Import and export weights: OpenFold, AlphaFold, MLPerf. Fetch AlphaFold's.",
 )
 Preset = Annotated[
     str | None,
@@ -28,6 +28,25 @@ ModelFiles = Annotated[
         "--config", "-c", metavar="FILE", help="Configuration of the run that has the model."
     ),
 ]
+
+
+@app.command(epilog="Example: [cyan]scalefold weights fetch --out alphafold[/]")
+def fetch(
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where to.")],
+    mirror: Annotated[
+        str | None,
+        typer.Option(metavar="ROOT", help="Folder or address that has the archive."),
+    ] = None,
+) -> None:
+    """Fetch AlphaFold's published parameters, 5.3 GB, which are under CC BY 4.0.
+
+    It can be interrupted and started again. `scalefold predict`, `evaluate` and `finetune` take the
+    files as they are.
+    """
+    from scalefold.raw.alphafold_parameters import LICENCE, ROOT, fetch_parameters
+
+    files = fetch_parameters(out, mirror or ROOT)
+    typer.echo(f"{out}: {len(files)} files, AlphaFold's parameters, {LICENCE}")
 
 
 @app.command(

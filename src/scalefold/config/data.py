@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from scalefold.config.mirror_roots import local_folder, rsync_module
 from scalefold.config.section import Section
 from scalefold.config.values import FileName, NonNegative, Positive, Root, WrittenPath, template
 
@@ -13,8 +14,9 @@ from scalefold.config.values import FileName, NonNegative, Positive, Root, Writt
 class MirrorsConfig(Section):
     """Where raw files come from. Each list is tried in order.
 
-    A mirror is an ``https://`` or ``http://`` root, a public S3 bucket (``s3://openfold``), a
-    ``file://`` URL, or a folder's path.
+    A mirror is an ``https://`` or ``http://`` root, a public S3 bucket (``s3://openfold``), an
+    rsync daemon (``rsync://host:port/module`` or ``host::module``), a ``file://`` URL, or a
+    folder's path.
     """
 
     mmcif: list[Root] = Field(min_length=1, description="Roots of wwPDB archives.")
@@ -32,6 +34,18 @@ class MirrorsConfig(Section):
         "pdb/{chain}/hhr/{name}.hhr", description="Path below a root."
     )
 
+    @model_validator(mode="after")
+    def _rsync_before_web(self) -> MirrorsConfig:
+        for roots in (self.mmcif, self.alignments):
+            on_web = [local_folder(r) is None and rsync_module(r) is None for r in roots]
+            for number, root in enumerate(roots):
+                if rsync_module(root) is not None and any(on_web[:number]):
+                    raise ValueError(
+                        f"{root} stands behind {roots[on_web.index(True)]}: put it before, since "
+                        "rsync is asked once, for all files that folders do not have"
+                    )
+        return self
+
 
 class DataConfig(Section):
     """Which chains, and their raw files."""
@@ -45,6 +59,11 @@ class DataConfig(Section):
     )
     template_hits: FileName | None = Field(
         "pdb70_hits", description="Name of the hhr file, or null."
+    )
+    duplicates: WrittenPath | None = Field(
+        None,
+        description="OpenProteinSet's duplicate_pdb_chains.txt: alignments that chains share are "
+        "then asked for once, by the names of all. null: by the name of each.",
     )
     buckets: Annotated[int, Field(ge=1, le=100_000)] | None = (
         Field(  # five digits in names of files

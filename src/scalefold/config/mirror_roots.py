@@ -1,12 +1,39 @@
-"""Roots of mirrors: an ``http(s)://`` root, a public S3 bucket, a ``file://`` URL, or a folder."""
+"""Roots of mirrors: an ``http(s)://`` root, a public S3 bucket, an rsync daemon, a ``file://`` URL,
+or a folder.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from scalefold.errors import InputError
+
+_RSYNC: Final = re.compile(r"(rsync://[\w.:-]+/[\w.-]+|[\w.-]+::[\w.-]+)((?:/[\w./-]*)?)", re.ASCII)
+
+
+def rsync_module(root: str) -> tuple[str, str] | None:
+    """Return an rsync root's daemon and module, and the path below, each ending in a slash if it is
+    not empty; ``None`` for another root.
+
+    Raises
+    ------
+    InputError
+        A ``rsync://`` URL without a host and a module.
+    """
+    found = _RSYNC.fullmatch(root)
+    if found is None and root.startswith("rsync:"):
+        raise InputError(
+            "names no host and module; expected rsync://host:port/module or host::module, as in "
+            "rsync://rsync.wwpdb.org:33444/ftp"
+        )
+    if found is None:
+        return None
+    below = found[2].strip("/")
+    return f"{found[1]}/", f"{below}/" if below else ""
 
 
 def local_folder(root: str) -> Path | None:
@@ -15,9 +42,11 @@ def local_folder(root: str) -> Path | None:
     Raises
     ------
     InputError
-        A scheme other than http, https, s3 and file, a URL of the first three without a host, or
-        a ``file://`` URL of another host.
+        A scheme other than http, https, s3, rsync and file, a URL of the first four without a host,
+        or a ``file://`` URL of another host.
     """
+    if rsync_module(root) is not None:
+        return None
     parts = urlsplit(root)
     if parts.scheme in ("http", "https", "s3"):
         if not parts.netloc:
@@ -32,9 +61,9 @@ def local_folder(root: str) -> Path | None:
         return Path(unquote(parts.path))
     if "://" in root:
         raise InputError(
-            f"has scheme {parts.scheme!r}, expected https, http, s3, file, or a folder's path. "
-            "wwPDB's archive is https://files.wwpdb.org; of another, copy the files and give their "
-            "folder"
+            f"has scheme {parts.scheme!r}, expected https, http, s3, rsync, file, or a folder's "
+            "path. wwPDB's archive is https://files.wwpdb.org; of another, copy the files and give "
+            "their folder"
         )
     return Path(root).absolute()
 

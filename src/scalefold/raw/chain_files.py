@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +20,7 @@ from scalefold.raw.chains import (
     mmcif_path,
 )
 from scalefold.raw.fetched import Kind
+from scalefold.raw.shared_alignments import SharedAlignments
 
 _MENDS: Final[Mapping[Kind, str]] = {
     "structures": "data.mirrors.mmcif, or data.mirrors.mmcif_path ('{entry}.cif.gz' suits a folder "
@@ -37,21 +39,28 @@ class RawFile:
     ----------
     roots
         Mirrors that may have it, in the order in which they are asked.
-    remote
-        Its path below a mirror's root.
+    remotes
+        Its path below a mirror's root; of an alignment that chains share, those that it may have.
     local
         Its path on this machine.
     """
 
     roots: Sequence[str]
-    remote: str
+    remotes: Sequence[str]
     local: Path
 
 
 def chain_files(
-    row: ChainRow, data: DataConfig, raw: Path, only: Kind | None = None
+    row: ChainRow,
+    data: DataConfig,
+    raw: Path,
+    only: Kind | None = None,
+    shared: SharedAlignments | None = None,
 ) -> list[RawFile]:
-    """Return a chain's files: mmCIF first, then alignments, then template hits."""
+    """Return a chain's files: mmCIF first, then alignments, then template hits.
+
+    Without ``shared``, each chain has alignments under its own name.
+    """
     mirrors, entry, chain = data.mirrors, row.entry_id, row.chain_key
     files = []
     if only != "alignments":
@@ -59,17 +68,19 @@ def chain_files(
             hash=folder_hash(entry), entry=entry, extended=extended_form(entry)
         )
         local = mmcif_path(raw, entry, mirrors.mmcif_path)
-        files.append(RawFile(mirrors.mmcif, remote, local))
-    if only == "structures" or row.split == "template":
+        files.append(RawFile(mirrors.mmcif, [remote], local))
+    names = [chain] if shared is None else shared.names(chain)
+    if only == "structures" or row.split == "template" or not names:
         return files
     folder = alignment_folder(raw, chain)
     for name in data.alignments:
-        remote = mirrors.alignment_path.format(chain=chain, name=name)
-        files.append(RawFile(mirrors.alignments, remote, folder / "a3m" / f"{name}.a3m"))
+        remotes = [mirrors.alignment_path.format(chain=one, name=name) for one in names]
+        files.append(RawFile(mirrors.alignments, remotes, folder / "a3m" / f"{name}.a3m"))
     if data.template_hits is not None:
-        remote = mirrors.hhr_path.format(chain=chain, name=data.template_hits)
+        hits = data.template_hits
+        remotes = [mirrors.hhr_path.format(chain=one, name=hits) for one in names]
         local = folder / "hhr" / f"{data.template_hits}.hhr"
-        files.append(RawFile(mirrors.alignments, remote, local))
+        files.append(RawFile(mirrors.alignments, remotes, local))
     return files
 
 
@@ -96,10 +107,10 @@ def check_files(chains: Sequence[ChainRow], data: DataConfig, only: Kind | None 
                 f"{_MENDS[kind]}:" + listed([_absent(path) for path in absent])
             )
     train = [row for row in chains if row.split == "train"]
-    has_files = _completeness(data, only)
+    has_files = _completeness(chains, data, only)
     if train and has_files is not None and not any(map(has_files, train)):
         first = chain_files(train[0], data, Path(), only)
-        needed = [file.remote for file in first if file.local.suffix != ".hhr"]
+        needed = [file.remotes[0] for file in first if file.local.suffix != ".hhr"]
         raise InputError(
             f"none of {len(train)} training chains has its files on the mirrors, so no chain is "
             f"left to train on; of {train[0].chain_key} these were looked for: "
@@ -124,11 +135,12 @@ def absent_files(chains: Sequence[ChainRow], data: DataConfig, only: Kind) -> li
         return []
     expected: dict[str, list[Path]] = {}
     found: set[str] = set()
+    shared = SharedAlignments.of(data, chains)
     for row in chains:
-        for file in chain_files(row, data, Path(), only):
+        for file in chain_files(row, data, Path(), only, shared):
             kind = only if only == "structures" else file.local.name
             if kind not in found:
-                places = [Path(str(folder), file.remote) for folder in folders]
+                places = [Path(str(root), remote) for root in folders for remote in file.remotes]
                 expected.setdefault(kind, places)
                 if any(place.is_file() for place in places):
                     found.add(kind)
@@ -143,22 +155,27 @@ def lacking_files(chains: Sequence[ChainRow], data: DataConfig) -> list[ChainRow
     None as long as one mirror cannot be looked into here: one on the web, or a folder that is not
     there.
     """
-    has_files = _completeness(data)
+    has_files = _completeness(chains, data)
     return None if has_files is None else [row for row in chains if not has_files(row)]
 
 
-def _completeness(data: DataConfig, only: Kind | None = None) -> Callable[[ChainRow], bool] | None:
+def _completeness(
+    chains: Sequence[ChainRow], data: DataConfig, only: Kind | None = None
+) -> Callable[[ChainRow], bool] | None:
     """Return what says whether the mirrors have a chain's structure and one of its alignments."""
     kinds = _MENDS if only is None else (only,)
     folders = {root: local_folder(root) for kind in kinds for root in _roots(data, kind)}
     if not all(folder is not None and folder.is_dir() for folder in folders.values()):
         return None
 
+    shared = SharedAlignments.of(data, chains)
+
     def is_there(file: RawFile) -> bool:
-        return any(Path(str(folders[root]), file.remote).is_file() for root in file.roots)
+        places = (Path(str(folders[r]), remote) for r in file.roots for remote in file.remotes)
+        return any(place.is_file() for place in places)
 
     def is_complete(row: ChainRow) -> bool:
-        files = chain_files(row, data, Path(), only)
+        files = chain_files(row, data, Path(), only, shared)
         structures = [file for file in files if file.local.name.endswith(STRUCTURE_SUFFIXES)]
         alignments = [file for file in files if file.local.suffix == ".a3m"]
         return all(any(map(is_there, group)) for group in (structures, alignments) if group)
@@ -166,7 +183,12 @@ def _completeness(data: DataConfig, only: Kind | None = None) -> Callable[[Chain
     return is_complete
 
 
-def local_sources(chains: Sequence[ChainRow], data: DataConfig, only: Kind) -> list[Path]:
+def local_sources(
+    chains: Sequence[ChainRow],
+    data: DataConfig,
+    only: Kind,
+    shared: SharedAlignments | None = None,
+) -> list[Path]:
     """Return the files of local mirrors that `fetch` would read for ``chains``, sorted.
 
     A workflow makes them inputs of its fetch jobs, so that a file that changed is fetched again. A
@@ -178,12 +200,12 @@ def local_sources(chains: Sequence[ChainRow], data: DataConfig, only: Kind) -> l
     if missing or not folders:
         return missing
     sources: set[Path] = set()
-    groups = (chain_files(row, data, Path(), only) for row in chains)
+    groups = (chain_files(row, data, Path(), only, shared) for row in chains)
     for file in {file.local: file for group in groups for file in group}.values():
-        for root in file.roots:
+        for root, remote in product(file.roots, file.remotes):
             folder = local_folder(root)
-            if folder is not None and (folder / file.remote).is_file():
-                sources.add((folder if "://" in root else Path(root)) / file.remote)
+            if folder is not None and (folder / remote).is_file():
+                sources.add((folder if "://" in root else Path(root)) / remote)
                 break
     return sorted(sources)
 

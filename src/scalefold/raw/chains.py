@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, get_args
@@ -68,11 +68,10 @@ def read_chains(path: Path) -> list[ChainRow]:
             f"data.chains: {path}: no such file. Correct the path, or make this list of chains "
             "(`scalefold chains`, docs/data.md)"
         )
-    lines = read_table(path, CHAIN_COLUMNS)
     rows: list[ChainRow] = []
-    splits = get_args(Split)
+    splits = {split: split for split in get_args(Split)}  # one text for all lines
     line_of: dict[str, int] = {}
-    for number, fields in lines:
+    for number, fields in read_table(path, CHAIN_COLUMNS):
         chain_key, split, cluster_id = fields
         if not is_chain_key(chain_key):
             raise InputError(
@@ -91,7 +90,7 @@ def read_chains(path: Path) -> list[ChainRow]:
                 f"{number}. Remove one of them."
             )
         line_of[chain_key] = number
-        rows.append(ChainRow(chain_key, split, cluster_id or None))  # type: ignore[arg-type]
+        rows.append(ChainRow(chain_key, splits[split], cluster_id or None))
     if not rows:
         raise InputError(f"{path}: lists no chain. Add at least one line below the header.")
     return rows
@@ -125,8 +124,8 @@ def write_rejected(path: Path, rejected: Iterable[Rejected]) -> None:
     write_table(path, REJECTED_COLUMNS, map(astuple, ordered))
 
 
-def read_table(path: Path, columns: Sequence[str]) -> list[tuple[int, list[str]]]:
-    """Return (line number, fields) of a tab-separated table whose header must be ``columns``.
+def read_table(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+    """Yield (line number, fields) of a tab-separated table whose header must be ``columns``.
 
     Raises
     ------
@@ -146,7 +145,6 @@ def read_table(path: Path, columns: Sequence[str]) -> list[tuple[int, list[str]]
             f"{path}: the first line is {header[:80]!r}, expected the tab-separated header "
             f"{' '.join(columns)}.{_other_separator(header)}"
         )
-    rows = []
     for number, line in enumerate(lines, start=2):
         if not line.strip():
             continue
@@ -162,8 +160,7 @@ def read_table(path: Path, columns: Sequence[str]) -> list[tuple[int, list[str]]
                 f"{path}, line {number}: a field of {fields} begins or ends with a space, which "
                 "would be a part of it. Remove the space."
             )
-        rows.append((number, fields))
-    return rows
+        yield number, fields
 
 
 def _other_separator(line: str) -> str:

@@ -15,6 +15,7 @@ into one folder: each then has its own tables, ``fetched-structures-<bucket>.tsv
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
@@ -44,6 +45,8 @@ from scalefold.raw.chains import (
 )
 from scalefold.raw.fetched import Kind, table_tag, update_fetched
 from scalefold.raw.mirrors import Downloader, FetchedFile, UnavailableError
+from scalefold.raw.rsync_stage import pull_files
+from scalefold.raw.shared_alignments import SharedAlignments
 
 STAGE: Final = "fetch"
 NO_ALIGNMENT: Final = "no alignment"
@@ -88,6 +91,7 @@ def fetch(
     *,
     only: Kind | None = None,
     bucket: int | None = None,
+    shared: SharedAlignments | None = None,
     downloader: Downloader | None = None,
     console: Console | None = None,
 ) -> FetchSummary:
@@ -110,6 +114,8 @@ def fetch(
         Leave out the other kind, and judge chains by this one alone.
     bucket
         Number of the bucket that ``chains`` are; ``None`` if no other process fetches into ``out``.
+    shared
+        Which chains ask for alignments that they share; default: each asks for its own.
     downloader
         Default: a new one with its standard patience.
     console
@@ -123,7 +129,7 @@ def fetch(
         and validation is complete (of a bucket: and another try may bring one).
     """
     check_mirrors(data, only)
-    files = {row.chain_key: chain_files(row, data, out, only) for row in chains}
+    files = {row.chain_key: chain_files(row, data, out, only, shared) for row in chains}
     jobs = {file.local: file for group in files.values() for file in group}
     check_case_collisions(jobs, out)
     tag = table_tag(only, bucket)
@@ -135,7 +141,9 @@ def fetch(
         max_unpacked_bytes=data.max_structure_bytes,
     )
     results: dict[Path, FetchedFile | UnavailableError] = {}
+    staging = out / f".rsync{tag}"
     try:
+        pull_files(list(jobs.values()), downloader, staging, console)
         _run(list(jobs.values()), downloader, data.download_threads, results, console)
     finally:
         # Also after an interruption: what is complete is on record.
@@ -143,6 +151,8 @@ def fetch(
         update_fetched(out / f"fetched{tag}.tsv", got)
         if own_downloader:
             downloader.close()
+    if all(isinstance(result, FetchedFile) or result.is_absent for result in results.values()):
+        shutil.rmtree(staging, ignore_errors=True)  # else a later try goes on from it
     faults = {row.chain_key: _faults(files[row.chain_key], results) for row in chains}
     summary = _judge(chains, files, results, faults)
     _write_rejected(out / f"rejected{tag}.tsv", chains, summary.rejected)
@@ -179,7 +189,8 @@ def _run(
 
     def get(file: RawFile) -> FetchedFile | UnavailableError:
         try:
-            return downloader.get(file.roots, file.remote, file.local)
+            first, *others = file.remotes
+            return downloader.get(file.roots, first, file.local, others)
         except UnavailableError as error:
             return error
 

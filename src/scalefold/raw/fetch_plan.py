@@ -17,6 +17,7 @@ from scalefold.raw.chain_files import RawFile, chain_files, check_mirrors
 from scalefold.raw.chains import STRUCTURE_SUFFIXES, ChainRow
 from scalefold.raw.fetched import Kind
 from scalefold.raw.mirrors import Downloader, UnavailableError
+from scalefold.raw.shared_alignments import SharedAlignments
 
 SAMPLE: Final = 300
 """Files of a kind that mirrors are asked about: enough for 10 % of the sum, as alignments vary."""
@@ -85,6 +86,7 @@ def plan_fetch(
     out: Path,
     *,
     only: Kind | None = None,
+    shared: SharedAlignments | None = None,
     downloader: Downloader | None = None,
 ) -> FetchPlan:
     """Find out what `scalefold.raw.fetch.fetch` would bring; nothing is written.
@@ -99,7 +101,7 @@ def plan_fetch(
     check_mirrors(data, only)
     kinds: dict[str, dict[Path, RawFile]] = {}
     for row in chains:
-        for file in chain_files(row, data, out, only):
+        for file in chain_files(row, data, out, only, shared):
             is_structure = file.local.name.endswith(STRUCTURE_SUFFIXES)
             kinds.setdefault("structures" if is_structure else file.local.name, {})[file.local] = (
                 file
@@ -124,7 +126,8 @@ def _plan(
 
     def size(file: RawFile) -> int | UnavailableError:
         try:
-            return downloader.size(file.roots, file.remote)
+            first, *others = file.remotes
+            return downloader.size(file.roots, first, others)
         except UnavailableError as error:
             return error
 

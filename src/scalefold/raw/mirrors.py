@@ -1,8 +1,8 @@
 """Get one file from the first mirror that has it.
 
-A mirror is an ``http(s)://`` root, ``s3://bucket``, a ``file://`` URL, or a folder. Only complete
-files ever carry a final name: data go to ``<name>.part``, which is renamed at the end and from
-which a broken HTTP download goes on, also in a later run.
+A mirror is an ``http(s)://`` root, ``s3://bucket``, an rsync daemon, a ``file://`` URL, or a
+folder. Only complete files ever carry a final name: data go to ``<name>.part``, which is renamed at
+the end and from which a broken HTTP download goes on, also in a later run.
 """
 
 from __future__ import annotations
@@ -11,20 +11,25 @@ import filecmp
 import hashlib
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
 import httpx
 
-from scalefold.config.mirror_roots import local_folder, web_root
+from scalefold.config.mirror_roots import local_folder, rsync_module, web_root
 from scalefold.errors import InputError
+from scalefold.io.atomic import make_folder
 from scalefold.raw.download import RetryError, download, make_client, stated_size
 from scalefold.raw.part_file import REPLACE, MirrorError, Writer, discard, finish
+from scalefold.raw.rsync import Pulled, pull
+from scalefold.raw.rsync import stated_size as rsync_size
 
 _BLOCK_BYTES: Final = 1 << 20
+_MOST_REASONS: Final = 10
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,9 @@ class UnavailableError(Exception):
     """
 
     def __init__(self, reasons: Sequence[str], is_absent: bool, is_final: bool) -> None:
-        super().__init__("; ".join(reasons))
+        more = len(reasons) - _MOST_REASONS
+        shown = [*reasons[:_MOST_REASONS], *([f"and {more} more"] if more > 0 else [])]
+        super().__init__("; ".join(shown))
         self.is_absent = is_absent
         self.is_final = is_final
 
@@ -75,6 +82,11 @@ class Downloader:
         different ones; to go on after an interruption, each needs the same as before.
     max_unpacked_bytes
         Gzip files that hold more are refused; ``None``: none.
+
+    Attributes
+    ----------
+    pulled : dict of str to Pulled
+        What rsync mirrors have given, by root.
     """
 
     def __init__(
@@ -96,6 +108,7 @@ class Downloader:
         self._limit_seconds = limit_seconds
         self._connections = connections
         self._lock = threading.Lock()
+        self.pulled: dict[str, Pulled] = {}
         self._opened: httpx.Client | None = None
 
     def close(self) -> None:
@@ -107,9 +120,12 @@ class Downloader:
         """Make all threads stop at their next block; their downloads can go on later."""
         self._cancelled.set()
 
-    def get(self, roots: Sequence[str], relative: str, target: Path) -> FetchedFile:
+    def get(
+        self, roots: Sequence[str], relative: str, target: Path, others: Sequence[str] = ()
+    ) -> FetchedFile:
         """Bring ``relative`` from the first of ``roots`` that has it to ``target``.
 
+        A root that lacks it may have the file under one of the ``others``, which serve as well.
         An existing ``target`` is complete, and kept; but where a local mirror now holds other
         content, that is copied. Gzip files are unpacked once to see that they are whole.
 
@@ -123,9 +139,9 @@ class Downloader:
         reasons: list[str] = []
         failures: dict[str, str] = {}
         is_final = True
-        for root in roots:
+        for root, name in product(roots, (relative, *others)):
             try:
-                return replace(self._get(root, relative, target), failures=failures)
+                return replace(self._get(root, name, target), failures=failures)
             except MirrorError as error:
                 reasons.append(str(error))
                 if not error.is_absent:
@@ -136,8 +152,24 @@ class Downloader:
             return FetchedFile(target.stat().st_size, file_sha256(target), "kept", failures)
         raise UnavailableError(reasons, is_absent=not failures, is_final=is_final)
 
-    def size(self, roots: Sequence[str], relative: str) -> int:
-        """Return how many bytes the first of ``roots`` that has ``relative`` says it has.
+    def pull(
+        self, root: str, names: Collection[str], folder: Path, advance: Callable[[], None]
+    ) -> None:
+        """Bring ``names`` from an rsync mirror into ``folder``, where `get` finds them.
+
+        Raises
+        ------
+        InputError
+            See `scalefold.raw.rsync.pull`.
+        """
+
+        def wait(attempt: int) -> None:
+            self._cancelled.wait(self._backoff_seconds * 2 ** (attempt - 1))
+
+        self.pulled[root] = pull(root, names, folder, self._attempts, wait, advance)
+
+    def size(self, roots: Sequence[str], relative: str, others: Sequence[str] = ()) -> int:
+        """Return how many bytes the mirror that `get` would take a file from says it has.
 
         Raises
         ------
@@ -146,9 +178,9 @@ class Downloader:
         """
         reasons: list[str] = []
         is_absent = True
-        for root in roots:
+        for root, name in product(roots, (relative, *others)):
             try:
-                return self._size(root, relative)
+                return self._size(root, name)
             except MirrorError as error:
                 reasons.append(str(error))
                 is_absent = is_absent and error.is_absent
@@ -158,6 +190,8 @@ class Downloader:
         raise UnavailableError(reasons, is_absent=is_absent, is_final=False)
 
     def _size(self, root: str, relative: str) -> int:
+        if rsync_module(root) is not None:
+            return rsync_size(root, relative)
         folder = local_folder(root)
         if folder is not None:
             path = folder / relative
@@ -171,10 +205,24 @@ class Downloader:
         folder = local_folder(root)
         if folder is not None:
             return self._copy(folder / relative, target)
-        url = f"{web_root(root)}/{quote(relative)}"
+        is_rsync = rsync_module(root) is not None
+        url = f"{root if is_rsync else web_root(root)}/{quote(relative)}"
         if target.exists():
             return FetchedFile(target.stat().st_size, file_sha256(target), url)
-        return self._download(url, target)
+        return self._take(root, relative, url, target) if is_rsync else self._download(url, target)
+
+    def _take(self, root: str, relative: str, url: str, target: Path) -> FetchedFile:
+        """Move a file that rsync has brought to its place."""
+        pulled = self.pulled.get(root)
+        if pulled is None or not (pulled.folder / relative).is_file():
+            unasked = MirrorError(f"{url}: was not asked for, since an earlier mirror has the file")
+            raise unasked if pulled is None else pulled.errors.get(relative, unasked)
+        part = target.with_name(target.name + self._part_suffix)
+        discard(part)
+        make_folder(target.parent)
+        (pulled.folder / relative).replace(part)
+        finish(part, target, url, self._max_unpacked_bytes)
+        return FetchedFile(target.stat().st_size, file_sha256(target), url)
 
     def _client(self) -> httpx.Client:
         """Return the client of all threads; made when first used, for folders need none."""

@@ -13,6 +13,7 @@ from scalefold.search.given import find_given
 from scalefold.search.search import RECORD
 from scalefold.shards.bucket_count import with_bucket_count
 from scalefold.shards.buckets import filled_buckets
+from scalefold.shards.chain_table import chain_columns, chain_table
 from scalefold.shards.summary import read_chain_summary
 from scalefold.shards.template_store import TemplateStore
 
@@ -41,14 +42,16 @@ def unaligned(config: Config, raw: Path, shards: Path) -> list[FastaRecord]:
     chains = read_chains(config.data.chains)
     config = with_bucket_count(config, shards, chains)
     buckets = filled_buckets(chains, config.data.num_buckets)
-    summaries = [read_chain_summary(shards, bucket, config) for bucket in buckets]
+    packed = chain_table(
+        chain_columns(read_chain_summary(shards, bucket, config)) for bucket in buckets
+    )
     needing = {row.chain_key for row in chains if row.split != "template"}
-    members: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for summary in summaries:
-        for facts in summary.rows:
-            if facts.chain_key in needing:
-                members[facts.seq_id, facts.origin].append(facts.chain_key)
-    store = TemplateStore(shards, summaries)
+    members: dict[tuple[bytes, str], list[str]] = defaultdict(list)
+    columns = [packed[name].to_pylist() for name in ("chain_key", "seq_id", "origin")]
+    for key, seq_id, origin in zip(*columns, strict=True):
+        if key in needing:
+            members[seq_id, origin].append(key)
+    store = TemplateStore(shards, packed)
     found: list[FastaRecord] = []
     for keys in members.values():
         searched = {key for key in keys if (alignment_folder(raw, key) / RECORD).is_file()}

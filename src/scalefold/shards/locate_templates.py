@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Final, NamedTuple
+
+import pyarrow as pa
 
 from scalefold.config.data import ShardsConfig
 from scalefold.errors import ChecksumError
@@ -17,7 +18,7 @@ from scalefold.shards.pack_alignments import EXCLUDED
 from scalefold.shards.repack_hint import repack_hint
 from scalefold.shards.schema import shard_file
 from scalefold.shards.shard_file import ShardFile
-from scalefold.shards.summary import ChainFacts, MsaSummary
+from scalefold.shards.summary import MsaSummary
 from scalefold.shards.template_store import TemplateStore
 from scalefold.shards.writer import ShardFacts, write_shard
 
@@ -47,16 +48,21 @@ class _Users(NamedTuple):
     newest: datetime.date | None
 
     @staticmethod
-    def of(chains: Collection[ChainFacts]) -> _Users:
-        """Return those facts of some chains."""
-        dates = [chain.date for chain in chains if chain.date is not None]
-        return _Users({entry_of(chain.chain_key) for chain in chains}, max(dates, default=None))
+    def of(chains: pa.Table) -> dict[int, _Users]:
+        """Return row -> those facts of the chains that use its alignment."""
+        keys: dict[int, set[str]] = defaultdict(set)
+        dates: dict[int, list[datetime.date]] = defaultdict(list)
+        for chain in chains.select(["msa_row", "chain_key", "release_date"]).to_pylist():
+            keys[chain["msa_row"]].add(entry_of(chain["chain_key"]))
+            if chain["release_date"] is not None:
+                dates[chain["msa_row"]].append(chain["release_date"])
+        return {row: _Users(of_row, max(dates[row], default=None)) for row, of_row in keys.items()}
 
 
 def locate_templates(
     out: Path,
     summary: MsaSummary,
-    users: Mapping[int, Sequence[ChainFacts]],
+    users: pa.Table,
     store: TemplateStore,
     settings: ShardsConfig,
 ) -> tuple[ShardFacts, Counter[str]]:
@@ -74,7 +80,7 @@ def locate_templates(
     summary
         Of the bucket's msa shard.
     users
-        Row -> the chains that use the alignment.
+        Rows of the index: the chains that use the bucket's alignments.
     store
         All packed structures.
     settings
@@ -93,6 +99,7 @@ def locate_templates(
         A shard is missing or damaged, or there is no room.
     """
     bucket = summary.head.bucket
+    users_of = _Users.of(users)
     file = ShardFile(out / shard_file("hits", bucket), "hits")
     outcomes = Counter(summary.template_hits)
     path = out / shard_file("templates", bucket)
@@ -106,7 +113,7 @@ def locate_templates(
                     f"{facts.chain_key} has. {repack_hint(file.path)}"
                 )
             hits = PackedHits(batch)
-            chosen = _Users.of(users.get(facts.row, ()))
+            chosen = users_of.get(facts.row, _Users(set(), None))
             located = _located(hits, chosen, store, settings.max_template_hits, outcomes)
             shard.add_batch(encode_located(seq_id, hits, located))
     file.close()

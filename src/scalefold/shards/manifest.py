@@ -14,55 +14,12 @@ from scalefold.raw.chains import STRUCTURE_SUFFIXES
 from scalefold.shards.repack_hint import repack_hint
 from scalefold.shards.schema import FORMER_VERSION, MANIFEST_FILE, SCHEMA_VERSION
 from scalefold.shards.sealed_json import check_keys, read_sealed, sealed
+from scalefold.shards.source_files import Snapshot
 from scalefold.shards.writer import ShardFacts
 
 QUERY_ALONE: Final = "chains with their query alone"
 """Key of their number in `Manifest.counts`; left out where there is none."""
 _RESTORE: Final = "Restore it, or run `scalefold pack` again."
-
-
-@dataclass(frozen=True)
-class SourceFile:
-    """A raw file that went into the shards: path below the raw folder, size, SHA-256."""
-
-    path: str
-    bytes: int
-    sha256: str
-
-    @staticmethod
-    def of(raw: Path, path: Path) -> SourceFile:
-        """Return the facts of a file below the raw folder."""
-        content = path.read_bytes()
-        name = path.relative_to(raw).as_posix()
-        return SourceFile(name, len(content), hashlib.sha256(content).hexdigest())
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """All raw files at once.
-
-    Parameters
-    ----------
-    files, bytes
-        Number and total size.
-    sha256
-        Hash over the lines ``<sha256>  <path>``, sorted by path.
-    """
-
-    files: int
-    bytes: int
-    sha256: str
-
-    @staticmethod
-    def of(sources: list[SourceFile]) -> Snapshot:
-        """Return the snapshot of a list of files, in any order, repetitions allowed."""
-        unique = {source.path: source for source in sources}
-        lines = [f"{unique[path].sha256}  {path}\n" for path in sorted(unique)]
-        return Snapshot(
-            files=len(unique),
-            bytes=sum(source.bytes for source in unique.values()),
-            sha256=hashlib.sha256("".join(lines).encode()).hexdigest(),
-        )
 
 
 @dataclass(frozen=True)

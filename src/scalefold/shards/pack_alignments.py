@@ -24,10 +24,11 @@ from scalefold.raw.hhr import TemplateHit, read_hhr
 from scalefold.raw.templates import best_first, sequence_reason
 from scalefold.shards.bucket_count import with_bucket_count
 from scalefold.shards.buckets import bucket_chains
+from scalefold.shards.chain_table import chain_columns, chain_table
 from scalefold.shards.hit_codec import encode_hits
-from scalefold.shards.manifest import SourceFile
 from scalefold.shards.records import MsaRecord
 from scalefold.shards.schema import FAMILY_VERSIONS, shard_file
+from scalefold.shards.source_files import SourceFile
 from scalefold.shards.summary import (
     AlignmentFacts,
     BucketHead,
@@ -102,7 +103,9 @@ def pack_alignments(
         if facts.chain_key in wanted:
             groups[facts.seq_id, facts.origin].append(facts)
 
-    packer = _Packer(config, raw, fetched, TemplateStore(out, [structures]))
+    packer = _Packer(
+        config, raw, fetched, TemplateStore(out, chain_table([chain_columns(structures)]))
+    )
     rows: list[AlignmentFacts] = []
     compression = config.shards.compression
     with (

@@ -22,9 +22,9 @@ from scalefold.raw.fetched import FetchRecord, check_raw
 from scalefold.raw.mmcif import Chain, read_entry
 from scalefold.shards.bucket_count import with_bucket_count
 from scalefold.shards.buckets import bucket_chains
-from scalefold.shards.manifest import SourceFile
 from scalefold.shards.records import ChainRecord
 from scalefold.shards.schema import FAMILY_VERSIONS, shard_file
+from scalefold.shards.source_files import SourceFile
 from scalefold.shards.summary import BucketHead, ChainFacts, ChainSummary, write_summary
 from scalefold.shards.writer import write_shard
 

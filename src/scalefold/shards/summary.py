@@ -19,10 +19,10 @@ from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.io.atomic import write_bytes
 from scalefold.raw.chains import Rejected
-from scalefold.shards.manifest import SourceFile
 from scalefold.shards.repack_hint import PACK_ALIGNMENTS_AGAIN, PACK_ALL_AGAIN, pack_command
 from scalefold.shards.schema import FAMILY_VERSIONS, summary_file
 from scalefold.shards.sealed_json import check_keys, read_sealed, sealed
+from scalefold.shards.source_files import SourceFile
 from scalefold.shards.writer import ShardFacts
 
 _KEYS: Final = ("head", "rows", "template_hits", "structures", "chains", "hits")
@@ -92,7 +92,7 @@ class ChainSummary:
     rows: tuple[ChainFacts, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class AlignmentFacts:
     """One row of an msa shard; ``chain_key`` is the chain whose files were read.
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-from collections import defaultdict
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from scalefold.chem.residues import RESTYPES_WITH_X
 from scalefold.errors import ChecksumError
@@ -14,60 +18,85 @@ from scalefold.raw.chains import entry_of
 from scalefold.shards.repack_hint import repack_hint
 from scalefold.shards.schema import shard_file
 from scalefold.shards.shard_file import ShardFile
-from scalefold.shards.summary import ChainFacts, ChainSummary
+
+_LETTERS: Final = RESTYPES_WITH_X.encode().ljust(256, b"?")
+
+
+class _Entry(NamedTuple):
+    """Chain key -> sequence of an entry's chains, and the release of the first."""
+
+    sequences: dict[str, str]
+    released: datetime.date | None
 
 
 class TemplateStore:
-    """Sequences of packed chains, read when first asked for; and their releases.
+    """Sequences of packed chains, read when one of their bucket is first asked for; and releases.
 
-    Chains of one sequence are read once. A sequence that does not have its hash is an error.
+    A sequence that does not have its hash is an error.
 
     Parameters
     ----------
     folder
         The shard folder.
-    summaries
-        Of its chain shards.
+    chains
+        Of its chain shards (:func:`~.chain_table.chain_table`).
     """
 
-    def __init__(self, folder: Path, summaries: Iterable[ChainSummary]) -> None:
+    def __init__(self, folder: Path, chains: pa.Table) -> None:
         self._folder = folder
-        self._chains: dict[str, list[tuple[int, ChainFacts]]] = defaultdict(list)
-        for summary in summaries:
-            for facts in summary.rows:
-                self._chains[entry_of(facts.chain_key)].append((summary.head.bucket, facts))
-        self._files: dict[int, ShardFile] = {}
-        self._of_entry: dict[str, dict[str, str]] = {}
-        self._of_id: dict[str, str] = {}
+        self._chains = chains
+        self._keys = pa.concat_arrays(chains["chain_key"].chunks)
+        self._entries: dict[str, _Entry] = {}
+        self._of_id: dict[bytes, str] = {}
 
     def sequences(self, entry_id: str) -> dict[str, str]:
         """Return chain key -> sequence of an entry's packed chains; empty if there are none."""
-        found = self._of_entry.get(entry_id)
-        if found is None:
-            chains = self._chains.get(entry_id, [])
-            found = {facts.chain_key: self._read(bucket, facts) for bucket, facts in chains}
-            self._of_entry[entry_id] = found
-        return found
+        return self._entry(entry_id).sequences
 
     def release_date(self, entry_id: str) -> datetime.date | None:
-        """Return the release of an entry that has packed chains, ``None`` where it is not known."""
-        _, facts = self._chains[entry_id][0]
-        return facts.date
+        """Return an entry's release, ``None`` where it is not known or no chain is packed."""
+        return self._entry(entry_id).released
 
-    def _read(self, bucket: int, facts: ChainFacts) -> str:
-        sequence = self._of_id.get(facts.seq_id)
-        if sequence is None:
-            file = self._files.get(bucket)
-            if file is None:
-                file = ShardFile(self._folder / shard_file("chain", bucket), "chain")
-                self._files[bucket] = file
-            (aatype,) = file.scan("aatype", [facts.row])
-            codes = aatype[0].values.to_numpy()
-            sequence = "".join(RESTYPES_WITH_X[code] for code in codes)
-            if hashlib.sha256(sequence.encode()).hexdigest() != facts.seq_id:
+    def _entry(self, entry_id: str) -> _Entry:
+        found = self._entries.get(entry_id)
+        if found is None:
+            members = self._members(entry_id)
+            found = _Entry(
+                {member["chain_key"]: self._sequence(member) for member in members},
+                members[0]["release_date"] if members else None,
+            )
+            self._entries[entry_id] = found
+        return found
+
+    def _members(self, entry_id: str) -> list[dict[str, Any]]:
+        """Return what is known of an entry's chains, by chain key."""
+        start = bisect_left(self._keys, f"{entry_id}_", key=pa.StringScalar.as_py)
+        end = bisect_left(self._keys, f"{entry_id}`", key=pa.StringScalar.as_py)  # ` is behind _
+        members: list[dict[str, Any]] = self._chains.slice(start, end - start).to_pylist()
+        return [member for member in members if entry_of(member["chain_key"]) == entry_id]
+
+    def _sequence(self, chain: Mapping[str, Any]) -> str:
+        if chain["seq_id"] not in self._of_id:
+            self._read_bucket(chain["chain_shard"])
+        return self._of_id[chain["seq_id"]]
+
+    def _read_bucket(self, bucket: int) -> None:
+        """Read the sequences of a bucket that are not known yet.
+
+        All at once, since a file that stays open has its pages in memory.
+        """
+        members = self._chains.filter(pc.equal(self._chains["chain_shard"], bucket))
+        wanted = members.select(["chain_key", "chain_row", "seq_id"]).to_pylist()
+        new = list({m["seq_id"]: m for m in wanted if m["seq_id"] not in self._of_id}.values())
+        file = ShardFile(self._folder / shard_file("chain", bucket), "chain")
+        columns = file.scan("aatype", [member["chain_row"] for member in new])
+        for member, aatype in zip(new, columns, strict=True):
+            letters = aatype[0].values.to_numpy().tobytes().translate(_LETTERS)
+            if hashlib.sha256(letters).digest() != member["seq_id"]:
                 raise ChecksumError(
-                    f"{file.path}, row {facts.row}, chain {facts.chain_key}: damaged: its sequence "
-                    f"does not have the hash that its summary states. {repack_hint(file.path)}"
+                    f"{file.path}, row {member['chain_row']}, chain {member['chain_key']}: "
+                    "damaged: its sequence does not have the hash that its summary states. "
+                    f"{repack_hint(file.path)}"
                 )
-            self._of_id[facts.seq_id] = sequence
-        return sequence
+            self._of_id[member["seq_id"]] = letters.decode("ascii")
+        file.close()

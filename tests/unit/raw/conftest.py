@@ -45,12 +45,14 @@ class Site:
     ("skip", n) with what begins n bytes behind what was asked for;
     "no-length" sends the body without its length, ended by closing; ("slow", s) sends a byte each
     s seconds; a dictionary replaces headers, the status where it has one, and the file's answer to
-    a range: "Ignored-If-Range" gives the range of whatever the file is now.
+    a range: "Ignored-If-Range" gives the range of whatever the file is now. `headers` are added to
+    answers to HEAD.
     """
 
     files: dict[str, bytes] = field(default_factory=dict)
     faults: dict[str, list[object]] = field(default_factory=dict)
     etags: dict[str, str] = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=dict)
     requests: list[tuple[str, str | None]] = field(default_factory=list)
     url: str = ""
 
@@ -105,7 +107,8 @@ class _Handler(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         body = self.site.files.get(self.path)
         self.site.requests.append((self.path, "HEAD"))
-        self._head(404 if body is None else 200, {"Content-Length": str(len(body or b""))})
+        headers = {"Content-Length": str(len(body or b"")), **self.site.headers}
+        self._head(404 if body is None else 200, headers)
 
     def _drip(self, data: bytes, seconds: float) -> None:
         try:

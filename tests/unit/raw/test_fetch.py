@@ -21,6 +21,7 @@ from scalefold.raw.chains import ChainRow, Rejected, read_chains, read_rejected,
 from scalefold.raw.fetch import FetchSummary, fetch
 from scalefold.raw.fetched import update_fetched
 from scalefold.raw.mirrors import Downloader, FetchedFile
+from scalefold.raw.shared_alignments import SharedAlignments
 
 CIF = gzip.compress(b"data_x\n")
 PDB = "/pub/pdb/data/structures/divided/mmCIF"
@@ -397,3 +398,35 @@ def test_absent_are_kinds_of_files_that_no_chain_has(tmp_path: Path) -> None:
     assert absent_files(chains, without, "alignments") == []
     for elsewhere in ("https://mirror.example", str(tmp_path / "not there")):
         assert absent_files(chains, settings(str(first), elsewhere), "alignments") == []
+
+
+def test_a_shared_alignment_is_asked_for_once(site, downloader: Downloader, tmp_path: Path) -> None:
+    chains = [train(key) for key in ("1aaa_A", "2bbb_A", "2bbb_B", "3ccc_A")]
+    fill(site, *(row.chain_key for row in chains))
+    for key in ("1aaa_A", "2bbb_A", "2bbb_B"):  # the alignment is under a name that is not listed
+        for name in ("a3m/first_hits.a3m", "a3m/second_hits.a3m", "hhr/pdb70_hits.hhr"):
+            content = site.files.pop(f"/pdb/{key}/{name}")
+            site.files[f"/pdb/9zzz_Z/{name}"] = content
+    duplicates = tmp_path / "duplicates.txt"
+    duplicates.write_text("9zzz_Z 2bbb_B ../../x 1aaa_A 2bbb_A\n3ccc_A\n")
+    data = settings(site.url, duplicates=duplicates)
+    shared = SharedAlignments.of(data, chains)
+    parts = ([chains[0], chains[3]], chains[1:3])  # as of two buckets
+    for bucket, rows in enumerate(parts):
+        out = tmp_path / "raw"
+        summary = run(
+            rows, data, out, bucket=bucket, shared=shared, downloader=downloader, only="alignments"
+        )
+        assert summary.rejected == ()
+    asked = [path for path, _ in site.requests]
+    assert len(asked) == len(set(asked)) == 6
+    folders = {path.parents[1].name for path in (tmp_path / "raw").rglob("*_hits.*")}
+    assert folders == {"2bbb_B", "3ccc_A"}
+    mirror = tmp_path / "mirror"
+    for path, content in site.files.items():
+        (mirror / path[1:]).parent.mkdir(parents=True, exist_ok=True)
+        (mirror / path[1:]).write_bytes(content)
+    data = settings(str(mirror), duplicates=duplicates)
+    assert absent_files(chains, data, "alignments") == []
+    sources = local_sources(chains, data, "alignments", shared)
+    assert {path.parents[1].name for path in sources} == {"9zzz_Z", "3ccc_A"}

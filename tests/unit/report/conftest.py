@@ -19,7 +19,8 @@ from scalefold.config import config_hash, make_config, run_key
 from scalefold.evaluate.results import mean_by_split
 from scalefold.report.content import report_content
 from scalefold.report.inputs import read_run
-from scalefold.shards.manifest import Manifest, Snapshot
+from scalefold.shards.manifest import Manifest
+from scalefold.shards.source_files import Snapshot
 from scalefold.shards.writer import ShardFacts
 
 STEPS = 200

@@ -5,7 +5,8 @@ import hashlib
 import pytest
 
 from scalefold.errors import ChecksumError, InputError
-from scalefold.shards.manifest import Manifest, Snapshot, SourceFile
+from scalefold.shards.manifest import Manifest
+from scalefold.shards.source_files import Snapshot
 from scalefold.shards.writer import ShardFacts
 
 
@@ -71,18 +72,3 @@ def test_check_bytes(tmp_path):
             manifest().check_bytes(tmp_path, "a.arrow")
         assert hashlib.sha256(damaged).hexdigest() in str(caught.value)
         assert hashlib.sha256(b"hello").hexdigest() in str(caught.value)
-
-
-def test_snapshot_is_that_of_the_set_of_files():
-    a, b = SourceFile("a", 3, "11"), SourceFile("b", 4, "22")
-    snapshot = Snapshot.of([b, a, b])
-    assert (snapshot.files, snapshot.bytes) == (2, 7)
-    assert snapshot.sha256 == hashlib.sha256(b"11  a\n22  b\n").hexdigest()
-    assert Snapshot.of([a]) != snapshot
-
-
-def test_source_file_states_path_below_raw_and_hash(tmp_path):
-    (tmp_path / "x").mkdir()
-    (tmp_path / "x" / "f").write_bytes(b"abc")
-    expected = SourceFile("x/f", 3, hashlib.sha256(b"abc").hexdigest())
-    assert SourceFile.of(tmp_path, tmp_path / "x" / "f") == expected

@@ -1,0 +1,71 @@
+"""What rsync mirrors have of the files of a fetch comes first, each mirror in one go."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from scalefold.config.mirror_roots import local_folder, rsync_module
+from scalefold.raw.chain_files import RawFile
+from scalefold.raw.mirrors import Downloader
+
+
+def pull_files(
+    files: Sequence[RawFile], downloader: Downloader, folder: Path, console: Console | None
+) -> None:
+    """Bring files that are not there yet from their rsync mirrors, for ``downloader`` to take.
+
+    A mirror is asked for those that no earlier mirror has: only folders and other rsync mirrors
+    stand before one.
+
+    Parameters
+    ----------
+    files
+        All files of a fetch.
+    downloader
+        Its `pulled` is filled.
+    folder
+        Where the files wait; it stays after an interruption, for the next call to go on from.
+    console
+        Where progress is shown; default: standard error.
+
+    Raises
+    ------
+    InputError
+        There is no program rsync, or the folder cannot be written.
+    """
+    missing = [file for file in files if not file.local.exists()]
+    for root in filter(rsync_module, dict.fromkeys(r for file in missing for r in file.roots)):
+        names = {
+            name
+            for file in missing
+            if root in file.roots and not _is_had_before(file, root, downloader)
+            for name in file.remotes
+        }
+        if not names:
+            continue
+        place = folder / hashlib.sha256(root.encode()).hexdigest()[:12]
+        with Progress(
+            TextColumn("rsync"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=console or Console(stderr=True),
+        ) as progress:
+            task = progress.add_task("rsync", total=len(names))
+            downloader.pull(root, sorted(names), place, partial(progress.advance, task))
+
+
+def _is_had_before(file: RawFile, root: str, downloader: Downloader) -> bool:
+    """Whether a mirror that stands before ``root`` has a file."""
+    for earlier in file.roots[: file.roots.index(root)]:
+        pulled = downloader.pulled.get(earlier)
+        folder = local_folder(earlier) if pulled is None else pulled.folder
+        if folder is not None and any((folder / name).is_file() for name in file.remotes):
+            return True
+    return False
