@@ -6,6 +6,7 @@ import contextlib
 import gc
 import json
 import logging
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -32,6 +33,9 @@ T = TypeVar("T")
 START_TIMEOUT: Final = timedelta(minutes=15)
 """After this long without an answer, a rank takes the others for dead; until the configuration says
 otherwise."""
+
+_GLOO_SECONDS: Final = 1.0
+"""Time for gloo's threads, once a process has failed."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,10 @@ def joined(
         world.barrier()
     except BaseException as error:
         notes.tell_end(error)
+        if not on_gpu:
+            # A thread of gloo that frees its last tensor when the interpreter has ended would abort
+            # the process. To end the group would free them, but it would wait for lost ranks.
+            time.sleep(_GLOO_SECONDS)
         raise
     gc.collect()  # NCCL's end would wait for that of each graph that has captured it
     dist.destroy_process_group()
