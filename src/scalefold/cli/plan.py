@@ -9,9 +9,10 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from scalefold.cli.options import Overrides, parse_overrides
+from scalefold.cli.options import Overrides, Stage, parse_overrides, read_stage
 from scalefold.errors import InputError
 
+_PRESET: Final = "mlperf"
 _GPUS: Final = (1, 8, 64, 256, 512, 1024, 2080)
 _COLUMNS: Final = {
     "gpus": ("GPUs", ","), "data": ("data", ""), "dap": ("DAP", ""), "samples": ("samples", ""),
@@ -26,7 +27,8 @@ def register(app: typer.Typer) -> None:
     """Add the command of this module to the application."""
     app.command(
         rich_help_panel="Training",
-        epilog="Example: [cyan]scalefold plan --gpus 8 --kind h200 --preset mlperf[/]",
+        epilog="Examples: [cyan]scalefold plan --gpus 8 --kind h200 --preset mlperf[/], "
+        "[cyan]scalefold plan --gpus 8 -c my.yaml[/]",
     )(plan)
 
 
@@ -39,27 +41,45 @@ def plan(
             "Default: 1 to the 2,080 of ScaleFold's paper.",
         ),
     ] = None,
-    kind: Annotated[str, typer.Option(help="Part of the GPU's name.")] = "h200",
-    preset: Annotated[str, typer.Option(help="Settings to train with.")] = "mlperf",
+    kind: Annotated[str, typer.Option(help="GPU to plan for: part of its name.")] = "h200",
+    preset: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Preset to train with. Default: mlperf."),
+    ] = None,
+    config: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--config", "-c", metavar="FILE", help="Your run's configuration, instead of --preset."
+        ),
+    ] = None,
+    stage: Stage = None,
     fabric: Annotated[
         str,
         typer.Option(
-            help="Of a node: [cyan]ndr[/] (8 links of 400 Gbit/s), [cyan]hdr[/] (4 of 200) or "
-            "[cyan]ethernet[/] (1 of 100)."
+            help="Network links of a node: [cyan]ndr[/] (8 links of 400 Gbit/s), [cyan]hdr[/] (4 "
+            "of 200) or [cyan]ethernet[/] (1 of 100)."
         ),
     ] = "ndr",
-    node_gpus: Annotated[int, typer.Option(min=1, help="GPUs of a node.")] = 8,
+    node_gpus: Annotated[int, typer.Option(min=1, help="GPUs in each node.")] = 8,
     record: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="From bench scaling on your GPUs. Several may be given."),
+        typer.Option(
+            metavar="FILE",
+            help="What `scalefold bench scaling` measured on your GPUs. Several may be given.",
+        ),
     ] = None,
     memory_gib: Annotated[
-        float | None, typer.Option("--memory-gib", help="Memory of a GPU of another kind.")
+        float | None,
+        typer.Option("--memory-gib", help="Memory of each GPU. Needed for kinds without records."),
     ] = None,
-    watts: Annotated[float, typer.Option(help="Of a GPU with its part of the node.")] = 1000.0,
-    price: Annotated[float, typer.Option(help="Of a GPU for an hour, in any currency.")] = 2.5,
+    watts: Annotated[
+        float, typer.Option(help="Power of a GPU with its share of the node.")
+    ] = 1000.0,
+    price: Annotated[
+        float, typer.Option(help="Price of a GPU for an hour, in any currency.")
+    ] = 2.5,
     format_: Annotated[
-        Literal["text", "json"], typer.Option("--format", help="Of the output.")
+        Literal["text", "json"], typer.Option("--format", help="Format of the output.")
     ] = "text",
     set_: Overrides = None,
 ) -> None:
@@ -69,12 +89,21 @@ def plan(
     options change. The last column names what no record covers.
     """
     from scalefold.config import preset_config
+    from scalefold.ops.triton import triton_version
     from scalefold.plan.calibration import Calibration
     from scalefold.plan.rows import Planner
     from scalefold.plan.timing import Cluster
     from scalefold.train.extent import checkpoint_bytes
 
-    config = preset_config(preset, parse_overrides(set_ or []))
+    if config and preset is not None:
+        raise InputError("give either --config, which names its preset, or --preset")
+    if stage is not None and not config:
+        raise InputError("--stage names a stage of a --config: give that too")
+    settings = (
+        read_stage(config, set_, stage)
+        if config
+        else preset_config(preset or _PRESET, parse_overrides(set_ or []))
+    )
     known = Calibration.read(record or [])
     if fabric not in known.fabrics:
         raise InputError(f"--fabric {fabric}: choose one of {', '.join(known.fabrics)}")
@@ -82,13 +111,19 @@ def plan(
     if not gib:
         raise InputError(f"--kind {kind}: its memory is not known: give it with --memory-gib")
     cluster = Cluster(kind, node_gpus, known.fabrics[fabric], gib, watts, price)
-    planner = Planner(config, cluster, known)
+    if triton_version() is None:
+        typer.echo(
+            "warning: memory is counted for plain PyTorch, which needs more than the GPU kernels, "
+            "since Triton is not installed here. To count the kernels' memory: pip install triton",
+            err=True,
+        )
+    planner = Planner(settings, cluster, known)
     rows = [planner.fastest(number) for number in gpus or _GPUS]
     if gpus and len(gpus) == 1:
         rows = list(planner.rows(gpus[0]))
-    if not gpus and preset == "mlperf":
+    if not gpus and not config and preset in (None, _PRESET):
         rows.append(planner.published())
-    training, size = config.training, checkpoint_bytes(config)
+    training, size = settings.training, checkpoint_bytes(settings)
     content = {
         "steps": training.steps,
         "samples": training.steps * training.global_batch_size,
@@ -115,6 +150,9 @@ def _print(content: dict[str, Any]) -> None:
     typer.echo(
         f"{content['steps']:,} steps, {content['samples']:,} samples; {len(sizes)} checkpoints of "
         f"{sizes[0] / 1e9:.1f} GB, {sum(sizes) / 1e9:,.1f} GB in all\n"
-        f"assumed: {', '.join(f'{name} {value}' for name, value in assumed.items())}\n"
+        f"assumed: {assumed['kind']} with {assumed['memory_gib']:.0f} GiB, "
+        f"{assumed['watts']:,.0f} W and {assumed['price']:g} an hour for each GPU; "
+        f"{assumed['node_gpus']} GPUs and "
+        f"{assumed['node_bandwidth'] / 1e9:,.0f} GB/s of network for each node\n"
         f"from: {'; '.join(content['sources'])}"
     )

@@ -95,7 +95,7 @@ def read_steps(file: Path) -> Iterator[Step]:
     Raises
     ------
     InputError
-        If it is none.
+        If it cannot be read or is none.
     """
     try:
         content = json.loads(file.read_text("utf-8"))
@@ -109,7 +109,12 @@ def read_steps(file: Path) -> Iterator[Step]:
                     yield Step(
                         record["device"], tuple(sizes), modes[who], degree, seconds[who], str(file)
                     )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except OSError as error:
+        raise InputError(
+            f"--record {file}: cannot be read: {error.strerror}. Correct the path, or measure "
+            "first: `scalefold bench scaling` writes such a file"
+        ) from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"--record {file}: no record of bench scaling ({error!r})") from None
 
 

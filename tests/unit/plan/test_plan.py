@@ -160,3 +160,27 @@ def test_the_command_says_what_it_assumes(known: Calibration) -> None:
         assert row["cost"] == pytest.approx(2 * row["gpu_hours"])
         assert row["kilowatt_hours"] == pytest.approx(row["gpu_hours"] / 2)
     assert "no step" in run("plan", "--kind", "abacus", "--memory-gib", "1").stderr
+
+
+def test_a_run_is_planned_by_its_own_configuration(known: Calibration, tmp_path: Path) -> None:
+    file = tmp_path / "my.yaml"
+    file.write_text(
+        "run_name: my\npreset: mlperf\ntraining: {steps: 360, recomputation: full}\n"
+        "data: {chains: chains.tsv, mirrors: {mmcif: [a], alignments: [b]}}\n"
+    )
+    result = run("plan", "--gpus", "1", "-c", str(file), "--format", "json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    (row,) = found["rows"]
+    assert (found["steps"], row["recomputation"]) == (360, "full")
+    assert "either --config" in run("plan", "-c", str(file), "--preset", "tiny").stderr
+
+
+def test_a_machine_without_triton_says_what_memory_it_counts(
+    known: Calibration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("ops.triton", "plan.rows"):
+        monkeypatch.setattr(f"scalefold.{module}.triton_version", lambda: None)
+    result = run("plan", "--gpus", "1", "-s", "training.recomputation=full")
+    assert result.exit_code == 0, result.output
+    assert "plain PyTorch" in result.stderr
