@@ -37,6 +37,11 @@ class RankLostError(RuntimeError):
     """The exchange with the other processes of a training failed; says what is known of them."""
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things in words: ``1 chain``, ``2 chains``; the plural takes an s."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def listed(findings: Sequence[str], shown: int = 8) -> str:
     """The first few findings, each on an indented line after the text before; the rest counted."""
     rest = len(findings) - shown

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from scalefold.config.schema import Config
+from scalefold.errors import counted
 from scalefold.raw.chain_files import lacking_files
 from scalefold.raw.chains import ChainRow
 from scalefold.shards.bucket_count import with_bucket_count
@@ -56,7 +57,7 @@ def extent(stages: Mapping[str, Config], chains: Sequence[ChainRow]) -> Iterator
     else:
         yield "files: no chain lacks a structure or all alignments"
     buckets = num_buckets(config, chains)
-    yield f"jobs: {num_jobs(stages, buckets)}, with {buckets} buckets"
+    yield f"jobs: {num_jobs(stages, buckets)}, with {counted(buckets, 'bucket')}"
     unused = set() if searched else {row.chain_key for row in lacking or ()}
     to_train_on = sum(row.split == "train" and row.chain_key not in unused for row in chains)
     for name, stage in stages.items():
@@ -102,7 +103,9 @@ def _training(config: Config, chains: int) -> str:
     samples = f"{steps:,} steps of {size:,} samples are {steps * size:,} samples"
     if not chains:
         return f"{samples}, and no chain is left to train on"
-    return f"{samples}, {steps * size / chains:,.1f} epochs of {chains:,} chains"
+    epochs = steps * size / chains
+    digits = 1 if epochs < 100 else 0
+    return f"{samples}, {epochs:,.{digits}f} epochs of {counted(chains, 'chain')}"
 
 
 def _hours(config: Config) -> str:

@@ -37,7 +37,7 @@ def test_a_training_of_the_measured_size() -> None:
     chains = [ChainRow(f"{n:04}_A", "train", None) for n in range(100)]
     found = facts({"preset": "mlperf"}, chains)
     assert "512,000 samples" in found["training"]
-    assert "5,120.0 epochs of 100 chains" in found["training"]
+    assert "5,120 epochs of 100 chains" in found["training"]
     assert float(found["hours"].split()[0]) == pytest.approx(512_000 * 0.2005 / 3600, rel=0.01)
     assert found["checkpoints"].startswith("51 of 1.5 GB, 76.1 GB")  # 93,229,082 parameters
     own = facts({"preset": "finetune-own"}, chains)
