@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from scalefold.checkpoint.read import METADATA_FILE, load_weights, read_metadata
 from scalefold.config.load import preset_config
@@ -17,6 +17,11 @@ from scalefold.weights import check_state, guess_format, import_weights
 PRESET: Final = "finetune-own"
 _OF_A_FILE: Final = ("model_1", "model_3", "model_1_ptm", "model_3_ptm")
 """Presets with different parameters; those of the others are the same as of one of these."""
+_OF_A_CHECKPOINT: Final[Mapping[str, Literal["averaged", "weights"]]] = {
+    "averaged.pt": "averaged",
+    "weights.pt": "weights",
+}
+"""Files of a checkpoint that a training can start from; `checkpoint.json` beside them says more."""
 _NAMED: Final = re.compile(r"model_[1-5](?:_ptm)?(?![a-z0-9])")
 
 
@@ -44,7 +49,8 @@ def read_given_weights(path: Path, preset: str | None = None) -> GivenWeights:
     Parameters
     ----------
     path : Path
-        AlphaFold's, OpenFold's or ScaleFold's file, or a checkpoint folder, which states its model.
+        AlphaFold's, OpenFold's or ScaleFold's file; or a checkpoint folder, which states its model,
+        or the averaged or last weights in one.
     preset : str, optional
         Preset of the model of a file. Default: as the file's name says, or else that of AlphaFold's
         models which fits.
@@ -56,10 +62,11 @@ def read_given_weights(path: Path, preset: str | None = None) -> GivenWeights:
     """
     if not path.exists():
         raise InputError(f"--weights {path}: no such weight file or checkpoint folder")
-    if (path / METADATA_FILE).is_file():
+    checkpoint = path.parent if path.name in _OF_A_CHECKPOINT else path
+    if (checkpoint / METADATA_FILE).is_file():
         if preset is not None:
             raise InputError(f"{path}: a checkpoint states its model: leave out --preset")
-        return _of_checkpoint(path)
+        return _of_checkpoint(checkpoint, _OF_A_CHECKPOINT.get(path.name, "averaged"))
     if path.is_dir():
         raise InputError(
             f"--weights {path}: a folder, but no checkpoint. Name a file, or a folder "
@@ -80,16 +87,17 @@ def read_given_weights(path: Path, preset: str | None = None) -> GivenWeights:
     if len(problems) == 1:
         raise InputError(problems[0])
     raise InputError(
-        f"{path}: fits none of the presets {', '.join(presets)}: give --preset the one that it "
-        f"belongs to. With the first of them, {problems[0]}"
+        f"{path}: fits none of the presets {', '.join(presets)}. Give --preset if it belongs to "
+        "another one. Weights of a model with other sizes need their checkpoint folder, which "
+        f"states these. With preset {presets[0]}: {problems[0]}"
     )
 
 
-def _of_checkpoint(path: Path) -> GivenWeights:
+def _of_checkpoint(path: Path, which: Literal["averaged", "weights"]) -> GivenWeights:
     trained = read_metadata(path).config
     sections = {name: trained[name] for name in ("model", "features", "loss")}
     model = preset_config(PRESET, sections)
-    state = check_state(load_weights(path, "averaged"), model.model, str(path))
+    state = check_state(load_weights(path, which), model.model, str(path))
     count = sum(value.numel() for value in state.values())
     return GivenWeights("its own model", count, _settings(model))
 

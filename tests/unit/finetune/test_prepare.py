@@ -182,6 +182,12 @@ def test_the_model_of_a_file_is_found_out(
         read_given_weights(path, "model_1_ptm" if not pae else "model_1")
 
 
+def test_weights_in_a_checkpoint_are_of_its_model(checkpoint: Path) -> None:
+    found = read_given_weights(checkpoint)
+    for name in ("averaged.pt", "weights.pt"):
+        assert read_given_weights(checkpoint / name) == found
+
+
 def test_weights_that_are_not_there_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such weight file"):
         read_given_weights(tmp_path / "absent.npz")
