@@ -12,7 +12,7 @@ from typing import Final
 import xxhash
 
 from scalefold.chains.candidates import Candidate
-from scalefold.errors import InputError, listed
+from scalefold.errors import InputError, counted, listed
 from scalefold.raw.chains import Split
 
 MOST_VALIDATION: Final = 200
@@ -271,7 +271,15 @@ def check_choice(chains: Mapping[str, Candidate], choice: Choice, rules: Rules) 
     for split in wanted if rules.num_validation != 0 else wanted[:1]:
         if not members[split]:
             why = listed([f"{reason}: {count:,}" for reason, count in choice.taken.items()])
-            raise InputError(f"of {len(chains):,} chains none is left for {split}:{why}")
+            hint = (
+                ". Whole clusters are held out for validation: name more chains, or give "
+                "--validation a smaller number, or 0 to hold none out"
+            )
+            raise InputError(
+                f"of {counted(len(chains), 'chain')} none is left for {split}"
+                f"{hint if split == 'train' and members['validation'] else ''}"
+                f"{'. Left out:' if why else ''}{why}"
+            )
     held = {text for chain in members["validation"] for text in chain.marks}
     leaks = [chain.chain_key for chain in members["train"] if not held.isdisjoint(chain.marks)]
     if leaks and not rules.keep_relatives:

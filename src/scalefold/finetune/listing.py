@@ -10,7 +10,7 @@ from typing import Final, Literal, cast
 
 from scalefold.chains.make import make_chain_list
 from scalefold.chains.splits import RELATIVE, Rules
-from scalefold.errors import InputError
+from scalefold.errors import counted
 from scalefold.finetune.request import Request
 from scalefold.io.atomic import write_bytes
 from scalefold.raw.chains import Rejected, Split
@@ -44,10 +44,11 @@ class Listing:
         if self.num_clusters >= FEW_CLUSTERS or not self.counts["validation"]:
             return []
         return [
-            f"warning: {self.num_clusters} clusters of sequences, fewer than {FEW_CLUSTERS}: the "
-            f"score of {self.counts['validation']} held-out chains is mostly chance, and so is an "
-            "early stop by it. Add structures of other proteins, or give --validation 0 to train "
-            "on all"
+            f"warning: only {counted(self.num_clusters, 'cluster')} of similar sequences, fewer "
+            f"than {FEW_CLUSTERS}. The score of "
+            f"{counted(self.counts['validation'], 'held-out chain')} is mostly chance, and so is "
+            "an early stop by it. Add structures of other proteins, or give --validation 0 to "
+            "train on all"
         ]
 
 
@@ -74,13 +75,7 @@ def list_chains(request: Request, sequences: Mapping[str, str], jobs: int) -> Li
         "Path | Literal['mmseqs', 'none']", request.clusters if computed else Path(request.clusters)
     )
     rules = Rules(num_validation=request.validation)
-    try:
-        made = make_chain_list([request.sequences], clusters, rules, request.chains, jobs=jobs)
-    except InputError as error:
-        raise InputError(
-            f"{error}\nChains are divided by clusters: with few of them give --validation a "
-            "smaller number, or 0 to hold none out"
-        ) from error
+    made = make_chain_list([request.sequences], clusters, rules, request.chains, jobs=jobs)
     splits = made.choice.splits
     held = {
         mark

@@ -8,6 +8,7 @@ from typing import Any
 
 from scalefold.config.identity import run_key
 from scalefold.config.schema import Config
+from scalefold.errors import counted
 from scalefold.evaluate.follow import evaluation_path
 
 
@@ -32,9 +33,9 @@ def outcome(config: Config) -> list[str]:
         return []  # the workflow was not asked for them
     best, last = max(scores, key=scores.__getitem__), max(scores)
     lines = [
-        f"mean lDDT-Cα of {chains[last]} {split} chains: {scores[min(scores)]:.3f} with the given "
-        f"weights, {scores[best]:.3f} at best (step {best}), {scores[last]:.3f} at the end (step "
-        f"{last})"
+        f"mean lDDT-Cα of {counted(chains[last], f'{split} chain')}: {scores[min(scores)]:.3f} "
+        f"with the given weights, {scores[best]:.3f} at best (step {best}), {scores[last]:.3f} at "
+        f"the end (step {last})"
     ]
     if best == min(scores):
         lines.append(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from scalefold.config.load import make_config, merge
+from scalefold.errors import InputError, counted, listed
 from scalefold.finetune.alignments import check_alignments, find_alignments
-from scalefold.finetune.listing import RELATIVES, list_chains
+from scalefold.finetune.listing import RELATIVES, Listing, list_chains
 from scalefold.finetune.request import Request
 from scalefold.finetune.settings import check_command, write_settings
 from scalefold.finetune.structures import MIRROR_PATH, collect_structures
@@ -68,8 +69,10 @@ def prepare(request: Request, *, anew: bool, jobs: int) -> Prepared:
         query_alone=request.query_alone,
         search=search,
     )
-    listing = list_chains(request, alignments.sequences, jobs)
-    rejected = [*structures.rejected, *alignments.rejected, *listing.left_out]
+    rejected = [*structures.rejected, *alignments.rejected]
+    write_rejected(request.rejected, rejected)
+    listing = _list(request, alignments.sequences, rejected, jobs)
+    rejected += listing.left_out
     write_rejected(request.rejected, rejected)
 
     tree = base
@@ -79,20 +82,33 @@ def prepare(request: Request, *, anew: bool, jobs: int) -> Prepared:
     trained_names(model_shapes(config.model), config.training.trainable)
     counts = listing.counts
     about = (
-        f"Fine-tuning of {request.weights.name} on {counts['train']} chains, with "
+        f"Fine-tuning of {request.weights.name} on {counted(counts['train'], 'chain')}, with "
         f"{counts['validation']} held out."
     )
     write_settings(request.settings, tree, request.command, about)
     number = alignments.num_queries
-    queries = f"; {number} chains have their sequence alone" if number else ""
+    queries = f"; for {counted(number, 'chain')} the sequence alone" if number else ""
     facts = (
         f"weights: {request.weights}: {weights.model}, {weights.num_parameters:,} parameters",
-        f"structures: {structures.num_files} files with {len(structures.sequences)} protein chains",
+        f"structures: {counted(structures.num_files, 'file')} with "
+        f"{counted(len(structures.sequences), 'protein chain')}",
         f"alignments: {', '.join(alignments.data['alignments'])}{queries}",
-        f"left out: {len(rejected)}, see {request.rejected}",
+        f"left out: {len(rejected)}" + (f", see {request.rejected}" if rejected else ""),
         *listing.warnings,
     )
     return Prepared(_unusable(rejected), facts)
+
+
+def _list(
+    request: Request, sequences: Mapping[str, str], rejected: Sequence[Rejected], jobs: int
+) -> Listing:
+    """List the chains; an error also names what was left out before, which may be its cause."""
+    try:
+        return list_chains(request, sequences, jobs)
+    except InputError as error:
+        reasons = [f"{one.chain_key}: {one.reason}" for one in rejected]
+        also = f"\nLeft out before that, see {request.rejected}:{listed(reasons)}"
+        raise InputError(f"{error}{also if reasons else ''}") from None
 
 
 def _base(request: Request) -> dict[str, Any]:

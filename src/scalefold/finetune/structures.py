@@ -99,8 +99,9 @@ def collect_structures(folder: Path, mirror: Path, max_bytes: int, jobs: int) ->
                 )
             named = {key: text for key, text in read.sequences if is_chain_key(key)}
             if not problem:
-                rejected += [_unnamed(key) for key, _ in read.sequences if key not in named]
-                if not named:
+                if named:
+                    rejected += [_unnamed(key) for key, _ in read.sequences if key not in named]
+                else:
                     problem = (
                         f"no chain of entry {read.entry_id!r} can be listed. Name the file with 4 "
                         "or more letters, digits, - and _, as in design-0001.pdb"
@@ -130,7 +131,7 @@ def _read(path: Path, max_bytes: int) -> _Read:
         if ".cif" not in path.suffixes:
             content = read_pdb(content, str(path)).as_string().encode()
     except InputError as error:
-        return _Read(problem=str(error))
+        return _Read(problem=" ".join(str(error).split()))  # of a parser it may have lines
     chains = tuple((chain.chain_key, chain.sequence) for chain in entry.chains)
     return _Read(entry.entry_id, chains, content)
 

@@ -20,7 +20,7 @@ from scalefold.finetune.prepare import prepare
 from scalefold.finetune.request import Request
 from scalefold.finetune.settings import snakemake_command
 from scalefold.finetune.weights import read_given_weights
-from scalefold.raw.chains import read_chains
+from scalefold.raw.chains import read_chains, read_rejected
 from scalefold.weights import export_weights
 from scalefold.weights.matching import model_shapes
 
@@ -73,6 +73,17 @@ def test_no_sequence_is_on_both_sides(request_: Request) -> None:
     assert len(sides[1]) == 1
     assert not sides[0] & sides[1]
     assert {"5pti_A", "1a8o_A", "1lcd_A"} <= sides[0] | sides[1]
+
+
+def test_a_list_that_has_none_to_train_on_names_what_was_left_out(request_: Request) -> None:
+    for path in request_.structures.iterdir():
+        if path.name != "5pti.cif.gz":
+            path.unlink()
+    (request_.structures / "cut.pdb").write_text("ATOM")
+    with pytest.raises(InputError, match=r"(?s)none is left for train.*--validation.*cut\.pdb"):
+        prepare(request_, anew=False, jobs=1)
+    assert [one.chain_key for one in read_rejected(request_.rejected)] == ["cut.pdb"]
+    assert not request_.settings.exists()
 
 
 @pytest.mark.parametrize(("clusters", "held_out", "warns"), [(19, 1, True), (20, 2, False)])
