@@ -24,18 +24,20 @@ def describe_entry(path: Path, console: Console) -> None:
     console.print(
         f"{path}: entry {outline.entry_id}, {outline.method or 'method unknown'}, "
         f"{'no resolution' if outline.resolution is None else f'{outline.resolution:g} Å'}, "
-        f"released {outline.release_date or 'at an unknown date'}",
+        f"{f'released {outline.release_date}' if outline.release_date else 'release date unknown'}",
         soft_wrap=True,
         highlight=False,
     )
     table = Table(title=f"protein chains, {len(outline.chains)}", title_justify="left")
-    for column in ("chain_key", "author", "label", "entity", "residues", "unknown (X)", "sequence"):
-        table.add_column(column, overflow="fold", no_wrap=column != "sequence")
+    for column in ("chain_key", "author", "label", "entity", "residues", "unknown (X)"):
+        table.add_column(column, no_wrap=True)
     for chain in outline.chains:
         names = (chain.chain_key, chain.auth_asym_id, chain.label_asym_id, chain.entity or "")
         counts = (f"{len(chain.sequence):,}", str(chain.sequence.count("X")))
-        table.add_row(*names, *counts, chain.sequence)
+        table.add_row(*names, *counts)
     console.print(table)
+    for chain in outline.chains:  # as FASTA, to be copied
+        console.print(f">{chain.chain_key}\n{chain.sequence}", soft_wrap=True, highlight=False)
     for problem in _problems(outline):
         console.print(problem, style="yellow", soft_wrap=True)
 

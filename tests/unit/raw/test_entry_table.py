@@ -18,10 +18,12 @@ def shown(path: Path) -> str:
 
 def test_lists_all_names_of_a_chain(demo: Path) -> None:
     (path,) = demo.rglob("1lcd.cif.gz")
-    (line,) = (line for line in shown(path).splitlines() if "1lcd_A" in line)
+    lines = shown(path).splitlines()
+    (line,) = (line for line in lines if line.startswith("│ 1lcd_A"))
     cells = [cell.strip() for cell in line.strip("│").split("│")]
     assert cells[:4] == ["1lcd_A", "A", "C", "3"]
-    assert int(cells[4]) == len(cells[6])
+    title, sequence = lines[lines.index(">1lcd_A") :][:2]  # a record that can be copied
+    assert (title, int(cells[4])) == (">1lcd_A", len(sequence))
 
 
 def test_says_which_entries_cannot_be_used(demo: Path, tmp_path: Path) -> None:
