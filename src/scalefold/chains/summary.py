@@ -25,5 +25,5 @@ def summary_table(chains: Mapping[str, Candidate], splits: Mapping[str, Split]) 
     table.add_names("method", (c.method for c in members))
     if any(c.cluster is not None for c in members):
         sizes = (None if c.cluster is None else trained[c.cluster] for c in members)
-        table.add_counts("training chains in cluster", CLUSTER_SIZES, sizes)
+        table.add_counts("training chains in its cluster", CLUSTER_SIZES, sizes)
     return table.table

@@ -47,7 +47,7 @@ def _tried(folder: Path) -> Iterator[Finding]:
         f"{folder.parent}: {speed / 1e6:,.0f} MB/s written, {free / 2**30:,.0f} GiB free",
         wrong=speed < _SLOW_BYTES_PER_SECOND or free < _FEW_BYTES,
     )
-    yield Finding("rename", "a file is replaced at once" if renamed else
+    yield Finding("rename", "a file is replaced in one step" if renamed else
                   "a file that was replaced has its old content: no checkpoint is safe there",
                   wrong=not renamed)  # fmt: skip
     (folder / "lock").open("x").close()
@@ -55,7 +55,7 @@ def _tried(folder: Path) -> Iterator[Finding]:
         (folder / "lock").open("x").close()
         yield Finding("lock", "one file can be created twice: two trainings may start", wrong=True)
     except FileExistsError:
-        yield Finding("lock", "a file that is there is not created again")
+        yield Finding("lock", "no file can be created twice")
     before = time.time()
     (folder / "clock").touch()
     after, stamp = time.time(), (folder / "clock").stat().st_mtime
@@ -63,7 +63,7 @@ def _tried(folder: Path) -> Iterator[Finding]:
     yield Finding(
         "clock",
         f"that of the file system is {skew:.1f} s from this machine's: logs and Snakemake compare "
-        "them" if skew > _SKEW_SECONDS else "as that of the file system",
+        "them" if skew > _SKEW_SECONDS else "agrees with the file system's",
         wrong=skew > _SKEW_SECONDS,
     )  # fmt: skip
 
@@ -97,5 +97,5 @@ def of_caches() -> Iterator[Finding]:
             yield Finding(name, str(error), wrong=True)
             continue
         filled = folder.is_dir() and any(folder.iterdir())
-        state = "holds what was compiled" if filled else "empty: the first step compiles"
+        state = "has compiled kernels" if filled else "empty: the first step compiles"
         yield Finding(name, f"cache {folder}: {state}")

@@ -258,7 +258,7 @@ def _said(outcome: Outcome) -> str:
         return outcome.fate
     best = outcome.record["models"][0]
     shown = f"pLDDT {best['mean_plddt']:.1f}"
-    return shown if outcome.fate == "predicted" else f"there, {shown}"
+    return shown if outcome.fate == "predicted" else f"predicted before, {shown}"
 
 
 def _write_summary(path: Path, outcomes: Sequence[Outcome]) -> None:

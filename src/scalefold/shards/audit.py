@@ -37,7 +37,7 @@ def chain_counts(reader: ShardReader) -> SplitTable:
     clusters = index["cluster_id"].is_valid().to_pylist()
     sizes = index["cluster_size"].to_pylist()
     table.add_counts(
-        "training chains in cluster",
+        "training chains in its cluster",
         CLUSTER_SIZES,
         [size if known else None for size, known in zip(sizes, clusters, strict=True)],
     )

@@ -99,7 +99,7 @@ def describe_chain(folder: Path, chain_key: str, console: Console) -> None:
     sample = reader.sample(chain_key)
     _add_chain(table, sample.chain)
     table.add_row("split", sample.split)
-    table.add_row("training chains in cluster", str(sample.cluster_size))
+    table.add_row("training chains in its cluster", str(sample.cluster_size))
     _add_msa(table, sample.msa)
     place = index.select(["msa_shard", "msa_row"]).to_pylist()[0]
     if cut := rows_left_out(folder, place["msa_shard"], place["msa_row"]):
