@@ -33,7 +33,7 @@ def chains(
         list[Path],
         typer.Argument(
             metavar="SOURCE...",
-            help="What says which chains there are, or more of them: "
+            help="What says which chains there are, or more about them: "
             "OpenProteinSet's folder or duplicate_pdb_chains.txt; a folder of structures or of "
             "alignments; pdb_seqres.txt.gz or another FASTA file; OpenFold's mmcif_cache.json, "
             "chain_data_cache.json or super.index; MLPerf's chains.csv; wwPDB's obsolete.dat.",
@@ -41,14 +41,18 @@ def chains(
         ),
     ],
     out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="FILE", callback=checked_file, help="The list.")
+        Path,
+        typer.Option(
+            "--out", "-o", metavar="FILE", callback=checked_file, help="The list to write."
+        ),
     ],
     clusters: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE",
-            help="RCSB's clusters-by-entity-40.txt; or [cyan]mmseqs[/]: computed at 40 % identity "
-            "by MMseqs2; or [cyan]none[/]. Default: those of MLPerf's chains.csv, or mmseqs.",
+            metavar="FILE|mmseqs|none",
+            help="[cyan]mmseqs[/] computes clusters at 40 % identity by MMseqs2. A file: RCSB's "
+            "clusters by entity. [cyan]none[/]: only equal sequences are kept together. Default: "
+            "the clusters of MLPerf's chains.csv if that is a source, else mmseqs.",
         ),
     ] = None,
     train_until: Annotated[
@@ -88,7 +92,10 @@ def chains(
         typer.Option(metavar="ANGSTROM", help="Leave out chains of this resolution or worse."),
     ] = 9.0,
     max_one_residue: Annotated[
-        float, typer.Option(metavar="SHARE", help="Most of one residue type in a sequence.")
+        float,
+        typer.Option(
+            metavar="SHARE", help="Leave out chains with more than this of one residue type."
+        ),
     ] = 0.8,
     min_length: Annotated[
         int | None, typer.Option(metavar="RESIDUES", min=1, help="Leave out shorter chains.")
@@ -97,7 +104,8 @@ def chains(
         int | None, typer.Option(metavar="RESIDUES", min=1, help="Leave out longer chains.")
     ] = None,
     max_without_cluster: Annotated[
-        float, typer.Option(metavar="SHARE", help="Chains that may have no cluster.")
+        float,
+        typer.Option(metavar="SHARE", help="Share of the chains that may have no cluster."),
     ] = 0.01,
     templates: Annotated[
         bool, typer.Option("--templates", help="List all other chains of the sources as templates.")

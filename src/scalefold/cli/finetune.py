@@ -35,18 +35,18 @@ def finetune(
             "--weights",
             "-w",
             metavar="PATH",
-            help="AlphaFold's or OpenFold's file, or a checkpoint folder.",
+            help="AlphaFold's or OpenFold's file, or a checkpoint folder step-<number>.",
         ),
     ],
     out: Annotated[
         Path,
-        typer.Option("--out", "-o", metavar="FOLDER", help="The run's folder, as results/my."),
+        typer.Option("--out", "-o", metavar="FOLDER", help="The run's folder, such as results/my."),
     ],
     options: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[-- SNAKEMAKE OPTIONS]",
-            help="Further options of snakemake, after --.",
+            help="Options for snakemake, after --.",
             show_default=False,
         ),
     ] = None,
@@ -67,7 +67,8 @@ def finetune(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Preset of the weights' model, as model_3_ptm. Default: found out from the file.",
+            help="Preset of the weights' model, such as model_3_ptm. Default: found out from the "
+            "file.",
         ),
     ] = None,
     validation: Annotated[
@@ -75,15 +76,16 @@ def finetune(
         typer.Option(
             metavar="NUMBER",
             min=0,
-            help="Chains to hold out, each of another cluster. Default: a tenth of the clusters.",
+            help="Number of chains to hold out, each from another cluster; 0 holds none out. "
+            "Default: a tenth of the clusters.",
         ),
     ] = None,
     clusters: Annotated[
         str,
         typer.Option(
-            metavar="FILE",
-            help="[cyan]mmseqs[/]: computed by MMseqs2 at 40 % identity; or RCSB's file; or "
-            "[cyan]none[/]: only equal sequences are relatives.",
+            metavar="FILE|mmseqs|none",
+            help="[cyan]mmseqs[/] computes clusters at 40 % identity by MMseqs2. A file: RCSB's "
+            "clusters by entity. [cyan]none[/]: only equal sequences are kept together.",
         ),
     ] = "mmseqs",
     profile: Annotated[
@@ -91,12 +93,16 @@ def finetune(
     ] = "local",
     prepare_only: Annotated[
         bool,
-        typer.Option("--prepare-only", help="Write list and configuration, and start nothing."),
+        typer.Option(
+            "--prepare-only", help="Write the list of chains and the configuration, and stop."
+        ),
     ] = False,
     anew: Annotated[
         bool,
         typer.Option(
-            "--anew", help="Read the structures again, and write list and configuration again."
+            "--anew",
+            help="Read the structures again, and overwrite the list of chains and the "
+            "configuration.",
         ),
     ] = False,
     jobs: Annotated[
@@ -115,10 +121,10 @@ def finetune(
 ) -> None:
     """Train given weights further on structures of your own.
 
-    Structures are listed and clustered, and some clusters are held out. A configuration is written
-    to the run's folder, and one run of the workflow packs, evaluates the given weights, trains,
-    evaluates and reports. The same command goes on after an interruption, with the file as it is
-    then: edit it as you like.
+    Structures are listed and clustered, and some clusters are held out. A configuration,
+    finetune.yaml, is written to the run's folder, and one run of the workflow packs, evaluates the
+    given weights, trains, evaluates and reports. You may edit finetune.yaml: the same command then
+    goes on with it, as it does after an interruption.
 
     Structures that cannot be used are named, and listed in rejected.tsv. The rest goes on, and the
     exit code is then 2.

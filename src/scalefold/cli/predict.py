@@ -37,7 +37,7 @@ def register(app: typer.Typer) -> None:
 
 def predict(
     fasta: Annotated[
-        Path | None, typer.Argument(help="Sequences. Leave it out with --shards.")
+        Path | None, typer.Argument(help="FASTA file of sequences. Leave it out with --shards.")
     ] = None,
     *,
     weights: Annotated[
@@ -53,14 +53,18 @@ def predict(
     out: Annotated[
         Path,
         typer.Option(
-            "--out", "-o", metavar="FOLDER", help="Gets a folder a target, and predictions.tsv."
+            "--out",
+            "-o",
+            metavar="FOLDER",
+            help="Gets a folder for each sequence, and predictions.tsv.",
         ),
     ],
     alignments: Annotated[
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Has <name>/a3m/*.a3m of each sequence, as `scalefold fetch` lays them out.",
+            help="Folder with <name>/a3m/*.a3m for each sequence, as `scalefold search` and "
+            "`scalefold fetch` write it.",
         ),
     ] = None,
     query_alone: Annotated[
@@ -72,33 +76,33 @@ def predict(
     ] = False,
     shards: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Predict chains of shards in place of a FASTA file."),
+        typer.Option(metavar="FOLDER", help="Predict packed chains instead of a FASTA file."),
     ] = None,
     chain: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KEY",
-            help="With --shards: which chains. May be given several times; default all.",
+            help="With --shards: a chain to predict. May be given several times. Default: all.",
         ),
     ] = None,
     preset: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Preset of weights whose file does not say it. Checkpoints do, and "
-            "params_model_1.npz to params_model_5_ptm.npz: for these alone it is refused.",
+            help="Preset of weights that do not say which model they are of. Checkpoints do, and "
+            "params_model_1.npz to params_model_5_ptm.npz do by their names.",
         ),
     ] = None,
     config: Annotated[
         list[Path] | None,
         typer.Option(
-            "--config", "-c", metavar="FILE", help="In place of --preset: a run's configuration."
+            "--config", "-c", metavar="FILE", help="A run's configuration, instead of --preset."
         ),
     ] = None,
     recycling: Annotated[
         int | None,
         typer.Option(
-            min=0, help="Passes before the last; default evaluation.recycling of the weights."
+            min=0, help="Passes before the last. Default: the weights' evaluation.recycling."
         ),
     ] = None,
     early_stop: Annotated[
@@ -115,7 +119,7 @@ def predict(
 ) -> None:
     """Predict structures: ModelCIF and PDB files with confidences, ranked.
 
-    Of a checkpoint the averaged weights are taken. Weights bring their configuration along.
+    A checkpoint is used with its averaged weights and its own configuration.
 
     Several processes that torchrun starts on a node share each target: [cyan]torchrun --standalone
     --nproc-per-node 4 -m scalefold predict …[/]. So each needs less memory.
