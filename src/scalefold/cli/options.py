@@ -194,4 +194,7 @@ def _assignment(option: str, text: str) -> tuple[list[str], Any]:
     try:
         return names, read_yaml(value)
     except InputError as error:
-        raise InputError(f"{option} {text!r}: the value is {error}") from None
+        hint = ""
+        if value.startswith("{"):
+            hint = f""". Put a text with braces in quotes of its own: '{key}="{value}"'"""
+        raise InputError(f"{option} {text!r}: the value is {error}{hint}") from None

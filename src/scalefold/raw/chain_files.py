@@ -10,7 +10,7 @@ from typing import Final
 
 from scalefold.config.data import DataConfig
 from scalefold.config.mirror_roots import check_roots, local_folder
-from scalefold.errors import InputError, listed
+from scalefold.errors import InputError, counted, listed
 from scalefold.raw.chains import (
     STRUCTURE_SUFFIXES,
     ChainRow,
@@ -26,7 +26,8 @@ _MENDS: Final[Mapping[Kind, str]] = {
     "structures": "data.mirrors.mmcif, or data.mirrors.mmcif_path ('{entry}.cif.gz' suits a folder "
     "that has the files themselves)",
     "alignments": "the name in data.alignments or data.template_hits (null does without), or the "
-    "path, data.mirrors.alignment_path or hhr_path",
+    "path, data.mirrors.alignment_path ('{chain}/a3m/{name}.a3m' suits a folder with a folder for "
+    "each chain) or hhr_path",
 }
 """What to correct if a mirror has no file of a kind."""
 
@@ -103,7 +104,7 @@ def check_files(chains: Sequence[ChainRow], data: DataConfig, only: Kind | None 
         absent = absent_files(chains, data, kind)
         if absent:
             raise InputError(
-                f"none of {len(chains)} chains has such a file on the mirrors; correct "
+                f"the mirrors lack these files for all of {counted(len(chains), 'chain')}; correct "
                 f"{_MENDS[kind]}:" + listed([_absent(path) for path in absent])
             )
     train = [row for row in chains if row.split == "train"]

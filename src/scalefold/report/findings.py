@@ -56,7 +56,7 @@ def _parted(evaluations: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     last_step, last_train, last_validation = points[-1]
     if last_train - train > _PARTING and validation - last_validation > _PARTING:
         yield (
-            f"Train and validation part after step {step:,}. Until step {last_step:,} the mean "
+            f"Train and validation diverge after step {step:,}. Until step {last_step:,} the mean "
             f"lDDT-Cα of train rises from {train:.3f} to {last_train:.3f}; that of validation "
             f"falls from {validation:.3f} to {last_validation:.3f}. The model memorises its "
             "training chains. More chains, or an earlier end, would help."

@@ -272,8 +272,8 @@ def read_alphafold(path: Path, config: ModelConfig) -> State:
     """
     if archive_kind(path) == "torch":
         raise InputError(
-            f"{path}: is a torch file, not an .npz file of arrays as AlphaFold's are: its format "
-            "is openfold or mlperf (--format), and its name should end in .pt"
+            f"{path}: is a torch file, not an .npz file of arrays as AlphaFold's are. Rename it to "
+            "end in .pt; for `scalefold weights import` its --format is openfold or mlperf"
         )
     num_values = sum(shape.numel() for shape in model_shapes(config).values())
     arrays = read_arrays(path, _MAX_VALUE_BYTES * num_values + _MAX_HEADER_BYTES)

@@ -48,7 +48,7 @@ def refuse_differences(
     source: str, missing: Sequence[str], unknown: Sequence[str], misshapen: Sequence[str] = ()
 ) -> None:
     """Raise an `InputError` that lists these differences, unless there are none."""
-    kinds = (("missing", missing), ("unknown", unknown), ("misshapen", misshapen))
+    kinds = (("missing", missing), ("unknown", unknown), ("of another shape", misshapen))
     parts = [f"\n{len(names)} {kind}:{listed(names)}" for kind, names in kinds if names]
     if parts:
         raise InputError(

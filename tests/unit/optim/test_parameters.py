@@ -84,7 +84,7 @@ def test_load_checks_names_and_shapes() -> None:
         "step-00000004, first_moment",
         "1 missing:\n  2.weight (3, 5)",
         "1 unknown:\n  more (1,)",
-        "1 misshapen:\n  0.bias is (6,), the model has (5,)",
+        "1 of another shape:\n  0.bias is (6,), the model has (5,)",
     ):
         assert part in str(error.value)
 

@@ -242,7 +242,7 @@ def test_initial_weights_from_a_file_and_from_a_checkpoint(
             started = load_weights(out / "step-00000000", which)
             assert all(torch.equal(started[name], averaged[name]) for name in averaged)
     wrong = merge(micro_tree, {"training": {"initial_weights": str(trained)}, "model": {"c_m": 16}})
-    with pytest.raises(InputError, match=r"(?s)step-00000006 does not fit the model.*misshapen"):
+    with pytest.raises(InputError, match=r"(?s)step-00000006 does not fit.*of another shape"):
         train_quietly(make_config(wrong), shards, tmp_path / "wrong")
 
 

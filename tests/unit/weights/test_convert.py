@@ -209,7 +209,7 @@ def test_mismatches_are_all_listed(state: dict[str, torch.Tensor]) -> None:
     message = str(error.value)
     assert f"1 missing:\n  {first}" in message
     assert "1 unknown:\n  extra.weight (2,)" in message
-    assert f"1 misshapen:\n  {second} is (3, 5)" in message
+    assert f"1 of another shape:\n  {second} is (3, 5)" in message
 
 
 def test_weights_without_the_head_of_another_preset_say_so(
