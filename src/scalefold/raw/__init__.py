@@ -1,1 +1,1 @@
-
+"""Raw files: structures, alignments and template hits, read and fetched; the list of chains."""
