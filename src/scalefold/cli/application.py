@@ -108,10 +108,9 @@ def _explain(error: OSError) -> str | None:
 
 _ABOUT = (
     "From raw protein data to trained AlphaFold2-class weights.\n\n"
-    "[cyan]scalefold config check -c my.yaml[/] says what a run comes to, and "
-    "[cyan]snakemake --profile local --configfile my.yaml[/] makes it. The workflow calls fetch, "
-    "pack, train, evaluate and report, in this order, and search, predict and relax if they are "
-    "asked for."
+    "[cyan]scalefold config check -c my.yaml[/] checks and summarises a run, and "
+    "[cyan]snakemake --profile local --configfile my.yaml[/] runs it. The workflow calls fetch, "
+    "pack, train, evaluate and report, in this order. Search, predict and relax are optional."
 )
 
 app = typer.Typer(

@@ -48,14 +48,14 @@ def check(
     ] = None,
     nodes: Annotated[int, typer.Option(min=1, help="Nodes, with --processes on each.")] = 1,
 ) -> None:
-    """Check a configuration, and say which key is wrong and how to mend it, or what a run comes to.
+    """Check a configuration: say which key is wrong and how to fix it, or summarise the run.
 
-    The list of chains must have chains to train on, and the mirrors the files of one of them at
-    least. Each folder of data.mirrors must have files of some listed chain: structures, each kind
-    of alignment, template hits. With a section search only structures must be there, and the
-    programs and databases of its steps. The initial weights must fit the model, and the model must
-    have the modules that training.trainable names. The run's folder must be writable. An image
-    file, the sequences of predict.fasta and the evaluations of report.against must exist.
+    The list of chains must have chains to train on, and the mirrors must have the files of at least
+    one of them. Each kind of file must be there for some listed chain: structures, each of
+    data.alignments, template hits. With a section search, only structures, programs and databases
+    must be there. The initial weights must fit the model, and the model must have the modules that
+    training.trainable names. The run's folder must be writable. An image file, the sequences of
+    predict.fasta and the evaluations of report.against must exist.
     """
     from scalefold.config import check_image, load_stages, run_key
     from scalefold.io.atomic import check_writable

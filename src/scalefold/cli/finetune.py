@@ -162,7 +162,7 @@ def finetune(
     if not prepare_only:
         status = _run([sys.executable, "-m", *command])
         if status != 0:
-            typer.echo("the workflow has not ended; the same command goes on", err=True)
+            typer.echo("the workflow did not finish: run this command again to continue", err=True)
             raise typer.Exit(status)
         for line in outcome(loaded):
             typer.echo(line)
@@ -175,8 +175,8 @@ def _early_stop(patience: int, *, beside: bool) -> str:
     if beside:
         return end
     return (
-        f"{end}, where evaluations run beside it. On one GPU they wait for its end; `-- "
-        "--resources gpu=2` lets both share it, if its memory suffices"
+        f"{end}, if evaluations run beside it. With one GPU they wait until training has ended; "
+        "`-- --resources gpu=2` lets both share it, if its memory is large enough"
     )
 
 
