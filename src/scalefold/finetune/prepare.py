@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
+from scalefold.config.identity import leaves
 from scalefold.config.load import make_config, merge
 from scalefold.errors import InputError, counted, listed
 from scalefold.finetune.alignments import check_alignments, find_alignments
@@ -18,6 +19,14 @@ from scalefold.io.atomic import check_writable
 from scalefold.optim.trainable import trained_names
 from scalefold.raw.chains import Rejected, read_rejected, write_rejected
 from scalefold.weights.matching import model_shapes
+
+_OWN: Final = frozenset(
+    (
+        "run_name", "results", "preset", "data.chains", "data.mirrors.mmcif",
+        "data.mirrors.mmcif_path", "training.initial_weights",
+    )
+)  # fmt: skip
+"""Keys that follow from the arguments."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +64,7 @@ def prepare(request: Request, *, anew: bool, jobs: int) -> Prepared:
     """
     if not anew and check_command(request.settings, request.command):
         return Prepared(_unusable(read_rejected(request.rejected)), ())
+    _check_overrides(request.overrides)
     base = _base(request)
     limit = make_config(base).data.max_structure_bytes  # refuses what --out or --set says wrong
     check_writable(request.out, "--out")
@@ -109,6 +119,16 @@ def _list(
         reasons = [f"{one.chain_key}: {one.reason}" for one in rejected]
         also = f"\nLeft out before that, see {request.rejected}:{listed(reasons)}"
         raise InputError(f"{error}{also if reasons else ''}") from None
+
+
+def _check_overrides(overrides: Mapping[str, Any]) -> None:
+    """Refuse settings that a fine-tuning makes itself, as a run's whole configuration has them."""
+    own = [key for key, _ in leaves(overrides) if key in _OWN]
+    if own:
+        raise InputError(
+            f"--config or --set: {', '.join(own)}: finetune sets this itself. Give only other "
+            "settings, such as the sections search and training, in a file of their own"
+        )
 
 
 def _base(request: Request) -> dict[str, Any]:

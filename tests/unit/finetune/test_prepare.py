@@ -146,6 +146,13 @@ def test_wrong_settings_are_refused_before_anything_is_written(request_: Request
     assert not request_.out.exists()
 
 
+def test_a_whole_run_as_further_settings_is_refused(request_: Request) -> None:
+    whole = {"run_name": "other", "data": {"chains": "other.tsv"}, "training": {"steps": 3}}
+    with pytest.raises(InputError, match=r"run_name, data\.chains: finetune sets this itself"):
+        prepare(dataclasses.replace(request_, overrides=whole), anew=False, jobs=1)
+    assert not request_.out.exists()
+
+
 @pytest.mark.parametrize("alignments", [None, "absent"])
 def test_alignments_are_asked_for_before_structures_are_read(
     request_: Request, alignments: str | None
