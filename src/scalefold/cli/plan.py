@@ -1,4 +1,4 @@
-"""``scalefold plan``: what a training takes on GPUs that one does not have yet."""
+"""``scalefold plan``: time, memory and cost of a training on GPUs that one does not have yet."""
 
 from __future__ import annotations
 

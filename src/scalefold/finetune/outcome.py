@@ -1,4 +1,4 @@
-"""What a fine-tuning has brought."""
+"""The result of a fine-tuning: scores before it, at best and at its end; the best weights."""
 
 from __future__ import annotations
 

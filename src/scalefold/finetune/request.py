@@ -1,4 +1,4 @@
-"""What a user asks for, and where it goes."""
+"""The arguments of ``scalefold finetune``, and the files of its run's folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ways to divide a training among GPUs, and what each comes to."""
+"""Ways to divide a training among GPUs, with the time, memory and cost of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which protein chains an entry has, and what each is called, without its atoms where possible."""
+"""The protein chains of an entry and all of their names, without reading atoms where possible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run comes to, before it begins: samples, jobs, room, hours."""
+"""A summary of a run before it begins: chains, jobs, samples, hours, disk space."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _JOBS_A_RUN: Final = 4  # all_structures, index, config, all
 
 
 def extent(stages: Mapping[str, Config], chains: Sequence[ChainRow]) -> Iterator[str]:
-    """Say what a run comes to, a line a fact; those of the model are last, since they import torch.
+    """Summarise a run, one fact a line; those of the model are last, since they import torch.
 
     Parameters
     ----------

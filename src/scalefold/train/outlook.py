@@ -1,4 +1,4 @@
-"""What becomes of a training's checkpoints when it runs again, told before it does."""
+"""Warnings before a training runs again: which checkpoints are made anew, or will be missing."""
 
 from __future__ import annotations
 
