@@ -53,6 +53,7 @@ come from is not among them.
 FORMER_VALUES: Final[Mapping[str, Any]] = {
     "loss.violation_ca_c_n_stddev": 0.0311,
     "training.trainable": None,
+    "sampling.distilled_share": 0.0,
 }
 """Settings that earlier versions lack, and what those versions did. A setting with this value is no
 part of a key, so results of earlier versions keep their keys."""
@@ -73,6 +74,8 @@ def trajectory_settings(tree: Mapping[str, Any]) -> dict[str, Any]:
     """
     found = {**FORMER_VALUES, **dict(leaves(tree))}
     settings = {key: value for key, value in found.items() if not _is_free(key)}
+    if not found["sampling.distilled_share"]:  # no such sample is made
+        settings = {k: v for k, v in settings.items() if not k.startswith("features.distilled.")}
     run = PurePath(tree["results"], tree["run_name"])
     initial = PurePath(tree["training"]["initial_weights"] or "")
     if initial.is_relative_to(run):

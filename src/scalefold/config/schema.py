@@ -51,6 +51,17 @@ class BlockDeletionConfig(Section):
     randomize_num_blocks: bool = False
 
 
+class DistilledConfig(Section):
+    """What is different in samples of predicted structures (Suppl. sec. 1.3)."""
+
+    min_plddt: Annotated[float, Field(ge=0, le=100)] = Field(
+        50.0, description="Residues of lower confidence are not learnt from, as in OpenFold."
+    )
+    max_msa_rows: Positive = Field(
+        1000, description="Rows drawn of the alignment, the query included."
+    )
+
+
 class FeaturesConfig(Section):
     """From a shard row to the model's fixed-shape tensors."""
 
@@ -76,6 +87,7 @@ class FeaturesConfig(Section):
     masked_msa: MaskedMsaConfig = MaskedMsaConfig()
     block_deletion: BlockDeletionConfig = BlockDeletionConfig()
     clamp_fape_probability: Probability = 0.9
+    distilled: DistilledConfig = DistilledConfig()
 
     @field_validator("max_templates", mode="before")
     @classmethod
@@ -98,6 +110,9 @@ class SamplingConfig(Section):
     weights: Literal["alphafold", "mlperf", "uniform"] = Field(
         "alphafold",
         description="clip(L, 256, 512) / 512 over cluster size (alphafold) or its root (mlperf).",
+    )
+    distilled_share: Probability = Field(
+        0.0, description="Share of samples that are of predicted structures; AlphaFold2: 0.75."
     )
 
 

@@ -127,19 +127,22 @@ def feature_inputs(query: Query, plan: Plan, config: FeaturesConfig) -> FeatureI
         alignment=StoredAlignment.of(query),
         bounds=torch.from_numpy(replacement_bounds(query.msa.profile, config.masked_msa)),
         passes=tuple(
-            pass_inputs(len(query.msa.msa), draws, config, key)
+            pass_inputs(len(query.msa.msa), draws, config, key, plan.max_msa_rows)
             for draws, key in zip(plan.msa, plan.dropout_keys, strict=True)
         ),
     )
 
 
 def pass_inputs(
-    num_rows: int, draws: MsaDraws, config: FeaturesConfig, dropout_key: int
+    num_rows: int,
+    draws: MsaDraws,
+    config: FeaturesConfig,
+    dropout_key: int,
+    max_rows: int | None = None,
 ) -> PassInputs:
     """Choose the rows of a pass; its other decisions stay as they are."""
-    choice = choose_rows(
-        num_rows, draws, config.max_msa_clusters, config.block_deletion.fraction_per_block
-    )
+    fraction = config.block_deletion.fraction_per_block
+    choice = choose_rows(num_rows, draws, config.max_msa_clusters, fraction, max_rows)
     num_centres = len(choice.centres)
     return PassInputs(
         centres=torch.from_numpy(choice.centres.astype(np.int32)),

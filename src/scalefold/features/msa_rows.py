@@ -56,7 +56,11 @@ def kept_rows(num_rows: int, starts: NDArray[np.int64], fraction: float) -> NDAr
 
 
 def choose_rows(
-    num_rows: int, draws: MsaDraws, max_clusters: int, block_fraction: float
+    num_rows: int,
+    draws: MsaDraws,
+    max_clusters: int,
+    block_fraction: float,
+    max_rows: int | None = None,
 ) -> RowChoice:
     """Choose cluster centres at random; all other rows remain to be clustered.
 
@@ -67,8 +71,12 @@ def choose_rows(
     max_clusters : int
     block_fraction : float
         Size of a deleted block (``draws.deletion_starts`` says whether there is any).
+    max_rows : int, optional
+        Of the rows that block deletion leaves, this many are drawn, the query included.
     """
     kept = kept_rows(num_rows, draws.deletion_starts, block_fraction)
     order = draws.row_order[kept[draws.row_order]]
+    if max_rows is not None:
+        order = order[: max_rows - 1]  # in random order: a uniform draw
     centres = np.concatenate([np.zeros(1, np.int64), order[: max_clusters - 1]])
     return RowChoice(centres, order[max_clusters - 1 :])

@@ -107,7 +107,7 @@ def training_inputs(sample: Sample, plan: Plan, config: FeaturesConfig) -> Featu
     InputError
         If the chain has no observed atom; see also `feature_inputs`.
     """
-    targets = target_inputs(sample.chain, plan)
+    targets = target_inputs(sample.chain, plan, config.distilled.min_plddt)
     return feature_inputs(Query.of(sample), plan, config)._replace(targets=targets)
 
 

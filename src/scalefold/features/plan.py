@@ -33,6 +33,8 @@ class Plan:
         Decisions of each pass.
     dropout_keys : tuple of int
         Key of each pass's dropout masks.
+    max_msa_rows : int or None
+        Rows that are drawn of the alignment; None: all.
     """
 
     window: Window
@@ -41,6 +43,7 @@ class Plan:
     clamped: bool
     msa: tuple[MsaDraws, ...]
     dropout_keys: tuple[int, ...]
+    max_msa_rows: int | None = None
 
 
 def training_plan(
@@ -49,6 +52,7 @@ def training_plan(
     """Decide on a training sample: a pure function of (seed, draw, pass)."""
     key = DrawKey("training", seed, draw)
     draws = draw_sample(key, config.template_pool)
+    distilled = sample.chain.origin == "distilled"
     clamped = draws.clamp < config.clamp_fape_probability
     templates = usable_templates(
         sample.templates,
@@ -72,6 +76,7 @@ def training_plan(
             key, sample.msa, config, passes, delete_blocks=config.block_deletion.enabled
         ),
         dropout_keys=tuple(dropout_key(key, pass_index) for pass_index in passes),
+        max_msa_rows=config.distilled.max_msa_rows if distilled else None,
     )
 
 

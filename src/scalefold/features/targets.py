@@ -39,8 +39,11 @@ class TargetInputs(NamedTuple):
     clamped: bool
 
 
-def target_inputs(chain: ChainRecord, plan: Plan) -> TargetInputs:
+def target_inputs(chain: ChainRecord, plan: Plan, min_plddt: float) -> TargetInputs:
     """Collect what targets are made from. Tensors share the chain's memory.
+
+    Of a predicted structure, atoms of residues below ``min_plddt`` count as not observed. Its
+    resolution is unknown, so the terms that need one leave it out: pLDDT, resolved and PAE.
 
     Raises
     ------
@@ -49,9 +52,12 @@ def target_inputs(chain: ChainRecord, plan: Plan) -> TargetInputs:
     """
     check_observed(chain)
     part = slice(plan.window.start, plan.window.stop)
+    mask = chain.atom_mask[part]
+    if chain.confidence is not None:
+        mask = mask & (chain.confidence[part, None] >= min_plddt)
     return TargetInputs(
         positions=torch.from_numpy(chain.positions[part]),
-        atom_mask=torch.from_numpy(chain.atom_mask[part]),
+        atom_mask=torch.from_numpy(mask),
         num_res=len(chain),
         resolution=float(chain.resolution or 0.0),
         clamped=plan.clamped,

@@ -1,7 +1,8 @@
 """Which chain each draw of the training run takes (Suppl. sec. 1.2.5).
 
 Draws are independent, with replacement: chain ``i`` is taken with probability ``w_i / sum(w)``, and
-draw ``d`` is a pure function of (seed, d). There are no epochs.
+draw ``d`` is a pure function of (seed, d). There are no epochs. Predicted structures have a share
+of the draws, if any; the sum is over chains of one origin then.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from scalefold.features.random import unit_floats, words
 
 _COLUMNS = (
     "chain_key",
+    "origin",
     "length",
     "resolution",
     "max_single_residue_fraction",
@@ -33,9 +35,10 @@ class TrainingSampler:
     Parameters
     ----------
     index : pyarrow.Table
-        One row a chain, as the index of the shards has it: ``chain_key``, ``split``, ``length``,
-        ``resolution``, ``cluster_id``, ``cluster_size``, ``max_single_residue_fraction``. Rows of
-        split ``train`` count. The order of the rows is of no importance.
+        One row a chain, as the index of the shards has it: ``chain_key``, ``split``, ``origin``,
+        ``length``, ``resolution``, ``cluster_id``, ``cluster_size``,
+        ``max_single_residue_fraction``. Rows of split ``train`` count. The order of the rows is of
+        no importance.
     config : SamplingConfig
         Filters and weights.
     seed : int
@@ -55,7 +58,7 @@ class TrainingSampler:
     Raises
     ------
     InputError
-        If no chain is left, or a key appears twice.
+        If no chain is left, none of an origin that is to be drawn, or a key appears twice.
     """
 
     def __init__(self, index: pa.Table, config: SamplingConfig, seed: int) -> None:
@@ -85,8 +88,20 @@ class TrainingSampler:
                 "filters in section 'sampling', or add chains of split 'train'"
             )
         self.keys = [key for key, keep in zip(keys, kept) if keep]
-        weights = _weights(train, config)[kept]
-        self.probabilities = weights / weights.sum()
+        distilled = _is_distilled(train)[kept]
+        self.probabilities = _weights(train, config)[kept]
+        for origin, chosen, share in (
+            ("experimental", ~distilled, 1.0 - config.distilled_share),
+            ("distilled", distilled, config.distilled_share),
+        ):
+            if share and not chosen.any():
+                raise InputError(
+                    f"sampling.distilled_share is {config.distilled_share:g}, but the shards have "
+                    f"no {origin} chain to draw ({self._removal()}). Correct it, or make shards "
+                    "with both (`scalefold distil`)"
+                )
+            of_origin = self.probabilities[chosen]
+            self.probabilities[chosen] = share * of_origin / of_origin.sum()
         self._bounds = np.cumsum(self.probabilities)
         self._seed = seed
 
@@ -107,13 +122,14 @@ class TrainingSampler:
 
 def _filters(train: pa.Table, config: SamplingConfig) -> list[tuple[str, NDArray[np.bool_]]]:
     """Name of each filter, and which rows pass it."""
+    distilled = _is_distilled(train)  # has neither resolution nor cluster
     # unknown is NaN here, which compares as false
     resolution = train["resolution"].to_numpy()
     unknown = np.isnan(resolution)
     fraction = train["max_single_residue_fraction"].to_numpy()
     has_cluster = pc.is_valid(train["cluster_id"]).to_numpy()
     return [
-        ("unknown resolution", ~unknown | config.allow_unknown_resolution),
+        ("unknown resolution", ~unknown | distilled | config.allow_unknown_resolution),
         (
             f"resolution of {config.max_resolution_angstrom:g} Å or worse",
             unknown | (resolution < config.max_resolution_angstrom),
@@ -122,8 +138,16 @@ def _filters(train: pa.Table, config: SamplingConfig) -> list[tuple[str, NDArray
             f"more than {config.max_single_residue_fraction:.0%} of one residue type",
             fraction <= config.max_single_residue_fraction,
         ),
-        ("unknown cluster", has_cluster | (not config.require_cluster)),
+        ("unknown cluster", has_cluster | distilled | (not config.require_cluster)),
+        (
+            f"sampling.distilled_share {config.distilled_share:g}",
+            np.where(distilled, config.distilled_share > 0, config.distilled_share < 1),
+        ),
     ]
+
+
+def _is_distilled(train: pa.Table) -> NDArray[np.bool_]:
+    return pc.equal(train["origin"], "distilled").to_numpy()
 
 
 def _weights(train: pa.Table, config: SamplingConfig) -> NDArray[np.float64]:

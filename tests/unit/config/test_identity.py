@@ -9,6 +9,7 @@ from scalefold.config.identity import (
     FORMER_VALUES,
     FREE_KEYS,
     former_packing_settings,
+    leaves,
     packing_hash,
     packing_hashes,
     packing_settings,
@@ -52,6 +53,7 @@ def test_what_the_trajectory_does_not_depend_on_leaves_the_key(sections: dict[st
         {"seed": 1},
         {"features": {"crop_size": 32}},
         {"sampling": {"weights": "uniform"}},
+        {"sampling": {"distilled_share": 0.75}},
         {"model": {"template": {"enabled": False}}},
         {"loss": {"chi": 0.5}},
         {"optimiser": {"clip_norm": 0.2}},
@@ -64,6 +66,13 @@ def test_what_it_depends_on_changes_the_key(sections: dict[str, Any]) -> None:
     assert key(**sections) != key()
 
 
+def test_settings_of_predicted_structures_count_where_there_are_any() -> None:
+    share = {"sampling": {"distilled_share": 0.75}}
+    other = {"features": {"distilled": {"min_plddt": 60}}}
+    assert key(**other) == key()
+    assert key(**share, **other) != key(**share)
+
+
 def test_settings_of_a_version_that_lacked_some_equal_those_with_their_former_values() -> None:
     now = make_config(BASE | {"loss": {"violation_ca_c_n_stddev": 0.0311}})
     tree = now.model_dump(mode="json")
@@ -74,10 +83,8 @@ def test_settings_of_a_version_that_lacked_some_equal_those_with_their_former_va
 
 
 def test_former_values_are_of_settings_that_exist() -> None:
-    tree = make_config(BASE).model_dump(mode="json")
-    for name in FORMER_VALUES:
-        section, setting = name.split(".")
-        assert setting in tree[section]
+    settings = dict(leaves(make_config(BASE).model_dump(mode="json")))
+    assert settings.keys() >= FORMER_VALUES.keys()
 
 
 def test_every_setting_is_either_free_or_in_the_key() -> None:

@@ -62,3 +62,25 @@ def test_one_cluster_is_the_query():
     choice = choose_rows(5, draws(5), 1, 0.3)
     assert choice.centres.tolist() == [0]
     assert sorted(choice.others) == [1, 2, 3, 4]
+
+
+def test_rows_of_a_predicted_structure_are_drawn_uniformly_and_without_repetition():
+    starts = [3, 40]
+    kept = set(np.flatnonzero(kept_rows(50, np.asarray(starts), 0.1)))
+    counts = np.zeros(50)
+    for seed in range(1000):
+        choice = choose_rows(50, draws(50, starts, seed), 8, 0.1, max_rows=20)
+        used = np.concatenate([choice.centres, choice.others])
+        assert len(choice.centres) == 8
+        assert len(used) == len(set(used)) == 20
+        assert set(used) <= kept
+        counts[used] += 1
+    assert counts[0] == 1000
+    share = 19 / (len(kept) - 1)
+    others = counts[sorted(kept - {0})]
+    assert abs(others - 1000 * share).max() < 5 * np.sqrt(1000 * share * (1 - share))
+
+
+def test_fewer_rows_than_are_asked_for_are_all_used():
+    choice = choose_rows(5, draws(5), 3, 0.3, max_rows=1000)
+    assert sorted([*choice.centres, *choice.others]) == [0, 1, 2, 3, 4]

@@ -226,3 +226,27 @@ def test_the_host_never_waits_for_the_device(sample):
         features_of(inputs, CONFIG, 3)
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+def test_a_predicted_structure_is_learnt_where_it_is_confident(sample):
+    """Of its alignment few rows are drawn, and no term that asks for a resolution is computed."""
+    length = len(sample.chain)
+    confidence = np.linspace(0, 100, length, dtype=np.float32)
+    chain = dataclasses.replace(
+        sample.chain, origin="distilled", confidence=confidence, resolution=None
+    )
+    predicted = dataclasses.replace(sample, chain=chain)
+    distilled = CONFIG.distilled.model_copy(update={"min_plddt": 40.0, "max_msa_rows": 9})
+    config = CONFIG.model_copy(update={"distilled": distilled})
+    for draw in range(6):
+        (found,) = training_features(predicted, config, 0, draw, [0])
+        (same,) = training_features(sample, config, 0, draw, [0])
+        start = int(found["residue_index"][0, 0])
+        confident = torch.from_numpy(confidence[start : start + 24] >= 40.0)[:, None]
+        assert torch.equal(found["all_atom_mask"][0], same["all_atom_mask"][0] * confident)
+        assert torch.equal(found["backbone_rigid_mask"], found["all_atom_mask"][..., :3].amin(-1))
+        assert found["resolution"].item() == 0
+        assert same["resolution"].item() == 2
+        # 6 centres, and of the 3 other rows all
+        rows = found["extra_msa_mask"].amax(-1).sum()
+        assert rows <= 3 < same["extra_msa_mask"].amax(-1).sum()

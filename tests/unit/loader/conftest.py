@@ -41,6 +41,7 @@ class Reader:
             "resolution": pa.array([2.0] * len(keys), pa.float64()),
             "cluster_id": list(keys),
             "cluster_size": pa.array([1] * len(keys), pa.int32()),
+            "origin": pa.array(["experimental"] * len(keys)),
             "max_single_residue_fraction": pa.array([0.2] * len(keys), pa.float64()),
         })
 

@@ -19,14 +19,20 @@ ROWS = [
 ]
 COLUMNS = (
     "chain_key", "split", "length", "resolution", "cluster_id", "cluster_size",
-    "max_single_residue_fraction",
+    "max_single_residue_fraction", "origin",
 )  # fmt: skip
+DISTILLED = [
+    ("distilled_a", "train", 256, None, None, 1, 0.1, "distilled"),
+    ("distilled_b", "train", 512, None, None, 1, 0.1, "distilled"),
+    ("distilled_c", "train", 512, None, None, 1, 0.9, "distilled"),
+]
 
 
 def index(rows=ROWS):
     types = [pa.string(), pa.string(), pa.int32(), pa.float64(), pa.string(), pa.int32()]
-    schema = pa.schema(list(zip(COLUMNS, [*types, pa.float64()])))
-    return pa.Table.from_pylist([dict(zip(COLUMNS, row)) for row in rows], schema=schema)
+    schema = pa.schema(list(zip(COLUMNS, [*types, pa.float64(), pa.string()])))
+    complete = [dict(zip(COLUMNS, (*row, "experimental")[:8])) for row in rows]
+    return pa.Table.from_pylist(complete, schema=schema)
 
 
 def test_filters_and_their_counts():
@@ -37,11 +43,12 @@ def test_filters_and_their_counts():
         "resolution of 9 Å or worse": 1,
         "more than 80% of one residue type": 1,
         "unknown cluster": 0,
+        "sampling.distilled_share 0": 0,
     }
     strict = SamplingConfig(allow_unknown_resolution=False, require_cluster=True)
     sampler = TrainingSampler(index(), strict, 0)
     assert sampler.keys == ["1aaa_A", "1bbb_A"]
-    assert list(sampler.removed.values()) == [1, 1, 1, 1]
+    assert list(sampler.removed.values()) == [1, 1, 1, 1, 0]
 
 
 def test_says_how_many_chains_the_filters_leave():
@@ -79,6 +86,35 @@ def test_a_draw_is_a_pure_function_of_seed_and_index():
     assert forwards == backwards[::-1]
     assert forwards != [TrainingSampler(index(), SamplingConfig(), 6).key(d) for d in range(200)]
     assert sampler.key(10**12) in sampler.keys
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 0.75, 1.0])
+def test_predicted_structures_are_drawn_with_their_share(share):
+    # What an experiment has, resolution and cluster, is not asked of them.
+    strict = {"allow_unknown_resolution": False, "require_cluster": True}
+    config = SamplingConfig(distilled_share=share, **strict)
+    sampler = TrainingSampler(index(ROWS + DISTILLED), config, 0)
+    alone = TrainingSampler(index(), SamplingConfig(**strict), 0)
+    found = dict(zip(sampler.keys, sampler.probabilities))
+    expected = {key: (1 - share) * p for key, p in zip(alone.keys, alone.probabilities)}
+    expected |= {"distilled_a": share / 3, "distilled_b": 2 * share / 3}
+    assert found == pytest.approx({key: p for key, p in expected.items() if p}, rel=1e-12)
+    draws = 4000
+    drawn = sum(sampler.key(d).startswith("distilled") for d in range(draws))
+    assert abs(drawn / draws - share) <= 4.5 * np.sqrt(share * (1 - share) / draws)
+
+
+def test_without_a_share_predicted_structures_change_no_draw():
+    alone = TrainingSampler(index(), SamplingConfig(), 3)
+    beside = TrainingSampler(index(ROWS + DISTILLED), SamplingConfig(), 3)
+    assert [alone.key(d) for d in range(300)] == [beside.key(d) for d in range(300)]
+
+
+def test_a_share_of_what_is_not_there_is_refused():
+    with pytest.raises(InputError, match="no distilled chain"):
+        TrainingSampler(index(), SamplingConfig(distilled_share=0.75), 0)
+    with pytest.raises(InputError, match="no experimental chain"):
+        TrainingSampler(index(DISTILLED), SamplingConfig(distilled_share=0.75), 0)
 
 
 def test_no_chain_left_says_why():
