@@ -27,6 +27,7 @@ from scalefold.cli import (
     configuration,
     convert,
     data,
+    distil,
     doctor,
     finetune,
     mlperf_log,
@@ -169,6 +170,7 @@ plan.register(app)
 monitor.register(app)
 predict.register(app)
 relax.register(app)
+distil.register(app)
 mlperf_log.register(app)
 profile.register(app)
 doctor.register(app)

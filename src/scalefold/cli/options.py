@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -136,6 +137,20 @@ def read_stage(files: list[Path], overrides: list[str] | None, stage: str | None
             else f"--stage{found}: the configuration has no stages. Leave the option out"
         )
     return stages[stage]
+
+
+def parse_part(text: str) -> tuple[int, int]:
+    """Turn ``0/8`` into a part's number and how many parts there are.
+
+    Raises
+    ------
+    InputError
+        It is something else.
+    """
+    match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
+    if match is None or not int(match[1]) < int(match[2]):
+        raise InputError(f"--part {text!r}: expected a number and how many parts, such as 0/8")
+    return int(match[1]), int(match[2])
 
 
 def parse_overrides(overrides: list[str]) -> dict[str, Any]:

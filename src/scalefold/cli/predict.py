@@ -13,15 +13,16 @@ from scalefold.cli.options import (
     Overrides,
     check_there,
     parse_overrides,
+    parse_part,
 )
 from scalefold.cli.sharing import leading
 from scalefold.errors import InputError
 
 if TYPE_CHECKING:
     from scalefold.config import Config
-    from scalefold.config.data import ShardsConfig
     from scalefold.predict.run import Outcome
     from scalefold.predict.targets import Target
+    from scalefold.raw.fasta import FastaRecord
 
 
 def register(app: typer.Typer) -> None:
@@ -105,6 +106,14 @@ def predict(
             min=0, help="Passes before the last. Default: the weights' evaluation.recycling."
         ),
     ] = None,
+    part: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NUMBER/PARTS",
+            help="Only one part of the sequences, such as 0/8. Sequences that cannot be predicted "
+            "are then no error: predictions.tsv lists them.",
+        ),
+    ] = None,
     early_stop: Annotated[
         float,
         typer.Option(
@@ -138,17 +147,21 @@ def predict(
         raise InputError("--shards have alignments: leave out --alignments and --query-alone")
     if fasta is not None and chain:
         raise InputError("--chain only goes with --shards")
+    if fasta is None and part:
+        raise InputError("--part only goes with a FASTA file")
     if preset and config:
         raise InputError("give either --preset NAME or --config FILE (-c), not both")
     for path, what in ((fasta, "FASTA file"), (alignments, "folder of alignments")):
         if path is not None:
             check_there(path, what)
     overrides = _overrides(set_, recycling)
+    number, parts = (0, 1) if part is None else parse_part(part)
 
     from scalefold.cli.logs import log_to_stderr
     from scalefold.launcher import find_place
     from scalefold.predict.members import read_members
     from scalefold.predict.run import SUMMARY_FILE, predict_targets
+    from scalefold.predict.targets import fasta_targets
 
     console = log_to_stderr(find_place())
     bad_weights: list[Path] = []
@@ -168,7 +181,8 @@ def predict(
             targets, refused = _of_shards(shards, chain)
         else:
             assert fasta is not None
-            targets, refused = _of_fasta(fasta, alignments, members[0].config.shards)
+            records, refused = _of_fasta(fasta, number, parts)
+            targets = fasta_targets(records, alignments, members[0].config.shards)
         outcomes = predict_targets(
             targets,
             members,
@@ -184,7 +198,7 @@ def predict(
     before = f", {there} of them before" if there else ""
     done = len(outcomes) - failed
     typer.echo(f"{out / SUMMARY_FILE}: {done} of {len(outcomes)} predicted{before}")
-    if failed or bad_weights:
+    if (failed and part is None) or bad_weights:
         raise typer.Exit(EXIT_INPUT_ERROR)
 
 
@@ -206,19 +220,17 @@ def _given(
     return None if config is None else load_config(config, overrides)
 
 
-def _of_fasta(
-    fasta: Path, alignments: Path | None, shards: ShardsConfig
-) -> tuple[list[Target], list[Outcome]]:
+def _of_fasta(fasta: Path, number: int, parts: int) -> tuple[list[FastaRecord], list[Outcome]]:
+    """Read one part of the sequences; what cannot be read is in the first."""
     from scalefold.predict.run import Outcome
-    from scalefold.predict.targets import fasta_targets
-    from scalefold.raw.fasta import read_fasta
+    from scalefold.raw.fasta import part_of, read_fasta
 
     records, rejected = read_fasta(fasta)
     refused = []
-    for line, name, reason in rejected:
+    for line, name, reason in rejected if number == 0 else ():
         typer.echo(f"{fasta}, line {line}: {name}: {reason}", err=True)
         refused.append(Outcome(name, None, "failed", f"line {line}: {reason}"))
-    return fasta_targets(records, alignments, shards), refused
+    return [record for record in records if part_of(record, parts) == number], refused
 
 
 def _of_shards(shards: Path, chosen: list[str] | None) -> tuple[list[Target], list[Outcome]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scalefold.cli.options import ConfigFiles, Overrides, ShardFolder, read_config
+from scalefold.cli.options import ConfigFiles, Overrides, ShardFolder, parse_part, read_config
 from scalefold.errors import InputError
 
 if TYPE_CHECKING:
@@ -59,16 +58,16 @@ def search(
     there are any.
     """
     from scalefold.raw.chains import Rejected
-    from scalefold.raw.fasta import read_fasta
+    from scalefold.raw.fasta import part_of, read_fasta
     from scalefold.search import search as searching
 
     signal.signal(signal.SIGTERM, _end)
     loaded = read_config(config, set_)
-    number, parts = (None, 1) if part is None else _part(part)
+    number, parts = (None, 1) if part is None else parse_part(part)
     is_empty_list = number is not None and fasta.is_file() and fasta.stat().st_size == 0
     records, unread = ([], []) if is_empty_list else read_fasta(fasta)
     if number is not None:
-        records = [r for r in records if searching.part_of(r, parts) == number]
+        records = [r for r in records if part_of(r, parts) == number]
         unread = unread if number == 0 else []
     set_aside = [Rejected(r.name, "search", f"{fasta}, line {r.line}: {r.reason}") for r in unread]
     summary = searching.search(records, loaded, out, part=number, set_aside=set_aside)
@@ -134,13 +133,6 @@ def build_db(
     _say_rejected(rejected)
     if rejected:
         raise InputError(f"{len(rejected)} of {len(alignments)} were left out, see above")
-
-
-def _part(text: str) -> tuple[int, int]:
-    match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
-    if match is None or not int(match[1]) < int(match[2]):
-        raise InputError(f"--part {text!r}: expected a number and how many parts, such as 0/8")
-    return int(match[1]), int(match[2])
 
 
 def _say_rejected(rejected: Sequence[Rejected]) -> None:

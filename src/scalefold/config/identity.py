@@ -24,6 +24,7 @@ FREE_KEYS: Final = (
     "evaluation",
     "report",
     "predict",
+    "distillation",  # as for data; what samples make of it is in features and sampling
     "stages",  # a training is one of them
     "training.steps",
     "training.checkpoint_every",

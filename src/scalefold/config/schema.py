@@ -1,6 +1,7 @@
 """The typed configuration: every key, its meaning, its default and its bounds.
 
-The sections ``data``, ``shards``, ``model`` and ``search`` have modules of their own beside it.
+The sections ``data``, ``shards``, ``model``, ``search``, ``predict`` and ``distillation`` have
+modules of their own beside it.
 Frozen, unknown keys are errors. Defaults are AlphaFold2's initial training (Jumper et al. 2021,
 Suppl. Table 4); ``presets.yaml`` states the differences of every other preset as data.
 """
@@ -17,6 +18,7 @@ from scalefold.config.data import DataConfig, ShardsConfig
 from scalefold.config.model import ModelConfig
 from scalefold.config.search import SearchConfig
 from scalefold.config.section import Section
+from scalefold.config.sequences import DistillationConfig, PredictConfig
 from scalefold.config.values import (
     BelowOne,
     NonNegative,
@@ -304,31 +306,6 @@ class EvaluationConfig(Section):
     seed: int = 0
 
 
-class PredictConfig(Section):
-    """Structures of sequences, by the weights that the run ends with."""
-
-    fasta: WrittenPath | None = Field(None, description="Sequences to predict, or null.")
-    alignments: WrittenPath | None = Field(
-        None,
-        description="Folder with <name>/a3m/*.a3m of each sequence; null: search them, as the "
-        "section search says.",
-    )
-    query_alone: bool = Field(False, description="Without alignments: far less accurate.")
-    early_stop_angstrom: Annotated[float, Field(ge=0.0)] = Field(
-        0.0,
-        description="Recycling ends when it changes distances between CA atoms by less; 0: never.",
-    )
-
-    relax: bool = Field(
-        False, description="Relax the best model of each sequence by OpenMM, the extra relax."
-    )
-
-    @property
-    def searches(self) -> bool:
-        """Whether alignments of the sequences are to be searched."""
-        return self.fasta is not None and self.alignments is None and not self.query_alone
-
-
 class ReportConfig(Section):
     """What the report shows beside the run."""
 
@@ -366,6 +343,7 @@ class Config(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     report: ReportConfig = ReportConfig()
     predict: PredictConfig = PredictConfig()
+    distillation: DistillationConfig = DistillationConfig()
     stages: dict[str, dict[str, Any]] = Field(
         {},
         description="Trainings in a row, by name: what each sets on top of all else. Each starts "
@@ -409,17 +387,17 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _alignments_are_said(self) -> Config:
-        wanted = self.predict
-        if wanted.alignments is not None and wanted.query_alone:
-            raise ValueError(
-                f"predict.alignments is {wanted.alignments}, and predict.query_alone is true, "
-                "which does without: set one of them to null or false"
-            )
-        if wanted.searches and self.search is None:
-            raise ValueError(
-                f"predict.fasta is {wanted.fasta}, but nothing says where alignments come from: "
-                "set predict.alignments, a section search, or predict.query_alone"
-            )
+        for name, wanted in (("predict", self.predict), ("distillation", self.distillation)):
+            if wanted.alignments is not None and wanted.query_alone:
+                raise ValueError(
+                    f"{name}.alignments is {wanted.alignments}, and {name}.query_alone is true, "
+                    "which does without: set one of them to null or false"
+                )
+            if wanted.searches and self.search is None:
+                raise ValueError(
+                    f"{name}.fasta is {wanted.fasta}, but nothing says where alignments come "
+                    f"from: set {name}.alignments, a section search, or {name}.query_alone"
+                )
         return self
 
     @model_validator(mode="after")

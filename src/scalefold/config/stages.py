@@ -25,6 +25,7 @@ _OF_THE_RUN: Final = (
     "search",
     "shards",
     "predict",
+    "distillation",
     "stages",
 )
 """What all stages have in common."""

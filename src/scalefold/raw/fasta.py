@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -106,6 +107,12 @@ def read_fasta(path: Path, max_residues: int = MAX_RESIDUES) -> Fasta:
             "sequence"
         )
     return found
+
+
+def part_of(record: FastaRecord, num_parts: int) -> int:
+    """Return which of the parts, into which jobs divide sequences, has this one."""
+    digest = hashlib.sha256(record.sequence.encode()).digest()
+    return int.from_bytes(digest[:8], "big") % num_parts
 
 
 def _split(text: str) -> Iterator[tuple[int, str, str]]:

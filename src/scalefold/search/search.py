@@ -66,12 +66,6 @@ class SearchSummary:
     rejected: list[Rejected] = field(default_factory=list)
 
 
-def part_of(record: FastaRecord, num_parts: int) -> int:
-    """Return which of the parts, into which jobs divide sequences, has this one."""
-    digest = hashlib.sha256(record.sequence.encode()).digest()
-    return int.from_bytes(digest[:8], "big") % num_parts
-
-
 def search(
     records: Sequence[FastaRecord],
     config: Config,

@@ -11,6 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import track
@@ -24,8 +25,10 @@ from scalefold.shards.pack_alignments import pack_alignments
 from scalefold.shards.pack_index import pack_index
 from scalefold.shards.pack_structures import pack_structures
 
-__all__ = ["pack", "pack_alignments", "pack_index", "pack_structures"]
+__all__ = ["in_processes", "pack", "pack_alignments", "pack_index", "pack_structures"]
 
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 _Stage = Callable[[Config, Path, Path, int, Console | None], object]
 
 
@@ -61,7 +64,7 @@ def pack(
     console = console or Console(stderr=True)
     for name, stage in (("structures", pack_structures), ("alignments", pack_alignments)):
         work = partial(_quiet, stage, config, raw, out)
-        with _results(work, buckets, jobs) as results:
+        with in_processes(work, buckets, jobs) as results:
             for _ in track(
                 results, description=f"{name}, buckets", total=len(buckets), console=console
             ):
@@ -70,10 +73,10 @@ def pack(
 
 
 @contextmanager
-def _results(
-    work: Callable[[int], None], buckets: Sequence[int], jobs: int
-) -> Iterator[Iterable[None]]:
-    """Give what is done bucket by bucket, in this process or in ``jobs`` others."""
+def in_processes(
+    work: Callable[[_Item], _Result], buckets: Sequence[_Item], jobs: int
+) -> Iterator[Iterable[_Result]]:
+    """Give what is made bucket by bucket, in this process or in ``jobs`` others."""
     if jobs == 1:
         yield map(work, buckets)
         return

@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow.compute as pc
+
 from scalefold.config.identity import packing_hashes
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
@@ -111,6 +113,8 @@ def _differences(folder: Path, config: Config) -> list[str]:
 def other_chains(folder: Path, listed: Iterable[ChainRow]) -> set[str]:
     """Return the keys of chains whose line in the list is not the one that they were packed with.
 
+    Predicted structures are in no list.
+
     Of a chain that was set aside only the key is known, and that it is no sample.
 
     Raises
@@ -119,6 +123,7 @@ def other_chains(folder: Path, listed: Iterable[ChainRow]) -> set[str]:
         Index or table of rejected chains are missing or damaged.
     """
     index = ShardFile(folder / INDEX_FILE, "index").table()
+    index = index.filter(pc.equal(index["origin"], "experimental"))
     columns = (index[name].to_pylist() for name in ChainRow._fields)
     packed, wanted = set(zip(*columns, strict=True)), set(listed)
     set_aside = {rejected.chain_key for rejected in read_rejected(folder / REJECTED_FILE)}

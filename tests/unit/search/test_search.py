@@ -15,12 +15,12 @@ from scalefold.config import make_config
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.raw.alignments import parse_a3m, read_folder
-from scalefold.raw.fasta import FastaRecord
+from scalefold.raw.fasta import FastaRecord, part_of
 from scalefold.raw.hhr import read_hhr
 from scalefold.search import search as searching
 from scalefold.search.a3m import query_of
 from scalefold.search.process import ToolError
-from scalefold.search.search import part_of, search
+from scalefold.search.search import search
 
 SEQUENCE = query_of(alignment("5pti_A"), "5pti_A")
 RECORDS = [FastaRecord("one_A", SEQUENCE), FastaRecord("two_A", SEQUENCE)]
