@@ -20,10 +20,12 @@ include: "workflow/rules/search.smk"
 include: "workflow/rules/shards.smk"
 include: "workflow/rules/launcher.smk"
 include: "workflow/rules/checkpoints.smk"
+include: "workflow/rules/sequences.smk"
 include: "workflow/rules/train.smk"
 include: "workflow/rules/evaluate.smk"
 include: "workflow/rules/report.smk"
 include: "workflow/rules/predict.smk"
+include: "workflow/rules/distil.smk"
 
 
 rule all:

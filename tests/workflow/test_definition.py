@@ -185,13 +185,15 @@ def test_config_check_counts_the_jobs_of_a_new_run(
         "evaluation": {"mode": mode},
         "predict": {"fasta": str(tmp_path / "my.fasta"), "relax": True},
         "search": {"query_alone": True, "jobs": 3},
+        "distillation": {"fasta": str(tmp_path / "my.fasta"), "jobs": 2},
+        "stages": {"first": {}, "second": {"sampling": {"distilled_share": 0.75}}},
     }
     own.write_text(yaml.safe_dump({**settings, "data": {"buckets": None}}))
     files = [checkout / "demo/config.yaml", own]
     output = snakemake("-n", "--configfile", *map(str, files), folder=checkout)
     stages = load_stages(files)
     chains = read_chains(checkout / "demo/chains.tsv")
-    buckets = num_buckets(stages[""], chains)
+    buckets = num_buckets(stages["first"], chains)
     assert re.search(rf"^total +{num_jobs(stages, buckets)}$", output, re.MULTILINE), output
 
 

@@ -1,21 +1,43 @@
-# The checkpoints of the trainings, which of them are evaluated, and which predicts.
+# The checkpoints of the trainings: what they learn from, which of them are evaluated, which predict.
 from scalefold.config import initial_weights_sha256
+from scalefold.config.stages import teachers
 from scalefold.checkpoint.published import passed_steps, steps_made_from
 from scalefold.checkpoint.target import read_end
 
 ASYNC = CONFIG.evaluation.mode == "async"
-SEARCHED_SEQUENCES = f"{RUN}/predictions/searched"
-PREDICTIONS = f"{RUN}/predictions/{{key}}/step-{{step}}"
-RELAXED = f"{RUN}/relaxed/{{key}}/step-{{step}}"
+DISTILLED = f"{RUN}/distilled/{{teacher}}"
+GIVEN = "given"
+try:
+    # Of trainings that are mixed with predicted structures: whose weights predict these.
+    TEACHERS = {
+        KEYS[stage]: GIVEN if teacher is None else KEYS[teacher]
+        for stage, teacher in teachers(STAGES).items()
+    }
+except InputError as error:
+    raise WorkflowError(str(error)) from None
 
 
 def evaluation(key, step):
     return f"{RUN}/evaluation/{key}/step-{step:08d}.json"
 
 
-def data_hash():
+def shards_of(key):
+    """The folder that a training reads."""
+    if key not in TEACHERS:
+        return SHARDS
+    return f"{DISTILLED}/shards".format(teacher=TEACHERS[key])
+
+
+def shard_file_of(name):
+    """Input function: a file of that folder."""
+    return lambda wildcards: f"{shards_of(wildcards.key)}/{name}"
+
+
+def data_hash(key):
     """By which checkpoints name the shards: SHA-256 of the manifest."""
-    return hashlib.sha256(Path(f"{SHARDS}/manifest.json").read_bytes()).hexdigest()
+    return hashlib.sha256(
+        Path(f"{shards_of(key)}/manifest.json").read_bytes()
+    ).hexdigest()
 
 
 def published(key):
@@ -25,7 +47,7 @@ def published(key):
     """
     try:
         start = initial_weights_sha256(OF_KEY[key][1])
-        return steps_made_from(Path(TRAINING.format(key=key)), data_hash(), start)
+        return steps_made_from(Path(TRAINING.format(key=key)), data_hash(key), start)
     except (OSError, ValueError, KeyError):
         return []
 
@@ -43,7 +65,7 @@ def has_ended(key):
         return True
     try:
         training = Path(TRAINING.format(key=key))
-        return read_end(training, config.evaluation, data_hash()) is not None
+        return read_end(training, config.evaluation, data_hash(key)) is not None
     except (OSError, ValueError):
         return False
 
@@ -80,39 +102,14 @@ def all_evaluations(wildcards):
     return [path for key in OF_KEY for path in evaluations(key)]
 
 
-def predictions(wildcards):
-    """What `all` asks for: nothing without sequences."""
-    if CONFIG.predict.fasta is None:
-        return []
-    key, (_, config) = list(OF_KEY.items())[-1]
-    step = config.training.steps
-    if ASYNC:  # a training may end early
-        checkpoints.train.get(key=key)
-        step = published(key)[-1]
-    table = f"{PREDICTIONS}/predictions.tsv"
-    if CONFIG.predict.relax:
-        table = f"{RELAXED}/relaxations.tsv"
-    return table.format(key=key, step=f"{step:08d}")
-
-
-def predict_options(wildcards):
-    """Where alignments are, and the run's own settings of evaluation."""
-    wanted, settings = CONFIG.predict, OF_KEY[wildcards.key][1].evaluation
-    words = ["--early-stop", str(wanted.early_stop_angstrom)]
-    if wanted.query_alone:
-        words += ["--query-alone"]
-    else:
-        found = wanted.alignments or f"{SEARCHED_SEQUENCES}/alignments"
-        words += ["--alignments", str(found)]
-    for name in ("recycling", "precision", "max_length", "seed"):
-        words += ["--set", f"evaluation.{name}={getattr(settings, name)}"]
-    return shlex.join(words)
-
-
 def ready_mark(wildcards):
     """The mark of the checkpoint that is used; the training has ended then."""
-    checkpoints.train.get(key=wildcards.key)
-    mark = f"{TRAINING.format(key=wildcards.key)}/step-{wildcards.step}.ready"
+    return mark_of(wildcards.key, wildcards.step)
+
+
+def mark_of(key, step):
+    checkpoints.train.get(key=key)
+    mark = f"{TRAINING.format(key=key)}/step-{step}.ready"
     if not os.path.exists(mark):
         raise WorkflowError(
             f"{mark}: no such file, though the training has ended. Bring the checkpoint back with its "

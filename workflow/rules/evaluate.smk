@@ -6,7 +6,8 @@
 rule evaluate:
     input:
         checkpoint=ready_mark,
-        manifest=ancient(f"{SHARDS}/manifest.json"),  # other data have other checkpoints
+        # Other data have other checkpoints.
+        manifest=lambda wildcards: ancient(f"{shards_of(wildcards.key)}/manifest.json"),
     output:
         json=f"{RUN}/evaluation/{{key}}/step-{{step}}.json",
         table=f"{RUN}/evaluation/{{key}}/step-{{step}}.tsv",
@@ -27,7 +28,7 @@ rule evaluate:
         *training_settings("evaluation", without=["evaluation.mode"]),
         config=given_training,
         checkpoint=f"{TRAINING}/step-{{step}}",
-        shards=literal(SHARDS),
+        shards=lambda wildcards: shards_of(wildcards.key),
     shell:
         "scalefold evaluate {params.checkpoint:q} {params.config} --strict"
         " --shards {params.shards:q} --out {output.json:q} 2>&1 | tee -i {log:q}"
@@ -36,8 +37,8 @@ rule evaluate:
 checkpoint evaluate_beside:
     # Has the inputs of the training, so they run beside each other where resources suffice.
     input:
-        index=f"{SHARDS}/index.arrow",
-        manifest=f"{SHARDS}/manifest.json",
+        index=shard_file_of("index.arrow"),
+        manifest=shard_file_of("manifest.json"),
         start=started_from,
     output:
         touch(f"{RUN}/evaluation/{{key}}/beside.done"),
@@ -58,7 +59,7 @@ checkpoint evaluate_beside:
     params:
         config=given_training,
         launcher=launcher_beside,
-        shards=literal(SHARDS),
+        shards=lambda wildcards: shards_of(wildcards.key),
         training=TRAINING,
         evaluations=f"{RUN}/evaluation/{{key}}",
         # Always another value: the rule runs whenever a training has not ended.

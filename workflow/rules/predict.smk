@@ -1,22 +1,22 @@
 # Structures of given sequences, by the weights that the last training ends with. Alignments are
 # searched on CPUs, by jobs that wait for no training, so that a GPU never waits for a search.
-SEARCHES = []
+SEARCHES = searches("predictions", CONFIG.predict)
+FASTAS = {
+    "predictions": CONFIG.predict.fasta,
+    "distilled": CONFIG.distillation.fasta,
+}
 
-if CONFIG.predict.searches:
-    SEARCHES = expand(
-        f"{SEARCHED_SEQUENCES}/rejected-search-{{part}}.tsv",
-        part=[f"{part:05d}" for part in range(CONFIG.search.jobs)],
-    )
+if CONFIG.search is not None:
 
     rule search_sequences:
         input:
-            str(CONFIG.predict.fasta),
+            lambda wildcards: str(FASTAS[wildcards.purpose]),
         output:
             f"{SEARCHED_SEQUENCES}/rejected-search-{{part}}.tsv",
         log:
-            f"{RUN}/logs/search_sequences/{{part}}.log",
+            f"{RUN}/logs/search_sequences/{{purpose}}/{{part}}.log",
         benchmark:
-            f"{RUN}/benchmarks/search_sequences/{{part}}.tsv"
+            f"{RUN}/benchmarks/search_sequences/{{purpose}}/{{part}}.tsv"
         retries: 2
         conda:
             DATA_ENVIRONMENT
@@ -29,7 +29,7 @@ if CONFIG.predict.searches:
                 "search.steps", "search.given", "search.query_alone", "search.jobs"
             ),
             config=given_configuration,
-            out=literal(SEARCHED_SEQUENCES),
+            out=lambda wildcards: SEARCHED_SEQUENCES.format(purpose=wildcards.purpose),
         shell:
             "scalefold search {input:q} {params.config} --out {params.out:q}"
             " --part {wildcards.part}/{CONFIG.search.jobs} 2>&1 | tee -i {log:q}"

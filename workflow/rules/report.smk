@@ -3,7 +3,7 @@ rule report:
     input:
         evaluations=lambda wildcards: evaluations(REPORTS[wildcards.of]),
         trained=lambda wildcards: TRAINED.format(key=REPORTS[wildcards.of]),
-        manifest=f"{SHARDS}/manifest.json",
+        manifest=lambda wildcards: f"{shards_of(REPORTS[wildcards.of])}/manifest.json",
         against=lambda wildcards: [
             path.as_posix() for path in OF_KEY[REPORTS[wildcards.of]][1].report.against
         ],
@@ -28,7 +28,7 @@ rule report:
         config=given_training,
         run=literal(RUN),
         key=lambda wildcards: REPORTS[wildcards.of],
-        shards=literal(SHARDS),
+        shards=lambda wildcards: shards_of(REPORTS[wildcards.of]),
     shell:
         "scalefold report {params.run:q} {params.config} --key {params.key} --shards {params.shards:q}"
         " --out {output.html:q} 2>&1 | tee -i {log:q}"
@@ -38,7 +38,7 @@ rule mlperf_log:
     # Part of `all` with the preset mlperf.
     input:
         report=f"{RUN}/report{{of}}.json",
-        manifest=f"{SHARDS}/manifest.json",
+        manifest=lambda wildcards: f"{shards_of(REPORTS[wildcards.of])}/manifest.json",
     output:
         f"{RUN}/mlperf{{of}}.log",
     log:
@@ -54,7 +54,7 @@ rule mlperf_log:
     params:
         run=literal(RUN),
         key=lambda wildcards: REPORTS[wildcards.of],
-        shards=literal(SHARDS),
+        shards=lambda wildcards: shards_of(REPORTS[wildcards.of]),
     shell:
         "scalefold mlperf-log {params.run:q} --key {params.key} --shards {params.shards:q}"
         " --out {output:q} 2>&1 | tee -i {log:q}"

@@ -76,6 +76,8 @@ wildcard_constraints:
     part=r"\d{5}",
     key=r"[0-9a-f]{12}",
     step=r"\d{8}",
+    purpose="predictions|distilled",
+    teacher="[0-9a-f]{12}|given",
     of=f"(?:{'|'.join(REPORTS)})",
 
 

@@ -72,8 +72,8 @@ def given_weights():
 
 checkpoint train:
     input:
-        index=f"{SHARDS}/index.arrow",
-        manifest=f"{SHARDS}/manifest.json",
+        index=shard_file_of("index.arrow"),
+        manifest=shard_file_of("manifest.json"),
         start=started_from,
     output:
         TRAINED,
@@ -100,7 +100,7 @@ checkpoint train:
         config=given_training,
         launcher=launcher,
         when_stopped=when_stopped,
-        shards=literal(SHARDS),
+        shards=lambda wildcards: shards_of(wildcards.key),
         training=TRAINING,
         failed=FAILED,
     # Snakemake deletes a job's log when it starts again; training.log keeps all, also what is said after

@@ -70,6 +70,53 @@ def load_stages(
     return made
 
 
+def teachers(stages: Mapping[str, Config]) -> dict[str, str | None]:
+    """Say whose weights predict the structures that trainings are mixed with.
+
+    Parameters
+    ----------
+    stages
+        As `load_stages` returns them.
+
+    Returns
+    -------
+    dict
+        Of each stage with a ``sampling.distilled_share`` the stage before; None where the weights
+        are given, as ``distillation.weights`` or to start from.
+
+    Raises
+    ------
+    InputError
+        There are no sequences or weights, or sequences that no stage is to learn from.
+    """
+    found: dict[str, str | None] = {}
+    before: str | None = None
+    for name, config in stages.items():
+        set_ = config.distillation
+        if config.sampling.distilled_share > 0:
+            found[name] = before if set_.weights is None else None
+            start = config.training.initial_weights
+            where = f"stages.{name}.sampling" if name else "sampling"
+            share = f"{where}.distilled_share is {config.sampling.distilled_share:g}"
+            if set_.fasta is None:
+                raise InputError(
+                    f"{share}, but there are no sequences to predict: set distillation.fasta"
+                )
+            if set_.weights is None and start is None:
+                raise InputError(
+                    f"{share}, but nothing says which weights predict: set distillation.weights, "
+                    "or training.initial_weights, or put a stage before"
+                )
+        before = name
+    fasta = next(iter(stages.values())).distillation.fasta
+    if fasta is not None and not found:
+        raise InputError(
+            f"distillation.fasta is {fasta}, but no training learns from it: set "
+            "sampling.distilled_share, to 0.75 as AlphaFold2 has it, where one is to"
+        )
+    return found
+
+
 def _check(name: str, settings: Tree, where: str) -> None:
     if not _NAME.fullmatch(name):
         raise InputError(f"{where}: a stage's name has lower-case letters, digits, '-' and '_'")

@@ -165,11 +165,13 @@ def judge(name: str, prediction: Prediction, *, known: bool, config: Config) -> 
         ``distillation`` and ``features.distilled`` are used.
     """
     limits, least = config.distillation, config.features.distilled.min_plddt
+    mean = float(prediction.plddt.mean(dtype=np.float64))
+    num_confident = int((prediction.plddt >= least).sum())
     verdict = Verdict(
         name,
         length=len(prediction.sequence),
-        mean_plddt=float(prediction.plddt.mean(dtype=np.float64)),
-        confident_residues=int((prediction.plddt >= least).sum()),
+        mean_plddt=mean,
+        confident_residues=num_confident,
     )
     if not limits.min_length <= len(prediction.sequence) <= limits.max_length:
         return verdict.refused(
@@ -178,11 +180,11 @@ def judge(name: str, prediction: Prediction, *, known: bool, config: Config) -> 
         )
     if known:
         return verdict.refused("known", "the shards have an experimental structure of it")
-    if verdict.mean_plddt < limits.min_mean_plddt:  # type: ignore[operator]
+    if mean < limits.min_mean_plddt:
         return verdict.refused(
             "confidence", f"distillation.min_mean_plddt is {limits.min_mean_plddt:g}"
         )
-    if not verdict.confident_residues:
+    if not num_confident:
         return verdict.refused(
             "confidence", f"no residue reaches features.distilled.min_plddt, {least:g}"
         )

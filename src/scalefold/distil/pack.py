@@ -128,7 +128,7 @@ def _made(
     record = FastaRecord(candidate.name, prediction.sequence)
     (target,) = fasta_targets([record], alignments, config.shards)
     try:
-        # An alignment is found by the sequence of the chain, in which rare letters are X.
+        # An alignment is found by the sequence of the chain, which has no rare letters: U is C.
         msa = replace(target.read().msa, seq_id=chain.seq_id)
     except (InputError, OSError) as error:
         return verdict.refused("alignment", str(error)), None, None

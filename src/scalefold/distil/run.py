@@ -105,7 +105,7 @@ def distil(
             f"{out / TABLE_FILE} says why; lower the limits in section distillation, or predict "
             "other sequences or with better weights"
         )
-    _link(shards, out)
+    _link(shards, experimental, out)
     return _complete(out, experimental, index, packed, table), verdicts
 
 
@@ -140,17 +140,15 @@ def _buckets(manifest: Manifest) -> list[int]:
     return [int(number) for _, _, number in stems if number.isdigit()]
 
 
-def _link(shards: Path, out: Path) -> None:
-    """Link the shards, their summaries and the table of rejected chains."""
+def _link(shards: Path, manifest: Manifest, out: Path) -> None:
+    """Link the files of the manifest, and the summaries beside them."""
     folder = Path(os.path.relpath(shards.resolve(), out.resolve()))
-    for path in sorted(shards.iterdir()):
-        if path.suffix in (".arrow", ".json", ".tsv") and path.name not in (
-            INDEX_FILE,
-            MANIFEST_FILE,
-        ):
-            link = out / path.name
-            link.unlink(missing_ok=True)
-            link.symlink_to(folder / path.name)
+    files = {facts.file for facts in manifest.files} - {INDEX_FILE}
+    summaries = {Path(file).with_suffix(".json").name for file in files}
+    for name in sorted(files | {name for name in summaries if (shards / name).is_file()}):
+        link = out / name
+        link.unlink(missing_ok=True)
+        link.symlink_to(folder / name)
 
 
 def _complete(

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
+import pyarrow.compute as pc
 import torch
 from rich.console import Console
 
@@ -232,8 +233,9 @@ def _checked_splits(splits: Sequence[str]) -> list[str]:
 
 
 def _chains(reader: ShardReader, splits: Sequence[str], shards: Path) -> list[Chain]:
-    """Key, split and length of the chains, by split and key."""
-    columns = reader.index.select(["chain_key", "split", "length"]).to_pydict()
+    """Key, split and length of the experimental chains, by split and key."""
+    index = reader.index.filter(pc.equal(reader.index["origin"], "experimental"))
+    columns = index.select(["chain_key", "split", "length"]).to_pydict()
     rows = list(zip(*(columns[name] for name in ("chain_key", "split", "length")), strict=True))
     chains = [row for split in splits for row in rows if row[1] == split]
     if not chains:

@@ -52,6 +52,13 @@ class Member:
         }
 
 
+def says_model(path: Path) -> bool:
+    """Whether weights say which model they are of: a checkpoint's, or AlphaFold's by their name."""
+    checkpoint = path if path.is_dir() else path.parent
+    named = path.suffix == ".npz" and _ALPHAFOLD.fullmatch(path.stem) is not None
+    return path.is_dir() or (checkpoint / METADATA_FILE).is_file() or named
+
+
 def read_members(
     paths: Sequence[Path],
     given: Config | None,

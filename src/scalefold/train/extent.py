@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from scalefold.config.schema import Config
+from scalefold.config.stages import teachers
 from scalefold.errors import counted
 from scalefold.raw.chain_files import lacking_files
 from scalefold.raw.chains import ChainRow
@@ -81,14 +82,18 @@ def num_jobs(stages: Mapping[str, Config], buckets: int) -> int:
     is_known = last.predict.fasta is not None and last.evaluation.mode == "after"
     predicts = is_known * (1 + last.predict.relax)
     of_stages = sum(map(_jobs_of_stage, stages.values()))
-    return _JOBS_A_BUCKET * buckets + _JOBS_A_RUN + _searches(last) + of_stages + predicts
+    predicted_sets = len(set(teachers(stages).values()))
+    distilled = predicted_sets * (last.distillation.jobs + 1)
+    whole_run = _JOBS_A_RUN + _searches(last) + distilled
+    return _JOBS_A_BUCKET * buckets + whole_run + of_stages + predicts
 
 
 def _searches(config: Config) -> int:
     """Search for chains, with what comes before and after; search for sequences to predict."""
     if config.search is None:
         return 0
-    return 2 + config.search.jobs * (1 + config.predict.searches)
+    of_sequences = config.predict.searches + config.distillation.searches
+    return 2 + config.search.jobs * (1 + of_sequences)
 
 
 def _jobs_of_stage(config: Config) -> int:

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from scalefold.config import load_config, load_stages, make_config, run_key
+from scalefold.config.stages import teachers
 from scalefold.errors import InputError
 
 DATA = {"chains": "chains.tsv", "mirrors": {"mmcif": ["m"], "alignments": ["a"]}}
@@ -103,3 +104,42 @@ def test_without_stages_there_is_one_training_without_a_name(tmp_path: Path) -> 
 def test_errors_name_the_stage(tmp_path: Path, stages: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=rf"my\.yaml, {message}"):
         load_stages(written(tmp_path, stages=stages))
+
+
+SHARE = {"sampling": {"distilled_share": 0.75}}
+GIVEN = {"training": {"initial_weights": "given.pt"}}
+SET = {"fasta": "s.fasta", "query_alone": True}
+
+
+@pytest.mark.parametrize(
+    ("tree", "expected"),
+    [
+        ({"stages": {"a": {}, "b": {}}}, {}),
+        ({"stages": {"a": {}, "b": SHARE, "c": SHARE}, "distillation": SET}, {"b": "a", "c": "b"}),
+        ({"stages": {"a": SHARE, "b": SHARE}, "distillation": SET} | GIVEN, {"a": None, "b": "a"}),
+        (
+            {"stages": {"a": {}, "b": SHARE}, "distillation": SET | {"weights": "w.pt"}},
+            {"b": None},
+        ),
+        ({"stages": {}, "distillation": SET} | SHARE | GIVEN, {"": None}),
+    ],
+)
+def test_the_weights_that_predict_are_those_that_a_training_starts_from(
+    tmp_path: Path, tree: dict[str, Any], expected: dict[str, str | None]
+) -> None:
+    assert teachers(load_stages(written(tmp_path, **({"training": {}} | tree)))) == expected
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        ({"stages": {"a": {}, "b": SHARE}}, r"stages\.b.*0\.75.*distillation\.fasta"),
+        ({"stages": {"a": SHARE, "b": {}}, "distillation": SET}, r"stages\.a.*which weights"),
+        ({"stages": {"a": {}, "b": {}}, "distillation": SET}, r"s\.fasta.*distilled_share"),
+    ],
+)
+def test_sequences_weights_and_share_go_together(
+    tmp_path: Path, tree: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        teachers(load_stages(written(tmp_path, training={}, **tree)))

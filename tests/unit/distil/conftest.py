@@ -21,6 +21,8 @@ from scalefold.model.example import set_example_weights
 ALIGNMENTS = Path(__file__).parents[3] / "demo/mirror/openproteinset/pdb"
 NAMES = {"1lcd_A": "1lcd", "4zey_A": "4zey", "3zee_A": "tr|X1|PAR3_A", "5pti_A": "5pti"}
 """Bundled chain -> name of its sequence; 5pti_A is in the shards too."""
+RARE = "MKVULAYGXW" * 6
+"""Selenocysteine and an unknown residue; its alignment is itself."""
 
 
 @pytest.fixture(scope="session")
@@ -28,6 +30,8 @@ def alignments(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("alignments")
     for chain, name in NAMES.items():
         shutil.copytree(ALIGNMENTS / chain, folder / name)
+    (folder / "rare/a3m").mkdir(parents=True)
+    (folder / "rare/a3m/swissprot_hits.a3m").write_text(f">rare\n{RARE}\n")
     return folder
 
 
@@ -46,7 +50,8 @@ def predicted(
         f">{name}\n{path.read_text().splitlines()[1]}\n"
         for name, path in zip(NAMES.values(), first, strict=True)
     ]
-    (folder / "all.fasta").write_text("".join(records) + ">unaligned\nMKVLAYGW\n>stop\nMK*\n")
+    records += [f">rare\n{RARE}\n", ">unaligned\nMKVLAYGW\n", ">stop\nMK*\n"]
+    (folder / "all.fasta").write_text("".join(records))
     words = ["--weights", folder / "weights.pt", "--config", folder / "micro.yaml"]
     words += ["--alignments", alignments, "--recycling", 0, "--device", "cpu"]
     logger = logging.getLogger("scalefold")
@@ -82,6 +87,6 @@ def predictions(
     """A copy of all of them, to be changed; every second residue is confident."""
     folder = tmp_path / "predictions"
     shutil.copytree(predicted["all"], folder)
-    for name in NAMES.values():
+    for name in [*NAMES.values(), "rare"]:
         set_confidence(folder, name, [90.0, 40.0])
     return folder

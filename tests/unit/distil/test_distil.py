@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
+from tests.unit.distil.conftest import RARE
 from typer.testing import CliRunner
 
 from scalefold.checkpoint.read import load_weights
@@ -69,11 +70,9 @@ def test_the_table_says_what_is_kept_and_why_the_rest_is_not(
     run: Any, predictions: Path, set_confidence: Any
 ) -> None:
     kept = dict.fromkeys(KEPT, "kept")
-    left_out = {"5pti": "known", "unaligned": "not predicted", "'stop'": "not predicted"}
-    found = fates(run(predictions))
-    assert {name.strip("'"): fate for name, fate in found.items()} == {
-        name.strip("'"): fate for name, fate in (kept | left_out).items()
-    }
+    absent = {"unaligned": "not predicted", "stop": "not predicted"}
+    left_out = absent | {"5pti": "known", "rare": "alignment"}
+    assert fates(run(predictions)) == kept | left_out
     row = table(run(predictions))["1lcd"]
     length = int(row["length"])
     assert int(row["confident_residues"]) == (length + 1) // 2
@@ -137,16 +136,30 @@ def test_the_new_folder_has_both_kinds_and_is_sound(
     assert counts["chains, distilled"] == 3
 
 
+def test_letters_of_rare_residues_are_those_of_alignments(run: Any, predictions: Path) -> None:
+    both = run(predictions, min_alignment_rows=1)
+    assert fates(both)["rare"] == "kept"
+    assert verify(both) == []
+    sample = ShardReader(both).sample("distilled_rare")
+    assert sample.chain.sequence == RARE.replace("U", "C")
+    np.testing.assert_array_equal(sample.msa.msa[0], sample.chain.aatype)
+
+
 def test_the_result_does_not_depend_on_how_predictions_were_divided(
-    run: Any, predicted: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+    run: Any, predicted: dict[str, Path], shards: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scalefold.distil.run.BUCKET_SIZE", 2)
     one = run(predicted["all"], out="one", min_mean_plddt=0.0)
     two = run(predicted["second"], predicted["first"], out="two", jobs=2, min_mean_plddt=0.0)
     assert len(list(one.glob("chain-*.arrow"))) > 2
     assert (one / "manifest.json").read_bytes() == (two / "manifest.json").read_bytes()
-    # and a second call replaces the first
-    assert run(predicted["all"], out="two", min_mean_plddt=0.0)
+    # a second call replaces the first, and shards that no manifest names are not taken
+    monkeypatch.setattr("scalefold.distil.run.BUCKET_SIZE", 1)
+    (shards / "chain-00002.arrow").write_bytes(b"of a former list of chains")
+    try:
+        run(predicted["all"], out="two", min_mean_plddt=0.0)
+    finally:
+        (shards / "chain-00002.arrow").unlink()
     assert verify(two) == []
 
 
@@ -155,7 +168,7 @@ def test_what_cannot_be_joined_is_refused(
 ) -> None:
     with pytest.raises(InputError, match="a prediction of 1lcd each"):
         run(predictions, shutil.copytree(predictions, tmp_path / "again"))
-    with pytest.raises(InputError, match="confidence: 3"):
+    with pytest.raises(InputError, match="confidence: 4"):
         run(predictions, min_mean_plddt=99.0)
     both = run(predictions)
     with pytest.raises(InputError, match="predicted structures already"):
@@ -178,7 +191,7 @@ def test_the_command(
     assert missing.exit_code == 2
     result = CliRunner().invoke(app, [*map(str, words), "--alignments", str(alignments)])
     assert result.exit_code == 0, result.output
-    assert "of 6 predictions, kept: 3" in result.output
+    assert "of 7 predictions, kept: 3" in result.output
 
 
 def test_training_reads_both_kinds_and_resumes_exactly(

@@ -183,6 +183,21 @@ def test_early_stop_makes_fewer_passes(fasta, checkpoint, tmp_path):
     assert passes(1000) == 3  # two to compare, and the last
 
 
+def test_parts_are_all_sequences_and_what_fails_is_no_error(fasta, checkpoint, tmp_path):
+    mixed = tmp_path / "mixed.fasta"
+    mixed.write_text(fasta.read_text() + ">stop\nMKV*\n>short\nMKVLAY\n>long\n" + "MKVL" * 600)
+    words = [mixed, "--query-alone", "-w", checkpoint, "--recycling", 0]
+    parts = []
+    for number in range(3):
+        predict(*words, "--part", f"{number}/3", "--out", tmp_path / str(number))
+        parts.append(table(tmp_path / str(number)))
+    assert sorted(name for part in parts for name in part) == sorted(
+        ["5pti_A", "1a8o_A", "stop", "short", "long"]
+    )
+    fates = {name: row["fate"] for part in parts for name, row in part.items()}
+    assert {name for name, fate in fates.items() if fate == "failed"} == {"stop", "long"}
+
+
 def test_options_that_contradict_are_refused(fasta, shards, checkpoint, tmp_path):
     rest = ["-w", checkpoint, "--out", tmp_path / "out"]
     for words in (
@@ -194,6 +209,8 @@ def test_options_that_contradict_are_refused(fasta, shards, checkpoint, tmp_path
         [fasta, "--query-alone", "--preset", "tiny", "-c", "x.yaml"],
         [fasta, "--query-alone", "--preset", "tiny"],  # the checkpoint says its own
         ["--shards", shards, "--query-alone"],
+        ["--shards", shards, "--part", "0/2"],
+        [fasta, "--query-alone", "--part", "2/2"],
     ):
         predict(*words, *rest, code=2)
     assert not (tmp_path / "out").exists()

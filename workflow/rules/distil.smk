@@ -1,0 +1,67 @@
+# Self-distillation: structures of given sequences, by the weights that a training starts from, become
+# chains that it learns from beside the experimental ones. Nothing asks for these rules unless a
+# training has a share of them.
+DISTILLATION_PARTS = [f"{part:05d}" for part in range(CONFIG.distillation.jobs)]
+
+
+use rule predict as predict_distilled with:
+    input:
+        fasta=lambda wildcards: str(CONFIG.distillation.fasta),
+        searched=searches("distilled", CONFIG.distillation),
+        checkpoint=teacher_mark,
+    output:
+        f"{DISTILLED}/predictions/{{part}}/predictions.tsv",
+    log:
+        f"{RUN}/logs/predict_distilled/{{teacher}}/{{part}}.log",
+    benchmark:
+        f"{RUN}/benchmarks/predict_distilled/{{teacher}}/{{part}}.tsv"
+    params:
+        options=teacher_command,
+        settings=teacher_options,  # if they change, it runs again
+        checkpoint=teacher_weights,
+        out=subpath(output[0], parent=True),
+
+
+rule distil:
+    # The shards of the experimental chains are linked, those of predicted structures are beside them.
+    input:
+        index=f"{SHARDS}/index.arrow",
+        manifest=f"{SHARDS}/manifest.json",
+        predictions=expand(
+            f"{DISTILLED}/predictions/{{part}}/predictions.tsv",
+            part=DISTILLATION_PARTS,
+            allow_missing=True,
+        ),
+    output:
+        index=f"{DISTILLED}/shards/index.arrow",
+        manifest=f"{DISTILLED}/shards/manifest.json",
+        table=f"{DISTILLED}/shards/distilled.tsv",
+    log:
+        f"{RUN}/logs/distil/{{teacher}}.log",
+    benchmark:
+        f"{RUN}/benchmarks/distil/{{teacher}}.tsv"
+    conda:
+        ENVIRONMENT
+    threads: 4
+    resources:
+        mem_mb=growing(16000),
+        runtime=1440,
+    params:
+        *settings(
+            "distillation.min_length",
+            "distillation.max_length",
+            "distillation.min_alignment_rows",
+            "distillation.min_mean_plddt",
+            "features.distilled.min_plddt",
+            "shards",
+        ),
+        config=given_configuration,
+        alignments=shlex.join(alignment_options("distilled", CONFIG.distillation)),
+        predictions=lambda wildcards, input: [
+            os.path.dirname(table) for table in input.predictions
+        ],
+        shards=literal(SHARDS),
+        out=subpath(output.table, parent=True),
+    shell:
+        "scalefold distil {params.predictions:q} {params.config} {params.alignments}"
+        " --shards {params.shards:q} --out {params.out:q} --jobs {threads} 2>&1 | tee -i {log:q}"

@@ -1,0 +1,96 @@
+# Sequences that are predicted, for their own sake (predict.smk) or to be learnt from (distil.smk).
+SEARCHED_SEQUENCES = f"{RUN}/{{purpose}}/searched"
+PREDICTIONS = f"{RUN}/predictions/{{key}}/step-{{step}}"
+RELAXED = f"{RUN}/relaxed/{{key}}/step-{{step}}"
+
+
+def predictions(wildcards):
+    """What `all` asks for: nothing without sequences."""
+    if CONFIG.predict.fasta is None:
+        return []
+    key, (_, config) = list(OF_KEY.items())[-1]
+    step = config.training.steps
+    if ASYNC:  # a training may end early
+        checkpoints.train.get(key=key)
+        step = published(key)[-1]
+    table = f"{PREDICTIONS}/predictions.tsv"
+    if CONFIG.predict.relax:
+        table = f"{RELAXED}/relaxations.tsv"
+    return table.format(key=key, step=f"{step:08d}")
+
+
+def predict_options(wildcards):
+    """Where alignments are, and the run's own settings of evaluation."""
+    settings = OF_KEY[wildcards.key][1].evaluation
+    words = ["--early-stop", str(CONFIG.predict.early_stop_angstrom)]
+    words += alignment_options("predictions", CONFIG.predict)
+    return shlex.join([*words, *evaluation_options(settings, settings.max_length)])
+
+
+def alignment_options(purpose, wanted):
+    """Where alignments are, of the sequences of a section."""
+    if wanted.query_alone:
+        return ["--query-alone"]
+    found = wanted.alignments or f"{SEARCHED_SEQUENCES}/alignments".format(
+        purpose=purpose
+    )
+    return ["--alignments", str(found)]
+
+
+def evaluation_options(settings, max_length):
+    """Passes, precision and seed as in evaluations."""
+    used = {**settings.model_dump(mode="json"), "max_length": max_length}
+    words = []
+    for name in ("recycling", "precision", "max_length", "seed"):
+        words += ["--set", f"evaluation.{name}={used[name]}"]
+    return words
+
+
+def searches(purpose, wanted):
+    """Searches for the sequences of a section; none if their alignments are there."""
+    if not wanted.searches:
+        return []
+    return expand(
+        f"{SEARCHED_SEQUENCES}/rejected-search-{{part}}.tsv",
+        purpose=purpose,
+        part=[f"{part:05d}" for part in range(CONFIG.search.jobs)],
+    )
+
+
+def teacher_weights(wildcards):
+    """The averaged weights that a training ends with, or given ones."""
+    if wildcards.teacher == GIVEN:
+        return (
+            CONFIG.distillation.weights or CONFIG.training.initial_weights
+        ).as_posix()
+    steps = OF_KEY[wildcards.teacher][1].training.steps
+    return f"{TRAINING.format(key=wildcards.teacher)}/step-{steps:08d}"
+
+
+def teacher_mark(wildcards):
+    """What says that these are there."""
+    weights = teacher_weights(wildcards)
+    if wildcards.teacher == GIVEN:
+        return weights
+    return mark_of(wildcards.teacher, weights.rpartition("step-")[2])
+
+
+def teacher_options(wildcards):
+    """Where alignments are, and the settings of evaluation."""
+    given = wildcards.teacher == GIVEN
+    config = CONFIG if given else OF_KEY[wildcards.teacher][1]
+    words = alignment_options("distilled", CONFIG.distillation)
+    words += evaluation_options(config.evaluation, CONFIG.distillation.max_length)
+    words += ["--part", f"{wildcards.part}/{CONFIG.distillation.jobs}"]
+    return shlex.join(words)
+
+
+def teacher_command(wildcards, threads):
+    """The same, and the configuration for weights that do not say which model they are of."""
+    options = teacher_options(wildcards)
+    if wildcards.teacher == GIVEN:
+        from scalefold.predict.members import says_model
+
+        if not says_model(Path(teacher_weights(wildcards))):
+            return f"{options} {given_configuration(wildcards, threads)}"
+    return options
