@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import importlib.util
 import itertools
 import json
 import re
@@ -13,6 +15,8 @@ import pytest
 import torch
 
 from scalefold.config import load_stages, run_key
+from scalefold.predict.model_cif import model_cif
+from scalefold.raw.mmcif import read_entry
 
 NAMES = ["small_batch", "large_batch", "finetuning"]
 STAGES = {
@@ -25,13 +29,15 @@ STAGES = {
     },
 }
 """configs/scratch.yaml, small."""
+BPTI = "RPDFCLEPPYTGPCKARIIR"
+"""The first residues of 5pti_A."""
 
 
 @pytest.fixture(scope="module")
 def finished(new_workflow: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The workflow after one whole run, each checkpoint evaluated beside the training."""
     fasta = tmp_path_factory.mktemp("predict") / "one.fasta"
-    fasta.write_text(">one\nMKVLAYGW\n")
+    fasta.write_text(f">one\n{BPTI}\n")
     search = {"query_alone": True, "jobs": 1}  # without a step nothing is found
     settings = {
         "stages": STAGES,
@@ -106,3 +112,24 @@ def test_a_changed_stage_concerns_those_after_it(finished: Any) -> None:
     planned = finished.planned("--config", f"stages={changed}")
     assert planned["train"] == 2
     assert {"fetch_structures", "structures", "pack", "index"}.isdisjoint(planned)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("openmm") is None, reason="OpenMM is not installed")
+def test_the_best_model_is_relaxed(finished: Any) -> None:
+    """Few steps predict nothing that a force field could mend: the experiment stands in for it."""
+    *_, last = folders(finished).values()
+    name = f"{last.name}/step-00000002"
+    (structure,) = (finished.run / "predictions" / name / "one").glob("rank_1_*.cif")
+    (chain,) = read_entry(next((finished.folder / "mirror/wwpdb").rglob("5pti.cif.gz"))).chains
+    positions = torch.from_numpy(chain.positions[:20]).clone()
+    positions[10] += 1.5  # Å along each axis: two broken bonds
+    atoms = positions, torch.from_numpy(chain.atom_mask[:20]), torch.full((20,), 70.0)
+    aatype = torch.from_numpy(chain.aatype[:20]).long()
+    structure.write_text(model_cif("one", aatype, *atoms))
+    finished.succeed("--config", "predict={relax: true}")
+    with (finished.run / "relaxed" / name / "relaxations.tsv").open() as file:
+        (row,) = csv.DictReader(file, delimiter="\t")
+    assert row["fate"] == "relaxed", row["reason"]
+    assert int(row["broken_bonds_before"]) == 2
+    assert float(row["violation_loss_after"]) < 0.5 * float(row["violation_loss_before"])
+    assert (finished.run / "relaxed" / name / "one" / structure.name).is_file()
