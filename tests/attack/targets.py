@@ -318,7 +318,7 @@ def checkpoint(scratch: Path) -> Target:
     start = {"event": "start", "step": 0, "time": 1.0, "processes": 1}
     (written.parent / "sessions.jsonl").write_text(json.dumps(start) + "\n")
     (written.parent / "lock").mkdir()
-    (written.parent / "lock/1").write_text('{"host": "here", "process": 1}\n123                 \n')
+    (written.parent / "lock/1").write_text("process 1 on here, since now\nthere name\n123 \n")
 
     def use(folder: Path) -> None:
         sign_of_life(folder)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import json
 import os
@@ -28,8 +27,7 @@ from scalefold.checkpoint import lock
 from scalefold.errors import InputError
 folder, lock.BEAT_SECONDS, lock.SILENCE_SECONDS = Path(sys.argv[1]), float(sys.argv[2]), 1.0
 if len(sys.argv) > 3:
-    describe, away = lock.Holder.__init__, {"boot": sys.argv[3], "host": sys.argv[3]}
-    lock.Holder.__init__ = lambda self, **said: describe(self, **{**away, **said})
+    lock.socket.gethostname = lock._machine = lambda: sys.argv[3]
 held = lock.WriterLock(folder)
 held.acquire()
 print("held", flush=True)
@@ -110,7 +108,7 @@ def test_a_second_writer_is_refused_until_the_first_is_gone(
         assert caplog.text == ""  # noticed at once: no waiting for a sign of life
         lock.confirm()
         (file,) = (folder / LOCK_FOLDER).iterdir()
-        assert json.loads(file.read_text().splitlines()[0])["process"] == os.getpid()
+        assert f"process {os.getpid()} on" in file.read_text()
     with WriterLock(folder):
         pass
 
@@ -123,8 +121,8 @@ def test_a_lock_that_was_given_back_is_free(hold: Any, tmp_path: Path) -> None:
         lock.confirm()
 
 
-@pytest.mark.parametrize("before", [[], ["training.log"]], ids=["by hand", "in the workflow"])
-def test_who_wrote_nothing_leaves_no_lock(before: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("before", [[], ["training.log"], ["step-00000000"]])
+def test_nothing_is_left_of_a_lock_that_was_given_back(before: list[str], tmp_path: Path) -> None:
     for name in before:
         (tmp_path / name).touch()
     for _ in range(2):
@@ -136,21 +134,17 @@ def test_who_wrote_nothing_leaves_no_lock(before: list[str], tmp_path: Path) -> 
 def test_a_lock_that_is_cleared_between_two_looks_is_free_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    find, seen = locks._generations, [[1]]  # the first look finds what is gone at the second
-    monkeypatch.setattr(locks, "_generations", lambda of: seen.pop() if seen else find(of))
+    find, seen = locks._numbers, [[1]]  # the first look finds what is gone at the second
+    monkeypatch.setattr(locks, "_numbers", lambda of: seen.pop() if seen else find(of))
     with caplog.at_level("INFO"), WriterLock(tmp_path) as lock:
         lock.confirm()
     assert caplog.text == ""
 
 
-@pytest.mark.parametrize("why", ["written", "taken over"])
-def test_a_lock_stays_where_it_tells_something(tmp_path: Path, why: str) -> None:
-    with WriterLock(tmp_path) as lock:
-        if why == "written":
-            (tmp_path / "step-00000000").mkdir()
-        else:
-            (lock._files / "2").touch()
-    assert (tmp_path / LOCK_FOLDER / "1").exists()
+def test_who_was_taken_over_leaves_the_lock_to_the_other(tmp_path: Path) -> None:
+    with WriterLock(tmp_path):
+        (tmp_path / LOCK_FOLDER / "2").write_text("the other")
+    assert (tmp_path / LOCK_FOLDER / "2").read_text() == "the other"
 
 
 def test_other_files_beside_the_lock_are_let_be(tmp_path: Path) -> None:
@@ -164,12 +158,20 @@ def test_other_files_beside_the_lock_are_let_be(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("short_silence")
-def test_a_higher_generation_is_kept_for_a_frozen_lower_one(tmp_path: Path) -> None:
-    (tmp_path / LOCK_FOLDER).mkdir()
-    (tmp_path / LOCK_FOLDER / "1").touch()  # of another machine, silent
+@pytest.mark.parametrize("third", [True, False], ids=["a third holds it", "nobody holds it"])
+def test_a_frozen_holder_finds_that_another_has_come_and_gone(
+    third: bool, hold: Any, tmp_path: Path
+) -> None:
+    holder = hold(tmp_path, machine="elsewhere")
+    holder.freeze()
     with WriterLock(tmp_path):
         pass
-    assert [path.name for path in (tmp_path / LOCK_FOLDER).iterdir()] == ["2"]
+    other = hold(tmp_path) if third else None
+    holder.thaw()
+    assert "another training has taken over here" in holder.say("confirm")
+    assert holder.say("release") == "released"
+    if other is not None:
+        assert other.say("confirm") == "mine"
 
 
 def test_a_holder_on_another_machine_is_believed_while_it_beats(hold: Any, tmp_path: Path) -> None:
@@ -214,7 +216,7 @@ def test_a_holder_that_wakes_up_during_a_takeover_keeps_the_lock(
     def waking(lock: WriterLock, former: locks._Sign) -> bool:
         free = is_free(lock, former)
         holder.thaw()
-        while locks._look(tmp_path / LOCK_FOLDER, former.generation).beat == former.beat:
+        while locks._look(tmp_path / LOCK_FOLDER, former.number) == former:
             time.sleep(0.01)
         return free
 
@@ -262,7 +264,7 @@ def test_a_folder_that_cannot_be_made_is_named(
 
     monkeypatch.setattr(Path, "mkdir", refuse)
     lock = tmp_path / "runs/training" / LOCK_FOLDER
-    with pytest.raises(InputError, match=rf"{lock}: .*{os.strerror(code)}.* choose another folder"):
+    with pytest.raises(InputError, match=rf"{lock}: .*{os.strerror(code)}.* [Cc]hoose another"):
         WriterLock(tmp_path / "runs/training").acquire()
 
 
@@ -278,10 +280,33 @@ def test_a_file_without_a_name_is_watched_like_a_holder_elsewhere(
 
 
 def test_a_process_that_has_the_number_of_one_that_is_gone_is_not_taken_for_it(
-    tmp_path: Path,
+    hold: Any, tmp_path: Path
 ) -> None:
-    gone = locks.Holder(process_started="1")
-    (tmp_path / LOCK_FOLDER).mkdir()
-    (tmp_path / LOCK_FOLDER / "1").write_text(json.dumps(dataclasses.asdict(gone)) + "\n7\n")
+    holder = hold(tmp_path)
+    holder.kill()
+    (file,) = (tmp_path / LOCK_FOLDER).iterdir()
+    file.write_text(file.read_text().replace(str(holder.process.pid), str(os.getpid())))
     with WriterLock(tmp_path) as lock:
         lock.confirm()
+
+
+def test_a_holder_that_nobody_has_waited_for_is_gone(hold: Any, tmp_path: Path) -> None:
+    holder = hold(tmp_path)
+    holder.process.kill()
+    os.waitid(os.P_PID, holder.process.pid, os.WEXITED | os.WNOWAIT)  # a zombie
+    with WriterLock(tmp_path) as lock:
+        lock.confirm()
+
+
+@pytest.mark.usefixtures("short_silence")
+@pytest.mark.parametrize("beat", ["7", "given back"])
+def test_a_lock_of_an_earlier_version_is_understood(
+    beat: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It names a process in JSON, and no socket."""
+    (tmp_path / LOCK_FOLDER).mkdir()
+    described = json.dumps({"process": os.getpid(), "host": "here", "boot": "b"})
+    (tmp_path / LOCK_FOLDER / "3").write_text(f"{described}\n{beat:<20}\n")
+    with caplog.at_level("INFO"), WriterLock(tmp_path):
+        assert (caplog.text == "") == (beat == "given back")  # or it is watched
+        assert [path.name for path in (tmp_path / LOCK_FOLDER).iterdir()] == ["4"]
