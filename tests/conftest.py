@@ -1,5 +1,6 @@
 """Each test sees the same, whatever ran before it and whatever the shell has set."""
 
+import logging
 import os
 import signal
 from collections.abc import Iterator
@@ -29,6 +30,14 @@ if not torch.cuda.is_available():
 def pytest_runtest_setup() -> None:
     """Before the fixtures: what draws from torch's own generator draws the same in any order."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _log_as_imported() -> None:
+    """Commands set up the log for their process; fixtures of a session or a module call some."""
+    logger = logging.getLogger("scalefold")
+    logger.handlers = []
+    logger.setLevel(logging.NOTSET)
 
 
 @pytest.fixture

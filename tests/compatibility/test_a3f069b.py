@@ -6,9 +6,7 @@ Only commands are called, and only files are read, so these tests outlast every 
 from __future__ import annotations
 
 import json
-import logging
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +37,8 @@ TIMES = {"step_seconds", "samples_per_second", "loader_wait_seconds", "time"}
 
 
 @pytest.fixture(autouse=True)
-def in_root(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Run in the root of the repository; a command sets up the log, which is put back."""
+def in_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    logger = logging.getLogger("scalefold")
-    level, handlers = logger.level, logger.handlers
-    yield
-    logger.setLevel(level)
-    logger.handlers = handlers
 
 
 def scalefold(*words: str | Path) -> str:

@@ -1,7 +1,5 @@
 """Two bundled chains as shards, and a model small enough to train in a test."""
 
-import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,16 +43,6 @@ MICRO: dict[str, Any] = {
         "compile": False,  # takes longer than a test
     },
 }
-
-
-@pytest.fixture
-def log_is_put_back() -> Iterator[None]:
-    """For the tests of other files."""
-    logger = logging.getLogger("scalefold")
-    level, handlers = logger.level, logger.handlers
-    yield
-    logger.setLevel(level)
-    logger.handlers = handlers
 
 
 @pytest.fixture(scope="session")

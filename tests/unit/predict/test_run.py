@@ -21,8 +21,6 @@ from scalefold.evaluate import evaluate_weights
 from scalefold.model import AlphaFold
 from scalefold.shards.reader import ShardReader
 
-pytestmark = pytest.mark.usefixtures("log_is_put_back")
-
 
 def predict(*words: object, code: int = 0) -> Any:
     result = CliRunner().invoke(app, ["predict", *map(str, words), "--device", "cpu"])
