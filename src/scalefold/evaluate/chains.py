@@ -19,12 +19,13 @@ from scalefold.errors import InputError, UnreadableError
 from scalefold.evaluate.chain_scores import compare, score_chain, true_structure
 from scalefold.evaluate.pae_calibration import pae_bins
 from scalefold.evaluate.shown import Backbones, backbones, shown_chains
-from scalefold.evaluate.structure_file import structure_path, write_structure
 from scalefold.features.contract import Features
 from scalefold.features.query import Query
 from scalefold.features.targets import check_observed
+from scalefold.io.atomic import write_bytes
 from scalefold.model.confidence import plddt
 from scalefold.predict.ahead import made_ahead, ready_features
+from scalefold.predict.model_cif import model_cif
 from scalefold.predict.predictor import Prediction, memory_explained, not_finite
 from scalefold.progress import LiveLine
 from scalefold.shards.reader import ShardReader
@@ -40,6 +41,11 @@ Chain = tuple[str, str, int]
 """Key, split, length."""
 Results = dict[str, list[dict[str, Any]]]
 Scored = tuple[dict[str, Any], Backbones]
+
+
+def structure_path(folder: Path, chain_key: str) -> Path:
+    """Where a chain's predicted structure is written."""
+    return folder / f"{chain_key}.cif"
 
 
 class _Made(NamedTuple):
@@ -182,14 +188,14 @@ def _score(
     structures: Path | None,
 ) -> Scored:
     if structures is not None:
-        write_structure(
-            structure_path(structures, chain_key),
+        text = model_cif(
             chain_key,
             truth["aatype"],
             prediction.positions,
             prediction.position_mask > 0,
             plddt(prediction.plddt_logits.double()),
         )
+        write_bytes(structure_path(structures, chain_key), text.encode())
     comparison = compare(prediction, truth)
     kept = backbones(comparison, prediction.maps)
     scores = {**facts, **score_chain(prediction, comparison)}

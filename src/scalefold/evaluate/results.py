@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +11,7 @@ from typing import Any, Final
 from scalefold.config.schema import EvaluationConfig
 from scalefold.errors import InputError, listed
 from scalefold.evaluate.chain_scores import METRICS
-from scalefold.io.atomic import make_folder, write_bytes
+from scalefold.io.atomic import check_writable, make_folder, write_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -157,19 +156,8 @@ def prepare_outputs(out: Path, structures: Path | None) -> None:
     if out.is_dir():
         raise InputError(f"{out}: is a folder; the evaluation is one JSON file, name it")
     for folder in (out.parent,) if structures is None else (out.parent, structures):
+        check_writable(folder, "evaluation")
         make_folder(folder)
-        try_writing(folder, "choose another output folder")
-
-
-def try_writing(folder: Path, otherwise: str) -> None:
-    """Raise an InputError if no file can be written in a folder; ``otherwise`` ends its mend."""
-    try:
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise InputError(
-            f"{folder}: no file can be written there ({error.strerror}). Make room and permission "
-            f"for it, or {otherwise}"
-        ) from error
 
 
 def write_evaluation(evaluation: dict[str, Any], out: Path) -> None:

@@ -23,17 +23,16 @@ from scalefold.checkpoint.target import TargetReached
 from scalefold.config.load import config_hash
 from scalefold.config.schema import Config, EvaluationConfig
 from scalefold.errors import InputError
-from scalefold.evaluate.chains import Chain, Results, evaluate_chains
+from scalefold.evaluate.chains import Chain, Results, evaluate_chains, structure_path
 from scalefold.evaluate.patience import stalled
 from scalefold.evaluate.results import (
     mean_by_split,
     prepare_outputs,
     reached_target,
-    try_writing,
     write_evaluation,
 )
-from scalefold.evaluate.structure_file import structure_path
 from scalefold.evaluate.unreported import forget_unreported, keep_unreported, read_unreported
+from scalefold.io.atomic import check_writable
 from scalefold.predict.predictor import choose_precision
 from scalefold.predict.shared import SharedPredictors
 from scalefold.predict.subject import Subject, read_subject
@@ -116,10 +115,9 @@ def evaluate_weights(
     settings = config.evaluation
     may_end = settings.target_lddt is not None or settings.patience is not None
     if may_end and subject.checkpoint is not None:
-        try_writing(
+        check_writable(
             path.parent,
-            "set evaluation.target_lddt and evaluation.patience to null: with them, the training "
-            "there is told to end",
+            "evaluation.target_lddt and evaluation.patience, unless null, tell the training to end",
         )
     if structures is not None:
         check_case_collisions((structure_path(structures, key) for key, *_ in chains), structures)

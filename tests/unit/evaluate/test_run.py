@@ -424,7 +424,7 @@ def test_a_folder_that_takes_no_files_is_refused_before_the_work(
         option: closed if option == "structures" else closed / "e.json",
     }
     monkeypatch.setattr("scalefold.evaluate.run.evaluate_chains", None)
-    with pytest.raises(InputError, match=f"^{closed}"):
+    with pytest.raises(InputError, match=str(closed)):
         evaluate_weights(settings(), checkpoint, shards, **paths)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
@@ -432,11 +432,11 @@ def test_a_folder_that_takes_no_files_is_refused_before_the_work(
 def test_a_training_that_could_not_be_told_of_its_target_is_noticed_before_the_work(
     shards, checkpoint, settings, tmp_path, monkeypatch
 ):
-    def refuse(folder, otherwise):
+    def refuse(folder, key):
         if folder == checkpoint.parent:
-            raise InputError(f"{folder}: no file can be written there, or {otherwise}")
+            raise InputError(f"{key}: {folder} cannot be written")
 
-    monkeypatch.setattr("scalefold.evaluate.run.try_writing", refuse)
+    monkeypatch.setattr("scalefold.evaluate.run.check_writable", refuse)
     out = tmp_path / "e.json"
     evaluate_weights(settings(), checkpoint, shards, out, splits=["train"])
     monkeypatch.setattr("scalefold.evaluate.run.evaluate_chains", None)

@@ -27,9 +27,8 @@ from scalefold.evaluate.metrics import (
     rmsd_ca,
     superposed_scores,
 )
-from scalefold.evaluate.metrics.gdt import most_within
 from scalefold.evaluate.metrics.search import window_lengths
-from scalefold.evaluate.metrics.tm_score import tm_d0_angstrom
+from scalefold.evaluate.metrics.superposed import most_within, tm_d0_angstrom
 
 GOLDEN = Path(__file__).with_name("tmscore_golden.json")
 CHAINS = ["1lcd_A", "5pti_A", "3u8v_A", "2crb_A", "1hml_A", "102m_A", "3jqh_A"]

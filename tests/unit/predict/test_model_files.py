@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import warnings
+from pathlib import Path
 from typing import Any
 
 import gemmi
@@ -13,9 +14,10 @@ import pytest
 import torch
 from Bio.PDB import MMCIFParser, PDBParser
 
-from scalefold.chem.residues import ATOM37, ATOM37_MASK, RESTYPE_NAMES
+from scalefold.chem.residues import ATOM37, ATOM37_MASK, RESTYPE_INDEX, RESTYPE_NAMES
 from scalefold.predict.model_cif import model_cif
 from scalefold.predict.pdb_file import pdb
+from scalefold.raw.mmcif import read_entry
 
 NAMES = (*RESTYPE_NAMES, "UNK")
 
@@ -114,3 +116,14 @@ def test_what_model_cif_refers_to_is_there(atoms):
         for category in ("ma_qa_metric_local", "atom_site")
     ]
     assert residues[0] == residues[1]
+
+
+def test_model_cif_is_read_as_a_structure_to_train_on(atoms, tmp_path: Path) -> None:
+    aatype, positions, mask, _ = atoms
+    (tmp_path / "P12345.cif").write_text(model_cif("P12345", *atoms))
+    (chain,) = read_entry(tmp_path / "P12345.cif").chains
+    np.testing.assert_array_equal(chain.aatype, aatype)
+    np.testing.assert_array_equal(chain.atom_mask, mask)
+    others = aatype.numpy() != RESTYPE_INDEX["R"]  # NH1 and NH2 of arginine may change places
+    expected = np.where(mask[..., None], positions, 0.0)
+    np.testing.assert_allclose(chain.positions[others], expected[others], atol=1e-3)

@@ -1,21 +1,27 @@
-"""TM-score and GDT of a prediction: the best over a search of superpositions.
+"""Scores of superposed C-alpha atoms: RMSD, and the best TM-score and GDT of a search.
 
 Residues correspond by number, as in the TMscore program, whose search is followed and goes on from
 there, so scores are never below the program's. TM-align, which looks for the correspondence too,
 gives other (never lower) numbers.
+
+TM-score: Zhang & Skolnick 2004, doi:10.1002/prot.20264. Global distance test: Zemla 2003,
+doi:10.1093/nar/gkg571. It is the largest share of residues that some superposition brings within a
+cutoff; GDT-TS is the mean over the cutoffs 1, 2, 4 and 8 Å.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import torch
+from torch import Tensor
 
 from scalefold.chem.residues import CA
 from scalefold.evaluate.metrics.comparison import Comparison
-from scalefold.evaluate.metrics.gdt import GDT_CUTOFFS_ANGSTROM, gdt_ts, most_within
 from scalefold.evaluate.metrics.search import superposed_distances
-from scalefold.evaluate.metrics.tm_score import tm_d0_angstrom, tm_scores
+from scalefold.geometry.superposition import superposed_rmsd
+
+GDT_CUTOFFS_ANGSTROM: Final = (1.0, 2.0, 4.0, 8.0)
 
 
 class SuperposedScores(NamedTuple):
@@ -53,6 +59,53 @@ def superposed_scores(comparison: Comparison) -> SuperposedScores:
             radius,
             (d0, *GDT_CUTOFFS_ANGSTROM),
         ):
-            best = max(best, float(tm_scores(squared, length).max()))
+            scores = (1.0 / (1.0 + squared / d0**2)).sum(-1) / length
+            best = max(best, float(scores.max()))
             most = torch.maximum(most, most_within(squared))
-    return SuperposedScores(best, gdt_ts(most, length))
+    return SuperposedScores(best, float(most.double().mean()) / length)
+
+
+def tm_d0_angstrom(length: int) -> float:
+    """Distance at which a residue counts half; makes the TM-score independent of length.
+
+    Parameters
+    ----------
+    length : int
+        Residues of the reference.
+
+    Returns
+    -------
+    float
+        Å, at least 0.5.
+    """
+    if length <= 15:
+        return 0.5
+    return max(0.5, 1.24 * (length - 15) ** (1 / 3) - 1.8)
+
+
+def most_within(squared_distances: Tensor) -> Tensor:
+    """For each cutoff of the GDT, the most residues within it in any of several superpositions.
+
+    Parameters
+    ----------
+    squared_distances : Tensor, shape (K, P)
+        Å^2, of P corresponding residues in K superpositions.
+
+    Returns
+    -------
+    Tensor, shape (4,), int64
+    """
+    counts = [(squared_distances <= cutoff**2).sum(-1).max() for cutoff in GDT_CUTOFFS_ANGSTROM]
+    return torch.stack(counts)
+
+
+def rmsd_ca(comparison: Comparison) -> float:
+    """RMSD of the C-alpha atoms that are both observed and predicted, in Å.
+
+    All of them are superposed at once (Kabsch), so a single misplaced tail moves it far: read it
+    beside the TM-score. NaN where there is no such atom.
+    """
+    mask = comparison.predicted_mask[:, CA] & comparison.true_mask[:, CA]
+    if not mask.any():
+        return float("nan")
+    return float(superposed_rmsd(comparison.predicted[:, CA], comparison.true[:, CA], mask))
