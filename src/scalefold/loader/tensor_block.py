@@ -1,7 +1,7 @@
-"""Objects with tensors in them, sent through a pipe and to a GPU.
+"""Objects with tensors in them, sent through a pipe, to a GPU and to other ranks.
 
 The tensors' contents are written to the pipe and read into one block of memory, one after another.
-So a single copy takes all of them to a GPU.
+So a single copy takes all of them to a GPU, and a single exchange to other ranks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-_ALIGNMENT: Final = 64  # bytes; vector loads want 16
+_ALIGNMENT: Final = 256
+"""Bytes between the starts of tensors, as torch's allocator has it."""
 
 
 class _Place(NamedTuple):
@@ -41,27 +42,33 @@ class Header(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TensorBlock:
-    """An object whose tensors are in one block of host memory."""
+    """An object whose tensors are in one block of memory."""
 
     header: Header
     block: Tensor
 
     @staticmethod
-    def pack(value: Any) -> TensorBlock:
+    def empty(header: Header, device: torch.device | str = "cpu") -> TensorBlock:
+        """Make room for the contents of an object."""
+        return TensorBlock(header, torch.empty(header.num_bytes, dtype=torch.uint8, device=device))
+
+    @staticmethod
+    def pack(value: Any, device: torch.device | str = "cpu") -> TensorBlock:
         """Copy an object's tensors into a block."""
         header, tensors = _take_apart(value)
-        block = torch.empty(header.num_bytes, dtype=torch.uint8)
+        packed = TensorBlock.empty(header, device)
         for place, tensor in zip(header.places, tensors, strict=True):
-            _view(block, place).copy_(tensor)
-        return TensorBlock(header, block)
+            _view(packed.block, place).copy_(tensor)
+        return packed
 
     def open(self, device: torch.device) -> Any:
         """Return the object with its tensors on a device.
 
-        On a GPU the copy is queued on the current stream, and the host does not wait for it.
+        From the host to a GPU the copy is queued on the current stream, and the host does not wait
+        for it.
         """
         block = self.block
-        if device.type == "cuda":
+        if device.type == "cuda" and not block.is_cuda:
             pinned = torch.empty_like(block, pin_memory=True)
             pinned.copy_(block)
             block = pinned.to(device, non_blocking=True)
