@@ -24,7 +24,7 @@ from tests.unit.conftest import DEMO, MICRO
 from scalefold.checkpoint.lock import sign_of_life
 from scalefold.checkpoint.published import steps_made_from
 from scalefold.checkpoint.read import latest, load_training, load_weights
-from scalefold.checkpoint.target import TargetReached, read_target
+from scalefold.checkpoint.target import TargetReached, read_end
 from scalefold.checkpoint.write import save
 from scalefold.config import Config, config_to_yaml, load_config, load_stages, make_config
 from scalefold.config.load import merge
@@ -323,7 +323,7 @@ def checkpoint(scratch: Path) -> Target:
     def use(folder: Path) -> None:
         sign_of_life(folder)
         read_sessions(folder, [])
-        read_target(folder, settings.evaluation, "0" * 64)
+        read_end(folder, settings.evaluation, "0" * 64)
         steps_made_from(folder, "0" * 64, None)
         found = latest(folder)
         assert found is not None

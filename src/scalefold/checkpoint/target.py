@@ -11,7 +11,7 @@ import json
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, ClassVar, Final, cast
 
 from pydantic import FiniteFloat, TypeAdapter, ValidationError
 
@@ -19,14 +19,20 @@ from scalefold.config.schema import EvaluationConfig
 from scalefold.errors import InputError
 from scalefold.io.atomic import write_bytes
 
-TARGET_FILE: Final = "target-reached.json"
-STALLED_FILE: Final = "no-gain.json"
 _SECONDS_BETWEEN_LOOKS: Final = 1.0
-_Message = TypeVar("_Message")
+
+
+class _Message:
+    file: ClassVar[str]
+
+    def write(self, training: Path) -> None:
+        """Write the message into a training's folder, atomically."""
+        text = json.dumps(asdict(cast(Any, self)), indent=1)
+        write_bytes(training / self.file, f"{text}\n".encode())
 
 
 @dataclass(frozen=True)
-class TargetReached:
+class TargetReached(_Message):
     """An evaluation that met ``evaluation.target_lddt``.
 
     Attributes
@@ -41,10 +47,15 @@ class TargetReached:
         Data that the checkpoint was trained on.
     """
 
+    file = "target-reached.json"
     step: int
     split: str
     lddt_ca: FiniteFloat
     data_manifest_sha256: str
+
+    def suffices(self, evaluation: EvaluationConfig) -> bool:
+        """Whether it is what the settings ask for."""
+        return evaluation.target_lddt is not None and self.lddt_ca >= evaluation.target_lddt
 
     def __str__(self) -> str:
         """Say it to a user."""
@@ -52,13 +63,9 @@ class TargetReached:
             f"target reached: mean lDDT-Cα of {self.split} {self.lddt_ca:.3f} at step {self.step}"
         )
 
-    def write(self, training: Path) -> None:
-        """Write the message into a training's folder, atomically."""
-        _write(self, training / TARGET_FILE)
-
 
 @dataclass(frozen=True)
-class Stalled:
+class Stalled(_Message):
     """Evaluations without a gain, as many as ``evaluation.patience``.
 
     Attributes
@@ -75,11 +82,16 @@ class Stalled:
         Data that the checkpoints were trained on.
     """
 
+    file = "no-gain.json"
     step: int
     split: str
     best_step: int
     evaluations: int
     data_manifest_sha256: str
+
+    def suffices(self, evaluation: EvaluationConfig) -> bool:
+        """Whether it is what the settings ask for."""
+        return evaluation.patience is not None and self.evaluations >= evaluation.patience
 
     def __str__(self) -> str:
         """Say it to a user."""
@@ -88,34 +100,10 @@ class Stalled:
             f"{self.evaluations} evaluations ago"
         )
 
-    def write(self, training: Path) -> None:
-        """Write the message into a training's folder, atomically."""
-        _write(self, training / STALLED_FILE)
 
-
-_REACHED: Final = TypeAdapter(TargetReached)
-_STALLED: Final = TypeAdapter(Stalled)
-
-
-def read_target(
-    training: Path, evaluation: EvaluationConfig, data_manifest_sha256: str
-) -> TargetReached | None:
-    """Return the target's message if it means this configuration and these data.
-
-    Raises
-    ------
-    InputError
-        If the file is not such a message.
-    """
-    reached = _read(training / TARGET_FILE, _REACHED)
-    meant = (
-        reached is not None
-        and evaluation.target_lddt is not None
-        and reached.lddt_ca >= evaluation.target_lddt
-        and reached.split == evaluation.splits[0]
-        and reached.data_manifest_sha256 == data_manifest_sha256
-    )
-    return reached if meant else None
+_KINDS: Final[dict[str, TypeAdapter[Any]]] = {
+    kind.file: TypeAdapter(kind) for kind in (TargetReached, Stalled)
+}
 
 
 def read_end(
@@ -128,32 +116,22 @@ def read_end(
     InputError
         If a file is not such a message.
     """
-    reached = read_target(training, evaluation, data_manifest_sha256)
-    if reached is not None:
-        return reached
-    stalled = _read(training / STALLED_FILE, _STALLED)
-    meant = (
-        stalled is not None
-        and evaluation.patience is not None
-        and stalled.evaluations >= evaluation.patience
-        and stalled.split == evaluation.splits[0]
-        and stalled.data_manifest_sha256 == data_manifest_sha256
-    )
-    return stalled if meant else None
-
-
-def _write(message: TargetReached | Stalled, path: Path) -> None:
-    write_bytes(path, (json.dumps(asdict(message), indent=1) + "\n").encode())
-
-
-def _read(path: Path, message: TypeAdapter[_Message]) -> _Message | None:
-    try:
-        return message.validate_json(path.read_bytes(), strict=True)
-    except FileNotFoundError:
-        return None
-    except ValidationError as error:
-        found = error.errors()[0]["msg"]
-        raise InputError(f"{path}: not written by an evaluation ({found}): delete it") from None
+    for file, kind in _KINDS.items():
+        try:
+            found: TargetReached | Stalled = kind.validate_json(
+                (training / file).read_bytes(), strict=True
+            )
+        except FileNotFoundError:
+            continue
+        except ValidationError as error:
+            raise InputError(
+                f"{training / file}: not written by an evaluation ({error.errors()[0]['msg']}): "
+                "delete it"
+            ) from None
+        meant = (found.split, found.data_manifest_sha256)
+        if meant == (evaluation.splits[0], data_manifest_sha256) and found.suffices(evaluation):
+            return found
+    return None
 
 
 class EndWatch:

@@ -21,7 +21,7 @@ from scalefold.checkpoint.read import (
     read_metadata,
     ready_mark,
 )
-from scalefold.checkpoint.target import TARGET_FILE, TargetReached, read_target
+from scalefold.checkpoint.target import TargetReached, read_end
 from scalefold.checkpoint.write import save
 from scalefold.config import Config, make_config
 from scalefold.config.load import merge
@@ -90,7 +90,7 @@ def test_no_message_below_the_target_or_of_another_split(
     path = _train(targeted(None, steps=1), shards, tmp_path / "training").checkpoint
     for config, splits in ((targeted(1.0), None), (targeted(0.0, ("validation",)), ["train"])):
         evaluate_weights(config, path, shards, tmp_path / "e.json", splits=splits, console=QUIET)
-        assert not (path.parent / TARGET_FILE).exists()
+        assert not (path.parent / TargetReached.file).exists()
 
 
 def test_a_mean_without_the_chains_that_failed_is_not_the_target(
@@ -108,10 +108,10 @@ def test_a_mean_without_the_chains_that_failed_is_not_the_target(
     with monkeypatch.context() as patch:
         patch.setattr(AlphaFold, "forward", exhausting)
         evaluate_weights(targeted(0.0), path, shards, tmp_path / "e.json", console=QUIET)
-    assert not (path.parent / TARGET_FILE).exists()
+    assert not (path.parent / TargetReached.file).exists()
     assert "not counted as the target: it lacks chains that failed:\n  5pti_A" in caplog.text
     evaluate_weights(targeted(0.0), path, shards, tmp_path / "e.json", console=QUIET)
-    assert (path.parent / TARGET_FILE).exists()
+    assert (path.parent / TargetReached.file).exists()
 
 
 def test_an_evaluation_that_cannot_tell_the_training_is_written_and_not_made_again(
@@ -123,19 +123,19 @@ def test_an_evaluation_that_cannot_tell_the_training_is_written_and_not_made_aga
         return evaluate_weights(targeted(0.0), path, shards, out, console=QUIET, **settings)
 
     path = _train(targeted(None, steps=1), shards, tmp_path / "training").checkpoint
-    (path.parent / TARGET_FILE).mkdir()  # refuses root too, as a read-only folder does not
+    (path.parent / TargetReached.file).mkdir()  # refuses root too, as a read-only folder does not
     with pytest.raises(InputError, match=r"e\.json is written, but .*training could not be told"):
         evaluate()
     evaluated = out.read_bytes()
     assert json.loads(evaluated)["step"] == 1
 
     out.unlink()  # as Snakemake does with what a failed job has made
-    (path.parent / TARGET_FILE).rmdir()
+    (path.parent / TargetReached.file).rmdir()
     with monkeypatch.context() as patch:
         patch.setattr(AlphaFold, "forward", None)  # cannot be evaluated now
         evaluate()
     assert out.read_bytes() == evaluated
-    assert (path.parent / TARGET_FILE).is_file()
+    assert (path.parent / TargetReached.file).is_file()
     assert [file.name for file in tmp_path.glob("e.*")] == ["e.json", "e.tsv"]
 
 
@@ -155,7 +155,7 @@ def test_an_evaluation_of_other_weights_is_not_taken_for_the_one_that_was_kept(
     )
     scores = []
     for path in (first, second):
-        (path.parent / TARGET_FILE).mkdir()
+        (path.parent / TargetReached.file).mkdir()
         with pytest.raises(InputError, match="could not be told"):
             evaluate_weights(targeted(0.0), path, shards, tmp_path / "e.json", console=QUIET)
         scores.append(json.loads((tmp_path / "e.json").read_text())["chains"])
@@ -165,19 +165,19 @@ def test_an_evaluation_of_other_weights_is_not_taken_for_the_one_that_was_kept(
 def test_a_message_means_one_target_split_and_data(targeted: Any, tmp_path: Path) -> None:
     reached = TargetReached(step=7, split="train", lddt_ca=0.8, data_manifest_sha256="d" * 64)
     reached.write(tmp_path)
-    assert read_target(tmp_path, targeted(0.8).evaluation, "d" * 64) == reached
-    assert read_target(tmp_path, targeted(0.81).evaluation, "d" * 64) is None
-    assert read_target(tmp_path, targeted(None).evaluation, "d" * 64) is None
-    assert read_target(tmp_path, targeted(0.8, ("validation",)).evaluation, "d" * 64) is None
-    assert read_target(tmp_path, targeted(0.8).evaluation, "e" * 64) is None
-    assert read_target(tmp_path / "other", targeted(0.8).evaluation, "d" * 64) is None
+    assert read_end(tmp_path, targeted(0.8).evaluation, "d" * 64) == reached
+    assert read_end(tmp_path, targeted(0.81).evaluation, "d" * 64) is None
+    assert read_end(tmp_path, targeted(None).evaluation, "d" * 64) is None
+    assert read_end(tmp_path, targeted(0.8, ("validation",)).evaluation, "d" * 64) is None
+    assert read_end(tmp_path, targeted(0.8).evaluation, "e" * 64) is None
+    assert read_end(tmp_path / "other", targeted(0.8).evaluation, "d" * 64) is None
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"step": 1}'])
 def test_a_damaged_message_is_named(text: str, targeted: Any, tmp_path: Path) -> None:
-    (tmp_path / TARGET_FILE).write_text(text)
-    with pytest.raises(InputError, match=rf"{TARGET_FILE}: not written by an evaluation.*delete"):
-        read_target(tmp_path, targeted(0.8).evaluation, "d" * 64)
+    (tmp_path / TargetReached.file).write_text(text)
+    with pytest.raises(InputError, match=rf"{TargetReached.file}: not written .*delete"):
+        read_end(tmp_path, targeted(0.8).evaluation, "d" * 64)
 
 
 def test_data_of_the_message_are_the_checkpoints(
@@ -186,7 +186,7 @@ def test_data_of_the_message_are_the_checkpoints(
     config = targeted(0.0, steps=1)
     path = _train(targeted(None, steps=1), shards, tmp_path / "training").checkpoint
     evaluate_weights(config, path, shards, tmp_path / "e.json", console=QUIET)
-    assert read_target(path.parent, config.evaluation, data_hash(shards)) is not None
+    assert read_end(path.parent, config.evaluation, data_hash(shards)) is not None
 
 
 def test_a_target_needs_evaluation_beside_training(micro_tree: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.train.quietly import train_quietly
 
 from scalefold.checkpoint.read import checkpoint_path, read_metadata
-from scalefold.checkpoint.target import STALLED_FILE, Stalled, read_end
+from scalefold.checkpoint.target import Stalled, read_end
 from scalefold.config import Config, make_config
 from scalefold.config.load import merge
 from scalefold.config.schema import EvaluationConfig
@@ -123,7 +123,7 @@ def test_training_ends_early_and_goes_on_when_patience_is_raised(
     first = train_quietly(config(2, 3), shards, out)
     assert first.step == 3
     for step in range(3):
-        assert not (out / STALLED_FILE).exists()
+        assert not (out / Stalled.file).exists()
         path = folder / f"step-{step:08d}.json"
         evaluate_weights(config(2, 3), checkpoint_path(out, step), shards, path)
     result = train_quietly(config(2, 9), shards, out, resume=True)
