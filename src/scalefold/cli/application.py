@@ -160,20 +160,23 @@ def main(
     log_to_stderr()
 
 
-chains.register(app)
-data.register(app)
-convert.register(app)
-search.register(app)
-training.register(app)
-finetune.register(app)
-plan.register(app)
-monitor.register(app)
-predict.register(app)
-relax.register(app)
-distil.register(app)
-mlperf_log.register(app)
-profile.register(app)
-doctor.register(app)
+for module in (
+    chains,
+    data,
+    convert,
+    search,
+    training,
+    finetune,
+    plan,
+    monitor,
+    predict,
+    relax,
+    distil,
+    mlperf_log,
+    profile,
+    doctor,
+):
+    app.add_typer(module.app)
 app.add_typer(bench.app, name="bench", rich_help_panel="Tools")
 app.add_typer(weights.app, name="weights", rich_help_panel="Tools")
 app.add_typer(configuration.app, name="config", rich_help_panel="Tools")

@@ -18,16 +18,15 @@ PUBLISHED = {"train": 594_595, "validation": 180}
 """Chains of the MLPerf HPC v3.0 benchmark, by its logs."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command of this module to the application."""
-    app.command(
-        rich_help_panel="Data",
-        epilog="Examples: [cyan]scalefold chains my_structures -o chains.tsv[/], "
-        "[cyan]scalefold chains duplicate_pdb_chains.txt mmcif_cache.json --train-until 2021-09-30 "
-        "-o chains.tsv[/]",
-    )(chains)
+app = typer.Typer()
 
 
+@app.command(
+    rich_help_panel="Data",
+    epilog="Examples: [cyan]scalefold chains my_structures -o chains.tsv[/], "
+    "[cyan]scalefold chains duplicate_pdb_chains.txt mmcif_cache.json --train-until 2021-09-30 "
+    "-o chains.tsv[/]",
+)
 def chains(
     sources: Annotated[
         list[Path],

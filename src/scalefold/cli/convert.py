@@ -9,16 +9,14 @@ import typer
 
 from scalefold.errors import InputError
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command of this module to the application."""
-    app.command(
-        rich_help_panel="Data",
-        epilog="Examples: [cyan]scalefold convert alignment_db --out alignments[/], "
-        "[cyan]scalefold convert T1024/features.pkl --out alignments --chain t1024_A[/]",
-    )(convert)
+app = typer.Typer()
 
 
+@app.command(
+    rich_help_panel="Data",
+    epilog="Examples: [cyan]scalefold convert alignment_db --out alignments[/], "
+    "[cyan]scalefold convert T1024/features.pkl --out alignments --chain t1024_A[/]",
+)
 def convert(
     source: Annotated[
         Path,

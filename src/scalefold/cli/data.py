@@ -26,29 +26,13 @@ RawFolder = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module to the application."""
-    panel = "Data"
-    app.command(
-        rich_help_panel=panel,
-        epilog="Example: [cyan]scalefold fetch -c demo/config.yaml --out results/demo/raw[/]",
-    )(fetch)
-    app.command(
-        rich_help_panel=panel,
-        epilog="Example: [cyan]scalefold pack -c demo/config.yaml --raw results/demo/raw "
-        "--out results/demo/shards[/]",
-    )(pack)
-    app.command(
-        rich_help_panel=panel,
-        epilog="Examples: [cyan]scalefold inspect results/demo/shards[/], "
-        "[cyan]scalefold inspect results/demo/shards --chain 5pti_A[/], "
-        "[cyan]scalefold inspect 1ay7.cif.gz[/]",
-    )(inspect)
-    app.command(
-        rich_help_panel=panel, epilog="Example: [cyan]scalefold verify results/demo/shards[/]"
-    )(verify)
+app = typer.Typer()
 
 
+@app.command(
+    rich_help_panel="Data",
+    epilog="Example: [cyan]scalefold fetch -c demo/config.yaml --out results/demo/raw[/]",
+)
 def fetch(
     config: ConfigFiles,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Raw folder.")],
@@ -156,6 +140,11 @@ def _say_rejected(rejected: Sequence[Rejected]) -> None:
         typer.echo(f"set aside, {len(rejected)}:{reasons}", err=True)
 
 
+@app.command(
+    rich_help_panel="Data",
+    epilog="Example: [cyan]scalefold pack -c demo/config.yaml --raw results/demo/raw "
+    "--out results/demo/shards[/]",
+)
 def pack(
     config: ConfigFiles,
     raw: RawFolder,
@@ -218,6 +207,12 @@ def pack(
     _say_rejected(summary.head.rejected)
 
 
+@app.command(
+    rich_help_panel="Data",
+    epilog="Examples: [cyan]scalefold inspect results/demo/shards[/], "
+    "[cyan]scalefold inspect results/demo/shards --chain 5pti_A[/], "
+    "[cyan]scalefold inspect 1ay7.cif.gz[/]",
+)
 def inspect(
     path: Annotated[
         Path,
@@ -248,6 +243,9 @@ def inspect(
         inspection.describe_chain(path, chain, console)
 
 
+@app.command(
+    rich_help_panel="Data", epilog="Example: [cyan]scalefold verify results/demo/shards[/]"
+)
 def verify(
     shards: Annotated[Path, typer.Argument(help="Shard folder.")],
 ) -> None:

@@ -11,15 +11,14 @@ from scalefold.cli.options import ConfigFiles, Overrides, ShardFolder, check_the
 from scalefold.errors import InputError
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command of this module to the application."""
-    app.command(
-        rich_help_panel="Data",
-        epilog="Example: [cyan]scalefold distil predictions --alignments alignments -c my.yaml "
-        "--shards results/my/shards --out distilled[/]",
-    )(distil)
+app = typer.Typer()
 
 
+@app.command(
+    rich_help_panel="Data",
+    epilog="Example: [cyan]scalefold distil predictions --alignments alignments -c my.yaml "
+    "--shards results/my/shards --out distilled[/]",
+)
 def distil(
     predictions: Annotated[
         list[Path], typer.Argument(metavar="FOLDER...", help="What predict --out wrote.")

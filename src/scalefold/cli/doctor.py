@@ -14,14 +14,13 @@ if TYPE_CHECKING:
     from scalefold.doctor import Finding
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command of this module to the application."""
-    app.command(
-        rich_help_panel="Tools",
-        epilog="Example: [cyan]scalefold doctor --results results --shards results/my/shards[/]",
-    )(doctor)
+app = typer.Typer()
 
 
+@app.command(
+    rich_help_panel="Tools",
+    epilog="Example: [cyan]scalefold doctor --results results --shards results/my/shards[/]",
+)
 def doctor(
     device: Device = "auto",
     results: Annotated[

@@ -13,17 +13,15 @@ import typer
 from scalefold.cli.options import EXIT_INPUT_ERROR, Overrides, parse_overrides
 from scalefold.errors import InputError
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command of this module to the application."""
-    app.command(
-        rich_help_panel="Training",
-        epilog="Examples: [cyan]scalefold finetune my_structures --weights params_model_1.npz "
-        "--alignments my_alignments --out results/my[/], the same with [cyan]--profile slurm[/], "
-        "or with [cyan]-- --dry-run[/]",
-    )(finetune)
+app = typer.Typer()
 
 
+@app.command(
+    rich_help_panel="Training",
+    epilog="Examples: [cyan]scalefold finetune my_structures --weights params_model_1.npz "
+    "--alignments my_alignments --out results/my[/], the same with [cyan]--profile slurm[/], "
+    "or with [cyan]-- --dry-run[/]",
+)
 def finetune(
     structures: Annotated[
         Path,

@@ -10,15 +10,13 @@ import typer
 from scalefold.cli.options import check_there
 from scalefold.cli.training import Key, RunFolder, RunShards
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command of this module to the application."""
-    app.command(
-        rich_help_panel="Tools",
-        epilog="Example: [cyan]scalefold mlperf-log results/mlperf --out mlperf.log[/]",
-    )(mlperf_log)
+app = typer.Typer()
 
 
+@app.command(
+    rich_help_panel="Tools",
+    epilog="Example: [cyan]scalefold mlperf-log results/mlperf --out mlperf.log[/]",
+)
 def mlperf_log(
     run: RunFolder,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="Log to write.")],

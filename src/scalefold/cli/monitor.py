@@ -9,16 +9,14 @@ import typer
 from scalefold.cli.options import check_there
 from scalefold.cli.training import Key, RunFolder, RunShards
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command of this module to the application."""
-    app.command(
-        rich_help_panel="Training",
-        epilog="Example: [cyan]scalefold monitor results/demo[/]. From another machine: "
-        "[cyan]ssh -L 8600:127.0.0.1:8600 cluster[/], then open http://127.0.0.1:8600/",
-    )(monitor)
+app = typer.Typer()
 
 
+@app.command(
+    rich_help_panel="Training",
+    epilog="Example: [cyan]scalefold monitor results/demo[/]. From another machine: "
+    "[cyan]ssh -L 8600:127.0.0.1:8600 cluster[/], then open http://127.0.0.1:8600/",
+)
 def monitor(
     run: RunFolder,
     key: Key = None,

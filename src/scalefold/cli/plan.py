@@ -23,15 +23,14 @@ _COLUMNS: Final = {
 }  # fmt: skip
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command of this module to the application."""
-    app.command(
-        rich_help_panel="Training",
-        epilog="Examples: [cyan]scalefold plan --gpus 8 --kind h200 --preset mlperf[/], "
-        "[cyan]scalefold plan --gpus 8 -c my.yaml[/]",
-    )(plan)
+app = typer.Typer()
 
 
+@app.command(
+    rich_help_panel="Training",
+    epilog="Examples: [cyan]scalefold plan --gpus 8 --kind h200 --preset mlperf[/], "
+    "[cyan]scalefold plan --gpus 8 -c my.yaml[/]",
+)
 def plan(
     gpus: Annotated[
         list[int] | None,

@@ -25,17 +25,16 @@ if TYPE_CHECKING:
     from scalefold.raw.fasta import FastaRecord
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command of this module to the application."""
-    app.command(
-        rich_help_panel="Prediction",
-        epilog="Examples: [cyan]scalefold predict proteins.fasta --alignments alignments "
-        "--weights results/mine/weights/first/step-00001000 --out predictions[/]. With several "
-        "models of AlphaFold: [cyan]scalefold predict proteins.fasta --query-alone "
-        "-w params_model_1_ptm.npz -w params_model_2_ptm.npz --out predictions[/]",
-    )(predict)
+app = typer.Typer()
 
 
+@app.command(
+    rich_help_panel="Prediction",
+    epilog="Examples: [cyan]scalefold predict proteins.fasta --alignments alignments "
+    "--weights results/mine/weights/first/step-00001000 --out predictions[/]. With several "
+    "models of AlphaFold: [cyan]scalefold predict proteins.fasta --query-alone "
+    "-w params_model_1_ptm.npz -w params_model_2_ptm.npz --out predictions[/]",
+)
 def predict(
     fasta: Annotated[
         Path | None, typer.Argument(help="FASTA file of sequences. Leave it out with --shards.")

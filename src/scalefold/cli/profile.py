@@ -9,16 +9,14 @@ import typer
 
 from scalefold.cli.options import ConfigFiles, Device, Overrides, ShardsOrFull, read_config
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command of this module to the application."""
-    app.command(
-        rich_help_panel="Tools",
-        epilog="Example: [cyan]scalefold profile -c demo/mlperf.yaml --shards results/demo/shards "
-        "--out profile[/]",
-    )(profile)
+app = typer.Typer()
 
 
+@app.command(
+    rich_help_panel="Tools",
+    epilog="Example: [cyan]scalefold profile -c demo/mlperf.yaml --shards results/demo/shards "
+    "--out profile[/]",
+)
 def profile(
     config: ConfigFiles,
     out: Annotated[

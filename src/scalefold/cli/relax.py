@@ -9,15 +9,13 @@ import typer
 
 from scalefold.cli.options import EXIT_INPUT_ERROR, check_there
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command of this module to the application."""
-    app.command(
-        rich_help_panel="Prediction",
-        epilog="Example: [cyan]scalefold relax predictions --out relaxed[/]",
-    )(relax)
+app = typer.Typer()
 
 
+@app.command(
+    rich_help_panel="Prediction",
+    epilog="Example: [cyan]scalefold relax predictions --out relaxed[/]",
+)
 def relax(
     predictions: Annotated[
         Path, typer.Argument(metavar="FOLDER", help="What predict --out wrote.")

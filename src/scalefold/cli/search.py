@@ -18,25 +18,13 @@ if TYPE_CHECKING:
 _EXIT_TERMINATED = 143
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module to the application."""
-    panel = "Data"
-    app.command(
-        rich_help_panel=panel,
-        epilog="Example: [cyan]scalefold search my.fasta -c my.yaml --out searched[/]",
-    )(search)
-    app.command(
-        rich_help_panel=panel,
-        epilog="Example: [cyan]scalefold unaligned -c my.yaml --raw results/my/raw "
-        "--shards results/my/shards --out unaligned.fasta[/]",
-    )(unaligned)
-    app.command(
-        name="build-db",
-        rich_help_panel=panel,
-        epilog="Example: [cyan]scalefold build-db results/demo/shards --out databases/demo[/]",
-    )(build_db)
+app = typer.Typer()
 
 
+@app.command(
+    rich_help_panel="Data",
+    epilog="Example: [cyan]scalefold search my.fasta -c my.yaml --out searched[/]",
+)
 def search(
     fasta: Annotated[Path, typer.Argument(metavar="FASTA", help="Protein sequences.")],
     config: ConfigFiles,
@@ -79,6 +67,11 @@ def search(
         raise InputError(f"{len(summary.rejected)} of {total} sequences were set aside, see above")
 
 
+@app.command(
+    rich_help_panel="Data",
+    epilog="Example: [cyan]scalefold unaligned -c my.yaml --raw results/my/raw "
+    "--shards results/my/shards --out unaligned.fasta[/]",
+)
 def unaligned(
     config: ConfigFiles,
     raw: Annotated[Path, typer.Option("--raw", metavar="FOLDER", help="Raw folder.")],
@@ -98,6 +91,11 @@ def unaligned(
     typer.echo(f"{out}: {len(records):,} sequences have no alignment")
 
 
+@app.command(
+    name="build-db",
+    rich_help_panel="Data",
+    epilog="Example: [cyan]scalefold build-db results/demo/shards --out databases/demo[/]",
+)
 def build_db(
     source: Annotated[
         Path,

@@ -27,30 +27,15 @@ if TYPE_CHECKING:
     from scalefold.train.run import TrainingResult
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module to the application."""
-    panel = "Training"
-    app.command(
-        rich_help_panel=panel,
-        epilog="Example: [cyan]scalefold train -c demo/config.yaml --shards results/demo/shards "
-        "--out results/mine/weights/first[/]. After an interruption, add "
-        "[cyan]--resume[/].",
-    )(train)
-    app.command(
-        rich_help_panel=panel,
-        epilog="Example: [cyan]scalefold evaluate results/mine/weights/first/step-00001000 "
-        "-c demo/config.yaml --shards results/demo/shards "
-        "--out results/mine/evaluation/first/step-00001000.json[/]. Of a file of weights: "
-        "[cyan]scalefold evaluate model_1.pt -c my.yaml --shards results/my/shards "
-        "--out model_1.json[/]",
-    )(evaluate)
-    app.command(
-        rich_help_panel=panel,
-        epilog="Examples: [cyan]scalefold report results/demo[/], "
-        "[cyan]scalefold report results/mine --shards results/demo/shards[/]",
-    )(report)
+app = typer.Typer()
 
 
+@app.command(
+    rich_help_panel="Training",
+    epilog="Example: [cyan]scalefold train -c demo/config.yaml --shards results/demo/shards "
+    "--out results/mine/weights/first[/]. After an interruption, add "
+    "[cyan]--resume[/].",
+)
 def train(
     config: ConfigFiles,
     shards: ShardFolder,
@@ -176,6 +161,14 @@ def _say(result: TrainingResult, steps: int, reason: str, resume: bool) -> None:
         typer.echo(f"stopped by {reason}; the same command{again} continues", err=True)
 
 
+@app.command(
+    rich_help_panel="Training",
+    epilog="Example: [cyan]scalefold evaluate results/mine/weights/first/step-00001000 "
+    "-c demo/config.yaml --shards results/demo/shards "
+    "--out results/mine/evaluation/first/step-00001000.json[/]. Of a file of weights: "
+    "[cyan]scalefold evaluate model_1.pt -c my.yaml --shards results/my/shards "
+    "--out model_1.json[/]",
+)
 def evaluate(
     weights: Annotated[
         Path,
@@ -294,6 +287,11 @@ RunShards = Annotated[
 ]
 
 
+@app.command(
+    rich_help_panel="Training",
+    epilog="Examples: [cyan]scalefold report results/demo[/], "
+    "[cyan]scalefold report results/mine --shards results/demo/shards[/]",
+)
 def report(
     run: RunFolder,
     key: Key = None,

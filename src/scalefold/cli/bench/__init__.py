@@ -7,6 +7,5 @@ import typer
 from scalefold.cli.bench import curves, loader, steps
 
 app = typer.Typer(no_args_is_help=True, help="Measure speed and memory on this machine.")
-steps.register(app)
-curves.register(app)
-loader.register(app)
+for module in (steps, curves, loader):
+    app.add_typer(module.app)

@@ -8,16 +8,14 @@ import typer
 
 from scalefold.cli.options import ConfigFiles, Device, JsonFile, Overrides, ShardFolder, read_config
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command of this module to the application."""
-    app.command(
-        epilog="Example: [cyan]scalefold bench curves -c demo/curves.yaml --shards "
-        "results/demo/shards --reference training.precision=fp32 --reference "
-        "training.kernels=torch --reference training.cuda_graphs=off -o curves.json[/]"
-    )(curves)
+app = typer.Typer()
 
 
+@app.command(
+    epilog="Example: [cyan]scalefold bench curves -c demo/curves.yaml --shards "
+    "results/demo/shards --reference training.precision=fp32 --reference "
+    "training.kernels=torch --reference training.cuda_graphs=off -o curves.json[/]"
+)
 def curves(
     config: ConfigFiles,
     shards: ShardFolder,

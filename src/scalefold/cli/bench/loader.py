@@ -9,15 +9,13 @@ import typer
 
 from scalefold.cli.options import ConfigFiles, Device, JsonFile, Overrides, read_config
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command of this module to the application."""
-    app.command(
-        epilog="Example: [cyan]scalefold bench loader -c demo/mlperf.yaml --delay-every 50 "
-        "--delay-seconds 6 -o loader.json[/]"
-    )(loader)
+app = typer.Typer()
 
 
+@app.command(
+    epilog="Example: [cyan]scalefold bench loader -c demo/mlperf.yaml --delay-every 50 "
+    "--delay-seconds 6 -o loader.json[/]"
+)
 def loader(
     config: ConfigFiles,
     out: JsonFile,

@@ -20,26 +20,13 @@ from scalefold.cli.options import (
     read_config,
 )
 
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module to the application."""
-    app.command(
-        epilog="Example: [cyan]scalefold bench step -c demo/mlperf.yaml --shards "
-        "results/demo/shards --vary 'training.recomputation=\\[none, full]' -o step.json[/]"
-    )(step)
-    app.command(
-        epilog="Example: [cyan]scalefold bench ladder -c demo/mlperf.yaml --shards "
-        "results/demo/shards -o results/demo/ladder.json --plot ladder.svg[/]"
-    )(ladder)
-    app.command(
-        epilog="Example: [cyan]scalefold bench evaluation -c demo/mlperf.yaml -o evaluation.json[/]"
-    )(evaluation)
-    app.command(
-        epilog="Example: [cyan]torchrun --nproc-per-node 2 -m scalefold bench scaling "
-        "-c demo/mlperf.yaml --shards results/demo/shards -o scaling.json[/]"
-    )(scaling)
+app = typer.Typer()
 
 
+@app.command(
+    epilog="Example: [cyan]scalefold bench step -c demo/mlperf.yaml --shards "
+    "results/demo/shards --vary 'training.recomputation=\\[none, full]' -o step.json[/]"
+)
 def step(
     config: ConfigFiles,
     out: JsonFile,
@@ -86,6 +73,10 @@ def step(
         )
 
 
+@app.command(
+    epilog="Example: [cyan]scalefold bench ladder -c demo/mlperf.yaml --shards "
+    "results/demo/shards -o results/demo/ladder.json --plot ladder.svg[/]"
+)
 def ladder(
     config: ConfigFiles,
     shards: ShardFolder,
@@ -139,6 +130,9 @@ def ladder(
         save_ladder(result, plot)
 
 
+@app.command(
+    epilog="Example: [cyan]scalefold bench evaluation -c demo/mlperf.yaml -o evaluation.json[/]"
+)
 def evaluation(
     config: ConfigFiles,
     out: JsonFile,
@@ -162,6 +156,10 @@ def evaluation(
     )
 
 
+@app.command(
+    epilog="Example: [cyan]torchrun --nproc-per-node 2 -m scalefold bench scaling "
+    "-c demo/mlperf.yaml --shards results/demo/shards -o scaling.json[/]"
+)
 def scaling(
     config: ConfigFiles,
     # Not a `JsonFile`: each process would find the same wrong with it.
