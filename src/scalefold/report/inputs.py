@@ -207,7 +207,7 @@ def read_evaluation(path: Path) -> dict[str, Any]:
     """
     try:
         evaluation: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+    except (FileNotFoundError, IsADirectoryError, ValueError, RecursionError) as error:
         raise InputError(
             f"{path}: not an evaluation ({error}). Give the JSON file of one"
         ) from None
@@ -220,14 +220,9 @@ def _evaluations(folder: Path, notes: list[str]) -> list[dict[str, Any]]:
     found = []
     for path in sorted(folder.glob("step-*.json")):
         try:
-            evaluation = json.loads(path.read_text("utf-8"))
-        except (IsADirectoryError, ValueError, RecursionError) as error:
-            notes.append(f"evaluation/{path.name}: left out, not valid JSON ({error}).")
-            continue
-        if lacking := misfit(Evaluation, evaluation):
-            notes.append(f"evaluation/{path.name}: left out, not an evaluation: {lacking}.")
-            continue
-        found.append(evaluation)
+            found.append(read_evaluation(path))
+        except InputError as error:
+            notes.append(f"Evaluation {path.name}: left out: {error}.")
     if not found:
         notes.append("No evaluations yet: evaluation/ holds no finished one.")
     return sorted(found, key=lambda evaluation: evaluation["step"])

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,28 +30,18 @@ from scalefold.shards.reader import ShardReader
 PREFIX: Final = ":::MLLOG "
 
 
-@dataclass(frozen=True, order=True)
-class Event:
+def _event(
+    seconds: float, key: str, value: Any = None, kind: str = "POINT_IN_TIME", **metadata: Any
+) -> dict[str, Any]:
     """A line of the log; ``kind`` is INTERVAL_START, INTERVAL_END or POINT_IN_TIME."""
-
-    seconds: float
-    number: int
-    key: str = field(compare=False)
-    value: Any = field(compare=False, default=None)
-    kind: str = field(compare=False, default="POINT_IN_TIME")
-    metadata: dict[str, Any] = field(compare=False, default_factory=dict)
-
-    def line(self) -> str:
-        """Write it as MLPerf's tools read it."""
-        content = {
-            "namespace": "",
-            "time_ms": round(1000 * self.seconds),
-            "event_type": self.kind,
-            "key": self.key,
-            "value": self.value,
-            "metadata": {"file": "scalefold", "lineno": 0, **self.metadata},
-        }
-        return PREFIX + json.dumps(content)
+    return {
+        "namespace": "",
+        "time_ms": round(1000 * seconds),
+        "event_type": kind,
+        "key": key,
+        "value": value,
+        "metadata": {"file": "scalefold", "lineno": 0, **metadata},
+    }
 
 
 def write_mlperf_log(run: Path, key: str | None, shards: Path, out: Path) -> None:
@@ -78,23 +67,19 @@ def write_mlperf_log(run: Path, key: str | None, shards: Path, out: Path) -> Non
             f"{run / 'weights' / files.key}: no training has published a checkpoint here yet: "
             "`scalefold train` does"
         )
-    events = [*_events(run, files, shards)]
-    write_bytes(out, "".join(event.line() + "\n" for event in sorted(events)).encode())
+    events = sorted(_events(run, files, shards), key=lambda event: event["time_ms"])
+    write_bytes(out, "".join(f"{PREFIX}{json.dumps(event)}\n" for event in events).encode())
 
 
-def _events(run: Path, files: RunFiles, shards: Path) -> Iterator[Event]:
+def _events(run: Path, files: RunFiles, shards: Path) -> Iterator[dict[str, Any]]:
     config = make_config(files.checkpoints[-1].config, str(run))
     start = files.sessions[0].started
-    numbers = iter(range(1_000_000))
 
-    def event(seconds: float, key: str, value: Any = None, **more: Any) -> Event:
-        return Event(seconds, next(numbers), key, value, **more)
-
-    yield event(start, "init_start", kind="INTERVAL_START")
+    yield _event(start, "init_start", kind="INTERVAL_START")
     for name, value in _facts(config, files, shards):
-        yield event(start, name, value)
-    yield event(start, "init_stop", kind="INTERVAL_END")
-    yield event(start, "run_start", kind="INTERVAL_START")
+        yield _event(start, name, value)
+    yield _event(start, "init_stop", kind="INTERVAL_END")
+    yield _event(start, "run_start", kind="INTERVAL_START")
 
     size = config.training.global_batch_size
     split = config.evaluation.splits[0]
@@ -107,22 +92,22 @@ def _events(run: Path, files: RunFiles, shards: Path) -> Iterator[Event]:
             continue  # the checkpoint was deleted to make room
         published = ready.stat().st_mtime
         if before is not None:
-            yield event(before, "epoch_start", kind="INTERVAL_START", metadata=about)
-            yield event(published, "epoch_stop", kind="INTERVAL_END", metadata=about)
+            yield _event(before, "epoch_start", kind="INTERVAL_START", **about)
+            yield _event(published, "epoch_stop", kind="INTERVAL_END", **about)
         before = published
         done = (run / "evaluation" / files.key / f"{ready.stem}.json").stat().st_mtime
-        yield event(published, "eval_start", kind="INTERVAL_START", metadata=about)
-        yield event(done, "eval_accuracy", value, metadata=about)
-        yield event(done, "eval_stop", kind="INTERVAL_END", metadata=about)
+        yield _event(published, "eval_start", kind="INTERVAL_START", **about)
+        yield _event(done, "eval_accuracy", value, **about)
+        yield _event(done, "eval_stop", kind="INTERVAL_END", **about)
         last = max(last, done)
         if reached_target(evaluation, config.evaluation) is not None:
             reached = True
             break
-    yield event(
+    yield _event(
         last,
         "run_stop",
         kind="INTERVAL_END",
-        metadata={"status": "success" if reached else "aborted"},
+        status="success" if reached else "aborted",
     )
 
 

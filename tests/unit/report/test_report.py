@@ -390,7 +390,11 @@ def test_the_words_of_a_curve_name_the_steps_that_its_numbers_are_of():
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [('{"step": 50', "not valid JSON"), ('{"step": 50}', "checkpoint is missing"), ("[]", "left")],
+    [
+        ('{"step": 50', "not an evaluation"),
+        ('{"step": 50}', "checkpoint is missing"),
+        ("[]", "left"),
+    ],
 )
 def test_a_damaged_evaluation_is_left_out_and_named(make_run, content, said):
     run = make_run()
