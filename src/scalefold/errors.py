@@ -47,3 +47,9 @@ def listed(findings: Sequence[str], shown: int = 8) -> str:
     rest = len(findings) - shown
     lines = [*findings[:shown], *([f"and {rest} more"] if rest > 0 else [])]
     return "".join(f"\n  {line}" for line in lines)
+
+
+def first_few(items: Sequence[object], shown: int = 3) -> str:
+    """The first few items in one line; the rest counted."""
+    rest = len(items) - shown
+    return ", ".join(map(str, items[:shown])) + (f" and {rest:,} more" if rest > 0 else "")

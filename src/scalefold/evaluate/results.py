@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from scalefold.config.schema import EvaluationConfig
-from scalefold.errors import InputError, listed
+from scalefold.errors import InputError, first_few, listed
 from scalefold.evaluate.chain_scores import METRICS
 from scalefold.io.atomic import check_writable, make_folder, write_bytes
 
@@ -62,19 +62,14 @@ def chains_of_mean(evaluation: Mapping[str, Any], split: str) -> str:
     if skipped:
         said += f"; {len(skipped)} skipped, longer than evaluation.max_length"
     if unknown:
-        said += f"; {len(unknown)} without lDDT-Cα: {_first(unknown)}"
+        said += f"; {len(unknown)} without lDDT-Cα: {first_few(unknown)}"
     if failed:
         # The first sentence says why, those after it how to mend it.
         reasons = [
             f"{chain['chain_key']} ({chain['reason'].partition('. ')[0]})" for chain in failed
         ]
-        said += f"; {len(failed)} failed: {_first(reasons)}"
+        said += f"; {len(failed)} failed: {first_few(reasons)}"
     return said
-
-
-def _first(findings: Sequence[str], shown: int = 3) -> str:
-    rest = len(findings) - shown
-    return ", ".join([*findings[:shown], *([f"and {rest} more"] if rest > 0 else [])])
 
 
 def reached_target(evaluation: Mapping[str, Any], settings: EvaluationConfig) -> float | None:

@@ -8,6 +8,8 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from scalefold.errors import first_few
+
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 0.5
@@ -50,11 +52,10 @@ class Watch:
         waited = now - self._started
         if waited >= self._warn_after:
             self._warn_after = waited + WARNING_SECONDS
-            more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
             logger.warning(
-                "step %d has waited %.0f s for samples: %s%s. The workers may hang, or the file "
+                "step %d has waited %.0f s for samples: %s. The workers may hang, or the file "
                 "system of the shards may not answer",
-                self._step, waited, ", ".join(missing[:3]), more,
+                self._step, waited, first_few(missing),
             )  # fmt: skip
         if self._stop.is_set():
             self._stop_seen = self._stop_seen or now

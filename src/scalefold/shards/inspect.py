@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from scalefold.chem.residues import CA, GAP
-from scalefold.errors import InputError
+from scalefold.errors import InputError, first_few
 from scalefold.raw.alignments import ROW_SOURCES
 from scalefold.raw.chains import read_rejected
 from scalefold.shards.audit import audit_table, chain_counts
@@ -107,8 +107,7 @@ def describe_chain(folder: Path, chain_key: str, console: Console) -> None:
         table.add_row("rows left out (shards.max_rows)", by_source)
     others = [key for key in _users(reader.index, index) if key != chain_key]
     if others:
-        more = f" and {len(others) - 8} more" if len(others) > 8 else ""
-        table.add_row("alignment shared with", ", ".join(others[:8]) + more)
+        table.add_row("alignment shared with", first_few(others, 8))
     console.print(table)
     console.print(_templates(sample))
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from scalefold.config.schema import Config
 from scalefold.config.stages import teachers
-from scalefold.errors import counted
+from scalefold.errors import counted, first_few
 from scalefold.raw.chain_files import lacking_files
 from scalefold.raw.chains import ChainRow
 from scalefold.shards.bucket_count import with_bucket_count
@@ -53,7 +53,7 @@ def extent(stages: Mapping[str, Config], chains: Sequence[ChainRow]) -> Iterator
         fate = "; these are searched" if searched else ", and are set aside"
         yield (
             f"files: {_by_split(lacking)} lack a structure or all alignments{fate}: "
-            f"{_first_keys(lacking)}"
+            f"{first_few([row.chain_key for row in lacking])}"
         )
     else:
         yield "files: no chain lacks a structure or all alignments"
@@ -152,12 +152,6 @@ def _size(num_bytes: int) -> str:
 
 def _called(stage: str) -> str:
     return f"{stage}, " if stage else ""
-
-
-def _first_keys(chains: Sequence[ChainRow], shown: int = 3) -> str:
-    keys = ", ".join(row.chain_key for row in chains[:shown])
-    rest = len(chains) - shown
-    return f"{keys} and {rest:,} more" if rest > 0 else keys
 
 
 def _by_split(chains: Sequence[ChainRow]) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from scalefold.checkpoint.published import other_initial_weights, passed_steps
 from scalefold.config.initial_weights import initial_weights_sha256
 from scalefold.config.schema import Config
+from scalefold.errors import first_few
 
 
 def outlook(
@@ -50,19 +51,13 @@ def outlook(
             f"training.steps is {config.training.steps}, but {training} has made {published[-1]} "
             f"and has no checkpoint of step {config.training.steps}. It is trained anew; the "
             "earlier training is moved to replaced/ in its folder. To keep it, set training.steps "
-            f"to one of {_enumeration(choice)}, or to more"
+            f"to one of {first_few(choice, 8)}, or to more"
         )
     elif missed:
         warnings.append(
             f"{training} has passed step {published[-1]} and has no checkpoint of "
-            f"{_enumeration(missed)}, wanted now (training.checkpoint_every was another, or they "
+            f"{first_few(missed, 8)}, wanted now (training.checkpoint_every was another, or they "
             "were deleted). It is kept, and goes on if steps are left; those steps are not "
             "evaluated. For all of them, delete the folder: that trains anew"
         )
     return warnings
-
-
-def _enumeration(steps: Sequence[int], most: int = 8) -> str:
-    """Steps in words, not more than a few."""
-    more = f" and {len(steps) - most} more" if len(steps) > most else ""
-    return ", ".join(map(str, steps[:most])) + more

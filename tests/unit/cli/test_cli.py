@@ -485,7 +485,7 @@ def test_an_evaluation_that_lacks_chains_says_so_and_is_done(
     out = tmp_path / "e.json"
     done = run("evaluate", str(tmp_path), "-c", DEMO, "--shards", SHARDS, "--out", str(out))
     assert done.exit_code == 0
-    named = "; 5 failed: c0 (bad), c1 (bad), c2 (bad), and 2 more" if failed else ""
+    named = "; 5 failed: c0 (bad), c1 (bad), c2 (bad) and 2 more" if failed else ""
     assert done.stdout == f"step 20, train: lddt_ca 0.250 over 1 of {1 + failed} chains{named}\n"
     result |= {"step": 0, "checkpoint": "model_1.pt", "weights": "file"}
     done = run("evaluate", str(tmp_path), "-c", DEMO, "--shards", SHARDS, "--out", str(out))
