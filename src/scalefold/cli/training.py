@@ -106,8 +106,7 @@ def train(
     from scalefold.parallel.ranks import on_all, on_first
     from scalefold.shards.packed_settings import check_origin
     from scalefold.train.loop import train as run
-    from scalefold.train.parent import stop_without_parent
-    from scalefold.train.signals import EXIT_STOPPED, stop_on_signals
+    from scalefold.train.signals import EXIT_STOPPED, stop_on_signals, stop_without_parent
 
     def settings() -> Config:
         if set_aside and not resume:

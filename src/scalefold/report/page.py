@@ -9,6 +9,7 @@ from typing import Any
 import jinja2
 import yaml
 from markupsafe import Markup
+from rich.filesize import decimal
 
 from scalefold.report.chain_figures import chain_figures
 from scalefold.report.content import Content
@@ -81,13 +82,7 @@ def _percent(value: float) -> str:
 
 
 def _size(num_bytes: float | None) -> str:
-    if num_bytes is None:
-        return "–"
-    for unit in ("B", "kB", "MB", "GB"):
-        if num_bytes < 1000:
-            return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
-        num_bytes /= 1000
-    return f"{num_bytes:.1f} TB"
+    return "–" if num_bytes is None else decimal(round(num_bytes))
 
 
 def _duration(seconds: float | None) -> str:

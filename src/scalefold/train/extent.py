@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from rich.filesize import decimal
+
 from scalefold.config.schema import Config
 from scalefold.config.stages import teachers
 from scalefold.errors import counted, first_few
@@ -126,7 +128,7 @@ def _hours(config: Config) -> str:
 def _checkpoints(config: Config) -> str:
     number = len(config.training.published_steps())
     each = checkpoint_bytes(config)
-    return f"{number:,} of {_size(each)}, {_size(number * each)} in all"
+    return f"{number:,} of {decimal(each)}, {decimal(number * each)} in all"
 
 
 def checkpoint_bytes(config: Config) -> int:
@@ -143,11 +145,6 @@ def num_parameters(config: Config) -> int:
     with torch.device("meta"):
         model = AlphaFold(config.model)
     return sum(parameter.numel() for parameter in model.parameters())
-
-
-def _size(num_bytes: int) -> str:
-    in_gb = num_bytes >= 1e9
-    return f"{num_bytes / 1e9:,.1f} GB" if in_gb else f"{num_bytes / 1e6:,.1f} MB"
 
 
 def _called(stage: str) -> str:

@@ -11,7 +11,7 @@ import torch
 from scalefold.errors import InputError
 from scalefold.features.contract import validate
 from scalefold.features.pipeline import training_features
-from scalefold.loader import waiting
+from scalefold.loader import waiting, worker
 from scalefold.loader.loader import TrainingLoader
 from scalefold.loader.order import Position
 from scalefold.loader.prepare import SampleError
@@ -169,13 +169,14 @@ def test_a_wait_for_hanging_workers_is_told_and_ended_by_a_request_to_stop(
 ):
     monkeypatch.setattr(waiting, "WARNING_SECONDS", 1.0)
     monkeypatch.setattr(waiting, "STOP_SECONDS", 1.0)
+    monkeypatch.setattr(worker, "_CLOSE_SECONDS", 2.0)  # stopped processes ignore SIGTERM
     stop = threading.Event()
     loader = TrainingLoader(reader_type(), loader_config(loader_workers=2), stop=stop)
     next(loader)
-    processes = [worker.process for worker in loader._pool._workers]
+    processes = [one.process for one in loader._pool._workers]
     for process in processes:
         os.kill(process.pid, signal.SIGSTOP)
-    threading.Timer(4.0, stop.set).start()
+    threading.Timer(1.0, stop.set).start()
     with pytest.raises(StoppedWaitingError):
         take(loader, 19)
     assert re.search(r"waited \d+ s for samples: draw \d+, chain 1..._A", caplog.text)
@@ -186,7 +187,7 @@ def test_close_ends_hanging_workers(reader_type, loader_config):
     reader = reader_type(behaviour={k: "hangs" for k in ("1aaa_A", "1bbb_A", "1ccc_A")})
     loader = TrainingLoader(reader, loader_config(loader_workers=2))
     loader._fill()
-    processes = [worker.process for worker in loader._pool._workers]
+    processes = [one.process for one in loader._pool._workers]
     assert len(processes) == 2
     loader.close()
     assert not any(process.is_alive() for process in processes)
