@@ -162,8 +162,10 @@ def test_every_flipped_bit_of_a_description_is_found(demo_copy, name):
     facts = Manifest.read(demo_copy.out).facts(path.with_suffix(".arrow").name)
 
     def read() -> None:
-        Manifest.read(demo_copy.out)
-        check_summary(demo_copy.out, facts)
+        if facts is None:
+            Manifest.read(demo_copy.out)
+        else:
+            check_summary(demo_copy.out, facts)
 
     for position in range(len(content)):
         changed = bytearray(content)
