@@ -3,6 +3,7 @@ from scalefold.config import initial_weights_sha256
 from scalefold.config.stages import teachers
 from scalefold.checkpoint.published import passed_steps, steps_made_from
 from scalefold.checkpoint.target import read_end
+from scalefold.shards.manifest import data_hash
 
 ASYNC = CONFIG.evaluation.mode == "async"
 DISTILLED = f"{RUN}/distilled/{{teacher}}"
@@ -33,13 +34,6 @@ def shard_file_of(name):
     return lambda wildcards: f"{shards_of(wildcards.key)}/{name}"
 
 
-def data_hash(key):
-    """By which checkpoints name the shards: SHA-256 of the manifest."""
-    return hashlib.sha256(
-        Path(f"{shards_of(key)}/manifest.json").read_bytes()
-    ).hexdigest()
-
-
 def published(key):
     """Steps of a training's checkpoints, made from the present shards and initial weights, rising.
 
@@ -47,7 +41,9 @@ def published(key):
     """
     try:
         start = initial_weights_sha256(OF_KEY[key][1])
-        return steps_made_from(Path(TRAINING.format(key=key)), data_hash(key), start)
+        return steps_made_from(
+            Path(TRAINING.format(key=key)), data_hash(Path(shards_of(key))), start
+        )
     except (OSError, ValueError, KeyError):
         return []
 
@@ -65,7 +61,10 @@ def has_ended(key):
         return True
     try:
         training = Path(TRAINING.format(key=key))
-        return read_end(training, config.evaluation, data_hash(key)) is not None
+        return (
+            read_end(training, config.evaluation, data_hash(Path(shards_of(key))))
+            is not None
+        )
     except (OSError, ValueError):
         return False
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import subprocess
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ import torch
 import scalefold
 from scalefold.config.initial_weights import initial_weights_sha256
 from scalefold.config.schema import Config
-from scalefold.shards.schema import MANIFEST_FILE
+from scalefold.shards.manifest import data_hash
 
 _PACKAGE: Final = Path(scalefold.__file__).resolve().parent
 COMMIT_FILE: Final = "commit.txt"
@@ -63,7 +62,7 @@ class Inputs:
     Attributes
     ----------
     data_manifest_sha256 : str
-        See `data_hash`.
+        See `scalefold.shards.manifest.data_hash`.
     initial_weights_sha256 : str or None
         See `scalefold.config.initial_weights_sha256`.
     """
@@ -75,11 +74,6 @@ class Inputs:
 def inputs_of(config: Config, shards: Path) -> Inputs:
     """Identify the files that a training is about to start from."""
     return Inputs(data_hash(shards), initial_weights_sha256(config))
-
-
-def data_hash(shards: Path) -> str:
-    """SHA-256 of the shards' manifest, which holds the hash of each file: identifies the data."""
-    return hashlib.sha256((shards / MANIFEST_FILE).read_bytes()).hexdigest()
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

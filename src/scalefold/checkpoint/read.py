@@ -21,6 +21,7 @@ import torch
 from pydantic import ConfigDict, TypeAdapter, with_config
 
 from scalefold.errors import ChecksumError, InputError
+from scalefold.io.atomic import file_sha256
 from scalefold.weights.matching import State
 
 logger = logging.getLogger(__name__)
@@ -182,9 +183,7 @@ def _read(checkpoint: Path, name: str) -> object:
     if stated is None:
         raise InputError(f"{checkpoint / METADATA_FILE}: does not list {path.name}")
     try:
-        with path.open("rb") as stream:
-            found = hashlib.file_digest(stream, "sha256").hexdigest()
-        _compare_hash(path, found, stated.sha256)
+        _compare_hash(path, file_sha256(path), stated.sha256)
         return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise InputError(f"{path}: missing, the checkpoint is not whole: use another") from None

@@ -10,7 +10,6 @@ import typer
 from scalefold.cli.options import ConfigFiles, Overrides, ShardFolder, check_there, read_config
 from scalefold.errors import InputError
 
-
 app = typer.Typer()
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
+from scalefold.io.atomic import file_sha256
 
 _OF_A_CHECKPOINT: Final = "averaged.pt"
 """Which file of a checkpoint folder a training starts from."""
@@ -51,5 +51,4 @@ def initial_weights_sha256(config: Config) -> str | None:
 
 @cache  # an evaluation beside training asks every few seconds
 def _sha256(file: Path, time_ns: int) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    return file_sha256(file)

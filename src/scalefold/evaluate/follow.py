@@ -15,7 +15,6 @@ import torch
 from rich.console import Console
 
 from scalefold.checkpoint.lock import FAILED_MARK, sign_of_life
-from scalefold.checkpoint.provenance import data_hash
 from scalefold.checkpoint.published import steps_made_from
 from scalefold.checkpoint.read import checkpoint_path
 from scalefold.checkpoint.target import read_end
@@ -23,6 +22,7 @@ from scalefold.config import initial_weights_sha256
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.evaluate.run import evaluate_weights
+from scalefold.shards.manifest import data_hash
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ import torch
 from rich.console import Console
 
 import scalefold
-from scalefold.checkpoint.provenance import data_hash, device_name, source_commit
+from scalefold.checkpoint.provenance import device_name, source_commit
 from scalefold.checkpoint.target import TargetReached
 from scalefold.config.load import config_hash
 from scalefold.config.schema import Config, EvaluationConfig
@@ -38,6 +38,7 @@ from scalefold.predict.shared import SharedPredictors
 from scalefold.predict.subject import Subject, read_subject
 from scalefold.progress import LiveLine
 from scalefold.raw.case_collisions import check_case_collisions
+from scalefold.shards.manifest import data_hash
 from scalefold.shards.packed_settings import warn_of_other_settings
 from scalefold.shards.reader import ShardReader
 

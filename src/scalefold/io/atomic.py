@@ -107,6 +107,12 @@ def write_bytes(path: Path, content: bytes) -> str:
         return file.sha256
 
 
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file, hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def check_file(path: Path) -> None:
     """Refuse what `atomic_file` could not write, before hours of work; leaves nothing behind.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from scalefold.checkpoint.read import Metadata, load_weights, read_metadata
 from scalefold.checkpoint.resume import config_differences
 from scalefold.config.model import ModelConfig
 from scalefold.errors import InputError, listed
+from scalefold.io.atomic import file_sha256
 from scalefold.weights import State, check_state, guess_format, import_weights
 
 
@@ -59,9 +59,8 @@ def read_subject(path: Path, model: ModelConfig) -> Subject:
     if not path.exists():
         raise InputError(f"{path}: no such checkpoint folder or weight file")
     if path.is_file():
-        with path.open("rb") as stream:
-            sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
-        return Subject(path, import_weights(path, guess_format(path), model), sha256, None)
+        weights = import_weights(path, guess_format(path), model)
+        return Subject(path, weights, file_sha256(path), None)
     metadata = read_metadata(path)
     _check_model(path, metadata, model)
     weights = check_state(load_weights(path, "averaged"), model, str(path))

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from scalefold.checkpoint.provenance import data_hash
 from scalefold.config.data import ShardsConfig
 from scalefold.errors import InputError
 from scalefold.features.query import Query
+from scalefold.io.atomic import file_sha256
 from scalefold.raw.alignments import (
     ROW_SOURCES,
     encode_sequence,
@@ -20,6 +20,7 @@ from scalefold.raw.alignments import (
     source_order,
 )
 from scalefold.raw.fasta import FastaRecord
+from scalefold.shards.manifest import data_hash
 from scalefold.shards.reader import ShardReader
 from scalefold.shards.records import MsaRecord
 
@@ -149,8 +150,5 @@ def _hash(files: Iterable[Path]) -> str:
     """SHA-256 of the names and contents of files."""
     digest = hashlib.sha256()
     for path in files:
-        with path.open("rb") as stream:
-            digest.update(
-                f"{path.name} {hashlib.file_digest(stream, 'sha256').hexdigest()}\n".encode()
-            )
+        digest.update(f"{path.name} {file_sha256(path)}\n".encode())
     return digest.hexdigest()

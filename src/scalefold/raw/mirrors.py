@@ -8,7 +8,6 @@ the end and from which a broken HTTP download goes on, also in a later run.
 from __future__ import annotations
 
 import filecmp
-import hashlib
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -22,7 +21,7 @@ import httpx
 
 from scalefold.config.mirror_roots import local_folder, rsync_module, web_root
 from scalefold.errors import InputError
-from scalefold.io.atomic import make_folder
+from scalefold.io.atomic import file_sha256, make_folder
 from scalefold.raw.download import RetryError, download, make_client, stated_size
 from scalefold.raw.part_file import REPLACE, MirrorError, Writer, discard, finish
 from scalefold.raw.rsync import Pulled, pull
@@ -277,9 +276,3 @@ class Downloader:
             except Exception as error:  # redirects in a circle, say: the client names many others
                 raise MirrorError(f"{url}: {type(error).__name__}: {error}") from error
         raise MirrorError(f"{url}: {reason} (after {self._attempts} tries)")
-
-
-def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from scalefold.chem.residues import ATOM37_INDEX
 from scalefold.errors import InputError
-from scalefold.io.atomic import TEMPORARY_MARK, make_folder, sync_folder, write_bytes
+from scalefold.io.atomic import TEMPORARY_MARK, file_sha256, make_folder, sync_folder, write_bytes
 from scalefold.predict.model_cif import model_cif
 from scalefold.predict.outputs import RECORD_FILE
 from scalefold.predict.pdb_file import pdb
@@ -97,7 +96,7 @@ def _relax(source: Path, target: Path, threads: int | None) -> dict[str, str]:
     try:
         prediction = json.loads((source / RECORD_FILE).read_text("utf-8"))
         path = source / prediction["models"][0]["files"]["model_cif"]
-        sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+        sha256 = file_sha256(path)
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         raise InputError(f"{source}: not the folder of a prediction ({error})") from error
     fate = "there" if os.path.lexists(target) else "relaxed"

@@ -7,7 +7,6 @@ left out and named in ``notes``, which the report shows first.
 from __future__ import annotations
 
 import csv
-import hashlib
 import json
 import math
 from collections.abc import Iterator, Sequence
@@ -21,7 +20,7 @@ from scalefold.errors import InputError
 from scalefold.raw.chains import Rejected, read_rejected
 from scalefold.report.data_set import data_set
 from scalefold.report.shapes import Evaluation, Ladder, MetricsRecord, misfit
-from scalefold.shards.manifest import Manifest
+from scalefold.shards.manifest import Manifest, data_hash
 from scalefold.shards.schema import MANIFEST_FILE, REJECTED_FILE
 from scalefold.train.sessions import Session, read_sessions
 
@@ -246,7 +245,7 @@ def _manifest(shards: Path, notes: list[str]) -> tuple[Manifest | None, str | No
     except InputError as error:
         notes.append(f"The shards' manifest cannot be read: {error}")
         return None, None
-    return manifest, hashlib.sha256((shards / MANIFEST_FILE).read_bytes()).hexdigest()
+    return manifest, data_hash(shards)
 
 
 def _rejected(path: Path, notes: list[str]) -> list[Rejected]:

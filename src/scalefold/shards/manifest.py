@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Final
 
 from scalefold.errors import ChecksumError, InputError, UnreadableError
-from scalefold.io.atomic import write_bytes
+from scalefold.io.atomic import file_sha256, write_bytes
 from scalefold.raw.chains import STRUCTURE_SUFFIXES
 from scalefold.shards.repack_hint import repack_hint
 from scalefold.shards.schema import FORMER_VERSION, MANIFEST_FILE, SCHEMA_VERSION
@@ -123,9 +122,7 @@ class Manifest:
         if stated is None:
             raise InputError(f"{path}: the manifest does not list this file. {fix}")
         try:
-            with path.open("rb") as stream:
-                sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
-            size = path.stat().st_size
+            sha256, size = file_sha256(path), path.stat().st_size
         except FileNotFoundError as error:
             raise InputError(f"{path}: listed in the manifest, but not there. {fix}") from error
         except PermissionError as error:
@@ -137,6 +134,11 @@ class Manifest:
                 f"{path}: damaged or replaced: {size} bytes, sha256 {sha256}; the manifest states "
                 f"{stated.bytes} bytes, sha256 {stated.sha256}. {fix}"
             )
+
+
+def data_hash(folder: Path) -> str:
+    """SHA-256 of the manifest, which holds the hash of each file: identifies the data."""
+    return file_sha256(folder / MANIFEST_FILE)
 
 
 def is_former(folder: Path) -> bool:

@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 import torch
 
-from scalefold.checkpoint.provenance import Inputs, data_hash
+from scalefold.checkpoint.provenance import Inputs
 from scalefold.checkpoint.read import checkpoint_path, checkpoints, load_weights, ready_mark
 from scalefold.checkpoint.replacement import set_aside_other_run
 from scalefold.checkpoint.write import save
 from scalefold.config import Config, make_config
+from scalefold.shards.manifest import data_hash
 
 
 def configuration(**training: Any) -> Config:

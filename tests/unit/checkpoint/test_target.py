@@ -13,7 +13,6 @@ import torch
 from rich.console import Console
 from tests.unit.train.quietly import train_quietly
 
-from scalefold.checkpoint.provenance import data_hash
 from scalefold.checkpoint.read import (
     checkpoint_path,
     checkpoints,
@@ -29,6 +28,7 @@ from scalefold.errors import InputError
 from scalefold.evaluate import evaluate_weights
 from scalefold.features.contract import Features
 from scalefold.model import AlphaFold
+from scalefold.shards.manifest import data_hash
 from scalefold.train.loop import TrainingResult
 from scalefold.train.metrics import MetricsLog
 

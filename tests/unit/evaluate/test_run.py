@@ -15,7 +15,6 @@ import pytest
 import torch
 from rich.console import Console
 
-from scalefold.checkpoint.provenance import data_hash
 from scalefold.checkpoint.read import load_weights
 from scalefold.checkpoint.write import save
 from scalefold.config import Config, config_hash, make_config
@@ -34,6 +33,7 @@ from scalefold.predict.predictor import Prediction
 from scalefold.progress import LiveLine
 from scalefold.raw.chains import read_chains
 from scalefold.raw.fetch import fetch
+from scalefold.shards.manifest import data_hash
 from scalefold.shards.pack import pack
 from scalefold.shards.reader import ShardReader
 from scalefold.weights import export_weights

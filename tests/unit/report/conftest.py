@@ -13,13 +13,12 @@ import numpy as np
 import pytest
 import torch
 
-from scalefold.checkpoint.provenance import data_hash
 from scalefold.checkpoint.write import save
 from scalefold.config import config_hash, make_config, run_key
 from scalefold.evaluate.results import mean_by_split
 from scalefold.report.content import report_content
 from scalefold.report.inputs import read_run
-from scalefold.shards.manifest import Manifest
+from scalefold.shards.manifest import Manifest, data_hash
 from scalefold.shards.source_files import Snapshot
 from scalefold.shards.writer import ShardFacts
 

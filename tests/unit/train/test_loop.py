@@ -8,6 +8,7 @@ import json
 import logging
 import shutil
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +202,8 @@ def test_a_training_that_another_has_taken_over_publishes_nothing_more(
     def overtaken(log: MetricsLog, record: dict[str, Any]) -> None:
         write(log, record)
         if record["step"] == 3:
+            while not (tmp_path / "step-00000002.ready").exists():
+                time.sleep(0.01)
             (tmp_path / LOCK_FOLDER / "2").touch()
 
     monkeypatch.setattr(MetricsLog, "write", overtaken)

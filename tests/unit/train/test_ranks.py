@@ -19,9 +19,9 @@ from tests.unit.train.torchrun import Trainings
 from tests.unit.train.trajectory import assert_identical, records
 
 from scalefold.checkpoint.lock import WriterLock
-from scalefold.checkpoint.provenance import data_hash
 from scalefold.checkpoint.read import checkpoints, load_training, load_weights
 from scalefold.config.load import merge
+from scalefold.shards.manifest import data_hash
 
 GLOBAL = {"optimiser": {"clip_scope": "global"}}
 
