@@ -35,7 +35,6 @@ from scalefold.shards.reader import ShardReader
 from scalefold.shards.verify import verify
 from scalefold.train.loop import train
 
-pytestmark = pytest.mark.usefixtures("log_is_put_back")
 LIMITS = {"min_length": 50, "min_alignment_rows": 2, "min_mean_plddt": 60.0}
 KEPT = ["1lcd", "4zey", "tr|X1|PAR3_A"]
 
