@@ -15,7 +15,7 @@ def inbox(memories: list[torch.Tensor]) -> Inbox:
 
 
 def memory() -> torch.Tensor:
-    return torch.zeros(Inbox.bytes_for(SLOT_BYTES), dtype=torch.uint8)
+    return torch.zeros(Inbox.bytes_for(SLOT_BYTES, 2), dtype=torch.uint8)
 
 
 def test_what_does_not_fit_the_slot_is_refused() -> None:

@@ -100,7 +100,7 @@ def in_files(folder: Path, ranks: Ranks) -> Push:
     """The exchange of processes that map each other's files."""
 
     def new_inbox(slot_bytes: int) -> Inbox:
-        num_bytes = Inbox.bytes_for(slot_bytes)
+        num_bytes = Inbox.bytes_for(slot_bytes, ranks.size)
         paths = [folder / f"{slot_bytes}-{rank}" for rank in range(ranks.size)]
         with paths[ranks.rank].open("wb") as file:
             file.truncate(num_bytes)

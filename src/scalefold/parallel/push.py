@@ -89,10 +89,11 @@ def why_not_push(ranks: MeshRanks, device: torch.device) -> str | None:
 
 
 def _obstacle(ranks: MeshRanks, device: torch.device) -> str | None:
+    devices = ranks.gather(device.index)
     if (reason := why_not(device)) is not None:
         return reason
     driver, found = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
-    for pair in permutations(range(ranks.size), 2):
+    for pair in permutations(devices, 2):
         failed = driver.cuDeviceGetP2PAttribute(ctypes.byref(found), _NATIVE_ATOMICS, *pair)
         if failed or not found.value:
             return f"NVLink does not connect GPUs {pair[0]} and {pair[1]}"
@@ -105,7 +106,7 @@ def push_between(ranks: MeshRanks, device: torch.device) -> Push:
     kernels = exchange_kernels()
 
     def new_inbox(slot_bytes: int) -> Inbox:
-        num_bytes = kernels.Inbox.bytes_for(slot_bytes)
+        num_bytes = kernels.Inbox.bytes_for(slot_bytes, ranks.size)
         memory = symmetric.empty(num_bytes, dtype=torch.uint8, device=device).zero_()
         peers = symmetric.rendezvous(memory, ranks.group)
         torch.cuda.synchronize(device)

@@ -20,6 +20,9 @@ from scalefold_kernels.ops.exchange.triton import exchange_kernel
 _TILE = 4096
 """Elements that a CTA moves at once: 16 of each thread."""
 
+_CTAS = 208
+"""Of a launch. All of them run at once: two on each SM of an A100 or a newer GPU."""
+
 _LOOKS = 2**30
 """How often a CTA looks for a flag, about a microsecond each: for a quarter of an hour. GPUs may be
 minutes apart when the first step compiles."""
@@ -32,13 +35,13 @@ class Inbox:
     Attributes
     ----------
     memory : Tensor, uint8
-        Flags, then two slots of ``slot_bytes``; filled with zeros before the first exchange.
+        Two slots of ``slot_bytes``, then flags; filled with zeros before the first exchange.
     addresses : Tensor, shape (size,), int64
         Of all ranks' memory, as this rank sees it.
     rank : int
         This one.
     slot_bytes : int
-        What one exchange brings at most. The flags have as much.
+        What one exchange brings at most.
     counts : Tensor, int64
         Exchanges that each CTA has made.
     """
@@ -50,9 +53,9 @@ class Inbox:
     counts: Tensor
 
     @staticmethod
-    def bytes_for(slot_bytes: int) -> int:
-        """Of the memory of an inbox with such slots."""
-        return 3 * slot_bytes
+    def bytes_for(slot_bytes: int, size: int) -> int:
+        """Of the memory of an inbox with such slots, for so many ranks."""
+        return 2 * slot_bytes + 8 * size * _CTAS
 
     @property
     def size(self) -> int:
@@ -61,8 +64,8 @@ class Inbox:
 
 
 def ctas(device_type: str) -> int:
-    """CTAs of a launch. All of them run at once: two on each SM of an A100 or a newer GPU."""
-    return 208 if device_type == "cuda" else 2
+    """CTAs of a launch; in the interpreter few."""
+    return _CTAS if device_type == "cuda" else 2
 
 
 @dataclass(frozen=True)

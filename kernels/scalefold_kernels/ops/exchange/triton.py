@@ -11,15 +11,16 @@ def inbox_of(inboxes_ptr, rank):
 
 
 @triton.jit
-def flags_of(inboxes_ptr, rank):
-    """The flags are at the start of the inbox."""
-    return inbox_of(inboxes_ptr, rank).to(tl.pointer_type(tl.int64))
+def flags_of(inboxes_ptr, rank, slot_bytes):
+    """The flags are at the end of the inbox, behind both slots."""
+    place = inbox_of(inboxes_ptr, rank) + slot_bytes + slot_bytes  # twice could exceed int32
+    return place.to(tl.pointer_type(tl.int64))
 
 
 @triton.jit
 def slot_of(inboxes_ptr, rank, like_ptr, slot_bytes, count):
     """The inbox's slot of an exchange: odd and even ones have a slot each."""
-    place = inbox_of(inboxes_ptr, rank) + (1 + count % 2) * slot_bytes
+    place = inbox_of(inboxes_ptr, rank) + count % 2 * slot_bytes
     return tl.multiple_of(place.to(tl.pointer_type(like_ptr.dtype.element_ty)), 16)
 
 
@@ -76,6 +77,7 @@ def exchange_kernel(
     across = tl.cdiv(run, COLS)
     tiles = tl.cdiv(rows, ROWS) * across
     part = tl.cast(rows, tl.int64) * run
+    x_part, out_part = tl.cast(x_part, tl.int64), tl.cast(out_part, tl.int64)
 
     tile = cta
     while tile < tiles:
@@ -89,10 +91,12 @@ def exchange_kernel(
     if cta < tiles:
         tl.debug_barrier()  # all threads have sent before one raises the flags
         for step in tl.static_range(1, SIZE):
-            flag_ptr = flags_of(inboxes_ptr, (rank + step) % SIZE) + rank * GRID + cta
+            flag_ptr = flags_of(inboxes_ptr, (rank + step) % SIZE, slot_bytes)
+            flag_ptr += rank * GRID + cta
             tl.atomic_xchg(flag_ptr, count, sem="release", scope="sys")
         for step in tl.static_range(1, SIZE):
-            flag_ptr = flags_of(inboxes_ptr, rank) + (rank + step) % SIZE * GRID + cta
+            flag_ptr = flags_of(inboxes_ptr, rank, slot_bytes)
+            flag_ptr += (rank + step) % SIZE * GRID + cta
             seen = tl.atomic_add(flag_ptr, 0, sem="acquire", scope="sys")
             looks = 0
             while (seen < count) & (looks < LOOKS):
