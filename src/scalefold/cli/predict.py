@@ -64,7 +64,7 @@ def predict(
         typer.Option(
             metavar="FOLDER",
             help="Folder with <name>/a3m/*.a3m for each sequence, as `scalefold search` and "
-            "`scalefold fetch` write it.",
+            "`scalefold fetch` write it, or with <name>/*.a3m, or with pdb/<name>/a3m/*.a3m.",
         ),
     ] = None,
     query_alone: Annotated[

@@ -16,7 +16,7 @@ from scalefold.raw.alignments import (
     ROW_SOURCES,
     encode_sequence,
     parse_a3m,
-    read_folder,
+    read_files,
     source_order,
 )
 from scalefold.raw.fasta import FastaRecord
@@ -25,6 +25,9 @@ from scalefold.shards.reader import ShardReader
 from scalefold.shards.records import MsaRecord
 
 QUERY_ALONE: Final = "query alone"
+
+_LAYOUTS: Final = ("{}/a3m", "{}", "pdb/{}/a3m")
+"""Where a folder may have a name's a3m files: as a search has, plainly, as OpenProteinSet has."""
 
 
 @dataclass(frozen=True)
@@ -60,19 +63,21 @@ def fasta_targets(
     ----------
     records : iterable of FastaRecord
     alignments : Path or None
-        ``<alignments>/<name>/a3m/*.a3m``; None: each sequence is its whole alignment.
+        ``<alignments>/<name>/a3m/*.a3m``, or ``<name>/*.a3m``, or ``pdb/<name>/a3m/*.a3m``; None:
+        each sequence is its whole alignment.
     shards : ShardsConfig
         How many rows are taken, as ``scalefold pack`` does.
     """
 
     def target(name: str, sequence: str) -> Target:
-        folder = None if alignments is None else alignments / name
         return Target(
             name=name,
             length=len(sequence),
             sequence=sequence,
-            read=lambda: _query(name, sequence, folder, shards),
-            alignment=lambda: QUERY_ALONE if folder is None else _hash(_files(folder)),
+            read=lambda: _query(name, sequence, alignments, shards),
+            alignment=lambda: (
+                QUERY_ALONE if alignments is None else _hash(_files(alignments, name))
+            ),
         )
 
     return [target(*record) for record in records]
@@ -107,19 +112,20 @@ def shard_targets(reader: ShardReader, keys: Sequence[str]) -> list[Target]:
     return [target(key) for key in keys]
 
 
-def _query(name: str, sequence: str, folder: Path | None, shards: ShardsConfig) -> Query:
-    if folder is None:
+def _query(name: str, sequence: str, alignments: Path | None, shards: ShardsConfig) -> Query:
+    if alignments is None:
         names = [ROW_SOURCES[0]]
         full = parse_a3m(f">{name}\n{sequence}\n".encode(), sequence, name)
     else:
-        names = [path.stem for path in _files(folder)]
-        full = read_folder(folder, sequence, names, limits=shards.max_rows_of)
+        files = _files(alignments, name)
+        names = [path.stem for path in files]
+        full = read_files(files, sequence, limits=shards.max_rows_of)
     seq_id = hashlib.sha256(sequence.encode()).digest()
     stored = full.share(shards.max_merged_rows, names)
     return Query(name, encode_sequence(sequence), MsaRecord.of(seq_id, full, stored))
 
 
-def _files(folder: Path) -> list[Path]:
+def _files(alignments: Path, name: str) -> list[Path]:
     """A target's alignments: those of known databases first, in AlphaFold2's order.
 
     Raises
@@ -127,22 +133,14 @@ def _files(folder: Path) -> list[Path]:
     InputError
         There is none.
     """
-    files = list((folder / "a3m").glob("*.a3m"))
-    if not files:
-        raise InputError(f"{folder / 'a3m'}: has no *.a3m. {_mend(folder)}")
-    return sorted(files, key=lambda path: source_order(path.stem))
-
-
-def _mend(folder: Path) -> str:
-    """What to do about a target without alignments; other usual layouts are known."""
-    below = folder.parent / "pdb"
-    if any((below / folder.name / "a3m").glob("*.a3m")):
-        return f"They are in {below}: give that folder"
-    if any(folder.glob("*.a3m")):
-        return f"They are in {folder}: move them to the folder a3m there"
-    return (
-        "Bring its alignments there, as `scalefold search` and `scalefold fetch` lay them out, or "
-        "predict from the query alone (--query-alone)"
+    for layout in _LAYOUTS:
+        if files := list((alignments / layout.format(name)).glob("*.a3m")):
+            return sorted(files, key=lambda path: source_order(path.stem))
+    places = ", ".join(f"{layout.format(name)}/*.a3m" for layout in _LAYOUTS)
+    raise InputError(
+        f"{alignments}: has no alignment of {name}; looked for {places}. Bring it there, as "
+        "`scalefold search` and `scalefold fetch` lay it out, or predict from the query alone "
+        "(--query-alone)"
     )
 
 

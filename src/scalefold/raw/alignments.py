@@ -353,12 +353,23 @@ def read_folder(
             f"or search the alignments of {chain_folder.name}, or correct data.alignments; the "
             "query alone is a valid alignment."
         )
+    return read_files(paths, sequence, other_parents, limits)
+
+
+def read_files(
+    paths: Sequence[Path],
+    sequence: str,
+    other_parents: Mapping[int, str] = NO_OTHER_PARENTS,
+    limits: Limits | None = None,
+) -> Alignment:
+    """Read those of a chain's a3m files that are there and merge them, as `read_folder` does."""
     alignments = []
-    for path in present:
-        alignment = read_a3m(path, sequence, other_parents)
-        alignment = replace(alignment, part=np.full(len(alignment), paths.index(path)))
-        limit = None if limits is None else limits(path.stem)
-        alignments.append(alignment.first(limit, path.stem))
+    for number, path in enumerate(paths):
+        if path.is_file():
+            alignment = read_a3m(path, sequence, other_parents)
+            alignment = replace(alignment, part=np.full(len(alignment), number))
+            limit = None if limits is None else limits(path.stem)
+            alignments.append(alignment.first(limit, path.stem))
     return merge(alignments)
 
 
