@@ -19,6 +19,8 @@ from scalefold.ops.registry import TORCH, Ops
 from scalefold_kernels import WITHOUT_TRITON as WITHOUT_TRITON
 
 if TYPE_CHECKING:
+    from scalefold_kernels.ops.exchange import Inbox as Inbox
+    from scalefold_kernels.ops.exchange import Parts as Parts
     from scalefold_kernels.ops.gather import Gather
 
 logger = logging.getLogger(__name__)

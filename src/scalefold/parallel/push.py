@@ -20,7 +20,7 @@ from scalefold.parallel.axis import Pending, Ready
 from scalefold.parallel.ranks import MeshRanks
 
 if TYPE_CHECKING:
-    from scalefold_kernels.ops.exchange import Inbox, Parts
+    from scalefold.ops.triton import Inbox, Parts
 
 _LEAST_BYTES: Final = 2**20
 """Of an inbox's slot."""
