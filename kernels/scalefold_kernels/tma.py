@@ -10,8 +10,11 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from scalefold_kernels.dot import block
 from scalefold_kernels.gpu import num_sms
 
-VECTOR = 8
-"""bfloat16 elements in the 16 bytes at whose multiples rows start."""
+STEP_BYTES = 16
+"""At whose multiples rows start."""
+
+VECTOR = STEP_BYTES // 2
+"""Elements of bfloat16 in a step."""
 
 
 def reachable(x: Tensor) -> bool:
@@ -21,14 +24,15 @@ def reachable(x: Tensor) -> bool:
     """
     return (
         x.stride(-1) == 1
-        and x.data_ptr() % (2 * VECTOR) == 0
+        and x.data_ptr() % STEP_BYTES == 0
         and all(step > 0 and step % VECTOR == 0 for step in steps(x)[:-1])
     )
 
 
 def steps(x: Tensor) -> list[int]:
-    """Strides, as descriptors take them: VECTOR for a dimension of one element, never stepped."""
-    return [s if n > 1 else VECTOR for n, s in zip(x.shape[:-1], x.stride()[:-1])] + [1]
+    """Strides, as descriptors take them; those of a dimension of one element serve for nothing."""
+    step = STEP_BYTES // x.element_size()
+    return [s if n > 1 else step for n, s in zip(x.shape[:-1], x.stride()[:-1])] + [1]
 
 
 def within_reach(x: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ One file, though a long one: all of it compares with the same references, from i
 """
 
 from collections.abc import Callable
+from importlib import import_module
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from scalefold_kernels import gpu
 from scalefold_kernels.ops.attention import attention, hopper
 from scalefold_kernels.ops.attention.arguments import Kept, checked, new_rows, new_statistics
 from scalefold_kernels.ops.attention.hopper.parts import LOG2E as HOPPER_LOG2E
+from scalefold_kernels.ops.attention.rest import SHIFTS
 from scalefold_kernels.ops.attention.triton.backward import backward_gate
 from scalefold_kernels.ops.attention.triton.forward import LOG2E
 
@@ -277,13 +279,44 @@ def test_no_samples_or_rows(shape: tuple[int, ...], device: torch.device) -> Non
 
 @pytest.mark.parametrize("gated", [True, False])
 def test_opcheck(gated: bool, device: torch.device) -> None:
-    inputs = _inputs((1, 2, 5, 5, 1, 8), device, gated=gated)
-    for x in (*inputs[:4], inputs[5]):
-        if x is not None:
-            x.requires_grad_()
-    for keep_rest in (True, False):
-        arguments = (*inputs, LN2, 8**-0.5, keep_rest)
-        torch.library.opcheck(torch.ops.scalefold.attention, arguments)
+    for dtype in (torch.float16, torch.float32):
+        drawn = _inputs((1, 2, 5, 5, 1, 8), device, gated=gated)
+        inputs = [x if x is None else x.to(dtype) for x in drawn]
+        for x in (*inputs[:4], inputs[5]):
+            if x is not None:
+                x.requires_grad_()
+        for keep_rest in (True, False):
+            arguments = (*inputs, LN2, 8**-0.5, keep_rest)
+            torch.library.opcheck(torch.ops.scalefold.attention, arguments)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, pytest.param(torch.bfloat16, marks=pytest.mark.gpu)]
+)
+def test_rest_is_what_rounding_took(dtype: torch.dtype, device: torch.device) -> None:
+    """Of the mean of two values, which often lies halfway between two rounded numbers."""
+    q, k, v, _, mask, bias = _inputs((2, 3, 70, 2, 2, 24), device)
+    inputs = [x.to(dtype) for x in (0 * q, k, v, torch.ones_like(mask), 0 * bias)]
+    arguments = (*inputs[:3], None, *inputs[3:], LN2, 1.0, True)
+    out, _, rest = torch.ops.scalefold.attention(*arguments)
+    exact = inputs[2].float().mean(2, keepdim=True).expand(out.shape)
+    half = torch.ldexp(torch.full_like(exact, torch.finfo(dtype).eps / 4), exact.frexp()[1])
+    assert ((exact - out.float()).abs() == half).sum() > 100
+    steps = 1 << SHIFTS[dtype]
+    bits = out.float().view(torch.int32) + rest[..., :24].int() * steps + steps // 2
+    assert ((bits.view(torch.float32) - exact).abs() <= steps * EPS * exact.abs()).all()
+
+
+def test_passes_without_gradients_keep_no_rest(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = [x.half() for x in _inputs((1, 2, 5, 5, 1, 8), device)]
+    inputs[0].requires_grad_()
+    monkeypatch.setattr(import_module("scalefold_kernels.ops.attention.op"), "new_rest", None)
+    with torch.no_grad():
+        attention(*inputs)
+    with pytest.raises(TypeError):
+        attention(*inputs)
 
 
 # The model's own: triangle, extra MSA rows, MSA columns, template pair stack; and awkward ones.

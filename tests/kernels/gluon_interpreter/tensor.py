@@ -12,7 +12,14 @@ import numpy as np
 import triton.language as tl
 from numpy.typing import NDArray
 from tests.kernels.gluon_interpreter.faults import KernelError
-from tests.kernels.gluon_interpreter.numbers import REGISTERS, cast, itemsize
+from tests.kernels.gluon_interpreter.numbers import (
+    MEMORY,
+    REGISTERS,
+    cast,
+    from_memory,
+    itemsize,
+    to_memory,
+)
 from triton.experimental.gluon import language as gl
 from triton.language.semantic import TritonSemantic
 
@@ -87,7 +94,8 @@ class Tensor:
         if dtype.is_ptr() or self.dtype.is_ptr():
             return Tensor(self.data, dtype, self.layout)
         if bitcast:
-            raise NotImplementedError("only pointers are bitcast")
+            bits = to_memory(self.data, self.dtype).view(MEMORY[dtype])
+            return Tensor(from_memory(bits, dtype), dtype, self.layout)
         return Tensor(cast(self.data, dtype), dtype, self.layout)
 
     def __getitem__(self, key: Any) -> Tensor:

@@ -57,6 +57,7 @@ _KINDS = {
     torch.int64: "i64",
     torch.int32: "i32",
     torch.uint8: "u8",
+    torch.int8: "i8",
 }
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from scalefold_kernels.checks import check_shapes, check_types
+from scalefold_kernels.dot import block
 from scalefold_kernels.limits import check_batch, needs_int64
 from scalefold_kernels.rows import channels_together
 
@@ -91,7 +92,7 @@ class Kept(NamedTuple):
     lse : Tensor
         Logarithms of the softmax's sums, to base 2; see `new_statistics`.
     rest : Tensor or None
-        The result in float32 minus ``out``; see `new_rest`.
+        What rounding took from the result, a byte a channel; see `rest` and `new_rest`.
     """
 
     out: Tensor
@@ -189,10 +190,13 @@ def new_statistics(q: Tensor) -> Tensor:
 
 
 def new_rest(q: Tensor) -> Tensor:
-    """New memory (B, R, Q, H, C) for `Kept.rest`: heads apart, as far as those of statistics."""
+    """New memory (B, R, Q, H, C) for `Kept.rest`: heads apart, as far as those of statistics.
+
+    Channels are as many as kernels compute with: TMA takes no fewer than 16 bytes.
+    """
     batch, rows, queries, heads, channels = q.shape
-    memory = q.new_empty((batch, rows, heads, _padded(queries), channels))
-    return memory.transpose(2, 3)[:, :, :queries]
+    memory = (batch, rows, heads, _padded(queries), block(channels))
+    return q.new_empty(memory, dtype=torch.int8).transpose(2, 3)[:, :, :queries]
 
 
 def _padded(queries: int) -> int:

@@ -28,6 +28,7 @@ from scalefold_kernels.ops.attention.arguments import (
     new_statistics,
     transposed,
 )
+from scalefold_kernels.ops.attention.rest import SHIFTS
 from scalefold_kernels.sums import sum_rows
 
 _BACKENDS = Backends("attention", __package__, "hopper.backward_row", "hopper", "triton")
@@ -71,8 +72,7 @@ def attention(
     scale = q_BRQHC.shape[-1] ** -0.5 if scale is None else scale
     tensors = q_BRQHC, k_BRKHC, v_BRKHC, gate_BRQHC, mask_BRK, bias_BHQK
     trains = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
-    keep_rest = trains and bias_BHQK is not None and q_BRQHC.dtype != torch.float32
-    return _attention(*tensors, bias_scale, scale, keep_rest)[0]
+    return _attention(*tensors, bias_scale, scale, trains and bias_BHQK is not None)[0]
 
 
 @torch.library.custom_op("scalefold::attention", mutates_args=())
@@ -87,7 +87,10 @@ def _attention(
     scale: float,
     keep_rest: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Result; logarithms of the softmax's sums; what rounding took from the result, or nothing."""
+    """Result; logarithms of the softmax's sums; what rounding took from the result, or nothing.
+
+    Of a result in float32 it took nothing.
+    """
     inputs = checked(q, k, v, gate, mask, bias, bias_scale, scale)
     out, lse, rest = _new_results(q, keep_rest)
     _BACKENDS.choose("forward", q.device, inputs).forward(inputs, out, lse, _or_none(rest))
@@ -100,7 +103,8 @@ def _(q: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _new_results(q: Tensor, keep_rest: bool) -> tuple[Tensor, Tensor, Tensor]:
-    rest = new_rest(q) if keep_rest else q.new_empty(0)
+    keep_rest &= q.dtype in SHIFTS
+    rest = new_rest(q) if keep_rest else q.new_empty(0, dtype=torch.int8)
     return new_rows(q.shape, q), new_statistics(q), rest
 
 

@@ -8,7 +8,6 @@ there are more keys, the gradients of queries wait for `backward_queries`, which
 
 from __future__ import annotations
 
-import torch
 import triton
 from torch import Tensor
 from triton.experimental import gluon
@@ -23,7 +22,14 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from scalefold_kernels.compiler import async_load, async_store, reinterpret
 from scalefold_kernels.gluon import mma_layout, widen
-from scalefold_kernels.ops.attention.arguments import Gradients, Inputs, Kept, new_sums, transposed
+from scalefold_kernels.ops.attention.arguments import (
+    Gradients,
+    Inputs,
+    Kept,
+    new_rest,
+    new_sums,
+    transposed,
+)
 from scalefold_kernels.ops.attention.hopper.backward_keys import Shared
 from scalefold_kernels.ops.attention.hopper.launch import (
     bias_descriptor,
@@ -51,6 +57,7 @@ from scalefold_kernels.ops.attention.hopper.parts import (
     undo_gate,
     waiting_at,
 )
+from scalefold_kernels.ops.attention.rest import OF_BFLOAT16, with_rest
 from scalefold_kernels.tma import padded
 
 BLOCK_K = gl.constexpr(128)
@@ -81,12 +88,13 @@ def load_queries(i, args, HAS_GATE: gl.constexpr, C: gl.constexpr):
         q_smem, gate_smem, out_smem, rest_smem, grad_smem, lse_smem, raw, query_empty,
         batch, head, first_q, first_row, rows,
     ) = args  # fmt: skip
-    parts: gl.constexpr = 5 if HAS_GATE else 4
+    # The rest has one byte where the others have two.
+    bytes: gl.constexpr = (9 if HAS_GATE else 7) * 64 * C + 64 * 4
     row = gl.where(i < rows, first_row + i, NOWHERE)
     place = i % AHEAD
     mbarrier.wait(query_empty.index(place), ((i // AHEAD) & 1) ^ 1)
     ready = raw.index(place)
-    mbarrier.expect(ready, parts * 64 * C * 2 + 64 * 4)
+    mbarrier.expect(ready, bytes)
     at = [batch, row, first_q, head, 0]
     async_load(grad_desc, at, ready, grad_smem.index(place))
     async_load(out_desc, at, ready, out_smem.index(place))
@@ -171,9 +179,9 @@ def undo_gate_of_row(
     mbarrier.wait(raw.index(place), (i // AHEAD) & 1)
     grad_half = reinterpret(grad_smem, dtype, halves, grad_smem.layout).index(half)
     out_half = reinterpret(out_smem, dtype, halves, out_smem.layout).index(half)
-    rest_half = reinterpret(rest_smem, dtype, halves, rest_smem.layout).index(half)
+    rest_half = reinterpret(rest_smem, rest_smem.dtype, halves, rest_smem.layout).index(half)
     out = widen(out_half.reshape([32, C]).load(VECTORS))
-    out += widen(rest_half.reshape([32, C]).load(VECTORS))
+    out = with_rest(out, rest_half.reshape([32, C]).load(VECTORS), OF_BFLOAT16)
     gate_half = grad_half
     if HAS_GATE:
         gate_half = reinterpret(gate_smem, dtype, halves, gate_smem.layout).index(half)
@@ -315,7 +323,7 @@ def backward_queries_bias_kernel(
     queries: gl.constexpr = [AHEAD, 1, 1, 64, 1, C]
     q_smem = gl.allocate_shared_memory(dtype, queries, q_desc.layout)
     out_smem = gl.allocate_shared_memory(dtype, queries, q_desc.layout)
-    rest_smem = gl.allocate_shared_memory(dtype, queries, q_desc.layout)
+    rest_smem = gl.allocate_shared_memory(rest_desc.dtype, queries, rest_desc.layout)
     grad_smem = gl.allocate_shared_memory(dtype, queries, q_desc.layout)
     gate_smem = gl.allocate_shared_memory(
         dtype, queries if HAS_GATE else [1, 1, 1, 1, 1, C], q_desc.layout
@@ -412,7 +420,7 @@ def launch(
     """
     q, k, v, gate, mask, *_ = inputs
     lse = kept.lse
-    rest = torch.zeros_like(kept.out) if kept.rest is None else kept.rest
+    rest = new_rest(q).zero_() if kept.rest is None else kept.rest
     blocks = triton.cdiv(inputs.num_queries, 64)
     own = dealt({}, inputs, blocks, ctas_an_sm=1, unit=blocks * inputs.num_heads)
     sums = new_sums(bias[..., :KEYS], own.groups)

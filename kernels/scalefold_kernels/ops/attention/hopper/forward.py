@@ -55,6 +55,7 @@ from scalefold_kernels.ops.attention.hopper.parts import (
     stacked,
     store_mask,
 )
+from scalefold_kernels.ops.attention.rest import OF_BFLOAT16, byte_of_rest
 from scalefold_kernels.tiles import tile
 from scalefold_kernels.tma import padded
 
@@ -152,7 +153,7 @@ def store_result(
     rounded = result.to(out_smem.dtype)
     tile.store(rounded)
     if KEEPS:
-        rest = (result - widen(rounded)).to(out_smem.dtype)
+        rest = byte_of_rest(result, widen(rounded), OF_BFLOAT16)
         rest_smem.reshape([64, out_smem.shape[4]]).store(rest)
     fence_async_shared()
     async_store(out_desc, at, out_smem)
@@ -279,7 +280,6 @@ def attend_to_rows(
     descs, lse, lse_stride = stores
     unmasked_smem = memory[6]
     q_smem, out_smem = memory[0].index(w), memory[1].index(w)
-    rest_smem = memory[7].index(w if KEEPS else 0)
     full, empty, _, _, _, _, _, row_full = barriers
     q_full, q_empty, gate_full = barriers[2].index(w), barriers[3].index(w), barriers[4].index(w)
     batch, head, first_q, first_row, rows, num_rows, num_heads, num_queries, _, scale = sizes
@@ -327,6 +327,9 @@ def attend_to_rows(
         held &= within_range(sums)
         divisor = gl.convert_layout(sums, gl.SliceLayout(1, OUT))[:, None]
         at = [batch, row, first_q, head, 0]
+        # The group's, as the compiler does not know: addresses that all rows share would lie in
+        # registers, of which there are too few.
+        rest_smem = memory[7].index((w if KEEPS else 0) + (before >> 28))
         store_result(o, divisor, descs, at, gate_full, stage, out_smem, rest_smem, HAS_GATE, KEEPS)
         start = ((batch * num_rows + row).to(gl.int64) * num_heads + head) * lse_stride
         gl.store(lse + start + queries, highest + log2(sums), mask=queries < num_queries)
@@ -411,9 +414,8 @@ def forward_kernel(
     mask_smem = gl.allocate_shared_memory(gl.bfloat16, [2 * (KEYS // BLOCK_K), BLOCK_K], flat)
     unmasked_smem = gl.allocate_shared_memory(gl.int32, [2, 1], flat)
     again_smem = gl.allocate_shared_memory(gl.int32, [GROUPS, 1], flat)
-    rest_smem = gl.allocate_shared_memory(
-        dtype, [GROUPS if KEEPS else 1, 1, 1, 64, 1, C], q_desc.layout
-    )
+    rests: gl.constexpr = [GROUPS if KEEPS else 1, 1, 1, 64, 1, C]
+    rest_smem = gl.allocate_shared_memory(rest_desc.dtype, rests, rest_desc.layout)
     full, empty = new_barriers(PLACES, 1), new_barriers(PLACES, GROUPS)
     q_full, q_empty = new_barriers(GROUPS, 1), new_barriers(GROUPS, 1)
     gate_full = new_barriers(GROUPS, 1) if HAS_GATE else q_full
@@ -454,7 +456,7 @@ def launch(inputs: Inputs, kept: Kept) -> None:
     q, k, v, gate, mask, bias, *_ = inputs
     out, lse, rest = kept
     bias = None if bias is None else bias_rows(bias)
-    own = plan(inputs, rest is not None)
+    own = plan(inputs)
     block = own.constants["BLOCK_K"]
     q_desc = rows_descriptor(q, 64)
     forward_kernel[(own.ctas, inputs.batch)](
@@ -463,29 +465,27 @@ def launch(inputs: Inputs, kept: Kept) -> None:
         rows_descriptor(out, 64), rows_descriptor(out if rest is None else rest, 64), mask, lse,
         *inputs.mask_strides, lse.stride(2), *inputs.scalars,
         HAS_GATE=gate is not None, HAS_BIAS=bias is not None, BIAS_SCALE=inputs.bias_scale,
-        TRANSPOSED=transposed(bias), **own.constants,
+        TRANSPOSED=transposed(bias), KEEPS=rest is not None, **own.constants,
     )  # fmt: skip
 
 
-def plan(inputs: Inputs, keeps: bool) -> Plan:
-    """How forward is launched; ``keeps``: the rest of the result, too."""
-    sizes = constants(inputs, keeps)
+def plan(inputs: Inputs) -> Plan:
+    """How forward is launched."""
+    sizes = constants(inputs)
     blocks = triton.cdiv(inputs.num_queries, 64 * sizes["GROUPS"])
     # All blocks of a row and head share their keys, and so are under way at a time.
     return dealt(sizes, inputs, blocks, ctas_an_sm(inputs, sizes), blocks)
 
 
-def constants(inputs: Inputs, keeps: bool) -> dict[str, int]:
+def constants(inputs: Inputs) -> dict[str, int]:
     """The tile, and what follows from it."""
-    shape = {**inputs.shape_class, "rest": "yes" if keeps else "no"}
-    sizes = tile("attention_forward_hopper", "sm_90", shape)
+    sizes = tile("attention_forward_hopper", "sm_90", inputs.shape_class)
     block = sizes["BLOCK_K"]
     blocks = triton.cdiv(inputs.num_keys, block)
     return sizes | {
         "NUM_BLOCKS": blocks,
         "PLACES": places(sizes["PLACES"], blocks),
         "KEYS": key_slots(inputs, block),
-        "KEEPS": keeps,
         "C": padded(inputs.channels),
     }
 
@@ -494,12 +494,13 @@ def ctas_an_sm(inputs: Inputs, sizes: dict[str, int]) -> int:
     """In shared memory: bias; keys and values; queries, result and rest; masks of two rows."""
     block, channels, queries = sizes["BLOCK_K"], sizes["C"], 64 * sizes["GROUPS"]
     bias = 2 * 64 * block if inputs.bias is None else 2 * queries * block * sizes["NUM_BLOCKS"]
-    own = (3 if sizes["KEEPS"] else 2) * queries
-    rows = 2 * channels * (2 * sizes["PLACES"] * block + own)
-    return fitting(bias + rows + 4 * sizes["KEYS"], sizes["GROUPS"] + 1, sizes["maxnreg"])
+    rows = 2 * channels * (2 * sizes["PLACES"] * block + 2 * queries)
+    rest = 0 if inputs.bias is None else channels * queries
+    needed = bias + rows + rest + 4 * sizes["KEYS"]
+    return fitting(needed, sizes["GROUPS"] + 1, sizes["maxnreg"])
 
 
 def warp_groups(inputs: Inputs) -> int:
     """How many warp groups, without loaders, an SM holds at a time."""
-    sizes = constants(inputs, inputs.bias is not None)
+    sizes = constants(inputs)
     return ctas_an_sm(inputs, sizes) * sizes["GROUPS"]

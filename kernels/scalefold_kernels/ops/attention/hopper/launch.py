@@ -103,7 +103,8 @@ def gradient_rows(grad_out: Tensor) -> Tensor:
 def rows_descriptor(x: Tensor, block: int) -> TensorDescriptor:
     """Tiles (block positions, channels) of a tensor (B, R, N, H, C); zeros beyond its ends."""
     width = padded(x.shape[-1])
-    layout = gl.NVMMASharedLayout(2 * width, 16, 5)
+    line = width * x.element_size()
+    layout = gl.NVMMASharedLayout(line if line >= 32 else 0, 8 * x.element_size(), 5)
     return TensorDescriptor(x, [*x.shape], steps(x), [1, 1, block, 1, width], layout)
 
 

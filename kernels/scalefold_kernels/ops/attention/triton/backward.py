@@ -18,6 +18,7 @@ from scalefold_kernels.ops.attention.arguments import (
     new_sums,
     transposed,
 )
+from scalefold_kernels.ops.attention.rest import SHIFTS, with_rest
 from scalefold_kernels.ops.attention.triton.forward import (
     LOG2E,
     count_unmasked,
@@ -53,7 +54,7 @@ def backward_gate_kernel(
     gate_strides, out_strides, rest_strides, grad_out_strides, grad_gate_strides,
     grad_ungated_strides, q_strides, scaled_q_strides, delta_stride,
     num_rows, num_heads, num_queries, scale,
-    C: tl.constexpr, HAS_GATE: tl.constexpr, HAS_REST: tl.constexpr, SCALE_Q: tl.constexpr,
+    C: tl.constexpr, HAS_GATE: tl.constexpr, REST_SHIFT: tl.constexpr, SCALE_Q: tl.constexpr,
     BIAS_SCALE: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
     """Gradients of the gate and of the ungated output; delta, the sum over C of their products.
@@ -61,7 +62,7 @@ def backward_gate_kernel(
     From the gated output: with s = sigmoid(gate) and out = s * o,
     d gate = grad_out * o * s (1 - s) = grad_out * out * (1 - s), and d o = grad_out * s. The
     softmax's delta = sum(o * d o) takes d o as it is rounded for the other kernels, which subtract
-    delta from products of that. ``rest`` is added to ``out``.
+    delta from products of that. ``rest`` is added to ``out``; ``REST_SHIFT`` as in `forward`.
 
     One CTA: a block of queries of one row, with all their heads as they lie in memory; in delta
     queries are side by side. ``scaled_q`` gets the queries as forward multiplied them.
@@ -85,11 +86,11 @@ def backward_gate_kernel(
     offsets = line_start(grad_out_strides, batch, row, query) + at
     grad = tl.load(grad_out + offsets, mask=inside, other=0.0).to(tl.float32)
     o = o.to(tl.float32)
-    if HAS_REST:
+    if REST_SHIFT > 0:
         place = tl.arange(0, BLOCK_H * PADDED)
         places = place // PADDED * rest_strides[3] + place % PADDED
         offsets = line_start(rest_strides, batch, row, query) + places[None, :]
-        o += tl.load(rest + offsets, mask=inside, other=0.0).to(tl.float32)
+        o = with_rest(o, tl.load(rest + offsets, mask=inside, other=0), REST_SHIFT)
     product = o * grad
     if HAS_GATE:
         offsets = line_start(gate_strides, batch, row, query) + at
@@ -137,9 +138,9 @@ def backward_gate(
         gate, kept.out, kept.rest, grad_out, grad_gate, grad_ungated, delta, q, scaled_q,
         *map(strides, (gate, kept.out, kept.rest, grad_out, grad_gate, grad_ungated, q, scaled_q)),
         delta.stride(2), inputs.num_rows, inputs.num_heads, inputs.num_queries, inputs.scale,
-        C=inputs.channels, HAS_GATE=gate is not None, HAS_REST=kept.rest is not None,
-        SCALE_Q=scaled_q is not None, BIAS_SCALE=inputs.bias_scale, BLOCK_Q=block_q, BLOCK_H=heads,
-        **sizes,
+        C=inputs.channels, HAS_GATE=gate is not None, SCALE_Q=scaled_q is not None,
+        REST_SHIFT=0 if kept.rest is None else SHIFTS[kept.out.dtype],
+        BIAS_SCALE=inputs.bias_scale, BLOCK_Q=block_q, BLOCK_H=heads, **sizes,
     )  # fmt: skip
 
 

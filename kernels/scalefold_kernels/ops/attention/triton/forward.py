@@ -15,6 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from scalefold_kernels.ops.attention.arguments import Inputs
+from scalefold_kernels.ops.attention.rest import SHIFTS, byte_of_rest
 from scalefold_kernels.tiles import Tile, architecture, tile
 
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -138,9 +139,12 @@ def forward_kernel(
     q_strides, k_strides, v_strides, gate_strides, mask_strides, bias_strides, out_strides,
     rest_strides, lse_stride, num_rows, num_heads, num_queries, num_keys, scale,
     C: tl.constexpr, HAS_GATE: tl.constexpr, HAS_BIAS: tl.constexpr, BIAS_SCALE: tl.constexpr,
-    KEEPS_REST: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
+    REST_SHIFT: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """One CTA: a block of queries of one row and head."""
+    """One CTA: a block of queries of one row and head.
+
+    ``REST_SHIFT``: of `byte_of_rest`; 0 if the rest is not kept.
+    """
     batch, row, head, first_q = place_of_cta(num_rows, num_heads, BLOCK_Q)
     q, k, v = place_operands(q, k, v, q_strides, k_strides, v_strides, batch, row, head)
     out += row_offset(out_strides, batch, row, head)
@@ -176,10 +180,11 @@ def forward_kernel(
         gate += row_offset(gate_strides, batch, row, head)
         o *= sigmoid(load(gate, gate_strides[2], first_q, num_queries, C, BLOCK_Q))
     store(out, o, out_strides[2], first_q, num_queries, C, BLOCK_Q)
-    if KEEPS_REST:
+    if REST_SHIFT > 0:
         rest += row_offset(rest_strides, batch, row, head)
-        o -= o.to(out.dtype.element_ty).to(tl.float32)
-        store(rest, o, rest_strides[2], first_q, num_queries, C, BLOCK_Q)
+        byte = byte_of_rest(o, o.to(out.dtype.element_ty).to(tl.float32), REST_SHIFT)
+        # Of all channels that there is room for: those beyond the last are 0.
+        store(rest, byte, rest_strides[2], first_q, num_queries, byte.shape[1], BLOCK_Q)
     tl.store(lse + queries, highest + tl.log2(total), mask=queries < num_queries)
 
 
@@ -192,5 +197,5 @@ def forward(inputs: Inputs, out: Tensor, lse: Tensor, rest: Tensor | None) -> No
         inputs.mask_strides, strides(bias), strides(out), strides(rest), lse.stride(2),
         *inputs.scalars,
         C=inputs.channels, HAS_GATE=gate is not None, HAS_BIAS=bias is not None,
-        BIAS_SCALE=inputs.bias_scale, KEEPS_REST=rest is not None, **sizes,
+        BIAS_SCALE=inputs.bias_scale, REST_SHIFT=0 if rest is None else SHIFTS[out.dtype], **sizes,
     )  # fmt: skip

@@ -1,0 +1,36 @@
+"""What rounding takes from a result, in a byte: the bits of the float32 that would come next.
+
+A float32's bits, as an integer, count its steps. Those between a result and the rounded one are at
+most half of those between two rounded ones. Their 8 highest bits are kept, and read as the middle
+of what they may stand for: 2^-7 of the rounding's error is left. No scale is wanted, and the
+direction in which a result was rounded shows in the sign.
+
+The functions are for both of Triton's languages.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+OF_BFLOAT16 = tl.constexpr(8)
+
+SHIFTS = {torch.bfloat16: OF_BFLOAT16.value, torch.float16: 5}
+"""Bits of a float32 after the byte, by the type that results are rounded to."""
+
+
+@triton.jit
+def byte_of_rest(exact, rounded, SHIFT: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Of two float32; the second is the first, rounded."""
+    steps = exact.to(tl.int32, bitcast=True) - rounded.to(tl.int32, bitcast=True)
+    # To the even one of two that are equally near: half of the way up takes a bit more.
+    steps = tl.minimum(steps, (128 << SHIFT) - 1)
+    return (steps >> SHIFT).to(tl.int8)
+
+
+@triton.jit
+def with_rest(rounded, byte, SHIFT: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The float32 ``exact`` of `byte_of_rest`, as far as a byte tells."""
+    steps = (byte.to(tl.int32) << SHIFT) + (1 << (SHIFT - 1))
+    return (rounded.to(tl.int32, bitcast=True) + steps).to(tl.float32, bitcast=True)
