@@ -15,15 +15,9 @@ import triton
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from scalefold_kernels.compiler import async_load, async_store
+from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
 from scalefold_kernels.gluon import mma_layout, new_barriers, wait_full
 from scalefold_kernels.ops.attention.arguments import Inputs, transposed
 from scalefold_kernels.ops.attention.hopper.launch import (
@@ -168,10 +162,10 @@ def differentiate_block(
     # What is taken away from the logits is where their product starts, too: nothing waits for it.
     lse = statistics_smem.index(2 * place).reshape([BLOCK_Q])
     s -= (lse.load(by_column) * (1.0 / unit))[None, :]
-    s = warpgroup_mma(k, q.permute((1, 0)), s, is_async=True)
+    s = mma(k, q.permute((1, 0)), s, is_async=True)
     grad_p = gl.full([64, BLOCK_Q], 0.0, gl.float32, S)
-    grad_p = warpgroup_mma(v, grad.permute((1, 0)), grad_p, use_acc=False, is_async=True)
-    s, grad_p = warpgroup_mma_wait(0, [s, grad_p])
+    grad_p = mma(v, grad.permute((1, 0)), grad_p, use_acc=False, is_async=True)
+    s, grad_p = mma_wait(0, [s, grad_p])
     if alike:
         s = gl.full([64, BLOCK_Q], 0.0, gl.float32, S) - lse.load(by_column)[None, :]
     else:
@@ -180,10 +174,10 @@ def differentiate_block(
     delta = statistics_smem.index(2 * place + 1).reshape([BLOCK_Q]).load(by_column)
     grad_s = p * (grad_p - delta[None, :])
     p = gl.convert_layout(p.to(dtype), A_P)
-    grad_v = warpgroup_mma(p, grad, grad_v, is_async=True)
+    grad_v = mma(p, grad, grad_v, is_async=True)
     grad_s = gl.convert_layout(grad_s.to(dtype), A_P)
-    grad_k = warpgroup_mma(grad_s, q, grad_k, is_async=True)
-    grad_v, grad_k = warpgroup_mma_wait(0, [grad_v, grad_k])
+    grad_k = mma(grad_s, q, grad_k, is_async=True)
+    grad_v, grad_k = mma_wait(0, [grad_v, grad_k])
     return grad_k, grad_v
 
 

@@ -13,14 +13,9 @@ import triton
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 
-from scalefold_kernels.compiler import async_load, thread_barrier
+from scalefold_kernels.compiler import async_load, mma, mma_wait, thread_barrier
 from scalefold_kernels.gluon import mma_layout, new_barriers
 from scalefold_kernels.limits import needs_int64
 from scalefold_kernels.ops.attention.arguments import Inputs, new_sums, transposed
@@ -203,15 +198,15 @@ def differentiate_block(
     mbarrier.wait(ready, phase)
     k = k_smem.index(place).reshape([BLOCK_K, C])
     v = v_smem.index(place).reshape([BLOCK_K, C])
-    s = warpgroup_mma(q, k.permute((1, 0)), s, use_acc=HAS_BIAS, is_async=True)
+    s = mma(q, k.permute((1, 0)), s, use_acc=HAS_BIAS, is_async=True)
     grad_p = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
-    grad_p = warpgroup_mma(grad_out, v.permute((1, 0)), grad_p, use_acc=False, is_async=True)
+    grad_p = mma(grad_out, v.permute((1, 0)), grad_p, use_acc=False, is_async=True)
     if SUM_BIAS:
         # Under the products.
         sums = sums_smem.index(j)
         zero = by_thread(gl.full([64, BLOCK_K], 0.0, gl.float32, S))
         earlier = sums.load(zero.type.layout)
-    s, grad_p = warpgroup_mma_wait(0, [s, grad_p])
+    s, grad_p = mma_wait(0, [s, grad_p])
     if not all_kept:
         added = mask_smem.index(masked).load(gl.SliceLayout(0, S)).to(gl.float32)
         s = s * factor + added[None, :]
@@ -220,7 +215,7 @@ def differentiate_block(
     left = gl.convert_layout(grad_s.to(dtype), A_P)
     if SUM_BIAS:
         sums.store(earlier + by_thread(grad_s))
-    return warpgroup_mma(left, k, sums_q)
+    return mma(left, k, sums_q)
 
 
 @gluon.jit

@@ -12,15 +12,9 @@ import triton
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from scalefold_kernels.compiler import async_load, async_store, reinterpret
+from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait, reinterpret
 from scalefold_kernels.gluon import mma_layout, widen
 from scalefold_kernels.ops.attention.arguments import (
     Gradients,
@@ -250,14 +244,14 @@ def differentiate(
         k = k_smem.index(slot).reshape([BLOCK_K, C])
         v = v_smem.index(slot).reshape([BLOCK_K, C])
         s = load_bias(bias_smem.index(w), BLOCK_K, True, TRANSPOSED)
-        s = warpgroup_mma(q, k.permute((1, 0)), s, is_async=True)
+        s = mma(q, k.permute((1, 0)), s, is_async=True)
         grad_p = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
-        grad_p = warpgroup_mma(grad_out, v.permute((1, 0)), grad_p, use_acc=False, is_async=True)
+        grad_p = mma(grad_out, v.permute((1, 0)), grad_p, use_acc=False, is_async=True)
         undo_gate_of_row(i + 1, gate_args, w, HAS_GATE, BIAS_SCALE, SCALE_Q, C)
         lse = lse_smem.index(same).reshape([64]).load(by_row)
         delta = delta_smem.index(same).load(by_row)
         unmasked = gl.sum(unmasked_smem.index(stage).load(one), 0)
-        s, grad_p = warpgroup_mma_wait(0, [s, grad_p])
+        s, grad_p = mma_wait(0, [s, grad_p])
         # All copies from shared memory but those of the next row, which may use the place after.
         tma.store_wait(copies)
         mbarrier.arrive(query_empty.index(place))
@@ -269,7 +263,7 @@ def differentiate(
         sums += grad_s
         grad_s = gl.convert_layout(grad_s.to(q.dtype), A_P)
         grad_q = gl.full([64, C], 0.0, gl.float32, OUT)
-        grad_q = warpgroup_mma(grad_s, k, grad_q, use_acc=False)
+        grad_q = mma(grad_s, k, grad_q, use_acc=False)
         mbarrier.arrive(empty.index(stage))
         if w > 0:
             # The first group has added the row before.

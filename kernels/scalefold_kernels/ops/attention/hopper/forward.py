@@ -17,15 +17,9 @@ from __future__ import annotations
 import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from scalefold_kernels.compiler import async_load, async_store, reinterpret
+from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait, reinterpret
 from scalefold_kernels.gluon import mma_layout, new_barriers, widen
 from scalefold_kernels.ops.attention.arguments import Inputs, Kept, transposed
 from scalefold_kernels.ops.attention.hopper.launch import (
@@ -125,10 +119,10 @@ def attend_to_block(
     mbarrier.wait(ready, phase)
     k = k_smem.index(place).reshape([BLOCK_K, C])
     v = v_smem.index(place).reshape([BLOCK_K, C])
-    s = warpgroup_mma(q, k.permute((1, 0)), s, use_acc=HAS_BIAS, is_async=True)
-    s = warpgroup_mma_wait(0, [s])
+    s = mma(q, k.permute((1, 0)), s, use_acc=HAS_BIAS, is_async=True)
+    s = mma_wait(0, [s])
     left, o, total, highest = weigh(s, o, total, highest, masked, weighing, mask_smem, EXACT)
-    return warpgroup_mma(left, v, o), total, highest
+    return mma(left, v, o), total, highest
 
 
 @gluon.jit

@@ -15,15 +15,10 @@ import triton
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-    warpgroup_mma,
-)
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from scalefold_kernels import tiles
-from scalefold_kernels.compiler import async_load, async_store
+from scalefold_kernels.compiler import async_load, async_store, mma
 from scalefold_kernels.dropout.kernel import mix
 from scalefold_kernels.gluon import REGISTERS, ROWS, barrier_pair, mma_layout, new_barriers, widen
 from scalefold_kernels.gpu import num_sms
@@ -121,9 +116,7 @@ def compute(
         mbarrier.wait(weight_full, 0)
         place = n % H_STAGES * 2 + w
         mbarrier.wait(h_full.index(place), (n // H_STAGES) & 1)
-        update = warpgroup_mma(
-            h_smem.index(place), weight_smem.permute((1, 0)), zero, use_acc=False
-        )
+        update = mma(h_smem.index(place), weight_smem.permute((1, 0)), zero, use_acc=False)
         mbarrier.arrive(h_empty.index(place))
         update += shift[None, :]
         if SHARED == 1:

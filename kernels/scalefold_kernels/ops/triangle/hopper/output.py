@@ -9,15 +9,9 @@ import torch
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from scalefold_kernels.compiler import async_load, async_store
+from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
 from scalefold_kernels.dropout.mask import drawing
 from scalefold_kernels.gluon import mma_layout, new_barriers, widen
 from scalefold_kernels.ops.triangle.arguments import EPS, OutputArguments, Sizes, new_statistics
@@ -108,10 +102,10 @@ def update(args, SHARED: gl.constexpr, C: gl.constexpr):
         mbarrier.wait(full.index(Z), turn)
         for half in range(C // 64):
             weight = weight_smem.index(half).permute((1, 0))
-            value = warpgroup_mma(normed, weight, zero, use_acc=False, is_async=True)
+            value = mma(normed, weight, zero, use_acc=False, is_async=True)
             opened = sigmoid(widen(gate_smem.index(half).load(H)))
             shift = columns(bias + half * 64, H)
-            value = warpgroup_mma_wait(0, [value])
+            value = mma_wait(0, [value])
             value = (value + shift) * opened
             if SHARED is not None:
                 value = dropped_out(value, bits, half * 64, dropped[3])

@@ -12,15 +12,9 @@ import torch
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from scalefold_kernels.compiler import async_load, async_store, reinterpret
+from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait, reinterpret
 from scalefold_kernels.dropout.mask import drawing
 from scalefold_kernels.gluon import mma_layout, new_barriers, widen
 from scalefold_kernels.ops.triangle.arguments import OutputArguments, OutputKept, Sizes
@@ -121,13 +115,11 @@ def differentiate(
             gate = gate_smem.index(slot * HALVES + half)
             d_out = d_out_smem.index(slot * HALVES + half)
             value = gl.full([TILE, 64], 0.0, gl.float32, H)
-            value = warpgroup_mma(
-                product, weight.permute((1, 0)), value, use_acc=False, is_async=True
-            )
+            value = mma(product, weight.permute((1, 0)), value, use_acc=False, is_async=True)
             gradient = widen(d_out.load(H))
             if SHARED is not None:
                 gradient = dropped_out(gradient, bits, half * 64, dropped[3])
-            value = warpgroup_mma_wait(0, [value])
+            value = mma_wait(0, [value])
             value += bias_smem.index(half).load(gl.SliceLayout(0, H))[None, :]
             opened = sigmoid(widen(gate.load(H)))
             value *= 1.0 - opened
@@ -138,10 +130,10 @@ def differentiate(
             fence_async_shared()
             async_store(d_gate_desc, [first, half * 64], gate)
             gradient = gl.convert_layout(gradient, A)
-            d_standard = warpgroup_mma(gradient, weight, d_standard, is_async=True)
+            d_standard = mma(gradient, weight, d_standard, is_async=True)
             # Under the product: after the loop, which thread announces would be kept, and spilled.
             mbarrier.arrive(ready.index(slot), pred=half == HALVES - 1)
-            d_standard = warpgroup_mma_wait(0, [d_standard])
+            d_standard = mma_wait(0, [d_standard])
         following = tile_of(i + 1, w)
         next_mean = by_position(mean, following, P, S)
         next_reciprocal = by_position(reciprocal, following, P, S)
@@ -202,9 +194,9 @@ def add_up(args, C: gl.constexpr, STAGES: gl.constexpr):
                 mbarrier.wait(ready.index(slot), (i // STAGES) & 1)
                 standard = product_smem.index(slot).permute((1, 0))
                 gradient = d_out_smem.index(slot).permute((1, 0))
-                products = warpgroup_mma(gradient, standard, products, is_async=True)
-                sums = warpgroup_mma(gradient, ones_smem, sums, is_async=True)
-                products, sums = warpgroup_mma_wait(0, [products, sums])
+                products = mma(gradient, standard, products, is_async=True)
+                sums = mma(gradient, ones_smem, sums, is_async=True)
+                products, sums = mma_wait(0, [products, sums])
                 mbarrier.arrive(empty.index(slot))
     row = gl.arange(0, C, layout=gl.SliceLayout(1, S))
     column = gl.arange(0, C, layout=gl.SliceLayout(0, S))

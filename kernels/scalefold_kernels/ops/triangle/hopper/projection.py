@@ -3,15 +3,9 @@
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from scalefold_kernels.compiler import async_load, async_store
+from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
 from scalefold_kernels.gluon import mma_layout, new_barriers, widen
 from scalefold_kernels.ops.triangle.arguments import EPS, Projected, ProjectionWeights, Sizes
 from scalefold_kernels.ops.triangle.hopper.parts import (
@@ -59,7 +53,7 @@ def multiply(normed, weight_smem, place):
     """Start a product with 64 rows of a weight."""
     zero = gl.full([TILE, 64], 0.0, gl.float32, mma_layout(64))
     weight = weight_smem.index(place).permute((1, 0))
-    return warpgroup_mma(normed, weight, zero, use_acc=False, is_async=True)
+    return mma(normed, weight, zero, use_acc=False, is_async=True)
 
 
 @gluon.jit
@@ -104,7 +98,7 @@ def project(w, args, C: gl.constexpr):
                         # Of the gate: the first and the last 64 channels.
                         next_opened = multiply(normed, weight_smem, weight + HALVES)
                         next_value = multiply(normed, weight_smem, weight + 2 * HALVES - 1)
-                    opened, value = warpgroup_mma_wait(2, [opened, value])
+                    opened, value = mma_wait(2, [opened, value])
                     bias = columns(biases[2 * side + 1] + half * 64, H) * -LOG2E
                     opened = open_gate(opened, bias, inverse_mask[:, None])
                     value = (value + columns(biases[2 * side] + half * 64, H)) * opened
@@ -115,7 +109,7 @@ def project(w, args, C: gl.constexpr):
                     fence_async_shared()
                     async_store(operands[side], [half * 64, first], out)
                     opened, value = next_opened, next_value
-            opened, value = warpgroup_mma_wait(0, [opened, value])
+            opened, value = mma_wait(0, [opened, value])
             for half in gl.static_range(HALVES):
                 if half == 0:
                     logit = opened

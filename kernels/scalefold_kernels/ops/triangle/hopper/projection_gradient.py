@@ -10,15 +10,9 @@ import torch
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from scalefold_kernels.compiler import async_load, async_store, reinterpret
+from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait, reinterpret
 from scalefold_kernels.gluon import mma_layout, new_barriers, wait_empty, wait_full, widen
 from scalefold_kernels.ops.triangle.arguments import (
     ProjectionGradients,
@@ -130,9 +124,7 @@ def differentiate_operand(
     gate_slot = wait_full(weights[0], m, WEIGHTS)
     gate_weight = weight_smem.index(gate_slot)
     opened = gl.full([TILE, 64], 0.0, gl.float32, H)
-    opened = warpgroup_mma(
-        normed, gate_weight.permute((1, 0)), opened, use_acc=False, is_async=True
-    )
+    opened = mma(normed, gate_weight.permute((1, 0)), opened, use_acc=False, is_async=True)
     gradient_slot = wait_full(blocks[0], n, BLOCKS)
     gradient_smem = block_smem.index(gradient_slot)
     gradient = widen(gradient_smem.permute((1, 0)).load(H))
@@ -141,7 +133,7 @@ def differentiate_operand(
     value = widen(value_smem.permute((1, 0)).load(H))
     bias = gl.where(side == 0, a_gate_bias, b_gate_bias) + channel
     bias = columns(bias, H) * -LOG2E
-    opened = warpgroup_mma_wait(0, [opened])
+    opened = mma_wait(0, [opened])
     opened = open_gate(opened, bias, 1.0)
     d_value = (gradient * opened * mask_P[:, None]).to(dtype)
     d_logit = (gradient * value * (1.0 - opened)).to(dtype)
@@ -154,9 +146,9 @@ def differentiate_operand(
     slot = wait_full(weights[0], m + 1, WEIGHTS)
     d_value = gl.convert_layout(d_value, A_C)
     d_logit = gl.convert_layout(d_logit, A_C)
-    d_normed = warpgroup_mma(d_value, weight_smem.index(slot), d_normed, is_async=True)
-    d_normed = warpgroup_mma(d_logit, gate_weight, d_normed, is_async=True)
-    d_normed = warpgroup_mma_wait(0, [d_normed])
+    d_normed = mma(d_value, weight_smem.index(slot), d_normed, is_async=True)
+    d_normed = mma(d_logit, gate_weight, d_normed, is_async=True)
+    d_normed = mma_wait(0, [d_normed])
     mbarrier.arrive(weight_empty.index(gate_slot))
     mbarrier.arrive(weight_empty.index(slot))
     # Their places are not free before the copies have left them.
@@ -212,13 +204,13 @@ def differentiate(args, HAS_THROUGH: gl.constexpr, C: gl.constexpr):
         for half in gl.static_range(HALVES):
             weight = weight_smem.index(wait_full(weights[0], m + half, WEIGHTS))
             d_gate = block_smem.index(wait_full(blocks[0], n + half, BLOCKS))
-            d_normed = warpgroup_mma(d_gate, weight, d_normed, is_async=True)
+            d_normed = mma(d_gate, weight, d_normed, is_async=True)
         # What comes from memory, now, while the products are under way.
         scale = raw_columns(norm_weight, S)
         following = first + gl.num_programs(0) * TILE
         next_mean = by_position(mean, following, P, S)
         next_reciprocal = by_position(reciprocal, following, P, S)
-        d_normed = warpgroup_mma_wait(0, [d_normed])
+        d_normed = mma_wait(0, [d_normed])
         for half in gl.static_range(HALVES):
             mbarrier.arrive(weight_empty.index((m + half) % WEIGHTS))
             mbarrier.arrive(block_empty.index((n + half) % BLOCKS))
