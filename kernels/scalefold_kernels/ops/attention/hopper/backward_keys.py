@@ -20,6 +20,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
 from scalefold_kernels.gluon import mma_layout, new_barriers, wait_full
 from scalefold_kernels.ops.attention.arguments import Inputs, transposed
+from scalefold_kernels.ops.attention.hopper import parts
 from scalefold_kernels.ops.attention.hopper.launch import (
     Plan,
     bias_descriptor,
@@ -28,17 +29,6 @@ from scalefold_kernels.ops.attention.hopper.launch import (
     places,
     rows_descriptor,
     statistics_descriptor,
-)
-from scalefold_kernels.ops.attention.hopper.parts import (
-    LOADER_REGISTERS,
-    LOG2E,
-    announce,
-    announced,
-    copy_bias,
-    count_unmasked,
-    load_bias,
-    place_of_cta,
-    stacked,
 )
 from scalefold_kernels.tiles import tile
 from scalefold_kernels.tma import padded
@@ -54,7 +44,7 @@ def new_memory(
     """Keys and values of SIDES rows; a ring of queries, gradients and statistics; bias."""
     dtype: gl.constexpr = q_desc.dtype
     queries: gl.constexpr = [PLACES, 1, 1, BLOCK_Q, 1, C]
-    tiles: gl.constexpr = stacked(NUM_BLOCKS if HAS_BIAS else 1, bias_desc.block_shape)
+    tiles: gl.constexpr = parts.stacked(NUM_BLOCKS if HAS_BIAS else 1, bias_desc.block_shape)
     key_smem = gl.allocate_shared_memory(dtype, [2 * SIDES, 1, 1, 64, 1, C], k_desc.layout)
     q_smem = gl.allocate_shared_memory(dtype, queries, q_desc.layout)
     grad_smem = gl.allocate_shared_memory(dtype, queries, q_desc.layout)
@@ -116,14 +106,16 @@ def load(
         mbarrier.expect(bias_full, NUM_BLOCKS * 64 * BLOCK_Q * 2)
         for n in range(NUM_BLOCKS):
             tile = bias_smem.index(n)
-            copy_bias(bias_desc, tile, bias_full, batch, head, n * BLOCK_Q, first_k, TRANSPOSED)
+            parts.copy_bias(
+                bias_desc, tile, bias_full, batch, head, n * BLOCK_Q, first_k, TRANSPOSED
+            )
     for i in range(rows):
         row = first_row + i
         side = i % SIDES
-        unmasked = count_unmasked(mask, mask_stride_r, mask_stride_k, row, num_keys)
+        unmasked = parts.count_unmasked(mask, mask_stride_r, mask_stride_k, row, num_keys)
         if SIDES > 1:
             load_own(descs, key_smem, barriers, batch, row, first_k, head, i, SIDES, C)
-            announce(unmasked, unmasked_smem.index(side), keys_full.index(side))
+            parts.announce(unmasked, unmasked_smem.index(side), keys_full.index(side))
         for j in range(NUM_BLOCKS):
             # PLACES divides NUM_BLOCKS: a block has the same place in every row.
             place = j % PLACES
@@ -137,7 +129,7 @@ def load(
                 # Their place is empty at the end of the row before: blocks come first.
                 if j == PLACES - 1:
                     load_own(descs, key_smem, barriers, batch, row, first_k, head, i, SIDES, C)
-                    announce(unmasked, unmasked_smem.index(side), keys_full.index(side))
+                    parts.announce(unmasked, unmasked_smem.index(side), keys_full.index(side))
 
 
 @gluon.jit
@@ -155,7 +147,7 @@ def differentiate_block(
     A_P: gl.constexpr = gl.DotOperandLayout(0, mma_layout(C), 2)
     by_column: gl.constexpr = gl.SliceLayout(0, S)
     # Logits are transposed, and so is the bias unless memory has it so.
-    s = load_bias(bias_smem.index(j), BLOCK_Q, HAS_BIAS, not TRANSPOSED)
+    s = parts.load_bias(bias_smem.index(j), BLOCK_Q, HAS_BIAS, not TRANSPOSED)
     mbarrier.wait(ready, phase)
     q = q_smem.index(place).reshape([BLOCK_Q, C])
     grad = grad_smem.index(place).reshape([BLOCK_Q, C])
@@ -197,13 +189,13 @@ def differentiate(
     dtype: gl.constexpr = q_smem.dtype
     OUT: gl.constexpr = mma_layout(C)
     own = first_k + gl.arange(0, 64, layout=gl.SliceLayout(1, OUT))
-    unit = LOG2E * BIAS_SCALE if HAS_BIAS else LOG2E * scale
+    unit = parts.LOG2E * BIAS_SCALE if HAS_BIAS else parts.LOG2E * scale
     if HAS_BIAS:
         mbarrier.wait(bias_full, 0)
     for i in range(rows):
         row = first_row + i
         side = wait_full(keys_full, i, SIDES)
-        unmasked = announced(unmasked_smem.index(side))
+        unmasked = parts.announced(unmasked_smem.index(side))
         # Of a masked key nothing is kept below; without unmasked keys all weigh the same.
         some_masked = (unmasked > 0) & (unmasked < num_keys)
         k = key_smem.index(2 * side).reshape([64, C])
@@ -249,7 +241,7 @@ def backward_keys_kernel(
 
     With a bias queries are as forward multiplied them; without, logits are scaled here.
     """
-    first_k, head, _, first_row, rows = place_of_cta(num_keys, num_heads, num_rows)
+    first_k, head, _, first_row, rows = parts.place_of_cta(num_keys, num_heads, num_rows)
     batch = gl.program_id(1)
 
     memory = new_memory(
@@ -281,7 +273,7 @@ def backward_keys_kernel(
             )),
         ],
         [1],
-        [LOADER_REGISTERS],
+        [parts.LOADER_REGISTERS],
     )  # fmt: skip
 
 

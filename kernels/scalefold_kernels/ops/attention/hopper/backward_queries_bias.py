@@ -24,32 +24,13 @@ from scalefold_kernels.ops.attention.arguments import (
     new_sums,
     transposed,
 )
+from scalefold_kernels.ops.attention.hopper import parts
 from scalefold_kernels.ops.attention.hopper.backward_keys import Shared
 from scalefold_kernels.ops.attention.hopper.launch import (
     bias_descriptor,
     dealt,
     rows_descriptor,
     statistics_descriptor,
-)
-from scalefold_kernels.ops.attention.hopper.parts import (
-    BY_THREAD,
-    LOADER_REGISTERS,
-    LOG2E,
-    by_position,
-    by_thread,
-    copy_bias,
-    count,
-    count_unmasked,
-    in_line,
-    load_bias,
-    load_keys,
-    load_mask,
-    place_of_cta,
-    stacked,
-    store_mask,
-    sum_places,
-    undo_gate,
-    waiting_at,
 )
 from scalefold_kernels.ops.attention.rest import OF_BFLOAT16, with_rest
 from scalefold_kernels.tma import padded
@@ -114,7 +95,7 @@ def load_rows(
     mbarrier.expect(bias_full, 2 * 64 * BLOCK_K * 2)
     for w in gl.static_range(2):
         tile = bias_smem.index(w)
-        copy_bias(bias_desc, tile, bias_full, batch, head, first_q, w * BLOCK_K, TRANSPOSED)
+        parts.copy_bias(bias_desc, tile, bias_full, batch, head, first_q, w * BLOCK_K, TRANSPOSED)
     one: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
     flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     # Where there are more keys, a row's mask takes the loader so long that the groups would wait
@@ -125,23 +106,23 @@ def load_rows(
     for i in range(rows):
         row = first_row + i
         load_queries(i + EARLY, query_args, HAS_GATE, C)
-        kept = load_mask(mask, mask_stride_r, mask_stride_k, row, num_keys, 2 * BLOCK_K)
+        kept = parts.load_mask(mask, mask_stride_r, mask_stride_k, row, num_keys, 2 * BLOCK_K)
         stage = i % STAGES
         mbarrier.wait(empty.index(stage), ((i // STAGES) & 1) ^ 1)
         for w in gl.static_range(2):
             slot = 2 * stage + w
-            load_keys(
+            parts.load_keys(
                 k_desc, v_desc, k_smem.index(slot), v_smem.index(slot), full.index(slot),
                 batch, row, w * BLOCK_K, head, True, C, BLOCK_K,
             )  # fmt: skip
-        unmasked = count(kept)
+        unmasked = parts.count(kept)
         if MORE_KEYS:
-            unmasked = count_unmasked(mask, mask_stride_r, mask_stride_k, row, num_keys)
+            unmasked = parts.count_unmasked(mask, mask_stride_r, mask_stride_k, row, num_keys)
             # Read once more, for want of registers.
-            kept = load_mask(mask, mask_stride_r, mask_stride_k, row, num_keys, 2 * BLOCK_K)
+            kept = parts.load_mask(mask, mask_stride_r, mask_stride_k, row, num_keys, 2 * BLOCK_K)
         if unmasked < (num_keys if MORE_KEYS else 2 * BLOCK_K):
             rows_smem = reinterpret(mask_smem, gl.bfloat16, [STAGES, 2 * BLOCK_K], flat)
-            store_mask(kept, num_keys, unmasked, rows_smem.index(stage))
+            parts.store_mask(kept, num_keys, unmasked, rows_smem.index(stage))
         unmasked_smem.index(stage).store(gl.full([1], 0, gl.int32, one) + unmasked)
         for w in gl.static_range(2):
             mbarrier.arrive(full.index(2 * stage + w))
@@ -179,7 +160,7 @@ def undo_gate_of_row(
     gate_half = grad_half
     if HAS_GATE:
         gate_half = reinterpret(gate_smem, dtype, halves, gate_smem.layout).index(half)
-    delta_half = undo_gate(
+    delta_half = parts.undo_gate(
         grad_half.reshape([32, C]), out, gate_half.reshape([32, C]), HAS_GATE, VECTORS
     )
     q_half = reinterpret(q_smem, dtype, halves, q_smem.layout).index(half)
@@ -243,7 +224,7 @@ def differentiate(
         mbarrier.wait(full.index(slot), (i // STAGES) & 1)
         k = k_smem.index(slot).reshape([BLOCK_K, C])
         v = v_smem.index(slot).reshape([BLOCK_K, C])
-        s = load_bias(bias_smem.index(w), BLOCK_K, True, TRANSPOSED)
+        s = parts.load_bias(bias_smem.index(w), BLOCK_K, True, TRANSPOSED)
         s = mma(q, k.permute((1, 0)), s, is_async=True)
         grad_p = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
         grad_p = mma(grad_out, v.permute((1, 0)), grad_p, use_acc=False, is_async=True)
@@ -258,7 +239,7 @@ def differentiate(
         if unmasked < (num_keys if MORE_KEYS else 2 * BLOCK_K):
             added = mask_smem.index(slot).load(by_column).to(gl.float32)
             s = s * (unmasked > 0).to(gl.float32) + added[None, :]
-        p = gl.exp2(s * (LOG2E * BIAS_SCALE) - lse[:, None])
+        p = gl.exp2(s * (parts.LOG2E * BIAS_SCALE) - lse[:, None])
         grad_s = p * (grad_p - delta[:, None])
         sums += grad_s
         grad_s = gl.convert_layout(grad_s.to(q.dtype), A_P)
@@ -268,16 +249,16 @@ def differentiate(
         if w > 0:
             # The first group has added the row before.
             mbarrier.wait(other_empty, (i & 1) ^ 1)
-            other_smem.store(by_thread(grad_q))
+            other_smem.store(parts.by_thread(grad_q))
             mbarrier.arrive(other_full)
         else:
             mbarrier.wait(other_full, i & 1)
-            grad_q += by_position(other_smem.load(by_thread(grad_q).type.layout), OUT)
+            grad_q += parts.by_position(other_smem.load(parts.by_thread(grad_q).type.layout), OUT)
             mbarrier.arrive(other_empty)
             if MORE_KEYS:
                 sizes = num_rows, num_heads, num_queries
-                at = waiting_at(waiting, batch, first_row + i, head, first_q, sizes, OUT)
-                gl.store(at, in_line(grad_q))
+                at = parts.waiting_at(waiting, batch, first_row + i, head, first_q, sizes, OUT)
+                gl.store(at, parts.in_line(grad_q))
             else:
                 # That of the row before has been waited for above.
                 result_smem.reshape([64, C]).store((grad_q * scale).to(q.dtype))
@@ -288,7 +269,7 @@ def differentiate(
     inside = queries < num_queries
     keys = w * BLOCK_K + gl.arange(0, BLOCK_K, layout=by_column)
     num_keys = 2 * BLOCK_K if MORE_KEYS else num_keys
-    at = sum_places(queries, keys, num_queries, num_keys, TRANSPOSED)
+    at = parts.sum_places(queries, keys, num_queries, num_keys, TRANSPOSED)
     gl.store(partial + at, sums * BIAS_SCALE, mask=inside[:, None] & (keys[None, :] < num_keys))
     tma.store_wait(0)
 
@@ -307,7 +288,7 @@ def backward_queries_bias_kernel(
     ``partial`` (groups of rows, B, H, Q, K; K, Q for a ``TRANSPOSED`` bias) has these keys, in
     float32; `waiting_at` describes ``waiting``.
     """
-    first_q, head, group, first_row, rows = place_of_cta(num_queries, num_heads, num_rows)
+    first_q, head, group, first_row, rows = parts.place_of_cta(num_queries, num_heads, num_rows)
     batch = gl.program_id(1)
 
     dtype: gl.constexpr = q_desc.dtype
@@ -327,9 +308,9 @@ def backward_queries_bias_kernel(
     result_smem = gl.allocate_shared_memory(dtype, [1, 1, 64, 1, C], q_desc.layout)
     k_smem = gl.allocate_shared_memory(dtype, [slots, 1, 1, BLOCK_K, 1, C], k_desc.layout)
     v_smem = gl.allocate_shared_memory(dtype, [slots, 1, 1, BLOCK_K, 1, C], k_desc.layout)
-    tiles: gl.constexpr = stacked(2, bias_desc.block_shape)
+    tiles: gl.constexpr = parts.stacked(2, bias_desc.block_shape)
     bias_smem = gl.allocate_shared_memory(dtype, tiles, bias_desc.layout)
-    other_smem = gl.allocate_shared_memory(gl.float32, [C // 8, 4, 8, 4, 2, 2], BY_THREAD)
+    other_smem = gl.allocate_shared_memory(gl.float32, [C // 8, 4, 8, 4, 2, 2], parts.BY_THREAD)
     mask_smem = gl.allocate_shared_memory(gl.bfloat16, [slots, BLOCK_K], flat)
     unmasked_smem = gl.allocate_shared_memory(gl.int32, [STAGES, 1], flat)
     raw = gl.allocate_shared_memory(gl.int64, [AHEAD, 1], barrier)
@@ -394,7 +375,7 @@ def backward_queries_bias_kernel(
             (load_rows, (load_args, query_args, HAS_GATE, TRANSPOSED, C, MORE_KEYS)),
         ],
         [4, 1],
-        [REGISTERS, LOADER_REGISTERS],
+        [REGISTERS, parts.LOADER_REGISTERS],
     )
 
 
