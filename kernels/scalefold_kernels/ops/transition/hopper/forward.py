@@ -10,8 +10,8 @@ from scalefold_kernels import tiles
 from scalefold_kernels.compiler import async_store, mma, mma_wait
 from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout, new_barriers, wait_full, widen
 from scalefold_kernels.ops.norm.op import EPS
-from scalefold_kernels.ops.transition.arguments import Kept, Parameters, shape_class
 from scalefold_kernels.ops.transition.hopper.parts import load_bias, load_next, relu, width_of
+from scalefold_kernels.ops.transition.op import Kept, Parameters, shape_class
 from scalefold_kernels.tma import num_ctas, tiles_of
 
 

@@ -20,7 +20,6 @@ from scalefold_kernels import tiles
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
 from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout, new_barriers, wait_empty
 from scalefold_kernels.gpu import num_sms
-from scalefold_kernels.ops.transition.arguments import Parameters, shape_class
 from scalefold_kernels.ops.transition.hopper.parts import (
     COLUMNS,
     DEPTH,
@@ -29,6 +28,7 @@ from scalefold_kernels.ops.transition.hopper.parts import (
     relu,
     width_of,
 )
+from scalefold_kernels.ops.transition.op import Parameters, shape_class
 from scalefold_kernels.tma import tiles_of
 
 

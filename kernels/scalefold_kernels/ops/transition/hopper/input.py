@@ -25,7 +25,6 @@ from scalefold_kernels.gluon import (
     wait_full,
     widen,
 )
-from scalefold_kernels.ops.transition.arguments import Parameters, shape_class
 from scalefold_kernels.ops.transition.hopper.parts import (
     COLUMNS,
     DEPTH,
@@ -34,6 +33,7 @@ from scalefold_kernels.ops.transition.hopper.parts import (
     piece_row,
     width_of,
 )
+from scalefold_kernels.ops.transition.op import Parameters, shape_class
 from scalefold_kernels.tma import num_ctas, tiles_of
 
 WIDTH = gl.constexpr(32)
