@@ -338,8 +338,3 @@ def ctas_an_sm(inputs: Inputs, sizes: dict[str, int]) -> int:
     bias = 2 * 64 * block * (1 if inputs.bias is None else sizes["NUM_BLOCKS"])
     rows = 2 * channels * (2 * ring * block + 2 * sizes["SIDES"] * 64)
     return fitting(bias + rows + 8 * ring * block, 2, sizes["maxnreg"])
-
-
-def warp_groups(inputs: Inputs) -> int:
-    """How many warp groups, without loaders, an SM holds at a time."""
-    return ctas_an_sm(inputs, constants(inputs))

@@ -428,8 +428,3 @@ def ctas_an_sm(inputs: Inputs, sizes: dict[str, int]) -> int:
     bias = 2 * 64 * block + 4 * 8 * keys if inputs.bias is None else (2 + 4) * 64 * keys
     rows = 2 * channels * (2 * sizes["PLACES"] * block + 2 * 64)
     return fitting(bias + rows + 2 * sizes["KEYS"], 1, sizes["maxnreg"])
-
-
-def warp_groups(inputs: Inputs) -> int:
-    """How many warp groups, without loaders, an SM holds at a time."""
-    return ctas_an_sm(inputs, constants(inputs))

@@ -482,9 +482,3 @@ def ctas_an_sm(inputs: Inputs, sizes: dict[str, int]) -> int:
     rest = 0 if inputs.bias is None else channels * queries
     needed = bias + rows + rest + 4 * sizes["KEYS"]
     return fitting(needed, sizes["GROUPS"] + 1, sizes["maxnreg"])
-
-
-def warp_groups(inputs: Inputs) -> int:
-    """How many warp groups, without loaders, an SM holds at a time."""
-    sizes = constants(inputs)
-    return ctas_an_sm(inputs, sizes) * sizes["GROUPS"]

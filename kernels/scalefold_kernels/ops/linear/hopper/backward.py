@@ -19,7 +19,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from scalefold_kernels import tiles
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
-from scalefold_kernels.dropout.kernel import mix
+from scalefold_kernels.dropout.kernel import kept, mix
 from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout, wait_empty
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.ops.linear.hopper.parts import (
@@ -27,7 +27,6 @@ from scalefold_kernels.ops.linear.hopper.parts import (
     boxed,
     boxes_of,
     hash_positions,
-    kept,
     line_of,
     load_mask,
     start,
