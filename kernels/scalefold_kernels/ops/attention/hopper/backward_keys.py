@@ -18,7 +18,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
-from scalefold_kernels.gluon import mma_layout, new_barriers, wait_full
+from scalefold_kernels.gluon import mma_layout, new_barriers, wait_empty, wait_full
 from scalefold_kernels.ops.attention.arguments import Inputs, transposed
 from scalefold_kernels.ops.attention.hopper import parts
 from scalefold_kernels.ops.attention.hopper.launch import (
@@ -64,10 +64,7 @@ def load_own(
     """Start the copies of the ``i``-th row's keys and values when their place is empty."""
     _, k_desc, v_desc, _, _, _, _ = descs
     _, _, keys_full, keys_empty, _ = barriers
-    side = i % SIDES
-    mbarrier.wait(keys_empty.index(side), ((i // SIDES) & 1) ^ 1)
-    ready = keys_full.index(side)
-    mbarrier.expect(ready, 2 * 64 * C * 2)
+    side, ready = wait_empty(keys_full, keys_empty, i, 2 * 64 * C * 2, SIDES)
     at = [batch, row, first_k, head, 0]
     async_load(k_desc, at, ready, key_smem.index(2 * side))
     async_load(v_desc, at, ready, key_smem.index(2 * side + 1))

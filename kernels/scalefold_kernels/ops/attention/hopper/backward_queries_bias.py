@@ -15,7 +15,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait, reinterpret
-from scalefold_kernels.gluon import mma_layout, widen
+from scalefold_kernels.gluon import mma_layout, wait_empty, widen
 from scalefold_kernels.ops.attention.arguments import (
     Gradients,
     Inputs,
@@ -66,10 +66,7 @@ def load_queries(i, args, HAS_GATE: gl.constexpr, C: gl.constexpr):
     # The rest has one byte where the others have two.
     bytes: gl.constexpr = (9 if HAS_GATE else 7) * 64 * C + 64 * 4
     row = gl.where(i < rows, first_row + i, NOWHERE)
-    place = i % AHEAD
-    mbarrier.wait(query_empty.index(place), ((i // AHEAD) & 1) ^ 1)
-    ready = raw.index(place)
-    mbarrier.expect(ready, bytes)
+    place, ready = wait_empty(raw, query_empty, i, bytes, AHEAD)
     at = [batch, row, first_q, head, 0]
     async_load(grad_desc, at, ready, grad_smem.index(place))
     async_load(out_desc, at, ready, out_smem.index(place))
