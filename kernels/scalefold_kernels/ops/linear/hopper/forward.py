@@ -70,17 +70,14 @@ def load(
                     at, first = line_of(order, sample1, mine, SHARED), first1
                 place = n % H_STAGES * 2 + w
                 mbarrier.wait(h_empty.index(place), ((n // H_STAGES) & 1) ^ 1)
-                mbarrier.expect(h_full.index(place), ROWS * BLOCK_K * 2)
-                async_load(
-                    h_desc, [at, first, 0], h_full.index(place), boxed(h_smem.index(place), h_desc)
-                )
+                ready = h_full.index(place)
+                mbarrier.expect(ready, ROWS * BLOCK_K * 2)
+                async_load(h_desc, [at, first, 0], ready, boxed(h_smem.index(place), h_desc))
                 place = n % X_STAGES * 2 + w
                 mbarrier.wait(x_empty.index(place), ((n // X_STAGES) & 1) ^ 1)
-                mbarrier.expect(x_full.index(place), ROWS * BLOCK_C * 2)
-                async_load(
-                    x_desc, [at, first, column], x_full.index(place),
-                    boxed(x_smem.index(place), x_desc),
-                )  # fmt: skip
+                ready = x_full.index(place)
+                mbarrier.expect(ready, ROWS * BLOCK_C * 2)
+                async_load(x_desc, [at, first, column], ready, boxed(x_smem.index(place), x_desc))
         n += 1
 
 

@@ -116,11 +116,9 @@ def load(args, STAGES: gl.constexpr, MEAN: gl.constexpr):
                 for w in gl.static_range(2):
                     at = n % 2 * 2 + w
                     mbarrier.wait(second_empty.index(at), ((n // 2) & 1) ^ 1)
-                    mbarrier.expect(second_full.index(at), GROUP_Y * SIZE_D * SIZE_M * 2)
-                    async_load(
-                        second_desc, [y + w * GROUP_Y, 0, 0], second_full.index(at),
-                        second_smem.index(at),
-                    )  # fmt: skip
+                    ready = second_full.index(at)
+                    mbarrier.expect(ready, GROUP_Y * SIZE_D * SIZE_M * 2)
+                    async_load(second_desc, [y + w * GROUP_Y, 0, 0], ready, second_smem.index(at))
             for k in range(start, end):
                 slot = i % STAGES
                 bar = full.index(slot)

@@ -66,18 +66,16 @@ def load(
             slot = i % STAGES
             phase = ((i // STAGES) & 1) ^ 1
             mbarrier.wait(weight_empty.index(slot), phase)
-            mbarrier.expect(weight_full.index(slot), BLOCK_P * BLOCK_C * 2)
-            async_load(
-                weight_desc, [block * BLOCK_P, 0], weight_full.index(slot), weight_smem.index(slot)
-            )
+            ready = weight_full.index(slot)
+            mbarrier.expect(ready, BLOCK_P * BLOCK_C * 2)
+            async_load(weight_desc, [block * BLOCK_P, 0], ready, weight_smem.index(slot))
             for w in gl.static_range(2):
                 place = 2 * slot + w
                 mbarrier.wait(grad_empty.index(place), phase)
-                mbarrier.expect(grad_full.index(place), ROWS * BLOCK_P * 2)
-                async_load(
-                    grad_desc, [(2 * tile + w) * ROWS, block * BLOCK_P], grad_full.index(place),
-                    grad_smem.index(place),
-                )  # fmt: skip
+                ready = grad_full.index(place)
+                mbarrier.expect(ready, ROWS * BLOCK_P * 2)
+                at = [(2 * tile + w) * ROWS, block * BLOCK_P]
+                async_load(grad_desc, at, ready, grad_smem.index(place))
             i += 1
         if HAS_ASIDE:
             if n == 0:

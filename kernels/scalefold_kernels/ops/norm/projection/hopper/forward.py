@@ -61,11 +61,9 @@ def load(
                 slot = i % STAGES
                 if BLOCKS > STAGES:
                     mbarrier.wait(weight_empty.index(slot), ((i // STAGES) & 1) ^ 1)
-                mbarrier.expect(weight_full.index(slot), BLOCK_P * BLOCK_C * 2)
-                async_load(
-                    weight_desc, [block * BLOCK_P, 0], weight_full.index(slot),
-                    weight_smem.index(slot),
-                )  # fmt: skip
+                ready = weight_full.index(slot)
+                mbarrier.expect(ready, BLOCK_P * BLOCK_C * 2)
+                async_load(weight_desc, [block * BLOCK_P, 0], ready, weight_smem.index(slot))
                 i += 1
         n += 1
 
