@@ -16,7 +16,7 @@ from scalefold_kernels.ops.norm.projection.arguments import Gradients, Norm, Pro
 from scalefold_kernels.ops.outer_product import hopper as outer_product
 from scalefold_kernels.ops.outer_product.arguments import Sizes as OuterProductSizes
 from scalefold_kernels.ops.transition import hopper as transition
-from scalefold_kernels.ops.transition.arguments import Kept, Parameters
+from scalefold_kernels.ops.transition.op import Kept, Parameters
 from scalefold_kernels.tma import reachable, steps, within_reach
 
 

@@ -20,6 +20,12 @@ def mix(state, coordinate):
 
 
 @triton.jit
+def kept(state, threshold):
+    """Whether elements are kept, of the hashes of all their coordinates."""
+    return ((state >> 40) & UNIFORM_MASK) >= threshold
+
+
+@triton.jit
 def dropout_factor(state, c1, c2, c3, threshold, scale, DIMS: tl.constexpr, SHARED: tl.constexpr):
     """What an update is multiplied by: 0 where dropped, else ``scale``.
 

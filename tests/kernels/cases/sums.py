@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from tests.kernels.offline.case import CompileCase, recorded
 
-from scalefold_kernels.sums import triton
-from scalefold_kernels.sums.triton import column_sums_kernel, sum_partials_kernel
+from scalefold_kernels import sums
+from scalefold_kernels.sums import column_sums_kernel, sum_partials_kernel
 from scalefold_kernels.tiles import Tile, configured, read_table
 
 
@@ -19,7 +19,7 @@ def compile_cases() -> list[CompileCase]:
     return [
         *_cases("sum_partials", sum_partials_kernel, {"partial_ptr": "fp32", "out_ptr": "bf16"}),
         *_cases("column_sums", column_sums_kernel, {"x_ptr": "bf16", "partial_ptr": "fp32"}),
-        recorded(triton, "sum_several_kernel", _several, "sum_several", "sm_90"),
+        recorded(sums, "sum_several_kernel", _several, "sum_several", "sm_90"),
     ]
 
 
@@ -28,7 +28,7 @@ def _several() -> None:
     shapes = (2, 1 << 21), (4, 1 << 21), (32, 1 << 17), (1024, 128)
     new = partial(torch.empty, device="meta")
     outs = [new(width, dtype=torch.bfloat16) for _, width in shapes]
-    triton.sum_several([new(*shape) for shape in shapes], outs)
+    sums.sum_several([new(*shape) for shape in shapes], outs)
 
 
 def _cases(table: str, kernel: Any, pointers: dict[str, str]) -> Iterator[CompileCase]:

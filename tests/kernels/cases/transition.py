@@ -14,7 +14,7 @@ from tests.kernels.offline.case import CompileCase, recorded
 from scalefold_kernels import tma
 from scalefold_kernels.dot import precision
 from scalefold_kernels.ops.transition import hopper
-from scalefold_kernels.ops.transition.arguments import Kept, Parameters
+from scalefold_kernels.ops.transition.op import Kept, Parameters
 from scalefold_kernels.ops.transition.triton import (
     transition_forward_kernel,
     transition_hidden_kernel,

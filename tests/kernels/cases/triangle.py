@@ -16,6 +16,7 @@ import torch
 from tests.kernels.offline.case import CompileCase, recorded
 from torch import Tensor
 
+from scalefold_kernels import sums
 from scalefold_kernels.dropout.mask import Dropout
 from scalefold_kernels.ops.triangle import hopper, triton
 from scalefold_kernels.ops.triangle.arguments import (
@@ -37,7 +38,6 @@ from scalefold_kernels.ops.triangle.hopper import projection_gradient as hopper_
 from scalefold_kernels.ops.triangle.triton import output as triton_output
 from scalefold_kernels.ops.triangle.triton import projection as triton_projection
 from scalefold_kernels.ops.triangle.triton import weights as triton_weights
-from scalefold_kernels.sums import triton as sums
 
 _CHANNELS = [(128, 128), (64, 64), (256, 48)]
 """Of pairs, and hidden: Evoformer, template block, wider pairs."""

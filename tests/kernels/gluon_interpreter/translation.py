@@ -37,10 +37,20 @@ def _stand_in(x: Any) -> Any:
     if isinstance(x, tl.constexpr):
         return x.value
     if isinstance(x, ModuleType):
-        return MODULES.get(x.__name__, x)
+        return MODULES.get(x.__name__) or _Module(x)
     if getattr(x, "__triton_builtin__", False):
         return builtin(x)
     # Both kinds of Triton's have the function as ``fn``; so have functions of constants, which are
     # called as they are.
     jitted = type(x).__name__ in ("JITFunction", "GluonJITFunction", "InterpretedFunction")
     return translated(x) if jitted else x
+
+
+class _Module:
+    """A module of this package, whose functions a kernel calls by ``module.function``."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        return _stand_in(getattr(self._module, name))

@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from scalefold_kernels.bench.case import Draw, Inputs, KernelCase, plain_norm, wider
 from scalefold_kernels.ops.global_attention import global_attention
+from scalefold_kernels.ops.global_attention.op import Parameters
 
 _CHANNELS, _HEADS, _HEAD = 64, 8, 8
 _EVERY = _HEADS * _HEAD
@@ -34,33 +35,22 @@ def cases() -> list[KernelCase]:
     ]
 
 
-def reference(
-    x: Tensor,
-    mask: Tensor,
-    norm_weight: Tensor,
-    norm_bias: Tensor,
-    query_weight: Tensor,
-    key_weight: Tensor,
-    value_weight: Tensor,
-    gate_weight: Tensor,
-    gate_bias: Tensor,
-    out_weight: Tensor,
-    out_bias: Tensor,
-) -> Tensor:
+def reference(x: Tensor, mask: Tensor, *parameters: Tensor) -> Tensor:
     """Plain torch, sums over rows in float32 at least; shapes as of the op."""
-    normed = plain_norm(x, norm_weight, norm_bias)
-    heads = (-1, key_weight.shape[0])
-    query = functional.linear(normed, query_weight).unflatten(-1, heads).to(wider(x.dtype))
+    p = Parameters(*parameters)
+    normed = plain_norm(x, p.norm_weight, p.norm_bias)
+    heads = (-1, p.key_weight.shape[0])
+    query = functional.linear(normed, p.query_weight).unflatten(-1, heads).to(wider(x.dtype))
     mask = mask.to(query.dtype)
     mean = (query * mask[..., None, None]).sum(1) / (mask.sum(1)[..., None, None] + 1e-10)
-    key, value = (functional.linear(normed, weight) for weight in (key_weight, value_weight))
+    key, value = (functional.linear(normed, weight) for weight in (p.key_weight, p.value_weight))
     scaled = mean.to(key.dtype) * key.shape[-1] ** -0.5
     logits = torch.einsum("bnha,bsna->bnhs", scaled, key).to(query.dtype)
     logits = logits + 1e9 * (mask - 1).transpose(1, 2)[:, :, None]
     weights = torch.softmax(logits, -1).to(value.dtype)
     result = torch.einsum("bnhs,bsna->bnha", weights, value)
-    gate = torch.sigmoid(functional.linear(normed, gate_weight, gate_bias)).unflatten(-1, heads)
-    return x + functional.linear((gate * result[:, None]).flatten(-2), out_weight, out_bias)
+    gate = torch.sigmoid(functional.linear(normed, p.gate_weight, p.gate_bias)).unflatten(-1, heads)
+    return x + functional.linear((gate * result[:, None]).flatten(-2), p.out_weight, p.out_bias)
 
 
 def _inputs(rows: int, residues: int, device: torch.device, dtype: torch.dtype) -> Inputs:

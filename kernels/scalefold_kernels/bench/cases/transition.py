@@ -41,18 +41,11 @@ def cases() -> list[KernelCase]:
     ]
 
 
-def reference(
-    x: Tensor,
-    norm_weight: Tensor,
-    norm_bias: Tensor,
-    up_weight: Tensor,
-    up_bias: Tensor,
-    down_weight: Tensor,
-    down_bias: Tensor,
-) -> Tensor:
-    """Plain torch."""
-    hidden = functional.linear(plain_norm(x, norm_weight, norm_bias), up_weight, up_bias)
-    return x + functional.linear(torch.relu(hidden), down_weight, down_bias)
+def reference(x: Tensor, *parameters: Tensor) -> Tensor:
+    """Plain torch; parameters in the order of the op's `Parameters`."""
+    norm, up, down = (parameters[i : i + 2] for i in (0, 2, 4))
+    hidden = functional.linear(plain_norm(x, *norm), *up)
+    return x + functional.linear(torch.relu(hidden), *down)
 
 
 def _inputs(

@@ -14,7 +14,7 @@ from torch import Tensor
 from scalefold_kernels.dot import block, precision
 from scalefold_kernels.ops.norm.op import EPS
 from scalefold_kernels.ops.norm.triton import standardise, store_statistics
-from scalefold_kernels.ops.transition.arguments import Kept, Parameters, shape_class
+from scalefold_kernels.ops.transition.op import Kept, Parameters, shape_class
 from scalefold_kernels.sums import sum_rows
 from scalefold_kernels.tiles import architecture, tile
 

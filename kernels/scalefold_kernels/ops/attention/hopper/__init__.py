@@ -64,8 +64,10 @@ def why_not(function: str, inputs: Inputs) -> str | None:
         )
     if not all(reachable(x) for x in (q, k, v, gate) if x is not None):
         return "TMA does not reach a tensor whose rows start between multiples of 16 bytes"
-    if any(x.warp_groups(inputs) < MIN_WARP_GROUPS for x in (of_forward, of_queries, of_keys)):
-        return f"an SM holds fewer than {MIN_WARP_GROUPS} warp groups of a kernel"
+    for kernel in (of_forward, of_queries, of_keys):
+        sizes = kernel.constants(inputs)
+        if kernel.ctas_an_sm(inputs, sizes) * sizes.get("GROUPS", 1) < MIN_WARP_GROUPS:
+            return f"an SM holds fewer than {MIN_WARP_GROUPS} warp groups of a kernel"
     return None
 
 

@@ -15,17 +15,12 @@ import triton
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from scalefold_kernels.compiler import async_load, async_store
-from scalefold_kernels.gluon import mma_layout, new_barriers, wait_full
+from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
+from scalefold_kernels.gluon import mma_layout, new_barriers, wait_empty, wait_full
 from scalefold_kernels.ops.attention.arguments import Inputs, transposed
+from scalefold_kernels.ops.attention.hopper import parts
 from scalefold_kernels.ops.attention.hopper.launch import (
     Plan,
     bias_descriptor,
@@ -34,17 +29,6 @@ from scalefold_kernels.ops.attention.hopper.launch import (
     places,
     rows_descriptor,
     statistics_descriptor,
-)
-from scalefold_kernels.ops.attention.hopper.parts import (
-    LOADER_REGISTERS,
-    LOG2E,
-    announce,
-    announced,
-    copy_bias,
-    count_unmasked,
-    load_bias,
-    place_of_cta,
-    stacked,
 )
 from scalefold_kernels.tiles import tile
 from scalefold_kernels.tma import padded
@@ -60,7 +44,7 @@ def new_memory(
     """Keys and values of SIDES rows; a ring of queries, gradients and statistics; bias."""
     dtype: gl.constexpr = q_desc.dtype
     queries: gl.constexpr = [PLACES, 1, 1, BLOCK_Q, 1, C]
-    tiles: gl.constexpr = stacked(NUM_BLOCKS if HAS_BIAS else 1, bias_desc.block_shape)
+    tiles: gl.constexpr = parts.stacked(NUM_BLOCKS if HAS_BIAS else 1, bias_desc.block_shape)
     key_smem = gl.allocate_shared_memory(dtype, [2 * SIDES, 1, 1, 64, 1, C], k_desc.layout)
     q_smem = gl.allocate_shared_memory(dtype, queries, q_desc.layout)
     grad_smem = gl.allocate_shared_memory(dtype, queries, q_desc.layout)
@@ -80,10 +64,7 @@ def load_own(
     """Start the copies of the ``i``-th row's keys and values when their place is empty."""
     _, k_desc, v_desc, _, _, _, _ = descs
     _, _, keys_full, keys_empty, _ = barriers
-    side = i % SIDES
-    mbarrier.wait(keys_empty.index(side), ((i // SIDES) & 1) ^ 1)
-    ready = keys_full.index(side)
-    mbarrier.expect(ready, 2 * 64 * C * 2)
+    side, ready = wait_empty(keys_full, keys_empty, i, 2 * 64 * C * 2, SIDES)
     at = [batch, row, first_k, head, 0]
     async_load(k_desc, at, ready, key_smem.index(2 * side))
     async_load(v_desc, at, ready, key_smem.index(2 * side + 1))
@@ -122,14 +103,16 @@ def load(
         mbarrier.expect(bias_full, NUM_BLOCKS * 64 * BLOCK_Q * 2)
         for n in range(NUM_BLOCKS):
             tile = bias_smem.index(n)
-            copy_bias(bias_desc, tile, bias_full, batch, head, n * BLOCK_Q, first_k, TRANSPOSED)
+            parts.copy_bias(
+                bias_desc, tile, bias_full, batch, head, n * BLOCK_Q, first_k, TRANSPOSED
+            )
     for i in range(rows):
         row = first_row + i
         side = i % SIDES
-        unmasked = count_unmasked(mask, mask_stride_r, mask_stride_k, row, num_keys)
+        unmasked = parts.count_unmasked(mask, mask_stride_r, mask_stride_k, row, num_keys)
         if SIDES > 1:
             load_own(descs, key_smem, barriers, batch, row, first_k, head, i, SIDES, C)
-            announce(unmasked, unmasked_smem.index(side), keys_full.index(side))
+            parts.announce(unmasked, unmasked_smem.index(side), keys_full.index(side))
         for j in range(NUM_BLOCKS):
             # PLACES divides NUM_BLOCKS: a block has the same place in every row.
             place = j % PLACES
@@ -143,7 +126,7 @@ def load(
                 # Their place is empty at the end of the row before: blocks come first.
                 if j == PLACES - 1:
                     load_own(descs, key_smem, barriers, batch, row, first_k, head, i, SIDES, C)
-                    announce(unmasked, unmasked_smem.index(side), keys_full.index(side))
+                    parts.announce(unmasked, unmasked_smem.index(side), keys_full.index(side))
 
 
 @gluon.jit
@@ -161,17 +144,17 @@ def differentiate_block(
     A_P: gl.constexpr = gl.DotOperandLayout(0, mma_layout(C), 2)
     by_column: gl.constexpr = gl.SliceLayout(0, S)
     # Logits are transposed, and so is the bias unless memory has it so.
-    s = load_bias(bias_smem.index(j), BLOCK_Q, HAS_BIAS, not TRANSPOSED)
+    s = parts.load_bias(bias_smem.index(j), BLOCK_Q, HAS_BIAS, not TRANSPOSED)
     mbarrier.wait(ready, phase)
     q = q_smem.index(place).reshape([BLOCK_Q, C])
     grad = grad_smem.index(place).reshape([BLOCK_Q, C])
     # What is taken away from the logits is where their product starts, too: nothing waits for it.
     lse = statistics_smem.index(2 * place).reshape([BLOCK_Q])
     s -= (lse.load(by_column) * (1.0 / unit))[None, :]
-    s = warpgroup_mma(k, q.permute((1, 0)), s, is_async=True)
+    s = mma(k, q.permute((1, 0)), s, is_async=True)
     grad_p = gl.full([64, BLOCK_Q], 0.0, gl.float32, S)
-    grad_p = warpgroup_mma(v, grad.permute((1, 0)), grad_p, use_acc=False, is_async=True)
-    s, grad_p = warpgroup_mma_wait(0, [s, grad_p])
+    grad_p = mma(v, grad.permute((1, 0)), grad_p, use_acc=False, is_async=True)
+    s, grad_p = mma_wait(0, [s, grad_p])
     if alike:
         s = gl.full([64, BLOCK_Q], 0.0, gl.float32, S) - lse.load(by_column)[None, :]
     else:
@@ -180,10 +163,10 @@ def differentiate_block(
     delta = statistics_smem.index(2 * place + 1).reshape([BLOCK_Q]).load(by_column)
     grad_s = p * (grad_p - delta[None, :])
     p = gl.convert_layout(p.to(dtype), A_P)
-    grad_v = warpgroup_mma(p, grad, grad_v, is_async=True)
+    grad_v = mma(p, grad, grad_v, is_async=True)
     grad_s = gl.convert_layout(grad_s.to(dtype), A_P)
-    grad_k = warpgroup_mma(grad_s, q, grad_k, is_async=True)
-    grad_v, grad_k = warpgroup_mma_wait(0, [grad_v, grad_k])
+    grad_k = mma(grad_s, q, grad_k, is_async=True)
+    grad_v, grad_k = mma_wait(0, [grad_v, grad_k])
     return grad_k, grad_v
 
 
@@ -203,13 +186,13 @@ def differentiate(
     dtype: gl.constexpr = q_smem.dtype
     OUT: gl.constexpr = mma_layout(C)
     own = first_k + gl.arange(0, 64, layout=gl.SliceLayout(1, OUT))
-    unit = LOG2E * BIAS_SCALE if HAS_BIAS else LOG2E * scale
+    unit = parts.LOG2E * BIAS_SCALE if HAS_BIAS else parts.LOG2E * scale
     if HAS_BIAS:
         mbarrier.wait(bias_full, 0)
     for i in range(rows):
         row = first_row + i
         side = wait_full(keys_full, i, SIDES)
-        unmasked = announced(unmasked_smem.index(side))
+        unmasked = parts.announced(unmasked_smem.index(side))
         # Of a masked key nothing is kept below; without unmasked keys all weigh the same.
         some_masked = (unmasked > 0) & (unmasked < num_keys)
         k = key_smem.index(2 * side).reshape([64, C])
@@ -255,7 +238,7 @@ def backward_keys_kernel(
 
     With a bias queries are as forward multiplied them; without, logits are scaled here.
     """
-    first_k, head, _, first_row, rows = place_of_cta(num_keys, num_heads, num_rows)
+    first_k, head, _, first_row, rows = parts.place_of_cta(num_keys, num_heads, num_rows)
     batch = gl.program_id(1)
 
     memory = new_memory(
@@ -287,7 +270,7 @@ def backward_keys_kernel(
             )),
         ],
         [1],
-        [LOADER_REGISTERS],
+        [parts.LOADER_REGISTERS],
     )  # fmt: skip
 
 
@@ -352,8 +335,3 @@ def ctas_an_sm(inputs: Inputs, sizes: dict[str, int]) -> int:
     bias = 2 * 64 * block * (1 if inputs.bias is None else sizes["NUM_BLOCKS"])
     rows = 2 * channels * (2 * ring * block + 2 * sizes["SIDES"] * 64)
     return fitting(bias + rows + 8 * ring * block, 2, sizes["maxnreg"])
-
-
-def warp_groups(inputs: Inputs) -> int:
-    """How many warp groups, without loaders, an SM holds at a time."""
-    return ctas_an_sm(inputs, constants(inputs))

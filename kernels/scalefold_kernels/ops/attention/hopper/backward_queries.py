@@ -13,17 +13,13 @@ import triton
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 
-from scalefold_kernels.compiler import async_load, thread_barrier
+from scalefold_kernels.compiler import async_load, mma, mma_wait, thread_barrier
 from scalefold_kernels.gluon import mma_layout, new_barriers
 from scalefold_kernels.limits import needs_int64
 from scalefold_kernels.ops.attention.arguments import Inputs, new_sums, transposed
+from scalefold_kernels.ops.attention.hopper import parts
 from scalefold_kernels.ops.attention.hopper.backward_keys import Shared
 from scalefold_kernels.ops.attention.hopper.launch import (
     Plan,
@@ -33,23 +29,6 @@ from scalefold_kernels.ops.attention.hopper.launch import (
     key_slots,
     places,
     rows_descriptor,
-)
-from scalefold_kernels.ops.attention.hopper.parts import (
-    BY_THREAD,
-    LOG2E,
-    by_position,
-    by_thread,
-    copy_bias,
-    count,
-    in_line,
-    load_bias,
-    load_keys,
-    load_mask,
-    place_of_cta,
-    stacked,
-    store_mask,
-    sum_places,
-    waiting_at,
 )
 from scalefold_kernels.tiles import tile
 from scalefold_kernels.tma import padded
@@ -66,7 +45,7 @@ def load_statistics(lse, delta, batch, row, head, num_rows, num_heads, stride, q
 @gluon.jit
 def from_line(x, layout: gl.constexpr):
     """Inverse of `in_line`."""
-    return by_position(gl.reshape(x, [x.shape[0] // (64 * 8), 4, 8, 4, 2, 2]), layout)
+    return parts.by_position(gl.reshape(x, [x.shape[0] // (64 * 8), 4, 8, 4, 2, 2]), layout)
 
 
 @gluon.constexpr_function
@@ -135,7 +114,7 @@ def load_first_keys(
 ):  # fmt: skip
     """Start the copies of a row's first blocks, from a key on, to all places of the ring."""
     for n in gl.static_range(PLACES):
-        load_keys(
+        parts.load_keys(
             k_desc, v_desc, k_smem.index(n), v_smem.index(n), full.index(n),
             batch, row, FIRST_K + n * BLOCK_K, head, True, C, BLOCK_K,
         )  # fmt: skip
@@ -154,10 +133,10 @@ def new_memory(
     query_smem = gl.allocate_shared_memory(dtype, [2, 1, 1, 64, 1, C], q_desc.layout)
     k_smem = gl.allocate_shared_memory(dtype, block, k_desc.layout)
     v_smem = gl.allocate_shared_memory(dtype, block, k_desc.layout)
-    tiles: gl.constexpr = stacked(NUM_BLOCKS if HAS_BIAS else 1, bias_desc.block_shape)
+    tiles: gl.constexpr = parts.stacked(NUM_BLOCKS if HAS_BIAS else 1, bias_desc.block_shape)
     bias_smem = gl.allocate_shared_memory(dtype, tiles, bias_desc.layout)
     sum_tiles: gl.constexpr = [NUM_BLOCKS, BLOCK_K // 8 if SUM_BIAS else 1, 4, 8, 4, 2, 2]
-    sums_smem = gl.allocate_shared_memory(gl.float32, sum_tiles, BY_THREAD)
+    sums_smem = gl.allocate_shared_memory(gl.float32, sum_tiles, parts.BY_THREAD)
     mask_smem = gl.allocate_shared_memory(gl.bfloat16, [KEYS // BLOCK_K, BLOCK_K], flat)
     return query_smem, k_smem, v_smem, bias_smem, sums_smem, mask_smem
 
@@ -176,10 +155,10 @@ def start_pass(
     for b in range(NUM_BLOCKS):
         key = FIRST_K + (turn * NUM_BLOCKS + b) * BLOCK_K
         place = bias_smem.index(b)
-        copy_bias(bias_desc, place, bias_full, batch, head, first_q, key, TRANSPOSED)
+        parts.copy_bias(bias_desc, place, bias_full, batch, head, first_q, key, TRANSPOSED)
     if SUM_BIAS:
         for b in range(NUM_BLOCKS):
-            zero = by_thread(gl.full([64, BLOCK_K], 0.0, gl.float32, mma_layout(BLOCK_K)))
+            zero = parts.by_thread(gl.full([64, BLOCK_K], 0.0, gl.float32, mma_layout(BLOCK_K)))
             sums_smem.index(b).store(zero)
     mbarrier.wait(bias_full, turn & 1)
 
@@ -199,19 +178,19 @@ def differentiate_block(
     dtype: gl.constexpr = k_smem.dtype
     S: gl.constexpr = mma_layout(BLOCK_K)
     A_P: gl.constexpr = gl.DotOperandLayout(0, mma_layout(C), 2)
-    s = load_bias(bias_smem.index(j), BLOCK_K, HAS_BIAS, TRANSPOSED)
+    s = parts.load_bias(bias_smem.index(j), BLOCK_K, HAS_BIAS, TRANSPOSED)
     mbarrier.wait(ready, phase)
     k = k_smem.index(place).reshape([BLOCK_K, C])
     v = v_smem.index(place).reshape([BLOCK_K, C])
-    s = warpgroup_mma(q, k.permute((1, 0)), s, use_acc=HAS_BIAS, is_async=True)
+    s = mma(q, k.permute((1, 0)), s, use_acc=HAS_BIAS, is_async=True)
     grad_p = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
-    grad_p = warpgroup_mma(grad_out, v.permute((1, 0)), grad_p, use_acc=False, is_async=True)
+    grad_p = mma(grad_out, v.permute((1, 0)), grad_p, use_acc=False, is_async=True)
     if SUM_BIAS:
         # Under the products.
         sums = sums_smem.index(j)
-        zero = by_thread(gl.full([64, BLOCK_K], 0.0, gl.float32, S))
+        zero = parts.by_thread(gl.full([64, BLOCK_K], 0.0, gl.float32, S))
         earlier = sums.load(zero.type.layout)
-    s, grad_p = warpgroup_mma_wait(0, [s, grad_p])
+    s, grad_p = mma_wait(0, [s, grad_p])
     if not all_kept:
         added = mask_smem.index(masked).load(gl.SliceLayout(0, S)).to(gl.float32)
         s = s * factor + added[None, :]
@@ -219,8 +198,8 @@ def differentiate_block(
     grad_s = p * (grad_p - delta_tile[:, None])
     left = gl.convert_layout(grad_s.to(dtype), A_P)
     if SUM_BIAS:
-        sums.store(earlier + by_thread(grad_s))
-    return warpgroup_mma(left, k, sums_q)
+        sums.store(earlier + parts.by_thread(grad_s))
+    return mma(left, k, sums_q)
 
 
 @gluon.jit
@@ -234,10 +213,10 @@ def write_sums(
     for b in range(NUM_BLOCKS):
         first = (turn * NUM_BLOCKS + b) * BLOCK_K
         keys = first + gl.arange(0, BLOCK_K, layout=gl.SliceLayout(0, S))
-        at = sum_places(queries, keys, num_queries, num_keys, TRANSPOSED)
+        at = parts.sum_places(queries, keys, num_queries, num_keys, TRANSPOSED)
         both = inside[:, None] & (keys[None, :] < num_keys)
-        zero = by_thread(gl.full([64, BLOCK_K], 0.0, gl.float32, S))
-        summed = by_position(sums_smem.index(b).load(zero.type.layout), S)
+        zero = parts.by_thread(gl.full([64, BLOCK_K], 0.0, gl.float32, S))
+        summed = parts.by_position(sums_smem.index(b).load(zero.type.layout), S)
         gl.store(partial + at, summed * BIAS_SCALE, mask=both)
 
 
@@ -259,7 +238,7 @@ def backward_queries_kernel(
     float32; `waiting_at` describes ``waiting``. With a bias queries are as forward multiplied
     them; without, logits are scaled here.
     """
-    first_q, head, group, first_row, rows = place_of_cta(num_queries, num_heads, num_rows)
+    first_q, head, group, first_row, rows = parts.place_of_cta(num_queries, num_heads, num_rows)
     batch = gl.program_id(1)
 
     memory = new_memory(
@@ -283,8 +262,8 @@ def backward_queries_kernel(
     )
 
     mask += batch.to(gl.int64) * mask_stride_b
-    kept = load_mask(mask, mask_stride_r, mask_stride_k, first_row, num_keys, KEYS)
-    unmasked = count(kept)
+    kept = parts.load_mask(mask, mask_stride_r, mask_stride_k, first_row, num_keys, KEYS)
+    unmasked = parts.count(kept)
     queries = first_q + gl.arange(0, 64, layout=gl.SliceLayout(1, S))
     inside = queries < num_queries
     VECTORS: gl.constexpr = by_vector(gl.full([64, C], 0.0, q_desc.dtype, OUT)).type.layout
@@ -295,7 +274,7 @@ def backward_queries_kernel(
     start = batch.to(gl.int64) * grad_stride_b + head * grad_stride_h
     grad_q += start + first_q.to(gl.int64) * grad_stride_q
     present = ((first_q + places) < num_queries)[:, None] & (channels < CHANNELS)[None, :]
-    unit = LOG2E * BIAS_SCALE if HAS_BIAS else LOG2E * scale
+    unit = parts.LOG2E * BIAS_SCALE if HAS_BIAS else parts.LOG2E * scale
     number = (group * gl.num_programs(1) + batch).to(gl.int64) * num_heads + head
     partial += number * num_queries * (num_keys - FIRST_K)
     sizes = gl.to_tensor(num_rows), gl.to_tensor(num_heads), gl.to_tensor(num_queries)
@@ -314,13 +293,13 @@ def backward_queries_kernel(
             after = gl.where(last, first_row, row + 1)
             all_kept = unmasked == FIRST_K + PASSES * NUM_BLOCKS * BLOCK_K
             if not all_kept:
-                store_mask(kept, num_keys, unmasked, mask_smem)
+                parts.store_mask(kept, num_keys, unmasked, mask_smem)
             factor = (unmasked > 0).to(gl.float32)
-            kept = load_mask(mask, mask_stride_r, mask_stride_k, after, num_keys, KEYS)
+            kept = parts.load_mask(mask, mask_stride_r, mask_stride_k, after, num_keys, KEYS)
             # The next row's are under way while this one is computed: else its products wait.
             lse_tile, delta_tile = next_lse, next_delta
             next_lse, next_delta = load_statistics(lse, delta, batch, after, head, *statistics)
-            own = waiting_at(waiting, batch, row, head, first_q, sizes, OUT)
+            own = parts.waiting_at(waiting, batch, row, head, first_q, sizes, OUT)
             if FIRST_K > 0:
                 sums_q = from_line(gl.load(own), OUT)
             elif PASSES == 1:
@@ -354,12 +333,12 @@ def backward_queries_kernel(
                 next_block = gl.where(beyond, j + PLACES - NUM_BLOCKS, j + PLACES)
                 next_turn = gl.where(beyond & last, turn + 1, turn)
                 next_key = FIRST_K + (next_turn * NUM_BLOCKS + next_block) * BLOCK_K
-                load_keys(
+                parts.load_keys(
                     k_desc, v_desc, k_smem.index(place), v_smem.index(place), ready,
                     batch, gl.where(beyond, after, row), next_key, head, more | (not beyond),
                     C, BLOCK_K,
                 )  # fmt: skip
-            unmasked = count(kept)
+            unmasked = parts.count(kept)
             if turn == PASSES - 1:
                 result = by_vector((sums_q * scale).to(q_desc.dtype))
                 # As TMA asks of the other gradients, too.
@@ -368,7 +347,7 @@ def backward_queries_kernel(
                 )
                 gl.store(vectors, result, mask=present)
             else:
-                gl.store(own, in_line(sums_q))
+                gl.store(own, parts.in_line(sums_q))
         if SUM_BIAS:
             write_sums(
                 partial, sums_smem, turn, queries, inside, num_queries, num_keys - FIRST_K,
@@ -449,8 +428,3 @@ def ctas_an_sm(inputs: Inputs, sizes: dict[str, int]) -> int:
     bias = 2 * 64 * block + 4 * 8 * keys if inputs.bias is None else (2 + 4) * 64 * keys
     rows = 2 * channels * (2 * sizes["PLACES"] * block + 2 * 64)
     return fitting(bias + rows + 2 * sizes["KEYS"], 1, sizes["maxnreg"])
-
-
-def warp_groups(inputs: Inputs) -> int:
-    """How many warp groups, without loaders, an SM holds at a time."""
-    return ctas_an_sm(inputs, constants(inputs))

@@ -12,16 +12,10 @@ import triton
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from scalefold_kernels.compiler import async_load, async_store, reinterpret
-from scalefold_kernels.gluon import mma_layout, widen
+from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait, reinterpret
+from scalefold_kernels.gluon import mma_layout, wait_empty, widen
 from scalefold_kernels.ops.attention.arguments import (
     Gradients,
     Inputs,
@@ -30,32 +24,13 @@ from scalefold_kernels.ops.attention.arguments import (
     new_sums,
     transposed,
 )
+from scalefold_kernels.ops.attention.hopper import parts
 from scalefold_kernels.ops.attention.hopper.backward_keys import Shared
 from scalefold_kernels.ops.attention.hopper.launch import (
     bias_descriptor,
     dealt,
     rows_descriptor,
     statistics_descriptor,
-)
-from scalefold_kernels.ops.attention.hopper.parts import (
-    BY_THREAD,
-    LOADER_REGISTERS,
-    LOG2E,
-    by_position,
-    by_thread,
-    copy_bias,
-    count,
-    count_unmasked,
-    in_line,
-    load_bias,
-    load_keys,
-    load_mask,
-    place_of_cta,
-    stacked,
-    store_mask,
-    sum_places,
-    undo_gate,
-    waiting_at,
 )
 from scalefold_kernels.ops.attention.rest import OF_BFLOAT16, with_rest
 from scalefold_kernels.tma import padded
@@ -91,10 +66,7 @@ def load_queries(i, args, HAS_GATE: gl.constexpr, C: gl.constexpr):
     # The rest has one byte where the others have two.
     bytes: gl.constexpr = (9 if HAS_GATE else 7) * 64 * C + 64 * 4
     row = gl.where(i < rows, first_row + i, NOWHERE)
-    place = i % AHEAD
-    mbarrier.wait(query_empty.index(place), ((i // AHEAD) & 1) ^ 1)
-    ready = raw.index(place)
-    mbarrier.expect(ready, bytes)
+    place, ready = wait_empty(raw, query_empty, i, bytes, AHEAD)
     at = [batch, row, first_q, head, 0]
     async_load(grad_desc, at, ready, grad_smem.index(place))
     async_load(out_desc, at, ready, out_smem.index(place))
@@ -120,7 +92,7 @@ def load_rows(
     mbarrier.expect(bias_full, 2 * 64 * BLOCK_K * 2)
     for w in gl.static_range(2):
         tile = bias_smem.index(w)
-        copy_bias(bias_desc, tile, bias_full, batch, head, first_q, w * BLOCK_K, TRANSPOSED)
+        parts.copy_bias(bias_desc, tile, bias_full, batch, head, first_q, w * BLOCK_K, TRANSPOSED)
     one: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
     flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     # Where there are more keys, a row's mask takes the loader so long that the groups would wait
@@ -131,23 +103,23 @@ def load_rows(
     for i in range(rows):
         row = first_row + i
         load_queries(i + EARLY, query_args, HAS_GATE, C)
-        kept = load_mask(mask, mask_stride_r, mask_stride_k, row, num_keys, 2 * BLOCK_K)
+        kept = parts.load_mask(mask, mask_stride_r, mask_stride_k, row, num_keys, 2 * BLOCK_K)
         stage = i % STAGES
         mbarrier.wait(empty.index(stage), ((i // STAGES) & 1) ^ 1)
         for w in gl.static_range(2):
             slot = 2 * stage + w
-            load_keys(
+            parts.load_keys(
                 k_desc, v_desc, k_smem.index(slot), v_smem.index(slot), full.index(slot),
                 batch, row, w * BLOCK_K, head, True, C, BLOCK_K,
             )  # fmt: skip
-        unmasked = count(kept)
+        unmasked = parts.count(kept)
         if MORE_KEYS:
-            unmasked = count_unmasked(mask, mask_stride_r, mask_stride_k, row, num_keys)
+            unmasked = parts.count_unmasked(mask, mask_stride_r, mask_stride_k, row, num_keys)
             # Read once more, for want of registers.
-            kept = load_mask(mask, mask_stride_r, mask_stride_k, row, num_keys, 2 * BLOCK_K)
+            kept = parts.load_mask(mask, mask_stride_r, mask_stride_k, row, num_keys, 2 * BLOCK_K)
         if unmasked < (num_keys if MORE_KEYS else 2 * BLOCK_K):
             rows_smem = reinterpret(mask_smem, gl.bfloat16, [STAGES, 2 * BLOCK_K], flat)
-            store_mask(kept, num_keys, unmasked, rows_smem.index(stage))
+            parts.store_mask(kept, num_keys, unmasked, rows_smem.index(stage))
         unmasked_smem.index(stage).store(gl.full([1], 0, gl.int32, one) + unmasked)
         for w in gl.static_range(2):
             mbarrier.arrive(full.index(2 * stage + w))
@@ -185,7 +157,7 @@ def undo_gate_of_row(
     gate_half = grad_half
     if HAS_GATE:
         gate_half = reinterpret(gate_smem, dtype, halves, gate_smem.layout).index(half)
-    delta_half = undo_gate(
+    delta_half = parts.undo_gate(
         grad_half.reshape([32, C]), out, gate_half.reshape([32, C]), HAS_GATE, VECTORS
     )
     q_half = reinterpret(q_smem, dtype, halves, q_smem.layout).index(half)
@@ -249,41 +221,41 @@ def differentiate(
         mbarrier.wait(full.index(slot), (i // STAGES) & 1)
         k = k_smem.index(slot).reshape([BLOCK_K, C])
         v = v_smem.index(slot).reshape([BLOCK_K, C])
-        s = load_bias(bias_smem.index(w), BLOCK_K, True, TRANSPOSED)
-        s = warpgroup_mma(q, k.permute((1, 0)), s, is_async=True)
+        s = parts.load_bias(bias_smem.index(w), BLOCK_K, True, TRANSPOSED)
+        s = mma(q, k.permute((1, 0)), s, is_async=True)
         grad_p = gl.full([64, BLOCK_K], 0.0, gl.float32, S)
-        grad_p = warpgroup_mma(grad_out, v.permute((1, 0)), grad_p, use_acc=False, is_async=True)
+        grad_p = mma(grad_out, v.permute((1, 0)), grad_p, use_acc=False, is_async=True)
         undo_gate_of_row(i + 1, gate_args, w, HAS_GATE, BIAS_SCALE, SCALE_Q, C)
         lse = lse_smem.index(same).reshape([64]).load(by_row)
         delta = delta_smem.index(same).load(by_row)
         unmasked = gl.sum(unmasked_smem.index(stage).load(one), 0)
-        s, grad_p = warpgroup_mma_wait(0, [s, grad_p])
+        s, grad_p = mma_wait(0, [s, grad_p])
         # All copies from shared memory but those of the next row, which may use the place after.
         tma.store_wait(copies)
         mbarrier.arrive(query_empty.index(place))
         if unmasked < (num_keys if MORE_KEYS else 2 * BLOCK_K):
             added = mask_smem.index(slot).load(by_column).to(gl.float32)
             s = s * (unmasked > 0).to(gl.float32) + added[None, :]
-        p = gl.exp2(s * (LOG2E * BIAS_SCALE) - lse[:, None])
+        p = gl.exp2(s * (parts.LOG2E * BIAS_SCALE) - lse[:, None])
         grad_s = p * (grad_p - delta[:, None])
         sums += grad_s
         grad_s = gl.convert_layout(grad_s.to(q.dtype), A_P)
         grad_q = gl.full([64, C], 0.0, gl.float32, OUT)
-        grad_q = warpgroup_mma(grad_s, k, grad_q, use_acc=False)
+        grad_q = mma(grad_s, k, grad_q, use_acc=False)
         mbarrier.arrive(empty.index(stage))
         if w > 0:
             # The first group has added the row before.
             mbarrier.wait(other_empty, (i & 1) ^ 1)
-            other_smem.store(by_thread(grad_q))
+            other_smem.store(parts.by_thread(grad_q))
             mbarrier.arrive(other_full)
         else:
             mbarrier.wait(other_full, i & 1)
-            grad_q += by_position(other_smem.load(by_thread(grad_q).type.layout), OUT)
+            grad_q += parts.by_position(other_smem.load(parts.by_thread(grad_q).type.layout), OUT)
             mbarrier.arrive(other_empty)
             if MORE_KEYS:
                 sizes = num_rows, num_heads, num_queries
-                at = waiting_at(waiting, batch, first_row + i, head, first_q, sizes, OUT)
-                gl.store(at, in_line(grad_q))
+                at = parts.waiting_at(waiting, batch, first_row + i, head, first_q, sizes, OUT)
+                gl.store(at, parts.in_line(grad_q))
             else:
                 # That of the row before has been waited for above.
                 result_smem.reshape([64, C]).store((grad_q * scale).to(q.dtype))
@@ -294,7 +266,7 @@ def differentiate(
     inside = queries < num_queries
     keys = w * BLOCK_K + gl.arange(0, BLOCK_K, layout=by_column)
     num_keys = 2 * BLOCK_K if MORE_KEYS else num_keys
-    at = sum_places(queries, keys, num_queries, num_keys, TRANSPOSED)
+    at = parts.sum_places(queries, keys, num_queries, num_keys, TRANSPOSED)
     gl.store(partial + at, sums * BIAS_SCALE, mask=inside[:, None] & (keys[None, :] < num_keys))
     tma.store_wait(0)
 
@@ -313,7 +285,7 @@ def backward_queries_bias_kernel(
     ``partial`` (groups of rows, B, H, Q, K; K, Q for a ``TRANSPOSED`` bias) has these keys, in
     float32; `waiting_at` describes ``waiting``.
     """
-    first_q, head, group, first_row, rows = place_of_cta(num_queries, num_heads, num_rows)
+    first_q, head, group, first_row, rows = parts.place_of_cta(num_queries, num_heads, num_rows)
     batch = gl.program_id(1)
 
     dtype: gl.constexpr = q_desc.dtype
@@ -333,9 +305,9 @@ def backward_queries_bias_kernel(
     result_smem = gl.allocate_shared_memory(dtype, [1, 1, 64, 1, C], q_desc.layout)
     k_smem = gl.allocate_shared_memory(dtype, [slots, 1, 1, BLOCK_K, 1, C], k_desc.layout)
     v_smem = gl.allocate_shared_memory(dtype, [slots, 1, 1, BLOCK_K, 1, C], k_desc.layout)
-    tiles: gl.constexpr = stacked(2, bias_desc.block_shape)
+    tiles: gl.constexpr = parts.stacked(2, bias_desc.block_shape)
     bias_smem = gl.allocate_shared_memory(dtype, tiles, bias_desc.layout)
-    other_smem = gl.allocate_shared_memory(gl.float32, [C // 8, 4, 8, 4, 2, 2], BY_THREAD)
+    other_smem = gl.allocate_shared_memory(gl.float32, [C // 8, 4, 8, 4, 2, 2], parts.BY_THREAD)
     mask_smem = gl.allocate_shared_memory(gl.bfloat16, [slots, BLOCK_K], flat)
     unmasked_smem = gl.allocate_shared_memory(gl.int32, [STAGES, 1], flat)
     raw = gl.allocate_shared_memory(gl.int64, [AHEAD, 1], barrier)
@@ -400,7 +372,7 @@ def backward_queries_bias_kernel(
             (load_rows, (load_args, query_args, HAS_GATE, TRANSPOSED, C, MORE_KEYS)),
         ],
         [4, 1],
-        [REGISTERS, LOADER_REGISTERS],
+        [REGISTERS, parts.LOADER_REGISTERS],
     )
 
 

@@ -14,15 +14,16 @@ import triton
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from scalefold_kernels.compiler import async_load, async_store, reinterpret, thread_barrier
+from scalefold_kernels.compiler import (
+    async_load,
+    async_store,
+    mma,
+    mma_wait,
+    reinterpret,
+    thread_barrier,
+)
 from scalefold_kernels.gluon import new_barriers, product_int64, unsigned, widen
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.ops.attention.arguments import Gradients, Inputs, Kept
@@ -137,10 +138,10 @@ def differentiate_block(
     q = q_smem.index(slot).reshape([64, C])
     grad = grad_smem.index(slot).reshape([64, C])
     s = gl.full([KEYS, 64], 0.0, gl.float32, S)
-    s = warpgroup_mma(k, q.permute((1, 0)), s, use_acc=False, is_async=True)
+    s = mma(k, q.permute((1, 0)), s, use_acc=False, is_async=True)
     grad_p = gl.full([KEYS, 64], 0.0, gl.float32, S)
-    grad_p = warpgroup_mma(v, grad.permute((1, 0)), grad_p, use_acc=False, is_async=True)
-    s, grad_p = warpgroup_mma_wait(0, [s, grad_p])
+    grad_p = mma(v, grad.permute((1, 0)), grad_p, use_acc=False, is_async=True)
+    s, grad_p = mma_wait(0, [s, grad_p])
     lse_tile = numbers_at(out_smem.index(slot), 1, C).load(by_column)
     p = gl.exp2(s * stretch - lse_tile[None, :])
     if not all_kept:
@@ -149,14 +150,14 @@ def differentiate_block(
     grad_s = (p * (grad_p - delta[None, :])).to(dtype)
     grad_s_smem.store(grad_s)
     p = gl.convert_layout(p.to(dtype), A_P)
-    grad_v = warpgroup_mma(p, grad, grad_v, is_async=True)
+    grad_v = mma(p, grad, grad_v, is_async=True)
     left = gl.convert_layout(grad_s, A_P)
-    grad_k = warpgroup_mma(left, q, grad_k, is_async=True)
+    grad_k = mma(left, q, grad_k, is_async=True)
     fence_async_shared()
     thread_barrier()
     grad_q = gl.full([64, C], 0.0, gl.float32, OUT_Q)
-    grad_q = warpgroup_mma(grad_s_smem.permute((1, 0)), k, grad_q, use_acc=False, is_async=True)
-    grad_v, grad_k, grad_q = warpgroup_mma_wait(0, [grad_v, grad_k, grad_q])
+    grad_q = mma(grad_s_smem.permute((1, 0)), k, grad_q, use_acc=False, is_async=True)
+    grad_v, grad_k, grad_q = mma_wait(0, [grad_v, grad_k, grad_q])
     # All are done with these queries, and with the gradient of the logits.
     thread_barrier()
     q.store((grad_q * scale).to(dtype))

@@ -17,17 +17,12 @@ from __future__ import annotations
 import triton
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from scalefold_kernels.compiler import async_load, async_store, reinterpret
+from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait, reinterpret
 from scalefold_kernels.gluon import mma_layout, new_barriers, widen
 from scalefold_kernels.ops.attention.arguments import Inputs, Kept, transposed
+from scalefold_kernels.ops.attention.hopper import parts
 from scalefold_kernels.ops.attention.hopper.launch import (
     Plan,
     bias_descriptor,
@@ -37,23 +32,6 @@ from scalefold_kernels.ops.attention.hopper.launch import (
     key_slots,
     places,
     rows_descriptor,
-)
-from scalefold_kernels.ops.attention.hopper.parts import (
-    LOG2E,
-    announce,
-    announced,
-    copy_bias,
-    count,
-    lane_sums,
-    load_bias,
-    load_keys,
-    load_mask,
-    log2,
-    place_of_cta,
-    reciprocal,
-    row_max,
-    stacked,
-    store_mask,
 )
 from scalefold_kernels.ops.attention.rest import OF_BFLOAT16, byte_of_rest
 from scalefold_kernels.tiles import tile
@@ -98,7 +76,7 @@ def weigh(s, o, total, highest, j, weighing, mask_smem, EXACT: gl.constexpr):
         added = mask_smem.index(j).load(gl.SliceLayout(0, s.type.layout))
         s = s * stretch + added.to(gl.float32)[None, :]
     if EXACT:
-        new_highest = gl.maximum(highest, row_max(s))
+        new_highest = gl.maximum(highest, parts.row_max(s))
         s -= new_highest[:, None]
         shrink = gl.exp2(highest - new_highest)
         total *= gl.convert_layout(shrink, gl.SliceLayout(1, total.type.layout))[:, None]
@@ -107,7 +85,7 @@ def weigh(s, o, total, highest, j, weighing, mask_smem, EXACT: gl.constexpr):
     # Rounded, as those of values take them: where one key has all the weight, the result is its
     # value to the last bit.
     p = gl.exp2(s).to(gl.bfloat16)
-    total += lane_sums(widen(p))
+    total += parts.lane_sums(widen(p))
     left = gl.convert_layout(p, gl.DotOperandLayout(0, OUT, 2))
     return left, o, total, highest
 
@@ -121,14 +99,14 @@ def attend_to_block(
     """Sums of values and weights, and the highest logit, with block ``j`` of keys, at a place."""
     _, _, k_smem, v_smem, bias_smem, mask_smem, _, _ = memory
     masked = stage * (mask_smem.shape[0] // 2) + j
-    s = load_bias(bias_smem.index(w * NUM_BLOCKS + j), BLOCK_K, HAS_BIAS, TRANSPOSED)
+    s = parts.load_bias(bias_smem.index(w * NUM_BLOCKS + j), BLOCK_K, HAS_BIAS, TRANSPOSED)
     mbarrier.wait(ready, phase)
     k = k_smem.index(place).reshape([BLOCK_K, C])
     v = v_smem.index(place).reshape([BLOCK_K, C])
-    s = warpgroup_mma(q, k.permute((1, 0)), s, use_acc=HAS_BIAS, is_async=True)
-    s = warpgroup_mma_wait(0, [s])
+    s = mma(q, k.permute((1, 0)), s, use_acc=HAS_BIAS, is_async=True)
+    s = mma_wait(0, [s])
     left, o, total, highest = weigh(s, o, total, highest, masked, weighing, mask_smem, EXACT)
-    return warpgroup_mma(left, v, o), total, highest
+    return mma(left, v, o), total, highest
 
 
 @gluon.jit
@@ -148,8 +126,8 @@ def store_result(
     if HAS_GATE:
         mbarrier.wait(ready, phase)
         gate = tile.load(o.type.layout)
-        divisor += divisor * gl.exp2(-LOG2E * widen(gate))
-    result = o * reciprocal(divisor)
+        divisor += divisor * gl.exp2(-parts.LOG2E * widen(gate))
+    result = o * parts.reciprocal(divisor)
     rounded = result.to(out_smem.dtype)
     tile.store(rounded)
     if KEEPS:
@@ -164,10 +142,10 @@ def store_result(
 @gluon.jit
 def leave_mask(kept, num_keys, ready, mask_smem, unmasked_smem, NUMBER: gl.constexpr):
     """How many keys of a row take part and, if not all NUMBER, what is added to their logits."""
-    unmasked = count(kept)
+    unmasked = parts.count(kept)
     if unmasked < NUMBER:
-        store_mask(kept, num_keys, unmasked, mask_smem)
-    announce(unmasked, unmasked_smem, ready)
+        parts.store_mask(kept, num_keys, unmasked, mask_smem)
+    parts.announce(unmasked, unmasked_smem, ready)
 
 
 @gluon.jit
@@ -195,7 +173,7 @@ def load_rows(
     flat: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     rows_smem = reinterpret(mask_smem, gl.bfloat16, [2, KEYS], flat)
     load_queries(loads, memory, barriers, sizes, first_row, C, GROUPS)
-    kept = load_mask(mask, mask_stride_r, mask_stride_k, first_row, num_keys, KEYS)
+    kept = parts.load_mask(mask, mask_stride_r, mask_stride_k, first_row, num_keys, KEYS)
     for i in range(rows):
         before = turn * rows + i
         row = first_row + i
@@ -209,14 +187,14 @@ def load_rows(
             place = j % PLACES
             used = before * (NUM_BLOCKS // PLACES) + j // PLACES
             mbarrier.wait(empty.index(place), (used & 1) ^ 1)
-            load_keys(
+            parts.load_keys(
                 k_desc, v_desc, k_smem.index(place), v_smem.index(place), full.index(place),
                 batch, row, j * BLOCK_K, head, True, C, BLOCK_K,
             )  # fmt: skip
             if j == PLACES - 1:
                 more = i + 1 < rows
                 after = gl.where(more, row + 1, row)
-                kept = load_mask(mask, mask_stride_r, mask_stride_k, after, num_keys, KEYS)
+                kept = parts.load_mask(mask, mask_stride_r, mask_stride_k, after, num_keys, KEYS)
                 for w in gl.static_range(GROUPS):
                     # All have the queries, and the result of the row before has left.
                     mbarrier.wait(q_empty.index(w), before & 1)
@@ -246,7 +224,9 @@ def load(
             for n in range(NUM_BLOCKS):
                 tile = bias_smem.index(w * NUM_BLOCKS + n)
                 query = first_q + w * 64
-                copy_bias(bias_desc, tile, bias_full, batch, head, query, n * BLOCK_K, TRANSPOSED)
+                parts.copy_bias(
+                    bias_desc, tile, bias_full, batch, head, query, n * BLOCK_K, TRANSPOSED
+                )
     load_rows(
         0, loads, memory, barriers, sizes,
         HAS_GATE, C, BLOCK_K, NUM_BLOCKS, KEYS, PLACES, GROUPS,
@@ -264,7 +244,7 @@ def any_again(again_smem, finished, GROUPS: gl.constexpr):
     mbarrier.wait(finished, 0)
     again = 0
     for w in gl.static_range(GROUPS):
-        again += announced(again_smem.index(w))
+        again += parts.announced(again_smem.index(w))
     return again > 0
 
 
@@ -293,7 +273,7 @@ def attend_to_rows(
     queries = first_q + gl.arange(0, 64, layout=by_row)
     held = gl.full([64], 1, gl.int32, by_row)
     # With a bias, the accumulator starts from it, and so queries are scaled; else logits are.
-    unit = LOG2E * BIAS_SCALE if HAS_BIAS else LOG2E * scale
+    unit = parts.LOG2E * BIAS_SCALE if HAS_BIAS else parts.LOG2E * scale
     for i in range(rows):
         row = first_row + i
         # Rows so far: how often a barrier was waited for in them gives its phase.
@@ -302,7 +282,7 @@ def attend_to_rows(
         mbarrier.wait(q_full, stage)
         mbarrier.wait(row_full, stage)
         q = q_smem.reshape([64, C]).load(A)
-        unmasked = announced(unmasked_smem.index(stage))
+        unmasked = parts.announced(unmasked_smem.index(stage))
         # The result of the row before has left the place.
         tma.store_wait(0)
         mbarrier.arrive(q_empty)
@@ -311,7 +291,7 @@ def attend_to_rows(
         all_kept = unmasked == NUM_BLOCKS * BLOCK_K
         stretch = gl.where(unmasked > 0, unit, 0.0)
         highest = gl.full([64], float("-inf") if EXACT else 0.0, gl.float32, by_row)
-        total = lane_sums(gl.full([64, BLOCK_K], 0.0, gl.float32, S))
+        total = parts.lane_sums(gl.full([64, BLOCK_K], 0.0, gl.float32, S))
         o = gl.full([64, C], 0.0, gl.float32, OUT)
         weighing = all_kept, stretch, unit
         for j in range(NUM_BLOCKS):
@@ -332,7 +312,7 @@ def attend_to_rows(
         rest_smem = memory[7].index((w if KEEPS else 0) + (before >> 28))
         store_result(o, divisor, descs, at, gate_full, stage, out_smem, rest_smem, HAS_GATE, KEEPS)
         start = ((batch * num_rows + row).to(gl.int64) * num_heads + head) * lse_stride
-        gl.store(lse + start + queries, highest + log2(sums), mask=queries < num_queries)
+        gl.store(lse + start + queries, highest + parts.log2(sums), mask=queries < num_queries)
     tma.store_wait(0)
     return held
 
@@ -353,7 +333,7 @@ def attend(
         HAS_GATE, HAS_BIAS, BIAS_SCALE, TRANSPOSED, KEEPS, C, BLOCK_K, NUM_BLOCKS, PLACES, False,
     )  # fmt: skip
     wait_for_stores(held)
-    announce(1 - gl.min(held, 0), again_smem.index(w), finished)
+    parts.announce(1 - gl.min(held, 0), again_smem.index(w), finished)
     if any_again(again_smem, finished, GROUPS):
         attend_to_rows(
             1, stores, memory, barriers, sizes, w,
@@ -397,7 +377,9 @@ def forward_kernel(
 
     ``KEEPS``: what rounding takes from the result is stored, too.
     """
-    first_q, head, _, first_row, rows = place_of_cta(num_queries, num_heads, num_rows, 64 * GROUPS)
+    first_q, head, _, first_row, rows = parts.place_of_cta(
+        num_queries, num_heads, num_rows, 64 * GROUPS
+    )
     batch = gl.program_id(1)
 
     dtype: gl.constexpr = q_desc.dtype
@@ -408,7 +390,9 @@ def forward_kernel(
     out_smem = gl.allocate_shared_memory(dtype, [GROUPS, 1, 1, 64, 1, C], q_desc.layout)
     k_smem = gl.allocate_shared_memory(dtype, block, k_desc.layout)
     v_smem = gl.allocate_shared_memory(dtype, block, k_desc.layout)
-    tiles: gl.constexpr = stacked(GROUPS * NUM_BLOCKS if HAS_BIAS else 1, bias_desc.block_shape)
+    tiles: gl.constexpr = parts.stacked(
+        GROUPS * NUM_BLOCKS if HAS_BIAS else 1, bias_desc.block_shape
+    )
     bias_smem = gl.allocate_shared_memory(dtype, tiles, bias_desc.layout)
     # Of the row that is computed, and the next.
     mask_smem = gl.allocate_shared_memory(gl.bfloat16, [2 * (KEYS // BLOCK_K), BLOCK_K], flat)
@@ -498,9 +482,3 @@ def ctas_an_sm(inputs: Inputs, sizes: dict[str, int]) -> int:
     rest = 0 if inputs.bias is None else channels * queries
     needed = bias + rows + rest + 4 * sizes["KEYS"]
     return fitting(needed, sizes["GROUPS"] + 1, sizes["maxnreg"])
-
-
-def warp_groups(inputs: Inputs) -> int:
-    """How many warp groups, without loaders, an SM holds at a time."""
-    sizes = constants(inputs)
-    return ctas_an_sm(inputs, sizes) * sizes["GROUPS"]

@@ -15,17 +15,11 @@ import triton
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from scalefold_kernels import tiles
-from scalefold_kernels.compiler import async_load, async_store
-from scalefold_kernels.dropout.kernel import mix
+from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
+from scalefold_kernels.dropout.kernel import kept, mix
 from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout, wait_empty
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.ops.linear.hopper.parts import (
@@ -33,7 +27,6 @@ from scalefold_kernels.ops.linear.hopper.parts import (
     boxed,
     boxes_of,
     hash_positions,
-    kept,
     line_of,
     load_mask,
     start,
@@ -139,11 +132,11 @@ def compute(
             # Both halves are dropped before either group multiplies with the whole.
             mbarrier.arrive(dropped.index(slot))
             mbarrier.wait(dropped.index(slot), phase)
-        grad_h = warpgroup_mma(grad_tile, weight, zero, use_acc=False, is_async=True)
+        grad_h = mma(grad_tile, weight, zero, use_acc=False, is_async=True)
         transposed = half.permute((1, 0))
-        bias_sum = warpgroup_mma(transposed, ones_smem, bias_sum, is_async=True)
-        weight_sum = warpgroup_mma(transposed, h_smem.index(slot), weight_sum, is_async=True)
-        grad_h = warpgroup_mma_wait(2, [grad_h])
+        bias_sum = mma(transposed, ones_smem, bias_sum, is_async=True)
+        weight_sum = mma(transposed, h_smem.index(slot), weight_sum, is_async=True)
+        grad_h = mma_wait(2, [grad_h])
         if SHARED > 0:
             grad_h *= scale
         # That of the tile before has left.
@@ -152,7 +145,7 @@ def compute(
         fence_async_shared()
         at = [line_of(order, sample, tile, SHARED), first, column + w * HALF_K]
         async_store(grad_h_desc, at, boxed(out_tile, grad_h_desc))
-        bias_sum, weight_sum = warpgroup_mma_wait(0, [bias_sum, weight_sum])
+        bias_sum, weight_sum = mma_wait(0, [bias_sum, weight_sum])
         mbarrier.arrive(empty.index(slot))
         n += 1
     if SHARED > 0:

@@ -15,16 +15,11 @@ import triton
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-    warpgroup_mma,
-)
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from scalefold_kernels import tiles
-from scalefold_kernels.compiler import async_load, async_store
-from scalefold_kernels.dropout.kernel import mix
+from scalefold_kernels.compiler import async_load, async_store, mma
+from scalefold_kernels.dropout.kernel import kept, mix
 from scalefold_kernels.gluon import REGISTERS, ROWS, barrier_pair, mma_layout, new_barriers, widen
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.ops.linear.hopper.parts import (
@@ -32,7 +27,6 @@ from scalefold_kernels.ops.linear.hopper.parts import (
     boxed,
     boxes_of,
     hash_positions,
-    kept,
     line_of,
     load_mask,
     start,
@@ -76,17 +70,14 @@ def load(
                     at, first = line_of(order, sample1, mine, SHARED), first1
                 place = n % H_STAGES * 2 + w
                 mbarrier.wait(h_empty.index(place), ((n // H_STAGES) & 1) ^ 1)
-                mbarrier.expect(h_full.index(place), ROWS * BLOCK_K * 2)
-                async_load(
-                    h_desc, [at, first, 0], h_full.index(place), boxed(h_smem.index(place), h_desc)
-                )
+                ready = h_full.index(place)
+                mbarrier.expect(ready, ROWS * BLOCK_K * 2)
+                async_load(h_desc, [at, first, 0], ready, boxed(h_smem.index(place), h_desc))
                 place = n % X_STAGES * 2 + w
                 mbarrier.wait(x_empty.index(place), ((n // X_STAGES) & 1) ^ 1)
-                mbarrier.expect(x_full.index(place), ROWS * BLOCK_C * 2)
-                async_load(
-                    x_desc, [at, first, column], x_full.index(place),
-                    boxed(x_smem.index(place), x_desc),
-                )  # fmt: skip
+                ready = x_full.index(place)
+                mbarrier.expect(ready, ROWS * BLOCK_C * 2)
+                async_load(x_desc, [at, first, column], ready, boxed(x_smem.index(place), x_desc))
         n += 1
 
 
@@ -121,9 +112,7 @@ def compute(
         mbarrier.wait(weight_full, 0)
         place = n % H_STAGES * 2 + w
         mbarrier.wait(h_full.index(place), (n // H_STAGES) & 1)
-        update = warpgroup_mma(
-            h_smem.index(place), weight_smem.permute((1, 0)), zero, use_acc=False
-        )
+        update = mma(h_smem.index(place), weight_smem.permute((1, 0)), zero, use_acc=False)
         mbarrier.arrive(h_empty.index(place))
         update += shift[None, :]
         if SHARED == 1:

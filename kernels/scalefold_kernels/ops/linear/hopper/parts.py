@@ -9,16 +9,10 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from scalefold_kernels.compiler import reinterpret
-from scalefold_kernels.dropout.kernel import UNIFORM_MASK, mix
+from scalefold_kernels.dropout.kernel import kept, mix
 from scalefold_kernels.gluon import ROWS, mma_layout
 from scalefold_kernels.ops.linear.op import Update
 from scalefold_kernels.tma import tiles_of
-
-
-@gluon.jit
-def kept(state, threshold):
-    """Whether an update is kept, of the hashes of its coordinates."""
-    return ((state >> 40) & UNIFORM_MASK) >= threshold
 
 
 @gluon.constexpr_function

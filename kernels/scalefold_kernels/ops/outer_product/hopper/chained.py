@@ -21,15 +21,9 @@ import triton
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from scalefold_kernels.compiler import async_load, async_store
+from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
 from scalefold_kernels.gluon import REGISTERS, ROWS, barrier_pair, mma_layout, wait_full, widen
 from scalefold_kernels.gpu import num_sms
 from scalefold_kernels.ops.outer_product.arguments import (
@@ -122,11 +116,9 @@ def load(args, STAGES: gl.constexpr, MEAN: gl.constexpr):
                 for w in gl.static_range(2):
                     at = n % 2 * 2 + w
                     mbarrier.wait(second_empty.index(at), ((n // 2) & 1) ^ 1)
-                    mbarrier.expect(second_full.index(at), GROUP_Y * SIZE_D * SIZE_M * 2)
-                    async_load(
-                        second_desc, [y + w * GROUP_Y, 0, 0], second_full.index(at),
-                        second_smem.index(at),
-                    )  # fmt: skip
+                    ready = second_full.index(at)
+                    mbarrier.expect(ready, GROUP_Y * SIZE_D * SIZE_M * 2)
+                    async_load(second_desc, [y + w * GROUP_Y, 0, 0], ready, second_smem.index(at))
             for k in range(start, end):
                 slot = i % STAGES
                 bar = full.index(slot)
@@ -190,8 +182,8 @@ def multiply_inner(inner, third_smem, slot, left_out, right_out, MEAN: gl.conste
         third = third_smem.index(slot).reshape([SIZE_N, SIZE_D]).permute((1, 0))
     else:
         third = third_smem.index(slot).reshape([SIZE_D, SIZE_N])
-    left_out = warpgroup_mma(left, third, left_out, is_async=True)
-    right_out = warpgroup_mma(right, third, right_out, is_async=True)
+    left_out = mma(left, third, left_out, is_async=True)
+    right_out = mma(right, third, right_out, is_async=True)
     return left_out, right_out
 
 
@@ -258,7 +250,7 @@ def compute(
             right = left
             slot = wait_full(full, i, STAGES)
             first = first_smem.index(slot).reshape([ROWS, SIZE_M])
-            inner = warpgroup_mma(first, second_tile, zero, use_acc=False)
+            inner = mma(first, second_tile, zero, use_acc=False)
             if MEAN:
                 if n > 0:
                     tma.store_wait(0)  # the last tile's result
@@ -268,13 +260,13 @@ def compute(
                 i += 1
                 following = wait_full(full, i, STAGES)
                 first = first_smem.index(following).reshape([ROWS, SIZE_M])
-                inner = warpgroup_mma(first, second_tile, zero, use_acc=False, is_async=True)
+                inner = mma(first, second_tile, zero, use_acc=False, is_async=True)
                 # Within the iteration: across iterations, ptxas (12.8) would wait after each step.
-                left, right, inner = warpgroup_mma_wait(0, [left, right, inner])
+                left, right, inner = mma_wait(0, [left, right, inner])
                 mbarrier.arrive(empty.index(slot))
                 slot = following
             left, right = multiply_inner(inner, third_smem, slot, left, right, MEAN)
-            left, right = warpgroup_mma_wait(0, [left, right])
+            left, right = mma_wait(0, [left, right])
             mbarrier.arrive(empty.index(slot))
             i += 1
             if MEAN:

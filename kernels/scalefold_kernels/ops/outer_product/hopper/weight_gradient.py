@@ -13,14 +13,9 @@ import triton
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 
-from scalefold_kernels.compiler import async_load, reinterpret
+from scalefold_kernels.compiler import async_load, mma, mma_wait, reinterpret
 from scalefold_kernels.gluon import (
     REGISTERS,
     ROWS,
@@ -78,7 +73,7 @@ def multiply_outer(b_smem, slot, a_tile):
     zero = gl.full([ROWS, COLUMNS], 0.0, gl.float32, mma_layout(COLUMNS))
     b = b_smem.index(slot).reshape([ROWS, SIZE_S])
     a = a_tile.reshape([COLUMNS, SIZE_S]).permute((1, 0))
-    return warpgroup_mma(b, a, zero, use_acc=False, is_async=True)
+    return mma(b, a, zero, use_acc=False, is_async=True)
 
 
 @gluon.jit
@@ -100,9 +95,9 @@ def multiply_grad(grad_smem, slot, outer_smem, w: gl.constexpr, low, high):
         outer = outer_smem.index(PAIR * w + of).permute((1, 0))
         part = 2 * (PAIR * slot + of)
         grad = grad_smem.index(part).reshape([BLOCK_I, ROWS]).permute((1, 0))
-        low = warpgroup_mma(grad, outer, low, is_async=True)
+        low = mma(grad, outer, low, is_async=True)
         grad = grad_smem.index(part + 1).reshape([BLOCK_I, ROWS]).permute((1, 0))
-        high = warpgroup_mma(grad, outer, high, is_async=True)
+        high = mma(grad, outer, high, is_async=True)
     return low, high
 
 
@@ -134,7 +129,7 @@ def compute(w: gl.constexpr, args, STAGES: gl.constexpr):
     a_tile = a_smem.index(w)
     mbarrier.wait(a_full.index(w), 0)
     mbarrier.wait(full.index(0), 0)
-    outer = warpgroup_mma_wait(0, [multiply_outer(b_smem, 0, a_tile)])
+    outer = mma_wait(0, [multiply_outer(b_smem, 0, a_tile)])
     store_outer(outer, outer_smem, w)
     slot = gl.to_tensor(0)
     for n in range(1, num_pairs):
@@ -142,12 +137,12 @@ def compute(w: gl.constexpr, args, STAGES: gl.constexpr):
         outer = multiply_outer(b_smem, following, a_tile)
         low, high = multiply_grad(grad_smem, slot, outer_smem, w, low, high)
         # Within the iteration: across iterations, ptxas (12.8) would wait after each step.
-        outer, low, high = warpgroup_mma_wait(0, [outer, low, high])
+        outer, low, high = mma_wait(0, [outer, low, high])
         mbarrier.arrive(empty.index(slot))
         store_outer(outer, outer_smem, w)
         slot = following
     low, high = multiply_grad(grad_smem, slot, outer_smem, w, low, high)
-    low, high = warpgroup_mma_wait(0, [low, high])
+    low, high = mma_wait(0, [low, high])
     c = (gl.program_id(0) * 2 + w) * GROUP_C
     write(low, out, 0, c, size_c, size_z)
     write(high, out, ROWS, c, size_c, size_z)

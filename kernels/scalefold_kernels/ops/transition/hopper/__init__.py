@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from scalefold_kernels.ops.transition.arguments import Kept, Parameters
 from scalefold_kernels.ops.transition.hopper.forward import forward
 from scalefold_kernels.ops.transition.hopper.gradients import gradients
 from scalefold_kernels.ops.transition.hopper.input import input_gradient
 from scalefold_kernels.ops.transition.hopper.parameters import finish
+from scalefold_kernels.ops.transition.op import Kept, Parameters
 from scalefold_kernels.tma import VECTOR, reachable, within_reach
 
 __all__ = ["backward", "forward", "why_not"]

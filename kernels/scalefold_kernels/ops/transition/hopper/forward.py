@@ -4,20 +4,14 @@ import triton
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from scalefold_kernels import tiles
-from scalefold_kernels.compiler import async_store
+from scalefold_kernels.compiler import async_store, mma, mma_wait
 from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout, new_barriers, wait_full, widen
 from scalefold_kernels.ops.norm.op import EPS
-from scalefold_kernels.ops.transition.arguments import Kept, Parameters, shape_class
 from scalefold_kernels.ops.transition.hopper.parts import load_bias, load_next, relu, width_of
+from scalefold_kernels.ops.transition.op import Kept, Parameters, shape_class
 from scalefold_kernels.tma import num_ctas, tiles_of
 
 
@@ -127,7 +121,7 @@ def compute(
             gl.store(stats + num_rows + r, rstd, mask=r < num_rows)
         out = widen(x)
         slot = wait_full(up_full, i, STAGES)
-        hidden = warpgroup_mma(x_tile, up_smem.index(slot).permute((1, 0)), zero, use_acc=False)
+        hidden = mma(x_tile, up_smem.index(slot).permute((1, 0)), zero, use_acc=False)
         mbarrier.arrive(up_empty.index(slot))
         bias = load_bias(up_bias, 0, h, H, BLOCK_H)
         for first in range(BLOCK_H, last + BLOCK_H, BLOCK_H):
@@ -136,21 +130,21 @@ def compute(
             mbarrier.wait(turns.index(w), ((i - n) & 1) ^ (1 - w))
             mbarrier.wait(down_full.index(slot), (i // STAGES) & 1)
             down = down_smem.index(slot).permute((1, 0))
-            out = warpgroup_mma(left, down, out, is_async=True)
+            out = mma(left, down, out, is_async=True)
             i += 1
             following = wait_full(up_full, i, STAGES)
             up = up_smem.index(following).permute((1, 0))
-            hidden = warpgroup_mma(x_tile, up, zero, use_acc=False, is_async=True)
+            hidden = mma(x_tile, up, zero, use_acc=False, is_async=True)
             mbarrier.arrive(turns.index(1 - w))
             bias = load_bias(up_bias, first, h, H, BLOCK_H)
             # Within the iteration: across iterations, ptxas (12.8) would wait after each step.
-            out, hidden = warpgroup_mma_wait(0, [out, hidden])
+            out, hidden = mma_wait(0, [out, hidden])
             mbarrier.arrive(down_empty.index(slot))
             mbarrier.arrive(up_empty.index(following))
             slot = following
         left = gl.convert_layout(relu(hidden + bias.to(gl.float32)[None, :]), A)
         mbarrier.wait(down_full.index(slot), (i // STAGES) & 1)
-        out = warpgroup_mma(left, down_smem.index(slot).permute((1, 0)), out)
+        out = mma(left, down_smem.index(slot).permute((1, 0)), out)
         mbarrier.arrive(down_empty.index(slot))
         i += 1
         out_bias = gl.load(down_bias + c, mask=c < C, other=0.0).to(gl.float32)

@@ -14,19 +14,12 @@ import triton
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from scalefold_kernels import tiles
-from scalefold_kernels.compiler import async_load, async_store
+from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
 from scalefold_kernels.gluon import REGISTERS, ROWS, mma_layout, new_barriers, wait_empty
 from scalefold_kernels.gpu import num_sms
-from scalefold_kernels.ops.transition.arguments import Parameters, shape_class
 from scalefold_kernels.ops.transition.hopper.parts import (
     COLUMNS,
     DEPTH,
@@ -35,6 +28,7 @@ from scalefold_kernels.ops.transition.hopper.parts import (
     relu,
     width_of,
 )
+from scalefold_kernels.ops.transition.op import Parameters, shape_class
 from scalefold_kernels.tma import tiles_of
 
 
@@ -96,8 +90,8 @@ def multiply(weights, rows, full, i, BLOCK_H: gl.constexpr, STAGES: gl.constexpr
     zero = gl.full([BLOCK_H, ROWS], 0.0, gl.float32, mma_layout(ROWS))
     mbarrier.wait(full.index(i % STAGES), (i // STAGES) & 1)
     rows_t = rows.index(i % STAGES).permute((1, 0))
-    product = warpgroup_mma(weights, rows_t, zero, use_acc=False, is_async=True)
-    return warpgroup_mma_wait(0, [product])
+    product = mma(weights, rows_t, zero, use_acc=False, is_async=True)
+    return mma_wait(0, [product])
 
 
 @gluon.jit
@@ -122,11 +116,11 @@ def compute_hidden(
     for _ in range(start, gl.minimum(start + rows_per_part, num_rows), ROWS):
         hidden = relu(multiply(up, normed, full, i, BLOCK_H, STAGES) + bias)
         left = gl.convert_layout(hidden, A)
-        product = warpgroup_mma(left, grad.index(i % STAGES), product, is_async=True)
+        product = mma(left, grad.index(i % STAGES), product, is_async=True)
         mbarrier.wait(hidden_empty.index(i & 1), ((i // 2) & 1) ^ 1)
         hidden_smem.index(i & 1).store(hidden)
         mbarrier.arrive(hidden_full.index(i & 1))
-        product = warpgroup_mma_wait(0, [product])
+        product = mma_wait(0, [product])
         mbarrier.arrive(empty.index(i % STAGES))
         i += 1
     write_product(product, out, gl.num_programs(1) + part, first, C, H)
@@ -157,15 +151,15 @@ def compute_gradient(
         grad16 = relu_backward(grad_hidden, hidden_smem.index(i & 1).load(mma_layout(ROWS)))
         mbarrier.arrive(hidden_empty.index(i & 1))
         left = gl.convert_layout(grad16, A)
-        product = warpgroup_mma(left, normed.index(i % STAGES), product, is_async=True)
-        total = warpgroup_mma(left, ones, total, is_async=True)
+        product = mma(left, normed.index(i % STAGES), product, is_async=True)
+        total = mma(left, ones, total, is_async=True)
         tma.store_wait(0)
         out_tile.store(grad16)
         fence_async_shared()
         for h in gl.static_range(0, BLOCK_H, ROWS):
             at = [piece_row(row, first + h, H), 0]
             async_store(grad_hidden_desc, at, out_tile.slice(h, ROWS, dim=0))
-        product, total = warpgroup_mma_wait(0, [product, total])
+        product, total = mma_wait(0, [product, total])
         mbarrier.arrive(empty.index(i % STAGES))
         i += 1
     write_product(product, out, part, first, C, H)

@@ -11,16 +11,10 @@ import triton
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from scalefold_kernels import tiles
-from scalefold_kernels.compiler import async_load, async_store
+from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
 from scalefold_kernels.gluon import (
     REGISTERS,
     ROWS,
@@ -31,7 +25,6 @@ from scalefold_kernels.gluon import (
     wait_full,
     widen,
 )
-from scalefold_kernels.ops.transition.arguments import Parameters, shape_class
 from scalefold_kernels.ops.transition.hopper.parts import (
     COLUMNS,
     DEPTH,
@@ -40,6 +33,7 @@ from scalefold_kernels.ops.transition.hopper.parts import (
     piece_row,
     width_of,
 )
+from scalefold_kernels.ops.transition.op import Parameters, shape_class
 from scalefold_kernels.tma import num_ctas, tiles_of
 
 WIDTH = gl.constexpr(32)
@@ -82,12 +76,12 @@ def multiply(
     for step in gl.static_range(STEPS):
         slot = wait_full(full, i, STAGES)
         rows = left.index(2 * slot + w).permute((1, 0))
-        product = warpgroup_mma(rows, right.index(slot), product, is_async=True)
+        product = mma(rows, right.index(slot), product, is_async=True)
         if step > 0:
-            product = warpgroup_mma_wait(1, [product])
+            product = mma_wait(1, [product])
             mbarrier.arrive(empty.index((i - 1) % STAGES))
         i += 1
-    product = warpgroup_mma_wait(0, [product])
+    product = mma_wait(0, [product])
     mbarrier.arrive(empty.index((i - 1) % STAGES))
     return product, i
 
@@ -183,7 +177,7 @@ def compute(
         i += 2
         zeroth = i >> 28  # 0, but no constant: its places would lie in registers all the time
         grad_tile = right.index(slot)
-        total = warpgroup_mma(grad_tile.permute((1, 0)), ones.index(1 + zeroth), total)
+        total = mma(grad_tile.permute((1, 0)), ones.index(1 + zeroth), total)
         normalise_backward(
             product, right.index(x_slot), grad_tile, norm_weight, stats, row, num_rows,
             C, BLOCK_C,
@@ -191,7 +185,7 @@ def compute(
         fence_async_shared()
         async_store(grad_x_desc, [row, 0], grad_tile)
         terms = right.index(x_slot).permute((1, 0))
-        total = warpgroup_mma(terms, ones.index(zeroth), total)
+        total = mma(terms, ones.index(zeroth), total)
         mbarrier.arrive(empty.index(x_slot))
         tma.store_wait(0)
         mbarrier.arrive(empty.index(slot))

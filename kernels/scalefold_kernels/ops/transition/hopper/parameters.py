@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from scalefold_kernels.ops.transition.arguments import Parameters
+from scalefold_kernels.ops.transition.op import Parameters
 from scalefold_kernels.tiles import tile
 
 

@@ -11,7 +11,7 @@ k from 0 to 3 and e of 0 and 1.
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from scalefold_kernels.dropout.kernel import UNIFORM_MASK, mix
+from scalefold_kernels.dropout.kernel import kept, mix
 from scalefold_kernels.gluon import mma_layout, unsigned
 from scalefold_kernels.ops.triangle.hopper.parts import TILE, opaque
 
@@ -81,8 +81,8 @@ def draw(first, P, dropped, ROWS, COLUMNS, SHARED: gl.constexpr, WORDS: gl.const
     channel = 8 * k + 2 * q + e + opaque(0)
     for word in range(WORDS):
         hashes = mix(state, channel * 0 if SHARED == 3 else 32 * word + channel)
-        kept = ((hashes >> 40) & UNIFORM_MASK) >= threshold
-        bits |= gl.sum(gl.sum(gl.where(kept, 1 << (2 * k + e), 0), 3), 1) << (8 * word)
+        of_word = gl.where(kept(hashes, threshold), 1 << (2 * k + e), 0)
+        bits |= gl.sum(gl.sum(of_word, 3), 1) << (8 * word)
     return bits
 
 

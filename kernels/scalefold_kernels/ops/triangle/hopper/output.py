@@ -9,30 +9,15 @@ import torch
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from scalefold_kernels.compiler import async_load, async_store
+from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
 from scalefold_kernels.dropout.mask import drawing
 from scalefold_kernels.gluon import mma_layout, new_barriers, widen
 from scalefold_kernels.ops.triangle.arguments import EPS, OutputArguments, Sizes, new_statistics
+from scalefold_kernels.ops.triangle.hopper import parts
 from scalefold_kernels.ops.triangle.hopper.dropout import draw, dropped_out, no_bits, other_mask
-from scalefold_kernels.ops.triangle.hopper.parts import (
-    LOADER_REGISTERS,
-    TILE,
-    column_tiles,
-    columns,
-    row_tiles,
-    sharing,
-    sigmoid,
-    standardise,
-    weight_tiles,
-)
+from scalefold_kernels.ops.triangle.hopper.parts import LOADER_REGISTERS, TILE
 
 PRODUCT, GATE, Z = gl.constexpr(0), gl.constexpr(1), gl.constexpr(2)
 """Numbers of the barriers of a tile's tensors."""
@@ -97,21 +82,21 @@ def update(args, SHARED: gl.constexpr, C: gl.constexpr):
         mbarrier.wait(full.index(PRODUCT), turn)
         x = widen(product_smem.permute((1, 0)).load(S))
         mbarrier.arrive(empty.index(PRODUCT))
-        standard, mean_P, reciprocal_P = standardise(x, eps)
+        standard, mean_P, reciprocal_P = parts.standardise(x, eps)
         position = first + gl.arange(0, TILE, layout=gl.SliceLayout(1, S))
         gl.store(mean + position, mean_P, mask=position < P)
         gl.store(reciprocal + position, reciprocal_P, mask=position < P)
-        normed = standard * columns(norm_weight, S) + columns(norm_bias, S)
+        normed = standard * parts.columns(norm_weight, S) + parts.columns(norm_bias, S)
         normed = gl.convert_layout(normed.to(dtype), A)
         mbarrier.wait(weight_full, 0)
         mbarrier.wait(full.index(GATE), turn)
         mbarrier.wait(full.index(Z), turn)
         for half in range(C // 64):
             weight = weight_smem.index(half).permute((1, 0))
-            value = warpgroup_mma(normed, weight, zero, use_acc=False, is_async=True)
-            opened = sigmoid(widen(gate_smem.index(half).load(H)))
-            shift = columns(bias + half * 64, H)
-            value = warpgroup_mma_wait(0, [value])
+            value = mma(normed, weight, zero, use_acc=False, is_async=True)
+            opened = parts.sigmoid(widen(gate_smem.index(half).load(H)))
+            shift = parts.columns(bias + half * 64, H)
+            value = mma_wait(0, [value])
             value = (value + shift) * opened
             if SHARED is not None:
                 value = dropped_out(value, bits, half * 64, dropped[3])
@@ -170,10 +155,10 @@ def output_forward(
     product, gate, weights, dropout = given
     out = torch.empty_like(z)
     mean, reciprocal = new_statistics(z[..., 0])
-    ctas, num_tiles, registers = sharing(sizes, z, 3 if sizes.pair == 64 else 2)
+    ctas, num_tiles, registers = parts.sharing(sizes, z, 3 if sizes.pair == 64 else 2)
     output_forward_kernel[(ctas,)](
-        column_tiles(product, sizes.hidden), row_tiles(gate, 64), row_tiles(z, 64),
-        weight_tiles(weights.matrix), row_tiles(out, 64),
+        parts.column_tiles(product, sizes.hidden), *(parts.row_tiles(x, 64) for x in (gate, z)),
+        parts.weight_tiles(weights.matrix), parts.row_tiles(out, 64),
         weights.scale, weights.shift, weights.bias, *drawing(dropout),
         mean, reciprocal, sizes.positions, *z.shape[1:3], num_tiles, EPS,
         SHARED=None if dropout is None else dropout.shared, C=sizes.pair, maxnreg=registers,

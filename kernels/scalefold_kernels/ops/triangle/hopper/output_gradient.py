@@ -12,33 +12,15 @@ import torch
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from scalefold_kernels.compiler import async_load, async_store, reinterpret
+from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait, reinterpret
 from scalefold_kernels.dropout.mask import drawing
 from scalefold_kernels.gluon import mma_layout, new_barriers, widen
 from scalefold_kernels.ops.triangle.arguments import OutputArguments, OutputKept, Sizes
+from scalefold_kernels.ops.triangle.hopper import parts
 from scalefold_kernels.ops.triangle.hopper.dropout import draw, dropped_out, no_bits, other_mask
-from scalefold_kernels.ops.triangle.hopper.parts import (
-    GROUPS,
-    TILE,
-    by_position,
-    column_tiles,
-    num_ctas,
-    num_rounds,
-    raw_columns,
-    row_sum,
-    row_tiles,
-    sigmoid,
-    tile_of,
-    weight_tiles,
-)
+from scalefold_kernels.ops.triangle.hopper.parts import GROUPS, TILE
 from scalefold_kernels.ops.triangle.triton.weights import finish
 
 SUM_COLUMNS = gl.constexpr(8)
@@ -62,9 +44,9 @@ def load_tiles(args, C: gl.constexpr, STAGES: gl.constexpr):
     mbarrier.expect(weight_full, C * C * 2)
     for half in gl.static_range(HALVES):
         async_load(weight_desc, [half * 64, 0], weight_full, weight_smem.index(half))
-    for i in range(num_rounds(P)):
+    for i in range(parts.num_rounds(P)):
         for w in gl.static_range(GROUPS):
-            first = tile_of(i, w)
+            first = parts.tile_of(i, w)
             if first < P:
                 slot = w * STAGES + i % STAGES
                 bar = full.index(slot)
@@ -96,13 +78,13 @@ def differentiate(
     transposed_smem = reinterpret(gate_smem, dtype, whole, d_product_desc.layout)
     bits = no_bits()
     i = gl.to_tensor(0)
-    first = tile_of(i, w)
-    next_mean = by_position(mean, first, P, S)
-    next_reciprocal = by_position(reciprocal, first, P, S)
+    first = parts.tile_of(i, w)
+    next_mean = parts.by_position(mean, first, P, S)
+    next_reciprocal = parts.by_position(reciprocal, first, P, S)
     while first < P:
         slot = w * STAGES + i % STAGES
         if SHARED is not None:
-            if (i == 0) | other_mask(first, tile_of(i - 1, w), P, ROWS, COLUMNS, SHARED):
+            if (i == 0) | other_mask(first, parts.tile_of(i - 1, w), P, ROWS, COLUMNS, SHARED):
                 bits = draw(first, P, dropped, ROWS, COLUMNS, SHARED, C // 32)
         mean_P, reciprocal_P = next_mean, next_reciprocal
         mbarrier.wait(full.index(slot), (i // STAGES) & 1)
@@ -121,15 +103,13 @@ def differentiate(
             gate = gate_smem.index(slot * HALVES + half)
             d_out = d_out_smem.index(slot * HALVES + half)
             value = gl.full([TILE, 64], 0.0, gl.float32, H)
-            value = warpgroup_mma(
-                product, weight.permute((1, 0)), value, use_acc=False, is_async=True
-            )
+            value = mma(product, weight.permute((1, 0)), value, use_acc=False, is_async=True)
             gradient = widen(d_out.load(H))
             if SHARED is not None:
                 gradient = dropped_out(gradient, bits, half * 64, dropped[3])
-            value = warpgroup_mma_wait(0, [value])
+            value = mma_wait(0, [value])
             value += bias_smem.index(half).load(gl.SliceLayout(0, H))[None, :]
-            opened = sigmoid(widen(gate.load(H)))
+            opened = parts.sigmoid(widen(gate.load(H)))
             value *= 1.0 - opened
             gradient *= opened
             gate.store((gradient * value).to(dtype))
@@ -138,16 +118,16 @@ def differentiate(
             fence_async_shared()
             async_store(d_gate_desc, [first, half * 64], gate)
             gradient = gl.convert_layout(gradient, A)
-            d_standard = warpgroup_mma(gradient, weight, d_standard, is_async=True)
+            d_standard = mma(gradient, weight, d_standard, is_async=True)
             # Under the product: after the loop, which thread announces would be kept, and spilled.
             mbarrier.arrive(ready.index(slot), pred=half == HALVES - 1)
-            d_standard = warpgroup_mma_wait(0, [d_standard])
-        following = tile_of(i + 1, w)
-        next_mean = by_position(mean, following, P, S)
-        next_reciprocal = by_position(reciprocal, following, P, S)
+            d_standard = mma_wait(0, [d_standard])
+        following = parts.tile_of(i + 1, w)
+        next_mean = parts.by_position(mean, following, P, S)
+        next_reciprocal = parts.by_position(reciprocal, following, P, S)
         standard = widen(product.load(S))
-        along = row_sum(d_standard * standard) * (1.0 / C)
-        average = row_sum(d_standard) * (1.0 / C)
+        along = parts.row_sum(d_standard * standard) * (1.0 / C)
+        average = parts.row_sum(d_standard) * (1.0 / C)
         d_x = d_standard - average[:, None] - standard * along[:, None]
         d_x = (d_x * reciprocal_P[:, None]).to(dtype)
         tma.store_wait(0)
@@ -156,7 +136,7 @@ def differentiate(
         fence_async_shared()
         async_store(d_product_desc, [0, first], transposed)
         i += 1
-        first = tile_of(i, w)
+        first = parts.tile_of(i, w)
     tma.store_wait(0)
 
 
@@ -166,15 +146,15 @@ def fold(norm_weight, norm_bias, bias, weight_smem, bias_smem, weight_full, C: g
     S: gl.constexpr = mma_layout(C)
     row = gl.arange(0, 64, layout=gl.SliceLayout(1, S))
     # They come from memory, too: while the weight does.
-    scale = raw_columns(norm_weight, S)
-    shift = raw_columns(norm_bias, S)
+    scale = parts.raw_columns(norm_weight, S)
+    shift = parts.raw_columns(norm_bias, S)
     first_bias = gl.load(bias + row)
     last_bias = gl.load(bias + C - 64 + row)
     mbarrier.wait(weight_full, 0)
     for half in gl.static_range(C // 64):
         weight = widen(weight_smem.index(half).load(S))
         added = first_bias if half == 0 else last_bias
-        added = added.to(gl.float32) + row_sum(weight * shift.to(gl.float32))
+        added = added.to(gl.float32) + parts.row_sum(weight * shift.to(gl.float32))
         bias_smem.index(half).store(added)
         weight_smem.index(half).store((weight * scale.to(gl.float32)).to(weight_smem.dtype))
     fence_async_shared()
@@ -195,16 +175,16 @@ def add_up(args, C: gl.constexpr, STAGES: gl.constexpr):
     d_out_smem = reinterpret(d_out_smem, d_out_smem.dtype, whole, d_out_smem.layout)
     products = gl.full([C, C], 0.0, gl.float32, S)
     sums = gl.full([C, SUM_COLUMNS], 0.0, gl.float32, ONES)
-    for i in range(num_rounds(P)):
+    for i in range(parts.num_rounds(P)):
         for w in range(GROUPS):
-            if tile_of(i, w) < P:
+            if parts.tile_of(i, w) < P:
                 slot = w * STAGES + i % STAGES
                 mbarrier.wait(ready.index(slot), (i // STAGES) & 1)
                 standard = product_smem.index(slot).permute((1, 0))
                 gradient = d_out_smem.index(slot).permute((1, 0))
-                products = warpgroup_mma(gradient, standard, products, is_async=True)
-                sums = warpgroup_mma(gradient, ones_smem, sums, is_async=True)
-                products, sums = warpgroup_mma_wait(0, [products, sums])
+                products = mma(gradient, standard, products, is_async=True)
+                sums = mma(gradient, ones_smem, sums, is_async=True)
+                products, sums = mma_wait(0, [products, sums])
                 mbarrier.arrive(empty.index(slot))
     row = gl.arange(0, C, layout=gl.SliceLayout(1, S))
     column = gl.arange(0, C, layout=gl.SliceLayout(0, S))
@@ -273,12 +253,13 @@ def output_backward(
     """Gradients of product and gate; of the parameters, one after the other in one vector."""
     product, gate, weights, dropout = given
     d_product, d_gate = torch.empty_like(product), torch.empty_like(gate)
-    ctas, channels = num_ctas(sizes, gate), sizes.pair
+    ctas, channels = parts.num_ctas(sizes, gate), sizes.pair
     partial = gate.new_empty(ctas, channels, channels, dtype=torch.float32)
     partial_bias = partial.new_empty(ctas, channels)
     output_backward_kernel[(ctas,)](
-        row_tiles(d_out, 64), column_tiles(product, channels), row_tiles(gate, 64),
-        weight_tiles(weights.matrix), column_tiles(d_product, channels), row_tiles(d_gate, 64),
+        parts.row_tiles(d_out, 64), parts.column_tiles(product, channels),
+        parts.row_tiles(gate, 64), parts.weight_tiles(weights.matrix),
+        parts.column_tiles(d_product, channels), parts.row_tiles(d_gate, 64),
         kept.mean, kept.reciprocal, weights.scale, weights.shift, weights.bias,
         *drawing(dropout), partial, partial_bias, sizes.positions, *gate.shape[1:3],
         SHARED=None if dropout is None else dropout.shared, C=channels, STAGES=2, REGISTERS=160,

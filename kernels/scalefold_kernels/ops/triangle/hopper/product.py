@@ -12,16 +12,10 @@ import triton
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from scalefold_kernels.compiler import async_load, async_store, reinterpret
+from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait, reinterpret
 from scalefold_kernels.gluon import mma_layout, new_barriers, wait_full
 from scalefold_kernels.ops.triangle.arguments import Product
 from scalefold_kernels.ops.triangle.hopper.parts import (
@@ -120,12 +114,12 @@ def multiply(w, args, ROUNDS, PRODUCTS: gl.constexpr, STAGES: gl.constexpr):
                     slot = wait_full(full, n, STAGES)
                     x = operand(x_desc, x_smem.index(slot * GROUPS + w))
                     y = operand(y_desc, y_smem.index(slot)).permute((1, 0))
-                    total = warpgroup_mma(x, y, total, is_async=True)
-                    total = warpgroup_mma_wait(1, [total])
+                    total = mma(x, y, total, is_async=True)
+                    total = mma_wait(1, [total])
                     if k > 0:
                         mbarrier.arrive(empty.index((n - 1) % STAGES))
                     n += 1
-                total = warpgroup_mma_wait(0, [total])
+                total = mma_wait(0, [total])
                 mbarrier.arrive(empty.index((n - 1) % STAGES))
                 tma.store_wait(0)
                 out.reshape([BLOCK, BLOCK]).store(total.to(out_desc.dtype))

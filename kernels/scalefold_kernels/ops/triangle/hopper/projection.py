@@ -3,35 +3,18 @@
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from scalefold_kernels.compiler import async_load, async_store
+from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
 from scalefold_kernels.gluon import mma_layout, new_barriers, widen
 from scalefold_kernels.ops.triangle.arguments import EPS, Projected, ProjectionWeights, Sizes
+from scalefold_kernels.ops.triangle.hopper import parts
 from scalefold_kernels.ops.triangle.hopper.parts import (
     COMPUTING_REGISTERS,
     GROUPS,
     LOADER_REGISTERS,
     LOG2E,
     TILE,
-    by_position,
-    column_tiles,
-    columns,
-    invert_mask,
-    num_ctas,
-    num_rounds,
-    opaque,
-    open_gate,
-    row_tiles,
-    standardise,
-    tile_of,
-    weight_tiles,
 )
 
 
@@ -45,9 +28,9 @@ def load_tiles(args, C: gl.constexpr):
         for half in gl.static_range(HALVES):
             place = weight_smem.index(i * HALVES + half)
             async_load(weights[i], [half * 64, 0], weight_full, place)
-    for i in range(num_rounds(P)):
+    for i in range(parts.num_rounds(P)):
         for w in gl.static_range(GROUPS):
-            first = tile_of(i, w)
+            first = parts.tile_of(i, w)
             if first < P:
                 mbarrier.wait(empty.index(w), (i & 1) ^ 1)
                 mbarrier.expect(full.index(w), TILE * C * 2)
@@ -59,7 +42,7 @@ def multiply(normed, weight_smem, place):
     """Start a product with 64 rows of a weight."""
     zero = gl.full([TILE, 64], 0.0, gl.float32, mma_layout(64))
     weight = weight_smem.index(place).permute((1, 0))
-    return warpgroup_mma(normed, weight, zero, use_acc=False, is_async=True)
+    return mma(normed, weight, zero, use_acc=False, is_async=True)
 
 
 @gluon.jit
@@ -75,25 +58,25 @@ def project(w, args, C: gl.constexpr):
     A: gl.constexpr = gl.DotOperandLayout(0, H, 2)
     dtype: gl.constexpr = gate_desc.dtype
     mbarrier.wait(weight_full, 0)
-    for i in range(num_rounds(P)):
-        first = tile_of(i, w)
+    for i in range(parts.num_rounds(P)):
+        first = parts.tile_of(i, w)
         if first < P:
-            inverse_mask = invert_mask(by_position(mask, first, P, H))
+            inverse_mask = parts.invert_mask(parts.by_position(mask, first, P, H))
             mbarrier.wait(full.index(w), i & 1)
             x = widen(z_smem.index(w).load(S))
             mbarrier.arrive(empty.index(w))
-            standard, mean_P, reciprocal_P = standardise(x, eps)
+            standard, mean_P, reciprocal_P = parts.standardise(x, eps)
             position = first + gl.arange(0, TILE, layout=gl.SliceLayout(1, S))
             gl.store(mean + position, mean_P, mask=position < P)
             gl.store(reciprocal + position, reciprocal_P, mask=position < P)
-            normed = standard * columns(norm_weight, S) + columns(norm_bias, S)
+            normed = standard * parts.columns(norm_weight, S) + parts.columns(norm_bias, S)
             normed = gl.convert_layout(normed.to(dtype), A)
-            weight = opaque(0)
+            weight = parts.opaque(0)
             opened = multiply(normed, weight_smem, weight + HALVES)
             value = multiply(normed, weight_smem, weight)
             for side in gl.static_range(2):
                 for half in gl.static_range(HALVES):
-                    weight = opaque(0) + 2 * side * HALVES + half + 1
+                    weight = parts.opaque(0) + 2 * side * HALVES + half + 1
                     if half + 1 < HALVES:
                         next_opened = multiply(normed, weight_smem, weight + HALVES)
                         next_value = multiply(normed, weight_smem, weight)
@@ -104,10 +87,10 @@ def project(w, args, C: gl.constexpr):
                         # Of the gate: the first and the last 64 channels.
                         next_opened = multiply(normed, weight_smem, weight + HALVES)
                         next_value = multiply(normed, weight_smem, weight + 2 * HALVES - 1)
-                    opened, value = warpgroup_mma_wait(2, [opened, value])
-                    bias = columns(biases[2 * side + 1] + half * 64, H) * -LOG2E
-                    opened = open_gate(opened, bias, inverse_mask[:, None])
-                    value = (value + columns(biases[2 * side] + half * 64, H)) * opened
+                    opened, value = mma_wait(2, [opened, value])
+                    bias = parts.columns(biases[2 * side + 1] + half * 64, H) * -LOG2E
+                    opened = parts.open_gate(opened, bias, inverse_mask[:, None])
+                    value = (value + parts.columns(biases[2 * side] + half * 64, H)) * opened
                     out = out_smem.index(2 * w + (side * HALVES + half) % 2)
                     # The result before the last has left this place.
                     tma.store_wait(1)
@@ -115,13 +98,13 @@ def project(w, args, C: gl.constexpr):
                     fence_async_shared()
                     async_store(operands[side], [half * 64, first], out)
                     opened, value = next_opened, next_value
-            opened, value = warpgroup_mma_wait(0, [opened, value])
+            opened, value = mma_wait(0, [opened, value])
             for half in gl.static_range(HALVES):
                 if half == 0:
                     logit = opened
                 else:
                     logit = value
-                logit += columns(biases[4] + half * 64, H)
+                logit += parts.columns(biases[4] + half * 64, H)
                 out = out_smem.index(w * 2 + half)
                 tma.store_wait(1)
                 out.store(logit.to(dtype))
@@ -175,9 +158,9 @@ def projection_forward(
 ) -> Projected:
     """Operands, gate, and the statistics of each position."""
     found = Projected.empty(z, sizes.hidden)
-    projection_forward_kernel[(num_ctas(sizes, z),)](
-        row_tiles(z), *(weight_tiles(w) for w in weights.matrices),
-        column_tiles(found.a, 64), column_tiles(found.b, 64), row_tiles(found.gate, 64),
+    projection_forward_kernel[(parts.num_ctas(sizes, z),)](
+        parts.row_tiles(z), *(parts.weight_tiles(w) for w in weights.matrices),
+        *(parts.column_tiles(x, 64) for x in (found.a, found.b)), parts.row_tiles(found.gate, 64),
         mask, weights.scale, weights.shift, weights.a_bias, weights.a_gate_bias,
         weights.b_bias, weights.b_gate_bias, weights.gate_bias, found.mean, found.reciprocal,
         sizes.positions, EPS, C=sizes.pair, REGISTERS=COMPUTING_REGISTERS,

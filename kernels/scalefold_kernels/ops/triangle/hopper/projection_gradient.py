@@ -10,15 +10,9 @@ import torch
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from scalefold_kernels.compiler import async_load, async_store, reinterpret
+from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait, reinterpret
 from scalefold_kernels.gluon import mma_layout, new_barriers, wait_empty, wait_full, widen
 from scalefold_kernels.ops.triangle.arguments import (
     ProjectionGradients,
@@ -26,20 +20,8 @@ from scalefold_kernels.ops.triangle.arguments import (
     ProjectionWeights,
     Sizes,
 )
-from scalefold_kernels.ops.triangle.hopper.parts import (
-    LOADER_REGISTERS,
-    LOG2E,
-    TILE,
-    by_position,
-    column_tiles,
-    columns,
-    open_gate,
-    raw_columns,
-    row_sum,
-    row_tiles,
-    sharing,
-    weight_tiles,
-)
+from scalefold_kernels.ops.triangle.hopper import parts
+from scalefold_kernels.ops.triangle.hopper.parts import LOADER_REGISTERS, LOG2E, TILE
 from scalefold_kernels.ops.triangle.triton.weights import projection_gradients
 
 WEIGHTS = gl.constexpr(3)
@@ -130,9 +112,7 @@ def differentiate_operand(
     gate_slot = wait_full(weights[0], m, WEIGHTS)
     gate_weight = weight_smem.index(gate_slot)
     opened = gl.full([TILE, 64], 0.0, gl.float32, H)
-    opened = warpgroup_mma(
-        normed, gate_weight.permute((1, 0)), opened, use_acc=False, is_async=True
-    )
+    opened = mma(normed, gate_weight.permute((1, 0)), opened, use_acc=False, is_async=True)
     gradient_slot = wait_full(blocks[0], n, BLOCKS)
     gradient_smem = block_smem.index(gradient_slot)
     gradient = widen(gradient_smem.permute((1, 0)).load(H))
@@ -140,9 +120,9 @@ def differentiate_operand(
     value_smem = block_smem.index(value_slot)
     value = widen(value_smem.permute((1, 0)).load(H))
     bias = gl.where(side == 0, a_gate_bias, b_gate_bias) + channel
-    bias = columns(bias, H) * -LOG2E
-    opened = warpgroup_mma_wait(0, [opened])
-    opened = open_gate(opened, bias, 1.0)
+    bias = parts.columns(bias, H) * -LOG2E
+    opened = mma_wait(0, [opened])
+    opened = parts.open_gate(opened, bias, 1.0)
     d_value = (gradient * opened * mask_P[:, None]).to(dtype)
     d_logit = (gradient * value * (1.0 - opened)).to(dtype)
     gradient_smem.permute((1, 0)).store(d_value)
@@ -154,9 +134,9 @@ def differentiate_operand(
     slot = wait_full(weights[0], m + 1, WEIGHTS)
     d_value = gl.convert_layout(d_value, A_C)
     d_logit = gl.convert_layout(d_logit, A_C)
-    d_normed = warpgroup_mma(d_value, weight_smem.index(slot), d_normed, is_async=True)
-    d_normed = warpgroup_mma(d_logit, gate_weight, d_normed, is_async=True)
-    d_normed = warpgroup_mma_wait(0, [d_normed])
+    d_normed = mma(d_value, weight_smem.index(slot), d_normed, is_async=True)
+    d_normed = mma(d_logit, gate_weight, d_normed, is_async=True)
+    d_normed = mma_wait(0, [d_normed])
     mbarrier.arrive(weight_empty.index(gate_slot))
     mbarrier.arrive(weight_empty.index(slot))
     # Their places are not free before the copies have left them.
@@ -185,13 +165,13 @@ def differentiate(args, HAS_THROUGH: gl.constexpr, C: gl.constexpr):
     )  # fmt: skip
     i = gl.to_tensor(0)
     start = gl.program_id(0) * TILE
-    next_mean = by_position(mean, start, P, S)
-    next_reciprocal = by_position(reciprocal, start, P, S)
+    next_mean = parts.by_position(mean, start, P, S)
+    next_reciprocal = parts.by_position(reciprocal, start, P, S)
     for tile in range(gl.program_id(0), num_tiles, gl.num_programs(0)):
         first = tile * TILE
         mean_P, reciprocal_P = next_mean, next_reciprocal
-        mask_P = by_position(mask, first, P, H)
-        scale, shift = raw_columns(norm_weight, S), raw_columns(norm_bias, S)
+        mask_P = parts.by_position(mask, first, P, H)
+        scale, shift = parts.raw_columns(norm_weight, S), parts.raw_columns(norm_bias, S)
         whole = wait_full(wholes[0], i, WHOLES)
         z = z_smem.index(whole)
         standard = (widen(z.load(S)) - mean_P[:, None]) * reciprocal_P[:, None]
@@ -212,20 +192,20 @@ def differentiate(args, HAS_THROUGH: gl.constexpr, C: gl.constexpr):
         for half in gl.static_range(HALVES):
             weight = weight_smem.index(wait_full(weights[0], m + half, WEIGHTS))
             d_gate = block_smem.index(wait_full(blocks[0], n + half, BLOCKS))
-            d_normed = warpgroup_mma(d_gate, weight, d_normed, is_async=True)
+            d_normed = mma(d_gate, weight, d_normed, is_async=True)
         # What comes from memory, now, while the products are under way.
-        scale = raw_columns(norm_weight, S)
+        scale = parts.raw_columns(norm_weight, S)
         following = first + gl.num_programs(0) * TILE
-        next_mean = by_position(mean, following, P, S)
-        next_reciprocal = by_position(reciprocal, following, P, S)
-        d_normed = warpgroup_mma_wait(0, [d_normed])
+        next_mean = parts.by_position(mean, following, P, S)
+        next_reciprocal = parts.by_position(reciprocal, following, P, S)
+        d_normed = mma_wait(0, [d_normed])
         for half in gl.static_range(HALVES):
             mbarrier.arrive(weight_empty.index((m + half) % WEIGHTS))
             mbarrier.arrive(block_empty.index((n + half) % BLOCKS))
         gradient = d_normed * scale.to(gl.float32)
         standard = widen(z.load(S))
-        along = row_sum(gradient * standard) * (1.0 / C)
-        average = row_sum(gradient) * (1.0 / C)
+        along = parts.row_sum(gradient * standard) * (1.0 / C)
+        average = parts.row_sum(gradient) * (1.0 / C)
         gradient = gradient - average[:, None] - standard * along[:, None]
         gradient *= reciprocal_P[:, None]
         if HAS_THROUGH:
@@ -290,12 +270,13 @@ def projection_backward(
     z, mask, a, b, *statistics = kept
     d_z, standard = torch.empty_like(z), torch.empty_like(z)
     d_values = z.new_empty(4 * sizes.hidden, sizes.positions)
-    ctas, num_tiles, registers = sharing(sizes, z, 2)
+    ctas, num_tiles, registers = parts.sharing(sizes, z, 2)
     projection_backward_kernel[(ctas,)](
-        *(weight_tiles(w) for w in weights.matrices),
-        *(column_tiles(x, 64) for x in (d_a, d_b, a, b)),
-        row_tiles(d_gate, 64), row_tiles(z), row_tiles(z if through is None else through, 64),
-        row_tiles(d_z), column_tiles(d_values, 64), row_tiles(standard), mask, *statistics,
+        *(parts.weight_tiles(w) for w in weights.matrices),
+        *(parts.column_tiles(x, 64) for x in (d_a, d_b, a, b)),
+        parts.row_tiles(d_gate, 64), parts.row_tiles(z),
+        parts.row_tiles(z if through is None else through, 64), parts.row_tiles(d_z),
+        parts.column_tiles(d_values, 64), parts.row_tiles(standard), mask, *statistics,
         weights.scale, weights.shift, weights.a_gate_bias, weights.b_gate_bias,
         sizes.positions, num_tiles,
         HAS_THROUGH=through is not None, C=sizes.pair, maxnreg=registers,

@@ -11,16 +11,10 @@ import triton
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from scalefold_kernels import tiles
-from scalefold_kernels.compiler import async_load, async_store
+from scalefold_kernels.compiler import async_load, async_store, mma, mma_wait
 from scalefold_kernels.gluon import (
     REGISTERS,
     ROWS,
@@ -72,18 +66,16 @@ def load(
             slot = i % STAGES
             phase = ((i // STAGES) & 1) ^ 1
             mbarrier.wait(weight_empty.index(slot), phase)
-            mbarrier.expect(weight_full.index(slot), BLOCK_P * BLOCK_C * 2)
-            async_load(
-                weight_desc, [block * BLOCK_P, 0], weight_full.index(slot), weight_smem.index(slot)
-            )
+            ready = weight_full.index(slot)
+            mbarrier.expect(ready, BLOCK_P * BLOCK_C * 2)
+            async_load(weight_desc, [block * BLOCK_P, 0], ready, weight_smem.index(slot))
             for w in gl.static_range(2):
                 place = 2 * slot + w
                 mbarrier.wait(grad_empty.index(place), phase)
-                mbarrier.expect(grad_full.index(place), ROWS * BLOCK_P * 2)
-                async_load(
-                    grad_desc, [(2 * tile + w) * ROWS, block * BLOCK_P], grad_full.index(place),
-                    grad_smem.index(place),
-                )  # fmt: skip
+                ready = grad_full.index(place)
+                mbarrier.expect(ready, ROWS * BLOCK_P * 2)
+                at = [(2 * tile + w) * ROWS, block * BLOCK_P]
+                async_load(grad_desc, at, ready, grad_smem.index(place))
             i += 1
         if HAS_ASIDE:
             if n == 0:
@@ -106,7 +98,7 @@ def add_rows(sums, x, spare, ones):
     """Sums over rows, added to ``sums`` (PART, ONES) by a product with ones."""
     spare.store(x.to(spare.dtype))
     fence_async_shared()
-    return warpgroup_mma(spare.permute((1, 0)), ones, sums)
+    return mma(spare.permute((1, 0)), ones, sums)
 
 
 @gluon.jit
@@ -189,7 +181,7 @@ def multiply(
         place = 2 * slot + w
         mbarrier.wait(weight_full.index(slot), (i // STAGES) & 1)
         mbarrier.wait(grad_full.index(place), (i // STAGES) & 1)
-        grad_normed = warpgroup_mma(grad_smem.index(place), weight_smem.index(slot), grad_normed)
+        grad_normed = mma(grad_smem.index(place), weight_smem.index(slot), grad_normed)
         mbarrier.arrive(weight_empty.index(slot))
         mbarrier.arrive(grad_empty.index(place))
         if SCALED > 0:
@@ -203,14 +195,14 @@ def multiply(
         mbarrier.wait(weight_full.index(slot), (i // STAGES) & 1)
         mbarrier.wait(grad_full.index(place), (i // STAGES) & 1)
         turned = grad_smem.index(place).permute((1, 0))
-        bias_sum = warpgroup_mma(turned, ones, bias_sums[block - FIRST], is_async=True)
+        bias_sum = mma(turned, ones, bias_sums[block - FIRST], is_async=True)
         added = added + (bias_sum,)
-        grad_normed = warpgroup_mma(
+        grad_normed = mma(
             grad_smem.index(place), weight_smem.index(slot), grad_normed, is_async=True
         )
         if block > FIRST:
             # This block's two products may be under way; those of the block before are done.
-            grad_normed = warpgroup_mma_wait(1, [grad_normed])
+            grad_normed = mma_wait(1, [grad_normed])
             before = (i - 1) % STAGES
             mbarrier.arrive(weight_empty.index(before))
             mbarrier.arrive(grad_empty.index(2 * before + w))
@@ -218,8 +210,8 @@ def multiply(
         # The left operand of this product; in shared memory, the right one of another.
         few_tile.store(load_few(aside, aside_stride, aside_stride_s, first, num_rows, S, FEW, THIN))
         mbarrier.wait(aside_full, 0)
-        grad_normed = warpgroup_mma(few, aside_smem, grad_normed, is_async=True)
-    waited = warpgroup_mma_wait(0, (grad_normed,) + added)
+        grad_normed = mma(few, aside_smem, grad_normed, is_async=True)
+    waited = mma_wait(0, (grad_normed,) + added)
     grad_normed = waited[0]
     bias_sums = ()
     for block in gl.static_range(FIRST, BLOCKS):
@@ -326,7 +318,7 @@ def compute(
         async_store(grad_x_desc, [first, 0], grad_tile)
         async_store(normed_desc, [first, 0], x_tile)
         if HAS_ASIDE:
-            weight_sum = warpgroup_mma(x_tile.permute((1, 0)), few_tile, weight_sum)
+            weight_sum = mma(x_tile.permute((1, 0)), few_tile, weight_sum)
         tma.store_wait(0)
         mbarrier.arrive(rows_empty.index(w))
     write_sums(

@@ -15,15 +15,10 @@ import triton
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-    warpgroup_mma,
-)
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from scalefold_kernels import tiles
-from scalefold_kernels.compiler import async_load, async_store
+from scalefold_kernels.compiler import async_load, async_store, mma
 from scalefold_kernels.gluon import (
     REGISTERS,
     ROWS,
@@ -66,11 +61,9 @@ def load(
                 slot = i % STAGES
                 if BLOCKS > STAGES:
                     mbarrier.wait(weight_empty.index(slot), ((i // STAGES) & 1) ^ 1)
-                mbarrier.expect(weight_full.index(slot), BLOCK_P * BLOCK_C * 2)
-                async_load(
-                    weight_desc, [block * BLOCK_P, 0], weight_full.index(slot),
-                    weight_smem.index(slot),
-                )  # fmt: skip
+                ready = weight_full.index(slot)
+                mbarrier.expect(ready, BLOCK_P * BLOCK_C * 2)
+                async_load(weight_desc, [block * BLOCK_P, 0], ready, weight_smem.index(slot))
                 i += 1
         n += 1
 
@@ -142,7 +135,7 @@ def compute(
             mbarrier.wait(aside_full, 0)
             none = gl.full([ROWS, BLOCK_S], 0.0, gl.float32, FEW)
             left = gl.convert_layout(rows, gl.DotOperandLayout(0, FEW, 2))
-            few = warpgroup_mma(left, aside_smem.permute((1, 0)), none, use_acc=False)
+            few = mma(left, aside_smem.permute((1, 0)), none, use_acc=False)
             r = first + gl.arange(0, ROWS, layout=gl.SliceLayout(1, FEW))
             s = gl.arange(0, BLOCK_S, layout=gl.SliceLayout(0, FEW))
             # Of row r of a sample: the sample's outputs begin at its first row times S.
@@ -163,7 +156,7 @@ def compute(
             else:
                 slot = block
                 mbarrier.wait(weight_full.index(slot), 0)
-            out = warpgroup_mma(rows, weight_smem.index(slot).permute((1, 0)), zero, use_acc=False)
+            out = mma(rows, weight_smem.index(slot).permute((1, 0)), zero, use_acc=False)
             if BLOCKS > STAGES:
                 mbarrier.arrive(weight_empty.index(slot))
             # Before the bias is added: that is one instruction then.
