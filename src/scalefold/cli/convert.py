@@ -22,7 +22,7 @@ def convert(
         Path,
         typer.Argument(
             help="OpenFold's alignment databases (a folder with super.index, or an .index file), "
-            "or AlphaFold's features.pkl."
+            "AlphaFold's features.pkl, or a Stockholm file (.sto)."
         ),
     ],
     out: Annotated[
@@ -33,31 +33,35 @@ def convert(
     ],
     chain: Annotated[
         str | None,
-        typer.Option(metavar="KEY", help="The chain of a features.pkl, such as 5pti_A."),
+        typer.Option(metavar="KEY", help="The chain of a features.pkl or .sto, such as 5pti_A."),
     ] = None,
 ) -> None:
-    """Convert alignments of OpenFold and AlphaFold to files that fetch and pack read.
+    """Convert alignments of OpenFold, AlphaFold and HMMER to files that fetch and pack read.
 
     It can be interrupted and started again. Of identical chains one has the files, which serve all.
     """
-    if source.suffix == ".pkl":
-        _features(source, out, chain)
+    if source.suffix in (".pkl", ".sto"):
+        _one_alignment(source, out, chain)
     else:
         _databases(source, out)
 
 
-def _features(source: Path, out: Path, chain: str | None) -> None:
+def _one_alignment(source: Path, out: Path, chain: str | None) -> None:
     from scalefold.io.atomic import make_folder, write_bytes
     from scalefold.raw.alphafold_features import features_to_a3m
     from scalefold.raw.chains import is_chain_key
+    from scalefold.search.given import read_given
 
     if chain is None or not is_chain_key(chain):
         raise InputError(f"--chain {chain}: name the chain of {source}, such as 5pti_A")
-    content = features_to_a3m(source)
-    target = out / "pdb" / chain / "a3m" / "alphafold_hits.a3m"
+    if source.suffix == ".pkl":
+        name, content = "alphafold_hits", features_to_a3m(source)
+    else:
+        name, content = source.stem, read_given(source)
+    target = out / "pdb" / chain / "a3m" / f"{name}.a3m"
     make_folder(target.parent)
     write_bytes(target, content)
-    typer.echo(f"{target}: {content.count(b'>'):,} rows; data.alignments: [alphafold_hits]")
+    typer.echo(f"{target}: {content.count(b'>'):,} rows; data.alignments: [{name}]")
 
 
 def _databases(source: Path, out: Path) -> None:

@@ -98,13 +98,19 @@ def test_convert(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert (out / "pdb/1abc_A/a3m/uniref90_hits.a3m").read_bytes() == b">q\nMK\n"
     assert "passed over, 1" in result.output
+    stockholm = tmp_path / "uniref90_hits.sto"
+    stockholm.write_text("# STOCKHOLM 1.0\nq   MK-V\nrow M-aV\n//\n")
+    result = run("convert", str(stockholm), "--out", str(out), "--chain", "2abc_A")
+    assert result.exit_code == 0, result.output
+    assert (out / "pdb/2abc_A/a3m/uniref90_hits.a3m").read_bytes() == b">q\nMKV\n>row\nM-aV\n"
     index.write_text("{}")
     assert run("convert", str(database), "--out", str(out)).exit_code == 2
-    pickled = tmp_path / "features.pkl"
-    pickled.write_bytes(b"")
-    for options in ([], ["--chain", "../A"], ["--chain", "1abc_A"]):
-        result = run("convert", str(pickled), "--out", str(out), *options)
-        assert result.exit_code == 2, result.output
+    for name in ("features.pkl", "empty.sto"):
+        empty = tmp_path / name
+        empty.write_bytes(b"")
+        for options in ([], ["--chain", "../A"], ["--chain", "1abc_A"]):
+            result = run("convert", str(empty), "--out", str(out), *options)
+            assert result.exit_code == 2, result.output
 
 
 def test_inspect_of_a_structure() -> None:

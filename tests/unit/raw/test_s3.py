@@ -1,6 +1,7 @@
 """A public S3 bucket, served on loopback with S3's answers: ranges, ETags, 403 for what is absent.
 
-The server is the test suite's own. moto's server mode would bring the AWS SDK and a web framework.
+The server is the test suite's own, which can fail on demand. The last test asks moto's server where
+that is installed (``pip install 'moto[server]==5.2.5'``): it brings the AWS SDK, 300 MB.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import httpx
 import pytest
 
 from scalefold.raw import mirrors
+from scalefold.raw.download import download
 from scalefold.raw.mirrors import Downloader, UnavailableError
 
 ROOT = "s3://openfold/pdb"
@@ -115,3 +119,58 @@ def next_part(folder: Path) -> Path:
             if path.stat().st_size:
                 return path
         time.sleep(0.01)
+
+
+@pytest.fixture
+def moto_bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A bucket of moto's S3 server, in place of Amazon's."""
+    server = pytest.importorskip("moto.server", reason="moto[server] is not installed")
+    monkeypatch.setenv("no_proxy", "*")
+    running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    running.start()
+    try:
+        host, port = running.get_host_and_port()
+        url = f"http://{host}:{port}/openfold"
+        httpx.put(url).raise_for_status()
+        monkeypatch.setattr(mirrors, "web_root", lambda root: root.replace("s3://openfold", url))
+        yield url
+    finally:
+        running.stop()
+
+
+def test_a_real_s3_server(moto_bucket: str, tmp_path: Path) -> None:
+    """Anonymous requests, sizes, a range from where a part ends, and another ETag."""
+
+    def put(body: bytes) -> None:
+        headers = {"x-amz-acl": "public-read"}
+        httpx.put(f"{moto_bucket}/pdb/a", content=body, headers=headers).raise_for_status()
+
+    def begin(target: Path) -> Path:
+        """Break a download off, and mark what came of it."""
+
+        def stop() -> None:
+            raise InterruptedError
+
+        part = target.with_name(f"{target.name}.part")
+        with httpx.Client() as client, pytest.raises(InterruptedError):
+            download(client, f"{moto_bucket}/pdb/a", part, stop)
+        assert 0 < part.stat().st_size < len(first)
+        part.write_bytes(b"-" * part.stat().st_size)
+        return part
+
+    first, second = bytes(range(250)) * 8000, bytes(range(1, 251)) * 8000
+    put(first)
+    with closing(Downloader(attempts=2, backoff_seconds=0.001)) as downloader:
+        assert downloader.size([ROOT], "a") == len(first)
+        downloader.get([ROOT], "a", tmp_path / "whole")
+        assert (tmp_path / "whole").read_bytes() == first
+        had = begin(tmp_path / "broken").stat().st_size
+        downloader.get([ROOT], "a", tmp_path / "broken")
+        assert (tmp_path / "broken").read_bytes() == b"-" * had + first[had:], "only the rest came"
+        begin(tmp_path / "changed")
+        put(second)
+        downloader.get([ROOT], "a", tmp_path / "changed")
+        assert (tmp_path / "changed").read_bytes() == second
+        with pytest.raises(UnavailableError) as caught:
+            downloader.get([ROOT], "none", tmp_path / "none")
+        assert caught.value.is_absent
