@@ -25,7 +25,7 @@ from scalefold.engine.memory import exhaustion_explained
 from scalefold.errors import InputError
 from scalefold.loader.loader import TrainingLoader, local_batch_size
 from scalefold.loader.sampler import TrainingSampler
-from scalefold.loader.shared import shared
+from scalefold.loader.shared_batches import shared
 from scalefold.parallel import SINGLE, Mesh
 from scalefold.parallel.ranks import on_all, on_first, same_everywhere
 from scalefold.shards.packed_settings import warn_of_other_settings
