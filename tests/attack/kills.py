@@ -184,7 +184,7 @@ def main() -> int:
 
 
 _CONTEXT: Final = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["scalefold.train.loop", "scalefold.evaluate.run"])
+_CONTEXT.set_forkserver_preload(["scalefold.train.start", "scalefold.evaluate.run"])
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -27,7 +27,7 @@ from scalefold.features.shares import divisible
 from scalefold.launcher import find_place
 from scalefold.loader.loader import TrainingLoader
 from scalefold.loader.sampler import TrainingSampler
-from scalefold.loader.shared import shared
+from scalefold.loader.shared_batches import shared
 from scalefold.loss.total import total_loss
 from scalefold.model.alphafold import AlphaFold
 from scalefold.model.assembly import Assembly

@@ -1,6 +1,6 @@
 """Features agree with OpenFold's and MLPerf's transforms, tensor by tensor, for the same draws.
 
-The golden files hold a sample, the decisions of a plan and what the reference made of them; see
+The golden files hold a sample, the choices for it and what the reference made of them; see
 ``make_features_golden.py``.
 """
 
@@ -14,10 +14,10 @@ import torch
 
 from scalefold.config.schema import FeaturesConfig
 from scalefold.features.alignment import Window
+from scalefold.features.choices import Choices, prediction_choices, training_choices
 from scalefold.features.contract import ALL_FEATURES, validate
 from scalefold.features.draws import MsaDraws
 from scalefold.features.pipeline import make_features
-from scalefold.features.plan import Plan, prediction_plan, training_plan
 from scalefold.features.query import Query
 from scalefold.shards.records import ChainRecord, MsaRecord, Sample, TemplateHit
 
@@ -102,9 +102,9 @@ def sample_of(golden):
     )
 
 
-def plan_of(golden, case, sample):
+def choices_of(golden, case, sample):
     passes = int(golden[f"{case}/num_passes"])
-    return Plan(
+    return Choices(
         window=Window(*golden[f"{case}/window"].tolist()),
         padded_length=int(golden[f"{case}/padded_length"]),
         templates=tuple(sample.templates[i] for i in golden[f"{case}/templates"]),
@@ -130,8 +130,8 @@ def config_of(golden, case):
 def test_every_tensor_equals_the_reference(oracle, case):
     golden = load(oracle)
     sample, config = sample_of(golden), config_of(golden, case)
-    plan = plan_of(golden, case, sample)
-    passes = make_features(sample, plan, config)
+    choices = choices_of(golden, case, sample)
+    passes = make_features(sample, choices, config)
     prefix = f"{case}/out/"
     names = {key.removeprefix(prefix) for key in golden if key.startswith(prefix)}
     if case in ("train", "short_chain"):
@@ -140,7 +140,7 @@ def test_every_tensor_equals_the_reference(oracle, case):
     for index, features in enumerate(passes):
         sizes = {
             "B": 1,
-            "N": plan.padded_length,
+            "N": choices.padded_length,
             "S": config.max_msa_clusters,
             "E": config.max_extra_msa,
             "T": config.max_templates,
@@ -187,17 +187,17 @@ def test_draws_are_still_those_of_the_golden_plan(golden):
     sample = sample_of(golden)
     for case in ("train", "eval"):
         config = config_of(golden, case)
-        expected = plan_of(golden, case, sample)
+        expected = choices_of(golden, case, sample)
         passes = range(len(expected.msa))
         if case == "train":
-            plan = training_plan(sample, config, SEED, DRAW, passes)
+            choices = training_choices(sample, config, SEED, DRAW, passes)
         else:
-            plan = prediction_plan(Query.of(sample), config, SEED, len(passes))
-        assert plan.window == expected.window
-        assert plan.clamped == expected.clamped
-        assert [h.chain_key for h, _ in plan.templates] == [
+            choices = prediction_choices(Query.of(sample), config, SEED, len(passes))
+        assert choices.window == expected.window
+        assert choices.clamped == expected.clamped
+        assert [h.chain_key for h, _ in choices.templates] == [
             h.chain_key for h, _ in expected.templates
         ]
-        for found, wanted in zip(plan.msa, expected.msa):
+        for found, wanted in zip(choices.msa, expected.msa):
             for name, array in vars(found).items():
                 np.testing.assert_array_equal(array, getattr(wanted, name), err_msg=name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -174,13 +175,13 @@ def test_full_reproductions_dry_run(
     assert (jobs["train"], jobs["report"]) == (str(trainings), str(trainings))
 
 
-@pytest.mark.parametrize("mode", ["after", "async"])
+@pytest.mark.parametrize("mode", ["after", "async", "with nothing more"])
 def test_config_check_counts_the_jobs_of_a_new_run(
     checkout: Path, tmp_path: Path, mode: str
 ) -> None:
     own = tmp_path / "my.yaml"
     (tmp_path / "my.fasta").write_text(">a\nMKV\n")
-    settings = {
+    settings: dict[str, Any] = {
         "results": str(tmp_path),
         "evaluation": {"mode": mode},
         "predict": {"fasta": str(tmp_path / "my.fasta"), "relax": True},
@@ -188,12 +189,14 @@ def test_config_check_counts_the_jobs_of_a_new_run(
         "distillation": {"fasta": str(tmp_path / "my.fasta"), "jobs": 2},
         "stages": {"first": {}, "second": {"sampling": {"distilled_share": 0.75}}},
     }
+    if mode == "with nothing more":
+        settings = {"results": str(tmp_path)}
     own.write_text(yaml.safe_dump({**settings, "data": {"buckets": None}}))
     files = [checkout / "demo/config.yaml", own]
     output = snakemake("-n", "--configfile", *map(str, files), folder=checkout)
     stages = load_stages(files)
     chains = read_chains(checkout / "demo/chains.tsv")
-    buckets = num_buckets(stages["first"], chains)
+    buckets = num_buckets(next(iter(stages.values())), chains)
     assert re.search(rf"^total +{num_jobs(stages, buckets)}$", output, re.MULTILINE), output
 
 

@@ -1,4 +1,4 @@
-"""Make golden features: the transforms of a reference code, fed with the decisions of a plan.
+"""Make golden features: the transforms of a reference code, fed with the choices for it.
 
 Run once for each reference, by hand; the tests only read what it wrote:
 
@@ -8,7 +8,7 @@ Run once for each reference, by hand; the tests only read what it wrote:
         demo tests/parity/golden/features_mlperf.npz
 
 The reference is imported from the path given (see ``peer_code.py``); none of its code is here.
-Every random function that its transforms call is replaced by one that hands out the plan's
+Every random function that its transforms call is replaced by one that hands out the choices's
 decisions in the order in which the reference asks, and fails if it asks differently. Positions are
 given in float64. The sample is a real one (2nwd_X of the demo) with some residues renamed to X,
 some atoms taken away and deletions put in, so that masks, unknown residues and deletions are
@@ -34,8 +34,8 @@ from tools.parity.peer_code import PeerCode
 
 from scalefold.chem.residues import ATOM37_INDEX, UNKNOWN
 from scalefold.config.schema import FeaturesConfig
+from scalefold.features.choices import Choices, prediction_choices, training_choices
 from scalefold.features.msa_rows import choose_rows, kept_rows
-from scalefold.features.plan import Plan, prediction_plan, training_plan
 from scalefold.features.query import Query
 from scalefold.raw.alignments import profile, read_folder
 from scalefold.raw.hhr import read_hhr
@@ -85,19 +85,19 @@ def main(oracle: str, source: str, demo: str, out: str) -> None:
     for name, settings, mode, passes, keep in CASES[oracle]:
         config = FeaturesConfig.model_validate(settings)
         if mode == "train":
-            plan = training_plan(sample, config, SEED, DRAW, range(passes))
+            choices = training_choices(sample, config, SEED, DRAW, range(passes))
         else:
-            plan = prediction_plan(Query.of(sample), config, SEED, passes)
-        arrays |= {f"{name}/{k}": v for k, v in _plan_arrays(sample, plan).items()}
+            choices = prediction_choices(Query.of(sample), config, SEED, passes)
+        arrays |= {f"{name}/{k}": v for k, v in _choice_arrays(sample, choices).items()}
         arrays[f"{name}/config"] = np.asarray(json.dumps(settings))
-        features = run(sample, plan, config, mode)
+        features = run(sample, choices, config, mode)
         for feature in keep or features:
             tensor = features[feature]
             array = tensor.numpy()
             arrays[f"{name}/out/{feature}"] = (
                 array.astype(np.float32) if array.dtype == np.float64 else array
             )
-        print(name, plan.window, len(plan.templates), len(keep or features))
+        print(name, choices.window, len(choices.templates), len(keep or features))
     np.savez_compressed(out, **arrays)
 
 
@@ -209,21 +209,21 @@ def _sample_arrays(sample: Sample) -> dict[str, Any]:
     return arrays
 
 
-def _ranks(sample: Sample, plan: Plan) -> list[int]:
+def _ranks(sample: Sample, choices: Choices) -> list[int]:
     hits = [hit for hit, _ in sample.templates]
-    return [next(i for i, hit in enumerate(hits) if hit is used) for used, _ in plan.templates]
+    return [next(i for i, hit in enumerate(hits) if hit is used) for used, _ in choices.templates]
 
 
-def _plan_arrays(sample: Sample, plan: Plan) -> dict[str, Any]:
-    ranks = _ranks(sample, plan)
+def _choice_arrays(sample: Sample, choices: Choices) -> dict[str, Any]:
+    ranks = _ranks(sample, choices)
     arrays: dict[str, Any] = {
-        "window": np.asarray(plan.window),
-        "padded_length": np.asarray(plan.padded_length),
-        "clamped": np.asarray(plan.clamped),
+        "window": np.asarray(choices.window),
+        "padded_length": np.asarray(choices.padded_length),
+        "clamped": np.asarray(choices.clamped),
         "templates": np.asarray(ranks, np.int64),
-        "num_passes": np.asarray(len(plan.msa)),
+        "num_passes": np.asarray(len(choices.msa)),
     }
-    for i, draws in enumerate(plan.msa):
+    for i, draws in enumerate(choices.msa):
         arrays |= {f"{i}/{k}": v for k, v in vars(draws).items()}
     return arrays
 
@@ -257,11 +257,13 @@ class _Script:
         return (unit[..., None] >= probs.cumsum(-1)[..., :-1]).sum(-1)
 
 
-def _script_passes(script: _Script, sample: Sample, plan: Plan, config: FeaturesConfig) -> None:
+def _script_passes(
+    script: _Script, sample: Sample, choices: Choices, config: FeaturesConfig
+) -> None:
     num_rows, num_res = sample.msa.msa.shape
     for shape in ((num_rows, num_res), (num_res,)):
         script.values.append(("rand", torch.ones(shape)))  # replacing by X, at a rate of 0
-    for draws in plan.msa:
+    for draws in choices.msa:
         if len(draws.deletion_starts):
             script.values.append(("randint", torch.from_numpy(draws.deletion_starts)))
         fraction = config.block_deletion.fraction_per_block
@@ -276,7 +278,7 @@ def _script_passes(script: _Script, sample: Sample, plan: Plan, config: Features
         script.values.append(("randperm", torch.arange(len(choice.others))))
 
 
-def _raw_tensors(sample: Sample, plan: Plan, order: list[int]) -> dict[str, torch.Tensor]:
+def _raw_tensors(sample: Sample, choices: Choices, order: list[int]) -> dict[str, torch.Tensor]:
     """Raw features as a data pipeline hands them over; ``order`` maps HHblits symbols to ours."""
     chain, msa = sample.chain, sample.msa
     num_rows, num_res = msa.msa.shape
@@ -318,9 +320,11 @@ def _raw_tensors(sample: Sample, plan: Plan, order: list[int]) -> dict[str, torc
     return {name: torch.tensor(array) for name, array in arrays.items()}
 
 
-def _template_script(sample: Sample, plan: Plan, config: FeaturesConfig) -> tuple[int, list[int]]:
-    """Start and permutation by which a reference takes the templates of the plan."""
-    chosen = _ranks(sample, plan)
+def _template_script(
+    sample: Sample, choices: Choices, config: FeaturesConfig
+) -> tuple[int, list[int]]:
+    """Start and permutation by which a reference takes the templates of the choices."""
+    chosen = _ranks(sample, choices)
     rest = [i for i in range(len(sample.templates)) if i not in chosen]
     # A reference keeps min(n - start, slots) templates from start on. When the slots are full the
     # rest may stand anywhere; otherwise it must come before.
@@ -328,7 +332,7 @@ def _template_script(sample: Sample, plan: Plan, config: FeaturesConfig) -> tupl
 
 
 def _run_openfold(
-    sample: Sample, plan: Plan, config: FeaturesConfig, mode: str
+    sample: Sample, choices: Choices, config: FeaturesConfig, mode: str
 ) -> dict[str, torch.Tensor]:
     from openfold.config import model_config
     from openfold.data import data_transforms, input_pipeline
@@ -340,12 +344,12 @@ def _run_openfold(
     settings.max_msa_clusters = config.max_msa_clusters
     settings.max_extra_msa = config.max_extra_msa
     settings.max_templates = config.max_templates
-    settings.crop_size = plan.padded_length
-    common.max_recycling_iters = len(plan.msa) - 1
+    settings.crop_size = choices.padded_length
+    common.max_recycling_iters = len(choices.msa) - 1
 
-    tensors = _raw_tensors(sample, plan, residue_constants.MAP_HHBLITS_AATYPE_TO_OUR_AATYPE)
-    tensors["use_clamped_fape"] = torch.tensor(float(plan.clamped))
-    _script_passes(script, sample, plan, config)
+    tensors = _raw_tensors(sample, choices, residue_constants.MAP_HHBLITS_AATYPE_TO_OUR_AATYPE)
+    tensors["use_clamped_fape"] = torch.tensor(float(choices.clamped))
+    _script_passes(script, sample, choices, config)
     values: deque[tuple[str, object]] = deque()
     for name, value in script.values:
         values.append((name, value))
@@ -353,12 +357,12 @@ def _run_openfold(
         if not is_last:
             continue
         if mode == "train":
-            start, order = _template_script(sample, plan, config)
+            start, order = _template_script(sample, choices, config)
             values.append(("randint", torch.tensor([start])))
             values.append(("randperm", torch.tensor(order)))
-        if not plan.clamped:
+        if not choices.clamped:
             values.append(("randint", torch.tensor([0])))
-        values.append(("randint", torch.tensor([plan.window.start])))
+        values.append(("randint", torch.tensor([choices.window.start])))
     script.values = values
     return _with_patches(
         data_transforms,
@@ -368,7 +372,7 @@ def _run_openfold(
 
 
 def _run_mlperf(
-    sample: Sample, plan: Plan, config: FeaturesConfig, mode: str
+    sample: Sample, choices: Choices, config: FeaturesConfig, mode: str
 ) -> dict[str, torch.Tensor]:
     import Bio.Data
     from Bio.Data import PDBData
@@ -381,7 +385,7 @@ def _run_mlperf(
     script = _Script()
     settings = SimpleNamespace(
         train_sequence_crop_size=config.crop_size,
-        num_recycling_iters=len(plan.msa) - 1,
+        num_recycling_iters=len(choices.msa) - 1,
         templates_enabled=True,
         embed_template_torsion_angles=True,
         max_distillation_msa_clusters=1000,
@@ -395,18 +399,18 @@ def _run_mlperf(
         masked_msa_replace_fraction=0.15,
         msa_cluster_features=True,
     )
-    tensors = _raw_tensors(sample, plan, rc.MAP_HHBLITS_AATYPE_TO_OUR_AATYPE)
-    _script_passes(script, sample, plan, config)
+    tensors = _raw_tensors(sample, choices, rc.MAP_HHBLITS_AATYPE_TO_OUR_AATYPE)
+    _script_passes(script, sample, choices, config)
     values: deque[tuple[str, object]] = deque()
     for name, value in script.values:
         values.append((name, value))
         if not (name == "randperm" and values[-2][0] == "categorical"):
             continue
         if mode == "train":
-            start, order = _template_script(sample, plan, config)
+            start, order = _template_script(sample, choices, config)
             values.append(("randint", torch.tensor([start])))
             values.append(("randperm", torch.tensor(order)))
-        values.append(("randint", torch.tensor([plan.window.start])))
+        values.append(("randint", torch.tensor([choices.window.start])))
     script.values = values
     return _with_patches(
         transforms,

@@ -29,7 +29,7 @@ from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.features.contract import Features
 from scalefold.loader.loader import TrainingLoader
-from scalefold.loader.shared import shared
+from scalefold.loader.shared_batches import shared
 from scalefold.parallel import SINGLE, Mesh, Ranks
 from scalefold.parallel.ranks import broadcast_all, on_all
 from scalefold.shards.reader import ShardReader

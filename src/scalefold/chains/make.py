@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from scalefold.chains.candidates import Candidate, Notes
+from scalefold.chains.candidates import Candidate
 from scalefold.chains.clusters import (
     Assigned,
     assign_by_entity,
@@ -41,15 +41,12 @@ class ChainList:
         How RCSB's clusters were joined; ``None`` if they were not.
     num_relatives
         Training chains of the validation chains' clusters.
-    notes
-        What was passed over in the sources.
     """
 
     chains: dict[str, Candidate]
     choice: Choice
     assigned: Assigned | None
     num_relatives: int
-    notes: Notes
 
 
 def make_chain_list(
@@ -111,4 +108,4 @@ def make_chain_list(
     num_relatives = check_choice(chains, choice, rules)
     rows = ((key, choice.splits[key], chains[key].cluster or "") for key in sorted(choice.splits))
     write_table(out, CHAIN_COLUMNS, rows)
-    return ChainList(chains, choice, assigned, num_relatives, candidates.notes)
+    return ChainList(chains, choice, assigned, num_relatives)

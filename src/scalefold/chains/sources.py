@@ -123,6 +123,8 @@ def read_sources(paths: Sequence[Path], jobs: int) -> Candidates:
         if source.kind == "obsolete entries":
             count = candidates.drop(read_obsolete(source.path))
             logger.info("%s: %s chains are obsolete, left out", source.path, f"{count:,}")
+    for note in candidates.notes:
+        logger.warning("passed over: %s", note)
     if not any(True for _ in candidates):
         raise InputError(f"{', '.join(str(path) for path in paths)}: no chain is found")
     return candidates

@@ -205,5 +205,3 @@ def _say(made: ChainList, out: Path) -> None:
             "preset allows",
             err=True,
         )
-    for note in made.notes:
-        typer.echo(f"passed over: {note}", err=True)

@@ -12,7 +12,7 @@ from scalefold.launcher import Place, find_place
 if TYPE_CHECKING:
     import torch
 
-    from scalefold.predict.shared import SharedPredictors
+    from scalefold.predict.shared_chain import SharedPredictors
 
 
 def check_one_node(place: Place | None) -> None:
@@ -41,7 +41,7 @@ def leading(device: str) -> Iterator[SharedPredictors | None]:
     """
     from scalefold.cli.device import torch_device
     from scalefold.parallel.launch import divided, joined
-    from scalefold.predict.shared import SharedPredictors
+    from scalefold.predict.shared_chain import SharedPredictors
 
     place = find_place()
     if place is not None and place.world_size == 1:

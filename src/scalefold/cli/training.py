@@ -105,8 +105,8 @@ def train(
     from scalefold.parallel.launch import divided, joined
     from scalefold.parallel.ranks import on_all, on_first
     from scalefold.shards.packed_settings import check_origin
-    from scalefold.train.loop import train as run
     from scalefold.train.signals import EXIT_STOPPED, stop_on_signals, stop_without_parent
+    from scalefold.train.start import train as run
 
     def settings() -> Config:
         if set_aside and not resume:

@@ -34,7 +34,7 @@ from scalefold.evaluate.results import (
 from scalefold.evaluate.unreported import forget_unreported, keep_unreported, read_unreported
 from scalefold.io.atomic import check_writable
 from scalefold.predict.predictor import choose_precision
-from scalefold.predict.shared import SharedPredictors
+from scalefold.predict.shared_chain import SharedPredictors
 from scalefold.predict.subject import Subject, read_subject
 from scalefold.progress import LiveLine
 from scalefold.raw.case_collisions import check_case_collisions

@@ -22,10 +22,10 @@ from scalefold.chem.residues import GAP
 from scalefold.config.schema import FeaturesConfig
 from scalefold.errors import InputError
 from scalefold.features.alignment import StoredAlignment
+from scalefold.features.choices import Choices
 from scalefold.features.draws import MsaDraws
 from scalefold.features.masking import replacement_bounds
 from scalefold.features.msa_rows import choose_rows
-from scalefold.features.plan import Plan
 from scalefold.features.query import Query
 from scalefold.features.targets import TargetInputs
 from scalefold.features.templates import Template
@@ -108,7 +108,7 @@ class FeatureInputs(NamedTuple):
         return moved
 
 
-def feature_inputs(query: Query, plan: Plan, config: FeaturesConfig) -> FeatureInputs:
+def feature_inputs(query: Query, choices: Choices, config: FeaturesConfig) -> FeatureInputs:
     """Collect what features are made from. Tensors share the query's memory where they can.
 
     Raises
@@ -116,19 +116,19 @@ def feature_inputs(query: Query, plan: Plan, config: FeaturesConfig) -> FeatureI
     InputError
         If the chain has no residues, or the alignment is not the chain's.
     """
-    residues = np.arange(plan.window.start, plan.window.stop, dtype=np.int32)
+    residues = np.arange(choices.window.start, choices.window.stop, dtype=np.int32)
     if len(query) == 0:
         raise InputError(f"{query.name}: has no residues; take it out of the table of chains")
     return FeatureInputs(
         residues=torch.from_numpy(residues),
-        padded_length=plan.padded_length,
+        padded_length=choices.padded_length,
         aatype=torch.from_numpy(query.aatype[residues]),
-        templates=aligned_templates(plan.templates, residues),
+        templates=aligned_templates(choices.templates, residues),
         alignment=StoredAlignment.of(query),
         bounds=torch.from_numpy(replacement_bounds(query.msa.profile, config.masked_msa)),
         passes=tuple(
-            pass_inputs(len(query.msa.msa), draws, config, key, plan.max_msa_rows)
-            for draws, key in zip(plan.msa, plan.dropout_keys, strict=True)
+            pass_inputs(len(query.msa.msa), draws, config, key, choices.max_msa_rows)
+            for draws, key in zip(choices.msa, choices.dropout_keys, strict=True)
         ),
     )
 

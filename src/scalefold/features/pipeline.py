@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import torch
 
 from scalefold.config.schema import FeaturesConfig
+from scalefold.features.choices import Choices, prediction_choices, training_choices
 from scalefold.features.contract import INPUT_FEATURES, Features
 from scalefold.features.crop import pad
 from scalefold.features.inputs import FeatureInputs, feature_inputs
 from scalefold.features.msa import msa_features
-from scalefold.features.plan import Plan, prediction_plan, training_plan
 from scalefold.features.query import Query
 from scalefold.features.sequence import sequence_features
 from scalefold.features.targets import target_features, target_inputs
@@ -52,7 +52,9 @@ def training_features(
     InputError
         If the sample cannot be used; names the chain.
     """
-    return make_features(sample, training_plan(sample, config, seed, draw, passes), config, device)
+    return make_features(
+        sample, training_choices(sample, config, seed, draw, passes), config, device
+    )
 
 
 def prediction_features(
@@ -87,19 +89,19 @@ def prediction_features(
     InputError
         If the query cannot be used; names the chain.
     """
-    inputs = feature_inputs(query, prediction_plan(query, config, seed, num_passes), config)
+    inputs = feature_inputs(query, prediction_choices(query, config, seed, num_passes), config)
     return features_of(inputs.to(torch.device(device)), config, num_passes)
 
 
 def make_features(
-    sample: Sample, plan: Plan, config: FeaturesConfig, device: torch.device | str = "cpu"
+    sample: Sample, choices: Choices, config: FeaturesConfig, device: torch.device | str = "cpu"
 ) -> list[Features]:
-    """Carry out a plan: no randomness here. See :func:`training_features`."""
-    inputs = training_inputs(sample, plan, config)
+    """Carry out the choices: no randomness here. See :func:`training_features`."""
+    inputs = training_inputs(sample, choices, config)
     return features_of(inputs.to(torch.device(device)), config, len(inputs.passes))
 
 
-def training_inputs(sample: Sample, plan: Plan, config: FeaturesConfig) -> FeatureInputs:
+def training_inputs(sample: Sample, choices: Choices, config: FeaturesConfig) -> FeatureInputs:
     """Collect what features and targets are made from.
 
     Raises
@@ -107,8 +109,8 @@ def training_inputs(sample: Sample, plan: Plan, config: FeaturesConfig) -> Featu
     InputError
         If the chain has no observed atom; see also `feature_inputs`.
     """
-    targets = target_inputs(sample.chain, plan, config.distilled.min_plddt)
-    return feature_inputs(Query.of(sample), plan, config)._replace(targets=targets)
+    targets = target_inputs(sample.chain, choices, config.distilled.min_plddt)
+    return feature_inputs(Query.of(sample), choices, config)._replace(targets=targets)
 
 
 def features_of(inputs: FeatureInputs, config: FeaturesConfig, num_passes: int) -> list[Features]:

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from scalefold.errors import InputError
 from scalefold.features.atoms import atom14_targets, pseudo_beta
+from scalefold.features.choices import Choices
 from scalefold.features.contract import Features
-from scalefold.features.plan import Plan
 from scalefold.features.rigid_groups import rigid_group_targets
 from scalefold.features.torsions import torsion_angles
 from scalefold.shards.records import ChainRecord
@@ -39,7 +39,7 @@ class TargetInputs(NamedTuple):
     clamped: bool
 
 
-def target_inputs(chain: ChainRecord, plan: Plan, min_plddt: float) -> TargetInputs:
+def target_inputs(chain: ChainRecord, choices: Choices, min_plddt: float) -> TargetInputs:
     """Collect what targets are made from. Tensors share the chain's memory.
 
     Of a predicted structure, atoms of residues below ``min_plddt`` count as not observed. Its
@@ -51,7 +51,7 @@ def target_inputs(chain: ChainRecord, plan: Plan, min_plddt: float) -> TargetInp
         See `check_observed`.
     """
     check_observed(chain)
-    part = slice(plan.window.start, plan.window.stop)
+    part = slice(choices.window.start, choices.window.stop)
     mask = chain.atom_mask[part]
     if chain.confidence is not None:
         mask = mask & (chain.confidence[part, None] >= min_plddt)
@@ -60,7 +60,7 @@ def target_inputs(chain: ChainRecord, plan: Plan, min_plddt: float) -> TargetInp
         atom_mask=torch.from_numpy(mask),
         num_res=len(chain),
         resolution=float(chain.resolution or 0.0),
-        clamped=plan.clamped,
+        clamped=choices.clamped,
     )
 
 

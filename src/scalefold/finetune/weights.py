@@ -84,12 +84,10 @@ def read_given_weights(path: Path, preset: str | None = None) -> GivenWeights:
             continue
         count = sum(value.numel() for value in state.values())
         return GivenWeights(f"preset {name}", count, _settings(model))
-    if len(problems) == 1:
-        raise InputError(problems[0])
     raise InputError(
-        f"{path}: fits none of the presets {', '.join(presets)}. Give --preset if it belongs to "
-        "another one. Weights of a model with other sizes need their checkpoint folder, which "
-        f"states these. With preset {presets[0]}: {problems[0]}"
+        f"{path}: does not fit preset {' or '.join(presets)}. Give --preset if it belongs to "
+        "another one. For a model with sizes of its own, give --weights the checkpoint folder "
+        f"step-<number> of its training, which states them. With preset {presets[0]}: {problems[0]}"
     )
 
 

@@ -7,10 +7,10 @@ from typing import NamedTuple, Protocol
 
 from scalefold.config.schema import FeaturesConfig
 from scalefold.errors import InputError
+from scalefold.features.choices import training_choices
 from scalefold.features.contract import Features
 from scalefold.features.inputs import FeatureInputs
 from scalefold.features.pipeline import features_of, training_inputs
-from scalefold.features.plan import training_plan
 from scalefold.shards.records import Sample
 
 
@@ -77,8 +77,8 @@ class Preparation:
         try:
             sample = self.reader.sample(task.chain_key)
             passes = range(task.num_passes)
-            plan = training_plan(sample, self.config, self.seed, task.draw, passes)
-            return training_inputs(sample, plan, self.config)
+            choices = training_choices(sample, self.config, self.seed, task.draw, passes)
+            return training_inputs(sample, choices, self.config)
         except InputError as error:
             raise type(error)(f"{task}: {error}") from error
         except Exception as error:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from scalefold.config.schema import OptimiserConfig
 from scalefold.optim.accumulation import add_sample, clip_scale
 from scalefold.optim.parameters import FlatParameters, flat_norm
-from scalefold.optim.shared import SharedGradient
+from scalefold.optim.shared_gradient import SharedGradient
 from scalefold.parallel import ALONE, Mesh, Pending
 from scalefold.parallel.buckets import BUCKET_ELEMENTS, Completion, bucket_slices
 

@@ -13,7 +13,7 @@ from scalefold.features.query import Query
 from scalefold.predict.ahead import ready_features
 from scalefold.predict.members import Member
 from scalefold.predict.predictor import Prediction, Predictor
-from scalefold.predict.shared import LeadingPredictor, SharedPredictors
+from scalefold.predict.shared_chain import LeadingPredictor, SharedPredictors
 
 Key = str
 """Of settings: what has the same one is made once."""

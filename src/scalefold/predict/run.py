@@ -30,7 +30,7 @@ from scalefold.predict.members import Member
 from scalefold.predict.outputs import check_settings, read_record, write_target
 from scalefold.predict.predictor import choose_precision, memory_explained, not_finite
 from scalefold.predict.ranking import rank
-from scalefold.predict.shared import SharedPredictors
+from scalefold.predict.shared_chain import SharedPredictors
 from scalefold.predict.targets import Target
 from scalefold.progress import LiveLine
 from scalefold.raw.case_collisions import check_case_collisions

@@ -162,8 +162,8 @@ def parse_entry(content: bytes, source: str, name: str = "") -> Entry:
         document = gemmi.cif.read_string(content.decode("utf-8", errors="replace"))
     except (ValueError, RuntimeError) as error:  # gemmi raises either
         raise InputError(
-            f"{source}: not readable as mmCIF: {_located(error)}. {_REPLACE}. Or remove the entry "
-            "from the list."
+            f"{source}: not readable as mmCIF: {_located(error)}. {_REPLACE}. Or leave "
+            "the entry out."
         ) from error
     if len(document) == 0:
         raise InputError(f"{source}: holds no mmCIF data block. {_REPLACE}.")
@@ -179,9 +179,7 @@ def _entry(head: gemmi.cif.Block, block: gemmi.cif.Block, name: str, source: str
     entry_id = name.lower()
     monomers = protein_monomers(block, source)
     if not monomers:
-        raise InputError(
-            f"{source}: entry {entry_id} has no protein chain. Remove it from the list of entries."
-        )
+        raise InputError(f"{source}: entry {entry_id} has no protein chain. Leave it out.")
     entry = Entry(
         entry_id,
         stated_method(head),
@@ -195,7 +193,7 @@ def _entry(head: gemmi.cif.Block, block: gemmi.cif.Block, name: str, source: str
     if not chains:
         raise InputError(
             f"{source}: entry {entry_id} has {len(monomers)} protein chain(s) but coordinates for "
-            "none of them. Remove it from the list of entries."
+            "none of them. Leave it out."
         )
     _check_keys(chains, source)
     return replace(entry, chains=chains)
@@ -238,7 +236,7 @@ def _check_keys(chains: Sequence[Chain], source: str) -> None:
         if len(names) > 1:
             raise InputError(
                 f"{source}: protein chains {', '.join(names)} (label_asym_id) share the author "
-                f"chain {key!r}, so the key is ambiguous. Remove the entry from the list."
+                f"chain {key!r}, so the key is ambiguous. Leave the entry out."
             )
 
 

@@ -37,8 +37,7 @@ def read_pdb(content: bytes, source: str) -> gemmi.cif.Block:
         structure = gemmi.read_pdb_string(content.decode("latin-1"))
     except (ValueError, RuntimeError) as error:
         raise InputError(
-            f"{source}: not readable as a PDB file: {error}. Write it again, or remove the entry "
-            "from the list."
+            f"{source}: not readable as a PDB file: {error}. Write it again, or leave it out."
         ) from error
     block = complete(structure, source)
     if structure.resolution > 0.0:
@@ -61,8 +60,8 @@ def complete_block(block: gemmi.cif.Block, source: str) -> gemmi.cif.Block:
         structure = gemmi.make_structure_from_block(block)
     except (ValueError, RuntimeError) as error:
         raise InputError(
-            f"{source}: its _atom_site cannot be read: {error}. Write the file again, or remove "
-            "the entry from the list."
+            f"{source}: its _atom_site cannot be read: {error}. Write the file again, or leave "
+            "it out."
         ) from error
     return complete(structure, source)
 
@@ -79,9 +78,7 @@ def complete(structure: gemmi.Structure, source: str) -> gemmi.cif.Block:
         There are no atoms, or a chain's residues are not those of its stated sequence.
     """
     if len(structure) == 0 or structure[0].count_atom_sites() == 0:
-        raise InputError(
-            f"{source}: has no atoms. Write it again, or remove the entry from the list."
-        )
+        raise InputError(f"{source}: has no atoms. Write it again, or leave it out.")
     while len(structure) > 1:
         del structure[1]
     if not any(entity.full_sequence for entity in structure.entities):

@@ -125,7 +125,7 @@ def _check_extent(chain: Chain) -> None:
         raise InputError(
             f"chain {chain.chain_key} has the Cα atoms of its {len(alphas)} observed residues all "
             f"at ({place}): these are no coordinates. Use another file of it (data.mirrors.mmcif), "
-            "or remove it from the list"
+            "or leave it out"
         )
 
 

@@ -9,10 +9,12 @@ import contextlib
 import datetime
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from scalefold.config.identity import former_packing_settings, packing_hashes, packing_settings
 from scalefold.config.schema import Config
@@ -53,10 +55,10 @@ class BucketHead:
     bucket: int
     schema_version: int
     config_hash: str
-    settings: dict[str, Any]
     shard: ShardFacts
     rejected: tuple[Rejected, ...]
     sources: tuple[SourceFile, ...]
+    settings: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,27 +178,12 @@ def read_chain_summary(folder: Path, bucket: int, config: Config) -> ChainSummar
     InputError
         It is missing, damaged, or was packed with other settings or by another version.
     """
-
-    def parse(head: BucketHead, tree: dict[str, Any]) -> ChainSummary:
-        return ChainSummary(head, tuple(ChainFacts(**row) for row in tree["rows"]))
-
-    return _read(folder, "chain", bucket, config, parse)
+    return _read(folder, "chain", bucket, config, ChainSummary)
 
 
 def read_msa_summary(folder: Path, bucket: int, config: Config) -> MsaSummary:
     """Read a bucket's msa summary; raises as :func:`read_chain_summary`."""
-
-    def parse(head: BucketHead, tree: dict[str, Any]) -> MsaSummary:
-        return MsaSummary(
-            head,
-            tuple(AlignmentFacts(**row) for row in tree["rows"]),
-            tree["template_hits"],
-            tree["structures"],
-            tuple(tree["chains"]),
-            ShardFacts(**tree["hits"]),
-        )
-
-    return _read(folder, "msa", bucket, config, parse)
+    return _read(folder, "msa", bucket, config, MsaSummary)
 
 
 def rows_left_out(folder: Path, bucket: int, row: int) -> dict[str, int]:
@@ -215,22 +202,26 @@ def _read(
     family: str,
     bucket: int,
     config: Config,
-    parse: Callable[[BucketHead, dict[str, Any]], _Summary],
+    kind: type[_Summary],
 ) -> _Summary:
     path = folder / summary_file(family, bucket)
     fix = f"{pack_command(path.name)} writes it."
     try:
         tree = read_sealed(path, fix)
-        head = _head(tree["head"])
-        _check_version(path, head)
-        summary = parse(head, tree)
-    except InputError:
-        raise
+        head = TypeAdapter(BucketHead).validate_python(tree.get("head"))
+        if head.schema_version != FAMILY_VERSIONS[family]:
+            raise InputError(
+                f"{path}: schema version {head.schema_version}, this version of scalefold writes "
+                f"{FAMILY_VERSIONS[family]}. {PACK_ALIGNMENTS_AGAIN}."
+            )
+        check_keys(path, tree, _KEYS, fix)
+        summary = TypeAdapter(kind).validate_python(tree)
     except FileNotFoundError as error:
         raise InputError(f"{path}: no such file. {fix}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path}: damaged ({type(error).__name__}: {error}). {fix}") from error
-    check_keys(path, tree, _KEYS, fix)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise InputError(f"{path}: damaged, {key}: {first['msg']}. {fix}") from error
     if head.config_hash not in packing_hashes(config):
         changed = changed_settings(head.settings, config)
         raise InputError(
@@ -238,14 +229,6 @@ def _read(
             f"back, pack everything into another folder, or pack again: {PACK_ALL_AGAIN}."
         )
     return summary
-
-
-def _check_version(path: Path, head: BucketHead) -> None:
-    if head.schema_version != FAMILY_VERSIONS[head.family]:
-        raise InputError(
-            f"{path}: schema version {head.schema_version}, this version of scalefold writes "
-            f"{FAMILY_VERSIONS[head.family]}. {PACK_ALIGNMENTS_AGAIN}."
-        )
 
 
 def changed_settings(packed_with: Mapping[str, Any], config: Config) -> dict[str, str]:
@@ -276,16 +259,3 @@ def changed_settings(packed_with: Mapping[str, Any], config: Config) -> dict[str
 def in_words(changed: Mapping[str, str]) -> str:
     """Join what `changed_settings` says."""
     return "; ".join(f"{key}: {values}" for key, values in changed.items())
-
-
-def _head(tree: dict[str, Any]) -> BucketHead:
-    return BucketHead(
-        family=tree["family"],
-        bucket=tree["bucket"],
-        schema_version=tree["schema_version"],
-        config_hash=tree["config_hash"],
-        settings=tree.get("settings", {}),
-        shard=ShardFacts(**tree["shard"]),
-        rejected=tuple(Rejected(**row) for row in tree["rejected"]),
-        sources=tuple(SourceFile(**source) for source in tree["sources"]),
-    )

@@ -1,1 +1,1 @@
-"""Training: `assemble` builds a run's parts, `loop` starts the run, `run` makes its steps."""
+"""Training: `assemble` builds a run's parts, `start` begins the run, `run` makes its steps."""

@@ -32,7 +32,7 @@ _BYTES_A_PARAMETER: Final = 16
 """Of a checkpoint: weights, their average and Adam's two moments, in float32."""
 
 _JOBS_A_BUCKET: Final = 4  # fetch_structures, fetch_alignments, structures, pack
-_JOBS_A_RUN: Final = 4  # all_structures, index, config, all
+_JOBS_A_RUN: Final = 3  # index, config, all
 
 
 def extent(stages: Mapping[str, Config], chains: Sequence[ChainRow]) -> Iterator[str]:
@@ -91,11 +91,11 @@ def num_jobs(stages: Mapping[str, Config], buckets: int) -> int:
 
 
 def _searches(config: Config) -> int:
-    """Search for chains, with what comes before and after; search for sequences to predict."""
+    """Search for chains, with two jobs before and one after; search for sequences to predict."""
     if config.search is None:
         return 0
     of_sequences = config.predict.searches + config.distillation.searches
-    return 2 + config.search.jobs * (1 + of_sequences)
+    return 3 + config.search.jobs * (1 + of_sequences)
 
 
 def _jobs_of_stage(config: Config) -> int:

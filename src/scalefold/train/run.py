@@ -23,7 +23,7 @@ from scalefold.errors import ElsewhereError, InputError
 from scalefold.loader.loader import Batch
 from scalefold.loader.order import Position
 from scalefold.loader.prepare import SampleError
-from scalefold.loader.shared import Batches
+from scalefold.loader.shared_batches import Batches
 from scalefold.loader.waiting import StoppedWaitingError
 from scalefold.ops.backends import log_backends
 from scalefold.optim.schedule import learning_rate

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,6 @@ from rich.console import Console
 
 import scalefold
 from scalefold.checkpoint.background import Background
-from scalefold.checkpoint.lock import WriterLock
 from scalefold.checkpoint.provenance import Inputs, source_commit
 from scalefold.checkpoint.read import FormerData, checkpoint_path, ready_mark
 from scalefold.checkpoint.snapshot import Snapshot
@@ -48,8 +47,8 @@ class RunFiles:
     inputs : Inputs
     former_data : sequence of FormerData
         See `scalefold.checkpoint.read.Metadata`.
-    lock : WriterLock
-        Confirmed before each checkpoint.
+    confirm : callable
+        Makes sure of the lock before each checkpoint.
     console : Console
         For the progress line.
     """
@@ -62,10 +61,10 @@ class RunFiles:
         step: int,
         inputs: Inputs,
         former_data: Sequence[FormerData],
-        lock: WriterLock,
+        confirm: Callable[[], None],
         console: Console,
     ) -> None:
-        self._training, self._out, self._lock = config.training, out, lock
+        self._training, self._out, self._confirm = config.training, out, confirm
         self._snapshot = Snapshot(trainer.state, trainer.step.hold_update)
         self._metrics = MetricsLog(out, step)
         self._progress = ProgressLine(step, config.training.steps, console)
@@ -130,6 +129,6 @@ class RunFiles:
             averaged=self._snapshot.averaged,
             training={**progress, "optimiser": self._snapshot.optimiser},
             description=self._description,
-            confirm=self._lock.confirm,
+            confirm=self._confirm,
         )
         prune(self._out, self._training.keep_checkpoints, self._training.publishes)

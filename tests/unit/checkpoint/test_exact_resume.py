@@ -16,7 +16,7 @@ from tests.unit.train.trajectory import assert_identical, records
 from scalefold.checkpoint.read import checkpoints, load_training, load_weights
 from scalefold.config import config_to_yaml, make_config
 from scalefold.config.load import merge
-from scalefold.train.loop import train
+from scalefold.train.start import train
 
 # A training process of its own; the third argument says where it kills itself, like a power cut.
 RUN = """
@@ -26,7 +26,7 @@ import torch
 from scalefold.config import load_config
 from scalefold.checkpoint import write as checkpoint
 from scalefold.train import metrics
-from scalefold.train.loop import train
+from scalefold.train.start import train
 
 def kill():
     os.kill(os.getpid(), signal.SIGKILL)

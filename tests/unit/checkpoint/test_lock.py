@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from scalefold.checkpoint import lock as locks
-from scalefold.checkpoint.lock import LOCK_FOLDER, WriterLock
+from scalefold.checkpoint.lock import LOCK_FOLDER, writer_lock
 from scalefold.errors import InputError
 
 # Holds the lock of a folder. Further arguments: seconds between beats, and the name of another
@@ -28,19 +28,16 @@ from scalefold.errors import InputError
 folder, lock.BEAT_SECONDS, lock.SILENCE_SECONDS = Path(sys.argv[1]), float(sys.argv[2]), 1.0
 if len(sys.argv) > 3:
     lock.socket.gethostname = lock._machine = lambda: sys.argv[3]
-held = lock.WriterLock(folder)
-held.acquire()
-print("held", flush=True)
-for line in sys.stdin:
-    if line == "confirm\\n":
+with lock.writer_lock(folder) as confirm:
+    print("held", flush=True)
+    for line in sys.stdin:
+        if line != "confirm\\n":
+            break
         try:
-            held.confirm()
+            confirm()
             print("mine", flush=True)
         except InputError as error:
             print(str(error).replace("\\n", " "), flush=True)
-    else:
-        break
-held.release()
 print("released", flush=True)
 """
 
@@ -82,6 +79,11 @@ def short_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "SILENCE_SECONDS", 1.0)
 
 
+def take(folder: Path) -> None:
+    with writer_lock(folder):
+        pass
+
+
 @pytest.fixture
 def hold() -> Any:
     holders = []
@@ -101,15 +103,15 @@ def test_a_second_writer_is_refused_until_the_first_is_gone(
     folder = tmp_path / "training"
     holder = hold(folder)
     with pytest.raises(InputError, match=rf"process {holder.process.pid} on .*, since "):
-        WriterLock(folder).acquire()
+        take(folder)
     assert holder.say("confirm") == "mine"
     holder.kill()
-    with caplog.at_level("INFO"), WriterLock(folder) as lock:
+    with caplog.at_level("INFO"), writer_lock(folder) as confirm:
         assert caplog.text == ""  # noticed at once: no waiting for a sign of life
-        lock.confirm()
+        confirm()
         (file,) = (folder / LOCK_FOLDER).iterdir()
         assert f"process {os.getpid()} on" in file.read_text()
-    with WriterLock(folder):
+    with writer_lock(folder):
         pass
 
 
@@ -117,8 +119,8 @@ def test_a_lock_that_was_given_back_is_free(hold: Any, tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").touch()  # so that the lock stays
     holder = hold(tmp_path, machine="elsewhere")
     assert holder.say("release") == "released"
-    with WriterLock(tmp_path) as lock:
-        lock.confirm()
+    with writer_lock(tmp_path) as confirm:
+        confirm()
 
 
 @pytest.mark.parametrize("before", [[], ["training.log"], ["step-00000000"]])
@@ -126,8 +128,8 @@ def test_nothing_is_left_of_a_lock_that_was_given_back(before: list[str], tmp_pa
     for name in before:
         (tmp_path / name).touch()
     for _ in range(2):
-        with WriterLock(tmp_path) as lock:
-            lock.confirm()
+        with writer_lock(tmp_path) as confirm:
+            confirm()
         assert [path.name for path in tmp_path.iterdir()] == before
 
 
@@ -136,13 +138,13 @@ def test_a_lock_that_is_cleared_between_two_looks_is_free_at_once(
 ) -> None:
     find, seen = locks._numbers, [[1]]  # the first look finds what is gone at the second
     monkeypatch.setattr(locks, "_numbers", lambda of: seen.pop() if seen else find(of))
-    with caplog.at_level("INFO"), WriterLock(tmp_path) as lock:
-        lock.confirm()
+    with caplog.at_level("INFO"), writer_lock(tmp_path) as confirm:
+        confirm()
     assert caplog.text == ""
 
 
 def test_who_was_taken_over_leaves_the_lock_to_the_other(tmp_path: Path) -> None:
-    with WriterLock(tmp_path):
+    with writer_lock(tmp_path):
         (tmp_path / LOCK_FOLDER / "2").write_text("the other")
     assert (tmp_path / LOCK_FOLDER / "2").read_text() == "the other"
 
@@ -153,8 +155,8 @@ def test_other_files_beside_the_lock_are_let_be(name: str, tmp_path: Path) -> No
     other = tmp_path / LOCK_FOLDER / name
     other.parent.mkdir()
     other.touch()
-    with WriterLock(tmp_path) as lock:
-        lock.confirm()
+    with writer_lock(tmp_path) as confirm:
+        confirm()
         assert {path.name for path in other.parent.iterdir()} == {other.name, "1"}
 
 
@@ -165,7 +167,7 @@ def test_a_frozen_holder_finds_that_another_has_come_and_gone(
 ) -> None:
     holder = hold(tmp_path, machine="elsewhere")
     holder.freeze()
-    with WriterLock(tmp_path):
+    with writer_lock(tmp_path):
         pass
     other = hold(tmp_path) if third else None
     holder.thaw()
@@ -178,7 +180,7 @@ def test_a_frozen_holder_finds_that_another_has_come_and_gone(
 def test_a_holder_on_another_machine_is_believed_while_it_beats(hold: Any, tmp_path: Path) -> None:
     holder = hold(tmp_path, machine="elsewhere")
     with pytest.raises(InputError, match=rf"process {holder.process.pid} on elsewhere"):
-        WriterLock(tmp_path).acquire()
+        take(tmp_path)
     assert holder.say("confirm") == "mine"
 
 
@@ -187,23 +189,23 @@ def test_a_dead_machine_loses_its_lock(hold: Any, tmp_path: Path) -> None:
     holder = hold(tmp_path, machine="elsewhere")
     holder.kill()
     started = time.monotonic()
-    with WriterLock(tmp_path) as lock:
+    with writer_lock(tmp_path) as confirm:
         assert time.monotonic() - started >= locks.SILENCE_SECONDS
-        lock.confirm()
+        confirm()
 
 
 @pytest.mark.usefixtures("short_silence")
 def test_a_frozen_holder_finds_that_it_has_lost_the_lock(hold: Any, tmp_path: Path) -> None:
     holder = hold(tmp_path, machine="elsewhere")
     holder.freeze()
-    with WriterLock(tmp_path):
+    with writer_lock(tmp_path):
         holder.thaw()
         assert f"another training has taken over here (process {os.getpid()}" in holder.say(
             "confirm"
         )
         assert holder.say("release") == "released"
         with pytest.raises(InputError, match="another training writes here"):
-            WriterLock(tmp_path).acquire()
+            take(tmp_path)
 
 
 @pytest.mark.usefixtures("short_silence")
@@ -212,18 +214,17 @@ def test_a_holder_that_wakes_up_during_a_takeover_keeps_the_lock(
 ) -> None:
     holder = hold(tmp_path, machine="elsewhere")
     holder.freeze()
-    is_free = WriterLock._is_free
+    make_after = locks._make_after
 
-    def waking(lock: WriterLock, former: locks._Sign) -> bool:
-        free = is_free(lock, former)
+    def waking(former: str, files: Path, own: str) -> Any:
         holder.thaw()
-        while locks._look(tmp_path / LOCK_FOLDER, former.number) == former:
+        while locks.sign_of_life(tmp_path) == former:
             time.sleep(0.01)
-        return free
+        return make_after(former, files, own)
 
-    monkeypatch.setattr(WriterLock, "_is_free", waking)
+    monkeypatch.setattr(locks, "_make_after", waking)
     with pytest.raises(InputError, match="on elsewhere"):
-        WriterLock(tmp_path).acquire()
+        take(tmp_path)
     assert holder.say("confirm") == "mine"
 
 
@@ -253,7 +254,7 @@ def test_a_file_in_the_way_is_named(folder: str, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     with pytest.raises(InputError, match=rf"{file} is no folder. Choose another folder"):
-        WriterLock(tmp_path / folder).acquire()
+        take(tmp_path / folder)
 
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.ENOSPC, errno.ENOENT])
@@ -266,7 +267,7 @@ def test_a_folder_that_cannot_be_made_is_named(
     monkeypatch.setattr(Path, "mkdir", refuse)
     lock = tmp_path / "runs/training" / LOCK_FOLDER
     with pytest.raises(InputError, match=rf"{lock}: .*{os.strerror(code)}.* [Cc]hoose another"):
-        WriterLock(tmp_path / "runs/training").acquire()
+        take(tmp_path / "runs/training")
 
 
 @pytest.mark.usefixtures("short_silence")
@@ -276,7 +277,7 @@ def test_a_file_without_a_name_is_watched_like_a_holder_elsewhere(
 ) -> None:
     (tmp_path / LOCK_FOLDER).mkdir()
     (tmp_path / LOCK_FOLDER / "7").write_text(text)
-    with WriterLock(tmp_path):
+    with writer_lock(tmp_path):
         assert [path.name for path in (tmp_path / LOCK_FOLDER).iterdir()] == ["8"]
 
 
@@ -287,16 +288,16 @@ def test_a_process_that_has_the_number_of_one_that_is_gone_is_not_taken_for_it(
     holder.kill()
     (file,) = (tmp_path / LOCK_FOLDER).iterdir()
     file.write_text(file.read_text().replace(str(holder.process.pid), str(os.getpid())))
-    with WriterLock(tmp_path) as lock:
-        lock.confirm()
+    with writer_lock(tmp_path) as confirm:
+        confirm()
 
 
 def test_a_holder_that_nobody_has_waited_for_is_gone(hold: Any, tmp_path: Path) -> None:
     holder = hold(tmp_path)
     holder.process.kill()
     os.waitid(os.P_PID, holder.process.pid, os.WEXITED | os.WNOWAIT)  # a zombie
-    with WriterLock(tmp_path) as lock:
-        lock.confirm()
+    with writer_lock(tmp_path) as confirm:
+        confirm()
 
 
 @pytest.mark.usefixtures("short_silence")
@@ -308,6 +309,6 @@ def test_a_lock_of_an_earlier_version_is_understood(
     (tmp_path / LOCK_FOLDER).mkdir()
     described = json.dumps({"process": os.getpid(), "host": "here", "boot": "b"})
     (tmp_path / LOCK_FOLDER / "3").write_text(f"{described}\n{beat:<20}\n")
-    with caplog.at_level("INFO"), WriterLock(tmp_path):
+    with caplog.at_level("INFO"), writer_lock(tmp_path):
         assert (caplog.text == "") == (beat == "given back")  # or it is watched
         assert [path.name for path in (tmp_path / LOCK_FOLDER).iterdir()] == ["4"]

@@ -29,8 +29,8 @@ from scalefold.evaluate import evaluate_weights
 from scalefold.features.contract import Features
 from scalefold.model import AlphaFold
 from scalefold.shards.manifest import data_hash
-from scalefold.train.loop import TrainingResult
 from scalefold.train.metrics import MetricsLog
+from scalefold.train.start import TrainingResult
 
 QUIET = Console(file=io.StringIO())
 

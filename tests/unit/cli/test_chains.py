@@ -61,6 +61,16 @@ def test_nothing_is_written_after_an_error(tmp_path: Path) -> None:
     assert out.read_text() == "mine"
 
 
+def test_what_was_passed_over_is_said_where_no_chain_is_left(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = tmp_path / "cache.json"
+    cache.write_text(json.dumps({"1abc_A": {"seq": "MK"}, "no chain": {"seq": "AA"}}))
+    result = run("chains", str(cache), "-o", str(tmp_path / "chains.tsv"), "--clusters", "none")
+    assert result.exit_code == 2, result.output
+    assert "'no chain'" in caplog.text
+
+
 def test_mlperf_takes_cameos_targets(tmp_path: Path) -> None:
     """By the archive's names of chains first, as its reference does."""
     table, targets = tmp_path / "chains.csv", tmp_path / "cameo_targets.py"

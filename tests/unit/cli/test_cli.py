@@ -220,7 +220,7 @@ def test_how_a_training_ended(
         stop.reason = "SIGINT"
         return TrainingResult(step, Path("here"), completed, skipped_steps=0)
 
-    monkeypatch.setattr("scalefold.train.loop.train", trained)
+    monkeypatch.setattr("scalefold.train.start.train", trained)
     result = run("train", "-c", DEMO, "--shards", SHARDS, "--out", "y", *options)
     assert result.exit_code == (0 if completed else 75)
     assert said in result.output

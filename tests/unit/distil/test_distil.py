@@ -33,7 +33,7 @@ from scalefold.shards.manifest import Manifest
 from scalefold.shards.packed_settings import check_origin
 from scalefold.shards.reader import ShardReader
 from scalefold.shards.verify import verify
-from scalefold.train.loop import train
+from scalefold.train.start import train
 
 LIMITS = {"min_length": 50, "min_alignment_rows": 2, "min_mean_plddt": 60.0}
 KEPT = ["1lcd", "4zey", "tr|X1|PAR3_A"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from scalefold.checkpoint.lock import FAILED_MARK, WriterLock, sign_of_life
+from scalefold.checkpoint.lock import FAILED_MARK, sign_of_life, writer_lock
 from scalefold.checkpoint.target import TargetReached
 from scalefold.config import make_config
 from scalefold.errors import InputError
@@ -55,7 +55,7 @@ class Folder:
         """Follow while a training is at work, which then gives its lock back."""
 
         def train() -> None:
-            with WriterLock(self.training):
+            with writer_lock(self.training):
                 work()
 
         training = threading.Thread(target=train)
@@ -135,12 +135,8 @@ def test_a_training_that_is_tried_again_is_waited_for(
 
 def test_a_training_that_was_killed_ends_it(folder: Folder) -> None:
     folder.publish(0)
-    lock = WriterLock(folder.training)
-    lock.acquire()
-    try:
+    with writer_lock(folder.training):
         left = {path: path.read_bytes() for path in (folder.training / "lock").iterdir()}
-    finally:
-        lock.release()
     for path, content in left.items():
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content)  # as kill -9 leaves it

@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 
 from scalefold.config import Config
-from scalefold.train.loop import TrainingResult, train
+from scalefold.train.start import TrainingResult, train
 
 
 def train_quietly(config: Config, shards: Path, out: Path, **more: Any) -> TrainingResult:

@@ -18,7 +18,7 @@ import pytest
 from tests.unit.train.torchrun import Trainings
 from tests.unit.train.trajectory import assert_identical, records
 
-from scalefold.checkpoint.lock import WriterLock
+from scalefold.checkpoint.lock import writer_lock
 from scalefold.checkpoint.read import checkpoints, load_training, load_weights
 from scalefold.config.load import merge
 from scalefold.shards.manifest import data_hash
@@ -135,9 +135,8 @@ def test_ranks_stop_in_order_when_their_launcher_is_killed(
     output, _ = launcher.communicate(timeout=540)  # until all that write to the pipe have ended
     # Rank 0 speaks. Either it notices first, or the other rank does and asks it to stop.
     assert "stopped by the end of the launcher" in output or "request of another" in output
-    lock = WriterLock(out)
-    lock.acquire()
-    lock.release()
+    with writer_lock(out):
+        pass
 
 
 @pytest.mark.parametrize("name", ["SIGUSR1", "SIGHUP"])

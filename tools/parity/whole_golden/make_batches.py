@@ -19,9 +19,9 @@ from tests.parity.test_whole_golden import BATCHES
 from scalefold.config import load_config
 from scalefold.config.schema import FeaturesConfig
 from scalefold.features.alignment import Window
+from scalefold.features.choices import training_choices
 from scalefold.features.contract import ALL_FEATURES, Features
 from scalefold.features.pipeline import make_features
-from scalefold.features.plan import training_plan
 from scalefold.raw.chains import read_chains
 from scalefold.raw.fetch import fetch
 from scalefold.shards.pack import pack
@@ -39,9 +39,9 @@ def chain_batch(reader: ShardReader) -> list[Features]:
     """2nwd_X: the first draw with both templates and a clamped FAPE."""
     sample = reader.sample("2nwd_X")
     for draw in range(1000):
-        plan = training_plan(sample, CONFIG, SEED, draw, PASSES)
-        if len(plan.templates) == 2 and plan.clamped:
-            return make_features(sample, plan, CONFIG)
+        choices = training_choices(sample, CONFIG, SEED, draw, PASSES)
+        if len(choices.templates) == 2 and choices.clamped:
+            return make_features(sample, choices, CONFIG)
     raise RuntimeError("no such draw")
 
 
@@ -49,10 +49,10 @@ def gaps_batch(reader: ShardReader) -> list[Features]:
     """3jqh_A: the first draw without clamping; the stated residues, padded to the crop size."""
     sample = reader.sample("3jqh_A")
     for draw in range(1000):
-        plan = training_plan(sample, GAPS, SEED, draw, PASSES)
-        if not plan.clamped:
-            plan = dataclasses.replace(plan, window=GAPS_WINDOW)
-            return make_features(sample, plan, GAPS)
+        choices = training_choices(sample, GAPS, SEED, draw, PASSES)
+        if not choices.clamped:
+            choices = dataclasses.replace(choices, window=GAPS_WINDOW)
+            return make_features(sample, choices, GAPS)
     raise RuntimeError("no such draw")
 
 

@@ -1,4 +1,4 @@
-"""The loop: what it writes, how it ends, what it refuses."""
+"""A training: what it writes, how it ends, what it refuses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from scalefold.config.load import merge
 from scalefold.errors import InputError
 from scalefold.loader.loader import Batch, TrainingLoader
 from scalefold.shards.manifest import Manifest
-from scalefold.train import loop
+from scalefold.train import start
 from scalefold.train.metrics import MetricsLog
 from scalefold.train.sessions import read_sessions
 from scalefold.train.signals import stop_on_signals
@@ -138,7 +138,7 @@ def test_diverged_weights_stop_the_run_and_are_never_published(
     config = make_config(
         merge(micro_tree, {"training": {"max_non_finite_steps": 1, "checkpoint_every": 10}})
     )
-    assemble, call = loop.assemble, TrainingStep.__call__
+    assemble, call = start.assemble, TrainingStep.__call__
 
     def poisoned(*args: Any) -> Any:
         trainer = assemble(*args)
@@ -154,7 +154,7 @@ def test_diverged_weights_stop_the_run_and_are_never_published(
         monkeypatch.setattr(TrainingStep, "__call__", poisoning)
         return trainer
 
-    monkeypatch.setattr(loop, "assemble", poisoned)
+    monkeypatch.setattr(start, "assemble", poisoned)
     with pytest.raises(DivergedError) as error:
         train_quietly(config, shards, tmp_path)
     assert "training stopped at step 4: 2 steps in a row" in str(error.value)
@@ -169,7 +169,7 @@ def test_diverged_weights_stop_the_run_and_are_never_published(
 def test_skipped_steps_in_a_row_are_counted_across_a_resume(
     micro_tree: dict[str, Any], shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assemble, call = loop.assemble, TrainingStep.__call__
+    assemble, call = start.assemble, TrainingStep.__call__
 
     def spoilt(*args: Any) -> Any:
         """A trainer whose gradients are not finite, and whose weights stay as they are."""
@@ -187,7 +187,7 @@ def test_skipped_steps_in_a_row_are_counted_across_a_resume(
         monkeypatch.setattr(TrainingStep, "__call__", spoiling)
         return trainer
 
-    monkeypatch.setattr(loop, "assemble", spoilt)
+    monkeypatch.setattr(start, "assemble", spoilt)
     two = {"training": {"max_non_finite_steps": 2, "steps": 2}}
     train_quietly(make_config(merge(micro_tree, two)), shards, tmp_path)
     more = {"training": {"max_non_finite_steps": 2, "steps": 6}}
@@ -285,8 +285,8 @@ def test_initial_weights_that_were_replaced_under_the_same_name_are_another_trai
     train_quietly(config, shards, out, resume=True, set_aside=True)
     assert said in caplog.text
     (kept,) = (out / "replaced").glob("*/step-00000000")
-    for start, source in ((kept, averaged[0].parent), (out / "step-00000000", trained)):
-        weights, expected = load_weights(start), load_weights(source)
+    for begun, source in ((kept, averaged[0].parent), (out / "step-00000000", trained)):
+        weights, expected = load_weights(begun), load_weights(source)
         assert all(torch.equal(weights[name], expected[name]) for name in expected)
 
 

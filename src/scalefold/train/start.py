@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+from collections.abc import Callable
 from dataclasses import astuple
 from pathlib import Path
 
 import torch
 from rich.console import Console
 
-from scalefold.checkpoint.lock import WriterLock
+from scalefold.checkpoint.lock import writer_lock
 from scalefold.checkpoint.provenance import Inputs, inputs_of, made_with
 from scalefold.checkpoint.read import latest, read_metadata
 from scalefold.checkpoint.replacement import set_aside_other_run
@@ -24,7 +25,7 @@ from scalefold.engine.memory import exhaustion_explained
 from scalefold.errors import InputError
 from scalefold.loader.loader import TrainingLoader, local_batch_size
 from scalefold.loader.sampler import TrainingSampler
-from scalefold.loader.shared import shared
+from scalefold.loader.shared_batches import shared
 from scalefold.parallel import SINGLE, Mesh
 from scalefold.parallel.ranks import on_all, on_first, same_everywhere
 from scalefold.shards.packed_settings import warn_of_other_settings
@@ -91,18 +92,18 @@ def train(
     digits = [config_hash(config), *(sha256[:12] for sha256 in astuple(inputs) if sha256)]
     same_everywhere(mesh.world, "configuration, data and initial weights", "".join(digits))
     mesh.limit(config.training.start_timeout_seconds)
-    lock = WriterLock(out)
+    with contextlib.ExitStack() as stack:
+        locks: list[Callable[[], None]] = []  # of the first rank
 
-    def claim() -> None:
-        lock.acquire()
-        remove_leftovers(out)
+        def claim() -> None:
+            locks.append(stack.enter_context(writer_lock(out)))
+            remove_leftovers(out)
 
-    def find_start() -> Path | None:
-        if set_aside:
-            set_aside_other_run(config, inputs, out)
-        return _starting_point(config, out, inputs, resume)
+        def find_start() -> Path | None:
+            if set_aside:
+                set_aside_other_run(config, inputs, out)
+            return _starting_point(config, out, inputs, resume)
 
-    try:
         on_first(mesh.world, claim)
         # Before a training is set aside for other initial weights: these may be damaged.
         trainer = on_all(mesh.world, lambda: assemble(config, device, mesh))
@@ -110,39 +111,36 @@ def train(
         run = Run(config, trainer, mesh, out)
         run.begin(start)
         watch = EndWatch(out, config.evaluation, inputs.data_manifest_sha256)
-        with contextlib.ExitStack() as stack:
-            files = None
-            if mesh.first:
-                former = [] if start is None else former_data(read_metadata(start), inputs)
-                console = console or Console(stderr=True)
-                files = RunFiles(config, trainer, out, run.step, inputs, former, lock, console)
-                stack.enter_context(files)
-                if run.step < config.training.steps:
-                    logger.info("%s", sampler)
-                    flat = trainer.parameters
-                    if flat.num_trained < flat.num_parameters:
-                        logger.info(
-                            "training %s of %s parameters, as training.trainable says",
-                            f"{flat.num_trained:,}", f"{flat.num_parameters:,}",
-                        )  # fmt: skip
-                    facts = {
-                        "processes": mesh.world.size,
-                        "processes_a_sample": mesh.dap.size,
-                        "train_chains": sampler.chains,
-                        "train_chains_drawn": len(sampler.keys),
-                        **made_with(device),
-                    }
-                    stack.enter_context(session(out, lambda: run.step, **facts))
-            own = None
-            if mesh.dap.rank == 0:
-                rank, size = mesh.data.rank, mesh.data.size
-                own = TrainingLoader(reader, config, device, run.position, rank, size, stop)
-                stack.enter_context(own)
-            loader = shared(own, mesh.dap, device)
-            with exhaustion_explained(trainer.checkpointing):
-                return run.go(loader, files, watch, stop)
-    finally:
-        lock.release()
+        files = None
+        if mesh.first:
+            former = [] if start is None else former_data(read_metadata(start), inputs)
+            console = console or Console(stderr=True)
+            files = RunFiles(config, trainer, out, run.step, inputs, former, locks[0], console)
+            stack.enter_context(files)
+            if run.step < config.training.steps:
+                logger.info("%s", sampler)
+                flat = trainer.parameters
+                if flat.num_trained < flat.num_parameters:
+                    logger.info(
+                        "training %s of %s parameters, as training.trainable says",
+                        f"{flat.num_trained:,}", f"{flat.num_parameters:,}",
+                    )  # fmt: skip
+                facts = {
+                    "processes": mesh.world.size,
+                    "processes_a_sample": mesh.dap.size,
+                    "train_chains": sampler.chains,
+                    "train_chains_drawn": len(sampler.keys),
+                    **made_with(device),
+                }
+                stack.enter_context(session(out, lambda: run.step, **facts))
+        own = None
+        if mesh.dap.rank == 0:
+            rank, size = mesh.data.rank, mesh.data.size
+            own = TrainingLoader(reader, config, device, run.position, rank, size, stop)
+            stack.enter_context(own)
+        loader = shared(own, mesh.dap, device)
+        with exhaustion_explained(trainer.checkpointing):
+            return run.go(loader, files, watch, stop)
 
 
 def _open(config: Config, shards: Path, mesh: Mesh) -> tuple[ShardReader, TrainingSampler, Inputs]:

@@ -16,7 +16,7 @@ from scalefold.shards.records import MsaRecord, Sample
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class Choices:
     """Choices for one sample.
 
     Attributes
@@ -46,9 +46,9 @@ class Plan:
     max_msa_rows: int | None = None
 
 
-def training_plan(
+def training_choices(
     sample: Sample, config: FeaturesConfig, seed: int, draw: int, passes: Sequence[int]
-) -> Plan:
+) -> Choices:
     """Decide on a training sample: a pure function of (seed, draw, pass)."""
     key = DrawKey("training", seed, draw)
     draws = draw_sample(key, config.template_pool)
@@ -60,7 +60,7 @@ def training_plan(
         config.template_date_margin_days,
         config.template_pool,
     )
-    return Plan(
+    return Choices(
         window=choose_window(
             len(sample.chain),
             config.crop_size,
@@ -80,7 +80,7 @@ def training_plan(
     )
 
 
-def prediction_plan(query: Query, config: FeaturesConfig, seed: int, num_passes: int) -> Plan:
+def prediction_choices(query: Query, config: FeaturesConfig, seed: int, num_passes: int) -> Choices:
     """Decide on a chain to predict: a pure function of (seed, the query's name, pass)."""
     key = DrawKey("evaluation", seed, name_counter(query.name))
     passes = range(num_passes)
@@ -90,7 +90,7 @@ def prediction_plan(query: Query, config: FeaturesConfig, seed: int, num_passes:
         config.template_date_margin_days,
         config.max_templates,
     )
-    return Plan(
+    return Choices(
         window=Window(0, len(query)),
         padded_length=len(query),
         templates=tuple(templates),

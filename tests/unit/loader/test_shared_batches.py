@@ -9,7 +9,7 @@ import torch
 
 from scalefold.errors import ElsewhereError, InputError
 from scalefold.loader.loader import Batch
-from scalefold.loader.shared import SharedLoader
+from scalefold.loader.shared_batches import SharedLoader
 from scalefold.loader.waiting import StoppedWaitingError
 from scalefold.parallel import Ranks
 
