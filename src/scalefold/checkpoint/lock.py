@@ -99,7 +99,7 @@ def _look(files: Path, number: int | None = None) -> _Sign:
 
 def _numbers(files: Path) -> list[int]:
     # On NFS, a file that is deleted while open stays as .nfs….
-    return [int(path.name) for path in files.glob("[0-9]*") if path.name.isdigit()]
+    return [int(path.name) for path in files.glob("[0-9]*") if path.name.isdecimal()]
 
 
 def _machine() -> str:
