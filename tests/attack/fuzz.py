@@ -1,15 +1,18 @@
 """Feed damaged files to everything that reads files: only errors that name a file may come out.
 
-``python -m tests.attack.fuzz --inputs 100000 --out findings`` attacks all targets, each for the
-same time. An input depends on the seed, the target and its number alone, so a finding can be made
-again. ``findings`` gets the first inputs of each kind of finding, with the traceback. The exit code
-is 1 if there is any. An input that ends the interpreter stays in ``findings/now``.
+``python -m tests.attack.fuzz --inputs 100000 --out findings`` attacks all targets: one that takes
+four times as long for an input gets half as many. An input depends on the seed, the target and its
+number alone, so a finding can be made again. ``findings`` gets the first inputs of each kind of
+finding, with the traceback, and from time to time the table. The exit code is 1 if there is any
+finding. Inputs are written to memory where the system has a folder for it; one that ends the
+interpreter stays there.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
+import os
 import random
 import shutil
 import signal
@@ -31,6 +34,7 @@ from tests.attack.targets import TARGETS, Files, Target
 
 CPU_SECONDS: Final = 120.0
 """Of one input, which takes a fraction of a second: more is a hang."""
+_MEMORY: Final = Path("/dev/shm")
 _KEPT_OF_A_KIND: Final = 3
 _ROUND: Final = 50
 
@@ -54,13 +58,13 @@ def damaged(files: Files, case: str, rng: random.Random) -> tuple[Files, str]:
     return {**files, name: changed}, name
 
 
-def attack(target: Target, number: int, seed: int, out: Path, outcome: Outcome) -> None:
-    """Try one input; ``out`` gets it if it is a finding."""
+def attack(target: Target, number: int, seed: int, work: Path, out: Path, outcome: Outcome) -> None:
+    """Try one input, in a folder that is gone after it; ``out`` gets it if it is a finding."""
     started = time.process_time()
     rng = random.Random(f"{seed} {target.name} {number}")
     case = rng.choice(sorted(target.cases))
     files, name = damaged(target.cases[case], case, rng)
-    folder = out / "now" / case
+    folder = work / case
     for path, content in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(content)
@@ -71,9 +75,9 @@ def attack(target: Target, number: int, seed: int, out: Path, outcome: Outcome) 
         if _is_domain_error(error, files, folder):
             outcome.refused += 1
         else:
-            _keep(error, target, number, name, out, outcome)
+            _keep(error, work, out / f"{target.name}-{number}", name, outcome)
     finally:
-        shutil.rmtree(out / "now")
+        shutil.rmtree(work)
         outcome.inputs += 1
         outcome.seconds += time.process_time() - started
 
@@ -84,16 +88,13 @@ def _is_domain_error(error: Exception, files: Files, folder: Path) -> bool:
     return isinstance(error, ValueError) and named
 
 
-def _keep(
-    error: Exception, target: Target, number: int, name: str, out: Path, outcome: Outcome
-) -> None:
+def _keep(error: Exception, work: Path, kept: Path, name: str, outcome: Outcome) -> None:
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if "/scalefold/" in frame.filename] or frames
     kind = f"{type(error).__name__} in {Path(ours[-1].filename).name}:{ours[-1].lineno}"
     outcome.findings[kind] += 1
     if outcome.findings[kind] <= _KEPT_OF_A_KIND:
-        kept = out / f"{target.name}-{number}"
-        shutil.copytree(out / "now", kept, dirs_exist_ok=True)
+        shutil.copytree(work, kept, dirs_exist_ok=True)
         text = "".join(traceback.format_exception(error))
         (kept / "traceback.txt").write_text(f"damaged: {name}\n\n{text}", "utf-8")
 
@@ -144,13 +145,17 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, help="folder of the findings")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as scratch, quietly():
+    options.out.mkdir(parents=True, exist_ok=True)
+    memory = _MEMORY if os.access(_MEMORY, os.W_OK) else None
+    with tempfile.TemporaryDirectory(dir=memory) as scratch, quietly():
+        work = Path(scratch) / "now"
         targets = {name: TARGETS[name](Path(scratch)) for name in options.target or TARGETS}
         outcomes = {name: Outcome() for name in targets}
         for _ in range(0, options.inputs, _ROUND):
-            name = min(outcomes, key=lambda name: outcomes[name].seconds)
+            name = min(outcomes, key=lambda name: outcomes[name].seconds * outcomes[name].inputs)
             for number in range(outcomes[name].inputs, outcomes[name].inputs + _ROUND):
-                attack(targets[name], number, options.seed, options.out, outcomes[name])
+                attack(targets[name], number, options.seed, work, options.out, outcomes[name])
+            (options.out / "table.txt").write_text(table(outcomes) + "\n")
     print(table(outcomes))
     return int(any(outcome.findings for outcome in outcomes.values()))
 

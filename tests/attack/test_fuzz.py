@@ -24,9 +24,10 @@ INPUTS = {
 def test_damaged_files_end_in_errors_that_name_them(name: str, tmp_path: Path) -> None:
     (tmp_path / "scratch").mkdir()
     target, outcome = TARGETS[name](tmp_path / "scratch"), fuzz.Outcome()
+    work, findings = tmp_path / "now", tmp_path / "findings"
     with fuzz.quietly():
         for number in range(INPUTS.get(name, 150)):
-            fuzz.attack(target, number, 0, tmp_path / "findings", outcome)
+            fuzz.attack(target, number, 0, work, findings, outcome)
     assert not outcome.findings
 
 

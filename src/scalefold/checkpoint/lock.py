@@ -187,7 +187,7 @@ def _look(files: Path, number: int | None = None) -> str:
 
 def _numbers(files: Path) -> list[int]:
     # On NFS, a file that is deleted while open stays as .nfs….
-    return [int(path.name) for path in files.glob("[0-9]*") if path.name.isdigit()]
+    return [int(path.name) for path in files.glob("[0-9]*") if path.name.isdecimal()]
 
 
 def _holder(sign: str) -> str:

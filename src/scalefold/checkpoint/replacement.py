@@ -50,7 +50,8 @@ def set_aside_other_run(config: Config, inputs: Inputs, out: Path) -> Path | Non
     if reason is None:
         return None
     replaced = out / REPLACED_FOLDER
-    number = 1 + max((int(path.name) for path in replaced.glob("[0-9]*")), default=0)
+    earlier = [int(path.name) for path in replaced.glob("[0-9]*") if path.name.isdecimal()]
+    number = 1 + max(earlier, default=0)
     target = replaced / str(number)
     target.mkdir(parents=True)
     for path in sorted(out.iterdir()):

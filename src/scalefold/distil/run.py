@@ -26,7 +26,7 @@ from scalefold.progress import LiveLine
 from scalefold.raw.chains import table_text
 from scalefold.shards.manifest import QUERY_ALONE, Manifest
 from scalefold.shards.pack import in_processes
-from scalefold.shards.schema import INDEX_FILE, MANIFEST_FILE, SCHEMA_VERSION, SCHEMAS
+from scalefold.shards.schema import INDEX_FILE, MANIFEST_FILE, SCHEMA_VERSION, SCHEMAS, bucket_file
 from scalefold.shards.shard_file import ShardFile
 from scalefold.shards.writer import ShardFacts, write_shard
 
@@ -136,8 +136,8 @@ def _open(out: Path, shards: Path) -> None:
 
 def _buckets(manifest: Manifest) -> list[int]:
     """Numbers of the buckets of a folder."""
-    stems = (Path(facts.file).stem.partition("-") for facts in manifest.files)
-    return [int(number) for _, _, number in stems if number.isdigit()]
+    places = (bucket_file(facts.file) for facts in manifest.files)
+    return [place[1] for place in places if place is not None]
 
 
 def _link(shards: Path, manifest: Manifest, out: Path) -> None:

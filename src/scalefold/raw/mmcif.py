@@ -33,7 +33,7 @@ from scalefold.raw.mmcif_facts import (
     stated_resolution,
     states_residues,
 )
-from scalefold.raw.own_structures import complete_block, read_pdb
+from scalefold.raw.own_structures import GEMMI_ERRORS, complete_block, read_pdb
 
 _PDB_SUFFIXES: Final = frozenset({".pdb", ".ent"})
 _REPLACE: Final = (
@@ -160,7 +160,7 @@ def parse_entry(content: bytes, source: str, name: str = "") -> Entry:
     """
     try:
         document = gemmi.cif.read_string(content.decode("utf-8", errors="replace"))
-    except (ValueError, RuntimeError) as error:  # gemmi raises either
+    except GEMMI_ERRORS as error:
         raise InputError(
             f"{source}: not readable as mmCIF: {_located(error)}. {_REPLACE}. Or leave "
             "the entry out."

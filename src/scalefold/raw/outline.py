@@ -22,6 +22,7 @@ from scalefold.raw.mmcif_facts import (
     stated_release_date,
     stated_resolution,
 )
+from scalefold.raw.own_structures import GEMMI_ERRORS
 
 _ATOMS: Final = re.compile(rb"\nloop_[ \t\r]*\n_atom_site\..*?\n#", re.DOTALL)
 _SCHEME: Final = ("asym_id", "pdb_strand_id", "entity_id", "auth_mon_id")
@@ -89,7 +90,7 @@ def read_outline(path: Path, max_bytes: int | None = None) -> Outline:
 def _block(content: bytes) -> gemmi.cif.Block | None:
     try:
         document = gemmi.cif.read_string(content.decode("utf-8", errors="replace"))
-    except (ValueError, RuntimeError):
+    except GEMMI_ERRORS:
         return None  # `read_entry` says what is wrong
     return document[0] if len(document) else None
 

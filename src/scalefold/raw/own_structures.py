@@ -18,6 +18,8 @@ from scalefold.errors import InputError
 
 logger = logging.getLogger(__name__)
 
+GEMMI_ERRORS: Final = (ValueError, RuntimeError, LookupError, ArithmeticError)
+"""What gemmi raises for a file that it cannot read: C++ has more kinds than it names."""
 MAX_RESIDUES: Final = 65_535
 _PEPTIDE_BOND_ANGSTROM: Final = 2.0
 _REVISION: Final = re.compile(rb"^REVDAT.{7}(\d\d)-([A-Z]{3})-(\d\d)", re.MULTILINE)
@@ -35,7 +37,7 @@ def read_pdb(content: bytes, source: str) -> gemmi.cif.Block:
     """
     try:
         structure = gemmi.read_pdb_string(content.decode("latin-1"))
-    except (ValueError, RuntimeError) as error:
+    except GEMMI_ERRORS as error:
         raise InputError(
             f"{source}: not readable as a PDB file: {error}. Write it again, or leave it out."
         ) from error
@@ -58,9 +60,9 @@ def complete_block(block: gemmi.cif.Block, source: str) -> gemmi.cif.Block:
     """
     try:
         structure = gemmi.make_structure_from_block(block)
-    except (ValueError, RuntimeError) as error:
+    except GEMMI_ERRORS as error:
         raise InputError(
-            f"{source}: its _atom_site cannot be read: {error}. Write the file again, or leave "
+            f"{source}: its structure cannot be read: {error}. Write the file again, or leave "
             "it out."
         ) from error
     return complete(structure, source)

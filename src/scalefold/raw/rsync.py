@@ -16,7 +16,7 @@ from scalefold.raw.part_file import MirrorError
 
 _PARTIAL: Final = ".rsync-partial"
 _MISSING: Final = re.compile(r'rsync: .*link_stat "/?(.+)" .*failed: No such file')
-_SIZE: Final = re.compile(r"-\S+ +(\d+) ")
+_SIZE: Final = re.compile(r"-\S+ +(\d{1,18}) ", re.ASCII)
 _SOME_FAILED: Final = (23, 24)
 """Exit codes where what else was asked for has come."""
 _WAIT_SECONDS: Final = 60

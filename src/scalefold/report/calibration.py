@@ -36,7 +36,7 @@ def calibration(chains: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
             if plddt is not None and lddt is not None:
                 predicted.append(plddt)
                 true.append(100.0 * lddt)
-    x, y = np.array(predicted), np.array(true)
+    x, y = np.array(predicted, float), np.array(true, float)
     number = np.minimum(x // BIN_WIDTH, 100 // BIN_WIDTH - 1)
     bins = []
     for index in range(100 // BIN_WIDTH):
@@ -77,7 +77,7 @@ def head_calibration(chains: Iterable[Mapping[str, Any]]) -> dict[str, Any] | No
     known = [c for c in chains if c.get("ptm") is not None and c["tm_score"] is not None]
     if not known:
         return None
-    ptm, tm = (np.array([chain[key] for chain in known]) for key in ("ptm", "tm_score"))
+    ptm, tm = (np.array([chain[key] for chain in known], float) for key in ("ptm", "tm_score"))
     sums = np.zeros((NUM_BINS, 3))
     for chain in known:
         sums += chain.get("pae_bins") or 0.0

@@ -41,7 +41,8 @@ def paired(
             if chain["split"] == split
             and chain["lddt_ca"] is not None
             and theirs.get(chain["chain_key"]) is not None
-        ]
+        ],
+        float,
     )
     if not len(pairs):
         return None

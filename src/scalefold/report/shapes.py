@@ -106,6 +106,13 @@ class Evaluation(_Open):
     skipped: list[_SetAside]
     failed: list[_SetAside]
     shown: list[_Shown] = []
+    scalefold_version: str | None = None
+    commit: str | None = None
+    torch_version: str | None = None
+    device: str | None = None
+    precision: str | None = None
+    recycling: Count | None = None
+    seed: int | None = None
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Evaluation:

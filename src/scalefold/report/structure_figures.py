@@ -74,4 +74,4 @@ def map_figure(structure: Structure, number: int) -> FigureOnPage | None:
 
 
 def _with_gaps(row: Row) -> np.ndarray:
-    return np.array([math.nan if value is None else value for value in row])
+    return np.array([math.nan if value is None else value for value in row], float)

@@ -36,7 +36,7 @@ from scalefold.search.process import Limits
 
 STAGE: Final = "build-db"
 _SECONDS_BETWEEN_LINES: Final = 30.0
-_LENGTH: Final = re.compile(rb"^LENG +(\d+)", re.MULTILINE)
+_LENGTH: Final = re.compile(rb"^LENG +(\d{1,9})\b", re.MULTILINE)
 
 
 @dataclass(frozen=True)

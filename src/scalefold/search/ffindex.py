@@ -8,6 +8,7 @@ first byte, number of bytes with the NUL.
 from __future__ import annotations
 
 import mmap
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -17,6 +18,7 @@ from scalefold.io.atomic import atomic_file
 
 LONGEST_NAME: Final = 31
 """Bytes; HH-suite's programs cut longer names off, and then find no entry by them."""
+_NUMBER: Final = re.compile(rb"[0-9]{1,18}")
 
 
 def data_file(prefix: Path) -> Path:
@@ -169,7 +171,7 @@ def _read_index(path: Path, num_data_bytes: int) -> Iterator[tuple[str, _Place]]
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             fields = line.rstrip(b"\n").split(b"\t")
-            if len(fields) != 3 or not (fields[1].isdigit() and fields[2].isdigit()):
+            if len(fields) != 3 or not all(map(_NUMBER.fullmatch, fields[1:])):
                 raise InputError(
                     f"{path}, line {number}: {line[:60]!r}, expected a name and two numbers with "
                     "tabs between. Download or build the database again"

@@ -62,8 +62,10 @@ def packed_bucket_count(shards: Path) -> int | None:
         finished = Manifest.read(shards).config_hash
     latest = None
     for head in _heads(shards):
-        with contextlib.suppress(KeyError, TypeError, ValueError):
-            buckets = int(head["settings"]["data.buckets"])
+        with contextlib.suppress(KeyError, TypeError):
+            buckets = head["settings"]["data.buckets"]
+            if type(buckets) is not int or buckets < 1:
+                continue
             if head["config_hash"] == finished:
                 return buckets
             latest = latest or buckets

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import json
+from collections import Counter
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Final
 
+from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+
+from scalefold.config.values import NonNegative
 from scalefold.errors import ChecksumError, InputError, UnreadableError
 from scalefold.io.atomic import file_sha256, write_bytes
 from scalefold.raw.chains import STRUCTURE_SUFFIXES
@@ -21,6 +26,7 @@ QUERY_ALONE: Final = "chains with their query alone"
 _RESTORE: Final = "Restore it, or run `scalefold pack` again."
 
 
+@with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True)
 class Manifest:
     """What a shard folder holds.
@@ -43,7 +49,7 @@ class Manifest:
     schema_version: int
     config_hash: str
     source: Snapshot
-    counts: dict[str, int]
+    counts: dict[str, NonNegative]
     files: tuple[ShardFacts, ...]
 
     def write(self, folder: Path) -> str:
@@ -81,26 +87,21 @@ class Manifest:
             )
         check_keys(path, tree, [f.name for f in fields(Manifest)], _RESTORE)
         try:
-            if not all(type(count) is int for count in tree["counts"].values()):
-                raise TypeError(f"counts are {tree['counts']}")
-            return Manifest(
-                schema_version=version,
-                config_hash=tree["config_hash"],
-                source=Snapshot(**tree["source"]),
-                counts=tree["counts"],
-                files=tuple(ShardFacts(**facts) for facts in tree["files"]),
-            )
-        except (KeyError, TypeError, AttributeError) as error:
+            return _MANIFEST.validate_json(json.dumps(tree), strict=True)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            key = ascii(".".join(map(str, first["loc"])))
             raise InputError(
-                f"{path}: an entry is missing, unknown or of another kind ({error}). {_RESTORE}"
+                f"{path}: an entry is missing, unknown or of another kind ({key}: "
+                f"{first['msg']}). {_RESTORE}"
             ) from error
 
     @property
     def num_sharing(self) -> int:
         """Number of chains that use the alignment of another chain of the same sequence."""
         # Each alignment was made from the files of one chain, which uses it.
-        aligned = self.counts["chains, train"] + self.counts["chains, validation"]
-        return aligned - self.counts["alignments"]
+        counts = Counter(self.counts)
+        return counts["chains, train"] + counts["chains, validation"] - counts["alignments"]
 
     def facts(self, file: str) -> ShardFacts | None:
         """Return what the manifest states of a file, ``None`` if it does not know it."""
@@ -134,6 +135,9 @@ class Manifest:
                 f"{path}: damaged or replaced: {size} bytes, sha256 {sha256}; the manifest states "
                 f"{stated.bytes} bytes, sha256 {stated.sha256}. {fix}"
             )
+
+
+_MANIFEST: Final = TypeAdapter(Manifest)
 
 
 def data_hash(folder: Path) -> str:

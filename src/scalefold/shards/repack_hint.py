@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from scalefold.shards.schema import bucket_file
+
 PACK_ALL_AGAIN: Final = (
     "in the workflow, give the same snakemake command with --forcerun fetch_structures "
     "fetch_alignments (files that were fetched are kept)"
@@ -22,9 +24,9 @@ _STAGES: Final = {"chain": "structures", "msa": "alignments", "hits": "alignment
 
 def pack_command(file: str) -> str:
     """The stage of packing that writes a file of a shard folder, as a command."""
-    family, _, bucket = file.partition(".")[0].partition("-")
-    if family in _STAGES and bucket.isdigit():
-        return f"`scalefold pack --stage {_STAGES[family]} --bucket {int(bucket)}`"
+    family, bucket = bucket_file(file) or ("", 0)
+    if family in _STAGES:
+        return f"`scalefold pack --stage {_STAGES[family]} --bucket {bucket}`"
     return "`scalefold pack --stage index`"
 
 

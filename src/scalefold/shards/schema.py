@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 import struct
 from typing import Any, Final
 
@@ -38,6 +39,7 @@ MANIFEST_FILE: Final = "manifest.json"
 REJECTED_FILE: Final = "rejected.tsv"
 HASH_COLUMN: Final = "row_xxh3"
 
+_BUCKET_FILE: Final = re.compile(r"([a-z]+)-([0-9]{5,9})\.(?:arrow|json)")
 _VERSION_KEY: Final = b"scalefold.schema_version"
 _FAMILY_KEY: Final = b"scalefold.family"
 
@@ -180,10 +182,16 @@ def summary_file(family: str, bucket: int) -> str:
     return f"{family}-{bucket:05d}.json"
 
 
+def bucket_file(file: str) -> tuple[str, int] | None:
+    """Return family and bucket of what `shard_file` or `summary_file` gave, else ``None``."""
+    match = _BUCKET_FILE.fullmatch(file)
+    return None if match is None else (match[1], int(match[2]))
+
+
 def schema_version(schema: pa.Schema) -> int | None:
     """Schema version that a file's metadata states, ``None`` where it states none."""
     text = (schema.metadata or {}).get(_VERSION_KEY)
-    return int(text) if text is not None and text.isdigit() else None
+    return int(text) if text is not None and text.isdigit() and len(text) < 10 else None
 
 
 def schema_family(schema: pa.Schema) -> str | None:

@@ -10,6 +10,9 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import ConfigDict, with_config
+
+from scalefold.config.values import NonNegative
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,7 @@ def source_columns(sources: Collection[SourceFile]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=_SOURCES)
 
 
+@with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True)
 class Snapshot:
     """All raw files at once.
@@ -57,8 +61,8 @@ class Snapshot:
         Hash over the lines ``<sha256>  <path>``, sorted by path.
     """
 
-    files: int
-    bytes: int
+    files: NonNegative
+    bytes: NonNegative
     sha256: str
 
     @staticmethod

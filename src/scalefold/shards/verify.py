@@ -22,7 +22,7 @@ from scalefold.shards.hit_codec import (
 )
 from scalefold.shards.manifest import Manifest
 from scalefold.shards.records import TemplateHit
-from scalefold.shards.schema import INDEX_FILE, SCHEMAS, shard_file
+from scalefold.shards.schema import INDEX_FILE, SCHEMAS, bucket_file, shard_file
 from scalefold.shards.shard_file import ShardFile
 from scalefold.shards.summary import check_summary
 
@@ -66,11 +66,11 @@ def verify(folder: Path) -> list[Problem]:
     index = _index(folder, problems)
     sound = _SoundRows(folder, {facts["chain_key"] for facts in index})
     for facts in manifest.files:  # by name: chains come first, templates last
-        family, _, number = facts.file.removesuffix(".arrow").partition("-")
-        if family not in SCHEMAS or not number.isdigit() or facts.file in unread:
+        family, bucket = bucket_file(facts.file) or ("", 0)
+        if family not in SCHEMAS or facts.file in unread:
             continue
         for row, batch in _rows(folder, facts.file, family, facts.rows, problems):
-            messages = sound.add(family, (int(number), row), batch)
+            messages = sound.add(family, (bucket, row), batch)
             problems += [Problem(facts.file, f"row {row}{message}") for message in messages]
     problems += _references(index, sound)
     return problems

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Literal
 
 import pyarrow as pa
+from pydantic import ConfigDict, with_config
 
+from scalefold.config.values import NonNegative
 from scalefold.io.atomic import HashingFile, atomic_file
 from scalefold.shards.codec import encode_chain, encode_msa
 from scalefold.shards.records import ChainRecord, MsaRecord
@@ -18,6 +20,7 @@ from scalefold.shards.schema import SCHEMAS
 Compression = Literal["none", "lz4", "zstd"]
 
 
+@with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True)
 class ShardFacts:
     """A manifest's entry of a file.
@@ -33,8 +36,8 @@ class ShardFacts:
     """
 
     file: str
-    bytes: int
-    rows: int
+    bytes: NonNegative
+    rows: NonNegative
     sha256: str
 
 

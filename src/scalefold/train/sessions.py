@@ -55,7 +55,7 @@ class Session:
     max_rss_mb: FiniteFloat | None
     train_chains: int | None
     train_chains_drawn: int | None
-    made_with: dict[str, Any]
+    made_with: dict[str, str | None]
 
 
 _SESSION: Final = TypeAdapter(Session)

@@ -221,6 +221,19 @@ def test_numbers_out_of_reach_are_refused(pti: str, tmp_path: Path) -> None:
         parse_entry(block.as_string().encode(), "x")
 
 
+def test_a_reference_to_a_sequence_that_is_not_there_is_refused(pti: str) -> None:
+    """Gemmi ends with the error of an index, in place of one that speaks of the file."""
+    block = gemmi.read_pdb_string(pti).make_mmcif_block()
+    for category in ("_struct_ref.", "_struct_ref_seq."):
+        block.find_mmcif_category(category).erase()
+    names = ("align_id", "ref_id", "seq_align_beg", "seq_align_end", "pdbx_strand_id")
+    others = ("db_align_beg", "db_align_end", "pdbx_db_accession", "pdbx_PDB_id_code")
+    for name in (*names, *others):
+        block.set_pair(f"_struct_ref_seq.{name}", "1")
+    with pytest.raises(InputError, match=r"^x: "):
+        parse_entry(block.as_string().encode(), "x")
+
+
 @pytest.mark.parametrize("form", ["pdb", "mmcif"])
 def test_damaged_files_end_in_a_result_or_an_error_of_the_input(
     pti: str, tmp_path: Path, form: str

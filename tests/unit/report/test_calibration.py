@@ -28,6 +28,10 @@ def test_perfect_confidence():
     assert result["mean_absolute_error"] == pytest.approx(0.0, abs=1e-3)
 
 
+def test_numbers_of_json_that_only_floats_hold():
+    assert calibration([chain([10**20, 40, 80], [0.1, 0.4, 0.8])])["residues"] == 3
+
+
 @pytest.mark.parametrize("chains", [[], [chain([50.0], [None])], [chain([50.0, 50.0], [0.1, 0.9])]])
 def test_correlation_that_cannot_be_said(chains):
     assert calibration(chains)["correlation"] is None

@@ -69,6 +69,7 @@ def test_refuses_no_entries_and_two_of_a_name(tmp_path: Path) -> None:
         (b"a\t0\n", "expected a name and two numbers"),
         (b"a\t-1\t5\n", "expected a name and two numbers"),
         (b"a\t0\t0\n", "cut off"),
+        (b"a\t0\t" + b"1" * 5000, "expected a name and two numbers"),
         (b"", "is empty"),
     ],
 )

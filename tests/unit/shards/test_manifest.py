@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import hashlib
+import json
+from dataclasses import asdict
 
 import pytest
 
 from scalefold.errors import ChecksumError, InputError
 from scalefold.shards.manifest import Manifest
+from scalefold.shards.schema import bucket_file
 from scalefold.shards.source_files import Snapshot
 from scalefold.shards.writer import ShardFacts
 
@@ -56,6 +59,39 @@ def test_other_version_is_refused(tmp_path):
     manifest(schema_version=7).write(tmp_path)
     with pytest.raises(InputError, match="schema version 7"):
         Manifest.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"files": [{"file": 7, "bytes": 1, "rows": 1, "sha256": ""}]},
+        {"files": [{"file": "a", "bytes": 1, "rows": [], "sha256": ""}]},
+        {"source": {"files": 1, "bytes": 1e999, "sha256": ""}},
+        {"source": {"files": 1, "bytes": 1, "sha256": "", "more": 1}},
+        {"counts": {"chains, train": 10**400}},
+        {"schema_version": True},
+    ],
+)
+def test_entries_of_another_kind_are_refused(tmp_path, change):
+    """Manifests of earlier versions have no hash that would find them."""
+    tree = json.loads(json.dumps(asdict(manifest()))) | change
+    (tmp_path / "manifest.json").write_text(json.dumps(tree))
+    with pytest.raises(InputError, match=r"manifest\.json.*another kind"):
+        Manifest.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "place"),
+    [
+        ("msa-00012.arrow", ("msa", 12)),
+        ("chain-100000.json", ("chain", 100_000)),
+        ("msa-²²²²².arrow", None),
+        (f"msa-{'1' * 5000}.arrow", None),
+        ("index.arrow", None),
+    ],
+)
+def test_files_of_buckets(file, place):
+    assert bucket_file(file) == place
 
 
 def test_check_bytes(tmp_path):

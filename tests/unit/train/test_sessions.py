@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import math
 import platform
 import resource
 from pathlib import Path
 
 import pytest
 
+from scalefold.errors import InputError
 from scalefold.train.sessions import SESSIONS_FILE, read_sessions, session
 
 
@@ -32,6 +35,13 @@ def test_what_an_earlier_version_did_not_note_is_none(tmp_path: Path) -> None:
     assert killed.ended == 14.0
     assert (killed.max_rss_mb, killed.train_chains, killed.train_chains_drawn) == (None, None, None)
     assert set(killed.made_with.values()) == {None}
+
+
+def test_what_is_no_text_was_not_noted_by_a_session(tmp_path: Path) -> None:
+    start = {"event": "start", "step": 0, "time": 1.0, "processes": 1, "commit": -math.inf}
+    (tmp_path / SESSIONS_FILE).write_text(json.dumps(start) + "\n")
+    with pytest.raises(InputError, match="damaged"):
+        read_sessions(tmp_path, [])
 
 
 def test_a_full_disk_at_the_end_of_a_session_leaves_the_others_readable(
