@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -67,13 +66,12 @@ def test_a_training_goes_on_without_evaluations_that_fail(
     assert output.count("is not evaluated") == len(steps(out))
 
 
-def test_an_evaluation_is_given_up_when_the_training_is_stopped_or_fails(
+def test_all_end_when_the_training_is_stopped_or_fails(
     trainings: Trainings, tmp_path: Path
 ) -> None:
     trainings.tree = merge(trainings.tree, INSIDE)
-    for what, expected in (("SIGTERM", 1), ("bug", 1)):
+    for what in ("SIGTERM", "bug"):
         out = tmp_path / what / "weights" / "first"
-        begun = time.monotonic()
         code, output = trainings.run(out, 2, {"step": 3, "what": what, "rank": 0})
-        assert code == expected, output
-        assert time.monotonic() - begun < 150, output
+        assert code == 1, output  # torchrun's, of a process that ended with 75 or a traceback
+        assert steps(out)[-1] < 6
