@@ -34,6 +34,23 @@ class Place:
     local_size: int = 1
 
 
+def training_processes(processes: int, on_node: int, evaluators: int) -> tuple[int, int]:
+    """How many of a run's processes train, in all and on its first node; the last ones evaluate.
+
+    Raises
+    ------
+    InputError
+        If none is left to train.
+    """
+    training = processes - evaluators
+    if training < 1:
+        raise InputError(
+            f"evaluation.ranks is {evaluators}, but there are {processes} processes, and one must "
+            "train: start more with torchrun, or set evaluation.ranks to 0"
+        )
+    return training, min(on_node, training)
+
+
 def check_degree(degree: int, processes: int, on_node: int) -> None:
     """Check ``parallel.dap`` against the processes of a run, and those of one of its nodes.
 

@@ -4,7 +4,7 @@
 # has another key, thus another folder. With other data or initial weights it starts anew in the same
 # folder, and the earlier one moves to replaced/.
 from scalefold.config import check_initial_weights, initial_weights_file
-from scalefold.launcher import choose_degree
+from scalefold.launcher import choose_degree, training_processes
 from scalefold.raw.chains import check_trainable
 from scalefold.train.outlook import outlook
 
@@ -39,7 +39,10 @@ def check_processes(config):
     given = workflow.get_rule("train").resources
     nodes, processes = (given[name].value for name in ("nodes", "processes"))
     batch_size = config.training.global_batch_size
-    choose_degree(config.parallel.dap, nodes * processes, processes, batch_size)
+    size, on_node = training_processes(
+        nodes * processes, processes, config.evaluation.ranks
+    )
+    choose_degree(config.parallel.dap, size, on_node, batch_size)
 
 
 @cache

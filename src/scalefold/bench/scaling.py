@@ -31,6 +31,7 @@ from scalefold.features.contract import Features
 from scalefold.loader.loader import TrainingLoader
 from scalefold.loader.shared_batches import shared
 from scalefold.parallel import SINGLE, Mesh, Ranks
+from scalefold.parallel.group_axis import GroupAxis
 from scalefold.parallel.ranks import broadcast_all, on_all
 from scalefold.shards.reader import ShardReader
 from scalefold.train.assemble import Trainer, assemble
@@ -125,7 +126,8 @@ def bench_scaling(
         "peak_memory_gib": {"one": alone["peak_gib"], "all": together["peak_gib"]},
         "gpu_work_by_recycling": {"one": alone["work"], "all": together["work"]},
     }
-    if mesh.dap.size > 1:
+    if isinstance(mesh.axis, GroupAxis):
+        result["exchange"] = mesh.axis.exchange
         found = _agreement(bench, alone["gradient"], together["gradient"])
         result["gradient"] = found.rounded()
     if not mesh.first:

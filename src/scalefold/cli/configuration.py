@@ -59,7 +59,7 @@ def check(
     """
     from scalefold.config import check_image, load_stages, run_key
     from scalefold.io.atomic import check_writable
-    from scalefold.launcher import check_layout
+    from scalefold.launcher import check_layout, training_processes
     from scalefold.raw.chain_files import check_files, check_mirrors
     from scalefold.raw.chains import check_trainable, read_chains
     from scalefold.relax import check_openmm
@@ -71,7 +71,8 @@ def check(
     if processes is not None:
         for one in stages.values():
             batch_size = one.training.global_batch_size
-            check_layout(one.parallel.dap, nodes * processes, processes, batch_size)
+            size, on_node = training_processes(nodes * processes, processes, one.evaluation.ranks)
+            check_layout(one.parallel.dap, size, on_node, batch_size)
     chains = read_chains(loaded.data.chains)
     check_trainable(chains, loaded.data.chains)
     if loaded.predict.fasta is not None:

@@ -129,7 +129,7 @@ def plan(
         "checkpoint_bytes": [size] * len(training.published_steps()),
         "assumed": asdict(cluster),
         "rows": [asdict(row) for row in rows],
-        "sources": list(dict.fromkeys(step.source for step in known.of_kind(kind))),
+        "sources": list(dict.fromkeys(step.source for step in known.steps)),
     }
     typer.echo(json.dumps(content, indent=2)) if format_ == "json" else _print(content)
 

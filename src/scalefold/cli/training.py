@@ -89,7 +89,7 @@ def train(
 
     When an evaluation of a checkpoint reaches evaluation.target_lddt, or evaluations have not risen
     for evaluation.patience of them, the training is complete: it ends in the same way with exit
-    code 0.
+    code 0. The last evaluation.ranks processes do not train: they evaluate its checkpoints.
     """
     from scalefold.config import check_initial_weights
     from scalefold.launcher import find_place
@@ -102,6 +102,7 @@ def train(
 
     from scalefold.cli.device import torch_device
     from scalefold.cli.logs import log_to_stderr
+    from scalefold.evaluate.inside import evaluate_inside, evaluation_folder
     from scalefold.parallel.launch import divided, joined
     from scalefold.parallel.ranks import on_all, on_first
     from scalefold.shards.packed_settings import check_origin
@@ -112,7 +113,10 @@ def train(
         if set_aside and not resume:
             raise InputError("--set-aside only goes with --resume")
         accepted = ["training.accept_new_data=true"] if accept_new_data else []
-        return read_stage(config, [*(set_ or []), *accepted], stage)
+        read = read_stage(config, [*(set_ or []), *accepted], stage)
+        if read.evaluation.ranks:
+            evaluation_folder(out)
+        return read
 
     console = log_to_stderr(place)
     choose = partial(torch_device, device, place)
@@ -120,15 +124,22 @@ def train(
         stop = stack.enter_context(stop_on_signals())
         if place is not None:
             stack.enter_context(stop_without_parent(stop))
-        mesh, chosen = stack.enter_context(joined(place, choose))
-        loaded = on_all(mesh.world, settings)
+        everybody, chosen = stack.enter_context(joined(place, choose))
+        loaded = on_all(everybody.world, settings)
+        evaluators = loaded.evaluation.ranks
         mesh = divided(
-            mesh,
+            everybody,
             loaded.parallel.dap,
             place,
             loaded.training.global_batch_size,
             loaded.parallel.exchange,
+            evaluators,
         )
+        number = everybody.world.rank - (everybody.world.size - evaluators)
+        if number >= 0:
+            evaluate_inside(loaded, out, shards, chosen, stop, number, everybody.world.left)
+            everybody.world.wait_for_all()
+            return
         if strict:
             on_first(mesh.world, lambda: check_origin(shards, loaded))
         result = run(
@@ -142,6 +153,8 @@ def train(
             mesh=mesh,
             console=console,
         )
+        if evaluators:
+            everybody.world.wait_for_all()
     if mesh.first:
         _say(result, loaded.training.steps, stop.reason, resume)
     if not result.completed:

@@ -297,6 +297,11 @@ class EvaluationConfig(Section):
         description="Training ends when the mean lDDT-CA of the first split has not risen for this "
         "many evaluations; needs mode async.",
     )
+    ranks: NonNegative = Field(
+        0,
+        description="Last processes of `scalefold train` that evaluate instead of training; needs "
+        "mode async.",
+    )
     splits: list[Literal["train", "validation"]] = Field(["validation"], min_length=1)
     precision: Literal["auto", "fp32", "tf32", "bf16"] = Field(
         "auto", description="auto: that of training on a GPU, fp32 on a CPU."
@@ -418,6 +423,11 @@ class Config(Section):
                 f"evaluation.patience is {self.evaluation.patience} but evaluation.mode is after, "
                 "when no training is left to end: set evaluation.mode to async, or "
                 "evaluation.patience to null"
+            )
+        if self.evaluation.ranks and self.evaluation.mode != "async":
+            raise ValueError(
+                f"evaluation.ranks is {self.evaluation.ranks} but evaluation.mode is after: set "
+                "evaluation.mode to async, or evaluation.ranks to 0"
             )
         if self.evaluation.mode == "async" and self.training.keep_checkpoints:
             raise ValueError(

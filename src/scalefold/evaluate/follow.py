@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -46,6 +47,8 @@ def follow(
     device: torch.device | str = "cpu",
     console: Console | None = None,
     patience_seconds: float = PATIENCE_SECONDS,
+    turn: tuple[int, int] = (0, 1),
+    left: Callable[[], bool] = lambda: False,
 ) -> list[int]:
     """Evaluate every checkpoint of a training that has no evaluation yet, until the training ends.
 
@@ -67,6 +70,10 @@ def follow(
     device, console
         As for `evaluate_weights`.
     patience_seconds : float
+    turn : tuple of int
+        Number of this process, from 0, and of all that follow the training: they take turns.
+    left : callable
+        Whether it is known that the training makes no further checkpoint.
 
     Returns
     -------
@@ -78,7 +85,7 @@ def follow(
     InputError
         Bad shards; or one of the training's files cannot be read.
     """
-    checkpoints = _Checkpoints(config, training, shards, out)
+    checkpoints = _Checkpoints(config, training, shards, out, turn)
     evaluated: list[int] = []
     failed: set[int] = set()
     sign, seen = ("", False), time.monotonic()
@@ -89,7 +96,7 @@ def follow(
         _, has_failed = now
         patience = min(_SECONDS_TO_RETRY, patience_seconds) if has_failed else patience_seconds
         # Asked before the checkpoints are listed: if it has ended, its last one is among them.
-        ended = checkpoints.training_ended()
+        ended = left() or checkpoints.training_ended()
         todo = [step for step in checkpoints.waiting() if step not in failed]
         if todo:
             path = evaluation_path(out, todo[0])
@@ -118,10 +125,13 @@ def follow(
 class _Checkpoints:
     """What a training has published, and what of it is evaluated."""
 
-    def __init__(self, config: Config, training: Path, shards: Path, out: Path) -> None:
+    def __init__(
+        self, config: Config, training: Path, shards: Path, out: Path, turn: tuple[int, int]
+    ) -> None:
         self._config, self._training, self._out = config, training, out
         self._data, self._start = data_hash(shards), initial_weights_sha256(config)
-        self._scheduled = set(config.training.published_steps())
+        number, followers = turn
+        self._scheduled = set(sorted(config.training.published_steps())[number::followers])
 
     def waiting(self) -> list[int]:
         """Steps that are to be evaluated and are not, rising."""

@@ -38,6 +38,8 @@ class Collectives:
         Those that share a sample.
     """
 
+    name = "collectives"
+
     def __init__(self, ranks: Collecting) -> None:
         self._ranks = ranks
         self.rank, self.size = ranks.rank, ranks.size

@@ -22,6 +22,8 @@ Start = Callable[[Tensor], Pending]
 class Exchange(Protocol):
     """What ranks that share a sample do with contiguous tensors; dimensions count all."""
 
+    name: str
+    """As in ``parallel.exchange``."""
     rank: int
     size: int
 
@@ -49,7 +51,7 @@ class GroupAxis:
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
-        self.size = exchange.size
+        self.size, self.exchange = exchange.size, exchange.name
 
     def split(self, x: Tensor, dim: int) -> Tensor:
         """See `Axis`; the slice is contiguous."""

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from scalefold.errors import InputError
-from scalefold.launcher import Place, choose_degree
+from scalefold.launcher import Place, choose_degree, training_processes
 from scalefold.parallel.axis import IdentityAxis
 from scalefold.parallel.collectives import Collectives
 from scalefold.parallel.group_axis import Exchange, GroupAxis
@@ -114,10 +114,12 @@ def divided(
     place: Place | None,
     batch_size: int,
     exchange: Literal["auto", "push", "collectives"] = "auto",
+    evaluators: int = 0,
 ) -> Mesh:
-    """Divide all processes among samples, so many to one sample.
+    """Divide all processes that train among samples, so many to one sample.
 
-    Processes of a sample are neighbours on one node. All processes make this call.
+    Processes of a sample are neighbours on one node. All processes make this call. Those that do
+    not train get `SINGLE`.
 
     Parameters
     ----------
@@ -131,6 +133,8 @@ def divided(
         Samples of a step.
     exchange : {"auto", "push", "collectives"}
         ``parallel.exchange``.
+    evaluators : int
+        ``evaluation.ranks``: the last processes, which do not train.
 
     Raises
     ------
@@ -139,21 +143,34 @@ def divided(
     """
     world, own = mesh.world, place or Place()
 
-    def choose() -> int:
+    def choose() -> tuple[int, int]:
+        same_everywhere(world, "evaluation.ranks", str(evaluators))
         same_everywhere(world, "parallel.dap", str(setting))
-        return choose_degree(setting, own.world_size, own.local_size, batch_size)
+        size, on_node = training_processes(own.world_size, own.local_size, evaluators)
+        return choose_degree(setting, size, on_node, batch_size), size
 
-    degree = on_all(world, choose)
+    degree, size = on_all(world, choose)
     if setting == "auto" and mesh.first:
-        logger.info("parallel.dap: %d of %d processes share a sample", degree, world.size)
-    if degree == 1 or not isinstance(world, MeshRanks):
+        logger.info("parallel.dap: %d of %d processes share a sample", degree, size)
+    if not isinstance(world, MeshRanks):
         return mesh
-    devices = DeviceMesh(
-        world.device_type,
-        torch.arange(world.size).view(-1, degree),
-        mesh_dim_names=("data", "dap"),
-    )
-    data, dap = (MeshRanks(devices[name], world.notes) for name in ("data", "dap"))
+    # Also on processes that do not train: a group is made by all.
+    numbers, groups = torch.arange(size), list[DeviceMesh]()
+    if evaluators and size > 1:
+        groups.append(DeviceMesh(world.device_type, numbers, mesh_dim_names=("data",)))
+    if degree > 1:
+        shared = numbers.view(-1, degree)
+        groups.append(DeviceMesh(world.device_type, shared, mesh_dim_names=("data", "dap")))
+    if world.rank >= size or size == 1:
+        return SINGLE
+    notes = world.notes.of_first(size)
+    if evaluators:
+        world = MeshRanks(groups[0], notes)
+        mesh = Mesh(world, world, ALONE, IdentityAxis())
+        mesh.limit(START_TIMEOUT.total_seconds())
+    if degree == 1:
+        return mesh
+    data, dap = (MeshRanks(groups[-1][name], notes) for name in ("data", "dap"))
     axis = GroupAxis(choose_exchange(exchange, dap, first=mesh.first))
     divided = Mesh(world, data if data.size > 1 else ALONE, dap, axis)
     divided.limit(START_TIMEOUT.total_seconds())

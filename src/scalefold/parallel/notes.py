@@ -23,6 +23,8 @@ T = TypeVar("T")
 _SURVIVORS_SECONDS: Final = 3.0
 """How long the survivors of a failed exchange wait for each other, to find out who is missing."""
 
+_SECONDS_BETWEEN_LOOKS: Final = 0.2
+
 _KEPT: Final = 64
 """News that a channel keeps. Ranks are a few steps apart at most, and have read older ones."""
 
@@ -39,6 +41,30 @@ class Notes:
 
     def __init__(self, store: dist.Store, rank: int, size: int) -> None:
         self._store, self._rank, self._size = store, rank, size
+
+    def of_first(self, size: int) -> Notes:
+        """Notes between this process and others of the first ``size``."""
+        return Notes(self._store, self._rank, size)
+
+    def wait_for_all(self) -> None:
+        """Wait until all processes have called this, however long some of them work.
+
+        Raises
+        ------
+        RankLostError
+            If one has ended with an error.
+        """
+        self._store.set(f"done/{self._rank}", "")
+        for rank in range(self._size):
+            while not self.is_done(rank):
+                if self._store.check([f"ended/{rank}"]):
+                    text = self._store.get(f"ended/{rank}").decode()
+                    raise RankLostError(f"rank {rank} ended with {text}")
+                time.sleep(_SECONDS_BETWEEN_LOOKS)
+
+    def is_done(self, rank: int) -> bool:
+        """Whether a process waits for all."""
+        return self._store.check([f"done/{rank}"])
 
     def pass_on(self, channel: str, number: int, value: T | None, *, first: bool) -> T:
         """Write the n-th news of a channel on its first rank, and read it on the others."""

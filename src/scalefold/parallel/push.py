@@ -40,6 +40,8 @@ class Push:
         Makes an `Inbox` with slots of so many bytes; all ranks make it together.
     """
 
+    name = "push"
+
     def __init__(self, rank: int, size: int, new_inbox: Callable[[int], Inbox]) -> None:
         self.rank, self.size = rank, size
         self._new_inbox = new_inbox

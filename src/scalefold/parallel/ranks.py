@@ -85,6 +85,13 @@ class Ranks:
     def barrier(self) -> None:
         """Wait until all ranks are here."""
 
+    def wait_for_all(self) -> None:
+        """Wait until all ranks are here, however long some of them work."""
+
+    def left(self) -> bool:
+        """Whether rank 0 waits there."""
+        return False
+
     def limit(self, seconds: float) -> None:
         """Take ranks for dead from now on that do not answer for so long."""
 
@@ -178,6 +185,15 @@ class MeshRanks(Ranks):
         """See `Ranks`."""
         with self.notes.loss_explained():
             dist.barrier(self.group)
+
+    def wait_for_all(self) -> None:
+        """See `Ranks`."""
+        with self.notes.loss_explained():
+            self.notes.wait_for_all()
+
+    def left(self) -> bool:
+        """See `Ranks`."""
+        return self.notes.is_done(0)
 
     def limit(self, seconds: float) -> None:
         """See `Ranks`."""

@@ -31,8 +31,8 @@ class Step:
         GPUs that share the sample.
     seconds : list of float
         By recycling count, from 0.
-    exchanges : bool
-        Whether they are in the times.
+    exchange : str or None
+        How they exchanged, as in ``parallel.exchange``; None of one GPU.
     """
 
     device: str
@@ -41,7 +41,7 @@ class Step:
     dap: int
     seconds: list[float]
     source: str
-    exchanges: bool = True
+    exchange: str | None = None
 
     @property
     def passes(self) -> tuple[float, float]:
@@ -57,6 +57,7 @@ class Calibration:
     gpu_gib: dict[str, float]
     fabrics: dict[str, float]
     collectives: dict[str, Any]
+    push: dict[str, Any]
     all_reduce: dict[str, Any]
     loader_waits: dict[str, Any]
     published: dict[str, Any]
@@ -73,8 +74,17 @@ class Calibration:
         found: dict[Any, Step] = {}
         for step in self.steps:
             if kind.lower() in step.device.lower():
-                found.setdefault((step.sizes, step.recomputation, step.dap), step)
+                key = (step.sizes, step.recomputation, step.dap, step.exchange)
+                found.setdefault(key, step)
         return list(found.values())
+
+    def push_seconds(self, collective: str, size: int, ranks: int) -> float:
+        """Flags of each rank, and transfer of what a rank gets from the others."""
+        arriving = size * (ranks - 1) / ranks
+        if collective == "all_to_all":
+            arriving /= ranks
+        latency, bandwidth = self.push["latency_seconds_a_rank"], self.push["bytes_per_second"]
+        return float(latency * ranks + arriving / bandwidth)
 
     def collective_seconds(self, collective: str, size: int, ranks: int) -> float:
         """Latency and transfer; more ranks than were measured take as long as the most."""
@@ -104,11 +114,15 @@ def read_steps(file: Path) -> Iterator[Step]:
             shapes, seconds = record["shapes"], record["step_seconds_by_recycling"]
             sizes = [shapes[key] for key in ("N_res", "msa_clusters", "extra_msa", "templates")]
             modes = record.get("recomputation", {"one": "none", "all": "none"})
-            for who, degree in (("one", 1), ("all", record.get("processes_a_sample", 1))):
-                if who == "one" or degree > 1:
-                    yield Step(
-                        record["device"], tuple(sizes), modes[who], degree, seconds[who], str(file)
-                    )
+            measured = [("one", 1, None)]
+            if (degree := record.get("processes_a_sample", 1)) > 1:
+                # push is younger than records without its name
+                measured.append(("all", degree, record.get("exchange", "collectives")))
+            for who, dap, exchange in measured:
+                yield Step(
+                    record["device"], tuple(sizes), modes[who], dap, seconds[who], str(file),
+                    exchange,
+                )  # fmt: skip
     except OSError as error:
         raise InputError(
             f"--record {file}: cannot be read: {error.strerror}. Correct the path, or measure "

@@ -2,14 +2,14 @@
 
 A pass of a sample takes ``fixed + shared / d`` on the ``d`` GPUs that share it, and its exchanges.
 Both parts are fitted to recorded steps. Exchanges are counted on the code, and timed by latency and
-bandwidth of each collective. The samples that a group of GPUs has in a step follow each other. Then
-all GPUs sum up their gradients, and wait for the slowest loader.
+bandwidth: of push, or of each collective. The samples that a group of GPUs has in a step follow
+each other. Then all GPUs sum up their gradients, and wait for the slowest loader.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Final
@@ -56,6 +56,8 @@ class Timing:
     def __init__(self, config: Config, known: Calibration, cluster: Cluster) -> None:
         self._config, self._known, self._cluster = config, known, cluster
         self._sizes = tuple(getattr(config.features, name) for name in SIZES)
+        by_collectives = config.parallel.exchange == "collectives"
+        self._exchange = "collectives" if by_collectives else "push"  # a node has NVLink
         steps = known.of_kind(cluster.kind)
         self._own = [step for step in steps if step.sizes == self._sizes]
         self._others = [step for step in steps if step.sizes != self._sizes]
@@ -70,8 +72,8 @@ class Timing:
         self._parameters = num_parameters(config)
 
     def is_recorded(self, mode: ActivationCheckpointing, dap: int) -> bool:
-        """Whether a step of such samples was recorded so, with its exchanges."""
-        steps = (step for step in self._own if step.exchanges)
+        """Whether a step of such samples was recorded so."""
+        steps = self._exchanging_alike(self._own)
         return any((step.recomputation, step.dap) == (mode, dap) for step in steps)
 
     def step(self, data: int, dap: int, mode: ActivationCheckpointing) -> float:
@@ -85,7 +87,7 @@ class Timing:
     def sample(self, dap: int, mode: ActivationCheckpointing) -> float:
         """Mean seconds of a sample on the GPUs that share it."""
         count = self._config.training.max_recycling / 2
-        last, further = (self._computed(self._own, number, dap) for number in (0, 1))
+        last, further = (self._computed(number, dap) for number in (0, 1))
         exchanged = self._exchanged(self._sizes, mode, dap)
         return last * self._slower(mode) + exchanged[0] + count * (further + exchanged[1])
 
@@ -104,26 +106,26 @@ class Timing:
             + 2 * size * (nodes - 1) / nodes / self._cluster.node_bandwidth
         )
 
-    def _computed(self, steps: Sequence[Step], number: int, dap: int) -> float:
+    def _computed(self, number: int, dap: int) -> float:
         """Seconds of a kind of pass without exchanges and recomputation.
 
-        Where one degree was recorded only, the shared part is that of other samples. It is larger
-        in larger samples.
+        Of one GPU it is recorded. Its shared part is that of these samples on this GPU, if several
+        degrees were recorded, else that of others. It is larger in larger samples.
         """
-        seconds = {
-            step.dap: step.passes[number]
-            - step.exchanges * self._exchanged(step.sizes, "none", step.dap)[number]
-            for step in steps
-            if step.recomputation == "none"
-        }
-        if len(seconds) > 1:
-            parts = np.array([1 / degree for degree in seconds])
-            fixed, shared = fitted(parts, np.array(list(seconds.values())))
-            return fixed + shared / dap
-        if steps is self._others or not self._others:
-            return seconds[1]
-        others = [self._computed(self._others, number, degree) for degree in (dap, 1)]
-        return seconds[1] * others[0] / others[1]
+        alike: dict[tuple[object, ...], dict[int, float]] = {}
+        for step in self._exchanging_alike([*self._own, *self._others, *self._known.steps]):
+            if step.recomputation == "none":
+                exchanged = self._exchanged(step.sizes, "none", step.dap)[number]
+                seconds = alike.setdefault((step.device, step.sizes), {})
+                seconds.setdefault(step.dap, step.passes[number] - exchanged)
+        degrees = next(seconds for seconds in alike.values() if len(seconds) > 1)
+        parts = np.array([1 / degree for degree in degrees])
+        fixed, shared = fitted(parts, np.array(list(degrees.values())))
+        alone = next(s for s in self._own if (s.recomputation, s.dap) == ("none", 1))
+        return alone.passes[number] * (fixed + shared / dap) / (fixed + shared)
+
+    def _exchanging_alike(self, steps: Iterable[Step]) -> Iterator[Step]:
+        return (step for step in steps if step.exchange in (None, self._exchange))
 
     def _slower(self, mode: ActivationCheckpointing) -> float:
         """How much longer recomputation makes the last pass: of these samples, or of others."""
@@ -144,7 +146,9 @@ class Timing:
         return last + self.gradient_sum(dap), further
 
     def _seconds(self, exchanges: Exchanges, dap: int) -> float:
-        seconds = self._known.collective_seconds
+        known = self._known
+        pushed = self._exchange == "push"
+        seconds = known.push_seconds if pushed else known.collective_seconds
         return sum(n * seconds(what, size, dap) for (what, size), n in exchanges.items())
 
     @cache  # noqa: B019 - as long as the plan

@@ -28,6 +28,22 @@ def record(name: str) -> Any:
     return json.loads((BENCHMARKS / name).read_text("utf-8"))
 
 
+def by_degree(exchange: str) -> dict[int, Any]:
+    """The records of samples that are shared so, by number of GPUs."""
+    found = record("dap-push-h100.json")
+    two, four, collecting = found["runs"]
+    if exchange == "push":
+        return {2: two, 4: four}
+    older = found["earlier"]["collectives"]
+    keys = ("step_seconds_by_recycling", "gpu_work_by_recycling")
+    return {2: {key: {"all": older[key]} for key in keys}, 4: collecting}
+
+
+def exchanging(config: Config, exchange: Any) -> Config:
+    parallel = config.parallel.model_copy(update={"exchange": exchange})
+    return config.model_copy(update={"parallel": parallel})
+
+
 @pytest.fixture(scope="module")
 def config() -> Config:
     return preset_config("mlperf", {})
@@ -45,27 +61,45 @@ def known(counted: tuple[Exchanges, Exchanges], monkeypatch: pytest.MonkeyPatch)
 
 
 def test_exchanges_are_those_that_a_gpu_made(counted: tuple[Exchanges, Exchanges]) -> None:
-    one, two = record("dap-h100.json")["2 share a sample"]["record"]["gpu_work_by_recycling"]["all"]
     last, further = (exchanges.total() for exchanges in counted)
     sums = 2  # of the gradient, and of the step's numbers
-    assert one["exchanges"] == last + sums
-    assert two["exchanges"] == last + further + sums
+    for run_ in record("dap-push-h100.json")["runs"]:
+        one, two = run_["gpu_work_by_recycling"]["all"]
+        assert one["exchanges"] == last + sums
+        assert two["exchanges"] == last + further + sums
 
 
+def test_push_takes_what_it_took_on_a_gpu(config: Config, known: Calibration) -> None:
+    timing = Timing(config, known, H100)
+    sizes = known.steps[0].sizes
+    for degree, found in by_degree("push").items():
+        one, two = (work["exchange_seconds"] for work in found["gpu_work_by_recycling"]["all"])
+        estimated = timing._exchanged(sizes, "none", degree)
+        assert estimated == pytest.approx((one, two - one), rel=0.1)
+
+
+@pytest.mark.parametrize("exchange", ["push", "collectives"])
 @pytest.mark.parametrize("hidden", [None, 2, 4])
 def test_shared_samples_take_what_was_recorded(
-    config: Config, known: Calibration, hidden: int | None
+    config: Config, known: Calibration, exchange: Any, hidden: int | None
 ) -> None:
     """Each degree also as if it had not been recorded."""
-    records = record("dap-h100.json")
-    everyone = [records[f"{n} share a sample"]["record"] for n in (2, 4)]
-    seconds = [r["step_seconds_by_recycling"] for r in everyone]
-    recorded = {1: seconds[0]["one"], 2: seconds[0]["all"], 4: seconds[1]["all"]}
-    timing = Timing(config, known, H100)
-    if hidden is not None:
-        timing._own = [step for step in timing._own if step.dap != hidden]
+    steps = [step for step in known.steps if hidden is None or step.dap != hidden]
+    timing = Timing(exchanging(config, exchange), replace(known, steps=steps), H100)
+    found = {n: r["step_seconds_by_recycling"] for n, r in by_degree(exchange).items()}
+    recorded = {n: seconds["all"] for n, seconds in found.items()} | {1: found[4]["one"]}
     for degree in [hidden] if hidden else recorded:
         assert timing.sample(degree, "none") == pytest.approx(fmean(recorded[degree]), rel=0.1)
+
+
+def test_push_is_taken_where_its_configuration_does_not_say_otherwise(
+    config: Config, known: Calibration
+) -> None:
+    chosen, push, collectives = (
+        Timing(exchanging(config, exchange), known, H100).sample(2, "none")
+        for exchange in ("auto", "push", "collectives")
+    )
+    assert chosen == push < collectives
 
 
 @pytest.mark.parametrize("mode", ["none", "selective", "full"])
@@ -136,13 +170,15 @@ def test_steps_of_another_gpu_need_a_record(
     other = replace(H200, kind="B300")
     with pytest.raises(InputError, match="B300: no step of this model"):
         Timing(config, known, other)
-    faster = record("dap-h100.json")["2 share a sample"]["record"] | {"device": "NVIDIA B300"}
+    faster = by_degree("push")[4] | {"device": "NVIDIA B300", "exchange": "push"}
     file = tmp_path / "scaling.json"
     file.write_text(json.dumps(faster))
     timing = Timing(config, Calibration.read([file]), other)
     assert timing.sample(1, "none") == pytest.approx(
         fmean(faster["step_seconds_by_recycling"]["one"]), rel=0.01
     )
+    assert timing.is_recorded("none", 4)
+    assert not timing.is_recorded("none", 2)
     file.write_text("{}x")
     with pytest.raises(InputError, match="no record of bench scaling"):
         list(read_steps(file))
