@@ -7,6 +7,11 @@ rule report:
         against=lambda wildcards: [
             path.as_posix() for path in OF_KEY[REPORTS[wildcards.of]][1].report.against
         ],
+        beside=lambda wildcards: [
+            path.as_posix()
+            for path in [OF_KEY[REPORTS[wildcards.of]][1].report.beside]
+            if path
+        ],
     output:
         html=report(
             f"{RUN}/report{{of}}.html",

@@ -55,7 +55,7 @@ def check(
     data.alignments, template hits. With a section search, only structures, programs and databases
     must be there. The initial weights must fit the model, and the model must have the modules that
     training.trainable names. The run's folder must be writable. An image file, the sequences of
-    predict.fasta and distillation.fasta, and the evaluations of report.against must exist.
+    predict.fasta and distillation.fasta, and the files of section report must exist.
     """
     from scalefold.config import check_image, load_stages, run_key
     from scalefold.io.atomic import check_writable
@@ -83,6 +83,9 @@ def check(
         check_there(loaded.distillation.fasta, "FASTA file")
     for path in (path for one in stages.values() for path in one.report.against):
         check_there(path, "evaluation, which report.against names")
+    for one in stages.values():
+        if one.report.beside is not None:
+            check_there(one.report.beside, "report of a run, which report.beside names")
     if loaded.search is None:
         check_files(chains, loaded.data)
     else:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from scalefold.cli.options import check_there
-from scalefold.cli.training import Key, RunFolder, RunShards
+from scalefold.cli.training import Beside, Key, RunFolder, RunShards
 
 app = typer.Typer()
 
@@ -21,6 +21,7 @@ def monitor(
     run: RunFolder,
     key: Key = None,
     shards: RunShards = None,
+    beside: Beside = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 8600,
     every: Annotated[
         float, typer.Option(min=1.0, metavar="SECONDS", help="Between two looks at the run.")
@@ -34,6 +35,6 @@ def monitor(
 
     from scalefold.report.monitor import Monitor
 
-    page = Monitor(run, key, shards, port, every)
+    page = Monitor(run, key, shards, port, every, beside)
     typer.echo(f"{page.address}  (Ctrl-C ends)")
     page.serve()

@@ -297,6 +297,13 @@ RunShards = Annotated[
     Path | None,
     typer.Option("--shards", metavar="FOLDER", help="Default: shards/ in the run's folder."),
 ]
+Beside = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="The report.json of another run, to show its training beside this one's.",
+    ),
+]
 
 
 @app.command(
@@ -324,7 +331,7 @@ def report(
             "-c",
             metavar="FILE",
             help="Refuse evaluations that were made with other settings than this configuration's, "
-            "and compare with those of its report.against.",
+            "and show what its section report names.",
         ),
     ] = None,
     against: Annotated[
@@ -335,6 +342,7 @@ def report(
             "last one chain by chain. May be given several times.",
         ),
     ] = None,
+    beside: Beside = None,
     stage: Stage = None,
     set_: Overrides = None,
 ) -> None:
@@ -354,7 +362,9 @@ def report(
     loaded = read_stage(config, set_, stage) if config else None
     settings = loaded.evaluation if loaded else None
     compared = [*(loaded.report.against if loaded else ()), *(against or ())]
-    content = write_report(run, key, shards, html, html.with_suffix(".json"), settings, compared)
+    beside = beside or (loaded.report.beside if loaded else None)
+    json = html.with_suffix(".json")
+    content = write_report(run, key, shards, html, json, settings, compared, beside)
     for note in content["notes"]:
         typer.echo(f"note: {note}", err=True)
     for finding in content["findings"]:
@@ -369,4 +379,4 @@ def report(
             for step, name in sorted(others.items(), reverse=True):
                 point = scores[name]
                 typer.echo(f"  {name} {point['value']:.3f} over {point['chains']} at step {step}")
-    typer.echo(f"{html}, {html.with_suffix('.json')}")
+    typer.echo(f"{html}, {json}")

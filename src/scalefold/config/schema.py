@@ -319,6 +319,10 @@ class ReportConfig(Section):
         description="Evaluations of other weights, as `scalefold evaluate --out` writes them, to "
         "compare the last one with.",
     )
+    beside: WrittenPath | None = Field(
+        None,
+        description="report.json of another run, to show its training beside this one's.",
+    )
 
 
 class Config(Section):

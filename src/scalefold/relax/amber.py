@@ -1,15 +1,14 @@
 """Minimise the energy of a predicted chain by OpenMM, as AlphaFold2 does (Suppl. sec. 1.8.6).
 
-AMBER99SB in vacuum, bonds to hydrogen fixed, each heavy atom held to where it was predicted. What
-AlphaFold2 does besides, to let go of residues that still have violations and minimise again, is
-left out.
+AMBER99SB in vacuum, bonds to hydrogen fixed, each heavy atom held to where it was predicted.
+Residues that still have violations are let go, and the energy is minimised again.
 """
 
 from __future__ import annotations
 
 import io
 import math
-from typing import Final
+from typing import Final, NamedTuple
 
 import openmm
 import torch
@@ -18,6 +17,8 @@ from torch import Tensor
 
 from scalefold.chem.residues import ATOM37_INDEX, ATOM37_MASK, CA, C, O
 from scalefold.errors import InputError
+from scalefold.evaluate.metrics.comparison import Comparison
+from scalefold.evaluate.metrics.stereochemistry import violating_residues
 from scalefold.features.constants import per_residue
 from scalefold.predict.pdb_file import pdb
 
@@ -25,14 +26,34 @@ _FORCE_FIELD: Final = "amber99sb.xml"
 _STIFFNESS: Final = 10.0 * unit.kilocalories_per_mole / unit.angstroms**2
 _TOLERANCE: Final = 10.0 * unit.kilojoules_per_mole / unit.nanometer
 """AlphaFold2's 2.39 kcal/mol: OpenMM has since found out that it compares it with a force."""
+_MOST_ROUNDS: Final = 3
 _OXT: Final = ATOM37_INDEX["OXT"]
 _C_O_ANGSTROM: Final = 1.25  # of a carboxylate
 
 
-def relax(
-    aatype: Tensor, positions: Tensor, mask: Tensor, threads: int | None = None
-) -> tuple[Tensor, tuple[float, float]]:
-    """Minimise the energy of a chain.
+class Relaxed(NamedTuple):
+    """A chain whose energy was minimised.
+
+    Attributes
+    ----------
+    positions : Tensor, shape (N, 37, 3), float64
+        Å; of the atoms that the prediction has.
+    energies : tuple of float
+        Before and after, the restraints' among them, kJ/mol.
+    rounds : int
+        How often it was minimised.
+    """
+
+    positions: Tensor
+    energies: tuple[float, float]
+    rounds: int
+
+
+def relax(aatype: Tensor, positions: Tensor, mask: Tensor, threads: int | None = None) -> Relaxed:
+    """Minimise the energy of a chain, up to three times while it has broken bonds or clashes.
+
+    Each further round holds the atoms to where the one before left them, but for those of residues
+    that have had violations.
 
     Parameters
     ----------
@@ -45,19 +66,27 @@ def relax(
     threads : int, optional
         On the CPU; default: OpenMM's choice of device and number.
 
-    Returns
-    -------
-    positions : Tensor, shape (N, 37, 3), float64
-        Å; of the atoms that the prediction has.
-    energies : tuple of float
-        Before and after, the restraints' among them, kJ/mol.
-
     Raises
     ------
     InputError
         A residue is of unknown type or lacks atoms, or the energy is not finite.
     """
     _check_whole(aatype, mask)
+    free, energies = torch.zeros(len(aatype), dtype=torch.bool), []
+    while len(energies) < _MOST_ROUNDS:
+        positions, *both = _minimised(aatype, positions, mask, free, threads)
+        energies.append(both)
+        violating = violating_residues(Comparison(positions, mask, positions, mask, aatype))
+        if not violating.any():
+            break
+        free |= violating
+    return Relaxed(positions, (energies[0][0], energies[-1][1]), len(energies))
+
+
+def _minimised(
+    aatype: Tensor, positions: Tensor, mask: Tensor, free: Tensor, threads: int | None
+) -> tuple[Tensor, float, float]:
+    """Return positions after one minimisation, and the energies before and after it."""
     text = pdb("chain", aatype, *_with_terminus(positions, mask), torch.zeros(len(aatype)))
     platform = None if threads is None else openmm.Platform.getPlatformByName("CPU")
     properties = None if threads is None else {"Threads": str(threads)}
@@ -67,7 +96,7 @@ def relax(
         model = app.Modeller(read.topology, read.positions)
         model.addHydrogens(field, platform=platform)
         system = field.createSystem(model.topology, constraints=app.HBonds)
-        system.addForce(_restraints(model))
+        system.addForce(_restraints(model, free))
         simulation = app.Simulation(
             model.topology, system, openmm.VerletIntegrator(0.001), platform, properties
         )
@@ -88,7 +117,7 @@ def relax(
         slot = ATOM37_INDEX.get(atom.name)
         if slot is not None and slot != _OXT:
             relaxed[atom.residue.index, slot] = torch.from_numpy(found[atom.index])
-    return relaxed, (before, after)
+    return relaxed, before, after
 
 
 def _check_whole(aatype: Tensor, mask: Tensor) -> None:
@@ -111,14 +140,14 @@ def _with_terminus(positions: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     return positions, mask
 
 
-def _restraints(model: app.Modeller) -> openmm.CustomExternalForce:
-    """Springs from each heavy atom to its place."""
+def _restraints(model: app.Modeller, free: Tensor) -> openmm.CustomExternalForce:
+    """Springs from each heavy atom to its place, but for free residues."""
     force = openmm.CustomExternalForce("0.5 * k * ((x - x0)^2 + (y - y0)^2 + (z - z0)^2)")
     force.addGlobalParameter("k", _STIFFNESS)
     for name in ("x0", "y0", "z0"):
         force.addPerParticleParameter(name)
     for atom, place in zip(model.topology.atoms(), model.positions, strict=True):
-        if atom.element is not app.element.hydrogen:
+        if atom.element is not app.element.hydrogen and not free[atom.residue.index]:
             force.addParticle(atom.index, place)
     return force
 

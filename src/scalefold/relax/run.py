@@ -135,7 +135,7 @@ def _write(
 
     aatype = torch.from_numpy(encode_sequence(prediction["sequence"])).long()
     positions, mask = _read(path, len(aatype))
-    relaxed, energies = relax(aatype, positions, mask, threads)
+    relaxed, energies, rounds = relax(aatype, positions, mask, threads)
     name, model = prediction["name"], prediction["models"][0]
     atoms = aatype, relaxed, mask, torch.tensor(model["plddt"])
     details = f"{path.name}, relaxed by OpenMM {openmm.version.full_version} with AMBER99SB"
@@ -147,6 +147,7 @@ def _write(
         "before": violations(aatype, positions, mask),
         "after": violations(aatype, relaxed, mask),
         "moved_angstrom": round(float(moved), 4),
+        "rounds": rounds,
         "energies_kj_per_mol": [round(energy, 3) for energy in energies],
     }
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 import scalefold
 from scalefold.evaluate.chain_scores import METRICS
 from scalefold.evaluate.results import chains_of_mean
+from scalefold.report.beside import beside
 from scalefold.report.calibration import calibration, head_calibration
 from scalefold.report.clock import hours_trained
 from scalefold.report.comparison import comparisons
@@ -32,7 +33,10 @@ Content = dict[str, Any]
 
 
 def report_content(
-    name: str, files: RunFiles, others: Sequence[tuple[str, Mapping[str, Any]]] = ()
+    name: str,
+    files: RunFiles,
+    others: Sequence[tuple[str, Mapping[str, Any]]] = (),
+    other_run: Mapping[str, Any] | None = None,
 ) -> Content:
     """Gather the report's numbers.
 
@@ -43,26 +47,30 @@ def report_content(
     files : RunFiles
     others : sequence of (str, mapping)
         Names and evaluations of other weights, to compare with the last evaluation.
+    other_run : mapping, optional
+        Report of another run, to show its training beside this one's.
 
     Returns
     -------
     dict
         ``summary``, ``notes``, ``findings`` (what stands out, in words), ``training`` (the metrics
-        log, key by key), ``evaluations`` (means by checkpoint), ``others`` (means of other
-        weights), ``comparisons`` (of the last evaluation, see `comparisons`), ``chains`` (scores of
-        the last evaluation), ``groups`` (see `by_group`), ``calibration`` by split,
-        ``head_calibration``, ``data`` (see `data_set`), ``timeline``, ``timings`` by stage,
-        ``ladder`` (of the benchmark, or None), ``rejected``, ``provenance``. JSON can hold all of
-        it.
+        log, key by key), ``beside`` (see `beside`, or None), ``evaluations`` (means by checkpoint),
+        ``others`` (means of other weights), ``comparisons`` (of the last evaluation, see
+        `comparisons`), ``chains`` (scores of the last evaluation), ``groups`` (see `by_group`),
+        ``calibration`` by split, ``head_calibration``, ``data`` (see `data_set`), ``timeline``,
+        ``timings`` by stage, ``ladder`` (of the benchmark, or None), ``rejected``, ``provenance``.
+        JSON can hold all of it.
     """
-    calibrated = _calibration(files)
+    calibrated, training = _calibration(files), _training(files)
+    config = files.checkpoints[-1].config if files.checkpoints else None
     return {
         "format": FORMAT,
         "run": name,
         "summary": _summary(files),
         "notes": [*files.notes, *_unscored(files)],
         "findings": findings(files, calibrated),
-        "training": _training(files),
+        "training": training,
+        "beside": other_run and beside(training, config, other_run),
         "evaluations": [
             {key: evaluation.get(key) for key in ("step", "checkpoint", "mean", "counts")}
             for evaluation in files.evaluations

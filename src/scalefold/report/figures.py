@@ -7,14 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from scalefold.report.calibration import BIN_WIDTH
 from scalefold.report.clock import label_steps
-from scalefold.report.smoothing import smoothed, smoothing_window, thinned
+from scalefold.report.smoothing import numbers, smoothed, smoothing_window, thinned
 from scalefold.report.svg import MUTED, SERIES, inline_svg, new_figure, styled
 
 _MOST_CHAINS_DRAWN: Final = 80
+_FEWEST_SMOOTHED: Final = 20
+"""Records of a curve that has a running mean; shorter ones are drawn as they are."""
 
 _CURVES: Final[dict[str, tuple[str, str, bool]]] = {
     # key: title, unit or meaning of the axis, whether a running mean helps
@@ -27,6 +30,15 @@ _CURVES: Final[dict[str, tuple[str, str, bool]]] = {
 }
 
 
+_TERMS: Final = {
+    "fape": "FAPE",
+    "chi": "side-chain angles",
+    "masked_msa": "masked MSA",
+    "plddt": "pLDDT",
+    "pae": "PAE",
+}
+
+
 @dataclass(frozen=True)
 class FigureOnPage:
     """An SVG element and the text below it."""
@@ -35,10 +47,13 @@ class FigureOnPage:
     caption: str
 
 
-def training_figures(training: Mapping[str, Sequence[Any]]) -> list[FigureOnPage]:
+def training_figures(
+    training: Mapping[str, Sequence[Any]], beside: Mapping[str, Any] | None = None
+) -> list[FigureOnPage]:
     """One figure a logged quantity: the loss, training lDDT, each term, speed.
 
-    The two large ones have samples and hours below the steps.
+    The two large ones have samples and hours below the steps. ``beside`` is another run, whose
+    curves are drawn dashed, see `scalefold.report.beside`.
     """
     terms = sorted(key for key in training if key.startswith("loss/"))
     keys = ["loss", "lddt_ca", *terms, *list(_CURVES)[2:]]
@@ -46,57 +61,84 @@ def training_figures(training: Mapping[str, Sequence[Any]]) -> list[FigureOnPage
     for number, key in enumerate(keys):
         width, height = (5.6, 3.1) if number < 2 else (4.2, 2.5)
         if any(value is not None for value in training.get(key, ())):
-            title, label, smooth = _CURVES.get(key, (_term(key), "unweighted", True))
+            _, label, smooth = _CURVES.get(key, ("", "unweighted", True))
             figures.append(
                 _curve(
                     f"curve-{number}",
-                    (title, label),
+                    label,
                     training,
                     key,
                     smooth,
                     (width, height),
+                    beside,
                 )
             )
     return figures
 
 
-def _term(key: str) -> str:
-    return "Loss term: " + key.removeprefix("loss/").replace("_", " ")
+def curve_title(key: str) -> str:
+    """What a column of the metrics log is called on the page."""
+    if key in _CURVES:
+        return _CURVES[key][0]
+    term = key.removeprefix("loss/")
+    return "Loss term: " + _TERMS.get(term, term.replace("_", " "))
 
 
 def _curve(
     name: str,
-    words: tuple[str, str],
+    label: str,
     training: Mapping[str, Sequence[Any]],
     key: str,
     smooth: bool,
     inches: tuple[float, float],
+    beside: Mapping[str, Any] | None,
 ) -> FigureOnPage:
-    title, label = words
-    steps, values = training["step"], training[key]
-    numbers = [math.nan if value is None else float(value) for value in values]
-    shown = thinned(len(numbers))
+    steps, values = training["step"], numbers(training[key])
+    shown = thinned(len(values))
     x = [steps[i] for i in shown]
+    large = key in list(_CURVES)[:2]
     with styled():
         figure, axes = new_figure(*inches)
-        if smooth and len(numbers) >= 20:
-            mean = smoothed(numbers, smoothing_window(len(numbers)))
-            axes.plot(x, [numbers[i] for i in shown], color=SERIES[0], alpha=0.3, linewidth=0.9)
-            axes.plot(x, [mean[i] for i in shown], color=SERIES[0])
+        if smooth and len(values) >= _FEWEST_SMOOTHED:
+            mean = smoothed(values, smoothing_window(len(values)))
+            axes.plot(x, [values[i] for i in shown], color=SERIES[0], alpha=0.3, linewidth=0.9)
+            axes.plot(x, [mean[i] for i in shown], color=SERIES[0], label="this run")
         else:
-            marker = "o" if len(numbers) < 20 else None
-            axes.plot(x, [numbers[i] for i in shown], color=SERIES[0], marker=marker, markersize=3)
-        axes.set(title=title, ylabel=label)
-        large = key in list(_CURVES)[:2]
+            style: dict[str, Any] = {
+                "marker": "o" if len(values) < _FEWEST_SMOOTHED else None,
+                "markersize": 3,
+            }
+            axes.plot(x, [values[i] for i in shown], color=SERIES[0], label="this run", **style)
+        if beside is not None and key in beside["training"]:
+            _draw_beside(axes, beside, key, smooth)
+            if large:
+                axes.legend(loc="best")
+        axes.set(title=curve_title(key), ylabel=label)
         label_steps(axes, training if large else {})
         axes.yaxis.set_major_locator(MaxNLocator(5))
-        finite = [(step, n) for step, n in zip(steps, numbers, strict=True) if math.isfinite(n)]
+        finite = [(step, n) for step, n in zip(steps, values, strict=True) if math.isfinite(n)]
         (first_step, first), (last_step, last) = finite[0], finite[-1]
         description = (
-            f"{title} over {len(numbers)} logged steps, from {first:.4g} at step {first_step} to "
-            f"{last:.4g} at step {last_step}."
+            f"{curve_title(key)} over {len(values)} logged steps, from {first:.4g} at step "
+            f"{first_step} to {last:.4g} at step {last_step}."
         )
-        return FigureOnPage(inline_svg(figure, name, title, description), "")
+        return FigureOnPage(inline_svg(figure, name, curve_title(key), description), "")
+
+
+def _draw_beside(axes: Axes, beside: Mapping[str, Any], key: str, smooth: bool) -> None:
+    """Draw another run's curve, as its running mean alone."""
+    steps, values = beside["training"]["step"], numbers(beside["training"][key])
+    if smooth and len(values) >= _FEWEST_SMOOTHED:
+        values = smoothed(values, smoothing_window(len(values)))
+    shown = thinned(len(values))
+    axes.plot(
+        [steps[i] for i in shown],
+        [values[i] for i in shown],
+        color=SERIES[1],
+        linestyle=(0, (5, 2)),
+        linewidth=1.5,
+        label=beside["run"],
+    )
 
 
 def lddt_figure(

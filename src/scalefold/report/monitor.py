@@ -35,7 +35,7 @@ class Monitor:
 
     Parameters
     ----------
-    run, key, shards
+    run, key, shards, beside
         As for `write_report`.
     port : int
         0: any free one.
@@ -49,9 +49,15 @@ class Monitor:
     """
 
     def __init__(
-        self, run: Path, key: str | None, shards: Path | None, port: int, every_seconds: float
+        self,
+        run: Path,
+        key: str | None,
+        shards: Path | None,
+        port: int,
+        every_seconds: float,
+        beside: Path | None = None,
     ) -> None:
-        self._run, self._key, self._shards = run, key, shards
+        self._run, self._key, self._shards, self._beside = run, key, shards, beside
         self._every_seconds = every_seconds
         self._ended = threading.Event()
         self._version, self._seen = 0, self._state()
@@ -104,7 +110,8 @@ class Monitor:
     def _made(self) -> str:
         with tempfile.TemporaryDirectory() as folder:
             html = Path(folder) / "report.html"
-            write_report(self._run, self._key, self._shards, html, html.with_suffix(".json"))
+            json = html.with_suffix(".json")
+            write_report(self._run, self._key, self._shards, html, json, beside=self._beside)
             return html.read_text("utf-8")
 
     def _handler(monitor) -> type[BaseHTTPRequestHandler]:  # noqa: N805

@@ -16,6 +16,7 @@ from scalefold.report.content import Content
 from scalefold.report.data_set import data_figures
 from scalefold.report.figures import (
     calibration_figure,
+    curve_title,
     lddt_figure,
     scores_figure,
     training_figures,
@@ -44,7 +45,12 @@ def render_page(content: Content, evaluations: Sequence[Mapping[str, Any]]) -> s
         lstrip_blocks=True,
     )
     environment.filters.update(
-        number=_number, size=_size, duration=_duration, moment=_moment, percent=_percent
+        number=_number,
+        size=_size,
+        duration=_duration,
+        moment=_moment,
+        percent=_percent,
+        curve_title=curve_title,
     )
     config = content["provenance"]["config"]
     shown = structures(evaluations[-1]) if evaluations else []
@@ -52,7 +58,7 @@ def render_page(content: Content, evaluations: Sequence[Mapping[str, Any]]) -> s
     splits = list(content["summary"]["lddt_ca"])
     return environment.get_template("report.html.j2").render(
         **content,
-        training_figures=training_figures(training),
+        training_figures=training_figures(training, content["beside"]),
         lddt_figure=lddt_figure(evaluations, splits, training, content["summary"]["target_lddt"]),
         scores_figure=scores_figure(evaluations, splits[0], training) if splits else None,
         chain_figures=chain_figures(evaluations[-1]["chains"], splits) if evaluations else [],

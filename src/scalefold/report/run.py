@@ -10,6 +10,7 @@ from scalefold.config.schema import EvaluationConfig
 from scalefold.errors import InputError
 from scalefold.evaluate.results import check_settings
 from scalefold.io.atomic import write_bytes
+from scalefold.report.beside import read_report
 from scalefold.report.content import Content, report_content
 from scalefold.report.inputs import read_evaluation, read_run
 from scalefold.report.page import render_page
@@ -23,6 +24,7 @@ def write_report(
     out_json: Path | None = None,
     settings: EvaluationConfig | None = None,
     against: Sequence[Path] = (),
+    beside: Path | None = None,
 ) -> Content:
     """Write the HTML report and the same numbers as JSON, each atomically.
 
@@ -44,6 +46,8 @@ def write_report(
     against : sequence of Path, optional
         Evaluations of other weights, which the last one is compared with: those of another
         training, or of a file of weights.
+    beside : Path, optional
+        ``report.json`` of another run, whose training is shown beside this one's.
 
     Returns
     -------
@@ -54,8 +58,8 @@ def write_report(
     ------
     InputError
         If there is no such run folder, training or ``shards``, nothing in the folder to report on,
-        evaluations of other ``settings``, a file of ``against`` is no evaluation, both files have
-        one name, or the report cannot be written.
+        evaluations of other ``settings``, a file of ``against`` is no evaluation, ``beside`` is no
+        report, both files have one name, or the report cannot be written.
     """
     out_html, out_json = out_html or run / "report.html", out_json or run / "report.json"
     if out_html == out_json:
@@ -68,7 +72,8 @@ def write_report(
     if settings is not None:
         check_settings(files.evaluations, settings)
     others = [(_name_of(path), read_evaluation(path)) for path in against]
-    content = report_content(run.resolve().name, files, others)
+    other_run = None if beside is None else read_report(beside)
+    content = report_content(run.resolve().name, files, others, other_run)
     page = render_page(content, files.evaluations)
     text = json.dumps(content, indent=1, allow_nan=False)
     write_bytes(out_json, (text + "\n").encode())

@@ -151,6 +151,35 @@ class Ladder(_Open):
     rungs: list[_Rung | _RungWithoutRoom]
 
 
+class _RunConfig(_Open):
+    class Training(_Open):
+        initial_weights: str | None
+
+    run_name: str
+    results: str
+    training: Training
+
+
+class RunReport(_Open):
+    """What is shown of another run's ``report.json``."""
+
+    class Provenance(_Open):
+        config: _RunConfig | None
+
+    run: str
+    training: dict[str, list[Number | None]]
+    provenance: Provenance
+
+    @model_validator(mode="after")
+    def _has_steps(self) -> RunReport:
+        steps = self.training.get("step", [])
+        if not steps or None in steps:
+            raise ValueError("the training has no steps")
+        if any(len(values) != len(steps) for values in self.training.values()):
+            raise ValueError("the training's columns have different lengths")
+        return self
+
+
 def misfit(shape: type[_Shape], tree: Any) -> str:
     """Say what a tree lacks of a shape; empty if it has all of it."""
     try:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 POINTS_SHOWN: Final = 1200
+
+
+def numbers(values: Iterable[float | None]) -> list[float]:
+    """A logged column with NaN where there is no number."""
+    return [math.nan if value is None else float(value) for value in values]
 
 
 def smoothing_window(length: int) -> int:

@@ -36,10 +36,12 @@ def chain() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return aatype, torch.from_numpy(found.positions).double(), torch.from_numpy(found.atom_mask)
 
 
-def bent(positions: torch.Tensor) -> torch.Tensor:
+def bent(positions: torch.Tensor, angstrom: float = 2.5) -> torch.Tensor:
     """Residue 31 moved by 2.5 Å into others: two broken bonds, and clashes."""
     moved = positions.clone()
-    moved[30] += 2.5 * torch.nn.functional.normalize(positions.mean((0, 1)) - moved[30, 1], dim=0)
+    moved[30] += angstrom * torch.nn.functional.normalize(
+        positions.mean((0, 1)) - moved[30, 1], dim=0
+    )
     return moved
 
 
@@ -66,8 +68,9 @@ def test_violations_are_mended_and_the_rest_hardly_moves(chain) -> None:
 
     aatype, positions, mask = chain
     start = bent(positions)
-    relaxed, (before_energy, after_energy) = relax(aatype, start, mask, threads=1)
+    relaxed, (before_energy, after_energy), rounds = relax(aatype, start, mask, threads=1)
     before, after = (violations(aatype, x, mask) for x in (start, relaxed))
+    assert rounds == 1
     assert before["broken_bonds"] == 2
     assert before["clashes"] > 0
     assert after["clashes"] == 0
@@ -77,6 +80,21 @@ def test_violations_are_mended_and_the_rest_hardly_moves(chain) -> None:
     far[25:36] = False
     assert float((relaxed - positions)[far][mask[far]].norm(dim=-1).max()) < 1.0
     assert torch.equal(relaxed[~mask], start[~mask])
+
+
+@needs_openmm
+def test_what_the_first_round_leaves_broken_is_let_go_in_the_next(chain, monkeypatch) -> None:
+    from scalefold.relax import amber
+
+    aatype, positions, mask = chain
+    start = bent(positions, 8.0)
+    relaxed = amber.relax(aatype, start, mask, threads=1)
+    assert relaxed.rounds > 1
+    assert violations(aatype, relaxed.positions, mask)["broken_bonds"] == 0
+    monkeypatch.setattr(amber, "_MOST_ROUNDS", 1)
+    once = amber.relax(aatype, start, mask, threads=1)
+    assert once.rounds == 1
+    assert violations(aatype, once.positions, mask)["broken_bonds"] > 0
 
 
 @needs_openmm

@@ -172,7 +172,7 @@ def test_figures_are_there_with_words_for_those_who_cannot_see_them(make_run):
     # distribution, length, depth; calibration; timeline
     assert len(figures) == 11 + 2 + 3 + 1 + 1
     assert {name for pair in figures for name in pair} <= set(page.ids)
-    assert "Loss term: masked msa" in text
+    assert "Loss term: masked MSA" in text
     assert "lDDT-Cα by checkpoint" in text
     assert "Mean lDDT-Cα over 5 checkpoints: validation from 0.170 to" in text
 

@@ -43,21 +43,38 @@ class Stereochemistry(NamedTuple):
 
 def stereochemistry(comparison: Comparison) -> Stereochemistry:
     """Count the violations of the predicted structure; the true one plays no part."""
+    bonded, broken = _peptide_bonds(comparison)
+    return Stereochemistry(int(bonded.sum()), int(broken.sum()), len(_clashes(comparison)))
+
+
+def violating_residues(comparison: Comparison) -> Tensor:
+    """Residues of the predicted structure with a broken bond or a clash, shape (N,), bool."""
+    _, broken = _peptide_bonds(comparison)
+    found = torch.zeros(len(comparison.aatype), dtype=torch.bool)
+    found[:-1] |= broken
+    found[1:] |= broken
+    found[_clashes(comparison).flatten()] = True
+    return found
+
+
+def _peptide_bonds(comparison: Comparison) -> tuple[Tensor, Tensor]:
+    """Which neighbours are bonded, and which of these bonds are broken, shape (N - 1,)."""
     positions, mask = comparison.predicted, comparison.predicted_mask
     bonded = mask[:-1, CARBONYL] & mask[1:, NITROGEN]
     length = (positions[1:, NITROGEN] - positions[:-1, CARBONYL]).norm(dim=-1)
     before_proline = (comparison.aatype[1:] == RESTYPE_INDEX["P"]).long()
     ideal = torch.tensor(PEPTIDE_BOND_LENGTH_ANGSTROM)[before_proline]
     tolerance = TOLERANCE_FACTOR * torch.tensor(PEPTIDE_BOND_STDDEV_ANGSTROM)[before_proline]
-    broken = bonded & ((length - ideal).abs() > tolerance)
-    return Stereochemistry(int(bonded.sum()), int(broken.sum()), _clashes(positions, mask))
+    return bonded, bonded & ((length - ideal).abs() > tolerance)
 
 
-def _clashes(positions: Tensor, mask: Tensor) -> int:
+def _clashes(comparison: Comparison) -> Tensor:
+    """The residues of each pair of clashing atoms, shape (pairs, 2)."""
+    positions, mask = comparison.predicted, comparison.predicted_mask
     residue, slot = mask.nonzero(as_tuple=True)
     points = positions[mask]
     radius = torch.tensor([RADIUS_ANGSTROM[name[0]] for name in ATOM37]).double()[slot]
-    count = 0
+    pairs = [residue.new_empty(0, 2)]
     for rows in torch.arange(len(points)).split(_ROWS_AT_ONCE):
         distance = torch.cdist(points[rows], points)
         touching = radius[rows, None] + radius - OVERLAP_TOLERANCE_ANGSTROM
@@ -65,5 +82,5 @@ def _clashes(positions: Tensor, mask: Tensor) -> int:
         i = rows[i]
         peptide = (residue[j] - residue[i] == 1) & (slot[i] == CARBONYL) & (slot[j] == NITROGEN)
         bridge = (slot[i] == _SULPHUR) & (slot[j] == _SULPHUR)
-        count += int((~(peptide | bridge)).sum())
-    return count
+        pairs.append(torch.stack([residue[i], residue[j]], 1)[~(peptide | bridge)])
+    return torch.cat(pairs)
