@@ -72,7 +72,8 @@ def relax(aatype: Tensor, positions: Tensor, mask: Tensor, threads: int | None =
         A residue is of unknown type or lacks atoms, or the energy is not finite.
     """
     _check_whole(aatype, mask)
-    free, energies = torch.zeros(len(aatype), dtype=torch.bool), []
+    free = torch.zeros(len(aatype), dtype=torch.bool)
+    energies: list[list[float]] = []
     while len(energies) < _MOST_ROUNDS:
         positions, *both = _minimised(aatype, positions, mask, free, threads)
         energies.append(both)
