@@ -4,7 +4,7 @@
 # has another key, thus another folder. With other data or initial weights it starts anew in the same
 # folder, and the earlier one moves to replaced/.
 from scalefold.config import check_initial_weights, initial_weights_file
-from scalefold.launcher import choose_degree, training_processes
+from scalefold.launcher import choose_degree
 from scalefold.raw.chains import check_trainable
 from scalefold.train.outlook import outlook
 
@@ -35,14 +35,16 @@ def started_from(wildcards):
 
 
 def check_processes(config):
-    """Processes that share a sample are on one node."""
+    """Processes that share a sample are on one node, and all of them train."""
+    if config.evaluation.ranks:
+        raise InputError(
+            f"evaluation.ranks is {config.evaluation.ranks}, but in the workflow a job of its own "
+            "evaluates beside training: set it to 0, or start `scalefold train` yourself"
+        )
     given = workflow.get_rule("train").resources
     nodes, processes = (given[name].value for name in ("nodes", "processes"))
     batch_size = config.training.global_batch_size
-    size, on_node = training_processes(
-        nodes * processes, processes, config.evaluation.ranks
-    )
-    choose_degree(config.parallel.dap, size, on_node, batch_size)
+    choose_degree(config.parallel.dap, nodes * processes, processes, batch_size)
 
 
 @cache
