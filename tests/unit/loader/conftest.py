@@ -47,6 +47,10 @@ class Reader:
 
     def sample(self, key):
         action = self.behaviour.get(key)
+        for first in (k for k, what in self.behaviour.items() if what == "held once"):
+            # Else a worker that starts sooner could reach a later draw of the same chain.
+            while key != first and not (self.marks / first).exists():
+                time.sleep(0.01)
         if action and action.endswith(" once"):
             try:
                 (self.marks / key).touch(exist_ok=False)
