@@ -1,4 +1,4 @@
-"""Errors that the user can mend."""
+"""Errors that the user can fix."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ class InputError(ValueError):
     """Bad input: a file, key or shape that cannot be used.
 
     The message names the file or key, states what was found and what was expected, and says how to
-    mend it. The command line prints it without a traceback.
+    fix it. The command line prints it without a traceback.
     """
 
 

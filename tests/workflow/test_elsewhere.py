@@ -1,6 +1,6 @@
 """Results that Snakemake has no record of: copied, from a second clone, or under another path.
 
-Snakemake takes them for up to date. Each stage checks what it gets, and says the mend.
+Snakemake takes them for up to date. Each stage checks what it gets, and says the fix.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from scalefold.shards.manifest import Manifest
 BUCKETS = 2
 """Of the three, in which there are chains."""
 PACK_AGAIN = ["--forcerun", "fetch_structures", "fetch_alignments"]
-"""The mend that errors of shards name."""
+"""The fix that errors of shards name."""
 AFTER_INDEX = {"train": 1, "evaluate": 3, "report": 1}
 PACKED = {
     "fetch_structures": BUCKETS,

@@ -116,7 +116,7 @@ def test_a_changed_stage_concerns_those_after_it(finished: Any) -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("openmm") is None, reason="OpenMM is not installed")
 def test_the_best_model_is_relaxed(finished: Any) -> None:
-    """Few steps predict nothing that a force field could mend: the experiment stands in for it."""
+    """Few steps predict nothing that a force field could fix: the experiment stands in for it."""
     *_, last = folders(finished).values()
     name = f"{last.name}/step-00000002"
     (structure,) = (finished.run / "predictions" / name / "one").glob("rank_1_*.cif")

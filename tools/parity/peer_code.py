@@ -1,4 +1,4 @@
-"""Imports OpenFold's or MLPerf HPC's code from a checkout, and mends what keeps it from float64.
+"""Imports OpenFold's or MLPerf HPC's code from a checkout, and fixes what keeps it from float64.
 
 For the scripts that compare with them or make golden numbers; no test needs them. The environment
 has ml_collections, dm-tree, modelcif (OpenFold) and dacite (MLPerf HPC) beside scalefold. The

@@ -140,7 +140,7 @@ def loss_curve(config: Config, reader: ShardReader, device: torch.device) -> lis
             raise InputError(
                 f"seed {config.seed}, training.precision {config.training.precision}: the loss of "
                 f"step {step} is {loss}, so the curves cannot be compared; a lower "
-                "optimiser.learning_rate may mend it"
+                "optimiser.learning_rate may fix it"
             )
     return curve
 

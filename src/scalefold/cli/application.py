@@ -89,7 +89,7 @@ def _print_error(message: str) -> None:
 
 
 def _explain(error: OSError) -> str | None:
-    """How to mend an error of the system that is the user's: a permission, a full disk.
+    """How to fix an error of the system that is the user's: a permission, a full disk.
 
     Most outputs have an `InputError` of their own.
     """

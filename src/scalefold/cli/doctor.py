@@ -44,7 +44,7 @@ def doctor(
 
     GPU, torch, Triton and the backend of each op come first. If a preferred backend does not serve
     an op, the reason is printed below it. The last line is a verdict. The exit code is 2 if
-    something must be mended.
+    something must be fixed.
     """
     _show_backends(device)
     if warm:

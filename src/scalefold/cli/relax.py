@@ -1,4 +1,4 @@
-"""``scalefold relax``: mend the geometry of predicted structures."""
+"""``scalefold relax``: fix the geometry of predicted structures."""
 
 from __future__ import annotations
 

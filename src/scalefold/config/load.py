@@ -272,7 +272,7 @@ _HINTS: Final[Mapping[str, Callable[[Any], str]]] = {
     "int_parsing": _whole_number,
     "list_type": _list_of_one,
 }
-"""How to mend a value, by the kind of what is wrong with it."""
+"""How to fix a value, by the kind of what is wrong with it."""
 
 
 def _own_key(location: Sequence[int | str]) -> str:

@@ -17,7 +17,7 @@ class Finding:
     said : str
         What is so.
     wrong : bool
-        Whether it must be mended before a training can go well.
+        Whether it must be fixed before a training can go well.
     """
 
     subject: str
@@ -33,4 +33,4 @@ def verdict(findings: Sequence[Finding]) -> str:
     wrong = [finding.subject for finding in findings if finding.wrong]
     if not wrong:
         return "verdict: all is well"
-    return f"verdict: {len(wrong)} of {len(findings)} things to mend: {', '.join(wrong)}"
+    return f"verdict: {len(wrong)} of {len(findings)} things to fix: {', '.join(wrong)}"

@@ -101,7 +101,7 @@ def choose_checkpointing(
 
 @contextlib.contextmanager
 def exhaustion_explained(checkpointing: ActivationCheckpointing) -> Iterator[None]:
-    """Around steps: explain how to mend a GPU's lack of memory.
+    """Around steps: explain how to fix a GPU's lack of memory.
 
     Raises
     ------

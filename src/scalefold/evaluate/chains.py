@@ -170,7 +170,7 @@ def _predict_chain(
             if isinstance(ready, _SetAside):
                 return ready
             prediction = predict(ready.passes)
-    except UnreadableError:  # A whole file may not be read: its owner can mend that.
+    except UnreadableError:  # A whole file may not be read: its owner can fix that.
         raise
     except InputError as error:
         return _SetAside("failed", str(error))

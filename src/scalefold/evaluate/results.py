@@ -64,7 +64,7 @@ def chains_of_mean(evaluation: Mapping[str, Any], split: str) -> str:
     if unknown:
         said += f"; {len(unknown)} without lDDT-Cα: {first_few(unknown)}"
     if failed:
-        # The first sentence says why, those after it how to mend it.
+        # The first sentence says why, those after it how to fix it.
         reasons = [
             f"{chain['chain_key']} ({chain['reason'].partition('. ')[0]})" for chain in failed
         ]
@@ -109,7 +109,7 @@ def check_settings(evaluations: Iterable[Mapping[str, Any]], settings: Evaluatio
     Raises
     ------
     InputError
-        Names the first step, both values and the mend.
+        Names the first step, both values and the fix.
     """
     now = settings.model_dump() | {"splits": sorted(settings.splits)}
     for evaluation in evaluations:

@@ -155,10 +155,10 @@ def _outcome(
     """The results of all chains, and the means of those that were scored."""
     if not results["scored"]:
         first = [*results["failed"], *results["skipped"]][0]
-        mend = "" if results["failed"] else "; raise that to score them"
+        fix = "" if results["failed"] else "; raise that to score them"
         raise InputError(
             f"{path}: none of {sum(map(len, results.values()))} chains could be scored; "
-            f"{first['chain_key']}: {first['reason']}{mend}"
+            f"{first['chain_key']}: {first['reason']}{fix}"
         )
     return {
         "mean": mean_by_split(results["scored"], splits),

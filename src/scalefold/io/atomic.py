@@ -174,7 +174,7 @@ def check_writable(folder: Path, key: str) -> None:
         problem = "is no folder"
     raise InputError(
         f"{key}: {folder} cannot be made or written, since {there.absolute()} {problem}. Choose "
-        "another folder, or mend this one"
+        "another folder, or fix this one"
     )
 
 

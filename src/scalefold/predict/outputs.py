@@ -144,18 +144,18 @@ def read_record(out: Path, target: Target, made_from: Mapping[str, Any]) -> dict
     folder = out / target.name
     if not os.path.lexists(folder):
         return None
-    mend = f"Move {folder} away, or choose another --out"
+    fix = f"Move {folder} away, or choose another --out"
     try:
         record: dict[str, Any] = json.loads((folder / RECORD_FILE).read_text("utf-8"))
         before = record["made_from"]
         differing = [key for key in made_from if before.get(key) != made_from[key]]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
-            f"{folder}: is there, but not the folder of a prediction ({error}). {mend}"
+            f"{folder}: is there, but not the folder of a prediction ({error}). {fix}"
         ) from None
     if differing:
         raise InputError(
-            f"{folder}: was predicted before, with other {', '.join(differing)}. {mend}"
+            f"{folder}: was predicted before, with other {', '.join(differing)}. {fix}"
         )
     return record
 

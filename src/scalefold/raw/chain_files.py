@@ -22,7 +22,7 @@ from scalefold.raw.chains import (
 from scalefold.raw.fetched import Kind
 from scalefold.raw.shared_alignments import SharedAlignments
 
-_MENDS: Final[Mapping[Kind, str]] = {
+_FIXES: Final[Mapping[Kind, str]] = {
     "structures": "data.mirrors.mmcif, or data.mirrors.mmcif_path ('{entry}.cif.gz' suits a folder "
     "that has the files themselves)",
     "alignments": "the name in data.alignments or data.template_hits (null does without), or the "
@@ -100,12 +100,12 @@ def check_files(chains: Sequence[ChainRow], data: DataConfig, only: Kind | None 
     needs of these kinds.
     """
     check_mirrors(data, only)
-    for kind in _MENDS if only is None else (only,):
+    for kind in _FIXES if only is None else (only,):
         absent = absent_files(chains, data, kind)
         if absent:
             raise InputError(
                 f"the mirrors lack these files for all of {counted(len(chains), 'chain')}; correct "
-                f"{_MENDS[kind]}:" + listed([_absent(path) for path in absent])
+                f"{_FIXES[kind]}:" + listed([_absent(path) for path in absent])
             )
     train = [row for row in chains if row.split == "train"]
     has_files = _completeness(chains, data, only)
@@ -164,7 +164,7 @@ def _completeness(
     chains: Sequence[ChainRow], data: DataConfig, only: Kind | None = None
 ) -> Callable[[ChainRow], bool] | None:
     """Return what says whether the mirrors have a chain's structure and one of its alignments."""
-    kinds = _MENDS if only is None else (only,)
+    kinds = _FIXES if only is None else (only,)
     folders = {root: local_folder(root) for kind in kinds for root in _roots(data, kind)}
     if not all(folder is not None and folder.is_dir() for folder in folders.values()):
         return None

@@ -93,7 +93,7 @@ def _explained(path: Path) -> Iterator[None]:
 
 
 def too_large(max_bytes: int) -> str:
-    """Say that a structure is, and the mend."""
+    """Say that a structure is, and the fix."""
     return (
         f"has more than {max_bytes / 1e6:g} MB, unpacked. If it is what it should be, raise "
         "data.max_structure_megabytes, and fetch and pack it again"

@@ -45,7 +45,7 @@ class RejectedRecord(NamedTuple):
     name
         The first word of its title as Python writes it, or as it is if that is a valid name.
     reason
-        One line: what was found, and how to mend it.
+        One line: what was found, and how to fix it.
     """
 
     line: int

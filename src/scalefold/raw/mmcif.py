@@ -1,7 +1,7 @@
 """Read protein chains from mmCIF and PDB files.
 
 One entry file gives one :class:`Chain` for every protein chain that has coordinates. The semantics
-are AlphaFold2's (Jumper et al. 2021, Suppl. sec. 1.2.1), with one known fault mended: where a
+are AlphaFold2's (Jumper et al. 2021, Suppl. sec. 1.2.1), with one known fault fixed: where a
 position of the sequence has several alternative monomers (microheterogeneity), the first listed one
 counts, so that sequence positions never shift.
 """

@@ -26,7 +26,7 @@ class MirrorError(Exception):
 
 
 class Writer:
-    """A file opened for writing, whose failures are the user's to mend, not the mirror's."""
+    """A file opened for writing, whose failures are the user's to fix, not the mirror's."""
 
     def __init__(self, path: Path, append: bool) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""Relaxation of predicted structures: a force field mends bonds and clashes.
+"""Relaxation of predicted structures: a force field fixes bonds and clashes.
 
 It needs OpenMM, which the extra ``relax`` installs; nothing else does.
 """

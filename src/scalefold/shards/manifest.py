@@ -76,7 +76,7 @@ class Manifest:
         except FileNotFoundError as error:
             raise InputError(
                 f"{path}: no manifest, so the shards of this folder are not complete. "
-                f"{_mend(folder)}"
+                f"{_fix(folder)}"
             ) from error
         version = tree.get("schema_version")
         if version not in (SCHEMA_VERSION, FORMER_VERSION):
@@ -152,7 +152,7 @@ def is_former(folder: Path) -> bool:
     return False
 
 
-def _mend(folder: Path) -> str:
+def _fix(folder: Path) -> str:
     """What to do about a folder without a manifest."""
     below = folder / "shards"
     if (below / MANIFEST_FILE).is_file():

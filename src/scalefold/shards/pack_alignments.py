@@ -199,7 +199,7 @@ class _Packer:
             sources = [SourceFile.of(self._raw, path) for path in files]
             for path, source in zip(files, sources, strict=True):
                 self._fetched.check_content(path, source.bytes, source.sha256)
-        except UnreadableError:  # its owner can mend that
+        except UnreadableError:  # its owner can fix that
             raise
         except InputError as error:
             reason = f"{str(error).rstrip('.')}. {STAYS}"

@@ -242,13 +242,13 @@ def _check_still_absent(config: Config, raw: Path, unaligned: Sequence[Rejected]
 
 
 def _pack_again(chain_key: str, config: Config) -> str:
-    """How a chain's bucket is mended, for errors."""
+    """How a chain's bucket is fixed, for errors."""
     bucket = bucket_of(entry_of(chain_key), config.data.num_buckets)
     return f"Pack bucket {bucket} again; {PACK_ALL_AGAIN}."
 
 
 def _with_reasons_of_fetch(set_aside: Sequence[Rejected], raw: Path) -> list[Rejected]:
-    """Return one entry a chain, by chain key: packing says the mend, fetch what mirrors said."""
+    """Return one entry a chain, by chain key: packing says the fix, fetch what mirrors said."""
     said: dict[str, list[str]] = {}
     for table in sorted(raw.glob("rejected*.tsv")):
         for rejection in read_rejected(table):

@@ -86,7 +86,7 @@ def pack_structures(
                 entry = read_entry(path, config.data.max_structure_bytes)
                 source = SourceFile.of(raw, path)
                 fetched.check_content(path, source.bytes, source.sha256)
-            except UnreadableError:  # its owner can mend that
+            except UnreadableError:  # its owner can fix that
                 raise
             except InputError as error:
                 rejected.extend(Rejected(row.chain_key, STAGE, str(error)) for row in rows)

@@ -184,13 +184,13 @@ class ShardReader:
         row = self._find(chain_key)
         if row is None:
             alike = [key for key in self.keys() if key.lower() == chain_key.lower()]
-            mend = (
+            fix = (
                 f"Did you mean {alike[0]}?"
                 if alike
                 else "Add it to the list of chains and pack again; rejected.tsv says whether it "
                 "was set aside."
             )
-            raise InputError(f"{self.folder}: no chain {chain_key!r} among {len(self)}. {mend}")
+            raise InputError(f"{self.folder}: no chain {chain_key!r} among {len(self)}. {fix}")
         return _IndexRow(self._columns, row)
 
     def _open(self, family: str, bucket: int) -> ShardFile:

@@ -11,7 +11,7 @@ PACK_ALL_AGAIN: Final = (
     "in the workflow, give the same snakemake command with --forcerun fetch_structures "
     "fetch_alignments (files that were fetched are kept)"
 )
-"""How shards of other settings or of another list of chains are mended, for errors."""
+"""How shards of other settings or of another list of chains are fixed, for errors."""
 
 PACK_ALIGNMENTS_AGAIN: Final = (
     "Pack the alignments of all buckets again: in the workflow, give the same snakemake command "
@@ -31,7 +31,7 @@ def pack_command(file: str) -> str:
 
 
 def repack_hint(path: Path) -> str:
-    """How a damaged or missing file of a shard folder is mended, for errors."""
+    """How a damaged or missing file of a shard folder is fixed, for errors."""
     command = pack_command(path.name)
     index = "" if command.endswith("index`") else ", then `scalefold pack --stage index`"
     file = "index.arrow" if path.name.startswith("templates-") else "the file"

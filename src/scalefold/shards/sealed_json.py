@@ -26,7 +26,7 @@ def read_sealed(path: Path, fix: str) -> dict[str, Any]:
     ----------
     path
     fix
-        How the file is mended, for errors.
+        How the file is fixed, for errors.
 
     Raises
     ------

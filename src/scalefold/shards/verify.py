@@ -31,7 +31,7 @@ _FIX: Final = "Files of two runs may be mixed: pack again."
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong: the file, and what is wrong with it and how to mend it."""
+    """One thing that is wrong: the file, and what is wrong with it and how to fix it."""
 
     file: str
     message: str

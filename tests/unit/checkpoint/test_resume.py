@@ -108,10 +108,10 @@ def test_the_refusal_does_not_contradict_itself(micro: Config) -> None:
     other = make_config({**micro.model_dump(mode="json"), "seed": 7})
     with pytest.raises(InputError) as error:
         check_resumable(HERE, _metadata(micro), other, Inputs("e" * 64))
-    mend = str(error.value).splitlines()[-1]
-    allowed = mend.partition("only these may change: ")[2].split(", ")
+    fix = str(error.value).splitlines()[-1]
+    allowed = fix.partition("only these may change: ")[2].split(", ")
     assert set(FREE_KEYS) - set(allowed) == {"data", "shards"}
-    assert "The shards must be" in mend
+    assert "The shards must be" in fix
 
 
 def test_many_differences_are_a_short_list_data_first(micro_tree: dict[str, Any]) -> None:
@@ -120,12 +120,12 @@ def test_many_differences_are_a_short_list_data_first(micro_tree: dict[str, Any]
     before, now = make_config(micro_tree), make_config(merge(micro_tree, change))
     with pytest.raises(InputError) as error:
         check_resumable(HERE, _metadata(before), now, Inputs("e" * 64))
-    head, *lines, mend = str(error.value).splitlines()
+    head, *lines, fix = str(error.value).splitlines()
     assert head.endswith("What differs (10):")
     assert lines[0].startswith("  training data: manifest dddddddddddd")
     assert lines[1] == "  model.c_m: 8 in the checkpoint, 16 now"
     assert lines[8:] == ["  and 2 more"]
-    assert mend.startswith("Undo the changes, or start a new run")
+    assert fix.startswith("Undo the changes, or start a new run")
 
 
 def test_all_differences_are_found_and_absent_keys_too() -> None:

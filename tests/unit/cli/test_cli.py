@@ -471,7 +471,7 @@ def test_following_a_training_is_not_for_several_processes(
 def test_an_evaluation_that_lacks_chains_says_so_and_is_done(
     failed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lost = [{"chain_key": f"c{n}", "split": "train", "reason": "bad. Mend"} for n in range(failed)]
+    lost = [{"chain_key": f"c{n}", "split": "train", "reason": "bad. Fix"} for n in range(failed)]
     result = {
         "step": 20,
         "checkpoint": "step-00000020",

@@ -1,4 +1,4 @@
-"""What the system refuses is the user's to mend: one message, not a traceback; exit code 2."""
+"""What the system refuses is the user's to fix: one message, not a traceback; exit code 2."""
 
 from __future__ import annotations
 

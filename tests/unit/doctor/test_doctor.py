@@ -50,7 +50,7 @@ def test_a_clock_apart_from_that_of_the_file_system_is_found(
     monkeypatch.setattr(Path, "touch", an_hour_ago)
     found = list(folders.of_results(tmp_path))
     assert wrong(found) == ["clock"]
-    assert verdict(found) == f"verdict: 1 of {len(found)} things to mend: clock"
+    assert verdict(found) == f"verdict: 1 of {len(found)} things to fix: clock"
 
 
 def test_damaged_shards_are_found(tmp_path: Path) -> None:
@@ -92,4 +92,4 @@ def test_the_command_ends_with_a_verdict(tmp_path: Path) -> None:
     assert (sound.exit_code, sound.stdout.splitlines()[-1]) == (0, "verdict: all is well")
     unsound = run(*asked, "--shards", str(tmp_path))
     assert unsound.exit_code == 2
-    assert unsound.stdout.splitlines()[-1].endswith("to mend: shards")
+    assert unsound.stdout.splitlines()[-1].endswith("to fix: shards")

@@ -326,10 +326,10 @@ def test_checkpoint_of_another_model(shards, checkpoint, settings, tmp_path):
     other = settings(model={"c_m": 48, "evoformer": {"num_blocks": 3}})
     with pytest.raises(InputError, match=r"model\.c_m: 32 .*48") as e:
         evaluate_weights(other, checkpoint, shards, tmp_path / "e.json")
-    _, first, second, mend = str(e.value).splitlines()
+    _, first, second, fix = str(e.value).splitlines()
     assert (first[:2], second[:2]) == ("  ", "  ")
     assert "model.evoformer.num_blocks: 2 in the checkpoint" in second
-    assert mend.startswith("Use the configuration")
+    assert fix.startswith("Use the configuration")
     assert not list(tmp_path.iterdir())
 
 
