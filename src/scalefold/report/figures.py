@@ -158,7 +158,7 @@ def lddt_figure(
         figure, axes = new_figure(height=3.4)
         said = []
         for split, colour in zip(splits, SERIES):
-            means = [_value(e["mean"].get(split, {}).get("lddt_ca")) for e in evaluations]
+            means = numbers(e["mean"].get(split, {}).get("lddt_ca") for e in evaluations)
             for curve in _chain_curves(evaluations, split):
                 axes.plot(steps, curve, color=colour, alpha=0.22, linewidth=0.9)
             axes.plot(steps, means, color=colour, marker="o", markersize=4, label=split)
@@ -191,7 +191,7 @@ def scores_figure(
         figure, axes = new_figure(height=3.4)
         said = []
         for (metric, name), colour in zip(names.items(), SERIES):
-            means = [_value(e["mean"].get(split, {}).get(metric)) for e in evaluations]
+            means = numbers(e["mean"].get(split, {}).get(metric) for e in evaluations)
             axes.plot(steps, means, color=colour, marker="o", markersize=4, label=name)
             said.append(f"{name} {means[-1]:.3f}")
         title = f"Other scores, {split}"
@@ -211,7 +211,7 @@ def _chain_curves(evaluations: Sequence[Mapping[str, Any]], split: str) -> list[
     keys = sorted({c["chain_key"] for e in evaluations for c in e["chains"] if c["split"] == split})
     by_step = [{c["chain_key"]: c["lddt_ca"] for c in e["chains"]} for e in evaluations]
     chosen = keys[:: max(1, math.ceil(len(keys) / _MOST_CHAINS_DRAWN))]
-    return [[_value(scores.get(key)) for scores in by_step] for key in chosen]
+    return [numbers(scores.get(key) for scores in by_step) for key in chosen]
 
 
 def calibration_figure(calibration: Mapping[str, Mapping[str, Any]]) -> FigureOnPage | None:
@@ -254,7 +254,3 @@ def calibration_figure(calibration: Mapping[str, Mapping[str, Any]]) -> FigureOn
             "On the dashed line the confidence is right; above it the model is better than it "
             "says. Bars: observed residues in each bin.",
         )
-
-
-def _value(value: float | None) -> float:
-    return math.nan if value is None else float(value)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import Final
 
-import numpy as np
-
 from scalefold.report.figures import FigureOnPage
-from scalefold.report.structures import Row, Structure
+from scalefold.report.smoothing import numbers
+from scalefold.report.structures import Structure
 from scalefold.report.svg import SERIES, inline_svg, new_figure, styled
 
 _MAPS: Final = {
@@ -28,7 +26,7 @@ def residue_figure(structure: Structure, number: int) -> FigureOnPage:
             (structure.lddt, SERIES[0], "lDDT-Cα"),
             (structure.plddt, SERIES[1], "pLDDT"),
         ):
-            axes.plot(range(1, len(row) + 1), _with_gaps(row), color=colour, label=name, lw=1.4)
+            axes.plot(range(1, len(row) + 1), numbers(row), color=colour, label=name, lw=1.4)
         axes.set(title="Along the chain", xlabel="residue", ylabel="0 to 100")
         axes.set_ylim(0, 100)
         axes.set_xlim(1, max(2, len(structure.plddt)))
@@ -71,7 +69,3 @@ def map_figure(structure: Structure, number: int) -> FigureOnPage | None:
         if "pae" in names:
             caption += " Aligned errors are of the column's residue, aligned on the row's."
         return FigureOnPage(svg, caption)
-
-
-def _with_gaps(row: Row) -> np.ndarray:
-    return np.array([math.nan if value is None else value for value in row], float)
