@@ -38,18 +38,20 @@ _DEFAULTS: Final = {"incE": 0.001, "incdomE": 0.001}
 """Of jackhmmer; pyhmmer's are those of hmmsearch."""
 
 
-def check_in_process(database: Path) -> None:
+def check_in_process(database: Path, options: Sequence[str] = JACKHMMER_OPTIONS) -> None:
     """Refuse a search that cannot work.
 
     Raises
     ------
     InputError
-        pyhmmer is not installed; or the database is no FASTA file, is empty, or is too large.
+        pyhmmer is not installed, or does not know one of jackhmmer's options; or the database is no
+        FASTA file, is empty, or is too large.
     """
     if importlib.util.find_spec("pyhmmer") is None:
         raise InputError(
             "pyhmmer is not installed: pip install pyhmmer, or search with the tool jackhmmer"
         )
+    _settings(options)
     check_fasta_database(database)
     size = database.stat().st_size
     if size > MAX_DATABASE_BYTES:

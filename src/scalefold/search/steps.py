@@ -38,7 +38,8 @@ def check_step(step: SearchStepConfig) -> None:
         elif step.tool in ("jackhmmer", "hmmsearch"):
             hmmer.check_fasta_database(database)
         elif step.tool == "pyhmmer":
-            hmmer_in_process.check_in_process(database)
+            options = _options(step, hmmer.JACKHMMER_OPTIONS)
+            hmmer_in_process.check_in_process(database, options)
         elif step.tool == "mmseqs":
             mmseqs.check_mmseqs_database(database)
         else:

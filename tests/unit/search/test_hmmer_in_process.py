@@ -69,7 +69,7 @@ def test_refuses_options_that_it_would_not_follow(
     sequences: Path, options: tuple[str, ...]
 ) -> None:
     with pytest.raises(InputError, match="Use the tool jackhmmer"):
-        jackhmmer_in_process(SEQUENCE, sequences, LIMITS, options=options)
+        check_in_process(sequences, options)
 
 
 def test_refuses_a_large_database_and_a_missing_package(
