@@ -40,13 +40,19 @@ def fetch(
 ) -> None:
     """Fetch AlphaFold's published parameters, 5.3 GB, which are under CC BY 4.0.
 
+    No hash of their archive is published. If the server states an MD5, as Google's does, the
+    archive must have it. Its SHA-256 and size are printed and kept in the folder, so that you can
+    compare another download.
+
     It can be interrupted and started again. `scalefold predict`, `evaluate` and `finetune` take the
     files as they are.
     """
-    from scalefold.raw.alphafold_parameters import LICENCE, ROOT, fetch_parameters
+    from scalefold.raw.alphafold_parameters import LICENCE, RECORD, ROOT, fetch_parameters
 
     files = fetch_parameters(out, mirror or ROOT)
     typer.echo(f"{out}: {len(files)} files, AlphaFold's parameters, {LICENCE}")
+    typer.echo(f"SHA-256 and size of their archive, in {out / RECORD}:")
+    typer.echo((out / RECORD).read_text("utf-8").rstrip())
 
 
 @app.command(

@@ -13,11 +13,13 @@ from scalefold.config.values import FileName, Positive, WrittenPath
 class SearchStepConfig(Section):
     """One program, what it searches, and what it may take."""
 
-    tool: Literal["jackhmmer", "hhblits", "mmseqs", "mmseqs_gpu", "hmmsearch", "hhsearch"]
+    tool: Literal[
+        "jackhmmer", "pyhmmer", "hhblits", "mmseqs", "mmseqs_gpu", "hmmsearch", "hhsearch"
+    ]
     databases: list[WrittenPath] = Field(
         min_length=1,
-        description="FASTA file (jackhmmer, hmmsearch), or prefix of a database (HH-suite, "
-        "MMseqs2). HH-suite's programs take several at once.",
+        description="FASTA file (jackhmmer, pyhmmer, hmmsearch), or prefix of a database "
+        "(HH-suite, MMseqs2). HH-suite's programs take several at once.",
     )
     name: FileName = Field(
         description="Of the result: one of data.alignments, or data.template_hits for hhsearch."
@@ -26,7 +28,9 @@ class SearchStepConfig(Section):
         None, description="First rows kept of an alignment, the query included; null: all."
     )
     max_minutes: Positive = Field(120, description="Longest time for one sequence.")
-    max_memory_gigabytes: Positive = Field(16, description="Mapped databases do not count.")
+    max_memory_gigabytes: Positive = Field(
+        16, description="Mapped databases do not count. pyhmmer has no such limit."
+    )
     options: list[str] | None = Field(
         None, description="Command line words in place of AlphaFold2's."
     )

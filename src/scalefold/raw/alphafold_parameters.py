@@ -24,6 +24,7 @@ from scalefold.raw.mirrors import Downloader, UnavailableError
 
 ROOT: Final = "https://storage.googleapis.com/alphafold"
 ARCHIVE: Final = "alphafold_params_2022-12-06.tar"
+RECORD: Final = f"{ARCHIVE}.sha256"
 LICENCE: Final = "CC BY 4.0"
 _NAME: Final = re.compile(r"params_model_\w+\.npz|LICENSE", re.ASCII)
 _MD5: Final = re.compile(r"md5=([A-Za-z0-9+/]{22}==)")
@@ -40,8 +41,8 @@ def fetch_parameters(
     """Bring the parameters into a folder; a broken download goes on where it ended.
 
     No hash of the archive is published. Its MD5 is compared with the one that Google's server
-    states of it. Its SHA-256 is written beside the parameters when all of them are there, and marks
-    the folder as complete. The archive itself is deleted then.
+    states of it. Its SHA-256 and its size are written beside the parameters when all of them are
+    there, to ``RECORD``, and mark the folder as complete. The archive itself is deleted then.
 
     Parameters
     ----------
@@ -66,14 +67,15 @@ def fetch_parameters(
         there is no room for it twice.
     """
     check_roots([root], "--mirror")
-    mark, archive = out / f"{ARCHIVE}.sha256", out / ARCHIVE
+    mark, archive = out / RECORD, out / ARCHIVE
     if not mark.exists():
         make_folder(out)
         with closing(downloader or Downloader(limit_seconds=_LIMIT_SECONDS)) as running:
             sha256 = _download(running, root, archive, console or Console(stderr=True))
         _check_md5(root, archive)
         _unpack(archive, out)
-        write_bytes(mark, f"{sha256}  {ARCHIVE}\n".encode())
+        size = archive.stat().st_size
+        write_bytes(mark, f"{sha256}  {ARCHIVE}\n# {size} bytes\n".encode())
         archive.unlink()
     return sorted(path for path in out.iterdir() if _NAME.fullmatch(path.name))
 

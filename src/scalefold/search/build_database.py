@@ -227,7 +227,7 @@ def _make(parts: Path, item: NamedAlignment, limits: Limits) -> Path | Rejected:
         path = parts / hashlib.sha256(item.name.encode() + b"\0" + content).hexdigest()[:32]
         if path.with_suffix(".hhm").exists():
             return path
-        profile, _ = hhmake(content, query_of(content, item.name), item.name, limits)
+        profile, _ = hhmake(content, query_of(content, "its alignment"), item.name, limits)
     except InputError as error:
         return Rejected(item.name, STAGE, str(error))
     write_bytes(path.with_suffix(".a3m"), rename_query(content, item.name))

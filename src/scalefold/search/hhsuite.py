@@ -22,6 +22,8 @@ from scalefold.search.hhm import ProfileHmm, parse_hhm
 from scalefold.search.process import Limits, ToolError, checked_output, run
 
 _MAX_ROWS: Final = "1000000"
+MAX_COLUMNS: Final = 19_999
+"""Of a profile: what is longer is cut off, with a warning at most."""
 # AlphaFold2's, but for those that are HH-suite's own.
 HHBLITS_OPTIONS: Final = (
     *("-n", "3", "-e", "0.001", "-maxseq", _MAX_ROWS, "-realign_max", "100000"),
@@ -80,7 +82,8 @@ def hhblits(
     InputError
         The query is no alignment of the sequence.
     ToolError
-        See `scalefold.search.process.run`; or what is written is no such alignment.
+        See `scalefold.search.process.run`; or what is written is no such alignment; or the sequence
+        is longer than ``MAX_COLUMNS``.
     """
     with _workspace(query, sequence) as folder:
         command = _command("hhblits", "query.a3m", databases, limits)
@@ -212,6 +215,11 @@ def _command(
 def _workspace(query: bytes, sequence: str, name: str = "query") -> Iterator[Path]:
     """Yield a temporary folder with the checked query, under a name that no program mistakes."""
     encode_sequence(sequence)
+    if len(sequence) > MAX_COLUMNS:
+        raise ToolError(
+            f"the query has {len(sequence):,} residues, HH-suite takes at most {MAX_COLUMNS:,}: "
+            "cut it into domains, or leave it out"
+        )
     parse_a3m(query, sequence, "the query")
     with tempfile.TemporaryDirectory(prefix="scalefold-search-") as folder:
         (Path(folder) / "query.a3m").write_bytes(rename_query(query, name))

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Final
 
 from scalefold.config.search import SearchStepConfig
-from scalefold.search import hhsuite, hmmer, mmseqs
+from scalefold.search import hhsuite, hmmer, hmmer_in_process, mmseqs
 from scalefold.search.binaries import find_binary
 from scalefold.search.process import Limits
 
 _PROGRAMS: Final = {
     "jackhmmer": ("jackhmmer",),
+    "pyhmmer": (),
     "hmmsearch": ("hmmbuild", "hmmsearch"),
     "hhblits": ("hhblits",),
     "hhsearch": ("hhsearch",),
@@ -36,6 +37,9 @@ def check_step(step: SearchStepConfig) -> None:
             hhsuite.check_hh_database(database)
         elif step.tool in ("jackhmmer", "hmmsearch"):
             hmmer.check_fasta_database(database)
+        elif step.tool == "pyhmmer":
+            options = _options(step, hmmer.JACKHMMER_OPTIONS)
+            hmmer_in_process.check_in_process(database, options)
         elif step.tool == "mmseqs":
             mmseqs.check_mmseqs_database(database)
         else:
@@ -72,6 +76,11 @@ def run_step(step: SearchStepConfig, sequence: str, query: bytes, threads: int) 
     if step.tool == "jackhmmer":
         options = _options(step, hmmer.JACKHMMER_OPTIONS)
         return hmmer.jackhmmer(sequence, first, limits, step.max_rows, options)
+    if step.tool == "pyhmmer":
+        options = _options(step, hmmer.JACKHMMER_OPTIONS)
+        return hmmer_in_process.jackhmmer_in_process(
+            sequence, first, limits, step.max_rows, options
+        )
     if step.tool == "hmmsearch":
         options = _options(step, hmmer.HMMSEARCH_OPTIONS)
         return hmmer.hmmsearch(query, sequence, first, limits, step.max_rows, options)

@@ -41,7 +41,8 @@ class Site:
     """Files by path, and how the next requests for each of them shall fail.
 
     Faults, used up one a request: an integer is an HTTP status; ("drop", n) sends n bytes of the
-    body and closes the connection; "ignore-range" answers a range request with the whole file,
+    body and closes the connection, ("stall", n) sends n bytes and then nothing; "ignore-range"
+    answers a range request with the whole file,
     ("skip", n) with what begins n bytes behind what was asked for;
     "no-length" sends the body without its length, ended by closing; ("slow", s) sends a byte each
     s seconds; a dictionary replaces headers, the status where it has one, and the file's answer to
@@ -96,10 +97,12 @@ class _Handler(BaseHTTPRequestHandler):
         if isinstance(fault, tuple) and fault[0] == "slow":
             self._drip(data, fault[1])
             return
-        if isinstance(fault, tuple) and fault[0] == "drop":
+        if isinstance(fault, tuple) and fault[0] in ("drop", "stall"):
             data = data[: fault[1]]
         self.wfile.write(data)
         self.wfile.flush()
+        if isinstance(fault, tuple) and fault[0] == "stall":
+            self.rfile.read(1)  # until the other side gives up
         if fault is not None:
             self.close_connection = True
             self.connection.shutdown(2)

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from scalefold.errors import InputError
-from scalefold.raw.alphafold_parameters import ARCHIVE, fetch_parameters
+from scalefold.raw.alphafold_parameters import ARCHIVE, RECORD, fetch_parameters
 from scalefold.raw.mirrors import Downloader
 
 PATH = f"/{ARCHIVE}"
@@ -60,8 +60,9 @@ def test_an_interrupted_archive_goes_on_and_is_unpacked(site, tmp_path: Path) ->
     assert {path.name: path.read_bytes() for path in files} == {
         Path(name).name: content for name, content in FILES.items()
     }
-    stated = (tmp_path / f"{ARCHIVE}.sha256").read_text().split()
-    assert stated == [hashlib.sha256(content).hexdigest(), ARCHIVE]
+    sha256, name, *size = (tmp_path / RECORD).read_text().split()
+    assert (sha256, name) == (hashlib.sha256(content).hexdigest(), ARCHIVE)
+    assert size == ["#", str(len(content)), "bytes"]
     assert not (tmp_path / ARCHIVE).exists()
     site.requests.clear()
     assert run(site, tmp_path) == files

@@ -365,6 +365,20 @@ def test_a_file_that_takes_too_long_is_asked_of_the_next(site, tmp_path: Path) -
     assert not list(tmp_path.glob("*.part*"))
 
 
+def test_a_server_that_stalls_gives_way_to_the_next_mirror(site, tmp_path: Path) -> None:
+    site.files["/d/a.a3m"] = BODY
+    site.faults["/d/a.a3m"] = [("stall", 5)]
+    (tmp_path / "next/d").mkdir(parents=True)
+    (tmp_path / "next/d/a.a3m").write_bytes(BODY)
+    roots = [site.url, str(tmp_path / "next")]
+    with closing(Downloader(attempts=1, timeout_seconds=1.0)) as downloader:
+        got = downloader.get(roots, "d/a.a3m", tmp_path / "a.a3m")
+    assert list(got.failures) == [site.url]
+    assert "Timeout" in got.failures[site.url]
+    assert (tmp_path / "a.a3m").read_bytes() == BODY
+    assert not list(tmp_path.glob("*.part*"))
+
+
 @pytest.fixture
 def certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A certificate of this machine's, with its key; trusted."""

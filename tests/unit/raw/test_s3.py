@@ -88,6 +88,21 @@ def test_after_all_that_can_fail_a_rerun_fetches_what_is_missing(bucket, tmp_pat
     assert bucket.requests == []
 
 
+def test_a_server_that_stalls_is_asked_for_the_rest_by_a_rerun(bucket, tmp_path: Path) -> None:
+    target = tmp_path / "cut"
+    bucket.faults["/pdb/cut"] = [("stall", 9000)]
+    patience = 2.0  # seconds, enough for the server to answer
+    with closing(Downloader(attempts=1, timeout_seconds=patience)) as downloader:
+        with pytest.raises(UnavailableError, match="ReadTimeout") as caught:
+            downloader.get([ROOT], "cut", target)
+        assert not caught.value.is_absent
+        assert not target.exists()
+        got = downloader.get([ROOT], "cut", target)
+    assert got.sha256 == hashlib.sha256(content("cut")).hexdigest()
+    assert target.read_bytes() == content("cut")
+    assert bucket.requests == [("/pdb/cut", None), ("/pdb/cut", "bytes=9000-")]
+
+
 def test_what_a_bucket_forbids_to_list_is_absent(bucket, tmp_path: Path) -> None:
     bucket.faults["/pdb/none"] = [403]
     with closing(Downloader(attempts=1)) as downloader, pytest.raises(UnavailableError) as caught:

@@ -54,10 +54,13 @@ def test_what_cannot_be_used_is_left_out(tmp_path: Path) -> None:
         empty_A=b"",
         ragged_A=b">a\nMKV\n>b\nMK\n",
         symbol_A=b">a\nMK5\n",
+        long_A=b">a\n" + b"MK" * 10_000 + b"\n",
         **{f"{'n' * 40}_A": good},
     )
     rejected = build_database(tmp_path / "db", alignments_of_folder(folder), LIMITS)
-    assert {r.chain_key for r in rejected} == {"empty_A", "ragged_A", "symbol_A", f"{'n' * 40}_A"}
+    bad = {"empty_A", "ragged_A", "symbol_A", "long_A", f"{'n' * 40}_A"}
+    assert {r.chain_key for r in rejected} == bad
+    assert "at most 19,999" in next(r.reason for r in rejected if r.chain_key == "long_A")
     assert list(FFIndex(tmp_path / "db_cs219")) == ["good_A"]
 
 
