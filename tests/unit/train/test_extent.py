@@ -95,6 +95,22 @@ def test_no_training_chain_with_files_is_an_error(tmp_path: Path, only: Kind | N
     check_files([*train, held_out], data, only)
 
 
+def test_a_kind_of_file_that_is_fetched_already_needs_no_mirror(tmp_path: Path) -> None:
+    mirror, raw = tmp_path / "mirror", tmp_path / "raw"
+    mirror.mkdir()
+    (mirror / "5pti.cif").touch()
+    mirrors = {"mmcif": [str(mirror)], "alignments": [str(mirror)], "mmcif_path": "{entry}.cif"}
+    given = {"chains": "-", "alignments": ["_a"], "template_hits": None, "mirrors": mirrors}
+    data = make_config({"data": given}).data
+    chains = [ChainRow("5pti_A", "train", None)]
+    with pytest.raises(InputError, match=r"_a\.a3m"):
+        check_files(chains, data, raw=raw)
+    fetched = raw / "alignments/5pti_A/a3m/_a.a3m"
+    fetched.parent.mkdir(parents=True)
+    fetched.touch()
+    check_files(chains, data, raw=raw)
+
+
 def test_what_is_there_under_another_name_is_named(tmp_path: Path) -> None:
     (tmp_path / "5pti.cif.gz").touch()
     (tmp_path / "5pti_A").mkdir()
