@@ -106,7 +106,7 @@ def test_processes_that_cannot_share_a_sample_are_named_before_anything_starts(
 ) -> None:
     arguments = ["-n", "--profile", "slurm", "--configfile", "micro.yaml"]
     output = snakemake(*arguments, "--config", "parallel={dap: 3}", folder=template_folder)
-    assert "parallel.dap is 3, but there are 16 processes" in output
+    assert "parallel.dap is 3, but there are 8 processes on each node" in output
     assert "Job stats" not in output
 
 
