@@ -15,7 +15,7 @@ from scalefold.config import load_stages
 from scalefold.raw.chains import read_chains
 from scalefold.shards.bucket_count import default_bucket_count
 from scalefold.shards.buckets import bucket_of
-from scalefold.train.extent import num_buckets, num_jobs
+from scalefold.train.run_summary import num_buckets, num_jobs
 
 ROOT = Path(__file__).parents[2]
 
