@@ -75,7 +75,7 @@ def finetune(
             metavar="NUMBER",
             min=0,
             help="Number of chains to hold out, each from another cluster; 0 holds none out. "
-            "Default: a tenth of the clusters.",
+            "Default: a tenth of the clusters, 200 at most.",
         ),
     ] = None,
     clusters: Annotated[
