@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-MAX_INT32 = 2**30
-"""Elements within reach of 32 bits: half of them, as tiles have places beyond the end."""
+MAX_ELEMENTS_INT32 = 2**30
+"""Most elements with 32-bit offsets. Half of the range is free, as tiles reach past the end."""
 
 MAX_ROWS = 2**31 - 2**20
 """Rows or positions, numbered by 32 bits in all kernels; the rest is for tiles beyond the end."""
@@ -24,13 +24,13 @@ MAX_GRID = 65535
 
 
 def needs_int64(*tensors: Tensor | None) -> bool:
-    """Whether an element of one of the tensors is beyond the reach of 32 bits from its first."""
-    return any(beyond(_extent(x)) for x in tensors if x is not None)
+    """Whether the elements of one of the tensors need 64-bit offsets."""
+    return any(exceeds_int32(_extent(x)) for x in tensors if x is not None)
 
 
-def beyond(size: int) -> bool:
-    """Whether so many elements are more than 32 bits are taken for, `MAX_INT32`."""
-    return size > MAX_INT32
+def exceeds_int32(size: int) -> bool:
+    """Whether ``size`` elements need 64-bit offsets."""
+    return size > MAX_ELEMENTS_INT32
 
 
 def _extent(x: Tensor) -> int:

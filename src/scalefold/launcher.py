@@ -59,8 +59,10 @@ def check_degree(degree: int, processes: int, on_node: int) -> None:
     InputError
         If one of the numbers is not a multiple of the degree.
     """
-    for number, where in ((processes, ""), (on_node, " on each node")):
+    # The node's number comes first: if it is a multiple, that of equal nodes is one as well.
+    for number, where in ((on_node, " on each node"), (processes, "")):
         if number % degree:
+            where = where if on_node != processes else ""
             found = "there is 1 process" if number == 1 else f"there are {number} processes{where}"
             raise InputError(
                 f"parallel.dap is {degree}, but {found}: start a multiple of {degree} with "

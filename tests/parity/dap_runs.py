@@ -23,7 +23,7 @@ from scalefold.engine.activation_checkpointing import training_model
 from scalefold.features.contract import Features
 from scalefold.features.pipeline import training_features
 from scalefold.features.query import Query
-from scalefold.features.shares import divisible
+from scalefold.features.shares import pad_to_degree
 from scalefold.launcher import find_place
 from scalefold.loader.loader import TrainingLoader
 from scalefold.loader.sampler import TrainingSampler
@@ -134,7 +134,7 @@ def _passes(config: Config, shards: Path, mesh: Mesh, draw: int) -> list[Feature
     templates = {name: x for name, x in made_up.items() if name.startswith("template")}
     passes = [features | templates for features in passes]
     added = config.model.template.num_rows(config.features.max_templates)
-    return [divisible(_double(features), mesh.axis.size, added) for features in passes]
+    return [pad_to_degree(_double(features), mesh.axis.size, added) for features in passes]
 
 
 def _gradients(model: AlphaFold, mesh: Mesh) -> dict[str, Tensor]:

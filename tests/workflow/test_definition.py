@@ -15,7 +15,7 @@ from scalefold.config import load_stages
 from scalefold.raw.chains import read_chains
 from scalefold.shards.bucket_count import default_bucket_count
 from scalefold.shards.buckets import bucket_of
-from scalefold.train.extent import num_buckets, num_jobs
+from scalefold.train.run_summary import num_buckets, num_jobs
 
 ROOT = Path(__file__).parents[2]
 
@@ -106,7 +106,7 @@ def test_processes_that_cannot_share_a_sample_are_named_before_anything_starts(
 ) -> None:
     arguments = ["-n", "--profile", "slurm", "--configfile", "micro.yaml"]
     output = snakemake(*arguments, "--config", "parallel={dap: 3}", folder=template_folder)
-    assert "parallel.dap is 3, but there are 16 processes" in output
+    assert "parallel.dap is 3, but there are 8 processes on each node" in output
     assert "Job stats" not in output
 
 

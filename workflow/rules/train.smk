@@ -6,7 +6,7 @@
 from scalefold.config import check_initial_weights, initial_weights_file
 from scalefold.launcher import choose_degree
 from scalefold.raw.chains import check_trainable
-from scalefold.train.outlook import outlook
+from scalefold.train.restart_warnings import restart_warnings
 
 BEFORE_TRAINING = {rule.name for rule in workflow.rules}
 
@@ -21,7 +21,7 @@ def started_from(wildcards):
     if until and until <= BEFORE_TRAINING:
         return []
     check_trainable(rows, CONFIG.data.chains)
-    say_outlook(wildcards.key)
+    say_restart_warnings(wildcards.key)
     keys = list(OF_KEY)
     position = keys.index(wildcards.key)
     if position > 0:
@@ -48,7 +48,7 @@ def check_processes(config):
 
 
 @cache
-def say_outlook(key):
+def say_restart_warnings(key):
     """Warn if a training is to start anew, or lacks checkpoints that are wanted."""
     if workflow.is_main_process:
         config = OF_KEY[key][1]
@@ -58,7 +58,7 @@ def say_outlook(key):
             if os.path.exists(evaluation(key, step))
         }
         training = Path(TRAINING.format(key=key))
-        for warning in outlook(training, config, published(key), evaluated):
+        for warning in restart_warnings(training, config, published(key), evaluated):
             logger.warning(warning)
 
 

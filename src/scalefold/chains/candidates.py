@@ -69,7 +69,7 @@ class Candidate:
 
 
 class Notes:
-    """What was passed over in the sources: counted, with the first of each kind."""
+    """Entries of the sources that were skipped: counted, with the first of each kind."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}

@@ -36,7 +36,7 @@ class ChainList:
     chains
         All that could have been listed, by key; with templates, all that the sources know.
     choice
-        Splits, and what each filter took.
+        Splits, and the chains that each filter removed.
     assigned
         How RCSB's clusters were joined; ``None`` if they were not.
     num_relatives

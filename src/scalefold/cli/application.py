@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.text import Text
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from scalefold import __version__
 from scalefold.cli import (
@@ -48,7 +48,26 @@ EXIT_ERROR = 1
 EXIT_INTERRUPTED = 130
 
 
-class _Commands(TyperGroup):
+class _PlainFlags:
+    """Shows no type beside flags, since they take no value."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]  # a command's
+        for option in params:
+            if isinstance(option, TyperOption) and option.is_flag:
+                option.metavar = ""
+        return params
+
+
+class _Command(_PlainFlags, TyperCommand):
+    pass
+
+
+class _Group(_PlainFlags, TyperGroup):
+    pass
+
+
+class _Commands(_Group):
     """Prints errors that are not the program's as one message instead of a traceback."""
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
@@ -127,14 +146,19 @@ app = typer.Typer(
 )
 
 
-def _let_paragraphs_flow(group: typer.Typer) -> None:
-    """Give commands their docstrings as help without line breaks, of which Typer keeps most."""
+def _shape_help(group: typer.Typer) -> None:
+    """Give commands their docstrings as help without line breaks, of which Typer keeps most.
+
+    Flags have no type beside them.
+    """
     for command in group.registered_commands:
+        command.cls = _Command
         paragraphs = (inspect.getdoc(command.callback) or "").split("\n\n")
         command.help = "\n\n".join(" ".join(text.split()) for text in paragraphs)
     for below in group.registered_groups:
         if below.typer_instance is not None:
-            _let_paragraphs_flow(below.typer_instance)
+            below.cls = _Group
+            _shape_help(below.typer_instance)
 
 
 def _print_version(value: bool) -> None:
@@ -149,7 +173,6 @@ def main(
         bool,
         typer.Option(
             "--version",
-            metavar="",
             callback=_print_version,
             is_eager=True,
             help="Print the version and exit.",
@@ -180,4 +203,4 @@ for module in (
 app.add_typer(bench.app, name="bench", rich_help_panel="Tools")
 app.add_typer(weights.app, name="weights", rich_help_panel="Tools")
 app.add_typer(configuration.app, name="config", rich_help_panel="Tools")
-_let_paragraphs_flow(app)
+_shape_help(app)

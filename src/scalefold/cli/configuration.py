@@ -64,7 +64,7 @@ def check(
     from scalefold.raw.chains import check_trainable, read_chains
     from scalefold.relax import check_openmm
     from scalefold.search.steps import check_step
-    from scalefold.train.extent import extent
+    from scalefold.train.run_summary import run_summary
 
     stages = load_stages(config, parse_overrides(set_ or []))
     loaded = next(iter(stages.values()))
@@ -108,7 +108,7 @@ def check(
     for name, one in stages.items():
         about = f"stage {name}" if name else f"run {one.run_name}"
         typer.echo(f"valid: {about}, preset {one.preset}, key {run_key(one)}")
-    for line in extent(stages, chains):
+    for line in run_summary(stages, chains):
         typer.echo(line)
 
 

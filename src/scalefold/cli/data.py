@@ -55,6 +55,7 @@ def fetch(
     no alignment, with the reason. With --only and --bucket it is rejected-<only>-<bucket>.tsv.
     """
     from scalefold.raw import fetch as raw_fetch
+    from scalefold.raw.chain_files import check_files
     from scalefold.raw.chains import read_chains
     from scalefold.raw.fetch_plan import plan_fetch
     from scalefold.raw.shared_alignments import SharedAlignments
@@ -69,6 +70,8 @@ def fetch(
             err=True,
         )
     shared = SharedAlignments.of(loaded.data, chains)
+    if bucket is None and loaded.search is None:  # a search makes what no mirror has
+        check_files(chains, loaded.data, only, out)
     if bucket is not None:
         shards = loaded.results / loaded.run_name / "shards"
         buckets = with_bucket_count(loaded, shards, chains).data.num_buckets

@@ -75,7 +75,7 @@ def finetune(
             metavar="NUMBER",
             min=0,
             help="Number of chains to hold out, each from another cluster; 0 holds none out. "
-            "Default: a tenth of the clusters.",
+            "Default: a tenth of the clusters, 200 at most.",
         ),
     ] = None,
     clusters: Annotated[
@@ -134,7 +134,7 @@ def finetune(
     from scalefold.finetune.request import Request
     from scalefold.finetune.settings import evaluates_beside, snakemake_command
     from scalefold.raw.chains import check_trainable, read_chains
-    from scalefold.train.extent import extent
+    from scalefold.train.run_summary import run_summary
 
     if not Path("Snakefile").is_file():
         raise InputError(
@@ -151,7 +151,7 @@ def finetune(
     check_trainable(chains, loaded.data.chains)
     for one in prepared.unusable:
         typer.echo(f"set aside: {one.chain_key}: {one.reason}", err=True)
-    for line in (*prepared.facts, *extent({"": loaded}, chains)):
+    for line in (*prepared.facts, *run_summary({"": loaded}, chains)):
         typer.echo(line)
     if loaded.evaluation.patience is not None:
         typer.echo(_early_stop(loaded.evaluation.patience, beside=evaluates_beside(profile)))

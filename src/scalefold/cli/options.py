@@ -46,7 +46,6 @@ Strict = Annotated[
     bool,
     typer.Option(
         "--strict",
-        metavar="",
         help="Refuse shards that were packed with other settings or another list of chains than "
         "the configuration's; without it, warn. The workflow sets it.",
     ),

@@ -92,7 +92,7 @@ def plan(
     from scalefold.plan.calibration import Calibration
     from scalefold.plan.rows import Planner
     from scalefold.plan.timing import Cluster
-    from scalefold.train.extent import checkpoint_bytes
+    from scalefold.train.run_summary import checkpoint_bytes
 
     if config and preset is not None:
         raise InputError("give either --config, which names its preset, or --preset")

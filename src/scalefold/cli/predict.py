@@ -175,7 +175,7 @@ def predict(
         members = read_members(weights, _given(preset, config, overrides), overrides, refuse)
         for member in members:
             kind = "averaged weights" if member.averaged else "weights as they are in the file"
-            typer.echo(f"{member.label}: {kind}, {member.subject.path}", err=True)
+            typer.echo(f"{member.label}: {kind}, {member.loaded.path}", err=True)
         if shards is not None:
             targets, refused = _of_shards(shards, chain)
         else:

@@ -50,15 +50,12 @@ def train(
     ],
     resume: Annotated[
         bool,
-        typer.Option(
-            "--resume", metavar="", help="Continue from the last complete checkpoint, if any."
-        ),
+        typer.Option("--resume", help="Continue from the last complete checkpoint, if any."),
     ] = False,
     set_aside: Annotated[
         bool,
         typer.Option(
             "--set-aside",
-            metavar="",
             help="With --resume: if the folder holds a training with other data, initial weights "
             "or settings, move that training to replaced/ in the folder and start anew. Without "
             "it, such a folder is an error.",
@@ -68,7 +65,6 @@ def train(
         bool,
         typer.Option(
             "--accept-new-data",
-            metavar="",
             help="With --resume: go on though the shards are others. Checkpoints keep the hashes "
             "of all. The same as -s training.accept_new_data=true.",
         ),
@@ -215,7 +211,6 @@ def evaluate(
         bool,
         typer.Option(
             "--follow",
-            metavar="",
             help="Evaluate each checkpoint of a training as soon as it is complete. End when the "
             "training has ended, or gives no sign of life for two minutes.",
         ),

@@ -10,6 +10,9 @@ from scalefold.config.schema import Config
 from scalefold.errors import InputError
 from scalefold.io.atomic import file_sha256
 
+_MLPERF_FILE: Final = "mlperf_hpc_openfold_resumable_checkpoint.pt"
+"""The file that the MLPerf benchmark starts from, which its users must bring themselves."""
+
 _OF_A_CHECKPOINT: Final = "averaged.pt"
 """Which file of a checkpoint folder a training starts from."""
 
@@ -18,10 +21,10 @@ def check_initial_weights(config: Config) -> None:
     """Raise an InputError if the weights that a training starts from are not there."""
     path = config.training.initial_weights
     if path is not None and not path.exists():
+        where = ". docs/fine-tune.md says where it comes from" if path.name == _MLPERF_FILE else ""
         raise InputError(
             f"training.initial_weights: {path}: no such file or checkpoint folder. Correct the "
-            "path, bring the file there, or set null to start from random weights. "
-            "docs/fine-tune.md says where the MLPerf benchmark's file comes from"
+            f"path, bring the file there, or set null to start from random weights{where}"
         )
 
 

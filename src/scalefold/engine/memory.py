@@ -26,7 +26,7 @@ from scalefold.engine.activation_checkpointing import ActivationCheckpointing, t
 from scalefold.engine.precision import narrow_model
 from scalefold.errors import InputError
 from scalefold.features.contract import ALL_FEATURES, Features
-from scalefold.features.shares import divisible_sizes
+from scalefold.features.shares import padded_sizes
 from scalefold.loss.total import total_loss
 from scalefold.model.alphafold import AlphaFold
 from scalefold.model.assembly import Assembly
@@ -207,7 +207,7 @@ def empty_features(config: Config, degree: int = 1) -> Features:
         "T": shapes.max_templates,
     }
     template_rows = config.model.template.num_rows(shapes.max_templates)
-    sizes = divisible_sizes(sizes, degree, template_rows)
+    sizes = padded_sizes(sizes, degree, template_rows)
     return {
         name: torch.empty(
             [sizes[dim] if isinstance(dim, str) else dim for dim in spec.dims], dtype=spec.dtype

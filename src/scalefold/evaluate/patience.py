@@ -12,14 +12,14 @@ from scalefold.checkpoint.target import Stalled
 from scalefold.config.schema import EvaluationConfig
 from scalefold.errors import InputError
 
-_ALIKE: Final = ("recycling", "precision", "seed", "max_length", "data_manifest_sha256")
-"""Fields in which evaluations agree that are compared."""
+_MUST_MATCH: Final = ("recycling", "precision", "seed", "max_length", "data_manifest_sha256")
+"""Evaluations are compared only if these fields agree."""
 
 
 def stalled(
     evaluation: Mapping[str, Any], training: Path, folder: Path, settings: EvaluationConfig
 ) -> Stalled | None:
-    """Return a message for a training if ``evaluation.patience`` evaluations have gained nothing.
+    """Return a message for a training if the last `patience` evaluations gained nothing.
 
     The evaluations are compared by their mean lDDT-Ca over the chains that all of them have scored.
 
@@ -65,7 +65,7 @@ def _is_comparable(
     earlier: Mapping[str, Any], evaluation: Mapping[str, Any], training: Path
 ) -> bool:
     """Whether it was made with the same settings, of weights that the training still has."""
-    if any(earlier[field] != evaluation[field] for field in _ALIKE):
+    if any(earlier[field] != evaluation[field] for field in _MUST_MATCH):
         return False
     try:
         metadata = read_metadata(checkpoint_path(training, earlier["step"]))

@@ -33,9 +33,9 @@ from scalefold.evaluate.results import (
 )
 from scalefold.evaluate.unreported import forget_unreported, keep_unreported, read_unreported
 from scalefold.io.atomic import check_writable
+from scalefold.predict.loaded_weights import LoadedWeights, read_weights
 from scalefold.predict.predictor import choose_precision
 from scalefold.predict.shared_chain import SharedPredictors
-from scalefold.predict.subject import Subject, read_subject
 from scalefold.progress import LiveLine
 from scalefold.raw.case_collisions import check_case_collisions
 from scalefold.shards.manifest import data_hash
@@ -70,7 +70,7 @@ def evaluate_weights(
         `scalefold.checkpoint.target`.
     path : Path
         A checkpoint, folder ``step-<8 digits>``, whose averaged weights are taken; or a file of
-        weights, see `read_subject`.
+        weights, see `read_weights`.
     shards : Path
         What ``scalefold pack`` wrote.
     out : Path
@@ -108,14 +108,14 @@ def evaluate_weights(
     """
     device = torch.device(device)
     chosen = _checked_splits(config.evaluation.splits if splits is None else splits)
-    subject = read_subject(path, config.model)
+    loaded = read_weights(path, config.model)
     reader = ShardReader(shards)
     warn_of_other_settings(shards, config)
     chains = _chains(reader, chosen, shards)
     prepare_outputs(out, structures)
     settings = config.evaluation
     may_end = settings.target_lddt is not None or settings.patience is not None
-    if may_end and subject.checkpoint is not None:
+    if may_end and loaded.checkpoint is not None:
         check_writable(
             path.parent,
             "evaluation.target_lddt and evaluation.patience, unless null, tell the training to end",
@@ -123,19 +123,19 @@ def evaluate_weights(
     if structures is not None:
         check_case_collisions((structure_path(structures, key) for key, *_ in chains), structures)
 
-    made_from = _made_from(config, subject, shards, device)
+    made_from = _made_from(config, loaded, shards, device)
     evaluation = read_unreported(out, made_from, chosen) if structures is None else None
     if evaluation is None:
         console = console or Console(stderr=True)
         with LiveLine(f"evaluating {path.name}:", len(chains), console) as progress:
             make = (predictors or SharedPredictors(device)).make
-            predict = make(config, subject.weights)
+            predict = make(config, loaded.weights)
             results, shown = evaluate_chains(
                 predict, reader, chains, config, device, structures, progress
             )
         evaluation = {**made_from, **_outcome(results, shown, path, chosen)}
     try:  # before the evaluation is written, since its file says that all is done
-        _tell_training(settings, subject, evaluation, out.parent)
+        _tell_training(settings, loaded, evaluation, out.parent)
     except InputError as error:
         keep_unreported(evaluation, out)
         write_evaluation(evaluation, out)
@@ -177,16 +177,16 @@ def _outcome(
 
 
 def _made_from(
-    config: Config, subject: Subject, shards: Path, device: torch.device
+    config: Config, loaded: LoadedWeights, shards: Path, device: torch.device
 ) -> dict[str, Any]:
     """What was evaluated, and with which settings."""
-    checkpoint = subject.checkpoint
+    checkpoint = loaded.checkpoint
     return {
         "format": FORMAT,
-        "step": subject.step,
-        "checkpoint": subject.path.name,
+        "step": loaded.step,
+        "checkpoint": loaded.path.name,
         "weights": "file" if checkpoint is None else "averaged",
-        "weights_sha256": subject.weights_sha256,
+        "weights_sha256": loaded.weights_sha256,
         "recycling": config.evaluation.recycling,
         "precision": choose_precision(config, device),
         "seed": config.evaluation.seed,
@@ -203,16 +203,16 @@ def _made_from(
 
 
 def _tell_training(
-    settings: EvaluationConfig, subject: Subject, evaluation: dict[str, Any], folder: Path
+    settings: EvaluationConfig, loaded: LoadedWeights, evaluation: dict[str, Any], folder: Path
 ) -> None:
     """End the training of a checkpoint at its target, or if the evaluations in a folder say so."""
-    if subject.checkpoint is None:
+    if loaded.checkpoint is None:
         return
-    training = subject.path.parent
+    training = loaded.path.parent
     value = reached_target(evaluation, settings)
     if value is not None:
-        data = subject.checkpoint.data_manifest_sha256
-        reached = TargetReached(subject.step, settings.splits[0], value, data)
+        data = loaded.checkpoint.data_manifest_sha256
+        reached = TargetReached(loaded.step, settings.splits[0], value, data)
         logger.info("%s", reached)
         reached.write(training)
     no_gain = stalled(evaluation, training, folder, settings)

@@ -16,16 +16,16 @@ from torch.nn import functional
 
 from scalefold.config.schema import FeaturesConfig
 from scalefold.features.alignment import Alignment, deletion_matrix, deletion_sums
-from scalefold.features.clusters import (
+from scalefold.features.contract import Features
+from scalefold.features.inputs import PassInputs
+from scalefold.features.masking import mask_msa
+from scalefold.features.msa_clusters import (
     NUM_SYMBOLS,
     count_each,
     nearest_centres,
     summarize_clusters,
     symbol_counts,
 )
-from scalefold.features.contract import Features
-from scalefold.features.inputs import PassInputs
-from scalefold.features.masking import mask_msa
 
 
 def msa_features(

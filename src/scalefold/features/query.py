@@ -1,4 +1,4 @@
-"""What a chain is predicted from. No structure of its own is among it."""
+"""The inputs to predict a chain from. Its own structure is not among them."""
 
 from __future__ import annotations
 

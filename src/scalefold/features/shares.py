@@ -9,7 +9,7 @@ from torch.nn import functional
 from scalefold.features.contract import ALL_FEATURES, Features
 
 
-def divisible_sizes(sizes: Mapping[str, int], degree: int, template_rows: int) -> dict[str, int]:
+def padded_sizes(sizes: Mapping[str, int], degree: int, template_rows: int) -> dict[str, int]:
     """Round residues and rows up to multiples.
 
     Parameters
@@ -33,17 +33,17 @@ def divisible_sizes(sizes: Mapping[str, int], degree: int, template_rows: int) -
     }
 
 
-def divisible(features: Features, degree: int, template_rows: int) -> Features:
-    """Pad a pass's features with zeros, so with residues and rows that no mask shows.
+def pad_to_degree(features: Features, degree: int, template_rows: int) -> Features:
+    """Pad a pass's features with zeros to sizes that ``degree`` divides. Masks hide the padding.
 
-    Features that fit already are returned as they are. Parameters as `divisible_sizes`.
+    Features that fit already are returned as they are. Parameters as `padded_sizes`.
     """
     sizes = {
         "N": features["aatype"].shape[1],
         "S": features["msa_feat"].shape[1],
         "E": features["extra_msa"].shape[1],
     }
-    wanted = divisible_sizes(sizes, degree, template_rows)
+    wanted = padded_sizes(sizes, degree, template_rows)
     if wanted == sizes:
         return features
     padded = {}

@@ -1,4 +1,4 @@
-"""The axis of one rank that is alone: shapes and memory of its share, without the others."""
+"""An axis to measure one rank's share alone: shapes and memory are right, values are not."""
 
 from __future__ import annotations
 

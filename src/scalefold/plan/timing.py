@@ -22,7 +22,7 @@ from scalefold.errors import InputError
 from scalefold.parallel.buckets import BUCKET_ELEMENTS
 from scalefold.plan.calibration import SIZES, Calibration, Step, fitted
 from scalefold.plan.exchanges import Exchanges, count_exchanges
-from scalefold.train.extent import num_parameters
+from scalefold.train.run_summary import num_parameters
 
 _GRADIENT_BYTES: Final = 4
 _COUNTED_DEGREE: Final = 8

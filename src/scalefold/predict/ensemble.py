@@ -65,11 +65,11 @@ class Ensemble:
         key = _model_key(member.config)
         predict = self._predictors.get(key)
         if predict is None:
-            weights = member.subject.weights
+            weights = member.loaded.weights
             predict = self._make(member.config, weights, self._tolerance_angstrom)
             self._predictors[key] = predict
         elif self._loaded[key] is not member:
-            predict.load(member.subject.weights)
+            predict.load(member.loaded.weights)
         self._loaded[key] = member
         return predict
 

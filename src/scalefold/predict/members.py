@@ -13,7 +13,7 @@ from scalefold.checkpoint.read import METADATA_FILE, read_metadata
 from scalefold.config.load import make_config, merge, preset_config
 from scalefold.config.schema import Config
 from scalefold.errors import InputError
-from scalefold.predict.subject import Subject, read_subject
+from scalefold.predict.loaded_weights import LoadedWeights, read_weights
 
 _ALPHAFOLD: Final = re.compile(r"(?:params_)?(model_[1-5](?:_ptm)?)")
 _AVERAGED: Final = "averaged.pt"
@@ -27,28 +27,28 @@ class Member:
     ----------
     label : str
         Names its files; no other member has it.
-    subject : Subject
+    loaded : LoadedWeights
     config : Config
         Of its own training, or of a preset.
     """
 
     label: str
-    subject: Subject
+    loaded: LoadedWeights
     config: Config
 
     @property
     def averaged(self) -> bool:
         """Whether they are known to be a training's averaged weights."""
-        return self.subject.checkpoint is not None
+        return self.loaded.checkpoint is not None
 
     def about(self) -> dict[str, Any]:
         """What identifies the weights, for the record of a prediction."""
         return {
             "label": self.label,
-            "file": self.subject.path.name,
+            "file": self.loaded.path.name,
             "kind": "averaged" if self.averaged else "file",
-            "step": self.subject.step,
-            "sha256": self.subject.weights_sha256,
+            "step": self.loaded.step,
+            "sha256": self.loaded.weights_sha256,
         }
 
 
@@ -94,7 +94,7 @@ def read_members(
     if given is not None and all(member.config is not given for member in members):
         first = members[0]
         raise InputError(
-            f"--preset or --config says preset {given.preset}, but {first.subject.path} says its "
+            f"--preset or --config says preset {given.preset}, but {first.loaded.path} says its "
             f"own model, preset {first.config.preset}, and that counts: leave the option out. "
             "--set changes single settings"
         )
@@ -121,7 +121,7 @@ def _read_member(path: Path, given: Config | None, overrides: Mapping[str, Any])
             "--preset model_1_ptm, or the run's --config"
         )
     label = re.sub(r"[^A-Za-z0-9._-]", "_", path.name if path.is_dir() else path.stem)
-    return Member(label.removeprefix("params_"), read_subject(path, config.model), config)
+    return Member(label.removeprefix("params_"), read_weights(path, config.model), config)
 
 
 def _told_apart(members: Sequence[Member]) -> list[Member]:

@@ -22,7 +22,7 @@ from scalefold.engine.cuda_graphs import CapturedPasses
 from scalefold.engine.precision import Precision, narrow_model, set_matrix_products
 from scalefold.errors import InputError
 from scalefold.features.contract import INPUT_FEATURES, Features
-from scalefold.features.shares import divisible
+from scalefold.features.shares import pad_to_degree
 from scalefold.model import AlphaFold, Outputs, Previous, Templates
 from scalefold.model.assembly import Assembly
 from scalefold.model.confidence import expected_aligned_error, predicted_tm_score
@@ -125,7 +125,7 @@ class Predictor:
         padded = -(-length // self._length_step) * self._length_step
         rows = self._config.template.num_rows(passes[0]["template_aatype"].shape[1])
         inputs = [
-            divisible(_padded_inputs(features, padded), self._ranks.size, rows)
+            pad_to_degree(_padded_inputs(features, padded), self._ranks.size, rows)
             for features in passes
         ]
         padded = inputs[0]["aatype"].shape[1]

@@ -171,7 +171,7 @@ class _Work:
         self._out, self._device = out, device
         self._max_length = min(member.config.evaluation.max_length for member in members)
         self.settings = {
-            "weights": sorted(member.subject.weights_sha256 for member in members),
+            "weights": sorted(member.loaded.weights_sha256 for member in members),
             "settings": sorted((_settings(m, device) for m in members), key=str),
             "tolerance_angstrom": tolerance_angstrom,
         }

@@ -93,22 +93,27 @@ def check_mirrors(data: DataConfig, only: Kind | None = None) -> None:
         check_roots(data.mirrors.alignments, "data.mirrors.alignments")
 
 
-def check_files(chains: Sequence[ChainRow], data: DataConfig, only: Kind | None = None) -> None:
+def check_files(
+    chains: Sequence[ChainRow],
+    data: DataConfig,
+    only: Kind | None = None,
+    raw: Path | None = None,
+) -> None:
     """Raise an InputError as `check_mirrors`, or if mirrors have too little to train on.
 
     That is the case if no chain has files of some kind there, or no training chain has all that it
-    needs of these kinds.
+    needs of these kinds. Files that are in the folder ``raw`` already count as well.
     """
     check_mirrors(data, only)
     for kind in _FIXES if only is None else (only,):
-        absent = absent_files(chains, data, kind)
+        absent = absent_files(chains, data, kind, raw)
         if absent:
             raise InputError(
                 f"the mirrors lack these files for all of {counted(len(chains), 'chain')}; correct "
                 f"{_FIXES[kind]}:" + listed([_absent(path) for path in absent])
             )
     train = [row for row in chains if row.split == "train"]
-    has_files = _completeness(chains, data, only)
+    has_files = _completeness(chains, data, only, raw)
     if train and has_files is not None and not any(map(has_files, train)):
         first = chain_files(train[0], data, Path(), only)
         needed = [file.remotes[0] for file in first if file.local.suffix != ".hhr"]
@@ -125,11 +130,14 @@ def _absent(path: Path, shown: int = 3) -> str:
     return f"{path}, for example" + (f"; there is {', '.join(there[:shown])}" if there else "")
 
 
-def absent_files(chains: Sequence[ChainRow], data: DataConfig, only: Kind) -> list[Path]:
+def absent_files(
+    chains: Sequence[ChainRow], data: DataConfig, only: Kind, raw: Path | None = None
+) -> list[Path]:
     """Return, of each kind of file that no chain has, where the first should be.
 
     A kind is the structures, or one of the names of alignments and template hits. Nothing is absent
     as long as one mirror cannot be looked into here: one on the web, or a folder that is not there.
+    A file in the folder ``raw`` counts as well.
     """
     folders = [local_folder(root) for root in _roots(data, only)]
     if not all(folder is not None and folder.is_dir() for folder in folders):
@@ -138,11 +146,12 @@ def absent_files(chains: Sequence[ChainRow], data: DataConfig, only: Kind) -> li
     found: set[str] = set()
     shared = SharedAlignments.of(data, chains)
     for row in chains:
-        for file in chain_files(row, data, Path(), only, shared):
+        for file in chain_files(row, data, raw or Path(), only, shared):
             kind = only if only == "structures" else file.local.name
             if kind not in found:
                 places = [Path(str(root), remote) for root in folders for remote in file.remotes]
                 expected.setdefault(kind, places)
+                places += [file.local] if raw is not None else []
                 if any(place.is_file() for place in places):
                     found.add(kind)
         if found and found == expected.keys():
@@ -161,9 +170,12 @@ def lacking_files(chains: Sequence[ChainRow], data: DataConfig) -> list[ChainRow
 
 
 def _completeness(
-    chains: Sequence[ChainRow], data: DataConfig, only: Kind | None = None
+    chains: Sequence[ChainRow],
+    data: DataConfig,
+    only: Kind | None = None,
+    raw: Path | None = None,
 ) -> Callable[[ChainRow], bool] | None:
-    """Return what says whether the mirrors have a chain's structure and one of its alignments."""
+    """Return what says whether mirrors (or ``raw``) have a chain's structure and an alignment."""
     kinds = _FIXES if only is None else (only,)
     folders = {root: local_folder(root) for kind in kinds for root in _roots(data, kind)}
     if not all(folder is not None and folder.is_dir() for folder in folders.values()):
@@ -173,10 +185,11 @@ def _completeness(
 
     def is_there(file: RawFile) -> bool:
         places = (Path(str(folders[r]), remote) for r in file.roots for remote in file.remotes)
-        return any(place.is_file() for place in places)
+        is_fetched = raw is not None and file.local.is_file()
+        return is_fetched or any(place.is_file() for place in places)
 
     def is_complete(row: ChainRow) -> bool:
-        files = chain_files(row, data, Path(), only, shared)
+        files = chain_files(row, data, raw or Path(), only, shared)
         structures = [file for file in files if file.local.name.endswith(STRUCTURE_SUFFIXES)]
         alignments = [file for file in files if file.local.suffix == ".a3m"]
         return all(any(map(is_there, group)) for group in (structures, alignments) if group)

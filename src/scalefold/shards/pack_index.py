@@ -215,7 +215,7 @@ def _check_table(chains: pa.Table, packed: pa.Table, bad: pa.Array, config: Conf
 
 
 def _check_searched(chains: pa.Table, searched: pa.ChunkedArray, config: Config) -> None:
-    """Check that alignments were looked for of the chains that are no mere templates now."""
+    """Check that packing looked for the alignments of all chains but templates."""
     is_due = pc.and_not(
         pc.not_equal(chains["split"], "template"),
         pc.is_in(chains["chain_key"], value_set=searched),

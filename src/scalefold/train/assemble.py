@@ -30,8 +30,8 @@ from scalefold.parallel import ALONE, SINGLE, Mesh, Ranks
 from scalefold.train.sample import (
     GraphedSampleGradient,
     SampleGradient,
-    divisible_samples,
     loss_and_scores,
+    padded_samples,
 )
 from scalefold.train.step import TrainingStep
 
@@ -118,7 +118,7 @@ def assemble(config: Config, device: torch.device, mesh: Mesh = SINGLE) -> Train
     plain = SampleGradient(model, differentiate, config, compiled(loss_and_scores))
     gradient = GraphedSampleGradient(plain) if graphs else plain
     rows = config.model.template.num_rows(config.features.max_templates)
-    divided = divisible_samples(gradient, mesh.axis.size, rows)
+    divided = padded_samples(gradient, mesh.axis.size, rows)
 
     # 8. The step that ties them together.
     update = Update(parameters, optimiser, average, owners)

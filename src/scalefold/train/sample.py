@@ -15,7 +15,7 @@ from scalefold.config.schema import Config, LossConfig
 from scalefold.engine.cuda_graphs import CapturedPasses
 from scalefold.errors import InputError
 from scalefold.features.contract import Features
-from scalefold.features.shares import divisible
+from scalefold.features.shares import pad_to_degree
 from scalefold.loss.lddt import lddt
 from scalefold.loss.total import total_loss
 from scalefold.model.alphafold import AlphaFold
@@ -113,11 +113,11 @@ class SampleGradient(SamplePasses[SampleNumbers]):
 Gradient = Callable[[list[Features]], SampleNumbers]
 
 
-def divisible_samples(gradient: Gradient, degree: int, template_rows: int) -> Gradient:
-    """Return the function of a sample's passes with padding before it, see `divisible`."""
+def padded_samples(gradient: Gradient, degree: int, template_rows: int) -> Gradient:
+    """Return the function of a sample's passes with padding before it, see `pad_to_degree`."""
 
     def padded(passes: list[Features]) -> SampleNumbers:
-        return gradient([divisible(features, degree, template_rows) for features in passes])
+        return gradient([pad_to_degree(features, degree, template_rows) for features in passes])
 
     return padded if degree > 1 else gradient
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import astuple
 from pathlib import Path
+from typing import Final
 
 import torch
 from rich.console import Console
@@ -36,6 +37,9 @@ from scalefold.train.run_files import RunFiles
 from scalefold.train.sessions import session
 
 logger = logging.getLogger(__name__)
+
+FULL_SIZE: Final = 50_000_000
+"""More parameters than this are no small model for trials; AlphaFold2's has 93 million."""
 
 
 def train(
@@ -120,6 +124,12 @@ def train(
             if run.step < config.training.steps:
                 logger.info("%s", sampler)
                 flat = trainer.parameters
+                if device.type == "cpu" and flat.num_parameters > FULL_SIZE:
+                    logger.warning(
+                        "training a model of %s parameters on a CPU: a step takes minutes, and may "
+                        "need more memory than there is. Use a GPU, or preset tiny for a trial",
+                        f"{flat.num_parameters:,}",
+                    )
                 if flat.num_trained < flat.num_parameters:
                     logger.info(
                         "training %s of %s parameters, as training.trainable says",

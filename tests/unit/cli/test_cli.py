@@ -376,14 +376,21 @@ def test_fetch_says_what_no_mirror_has(tmp_path: Path, monkeypatch: pytest.Monke
         assert f"{name} for any of 8 chains" in bucket.stderr
         assert f"data.{key}" in bucket.stderr
     assert "5pti_A" in bucket.stderr
-    whole = run("fetch", *options, *misspelt)
-    assert whole.exit_code == 2, whole.output
-    assert "none of 17 chains" in whole.stderr
-    assert "data.mirrors" in whole.stderr
-    one_of_two = run("fetch", *options, "-s", "data.alignments=[swissprot_hits,unirref]")
-    assert one_of_two.exit_code == 0, one_of_two.output
-    assert "unirref.a3m for any of 17 chains" in one_of_two.stderr
-    assert "set aside" not in one_of_two.stderr
+    whole = tmp_path / "whole"
+    for option in (("--dry-run",), ()):
+        refused = run("fetch", "-c", DEMO, "--out", str(whole), *misspelt, *option)
+        assert refused.exit_code == 2, refused.output
+        assert "swisprot_hits.a3m" in refused.stderr
+        assert "pdb7_hits.hhr" in refused.stderr
+        assert "data.mirrors" in refused.stderr
+        assert not whole.exists()  # nothing is downloaded before
+    one_of_two = ("-s", "data.alignments=[swissprot_hits,unirref]")
+    assert run("fetch", *options, *one_of_two).exit_code == 2
+    searched = ("-s", "search={query_alone: true, steps: []}")  # makes what no mirror has
+    fetched = run("fetch", *options, *one_of_two, *searched)
+    assert fetched.exit_code == 0, fetched.output
+    assert "unirref.a3m for any of 17 chains" in fetched.stderr
+    assert "set aside" not in fetched.stderr
 
 
 def test_fetch_names_a_mirror_that_failed_once(

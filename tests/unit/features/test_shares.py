@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from scalefold.features.shares import divisible, divisible_sizes
+from scalefold.features.shares import pad_to_degree, padded_sizes
 from scalefold.model.example import example_features
 
 SIZES = {"B": 1, "N": 13, "S": 5, "E": 7, "T": 2}
@@ -11,7 +11,7 @@ SIZES = {"B": 1, "N": 13, "S": 5, "E": 7, "T": 2}
 
 @pytest.mark.parametrize("degree", [1, 2, 3, 4, 8])
 def test_rows_and_residues_become_multiples_with_the_template_rows(degree: int) -> None:
-    sizes = divisible_sizes(SIZES, degree, template_rows=2)
+    sizes = padded_sizes(SIZES, degree, template_rows=2)
     assert sizes["N"] % degree == sizes["E"] % degree == (sizes["S"] + 2) % degree == 0
     assert all(0 <= sizes[dim] - SIZES[dim] < degree for dim in ("N", "S", "E"))
     assert (sizes["B"], sizes["T"]) == (1, 2)
@@ -19,7 +19,7 @@ def test_rows_and_residues_become_multiples_with_the_template_rows(degree: int) 
 
 def test_padding_is_masked_and_the_rest_stays() -> None:
     features = example_features(SIZES)
-    padded = divisible(features, 4, template_rows=2)
+    padded = pad_to_degree(features, 4, template_rows=2)
     assert padded["msa_feat"].shape[1:3] == (6, 16)
     assert padded["template_pseudo_beta"].shape == (1, 2, 16, 3)
     for name, tensor in features.items():
@@ -31,9 +31,9 @@ def test_padding_is_masked_and_the_rest_stays() -> None:
 
 def test_a_cropped_chain_does_not_grow_by_the_padding() -> None:
     features = example_features(SIZES) | {"seq_length": torch.tensor([400])}
-    assert divisible(features, 4, template_rows=2)["seq_length"].tolist() == [13]
+    assert pad_to_degree(features, 4, template_rows=2)["seq_length"].tolist() == [13]
 
 
 def test_what_fits_is_not_copied() -> None:
     features = example_features({**SIZES, "N": 12, "S": 6, "E": 8})
-    assert divisible(features, 4, template_rows=2) is features
+    assert pad_to_degree(features, 4, template_rows=2) is features

@@ -23,8 +23,8 @@ def test_a_checkpoint_gives_its_averaged_weights_and_its_configuration(checkpoin
     for member in (of_folder, of_file):
         assert member.averaged
         assert member.config == micro
-        assert member.subject.step == 7
-        assert not any(value.isnan().any() for value in member.subject.weights.values())
+        assert member.loaded.step == 7
+        assert not any(value.isnan().any() for value in member.loaded.weights.values())
     assert of_folder.label != of_file.label
 
 
@@ -51,7 +51,7 @@ def test_weights_that_cannot_be_used_are_told_and_the_others_read(
     other = tmp_path / "params_model_3.npz"  # in truth model_1's, with templates
     other.write_bytes(write_alphafold("model_1").read_bytes())
     members, refused = read([unknown, checkpoint, missing, other], micro_overrides)
-    assert [member.subject.path for member in members] == [checkpoint]
+    assert [member.loaded.path for member in members] == [checkpoint]
     assert refused.keys() == {unknown, missing, other}
     assert "--preset" in refused[unknown]
     assert "template" in refused[other]

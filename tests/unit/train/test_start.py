@@ -91,6 +91,21 @@ def test_more_steps_may_be_added(micro_tree: dict[str, Any], shards: Path, tmp_p
     assert [r["step"] for r in _records(tmp_path)] == [1, 2, 3]
 
 
+def test_a_full_size_model_on_a_cpu_is_warned_of(
+    micro_tree: dict[str, Any],
+    shards: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = make_config(merge(micro_tree, {"training": {"steps": 1}}))
+    for full_size in (start.FULL_SIZE, 0):
+        caplog.clear()
+        monkeypatch.setattr(start, "FULL_SIZE", full_size)
+        train_quietly(config, shards, tmp_path / str(full_size))
+        assert ("on a CPU" in caplog.text) == (full_size == 0)
+
+
 def test_a_stop_request_ends_with_a_checkpoint(
     micro: Config, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

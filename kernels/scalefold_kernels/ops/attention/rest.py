@@ -1,4 +1,4 @@
-"""What rounding takes from a result, in a byte: the bits of the float32 that would come next.
+"""The rest of a result: its rounding error as a byte, the next bits of the float32.
 
 A float32's bits, as an integer, count its steps. Those between a result and the rounded one are at
 most half of those between two rounded ones. Their 8 highest bits are kept, and read as the middle

@@ -21,9 +21,9 @@ _TILE = 4096
 """Elements that a CTA moves at once: 16 of each thread."""
 
 _CTAS = 208
-"""Of a launch. All of them run at once: two on each SM of an A100 or a newer GPU."""
+"""CTAs in a launch. All of them run at once: two on each SM of an A100 or a newer GPU."""
 
-_LOOKS = 2**30
+_MAX_POLLS = 2**30
 """How often a CTA looks for a flag, about a microsecond each: for a quarter of an hour. GPUs may be
 minutes apart when the first step compiles."""
 
@@ -166,7 +166,7 @@ def exchange(inbox: Inbox, x: Tensor, out: Tensor, parts: Parts, *, sum_up: bool
         ROWS=_TILE // cols,
         COLS=cols,
         GRID=grid,
-        LOOKS=_LOOKS,
+        LOOKS=_MAX_POLLS,
         num_warps=8,
         debug=True,  # with the kernel's assertion, but without checks of each sum
         sanitize_overflow=False,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from scalefold_kernels.checks import check_shapes, check_types
-from scalefold_kernels.limits import beyond
+from scalefold_kernels.limits import exceeds_int32
 from scalefold_kernels.packing import join
 
 MAX_FUSED_CHANNELS = 128
@@ -171,7 +171,7 @@ def apart(
     if (
         why_not_fused(x) is None
         and last.shape[0] <= MAX_FEW_OUTPUTS
-        and not beyond(last.shape[0] * prod(x.shape[1:-1]))
+        and not exceeds_int32(last.shape[0] * prod(x.shape[1:-1]))
         and not biased[-1]
         and (not others or sum(weight.shape[0] for weight in others) > MAX_NARROW_OUTPUTS)
     ):

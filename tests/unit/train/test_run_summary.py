@@ -13,7 +13,7 @@ from scalefold.errors import InputError
 from scalefold.raw.chain_files import check_files, lacking_files
 from scalefold.raw.chains import ChainRow, read_chains
 from scalefold.raw.fetched import Kind
-from scalefold.train import extent
+from scalefold.train import run_summary
 
 ROOT = Path(__file__).parents[3]
 WEB = {"chains": "-", "mirrors": {"mmcif": ["https://m.org"], "alignments": ["https://m.org"]}}
@@ -21,13 +21,13 @@ WEB = {"chains": "-", "mirrors": {"mmcif": ["https://m.org"], "alignments": ["ht
 
 def facts(settings: dict, chains: list[ChainRow]) -> dict[str, str]:
     config = make_config(merge({"data": WEB}, settings))
-    return dict(line.split(": ", 1) for line in extent.extent({"": config}, chains))
+    return dict(line.split(": ", 1) for line in run_summary.run_summary({"": config}, chains))
 
 
 @pytest.mark.parametrize("preset", ["mlperf", "finetuning"])
 def test_the_step_is_the_one_that_was_measured(preset: str) -> None:
     features = make_config({"preset": preset, "data": WEB}).features.model_dump()
-    seconds, path = extent._MEASURED[tuple(features[key] for key in extent._SIZES)]
+    seconds, path = run_summary._MEASURED[tuple(features[key] for key in run_summary._SIZES)]
     record = json.loads((ROOT / path).read_text())
     assert record["preset"] == preset
     assert record["variants"][0]["mean_step_seconds"] == pytest.approx(seconds, rel=1e-3)
@@ -93,6 +93,22 @@ def test_no_training_chain_with_files_is_an_error(tmp_path: Path, only: Kind | N
     (tmp_path / f"{train[0].entry_id}.cif").touch()
     (tmp_path / f"{train[0].chain_key}_a.a3m").touch()
     check_files([*train, held_out], data, only)
+
+
+def test_a_kind_of_file_that_is_fetched_already_needs_no_mirror(tmp_path: Path) -> None:
+    mirror, raw = tmp_path / "mirror", tmp_path / "raw"
+    mirror.mkdir()
+    (mirror / "5pti.cif").touch()
+    mirrors = {"mmcif": [str(mirror)], "alignments": [str(mirror)], "mmcif_path": "{entry}.cif"}
+    given = {"chains": "-", "alignments": ["_a"], "template_hits": None, "mirrors": mirrors}
+    data = make_config({"data": given}).data
+    chains = [ChainRow("5pti_A", "train", None)]
+    with pytest.raises(InputError, match=r"_a\.a3m"):
+        check_files(chains, data, raw=raw)
+    fetched = raw / "alignments/5pti_A/a3m/_a.a3m"
+    fetched.parent.mkdir(parents=True)
+    fetched.touch()
+    check_files(chains, data, raw=raw)
 
 
 def test_what_is_there_under_another_name_is_named(tmp_path: Path) -> None:

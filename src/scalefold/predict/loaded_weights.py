@@ -1,4 +1,4 @@
-"""What to predict with or evaluate: a checkpoint's averaged weights, or a file of weights."""
+"""The weights to predict with or to evaluate: a checkpoint's averaged ones, or a file's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scalefold.weights import State, check_state, guess_format, import_weights
 
 
 @dataclass(frozen=True)
-class Subject:
+class LoadedWeights:
     """Weights to predict with.
 
     Attributes
@@ -40,7 +40,7 @@ class Subject:
         return 0 if self.checkpoint is None else self.checkpoint.step
 
 
-def read_subject(path: Path, model: ModelConfig) -> Subject:
+def read_weights(path: Path, model: ModelConfig) -> LoadedWeights:
     """Read weights.
 
     Parameters
@@ -60,11 +60,11 @@ def read_subject(path: Path, model: ModelConfig) -> Subject:
         raise InputError(f"{path}: no such checkpoint folder or weight file")
     if path.is_file():
         weights = import_weights(path, guess_format(path), model)
-        return Subject(path, weights, file_sha256(path), None)
+        return LoadedWeights(path, weights, file_sha256(path), None)
     metadata = read_metadata(path)
     _check_model(path, metadata, model)
     weights = check_state(load_weights(path, "averaged"), model, str(path))
-    return Subject(path, weights, metadata.files["averaged.pt"].sha256, metadata)
+    return LoadedWeights(path, weights, metadata.files["averaged.pt"].sha256, metadata)
 
 
 def _check_model(checkpoint: Path, metadata: Metadata, model: ModelConfig) -> None:

@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from scalefold.chem.residues import GAP, MASK
-from scalefold.features import clusters
-from scalefold.features.clusters import nearest_centres, summarize_clusters, symbol_counts
+from scalefold.features import msa_clusters
+from scalefold.features.msa_clusters import nearest_centres, summarize_clusters, symbol_counts
 
 
 def symbols(generator, *shape, top=23):
@@ -36,7 +36,7 @@ def test_blocks_of_rows_do_not_matter(monkeypatch):
     generator = np.random.default_rng(0)
     msa, chosen = symbols(generator, 50, 12, top=22), symbols(generator, 2, 7, 12)
     whole = nearest_centres(msa, chosen)
-    monkeypatch.setitem(clusters._ONE_HOT_BYTES, "cpu", 16 * GAP * 3)  # three rows at a time
+    monkeypatch.setitem(msa_clusters._ONE_HOT_BYTES, "cpu", 16 * GAP * 3)  # three rows at a time
     assert torch.equal(nearest_centres(msa, chosen), whole)
 
 

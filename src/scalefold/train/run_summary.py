@@ -35,8 +35,8 @@ _JOBS_A_BUCKET: Final = 4  # fetch_structures, fetch_alignments, structures, pac
 _JOBS_A_RUN: Final = 3  # index, config, all
 
 
-def extent(stages: Mapping[str, Config], chains: Sequence[ChainRow]) -> Iterator[str]:
-    """Summarise a run, one fact a line; those of the model are last, since they import torch.
+def run_summary(stages: Mapping[str, Config], chains: Sequence[ChainRow]) -> Iterator[str]:
+    """Summarise a run, one fact a line. Lines that need torch come last.
 
     Parameters
     ----------

@@ -12,7 +12,7 @@ from scalefold.config.schema import Config
 from scalefold.errors import first_few
 
 
-def outlook(
+def restart_warnings(
     training: Path, config: Config, published: Sequence[int], evaluated: Collection[int]
 ) -> list[str]:
     """Warn of a training that is to start anew, or that lacks checkpoints that are wanted.
