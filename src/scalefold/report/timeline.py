@@ -86,7 +86,9 @@ def timeline_figure(content: Mapping[str, Any]) -> FigureOnPage:
                 [scale * pause["start"], scale * pause["end"]], [1, 1], color=MUTED, ls=":", lw=1.2
             )
         marks = [scale * one["made"] for one in evaluated]
-        axes.plot(marks, [0] * len(marks), "o", color=SERIES[2], markersize=5, clip_on=False)
+        axes.plot(
+            marks, [0] * len(marks), "o", color=SERIES[2], markersize=5, clip_on=False, zorder=3
+        )
         axes.set_yticks([0, 1], ["evaluated steps", "training"])
         axes.set_ylim(-0.6, 1.6)
         axes.grid(False, axis="y")
