@@ -29,7 +29,7 @@ def paired(
     -------
     dict or None
         ``chains``, their number; ``mean`` and ``other_mean`` over them; ``difference``,
-        ``evaluation`` less ``other``; ``low`` and ``high`` of the 95 % interval, by resampling
+        ``evaluation`` less ``other``; ``low`` and ``high`` of the 95% interval, by resampling
         chains, None for a single chain; ``better``, ``worse``: chains that differ by 0.005 or more.
         None without a common chain.
     """

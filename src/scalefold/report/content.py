@@ -10,6 +10,7 @@ from typing import Any, Final
 import scalefold
 from scalefold.evaluate.chain_scores import METRICS
 from scalefold.evaluate.results import chains_of_mean
+from scalefold.report.behind import falls_behind
 from scalefold.report.beside import beside
 from scalefold.report.calibration import calibration, head_calibration
 from scalefold.report.clock import hours_trained
@@ -63,14 +64,15 @@ def report_content(
     """
     calibrated, training = _calibration(files), _training(files)
     config = files.checkpoints[-1].config if files.checkpoints else None
+    compared = beside(training, config, other_run) if other_run else None
     return {
         "format": FORMAT,
         "run": name,
         "summary": _summary(files),
         "notes": [*files.notes, *_unscored(files)],
-        "findings": findings(files, calibrated),
+        "findings": [*findings(files, calibrated), *falls_behind(training, compared)],
         "training": training,
-        "beside": other_run and beside(training, config, other_run),
+        "beside": compared,
         "evaluations": [
             {key: evaluation.get(key) for key in ("step", "checkpoint", "mean", "counts")}
             for evaluation in files.evaluations

@@ -80,7 +80,7 @@ def _bars(name: str, words: tuple[str, str], lines: Sequence[Mapping[str, Any]])
     totals = {split: sum(line[split] for line in lines) for split in _ORDER}
     filled = [split for split in _ORDER if totals[split]]
     with styled():
-        figure, axes = new_figure(4.2, 3.0)
+        figure, axes = new_figure()
         width = 0.8 / len(filled)
         for number, split in enumerate(filled):
             left = [place - 0.4 + number * width for place in range(len(lines))]

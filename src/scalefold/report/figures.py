@@ -16,7 +16,7 @@ from scalefold.report.smoothing import numbers, smoothed, smoothing_window, thin
 from scalefold.report.svg import MUTED, SERIES, inline_svg, new_figure, styled
 
 _MOST_CHAINS_DRAWN: Final = 80
-_FEWEST_SMOOTHED: Final = 20
+FEWEST_SMOOTHED: Final = 20
 """Records of a curve that has a running mean; shorter ones are drawn as they are."""
 
 _CURVES: Final[dict[str, tuple[str, str, bool]]] = {
@@ -99,13 +99,13 @@ def _curve(
     large = key in list(_CURVES)[:2]
     with styled():
         figure, axes = new_figure(*inches)
-        if smooth and len(values) >= _FEWEST_SMOOTHED:
+        if smooth and len(values) >= FEWEST_SMOOTHED:
             mean = smoothed(values, smoothing_window(len(values)))
             axes.plot(x, [values[i] for i in shown], color=SERIES[0], alpha=0.3, linewidth=0.9)
             axes.plot(x, [mean[i] for i in shown], color=SERIES[0], label="this run")
         else:
             style: dict[str, Any] = {
-                "marker": "o" if len(values) < _FEWEST_SMOOTHED else None,
+                "marker": "o" if len(values) < FEWEST_SMOOTHED else None,
                 "markersize": 3,
             }
             axes.plot(x, [values[i] for i in shown], color=SERIES[0], label="this run", **style)
@@ -128,7 +128,7 @@ def _curve(
 def _draw_beside(axes: Axes, beside: Mapping[str, Any], key: str, smooth: bool) -> None:
     """Draw another run's curve, as its running mean alone."""
     steps, values = beside["training"]["step"], numbers(beside["training"][key])
-    if smooth and len(values) >= _FEWEST_SMOOTHED:
+    if smooth and len(values) >= FEWEST_SMOOTHED:
         values = smoothed(values, smoothing_window(len(values)))
     shown = thinned(len(values))
     axes.plot(

@@ -103,7 +103,7 @@ def _starved(metrics: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     waited, taken = (sum(column) for column in zip(*known))
     if waited > _STARVED * taken:
         yield (
-            f"Training waits for the loader {100 * waited / taken:.0f} % of its time. Give it more "
+            f"Training waits for the loader {100 * waited / taken:.0f}% of its time. Give it more "
             "CPU cores and training.loader_workers, or put the shards on a faster disk."
         )
 
@@ -151,6 +151,6 @@ def _geometry(evaluations: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     broken = sum(chain["broken_bonds"] for chain in chains)
     if bonds and broken > _BROKEN * bonds:
         yield (
-            f"{100 * broken / bonds:.0f} % of the peptide bonds are broken in the last evaluation. "
+            f"{100 * broken / bonds:.0f}% of the peptide bonds are broken in the last evaluation. "
             "The violation loss is for this; AlphaFold2 uses it in fine-tuning."
         )

@@ -15,6 +15,7 @@ from scalefold.report.chain_figures import chain_figures
 from scalefold.report.content import Content
 from scalefold.report.data_set import data_figures
 from scalefold.report.figures import (
+    FEWEST_SMOOTHED,
     calibration_figure,
     curve_title,
     lddt_figure,
@@ -59,6 +60,7 @@ def render_page(content: Content, evaluations: Sequence[Mapping[str, Any]]) -> s
     return environment.get_template("report.html.j2").render(
         **content,
         training_figures=training_figures(training, content["beside"]),
+        are_smoothed=len(training.get("step", ())) >= FEWEST_SMOOTHED,
         lddt_figure=lddt_figure(evaluations, splits, training, content["summary"]["target_lddt"]),
         scores_figure=scores_figure(evaluations, splits[0], training) if splits else None,
         chain_figures=chain_figures(evaluations[-1]["chains"], splits) if evaluations else [],

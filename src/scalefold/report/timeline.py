@@ -75,7 +75,7 @@ def timeline_figure(content: Mapping[str, Any]) -> FigureOnPage:
     last = max(session["end"] for session in sessions)
     unit, scale = ("hours", 1.0) if last >= 2 else ("minutes", 60.0)
     with styled():
-        figure, axes = new_figure(8.4, 1.7)
+        figure, axes = new_figure(height=2.2)
         for session in sessions:
             width = max(session["end"] - session["start"], last / 500)
             axes.barh(1, scale * width, 0.5, left=scale * session["start"], color=SERIES[0])
@@ -86,7 +86,9 @@ def timeline_figure(content: Mapping[str, Any]) -> FigureOnPage:
                 [scale * pause["start"], scale * pause["end"]], [1, 1], color=MUTED, ls=":", lw=1.2
             )
         marks = [scale * one["made"] for one in evaluated]
-        axes.plot(marks, [0] * len(marks), "o", color=SERIES[2], markersize=5)
+        axes.plot(
+            marks, [0] * len(marks), "o", color=SERIES[2], markersize=5, clip_on=False, zorder=3
+        )
         axes.set_yticks([0, 1], ["evaluated steps", "training"])
         axes.set_ylim(-0.6, 1.6)
         axes.grid(False, axis="y")

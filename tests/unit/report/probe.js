@@ -15,6 +15,7 @@ addEventListener("load", () => {
   };
   const press = (name, value) => document.querySelector(`input[name="${name}"]` + (value ? `[value="${value}"]` : "")).click();
   const found = { width: innerWidth, scroll: document.documentElement.scrollWidth };
+  found.cut = all(".table").filter((box) => box.scrollWidth > box.clientWidth).map((box) => box.getAttribute("aria-label"));
   found.first = picture();
   press("colour", "lddt");
   found.byLddt = picture();

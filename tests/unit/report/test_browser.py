@@ -64,6 +64,7 @@ def report(make_run) -> Path:
 def test_everything_works_in_a_browser(report, tmp_path):
     found, console = probed(tmp_path, report, 1200)
     assert console == []
+    assert found["cut"] == []
     assert found["first"]["drawn"] > 500
     assert found["first"]["colours"] > 10
     assert found["first"]["url"] != found["byLddt"]["url"] != found["other"]["url"]

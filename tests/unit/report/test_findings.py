@@ -94,7 +94,7 @@ def test_broken_bonds_are_a_share_of_all():
         {"peptide_bonds": 20, "broken_bonds": 0},
     ]
     (found,) = findings(healthy(evaluations=[last]), {})
-    assert "12 %" in found
+    assert "12%" in found
 
 
 def test_groups_hold_each_chain_once_a_kind():

@@ -77,7 +77,8 @@ def test_says_what_ran_and_how_good_it_became(make_run):
     assert "200 of 200 steps, 200 samples" in words
     speed = content["summary"]["samples_per_second_median"]
     assert f"{speed:.2f} samples/s (median of logged steps)" in words
-    assert "chains: 14 train, 4 validation, 3 template; 9 of 14 train chains drawn." in words
+    assert "chains: 14 train, 4 validation, 3 template; " in words
+    assert "draws from 9 of the 14 train chains." in words
     scores = content["summary"]["lddt_ca"]["validation"]
     last, first = (f"{scores[name]['value']:.3f}" for name in ("last", "first"))
     skipped = "1 skipped, longer than evaluation.max_length"
