@@ -25,12 +25,20 @@ def trainings(micro_tree: dict[str, Any], shards: Path, tmp_path: Path) -> Train
 def test_evaluations_are_those_of_evaluate_and_weights_those_without_them(
     trainings: Trainings, shards: Path, tmp_path: Path
 ) -> None:
+    """Of a training that is killed twice, and goes on with other numbers of both kinds of ranks."""
     code, output = trainings.run(tmp_path / "alone", 2)
     assert code == 0, output
     trainings.tree = merge(trainings.tree, INSIDE)
     out = tmp_path / "weights" / "first"
-    code, output = trainings.run(out, 3)
-    assert code == 0, output
+    for evaluators, size, fault in (
+        (1, 3, [{"rank": 1, "step": 4, "what": "SIGKILL", "after": 2}]),
+        (0, 1, [{"step": 6, "what": "SIGKILL", "after": 4}]),
+        (2, 3, []),
+    ):
+        trainings.tree = merge(trainings.tree, {"evaluation": {"ranks": evaluators}})
+        code, output = trainings.run(out, size, *fault)
+        assert (code != 0) == bool(fault), output
+    assert steps(out) == [0, 2, 4, 6]
     assert_same_end(out, tmp_path / "alone")
     config = make_config(trainings.tree)
     for step in steps(out):
