@@ -61,8 +61,8 @@ def exchange_kernel(
 
     A part has ``rows`` runs of contiguous elements. Each CTA sends the same tiles of all parts,
     raises its flag at the peers, waits for theirs and takes the same tiles out of the inbox. All
-    peers (``PEERS``, a power of two) are served at once: after one another, each of them would add
-    a fence and a way over NVLink.
+    peers (at most ``PEERS``, a power of two) are served at once: after one another, each of them
+    would add a fence and a way over NVLink.
 
     A CTA counts the exchanges, and the count is what its flags are raised to: so none is ever
     reset, and a graph can be replayed. The inbox has two slots, for odd and even counts. That is
@@ -95,6 +95,14 @@ def exchange_kernel(
         flags_ptr = flags_of(inboxes, slot_bytes) + rank * GRID + cta
         raised = tl.full([PEERS], 0, tl.int64) + count
         tl.atomic_xchg(flags_ptr, raised, mask=exists, sem="release", scope="sys")
+        if not SUM:  # while the others' parts are on their way
+            tile = cta
+            while tile < tiles:
+                at, _, inside = places(tile, across, rows, run, D, B, x_a, x_d, x_b, ROWS, COLS)
+                to, _, _ = places(tile, across, rows, run, D, B, out_a, out_d, out_b, ROWS, COLS)
+                kept = tl.load(x_ptr + own * x_part + at, mask=inside)
+                tl.store(out_ptr + own * out_part + to, kept, mask=inside)
+                tile += GRID
         flags_ptr = flags_of(own_inbox, slot_bytes) + peers * GRID + cta
         looks, fewest = 0, count - 1
         while (fewest < count) & (looks < LOOKS):
@@ -107,15 +115,14 @@ def exchange_kernel(
     while tile < tiles:
         at, flat, inside = places(tile, across, rows, run, D, B, x_a, x_d, x_b, ROWS, COLS)
         to, _, _ = places(tile, across, rows, run, D, B, out_a, out_d, out_b, ROWS, COLS)
-        kept = tl.load(x_ptr + own * x_part + at, mask=inside)
         mask = exists[:, None, None] & inside[None, :, :]
         came_ptr = own_slot_ptr + peer_parts * part + flat[None, :, :]
         came = tl.load(came_ptr, mask=mask, other=0.0, cache_modifier=".cg")
         if SUM:
+            kept = tl.load(x_ptr + own * x_part + at, mask=inside)
             total = kept.to(tl.float32) + tl.sum(came.to(tl.float32), 0)
             tl.store(out_ptr + to, total.to(out_ptr.dtype.element_ty), mask=inside)
         else:
-            tl.store(out_ptr + own * out_part + to, kept, mask=inside)
             tl.store(out_ptr + peer_parts * out_part + to[None, :, :], came, mask=mask)
         tile += GRID
     tl.debug_barrier()  # all threads have loaded the count
