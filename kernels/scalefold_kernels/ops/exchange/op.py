@@ -17,8 +17,8 @@ from torch import Tensor
 
 from scalefold_kernels.ops.exchange.triton import exchange_kernel
 
-_TILE = 4096
-"""Elements that a CTA moves at once: 16 of each thread."""
+_TILE = 8192
+"""Elements of all peers' parts that a CTA moves at once: 32 of each thread."""
 
 _CTAS = 208
 """CTAs in a launch. All of them run at once: two on each SM of an A100 or a newer GPU."""
@@ -126,8 +126,8 @@ class Parts:
 def exchange(inbox: Inbox, x: Tensor, out: Tensor, parts: Parts, *, sum_up: bool) -> None:
     """Send the others their parts of ``x``; put those that come in ``out``, or their sum.
 
-    Sums are in float32, in the order of ranks. A rank that does not answer in a quarter of an hour
-    ends this one with CUDA's error of a failed assertion.
+    Sums are in float32, in the same order each time. A rank that does not answer in a quarter of
+    an hour ends this one with CUDA's error of a failed assertion.
 
     Parameters
     ----------
@@ -145,7 +145,9 @@ def exchange(inbox: Inbox, x: Tensor, out: Tensor, parts: Parts, *, sum_up: bool
     needed = inbox.size * prod(parts.rows) * parts.run * x.element_size()
     if needed > inbox.slot_bytes:
         raise ValueError(f"exchange: {needed} bytes for a slot of {inbox.slot_bytes}")
-    cols = min(triton.next_power_of_2(parts.run), _TILE)
+    peers = triton.next_power_of_2(inbox.size - 1)
+    tile = _TILE // peers
+    cols = min(triton.next_power_of_2(parts.run), tile)
     grid = ctas(x.device.type)
     exchange_kernel[(grid,)](
         x,
@@ -162,8 +164,9 @@ def exchange(inbox: Inbox, x: Tensor, out: Tensor, parts: Parts, *, sum_up: bool
         *parts.out_strides,
         parts.out_part,
         SIZE=inbox.size,
+        PEERS=peers,
         SUM=sum_up,
-        ROWS=_TILE // cols,
+        ROWS=tile // cols,
         COLS=cols,
         GRID=grid,
         LOOKS=_MAX_POLLS,

@@ -5,23 +5,17 @@ import triton.language as tl
 
 
 @triton.jit
-def inbox_of(inboxes_ptr, rank):
-    """Address of a rank's inbox, as this rank sees it."""
-    return tl.load(inboxes_ptr + rank)
+def flags_of(inboxes, slot_bytes):
+    """The flags are at the end of an inbox, behind both slots."""
+    places = inboxes + slot_bytes + slot_bytes  # twice could exceed int32
+    return places.to(tl.pointer_type(tl.int64))
 
 
 @triton.jit
-def flags_of(inboxes_ptr, rank, slot_bytes):
-    """The flags are at the end of the inbox, behind both slots."""
-    place = inbox_of(inboxes_ptr, rank) + slot_bytes + slot_bytes  # twice could exceed int32
-    return place.to(tl.pointer_type(tl.int64))
-
-
-@triton.jit
-def slot_of(inboxes_ptr, rank, like_ptr, slot_bytes, count):
-    """The inbox's slot of an exchange: odd and even ones have a slot each."""
-    place = inbox_of(inboxes_ptr, rank) + count % 2 * slot_bytes
-    return tl.multiple_of(place.to(tl.pointer_type(like_ptr.dtype.element_ty)), 16)
+def slots_of(inboxes, like_ptr, slot_bytes, count):
+    """The inboxes' slots of an exchange: odd and even ones have a slot each."""
+    places = inboxes + count % 2 * slot_bytes
+    return tl.multiple_of(places.to(tl.pointer_type(like_ptr.dtype.element_ty)), 16)
 
 
 @triton.jit
@@ -56,6 +50,7 @@ def exchange_kernel(
     out_b,
     out_part,
     SIZE: tl.constexpr,
+    PEERS: tl.constexpr,
     SUM: tl.constexpr,
     ROWS: tl.constexpr,
     COLS: tl.constexpr,
@@ -65,7 +60,9 @@ def exchange_kernel(
     """Send each rank its part of ``x``; put what comes at its place in ``out``, or add it up.
 
     A part has ``rows`` runs of contiguous elements. Each CTA sends the same tiles of all parts,
-    raises its flag at the peers, waits for theirs and takes the same tiles out of the inbox.
+    raises its flag at the peers, waits for theirs and takes the same tiles out of the inbox. All
+    peers (at most ``PEERS``, a power of two) are served at once: after one another, each of them
+    would add a fence and a way over NVLink.
 
     A CTA counts the exchanges, and the count is what its flags are raised to: so none is ever
     reset, and a graph can be replayed. The inbox has two slots, for odd and even counts. That is
@@ -78,51 +75,55 @@ def exchange_kernel(
     tiles = tl.cdiv(rows, ROWS) * across
     part = tl.cast(rows, tl.int64) * run
     x_part, out_part = tl.cast(x_part, tl.int64), tl.cast(out_part, tl.int64)
+    order = tl.arange(0, PEERS)
+    exists = order < SIZE - 1
+    peers = ((rank + 1 + order) % SIZE).to(tl.int64)  # each rank begins with another
+    inboxes, own_inbox = tl.load(inboxes_ptr + peers), tl.load(inboxes_ptr + rank)
+    slots_ptr = slots_of(inboxes, x_ptr, slot_bytes, count)[:, None, None]
+    own_slot_ptr = slots_of(own_inbox, x_ptr, slot_bytes, count)
+    peer_parts, own = peers[:, None, None], tl.cast(rank, tl.int64)
 
     tile = cta
     while tile < tiles:
         at, flat, inside = places(tile, across, rows, run, D, B, x_a, x_d, x_b, ROWS, COLS)
-        for step in tl.static_range(1, SIZE):
-            to = (rank + step) % SIZE  # each rank begins with another
-            sent = tl.load(x_ptr + to * x_part + at, mask=inside)
-            slot_ptr = slot_of(inboxes_ptr, to, x_ptr, slot_bytes, count)
-            tl.store(slot_ptr + rank * part + flat, sent, mask=inside)
+        mask = exists[:, None, None] & inside[None, :, :]
+        sent = tl.load(x_ptr + peer_parts * x_part + at[None, :, :], mask=mask)
+        tl.store(slots_ptr + (own * part + flat)[None, :, :], sent, mask=mask)
         tile += GRID
     if cta < tiles:
-        tl.debug_barrier()  # all threads have sent before one raises the flags
-        for step in tl.static_range(1, SIZE):
-            flag_ptr = flags_of(inboxes_ptr, (rank + step) % SIZE, slot_bytes)
-            flag_ptr += rank * GRID + cta
-            tl.atomic_xchg(flag_ptr, count, sem="release", scope="sys")
-        for step in tl.static_range(1, SIZE):
-            flag_ptr = flags_of(inboxes_ptr, rank, slot_bytes)
-            flag_ptr += (rank + step) % SIZE * GRID + cta
-            seen = tl.atomic_add(flag_ptr, 0, sem="acquire", scope="sys")
-            looks = 0
-            while (seen < count) & (looks < LOOKS):
-                seen = tl.atomic_add(flag_ptr, 0, sem="acquire", scope="sys")
-                looks += 1
-            tl.device_assert(seen >= count, "a GPU that shares the sample does not answer")
+        tl.debug_barrier()  # all threads have sent before flags are raised
+        flags_ptr = flags_of(inboxes, slot_bytes) + rank * GRID + cta
+        raised = tl.full([PEERS], 0, tl.int64) + count
+        tl.atomic_xchg(flags_ptr, raised, mask=exists, sem="release", scope="sys")
+        if not SUM:  # while the others' parts are on their way
+            tile = cta
+            while tile < tiles:
+                at, _, inside = places(tile, across, rows, run, D, B, x_a, x_d, x_b, ROWS, COLS)
+                to, _, _ = places(tile, across, rows, run, D, B, out_a, out_d, out_b, ROWS, COLS)
+                kept = tl.load(x_ptr + own * x_part + at, mask=inside)
+                tl.store(out_ptr + own * out_part + to, kept, mask=inside)
+                tile += GRID
+        flags_ptr = flags_of(own_inbox, slot_bytes) + peers * GRID + cta
+        looks, fewest = 0, count - 1
+        while (fewest < count) & (looks < LOOKS):
+            seen = tl.atomic_add(flags_ptr, raised - count, exists, sem="acquire", scope="sys")
+            fewest = tl.min(tl.where(exists, seen, count), 0)
+            looks += 1
+        tl.device_assert(fewest >= count, "a GPU that shares the sample does not answer")
         tl.debug_barrier()
-    slot_ptr = slot_of(inboxes_ptr, rank, x_ptr, slot_bytes, count)
     tile = cta
     while tile < tiles:
         at, flat, inside = places(tile, across, rows, run, D, B, x_a, x_d, x_b, ROWS, COLS)
         to, _, _ = places(tile, across, rows, run, D, B, out_a, out_d, out_b, ROWS, COLS)
-        total = tl.zeros([ROWS, COLS], tl.float32)
-        for source in tl.static_range(SIZE):
-            # Where the own part is, differs by rank; the order of the sum does not.
-            own = source == rank
-            kept = tl.load(x_ptr + source * x_part + at, mask=inside & own, other=0.0)
-            came_ptr = slot_ptr + source * part + flat
-            came = tl.load(came_ptr, mask=inside & ~own, other=0.0, cache_modifier=".cg")
-            value = tl.where(own, kept, came)
-            if SUM:
-                total += value
-            else:
-                tl.store(out_ptr + source * out_part + to, value, mask=inside)
+        mask = exists[:, None, None] & inside[None, :, :]
+        came_ptr = own_slot_ptr + peer_parts * part + flat[None, :, :]
+        came = tl.load(came_ptr, mask=mask, other=0.0, cache_modifier=".cg")
         if SUM:
+            kept = tl.load(x_ptr + own * x_part + at, mask=inside)
+            total = kept.to(tl.float32) + tl.sum(came.to(tl.float32), 0)
             tl.store(out_ptr + to, total.to(out_ptr.dtype.element_ty), mask=inside)
+        else:
+            tl.store(out_ptr + peer_parts * out_part + to[None, :, :], came, mask=mask)
         tile += GRID
     tl.debug_barrier()  # all threads have loaded the count
     tl.store(counts_ptr + cta, count)
