@@ -178,7 +178,7 @@ def timed(predict: Callable[[], object], passes: int, device: torch.device) -> d
     if on_gpu:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
-    seconds = []
+    seconds: list[float] = []
     try:
         while len(seconds) < 2 and sum(seconds) < LONG_SECONDS:
             started = time.perf_counter()
