@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from scalefold.checkpoint.provenance import device_name
 from scalefold.chem.residues import CA
@@ -21,7 +20,7 @@ from scalefold.config.schema import Config
 from scalefold.engine.cuda_graphs import CapturedPasses
 from scalefold.engine.precision import Precision, narrow_model, set_matrix_products
 from scalefold.errors import InputError
-from scalefold.features.contract import INPUT_FEATURES, Features
+from scalefold.features.contract import Features
 from scalefold.features.shares import divisible
 from scalefold.model import AlphaFold, Outputs, Previous, Templates
 from scalefold.model.assembly import Assembly
@@ -31,6 +30,7 @@ from scalefold.ops import select_ops
 from scalefold.ops.chunked import chunked
 from scalefold.ops.in_place import in_place
 from scalefold.parallel import ALONE, SINGLE, Mesh, Ranks
+from scalefold.predict.inputs import padded_inputs, without_empty_slots
 from scalefold.predict.pair_maps import PairMaps, pair_maps
 from scalefold.weights import State
 
@@ -128,10 +128,10 @@ class Predictor:
         length = passes[0]["aatype"].shape[1]
         padded = -(-length // self._length_step) * self._length_step
         if padded > LONGEST_GRAPHED:
-            passes = _without_empty_slots(passes)
+            passes = without_empty_slots(passes)
         rows = self._config.template.num_rows(passes[0]["template_aatype"].shape[1])
         inputs = [
-            divisible(_padded_inputs(features, padded), self._ranks.size, rows)
+            divisible(padded_inputs(features, padded), self._ranks.size, rows)
             for features in passes
         ]
         padded = inputs[0]["aatype"].shape[1]
@@ -291,27 +291,3 @@ def choose_precision(config: Config, device: torch.device) -> Precision:
     if config.evaluation.precision != "auto":
         return config.evaluation.precision
     return config.training.precision if device.type == "cuda" else "fp32"
-
-
-def _without_empty_slots(passes: Sequence[Features]) -> list[Features]:
-    """Keep only filled template slots, which come first, or one empty slot where none is filled.
-
-    Each slot takes the memory of half a pair representation in all passes, and more in the first.
-    """
-    filled = max(1, int(passes[0]["template_mask"].sum()))
-    slots = [name for name, spec in INPUT_FEATURES.items() if "T" in spec.dims]
-    return [
-        {**features, **{name: features[name][:, :filled] for name in slots}} for features in passes
-    ]
-
-
-def _padded_inputs(features: Features, length: int) -> Features:
-    """The features that the model reads, padded with masked residues."""
-    padded = {}
-    for name, spec in INPUT_FEATURES.items():
-        tensor = features[name]
-        widths: list[int] = []
-        for dim, size in zip(spec.dims, tensor.shape, strict=True):
-            widths[:0] = (0, length - size if dim == "N" else 0)
-        padded[name] = functional.pad(tensor, widths) if any(widths) else tensor
-    return padded
