@@ -47,10 +47,19 @@ DISTRIBUTION: Final = (
 
 def cameo_like_lengths(num_chains: int) -> list[int]:
     """Lengths of the chains: quantiles of the distribution, rising."""
-    normal = statistics.NormalDist(math.log(MEDIAN_RESIDUES), SPREAD)
+    return quantile_lengths(
+        num_chains, MEDIAN_RESIDUES, SPREAD, SHORTEST_RESIDUES, LONGEST_RESIDUES
+    )
+
+
+def quantile_lengths(
+    num_chains: int, median: float, spread: float, shortest: int, longest: int
+) -> list[int]:
+    """Quantiles of a clipped log-normal distribution; ``spread`` is that of the logarithm."""
+    normal = statistics.NormalDist(math.log(median), spread)
     quantiles = ((number + 0.5) / num_chains for number in range(num_chains))
     lengths = (round(math.exp(normal.inv_cdf(quantile))) for quantile in quantiles)
-    return [min(max(length, SHORTEST_RESIDUES), LONGEST_RESIDUES) for length in lengths]
+    return [min(max(length, shortest), longest) for length in lengths]
 
 
 def bench_evaluation(

@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from scalefold.checkpoint.provenance import device_name
 from scalefold.chem.residues import CA
@@ -21,7 +20,7 @@ from scalefold.config.schema import Config
 from scalefold.engine.cuda_graphs import CapturedPasses
 from scalefold.engine.precision import Precision, narrow_model, set_matrix_products
 from scalefold.errors import InputError
-from scalefold.features.contract import INPUT_FEATURES, Features
+from scalefold.features.contract import Features
 from scalefold.features.shares import pad_to_degree
 from scalefold.model import AlphaFold, Outputs, Previous, Templates
 from scalefold.model.assembly import Assembly
@@ -29,18 +28,23 @@ from scalefold.model.confidence import expected_aligned_error, predicted_tm_scor
 from scalefold.model.passes import SamplePasses, Settled, never
 from scalefold.ops import select_ops
 from scalefold.ops.chunked import chunked
+from scalefold.ops.in_place import in_place
 from scalefold.parallel import ALONE, SINGLE, Mesh, Ranks
+from scalefold.predict.inputs import padded_inputs, without_empty_slots
 from scalefold.predict.pair_maps import PairMaps, pair_maps
 from scalefold.weights import State
 
 LENGTH_STEP: Final = 64
 """On a GPU chains are padded to multiples of this."""
 LONGEST_GRAPHED: Final = 384
-"""Longer chains keep a GPU busy without graphs, and their graphs would take much memory."""
+"""Longer chains keep a GPU busy without graphs, and their graphs would take much memory. They are
+predicted without empty template slots.
+"""
 MAX_PART_ELEMENTS: Final = 2**28
 """Longer chains are computed in parts where kernels do not serve, see `scalefold.ops.chunked`. This
-is 1 GiB of logits, those of triangle attention at 406 residues. It is the same on all devices, so
-that numbers do not depend on their memory.
+is 1 GiB of logits, those of triangle attention at 406 residues. With kernels, too, representations
+with more numbers are updated in place, see `scalefold.ops.in_place`: those of pairs from 1,449
+residues on. It is the same on all devices, so that numbers do not depend on their memory.
 """
 
 
@@ -123,9 +127,11 @@ class Predictor:
         """
         length = passes[0]["aatype"].shape[1]
         padded = -(-length // self._length_step) * self._length_step
+        if padded > LONGEST_GRAPHED:
+            passes = without_empty_slots(passes)
         rows = self._config.template.num_rows(passes[0]["template_aatype"].shape[1])
         inputs = [
-            pad_to_degree(_padded_inputs(features, padded), self._ranks.size, rows)
+            pad_to_degree(padded_inputs(features, padded), self._ranks.size, rows)
             for features in passes
         ]
         padded = inputs[0]["aatype"].shape[1]
@@ -265,7 +271,8 @@ def predictor(
     precision, on_gpu = choose_precision(config, device), device.type == "cuda"
     set_matrix_products(precision, device)
     ops = select_ops(config.training.kernels if on_gpu else "torch", device)
-    model = AlphaFold(config.model, Assembly(chunked(ops, MAX_PART_ELEMENTS), mesh.axis))
+    ops = in_place(chunked(ops, MAX_PART_ELEMENTS), MAX_PART_ELEMENTS)
+    model = AlphaFold(config.model, Assembly(ops, mesh.axis))
     model.load_state_dict(weights)
     model = model.to(device).eval().requires_grad_(False)
     narrow_model(model, precision)
@@ -284,15 +291,3 @@ def choose_precision(config: Config, device: torch.device) -> Precision:
     if config.evaluation.precision != "auto":
         return config.evaluation.precision
     return config.training.precision if device.type == "cuda" else "fp32"
-
-
-def _padded_inputs(features: Features, length: int) -> Features:
-    """The features that the model reads, padded with masked residues."""
-    padded = {}
-    for name, spec in INPUT_FEATURES.items():
-        tensor = features[name]
-        widths: list[int] = []
-        for dim, size in zip(spec.dims, tensor.shape, strict=True):
-            widths[:0] = (0, length - size if dim == "N" else 0)
-        padded[name] = functional.pad(tensor, widths) if any(widths) else tensor
-    return padded

@@ -12,14 +12,22 @@ from scalefold.errors import InputError
 
 @pytest.mark.parametrize(
     "command",
-    ["bench step", "bench ladder", "bench evaluation", "bench scaling", "bench curves", "profile"],
+    [
+        "bench step",
+        "bench ladder",
+        "bench evaluation",
+        "bench prediction",
+        "bench scaling",
+        "bench curves",
+        "profile",
+    ],
 )
 def test_the_model_is_not_timed_on_a_cpu_unasked(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     options = ["-c", DEMO, "--out", str(tmp_path / "out")]
-    if "evaluation" not in command:
+    if command not in ("bench evaluation", "bench prediction"):
         options += ["--shards", str(tmp_path)]
     if "curves" in command:
         options += ["--reference", "training.precision=fp32"]
@@ -31,13 +39,13 @@ def test_the_model_is_not_timed_on_a_cpu_unasked(
 
 @pytest.mark.parametrize(
     "name",
-    ["step", "ladder", "evaluation", "scaling", "curves", "loader"],
+    ["step", "ladder", "evaluation", "prediction", "scaling", "curves", "loader"],
 )
 def test_a_benchmark_is_not_begun_whose_record_cannot_be_written(name: str, tmp_path: Path) -> None:
     """Before all else: here there is neither a GPU nor shards."""
     out = tmp_path / "no/record.json"
     options = ["--out", str(out), "--device", "cpu", "-c", DEMO]
-    if name != "evaluation":
+    if name not in ("evaluation", "prediction"):
         options += ["--shards", str(tmp_path)]
     if name == "curves":
         options += ["--reference", "training.precision=fp32"]

@@ -13,7 +13,7 @@ from scalefold.config import Config, make_config
 from scalefold.features.pipeline import prediction_features
 from scalefold.features.query import Query
 from scalefold.model import AlphaFold
-from scalefold.model.example import set_example_weights
+from scalefold.model.example import example_features, set_example_weights
 from scalefold.predict.predictor import Prediction, Predictor, choose_precision, predictor
 from scalefold.raw.chains import read_chains
 from scalefold.raw.fetch import fetch
@@ -123,6 +123,22 @@ def test_a_long_chain_is_computed_in_parts(
     parts = predictor(config, weights, CPU)(passes)
     # Some roundings of float32 apart, of coordinates up to some ten Å.
     torch.testing.assert_close(parts, whole, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("filled", [0, 2])
+def test_empty_template_slots_of_long_chains_change_nothing(
+    config: Config, monkeypatch: pytest.MonkeyPatch, filled: int
+) -> None:
+    # In float64, where other orders of summation stay far below what a lost template would do.
+    model = example_model(config).double()
+    features = example_features({"B": 1, "N": 20, "S": 5, "E": 7, "T": 4})
+    features = {k: v.double() if v.is_floating_point() else v for k, v in features.items()}
+    for name in (n for n in features if n.startswith("template") and n.endswith("mask")):
+        features[name][:, filled:] = 0
+    predict = Predictor(model, config.model, length_step=1, graphs=False)
+    whole = predict([features] * 2)
+    monkeypatch.setattr("scalefold.predict.predictor.LONGEST_GRAPHED", 0)
+    torch.testing.assert_close(predict([features] * 2), whole, rtol=1e-9, atol=1e-9)
 
 
 def test_what_training_asks_of_its_gpu_does_not_keep_a_cpu_from_evaluating(

@@ -1,4 +1,4 @@
-"""``scalefold bench step``, ``ladder``, ``evaluation``, ``scaling``: whole steps, whole chains."""
+"""Commands of ``scalefold bench`` that time whole steps and whole chains."""
 
 from __future__ import annotations
 
@@ -151,6 +151,40 @@ def evaluation(
         out,
         num_chains=chains,
         num_rows=rows,
+        device=measured_device(device),
+        console=log_to_stderr(),
+    )
+
+
+@app.command(
+    epilog="Example: [cyan]scalefold bench prediction -c demo/mlperf.yaml -s preset=model_1 "
+    "-o prediction.json[/]"
+)
+def prediction(
+    config: ConfigFiles,
+    out: JsonFile,
+    length: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=1, help="Residues of a chain to time. May be given several times. Default: none."
+        ),
+    ] = None,
+    chains: Annotated[
+        int, typer.Option(min=0, help="Number of chains of lengths as in the PDB.")
+    ] = 12,
+    device: Device = "auto",
+    set_: Overrides = None,
+) -> None:
+    """Time predictions by length and proteins an hour, with random weights and no templates."""
+    from scalefold.bench.prediction import bench_prediction
+    from scalefold.cli.device import measured_device
+    from scalefold.cli.logs import log_to_stderr
+
+    bench_prediction(
+        read_config(config, set_),
+        out,
+        lengths=length or (),
+        num_chains=chains,
         device=measured_device(device),
         console=log_to_stderr(),
     )
