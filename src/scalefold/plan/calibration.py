@@ -79,12 +79,11 @@ class Calibration:
         return list(found.values())
 
     def push_seconds(self, collective: str, size: int, ranks: int) -> float:
-        """Flags of each rank, and transfer of what a rank gets from the others."""
+        """Flags, which all ranks raise at once, and transfer of what a rank gets from the others."""
         arriving = size * (ranks - 1) / ranks
         if collective == "all_to_all":
             arriving /= ranks
-        latency, bandwidth = self.push["latency_seconds_a_rank"], self.push["bytes_per_second"]
-        return float(latency * ranks + arriving / bandwidth)
+        return float(self.push["latency_seconds"] + arriving / self.push["bytes_per_second"])
 
     def collective_seconds(self, collective: str, size: int, ranks: int) -> float:
         """Latency and transfer; more ranks than were measured take as long as the most."""
