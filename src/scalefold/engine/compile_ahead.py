@@ -54,8 +54,10 @@ def launches_only_compile(processes: int) -> Iterator[set[Path]]:
     """
     from triton import knobs, runtime
 
-    # Else torch.compile sets it at some later time, and what is compiled before is compiled again.
+    # Else torch.compile sets them at some later time: what is compiled before, is compiled again,
+    # and the helper, which begins before, leaves kernels in another folder than is looked into.
     os.environ.setdefault("TRITON_PTXAS_PATH", knobs.nvidia.ptxas.path)
+    os.environ.setdefault("TRITON_CACHE_DIR", knobs.cache.dir)
     hash_kernels_in_order()
     started = time.perf_counter()
     target = json.dumps(vars(runtime.driver.active.get_current_target()))

@@ -91,6 +91,22 @@ def test_kernels_are_found_compiled_after_the_block(program: list[str]) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_the_cache_stays_where_it_is_when_torch_compile_names_another(
+    program: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Inductor does at its first kernel, if the variable is not set."""
+    monkeypatch.delenv("TRITON_CACHE_DIR")
+    monkeypatch.setenv("TRITON_HOME", str(tmp_path))
+    path, other = tmp_path / "program.py", tmp_path / "other"
+    launch = "        double_kernel[1,](x, y, size)\n"
+    later = f'        os.environ.setdefault("TRITON_CACHE_DIR", {str(other)!r})\n'
+    text = path.read_text()
+    assert text.count(launch) == 1
+    path.write_text("import os\n" + text.replace(launch, launch + later))
+    test_kernels_are_found_compiled_after_the_block(program)
+    assert not other.exists()
+
+
 def test_the_processes_end_when_their_parent_is_killed(program: list[str]) -> None:
     reader, writer = os.pipe()  # its end is seen when nobody has the other side any longer
     parent = subprocess.Popen(
