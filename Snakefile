@@ -15,6 +15,7 @@ report: "workflow/report/workflow.rst"
 
 include: "workflow/rules/settings.smk"
 include: "workflow/rules/mirrors.smk"
+include: "workflow/rules/former.smk"
 include: "workflow/rules/raw.smk"
 include: "workflow/rules/search.smk"
 include: "workflow/rules/shards.smk"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -65,13 +66,44 @@ def test_shards_of_the_former_version_stay_until_packing_is_asked_for(
     assert former.planned() == {}
     planned = former.planned("--forcerun", "pack", "--until", "index")
     assert planned == {"pack": 2, "index": 1}
-    # Refused before anything is touched: to make an index of both versions is impossible.
-    before = hashes(former.run / "shards"), manifest.read_bytes()
+    assert former.planned("--forcerun", "fetch_alignments", "--until", "index")["pack"] == 2
+
+    def refused(*arguments: str) -> str:
+        """What is said, and nothing is touched: an index of both versions is impossible."""
+        before = hashes(former.run / "shards"), manifest.read_bytes()
+        code, output = former.outcome(*arguments, "--until", "index")
+        assert code != 0
+        assert (hashes(former.run / "shards"), manifest.read_bytes()) == before
+        return output
+
     table = former.folder / "chains.tsv"
-    table.write_text(table.read_text().replace(ADDED, ""))
-    code, output = former.outcome("--until", "index")
-    assert code != 0
+    whole = table.read_text()
+    table.write_text(whole.replace(ADDED, ""))
+    output = refused()
     assert "2crb_A" in output
     assert "--forcerun pack" in output
-    assert (hashes(former.run / "shards"), manifest.read_bytes()) == before
     assert former.planned("--forcerun", "pack", "--until", "index")["pack"] == 2
+    table.write_text(whole)
+
+    assert "--forcerun pack" in refused("--forcerun", "index")
+    for name in ("wwpdb/**/1a8o.cif.gz", "openproteinset/**/5pti_A/a3m/*.a3m"):
+        (source,) = (former.folder / "mirror").glob(name)
+        time = source.stat().st_mtime
+        os.utime(source)
+        output = refused()
+        assert source.name in output
+        assert "--forcerun pack" in output
+        os.utime(source, (time, time))
+    (fetched, *_) = (former.run / "raw").glob("fetched-structures-*.tsv")
+    fetched.rename(tmp_path / "away")
+    assert f"{fetched.name} is gone" in refused()
+    (tmp_path / "away").rename(fetched)
+    assert former.planned() == {}
+
+    (lost,) = (former.run / "raw").glob("**/5pti_A/a3m/*.a3m")
+    lost.unlink()
+    output = refused("--forcerun", "pack")
+    assert str(lost.name) in output
+    assert "--forcerun fetch_alignments" in output
+    former.succeed("--forcerun", "fetch_alignments", "--until", "index")
+    assert hashes(former.run / "shards") == hashes(workflow.run / "shards")

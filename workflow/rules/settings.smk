@@ -21,9 +21,6 @@ from scalefold.raw.chains import read_chains
 from scalefold.io.atomic import check_writable
 from scalefold.shards.bucket_count import with_bucket_count
 from scalefold.shards.buckets import bucket_of
-from scalefold.shards.manifest import is_former
-from scalefold.shards.packed_settings import other_chains
-from scalefold.shards.repack_hint import PACK_ALIGNMENTS_AGAIN
 
 overrides = workflow.config_settings.config
 try:
@@ -180,38 +177,3 @@ def hashed_lines(bucket):
 def chain_table(wildcards):
     """A bucket's lines of the list of chains, hashed: a changed line concerns its bucket only."""
     return hashed_lines(int(wildcards.bucket))
-
-
-@cache
-def stays_former():
-    """Shards of schema version 1 stay as they are, until alignments are packed again.
-
-    Their alignments were made of other inputs, which must not count as changed.
-    """
-    forced = workflow.dag_settings
-    asked_for = forced.forceall or {"pack", "fetch_alignments"} & set(forced.forcerun)
-    return is_former(Path(SHARDS)) and not asked_for
-
-
-def queries(wildcards):
-    """What a bucket's alignments are of: its chains."""
-    if stays_former():
-        return ancient(f"{RUN}/structures.done")
-    return expand(f"{SHARDS}/chain-{wildcards.bucket}.{{kind}}", kind=["arrow", "json"])
-
-
-def packed_hits(wildcards):
-    """Template hits of all buckets.
-
-    Shards of schema version 1 have none. Another list of chains is refused here, while their index
-    is still there: Snakemake deletes it before the job `index` begins, which refuses it too.
-    """
-    if not stays_former():
-        return expand(f"{SHARDS}/hits-{{bucket}}.arrow", bucket=BUCKETS)
-    if changed := other_chains(Path(SHARDS), rows):
-        raise WorkflowError(
-            f"{SHARDS} holds shards of schema version 1, and {len(changed)} lines of "
-            f"{CONFIG.data.chains} have changed since, that of {min(changed)} for one. Set them "
-            f"back, or have shards of this version. {PACK_ALIGNMENTS_AGAIN}"
-        )
-    return []
