@@ -42,6 +42,7 @@ from scalefold.report.inputs import read_run
 from scalefold.search.ffindex import FFIndex, write_ffindex
 from scalefold.search.given import read_given
 from scalefold.shards.pack import pack
+from scalefold.shards.pack_index import pack_index
 from scalefold.shards.reader import ShardReader
 from scalefold.shards.verify import verify
 from scalefold.train.sessions import read_sessions
@@ -231,6 +232,27 @@ def shards(scratch: Path) -> Target:
     return Target("shards", {"folder": files_below(folder / "shards")}, use)
 
 
+def index(scratch: Path) -> Target:
+    """Summaries and manifest before the index is made: it is the same, or they are refused."""
+    packed = scratch / "to-index"
+    settings = _fetched(packed)
+    pack(settings, packed / "raw", packed / "shards", console=QUIET)
+    everything = files_below(packed)
+    attacked = {path: everything[path] for path in everything if path.endswith(".json")}
+    made = ("shards/index.arrow", "shards/manifest.json")
+    expected = {path: (packed / path).read_bytes() for path in made}
+
+    def use(folder: Path) -> None:
+        for path in everything.keys() - attacked.keys():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_bytes(everything[path])
+        pack_index(_settings(folder), folder / "raw", folder / "shards", QUIET)
+        for path, content in expected.items():
+            assert (folder / path).read_bytes() == content, f"{path}: another one"
+
+    return Target("index", {"folder": attacked}, use)
+
+
 def _read_all(folder: Path) -> None:
     reader = ShardReader(folder)
     for key in reader.index["chain_key"].to_pylist():
@@ -385,6 +407,7 @@ TARGETS: Final[Mapping[str, Callable[[Path], Target]]] = {
     "mirror": mirror,
     "packing": packing,
     "shards": shards,
+    "index": index,
     "weights": weights,
     "checkpoint": checkpoint,
     "report": report,
