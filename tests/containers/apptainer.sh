@@ -7,9 +7,11 @@
 set -euo pipefail
 tree=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../sid")
 
-# Images are built as root, since files get other owners, and run as one user in a user namespace.
+# Images are built as a root with all user ids, since files get other owners, and run as one user.
+# Of a user namespace both have all capabilities, which Apptainer asks for and this machine's root
+# may lack.
 enter=(unshare --user --map-root-user)
-[ "${1:-}" != build ] || enter=(env)
+[ "${1:-}" != build ] || enter=(unshare --user --map-users=0,0,65536 --map-groups=0,0,65536 --setuid 0 --setgid 0)
 
 # Callers without administration's folders on their PATH lack pivot_root.
 PATH=$PATH:/usr/sbin:/sbin
