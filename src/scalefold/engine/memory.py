@@ -43,8 +43,9 @@ _BYTES_A_PARAMETER: Final = 4 * 3 + 2 * 2
 _BYTES_DIVIDED: Final = 4 * 3
 """Two moments, average: what processes may divide."""
 _RESERVE: Final = 0.15
-"""Part of the need: scratch space of kernels and libraries, gaps between tensors, features to come.
-"""
+"""Part of the need: scratch space of kernels, gaps between tensors."""
+_BESIDES: Final = 2**30
+"""Features of all passes and of the next sample, work space of libraries: about the same always."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +175,7 @@ def bytes_needed(
         parameters = sum(p.numel() for p in AlphaFold(config.model).parameters())
     needed = pass_memory(config, ops, checkpointing, degree).peak
     needed += parameters * (_BYTES_A_PARAMETER + _BYTES_DIVIDED // owners)
-    return int(needed * (1 + _RESERVE))
+    return int(needed * (1 + _RESERVE)) + _BESIDES
 
 
 def pass_memory(
