@@ -79,7 +79,7 @@ class Calibration:
         return list(found.values())
 
     def push_seconds(self, collective: str, size: int, ranks: int) -> float:
-        """Flags, which all ranks raise at once, and transfer of what a rank gets from the others."""
+        """Flags, which all ranks raise at once, and transfer of what comes from the others."""
         arriving = size * (ranks - 1) / ranks
         if collective == "all_to_all":
             arriving /= ranks
