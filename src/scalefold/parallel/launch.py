@@ -6,6 +6,7 @@ import contextlib
 import gc
 import json
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -81,6 +82,8 @@ def joined(
         _Meeting(dist.PrefixStore("scalefold/meeting", store), rank, world_size), choose
     )
     on_gpu = device.type == "cuda"
+    # Else a process that has waited too long for another waits a minute more, to write traces.
+    os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "0")
     dist.init_process_group(
         "nccl" if on_gpu else "gloo",
         store=dist.PrefixStore("scalefold/group", store),
