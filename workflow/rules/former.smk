@@ -19,7 +19,9 @@ def forced():
 @cache
 def stays_former():
     """Their alignments were made of other inputs, which must not count as changed."""
-    asked_for = workflow.dag_settings.forceall or {"pack", "fetch_alignments"} & forced()
+    asked_for = (
+        workflow.dag_settings.forceall or {"pack", "fetch_alignments"} & forced()
+    )
     return is_former(Path(SHARDS)) and not asked_for
 
 
@@ -69,11 +71,17 @@ def changed_since():
 
 def stale_files(bucket):
     """Which files of a bucket are gone, or newer than what was made of them."""
-    ends = [f"{SHARDS}/{name}" for name in ("index.arrow", "manifest.json", "rejected.tsv")]
+    ends = [
+        f"{SHARDS}/{name}" for name in ("index.arrow", "manifest.json", "rejected.tsv")
+    ]
     for kind, family in (("structures", "chain"), ("alignments", "msa")):
         sources = mirror_files(kind)(SimpleNamespace(bucket=bucket))
-        tables = [f"{RUN}/raw/{name}-{kind}-{bucket}.tsv" for name in ("fetched", "rejected")]
-        shards = [f"{SHARDS}/{family}-{bucket}.{ending}" for ending in ("arrow", "json")]
+        tables = [
+            f"{RUN}/raw/{name}-{kind}-{bucket}.tsv" for name in ("fetched", "rejected")
+        ]
+        shards = [
+            f"{SHARDS}/{family}-{bucket}.{ending}" for ending in ("arrow", "json")
+        ]
         if gone := [path for path in (*tables, *shards) if not os.path.exists(path)]:
             yield f"{gone[0]} is gone"
             continue
