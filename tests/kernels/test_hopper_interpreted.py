@@ -228,13 +228,13 @@ def attention_inputs(
     shape: tuple[int, ...],
     gated: bool,
     biased: bool,
-    turned: bool,
+    transposed: bool,
     in_bits: bool,
     shift: float,
     dtype: torch.dtype,
     deviation: float = 1.0,
 ) -> Inputs:
-    """``turned``: the bias lies in memory with queries last; ``shift`` is added to it.
+    """``transposed``: the bias lies in memory with queries last; ``shift`` is added to it.
 
     ``in_bits``: the queries are, as the bias is.
     """
@@ -247,13 +247,13 @@ def attention_inputs(
     gate = leaf(dtype, *q.shape) if gated else None
     bias = None
     if biased:
-        lines = (keys, queries) if turned else (queries, keys)
+        lines = (keys, queries) if transposed else (queries, keys)
         bias = leaf(dtype, batch, heads, *lines, scale=deviation, shift=shift)
-        bias = bias.detach().mT.requires_grad_() if turned else bias
+        bias = bias.detach().mT.requires_grad_() if transposed else bias
     return q, k, v, gate, mask, bias, LN2, LN2 if in_bits else None
 
 
-for shape, gated, biased, turned, in_bits, shift in (
+for shape, gated, biased, transposed, in_bits, shift in (
     ((1, 9, 77, 77, 2, 16), True, False, False, False, 0),
     ((2, 3, 70, 67, 3, 32), True, True, True, True, 0),
     ((1, 7, 70, 200, 2, 32), True, True, False, True, 0),
@@ -275,9 +275,9 @@ for shape, gated, biased, turned, in_bits, shift in (
     ((1, 5, 70, 77, 2, 8), False, True, False, True, -200),
 ):
     add(
-        f"attention {shape}, {gated}, {biased}, {turned}, {in_bits}, {shift}", attention,
+        f"attention {shape}, {gated}, {biased}, {transposed}, {in_bits}, {shift}", attention,
         attention_reference.attention,
-        partial(attention_inputs, shape, gated, biased, turned, in_bits, shift),
+        partial(attention_inputs, shape, gated, biased, transposed, in_bits, shift),
     )  # fmt: skip
 
 

@@ -108,8 +108,10 @@ def test_strided_inputs(device: torch.device) -> None:
     drop = dropout((2,), -3, device)
     expected = residual_linear(x, h, weight, bias, drop)
     strided = [t.transpose(1, 2).contiguous().transpose(1, 2) for t in (x, h)]
-    turned = weight.t().contiguous().t()
-    assert torch.equal(residual_linear(*strided, weight=turned, bias=bias, dropout=drop), expected)
+    transposed = weight.t().contiguous().t()
+    assert torch.equal(
+        residual_linear(*strided, weight=transposed, bias=bias, dropout=drop), expected
+    )
 
 
 def test_shard_along_the_shared_dimension_sees_the_whole_s_mask(device: torch.device) -> None:

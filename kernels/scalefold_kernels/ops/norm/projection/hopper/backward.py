@@ -194,8 +194,8 @@ def multiply(
         place = 2 * slot + w
         mbarrier.wait(weight_full.index(slot), (i // STAGES) & 1)
         mbarrier.wait(grad_full.index(place), (i // STAGES) & 1)
-        turned = grad_smem.index(place).permute((1, 0))
-        bias_sum = mma(turned, ones, bias_sums[block - FIRST], is_async=True)
+        transposed = grad_smem.index(place).permute((1, 0))
+        bias_sum = mma(transposed, ones, bias_sums[block - FIRST], is_async=True)
         added = added + (bias_sum,)
         grad_normed = mma(
             grad_smem.index(place), weight_smem.index(slot), grad_normed, is_async=True
@@ -230,7 +230,7 @@ def write_sums(
     BLOCK_P: gl.constexpr, FEW: gl.constexpr, HAS_ASIDE: gl.constexpr,
 ):  # fmt: skip
     """A warp group's sums over its rows, to memory: its row of ``sums``."""
-    TURNED: gl.constexpr = mma_layout(FEW)
+    TRANSPOSED: gl.constexpr = mma_layout(FEW)
     BIAS: gl.constexpr = mma_layout(ONES)
     worker = 2 * gl.program_id(0) + w
     sums += worker * (2 * C + P - FIRST_BIASED + S * C)
@@ -246,8 +246,8 @@ def write_sums(
         inside = (p >= FIRST_BIASED) & (p < P) & (one == 0)
         gl.store(sums + 2 * C + p - FIRST_BIASED, bias_sums[block - FIRST], mask=inside)
     if HAS_ASIDE:
-        c = gl.arange(0, BLOCK_C, layout=gl.SliceLayout(1, TURNED))
-        s = gl.arange(0, FEW, layout=gl.SliceLayout(0, TURNED))
+        c = gl.arange(0, BLOCK_C, layout=gl.SliceLayout(1, TRANSPOSED))
+        s = gl.arange(0, FEW, layout=gl.SliceLayout(0, TRANSPOSED))
         gl.store(
             sums + 2 * C + P - FIRST_BIASED + s[None, :] * C + c[:, None],
             weight_sum * aside_scale,
@@ -273,12 +273,12 @@ def compute(
     ) = args  # fmt: skip
     OUT: gl.constexpr = mma_layout(BLOCK_C)
     A: gl.constexpr = gl.DotOperandLayout(0, OUT, 2)
-    TURNED: gl.constexpr = mma_layout(FEW)
+    TRANSPOSED: gl.constexpr = mma_layout(FEW)
     ROW: gl.constexpr = gl.SliceLayout(1, mma_layout(PART))
     BIAS: gl.constexpr = mma_layout(ONES)
     # Blocks that are summed too: the last one at least.
     FIRST: gl.constexpr = min(FIRST_BIASED, P - 1) // BLOCK_P
-    weight_sum = gl.full([BLOCK_C, FEW], 0.0, gl.float32, TURNED)
+    weight_sum = gl.full([BLOCK_C, FEW], 0.0, gl.float32, TRANSPOSED)
     norm_sums = ()
     for _sum in gl.static_range(2 * (BLOCK_C // PART)):
         norm_sums = norm_sums + (gl.full([PART, ONES], 0.0, gl.float32, BIAS),)
