@@ -116,6 +116,7 @@ def plan(
             "since Triton is not installed here. To count the kernels' memory: pip install triton",
             err=True,
         )
+    typer.echo("counting memory and exchanges takes one to four minutes", err=True)
     planner = Planner(settings, cluster, known)
     rows = [planner.fastest(number) for number in gpus or _GPUS]
     if gpus and len(gpus) == 1:

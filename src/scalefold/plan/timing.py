@@ -129,10 +129,14 @@ class Timing:
 
     def _slower(self, mode: ActivationCheckpointing) -> float:
         """How much longer recomputation makes the last pass: of these samples, or of others."""
-        for steps in (self._own, self._others, self._known.steps):
-            found = {step.recomputation: step.passes[0] for step in steps if step.dap == 1}
-            if mode in found:
-                return found[mode] / found["none"]
+        alike: dict[tuple[object, ...], dict[str, float]] = {}
+        for step in (*self._own, *self._others, *self._known.steps):
+            if step.dap == 1:
+                seconds = alike.setdefault((step.device, step.sizes), {})
+                seconds.setdefault(step.recomputation, step.passes[0])
+        for seconds in alike.values():
+            if {mode, "none"} <= seconds.keys():
+                return seconds[mode] / seconds["none"]
         return self._slower("full")  # as offload, whose copies are taken to hide
 
     @cache  # noqa: B019 - as long as the plan

@@ -111,6 +111,14 @@ def test_recomputation_takes_what_was_recorded(
     assert Timing(config, known, H200).sample(1, mode) == pytest.approx(recorded[mode], rel=0.1)
 
 
+def test_recomputation_without_a_record_takes_that_of_another_gpu_with_the_same_samples(
+    config: Config, known: Calibration
+) -> None:
+    """H100s have no record of ``selective``, and H200s have one of larger samples, too."""
+    slower = {kind.kind: Timing(config, known, kind)._slower("selective") for kind in (H100, H200)}
+    assert slower["h100"] == slower["h200"] < 1.2
+
+
 def test_data_parallelism_takes_what_was_recorded(config: Config, known: Calibration) -> None:
     found = record("data-parallel-2xh200.json")
     two = config.model_copy(update={"training": config.training.model_copy(
