@@ -69,7 +69,7 @@ def test_dry_run_says_that_a_mirror_is_not_there(template_folder: Path, tmp_path
     change.write_text(yaml.safe_dump({"data": {"mirrors": {"mmcif": [absent.as_uri()]}}}))
     arguments = ["-n", "--profile", "local", "--configfile", "micro.yaml", str(change)]
     output = snakemake(*arguments, folder=template_folder)
-    message = f"data.mirrors.mmcif: {absent.as_uri()} is no folder here"
+    message = f"data.mirrors.mmcif: {absent.as_uri()} is not a folder"
     assert output.count(message) == 1
     assert "MissingInput" not in output
 

@@ -94,7 +94,7 @@ def test_report_of_snakemake(workflow) -> None:
 def test_a_mirror_that_is_gone_is_not_missed(workflow) -> None:
     with absent(workflow.folder / "mirror"):
         assert workflow.planned() == {}
-        assert "data.mirrors.mmcif: mirror/wwpdb is no folder here" in workflow.succeed("--dry-run")
+        assert "data.mirrors.mmcif: mirror/wwpdb is not a folder" in workflow.succeed("--dry-run")
     assert workflow.planned() == {}
 
 

@@ -1,4 +1,4 @@
-"""Second kernel of the backward: the hidden channels' gradient, and both weights'; see `parts`.
+"""First kernel of the backward: the hidden channels' gradient, and both weights'; see `parts`.
 
 A program keeps some hidden channels of both weights in shared memory, and a part of the rows passes
 by. One warp group makes the hidden channels again and ``hidden^T grad``, the other their gradient

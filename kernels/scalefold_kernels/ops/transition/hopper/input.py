@@ -1,4 +1,4 @@
-"""Third kernel of the backward: the gradient of the rows; see `parts`.
+"""Second kernel of the backward: the gradient of the rows; see `parts`.
 
 The product of hidden channels' gradient with ``up``; LayerNorm's backward and the residual's
 gradient follow on the chip. At a tile's end, the rows and the result's gradient come through the

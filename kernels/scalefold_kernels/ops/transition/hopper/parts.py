@@ -74,8 +74,8 @@ def relu(x):
 def piece_row(row, h, H: gl.constexpr):
     """Where the piece of 64 rows and 64 hidden channels begins, in a matrix of 64 columns.
 
-    Hidden channels and their gradient lie in memory by such pieces, each of them whole: the copy
-    engine's, 8 KB without a gap. Those of 64 rows follow each other; an even number of them.
+    The hidden channels' gradient lies in memory by such pieces, each of them whole: one TMA copy, 8
+    KB without a gap. Those of 64 rows follow each other; an even number of them.
     """
     PIECES: gl.constexpr = (H + 2 * DEPTH - 1) // (2 * DEPTH) * 2
     return row * PIECES + h
