@@ -5,10 +5,10 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 ROWS = gl.constexpr(64)
-"""Of a warp group."""
+"""Rows of a warp group's tile."""
 
 REGISTERS = gl.constexpr(504)
-"""Of three threads, one of each warp group and one of the loader, of which a program has 128."""
+"""Of three threads, one of each warp group and one of the loader, of which a CTA has 128."""
 
 
 @gluon.constexpr_function

@@ -1,4 +1,4 @@
-"""What launches can hold: offsets of 32 bits, and programs along a dimension of the grid.
+"""What launches can hold: offsets of 32 bits, and CTAs along a dimension of the grid.
 
 Kernels count elements in 32 bits where these suffice, since 64 cost registers and instructions. A
 launch whose tensors are larger says so by a constant of the kernel, ``INT64``, and the kernel takes

@@ -31,7 +31,7 @@ CASES = [
 
 TILES_VERSION = "3.6."
 """Of the Triton that portable kernels' tiles were found with, which the CPU build is tested with.
-Another compiler gives some of them registers otherwise (docs/kernels.md, "Versions of Triton")."""
+Another compiler gives some of them registers otherwise."""
 
 
 @pytest.fixture(scope="session")

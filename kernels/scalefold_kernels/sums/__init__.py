@@ -1,6 +1,6 @@
 """Sums over rows in a fixed order, for the gradients of parameters.
 
-A stage leaves one row a program, and the last one adds these up.
+A stage leaves one row a CTA, and the last one adds these up.
 
 Legend: R rows, W columns.
 """
@@ -28,7 +28,7 @@ def sum_partials_kernel(  # type: ignore[no-untyped-def]
 def sum_several_kernel(  # type: ignore[no-untyped-def]
     partials, outs, num_partials, widths, ends, BLOCKS_P: tl.constexpr, BLOCKS_W: tl.constexpr
 ):
-    """`sum_partials_kernel` of several matrices, each up to its end of the programs."""
+    """`sum_partials_kernel` of several matrices, each up to its end of the CTAs."""
     program = tl.program_id(0)
     for n in tl.static_range(len(BLOCKS_P)):
         start = 0 if n == 0 else ends[n - 1]
@@ -60,7 +60,7 @@ def column_sums_kernel(  # type: ignore[no-untyped-def]
     x_ptr, partial_ptr, num_rows, num_columns, stride,
     PROGRAMS: tl.constexpr, STAGES: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """Each program's sums over rows, (PROGRAMS, columns), of a matrix with this row stride."""
+    """Each CTA's sums over rows, (PROGRAMS, columns), of a matrix with this row stride."""
     program = tl.program_id(1)
     columns = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     inside_c = columns < num_columns

@@ -164,7 +164,7 @@ def proteins_an_hour(chains: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 def timed(predict: Callable[[], object], passes: int, device: torch.device) -> dict[str, Any]:
-    """Times and memory of a chain's prediction, or what it says of a lack of memory.
+    """Times and memory of a chain's prediction, or the message that memory ran out.
 
     Parameters
     ----------

@@ -178,7 +178,7 @@ def _agreement(bench: _Bench, alone: torch.Tensor, together: torch.Tensor) -> Ag
 
 
 def _gradient(trainer: Trainer, bench: _Bench) -> torch.Tensor:
-    """Of the first sample, which is every rank's here."""
+    """Gradient of the first sample, which all ranks share here."""
     passes = _passes(bench, 0, bench.everybody.world)
     # Without recycling: it would enlarge roundings, where a distance changes its bin.
     return step_gradient(trainer, passes[-1:], bench.config.optimiser.clip_norm)

@@ -29,7 +29,7 @@ from scalefold.raw.chains import CHAIN_COLUMNS, write_table
 
 @dataclass(frozen=True)
 class ChainList:
-    """A list that was made, and what is to be said of it.
+    """A finished list of chains, and messages about it.
 
     Parameters
     ----------

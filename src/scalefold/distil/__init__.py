@@ -1,1 +1,1 @@
-"""Self-distillation: predictions that are sure enough become chains to train on."""
+"""Self-distillation: confident predictions become training chains."""

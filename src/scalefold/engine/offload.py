@@ -100,7 +100,7 @@ class _Input:
 
 
 class _Copies:
-    """Copies in order, beside the current stream of a GPU; on a CPU at once."""
+    """Ordered copies on a stream of their own; on a CPU, immediate copies."""
 
     def __init__(self) -> None:
         self._stream: torch.cuda.Stream | None = None

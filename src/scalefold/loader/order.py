@@ -103,7 +103,7 @@ class ServingOrder:
         return self.place(self._upcoming())
 
     def choose(self, ready: Collection[int]) -> list[int] | None:
-        """Draws to serve at this step, rising; None while it has to wait for some.
+        """Draws to serve at this step, in ascending order; None while some are not ready.
 
         Parameters
         ----------

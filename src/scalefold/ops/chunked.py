@@ -50,7 +50,7 @@ class _Parts:
     def attention(
         self, q: Tensor, k: Tensor, v: Tensor, gate: Tensor | None, mask: Tensor, *rest: Any
     ) -> Tensor:
-        """Of a few rows R at a time."""
+        """Computed for a few rows R at a time."""
         batch, rows, queries, heads, _ = q.shape
 
         def part(at: slice) -> Tensor:
@@ -84,7 +84,7 @@ class _Parts:
     def triangle_projection(
         self, z: Tensor, mask: Tensor, *parameters: Tensor
     ) -> tuple[Tensor, ...]:
-        """Of a few rows I at a time."""
+        """Computed for a few rows I at a time."""
         rows = z.shape[1]
         results = self._joined_all(
             lambda at: TORCH.triangle_projection(z[:, at], mask[:, at], *parameters)[:-1],
@@ -115,7 +115,7 @@ class _Parts:
     def triangle_output(
         self, z: Tensor, product: Tensor, gate: Tensor, *parameters_and_dropout: Any
     ) -> Tensor:
-        """Of a few rows I at a time; whole where there is dropout, which knows its place."""
+        """Computed for a few rows I at a time; whole where there is dropout, which knows its place."""
         *parameters, dropout = parameters_and_dropout
         if dropout is not None:
             return TORCH.triangle_output(z, product, gate, *parameters, dropout)
@@ -131,7 +131,7 @@ class _Parts:
     def outer_product_mean(
         self, a: Tensor, b: Tensor, count: Tensor, weight: Tensor, bias: Tensor, z: Tensor
     ) -> Tensor:
-        """Of a few rows I at a time."""
+        """Computed for a few rows I at a time."""
         batch, _, rows, channels = a.shape
         return self._joined(
             lambda at: TORCH.outer_product_mean(

@@ -36,7 +36,7 @@ class Mesh:
         return self.world.rank == 0
 
     def limit(self, seconds: float) -> None:
-        """Take processes for dead from now on that do not answer for so long."""
+        """Set after how long a silent process counts as dead."""
         for ranks in (self.world, self.data, self.dap):
             ranks.limit(seconds)
 

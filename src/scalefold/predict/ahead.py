@@ -20,7 +20,7 @@ Made = TypeVar("Made")
 def made_ahead(
     make: Callable[[Item], Made], items: Iterable[Item]
 ) -> Iterator[tuple[Item, Future[Made]]]:
-    """Yield each item and what is made of it; that of the next one is made meanwhile."""
+    """Yield each item with its result; the next result is computed meanwhile."""
     with ThreadPoolExecutor(1) as pool:
         before: tuple[Item, Future[Made]] | None = None
         for item in items:

@@ -47,7 +47,7 @@ Fate = Literal["predicted", "there", "failed"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a target.
+    """The result for one target.
 
     Attributes
     ----------
@@ -157,7 +157,7 @@ class _Ready:
 
 
 class _Work:
-    """Predicts targets one after another; reading and writing go on beside that."""
+    """Predicts targets one after another; files are read and written meanwhile."""
 
     def __init__(
         self,

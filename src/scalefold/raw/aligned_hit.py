@@ -13,7 +13,7 @@ from scalefold.raw.chains import entry_of
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class AlignedHit:
-    """What of a hit its template is located by.
+    """The fields of a hit that locate its template.
 
     Parameters
     ----------

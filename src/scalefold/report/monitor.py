@@ -1,4 +1,4 @@
-"""The report of a run in a browser, made anew while the training goes on.
+"""The report of a run in a browser, renewed while the training goes on.
 
 Only this machine can reach the server: it listens on 127.0.0.1. It writes nothing into the run.
 """

@@ -73,7 +73,7 @@ def run(command: Sequence[str | Path], limits: Limits, cwd: Path | None = None) 
 
 @contextlib.contextmanager
 def checked_output(program: str) -> Iterator[None]:
-    """Say of which program an output is that cannot be used.
+    """Name the program whose output cannot be used.
 
     Raises
     ------

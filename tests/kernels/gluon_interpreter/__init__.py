@@ -13,7 +13,7 @@ are wrong, or a `KernelError` is raised, where one
 - ends with something under way, or touches global memory beside its tensors.
 
 The threads of a partition are one here: a missing `thread_barrier` is not found. Nor is shared
-memory given away: what lies under a barrier is not (docs/kernels.md, "Memory under a barrier").
+memory given away: what lies under a barrier is not.
 """
 
 from tests.kernels.gluon_interpreter.faults import DeadlockError, KernelError

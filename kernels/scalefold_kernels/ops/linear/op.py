@@ -142,7 +142,7 @@ class Update:
 
     @property
     def key_stride(self) -> int:
-        """Of the samples' keys."""
+        """Stride of the samples' keys."""
         return 0 if self.dropout is None else self.dropout.key.stride(0)
 
 

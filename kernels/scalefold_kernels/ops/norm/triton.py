@@ -1,7 +1,7 @@
 """Layer normalisation.
 
 Legend: R rows (all dimensions but the last), C channels. Statistics
-and sums are float32; a program holds whole rows, so mean and variance are taken in two passes over
+and sums are float32; a CTA holds whole rows, so mean and variance are taken in two passes over
 registers and no cancellation can happen, whatever the mean.
 """
 
@@ -116,7 +116,7 @@ def layer_norm_backward_kernel(
     C: tl.constexpr, GRAD_ROW_DIMS: tl.constexpr, ROW_DIMS: tl.constexpr, PROGRAMS: tl.constexpr,
     STAGES: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of x, and each program's sums for weight and bias, in a fixed order of rows.
+    """Gradient of x, and each CTA's sums for weight and bias, in a fixed order of rows.
 
     ``partial`` is (PROGRAMS, 2 * C): weight, bias; with ``others``, a matrix (R, C) with a stride,
     (PROGRAMS, 3 * C): the sums of its columns too. Sums run in one float32 accumulator for each of

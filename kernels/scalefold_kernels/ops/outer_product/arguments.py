@@ -111,7 +111,7 @@ class Factors(NamedTuple):
 
 
 class Mean(NamedTuple):
-    """What the mean takes besides, and the result.
+    """Other inputs of the mean, and its result.
 
     Attributes
     ----------

@@ -80,7 +80,7 @@ def pointwise_attention_backward_kernel(
     H: tl.constexpr, C: tl.constexpr, STAGES: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """Gradients in the layouts of what they are the gradients of; nothing of forward is kept."""
+    """Gradients, each in the layout of its tensor; nothing of forward is kept."""
     sample = tl.program_id(1).to(tl.int64)
     at, inside, start = tile_offsets(num_positions, H, C, BLOCK_P, BLOCK_H, BLOCK_C)
     size = tl.cast(num_positions, tl.int64) * (H * C)

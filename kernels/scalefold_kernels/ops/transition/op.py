@@ -18,7 +18,7 @@ from scalefold_kernels.rows import channels_together
 _BACKENDS = Backends("transition", __package__, "hopper", "triton")
 
 MAX_CHANNELS = 256
-"""A program of the forward kernel holds whole rows, and their result in float32."""
+"""A CTA of the forward kernel holds whole rows, and their result in float32."""
 
 _BLOCK = 256
 """Rows; no kernel has more in a block."""
@@ -36,7 +36,7 @@ class Parameters(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """Of the forward, for backward."""
+    """What forward saves for backward."""
 
     normed: Tensor
     """Rows normalised, with the norm's weight and bias, (R, C)."""

@@ -124,7 +124,7 @@ def grid_of(inputs: Inputs, positions: int, block: int) -> tuple[int, int]:
 
 
 def strides(x: Tensor | None) -> tuple[int, ...]:
-    """Of the first four dimensions."""
+    """Strides of the first four dimensions."""
     return (0, 0, 0, 0) if x is None else tuple(x.stride()[:4])
 
 

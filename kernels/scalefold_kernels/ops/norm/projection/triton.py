@@ -55,8 +55,8 @@ def projection_forward_kernel(
     ``weight`` is (P, C); ``bias`` holds outputs ``first_biased`` to P, or is None. The first
     ``num_first`` outputs are multiplied by ``first_scale``. ``aside`` (B, S,
     sample_rows) is another projection with few outputs, weight (S, C), times ``aside_scale``, or
-    None. A program keeps the weights of its CHUNKS * BLOCK_P outputs and goes through every
-    PROGRAMS-th block of rows, so that weights do not flow from the cache again and again; programs
+    None. A CTA keeps the weights of its CHUNKS * BLOCK_P outputs and goes through every
+    PROGRAMS-th block of rows, so that weights do not flow from the cache again and again; CTAs
     with the same rows and other outputs run beside each other.
     """
     first = tl.program_id(0) * CHUNKS * BLOCK_P

@@ -1,6 +1,6 @@
 """First kernel of the backward: the hidden channels' gradient, and both weights'; see `parts`.
 
-A program keeps some hidden channels of both weights in shared memory, and a part of the rows passes
+A CTA keeps some hidden channels of both weights in shared memory, and a part of the rows passes
 by. One warp group makes the hidden channels again and ``hidden^T grad``, the other their gradient
 and ``grad_hidden^T normed``. Both are made transposed, (hidden channels, rows): as tensor cores
 leave them in registers, they are the left operands of the sums over rows. Only the gradient goes to

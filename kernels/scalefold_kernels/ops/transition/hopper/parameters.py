@@ -35,7 +35,7 @@ def transition_finish_kernel(
     ``products`` (2, parts, H, C), ``sums`` (parts, H), ``weight_sums`` and ``grad_sums`` (other
     parts, C), float32, are of ``grad_hidden^T normed`` and of ``hidden^T grad``, of
     ``grad_hidden``, of the gradient of the norm's weight, and of ``grad``. The gradient of the
-    norm's bias is ``sums up``. A program has a block of H and C; the last three along H have one
+    norm's bias is ``sums up``. A CTA has a block of H and C; the last three along H have one
     each of the gradients with channels only.
     """
     BLOCKS: tl.constexpr = (H + BLOCK_H - 1) // BLOCK_H

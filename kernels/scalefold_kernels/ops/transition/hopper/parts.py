@@ -1,6 +1,6 @@
 """What forward and backward share on Hopper GPUs.
 
-A program stays for many tiles of 128 rows. A loader warp brings rows and weights by TMA
+A CTA stays for many tiles of 128 rows. A loader warp brings rows and weights by TMA
 and announces them on barriers; two warp groups have 64 rows each, on the chip from the first
 product to the result, and walk along the hidden channels. The weights pass by in blocks that both
 groups use, a few ahead; the groups drift apart, so that one multiplies while the other applies

@@ -446,7 +446,7 @@ def backward(
         FIRST_BIASED=sizes.first_biased, BLOCK_C=width, BLOCK_S=MAX_FEW_OUTPUTS,
         HAS_THROUGH=through is not None, HAS_ASIDE=sizes.few > 0, **launch,
     )  # fmt: skip
-    # The programs' sums, added up, come first of all gradients.
+    # The CTAs' sums, added up, come first of all gradients.
     sum_rows(sums, x.dtype, gradients.vector[:num_sums])
     torch.mm(grad_rows.t(), normed_rows, out=gradients.weight)
     gradients.scale_first(projections)

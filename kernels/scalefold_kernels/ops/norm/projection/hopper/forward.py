@@ -1,6 +1,6 @@
 """Forward of normalised projections on Hopper GPUs, in Gluon, the level below Triton.
 
-A program stays for many tiles of rows. A loader warp brings rows and weights by TMA
+A CTA stays for many tiles of rows. A loader warp brings rows and weights by TMA
 and announces them on barriers. Two warp groups have 64 rows each: they normalise them in
 registers, where they stay as the left operand of all products with the weights, which pass by in
 blocks of outputs that both groups use, or stay where they all fit (STAGES blocks). So shared memory
