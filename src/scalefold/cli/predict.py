@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -56,7 +58,7 @@ def predict(
             "--out",
             "-o",
             metavar="FOLDER",
-            help="Gets a folder for each sequence, and predictions.tsv.",
+            help="Gets a folder for each sequence, predictions.tsv and a page, predictions.html.",
         ),
     ],
     alignments: Annotated[
@@ -161,6 +163,7 @@ def predict(
     from scalefold.predict.members import read_members
     from scalefold.predict.run import SUMMARY_FILE, predict_targets
     from scalefold.predict.targets import fasta_targets
+    from scalefold.report.predictions import PAGE_FILE, write_predictions
 
     console = log_to_stderr(find_place())
     bad_weights: list[Path] = []
@@ -192,6 +195,8 @@ def predict(
             console=console,
             predictors=predictors,
         )
+    shown = write_predictions(out, outcomes, shlex.join(sys.argv))
+    typer.echo(f"{out / PAGE_FILE}: shows {shown} structures", err=True)
     failed = sum(outcome.fate == "failed" for outcome in outcomes)
     there = sum(outcome.fate == "there" for outcome in outcomes)
     before = f", {there} of them before" if there else ""

@@ -56,7 +56,7 @@ def backbones(comparison: Comparison, maps: PairMaps | None = None) -> Backbones
     moved = superpose(comparison.predicted[:, CA], comparison.true[:, CA], both)
     predicted = moved.unsqueeze(-1).apply(comparison.predicted[:, _SLOTS].flatten(0, 1))
     predicted = predicted.view(-1, len(_SLOTS), 3)
-    seen = _on_principal_axes(comparison.true[comparison.true_mask[:, CA], CA])
+    seen = on_principal_axes(comparison.true[comparison.true_mask[:, CA], CA])
 
     def kept(positions: Tensor, mask: Tensor) -> Tensor:
         rounded = seen.apply(positions).round(decimals=_COORDINATE_DIGITS)
@@ -71,7 +71,7 @@ def backbones(comparison: Comparison, maps: PairMaps | None = None) -> Backbones
     )
 
 
-def _on_principal_axes(points: Tensor) -> Rigid:
+def on_principal_axes(points: Tensor) -> Rigid:
     """The motion that shows the broad side of a structure; points (P, 3)."""
     if len(points) < 3:
         return Rigid.identity((), points)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import gemmi
 import ihm
 import modelcif
 import modelcif.associated
@@ -17,10 +19,11 @@ import modelcif.dumper
 import modelcif.model
 import modelcif.protocol
 import modelcif.qa_metric
+import torch
 from torch import Tensor
 
 import scalefold
-from scalefold.chem.residues import ATOM37, RESTYPES_WITH_X
+from scalefold.chem.residues import ATOM37, ATOM37_INDEX, RESTYPES_WITH_X
 
 _SOFTWARE = modelcif.Software(
     name="ScaleFold",
@@ -144,3 +147,15 @@ def model_cif(
     text = io.StringIO()
     modelcif.dumper.write(text, [system])
     return text.getvalue()
+
+
+def read_model_cif(path: Path, num_residues: int) -> tuple[Tensor, Tensor]:
+    """Return positions (N, 37, 3), Å, and mask (N, 37) of a chain that `model_cif` wrote."""
+    positions = torch.zeros(num_residues, 37, 3, dtype=torch.float64)
+    mask = torch.zeros(num_residues, 37, dtype=torch.bool)
+    for residue in gemmi.read_structure(str(path))[0][0]:
+        assert residue.label_seq is not None, "ModelCIF numbers residues"
+        for atom in residue:
+            place = residue.label_seq - 1, ATOM37_INDEX[atom.name]
+            positions[place], mask[place] = torch.tensor(atom.pos.tolist()), True
+    return positions, mask

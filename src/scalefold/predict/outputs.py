@@ -29,6 +29,7 @@ def write_target(
     out: Path,
     target: Target,
     aatype: Tensor,
+    alignment_rows: int,
     measure: Measure,
     ranked: Sequence[Ranked],
     made_from: Mapping[str, Any],
@@ -46,6 +47,8 @@ def write_target(
         The folder ``<name>`` is made in it.
     target : Target
     aatype : Tensor, shape (N,)
+    alignment_rows : int
+        Of the whole alignment.
     measure : str
         What the predictions are ranked by.
     ranked : sequence of Ranked
@@ -67,6 +70,7 @@ def write_target(
             "name": target.name,
             "length": target.length,
             "sequence": target.sequence,
+            "alignment_rows": alignment_rows,
             "ranked_by": measure,
             "models": models,
             "made_from": made_from,

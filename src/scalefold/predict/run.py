@@ -153,6 +153,7 @@ class _Ready:
 
     made_from: dict[str, Any]
     aatype: Tensor
+    alignment_rows: int
     features: dict[Key, list[Features]]
 
 
@@ -209,7 +210,8 @@ class _Work:
             return Outcome(target.name, target.length, "there", record=record)
         query = target.read()
         aatype = torch.from_numpy(query.aatype).long()
-        return _Ready(made_from, aatype, self._ensemble.features(query))
+        features = self._ensemble.features(query)
+        return _Ready(made_from, aatype, query.msa.num_seq_full, features)
 
     def _predict(
         self, target: Target, made: Future[_Ready | Outcome], writer: ThreadPoolExecutor
@@ -231,7 +233,14 @@ class _Work:
         def write() -> Outcome:
             measure, ranked = rank(predictions)
             record = write_target(
-                self._out, target, ready.aatype, measure, ranked, ready.made_from, self._made_with
+                self._out,
+                target,
+                ready.aatype,
+                ready.alignment_rows,
+                measure,
+                ranked,
+                ready.made_from,
+                self._made_with,
             )
             return Outcome(target.name, target.length, "predicted", record=record)
 

@@ -9,15 +9,12 @@ import shutil
 from pathlib import Path
 from typing import Any, Final
 
-import gemmi
 import torch
 from rich.console import Console
-from torch import Tensor
 
-from scalefold.chem.residues import ATOM37_INDEX
 from scalefold.errors import InputError
 from scalefold.io.atomic import TEMPORARY_MARK, file_sha256, make_folder, sync_folder, write_bytes
-from scalefold.predict.model_cif import model_cif
+from scalefold.predict.model_cif import model_cif, read_model_cif
 from scalefold.predict.outputs import RECORD_FILE
 from scalefold.predict.pdb_file import pdb
 from scalefold.progress import LiveLine
@@ -134,7 +131,7 @@ def _write(
     from scalefold.relax.amber import relax
 
     aatype = torch.from_numpy(encode_sequence(prediction["sequence"])).long()
-    positions, mask = _read(path, len(aatype))
+    positions, mask = read_model_cif(path, len(aatype))
     relaxed, energies, rounds = relax(aatype, positions, mask, threads)
     name, model = prediction["name"], prediction["models"][0]
     atoms = aatype, relaxed, mask, torch.tensor(model["plddt"])
@@ -150,15 +147,3 @@ def _write(
         "rounds": rounds,
         "energies_kj_per_mol": [round(energy, 3) for energy in energies],
     }
-
-
-def _read(path: Path, num_residues: int) -> tuple[Tensor, Tensor]:
-    """Return positions (N, 37, 3) and mask (N, 37) of a predicted chain."""
-    positions = torch.zeros(num_residues, 37, 3, dtype=torch.float64)
-    mask = torch.zeros(num_residues, 37, dtype=torch.bool)
-    for residue in gemmi.read_structure(str(path))[0][0]:
-        assert residue.label_seq is not None, "ModelCIF numbers residues"
-        for atom in residue:
-            place = residue.label_seq - 1, ATOM37_INDEX[atom.name]
-            positions[place], mask[place] = torch.tensor(atom.pos.tolist()), True
-    return positions, mask

@@ -23,7 +23,7 @@ from scalefold.report.figures import (
     training_figures,
 )
 from scalefold.report.ladder import ladder_figure
-from scalefold.report.structure_figures import map_figure, residue_figure
+from scalefold.report.structure_figures import Drawn, drawn
 from scalefold.report.structures import structures, viewer_data, viewer_library
 from scalefold.report.timeline import timeline_figure
 
@@ -37,6 +37,40 @@ def render_page(content: Content, evaluations: Sequence[Mapping[str, Any]]) -> s
         See ``report_content``.
     evaluations : sequence of mapping
         With their chains, for the curves of single chains.
+    """
+    config = content["provenance"]["config"]
+    kept = structures(evaluations[-1]) if evaluations else []
+    training = content["training"]
+    splits = list(content["summary"]["lddt_ca"])
+    return render(
+        "report.html.j2",
+        [drawn(one, number) for number, one in enumerate(kept)],
+        **content,
+        training_figures=training_figures(training, content["beside"]),
+        are_smoothed=len(training.get("step", ())) >= FEWEST_SMOOTHED,
+        lddt_figure=lddt_figure(evaluations, splits, training, content["summary"]["target_lddt"]),
+        scores_figure=scores_figure(evaluations, splits[0], training) if splits else None,
+        chain_figures=chain_figures(evaluations[-1]["chains"], splits) if evaluations else [],
+        data_figures=data_figures(content["data"]),
+        timeline_figure=content["timeline"] and timeline_figure(content["timeline"]),
+        calibration_figure=calibration_figure(content["calibration"]),
+        ladder_figure=content["ladder"] and ladder_figure(content["ladder"]),
+        config_text=None if config is None else yaml.safe_dump(config, sort_keys=False),
+        longest_stage=max((row["seconds"] for row in content["timings"]), default=0.0) or 1.0,
+    )
+
+
+def render(template: str, shown: Sequence[Drawn], **content: Any) -> str:
+    """Render a page.
+
+    Parameters
+    ----------
+    template : str
+        Extends ``layout.html.j2``.
+    shown : sequence of Drawn
+        What the viewer shows.
+    **content
+        Variables of the template.
     """
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("scalefold.report"),
@@ -53,27 +87,10 @@ def render_page(content: Content, evaluations: Sequence[Mapping[str, Any]]) -> s
         percent=_percent,
         curve_title=curve_title,
     )
-    config = content["provenance"]["config"]
-    shown = structures(evaluations[-1]) if evaluations else []
-    training = content["training"]
-    splits = list(content["summary"]["lddt_ca"])
-    return environment.get_template("report.html.j2").render(
+    return environment.get_template(template).render(
         **content,
-        training_figures=training_figures(training, content["beside"]),
-        are_smoothed=len(training.get("step", ())) >= FEWEST_SMOOTHED,
-        lddt_figure=lddt_figure(evaluations, splits, training, content["summary"]["target_lddt"]),
-        scores_figure=scores_figure(evaluations, splits[0], training) if splits else None,
-        chain_figures=chain_figures(evaluations[-1]["chains"], splits) if evaluations else [],
-        data_figures=data_figures(content["data"]),
-        timeline_figure=content["timeline"] and timeline_figure(content["timeline"]),
-        calibration_figure=calibration_figure(content["calibration"]),
-        ladder_figure=content["ladder"] and ladder_figure(content["ladder"]),
-        config_text=None if config is None else yaml.safe_dump(config, sort_keys=False),
-        longest_stage=max((row["seconds"] for row in content["timings"]), default=0.0) or 1.0,
-        structures=shown,
-        residue_figures=[residue_figure(one, number) for number, one in enumerate(shown)],
-        map_figures=[map_figure(one, number) for number, one in enumerate(shown)],
-        viewer_data=Markup(viewer_data(shown)),
+        shown=shown,
+        viewer_data=Markup(viewer_data([one.structure for one in shown])),
         viewer_library=Markup(viewer_library()) if shown else None,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from scalefold.report.figures import FigureOnPage
 from scalefold.report.smoothing import numbers
@@ -18,37 +18,52 @@ _MAPS: Final = {
 """Titles, and the Å at which the colours end. Two stand side by side."""
 
 
-def residue_figure(structure: Structure, number: int) -> FigureOnPage:
-    """LDDT and pLDDT along the chain."""
+class Drawn(NamedTuple):
+    """A chain of the viewer with its figures."""
+
+    structure: Structure
+    residues: FigureOnPage
+    maps: FigureOnPage | None
+
+
+def drawn(structure: Structure, number: int) -> Drawn:
+    """Draw the figures of a chain; ``number`` is its place in the page."""
+    return Drawn(structure, _residue_figure(structure, number), _map_figure(structure, number))
+
+
+def _residue_figure(structure: Structure, number: int) -> FigureOnPage:
+    """LDDT, where the true structure is known, and pLDDT along the chain."""
+    scores = [("lDDT-Cα", structure.lddt, SERIES[0]), ("pLDDT", structure.plddt, SERIES[1])]
+    scores = scores if structure.lddt else scores[1:]
     with styled():
         figure, axes = new_figure(5.6, 2.5)
-        for row, colour, name in (
-            (structure.lddt, SERIES[0], "lDDT-Cα"),
-            (structure.plddt, SERIES[1], "pLDDT"),
-        ):
+        for name, row, colour in scores:
             axes.plot(range(1, len(row) + 1), numbers(row), color=colour, label=name, lw=1.4)
         axes.set(title="Along the chain", xlabel="residue", ylabel="0 to 100")
         axes.set_ylim(0, 100)
         axes.set_xlim(1, max(2, len(structure.plddt)))
         axes.legend(loc="upper right", ncols=2, bbox_to_anchor=(1.0, 1.17), borderpad=0)
-        title = f"lDDT and pLDDT of {structure.chain_key} by residue"
-        known = [value for value in structure.lddt if value is not None]
-        said = f"lDDT from {min(known):.0f} to {max(known):.0f}" if known else "no residue scored"
+        names = " and ".join(name for name, _, _ in scores)
+        title = f"{names} of {structure.chain_key} by residue"
+        known = [value for value in scores[0][1] if value is not None]
+        said = f"from {min(known):.0f} to {max(known):.0f}" if known else "no residue scored"
+        said = f"{scores[0][0]} {said}"
         return FigureOnPage(inline_svg(figure, f"residues-{number}", title, said), "")
 
 
-def map_figure(structure: Structure, number: int) -> FigureOnPage | None:
+def _map_figure(structure: Structure, number: int) -> FigureOnPage | None:
     """Maps of predicted and true distances, and aligned errors where the model predicts them."""
     names = [name for name in _MAPS if name in structure.maps]
     if not names:
         return None
-    rows, length = len(names) // 2, len(structure.sequence)
+    columns, length = min(2, len(names)), len(structure.sequence)
+    rows = len(names) // columns
     with styled():
-        figure, axes = new_figure(5.6, 2.6 * rows)
+        figure, axes = new_figure(5.6, 2.6 * rows if columns == 2 else 3.6)
         figure.delaxes(axes)
-        grid = figure.subplots(rows, 2, sharex=True, sharey=True, squeeze=False)
+        grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
         for number_of_map, name in enumerate(names):
-            row, column = divmod(number_of_map, 2)
+            row, column = divmod(number_of_map, columns)
             axes, (title, top) = grid[row, column], _MAPS[name]
             image = axes.imshow(
                 structure.maps[name],
@@ -60,12 +75,14 @@ def map_figure(structure: Structure, number: int) -> FigureOnPage | None:
             )
             axes.grid(False)
             axes.set(title=title)
-            if column == 1:
+            if column == columns - 1:
                 figure.colorbar(image, ax=grid[row].tolist(), label="Å", pad=0.02)
         title = f"Pairs of residues of {structure.chain_key}"
         said = ", ".join(_MAPS[name][0] for name in names)
         svg = inline_svg(figure, f"maps-{number}", title, said)
-        caption = "Rows and columns: residues. Empty: not observed."
+        caption = "Rows and columns: residues."
+        if "true_distance" in names:
+            caption += " Empty: not observed."
         if "pae" in names:
             caption += " Aligned errors are of the column's residue, aligned on the row's."
         return FigureOnPage(svg, caption)

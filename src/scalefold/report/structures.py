@@ -24,13 +24,13 @@ class Structure:
     Attributes
     ----------
     chain_key, split, place : str
-        ``place`` in its split is best, median or worst.
+        ``place`` in its split is best, median or worst. A prediction alone has neither.
     lddt_ca, mean_plddt : float or None
         0 to 1, and 0 to 100.
     lddt, plddt : list of (float or None)
-        By residue, 0 to 100 both.
+        By residue, 0 to 100 both. A prediction alone has no ``lddt``.
     sequence, predicted, true : str
-        See `scalefold.evaluate.shown.shown_chains`.
+        See `scalefold.evaluate.shown.shown_chains`. A prediction alone has an empty ``true``.
     maps : dict of str to array, shape (M, M)
         ``distance``, ``true_distance``, and with the head ``pae``, ``true_pae``: Å, NaN where not
         known.

@@ -99,6 +99,8 @@ def test_an_interrupted_run_goes_on_with_what_is_missing(fasta, checkpoint, tmp_
     assert {row["fate"] for row in table(tmp_path).values()} == {"there", "predicted"}
     assert (done / "prediction.json").stat().st_mtime_ns == before
     assert not list(tmp_path.glob(".*"))
+    page = (tmp_path / "predictions.html").read_text("utf-8")
+    assert page.count("<article") == 2
     # with other settings nothing is overwritten, and one line says so for all targets
     result = predict(*command, "--recycling", "0", code=2)
     (line,) = (line for line in result.output.splitlines() if "recycling" in line)

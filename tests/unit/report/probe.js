@@ -1,8 +1,9 @@
-// What test_browser.py asks of a report, written as JSON into #probe.
+// What test_browser.py and test_predictions.py ask of a page, written as JSON into #probe.
 addEventListener("load", () => {
   const all = (selector) => [...document.querySelectorAll(selector)];
-  const rowsOf = (id) => [...document.getElementById(id).tBodies[0].rows];
-  const named = () => rowsOf("chains-table").filter((row) => !row.hidden).map((row) => row.cells[0].textContent);
+  const field = document.querySelector("input[data-filter]");
+  const table = document.getElementById(field.dataset.filter);
+  const named = () => [...table.tBodies[0].rows].filter((row) => !row.hidden).map((row) => row.cells[0].textContent);
   const picture = () => {
     const canvas = document.querySelector(".viewer canvas");
     const copy = Object.assign(document.createElement("canvas"), { width: canvas.width, height: canvas.height });
@@ -25,12 +26,11 @@ addEventListener("load", () => {
   press("predicted");
   press("true");
   found.nothing = picture();
-  const sort = all("#chains-table th > button").find((button) => button.textContent === "Length");
+  const sort = [...table.querySelectorAll("th > button")].find((button) => /Length|Residues/.test(button.textContent));
   sort.click();
   found.falling = named();
   sort.click();
   found.rising = named();
-  const field = document.querySelector("input[data-filter]");
   field.value = "Validation 102M";
   field.dispatchEvent(new Event("input"));
   found.filtered = named();

@@ -1,4 +1,4 @@
-// The kept structures: the prediction, coloured by residue, over the experiment in grey.
+// The kept structures: the prediction, coloured by residue, over the experiment in grey where there is one.
 const chains = JSON.parse(document.getElementById("structures-data").textContent);
 for (const chain of chains) for (const name of ["predicted", "true"]) chain[name] = decoded(chain[name]);
 const viewerBox = document.querySelector(".viewer");
@@ -28,7 +28,7 @@ function pdb(sequence, points) {
   [...sequence].forEach((letter, residue) => {
     ["N", "CA", "C", "O"].forEach((atom, slot) => {
       const xyz = points.subarray(12 * residue + 3 * slot, 12 * residue + 3 * slot + 3);
-      if (xyz.some(isNaN)) return;
+      if (!xyz.length || xyz.some(isNaN)) return;
       lines.push(
         "ATOM  " + String((lines.length + 1) % 100000).padStart(5) + "  " + atom.padEnd(4) + (names[letter] ?? "UNK") +
         " A" + String(residue + 1).padStart(4) + "    " + [...xyz].map((value) => value.toFixed(3).padStart(8)).join("") +
