@@ -90,4 +90,4 @@ def check_roots(roots: Sequence[str], key: str) -> None:
     for root in roots:
         folder = local_folder(root)
         if folder is not None and not folder.is_dir():
-            raise InputError(f"{key}: {root} is not a folder on this machine; correct it, or make it")
+            raise InputError(f"{key}: {root} is not a folder here; correct it, or make it")

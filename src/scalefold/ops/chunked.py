@@ -115,7 +115,7 @@ class _Parts:
     def triangle_output(
         self, z: Tensor, product: Tensor, gate: Tensor, *parameters_and_dropout: Any
     ) -> Tensor:
-        """Computed for a few rows I at a time; whole where there is dropout, which knows its place."""
+        """Computed for a few rows I at a time; with dropout, which knows its place, at once."""
         *parameters, dropout = parameters_and_dropout
         if dropout is not None:
             return TORCH.triangle_output(z, product, gate, *parameters, dropout)

@@ -172,7 +172,7 @@ def _locate(
     store: TemplateStore,
     console: Console,
 ) -> tuple[list[ShardFacts], Counter[str]]:
-    """Write the templates of all buckets; return their files, and how many hits were kept or dropped."""
+    """Write the templates of all buckets; return their files, and counts of hits."""
     files: list[ShardFacts] = []
     counts: Counter[str] = Counter()
     for summary in track(

@@ -1,1 +1,1 @@
-"""Configurations of each op's kernels, `compile_cases` of each module, for the offline compilation."""
+"""Configurations of each op's kernels, `compile_cases`, for the offline compilation."""
