@@ -239,12 +239,12 @@ def _head(
     config: Config, family: str, bucket: int, facts: ShardFacts, sources: list[SourceFile]
 ) -> BucketHead:
     return BucketHead(
-        family,
-        bucket,
-        FAMILY_VERSIONS[family],
-        packing_hash(config),
-        packing_settings(config),
-        facts,
+        family=family,
+        bucket=bucket,
+        schema_version=FAMILY_VERSIONS[family],
+        config_hash=packing_hash(config),
+        settings=packing_settings(config),
+        shard=facts,
         rejected=(),
         sources=tuple(sources),
     )

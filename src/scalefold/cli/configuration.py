@@ -61,7 +61,7 @@ def check(
     from scalefold.io.atomic import check_writable
     from scalefold.launcher import check_layout, training_processes
     from scalefold.raw.chain_files import check_files, check_mirrors
-    from scalefold.raw.chains import check_trainable, read_chains
+    from scalefold.raw.chains import check_trainable, leaking_clusters, read_chains
     from scalefold.relax import check_openmm
     from scalefold.search.steps import check_step
     from scalefold.train.run_summary import run_summary
@@ -75,6 +75,13 @@ def check(
             check_layout(one.parallel.dap, size, on_node, batch_size)
     chains = read_chains(loaded.data.chains)
     check_trainable(chains, loaded.data.chains)
+    if leaking := leaking_clusters(chains):
+        typer.echo(
+            f"warning: {loaded.data.chains}: {len(leaking):,} clusters have chains of both train "
+            f"and validation, {leaking[0]} for one, so validation scores are too good. Give each "
+            "cluster one split, as scalefold chains does",
+            err=True,
+        )
     if loaded.predict.fasta is not None:
         check_there(loaded.predict.fasta, "FASTA file")
         if loaded.predict.relax:

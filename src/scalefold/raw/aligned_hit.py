@@ -18,7 +18,8 @@ class AlignedHit:
     Parameters
     ----------
     chain_key
-        Entry in lower case, underscore, author chain; taken from the title's first word.
+        Entry in lower case, underscore, author chain; taken from the title's first word. Without an
+        entry where that word is no such name: no chain has this key.
     probability
         Probability of a true relation, percent.
     sum_probs

@@ -111,6 +111,15 @@ def check_trainable(rows: Iterable[ChainRow], path: Path) -> None:
         )
 
 
+def leaking_clusters(rows: Iterable[ChainRow]) -> list[str]:
+    """Clusters with chains of both train and validation, which then measures what was learned."""
+    clusters: dict[str, set[str]] = {"train": set(), "validation": set()}
+    for row in rows:
+        if row.cluster_id is not None and row.split in clusters:
+            clusters[row.split].add(row.cluster_id)
+    return sorted(clusters["train"] & clusters["validation"])
+
+
 def read_rejected(path: Path) -> list[Rejected]:
     """Read a table of rejected chains; a missing file is an empty table."""
     if not path.exists():

@@ -165,11 +165,9 @@ def _parse_hit(
     if len(lines) < 3 or not lines[1].startswith(">"):
         raise InputError(f"{where} has no title. The file is cut off: search or fetch it again.")
     name = lines[1][1:].strip()
-    entry, _, chain = name.split()[0].rpartition("_") if name else ("", "", "")
-    if not entry:
-        raise InputError(
-            f"{where} is named {name!r}, expected <entry>_<chain>. Search a database of PDB chains."
-        )
+    if not name:
+        raise InputError(f"{where} has no name. The file is damaged: search or fetch it again.")
+    entry, _, chain = name.split()[0].rpartition("_")
     where += f" ({name.split()[0]})"
     fields = _parse_fields(lines[2], where)
     query, template = (_join_rows(lines[3:], side, where) for side in "QT")

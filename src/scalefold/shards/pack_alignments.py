@@ -195,7 +195,7 @@ class _Packer:
             full = read_folder(
                 folder, sequence, self._data.alignments, others, self._shards.max_rows_of
             )
-            hits = [] if hhr is None else read_hhr(hhr, sequence, others)
+            hits = [] if hhr is None else _template_hits(hhr, sequence, others)
             sources = [SourceFile.of(self._raw, path) for path in files]
             for path, source in zip(files, sources, strict=True):
                 self._fetched.check_content(path, source.bytes, source.sha256)
@@ -217,3 +217,14 @@ class _Packer:
         usable = [h for h in best_first(hits) if sequence_reason(h, sequence, others) is None]
         self.num_excluded += len(hits) - len(usable)
         return usable
+
+
+def _template_hits(hhr: Path, sequence: str, other_parents: Mapping[int, str]) -> list[TemplateHit]:
+    """Hits of a result file. Those that are no chains of the PDB are found in no list of chains."""
+    hits = read_hhr(hhr, sequence, other_parents)
+    if hits and not any(hit.entry_id for hit in hits):
+        raise InputError(
+            f"{hhr}: no hit is named <entry>_<chain>, the first is {hits[0].name!r}. Search a "
+            "database of PDB chains."
+        )
+    return hits

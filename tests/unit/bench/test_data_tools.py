@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rich.console import Console
+from tools.bench_data import scale
 from tools.synthetic_mirror import write_mirror
 
 from scalefold.config import make_config
@@ -33,3 +34,9 @@ def test_a_made_up_mirror_is_packed_whole(tmp_path: Path) -> None:
     assert manifest.counts["template hits, not found in its structure"] == 0
     assert manifest.counts["template hits, kept"] > 0
     assert verify(tmp_path / "shards") == []
+
+
+def test_the_stages_behind_packing_are_measured_on_a_made_up_list(tmp_path: Path) -> None:
+    measured = scale(tmp_path, 40)
+    assert measured["shape"]["chains"] == measured["open"]["chains"] == 40
+    assert measured["shape"]["template hits, kept"] > 0

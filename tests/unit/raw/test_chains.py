@@ -15,6 +15,7 @@ from scalefold.raw.chains import (
     entry_of,
     extended_form,
     folder_hash,
+    leaking_clusters,
     mmcif_path,
     read_chains,
     read_rejected,
@@ -176,3 +177,15 @@ def test_forms_of_an_entry(long: str, short: str) -> None:
     assert short_form(long) == short_form(short) == short
     if "_A" not in long:
         assert extended_form(short) == extended_form(long) == long
+
+
+def test_a_cluster_on_both_sides_leaks() -> None:
+    rows = [
+        ChainRow("1abc_A", "train", "1"),
+        ChainRow("2abc_A", "validation", "1"),
+        ChainRow("3abc_A", "validation", "2"),
+        ChainRow("4abc_A", "template", "2"),
+        ChainRow("5abc_A", "train", None),
+        ChainRow("6abc_A", "validation", None),
+    ]
+    assert leaking_clusters(rows) == ["1"]

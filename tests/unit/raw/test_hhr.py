@@ -113,6 +113,7 @@ def test_all_fields() -> None:
         ("4D10_F COP9 SIGNALOSOME COMPLEX SUBUNIT 1; 3.8A {HOMO SAPIENS}", "4d10_F"),
         ("5aj3_k", "5aj3_k"),  # 5AJ3 has a chain K too
         ("AF-P00750-F1-model_v4_A", "af-p00750-f1-model_v4_A"),
+        ("PF00187.18 Chitin recognition protein", "_PF00187.18"),
     ],
 )
 def test_names_of_hits(title: str, chain_key: str) -> None:
@@ -182,7 +183,7 @@ def test_unknown_query_letters_agree() -> None:
         ("Aligned_cols=4", "Aligned_cols=40", "4 .*Aligned_cols .*40"),
         ("CDEHF-   15", "CDEHF-   16", "row T .*11-16.*11-15"),
         ("T pdb_00001ABC_B   11 CDEHF-   15 (30)", "", "6 query .*0 template"),
-        (">pdb_00001ABC_B2", ">nothing", "<entry>_<chain>"),
+        (">pdb_00001ABC_B2 SOME PROTEIN; x", ">", "no name"),
         (HIT[5:], "", "title"),
         (HIT, "", "0 hits .*1"),
         (FILE[len(HEAD) :] + HIT, "", "list of hits"),

@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 
 import gemmi
@@ -480,6 +481,23 @@ def test_template_cap_keeps_the_best(work, cap):
     path = alignment_folder(work.raw, "2nwd_X") / "hhr/pdb70_hits.hhr"
     sequence = ShardReader(work.out).chain("2nwd_X").sequence
     assert sum(outcomes.values()) == len(read_hhr(path, sequence))
+
+
+def test_hits_of_other_databases_are_no_templates_and_harm_nothing(work):
+    """Named as in Pfam or SCOP. A file with no hit of the PDB is of a wrong search."""
+    work.list_chains(("2nwd_X", "train", "l"), ("1aki_A", "template", ""))
+    for entry in ("2nwd", "1aki"):
+        work.structure(entry)
+    work.alignment("2nwd_X")
+    path = alignment_folder(work.raw, "2nwd_X") / "hhr/pdb70_hits.hhr"
+    text = re.sub(r"^>1HML_A", ">PF00062.24", path.read_text(), flags=re.MULTILINE | re.IGNORECASE)
+    assert ">PF00062.24" in text
+    path.write_text(text)
+    work.pack()
+    assert [hit.chain_key for hit in ShardReader(work.out).templates("2nwd_X")] == ["1aki_A"]
+    path.write_text(re.sub(r"^>\S+", ">d1abca", text, flags=re.MULTILINE))
+    with pytest.raises(InputError, match=r"d1abca|no chain"):
+        work.pack()
 
 
 @pytest.mark.parametrize("shared", [False, True])
