@@ -195,8 +195,9 @@ def predict(
             console=console,
             predictors=predictors,
         )
-    shown = write_predictions(out, outcomes, shlex.join(sys.argv))
-    typer.echo(f"{out / PAGE_FILE}: shows {shown} structures", err=True)
+    if part is None:  # a part is one of many jobs, and drawing would hold its GPU for a minute
+        shown = write_predictions(out, outcomes, shlex.join(sys.argv))
+        typer.echo(f"{out / PAGE_FILE}: shows {shown} structures", err=True)
     failed = sum(outcome.fate == "failed" for outcome in outcomes)
     there = sum(outcome.fate == "there" for outcome in outcomes)
     before = f", {there} of them before" if there else ""
