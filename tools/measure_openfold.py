@@ -26,10 +26,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from scalefold.bench.lengths import PDB_LIKE
 from scalefold.bench.prediction import (
     DISTRIBUTION,
     made_up_features,
-    pdb_like_lengths,
     proteins_an_hour,
     timed,
 )
@@ -131,7 +131,7 @@ def main() -> None:
         "mix": {"distribution": DISTRIBUTION, "chains": []},
     }
     began = time.perf_counter()
-    chains = pdb_like_lengths(arguments.chains)
+    chains = PDB_LIKE.quantiles(arguments.chains)
     work = [(result["by_length"], length) for length in arguments.length]
     work += [(result["mix"]["chains"], length) for length in chains]
     for rows, length in work:

@@ -7,19 +7,19 @@ residues.
 
 from __future__ import annotations
 
-import math
 import statistics
 import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
 from rich.console import Console
 from rich.table import Table
 
+from scalefold.bench.lengths import CAMEO_LIKE
 from scalefold.bench.record import provenance, write_record
 from scalefold.bench.synthetic_shards import write_synthetic_shards
 from scalefold.config.schema import Config
@@ -34,32 +34,6 @@ from scalefold.predict.predictor import (
 )
 from scalefold.progress import LiveLine
 from scalefold.shards.reader import ShardReader
-
-MEDIAN_RESIDUES: Final = 220
-SPREAD: Final = 0.5
-SHORTEST_RESIDUES: Final = 50
-LONGEST_RESIDUES: Final = 700
-DISTRIBUTION: Final = (
-    f"log-normal, median {MEDIAN_RESIDUES}, standard deviation of the logarithm {SPREAD}, clipped "
-    f"to {SHORTEST_RESIDUES} to {LONGEST_RESIDUES}"
-)
-
-
-def cameo_like_lengths(num_chains: int) -> list[int]:
-    """Lengths of the chains: quantiles of the distribution, rising."""
-    return quantile_lengths(
-        num_chains, MEDIAN_RESIDUES, SPREAD, SHORTEST_RESIDUES, LONGEST_RESIDUES
-    )
-
-
-def quantile_lengths(
-    num_chains: int, median: float, spread: float, shortest: int, longest: int
-) -> list[int]:
-    """Quantiles of a clipped log-normal distribution; ``spread`` is that of the logarithm."""
-    normal = statistics.NormalDist(math.log(median), spread)
-    quantiles = ((number + 0.5) / num_chains for number in range(num_chains))
-    lengths = (round(math.exp(normal.inv_cdf(quantile))) for quantile in quantiles)
-    return [min(max(length, shortest), longest) for length in lengths]
 
 
 def bench_evaluation(
@@ -87,7 +61,7 @@ def bench_evaluation(
     device : torch.device
     console : Console
     """
-    lengths = cameo_like_lengths(num_chains)
+    lengths = CAMEO_LIKE.quantiles(num_chains)
     with tempfile.TemporaryDirectory() as folder:
         shards = Path(folder)
         write_synthetic_shards(
@@ -105,7 +79,7 @@ def bench_evaluation(
             )
             seconds = time.perf_counter() - started
     result = provenance("evaluation", config, device) | {
-        "lengths": {"distribution": DISTRIBUTION, "residues": lengths},
+        "lengths": {"distribution": str(CAMEO_LIKE), "residues": lengths},
         "alignment_rows": num_rows,
         "recycling": config.evaluation.recycling,
         "precision": choose_precision(config, device),

@@ -16,7 +16,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from scalefold.bench.evaluation import quantile_lengths
+from scalefold.bench.lengths import PDB_LIKE
 from scalefold.bench.record import provenance, write_record
 from scalefold.chem.residues import ATOM14_MASK, ATOM14_TO_ATOM37, ATOM37_MASK, ATOM37_TO_ATOM14
 from scalefold.config.schema import Config, FeaturesConfig
@@ -30,25 +30,11 @@ from scalefold.predict.predictor import (
     predictor,
 )
 
-MEDIAN_RESIDUES: Final = 240
-SPREAD: Final = 0.65
-SHORTEST_RESIDUES: Final = 20
-LONGEST_RESIDUES: Final = 2_500
-DISTRIBUTION: Final = (
-    f"log-normal, median {MEDIAN_RESIDUES}, standard deviation of the logarithm {SPREAD}, clipped "
-    f"to {SHORTEST_RESIDUES} to {LONGEST_RESIDUES}: roughly the chains of the PDB"
-)
+DISTRIBUTION: Final = f"{PDB_LIKE}: roughly the chains of the PDB"
 LONG_SECONDS: Final = 30.0
 """A prediction that takes longer is made once: what is made for its length is little of it."""
 _RESIDUE_TYPES: Final = 20
 _SYMBOLS: Final = 23
-
-
-def pdb_like_lengths(num_chains: int) -> list[int]:
-    """Lengths of a realistic mix: quantiles of `DISTRIBUTION`, rising."""
-    return quantile_lengths(
-        num_chains, MEDIAN_RESIDUES, SPREAD, SHORTEST_RESIDUES, LONGEST_RESIDUES
-    )
 
 
 def bench_prediction(
@@ -100,7 +86,7 @@ def bench_prediction(
 
     for length in lengths:
         add(result["by_length"], length)
-    for length in pdb_like_lengths(num_chains):
+    for length in PDB_LIKE.quantiles(num_chains):
         add(result["mix"]["chains"], length)
     result["mix"] |= proteins_an_hour(result["mix"]["chains"])
     write_record(result, out)

@@ -11,27 +11,27 @@ import pytest
 import torch
 from rich.console import Console
 
-from scalefold.bench import evaluation as module
-from scalefold.bench.evaluation import bench_evaluation, cameo_like_lengths
+from scalefold.bench.evaluation import bench_evaluation
+from scalefold.bench.lengths import CAMEO_LIKE, Lengths
 from scalefold.bench.variation import varied
 from scalefold.config import Config
 
 
 def test_lengths_are_those_of_the_distribution() -> None:
-    lengths = cameo_like_lengths(180)
+    lengths = CAMEO_LIKE.quantiles(180)
     assert lengths == sorted(lengths)
-    assert module.SHORTEST_RESIDUES <= lengths[0] < 60
-    assert lengths[-1] == module.LONGEST_RESIDUES
-    assert statistics.median(lengths) == pytest.approx(module.MEDIAN_RESIDUES, rel=0.01)
+    assert CAMEO_LIKE.shortest <= lengths[0] < 60
+    assert lengths[-1] == CAMEO_LIKE.longest
+    assert statistics.median(lengths) == pytest.approx(CAMEO_LIKE.median, rel=0.01)
     # one standard deviation of the logarithm is 15.9 % from the ends
-    assert lengths[28] == pytest.approx(220 * math.exp(-module.SPREAD), rel=0.02)
-    assert cameo_like_lengths(1) == [module.MEDIAN_RESIDUES]
+    assert lengths[28] == pytest.approx(220 * math.exp(-CAMEO_LIKE.spread), rel=0.02)
+    assert CAMEO_LIKE.quantiles(1) == [CAMEO_LIKE.median]
 
 
 def test_all_chains_are_predicted_and_scored(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "cameo_like_lengths", lambda number: [20, 24, 70][:number])
+    monkeypatch.setattr(Lengths, "quantiles", lambda _, number: [20, 24, 70][:number])
     small = varied(config, {"evaluation.recycling": 1, "features.template_pool": 4})
     result = bench_evaluation(
         small,

@@ -10,13 +10,14 @@ import torch
 from rich.console import Console
 
 from scalefold.bench import prediction as module
+from scalefold.bench.lengths import Lengths
 from scalefold.bench.prediction import bench_prediction, proteins_an_hour
 from scalefold.bench.variation import varied
 from scalefold.config import Config
 
 
 def test_chains_are_timed(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "pdb_like_lengths", lambda number: [20, 24][:number])
+    monkeypatch.setattr(Lengths, "quantiles", lambda _, number: [20, 24][:number])
     monkeypatch.setattr(module, "MAX_PART_ELEMENTS", 40 * 40 * config.model.c_z)
     result = bench_prediction(
         varied(config, {"evaluation.recycling": 1}),
