@@ -82,8 +82,10 @@ def joined(
         _Meeting(dist.PrefixStore("scalefold/meeting", store), rank, world_size), choose
     )
     on_gpu = device.type == "cuda"
-    # Else a process that has waited too long for another waits a minute more, to write traces.
+    # Else a process that has waited too long for another waits a minute more: for traces to be
+    # written, four times as long as that may take.
     os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "0")
+    os.environ.setdefault("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "1000")
     dist.init_process_group(
         "nccl" if on_gpu else "gloo",
         store=dist.PrefixStore("scalefold/group", store),

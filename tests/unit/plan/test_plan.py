@@ -69,10 +69,11 @@ def test_exchanges_are_those_that_a_gpu_made(counted: tuple[Exchanges, Exchanges
         assert two["exchanges"] == last + further + sums
 
 
-def test_push_takes_what_it_took_on_a_gpu(config: Config, known: Calibration) -> None:
-    work = by_degree("push")[2]["gpu_work_by_recycling"]["all"]  # that of four was disturbed
+@pytest.mark.parametrize("degree", [2, 4])
+def test_push_takes_what_it_took_on_gpus(config: Config, known: Calibration, degree: int) -> None:
+    work = by_degree("push")[degree]["gpu_work_by_recycling"]["all"]
     one, two = (passes["exchange_seconds"] for passes in work)
-    estimated = Timing(config, known, H100)._exchanged(known.steps[0].sizes, "none", 2)
+    estimated = Timing(config, known, H100)._exchanged(known.steps[0].sizes, "none", degree)
     assert estimated == pytest.approx((one, two - one), rel=0.1)
 
 
