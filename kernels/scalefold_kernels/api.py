@@ -198,7 +198,7 @@ def layer_norm_projection(
     list of Tensor, shape (..., C_out)
         Slices of one tensor.
     """
-    project = _op("norm", "normed_projection", x)
+    project = _op("normed_projection", "normed_projection", x)
     biases = [None] * len(weights) if biases is None else biases
     *projections, _ = project(x, norm_weight, norm_bias, list(weights), list(biases))
     return projections

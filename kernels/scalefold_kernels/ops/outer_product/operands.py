@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from scalefold_kernels.checks import check_shapes
-from scalefold_kernels.ops.norm import normed_projection
 from scalefold_kernels.ops.norm.op import check
+from scalefold_kernels.ops.normed_projection import normed_projection
 from scalefold_kernels.ops.outer_product import triton_operands as triton
 from scalefold_kernels.packing import join, unpack
 
