@@ -241,7 +241,7 @@ def outer_product_mean(
     -------
     Tensor, shape (B, N, N, Z)
     """
-    make_operands = _op("outer_product", "outer_product_operands", m)
+    make_operands = _op("outer_product_operands", "outer_product_operands", m)
     multiply = _op("outer_product", "outer_product_mean", m)
     maps = (a_weight, a_bias, b_weight, b_bias)
     a, b, _ = make_operands(m, mask.to(m.dtype), norm_weight, norm_bias, *maps)

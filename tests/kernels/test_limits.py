@@ -21,8 +21,8 @@ from scalefold_kernels.ops.outer_product import outer_product_mean
 from scalefold_kernels.ops.outer_product import triton as chained
 from scalefold_kernels.ops.outer_product import triton_materialised as materialised
 from scalefold_kernels.ops.outer_product.arguments import MAX_SEQUENCES, Factors, Mean
-from scalefold_kernels.ops.outer_product.triton_operands import Parameters
-from scalefold_kernels.ops.outer_product.triton_operands import forward as operands_forward
+from scalefold_kernels.ops.outer_product_operands.triton import Parameters
+from scalefold_kernels.ops.outer_product_operands.triton import forward as operands_forward
 from scalefold_kernels.ops.pointwise_attention import pointwise_attention
 from scalefold_kernels.ops.transition.op import matrix
 from scalefold_kernels.ops.triangle.arguments import OutputWeights
