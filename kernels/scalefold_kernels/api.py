@@ -198,7 +198,7 @@ def layer_norm_projection(
     list of Tensor, shape (..., C_out)
         Slices of one tensor.
     """
-    project = _op("norm", "normed_projection", x)
+    project = _op("normed_projection", "normed_projection", x)
     biases = [None] * len(weights) if biases is None else biases
     *projections, _ = project(x, norm_weight, norm_bias, list(weights), list(biases))
     return projections
@@ -241,7 +241,7 @@ def outer_product_mean(
     -------
     Tensor, shape (B, N, N, Z)
     """
-    make_operands = _op("outer_product", "outer_product_operands", m)
+    make_operands = _op("outer_product_operands", "outer_product_operands", m)
     multiply = _op("outer_product", "outer_product_mean", m)
     maps = (a_weight, a_bias, b_weight, b_bias)
     a, b, _ = make_operands(m, mask.to(m.dtype), norm_weight, norm_bias, *maps)

@@ -70,7 +70,7 @@ class Backends:
     """
 
     def __init__(self, op: str, package: str, *names: str) -> None:
-        self.op, self.names, self._package = op, names, package
+        self.op, self.names, self.package = op, names, package
         self.served: dict[tuple[str, str], Served] = {}
         _OPS.append(self)
 
@@ -95,7 +95,7 @@ class Backends:
         for name in self.names:
             reason = why_not_on(name, device)
             if reason is None:
-                module = import_module(f"{self._package}.{name}")
+                module = import_module(f"{self.package}.{name}")
                 reason = _why_not(module, function, arguments)
                 if reason is None:
                     self.served[function, name] = Served(self.op, function, name, reasons)

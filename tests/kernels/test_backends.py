@@ -2,13 +2,15 @@
 
 import sys
 from collections.abc import Iterator
+from importlib import import_module
+from pkgutil import iter_modules
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from scalefold_kernels import backends, gpu
+from scalefold_kernels import backends, gpu, ops
 from scalefold_kernels.backends import Backends, Served, on_device, report
 
 CPU = torch.device("cpu")
@@ -43,6 +45,14 @@ def op(monkeypatch: pytest.MonkeyPatch) -> Iterator[Backends]:
     ):
         monkeypatch.setitem(sys.modules, made.__name__, made)
     return Backends("double", PACKAGE, "hopper_small", "hopper", "triton")
+
+
+def test_each_folder_of_an_op_has_a_list_of_backends() -> None:
+    folders = {f"{ops.__name__}.{module.name}" for module in iter_modules(ops.__path__)}
+    for folder in folders:
+        import_module(folder)
+    listed = {op.package for op in backends._OPS}
+    assert {package for package in listed if package.startswith(ops.__name__)} == folders
 
 
 @pytest.mark.parametrize(("number", "name"), [(1, "hopper_small"), (2, "hopper"), (11, "triton")])

@@ -36,7 +36,7 @@ from scalefold_kernels.bench.case import Inputs, KernelCase
 from scalefold_kernels.ops import triangle
 from scalefold_kernels.ops.attention import attention
 from scalefold_kernels.ops.linear import residual_linear
-from scalefold_kernels.ops.norm import normed_projection
+from scalefold_kernels.ops.normed_projection import normed_projection
 from scalefold_kernels.ops.outer_product import outer_product_mean
 from scalefold_kernels.ops.transition import transition
 from scalefold_kernels.ops.triangle.arguments import Product

@@ -16,13 +16,13 @@ from scalefold_kernels.ops import triangle
 from scalefold_kernels.ops.attention import arguments as attention_arguments
 from scalefold_kernels.ops.global_attention import global_attention
 from scalefold_kernels.ops.linear import residual_linear
-from scalefold_kernels.ops.norm.projection.arguments import apart
+from scalefold_kernels.ops.normed_projection.arguments import apart
 from scalefold_kernels.ops.outer_product import outer_product_mean
 from scalefold_kernels.ops.outer_product import triton as chained
 from scalefold_kernels.ops.outer_product import triton_materialised as materialised
 from scalefold_kernels.ops.outer_product.arguments import MAX_SEQUENCES, Factors, Mean
-from scalefold_kernels.ops.outer_product.triton_operands import Parameters
-from scalefold_kernels.ops.outer_product.triton_operands import forward as operands_forward
+from scalefold_kernels.ops.outer_product_operands.triton import Parameters
+from scalefold_kernels.ops.outer_product_operands.triton import forward as operands_forward
 from scalefold_kernels.ops.pointwise_attention import pointwise_attention
 from scalefold_kernels.ops.transition.op import matrix
 from scalefold_kernels.ops.triangle.arguments import OutputWeights

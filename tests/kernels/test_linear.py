@@ -10,7 +10,7 @@ from scalefold.ops import linear as reference
 from scalefold.ops.dropout import Dropout, dropout_mask
 from scalefold_kernels.bench.agreement import FACTOR, error
 from scalefold_kernels.ops.linear import residual_linear
-from scalefold_kernels.ops.norm import normed_projection
+from scalefold_kernels.ops.normed_projection import normed_projection
 
 LAYER, RATE = 17, 0.25
 # float32: sums of at most some hundred products, each rounded once.

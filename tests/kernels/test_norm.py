@@ -14,7 +14,8 @@ from scalefold.ops import norm as reference
 from scalefold.ops.attention import LN2
 from scalefold.optim.parameters import FlatParameters
 from scalefold_kernels.bench.agreement import FACTOR, error
-from scalefold_kernels.ops.norm import layer_norm, normed_projection
+from scalefold_kernels.ops.norm import layer_norm
+from scalefold_kernels.ops.normed_projection import normed_projection
 from scalefold_kernels.packing import join, split
 from scalefold_kernels.rows import rows_of
 

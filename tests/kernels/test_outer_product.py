@@ -6,13 +6,9 @@ from torch import Tensor
 
 from scalefold.ops.outer_product import outer_product_mean as reference
 from scalefold.ops.outer_product import outer_product_operands as reference_operands
-from scalefold_kernels.ops.outer_product import (
-    arguments,
-    hopper,
-    outer_product_mean,
-    outer_product_operands,
-)
+from scalefold_kernels.ops.outer_product import arguments, hopper, outer_product_mean
 from scalefold_kernels.ops.outer_product.arguments import Sizes
+from scalefold_kernels.ops.outer_product_operands import outer_product_operands
 
 FEW = 9
 MANY = arguments.MAX_SEQUENCES + 2
@@ -270,7 +266,8 @@ def test_shapes_of_operands_are_checked(device: torch.device) -> None:
 
 
 def test_opcheck_of_operands(device: torch.device) -> None:
-    (m, *parameters), mask, (a, *_) = _operand_inputs((1, 5, 6, 8, 8), device, torch.float32)
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    (m, *parameters), mask, (a, *_) = _operand_inputs((1, 5, 6, 8, 8), device, dtype)
     arguments = m, mask, parameters
     torch.library.opcheck(torch.ops.scalefold.outer_product_operands, arguments)
     grads = torch.stack([a.permute(0, 2, 3, 1)] * 2)

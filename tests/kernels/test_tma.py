@@ -11,8 +11,8 @@ from torch import Tensor
 
 from scalefold_kernels.ops.attention.hopper.launch import gradient_rows
 from scalefold_kernels.ops.norm.op import new_stats
-from scalefold_kernels.ops.norm.projection import hopper as projection
-from scalefold_kernels.ops.norm.projection.arguments import Gradients, Norm, Projections, Sizes
+from scalefold_kernels.ops.normed_projection import hopper as projection
+from scalefold_kernels.ops.normed_projection.arguments import Gradients, Norm, Projections, Sizes
 from scalefold_kernels.ops.outer_product import hopper as outer_product
 from scalefold_kernels.ops.outer_product.arguments import Sizes as OuterProductSizes
 from scalefold_kernels.ops.transition import hopper as transition

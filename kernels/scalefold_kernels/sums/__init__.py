@@ -1,6 +1,7 @@
 """Sums over rows in a fixed order, for the gradients of parameters.
 
-A stage leaves one row a CTA, and the last one adds these up.
+Each CTA of a kernel leaves one row, and a second launch adds these up. Launches of all ops share
+these kernels. They are no op and have no backends: one Triton kernel serves every GPU.
 
 Legend: R rows, W columns.
 """

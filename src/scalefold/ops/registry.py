@@ -7,13 +7,15 @@ Flags through the forwards would make every signature grow with every kernel. An
 is bound with ``dataclasses.replace(TORCH, attention=...)`` or a record of its own; state-dict keys
 cannot change, since the functions take plain tensors.
 
-`scalefold.ops.triton` makes the record that holds the kernels.
+`scalefold.ops.triton` makes the record that holds the kernels. It finds an operation's kernels by
+its name: see `triton_ops`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -31,24 +33,33 @@ from scalefold.ops.triangle import (
     triangle_projection,
 )
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def _op(reference: _Function, package: str) -> _Function:
+    """A field: its torch reference, and the name that ``training.kernels`` has for its kernels."""
+    return field(default=reference, metadata={"package": package})
+
 
 @dataclass(frozen=True)
 class Ops:
     """One implementation of each fusible operation; signatures are those of the torch reference."""
 
-    layer_norm: Callable[..., Tensor] = layer_norm
-    normed_projection: Callable[..., tuple[Tensor, ...]] = normed_projection
-    attention: Callable[..., Tensor] = attention
-    global_attention: Callable[..., Tensor] = global_attention
-    pointwise_attention: Callable[..., Tensor] = pointwise_attention
-    triangle_projection: Callable[..., tuple[Tensor, ...]] = triangle_projection
-    triangle_product_outgoing: Callable[..., Tensor] = triangle_product_outgoing
-    triangle_product_incoming: Callable[..., Tensor] = triangle_product_incoming
-    triangle_output: Callable[..., Tensor] = triangle_output
-    outer_product_operands: Callable[..., tuple[Tensor, Tensor, Tensor]] = outer_product_operands
-    outer_product_mean: Callable[..., Tensor] = outer_product_mean
-    transition: Callable[..., Tensor] = transition
-    residual_linear: Callable[..., Tensor] = residual_linear
+    layer_norm: Callable[..., Tensor] = _op(layer_norm, "norm")
+    normed_projection: Callable[..., tuple[Tensor, ...]] = _op(normed_projection, "norm")
+    attention: Callable[..., Tensor] = _op(attention, "attention")
+    global_attention: Callable[..., Tensor] = _op(global_attention, "attention")
+    pointwise_attention: Callable[..., Tensor] = _op(pointwise_attention, "attention")
+    triangle_projection: Callable[..., tuple[Tensor, ...]] = _op(triangle_projection, "triangle")
+    triangle_product_outgoing: Callable[..., Tensor] = _op(triangle_product_outgoing, "triangle")
+    triangle_product_incoming: Callable[..., Tensor] = _op(triangle_product_incoming, "triangle")
+    triangle_output: Callable[..., Tensor] = _op(triangle_output, "triangle")
+    outer_product_operands: Callable[..., tuple[Tensor, Tensor, Tensor]] = _op(
+        outer_product_operands, "outer_product"
+    )
+    outer_product_mean: Callable[..., Tensor] = _op(outer_product_mean, "outer_product")
+    transition: Callable[..., Tensor] = _op(transition, "transition")
+    residual_linear: Callable[..., Tensor] = _op(residual_linear, "linear")
 
 
 TORCH = Ops()

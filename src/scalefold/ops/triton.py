@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from importlib import import_module
 from importlib.util import find_spec
-from pkgutil import walk_packages
-from types import ModuleType
+from pkgutil import iter_modules, walk_packages
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import torch
@@ -31,23 +30,8 @@ MIN_CAPABILITY = (8, 0)
 """Compute capability of the oldest GPUs with bfloat16 matrix products: A100, RTX 30."""
 
 
-PACKAGES: Final[dict[str, tuple[str, ...]]] = {
-    "norm": ("layer_norm", "normed_projection"),
-    "linear": ("residual_linear",),
-    "outer_product": ("outer_product_operands", "outer_product_mean"),
-    "triangle": (
-        "triangle_projection",
-        "triangle_product_outgoing",
-        "triangle_product_incoming",
-        "triangle_output",
-    ),
-    "attention": ("attention", "pointwise_attention", "global_attention"),
-    "transition": ("transition",),
-}
-"""The packages of kernels, and the operations that each has."""
-
-OWN_FOLDERS: Final = ("pointwise_attention", "global_attention")
-"""Operations that lie in a folder of their own name, not in that of their package."""
+PACKAGES: Final = frozenset(op.metadata["package"] for op in fields(Ops))
+"""Names that ``training.kernels`` has for kernels of one or several operations."""
 
 
 def select_ops(kernels: Kernels, device: torch.device) -> Ops:
@@ -143,13 +127,19 @@ def exchange_kernels() -> Any:
 
 
 def triton_ops(packages: Iterable[str] = PACKAGES) -> Ops:
-    """The kernels of some packages; an operation without one is the torch reference."""
-    functions = {
-        operation: getattr(_folder(operation, name), operation)
-        for name in packages
-        for operation in PACKAGES[name]
-    }
-    return replace(TORCH, **functions)
+    """The kernels of some packages; an operation without one is the torch reference.
+
+    The kernels of an operation are the function of its name that a folder of
+    ``scalefold_kernels/ops`` exports.
+    """
+    folder = import_module("scalefold_kernels.ops")
+    modules = [
+        import_module(f"{folder.__name__}.{module.name}")
+        for module in iter_modules(folder.__path__)
+    ]
+    kernels = {name: getattr(module, name) for module in modules for name in module.__all__}
+    chosen = [op.name for op in fields(Ops) if op.metadata["package"] in packages]
+    return replace(TORCH, **{name: kernels[name] for name in chosen if name in kernels})
 
 
 def hash_kernels_in_order() -> None:
@@ -165,9 +155,3 @@ def hash_kernels_in_order() -> None:
         with contextlib.suppress(ImportError):  # without Gluon
             for function in vars(import_module(module.name)).values():
                 getattr(function, "cache_key", None)
-
-
-def _folder(operation: str, package: str) -> ModuleType:
-    """The module that an operation of a package is imported from."""
-    folder = operation if operation in OWN_FOLDERS else package
-    return import_module(f"scalefold_kernels.ops.{folder}")

@@ -7,13 +7,13 @@ from functools import partial
 import torch
 from tests.kernels.offline.case import CompileCase, recorded
 
-from scalefold_kernels.ops.exchange import Inbox, Parts, exchange, op
+from scalefold_kernels.ops.exchange import Inbox, Parts, triton
 
 
 def compile_cases() -> list[CompileCase]:
     """Of a pair representation of 256 residues on four GPUs."""
     return [
-        recorded(op, "exchange_kernel", partial(_exchange, sum_up), f"{name} {arch}", arch)
+        recorded(triton, "exchange_kernel", partial(_exchange, sum_up), f"{name} {arch}", arch)
         for sum_up, name in ((False, "side by side"), (True, "sum"))
         for arch in ("sm_80", "sm_90")
     ]
@@ -25,6 +25,6 @@ def _exchange(sum_up: bool) -> None:
     inbox = Inbox(new(0), addresses, 0, 2**25, counts)
     x, out = (new(1, rows, 256, 128, dtype=torch.bfloat16) for rows in (256, 64))
     if sum_up:
-        exchange(inbox, x, out, Parts.of_reduce(x.shape, 1, 4), sum_up=True)
+        triton.exchange(inbox, x, out, Parts.of_reduce(x.shape, 1, 4), sum_up=True)
     else:
-        exchange(inbox, out, x, Parts.of_gather(out.shape, 1, 4), sum_up=False)
+        triton.exchange(inbox, out, x, Parts.of_gather(out.shape, 1, 4), sum_up=False)

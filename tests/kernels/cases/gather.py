@@ -2,7 +2,7 @@
 
 from tests.kernels.offline.case import CompileCase
 
-from scalefold_kernels.ops.gather.op import gather_kernel
+from scalefold_kernels.ops.gather.triton import gather_kernel
 from scalefold_kernels.tiles import tile
 
 

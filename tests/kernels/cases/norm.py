@@ -17,8 +17,8 @@ from torch import Tensor
 
 from scalefold_kernels.ops.norm import triton as norm_alone
 from scalefold_kernels.ops.norm.op import new_stats
-from scalefold_kernels.ops.norm.projection import triton, triton_library
-from scalefold_kernels.ops.norm.projection.arguments import (
+from scalefold_kernels.ops.normed_projection import triton, triton_library
+from scalefold_kernels.ops.normed_projection.arguments import (
     MAX_FEW_OUTPUTS,
     MAX_NARROW_OUTPUTS,
     Gradients,

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from scalefold_kernels import tma
 from scalefold_kernels.ops.norm.op import new_stats
-from scalefold_kernels.ops.norm.projection import hopper
-from scalefold_kernels.ops.norm.projection.arguments import Gradients, Norm, Projections, Sizes
+from scalefold_kernels.ops.normed_projection import hopper
+from scalefold_kernels.ops.normed_projection.arguments import Gradients, Norm, Projections, Sizes
 
 ROWS = 65536
 

@@ -17,10 +17,10 @@ from tests.kernels.offline.case import CompileCase, recorded
 from torch import Tensor
 
 from scalefold_kernels.ops.outer_product import arguments, triton, triton_materialised
-from scalefold_kernels.ops.outer_product import triton_operands as operands
 from scalefold_kernels.ops.outer_product.arguments import Factors, Mean, gradient_chains, mean_chain
 from scalefold_kernels.ops.outer_product.hopper import chained as hopper_chained
 from scalefold_kernels.ops.outer_product.hopper import weight_gradient as hopper_weight_gradient
+from scalefold_kernels.ops.outer_product_operands import triton as operands
 
 _NUM_RES, _CHANNELS, _PAIR_CHANNELS = 256, 32, 128
 _FEW, _MANY = 128, 1024

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from scalefold_kernels.bench.case import Draw, Inputs, KernelCase, plain_norm
-from scalefold_kernels.ops.norm import layer_norm, normed_projection
+from scalefold_kernels.ops.norm import layer_norm
+from scalefold_kernels.ops.normed_projection import normed_projection
 
 _GATE = 3
 """Which of several projections has a bias."""

@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from scalefold_kernels.bench.case import Draw, Inputs, KernelCase, plain_norm, wider
-from scalefold_kernels.ops.outer_product import outer_product_mean, outer_product_operands
+from scalefold_kernels.ops.outer_product import outer_product_mean
+from scalefold_kernels.ops.outer_product_operands import outer_product_operands
 
 _CHANNELS, _PAIR_CHANNELS = 32, 128
 

@@ -12,20 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-import triton
 from torch import Tensor
 
-from scalefold_kernels.ops.exchange.triton import exchange_kernel
+from scalefold_kernels.backends import Backends
 
-_TILE = 8192
-"""Elements of all peers' parts that a CTA moves at once: 32 of each thread."""
+_BACKENDS = Backends("exchange", __package__, "triton")
 
 _CTAS = 208
-"""CTAs in a launch. All of them run at once: two on each SM of an A100 or a newer GPU."""
-
-_MAX_POLLS = 2**30
-"""How often a CTA looks for a flag, about a microsecond each: for a quarter of an hour. GPUs may be
-minutes apart when the first step compiles."""
+"""CTAs in a launch. All of them run at once: two on each SM of an A100 or a newer GPU. No tile, as
+an inbox has a flag of each, and all ranks must have as many."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,32 +140,4 @@ def exchange(inbox: Inbox, x: Tensor, out: Tensor, parts: Parts, *, sum_up: bool
     needed = inbox.size * prod(parts.rows) * parts.run * x.element_size()
     if needed > inbox.slot_bytes:
         raise ValueError(f"exchange: {needed} bytes for a slot of {inbox.slot_bytes}")
-    peers = triton.next_power_of_2(inbox.size - 1)
-    tile = _TILE // peers
-    cols = min(triton.next_power_of_2(parts.run), tile)
-    grid = ctas(x.device.type)
-    exchange_kernel[(grid,)](
-        x,
-        out,
-        inbox.addresses,
-        inbox.counts,
-        inbox.slot_bytes,
-        inbox.rank,
-        prod(parts.rows),
-        *parts.rows[1:],
-        parts.run,
-        *parts.x_strides,
-        parts.x_part,
-        *parts.out_strides,
-        parts.out_part,
-        SIZE=inbox.size,
-        PEERS=peers,
-        SUM=sum_up,
-        ROWS=tile // cols,
-        COLS=cols,
-        GRID=grid,
-        LOOKS=_MAX_POLLS,
-        num_warps=8,
-        debug=True,  # with the kernel's assertion, but without checks of each sum
-        sanitize_overflow=False,
-    )
+    _BACKENDS.choose("exchange", x.device).exchange(inbox, x, out, parts, sum_up)

@@ -1,7 +1,18 @@
 """Triton kernel that exchanges parts of tensors between ranks: one launch on each of them."""
 
+from math import prod
+
 import triton
 import triton.language as tl
+from torch import Tensor
+
+from scalefold_kernels.ops.exchange.op import Inbox, Parts, ctas
+from scalefold_kernels.tiles import architecture
+from scalefold_kernels.tiles import tile as find_tile  # the kernel has a tile of its own
+
+MAX_POLLS = 2**30
+"""How often a CTA looks for a flag, about a microsecond each: for a quarter of an hour. GPUs may be
+minutes apart when the first step compiles."""
 
 
 @triton.jit
@@ -127,3 +138,37 @@ def exchange_kernel(
         tile += GRID
     tl.debug_barrier()  # all threads have loaded the count
     tl.store(counts_ptr + cta, count)
+
+
+def exchange(inbox: Inbox, x: Tensor, out: Tensor, parts: Parts, sum_up: bool) -> None:
+    """As `op.exchange`. ``ELEMENTS`` of the tile: of all peers' parts that a CTA moves at once."""
+    peers = triton.next_power_of_2(inbox.size - 1)
+    launch = find_tile("exchange", architecture(x.device), {"size": inbox.size})
+    elements = launch.pop("ELEMENTS") // peers
+    cols = min(triton.next_power_of_2(parts.run), elements)
+    grid = ctas(x.device.type)
+    exchange_kernel[(grid,)](
+        x,
+        out,
+        inbox.addresses,
+        inbox.counts,
+        inbox.slot_bytes,
+        inbox.rank,
+        prod(parts.rows),
+        *parts.rows[1:],
+        parts.run,
+        *parts.x_strides,
+        parts.x_part,
+        *parts.out_strides,
+        parts.out_part,
+        SIZE=inbox.size,
+        PEERS=peers,
+        SUM=sum_up,
+        ROWS=elements // cols,
+        COLS=cols,
+        GRID=grid,
+        LOOKS=MAX_POLLS,
+        **launch,
+        debug=True,  # with the kernel's assertion, but without checks of each sum
+        sanitize_overflow=False,
+    )

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
+from scalefold_kernels.backends import Backends
 from scalefold_kernels.tiles import architecture, tile
+
+_BACKENDS = Backends("gather", __package__, "triton")
 
 _ALIGNMENT = 8
 """Elements; what the kernel takes for granted of places."""
@@ -42,8 +43,9 @@ class Gather:
         if any(place % _ALIGNMENT for place in places):
             raise ValueError(f"gather: places must be multiples of {_ALIGNMENT} elements")
         self._buffer, self._num_tensors = buffer, len(sizes)
-        self._launch = tile("gather", architecture(buffer.device), {"P": buffer.numel()})
-        block = self._launch["BLOCK"]
+        self._kernels = _BACKENDS.choose("gather", buffer.device)
+        self._tile = tile("gather", architecture(buffer.device), {"P": buffer.numel()})
+        block = self._tile["BLOCK"]
         pieces = [
             (number, first, place + first, min(block, size - first))
             for number, (place, size) in enumerate(zip(places, sizes, strict=True))
@@ -76,39 +78,8 @@ class Gather:
             table, self._table = self._new_table(), self._new_table()
         table.copy_(places)
         self._sources.copy_(table, non_blocking=True)
-        gather_kernel[(len(self._pieces),)](
-            self._buffer, self._sources, self._pieces, **self._launch
-        )
+        self._kernels.gather(self._buffer, self._sources, self._pieces, self._tile)
 
     def _new_table(self) -> Tensor:
         pinned = self._buffer.is_cuda
         return torch.empty(self._num_tensors, dtype=torch.int64, pin_memory=pinned)
-
-
-@triton.jit
-def copy_block(from_ptr, to_ptr, count, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """``count`` elements, at most a block."""
-    lanes = tl.arange(0, BLOCK)
-    inside = lanes < count
-    tl.store(to_ptr + lanes, tl.load(from_ptr + lanes, mask=inside), mask=inside)
-
-
-@triton.jit
-def gather_kernel(buffer_ptr, sources_ptr, pieces_ptr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Copy one piece of one tensor to its place in the buffer.
-
-    ``sources``: where each tensor is, in elements from the buffer's start; ``pieces``: tensor,
-    first element in it, place in the buffer and number of elements of each CTA's.
-    """
-    piece_ptr = pieces_ptr + 4 * tl.program_id(0)
-    first = tl.multiple_of(tl.load(piece_ptr + 1), BLOCK)
-    target_ptr = buffer_ptr + tl.multiple_of(tl.load(piece_ptr + 2), 8)
-    count = tl.load(piece_ptr + 3)
-    source = tl.load(sources_ptr + tl.load(piece_ptr))
-    # A gradient that is a part of another's memory may start anywhere. The count has to be a
-    # multiple, too, or the mask makes the compiler copy element by element. Both are said by a
-    # product: `tl.multiple_of` would hold for the value wherever it is used, here and below.
-    if (source | count) % 8 == 0:
-        copy_block(buffer_ptr + (source // 8 * 8 + first), target_ptr, count // 8 * 8, BLOCK)
-    else:
-        copy_block(buffer_ptr + (source + first), target_ptr, count, BLOCK)

@@ -1,5 +1,5 @@
 """Layer normalisation with the projections of its result."""
 
-from scalefold_kernels.ops.norm.projection.op import normed_projection
+from scalefold_kernels.ops.normed_projection.op import normed_projection
 
 __all__ = ["normed_projection"]

@@ -24,7 +24,7 @@ from scalefold_kernels.gluon import (
     new_barriers,
     widen,
 )
-from scalefold_kernels.ops.norm.projection.arguments import (
+from scalefold_kernels.ops.normed_projection.arguments import (
     MAX_FEW_OUTPUTS,
     Gradients,
     Norm,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from scalefold_kernels.ops.norm.projection.arguments import MAX_NARROW_OUTPUTS, Projections
-from scalefold_kernels.ops.norm.projection.hopper.backward import backward
-from scalefold_kernels.ops.norm.projection.hopper.forward import forward
+from scalefold_kernels.ops.normed_projection.arguments import MAX_NARROW_OUTPUTS, Projections
+from scalefold_kernels.ops.normed_projection.hopper.backward import backward
+from scalefold_kernels.ops.normed_projection.hopper.forward import forward
 from scalefold_kernels.rows import rows_of
 from scalefold_kernels.tma import VECTOR, reachable
 

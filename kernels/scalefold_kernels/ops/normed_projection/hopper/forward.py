@@ -29,7 +29,7 @@ from scalefold_kernels.gluon import (
     widen,
 )
 from scalefold_kernels.ops.norm.op import EPS
-from scalefold_kernels.ops.norm.projection.arguments import MAX_FEW_OUTPUTS, Norm, Projections
+from scalefold_kernels.ops.normed_projection.arguments import MAX_FEW_OUTPUTS, Norm, Projections
 from scalefold_kernels.rows import rows_of
 from scalefold_kernels.tma import num_ctas, padded, tiles_of
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from scalefold_kernels.ops.norm import triton as norm_alone
-from scalefold_kernels.ops.norm.projection.arguments import Gradients, Norm, Projections
-from scalefold_kernels.ops.norm.projection.triton import backward_narrow
+from scalefold_kernels.ops.normed_projection.arguments import Gradients, Norm, Projections
+from scalefold_kernels.ops.normed_projection.triton import backward_narrow
 from scalefold_kernels.sums import column_sums
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from scalefold_kernels.backends import Backends
 from scalefold_kernels.ops.norm.op import check, new_stats
-from scalefold_kernels.ops.norm.projection.arguments import (
+from scalefold_kernels.ops.normed_projection.arguments import (
     Gradients,
     Norm,
     Projections,

@@ -13,20 +13,20 @@ from torch import Tensor
 
 from scalefold_kernels.dot import block, precision
 from scalefold_kernels.ops.norm.op import EPS
-from scalefold_kernels.ops.norm.projection.arguments import (
-    MAX_FEW_OUTPUTS,
-    MAX_NARROW_OUTPUTS,
-    Gradients,
-    Norm,
-    Projections,
-    why_not_fused,
-)
 from scalefold_kernels.ops.norm.triton import (
     load_rows,
     standardise,
     standardise_again,
     standardise_backward,
     store_statistics,
+)
+from scalefold_kernels.ops.normed_projection.arguments import (
+    MAX_FEW_OUTPUTS,
+    MAX_NARROW_OUTPUTS,
+    Gradients,
+    Norm,
+    Projections,
+    why_not_fused,
 )
 from scalefold_kernels.rows import Rows, rows_of
 from scalefold_kernels.sums import sum_rows

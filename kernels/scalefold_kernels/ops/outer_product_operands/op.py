@@ -1,5 +1,8 @@
 """``scalefold::outer_product_operands``: layer normalisation, two projections, mask.
 
+Only the sizes that the kernels take are this op. For others, `normed_projection` serves and is
+reported, and the mask is multiplied by torch.
+
 Legend: B samples, S sequences, N residues, M channels of the MSA representation, C hidden channels.
 """
 
@@ -11,15 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from scalefold_kernels.backends import Backends
 from scalefold_kernels.checks import check_shapes
-from scalefold_kernels.ops.norm import normed_projection
 from scalefold_kernels.ops.norm.op import check
-from scalefold_kernels.ops.outer_product import triton_operands as triton
+from scalefold_kernels.ops.normed_projection import normed_projection
+from scalefold_kernels.ops.outer_product_operands import triton
 from scalefold_kernels.packing import join, unpack
 
-MAX_CHANNELS = 256
-MAX_HIDDEN_CHANNELS = 32
-"""What a CTA has room for."""
+_BACKENDS = Backends("outer_product_operands", __package__, "triton")
 
 
 def outer_product_operands(
@@ -45,23 +47,13 @@ def outer_product_operands(
     """
     parameters = norm_weight, norm_bias, weight_a, bias_a, weight_b, bias_b
     _check(m_BSNM, mask_BSN, parameters)
-    if not _fits(m_BSNM, weight_a):
+    if triton.why_not("forward", m_BSNM, weight_a) is not None:
         a, b, m = normed_projection(
             m_BSNM, norm_weight, norm_bias, [weight_a, weight_b], [bias_a, bias_b]
         )
         mask = mask_BSN[..., None].to(m.dtype)
         return a * mask, b * mask, m
     return _Operands.apply(m_BSNM, mask_BSN, *parameters)
-
-
-def _fits(m: Tensor, weight: Tensor) -> bool:
-    """Whether the kernels serve.
-
-    float32 has no fast matrix product in Triton; the library's follows torch's own settings.
-    """
-    hidden, channels = weight.shape
-    fast = m.dtype != torch.float32 or not m.is_cuda
-    return fast and channels <= MAX_CHANNELS and hidden <= MAX_HIDDEN_CHANNELS
 
 
 class _Operands(torch.autograd.Function):
@@ -94,7 +86,8 @@ def _outer_product_operands(m_BSNM: Tensor, mask_BSN: Tensor, parameters: list[T
     """Both operands, (2, B, N, C, S); parameters in the order of `triton.Parameters.of`."""
     operands = _operands(m_BSNM, mask_BSN, parameters)
     if operands.numel():
-        triton.forward(m_BSNM, mask_BSN, triton.Parameters.of(*parameters), operands)
+        backend = _BACKENDS.choose("forward", m_BSNM.device, m_BSNM, parameters[2])
+        backend.forward(m_BSNM, mask_BSN, triton.Parameters.of(*parameters), operands)
     return operands
 
 
@@ -118,7 +111,8 @@ def _outer_product_operands_backward(
         return grad_m, gradients.zero_()
     grad, through = grad_2BNCS.contiguous(), None if through is None else through.contiguous()
     given = triton.Parameters.of(*parameters)
-    triton.backward(grad, m_BSNM, mask_BSN, given, through, grad_m, gradients)
+    backend = _BACKENDS.choose("backward", m_BSNM.device, m_BSNM, parameters[2])
+    backend.backward(grad, m_BSNM, mask_BSN, given, through, grad_m, gradients)
     return grad_m, gradients
 
 

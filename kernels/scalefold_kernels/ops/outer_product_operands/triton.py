@@ -20,6 +20,21 @@ from scalefold_kernels.ops.norm.triton import standardise, standardise_backward
 from scalefold_kernels.sums import sum_rows
 from scalefold_kernels.tiles import architecture, tile
 
+MAX_CHANNELS = 256
+MAX_HIDDEN_CHANNELS = 32
+"""What a CTA has room for."""
+
+
+def why_not(function: str, m: Tensor, weight: Tensor) -> str | None:
+    """Why the kernels do not take this representation and a weight (C, M)."""
+    hidden, channels = weight.shape
+    if m.is_cuda and m.dtype == torch.float32:
+        return "Triton has no fast matrix product of float32"
+    if channels > MAX_CHANNELS or hidden > MAX_HIDDEN_CHANNELS:
+        most = MAX_CHANNELS, MAX_HIDDEN_CHANNELS
+        return f"takes {most} channels and hidden channels at most, found {(channels, hidden)}"
+    return None
+
 
 class Parameters(NamedTuple):
     """Of the layer normalisation (M,); weights (C, M) and biases (C,). All contiguous."""
