@@ -7,6 +7,7 @@
 # dependencies   pinned Python packages, into /opt/scalefold
 # wheels         scalefold and scalefold-kernels of this folder, as wheels in /opt/scalefold/wheel
 # scalefold      these wheels, into /opt/scalefold
+# kernels        kernels of the lists in /opt/scalefold/lists, compiled, into /opt/scalefold/kernels
 #
 # Run as root in the folder of pyproject.toml, on Ubuntu 24.04, Debian 12, or newer.
 set -euo pipefail
@@ -52,6 +53,20 @@ wheels() {
 
 scalefold() {
     "$pip" install --no-cache-dir --no-index --no-deps /opt/scalefold/wheel/*.whl
+}
+
+kernels() {
+    # Without CUDA torch brings no Triton, and the image no kernels.
+    /opt/scalefold/bin/python -c 'import triton' 2> /dev/null || return 0
+    local list name made=/opt/scalefold/kernels
+    shopt -s nullglob
+    for list in /opt/scalefold/lists/cuda-*.jsonl.gz; do
+        name=$(basename "$list" .jsonl.gz)
+        zcat "$list" | TRITON_CACHE_DIR=$made /opt/scalefold/bin/python -m scalefold.engine.compile_ahead \
+            "{\"backend\": \"cuda\", \"arch\": ${name#cuda-}, \"warp_size\": 32}" "$(nproc)" \
+            triton.backends.nvidia.driver:CudaLauncher
+        echo "$(zcat "$list" | wc -l) kernels asked for in $list, compiled now $(find "$made/scalefold" -type f | wc -l)"
+    done
 }
 
 for step in "$@"; do

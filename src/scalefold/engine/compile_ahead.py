@@ -4,6 +4,11 @@ Triton compiles a kernel at its first launch, one after the other. A training st
 hundred kernels, and a cold start takes minutes. So the step's work is done once without its
 kernels: each launch only asks for its kernel, and other processes compile what was asked for into
 Triton's cache. They are children of a helper, which is this file started as a module.
+
+A machine without a GPU compiles by the helper too, from requests of a run:
+
+    python -m scalefold.engine.compile_ahead '{"backend": "cuda", "arch": 90, "warp_size": 32}' 8 \
+        triton.backends.nvidia.driver:CudaLauncher < requests
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ import hashlib
 import json
 import logging
 import os
+import pkgutil
 import signal
 import subprocess
 import sys
@@ -22,6 +28,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
+from scalefold.io.atomic import write_bytes
 from scalefold.launcher import Place, find_place
 from scalefold.ops.triton import hash_kernels_in_order
 
@@ -50,18 +57,17 @@ def launches_only_compile(processes: int) -> Iterator[set[Path]]:
     ------
     set of Path
         One mark for each kernel that was asked for. If it stays empty, all launches were made. The
-        marks are files in Triton's cache and tell which kernels are there.
+        marks are files in Triton's cache: each holds the request of a kernel that is there.
     """
     from triton import knobs, runtime
 
-    # Else torch.compile sets them at some later time: what is compiled before, is compiled again,
-    # and the helper, which begins before, leaves kernels in another folder than is looked into.
-    os.environ.setdefault("TRITON_PTXAS_PATH", knobs.nvidia.ptxas.path)
-    os.environ.setdefault("TRITON_CACHE_DIR", knobs.cache.dir)
+    _settle_paths()
     hash_kernels_in_order()
     started = time.perf_counter()
-    target = json.dumps(vars(runtime.driver.active.get_current_target()))
-    command = [sys.executable, "-m", __name__, target, str(processes)]
+    driver = runtime.driver.active
+    launcher = f"{driver.launcher_cls.__module__}:{driver.launcher_cls.__qualname__}"
+    target = json.dumps(vars(driver.get_current_target()))
+    command = [sys.executable, "-m", __name__, target, str(processes), launcher]
     asked: set[Path] = set()
 
     with contextlib.ExitStack() as stack:
@@ -73,12 +79,12 @@ def launches_only_compile(processes: int) -> Iterator[set[Path]]:
             specialisation = compile["specialization_data"]
             mark = _mark(fn.jit_function, specialisation)
             if mark not in asked:
-                if mark.exists():
+                if any((folder / mark.name).exists() for folder in _folders_of_marks()):
                     return False
                 if not asked:
                     helper.append(stack.enter_context(_helper(command)))
                 asked.add(mark)
-                request = json.dumps([fn.module, fn.name, specialisation, str(mark)])
+                request = json.dumps([fn.module, fn.name, specialisation])
                 with contextlib.suppress(BrokenPipeError):
                     print(request, file=helper[0].stdin, flush=True)
             return True
@@ -98,13 +104,29 @@ def compiling_processes() -> int:
     return max(1, min(_MOST_PROCESSES, len(os.sched_getaffinity(0)) // place.local_size))
 
 
+def _settle_paths() -> None:
+    """Set what torch.compile else sets at some later time: compiled before, kernels would be
+    compiled again, and the helper would leave them in another folder.
+    """
+    from triton import knobs
+
+    os.environ.setdefault("TRITON_PTXAS_PATH", knobs.nvidia.ptxas.path)
+    os.environ.setdefault("TRITON_CACHE_DIR", knobs.cache.dir)
+
+
 def _mark(kernel: Any, specialisation: str) -> Path:
     """The file that says that a kernel is in Triton's cache."""
     import triton
 
     key = "\n".join([triton.__version__, kernel.cache_key, specialisation])
-    name = hashlib.sha256(key.encode()).hexdigest()
-    return Path(triton.knobs.cache.dir) / "scalefold" / name
+    return _folders_of_marks()[0] / hashlib.sha256(key.encode()).hexdigest()
+
+
+def _folders_of_marks() -> tuple[Path, Path]:
+    """Of Triton's cache, and of what an image brings (`scalefold.engine.shipped_kernels`)."""
+    from triton import knobs
+
+    return Path(knobs.cache.dir) / "scalefold", Path(knobs.cache.override_dir) / "scalefold"
 
 
 @contextlib.contextmanager
@@ -124,8 +146,9 @@ def _helper(command: list[str]) -> Iterator[subprocess.Popen[str]]:
 class _NoGpu:
     """Triton's driver in a process that compiles for a GPU and does not open it."""
 
-    def __init__(self, target: Any) -> None:
+    def __init__(self, target: Any, launcher: Any) -> None:
         self._target = target
+        self.launcher_cls = launcher
 
     def get_current_target(self) -> Any:
         return self._target
@@ -134,13 +157,14 @@ class _NoGpu:
         return 0
 
 
-def _help(target: dict[str, Any], processes: int) -> None:
+def _help(target: dict[str, Any], processes: int, launcher: str) -> None:
     """Compile what is asked for, each kernel in a child of its own."""
     from triton import runtime
     from triton.backends.compiler import GPUTarget
 
+    _settle_paths()
     hash_kernels_in_order()
-    runtime.driver.set_active(_NoGpu(GPUTarget(**target)))
+    runtime.driver.set_active(_NoGpu(GPUTarget(**target), pkgutil.resolve_name(launcher)))
     running = 0
     for request in sys.stdin:
         if running == processes:
@@ -155,13 +179,23 @@ def _help(target: dict[str, Any], processes: int) -> None:
 
 
 def _compile(request: str) -> None:
-    """Compile a kernel and leave its mark. An error is dropped: the launch will meet it again."""
-    module, name, specialisation, mark = json.loads(request)
+    """Compile a kernel and leave its mark. An error is dropped: the launch will meet it again.
+
+    Its launcher is C, which Triton else has compiled at the kernel's first launch.
+    """
+    import triton
+
+    # Options name a file of Triton's, which is in another folder on another machine.
+    own, anywhere = str(Path(triton.__file__).parent), "{triton}"
+    module, name, specialisation = json.loads(request.replace(anywhere, own))
     with contextlib.suppress(Exception):
-        getattr(import_module(module), name).preload(specialisation)
-        Path(mark).parent.mkdir(parents=True, exist_ok=True)
-        Path(mark).touch()
+        kernel = getattr(import_module(module), name)
+        compiled = kernel.preload(specialisation)
+        mark = _mark(kernel, specialisation)
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(mark, request.replace(own, anywhere).encode())
+        triton.runtime.driver.active.launcher_cls(compiled.src, compiled.metadata)
 
 
 if __name__ == "__main__":
-    _help(json.loads(sys.argv[1]), int(sys.argv[2]))
+    _help(json.loads(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

@@ -1,6 +1,7 @@
 """Kernels are compiled by other processes, and are not launched meanwhile."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,8 +13,15 @@ import torch
 from scalefold.engine.compile_ahead import compiling_processes, launches_only_compile
 
 KERNEL = """
+import os
+from pathlib import Path
 import triton
 import triton.language as tl
+
+
+class Launcher:
+    def __init__(self, src, metadata):
+        Path(os.environ["TRITON_CACHE_DIR"], f"{metadata.hash}.launcher").touch()
 
 
 @triton.jit
@@ -28,16 +36,17 @@ def wrong_kernel(x_ptr):
 """
 
 # Triton compiles for a Hopper GPU without having one; a launch would end with an error.
-PROGRAM = """
+SETUP = """
 import sys
 import torch
 import triton
 from triton.backends.compiler import GPUTarget
-from kernel import double_kernel, wrong_kernel
+from kernel import Launcher, double_kernel, wrong_kernel
 from scalefold.engine.compile_ahead import launches_only_compile
 
 
 class Driver:
+    launcher_cls = Launcher
     def get_current_target(self):
         return GPUTarget("cuda", 90, 32)
     def get_current_device(self):
@@ -50,6 +59,9 @@ triton.runtime.driver.set_active(Driver())
 found = []
 triton.knobs.compilation.listener = lambda *, cache_hit, **_: found.append(cache_hit)
 x, y = torch.ones(64), torch.zeros(64)
+"""
+
+PROGRAM = f"""{SETUP}
 with launches_only_compile(processes=2) as asked:
     for size in (16, 32, 16, 64):
         double_kernel[1,](x, y, size)
@@ -72,6 +84,13 @@ with launches_only_compile(processes=2) as asked:
 assert not asked and found == [True] * 4, found
 """
 
+SHIPPED = f"""{SETUP}
+with launches_only_compile(processes=2) as asked:
+    for size in (16, 32, 64):
+        assert double_kernel.warmup(x, y, size, grid=(1,)) is not None
+assert not asked and found == [True] * 3, found
+"""
+
 
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -89,6 +108,40 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_kernels_are_found_compiled_after_the_block(program: list[str]) -> None:
     done = subprocess.run(program, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_launchers_are_compiled_too(program: list[str]) -> None:
+    subprocess.run(program, check=True)
+    assert len(list(Path(os.environ["TRITON_CACHE_DIR"]).glob("*.launcher"))) == 3
+
+
+def test_a_cache_made_without_a_gpu_serves_a_run_that_cannot_write_it(
+    program: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the requests of another run; as an image brings it."""
+    subprocess.run(program, check=True)
+    recorded = sorted((tmp_path / "cache/scalefold").iterdir())
+    requests = b"".join(mark.read_bytes() for mark in recorded)
+    assert b"{triton}" in requests
+    shipped = tmp_path / "shipped"
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(shipped))
+    target = '{"backend": "cuda", "arch": 90, "warp_size": 32}'
+    compile_ahead = [sys.executable, "-m", "scalefold.engine.compile_ahead"]
+    command = [*compile_ahead, target, "2", "kernel:Launcher"]
+    subprocess.run(command, input=requests, check=True)
+    assert [p.name for p in sorted((shipped / "scalefold").iterdir())] == [p.name for p in recorded]
+    shutil.rmtree(tmp_path / "cache")
+
+    before = sorted(shipped.rglob("*"))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "own"))
+    monkeypatch.setenv("TRITON_OVERRIDE_DIR", str(shipped))
+    manager = "scalefold.engine.shipped_kernels:CacheBesideShipped"
+    monkeypatch.setenv("TRITON_CACHE_MANAGER", manager)
+    (tmp_path / "program.py").write_text(SHIPPED)
+    done = subprocess.run(program, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert not list((tmp_path / "own").rglob("*.cubin"))
+    assert sorted(shipped.rglob("*")) == before
 
 
 def test_the_cache_stays_where_it_is_when_torch_compile_names_another(
