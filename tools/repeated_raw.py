@@ -22,15 +22,17 @@ from string import ascii_lowercase, digits
 import yaml
 
 from scalefold.raw.chains import CHAIN_COLUMNS, alignment_folder, entry_of, mmcif_path, write_table
-from scalefold.raw.outline import read_outline
+from scalefold.raw.outline import Outline, read_outline
 from scalefold.shards.buckets import bucket_of
 
 
 def repeat(mirrors: Sequence[Path], folder: Path, copies: int) -> None:
     """Write raw files, list of chains and configuration of so many copies of all entries."""
-    structures = [path for mirror in mirrors for path in sorted(mirror.rglob("*.cif.gz"))]
-    read = {path: read_outline(path) for path in structures}
-    outlines = {path: outline for path, outline in read.items() if outline.release_date}
+    entries: dict[str, tuple[Path, Outline]] = {}
+    for path in (path for mirror in mirrors for path in sorted(mirror.rglob("*.cif.gz"))):
+        outline = read_outline(path)
+        if outline.release_date is not None:
+            entries.setdefault(outline.entry_id, (path, outline))
     alignments: dict[str, list[Path]] = defaultdict(list)
     for path in (path for mirror in mirrors for path in sorted(mirror.rglob("*/a3m/*.a3m"))):
         alignments[path.parents[1].name].append(path)
@@ -39,7 +41,7 @@ def repeat(mirrors: Sequence[Path], folder: Path, copies: int) -> None:
         names[bucket_of("".join(letters), copies)].append("".join(letters))
     raw, rows, used = folder / "raw", [], set()
     for copy in range(copies):
-        for name, (path, outline) in zip(names[copy], outlines.items(), strict=False):
+        for name, (path, outline) in zip(names[copy], entries.values(), strict=False):
             _write_renamed(path, outline.entry_id, name, mmcif_path(raw, name))
             for chain in outline.chains:
                 key = f"{name}{chain.chain_key.removeprefix(entry_of(chain.chain_key))}"
