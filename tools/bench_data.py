@@ -17,6 +17,7 @@ import argparse
 import hashlib
 import importlib
 import json
+import os
 import platform
 import re
 import resource
@@ -123,6 +124,7 @@ def head(benchmark: str) -> dict[str, Any]:
         "commit": source_commit(),
         "python": platform.python_version(),
         "cpu": model,
+        "load_average": round(os.getloadavg()[0], 1),  # of a machine that others use, too
     }
 
 
@@ -299,15 +301,22 @@ def _hits(sequence: int, num_sequences: int) -> list[AlignedHit]:
 
 
 def pack_rate(raw: Path, configuration: Path, work: Path) -> dict[str, Any]:
-    """Time the stages of packing on a raw folder, in one process."""
+    """Time the stages of packing on a raw folder, in one process.
+
+    One more chain takes ``one bucket`` and ``index``.
+    """
     loaded = load_config([configuration])
     chains = read_chains(loaded.data.chains)
     config = with_bucket_count(loaded, work, chains)
     buckets = filled_buckets(chains, config.data.num_buckets)
+    stages = {"structures": pack_structures, "alignments": pack_alignments}
     seconds = {
         name: _timed(lambda stage=stage: [stage(config, raw, work, b, QUIET) for b in buckets])
-        for name, stage in (("structures", pack_structures), ("alignments", pack_alignments))
+        for name, stage in stages.items()
     }
+    seconds["one bucket"] = _timed(
+        lambda: [stage(config, raw, work, buckets[0], QUIET) for stage in stages.values()]
+    )
     seconds["index"] = _timed(lambda: pack_index(config, raw, work, QUIET))
     manifest = json.loads((work / "manifest.json").read_text())
     files = {
@@ -321,6 +330,7 @@ def pack_rate(raw: Path, configuration: Path, work: Path) -> dict[str, Any]:
     return {
         "shape": {
             "chains": len(chains),
+            "buckets": len(buckets),
             "alignments": manifest["counts"]["alignments"],
             "raw_bytes": {n: sum(p.stat().st_size for p in paths) for n, paths in files.items()},
             "shard_bytes": dict(packed),

@@ -17,6 +17,7 @@ from scalefold.raw.chains import Split
 
 MOST_VALIDATION: Final = 200
 RELATIVE: Final = "relatives of a validation chain"
+_UNDATED: Final = "release date unknown (structures, as one more source, may have it)"
 
 
 @dataclass(frozen=True)
@@ -201,10 +202,13 @@ def _by_date(
     if chains and not early and not late:
         raise InputError(
             "no release date is known, so chains cannot be split by date. Name a source that has "
-            "dates too: mmcif_cache.json, chain_data_cache.json, or a folder of structures"
+            "dates too: mmcif_cache.json, chain_data_cache.json, or a folder of structures. To get "
+            "the structures, make a list of all with --validation 0 and without --train-until, run "
+            "`scalefold fetch -c CONFIG --only structures --out RAW` for it, and repeat this "
+            "command with RAW/mmcif as one more source"
         )
     if undated := len(chains) - len(early) - len(late):
-        taken["release date unknown"] = undated
+        taken[_UNDATED] = undated
     return early, late
 
 

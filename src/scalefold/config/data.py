@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -20,11 +21,15 @@ class MirrorsConfig(Section):
     """
 
     mmcif: list[Root] = Field(min_length=1, description="Roots of wwPDB archives.")
-    mmcif_path: Annotated[str, template("entry", "hash", instead="extended")] = Field(
+    mmcif_path: Annotated[
+        str | Annotated[list[str], Field(min_length=1)],
+        template("entry", "hash", instead="extended"),
+    ] = Field(
         "pub/pdb/data/structures/divided/mmCIF/{hash}/{entry}.cif.gz",
         description="Path below a root; {hash} is the 2nd and 3rd last character of the entry id, "
         "{extended} its form with 12 characters, as pdb_00001abc. "
-        "The ending says the format: .cif, .pdb or .ent, or gzipped .cif.gz and so on.",
+        "The ending says the format: .cif, .pdb or .ent, or gzipped .cif.gz and so on. "
+        "A list: each root is asked for each, in order.",
     )
     alignments: list[Root] = Field(min_length=1, description="Roots of OpenProteinSet archives.")
     alignment_path: Annotated[str, template("chain", "name")] = Field(
@@ -33,6 +38,22 @@ class MirrorsConfig(Section):
     hhr_path: Annotated[str, template("chain", "name")] = Field(
         "pdb/{chain}/hhr/{name}.hhr", description="Path below a root."
     )
+
+    @property
+    def mmcif_paths(self) -> list[str]:
+        """`mmcif_path` as a list."""
+        return [self.mmcif_path] if isinstance(self.mmcif_path, str) else self.mmcif_path
+
+    @model_validator(mode="after")
+    def _one_format(self) -> MirrorsConfig:
+        first, *others = self.mmcif_paths
+        for other in others:
+            if _ending(other) != _ending(first):
+                raise ValueError(
+                    f"data.mirrors.mmcif_path: {first} and {other} have different endings: all "
+                    "structures of a run have one format, so list paths of the same ending"
+                )
+        return self
 
     @model_validator(mode="after")
     def _rsync_before_web(self) -> MirrorsConfig:
@@ -45,6 +66,11 @@ class MirrorsConfig(Section):
                         "rsync is asked once, for all files that folders do not have"
                     )
         return self
+
+
+def _ending(path: str) -> tuple[str, bool]:
+    """Return the ending that says the format, and whether it is gzipped."""
+    return PurePath(path.removesuffix(".gz")).suffix, path.endswith(".gz")
 
 
 class DataConfig(Section):

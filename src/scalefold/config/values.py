@@ -19,15 +19,21 @@ Weight = Annotated[float, Field(ge=0.0)]
 
 
 _Text = TypeVar("_Text", str, Path)
+_Paths = TypeVar("_Paths", str, str | list[str])
 
 
 def template(required: str, *others: str, instead: str | None = None) -> AfterValidator:
-    """Check that a path has its placeholders, and no unknown ones.
+    """Check that a path, or each of several, has its placeholders, and no unknown ones.
 
     ``instead`` is one that serves in place of ``required``.
     """
 
-    def check(path: str) -> str:
+    def check(given: _Paths) -> _Paths:
+        for path in [given] if isinstance(given, str) else given:
+            check_one(path)
+        return given
+
+    def check_one(path: str) -> None:
         known = [name for name in (required, *others, instead) if name is not None]
         may = "may have " + ", ".join(f"{{{name}}}" for name in known)
         try:
@@ -39,7 +45,6 @@ def template(required: str, *others: str, instead: str | None = None) -> AfterVa
             raise ValueError(f"nothing fills {{{unknown[0]}}}; it {may}")
         if required not in names and (instead is None or instead not in names):
             raise ValueError(f"without {{{required}}} it is the same path for all")
-        return path
 
     return AfterValidator(check)
 

@@ -20,13 +20,14 @@ from scalefold.features.random import unit_floats, words
 
 _COLUMNS = (
     "chain_key",
-    "origin",
     "length",
     "resolution",
     "max_single_residue_fraction",
     "cluster_id",
     "cluster_size",
 )
+_DISTILLED = "is_distilled"
+"""Column in place of ``origin``, whose texts would take megabytes."""
 
 
 class TrainingSampler:
@@ -63,7 +64,9 @@ class TrainingSampler:
 
     def __init__(self, index: pa.Table, config: SamplingConfig, seed: int) -> None:
         # Copies are of the columns that are needed: an index may have a million rows.
-        train = index.select(list(_COLUMNS)).filter(pc.equal(index["split"], "train"))
+        train = index.select(list(_COLUMNS))
+        train = train.append_column(_DISTILLED, pc.equal(index["origin"], "distilled"))
+        train = train.filter(pc.equal(index["split"], "train"))
         names = train["chain_key"].combine_chunks()
         if not pc.all(pc.less(names[:-1], names[1:])).as_py():  # packing sorts them
             train = train.sort_by("chain_key")
@@ -147,7 +150,7 @@ def _filters(train: pa.Table, config: SamplingConfig) -> list[tuple[str, NDArray
 
 
 def _is_distilled(train: pa.Table) -> NDArray[np.bool_]:
-    return pc.equal(train["origin"], "distilled").to_numpy()
+    return train[_DISTILLED].to_numpy()
 
 
 def _weights(train: pa.Table, config: SamplingConfig) -> NDArray[np.float64]:

@@ -41,7 +41,8 @@ class RawFile:
     roots
         Mirrors that may have it, in the order in which they are asked.
     remotes
-        Its path below a mirror's root; of an alignment that chains share, those that it may have.
+        Paths below a mirror's root that it may have: by different layouts, or by different chains
+        that share an alignment.
     local
         Its path on this machine.
     """
@@ -65,11 +66,10 @@ def chain_files(
     mirrors, entry, chain = data.mirrors, row.entry_id, row.chain_key
     files = []
     if only != "alignments":
-        remote = mirrors.mmcif_path.format(
-            hash=folder_hash(entry), entry=entry, extended=extended_form(entry)
-        )
-        local = mmcif_path(raw, entry, mirrors.mmcif_path)
-        files.append(RawFile(mirrors.mmcif, [remote], local))
+        forms = {"hash": folder_hash(entry), "entry": entry, "extended": extended_form(entry)}
+        remotes = [path.format(**forms) for path in mirrors.mmcif_paths]
+        local = mmcif_path(raw, entry, mirrors.mmcif_paths[0])
+        files.append(RawFile(mirrors.mmcif, remotes, local))
     names = [chain] if shared is None else shared.names(chain)
     if only == "structures" or row.split == "template" or not names:
         return files

@@ -57,6 +57,8 @@ class Rejected:
 def read_chains(path: Path) -> list[ChainRow]:
     """Read ``chains.tsv``: a header line and one line a chain, tab-separated.
 
+    Where one entry is listed by both forms of its name, its chains have the short one.
+
     Raises
     ------
     InputError
@@ -93,7 +95,27 @@ def read_chains(path: Path) -> list[ChainRow]:
         rows.append(ChainRow(chain_key, splits[split], cluster_id or None))
     if not rows:
         raise InputError(f"{path}: lists no chain. Add at least one line below the header.")
+    _use_one_form(rows, line_of, path)
     return rows
+
+
+def _use_one_form(rows: list[ChainRow], line_of: dict[str, int], path: Path) -> None:
+    """Give chains the short form of their entry if another line has it: it is one entry.
+
+    A list that has the extended form alone stays as it is: so are its mirrors and its shards.
+    """
+    extended = [n for n, row in enumerate(rows) if short_form(row.chain_key) != row.chain_key]
+    entries = {row.entry_id for row in rows} if extended else set()
+    for number in extended:
+        row = rows[number]
+        chain_key = short_form(row.chain_key)
+        if chain_key in line_of:
+            raise InputError(
+                f"{path}: chain {chain_key} is listed twice, in line {line_of[chain_key]} and as "
+                f"{row.chain_key} in line {line_of[row.chain_key]}. Remove one of them."
+            )
+        if entry_of(chain_key) in entries:
+            rows[number] = row._replace(chain_key=chain_key)
 
 
 def is_chain_key(text: str) -> bool:

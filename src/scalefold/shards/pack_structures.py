@@ -63,7 +63,7 @@ def pack_structures(
     listed = read_chains(config.data.chains)
     config = with_bucket_count(config, out, listed)
     chains = bucket_chains(listed, bucket, config.data.num_buckets)
-    like = config.data.mirrors.mmcif_path
+    like = config.data.mirrors.mmcif_paths[0]
     needed = {mmcif_path(raw, row.entry_id, like) for row in chains}
     fetched = FetchRecord(raw, needed, "structures", bucket)
     fetched.check_presence()

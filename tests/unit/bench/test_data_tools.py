@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from rich.console import Console
-from tools.bench_data import scale
+from tools.bench_data import pack_rate, scale
+from tools.repeated_raw import repeat
 from tools.synthetic_mirror import write_mirror
 
 from scalefold.config import make_config
@@ -15,6 +16,7 @@ from scalefold.shards.pack import pack
 from scalefold.shards.verify import verify
 
 QUIET = Console(quiet=True)
+ROOT = Path(__file__).parents[3]
 
 
 def test_a_made_up_mirror_is_packed_whole(tmp_path: Path) -> None:
@@ -40,3 +42,16 @@ def test_the_stages_behind_packing_are_measured_on_a_made_up_list(tmp_path: Path
     measured = scale(tmp_path, 40)
     assert measured["shape"]["chains"] == measured["open"]["chains"] == 40
     assert measured["shape"]["template hits, kept"] > 0
+
+
+def test_copies_of_public_files_are_packed_each(tmp_path: Path) -> None:
+    measured = []
+    for copies in (1, 3):
+        folder = tmp_path / str(copies)
+        repeat([ROOT / "demo/mirror"], folder, copies)
+        rate = pack_rate(folder / "raw", folder / "config.yaml", folder / "shards")
+        assert rate["counts"]["chains set aside"] == 0
+        measured.append(rate["shape"])
+    once, often = measured
+    assert often["chains"] == 3 * once["chains"] > 0
+    assert often["alignments"] == 3 * once["alignments"] > 0

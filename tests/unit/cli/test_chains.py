@@ -43,6 +43,24 @@ def test_open_protein_set_with_structures(tmp_path: Path) -> None:
     assert "release date unknown" in result.output
 
 
+def test_structures_date_a_list_that_has_no_dates(tmp_path: Path) -> None:
+    outlines = [read_outline(path) for path in (MIRROR / "wwpdb").rglob("*.cif.gz")]
+    dated = {outline.entry_id for outline in outlines if outline.release_date is not None}
+    fasta, out = tmp_path / "pdb_seqres.txt", tmp_path / "chains.tsv"
+    chains = [(o.entry_id, chain) for o in outlines for chain in o.chains]
+    fasta.write_text("".join(f">{chain.chain_key}\n{chain.sequence}\n" for _, chain in chains))
+    options = ["--clusters", "none", "-o", str(out)]
+    result = run("chains", str(fasta), *options, "--train-until", "2000-01-01")
+    assert result.exit_code == 2, result.output
+    result = run("chains", str(fasta), *options, "--validation", "0")
+    assert len(read_chains(out)) == len(chains), "all of them are to be fetched"
+    by_date = [*options, "--train-until", "2000-01-01"]
+    result = run("chains", str(fasta), str(MIRROR / "wwpdb"), *by_date)
+    rows = read_chains(out)
+    assert {row.split for row in rows} == {"train", "validation"}, result.output
+    assert {row.entry_id for row in rows} <= dated
+
+
 def test_nothing_is_written_after_an_error(tmp_path: Path) -> None:
     out = tmp_path / "chains.tsv"
     out.write_text("mine")

@@ -291,14 +291,26 @@ def test_a_number_that_yaml_reads_as_text_is_told_as_one(tmp_path: Path) -> None
         ("mmcif_path", "{etnry}.cif.gz", r"\{etnry\}.*\{entry\}, \{hash"),
         ("mmcif_path", "pub/{entry.cif.gz", "'}'"),
         ("mmcif_path", "pt/5pti.cif.gz", r"\{entry\}"),
+        ("mmcif_path", ["{entry}.cif.gz", "5pti.cif.gz"], r"\{entry\}"),
         ("alignment_path", "{chain}/{nam}.a3m", r"\{nam\}"),
         ("hhr_path", "{name}.hhr", r"\{chain\}"),
     ],
 )
-def test_placeholders_of_mirrors_paths(key: str, path: str, message: str) -> None:
+def test_placeholders_of_mirrors_paths(key: str, path: str | list[str], message: str) -> None:
     mirrors = {**DATA["mirrors"], key: path}
     with pytest.raises(InputError, match=rf"data\.mirrors\.{key}: .*{message}"):
         make_config({"data": {**DATA, "mirrors": mirrors}})
+
+
+def test_structures_have_one_format_in_all_layouts() -> None:
+    def with_paths(*paths: str) -> object:
+        return {"data": {**DATA, "mirrors": {**DATA["mirrors"], "mmcif_path": list(paths)}}}
+
+    given = ["{entry}-v1.2.cif.gz", "{hash}/{extended}.cif.gz"]
+    assert make_config(with_paths(*given)).data.mirrors.mmcif_paths == given
+    for paths in ([], ["{entry}.cif", "{entry}.cif.gz"], ["{entry}.pdb", "{entry}.cif"]):
+        with pytest.raises(InputError, match=r"data\.mirrors"):
+            make_config(with_paths(*paths))
 
 
 @pytest.mark.parametrize(

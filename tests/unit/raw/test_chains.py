@@ -28,12 +28,23 @@ HEADER = "chain_key\tsplit\tcluster_id\n"
 
 def test_reads_rows(tmp_path: Path) -> None:
     path = tmp_path / "chains.tsv"
-    path.write_text(HEADER + "1abc_A\ttrain\tc7\n\npdb_00001abc_AA\ttemplate\t\r\n")
+    path.write_text(HEADER + "1abc_A\ttrain\tc7\n\npdb_00002abc_AA\ttemplate\t\r\n")
     first, second = read_chains(path)
     assert first == ChainRow("1abc_A", "train", "c7")
     assert first.entry_id == "1abc"
-    assert second == ChainRow("pdb_00001abc_AA", "template", None)
-    assert second.entry_id == "pdb_00001abc"
+    assert second == ChainRow("pdb_00002abc_AA", "template", None)
+    assert second.entry_id == "pdb_00002abc"
+
+
+def test_both_names_of_an_entry_are_one(tmp_path: Path) -> None:
+    path = tmp_path / "chains.tsv"
+    lines = ["pdb_00001abc_B\ttrain\tc", "1abc_A\ttrain\tc", "pdb_00002abc_A\ttrain\t"]
+    path.write_text(HEADER + "\n".join(lines))
+    keys = [row.chain_key for row in read_chains(path)]
+    assert keys == ["1abc_B", "1abc_A", "pdb_00002abc_A"]
+    path.write_text(HEADER + "\n".join([*lines, "pdb_00001abc_A\ttrain\tc"]))
+    with pytest.raises(InputError, match=r"1abc_A .*line 3 .*pdb_00001abc_A in line 5"):
+        read_chains(path)
 
 
 @pytest.mark.parametrize(

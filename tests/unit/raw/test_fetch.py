@@ -110,6 +110,35 @@ def test_shared_mirror_has_another_path_below_its_root(shared_mirror: Path, tmp_
     assert [r.chain_key for r in summary.rejected] == ["1a3p_A"]  # its mmCIF is not there
 
 
+def test_mirrors_of_both_layouts_stand_beside_each_other(
+    site, downloader: Downloader, tmp_path: Path
+) -> None:
+    """A folder in the archive's new layout before a site in the old one; an entry by both names."""
+    new = tmp_path / "new/ab/pdb_00001abc/structures/pdb_00001abc.cif.gz"
+    new.parent.mkdir(parents=True)
+    new.write_bytes(CIF)
+    fill(site, "2abc_A", "1abc_A")
+    paths = [
+        "{hash}/{extended}/structures/{extended}.cif.gz",
+        "pub/pdb/data/structures/divided/mmCIF/{hash}/{entry}.cif.gz",
+    ]
+    mirrors = {"mmcif": [str(tmp_path / "new"), site.url], "alignments": [site.url]}
+    data = settings(mirrors={**mirrors, "mmcif_path": paths})
+    table = tmp_path / "chains.tsv"
+    lines = ["1abc_A\ttrain\t", "pdb_00001abc_B\ttrain\t", "2abc_A\ttrain\t"]
+    table.write_text("\n".join(["chain_key\tsplit\tcluster_id", *lines]))
+    raw = tmp_path / "raw"
+    chains = read_chains(table)
+    run(chains, data, raw, only="structures", downloader=downloader)
+    fetched = {
+        path: row["source"] for path, row in fetched_table(raw / "fetched-structures.tsv").items()
+    }
+    assert fetched.keys() == {"mmcif/ab/1abc.cif.gz", "mmcif/ab/2abc.cif.gz"}
+    assert fetched["mmcif/ab/1abc.cif.gz"].endswith(new.name)
+    assert fetched["mmcif/ab/2abc.cif.gz"].startswith(site.url)
+    assert local_sources(chains, data, "structures") == [new]
+
+
 @pytest.mark.parametrize("suffix", [".pdb", ".ent.gz", ".cif"])
 def test_own_structures_keep_the_ending_of_their_path(tmp_path: Path, suffix: str) -> None:
     content = b"ATOM\n" if suffix != ".ent.gz" else gzip.compress(b"ATOM\n")
