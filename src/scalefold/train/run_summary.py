@@ -116,13 +116,43 @@ def _training(config: Config, chains: int) -> str:
 
 
 def _hours(config: Config) -> str:
+    samples = config.training.steps * config.training.global_batch_size
+    for sizes, (seconds, record) in _MEASURED.items():  # the fastest first
+        if _takes_at_most(sizes, config):
+            same = sizes == _sizes(config) and config.model == type(config.model)()
+            about = "" if same else "at most about "
+            return (
+                f"{about}{samples * seconds / 3600:,.1f} on one H200, at {seconds} s a sample "
+                f"({record})"
+            )
+    return (
+        "not measured for these sizes; the training says what is left from its first steps on. On "
+        "a GPU, `scalefold bench step` measures a step"
+    )
+
+
+def _sizes(config: Config) -> tuple[int, ...]:
     features = config.features.model_dump()
-    measured = _MEASURED.get(tuple(features[key] for key in _SIZES))
-    if measured is None or config.model != type(config.model)():
-        return "not measured for these sizes; on a GPU, `scalefold bench step` measures a step"
-    seconds, record = measured
-    hours = config.training.steps * config.training.global_batch_size * seconds / 3600
-    return f"{hours:,.1f} on one H200, at {seconds} s a sample ({record})"
+    return tuple(features[key] for key in _SIZES)
+
+
+def _takes_at_most(sizes: tuple[int, ...], config: Config) -> bool:
+    """Whether a sample takes as long as one of these sizes, or less.
+
+    The model is the measured one, maybe without templates, or with the head of aligned errors,
+    which takes little. Templates' torsions are rows of the alignment.
+    """
+    template = config.model.template
+    whole = config.model.model_copy(
+        update={"pae_head": False, "template": template.model_copy(update={"enabled": True})}
+    )
+    if whole != type(config.model)():
+        return False
+    crop, clusters, extra, slots = _sizes(config)
+    slots = template.num_rows(slots)
+    own = (crop, clusters + slots, extra, slots)
+    measured = (sizes[0], sizes[1] + sizes[3], *sizes[2:])
+    return all(one <= other for one, other in zip(own, measured, strict=True))
 
 
 def _checkpoints(config: Config) -> str:

@@ -46,6 +46,17 @@ def test_a_training_of_the_measured_size() -> None:
     assert not any(word.replace(".", "").isdigit() for word in larger["hours"].split())
 
 
+@pytest.mark.parametrize("model", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("head", ["", "_ptm"])
+def test_fine_tuning_of_each_of_alphafolds_models_has_an_estimate(model: int, head: str) -> None:
+    chains = [ChainRow("1abc_A", "train", None)]
+    own = make_config({"preset": f"model_{model}{head}", "data": WEB})
+    settings = own.model_dump(mode="json", include={"model", "features"})
+    hours = facts({"preset": "finetune-own", **settings}, chains)["hours"]
+    assert f"{16_000 * 0.965 / 3600:.1f}" in hours
+    assert ("at most" in hours) == (model != 1 or bool(head))
+
+
 def test_chains_that_lack_files_are_counted(tmp_path: Path) -> None:
     (config,) = load_stages([ROOT / "demo/config.yaml"]).values()
     mirrors = {root: [str(ROOT / "demo/mirror" / root)] for root in ("wwpdb", "openproteinset")}
