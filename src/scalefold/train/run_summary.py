@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from rich.filesize import decimal
 
@@ -23,11 +23,26 @@ FINETUNING_SAMPLE_SECONDS: Final = 0.965
 """The same with AlphaFold2's sizes of fine-tuning, and recomputation selective."""
 
 _SIZES: Final = ("crop_size", "max_msa_clusters", "max_extra_msa", "max_templates")
+
+
+class _Measured(NamedTuple):
+    """Of a sample: time and memory at this speed, their record, and the least memory."""
+
+    seconds: float
+    gib: float
+    record: str
+    least_gib: float
+
+
 _MEASURED: Final = {
-    (256, 124, 1024, 4): (SAMPLE_SECONDS, "docs/benchmarks/recomputation-h200.json"),
-    (384, 508, 5120, 4): (FINETUNING_SAMPLE_SECONDS, "docs/benchmarks/finetuning-h200.json"),
+    (256, 124, 1024, 4): _Measured(
+        SAMPLE_SECONDS, 38.2, "docs/benchmarks/recomputation-h200.json", 4.7
+    ),
+    (384, 508, 5120, 4): _Measured(
+        FINETUNING_SAMPLE_SECONDS, 62.3, "docs/benchmarks/finetuning-h200.json", 9.3
+    ),
 }
-"""By `_SIZES`: seconds a sample, and their record."""
+"""By `_SIZES`. The least memory is that of offload, see docs/benchmarks/small-gpus-h100.json."""
 _BYTES_A_PARAMETER: Final = 16
 """Of a checkpoint: weights, their average and Adam's two moments, in float32."""
 
@@ -117,13 +132,15 @@ def _training(config: Config, chains: int) -> str:
 
 def _hours(config: Config) -> str:
     samples = config.training.steps * config.training.global_batch_size
-    for sizes, (seconds, record) in _MEASURED.items():  # the fastest first
+    for sizes, measured in _MEASURED.items():  # the fastest first
         if _takes_at_most(sizes, config):
             same = sizes == _sizes(config) and config.model == type(config.model)()
             about = "" if same else "at most about "
             return (
-                f"{about}{samples * seconds / 3600:,.1f} on one H200, at {seconds} s a sample "
-                f"({record})"
+                f"{about}{samples * measured.seconds / 3600:,.1f} on one H200, at "
+                f"{measured.seconds} s a sample and {measured.gib:.0f} GiB of its memory "
+                f"({measured.record}); training.recomputation auto takes less where there is less, "
+                f"down to {measured.least_gib:g} GiB"
             )
     return (
         "not measured for these sizes; the training says what is left from its first steps on. On "
