@@ -66,12 +66,9 @@ demo-finetune: $(VENV)/.installed
 	@# The given weights: the demo's model after a short training.
 	$(SNAKEMAKE) --profile local --configfile demo/config.yaml --until train \
 	  --config run_name=demo-given training='{steps: 200, checkpoint_every: 200}'
-	@# A tiny model learns from one sample a step, at a higher rate.
 	PATH="$(BIN):$$PATH" scalefold finetune demo/mirror/wwpdb --out results/demo-finetune \
-	  --weights results/demo-given/weights/*/step-00000200 \
-	  --alignments demo/mirror/openproteinset --query-alone --validation 4 \
-	  --set training.steps=120 --set training.checkpoint_every=40 --set training.global_batch_size=1 \
-	  --set optimiser.learning_rate=0.001 --set optimiser.warmup_steps=20 --set evaluation.recycling=1
+	  --weights results/demo-given/weights/*/step-00000200 --config demo/finetune.yaml \
+	  --alignments demo/mirror/openproteinset --query-alone --validation 4
 
 check: $(VENV)/.installed-developer
 	$(BIN)/ruff check $(CODE)

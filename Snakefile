@@ -29,18 +29,21 @@ include: "workflow/rules/predict.smk"
 include: "workflow/rules/distil.smk"
 
 
+TRAINED_AND_EVALUATED = [
+    # Snakemake only makes a deleted file again if it is asked for.
+    rules.index.input,
+    rules.index.output,
+    expand(TRAINED, key=KEYS.values()),
+    all_evaluations,
+    expand(f"{RUN}/report{{of}}.{{kind}}", of=REPORTS, kind=["html", "json"]),
+    expand(f"{RUN}/mlperf{{of}}.log", of=REPORTS) if CONFIG.preset == "mlperf" else [],
+]
+
+
 rule all:
     default_target: True
     input:
-        # Snakemake only makes a deleted file again if it is asked for.
-        rules.index.input,
-        rules.index.output,
-        expand(TRAINED, key=KEYS.values()),
-        all_evaluations,
+        *([] if CONFIG.predict.weights else TRAINED_AND_EVALUATED),
         SEARCHES,
         predictions,
-        expand(f"{RUN}/report{{of}}.{{kind}}", of=REPORTS, kind=["html", "json"]),
-        expand(f"{RUN}/mlperf{{of}}.log", of=REPORTS)
-        if CONFIG.preset == "mlperf"
-        else [],
         f"{RUN}/config.yaml",

@@ -36,6 +36,6 @@ def mirror_files(kind):
     return files
 
 
-if workflow.is_main_process:
+if workflow.is_main_process and rows:
     check_mirrors("structures")
     check_mirrors("alignments")

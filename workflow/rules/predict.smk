@@ -1,4 +1,4 @@
-# Structures of given sequences, by the weights that the last training ends with. Alignments are
+# Structures of given sequences, by the weights that the last training ends with or by given ones. Alignments are
 # searched on CPUs, by jobs that wait for no training, so that a GPU never waits for a search.
 SEARCHES = searches("predictions", CONFIG.predict)
 FASTAS = {
@@ -86,3 +86,32 @@ rule relax:
     shell:
         "scalefold relax {params.predictions:q} --out {params.out:q} --threads {threads}"
         " 2>&1 | tee -i {log:q}"
+
+
+use rule predict as predict_given with:
+    input:
+        fasta=lambda wildcards: str(CONFIG.predict.fasta),
+        searched=SEARCHES,
+        weights=predict_given_weights,
+    output:
+        f"{PREDICTIONS_GIVEN}/predictions.tsv",
+    log:
+        f"{RUN}/logs/predict/given.log",
+    benchmark:
+        f"{RUN}/benchmarks/predict/given.tsv"
+    params:
+        options=predict_given_command,
+        settings=predict_given_options,  # if they change, it runs again
+        checkpoint=predict_first_weights,
+        out=subpath(output[0], parent=True),
+
+
+use rule relax as relax_given with:
+    input:
+        f"{PREDICTIONS_GIVEN}/predictions.tsv",
+    output:
+        f"{RELAXED_GIVEN}/relaxations.tsv",
+    log:
+        f"{RUN}/logs/relax/given.log",
+    benchmark:
+        f"{RUN}/benchmarks/relax/given.tsv"

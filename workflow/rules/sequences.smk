@@ -2,12 +2,18 @@
 SEARCHED_SEQUENCES = f"{RUN}/{{purpose}}/searched"
 PREDICTIONS = f"{RUN}/predictions/{{key}}/step-{{step}}"
 RELAXED = f"{RUN}/relaxed/{{key}}/step-{{step}}"
+PREDICTIONS_GIVEN = f"{RUN}/predictions/given"
+RELAXED_GIVEN = f"{RUN}/relaxed/given"
 
 
 def predictions(wildcards):
     """What `all` asks for: nothing without sequences."""
     if CONFIG.predict.fasta is None:
         return []
+    if CONFIG.predict.weights:
+        if CONFIG.predict.relax:
+            return f"{RELAXED_GIVEN}/relaxations.tsv"
+        return f"{PREDICTIONS_GIVEN}/predictions.tsv"
     key, (_, config) = list(OF_KEY.items())[-1]
     step = config.training.steps
     if ASYNC:  # a training may end early
@@ -21,10 +27,42 @@ def predictions(wildcards):
 
 def predict_options(wildcards):
     """Where alignments are, and the run's own settings of evaluation."""
-    settings = OF_KEY[wildcards.key][1].evaluation
+    return shlex.join(predict_words(OF_KEY[wildcards.key][1].evaluation))
+
+
+def predict_words(settings):
     words = ["--early-stop", str(CONFIG.predict.early_stop_angstrom)]
     words += alignment_options("predictions", CONFIG.predict)
-    return shlex.join([*words, *evaluation_options(settings, settings.max_length)])
+    return [*words, *evaluation_options(settings, settings.max_length)]
+
+
+def predict_given_weights(wildcards):
+    """Without them Snakemake would take predictions that are there for up to date."""
+    for path in CONFIG.predict.weights:
+        if not path.exists():
+            raise WorkflowError(
+                f"predict.weights: {path}: no such weight file or checkpoint folder. Correct the path"
+            )
+    return [path.as_posix() for path in CONFIG.predict.weights]
+
+
+def predict_first_weights(wildcards):
+    return CONFIG.predict.weights[0].as_posix()
+
+
+def predict_given_options(wildcards):
+    """The same for given weights, and all of these but the first, which the rule's command names."""
+    words = predict_words(CONFIG.evaluation)
+    for path in CONFIG.predict.weights[1:]:
+        words += ["--weights", path.as_posix()]
+    return shlex.join(words)
+
+
+def predict_given_command(wildcards, threads):
+    """The same, and the configuration if some weights do not say which model they are of."""
+    return with_configuration(
+        predict_given_options(wildcards), CONFIG.predict.weights, wildcards, threads
+    )
 
 
 def alignment_options(purpose, wanted):
@@ -88,9 +126,13 @@ def teacher_options(wildcards):
 def teacher_command(wildcards, threads):
     """The same, and the configuration for weights that do not say which model they are of."""
     options = teacher_options(wildcards)
-    if wildcards.teacher == GIVEN:
-        from scalefold.predict.members import says_model
+    given = [Path(teacher_weights(wildcards))] if wildcards.teacher == GIVEN else []
+    return with_configuration(options, given, wildcards, threads)
 
-        if not says_model(Path(teacher_weights(wildcards))):
-            return f"{options} {given_configuration(wildcards, threads)}"
-    return options
+
+def with_configuration(options, weights, wildcards, threads):
+    from scalefold.predict.members import says_model
+
+    if all(says_model(path) for path in weights):
+        return options
+    return f"{options} {given_configuration(wildcards, threads)}"

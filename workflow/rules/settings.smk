@@ -27,7 +27,8 @@ try:
     files = [Path(path) for path in workflow.configfiles]
     CONFIG = load_config(files, overrides)
     STAGES = load_stages(files, overrides)
-    rows = read_chains(CONFIG.data.chains)
+    # With given weights there is nothing but predictions.
+    rows = [] if CONFIG.predict.weights else read_chains(CONFIG.data.chains)
     check_writable(CONFIG.results / CONFIG.run_name, "results")
     CONFIG = with_bucket_count(
         CONFIG, CONFIG.results / CONFIG.run_name / "shards", rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +16,9 @@ from scalefold.cli.options import (
     read_config,
     read_stage,
 )
+
+if TYPE_CHECKING:
+    from scalefold.config import Config
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -56,13 +59,14 @@ def check(
     must be there. The initial weights must fit the model, and the model must have the modules that
     training.trainable names. The run's folder must be writable. An image file, the sequences of
     predict.fasta and distillation.fasta, and the files of section report must exist.
+
+    With predict.weights, these, the sequences, and what a search needs must exist.
     """
     from scalefold.config import check_image, load_stages, run_key
     from scalefold.io.atomic import check_writable
     from scalefold.launcher import check_layout, training_processes
     from scalefold.raw.chain_files import check_files, check_mirrors
     from scalefold.raw.chains import check_trainable, leaking_clusters, read_chains
-    from scalefold.relax import check_openmm
     from scalefold.search.steps import check_step
     from scalefold.train.run_summary import run_summary
 
@@ -73,6 +77,9 @@ def check(
             batch_size = one.training.global_batch_size
             size, on_node = training_processes(nodes * processes, processes, one.evaluation.ranks)
             check_layout(one.parallel.dap, size, on_node, batch_size)
+    if loaded.predict.weights:
+        _check_prediction(loaded)
+        return
     chains = read_chains(loaded.data.chains)
     check_trainable(chains, loaded.data.chains)
     if leaking := leaking_clusters(chains):
@@ -82,10 +89,7 @@ def check(
             "cluster one split, as scalefold chains does",
             err=True,
         )
-    if loaded.predict.fasta is not None:
-        check_there(loaded.predict.fasta, "FASTA file")
-        if loaded.predict.relax:
-            check_openmm()
+    _check_sequences(loaded)
     if loaded.distillation.fasta is not None:
         check_there(loaded.distillation.fasta, "FASTA file")
     for path in (path for one in stages.values() for path in one.report.against):
@@ -117,6 +121,32 @@ def check(
         typer.echo(f"valid: {about}, preset {one.preset}, key {run_key(one)}")
     for line in run_summary(stages, chains):
         typer.echo(line)
+
+
+def _check_sequences(config: Config) -> None:
+    from scalefold.relax import check_openmm
+
+    if config.predict.fasta is not None:
+        check_there(config.predict.fasta, "FASTA file")
+        if config.predict.relax:
+            check_openmm()
+
+
+def _check_prediction(config: Config) -> None:
+    """Check a run that only predicts."""
+    from scalefold.config import check_image
+    from scalefold.io.atomic import check_writable
+    from scalefold.search.steps import check_step
+
+    _check_sequences(config)
+    for path in config.predict.weights:
+        check_there(path, "weights, which predict.weights names")
+    if config.predict.searches and config.search is not None:
+        for step in config.search.steps:
+            check_step(step)
+    check_writable(config.results / config.run_name, "results")
+    check_image(config)
+    typer.echo(f"valid: run {config.run_name} predicts, with given weights, and trains nothing")
 
 
 @app.command(epilog="Example: [cyan]scalefold config key -c demo/config.yaml[/]")

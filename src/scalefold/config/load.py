@@ -21,6 +21,8 @@ from scalefold.config.yaml_text import read_yaml
 from scalefold.errors import InputError
 
 Tree = dict[str, Any]
+_NO_DATA: Final = {"chains": "-", "mirrors": {"mmcif": ["-"], "alignments": ["-"]}}
+"""Stands for the section data of what needs none: a model, a prediction."""
 _MOST_FINDINGS: Final = 20
 _LONGEST_VALUE: Final = 200
 
@@ -98,6 +100,9 @@ def make_config(tree: Mapping[str, Any], source: str | Source = "configuration")
         defaults = preset_tree(preset)
     except InputError as error:
         raise InputError(f"{layers.of(['preset'])}: {error}") from None
+    predict = tree.get("predict")
+    if isinstance(predict, Mapping) and predict.get("weights"):
+        defaults = merge(defaults, {"data": _NO_DATA})
     try:
         return Config.model_validate(merge(defaults, dict(tree)))
     except ValidationError as error:
@@ -133,9 +138,7 @@ def preset_config(name: str, overrides: Mapping[str, Any] | None = None) -> Conf
     InputError
         Naming the preset or the key.
     """
-    # What a run needs besides.
-    rest = {"chains": "-", "mirrors": {"mmcif": ["-"], "alignments": ["-"]}}
-    base = (f"preset {name}", {"preset": name, "data": rest})
+    base = (f"preset {name}", {"preset": name, "data": _NO_DATA})
     return make_config(*_laid([base], overrides or {}))
 
 

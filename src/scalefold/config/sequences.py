@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from scalefold.config.section import Section
 from scalefold.config.values import NonNegative, Positive, WrittenPath
@@ -28,8 +28,13 @@ class SequencesConfig(Section):
 
 
 class PredictConfig(SequencesConfig):
-    """Structures of sequences, by the weights that the run ends with."""
+    """Structures of sequences, by the weights that the run ends with, or by given ones."""
 
+    weights: list[WrittenPath] = Field(
+        [],
+        description="Weights that predict. The run then only predicts, and needs no section data. "
+        "Empty: those that the run ends with.",
+    )
     early_stop_angstrom: Annotated[float, Field(ge=0.0)] = Field(
         0.0,
         description="Recycling ends when it changes distances between CA atoms by less; 0: never.",
@@ -37,6 +42,15 @@ class PredictConfig(SequencesConfig):
     relax: bool = Field(
         False, description="Relax the best model of each sequence by OpenMM, the extra relax."
     )
+
+    @model_validator(mode="after")
+    def _has_sequences(self) -> Self:
+        if self.weights and self.fasta is None:
+            raise ValueError(
+                "predict.weights are given, but there are no sequences to predict: set "
+                "predict.fasta"
+            )
+        return self
 
 
 class DistillationConfig(SequencesConfig):

@@ -45,6 +45,8 @@ def outcome(config: Config) -> list[str]:
     else:
         checkpoint = run / "weights" / key / evaluation_path(Path(), best).stem
         lines.append(f"best weights: {checkpoint}")
+        predict = f"scalefold predict my.fasta --alignments my_alignments --weights {checkpoint}"
+        lines.append(f"predict with them: {predict} --out predicted")
         lines.append(f"for other codes: scalefold weights export {checkpoint} --out finetuned.pt")
     lines.append(f"report: {run / 'report.html'}")
     return lines

@@ -7,9 +7,12 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from scalefold.config.identity import leaves
+
+LISTING_REJECTED: Final = "input/rejected.tsv"
+"""In the run's folder: what is not listed, and why."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ class Request:
     @property
     def rejected(self) -> Path:
         """Table of what is not listed, and why."""
-        return self.out / "input/rejected.tsv"
+        return self.out / LISTING_REJECTED
 
     @property
     def command(self) -> str:

@@ -37,8 +37,8 @@ from scalefold.raw.own_structures import GEMMI_ERRORS, complete_block, read_pdb
 
 _PDB_SUFFIXES: Final = frozenset({".pdb", ".ent"})
 _REPLACE: Final = (
-    "Download it again; if the mirror's copy is the same, use another mirror (data.mirrors.mmcif) "
-    "and tell its keeper"
+    "Download it again, or write it again if it is yours. If the mirror's copy is damaged, use "
+    "another mirror (data.mirrors.mmcif)"
 )
 _CLOSED_BEFORE_ATOMS: Final = re.compile(rb"\n#[ \t\r]*\nloop_[ \t\r]*\n_atom_site\.")
 

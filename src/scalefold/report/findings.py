@@ -38,7 +38,7 @@ def findings(files: RunFiles, calibration: Mapping[str, Mapping[str, Any]]) -> l
         *_slowed(files.metrics),
         *_interrupted(files),
         *_confidence(calibration),
-        *_geometry(files.evaluations),
+        *_geometry(files),
     ]
 
 
@@ -145,12 +145,20 @@ def _confidence(calibration: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
             yield f"pLDDT of {split} is {abs(bias):.0f} points {word} than lDDT-Cα on average."
 
 
-def _geometry(evaluations: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    chains = [c for e in evaluations[-1:] for c in e["chains"] if c.get("peptide_bonds")]
+def _geometry(files: RunFiles) -> Iterator[str]:
+    chains = [c for e in files.evaluations[-1:] for c in e["chains"] if c.get("peptide_bonds")]
     bonds = sum(chain["peptide_bonds"] for chain in chains)
     broken = sum(chain["broken_bonds"] for chain in chains)
     if bonds and broken > _BROKEN * bonds:
+        config = files.checkpoints[-1].config if files.checkpoints else {}
+        if config.get("loss", {}).get("violation"):
+            advice = (
+                "The violation loss is on: more steps make them fewer, and `scalefold relax` mends "
+                "single ones."
+            )
+        else:
+            advice = "The violation loss is for this; AlphaFold2 uses it in fine-tuning."
         yield (
             f"{100 * broken / bonds:.0f}% of the peptide bonds are broken in the last evaluation. "
-            "The violation loss is for this; AlphaFold2 uses it in fine-tuning."
+            f"{advice}"
         )

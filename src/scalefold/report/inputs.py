@@ -17,6 +17,7 @@ from typing import Any, Final
 from scalefold.checkpoint.lock import LOCK_FOLDER, TRAINING_LOG
 from scalefold.checkpoint.read import Metadata, checkpoints, read_metadata
 from scalefold.errors import InputError
+from scalefold.finetune.request import LISTING_REJECTED
 from scalefold.raw.chains import Rejected, read_rejected
 from scalefold.report.data_set import data_set
 from scalefold.report.shapes import Evaluation, Ladder, MetricsRecord, misfit
@@ -125,6 +126,8 @@ def read_run(run: Path, key: str | None, shards: Path) -> RunFiles:
     except InputError as error:
         files.notes.append(f"The chains of the shards cannot be counted: {error}")
     files.rejected = _rejected(shards / REJECTED_FILE, files.notes)
+    if (listing := run / LISTING_REJECTED).is_file():  # of a fine-tuning's own structures
+        files.rejected = [*_rejected(listing, files.notes), *files.rejected]
     others = {other for other in keys if other != files.key}
     files.benchmarks = _benchmarks(run / "benchmarks", others, files.notes)
     files.ladder = _ladder(run / LADDER_FILE, files.notes)

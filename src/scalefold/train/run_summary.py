@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from rich.filesize import decimal
 
@@ -23,11 +23,26 @@ FINETUNING_SAMPLE_SECONDS: Final = 0.965
 """The same with AlphaFold2's sizes of fine-tuning, and recomputation selective."""
 
 _SIZES: Final = ("crop_size", "max_msa_clusters", "max_extra_msa", "max_templates")
+
+
+class _Measured(NamedTuple):
+    """Of a sample: time and memory at this speed, their record, and the least memory."""
+
+    seconds: float
+    gib: float
+    record: str
+    least_gib: float
+
+
 _MEASURED: Final = {
-    (256, 124, 1024, 4): (SAMPLE_SECONDS, "docs/benchmarks/recomputation-h200.json"),
-    (384, 508, 5120, 4): (FINETUNING_SAMPLE_SECONDS, "docs/benchmarks/finetuning-h200.json"),
+    (256, 124, 1024, 4): _Measured(
+        SAMPLE_SECONDS, 38.2, "docs/benchmarks/recomputation-h200.json", 4.7
+    ),
+    (384, 508, 5120, 4): _Measured(
+        FINETUNING_SAMPLE_SECONDS, 62.3, "docs/benchmarks/finetuning-h200.json", 9.3
+    ),
 }
-"""By `_SIZES`: seconds a sample, and their record."""
+"""By `_SIZES`. The least memory is that of offload, see docs/benchmarks/small-gpus-h100.json."""
 _BYTES_A_PARAMETER: Final = 16
 """Of a checkpoint: weights, their average and Adam's two moments, in float32."""
 
@@ -116,13 +131,45 @@ def _training(config: Config, chains: int) -> str:
 
 
 def _hours(config: Config) -> str:
+    samples = config.training.steps * config.training.global_batch_size
+    for sizes, measured in _MEASURED.items():  # the fastest first
+        if _takes_at_most(sizes, config):
+            same = sizes == _sizes(config) and config.model == type(config.model)()
+            about = "" if same else "at most about "
+            return (
+                f"{about}{samples * measured.seconds / 3600:,.1f} on one H200, at "
+                f"{measured.seconds} s a sample and {measured.gib:.0f} GiB of its memory "
+                f"({measured.record}); training.recomputation auto takes less where there is less, "
+                f"down to {measured.least_gib:g} GiB"
+            )
+    return (
+        "not measured for these sizes; the training says what is left from its first steps on. On "
+        "a GPU, `scalefold bench step` measures a step"
+    )
+
+
+def _sizes(config: Config) -> tuple[int, ...]:
     features = config.features.model_dump()
-    measured = _MEASURED.get(tuple(features[key] for key in _SIZES))
-    if measured is None or config.model != type(config.model)():
-        return "not measured for these sizes; on a GPU, `scalefold bench step` measures a step"
-    seconds, record = measured
-    hours = config.training.steps * config.training.global_batch_size * seconds / 3600
-    return f"{hours:,.1f} on one H200, at {seconds} s a sample ({record})"
+    return tuple(features[key] for key in _SIZES)
+
+
+def _takes_at_most(sizes: tuple[int, ...], config: Config) -> bool:
+    """Whether a sample takes as long as one of these sizes, or less.
+
+    The model is the measured one, maybe without templates, or with the head of aligned errors,
+    which takes little. Templates' torsions are rows of the alignment.
+    """
+    template = config.model.template
+    whole = config.model.model_copy(
+        update={"pae_head": False, "template": template.model_copy(update={"enabled": True})}
+    )
+    if whole != type(config.model)():
+        return False
+    crop, clusters, extra, slots = _sizes(config)
+    slots = template.num_rows(slots)
+    own = (crop, clusters + slots, extra, slots)
+    measured = (sizes[0], sizes[1] + sizes[3], *sizes[2:])
+    return all(one <= other for one, other in zip(own, measured, strict=True))
 
 
 def _checkpoints(config: Config) -> str:

@@ -1,6 +1,7 @@
 """What a report says in words, by groups, and by comparison."""
 
 import math
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -95,6 +96,15 @@ def test_broken_bonds_are_a_share_of_all():
     ]
     (found,) = findings(healthy(evaluations=[last]), {})
     assert "12%" in found
+
+
+@pytest.mark.parametrize(("weight", "mends"), [(0.0, False), (1.0, True)])
+def test_broken_bonds_under_the_violation_loss_have_another_remedy(weight: float, mends: bool):
+    last = scored(9, train=0.5)
+    last["chains"] = [{"peptide_bonds": 80, "broken_bonds": 12}]
+    checkpoint = Mock(config={"loss": {"violation": weight}})
+    (found,) = findings(healthy(evaluations=[last], checkpoints=[checkpoint]), {})
+    assert ("scalefold relax" in found) == mends
 
 
 def test_groups_hold_each_chain_once_a_kind():

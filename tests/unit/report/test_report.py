@@ -555,6 +555,16 @@ def test_chains_set_aside_that_stay_templates_are_counted(make_run, kept: int, w
     assert words in report_of(run)[0]
 
 
+def test_what_a_fine_tuning_did_not_list_is_set_aside_too(make_run):
+    run = make_run()
+    before = content_of(run)["rejected"]
+    (run / "input").mkdir()
+    row = {"chain_key": "cut.pdb", "stage": "structures", "reason": "has no atoms"}
+    lines = ("\t".join(row), "\t".join(row.values()))
+    (run / "input/rejected.tsv").write_text("\n".join(lines) + "\n")
+    assert content_of(run)["rejected"] == [row, *before]
+
+
 def test_a_damaged_table_of_rejected_chains_is_a_note(make_run):
     run = make_run()
     assert len(content_of(run)["rejected"]) > 1

@@ -6,9 +6,11 @@ from importlib import resources
 
 import numpy as np
 import pytest
+from tests.unit.report import conftest
 from tests.unit.report.conftest import content_of, shown_structures, training_of
 from tests.unit.report.test_report import report_of
 
+from scalefold.report import write_report
 from scalefold.report.structures import structures, viewer_data
 
 VENDOR = resources.files("scalefold.report") / "vendor"
@@ -76,3 +78,19 @@ def test_names_cannot_end_the_script(make_run):
     assert "</script>" not in viewer_data(found)
     assert {one["sequence"][:9] for one in json.loads(viewer_data(found))} >= {"</script>"}
     assert np.nanmax(found[0].maps["distance"]) <= 254 / 8
+
+
+def test_a_page_of_200_long_chains_is_at_most_10_megabytes(make_run, monkeypatch):
+    chains = [(f"{n:04d}_A", "train" if n % 2 else "validation", 1000) for n in range(200)]
+    monkeypatch.setattr(conftest, "CHAINS", chains)
+    run = make_run(structures=True, evaluated=(0, 100, 200))
+    for path in (run / "evaluation").glob("*/*.json"):
+        tree = json.loads(path.read_text("utf-8"))
+        tree["shown"] = [
+            conftest.shown_structure(*chains[2 * number + split][:2], place, 1000)
+            for split in (0, 1)
+            for number, place in enumerate(("best", "median", "worst"))
+        ]
+        path.write_text(json.dumps(tree), "utf-8")
+    write_report(run)
+    assert (run / "report.html").stat().st_size < 10_000_000
