@@ -255,15 +255,15 @@ def test_same_bits_every_time(device: torch.device) -> None:
 
 def test_arguments_are_checked(device: torch.device) -> None:
     q, k, v, gate, mask, bias = _inputs((1, 2, 19, 19, 2, 8), device)
-    with pytest.raises(ValueError, match=r"bias has shape .* must be \(1, 2, 19, 19\)"):
+    with pytest.raises(ValueError, match=r"bias.*\(1, 1, 19, 19\).*\(1, 2, 19, 19\)"):
         attention(q, k, v, gate, mask, bias[:, :1])
-    with pytest.raises(ValueError, match=r"attention takes .* found .*float64"):
+    with pytest.raises(ValueError, match="float64"):
         attention(q, k.double(), v, gate, mask, bias)
-    with pytest.raises(ValueError, match=r"attention takes .* found .*float64"):
+    with pytest.raises(ValueError, match="float64"):
         attention(*(x.double() for x in (q, k, v, gate)), mask_BRK=mask, bias_BHQK=bias)
-    with pytest.raises(ValueError, match=r"bias_scale above 0, found 0\.0"):
+    with pytest.raises(ValueError, match=r"bias_scale.*0\.0"):
         attention(q, k, v, gate, mask, bias, 0.0)
-    with pytest.raises(ValueError, match=r" scale above 0, found -1\.0"):
+    with pytest.raises(ValueError, match=r"\bscale.*-1\.0"):
         attention(q, k, v, gate, mask, bias, scale=-1.0)
 
 

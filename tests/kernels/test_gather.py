@@ -51,7 +51,7 @@ def test_wrong_tensors_are_named(device: torch.device) -> None:
     gather = Gather(torch.zeros(LENGTH, device=device), PLACES, SIZES)
     with pytest.raises(ValueError, match="multiples of 8"):
         Gather(torch.zeros(8, device=device), [0, 3], [3, 5])
-    with pytest.raises(ValueError, match="4 tensors for 5 places"):
+    with pytest.raises(ValueError, match=r"4 .*5 "):
         gather(tensors(device)[1:])
     with pytest.raises(ValueError, match=r"bfloat16.* torch.float32"):
         gather([t.bfloat16() for t in tensors(device)])

@@ -96,9 +96,9 @@ def test_nothing_to_do(device: torch.device) -> None:
 
 def test_wrong_arguments_are_named(device: torch.device) -> None:
     (x, *parameters, _), mask = arguments((1, 6, 2, 8, 2, 4), device)
-    with pytest.raises(ValueError, match=r"mask has shape \(1, 5, 2\), must be \(1, 6, 2\)"):
+    with pytest.raises(ValueError, match=r"mask.*\(1, 5, 2\).*\(1, 6, 2\)"):
         global_attention(x, mask[:, :5], *parameters)
-    with pytest.raises(ValueError, match=r"value_weight has shape \(3, 8\), must be \(4, 8\)"):
+    with pytest.raises(ValueError, match=r"value_weight.*\(3, 8\).*\(4, 8\)"):
         global_attention(x, mask, *parameters[:4], parameters[4][:3], *parameters[5:])
     with pytest.raises(ValueError, match=r"float16.*float32"):
         global_attention(x.half(), mask, *parameters)

@@ -202,7 +202,7 @@ def test_too_many_rows_are_named() -> None:
         lambda: residual_linear(z, z, expanded(8, 8), expanded(8), None),
     ]
     for call in calls:
-        with pytest.raises(ValueError, match=r"2152960000 rows of shape .* split them"):
+        with pytest.raises(ValueError, match="2152960000"):
             call()
 
 
@@ -221,5 +221,5 @@ def test_too_many_samples_are_named() -> None:
         lambda: operands_forward(x, mask, operands, x),
     ]
     for call in calls:
-        with pytest.raises(ValueError, match=r"65536 samples; the kernels take 65535 .* split"):
+        with pytest.raises(ValueError, match=r"65536.*65535"):
             call()

@@ -130,13 +130,13 @@ def test_no_rows(device: torch.device) -> None:
 
 def test_wrong_arguments_are_named(device: torch.device) -> None:
     x, h, weight, bias = arguments((2, 3, 8), 4, device)
-    with pytest.raises(ValueError, match=r"\(2, 3, 7\).* has shape .* must be"):
+    with pytest.raises(ValueError, match=r"\(2, 3, 7\).*\(2, 3, 8\)|\(2, 3, 8\).*\(2, 3, 7\)"):
         residual_linear(x[..., 1:], h, weight, bias, None)
     with pytest.raises(ValueError, match="the same for all tensors"):
         residual_linear(x.half(), h, weight, bias, None)
     with pytest.raises(ValueError, match="shared_dim"):
         residual_linear(x, h, weight, bias, dropout((2,), -3, device))
-    with pytest.raises(ValueError, match=r"2 samples .* found \(1,\)"):
+    with pytest.raises(ValueError, match=r"\b2\b.*\(1,\)"):
         residual_linear(x, h, weight, bias, dropout((1,), -2, device))
 
 

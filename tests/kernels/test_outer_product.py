@@ -126,7 +126,7 @@ def test_operands_with_sequences_last_are_taken_as_they_are(device: torch.device
 def test_shapes_and_types_are_checked(device: torch.device) -> None:
     inputs, count, _ = _inputs((1, 3, 4, 5, 8, 6), device, torch.float32)
     a, b, weight, bias, z = inputs
-    with pytest.raises(ValueError, match="b has shape"):
+    with pytest.raises(ValueError, match=r"\bb\b.*\("):
         outer_product_mean(a, b[..., :7], count, weight, bias, z)
     with pytest.raises(ValueError, match="count"):
         outer_product_mean(a, b, count[:, :2], weight, bias, z)
@@ -259,7 +259,7 @@ def test_one_operand_alone_has_a_gradient(device: torch.device) -> None:
 
 def test_shapes_of_operands_are_checked(device: torch.device) -> None:
     (m, *parameters), mask, _ = _operand_inputs((1, 5, 6, 8, 8), device, torch.float32)
-    with pytest.raises(ValueError, match="mask has shape"):
+    with pytest.raises(ValueError, match=r"mask.*\("):
         outer_product_operands(m, mask[:, :4], *parameters)
     with pytest.raises(ValueError, match="bias_b"):
         outer_product_operands(m, mask, *parameters[:-1], bias_b=parameters[-1][:3])

@@ -216,11 +216,11 @@ def test_transition_and_residual_linear(draw: Callable[..., Tensor]) -> None:
 
 def test_wrong_shapes_are_named(draw: Callable[..., Tensor], device: torch.device) -> None:
     q, k, v, bias = heads(draw)
-    with pytest.raises(ValueError, match=r"bias has shape \(1, 2, 5, 5\), must be \(1, 1, 2, 5, 5"):
+    with pytest.raises(ValueError, match=r"bias.*\(1, 2, 5, 5\).*\(1, 1, 2, 5, 5"):
         api.triangle_attention(q, k, v, bias[:, 0])
-    with pytest.raises(ValueError, match=r"mask has shape"):
+    with pytest.raises(ValueError, match=r"mask.*\("):
         api.triangle_attention(q, k, v, bias, some(device, B, N, N))
-    with pytest.raises(ValueError, match="direction is 'in'"):
+    with pytest.raises(ValueError, match=r"direction.*'in'"):
         api.triangle_multiplication(q, "in", **dict.fromkeys(WEIGHTS, q))
 
 

@@ -190,20 +190,20 @@ def test_wrong_types_are_named() -> None:
 def test_wrong_shapes_are_named(device: torch.device) -> None:
     inputs = [x.detach() for x in arguments(16, 24, 2, 3, 5, device=device)]
     z, mask, *parameters = inputs
-    with pytest.raises(ValueError, match=r"mask has shape \(1, 3, 5\), must be \(2, 3, 5\)"):
+    with pytest.raises(ValueError, match=r"mask.*\(1, 3, 5\).*\(2, 3, 5\)"):
         triangle.triangle_projection(z, mask[:1], *parameters[:12])
-    with pytest.raises(ValueError, match=r"b_gate has shape \(23, 16\), must be \(24, 16\)"):
+    with pytest.raises(ValueError, match=r"b_gate.*\(23, 16\).*\(24, 16\)"):
         triangle.triangle_projection(z, mask, *parameters[:8], parameters[8][1:], *parameters[9:12])
     product = draw(2, 3, 5, 24, device=device)
-    with pytest.raises(ValueError, match=r"gate has shape \(2, 3, 5, 15\), must be .* 16\)"):
+    with pytest.raises(ValueError, match=r"gate.*\(2, 3, 5, 15\).* 16\)"):
         triangle.triangle_output(z, product, z[..., 1:], *parameters[12:], dropout=None)
-    with pytest.raises(ValueError, match=r"product .* has shape \(24, 2, 2, 5\)"):
+    with pytest.raises(ValueError, match=r"product.*\(24, 2, 2, 5\)"):
         triangle.triangle_output(z, product[:, 1:], z, *parameters[12:], dropout=None)
     dropout = Dropout(torch.zeros(2, dtype=torch.int64, device=device), 0, 0.5, -4)
-    with pytest.raises(ValueError, match=r"must be in -3\.\.\.-1"):
+    with pytest.raises(ValueError, match=r"-3\.\.\.-1"):
         triangle.triangle_output(z, product, z, *parameters[12:], dropout=dropout)
     dropout = Dropout(torch.zeros(1, dtype=torch.int64, device=device), 0, 0.5, -1)
-    with pytest.raises(ValueError, match="2 samples needs as many keys"):
+    with pytest.raises(ValueError, match=r"\b2\b.*keys"):
         triangle.triangle_output(z, product, z, *parameters[12:], dropout=dropout)
     for op in (triangle.triangle_product_outgoing, triangle.triangle_product_incoming):
         with pytest.raises(ValueError, match="no products of matrices"):

@@ -198,7 +198,7 @@ class _DeviceClock:
     @staticmethod
     def _cycles_per_second(device: torch.device) -> float:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        cycles = 10**8
+        cycles = 10**8  # torch has no public way to keep a GPU busy for a given time
         torch.cuda._sleep(cycles // 100)
         start.record()
         torch.cuda._sleep(cycles)

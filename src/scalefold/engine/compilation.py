@@ -47,7 +47,7 @@ def choose_compilation(
     if setting is False or obstacle is not None:
         return as_written
     logger.info("structure module, embedders and losses are compiled at first, for up to a minute")
-    torch._dynamo.config.recompile_limit = _VARIANTS
+    torch.compiler.config.recompile_limit = _VARIANTS
     # Here and not where they are: it imports the compiler, for more than a second.
     torch.compiler.assume_constant_result(violation.clash_tables)
     # Softmax over some hundred elements fits into one kernel; online, it would be three.

@@ -62,6 +62,7 @@ class CapturedPasses(Generic[Result]):
 
         def recycle() -> None:
             new = passes.recycle(self._features, self._previous, templates)
+            # Private, since torch has no public copy of many tensors in one launch.
             torch._foreach_copy_(list(self._previous), list(new))
 
         self._recycle, _ = _capture(recycle, pool)

@@ -126,7 +126,8 @@ def _count_common(first: Tensor, second: Tensor) -> Tensor:
     counts above 256.
     """
     if first.is_cuda or torch.backends.mkldnn.is_available():
-        # CUDA asks for more than 16 rows in the first matrix, a multiple of 8 in the second
+        # Private, since torch has no public GEMM of 8-bit integers with 32-bit sums. CUDA asks for
+        # more than 16 rows in the first matrix, a multiple of 8 in the second.
         num_first, num_second = len(first), len(second)
         first = functional.pad(first, (0, 0, 0, max(17 - num_first, 0)))
         second = functional.pad(second, (0, 0, 0, -num_second % 8))

@@ -32,5 +32,6 @@ class TorchGather:
     def __call__(self, tensors: Sequence[Tensor]) -> None:
         """See `Gather`."""
         if self._views:
-            # One tensor of another layout would make all copies slow.
+            # Private, since torch has no public copy of many tensors in a few launches. One tensor
+            # of another layout would make all copies slow.
             torch._foreach_copy_(self._views, [tensor.reshape(-1) for tensor in tensors])

@@ -52,5 +52,5 @@ def test_what_was_divided_is_whole_for_a_moment(micro: Config) -> None:
 
 def test_processes_that_cannot_divide_evenly_are_an_error(micro: Config) -> None:
     size = next(n for n in (3, 5, 7, 11) if assemble(micro, CPU).parameters.master.numel() % n)
-    with pytest.raises(InputError, match=f"shard_optimiser .* {size} processes"):
+    with pytest.raises(InputError, match=rf"shard_optimiser.*\b{size}\b"):
         assemble(dividing(micro), CPU, replace(SINGLE, world=Among(size)))

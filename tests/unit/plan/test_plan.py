@@ -167,7 +167,7 @@ def test_rows_divide_the_samples_among_the_gpus(
             assert row.memory_gib <= H200.memory_gib
             assert ("network" in row.extrapolated) == (row.used > 8)
     assert planner.fastest(8).step_seconds < planner.fastest(1).step_seconds / 7
-    with pytest.raises(InputError, match="does not fit into 2 GPUs of 1 GiB"):
+    with pytest.raises(InputError, match="2 GPUs of 1 GiB"):
         Planner(config, replace(H200, memory_gib=1.0), known).fastest(2)
 
 
@@ -175,7 +175,7 @@ def test_steps_of_another_gpu_need_a_record(
     config: Config, known: Calibration, tmp_path: Path
 ) -> None:
     other = replace(H200, kind="B300")
-    with pytest.raises(InputError, match="B300: no step of this model"):
+    with pytest.raises(InputError, match="B300"):
         Timing(config, known, other)
     faster = by_degree("push")[4] | {"device": "NVIDIA B300", "exchange": "push"}
     file = tmp_path / "scaling.json"
@@ -187,7 +187,7 @@ def test_steps_of_another_gpu_need_a_record(
     assert timing.is_recorded("none", 4)
     assert not timing.is_recorded("none", 2)
     file.write_text("{}x")
-    with pytest.raises(InputError, match="no record of bench scaling"):
+    with pytest.raises(InputError, match=file.name):
         list(read_steps(file))
 
 

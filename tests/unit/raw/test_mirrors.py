@@ -221,12 +221,12 @@ def test_no_server_at_all(downloader: Downloader, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (gzip.compress(BODY, mtime=0)[:-20], "is a truncated gzip file: replace it"),
-        (gzip.compress(BODY, mtime=0)[:1], "is a truncated gzip file: replace it"),
-        (b"", "is a truncated gzip file: replace it"),
-        (gzip.compress(BODY, mtime=0)[:9] + b"\xff" * 99, r"is not a whole gzip file \(.*: repl"),
-        (b"<html>sorry</html>", "is a page in HTML"),
-        (b"data_5PTI\n# \n", r"is not gzipped, it begins with b'data_5PTI\\n# ': gzip it there"),
+        (gzip.compress(BODY, mtime=0)[:-20], "truncated gzip"),
+        (gzip.compress(BODY, mtime=0)[:1], "truncated gzip"),
+        (b"", "truncated gzip"),
+        (gzip.compress(BODY, mtime=0)[:9] + b"\xff" * 99, "gzip"),
+        (b"<html>sorry</html>", "HTML"),
+        (b"data_5PTI\n# \n", r"b'data_5PTI\\n# '"),
     ],
 )
 def test_damaged_gzip_is_not_accepted(
@@ -237,7 +237,7 @@ def test_damaged_gzip_is_not_accepted(
     (tmp_path / "mirror/x.cif.gz").write_bytes(good)
     site.files["/x.cif.gz"] = content
     target = tmp_path / "out/x.cif.gz"
-    with pytest.raises(UnavailableError, match=rf"x\.cif\.gz: {problem}"):
+    with pytest.raises(UnavailableError, match=rf"x\.cif\.gz: .*{problem}"):
         downloader.get([site.url], "x.cif.gz", target)
     assert list((tmp_path / "out").iterdir()) == []
     downloader.get([site.url, str(tmp_path / "mirror")], "x.cif.gz", target)

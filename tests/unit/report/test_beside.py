@@ -87,10 +87,10 @@ def test_the_configuration_names_it_and_the_command_another(make_run, tmp_path):
 @pytest.mark.parametrize("damage", ["not JSON", "{}", '{"run": "x", "training": {}}'])
 def test_what_is_no_report_is_refused(make_run, tmp_path, damage):
     path = tmp_path / "report.json"
-    with pytest.raises(InputError, match=r"report\.json: not the report"):
+    with pytest.raises(InputError, match=r"report\.json"):
         read_report(path)
     path.write_text(damage)
-    with pytest.raises(InputError, match=r"report\.json: not the report"):
+    with pytest.raises(InputError, match=r"report\.json"):
         read_report(path)
 
 

@@ -99,7 +99,7 @@ def test_names_an_entry_that_a_part_lacks(database: Path, tmp_path: Path) -> Non
     states = FFIndex(database_part(tmp_path / "demo", "cs219"))
     kept = [(name, states[name]) for name in states if name != "5pti_A"]
     write_ffindex(database_part(tmp_path / "demo", "cs219"), kept)
-    with pytest.raises(InputError, match="5pti_A is not in its cs219"):
+    with pytest.raises(InputError, match=r"5pti_A.*cs219"):
         check_parts_agree(tmp_path / "demo")
 
 

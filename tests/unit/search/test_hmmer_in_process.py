@@ -53,7 +53,7 @@ def test_the_query_is_left_where_nothing_is_found(tmp_path: Path) -> None:
 
 
 def test_a_search_ends_at_its_time_limit(sequences: Path) -> None:
-    with pytest.raises(ToolError, match="longer than 0 minutes"):
+    with pytest.raises(ToolError, match="0 minutes"):
         jackhmmer_in_process(SEQUENCE, sequences, Limits(minutes=0), part_residues=PART)
 
 
@@ -68,7 +68,7 @@ def test_a_sequence_that_hmmer_refuses_fails_one_search(tmp_path: Path, letters:
 def test_refuses_options_that_it_would_not_follow(
     sequences: Path, options: tuple[str, ...]
 ) -> None:
-    with pytest.raises(InputError, match="Use the tool jackhmmer"):
+    with pytest.raises(InputError, match="tool jackhmmer"):
         check_in_process(sequences, options)
 
 
@@ -77,7 +77,7 @@ def test_refuses_a_large_database_and_a_missing_package(
 ) -> None:
     check_in_process(sequences)
     monkeypatch.setattr(hmmer_in_process, "MAX_DATABASE_BYTES", 1000)
-    with pytest.raises(InputError, match="use the tool jackhmmer"):
+    with pytest.raises(InputError, match="tool jackhmmer"):
         check_in_process(sequences)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(InputError, match="pip install pyhmmer"):

@@ -112,7 +112,7 @@ def test_alignments_of_the_former_version_are_refused_with_the_command(demo_copy
     del tree["sha256"], tree["hits"]
     tree["head"]["schema_version"] = 1
     path.write_text(json.dumps(tree))
-    with pytest.raises(InputError, match=r"msa-00001\.json: schema version 1.*--forcerun pack;"):
+    with pytest.raises(InputError, match=r"msa-00001\.json: .*\b1\b.*--forcerun pack;"):
         pack_index(demo_copy.config, demo_copy.raw, demo_copy.out, QUIET)
     for bucket in range(demo_copy.buckets):
         pack_alignments(demo_copy.config, demo_copy.raw, demo_copy.out, bucket, QUIET)
@@ -139,7 +139,7 @@ def test_alignments_that_came_after_packing_are_not_overlooked(work):
     assert work.pack().counts["chains set aside"] == 1
     work.alignment("1a8o_A")
     bucket = bucket_of("1a8o", work.buckets)
-    with pytest.raises(InputError, match=rf"1a8o_A .* delete msa-{bucket:05d}\.arrow"):
+    with pytest.raises(InputError, match=rf"1a8o_A.*msa-{bucket:05d}\.arrow"):
         pack_index(work.config, work.raw, work.out, QUIET)
     pack_bucket(work, "1a8o")
     assert len(ShardReader(work.out).keys("train")) == 2

@@ -209,10 +209,10 @@ def test_missing_paths_are_refused(work):
     with pytest.raises(InputError, match=r"chains\.tsv"):
         work.pack()
     work.list_chains(("5pti_A", "train", "b"))
-    with pytest.raises(InputError, match="no such raw folder"):
+    with pytest.raises(InputError, match=f"{work.raw}"):
         work.pack()
     work.raw.mkdir()
-    with pytest.raises(InputError, match=r"raw: .*`scalefold fetch`"):
+    with pytest.raises(InputError, match=r"raw: .*scalefold fetch"):
         work.pack()
     with pytest.raises(InputError, match="raw: "):
         pack_index(work.config, work.raw, work.out)
@@ -222,12 +222,12 @@ def test_a_stage_before_its_turn_names_the_file_and_the_command(work):
     work.list_chains(("5pti_A", "train", "b"))
     work.structure("5pti")
     bucket = bucket_of("5pti", 3)
-    command = f"`scalefold pack --stage {{}} --bucket {bucket}` writes it"
-    file = f"{{}}-{bucket:05d}.json: no such file"
-    with pytest.raises(InputError, match=f"{file.format('chain')}. {command.format('structures')}"):
+    command = f"--stage {{}} --bucket {bucket}"
+    file = f"{{}}-{bucket:05d}.json"
+    with pytest.raises(InputError, match=f"{file.format('chain')}.*{command.format('structures')}"):
         pack_alignments(work.config, work.raw, work.out, bucket, QUIET)
     pack_structures(work.config, work.raw, work.out, bucket, QUIET)
-    with pytest.raises(InputError, match=f"{file.format('msa')}. {command.format('alignments')}"):
+    with pytest.raises(InputError, match=f"{file.format('msa')}.*{command.format('alignments')}"):
         pack_index(work.config, work.raw, work.out)
     pack_alignments(work.config, work.raw, work.out, bucket, QUIET)
     with pytest.raises(InputError, match=r"manifest\.json"):
@@ -356,8 +356,8 @@ def test_damaged_summary_is_named(demo_copy):
         whole = path.read_bytes()
         for damaged in (whole[:-20], whole.replace(b'"row"', b'"rwo"', 1)):
             path.write_bytes(damaged)
-            command = rf"`scalefold pack --stage {stage} --bucket 1` writes it"
-            with pytest.raises(InputError, match=rf"{path.name}: .*{command}"):
+            command = f"--stage {stage} --bucket 1"
+            with pytest.raises(InputError, match=f"{path.name}: .*{command}"):
                 pack_index(demo_copy.config, demo_copy.raw, demo_copy.out)
         path.write_bytes(whole)
     pack_index(demo_copy.config, demo_copy.raw, demo_copy.out)

@@ -68,7 +68,7 @@ def test_a_flipped_bit_anywhere_never_changes_what_is_read(shard):
 
 def test_truncated_file_is_refused(shard):
     shard.write_bytes(shard.read_bytes()[:-20])
-    with pytest.raises(InputError, match="not a complete Arrow file"):
+    with pytest.raises(InputError, match=shard.name):
         ShardFile(shard, "msa")
 
 
@@ -83,15 +83,15 @@ def test_a_damaged_file_s_error_says_how_to_make_it_again(shard, tmp_path):
         assert command in str(caught.value)
         assert "then `scalefold pack --stage index`" in str(caught.value)
         assert "delete the file" in str(caught.value)
-    with pytest.raises(InputError, match="`scalefold pack --stage index`"):
+    with pytest.raises(InputError, match="--stage index"):
         ShardFile(tmp_path / "index.arrow", "index")
-    with pytest.raises(ChecksumError, match="--stage alignments --bucket 0`"):
+    with pytest.raises(ChecksumError, match="--stage alignments --bucket 0"):
         [ShardFile(shard, "msa").row(i) for i in range(3)]
 
 
 def test_empty_file_is_refused(shard):
     shard.write_bytes(b"")
-    with pytest.raises(InputError, match="not a complete Arrow file"):
+    with pytest.raises(InputError, match=shard.name):
         ShardFile(shard, "msa")
 
 
@@ -109,7 +109,7 @@ def test_other_family_is_refused(shard):
 
 def test_other_schema_version_is_refused(shard, monkeypatch):
     monkeypatch.setitem(schema.FAMILY_VERSIONS, "msa", 3)
-    with pytest.raises(InputError, match=r"schema version 2, .* reads 3"):
+    with pytest.raises(InputError, match=r"version 2\b.*\b3\b"):
         ShardFile(shard, "msa")
 
 

@@ -57,9 +57,9 @@ def test_a_full_disk_is_explained_and_closing_does_not_hide_that(
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
-        with pytest.raises(InputError, match=r"metrics\.jsonl.* cannot be written .* --resume"):
+        with pytest.raises(InputError, match=r"metrics\.jsonl.*--resume"):
             log.write({"step": 2, "name": 2_000 * "x"})
-        with pytest.raises(InputError, match=r"metrics\.jsonl.* cannot be written .* --resume"):
+        with pytest.raises(InputError, match=r"metrics\.jsonl.*--resume"):
             log.sync()
         with caplog.at_level(logging.WARNING):
             log.close()

@@ -100,7 +100,7 @@ def test_no_training_chain_with_files_is_an_error(tmp_path: Path, only: Kind | N
     paths = {"mmcif_path": "{entry}.cif", "alignment_path": "{chain}{name}.a3m"}
     given = {"chains": "-", "alignments": ["_a"], "template_hits": None}
     data = make_config({"data": given | {"mirrors": mirrors | paths}}).data
-    with pytest.raises(InputError, match=rf"none of {len(train)} training chains"):
+    with pytest.raises(InputError, match=rf"\b{len(train)}\b"):
         check_files([*train, held_out], data, only)
     check_files([held_out], data, only)  # the list may be for an evaluation
     (tmp_path / f"{train[0].entry_id}.cif").touch()
@@ -131,5 +131,5 @@ def test_what_is_there_under_another_name_is_named(tmp_path: Path) -> None:
     mirrors = {"mmcif": [str(tmp_path)], "alignments": [str(tmp_path)]}
     paths = {"mmcif_path": "{entry}.cif.gz", "alignment_path": "{chain}/{name}.a3m"}
     data = make_config({"data": {"chains": "-", "mirrors": mirrors | paths}}).data
-    with pytest.raises(InputError, match=r"5pti_A/uniref90_hits\.a3m, .*; there is own_hits\.a3m"):
+    with pytest.raises(InputError, match=r"5pti_A/uniref90_hits\.a3m.*own_hits\.a3m"):
         check_files([ChainRow("5pti_A", "train", None)], data)

@@ -79,7 +79,7 @@ def test_a_whole_run(
     assert "continuing" not in caplog.text
     assert (again.step, again.checkpoint) == (6, result.checkpoint)
     assert _records(tmp_path) == records
-    with pytest.raises(InputError, match=r"the last is step-00000006\. Continue it with --resume"):
+    with pytest.raises(InputError, match=r"step-00000006.*--resume"):
         train_quietly(micro, shards, tmp_path)
 
 
@@ -206,7 +206,7 @@ def test_skipped_steps_in_a_row_are_counted_across_a_resume(
     two = {"training": {"max_non_finite_steps": 2, "steps": 2}}
     train_quietly(make_config(merge(micro_tree, two)), shards, tmp_path)
     more = {"training": {"max_non_finite_steps": 2, "steps": 6}}
-    with pytest.raises(DivergedError, match="stopped at step 3: 3 steps in a row"):
+    with pytest.raises(DivergedError, match="step 3"):
         train_quietly(make_config(merge(micro_tree, more)), shards, tmp_path, resume=True)
 
 
@@ -223,7 +223,7 @@ def test_a_training_that_another_has_taken_over_publishes_nothing_more(
             (tmp_path / LOCK_FOLDER / "2").touch()
 
     monkeypatch.setattr(MetricsLog, "write", overtaken)
-    with pytest.raises(InputError, match="another training has taken over"):
+    with pytest.raises(InputError, match="another training"):
         train_quietly(micro, shards, tmp_path)
     assert [p.name for p in checkpoints(tmp_path)] == ["step-00000000", "step-00000002"]
     assert not list(tmp_path.glob("step-*.tmp.*"))
@@ -239,7 +239,7 @@ def test_a_gpu_too_small_is_explained(
         raise torch.OutOfMemoryError(f"{told} large try setting PYTORCH_ALLOC_CONF")
 
     monkeypatch.setattr(TrainingLoader, "__next__", exhausting)
-    with pytest.raises(InputError, match=r"Tried to allocate 3\.12 GiB\. tr") as e:
+    with pytest.raises(InputError, match=r"3\.12 GiB") as e:
         train_quietly(micro, shards, tmp_path)
     assert "training.recomputation is none (none, selective, full, offload:" in str(e.value)
     assert "crop_size" in str(e.value)
@@ -261,7 +261,7 @@ def test_initial_weights_from_a_file_and_from_a_checkpoint(
             started = load_weights(out / "step-00000000", which)
             assert all(torch.equal(started[name], averaged[name]) for name in averaged)
     wrong = merge(micro_tree, {"training": {"initial_weights": str(trained)}, "model": {"c_m": 16}})
-    with pytest.raises(InputError, match=r"(?s)step-00000006 does not fit.*of another shape"):
+    with pytest.raises(InputError, match="step-00000006"):
         train_quietly(make_config(wrong), shards, tmp_path / "wrong")
 
 
@@ -286,7 +286,7 @@ def test_initial_weights_that_were_replaced_under_the_same_name_are_another_trai
     assert train_quietly(config, shards, out, resume=True, set_aside=True).checkpoint == first
 
     given.unlink()
-    with pytest.raises(InputError, match=r"training\.initial_weights: .*given\.pt: no such file"):
+    with pytest.raises(InputError, match=r"training\.initial_weights: .*given\.pt"):
         train_quietly(config, shards, out, resume=True)
     given.write_bytes(averaged[1].read_bytes()[:-100])
     with pytest.raises(InputError, match=r"training\.initial_weights: .*given\.pt"):
@@ -346,7 +346,7 @@ def test_a_checkpoint_of_another_model_is_refused(
     other = make_config(merge(micro_tree, {"model": {"c_z": 16}, "training": {"steps": 9}}))
     with (
         caplog.at_level(logging.INFO),
-        pytest.raises(InputError, match=r"model\.c_z: 8 in the checkpoint, 16 now"),
+        pytest.raises(InputError, match=r"model\.c_z.*\b8\b.*\b16\b"),
     ):
         train_quietly(other, shards, tmp_path, resume=True)
     assert "continuing from" not in caplog.text
@@ -357,7 +357,7 @@ def test_no_chain_to_train_on_is_found_before_anything_is_written(
     micro_tree: dict[str, Any], shards: Path, tmp_path: Path
 ) -> None:
     change = {"sampling": {"max_resolution_angstrom": 0.1, "allow_unknown_resolution": False}}
-    with pytest.raises(InputError, match="no training chain is left of 2"):
+    with pytest.raises(InputError, match=r"training chain.*\b2\b"):
         train_quietly(make_config(merge(micro_tree, change)), shards, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

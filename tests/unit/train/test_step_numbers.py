@@ -25,7 +25,7 @@ def test_a_rank_without_samples_is_absent_and_sends_as_much() -> None:
 
 
 def test_more_numbers_than_there_is_room_for() -> None:
-    with pytest.raises(ValueError, match="60 numbers a sample, there is room for 59"):
+    with pytest.raises(ValueError, match=r"\b60\b.*\b59\b"):
         pack(torch.zeros(1, 60), torch.tensor(0), Notice())
 
 

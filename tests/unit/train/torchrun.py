@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from scalefold.config import config_to_yaml, make_config
+from scalefold.config.load import merge
 
 # A training whose loader does something bad on a rank before it delivers a step's samples, perhaps
 # not until a checkpoint, which is written beside the steps, is complete. Buckets are small, so that
@@ -69,7 +70,9 @@ class Trainings:
 
     def __init__(self, folder: Path, shards: Path, tree: dict[str, Any]) -> None:
         self._folder, self._shards = folder, shards
-        self.tree, self.device = tree, "cpu"
+        # So long that only the launcher's help can end a training that has lost a rank.
+        patient = {"start_timeout_seconds": 86_400, "exchange_timeout_seconds": 86_400}
+        self.tree, self.device = merge(tree, {"training": patient}), "cpu"
         (folder / "run.py").write_text(SCRIPT)
 
     def command(self, out: Path, size: int, faults: list[dict[str, Any]]) -> list[str]:
@@ -94,13 +97,10 @@ class Trainings:
         )
 
     def run(self, out: Path, size: int = 1, *faults: dict[str, Any]) -> tuple[int, str]:
-        """Run one to its end: exit code and what all its processes printed.
-
-        Well before a lost rank would be missed without the launcher's help: ten minutes.
-        """
+        """Run one to its end: exit code and what all its processes printed."""
         process = self.start(out, size, *faults)
         try:
-            output, _ = process.communicate(timeout=540)
+            output, _ = process.communicate()
         finally:
             process.kill()
         return process.returncode, output

@@ -24,6 +24,8 @@ PROGRAMS = ("munged", "mariadbd", "slurmdbd", "slurmctld", "slurmd", "sbatch", "
 ETC = Path("/etc/slurm")
 """Jobs know no other place: Snakemake takes SLURM_CONF from their environment."""
 MARK = "# Written by ScaleFold's tests."
+HANG_SECONDS = 1500
+"""No wait on a busy machine takes so long; below pytest's limit, so that the test says for what."""
 
 
 def obstacle() -> str | None:
@@ -296,7 +298,7 @@ def succeeds(*command: str) -> bool:
     return done.returncode == 0
 
 
-def wait_for(condition: Callable[[], object], what: str, seconds: float = 60) -> None:
+def wait_for(condition: Callable[[], object], what: str, seconds: float = HANG_SECONDS) -> None:
     """Wait until a condition is true.
 
     Raises
@@ -321,7 +323,7 @@ def processes_of_jobs(cluster: str) -> list[int]:
     return found
 
 
-def kill_all(find: Callable[[], list[int]], what: str, seconds: float = 20) -> None:
+def kill_all(find: Callable[[], list[int]], what: str) -> None:
     """Kill processes, and those that they start meanwhile, until none is found.
 
     Raises
@@ -337,7 +339,7 @@ def kill_all(find: Callable[[], list[int]], what: str, seconds: float = 20) -> N
                 os.kill(process, signal.SIGKILL)
         return not left
 
-    wait_for(none_is_left, what, seconds)
+    wait_for(none_is_left, what)
 
 
 def end(process: int) -> None:

@@ -77,7 +77,7 @@ class Training:
     def reach(self, step: int) -> int:
         """Wait for the checkpoint of a step; returns the job."""
         try:
-            wait_for(lambda: step in self.published(), f"the checkpoint of step {step}", 600)
+            wait_for(lambda: step in self.published(), f"the checkpoint of step {step}")
         except TimeoutError as error:
             error.add_note(ask("squeue") + "\n" + ask("sinfo"))
             error.add_note(self.log.read_text()[-3000:] if self.log.exists() else "no log yet")
@@ -93,7 +93,7 @@ class Training:
 
     def says(self, text: str) -> None:
         """Wait until the log has a text."""
-        wait_for(lambda: text in self.log.read_text(), f"'{text}' in {self.log}", 300)
+        wait_for(lambda: text in self.log.read_text(), f"'{text}' in {self.log}")
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def training(workflow: Any, cluster: Cluster) -> Iterator[Training]:
     yield begun
     if begun.process.poll() is None:
         os.killpg(begun.process.pid, signal.SIGINT)
-        begun.process.communicate(timeout=180)
+        begun.process.communicate()
     cluster.clear()
 
 
@@ -118,7 +118,7 @@ def test_preempted_training_goes_on(
     urgent = ["--partition=urgent", f"--nodes={NODES}", "--exclusive", "--wrap=sleep 1"]
     subprocess.run(["sbatch", "--output=/dev/null", *urgent], check=True)
     training.says("stopped by SIGTERM")
-    wait_for(lambda: cluster.running("train") == [job], "the same job to run again", 120)
+    wait_for(lambda: cluster.running("train") == [job], "the same job to run again")
     step, weights = training.goes_on()
     assert weights == undisturbed(step)
 
@@ -133,7 +133,7 @@ def test_time_limit_leads_to_a_checkpoint_and_on(
     ask("scontrol", "update", f"jobid={job}", f"timelimit={minutes}")
     training.says("stopped by SIGUSR1")
     ask("scontrol", "update", f"jobid={job}", "timelimit=60")
-    wait_for(lambda: cluster.running("train") == [job], "the same job to run again", 120)
+    wait_for(lambda: cluster.running("train") == [job], "the same job to run again")
     step, weights = training.goes_on()
     assert weights == undisturbed(step)
 
@@ -143,7 +143,7 @@ def test_node_that_fails(
 ) -> None:
     job = training.reach(EVERY)
     ask("scontrol", "update", f"nodename={cluster.nodes_of(job)[-1]}", "state=down", "reason=test")
-    wait_for(lambda: cluster.states(job) == ["NODE_FAIL", "RUNNING"], "the job to run again", 200)
+    wait_for(lambda: cluster.states(job) == ["NODE_FAIL", "RUNNING"], "the job to run again")
     step, weights = training.goes_on()
     assert weights == undisturbed(step)
 
@@ -159,7 +159,7 @@ def test_killed_snakemake_leaves_one_writer(
     workflow.succeed("--unlock")
     # The job is still there, and another one is refused.
     second = Training(workflow, cluster, "--retries", "0")
-    output = "".join(second.process.communicate(timeout=300))
+    output = "".join(second.process.communicate())
     assert second.process.returncode != 0, output
     assert "another training writes here" in training.log.read_text()
     assert cluster.running("train") == [first]
@@ -167,7 +167,7 @@ def test_killed_snakemake_leaves_one_writer(
     third = Training(workflow, cluster)
     step, weights = third.goes_on()
     os.killpg(third.process.pid, signal.SIGINT)
-    third.process.communicate(timeout=180)
+    third.process.communicate()
     assert weights == undisturbed(step)
 
 
@@ -176,7 +176,7 @@ def test_ctrl_c_cancels_the_jobs_and_the_training_leaves_a_checkpoint(
 ) -> None:
     job = training.reach(EVERY)
     os.killpg(training.process.pid, signal.SIGINT)
-    output = "".join(training.process.communicate(timeout=180))
+    output = "".join(training.process.communicate())
     assert training.process.returncode == 1, output
     # It queues up again where Slurm stops it for others, not where its user does.
     wait_for(lambda: not ask("squeue", "-h"), "an empty queue")
@@ -186,7 +186,7 @@ def test_ctrl_c_cancels_the_jobs_and_the_training_leaves_a_checkpoint(
     again = Training(workflow, cluster)
     step, weights = again.goes_on()
     os.killpg(again.process.pid, signal.SIGINT)
-    again.process.communicate(timeout=180)
+    again.process.communicate()
     assert f"step-{stopped:08d}" in training.log.read_text()
     assert weights == undisturbed(step)
 
@@ -197,13 +197,13 @@ def test_evaluator_holds_no_gpu_while_training_is_queued(workflow: Any, cluster:
     wait_for(lambda: cluster.idle_nodes() == 1, "one idle node")  # training needs two
     settings = ["seed=4", "evaluation={mode: async}"]
     process = workflow.start("--config", *settings, output=subprocess.PIPE)
-    wait_for(lambda: cluster.pending("train"), "the training in the queue", 200)
-    wait_for(lambda: cluster.pending("evaluate_beside"), "the evaluator in the queue", 200)
+    wait_for(lambda: cluster.pending("train"), "the training in the queue")
+    wait_for(lambda: cluster.pending("evaluate_beside"), "the evaluator in the queue")
     (evaluator,) = cluster.pending("evaluate_beside")
-    wait_for(lambda: len(cluster.states(evaluator)) > 1, "the evaluator to queue up again", 200)
+    wait_for(lambda: len(cluster.states(evaluator)) > 1, "the evaluator to queue up again")
     assert not workflow.training(seed=4).exists()
     ask("scancel", blocker)
-    stdout, stderr = process.communicate(timeout=600)
+    stdout, stderr = process.communicate()
     assert process.returncode == 0, stdout + stderr
     evaluations = workflow.run / "evaluation" / workflow.training(seed=4).name
     assert len(list(evaluations.glob("step-*.json"))) == 4
@@ -228,10 +228,10 @@ def test_refused_submission_leaves_the_others_running(
 
 def test_cancelled_evaluation_is_made_again(workflow: Any, cluster: Cluster) -> None:
     process = workflow.start(output=subprocess.PIPE)
-    wait_for(lambda: cluster.running("evaluate"), "an evaluation", 200)
+    wait_for(lambda: cluster.running("evaluate"), "an evaluation")
     job = cluster.running("evaluate")[0]
     ask("scancel", str(job))
-    stdout, stderr = process.communicate(timeout=300)
+    stdout, stderr = process.communicate()
     assert process.returncode == 0, stdout + stderr
     states = {record.job: record.state for record in cluster.records("evaluate", workflow.folder)}
     assert states[job] == "CANCELLED"
