@@ -338,7 +338,7 @@ def projection_backward_hopper_kernel(
     HAS_THROUGH: gl.constexpr, HAS_ASIDE: gl.constexpr,
     GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """See the module. ``sums`` (2 programs, 2 C + P - FIRST_BIASED + S C): of the groups' rows, for
+    """See the module. ``sums`` (2 ctas, 2 C + P - FIRST_BIASED + S C): of the groups' rows, for
     the norm's weight and bias, the projections' biases, and the weight aside. Results of the first
     ``SCALED`` blocks of outputs were multiplied by ``first_scale``.
     """
@@ -423,7 +423,7 @@ def backward(
     launch = tiles.tile("projection_backward_hopper", "sm_90", shape)
     width, block = padded(sizes.channels), launch["BLOCK_P"]
     num_tiles = triton.cdiv(rows.num_rows, 2 * ROWS.value)
-    programs = num_ctas(num_tiles, x.device)
+    ctas = num_ctas(num_tiles, x.device)
     x_rows = rows.matrix()
     grad_rows = within_reach(grad.reshape(-1, sizes.outputs))
     grad_x, normed = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for _ in range(2))
@@ -431,10 +431,10 @@ def backward(
     through_rows = grad_x_rows if through is None else within_reach(through.view_as(grad_x_rows))
     few_rows = grad_rows if grad_few is None else _one_stride(grad_few).matrix()
     num_sums = sizes.sums + sizes.few * sizes.channels
-    sums = torch.empty(2 * programs, num_sums, dtype=torch.float32, device=x.device)
+    sums = torch.empty(2 * ctas, num_sums, dtype=torch.float32, device=x.device)
     few_weight = weight if projections.few is None else projections.few
     scaled = projections.scaled_blocks(block)
-    projection_backward_hopper_kernel[(programs,)](
+    projection_backward_hopper_kernel[(ctas,)](
         tiles_of(grad_rows, ROWS.value, block),
         tiles_of(weight if scaled else projections.scaled_weight(), block, width),
         tiles_of(few_weight, MAX_FEW_OUTPUTS, width), tiles_of(x_rows, ROWS.value, width),
