@@ -1,7 +1,7 @@
 """Layer normalisation fused with the projections that follow, for any GPU.
 
 Legend: R rows (all dimensions but the last), C channels, P outputs of the projections, S of one
-that lies aside.
+with few outputs.
 """
 
 from typing import Any
@@ -43,9 +43,9 @@ def why_not(function: str, x: Tensor, projections: Projections) -> str | None:
 
 @triton.jit
 def projection_forward_kernel(
-    x_ptr, norm_weight_ptr, norm_bias_ptr, weight_ptr, bias_ptr, first_scale, aside_weight_ptr,
-    aside_scale, out_ptr, aside_ptr, stats_ptr, num_rows, num_outputs, num_first, first_biased,
-    num_aside, sample_rows, geometry,
+    x_ptr, norm_weight_ptr, norm_bias_ptr, weight_ptr, bias_ptr, first_scale, few_weight_ptr,
+    few_scale, out_ptr, few_ptr, stats_ptr, num_rows, num_outputs, num_first, first_biased,
+    num_few, sample_rows, geometry,
     C: tl.constexpr, EPS: tl.constexpr, ROW_DIMS: tl.constexpr, PRECISION: tl.constexpr,
     CTAS: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_P: tl.constexpr,
     BLOCK_S: tl.constexpr, BLOCK_C: tl.constexpr,
@@ -53,8 +53,8 @@ def projection_forward_kernel(
     """``out = layer_norm(x) @ weight.T + bias``, (R, P); the normalised rows stay on the chip.
 
     ``weight`` is (P, C); ``bias`` holds outputs ``first_biased`` to P, or is None. The first
-    ``num_first`` outputs are multiplied by ``first_scale``. ``aside`` (B, S,
-    sample_rows) is another projection with few outputs, weight (S, C), times ``aside_scale``, or
+    ``num_first`` outputs are multiplied by ``first_scale``. ``few`` (B, S,
+    sample_rows) is another projection, with few outputs, weight (S, C), times ``few_scale``, or
     None. A CTA keeps the weights of its CHUNKS * BLOCK_P outputs and goes through every
     CTAS-th block of rows, so that weights do not flow from the cache again and again; CTAs
     with the same rows and other outputs run beside each other.
@@ -70,11 +70,11 @@ def projection_forward_kernel(
         inside = (outputs < num_outputs)[None, :] & inside_c[:, None]
         weight_offsets = outputs[None, :] * C + columns[:, None]
         weights = weights + (tl.load(weight_ptr + weight_offsets, mask=inside, other=0.0),)
-    if aside_ptr is not None:
-        few = tl.arange(0, BLOCK_S)
-        inside_s = few < num_aside
-        aside_weight = tl.load(
-            aside_weight_ptr + few[None, :] * C + columns[:, None],
+    if few_ptr is not None:
+        s = tl.arange(0, BLOCK_S)
+        inside_s = s < num_few
+        few_weight = tl.load(
+            few_weight_ptr + s[None, :] * C + columns[:, None],
             mask=inside_s[None, :] & inside_c[:, None],
             other=0.0,
         )
@@ -102,15 +102,15 @@ def projection_forward_kernel(
                 out.to(out_ptr.dtype.element_ty),
                 mask=inside_r[:, None] & inside_p[None, :],
             )
-        if aside_ptr is not None:
+        if few_ptr is not None:
             if tl.program_id(0) == 0:
-                aside = tl.dot(normed, aside_weight, input_precision=PRECISION) * aside_scale
+                few = tl.dot(normed, few_weight, input_precision=PRECISION) * few_scale
                 # Of row r of a sample: the sample's outputs begin at its first row times S.
                 r = rows % sample_rows
-                at = (rows - r).to(tl.int64)[:, None] * num_aside + few[None, :] * sample_rows
+                at = (rows - r).to(tl.int64)[:, None] * num_few + s[None, :] * sample_rows
                 tl.store(
-                    aside_ptr + at + r[:, None],
-                    aside.to(aside_ptr.dtype.element_ty),
+                    few_ptr + at + r[:, None],
+                    few.to(few_ptr.dtype.element_ty),
                     mask=inside_r[:, None] & inside_s[None, :],
                 )
 
@@ -159,10 +159,10 @@ def projection_backward_kernel(
         bias_sum += tl.sum(grad.to(tl.float32), 0)
         grad_normed = tl.dot(grad, weight, input_precision=PRECISION) * grad_scale
         if grad_normed_ptr is not None:
-            wide = tl.load(grad_normed_ptr + out_offsets, mask=inside, other=0.0).to(tl.float32)
-            norm_weight_sum += tl.sum(wide * x_hat, 0)
-            norm_bias_sum += tl.sum(wide, 0)
-            grad_normed += wide
+            added = tl.load(grad_normed_ptr + out_offsets, mask=inside, other=0.0).to(tl.float32)
+            norm_weight_sum += tl.sum(added * x_hat, 0)
+            norm_bias_sum += tl.sum(added, 0)
+            grad_normed += added
         if normed_ptr is not None:
             normed = x_hat * norm_weight[None, :] + norm_bias[None, :]
             tl.store(normed_ptr + out_offsets, normed.to(normed_ptr.dtype.element_ty), mask=inside)

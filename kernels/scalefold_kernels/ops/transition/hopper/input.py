@@ -207,7 +207,7 @@ def input_gradient_kernel(
     BLOCK_C: gl.constexpr, STAGES: gl.constexpr, UNROLL: gl.constexpr,
     GROUP_REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """See the module. ``sums`` (2, 2 ctas, C) over each group's rows."""
+    """See the module. ``sums`` (2, 2 CTAs, C) over each group's rows."""
     dtype: gl.constexpr = x_desc.dtype
     left = gl.allocate_shared_memory(dtype, [2 * STAGES, ROWS, DEPTH], grad_hidden_desc.layout)
     right = gl.allocate_shared_memory(dtype, [STAGES, DEPTH, BLOCK_C], up_desc.layout)
